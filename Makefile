@@ -1,0 +1,128 @@
+# kedge: builds ./kedge, the unit tests, and what `make check` runs. `make help` lists the targets.
+#
+# Objects live in build/<variant>/. A module (a folder of src/) becomes one archive, and a test links the archives of
+# its own module and of those below it only, so the layering of the house holds at link time too.
+
+CC      ?= cc
+VARIANT ?= release
+SAN     ?=
+PREFIX  ?= /usr/local
+B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+comma   := ,
+
+VERSION := 0.1.0
+# From the lowest to the highest; a module includes only those before it.
+MODULES := base data tensor policy text traj model task rollout eval train cli
+
+WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+           -Wcast-qual -Wvla -Wno-unknown-pragmas
+OPT_release := -O2 -g
+OPT_debug   := -O0 -g
+CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
+               -fopenmp -Isrc -MMD -MP -DKG_VERSION='"$(VERSION)"' \
+               $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
+LIBS    := -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lgomp -lpthread -lm
+LDFLAGS_ALL := -fopenmp $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
+
+# ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
+ISAS := generic
+ifeq ($(shell uname -m),x86_64)
+ISAS := generic v3 v4
+endif
+ISA_generic :=
+ISA_v3 := -march=x86-64-v3
+ISA_v4 := -march=x86-64-v4 -mavx512bf16
+CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
+ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
+
+.PHONY: all test check bench clean install help lint format
+all: kedge
+
+SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
+OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
+LIB_of  = $(B)/lib$(1).a
+# $(call below,m): m and every module below it, highest first, for the linker
+reverse = $(if $(1),$(call reverse,$(wordlist 2,99,$(1))) $(firstword $(1)))
+upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(firstword $(2)) $(call upto,$(1),$(wordlist 2,99,$(2))))
+below   = $(foreach m,$(call reverse,$(call upto,$(1),$(MODULES))),$(call LIB_of,$(m)))
+
+$(B)/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(ISA_DEFS) -c $< -o $@
+
+define isa_rules
+$(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
+# One object per instruction set, of which only the table is visible.
+$(B)/tensor/cpu_$(1).o: $(patsubst src/tensor/cpu/%.c,$(B)/cpu-$(1)/%.o,$(CPU_SRC))
+	@mkdir -p $$(@D)
+	ld -r -o $$@.tmp $$^
+	objcopy --keep-global-symbol=kg_backend_cpu_$(1) $$@.tmp $$@
+	@rm -f $$@.tmp
+endef
+$(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
+CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
+
+define module_rules
+$(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	ar rcs $$@ $$^
+$(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1))
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(call below,$(1)) $$(LIBS) -lcmocka
+endef
+$(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
+
+$(B)/test/tests/%: tests/%.c $(call below,train)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,train) $(LIBS) -lcmocka
+
+$(B)/kedge: $(call below,cli)
+	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
+kedge: $(B)/kedge
+	cp $< $@
+
+UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c)))
+TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c))
+
+tests: $(UNIT_TESTS) $(TREE_TESTS)       ## build the tests
+
+test: tests kedge                        ## run every test; ends with N passed, N failed, N skipped
+	@tools/run-tests $(B) $(UNIT_TESTS) $(TREE_TESTS)
+
+unit: $(UNIT_TESTS)                      ## unit tests alone (what the sanitizer build runs)
+	@tools/run-tests $(B) $(UNIT_TESTS)
+
+lint:                                    ## layering, style limits, formatting
+	@tools/check-layers
+	@tools/check-style
+	@tools/check-format
+
+check: lint                              ## lint, -Werror build, tests
+	@$(MAKE) --no-print-directory WERROR=1 test
+
+format:                                  ## rewrite the sources with clang-format
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+bench: kedge                             ## measure this machine and kedge on it
+	./kedge bench
+
+install: kedge                           ## copy program, man page, completion under PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
+	./kedge man > $(DESTDIR)$(PREFIX)/share/man/man1/kedge.1
+	./kedge completion > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kedge
+
+compile_commands.json: Makefile          ## for clangd and clang-tidy
+	@tools/compile-commands > $@
+
+clean:                                   ## remove what was built
+	rm -rf build kedge
+
+help:
+	@awk -F: '/^[a-z_.]+:.*##/ {n=$$1; sub(/.*## */,""); printf "  %-22s %s\n", n, $$0}' Makefile
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,14 @@
+/* Time and threads of the process. */
+#ifndef KG_BASE_CLOCK_H
+#define KG_BASE_CLOCK_H
+
+#include <stdint.h>
+
+double kg_clock_seconds(void); /* monotonic */
+double kg_clock_unix_seconds(void);
+
+/* Threads that parallel regions use. 0 asks for the number of cores this process may run on. */
+void kg_threads_set(int n);
+int kg_threads_get(void);
+
+#endif

@@ -1,0 +1,70 @@
+/* Files: whole reads, read-only maps, and writes that are either complete or absent. */
+#ifndef KG_BASE_FILE_H
+#define KG_BASE_FILE_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Whole file into out (appended). Refuses more than max_bytes and names the size found.
+ * errors: NOTFOUND, EIO, ENOMEM, EFORMAT (too large) */
+kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* A read-only map. An empty file maps to data = NULL, bytes = 0. */
+struct kg_map {
+    const unsigned char *data; /* owned map */
+    uint64_t bytes;
+};
+kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err) KG_MUST_CHECK;
+void kg_map_close(struct kg_map *map);
+
+/* Write the file under a temporary name beside it, fsync, rename, fsync the folder.
+ * On failure the old file, if any, is untouched and the temporary one is gone.   errors: EIO, ENOSPACE */
+kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* A stream of writes into path, for large files. Bytes are buffered; `_close` flushes, fsyncs and closes;
+ * `_abort` closes and unlinks. Errors say the path and errno text; ENOSPACE on a full disk. */
+struct kg_file_writer {
+    int fd;
+    unsigned char *buffer; /* owned */
+    size_t used;
+    uint64_t written; /* bytes handed in so far */
+    char *path;       /* owned */
+};
+kg_status kg_file_writer_open(struct kg_file_writer *w, const char *path,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* Continue an existing file, cut to `keep_bytes` first (logs on resume). */
+kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path, uint64_t keep_bytes,
+                                struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t n,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_writer_flush(struct kg_file_writer *w, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_writer_close(struct kg_file_writer *w, struct kg_err *err) KG_MUST_CHECK;
+void kg_file_writer_abort(struct kg_file_writer *w);
+
+/* Folders. make_dirs is mkdir -p; remove_tree does not follow links and is silent on an absent path;
+ * replace_dir fsyncs and renames `from` onto `to` (removing an old `to`). */
+bool kg_file_exists(const char *path);
+bool kg_file_is_dir(const char *path);
+kg_status kg_file_size(uint64_t *bytes, const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_make_dirs(const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_remove_tree(const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_rename_dir(const char *from, const char *to, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_copy(const char *from, const char *to, struct kg_err *err) KG_MUST_CHECK;
+
+/* Names in a folder without "." and "..", sorted by byte.   names: owned block of owned strings,
+ * freed by kg_file_names_free */
+kg_status kg_file_list(char ***names, size_t *n, const char *path, struct kg_err *err) KG_MUST_CHECK;
+void kg_file_names_free(char **names, size_t n);
+
+/* Bytes that an unprivileged process may still write under path.   errors: EIO */
+kg_status kg_file_free_bytes(uint64_t *bytes, const char *path, struct kg_err *err) KG_MUST_CHECK;
+
+/* dir + "/" + name into a fresh string.   owned; NULL on ENOMEM */
+char *kg_path_join(const char *dir, const char *name, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

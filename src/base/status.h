@@ -1,0 +1,66 @@
+/* Status codes and the error that travels with them.
+ *
+ * Every fallible function of kedge returns a kg_status and takes a caller-owned struct kg_err as
+ * its last parameter. The err is never NULL. On failure the message says what was expected, what
+ * was found and where (file, tensor, line, key); on success it is left alone. A caller that knows
+ * more of the place adds it in front with kg_err_prefix.
+ */
+#ifndef KG_BASE_STATUS_H
+#define KG_BASE_STATUS_H
+
+#include <stddef.h>
+
+typedef enum kg_status {
+    KG_OK = 0,
+    KG_EINVAL,       /* an argument, option or value that is not allowed */
+    KG_ENOMEM,       /* allocation failed, or a cap was reached */
+    KG_EIO,          /* the operating system refused a read or write */
+    KG_EFORMAT,      /* malformed input: JSON, safetensors, YAML, tokenizer */
+    KG_ESHAPE,       /* a tensor has other dimensions than expected */
+    KG_EDTYPE,       /* a tensor has another element type than expected */
+    KG_ENOTFOUND,    /* a file, key, tensor or table row does not exist */
+    KG_EUNSUPPORTED, /* understood, but not something kedge does */
+    KG_ENOSPACE,     /* not enough room on the disk */
+    KG_ETIMEOUT,     /* a deadline passed; the message names who was waited for */
+    KG_EINTERRUPTED, /* a signal asked to stop */
+    KG_ENONFINITE,   /* NaN or infinity where a number was expected */
+    KG_ECONFLICT,    /* two inputs contradict each other (resume with another config) */
+    KG_STATUS_COUNT
+} kg_status;
+
+enum { KG_ERR_MESSAGE_BYTES = 768 };
+
+struct kg_err {
+    kg_status code;
+    char message[KG_ERR_MESSAGE_BYTES]; /* one line, no newline at the end */
+};
+
+#define KG_MUST_CHECK __attribute__((warn_unused_result))
+#define KG_PRINTF(fmt_index, first) __attribute__((format(printf, fmt_index, first)))
+
+/* Return the status if it is not OK. */
+#define KG_TRY(expr)                                                                               \
+    do {                                                                                           \
+        kg_status kg_try_status = (expr);                                                          \
+        if (kg_try_status != KG_OK)                                                                \
+            return kg_try_status;                                                                  \
+    } while (0)
+
+/* Set the local `status` and leave by the one label if it is not OK. */
+#define KG_TRY_GOTO(label, expr)                                                                   \
+    do {                                                                                           \
+        status = (expr);                                                                           \
+        if (status != KG_OK)                                                                       \
+            goto label;                                                                            \
+    } while (0)
+
+/* Fill err with the code and a formatted one-line message.   returns code, for `return kg_fail(..)` */
+kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...) KG_PRINTF(3, 4);
+
+/* Put "text: " in front of err's message.   returns err->code */
+kg_status kg_err_prefix(struct kg_err *err, const char *fmt, ...) KG_PRINTF(2, 3);
+
+/* Short lower-case name of a status, such as "not found".   never NULL */
+const char *kg_status_name(kg_status code);
+
+#endif

@@ -1,0 +1,101 @@
+/* Tasks: where prompts come from and how answers are graded. One row of a table per task.
+ *
+ * A task either generates its problems (arithmetic, countdown) or reads them from data files (digits, qa-number,
+ * external). Grading is a pure function of the record and the response; a response that cannot be graded is said to be
+ * so and counted, never scored 0 in silence.
+ */
+#ifndef KG_TASK_TASK_H
+#define KG_TASK_TASK_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "data/json.h"
+#include "data/options.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kg_record {
+    char *prompt;       /* owned; text shown to the model, template applied */
+    char *ground_truth; /* owned; "" when the task needs none */
+    char *solution;     /* owned or NULL: a worked right response, for SFT warm starts */
+    char *data_source;  /* owned */
+    char *extra_json;   /* owned or NULL: extra_info as JSON text */
+    int64_t line;       /* of the file, or index of the generator */
+};
+
+struct kg_dataset {
+    struct kg_record *records; /* owned */
+    size_t n;
+    size_t capacity;
+    char *name;                /* owned: file or generator, for messages */
+    /* counts of what was left out, reported before step 0 */
+    int64_t dropped_no_prompt;
+    int64_t dropped_too_long;
+};
+void kg_dataset_release(struct kg_dataset *d);
+kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
+                          struct kg_err *err) KG_MUST_CHECK; /* copies the strings */
+
+struct kg_grade {
+    double reward;
+    bool correct;       /* for accuracy */
+    bool graded;        /* false: could not be graded */
+};
+
+struct kg_task_opts {
+    uint64_t seed;
+    const char *level;     /* generator difficulty: a name of the task's own list; "a+b" mixes */
+    int64_t count;         /* problems to generate */
+    uint64_t first_index;  /* generators: index of the first problem; disjoint ranges give disjoint draws */
+    double fault_rate;     /* generators: share of solutions with a faulty worked step (SFT of a mediocre start) */
+    const char *prompt_key; /* data files: column names; "" for the verl schema and the usual names */
+    const char *answer_key;
+    const char *template_text; /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
+    const char *command;    /* external grader: program and arguments, run by sh -c */
+    int timeout_ms;         /* external grader: for one batch */
+};
+
+struct kg_task;
+struct kg_task_row {
+    const char *name;
+    const char *help;
+    const char *levels; /* generators: "easy|hard"; NULL for tasks that read data */
+    bool exact_reward;  /* reward is 0/1 and equals accuracy */
+    /* Fill d from a file (data tasks; path given) or by generation (path NULL). */
+    kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts, const char *path,
+                      struct kg_err *err);
+    /* Grade one response (text with special tokens skipped). NULL for `external`, which grades in batches. */
+    kg_status (*grade)(struct kg_grade *g, const struct kg_record *r, const char *response,
+                       size_t n, struct kg_err *err);
+};
+
+/* Table ended by a row with name NULL; look-up lists the valid names on failure. */
+const struct kg_task_row *kg_task_table(void);
+kg_status kg_task_find(const struct kg_task_row **row, const char *name,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* Load through the row, with the checks that hold for all: at least one record, a prompt each. */
+kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
+                       const struct kg_task_opts *opts, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* Grade n responses of records[i]; runs the row's function, or the external command once for the batch.
+ * errors: ETIMEOUT, EIO, EFORMAT for an external grader that fails: named, with its stderr's last line */
+struct kg_grade_item {
+    const struct kg_record *record;
+    const char *response;
+    size_t n;
+};
+kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
+                        const struct kg_task_opts *opts, const struct kg_grade_item *items, size_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+/* JSONL in verl's schema {prompt: [{content}] or text, data_source, reward_model.ground_truth, extra_info} or plain
+ * columns ({question|problem|prompt|text, answer|ground_truth|completion|response}); named columns override.
+ * errors: EFORMAT with the line (malformed, no prompt, no answer), EINVAL (no record) */
+kg_status kg_dataset_read_jsonl(struct kg_dataset *d, const char *path, const char *prompt_key,
+                                const char *answer_key, bool need_answer,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,255 @@
+/* The backend contract: every operation of the model, typed, over row-major matrix views.
+ *
+ * Three nouns. A backend is a table of functions; a buffer is memory of that backend; an operation
+ * is a kg_op_* function, which checks shapes and dtypes once (op.c) and calls the backend's slot.
+ * There is no graph. cpu/ is the specification; another backend returns the same numbers.
+ *
+ * Exactness rules that every implementation keeps (they carry promises 1 and 3):
+ *  - a row of a forward output depends on that row's inputs and the weights only: never on the number
+ *    of rows, on its neighbours, or on the number of threads;
+ *  - sums over tokens (weight gradients, norm weights, biases) run over a partition that depends on the
+ *    shapes alone, combined in a fixed order;
+ *  - inside an enclosing parallel region an operation runs on the calling thread, with the same bits.
+ *
+ * The letters: N rows (tokens), D model width, H heads, Hk KV heads, hd head dimension, F ffn width,
+ * V vocabulary, K top-k. "ct" is the compute dtype of a model: KG_BF16 or KG_F32.
+ */
+#ifndef KG_TENSOR_BACKEND_H
+#define KG_TENSOR_BACKEND_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A view: rows x cols elements, row r at data + r*stride elements. Never owns. */
+struct kg_mat {
+    void *data;
+    enum kg_dtype dtype;
+    int64_t rows;
+    int64_t cols;
+    int64_t stride; /* elements from one row to the next, >= cols */
+};
+
+static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows, int64_t cols)
+{
+    return (struct kg_mat){data, dtype, rows, cols, cols};
+}
+/* Rows [first, first+n) of m. */
+struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
+
+/* ---- products ---------------------------------------------------------------------------------- */
+enum kg_matmul_kind {
+    KG_MATMUL_NT, /* C[M,N] = A[M,K] B[N,K]^T      y = x W^T, the forward of a linear layer */
+    KG_MATMUL_NN, /* C[M,N] = A[M,K] B[K,N]        dx = dy W */
+    KG_MATMUL_TN, /* C[M,N] = A[K,M]^T B[K,N]      dW = dy^T x, summed over tokens K */
+};
+
+/* ---- attention --------------------------------------------------------------------------------- */
+enum { KG_KV_BLOCK = 64 }; /* keys per block: of the online softmax and of the paged cache */
+
+/* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at position p sees
+ * the keys 0..p of its sequence. Key j stands in row  blocks ? blocks[j/64]*64 + j%64 : kv_row + j. */
+struct kg_attn_seq {
+    int32_t row;
+    int32_t n_rows;
+    int32_t pos;
+    int32_t kv_row;
+    const int32_t *blocks; /* borrowed; NULL for keys that lie in one piece */
+};
+
+struct kg_attn {
+    struct kg_mat q; /* (N, H*hd) ct */
+    struct kg_mat k; /* (rows of the pool or of the pack, Hk*hd) ct */
+    struct kg_mat v; /* as k */
+    int n_heads;
+    int n_kv_heads;
+    int head_dim;
+    float scale; /* 1/sqrt(hd) */
+    const struct kg_attn_seq *seqs;
+    int32_t n_seqs;
+};
+
+/* ---- vocabulary head ---------------------------------------------------------------------------- */
+/* What the head reads. z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];  logp[n,v] = z[n,v] - lse[n]. */
+struct kg_head {
+    struct kg_mat hidden;    /* (N,D) ct */
+    struct kg_mat weight;    /* (V,D) ct */
+    const float *inv_temp;   /* (N) or NULL for 1 */
+    const int32_t *target;   /* (N) sampled token, -1 for none; or NULL */
+    const int32_t *indices;  /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
+    int k;                   /* K of indices */
+    int top_k;               /* how many of the largest to return; 0 for none */
+};
+
+/* Forward results; a NULL pointer is not wanted. Arrays are the caller's. */
+struct kg_head_out {
+    double *lse;      /* (N) log sum_v exp z */
+    float *logp;      /* (N) at target; 0 where target is -1 */
+    float *logp_at;   /* (N,K) at indices; -inf in unused slots */
+    float *entropy;   /* (N) nats */
+    int32_t *top_ids; /* (N,top_k) largest first, ties by smaller id */
+    float *top_logp;  /* (N,top_k) */
+    float *logits;    /* (N,V) the z themselves: decode steps only, never a training batch */
+};
+
+/* Backward: the master rule, dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H). */
+struct kg_head_grad {
+    const double *lse;         /* (N) of the forward */
+    const float *a_target;     /* (N) dloss/dlogp at target; or NULL */
+    const float *a_indices;    /* (N,K) dloss/dlogp at indices (added where target is among them); or NULL */
+    const float *a_entropy;    /* (N) dloss/dH; or NULL */
+    const float *entropy;      /* (N) H of the forward, where a_entropy is given */
+    struct kg_mat dhidden;     /* (N,D) fp32, overwritten */
+    struct kg_mat dweight;     /* (V,D) fp32, added to; data NULL when not wanted */
+};
+
+/* ---- optimizer ---------------------------------------------------------------------------------- */
+struct kg_adamw {
+    float lr;
+    float beta1;
+    float beta2;
+    float eps;
+    float weight_decay;  /* decoupled: w -= lr * decay * w */
+    float grad_scale;    /* gradient is multiplied by this first (norm clipping) */
+    int64_t step;        /* 1 for the first update: bias correction */
+};
+
+/* ---- the table ---------------------------------------------------------------------------------- */
+struct kg_backend {
+    const char *name;
+    kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
+                        bool accumulate, struct kg_err *err);
+    kg_status (*embed)(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
+                       struct kg_err *err);
+    kg_status (*embed_bwd)(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
+                           struct kg_err *err);
+    kg_status (*rmsnorm)(struct kg_mat y, float *inv, struct kg_mat x, const float *w, float eps,
+                         struct kg_err *err);
+    kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, float *dw, struct kg_mat dy,
+                             struct kg_mat x, const float *w, const float *inv, struct kg_err *err);
+    kg_status (*bias)(struct kg_mat y, const float *b, struct kg_err *err);
+    kg_status (*bias_bwd)(float *db, struct kg_mat dy, struct kg_err *err);
+    kg_status (*rope)(struct kg_mat x, const int32_t *pos, const float *inv_freq, int head_dim,
+                      float attention_factor, bool inverse, struct kg_err *err);
+    kg_status (*swiglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+    kg_status (*swiglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                            struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+    kg_status (*cast)(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
+    kg_status (*add)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
+    kg_status (*scatter_rows)(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
+                              struct kg_err *err);
+    kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
+                             struct kg_err *err);
+    kg_status (*attention)(struct kg_mat o, float *lse, const struct kg_attn *a,
+                           struct kg_err *err);
+    kg_status (*attention_bwd)(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                               struct kg_mat dout, struct kg_mat o, const float *lse,
+                               const struct kg_attn *a, struct kg_err *err);
+    kg_status (*head)(const struct kg_head_out *out, const struct kg_head *h, struct kg_err *err);
+    kg_status (*head_bwd)(const struct kg_head_grad *g, const struct kg_head *h,
+                          struct kg_err *err);
+    kg_status (*adamw)(float *w, float *m, float *v, const float *g, int64_t n,
+                       const struct kg_adamw *a, struct kg_err *err);
+    kg_status (*ema)(float *avg, const float *w, int64_t n, float eta, struct kg_err *err);
+    kg_status (*sum_squares)(double *out, const float *x, const float *minus, int64_t n,
+                             struct kg_err *err);
+};
+
+const struct kg_backend *kg_backend_cpu(void);
+
+/* ---- operations --------------------------------------------------------------------------------- */
+
+/* C = op(A) op(B), or C += when accumulate.
+ * c fp32 or ct; a, b of one dtype (bf16 or fp32); products accumulate in fp32; c bf16 is rounded once at the end
+ * (accumulate needs c fp32).   errors: SHAPE, DTYPE, UNSUPPORTED (no bf16 product on this machine) */
+kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
+                       struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct.   errors: SHAPE, ERANGE as EINVAL (token id) */
+kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
+                      const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
+/* dtable[tokens[n], d] += dx[n,d], in token order.   dtable (V,D) fp32; dx (N,D) fp32 */
+kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable, struct kg_mat dx,
+                          const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
+
+/* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
+ * y (N,D) fp32 or ct out, may be x itself; inv (N) out, NULL allowed; x (N,D) fp32; w (D) fp32 */
+kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv, struct kg_mat x,
+                        const float *w, float eps, struct kg_err *err) KG_MUST_CHECK;
+/* dx[n,d] (=|+=) inv[n] (w[d] dy[n,d] - x[n,d] inv[n]^2 mean_e(w[e] dy[n,e] x[n,e]));  dw[d] += sum_n dy x inv
+ * dx, dy, x (N,D) fp32; dw (D), NULL allowed; dx may be dy itself when not accumulating */
+kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx, bool accumulate,
+                            float *dw, struct kg_mat dy, struct kg_mat x, const float *w,
+                            const float *inv, struct kg_err *err) KG_MUST_CHECK;
+
+/* y[n,d] += b[d]  (y fp32);   db[d] += sum_n dy[n,d]  (dy fp32 or ct) */
+kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, const float *b,
+                     struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat dy,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Rotary position embedding in place, HF's half-split layout: for i < hd/2, with a = pos[n] inv_freq[i],
+ * (x_i, x_{i+hd/2}) <- f (x_i cos a - x_{i+hd/2} sin a,  x_{i+hd/2} cos a + x_i sin a),  f = attention_factor
+ * x (N, heads*hd) fp32; pos (N); inv_freq (hd/2); inverse rotates back (the backward).
+ * numerics: angle, cos and sin in double (or fp32 as HF: cos/sin of the fp32 angle), products in fp32 */
+kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t *pos,
+                     const float *inv_freq, int head_dim, float attention_factor, bool inverse,
+                     struct kg_err *err) KG_MUST_CHECK;
+
+/* h = silu(gate) * up,  silu(x) = x / (1 + exp(-x)).   all (N,F) ct; computed in fp32 */
+kg_status kg_op_swiglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
+                       struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
+/* dgate, dup (N,F) ct out; dh (N,F) fp32 or ct; dgate may share memory with gate, dup with up */
+kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate, struct kg_mat dup,
+                           struct kg_mat dh, struct kg_mat gate, struct kg_mat up,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* dst = src in dst's dtype;   y += x (fp32, or y fp32 and x ct) */
+kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
+                     struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_add(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
+                    struct kg_err *err) KG_MUST_CHECK;
+
+/* pool[rows[n]] = src[n];   dst[n] = src[rows[n]]   (same dtype) */
+kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool, const int32_t *rows,
+                             struct kg_mat src, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
+                            const int32_t *rows, struct kg_err *err) KG_MUST_CHECK;
+
+/* Causal grouped-query attention with online softmax over key blocks of KG_KV_BLOCK from position 0.
+ * o (N, H*hd) ct out; lse (N,H) out, log sum exp of the scaled scores, NULL allowed; a->q may not be o.
+ * numerics: fp32, one fixed sequence of FMAs per (query row, head), the same for 1 or many query rows */
+kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, float *lse,
+                          const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
+/* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct. Whole sequences only
+ * (pos 0, blocks NULL, kv_row == row).   source: Dao et al. 2022, recomputation from lse */
+kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq, struct kg_mat dk,
+                              struct kg_mat dv, struct kg_mat dout, struct kg_mat o,
+                              const float *lse, const struct kg_attn *a,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not depend on N, on what
+ * else is asked, or on the threads: per (row, tile) maximum and sums, combined in tile order in double.
+ * memory: O(N tiles) statistics and one tile per thread.   errors: SHAPE, DTYPE, EINVAL (id out of range) */
+kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
+                     const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
+/* Gradients of hidden states and head weights from sparse gradients on log-probs; logits are recomputed. */
+kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,
+                         const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
+
+/* AdamW (Loshchilov & Hutter 2019): m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
+ * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.   all (n) fp32 */
+kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v, const float *g,
+                      int64_t n, const struct kg_adamw *a, struct kg_err *err) KG_MUST_CHECK;
+
+/* avg = eta avg + (1 - eta) w, fp32, 1 - eta formed in double;   *out = sum_i (x_i - minus_i)^2 in double over a
+ * fixed partition, minus NULL for 0; NaN and infinity come through */
+kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n, float eta,
+                    struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const float *x,
+                            const float *minus, int64_t n, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

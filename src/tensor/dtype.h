@@ -1,0 +1,50 @@
+/* Element types as data: one traits table, no twins of functions per type. */
+#ifndef KG_TENSOR_DTYPE_H
+#define KG_TENSOR_DTYPE_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum kg_dtype {
+    KG_F32 = 0,
+    KG_BF16,
+    KG_F16, /* read from files only; nothing computes in it */
+    KG_DTYPE_COUNT
+};
+
+struct kg_dtype_traits {
+    const char *name;             /* "fp32": what options and messages say */
+    const char *safetensors_name; /* "F32" */
+    size_t bytes;
+};
+
+const struct kg_dtype_traits *kg_dtype_traits(enum kg_dtype dtype);
+
+/* By either name.   errors: EINVAL, listing the valid names */
+kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name, struct kg_err *err) KG_MUST_CHECK;
+
+/* bf16 is the upper half of an fp32; rounding is to nearest, ties to even; NaN stays a quiet NaN. */
+static inline float kg_bf16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline uint16_t kg_f32_to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/* Convert n elements between any two types (F16 as a source only).   errors: EDTYPE */
+kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
+                           enum kg_dtype src_type, size_t n, struct kg_err *err) KG_MUST_CHECK;
+
+#endif
