@@ -1,0 +1,651 @@
+/* Sixteen float lanes with one meaning on every instruction set.
+ *
+ * The kernels of the CPU backend are compiled once per instruction set and chosen at run time; they
+ * are written against this header and contain no conditional code themselves. The idea: every
+ * function here is defined lane by lane by IEEE single precision (one rounding each), and the sums
+ * by one fixed tree, so a kernel returns the same bits whichever set it was compiled for. That is
+ * why there are no approximate reciprocals, no FTZ and no flags. `_n` variants touch only the first
+ * n lanes of memory, 0 <= n <= 16; missing lanes read as +0. NaN is preserved, its payload is not
+ * promised.
+ *
+ * Not here: anything wider than one register's worth of work; loops belong to the kernels.
+ */
+#ifndef KG_BASE_SIMD_H
+#define KG_BASE_SIMD_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define KG_SIMD_512 1
+#elif defined(__AVX2__) && defined(__FMA__)
+#define KG_SIMD_256 1
+#endif
+#if defined(KG_SIMD_512) || defined(KG_SIMD_256)
+#include <immintrin.h>
+#endif
+
+enum { KG_LANES = 16 };
+
+/* A constant of the instruction set: whether kg_v16_dot_bf16 is one instruction. */
+#if defined(KG_SIMD_512) && defined(__AVX512BF16__)
+#define KG_SIMD_BF16_DOT 1
+static inline bool kg_simd_has_bf16_dot(void) { return true; }
+#else
+static inline bool kg_simd_has_bf16_dot(void) { return false; }
+#endif
+
+static inline uint32_t kg_simd_first_bits(int n) { return n >= 32 ? ~0u : (1u << n) - 1u; }
+
+#if defined(KG_SIMD_512)
+/* ---- AVX-512: one register
+ * ----------------------------------------------------------------------- */
+struct kg_v16 {
+    __m512 r;
+};
+
+static inline struct kg_v16 kg_v16_zero(void) { return (struct kg_v16){_mm512_setzero_ps()}; }
+static inline struct kg_v16 kg_v16_set1(float x) { return (struct kg_v16){_mm512_set1_ps(x)}; }
+static inline struct kg_v16 kg_v16_load(const float *p)
+{
+    return (struct kg_v16){_mm512_loadu_ps(p)};
+}
+static inline struct kg_v16 kg_v16_load_n(const float *p, int n)
+{
+    return (struct kg_v16){_mm512_maskz_loadu_ps((__mmask16)kg_simd_first_bits(n), p)};
+}
+static inline void kg_v16_store(float *p, struct kg_v16 a) { _mm512_storeu_ps(p, a.r); }
+static inline void kg_v16_store_n(float *p, struct kg_v16 a, int n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)kg_simd_first_bits(n), a.r);
+}
+
+static inline struct kg_v16 kg_v16_widen(__m256i h)
+{
+    return (struct kg_v16){_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+}
+static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
+{
+    return kg_v16_widen(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
+{
+    return kg_v16_widen(_mm256_maskz_loadu_epi16((__mmask16)kg_simd_first_bits(n), p));
+}
+/* Integer rounding, because the conversion instruction flushes denormals. */
+static inline __m256i kg_v16_narrow(struct kg_v16 a)
+{
+    __m512i u = _mm512_castps_si512(a.r);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(a.r, a.r, _CMP_UNORD_Q);
+    up = _mm512_mask_or_epi32(up, nan, u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+}
+static inline void kg_v16_store_bf16(uint16_t *p, struct kg_v16 a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, kg_v16_narrow(a));
+}
+static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
+{
+    _mm256_mask_storeu_epi16(p, (__mmask16)kg_simd_first_bits(n), kg_v16_narrow(a));
+}
+
+static inline struct kg_v16 kg_v16_add(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm512_add_ps(a.r, b.r)};
+}
+static inline struct kg_v16 kg_v16_sub(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm512_sub_ps(a.r, b.r)};
+}
+static inline struct kg_v16 kg_v16_mul(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm512_mul_ps(a.r, b.r)};
+}
+static inline struct kg_v16 kg_v16_div(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm512_div_ps(a.r, b.r)};
+}
+static inline struct kg_v16 kg_v16_sqrt(struct kg_v16 a)
+{
+    return (struct kg_v16){_mm512_sqrt_ps(a.r)};
+}
+/* a > b ? a : b  and  a < b ? a : b: the second operand where either is NaN. */
+static inline struct kg_v16 kg_v16_max(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm512_max_ps(a.r, b.r)};
+}
+static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm512_min_ps(a.r, b.r)};
+}
+/* a*b + c,  c - a*b,  one rounding */
+static inline struct kg_v16 kg_v16_fma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
+{
+    return (struct kg_v16){_mm512_fmadd_ps(a.r, b.r, c.r)};
+}
+static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
+{
+    return (struct kg_v16){_mm512_fnmadd_ps(a.r, b.r, c.r)};
+}
+/* a > b ? x : y per lane; false where either is NaN */
+static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b, struct kg_v16 x,
+                                             struct kg_v16 y)
+{
+    return (struct kg_v16){
+        _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.r, b.r, _CMP_GT_OQ), y.r, x.r)};
+}
+/* Bit i is set where a[i] > b[i]. */
+static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
+{
+    return _mm512_cmp_ps_mask(a.r, b.r, _CMP_GT_OQ);
+}
+/* Lanes 0..n-1 of a, the rest from fill. */
+static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16 fill)
+{
+    return (struct kg_v16){_mm512_mask_blend_ps((__mmask16)kg_simd_first_bits(n), fill.r, a.r)};
+}
+/* p * 2^n for integral n, one rounding (only in a denormal result) */
+static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
+{
+    return (struct kg_v16){_mm512_scalef_ps(p.r, n.r)};
+}
+
+/* The tree of every horizontal operation: lane i with i+8, then i+4, i+2, i+1. */
+static inline float kg_v16_sum(struct kg_v16 a)
+{
+    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.r), _mm512_extractf32x8_ps(a.r, 1));
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+static inline float kg_v16_hmax(struct kg_v16 a)
+{
+    __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a.r), _mm512_extractf32x8_ps(a.r, 1));
+    __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+#elif defined(KG_SIMD_256)
+/* ---- AVX2 with FMA: two registers
+ * ---------------------------------------------------------------- */
+struct kg_v16 {
+    __m256 lo;
+    __m256 hi;
+};
+
+static inline struct kg_v16 kg_v16_zero(void)
+{
+    return (struct kg_v16){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+static inline struct kg_v16 kg_v16_set1(float x)
+{
+    return (struct kg_v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+static inline struct kg_v16 kg_v16_load(const float *p)
+{
+    return (struct kg_v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+/* All ones in the first n of 8 dwords. */
+static inline __m256i kg_simd_mask8(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline struct kg_v16 kg_v16_load_n(const float *p, int n)
+{
+    return (struct kg_v16){_mm256_maskload_ps(p, kg_simd_mask8(n)),
+                           _mm256_maskload_ps(p + 8, kg_simd_mask8(n - 8))};
+}
+static inline void kg_v16_store(float *p, struct kg_v16 a)
+{
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+static inline void kg_v16_store_n(float *p, struct kg_v16 a, int n)
+{
+    _mm256_maskstore_ps(p, kg_simd_mask8(n), a.lo);
+    _mm256_maskstore_ps(p + 8, kg_simd_mask8(n - 8), a.hi);
+}
+
+static inline __m256 kg_simd_widen8(__m128i h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
+{
+    return (struct kg_v16){kg_simd_widen8(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                           kg_simd_widen8(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
+}
+static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t h[16] = {0};
+    memcpy(h, p, (size_t)n * sizeof h[0]);
+    return kg_v16_load_bf16(h);
+}
+/* Eight dwords whose lower halves are the bf16. */
+static inline __m256i kg_simd_narrow8(__m256 a)
+{
+    __m256i u = _mm256_castps_si256(a);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, nan), 16);
+}
+static inline void kg_v16_store_bf16(uint16_t *p, struct kg_v16 a)
+{
+    __m256i packed = _mm256_packus_epi32(kg_simd_narrow8(a.lo), kg_simd_narrow8(a.hi));
+    packed = _mm256_permute4x64_epi64(packed, 0xd8); /* packing works within 128-bit halves */
+    _mm256_storeu_si256((__m256i *)(void *)p, packed);
+}
+static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
+{
+    uint16_t h[16];
+    kg_v16_store_bf16(h, a);
+    memcpy(p, h, (size_t)n * sizeof h[0]);
+}
+
+static inline struct kg_v16 kg_v16_add(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+static inline struct kg_v16 kg_v16_sub(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+static inline struct kg_v16 kg_v16_mul(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+static inline struct kg_v16 kg_v16_div(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+static inline struct kg_v16 kg_v16_sqrt(struct kg_v16 a)
+{
+    return (struct kg_v16){_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)};
+}
+static inline struct kg_v16 kg_v16_max(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
+{
+    return (struct kg_v16){_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+static inline struct kg_v16 kg_v16_fma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
+{
+    return (struct kg_v16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
+{
+    return (struct kg_v16){_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b, struct kg_v16 x,
+                                             struct kg_v16 y)
+{
+    return (struct kg_v16){_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)),
+                           _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
+}
+static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
+{
+    uint32_t lo = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ));
+    uint32_t hi = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ));
+    return lo | hi << 8;
+}
+static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16 fill)
+{
+    return (struct kg_v16){
+        _mm256_blendv_ps(fill.lo, a.lo, _mm256_castsi256_ps(kg_simd_mask8(n))),
+        _mm256_blendv_ps(fill.hi, a.hi, _mm256_castsi256_ps(kg_simd_mask8(n - 8)))};
+}
+/* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
+static inline __m256 kg_simd_pow2_8(__m256 n)
+{
+    __m256i u = _mm256_castps_si256(_mm256_add_ps(n, _mm256_set1_ps(0x1.8p23f)));
+    u = _mm256_add_epi32(_mm256_slli_epi32(u, 23), _mm256_set1_epi32(0x3f800000));
+    return _mm256_castsi256_ps(u);
+}
+/* Two steps, of which the first is exact, so that n may leave the exponent range. */
+static inline __m256 kg_simd_scale2_8(__m256 p, __m256 n)
+{
+    __m256 magic = _mm256_set1_ps(0x1.8p23f);
+    __m256 half = _mm256_mul_ps(n, _mm256_set1_ps(0.5f));
+    half = _mm256_sub_ps(_mm256_add_ps(half, magic), magic);
+    p = _mm256_mul_ps(p, kg_simd_pow2_8(half));
+    return _mm256_mul_ps(p, kg_simd_pow2_8(_mm256_sub_ps(n, half)));
+}
+static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
+{
+    return (struct kg_v16){kg_simd_scale2_8(p.lo, n.lo), kg_simd_scale2_8(p.hi, n.hi)};
+}
+
+static inline float kg_v16_sum(struct kg_v16 a)
+{
+    __m256 s8 = _mm256_add_ps(a.lo, a.hi);
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
+}
+static inline float kg_v16_hmax(struct kg_v16 a)
+{
+    __m256 s8 = _mm256_max_ps(a.lo, a.hi);
+    __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
+}
+
+#else
+/* ---- any machine: an array; the definition of the above -----------------------------------------
+ */
+struct kg_v16 {
+    float f[16];
+};
+
+static inline struct kg_v16 kg_v16_zero(void) { return (struct kg_v16){{0}}; }
+static inline struct kg_v16 kg_v16_set1(float x)
+{
+    struct kg_v16 y;
+    for (int i = 0; i < 16; i++)
+        y.f[i] = x;
+    return y;
+}
+static inline struct kg_v16 kg_v16_load(const float *p)
+{
+    struct kg_v16 y;
+    memcpy(y.f, p, sizeof y.f);
+    return y;
+}
+static inline struct kg_v16 kg_v16_load_n(const float *p, int n)
+{
+    struct kg_v16 y = {{0}};
+    for (int i = 0; i < n; i++)
+        y.f[i] = p[i];
+    return y;
+}
+static inline void kg_v16_store(float *p, struct kg_v16 a) { memcpy(p, a.f, sizeof a.f); }
+static inline void kg_v16_store_n(float *p, struct kg_v16 a, int n)
+{
+    for (int i = 0; i < n; i++)
+        p[i] = a.f[i];
+}
+static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
+{
+    struct kg_v16 y = {{0}};
+    for (int i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)p[i] << 16;
+        memcpy(&y.f[i], &u, sizeof u);
+    }
+    return y;
+}
+static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
+{
+    return kg_v16_load_bf16_n(p, 16);
+}
+static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &a.f[i], sizeof u);
+        bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+        p[i] = (uint16_t)((nan ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    }
+}
+static inline void kg_v16_store_bf16(uint16_t *p, struct kg_v16 a)
+{
+    kg_v16_store_bf16_n(p, a, 16);
+}
+
+static inline struct kg_v16 kg_v16_add(struct kg_v16 a, struct kg_v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = a.f[i] + b.f[i];
+    return a;
+}
+static inline struct kg_v16 kg_v16_sub(struct kg_v16 a, struct kg_v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = a.f[i] - b.f[i];
+    return a;
+}
+static inline struct kg_v16 kg_v16_mul(struct kg_v16 a, struct kg_v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = a.f[i] * b.f[i];
+    return a;
+}
+static inline struct kg_v16 kg_v16_div(struct kg_v16 a, struct kg_v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = a.f[i] / b.f[i];
+    return a;
+}
+static inline struct kg_v16 kg_v16_sqrt(struct kg_v16 a)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = sqrtf(a.f[i]);
+    return a;
+}
+static inline struct kg_v16 kg_v16_max(struct kg_v16 a, struct kg_v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];
+    return a;
+}
+static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i];
+    return a;
+}
+static inline struct kg_v16 kg_v16_fma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = __builtin_fmaf(a.f[i], b.f[i], c.f[i]);
+    return a;
+}
+static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
+{
+    for (int i = 0; i < 16; i++)
+        a.f[i] = __builtin_fmaf(-a.f[i], b.f[i], c.f[i]);
+    return a;
+}
+static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b, struct kg_v16 x,
+                                             struct kg_v16 y)
+{
+    for (int i = 0; i < 16; i++)
+        y.f[i] = a.f[i] > b.f[i] ? x.f[i] : y.f[i];
+    return y;
+}
+static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; i++)
+        bits |= (uint32_t)(a.f[i] > b.f[i]) << i;
+    return bits;
+}
+static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16 fill)
+{
+    for (int i = 0; i < 16; i++)
+        fill.f[i] = i < n ? a.f[i] : fill.f[i];
+    return fill;
+}
+/* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
+static inline float kg_simd_pow2(float n)
+{
+    float t = n + 0x1.8p23f;
+    uint32_t u;
+    memcpy(&u, &t, sizeof u);
+    u = (u << 23) + 0x3f800000u;
+    memcpy(&t, &u, sizeof u);
+    return t;
+}
+/* Two steps, of which the first is exact, so that n may leave the exponent range. */
+static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
+{
+    for (int i = 0; i < 16; i++) {
+        float half = (n.f[i] * 0.5f + 0x1.8p23f) - 0x1.8p23f;
+        p.f[i] = p.f[i] * kg_simd_pow2(half) * kg_simd_pow2(n.f[i] - half);
+    }
+    return p;
+}
+static inline float kg_v16_sum(struct kg_v16 a)
+{
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            a.f[i] = a.f[i] + a.f[i + half];
+    return a.f[0];
+}
+static inline float kg_v16_hmax(struct kg_v16 a)
+{
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            a.f[i] = a.f[i] > a.f[i + half] ? a.f[i] : a.f[i + half];
+    return a.f[0];
+}
+#endif
+
+/* ---- built from the above, one text for all
+ * ------------------------------------------------------ */
+
+/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN NaN,
+ * denormal results are rounded once. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a minimax
+ * polynomial of degree 6. */
+static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
+{
+    struct kg_v16 magic = kg_v16_set1(0x1.8p23f); /* rounds to an integer when added */
+    x = kg_v16_max(kg_v16_set1(-105.0f), x);      /* in this order NaN stays */
+    x = kg_v16_min(kg_v16_set1(89.0f), x);
+    struct kg_v16 n = kg_v16_sub(kg_v16_fma(x, kg_v16_set1(0x1.715476p+0f), magic), magic);
+    struct kg_v16 r = kg_v16_fnma(n, kg_v16_set1(0x1.62e400p-1f), x); /* exact: 15 bits of ln 2 */
+    r = kg_v16_fnma(n, kg_v16_set1(0x1.7f7d1cp-20f), r);
+    struct kg_v16 p = kg_v16_set1(0x1.6a2434p-10f);
+    p = kg_v16_fma(p, r, kg_v16_set1(0x1.1239e2p-7f));
+    p = kg_v16_fma(p, r, kg_v16_set1(0x1.5558f2p-5f));
+    p = kg_v16_fma(p, r, kg_v16_set1(0x1.555492p-3f));
+    p = kg_v16_fma(p, r, kg_v16_set1(0x1.fffffcp-2f));
+    p = kg_v16_fma(p, r, kg_v16_set1(1.0f));
+    p = kg_v16_fma(p, r, kg_v16_set1(1.0f));
+    return kg_v16_scale2(p, n);
+}
+
+/* ---- pairs of bf16, for dot products
+ * -------------------------------------------------------------- */
+/* Sixteen dwords of two bf16 each. Only meaningful speed where kg_simd_has_bf16_dot(); elsewhere
+ * the plain definition, so that its users compile everywhere. */
+#if defined(KG_SIMD_512)
+struct kg_pairs {
+    __m512i r;
+};
+static inline struct kg_pairs kg_pairs_set1(uint32_t u)
+{
+    return (struct kg_pairs){_mm512_set1_epi32((int)u)};
+}
+static inline struct kg_pairs kg_pairs_load(const uint16_t *p)
+{
+    return (struct kg_pairs){_mm512_loadu_si512(p)};
+}
+/* The first n bf16, 0 <= n <= 32, the rest +0. */
+static inline struct kg_pairs kg_pairs_load_n(const uint16_t *p, int n)
+{
+    return (struct kg_pairs){_mm512_maskz_loadu_epi16(kg_simd_first_bits(n), p)};
+}
+/* w[i] <- dword i of every w: 16 x 16 dwords, in four steps of log2. */
+static inline void kg_pairs_transpose(struct kg_pairs w[16])
+{
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(w[i].r, w[i + 1].r);
+        t[i + 1] = _mm512_unpackhi_epi32(w[i].r, w[i + 1].r);
+    }
+    __m512i s[16];
+    for (int i = 0; i < 16; i += 4) {
+        s[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        s[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        s[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        s[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512i a = _mm512_shuffle_i32x4(s[i], s[i + 4], 0x88);
+        __m512i b = _mm512_shuffle_i32x4(s[i], s[i + 4], 0xdd);
+        __m512i c = _mm512_shuffle_i32x4(s[i + 8], s[i + 12], 0x88);
+        __m512i d = _mm512_shuffle_i32x4(s[i + 8], s[i + 12], 0xdd);
+        w[i].r = _mm512_shuffle_i32x4(a, c, 0x88);
+        w[i + 8].r = _mm512_shuffle_i32x4(a, c, 0xdd);
+        w[i + 4].r = _mm512_shuffle_i32x4(b, d, 0x88);
+        w[i + 12].r = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+}
+#else
+struct kg_pairs {
+    uint32_t u[16];
+};
+static inline struct kg_pairs kg_pairs_set1(uint32_t u)
+{
+    struct kg_pairs y;
+    for (int i = 0; i < 16; i++)
+        y.u[i] = u;
+    return y;
+}
+static inline struct kg_pairs kg_pairs_load_n(const uint16_t *p, int n)
+{
+    uint16_t h[32] = {0};
+    struct kg_pairs y;
+    for (int i = 0; i < n; i++)
+        h[i] = p[i];
+    for (int i = 0; i < 16; i++)
+        y.u[i] = h[2 * i] | (uint32_t)h[2 * i + 1] << 16;
+    return y;
+}
+static inline struct kg_pairs kg_pairs_load(const uint16_t *p) { return kg_pairs_load_n(p, 32); }
+static inline void kg_pairs_transpose(struct kg_pairs w[16])
+{
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < i; j++) {
+            uint32_t u = w[i].u[j];
+            w[i].u[j] = w[j].u[i];
+            w[j].u[i] = u;
+        }
+}
+#endif
+
+#if defined(KG_SIMD_BF16_DOT)
+/* acc + a.odd b.odd + a.even b.even per dword, as the machine's instruction does it (denormals are
+ * zero) */
+static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a, struct kg_pairs b)
+{
+    return (struct kg_v16){_mm512_dpbf16_ps(acc.r, (__m512bh)a.r, (__m512bh)b.r)};
+}
+/* The machine's own rounding to bf16, which unlike kg_v16_store_bf16 flushes denormals. */
+static inline void kg_v16_store_bf16_machine_n(uint16_t *p, struct kg_v16 a, int n)
+{
+    _mm256_mask_storeu_epi16(p, (__mmask16)kg_simd_first_bits(n), (__m256i)_mm512_cvtneps_pbh(a.r));
+}
+#else
+static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a, struct kg_pairs b)
+{
+    uint32_t ua[16], ub[16];
+    float odd[2][16], even[2][16];
+    memcpy(ua, &a, sizeof ua);
+    memcpy(ub, &b, sizeof ub);
+    for (int i = 0; i < 16; i++) {
+        uint32_t part[4] = {ua[i] & 0xffff0000u, ub[i] & 0xffff0000u, ua[i] << 16, ub[i] << 16};
+        memcpy(&odd[0][i], &part[0], 4);
+        memcpy(&odd[1][i], &part[1], 4);
+        memcpy(&even[0][i], &part[2], 4);
+        memcpy(&even[1][i], &part[3], 4);
+    }
+    acc = kg_v16_fma(kg_v16_load(odd[0]), kg_v16_load(odd[1]), acc);
+    return kg_v16_fma(kg_v16_load(even[0]), kg_v16_load(even[1]), acc);
+}
+static inline void kg_v16_store_bf16_machine_n(uint16_t *p, struct kg_v16 a, int n)
+{
+    kg_v16_store_bf16_n(p, a, n);
+}
+#endif
+
+#endif
