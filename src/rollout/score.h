@@ -23,8 +23,10 @@ struct kg_score_seq {
     double *lse;           /* (n) out or NULL */
 };
 
-/* Score n_seqs sequences in packs of at most acts' tokens.  k, top_k: widths of the arrays above.
- * only_from (n_seqs) or NULL: the first position of each sequence that is wanted (the head is not run before it) */
+/* Score n_seqs sequences in packs of at most max_tokens tokens, which acts must hold.  k, top_k: widths of the arrays
+ * above.  only_from (n_seqs) or NULL: the first position of each sequence that is wanted; the head is not run before
+ * it, there logp, entropy and lse are 0 and the other arrays are left alone (so it is for position 0).
+ * errors: EINVAL (empty sequence, one longer than max_tokens, unknown token), ENOMEM, ENONFINITE */
 kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_tokens,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    const size_t *only_from, struct kg_err *err) KG_MUST_CHECK;
