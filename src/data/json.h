@@ -14,9 +14,11 @@
 #include <stdint.h>
 
 struct kg_json; /* opaque value */
+struct kg_json_pool;
 struct kg_json_doc {
-    struct kg_json *root; /* owned */
-    char *where;          /* owned */
+    struct kg_json *root;      /* in the pool */
+    char *where;               /* owned */
+    struct kg_json_pool *pool; /* owned: every value of the document */
 };
 
 enum kg_json_type {

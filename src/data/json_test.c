@@ -1,0 +1,326 @@
+/* Tests of JSON reading and writing. */
+#include "data/json.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+
+static void parse(struct kg_json_doc *doc, const char *text)
+{
+    if (kg_json_parse(doc, text, strlen(text), "doc", &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static void refuses(const char *text, size_t n, const char *part)
+{
+    struct kg_json_doc doc;
+
+    memset(&err, 0, sizeof err);
+    assert_int_equal(kg_json_parse(&doc, text, n, "doc", &err), KG_EFORMAT);
+    assert_null(doc.root);
+    if (!strstr(err.message, part) || strchr(err.message, '\n'))
+        fail_msg("message without '%s': %s", part, err.message);
+}
+
+static void values_have_their_types(void **state)
+{
+    struct kg_json_doc doc;
+    size_t len;
+
+    (void)state;
+    parse(&doc, "{\"i\":-7,\"r\":2.5,\"s\":\"a\\u0000b\",\"t\":true,\"n\":null,\"l\":[1,["
+                "2]],\"o\":{}}");
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "i"), 0), -7);
+    assert_true(kg_json_real(kg_json_get(doc.root, "r"), 0) == 2.5);
+    assert_true(kg_json_real(kg_json_get(doc.root, "i"), 0) == -7.0);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "r"), 99), 99);
+    assert_memory_equal(kg_json_text(kg_json_get(doc.root, "s"), &len), "a\0b", 4);
+    assert_int_equal(len, 3);
+    assert_true(kg_json_bool(kg_json_get(doc.root, "t"), false));
+    assert_int_equal(kg_json_type(kg_json_get(doc.root, "n")), KG_JSON_NULL);
+    assert_int_equal(kg_json_size(kg_json_get(doc.root, "l")), 2);
+    assert_int_equal(
+        kg_json_int(kg_json_at(kg_json_at(kg_json_get(doc.root, "l"), 1), 0), 0), 2);
+    assert_string_equal(kg_json_key_at(doc.root, 1), "r");
+    assert_ptr_equal(kg_json_value_at(doc.root, 1), kg_json_get(doc.root, "r"));
+    assert_null(kg_json_get(doc.root, "absent"));
+    assert_null(kg_json_at(doc.root, 0));
+    assert_null(kg_json_key_at(doc.root, 7));
+    assert_null(kg_json_text(NULL, &len));
+    assert_int_equal(kg_json_size(NULL), 0);
+    kg_json_release(&doc);
+    kg_json_release(&doc);
+}
+
+static void large_objects_keep_order_and_find_every_key(void **state)
+{
+    struct kg_str text = {0};
+    struct kg_json_doc doc;
+    char key[16];
+
+    (void)state;
+    for (int i = 0; i < 5000; i++)
+        assert_int_equal(
+            kg_str_printf(&text, &err, "%c\"k%d\":%d", i ? ',' : '{', i * 7919 % 5000, i),
+            KG_OK);
+    assert_int_equal(kg_str_putc(&text, '}', &err), KG_OK);
+    parse(&doc, kg_str_text(&text));
+    assert_int_equal(kg_json_size(doc.root), 5000);
+    for (int i = 0; i < 5000; i++) {
+        snprintf(key, sizeof key, "k%d", i * 7919 % 5000);
+        assert_string_equal(kg_json_key_at(doc.root, (size_t)i), key);
+        assert_int_equal(kg_json_int(kg_json_get(doc.root, key), -1), i);
+    }
+    assert_null(kg_json_get(doc.root, "k5000"));
+    kg_json_release(&doc);
+    kg_str_release(&text);
+}
+
+static void malformed_text_is_refused_with_its_line(void **state)
+{
+    char deep[200];
+
+    (void)state;
+#define REFUSES(text, part) refuses(text, sizeof text - 1, part)
+    REFUSES("", "doc: line");
+    REFUSES("{\"a\":1,\n\"a\":2}", "duplicate");
+    REFUSES("{} x", "line 1");
+    REFUSES("{\n\n]", "line 3");
+    REFUSES("[NaN]", "line 1");
+    REFUSES("[Infinity]", "line 1");
+    REFUSES("[1e999]", "overflow");
+    REFUSES("[18446744073709551616]", "too big");
+    REFUSES("[\"\xff\"]", "doc");
+    REFUSES("[1,]", "doc");
+    REFUSES("['a']", "doc");
+    REFUSES("[1]\0[2]", "doc");
+    REFUSES("{\"a\\u0000b\":1}", "doc");
+    REFUSES("[\"\\ud800\"]", "doc");
+    memset(deep, '[', sizeof deep);
+    refuses(deep, sizeof deep, "nested at most 64");
+}
+
+static void brackets_in_strings_do_not_count_as_depth(void **state)
+{
+    struct kg_json_doc doc;
+
+    (void)state;
+    parse(&doc, "[\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["
+                "[[[\\\"[[[\"]");
+    kg_json_release(&doc);
+}
+
+static void demands_name_key_and_types(void **state)
+{
+    const struct kg_json *v;
+    struct kg_json_doc doc;
+    const char *text;
+    int64_t n;
+
+    (void)state;
+    parse(&doc, "{\"a\":\"x\",\"i\":12,\"z\":\"p\\u0000q\"}");
+    assert_int_equal(kg_json_need(&v, &doc, doc.root, "a", KG_JSON_INT, &err),
+                     KG_EFORMAT);
+    assert_string_equal(err.message, "doc: key 'a': expected integer, found string");
+    assert_int_equal(kg_json_need(&v, &doc, doc.root, "b", KG_JSON_INT, &err),
+                     KG_EFORMAT);
+    assert_string_equal(err.message, "doc: key 'b': expected integer, found no such key");
+    assert_int_equal(kg_json_need(&v, &doc, doc.root, "i", KG_JSON_REAL, &err), KG_OK);
+    assert_int_equal(kg_json_need_int(&n, &doc, doc.root, "i", 0, 10, &err), KG_EFORMAT);
+    assert_string_equal(err.message,
+                        "doc: key 'i': expected an integer of 0..10, found 12");
+    assert_int_equal(kg_json_need_int(&n, &doc, doc.root, "i", 0, 12, &err), KG_OK);
+    assert_int_equal(n, 12);
+    assert_int_equal(kg_json_need_text(&text, &doc, doc.root, "z", &err), KG_EFORMAT);
+    assert_int_equal(kg_json_need_text(&text, &doc, doc.root, "a", &err), KG_OK);
+    assert_string_equal(text, "x");
+    assert_int_equal(
+        kg_json_need(&v, &doc, kg_json_get(doc.root, "a"), "k", KG_JSON_INT, &err),
+        KG_EFORMAT);
+    kg_json_release(&doc);
+}
+
+static void floats_read_back_as_the_same_bits(void **state)
+{
+    struct kg_str out = {0};
+    uint32_t bits = 1;
+
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        float x;
+        float back;
+
+        bits = bits * 1664525u + 1013904223u;
+        memcpy(&x, &bits, sizeof x);
+        if (!isfinite(x))
+            continue;
+        kg_str_clear(&out);
+        assert_int_equal(kg_json_put_float(&out, x, &err), KG_OK);
+        back = strtof(kg_str_text(&out), NULL);
+        assert_memory_equal(&back, &x, sizeof x);
+        /* a reader that goes through double, as most do, finds it too */
+        back = (float)strtod(kg_str_text(&out), NULL);
+        assert_memory_equal(&back, &x, sizeof x);
+    }
+    kg_str_release(&out);
+}
+
+static void doubles_read_back_as_the_same_bits(void **state)
+{
+    struct kg_str out = {0};
+    uint64_t bits = 1;
+
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        double x;
+        double back;
+
+        bits = bits * 6364136223846793005u + 1442695040888963407u;
+        memcpy(&x, &bits, sizeof x);
+        if (!isfinite(x))
+            continue;
+        kg_str_clear(&out);
+        assert_int_equal(kg_json_put_double(&out, x, &err), KG_OK);
+        back = strtod(kg_str_text(&out), NULL);
+        assert_memory_equal(&back, &x, sizeof x);
+    }
+    kg_str_release(&out);
+}
+
+static void numbers_are_written_short(void **state)
+{
+    static const struct {
+        double x;
+        const char *text;
+    } rows[] = {{0.1, "0.1"},
+                {-2, "-2"},
+                {0.0, "0"},
+                {-0.0, "-0.0"},
+                {1e20, "1e+20"},
+                {NAN, "\"nan\""},
+                {INFINITY, "\"inf\""},
+                {-INFINITY, "\"-inf\""}};
+    struct kg_str out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kg_str_clear(&out);
+        assert_int_equal(kg_json_put_float(&out, (float)rows[i].x, &err), KG_OK);
+        assert_string_equal(kg_str_text(&out), rows[i].text);
+        kg_str_clear(&out);
+        assert_int_equal(kg_json_put_double(&out, rows[i].x, &err), KG_OK);
+        assert_string_equal(kg_str_text(&out), rows[i].text);
+    }
+    kg_str_release(&out);
+}
+
+static void strings_are_escaped_and_always_valid(void **state)
+{
+    static const struct {
+        const char *in;
+        size_t n;
+        const char *out;
+    } rows[] = {
+        {"a\"\\\n\t\r\b\f/", 9, "\"a\\\"\\\\\\n\\t\\r\\b\\f/\""},
+        {"\0\x01\x1f\x7f", 4, "\"\\u0000\\u0001\\u001f\x7f\""},
+        {"h\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 10,
+         "\"h\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
+        {"\xff"
+         "a\xc3",
+         3,
+         "\"\xef\xbf\xbd"
+         "a\xef\xbf\xbd\""},
+        {"\xc0\x80", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\""},                 /* overlong */
+        {"\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* surrogate */
+        {"", 0, "\"\""},
+    };
+    struct kg_str out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kg_str_clear(&out);
+        assert_int_equal(kg_json_put_string(&out, rows[i].in, rows[i].n, &err), KG_OK);
+        assert_string_equal(kg_str_text(&out), rows[i].out);
+    }
+    kg_str_release(&out);
+}
+
+static void written_values_parse_to_the_same_text(void **state)
+{
+    static const char text[] = "{\"a\":[1,-2.5,3.0,1e+300,true,false,null],\"b\":{\"c\":"
+                               "\"\\u0001\\\"x\"},\"d\":[],\"e\":{}}";
+    struct kg_json_doc doc;
+    struct kg_str out = {0};
+
+    (void)state;
+    parse(&doc, text);
+    assert_int_equal(kg_json_put_value(&out, doc.root, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), text);
+    kg_json_release(&doc);
+    kg_str_clear(&out);
+    assert_int_equal(
+        kg_json_put_ints(&out, (const int32_t[]){1, -20, 2147483647}, 3, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), "[1,-20,2147483647]");
+    kg_str_release(&out);
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    static const char text[] = "{\"a\":[1,2,3],\"b\":\"text\",\"c\":{\"d\":1.5}}";
+    uint64_t before = kg_mem_current_bytes();
+    kg_status status = KG_ENOMEM;
+    int n = 0;
+
+    (void)state;
+    while (status != KG_OK && n < 100) {
+        struct kg_json_doc doc;
+
+        kg_mem_fail_at((uint64_t)++n);
+        status = kg_json_parse(&doc, text, strlen(text), "doc", &err);
+        kg_mem_fail_at(0);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        kg_json_release(&doc);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    assert_true(n > 2 && n < 100);
+}
+
+static void a_file_is_read_and_named(void **state)
+{
+    struct kg_json_doc doc;
+
+    (void)state;
+    assert_int_equal(kg_json_read(&doc, "tests/data/absent.json", 1 << 20, &err),
+                     KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "tests/data/absent.json"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_have_their_types),
+        cmocka_unit_test(large_objects_keep_order_and_find_every_key),
+        cmocka_unit_test(malformed_text_is_refused_with_its_line),
+        cmocka_unit_test(brackets_in_strings_do_not_count_as_depth),
+        cmocka_unit_test(demands_name_key_and_types),
+        cmocka_unit_test(floats_read_back_as_the_same_bits),
+        cmocka_unit_test(doubles_read_back_as_the_same_bits),
+        cmocka_unit_test(numbers_are_written_short),
+        cmocka_unit_test(strings_are_escaped_and_always_valid),
+        cmocka_unit_test(written_values_parse_to_the_same_text),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
+        cmocka_unit_test(a_file_is_read_and_named),
+    };
+
+    return cmocka_run_group_tests_name("json", tests, NULL, NULL);
+}
