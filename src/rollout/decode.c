@@ -1,0 +1,232 @@
+/* Decoding: one token for every running sequence, and what follows from it.
+ *
+ * A step packs the last token of every sequence, runs the forward and the head on all of
+ * them, and draws. Small models are cut into ranges of sequences, one a thread, each with
+ * activations of its own, so that threads do not meet at every product; large ones leave
+ * the threads to the products. Rows do not depend on their neighbours, so both give the
+ * same bits and the choice is one of speed alone.
+ */
+#include "base/clock.h"
+#include "rollout/rollout_internal.h"
+#include "rollout/stop.h"
+
+#include <string.h>
+
+/* ---- packs
+ * ---------------------------------------------------------------------------------------
+ */
+
+void kg_worker_clear(struct kg_worker *w)
+{
+    w->n_rows = 0;
+    w->n_seqs = 0;
+}
+
+void kg_worker_add(struct kg_worker *w, const int32_t *tokens, const int32_t *blocks,
+                   int32_t pos, int32_t n)
+{
+    w->seqs[w->n_seqs++] = (struct kg_attn_seq){
+        .row = (int32_t)w->n_rows, .n_rows = n, .pos = pos, .blocks = blocks};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t p = pos + i;
+        w->tokens[w->n_rows] = tokens[i];
+        w->pos[w->n_rows] = p;
+        w->kv_rows[w->n_rows] = blocks[p / KG_KV_BLOCK] * KG_KV_BLOCK + p % KG_KV_BLOCK;
+        w->n_rows++;
+    }
+}
+
+kg_status kg_worker_forward(struct kg_mat *hidden, struct kg_worker *w,
+                            struct kg_rollout *r, struct kg_err *err)
+{
+    struct kg_pack pack = {w->tokens, w->pos, w->n_rows, w->seqs, w->n_seqs};
+    struct kg_forward f = {.pack = &pack, .kv = r->kv, .kv_rows = w->kv_rows};
+    return kg_model_forward(hidden, r->m, w->acts, &f, err);
+}
+
+kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t first,
+                          struct kg_err *err)
+{
+    int top_k = r->s->record_top_k;
+    int64_t V = r->m->config.vocab;
+    struct kg_head h = {.hidden = hidden,
+                        .weight = r->m->head->compute,
+                        .inv_temp = r->inv_temp + first,
+                        .top_k = top_k};
+    struct kg_head_out out = {.lse = r->lse + first, .logits = r->logits + first * V};
+    if (top_k > 0) {
+        out.top_ids = r->top_ids + first * top_k;
+        out.top_logp = r->top_logp + first * top_k;
+    }
+    return kg_op_head(r->m->backend, &out, &h, err);
+}
+
+/* ---- a token
+ * -------------------------------------------------------------------------------------
+ */
+
+kg_status kg_rollout_draw(struct kg_rollout *r, struct kg_worker *w, struct kg_slot *slot,
+                          int64_t row, struct kg_err *err)
+{
+    int32_t V = r->m->config.vocab;
+    struct kg_sampler_row z = {r->logits + row * V, V, r->lse[row]};
+    double u = kg_rng_uniform(r->s->rng, slot->request->draw,
+                              (uint32_t)slot->traj->sample, (uint32_t)slot->generated);
+    if (kg_sampler_draw(&slot->pick, &w->scratch, &z, r->s, u, err) == KG_OK)
+        return KG_OK;
+    return kg_err_prefix(err, "prompt %lld, sample %d, new token %d",
+                         (long long)slot->request->prompt_index, slot->traj->sample,
+                         slot->generated);
+}
+
+static kg_status push_token(struct kg_rollout *r, struct kg_slot *slot, int64_t row,
+                            struct kg_err *err)
+{
+    const struct kg_sampler_pick *pick = &slot->pick;
+    int top_k = r->s->record_top_k;
+    struct kg_traj_step step = {.token = pick->token, .logp = pick->logp};
+    if (top_k > 0) {
+        step.top_ids = r->top_ids + row * top_k;
+        step.top_logp = r->top_logp + row * top_k;
+    }
+    if (pick->n_kept > 0) {
+        step.kept = pick->kept;
+        step.kept_n = pick->n_kept;
+    }
+    return kg_traj_push(slot->traj, &step, err);
+}
+
+/* Whether the newest token completes a stop string. */
+static kg_status check_stop(bool *found, struct kg_rollout *r, struct kg_slot *slot,
+                            struct kg_err *err)
+{
+    *found = false;
+    if (r->s->n_stops == 0)
+        return KG_OK;
+    size_t seen = slot->text.len;
+    size_t at;
+    KG_TRY(kg_tokenizer_decode(&slot->text, r->tok, &slot->pick.token, 1, false, err));
+    *found = kg_stop_find(&at, &slot->text, seen, r->s->stops, r->s->n_stops);
+    return KG_OK;
+}
+
+kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_slot *slot, int64_t row,
+                            struct kg_err *err)
+{
+    struct kg_traj *t = slot->traj;
+    bool stopped;
+    KG_TRY(push_token(r, slot, row, err));
+    KG_TRY(check_stop(&stopped, r, slot, err));
+    slot->generated++;
+    if (!r->s->ignore_eos && kg_model_config_is_eos(&r->m->config, slot->pick.token))
+        t->finish = KG_FINISH_STOP;
+    else if (stopped)
+        t->finish = KG_FINISH_STRING;
+    else if (slot->generated == slot->limit)
+        t->finish = KG_FINISH_LENGTH;
+    slot->finished = t->finish != KG_FINISH_NONE;
+    return slot->finished && r->done ? r->done(r->user, t, err) : KG_OK;
+}
+
+void kg_rollout_sweep(struct kg_rollout *r)
+{
+    for (int32_t i = 0; i < r->n_running;) {
+        struct kg_slot *slot = &r->slots[i];
+        if (!slot->finished) {
+            i++;
+            continue;
+        }
+        for (int32_t b = 0; b < slot->n_blocks; b++)
+            kg_kv_drop(r->kv, slot->blocks[b]);
+        slot->finished = false;
+        slot->n_blocks = 0;
+        struct kg_slot gone = *slot;
+        *slot = r->slots[--r->n_running];
+        r->slots[r->n_running] = gone;
+    }
+}
+
+/* ---- a step
+ * --------------------------------------------------------------------------------------
+ */
+
+/* Slots [first, first+n): the row of a slot is its number. */
+static kg_status decode_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
+                              int32_t n, struct kg_err *err)
+{
+    struct kg_mat hidden;
+    kg_worker_clear(w);
+    for (int32_t i = first; i < first + n; i++) {
+        const struct kg_slot *slot = &r->slots[i];
+        int32_t last = (int32_t)slot->traj->n - 1;
+        kg_worker_add(w, slot->traj->tokens + last, slot->blocks, last, 1);
+    }
+    KG_TRY(kg_worker_forward(&hidden, w, r, err));
+    return kg_rollout_head(r, hidden, first, err);
+}
+
+static kg_status draw_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
+                            int32_t n, struct kg_err *err)
+{
+    for (int32_t i = first; i < first + n; i++)
+        KG_TRY(kg_rollout_draw(r, w, &r->slots[i], i, err));
+    return KG_OK;
+}
+
+/* Below this many bytes of weights a step is dominated by threads that wait for each
+ * other at every product. */
+static const double OUTER_WEIGHT_BYTES = 64e6;
+
+static bool outer_is_faster(const struct kg_rollout *r)
+{
+    double bytes = (double)r->m->n_elements * (double)kg_dtype_traits(r->m->ct)->bytes;
+    return r->n_workers > 1 && r->n_running >= 2 * r->n_workers &&
+           bytes <= OUTER_WEIGHT_BYTES;
+}
+
+static kg_status first_failure(const struct kg_rollout *r, struct kg_err *err)
+{
+    for (int i = 0; i < r->n_workers; i++)
+        if (r->workers[i].status != KG_OK) {
+            *err = r->workers[i].err;
+            return r->workers[i].status;
+        }
+    return KG_OK;
+}
+
+/* Each worker's share of the running sequences; with `compute` forward and head as well,
+ * else the draw alone. */
+static kg_status in_parallel(struct kg_rollout *r, bool compute, struct kg_err *err)
+{
+    int32_t n = r->n_running;
+    int T = r->n_workers;
+#pragma omp parallel for num_threads(T) schedule(static, 1)
+    for (int i = 0; i < T; i++) {
+        struct kg_worker *w = &r->workers[i];
+        int32_t first = (int32_t)((int64_t)n * i / T);
+        int32_t count = (int32_t)((int64_t)n * (i + 1) / T) - first;
+        w->status = KG_OK;
+        if (compute && count > 0)
+            w->status = decode_range(r, w, first, count, &w->err);
+        if (w->status == KG_OK)
+            w->status = draw_range(r, w, first, count, &w->err);
+    }
+    return first_failure(r, err);
+}
+
+kg_status kg_rollout_decode(struct kg_rollout *r, struct kg_err *err)
+{
+    double start = kg_clock_seconds();
+    bool outer = outer_is_faster(r);
+    int32_t n = r->n_running;
+    if (!outer)
+        KG_TRY(decode_range(r, &r->workers[0], 0, n, err));
+    KG_TRY(in_parallel(r, outer, err));
+    for (int32_t i = 0; i < n; i++)
+        KG_TRY(kg_rollout_commit(r, &r->slots[i], i, err));
+    kg_rollout_sweep(r);
+    r->stats.decode_tokens += n;
+    r->stats.decode_steps++;
+    r->stats.decode_seconds += kg_clock_seconds() - start;
+    return KG_OK;
+}

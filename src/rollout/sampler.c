@@ -1,0 +1,361 @@
+/* One token from one row of logits.
+ *
+ * Without truncation the row is walked twice: sums of exp(z - lse) over blocks of the
+ * vocabulary find the block in which u falls, a second walk finds the id. With truncation
+ * only the likeliest ids are collected and sorted: each truncation keeps a prefix of the
+ * ids in the order (falling logit, rising id), so together they keep the shortest of
+ * their prefixes.
+ *
+ * Not here: the random number (base/rng.h), the log sum exp (the head), EOS and stop
+ * strings (rollout.c).
+ */
+#include "rollout/sampler.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 512, LANES = 8 };
+
+kg_status kg_sampler_scratch_init(struct kg_sampler_scratch *scratch, int32_t vocab,
+                                  struct kg_err *err)
+{
+    scratch->candidates = kg_mem_calloc((size_t)vocab, sizeof *scratch->candidates,
+                                        "candidates of truncated sampling", err);
+    return scratch->candidates ? KG_OK : err->code;
+}
+
+void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch)
+{
+    kg_mem_free(scratch->candidates);
+    scratch->candidates = NULL;
+}
+
+static kg_status check_stops(const struct kg_sampling *s, struct kg_err *err)
+{
+    if (s->n_stops < 0 || s->n_stops > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL,
+                       "at most %d stop strings are allowed, %d were given", KG_MAX_STOPS,
+                       s->n_stops);
+    for (int i = 0; i < s->n_stops; i++) {
+        size_t n = strlen(s->stops[i]);
+        if (n == 0 || n > KG_MAX_STOP_BYTES)
+            return kg_fail(err, KG_EINVAL,
+                           "stop string %d has %zu bytes, expected between 1 and %d",
+                           i + 1, n, KG_MAX_STOP_BYTES);
+    }
+    return KG_OK;
+}
+
+kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err)
+{
+    if (!(s->temperature == 0 || (s->temperature >= 1e-4f && s->temperature <= 1e4f)))
+        return kg_fail(err, KG_EINVAL,
+                       "temperature must be 0 or between 0.0001 and 10000, it is %g",
+                       (double)s->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return kg_fail(err, KG_EINVAL, "top-p must be above 0 and at most 1, it is %g",
+                       (double)s->top_p);
+    if (s->top_k < 0)
+        return kg_fail(err, KG_EINVAL, "top-k must be 0 (off) or more, it is %d",
+                       s->top_k);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return kg_fail(err, KG_EINVAL, "min-p must be between 0 and 1, it is %g",
+                       (double)s->min_p);
+    if (s->max_tokens < 1)
+        return kg_fail(err, KG_EINVAL, "max tokens must be at least 1, it is %d",
+                       s->max_tokens);
+    return check_stops(s, err);
+}
+
+bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab)
+{
+    return s->temperature > 0 &&
+           (s->top_p < 1 || s->min_p > 0 || (s->top_k > 0 && s->top_k < vocab));
+}
+
+static int32_t argmax(const float *z, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t v = 1; v < n; v++)
+        if (z[v] > z[best])
+            best = v;
+    return best;
+}
+
+/* ---- the whole vocabulary
+ * ------------------------------------------------------------------------ */
+
+/* exp(x) for x <= 0, relative error below 1e-6: 2^n times a polynomial on [-ln 2 / 2, ln
+ * 2 / 2]. Below -80 it is 0. Plain multiplications and additions, so that every machine
+ * gets the same bits and the compiler can use its lanes. */
+static inline float exp_neg(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float t = x > -80.0f ? x : -80.0f;
+    float n = (t * 1.44269504f + magic) - magic;
+    float r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return x > -80.0f ? p * scale : 0.0f;
+}
+
+/* p (BLOCK) = exp(z - lse), 0 beyond n. */
+static void block_probs(float *p, const float *z, int32_t n, float lse)
+{
+    float x[BLOCK];
+    memcpy(x, z, (size_t)n * sizeof *x);
+    for (int32_t i = n; i < BLOCK; i++)
+        x[i] = -INFINITY;
+#pragma omp simd
+    for (int32_t i = 0; i < BLOCK; i++)
+        p[i] = exp_neg(x[i] - lse);
+}
+
+static double block_sum(const float *p)
+{
+    double lane[LANES] = {0};
+    for (int32_t i = 0; i < BLOCK; i += LANES)
+#pragma omp simd
+        for (int32_t j = 0; j < LANES; j++)
+            lane[j] += (double)p[i + j];
+    double sum = 0;
+    for (int32_t j = 0; j < LANES; j++)
+        sum += lane[j];
+    return sum;
+}
+
+static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* The first id of the block at which the running sum passes target; rounding may leave
+ * target beyond the end, then the last id that has any probability. */
+static int32_t walk_block(const float *p, double target)
+{
+    double sum = 0;
+    int32_t last = 0;
+    for (int32_t i = 0; i < BLOCK; i++) {
+        sum += (double)p[i];
+        if (sum > target)
+            return i;
+        if (p[i] > 0)
+            last = i;
+    }
+    return last;
+}
+
+static int32_t draw_full(const struct kg_sampler_row *row, double u)
+{
+    float p[BLOCK];
+    float lse = (float)row->lse; /* a common factor near 1: total takes it out again */
+    double total = 0;
+    for (int32_t v = 0; v < row->vocab; v += BLOCK) {
+        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), lse);
+        total += block_sum(p);
+    }
+    double target = u * total;
+    double before = 0;
+    int32_t found = 0;
+    double rest = 0;
+    for (int32_t v = 0; v < row->vocab; v += BLOCK) {
+        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), lse);
+        double sum = block_sum(p);
+        if (sum > 0) {
+            found = v;
+            rest = target - before;
+        }
+        before += sum;
+        if (before > target)
+            break;
+    }
+    block_probs(p, row->z + found, min_i32(BLOCK, row->vocab - found), lse);
+    return found + walk_block(p, rest);
+}
+
+/* ---- truncated
+ * ----------------------------------------------------------------------------------- */
+
+static int by_falling_logit(const void *a, const void *b)
+{
+    const struct kg_sampler_candidate *x = a;
+    const struct kg_sampler_candidate *y = b;
+    if (x->z != y->z)
+        return x->z > y->z ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int32_t collect(struct kg_sampler_candidate *c, const struct kg_sampler_row *row,
+                       float floor)
+{
+    int32_t n = 0;
+    for (int32_t v = 0; v < row->vocab; v++) {
+        c[n] = (struct kg_sampler_candidate){row->z[v], v};
+        n += row->z[v] >= floor;
+    }
+    return n;
+}
+
+/* Weights below are relative to the largest logit: exp(z - z_0). */
+static double weight(const struct kg_sampler_candidate *c, int32_t i)
+{
+    return exp((double)c[i].z - (double)c[0].z);
+}
+
+/* Whether the n sorted candidates, all that are above some floor, are enough to tell what
+ * is kept. */
+static bool enough(const struct kg_sampler_candidate *c, int32_t n,
+                   const struct kg_sampling *s, double total)
+{
+    if (s->top_k > 0 && n >= s->top_k)
+        return true;
+    if (s->top_p >= 1)
+        return false;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += weight(c, i);
+    return sum >= (double)s->top_p * total;
+}
+
+/* Candidates in order: at least all that truncation keeps. The floor falls until they
+ * suffice. */
+static int32_t gather(struct kg_sampler_candidate *c, const struct kg_sampler_row *row,
+                      const struct kg_sampling *s, float largest)
+{
+    double total = exp(row->lse - (double)largest);
+    float by_min_p = s->min_p > 0 ? logf(s->min_p) - 0.01f
+                                  : -INFINITY; /* a little more than kept */
+    for (float depth = 6;; depth *= 2) {
+        bool last = depth > 100 || -depth < by_min_p;
+        float floor = last ? largest + by_min_p : largest - depth;
+        int32_t n = collect(c, row, floor);
+        qsort(c, (size_t)n, sizeof *c, by_falling_logit);
+        if (last || enough(c, n, s, total))
+            return n;
+    }
+}
+
+static int32_t keep_top_k(const struct kg_sampler_candidate *c, int32_t n, int32_t k)
+{
+    if (k <= 0 || k >= n)
+        return n;
+    int32_t m = k;
+    while (m < n && c[m].z == c[k - 1].z)
+        m++;
+    return m;
+}
+
+/* total: the mass that top_p is a share of. */
+static int32_t keep_top_p(const struct kg_sampler_candidate *c, int32_t n, double top_p,
+                          double total)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (i > 0 && sum >= top_p * total)
+            return i;
+        sum += weight(c, i);
+    }
+    return n;
+}
+
+static int32_t keep_min_p(const struct kg_sampler_candidate *c, int32_t n, double min_p)
+{
+    int32_t m = 1;
+    while (m < n && weight(c, m) >= min_p)
+        m++;
+    return m;
+}
+
+static double sum_weights(const struct kg_sampler_candidate *c, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += weight(c, i);
+    return sum;
+}
+
+/* Number of candidates that are kept. */
+static int32_t truncate_row(struct kg_sampler_candidate *c,
+                            const struct kg_sampler_row *row, const struct kg_sampling *s)
+{
+    float largest = row->z[argmax(row->z, row->vocab)];
+    int32_t n = gather(c, row, s, largest);
+    bool k_is_on = s->top_k > 0 && s->top_k < row->vocab;
+    if (k_is_on)
+        n = keep_top_k(c, n, s->top_k);
+    if (s->top_p < 1) {
+        double total = k_is_on ? sum_weights(c, n) : exp(row->lse - (double)largest);
+        n = keep_top_p(c, n, (double)s->top_p, total);
+    }
+    return s->min_p > 0 ? keep_min_p(c, n, (double)s->min_p) : n;
+}
+
+static int32_t walk_candidates(const struct kg_sampler_candidate *c, int32_t n, double u)
+{
+    double target = u * sum_weights(c, n);
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += weight(c, i);
+        if (sum > target)
+            return c[i].id;
+    }
+    return c[n - 1].id;
+}
+
+static kg_status record_kept(struct kg_sampler_pick *pick,
+                             const struct kg_sampler_candidate *c, int32_t n,
+                             int32_t vocab, struct kg_err *err)
+{
+    if (n == vocab)
+        return KG_OK;
+    if (n > KG_MAX_KEPT)
+        return kg_fail(
+            err, KG_EINVAL,
+            "truncated sampling keeps %d ids at one token, and at most %d can be "
+            "recorded: tighten top-k, top-p or min-p",
+            n, KG_MAX_KEPT);
+    pick->n_kept = n;
+    for (int32_t i = 0; i < n; i++)
+        pick->kept[i] = c[i].id;
+    return KG_OK;
+}
+
+static kg_status draw_truncated(struct kg_sampler_pick *pick,
+                                struct kg_sampler_candidate *c,
+                                const struct kg_sampler_row *row,
+                                const struct kg_sampling *s, double u, struct kg_err *err)
+{
+    int32_t n = truncate_row(c, row, s);
+    pick->token = walk_candidates(c, n, u);
+    return s->record_kept ? record_kept(pick, c, n, row->vocab, err) : KG_OK;
+}
+
+kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
+                          struct kg_sampler_scratch *scratch,
+                          const struct kg_sampler_row *row, const struct kg_sampling *s,
+                          double u, struct kg_err *err)
+{
+    if (!isfinite(row->lse))
+        return kg_fail(err, KG_ENONFINITE,
+                       "expected finite logits, found a log sum exp of %g", row->lse);
+    pick->n_kept = 0;
+    if (s->temperature == 0) {
+        pick->token = argmax(row->z, row->vocab);
+    } else if (kg_sampler_truncates(s, row->vocab)) {
+        assert(scratch != NULL);
+        KG_TRY(draw_truncated(pick, scratch->candidates, row, s, u, err));
+    } else {
+        pick->token = draw_full(row, u);
+    }
+    pick->logp = (float)((double)row->z[pick->token] - row->lse);
+    return KG_OK;
+}

@@ -1,0 +1,59 @@
+/* Sampling one token from one row of logits.
+ *
+ * The token is a function of (row, parameters, u) alone: one uniform number walks an
+ * inverse CDF over the ids in a fixed order, with sums in double. The row comes from the
+ * head, already divided by the temperature, together with its log sum exp; the log-prob
+ * that is recorded is the head's, of the full softmax, whatever truncation drew the
+ * token.
+ */
+#ifndef KG_ROLLOUT_SAMPLER_H
+#define KG_ROLLOUT_SAMPLER_H
+
+#include "base/status.h"
+#include "rollout/rollout.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One row as the head returned it. */
+struct kg_sampler_row {
+    const float *z; /* (V) logits over temperature; borrowed */
+    int32_t vocab;  /* V */
+    double lse;     /* log sum_v exp z_v */
+};
+
+struct kg_sampler_candidate {
+    float z;
+    int32_t id;
+};
+
+/* Room for truncated sampling: for one thread, reused from row to row. */
+struct kg_sampler_scratch {
+    struct kg_sampler_candidate *candidates; /* (V) owned */
+};
+kg_status kg_sampler_scratch_init(struct kg_sampler_scratch *scratch, int32_t vocab,
+                                  struct kg_err *err) KG_MUST_CHECK;
+void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch);
+
+struct kg_sampler_pick {
+    int32_t token;
+    float logp;
+    int32_t n_kept;            /* ids that truncation kept; 0: all of the vocabulary */
+    int32_t kept[KG_MAX_KEPT]; /* (n_kept) filled when sampling asks for it */
+};
+
+/* Ranges of the sampling parameters (temperature, top_p, top_k, min_p, max_tokens,
+ * stops).   errors: EINVAL */
+kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err) KG_MUST_CHECK;
+/* Whether a row needs scratch: sampling keeps less than the vocabulary. */
+bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab);
+
+/* Draw a token.   scratch NULL allowed when nothing is truncated; u in [0, 1)
+ * temperature 0: the largest logit, ties by the smaller id; u is not looked at.
+ * errors: ENONFINITE (lse), EINVAL (more than KG_MAX_KEPT ids kept while record_kept) */
+kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
+                          struct kg_sampler_scratch *scratch,
+                          const struct kg_sampler_row *row, const struct kg_sampling *s,
+                          double u, struct kg_err *err) KG_MUST_CHECK;
+
+#endif
