@@ -24,7 +24,11 @@ struct kg_rng_key {
     enum kg_rng_stream stream;
 };
 
-/* Four 32-bit words for the counter (a, b, c).  a < 2^64, b < 2^32, c < 2^32 */
+/* The bare function: ten rounds over a 128-bit counter under a 64-bit key. */
+void kg_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
+
+/* Four 32-bit words for the counter (a, b, c).  a < 2^56 (the stream takes the top byte), b < 2^32,
+ * c < 2^32. Two different (seed, stream, a, b, c) never use the same block. */
 void kg_rng_words(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b, uint32_t c);
 
 /* One double in [0, 1) with 53 bits. */

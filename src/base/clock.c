@@ -1,0 +1,42 @@
+/* Clocks and the number of threads.
+ *
+ * The one idea: the thread count is the process's own decision, taken from the cores it
+ * may run on, and never from an environment variable.
+ */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "base/clock.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <time.h>
+
+static double seconds_of(clockid_t id)
+{
+    struct timespec t;
+
+    clock_gettime(id, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double kg_clock_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
+double kg_clock_unix_seconds(void) { return seconds_of(CLOCK_REALTIME); }
+
+/* More than 1024 cores do not fit the fixed set: then OpenMP's own count is used. */
+static int usable_cores(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return omp_get_num_procs();
+    int n = CPU_COUNT(&set);
+    return n > 0 ? n : 1;
+}
+
+void kg_threads_set(int n)
+{
+    omp_set_dynamic(0);
+    omp_set_max_active_levels(1);
+    omp_set_num_threads(n > 0 ? n : usable_cores());
+}
+
+int kg_threads_get(void) { return omp_get_max_threads(); }

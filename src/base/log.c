@@ -1,0 +1,160 @@
+/* Lines and the one progress line, under one lock.
+ *
+ * Not leveled, not configurable: what is worth saying is said, results go elsewhere. The
+ * one idea: on a terminal the progress line is the last line, without a line break;
+ * whoever prints a line erases it first and it comes back with the next progress call.
+ * Elsewhere (a file, a pipe) progress is plain lines at a bounded rate, and the last
+ * state is never lost.
+ */
+#include "base/log.h"
+
+#include "base/clock.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+enum { LINE_BYTES = 2048 };
+
+static struct {
+    pthread_mutex_t lock;
+    FILE *stream; /* borrowed; NULL: silence */
+    bool is_terminal;
+    bool progress_stands;    /* terminal: the cursor is behind a progress line */
+    bool progress_held;      /* elsewhere: `last` was not printed yet */
+    double progress_seconds; /* when a plain progress line was printed; 0: never */
+    char last[LINE_BYTES];   /* latest progress text */
+} log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void kg_log_set_stream(FILE *stream, bool is_terminal)
+{
+    pthread_mutex_lock(&log_state.lock);
+    log_state.stream = stream;
+    log_state.is_terminal = is_terminal;
+    log_state.progress_stands = false;
+    log_state.progress_held = false;
+    log_state.progress_seconds = 0;
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+/* Called with the lock held. */
+static void put_line(const char *prefix, const char *text)
+{
+    if (log_state.progress_stands)
+        fputs("\r\033[K", log_state.stream);
+    log_state.progress_stands = false;
+    fputs(prefix, log_state.stream);
+    fputs(text, log_state.stream);
+    fputc('\n', log_state.stream);
+    fflush(log_state.stream);
+}
+
+static void say(const char *prefix, const char *fmt, va_list args)
+{
+    char text[LINE_BYTES];
+
+    vsnprintf(text, sizeof text, fmt, args);
+    pthread_mutex_lock(&log_state.lock);
+    if (log_state.stream)
+        put_line(prefix, text);
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+void kg_log_info(const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    say("", fmt, args);
+    va_end(args);
+}
+
+void kg_log_warn(const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    say("warning: ", fmt, args);
+    va_end(args);
+}
+
+static size_t terminal_columns(FILE *stream)
+{
+    struct winsize size;
+    int fd = fileno(stream);
+
+    if (fd < 0 || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col < 2)
+        return 80;
+    return size.ws_col;
+}
+
+/* A progress line wider than the terminal would wrap, and a wrapped line cannot be
+ * erased: cut it at `columns` characters (UTF-8 continuation bytes do not count). */
+static void cut_to(char *text, size_t columns)
+{
+    size_t seen = 0;
+
+    for (; *text; text++) {
+        bool starts = ((unsigned char)*text & 0xc0) != 0x80;
+        if (starts && seen == columns) {
+            *text = '\0';
+            return;
+        }
+        seen += starts;
+    }
+}
+
+static void progress_on_terminal(void)
+{
+    cut_to(log_state.last, terminal_columns(log_state.stream) - 1);
+    fputs("\r\033[K", log_state.stream);
+    fputs(log_state.last, log_state.stream);
+    fflush(log_state.stream);
+    log_state.progress_stands = true;
+}
+
+static void progress_as_line(int interval_ms)
+{
+    double now = kg_clock_seconds();
+    bool first = log_state.progress_seconds == 0;
+
+    log_state.progress_held = true;
+    if (!first && now - log_state.progress_seconds < 1e-3 * interval_ms)
+        return;
+    put_line("", log_state.last);
+    log_state.progress_held = false;
+    log_state.progress_seconds = now;
+}
+
+void kg_log_progress(int plain_interval_ms, const char *fmt, ...)
+{
+    va_list args;
+
+    pthread_mutex_lock(&log_state.lock);
+    if (log_state.stream) {
+        va_start(args, fmt);
+        vsnprintf(log_state.last, sizeof log_state.last, fmt, args);
+        va_end(args);
+        if (log_state.is_terminal)
+            progress_on_terminal();
+        else
+            progress_as_line(plain_interval_ms);
+    }
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+void kg_log_progress_end(void)
+{
+    pthread_mutex_lock(&log_state.lock);
+    if (log_state.stream && log_state.progress_stands) {
+        fputc('\n', log_state.stream);
+        fflush(log_state.stream);
+    }
+    if (log_state.stream && log_state.progress_held)
+        put_line("", log_state.last);
+    log_state.progress_stands = false;
+    log_state.progress_held = false;
+    log_state.progress_seconds = 0;
+    pthread_mutex_unlock(&log_state.lock);
+}

@@ -1,0 +1,34 @@
+/* SIGINT and SIGTERM: the first asks to stop, the second stops.
+ *
+ * The handler touches one flag and, the second time, leaves with _exit, which unlike exit
+ * may be called from a handler. Files are safe because kedge writes them under temporary
+ * names.
+ */
+#include "base/signal.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stop_requested;
+
+static void on_signal(int number)
+{
+    if (stop_requested)
+        _exit(128 + number); /* what a shell reports for a process ended by the signal */
+    stop_requested = 1;
+}
+
+void kg_signal_install(void)
+{
+    struct sigaction action;
+
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART; /* reads and writes go on; loops look at the flag */
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool kg_signal_stop_requested(void) { return stop_requested != 0; }
