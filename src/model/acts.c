@@ -1,0 +1,200 @@
+/* Memory of one packed micro-batch: what a forward writes and a backward reads.
+ *
+ * It decides what is kept, not how it is computed (forward.c, backward.c).
+ *
+ * The one idea: the layout is one function that takes buffers from a bump pointer. Run
+ * without memory it counts bytes, run with memory it places buffers, so kg_acts_bytes
+ * (the memory plan) cannot differ from what is allocated. silu(gate) up is not kept: it
+ * is the widest tensor of a layer and one pass over gate and up gives it again.
+ */
+#include "model/acts_internal.h"
+
+#include <string.h>
+
+struct bump {
+    unsigned char *base; /* NULL: counting */
+    uint64_t used;       /* bytes */
+};
+
+struct sizes {
+    int64_t n, d, f, q, kd, h, hk;
+    enum kg_dtype ct;
+    bool qk_norm;
+};
+
+static struct sizes sizes_of(const struct kg_model_config *c, enum kg_dtype ct,
+                             int64_t max_tokens)
+{
+    return (struct sizes){
+        .n = max_tokens,
+        .d = c->hidden,
+        .f = c->ffn,
+        .q = (int64_t)c->heads * c->head_dim,
+        .kd = (int64_t)c->kv_heads * c->head_dim,
+        .h = c->heads,
+        .hk = c->kv_heads,
+        .ct = ct,
+        .qk_norm = c->arch->qk_norm,
+    };
+}
+
+static void *take(struct bump *b, uint64_t bytes)
+{
+    void *p = b->base ? b->base + b->used : NULL;
+    b->used += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+static struct kg_mat take_mat(struct bump *b, enum kg_dtype dtype, int64_t rows,
+                              int64_t cols)
+{
+    const uint64_t bytes = (uint64_t)rows * (uint64_t)cols *
+                           kg_dtype_traits(dtype)->bytes;
+    return kg_mat(take(b, bytes), dtype, rows, cols);
+}
+
+static float *take_floats(struct bump *b, int64_t n)
+{
+    return take(b, (uint64_t)n * sizeof(float));
+}
+
+static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct sizes *s)
+{
+    l->inv1 = take_floats(b, s->n);
+    l->h1 = take_mat(b, s->ct, s->n, s->d);
+    if (s->qk_norm) {
+        l->q_raw = take_mat(b, KG_F32, s->n, s->q);
+        l->k_raw = take_mat(b, KG_F32, s->n, s->kd);
+        l->inv_q = take_floats(b, s->n * s->h);
+        l->inv_k = take_floats(b, s->n * s->hk);
+    }
+    l->q = take_mat(b, s->ct, s->n, s->q);
+    l->k = take_mat(b, s->ct, s->n, s->kd);
+    l->v = take_mat(b, s->ct, s->n, s->kd);
+    l->o = take_mat(b, s->ct, s->n, s->q);
+    l->lse = take_floats(b, s->n * s->h);
+    l->x_mid = take_mat(b, KG_F32, s->n, s->d);
+    l->inv2 = take_floats(b, s->n);
+    l->h2 = take_mat(b, s->ct, s->n, s->d);
+    l->gate = take_mat(b, s->ct, s->n, s->f);
+    l->up = take_mat(b, s->ct, s->n, s->f);
+}
+
+static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *s)
+{
+    a->inv = take_floats(b, s->n);
+    a->hidden = take_mat(b, s->ct, s->n, s->d);
+    a->act = take_mat(b, s->ct, s->n, s->f);
+    a->qf = take_mat(b, KG_F32, s->n, s->q);
+    a->kf = take_mat(b, KG_F32, s->n, s->kd);
+    a->vf = take_mat(b, KG_F32, s->n, s->kd);
+    a->dy = take_mat(b, s->ct, s->n, s->d);
+    a->dh = take_mat(b, KG_F32, s->n, s->d);
+    a->dout = take_mat(b, s->ct, s->n, s->q);
+}
+
+static int32_t layer_sets(int32_t layers, bool checkpoint)
+{
+    return checkpoint ? 1 : layers;
+}
+
+/* Places everything of `a`, or only counts when b has no memory. */
+static void place_all(struct kg_acts *a, struct bump *b, const struct sizes *s)
+{
+    place_shared(a, b, s);
+    for (int32_t l = 0; l <= a->layers; l++) {
+        struct kg_mat x = take_mat(b, KG_F32, s->n, s->d);
+        if (b->base)
+            a->x[l] = x;
+    }
+    for (int32_t l = 0; l < layer_sets(a->layers, a->checkpoint); l++) {
+        struct kg_layer_acts layer = {0};
+        place_layer(&layer, b, s);
+        if (b->base)
+            a->layer[l] = layer;
+    }
+}
+
+uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
+                       int64_t max_tokens, bool checkpoint)
+{
+    const struct sizes s = sizes_of(c, ct, max_tokens);
+    struct kg_acts a = {.layers = c->layers, .checkpoint = checkpoint};
+    struct bump count = {0};
+    place_all(&a, &count, &s);
+    return count.used;
+}
+
+static kg_status create_parts(struct kg_acts *a, const struct sizes *s, uint64_t bytes,
+                              struct kg_err *err)
+{
+    const size_t sets = (size_t)layer_sets(a->layers, a->checkpoint);
+    a->x = kg_mem_calloc((size_t)a->layers + 1, sizeof *a->x, "activations", err);
+    a->layer = a->x ? kg_mem_calloc(sets, sizeof *a->layer, "activations", err) : NULL;
+    a->slab = a->layer ? kg_mem_calloc(bytes, 1, "activations", err) : NULL;
+    if (!a->slab)
+        return KG_ENOMEM;
+    struct bump memory = {.base = a->slab};
+    place_all(a, &memory, s);
+    return KG_OK;
+}
+
+kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
+                         int64_t max_tokens, bool checkpoint, struct kg_err *err)
+{
+    *out = NULL;
+    if (max_tokens < 1 || max_tokens > INT32_MAX)
+        return kg_fail(err, KG_EINVAL, "activations: expected 1 to %d tokens, found %lld",
+                       INT32_MAX, (long long)max_tokens);
+    struct kg_acts *a = kg_mem_calloc(1, sizeof *a, "activations", err);
+    if (!a)
+        return KG_ENOMEM;
+    a->max_tokens = max_tokens;
+    a->checkpoint = checkpoint;
+    a->layers = m->config.layers;
+    a->ct = m->ct;
+    const struct sizes s = sizes_of(&m->config, m->ct, max_tokens);
+    const uint64_t bytes = kg_acts_bytes(&m->config, m->ct, max_tokens, checkpoint);
+    const kg_status status = create_parts(a, &s, bytes, err);
+    if (status != KG_OK) {
+        kg_acts_free(a);
+        return status;
+    }
+    *out = a;
+    return KG_OK;
+}
+
+void kg_acts_free(struct kg_acts *a)
+{
+    if (!a)
+        return;
+    kg_mem_free(a->slab);
+    kg_mem_free(a->layer);
+    kg_mem_free(a->x);
+    kg_mem_free(a);
+}
+
+/* ---- what a pass sees ---- */
+struct kg_mat kg_pass_x(const struct kg_pass *p, int32_t l)
+{
+    return kg_mat_rows(p->acts->x[p->keep ? l : 0], 0, p->pack->n);
+}
+
+static void cut(struct kg_mat *m, int64_t n)
+{
+    if (m->data)
+        *m = kg_mat_rows(*m, 0, n);
+}
+
+struct kg_layer_acts kg_pass_layer(const struct kg_pass *p, int32_t l)
+{
+    const bool own = p->keep && !p->acts->checkpoint;
+    struct kg_layer_acts v = p->acts->layer[own ? l : 0];
+    struct kg_mat *const mats[] = {&v.h1, &v.q_raw, &v.k_raw, &v.q,    &v.k, &v.v,
+                                   &v.o,  &v.x_mid, &v.h2,    &v.gate, &v.up};
+    for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
+        cut(mats[i], p->pack->n);
+    if (!p->keep)
+        v.x_mid = kg_pass_x(p, l); /* one residual stream, updated in place */
+    return v;
+}

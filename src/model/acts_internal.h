@@ -1,0 +1,87 @@
+/* The buffers of one forward and backward, and the layer pass that forward.c and
+ * backward.c share.
+ *
+ * Not a contract: nothing outside src/model includes it. Letters as in tensor/backend.h;
+ * Q = H hd, Kd = Hk hd. Every buffer has max_tokens rows of which a pass uses the first
+ * N.
+ */
+#ifndef KG_MODEL_ACTS_INTERNAL_H
+#define KG_MODEL_ACTS_INTERNAL_H
+
+#include "model/model.h"
+
+/* What one layer computes on the way from its input to its output. */
+struct kg_layer_acts {
+    float *inv1;         /* (N) of norm1 */
+    struct kg_mat h1;    /* (N,D) ct, normed input */
+    struct kg_mat q_raw; /* (N,Q) fp32, before the norm of heads; only with QK-norm */
+    struct kg_mat k_raw; /* (N,Kd) fp32 */
+    float *inv_q;        /* (N,H) */
+    float *inv_k;        /* (N,Hk) */
+    struct kg_mat q;     /* (N,Q) ct, rotated; the backward turns it into dq */
+    struct kg_mat k;     /* (N,Kd) ct */
+    struct kg_mat v;     /* (N,Kd) ct */
+    struct kg_mat o;     /* (N,Q) ct, attention output */
+    float *lse;          /* (N,H) */
+    struct kg_mat x_mid; /* (N,D) fp32, residual stream between attention and FFN */
+    float *inv2;         /* (N) of norm2 */
+    struct kg_mat h2;    /* (N,D) ct */
+    struct kg_mat gate;  /* (N,F) ct; the backward turns it into dgate */
+    struct kg_mat up;    /* (N,F) ct */
+};
+
+struct kg_acts {
+    int64_t max_tokens;
+    bool checkpoint;
+    int32_t layers;
+    enum kg_dtype ct;
+    struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
+    struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
+    float *inv;                  /* (N) of the final norm */
+    struct kg_mat hidden;        /* (N,D) ct */
+    /* scratch, of the forward and the backward */
+    struct kg_mat act;   /* (N,F) ct: silu(gate) up; then its gradient */
+    struct kg_mat qf;    /* (N,Q) fp32: q before rounding; then dq */
+    struct kg_mat kf;    /* (N,Kd) fp32 */
+    struct kg_mat vf;    /* (N,Kd) fp32 */
+    struct kg_mat dy;    /* (N,D) ct: gradient of the residual stream, rounded */
+    struct kg_mat dh;    /* (N,D) fp32: gradient of h1 or h2 */
+    struct kg_mat dout;  /* (N,Q) ct: gradient of o */
+    unsigned char *slab; /* owned; every buffer above lies in it */
+    int64_t kept;        /* N of the last kept forward, 0 for none */
+};
+
+/* One walk through the layers. */
+struct kg_pass {
+    const struct kg_model *m;
+    struct kg_acts *acts;
+    const struct kg_pack *pack;
+    struct kg_kv *kv;       /* or NULL */
+    const int32_t *kv_rows; /* (N) or NULL */
+    bool keep;
+};
+
+/* The first N rows of every buffer of layer l, as this pass uses them. */
+struct kg_layer_acts kg_pass_layer(const struct kg_pass *p, int32_t l);
+/* The residual stream at the input of layer l (l = L: the output of the last), first N
+ * rows. */
+struct kg_mat kg_pass_x(const struct kg_pass *p, int32_t l);
+
+/* Layer l from kg_pass_x(p, l). `whole`: on to kg_pass_x(p, l+1); else to gate and up,
+ * which is what the backward of a checkpointed layer needs. */
+kg_status kg_layer_forward(const struct kg_pass *p, int32_t l, bool whole,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* (N, heads*hd) seen as (N*heads, hd). */
+static inline struct kg_mat kg_per_head(struct kg_mat x, int64_t head_dim)
+{
+    return kg_mat(x.data, x.dtype, x.rows * (x.cols / head_dim), head_dim);
+}
+
+/* Norm weights and biases are fp32 on every path. */
+static inline const float *kg_param_vector(const struct kg_param *p)
+{
+    return p->compute.data;
+}
+
+#endif

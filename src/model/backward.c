@@ -1,0 +1,197 @@
+/* The transformer's backward: from dloss/dhidden to the gradient of every parameter.
+ *
+ * It mirrors forward.c line by line, last line first. dx below is the gradient of the
+ * residual stream; it stays fp32 from the top to the embedding and every branch adds to
+ * it. What a product reads is rounded to ct, once; norms, biases, rotations and sums stay
+ * fp32.
+ *
+ * The one idea: for y = x W^T the backward is dW += dy^T x and dx = dy W; all else is
+ * bookkeeping of buffers. A layer's own buffers are overwritten by their gradients once
+ * they have been read, so a kept forward serves one backward. Who zeroes: the caller
+ * zeroes grads; everything here is +=.
+ */
+#include "model/acts_internal.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* The gradient of parameter p inside the slab. */
+static float *grad_of(float *grads, const struct kg_param *p)
+{
+    return grads + p->offset;
+}
+
+static struct kg_mat grad_mat(float *grads, const struct kg_param *p)
+{
+    return kg_mat(grads + p->offset, KG_F32, p->rows, p->cols);
+}
+
+/* x as products read it: itself in fp32, else rounded into `store`. */
+static kg_status rounded(struct kg_mat *out, const struct kg_pass *p, struct kg_mat store,
+                         struct kg_mat x, struct kg_err *err)
+{
+    *out = p->m->ct == KG_F32 ? x : store;
+    return p->m->ct == KG_F32 ? KG_OK : kg_op_cast(p->m->backend, store, x, err);
+}
+
+/* dW += dy^T x;   dx (=|+=) dy W */
+static kg_status linear_bwd(const struct kg_pass *p, const struct kg_param *w,
+                            struct kg_mat dw, struct kg_mat dy, struct kg_mat x,
+                            struct kg_mat dx, bool accumulate, struct kg_err *err)
+{
+    KG_TRY(kg_op_matmul(p->m->backend, dw, dy, x, KG_MATMUL_TN, true, err));
+    return kg_op_matmul(p->m->backend, dx, dy, w->compute, KG_MATMUL_NN, accumulate, err);
+}
+
+/* ---- FFN half:  x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T,
+ * h2 = norm2(x_mid) ---- */
+static kg_status ffn_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
+                         float *grads, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_layer_acts a = kg_pass_layer(p, l);
+    const int64_t n = p->pack->n;
+    const struct kg_mat act = kg_mat_rows(p->acts->act, 0, n);
+    const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, n);
+    struct kg_mat dy;
+
+    KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
+    KG_TRY(kg_op_swiglu(be, act, a.gate, a.up, err));
+    /* act is read for dWdown first and then overwritten by its own gradient */
+    KG_TRY(linear_bwd(p, w->wdown, grad_mat(grads, w->wdown), dy, act, act, false, err));
+    KG_TRY(kg_op_swiglu_bwd(be, a.gate, a.up, act, a.gate, a.up, err));
+    KG_TRY(
+        linear_bwd(p, w->wgate, grad_mat(grads, w->wgate), a.gate, a.h2, dh, false, err));
+    KG_TRY(linear_bwd(p, w->wup, grad_mat(grads, w->wup), a.up, a.h2, dh, true, err));
+    return kg_op_rmsnorm_bwd(be, dx, true, grad_of(grads, w->norm2), dh, a.x_mid,
+                             kg_param_vector(w->norm2), a.inv2, err);
+}
+
+/* ---- attention half ---- */
+/* One of q and k, backwards: rotation, norm of heads, bias, product. */
+struct projection_bwd {
+    const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
+    struct kg_mat wide;   /* (N,heads*hd) fp32, gradient after the rotation; destroyed */
+    struct kg_mat narrow; /* (N,heads*hd) ct, room for its rounding */
+    struct kg_mat raw;    /* (N,heads*hd) fp32 of the forward */
+    const float *inv;     /* (N,heads) of the forward */
+};
+
+static kg_status unrotate(const struct kg_pass *p, const struct projection_bwd *j,
+                          float *grads, struct kg_err *err)
+{
+    const struct kg_model_config *c = &p->m->config;
+    const struct kg_backend *be = p->m->backend;
+    KG_TRY(kg_op_rope(be, j->wide, p->pack->pos, p->m->inv_freq, c->head_dim, 1.0f, true,
+                      err));
+    if (!j->norm)
+        return KG_OK;
+    const struct kg_mat d = kg_per_head(j->wide, c->head_dim);
+    return kg_op_rmsnorm_bwd(be, d, false, grad_of(grads, j->norm), d,
+                             kg_per_head(j->raw, c->head_dim), kg_param_vector(j->norm),
+                             j->inv, err);
+}
+
+/* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W */
+static kg_status project_bwd(const struct kg_pass *p, const struct projection_bwd *j,
+                             struct kg_mat h, bool accumulate, float *grads,
+                             struct kg_err *err)
+{
+    const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
+    struct kg_mat dy;
+    if (j->bias)
+        KG_TRY(kg_op_bias_bwd(p->m->backend, grad_of(grads, j->bias), j->wide, err));
+    KG_TRY(rounded(&dy, p, j->narrow, j->wide, err));
+    return linear_bwd(p, j->w, grad_mat(grads, j->w), dy, h, dh, accumulate, err);
+}
+
+static kg_status attend_bwd(const struct kg_pass *p, const struct kg_layer_acts *a,
+                            struct kg_mat dout, struct kg_err *err)
+{
+    const struct kg_model_config *c = &p->m->config;
+    const int64_t n = p->pack->n;
+    const struct kg_attn attn = {
+        .q = a->q,
+        .k = a->k,
+        .v = a->v,
+        .n_heads = c->heads,
+        .n_kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+        .seqs = p->pack->seqs,
+        .n_seqs = p->pack->n_seqs,
+    };
+    return kg_op_attention_bwd(
+        p->m->backend, kg_mat_rows(p->acts->qf, 0, n), kg_mat_rows(p->acts->kf, 0, n),
+        kg_mat_rows(p->acts->vf, 0, n), dout, a->o, a->lse, &attn, err);
+}
+
+/* x_mid = x + o Wo^T,  o = attention(q, k, v),  q, k, v = f(h1 W^T + b),  h1 = norm1(x)
+ */
+static kg_status attention_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
+                               float *grads, struct kg_err *err)
+{
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_layer_acts a = kg_pass_layer(p, l);
+    const int64_t n = p->pack->n;
+    const struct kg_mat dout = kg_mat_rows(p->acts->dout, 0, n);
+    struct kg_mat dy;
+
+    KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
+    KG_TRY(linear_bwd(p, w->wo, grad_mat(grads, w->wo), dy, a.o, dout, false, err));
+    KG_TRY(attend_bwd(p, &a, dout, err));
+
+    const struct projection_bwd q = {
+        w->wq, w->bq, w->qnorm, kg_mat_rows(p->acts->qf, 0, n), a.q, a.q_raw, a.inv_q};
+    const struct projection_bwd k = {
+        w->wk, w->bk, w->knorm, kg_mat_rows(p->acts->kf, 0, n), a.k, a.k_raw, a.inv_k};
+    const struct projection_bwd v = {
+        .w = w->wv, .bias = w->bv, .narrow = a.v, .wide = kg_mat_rows(p->acts->vf, 0, n)};
+    KG_TRY(unrotate(p, &q, grads, err));
+    KG_TRY(unrotate(p, &k, grads, err));
+    KG_TRY(project_bwd(p, &q, a.h1, false, grads, err));
+    KG_TRY(project_bwd(p, &k, a.h1, true, grads, err));
+    KG_TRY(project_bwd(p, &v, a.h1, true, grads, err));
+    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, grad_of(grads, w->norm1),
+                             kg_mat_rows(p->acts->dh, 0, n), kg_pass_x(p, l),
+                             kg_param_vector(w->norm1), a.inv1, err);
+}
+
+/* ---- the whole ---- */
+static kg_status layer_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
+                           float *grads, struct kg_err *err)
+{
+    if (p->acts->checkpoint)
+        KG_TRY(kg_layer_forward(p, l, false, err));
+    KG_TRY(ffn_bwd(p, l, dx, grads, err));
+    return attention_bwd(p, l, dx, grads, err);
+}
+
+kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
+                            const struct kg_pack *pack, struct kg_mat dhidden,
+                            float *grads, struct kg_err *err)
+{
+    assert(acts->layers == m->config.layers && acts->ct == m->ct);
+    if (acts->kept == 0 || acts->kept != pack->n)
+        return kg_fail(
+            err, KG_EINVAL,
+            "backward of %lld tokens: the last forward kept activations of %lld",
+            (long long)pack->n, (long long)acts->kept);
+    if (dhidden.dtype != KG_F32 || dhidden.rows != pack->n ||
+        dhidden.cols != m->config.hidden)
+        return kg_fail(
+            err, KG_ESHAPE,
+            "backward: expected dhidden (%lld, %d) fp32, found (%lld, %lld) %s",
+            (long long)pack->n, (int)m->config.hidden, (long long)dhidden.rows,
+            (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
+    const struct kg_pass p = {.m = m, .acts = acts, .pack = pack, .keep = true};
+    acts->kept = 0;
+    KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, grad_of(grads, m->norm), dhidden,
+                             kg_pass_x(&p, m->config.layers), kg_param_vector(m->norm),
+                             acts->inv, err));
+    for (int32_t l = m->config.layers - 1; l >= 0; l--)
+        KG_TRY(layer_bwd(&p, l, dhidden, grads, err));
+    return kg_op_embed_bwd(m->backend, grad_mat(grads, m->embed), dhidden, pack->tokens,
+                           err);
+}

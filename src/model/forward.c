@@ -1,0 +1,202 @@
+/* The transformer's forward: tokens to final-normed hidden states, for training, scoring
+ * and decoding.
+ *
+ * There is one forward. What differs between uses is where keys are read from (this pack,
+ * or the pools of the cache) and whether every layer has buffers of its own; the
+ * operations and the points where bf16 rounding happens are the same, which is what makes
+ * the sampler's log-prob the trainer's.
+ *
+ * A layer, pre-norm, with the residual stream x in fp32 and everything that products read
+ * in ct: h1 = norm1(x);  q, k, v = h1 W^T + b, [norm of heads], rotate;  x +=
+ * attention(q, k, v) Wo^T h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
+ */
+#include "model/acts_internal.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* ---- attention half ---- */
+/* One of q and k: product, bias, norm of heads, rotation, all fp32, then one rounding
+ * into `out`. */
+struct projection {
+    const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
+    struct kg_mat h;                        /* (N,D) ct */
+    struct kg_mat raw;  /* (N,heads*hd) fp32, kept for the norm's backward */
+    struct kg_mat wide; /* (N,heads*hd) fp32; `out` itself when ct is fp32 */
+    struct kg_mat out;  /* (N,heads*hd) ct */
+    float *inv;         /* (N,heads) */
+};
+
+static kg_status project(const struct kg_pass *p, const struct projection *j,
+                         struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_model_config *c = &p->m->config;
+    const struct kg_mat y = j->norm ? j->raw : j->wide;
+    KG_TRY(kg_op_matmul(be, y, j->h, j->w->compute, KG_MATMUL_NT, false, err));
+    if (j->bias)
+        KG_TRY(kg_op_bias(be, y, kg_param_vector(j->bias), err));
+    if (j->norm)
+        KG_TRY(kg_op_rmsnorm(be, kg_per_head(j->wide, c->head_dim), j->inv,
+                             kg_per_head(y, c->head_dim), kg_param_vector(j->norm),
+                             c->norm_eps, err));
+    KG_TRY(kg_op_rope(be, j->wide, p->pack->pos, p->m->inv_freq, c->head_dim, 1.0f, false,
+                      err));
+    if (j->wide.data == j->out.data)
+        return KG_OK;
+    return kg_op_cast(be, j->out, j->wide, err);
+}
+
+/* Scratch of N rows where ct needs a rounding, else the destination itself. */
+static struct kg_mat widened(const struct kg_pass *p, struct kg_mat scratch,
+                             struct kg_mat out)
+{
+    return p->m->ct == KG_F32 ? out : kg_mat_rows(scratch, 0, p->pack->n);
+}
+
+static kg_status values(const struct kg_pass *p, const struct kg_layer_params *w,
+                        const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    if (!w->bv)
+        return kg_op_matmul(be, a->v, a->h1, w->wv->compute, KG_MATMUL_NT, false, err);
+    const struct kg_mat wide = widened(p, p->acts->vf, a->v);
+    KG_TRY(kg_op_matmul(be, wide, a->h1, w->wv->compute, KG_MATMUL_NT, false, err));
+    KG_TRY(kg_op_bias(be, wide, kg_param_vector(w->bv), err));
+    return wide.data == a->v.data ? KG_OK : kg_op_cast(be, a->v, wide, err);
+}
+
+static kg_status queries_keys_values(const struct kg_pass *p,
+                                     const struct kg_layer_params *w,
+                                     const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct projection q = {w->wq, w->bq,    w->qnorm,
+                                 a->h1, a->q_raw, widened(p, p->acts->qf, a->q),
+                                 a->q,  a->inv_q};
+    const struct projection k = {w->wk, w->bk,    w->knorm,
+                                 a->h1, a->k_raw, widened(p, p->acts->kf, a->k),
+                                 a->k,  a->inv_k};
+    KG_TRY(project(p, &q, err));
+    KG_TRY(project(p, &k, err));
+    return values(p, w, a, err);
+}
+
+static kg_status attend(const struct kg_pass *p, int32_t l, const struct kg_layer_acts *a,
+                        struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_model_config *c = &p->m->config;
+    struct kg_attn attn = {
+        .q = a->q,
+        .k = a->k,
+        .v = a->v,
+        .n_heads = c->heads,
+        .n_kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+        .seqs = p->pack->seqs,
+        .n_seqs = p->pack->n_seqs,
+    };
+    if (p->kv) {
+        KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->kv_rows, a->k, err));
+        KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->kv_rows, a->v, err));
+        attn.k = p->kv->k[l];
+        attn.v = p->kv->v[l];
+    }
+    return kg_op_attention(be, a->o, a->lse, &attn, err);
+}
+
+/* x_out = x_in + y W^T, the same bits whether or not both are one buffer. */
+static kg_status add_product(const struct kg_pass *p, struct kg_mat x_out,
+                             struct kg_mat x_in, struct kg_mat y,
+                             const struct kg_param *w, struct kg_err *err)
+{
+    if (x_out.data != x_in.data)
+        KG_TRY(kg_op_cast(p->m->backend, x_out, x_in, err));
+    return kg_op_matmul(p->m->backend, x_out, y, w->compute, KG_MATMUL_NT, true, err);
+}
+
+/* ---- a layer ---- */
+kg_status kg_layer_forward(const struct kg_pass *p, int32_t l, bool whole,
+                           struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_layer_acts a = kg_pass_layer(p, l);
+    const struct kg_mat x = kg_pass_x(p, l);
+    const float eps = p->m->config.norm_eps;
+
+    KG_TRY(kg_op_rmsnorm(be, a.h1, a.inv1, x, kg_param_vector(w->norm1), eps, err));
+    KG_TRY(queries_keys_values(p, w, &a, err));
+    KG_TRY(attend(p, l, &a, err));
+    KG_TRY(add_product(p, a.x_mid, x, a.o, w->wo, err));
+
+    KG_TRY(kg_op_rmsnorm(be, a.h2, a.inv2, a.x_mid, kg_param_vector(w->norm2), eps, err));
+    KG_TRY(kg_op_matmul(be, a.gate, a.h2, w->wgate->compute, KG_MATMUL_NT, false, err));
+    KG_TRY(kg_op_matmul(be, a.up, a.h2, w->wup->compute, KG_MATMUL_NT, false, err));
+    if (!whole)
+        return KG_OK;
+    const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
+    KG_TRY(kg_op_swiglu(be, act, a.gate, a.up, err));
+    return add_product(p, kg_pass_x(p, l + 1), a.x_mid, act, w->wdown, err);
+}
+
+/* ---- the whole ---- */
+static kg_status check_seq(const struct kg_forward *f, int32_t i, int64_t row,
+                           struct kg_err *err)
+{
+    const struct kg_attn_seq *s = &f->pack->seqs[i];
+    if (s->row != row || s->n_rows < 1 || s->n_rows > f->pack->n - row)
+        return kg_fail(err, KG_ESHAPE,
+                       "sequence %d of the pack: expected rows from %lld within %lld, "
+                       "found %d from %d",
+                       (int)i, (long long)row, (long long)f->pack->n, (int)s->n_rows,
+                       (int)s->row);
+    if (f->kv ? s->blocks == NULL
+              : s->blocks != NULL || s->pos != 0 || s->kv_row != s->row)
+        return kg_fail(err, KG_EINVAL, "sequence %d of the pack: expected %s", (int)i,
+                       f->kv ? "cache blocks" : "a whole sequence without cache");
+    return KG_OK;
+}
+
+static kg_status check(const struct kg_model *m, const struct kg_acts *acts,
+                       const struct kg_forward *f, struct kg_err *err)
+{
+    assert(acts->layers == m->config.layers && acts->ct == m->ct);
+    const struct kg_pack *pack = f->pack;
+    if (pack->n < 1 || pack->n > acts->max_tokens)
+        return kg_fail(err, KG_ESHAPE, "pack: expected 1 to %lld tokens, found %lld",
+                       (long long)acts->max_tokens, (long long)pack->n);
+    if (f->kv && (f->keep || !f->kv_rows))
+        return kg_fail(err, KG_EINVAL, "forward with a cache: %s",
+                       f->keep ? "nothing can be kept for a backward"
+                               : "pool rows are missing");
+    int64_t row = 0;
+    for (int32_t i = 0; i < pack->n_seqs; i++) {
+        KG_TRY(check_seq(f, i, row, err));
+        row += pack->seqs[i].n_rows;
+    }
+    if (row != pack->n)
+        return kg_fail(err, KG_ESHAPE, "pack: its sequences cover %lld of %lld tokens",
+                       (long long)row, (long long)pack->n);
+    return KG_OK;
+}
+
+kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
+                           struct kg_acts *acts, const struct kg_forward *f,
+                           struct kg_err *err)
+{
+    KG_TRY(check(m, acts, f, err));
+    const struct kg_pass p = {m, acts, f->pack, f->kv, f->kv_rows, f->keep};
+    const int32_t layers = m->config.layers;
+    acts->kept = 0;
+    KG_TRY(kg_op_embed(m->backend, kg_pass_x(&p, 0), m->embed->compute, f->pack->tokens,
+                       err));
+    for (int32_t l = 0; l < layers; l++)
+        KG_TRY(kg_layer_forward(&p, l, true, err));
+    *hidden = kg_mat_rows(acts->hidden, 0, f->pack->n);
+    KG_TRY(kg_op_rmsnorm(m->backend, *hidden, acts->inv, kg_pass_x(&p, layers),
+                         kg_param_vector(m->norm), m->config.norm_eps, err));
+    acts->kept = f->keep ? f->pack->n : 0;
+    return KG_OK;
+}

@@ -1,0 +1,144 @@
+/* The paged KV cache: pools of key and value rows, handed out in blocks with reference
+ * counts.
+ *
+ * It holds no sequence and no text of its own: which block belongs to whom is the
+ * caller's table (kg_attn_seq.blocks). It is not safe for several threads at once, except
+ * that different rows of the pools may be written at the same time.
+ *
+ * The one idea: a block is KG_KV_BLOCK rows of every layer's pools under one number, so
+ * that sharing a prompt among the samples of a group is adding one to a count.
+ */
+#include "model/model.h"
+
+#include <assert.h>
+#include <string.h>
+
+static int64_t row_elements(const struct kg_model *m)
+{
+    return (int64_t)m->config.kv_heads * m->config.head_dim;
+}
+
+uint64_t kg_kv_block_bytes(const struct kg_model *m)
+{
+    return (uint64_t)m->config.layers * 2 * KG_KV_BLOCK * (uint64_t)row_elements(m) *
+           kg_dtype_traits(m->ct)->bytes;
+}
+
+static kg_status create_pool(struct kg_mat *pool, const struct kg_model *m,
+                             int32_t n_blocks, struct kg_err *err)
+{
+    const int64_t rows = (int64_t)n_blocks * KG_KV_BLOCK;
+    const int64_t cols = row_elements(m);
+    void *data = kg_mem_calloc((size_t)rows, (size_t)cols * kg_dtype_traits(m->ct)->bytes,
+                               "KV cache", err);
+    *pool = kg_mat(data, m->ct, rows, cols);
+    return data ? KG_OK : KG_ENOMEM;
+}
+
+static kg_status create_parts(struct kg_kv *kv, const struct kg_model *m,
+                              int32_t n_blocks, struct kg_err *err)
+{
+    kv->n_blocks = n_blocks;
+    kv->layers = m->config.layers;
+    kv->k = kg_mem_calloc((size_t)kv->layers, sizeof *kv->k, "KV pools", err);
+    kv->v = kv->k ? kg_mem_calloc((size_t)kv->layers, sizeof *kv->v, "KV pools", err)
+                  : NULL;
+    kv->free_list = kv->v ? kg_mem_calloc((size_t)n_blocks, sizeof *kv->free_list,
+                                          "KV blocks", err)
+                          : NULL;
+    kv->refs = kv->free_list
+                   ? kg_mem_calloc((size_t)n_blocks, sizeof *kv->refs, "KV blocks", err)
+                   : NULL;
+    if (!kv->refs)
+        return KG_ENOMEM;
+    for (int32_t l = 0; l < kv->layers; l++) {
+        KG_TRY(create_pool(&kv->k[l], m, n_blocks, err));
+        KG_TRY(create_pool(&kv->v[l], m, n_blocks, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m, int32_t n_blocks,
+                       struct kg_err *err)
+{
+    *out = NULL;
+    if (n_blocks < 1 || n_blocks > INT32_MAX / KG_KV_BLOCK)
+        return kg_fail(err, KG_EINVAL, "KV cache: expected 1 to %d blocks, found %d",
+                       INT32_MAX / KG_KV_BLOCK, (int)n_blocks);
+    struct kg_kv *kv = kg_mem_calloc(1, sizeof *kv, "KV cache", err);
+    if (!kv)
+        return KG_ENOMEM;
+    const kg_status status = create_parts(kv, m, n_blocks, err);
+    if (status != KG_OK) {
+        kg_kv_free(kv);
+        return status;
+    }
+    kg_kv_clear(kv);
+    *out = kv;
+    return KG_OK;
+}
+
+void kg_kv_free(struct kg_kv *kv)
+{
+    if (!kv)
+        return;
+    for (int32_t l = 0; l < kv->layers && kv->k; l++)
+        kg_mem_free(kv->k[l].data);
+    for (int32_t l = 0; l < kv->layers && kv->v; l++)
+        kg_mem_free(kv->v[l].data);
+    kg_mem_free(kv->k);
+    kg_mem_free(kv->v);
+    kg_mem_free(kv->free_list);
+    kg_mem_free(kv->refs);
+    kg_mem_free(kv);
+}
+
+/* The free list is a stack with block 0 on top, so a cleared cache is always handed out
+ * the same way. */
+void kg_kv_clear(struct kg_kv *kv)
+{
+    kv->n_free = kv->n_blocks;
+    memset(kv->refs, 0, (size_t)kv->n_blocks * sizeof *kv->refs);
+    for (int32_t i = 0; i < kv->n_blocks; i++)
+        kv->free_list[i] = kv->n_blocks - 1 - i;
+}
+
+int32_t kg_kv_take(struct kg_kv *kv)
+{
+    if (kv->n_free == 0)
+        return -1;
+    const int32_t block = kv->free_list[--kv->n_free];
+    kv->refs[block] = 1;
+    return block;
+}
+
+void kg_kv_share(struct kg_kv *kv, int32_t block)
+{
+    assert(block >= 0 && block < kv->n_blocks && kv->refs[block] > 0);
+    kv->refs[block]++;
+}
+
+void kg_kv_drop(struct kg_kv *kv, int32_t block)
+{
+    assert(block >= 0 && block < kv->n_blocks && kv->refs[block] > 0);
+    if (--kv->refs[block] == 0)
+        kv->free_list[kv->n_free++] = block;
+}
+
+static void copy_rows(struct kg_mat pool, int32_t to, int32_t from)
+{
+    const size_t bytes = (size_t)KG_KV_BLOCK * (size_t)pool.cols *
+                         kg_dtype_traits(pool.dtype)->bytes;
+    char *base = pool.data;
+    memcpy(base + (size_t)to * bytes, base + (size_t)from * bytes, bytes);
+}
+
+void kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from)
+{
+    assert(to != from && to >= 0 && to < kv->n_blocks && from >= 0 &&
+           from < kv->n_blocks);
+    for (int32_t l = 0; l < kv->layers; l++) {
+        copy_rows(kv->k[l], to, from);
+        copy_rows(kv->v[l], to, from);
+    }
+}

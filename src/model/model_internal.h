@@ -1,0 +1,51 @@
+/* What model.c, load.c and save.c share: the hidden part of a model and its list of
+ * parameters.
+ *
+ * Not a contract: nothing outside src/model includes it.
+ */
+#ifndef KG_MODEL_MODEL_INTERNAL_H
+#define KG_MODEL_MODEL_INTERNAL_H
+
+#include "data/safetensors.h"
+#include "model/model.h"
+
+/* A tensor of the slabs starts at a multiple of this many elements (64 bytes of fp32);
+ * the gap stays 0. */
+enum { KG_PARAM_ALIGN = 16 };
+
+/* kg_model.priv */
+struct kg_model_priv {
+    struct kg_st_set
+        *set;          /* owned; the checkpoint that compute views point into, or NULL */
+    uint16_t *compute; /* (n_elements) owned bf16 copies of a trainable model, or NULL */
+    unsigned char
+        *copies; /* owned; what a model opened for inference had to convert, or NULL */
+    char *names; /* owned; storage of every param.name */
+};
+
+/* A model with its parameters listed and nothing allocated for them.   errors: ENOMEM,
+ * SHAPE (too many elements) */
+kg_status kg_model_outline(struct kg_model **m, const struct kg_model_config *config,
+                           const struct kg_model_opts *opts,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Give a listed model its master slab and, in bf16, the compute slab; sets master and
+ * compute of every param. */
+kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+
+/* n elements from `first` of param p of m as `dtype`, from `weights` (laid out as master)
+ * if not NULL. */
+kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_param *p,
+                        const float *weights, int64_t first, int64_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+static inline int64_t kg_param_count(const struct kg_param *p)
+{
+    return p->rows * p->cols;
+}
+
+/* dst[i] = src[i] and dst[i] = 0 over n floats by all threads. */
+void kg_model_copy_floats(float *dst, const float *src, int64_t n);
+void kg_model_zero_floats(float *dst, int64_t n);
+
+#endif

@@ -1,0 +1,166 @@
+/* Training state of a model: gradients, moments, learning rate, clipping, and the EMA
+ * anchor.
+ *
+ * It applies an update; it neither computes gradients nor decides when a step is due.
+ *
+ * The one idea: parameters, gradients and moments are slabs of one layout, so an update
+ * is one call over the whole length, and with decay on matrices alone one call for each
+ * run of parameters that are decayed alike. The gaps between tensors hold zeros, which
+ * every operation here keeps zero.
+ */
+#include "model/optim.h"
+
+#include "model/model_internal.h"
+
+#include <assert.h>
+#include <math.h>
+
+static const double clip_epsilon = 1e-6; /* as torch.nn.utils.clip_grad_norm_ */
+
+static kg_status create_slabs(struct kg_optim *o, struct kg_err *err)
+{
+    const size_t n = (size_t)o->n;
+    o->grads = kg_mem_calloc(n, sizeof *o->grads, "gradients", err);
+    o->m = o->grads ? kg_mem_calloc(n, sizeof *o->m, "first moments", err) : NULL;
+    o->v = o->m ? kg_mem_calloc(n, sizeof *o->v, "second moments", err) : NULL;
+    return o->v ? KG_OK : KG_ENOMEM;
+}
+
+kg_status kg_optim_create(struct kg_optim **out, const struct kg_model *m,
+                          const struct kg_optim_opts *opts, struct kg_err *err)
+{
+    *out = NULL;
+    if (!m->master)
+        return kg_fail(err, KG_EINVAL,
+                       "optimizer: the model was opened without master weights");
+    struct kg_optim *o = kg_mem_calloc(1, sizeof *o, "optimizer", err);
+    if (!o)
+        return KG_ENOMEM;
+    o->opts = *opts;
+    o->n = m->n_elements;
+    const kg_status status = create_slabs(o, err);
+    if (status != KG_OK) {
+        kg_optim_free(o);
+        return status;
+    }
+    *out = o;
+    return KG_OK;
+}
+
+void kg_optim_free(struct kg_optim *o)
+{
+    if (!o)
+        return;
+    kg_mem_free(o->grads);
+    kg_mem_free(o->m);
+    kg_mem_free(o->v);
+    kg_mem_free(o);
+}
+
+void kg_optim_zero_grads(struct kg_optim *o) { kg_model_zero_floats(o->grads, o->n); }
+
+/* Share of the way from the end of the warm-up to total_updates, in [0, 1]. */
+static double progress(const struct kg_optim_opts *o, int64_t update)
+{
+    const int64_t span = o->total_updates - o->warmup_updates;
+    if (span <= 0)
+        return 1.0;
+    return fmin(1.0, (double)(update - o->warmup_updates) / (double)span);
+}
+
+double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
+{
+    if (update < o->warmup_updates)
+        return o->lr * (double)update / (double)o->warmup_updates;
+    switch (o->schedule) {
+    case KG_SCHEDULE_CONSTANT:
+        return o->lr;
+    case KG_SCHEDULE_LINEAR:
+        return o->lr + (o->min_lr - o->lr) * progress(o, update);
+    case KG_SCHEDULE_COSINE:
+        return o->min_lr +
+               (o->lr - o->min_lr) * 0.5 * (1.0 + cos(M_PI * progress(o, update)));
+    }
+    return o->lr;
+}
+
+/* ---- one update ---- */
+static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
+                            int64_t n, const struct kg_adamw *a, struct kg_err *err)
+{
+    return kg_op_adamw(m->backend, m->master + first, o->m + first, o->v + first,
+                       o->grads + first, n, a, err);
+}
+
+/* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
+static kg_status update_by_kind(struct kg_optim *o, struct kg_model *m,
+                                const struct kg_adamw *a, struct kg_err *err)
+{
+    struct kg_adamw undecayed = *a;
+    undecayed.weight_decay = 0.0f;
+    for (size_t i = 0; i < m->n_params;) {
+        const struct kg_param *first = &m->params[i];
+        while (i < m->n_params && m->params[i].is_product == first->is_product)
+            i++;
+        const int64_t end = i < m->n_params ? m->params[i].offset : m->n_elements;
+        KG_TRY(update_run(o, m, first->offset, end - first->offset,
+                          first->is_product ? a : &undecayed, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
+                          double *lr, struct kg_err *err)
+{
+    assert(o->n == m->n_elements && m->master);
+    const struct kg_optim_opts *opts = &o->opts;
+    double squares = 0.0;
+    KG_TRY(kg_op_sum_squares(m->backend, &squares, o->grads, NULL, o->n, err));
+    *grad_norm = sqrt(squares);
+    *lr = kg_optim_lr(opts, o->step + 1);
+    if (!isfinite(*grad_norm))
+        return kg_fail(err, KG_ENONFINITE, "update %lld: the norm of the gradient is %g",
+                       (long long)o->step + 1, *grad_norm);
+    double scale = 1.0;
+    if (opts->clip_norm > 0.0)
+        scale = fmin(1.0, opts->clip_norm / (*grad_norm + clip_epsilon));
+    const struct kg_adamw a = {
+        .lr = (float)*lr,
+        .beta1 = (float)opts->beta1,
+        .beta2 = (float)opts->beta2,
+        .eps = (float)opts->eps,
+        .weight_decay = (float)opts->weight_decay,
+        .grad_scale = (float)scale,
+        .step = o->step + 1,
+    };
+    if (opts->decay_all || opts->weight_decay == 0.0)
+        KG_TRY(update_run(o, m, 0, o->n, &a, err));
+    else
+        KG_TRY(update_by_kind(o, m, &a, err));
+    o->step++;
+    return kg_model_refresh(m, err);
+}
+
+/* ---- anchor ---- */
+kg_status kg_anchor_update(struct kg_model *anchor, const struct kg_model *m, double eta,
+                           struct kg_err *err)
+{
+    assert(anchor->n_elements == m->n_elements && anchor->master && m->master);
+    KG_TRY(
+        kg_op_ema(m->backend, anchor->master, m->master, m->n_elements, (float)eta, err));
+    return kg_model_refresh(anchor, err);
+}
+
+kg_status kg_anchor_distance(double *absolute, double *relative, const struct kg_model *m,
+                             const struct kg_model *anchor, struct kg_err *err)
+{
+    assert(anchor->n_elements == m->n_elements && anchor->master && m->master);
+    double apart = 0.0;
+    double size = 0.0;
+    KG_TRY(kg_op_sum_squares(m->backend, &apart, m->master, anchor->master, m->n_elements,
+                             err));
+    KG_TRY(kg_op_sum_squares(m->backend, &size, m->master, NULL, m->n_elements, err));
+    *absolute = sqrt(apart);
+    *relative = size > 0.0 ? sqrt(apart / size) : 0.0;
+    return KG_OK;
+}

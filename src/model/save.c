@@ -1,0 +1,302 @@
+/* Writing a checkpoint folder that transformers loads: config.json, safetensors, sidecar
+ * files.
+ *
+ * It writes into the folder as it goes and makes nothing atomic: the caller hands a
+ * temporary folder and renames it when this returned OK (every file is fsynced by then).
+ *
+ * The one idea: the tensors are walked in the order of the parameter list, cut into
+ * shards wherever the next one would pass shard_bytes, and converted piece by piece, so
+ * saving needs no second copy of the weights.
+ */
+#include "model/model_internal.h"
+
+#include "base/file.h"
+#include "base/str.h"
+#include "data/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PIECE = 1 << 18 /* elements */, FILE_NAME_BYTES = 64 };
+static const uint64_t default_shard_bytes = (uint64_t)4 << 30;
+
+/* What a checkpoint carries besides config.json and tensors; copied byte for byte where
+ * present. */
+static const char *const sidecars[] = {
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "token_ids.json",
+};
+enum { N_SIDECARS = sizeof sidecars / sizeof *sidecars };
+
+/* Tensors first .. first+n-1 of the list go to shard `index` of `count`. */
+struct shard {
+    size_t first;
+    size_t n;
+    char name[FILE_NAME_BYTES];
+};
+struct plan {
+    struct shard *shards; /* owned */
+    size_t n_shards;
+    uint64_t total_bytes;
+    enum kg_dtype dtype;
+    const float *weights; /* borrowed or NULL */
+};
+
+static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
+{
+    return (uint64_t)kg_param_count(p) * kg_dtype_traits(dtype)->bytes;
+}
+
+/* ---- tensors ---- */
+static void name_shards(struct plan *plan)
+{
+    if (plan->n_shards == 1) {
+        snprintf(plan->shards[0].name, FILE_NAME_BYTES, "model.safetensors");
+        return;
+    }
+    for (size_t i = 0; i < plan->n_shards; i++)
+        snprintf(plan->shards[i].name, FILE_NAME_BYTES,
+                 "model-%05zu-of-%05zu.safetensors", i + 1, plan->n_shards);
+}
+
+static kg_status make_plan(struct plan *plan, const struct kg_model *m,
+                           const struct kg_model_save *opts, struct kg_err *err)
+{
+    const uint64_t limit = opts->shard_bytes ? opts->shard_bytes : default_shard_bytes;
+    *plan = (struct plan){.dtype = opts->dtype, .weights = opts->weights};
+    plan->shards = kg_mem_calloc(m->n_params, sizeof *plan->shards, "shard list", err);
+    if (!plan->shards)
+        return KG_ENOMEM;
+    uint64_t used = 0;
+    for (size_t i = 0; i < m->n_params; i++) {
+        const uint64_t bytes = param_bytes(&m->params[i], opts->dtype);
+        if (plan->n_shards == 0 || used + bytes > limit) {
+            plan->shards[plan->n_shards++].first = i;
+            used = 0;
+        }
+        plan->shards[plan->n_shards - 1].n++;
+        used += bytes;
+        plan->total_bytes += bytes;
+    }
+    name_shards(plan);
+    return KG_OK;
+}
+
+static kg_status put_tensor(struct kg_st_writer *w, const struct plan *plan,
+                            const struct kg_param *p, void *piece, struct kg_err *err)
+{
+    const int64_t n = kg_param_count(p);
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t count = n - i < PIECE ? n - i : PIECE;
+        KG_TRY(kg_param_read(piece, plan->dtype, p, plan->weights, i, count, err));
+        KG_TRY(kg_st_writer_put(
+            w, piece, (size_t)count * kg_dtype_traits(plan->dtype)->bytes, err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_tensors(const char *path, const struct kg_model *m,
+                             const struct plan *plan, const struct shard *shard,
+                             const struct kg_st_decl *decls, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    struct kg_st_writer *w = NULL;
+    void *piece = kg_mem_calloc(PIECE, sizeof(float), "conversion buffer", err);
+    if (!piece)
+        return KG_ENOMEM;
+    KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, shard->n, err));
+    for (size_t i = 0; i < shard->n; i++)
+        KG_TRY_GOTO(out, put_tensor(w, plan, &m->params[shard->first + i], piece, err));
+    struct kg_st_writer *done = w;
+    w = NULL;
+    KG_TRY_GOTO(out, kg_st_writer_close(done, err));
+out:
+    if (w)
+        kg_st_writer_abort(w);
+    kg_mem_free(piece);
+    return status;
+}
+
+static struct kg_st_decl declare(const struct kg_param *p, enum kg_dtype dtype)
+{
+    struct kg_st_decl d = {
+        p->name, kg_dtype_traits(dtype)->safetensors_name, p->n_dims, {0}};
+    d.shape[0] = p->n_dims == 1 ? p->cols : p->rows;
+    d.shape[1] = p->n_dims == 1 ? 0 : p->cols;
+    return d;
+}
+
+static kg_status write_shard(const char *dir, const struct kg_model *m,
+                             const struct plan *plan, const struct shard *shard,
+                             struct kg_err *err)
+{
+    kg_status status = KG_ENOMEM;
+    char *path = kg_path_join(dir, shard->name, err);
+    struct kg_st_decl *decls = path ? kg_mem_calloc(shard->n, sizeof *decls,
+                                                    "tensor list", err)
+                                    : NULL;
+    if (!decls)
+        goto out;
+    for (size_t i = 0; i < shard->n; i++)
+        decls[i] = declare(&m->params[shard->first + i], plan->dtype);
+    status = put_tensors(path, m, plan, shard, decls, err);
+out:
+    kg_mem_free(decls);
+    kg_mem_free(path);
+    return status;
+}
+
+/* ---- small files ---- */
+static kg_status write_text(const char *dir, const char *name, const struct kg_str *text,
+                            struct kg_err *err)
+{
+    char *path = kg_path_join(dir, name, err);
+    if (!path)
+        return KG_ENOMEM;
+    const kg_status status = kg_file_write_atomic(path, kg_str_text(text), text->len,
+                                                  err);
+    kg_mem_free(path);
+    return status;
+}
+
+static kg_status index_text(struct kg_str *out, const struct kg_model *m,
+                            const struct plan *plan, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err,
+                         "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n",
+                         (unsigned long long)plan->total_bytes));
+    KG_TRY(kg_str_puts(out, "  \"weight_map\": {", err));
+    for (size_t s = 0; s < plan->n_shards; s++) {
+        const struct shard *shard = &plan->shards[s];
+        for (size_t i = shard->first; i < shard->first + shard->n; i++)
+            KG_TRY(kg_str_printf(out, err, "%s\n    \"%s\": \"%s\"", i ? "," : "",
+                                 m->params[i].name, shard->name));
+    }
+    return kg_str_puts(out, "\n  }\n}\n", err);
+}
+
+static kg_status write_index(const char *dir, const struct kg_model *m,
+                             const struct plan *plan, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = index_text(&text, m, plan, err);
+    if (status == KG_OK)
+        status = write_text(dir, "model.safetensors.index.json", &text, err);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status write_config(const char *dir, const struct kg_model *m,
+                              enum kg_dtype dtype, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = kg_model_config_write(
+        &text, &m->config, dtype == KG_BF16 ? "bfloat16" : "float32", err);
+    if (status == KG_OK)
+        status = write_text(dir, "config.json", &text, err);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const char *name,
+                              struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    char *to = NULL;
+    char *from = kg_path_join(from_dir, name, err);
+    if (!from)
+        return KG_ENOMEM;
+    if (!kg_file_exists(from))
+        goto out;
+    to = kg_path_join(to_dir, name, err);
+    status = to ? kg_file_copy(from, to, err) : KG_ENOMEM;
+out:
+    kg_mem_free(to);
+    kg_mem_free(from);
+    return status;
+}
+
+/* A source that is gone would lose the tokenizer without a word: that is an error. */
+static kg_status copy_sidecars(const char *from_dir, const char *to_dir,
+                               struct kg_err *err)
+{
+    if (!from_dir)
+        return KG_OK;
+    if (!kg_file_is_dir(from_dir))
+        return kg_fail(
+            err, KG_ENOTFOUND,
+            "%s: the folder that the tokenizer files are copied from is not there",
+            from_dir);
+    for (size_t i = 0; i < N_SIDECARS; i++)
+        KG_TRY(copy_sidecar(from_dir, to_dir, sidecars[i], err));
+    return KG_OK;
+}
+
+/* ---- saving ---- */
+static kg_status check_empty(const char *dir, struct kg_err *err)
+{
+    char **names = NULL;
+    size_t n = 0;
+    KG_TRY(kg_file_list(&names, &n, dir, err));
+    kg_status status = KG_OK;
+    if (n > 0)
+        status = kg_fail(err, KG_ECONFLICT,
+                         "%s: expected an empty folder to save into, found %s", dir,
+                         names[0]);
+    kg_file_names_free(names, n);
+    return status;
+}
+
+static kg_status write_all(const struct kg_model *m, const char *dir,
+                           const struct plan *plan, const char *source_dir,
+                           struct kg_err *err)
+{
+    for (size_t i = 0; i < plan->n_shards; i++)
+        KG_TRY(write_shard(dir, m, plan, &plan->shards[i], err));
+    if (plan->n_shards > 1)
+        KG_TRY(write_index(dir, m, plan, err));
+    KG_TRY(copy_sidecars(source_dir, dir, err));
+    return write_config(dir, m, plan->dtype, err);
+}
+
+kg_status kg_model_save(const struct kg_model *m, const char *dir,
+                        const struct kg_model_save *opts, struct kg_err *err)
+{
+    if (opts->dtype != KG_BF16 && opts->dtype != KG_F32)
+        return kg_fail(err, KG_EDTYPE,
+                       "%s: checkpoints are written as bf16 or fp32, not %s", dir,
+                       kg_dtype_traits(opts->dtype)->name);
+    KG_TRY(kg_file_make_dirs(dir, err));
+    KG_TRY(check_empty(dir, err));
+    struct plan plan;
+    kg_status status = make_plan(&plan, m, opts, err);
+    if (status == KG_OK)
+        status = write_all(m, dir, &plan, opts->source_dir ? opts->source_dir : m->dir,
+                           err);
+    kg_mem_free(plan.shards);
+    return status;
+}
+
+uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
+{
+    enum { BYTES_A_NAME = 256, SMALL_FILES = 1 << 16 };
+    uint64_t bytes = SMALL_FILES + (uint64_t)m->n_params * BYTES_A_NAME;
+    for (size_t i = 0; i < m->n_params; i++)
+        bytes += param_bytes(&m->params[i], dtype);
+    for (size_t i = 0; m->dir && i < N_SIDECARS; i++) {
+        struct kg_err ignored;
+        uint64_t size = 0;
+        char *path = kg_path_join(m->dir, sidecars[i], &ignored);
+        if (path && kg_file_exists(path) && kg_file_size(&size, path, &ignored) == KG_OK)
+            bytes += size;
+        kg_mem_free(path);
+    }
+    return bytes;
+}

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Golden data of the model's forward, backward and optimizer, by transformers and torch in fp32 on a CPU.
+
+    python tools/oracle/make_reference.py [tests/data/reference]
+
+For each architecture it writes a folder with
+    config.json, model*.safetensors[.index.json]   a tiny checkpoint with random weights
+    reference.json      the two token sequences, the mean NLL, ten AdamW losses and gradient norms
+    logits.safetensors  logits.0 and logits.1, one row for each position of each sequence
+    grads.safetensors   the gradient of the mean NLL with respect to every tensor, by its name
+Development only: nothing here is needed to build, run or test kedge.
+"""
+import json
+import os
+import shutil
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+V, D, F, L = 128, 32, 72, 2
+LENGTHS = (7, 70)
+STEPS = 10
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+CLIP = 1.0
+
+COMMON = dict(
+    vocab_size=V, hidden_size=D, intermediate_size=F, num_hidden_layers=L, max_position_embeddings=256,
+    bos_token_id=1, eos_token_id=2, use_cache=True,
+)
+# name -> (config, dtype of the file, shard size)
+MODELS = {
+    "qwen2": (Qwen2Config(num_attention_heads=2, num_key_value_heads=1, rope_theta=1e6, rms_norm_eps=1e-6,
+                          tie_word_embeddings=True, **COMMON), torch.bfloat16, "1GB"),
+    "qwen3": (Qwen3Config(num_attention_heads=4, num_key_value_heads=2, head_dim=16, rope_theta=1e6,
+                          rms_norm_eps=1e-6, tie_word_embeddings=True, **COMMON), torch.float32, "1GB"),
+    "llama": (LlamaConfig(num_attention_heads=4, num_key_value_heads=2, rope_theta=5e5, rms_norm_eps=1e-5,
+                          tie_word_embeddings=False,
+                          rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                                            high_freq_factor=4.0, original_max_position_embeddings=32),
+                          **COMMON), torch.float32, "60KB"),
+}
+
+
+def randomise(model, generator):
+    """Weights of order one in effect, with norms and biases away from their trivial values."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                p.copy_(1.0 + 0.2 * noise)
+            elif name.endswith("bias"):
+                p.copy_(0.3 * noise)
+            else:
+                p.copy_(0.15 * noise)
+
+
+def mean_nll(model, seqs):
+    total, count = 0.0, 0
+    for s in seqs:
+        ids = torch.tensor([s])
+        logits = model(input_ids=ids).logits[0]
+        logp = torch.log_softmax(logits[:-1].float(), dim=-1)
+        total = total - logp.gather(1, ids[0, 1:, None]).sum()
+        count += len(s) - 1
+    return total / count
+
+
+def save_logits(model, seqs, path):
+    with torch.no_grad():
+        rows = {f"logits.{i}": model(input_ids=torch.tensor([s])).logits[0].float().contiguous()
+                for i, s in enumerate(seqs)}
+    save_file(rows, path)
+
+
+def save_grads(model, seqs, path):
+    model.zero_grad()
+    loss = mean_nll(model, seqs)
+    loss.backward()
+    save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, path)
+    return loss.item()
+
+
+def train(model, seqs):
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+    losses, norms = [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = mean_nll(model, seqs)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+        losses.append(loss.item())
+        optimizer.step()
+    losses.append(mean_nll(model, seqs).item())
+    return losses, norms
+
+
+def make(name, out):
+    config, dtype, shard = MODELS[name]
+    config._attn_implementation = "eager"
+    generator = torch.Generator().manual_seed(20 + len(name) + ord(name[-1]))
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    randomise(model, generator)
+    folder = os.path.join(out, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+    if os.path.exists(os.path.join(folder, "generation_config.json")):
+        os.remove(os.path.join(folder, "generation_config.json"))
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                 attn_implementation="eager").eval()
+    seqs = [torch.randint(0, V, (n,), generator=generator).tolist() for n in LENGTHS]
+    save_logits(model, seqs, os.path.join(folder, "logits.safetensors"))
+    loss = save_grads(model, seqs, os.path.join(folder, "grads.safetensors"))
+    losses, norms = train(model, seqs)
+    with open(os.path.join(folder, "reference.json"), "w") as f:
+        json.dump({"sequences": seqs, "nll": loss, "losses": losses, "grad_norms": norms}, f)
+        f.write("\n")
+    for file in os.listdir(folder):
+        os.chmod(os.path.join(folder, file), 0o644)
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    out = sys.argv[1] if len(sys.argv) > 1 else "tests/data/reference"
+    for name in MODELS:
+        make(name, out)
+
+
+if __name__ == "__main__":
+    main()
