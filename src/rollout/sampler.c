@@ -14,6 +14,7 @@
 #include "base/mem.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,10 +72,14 @@ kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err)
     return check_stops(s, err);
 }
 
+static bool top_k_is_on(const struct kg_sampling *s, int32_t vocab)
+{
+    return s->top_k > 0 && s->top_k < vocab;
+}
+
 bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab)
 {
-    return s->temperature > 0 &&
-           (s->top_p < 1 || s->min_p > 0 || (s->top_k > 0 && s->top_k < vocab));
+    return s->temperature > 0 && (s->top_p < 1 || s->min_p > 0 || top_k_is_on(s, vocab));
 }
 
 static int32_t argmax(const float *z, int32_t n)
@@ -89,15 +94,24 @@ static int32_t argmax(const float *z, int32_t n)
 /* ---- the whole vocabulary
  * ------------------------------------------------------------------------ */
 
-/* exp(x) for x <= 0, relative error below 1e-6: 2^n times a polynomial on [-ln 2 / 2, ln
- * 2 / 2]. Below -80 it is 0. Plain multiplications and additions, so that every machine
+union bits {
+    float f;
+    int32_t i;
+};
+
+/* exp(x) for x < 0, relative error below 1e-6: 2^n times a polynomial on [-ln 2 / 2, ln 2
+ * / 2]; 0 below -80. Plain multiplications and additions, and selections on integers
+ * (negative floats are ordered by their bits, the other way round), so that every machine
  * gets the same bits and the compiler can use its lanes. */
 static inline float exp_neg(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float t = x > -80.0f ? x : -80.0f;
-    float n = (t * 1.44269504f + magic) - magic;
-    float r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
+    const union bits limit = {.f = -80.0f};
+    union bits t = {.f = x};
+    int32_t in_range = -(int32_t)(t.i < limit.i);
+    t.i = t.i < limit.i ? t.i : limit.i;
+    float n = (t.f * 1.44269504f + magic) - magic;
+    float r = (t.f - n * 0.693359375f) - n * -2.12194440e-4f;
     float p = 1.0f / 720;
     p = p * r + 1.0f / 120;
     p = p * r + 1.0f / 24;
@@ -105,22 +119,22 @@ static inline float exp_neg(float x)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return x > -80.0f ? p * scale : 0.0f;
+    union bits scale = {.i = ((int32_t)n + 127) * (1 << 23)};
+    union bits y = {.f = p * scale.f};
+    y.i &= in_range;
+    return y.f;
 }
 
-/* p (BLOCK) = exp(z - lse), 0 beyond n. */
-static void block_probs(float *p, const float *z, int32_t n, float lse)
+/* p (BLOCK) = exp(z - above), 0 beyond n. */
+static void block_probs(float *p, const float *z, int32_t n, float above)
 {
     float x[BLOCK];
     memcpy(x, z, (size_t)n * sizeof *x);
     for (int32_t i = n; i < BLOCK; i++)
-        x[i] = -INFINITY;
+        x[i] = -FLT_MAX;
 #pragma omp simd
     for (int32_t i = 0; i < BLOCK; i++)
-        p[i] = exp_neg(x[i] - lse);
+        p[i] = exp_neg(x[i] - above);
 }
 
 static double block_sum(const float *p)
@@ -157,10 +171,12 @@ static int32_t walk_block(const float *p, double target)
 static int32_t draw_full(const struct kg_sampler_row *row, double u)
 {
     float p[BLOCK];
-    float lse = (float)row->lse; /* a common factor near 1: total takes it out again */
+    /* A little above the log sum exp, for z - above < 0 whatever the rounding; total
+     * takes the factor out again. */
+    float above = (float)(row->lse + 1e-3 + 1e-6 * fabs(row->lse));
     double total = 0;
     for (int32_t v = 0; v < row->vocab; v += BLOCK) {
-        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), lse);
+        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), above);
         total += block_sum(p);
     }
     double target = u * total;
@@ -168,7 +184,7 @@ static int32_t draw_full(const struct kg_sampler_row *row, double u)
     int32_t found = 0;
     double rest = 0;
     for (int32_t v = 0; v < row->vocab; v += BLOCK) {
-        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), lse);
+        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), above);
         double sum = block_sum(p);
         if (sum > 0) {
             found = v;
@@ -178,7 +194,7 @@ static int32_t draw_full(const struct kg_sampler_row *row, double u)
         if (before > target)
             break;
     }
-    block_probs(p, row->z + found, min_i32(BLOCK, row->vocab - found), lse);
+    block_probs(p, row->z + found, min_i32(BLOCK, row->vocab - found), above);
     return found + walk_block(p, rest);
 }
 
@@ -226,20 +242,28 @@ static bool enough(const struct kg_sampler_candidate *c, int32_t n,
     return sum >= (double)s->top_p * total;
 }
 
+/* Below this much under the largest logit min_p keeps nothing (a little lower, for
+ * rounding). Top-p after top-k is a share of all k, so there min_p may not narrow the
+ * candidates. */
+static float min_p_depth(const struct kg_sampling *s, int32_t vocab)
+{
+    if (s->min_p <= 0 || (top_k_is_on(s, vocab) && s->top_p < 1))
+        return INFINITY;
+    return 0.01f - logf(s->min_p);
+}
+
 /* Candidates in order: at least all that truncation keeps. The floor falls until they
  * suffice. */
 static int32_t gather(struct kg_sampler_candidate *c, const struct kg_sampler_row *row,
                       const struct kg_sampling *s, float largest)
 {
     double total = exp(row->lse - (double)largest);
-    float by_min_p = s->min_p > 0 ? logf(s->min_p) - 0.01f
-                                  : -INFINITY; /* a little more than kept */
+    float deepest = min_p_depth(s, row->vocab);
     for (float depth = 6;; depth *= 2) {
-        bool last = depth > 100 || -depth < by_min_p;
-        float floor = last ? largest + by_min_p : largest - depth;
-        int32_t n = collect(c, row, floor);
+        bool last = depth > 100 || depth >= deepest;
+        int32_t n = collect(c, row, largest - (last ? deepest : depth));
         qsort(c, (size_t)n, sizeof *c, by_falling_logit);
-        if (last || enough(c, n, s, total))
+        if (last || enough(c, n, s, row->vocab, total))
             return n;
     }
 }
@@ -289,7 +313,7 @@ static int32_t truncate_row(struct kg_sampler_candidate *c,
 {
     float largest = row->z[argmax(row->z, row->vocab)];
     int32_t n = gather(c, row, s, largest);
-    bool k_is_on = s->top_k > 0 && s->top_k < row->vocab;
+    bool k_is_on = top_k_is_on(s, row->vocab);
     if (k_is_on)
         n = keep_top_k(c, n, s->top_k);
     if (s->top_p < 1) {

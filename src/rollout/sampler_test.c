@@ -1,0 +1,328 @@
+/* The sampler against plain versions: the inverse CDF, and truncation as a mask over a
+ * full sort. */
+#include "rollout/sampler.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_V = 151936 };
+static float z[MAX_V];
+static double p[MAX_V];
+static bool mask[MAX_V];
+static struct kg_sampler_scratch scratch;
+static struct kg_sampler_pick pick;
+static struct kg_err err;
+static const struct kg_rng_key key = {7, KG_RNG_TEST};
+
+static struct kg_sampling plain(void)
+{
+    return (struct kg_sampling){.temperature = 1, .top_p = 1, .max_tokens = 1};
+}
+
+/* A row of normals times scale; with `ties` rounded so that equal logits occur. */
+static struct kg_sampler_row make_row(int32_t V, uint64_t number, float scale, bool ties)
+{
+    for (int32_t v = 0; v < V; v += 4) {
+        float x[4];
+        kg_rng_normal4(x, key, number, (uint32_t)v, 0);
+        for (int32_t i = 0; i < 4 && v + i < V; i++)
+            z[v + i] = ties ? roundf(x[i] * scale * 2) / 2 : x[i] * scale;
+    }
+    double largest = -INFINITY;
+    double sum = 0;
+    for (int32_t v = 0; v < V; v++)
+        largest = z[v] > largest ? z[v] : largest;
+    for (int32_t v = 0; v < V; v++)
+        sum += exp(z[v] - largest);
+    struct kg_sampler_row row = {z, V, largest + log(sum)};
+    for (int32_t v = 0; v < V; v++)
+        p[v] = exp(z[v] - row.lse);
+    return row;
+}
+
+static void untruncated_draw_is_the_inverse_cdf(void **state)
+{
+    (void)state;
+    const int32_t sizes[] = {1, 2, 16, 511, 512, 513, 5000, MAX_V};
+    struct kg_sampling s = plain();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct kg_sampler_row row = make_row(sizes[i], i, 3, false);
+        for (uint32_t d = 0; d < 200; d++) {
+            double u = kg_rng_uniform(key, 100 + i, d, 0);
+            assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, u, &err), KG_OK);
+            double before = 0;
+            for (int32_t v = 0; v < pick.token; v++)
+                before += p[v];
+            assert_true(before <= u + 2e-6);
+            assert_true(before + p[pick.token] >= u - 2e-6);
+            assert_true(pick.logp == (float)((double)z[pick.token] - row.lse));
+        }
+    }
+}
+
+static void ends_of_the_interval_draw_ids_with_probability(void **state)
+{
+    (void)state;
+    struct kg_sampling s = plain();
+    struct kg_sampler_row row = make_row(2000, 1, 1, false);
+    z[0] = -1000;
+    z[1999] = -1000;
+    assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, 0.0, &err), KG_OK);
+    assert_int_equal(pick.token, 1);
+    assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, nextafter(1.0, 0), &err),
+                     KG_OK);
+    assert_int_equal(pick.token, 1998);
+}
+
+static double chi_square(const struct kg_sampler_row *row, const struct kg_sampling *s,
+                         const double *expected, int32_t n_draws)
+{
+    double count[64] = {0};
+    for (int32_t d = 0; d < n_draws; d++) {
+        double u = kg_rng_uniform(key, 5000, (uint32_t)d, 1);
+        assert_int_equal(kg_sampler_draw(&pick, &scratch, row, s, u, &err), KG_OK);
+        count[pick.token]++;
+    }
+    double sum = 0;
+    for (int32_t v = 0; v < row->vocab; v++) {
+        double e = expected[v] * n_draws;
+        if (e == 0)
+            assert_true(count[v] == 0);
+        else
+            sum += (count[v] - e) * (count[v] - e) / e;
+    }
+    return sum;
+}
+
+static void frequencies_follow_the_softmax(void **state)
+{
+    (void)state;
+    struct kg_sampling s = plain();
+    struct kg_sampler_row row = make_row(16, 3, 1, false);
+    assert_true(chi_square(&row, &s, p, 40000) < 37.7); /* 15 degrees of freedom, 0.1 % */
+}
+
+static void frequencies_under_truncation_are_renormalised(void **state)
+{
+    (void)state;
+    struct kg_sampling s = plain();
+    s.top_k = 6;
+    struct kg_sampler_row row = make_row(16, 4, 1, false);
+    double q[16];
+    double sum = 0;
+    for (int v = 0; v < 16; v++) {
+        int larger = 0;
+        for (int w = 0; w < 16; w++)
+            larger += z[w] > z[v];
+        q[v] = larger < 6 ? p[v] : 0;
+        sum += q[v];
+    }
+    for (int v = 0; v < 16; v++)
+        q[v] /= sum;
+    assert_true(chi_square(&row, &s, q, 40000) < 20.5); /* 5 degrees of freedom, 0.1 % */
+}
+
+static void greedy_takes_the_smaller_of_equal_ids(void **state)
+{
+    (void)state;
+    struct kg_sampling s = plain();
+    s.temperature = 0;
+    s.top_k = 1; /* no influence */
+    struct kg_sampler_row row = make_row(100, 5, 1, false);
+    z[41] = z[17] = z[90] = 9;
+    assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, 0.99, &err), KG_OK);
+    assert_int_equal(pick.token, 17);
+    assert_int_equal(pick.n_kept, 0);
+}
+
+/* ---- truncation against a plain version
+ * ---------------------------------------------------------- */
+
+static int32_t order[MAX_V];
+
+static int by_p(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a;
+    int32_t y = *(const int32_t *)b;
+    if (z[x] != z[y])
+        return z[x] > z[y] ? -1 : 1;
+    return x - y;
+}
+
+/* HF's three processors one after the other on a mask, each with the sums over all that
+ * is left. */
+static int32_t plain_mask(int32_t V, const struct kg_sampling *s)
+{
+    for (int32_t v = 0; v < V; v++) {
+        mask[v] = true;
+        order[v] = v;
+    }
+    qsort(order, (size_t)V, sizeof *order, by_p);
+    if (s->top_k > 0 && s->top_k < V)
+        for (int32_t v = 0; v < V; v++)
+            mask[v] = z[v] >= z[order[s->top_k - 1]];
+    double total = 0;
+    double sum = 0;
+    for (int32_t i = 0; i < V; i++)
+        total += mask[order[i]] ? p[order[i]] : 0;
+    for (int32_t i = 0; i < V && s->top_p < 1; i++) {
+        int32_t v = order[i];
+        bool keep = i == 0 || sum < (double)s->top_p * total;
+        sum += mask[v] ? p[v] : 0;
+        mask[v] = mask[v] && keep;
+    }
+    int32_t n = 0;
+    for (int32_t i = 0; i < V; i++) {
+        int32_t v = order[i];
+        if (s->min_p > 0 && p[v] < (double)s->min_p * p[order[0]])
+            mask[v] = false;
+        n += mask[v];
+    }
+    return n;
+}
+
+static void check_against_plain(int32_t V, const struct kg_sampling *s, uint64_t number,
+                                bool ties)
+{
+    struct kg_sampler_row row = make_row(V, number, ties ? 1.5f : 3, ties);
+    int32_t n = plain_mask(V, s);
+    double sum = 0;
+    double before = 0;
+    double u = kg_rng_uniform(key, 300, (uint32_t)number, 0);
+    for (int32_t v = 0; v < V; v++)
+        sum += mask[v] ? p[v] : 0;
+    kg_status status = kg_sampler_draw(&pick, &scratch, &row, s, u, &err);
+    if (n > KG_MAX_KEPT && n < V) {
+        assert_int_equal(status, KG_EINVAL);
+        assert_non_null(strstr(err.message, "512"));
+        return;
+    }
+    assert_int_equal(status, KG_OK);
+    assert_int_equal(pick.n_kept, n == V ? 0 : n);
+    for (int32_t i = 0; i < pick.n_kept; i++)
+        assert_int_equal(pick.kept[i], order[i]);
+    assert_true(mask[pick.token]);
+    if (!kg_sampler_truncates(s, V)) /* walks in the order of ids then */
+        return;
+    for (int32_t i = 0; i < V && order[i] != pick.token; i++)
+        before += p[order[i]];
+    assert_true(before <= (u + 1e-9) * sum && before + p[pick.token] >= (u - 1e-9) * sum);
+}
+
+static void truncation_keeps_what_a_full_sort_keeps(void **state)
+{
+    (void)state;
+    const int32_t sizes[] = {1, 2, 7, 50, 700, 3000};
+    const struct kg_sampling params[] = {
+        {.top_k = 1, .top_p = 1},
+        {.top_k = 5, .top_p = 1},
+        {.top_k = 100, .top_p = 1},
+        {.top_p = 0.1f},
+        {.top_p = 0.9f},
+        {.top_p = 0.999f},
+        {.top_p = 1, .min_p = 0.05f},
+        {.top_p = 1, .min_p = 1},
+        {.top_p = 1, .min_p = 1e-6f},
+        {.top_k = 20, .top_p = 0.8f},
+        {.top_k = 40, .top_p = 0.95f, .min_p = 0.1f},
+        {.top_p = 0.7f, .min_p = 0.02f},
+        {.top_p = 1e-9f},
+    };
+    uint64_t number = 1000;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t j = 0; j < sizeof params / sizeof *params; j++)
+            for (int repeat = 0; repeat < 6; repeat++) {
+                struct kg_sampling s = params[j];
+                s.temperature = 1;
+                s.record_kept = true;
+                check_against_plain(sizes[i], &s, number++, repeat % 2 == 1);
+            }
+}
+
+static void too_many_kept_ids_are_an_error_only_when_recorded(void **state)
+{
+    (void)state;
+    struct kg_sampling s = plain();
+    struct kg_sampler_row row = make_row(3000, 9, 0.1f, false);
+    s.top_p = 0.99f;
+    assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, 0.5, &err), KG_OK);
+    s.record_kept = true;
+    assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, 0.5, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "at most 512"));
+}
+
+static void a_row_that_is_not_finite_is_refused(void **state)
+{
+    (void)state;
+    struct kg_sampling s = plain();
+    struct kg_sampler_row row = make_row(10, 9, 1, false);
+    row.lse = NAN;
+    assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, 0.5, &err), KG_ENONFINITE);
+    row.lse = INFINITY;
+    assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, 0.5, &err), KG_ENONFINITE);
+}
+
+static void parameters_out_of_range_are_named(void **state)
+{
+    (void)state;
+    const char *empty[] = {""};
+    const struct {
+        struct kg_sampling s;
+        const char *word;
+    } cases[] = {
+        {{.temperature = -1, .top_p = 1, .max_tokens = 1}, "temperature"},
+        {{.temperature = NAN, .top_p = 1, .max_tokens = 1}, "temperature"},
+        {{.temperature = 1, .top_p = 0, .max_tokens = 1}, "top-p"},
+        {{.temperature = 1, .top_p = 1.5f, .max_tokens = 1}, "top-p"},
+        {{.temperature = 1, .top_p = 1, .top_k = -1, .max_tokens = 1}, "top-k"},
+        {{.temperature = 1, .top_p = 1, .min_p = 2, .max_tokens = 1}, "min-p"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 0}, "max tokens"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 1, .stops = empty, .n_stops = 1},
+         "stop"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 1, .n_stops = 17}, "stop strings"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(kg_sampler_check(&cases[i].s, &err), KG_EINVAL);
+        assert_non_null(strstr(err.message, cases[i].word));
+    }
+    struct kg_sampling good = plain();
+    assert_int_equal(kg_sampler_check(&good, &err), KG_OK);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return kg_sampler_scratch_init(&scratch, MAX_V, &err) != KG_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kg_sampler_scratch_release(&scratch);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(untruncated_draw_is_the_inverse_cdf),
+        cmocka_unit_test(ends_of_the_interval_draw_ids_with_probability),
+        cmocka_unit_test(frequencies_follow_the_softmax),
+        cmocka_unit_test(frequencies_under_truncation_are_renormalised),
+        cmocka_unit_test(greedy_takes_the_smaller_of_equal_ids),
+        cmocka_unit_test(truncation_keeps_what_a_full_sort_keeps),
+        cmocka_unit_test(too_many_kept_ids_are_an_error_only_when_recorded),
+        cmocka_unit_test(a_row_that_is_not_finite_is_refused),
+        cmocka_unit_test(parameters_out_of_range_are_named),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
