@@ -58,8 +58,15 @@ kg_status kg_err_prefix(struct kg_err *err, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof text)
-        snprintf(text + n, sizeof text - (size_t)n, ": %s", err->message);
+    size_t used = n < 0 ? 0 : (size_t)n;
+    if (used + 2 < sizeof text) {
+        size_t room = sizeof text - used - 3;
+        size_t rest = strnlen(err->message, sizeof err->message - 1);
+        rest = rest < room ? rest : room;
+        memcpy(text + used, ": ", 2);
+        memcpy(text + used + 2, err->message, rest);
+        text[used + 2 + rest] = '\0';
+    }
     keep_one_line(text);
     memcpy(err->message, text, strlen(text) + 1);
     return err->code;

@@ -1,0 +1,391 @@
+/* Files: whole reads, maps, streams of writes.
+ *
+ * Not a virtual file system. The one idea: a reader never sees a half-written file. What
+ * must be complete is written under a temporary name, synced, renamed, and its folder
+ * synced; what grows (logs) is cut back to a known length by whoever resumes. Folders are
+ * in dir.c.
+ *
+ * Every request to the system goes through one of the `sys_` functions below it, where a
+ * test can make the n-th one fail.
+ */
+#define _GNU_SOURCE /* O_CLOEXEC */
+#include "base/file.h"
+
+#include "base/file_internal.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 256 << 10, READ_BYTES = 64 << 10 };
+
+/* ---- failing on purpose ---- */
+
+static _Atomic uint64_t fail_number; /* 0: off */
+static _Atomic int fail_errno;
+
+void kg_file_fail_at(uint64_t n, int error_number)
+{
+    atomic_store(&fail_errno, error_number);
+    atomic_store(&fail_number, n);
+}
+
+bool kg_file_fails(void)
+{
+    uint64_t n = atomic_load(&fail_number);
+
+    while (n > 0)
+        if (atomic_compare_exchange_weak(&fail_number, &n, n - 1)) {
+            if (n == 1)
+                errno = atomic_load(&fail_errno);
+            return n == 1;
+        }
+    return false;
+}
+
+kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing)
+{
+    int e = errno;
+    kg_status code = KG_EIO;
+
+    if (e == ENOENT || e == ENOTDIR)
+        code = KG_ENOTFOUND;
+    if (e == ENOSPC || e == EDQUOT)
+        code = KG_ENOSPACE;
+    if (e == ENOMEM)
+        code = KG_ENOMEM;
+    return kg_fail(err, code, "%s: cannot %s: %s", path, doing, strerror(e));
+}
+
+static int sys_open(const char *path, int flags)
+{
+    return kg_file_fails() ? -1 : open(path, flags | O_CLOEXEC, 0666);
+}
+
+static ssize_t sys_read(int fd, void *to, size_t n)
+{
+    ssize_t got;
+
+    if (kg_file_fails())
+        return -1;
+    do
+        got = read(fd, to, n);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+/* All n bytes.   returns 0 or -1 */
+static int sys_write(int fd, const unsigned char *from, size_t n)
+{
+    if (kg_file_fails())
+        return -1;
+    while (n > 0) {
+        ssize_t put = write(fd, from, n);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return -1;
+        from += put;
+        n -= (size_t)put;
+    }
+    return 0;
+}
+
+static int sys_sync(int fd) { return kg_file_fails() ? -1 : fsync(fd); }
+
+static int sys_rename(const char *from, const char *to)
+{
+    return kg_file_fails() ? -1 : rename(from, to);
+}
+
+/* ---- reading ---- */
+
+/* A descriptor of something that is not a folder.   *bytes: its size, 0 for a pipe */
+static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path,
+                              struct kg_err *err)
+{
+    struct stat st;
+
+    *fd = sys_open(path, O_RDONLY);
+    if (*fd < 0)
+        return kg_file_fail(err, path, "open");
+    if (fstat(*fd, &st) != 0) {
+        kg_file_fail(err, path, "look at");
+        close(*fd);
+        return err->code;
+    }
+    if (S_ISDIR(st.st_mode)) {
+        close(*fd);
+        return kg_fail(err, KG_EIO, "%s: expected a file, found a folder", path);
+    }
+    *bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    return KG_OK;
+}
+
+static kg_status too_large(struct kg_err *err, const char *path, uint64_t found,
+                           uint64_t max)
+{
+    return kg_fail(err, KG_EFORMAT, "%s: expected at most %llu bytes, found %llu", path,
+                   (unsigned long long)max, (unsigned long long)found);
+}
+
+kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
+                       struct kg_err *err)
+{
+    int fd;
+    uint64_t size;
+    uint64_t total = 0;
+    size_t before = out->len;
+    kg_status status;
+
+    KG_TRY(open_to_read(&fd, &size, path, err));
+    unsigned char *buffer = kg_mem_calloc(READ_BYTES, 1, path, err);
+    status = buffer ? KG_OK : KG_ENOMEM;
+    if (status == KG_OK && size > max_bytes)
+        status = too_large(err, path, size, max_bytes);
+    while (status == KG_OK) {
+        ssize_t got = sys_read(fd, buffer, READ_BYTES);
+        if (got == 0)
+            break;
+        if (got < 0)
+            status = kg_file_fail(err, path, "read");
+        else if ((total += (uint64_t)got) > max_bytes) /* a pipe, or a file that grows */
+            status = too_large(err, path, total, max_bytes);
+        else
+            status = kg_str_append(out, buffer, (size_t)got, err);
+    }
+    if (status != KG_OK && out->data) {
+        out->len = before;
+        out->data[before] = '\0';
+    }
+    kg_mem_free(buffer);
+    close(fd);
+    return status;
+}
+
+kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
+{
+    int fd;
+    uint64_t bytes;
+    kg_status status = KG_OK;
+
+    *map = (struct kg_map){0};
+    KG_TRY(open_to_read(&fd, &bytes, path, err));
+    if (bytes > 0) {
+        void *data = kg_file_fails() ? MAP_FAILED
+                                     : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            status = kg_file_fail(err, path, "map");
+        else
+            *map = (struct kg_map){.data = data, .bytes = bytes};
+    }
+    close(fd);
+    return status;
+}
+
+void kg_map_close(struct kg_map *map)
+{
+    if (map->data)
+        munmap((void *)(uintptr_t)map->data, map->bytes);
+    *map = (struct kg_map){0};
+}
+
+/* ---- the stream of writes ---- */
+
+static kg_status writer_init(struct kg_file_writer *w, const char *path, int flags,
+                             struct kg_err *err)
+{
+    *w = (struct kg_file_writer){.fd = -1};
+    w->path = kg_mem_strdup(path, err);
+    w->buffer = w->path ? kg_mem_calloc(BUFFER_BYTES, 1, path, err) : NULL;
+    if (!w->buffer) {
+        kg_file_writer_abort(w);
+        return KG_ENOMEM;
+    }
+    w->fd = sys_open(path, flags);
+    if (w->fd < 0) {
+        kg_file_fail(err, path, "write");
+        kg_file_writer_abort(w);
+        return err->code;
+    }
+    return KG_OK;
+}
+
+kg_status kg_file_writer_open(struct kg_file_writer *w, const char *path,
+                              struct kg_err *err)
+{
+    return writer_init(w, path, O_WRONLY | O_CREAT | O_TRUNC, err);
+}
+
+static kg_status cut_to(struct kg_file_writer *w, uint64_t keep_bytes, struct kg_err *err)
+{
+    struct stat st;
+
+    if (kg_file_fails() || fstat(w->fd, &st) != 0)
+        return kg_file_fail(err, w->path, "look at");
+    if ((uint64_t)st.st_size < keep_bytes)
+        return kg_fail(err, KG_EFORMAT, "%s: expected at least %llu bytes, found %lld",
+                       w->path, (unsigned long long)keep_bytes, (long long)st.st_size);
+    if (kg_file_fails() || ftruncate(w->fd, (off_t)keep_bytes) != 0)
+        return kg_file_fail(err, w->path, "shorten");
+    if (lseek(w->fd, (off_t)keep_bytes, SEEK_SET) < 0)
+        return kg_file_fail(err, w->path, "seek in");
+    w->written = keep_bytes;
+    return KG_OK;
+}
+
+kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path,
+                                uint64_t keep_bytes, struct kg_err *err)
+{
+    KG_TRY(writer_init(w, path, keep_bytes > 0 ? O_WRONLY : O_WRONLY | O_CREAT, err));
+    w->continues = true;
+    kg_status status = cut_to(w, keep_bytes, err);
+    if (status != KG_OK)
+        kg_file_writer_abort(w);
+    return status;
+}
+
+kg_status kg_file_writer_flush(struct kg_file_writer *w, struct kg_err *err)
+{
+    size_t n = w->used;
+
+    w->used = 0; /* after a failure the bytes are lost, so that a retry cannot write them
+                    twice */
+    if (n > 0 && sys_write(w->fd, w->buffer, n) != 0)
+        return kg_file_fail(err, w->path, "write");
+    return KG_OK;
+}
+
+kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t n,
+                             struct kg_err *err)
+{
+    if (n > BUFFER_BYTES - w->used)
+        KG_TRY(kg_file_writer_flush(w, err));
+    if (n > BUFFER_BYTES) {
+        if (sys_write(w->fd, bytes, n) != 0)
+            return kg_file_fail(err, w->path, "write");
+    } else if (n > 0) {
+        memcpy(w->buffer + w->used, bytes, n);
+        w->used += n;
+    }
+    w->written += n;
+    return KG_OK;
+}
+
+static void writer_release(struct kg_file_writer *w)
+{
+    kg_mem_free(w->buffer);
+    kg_mem_free(w->path);
+    *w = (struct kg_file_writer){0};
+}
+
+kg_status kg_file_writer_close(struct kg_file_writer *w, struct kg_err *err)
+{
+    kg_status status = kg_file_writer_flush(w, err);
+
+    if (status == KG_OK && sys_sync(w->fd) != 0)
+        status = kg_file_fail(err, w->path, "sync");
+    if (status != KG_OK) {
+        kg_file_writer_abort(w);
+        return status;
+    }
+    close(w->fd); /* synced: close has nothing left that could fail */
+    writer_release(w);
+    return KG_OK;
+}
+
+void kg_file_writer_abort(struct kg_file_writer *w)
+{
+    if (!w->path)
+        return;
+    if (w->fd >= 0) {
+        close(w->fd);
+        if (!w->continues)
+            unlink(w->path);
+    }
+    writer_release(w);
+}
+
+/* ---- complete or absent ---- */
+
+/* path.tmp-PID-N: beside the file, and no other writer's. */
+static kg_status temporary_name(struct kg_str *name, const char *path, struct kg_err *err)
+{
+    static _Atomic unsigned count;
+
+    return kg_str_printf(name, err, "%s.tmp-%ld-%u", path, (long)getpid(),
+                         atomic_fetch_add(&count, 1));
+}
+
+/* Move the finished file to its name. On failure it is gone. */
+static kg_status settle(const char *temporary, const char *path, struct kg_err *err)
+{
+    if (sys_rename(temporary, path) != 0) {
+        kg_file_fail(err, path, "rename a temporary file to");
+        unlink(temporary);
+        return err->code;
+    }
+    return kg_file_sync_parent(path, err);
+}
+
+kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
+                               struct kg_err *err)
+{
+    struct kg_str temporary = {0};
+    struct kg_file_writer w = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, temporary_name(&temporary, path, err));
+    KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
+    KG_TRY_GOTO(out, kg_file_writer_put(&w, bytes, n, err));
+    KG_TRY_GOTO(out, kg_file_writer_close(&w, err));
+    status = settle(temporary.data, path, err);
+out:
+    kg_file_writer_abort(&w);
+    kg_str_release(&temporary);
+    return status;
+}
+
+static kg_status copy_into(struct kg_file_writer *w, int fd, const char *from,
+                           struct kg_err *err)
+{
+    unsigned char *buffer = kg_mem_calloc(READ_BYTES, 1, from, err);
+    kg_status status = buffer ? KG_OK : KG_ENOMEM;
+
+    while (status == KG_OK) {
+        ssize_t got = sys_read(fd, buffer, READ_BYTES);
+        if (got == 0)
+            break;
+        status = got < 0 ? kg_file_fail(err, from, "read")
+                         : kg_file_writer_put(w, buffer, (size_t)got, err);
+    }
+    kg_mem_free(buffer);
+    return status;
+}
+
+kg_status kg_file_copy(const char *from, const char *to, struct kg_err *err)
+{
+    int fd;
+    uint64_t bytes;
+    struct kg_str temporary = {0};
+    struct kg_file_writer w = {0};
+    kg_status status;
+
+    KG_TRY(open_to_read(&fd, &bytes, from, err));
+    KG_TRY_GOTO(out, temporary_name(&temporary, to, err));
+    KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
+    KG_TRY_GOTO(out, copy_into(&w, fd, from, err));
+    KG_TRY_GOTO(out, kg_file_writer_close(&w, err));
+    status = settle(temporary.data, to, err);
+out:
+    kg_file_writer_abort(&w);
+    kg_str_release(&temporary);
+    close(fd);
+    return status;
+}
