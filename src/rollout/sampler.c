@@ -230,10 +230,10 @@ static double weight(const struct kg_sampler_candidate *c, int32_t i)
 /* Whether the n sorted candidates, all that are above some floor, are enough to tell what
  * is kept. */
 static bool enough(const struct kg_sampler_candidate *c, int32_t n,
-                   const struct kg_sampling *s, double total)
+                   const struct kg_sampling *s, int32_t vocab, double total)
 {
-    if (s->top_k > 0 && n >= s->top_k)
-        return true;
+    if (top_k_is_on(s, vocab))
+        return n >= s->top_k;
     if (s->top_p >= 1)
         return false;
     double sum = 0;
