@@ -1,9 +1,16 @@
 /* Tokenizers: text to ids and back.
  *
- * A table of kinds: `bpe` reads HuggingFace's tokenizer.json (byte-level BPE, its pre-tokenizer regex, NFC, added
- * and special tokens, the ByteLevel or TemplateProcessing post-processor); `chars` reads a token_ids.json that maps
- * single characters to ids. Anything else is refused by name. Decoding is exact: decode(encode(t)) == NFC(t) for
- * every valid UTF-8 text, and the bytes of an id never depend on its neighbours.
+ * A table of kinds: `bpe` reads HuggingFace's tokenizer.json (byte-level BPE, its
+ * pre-tokenizer regex, NFC, added and special tokens, the ByteLevel or TemplateProcessing
+ * post-processor); `chars` reads a token_ids.json that maps single characters to ids.
+ * Anything else is refused by name. Decoding is exact: decode(encode(t)) == NFC(t) for
+ * every valid UTF-8 text (t itself where the file names no NFC), and the bytes of an id
+ * never depend on its neighbours. Two settings of a tokenizer.json lose that by design:
+ * add_prefix_space, and lstrip/rstrip of an added token, which swallow white space.
+ *
+ * Ids equal those of HuggingFace's `tokenizers` for all characters up to Unicode 14;
+ * pretoken.h says what differs for later ones. NFC is of the Unicode version of utf8proc
+ * (15 in 2.8).
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
@@ -25,7 +32,8 @@ void kg_ids_release(struct kg_ids *ids);
 kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err) KG_MUST_CHECK;
 
 /* From a model folder: tokenizer.json, else token_ids.json.
- * errors: NOTFOUND (neither is there), EFORMAT, UNSUPPORTED naming the field and its value */
+ * errors: NOTFOUND (neither is there), EFORMAT, UNSUPPORTED naming the field and its
+ * value */
 kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
 /* From the text of a tokenizer.json; for tests and fuzzing. */
@@ -33,35 +41,48 @@ kg_status kg_tokenizer_parse(struct kg_tokenizer **tok, const char *json, size_t
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_tokenizer_close(struct kg_tokenizer *tok);
 
-const char *kg_tokenizer_kind(const struct kg_tokenizer *tok);       /* "bpe", "chars" */
-int32_t kg_tokenizer_vocab_size(const struct kg_tokenizer *tok);     /* largest id + 1 */
-int32_t kg_tokenizer_find(const struct kg_tokenizer *tok, const char *piece); /* added/special token id, or -1 */
+const char *kg_tokenizer_kind(const struct kg_tokenizer *tok);   /* "bpe", "chars" */
+int32_t kg_tokenizer_vocab_size(const struct kg_tokenizer *tok); /* largest id + 1 */
+int32_t kg_tokenizer_eos(
+    const struct kg_tokenizer *tok); /* eos_token of tokenizer_config.json, or -1 */
+int32_t kg_tokenizer_find(const struct kg_tokenizer *tok,
+                          const char *piece); /* added/special token id, or -1 */
 bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id);
 
-/* Append the ids of text. parse_special: added tokens in the text are recognised; add_special: the post-processor
- * adds its tokens (BOS).   errors: EFORMAT (not UTF-8; a character that `chars` lacks), ENOMEM */
+/* Append the ids of text. parse_special: special tokens in the text are recognised (added
+ * tokens that are not marked special, such as <think>, always are: they are vocabulary);
+ * add_special: the post-processor adds its tokens (BOS). On failure out is as it was.
+ * errors: EFORMAT (not UTF-8, with byte offset; a character or byte that the vocabulary
+ * lacks), ENOMEM */
 struct kg_encode_opts {
     bool parse_special;
     bool add_special;
 };
-kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok, const char *text,
-                              size_t n, struct kg_encode_opts opts, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
+                              const char *text, size_t n, struct kg_encode_opts opts,
+                              struct kg_err *err) KG_MUST_CHECK;
 
-/* Append the bytes of ids; special tokens print their content unless skip_special.
- * errors: EINVAL (id out of range) */
-kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok, const int32_t *ids,
-                              size_t n, bool skip_special, struct kg_err *err) KG_MUST_CHECK;
+/* Append the bytes of ids; special tokens print their content unless skip_special. An id
+ * without a token (a hole, or a row that config.json's vocab_size has beyond the
+ * tokenizer's) has no bytes. errors: EINVAL (id out of range) */
+kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
+                              const int32_t *ids, size_t n, bool skip_special,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- training a byte-level BPE on text (deterministic: ties by the smaller pair of ids) ---- */
 struct kg_bpe_train {
-    int32_t vocab_size;          /* 256 bytes + merges + specials */
-    const char *const *specials; /* borrowed; get the last ids */
+    int32_t vocab_size; /* 256 bytes + merges + specials */
+    const char *const
+        *specials; /* borrowed; get the last ids; the first one is named eos_token */
     size_t n_specials;
-    const char *pattern;         /* pre-tokenizer regex; NULL for the Qwen2 one */
+    const char *pattern; /* pre-tokenizer regex; NULL for the Qwen2 one */
 };
 /* Writes dir/tokenizer.json (loads in `tokenizers`), tokenizer_config.json.
- * texts: n documents.   errors: EINVAL (vocab too small), EIO */
+ * texts: n documents; specials found in them are cut out first.
+ * errors: EINVAL (vocab too small; text that gives fewer tokens than asked, naming the
+ * number reached), EFORMAT (not UTF-8, naming the document), EIO */
 kg_status kg_bpe_train_write(const char *dir, const char *const *texts, size_t n,
-                             const struct kg_bpe_train *opts, struct kg_err *err) KG_MUST_CHECK;
+                             const struct kg_bpe_train *opts,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 #endif

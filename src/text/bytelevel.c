@@ -1,0 +1,75 @@
+/* Bytes to characters and back, computed: no table to keep. Bytes that do not stand for
+ * themselves are 0..32, 127..160 and 173; they are numbered in that order from U+0100. */
+#include "text/bytelevel.h"
+
+#include "text/unicode.h"
+
+#include <stdint.h>
+
+enum {
+    LOW = 33,
+    MIDDLE = 34,
+    FIRST = 0x100
+}; /* 33 bytes below '!', 34 from 127 to 160 */
+
+static uint32_t spelling_of(unsigned char byte)
+{
+    if (byte < 33)
+        return FIRST + byte;
+    if (byte >= 127 && byte <= 160)
+        return FIRST + LOW + (byte - 127u);
+    return byte == 173 ? FIRST + LOW + MIDDLE : byte;
+}
+
+/* -1 when the character stands for no byte */
+static int byte_of(uint32_t cp)
+{
+    if (cp < FIRST)
+        return spelling_of((unsigned char)cp) == cp ? (int)cp : -1;
+    uint32_t k = cp - FIRST;
+    if (k < LOW)
+        return (int)k;
+    if (k < LOW + MIDDLE)
+        return (int)(k - LOW + 127);
+    return k == LOW + MIDDLE ? 173 : -1;
+}
+
+kg_status kg_bytelevel_spell(struct kg_str *out, const char *bytes, size_t n,
+                             struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        char utf8[4];
+        size_t len = kg_utf8_encode(utf8, spelling_of((unsigned char)bytes[i]));
+        KG_TRY(kg_str_append(out, utf8, len, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_bytelevel_unspell(struct kg_str *out, bool *raw, const char *text, size_t n,
+                               struct kg_err *err)
+{
+    size_t mark = out->len;
+    *raw = false;
+    /* Room for all of it, so that the loop may write without asking: a byte is never
+     * longer than its spelling. */
+    KG_TRY(kg_str_append(out, text, n, err));
+    size_t used = mark;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        i += kg_utf8_decode(&cp, text + i);
+        int byte = byte_of(cp);
+        if (byte < 0) {
+            *raw = true;
+            break;
+        }
+        out->data[used++] = (char)byte;
+    }
+    if (*raw) {
+        out->len = mark;
+        return kg_str_append(out, text, n, err);
+    }
+    out->len = used;
+    if (out->data)
+        out->data[used] = '\0';
+    return KG_OK;
+}

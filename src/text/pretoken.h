@@ -1,0 +1,59 @@
+/* The regular expression that cuts text into pre-tokens.
+ *
+ * tokenizer.json is written for Oniguruma (Ruby syntax); PCRE2 stands behind pretoken.c
+ * alone. A pattern is translated first, and what the two engines read differently is
+ * rewritten or refused by name:
+ *   - \s and \S become the White_Space property spelled out, as Oniguruma has it (PCRE2
+ * would add U+180E);
+ *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, && and
+ * possessive {n,m}+ are refused: they differ, and no supported tokenizer uses them;
+ *   - \p{..} is taken from PCRE2's own tables, Unicode 14 in version 10.42 where current
+ * HuggingFace builds have 16. They differ only for characters assigned after Unicode 14
+ * (9,272 letters, 120 numbers, nearly all rare ideographs and historic scripts), which
+ * count as symbols here. Such a character may be cut off from its neighbours differently;
+ * what it decodes to is never affected.
+ */
+#ifndef KG_TEXT_PRETOKEN_H
+#define KG_TEXT_PRETOKEN_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+
+struct kg_pretoken; /* a compiled pattern; immutable, usable from any thread */
+
+/* literal: the pattern is plain text.
+ * errors: UNSUPPORTED (a construct named above; a pattern that matches the empty text),
+ * EFORMAT (syntax, with offset) */
+kg_status kg_pretoken_create(struct kg_pretoken **p, const char *pattern, size_t n,
+                             bool literal, struct kg_err *err) KG_MUST_CHECK;
+void kg_pretoken_free(struct kg_pretoken *p);
+
+/* The PCRE2 pattern that an Oniguruma pattern means. */
+kg_status kg_pretoken_translate(struct kg_str *out, const char *pattern, size_t n,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+/* A walk over the pieces of a text: matches, and the stretches between them ("Isolated").
+ * One per thread. */
+struct kg_pretoken_scan {
+    const struct kg_pretoken *pattern; /* borrowed */
+    void *match;                       /* owned */
+    const char *text;                  /* borrowed, valid UTF-8 */
+    size_t n;
+    size_t at;        /* everything before was handed out */
+    size_t match_end; /* > at: the match [at, match_end) waits behind a gap */
+};
+kg_status kg_pretoken_scan_init(struct kg_pretoken_scan *scan,
+                                const struct kg_pretoken *pattern,
+                                struct kg_err *err) KG_MUST_CHECK;
+void kg_pretoken_scan_release(struct kg_pretoken_scan *scan);
+void kg_pretoken_scan_start(struct kg_pretoken_scan *scan, const char *text, size_t n);
+
+/* The next piece, [*start, *start + *len) of the text; *len is 0 at the end.
+ * errors: EFORMAT (the pattern backtracks beyond the engine's limit, with offset), ENOMEM
+ */
+kg_status kg_pretoken_scan_next(struct kg_pretoken_scan *scan, size_t *start, size_t *len,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,230 @@
+/* UTF-8 and NFC, on utf8proc.
+ *
+ * Most text is NFC already. A table of ranges names characters before which normalisation
+ * may be cut: they have combining class 0, equal their own NFC form, and never join with
+ * what stands before them. Stretches of such characters are copied; only what lies
+ * between two of them goes through the library, the last one of the stretch included, as
+ * a mark may join to it.
+ *
+ * Not here: categories for regular expressions (pretoken.c), case, NFD, NFKC.
+ */
+#include "text/unicode.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+struct range {
+    uint32_t first, last;
+};
+
+/* Common scripts only; what is missing merely takes the slow way. unicode_test.c checks
+ * every member. */
+static const struct range SAFE[] = {
+    {0x0000, 0x02FF},   /* Latin, IPA */
+    {0x0400, 0x0482},   /* Cyrillic */
+    {0x2010, 0x2027},   /* punctuation */
+    {0x2190, 0x21FF},   /* arrows */
+    {0x2500, 0x25FF},   /* boxes, shapes */
+    {0x3001, 0x3029},   /* CJK punctuation */
+    {0x3041, 0x3096},   /* Hiragana */
+    {0x30A1, 0x30FA},   /* Katakana */
+    {0x4E00, 0x9FFF},   /* CJK ideographs */
+    {0xAC00, 0xD7A3},   /* Hangul syllables */
+    {0xFF01, 0xFF60},   /* full width forms */
+    {0x1F300, 0x1FAFF}, /* pictographs */
+};
+
+static const struct range SPACES[] = {
+    {0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
+    {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+    {0x205F, 0x205F}, {0x3000, 0x3000},
+};
+
+static bool in_ranges(uint32_t cp, const struct range *ranges, size_t n)
+{
+    size_t low = 0;
+    while (low < n) {
+        size_t mid = low + (n - low) / 2;
+        if (cp < ranges[mid].first)
+            n = mid;
+        else if (cp > ranges[mid].last)
+            low = mid + 1;
+        else
+            return true;
+    }
+    return false;
+}
+
+static bool is_safe(uint32_t cp)
+{
+    return cp <= SAFE[0].last || in_ranges(cp, SAFE, sizeof SAFE / sizeof *SAFE);
+}
+
+bool kg_unicode_is_space(uint32_t cp)
+{
+    return in_ranges(cp, SPACES, sizeof SPACES / sizeof *SPACES);
+}
+
+/* Length of the valid sequence at s, of at most n bytes; 0 when it is not valid. */
+static size_t sequence_length(const unsigned char *s, size_t n)
+{
+    size_t len = s[0] < 0x80   ? 1
+                 : s[0] < 0xC2 ? 0
+                 : s[0] < 0xE0 ? 2
+                 : s[0] < 0xF0 ? 3
+                               : 4;
+    if (len == 1)
+        return 1;
+    if (len == 0 || len > n || s[0] > 0xF4)
+        return 0;
+    /* The second byte carries the limits against overlong forms, surrogates and values
+     * above U+10FFFF. */
+    unsigned char low = s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80;
+    unsigned char high = s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF;
+    if (s[1] < low || s[1] > high)
+        return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    return len;
+}
+
+/* Bytes of plain ASCII at the start, eight at a time. */
+static size_t ascii_prefix(const char *text, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t word;
+        memcpy(&word, text + i, 8);
+        if (word & 0x8080808080808080u)
+            break;
+    }
+    while (i < n && (unsigned char)text[i] < 0x80)
+        i++;
+    return i;
+}
+
+size_t kg_utf8_valid_prefix(const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        i += ascii_prefix(text + i, n - i);
+        if (i == n)
+            break;
+        size_t len = sequence_length((const unsigned char *)text + i, n - i);
+        if (len == 0)
+            return i;
+        i += len;
+    }
+    return n;
+}
+
+kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err)
+{
+    size_t ok = kg_utf8_valid_prefix(text, n);
+    if (ok == n)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "text is not UTF-8: invalid sequence at byte offset %zu (0x%02x)", ok,
+                   (unsigned char)text[ok]);
+}
+
+size_t kg_utf8_decode(uint32_t *cp, const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    if (s[0] < 0x80) {
+        *cp = s[0];
+        return 1;
+    }
+    if (s[0] < 0xE0) {
+        *cp = (uint32_t)(s[0] & 0x1F) << 6 | (s[1] & 0x3F);
+        return 2;
+    }
+    if (s[0] < 0xF0) {
+        *cp = (uint32_t)(s[0] & 0x0F) << 12 | (uint32_t)(s[1] & 0x3F) << 6 |
+              (s[2] & 0x3F);
+        return 3;
+    }
+    *cp = (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3F) << 12 |
+          (uint32_t)(s[2] & 0x3F) << 6 | (s[3] & 0x3F);
+    return 4;
+}
+
+size_t kg_utf8_encode(char out[4], uint32_t cp)
+{
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
+}
+
+bool kg_unicode_is_surely_nfc(const char *text, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        i += ascii_prefix(text + i, n - i);
+        if (i == n)
+            break;
+        uint32_t cp;
+        i += kg_utf8_decode(&cp, text + i);
+        if (!is_safe(cp))
+            return false;
+    }
+    return true;
+}
+
+static kg_status library_nfc(struct kg_str *out, const char *text, size_t n,
+                             struct kg_err *err)
+{
+    const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+    const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)text;
+    kg_status status = KG_OK;
+    utf8proc_ssize_t need = utf8proc_decompose(bytes, (utf8proc_ssize_t)n, NULL, 0,
+                                               options);
+    if (need < 0)
+        return kg_fail(err, KG_EFORMAT, "normalising %zu bytes: %s", n,
+                       utf8proc_errmsg(need));
+    /* One extra word: reencode puts a NUL behind what it writes into the same block. */
+    utf8proc_int32_t *cps = kg_mem_calloc((size_t)need + 1, sizeof *cps, "NFC buffer",
+                                          err);
+    if (!cps)
+        return err->code;
+    utf8proc_ssize_t len = utf8proc_decompose(bytes, (utf8proc_ssize_t)n, cps, need,
+                                              options);
+    if (len >= 0)
+        len = utf8proc_reencode(cps, len, options);
+    if (len < 0)
+        status = kg_fail(err, KG_EFORMAT, "normalising %zu bytes: %s", n,
+                         utf8proc_errmsg(len));
+    else
+        status = kg_str_append(out, cps, (size_t)len, err);
+    kg_mem_free(cps);
+    return status;
+}
+
+kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
+                         struct kg_err *err)
+{
+    size_t copied = 0; /* everything before is in out */
+    size_t last = 0; /* start of the newest safe character: a later mark may join to it */
+    size_t i = 0;
+    while (i < n) {
+        uint32_t cp;
+        size_t len = kg_utf8_decode(&cp, text + i);
+        if (is_safe(cp)) {
+            last = i;
+            i += len;
+            continue;
+        }
+        size_t end = i + len;
+        while (end < n) {
+            len = kg_utf8_decode(&cp, text + end);
+            if (is_safe(cp))
+                break;
+            end += len;
+        }
+        KG_TRY(kg_str_append(out, text + copied, last - copied, err));
+        KG_TRY(library_nfc(out, text + last, end - last, err));
+        copied = last = i = end;
+    }
+    return kg_str_append(out, text + copied, n - copied, err);
+}

@@ -1,0 +1,41 @@
+/* UTF-8 and the little Unicode that tokenizers need: validity, white space, NFC.
+ *
+ * utf8proc stands behind unicode.c alone. It knows Unicode 15 (version 2.8); NFC of a
+ * character never changes between Unicode versions once it is assigned, so NFC agrees
+ * with HuggingFace's for every character both know.
+ */
+#ifndef KG_TEXT_UNICODE_H
+#define KG_TEXT_UNICODE_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Length of the longest valid UTF-8 prefix: n when all is valid, else the offset of the
+ * first bad sequence. RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF.
+ */
+size_t kg_utf8_valid_prefix(const char *text, size_t n);
+
+/* EFORMAT naming the byte and its offset when the text is not UTF-8. */
+kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err) KG_MUST_CHECK;
+
+/* One code point of valid text (1..4 bytes read).   returns its length in bytes */
+size_t kg_utf8_decode(uint32_t *cp, const char *text);
+/* returns the length in bytes, 1..4.   cp must be a scalar value */
+size_t kg_utf8_encode(char out[4], uint32_t cp);
+
+/* The White_Space property: what \s means to HuggingFace's regular expressions. It is
+ * stable since Unicode 6.3. */
+bool kg_unicode_is_space(uint32_t cp);
+
+/* True when the text is certainly NFC already, by a table of ranges; false means "not
+ * known". */
+bool kg_unicode_is_surely_nfc(const char *text, size_t n);
+
+/* Append the NFC form of valid UTF-8.   errors: ENOMEM.   source: UAX 15 */
+kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,111 @@
+/* Token bytes in one block, ids by open addressing over them.
+ *
+ * Not here: what the bytes mean, and the spelling of bytes as characters in
+ * tokenizer.json (tokenizer_json.c).
+ */
+#include "text/vocab.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { MAX_BLOB_BYTES = 1 << 30 };
+
+/* FNV-1a, with the kind mixed in. */
+static uint32_t hash_bytes(const char *bytes, size_t n, bool raw)
+{
+    uint64_t h = 0xcbf29ce484222325u ^ (raw ? 0x100 : 0);
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return (uint32_t)(h ^ h >> 32);
+}
+
+kg_status kg_vocab_init(struct kg_vocab *v, int64_t n_ids, size_t n_tokens,
+                        struct kg_err *err)
+{
+    *v = (struct kg_vocab){0};
+    if (n_ids < 1 || n_ids > KG_VOCAB_MAX_IDS || n_tokens > KG_VOCAB_MAX_IDS)
+        return kg_fail(err, KG_EFORMAT, "largest token id is %lld, expected 0 to %d",
+                       (long long)n_ids - 1, KG_VOCAB_MAX_IDS - 1);
+    size_t slots = 16;
+    while (slots < n_tokens + n_tokens / 2)
+        slots *= 2;
+    v->n_ids = (int32_t)n_ids;
+    v->mask = (uint32_t)slots - 1;
+    v->offsets = kg_mem_calloc((size_t)n_ids, sizeof *v->offsets, "token offsets", err);
+    if (v->offsets)
+        v->lengths = kg_mem_calloc((size_t)n_ids, sizeof *v->lengths, "token lengths",
+                                   err);
+    if (v->lengths)
+        v->flags = kg_mem_calloc((size_t)n_ids, sizeof *v->flags, "token flags", err);
+    if (v->flags)
+        v->slots = kg_mem_calloc(slots, sizeof *v->slots, "token hash", err);
+    if (!v->slots) {
+        kg_vocab_release(v);
+        return err->code;
+    }
+    memset(v->slots, 0xFF, slots * sizeof *v->slots);
+    return KG_OK;
+}
+
+void kg_vocab_release(struct kg_vocab *v)
+{
+    kg_mem_free(v->offsets);
+    kg_mem_free(v->lengths);
+    kg_mem_free(v->flags);
+    kg_mem_free(v->blob);
+    kg_mem_free(v->slots);
+    *v = (struct kg_vocab){0};
+}
+
+/* The slot that holds these bytes, or the free one where they belong. */
+static uint32_t slot_of(const struct kg_vocab *v, const char *bytes, size_t n, bool raw)
+{
+    uint32_t at = hash_bytes(bytes, n, raw) & v->mask;
+    for (;; at = (at + 1) & v->mask) {
+        int32_t id = v->slots[at];
+        if (id < 0)
+            return at;
+        if (v->lengths[id] == n && !(v->flags[id] & KG_VOCAB_RAW) == !raw &&
+            memcmp(v->blob + v->offsets[id], bytes, n) == 0)
+            return at;
+    }
+}
+
+kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t n,
+                       int flags, struct kg_err *err)
+{
+    if (id < 0 || id >= v->n_ids)
+        return kg_fail(err, KG_EFORMAT, "token id %lld of '%.40s' is out of range",
+                       (long long)id, bytes);
+    if (v->flags[id])
+        return kg_fail(err, KG_EFORMAT, "token id %lld is given twice, to '%.40s' too",
+                       (long long)id, bytes);
+    uint32_t at = slot_of(v, bytes, n, flags & KG_VOCAB_RAW);
+    if (v->slots[at] >= 0)
+        return kg_fail(err, KG_EFORMAT, "tokens %d and %lld are spelled alike: '%.40s'",
+                       v->slots[at], (long long)id, bytes);
+    KG_TRY(kg_mem_grow(&v->blob, &v->blob_capacity, v->blob_used + n + 1, 1,
+                       MAX_BLOB_BYTES, "token bytes", err));
+    memcpy(v->blob + v->blob_used, bytes, n);
+    v->offsets[id] = (uint32_t)v->blob_used;
+    v->lengths[id] = (uint32_t)n;
+    v->flags[id] = (uint8_t)(flags | KG_VOCAB_PRESENT);
+    v->blob_used += n;
+    v->slots[at] = (int32_t)id;
+    return KG_OK;
+}
+
+int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, bool raw)
+{
+    return v->slots ? v->slots[slot_of(v, bytes, n, raw)] : -1;
+}
+
+const char *kg_vocab_bytes(const struct kg_vocab *v, int32_t id, size_t *n)
+{
+    *n = 0;
+    if (id < 0 || id >= v->n_ids || !(v->flags[id] & KG_VOCAB_PRESENT))
+        return NULL;
+    *n = v->lengths[id];
+    return v->blob + v->offsets[id];
+}
