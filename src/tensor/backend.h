@@ -72,6 +72,13 @@ struct kg_attn {
 };
 
 /* ---- vocabulary head ---------------------------------------------------------------------------- */
+/* A second head over the same vocabulary, whose q = softmax(z') is the constant of an exact KL. */
+struct kg_head_anchor {
+    struct kg_mat hidden;  /* (N,Da) ct */
+    struct kg_mat weight;  /* (V,Da) ct */
+    const float *inv_temp; /* (N) or NULL for 1 */
+};
+
 /* What the head reads. z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];  logp[n,v] = z[n,v] - lse[n]. */
 struct kg_head {
     struct kg_mat hidden;    /* (N,D) ct */
@@ -81,6 +88,7 @@ struct kg_head {
     const int32_t *indices;  /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
     int k;                   /* K of indices */
     int top_k;               /* how many of the largest to return; 0 for none */
+    const struct kg_head_anchor *anchor; /* borrowed; NULL where no exact KL is wanted */
 };
 
 /* Forward results; a NULL pointer is not wanted. Arrays are the caller's. */
@@ -92,15 +100,23 @@ struct kg_head_out {
     int32_t *top_ids; /* (N,top_k) largest first, ties by smaller id */
     float *top_logp;  /* (N,top_k) */
     float *logits;    /* (N,V) the z themselves: decode steps only, never a training batch */
+    float *kl_reverse;  /* (N) sum_v p_v (logp_v - logq_v); with an anchor only, as the two below */
+    float *kl_forward;  /* (N) sum_v q_v (logq_v - logp_v) */
+    double *anchor_lse; /* (N) */
 };
 
-/* Backward: the master rule, dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H). */
+/* Backward: the master rule, dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
+ *           + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v).   The anchor gets no gradient. */
 struct kg_head_grad {
     const double *lse;         /* (N) of the forward */
     const float *a_target;     /* (N) dloss/dlogp at target; or NULL */
     const float *a_indices;    /* (N,K) dloss/dlogp at indices (added where target is among them); or NULL */
     const float *a_entropy;    /* (N) dloss/dH; or NULL */
     const float *entropy;      /* (N) H of the forward, where a_entropy is given */
+    const float *a_kl_reverse; /* (N) dloss/dR; or NULL */
+    const float *a_kl_forward; /* (N) dloss/dF; or NULL */
+    const float *kl_reverse;   /* (N) R of the forward, where a_kl_reverse is given */
+    const double *anchor_lse;  /* (N) of the forward, where either is given */
     struct kg_mat dhidden;     /* (N,D) fp32, overwritten */
     struct kg_mat dweight;     /* (V,D) fp32, added to; data NULL when not wanted */
 };

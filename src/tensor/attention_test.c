@@ -1,0 +1,710 @@
+/* Attention through the CPU backend: against a plain double reference, and bit for bit
+ * against itself over every way of cutting the same work (chunks, pages, neighbours,
+ * threads).
+ */
+#include "base/mem.h"
+#include "tensor/backend.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_SEQS = 8 };
+
+/* Whole sequences lying one after the other. */
+struct problem {
+    enum kg_dtype dtype;
+    int heads;
+    int kv_heads;
+    int hd;
+    int n_seqs;
+    int lengths[MAX_SEQS];
+    int64_t n;
+    struct kg_mat q;
+    struct kg_mat k;
+    struct kg_mat v;
+    struct kg_attn_seq seqs[MAX_SEQS];
+};
+
+struct answer {
+    struct kg_mat o;
+    float *lse;
+};
+
+static uint32_t random_state;
+static double uniform(void) /* (-1, 1) */
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (double)(int32_t)random_state / 2147483648.0;
+}
+
+static void *block_of(size_t n)
+{
+    struct kg_err err;
+    void *p = kg_mem_calloc(n, 1, "test", &err);
+    assert_non_null(p);
+    return p;
+}
+
+static struct kg_mat matrix(enum kg_dtype dtype, int64_t rows, int64_t cols)
+{
+    void *data = block_of((size_t)(rows * cols) * kg_dtype_traits(dtype)->bytes);
+    return kg_mat(data, dtype, rows, cols);
+}
+
+static double get(struct kg_mat m, int64_t r, int64_t c)
+{
+    int64_t i = r * m.stride + c;
+    return m.dtype == KG_F32 ? (double)((float *)m.data)[i]
+                             : (double)kg_bf16_to_f32(((uint16_t *)m.data)[i]);
+}
+
+static void set(struct kg_mat m, int64_t r, int64_t c, double x)
+{
+    int64_t i = r * m.stride + c;
+    if (m.dtype == KG_F32)
+        ((float *)m.data)[i] = (float)x;
+    else
+        ((uint16_t *)m.data)[i] = kg_f32_to_bf16((float)x);
+}
+
+static struct kg_mat random_matrix(enum kg_dtype dtype, int64_t rows, int64_t cols,
+                                   double size)
+{
+    struct kg_mat m = matrix(dtype, rows, cols);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            set(m, r, c, size * uniform());
+    return m;
+}
+
+static void problem_init(struct problem *p)
+{
+    random_state = 7;
+    p->n = 0;
+    for (int s = 0; s < p->n_seqs; s++) {
+        int32_t row = (int32_t)p->n;
+        p->seqs[s] = (struct kg_attn_seq){
+            .row = row, .n_rows = p->lengths[s], .kv_row = row};
+        p->n += p->lengths[s];
+    }
+    p->q = random_matrix(p->dtype, p->n, (int64_t)p->heads * p->hd, 2.0);
+    p->k = random_matrix(p->dtype, p->n, (int64_t)p->kv_heads * p->hd, 2.0);
+    p->v = random_matrix(p->dtype, p->n, (int64_t)p->kv_heads * p->hd, 1.0);
+}
+
+static void problem_release(struct problem *p)
+{
+    kg_mem_free(p->q.data);
+    kg_mem_free(p->k.data);
+    kg_mem_free(p->v.data);
+}
+
+static struct kg_attn attn_of(const struct problem *p)
+{
+    return (struct kg_attn){
+        .q = p->q,
+        .k = p->k,
+        .v = p->v,
+        .n_heads = p->heads,
+        .n_kv_heads = p->kv_heads,
+        .head_dim = p->hd,
+        .scale = (float)(1.0 / sqrt(p->hd)),
+        .seqs = p->seqs,
+        .n_seqs = p->n_seqs,
+    };
+}
+
+static struct answer answer_init(const struct problem *p, int64_t rows)
+{
+    return (struct answer){matrix(p->dtype, rows, (int64_t)p->heads * p->hd),
+                           block_of((size_t)(rows * p->heads) * sizeof(float))};
+}
+
+static void answer_release(struct answer *a)
+{
+    kg_mem_free(a->o.data);
+    kg_mem_free(a->lse);
+}
+
+static void attend(struct answer *out, const struct kg_attn *a)
+{
+    struct kg_err err;
+    kg_status status = kg_op_attention(kg_backend_cpu(), out->o, out->lse, a, &err);
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static struct answer whole(const struct problem *p)
+{
+    struct answer out = answer_init(p, p->n);
+    struct kg_attn a = attn_of(p);
+    attend(&out, &a);
+    return out;
+}
+
+static size_t row_bytes(struct kg_mat m)
+{
+    return (size_t)m.cols * kg_dtype_traits(m.dtype)->bytes;
+}
+
+static void assert_rows_equal(const struct answer *a, int64_t ra, const struct answer *b,
+                              int64_t rb, int64_t rows)
+{
+    size_t bytes = row_bytes(a->o);
+    assert_memory_equal((char *)a->o.data + (size_t)ra * bytes,
+                        (char *)b->o.data + (size_t)rb * bytes, (size_t)rows * bytes);
+}
+
+static void assert_lse_equal(const struct answer *a, int64_t ra, const struct answer *b,
+                             int64_t rb, int64_t rows, int heads)
+{
+    assert_memory_equal(a->lse + ra * heads, b->lse + rb * heads,
+                        (size_t)(rows * heads) * sizeof(float));
+}
+
+/* ---- the plain version ---------------------------------------------------------------------------- */
+/* p[0..i] of query i of a sequence;   returns lse */
+static double plain_weights(double *w, const struct problem *p, int s, int i, int h)
+{
+    int64_t row = p->seqs[s].row;
+    int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd;
+    double top = -INFINITY;
+    double sum = 0.0;
+    for (int j = 0; j <= i; j++) {
+        w[j] = 0.0;
+        for (int d = 0; d < p->hd; d++)
+            w[j] += get(p->q, row + i, (int64_t)h * p->hd + d) *
+                    get(p->k, row + j, kv + d);
+        w[j] *= 1.0 / sqrt(p->hd);
+        top = w[j] > top ? w[j] : top;
+    }
+    for (int j = 0; j <= i; j++)
+        sum += exp(w[j] - top);
+    for (int j = 0; j <= i; j++)
+        w[j] = exp(w[j] - top) / sum;
+    return top + log(sum);
+}
+
+static void compare_plain(const struct problem *p, const struct answer *got,
+                          double tolerance)
+{
+    double *w = block_of((size_t)p->n * sizeof *w);
+    for (int s = 0; s < p->n_seqs; s++)
+        for (int i = 0; i < p->lengths[s]; i++)
+            for (int h = 0; h < p->heads; h++) {
+                double lse = plain_weights(w, p, s, i, h);
+                int64_t row = p->seqs[s].row + i;
+                assert_true(fabs(lse - (double)got->lse[row * p->heads + h]) < 1e-5);
+                for (int d = 0; d < p->hd; d++) {
+                    int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd + d;
+                    double o = 0.0;
+                    for (int j = 0; j <= i; j++)
+                        o += w[j] * get(p->v, p->seqs[s].row + j, kv);
+                    assert_true(fabs(o - get(got->o, row, (int64_t)h * p->hd + d)) <
+                                tolerance);
+                }
+            }
+    kg_mem_free(w);
+}
+
+static const struct problem shapes[] = {
+    {.dtype = KG_F32, .heads = 4, .kv_heads = 4, .hd = 16, .n_seqs = 1, .lengths = {70}},
+    {.dtype = KG_F32,
+     .heads = 4,
+     .kv_heads = 2,
+     .hd = 6,
+     .n_seqs = 3,
+     .lengths = {1, 64, 65}},
+    {.dtype = KG_F32,
+     .heads = 6,
+     .kv_heads = 1,
+     .hd = 40,
+     .n_seqs = 2,
+     .lengths = {33, 130}},
+    {.dtype = KG_F32,
+     .heads = 2,
+     .kv_heads = 2,
+     .hd = 256,
+     .n_seqs = 1,
+     .lengths = {129}},
+    {.dtype = KG_BF16,
+     .heads = 14,
+     .kv_heads = 2,
+     .hd = 64,
+     .n_seqs = 2,
+     .lengths = {100, 40}},
+    {.dtype = KG_BF16,
+     .heads = 3,
+     .kv_heads = 3,
+     .hd = 80,
+     .n_seqs = 1,
+     .lengths = {150}},
+    {.dtype = KG_BF16, .heads = 72, .kv_heads = 1, .hd = 2, .n_seqs = 1, .lengths = {66}},
+};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void matches_plain_version(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        struct answer got = whole(&p);
+        compare_plain(&p, &got, p.dtype == KG_F32 ? 5e-6 : 5e-3);
+        answer_release(&got);
+        problem_release(&p);
+    }
+}
+
+/* ---- the same bits however the work is cut -------------------------------------------------------- */
+/* Rows [first, first+n) of sequence 0 alone. */
+static void check_chunk(const struct problem *p, const struct answer *full, int first,
+                        int n)
+{
+    struct kg_attn a = attn_of(p);
+    struct kg_attn_seq chunk = {
+        .row = 0, .n_rows = n, .pos = first, .kv_row = p->seqs[0].kv_row};
+    struct answer out = answer_init(p, n);
+    a.q = kg_mat_rows(p->q, p->seqs[0].row + first, n);
+    a.seqs = &chunk;
+    a.n_seqs = 1;
+    attend(&out, &a);
+    assert_rows_equal(full, p->seqs[0].row + first, &out, 0, n);
+    assert_lse_equal(full, p->seqs[0].row + first, &out, 0, n, p->heads);
+    answer_release(&out);
+}
+
+static void chunks_have_the_bits_of_the_whole(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 5, 8, 9, 31, 64, 65, 149};
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        p.lengths[0] = 150;
+        problem_init(&p);
+        struct answer full = whole(&p);
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+            for (int first = 0; first < 150; first += sizes[s])
+                check_chunk(&p, &full, first,
+                            first + sizes[s] > 150 ? 150 - first : sizes[s]);
+        answer_release(&full);
+        problem_release(&p);
+    }
+}
+
+/* Keys of every sequence in shuffled pages of a pool whose other rows are NaN. */
+struct pages {
+    struct kg_mat k;
+    struct kg_mat v;
+    int32_t table[MAX_SEQS][8];
+    struct kg_attn_seq seqs[MAX_SEQS];
+};
+
+static void pages_init(struct pages *g, const struct problem *p)
+{
+    int page = 0;
+    int n_pages = 0;
+    for (int s = 0; s < p->n_seqs; s++)
+        n_pages += (p->lengths[s] + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    g->k = random_matrix(p->dtype, (int64_t)n_pages * KG_KV_BLOCK, p->k.cols, NAN);
+    g->v = random_matrix(p->dtype, (int64_t)n_pages * KG_KV_BLOCK, p->k.cols, NAN);
+    for (int s = 0; s < p->n_seqs; s++) {
+        g->seqs[s] = p->seqs[s];
+        g->seqs[s].blocks = g->table[s];
+        for (int j = 0; j < p->lengths[s]; j++) {
+            if (j % KG_KV_BLOCK == 0)
+                g->table[s][j / KG_KV_BLOCK] = n_pages - 1 - page++;
+            int64_t row = (int64_t)g->table[s][j / KG_KV_BLOCK] * KG_KV_BLOCK +
+                          j % KG_KV_BLOCK;
+            for (int64_t c = 0; c < p->k.cols; c++) {
+                set(g->k, row, c, get(p->k, p->seqs[s].row + j, c));
+                set(g->v, row, c, get(p->v, p->seqs[s].row + j, c));
+            }
+        }
+    }
+}
+
+static void paged_keys_have_the_bits_of_contiguous_keys(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        struct pages g;
+        problem_init(&p);
+        pages_init(&g, &p);
+        struct answer full = whole(&p);
+        struct answer out = answer_init(&p, p.n);
+        struct kg_attn a = attn_of(&p);
+        a.k = g.k;
+        a.v = g.v;
+        a.seqs = g.seqs;
+        attend(&out, &a);
+        assert_rows_equal(&full, 0, &out, 0, p.n);
+        assert_lse_equal(&full, 0, &out, 0, p.n, p.heads);
+        answer_release(&out);
+        answer_release(&full);
+        kg_mem_free(g.k.data);
+        kg_mem_free(g.v.data);
+        problem_release(&p);
+    }
+}
+
+static void neighbours_in_the_batch_change_no_bit(void **state)
+{
+    (void)state;
+    struct problem p = shapes[4];
+    p.n_seqs = 5;
+    memcpy(p.lengths, (int[MAX_SEQS]){20, 90, 1, 64, 77}, sizeof p.lengths);
+    problem_init(&p);
+    struct answer full = whole(&p);
+    for (int s = 0; s < p.n_seqs; s++) {
+        struct kg_attn a = attn_of(&p);
+        struct answer out = answer_init(&p, p.n);
+        a.seqs = p.seqs + s;
+        a.n_seqs = 1;
+        attend(&out, &a);
+        assert_rows_equal(&full, p.seqs[s].row, &out, p.seqs[s].row, p.lengths[s]);
+        answer_release(&out);
+    }
+    answer_release(&full);
+    problem_release(&p);
+}
+
+/* Later keys and values become NaN: earlier rows must not notice. */
+static void masked_keys_never_contribute(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        p.n_seqs = 1;
+        p.lengths[0] = 100;
+        problem_init(&p);
+        struct answer full = whole(&p);
+        for (int64_t r = 71; r < 100; r++)
+            for (int64_t c = 0; c < p.k.cols; c++) {
+                set(p.k, r, c, NAN);
+                set(p.v, r, c, NAN);
+            }
+        struct answer out = whole(&p);
+        assert_rows_equal(&full, 0, &out, 0, 71);
+        assert_true(isnan(out.lse[71 * p.heads]));
+        answer_release(&out);
+        answer_release(&full);
+        problem_release(&p);
+    }
+}
+
+static void threads_change_no_bit(void **state)
+{
+    (void)state;
+    int before = omp_get_max_threads();
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        omp_set_num_threads(1);
+        struct answer full = whole(&p);
+        for (int threads = 2; threads <= 4; threads += 2) {
+            omp_set_num_threads(threads);
+            struct answer out = whole(&p);
+            assert_rows_equal(&full, 0, &out, 0, p.n);
+            assert_lse_equal(&full, 0, &out, 0, p.n, p.heads);
+            answer_release(&out);
+        }
+        answer_release(&full);
+        problem_release(&p);
+    }
+    omp_set_num_threads(before);
+}
+
+static void an_enclosing_region_changes_no_bit(void **state)
+{
+    (void)state;
+    struct problem p = shapes[4];
+    problem_init(&p);
+    struct kg_attn a = attn_of(&p);
+    struct answer full = whole(&p);
+    struct answer out[2] = {answer_init(&p, p.n), answer_init(&p, p.n)};
+    kg_status status[2];
+#pragma omp parallel for num_threads(2)
+    for (int i = 0; i < 2; i++) {
+        struct kg_err err;
+        status[i] = kg_op_attention(kg_backend_cpu(), out[i].o, out[i].lse, &a, &err);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(status[i], KG_OK);
+        assert_rows_equal(&full, 0, &out[i], 0, p.n);
+        answer_release(&out[i]);
+    }
+    answer_release(&full);
+    problem_release(&p);
+}
+
+/* ---- backward ----------------------------------------------------------------------------------- */
+struct gradient {
+    struct kg_mat dq;
+    struct kg_mat dk;
+    struct kg_mat dv;
+};
+
+static struct gradient gradient_init(const struct problem *p)
+{
+    struct gradient g = {random_matrix(KG_F32, p->n, p->q.cols, 1.0),
+                         random_matrix(KG_F32, p->n, p->k.cols, 1.0),
+                         random_matrix(KG_F32, p->n, p->k.cols, 1.0)};
+    return g; /* not zero: the operation overwrites */
+}
+
+static void gradient_release(struct gradient *g)
+{
+    kg_mem_free(g->dq.data);
+    kg_mem_free(g->dk.data);
+    kg_mem_free(g->dv.data);
+}
+
+static struct gradient backward(const struct problem *p, const struct answer *y,
+                                struct kg_mat dout)
+{
+    struct gradient g = gradient_init(p);
+    struct kg_attn a = attn_of(p);
+    struct kg_err err;
+    kg_status status = kg_op_attention_bwd(kg_backend_cpu(), g.dq, g.dk, g.dv, dout, y->o,
+                                           y->lse, &a, &err);
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+    return g;
+}
+
+/* One query row's share of the gradients, in double. */
+static void plain_backward_row(double *dq, double *dk, double *dv,
+                               const struct problem *p, int s, int i, int h,
+                               struct kg_mat dout, double *w)
+{
+    int64_t row = p->seqs[s].row;
+    int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd;
+    int64_t qc = (int64_t)h * p->hd;
+    double scale = 1.0 / sqrt(p->hd);
+    double mean = 0.0;
+    plain_weights(w, p, s, i, h);
+    for (int pass = 0; pass < 2; pass++)
+        for (int j = 0; j <= i; j++) {
+            double dp = 0.0;
+            for (int d = 0; d < p->hd; d++)
+                dp += get(dout, row + i, qc + d) * get(p->v, row + j, kv + d);
+            if (pass == 0) {
+                mean += w[j] * dp;
+                continue;
+            }
+            double ds = w[j] * (dp - mean) * scale;
+            for (int d = 0; d < p->hd; d++) {
+                dq[(row + i) * p->q.cols + qc + d] += ds * get(p->k, row + j, kv + d);
+                dk[(row + j) * p->k.cols + kv + d] += ds * get(p->q, row + i, qc + d);
+                dv[(row + j) * p->k.cols + kv + d] += w[j] * get(dout, row + i, qc + d);
+            }
+        }
+}
+
+static void assert_close(struct kg_mat got, const double *want, double tolerance)
+{
+    for (int64_t i = 0; i < got.rows * got.cols; i++)
+        if (!(fabs((double)((float *)got.data)[i] - want[i]) < tolerance))
+            fail_msg("element %lld: %g, expected %g", (long long)i,
+                     (double)((float *)got.data)[i], want[i]);
+}
+
+static void check_backward(const struct problem *p, enum kg_dtype dout_type,
+                           double tolerance)
+{
+    struct answer y = whole(p);
+    struct kg_mat dout = random_matrix(dout_type, p->n, p->q.cols, 1.0);
+    struct gradient g = backward(p, &y, dout);
+    double *dq = block_of((size_t)(p->n * p->q.cols) * sizeof *dq);
+    double *dk = block_of((size_t)(p->n * p->k.cols) * sizeof *dk);
+    double *dv = block_of((size_t)(p->n * p->k.cols) * sizeof *dv);
+    double *w = block_of((size_t)p->n * sizeof *w);
+    for (int s = 0; s < p->n_seqs; s++)
+        for (int i = 0; i < p->lengths[s]; i++)
+            for (int h = 0; h < p->heads; h++)
+                plain_backward_row(dq, dk, dv, p, s, i, h, dout, w);
+    assert_close(g.dq, dq, tolerance);
+    assert_close(g.dk, dk, tolerance);
+    assert_close(g.dv, dv, tolerance);
+    kg_mem_free(dq);
+    kg_mem_free(dk);
+    kg_mem_free(dv);
+    kg_mem_free(w);
+    kg_mem_free(dout.data);
+    gradient_release(&g);
+    answer_release(&y);
+}
+
+static void backward_matches_plain_version(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        check_backward(&p, KG_F32, p.dtype == KG_F32 ? 2e-5 : 2e-2);
+        if (p.dtype == KG_BF16)
+            check_backward(&p, KG_BF16, 2e-2);
+        problem_release(&p);
+    }
+}
+
+/* sum of o * dout in double arithmetic on fp32 outputs */
+static double objective(const struct problem *p, struct kg_mat dout)
+{
+    struct answer y = whole(p);
+    double sum = 0.0;
+    for (int64_t r = 0; r < p->n; r++)
+        for (int64_t c = 0; c < p->q.cols; c++)
+            sum += get(y.o, r, c) * get(dout, r, c);
+    answer_release(&y);
+    return sum;
+}
+
+static void check_difference(const struct problem *p, struct kg_mat x, struct kg_mat dx,
+                             struct kg_mat dout)
+{
+    for (int trial = 0; trial < 20; trial++) {
+        int64_t r = (int64_t)((uniform() + 1.0) * 0.5 * (double)x.rows);
+        int64_t c = (int64_t)((uniform() + 1.0) * 0.5 * (double)x.cols);
+        double old = get(x, r, c);
+        set(x, r, c, old + 1e-2);
+        double up = objective(p, dout);
+        set(x, r, c, old - 1e-2);
+        double down = objective(p, dout);
+        set(x, r, c, old);
+        assert_true(fabs((up - down) / 2e-2 - get(dx, r, c)) < 2e-3);
+    }
+}
+
+static void backward_matches_finite_differences(void **state)
+{
+    (void)state;
+    struct problem p = {.dtype = KG_F32,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .hd = 8,
+                        .n_seqs = 2,
+                        .lengths = {70, 9}};
+    problem_init(&p);
+    struct answer y = whole(&p);
+    struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+    struct gradient g = backward(&p, &y, dout);
+    check_difference(&p, p.q, g.dq, dout);
+    check_difference(&p, p.k, g.dk, dout);
+    check_difference(&p, p.v, g.dv, dout);
+    kg_mem_free(dout.data);
+    gradient_release(&g);
+    answer_release(&y);
+    problem_release(&p);
+}
+
+static void assert_gradients_equal(const struct gradient *a, const struct gradient *b)
+{
+    assert_memory_equal(a->dq.data, b->dq.data, (size_t)a->dq.rows * row_bytes(a->dq));
+    assert_memory_equal(a->dk.data, b->dk.data, (size_t)a->dk.rows * row_bytes(a->dk));
+    assert_memory_equal(a->dv.data, b->dv.data, (size_t)a->dv.rows * row_bytes(a->dv));
+}
+
+/* One thread walks pairs once, several may walk them twice: the bits must agree. */
+static void threads_change_no_bit_of_gradients(void **state)
+{
+    (void)state;
+    int before = omp_get_max_threads();
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        struct answer y = whole(&p);
+        struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+        omp_set_num_threads(1);
+        struct gradient one = backward(&p, &y, dout);
+        for (int threads = 2; threads <= 4; threads += 2) {
+            omp_set_num_threads(threads);
+            struct gradient many = backward(&p, &y, dout);
+            assert_gradients_equal(&one, &many);
+            gradient_release(&many);
+        }
+        gradient_release(&one);
+        kg_mem_free(dout.data);
+        answer_release(&y);
+        problem_release(&p);
+    }
+    omp_set_num_threads(before);
+}
+
+static void rows_of_no_sequence_get_zero(void **state)
+{
+    (void)state;
+    struct problem p = shapes[1];
+    problem_init(&p);
+    struct answer y = whole(&p);
+    struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+    p.n_seqs = 2; /* the third sequence's 65 rows are nobody's now */
+    struct gradient g = backward(&p, &y, dout);
+    for (int64_t r = 65; r < p.n; r++) {
+        for (int64_t c = 0; c < p.q.cols; c++)
+            assert_true(get(g.dq, r, c) == 0.0);
+        for (int64_t c = 0; c < p.k.cols; c++)
+            assert_true(get(g.dk, r, c) == 0.0 && get(g.dv, r, c) == 0.0);
+    }
+    kg_mem_free(dout.data);
+    gradient_release(&g);
+    answer_release(&y);
+    problem_release(&p);
+}
+
+/* Every allocation in turn fails: a status, and nothing is kept. */
+static void failing_allocations_are_a_status(void **state)
+{
+    (void)state;
+    struct problem p = shapes[4];
+    problem_init(&p);
+    struct answer y = whole(&p);
+    struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+    struct gradient g = gradient_init(&p);
+    struct kg_attn a = attn_of(&p);
+    uint64_t held = kg_mem_current_bytes();
+    for (uint64_t n = 1; n <= 2; n++) {
+        struct kg_err err;
+        kg_mem_fail_at(n);
+        assert_int_equal(kg_op_attention(kg_backend_cpu(), y.o, y.lse, &a, &err),
+                         KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), held);
+        kg_mem_fail_at(n);
+        assert_int_equal(kg_op_attention_bwd(kg_backend_cpu(), g.dq, g.dk, g.dv, dout,
+                                             y.o, y.lse, &a, &err),
+                         KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), held);
+    }
+    kg_mem_fail_at(0);
+    kg_mem_free(dout.data);
+    gradient_release(&g);
+    answer_release(&y);
+    problem_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_plain_version),
+        cmocka_unit_test(chunks_have_the_bits_of_the_whole),
+        cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
+        cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
+        cmocka_unit_test(masked_keys_never_contribute),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(an_enclosing_region_changes_no_bit),
+        cmocka_unit_test(backward_matches_plain_version),
+        cmocka_unit_test(backward_matches_finite_differences),
+        cmocka_unit_test(threads_change_no_bit_of_gradients),
+        cmocka_unit_test(rows_of_no_sequence_get_zero),
+        cmocka_unit_test(failing_allocations_are_a_status),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,388 @@
+/* Attention backward: scores are recomputed from lse, nothing of size T x T is kept.
+ *
+ *     p_ij = exp(scale q_i.k_j - lse_i)        D_i = sum_d dO_i O_i
+ *     dv_j += p_ij dO_i                        ds_ij = p_ij (dO_i.v_j - D_i)
+ *     dk_j += ds_ij scale q_i                  dq_i = scale sum_j ds_ij k_j
+ *
+ * The unit is a pair of a query tile and a key block. dq_i is one chain over key blocks
+ * in order, dk_j and dv_j one chain over query tiles in order, so every way to walk the
+ * pairs in these orders gives the same bits. There are two: one walk per (sequence, KV
+ * head) that computes each pair once; and, where these are too few to occupy the threads,
+ * one pass over query tiles for dq and one over key blocks for dk and dv, which computes
+ * each pair twice.
+ */
+#include "base/mem.h"
+#include "tensor/cpu/attention_internal.h"
+#include "tensor/cpu/cpu_internal.h"
+#include "tensor/cpu/parallel_internal.h"
+#include "tensor/cpu/tile_internal.h"
+
+struct job {
+    struct kg_mat dq;
+    struct kg_mat dk;
+    struct kg_mat dv;
+    struct kg_mat dout;
+    struct kg_mat o;
+    const float *lse; /* (N,H) */
+    const struct kg_attn *a;
+    int group;
+    int positions; /* per query tile */
+    int hdp;
+};
+
+/* Scratch of one thread; R rows of the query tile, hdp the padded head dimension. */
+struct scratch {
+    float *block; /* owned: everything below lies in it */
+    float *q;     /* (R, hdp) queries times scale */
+    float *dout;  /* (R, hdp) */
+    float *dq;    /* (R, hdp) without the factor scale */
+    float *p;     /* (R, KG_KV_BLOCK) */
+    float *ds;    /* (R, KG_KV_BLOCK) */
+    float *lse;   /* (R) */
+    float *d;     /* (R) */
+    float *k;     /* (KG_KV_BLOCK, hdp), also v before it is transposed */
+    float *kt;    /* (hdp, KG_KV_BLOCK) */
+    float *vt;    /* (hdp, KG_KV_BLOCK) */
+    float *dk;    /* (KG_KV_BLOCK, hdp) */
+    float *dv;    /* (KG_KV_BLOCK, hdp) */
+};
+
+/* The pair at hand. */
+struct pair {
+    const struct kg_attn_seq *seq;
+    int32_t kv_head;
+    int32_t first; /* first position of the query tile */
+    int rows;      /* of the query tile */
+    int32_t block; /* of keys */
+    int n_keys;
+};
+
+static kg_status scratch_init(struct scratch *w, const struct job *job,
+                              struct kg_err *err)
+{
+    size_t r = (size_t)kg_cpu_padded(job->positions * job->group);
+    size_t d = (size_t)job->hdp;
+    size_t n = 3 * r * d + 2 * r * KG_KV_BLOCK + 2 * r + 5 * d * KG_KV_BLOCK;
+    w->block = kg_mem_calloc(n, sizeof *w->block, "attention backward scratch", err);
+    if (!w->block)
+        return err->code;
+    w->q = w->block;
+    w->dout = w->q + r * d;
+    w->dq = w->dout + r * d;
+    w->p = w->dq + r * d;
+    w->ds = w->p + r * KG_KV_BLOCK;
+    w->lse = w->ds + r * KG_KV_BLOCK;
+    w->d = w->lse + r;
+    w->k = w->d + r;
+    w->kt = w->k + d * KG_KV_BLOCK;
+    w->vt = w->kt + d * KG_KV_BLOCK;
+    w->dk = w->vt + d * KG_KV_BLOCK;
+    w->dv = w->dk + d * KG_KV_BLOCK;
+    return KG_OK;
+}
+
+static int64_t head_of(const struct job *job, const struct pair *t, int r)
+{
+    return (int64_t)t->kv_head * job->group + r % job->group;
+}
+
+static int64_t row_of(const struct job *job, const struct pair *t, int r)
+{
+    return (int64_t)t->seq->row + t->first + r / job->group;
+}
+
+static void load_query_row(const struct scratch *w, const struct job *job,
+                           const struct pair *t, int r)
+{
+    int hd = job->a->head_dim;
+    int64_t row = row_of(job, t, r);
+    int64_t head = head_of(job, t, r);
+    float *q = w->q + (int64_t)r * job->hdp;
+    float *dout = w->dout + (int64_t)r * job->hdp;
+    kg_cpu_tile_load(q, job->hdp, job->o, row, head * hd, 1, hd);
+    kg_cpu_tile_load(dout, job->hdp, job->dout, row, head * hd, 1, hd);
+    struct kg_v16 d = kg_v16_zero();
+    for (int c = 0; c < job->hdp; c += KG_LANES)
+        d = kg_v16_fma(kg_v16_load(dout + c), kg_v16_load(q + c), d);
+    w->d[r] = kg_v16_sum(d);
+    w->lse[r] = job->lse[row * job->a->n_heads + head];
+    struct kg_v16 scale = kg_v16_set1(job->a->scale);
+    kg_cpu_tile_load(q, job->hdp, job->a->q, row, head * hd, 1, hd);
+    for (int c = 0; c < job->hdp; c += KG_LANES)
+        kg_v16_store(q + c, kg_v16_mul(kg_v16_load(q + c), scale));
+}
+
+static void load_queries(const struct scratch *w, const struct job *job, struct pair *t,
+                         int32_t first)
+{
+    t->first = first;
+    t->rows = kg_attn_min(job->positions, t->seq->n_rows - first) * job->group;
+    for (int r = 0; r < t->rows; r++)
+        load_query_row(w, job, t, r);
+}
+
+static void load_keys(const struct scratch *w, const struct job *job, struct pair *t,
+                      int32_t block)
+{
+    int hd = job->a->head_dim;
+    int64_t row = kg_attn_key_row(t->seq, block);
+    t->block = block;
+    t->n_keys = kg_attn_min(KG_KV_BLOCK,
+                            (int64_t)t->seq->n_rows - (int64_t)block * KG_KV_BLOCK);
+    memset(w->k, 0, (size_t)KG_KV_BLOCK * (size_t)job->hdp * sizeof *w->k);
+    kg_cpu_tile_load(w->k, job->hdp, job->a->v, row, (int64_t)t->kv_head * hd, t->n_keys,
+                     hd);
+    kg_cpu_tile_transpose(w->vt, KG_KV_BLOCK, w->k, job->hdp, KG_KV_BLOCK, job->hdp);
+    kg_cpu_tile_load(w->k, job->hdp, job->a->k, row, (int64_t)t->kv_head * hd, t->n_keys,
+                     hd);
+    kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, job->hdp, KG_KV_BLOCK, job->hdp);
+}
+
+/* s and dO.v of row r become p and ds; both are 0 at keys that the row does not see. */
+static void soften(const struct scratch *w, int r, int visible)
+{
+    struct kg_v16 lse = kg_v16_set1(w->lse[r]);
+    struct kg_v16 d = kg_v16_set1(w->d[r]);
+    for (int j = 0; j < KG_KV_BLOCK; j += KG_LANES) {
+        float *p = w->p + (int64_t)r * KG_KV_BLOCK + j;
+        float *ds = w->ds + (int64_t)r * KG_KV_BLOCK + j;
+        int n = visible - j < 0 ? 0 : kg_attn_min(KG_LANES, visible - j);
+        struct kg_v16 e = kg_v16_exp(kg_v16_sub(kg_v16_load(p), lse));
+        struct kg_v16 g = kg_v16_mul(e, kg_v16_sub(kg_v16_load(ds), d));
+        kg_v16_store(p, kg_v16_first_n(e, n, kg_v16_zero()));
+        kg_v16_store(ds, kg_v16_first_n(g, n, kg_v16_zero()));
+    }
+}
+
+/* p and ds of the pair, from its loaded tile and block. */
+static void recompute(const struct scratch *w, const struct job *job,
+                      const struct pair *t)
+{
+    size_t bytes = (size_t)t->rows * KG_KV_BLOCK * sizeof *w->p;
+    struct kg_cpu_left q = {w->q, job->hdp, 1};
+    struct kg_cpu_left dout = {w->dout, job->hdp, 1};
+    memset(w->p, 0, bytes);
+    memset(w->ds, 0, bytes);
+    kg_cpu_tile_madd(w->p, KG_KV_BLOCK, q, w->kt, KG_KV_BLOCK, t->rows, KG_KV_BLOCK,
+                     job->a->head_dim);
+    kg_cpu_tile_madd(w->ds, KG_KV_BLOCK, dout, w->vt, KG_KV_BLOCK, t->rows, KG_KV_BLOCK,
+                     job->a->head_dim);
+    for (int r = 0; r < t->rows; r++)
+        soften(w, r, t->first + r / job->group + 1 - t->block * KG_KV_BLOCK);
+}
+
+static void add_dq(const struct scratch *w, const struct job *job, const struct pair *t)
+{
+    struct kg_cpu_left ds = {w->ds, KG_KV_BLOCK, 1};
+    kg_cpu_tile_madd(w->dq, job->hdp, ds, w->k, job->hdp, t->rows, job->hdp, t->n_keys);
+}
+
+static void add_dk_dv(const struct scratch *w, const struct job *job,
+                      const struct pair *t)
+{
+    struct kg_cpu_left ds = {w->ds, 1, KG_KV_BLOCK}; /* transposed */
+    struct kg_cpu_left p = {w->p, 1, KG_KV_BLOCK};
+    kg_cpu_tile_madd(w->dk, job->hdp, ds, w->q, job->hdp, t->n_keys, job->hdp, t->rows);
+    kg_cpu_tile_madd(w->dv, job->hdp, p, w->dout, job->hdp, t->n_keys, job->hdp, t->rows);
+}
+
+static void clear_dq(const struct scratch *w, const struct job *job, const struct pair *t)
+{
+    memset(w->dq, 0, (size_t)t->rows * (size_t)job->hdp * sizeof *w->dq);
+}
+
+static void write_dq(const struct scratch *w, const struct job *job, const struct pair *t)
+{
+    int hd = job->a->head_dim;
+    struct kg_v16 scale = kg_v16_set1(job->a->scale);
+    for (int r = 0; r < t->rows; r++) {
+        float *dq = w->dq + (int64_t)r * job->hdp;
+        for (int c = 0; c < job->hdp; c += KG_LANES)
+            kg_v16_store(dq + c, kg_v16_mul(kg_v16_load(dq + c), scale));
+        kg_cpu_tile_store(job->dq, row_of(job, t, r), head_of(job, t, r) * hd, dq,
+                          job->hdp, 1, hd);
+    }
+}
+
+/* The block's dk and dv between scratch and the results; at the first visit they are 0.
+ */
+static void read_dk_dv(const struct scratch *w, const struct job *job,
+                       const struct pair *t, bool first_visit)
+{
+    int hd = job->a->head_dim;
+    int64_t row = kg_attn_key_row(t->seq, t->block);
+    int64_t col = (int64_t)t->kv_head * hd;
+    if (first_visit) {
+        memset(w->dk, 0, (size_t)KG_KV_BLOCK * (size_t)job->hdp * sizeof *w->dk);
+        memset(w->dv, 0, (size_t)KG_KV_BLOCK * (size_t)job->hdp * sizeof *w->dv);
+        return;
+    }
+    kg_cpu_tile_load(w->dk, job->hdp, job->dk, row, col, t->n_keys, hd);
+    kg_cpu_tile_load(w->dv, job->hdp, job->dv, row, col, t->n_keys, hd);
+}
+
+static void write_dk_dv(const struct scratch *w, const struct job *job,
+                        const struct pair *t)
+{
+    int hd = job->a->head_dim;
+    int64_t row = kg_attn_key_row(t->seq, t->block);
+    int64_t col = (int64_t)t->kv_head * hd;
+    kg_cpu_tile_store(job->dk, row, col, w->dk, job->hdp, t->n_keys, hd);
+    kg_cpu_tile_store(job->dv, row, col, w->dv, job->hdp, t->n_keys, hd);
+}
+
+/* Last key block that the query tile at `first` sees. */
+static int32_t last_block(const struct job *job, const struct pair *t, int32_t first)
+{
+    return (kg_attn_min((int64_t)first + job->positions, t->seq->n_rows) - 1) /
+           KG_KV_BLOCK;
+}
+
+/* First query tile that sees the block. */
+static int32_t first_tile(const struct job *job, int32_t block)
+{
+    return block * KG_KV_BLOCK / job->positions * job->positions;
+}
+
+/* All pairs of one sequence and KV head, each once. */
+static void walk_all(const struct scratch *w, const struct job *job,
+                     const struct kg_attn_item *item)
+{
+    struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
+    for (int32_t first = 0; first < t.seq->n_rows; first += job->positions) {
+        load_queries(w, job, &t, first);
+        clear_dq(w, job, &t);
+        for (int32_t block = 0; block <= last_block(job, &t, first); block++) {
+            load_keys(w, job, &t, block);
+            recompute(w, job, &t);
+            add_dq(w, job, &t);
+            read_dk_dv(w, job, &t, first == first_tile(job, block));
+            add_dk_dv(w, job, &t);
+            write_dk_dv(w, job, &t);
+        }
+        write_dq(w, job, &t);
+    }
+}
+
+/* dq of one query tile. */
+static void walk_query_tile(const struct scratch *w, const struct job *job,
+                            const struct kg_attn_item *item)
+{
+    struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
+    load_queries(w, job, &t, item->first);
+    clear_dq(w, job, &t);
+    for (int32_t block = 0; block <= last_block(job, &t, item->first); block++) {
+        load_keys(w, job, &t, block);
+        recompute(w, job, &t);
+        add_dq(w, job, &t);
+    }
+    write_dq(w, job, &t);
+}
+
+/* dk and dv of one key block. */
+static void walk_key_block(const struct scratch *w, const struct job *job,
+                           const struct kg_attn_item *item)
+{
+    struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
+    load_keys(w, job, &t, item->first);
+    read_dk_dv(w, job, &t, true);
+    for (int32_t first = first_tile(job, item->first); first < t.seq->n_rows;
+         first += job->positions) {
+        load_queries(w, job, &t, first);
+        recompute(w, job, &t);
+        add_dk_dv(w, job, &t);
+    }
+    write_dk_dv(w, job, &t);
+}
+
+/* ---- work lists -------------------------------------------------------------------------------- */
+typedef void walk_fn(const struct scratch *w, const struct job *job,
+                     const struct kg_attn_item *item);
+
+/* Units of `step` rows of every sequence, for each KV head; step 0 is the whole sequence.
+ * items NULL counts only. */
+static int64_t list_items(struct kg_attn_item *items, const struct kg_attn *a,
+                          int32_t step, int32_t unit)
+{
+    int64_t n = 0;
+    for (int32_t s = 0; s < a->n_seqs; s++) {
+        int32_t rows = a->seqs[s].n_rows;
+        int32_t count = step > 0 ? (rows + step - 1) / step : rows > 0;
+        for (int32_t i = 0; items && i < count * a->n_kv_heads; i++)
+            items[n + i] = (struct kg_attn_item){s, i % a->n_kv_heads,
+                                                 i / a->n_kv_heads * unit};
+        n += (int64_t)count * a->n_kv_heads;
+    }
+    return n;
+}
+
+static kg_status run_items(const struct job *job, const struct kg_attn_item *items,
+                           int64_t n, walk_fn *walk, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    int64_t next = 0;
+#pragma omp parallel if (n > 1 && kg_cpu_use_threads(kg_attn_work(job->a)))
+    {
+        struct scratch w = {0};
+        struct kg_err mine;
+        if (scratch_init(&w, job, &mine) == KG_OK) {
+            for (int64_t i = kg_cpu_take(&next); i < n; i = kg_cpu_take(&next))
+                walk(&w, job, items + i);
+        } else {
+            kg_cpu_report(&status, err, &mine);
+        }
+        kg_mem_free(w.block);
+    }
+    return status;
+}
+
+static kg_status run_walk(const struct job *job, int32_t step, int32_t unit,
+                          walk_fn *walk, struct kg_err *err)
+{
+    int64_t n = list_items(NULL, job->a, step, unit);
+    struct kg_attn_item *items = kg_mem_calloc((size_t)n, sizeof *items,
+                                               "attention work list", err);
+    if (!items)
+        return err->code;
+    list_items(items, job->a, step, unit);
+    kg_status status = run_items(job, items, n, walk, err);
+    kg_mem_free(items);
+    return status;
+}
+
+static void clear_rows(struct kg_mat m)
+{
+    for (int64_t r = 0; r < m.rows; r++)
+        memset(kg_cpu_f32(m, r), 0, (size_t)m.cols * sizeof(float));
+}
+
+/* Rows that no sequence holds get a zero gradient. */
+static void clear_strangers(const struct job *job)
+{
+    int64_t held = 0;
+    for (int32_t s = 0; s < job->a->n_seqs; s++)
+        held += job->a->seqs[s].n_rows;
+    if (held < job->dq.rows)
+        clear_rows(job->dq);
+    if (held < job->dk.rows) {
+        clear_rows(job->dk);
+        clear_rows(job->dv);
+    }
+}
+
+kg_status kg_cpu_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                               struct kg_mat dout, struct kg_mat o, const float *lse,
+                               const struct kg_attn *a, struct kg_err *err)
+{
+    struct job job = {
+        .dq = dq, .dk = dk, .dv = dv, .dout = dout, .o = o, .lse = lse, .a = a};
+    job.group = kg_attn_group(a);
+    job.positions = kg_attn_positions(a);
+    job.hdp = kg_cpu_padded(a->head_dim);
+    clear_strangers(&job);
+    bool enough = list_items(NULL, a, 0, 0) >= 2 * (int64_t)omp_get_max_threads();
+    if (enough || omp_in_parallel() || omp_get_max_threads() == 1)
+        return run_walk(&job, 0, 0, walk_all, err);
+    KG_TRY(run_walk(&job, job.positions, job.positions, walk_query_tile, err));
+    return run_walk(&job, KG_KV_BLOCK, 1, walk_key_block, err);
+}

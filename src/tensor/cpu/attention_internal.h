@@ -1,0 +1,54 @@
+/* What the two directions of attention share: tiles of queries and the places of keys.
+ *
+ * A tile of queries holds `positions` consecutive positions of one sequence for every
+ * head of one KV head's group; its row is position-major, r = i*group + g, so that the
+ * rows which see a later key block are always the last ones.
+ */
+#ifndef KG_TENSOR_CPU_ATTENTION_INTERNAL_H
+#define KG_TENSOR_CPU_ATTENTION_INTERNAL_H
+
+#include "tensor/backend.h"
+
+enum { KG_ATTN_TILE_ROWS = 64 };
+
+/* One unit of parallel work. */
+struct kg_attn_item {
+    int32_t seq;
+    int32_t kv_head;
+    int32_t first; /* first query row (forward, dq) or key block (dk, dv) of the unit */
+};
+
+static inline int kg_attn_group(const struct kg_attn *a)
+{
+    return a->n_heads / a->n_kv_heads;
+}
+
+/* Positions per tile: the tile's rows are at most KG_ATTN_TILE_ROWS, or one position's.
+ */
+static inline int kg_attn_positions(const struct kg_attn *a)
+{
+    int n = KG_ATTN_TILE_ROWS / kg_attn_group(a);
+    return n > 0 ? n : 1;
+}
+
+/* Row of k and v where a block of keys begins. */
+static inline int64_t kg_attn_key_row(const struct kg_attn_seq *s, int32_t block)
+{
+    if (s->blocks)
+        return (int64_t)s->blocks[block] * KG_KV_BLOCK;
+    return (int64_t)s->kv_row + (int64_t)block * KG_KV_BLOCK;
+}
+
+/* Products of the scores, about. */
+static inline int64_t kg_attn_work(const struct kg_attn *a)
+{
+    int64_t pairs = 0;
+    for (int32_t s = 0; s < a->n_seqs; s++)
+        pairs += (int64_t)a->seqs[s].n_rows *
+                 ((int64_t)a->seqs[s].pos + a->seqs[s].n_rows);
+    return pairs * a->n_heads * a->head_dim;
+}
+
+static inline int kg_attn_min(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+
+#endif

@@ -1,0 +1,137 @@
+/* Small fp32 tiles in scratch memory: see tile_internal.h.
+ *
+ * The product keeps up to 4 rows x 4 vectors of C in registers. Shapes that do not fill
+ * this are cut into smaller constant shapes (4, 2, 1), which changes the speed and no
+ * bit: an element's chain of FMAs is the same in each.
+ */
+#include "tensor/cpu/tile_internal.h"
+
+#include "base/simd.h"
+
+enum { TILE_ROWS = 4, TILE_VECS = 4 };
+
+#define KG_ALWAYS_INLINE inline __attribute__((always_inline))
+
+static KG_ALWAYS_INLINE void madd_block(float *c, int64_t ldc, struct kg_cpu_left a,
+                                        const float *b, int64_t ldb, const int rows,
+                                        const int vecs, int depth)
+{
+    struct kg_v16 acc[TILE_ROWS][TILE_VECS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++)
+            acc[r][v] = kg_v16_load(c + r * ldc + v * KG_LANES);
+    for (int k = 0; k < depth; k++) {
+        struct kg_v16 right[TILE_VECS];
+        for (int v = 0; v < vecs; v++)
+            right[v] = kg_v16_load(b + k * ldb + v * KG_LANES);
+        for (int r = 0; r < rows; r++) {
+            struct kg_v16 left = kg_v16_set1(a.data[r * a.row + k * a.step]);
+            for (int v = 0; v < vecs; v++)
+                acc[r][v] = kg_v16_fma(left, right[v], acc[r][v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++)
+            kg_v16_store(c + r * ldc + v * KG_LANES, acc[r][v]);
+}
+
+/* All rows of one column strip. */
+static KG_ALWAYS_INLINE void madd_strip(float *c, int64_t ldc, struct kg_cpu_left a,
+                                        const float *b, int64_t ldb, int rows,
+                                        const int vecs, int depth)
+{
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, a.data += 4 * a.row)
+        madd_block(c + r * ldc, ldc, a, b, ldb, 4, vecs, depth);
+    if (r + 2 <= rows) {
+        madd_block(c + r * ldc, ldc, a, b, ldb, 2, vecs, depth);
+        a.data += 2 * a.row;
+        r += 2;
+    }
+    if (r < rows)
+        madd_block(c + r * ldc, ldc, a, b, ldb, 1, vecs, depth);
+}
+
+void kg_cpu_tile_madd(float *c, int64_t ldc, struct kg_cpu_left a, const float *b,
+                      int64_t ldb, int rows, int cols, int depth)
+{
+    int j = 0;
+    for (; j + 4 * KG_LANES <= cols; j += 4 * KG_LANES)
+        madd_strip(c + j, ldc, a, b + j, ldb, rows, 4, depth);
+    if (j + 2 * KG_LANES <= cols) {
+        madd_strip(c + j, ldc, a, b + j, ldb, rows, 2, depth);
+        j += 2 * KG_LANES;
+    }
+    if (j < cols)
+        madd_strip(c + j, ldc, a, b + j, ldb, rows, 1, depth);
+}
+
+static void load_row_bf16(float *dst, const uint16_t *src, int cols)
+{
+    int c = 0;
+    for (; c + KG_LANES <= cols; c += KG_LANES)
+        kg_v16_store(dst + c, kg_v16_load_bf16(src + c));
+    if (c < cols)
+        kg_v16_store(dst + c, kg_v16_load_bf16_n(src + c, cols - c));
+}
+
+static void load_row_f32(float *dst, const float *src, int cols)
+{
+    int c = 0;
+    for (; c + KG_LANES <= cols; c += KG_LANES)
+        kg_v16_store(dst + c, kg_v16_load(src + c));
+    if (c < cols)
+        kg_v16_store(dst + c, kg_v16_load_n(src + c, cols - c));
+}
+
+void kg_cpu_tile_load(float *dst, int64_t ldd, struct kg_mat m, int64_t row, int64_t col,
+                      int rows, int cols)
+{
+    int64_t at = row * m.stride + col;
+    for (int r = 0; r < rows; r++, at += m.stride, dst += ldd) {
+        if (m.dtype == KG_BF16)
+            load_row_bf16(dst, (const uint16_t *)m.data + at, cols);
+        else
+            load_row_f32(dst, (const float *)m.data + at, cols);
+    }
+}
+
+static void store_row_bf16(uint16_t *dst, const float *src, int cols)
+{
+    int c = 0;
+    for (; c + KG_LANES <= cols; c += KG_LANES)
+        kg_v16_store_bf16(dst + c, kg_v16_load(src + c));
+    if (c < cols)
+        kg_v16_store_bf16_n(dst + c, kg_v16_load_n(src + c, cols - c), cols - c);
+}
+
+void kg_cpu_tile_store(struct kg_mat m, int64_t row, int64_t col, const float *src,
+                       int64_t lds, int rows, int cols)
+{
+    int64_t at = row * m.stride + col;
+    for (int r = 0; r < rows; r++, at += m.stride, src += lds) {
+        if (m.dtype == KG_BF16)
+            store_row_bf16((uint16_t *)m.data + at, src, cols);
+        else
+            memcpy((float *)m.data + at, src, (size_t)cols * sizeof *src);
+    }
+}
+
+/* A pair of bf16 is a dword, and so is a float. */
+static void transpose_16(float *dst, int64_t ldd, const float *src, int64_t lds)
+{
+    struct kg_pairs w[KG_LANES];
+    for (int i = 0; i < KG_LANES; i++)
+        w[i] = kg_pairs_load((const uint16_t *)(const void *)(src + i * lds));
+    kg_pairs_transpose(w);
+    for (int i = 0; i < KG_LANES; i++)
+        memcpy(dst + i * ldd, &w[i], sizeof w[i]);
+}
+
+void kg_cpu_tile_transpose(float *dst, int64_t ldd, const float *src, int64_t lds,
+                           int rows, int cols)
+{
+    for (int r = 0; r < rows; r += KG_LANES)
+        for (int c = 0; c < cols; c += KG_LANES)
+            transpose_16(dst + c * ldd + r, ldd, src + r * lds + c, lds);
+}

@@ -1,0 +1,45 @@
+/* Small fp32 tiles in scratch memory: loading, transposing, and one product.
+ *
+ * Attention, forward and backward, is five small products over tiles of queries and
+ * blocks of keys. All of them go through kg_cpu_tile_madd, whose one promise carries the
+ * exactness of attention: every element of C is its own chain of FMAs over k, in order,
+ * so its bits do not depend on which rows or columns stand beside it. Large products are
+ * the matrix library's work, not this file's.
+ *
+ * Tiles are padded: the number of columns in memory is a multiple of KG_LANES.
+ */
+#ifndef KG_TENSOR_CPU_TILE_INTERNAL_H
+#define KG_TENSOR_CPU_TILE_INTERNAL_H
+
+#include "tensor/backend.h"
+
+#include <stdint.h>
+
+/* The left operand of a product: element (r, k) is data[r*row + k*step], so a transposed
+ * one costs nothing. */
+struct kg_cpu_left {
+    const float *data; /* borrowed */
+    int64_t row;
+    int64_t step;
+};
+
+static inline int kg_cpu_padded(int n) { return (n + 15) / 16 * 16; }
+
+/* c[r,j] <- fma(a[r,depth-1], b[depth-1,j], ... fma(a[r,0], b[0,j], c[r,j]))
+ * c (rows, cols) with stride ldc; b (depth, cols) with stride ldb; cols a multiple of
+ * KG_LANES */
+void kg_cpu_tile_madd(float *c, int64_t ldc, struct kg_cpu_left a, const float *b,
+                      int64_t ldb, int rows, int cols, int depth);
+
+/* dst (rows, padded cols) <- the part of m at (row, col), in fp32; padding is +0 */
+void kg_cpu_tile_load(float *dst, int64_t ldd, struct kg_mat m, int64_t row, int64_t col,
+                      int rows, int cols);
+/* The part of m at (row, col) <- src (rows, cols), rounded once to m's dtype */
+void kg_cpu_tile_store(struct kg_mat m, int64_t row, int64_t col, const float *src,
+                       int64_t lds, int rows, int cols);
+
+/* dst (cols, rows) <- src (rows, cols) transposed; rows and cols multiples of KG_LANES */
+void kg_cpu_tile_transpose(float *dst, int64_t ldd, const float *src, int64_t lds,
+                           int rows, int cols);
+
+#endif
