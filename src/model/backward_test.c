@@ -1,0 +1,279 @@
+/* Gradients: torch's, finite differences, and the properties that a micro-batch split,
+ * checkpointing and threads must not disturb. */
+#include "model/model_testing.h"
+
+struct gradients {
+    float *g; /* (n_elements) */
+    int64_t n;
+    double nll;
+};
+
+/* Loss and gradients of the mean over `targets` from a forward and backward of the pack.
+ */
+static struct gradients gradients_of(const struct kg_model *m, struct test_pack *t,
+                                     int targets, bool checkpoint)
+{
+    struct gradients r = {test_alloc((size_t)m->n_elements, sizeof(float)), m->n_elements,
+                          0.0};
+    struct kg_acts *acts = NULL;
+    NEED(kg_acts_create(&acts, m, t->pack.n, checkpoint, err));
+    r.nll = test_nll(m, acts, t, 1.0 / targets, r.g);
+    kg_acts_free(acts);
+    return r;
+}
+
+static bool same_bits(const struct gradients *a, const struct gradients *b)
+{
+    return a->n == b->n && memcmp(a->g, b->g, (size_t)a->n * sizeof *a->g) == 0;
+}
+
+/* |a - b| / |b| over one tensor */
+static double relative_difference(const float *a, const float *b, int64_t n)
+{
+    double apart = 0.0;
+    double size = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(apart / fmax(size, 1e-30));
+}
+
+static void check_gradients_of(const char *arch)
+{
+    struct test_reference r;
+    test_reference_open(&r, arch);
+    struct kg_model *m = test_open(r.dir, KG_F32, true);
+    struct kg_st_set *set = NULL;
+    char path[192];
+    snprintf(path, sizeof path, "%s/grads.safetensors", r.dir);
+    NEED(kg_st_open_file(&set, path, err));
+    struct gradients g = gradients_of(m, &r.pack, TEST_REF_TARGETS, false);
+    assert_true(fabs(g.nll - r.nll) < 1e-5);
+    assert_int_equal(kg_st_count(set), m->n_params);
+    double most = 0.0;
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        const struct kg_st_tensor *t = kg_st_find(set, p->name);
+        assert_non_null(t);
+        float *want = test_alloc(1, t->bytes);
+        memcpy(want, t->data, t->bytes);
+        const double diff = relative_difference(g.g + p->offset, want, p->rows * p->cols);
+        if (!(diff < 1e-4))
+            fail_msg("%s %s: relative difference %g", arch, p->name, diff);
+        most = fmax(most, diff);
+        kg_mem_free(want);
+    }
+    printf("%s: largest relative difference of a tensor's gradient %.2e\n", arch, most);
+    kg_mem_free(g.g);
+    kg_st_close(set);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
+static void test_gradients_are_those_of_torch(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TEST_ARCHS; i++)
+        check_gradients_of(test_archs[i]);
+}
+
+static void for_every_model(void (*check)(struct kg_model *m, struct test_reference *r))
+{
+    const bool bf16 = test_has_bf16();
+    for (int i = 0; i < TEST_ARCHS; i++) {
+        for (int ct = KG_F32; ct <= (bf16 ? KG_BF16 : KG_F32); ct++) {
+            struct test_reference r;
+            test_reference_open(&r, test_archs[i]);
+            struct kg_model *m = test_open(r.dir, (enum kg_dtype)ct, true);
+            check(m, &r);
+            kg_model_free(m);
+            test_reference_close(&r);
+        }
+    }
+}
+
+static void check_checkpointed(struct kg_model *m, struct test_reference *r)
+{
+    struct gradients kept = gradients_of(m, &r->pack, TEST_REF_TARGETS, false);
+    struct gradients again = gradients_of(m, &r->pack, TEST_REF_TARGETS, true);
+    assert_true(kept.nll == again.nll);
+    assert_true(same_bits(&kept, &again));
+    kg_mem_free(kept.g);
+    kg_mem_free(again.g);
+}
+
+static void test_checkpointing_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for_every_model(check_checkpointed);
+}
+
+static void check_threads(struct kg_model *m, struct test_reference *r)
+{
+    kg_threads_set(1);
+    struct gradients one = gradients_of(m, &r->pack, TEST_REF_TARGETS, false);
+    for (int threads = 2; threads <= 4; threads += 2) {
+        kg_threads_set(threads);
+        struct gradients many = gradients_of(m, &r->pack, TEST_REF_TARGETS, false);
+        assert_true(same_bits(&one, &many));
+        kg_mem_free(many.g);
+    }
+    kg_threads_set(0);
+    kg_mem_free(one.g);
+}
+
+static void test_gradients_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    for_every_model(check_threads);
+}
+
+/* bf16 gradients stay near the fp32 ones: rounding, not another function. */
+static void test_bf16_gradients_point_where_fp32_ones_do(void **state)
+{
+    (void)state;
+    if (!test_has_bf16())
+        skip();
+    for (int i = 0; i < TEST_ARCHS; i++) {
+        struct test_reference r;
+        test_reference_open(&r, test_archs[i]);
+        struct kg_model *exact = test_open(r.dir, KG_F32, true);
+        struct kg_model *rounded = test_open(r.dir, KG_BF16, true);
+        struct gradients a = gradients_of(exact, &r.pack, TEST_REF_TARGETS, false);
+        struct gradients b = gradients_of(rounded, &r.pack, TEST_REF_TARGETS, false);
+        const double diff = relative_difference(b.g, a.g, a.n);
+        printf("%s: bf16 against fp32 gradient, relative %.2e\n", test_archs[i], diff);
+        assert_true(diff < 0.05);
+        kg_mem_free(a.g);
+        kg_mem_free(b.g);
+        kg_model_free(exact);
+        kg_model_free(rounded);
+        test_reference_close(&r);
+    }
+}
+
+/* grad(pack of two) = grad(first) + grad(second), to fp32 rounding; adding into one slab
+ * does the sum. */
+static void test_a_pack_has_the_gradient_of_its_sequences(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TEST_ARCHS; i++) {
+        struct test_reference r;
+        test_reference_open(&r, test_archs[i]);
+        struct kg_model *m = test_open(r.dir, KG_F32, true);
+        struct kg_acts *acts = NULL;
+        NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
+        struct gradients both = gradients_of(m, &r.pack, TEST_REF_TARGETS, false);
+        float *sum = test_alloc((size_t)m->n_elements, sizeof *sum);
+        for (int s = 0; s < 2; s++) {
+            const int32_t *tokens = r.pack.tokens + r.pack.seqs[s].row;
+            struct test_pack one = test_pack_of(&tokens, &r.pack.seqs[s].n_rows, 1);
+            test_nll(m, acts, &one, 1.0 / TEST_REF_TARGETS, sum);
+            test_pack_release(&one);
+        }
+        assert_true(relative_difference(sum, both.g, m->n_elements) < 1e-6);
+        kg_mem_free(sum);
+        kg_mem_free(both.g);
+        kg_acts_free(acts);
+        kg_model_free(m);
+        test_reference_close(&r);
+    }
+}
+
+/* (L(w + h) - L(w - h)) / 2h of one weight, in the loss's double sums over fp32
+ * log-probs. */
+static double slope(struct kg_model *m, struct kg_acts *acts, struct test_pack *t,
+                    float *w)
+{
+    const float h = 0.01f;
+    const float old = *w;
+    *w = old + h;
+    const double above = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, NULL);
+    *w = old - h;
+    const double below = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, NULL);
+    *w = old;
+    return (above - below) / (2.0 * (double)h);
+}
+
+static int64_t largest_element(const float *g, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        best = fabsf(g[i]) > fabsf(g[best]) ? i : best;
+    return best;
+}
+
+static void test_gradients_are_finite_differences_of_the_loss(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TEST_ARCHS; i++) {
+        struct test_reference r;
+        test_reference_open(&r, test_archs[i]);
+        struct kg_model *m = test_open(r.dir, KG_F32, true);
+        struct kg_acts *acts = NULL;
+        NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, true, err));
+        struct gradients g = gradients_of(m, &r.pack, TEST_REF_TARGETS, false);
+        for (size_t j = 0; j < m->n_params; j++) {
+            const struct kg_param *p = &m->params[j];
+            const int64_t at = largest_element(g.g + p->offset, p->rows * p->cols);
+            const double have = g.g[p->offset + at];
+            const double want = slope(m, acts, &r.pack, p->master + at);
+            if (!(fabs(have - want) < 1e-4 + 0.02 * fabs(want)))
+                fail_msg("%s %s[%lld]: gradient %g, finite difference %g", test_archs[i],
+                         p->name, (long long)at, have, want);
+        }
+        kg_mem_free(g.g);
+        kg_acts_free(acts);
+        kg_model_free(m);
+        test_reference_close(&r);
+    }
+}
+
+static void test_a_kept_forward_serves_one_backward(void **state)
+{
+    (void)state;
+    struct kg_err why;
+    struct test_reference r;
+    test_reference_open(&r, "llama");
+    struct kg_model *m = test_open(r.dir, KG_F32, true);
+    struct kg_acts *acts = NULL;
+    struct kg_mat hidden;
+    NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
+    float *grads = test_alloc((size_t)m->n_elements, sizeof *grads);
+    float *d = test_alloc(TEST_REF_TOKENS * 32, sizeof *d);
+    const struct kg_mat dhidden = kg_mat(d, KG_F32, TEST_REF_TOKENS, 32);
+    const struct kg_pack *pack = test_pack_get(&r.pack);
+
+    assert_int_equal(kg_model_backward(m, acts, pack, dhidden, grads, &why), KG_EINVAL);
+    NEED(kg_model_forward(&hidden, m, acts, &(struct kg_forward){.pack = pack}, err));
+    assert_int_equal(kg_model_backward(m, acts, pack, dhidden, grads, &why), KG_EINVAL);
+    const struct kg_forward keep = {.pack = pack, .keep = true};
+    NEED(kg_model_forward(&hidden, m, acts, &keep, err));
+    assert_int_equal(
+        kg_model_backward(m, acts, pack, kg_mat_rows(dhidden, 0, 3), grads, &why),
+        KG_ESHAPE);
+    NEED(kg_model_backward(m, acts, pack, dhidden, grads, err));
+    assert_int_equal(kg_model_backward(m, acts, pack, dhidden, grads, &why), KG_EINVAL);
+    for (int64_t i = 0; i < m->n_elements; i++)
+        assert_true(grads[i] == 0.0f); /* dhidden was zero */
+    kg_mem_free(d);
+    kg_mem_free(grads);
+    kg_acts_free(acts);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_are_those_of_torch),
+        cmocka_unit_test(test_checkpointing_gives_the_same_bits),
+        cmocka_unit_test(test_gradients_do_not_depend_on_threads),
+        cmocka_unit_test(test_bf16_gradients_point_where_fp32_ones_do),
+        cmocka_unit_test(test_a_pack_has_the_gradient_of_its_sequences),
+        cmocka_unit_test(test_gradients_are_finite_differences_of_the_loss),
+        cmocka_unit_test(test_a_kept_forward_serves_one_backward),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+/* What the tests of this folder share: tiny checkpoints, packs, and one loss with its
+ * gradients.
+ *
+ * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
+ */
+#ifndef KG_MODEL_MODEL_TESTING_H
+#define KG_MODEL_MODEL_TESTING_H
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/json.h"
+#include "data/safetensors.h"
+#include "model/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NEED(expr)                                                                       \
+    do {                                                                                 \
+        struct kg_err need_err;                                                          \
+        struct kg_err *err = &need_err;                                                  \
+        if ((expr) != KG_OK)                                                             \
+            fail_msg("%s: %s", #expr, need_err.message);                                 \
+    } while (0)
+
+#define TEST_UNUSED __attribute__((unused))
+
+enum { TEST_MAX_SEQS = 8 };
+
+/* A pack that owns its arrays. */
+struct test_pack {
+    struct kg_pack pack;
+    int32_t *tokens;
+    int32_t *pos;
+    int32_t *target; /* next token of the row, -1 at the last row of a sequence */
+    struct kg_attn_seq seqs[TEST_MAX_SEQS];
+};
+
+TEST_UNUSED static void *test_alloc(size_t count, size_t size)
+{
+    struct kg_err err;
+    void *p = kg_mem_calloc(count, size, "test", &err);
+    assert_non_null(p);
+    return p;
+}
+
+/* Packs n whole sequences one after the other. */
+TEST_UNUSED static struct test_pack test_pack_of(const int32_t *const *seqs,
+                                                 const int32_t *lengths, int32_t n)
+{
+    struct test_pack t = {0};
+    int64_t total = 0;
+    assert_true(n <= TEST_MAX_SEQS);
+    for (int32_t i = 0; i < n; i++)
+        total += lengths[i];
+    t.tokens = test_alloc((size_t)total, sizeof(int32_t));
+    t.pos = test_alloc((size_t)total, sizeof(int32_t));
+    t.target = test_alloc((size_t)total, sizeof(int32_t));
+    int32_t row = 0;
+    for (int32_t i = 0; i < n; i++) {
+        t.seqs[i] = (struct kg_attn_seq){row, lengths[i], 0, row, NULL};
+        for (int32_t j = 0; j < lengths[i]; j++, row++) {
+            t.tokens[row] = seqs[i][j];
+            t.pos[row] = j;
+            t.target[row] = j + 1 < lengths[i] ? seqs[i][j + 1] : -1;
+        }
+    }
+    t.pack = (struct kg_pack){t.tokens, t.pos, total, NULL, n};
+    return t;
+}
+
+/* The pack, its seqs pointing into t where t now lives. */
+TEST_UNUSED static const struct kg_pack *test_pack_get(struct test_pack *t)
+{
+    t->pack.seqs = t->seqs;
+    return &t->pack;
+}
+
+TEST_UNUSED static void test_pack_release(struct test_pack *t)
+{
+    kg_mem_free(t->tokens);
+    kg_mem_free(t->pos);
+    kg_mem_free(t->target);
+}
+
+/* Deterministic tokens below `vocab`. */
+TEST_UNUSED static void test_tokens(int32_t *out, int32_t n, int32_t vocab, uint32_t salt)
+{
+    uint32_t x = 2463534242u + 977u * salt;
+    for (int32_t i = 0; i < n; i++) {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        out[i] = (int32_t)(x % (uint32_t)vocab);
+    }
+}
+
+TEST_UNUSED static struct kg_model *test_open(const char *dir, enum kg_dtype ct,
+                                              bool trainable)
+{
+    const struct kg_model_opts opts = {kg_backend_cpu(), ct, trainable};
+    struct kg_model *m = NULL;
+    NEED(kg_model_open(&m, dir, &opts, err));
+    return m;
+}
+
+/* False (after saying so) where this machine has no bf16 products. */
+TEST_UNUSED static bool test_has_bf16(void)
+{
+    uint16_t a[4] = {0};
+    uint16_t b[4] = {0};
+    float c[4] = {0};
+    struct kg_err err;
+    const kg_status s = kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 2, 2),
+                                     kg_mat(a, KG_BF16, 2, 2), kg_mat(b, KG_BF16, 2, 2),
+                                     KG_MATMUL_NT, false, &err);
+    if (s != KG_OK)
+        printf("skip: bf16: %s\n", err.message);
+    return s == KG_OK;
+}
+
+/* Sum of -log p of all targets times `weight`; adds its gradients (head included) to
+ * grads unless NULL. */
+TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *acts,
+                                   struct test_pack *t, double weight, float *grads)
+{
+    const struct kg_pack *pack = test_pack_get(t);
+    const size_t n = (size_t)pack->n;
+    const int32_t d = m->config.hidden;
+    struct kg_mat hidden;
+    const struct kg_forward f = {.pack = pack, .keep = grads != NULL};
+    NEED(kg_model_forward(&hidden, m, acts, &f, err));
+    double *lse = test_alloc(n, sizeof *lse);
+    float *logp = test_alloc(n, sizeof *logp);
+    float *a = test_alloc(n, sizeof *a);
+    float *dhidden = test_alloc(n * (size_t)d, sizeof *dhidden);
+    const struct kg_head head = {
+        .hidden = hidden, .weight = m->head->compute, .target = t->target};
+    const struct kg_head_out out = {.lse = lse, .logp = logp};
+    NEED(kg_op_head(m->backend, &out, &head, err));
+    double nll = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        a[i] = t->target[i] >= 0 ? (float)-weight : 0.0f;
+        nll -= t->target[i] >= 0 ? weight * (double)logp[i] : 0.0;
+    }
+    if (grads) {
+        const struct kg_head_grad g = {.lse = lse,
+                                       .a_target = a,
+                                       .dhidden = kg_mat(dhidden, KG_F32, pack->n, d),
+                                       .dweight = kg_mat(grads + m->head->offset, KG_F32,
+                                                         m->head->rows, m->head->cols)};
+        NEED(kg_op_head_bwd(m->backend, &g, &head, err));
+        NEED(kg_model_backward(m, acts, pack, g.dhidden, grads, err));
+    }
+    kg_mem_free(lse);
+    kg_mem_free(logp);
+    kg_mem_free(a);
+    kg_mem_free(dhidden);
+    return nll;
+}
+
+/* ---- golden data: tests/data/reference/<arch> ---- */
+static const char *const test_archs[] = {"qwen2", "qwen3", "llama"};
+enum { TEST_ARCHS = 3, TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
+
+struct test_reference {
+    char dir[128];
+    struct test_pack pack;
+    double nll;
+    double losses[TEST_REF_STEPS + 1];
+    double norms[TEST_REF_STEPS];
+};
+
+TEST_UNUSED static void test_read_doubles(double *out, size_t n,
+                                          const struct kg_json *array)
+{
+    assert_int_equal(kg_json_size(array), n);
+    for (size_t i = 0; i < n; i++)
+        out[i] = kg_json_real(kg_json_at(array, i), NAN);
+}
+
+TEST_UNUSED static void test_reference_open(struct test_reference *r, const char *arch)
+{
+    struct kg_json_doc doc;
+    char path[192];
+    int32_t *seqs[2];
+    int32_t lengths[2];
+    snprintf(r->dir, sizeof r->dir, "tests/data/reference/%s", arch);
+    snprintf(path, sizeof path, "%s/reference.json", r->dir);
+    NEED(kg_json_read(&doc, path, 1 << 20, err));
+    const struct kg_json *all = kg_json_get(doc.root, "sequences");
+    for (size_t i = 0; i < 2; i++) {
+        const struct kg_json *ids = kg_json_at(all, i);
+        lengths[i] = (int32_t)kg_json_size(ids);
+        seqs[i] = test_alloc((size_t)lengths[i], sizeof(int32_t));
+        for (int32_t j = 0; j < lengths[i]; j++)
+            seqs[i][j] = (int32_t)kg_json_int(kg_json_at(ids, (size_t)j), -1);
+    }
+    r->pack = test_pack_of((const int32_t *const *)seqs, lengths, 2);
+    r->nll = kg_json_real(kg_json_get(doc.root, "nll"), NAN);
+    test_read_doubles(r->losses, TEST_REF_STEPS + 1, kg_json_get(doc.root, "losses"));
+    test_read_doubles(r->norms, TEST_REF_STEPS, kg_json_get(doc.root, "grad_norms"));
+    kg_mem_free(seqs[0]);
+    kg_mem_free(seqs[1]);
+    kg_json_release(&doc);
+}
+
+TEST_UNUSED static void test_reference_close(struct test_reference *r)
+{
+    test_pack_release(&r->pack);
+}
+
+/* ---- scratch folders under build/ ---- */
+TEST_UNUSED static void test_dir(char out[128], const char *name)
+{
+    snprintf(out, 128, "build/test-tmp/model-%d-%s", (int)getpid(), name);
+    NEED(kg_file_remove_tree(out, err));
+    NEED(kg_file_make_dirs(out, err));
+}
+
+TEST_UNUSED static void test_dir_remove(const char *dir)
+{
+    NEED(kg_file_remove_tree(dir, err));
+}
+
+#endif

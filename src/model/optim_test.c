@@ -1,0 +1,277 @@
+/* Training steps against torch, the schedule, clipping, and the anchor. */
+#include "model/model_testing.h"
+
+#include "model/optim.h"
+
+static const struct kg_optim_opts reference_opts = {
+    .lr = 1e-3,
+    .beta1 = 0.9,
+    .beta2 = 0.999,
+    .eps = 1e-8,
+    .weight_decay = 0.01,
+    .decay_all = true,
+    .clip_norm = 1.0,
+    .schedule = KG_SCHEDULE_CONSTANT,
+};
+
+static double train_step(struct kg_model *m, struct kg_optim *o, struct kg_acts *acts,
+                         struct test_pack *t, double *norm)
+{
+    double lr = 0.0;
+    kg_optim_zero_grads(o);
+    const double loss = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, o->grads);
+    NEED(kg_optim_update(o, m, norm, &lr, err));
+    return loss;
+}
+
+static void check_curve_of(const char *arch)
+{
+    struct test_reference r;
+    test_reference_open(&r, arch);
+    struct kg_model *m = test_open(r.dir, KG_F32, true);
+    struct kg_optim *o = NULL;
+    struct kg_acts *acts = NULL;
+    NEED(kg_optim_create(&o, m, &reference_opts, err));
+    NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, true, err));
+    double most = 0.0;
+    for (int i = 0; i < TEST_REF_STEPS; i++) {
+        double norm = 0.0;
+        most = fmax(most, fabs(train_step(m, o, acts, &r.pack, &norm) - r.losses[i]));
+        assert_true(fabs(norm - r.norms[i]) < 1e-4 * r.norms[i]);
+    }
+    const double last = test_nll(m, acts, &r.pack, 1.0 / TEST_REF_TARGETS, NULL);
+    most = fmax(most, fabs(last - r.losses[TEST_REF_STEPS]));
+    printf("%s: loss %.4f to %.4f, largest difference from torch %.2e\n", arch,
+           r.losses[0], last, most);
+    assert_true(most < 1e-4);
+    kg_acts_free(acts);
+    kg_optim_free(o);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
+static void test_ten_steps_follow_torch(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TEST_ARCHS; i++)
+        check_curve_of(test_archs[i]);
+}
+
+static void test_bf16_training_lowers_the_loss(void **state)
+{
+    (void)state;
+    if (!test_has_bf16())
+        skip();
+    struct test_reference r;
+    test_reference_open(&r, "qwen2");
+    struct kg_model *m = test_open(r.dir, KG_BF16, true);
+    struct kg_optim *o = NULL;
+    struct kg_acts *acts = NULL;
+    NEED(kg_optim_create(&o, m, &reference_opts, err));
+    NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
+    for (int i = 0; i < TEST_REF_STEPS; i++) {
+        double norm = 0.0;
+        assert_true(fabs(train_step(m, o, acts, &r.pack, &norm) - r.losses[i]) < 0.05);
+    }
+    kg_acts_free(acts);
+    kg_optim_free(o);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
+/* Steps, saves and loads in the middle, steps on: the bits of the uninterrupted run. */
+static void check_save_load_step(enum kg_dtype ct)
+{
+    struct test_reference r;
+    test_reference_open(&r, "qwen3");
+    struct kg_model *m = test_open(r.dir, ct, true);
+    struct kg_optim *o = NULL;
+    struct kg_optim *resumed_o = NULL;
+    struct kg_acts *acts = NULL;
+    char dir[128];
+    double norm = 0.0;
+    test_dir(dir, "resume");
+    NEED(kg_optim_create(&o, m, &reference_opts, err));
+    NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
+    train_step(m, o, acts, &r.pack, &norm);
+    train_step(m, o, acts, &r.pack, &norm);
+
+    NEED(kg_model_save(m, dir, &(struct kg_model_save){.dtype = KG_F32}, err));
+    struct kg_model *resumed = test_open(dir, ct, true);
+    NEED(kg_optim_create(&resumed_o, resumed, &reference_opts, err));
+    memcpy(resumed_o->m, o->m, (size_t)o->n * sizeof *o->m);
+    memcpy(resumed_o->v, o->v, (size_t)o->n * sizeof *o->v);
+    resumed_o->step = o->step;
+    for (int i = 0; i < 2; i++) {
+        const double loss = train_step(m, o, acts, &r.pack, &norm);
+        assert_true(train_step(resumed, resumed_o, acts, &r.pack, &norm) == loss);
+    }
+    assert_memory_equal(m->master, resumed->master,
+                        (size_t)m->n_elements * sizeof *m->master);
+    test_dir_remove(dir);
+    kg_acts_free(acts);
+    kg_optim_free(o);
+    kg_optim_free(resumed_o);
+    kg_model_free(m);
+    kg_model_free(resumed);
+    test_reference_close(&r);
+}
+
+static void test_saving_and_loading_between_steps_changes_no_bit(void **state)
+{
+    (void)state;
+    check_save_load_step(KG_F32);
+    if (test_has_bf16())
+        check_save_load_step(KG_BF16);
+}
+
+static void test_the_learning_rate_follows_its_schedule(void **state)
+{
+    (void)state;
+    struct kg_optim_opts o = {
+        .lr = 1.0, .warmup_updates = 4, .total_updates = 12, .min_lr = 0.2};
+    assert_float_equal(kg_optim_lr(&o, 1), 0.25, 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 4), 1.0, 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 1000), 1.0, 1e-12);
+    o.schedule = KG_SCHEDULE_LINEAR;
+    assert_float_equal(kg_optim_lr(&o, 2), 0.5, 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 8), 0.6, 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 12), 0.2, 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 99), 0.2, 1e-12);
+    o.schedule = KG_SCHEDULE_COSINE;
+    assert_float_equal(kg_optim_lr(&o, 4), 1.0, 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 6), 0.2 + 0.4 * (1.0 + sqrt(0.5)), 1e-12);
+    assert_float_equal(kg_optim_lr(&o, 12), 0.2, 1e-12);
+    o.warmup_updates = 0;
+    o.schedule = KG_SCHEDULE_CONSTANT;
+    assert_float_equal(kg_optim_lr(&o, 1), 1.0, 1e-12);
+}
+
+static struct kg_model *fresh(struct kg_optim **o, const struct kg_optim_opts *opts)
+{
+    struct kg_model *m = test_open("tests/data/reference/qwen2", KG_F32, true);
+    NEED(kg_optim_create(o, m, opts, err));
+    return m;
+}
+
+static void test_a_gradient_that_is_not_finite_changes_nothing(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, INFINITY};
+    for (int i = 0; i < 2; i++) {
+        struct kg_optim *o = NULL;
+        struct kg_err why;
+        double norm = 0.0;
+        double lr = 0.0;
+        struct kg_model *m = fresh(&o, &reference_opts);
+        struct kg_model *before = NULL;
+        NEED(kg_model_clone(&before, m, err));
+        o->grads[o->n / 2] = bad[i];
+        assert_int_equal(kg_optim_update(o, m, &norm, &lr, &why), KG_ENONFINITE);
+        assert_false(isfinite(norm));
+        assert_int_equal(o->step, 0);
+        assert_memory_equal(m->master, before->master, (size_t)o->n * sizeof(float));
+        kg_model_free(before);
+        kg_model_free(m);
+        kg_optim_free(o);
+    }
+}
+
+static void test_decay_can_be_kept_to_matrices(void **state)
+{
+    (void)state;
+    struct kg_optim_opts opts = reference_opts;
+    opts.decay_all = false;
+    opts.weight_decay = 0.5;
+    opts.lr = 0.1;
+    struct kg_optim *o = NULL;
+    double norm = 0.0;
+    double lr = 0.0;
+    struct kg_model *m = fresh(&o, &opts);
+    struct kg_model *before = NULL;
+    NEED(kg_model_clone(&before, m, err));
+    NEED(kg_optim_update(o, m, &norm, &lr, err)); /* gradients are zero: decay alone */
+    assert_true(norm == 0.0);
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        const float factor = p->is_product ? 0.95f : 1.0f;
+        for (int64_t j = 0; j < p->rows * p->cols; j++)
+            assert_true(fabsf(p->master[j] - factor * before->params[i].master[j]) <
+                        1e-6f);
+    }
+    kg_model_free(before);
+    kg_model_free(m);
+    kg_optim_free(o);
+}
+
+static void test_the_gaps_between_tensors_stay_zero(void **state)
+{
+    (void)state;
+    struct test_reference r;
+    test_reference_open(
+        &r, "llama"); /* F = 72 leaves no gap, hd = 8 norms none: check by the list */
+    struct kg_model *m = test_open(r.dir, KG_F32, true);
+    int64_t end = 0;
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        assert_int_equal(p->offset % 16, 0);
+        assert_true(p->offset >= end);
+        for (int64_t j = end; j < p->offset; j++)
+            assert_true(m->master[j] == 0.0f);
+        end = p->offset + p->rows * p->cols;
+    }
+    assert_true(m->n_elements >= end);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
+static void test_the_anchor_moves_by_its_rate(void **state)
+{
+    (void)state;
+    struct kg_optim *o = NULL;
+    struct kg_model *m = fresh(&o, &reference_opts);
+    struct kg_model *anchor = NULL;
+    double absolute = 1.0;
+    double relative = 1.0;
+    NEED(kg_model_clone(&anchor, m, err));
+    NEED(kg_anchor_distance(&absolute, &relative, m, anchor, err));
+    assert_true(absolute == 0.0 && relative == 0.0);
+    m->master[0] += 3.0f;
+    m->master[m->params[1].offset] += 4.0f;
+    NEED(kg_anchor_distance(&absolute, &relative, m, anchor, err));
+    assert_float_equal(absolute, 5.0, 1e-6);
+    assert_true(relative > 0.0 && relative < absolute);
+    NEED(kg_anchor_update(anchor, m, 0.75, err));
+    NEED(kg_anchor_distance(&absolute, &relative, m, anchor, err));
+    assert_float_equal(absolute, 3.75, 1e-6);
+    kg_model_free(anchor);
+    kg_model_free(m);
+    kg_optim_free(o);
+}
+
+static void test_an_optimizer_needs_master_weights(void **state)
+{
+    (void)state;
+    struct kg_err why;
+    struct kg_optim *o = NULL;
+    struct kg_model *m = test_open("tests/data/reference/qwen2", KG_F32, false);
+    assert_int_equal(kg_optim_create(&o, m, &reference_opts, &why), KG_EINVAL);
+    assert_null(o);
+    kg_model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ten_steps_follow_torch),
+        cmocka_unit_test(test_bf16_training_lowers_the_loss),
+        cmocka_unit_test(test_saving_and_loading_between_steps_changes_no_bit),
+        cmocka_unit_test(test_the_learning_rate_follows_its_schedule),
+        cmocka_unit_test(test_a_gradient_that_is_not_finite_changes_nothing),
+        cmocka_unit_test(test_decay_can_be_kept_to_matrices),
+        cmocka_unit_test(test_the_gaps_between_tensors_stay_zero),
+        cmocka_unit_test(test_the_anchor_moves_by_its_rate),
+        cmocka_unit_test(test_an_optimizer_needs_master_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
