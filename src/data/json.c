@@ -597,7 +597,8 @@ kg_status kg_json_put_float(struct kg_str *out, float x, struct kg_err *err)
      * text */
     for (int precision = 6; precision <= 9; precision++) {
         snprintf(digits, sizeof digits, "%.*g", precision, (double)x);
-        if (strtof(digits, NULL) == x)
+        /* by way of double too, as most readers do: that rounds twice */
+        if ((float)strtod(digits, NULL) == x && strtof(digits, NULL) == x)
             break;
     }
     return kg_str_puts(out, digits, err);

@@ -26,7 +26,7 @@ enum kg_finish {
     KG_FINISH_LENGTH,   /* the token limit */
     KG_FINISH_COUNT
 };
-const char *kg_finish_name(enum kg_finish finish); /* "stop", "stop_string", "length" */
+const char *kg_finish_name(enum kg_finish finish); /* "none", "stop", "stop_string", "length" */
 
 struct kg_traj {
     int32_t *tokens;  /* (T) owned */
@@ -69,8 +69,18 @@ kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
 /* Number of MODEL tokens. */
 size_t kg_traj_model_tokens(const struct kg_traj *t);
 
-/* One line of JSON: tokens, source, logp, reward, advantage, finish, ids of prompt and sample, text if given.
- * advantage NULL allowed; text borrowed, NULL allowed.   appended with a newline */
+/* One line of JSON, the dump format of rollouts:
+ *   prompt_index, draw, sample   which trajectory this is
+ *   finish                       "stop", "stop_string", "length", or "none" while it goes on
+ *   reward, graded               reward is null when the response could not be graded
+ *   advantage                    null when not given
+ *   temperature, prompt_n        prompt_n tokens of the prompt come first
+ *   tokens [int]                 every token in order
+ *   source "ppmmt"               one letter a token: p prompt, m model, t tool
+ *   logp [number or null]        one a token: the sampler's log-prob, null where source is not m
+ *   text                         only when given
+ * Numbers read back as the same float32 (logp, temperature) or float64 (reward, advantage).
+ * advantage: one number, NULL allowed; text borrowed, NULL allowed.   appended with a newline */
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t, const double *advantage,
                            const char *text, struct kg_err *err) KG_MUST_CHECK;
 

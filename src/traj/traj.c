@@ -1,0 +1,199 @@
+/* Trajectories: parallel arrays over tokens that grow together.
+ *
+ * All arrays share one capacity. They grow before anything is written, and the count
+ * moves last, so a failed allocation leaves the trajectory as it was. The kept ids of
+ * truncated sampling are ragged: one flat array in token order and a length per token,
+ * created when the first truncated step arrives.
+ */
+#include "traj/traj.h"
+
+#include "base/mem.h"
+#include "data/json.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MAX_TOKENS = 1 << 26,
+    MAX_KEPT = 1 << 30,
+};
+
+const char *kg_finish_name(enum kg_finish finish)
+{
+    static const char *const names[KG_FINISH_COUNT] = {
+        [KG_FINISH_NONE] = "none",
+        [KG_FINISH_STOP] = "stop",
+        [KG_FINISH_STRING] = "stop_string",
+        [KG_FINISH_LENGTH] = "length",
+    };
+
+    assert(finish < KG_FINISH_COUNT);
+    return names[finish];
+}
+
+void kg_traj_release(struct kg_traj *t)
+{
+    kg_mem_free(t->tokens);
+    kg_mem_free(t->source);
+    kg_mem_free(t->logp);
+    kg_mem_free(t->top_ids);
+    kg_mem_free(t->top_logp);
+    kg_mem_free(t->kept_n);
+    kg_mem_free(t->kept_ids);
+    memset(t, 0, sizeof *t);
+}
+
+/* Grow one array from the common capacity, which the caller moves when all have grown. */
+static kg_status grow(void *block, size_t *reached, size_t capacity, size_t need,
+                      size_t size, struct kg_err *err)
+{
+    *reached = capacity;
+    return kg_mem_grow(block, reached, need, size, MAX_TOKENS, "trajectory", err);
+}
+
+static kg_status reserve(struct kg_traj *t, size_t need, struct kg_err *err)
+{
+    size_t k = (size_t)t->top_k;
+    size_t capacity = t->capacity;
+    size_t reached = capacity;
+
+    if (need <= capacity)
+        return KG_OK;
+    KG_TRY(grow(&t->tokens, &reached, capacity, need, sizeof *t->tokens, err));
+    KG_TRY(grow(&t->source, &reached, capacity, need, sizeof *t->source, err));
+    KG_TRY(grow(&t->logp, &reached, capacity, need, sizeof *t->logp, err));
+    if (k > 0) {
+        KG_TRY(grow(&t->top_ids, &reached, capacity, need, k * sizeof *t->top_ids, err));
+        KG_TRY(
+            grow(&t->top_logp, &reached, capacity, need, k * sizeof *t->top_logp, err));
+    }
+    if (t->kept_n)
+        KG_TRY(grow(&t->kept_n, &reached, capacity, need, sizeof *t->kept_n, err));
+    t->capacity = reached;
+    return KG_OK;
+}
+
+kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
+                         enum kg_source source, struct kg_err *err)
+{
+    assert(source < KG_SOURCE_COUNT && source != KG_SOURCE_MODEL);
+    if (n == 0)
+        return KG_OK;
+    if (n > MAX_TOKENS - t->n)
+        return kg_fail(
+            err, KG_ENOMEM,
+            "expected a trajectory of at most %d tokens, found %zu more than %zu",
+            MAX_TOKENS, n, t->n);
+    KG_TRY(reserve(t, t->n + n, err));
+    memcpy(t->tokens + t->n, tokens, n * sizeof *tokens);
+    memset(t->source + t->n, source, n);
+    /* the records of these positions stay the zeros that growth left */
+    t->n += n;
+    if (source == KG_SOURCE_PROMPT)
+        t->prompt_n += n;
+    return KG_OK;
+}
+
+static kg_status push_kept(struct kg_traj *t, const struct kg_traj_step *step,
+                           struct kg_err *err)
+{
+    size_t n = (size_t)step->kept_n;
+    size_t reached = 0;
+
+    if (!t->kept_n)
+        KG_TRY(grow(&t->kept_n, &reached, 0, t->capacity, sizeof *t->kept_n, err));
+    KG_TRY(kg_mem_grow(&t->kept_ids, &t->kept_capacity, t->kept_total + n,
+                       sizeof *t->kept_ids, MAX_KEPT, "kept ids", err));
+    memcpy(t->kept_ids + t->kept_total, step->kept, n * sizeof *step->kept);
+    t->kept_n[t->n] = step->kept_n;
+    t->kept_total += n;
+    return KG_OK;
+}
+
+kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
+                       struct kg_err *err)
+{
+    size_t k = (size_t)t->top_k;
+
+    assert(step->kept_n >= 0 && (step->kept_n == 0 || step->kept));
+    KG_TRY(reserve(t, t->n + 1, err));
+    if (step->kept_n > 0)
+        KG_TRY(push_kept(t, step, err));
+    t->tokens[t->n] = step->token;
+    t->source[t->n] = KG_SOURCE_MODEL;
+    t->logp[t->n] = step->logp;
+    if (k > 0) {
+        memcpy(t->top_ids + t->n * k, step->top_ids, k * sizeof *step->top_ids);
+        memcpy(t->top_logp + t->n * k, step->top_logp, k * sizeof *step->top_logp);
+    }
+    t->n++;
+    return KG_OK;
+}
+
+size_t kg_traj_model_tokens(const struct kg_traj *t)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < t->n; i++)
+        count += t->source[i] == KG_SOURCE_MODEL;
+    return count;
+}
+
+/* ---- the dump
+ * -------------------------------------------------------------------------------- */
+
+static kg_status put_optional(struct kg_str *out, const char *key, const double *x,
+                              struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, ",\"%s\":", key));
+    return x ? kg_json_put_double(out, *x, err) : kg_str_puts(out, "null", err);
+}
+
+static kg_status put_sources(struct kg_str *out, const struct kg_traj *t,
+                             struct kg_err *err)
+{
+    static const char letters[KG_SOURCE_COUNT] = {'p', 'm', 't'};
+
+    KG_TRY(kg_str_puts(out, ",\"source\":\"", err));
+    for (size_t i = 0; i < t->n; i++)
+        KG_TRY(kg_str_putc(out, letters[t->source[i]], err));
+    return kg_str_putc(out, '"', err);
+}
+
+static kg_status put_logps(struct kg_str *out, const struct kg_traj *t,
+                           struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, ",\"logp\":[", err));
+    for (size_t i = 0; i < t->n; i++) {
+        if (i > 0)
+            KG_TRY(kg_str_putc(out, ',', err));
+        if (t->source[i] == KG_SOURCE_MODEL)
+            KG_TRY(kg_json_put_float(out, t->logp[i], err));
+        else
+            KG_TRY(kg_str_puts(out, "null", err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
+                           const double *advantage, const char *text, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(
+        out, err, "{\"prompt_index\":%lld,\"draw\":%llu,\"sample\":%d,\"finish\":\"%s\"",
+        (long long)t->prompt_index, (unsigned long long)t->draw, (int)t->sample,
+        kg_finish_name(t->finish)));
+    KG_TRY(put_optional(out, "reward", t->graded ? &t->reward : NULL, err));
+    KG_TRY(kg_str_printf(out, err, ",\"graded\":%s", t->graded ? "true" : "false"));
+    KG_TRY(put_optional(out, "advantage", advantage, err));
+    KG_TRY(kg_str_puts(out, ",\"temperature\":", err));
+    KG_TRY(kg_json_put_float(out, t->temperature, err));
+    KG_TRY(kg_str_printf(out, err, ",\"prompt_n\":%zu,\"tokens\":", t->prompt_n));
+    KG_TRY(kg_json_put_ints(out, t->tokens, t->n, err));
+    KG_TRY(put_sources(out, t, err));
+    KG_TRY(put_logps(out, t, err));
+    if (text) {
+        KG_TRY(kg_str_puts(out, ",\"text\":", err));
+        KG_TRY(kg_json_put_string(out, text, strlen(text), err));
+    }
+    return kg_str_puts(out, "}\n", err);
+}

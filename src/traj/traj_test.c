@@ -1,0 +1,168 @@
+/* Tests of trajectories: records stay aligned with their tokens, failures change nothing,
+ * the dump reads back. */
+#include "traj/traj.h"
+
+#include "base/mem.h"
+#include "data/json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+
+static kg_status push(struct kg_traj *t, int32_t token, int32_t kept_n)
+{
+    const int32_t top_ids[2] = {token, token + 1};
+    const float top_logp[2] = {-0.5f * (float)token, -9};
+    const int32_t kept[3] = {token, token + 10, token + 20};
+    struct kg_traj_step step = {token, -0.25f * (float)token, top_ids, top_logp, kept,
+                                kept_n};
+
+    return kg_traj_push(t, &step, &err);
+}
+
+static void records_stay_with_their_tokens(void **state)
+{
+    const int32_t prompt[3] = {7, 8, 9};
+    const int32_t tool[2] = {70, 80};
+    struct kg_traj t = {.top_k = 2};
+
+    (void)state;
+    assert_int_equal(kg_traj_append(&t, prompt, 3, KG_SOURCE_PROMPT, &err), KG_OK);
+    for (int32_t i = 0; i < 40; i++)
+        assert_int_equal(push(&t, i, i % 4), KG_OK);
+    assert_int_equal(kg_traj_append(&t, tool, 2, KG_SOURCE_TOOL, &err), KG_OK);
+    for (int32_t i = 40; i < 100; i++)
+        assert_int_equal(push(&t, i, i % 4), KG_OK);
+
+    assert_int_equal(t.n, 105);
+    assert_int_equal(t.prompt_n, 3);
+    assert_int_equal(kg_traj_model_tokens(&t), 100);
+    for (size_t at = 3, kept = 0; at < 105; at++) {
+        int32_t i = (int32_t)(at < 43 ? at - 3 : at - 5);
+
+        if (at == 43 || at == 44) {
+            assert_int_equal(t.source[at], KG_SOURCE_TOOL);
+            assert_true(t.logp[at] == 0 && t.top_ids[2 * at] == 0 && t.kept_n[at] == 0);
+            continue;
+        }
+        assert_int_equal(t.tokens[at], i);
+        assert_int_equal(t.source[at], KG_SOURCE_MODEL);
+        assert_true(t.logp[at] == -0.25f * (float)i);
+        assert_int_equal(t.top_ids[2 * at + 1], i + 1);
+        assert_true(t.top_logp[2 * at] == -0.5f * (float)i);
+        assert_int_equal(t.kept_n[at], i % 4);
+        for (int32_t j = 0; j < i % 4; j++, kept++)
+            assert_int_equal(t.kept_ids[kept], i + 10 * j);
+        if (at == 104)
+            assert_int_equal(kept, t.kept_total);
+    }
+    kg_traj_release(&t);
+    assert_null(t.tokens);
+}
+
+static void without_top_k_and_truncation_nothing_is_held_for_them(void **state)
+{
+    struct kg_traj t = {0};
+
+    (void)state;
+    assert_int_equal(push(&t, 5, 0), KG_OK);
+    assert_null(t.top_ids);
+    assert_null(t.top_logp);
+    assert_null(t.kept_n);
+    kg_traj_release(&t);
+}
+
+static void a_failed_push_leaves_the_trajectory_as_it_was(void **state)
+{
+    struct kg_traj t = {.top_k = 2};
+    int failures = 0;
+
+    (void)state;
+    for (int32_t i = 0; i < 200; i++) {
+        kg_mem_fail_at((uint64_t)(1 + i % 6));
+        if (push(&t, i, 1) != KG_OK) {
+            failures++;
+            kg_mem_fail_at(0);
+            assert_int_equal(t.n, i);
+            assert_int_equal(t.kept_total, i);
+            assert_int_equal(push(&t, i, 1), KG_OK);
+        }
+        kg_mem_fail_at(0);
+        assert_int_equal(t.tokens[t.n - 1], i);
+    }
+    assert_true(failures > 3);
+    for (int32_t i = 0; i < 200; i++)
+        assert_true(t.tokens[i] == i && t.kept_ids[i] == i && t.top_ids[2 * i] == i);
+    kg_traj_release(&t);
+}
+
+static void the_dump_is_one_line_that_reads_back(void **state)
+{
+    const int32_t prompt[2] = {3, 4};
+    const double advantage = 0.1;
+    struct kg_traj t = {.prompt_index = 12,
+                        .draw = 34,
+                        .sample = 5,
+                        .finish = KG_FINISH_STRING,
+                        .reward = 1.0 / 3,
+                        .graded = true,
+                        .temperature = 0.7f};
+    struct kg_str out = {0};
+    struct kg_json_doc doc;
+
+    (void)state;
+    assert_int_equal(kg_traj_append(&t, prompt, 2, KG_SOURCE_PROMPT, &err), KG_OK);
+    assert_int_equal(push(&t, 3, 0), KG_OK);
+    assert_int_equal(kg_traj_append(&t, prompt, 1, KG_SOURCE_TOOL, &err), KG_OK);
+    assert_int_equal(kg_traj_put_json(&out, &t, &advantage, "a\n\"b\"", &err), KG_OK);
+    assert_ptr_equal(strchr(out.data, '\n'), out.data + out.len - 1);
+    assert_int_equal(kg_json_parse(&doc, out.data, out.len, "dump", &err), KG_OK);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "prompt_index"), -1), 12);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "draw"), -1), 34);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "sample"), -1), 5);
+    assert_string_equal(kg_json_text(kg_json_get(doc.root, "finish"), NULL),
+                        "stop_string");
+    assert_true(kg_json_real(kg_json_get(doc.root, "reward"), 0) == 1.0 / 3);
+    assert_true(kg_json_real(kg_json_get(doc.root, "advantage"), 0) == 0.1);
+    assert_true((float)kg_json_real(kg_json_get(doc.root, "temperature"), 0) == 0.7f);
+    assert_string_equal(kg_json_text(kg_json_get(doc.root, "source"), NULL), "ppmt");
+    assert_int_equal(kg_json_size(kg_json_get(doc.root, "tokens")), 4);
+    assert_int_equal(kg_json_type(kg_json_at(kg_json_get(doc.root, "logp"), 1)),
+                     KG_JSON_NULL);
+    assert_true(kg_json_real(kg_json_at(kg_json_get(doc.root, "logp"), 2), 0) == -0.75);
+    assert_string_equal(kg_json_text(kg_json_get(doc.root, "text"), NULL), "a\n\"b\"");
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    kg_traj_release(&t);
+}
+
+static void an_ungraded_trajectory_has_no_reward(void **state)
+{
+    struct kg_traj t = {.reward = 1};
+    struct kg_str out = {0};
+
+    (void)state;
+    assert_int_equal(kg_traj_put_json(&out, &t, NULL, NULL, &err), KG_OK);
+    assert_non_null(
+        strstr(out.data, "\"reward\":null,\"graded\":false,\"advantage\":null"));
+    assert_null(strstr(out.data, "text"));
+    kg_str_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_stay_with_their_tokens),
+        cmocka_unit_test(without_top_k_and_truncation_nothing_is_held_for_them),
+        cmocka_unit_test(a_failed_push_leaves_the_trajectory_as_it_was),
+        cmocka_unit_test(the_dump_is_one_line_that_reads_back),
+        cmocka_unit_test(an_ungraded_trajectory_has_no_reward),
+    };
+
+    return cmocka_run_group_tests_name("traj", tests, NULL, NULL);
+}
