@@ -7,8 +7,8 @@ CC      ?= cc
 VARIANT ?= release
 SAN     ?=
 PREFIX  ?= /usr/local
-B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 comma   := ,
+B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
 VERSION := 0.1.0
 # From the lowest to the highest; a module includes only those before it.
