@@ -1,0 +1,687 @@
+/* The engine: promise 1 (the sampler's log-prob is the score's, bit for bit), promise 3
+ * (a trajectory does not depend on batch, chunks, threads, neighbours or cache size), and
+ * how sequences end. */
+#include "rollout/rollout.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "rollout/score.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { V = 97, N_PROMPTS = 6, N_SAMPLES = 3, N_TRAJS = N_PROMPTS * N_SAMPLES, NEW = 24 };
+static const size_t prompt_len[N_PROMPTS] = {1, 5, 63, 64, 65, 130};
+static int32_t prompts[N_PROMPTS][130];
+static struct kg_request requests[N_PROMPTS];
+static struct kg_model
+    *models[KG_DTYPE_COUNT]; /* by compute dtype; NULL where the machine cannot */
+static struct kg_err err;
+
+static struct kg_model_config config(int32_t vocab)
+{
+    struct kg_model_config c = {.vocab = vocab,
+                                .hidden = 64,
+                                .ffn = 96,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 16,
+                                .max_positions = 512,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = 0.25f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    assert_int_equal(kg_arch_find(&c.arch, "qwen2", &err), KG_OK);
+    return c;
+}
+
+static bool machine_has_bf16(void)
+{
+    uint16_t a[4] = {0};
+    float c[4];
+    struct kg_mat x = kg_mat(a, KG_BF16, 2, 2);
+    return kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 2, 2), x, x, KG_MATMUL_NT,
+                        false, &err) == KG_OK;
+}
+
+static struct kg_model *make_model(enum kg_dtype ct, int32_t vocab)
+{
+    struct kg_model_config c = config(vocab);
+    struct kg_model_opts opts = {kg_backend_cpu(), ct, true};
+    struct kg_model *m = NULL;
+    assert_int_equal(kg_model_create(&m, &c, &opts, 11, &err), KG_OK);
+    return m;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PROMPTS; i++) {
+        for (size_t t = 0; t < prompt_len[i]; t++)
+            prompts[i][t] = (int32_t)kg_rng_below((struct kg_rng_key){3, KG_RNG_TEST},
+                                                  (uint64_t)i, (uint32_t)t, 0, V);
+        requests[i] = (struct kg_request){.prompt = prompts[i],
+                                          .prompt_n = prompt_len[i],
+                                          .prompt_index = i,
+                                          .draw = 100 + (uint64_t)i,
+                                          .n_samples = N_SAMPLES};
+    }
+    models[KG_F32] = make_model(KG_F32, V);
+    if (machine_has_bf16())
+        models[KG_BF16] = make_model(KG_BF16, V);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KG_DTYPE_COUNT; i++)
+        kg_model_free(models[i]);
+    return 0;
+}
+
+static struct kg_sampling sampling(void)
+{
+    return (struct kg_sampling){.temperature = 1,
+                                .top_p = 1,
+                                .max_tokens = NEW,
+                                .record_top_k = 4,
+                                .rng = {42, KG_RNG_SAMPLE}};
+}
+
+static struct kg_rollout_opts options(int32_t max_batch, int32_t chunk)
+{
+    return (struct kg_rollout_opts){
+        .max_batch = max_batch, .prefill_chunk = chunk, .max_len = 130 + NEW};
+}
+
+static void release(struct kg_traj *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        kg_traj_release(&t[i]);
+}
+
+static void run_with(struct kg_traj *t, const struct kg_model *m,
+                     const struct kg_rollout_opts *o, const struct kg_sampling *s)
+{
+    struct kg_rollout *r = NULL;
+    assert_int_equal(kg_rollout_create(&r, m, NULL, o, &err), KG_OK);
+    kg_status status = kg_rollout_run(r, t, requests, N_PROMPTS, s, NULL, NULL, &err);
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+    kg_rollout_free(r);
+}
+
+static void assert_same_traj(const struct kg_traj *a, const struct kg_traj *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_int_equal(a->prompt_n, b->prompt_n);
+    assert_int_equal(a->finish, b->finish);
+    assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+    assert_memory_equal(a->source, b->source, a->n);
+    assert_memory_equal(a->logp, b->logp, a->n * sizeof *a->logp);
+    size_t k = (size_t)a->top_k;
+    size_t from = a->prompt_n * k;
+    assert_memory_equal(a->top_ids + from, b->top_ids + from,
+                        (a->n * k - from) * sizeof *a->top_ids);
+    assert_memory_equal(a->top_logp + from, b->top_logp + from,
+                        (a->n * k - from) * sizeof *a->top_logp);
+}
+
+static void assert_same(const struct kg_traj *a, const struct kg_traj *b)
+{
+    for (size_t i = 0; i < N_TRAJS; i++)
+        assert_same_traj(&a[i], &b[i]);
+}
+
+static bool same_tokens(const struct kg_traj *a, const struct kg_traj *b)
+{
+    return a->n == b->n && memcmp(a->tokens, b->tokens, a->n * sizeof *a->tokens) == 0;
+}
+
+/* ---- promise 1 ----------------------------------------------------------------------------------- */
+
+/* Score all trajectories together and compare log-probs and top-k of the answers. */
+static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *t,
+                                int64_t pack)
+{
+    enum { LEN = 130 + NEW, K = 4 };
+    static float logp[N_TRAJS][LEN], top_logp[N_TRAJS][LEN * K];
+    static int32_t top_ids[N_TRAJS][LEN * K];
+    struct kg_score_seq seqs[N_TRAJS] = {0};
+    size_t from[N_TRAJS];
+    struct kg_acts *acts = NULL;
+    for (int i = 0; i < N_TRAJS; i++) {
+        seqs[i] = (struct kg_score_seq){.tokens = t[i].tokens,
+                                        .n = t[i].n,
+                                        .temperature = t[i].temperature,
+                                        .logp = logp[i],
+                                        .top_ids = top_ids[i],
+                                        .top_logp = top_logp[i]};
+        from[i] = t[i].prompt_n;
+    }
+    assert_int_equal(kg_acts_create(&acts, m, pack, false, &err), KG_OK);
+    kg_status status = kg_score(m, acts, pack, seqs, N_TRAJS, 0, K, from, &err);
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+    kg_acts_free(acts);
+    for (int i = 0; i < N_TRAJS; i++) {
+        size_t p = t[i].prompt_n;
+        size_t n = t[i].n - p;
+        assert_memory_equal(logp[i], t[i].logp, t[i].n * sizeof(float));
+        assert_memory_equal(top_ids[i] + p * K, t[i].top_ids + p * K,
+                            n * K * sizeof(int32_t));
+        assert_memory_equal(top_logp[i] + p * K, t[i].top_logp + p * K,
+                            n * K * sizeof(float));
+    }
+}
+
+static void check_promise_1(enum kg_dtype ct, const struct kg_sampling *s)
+{
+    const int32_t batches[] = {1, 2, 3, 5, 8, 17, 33, 64};
+    const int32_t chunks[] = {1, 7, 64, 512};
+    struct kg_traj first[N_TRAJS];
+    struct kg_traj again[N_TRAJS];
+    const struct kg_model *m = models[ct];
+    struct kg_rollout_opts o = options(4, 512);
+    kg_threads_set(1);
+    run_with(first, m, &o, s);
+    assert_scored_alike(m, first, 130 + NEW);
+    for (int threads = 1; threads <= 2; threads++) {
+        kg_threads_set(threads);
+        assert_scored_alike(m, first, 2048);
+        for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+            o = options(batches[i], chunks[i % 4]);
+            run_with(again, m, &o, s);
+            assert_same(first, again);
+            release(again, N_TRAJS);
+        }
+    }
+    release(first, N_TRAJS);
+}
+
+static void recorded_log_probs_are_the_scores_in_fp32(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    check_promise_1(KG_F32, &s);
+}
+
+static void recorded_log_probs_are_the_scores_in_bf16(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    if (models[KG_BF16] == NULL) {
+        print_message("skip: this machine has no bf16 product\n");
+        skip();
+    }
+    check_promise_1(KG_BF16, &s);
+}
+
+static void promise_1_holds_at_other_temperatures_and_truncations(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    s.temperature = 0.7f;
+    check_promise_1(KG_F32, &s);
+    s.top_p = 0.9f;
+    s.top_k = 20;
+    s.min_p = 0.01f;
+    check_promise_1(KG_F32, &s);
+    s.temperature = 0;
+    check_promise_1(KG_F32, &s);
+}
+
+static void every_batch_size_up_to_64_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(64, 512);
+    struct kg_traj first[N_TRAJS];
+    struct kg_traj again[N_TRAJS];
+    s.max_tokens = 4;
+    kg_threads_set(2);
+    run_with(first, models[KG_F32], &o, &s);
+    for (int32_t batch = 1; batch < 64; batch++) {
+        o = options(batch, 100);
+        run_with(again, models[KG_F32], &o, &s);
+        assert_same(first, again);
+        release(again, N_TRAJS);
+    }
+    release(first, N_TRAJS);
+}
+
+/* ---- promise 3 ----------------------------------------------------------------------------------- */
+
+static void a_trajectory_does_not_depend_on_its_neighbours(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(8, 512);
+    struct kg_traj all[N_TRAJS];
+    struct kg_traj some[N_TRAJS];
+    struct kg_rollout *r = NULL;
+    run_with(all, models[KG_F32], &o, &s);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
+    struct kg_request picked[2] = {requests[4],
+                                   requests[1]}; /* other order, others gone */
+    assert_int_equal(kg_rollout_run(r, some, picked, 2, &s, NULL, NULL, &err), KG_OK);
+    for (int i = 0; i < N_SAMPLES; i++) {
+        assert_same_traj(&some[i], &all[4 * N_SAMPLES + i]);
+        assert_same_traj(&some[N_SAMPLES + i], &all[1 * N_SAMPLES + i]);
+    }
+    release(some, 2 * N_SAMPLES);
+    release(all, N_TRAJS);
+    kg_rollout_free(r);
+}
+
+static void seed_draw_number_and_sample_each_change_the_answer(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(8, 512);
+    struct kg_traj a[N_TRAJS];
+    struct kg_traj b[N_TRAJS];
+    struct kg_traj c[N_TRAJS];
+    run_with(a, models[KG_F32], &o, &s);
+    s.rng.seed++;
+    run_with(b, models[KG_F32], &o, &s);
+    s.rng.seed--;
+    requests[2].draw = 9999;
+    run_with(c, models[KG_F32], &o, &s);
+    requests[2].draw = 102;
+    for (int i = 0; i < N_TRAJS; i++) {
+        assert_false(same_tokens(&a[i], &b[i]));
+        assert_int_equal(same_tokens(&a[i], &c[i]), i / N_SAMPLES != 2);
+        assert_false(i % N_SAMPLES > 0 && same_tokens(&a[i], &a[i - 1]));
+        assert_int_equal(a[i].sample, i % N_SAMPLES);
+        assert_int_equal(a[i].draw, requests[i / N_SAMPLES].draw);
+    }
+    release(a, N_TRAJS);
+    release(b, N_TRAJS);
+    release(c, N_TRAJS);
+}
+
+static void the_smallest_cache_that_fits_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(16, 512);
+    struct kg_traj a[N_TRAJS];
+    struct kg_traj b[N_TRAJS];
+    run_with(a, models[KG_F32], &o, &s);
+    o.kv_tokens =
+        4 *
+        KG_KV_BLOCK; /* 130 + 24 - 1 tokens, and the copy of the prompt's last block */
+    run_with(b, models[KG_F32], &o, &s);
+    assert_same(a, b);
+    release(b, N_TRAJS);
+    release(a, N_TRAJS);
+}
+
+static void an_engine_follows_weights_that_change(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(8, 512);
+    struct kg_model *m = make_model(KG_F32, V);
+    struct kg_rollout *r = NULL;
+    struct kg_traj t[N_TRAJS];
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &err), KG_OK);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err),
+                         KG_OK);
+        assert_scored_alike(m, t, 2048);
+        release(t, N_TRAJS);
+        for (int64_t i = 0; i < m->n_elements; i++)
+            m->master[i] *= 0.9f;
+        assert_int_equal(kg_model_refresh(m, &err), KG_OK);
+    }
+    kg_rollout_free(r);
+    kg_model_free(m);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------- */
+
+static void limits_are_kept_by_request(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(5, 512);
+    struct kg_traj t[N_TRAJS];
+    s.max_tokens = 7;
+    requests[3].max_tokens = 1;
+    requests[4].max_tokens = 20;
+    run_with(t, models[KG_F32], &o, &s);
+    for (int i = 0; i < N_TRAJS; i++) {
+        size_t limit = i / N_SAMPLES == 3 ? 1 : i / N_SAMPLES == 4 ? 20 : 7;
+        assert_int_equal(t[i].n - t[i].prompt_n, limit);
+        assert_int_equal(t[i].finish, KG_FINISH_LENGTH);
+    }
+    requests[3].max_tokens = requests[4].max_tokens = 0;
+    release(t, N_TRAJS);
+}
+
+static void any_id_of_the_eos_set_ends_a_sequence(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(7, 512);
+    struct kg_traj free_run[N_TRAJS];
+    struct kg_traj t[N_TRAJS];
+    struct kg_model *m = models[KG_F32];
+    int stopped = 0;
+    run_with(free_run, m, &o, &s);
+    m->config.n_eos = 12;
+    for (int i = 0; i < 12; i++)
+        m->config.eos[i] = 5 + 7 * i;
+    run_with(t, m, &o, &s);
+    for (int i = 0; i < N_TRAJS; i++) {
+        size_t n = t[i].prompt_n;
+        while (n < free_run[i].n &&
+               !kg_model_config_is_eos(&m->config, free_run[i].tokens[n]))
+            n++;
+        bool stop = n < free_run[i].n;
+        stopped += stop;
+        assert_int_equal(t[i].n, n + stop);
+        assert_int_equal(t[i].finish, stop ? KG_FINISH_STOP : KG_FINISH_LENGTH);
+        assert_memory_equal(t[i].tokens, free_run[i].tokens, t[i].n * sizeof(int32_t));
+    }
+    assert_true(stopped > 3);
+    release(t, N_TRAJS);
+    s.ignore_eos = true;
+    run_with(t, m, &o, &s);
+    assert_same(t, free_run);
+    m->config.n_eos = 0;
+    release(t, N_TRAJS);
+    release(free_run, N_TRAJS);
+}
+
+/* A tokenizer of single characters: ids 0..25 are a..z, 26 is special, the rest of V are
+ * other characters. */
+static struct kg_tokenizer *letters(void)
+{
+    char dir[] = "/tmp/kedge-rollout-XXXXXX";
+    char path[64];
+    struct kg_tokenizer *tok = NULL;
+    struct kg_str json = {0};
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/token_ids.json", dir);
+    assert_int_equal(kg_str_putc(&json, '{', &err), KG_OK);
+    for (int i = 0; i < V; i++) {
+        int c = i < 26 ? 'a' + i : 0x100 + i;
+        assert_int_equal(kg_str_printf(&json, &err, "%s\"\\u%04x\": %d",
+                                       i > 0 ? ", " : "", (unsigned)c, i),
+                         KG_OK);
+    }
+    assert_int_equal(kg_str_putc(&json, '}', &err), KG_OK);
+    assert_int_equal(kg_file_write_atomic(path, json.data, json.len, &err), KG_OK);
+    if (kg_tokenizer_open(&tok, dir, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
+    kg_str_release(&json);
+    return tok;
+}
+
+static void decode_answer(struct kg_str *out, const struct kg_tokenizer *tok,
+                          const struct kg_traj *t)
+{
+    kg_str_clear(out);
+    assert_int_equal(kg_tokenizer_decode(out, tok, t->tokens + t->prompt_n,
+                                         t->n - t->prompt_n, false, &err),
+                     KG_OK);
+}
+
+static void a_stop_string_over_several_tokens_ends_a_sequence(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(7, 512);
+    struct kg_traj free_run[N_TRAJS];
+    struct kg_traj t[N_TRAJS];
+    struct kg_rollout *r = NULL;
+    struct kg_tokenizer *tok = letters();
+    struct kg_str whole = {0};
+    struct kg_str text = {0};
+    run_with(free_run, models[KG_F32], &o, &s);
+    /* characters 6..8 of the first answer: three tokens, some of several bytes */
+    decode_answer(&whole, tok, &free_run[0]);
+    struct kg_str stop = {0};
+    assert_int_equal(kg_tokenizer_decode(&stop, tok,
+                                         free_run[0].tokens + free_run[0].prompt_n + 6, 3,
+                                         false, &err),
+                     KG_OK);
+    const char *stops[] = {"never in there", stop.data};
+    s.stops = stops;
+    s.n_stops = 2;
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], tok, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err),
+                     KG_OK);
+    for (int i = 0; i < N_TRAJS; i++) {
+        decode_answer(&whole, tok, &free_run[i]);
+        const char *at = strstr(kg_str_text(&whole), stop.data);
+        size_t shown = at ? (size_t)(at - whole.data) : whole.len;
+        assert_int_equal(t[i].finish, at ? KG_FINISH_STRING : KG_FINISH_LENGTH);
+        kg_str_clear(&text);
+        assert_int_equal(kg_rollout_text(&text, tok, &t[i], stops, 2, &err), KG_OK);
+        assert_int_equal(text.len, shown);
+        assert_memory_equal(kg_str_text(&text), kg_str_text(&whole), shown);
+        assert_memory_equal(t[i].tokens, free_run[i].tokens, t[i].n * sizeof(int32_t));
+    }
+    assert_int_equal(t[0].finish, KG_FINISH_STRING);
+    assert_true(t[0].n <= t[0].prompt_n + 9);
+    kg_rollout_free(r);
+    kg_tokenizer_close(tok);
+    release(t, N_TRAJS);
+    release(free_run, N_TRAJS);
+    kg_str_release(&whole);
+    kg_str_release(&text);
+    kg_str_release(&stop);
+}
+
+/* ---- records ------------------------------------------------------------------------------------- */
+
+static void kept_ids_are_recorded_with_the_token_among_them(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(7, 512);
+    struct kg_traj t[N_TRAJS];
+    s.top_p = 0.6f;
+    s.record_kept = true;
+    run_with(t, models[KG_F32], &o, &s);
+    for (int i = 0; i < N_TRAJS; i++) {
+        size_t at = 0;
+        for (size_t p = 0; p < t[i].n; p++) {
+            bool found = false;
+            for (int32_t j = 0; j < t[i].kept_n[p]; j++)
+                found = found || t[i].kept_ids[at + (size_t)j] == t[i].tokens[p];
+            at += (size_t)t[i].kept_n[p];
+            assert_int_equal(found, p >= t[i].prompt_n);
+        }
+        assert_int_equal(at, t[i].kept_total);
+    }
+    release(t, N_TRAJS);
+}
+
+static void more_kept_ids_than_can_be_recorded_are_refused(void **state)
+{
+    (void)state;
+    struct kg_model *m = make_model(KG_F32, 3000);
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(4, 512);
+    struct kg_rollout *r = NULL;
+    struct kg_traj t[N_SAMPLES];
+    for (int64_t i = 0; i < m->n_elements; i++)
+        m->master[i] *= 0.05f;
+    assert_int_equal(kg_model_refresh(m, &err), KG_OK);
+    s.top_p = 0.999f;
+    s.record_kept = true;
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, requests, 1, &s, NULL, NULL, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "prompt 0"));
+    assert_non_null(strstr(err.message, "at most 512"));
+    release(t, N_SAMPLES);
+    kg_rollout_free(r);
+    kg_model_free(m);
+}
+
+static kg_status count_done(void *user, const struct kg_traj *t, struct kg_err *e)
+{
+    int *left = user;
+    assert_int_not_equal(t->finish, KG_FINISH_NONE);
+    if (--*left == 0)
+        return kg_fail(e, KG_EIO, "enough");
+    return KG_OK;
+}
+
+static void each_finished_trajectory_is_reported_once(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(7, 512);
+    struct kg_rollout *r = NULL;
+    struct kg_traj t[N_TRAJS];
+    int left = N_TRAJS + 1;
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
+    assert_int_equal(
+        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &err), KG_OK);
+    assert_int_equal(left, 1);
+    release(t, N_TRAJS);
+    left = 5;
+    assert_int_equal(
+        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &err), KG_EIO);
+    release(t, N_TRAJS);
+    left = N_TRAJS + 1; /* and the engine works on */
+    assert_int_equal(
+        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &err), KG_OK);
+    release(t, N_TRAJS);
+    kg_rollout_free(r);
+}
+
+static void a_prompt_is_computed_once_for_its_group(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(2, 512);
+    struct kg_rollout *r = NULL;
+    struct kg_traj t[N_TRAJS];
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err),
+                     KG_OK);
+    assert_int_equal(kg_rollout_stats(r)->prefill_tokens, 1 + 5 + 63 + 64 + 65 + 130);
+    assert_int_equal(kg_rollout_stats(r)->decode_tokens, N_TRAJS * (NEW - 1));
+    release(t, N_TRAJS);
+    kg_rollout_free(r);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------ */
+
+static void expect_refusal(const struct kg_rollout_opts *o, const struct kg_request *q,
+                           const struct kg_sampling *s, const char *word)
+{
+    struct kg_rollout *r = NULL;
+    struct kg_traj t[N_SAMPLES];
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, o, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, q, 1, s, NULL, NULL, &err), KG_EINVAL);
+    if (strstr(err.message, word) == NULL)
+        fail_msg("expected '%s' in: %s", word, err.message);
+    kg_rollout_free(r);
+}
+
+static void impossible_requests_are_refused_before_anything_runs(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(2, 512);
+    struct kg_request q = requests[5];
+    int32_t bad[3] = {1, V, 2};
+    const char *stops[] = {"x"};
+    q.prompt_n = 0;
+    expect_refusal(&o, &q, &s, "empty prompt");
+    q = requests[5];
+    q.max_tokens = NEW + 1;
+    expect_refusal(&o, &q, &s, "pass the limit of 154 tokens");
+    q = requests[5];
+    o.kv_tokens = 3 * KG_KV_BLOCK;
+    expect_refusal(&o, &q, &s, "need a cache of 256 tokens, it has 192");
+    o.kv_tokens = 0;
+    q.prompt = bad;
+    q.prompt_n = 3;
+    expect_refusal(&o, &q, &s, "token 1 is 97, expected an id between 0 and 96");
+    q = requests[5];
+    q.n_samples = 0;
+    expect_refusal(&o, &q, &s, "at least one sample");
+    s.record_top_k = V + 1;
+    expect_refusal(&o, &requests[5], &s, "between 0 and the vocabulary's 97");
+    s = sampling();
+    s.stops = stops;
+    s.n_stops = 1;
+    expect_refusal(&o, &requests[5], &s, "need a tokenizer");
+    s = sampling();
+    s.top_p = 2;
+    expect_refusal(&o, &requests[5], &s, "top-p");
+}
+
+static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
+{
+    (void)state;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(3, 64);
+    uint64_t before = kg_mem_current_bytes();
+    kg_status status = KG_ENOMEM;
+    s.max_tokens = 3;
+    s.top_p = 0.5f;
+    s.record_kept = true;
+    kg_threads_set(1);
+    for (uint64_t n = 1; status == KG_ENOMEM; n++) {
+        struct kg_rollout *r = NULL;
+        struct kg_traj t[N_TRAJS] = {0};
+        kg_mem_fail_at(n);
+        status = kg_rollout_create(&r, models[KG_F32], NULL, &o, &err);
+        if (status == KG_OK)
+            status = kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err);
+        kg_mem_fail_at(0);
+        release(t, N_TRAJS);
+        kg_rollout_free(r);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    assert_int_equal(status, KG_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recorded_log_probs_are_the_scores_in_fp32),
+        cmocka_unit_test(recorded_log_probs_are_the_scores_in_bf16),
+        cmocka_unit_test(promise_1_holds_at_other_temperatures_and_truncations),
+        cmocka_unit_test(every_batch_size_up_to_64_gives_the_same_bits),
+        cmocka_unit_test(a_trajectory_does_not_depend_on_its_neighbours),
+        cmocka_unit_test(seed_draw_number_and_sample_each_change_the_answer),
+        cmocka_unit_test(the_smallest_cache_that_fits_gives_the_same_bits),
+        cmocka_unit_test(an_engine_follows_weights_that_change),
+        cmocka_unit_test(limits_are_kept_by_request),
+        cmocka_unit_test(any_id_of_the_eos_set_ends_a_sequence),
+        cmocka_unit_test(a_stop_string_over_several_tokens_ends_a_sequence),
+        cmocka_unit_test(kept_ids_are_recorded_with_the_token_among_them),
+        cmocka_unit_test(more_kept_ids_than_can_be_recorded_are_refused),
+        cmocka_unit_test(each_finished_trajectory_is_reported_once),
+        cmocka_unit_test(a_prompt_is_computed_once_for_its_group),
+        cmocka_unit_test(impossible_requests_are_refused_before_anything_runs),
+        cmocka_unit_test(running_out_of_memory_is_a_status_and_leaks_nothing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
