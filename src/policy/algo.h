@@ -1,0 +1,197 @@
+/* What an algorithm is: one row from each of five tables, and numbers.
+ *
+ * A row carries its name, one line of help, its formula and source, and what it needs
+ * from the step (scope, statistics, passes); the function behind it is pure. The step is
+ * scheduled from the needs, so a new algorithm is a row and a function, and nothing else.
+ * The option keys below are plain strings; the option rows that parse a config live in
+ * train/.
+ *
+ * key                  sets                                        values
+ * algo.advantage       how rewards become advantages               a row of
+ * KG_TABLE_ADVANTAGE algo.surrogate       policy-gradient loss of a token             a
+ * row of KG_TABLE_SURROGATE algo.aggregate       how token losses become one number a row
+ * of KG_TABLE_AGGREGATE algo.clip_low/_high  ratio below 1-low, above 1+high is clipped
+ * >= 0 (gmpo: of the log-ratio) algo.dual_clip       c, bound of the loss where A < 0 0
+ * is off, else > 1 algo.ratio_clamp     log-ratios are cut to +- this               0 is
+ * off; default 20 algo.truncate        C, upper bound of the detached ratio        0 is
+ * off (dppo, pg-is, minirl) algo.delta_low/_high dppo: divergence allowed for A<0, A>0 >
+ * 0 algo.top_k           dppo-topk: ids of the sampler used          1..512
+ * algo.tau_pos/_neg    sapo temperatures                           > 0
+ * algo.tis             cap of the weight old/sampler               0 is off
+ * algo.tis_level       token | sequence
+ * algo.entropy_coef    c_H                                         >= 0
+ * algo.length_norm     constant of seq-mean-token-sum-norm         > 0
+ * algo.mask_truncated  answers cut by the limit: no policy loss    true | false
+ * algo.gamma/.lambda   discount; GAE's lambda                      0..1
+ * algo.gpg_norm        gpg's f_norm                                > 0
+ * kl.estimator         KL against the anchor                       a row of KG_TABLE_KL
+ * kl.beta              its coefficient, per token                  >= 0
+ * kl.top_k             k of topk-*                                 >= 0
+ * kl.tail              topk-*: sampled estimate of the tail        true | false (false:
+ * truncated) kl.gradient          topk-*: form of the head's gradient         corrected |
+ * published kl.importance        weight p/old on what was sampled            true | false
+ * kl.iw_lower/_upper   clip of that weight                         0 is off
+ * kl.clamp             clamps as published                         true | false
+ * kl.after_filter      filtered answers leave the KL too (bias)    true | false
+ * anchor.kind          what the KL is measured against             a row of
+ * KG_TABLE_ANCHOR anchor.eta           ema: weight that the old anchor keeps       0..1
+ * anchor.period        steps between two anchor updates            >= 1
+ */
+#ifndef KG_POLICY_ALGO_H
+#define KG_POLICY_ALGO_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum kg_policy_table {
+    KG_TABLE_ADVANTAGE,
+    KG_TABLE_SURROGATE,
+    KG_TABLE_KL,
+    KG_TABLE_ANCHOR,
+    KG_TABLE_AGGREGATE,
+    KG_TABLE_COUNT
+};
+
+/* How much of the batch one evaluation must see. A micro-batch holds whole sequences. */
+enum kg_policy_scope { KG_SCOPE_TOKEN, KG_SCOPE_SEQUENCE, KG_SCOPE_BATCH };
+
+/* What a row reads beyond log-probs, old log-probs and advantages. */
+enum kg_policy_need {
+    KG_NEED_ANCHOR = 1 << 0, /* anchor log-prob of the sampled token */
+    KG_NEED_TOP_SAMPLER =
+        1 << 1, /* the sampler's top ids, and p (and anchor's) log-probs at them */
+    KG_NEED_TOP_ANCHOR =
+        1 << 2,             /* the anchor's top ids, and p's and its log-probs at them */
+    KG_NEED_MU_AT = 1 << 3, /* the sampler's log-probs at its top ids */
+    KG_NEED_EXACT_REVERSE = 1 << 4, /* exact KL(p||q) from the two-head pass */
+    KG_NEED_EXACT_FORWARD = 1 << 5, /* exact KL(q||p) */
+    KG_NEED_GREEDY = 1 << 6,        /* reward of a greedy answer of each prompt */
+    KG_NEED_VALUES = 1 << 7,        /* a critic */
+    KG_NEED_SUM_SQ = 1 << 8,        /* sum_v p_v^2 of the old policy */
+    KG_NEED_GROUP = 1 << 9,         /* at least two samples a prompt */
+    KG_NEED_ON_POLICY_OR_IW =
+        1 << 10,               /* misleading off-policy without an importance weight */
+    KG_NEED_ENTROPY = 1 << 11, /* of the current policy; set by algo.entropy_coef */
+};
+
+/* The part that every row of every table begins with. */
+struct kg_policy_about {
+    const char *name;
+    const char *help;    /* one line */
+    const char *formula; /* plain text, the letters of docs/algorithms */
+    const char *source;
+    enum kg_policy_scope scope;
+    unsigned needs; /* enum kg_policy_need */
+};
+
+struct kg_advantage_row; /* the functions of a row stay inside policy/ */
+struct kg_surrogate_row;
+struct kg_kl_row;
+struct kg_aggregate_row;
+
+enum kg_anchor_kind {
+    KG_ANCHOR_NONE,
+    KG_ANCHOR_FIXED,     /* the initial weights */
+    KG_ANCHOR_EMA,       /* anchor <- eta anchor + (1 - eta) policy, every period steps */
+    KG_ANCHOR_ITERATIVE, /* the policy that sampled the batch: no second model */
+    KG_ANCHOR_COPY,      /* anchor <- policy, every period steps */
+};
+struct kg_anchor_row {
+    struct kg_policy_about about;
+    enum kg_anchor_kind kind;
+};
+
+struct kg_algo {
+    const struct kg_advantage_row *advantage;
+    const struct kg_surrogate_row *surrogate;
+    const struct kg_kl_row *kl;
+    const struct kg_anchor_row *anchor;
+    const struct kg_aggregate_row *aggregate;
+
+    double clip_low, clip_high;
+    double dual_clip;   /* 0 off */
+    double ratio_clamp; /* 0 off */
+    double truncate;    /* 0 off */
+    double delta_low, delta_high;
+    int top_k; /* of dppo-topk */
+    double tau_pos, tau_neg;
+    double tis; /* 0 off */
+    bool tis_sequence;
+    double entropy_coef;
+    double length_norm;
+    bool mask_truncated;
+    double gamma, lambda;
+    double gpg_norm;
+
+    double kl_beta;
+    int kl_top_k;
+    bool kl_tail;
+    bool kl_corrected;
+    bool kl_importance;
+    double kl_iw_lower, kl_iw_upper; /* 0 off */
+    bool kl_clamp;
+    bool kl_after_filter;
+
+    double anchor_eta;
+    int64_t anchor_period;
+};
+
+/* The defaults: grpo advantages, ppo-clip 0.2/0.2, token-mean, no KL, no anchor. */
+void kg_algo_init(struct kg_algo *algo);
+
+/* Set what the option key names from text. The keys, for a loop over a config:
+ *   for (size_t i = 0; i < kg_algo_n_keys(); i++)
+ *       KG_TRY(kg_algo_set(&algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),
+ * err)); An empty text leaves the default.   errors: NOTFOUND (unknown key or row, valid
+ * names listed), EINVAL */
+kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
+                      struct kg_err *err) KG_MUST_CHECK;
+size_t kg_algo_n_keys(void);
+const char *kg_algo_key(size_t i);
+
+/* What the run around the algorithm can provide. 0 or false where unknown is not checked,
+ * except as said. */
+struct kg_algo_setting {
+    int64_t vocab;           /* 0: not checked */
+    int64_t samples;         /* of one prompt; 0: not checked */
+    bool off_policy;         /* several updates a step, lag, or another sampler dtype */
+    bool truncated_sampling; /* top_p, top_k or min_p below the full softmax */
+    int max_top_k;           /* most ids the sampler can record; 0: not checked */
+    unsigned
+        provides; /* needs that can be met: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_* */
+    bool reproduction; /* compositions that mislead are let through (reproduction presets)
+                        */
+};
+
+/* Refuse what cannot be computed, with the key and the reason.   errors: EINVAL,
+ * UNSUPPORTED */
+kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+/* Top-k with k >= vocab is the exact KL: turns kl into exact-reverse / exact-forward.
+ * returns whether it did, for the one logged line.   (k = 0 stays: K4 / K5.) */
+bool kg_algo_exact_when_full(struct kg_algo *algo, int64_t vocab);
+
+/* ---- what the step must supply ---- */
+unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of all rows */
+enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
+/* Ids a token that the sampler must record (0: none). */
+int kg_algo_recorded_top_k(const struct kg_algo *algo);
+/* Of the anchor's own largest ids (topk-forward). */
+int kg_algo_anchor_top_k(const struct kg_algo *algo);
+/* Columns K of ids in the training pass: the recorded ones first, then the anchor's. */
+int kg_algo_width(const struct kg_algo *algo);
+
+/* ---- the tables, for help, docs and look-ups ---- */
+const char *kg_policy_table_key(enum kg_policy_table table); /* "algo.advantage", ... */
+size_t kg_policy_n_rows(enum kg_policy_table table);
+const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i);
+/* The row's about; NULL and err listing the valid names.   errors: NOTFOUND */
+const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
+                                             struct kg_err *err) KG_MUST_CHECK;
+/* Name of the row chosen in each table. */
+const char *kg_algo_row_name(const struct kg_algo *algo, enum kg_policy_table table);
+
+#endif

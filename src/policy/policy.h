@@ -1,0 +1,223 @@
+/* Policy mathematics: from rows of log-probs to loss, sparse gradients and metrics.
+ *
+ * Pure functions on host arrays, in double precision. Nothing here knows of models,
+ * vocabularies wider than k, or devices: every loss touches the logits of a position
+ * through the sampled token's log-prob, the log-probs at K given ids, the entropy and an
+ * exact KL. What comes back is the derivative with respect to each of these; the head's
+ * backward turns it into gradients by dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense
+ * forms of entropy and exact KL).
+ *
+ * An update of the optimizer:
+ *     kg_policy_advantages     once over the step's trajectories
+ *     kg_policy_weights        once over the tokens of the whole optimizer batch, before
+ * it is split kg_policy_loss           per micro-batch of whole sequences; parts and
+ * metrics add up
+ */
+#ifndef KG_POLICY_POLICY_H
+#define KG_POLICY_POLICY_H
+
+#include "base/status.h"
+#include "policy/algo.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- advantages ------------------------------------------------------------------------------ */
+
+/* S trajectories in G groups of the same prompt, N loss tokens. */
+struct kg_policy_scores {
+    int64_t n_seqs;       /* S */
+    int64_t n_groups;     /* G */
+    const double *reward; /* (S) */
+    const int64_t
+        *group_begin; /* (G+1) trajectories group_begin[g] .. group_begin[g+1]-1 */
+    const int64_t *seq_begin;   /* (S+1) tokens; seq_begin[0] = 0 */
+    const double *token_reward; /* (N) or NULL: added to the reward, which stands on the
+                                   last token */
+    const uint8_t
+        *mask; /* (N) or NULL for all: tokens that count (holes, where they are kept) */
+    const double *greedy;    /* (S) reward of the greedy answer; KG_NEED_GREEDY */
+    const double *value;     /* (N) critic; KG_NEED_VALUES */
+    const double *old_logp;  /* (N) KG_NEED_SUM_SQ, as the next two */
+    const double *sum_sq;    /* (N) sum_v p_v^2 of the old policy */
+    const double *is_weight; /* (N) or NULL */
+};
+
+struct kg_policy_advantage {
+    double
+        *seq; /* (S) out; NULL is allowed. Token-level rows: the mean over the tokens */
+    double *token;    /* (N) out; NULL is allowed for trajectory-level rows */
+    double *returns;  /* (N) out or NULL; token-level rows only */
+    double batch_std; /* out: what batch-std divided by; 0 where nothing was divided */
+    double mean, min, max; /* out: over trajectories */
+    int64_t groups_equal;  /* out: groups whose rewards are all equal (no signal of their
+                              own) */
+};
+
+/* Advantages of the algorithm's row, one a trajectory and broadcast to its tokens, or one
+ * a token. errors: EINVAL (an input the row needs is absent), ENONFINITE (a reward, with
+ * its index), ENOMEM */
+kg_status kg_policy_advantages(struct kg_policy_advantage *out,
+                               const struct kg_algo *algo,
+                               const struct kg_policy_scores *scores,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* What the aggregation divides by. Over every rank's tokens when there are several. */
+struct kg_policy_totals {
+    double tokens; /* kept tokens */
+    double seqs;   /* kept sequences that have tokens */
+    double
+        length_eps; /* added to a sequence's length where it is divided by; normally 0 */
+    double length_norm; /* constant of seq-mean-token-sum-norm */
+};
+
+/* The loss tokens of the whole optimizer batch. */
+struct kg_policy_shape {
+    int64_t n_seqs;           /* S */
+    const int64_t *seq_begin; /* (S+1) */
+    const uint8_t *drop; /* (S) or NULL: sequences without policy and entropy loss (cut by
+                            the limit under algo.mask_truncated, filtered) */
+};
+
+struct kg_policy_weights {
+    double *pg;      /* (N) out */
+    double *kl;      /* (N) out: dropped sequences count unless algo.kl_after_filter */
+    double *entropy; /* (N) out: as pg */
+};
+
+/* Weight of every token's term, so that loss = sum_n weight[n] term[n].   errors: EINVAL
+ */
+kg_status kg_policy_weights(const struct kg_policy_weights *w, const struct kg_algo *algo,
+                            const struct kg_policy_shape *shape,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* The two halves of it, for several ranks: totals of a shape (drop NULL counts all), and
+ * the weights under given totals. */
+void kg_policy_totals(struct kg_policy_totals *totals, const struct kg_algo *algo,
+                      int64_t n_seqs, const int64_t *seq_begin, const uint8_t *drop);
+kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
+                               const struct kg_policy_totals *totals, int64_t n_seqs,
+                               const int64_t *seq_begin, const uint8_t *drop,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+/* A micro-batch: the loss tokens (sampled by the model) of S whole sequences, N in all.
+ * Log-probs are of the softmax at the sampling temperature. */
+struct kg_policy_batch {
+    int64_t n_seqs;           /* S */
+    int64_t n_tokens;         /* N */
+    const int64_t *seq_begin; /* (S+1), seq_begin[0] = 0, seq_begin[S] = N */
+    const int32_t *tokens;    /* (N) sampled ids; NULL is allowed where K is 0 */
+    const double *logp;       /* (N) current policy */
+    const double
+        *old_logp; /* (N) recorded by the sampler, or recomputed: what ratios are to */
+    const double
+        *mu_logp; /* (N) the sampler's; NULL or the same pointer: equal to old_logp */
+    const double *anchor_logp; /* (N) KG_NEED_ANCHOR */
+    const double *advantage;   /* (N) */
+    const double *entropy;     /* (N) or NULL; needed when algo.entropy_coef > 0 */
+    const double *kl_exact; /* (N) KG_NEED_EXACT_*: the exact KL of the row's direction */
+
+    /* Columns 0 .. k_sampler-1 of a row: the sampler's most likely ids, largest first;
+     * then k_anchor of the anchor's own. -1 marks an unused slot. An id may stand in both
+     * parts. */
+    int k_sampler, k_anchor; /* K = k_sampler + k_anchor */
+    const int32_t *ids;      /* (N,K) */
+    const double *logp_at;   /* (N,K) current policy at ids */
+    const double *anchor_at; /* (N,K) anchor at ids, where the KL reads them */
+    const double *mu_at;     /* (N,K) sampler at ids; NULL unless KG_NEED_MU_AT */
+
+    /* Truncated sampling: log of the mass that each policy gives to the recorded kept
+     * set. Ratios are then of the policies renormalised on it. Both NULL: the full
+     * softmax was sampled. */
+    const double *log_kept;     /* (N) current policy */
+    const double *old_log_kept; /* (N) old policy */
+
+    const double *pg_weight;      /* (N) of kg_policy_weights, as the two below */
+    const double *kl_weight;      /* (N) may be NULL where there is no KL */
+    const double *entropy_weight; /* (N) may be NULL where algo.entropy_coef is 0 */
+    const double *is_weight; /* (N) or NULL: detached factor of each policy term (instead
+                                of algo.tis) */
+    const uint8_t *selected; /* (N) rows of batch scope: from kg_policy_select */
+    double kl_divisor; /* 0, or what every KL term is divided by (batch_std + 1e-6) */
+};
+
+/* Sums and counts over loss tokens, added up over micro-batches; kg_policy_metrics_list
+ * makes names and numbers of them. `{0}` is the start. */
+struct kg_policy_metrics {
+    int64_t tokens, seqs;
+    int64_t clip_low, clip_high,
+        clip_dual;              /* tokens whose gradient the clip removed, by bound */
+    int64_t positive, negative; /* tokens by sign of the advantage */
+    int64_t masked_positive, masked_negative; /* dppo: dropped by the trust region */
+    int64_t ratios;
+    double ratio_sum, ratio_sum_sq, ratio_min,
+        ratio_max;           /* of the policy ratio, raw (not clipped) */
+    double k1_sum, k3_sum;   /* KL(old||p) by old - logp, and its low-variance form */
+    double gap_sum, gap_max; /* |logp - old_logp| */
+    double mismatch_sum, mismatch_max; /* |old_logp - mu_logp|: 0 by promise 1 */
+    double prob_gap_min, prob_gap_max; /* exp(logp) - exp(mu_logp), signed */
+    double entropy_sum;
+    int64_t kl_tokens;
+    double kl_sum, kl_max; /* per-token KL values, unweighted, before kl_divisor */
+    double kl_head_sum, kl_tail_sum; /* topk: L1 and s L2 */
+    double head_mass_sum; /* topk: P_H (reverse) or P_G (forward) of the current policy */
+    int64_t tail_tokens;  /* topk: sampled token outside the head */
+    double iw_sum, iw_sum_sq, iw_max;      /* importance weight s */
+    double divergence_sum, divergence_max; /* dppo */
+    int64_t divergence_below_01, divergence_below_05;
+};
+
+struct kg_policy_metric {
+    const char *name; /* "policy/ratio_max", ...; static */
+    double value;
+};
+enum { KG_POLICY_METRICS_MAX = 48 };
+
+void kg_policy_metrics_merge(struct kg_policy_metrics *into,
+                             const struct kg_policy_metrics *from);
+/* Means, fractions and effective sample sizes.   returns how many of out were filled */
+size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
+                              const struct kg_algo *algo,
+                              const struct kg_policy_metrics *m);
+
+struct kg_policy_grad {
+    /* the caller's arrays, overwritten */
+    double *a_logp; /* (N) dloss/dlogp of the sampled token */
+    double *a_at;   /* (N,K) dloss/dlogp_at; NULL where K is 0. Added to a_logp's by the
+                       head where the   sampled token is among ids */
+    double *
+        a_entropy; /* (N) dloss/dH = -c_H weight; NULL where entropy is not in the loss */
+    double *a_kl_exact; /* (N) dloss/d(exact KL); NULL where there is none */
+    double *a_log_kept; /* (N) dloss/dlog_kept; needed with log_kept. Each kept id j gets
+                           += a p_j/P_kept */
+    double
+        *pg_term; /* (N) or NULL: value of each token's policy term, without its weight */
+    double *kl_term; /* (N) or NULL: value of each token's KL term, after importance
+                        weight and divisor */
+    /* results */
+    double pg, kl,
+        entropy; /* weighted sums; loss = pg + kl_beta kl - entropy_coef entropy */
+    double loss;
+    bool any; /* some coefficient is not zero: the update would move weights */
+    struct kg_policy_metrics metrics;
+};
+
+/* Loss, its gradient with respect to every log-prob, and metrics of one micro-batch.
+ * errors: EINVAL (an input the algorithm needs is absent, named), ENONFINITE (first bad
+ * token and what), ENOMEM */
+kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo,
+                         const struct kg_policy_batch *batch,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Rows of batch scope: which tokens of the whole optimizer batch are selected; one byte a
+ * token. Reads logp, old_logp, advantage and pg_weight (0: not in the loss) of the batch.
+ * errors: EINVAL, ENOMEM */
+kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
+                           const struct kg_policy_batch *whole,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+#endif
