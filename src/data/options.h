@@ -19,7 +19,8 @@ enum kg_opt_type {
     KG_OPT_REAL,
     KG_OPT_STRING,
     KG_OPT_CHOICE, /* one of `choices` */
-    KG_OPT_LIST,   /* list of strings; kept joined by '\n' */
+    KG_OPT_LIST,   /* list of strings; its text is the items joined by line breaks, where a backslash
+                    * and a line break inside an item stand as \\ and \n. No item is empty. */
 };
 
 struct kg_opt_row {
@@ -46,10 +47,10 @@ kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_config_parse_yaml(struct kg_config *config, const char *text, size_t n,
                                const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* "section.key=value"; `where` names the source in errors and in kg_config_source. */
+/* "section.key=value"; a list is [a, "b"] as in YAML, or the text of its only item. `where` names the source in errors and in kg_config_source. */
 kg_status kg_config_override(struct kg_config *config, const char *assignment, const char *where,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Set one key, unless it has been given by a stronger source already (presets: weak = true). */
+/* Set one key. A weak source (a preset) never replaces what a strong one gave, whatever the order. */
 kg_status kg_config_set(struct kg_config *config, const char *key, const char *value, bool weak,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
 
@@ -59,7 +60,8 @@ int64_t kg_config_int(const struct kg_config *config, const char *key);
 double kg_config_real(const struct kg_config *config, const char *key);
 const char *kg_config_text(const struct kg_config *config, const char *key); /* "" when unset */
 bool kg_config_is_set(const struct kg_config *config, const char *key); /* given, or has a default */
-bool kg_config_is_given(const struct kg_config *config, const char *key);
+bool kg_config_is_given(const struct kg_config *config, const char *key); /* by any source */
+/* "FILE line N", the `where` of the assignment or preset, or "default".   borrowed */
 const char *kg_config_source(const struct kg_config *config, const char *key);
 size_t kg_config_list_size(const struct kg_config *config, const char *key);
 kg_status kg_config_list_at(struct kg_str *out, const struct kg_config *config, const char *key,

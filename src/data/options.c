@@ -1,0 +1,920 @@
+/* Options: a value for every row of the tables, filled from YAML, assignments and
+ * presets.
+ *
+ * Not a YAML library: of YAML's grammar only mappings, lists of scalars and scalars pass;
+ * what makes YAML surprising (anchors, tags, `yes` for true, duplicate keys, several
+ * documents) is refused with its line. The one idea: a value is kept as the text that was
+ * given, checked against its row when it arrives, so that every error names the place it
+ * came from and the dump says what the user said.
+ *
+ * A list is kept joined by line breaks; inside an item a backslash and a line break are
+ * written
+ * \\ and \n, so that any text can be an item. libyaml allocates by itself, so the size
+ * and depth of what it reads are bounded here.
+ */
+#include "data/options.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/options_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum {
+    MAX_FILE_BYTES = 1 << 20,
+    MAX_KEY_BYTES = 128,
+    MAX_DEPTH = 8,
+    MAX_ROWS = 1 << 16,
+    SHOWN_BYTES = 60, /* of a wrong value, in the error */
+};
+
+struct value {
+    const char *key; /* row->key; first, for kg_str_nearest */
+    const struct kg_opt_row *row;
+    char *text;   /* owned; NULL: not given */
+    char *source; /* owned; NULL: not given */
+    bool weak;
+    unsigned parse; /* number of the parse that gave it last, to see duplicates */
+};
+
+struct kg_config {
+    struct value *values; /* owned (n), in table order */
+    size_t n;
+    unsigned parses;
+};
+
+/* ---- the table ---- */
+
+static bool in_section(const char *key, const char *section, size_t n)
+{
+    return strncmp(key, section, n) == 0 && key[n] == '.';
+}
+
+static size_t section_bytes(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+
+    return dot ? (size_t)(dot - key) : 0;
+}
+
+static bool is_section(const struct kg_config *config, const char *path)
+{
+    size_t n = strlen(path);
+
+    for (size_t i = 0; i < config->n; i++)
+        if (in_section(config->values[i].key, path, n))
+            return true;
+    return false;
+}
+
+static struct value *find(const struct kg_config *config, const char *key)
+{
+    for (size_t i = 0; i < config->n; i++)
+        if (strcmp(config->values[i].key, key) == 0)
+            return &config->values[i];
+    return NULL;
+}
+
+static const struct value *need(const struct kg_config *config, const char *key)
+{
+    const struct value *v = find(config, key);
+
+    assert(v && "the key is in the table");
+    return v;
+}
+
+static const char *text_of(const struct value *v)
+{
+    if (v->text)
+        return v->text;
+    return v->row->fallback ? v->row->fallback : "";
+}
+
+/* ---- names for "did you mean" ---- */
+
+struct names {
+    struct kg_str pool; /* names, each with its NUL */
+    const char **at;    /* owned (n), into the pool; made by names_index */
+    size_t n;
+};
+
+static void names_release(struct names *names)
+{
+    kg_str_release(&names->pool);
+    kg_mem_free(names->at);
+}
+
+static bool names_have(const struct names *names, const char *text, size_t n)
+{
+    for (size_t i = 0; i < names->pool.len; i += strlen(names->pool.data + i) + 1)
+        if (strlen(names->pool.data + i) == n &&
+            memcmp(names->pool.data + i, text, n) == 0)
+            return true;
+    return false;
+}
+
+static kg_status names_add(struct names *names, const char *text, size_t n,
+                           struct kg_err *err)
+{
+    if (names_have(names, text, n))
+        return KG_OK;
+    KG_TRY(kg_str_append(&names->pool, text, n, err));
+    KG_TRY(kg_str_putc(&names->pool, '\0', err));
+    names->n++;
+    return KG_OK;
+}
+
+static kg_status names_index(struct names *names, struct kg_err *err)
+{
+    const char *p = names->pool.data;
+
+    names->at = kg_mem_calloc(names->n, sizeof *names->at, "names", err);
+    if (!names->at)
+        return KG_ENOMEM;
+    for (size_t i = 0; i < names->n; i++, p += strlen(p) + 1)
+        names->at[i] = p;
+    return KG_OK;
+}
+
+/* Append "; did you mean 'x'?", or the valid names when none is near. */
+static kg_status names_hint(struct kg_str *out, struct names *names, const char *text,
+                            struct kg_err *err)
+{
+    KG_TRY(names_index(names, err));
+    const char *near = kg_str_nearest(text, names->at, names->n, sizeof *names->at);
+    if (near)
+        return kg_str_printf(out, err, "; did you mean '%s'?", near);
+    for (size_t i = 0; i < names->n; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%s", i ? ", " : "; valid: ", names->at[i]));
+    return KG_OK;
+}
+
+static kg_status choice_names(struct names *names, const char *choices,
+                              struct kg_err *err)
+{
+    for (;;) {
+        size_t n = strcspn(choices, "|");
+        KG_TRY(names_add(names, choices, n, err));
+        if (!choices[n])
+            return KG_OK;
+        choices += n + 1;
+    }
+}
+
+/* ---- errors about keys ---- */
+
+/* Rows of other sections with the same last part, such as optim.lr for train.lr. */
+static kg_status hint_same_name(struct kg_str *out, const struct kg_config *config,
+                                const char *path, struct kg_err *err)
+{
+    const char *dot = strrchr(path, '.');
+    const char *name = dot ? dot + 1 : path;
+    const char *before = "; did you mean ";
+
+    for (size_t i = 0; i < config->n; i++) {
+        const char *key = config->values[i].key;
+        if (strcmp(key + section_bytes(key) + (section_bytes(key) > 0), name) != 0)
+            continue;
+        KG_TRY(kg_str_printf(out, err, "%s'%s'", before, key));
+        before = " or ";
+    }
+    return out->len > 0 ? kg_str_putc(out, '?', err) : KG_OK;
+}
+
+/* Nearest key, else the same name elsewhere, else what there is. */
+static kg_status hint_key(struct kg_str *out, const struct kg_config *config,
+                          const char *path, struct kg_err *err)
+{
+    struct names names = {0};
+    size_t section = section_bytes(path);
+    bool known = false;
+    kg_status status = KG_OK;
+    const char *near = section ? kg_str_nearest(path, config->values, config->n,
+                                                sizeof *config->values)
+                               : NULL;
+
+    if (near)
+        return kg_str_printf(out, err, "; did you mean '%s'?", near);
+    KG_TRY(hint_same_name(out, config, path, err));
+    if (out->len > 0)
+        return KG_OK;
+    for (size_t i = 0; i < config->n; i++)
+        known = known || (section && in_section(config->values[i].key, path, section));
+    for (size_t i = 0; i < config->n && status == KG_OK; i++) {
+        const char *key = config->values[i].key;
+        if (!known)
+            status = names_add(&names, key, section_bytes(key), err);
+        else if (in_section(key, path, section))
+            status = names_add(&names, key, strlen(key), err);
+    }
+    if (status == KG_OK)
+        status = names_hint(out, &names, path, err);
+    names_release(&names);
+    return status;
+}
+
+static kg_status fail_unknown(const struct kg_config *config, const char *path,
+                              const char *where, struct kg_err *err)
+{
+    struct kg_str hint = {0};
+    char section[MAX_KEY_BYTES];
+    size_t n = section_bytes(path);
+    kg_status status = hint_key(&hint, config, path, err);
+
+    snprintf(section, sizeof section, "%.*s", (int)n, path);
+    if (status == KG_OK && n == 0)
+        status = kg_fail(err, KG_EINVAL, "%s: unknown section '%s'%s", where, path,
+                         kg_str_text(&hint));
+    else if (status == KG_OK && !is_section(config, section))
+        status = kg_fail(err, KG_EINVAL, "%s: unknown section '%s' in '%s'%s", where,
+                         section, path, kg_str_text(&hint));
+    else if (status == KG_OK)
+        status = kg_fail(err, KG_EINVAL, "%s: unknown key '%s'%s", where, path,
+                         kg_str_text(&hint));
+    kg_str_release(&hint);
+    return status;
+}
+
+/* ---- checking a value ---- */
+
+static bool has_range(const struct kg_opt_row *row)
+{
+    return row->min != 0 || row->max != 0;
+}
+
+static kg_status put_expected(struct kg_str *out, const struct kg_opt_row *row,
+                              const char *found, struct kg_err *err)
+{
+    static const char *const kinds[] = {
+        [KG_OPT_BOOL] = "true or false", [KG_OPT_INT] = "an integer",
+        [KG_OPT_REAL] = "a number",      [KG_OPT_STRING] = "text",
+        [KG_OPT_CHOICE] = "one of ",     [KG_OPT_LIST] = "a list of texts",
+    };
+
+    KG_TRY(kg_str_printf(out, err, "expected %s", kinds[row->type]));
+    for (const char *p = row->type == KG_OPT_CHOICE ? row->choices : ""; *p; p++)
+        KG_TRY(kg_str_puts(out, *p == '|' ? ", " : (char[]){*p, '\0'}, err));
+    if ((row->type == KG_OPT_INT || row->type == KG_OPT_REAL) && has_range(row))
+        KG_TRY(kg_str_printf(out, err, " from %.15g to %.15g", row->min, row->max));
+    return kg_str_printf(out, err, ", found %s", found);
+}
+
+/* found: how the error calls it */
+static kg_status fail_value(const struct kg_opt_row *row, const char *found,
+                            const char *where, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = put_expected(&text, row, found, err);
+
+    if (status == KG_OK)
+        status = kg_fail(err, KG_EINVAL, "%s: %s: %s", where, row->key, text.data);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status fail_text(const struct kg_opt_row *row, const char *text,
+                           const char *where, struct kg_err *err)
+{
+    char found[SHOWN_BYTES + 8];
+    size_t n = strlen(text);
+    bool cut = n > SHOWN_BYTES;
+
+    n = cut ? SHOWN_BYTES : n;
+    while (cut && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--; /* not inside a character */
+    snprintf(found, sizeof found, "'%.*s%s'", (int)n, text, cut ? "..." : "");
+    return fail_value(row, found, where, err);
+}
+
+static const char *skip_digits(const char *p)
+{
+    while (*p >= '0' && *p <= '9')
+        p++;
+    return p;
+}
+
+static const char *skip_sign(const char *p) { return *p == '+' || *p == '-' ? p + 1 : p; }
+
+/* An optional sign and decimal digits. */
+static bool read_int(int64_t *out, const char *text)
+{
+    const char *digits = skip_sign(text);
+    const char *end = skip_digits(digits);
+
+    if (end == digits || *end)
+        return false;
+    errno = 0;
+    *out = strtoll(text, NULL, 10);
+    return errno == 0;
+}
+
+/* Decimal, with an optional fraction and exponent: no hexadecimal, no names of
+ * infinities. */
+static bool read_real(double *out, const char *text)
+{
+    const char *digits = skip_sign(text);
+    const char *p = skip_digits(digits);
+    size_t n = (size_t)(p - digits);
+
+    if (*p == '.') {
+        const char *fraction = p + 1;
+        p = skip_digits(fraction);
+        n += (size_t)(p - fraction);
+    }
+    if (n > 0 && (*p == 'e' || *p == 'E')) {
+        const char *exponent = skip_sign(p + 1);
+        p = skip_digits(exponent);
+        if (p == exponent)
+            return false;
+    }
+    if (n == 0 || *p)
+        return false;
+    *out = strtod(text, NULL);
+    return isfinite(*out);
+}
+
+static kg_status check_number(const struct kg_opt_row *row, const char *text,
+                              const char *where, struct kg_err *err)
+{
+    int64_t whole = 0;
+    double x = 0;
+    bool ok = row->type == KG_OPT_INT ? read_int(&whole, text) : read_real(&x, text);
+
+    if (row->type == KG_OPT_INT)
+        x = (double)whole;
+    if (!ok || (has_range(row) && (x < row->min || x > row->max)))
+        return fail_text(row, text, where, err);
+    return KG_OK;
+}
+
+static kg_status check_choice(const struct kg_opt_row *row, const char *text,
+                              const char *where, struct kg_err *err)
+{
+    struct names names = {0};
+    kg_status status = choice_names(&names, row->choices, err);
+
+    if (status == KG_OK && !names_have(&names, text, strlen(text))) {
+        status = names_index(&names, err);
+        const char *near = status == KG_OK
+                               ? kg_str_nearest(text, names.at, names.n, sizeof *names.at)
+                               : NULL;
+        if (status == KG_OK)
+            status = fail_text(row, text, where, err);
+        size_t used = strlen(err->message);
+        if (near && status == KG_EINVAL)
+            snprintf(err->message + used, sizeof err->message - used,
+                     "; did you mean '%s'?", near);
+    }
+    names_release(&names);
+    return status;
+}
+
+static kg_status check_utf8(const struct kg_opt_row *row, const char *text,
+                            const char *where, struct kg_err *err)
+{
+    uint32_t code;
+    size_t n;
+
+    for (const char *p = text; *p; p += n) {
+        n = kg_options_utf8(&code, p);
+        if (n == 0)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: %s: expected UTF-8 text, found byte 0x%02x at %zu", where,
+                           row->key, (unsigned char)*p, (size_t)(p - text));
+    }
+    return KG_OK;
+}
+
+static kg_status check(const struct kg_opt_row *row, const char *text, const char *where,
+                       struct kg_err *err)
+{
+    KG_TRY(check_utf8(row, text, where, err));
+    switch (row->type) {
+    case KG_OPT_BOOL:
+        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+            return fail_text(row, text, where, err);
+        return KG_OK;
+    case KG_OPT_INT:
+    case KG_OPT_REAL:
+        return check_number(row, text, where, err);
+    case KG_OPT_CHOICE:
+        return check_choice(row, text, where, err);
+    case KG_OPT_STRING:
+    case KG_OPT_LIST:
+        break;
+    }
+    return KG_OK;
+}
+
+static kg_status give(struct value *v, const char *text, bool weak, const char *where,
+                      struct kg_err *err)
+{
+    KG_TRY(check(v->row, text, where, err));
+    if (weak && v->text && !v->weak)
+        return KG_OK;
+    char *fresh = kg_mem_strdup(text, err);
+    char *source = fresh ? kg_mem_strdup(where, err) : NULL;
+    if (!source) {
+        kg_mem_free(fresh);
+        return KG_ENOMEM;
+    }
+    kg_mem_free(v->text);
+    kg_mem_free(v->source);
+    v->text = fresh;
+    v->source = source;
+    v->weak = weak;
+    return KG_OK;
+}
+
+/* ---- lists ---- */
+
+static kg_status put_item(struct kg_str *out, const char *item, struct kg_err *err)
+{
+    if (out->len > 0)
+        KG_TRY(kg_str_putc(out, '\n', err));
+    for (; *item; item++) {
+        if (*item == '\\' || *item == '\n') {
+            KG_TRY(kg_str_puts(out, *item == '\n' ? "\\n" : "\\\\", err));
+            continue;
+        }
+        KG_TRY(kg_str_putc(out, *item, err));
+    }
+    return KG_OK;
+}
+
+size_t kg_config_list_size(const struct kg_config *config, const char *key)
+{
+    const char *text = text_of(need(config, key));
+    size_t n = *text ? 1 : 0;
+
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+kg_status kg_config_list_at(struct kg_str *out, const struct kg_config *config,
+                            const char *key, size_t i, struct kg_err *err)
+{
+    const char *p = text_of(need(config, key));
+
+    assert(i < kg_config_list_size(config, key));
+    for (; i > 0; p++)
+        i -= *p == '\n';
+    for (; *p && *p != '\n'; p++) {
+        bool escaped = *p == '\\' && p[1] && p[1] != '\n';
+        p += escaped;
+        KG_TRY(kg_str_putc(out, escaped && *p == 'n' ? '\n' : *p, err));
+    }
+    return KG_OK;
+}
+
+/* ---- YAML ---- */
+
+struct parse {
+    yaml_parser_t yaml;
+    yaml_event_t event; /* the current one; owned */
+    struct kg_config *config;
+    const char *name; /* of the source, borrowed */
+    bool has_lines;   /* the source is a file: its lines mean something */
+    char where[KG_ERR_MESSAGE_BYTES / 2]; /* place of the event in errors */
+    struct kg_str sections;               /* "\nsection\n..." seen so far */
+    struct kg_err *err;
+};
+
+static const char *place(struct parse *p, size_t line)
+{
+    if (p->has_lines)
+        snprintf(p->where, sizeof p->where, "%.300s line %zu", p->name, line + 1);
+    else
+        snprintf(p->where, sizeof p->where, "%.300s", p->name);
+    return p->where;
+}
+
+static kg_status fail_yaml(struct parse *p)
+{
+    const yaml_parser_t *y = &p->yaml;
+
+    if (y->error == YAML_MEMORY_ERROR)
+        return kg_fail(p->err, KG_ENOMEM, "%s: out of memory while reading YAML",
+                       p->name);
+    if (y->error == YAML_READER_ERROR)
+        return kg_fail(p->err, KG_EFORMAT,
+                       "%s: expected YAML in UTF-8, found at byte %zu: %s", p->name,
+                       y->problem_offset, y->problem);
+    return kg_fail(p->err, KG_EFORMAT, "%s: expected YAML, found at column %zu: %s",
+                   place(p, y->problem_mark.line), y->problem_mark.column + 1,
+                   y->problem ? y->problem : "an error");
+}
+
+static kg_status refuse_tricks(struct parse *p)
+{
+    const yaml_event_t *e = &p->event;
+    const void *anchor = NULL;
+    const void *tag = NULL;
+
+    if (e->type == YAML_ALIAS_EVENT)
+        anchor = e->data.alias.anchor;
+    if (e->type == YAML_SCALAR_EVENT) {
+        anchor = e->data.scalar.anchor;
+        tag = e->data.scalar.tag;
+    }
+    if (e->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = e->data.sequence_start.anchor;
+        tag = e->data.sequence_start.tag;
+    }
+    if (e->type == YAML_MAPPING_START_EVENT) {
+        anchor = e->data.mapping_start.anchor;
+        tag = e->data.mapping_start.tag;
+    }
+    if (anchor)
+        return kg_fail(p->err, KG_EFORMAT, "%s: expected plain values, found %s '%s'",
+                       p->where, e->type == YAML_ALIAS_EVENT ? "the alias" : "the anchor",
+                       (const char *)anchor);
+    if (tag)
+        return kg_fail(p->err, KG_EFORMAT,
+                       "%s: expected plain values, found the tag '%s'", p->where,
+                       (const char *)tag);
+    return KG_OK;
+}
+
+static kg_status next_event(struct parse *p)
+{
+    yaml_event_delete(&p->event);
+    if (!yaml_parser_parse(&p->yaml, &p->event))
+        return fail_yaml(p);
+    place(p, p->event.start_mark.line);
+    return refuse_tricks(p);
+}
+
+static const char *scalar_text(const struct parse *p)
+{
+    return (const char *)p->event.data.scalar.value;
+}
+
+static bool is_plain(const struct parse *p)
+{
+    return p->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+}
+
+static bool is_null(const struct parse *p)
+{
+    const char *text = scalar_text(p);
+
+    return is_plain(p) && (!*text || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
+}
+
+static kg_status no_nul(struct parse *p)
+{
+    if (strlen(scalar_text(p)) == p->event.data.scalar.length)
+        return KG_OK;
+    return kg_fail(p->err, KG_EFORMAT,
+                   "%s: expected text without NUL characters, found one", p->where);
+}
+
+/* The current event is a key; path <- prefix.key */
+static kg_status read_key(char path[MAX_KEY_BYTES], struct parse *p, const char *prefix)
+{
+    if (p->event.type != YAML_SCALAR_EVENT || is_null(p))
+        return kg_fail(p->err, KG_EFORMAT, "%s: expected a key such as 'train', found %s",
+                       p->where,
+                       p->event.type == YAML_SCALAR_EVENT ? "nothing" : "a collection");
+    KG_TRY(no_nul(p));
+    int n = snprintf(path, MAX_KEY_BYTES, "%s%s%s", prefix, *prefix ? "." : "",
+                     scalar_text(p));
+    if (n >= MAX_KEY_BYTES)
+        return kg_fail(
+            p->err, KG_EFORMAT,
+            "%s: expected a key of at most %d bytes, found %d, beginning '%.40s'",
+            p->where, MAX_KEY_BYTES - 1, n, path);
+    return KG_OK;
+}
+
+static kg_status read_items(struct parse *p, struct value *v)
+{
+    struct kg_str items = {0};
+    size_t first_line = p->event.start_mark.line;
+    kg_status status;
+
+    for (;;) {
+        KG_TRY_GOTO(out, next_event(p));
+        if (p->event.type == YAML_SEQUENCE_END_EVENT)
+            break;
+        if (p->event.type != YAML_SCALAR_EVENT) {
+            status = fail_value(v->row, "a collection inside the list", p->where, p->err);
+            goto out;
+        }
+        KG_TRY_GOTO(out, no_nul(p));
+        if (is_null(p) || !*scalar_text(p)) {
+            status = fail_value(v->row, "an empty item", p->where, p->err);
+            goto out;
+        }
+        KG_TRY_GOTO(out, put_item(&items, scalar_text(p), p->err));
+    }
+    status = give(v, kg_str_text(&items), false, place(p, first_line), p->err);
+out:
+    kg_str_release(&items);
+    return status;
+}
+
+static kg_status read_scalar(struct parse *p, struct value *v)
+{
+    struct kg_str item = {0};
+
+    KG_TRY(no_nul(p));
+    if (is_null(p))
+        return fail_value(v->row, "nothing (write '' for the empty text)", p->where,
+                          p->err);
+    if (v->row->type != KG_OPT_LIST)
+        return give(v, scalar_text(p), false, p->where, p->err);
+    kg_status status = put_item(&item, scalar_text(p), p->err);
+    if (status == KG_OK)
+        status = give(v, kg_str_text(&item), false, p->where, p->err);
+    kg_str_release(&item);
+    return status;
+}
+
+/* The current event begins the value of v. */
+static kg_status read_value(struct parse *p, struct value *v)
+{
+    if (v->parse == p->config->parses)
+        return kg_fail(p->err, KG_EFORMAT, "%s: expected '%s' once, found it again",
+                       p->where, v->key);
+    v->parse = p->config->parses;
+    if (p->event.type == YAML_SCALAR_EVENT)
+        return read_scalar(p, v);
+    if (p->event.type == YAML_SEQUENCE_START_EVENT && v->row->type == KG_OPT_LIST)
+        return read_items(p, v);
+    return fail_value(v->row,
+                      p->event.type == YAML_SEQUENCE_START_EVENT ? "a list"
+                                                                 : "a mapping of keys",
+                      p->where, p->err);
+}
+
+static kg_status once(struct parse *p, const char *section)
+{
+    char marked[MAX_KEY_BYTES + 4];
+
+    snprintf(marked, sizeof marked, "\n%s\n", section);
+    if (strstr(kg_str_text(&p->sections), marked))
+        return kg_fail(p->err, KG_EFORMAT,
+                       "%s: expected section '%s' once, found it again", p->where,
+                       section);
+    return kg_str_puts(&p->sections, marked, p->err);
+}
+
+static kg_status read_mapping(struct parse *p, const char *prefix, int depth);
+
+/* The current event begins what stands under a section. Nothing at all is an empty
+ * section. */
+static kg_status read_section(struct parse *p, const char *path, int depth)
+{
+    KG_TRY(once(p, path));
+    if (p->event.type == YAML_MAPPING_START_EVENT && depth < MAX_DEPTH)
+        return read_mapping(p, path, depth + 1);
+    if (p->event.type == YAML_SCALAR_EVENT && is_null(p))
+        return KG_OK;
+    return kg_fail(p->err, KG_EINVAL,
+                   "%s: expected keys below the section '%s', found %s", p->where, path,
+                   p->event.type == YAML_SCALAR_EVENT ? "a value" : "another collection");
+}
+
+static kg_status read_mapping(struct parse *p, const char *prefix, int depth)
+{
+    char path[MAX_KEY_BYTES];
+
+    for (;;) {
+        KG_TRY(next_event(p));
+        if (p->event.type == YAML_MAPPING_END_EVENT)
+            return KG_OK;
+        KG_TRY(read_key(path, p, prefix));
+        struct value *v = find(p->config, path);
+        if (!v && !is_section(p->config, path))
+            return fail_unknown(p->config, path, p->where, p->err);
+        KG_TRY(next_event(p));
+        KG_TRY(v ? read_value(p, v) : read_section(p, path, depth));
+    }
+}
+
+/* One document; `v` is what it gives a value to, NULL: it is a mapping of sections. */
+static kg_status read_document(struct parse *p, struct value *v)
+{
+    KG_TRY(next_event(p)); /* stream start */
+    KG_TRY(next_event(p));
+    if (p->event.type == YAML_STREAM_END_EVENT)
+        return KG_OK;
+    KG_TRY(next_event(p));
+    if (v)
+        KG_TRY(read_value(p, v));
+    else if (p->event.type == YAML_MAPPING_START_EVENT)
+        KG_TRY(read_mapping(p, "", 1));
+    else if (p->event.type != YAML_SCALAR_EVENT || !is_null(p))
+        return kg_fail(p->err, KG_EFORMAT,
+                       "%s: expected sections with keys, such as 'train:', found %s",
+                       p->where,
+                       p->event.type == YAML_SCALAR_EVENT ? "a value" : "a list");
+    KG_TRY(next_event(p)); /* document end */
+    KG_TRY(next_event(p));
+    if (p->event.type != YAML_STREAM_END_EVENT)
+        return kg_fail(p->err, KG_EFORMAT,
+                       "%s: expected one YAML document, found a second", p->where);
+    return KG_OK;
+}
+
+static kg_status parse_text(struct kg_config *config, struct value *v, const char *text,
+                            size_t n, const char *where, struct kg_err *err)
+{
+    struct parse p = {.config = config, .name = where, .has_lines = !v, .err = err};
+
+    if (n > MAX_FILE_BYTES)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected at most %d bytes of YAML, found %zu", where,
+                       MAX_FILE_BYTES, n);
+    if (!yaml_parser_initialize(&p.yaml))
+        return kg_fail(err, KG_ENOMEM, "%s: out of memory while reading YAML", where);
+    yaml_parser_set_encoding(&p.yaml, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&p.yaml, (const unsigned char *)text, n);
+    config->parses++;
+    kg_status status = read_document(&p, v);
+    yaml_event_delete(&p.event);
+    yaml_parser_delete(&p.yaml);
+    kg_str_release(&p.sections);
+    return status;
+}
+
+/* ---- the public face ---- */
+
+static kg_status add_table(struct kg_config *config, const struct kg_opt_row *rows,
+                           struct kg_err *err)
+{
+    for (; rows->key; rows++) {
+        assert(!find(config, rows->key) && "a key stands in one row");
+        config->values[config->n++] = (struct value){.key = rows->key, .row = rows};
+        if (rows->fallback)
+            KG_TRY(check(rows, rows->fallback, "default", err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_config_create(struct kg_config **config,
+                           const struct kg_opt_row *const *tables, size_t n,
+                           struct kg_err *err)
+{
+    size_t rows = 0;
+    struct kg_config *c = kg_mem_calloc(1, sizeof *c, "config", err);
+    kg_status status = KG_ENOMEM;
+
+    *config = NULL;
+    if (!c)
+        return KG_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        for (const struct kg_opt_row *row = tables[i]; row->key; row++)
+            rows++;
+    assert(rows <= MAX_ROWS);
+    c->values = kg_mem_calloc(rows, sizeof *c->values, "config", err);
+    if (!c->values)
+        goto out;
+    for (size_t i = 0; i < n; i++)
+        KG_TRY_GOTO(out, add_table(c, tables[i], err));
+    *config = c;
+    return KG_OK;
+out:
+    kg_config_free(c);
+    return status;
+}
+
+void kg_config_free(struct kg_config *config)
+{
+    if (!config)
+        return;
+    for (size_t i = 0; i < config->n; i++) {
+        kg_mem_free(config->values[i].text);
+        kg_mem_free(config->values[i].source);
+    }
+    kg_mem_free(config->values);
+    kg_mem_free(config);
+}
+
+kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
+                              struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = kg_file_read(&text, path, MAX_FILE_BYTES, err);
+
+    if (status == KG_OK)
+        status = parse_text(config, NULL, kg_str_text(&text), text.len, path, err);
+    kg_str_release(&text);
+    return status;
+}
+
+kg_status kg_config_parse_yaml(struct kg_config *config, const char *text, size_t n,
+                               const char *where, struct kg_err *err)
+{
+    return parse_text(config, NULL, text, n, where, err);
+}
+
+kg_status kg_config_override(struct kg_config *config, const char *assignment,
+                             const char *where, struct kg_err *err)
+{
+    char key[MAX_KEY_BYTES];
+    size_t n = strcspn(assignment, "=");
+    struct kg_str item = {0};
+
+    if (!assignment[n] || n == 0 || n >= sizeof key)
+        return kg_fail(err, KG_EINVAL, "%s: expected section.key=value, found '%.80s'",
+                       where, assignment);
+    snprintf(key, sizeof key, "%.*s", (int)n, assignment);
+    const char *text = assignment + n + 1;
+    struct value *v = find(config, key);
+    if (!v)
+        return fail_unknown(config, key, where, err);
+    if (v->row->type != KG_OPT_LIST)
+        return give(v, text, false, where, err);
+    if (*text == '[')
+        return parse_text(config, v, text, strlen(text), where, err);
+    kg_status status = put_item(&item, text, err);
+    if (status == KG_OK)
+        status = give(v, kg_str_text(&item), false, where, err);
+    kg_str_release(&item);
+    return status;
+}
+
+kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
+                        bool weak, const char *where, struct kg_err *err)
+{
+    struct value *v = find(config, key);
+
+    if (!v)
+        return fail_unknown(config, key, where, err);
+    return give(v, value, weak, where, err);
+}
+
+bool kg_config_bool(const struct kg_config *config, const char *key)
+{
+    const struct value *v = need(config, key);
+
+    assert(v->row->type == KG_OPT_BOOL);
+    return strcmp(text_of(v), "true") == 0;
+}
+
+int64_t kg_config_int(const struct kg_config *config, const char *key)
+{
+    const struct value *v = need(config, key);
+
+    assert(v->row->type == KG_OPT_INT);
+    return strtoll(text_of(v), NULL, 10);
+}
+
+double kg_config_real(const struct kg_config *config, const char *key)
+{
+    const struct value *v = need(config, key);
+
+    assert(v->row->type == KG_OPT_REAL || v->row->type == KG_OPT_INT);
+    return strtod(text_of(v), NULL);
+}
+
+const char *kg_config_text(const struct kg_config *config, const char *key)
+{
+    return text_of(need(config, key));
+}
+
+bool kg_config_is_set(const struct kg_config *config, const char *key)
+{
+    const struct value *v = need(config, key);
+
+    return v->text || v->row->fallback;
+}
+
+bool kg_config_is_given(const struct kg_config *config, const char *key)
+{
+    return need(config, key)->text != NULL;
+}
+
+const char *kg_config_source(const struct kg_config *config, const char *key)
+{
+    const struct value *v = need(config, key);
+
+    return v->source ? v->source : "default";
+}
+
+kg_status kg_config_require(const struct kg_config *config, const char *key,
+                            struct kg_err *err)
+{
+    if (kg_config_is_set(config, key))
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "expected a value for %s (%s), found none", key,
+                   need(config, key)->row->help);
+}
+
+size_t kg_config_rows(const struct kg_config *config) { return config->n; }
+
+const struct kg_opt_row *kg_config_row(const struct kg_config *config, size_t i)
+{
+    assert(i < config->n);
+    return config->values[i].row;
+}
