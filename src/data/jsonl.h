@@ -13,13 +13,15 @@ enum { KG_JSONL_MAX_LINE_BYTES = 64 << 20 };
 
 struct kg_jsonl; /* opaque reader */
 
-kg_status kg_jsonl_open(struct kg_jsonl **r, const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_jsonl_open(struct kg_jsonl **r, const char *path,
+                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_jsonl_open_stream(struct kg_jsonl **r, FILE *stream, const char *name,
                                struct kg_err *err) KG_MUST_CHECK; /* stream borrowed */
 void kg_jsonl_close(struct kg_jsonl *r);
 
-/* The next object; blank lines are skipped. *more is false at the end. doc is released and refilled.
- * errors: EFORMAT "FILE line N: ..." (not JSON, not an object, line too long), EIO */
+/* The next object; blank lines are skipped. *more is false at the end. doc is released
+ * and refilled. errors: EFORMAT "FILE line N: ..." (not JSON, not an object, line too
+ * long), EIO */
 kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
                         struct kg_err *err) KG_MUST_CHECK;
 int64_t kg_jsonl_line(const struct kg_jsonl *r); /* of the object last returned, from 1 */
@@ -33,6 +35,8 @@ kg_status kg_zst_put(struct kg_zst_writer *w, const void *bytes, size_t n,
                      struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
                            struct kg_err *err) KG_MUST_CHECK;
+/* Ends an open frame, syncs, frees w. After a failed put or end_frame nothing more is written: a file
+ * begun here is removed, a continued one keeps what it has. NULL is allowed. */
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* A whole .zst file as text, refusing more than max_bytes. */
 kg_status kg_zst_read(struct kg_str *out, const char *path, uint64_t max_bytes,

@@ -187,28 +187,36 @@ static kg_status hint_same_name(struct kg_str *out, const struct kg_config *conf
     return out->len > 0 ? kg_str_putc(out, '?', err) : KG_OK;
 }
 
-/* Nearest key, else the same name elsewhere, else what there is. */
-static kg_status hint_key(struct kg_str *out, const struct kg_config *config,
-                          const char *path, struct kg_err *err)
+/* The nearest key of a known section by its last part alone: the section agrees already.
+ */
+static kg_status nearest_in_section(const char **near, const struct kg_config *config,
+                                    const char *path, size_t section, struct kg_err *err)
+{
+    size_t n = 0;
+    const char **at = kg_mem_calloc(config->n, sizeof *at, "names", err);
+
+    if (!at)
+        return KG_ENOMEM;
+    for (size_t i = 0; i < config->n; i++)
+        if (in_section(config->values[i].key, path, section))
+            at[n++] = config->values[i].key + section + 1;
+    *near = kg_str_nearest(path + section + 1, at, n, sizeof *at);
+    if (*near)
+        *near -= section + 1; /* back to the start of the key */
+    kg_mem_free(at);
+    return KG_OK;
+}
+
+/* What there is: the keys of a known section, else the sections. */
+static kg_status hint_valid(struct kg_str *out, const struct kg_config *config,
+                            const char *path, size_t section, struct kg_err *err)
 {
     struct names names = {0};
-    size_t section = section_bytes(path);
-    bool known = false;
     kg_status status = KG_OK;
-    const char *near = section ? kg_str_nearest(path, config->values, config->n,
-                                                sizeof *config->values)
-                               : NULL;
 
-    if (near)
-        return kg_str_printf(out, err, "; did you mean '%s'?", near);
-    KG_TRY(hint_same_name(out, config, path, err));
-    if (out->len > 0)
-        return KG_OK;
-    for (size_t i = 0; i < config->n; i++)
-        known = known || (section && in_section(config->values[i].key, path, section));
     for (size_t i = 0; i < config->n && status == KG_OK; i++) {
         const char *key = config->values[i].key;
-        if (!known)
+        if (section == 0)
             status = names_add(&names, key, section_bytes(key), err);
         else if (in_section(key, path, section))
             status = names_add(&names, key, strlen(key), err);
@@ -219,24 +227,41 @@ static kg_status hint_key(struct kg_str *out, const struct kg_config *config,
     return status;
 }
 
+/* Nearest key, else the same name in other sections, else the valid names. */
+static kg_status hint_key(struct kg_str *out, const struct kg_config *config,
+                          const char *path, bool known_section, struct kg_err *err)
+{
+    size_t section = section_bytes(path);
+    const char *near = NULL;
+
+    if (known_section)
+        KG_TRY(nearest_in_section(&near, config, path, section, err));
+    else if (section)
+        near = kg_str_nearest(path, config->values, config->n, sizeof *config->values);
+    if (near)
+        return kg_str_printf(out, err, "; did you mean '%s'?", near);
+    KG_TRY(hint_same_name(out, config, path, err));
+    if (out->len > 0)
+        return KG_OK;
+    return hint_valid(out, config, path, known_section ? section : 0, err);
+}
+
 static kg_status fail_unknown(const struct kg_config *config, const char *path,
                               const char *where, struct kg_err *err)
 {
     struct kg_str hint = {0};
     char section[MAX_KEY_BYTES];
     size_t n = section_bytes(path);
-    kg_status status = hint_key(&hint, config, path, err);
 
     snprintf(section, sizeof section, "%.*s", (int)n, path);
-    if (status == KG_OK && n == 0)
-        status = kg_fail(err, KG_EINVAL, "%s: unknown section '%s'%s", where, path,
-                         kg_str_text(&hint));
-    else if (status == KG_OK && !is_section(config, section))
+    bool known = n > 0 && is_section(config, section);
+    kg_status status = hint_key(&hint, config, path, known, err);
+    if (status == KG_OK && n > 0 && !known)
         status = kg_fail(err, KG_EINVAL, "%s: unknown section '%s' in '%s'%s", where,
                          section, path, kg_str_text(&hint));
     else if (status == KG_OK)
-        status = kg_fail(err, KG_EINVAL, "%s: unknown key '%s'%s", where, path,
-                         kg_str_text(&hint));
+        status = kg_fail(err, KG_EINVAL, "%s: unknown %s '%s'%s", where,
+                         known ? "key" : "section", path, kg_str_text(&hint));
     kg_str_release(&hint);
     return status;
 }
