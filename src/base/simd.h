@@ -1,14 +1,15 @@
 /* Sixteen float lanes with one meaning on every instruction set.
  *
- * The kernels of the CPU backend are compiled once per instruction set and chosen at run time; they
- * are written against this header and contain no conditional code themselves. The idea: every
- * function here is defined lane by lane by IEEE single precision (one rounding each), and the sums
- * by one fixed tree, so a kernel returns the same bits whichever set it was compiled for. That is
- * why there are no approximate reciprocals, no FTZ and no flags. `_n` variants touch only the first
- * n lanes of memory, 0 <= n <= 16; missing lanes read as +0. NaN is preserved, its payload is not
- * promised.
+ * The kernels of the CPU backend are compiled once per instruction set and chosen at run
+ * time; they are written against this header and contain no conditional code themselves.
+ * The idea: every function here is defined lane by lane by IEEE single precision (one
+ * rounding each), and the sums by one fixed tree, so a kernel returns the same bits
+ * whichever set it was compiled for. That is why there are no approximate reciprocals, no
+ * FTZ and no flags. `_n` variants touch only the first n lanes of memory, 0 <= n <= 16;
+ * missing lanes read as +0. NaN is preserved, its payload is not promised.
  *
- * Not here: anything wider than one register's worth of work; loops belong to the kernels.
+ * Not here: anything wider than one register's worth of work; loops belong to the
+ * kernels.
  */
 #ifndef KG_BASE_SIMD_H
 #define KG_BASE_SIMD_H
@@ -18,7 +19,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) &&            \
+    defined(__AVX512DQ__)
 #define KG_SIMD_512 1
 #elif defined(__AVX2__) && defined(__FMA__)
 #define KG_SIMD_256 1
@@ -32,12 +34,15 @@ enum { KG_LANES = 16 };
 /* A constant of the instruction set: whether kg_v16_dot_bf16 is one instruction. */
 #if defined(KG_SIMD_512) && defined(__AVX512BF16__)
 #define KG_SIMD_BF16_DOT 1
-static inline bool kg_simd_has_bf16_dot(void) { return true; }
 #else
-static inline bool kg_simd_has_bf16_dot(void) { return false; }
+#define KG_SIMD_BF16_DOT 0
 #endif
+static inline bool kg_simd_has_bf16_dot(void) { return KG_SIMD_BF16_DOT != 0; }
 
-static inline uint32_t kg_simd_first_bits(int n) { return n >= 32 ? ~0u : (1u << n) - 1u; }
+static inline uint32_t kg_simd_first_bits(int n)
+{
+    return n >= 32 ? ~0u : (1u << n) - 1u;
+}
 
 #if defined(KG_SIMD_512)
 /* ---- AVX-512: one register
@@ -46,8 +51,14 @@ struct kg_v16 {
     __m512 r;
 };
 
-static inline struct kg_v16 kg_v16_zero(void) { return (struct kg_v16){_mm512_setzero_ps()}; }
-static inline struct kg_v16 kg_v16_set1(float x) { return (struct kg_v16){_mm512_set1_ps(x)}; }
+static inline struct kg_v16 kg_v16_zero(void)
+{
+    return (struct kg_v16){_mm512_setzero_ps()};
+}
+static inline struct kg_v16 kg_v16_set1(float x)
+{
+    return (struct kg_v16){_mm512_set1_ps(x)};
+}
 static inline struct kg_v16 kg_v16_load(const float *p)
 {
     return (struct kg_v16){_mm512_loadu_ps(p)};
@@ -64,7 +75,8 @@ static inline void kg_v16_store_n(float *p, struct kg_v16 a, int n)
 
 static inline struct kg_v16 kg_v16_widen(__m256i h)
 {
-    return (struct kg_v16){_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+    return (struct kg_v16){
+        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
 }
 static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
 {
@@ -132,8 +144,8 @@ static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct
     return (struct kg_v16){_mm512_fnmadd_ps(a.r, b.r, c.r)};
 }
 /* a > b ? x : y per lane; false where either is NaN */
-static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b, struct kg_v16 x,
-                                             struct kg_v16 y)
+static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b,
+                                             struct kg_v16 x, struct kg_v16 y)
 {
     return (struct kg_v16){
         _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.r, b.r, _CMP_GT_OQ), y.r, x.r)};
@@ -146,7 +158,8 @@ static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
 /* Lanes 0..n-1 of a, the rest from fill. */
 static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16 fill)
 {
-    return (struct kg_v16){_mm512_mask_blend_ps((__mmask16)kg_simd_first_bits(n), fill.r, a.r)};
+    return (struct kg_v16){
+        _mm512_mask_blend_ps((__mmask16)kg_simd_first_bits(n), fill.r, a.r)};
 }
 /* p * 2^n for integral n, one rounding (only in a denormal result) */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
@@ -157,14 +170,16 @@ static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 /* The tree of every horizontal operation: lane i with i+8, then i+4, i+2, i+1. */
 static inline float kg_v16_sum(struct kg_v16 a)
 {
-    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.r), _mm512_extractf32x8_ps(a.r, 1));
+    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.r),
+                              _mm512_extractf32x8_ps(a.r, 1));
     __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
 }
 static inline float kg_v16_hmax(struct kg_v16 a)
 {
-    __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a.r), _mm512_extractf32x8_ps(a.r, 1));
+    __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a.r),
+                              _mm512_extractf32x8_ps(a.r, 1));
     __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
@@ -193,7 +208,8 @@ static inline struct kg_v16 kg_v16_load(const float *p)
 /* All ones in the first n of 8 dwords. */
 static inline __m256i kg_simd_mask8(int n)
 {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 static inline struct kg_v16 kg_v16_load_n(const float *p, int n)
 {
@@ -217,8 +233,9 @@ static inline __m256 kg_simd_widen8(__m128i h)
 }
 static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
 {
-    return (struct kg_v16){kg_simd_widen8(_mm_loadu_si128((const __m128i *)(const void *)p)),
-                           kg_simd_widen8(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
+    return (struct kg_v16){
+        kg_simd_widen8(_mm_loadu_si128((const __m128i *)(const void *)p)),
+        kg_simd_widen8(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
 }
 static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
 {
@@ -239,7 +256,8 @@ static inline __m256i kg_simd_narrow8(__m256 a)
 static inline void kg_v16_store_bf16(uint16_t *p, struct kg_v16 a)
 {
     __m256i packed = _mm256_packus_epi32(kg_simd_narrow8(a.lo), kg_simd_narrow8(a.hi));
-    packed = _mm256_permute4x64_epi64(packed, 0xd8); /* packing works within 128-bit halves */
+    packed = _mm256_permute4x64_epi64(packed,
+                                      0xd8); /* packing works within 128-bit halves */
     _mm256_storeu_si256((__m256i *)(void *)p, packed);
 }
 static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
@@ -279,17 +297,20 @@ static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
 }
 static inline struct kg_v16 kg_v16_fma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
 {
-    return (struct kg_v16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+    return (struct kg_v16){_mm256_fmadd_ps(a.lo, b.lo, c.lo),
+                           _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
 static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
 {
-    return (struct kg_v16){_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+    return (struct kg_v16){_mm256_fnmadd_ps(a.lo, b.lo, c.lo),
+                           _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
-static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b, struct kg_v16 x,
-                                             struct kg_v16 y)
+static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b,
+                                             struct kg_v16 x, struct kg_v16 y)
 {
-    return (struct kg_v16){_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)),
-                           _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
+    return (struct kg_v16){
+        _mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)),
+        _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
 }
 static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
 {
@@ -454,8 +475,8 @@ static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct
         a.f[i] = __builtin_fmaf(-a.f[i], b.f[i], c.f[i]);
     return a;
 }
-static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b, struct kg_v16 x,
-                                             struct kg_v16 y)
+static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b,
+                                             struct kg_v16 x, struct kg_v16 y)
 {
     for (int i = 0; i < 16; i++)
         y.f[i] = a.f[i] > b.f[i] ? x.f[i] : y.f[i];
@@ -512,16 +533,18 @@ static inline float kg_v16_hmax(struct kg_v16 a)
 /* ---- built from the above, one text for all
  * ------------------------------------------------------ */
 
-/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN NaN,
- * denormal results are rounded once. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a minimax
- * polynomial of degree 6. */
+/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN
+ * NaN, denormal results are rounded once. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a
+ * minimax polynomial of degree 6. */
 static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
 {
     struct kg_v16 magic = kg_v16_set1(0x1.8p23f); /* rounds to an integer when added */
     x = kg_v16_max(kg_v16_set1(-105.0f), x);      /* in this order NaN stays */
     x = kg_v16_min(kg_v16_set1(89.0f), x);
-    struct kg_v16 n = kg_v16_sub(kg_v16_fma(x, kg_v16_set1(0x1.715476p+0f), magic), magic);
-    struct kg_v16 r = kg_v16_fnma(n, kg_v16_set1(0x1.62e400p-1f), x); /* exact: 15 bits of ln 2 */
+    struct kg_v16 n = kg_v16_sub(kg_v16_fma(x, kg_v16_set1(0x1.715476p+0f), magic),
+                                 magic);
+    struct kg_v16 r = kg_v16_fnma(n, kg_v16_set1(0x1.62e400p-1f),
+                                  x); /* exact: 15 bits of ln 2 */
     r = kg_v16_fnma(n, kg_v16_set1(0x1.7f7d1cp-20f), r);
     struct kg_v16 p = kg_v16_set1(0x1.6a2434p-10f);
     p = kg_v16_fma(p, r, kg_v16_set1(0x1.1239e2p-7f));
@@ -535,8 +558,8 @@ static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
 
 /* ---- pairs of bf16, for dot products
  * -------------------------------------------------------------- */
-/* Sixteen dwords of two bf16 each. Only meaningful speed where kg_simd_has_bf16_dot(); elsewhere
- * the plain definition, so that its users compile everywhere. */
+/* Sixteen dwords of two bf16 each. Only meaningful speed where kg_simd_has_bf16_dot();
+ * elsewhere the plain definition, so that its users compile everywhere. */
 #if defined(KG_SIMD_512)
 struct kg_pairs {
     __m512i r;
@@ -601,7 +624,10 @@ static inline struct kg_pairs kg_pairs_load_n(const uint16_t *p, int n)
         y.u[i] = h[2 * i] | (uint32_t)h[2 * i + 1] << 16;
     return y;
 }
-static inline struct kg_pairs kg_pairs_load(const uint16_t *p) { return kg_pairs_load_n(p, 32); }
+static inline struct kg_pairs kg_pairs_load(const uint16_t *p)
+{
+    return kg_pairs_load_n(p, 32);
+}
 static inline void kg_pairs_transpose(struct kg_pairs w[16])
 {
     for (int i = 0; i < 16; i++)
@@ -613,27 +639,32 @@ static inline void kg_pairs_transpose(struct kg_pairs w[16])
 }
 #endif
 
-#if defined(KG_SIMD_BF16_DOT)
-/* acc + a.odd b.odd + a.even b.even per dword, as the machine's instruction does it (denormals are
- * zero) */
-static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a, struct kg_pairs b)
+#if KG_SIMD_BF16_DOT
+/* acc + a.odd b.odd + a.even b.even per dword, as the machine's instruction does it
+ * (denormals are zero) */
+static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a,
+                                            struct kg_pairs b)
 {
     return (struct kg_v16){_mm512_dpbf16_ps(acc.r, (__m512bh)a.r, (__m512bh)b.r)};
 }
-/* The machine's own rounding to bf16, which unlike kg_v16_store_bf16 flushes denormals. */
+/* The machine's own rounding to bf16, which unlike kg_v16_store_bf16 flushes denormals.
+ */
 static inline void kg_v16_store_bf16_machine_n(uint16_t *p, struct kg_v16 a, int n)
 {
-    _mm256_mask_storeu_epi16(p, (__mmask16)kg_simd_first_bits(n), (__m256i)_mm512_cvtneps_pbh(a.r));
+    _mm256_mask_storeu_epi16(p, (__mmask16)kg_simd_first_bits(n),
+                             (__m256i)_mm512_cvtneps_pbh(a.r));
 }
 #else
-static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a, struct kg_pairs b)
+static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a,
+                                            struct kg_pairs b)
 {
     uint32_t ua[16], ub[16];
     float odd[2][16], even[2][16];
     memcpy(ua, &a, sizeof ua);
     memcpy(ub, &b, sizeof ub);
     for (int i = 0; i < 16; i++) {
-        uint32_t part[4] = {ua[i] & 0xffff0000u, ub[i] & 0xffff0000u, ua[i] << 16, ub[i] << 16};
+        uint32_t part[4] = {ua[i] & 0xffff0000u, ub[i] & 0xffff0000u, ua[i] << 16,
+                            ub[i] << 16};
         memcpy(&odd[0][i], &part[0], 4);
         memcpy(&odd[1][i], &part[1], 4);
         memcpy(&even[0][i], &part[2], 4);

@@ -135,6 +135,8 @@ struct kg_adamw {
 /* ---- the table ---------------------------------------------------------------------------------- */
 struct kg_backend {
     const char *name;
+    bool has_bf16; /* bf16 products exist and keep the rules above; else fp32 is the compute dtype */
+    void (*describe)(char *text, size_t bytes); /* one line: instruction set, libraries, what is used */
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         bool accumulate, struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, const int32_t *tokens,

@@ -13,6 +13,7 @@
 #include "tensor/backend.h"
 
 #include <omp.h>
+#include <stddef.h>
 
 /* Scalar operations below which waking threads costs more than it saves. */
 enum { KG_CPU_THREAD_WORK = 32768 };
@@ -97,13 +98,54 @@ kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
 kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
 
-/* ---- matmul_small.c: products of few rows
- * ---------------------------------------------------------- */
+/* ---- matmul_onednn.c: products of dense blocks on one thread, and what a thread keeps ---- */
+struct kg_cpu_product {
+    enum kg_matmul_kind kind;
+    enum kg_dtype in;  /* of a and b */
+    enum kg_dtype out; /* of c */
+    bool accumulate;   /* c += */
+    int64_t m;         /* c is m x n; k is summed over */
+    int64_t n;
+    int64_t k;
+    const void *a; /* dense: (m,k), for TN (k,m) */
+    const void *b; /* dense: (n,k) for NT, else (k,n) */
+    void *c;       /* dense */
+};
+
+/* On the calling thread alone. A row of c depends on its row of a and on b, not on m; a
+ * column not on n (measured; kg_selfcheck_rows checks it on the machine at hand). errors:
+ * UNSUPPORTED, ENOMEM */
+kg_status kg_cpu_library_product(const struct kg_cpu_product *p, struct kg_err *err);
+const char *kg_cpu_library_version(void);
+
+/* Memory of the calling thread, one block per use, valid until it asks for the same use
+ * again. Not zeroed. */
+enum kg_cpu_scratch_use {
+    KG_CPU_SCRATCH_LIBRARY = 0,
+    KG_CPU_SCRATCH_A,
+    KG_CPU_SCRATCH_B,
+    KG_CPU_SCRATCH_C,
+    KG_CPU_SCRATCH_SMALL,
+    KG_CPU_SCRATCH_SUMS,
+    KG_CPU_SCRATCH_USES
+};
+void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *err);
+
+/* ---- matmul_small.c: products of few rows ---- */
 enum { KG_CPU_SMALL_ROWS = 16 };
 
-/* C[M,N] = A[M,K] B[N,K]^T for M <= KG_CPU_SMALL_ROWS, bf16 in, with the library's bits.
- * `chunk` is the number of products along K after which the library starts a new sum. */
+/* How the library sums over K: `chunk` products at a time, each chunk from zero, chunks
+ * added in order. 0: unknown, so the small kernel must not be used. Found by comparing
+ * bits at the first use of a K, then remembered. */
+int64_t kg_cpu_small_chunk(int64_t k);
+
+/* C[M,N] = A[M,K] B[N,K]^T for M <= KG_CPU_SMALL_ROWS, bf16 in, with the library's bits,
+ * given its chunk. */
 kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                               int64_t chunk, struct kg_err *err);
+
+/* How many lengths K were calibrated, and for how many no chunk gave the library's bits.
+ */
+void kg_cpu_small_counts(int *known, int *refused);
 
 #endif

@@ -1,0 +1,80 @@
+/* Which backends this build has, and which of the CPU's tables this machine runs.
+ *
+ * The CPU kernels are compiled once per instruction set. All tables give the same numbers
+ * in fp32; the best that the machine has is chosen once, by asking the processor, never
+ * by an environment variable. KG_CPU_HAS_* come from the build.
+ */
+#include "tensor/backend.h"
+#include "tensor/selfcheck.h"
+
+#include <stdio.h>
+
+extern const struct kg_backend kg_backend_cpu_generic;
+extern const struct kg_backend kg_backend_cpu_v3;
+extern const struct kg_backend kg_backend_cpu_v4;
+
+struct candidate {
+    const struct kg_backend *table;
+    bool (*runs)(void);
+};
+
+#if defined(__x86_64__)
+static bool has_v4(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512bf16") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
+}
+static bool has_v3(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+}
+#endif
+static bool always(void) { return true; }
+
+/* Best first. */
+static const struct candidate candidates[] = {
+#if defined(KG_CPU_HAS_v4)
+    {&kg_backend_cpu_v4, has_v4},
+#endif
+#if defined(KG_CPU_HAS_v3)
+    {&kg_backend_cpu_v3, has_v3},
+#endif
+    {&kg_backend_cpu_generic, always},
+};
+
+const struct kg_backend *kg_backend_cpu_variant(int i)
+{
+    int n = (int)(sizeof candidates / sizeof candidates[0]);
+    for (int c = 0; c < n; c++)
+        if (candidates[c].runs() && i-- == 0)
+            return candidates[c].table;
+    return NULL;
+}
+
+const struct kg_backend *kg_backend_cpu(void) { return kg_backend_cpu_variant(0); }
+
+#if defined(__x86_64__)
+/* The builtin takes a literal, so the names cannot be looped over. */
+void kg_selfcheck_cpu_features(char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s%s%s%s%s%s%s",
+             __builtin_cpu_supports("sse4.2") ? "sse4.2 " : "",
+             __builtin_cpu_supports("avx2") ? "avx2 " : "",
+             __builtin_cpu_supports("fma") ? "fma " : "",
+             __builtin_cpu_supports("avx512f") ? "avx512f " : "",
+             __builtin_cpu_supports("avx512bw") ? "avx512bw " : "",
+             __builtin_cpu_supports("avx512vnni") ? "avx512vnni " : "",
+             __builtin_cpu_supports("avx512bf16") ? "avx512bf16 " : "");
+    size_t n = strlen(text);
+    if (n > 0 && text[n - 1] == ' ')
+        text[n - 1] = 0;
+}
+#else
+void kg_selfcheck_cpu_features(char *text, size_t bytes)
+{
+    snprintf(text, bytes, "portable kernels");
+}
+#endif

@@ -1,0 +1,45 @@
+/* Token embedding and its gradient.
+ *
+ * The gradient adds rows to a table, and a token may occur many times. Threads take
+ * columns, not tokens, and each walks the tokens in order: no atomics, and one order of
+ * sums whatever the threads.
+ */
+#include "tensor/cpu/cpu_internal.h"
+
+enum { STRIP = 64 }; /* columns a thread takes at a time */
+
+kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
+                       struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
+    for (int64_t n = 0; n < x.rows; n++)
+        for (int64_t d = 0; d < x.cols; d += KG_LANES) {
+            int lanes = kg_cpu_lanes(x.cols - d);
+            kg_cpu_store(x, n, d, kg_cpu_load(table, tokens[n], d, lanes), lanes);
+        }
+    return KG_OK;
+}
+
+static void add_strip(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
+                      int64_t d0)
+{
+    int64_t end = d0 + STRIP < dx.cols ? d0 + STRIP : dx.cols;
+    for (int64_t n = 0; n < dx.rows; n++)
+        for (int64_t d = d0; d < end; d += KG_LANES) {
+            int lanes = kg_cpu_lanes(end - d);
+            struct kg_v16 sum = kg_v16_add(kg_cpu_load(dtable, tokens[n], d, lanes),
+                                           kg_cpu_load(dx, n, d, lanes));
+            kg_cpu_store(dtable, tokens[n], d, sum, lanes);
+        }
+}
+
+kg_status kg_cpu_embed_bwd(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
+                           struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(dynamic) if (kg_cpu_use_threads(dx.rows * dx.cols))
+    for (int64_t d0 = 0; d0 < dx.cols; d0 += STRIP)
+        add_strip(dtable, dx, tokens, d0);
+    return KG_OK;
+}

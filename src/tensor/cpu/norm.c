@@ -1,0 +1,140 @@
+/* RMS norm and bias, with their gradients.
+ *
+ * Rows are independent: each is one chain of lanes in column order. Sums over rows (dw,
+ * db) are made by strips of columns: within a strip, rows are added in chunks of 64 from
+ * zero and the chunks in order, so the result depends on the shape alone.
+ */
+#include "tensor/cpu/cpu_internal.h"
+
+enum { STRIP = 2 * KG_LANES, CHUNK_ROWS = 64 };
+
+/* ---- forward -------------------------------------------------------------------------------------- */
+static float row_inv(struct kg_mat x, int64_t n, float eps)
+{
+    struct kg_v16 sum = kg_v16_zero();
+    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
+        struct kg_v16 v = kg_cpu_load(x, n, d, kg_cpu_lanes(x.cols - d));
+        sum = kg_v16_fma(v, v, sum);
+    }
+    return 1.0f / sqrtf(kg_v16_sum(sum) / (float)x.cols + eps);
+}
+
+static void row_norm(struct kg_mat y, struct kg_mat x, int64_t n, const float *w,
+                     float inv)
+{
+    struct kg_v16 scale = kg_v16_set1(inv);
+    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(x.cols - d);
+        struct kg_v16 v = kg_v16_mul(kg_cpu_load(x, n, d, lanes), scale);
+        kg_cpu_store(y, n, d, kg_v16_mul(kg_v16_load_n(w + d, lanes), v), lanes);
+    }
+}
+
+kg_status kg_cpu_rmsnorm(struct kg_mat y, float *inv, struct kg_mat x, const float *w,
+                         float eps, struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
+    for (int64_t n = 0; n < x.rows; n++) {
+        float scale = row_inv(x, n, eps);
+        row_norm(y, x, n, w, scale);
+        if (inv)
+            inv[n] = scale;
+    }
+    return KG_OK;
+}
+
+/* ---- sums over rows -------------------------------------------------------------------------------- */
+
+/* out[d0..d0+STRIP) += sum_n g[n,d] (x ? x[n,d] inv[n] : 1) */
+static void strip_sum(float *out, struct kg_mat g, const struct kg_mat *x,
+                      const float *inv, int64_t d0)
+{
+    int lanes[2] = {kg_cpu_lanes(g.cols - d0), kg_cpu_lanes(g.cols - d0 - KG_LANES)};
+    for (int i = 0; i < 2 && lanes[i] > 0; i++) {
+        int64_t d = d0 + (int64_t)i * KG_LANES;
+        struct kg_v16 total = kg_v16_load_n(out + d, lanes[i]);
+        struct kg_v16 part = kg_v16_zero();
+        for (int64_t n = 0; n < g.rows; n++) {
+            struct kg_v16 v = kg_cpu_load(g, n, d, lanes[i]);
+            struct kg_v16 f = x ? kg_v16_mul(kg_cpu_load(*x, n, d, lanes[i]),
+                                             kg_v16_set1(inv[n]))
+                                : kg_v16_set1(1.0f);
+            part = kg_v16_fma(v, f, part);
+            if ((n + 1) % CHUNK_ROWS == 0 || n + 1 == g.rows) {
+                total = kg_v16_add(total, part);
+                part = kg_v16_zero();
+            }
+        }
+        kg_v16_store_n(out + d, total, lanes[i]);
+    }
+}
+
+static void sum_rows(float *out, struct kg_mat g, const struct kg_mat *x,
+                     const float *inv)
+{
+#pragma omp parallel for schedule(dynamic) if (kg_cpu_use_threads(g.rows * g.cols))
+    for (int64_t d0 = 0; d0 < g.cols; d0 += STRIP)
+        strip_sum(out, g, x, inv, d0);
+}
+
+/* ---- backward ------------------------------------------------------------------------------------- */
+
+/* y_d = w_d x_d r with r = (mean x^2 + eps)^-1/2, so dr/dx_d = -r^3 x_d / D and
+ * dL/dx_d = r w_d dy_d - x_d r^3 / D sum_e w_e dy_e x_e  =  r (w_d dy_d - x_d c) */
+static void row_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy, struct kg_mat x,
+                    const float *w, float r, int64_t n)
+{
+    struct kg_v16 sum = kg_v16_zero();
+    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(x.cols - d);
+        struct kg_v16 g = kg_v16_mul(kg_v16_load_n(w + d, lanes),
+                                     kg_cpu_load(dy, n, d, lanes));
+        sum = kg_v16_fma(g, kg_cpu_load(x, n, d, lanes), sum);
+    }
+    struct kg_v16 c = kg_v16_set1(r * r * kg_v16_sum(sum) / (float)x.cols);
+    struct kg_v16 scale = kg_v16_set1(r);
+    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(x.cols - d);
+        struct kg_v16 g = kg_v16_mul(kg_v16_load_n(w + d, lanes),
+                                     kg_cpu_load(dy, n, d, lanes));
+        g = kg_v16_mul(scale, kg_v16_fnma(kg_cpu_load(x, n, d, lanes), c, g));
+        if (accumulate)
+            g = kg_v16_add(kg_cpu_load(dx, n, d, lanes), g);
+        kg_cpu_store(dx, n, d, g, lanes);
+    }
+}
+
+kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, float *dw,
+                             struct kg_mat dy, struct kg_mat x, const float *w,
+                             const float *inv, struct kg_err *err)
+{
+    (void)err;
+    if (dw)
+        sum_rows(dw, dy, &x, inv); /* first: dx may be dy */
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
+    for (int64_t n = 0; n < x.rows; n++)
+        row_bwd(dx, accumulate, dy, x, w, inv[n], n);
+    return KG_OK;
+}
+
+/* ---- bias ----------------------------------------------------------------------------------------- */
+kg_status kg_cpu_bias(struct kg_mat y, const float *b, struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.rows * y.cols))
+    for (int64_t n = 0; n < y.rows; n++)
+        for (int64_t d = 0; d < y.cols; d += KG_LANES) {
+            int lanes = kg_cpu_lanes(y.cols - d);
+            struct kg_v16 v = kg_cpu_load(y, n, d, lanes);
+            kg_cpu_store(y, n, d, kg_v16_add(v, kg_v16_load_n(b + d, lanes)), lanes);
+        }
+    return KG_OK;
+}
+
+kg_status kg_cpu_bias_bwd(float *db, struct kg_mat dy, struct kg_err *err)
+{
+    (void)err;
+    sum_rows(db, dy, NULL, NULL);
+    return KG_OK;
+}

@@ -1,0 +1,132 @@
+/* The optimizer's passes over all parameters: AdamW, the moving average, a sum of
+ * squares.
+ *
+ * Each element is independent, and memory is the limit: one pass, vectors, pieces of
+ * fixed length. The sum of squares adds its pieces in order, in double.
+ */
+#include "tensor/cpu/cpu_internal.h"
+
+enum { PIECE = 16384 }; /* elements */
+
+static int64_t piece_end(int64_t first, int64_t n)
+{
+    return first + PIECE < n ? first + PIECE : n;
+}
+
+/* ---- AdamW ---------------------------------------------------------------------------------------- */
+
+/* The update's constants: w <- keep w - rate m / (sqrt(v) inv_c2 + eps) with the bias
+ * corrections rate = lr / (1 - b1^t), inv_c2 = 1 / sqrt(1 - b2^t), keep = 1 - lr decay */
+struct adamw {
+    struct kg_v16 b1;
+    struct kg_v16 b2;
+    struct kg_v16 g1; /* 1 - b1 */
+    struct kg_v16 g2; /* 1 - b2 */
+    struct kg_v16 grad_scale;
+    struct kg_v16 rate;
+    struct kg_v16 inv_c2;
+    struct kg_v16 eps;
+    struct kg_v16 keep;
+};
+
+static struct adamw adamw_constants(const struct kg_adamw *a)
+{
+    double c1 = 1.0 - pow((double)a->beta1, (double)a->step);
+    double c2 = 1.0 - pow((double)a->beta2, (double)a->step);
+    return (struct adamw){
+        .b1 = kg_v16_set1(a->beta1),
+        .b2 = kg_v16_set1(a->beta2),
+        .g1 = kg_v16_set1((float)(1.0 - (double)a->beta1)),
+        .g2 = kg_v16_set1((float)(1.0 - (double)a->beta2)),
+        .grad_scale = kg_v16_set1(a->grad_scale),
+        .rate = kg_v16_set1((float)((double)a->lr / c1)),
+        .inv_c2 = kg_v16_set1((float)(1.0 / sqrt(c2))),
+        .eps = kg_v16_set1(a->eps),
+        .keep = kg_v16_set1((float)(1.0 - (double)a->lr * (double)a->weight_decay)),
+    };
+}
+
+static void adamw_lanes(const struct adamw *k, float *w, float *m, float *v,
+                        const float *g, int n)
+{
+    struct kg_v16 grad = kg_v16_mul(kg_v16_load_n(g, n), k->grad_scale);
+    struct kg_v16 m1 = kg_v16_fma(k->b1, kg_v16_load_n(m, n), kg_v16_mul(k->g1, grad));
+    struct kg_v16 v1 = kg_v16_fma(k->b2, kg_v16_load_n(v, n),
+                                  kg_v16_mul(k->g2, kg_v16_mul(grad, grad)));
+    struct kg_v16 root = kg_v16_fma(kg_v16_sqrt(v1), k->inv_c2, k->eps);
+    struct kg_v16 kept = kg_v16_mul(kg_v16_load_n(w, n), k->keep);
+    kg_v16_store_n(w, kg_v16_fnma(k->rate, kg_v16_div(m1, root), kept), n);
+    kg_v16_store_n(m, m1, n);
+    kg_v16_store_n(v, v1, n);
+}
+
+kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
+                       const struct kg_adamw *a, struct kg_err *err)
+{
+    (void)err;
+    struct adamw k = adamw_constants(a);
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
+    for (int64_t first = 0; first < n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
+            adamw_lanes(&k, w + i, m + i, v + i, g + i, kg_cpu_lanes(end - i));
+    return KG_OK;
+}
+
+/* ---- moving average ------------------------------------------------------------------------------- */
+
+/* eta 0 copies w and avg = w stays, to the last bit: the product with 1 - eta is rounded,
+ * that with eta is not. */
+kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta, struct kg_err *err)
+{
+    (void)err;
+    struct kg_v16 keep = kg_v16_set1(eta);
+    struct kg_v16 rest = kg_v16_set1((float)(1.0 - (double)eta));
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
+    for (int64_t first = 0; first < n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES) {
+            int lanes = kg_cpu_lanes(end - i);
+            struct kg_v16 added = kg_v16_mul(rest, kg_v16_load_n(w + i, lanes));
+            kg_v16_store_n(avg + i,
+                           kg_v16_fma(keep, kg_v16_load_n(avg + i, lanes), added), lanes);
+        }
+    return KG_OK;
+}
+
+/* ---- sum of squares ------------------------------------------------------------------------------- */
+static double piece_squares(const float *x, const float *minus, int64_t n)
+{
+    double sum[8] = {0};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            double d = (double)x[i + j] - (minus ? (double)minus[i + j] : 0.0);
+            sum[j] += d * d;
+        }
+    for (; i < n; i++) {
+        double d = (double)x[i] - (minus ? (double)minus[i] : 0.0);
+        sum[0] += d * d;
+    }
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) +
+           ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
+                             struct kg_err *err)
+{
+    int64_t pieces = (n + PIECE - 1) / PIECE;
+    double *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, (size_t)pieces * sizeof *sums + 8,
+                                  err);
+    if (!sums)
+        return err->code;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
+    for (int64_t p = 0; p < pieces; p++) {
+        int64_t first = p * PIECE;
+        sums[p] = piece_squares(x + first, minus ? minus + first : NULL,
+                                piece_end(first, n) - first);
+    }
+    double total = 0;
+    for (int64_t p = 0; p < pieces; p++)
+        total += sums[p];
+    *out = total;
+    return KG_OK;
+}

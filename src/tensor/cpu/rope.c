@@ -1,0 +1,99 @@
+/* Rotary position embedding in place, and back.
+ *
+ * The angle is pos * inv_freq in fp32, as transformers computes it. Its sine and cosine
+ * are our own, lane by lane, so that a position always gives the same bits and the cost
+ * does not show next to small models' products.
+ */
+#include "tensor/cpu/cpu_internal.h"
+
+struct rotation {
+    struct kg_v16 cos;
+    struct kg_v16 sin;
+};
+
+static struct kg_v16 round_lanes(struct kg_v16 x)
+{
+    struct kg_v16 magic = kg_v16_set1(0x1.8p23f);
+    return kg_v16_sub(kg_v16_add(x, magic), magic);
+}
+
+/* sin r and cos r for |r| <= pi/4: Taylor's terms to r^9 and r^10, each below 2^-26 at
+ * the end. */
+static struct rotation small_angle(struct kg_v16 r)
+{
+    struct kg_v16 r2 = kg_v16_mul(r, r);
+    struct kg_v16 s = kg_v16_fma(r2, kg_v16_set1(0x1.71de3ap-19f),
+                                 kg_v16_set1(-0x1.a01a02p-13f));
+    s = kg_v16_fma(r2, s, kg_v16_set1(0x1.111112p-7f));
+    s = kg_v16_fma(r2, s, kg_v16_set1(-0x1.555556p-3f));
+    struct kg_v16 c = kg_v16_fma(r2, kg_v16_set1(-0x1.27e4fcp-22f),
+                                 kg_v16_set1(0x1.a01a02p-16f));
+    c = kg_v16_fma(r2, c, kg_v16_set1(-0x1.6c16c2p-10f));
+    c = kg_v16_fma(r2, c, kg_v16_set1(0x1.555556p-5f));
+    c = kg_v16_fma(r2, c, kg_v16_set1(-0.5f));
+    return (struct rotation){.cos = kg_v16_fma(r2, c, kg_v16_set1(1.0f)),
+                             .sin = kg_v16_fma(kg_v16_mul(r, r2), s, r)};
+}
+
+/* a = n pi/2 + r, pi/2 in three parts, each product exact within the FMA; then the
+ * quadrant n mod 4. For |a| < 2^20 the error of either is below 2^-23. */
+static struct rotation rotation_of(struct kg_v16 a)
+{
+    struct kg_v16 one = kg_v16_set1(1.0f);
+    struct kg_v16 minus = kg_v16_set1(-1.0f);
+    struct kg_v16 n = round_lanes(kg_v16_mul(a, kg_v16_set1(0x1.45f306p-1f)));
+    struct kg_v16 r = kg_v16_fnma(n, kg_v16_set1(0x1.921fb6p+0f), a);
+    r = kg_v16_fnma(n, kg_v16_set1(-0x1.777a5cp-25f), r);
+    r = kg_v16_fnma(n, kg_v16_set1(-0x1.ee59dap-50f), r);
+    struct rotation t = small_angle(r);
+    /* q in -2..2; odd: sine and cosine change places */
+    struct kg_v16 q = kg_v16_fnma(kg_v16_set1(4.0f),
+                                  round_lanes(kg_v16_mul(n, kg_v16_set1(0.25f))), n);
+    struct kg_v16 q2 = kg_v16_mul(q, q);
+    struct kg_v16 half = kg_v16_set1(0.5f);
+    struct kg_v16 two = kg_v16_set1(2.0f);
+    struct kg_v16 odd = kg_v16_select_gt(q2, half, kg_v16_select_gt(q2, two, minus, one),
+                                         minus);
+    struct kg_v16 s = kg_v16_select_gt(odd, half, t.cos, t.sin);
+    struct kg_v16 c = kg_v16_select_gt(odd, half, t.sin, t.cos);
+    struct kg_v16 flip = kg_v16_select_gt(q2, two, minus, one); /* q = +-2 turns both */
+    struct kg_v16 s_sign = kg_v16_select_gt(kg_v16_set1(-0.5f), q, minus, flip);
+    struct kg_v16 c_sign = kg_v16_select_gt(odd, half, kg_v16_sub(kg_v16_zero(), q),
+                                            flip);
+    return (struct rotation){.cos = kg_v16_mul(c, c_sign), .sin = kg_v16_mul(s, s_sign)};
+}
+
+/* All heads of one row, pairs [i, i+lanes) of each. */
+static void rotate_row(float *x, int64_t cols, int head_dim, int i, int lanes,
+                       struct rotation t)
+{
+    for (int64_t h = 0; h < cols; h += head_dim) {
+        float *lo = x + h + i;
+        float *hi = lo + head_dim / 2;
+        struct kg_v16 a = kg_v16_load_n(lo, lanes);
+        struct kg_v16 b = kg_v16_load_n(hi, lanes);
+        kg_v16_store_n(lo, kg_v16_fnma(b, t.sin, kg_v16_mul(a, t.cos)), lanes);
+        kg_v16_store_n(hi, kg_v16_fma(a, t.sin, kg_v16_mul(b, t.cos)), lanes);
+    }
+}
+
+kg_status kg_cpu_rope(struct kg_mat x, const int32_t *pos, const float *inv_freq,
+                      int head_dim, float attention_factor, bool inverse,
+                      struct kg_err *err)
+{
+    (void)err;
+    struct kg_v16 factor = kg_v16_set1(attention_factor);
+    struct kg_v16 sin_factor = kg_v16_set1(inverse ? -attention_factor
+                                                   : attention_factor);
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols * 2))
+    for (int64_t n = 0; n < x.rows; n++)
+        for (int i = 0; i < head_dim / 2; i += KG_LANES) {
+            int lanes = kg_cpu_lanes(head_dim / 2 - i);
+            struct kg_v16 freq = kg_v16_load_n(inv_freq + i, lanes);
+            struct rotation t = rotation_of(kg_v16_mul(kg_v16_set1((float)pos[n]), freq));
+            t.cos = kg_v16_mul(t.cos, factor);
+            t.sin = kg_v16_mul(t.sin, sin_factor);
+            rotate_row(kg_cpu_f32(x, n), x.cols, head_dim, i, lanes, t);
+        }
+    return KG_OK;
+}

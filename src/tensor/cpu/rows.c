@@ -1,0 +1,30 @@
+/* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic. */
+#include "tensor/cpu/cpu_internal.h"
+
+static void copy_row(struct kg_mat dst, int64_t to, struct kg_mat src, int64_t from)
+{
+    size_t bytes = kg_dtype_traits(src.dtype)->bytes;
+    memcpy((char *)dst.data + (size_t)(to * dst.stride) * bytes,
+           (const char *)src.data + (size_t)(from * src.stride) * bytes,
+           (size_t)src.cols * bytes);
+}
+
+/* In order on one thread: where a destination occurs twice, the last row stays. */
+kg_status kg_cpu_scatter_rows(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
+                              struct kg_err *err)
+{
+    (void)err;
+    for (int64_t n = 0; n < src.rows; n++)
+        copy_row(pool, rows[n], src, n);
+    return KG_OK;
+}
+
+kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
+                             struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(dst.rows * dst.cols / 4))
+    for (int64_t n = 0; n < dst.rows; n++)
+        copy_row(dst, n, src, rows[n]);
+    return KG_OK;
+}

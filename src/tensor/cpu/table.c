@@ -1,0 +1,49 @@
+/* The CPU backend as a table. KG_CPU_TABLE names it after the instruction set it is
+ * compiled for; backend.c chooses one at run time. */
+#include "tensor/cpu/cpu_internal.h"
+
+#include <stdio.h>
+
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+
+static void describe(char *text, size_t bytes)
+{
+    int known;
+    int refused;
+    kg_cpu_small_counts(&known, &refused);
+    snprintf(text, bytes,
+             "%s, oneDNN %s, bf16 products %s, few-row kernel used for %d lengths, "
+             "refused for %d",
+             TEXT(KG_CPU_TABLE), kg_cpu_library_version(),
+             kg_simd_has_bf16_dot() ? "yes" : "no", known - refused, refused);
+}
+
+extern const struct kg_backend KG_CPU_TABLE;
+
+const struct kg_backend KG_CPU_TABLE = {
+    .name = "cpu",
+    .has_bf16 = KG_SIMD_BF16_DOT,
+    .describe = describe,
+    .matmul = kg_cpu_matmul,
+    .embed = kg_cpu_embed,
+    .embed_bwd = kg_cpu_embed_bwd,
+    .rmsnorm = kg_cpu_rmsnorm,
+    .rmsnorm_bwd = kg_cpu_rmsnorm_bwd,
+    .bias = kg_cpu_bias,
+    .bias_bwd = kg_cpu_bias_bwd,
+    .rope = kg_cpu_rope,
+    .swiglu = kg_cpu_swiglu,
+    .swiglu_bwd = kg_cpu_swiglu_bwd,
+    .cast = kg_cpu_cast,
+    .add = kg_cpu_add,
+    .scatter_rows = kg_cpu_scatter_rows,
+    .gather_rows = kg_cpu_gather_rows,
+    .attention = kg_cpu_attention,
+    .attention_bwd = kg_cpu_attention_bwd,
+    .head = kg_cpu_head,
+    .head_bwd = kg_cpu_head_bwd,
+    .adamw = kg_cpu_adamw,
+    .ema = kg_cpu_ema,
+    .sum_squares = kg_cpu_sum_squares,
+};

@@ -1,0 +1,138 @@
+/* The promises of exact products, tried out on the machine at hand.
+ *
+ * Not a test of correctness (the tests do that): it compares products with themselves,
+ * made with other numbers of rows and threads, and wants the same bits.
+ */
+#include "tensor/selfcheck.h"
+
+#include "base/mem.h"
+
+#include <omp.h>
+#include <stdio.h>
+
+enum { MAX_ROWS = 129, MAX_COLS = 520, MAX_K = 1536, TOKENS = 700 };
+
+static const struct {
+    int64_t n;
+    int64_t k;
+} shapes[] = {{64, 64}, {520, 896}, {151, 333}, {192, 1536}};
+static const int64_t row_counts[] = {1, 2, 5, 16, 17, 33, 64, 100, 128};
+static const int thread_counts[] = {1, 2, 4};
+
+#define COUNT(x) (sizeof(x) / sizeof((x)[0]))
+
+struct check {
+    const struct kg_backend *be;
+    enum kg_dtype dtype;
+    void *a;     /* owned; as large as any operand here */
+    void *b;     /* owned */
+    float *want; /* owned */
+    float *got;  /* owned */
+};
+
+static void fill(void *block, enum kg_dtype dtype, int64_t n, uint32_t seed)
+{
+    float *f = block;
+    uint16_t *h = block;
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float x = (float)(int32_t)seed * 0x1p-31f;
+        if (dtype == KG_F32)
+            f[i] = x;
+        else
+            h[i] = kg_f32_to_bf16(x);
+    }
+}
+
+static kg_status product(const struct check *c, float *out, enum kg_matmul_kind kind,
+                         int64_t m, int64_t n, int64_t k, struct kg_err *err)
+{
+    bool tn = kind == KG_MATMUL_TN;
+    bool nt = kind == KG_MATMUL_NT;
+    return kg_op_matmul(c->be, kg_mat(out, KG_F32, m, n),
+                        tn ? kg_mat(c->a, c->dtype, k, m) : kg_mat(c->a, c->dtype, m, k),
+                        nt ? kg_mat(c->b, c->dtype, n, k) : kg_mat(c->b, c->dtype, k, n),
+                        kind, false, err);
+}
+
+static kg_status compare(const struct check *c, const char *kind, int64_t m, int64_t n,
+                         int64_t k, int threads, struct kg_err *err)
+{
+    for (int64_t i = 0; i < m * n; i++)
+        if (memcmp(&c->want[i], &c->got[i], sizeof(float)) != 0)
+            return kg_fail(
+                err, KG_ECONFLICT,
+                "%s %s product, N %lld, K %lld: row %lld differs between M %lld on %d "
+                "threads (%.9g) and M %d on 1 (%.9g), expected the same bits",
+                kg_dtype_traits(c->dtype)->name, kind, (long long)n, (long long)k,
+                (long long)(i / n), (long long)m, threads, (double)c->got[i], MAX_ROWS,
+                (double)c->want[i]);
+    return KG_OK;
+}
+
+static kg_status check_rows(const struct check *c, enum kg_matmul_kind kind,
+                            const char *name, int64_t n, int64_t k, struct kg_err *err)
+{
+    omp_set_num_threads(1);
+    KG_TRY(product(c, c->want, kind, MAX_ROWS, n, k, err));
+    for (size_t t = 0; t < COUNT(thread_counts); t++)
+        for (size_t i = 0; i < COUNT(row_counts); i++) {
+            omp_set_num_threads(thread_counts[t]);
+            KG_TRY(product(c, c->got, kind, row_counts[i], n, k, err));
+            KG_TRY(compare(c, name, row_counts[i], n, k, thread_counts[t], err));
+        }
+    return KG_OK;
+}
+
+/* Weight gradients: outputs n x m of the same projections, summed over TOKENS. */
+static kg_status check_sums(const struct check *c, int64_t n, struct kg_err *err)
+{
+    omp_set_num_threads(1);
+    KG_TRY(product(c, c->want, KG_MATMUL_TN, MAX_ROWS, n, TOKENS, err));
+    for (size_t t = 1; t < COUNT(thread_counts); t++) {
+        omp_set_num_threads(thread_counts[t]);
+        KG_TRY(product(c, c->got, KG_MATMUL_TN, MAX_ROWS, n, TOKENS, err));
+        KG_TRY(compare(c, "TN", MAX_ROWS, n, TOKENS, thread_counts[t], err));
+    }
+    return KG_OK;
+}
+
+static kg_status check_all(const struct check *c, struct kg_err *err)
+{
+    for (size_t s = 0; s < COUNT(shapes); s++) {
+        KG_TRY(check_rows(c, KG_MATMUL_NT, "NT", shapes[s].n, shapes[s].k, err));
+        KG_TRY(check_rows(c, KG_MATMUL_NN, "NN", shapes[s].n, shapes[s].k, err));
+        KG_TRY(check_sums(c, shapes[s].n, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
+                            struct kg_err *err)
+{
+    enum { OPERAND = MAX_COLS * MAX_K };
+    struct check c = {.be = be, .dtype = dtype};
+    int threads = omp_get_max_threads();
+    kg_status status = KG_OK;
+    size_t bytes = kg_dtype_traits(dtype)->bytes;
+    c.a = kg_mem_calloc(OPERAND, bytes, "self-check", err);
+    c.b = c.a ? kg_mem_calloc(OPERAND, bytes, "self-check", err) : NULL;
+    c.want = c.b ? kg_mem_calloc(MAX_ROWS * MAX_COLS, sizeof(float), "self-check", err)
+                 : NULL;
+    c.got = c.want ? kg_mem_calloc(MAX_ROWS * MAX_COLS, sizeof(float), "self-check", err)
+                   : NULL;
+    if (!c.got) {
+        status = err->code;
+        goto out;
+    }
+    fill(c.a, dtype, OPERAND, 1);
+    fill(c.b, dtype, OPERAND, 2);
+    KG_TRY_GOTO(out, check_all(&c, err));
+out:
+    omp_set_num_threads(threads);
+    kg_mem_free(c.a);
+    kg_mem_free(c.b);
+    kg_mem_free(c.want);
+    kg_mem_free(c.got);
+    return status;
+}
