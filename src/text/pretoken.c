@@ -21,6 +21,26 @@ enum { MAX_PATTERN_BYTES = 1 << 16, MAX_GROUP_DEPTH = 64 };
 static const char SPACE_SET[] = "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-"
                                 "\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
+/* Letters and numbers assigned after Unicode 14, up to 16, in pairs first-last: the tables of PCRE2 10.42 lack them, those
+ * of HuggingFace's current builds have them. To a PCRE2 that knows them the lists add nothing. */
+static const char NEW_LETTERS[] = "\\x{1c89}-\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{"
+                                  "a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d65}"
+                                  "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}-"
+                                  "\\x{11240}\\x{11380}-\\x{11389}\\x{1138b}"
+                                  "\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}"
+                                  "\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}"
+                                  "\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}\\x{1342f}"
+                                  "\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}"
+                                  "\\x{16100}-\\x{1611d}\\x{16d40}-\\x{16d6c}\\x{18cff}"
+                                  "\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}"
+                                  "\\x{1e030}-\\x{1e06d}\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-"
+                                  "\\x{1e5ed}\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}"
+                                  "\\x{31350}-\\x{323af}";
+static const char NEW_NUMBERS[] = "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-"
+                                  "\\x{11bf9}\\x{11f50}-\\x{11f59}\\x{16130}-\\x{16139}"
+                                  "\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-"
+                                  "\\x{1d2d3}\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}";
+
 /* ---- translation ------------------------------------------------------------------------------ */
 
 struct translator {
@@ -62,10 +82,32 @@ static size_t braced(const struct translator *t, size_t from)
     return 0;
 }
 
-static kg_status translate_property(struct translator *t)
+/* Append a set, given as the inside of a class. */
+static kg_status put_set(struct translator *t, const char *set, const char *more,
+                         bool negated, bool in_class)
+{
+    if (in_class && negated)
+        return refuse(t, "inside a class", 2);
+    return in_class
+               ? kg_str_printf(t->out, t->err, "%s%s", set, more)
+               : kg_str_printf(t->out, t->err, "[%s%s%s]", negated ? "^" : "", set, more);
+}
+
+static kg_status translate_property(struct translator *t, bool in_class)
 {
     size_t bytes = braced(t, 2);
-    return bytes ? copy(t, bytes) : refuse(t, "escape", 3);
+    bool negated = peek(t, 1) == 'P';
+    bool single = bytes == 5; /* \p{X} */
+    if (!bytes)
+        return refuse(t, "escape", 3);
+    if (single && peek(t, 3) == 'L')
+        KG_TRY(put_set(t, "\\p{L}", NEW_LETTERS, negated, in_class));
+    else if (single && peek(t, 3) == 'N')
+        KG_TRY(put_set(t, "\\p{N}", NEW_NUMBERS, negated, in_class));
+    else
+        return copy(t, bytes);
+    t->at += bytes;
+    return KG_OK;
 }
 
 /* \uHHHH */
@@ -81,13 +123,9 @@ static kg_status translate_code_point(struct translator *t)
 
 static kg_status translate_space(struct translator *t, bool in_class)
 {
-    bool negated = peek(t, 1) == 'S';
-    if (in_class && negated)
-        return refuse(t, "inside a class", 2);
+    KG_TRY(put_set(t, SPACE_SET, "", peek(t, 1) == 'S', in_class));
     t->at += 2;
-    if (in_class)
-        return kg_str_puts(t->out, SPACE_SET, t->err);
-    return kg_str_printf(t->out, t->err, "[%s%s]", negated ? "^" : "", SPACE_SET);
+    return KG_OK;
 }
 
 static kg_status translate_escape(struct translator *t, bool in_class)
@@ -98,7 +136,7 @@ static kg_status translate_escape(struct translator *t, bool in_class)
     if (c == 's' || c == 'S')
         return translate_space(t, in_class);
     if (c == 'p' || c == 'P')
-        return translate_property(t);
+        return translate_property(t, in_class);
     if (c == 'u')
         return translate_code_point(t);
     if (c == 'x' && braced(t, 2))

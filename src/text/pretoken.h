@@ -7,11 +7,11 @@
  * would add U+180E);
  *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, && and
  * possessive {n,m}+ are refused: they differ, and no supported tokenizer uses them;
- *   - \p{..} is taken from PCRE2's own tables, Unicode 14 in version 10.42 where current
- * HuggingFace builds have 16. They differ only for characters assigned after Unicode 14
- * (9,272 letters, 120 numbers, nearly all rare ideographs and historic scripts), which
- * count as symbols here. Such a character may be cut off from its neighbours differently;
- * what it decodes to is never affected.
+ *   - \p{L} and \p{N} get the letters and numbers of Unicode 15 and 16 added (9,392 characters), which the tables of
+ *     PCRE2 10.42 (Unicode 14) lack and HuggingFace's present builds (Unicode 16) have. With that, the patterns of
+ *     GPT-2 and Qwen cut every one of the 1,112,064 characters as HuggingFace does. Other properties (\p{Lu}, \p{M},
+ *     scripts) are PCRE2's own and may lack characters assigned after Unicode 14.
+ * A cut in another place changes ids, never what they decode to.
  */
 #ifndef KG_TEXT_PRETOKEN_H
 #define KG_TEXT_PRETOKEN_H

@@ -8,9 +8,9 @@
  * never depend on its neighbours. Two settings of a tokenizer.json lose that by design:
  * add_prefix_space, and lstrip/rstrip of an added token, which swallow white space.
  *
- * Ids equal those of HuggingFace's `tokenizers` for all characters up to Unicode 14;
- * pretoken.h says what differs for later ones. NFC is of the Unicode version of utf8proc
- * (15 in 2.8).
+ * Ids equal those of HuggingFace's `tokenizers`; pretoken.h says how the two regular expression engines were brought
+ * together. One difference is left, on purpose: NFC here is Unicode 15's (utf8proc 2.8), there it is that of Unicode 9,
+ * which does not know the 98 combining marks and the composite U+11938 added since and leaves them unsorted.
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
