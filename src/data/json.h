@@ -1,8 +1,9 @@
-/* JSON: a parsed document as borrowed, typed look-ups, and a writer that emits into a kg_str.
+/* JSON: a parsed document as borrowed, typed look-ups, and a writer that emits into a
+ * kg_str.
  *
- * jansson stands behind json.c alone. A struct kg_json is a value inside a document and lives as long as
- * the document. Every getter names the key and what was found instead; `where` of the document (a file
- * name, "stdin line 12") goes in front.
+ * jansson stands behind json.c alone. A struct kg_json is a value inside a document and
+ * lives as long as the document. Every getter names the key and what was found instead;
+ * `where` of the document (a file name, "stdin line 12") goes in front.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -33,8 +34,8 @@ enum kg_json_type {
 
 /* Parse UTF-8 text. Refuses duplicate keys, trailing text, NaN, depth over 64.
  * errors: EFORMAT with line and column */
-kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n, const char *where,
-                        struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
+                        const char *where, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */
@@ -42,8 +43,9 @@ void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */
 /* ---- looking (never fail; NULL value gives the neutral answer) ---- */
 enum kg_json_type kg_json_type(const struct kg_json *v); /* NULL pointer: KG_JSON_NULL */
 const char *kg_json_type_name(const struct kg_json *v);
-const struct kg_json *kg_json_get(const struct kg_json *object, const char *key); /* NULL if absent */
-size_t kg_json_size(const struct kg_json *v);                     /* of an array or object */
+const struct kg_json *kg_json_get(const struct kg_json *object,
+                                  const char *key); /* NULL if absent */
+size_t kg_json_size(const struct kg_json *v);       /* of an array or object */
 const struct kg_json *kg_json_at(const struct kg_json *array, size_t i);
 const char *kg_json_key_at(const struct kg_json *object, size_t i); /* insertion order */
 const struct kg_json *kg_json_value_at(const struct kg_json *object, size_t i);
@@ -55,11 +57,11 @@ bool kg_json_bool(const struct kg_json *v, bool fallback);
 
 /* ---- demanding: error EFORMAT "where: key 'k': expected integer, found string" ---- */
 kg_status kg_json_need(const struct kg_json **out, const struct kg_json_doc *doc,
-                       const struct kg_json *object, const char *key, enum kg_json_type type,
-                       struct kg_err *err) KG_MUST_CHECK;
+                       const struct kg_json *object, const char *key,
+                       enum kg_json_type type, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_need_int(int64_t *out, const struct kg_json_doc *doc,
-                           const struct kg_json *object, const char *key, int64_t min, int64_t max,
-                           struct kg_err *err) KG_MUST_CHECK;
+                           const struct kg_json *object, const char *key, int64_t min,
+                           int64_t max, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
                             const struct kg_json *object, const char *key,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -68,10 +70,12 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
 /* A quoted, escaped string (UTF-8 passes through; invalid bytes become U+FFFD). */
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Shortest decimal that reads back as the same float32 / float64. NaN and infinities are written as the
- * strings "nan", "inf", "-inf". */
-kg_status kg_json_put_float(struct kg_str *out, float x, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_json_put_double(struct kg_str *out, double x, struct kg_err *err) KG_MUST_CHECK;
+/* Shortest decimal that reads back as the same float32 / float64. NaN and infinities are
+ * written as the strings "nan", "inf", "-inf". */
+kg_status kg_json_put_float(struct kg_str *out, float x,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_put_double(struct kg_str *out, double x,
+                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_ints(struct kg_str *out, const int32_t *ids, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 /* A value as compact JSON. */

@@ -379,7 +379,7 @@ static void a_writer_refuses_what_a_reader_would(void **state)
     assert_int_equal(kg_st_writer_open(&writer, place("x"), unknown, 1, &err), KG_EINVAL);
     assert_int_equal(kg_st_writer_open(&writer, place("x"), huge, 1, &err), KG_EINVAL);
     assert_int_equal(kg_st_writer_open(&writer, "/nowhere/at/all/x", DECLS, 4, &err),
-                     KG_EIO);
+                     KG_ENOTFOUND);
     assert_false(kg_file_exists(place("x")));
 }
 
