@@ -302,11 +302,15 @@ kg_status kg_file_writer_close(struct kg_file_writer *w, struct kg_err *err)
 
 void kg_file_writer_abort(struct kg_file_writer *w)
 {
+    struct stat st;
+
     if (!w->path)
         return;
     if (w->fd >= 0) {
+        /* A device such as /dev/null is not ours to remove. */
+        bool ours = !w->continues && fstat(w->fd, &st) == 0 && S_ISREG(st.st_mode);
         close(w->fd);
-        if (!w->continues)
+        if (ours)
             unlink(w->path);
     }
     writer_release(w);

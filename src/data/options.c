@@ -212,8 +212,12 @@ static kg_status hint_valid(struct kg_str *out, const struct kg_config *config,
                             const char *path, size_t section, struct kg_err *err)
 {
     struct names names = {0};
+    char name[MAX_KEY_BYTES]; /* what the valid names are compared with */
     kg_status status = KG_OK;
 
+    snprintf(name, sizeof name, "%s", path);
+    if (section == 0 && section_bytes(path) > 0)
+        name[section_bytes(path)] = '\0';
     for (size_t i = 0; i < config->n && status == KG_OK; i++) {
         const char *key = config->values[i].key;
         if (section == 0)
@@ -222,7 +226,7 @@ static kg_status hint_valid(struct kg_str *out, const struct kg_config *config,
             status = names_add(&names, key, strlen(key), err);
     }
     if (status == KG_OK)
-        status = names_hint(out, &names, path, err);
+        status = names_hint(out, &names, name, err);
     names_release(&names);
     return status;
 }

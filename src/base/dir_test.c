@@ -1,0 +1,237 @@
+/* Tests of folders: making, listing, removing, replacing. */
+#include "base/file.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+static char dir[64];
+
+static const char *in_dir(const char *name)
+{
+    static char path[4][200];
+    static int next;
+    char *p = path[next++ % 4];
+
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/kedge-dir-test-XXXXXX");
+    memset(&err, 0, sizeof err);
+    return mkdtemp(dir) == NULL;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    kg_file_fail_at(0, 0);
+    kg_mem_fail_at(0);
+    return kg_file_remove_tree(dir, &err) != KG_OK || kg_mem_current_bytes() != 0;
+}
+
+static void put(const char *name, const char *text)
+{
+    assert_int_equal(kg_file_write_atomic(in_dir(name), text, strlen(text), &err), KG_OK);
+}
+
+static void holds(const char *name, const char *text)
+{
+    struct kg_str found = {0};
+
+    assert_int_equal(kg_file_read(&found, in_dir(name), 1 << 20, &err), KG_OK);
+    assert_string_equal(kg_str_text(&found), text);
+    kg_str_release(&found);
+}
+
+static void makes_whole_paths(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_file_make_dirs(in_dir("a/b//c/"), &err), KG_OK);
+    assert_true(kg_file_is_dir(in_dir("a/b/c")));
+    assert_int_equal(kg_file_make_dirs(in_dir("a/b/c"), &err), KG_OK);
+    put("file", "x");
+    assert_int_equal(kg_file_make_dirs(in_dir("file/d"), &err), KG_EIO);
+    assert_non_null(strstr(err.message, "/file: expected a folder, found a file"));
+    assert_false(kg_file_is_dir(in_dir("file")));
+    assert_true(kg_file_exists(in_dir("file")));
+}
+
+static void lists_names_in_byte_order(void **state)
+{
+    char **names;
+    size_t n;
+
+    (void)state;
+    put("b", "");
+    put("a", "");
+    put("B", "");
+    put(".hidden", "");
+    assert_int_equal(kg_file_list(&names, &n, dir, &err), KG_OK);
+    assert_int_equal(n, 4);
+    assert_string_equal(names[0], ".hidden");
+    assert_string_equal(names[1], "B");
+    assert_string_equal(names[2], "a");
+    assert_string_equal(names[3], "b");
+    kg_file_names_free(names, n);
+    assert_int_equal(kg_file_list(&names, &n, in_dir("none"), &err), KG_ENOTFOUND);
+    assert_null(names);
+}
+
+static void listing_survives_failed_allocations(void **state)
+{
+    char **names;
+    size_t n;
+
+    (void)state;
+    for (char c = 'a'; c < 'm'; c++)
+        put((char[]){c, '\0'}, "");
+    for (uint64_t at = 1;; at++) {
+        kg_mem_fail_at(at);
+        kg_status status = kg_file_list(&names, &n, dir, &err);
+        kg_mem_fail_at(0);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), 0);
+    }
+    assert_int_equal(n, 12);
+    kg_file_names_free(names, n);
+}
+
+static void removing_does_not_follow_links(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_file_make_dirs(in_dir("keep"), &err), KG_OK);
+    put("keep/file", "x");
+    assert_int_equal(kg_file_make_dirs(in_dir("tree/sub"), &err), KG_OK);
+    put("tree/sub/file", "y");
+    assert_int_equal(symlink("../keep", in_dir("tree/link")), 0);
+    assert_int_equal(symlink("keep", in_dir("link")), 0);
+    assert_int_equal(kg_file_remove_tree(in_dir("tree"), &err), KG_OK);
+    assert_int_equal(kg_file_remove_tree(in_dir("link"), &err), KG_OK);
+    assert_false(kg_file_exists(in_dir("tree")));
+    assert_false(kg_file_exists(in_dir("link")));
+    holds("keep/file", "x");
+    assert_int_equal(kg_file_remove_tree(in_dir("absent"), &err), KG_OK);
+}
+
+static void a_finished_folder_takes_its_name(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_file_make_dirs(in_dir("new"), &err), KG_OK);
+    put("new/file", "1");
+    assert_int_equal(kg_file_rename_dir(in_dir("new"), in_dir("final"), &err), KG_OK);
+    holds("final/file", "1");
+    assert_int_equal(kg_file_make_dirs(in_dir("new"), &err), KG_OK);
+    put("new/file", "2");
+    assert_int_equal(kg_file_rename_dir(in_dir("new"), in_dir("final"), &err), KG_OK);
+    holds("final/file", "2");
+    assert_false(kg_file_exists(in_dir("new")));
+    assert_int_equal(kg_file_rename_dir(in_dir("none"), in_dir("final"), &err),
+                     KG_ENOTFOUND);
+    holds("final/file", "2");
+}
+
+/* Whatever fails, `final` is there and whole: the old one or the new one. */
+static void replacing_never_loses_the_folder(void **state)
+{
+    int failures = 0;
+
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        assert_int_equal(kg_file_remove_tree(in_dir("final"), &err), KG_OK);
+        assert_int_equal(kg_file_remove_tree(in_dir("new"), &err), KG_OK);
+        assert_int_equal(kg_file_make_dirs(in_dir("final/sub"), &err), KG_OK);
+        put("final/sub/file", "whole");
+        assert_int_equal(kg_file_make_dirs(in_dir("new/sub"), &err), KG_OK);
+        put("new/sub/file", "whole");
+        kg_file_fail_at(n, EIO);
+        kg_status status = kg_file_rename_dir(in_dir("new"), in_dir("final"), &err);
+        kg_file_fail_at(0, 0);
+        holds("final/sub/file", "whole");
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_EIO);
+        failures++;
+    }
+    assert_true(failures >= 6);
+}
+
+static void file_systems_without_exchange_take_two_steps(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_file_make_dirs(in_dir("final"), &err), KG_OK);
+    put("final/file", "old");
+    assert_int_equal(kg_file_make_dirs(in_dir("new"), &err), KG_OK);
+    put("new/file", "new");
+    kg_file_fail_at(4, EINVAL); /* list, open and sync of `new`, then the exchange */
+    assert_int_equal(kg_file_rename_dir(in_dir("new"), in_dir("final"), &err), KG_OK);
+    holds("final/file", "new");
+    assert_false(kg_file_exists(in_dir("final.old")));
+    assert_false(kg_file_exists(in_dir("new")));
+}
+
+static void sizes_and_free_space(void **state)
+{
+    uint64_t bytes = 0;
+
+    (void)state;
+    put("a", "12345");
+    assert_int_equal(kg_file_size(&bytes, in_dir("a"), &err), KG_OK);
+    assert_int_equal(bytes, 5);
+    assert_int_equal(kg_file_size(&bytes, in_dir("none"), &err), KG_ENOTFOUND);
+    assert_int_equal(kg_file_free_bytes(&bytes, dir, &err), KG_OK);
+    assert_true(bytes > 0);
+    assert_int_equal(kg_file_free_bytes(&bytes, in_dir("none"), &err), KG_ENOTFOUND);
+}
+
+static void joins_paths(void **state)
+{
+    static const char *const cases[][3] = {
+        {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"/", "b", "/b"}, {"", "b", "b"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = kg_path_join(cases[i][0], cases[i][1], &err);
+        assert_string_equal(path, cases[i][2]);
+        kg_mem_free(path);
+    }
+    kg_mem_fail_at(1);
+    assert_null(kg_path_join("a", "b", &err));
+    assert_int_equal(err.code, KG_ENOMEM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(makes_whole_paths, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(lists_names_in_byte_order, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(listing_survives_failed_allocations, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(removing_does_not_follow_links, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(a_finished_folder_takes_its_name, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(replacing_never_loses_the_folder, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(file_systems_without_exchange_take_two_steps,
+                                        make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(sizes_and_free_space, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(joins_paths, make_dir, remove_dir),
+    };
+
+    return cmocka_run_group_tests_name("dir", tests, NULL, NULL);
+}

@@ -1,0 +1,352 @@
+/* Tests of reading, mapping and writing files; every request to the system is made to fail once. */
+#include "base/file.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+static char dir[64];
+
+static const char *in_dir(const char *name)
+{
+    static char path[4][200];
+    static int next;
+    char *p = path[next++ % 4];
+
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/kedge-file-test-XXXXXX");
+    memset(&err, 0, sizeof err);
+    return mkdtemp(dir) == NULL;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    kg_file_fail_at(0, 0);
+    kg_mem_fail_at(0);
+    return kg_file_remove_tree(dir, &err) != KG_OK || kg_mem_current_bytes() != 0;
+}
+
+static void put(const char *name, const char *text)
+{
+    assert_int_equal(kg_file_write_atomic(in_dir(name), text, strlen(text), &err), KG_OK);
+}
+
+static void holds(const char *name, const char *text)
+{
+    struct kg_str found = {0};
+
+    assert_int_equal(kg_file_read(&found, in_dir(name), 1 << 24, &err), KG_OK);
+    assert_string_equal(kg_str_text(&found), text);
+    kg_str_release(&found);
+}
+
+/* Nothing but the named files is left in the folder. */
+static void has_files(size_t expected)
+{
+    char **names;
+    size_t n;
+
+    assert_int_equal(kg_file_list(&names, &n, dir, &err), KG_OK);
+    kg_file_names_free(names, n);
+    assert_int_equal(n, expected);
+}
+
+static void reads_what_was_written(void **state)
+{
+    struct kg_str text = {0};
+
+    (void)state;
+    put("a", "hello");
+    assert_int_equal(kg_str_puts(&text, ">", &err), KG_OK);
+    assert_int_equal(kg_file_read(&text, in_dir("a"), 5, &err), KG_OK);
+    assert_string_equal(text.data, ">hello");
+    kg_str_release(&text);
+}
+
+static void refuses_too_large_missing_and_folders(void **state)
+{
+    struct kg_str text = {0};
+
+    (void)state;
+    put("a", "hello");
+    assert_int_equal(kg_file_read(&text, in_dir("a"), 4, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "/a: expected at most 4 bytes, found 5"));
+    assert_int_equal(kg_file_read(&text, in_dir("none"), 4, &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "/none: cannot open: No such file"));
+    assert_int_equal(kg_file_read(&text, dir, 4, &err), KG_EIO);
+    assert_non_null(strstr(err.message, "expected a file, found a folder"));
+    assert_int_equal(text.len, 0);
+    kg_str_release(&text);
+}
+
+static void reads_pipes_up_to_the_limit(void **state)
+{
+    struct kg_str text = {0};
+    char path[64];
+    int fd[2];
+
+    (void)state;
+    for (uint64_t limit = 5; limit >= 4; limit--) {
+        assert_int_equal(pipe(fd), 0);
+        assert_int_equal(write(fd[1], "hello", 5), 5);
+        close(fd[1]);
+        snprintf(path, sizeof path, "/dev/fd/%d", fd[0]);
+        assert_int_equal(kg_file_read(&text, path, limit, &err),
+                         limit == 5 ? KG_OK : KG_EFORMAT);
+        assert_string_equal(kg_str_text(&text),
+                            "hello"); /* a failed read appends nothing */
+        close(fd[0]);
+    }
+    kg_str_release(&text);
+}
+
+static void maps_files_even_empty_ones(void **state)
+{
+    struct kg_map map;
+
+    (void)state;
+    put("a", "hello");
+    put("empty", "");
+    assert_int_equal(kg_map_open(&map, in_dir("a"), &err), KG_OK);
+    assert_int_equal(map.bytes, 5);
+    assert_memory_equal(map.data, "hello", 5);
+    kg_map_close(&map);
+    assert_int_equal(kg_map_open(&map, in_dir("empty"), &err), KG_OK);
+    assert_null(map.data);
+    assert_int_equal(map.bytes, 0);
+    kg_map_close(&map);
+    assert_int_equal(kg_map_open(&map, in_dir("none"), &err), KG_ENOTFOUND);
+    kg_map_close(&map);
+}
+
+static void atomic_write_replaces(void **state)
+{
+    (void)state;
+    put("a", "old");
+    put("a", "new");
+    holds("a", "new");
+    has_files(1);
+}
+
+static void failed_atomic_write_leaves_the_old_file(void **state)
+{
+    int failures = 0;
+    kg_status status;
+
+    (void)state;
+    put("a", "old");
+    for (uint64_t n = 1;; n++) {
+        kg_file_fail_at(n, ENOSPC);
+        status = kg_file_write_atomic(in_dir("a"), "new", 3, &err);
+        kg_file_fail_at(0, 0);
+        if (status == KG_OK)
+            break;
+        failures++;
+        assert_int_equal(status, KG_ENOSPACE);
+        assert_non_null(strstr(err.message, "No space left"));
+        has_files(1);
+        if (n <= 4) /* open, write, sync, rename; after that the new file stands */
+            holds("a", "old");
+    }
+    assert_true(failures >= 5);
+    holds("a", "new");
+}
+
+static void atomic_write_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    put("a", "old");
+    for (uint64_t n = 1;; n++) {
+        kg_mem_fail_at(n);
+        kg_status status = kg_file_write_atomic(in_dir("a"), "new", 3, &err);
+        kg_mem_fail_at(0);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), 0);
+        has_files(1);
+    }
+    holds("a", "new");
+}
+
+static void writer_takes_small_and_large_pieces(void **state)
+{
+    struct kg_file_writer w;
+    enum { LARGE = 1 << 20 };
+    unsigned char *large = calloc(LARGE, 1);
+    uint64_t size;
+    struct kg_map map;
+
+    (void)state;
+    for (int i = 0; i < LARGE; i++)
+        large[i] = (unsigned char)(i * 7 + i / 251);
+    assert_int_equal(kg_file_writer_open(&w, in_dir("a"), &err), KG_OK);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(kg_file_writer_put(&w, large + i * 300, 300, &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, large + 300000, LARGE - 300000, &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, large, 0, &err), KG_OK);
+    assert_int_equal(w.written, LARGE);
+    assert_int_equal(kg_file_writer_close(&w, &err), KG_OK);
+    assert_int_equal(kg_file_size(&size, in_dir("a"), &err), KG_OK);
+    assert_int_equal(size, LARGE);
+    assert_int_equal(kg_map_open(&map, in_dir("a"), &err), KG_OK);
+    assert_memory_equal(map.data, large, LARGE);
+    kg_map_close(&map);
+    free(large);
+}
+
+static void flush_makes_bytes_visible(void **state)
+{
+    struct kg_file_writer w;
+
+    (void)state;
+    assert_int_equal(kg_file_writer_open(&w, in_dir("a"), &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, "abc", 3, &err), KG_OK);
+    holds("a", "");
+    assert_int_equal(kg_file_writer_flush(&w, &err), KG_OK);
+    holds("a", "abc");
+    kg_file_writer_abort(&w);
+    assert_false(kg_file_exists(in_dir("a")));
+    kg_file_writer_abort(&w); /* a second time does nothing */
+}
+
+static void append_cuts_and_continues(void **state)
+{
+    struct kg_file_writer w;
+
+    (void)state;
+    put("log", "one\ntwo\nthr");
+    assert_int_equal(kg_file_writer_append(&w, in_dir("log"), 8, &err), KG_OK);
+    assert_int_equal(w.written, 8);
+    assert_int_equal(kg_file_writer_put(&w, "three\n", 6, &err), KG_OK);
+    assert_int_equal(w.written, 14);
+    assert_int_equal(kg_file_writer_close(&w, &err), KG_OK);
+    holds("log", "one\ntwo\nthree\n");
+    assert_int_equal(kg_file_writer_append(&w, in_dir("log"), 4, &err), KG_OK);
+    kg_file_writer_abort(&w);
+    holds("log", "one\n");
+}
+
+static void append_wants_the_bytes_it_keeps(void **state)
+{
+    struct kg_file_writer w;
+
+    (void)state;
+    put("log", "one\n");
+    assert_int_equal(kg_file_writer_append(&w, in_dir("log"), 5, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "expected at least 5 bytes, found 4"));
+    holds("log", "one\n");
+    assert_int_equal(kg_file_writer_append(&w, in_dir("none"), 1, &err), KG_ENOTFOUND);
+    assert_int_equal(kg_file_writer_append(&w, in_dir("new"), 0, &err), KG_OK);
+    assert_int_equal(kg_file_writer_close(&w, &err), KG_OK);
+    holds("new", "");
+}
+
+static void failed_close_removes_a_fresh_file(void **state)
+{
+    struct kg_file_writer w;
+
+    (void)state;
+    for (uint64_t n = 1; n <= 2; n++) {
+        assert_int_equal(kg_file_writer_open(&w, in_dir("a"), &err), KG_OK);
+        assert_int_equal(kg_file_writer_put(&w, "abc", 3, &err), KG_OK);
+        kg_file_fail_at(n, EIO);
+        assert_int_equal(kg_file_writer_close(&w, &err), KG_EIO);
+        assert_null(w.path);
+        has_files(0);
+    }
+}
+
+static void a_full_disk_is_its_own_status(void **state)
+{
+    struct kg_file_writer w;
+
+    (void)state;
+    if (access("/dev/full", W_OK) != 0) {
+        print_message("skip: no /dev/full here\n");
+        skip();
+    }
+    assert_int_equal(kg_file_writer_append(&w, "/dev/full", 0, &err), KG_EIO);
+    assert_int_equal(symlink("/dev/full", in_dir("full")), 0);
+    assert_int_equal(kg_file_writer_open(&w, in_dir("full"), &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, "abc", 3, &err), KG_OK);
+    assert_int_equal(kg_file_writer_flush(&w, &err), KG_ENOSPACE);
+    assert_non_null(strstr(err.message, "/full: cannot write: No space left on device"));
+    kg_file_writer_abort(&w);
+    assert_true(kg_file_exists(in_dir("full"))); /* a device is not removed */
+}
+
+static void copy_is_whole_or_absent(void **state)
+{
+    char text[200001];
+    int failures = 0;
+
+    (void)state;
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    put("a", text);
+    for (uint64_t n = 1;; n++) {
+        kg_file_fail_at(n, EIO);
+        kg_status status = kg_file_copy(in_dir("a"), in_dir("b"), &err);
+        kg_file_fail_at(0, 0);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_EIO);
+        if (kg_file_exists(in_dir("b"))) /* only the sync of the folder failed */
+            holds("b", text);
+        else
+            has_files(1);
+        assert_int_equal(kg_file_remove_tree(in_dir("b"), &err), KG_OK);
+        failures++;
+    }
+    assert_true(failures >= 8);
+    holds("b", text);
+    has_files(2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(reads_what_was_written, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(refuses_too_large_missing_and_folders, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(reads_pipes_up_to_the_limit, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(maps_files_even_empty_ones, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(atomic_write_replaces, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(failed_atomic_write_leaves_the_old_file, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(atomic_write_survives_every_failed_allocation,
+                                        make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(writer_takes_small_and_large_pieces, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(flush_makes_bytes_visible, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(append_cuts_and_continues, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(append_wants_the_bytes_it_keeps, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(failed_close_removes_a_fresh_file, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(a_full_disk_is_its_own_status, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(copy_is_whole_or_absent, make_dir, remove_dir),
+    };
+
+    return cmocka_run_group_tests_name("file", tests, NULL, NULL);
+}
