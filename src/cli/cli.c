@@ -1,0 +1,156 @@
+/* From argv to a command, and from its end to an exit status.
+ *
+ * The only place, with the commands, where kedge writes to stdout and stderr by itself.
+ */
+#include "cli/cli.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *command_name = ""; /* of the command that runs, for messages */
+
+/* ---- saying -------------------------------------------------------------------------------------- */
+
+static void say_where(void)
+{
+    kg_log_progress_end();
+    fprintf(stderr, "kedge%s%s: ", command_name[0] ? " " : "", command_name);
+}
+
+int kg_cli_fail(const struct kg_err *err)
+{
+    say_where();
+    fprintf(stderr, "%s\n", err->message);
+    return KG_EXIT_FAILURE;
+}
+
+int kg_cli_exit(kg_status status, const struct kg_err *err)
+{
+    return status == KG_OK ? KG_EXIT_OK : kg_cli_fail(err);
+}
+
+static void say_help_is_there(void)
+{
+    fprintf(stderr, "`kedge %s%s--help` tells what is allowed\n", command_name,
+            command_name[0] ? " " : "");
+}
+
+int kg_cli_usage(const char *fmt, ...)
+{
+    va_list args;
+    say_where();
+    va_start(args, fmt);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fputc('\n', stderr);
+    say_help_is_there();
+    return KG_EXIT_USAGE;
+}
+
+kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
+{
+    size_t done = 0;
+    while (done < s->len) {
+        ssize_t n = write(STDOUT_FILENO, s->data + done, s->len - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return kg_fail(err, KG_EIO, "cannot write to standard output: %s",
+                           strerror(errno));
+        done += (size_t)n;
+    }
+    kg_str_clear(s);
+    return KG_OK;
+}
+
+void kg_cli_bytes(char text[32], double bytes)
+{
+    const char *units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    size_t u = 0;
+    for (; bytes >= 1000 && u < 4; u++)
+        bytes /= 1000;
+    snprintf(text, 32, u == 0 ? "%.0f %s" : "%.2f %s", bytes, units[u]);
+}
+
+/* Print what one of the writers of help.c makes. */
+static int print_text(kg_status (*write_text)(struct kg_str *, struct kg_err *))
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = write_text(&out, &err);
+    if (status == KG_OK)
+        status = kg_cli_put(&out, &err);
+    kg_str_release(&out);
+    return kg_cli_exit(status, &err);
+}
+
+static int print_help(const struct kg_command *c)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = kg_command_help(&out, c, &err);
+    if (status == KG_OK)
+        status = kg_cli_put(&out, &err);
+    kg_str_release(&out);
+    return kg_cli_exit(status, &err);
+}
+
+int kg_cmd_man(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    return print_text(kg_cli_man);
+}
+
+int kg_cmd_completion(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    return print_text(kg_cli_completion);
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+static int unknown_command(const char *name)
+{
+    size_t n = 0;
+    while (kg_commands[n].name)
+        n++;
+    const char *near = kg_str_nearest(name, &kg_commands[0].name, n, sizeof *kg_commands);
+    return kg_cli_usage("unknown command '%s'%s%s%s", name, near ? ", did you mean " : "",
+                        near ? near : "", near ? "?" : "");
+}
+
+static int run_command(const struct kg_command *c, int argc, char **argv)
+{
+    bool help = false;
+    struct kg_err err;
+    command_name = c->name;
+    if (c->flags == NULL)
+        return c->run(argc, argv);
+    if (kg_flags_parse(c, &argc, argv, &help, &err) != KG_OK)
+        return kg_cli_usage("%s", err.message);
+    return help ? print_help(c) : c->run(argc, argv);
+}
+
+int kg_cli_main(int argc, char **argv)
+{
+    kg_log_set_stream(stderr, isatty(STDERR_FILENO) == 1);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error with a message */
+    if (argc < 2)
+        return kg_cli_usage("expected a command");
+    const char *first = argv[1];
+    if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0 ||
+        strcmp(first, "help") == 0)
+        return print_text(kg_cli_overview);
+    if (strcmp(first, "--version") == 0)
+        return print_text(kg_cli_version);
+    const struct kg_command *c = kg_command_find(first);
+    return c ? run_command(c, argc - 2, argv + 2) : unknown_command(first);
+}

@@ -1,0 +1,114 @@
+/* The command line: a table of commands, each with a table of flags, and what commands share.
+ *
+ * One flag table is everything that is known of a command's flags: the parser fills the targets from it, and
+ * --help, the man page and the shell completion are printed from it. A process runs one command, so targets are static
+ * variables of the command's file whose initial values are the defaults.
+ *
+ * Results go to stdout through kg_cli_put and its checked writes; everything said goes to stderr. Exit status: 0 done,
+ * 1 the work failed, 2 the command line was wrong.
+ */
+#ifndef KG_CLI_CLI_H
+#define KG_CLI_CLI_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KG_EXIT_OK = 0, KG_EXIT_FAILURE = 1, KG_EXIT_USAGE = 2 };
+
+enum kg_flag_type {
+    KG_FLAG_TRUE,   /* no value; sets a bool */
+    KG_FLAG_FALSE,  /* no value; clears a bool */
+    KG_FLAG_INT,    /* int64_t */
+    KG_FLAG_REAL,   /* double */
+    KG_FLAG_TEXT,   /* const char *, borrowed from argv */
+    KG_FLAG_CHOICE, /* const char *, one of `choices` */
+    KG_FLAG_LIST,   /* struct kg_flag_list: may be given several times */
+};
+
+enum { KG_FLAG_LIST_MAX = 16 };
+struct kg_flag_list {
+    const char *items[KG_FLAG_LIST_MAX]; /* borrowed from argv */
+    int n;
+};
+
+struct kg_flag {
+    const char *name; /* without the dashes; NULL ends a table */
+    char short_name;  /* 0: none */
+    enum kg_flag_type type;
+    void *target;
+    const char *arg_name; /* "N"; NULL for types without a value */
+    const char *help;     /* one line, with the default where it matters */
+    double min;           /* INT and REAL; min == max == 0 means no range */
+    double max;
+    const char *choices; /* CHOICE: "a|b" */
+};
+
+struct kg_command {
+    const char *name;
+    const char *summary; /* one line */
+    int (*run)(
+        int argc,
+        char **argv);  /* the arguments that are not flags; returns the exit status */
+    const char *usage; /* "[flags] DIR" */
+    const struct kg_flag
+        *flags;          /* NULL: it takes argc and argv as they came, flags included */
+    const char *details; /* paragraphs for --help and the man page; NULL for none */
+    int max_args;        /* arguments that are not flags, at most; < 0: any number */
+};
+
+/* Ended by a row with name NULL. */
+extern const struct kg_command kg_commands[];
+const struct kg_command *kg_command_find(const char *name); /* or NULL */
+
+/* Run `kedge argv[1] ...`.   returns the exit status */
+int kg_cli_main(int argc, char **argv);
+
+/* ---- flags --------------------------------------------------------------------------------------- */
+
+/* Fill the targets; the arguments that are not flags are moved to the front of argv and counted in *argc.
+ * *help: --help or -h was there (nothing else is checked then).   errors: EINVAL (a usage error) */
+kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* How a flag is written: "-n, --name ARG". */
+kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f,
+                        struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
+                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_cli_completion(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- output -------------------------------------------------------------------------------------- */
+
+/* Say "kedge COMMAND: message" and return KG_EXIT_FAILURE; usage errors add where help is, and return KG_EXIT_USAGE. */
+int kg_cli_fail(const struct kg_err *err);
+int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
+/* KG_EXIT_OK, or what kg_cli_fail returns. */
+int kg_cli_exit(kg_status status, const struct kg_err *err);
+
+/* Write the whole of s to stdout and clear it; errors of the device or pipe come back here.   errors: EIO */
+kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
+
+/* "1.50 GB" */
+void kg_cli_bytes(char text[32], double bytes);
+
+/* ---- commands ------------------------------------------------------------------------------------ */
+int kg_cmd_generate(int argc, char **argv);
+int kg_cmd_score(int argc, char **argv);
+int kg_cmd_tokenize(int argc, char **argv);
+int kg_cmd_inspect(int argc, char **argv);
+int kg_cmd_new(int argc, char **argv);
+int kg_cmd_man(int argc, char **argv);
+int kg_cmd_completion(int argc, char **argv);
+
+extern const struct kg_flag kg_generate_flags[];
+extern const struct kg_flag kg_score_flags[];
+extern const struct kg_flag kg_tokenize_flags[];
+extern const struct kg_flag kg_inspect_flags[];
+extern const struct kg_flag kg_new_flags[];
+
+#endif

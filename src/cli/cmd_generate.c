@@ -1,0 +1,357 @@
+/* kedge generate: prompts to completions.
+ *
+ * All input is read and checked before anything is computed, so a malformed line costs no work and leaves no
+ * output. Answers are printed as soon as all before them are, in the order of the input.
+ */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/signal.h"
+#include "rollout/rollout.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_PROMPTS = 1 << 24, DEFAULT_BATCH = 32 };
+
+static struct kg_load_args load;
+static bool jsonl;
+static bool json;
+static bool logprobs;
+static bool ignore_eos;
+static bool parse_special = true;
+static bool add_special = true;
+static double temperature = 1;
+static double top_p = 1;
+static double min_p;
+static int64_t top_k;
+static int64_t max_tokens = 256;
+static int64_t max_batch = DEFAULT_BATCH;
+static int64_t prefill_chunk = 512;
+static int64_t n_samples = 1;
+static int64_t seed;
+static struct kg_flag_list stops;
+
+const struct kg_flag kg_generate_flags[] = {
+    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
+    {"jsonl", 0, KG_FLAG_TRUE, &jsonl, NULL,
+     "read prompts from stdin, one JSON object a line", 0, 0, NULL},
+    {"json", 0, KG_FLAG_TRUE, &json, NULL, "print JSON lines for a PROMPT too", 0, 0,
+     NULL},
+    {"logprobs", 0, KG_FLAG_TRUE, &logprobs, NULL,
+     "print each new token's log-prob (implies --json)", 0, 0, NULL},
+    {"max-tokens", 0, KG_FLAG_INT, &max_tokens, "N", "new tokens at most (default 256)",
+     1, INT_MAX / 2, NULL},
+    {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
+     "0 takes the likeliest token (default 1)", 0, 10000, NULL},
+    {"top-p", 0, KG_FLAG_REAL, &top_p, "P",
+     "keep the likeliest ids up to this sum (default 1: off)", 0, 1, NULL},
+    {"top-k", 0, KG_FLAG_INT, &top_k, "K", "keep the K likeliest ids (default 0: off)", 0,
+     INT_MAX, NULL},
+    {"min-p", 0, KG_FLAG_REAL, &min_p, "P",
+     "keep ids with at least P times the largest probability (default 0: off)", 0, 1,
+     NULL},
+    {"n", 'n', KG_FLAG_INT, &n_samples, "N", "answers to every prompt (default 1)", 1,
+     1 << 20, NULL},
+    {"seed", 0, KG_FLAG_INT, &seed, "S",
+     "answers are a function of seed, input and model (default 0)", 0, 1e18, NULL},
+    {"stop", 0, KG_FLAG_LIST, &stops, "STR",
+     "end an answer before this text; may be repeated", 0, 0, NULL},
+    {"ignore-eos", 0, KG_FLAG_TRUE, &ignore_eos, NULL, "sample on to the limit", 0, 0,
+     NULL},
+    {"no-parse-special", 0, KG_FLAG_FALSE, &parse_special, NULL,
+     "special tokens in a prompt are plain text", 0, 0, NULL},
+    {"no-add-special", 0, KG_FLAG_FALSE, &add_special, NULL,
+     "do not add what the tokenizer's post-processor adds (BOS)", 0, 0, NULL},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
+     0, "bf16|fp32"},
+    {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
+     "sequences computed together (default 32)", 1, 65536, NULL},
+    {"prefill-chunk", 0, KG_FLAG_INT, &prefill_chunk, "N",
+     "prompt tokens computed together (default 512)", 1, 1 << 20, NULL},
+    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
+     1024, NULL},
+    {0},
+};
+
+/* One run: prompts read, trajectories being made, the next one to print. */
+struct job {
+    struct kg_loaded l;
+    struct kg_ids ids; /* of all prompts, one after the other */
+    size_t *from;      /* (n+1) where each begins */
+    size_t from_capacity;
+    struct kg_request *requests; /* (n) */
+    size_t n;
+    struct kg_sampling sampling;
+    struct kg_traj *trajs; /* (n_trajs) in the order of the input */
+    size_t n_trajs;
+    size_t n_printed;
+    struct kg_str out;
+    struct kg_str text;
+};
+
+/* ---- input --------------------------------------------------------------------------------------- */
+
+static kg_status add_text(struct job *j, const char *text, size_t n, const char *where,
+                          struct kg_err *err)
+{
+    struct kg_encode_opts opts = {parse_special, add_special};
+    if (j->l.tok == NULL)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: a prompt of text needs a tokenizer, and %s has none: give \"ids\"",
+            where, load.dir);
+    if (kg_tokenizer_encode(&j->ids, j->l.tok, text, n, opts, err) != KG_OK)
+        return kg_err_prefix(err, "%s", where);
+    return KG_OK;
+}
+
+/* What has been added to ids since the last prompt is one more. */
+static kg_status end_prompt(struct job *j, const char *where, struct kg_err *err)
+{
+    size_t n = j->ids.n - j->from[j->n];
+    int32_t limit = j->l.model->config.max_positions;
+    if (n == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a prompt of at least one token, found none", where);
+    if (n >= (size_t)limit)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: a prompt of %zu tokens leaves no room for an answer: the model has %d "
+            "positions",
+            where, n, limit);
+    KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, j->n + 2, sizeof *j->from,
+                       MAX_PROMPTS, "prompts", err));
+    j->from[++j->n] = j->ids.n;
+    return KG_OK;
+}
+
+static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
+                          struct kg_err *err)
+{
+    const struct kg_json *prompt = kg_json_get(doc->root, "prompt");
+    const struct kg_json *ids = kg_json_get(doc->root, "ids");
+    size_t n;
+    if ((prompt == NULL) == (ids == NULL))
+        return kg_fail(err, KG_EFORMAT, "%s: expected \"prompt\" or \"ids\", found %s",
+                       doc->where, ids ? "both" : "neither");
+    if (ids) {
+        KG_TRY(kg_load_ids(&j->ids, doc, j->l.model->config.vocab, err));
+    } else {
+        KG_TRY(kg_json_need(&prompt, doc, doc->root, "prompt", KG_JSON_STRING, err));
+        const char *text = kg_json_text(prompt, &n);
+        KG_TRY(add_text(j, text, n, doc->where, err));
+    }
+    return end_prompt(j, doc->where, err);
+}
+
+static kg_status read_lines(struct job *j, struct kg_err *err)
+{
+    struct kg_jsonl *in = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = true;
+    kg_status status = kg_jsonl_open_stream(&in, stdin, "stdin", err);
+    while (status == KG_OK) {
+        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
+        if (!more)
+            break;
+        KG_TRY_GOTO(out, add_line(j, &doc, err));
+    }
+    if (j->n == 0)
+        status = kg_fail(err, KG_EFORMAT,
+                         "stdin: expected at least one line, found none");
+out:
+    kg_json_release(&doc);
+    kg_jsonl_close(in);
+    return status;
+}
+
+static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *err)
+{
+    KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, 1, sizeof *j->from, MAX_PROMPTS,
+                       "prompts", err));
+    if (prompt == NULL)
+        return read_lines(j, err);
+    KG_TRY(add_text(j, prompt, strlen(prompt), "prompt", err));
+    return end_prompt(j, "prompt", err);
+}
+
+/* ---- plan ---------------------------------------------------------------------------------------- */
+
+/* An answer ends where the model's positions end. */
+static int32_t limit_of(const struct job *j, size_t prompt_n)
+{
+    int64_t room = j->l.model->config.max_positions - (int64_t)prompt_n;
+    return (int32_t)(room < max_tokens ? room : max_tokens);
+}
+
+static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *err)
+{
+    size_t n_short = 0;
+    *longest = 2;
+    j->requests = kg_mem_calloc(j->n, sizeof *j->requests, "requests", err);
+    if (j->requests == NULL)
+        return err->code;
+    for (size_t i = 0; i < j->n; i++) {
+        size_t n = j->from[i + 1] - j->from[i];
+        int32_t limit = limit_of(j, n);
+        j->requests[i] = (struct kg_request){.prompt = j->ids.ids + j->from[i],
+                                             .prompt_n = n,
+                                             .prompt_index = (int64_t)i,
+                                             .draw = i,
+                                             .n_samples = (int32_t)n_samples,
+                                             .max_tokens = limit};
+        n_short += limit < max_tokens;
+        if ((int32_t)n + limit > *longest)
+            *longest = (int32_t)n + limit;
+    }
+    if (n_short > 0)
+        kg_log_warn("%zu of %zu prompts get fewer than %lld new tokens: the model has %d "
+                    "positions",
+                    n_short, j->n, (long long)max_tokens,
+                    j->l.model->config.max_positions);
+    j->n_trajs = j->n * (size_t)n_samples;
+    j->trajs = kg_mem_calloc(j->n_trajs, sizeof *j->trajs, "answers", err);
+    return j->trajs ? KG_OK : err->code;
+}
+
+/* ---- output -------------------------------------------------------------------------------------- */
+
+static kg_status put_logprobs(struct kg_str *out, const struct kg_traj *t,
+                              struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, ", \"logprobs\": [", err));
+    for (size_t i = t->prompt_n; i < t->n; i++) {
+        if (i > t->prompt_n)
+            KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(kg_json_put_float(out, t->logp[i], err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+static kg_status put_json(struct kg_str *out, const struct kg_traj *t,
+                          const struct kg_str *text, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "{\"ids\": ", err));
+    KG_TRY(kg_json_put_ints(out, t->tokens + t->prompt_n, t->n - t->prompt_n, err));
+    if (logprobs)
+        KG_TRY(put_logprobs(out, t, err));
+    if (text) {
+        KG_TRY(kg_str_puts(out, ", \"text\": ", err));
+        KG_TRY(kg_json_put_string(out, kg_str_text(text), text->len, err));
+    }
+    return kg_str_printf(out, err, ", \"finish_reason\": \"%s\"}\n",
+                         kg_finish_name(t->finish));
+}
+
+static kg_status print_answer(struct job *j, const struct kg_traj *t, struct kg_err *err)
+{
+    const struct kg_tokenizer *tok = j->l.tok;
+    kg_str_clear(&j->text);
+    if (tok)
+        KG_TRY(kg_rollout_text(&j->text, tok, t, stops.items, stops.n, err));
+    if (jsonl || json || logprobs) {
+        KG_TRY(put_json(&j->out, t, tok ? &j->text : NULL, err));
+    } else {
+        KG_TRY(kg_str_append(&j->out, kg_str_text(&j->text), j->text.len, err));
+        KG_TRY(kg_str_putc(&j->out, '\n', err));
+    }
+    return kg_cli_put(&j->out, err);
+}
+
+/* Print what stands complete at the front; printed answers are given back. */
+static kg_status on_done(void *user, const struct kg_traj *t, struct kg_err *err)
+{
+    struct job *j = user;
+    (void)t;
+    while (j->n_printed < j->n_trajs && j->trajs[j->n_printed].finish != KG_FINISH_NONE) {
+        KG_TRY(print_answer(j, &j->trajs[j->n_printed], err));
+        kg_traj_release(&j->trajs[j->n_printed++]);
+    }
+    kg_log_progress(10000, "%zu of %zu answers", j->n_printed, j->n_trajs);
+    return KG_OK;
+}
+
+/* ---- the command --------------------------------------------------------------------------------- */
+
+static void say_speed(const struct kg_rollout_stats *s, size_t n)
+{
+    double seconds = s->prefill_seconds + s->decode_seconds;
+    kg_log_progress_end();
+    kg_log_info("%zu answers, %lld prompt and %lld decoded tokens in %.2f s (%.0f "
+                "decoded tokens/s)",
+                n, (long long)s->prefill_tokens, (long long)s->decode_tokens, seconds,
+                (double)s->decode_tokens /
+                    (s->decode_seconds > 0 ? s->decode_seconds : 1));
+}
+
+static kg_status generate(struct job *j, struct kg_err *err)
+{
+    struct kg_rollout *r = NULL;
+    int32_t longest;
+    KG_TRY(make_requests(j, &longest, err));
+    size_t batch = j->n_trajs < (size_t)max_batch ? j->n_trajs : (size_t)max_batch;
+    struct kg_rollout_opts opts = {.max_batch = (int32_t)batch,
+                                   .prefill_chunk = (int32_t)prefill_chunk,
+                                   .max_len = longest,
+                                   .stop_on_signal = true};
+    KG_TRY(kg_rollout_create(&r, j->l.model, j->l.tok, &opts, err));
+    kg_signal_install();
+    kg_status status = kg_rollout_run(r, j->trajs, j->requests, j->n, &j->sampling,
+                                      on_done, j, err);
+    if (status == KG_OK)
+        say_speed(kg_rollout_stats(r), j->n_trajs);
+    kg_rollout_free(r);
+    return status;
+}
+
+static void job_release(struct job *j)
+{
+    for (size_t i = 0; j->trajs && i < j->n_trajs; i++)
+        kg_traj_release(&j->trajs[i]);
+    kg_mem_free(j->trajs);
+    kg_mem_free(j->requests);
+    kg_mem_free(j->from);
+    kg_ids_release(&j->ids);
+    kg_str_release(&j->out);
+    kg_str_release(&j->text);
+    kg_load_release(&j->l);
+}
+
+static struct kg_sampling sampling(void)
+{
+    return (struct kg_sampling){.temperature = (float)temperature,
+                                .top_p = (float)top_p,
+                                .top_k = (int)top_k,
+                                .min_p = (float)min_p,
+                                .max_tokens = (int32_t)max_tokens,
+                                .ignore_eos = ignore_eos,
+                                .stops = stops.items,
+                                .n_stops = stops.n,
+                                .rng = {(uint64_t)seed, KG_RNG_SAMPLE}};
+}
+
+int kg_cmd_generate(int argc, char **argv)
+{
+    struct job j = {.sampling = sampling()};
+    struct kg_err err;
+    kg_status status = KG_OK;
+    if (load.dir == NULL)
+        return kg_cli_usage("expected --model DIR");
+    if (jsonl == (argc > 0))
+        return kg_cli_usage("expected either a PROMPT or --jsonl, found %s",
+                            jsonl ? "both" : "neither");
+    if (top_p == 0)
+        return kg_cli_usage("--top-p: expected a number above 0, found 0");
+    KG_TRY_GOTO(out, kg_load_model(&j.l, &load, &err));
+    KG_TRY_GOTO(out, read_prompts(&j, argc > 0 ? argv[0] : NULL, &err));
+    status = generate(&j, &err);
+out:
+    job_release(&j);
+    return kg_cli_exit(status, &err);
+}

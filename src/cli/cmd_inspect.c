@@ -1,0 +1,236 @@
+/* kedge inspect: what a checkpoint holds, and the memory that running and training it need.
+ *
+ * The model is opened as the computing commands open it, so whatever they would refuse is refused here.
+ */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include "data/safetensors.h"
+
+#include <string.h>
+
+enum { RUN_TOKENS = 4096, TRAIN_TOKENS = 4096, MAX_DTYPES = 16 };
+
+static struct kg_load_args load;
+static bool json;
+static bool all;
+
+const struct kg_flag kg_inspect_flags[] = {
+    {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object", 0, 0, NULL},
+    {"tensors", 0, KG_FLAG_TRUE, &all, NULL, "list every tensor (--json always does)", 0,
+     0, NULL},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+     "compute type that the memory is for (default: bf16 where the machine has it)", 0, 0,
+     "bf16|fp32"},
+    {0},
+};
+
+struct report {
+    struct kg_loaded l;
+    struct kg_st_set *set;
+    int64_t n_params;
+    const char *dtypes[MAX_DTYPES]; /* that occur, with how many tensors of each */
+    size_t dtype_tensors[MAX_DTYPES];
+    size_t n_dtypes;
+    uint64_t run_bytes; /* weights, cache and activations of one sequence of RUN_TOKENS */
+    uint64_t
+        train_bytes; /* weights, gradients, moments, anchor, activations of TRAIN_TOKENS */
+};
+
+static void count_dtype(struct report *r, const char *dtype)
+{
+    size_t i = 0;
+    while (i < r->n_dtypes && strcmp(r->dtypes[i], dtype) != 0)
+        i++;
+    if (i == MAX_DTYPES)
+        return;
+    if (i == r->n_dtypes)
+        r->dtypes[r->n_dtypes++] = dtype;
+    r->dtype_tensors[i]++;
+}
+
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void count_memory(struct report *r)
+{
+    const struct kg_model *m = r->l.model;
+    const struct kg_model_config *c = &m->config;
+    uint64_t n = (uint64_t)r->n_params;
+    uint64_t ct = kg_dtype_traits(m->ct)->bytes;
+    int64_t run = min_i64(RUN_TOKENS, c->max_positions);
+    uint64_t blocks = (uint64_t)(run + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    r->run_bytes = n * ct + blocks * kg_kv_block_bytes(m) +
+                   kg_acts_bytes(c, m->ct, 512, true);
+    /* fp32: master, gradient, two moments, anchor; and compute copies of model and anchor in bf16 */
+    uint64_t per_param = 5 * sizeof(float) + (m->ct == KG_BF16 ? 2 * ct : 0);
+    r->train_bytes = n * per_param + kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
+}
+
+static kg_status examine(struct report *r, struct kg_err *err)
+{
+    KG_TRY(kg_load_model(&r->l, &load, err));
+    KG_TRY(kg_st_open_dir(&r->set, load.dir, err));
+    for (size_t i = 0; i < kg_st_count(r->set); i++)
+        count_dtype(r, kg_st_at(r->set, i)->dtype);
+    for (size_t i = 0; i < r->l.model->n_params; i++)
+        r->n_params += r->l.model->params[i].rows * r->l.model->params[i].cols;
+    count_memory(r);
+    return KG_OK;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------- */
+
+static kg_status put_key_text(struct kg_str *out, const char *key, const char *text,
+                              struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "\"%s\": ", key));
+    return kg_json_put_string(out, text, strlen(text), err);
+}
+
+static kg_status put_tensor(struct kg_str *out, const struct kg_st_tensor *t,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(put_key_text(out, "name", t->name, err));
+    KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(put_key_text(out, "dtype", t->dtype, err));
+    KG_TRY(kg_str_puts(out, ", \"shape\": [", err));
+    for (int d = 0; d < t->n_dims; d++)
+        KG_TRY(
+            kg_str_printf(out, err, "%s%lld", d > 0 ? ", " : "", (long long)t->shape[d]));
+    return kg_str_puts(out, "]}", err);
+}
+
+static kg_status put_sizes(struct kg_str *out, const struct kg_model_config *c,
+                           struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(
+        out, err,
+        ", \"vocab\": %d, \"hidden\": %d, \"ffn\": %d, \"layers\": %d, \"heads\": %d, "
+        "\"kv_heads\": %d, \"head_dim\": %d, \"max_positions\": %d, \"tied\": %s",
+        c->vocab, c->hidden, c->ffn, c->layers, c->heads, c->kv_heads, c->head_dim,
+        c->max_positions, c->tied ? "true" : "false"));
+    KG_TRY(kg_str_puts(out, ", \"eos\": ", err));
+    return kg_json_put_ints(out, c->eos, (size_t)c->n_eos, err);
+}
+
+static kg_status put_tokenizer_json(struct kg_str *out, const struct kg_tokenizer *tok,
+                                    struct kg_err *err)
+{
+    if (tok == NULL)
+        return kg_str_puts(out, ", \"tokenizer\": null", err);
+    return kg_str_printf(out, err, ", \"tokenizer\": {\"kind\": \"%s\", \"vocab\": %d}",
+                         kg_tokenizer_kind(tok), kg_tokenizer_vocab_size(tok));
+}
+
+static kg_status put_json(struct kg_str *out, const struct report *r, struct kg_err *err)
+{
+    const struct kg_model *m = r->l.model;
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(put_key_text(out, "architecture", m->config.arch->class_name, err));
+    KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(put_key_text(out, "model_type", m->config.arch->model_type, err));
+    KG_TRY(kg_str_printf(out, err, ", \"parameters\": %lld", (long long)r->n_params));
+    KG_TRY(put_sizes(out, &m->config, err));
+    KG_TRY(put_tokenizer_json(out, r->l.tok, err));
+    KG_TRY(kg_str_printf(
+        out, err,
+        ", \"memory\": {\"dtype\": \"%s\", \"run_bytes\": %llu, \"train_bytes\": %llu}",
+        kg_dtype_traits(m->ct)->name, (unsigned long long)r->run_bytes,
+        (unsigned long long)r->train_bytes));
+    KG_TRY(kg_str_puts(out, ", \"dtypes\": {", err));
+    for (size_t i = 0; i < r->n_dtypes; i++)
+        KG_TRY(kg_str_printf(out, err, "%s\"%s\": %zu", i > 0 ? ", " : "", r->dtypes[i],
+                             r->dtype_tensors[i]));
+    KG_TRY(kg_str_puts(out, "}, \"tensors\": [", err));
+    for (size_t i = 0; i < kg_st_count(r->set); i++) {
+        KG_TRY(kg_str_puts(out, i > 0 ? ", " : "", err));
+        KG_TRY(put_tensor(out, kg_st_at(r->set, i), err));
+    }
+    return kg_str_puts(out, "]}\n", err);
+}
+
+/* ---- text ---------------------------------------------------------------------------------------- */
+
+static kg_status put_shapes(struct kg_str *out, const struct report *r,
+                            struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_st_count(r->set); i++) {
+        const struct kg_st_tensor *t = kg_st_at(r->set, i);
+        KG_TRY(kg_str_printf(out, err, "  %-56s %-5s", t->name, t->dtype));
+        for (int d = 0; d < t->n_dims; d++)
+            KG_TRY(kg_str_printf(out, err, "%s%lld", d > 0 ? " x " : " ",
+                                 (long long)t->shape[d]));
+        KG_TRY(kg_str_putc(out, '\n', err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_tokenizer_text(struct kg_str *out, const struct report *r,
+                                    struct kg_err *err)
+{
+    const struct kg_model_config *c = &r->l.model->config;
+    if (r->l.tok)
+        KG_TRY(kg_str_printf(out, err, "tokenizer      %s, %d ids\n",
+                             kg_tokenizer_kind(r->l.tok),
+                             kg_tokenizer_vocab_size(r->l.tok)));
+    else
+        KG_TRY(kg_str_puts(out, "tokenizer      none: works with ids\n", err));
+    KG_TRY(kg_str_puts(out, "end tokens     ", err));
+    for (int i = 0; i < c->n_eos; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%d", i > 0 ? ", " : "", c->eos[i]));
+    return kg_str_puts(out, c->n_eos > 0 ? "\n" : "none\n", err);
+}
+
+static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_err *err)
+{
+    const struct kg_model *m = r->l.model;
+    const struct kg_model_config *c = &m->config;
+    const char *ct = kg_dtype_traits(m->ct)->name;
+    char run[32];
+    char train[32];
+    kg_cli_bytes(run, (double)r->run_bytes);
+    kg_cli_bytes(train, (double)r->train_bytes);
+    KG_TRY(kg_str_printf(out, err, "architecture   %s\nparameters     %lld\n",
+                         c->arch->class_name, (long long)r->n_params));
+    KG_TRY(kg_str_printf(
+        out, err,
+        "shape          vocab %d, hidden %d, ffn %d, layers %d, heads %d (%d kv) of "
+        "%d, %d positions, embeddings %s\n",
+        c->vocab, c->hidden, c->ffn, c->layers, c->heads, c->kv_heads, c->head_dim,
+        c->max_positions, c->tied ? "tied" : "untied"));
+    KG_TRY(kg_str_puts(out, "tensors        ", err));
+    for (size_t i = 0; i < r->n_dtypes; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%zu %s", i > 0 ? ", " : "", r->dtype_tensors[i],
+                             r->dtypes[i]));
+    KG_TRY(kg_str_putc(out, '\n', err));
+    KG_TRY(put_tokenizer_text(out, r, err));
+    KG_TRY(kg_str_printf(out, err,
+                         "memory to run  %s (%s weights, cache of %lld tokens)\n", run,
+                         ct, (long long)min_i64(RUN_TOKENS, c->max_positions)));
+    KG_TRY(kg_str_printf(
+        out, err,
+        "to train       %s (fp32 weights, gradients, moments and anchor, %s copies, "
+        "micro-batch of %d tokens)\n",
+        train, ct, TRAIN_TOKENS));
+    return all ? put_shapes(out, r, err) : KG_OK;
+}
+
+int kg_cmd_inspect(int argc, char **argv)
+{
+    struct report r = {0};
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = KG_OK;
+    if (argc != 1)
+        return kg_cli_usage("expected DIR, the folder of a checkpoint");
+    load.dir = argv[0];
+    KG_TRY_GOTO(out, examine(&r, &err));
+    KG_TRY_GOTO(out, json ? put_json(&out, &r, &err) : put_text(&out, &r, &err));
+    status = kg_cli_put(&out, &err);
+out:
+    kg_str_release(&out);
+    kg_st_close(r.set);
+    kg_load_release(&r.l);
+    return kg_cli_exit(status, &err);
+}

@@ -1,0 +1,218 @@
+/* kedge score: log-probs of given ids by the training forward pass.
+ *
+ * Lines are read into windows, a window is scored in packs and answered in order. What packs together cannot be
+ * seen in the numbers. When a line is malformed the lines before it are answered first.
+ */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include "base/mem.h"
+#include "rollout/score.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { WINDOW = 256, WINDOW_TOKENS = 4096 };
+
+static struct kg_load_args load;
+static double temperature = 1;
+static bool entropy;
+
+const struct kg_flag kg_score_flags[] = {
+    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
+     0, "bf16|fp32"},
+    {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
+     "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 0, 10000, NULL},
+    {"entropy", 0, KG_FLAG_TRUE, &entropy, NULL,
+     "add \"entropy\": of the distribution of each token, in nats", 0, 0, NULL},
+    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
+     1024, NULL},
+    {0},
+};
+
+/* Lines waiting to be scored: their ids one after the other. */
+struct window {
+    struct kg_ids ids;
+    size_t from[WINDOW + 1]; /* line i has ids from[i] .. from[i+1] */
+    size_t n;
+    float *logp;    /* as ids */
+    float *entropy; /* as ids, or NULL */
+    struct kg_score_seq seqs[WINDOW];
+    struct kg_acts *acts; /* owned, grown to the longest line */
+    int64_t acts_tokens;
+};
+
+static kg_status check_line(const struct window *w, const struct kg_model *m,
+                            const struct kg_json_doc *doc, struct kg_err *err)
+{
+    size_t n = w->ids.n - w->from[w->n];
+    if (n == 0)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected at least one id, found an empty list", doc->where);
+    if (n > (size_t)m->config.max_positions)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: %zu ids pass the model's limit of %d positions", doc->where,
+                       n, m->config.max_positions);
+    return KG_OK;
+}
+
+/* Lines until the window is full or input ends. A line that is refused leaves no trace. */
+static kg_status read_window(struct window *w, bool *more, struct kg_jsonl *in,
+                             struct kg_json_doc *doc, const struct kg_model *m,
+                             struct kg_err *err)
+{
+    w->n = 0;
+    w->ids.n = 0;
+    w->from[0] = 0;
+    while (w->n < WINDOW && w->ids.n < WINDOW_TOKENS) {
+        KG_TRY(kg_jsonl_next(in, doc, more, err));
+        if (!*more)
+            return KG_OK;
+        KG_TRY(kg_load_ids(&w->ids, doc, m->config.vocab, err));
+        KG_TRY(check_line(w, m, doc, err));
+        w->from[++w->n] = w->ids.n;
+    }
+    return KG_OK;
+}
+
+static kg_status need_acts(struct window *w, const struct kg_model *m, struct kg_err *err)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < w->n; i++)
+        if (w->seqs[i].n > longest)
+            longest = w->seqs[i].n;
+    size_t total = w->from[w->n];
+    size_t pack = total < 2048 ? total : 2048;
+    int64_t need = (int64_t)(longest > pack ? longest : pack);
+    if (need <= w->acts_tokens)
+        return KG_OK;
+    kg_acts_free(w->acts);
+    w->acts = NULL;
+    w->acts_tokens = 0;
+    KG_TRY(kg_acts_create(&w->acts, m, need, true, err));
+    w->acts_tokens = need;
+    return KG_OK;
+}
+
+static kg_status score_window(struct window *w, const struct kg_model *m,
+                              struct kg_err *err)
+{
+    kg_mem_free(w->logp);
+    kg_mem_free(w->entropy);
+    w->entropy = NULL;
+    w->logp = kg_mem_calloc(w->from[w->n], sizeof *w->logp, "log-probs", err);
+    if (w->logp == NULL)
+        return err->code;
+    if (entropy) {
+        w->entropy = kg_mem_calloc(w->from[w->n], sizeof *w->entropy, "entropies", err);
+        if (w->entropy == NULL)
+            return err->code;
+    }
+    for (size_t i = 0; i < w->n; i++) {
+        size_t at = w->from[i];
+        w->seqs[i] = (struct kg_score_seq){.tokens = w->ids.ids + at,
+                                           .n = w->from[i + 1] - at,
+                                           .temperature = (float)temperature,
+                                           .logp = w->logp + at,
+                                           .entropy = w->entropy ? w->entropy + at
+                                                                 : NULL};
+    }
+    KG_TRY(need_acts(w, m, err));
+    return kg_score(m, w->acts, w->acts_tokens, w->seqs, w->n, 0, 0, NULL, err);
+}
+
+/* [null, x[1], ...]: the first token has no distribution. */
+static kg_status put_numbers(struct kg_str *out, const char *key, const float *x,
+                             size_t n, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "\"%s\": [null", key));
+    for (size_t i = 1; i < n; i++) {
+        KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(kg_json_put_float(out, x[i], err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+static kg_status put_line(struct kg_str *out, const struct kg_score_seq *q,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(put_numbers(out, "logprobs", q->logp, q->n, err));
+    if (q->entropy) {
+        KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(put_numbers(out, "entropy", q->entropy, q->n, err));
+    }
+    return kg_str_puts(out, "}\n", err);
+}
+
+static kg_status answer_window(struct window *w, struct kg_str *out,
+                               const struct kg_model *m, struct kg_err *err)
+{
+    if (w->n == 0)
+        return KG_OK;
+    KG_TRY(score_window(w, m, err));
+    for (size_t i = 0; i < w->n; i++)
+        KG_TRY(put_line(out, &w->seqs[i], err));
+    return kg_cli_put(out, err);
+}
+
+static kg_status score_lines(struct window *w, struct kg_jsonl *in,
+                             const struct kg_model *m, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str out = {0};
+    bool more = true;
+    kg_status status = KG_OK;
+    while (more) {
+        struct kg_err input_err;
+        kg_status input = read_window(w, &more, in, &doc, m, &input_err);
+        KG_TRY_GOTO(out, answer_window(w, &out, m, err));
+        if (input != KG_OK) {
+            *err = input_err;
+            status = input;
+            break;
+        }
+    }
+    if (status == KG_OK && kg_jsonl_line(in) == 0)
+        status = kg_fail(err, KG_EFORMAT,
+                         "stdin: expected at least one line, found none");
+out:
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    return status;
+}
+
+static void window_free(struct window *w)
+{
+    if (w == NULL)
+        return;
+    kg_ids_release(&w->ids);
+    kg_mem_free(w->logp);
+    kg_mem_free(w->entropy);
+    kg_acts_free(w->acts);
+    kg_mem_free(w);
+}
+
+int kg_cmd_score(int argc, char **argv)
+{
+    struct kg_loaded l = {0};
+    struct kg_jsonl *in = NULL;
+    struct window *w = NULL;
+    struct kg_err err;
+    kg_status status = KG_OK;
+    (void)argc;
+    (void)argv;
+    if (load.dir == NULL)
+        return kg_cli_usage("expected --model DIR");
+    KG_TRY_GOTO(out, kg_load_model(&l, &load, &err));
+    KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
+    w = kg_mem_calloc(1, sizeof *w, "window of lines", &err);
+    status = w ? score_lines(w, in, l.model, &err) : err.code;
+out:
+    window_free(w);
+    kg_jsonl_close(in);
+    kg_load_release(&l);
+    return kg_cli_exit(status, &err);
+}

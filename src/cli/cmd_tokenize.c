@@ -1,0 +1,107 @@
+/* kedge tokenize: a filter between lines of text and lines of ids. Each line is answered before the next is read.
+ */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include <stdio.h>
+
+static const char *model_dir;
+static bool decode;
+static bool parse_special = true;
+static bool add_special;
+
+const struct kg_flag kg_tokenize_flags[] = {
+    {"model", 'm', KG_FLAG_TEXT, &model_dir, "DIR",
+     "folder with tokenizer.json or token_ids.json", 0, 0, NULL},
+    {"decode", 'd', KG_FLAG_TRUE, &decode, NULL,
+     "ids to text; special tokens are printed", 0, 0, NULL},
+    {"no-parse-special", 0, KG_FLAG_FALSE, &parse_special, NULL,
+     "special tokens in the text are plain text", 0, 0, NULL},
+    {"add-special", 0, KG_FLAG_TRUE, &add_special, NULL,
+     "add what the tokenizer's post-processor adds (BOS)", 0, 0, NULL},
+    {0},
+};
+
+static kg_status encode_line(struct kg_str *out, const struct kg_tokenizer *tok,
+                             const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const struct kg_json *v;
+    struct kg_ids ids = {0};
+    size_t n;
+    struct kg_encode_opts opts = {parse_special, add_special};
+    KG_TRY(kg_json_need(&v, doc, doc->root, "text", KG_JSON_STRING, err));
+    const char *text = kg_json_text(v, &n);
+    kg_status status = kg_tokenizer_encode(&ids, tok, text, n, opts, err);
+    if (status != KG_OK)
+        status = kg_err_prefix(err, "%s", doc->where);
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_str_puts(out, "{\"ids\": ", err));
+    KG_TRY_GOTO(out, kg_json_put_ints(out, ids.ids, ids.n, err));
+    status = kg_str_puts(out, "}\n", err);
+out:
+    kg_ids_release(&ids);
+    return status;
+}
+
+static kg_status decode_line(struct kg_str *out, const struct kg_tokenizer *tok,
+                             const struct kg_json_doc *doc, struct kg_err *err)
+{
+    struct kg_ids ids = {0};
+    struct kg_str text = {0};
+    kg_status status = KG_OK;
+    KG_TRY_GOTO(out, kg_load_ids(&ids, doc, kg_tokenizer_vocab_size(tok), err));
+    status = kg_tokenizer_decode(&text, tok, ids.ids, ids.n, false, err);
+    if (status != KG_OK)
+        status = kg_err_prefix(err, "%s", doc->where);
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_str_puts(out, "{\"text\": ", err));
+    KG_TRY_GOTO(out, kg_json_put_string(out, kg_str_text(&text), text.len, err));
+    status = kg_str_puts(out, "}\n", err);
+out:
+    kg_ids_release(&ids);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status filter(const struct kg_tokenizer *tok, struct kg_jsonl *in,
+                        struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str out = {0};
+    bool more = true;
+    kg_status status = KG_OK;
+    for (;;) {
+        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
+        if (!more)
+            break;
+        KG_TRY_GOTO(out, decode ? decode_line(&out, tok, &doc, err)
+                                : encode_line(&out, tok, &doc, err));
+        KG_TRY_GOTO(out, kg_cli_put(&out, err));
+    }
+    if (kg_jsonl_line(in) == 0)
+        status = kg_fail(err, KG_EFORMAT,
+                         "stdin: expected at least one line, found none");
+out:
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    return status;
+}
+
+int kg_cmd_tokenize(int argc, char **argv)
+{
+    struct kg_tokenizer *tok = NULL;
+    struct kg_jsonl *in = NULL;
+    struct kg_err err;
+    kg_status status = KG_OK;
+    (void)argc;
+    (void)argv;
+    if (model_dir == NULL)
+        return kg_cli_usage("expected --model DIR");
+    KG_TRY_GOTO(out, kg_tokenizer_open(&tok, model_dir, &err));
+    KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
+    status = filter(tok, in, &err);
+out:
+    kg_jsonl_close(in);
+    kg_tokenizer_close(tok);
+    return kg_cli_exit(status, &err);
+}

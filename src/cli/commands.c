@@ -1,0 +1,58 @@
+/* The table of commands. A new command is a row here and a file cmd_<name>.c. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+static const struct kg_flag no_flags[] = {{0}};
+
+const struct kg_command kg_commands[] = {
+    {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
+     kg_generate_flags,
+     "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "
+     "{\"prompt\": text} or "
+     "{\"ids\": [...]}, and every answer a line {\"ids\", \"logprobs\", \"text\", "
+     "\"finish_reason\"} on stdout, in input "
+     "order, --n lines for each input.\n\n"
+     "A log-prob is of the full softmax at the temperature (at temperature 0: at 1), and "
+     "is bit for bit what "
+     "`kedge score` prints for the same ids. Truncation applies in the order top-k, "
+     "top-p, min-p. The finish reason is "
+     "stop (an end token), stop_string, or length.",
+     1},
+    {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
+     "--model DIR [flags] < LINES", kg_score_flags,
+     "Every line of stdin is {\"ids\": [...]}, every line of stdout {\"logprobs\": "
+     "[null, lp(ids[1] | ids[0]), ...]}. "
+     "Numbers are printed so that they read back as the same float32.",
+     0},
+    {"tokenize", "text to token ids and back", kg_cmd_tokenize,
+     "--model DIR [flags] < LINES", kg_tokenize_flags,
+     "Every line of stdin is {\"text\": text}, every line of stdout {\"ids\": [...]}; "
+     "with --decode the other way round. "
+     "A folder with nothing but tokenizer.json is enough.",
+     0},
+    {"inspect", "what a checkpoint holds, and the memory it needs", kg_cmd_inspect,
+     "[flags] DIR", kg_inspect_flags,
+     "Config and tensors are checked as strictly as by the commands that compute with "
+     "them.",
+     1},
+    {"new", "write a randomly initialised checkpoint", kg_cmd_new, "[flags] DIR",
+     kg_new_flags,
+     "Writes config.json, model.safetensors and the tokenizer's files. DIR must be "
+     "absent or empty. The tokenizer is "
+     "copied from a folder (--tokenizer) or trained on a text file (--train-tokenizer "
+     "FILE --vocab N: one document a "
+     "line, or the \"text\" of each line when the name ends in .jsonl).",
+     1},
+    {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0},
+    {"completion", "print completion for bash", kg_cmd_completion, "", no_flags, NULL, 0},
+    {0},
+};
+
+const struct kg_command *kg_command_find(const char *name)
+{
+    for (const struct kg_command *c = kg_commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}

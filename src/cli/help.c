@@ -1,0 +1,190 @@
+/* What the tables say to a reader: the overview, the help of a command, the man page, completion for bash. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+enum { WIDTH = 88, FLAG_COLUMN = 28 };
+
+/* Words of text in lines of WIDTH, indented; newlines are kept. */
+static kg_status put_wrapped(struct kg_str *out, const char *text, int indent, int column,
+                             struct kg_err *err)
+{
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, " \n");
+        if (column > indent && column + 1 + (int)n > WIDTH) {
+            KG_TRY(kg_str_printf(out, err, "\n%*s", indent, ""));
+            column = indent;
+        } else if (column > indent) {
+            KG_TRY(kg_str_putc(out, ' ', err));
+            column++;
+        }
+        KG_TRY(kg_str_append(out, p, n, err));
+        column += (int)n;
+        p += n;
+        while (*p == ' ')
+            p++;
+        for (; *p == '\n'; p++) {
+            KG_TRY(kg_str_printf(out, err, "\n%*s", indent, ""));
+            column = indent;
+        }
+    }
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status put_flag(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
+{
+    size_t start = out->len;
+    KG_TRY(kg_str_puts(out, "  ", err));
+    KG_TRY(kg_flag_spell(out, f, err));
+    int column = (int)(out->len - start);
+    if (column >= FLAG_COLUMN) {
+        KG_TRY(kg_str_printf(out, err, "\n%*s", FLAG_COLUMN, ""));
+        column = FLAG_COLUMN;
+    }
+    KG_TRY(kg_str_printf(out, err, "%*s", FLAG_COLUMN - column, ""));
+    return put_wrapped(out, f->help, FLAG_COLUMN, FLAG_COLUMN, err);
+}
+
+kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "kedge %s: %s\n\nusage: kedge %s %s\n", c->name,
+                         c->summary, c->name, c->usage));
+    if (c->details) {
+        KG_TRY(kg_str_putc(out, '\n', err));
+        KG_TRY(put_wrapped(out, c->details, 0, 0, err));
+    }
+    if (c->flags && c->flags->name)
+        KG_TRY(kg_str_puts(out, "\nflags:\n", err));
+    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+        KG_TRY(put_flag(out, f, err));
+    return KG_OK;
+}
+
+kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
+{
+    KG_TRY(
+        kg_str_puts(out,
+                    "kedge: reinforcement-learning post-training of language models\n\n"
+                    "usage: kedge COMMAND [flags] [arguments]\n\ncommands:\n",
+                    err));
+    for (const struct kg_command *c = kg_commands; c->name; c++)
+        KG_TRY(kg_str_printf(out, err, "  %-12s %s\n", c->name, c->summary));
+    return kg_str_puts(out,
+                       "\n`kedge COMMAND --help` tells what a command takes; `kedge "
+                       "--version` what this "
+                       "build is made of.\n",
+                       err);
+}
+
+/* ---- man page ------------------------------------------------------------------------------------ */
+
+/* Text as roff: backslashes and dashes escaped, a line never begins with a dot or quote. */
+static kg_status put_roff(struct kg_str *out, const char *text, struct kg_err *err)
+{
+    bool line_start = true;
+    for (const char *p = text; *p; p++) {
+        if (line_start && (*p == '.' || *p == '\''))
+            KG_TRY(kg_str_puts(out, "\\&", err));
+        line_start = *p == '\n';
+        if (*p == '\n' && p[1] == '\n') {
+            KG_TRY(kg_str_puts(out, "\n.PP\n", err));
+            p++;
+        } else if (*p == '\\') {
+            KG_TRY(kg_str_puts(out, "\\e", err));
+        } else if (*p == '-') {
+            KG_TRY(kg_str_puts(out, "\\-", err));
+        } else {
+            KG_TRY(kg_str_putc(out, *p, err));
+        }
+    }
+    return KG_OK;
+}
+
+static kg_status put_man_flag(struct kg_str *out, const struct kg_flag *f,
+                              struct kg_err *err)
+{
+    struct kg_str spelled = {0};
+    kg_status status = kg_flag_spell(&spelled, f, err);
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_str_puts(out, ".TP\n.B ", err));
+    KG_TRY_GOTO(out, put_roff(out, kg_str_text(&spelled), err));
+    KG_TRY_GOTO(out, kg_str_putc(out, '\n', err));
+    KG_TRY_GOTO(out, put_roff(out, f->help, err));
+    status = kg_str_putc(out, '\n', err);
+out:
+    kg_str_release(&spelled);
+    return status;
+}
+
+static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
+                                 struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, ".SS kedge %s ", c->name));
+    KG_TRY(put_roff(out, c->usage, err));
+    KG_TRY(kg_str_puts(out, "\n", err));
+    KG_TRY(put_roff(out, c->summary, err));
+    KG_TRY(kg_str_puts(out, ".\n", err));
+    if (c->details) {
+        KG_TRY(kg_str_puts(out, ".PP\n", err));
+        KG_TRY(put_roff(out, c->details, err));
+        KG_TRY(kg_str_puts(out, "\n", err));
+    }
+    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+        KG_TRY(put_man_flag(out, f, err));
+    return KG_OK;
+}
+
+kg_status kg_cli_man(struct kg_str *out, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out,
+                       ".TH KEDGE 1 \"\" \"kedge " KG_VERSION "\" \"User Commands\"\n"
+                       ".SH NAME\nkedge \\- reinforcement\\-learning post\\-training of "
+                       "language models\n"
+                       ".SH SYNOPSIS\n.B kedge\n.I COMMAND\n[flags] [arguments]\n"
+                       ".SH COMMANDS\n",
+                       err));
+    for (const struct kg_command *c = kg_commands; c->name; c++)
+        KG_TRY(put_man_command(out, c, err));
+    return kg_str_puts(out,
+                       ".SH EXIT STATUS\n0 when done, 1 when the work failed, 2 when the "
+                       "command line was "
+                       "wrong.\n",
+                       err);
+}
+
+/* ---- completion ---------------------------------------------------------------------------------- */
+
+static kg_status put_completion_row(struct kg_str *out, const struct kg_command *c,
+                                    struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "        %s) flags=\"--help", c->name));
+    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+        KG_TRY(kg_str_printf(out, err, " --%s", f->name));
+    return kg_str_puts(out, "\" ;;\n", err);
+}
+
+kg_status kg_cli_completion(struct kg_str *out, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(
+        out,
+        "# bash completion for kedge\n_kedge()\n{\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} flags=\n"
+        "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"",
+        err));
+    for (const struct kg_command *c = kg_commands; c->name; c++)
+        KG_TRY(kg_str_printf(out, err, "%s ", c->name));
+    KG_TRY(kg_str_puts(out,
+                       "--help --version\" -- \"$word\"))\n        return\n    fi\n"
+                       "    case ${COMP_WORDS[1]} in\n",
+                       err));
+    for (const struct kg_command *c = kg_commands; c->name; c++)
+        KG_TRY(put_completion_row(out, c, err));
+    return kg_str_puts(
+        out,
+        "    esac\n    case $word in\n"
+        "        -*) COMPREPLY=($(compgen -W \"$flags\" -- \"$word\")) ;;\n"
+        "        *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n    esac\n}\n"
+        "complete -o filenames -F _kedge kedge\n",
+        err);
+}

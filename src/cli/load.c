@@ -1,0 +1,81 @@
+/* What commands on a model share. */
+#include "cli/load.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+kg_status kg_load_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
+{
+    const struct kg_backend *be = kg_backend_cpu();
+    *ct = be->has_bf16 ? KG_BF16 : KG_F32;
+    if (name)
+        KG_TRY(kg_dtype_parse(ct, name, err));
+    if (*ct == KG_BF16 && !be->has_bf16)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "this machine has no exact bf16 products: use --dtype fp32");
+    return KG_OK;
+}
+
+kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
+                            struct kg_err *err)
+{
+    *tok = NULL;
+    kg_status status = kg_tokenizer_open(tok, dir, err);
+    return status == KG_ENOTFOUND ? KG_OK : status;
+}
+
+/* errors: EINVAL (the set is full) */
+static kg_status add_eos(struct kg_model_config *c, int32_t id, struct kg_err *err)
+{
+    if (id < 0 || id >= c->vocab || kg_model_config_is_eos(c, id))
+        return KG_OK;
+    if (c->n_eos == KG_MAX_EOS)
+        return kg_fail(err, KG_EINVAL, "more than %d end tokens", KG_MAX_EOS);
+    c->eos[c->n_eos++] = id;
+    return KG_OK;
+}
+
+kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
+                        struct kg_err *err)
+{
+    struct kg_model_opts opts = {.backend = kg_backend_cpu()};
+    kg_status status = KG_OK;
+    *l = (struct kg_loaded){0};
+    kg_threads_set((int)args->threads);
+    KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
+    KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));
+    KG_TRY_GOTO(out, kg_load_tokenizer(&l->tok, args->dir, err));
+    if (l->tok)
+        status = add_eos(&l->model->config, kg_tokenizer_eos(l->tok), err);
+out:
+    if (status != KG_OK)
+        kg_load_release(l);
+    return status;
+}
+
+void kg_load_release(struct kg_loaded *l)
+{
+    kg_model_free(l->model);
+    kg_tokenizer_close(l->tok);
+    *l = (struct kg_loaded){0};
+}
+
+kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t vocab,
+                      struct kg_err *err)
+{
+    const struct kg_json *ids;
+    KG_TRY(kg_json_need(&ids, doc, doc->root, "ids", KG_JSON_ARRAY, err));
+    for (size_t i = 0; i < kg_json_size(ids); i++) {
+        const struct kg_json *v = kg_json_at(ids, i);
+        int64_t id = kg_json_int(v, -1);
+        if (kg_json_type(v) != KG_JSON_INT)
+            return kg_fail(err, KG_EFORMAT, "%s: ids[%zu]: expected a token id, found %s",
+                           doc->where, i, kg_json_type_name(v));
+        if (id < 0 || id >= vocab)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: ids[%zu]: expected an id between 0 and %d, found %lld",
+                           doc->where, i, vocab - 1, (long long)kg_json_int(v, 0));
+        KG_TRY(kg_ids_push(out, (int32_t)id, err));
+    }
+    return KG_OK;
+}

@@ -1,0 +1,31 @@
+/* `kedge --version`: what this build is made of. The libraries stand behind one file each in their modules; here alone
+ * they are asked once more, for their versions.
+ */
+#include "cli/cli.h"
+
+#include "tensor/backend.h"
+#include "tensor/selfcheck.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <jansson.h>
+#include <pcre2.h>
+#include <utf8proc.h>
+#include <yaml.h>
+#include <zstd.h>
+
+kg_status kg_cli_version(struct kg_str *out, struct kg_err *err)
+{
+    char features[256];
+    char backend[256];
+    char pcre[64] = "";
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+    kg_selfcheck_cpu_features(features, sizeof features);
+    kg_backend_cpu()->describe(backend, sizeof backend);
+    KG_TRY(kg_str_printf(out, err, "kedge %s\n", KG_VERSION));
+    KG_TRY(kg_str_printf(
+        out, err, "libraries: jansson %s, libyaml %s, PCRE2 %s, utf8proc %s, zstd %s\n",
+        JANSSON_VERSION, yaml_get_version_string(), pcre, utf8proc_version(),
+        ZSTD_versionString()));
+    KG_TRY(kg_str_printf(out, err, "backend: %s\n", backend));
+    return kg_str_printf(out, err, "processor: %s\n", features);
+}
