@@ -294,9 +294,9 @@ static kg_status copy_weights(struct kg_model *to, const struct kg_model *from,
 }
 
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
-                         struct kg_err *err)
+                         enum kg_dtype ct, struct kg_err *err)
 {
-    const struct kg_model_opts opts = {src->backend, src->ct, true};
+    const struct kg_model_opts opts = {src->backend, ct, true};
     struct kg_model *m = NULL;
     kg_status status = KG_OK;
     *out = NULL;

@@ -64,8 +64,9 @@ kg_status kg_model_open(struct kg_model **m, const char *dir, const struct kg_mo
 kg_status kg_model_create(struct kg_model **m, const struct kg_model_config *config,
                           const struct kg_model_opts *opts, uint64_t seed,
                           struct kg_err *err) KG_MUST_CHECK;
-/* A second trainable model of the same shape whose master weights are copied from src (the EMA anchor). */
-kg_status kg_model_clone(struct kg_model **m, const struct kg_model *src,
+/* A second trainable model of the same shape whose master weights are copied from src (the EMA anchor), with products
+ * in ct. */
+kg_status kg_model_clone(struct kg_model **m, const struct kg_model *src, enum kg_dtype ct,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 

@@ -353,7 +353,7 @@ static void test_a_clone_has_weights_of_its_own(void **state)
     for (int trainable = 0; trainable <= 1; trainable++) {
         struct kg_model *m = test_open(qwen3_dir, KG_BF16, trainable);
         struct kg_model *c = NULL;
-        NEED(kg_model_clone(&c, m, err));
+        NEED(kg_model_clone(&c, m, m->ct, err));
         assert_string_equal(c->dir, qwen3_dir);
         for (size_t i = 0; i < m->n_params; i++)
             assert_memory_equal(m->params[i].compute.data, c->params[i].compute.data,

@@ -177,6 +177,12 @@ struct kg_backend {
 
 const struct kg_backend *kg_backend_cpu(void);
 
+/* The compute dtype that a user who names none gets. */
+static inline enum kg_dtype kg_backend_best_dtype(const struct kg_backend *be)
+{
+    return be->has_bf16 ? KG_BF16 : KG_F32;
+}
+
 /* ---- operations --------------------------------------------------------------------------------- */
 
 /* C = op(A) op(B), or C += when accumulate.

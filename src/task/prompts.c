@@ -1,0 +1,79 @@
+/* Tokenising the prompts of a data set. A prompt is never truncated: it fits, is dropped
+ * and counted, or stops the run. */
+#include "task/prompts.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static kg_status encode_one(struct kg_ids *ids, const struct kg_dataset *data, size_t row,
+                            const struct kg_tokenizer *tok, bool add_special,
+                            struct kg_err *err)
+{
+    const struct kg_record *r = &data->records[row];
+    struct kg_encode_opts opts = {.parse_special = true, .add_special = add_special};
+    kg_status status = kg_tokenizer_encode(ids, tok, r->prompt, strlen(r->prompt), opts,
+                                           err);
+
+    if (status == KG_OK && ids->n == 0)
+        status = kg_fail(err, KG_EINVAL,
+                         "expected a prompt of at least one token, found none");
+    if (status != KG_OK)
+        kg_err_prefix(err, "%s: record %lld", data->name, (long long)r->line);
+    return status;
+}
+
+kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
+                          const struct kg_tokenizer *tok,
+                          const struct kg_prompts_opts *opts, struct kg_err *err)
+{
+    size_t n = opts->limit && opts->limit < data->n ? opts->limit : data->n;
+    kg_status status;
+
+    memset(p, 0, sizeof *p);
+    p->data = data;
+    p->ids = kg_mem_calloc(n, sizeof *p->ids, "prompts", err);
+    p->record = p->ids ? kg_mem_calloc(n, sizeof *p->record, "prompt rows", err) : NULL;
+    if (!p->record) {
+        kg_prompts_release(p);
+        return err->code;
+    }
+    for (size_t row = 0; row < n; row++) {
+        struct kg_ids *ids = &p->ids[p->n];
+
+        KG_TRY_GOTO(fail, encode_one(ids, data, row, tok, opts->add_special, err));
+        if (ids->n <= opts->max_tokens) {
+            p->longest = ids->n > p->longest ? ids->n : p->longest;
+            p->record[p->n++] = (int64_t)row;
+            continue;
+        }
+        if (!opts->drop_overlong) {
+            status = kg_fail(
+                err, KG_EINVAL,
+                "%s: record %lld: expected a prompt of at most %zu tokens, found %zu",
+                data->name, (long long)data->records[row].line, opts->max_tokens, ids->n);
+            p->n++;
+            goto fail;
+        }
+        kg_ids_release(ids);
+        p->dropped_too_long++;
+    }
+    if (p->n > 0)
+        return KG_OK;
+    status = kg_fail(
+        err, KG_EINVAL,
+        "%s: expected a prompt of at most %zu tokens, found none among %zu records",
+        data->name, opts->max_tokens, n);
+fail:
+    kg_prompts_release(p);
+    return status;
+}
+
+void kg_prompts_release(struct kg_prompts *p)
+{
+    for (size_t i = 0; p->ids && i < p->n; i++)
+        kg_ids_release(&p->ids[i]);
+    kg_mem_free(p->ids);
+    kg_mem_free(p->record);
+    memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,37 @@
+/* Prompts: the records of a data set as tokens, within the length limit, every exclusion
+ * counted. */
+#ifndef KG_TASK_PROMPTS_H
+#define KG_TASK_PROMPTS_H
+
+#include "base/status.h"
+#include "task/task.h"
+#include "text/tokenizer.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kg_prompts {
+    const struct kg_dataset *data; /* borrowed */
+    struct kg_ids *ids;            /* (n) owned */
+    int64_t *record;               /* (n) owned: row of data that prompt i is */
+    size_t n;
+    int64_t dropped_too_long;
+    size_t longest; /* tokens, of those kept */
+};
+
+struct kg_prompts_opts {
+    size_t max_tokens;
+    bool drop_overlong; /* else an over-long prompt is an error that names its line */
+    bool add_special;
+    size_t limit; /* use the first so many records; 0: all */
+};
+
+/* errors: EINVAL (over-long and not to be dropped; an empty prompt; nothing left), those
+ * of the tokenizer with the line */
+kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
+                          const struct kg_tokenizer *tok,
+                          const struct kg_prompts_opts *opts,
+                          struct kg_err *err) KG_MUST_CHECK;
+void kg_prompts_release(struct kg_prompts *p);
+
+#endif

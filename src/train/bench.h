@@ -1,0 +1,31 @@
+/* Benchmarks: the ceilings of this machine, measured in the same run, and what kedge
+ * reaches of them.
+ *
+ * Every figure is the best of several repetitions, printed beside the median so that
+ * noise shows. Useful work is counted, recomputation is not: 2 x parameters x tokens for
+ * a forward, three times that for training, plus causal attention.
+ */
+#ifndef KG_TRAIN_BENCH_H
+#define KG_TRAIN_BENCH_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+
+/* One benchmark. `run` appends its rows to the report. */
+struct kg_bench_report;
+struct kg_bench_row {
+    const char *name;
+    const char *help;
+    kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
+};
+/* Ended by a row with name NULL. */
+const struct kg_bench_row *kg_bench_table(void);
+
+/* Run the named benchmark, or all with name NULL. Text for people, or one JSON object a
+ * line. errors: NOTFOUND listing the valid names */
+kg_status kg_bench_run(struct kg_str *out, const char *name, bool json,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,26 @@
+/* Checkpoints: RUN/checkpoints/NAME/{model,anchor,state.json,state.safetensors}, and
+ * `latest` pointing at the newest.
+ *
+ * NAME is sft-NNNNNN during the warm start and step-NNNNNN after it. A checkpoint is
+ * written under a temporary name, every file synced, then renamed; the link moves after
+ * that; only then are older ones removed. At any moment one whole checkpoint is
+ * reachable.
+ */
+#ifndef KG_TRAIN_CHECKPOINT_H
+#define KG_TRAIN_CHECKPOINT_H
+
+#include "train/run.h"
+
+/* Free space is checked first.   errors: ENOSPACE (needed and found), EIO; the previous
+ * checkpoint stays whole */
+kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint;
+ * *found false without one. */
+kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
+                             struct kg_err *err) KG_MUST_CHECK;
+
+/* Bytes that one checkpoint of this run takes. */
+uint64_t kg_checkpoint_bytes(const struct kg_run *run);
+
+#endif

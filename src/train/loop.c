@@ -1,0 +1,176 @@
+/* The life of a run: warm start, RL steps, validation and checkpoints in between, and
+ * stopping.
+ *
+ * A stop request (SIGINT, SIGTERM) is looked at between steps: the step in progress is
+ * finished, a checkpoint is written.
+ */
+#include "train/run.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/signal.h"
+#include "train/checkpoint.h"
+#include "train/run_dir.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Where the run stands in wall time, for the progress line. */
+struct pace {
+    double start;
+    int64_t first;
+};
+
+static void put(struct kg_metrics *m, const char *prefix, const char *name, double value)
+{
+    char full[KG_METRIC_NAME];
+
+    snprintf(full, sizeof full, "%s/%s", prefix, name);
+    kg_metrics_put(m, full, value);
+}
+
+static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
+                                const char *prefix, struct kg_metrics *log,
+                                struct kg_err *err)
+{
+    struct kg_eval_opts opts = kg_run_eval_opts(run);
+    struct kg_eval_result r;
+
+    KG_TRY(kg_eval_run(&r, m, run->tok, &run->val, &opts, NULL, NULL, err));
+    put(log, prefix, "accuracy", r.accuracy);
+    put(log, prefix, "accuracy_stderr", r.accuracy_stderr);
+    put(log, prefix, "reward", r.reward);
+    put(log, prefix, "reward_stderr", r.reward_stderr);
+    put(log, prefix, "entropy", r.entropy);
+    put(log, prefix, "response_tokens", r.response_tokens);
+    put(log, prefix, "truncated", r.truncated);
+    put(log, prefix, "ungraded", r.ungraded);
+    put(log, prefix, "seconds", r.seconds);
+    kg_log_info("step %lld %s: accuracy %.1f %% +- %.1f, reward %.4f +- %.4f, entropy "
+                "%.3f, %.0f tokens",
+                (long long)run->count.step, prefix, 100 * r.accuracy,
+                100 * r.accuracy_stderr, r.reward, r.reward_stderr, r.entropy,
+                r.response_tokens);
+    return KG_OK;
+}
+
+kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_metrics log = {.n = 0};
+
+    if (run->val.n == 0)
+        return KG_OK;
+    KG_TRY(validate_model(run, run->model, "val", &log, err));
+    if (run->anchor && kg_config_bool(run->config, "eval.anchor"))
+        KG_TRY(validate_model(run, run->anchor, "val_anchor", &log, err));
+    return kg_run_log(run, &log, "validation", run->count.step, err);
+}
+
+static bool due(int64_t every, int64_t step, int64_t last)
+{
+    return step == last || (every > 0 && step % every == 0);
+}
+
+static kg_status stop_here(struct kg_run *run, bool saved, bool *stopped,
+                           struct kg_err *err)
+{
+    *stopped = true;
+    kg_log_info("stop requested: saving and leaving");
+    return saved ? KG_OK : kg_checkpoint_save(run, err);
+}
+
+static kg_status warm_start(struct kg_run *run, bool *stopped, struct kg_err *err)
+{
+    int64_t last = kg_config_int(run->config, "sft.steps");
+    int64_t every = kg_config_int(run->config, "checkpoint.every");
+    bool saved = false;
+
+    if (run->count.sft_step >= last)
+        return KG_OK;
+    if (!run->optim)
+        KG_TRY(kg_run_start_sft(run, err));
+    while (run->count.sft_step < last) {
+        KG_TRY(kg_sft_step(run, err));
+        saved = run->count.sft_step < last && every > 0 &&
+                run->count.sft_step % every == 0;
+        if (saved)
+            KG_TRY(kg_checkpoint_save(run, err));
+        if (kg_signal_stop_requested() && run->count.sft_step < last)
+            return stop_here(run, saved, stopped, err);
+    }
+    kg_log_progress_end();
+    return KG_OK;
+}
+
+/* Between warm start and RL: RL's optimizer and anchor begin here, and a checkpoint of
+ * step 0 is kept. */
+static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
+{
+    bool warm = kg_config_int(run->config, "sft.steps") > 0;
+
+    if (run->count.step > 0)
+        return KG_OK;
+    KG_TRY(kg_run_start_rl(run, err));
+    if (warm)
+        KG_TRY(kg_checkpoint_save(run, err));
+    if (kg_config_bool(run->config, "eval.at_start"))
+        KG_TRY(kg_run_validate(run, err));
+    return KG_OK;
+}
+
+static kg_status rl_steps(struct kg_run *run, bool *stopped, struct kg_err *err)
+{
+    int64_t last = kg_config_int(run->config, "train.steps");
+    int64_t save_every = kg_config_int(run->config, "checkpoint.every");
+    int64_t eval_every = kg_config_int(run->config, "eval.every");
+
+    while (run->count.step < last) {
+        bool save;
+
+        KG_TRY(kg_rl_step(run, err));
+        if (due(eval_every, run->count.step, last))
+            KG_TRY(kg_run_validate(run, err));
+        save = due(save_every, run->count.step, last);
+        if (save)
+            KG_TRY(kg_checkpoint_save(run, err));
+        if (kg_signal_stop_requested() && run->count.step < last)
+            return stop_here(run, save, stopped, err);
+    }
+    return KG_OK;
+}
+
+static kg_status run_phases(struct kg_run *run, bool resume, bool *stopped,
+                            struct kg_err *err)
+{
+    bool found = false;
+
+    if (resume) {
+        KG_TRY(kg_run_dir_check(run, err));
+        KG_TRY(kg_checkpoint_load(run, &found, err));
+        if (!found)
+            kg_log_info("no checkpoint in %s yet: starting at step 0", run->dir);
+    } else {
+        KG_TRY(kg_run_dir_create(run, err));
+    }
+    KG_TRY(kg_run_dir_cut(run, err));
+    KG_TRY(warm_start(run, stopped, err));
+    if (*stopped)
+        return KG_OK;
+    KG_TRY(begin_rl(run, err));
+    return rl_steps(run, stopped, err);
+}
+
+kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stopped,
+                       struct kg_err *err)
+{
+    struct kg_run run;
+    kg_status status;
+
+    *stopped = false;
+    KG_TRY(kg_run_open(&run, config, err));
+    kg_signal_install();
+    status = run_phases(&run, resume, stopped, err);
+    kg_log_progress_end();
+    kg_run_close(&run);
+    return status;
+}

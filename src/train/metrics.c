@@ -1,0 +1,42 @@
+/* An ordered list of numbers; the order of first mention is the order in the log. */
+#include "train/metrics.h"
+
+#include "data/json.h"
+
+#include <assert.h>
+#include <string.h>
+
+void kg_metrics_put(struct kg_metrics *m, const char *name, double value)
+{
+    int i = 0;
+
+    while (i < m->n && strcmp(m->row[i].name, name) != 0)
+        i++;
+    assert(i < KG_METRICS_MAX && strlen(name) < KG_METRIC_NAME);
+    if (i == m->n) {
+        strncpy(m->row[i].name, name, KG_METRIC_NAME - 1);
+        m->row[i].name[KG_METRIC_NAME - 1] = '\0';
+        m->n++;
+    }
+    m->row[i].value = value;
+}
+
+double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback)
+{
+    for (int i = 0; i < m->n; i++)
+        if (strcmp(m->row[i].name, name) == 0)
+            return m->row[i].value;
+    return fallback;
+}
+
+kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
+                          const char *phase, int64_t step, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "{\"phase\": \"%s\", \"step\": %lld", phase,
+                         (long long)step));
+    for (int i = 0; i < m->n; i++) {
+        KG_TRY(kg_str_printf(out, err, ", \"%s\": ", m->row[i].name));
+        KG_TRY(kg_json_put_double(out, m->row[i].value, err));
+    }
+    return kg_str_puts(out, "}\n", err);
+}

@@ -1,0 +1,26 @@
+/* The numbers of one step: an ordered list of name and value, and its line of JSON. */
+#ifndef KG_TRAIN_METRICS_H
+#define KG_TRAIN_METRICS_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+enum { KG_METRICS_MAX = 160, KG_METRIC_NAME = 48 };
+
+struct kg_metrics {
+    struct {
+        char name[KG_METRIC_NAME];
+        double value;
+    } row[KG_METRICS_MAX];
+    int n;
+};
+
+/* Add or overwrite. More than KG_METRICS_MAX names is a programmer error (assert). */
+void kg_metrics_put(struct kg_metrics *m, const char *name, double value);
+double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback);
+/* {"phase": phase, "step": step, name: value, ...} and a newline. */
+kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
+                          const char *phase, int64_t step,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+#endif

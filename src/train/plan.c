@@ -1,0 +1,123 @@
+/* --dry-run: what one step is, what the run needs, said before anything is started.
+ *
+ * The objects are really opened (so that every refusal of a real run is met here too);
+ * nothing is written.
+ */
+#include "train/run.h"
+
+#include "base/clock.h"
+#include "train/checkpoint.h"
+
+#include <string.h>
+
+static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
+
+static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
+                             struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    int64_t prompts = kg_config_int(c, "rollout.prompts"),
+            samples = kg_config_int(c, "rollout.samples");
+    int64_t updates = kg_config_int(c, "train.updates_per_step");
+    bool on_policy = updates == 1 && run->lag == 0 && !run->sampler;
+
+    KG_TRY(kg_str_printf(out, err,
+                         "task        %s, %zu training prompts, %zu for validation\n",
+                         run->task->name, run->train.n, run->val.n));
+    KG_TRY(kg_str_printf(
+        out, err,
+        "warm start  %lld supervised updates of %lld sequences (%zu sequences)\n",
+        (long long)kg_config_int(c, "sft.steps"),
+        (long long)kg_config_int(c, "sft.batch"), run->sft.n));
+    KG_TRY(kg_str_printf(
+        out, err,
+        "one step    %lld prompts x %lld samples = %lld answers of at most %lld tokens "
+        "(at most %.2f M "
+        "tokens)\n",
+        (long long)prompts, (long long)samples, (long long)(prompts * samples),
+        (long long)kg_config_int(c, "rollout.max_tokens"),
+        (double)(prompts * samples * kg_config_int(c, "rollout.max_tokens")) / 1e6));
+    KG_TRY(kg_str_printf(
+        out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
+        (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
+    return kg_str_printf(out, err, "run         %lld steps = %lld answers, %.2f epochs\n",
+                         (long long)kg_config_int(c, "train.steps"),
+                         (long long)(kg_config_int(c, "train.steps") * prompts * samples),
+                         (double)(kg_config_int(c, "train.steps") * prompts) /
+                             (double)run->train.n);
+}
+
+static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
+                                 struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+
+    return kg_str_printf(
+        out, err,
+        "algorithm   %s: advantage %s, surrogate %s, %s; KL %s x %g against %s anchor\n",
+        *kg_config_text(c, "algo.preset") ? kg_config_text(c, "algo.preset")
+                                          : "(no preset)",
+        kg_config_text(c, "algo.advantage"), kg_config_text(c, "algo.surrogate"),
+        kg_config_text(c, "algo.aggregate"), kg_config_text(c, "kl.estimator"),
+        kg_config_real(c, "kl.beta"), kg_config_text(c, "anchor.kind"));
+}
+
+static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
+                              struct kg_err *err)
+{
+    const struct kg_model *m = run->model;
+    uint64_t vector = (uint64_t)m->n_elements * sizeof(float);
+    uint64_t compute = m->ct == KG_BF16 ? vector / 2 : 0;
+    uint64_t copies = 1 + (run->anchor ? 1u : 0u) + (run->sampler ? 1u : 0u);
+    uint64_t weights = copies * (vector + compute) +
+                       (run->lag ? (uint64_t)(run->lag + 1) * vector : 0);
+    uint64_t training = 3 * vector;
+    uint64_t pass = kg_pass_bytes(&m->config, m->ct, run->pass->max_tokens, run->width,
+                                  kg_config_bool(run->config, "train.checkpoint_layers"));
+    uint64_t score = kg_acts_bytes(&m->config, m->ct, run->score_tokens, false);
+    int64_t kv_tokens = kg_config_int(run->config, "rollout.kv_tokens");
+    uint64_t kv;
+
+    if (kv_tokens == 0)
+        kv_tokens = kg_config_int(run->config, "rollout.max_batch") *
+                    ((int64_t)run->train.longest +
+                     kg_config_int(run->config, "rollout.max_tokens") + KG_KV_BLOCK);
+    kv = (uint64_t)(kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
+    KG_TRY(kg_str_printf(out, err,
+                         "memory      %.2f GB: weights %.2f (%llu copies), gradients and "
+                         "Adam %.2f, micro-batch %.2f, "
+                         "scoring %.2f, KV cache %.2f\n",
+                         gb(weights + training + pass + score + kv), gb(weights),
+                         (unsigned long long)copies, gb(training), gb(pass), gb(score),
+                         gb(kv)));
+    return kg_str_printf(out, err, "products    %s, %d threads\n",
+                         kg_dtype_traits(m->ct)->name, kg_threads_get());
+}
+
+static kg_status disk_lines(struct kg_str *out, const struct kg_run *run,
+                            struct kg_err *err)
+{
+    int64_t keep = kg_config_int(run->config, "checkpoint.keep");
+    uint64_t one = kg_checkpoint_bytes(run);
+
+    return kg_str_printf(out, err,
+                         "disk        %.2f GB for one checkpoint, %.2f GB while the next "
+                         "of %lld kept is written\n",
+                         gb(one), gb(one * (uint64_t)(keep + 1)), (long long)keep);
+}
+
+kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
+                        struct kg_err *err)
+{
+    struct kg_run run;
+    kg_status status;
+
+    KG_TRY(kg_run_open(&run, config, err));
+    KG_TRY_GOTO(out, batch_lines(out, &run, err));
+    KG_TRY_GOTO(out, algorithm_lines(out, &run, err));
+    KG_TRY_GOTO(out, memory_lines(out, &run, err));
+    status = disk_lines(out, &run, err);
+out:
+    kg_run_close(&run);
+    return status;
+}

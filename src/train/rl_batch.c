@@ -1,0 +1,372 @@
+/* From prompts to flat arrays of loss tokens: rollout, grading, the anchor's pass over
+ * what was sampled. */
+#include "train/rl_batch.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "rollout/score.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- sampling and grading ---- */
+
+/* Prompt i of step s stands at place s*P + i of the endless sequence of epochs; the place
+ * is also its draw number. */
+static kg_status choose_prompts(struct kg_request *requests, size_t n,
+                                const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
+    uint64_t place = (uint64_t)run->count.step * n, epoch = UINT64_MAX;
+    uint32_t *order = kg_mem_calloc(run->train.n, sizeof *order, "order of an epoch",
+                                    err);
+
+    if (!order)
+        return err->code;
+    for (size_t i = 0; i < n; i++, place++) {
+        uint32_t prompt;
+
+        if (place / run->train.n != epoch) {
+            epoch = place / run->train.n;
+            kg_rng_permutation(order, (uint32_t)run->train.n, key, epoch);
+        }
+        prompt = order[place % run->train.n];
+        requests[i] = (struct kg_request){
+            .prompt = run->train.ids[prompt].ids,
+            .prompt_n = run->train.ids[prompt].n,
+            .prompt_index = prompt,
+            .draw = place,
+            .n_samples = (int32_t)kg_config_int(run->config, "rollout.samples")};
+    }
+    kg_mem_free(order);
+    return KG_OK;
+}
+
+kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+{
+    size_t prompts = (size_t)kg_config_int(run->config, "rollout.prompts");
+    struct kg_request *requests = kg_mem_calloc(prompts, sizeof *requests, "requests",
+                                                err);
+    struct kg_sampling sampling = kg_run_sampling(run);
+    struct kg_eval_opts grading = kg_run_eval_opts(run);
+    kg_status status = KG_OK;
+
+    b->group = (int32_t)kg_config_int(run->config, "rollout.samples");
+    b->n_trajs = prompts * (size_t)b->group;
+    b->trajs = requests ? kg_mem_calloc(b->n_trajs, sizeof *b->trajs, "trajectories", err)
+                        : NULL;
+    b->grades = b->trajs ? kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err)
+                         : NULL;
+    if (!b->grades) {
+        status = err->code;
+        goto out;
+    }
+    KG_TRY_GOTO(out, choose_prompts(requests, prompts, run, err));
+    KG_TRY_GOTO(out, kg_rollout_run(run->engine, b->trajs, requests, prompts, &sampling,
+                                    NULL, NULL, err));
+    status = kg_eval_grade(b->grades, NULL, b->trajs, b->n_trajs, run->tok, &run->train,
+                           &grading, err);
+out:
+    kg_mem_free(requests);
+    return status;
+}
+
+/* ---- flattening ---- */
+
+/* How many ids truncated sampling kept at most. */
+static int widest_kept(const struct kg_rl_batch *b)
+{
+    int32_t widest = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        for (size_t j = 0; b->trajs[i].kept_n && j < b->trajs[i].n; j++)
+            widest = b->trajs[i].kept_n[j] > widest ? b->trajs[i].kept_n[j] : widest;
+    return widest;
+}
+
+static kg_status count_tokens(struct kg_rl_batch *b, const struct kg_algo *algo,
+                              struct kg_err *err)
+{
+    b->begin = kg_mem_calloc(b->n_trajs + 1, sizeof *b->begin, "loss tokens", err);
+    if (!b->begin)
+        return err->code;
+    for (size_t i = 0; i < b->n_trajs; i++)
+        b->begin[i + 1] = b->begin[i] + (int64_t)kg_traj_model_tokens(&b->trajs[i]);
+    b->n = b->begin[b->n_trajs];
+    b->k_sampler = kg_algo_recorded_top_k(algo);
+    b->k_anchor = kg_algo_width(algo) - b->k_sampler;
+    b->k_kept = widest_kept(b);
+    b->k = b->k_sampler + b->k_anchor + b->k_kept;
+    return KG_OK;
+}
+
+static kg_status allocate(struct kg_rl_batch *b, bool anchor, struct kg_err *err)
+{
+    size_t n = (size_t)b->n;
+    size_t at = n * (size_t)(b->k_sampler + b->k_anchor);
+    struct {
+        double **array;
+        size_t count;
+    } rows[] = {
+        {&b->old_logp, n},
+        {&b->mu_logp, n},
+        {&b->advantage, n},
+        {&b->pg_weight, n},
+        {&b->kl_weight, n},
+        {&b->entropy_weight, n},
+        {&b->anchor_logp, anchor ? n : 0},
+        {&b->anchor_at, at},
+        {&b->mu_at, at},
+        {&b->old_log_kept, b->k_kept > 0 ? n : 0},
+    };
+
+    b->tokens = kg_mem_calloc(n, sizeof *b->tokens, "loss tokens", err);
+    b->ids = b->tokens ? kg_mem_calloc(n * (size_t)b->k, sizeof *b->ids,
+                                       "ids of loss tokens", err)
+                       : NULL;
+    if (!b->ids)
+        return err->code;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].count == 0)
+            continue;
+        *rows[i].array = kg_mem_calloc(rows[i].count, sizeof(double), "loss tokens", err);
+        if (!*rows[i].array)
+            return err->code;
+    }
+    return KG_OK;
+}
+
+/* What the sampler recorded with token j of t, as loss token `at`; `kept` walks t's kept ids. */
+static void flatten_token(struct kg_rl_batch *b, int64_t at, const struct kg_traj *t,
+                          size_t j, const int32_t *kept)
+{
+    int32_t *ids = b->ids + at * b->k;
+    int32_t n_kept = t->kept_n ? t->kept_n[j] : 0;
+
+    b->tokens[at] = t->tokens[j];
+    b->mu_logp[at] = b->old_logp[at] = t->logp[j];
+    for (int k = 0; k < b->k_sampler; k++) {
+        ids[k] = t->top_ids[j * (size_t)t->top_k + (size_t)k];
+        b->mu_at[at * (b->k_sampler + b->k_anchor) + k] =
+            t->top_logp[j * (size_t)t->top_k + (size_t)k];
+    }
+    for (int k = 0; k < b->k_kept; k++)
+        ids[b->k_sampler + b->k_anchor + k] = k < n_kept ? kept[k] : -1;
+}
+
+static void flatten(struct kg_rl_batch *b)
+{
+    int64_t at = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+        const int32_t *kept = t->kept_ids;
+
+        for (size_t j = 0; j < t->n; j++) {
+            if (t->source[j] == KG_SOURCE_MODEL)
+                flatten_token(b, at++, t, j, kept);
+            kept += t->kept_n ? t->kept_n[j] : 0;
+        }
+    }
+}
+
+/* ---- passes over what was sampled ---- */
+
+/* Which ids a pass asks for, and where its answers go; arrays are by loss token, NULL where not wanted. */
+struct pass_plan {
+    const struct kg_model *model;
+    int first_id; /* given ids: columns [first_id, first_id + k) of b->ids */
+    int k;
+    int top_k;    /* the model's own largest, written to columns k_sampler.. of b->ids */
+    double *logp; /* (N) */
+    double *logp_at; /* (N, k_sampler + k_anchor), given ids first, then the own ones */
+    double *log_sum; /* (N) log sum exp over the given ids */
+};
+
+struct pass_arrays {
+    struct kg_score_seq *seqs; /* (n_trajs) owned, as below */
+    size_t *from;
+    float *logp;      /* (positions) */
+    int32_t *indices; /* (positions, k) */
+    float *logp_at;
+    int32_t *top_ids; /* (positions, top_k) */
+    float *top_logp;
+};
+
+static void pass_release(struct pass_arrays *a)
+{
+    kg_mem_free(a->seqs);
+    kg_mem_free(a->from);
+    kg_mem_free(a->logp);
+    kg_mem_free(a->indices);
+    kg_mem_free(a->logp_at);
+    kg_mem_free(a->top_ids);
+    kg_mem_free(a->top_logp);
+}
+
+static kg_status pass_allocate(struct pass_arrays *a, const struct kg_rl_batch *b,
+                               const struct pass_plan *p, struct kg_err *err)
+{
+    size_t positions = 0;
+    const char *what = "scored trajectories";
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        positions += b->trajs[i].n;
+    a->seqs = kg_mem_calloc(b->n_trajs, sizeof *a->seqs, what, err);
+    a->from = a->seqs ? kg_mem_calloc(b->n_trajs, sizeof *a->from, what, err) : NULL;
+    a->logp = a->from ? kg_mem_calloc(positions, sizeof *a->logp, what, err) : NULL;
+    a->indices = a->logp ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->indices,
+                                         what, err)
+                         : NULL;
+    a->logp_at = a->indices ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->logp_at,
+                                            what, err)
+                            : NULL;
+    a->top_ids = a->logp_at ? kg_mem_calloc(positions * (size_t)p->top_k,
+                                            sizeof *a->top_ids, what, err)
+                            : NULL;
+    a->top_logp = a->top_ids ? kg_mem_calloc(positions * (size_t)p->top_k,
+                                             sizeof *a->top_logp, what, err)
+                             : NULL;
+    return a->top_logp ? KG_OK : err->code;
+}
+
+static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
+                     const struct pass_plan *p)
+{
+    size_t position = 0;
+    int64_t at = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+        size_t k = (size_t)p->k, top = (size_t)p->top_k;
+
+        a->from[i] = t->prompt_n;
+        a->seqs[i] = (struct kg_score_seq){
+            .tokens = t->tokens,
+            .n = t->n,
+            .temperature = t->temperature,
+            .indices = k > 0 ? a->indices + position * k : NULL,
+            .logp = a->logp + position,
+            .logp_at = k > 0 ? a->logp_at + position * k : NULL,
+            .top_ids = top > 0 ? a->top_ids + position * top : NULL,
+            .top_logp = top > 0 ? a->top_logp + position * top : NULL};
+        for (size_t j = 0; j < t->n; j++, position++) {
+            int32_t *ids = a->indices + position * k;
+
+            if (t->source[j] == KG_SOURCE_MODEL)
+                memcpy(ids, b->ids + at++ * b->k + p->first_id, k * sizeof *ids);
+            else
+                memset(ids, 0xff, k * sizeof *ids); /* -1: nothing is asked for */
+        }
+    }
+}
+
+static void take_token(struct kg_rl_batch *b, int64_t at, const struct pass_arrays *a,
+                       size_t position, const struct pass_plan *p)
+{
+    int width = b->k_sampler + b->k_anchor;
+    double sum = 0;
+
+    if (p->logp)
+        p->logp[at] = a->logp[position];
+    for (int k = 0; k < p->k; k++) {
+        double x = a->logp_at[position * (size_t)p->k + (size_t)k];
+
+        sum += exp(x);
+        if (p->logp_at)
+            p->logp_at[at * width + k] = x;
+    }
+    if (p->log_sum)
+        p->log_sum[at] = log(sum);
+    for (int k = 0; k < p->top_k; k++) {
+        b->ids[at * b->k + b->k_sampler + k] =
+            a->top_ids[position * (size_t)p->top_k + (size_t)k];
+        p->logp_at[at * width + p->k + k] =
+            a->top_logp[position * (size_t)p->top_k + (size_t)k];
+    }
+}
+
+static void pass_take(struct kg_rl_batch *b, const struct pass_arrays *a,
+                      const struct pass_plan *p)
+{
+    size_t position = 0;
+    int64_t at = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        for (size_t j = 0; j < b->trajs[i].n; j++, position++)
+            if (b->trajs[i].source[j] == KG_SOURCE_MODEL)
+                take_token(b, at++, a, position, p);
+}
+
+static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
+                          const struct pass_plan *p, struct kg_err *err)
+{
+    struct pass_arrays a = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
+    pass_ask(&a, b, p);
+    KG_TRY_GOTO(out, kg_score(p->model, run->score_acts, run->score_tokens, a.seqs,
+                              b->n_trajs, p->k, p->top_k, a.from, err));
+    pass_take(b, &a, p);
+out:
+    pass_release(&a);
+    return status;
+}
+
+kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+{
+    bool anchor = run->algo.anchor->kind != KG_ANCHOR_NONE;
+    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+
+    KG_TRY(count_tokens(b, &run->algo, err));
+    KG_TRY(allocate(b, anchor, err));
+    flatten(b);
+    if (anchor) {
+        struct pass_plan p = {.model = run->anchor ? run->anchor : run->model,
+                              .k = b->k_sampler,
+                              .top_k = b->k_anchor,
+                              .logp = b->anchor_logp,
+                              .logp_at = b->anchor_at};
+
+        KG_TRY(run_pass(b, run, &p, err));
+    }
+    if (strcmp(kg_config_text(run->config, "train.old_logp"), "recompute") == 0) {
+        struct pass_plan p = {.model = run->model, .logp = b->old_logp};
+
+        KG_TRY(run_pass(b, run, &p, err));
+        sampler =
+            run->model; /* the kept mass must be of the policy that the ratio refers to */
+    }
+    if (b->k_kept > 0) {
+        struct pass_plan p = {.model = sampler,
+                              .first_id = b->k_sampler + b->k_anchor,
+                              .k = b->k_kept,
+                              .log_sum = b->old_log_kept};
+
+        KG_TRY(run_pass(b, run, &p, err));
+    }
+    return KG_OK;
+}
+
+void kg_rl_batch_release(struct kg_rl_batch *b)
+{
+    for (size_t i = 0; b->trajs && i < b->n_trajs; i++)
+        kg_traj_release(&b->trajs[i]);
+    kg_mem_free(b->trajs);
+    kg_mem_free(b->grades);
+    kg_mem_free(b->begin);
+    kg_mem_free(b->tokens);
+    kg_mem_free(b->old_logp);
+    kg_mem_free(b->mu_logp);
+    kg_mem_free(b->anchor_logp);
+    kg_mem_free(b->advantage);
+    kg_mem_free(b->pg_weight);
+    kg_mem_free(b->kl_weight);
+    kg_mem_free(b->entropy_weight);
+    kg_mem_free(b->ids);
+    kg_mem_free(b->anchor_at);
+    kg_mem_free(b->mu_at);
+    kg_mem_free(b->old_log_kept);
+    memset(b, 0, sizeof *b);
+}

@@ -1,0 +1,259 @@
+/* Metrics and dumps of an RL step. */
+#include "train/rl_log.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/jsonl.h"
+#include "model/optim.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_policy_grad *grad,
+                      const struct kg_policy_batch *batch)
+{
+    t->loss += grad->loss;
+    t->pg += grad->pg;
+    t->kl += grad->kl;
+    t->entropy += grad->entropy;
+    t->any = t->any || grad->any;
+    t->trained_tokens += (double)batch->n_tokens;
+    kg_policy_metrics_merge(&t->metrics, &grad->metrics);
+    if (t->updates == 0)
+        kg_policy_metrics_merge(&t->first_metrics, &grad->metrics);
+}
+
+void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr)
+{
+    t->updates++;
+    t->grad_norm_sum += grad_norm;
+    t->grad_norm_max = grad_norm > t->grad_norm_max ? grad_norm : t->grad_norm_max;
+    t->lr = lr;
+}
+
+/* ---- metrics ---- */
+
+static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    double sum = 0, square = 0, low = INFINITY, high = -INFINITY, right = 0, ungraded = 0;
+    double n = (double)b->n_trajs;
+    size_t all_right = 0, all_wrong = 0, groups = b->n_trajs / (size_t)b->group;
+
+    for (size_t g = 0; g < groups; g++) {
+        int correct = 0;
+
+        for (int i = 0; i < b->group; i++) {
+            size_t at = g * (size_t)b->group + (size_t)i;
+            double r = b->trajs[at].reward;
+
+            sum += r;
+            square += r * r;
+            low = fmin(low, r);
+            high = fmax(high, r);
+            correct += b->grades[at].graded && b->grades[at].correct;
+            ungraded += !b->grades[at].graded;
+        }
+        right += correct;
+        all_right += correct == b->group;
+        all_wrong += correct == 0;
+    }
+    kg_metrics_put(log, "reward/mean", sum / n);
+    kg_metrics_put(log, "reward/std", sqrt(fmax(0, square / n - sum * sum / n / n)));
+    kg_metrics_put(log, "reward/min", low);
+    kg_metrics_put(log, "reward/max", high);
+    kg_metrics_put(log, "reward/accuracy", right / n);
+    kg_metrics_put(log, "reward/ungraded", ungraded / n);
+    kg_metrics_put(log, "groups/all_right", (double)all_right / (double)groups);
+    kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
+}
+
+static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    double low = INFINITY, high = 0, cut = 0, prompt = 0;
+    double n = (double)b->n_trajs;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        double length = (double)(b->begin[i + 1] - b->begin[i]);
+
+        low = fmin(low, length);
+        high = fmax(high, length);
+        cut += b->trajs[i].finish == KG_FINISH_LENGTH;
+        prompt += (double)b->trajs[i].prompt_n;
+    }
+    kg_metrics_put(log, "length/mean", (double)b->n / n);
+    kg_metrics_put(log, "length/min", low);
+    kg_metrics_put(log, "length/max", high);
+    kg_metrics_put(log, "length/prompt", prompt / n);
+    kg_metrics_put(log, "length/truncated", cut / n);
+}
+
+static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
+                       const struct kg_rl_totals *t)
+{
+    struct kg_policy_metric rows[KG_POLICY_METRICS_MAX];
+    size_t n = kg_policy_metrics_list(rows, algo, &t->metrics);
+    double updates = t->updates > 0 ? t->updates : 1;
+
+    kg_metrics_put(log, "loss/total", t->loss / updates);
+    kg_metrics_put(log, "loss/pg", t->pg / updates);
+    kg_metrics_put(log, "loss/kl", t->kl / updates);
+    kg_metrics_put(log, "loss/entropy", t->entropy / updates);
+    for (size_t i = 0; i < n; i++)
+        kg_metrics_put(log, rows[i].name, rows[i].value);
+    /* before the first update the policy is the one that sampled: this must be 0 unless asked for otherwise */
+    kg_metrics_put(log, "mismatch/first_update_max", t->first_metrics.gap_max);
+}
+
+static void put_counters(struct kg_metrics *log, const struct kg_run *run,
+                         const struct kg_rl_totals *t)
+{
+    double updates = t->updates > 0 ? t->updates : 1;
+
+    kg_metrics_put(log, "optim/grad_norm", t->grad_norm_sum / updates);
+    kg_metrics_put(log, "optim/grad_norm_max", t->grad_norm_max);
+    kg_metrics_put(log, "optim/lr", t->lr);
+    kg_metrics_put(log, "optim/updates", t->updates);
+    kg_metrics_put(log, "optim/idle_updates", (double)run->count.idle_updates);
+    kg_metrics_put(log, "optim/skipped_steps", (double)run->count.skipped);
+    kg_metrics_put(log, "anchor/updates", (double)run->count.anchor_updates);
+}
+
+/* Useful work: a forward for every sampled token, three for every trained one, one for the anchor. */
+static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b)
+{
+    double tokens = 0, parameters = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        tokens += (double)b->trajs[i].n;
+    for (size_t i = 0; i < run->model->n_params; i++)
+        if (run->model->params[i].is_product)
+            parameters += (double)(run->model->params[i].rows *
+                                   run->model->params[i].cols);
+    return 2 * parameters * tokens * (4 + (b->anchor_logp ? 1 : 0));
+}
+
+static void put_speed(struct kg_metrics *log, const struct kg_run *run,
+                      const struct kg_rl_batch *b, const struct kg_rl_totals *t)
+{
+    const struct kg_rollout_stats *s = kg_rollout_stats(run->engine);
+    double rollout = t->clock[KG_PHASE_ANCHOR] - t->clock[KG_PHASE_ROLLOUT];
+    double anchor = t->clock[KG_PHASE_TRAIN] - t->clock[KG_PHASE_ANCHOR];
+    double train = t->clock[KG_PHASE_END] - t->clock[KG_PHASE_TRAIN];
+    double all = rollout + anchor + train;
+
+    kg_metrics_put(log, "seconds/rollout", rollout);
+    kg_metrics_put(log, "seconds/anchor", anchor);
+    kg_metrics_put(log, "seconds/train", train);
+    kg_metrics_put(log, "seconds/step", all);
+    kg_metrics_put(log, "tokens_per_second/prefill",
+                   s->prefill_seconds > 0 ? (double)s->prefill_tokens / s->prefill_seconds
+                                          : 0);
+    kg_metrics_put(log, "tokens_per_second/decode",
+                   s->decode_seconds > 0 ? (double)s->decode_tokens / s->decode_seconds
+                                         : 0);
+    kg_metrics_put(log, "tokens_per_second/train",
+                   train > 0 ? t->trained_tokens / train : 0);
+    if (run->gemm_ceiling > 0)
+        kg_metrics_put(log, "share_of_gemm_ceiling",
+                       step_flops(run, b) / all / run->gemm_ceiling);
+    kg_metrics_put(log, "memory/resident_gb", (double)kg_mem_resident_bytes() / 1e9);
+    kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
+}
+
+static void progress(const struct kg_run *run, const struct kg_metrics *log)
+{
+    int64_t last = kg_config_int(run->config, "train.steps");
+    double seconds = kg_metrics_get(log, "seconds/step", 0);
+    double eta = seconds * (double)(last - run->count.step);
+
+    kg_log_progress(5000,
+                    "step %lld/%lld  reward %.3f  accuracy %.1f %%  KL %.4f  entropy "
+                    "%.3f  %.1f s  ETA %.0f min",
+                    (long long)run->count.step, (long long)last,
+                    kg_metrics_get(log, "reward/mean", 0),
+                    100 * kg_metrics_get(log, "reward/accuracy", 0),
+                    kg_metrics_get(log, "loss/kl", 0),
+                    kg_metrics_get(log, "policy/entropy", 0), seconds, eta / 60);
+}
+
+kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
+                    const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
+                    struct kg_err *err)
+{
+    struct kg_metrics log = {.n = 0};
+
+    put_rewards(&log, b);
+    put_lengths(&log, b);
+    kg_metrics_put(&log, "advantage/mean", a->mean);
+    kg_metrics_put(&log, "advantage/min", a->min);
+    kg_metrics_put(&log, "advantage/max", a->max);
+    kg_metrics_put(&log, "groups/equal",
+                   (double)a->groups_equal * b->group / (double)b->n_trajs);
+    put_policy(&log, &run->algo, t);
+    put_counters(&log, run, t);
+    if (run->anchor) {
+        double absolute, relative;
+
+        KG_TRY(kg_anchor_distance(&absolute, &relative, run->model, run->anchor, err));
+        kg_metrics_put(&log, "anchor/distance", absolute);
+        kg_metrics_put(&log, "anchor/distance_relative", relative);
+    }
+    put_speed(&log, run, b, t);
+    progress(run, &log);
+    return kg_run_log(run, &log, "rl", run->count.step, err);
+}
+
+/* ---- dumps ---- */
+
+static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
+                            const struct kg_rl_batch *b, struct kg_err *err)
+{
+    struct kg_str line = {0}, text = {0};
+    uint64_t bytes;
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++) {
+        const double *advantage = b->begin && b->begin[i] < b->n
+                                      ? &b->advantage[b->begin[i]]
+                                      : NULL;
+
+        kg_str_clear(&line);
+        kg_str_clear(&text);
+        status = kg_rollout_text(&text, run->tok, &b->trajs[i], run->stops, run->n_stops,
+                                 err);
+        if (status == KG_OK)
+            status = kg_traj_put_json(&line, &b->trajs[i], advantage, kg_str_text(&text),
+                                      err);
+        if (status == KG_OK)
+            status = kg_zst_put(w, line.data, line.len, err);
+    }
+    if (status == KG_OK)
+        status = kg_zst_end_frame(w, &bytes, err);
+    kg_str_release(&line);
+    kg_str_release(&text);
+    return status;
+}
+
+kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
+                     struct kg_err *err)
+{
+    char path[4096];
+    struct kg_zst_writer *w;
+    struct kg_err ignored;
+    kg_status status;
+
+    if (!skipped && !kg_config_bool(run->config, "log.rollouts"))
+        return KG_OK;
+    snprintf(path, sizeof path, "%s/rollouts/%s-%06lld.jsonl.zst", run->dir,
+             skipped ? "skipped" : "step",
+             (long long)run->count.step + (skipped ? 1 : 0));
+    KG_TRY(kg_zst_open(&w, path, 0, err));
+    status = dump_trajs(w, run, b, err);
+    if (status == KG_OK)
+        return kg_zst_close(w, err);
+    if (kg_zst_close(w, &ignored) != KG_OK)
+        kg_log_warn("%s", ignored.message);
+    return status;
+}

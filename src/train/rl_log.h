@@ -1,0 +1,43 @@
+/* What a step of RL says of itself: sums over its micro-batches, the line of metrics, the dump of its trajectories. */
+#ifndef KG_TRAIN_RL_LOG_H
+#define KG_TRAIN_RL_LOG_H
+
+#include "train/rl_batch.h"
+
+enum kg_rl_phase {
+    KG_PHASE_ROLLOUT,
+    KG_PHASE_ANCHOR,
+    KG_PHASE_TRAIN,
+    KG_PHASE_END,
+    KG_PHASE_COUNT
+};
+
+struct kg_rl_totals {
+    struct kg_policy_metrics metrics; /* over all updates */
+    struct kg_policy_metrics
+        first_metrics;            /* of the first update alone: mismatch, on-policy */
+    double loss, pg, kl, entropy; /* means over updates */
+    double grad_norm_sum, grad_norm_max, lr;
+    int updates;
+    bool any;     /* the present update has a gradient */
+    bool skipped; /* a number was not finite */
+    double kl_divisor;
+    double trained_tokens; /* tokens through forward and backward */
+    double clock[KG_PHASE_COUNT];
+};
+
+void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_policy_grad *grad,
+                      const struct kg_policy_batch *batch);
+void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr);
+
+/* metrics.jsonl and the progress line. */
+kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
+                    const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
+                    struct kg_err *err) KG_MUST_CHECK;
+
+/* RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; of a skipped step under skipped-NNNNNN, whatever the config
+ * says of dumps. */
+kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
+                     struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,405 @@
+/* One RL step: sample, grade, anchor pass, advantages, optimizer updates, anchor update, log and dump.
+ *
+ * Weights of tokens are computed once over the whole optimizer batch; micro-batches of whole sequences then add up to the
+ * same gradient however they are cut. The mathematics is policy/'s; here is only the order of things.
+ */
+#include "train/rl_batch.h"
+#include "train/rl_log.h"
+#include "train/run.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- which weights sample ---- */
+
+/* With lag n, step s samples from the weights that stood before step s - n. Slot s mod (n+1) holds those of step s. */
+static kg_status refresh_sampler(struct kg_run *run, struct kg_err *err)
+{
+    size_t bytes = (size_t)run->model->n_elements * sizeof(float);
+    int64_t slots = run->lag + 1, step = run->count.step;
+    int64_t old = step > run->lag ? step - run->lag : 0;
+
+    if (!run->sampler)
+        return KG_OK;
+    if (run->lag == 0) {
+        memcpy(run->sampler->master, run->model->master, bytes);
+        return kg_model_refresh(run->sampler, err);
+    }
+    memcpy(run->lagged[step % slots], run->model->master, bytes);
+    memcpy(run->sampler->master, run->lagged[old % slots], bytes);
+    return kg_model_refresh(run->sampler, err);
+}
+
+/* ---- advantages ---- */
+
+static kg_status advantages(struct kg_rl_batch *b, struct kg_policy_advantage *a,
+                            const struct kg_run *run, struct kg_err *err)
+{
+    size_t groups = b->n_trajs / (size_t)b->group;
+    double *reward = kg_mem_calloc(b->n_trajs, sizeof *reward, "rewards", err);
+    int64_t *group_begin = reward ? kg_mem_calloc(groups + 1, sizeof *group_begin,
+                                                  "groups", err)
+                                  : NULL;
+    struct kg_policy_scores scores = {.n_seqs = (int64_t)b->n_trajs,
+                                      .n_groups = (int64_t)groups,
+                                      .reward = reward,
+                                      .group_begin = group_begin,
+                                      .seq_begin = b->begin,
+                                      .old_logp = b->old_logp};
+    kg_status status;
+
+    if (!group_begin) {
+        kg_mem_free(reward);
+        return err->code;
+    }
+    for (size_t i = 0; i < b->n_trajs; i++)
+        reward[i] = b->trajs[i].reward;
+    for (size_t g = 0; g <= groups; g++)
+        group_begin[g] = (int64_t)g * b->group;
+    *a = (struct kg_policy_advantage){.token = b->advantage};
+    status = kg_policy_advantages(a, &run->algo, &scores, err);
+    kg_mem_free(group_begin);
+    kg_mem_free(reward);
+    return status;
+}
+
+/* ---- one optimizer update over trajectories [first, last) ---- */
+
+struct update {
+    struct kg_run *run;
+    struct kg_rl_batch *b;
+    size_t first, last;
+    struct kg_rl_totals *totals;
+    /* scratch of one micro-batch, over its loss tokens */
+    int64_t *seq_begin; /* owned, as below */
+    double *logp, *logp_at, *entropy, *log_kept;
+    double *a_logp, *a_at, *a_entropy, *a_log_kept;
+};
+
+static void update_release(struct update *u)
+{
+    kg_mem_free(u->seq_begin);
+    kg_mem_free(u->logp);
+    kg_mem_free(u->logp_at);
+    kg_mem_free(u->entropy);
+    kg_mem_free(u->log_kept);
+    kg_mem_free(u->a_logp);
+    kg_mem_free(u->a_at);
+    kg_mem_free(u->a_entropy);
+    kg_mem_free(u->a_log_kept);
+}
+
+static kg_status update_init(struct update *u, struct kg_err *err)
+{
+    size_t n = (size_t)u->run->pass->max_tokens;
+    size_t at = n * (size_t)(u->b->k_sampler + u->b->k_anchor);
+    struct {
+        double **array;
+        size_t count;
+    } rows[] = {{&u->logp, n},      {&u->logp_at, at},  {&u->entropy, n},
+                {&u->log_kept, n},  {&u->a_logp, n},    {&u->a_at, at},
+                {&u->a_entropy, n}, {&u->a_log_kept, n}};
+
+    u->seq_begin = kg_mem_calloc(u->last - u->first + 1, sizeof *u->seq_begin, "update",
+                                 err);
+    if (!u->seq_begin)
+        return err->code;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        *rows[i].array = kg_mem_calloc(rows[i].count + 1, sizeof(double), "update", err);
+        if (!*rows[i].array)
+            return err->code;
+    }
+    return KG_OK;
+}
+
+/* Offsets of trajectories [first, last) from the first one's. */
+static void local_begin(int64_t *out, const struct kg_rl_batch *b, size_t first,
+                        size_t last)
+{
+    for (size_t i = first; i <= last; i++)
+        out[i - first] = b->begin[i] - b->begin[first];
+}
+
+static kg_status weigh(struct update *u, struct kg_err *err)
+{
+    struct kg_rl_batch *b = u->b;
+    size_t n = u->last - u->first;
+    int64_t base = b->begin[u->first];
+    uint8_t *drop = kg_mem_calloc(n, sizeof *drop, "dropped sequences", err);
+    struct kg_policy_shape shape = {
+        .n_seqs = (int64_t)n, .seq_begin = u->seq_begin, .drop = drop};
+    struct kg_policy_weights w = {b->pg_weight + base, b->kl_weight + base,
+                                  b->entropy_weight + base};
+    kg_status status;
+
+    if (!drop)
+        return err->code;
+    for (size_t i = 0; i < n; i++)
+        drop[i] = u->run->algo.mask_truncated &&
+                  b->trajs[u->first + i].finish == KG_FINISH_LENGTH;
+    local_begin(u->seq_begin, b, u->first, u->last);
+    status = kg_policy_weights(&w, &u->run->algo, &shape, err);
+    kg_mem_free(drop);
+    return status;
+}
+
+static void pack_traj(struct kg_pass *p, const struct kg_rl_batch *b, size_t i)
+{
+    const struct kg_traj *t = &b->trajs[i];
+    float inv_temp = kg_inv_temperature(t->temperature);
+    int64_t row = kg_pass_add(p, t->tokens, t->n), at = b->begin[i];
+
+    for (size_t j = 0; j < t->n; j++)
+        if (t->source[j] == KG_SOURCE_MODEL) {
+            kg_pass_want(p, row + (int64_t)j - 1, t->tokens[j], inv_temp,
+                         b->ids + at * b->k);
+            at++;
+        }
+}
+
+/* The head's float rows as the policy's doubles; the kept ids become their log mass. */
+static void read_rows(struct update *u, const struct kg_pass *p)
+{
+    int width = u->b->k_sampler + u->b->k_anchor;
+
+    for (int64_t i = 0; i < p->n_rows; i++) {
+        double kept = 0;
+
+        u->logp[i] = p->logp[i];
+        u->entropy[i] = p->entropy[i];
+        for (int k = 0; k < width; k++)
+            u->logp_at[i * width + k] = p->logp_at[i * p->k + k];
+        for (int k = width; k < p->k; k++)
+            kept += exp((double)p->logp_at[i * p->k + k]);
+        u->log_kept[i] = kept > 0 ? log(kept) : 0;
+    }
+}
+
+/* And back. A kept id j carries a_log_kept p_j / P_kept, so that the sum of all a stays what it was. */
+static void write_rows(const struct update *u, struct kg_pass *p)
+{
+    int width = u->b->k_sampler + u->b->k_anchor;
+
+    for (int64_t i = 0; i < p->n_rows; i++) {
+        p->a_logp[i] = (float)u->a_logp[i];
+        p->a_entropy[i] = (float)u->a_entropy[i];
+        for (int k = 0; k < width; k++)
+            p->a_at[i * p->k + k] = (float)u->a_at[i * width + k];
+        for (int k = width; k < p->k; k++)
+            p->a_at[i * p->k + k] = (float)(u->a_log_kept[i] *
+                                            exp((double)p->logp_at[i * p->k + k] -
+                                                u->log_kept[i]));
+    }
+}
+
+static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
+                                           size_t last)
+{
+    const struct kg_rl_batch *b = u->b;
+    int64_t base = b->begin[first];
+    int64_t at = base * (b->k_sampler + b->k_anchor);
+    bool kept = b->k_kept > 0;
+
+    return (struct kg_policy_batch){
+        .n_seqs = (int64_t)(last - first),
+        .n_tokens = b->begin[last] - base,
+        .seq_begin = u->seq_begin,
+        .tokens = b->tokens + base,
+        .logp = u->logp,
+        .old_logp = b->old_logp + base,
+        .mu_logp = b->mu_logp + base,
+        .anchor_logp = b->anchor_logp ? b->anchor_logp + base : NULL,
+        .advantage = b->advantage + base,
+        .entropy = u->entropy,
+        .k_sampler = b->k_sampler,
+        .k_anchor = b->k_anchor,
+        .logp_at = u->logp_at,
+        .anchor_at = b->anchor_at ? b->anchor_at + at : NULL,
+        .mu_at = b->mu_at ? b->mu_at + at : NULL,
+        .log_kept = kept ? u->log_kept : NULL,
+        .old_log_kept = kept ? b->old_log_kept + base : NULL,
+        .pg_weight = b->pg_weight + base,
+        .kl_weight = b->kl_weight + base,
+        .entropy_weight = b->entropy_weight + base,
+        .kl_divisor = u->totals->kl_divisor,
+    };
+}
+
+/* The ids of the policy's columns alone, where kept ids stand beside them. */
+static kg_status policy_ids(int32_t **ids, const struct update *u, size_t first,
+                            size_t last, struct kg_err *err)
+{
+    const struct kg_rl_batch *b = u->b;
+    int width = b->k_sampler + b->k_anchor;
+    int64_t n = b->begin[last] - b->begin[first];
+
+    *ids = kg_mem_calloc((size_t)(n * width), sizeof **ids, "ids of a micro-batch", err);
+    if (!*ids)
+        return err->code;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(*ids + i * width, b->ids + (b->begin[first] + i) * b->k,
+               (size_t)width * sizeof **ids);
+    return KG_OK;
+}
+
+static kg_status micro_batch(struct update *u, size_t first, size_t last,
+                             struct kg_err *err)
+{
+    struct kg_run *run = u->run;
+    struct kg_pass *p = run->pass;
+    bool entropy = run->algo.entropy_coef != 0;
+    struct kg_policy_grad grad = {.a_logp = u->a_logp,
+                                  .a_at = u->a_at,
+                                  .a_entropy = u->a_entropy,
+                                  .a_log_kept = u->a_log_kept};
+    struct kg_policy_batch batch;
+    int32_t *ids = NULL;
+    kg_status status;
+
+    kg_pass_begin(p, u->b->k);
+    for (size_t i = first; i < last; i++)
+        pack_traj(p, u->b, i);
+    KG_TRY(kg_pass_forward(p, true, err));
+    read_rows(u, p);
+    local_begin(u->seq_begin, u->b, first, last);
+    batch = policy_batch(u, first, last);
+    KG_TRY(policy_ids(&ids, u, first, last, err));
+    batch.ids = ids;
+    KG_TRY_GOTO(out, kg_policy_loss(&grad, &run->algo, &batch, err));
+    kg_rl_totals_add(u->totals, &grad, &batch);
+    status = KG_OK;
+    if (grad.any) {
+        write_rows(u, p);
+        status = kg_pass_backward(p, run->optim->grads, entropy, err);
+    }
+out:
+    kg_mem_free(ids);
+    return status;
+}
+
+static kg_status all_micro_batches(struct update *u, struct kg_err *err)
+{
+    const struct kg_rl_batch *b = u->b;
+    int64_t budget = u->run->pass->max_tokens;
+
+    for (size_t i = u->first; i < u->last;) {
+        size_t j = i;
+        int64_t tokens = 0;
+
+        while (j < u->last && (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
+            tokens += (int64_t)b->trajs[j++].n;
+        KG_TRY(micro_batch(u, i, j, err));
+        i = j;
+    }
+    return KG_OK;
+}
+
+/* Forward, backward, optimizer. A batch that carries no gradient makes no update: its moments and decay would be noise. */
+static kg_status update(struct update *u, struct kg_err *err)
+{
+    struct kg_run *run = u->run;
+    double norm = 0, lr = 0;
+
+    KG_TRY(weigh(u, err));
+    kg_optim_zero_grads(run->optim);
+    u->totals->any = false;
+    KG_TRY(all_micro_batches(u, err));
+    if (!u->totals->any) {
+        run->count.idle_updates++;
+        return KG_OK;
+    }
+    KG_TRY(kg_optim_update(run->optim, run->model, &norm, &lr, err));
+    kg_rl_totals_update(u->totals, norm, lr);
+    return KG_OK;
+}
+
+/* All updates of the step: prompts are cut into contiguous, nearly equal shares. */
+static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
+                         struct kg_rl_totals *totals, struct kg_err *err)
+{
+    size_t prompts = b->n_trajs / (size_t)b->group;
+    size_t n = (size_t)kg_config_int(run->config, "train.updates_per_step");
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        struct update u = {.run = run,
+                           .b = b,
+                           .totals = totals,
+                           .first = prompts * i / n * (size_t)b->group,
+                           .last = prompts * (i + 1) / n * (size_t)b->group};
+
+        if (u.first == u.last)
+            continue;
+        status = update_init(&u, err);
+        if (status == KG_OK)
+            status = update(&u, err);
+        update_release(&u);
+    }
+    return status;
+}
+
+/* ---- the anchor ---- */
+
+static kg_status move_anchor(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_algo *a = &run->algo;
+    double eta = a->anchor->kind == KG_ANCHOR_EMA ? a->anchor_eta : 0;
+    bool moves = a->anchor->kind == KG_ANCHOR_EMA || a->anchor->kind == KG_ANCHOR_COPY;
+
+    if (!run->anchor || !moves || eta >= 1 || run->count.step % a->anchor_period != 0)
+        return KG_OK;
+    run->count.anchor_updates++;
+    return kg_anchor_update(run->anchor, run->model, eta, err);
+}
+
+/* ---- the step ---- */
+
+/* Non-finite numbers skip what is left of the step; everything else stops the run. */
+static kg_status train_on(struct kg_run *run, struct kg_rl_batch *b,
+                          struct kg_rl_totals *totals, struct kg_err *err)
+{
+    struct kg_err why = {0};
+    kg_status status = updates(run, b, totals, &why);
+
+    if (status == KG_ENONFINITE) {
+        totals->skipped = true;
+        KG_TRY(kg_rl_dump(run, b, true, err));
+        return kg_run_skip(run, why.message, err);
+    }
+    if (status != KG_OK) {
+        *err = why;
+        return status;
+    }
+    run->count.skipped_in_row = 0;
+    return KG_OK;
+}
+
+kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+    struct kg_policy_advantage a;
+    kg_status status;
+
+    totals.clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
+    KG_TRY_GOTO(out, refresh_sampler(run, err));
+    KG_TRY_GOTO(out, kg_rl_sample(&b, run, err));
+    totals.clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
+    KG_TRY_GOTO(out, kg_rl_prepare(&b, run, err));
+    totals.clock[KG_PHASE_TRAIN] = kg_clock_seconds();
+    KG_TRY_GOTO(out, advantages(&b, &a, run, err));
+    totals.kl_divisor = a.batch_std > 0 ? a.batch_std + 1e-6 : 0;
+    KG_TRY_GOTO(out, train_on(run, &b, &totals, err));
+    run->count.step++;
+    KG_TRY_GOTO(out, move_anchor(run, err));
+    totals.clock[KG_PHASE_END] = kg_clock_seconds();
+    KG_TRY_GOTO(out, kg_rl_dump(run, &b, false, err));
+    status = kg_rl_log(run, &b, &totals, &a, err);
+out:
+    kg_rl_batch_release(&b);
+    return status;
+}

@@ -1,0 +1,405 @@
+/* Opening and closing a run: config to objects. Every refusal happens here, before
+ * anything is written. */
+#include "train/run.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "rollout/score.h"
+#include "train/algo.h"
+
+#include <string.h>
+
+/* ---- model, anchor, sampler ---- */
+
+static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
+{
+    if (strcmp(name, "auto") == 0) {
+        *ct = kg_backend_best_dtype(kg_backend_cpu());
+        return KG_OK;
+    }
+    return kg_dtype_parse(ct, name, err);
+}
+
+static kg_status open_model(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .trainable = true};
+
+    KG_TRY(kg_config_require(run->config, "model.path", err));
+    KG_TRY(choose_dtype(&opts.ct, kg_config_text(run->config, "model.dtype"), err));
+    KG_TRY(kg_model_open(&run->model, kg_config_text(run->config, "model.path"), &opts,
+                         err));
+    return kg_tokenizer_open(&run->tok, kg_config_text(run->config, "model.path"), err);
+}
+
+/* A sampler of its own exists only where off-policyness is asked for: otherwise there is
+ * one set of weights. */
+static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
+{
+    const char *dtype = kg_config_text(run->config, "rollout.dtype");
+    enum kg_dtype ct = run->model->ct;
+
+    run->lag = (int)kg_config_int(run->config, "rollout.lag");
+    if (strcmp(dtype, "same") != 0)
+        KG_TRY(kg_dtype_parse(&ct, dtype, err));
+    if (run->lag == 0 && ct == run->model->ct)
+        return KG_OK;
+    KG_TRY(kg_model_clone(&run->sampler, run->model, ct, err));
+    for (int i = 0; run->lag > 0 && i <= run->lag; i++) {
+        run->lagged[i] = kg_mem_calloc((size_t)run->model->n_elements, sizeof(float),
+                                       "lagged weights", err);
+        if (!run->lagged[i])
+            return err->code;
+    }
+    return KG_OK;
+}
+
+/* ---- data ---- */
+
+static void fill_task_opts(struct kg_run *run)
+{
+    const struct kg_config *c = run->config;
+
+    run->task_opts = (struct kg_task_opts){
+        .seed = run->seed,
+        .level = kg_config_text(c, "task.level"),
+        .count = kg_config_int(c, "task.count"),
+        .prompt_key = kg_config_text(c, "data.prompt_key"),
+        .answer_key = kg_config_text(c, "data.answer_key"),
+        .template_text = kg_config_text(c, "data.template"),
+        .command = kg_config_text(c, "task.command"),
+        .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
+    };
+}
+
+static kg_status load_prompts(struct kg_prompts *p, struct kg_dataset *d,
+                              const struct kg_run *run,
+                              const struct kg_task_opts *task_opts, const char *path,
+                              size_t limit, struct kg_err *err)
+{
+    struct kg_prompts_opts opts = {
+        .max_tokens = (size_t)kg_config_int(run->config, "data.max_prompt_tokens"),
+        .drop_overlong = strcmp(kg_config_text(run->config, "data.overlong"), "drop") ==
+                         0,
+        .add_special = kg_config_bool(run->config, "data.add_special"),
+        .limit = limit,
+    };
+
+    KG_TRY(kg_task_load(d, run->task, task_opts, *path ? path : NULL, err));
+    KG_TRY(kg_prompts_init(p, d, run->tok, &opts, err));
+    kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
+                "%lld over %zu tokens",
+                d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
+                (long long)p->dropped_too_long, opts.max_tokens);
+    return KG_OK;
+}
+
+static kg_status load_data(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    const char *val = kg_config_text(c, "data.val");
+    struct kg_task_opts held_out;
+
+    KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
+    if (!run->task->levels)
+        KG_TRY(kg_config_require(c, "data.train", err));
+    fill_task_opts(run);
+    KG_TRY(load_prompts(&run->train, &run->train_data, run, &run->task_opts,
+                        kg_config_text(c, "data.train"), 0, err));
+    held_out = run->task_opts;
+    held_out.held_out = true;
+    held_out.count = kg_config_int(c, "task.val_count");
+    if (!*val && !run->task->levels)
+        return KG_OK; /* no validation set: none is made up */
+    return load_prompts(&run->val, &run->val_data, run, &held_out, val,
+                        (size_t)kg_config_int(c, "eval.problems"), err);
+}
+
+static kg_status load_sft(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    const char *path = kg_config_text(c, "sft.data");
+    const char *level = kg_config_text(c, "sft.level");
+    struct kg_sft_opts opts = {.max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
+                               .add_special = kg_config_bool(c, "data.add_special"),
+                               .eos = run->model->config.n_eos ? run->model->config.eos[0]
+                                                               : -1};
+    struct kg_task_opts task_opts = run->task_opts;
+    struct kg_dataset data = {0};
+    kg_status status;
+
+    if (kg_config_int(c, "sft.steps") == 0)
+        return KG_OK;
+    if (!*path && !run->task->levels)
+        path = kg_config_text(c, "data.train");
+    if (*path)
+        return kg_sft_from_jsonl(&run->sft, path, run->task_opts.template_text, run->tok,
+                                 &opts, err);
+    task_opts.level = *level ? level : task_opts.level;
+    task_opts.count = kg_config_int(c, "sft.count");
+    task_opts.fault_rate = kg_config_real(c, "sft.fault_rate");
+    KG_TRY(kg_task_load(&data, run->task, &task_opts, NULL, err));
+    status = kg_sft_from_dataset(&run->sft, &data, run->tok, &opts, err);
+    kg_dataset_release(&data);
+    return status;
+}
+
+static kg_status load_stops(struct kg_run *run, struct kg_err *err)
+{
+    size_t n = kg_config_list_size(run->config, "rollout.stop");
+
+    if (n > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.stop: expected at most %d strings, found %zu",
+                       KG_MAX_STOPS, n);
+    for (size_t i = 0; i < n; i++) {
+        struct kg_str text = {0};
+
+        KG_TRY(kg_config_list_at(&text, run->config, "rollout.stop", i, err));
+        run->stops[i] = kg_str_take(&text, err);
+        if (!run->stops[i])
+            return err->code;
+        run->n_stops++;
+    }
+    return KG_OK;
+}
+
+/* ---- machinery ---- */
+
+static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(kg_algo_from_config(&run->algo, run->config, run->model->config.vocab, err));
+    if (run->algo.anchor->kind != KG_ANCHOR_NONE &&
+        run->algo.anchor->kind != KG_ANCHOR_ITERATIVE)
+        KG_TRY(kg_model_clone(&run->anchor, run->model, run->model->ct, err));
+    run->record_top_k = kg_algo_recorded_top_k(&run->algo);
+    run->width = kg_algo_width(&run->algo) +
+                 (kg_config_truncates(run->config) ? KG_MAX_KEPT : 0);
+    return KG_OK;
+}
+
+/* The longest sequence that any phase can meet. */
+static size_t longest_sequence(const struct kg_run *run)
+{
+    size_t rl = run->train.longest +
+                (size_t)kg_config_int(run->config, "rollout.max_tokens");
+
+    return rl > run->sft.longest ? rl : run->sft.longest;
+}
+
+static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    int64_t longest = (int64_t)longest_sequence(run);
+    int64_t micro = kg_config_int(c, "train.micro_tokens");
+    int64_t tokens = micro > longest ? micro : longest;
+    struct kg_rollout_opts ro = {
+        .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
+        .kv_tokens = kg_config_int(c, "rollout.kv_tokens"),
+        .max_len = (int32_t)longest,
+    };
+
+    KG_TRY(kg_pass_create(&run->pass, run->model, tokens, run->width,
+                          kg_config_bool(c, "train.checkpoint_layers"), err));
+    run->score_tokens = longest > 1024 ? longest : 1024;
+    KG_TRY(kg_acts_create(&run->score_acts, run->model, run->score_tokens, false, err));
+    return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
+                             run->tok, &ro, err);
+}
+
+static kg_status open_all(struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(kg_config_require(run->config, "run.dir", err));
+    run->dir = kg_config_text(run->config, "run.dir");
+    if (strlen(run->dir) > 3000)
+        return kg_fail(err, KG_EINVAL, "run.dir: expected at most 3000 bytes, found %zu",
+                       strlen(run->dir));
+    run->seed = (uint64_t)kg_config_int(run->config, "run.seed");
+    kg_threads_set((int)kg_config_int(run->config, "run.threads"));
+    KG_TRY(open_model(run, err));
+    KG_TRY(open_algorithm(run, err));
+    KG_TRY(open_sampler(run, err));
+    KG_TRY(load_stops(run, err));
+    KG_TRY(load_data(run, err));
+    KG_TRY(load_sft(run, err));
+    return open_machinery(run, err);
+}
+
+kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
+                      struct kg_err *err)
+{
+    kg_status status;
+
+    memset(run, 0, sizeof *run);
+    run->config = config;
+    status = open_all(run, err);
+    if (status != KG_OK)
+        kg_run_close(run);
+    return status;
+}
+
+void kg_run_close(struct kg_run *run)
+{
+    struct kg_err ignored = {0};
+
+    if (run->metrics_open && kg_file_writer_close(&run->metrics, &ignored) != KG_OK)
+        kg_log_warn("%s", ignored.message);
+    kg_rollout_free(run->engine);
+    kg_pass_free(run->pass);
+    kg_acts_free(run->score_acts);
+    kg_optim_free(run->optim);
+    for (int i = 0; i <= KG_MAX_LAG; i++)
+        kg_mem_free(run->lagged[i]);
+    kg_model_free(run->sampler);
+    kg_model_free(run->anchor);
+    kg_model_free(run->model);
+    kg_sft_set_release(&run->sft);
+    kg_prompts_release(&run->val);
+    kg_prompts_release(&run->train);
+    kg_dataset_release(&run->val_data);
+    kg_dataset_release(&run->train_data);
+    kg_tokenizer_close(run->tok);
+    for (int i = 0; i < run->n_stops; i++)
+        kg_mem_free((void *)(uintptr_t)run->stops[i]);
+    memset(run, 0, sizeof *run);
+}
+
+/* ---- phases ---- */
+
+static enum kg_schedule schedule_named(const char *name)
+{
+    if (strcmp(name, "linear") == 0)
+        return KG_SCHEDULE_LINEAR;
+    return strcmp(name, "cosine") == 0 ? KG_SCHEDULE_COSINE : KG_SCHEDULE_CONSTANT;
+}
+
+static kg_status replace_optim(struct kg_run *run, const struct kg_optim_opts *opts,
+                               struct kg_err *err)
+{
+    kg_optim_free(run->optim);
+    run->optim = NULL;
+    return kg_optim_create(&run->optim, run->model, opts, err);
+}
+
+kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    struct kg_optim_opts opts = {
+        .lr = kg_config_real(c, "sft.lr"),
+        .beta1 = 0.9,
+        .beta2 = 0.95,
+        .eps = 1e-8,
+        .weight_decay = kg_config_real(c, "sft.weight_decay"),
+        .decay_all = true,
+        .clip_norm = 1.0,
+        .schedule = schedule_named(kg_config_text(c, "sft.schedule")),
+        .warmup_updates = kg_config_int(c, "sft.warmup_steps"),
+        .total_updates = kg_config_int(c, "sft.steps"),
+        .min_lr = 0.1 * kg_config_real(c, "sft.lr"),
+    };
+
+    return replace_optim(run, &opts, err);
+}
+
+kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    int64_t updates = kg_config_int(c, "train.updates_per_step");
+    struct kg_optim_opts opts = {
+        .lr = kg_config_real(c, "optim.lr"),
+        .beta1 = kg_config_real(c, "optim.beta1"),
+        .beta2 = kg_config_real(c, "optim.beta2"),
+        .eps = kg_config_real(c, "optim.eps"),
+        .weight_decay = kg_config_real(c, "optim.weight_decay"),
+        .decay_all = true,
+        .clip_norm = kg_config_real(c, "optim.clip_norm"),
+        .schedule = schedule_named(kg_config_text(c, "optim.schedule")),
+        .warmup_updates = updates * kg_config_int(c, "optim.warmup_steps"),
+        .total_updates = updates * kg_config_int(c, "train.steps"),
+        .min_lr = kg_config_real(c, "optim.min_lr"),
+    };
+
+    KG_TRY(replace_optim(run, &opts, err));
+    if (run->anchor) {
+        memcpy(run->anchor->master, run->model->master,
+               (size_t)run->model->n_elements * sizeof(float));
+        KG_TRY(kg_model_refresh(run->anchor, err));
+    }
+    for (int i = 0; i <= run->lag && run->lagged[i]; i++)
+        memcpy(run->lagged[i], run->model->master,
+               (size_t)run->model->n_elements * sizeof(float));
+    return KG_OK;
+}
+
+/* ---- settings ---- */
+
+struct kg_sampling kg_run_sampling(const struct kg_run *run)
+{
+    const struct kg_config *c = run->config;
+    struct kg_sampling s = {
+        .temperature = (float)kg_config_real(c, "rollout.temperature"),
+        .top_p = (float)kg_config_real(c, "rollout.top_p"),
+        .top_k = (int)kg_config_int(c, "rollout.top_k"),
+        .min_p = (float)kg_config_real(c, "rollout.min_p"),
+        .max_tokens = (int32_t)kg_config_int(c, "rollout.max_tokens"),
+        .stops = run->stops,
+        .n_stops = run->n_stops,
+        .record_top_k = run->record_top_k,
+        .rng = {run->seed, KG_RNG_SAMPLE},
+    };
+
+    s.record_kept = s.top_p < 1 || s.top_k > 0 || s.min_p > 0;
+    return s;
+}
+
+struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
+{
+    const struct kg_config *c = run->config;
+    struct kg_eval_opts e = {
+        .task = run->task,
+        .task_opts = &run->task_opts,
+        .sampling = kg_run_sampling(run),
+        .samples = (int32_t)kg_config_int(c, "eval.samples"),
+        .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
+    };
+
+    e.sampling.temperature = (float)kg_config_real(c, "eval.temperature");
+    e.sampling.top_p = (float)kg_config_real(c, "eval.top_p");
+    e.sampling.top_k = 0;
+    e.sampling.min_p = 0;
+    e.sampling.record_top_k = 0;
+    e.sampling.record_kept = false;
+    e.sampling.rng.stream = KG_RNG_EVAL;
+    return e;
+}
+
+kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
+                     int64_t step, struct kg_err *err)
+{
+    struct kg_str line = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
+    KG_TRY_GOTO(out, kg_file_writer_put(&run->metrics, line.data, line.len, err));
+    status = kg_file_writer_flush(&run->metrics, err);
+out:
+    kg_str_release(&line);
+    return status;
+}
+
+kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
+{
+    int64_t limit = kg_config_int(run->config, "train.max_skips");
+
+    run->count.skipped++;
+    run->count.skipped_in_row++;
+    kg_log_warn("step %lld: %s is not finite; the step is skipped (%lld in a row)",
+                (long long)run->count.step + 1, what,
+                (long long)run->count.skipped_in_row);
+    if (run->count.skipped_in_row >= limit)
+        return kg_fail(
+            err, KG_ENONFINITE,
+            "step %lld: expected a finite %s, found none in %lld steps in a row",
+            (long long)run->count.step + 1, what, (long long)limit);
+    return KG_OK;
+}

@@ -1,0 +1,116 @@
+/* One training run: everything that is loaded once, and the counters that a checkpoint
+ * carries.
+ *
+ * A run is a function of its config and seed. All that changes from step to step is the
+ * weights, the optimizer, the anchor, the lagged weights and struct kg_counters; a
+ * checkpoint holds exactly these.
+ */
+#ifndef KG_TRAIN_RUN_H
+#define KG_TRAIN_RUN_H
+
+#include "base/file.h"
+#include "base/status.h"
+#include "data/options.h"
+#include "eval/eval.h"
+#include "model/optim.h"
+#include "policy/policy.h"
+#include "rollout/rollout.h"
+#include "task/prompts.h"
+#include "train/metrics.h"
+#include "train/pass.h"
+#include "train/sft_data.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KG_MAX_LAG = 64 };
+
+struct kg_counters {
+    int64_t sft_step;   /* supervised updates done */
+    int64_t step;       /* RL steps done */
+    int64_t optim_step; /* updates of the optimizer of the present phase */
+    int64_t anchor_updates;
+    int64_t skipped; /* steps skipped as non-finite, in the whole run */
+    int64_t skipped_in_row;
+    int64_t idle_updates;   /* updates not made because nothing carried a gradient */
+    uint64_t metrics_bytes; /* length of metrics.jsonl at this point */
+};
+
+struct kg_run {
+    const struct kg_config *config; /* borrowed */
+    const char *dir;                /* borrowed from config */
+    uint64_t seed;
+
+    const struct kg_task_row *task;
+    struct kg_task_opts task_opts;
+    struct kg_tokenizer *tok;
+    struct kg_dataset train_data, val_data;
+    struct kg_prompts train, val;
+    struct kg_sft_set sft;
+    const char *stops[KG_MAX_STOPS]; /* owned strings */
+    int n_stops;
+
+    struct kg_algo algo;
+    int record_top_k; /* ids the sampler records with every token */
+    int width;        /* most ids a token carries through the training pass */
+
+    struct kg_model *model;
+    struct kg_model *anchor;  /* NULL without */
+    struct kg_model *sampler; /* NULL: model itself (promise 4) */
+    float *lagged[KG_MAX_LAG +
+                  1]; /* (n_elements) masters of the last steps; all NULL without lag */
+    int lag;
+    struct kg_optim *optim;
+    struct kg_pass *pass;
+    struct kg_acts *score_acts; /* scoring by model, anchor or sampler */
+    int64_t score_tokens;
+    struct kg_rollout *engine;
+
+    struct kg_counters count;
+    char saved_name[32]; /* newest checkpoint of this run: what is there already is not
+                            written again */
+    struct kg_file_writer metrics;
+    bool metrics_open;
+    double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
+};
+
+/* Load and build all of it; nothing is written. */
+kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
+                      struct kg_err *err) KG_MUST_CHECK;
+void kg_run_close(struct kg_run *run);
+
+/* The optimizer of a phase: supervised or RL. Replaces the present one. */
+kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* The settings of a rollout of this run, and of a validation. */
+struct kg_sampling kg_run_sampling(const struct kg_run *run);
+struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run);
+
+/* Append a line to metrics.jsonl. */
+kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
+                     int64_t step, struct kg_err *err) KG_MUST_CHECK;
+
+/* Non-finite loss or gradient: counts it; ENONFINITE when train.max_skips came in a row.
+ */
+kg_status kg_run_skip(struct kg_run *run, const char *what,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- the phases: one update of SFT, one step of RL ---- */
+kg_status kg_sft_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_rl_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* The whole of it: create or resume the run directory, warm start, RL, checkpoints,
+ * validation. resume: continue from the newest checkpoint.   errors: ECONFLICT (resume
+ * with another config, listed), EINTERRUPTED is not one: a stop request saves and returns
+ * OK with *stopped set */
+kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stopped,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* What a run would do: batch arithmetic, memory, disk. Text for the user; starts nothing.
+ */
+kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,134 @@
+/* Creating, checking and cutting back a run directory. */
+#include "train/run_dir.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "data/json.h"
+#include "train/train_options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+struct path {
+    char text[4096];
+};
+static struct path in_run(const struct kg_run *run, const char *name)
+{
+    struct path p;
+
+    snprintf(p.text, sizeof p.text, "%s/%s", run->dir, name);
+    return p;
+}
+
+static kg_status write_config(const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_config_dump_yaml(&text, run->config, true, err));
+    status = kg_file_write_atomic(in_run(run, "config.yaml").text, text.data, text.len,
+                                  err);
+out:
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    struct utsname machine;
+    kg_status status;
+
+    if (uname(&machine) != 0)
+        memset(&machine, 0, sizeof machine);
+    KG_TRY_GOTO(
+        out,
+        kg_str_printf(
+            &text, err,
+            "{\"kedge\": \"" KG_VERSION
+            "\", \"started_unix\": %.0f, \"system\": \"%s %s %s\", \"threads\": %d, "
+            "\"compute_dtype\": \"%s\", \"parameters\": %lld, \"train_prompts\": %zu, "
+            "\"validation_prompts\": %zu}\n",
+            kg_clock_unix_seconds(), machine.sysname, machine.release, machine.machine,
+            kg_threads_get(), kg_dtype_traits(run->model->ct)->name,
+            (long long)run->model->n_elements, run->train.n, run->val.n));
+    status = kg_file_write_atomic(in_run(run, "manifest.json").text, text.data, text.len,
+                                  err);
+out:
+    kg_str_release(&text);
+    return status;
+}
+
+kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
+{
+    if (kg_file_exists(in_run(run, "config.yaml").text))
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: expected a folder without a run, found config.yaml; continue "
+                       "that run with --resume, or "
+                       "name another run.dir",
+                       run->dir);
+    KG_TRY(kg_file_make_dirs(in_run(run, "checkpoints").text, err));
+    KG_TRY(kg_file_make_dirs(in_run(run, "rollouts").text, err));
+    KG_TRY(write_manifest(run, err));
+    return write_config(run, err);
+}
+
+kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
+{
+    struct path path = in_run(run, "config.yaml");
+    struct kg_config *before = NULL;
+    struct kg_str diff = {0};
+    size_t n = 0;
+    kg_status status;
+
+    if (!kg_file_exists(path.text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a run to resume, found no config.yaml", run->dir);
+    KG_TRY_GOTO(out, kg_train_config(&before, path.text, NULL, 0, err));
+    KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, run->config, err));
+    if (n > 0) {
+        for (size_t i = 0; i < diff.len; i++)
+            diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
+        status = kg_fail(err, KG_ECONFLICT,
+                         "%s: expected the config that the run was started with, found "
+                         "%zu changes: %s",
+                         run->dir, n, kg_str_text(&diff));
+        goto out;
+    }
+    status = write_config(run, err);
+out:
+    kg_str_release(&diff);
+    kg_config_free(before);
+    return status;
+}
+
+/* Dumps are named step-NNNNNN.jsonl.zst. */
+static kg_status remove_later_dumps(const struct kg_run *run, struct kg_err *err)
+{
+    struct path root = in_run(run, "rollouts");
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_file_list(&names, &n, root.text, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        struct path file;
+
+        snprintf(file.text, sizeof file.text, "%.3500s/%.200s", root.text, names[i]);
+        if (strncmp(names[i], "step-", 5) == 0 &&
+            strtoll(names[i] + 5, NULL, 10) > run->count.step)
+            status = kg_file_remove_tree(file.text, err);
+    }
+    kg_file_names_free(names, n);
+    return status;
+}
+
+kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(kg_file_writer_append(&run->metrics, in_run(run, "metrics.jsonl").text,
+                                 run->count.metrics_bytes, err));
+    run->metrics_open = true;
+    return remove_later_dumps(run, err);
+}

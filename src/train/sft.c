@@ -1,0 +1,129 @@
+/* One supervised update: a batch in the order of its epoch, the mean negative
+ * log-likelihood of the response tokens, and an optimizer step.
+ *
+ * loss = -(1/N) sum logp(y),  N the response tokens of the whole batch, so that the split
+ * into micro-batches changes the gradient by summation order only.
+ */
+#include "train/run.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+struct batch {
+    uint32_t *index; /* (n) owned: sequences of this update */
+    size_t n;
+    int64_t loss_tokens;
+};
+
+/* Place i of the endless sequence of epochs, each a permutation of its own. */
+static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg_err *err)
+{
+    size_t want = (size_t)kg_config_int(run->config, "sft.batch");
+    uint64_t place = (uint64_t)run->count.sft_step * want;
+    struct kg_rng_key key = {run->seed, KG_RNG_SFT};
+    uint64_t epoch = UINT64_MAX;
+    uint32_t *order = kg_mem_calloc(run->sft.n, sizeof *order, "order of an epoch", err);
+
+    b->index = order ? kg_mem_calloc(want, sizeof *b->index, "batch", err) : NULL;
+    if (!b->index) {
+        kg_mem_free(order);
+        return err->code;
+    }
+    for (b->n = 0; b->n < want; b->n++, place++) {
+        if (place / run->sft.n != epoch) {
+            epoch = place / run->sft.n;
+            kg_rng_permutation(order, (uint32_t)run->sft.n, key, epoch);
+        }
+        b->index[b->n] = order[place % run->sft.n];
+    }
+    kg_mem_free(order);
+    for (size_t i = 0; i < b->n; i++) {
+        size_t s = b->index[i];
+
+        b->loss_tokens += (int64_t)(run->sft.begin[s + 1] - run->sft.begin[s] -
+                                    run->sft.loss_from[s]);
+    }
+    return KG_OK;
+}
+
+static void add_sequence(struct kg_pass *p, const struct kg_sft_set *set, size_t s)
+{
+    const int32_t *tokens = set->tokens.ids + set->begin[s];
+    size_t n = set->begin[s + 1] - set->begin[s];
+    int64_t row = kg_pass_add(p, tokens, n);
+
+    for (size_t t = set->loss_from[s]; t < n; t++)
+        kg_pass_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
+}
+
+/* Forward and backward of sequences [first, ...) as far as they fit.   *next out */
+static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
+                             const struct batch *b, size_t first, struct kg_err *err)
+{
+    struct kg_pass *p = run->pass;
+    size_t i = first;
+
+    kg_pass_begin(p, 0);
+    for (; i < b->n; i++) {
+        size_t s = b->index[i];
+
+        if (i > first && !kg_pass_fits(p, run->sft.begin[s + 1] - run->sft.begin[s]))
+            break;
+        add_sequence(p, &run->sft, s);
+    }
+    *next = i;
+    KG_TRY(kg_pass_forward(p, false, err));
+    for (int64_t r = 0; r < p->n_rows; r++) {
+        *loss -= (double)p->logp[r] / (double)b->loss_tokens;
+        p->a_logp[r] = (float)(-1.0 / (double)b->loss_tokens);
+    }
+    return kg_pass_backward(p, run->optim->grads, false, err);
+}
+
+static kg_status apply(struct kg_run *run, double loss, struct kg_metrics *log,
+                       struct kg_err *err)
+{
+    double norm = 0, lr = 0;
+    kg_status status = isfinite(loss)
+                           ? kg_optim_update(run->optim, run->model, &norm, &lr, err)
+                           : KG_ENONFINITE;
+
+    if (status == KG_ENONFINITE)
+        return kg_run_skip(run, isfinite(loss) ? "gradient" : "loss", err);
+    KG_TRY(status);
+    run->count.skipped_in_row = 0;
+    kg_metrics_put(log, "grad_norm", norm);
+    kg_metrics_put(log, "lr", lr);
+    return KG_OK;
+}
+
+kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
+{
+    struct batch b = {0};
+    struct kg_metrics log = {.n = 0};
+    double start = kg_clock_seconds(), loss = 0;
+    size_t next = 0;
+    kg_status status;
+
+    KG_TRY_GOTO(out, draw_batch(&b, run, err));
+    kg_optim_zero_grads(run->optim);
+    while (next < b.n)
+        KG_TRY_GOTO(out, micro_batch(&next, &loss, run, &b, next, err));
+    kg_metrics_put(&log, "loss", loss);
+    KG_TRY_GOTO(out, apply(run, loss, &log, err));
+    run->count.sft_step++;
+    kg_metrics_put(&log, "loss_tokens", (double)b.loss_tokens);
+    kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);
+    kg_log_progress(5000, "sft %lld/%lld  loss %.4f  %.2f s",
+                    (long long)run->count.sft_step,
+                    (long long)kg_config_int(run->config, "sft.steps"), loss,
+                    kg_clock_seconds() - start);
+    status = kg_run_log(run, &log, "sft", run->count.sft_step, err);
+out:
+    kg_mem_free(b.index);
+    return status;
+}

@@ -1,0 +1,253 @@
+/* Option rows of training and the order in which a recipe is put together.
+ *
+ * Keys of algo, kl and anchor are those that the presets of policy/ set; a preset is
+ * weaker than anything the user wrote, wherever it was written.
+ */
+#include "train/train_options.h"
+
+#include "policy/presets.h"
+
+#include <string.h>
+
+static const struct kg_opt_row rows[] = {
+    {"run.dir", KG_OPT_STRING, NULL, 0, 0, NULL,
+     "folder of the run: logs, dumps, checkpoints", true},
+    {"run.seed", KG_OPT_INT, "1", 0, 1e15, NULL, "seed of every random draw of the run",
+     false},
+    {"run.threads", KG_OPT_INT, "0", 0, 1024, NULL,
+     "threads; 0 uses every core (results do not depend on it)", true},
+
+    {"model.path", KG_OPT_STRING, NULL, 0, 0, NULL,
+     "HuggingFace checkpoint folder to start from", false},
+    {"model.dtype", KG_OPT_CHOICE, "auto", 0, 0, "auto|bf16|fp32",
+     "type of product inputs; auto is bf16 where this machine has it", false},
+
+    {"task.name", KG_OPT_CHOICE, "qa-number", 0, 0,
+     "arithmetic|countdown|digits|qa-number|external",
+     "where problems come from and how answers are graded", false},
+    {"task.level", KG_OPT_STRING, "", 0, 0, NULL,
+     "difficulty of generated problems, such as easy or easy+hard", false},
+    {"task.count", KG_OPT_INT, "20000", 1, 1e9, NULL, "generated training problems",
+     false},
+    {"task.val_count", KG_OPT_INT, "500", 1, 1e7, NULL, "generated held-out problems",
+     false},
+    {"task.command", KG_OPT_STRING, "", 0, 0, NULL,
+     "external grader: command that reads and answers JSONL", false},
+    {"task.timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
+     "external grader: time limit of one batch", true},
+
+    {"data.train", KG_OPT_STRING, "", 0, 0, NULL,
+     "JSONL of training problems (not for generated tasks)", false},
+    {"data.val", KG_OPT_STRING, "", 0, 0, NULL, "JSONL of validation problems", false},
+    {"data.prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
+     "column of the prompt; empty: verl's schema and usual names", false},
+    {"data.answer_key", KG_OPT_STRING, "", 0, 0, NULL, "column of the answer", false},
+    {"data.template", KG_OPT_STRING, "", 0, 0, NULL,
+     "text around the problem; {prompt} is replaced", false},
+    {"data.max_prompt_tokens", KG_OPT_INT, "1024", 1, 1e6, NULL,
+     "longer prompts are handled as data.overlong says", false},
+    {"data.overlong", KG_OPT_CHOICE, "drop", 0, 0, "drop|error",
+     "over-long prompts: drop and count, or stop", false},
+    {"data.add_special", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "let the tokenizer add its special tokens (BOS) to a prompt", false},
+
+    {"rollout.prompts", KG_OPT_INT, "32", 1, 1e6, NULL, "prompts of one step", false},
+    {"rollout.samples", KG_OPT_INT, "8", 1, 4096, NULL,
+     "answers sampled for each prompt (group size)", false},
+    {"rollout.max_tokens", KG_OPT_INT, "512", 1, 1e6, NULL, "longest answer in tokens",
+     false},
+    {"rollout.temperature", KG_OPT_REAL, "1", 1e-3, 100, NULL,
+     "sampling temperature; the policy is what is sampled", false},
+    {"rollout.top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", false},
+    {"rollout.top_k", KG_OPT_INT, "0", 0, 512, NULL, "most likely tokens kept; 0 is off",
+     false},
+    {"rollout.min_p", KG_OPT_REAL, "0", 0, 1, NULL,
+     "smallest probability kept, relative to the largest; 0 is off", false},
+    {"rollout.stop", KG_OPT_LIST, "", 0, 0, NULL, "strings that end an answer", false},
+    {"rollout.max_batch", KG_OPT_INT, "64", 1, 65536, NULL,
+     "sequences that decode together (results do not depend on it)", true},
+    {"rollout.kv_tokens", KG_OPT_INT, "0", 0, 1e9, NULL,
+     "KV cache in tokens; 0 is enough for max_batch full answers", true},
+    {"rollout.lag", KG_OPT_INT, "0", 0, 64, NULL,
+     "sample from the weights of n steps ago (known off-policyness)", false},
+    {"rollout.dtype", KG_OPT_CHOICE, "same", 0, 0, "same|bf16|fp32",
+     "product inputs of the sampler", false},
+
+    {"algo.preset", KG_OPT_STRING, "", 0, 0, NULL,
+     "named recipe whose values stand where none is given", false},
+    {"algo.advantage", KG_OPT_STRING, "grpo", 0, 0, NULL, "how rewards become advantages",
+     false},
+    {"algo.surrogate", KG_OPT_STRING, "ppo-clip", 0, 0, NULL,
+     "policy-gradient loss of a token", false},
+    {"algo.aggregate", KG_OPT_STRING, "token-mean", 0, 0, NULL,
+     "how token losses become one number", false},
+    {"algo.clip_low", KG_OPT_REAL, "0.2", 0, 1e6, NULL,
+     "ratio below 1 - clip_low is clipped", false},
+    {"algo.clip_high", KG_OPT_REAL, "0.2", 0, 1e6, NULL,
+     "ratio above 1 + clip_high is clipped", false},
+    {"algo.dual_clip", KG_OPT_REAL, "0", 0, 1e6, NULL,
+     "bound c of the dual clip for negative advantages; 0 is off", false},
+    {"algo.entropy_coef", KG_OPT_REAL, "0", 0, 100, NULL, "entropy bonus", false},
+    {"algo.length_norm", KG_OPT_INT, "0", 0, 1e6, NULL,
+     "constant length of seq-mean-token-sum-norm; 0 is rollout.max_tokens", false},
+    {"algo.mask_truncated", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "answers cut by the limit carry no policy loss", false},
+
+    {"algo.ratio_clamp", KG_OPT_REAL, "20", 0, 1e3, NULL,
+     "log-ratios are cut to +- this; 0 is off", false},
+    {"algo.truncate", KG_OPT_REAL, "0", 0, 1e9, NULL,
+     "upper bound C of the detached ratio; 0 is off", false},
+    {"algo.delta_low", KG_OPT_REAL, NULL, 0, 1e6, NULL,
+     "dppo: divergence allowed where the advantage is negative", false},
+    {"algo.delta_high", KG_OPT_REAL, NULL, 0, 1e6, NULL,
+     "dppo: divergence allowed where it is positive", false},
+    {"algo.top_k", KG_OPT_INT, NULL, 1, 512, NULL, "dppo-topk: ids of the sampler used",
+     false},
+    {"algo.tau_pos", KG_OPT_REAL, NULL, 0, 1e6, NULL,
+     "sapo: temperature where the advantage is positive", false},
+    {"algo.tau_neg", KG_OPT_REAL, NULL, 0, 1e6, NULL,
+     "sapo: temperature where it is negative", false},
+    {"algo.tis", KG_OPT_REAL, "0", 0, 1e9, NULL,
+     "cap of the weight old/sampler; 0 is off", false},
+    {"algo.tis_level", KG_OPT_CHOICE, "token", 0, 0, "token|sequence",
+     "the weight of a token or of its sequence", false},
+    {"algo.gamma", KG_OPT_REAL, NULL, 0, 1, NULL, "discount of token-level advantages",
+     false},
+    {"algo.lambda", KG_OPT_REAL, NULL, 0, 1, NULL, "GAE's lambda", false},
+    {"algo.gpg_norm", KG_OPT_REAL, NULL, 0, 1e9, NULL, "gpg: divisor of the advantage",
+     false},
+    {"algo.reproduction", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "let published compositions through that mislead (such as K1 as a loss off-policy)",
+     false},
+
+    {"kl.estimator", KG_OPT_STRING, "none", 0, 0, NULL, "KL estimator against the anchor",
+     false},
+    {"kl.beta", KG_OPT_REAL, "0", 0, 1e3, NULL, "KL coefficient, per token", false},
+    {"kl.top_k", KG_OPT_INT, "32", 0, 1e6, NULL,
+     "k of the Top-k KL; at or above the vocabulary it is exact", false},
+    {"kl.tail", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "Top-k KL: estimate the tail from the sampled token", false},
+    {"kl.gradient", KG_OPT_CHOICE, "corrected", 0, 0, "published|corrected",
+     "Top-k KL: form of the head's gradient", false},
+    {"kl.importance", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "importance weight on what was sampled from older weights", false},
+    {"kl.iw_lower", KG_OPT_REAL, "0", 0, 1e6, NULL,
+     "lower clip of the importance weight; 0 is none", false},
+    {"kl.iw_upper", KG_OPT_REAL, "0", 0, 1e6, NULL,
+     "upper clip of the importance weight; 0 is none", false},
+    {"kl.clamp", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "the published clamps of K3, K3++, K5 and the forward tail", false},
+    {"kl.after_filter", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "leave filtered answers out of the KL too (biases it)", false},
+
+    {"anchor.kind", KG_OPT_CHOICE, "none", 0, 0, "none|fixed|ema|iterative|copy",
+     "what the KL is measured against", false},
+    {"anchor.eta", KG_OPT_REAL, "0.9", 0, 1, NULL,
+     "EMA: weight that the old anchor keeps", false},
+    {"anchor.period", KG_OPT_INT, "10", 1, 1e9, NULL, "steps between two anchor updates",
+     false},
+
+    {"optim.lr", KG_OPT_REAL, "1e-6", 0, 10, NULL, "learning rate", false},
+    {"optim.beta1", KG_OPT_REAL, "0.9", 0, 1, NULL, "AdamW beta1", false},
+    {"optim.beta2", KG_OPT_REAL, "0.999", 0, 1, NULL, "AdamW beta2", false},
+    {"optim.eps", KG_OPT_REAL, "1e-8", 0, 1, NULL, "AdamW epsilon", false},
+    {"optim.weight_decay", KG_OPT_REAL, "0.01", 0, 10, NULL,
+     "AdamW decoupled weight decay", false},
+    {"optim.clip_norm", KG_OPT_REAL, "1", 0, 1e9, NULL,
+     "clip of the global gradient norm; 0 is off", false},
+    {"optim.schedule", KG_OPT_CHOICE, "constant", 0, 0, "constant|linear|cosine",
+     "learning rate after the warm-up", false},
+    {"optim.warmup_steps", KG_OPT_INT, "0", 0, 1e9, NULL, "steps of linear warm-up",
+     false},
+    {"optim.min_lr", KG_OPT_REAL, "0", 0, 10, NULL, "where linear and cosine end", false},
+
+    {"train.steps", KG_OPT_INT, "100", 0, 1e9, NULL,
+     "RL steps; 0 runs the warm start alone", true},
+    {"train.updates_per_step", KG_OPT_INT, "1", 1, 4096, NULL,
+     "optimizer updates of one step's samples", false},
+    {"train.micro_tokens", KG_OPT_INT, "4096", 16, 1e7, NULL,
+     "tokens of one forward and backward", false},
+    {"train.checkpoint_layers", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "keep layer inputs only and compute the rest again in the backward (same bits, less "
+     "memory)",
+     true},
+    {"train.old_logp", KG_OPT_CHOICE, "sampled", 0, 0, "sampled|recompute",
+     "log-probs that the ratio refers to", false},
+    {"train.max_skips", KG_OPT_INT, "3", 1, 1000, NULL,
+     "non-finite steps in a row that stop the run", true},
+
+    {"sft.steps", KG_OPT_INT, "0", 0, 1e9, NULL,
+     "supervised updates before RL; 0 is none", false},
+    {"sft.data", KG_OPT_STRING, "", 0, 0, NULL,
+     "JSONL for it; empty: data.train, or the task's worked solutions", false},
+    {"sft.level", KG_OPT_STRING, "", 0, 0, NULL,
+     "difficulty of generated problems; empty: task.level", false},
+    {"sft.count", KG_OPT_INT, "4000", 1, 1e9, NULL,
+     "generated problems with worked solutions", false},
+    {"sft.fault_rate", KG_OPT_REAL, "0", 0, 1, NULL,
+     "share of worked solutions with a faulty step", false},
+    {"sft.batch", KG_OPT_INT, "32", 1, 1e6, NULL, "sequences of one update", false},
+    {"sft.lr", KG_OPT_REAL, "1e-3", 0, 10, NULL, "learning rate", false},
+    {"sft.warmup_steps", KG_OPT_INT, "10", 0, 1e9, NULL, "updates of linear warm-up",
+     false},
+    {"sft.schedule", KG_OPT_CHOICE, "cosine", 0, 0, "constant|linear|cosine",
+     "learning rate after the warm-up", false},
+    {"sft.weight_decay", KG_OPT_REAL, "0.01", 0, 10, NULL, "AdamW weight decay", false},
+    {"sft.max_tokens", KG_OPT_INT, "2048", 2, 1e6, NULL,
+     "longer sequences are dropped and counted", false},
+
+    {"eval.every", KG_OPT_INT, "0", 0, 1e9, NULL,
+     "steps between validations; 0: none but the last", true},
+    {"eval.at_start", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "validate before the first RL step", true},
+    {"eval.problems", KG_OPT_INT, "200", 1, 1e7, NULL, "validation problems used", true},
+    {"eval.samples", KG_OPT_INT, "1", 1, 4096, NULL, "answers for each of them", true},
+    {"eval.temperature", KG_OPT_REAL, "1", 0, 100, NULL, "0 is greedy", true},
+    {"eval.top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", true},
+    {"eval.anchor", KG_OPT_BOOL, "false", 0, 0, NULL, "validate the anchor too", true},
+
+    {"checkpoint.every", KG_OPT_INT, "0", 0, 1e9, NULL,
+     "steps between checkpoints; 0: the last step alone", true},
+    {"checkpoint.keep", KG_OPT_INT, "2", 1, 1e6, NULL, "newest checkpoints kept", true},
+    {"checkpoint.dtype", KG_OPT_CHOICE, "bf16", 0, 0, "bf16|fp32",
+     "type of the weights in model/ and anchor/", true},
+
+    {"log.rollouts", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "dump every trajectory of every step", true},
+    {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+};
+
+const struct kg_opt_row *kg_train_option_rows(void) { return rows; }
+
+static kg_status apply_preset(struct kg_config *config, struct kg_err *err)
+{
+    const char *name = kg_config_text(config, "algo.preset");
+    const struct kg_preset *preset;
+
+    if (!*name)
+        return KG_OK;
+    KG_TRY(kg_preset_find(&preset, name, err));
+    for (const struct kg_preset_value *v = preset->values; v->key; v++)
+        KG_TRY(kg_config_set(config, v->key, v->value, true, preset->name, err));
+    return KG_OK;
+}
+
+kg_status kg_train_config(struct kg_config **config, const char *path,
+                          char *const *assignments, size_t n, struct kg_err *err)
+{
+    const struct kg_opt_row *const tables[] = {rows};
+    kg_status status;
+
+    KG_TRY(kg_config_create(config, tables, 1, err));
+    if (path)
+        KG_TRY_GOTO(fail, kg_config_load_yaml(*config, path, err));
+    for (size_t i = 0; i < n; i++)
+        KG_TRY_GOTO(fail,
+                    kg_config_override(*config, assignments[i], "command line", err));
+    KG_TRY_GOTO(fail, apply_preset(*config, err));
+    return KG_OK;
+fail:
+    kg_config_free(*config);
+    *config = NULL;
+    return status;
+}
