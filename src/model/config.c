@@ -1,0 +1,555 @@
+/* Reading a HuggingFace config.json of a Qwen2, Qwen3 or Llama model.
+ *
+ * One table names every field that HuggingFace writes for these families, with its rule: honoured by the reader below,
+ * without effect on a causal language model's weights and forward pass, or allowed one value only. A field that is not
+ * in the table is refused with its value, so no setting of a checkpoint is passed over in silence.
+ *
+ * Writing is in config_write.c, the rotary frequencies in config_rope.c.
+ */
+#include "model/config.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/json.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    MAX_FILE_BYTES = 16 << 20,
+    MAX_VOCAB = 1 << 22,
+    MAX_WIDTH = 1 << 20,
+    MAX_LAYERS = 1024,
+    MAX_HEADS = 1024,
+    MAX_POSITIONS = 1 << 27,
+    QWEN3_HEAD_DIM = 128, /* Qwen3Config's default */
+};
+
+/* ---- families --------------------------------------------------------------------------------------- */
+
+static const struct kg_arch ARCHS[] = {
+    {.model_type = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .help = "Qwen2, Qwen2.5: biases on q, k, v",
+     .qkv_bias = true},
+    {.model_type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .help = "Qwen3: norms of queries and keys, head_dim",
+     .qk_norm = true,
+     .explicit_head_dim = true},
+    {.model_type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .help = "Llama 2 and 3: rope_scaling llama3"},
+    {.model_type = NULL},
+};
+
+const struct kg_arch *kg_arch_table(void) { return ARCHS; }
+
+kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
+                       struct kg_err *err)
+{
+    for (const struct kg_arch *a = ARCHS; a->model_type; a++) {
+        if (strcmp(a->model_type, model_type) == 0) {
+            *arch = a;
+            return KG_OK;
+        }
+    }
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "architecture '%.60s' is not supported; expected one of %s, %s, %s",
+                   model_type, ARCHS[0].model_type, ARCHS[1].model_type,
+                   ARCHS[2].model_type);
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------- */
+
+enum rule {
+    HONOURED, /* read below */
+    NO_EFFECT,
+    IS_FALSE, /* false or null; so are the next ones, with null for "not given" */
+    IS_ZERO,
+    IS_ONE,
+    IS_NULL,
+    IS_SILU,
+    IS_FULL_ATTENTION, /* a list of "full_attention", one for each layer */
+    N_RULES,
+};
+
+static const char *const EXPECTED[N_RULES] = {
+    [IS_FALSE] = "false",   [IS_ZERO] = "0",
+    [IS_ONE] = "1",         [IS_NULL] = "null",
+    [IS_SILU] = "\"silu\"", [IS_FULL_ATTENTION] = "\"full_attention\" for every layer",
+};
+
+struct field {
+    const char *key;
+    enum rule rule;
+};
+
+static const struct field FIELDS[] = {
+    {"architectures", HONOURED},
+    {"model_type", HONOURED},
+    {"vocab_size", HONOURED},
+    {"hidden_size", HONOURED},
+    {"intermediate_size", HONOURED},
+    {"num_hidden_layers", HONOURED},
+    {"num_attention_heads", HONOURED},
+    {"num_key_value_heads", HONOURED},
+    {"head_dim", HONOURED},
+    {"max_position_embeddings", HONOURED},
+    {"rms_norm_eps", HONOURED},
+    {"rope_theta", HONOURED},
+    {"rope_scaling", HONOURED},
+    {"rope_parameters", HONOURED},
+    {"tie_word_embeddings", HONOURED},
+    {"initializer_range", HONOURED},
+    {"bos_token_id", HONOURED},
+    {"eos_token_id", HONOURED},
+    {"torch_dtype", HONOURED},
+    {"dtype", HONOURED},
+    {"attention_bias", HONOURED},
+
+    {"hidden_act", IS_SILU},
+    {"layer_types", IS_FULL_ATTENTION},
+    {"attention_dropout", IS_ZERO},
+    {"mlp_bias", IS_FALSE},
+    {"use_sliding_window", IS_FALSE},
+    {"rope_interleaved", IS_FALSE},
+    {"pretraining_tp", IS_ONE},
+    {"partial_rotary_factor", IS_ONE},
+    {"quantization_config", IS_NULL},
+    {"is_encoder_decoder", IS_FALSE},
+    {"add_cross_attention", IS_FALSE},
+    {"cross_attention_hidden_size", IS_NULL},
+    {"tie_encoder_decoder", IS_FALSE},
+    {"use_mrope", IS_FALSE},
+
+    /* These two speak of the sliding window, which use_sliding_window switches off. */
+    {"sliding_window", NO_EFFECT},
+    {"max_window_layers", NO_EFFECT},
+    /* Who wrote the file, and how the Python classes cache, batch and return. */
+    {"_name_or_path", NO_EFFECT},
+    {"_attn_implementation_autoset", NO_EFFECT},
+    {"transformers_version", NO_EFFECT},
+    {"auto_map", NO_EFFECT},
+    {"use_cache", NO_EFFECT},
+    {"pad_token_id", NO_EFFECT},
+    {"sep_token_id", NO_EFFECT},
+    {"decoder_start_token_id", NO_EFFECT},
+    {"chunk_size_feed_forward", NO_EFFECT},
+    {"return_dict", NO_EFFECT},
+    {"output_attentions", NO_EFFECT},
+    {"output_hidden_states", NO_EFFECT},
+    {"torchscript", NO_EFFECT},
+    {"use_bfloat16", NO_EFFECT},
+    {"tf_legacy_loss", NO_EFFECT},
+    {"is_decoder", NO_EFFECT},
+    {"tokenizer_class", NO_EFFECT},
+    {"prefix", NO_EFFECT},
+    /* Heads of other tasks. */
+    {"finetuning_task", NO_EFFECT},
+    {"id2label", NO_EFFECT},
+    {"label2id", NO_EFFECT},
+    {"num_labels", NO_EFFECT},
+    {"problem_type", NO_EFFECT},
+    {"task_specific_params", NO_EFFECT},
+    {"pruned_heads", NO_EFFECT},
+};
+
+static const char *const DTYPES[] = {"float32", "float16", "bfloat16"};
+
+struct reader {
+    struct kg_model_config *c;
+    const struct kg_json_doc *doc;
+    const struct kg_json *root;
+    struct kg_err *err;
+};
+
+static kg_status refuse(const struct reader *r, const char *key,
+                        const struct kg_json *value, const char *expected)
+{
+    struct kg_str text = {0};
+    if (kg_json_put_value(&text, value, r->err) == KG_OK)
+        kg_fail(r->err, KG_EUNSUPPORTED, "%s: %s is %.80s, expected %s", r->doc->where,
+                key, kg_str_text(&text), expected);
+    kg_str_release(&text);
+    return r->err->code;
+}
+
+static bool is_text(const struct kg_json *value, const char *text)
+{
+    const char *found = kg_json_text(value, NULL);
+    return found && strcmp(found, text) == 0;
+}
+
+static bool all_full_attention(const struct reader *r, const struct kg_json *value)
+{
+    size_t layers = (size_t)kg_json_int(kg_json_get(r->root, "num_hidden_layers"), -1);
+    if (kg_json_type(value) != KG_JSON_ARRAY || kg_json_size(value) != layers)
+        return false;
+    for (size_t i = 0; i < layers; i++)
+        if (!is_text(kg_json_at(value, i), "full_attention"))
+            return false;
+    return true;
+}
+
+static bool keeps_rule(const struct reader *r, enum rule rule,
+                       const struct kg_json *value)
+{
+    if (kg_json_type(value) == KG_JSON_NULL)
+        return true;
+    switch (rule) {
+    case IS_FALSE:
+        return kg_json_type(value) == KG_JSON_BOOL && !kg_json_bool(value, true);
+    case IS_ZERO:
+        return kg_json_is_number(value) && kg_json_real(value, 1) == 0;
+    case IS_ONE:
+        return kg_json_is_number(value) && kg_json_real(value, 0) == 1;
+    case IS_NULL:
+        return false;
+    case IS_SILU:
+        return is_text(value, "silu");
+    case IS_FULL_ATTENTION:
+        return all_full_attention(r, value);
+    default:
+        return true;
+    }
+}
+
+static kg_status check_fields(const struct reader *r)
+{
+    const size_t n_fields = sizeof FIELDS / sizeof *FIELDS;
+    for (size_t i = 0; i < kg_json_size(r->root); i++) {
+        const char *key = kg_json_key_at(r->root, i);
+        const struct kg_json *value = kg_json_value_at(r->root, i);
+        size_t f = 0;
+        while (f < n_fields && strcmp(FIELDS[f].key, key) != 0)
+            f++;
+        if (f == n_fields)
+            return refuse(r, key, value, "no such field (its effect is not known)");
+        if (!keeps_rule(r, FIELDS[f].rule, value))
+            return refuse(r, key, value, EXPECTED[FIELDS[f].rule]);
+    }
+    return KG_OK;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------- */
+
+/* A field that is absent or null takes the fallback; a fallback of 0 demands the field. */
+static kg_status read_size(const struct reader *r, const char *key, int64_t max,
+                           int32_t fallback, int32_t *out)
+{
+    int64_t value;
+    if (fallback && kg_json_type(kg_json_get(r->root, key)) == KG_JSON_NULL) {
+        *out = fallback;
+        return KG_OK;
+    }
+    KG_TRY(kg_json_need_int(&value, r->doc, r->root, key, 1, max, r->err));
+    *out = (int32_t)value;
+    return KG_OK;
+}
+
+/* A positive finite number; absent or null gives the fallback, where 0 demands the field. */
+static kg_status read_real(const struct reader *r, const struct kg_json *object,
+                           const char *key, double fallback, double *out)
+{
+    const struct kg_json *value = kg_json_get(object, key);
+    if (fallback != 0 && kg_json_type(value) == KG_JSON_NULL) {
+        *out = fallback;
+        return KG_OK;
+    }
+    *out = kg_json_real(value, 0);
+    if (!kg_json_is_number(value) || !(*out > 0) || !isfinite(*out) || *out > 1e30 ||
+        *out < 1e-30)
+        return refuse(r, key, value, "a positive number");
+    return KG_OK;
+}
+
+static kg_status read_bool(const struct reader *r, const char *key, bool fallback,
+                           bool *out)
+{
+    const struct kg_json *value = kg_json_get(r->root, key);
+    *out = kg_json_bool(value, fallback);
+    if (kg_json_type(value) != KG_JSON_NULL && kg_json_type(value) != KG_JSON_BOOL)
+        return refuse(r, key, value, "true or false");
+    return KG_OK;
+}
+
+static kg_status read_family(const struct reader *r)
+{
+    const char *model_type;
+    const struct kg_json *classes = kg_json_get(r->root, "architectures");
+    KG_TRY(kg_json_need_text(&model_type, r->doc, r->root, "model_type", r->err));
+    if (kg_arch_find(&r->c->arch, model_type, r->err) != KG_OK)
+        return kg_err_prefix(r->err, "%s: model_type", r->doc->where);
+    if (kg_json_type(classes) == KG_JSON_NULL)
+        return KG_OK;
+    if (kg_json_size(classes) != 1 ||
+        !is_text(kg_json_at(classes, 0), r->c->arch->class_name)) {
+        kg_status status = refuse(r, "architectures", classes,
+                                  "the causal language model of model_type");
+        return status == KG_ENOMEM ? status
+                                   : kg_err_prefix(r->err, "model_type %s", model_type);
+    }
+    return KG_OK;
+}
+
+static kg_status read_sizes(const struct reader *r)
+{
+    struct kg_model_config *c = r->c;
+    bool is_llama = strcmp(c->arch->model_type, "llama") == 0;
+    KG_TRY(read_size(r, "vocab_size", MAX_VOCAB, 0, &c->vocab));
+    KG_TRY(read_size(r, "hidden_size", MAX_WIDTH, 0, &c->hidden));
+    KG_TRY(read_size(r, "intermediate_size", MAX_WIDTH, 0, &c->ffn));
+    KG_TRY(read_size(r, "num_hidden_layers", MAX_LAYERS, 0, &c->layers));
+    KG_TRY(read_size(r, "num_attention_heads", MAX_HEADS, 0, &c->heads));
+    /* Llama's class takes the number of heads, the others' a constant, which is no use as a default. */
+    KG_TRY(read_size(r, "num_key_value_heads", MAX_HEADS, is_llama ? c->heads : 0,
+                     &c->kv_heads));
+    KG_TRY(read_size(r, "max_position_embeddings", MAX_POSITIONS, is_llama ? 2048 : 32768,
+                     &c->max_positions));
+    if (c->heads % c->kv_heads)
+        return kg_fail(
+            r->err, KG_EINVAL,
+            "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d",
+            r->doc->where, c->heads, c->kv_heads);
+    bool given = kg_json_type(kg_json_get(r->root, "head_dim")) != KG_JSON_NULL;
+    if (!given && !c->arch->explicit_head_dim && c->hidden % c->heads)
+        return kg_fail(r->err, KG_EINVAL,
+                       "%s: hidden_size %d is not a multiple of num_attention_heads %d",
+                       r->doc->where, c->hidden, c->heads);
+    c->head_dim = c->arch->explicit_head_dim ? QWEN3_HEAD_DIM : c->hidden / c->heads;
+    if (given)
+        KG_TRY(read_size(r, "head_dim", KG_MAX_HEAD_DIM, 0, &c->head_dim));
+    if (c->head_dim % 2 || c->head_dim < 2 || c->head_dim > KG_MAX_HEAD_DIM)
+        return kg_fail(r->err, KG_EINVAL,
+                       "%s: head_dim is %d, expected an even number from 2 to %d",
+                       r->doc->where, c->head_dim, KG_MAX_HEAD_DIM);
+    return KG_OK;
+}
+
+static kg_status read_numbers(const struct reader *r)
+{
+    struct kg_model_config *c = r->c;
+    double eps, range;
+    bool attention_bias;
+    KG_TRY(read_real(r, r->root, "rms_norm_eps", 1e-6, &eps));
+    KG_TRY(read_real(r, r->root, "initializer_range", 0.02, &range));
+    KG_TRY(read_bool(r, "tie_word_embeddings", false, &c->tied));
+    KG_TRY(read_bool(r, "attention_bias", c->arch->qkv_bias, &attention_bias));
+    /* Elsewhere it would add a bias to the output projection too; Qwen2's biases cannot be switched off. */
+    if (attention_bias != c->arch->qkv_bias)
+        return refuse(r, "attention_bias", kg_json_get(r->root, "attention_bias"),
+                      c->arch->qkv_bias ? "true for this model_type" : "false");
+    c->norm_eps = (float)eps;
+    c->init_range = (float)range;
+    c->qkv_bias = c->arch->qkv_bias;
+    return KG_OK;
+}
+
+static kg_status read_dtype(const struct reader *r)
+{
+    const char *key = kg_json_get(r->root, "dtype") ? "dtype" : "torch_dtype";
+    const struct kg_json *value = kg_json_get(r->root, key);
+    r->c->dtype_name = "";
+    if (kg_json_type(value) == KG_JSON_NULL)
+        return KG_OK;
+    for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
+        if (is_text(value, DTYPES[i])) {
+            r->c->dtype_name = DTYPES[i];
+            return KG_OK;
+        }
+    }
+    return refuse(r, key, value, "\"float32\", \"float16\" or \"bfloat16\"");
+}
+
+/* ---- rope ----------------------------------------------------------------------------------------------- */
+
+static kg_status check_rope_keys(const struct reader *r, const char *name,
+                                 const struct kg_json *rope, bool llama3)
+{
+    static const char *const keys[] = {"rope_type",
+                                       "type",
+                                       "rope_theta",
+                                       "factor",
+                                       "low_freq_factor",
+                                       "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    size_t n = llama3 ? sizeof keys / sizeof *keys : 3;
+    for (size_t i = 0; i < kg_json_size(rope); i++) {
+        size_t k = 0;
+        while (k < n && strcmp(keys[k], kg_json_key_at(rope, i)) != 0)
+            k++;
+        if (k == n)
+            return refuse(r, name, rope, "only the fields of its rope_type");
+    }
+    return KG_OK;
+}
+
+static kg_status read_llama3(const struct reader *r, const struct kg_json *rope)
+{
+    struct kg_model_config *c = r->c;
+    int64_t original;
+    c->rope_llama3 = true;
+    KG_TRY(read_real(r, rope, "factor", 0, &c->rope_factor));
+    KG_TRY(read_real(r, rope, "low_freq_factor", 0, &c->rope_low_freq_factor));
+    KG_TRY(read_real(r, rope, "high_freq_factor", 0, &c->rope_high_freq_factor));
+    KG_TRY(kg_json_need_int(&original, r->doc, rope, "original_max_position_embeddings",
+                            1, MAX_POSITIONS, r->err));
+    c->rope_original_positions = (int32_t)original;
+    if (c->rope_factor < 1)
+        return refuse(r, "factor", kg_json_get(rope, "factor"), "1 or more");
+    if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
+        return refuse(r, "high_freq_factor", kg_json_get(rope, "high_freq_factor"),
+                      "more than low_freq_factor");
+    return KG_OK;
+}
+
+/* rope_scaling (older files) or rope_parameters (newer ones, with rope_theta inside) */
+static kg_status read_rope_object(const struct reader *r, const char *name)
+{
+    const struct kg_json *rope = kg_json_get(r->root, name);
+    if (kg_json_type(rope) == KG_JSON_NULL)
+        return KG_OK;
+    const struct kg_json *type = kg_json_get(rope, "rope_type");
+    if (!type)
+        type = kg_json_get(rope, "type");
+    bool llama3 = is_text(type, "llama3");
+    if (kg_json_type(rope) != KG_JSON_OBJECT || (!llama3 && !is_text(type, "default")))
+        return refuse(r, name, rope, "null, or an object of rope_type default or llama3");
+    KG_TRY(check_rope_keys(r, name, rope, llama3));
+    if (kg_json_get(rope, "rope_theta")) {
+        double outer = r->c->rope_theta;
+        KG_TRY(read_real(r, rope, "rope_theta", 0, &r->c->rope_theta));
+        if (kg_json_get(r->root, "rope_theta") && outer != r->c->rope_theta)
+            return kg_fail(r->err, KG_ECONFLICT, "%s: rope_theta is %g, but %g in %s",
+                           r->doc->where, outer, r->c->rope_theta, name);
+    }
+    return llama3 ? read_llama3(r, rope) : KG_OK;
+}
+
+static kg_status read_rope(const struct reader *r)
+{
+    bool both = kg_json_type(kg_json_get(r->root, "rope_scaling")) != KG_JSON_NULL &&
+                kg_json_type(kg_json_get(r->root, "rope_parameters")) != KG_JSON_NULL;
+    if (both)
+        return refuse(r, "rope_scaling", kg_json_get(r->root, "rope_scaling"),
+                      "null where rope_parameters is given");
+    KG_TRY(read_real(r, r->root, "rope_theta", 10000, &r->c->rope_theta));
+    KG_TRY(read_rope_object(r, "rope_scaling"));
+    return read_rope_object(r, "rope_parameters");
+}
+
+/* ---- special tokens --------------------------------------------------------------------------------------- */
+
+static kg_status add_eos(const struct reader *r, const struct kg_json *value)
+{
+    struct kg_model_config *c = r->c;
+    int64_t id = kg_json_int(value, -1);
+    if (kg_json_type(value) != KG_JSON_INT || id < 0 || id >= c->vocab)
+        return refuse(r, "eos_token_id", value, "token ids below vocab_size");
+    if (kg_model_config_is_eos(c, (int32_t)id))
+        return KG_OK;
+    if (c->n_eos == KG_MAX_EOS)
+        return kg_fail(r->err, KG_EUNSUPPORTED,
+                       "%s: eos_token_id: more than %d end tokens", r->doc->where,
+                       KG_MAX_EOS);
+    c->eos[c->n_eos++] = (int32_t)id;
+    return KG_OK;
+}
+
+/* null, an id or a list of ids */
+static kg_status read_eos(const struct reader *r)
+{
+    const struct kg_json *value = kg_json_get(r->root, "eos_token_id");
+    if (kg_json_type(value) == KG_JSON_NULL)
+        return KG_OK;
+    if (kg_json_type(value) != KG_JSON_ARRAY)
+        return add_eos(r, value);
+    for (size_t i = 0; i < kg_json_size(value); i++)
+        KG_TRY(add_eos(r, kg_json_at(value, i)));
+    return KG_OK;
+}
+
+static kg_status read_bos(const struct reader *r)
+{
+    const struct kg_json *value = kg_json_get(r->root, "bos_token_id");
+    int64_t id = kg_json_int(value, -1);
+    r->c->bos = -1;
+    if (kg_json_type(value) == KG_JSON_NULL)
+        return KG_OK;
+    if (kg_json_type(value) != KG_JSON_INT || id < -1 || id >= r->c->vocab)
+        return refuse(r, "bos_token_id", value, "null or a token id below vocab_size");
+    r->c->bos = (int32_t)id;
+    return KG_OK;
+}
+
+bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token)
+{
+    for (int i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == token)
+            return true;
+    return false;
+}
+
+/* ---- the whole ---------------------------------------------------------------------------------------------- */
+
+static kg_status read_all(const struct reader *r)
+{
+    if (kg_json_type(r->root) != KG_JSON_OBJECT)
+        return kg_fail(r->err, KG_EFORMAT, "%s: expected an object, found %s",
+                       r->doc->where, kg_json_type_name(r->root));
+    KG_TRY(read_family(r));
+    KG_TRY(check_fields(r));
+    KG_TRY(read_sizes(r));
+    KG_TRY(read_numbers(r));
+    KG_TRY(read_dtype(r));
+    KG_TRY(read_rope(r));
+    KG_TRY(read_bos(r));
+    return read_eos(r);
+}
+
+kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,
+                                const char *where, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    *c = (struct kg_model_config){.dtype_name = "", .bos = -1};
+    KG_TRY(kg_json_parse(&doc, json, n, where, err));
+    kg_status status = read_all(&(struct reader){c, &doc, doc.root, err});
+    kg_json_release(&doc);
+    return status;
+}
+
+/* Of generation_config.json the end tokens alone: sampling is chosen by the user of kedge. */
+static kg_status read_generation_config(struct kg_model_config *c, const char *path,
+                                        struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    KG_TRY(kg_json_read(&doc, path, MAX_FILE_BYTES, err));
+    kg_status status = read_eos(&(struct reader){c, &doc, doc.root, err});
+    kg_json_release(&doc);
+    return status;
+}
+
+kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
+                               struct kg_err *err)
+{
+    kg_status status;
+    struct kg_str text = {0};
+    char *generation = NULL;
+    char *path = kg_path_join(dir, "config.json", err);
+    if (path)
+        generation = kg_path_join(dir, "generation_config.json", err);
+    if (!generation) {
+        status = err->code;
+        goto out;
+    }
+    KG_TRY_GOTO(out, kg_file_read(&text, path, MAX_FILE_BYTES, err));
+    KG_TRY_GOTO(out, kg_model_config_parse(c, kg_str_text(&text), text.len, path, err));
+    if (kg_file_exists(generation))
+        KG_TRY_GOTO(out, read_generation_config(c, generation, err));
+out:
+    kg_str_release(&text);
+    kg_mem_free(path);
+    kg_mem_free(generation);
+    return status;
+}
