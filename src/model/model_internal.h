@@ -11,7 +11,7 @@
 
 /* A tensor of the slabs starts at a multiple of this many elements (64 bytes of fp32);
  * the gap stays 0. */
-enum { KG_PARAM_ALIGN = 16 };
+enum { KG_PARAM_ALIGN = 32 };
 
 /* kg_model.priv */
 struct kg_model_priv {

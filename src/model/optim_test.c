@@ -208,8 +208,7 @@ static void test_the_gaps_between_tensors_stay_zero(void **state)
 {
     (void)state;
     struct test_reference r;
-    test_reference_open(
-        &r, "llama"); /* F = 72 leaves no gap, hd = 8 norms none: check by the list */
+    test_reference_open(&r, "llama");
     struct kg_model *m = test_open(r.dir, KG_F32, true);
     int64_t end = 0;
     for (size_t i = 0; i < m->n_params; i++) {
