@@ -4,6 +4,7 @@
  */
 #include "base/mem.h"
 #include "tensor/backend.h"
+#include "tensor/selfcheck.h"
 
 #include <math.h>
 #include <omp.h>
@@ -445,6 +446,30 @@ static void an_enclosing_region_changes_no_bit(void **state)
     problem_release(&p);
 }
 
+/* Attention is made of lanes alone, so even bf16 agrees between instruction sets. */
+static void instruction_sets_agree_in_every_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        struct kg_attn a = attn_of(&p);
+        struct answer best = whole(&p);
+        for (int c = 1; kg_backend_cpu_variant(c); c++) {
+            struct answer out = answer_init(&p, p.n);
+            struct kg_err err;
+            assert_int_equal(
+                kg_op_attention(kg_backend_cpu_variant(c), out.o, out.lse, &a, &err),
+                KG_OK);
+            assert_rows_equal(&best, 0, &out, 0, p.n);
+            assert_lse_equal(&best, 0, &out, 0, p.n, p.heads);
+            answer_release(&out);
+        }
+        answer_release(&best);
+        problem_release(&p);
+    }
+}
+
 /* ---- backward ----------------------------------------------------------------------------------- */
 struct gradient {
     struct kg_mat dq;
@@ -700,6 +725,7 @@ int main(void)
         cmocka_unit_test(masked_keys_never_contribute),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(an_enclosing_region_changes_no_bit),
+        cmocka_unit_test(instruction_sets_agree_in_every_bit),
         cmocka_unit_test(backward_matches_plain_version),
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(threads_change_no_bit_of_gradients),

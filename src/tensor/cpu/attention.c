@@ -19,56 +19,108 @@
 
 #include <math.h>
 
-/* Scratch of one thread; R rows of the tile, hdp the padded head dimension. */
-struct scratch {
-    float *block; /* owned: everything below lies in it */
-    float *q;     /* (R, hdp) queries times scale */
-    float *acc;   /* (R, hdp) sum of p v */
-    float *s;     /* (R, KG_KV_BLOCK) scores, then p */
-    float *m;     /* (R) running maximum */
-    float *l;     /* (R) running sum of p */
-    float *k;     /* (KG_KV_BLOCK, hdp) */
-    float *kt;    /* (hdp, KG_KV_BLOCK) */
-    float *v;     /* (KG_KV_BLOCK, hdp) */
+enum {
+    SHORT_TILE = 16,   /* rows up to which reading keys costs more than using them */
+    WIDEST_ITEM = 1024 /* columns of k that one item may cover */
 };
 
-/* The tile at hand. */
+/* Scratch of one thread, for R rows of a tile in each of the item's KV heads; hdp is the
+ * padded head dimension. */
+struct scratch {
+    float *block; /* owned: everything below lies in it */
+    float *q;     /* (heads R, hdp) queries times scale */
+    float *acc;   /* (heads R, hdp) sum of p v */
+    float *m;     /* (heads R) running maximum */
+    float *l;     /* (heads R) running sum of p */
+    float *s;     /* (R, KG_KV_BLOCK) scores, then p, of one head */
+    float *kt;    /* (hdp, KG_KV_BLOCK) of one head */
+    float *k;     /* (KG_KV_BLOCK, ld) all heads of the item */
+    float *v;     /* (KG_KV_BLOCK, ld) */
+};
+
+/* The tile at hand: R = rows. */
 struct tile {
     const struct kg_attn *a;
     const struct kg_attn_seq *seq;
-    int32_t kv_head;
-    int32_t first; /* query row within the sequence */
+    int32_t kv_head; /* first */
+    int32_t heads;   /* KV heads */
+    int32_t first;   /* query row within the sequence */
     int group;
-    int rows;
+    int rows; /* of one KV head */
     int hdp;
+    int ld; /* of k and v in scratch */
+};
+
+/* One unit of parallel work. */
+struct item {
+    int32_t seq;
+    int32_t kv_head; /* first */
+    int32_t heads;
+    int32_t first; /* query row within the sequence */
 };
 
 struct job {
     struct kg_mat o;
     float *lse; /* (N,H) or NULL */
     const struct kg_attn *a;
-    struct kg_attn_item *items; /* owned by the caller of run_items */
+    struct item *items; /* owned by the caller of run_items */
     int64_t n_items;
-    int positions; /* per tile: no more than the longest sequence has */
+    int positions; /* per tile */
+    int32_t heads; /* KV heads per item of a short tile */
 };
 
-static kg_status scratch_init(struct scratch *w, int rows, int hdp, struct kg_err *err)
+/* A head reads hdp columns from its own first one: past the last head if hd is not padded. */
+static int key_stride(const struct job *job)
 {
-    size_t r = (size_t)kg_cpu_padded(rows);
-    size_t d = (size_t)hdp;
-    size_t n = 2 * r * d + r * KG_KV_BLOCK + 2 * r + 3 * d * KG_KV_BLOCK;
+    return kg_cpu_padded(job->heads * job->a->head_dim + KG_LANES);
+}
+
+static kg_status scratch_init(struct scratch *w, const struct job *job,
+                              struct kg_err *err)
+{
+    size_t r = (size_t)kg_cpu_padded(job->positions * kg_attn_group(job->a));
+    size_t short_rows = (size_t)job->heads * SHORT_TILE;
+    size_t rows = r > short_rows ? r : short_rows;
+    size_t d = (size_t)kg_cpu_padded(job->a->head_dim);
+    size_t keys = (size_t)key_stride(job) * KG_KV_BLOCK;
+    size_t n = 2 * rows * d + 2 * rows + r * KG_KV_BLOCK + d * KG_KV_BLOCK + 2 * keys;
     w->block = kg_mem_calloc(n, sizeof *w->block, "attention scratch", err);
     if (!w->block)
         return err->code;
     w->q = w->block;
-    w->acc = w->q + r * d;
-    w->s = w->acc + r * d;
-    w->m = w->s + r * KG_KV_BLOCK;
-    w->l = w->m + r;
-    w->k = w->l + r;
-    w->kt = w->k + d * KG_KV_BLOCK;
-    w->v = w->kt + d * KG_KV_BLOCK;
+    w->acc = w->q + rows * d;
+    w->m = w->acc + rows * d;
+    w->l = w->m + rows;
+    w->s = w->l + rows;
+    w->kt = w->s + r * KG_KV_BLOCK;
+    w->k = w->kt + d * KG_KV_BLOCK;
+    w->v = w->k + keys;
     return KG_OK;
+}
+
+/* The part of w that belongs to the item's i-th KV head. */
+static struct scratch of_head(const struct scratch *w, const struct tile *t, int32_t i)
+{
+    int64_t rows = (int64_t)i * t->rows;
+    struct scratch part = *w;
+    part.q += rows * t->hdp;
+    part.acc += rows * t->hdp;
+    part.m += rows;
+    part.l += rows;
+    part.k += (int64_t)i * t->a->head_dim;
+    part.v += (int64_t)i * t->a->head_dim;
+    return part;
+}
+
+/* Query head of row r of the item's i-th KV head, and the row's place. */
+static int64_t head_of(const struct tile *t, int32_t i, int r)
+{
+    return ((int64_t)t->kv_head + i) * t->group + r % t->group;
+}
+
+static int64_t row_of(const struct tile *t, int r)
+{
+    return (int64_t)t->seq->row + t->first + r / t->group;
 }
 
 /* Keys of a block that row r of the tile sees; 0 or less for none. */
@@ -78,15 +130,13 @@ static int visible(const struct tile *t, int r, int32_t block)
     return kg_attn_min(KG_KV_BLOCK, pos + 1 - (int64_t)block * KG_KV_BLOCK);
 }
 
-static void load_queries(const struct scratch *w, const struct tile *t)
+static void load_queries(const struct scratch *w, const struct tile *t, int32_t i)
 {
+    int hd = t->a->head_dim;
     struct kg_v16 scale = kg_v16_set1(t->a->scale);
     for (int r = 0; r < t->rows; r++) {
         float *q = w->q + (int64_t)r * t->hdp;
-        int64_t head = (int64_t)t->kv_head * t->group + r % t->group;
-        int64_t row = (int64_t)t->seq->row + t->first + r / t->group;
-        kg_cpu_tile_load(q, t->hdp, t->a->q, row, head * t->a->head_dim, 1,
-                         t->a->head_dim);
+        kg_cpu_tile_load(q, t->hdp, t->a->q, row_of(t, r), head_of(t, i, r) * hd, 1, hd);
         for (int d = 0; d < t->hdp; d += KG_LANES)
             kg_v16_store(q + d, kg_v16_mul(kg_v16_load(q + d), scale));
         w->m[r] = -INFINITY;
@@ -95,17 +145,15 @@ static void load_queries(const struct scratch *w, const struct tile *t)
     memset(w->acc, 0, (size_t)t->rows * (size_t)t->hdp * sizeof *w->acc);
 }
 
-/* Rows past n_keys keep what an earlier block left there: finite or not, nobody reads it
- * as a key. */
+/* Rows past n_keys keep what an earlier block left there: nobody reads it as a key. */
 static void load_keys(const struct scratch *w, const struct tile *t, int32_t block,
                       int n_keys)
 {
-    int hd = t->a->head_dim;
     int64_t row = kg_attn_key_row(t->seq, block);
-    int64_t col = (int64_t)t->kv_head * hd;
-    kg_cpu_tile_load(w->k, t->hdp, t->a->k, row, col, n_keys, hd);
-    kg_cpu_tile_load(w->v, t->hdp, t->a->v, row, col, n_keys, hd);
-    kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, t->hdp, KG_KV_BLOCK, t->hdp);
+    int64_t col = (int64_t)t->kv_head * t->a->head_dim;
+    int cols = t->heads * t->a->head_dim;
+    kg_cpu_tile_load(w->k, t->ld, t->a->k, row, col, n_keys, cols);
+    kg_cpu_tile_load(w->v, t->ld, t->a->v, row, col, n_keys, cols);
 }
 
 static struct kg_v16 first_keys(struct kg_v16 x, int n, float fill)
@@ -150,27 +198,28 @@ static void add_values(const struct scratch *w, const struct tile *t, int r0,
         int n = kg_attn_min(4, t->rows - r);
         int common = visible(t, r, block);
         struct kg_cpu_left p = {w->s + (int64_t)r * KG_KV_BLOCK, KG_KV_BLOCK, 1};
-        kg_cpu_tile_madd(w->acc + (int64_t)r * t->hdp, t->hdp, p, w->v, t->hdp, n, t->hdp,
+        kg_cpu_tile_madd(w->acc + (int64_t)r * t->hdp, t->hdp, p, w->v, t->ld, n, t->hdp,
                          common);
         for (int i = 1; i < n; i++) {
             int rest = visible(t, r + i, block) - common;
             struct kg_cpu_left tail = {p.data + i * p.row + common, p.row, 1};
             float *acc = w->acc + (int64_t)(r + i) * t->hdp;
             if (rest > 0)
-                kg_cpu_tile_madd(acc, t->hdp, tail, w->v + (int64_t)common * t->hdp,
-                                 t->hdp, 1, t->hdp, rest);
+                kg_cpu_tile_madd(acc, t->hdp, tail, w->v + (int64_t)common * t->ld, t->ld,
+                                 1, t->hdp, rest);
         }
     }
 }
 
-static void visit_block(const struct scratch *w, const struct tile *t, int32_t block)
+/* One KV head against one block of keys, which load_keys has brought. */
+static void visit_keys(const struct scratch *w, const struct tile *t, int32_t block)
 {
-    int64_t hidden = (int64_t)block * KG_KV_BLOCK - t->seq->pos -
-                     t->first; /* positions before it */
-    int r0 = hidden > 0 ? (int)hidden * t->group : 0;
+    int64_t before = (int64_t)block * KG_KV_BLOCK - t->seq->pos - t->first;
+    int r0 = before > 0 ? (int)before * t->group
+                        : 0; /* earlier positions see none of it */
     float *s = w->s + (int64_t)r0 * KG_KV_BLOCK;
     struct kg_cpu_left q = {w->q + (int64_t)r0 * t->hdp, t->hdp, 1};
-    load_keys(w, t, block, visible(t, t->rows - 1, block));
+    kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, t->ld, KG_KV_BLOCK, t->hdp);
     memset(s, 0, (size_t)(t->rows - r0) * KG_KV_BLOCK * sizeof *s);
     kg_cpu_tile_madd(s, KG_KV_BLOCK, q, w->kt, KG_KV_BLOCK, t->rows - r0, KG_KV_BLOCK,
                      t->a->head_dim);
@@ -181,71 +230,99 @@ static void visit_block(const struct scratch *w, const struct tile *t, int32_t b
 
 /* o = acc / l, rounded once;  lse = m + log l */
 static void write_rows(const struct scratch *w, const struct tile *t,
-                       const struct job *job)
+                       const struct job *job, int32_t i)
 {
+    int hd = t->a->head_dim;
     for (int r = 0; r < t->rows; r++) {
         float *acc = w->acc + (int64_t)r * t->hdp;
-        int64_t head = (int64_t)t->kv_head * t->group + r % t->group;
-        int64_t row = (int64_t)t->seq->row + t->first + r / t->group;
+        int64_t head = head_of(t, i, r);
         struct kg_v16 l = kg_v16_set1(w->l[r]);
         for (int d = 0; d < t->hdp; d += KG_LANES)
             kg_v16_store(acc + d, kg_v16_div(kg_v16_load(acc + d), l));
-        kg_cpu_tile_store(job->o, row, head * t->a->head_dim, acc, t->hdp, 1,
-                          t->a->head_dim);
+        kg_cpu_tile_store(job->o, row_of(t, r), head * hd, acc, t->hdp, 1, hd);
         if (job->lse)
-            job->lse[row * t->a->n_heads + head] = (float)((double)w->m[r] +
-                                                           log((double)w->l[r]));
+            job->lse[row_of(t, r) * t->a->n_heads + head] = (float)((double)w->m[r] +
+                                                                    log((double)w->l[r]));
     }
 }
 
 static void run_tile(const struct scratch *w, const struct job *job,
-                     const struct kg_attn_item *item)
+                     const struct item *item)
 {
     const struct kg_attn_seq *seq = job->a->seqs + item->seq;
+    int positions = kg_attn_min(job->positions, seq->n_rows - item->first);
     struct tile t = {
         .a = job->a,
         .seq = seq,
         .kv_head = item->kv_head,
+        .heads = item->heads,
         .first = item->first,
         .group = kg_attn_group(job->a),
+        .rows = positions * kg_attn_group(job->a),
         .hdp = kg_cpu_padded(job->a->head_dim),
+        .ld = key_stride(job),
     };
-    int positions = kg_attn_min(job->positions, seq->n_rows - item->first);
     int64_t last = (int64_t)seq->pos + item->first + positions - 1;
-    t.rows = positions * t.group;
-    load_queries(w, &t);
-    for (int32_t block = 0; block <= last / KG_KV_BLOCK; block++)
-        visit_block(w, &t, block);
-    write_rows(w, &t, job);
+    for (int32_t i = 0; i < t.heads; i++) {
+        struct scratch part = of_head(w, &t, i);
+        load_queries(&part, &t, i);
+    }
+    for (int32_t block = 0; block <= last / KG_KV_BLOCK; block++) {
+        load_keys(w, &t, block, visible(&t, t.rows - 1, block));
+        for (int32_t i = 0; i < t.heads; i++) {
+            struct scratch part = of_head(w, &t, i);
+            visit_keys(&part, &t, block);
+        }
+    }
+    for (int32_t i = 0; i < t.heads; i++) {
+        struct scratch part = of_head(w, &t, i);
+        write_rows(&part, &t, job, i);
+    }
 }
 
-/* A tile's cost grows with its position, so the late tiles of a sequence come first. */
-static void list_items(struct job *job)
+/* ---- the work list --------------------------------------------------------------------- */
+/* KV heads that an item of this sequence covers: a row of k holds all heads, and reading it
+ * whole is several times faster than a piece for each head, where there is little to compute. */
+static int32_t heads_of(const struct job *job, const struct kg_attn_seq *seq)
+{
+    int rows = kg_attn_min(job->positions, seq->n_rows) * kg_attn_group(job->a);
+    return rows <= SHORT_TILE ? job->heads : 1;
+}
+
+/* items NULL counts only. A tile's cost grows with its position: late tiles come first. */
+static int64_t list_items(struct item *items, const struct job *job)
 {
     int64_t n = 0;
     for (int32_t s = 0; s < job->a->n_seqs; s++) {
-        int32_t tiles = (job->a->seqs[s].n_rows + job->positions - 1) / job->positions;
-        for (int32_t i = 0; i < tiles * job->a->n_kv_heads; i++) {
-            int32_t tile = tiles - 1 - i / job->a->n_kv_heads;
-            job->items[n++] = (struct kg_attn_item){s, i % job->a->n_kv_heads,
-                                                    tile * job->positions};
+        const struct kg_attn_seq *seq = job->a->seqs + s;
+        int32_t heads = heads_of(job, seq);
+        int32_t parts = (job->a->n_kv_heads + heads - 1) / heads;
+        int32_t tiles = (seq->n_rows + job->positions - 1) / job->positions;
+        for (int32_t i = 0; items && i < tiles * parts; i++) {
+            int32_t head = i % parts * heads;
+            int32_t left = job->a->n_kv_heads - head;
+            items[n + i] = (struct item){.seq = s,
+                                         .kv_head = head,
+                                         .heads = left < heads ? left : heads,
+                                         .first = (tiles - 1 - i / parts) *
+                                                  job->positions};
         }
+        n += (int64_t)tiles * parts;
     }
+    return n;
 }
 
 /* Each thread takes the next item until none is left. A thread without scratch leaves the
  * work to the rest, and the call fails. */
-static kg_status run_items(const struct job *job, struct kg_err *err)
+static kg_status run_items(const struct job *job, bool threads, struct kg_err *err)
 {
-    int rows = job->positions * kg_attn_group(job->a);
-    int hdp = kg_cpu_padded(job->a->head_dim);
     kg_status status = KG_OK;
     int64_t next = 0;
-#pragma omp parallel if (job->n_items > 1 && kg_cpu_use_threads(kg_attn_work(job->a)))
+#pragma omp parallel if (threads && job->n_items > 1)
     {
         struct scratch w = {0};
         struct kg_err mine;
-        if (scratch_init(&w, rows, hdp, &mine) == KG_OK) {
+        if (scratch_init(&w, job, &mine) == KG_OK) {
             for (int64_t i = kg_cpu_take(&next); i < job->n_items; i = kg_cpu_take(&next))
                 run_tile(&w, job, job->items + i);
         } else {
@@ -256,23 +333,34 @@ static kg_status run_items(const struct job *job, struct kg_err *err)
     return status;
 }
 
+/* Tiles no larger than the longest sequence; as many heads per item as leave each thread
+ * two items. How the work is cut changes no bit. */
+static void plan(struct job *job, bool threads)
+{
+    int32_t longest = 1;
+    int64_t wanted = threads ? 2 * (int64_t)omp_get_max_threads() : 1;
+    for (int32_t s = 0; s < job->a->n_seqs; s++)
+        longest = job->a->seqs[s].n_rows > longest ? job->a->seqs[s].n_rows : longest;
+    job->positions = kg_attn_min(kg_attn_positions(job->a), longest);
+    job->heads = job->a->n_kv_heads;
+    while (job->heads > 1 && (job->heads * job->a->head_dim > WIDEST_ITEM ||
+                              list_items(NULL, job) < wanted))
+        job->heads = (job->heads + 1) / 2;
+}
+
 kg_status kg_cpu_attention(struct kg_mat o, float *lse, const struct kg_attn *a,
                            struct kg_err *err)
 {
     struct job job = {.o = o, .lse = lse, .a = a};
-    int32_t longest = 1;
-    for (int32_t s = 0; s < a->n_seqs; s++)
-        longest = a->seqs[s].n_rows > longest ? a->seqs[s].n_rows : longest;
-    job.positions = kg_attn_min(kg_attn_positions(a), longest);
-    for (int32_t s = 0; s < a->n_seqs; s++)
-        job.n_items += (a->seqs[s].n_rows + job.positions - 1) / job.positions;
-    job.n_items *= a->n_kv_heads;
+    bool threads = kg_cpu_use_threads(kg_attn_work(a));
+    plan(&job, threads);
+    job.n_items = list_items(NULL, &job);
     job.items = kg_mem_calloc((size_t)job.n_items, sizeof *job.items,
                               "attention work list", err);
     if (!job.items)
         return err->code;
-    list_items(&job);
-    kg_status status = run_items(&job, err);
+    list_items(job.items, &job);
+    kg_status status = run_items(&job, threads, err);
     kg_mem_free(job.items);
     return status;
 }

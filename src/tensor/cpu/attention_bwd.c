@@ -47,6 +47,13 @@ struct scratch {
     float *dv;    /* (KG_KV_BLOCK, hdp) */
 };
 
+/* One unit of parallel work. */
+struct item {
+    int32_t seq;
+    int32_t kv_head;
+    int32_t first; /* first query row (dq) or key block (dk, dv) of the unit */
+};
+
 /* The pair at hand. */
 struct pair {
     const struct kg_attn_seq *seq;
@@ -246,7 +253,7 @@ static int32_t first_tile(const struct job *job, int32_t block)
 
 /* All pairs of one sequence and KV head, each once. */
 static void walk_all(const struct scratch *w, const struct job *job,
-                     const struct kg_attn_item *item)
+                     const struct item *item)
 {
     struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
     for (int32_t first = 0; first < t.seq->n_rows; first += job->positions) {
@@ -266,7 +273,7 @@ static void walk_all(const struct scratch *w, const struct job *job,
 
 /* dq of one query tile. */
 static void walk_query_tile(const struct scratch *w, const struct job *job,
-                            const struct kg_attn_item *item)
+                            const struct item *item)
 {
     struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
     load_queries(w, job, &t, item->first);
@@ -281,7 +288,7 @@ static void walk_query_tile(const struct scratch *w, const struct job *job,
 
 /* dk and dv of one key block. */
 static void walk_key_block(const struct scratch *w, const struct job *job,
-                           const struct kg_attn_item *item)
+                           const struct item *item)
 {
     struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
     load_keys(w, job, &t, item->first);
@@ -297,27 +304,26 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
 
 /* ---- work lists -------------------------------------------------------------------------------- */
 typedef void walk_fn(const struct scratch *w, const struct job *job,
-                     const struct kg_attn_item *item);
+                     const struct item *item);
 
 /* Units of `step` rows of every sequence, for each KV head; step 0 is the whole sequence.
  * items NULL counts only. */
-static int64_t list_items(struct kg_attn_item *items, const struct kg_attn *a,
-                          int32_t step, int32_t unit)
+static int64_t list_items(struct item *items, const struct kg_attn *a, int32_t step,
+                          int32_t unit)
 {
     int64_t n = 0;
     for (int32_t s = 0; s < a->n_seqs; s++) {
         int32_t rows = a->seqs[s].n_rows;
         int32_t count = step > 0 ? (rows + step - 1) / step : rows > 0;
         for (int32_t i = 0; items && i < count * a->n_kv_heads; i++)
-            items[n + i] = (struct kg_attn_item){s, i % a->n_kv_heads,
-                                                 i / a->n_kv_heads * unit};
+            items[n + i] = (struct item){s, i % a->n_kv_heads, i / a->n_kv_heads * unit};
         n += (int64_t)count * a->n_kv_heads;
     }
     return n;
 }
 
-static kg_status run_items(const struct job *job, const struct kg_attn_item *items,
-                           int64_t n, walk_fn *walk, struct kg_err *err)
+static kg_status run_items(const struct job *job, const struct item *items, int64_t n,
+                           walk_fn *walk, struct kg_err *err)
 {
     kg_status status = KG_OK;
     int64_t next = 0;
@@ -340,8 +346,8 @@ static kg_status run_walk(const struct job *job, int32_t step, int32_t unit,
                           walk_fn *walk, struct kg_err *err)
 {
     int64_t n = list_items(NULL, job->a, step, unit);
-    struct kg_attn_item *items = kg_mem_calloc((size_t)n, sizeof *items,
-                                               "attention work list", err);
+    struct item *items = kg_mem_calloc((size_t)n, sizeof *items, "attention work list",
+                                       err);
     if (!items)
         return err->code;
     list_items(items, job->a, step, unit);

@@ -11,13 +11,6 @@
 
 enum { KG_ATTN_TILE_ROWS = 64 };
 
-/* One unit of parallel work. */
-struct kg_attn_item {
-    int32_t seq;
-    int32_t kv_head;
-    int32_t first; /* first query row (forward, dq) or key block (dk, dv) of the unit */
-};
-
 static inline int kg_attn_group(const struct kg_attn *a)
 {
     return a->n_heads / a->n_kv_heads;

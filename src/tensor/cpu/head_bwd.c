@@ -1,0 +1,376 @@
+/* The vocabulary head, backward: from a few numbers per row to gradients of hidden states
+ * and weights.
+ *
+ * With p = exp(lp), lp = z - lse, t the inverse temperature, and a, c_H, c_R, c_F from
+ * the loss:
+ *
+ *     dloss/dz_v = a_v - p_v sum_J a - c_H p_v (lp_v + H) + c_R p_v (lp_v - lq_v - R) +
+ * c_F (p_v - q_v) = a_v + p_v (k0 + k1 lp_v + kr (lp_v - lq_v)) + kf (p_v - q_v) k0 =
+ * -sum a - c_H H - c_R R,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
+ *
+ * Rows without any gradient are left out first. Then blocks of rows meet strips of the
+ * vocabulary: the strip's dz is written in the compute dtype, and two products consume
+ * it. Strips and row blocks depend on shapes and on which rows count, never on the
+ * threads; the wide array is one block by one strip.
+ */
+#include "base/mem.h"
+#include "tensor/cpu/cpu_internal.h"
+#include "tensor/cpu/head_internal.h"
+#include "tensor/cpu/parallel_internal.h"
+
+enum { BLOCK_ROWS = 1024, STRIP_TILES = 2 };
+
+/* What a row multiplies, see above. */
+struct factors {
+    double lse;
+    double anchor_lse;
+    float k0;
+    float k1;
+    float kr;
+    float kf;
+    float t;
+};
+
+struct job {
+    const struct kg_head_grad *g;
+    const struct kg_head *h;
+    enum kg_dtype dtype;
+    int64_t vocab;
+    int64_t width; /* of a tile */
+    int64_t tiles; /* of the vocabulary */
+    int64_t n;     /* rows that have a gradient */
+    int64_t block; /* rows per block */
+    int32_t *row;  /* owned (n): their places in hidden, ascending */
+};
+
+/* One block of rows; R of them at most. Everything is owned. */
+struct block {
+    int64_t rows;
+    const int32_t *row;       /* borrowed from the job */
+    void *hidden;             /* (R, D) ct */
+    void *anchor_hidden;      /* (R, Da), NULL without an anchor gradient */
+    void *dz;                 /* (R, columns of the strip) ct, dense */
+    float *dhidden;           /* (R, D) */
+    float *inv_temp;          /* (R), 1 where the head has none */
+    float *anchor_temp;       /* (R) */
+    struct factors *factors;  /* (R) */
+    struct kg_head_ask *asks; /* (R, K+1) */
+    int32_t *start;           /* (R, tiles+1) */
+};
+
+/* ---- which rows, and their factors ---------------------------------------------------------------- */
+static float at(const float *a, int64_t n) { return a ? a[n] : 0.0f; }
+
+static double sum_a(const struct job *job, int64_t n, bool *any)
+{
+    const struct kg_head *h = job->h;
+    double sum = 0.0;
+    for (int k = 0; job->g->a_indices && k < h->k; k++) {
+        float a = h->indices[n * h->k + k] >= 0 ? job->g->a_indices[n * h->k + k] : 0.0f;
+        *any = *any || a != 0.0f;
+        sum += (double)a;
+    }
+    float a = job->g->a_target && h->target[n] >= 0 ? job->g->a_target[n] : 0.0f;
+    *any = *any || a != 0.0f;
+    return sum + (double)a;
+}
+
+static bool has_gradient(const struct job *job, int64_t n)
+{
+    const struct kg_head_grad *g = job->g;
+    bool any = at(g->a_entropy, n) != 0.0f || at(g->a_kl_reverse, n) != 0.0f ||
+               at(g->a_kl_forward, n) != 0.0f;
+    sum_a(job, n, &any);
+    return any;
+}
+
+static struct factors factors_of(const struct job *job, int64_t n)
+{
+    const struct kg_head_grad *g = job->g;
+    bool any = false;
+    double a = sum_a(job, n, &any);
+    double ch = (double)at(g->a_entropy, n);
+    double cr = (double)at(g->a_kl_reverse, n);
+    double cf = (double)at(g->a_kl_forward, n);
+    double t = job->h->inv_temp ? (double)job->h->inv_temp[n] : 1.0;
+    return (struct factors){
+        .lse = g->lse[n],
+        .anchor_lse = g->anchor_lse ? g->anchor_lse[n] : 0.0,
+        .k0 = (float)(t * (-a - ch * (double)at(g->entropy, n) -
+                           cr * (double)at(g->kl_reverse, n))),
+        .k1 = (float)(t * -ch),
+        .kr = (float)(t * cr),
+        .kf = (float)(t * cf),
+        .t = (float)t,
+    };
+}
+
+static bool with_anchor(const struct job *job)
+{
+    return job->h->anchor && (job->g->a_kl_reverse || job->g->a_kl_forward);
+}
+
+static kg_status job_init(struct job *job, struct kg_err *err)
+{
+    int64_t rows = job->h->hidden.rows;
+    job->dtype = job->h->hidden.dtype;
+    job->vocab = job->h->weight.rows;
+    job->width = kg_cpu_head_tile_width(job->vocab);
+    job->tiles = (job->vocab + job->width - 1) / job->width;
+    job->row = kg_mem_calloc((size_t)rows, sizeof *job->row, "head backward rows", err);
+    if (!job->row)
+        return err->code;
+    for (int64_t n = 0; n < rows; n++)
+        if (has_gradient(job, n))
+            job->row[job->n++] = (int32_t)n;
+    int64_t blocks = (job->n + BLOCK_ROWS - 1) / BLOCK_ROWS; /* of nearly equal size */
+    job->block = blocks > 0 ? ((job->n + blocks - 1) / blocks + 15) / 16 * 16 : 0;
+    return KG_OK;
+}
+
+/* ---- one block of rows ---------------------------------------------------------------------------- */
+/* One allocation; kg_status for the chain below. */
+static kg_status get(void *slot, int64_t count, size_t size, struct kg_err *err)
+{
+    void *p = kg_mem_calloc((size_t)count, size, "head backward block", err);
+    memcpy(slot, &p, sizeof p);
+    return p ? KG_OK : err->code;
+}
+
+static kg_status block_init(struct block *b, const struct job *job, struct kg_err *err)
+{
+    int64_t r = job->block;
+    const struct kg_head *h = job->h;
+    size_t ct = kg_dtype_traits(job->dtype)->bytes;
+    KG_TRY(get(&b->hidden, r * h->hidden.cols, ct, err));
+    KG_TRY(get(&b->dz, r * STRIP_TILES * job->width, ct, err));
+    KG_TRY(get(&b->dhidden, r * h->hidden.cols, sizeof *b->dhidden, err));
+    KG_TRY(get(&b->inv_temp, r, sizeof *b->inv_temp, err));
+    KG_TRY(get(&b->factors, r, sizeof *b->factors, err));
+    KG_TRY(get(&b->asks, r * (h->k + 1), sizeof *b->asks, err));
+    KG_TRY(get(&b->start, r * (job->tiles + 1), sizeof *b->start, err));
+    if (!with_anchor(job))
+        return KG_OK;
+    KG_TRY(get(&b->anchor_temp, r, sizeof *b->anchor_temp, err));
+    return get(&b->anchor_hidden, r * h->anchor->hidden.cols,
+               kg_dtype_traits(h->anchor->hidden.dtype)->bytes, err);
+}
+
+static void block_release(struct block *b)
+{
+    kg_mem_free(b->hidden);
+    kg_mem_free(b->anchor_hidden);
+    kg_mem_free(b->dz);
+    kg_mem_free(b->dhidden);
+    kg_mem_free(b->inv_temp);
+    kg_mem_free(b->anchor_temp);
+    kg_mem_free(b->factors);
+    kg_mem_free(b->asks);
+    kg_mem_free(b->start);
+}
+
+static void copy_row(void *dst, int64_t i, struct kg_mat src, int64_t n)
+{
+    size_t bytes = kg_dtype_traits(src.dtype)->bytes;
+    size_t row = (size_t)src.cols * bytes;
+    memcpy((char *)dst + (size_t)i * row,
+           (const char *)src.data + (size_t)(n * src.stride) * bytes, row);
+}
+
+static void gather_row(struct block *b, const struct job *job, int64_t i)
+{
+    const struct kg_head *h = job->h;
+    int64_t n = b->row[i];
+    copy_row(b->hidden, i, h->hidden, n);
+    b->inv_temp[i] = h->inv_temp ? h->inv_temp[n] : 1.0f;
+    b->factors[i] = factors_of(job, n);
+    kg_cpu_head_sort_ids(b->asks + i * (h->k + 1), b->start + i * (job->tiles + 1), h, n,
+                         job->width, job->tiles);
+    if (!b->anchor_hidden)
+        return;
+    copy_row(b->anchor_hidden, i, h->anchor->hidden, n);
+    b->anchor_temp[i] = h->anchor->inv_temp ? h->anchor->inv_temp[n] : 1.0f;
+}
+
+static void scatter_row(const struct block *b, const struct job *job, int64_t i)
+{
+    int64_t cols = job->h->hidden.cols;
+    memcpy(kg_cpu_f32(job->g->dhidden, b->row[i]), b->dhidden + i * cols,
+           (size_t)cols * sizeof *b->dhidden);
+}
+
+/* ---- dz of a chunk of rows in one tile ------------------------------------------------------------ */
+/* Of one thread: a chunk's logits. */
+struct scratch {
+    float *z;  /* owned (KG_HEAD_ROWS, width) */
+    float *zq; /* owned, NULL without an anchor */
+};
+
+/* z - lse, with the double's low part: fp32 alone would lose bits of a large lse. */
+static struct kg_v16 log_prob(struct kg_v16 z, double lse)
+{
+    float high = (float)lse;
+    float low = (float)(lse - (double)high);
+    return kg_v16_sub(kg_v16_sub(z, kg_v16_set1(high)), kg_v16_set1(low));
+}
+
+/* The dense part, in place of z. */
+static void dense_row(float *z, const float *zq, const struct factors *f, int64_t n)
+{
+    for (int64_t v = 0; v < n; v += KG_LANES) {
+        int lanes = kg_cpu_lanes(n - v);
+        struct kg_v16 lp = log_prob(kg_v16_load_n(z + v, lanes), f->lse);
+        struct kg_v16 p = kg_v16_exp(lp);
+        struct kg_v16 x = kg_v16_fma(kg_v16_set1(f->k1), lp, kg_v16_set1(f->k0));
+        struct kg_v16 dense = kg_v16_zero();
+        if (zq) {
+            struct kg_v16 lq = log_prob(kg_v16_load_n(zq + v, lanes), f->anchor_lse);
+            x = kg_v16_fma(kg_v16_set1(f->kr), kg_v16_sub(lp, lq), x);
+            dense = kg_v16_mul(kg_v16_set1(f->kf), kg_v16_sub(p, kg_v16_exp(lq)));
+        }
+        kg_v16_store_n(z + v, kg_v16_fma(p, x, dense), lanes);
+    }
+}
+
+static void add_asked(float *z, const struct block *b, const struct job *job, int64_t i,
+                      int64_t tile)
+{
+    const struct kg_head_grad *g = job->g;
+    const int32_t *start = b->start + i * (job->tiles + 1);
+    const struct kg_head_ask *asks = b->asks + i * (job->h->k + 1);
+    int64_t n = b->row[i];
+    for (int32_t s = start[tile]; s < start[tile + 1]; s++) {
+        int32_t slot = asks[s].slot;
+        float a = slot == job->h->k ? at(g->a_target, n) : 0.0f;
+        if (slot < job->h->k && g->a_indices)
+            a = g->a_indices[n * job->h->k + slot];
+        z[asks[s].id - tile * job->width] += b->factors[i].t * a;
+    }
+}
+
+static int64_t tile_cols(const struct job *job, int64_t tile)
+{
+    int64_t left = job->vocab - tile * job->width;
+    return left < job->width ? left : job->width;
+}
+
+/* Rows i0.. of the block in one tile; dz gets them in the columns of the tile within its
+ * strip. */
+static kg_status fill_dz(struct kg_mat dz, const struct scratch *w, const struct block *b,
+                         const struct job *job, int64_t i0, int64_t tile,
+                         struct kg_err *err)
+{
+    const struct kg_head *h = job->h;
+    int64_t rows = b->rows - i0 < KG_HEAD_ROWS ? b->rows - i0 : KG_HEAD_ROWS;
+    int64_t cols = tile_cols(job, tile);
+    struct kg_mat z = kg_mat(w->z, KG_F32, rows, cols);
+    struct kg_mat hidden = kg_mat(b->hidden, job->dtype, b->rows, h->hidden.cols);
+    KG_TRY(kg_cpu_head_logits(z, kg_mat_rows(hidden, i0, rows),
+                              kg_mat_rows(h->weight, tile * job->width, cols),
+                              b->inv_temp + i0, err));
+    if (w->zq) {
+        struct kg_mat zq = kg_mat(w->zq, KG_F32, rows, cols);
+        struct kg_mat q = kg_mat(b->anchor_hidden, h->anchor->hidden.dtype, b->rows,
+                                 h->anchor->hidden.cols);
+        KG_TRY(kg_cpu_head_logits(zq, kg_mat_rows(q, i0, rows),
+                                  kg_mat_rows(h->anchor->weight, tile * job->width, cols),
+                                  b->anchor_temp + i0, err));
+    }
+    int64_t first = tile % STRIP_TILES * job->width;
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = w->z + r * cols;
+        dense_row(row, w->zq ? w->zq + r * cols : NULL, b->factors + i0 + r, cols);
+        add_asked(row, b, job, i0 + r, tile);
+        for (int64_t v = 0; v < cols; v += KG_LANES) {
+            int lanes = kg_cpu_lanes(cols - v);
+            kg_cpu_store(dz, i0 + r, first + v, kg_v16_load_n(row + v, lanes), lanes);
+        }
+    }
+    return KG_OK;
+}
+
+static kg_status scratch_init(struct scratch *w, const struct job *job,
+                              struct kg_err *err)
+{
+    KG_TRY(get(&w->z, KG_HEAD_ROWS * job->width, sizeof *w->z, err));
+    return with_anchor(job) ? get(&w->zq, KG_HEAD_ROWS * job->width, sizeof *w->zq, err)
+                            : KG_OK;
+}
+
+/* dz of all rows of the block in tiles [tile, tile + n_tiles). */
+static kg_status fill_strip(struct kg_mat dz, const struct block *b,
+                            const struct job *job, int64_t tile, int64_t n_tiles,
+                            struct kg_err *err)
+{
+    int64_t units = (b->rows + KG_HEAD_ROWS - 1) / KG_HEAD_ROWS * n_tiles;
+    int64_t next = 0;
+    kg_status status = KG_OK;
+#pragma omp parallel if (units > 1 &&                                                    \
+                         kg_cpu_use_threads(dz.rows * dz.cols * job->h->hidden.cols))
+    {
+        struct scratch w = {0};
+        struct kg_err mine;
+        kg_status got = scratch_init(&w, job, &mine);
+        for (int64_t i = 0; got == KG_OK && (i = kg_cpu_take(&next)) < units;)
+            got = fill_dz(dz, &w, b, job, i / n_tiles * KG_HEAD_ROWS, tile + i % n_tiles,
+                          &mine);
+        if (got != KG_OK)
+            kg_cpu_report(&status, err, &mine);
+        kg_mem_free(w.z);
+        kg_mem_free(w.zq);
+    }
+    return status;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------- */
+/* dhidden (=|+=) dz W,   dW += dz^T hidden,   over one strip */
+static kg_status run_strip(const struct block *b, const struct job *job, int64_t tile,
+                           struct kg_err *err)
+{
+    int64_t n_tiles = job->tiles - tile < STRIP_TILES ? job->tiles - tile : STRIP_TILES;
+    int64_t first = tile * job->width;
+    int64_t cols = (n_tiles - 1) * job->width + tile_cols(job, tile + n_tiles - 1);
+    int64_t width = job->h->hidden.cols;
+    struct kg_mat dz = kg_mat(b->dz, job->dtype, b->rows, cols);
+    struct kg_mat hidden = kg_mat(b->hidden, job->dtype, b->rows, width);
+    struct kg_mat dhidden = kg_mat(b->dhidden, KG_F32, b->rows, width);
+    KG_TRY(fill_strip(dz, b, job, tile, n_tiles, err));
+    KG_TRY(kg_cpu_matmul(dhidden, dz, kg_mat_rows(job->h->weight, first, cols),
+                         KG_MATMUL_NN, tile > 0, err));
+    if (!job->g->dweight.data)
+        return KG_OK;
+    return kg_cpu_matmul(kg_mat_rows(job->g->dweight, first, cols), dz, hidden,
+                         KG_MATMUL_TN, true, err);
+}
+
+static kg_status run_block(struct block *b, const struct job *job, int64_t n0,
+                           struct kg_err *err)
+{
+    b->row = job->row + n0;
+    b->rows = job->n - n0 < job->block ? job->n - n0 : job->block;
+    for (int64_t i = 0; i < b->rows; i++)
+        gather_row(b, job, i);
+    for (int64_t tile = 0; tile < job->tiles; tile += STRIP_TILES)
+        KG_TRY(run_strip(b, job, tile, err));
+    for (int64_t i = 0; i < b->rows; i++)
+        scatter_row(b, job, i);
+    return KG_OK;
+}
+
+kg_status kg_cpu_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
+                          struct kg_err *err)
+{
+    struct job job = {.g = g, .h = h};
+    struct block block = {0};
+    kg_status status;
+    for (int64_t n = 0; n < g->dhidden.rows; n++)
+        memset(kg_cpu_f32(g->dhidden, n), 0, (size_t)g->dhidden.cols * sizeof(float));
+    KG_TRY_GOTO(out, job_init(&job, err));
+    KG_TRY_GOTO(out, block_init(&block, &job, err));
+    for (int64_t n0 = 0; n0 < job.n; n0 += job.block)
+        KG_TRY_GOTO(out, run_block(&block, &job, n0, err));
+out:
+    block_release(&block);
+    kg_mem_free(job.row);
+    return status;
+}

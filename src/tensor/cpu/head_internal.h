@@ -1,0 +1,51 @@
+/* What the two directions of the vocabulary head share: tiles, logits of a tile, ids
+ * sorted into tiles.
+ *
+ * The vocabulary is cut into tiles whose width depends on V alone; rows are taken in
+ * chunks that keep a tile of logits near the core. Ids that a row asks about (its target,
+ * its indices) are sorted into tiles once per row, so a tile never searches all of them.
+ */
+#ifndef KG_TENSOR_CPU_HEAD_INTERNAL_H
+#define KG_TENSOR_CPU_HEAD_INTERNAL_H
+
+#include "tensor/backend.h"
+
+#include <stdint.h>
+
+enum { KG_HEAD_ROWS = 128 }; /* rows per chunk */
+
+/* Columns per tile, a multiple of KG_LANES. */
+int64_t kg_cpu_head_tile_width(int64_t vocab);
+
+/* z (rows, columns of the tile) <- (hidden . weight) inv_temp; inv_temp (rows) or NULL */
+kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
+                             const float *inv_temp, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- ids of a row, by tile --------------------------------------------------------------------- */
+struct kg_head_ask {
+    int32_t id;
+    int32_t slot; /* column of indices; K is the target */
+};
+
+/* asks (up to K+1) <- the ids of row n of h, tile by tile; tile t has asks[start[t]] ..
+ * asks[start[t+1]-1]. start (tiles+1) */
+void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
+                          const struct kg_head *h, int64_t n, int64_t width,
+                          int64_t tiles);
+
+/* ---- the k largest: a heap whose root is the worst of those kept -------------------------------- */
+struct kg_head_top {
+    float z;
+    int32_t id;
+};
+
+/* Offer z[0..n) with ids first, first+1, ...; NaN is never kept.   heap (k), *count of it
+ * in use */
+void kg_cpu_head_top_offer(struct kg_head_top *heap, int32_t *count, int k,
+                           const float *z, int64_t n, int32_t first);
+void kg_cpu_head_top_merge(struct kg_head_top *heap, int32_t *count, int k,
+                           const struct kg_head_top *other, int32_t other_count);
+/* Largest first, ties by smaller id; no heap any more. */
+void kg_cpu_head_top_sort(struct kg_head_top *heap, int32_t count);
+
+#endif

@@ -1,0 +1,900 @@
+/* The vocabulary head through the CPU backend: against plain double formulas and finite
+ * differences, and bit for bit against itself whatever else is asked, however many rows,
+ * however many threads.
+ */
+#include "base/mem.h"
+#include "tensor/backend.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct problem {
+    enum kg_dtype dtype;
+    int64_t n;
+    int64_t d;
+    int64_t v;
+    int k;
+    int top_k;
+    bool tempered;
+    bool anchored;
+    struct kg_mat hidden;
+    struct kg_mat weight;
+    float *inv_temp;
+    int32_t *target;
+    int32_t *indices;
+    struct kg_head_anchor anchor; /* of width d + 3 */
+};
+
+static uint32_t random_state;
+static double uniform(void) /* (-1, 1) */
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (double)(int32_t)random_state / 2147483648.0;
+}
+
+static int64_t below(int64_t n)
+{
+    return (int64_t)((uniform() + 1.0) * 0.5 * (double)n) % n;
+}
+
+static void *block_of(int64_t count, size_t size)
+{
+    struct kg_err err;
+    void *p = kg_mem_calloc((size_t)count, size, "test", &err);
+    assert_non_null(p);
+    return p;
+}
+
+static double get(struct kg_mat m, int64_t r, int64_t c)
+{
+    int64_t i = r * m.stride + c;
+    return m.dtype == KG_F32 ? (double)((float *)m.data)[i]
+                             : (double)kg_bf16_to_f32(((uint16_t *)m.data)[i]);
+}
+
+static void set(struct kg_mat m, int64_t r, int64_t c, double x)
+{
+    int64_t i = r * m.stride + c;
+    if (m.dtype == KG_F32)
+        ((float *)m.data)[i] = (float)x;
+    else
+        ((uint16_t *)m.data)[i] = kg_f32_to_bf16((float)x);
+}
+
+static struct kg_mat random_matrix(enum kg_dtype dtype, int64_t rows, int64_t cols,
+                                   double size)
+{
+    void *data = block_of(rows * cols, kg_dtype_traits(dtype)->bytes);
+    struct kg_mat m = kg_mat(data, dtype, rows, cols);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            set(m, r, c, size * uniform());
+    return m;
+}
+
+static float *random_floats(int64_t n, double size)
+{
+    float *x = block_of(n, sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(size * uniform());
+    return x;
+}
+
+/* Machines without a bf16 product run every shape in fp32. */
+static enum kg_dtype usable(enum kg_dtype dtype)
+{
+    uint16_t zeros[64] = {0};
+    float c[1];
+    struct kg_mat row = kg_mat(zeros, KG_BF16, 1, 64);
+    struct kg_err err;
+    kg_status status = kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 1, 1), row, row,
+                                    KG_MATMUL_NT, false, &err);
+    return dtype == KG_BF16 && status == KG_EUNSUPPORTED ? KG_F32 : dtype;
+}
+
+/* Some targets and slots are unused, and every third target is among its row's indices.
+ */
+static void problem_init(struct problem *p)
+{
+    random_state = 11;
+    p->dtype = usable(p->dtype);
+    p->hidden = random_matrix(p->dtype, p->n, p->d, 2.0);
+    p->weight = random_matrix(p->dtype, p->v, p->d, 1.0);
+    p->inv_temp = p->tempered ? random_floats(p->n, 0.4) : NULL;
+    for (int64_t n = 0; p->tempered && n < p->n; n++)
+        p->inv_temp[n] += 1.0f;
+    p->target = block_of(p->n, sizeof *p->target);
+    p->indices = block_of(p->n * p->k, sizeof *p->indices);
+    for (int64_t i = 0; i < p->n * p->k; i++)
+        p->indices[i] = (int32_t)((i / p->k * 31 + i % p->k * (p->v / p->k)) % p->v);
+    for (int64_t n = 0; n < p->n; n++) {
+        p->target[n] = n % 3 == 0 ? p->indices[n * p->k] : (int32_t)below(p->v);
+        if (n % 7 == 5)
+            p->target[n] = -1;
+        if (n % 4 == 1)
+            p->indices[n * p->k + p->k - 1] = -1;
+    }
+    if (!p->anchored)
+        return;
+    p->anchor.hidden = random_matrix(p->dtype, p->n, p->d + 3, 2.0);
+    p->anchor.weight = random_matrix(p->dtype, p->v, p->d + 3, 1.0);
+    p->anchor.inv_temp = p->inv_temp;
+}
+
+static void problem_release(struct problem *p)
+{
+    kg_mem_free(p->hidden.data);
+    kg_mem_free(p->weight.data);
+    kg_mem_free(p->inv_temp);
+    kg_mem_free(p->target);
+    kg_mem_free(p->indices);
+    kg_mem_free(p->anchor.hidden.data);
+    kg_mem_free(p->anchor.weight.data);
+}
+
+static struct kg_head head_of(const struct problem *p)
+{
+    return (struct kg_head){
+        .hidden = p->hidden,
+        .weight = p->weight,
+        .inv_temp = p->inv_temp,
+        .target = p->target,
+        .indices = p->indices,
+        .k = p->k,
+        .top_k = p->top_k,
+        .anchor = p->anchored ? &p->anchor : NULL,
+    };
+}
+
+static struct kg_head_out out_init(const struct problem *p)
+{
+    int64_t n = p->n;
+    return (struct kg_head_out){
+        .lse = block_of(n, sizeof(double)),
+        .logp = block_of(n, sizeof(float)),
+        .logp_at = block_of(n * p->k, sizeof(float)),
+        .entropy = block_of(n, sizeof(float)),
+        .top_ids = block_of(n * p->top_k, sizeof(int32_t)),
+        .top_logp = block_of(n * p->top_k, sizeof(float)),
+        .logits = block_of(n * p->v, sizeof(float)),
+        .kl_reverse = p->anchored ? block_of(n, sizeof(float)) : NULL,
+        .kl_forward = p->anchored ? block_of(n, sizeof(float)) : NULL,
+        .anchor_lse = p->anchored ? block_of(n, sizeof(double)) : NULL,
+    };
+}
+
+static void out_release(struct kg_head_out *o)
+{
+    kg_mem_free(o->lse);
+    kg_mem_free(o->logp);
+    kg_mem_free(o->logp_at);
+    kg_mem_free(o->entropy);
+    kg_mem_free(o->top_ids);
+    kg_mem_free(o->top_logp);
+    kg_mem_free(o->logits);
+    kg_mem_free(o->kl_reverse);
+    kg_mem_free(o->kl_forward);
+    kg_mem_free(o->anchor_lse);
+}
+
+static void run_head(const struct kg_head_out *out, const struct kg_head *h)
+{
+    struct kg_err err;
+    if (kg_op_head(kg_backend_cpu(), out, h, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static struct kg_head_out run_all(const struct problem *p)
+{
+    struct kg_head_out out = out_init(p);
+    struct kg_head h = head_of(p);
+    run_head(&out, &h);
+    return out;
+}
+
+/* ---- the plain version ---------------------------------------------------------------------------- */
+struct plain {
+    double *z; /* (v) logits, then log-probs */
+    double *q; /* (v) log-probs of the anchor */
+    double lse;
+    double entropy;
+    double reverse;
+    double forward;
+};
+
+static double plain_softmax(double *z, const struct kg_mat *hidden,
+                            const struct kg_mat *weight, const float *inv_temp, int64_t n)
+{
+    double top = -INFINITY;
+    double sum = 0.0;
+    for (int64_t v = 0; v < weight->rows; v++) {
+        z[v] = 0.0;
+        for (int64_t d = 0; d < weight->cols; d++)
+            z[v] += get(*hidden, n, d) * get(*weight, v, d);
+        z[v] *= inv_temp ? (double)inv_temp[n] : 1.0;
+        top = z[v] > top ? z[v] : top;
+    }
+    for (int64_t v = 0; v < weight->rows; v++)
+        sum += exp(z[v] - top);
+    for (int64_t v = 0; v < weight->rows; v++)
+        z[v] -= top + log(sum);
+    return top + log(sum);
+}
+
+static struct plain plain_init(const struct problem *p)
+{
+    return (struct plain){.z = block_of(p->v, sizeof(double)),
+                          .q = block_of(p->v, sizeof(double))};
+}
+
+static void plain_release(struct plain *x)
+{
+    kg_mem_free(x->z);
+    kg_mem_free(x->q);
+}
+
+static void plain_row(struct plain *x, const struct problem *p, int64_t n)
+{
+    x->entropy = x->reverse = x->forward = 0.0;
+    x->lse = plain_softmax(x->z, &p->hidden, &p->weight, p->inv_temp, n);
+    for (int64_t v = 0; v < p->v; v++)
+        x->entropy -= exp(x->z[v]) * x->z[v];
+    if (!p->anchored)
+        return;
+    plain_softmax(x->q, &p->anchor.hidden, &p->anchor.weight, p->anchor.inv_temp, n);
+    for (int64_t v = 0; v < p->v; v++) {
+        x->reverse += exp(x->z[v]) * (x->z[v] - x->q[v]);
+        x->forward += exp(x->q[v]) * (x->q[v] - x->z[v]);
+    }
+}
+
+static void close_to(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance))
+        fail_msg("%.9g, expected %.9g", got, want);
+}
+
+static void compare_top(const struct problem *p, const struct kg_head_out *o,
+                        const struct plain *x, int64_t n)
+{
+    const float *z = o->logits + n * p->v;
+    for (int i = 0; i < p->top_k; i++) {
+        int32_t id = o->top_ids[n * p->top_k + i];
+        int64_t rank = 0; /* by the head's own logits, so that near ties do not matter */
+        for (int64_t v = 0; v < p->v; v++)
+            rank += z[v] > z[id] || (z[v] == z[id] && v < id);
+        assert_int_equal(rank, i);
+        close_to((double)o->top_logp[n * p->top_k + i], x->z[id], 2e-5);
+    }
+}
+
+static void compare_row(const struct problem *p, const struct kg_head_out *o,
+                        const struct plain *x, int64_t n)
+{
+    const double tolerance = 2e-5;
+    close_to(o->lse[n], x->lse, tolerance);
+    close_to((double)o->entropy[n], x->entropy, tolerance);
+    for (int64_t v = 0; v < p->v; v++)
+        close_to((double)o->logits[n * p->v + v], x->z[v] + x->lse, tolerance);
+    if (p->target[n] >= 0)
+        close_to((double)o->logp[n], x->z[p->target[n]], tolerance);
+    else
+        assert_true(o->logp[n] == 0.0f);
+    for (int k = 0; k < p->k; k++) {
+        int32_t id = p->indices[n * p->k + k];
+        if (id >= 0)
+            close_to((double)o->logp_at[n * p->k + k], x->z[id], tolerance);
+        else
+            assert_true(o->logp_at[n * p->k + k] == -INFINITY);
+    }
+    compare_top(p, o, x, n);
+    if (!p->anchored)
+        return;
+    close_to((double)o->kl_reverse[n], x->reverse, tolerance);
+    close_to((double)o->kl_forward[n], x->forward, tolerance);
+}
+
+static const struct problem shapes[] = {
+    {.dtype = KG_F32, .n = 3, .d = 8, .v = 5, .k = 3, .top_k = 5},
+    {.dtype = KG_F32, .n = 130, .d = 12, .v = 300, .k = 4, .top_k = 5, .tempered = true},
+    {.dtype = KG_F32, .n = 9, .d = 16, .v = 4099, .k = 33, .top_k = 20, .anchored = true},
+    {.dtype = KG_BF16,
+     .n = 140,
+     .d = 32,
+     .v = 700,
+     .k = 8,
+     .top_k = 32,
+     .tempered = true,
+     .anchored = true},
+    {.dtype = KG_BF16,
+     .n = 2,
+     .d = 24,
+     .v = 17001,
+     .k = 5,
+     .top_k = 64,
+     .tempered = true},
+};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void matches_plain_version(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        struct plain x = plain_init(&p);
+        struct kg_head_out o = run_all(&p);
+        for (int64_t n = 0; n < p.n; n++) {
+            plain_row(&x, &p, n);
+            compare_row(&p, &o, &x, n);
+        }
+        out_release(&o);
+        plain_release(&x);
+        problem_release(&p);
+    }
+}
+
+/* Equal weight rows have equal logits. */
+static void ties_go_to_the_smaller_id(void **state)
+{
+    (void)state;
+    struct problem p = {.dtype = KG_F32, .n = 5, .d = 16, .v = 5000, .k = 1, .top_k = 40};
+    problem_init(&p);
+    for (int64_t v = 0; v < p.v; v++)
+        for (int64_t d = 0; d < p.d; d++)
+            set(p.weight, v, d, get(p.weight, v % 10, d));
+    struct kg_head_out o = run_all(&p);
+    for (int64_t n = 0; n < p.n; n++)
+        for (int i = 0; i < 40; i++) {
+            assert_int_equal(o.top_ids[n * 40 + i] / 10,
+                             i); /* the best of ten rows, 500 times */
+            assert_int_equal(o.top_ids[n * 40 + i] % 10, o.top_ids[n * 40] % 10);
+        }
+    out_release(&o);
+    problem_release(&p);
+}
+
+/* ---- bits -------------------------------------------------------------------------------------- */
+static void rows_equal(const void *a, int64_t ra, const void *b, int64_t rb, int64_t rows,
+                       size_t row_bytes)
+{
+    if (a && b &&
+        memcmp((const char *)a + (size_t)ra * row_bytes,
+               (const char *)b + (size_t)rb * row_bytes, (size_t)rows * row_bytes))
+        fail_msg("rows %lld and %lld differ", (long long)ra, (long long)rb);
+}
+
+/* Whatever both hold. */
+static void outs_equal(const struct problem *p, const struct kg_head_out *a, int64_t ra,
+                       const struct kg_head_out *b, int64_t rb, int64_t rows)
+{
+    size_t k = (size_t)p->k;
+    size_t top = (size_t)p->top_k;
+    rows_equal(a->lse, ra, b->lse, rb, rows, sizeof(double));
+    rows_equal(a->logp, ra, b->logp, rb, rows, sizeof(float));
+    rows_equal(a->logp_at, ra, b->logp_at, rb, rows, k * sizeof(float));
+    rows_equal(a->entropy, ra, b->entropy, rb, rows, sizeof(float));
+    rows_equal(a->top_ids, ra, b->top_ids, rb, rows, top * sizeof(int32_t));
+    rows_equal(a->top_logp, ra, b->top_logp, rb, rows, top * sizeof(float));
+    rows_equal(a->logits, ra, b->logits, rb, rows, (size_t)p->v * sizeof(float));
+    rows_equal(a->kl_reverse, ra, b->kl_reverse, rb, rows, sizeof(float));
+    rows_equal(a->kl_forward, ra, b->kl_forward, rb, rows, sizeof(float));
+    rows_equal(a->anchor_lse, ra, b->anchor_lse, rb, rows, sizeof(double));
+}
+
+/* The problem's rows [first, first+n), borrowed. */
+static struct problem part_of(const struct problem *p, int64_t first, int64_t n)
+{
+    struct problem part = *p;
+    part.n = n;
+    part.hidden = kg_mat_rows(p->hidden, first, n);
+    part.inv_temp = p->inv_temp ? p->inv_temp + first : NULL;
+    part.target = p->target + first;
+    part.indices = p->indices + first * p->k;
+    if (p->anchored) {
+        part.anchor.hidden = kg_mat_rows(p->anchor.hidden, first, n);
+        part.anchor.inv_temp = part.inv_temp;
+    }
+    return part;
+}
+
+static const struct problem wide[] = {
+    {.dtype = KG_F32, .n = 300, .d = 64, .v = 3000, .k = 8, .top_k = 8, .tempered = true},
+    {.dtype = KG_BF16,
+     .n = 300,
+     .d = 64,
+     .v = 3000,
+     .k = 8,
+     .top_k = 8,
+     .tempered = true,
+     .anchored = true},
+};
+enum { N_WIDE = sizeof wide / sizeof wide[0] };
+
+static void number_of_rows_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_WIDE; i++) {
+        struct problem p = wide[i];
+        problem_init(&p);
+        struct kg_head_out full = run_all(&p);
+        for (int64_t n = 1; n <= 64; n++) {
+            int64_t first = below(p.n - n);
+            struct problem part = part_of(&p, first, n);
+            struct kg_head_out o = run_all(&part);
+            outs_equal(&p, &full, first, &o, 0, n);
+            out_release(&o);
+        }
+        out_release(&full);
+        problem_release(&p);
+    }
+}
+
+static void other_wishes_change_no_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_WIDE; i++) {
+        struct problem p = wide[i];
+        problem_init(&p);
+        struct kg_head_out full = run_all(&p);
+        struct kg_head_out o = out_init(&p);
+        struct kg_head h = head_of(&p);
+        struct kg_head_out few = {.lse = o.lse, .logp = o.logp, .entropy = o.entropy};
+        h.top_k = 0;
+        h.anchor = NULL;
+        run_head(&few, &h);
+        outs_equal(&p, &full, 0, &few, 0, p.n);
+        few = (struct kg_head_out){.top_ids = o.top_ids, .top_logp = o.top_logp};
+        h.top_k = p.top_k;
+        h.target = h.indices = NULL;
+        run_head(&few, &h);
+        outs_equal(&p, &full, 0, &few, 0, p.n);
+        out_release(&o);
+        out_release(&full);
+        problem_release(&p);
+    }
+}
+
+static void threads_change_no_bit(void **state)
+{
+    (void)state;
+    int before = omp_get_max_threads();
+    for (int i = 0; i < N_WIDE; i++) {
+        struct problem p = wide[i];
+        problem_init(&p);
+        omp_set_num_threads(1);
+        struct kg_head_out full = run_all(&p);
+        for (int threads = 2; threads <= 4; threads += 2) {
+            omp_set_num_threads(threads);
+            for (int64_t n = 1; n <= 300; n += 299) {
+                struct problem part = part_of(&p, 0, n);
+                struct kg_head_out o = run_all(&part);
+                outs_equal(&p, &full, 0, &o, 0, n);
+                out_release(&o);
+            }
+        }
+        out_release(&full);
+        problem_release(&p);
+    }
+    omp_set_num_threads(before);
+}
+
+static void an_enclosing_region_changes_no_bit(void **state)
+{
+    (void)state;
+    struct problem p = wide[1];
+    problem_init(&p);
+    struct kg_head h = head_of(&p);
+    struct kg_head_out full = run_all(&p);
+    struct kg_head_out out[2] = {out_init(&p), out_init(&p)};
+    kg_status status[2];
+#pragma omp parallel for num_threads(2)
+    for (int i = 0; i < 2; i++) {
+        struct kg_err err;
+        status[i] = kg_op_head(kg_backend_cpu(), &out[i], &h, &err);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(status[i], KG_OK);
+        outs_equal(&p, &full, 0, &out[i], 0, p.n);
+        out_release(&out[i]);
+    }
+    out_release(&full);
+    problem_release(&p);
+}
+
+/* ---- backward ----------------------------------------------------------------------------------- */
+struct gradient {
+    float *a_target;
+    float *a_indices;
+    float *a_entropy;
+    float *a_reverse;
+    float *a_forward;
+    struct kg_mat dhidden;
+    struct kg_mat dweight;
+};
+
+/* Every fifth row has no gradient; dhidden and dweight hold something before. */
+static struct gradient gradient_init(const struct problem *p)
+{
+    struct gradient g = {
+        .a_target = random_floats(p->n, 1.0),
+        .a_indices = random_floats(p->n * p->k, 0.5),
+        .a_entropy = random_floats(p->n, 0.3),
+        .a_reverse = p->anchored ? random_floats(p->n, 0.5) : NULL,
+        .a_forward = p->anchored ? random_floats(p->n, 0.5) : NULL,
+        .dhidden = random_matrix(KG_F32, p->n, p->d, 1.0),
+        .dweight = random_matrix(KG_F32, p->v, p->d, 1.0),
+    };
+    for (int64_t n = 2; n < p->n; n += 5) {
+        g.a_target[n] = g.a_entropy[n] = 0.0f;
+        memset(g.a_indices + n * p->k, 0, (size_t)p->k * sizeof(float));
+        if (p->anchored)
+            g.a_reverse[n] = g.a_forward[n] = 0.0f;
+    }
+    return g;
+}
+
+static void gradient_release(struct gradient *g)
+{
+    kg_mem_free(g->a_target);
+    kg_mem_free(g->a_indices);
+    kg_mem_free(g->a_entropy);
+    kg_mem_free(g->a_reverse);
+    kg_mem_free(g->a_forward);
+    kg_mem_free(g->dhidden.data);
+    kg_mem_free(g->dweight.data);
+}
+
+static struct kg_head_grad grad_of(const struct gradient *g, const struct kg_head_out *o)
+{
+    return (struct kg_head_grad){
+        .lse = o->lse,
+        .a_target = g->a_target,
+        .a_indices = g->a_indices,
+        .a_entropy = g->a_entropy,
+        .entropy = o->entropy,
+        .a_kl_reverse = g->a_reverse,
+        .a_kl_forward = g->a_forward,
+        .kl_reverse = o->kl_reverse,
+        .anchor_lse = o->anchor_lse,
+        .dhidden = g->dhidden,
+        .dweight = g->dweight,
+    };
+}
+
+static kg_status backward_status(const struct problem *p, const struct gradient *g,
+                                 const struct kg_head_out *o, struct kg_err *err)
+{
+    struct kg_head h = head_of(p);
+    struct kg_head_grad grad = grad_of(g, o);
+    return kg_op_head_bwd(kg_backend_cpu(), &grad, &h, err);
+}
+
+static void backward(const struct problem *p, const struct gradient *g,
+                     const struct kg_head_out *o)
+{
+    struct kg_err err;
+    if (backward_status(p, g, o, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* dz[v] of row n, term by term as the rules are written. */
+static void plain_dz(double *dz, const struct problem *p, const struct gradient *g,
+                     const struct plain *x, int64_t n)
+{
+    double t = p->inv_temp ? (double)p->inv_temp[n] : 1.0;
+    memset(dz, 0, (size_t)p->v * sizeof *dz);
+    double sum = p->target[n] >= 0 ? (double)g->a_target[n] : 0.0;
+    if (p->target[n] >= 0)
+        dz[p->target[n]] += (double)g->a_target[n];
+    for (int k = 0; k < p->k; k++) {
+        int32_t id = p->indices[n * p->k + k];
+        if (id < 0)
+            continue;
+        dz[id] += (double)g->a_indices[n * p->k + k];
+        sum += (double)g->a_indices[n * p->k + k];
+    }
+    for (int64_t v = 0; v < p->v; v++) {
+        double prob = exp(x->z[v]);
+        dz[v] -= prob * sum + (double)g->a_entropy[n] * prob * (x->z[v] + x->entropy);
+        if (p->anchored) {
+            dz[v] += (double)g->a_reverse[n] * prob * (x->z[v] - x->q[v] - x->reverse);
+            dz[v] += (double)g->a_forward[n] * (prob - exp(x->q[v]));
+        }
+        dz[v] *= t;
+    }
+}
+
+static void compare_gradient(const struct problem *p, const struct gradient *g,
+                             const float *dweight_before, double tolerance)
+{
+    struct plain x = plain_init(p);
+    double *dz = block_of(p->v, sizeof *dz);
+    double *dw = block_of(p->v * p->d, sizeof *dw);
+    for (int64_t n = 0; n < p->n; n++) {
+        plain_row(&x, p, n);
+        plain_dz(dz, p, g, &x, n);
+        for (int64_t d = 0; d < p->d; d++) {
+            double dh = 0.0;
+            for (int64_t v = 0; v < p->v; v++) {
+                dh += dz[v] * get(p->weight, v, d);
+                dw[v * p->d + d] += dz[v] * get(p->hidden, n, d);
+            }
+            close_to(get(g->dhidden, n, d), dh, tolerance);
+        }
+    }
+    for (int64_t i = 0; i < p->v * p->d; i++)
+        close_to((double)((float *)g->dweight.data)[i], dw[i] + (double)dweight_before[i],
+                 tolerance);
+    kg_mem_free(dw);
+    kg_mem_free(dz);
+    plain_release(&x);
+}
+
+static float *copy_of(struct kg_mat m)
+{
+    struct kg_err err;
+    return kg_mem_copy(m.data, (size_t)(m.rows * m.cols) * sizeof(float), "test", &err);
+}
+
+static void backward_matches_plain_version(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        problem_init(&p);
+        struct kg_head_out o = run_all(&p);
+        struct gradient g = gradient_init(&p);
+        float *before = copy_of(g.dweight);
+        backward(&p, &g, &o);
+        compare_gradient(&p, &g, before, p.dtype == KG_F32 ? 2e-5 : 2e-2);
+        kg_mem_free(before);
+        gradient_release(&g);
+        out_release(&o);
+        problem_release(&p);
+    }
+}
+
+/* A smooth function of everything the head returns, and its derivatives. */
+static double objective(const struct problem *p, struct gradient *g)
+{
+    struct kg_head_out o = run_all(p);
+    double sum = 0.0;
+    for (int64_t n = 0; n < p->n; n++) {
+        double x = (double)o.logp[n];
+        sum += sin(x) + 0.3 * (double)o.entropy[n] * (double)o.entropy[n] +
+               0.5 * (double)o.kl_reverse[n] * x + exp(-(double)o.kl_forward[n]);
+        g->a_target[n] = (float)(cos(x) + 0.5 * (double)o.kl_reverse[n]);
+        g->a_entropy[n] = 0.6f * o.entropy[n];
+        g->a_reverse[n] = (float)(0.5 * x);
+        g->a_forward[n] = (float)-exp(-(double)o.kl_forward[n]);
+        for (int k = 0; k < p->k; k++) {
+            double at = (double)o.logp_at[n * p->k + k];
+            if (p->indices[n * p->k + k] < 0)
+                continue;
+            sum += 0.1 * at * at;
+            g->a_indices[n * p->k + k] = (float)(0.2 * at);
+        }
+    }
+    out_release(&o);
+    return sum;
+}
+
+static void check_difference(const struct problem *p, struct kg_mat x, const float *dx)
+{
+    struct gradient unused = gradient_init(p);
+    for (int trial = 0; trial < 40; trial++) {
+        int64_t r = below(x.rows);
+        int64_t c = below(x.cols);
+        double old = get(x, r, c);
+        set(x, r, c, old + 4e-3);
+        double up = objective(p, &unused);
+        set(x, r, c, old - 4e-3);
+        double down = objective(p, &unused);
+        set(x, r, c, old);
+        double got = (double)dx[r * x.cols + c];
+        close_to(got, (up - down) / 8e-3, 2e-3 * (1.0 + fabs(got)));
+    }
+    gradient_release(&unused);
+}
+
+static void backward_matches_finite_differences(void **state)
+{
+    (void)state;
+    struct problem p = {.dtype = KG_F32,
+                        .n = 6,
+                        .d = 8,
+                        .v = 40,
+                        .k = 3,
+                        .top_k = 1,
+                        .tempered = true,
+                        .anchored = true};
+    problem_init(&p);
+    struct gradient g = gradient_init(&p);
+    objective(&p, &g);
+    memset(g.dweight.data, 0, (size_t)(p.v * p.d) * sizeof(float));
+    struct kg_head_out o = run_all(&p);
+    backward(&p, &g, &o);
+    check_difference(&p, p.hidden, g.dhidden.data);
+    check_difference(&p, p.weight, g.dweight.data);
+    out_release(&o);
+    gradient_release(&g);
+    problem_release(&p);
+}
+
+static void no_coefficient_gives_exact_zero(void **state)
+{
+    (void)state;
+    struct problem p = wide[1];
+    problem_init(&p);
+    struct kg_head_out o = run_all(&p);
+    struct gradient g = gradient_init(&p);
+    float *before = copy_of(g.dweight);
+    memset(g.a_target, 0, (size_t)p.n * sizeof(float));
+    memset(g.a_entropy, 0, (size_t)p.n * sizeof(float));
+    memset(g.a_reverse, 0, (size_t)p.n * sizeof(float));
+    memset(g.a_forward, 0, (size_t)p.n * sizeof(float));
+    memset(g.a_indices, 0, (size_t)(p.n * p.k) * sizeof(float));
+    backward(&p, &g, &o);
+    for (int64_t i = 0; i < p.n * p.d; i++)
+        assert_true(((float *)g.dhidden.data)[i] == 0.0f);
+    assert_memory_equal(before, g.dweight.data, (size_t)(p.v * p.d) * sizeof(float));
+    kg_mem_free(before);
+    gradient_release(&g);
+    out_release(&o);
+    problem_release(&p);
+}
+
+/* A policy that is its own anchor: both divergences and their gradients are exactly 0. */
+static void own_anchor_is_at_distance_zero(void **state)
+{
+    (void)state;
+    struct problem p = wide[1];
+    struct problem twin = wide[1];
+    problem_init(&p);
+    twin.anchored = false;
+    problem_init(&twin);
+    kg_mem_free(p.anchor.hidden.data);
+    kg_mem_free(p.anchor.weight.data);
+    p.anchor = (struct kg_head_anchor){twin.hidden, twin.weight, p.inv_temp};
+    struct kg_head_out o = run_all(&p);
+    struct gradient g = gradient_init(&p);
+    memset(g.a_target, 0, (size_t)p.n * sizeof(float));
+    memset(g.a_entropy, 0, (size_t)p.n * sizeof(float));
+    memset(g.a_indices, 0, (size_t)(p.n * p.k) * sizeof(float));
+    backward(&p, &g, &o);
+    for (int64_t n = 0; n < p.n; n++)
+        assert_true(o.kl_reverse[n] == 0.0f && o.kl_forward[n] == 0.0f);
+    for (int64_t i = 0; i < p.n * p.d; i++)
+        assert_true(((float *)g.dhidden.data)[i] == 0.0f);
+    p.anchor = (struct kg_head_anchor){0};
+    gradient_release(&g);
+    out_release(&o);
+    problem_release(&twin);
+    problem_release(&p);
+}
+
+static void gradients_equal(const struct gradient *a, const struct gradient *b)
+{
+    assert_memory_equal(a->dhidden.data, b->dhidden.data,
+                        (size_t)(a->dhidden.rows * a->dhidden.cols) * sizeof(float));
+    assert_memory_equal(a->dweight.data, b->dweight.data,
+                        (size_t)(a->dweight.rows * a->dweight.cols) * sizeof(float));
+}
+
+/* More than one block of rows and more than one strip. */
+static void threads_change_no_bit_of_gradients(void **state)
+{
+    (void)state;
+    int before = omp_get_max_threads();
+    for (int i = 0; i < N_WIDE; i++) {
+        struct problem p = wide[i];
+        p.n = 1400;
+        problem_init(&p);
+        struct kg_head_out o = run_all(&p);
+        random_state = 5;
+        omp_set_num_threads(1);
+        struct gradient one = gradient_init(&p);
+        backward(&p, &one, &o);
+        for (int threads = 2; threads <= 4; threads += 2) {
+            omp_set_num_threads(threads);
+            random_state = 5;
+            struct gradient many = gradient_init(&p);
+            backward(&p, &many, &o);
+            gradients_equal(&one, &many);
+            gradient_release(&many);
+        }
+        gradient_release(&one);
+        out_release(&o);
+        problem_release(&p);
+    }
+    omp_set_num_threads(before);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+/* Nothing here grows with the width D but two row blocks, so a narrow model measures the
+ * bound well. */
+static void peak_memory_stays_below_the_bound(void **state)
+{
+    (void)state;
+    struct problem p = {
+        .dtype = KG_BF16, .n = 1100, .d = 16, .v = 151936, .k = 32, .top_k = 32};
+    problem_init(&p);
+    struct kg_head_out o = out_init(&p);
+    struct kg_head h = head_of(&p);
+    struct gradient g = gradient_init(&p);
+    kg_mem_free(o.logits);
+    o.logits = NULL;
+    uint64_t held = kg_mem_current_bytes();
+    kg_mem_reset_peak();
+    run_head(&o, &h);
+    backward(&p, &g, &o);
+    uint64_t extra = kg_mem_peak_bytes() - held;
+    if (extra > (uint64_t)64 << 20)
+        fail_msg("%llu bytes", (unsigned long long)extra);
+    gradient_release(&g);
+    out_release(&o);
+    problem_release(&p);
+}
+
+/* Every allocation in turn fails: a status, and nothing is kept. One thread, because
+ * products keep scratch per thread and who makes which product is not fixed. */
+static void failing_allocations_are_a_status(void **state)
+{
+    (void)state;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    struct problem p = wide[1];
+    p.n = 20;
+    problem_init(&p);
+    struct kg_head_out o = run_all(&p);
+    struct kg_head h = head_of(&p);
+    struct gradient g = gradient_init(&p);
+    backward(&p, &g, &o);
+    uint64_t held = kg_mem_current_bytes();
+    int failures = 0;
+    for (uint64_t n = 1; n <= 40; n++) {
+        struct kg_err err;
+        kg_mem_fail_at(n);
+        kg_status status = kg_op_head(kg_backend_cpu(), &o, &h, &err);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        failures += status == KG_ENOMEM;
+        kg_mem_fail_at(n);
+        status = backward_status(&p, &g, &o, &err);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        failures += status == KG_ENOMEM;
+        assert_int_equal(kg_mem_current_bytes(), held);
+    }
+    kg_mem_fail_at(0);
+    omp_set_num_threads(before);
+    assert_true(failures >= 15);
+    gradient_release(&g);
+    out_release(&o);
+    problem_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matches_plain_version),
+        cmocka_unit_test(ties_go_to_the_smaller_id),
+        cmocka_unit_test(number_of_rows_changes_no_bit),
+        cmocka_unit_test(other_wishes_change_no_bit),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(an_enclosing_region_changes_no_bit),
+        cmocka_unit_test(backward_matches_plain_version),
+        cmocka_unit_test(backward_matches_finite_differences),
+        cmocka_unit_test(no_coefficient_gives_exact_zero),
+        cmocka_unit_test(own_anchor_is_at_distance_zero),
+        cmocka_unit_test(threads_change_no_bit_of_gradients),
+        cmocka_unit_test(peak_memory_stays_below_the_bound),
+        cmocka_unit_test(failing_allocations_are_a_status),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
