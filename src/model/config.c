@@ -1,8 +1,9 @@
 /* Reading a HuggingFace config.json of a Qwen2, Qwen3 or Llama model.
  *
- * One table names every field that HuggingFace writes for these families, with its rule: honoured by the reader below,
- * without effect on a causal language model's weights and forward pass, or allowed one value only. A field that is not
- * in the table is refused with its value, so no setting of a checkpoint is passed over in silence.
+ * One table names every field that HuggingFace writes for these families, with its rule:
+ * honoured by the reader below, without effect on a causal language model's weights and
+ * forward pass, or allowed one value only. A field that is not in the table is refused
+ * with its value, so no setting of a checkpoint is passed over in silence.
  *
  * Writing is in config_write.c, the rotary frequencies in config_rope.c.
  */
@@ -25,7 +26,7 @@ enum {
     QWEN3_HEAD_DIM = 128, /* Qwen3Config's default */
 };
 
-/* ---- families --------------------------------------------------------------------------------------- */
+/* ---- families -------------------------------------------------------------------- */
 
 static const struct kg_arch ARCHS[] = {
     {.model_type = "qwen2",
@@ -60,7 +61,7 @@ kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                    ARCHS[2].model_type);
 }
 
-/* ---- fields ------------------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------- */
 
 enum rule {
     HONOURED, /* read below */
@@ -232,9 +233,10 @@ static kg_status check_fields(const struct reader *r)
     return KG_OK;
 }
 
-/* ---- values ------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------- */
 
-/* A field that is absent or null takes the fallback; a fallback of 0 demands the field. */
+/* A field that is absent or null takes the fallback; a fallback of 0 demands the field.
+ * */
 static kg_status read_size(const struct reader *r, const char *key, int64_t max,
                            int32_t fallback, int32_t *out)
 {
@@ -248,7 +250,8 @@ static kg_status read_size(const struct reader *r, const char *key, int64_t max,
     return KG_OK;
 }
 
-/* A positive finite number; absent or null gives the fallback, where 0 demands the field. */
+/* A positive finite number; absent or null gives the fallback, where 0 demands the field.
+ * */
 static kg_status read_real(const struct reader *r, const struct kg_json *object,
                            const char *key, double fallback, double *out)
 {
@@ -302,7 +305,8 @@ static kg_status read_sizes(const struct reader *r)
     KG_TRY(read_size(r, "intermediate_size", MAX_WIDTH, 0, &c->ffn));
     KG_TRY(read_size(r, "num_hidden_layers", MAX_LAYERS, 0, &c->layers));
     KG_TRY(read_size(r, "num_attention_heads", MAX_HEADS, 0, &c->heads));
-    /* Llama's class takes the number of heads, the others' a constant, which is no use as a default. */
+    /* Llama's class takes the number of heads, the others' a constant, which is no use as
+     * a default. */
     KG_TRY(read_size(r, "num_key_value_heads", MAX_HEADS, is_llama ? c->heads : 0,
                      &c->kv_heads));
     KG_TRY(read_size(r, "max_position_embeddings", MAX_POSITIONS, is_llama ? 2048 : 32768,
@@ -336,7 +340,8 @@ static kg_status read_numbers(const struct reader *r)
     KG_TRY(read_real(r, r->root, "initializer_range", 0.02, &range));
     KG_TRY(read_bool(r, "tie_word_embeddings", false, &c->tied));
     KG_TRY(read_bool(r, "attention_bias", c->arch->qkv_bias, &attention_bias));
-    /* Elsewhere it would add a bias to the output projection too; Qwen2's biases cannot be switched off. */
+    /* Elsewhere it would add a bias to the output projection too; Qwen2's biases cannot
+     * be switched off. */
     if (attention_bias != c->arch->qkv_bias)
         return refuse(r, "attention_bias", kg_json_get(r->root, "attention_bias"),
                       c->arch->qkv_bias ? "true for this model_type" : "false");
@@ -362,7 +367,7 @@ static kg_status read_dtype(const struct reader *r)
     return refuse(r, key, value, "\"float32\", \"float16\" or \"bfloat16\"");
 }
 
-/* ---- rope ----------------------------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------ */
 
 static kg_status check_rope_keys(const struct reader *r, const char *name,
                                  const struct kg_json *rope, bool llama3)
@@ -439,7 +444,7 @@ static kg_status read_rope(const struct reader *r)
     return read_rope_object(r, "rope_parameters");
 }
 
-/* ---- special tokens --------------------------------------------------------------------------------------- */
+/* ---- special tokens -------------------------------------------------------------- */
 
 static kg_status add_eos(const struct reader *r, const struct kg_json *value)
 {
@@ -491,7 +496,7 @@ bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token)
     return false;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------- */
 
 static kg_status read_all(const struct reader *r)
 {
@@ -519,7 +524,8 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
     return status;
 }
 
-/* Of generation_config.json the end tokens alone: sampling is chosen by the user of kedge. */
+/* Of generation_config.json the end tokens alone: sampling is chosen by the user of
+ * kedge. */
 static kg_status read_generation_config(struct kg_model_config *c, const char *path,
                                         struct kg_err *err)
 {

@@ -1,5 +1,5 @@
-/* A HuggingFace config.json, understood completely: every field honoured, known to be without effect, or refused by
- * name. One row of the architecture table per model family.
+/* A HuggingFace config.json, understood completely: every field honoured, known to be
+ * without effect, or refused by name. One row of the architecture table per model family.
  */
 #ifndef KG_MODEL_CONFIG_H
 #define KG_MODEL_CONFIG_H
@@ -11,12 +11,12 @@
 #include <stdint.h>
 
 struct kg_arch {
-    const char *model_type;   /* "qwen2" */
-    const char *class_name;   /* "Qwen2ForCausalLM" */
+    const char *model_type; /* "qwen2" */
+    const char *class_name; /* "Qwen2ForCausalLM" */
     const char *help;
-    bool qkv_bias;            /* q, k, v projections have a bias by default */
-    bool qk_norm;             /* RMS norm of every query and key head */
-    bool explicit_head_dim;   /* head_dim field expected; else hidden/heads when absent */
+    bool qkv_bias;          /* q, k, v projections have a bias by default */
+    bool qk_norm;           /* RMS norm of every query and key head */
+    bool explicit_head_dim; /* head_dim field expected; else hidden/heads when absent */
 };
 /* Table of supported families, ended by a row with model_type NULL. */
 const struct kg_arch *kg_arch_table(void);
@@ -28,19 +28,19 @@ enum { KG_MAX_EOS = 16, KG_MAX_HEAD_DIM = 256 };
 
 struct kg_model_config {
     const struct kg_arch *arch;
-    int32_t vocab;        /* V */
-    int32_t hidden;       /* D */
-    int32_t ffn;          /* F */
-    int32_t layers;       /* L */
-    int32_t heads;        /* H */
-    int32_t kv_heads;     /* Hk */
-    int32_t head_dim;     /* hd */
+    int32_t vocab;    /* V */
+    int32_t hidden;   /* D */
+    int32_t ffn;      /* F */
+    int32_t layers;   /* L */
+    int32_t heads;    /* H */
+    int32_t kv_heads; /* Hk */
+    int32_t head_dim; /* hd */
     int32_t max_positions;
     float norm_eps;
     double rope_theta;
-    bool tied;            /* lm_head is the embedding */
+    bool tied; /* lm_head is the embedding */
     bool qkv_bias;
-    bool rope_llama3;     /* rope_scaling of type llama3, with: */
+    bool rope_llama3; /* rope_scaling of type llama3, with: */
     double rope_factor;
     double rope_low_freq_factor;
     double rope_high_freq_factor;
@@ -48,22 +48,27 @@ struct kg_model_config {
     float init_range;
     int32_t eos[KG_MAX_EOS]; /* union of config.json and generation_config.json */
     int n_eos;
-    int32_t bos;          /* -1 when none */
-    const char *dtype_name; /* torch_dtype / dtype of the file, for inspect; static string or "" */
+    int32_t bos; /* -1 when none */
+    const char *
+        dtype_name; /* torch_dtype / dtype of the file, for inspect; static string or "" */
 };
 
 /* dir/config.json, and the EOS set of dir/generation_config.json when there.
- * errors: NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name), EINVAL (impossible sizes) */
+ * errors: NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name),
+ * EINVAL (impossible sizes) */
 kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,
                                 const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* config.json text that transformers loads. torch_dtype as given ("bfloat16", "float32"). */
+/* config.json text that transformers loads. torch_dtype as given ("bfloat16", "float32").
+ * */
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
-                                const char *torch_dtype, struct kg_err *err) KG_MUST_CHECK;
+                                const char *torch_dtype,
+                                struct kg_err *err) KG_MUST_CHECK;
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 
-/* inv_freq[i], i < head_dim/2, of the rotary embedding, llama3 scaling applied.   source: HF modeling_rope_utils */
+/* inv_freq[i], i < head_dim/2, of the rotary embedding, llama3 scaling applied.   source:
+ * HF modeling_rope_utils */
 void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c);
 
 #endif

@@ -1,12 +1,13 @@
-/* Rotary frequencies, in float32 and in the order of operations of transformers' modeling_rope_utils, so that a
- * checkpoint sees the same angles here and there. */
+/* Rotary frequencies, in float32 and in the order of operations of transformers'
+ * modeling_rope_utils, so that a checkpoint sees the same angles here and there. */
 #include "model/config.h"
 
 #include <math.h>
 
 static const float TWO_PI = 6.283185307179586f;
 
-/* llama3: long wavelengths are stretched by `factor`, short ones kept, those between are blended linearly. */
+/* llama3: long wavelengths are stretched by `factor`, short ones kept, those between are
+ * blended linearly. */
 static float scale_llama3(float inv_freq, const struct kg_model_config *c)
 {
     const float factor = (float)c->rope_factor;

@@ -1,5 +1,6 @@
-/* Writing a config.json that transformers loads: the fields that its class writes for the family, in the layout that
- * both its older and its newer releases read (rope_theta and rope_scaling outside, torch_dtype). */
+/* Writing a config.json that transformers loads: the fields that its class writes for the
+ * family, in the layout that both its older and its newer releases read (rope_theta and
+ * rope_scaling outside, torch_dtype). */
 #include "model/config.h"
 
 #include "data/json.h"
@@ -67,7 +68,8 @@ static kg_status put_sizes(const struct writer *w, const struct kg_model_config 
     KG_TRY(put_int(w, "num_hidden_layers", c->layers));
     KG_TRY(put_int(w, "num_attention_heads", c->heads));
     KG_TRY(put_int(w, "num_key_value_heads", c->kv_heads));
-    /* Where the class derives it, a field that says the same would only confuse older releases. */
+    /* Where the class derives it, a field that says the same would only confuse older
+     * releases. */
     if (c->arch->explicit_head_dim || c->head_dim * c->heads != c->hidden)
         KG_TRY(put_int(w, "head_dim", c->head_dim));
     return put_int(w, "max_position_embeddings", c->max_positions);

@@ -1,10 +1,11 @@
 /* Training a byte-level BPE.
  *
- * The texts are cut into pre-tokens; equal ones become one word with a count. Then the most frequent pair of neighbours
- * becomes a token, again and again; of equal counts the pair with the smaller ids goes first, so the result depends on
- * nothing but the counts. Only words that hold the merged pair change: every pair keeps a list of its words, and a
- * heap keeps the pairs. Both may be behind: a heap entry is checked against the present count when it is taken, and a
- * word may have lost the pair since it was listed.
+ * The texts are cut into pre-tokens; equal ones become one word with a count. Then the
+ * most frequent pair of neighbours becomes a token, again and again; of equal counts the
+ * pair with the smaller ids goes first, so the result depends on nothing but the counts.
+ * Only words that hold the merged pair change: every pair keeps a list of its words, and
+ * a heap keeps the pairs. Both may be behind: a heap entry is checked against the present
+ * count when it is taken, and a word may have lost the pair since it was listed.
  *
  * Ids: 0..255 are the bytes, then the merges in order.
  */
@@ -70,7 +71,7 @@ struct train {
     struct kg_err *err;
 };
 
-/* ---- text to words ---------------------------------------------------------------------------------- */
+/* ---- text to words --------------------------------------------------------------- */
 
 static kg_status push_piece(struct train *t, struct pieces *pieces, const char *bytes,
                             size_t n)
@@ -94,7 +95,8 @@ static kg_status cut_pretokens(struct train *t, struct kg_pretoken_scan *scan,
     }
 }
 
-/* Append the plain stretches of a document to t->text. Their lengths go to `stretches`: the text may still move. */
+/* Append the plain stretches of a document to t->text. Their lengths go to `stretches`:
+ * the text may still move. */
 static kg_status add_document(struct train *t, struct pieces *stretches,
                               const struct kg_added *specials, const char *text)
 {
@@ -205,7 +207,7 @@ static kg_status make_words(struct train *t)
     return KG_OK;
 }
 
-/* ---- pairs -------------------------------------------------------------------------------------------- */
+/* ---- pairs ----------------------------------------------------------------------- */
 
 /* Room in the index for one pair more. */
 static kg_status grow_index(struct train *t)
@@ -236,7 +238,8 @@ static kg_status pair_of(struct train *t, int32_t left, int32_t right, size_t *a
     return KG_OK;
 }
 
-/* Add sign * count of the word to every pair of it. A pair with `made` in it (all when made is -1) lists the word. */
+/* Add sign * count of the word to every pair of it. A pair with `made` in it (all when
+ * made is -1) lists the word. */
 static kg_status count_word(struct train *t, size_t word, int sign, int32_t made)
 {
     const struct word *w = &t->words[word];
@@ -257,7 +260,7 @@ static kg_status count_word(struct train *t, size_t word, int sign, int32_t made
     return KG_OK;
 }
 
-/* ---- the heap of candidates ----------------------------------------------------------------------------- */
+/* ---- the heap of candidates ------------------------------------------------------ */
 
 /* a goes before b */
 static bool before(const struct candidate *a, const struct candidate *b)
@@ -326,7 +329,7 @@ static kg_status queue_touched(struct train *t)
     return KG_OK;
 }
 
-/* ---- merging ---------------------------------------------------------------------------------------------- */
+/* ---- merging --------------------------------------------------------------------- */
 
 static bool holds(const struct word *w, int32_t left, int32_t right)
 {
@@ -351,7 +354,8 @@ static kg_status merge_pair(struct train *t, size_t at, int32_t made)
 {
     int32_t left = t->pairs[at].left;
     int32_t right = t->pairs[at].right;
-    /* pairs may move, and this pair's list grow when it is made again ("aaa"); only what is listed now counts. */
+    /* pairs may move, and this pair's list grow when it is made again ("aaa"); only what
+     * is listed now counts. */
     size_t n = t->pairs[at].n_words;
     for (size_t i = 0; i < n; i++) {
         size_t word = t->pairs[at].words[i];
@@ -364,7 +368,8 @@ static kg_status merge_pair(struct train *t, size_t at, int32_t made)
     return queue_touched(t);
 }
 
-/* Two merges may spell the same bytes ("a"+"bc", "ab"+"c"): then both lead to one token. */
+/* Two merges may spell the same bytes ("a"+"bc", "ab"+"c"): then both lead to one token.
+ * */
 static kg_status token_of(struct kg_bpe_result *result, const struct pair *p, int32_t *id,
                           struct kg_err *err)
 {

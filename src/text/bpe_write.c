@@ -1,7 +1,8 @@
-/* A trained byte-level BPE as tokenizer.json and tokenizer_config.json, in the form that HuggingFace writes itself.
+/* A trained byte-level BPE as tokenizer.json and tokenizer_config.json, in the form that
+ * HuggingFace writes itself.
  *
- * The pipeline is Qwen2's: NFC, one pattern, bytes, merges. Special tokens are not normalized, so text and vocabulary
- * cannot form them by accident.
+ * The pipeline is Qwen2's: NFC, one pattern, bytes, merges. Special tokens are not
+ * normalized, so text and vocabulary cannot form them by accident.
  */
 #include "text/bpe_train.h"
 

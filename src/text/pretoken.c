@@ -21,8 +21,9 @@ enum { MAX_PATTERN_BYTES = 1 << 16, MAX_GROUP_DEPTH = 64 };
 static const char SPACE_SET[] = "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-"
                                 "\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
-/* Letters and numbers assigned after Unicode 14, up to 16, in pairs first-last: the tables of PCRE2 10.42 lack them, those
- * of HuggingFace's current builds have them. To a PCRE2 that knows them the lists add nothing. */
+/* Letters and numbers assigned after Unicode 14, up to 16, in pairs first-last: the
+ * tables of PCRE2 10.42 lack them, those of HuggingFace's current builds have them. To a
+ * PCRE2 that knows them the lists add nothing. */
 static const char NEW_LETTERS[] = "\\x{1c89}-\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{"
                                   "a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d65}"
                                   "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}-"
@@ -41,7 +42,7 @@ static const char NEW_NUMBERS[] = "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x
                                   "\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-"
                                   "\\x{1d2d3}\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}";
 
-/* ---- translation ------------------------------------------------------------------------------ */
+/* ---- translation ----------------------------------------------------------------- */
 
 struct translator {
     const char *in;
@@ -227,7 +228,7 @@ kg_status kg_pretoken_translate(struct kg_str *out, const char *pattern, size_t 
     return KG_OK;
 }
 
-/* ---- compiling -------------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------- */
 
 struct kg_pretoken {
     pcre2_general_context
@@ -318,7 +319,7 @@ void kg_pretoken_free(struct kg_pretoken *p)
     kg_mem_free(p);
 }
 
-/* ---- scanning --------------------------------------------------------------------------------- */
+/* ---- scanning -------------------------------------------------------------------- */
 
 kg_status kg_pretoken_scan_init(struct kg_pretoken_scan *scan,
                                 const struct kg_pretoken *pattern, struct kg_err *err)

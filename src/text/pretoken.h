@@ -7,10 +7,12 @@
  * would add U+180E);
  *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, && and
  * possessive {n,m}+ are refused: they differ, and no supported tokenizer uses them;
- *   - \p{L} and \p{N} get the letters and numbers of Unicode 15 and 16 added (9,392 characters), which the tables of
- *     PCRE2 10.42 (Unicode 14) lack and HuggingFace's present builds (Unicode 16) have. With that, the patterns of
- *     GPT-2 and Qwen cut every one of the 1,112,064 characters as HuggingFace does. Other properties (\p{Lu}, \p{M},
- *     scripts) are PCRE2's own and may lack characters assigned after Unicode 14.
+ *   - \p{L} and \p{N} get the letters and numbers of Unicode 15 and 16 added (9,392
+ *     characters), which the tables of PCRE2 10.42 (Unicode 14) lack and HuggingFace's
+ *     present builds (Unicode 16) have. With that, the patterns of GPT-2 and Qwen cut
+ *     every one of the 1,112,064 characters as HuggingFace does. Other properties
+ *     (\p{Lu}, \p{M}, scripts) are PCRE2's own and may lack characters assigned after
+ *     Unicode 14.
  * A cut in another place changes ids, never what they decode to.
  */
 #ifndef KG_TEXT_PRETOKEN_H

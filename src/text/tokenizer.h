@@ -8,9 +8,10 @@
  * never depend on its neighbours. Two settings of a tokenizer.json lose that by design:
  * add_prefix_space, and lstrip/rstrip of an added token, which swallow white space.
  *
- * Ids equal those of HuggingFace's `tokenizers`; pretoken.h says how the two regular expression engines were brought
- * together. One difference is left, on purpose: NFC here is Unicode 15's (utf8proc 2.8), there it is that of Unicode 9,
- * which does not know the 98 combining marks and the composite U+11938 added since and leaves them unsorted.
+ * Ids equal those of HuggingFace's `tokenizers`; pretoken.h says how the two regular
+ * expression engines were brought together. One difference is left, on purpose: NFC here
+ * is Unicode 15's (utf8proc 2.8), there it is that of Unicode 9, which does not know the
+ * 98 combining marks and the composite U+11938 added since and leaves them unsorted.
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
@@ -69,7 +70,8 @@ kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok
                               const int32_t *ids, size_t n, bool skip_special,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- training a byte-level BPE on text (deterministic: ties by the smaller pair of ids) ---- */
+/* ---- training a byte-level BPE on text (deterministic: ties by the smaller pair of ids)
+ * ---- */
 struct kg_bpe_train {
     int32_t vocab_size; /* 256 bytes + merges + specials */
     const char *const
