@@ -1,0 +1,101 @@
+/* Element types: names, rounding, and every 16-bit pattern there and back. */
+#include "tensor/dtype.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+
+static void names_are_parsed_and_unknown_ones_list_the_valid(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KG_DTYPE_COUNT; i++) {
+        const struct kg_dtype_traits *t = kg_dtype_traits((enum kg_dtype)i);
+        enum kg_dtype a;
+        enum kg_dtype b;
+        assert_int_equal(kg_dtype_parse(&a, t->name, &err), KG_OK);
+        assert_int_equal(kg_dtype_parse(&b, t->safetensors_name, &err), KG_OK);
+        assert_true(a == (enum kg_dtype)i && b == a);
+    }
+    enum kg_dtype t;
+    assert_int_equal(kg_dtype_parse(&t, "fp8", &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "bf16"));
+    assert_non_null(strstr(err.message, "\"fp8\""));
+}
+
+static void every_bf16_comes_back(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f;
+        uint16_t in = (uint16_t)h;
+        uint16_t out;
+        assert_int_equal(kg_dtype_convert(&f, KG_F32, &in, KG_BF16, 1, &err), KG_OK);
+        assert_int_equal(kg_dtype_convert(&out, KG_BF16, &f, KG_F32, 1, &err), KG_OK);
+        if (isnan(f))
+            assert_true((out & 0x7fffu) > 0x7f80u);
+        else
+            assert_int_equal(in, out);
+    }
+}
+
+static void rounding_to_bf16_is_to_nearest_even(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_f32_to_bf16(1.0f), 0x3f80);
+    assert_int_equal(kg_f32_to_bf16(0x1.01p0f), 0x3f80); /* a tie, down to even */
+    assert_int_equal(kg_f32_to_bf16(0x1.03p0f), 0x3f82); /* a tie, up to even */
+    assert_int_equal(kg_f32_to_bf16(0x1.010002p0f), 0x3f81);
+    assert_int_equal(kg_f32_to_bf16(0x1.fffffep127f), 0x7f80);
+    assert_int_equal(kg_f32_to_bf16(-0.0f), 0x8000);
+}
+
+static void every_fp16_is_read_by_its_definition(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        uint16_t in = (uint16_t)h;
+        float f;
+        assert_int_equal(kg_dtype_convert(&f, KG_F32, &in, KG_F16, 1, &err), KG_OK);
+        int exponent = (int)(h >> 10 & 31);
+        double fraction = (double)(h & 1023) / 1024;
+        double want = exponent ? ldexp(1 + fraction, exponent - 15)
+                               : ldexp(fraction, -14);
+        if (exponent == 31)
+            want = fraction > 0 ? (double)NAN : HUGE_VAL;
+        want = h >> 15 ? -want : want;
+        if (isnan(want))
+            assert_true(isnan(f));
+        else
+            assert_true((double)f == want && !signbit(f) == !signbit(want));
+    }
+}
+
+static void fp16_to_bf16_rounds_and_nothing_becomes_fp16(void **state)
+{
+    (void)state;
+    unsigned char odd[3] = {0, 0x01, 0x3c}; /* 1 + 2^-10 at an odd address */
+    uint16_t h;
+    float one = 1;
+    assert_int_equal(kg_dtype_convert(&h, KG_BF16, odd + 1, KG_F16, 1, &err), KG_OK);
+    assert_int_equal(h, 0x3f80);
+    assert_int_equal(kg_dtype_convert(&h, KG_F16, &one, KG_F32, 1, &err), KG_EDTYPE);
+    assert_int_equal(kg_dtype_convert(&h, KG_F16, odd + 1, KG_F16, 1, &err), KG_OK);
+    assert_int_equal(h, 0x3c01);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_are_parsed_and_unknown_ones_list_the_valid),
+        cmocka_unit_test(every_bf16_comes_back),
+        cmocka_unit_test(rounding_to_bf16_is_to_nearest_even),
+        cmocka_unit_test(every_fp16_is_read_by_its_definition),
+        cmocka_unit_test(fp16_to_bf16_rounds_and_nothing_becomes_fp16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,666 @@
+/* The op suite: each operation is declared once, in a table, with its plain double version, and is then run
+ * against that version, against finite differences, over thread counts and over instruction sets.
+ */
+#include "base/mem.h"
+#include "tensor/backend.h"
+#include "tensor/selfcheck.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* Odd, and enough elements that threads are woken. */
+enum { N = 523, D = 70, V = 211, HD = 14, MAX_IN = 2, MAX_ELEMENTS = N * D };
+
+static struct kg_err err;
+static int32_t ids[N]; /* tokens; some occur often */
+static int32_t pos[N];
+static int32_t places[N]; /* a permutation */
+static float inv_freq[HD / 2];
+static const float eps = 1e-5f;
+
+/* One operation on inputs x[0..n_in), each (rows,cols) fp32, to y (N,out_cols) fp32. `ct` is the dtype of what the
+ * contract calls ct. */
+struct op {
+    const char *name;
+    int n_in;
+    int64_t rows[MAX_IN];
+    int64_t cols[MAX_IN];
+    int64_t out_cols;
+    kg_status (*run)(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                     float *const *x);
+    void (*plain)(double *y, double *const *x);
+    /* dx[i] += dy d(op)/dx[i]; NULL for none */
+    kg_status (*back)(const struct kg_backend *be, float *const *dx, const float *dy,
+                      float *const *x);
+};
+
+static float *array_new(int64_t n)
+{
+    float *p = kg_mem_calloc((size_t)n, sizeof *p, "test", &err);
+    assert_non_null(p);
+    return p;
+}
+
+static struct kg_mat f32(const float *p, int64_t rows, int64_t cols)
+{
+    return kg_mat((void *)(uintptr_t)p, KG_F32, rows, cols);
+}
+
+/* A fresh matrix of dtype t with the content of x. */
+static struct kg_mat as_type(enum kg_dtype t, const float *x, int64_t rows, int64_t cols)
+{
+    struct kg_mat m = kg_mat(array_new(rows * cols), t, rows, cols);
+    if (x)
+        assert_int_equal(
+            kg_dtype_convert(m.data, t, x, KG_F32, (size_t)(rows * cols), &err), KG_OK);
+    return m;
+}
+
+/* m's content to y, and m is gone. */
+static void take(float *y, struct kg_mat m)
+{
+    size_t n = (size_t)(m.rows * m.cols);
+    assert_int_equal(kg_dtype_convert(y, KG_F32, m.data, m.dtype, n, &err), KG_OK);
+    kg_mem_free(m.data);
+}
+
+/* ---- the operations ------------------------------------------------------------------------------- */
+static kg_status run_nt(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                        float *const *x)
+{
+    struct kg_mat a = as_type(ct, x[0], N, D), b = as_type(ct, x[1], V, D);
+    kg_status s = kg_op_matmul(be, f32(y, N, V), a, b, KG_MATMUL_NT, false, &err);
+    kg_mem_free(a.data);
+    kg_mem_free(b.data);
+    return s;
+}
+static void plain_nt(double *y, double *const *x)
+{
+    for (int n = 0; n < N; n++)
+        for (int v = 0; v < V; v++)
+            for (int d = 0; d < D; d++)
+                y[n * V + v] += x[0][n * D + d] * x[1][v * D + d];
+}
+static kg_status back_nt(const struct kg_backend *be, float *const *dx, const float *dy,
+                         float *const *x)
+{
+    KG_TRY(kg_op_matmul(be, f32(dx[0], N, D), f32(dy, N, V), f32(x[1], V, D),
+                        KG_MATMUL_NN, true, &err));
+    return kg_op_matmul(be, f32(dx[1], V, D), f32(dy, N, V), f32(x[0], N, D),
+                        KG_MATMUL_TN, true, &err);
+}
+
+static kg_status run_embed(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                           float *const *x)
+{
+    struct kg_mat table = as_type(ct, x[0], V, D);
+    kg_status s = kg_op_embed(be, f32(y, N, D), table, ids, &err);
+    kg_mem_free(table.data);
+    return s;
+}
+static void plain_embed(double *y, double *const *x)
+{
+    for (int n = 0; n < N; n++)
+        for (int d = 0; d < D; d++)
+            y[n * D + d] = x[0][ids[n] * D + d];
+}
+static kg_status back_embed(const struct kg_backend *be, float *const *dx,
+                            const float *dy, float *const *x)
+{
+    (void)x;
+    return kg_op_embed_bwd(be, f32(dx[0], V, D), f32(dy, N, D), ids, &err);
+}
+
+static kg_status run_rmsnorm(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                             float *const *x)
+{
+    struct kg_mat out = as_type(ct, NULL, N, D);
+    KG_TRY(kg_op_rmsnorm(be, out, NULL, f32(x[0], N, D), x[1], eps, &err));
+    take(y, out);
+    return KG_OK;
+}
+static void plain_rmsnorm(double *y, double *const *x)
+{
+    for (int n = 0; n < N; n++) {
+        double sum = 0;
+        for (int d = 0; d < D; d++)
+            sum += x[0][n * D + d] * x[0][n * D + d];
+        for (int d = 0; d < D; d++)
+            y[n * D + d] = x[1][d] * x[0][n * D + d] / sqrt(sum / D + (double)eps);
+    }
+}
+/* Half by accumulation onto zeros, so that both ways are run: dx = bwd, then dx += bwd, each of dy / 2. */
+static kg_status back_rmsnorm(const struct kg_backend *be, float *const *dx,
+                              const float *dy, float *const *x)
+{
+    float inv[N];
+    float *half = array_new(N * D);
+    float *y = array_new(N * D);
+    for (int i = 0; i < N * D; i++)
+        half[i] = dy[i] / 2;
+    KG_TRY(kg_op_rmsnorm(be, f32(y, N, D), inv, f32(x[0], N, D), x[1], eps, &err));
+    for (int pass = 0; pass < 2; pass++)
+        KG_TRY(kg_op_rmsnorm_bwd(be, f32(dx[0], N, D), pass == 1, dx[1], f32(half, N, D),
+                                 f32(x[0], N, D), x[1], inv, &err));
+    kg_mem_free(half);
+    kg_mem_free(y);
+    return KG_OK;
+}
+
+static kg_status run_bias(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                          float *const *x)
+{
+    (void)ct;
+    memcpy(y, x[0], N * D * sizeof *y);
+    return kg_op_bias(be, f32(y, N, D), x[1], &err);
+}
+static void plain_bias(double *y, double *const *x)
+{
+    for (int i = 0; i < N * D; i++)
+        y[i] = x[0][i] + x[1][i % D];
+}
+static kg_status back_bias(const struct kg_backend *be, float *const *dx, const float *dy,
+                           float *const *x)
+{
+    (void)x;
+    KG_TRY(kg_op_add(be, f32(dx[0], N, D), f32(dy, N, D), &err));
+    return kg_op_bias_bwd(be, dx[1], f32(dy, N, D), &err);
+}
+
+static kg_status run_rope(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                          float *const *x)
+{
+    (void)ct;
+    memcpy(y, x[0], N * D * sizeof *y);
+    return kg_op_rope(be, f32(y, N, D), pos, inv_freq, HD, 1.25f, false, &err);
+}
+static void plain_rope(double *y, double *const *x)
+{
+    for (int n = 0; n < N; n++)
+        for (int d = 0; d < D; d++) {
+            int i = d % HD % (HD / 2);
+            bool low = d % HD < HD / 2;
+            double a = (double)((float)pos[n] * inv_freq[i]);
+            double other = x[0][n * D + (low ? d + HD / 2 : d - HD / 2)];
+            y[n * D + d] = 1.25 *
+                           (x[0][n * D + d] * cos(a) + (low ? -other : other) * sin(a));
+        }
+}
+static kg_status back_rope(const struct kg_backend *be, float *const *dx, const float *dy,
+                           float *const *x)
+{
+    (void)x;
+    memcpy(dx[0], dy, N * D * sizeof *dy);
+    return kg_op_rope(be, f32(dx[0], N, D), pos, inv_freq, HD, 1.25f, true, &err);
+}
+
+static kg_status run_swiglu(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                            float *const *x)
+{
+    struct kg_mat gate = as_type(ct, x[0], N, D), up = as_type(ct, x[1], N, D);
+    struct kg_mat h = as_type(ct, NULL, N, D);
+    KG_TRY(kg_op_swiglu(be, h, gate, up, &err));
+    take(y, h);
+    kg_mem_free(gate.data);
+    kg_mem_free(up.data);
+    return KG_OK;
+}
+static void plain_swiglu(double *y, double *const *x)
+{
+    for (int i = 0; i < N * D; i++)
+        y[i] = x[0][i] / (1 + exp(-x[0][i])) * x[1][i];
+}
+/* Into the memory of gate and up, as the contract allows. */
+static kg_status back_swiglu(const struct kg_backend *be, float *const *dx,
+                             const float *dy, float *const *x)
+{
+    memcpy(dx[0], x[0], N * D * sizeof *dy);
+    memcpy(dx[1], x[1], N * D * sizeof *dy);
+    return kg_op_swiglu_bwd(be, f32(dx[0], N, D), f32(dx[1], N, D), f32(dy, N, D),
+                            f32(dx[0], N, D), f32(dx[1], N, D), &err);
+}
+
+static kg_status run_add(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                         float *const *x)
+{
+    struct kg_mat b = as_type(ct, x[1], N, D);
+    memcpy(y, x[0], N * D * sizeof *y);
+    KG_TRY(kg_op_add(be, f32(y, N, D), b, &err));
+    kg_mem_free(b.data);
+    return KG_OK;
+}
+static void plain_add(double *y, double *const *x)
+{
+    for (int i = 0; i < N * D; i++)
+        y[i] = x[0][i] + x[1][i];
+}
+
+static kg_status run_cast(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                          float *const *x)
+{
+    struct kg_mat c = as_type(ct, NULL, N, D);
+    KG_TRY(kg_op_cast(be, c, f32(x[0], N, D), &err));
+    KG_TRY(kg_op_cast(be, f32(y, N, D), c, &err));
+    kg_mem_free(c.data);
+    return KG_OK;
+}
+static void plain_copy(double *y, double *const *x)
+{
+    memcpy(y, x[0], N * D * sizeof *y);
+}
+
+/* Out and back again through a pool: scatter then gather by the same places. */
+static kg_status run_rows(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                          float *const *x)
+{
+    struct kg_mat src = as_type(ct, x[0], N, D), pool = as_type(ct, NULL, N, D);
+    struct kg_mat back = as_type(ct, NULL, N, D);
+    KG_TRY(kg_op_scatter_rows(be, pool, places, src, &err));
+    assert_memory_equal(
+        (char *)pool.data + (size_t)(places[3] * D) * kg_dtype_traits(ct)->bytes,
+        (char *)src.data + (size_t)(3 * D) * kg_dtype_traits(ct)->bytes, D * 2);
+    KG_TRY(kg_op_gather_rows(be, back, pool, places, &err));
+    take(y, back);
+    kg_mem_free(src.data);
+    kg_mem_free(pool.data);
+    return KG_OK;
+}
+
+static const struct op ops[] = {
+    {"matmul", 2, {N, V}, {D, D}, V, run_nt, plain_nt, back_nt},
+    {"embed", 1, {V}, {D}, D, run_embed, plain_embed, back_embed},
+    {"rmsnorm", 2, {N, 1}, {D, D}, D, run_rmsnorm, plain_rmsnorm, back_rmsnorm},
+    {"bias", 2, {N, 1}, {D, D}, D, run_bias, plain_bias, back_bias},
+    {"rope", 1, {N}, {D}, D, run_rope, plain_rope, back_rope},
+    {"swiglu", 2, {N, N}, {D, D}, D, run_swiglu, plain_swiglu, back_swiglu},
+    {"add", 2, {N, N}, {D, D}, D, run_add, plain_add, NULL},
+    {"cast", 1, {N}, {D}, D, run_cast, plain_copy, NULL},
+    {"scatter and gather", 1, {N}, {D}, D, run_rows, plain_copy, NULL},
+};
+enum { N_OPS = sizeof ops / sizeof ops[0] };
+
+/* ---- inputs --------------------------------------------------------------------------------------- */
+static uint32_t random_state;
+static float uniform(void) /* (-1, 1) */
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (float)(int32_t)random_state * 0x1p-31f;
+}
+
+struct problem {
+    const struct op *op;
+    int64_t n_out;
+    int64_t n[MAX_IN];
+    float *x[MAX_IN];
+    double *xd[MAX_IN];
+    float *y;
+    double *want;
+};
+
+/* Inputs that both dtypes hold exactly, and what the plain version makes of them. */
+static void problem_init(struct problem *p, const struct op *op)
+{
+    *p = (struct problem){.op = op, .n_out = N * op->out_cols};
+    random_state = 7;
+    for (int i = 0; i < op->n_in; i++) {
+        p->n[i] = op->rows[i] * op->cols[i];
+        p->x[i] = array_new(p->n[i]);
+        p->xd[i] = (double *)(void *)array_new(2 * p->n[i]);
+        for (int64_t j = 0; j < p->n[i]; j++) {
+            p->x[i][j] = kg_bf16_to_f32(kg_f32_to_bf16(2.0f * uniform()));
+            p->xd[i][j] = (double)p->x[i][j];
+        }
+    }
+    p->y = array_new(p->n_out);
+    p->want = (double *)(void *)array_new(2 * p->n_out);
+    op->plain(p->want, p->xd);
+}
+
+static void problem_release(struct problem *p)
+{
+    for (int i = 0; i < p->op->n_in; i++) {
+        kg_mem_free(p->x[i]);
+        kg_mem_free(p->xd[i]);
+    }
+    kg_mem_free(p->y);
+    kg_mem_free(p->want);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        ids[i] = i % 7 == 0 ? 5 : i * 31 % V;
+        pos[i] = i < 4 ? i : i * 251; /* up to 131,000 */
+        places[i] = (int32_t)((i * 100 + 17) % N);
+    }
+    for (int i = 0; i < HD / 2; i++)
+        inv_freq[i] = (float)pow(10000.0, -2.0 * i / HD);
+    return 0;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------- */
+static void compare_with_plain(enum kg_dtype ct, double tolerance)
+{
+    for (int o = 0; o < N_OPS; o++) {
+        struct problem p;
+        problem_init(&p, &ops[o]);
+        assert_int_equal(ops[o].run(kg_backend_cpu(), ct, p.y, p.x), KG_OK);
+        for (int64_t i = 0; i < p.n_out; i++)
+            if (fabs((double)p.y[i] - p.want[i]) > tolerance * (1 + fabs(p.want[i])))
+                fail_msg("%s: element %lld is %.9g, the plain version gives %.9g",
+                         ops[o].name, (long long)i, (double)p.y[i], p.want[i]);
+        problem_release(&p);
+    }
+}
+
+static void forward_equals_the_plain_version_fp32(void **state)
+{
+    (void)state;
+    compare_with_plain(KG_F32, 3e-6);
+}
+
+static void forward_equals_the_plain_version_bf16(void **state)
+{
+    (void)state;
+    if (!kg_backend_cpu()->has_bf16) {
+        print_message("skip: no bf16 products on this machine\n");
+        skip();
+    }
+    compare_with_plain(KG_BF16, 0x1p-8);
+}
+
+static double plain_loss(struct problem *p, const float *dy)
+{
+    memset(p->want, 0, (size_t)p->n_out * sizeof *p->want);
+    p->op->plain(p->want, p->xd);
+    double loss = 0;
+    for (int64_t i = 0; i < p->n_out; i++)
+        loss += p->want[i] * (double)dy[i];
+    return loss;
+}
+
+/* Some elements of each input, by central differences of the plain version. */
+static void check_gradient(struct problem *p, const float *dy, float *const *dx)
+{
+    enum { SAMPLES = 12 };
+    for (int i = 0; i < p->op->n_in; i++)
+        for (int s = 0; s < SAMPLES; s++) {
+            int64_t j = s == 0 ? 0 : s == 1 ? p->n[i] - 1 : s * 7919 % p->n[i];
+            double x = p->xd[i][j];
+            p->xd[i][j] = x + 1e-4;
+            double up = plain_loss(p, dy);
+            p->xd[i][j] = x - 1e-4;
+            double want = (up - plain_loss(p, dy)) / 2e-4;
+            p->xd[i][j] = x;
+            if (fabs((double)dx[i][j] - want) > 2e-5 * (1 + fabs(want)))
+                fail_msg("%s: gradient of input %d, element %lld is %.9g, differences "
+                         "give %.9g",
+                         p->op->name, i, (long long)j, (double)dx[i][j], want);
+        }
+}
+
+static void gradients_equal_finite_differences(void **state)
+{
+    (void)state;
+    for (int o = 0; o < N_OPS; o++) {
+        if (!ops[o].back)
+            continue;
+        struct problem p;
+        problem_init(&p, &ops[o]);
+        float *dy = array_new(p.n_out);
+        float *dx[MAX_IN] = {array_new(MAX_ELEMENTS), array_new(MAX_ELEMENTS)};
+        for (int64_t i = 0; i < p.n_out; i++)
+            dy[i] = uniform();
+        assert_int_equal(ops[o].back(kg_backend_cpu(), dx, dy, p.x), KG_OK);
+        check_gradient(&p, dy, dx);
+        kg_mem_free(dy);
+        kg_mem_free(dx[0]);
+        kg_mem_free(dx[1]);
+        problem_release(&p);
+    }
+}
+
+/* Forward and gradients into `all`, one after the other.   returns elements */
+static int64_t everything(const struct kg_backend *be, const struct op *op, float *all)
+{
+    struct problem p;
+    problem_init(&p, op);
+    float *dy = array_new(p.n_out);
+    for (int64_t i = 0; i < p.n_out; i++)
+        dy[i] = uniform();
+    memset(all, 0, (size_t)(N * V + 2 * MAX_ELEMENTS) * sizeof *all);
+    float *dx[MAX_IN] = {all + p.n_out, all + p.n_out + MAX_ELEMENTS};
+    assert_int_equal(op->run(be, KG_F32, all, p.x), KG_OK);
+    if (op->back)
+        assert_int_equal(op->back(be, dx, dy, p.x), KG_OK);
+    int64_t n = p.n_out + 2 * MAX_ELEMENTS;
+    kg_mem_free(dy);
+    problem_release(&p);
+    return n;
+}
+
+static void bits_do_not_depend_on_threads_or_enclosing_regions(void **state)
+{
+    (void)state;
+    float *want = array_new(N * V + 2 * MAX_ELEMENTS);
+    float *got = array_new(N * V + 2 * MAX_ELEMENTS);
+    int threads = omp_get_max_threads();
+    for (int o = 0; o < N_OPS; o++) {
+        omp_set_num_threads(1);
+        int64_t n = everything(kg_backend_cpu(), &ops[o], want);
+        for (int t = 2; t <= 4; t += 2) {
+            omp_set_num_threads(t);
+            everything(kg_backend_cpu(), &ops[o], got);
+            assert_memory_equal(got, want, (size_t)n * sizeof *got);
+        }
+        /* the second thread of a team of two: a worker, inside a region */
+#pragma omp parallel num_threads(2)
+        if (omp_get_thread_num() == 1)
+            everything(kg_backend_cpu(), &ops[o], got);
+        assert_memory_equal(got, want, (size_t)n * sizeof *got);
+    }
+    omp_set_num_threads(threads);
+    kg_mem_free(want);
+    kg_mem_free(got);
+}
+
+static void every_instruction_set_gives_the_same_bits(void **state)
+{
+    (void)state;
+    float *want = array_new(N * V + 2 * MAX_ELEMENTS);
+    float *got = array_new(N * V + 2 * MAX_ELEMENTS);
+    for (int o = 0; o < N_OPS; o++) {
+        int64_t n = everything(kg_backend_cpu_variant(0), &ops[o], want);
+        for (int i = 1; kg_backend_cpu_variant(i); i++) {
+            everything(kg_backend_cpu_variant(i), &ops[o], got);
+            assert_memory_equal(got, want, (size_t)n * sizeof *got);
+        }
+    }
+    kg_mem_free(want);
+    kg_mem_free(got);
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------ */
+enum { PARAMETERS = 100003 };
+
+static float *random_new(int64_t n)
+{
+    float *p = array_new(n);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = uniform();
+    return p;
+}
+
+static void adamw_follows_its_formula(void **state)
+{
+    (void)state;
+    struct kg_adamw a = {.lr = 1e-2f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.99f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .grad_scale = 0.5f};
+    float *w = random_new(PARAMETERS), *g = random_new(PARAMETERS);
+    float *m = array_new(PARAMETERS), *v = array_new(PARAMETERS);
+    double pw = (double)w[77], pm = 0, pv = 0;
+    for (a.step = 1; a.step <= 5; a.step++) {
+        assert_int_equal(kg_op_adamw(kg_backend_cpu(), w, m, v, g, PARAMETERS, &a, &err),
+                         KG_OK);
+        double grad = 0.5 * (double)g[77], b1 = (double)a.beta1, b2 = (double)a.beta2;
+        pm = b1 * pm + (1 - b1) * grad;
+        pv = b2 * pv + (1 - b2) * grad * grad;
+        double mh = pm / (1 - pow(b1, (double)a.step)),
+               vh = pv / (1 - pow(b2, (double)a.step));
+        pw -= (double)a.lr *
+              (mh / (sqrt(vh) + (double)a.eps) + (double)a.weight_decay * pw);
+    }
+    assert_true(fabs((double)w[77] - pw) < 1e-6);
+    assert_true(fabs((double)m[77] - pm) < 1e-6);
+    assert_true(fabs((double)v[77] - pv) < 1e-6);
+    kg_mem_free(w);
+    kg_mem_free(g);
+    kg_mem_free(m);
+    kg_mem_free(v);
+}
+
+static void ema_keeps_copies_and_averages(void **state)
+{
+    (void)state;
+    float *avg = random_new(PARAMETERS), *w = random_new(PARAMETERS);
+    float *old = kg_mem_copy(avg, PARAMETERS * sizeof *avg, "test", &err);
+    assert_non_null(old);
+    const struct kg_backend *be = kg_backend_cpu();
+    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 1.0f, &err), KG_OK);
+    assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
+    assert_int_equal(kg_op_ema(be, avg, avg, PARAMETERS, 0.9f, &err), KG_OK);
+    assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
+    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.9f, &err), KG_OK);
+    for (int i = 0; i < PARAMETERS; i++)
+        assert_true(fabs((double)avg[i] - (0.9 * (double)old[i] + 0.1 * (double)w[i])) <
+                    2e-7);
+    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.0f, &err), KG_OK);
+    assert_memory_equal(avg, w, PARAMETERS * sizeof *avg);
+    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 1.5f, &err), KG_EINVAL);
+    kg_mem_free(avg);
+    kg_mem_free(w);
+    kg_mem_free(old);
+}
+
+static void sum_of_squares_is_exact_enough_and_lets_nan_through(void **state)
+{
+    (void)state;
+    float *x = random_new(PARAMETERS), *minus = random_new(PARAMETERS);
+    double want = 0, want_minus = 0, got, again;
+    for (int i = 0; i < PARAMETERS; i++) {
+        want += (double)x[i] * (double)x[i];
+        want_minus += ((double)x[i] - (double)minus[i]) *
+                      ((double)x[i] - (double)minus[i]);
+    }
+    const struct kg_backend *be = kg_backend_cpu();
+    assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, PARAMETERS, &err), KG_OK);
+    assert_true(fabs(got - want) < 1e-12 * want);
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(4);
+    assert_int_equal(kg_op_sum_squares(be, &again, x, NULL, PARAMETERS, &err), KG_OK);
+    omp_set_num_threads(threads);
+    assert_true(got == again);
+    assert_int_equal(kg_op_sum_squares(be, &got, x, minus, PARAMETERS, &err), KG_OK);
+    assert_true(fabs(got - want_minus) < 1e-12 * want_minus);
+    assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, 0, &err), KG_OK);
+    assert_true(got == 0.0);
+    x[4321] = NAN;
+    assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, PARAMETERS, &err), KG_OK);
+    assert_true(isnan(got));
+    kg_mem_free(x);
+    kg_mem_free(minus);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------- */
+static void expect(kg_status got, kg_status want, const char *part)
+{
+    assert_int_equal(got, want);
+    if (!strstr(err.message, part))
+        fail_msg("expected \"%s\" in \"%s\"", part, err.message);
+}
+
+static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state)
+{
+    (void)state;
+    const struct kg_backend *be = kg_backend_cpu();
+    float x[64] = {0};
+    uint16_t h[64] = {0};
+    struct kg_mat bf = kg_mat(h, KG_BF16, 4, 8);
+    expect(kg_op_matmul(be, f32(x, 4, 5), f32(x, 4, 8), f32(x, 5, 7), KG_MATMUL_NT, false,
+                        &err),
+           KG_ESHAPE, "matmul NT: b has 7 columns, expected 8");
+    expect(kg_op_matmul(be, f32(x, 4, 6), f32(x, 4, 8), f32(x, 5, 8), KG_MATMUL_NT, false,
+                        &err),
+           KG_ESHAPE, "c is 4 x 6, expected 4 x 5");
+    expect(kg_op_matmul(be, f32(x, 8, 8), f32(x, 4, 8), f32(x, 3, 8), KG_MATMUL_TN, false,
+                        &err),
+           KG_ESHAPE, "matmul TN: b has 3 rows, expected 4");
+    expect(kg_op_matmul(be, f32(x, 4, 4), f32(x, 4, 8), bf, KG_MATMUL_NT, false, &err),
+           KG_EDTYPE, "b is bf16, expected fp32");
+    expect(kg_op_matmul(be, kg_mat(h, KG_BF16, 4, 4), bf, bf, KG_MATMUL_NT, true, &err),
+           KG_EDTYPE, "c is bf16, expected fp32");
+    expect(kg_op_rmsnorm(be, f32(x, 4, 7), NULL, f32(x, 4, 8), x, eps, &err), KG_ESHAPE,
+           "rmsnorm: y is 4 x 7, expected 4 x 8");
+    expect(kg_op_bias(be, bf, x, &err), KG_EDTYPE, "bias: y is bf16, expected fp32");
+    int32_t bad[4] = {0, 1, 8, 0};
+    expect(kg_op_embed(be, f32(x, 4, 4), f32(x, 8, 4), bad, &err), KG_EINVAL,
+           "embed: tokens[2] is 8, expected 0..7");
+    expect(kg_op_gather_rows(be, f32(x, 4, 8), f32(x, 4, 8), bad, &err), KG_EINVAL,
+           "rows[2] is 8, expected 0..3");
+    expect(kg_op_rope(be, f32(x, 4, 8), bad, x, 3, 1, false, &err), KG_ESHAPE,
+           "dimension 3");
+    expect(kg_op_rope(be, f32(x, 4, 8), bad, x, 6, 1, false, &err), KG_ESHAPE,
+           "8 columns");
+    expect(kg_op_cast(be, kg_mat(h, KG_F16, 4, 8), bf, &err), KG_EDTYPE, "dst is fp16");
+    struct kg_backend empty = {.name = "empty"};
+    expect(kg_op_add(&empty, f32(x, 4, 8), f32(x, 4, 8), &err), KG_EUNSUPPORTED,
+           "backend empty has no operation add");
+}
+
+static void no_rows_is_no_work(void **state)
+{
+    (void)state;
+    const struct kg_backend *be = kg_backend_cpu();
+    float x[64] = {0}, y[16] = {1, 2, 3};
+    struct kg_mat none = f32(NULL, 0, 8);
+    assert_int_equal(kg_op_rmsnorm(be, none, NULL, none, x, eps, &err), KG_OK);
+    assert_int_equal(
+        kg_op_matmul(be, f32(NULL, 0, 8), none, f32(x, 8, 8), KG_MATMUL_NT, false, &err),
+        KG_OK);
+    /* a sum over no tokens */
+    assert_int_equal(kg_op_matmul(be, f32(y, 4, 4), f32(NULL, 0, 4), f32(NULL, 0, 4),
+                                  KG_MATMUL_TN, true, &err),
+                     KG_OK);
+    assert_true(y[2] == 3.0f);
+    assert_int_equal(kg_op_matmul(be, f32(y, 4, 4), f32(NULL, 0, 4), f32(NULL, 0, 4),
+                                  KG_MATMUL_TN, false, &err),
+                     KG_OK);
+    assert_true(y[2] == 0.0f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_equals_the_plain_version_fp32),
+        cmocka_unit_test(forward_equals_the_plain_version_bf16),
+        cmocka_unit_test(gradients_equal_finite_differences),
+        cmocka_unit_test(bits_do_not_depend_on_threads_or_enclosing_regions),
+        cmocka_unit_test(every_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(adamw_follows_its_formula),
+        cmocka_unit_test(ema_keeps_copies_and_averages),
+        cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
+        cmocka_unit_test(wrong_shapes_types_and_ids_are_named_with_their_numbers),
+        cmocka_unit_test(no_rows_is_no_work),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
