@@ -102,6 +102,12 @@ int kg_cmd_score(int argc, char **argv);
 int kg_cmd_tokenize(int argc, char **argv);
 int kg_cmd_inspect(int argc, char **argv);
 int kg_cmd_new(int argc, char **argv);
+int kg_cmd_train(int argc, char **argv);
+int kg_cmd_sft(int argc, char **argv);
+int kg_cmd_eval(int argc, char **argv);
+int kg_cmd_task(int argc, char **argv);
+int kg_cmd_doctor(int argc, char **argv);
+int kg_cmd_bench(int argc, char **argv);
 int kg_cmd_man(int argc, char **argv);
 int kg_cmd_completion(int argc, char **argv);
 
@@ -110,5 +116,10 @@ extern const struct kg_flag kg_score_flags[];
 extern const struct kg_flag kg_tokenize_flags[];
 extern const struct kg_flag kg_inspect_flags[];
 extern const struct kg_flag kg_new_flags[];
+extern const struct kg_flag kg_train_flags[]; /* of train and sft */
+extern const struct kg_flag kg_eval_flags[];
+extern const struct kg_flag kg_task_flags[];
+extern const struct kg_flag kg_doctor_flags[];
+extern const struct kg_flag kg_bench_flags[];
 
 #endif

@@ -6,6 +6,27 @@
 static const struct kg_flag no_flags[] = {{0}};
 
 const struct kg_command kg_commands[] = {
+    {"train", "train a policy by reinforcement learning", kg_cmd_train,
+     "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
+     "RECIPE is a YAML file; assignments override it. A preset (algo.preset) is weaker "
+     "than "
+     "either. The run directory (run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
+     "checkpoints/step-NNNNNN/{model,anchor}. SIGINT and SIGTERM finish the step, save "
+     "and "
+     "leave with status 0.",
+     -1},
+    {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
+     "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
+     "The sft section of a recipe without the RL steps: JSONL of {\"text\"} or of prompt "
+     "and "
+     "response, loss on responses only.",
+     -1},
+    {"eval", "accuracy of a checkpoint on a task, with standard error", kg_cmd_eval,
+     "--model DIR [--data FILE] [flags]", kg_eval_flags,
+     "avg@n: the mean over problems of the share of right answers among n; the standard "
+     "error "
+     "is taken over problems.",
+     0},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "
@@ -44,6 +65,12 @@ const struct kg_command kg_commands[] = {
      "FILE --vocab N: one document a "
      "line, or the \"text\" of each line when the name ends in .jsonl).",
      1},
+    {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
+     kg_task_flags, NULL, 1},
+    {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
+     "[flags]", kg_doctor_flags, NULL, 0},
+    {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
+     "[flags] [ceilings|head|decode|train]", kg_bench_flags, NULL, 1},
     {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0},
     {"completion", "print completion for bash", kg_cmd_completion, "", no_flags, NULL, 0},
     {0},

@@ -24,17 +24,6 @@ kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
     return status == KG_ENOTFOUND ? KG_OK : status;
 }
 
-/* errors: EINVAL (the set is full) */
-static kg_status add_eos(struct kg_model_config *c, int32_t id, struct kg_err *err)
-{
-    if (id < 0 || id >= c->vocab || kg_model_config_is_eos(c, id))
-        return KG_OK;
-    if (c->n_eos == KG_MAX_EOS)
-        return kg_fail(err, KG_EINVAL, "more than %d end tokens", KG_MAX_EOS);
-    c->eos[c->n_eos++] = id;
-    return KG_OK;
-}
-
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
@@ -46,7 +35,8 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
     KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));
     KG_TRY_GOTO(out, kg_load_tokenizer(&l->tok, args->dir, err));
     if (l->tok)
-        status = add_eos(&l->model->config, kg_tokenizer_eos(l->tok), err);
+        status = kg_model_config_add_eos(&l->model->config, kg_tokenizer_eos(l->tok),
+                                         err);
 out:
     if (status != KG_OK)
         kg_load_release(l);

@@ -29,7 +29,8 @@ static kg_status open_model(struct kg_run *run, struct kg_err *err)
     KG_TRY(choose_dtype(&opts.ct, kg_config_text(run->config, "model.dtype"), err));
     KG_TRY(kg_model_open(&run->model, kg_config_text(run->config, "model.path"), &opts,
                          err));
-    return kg_tokenizer_open(&run->tok, kg_config_text(run->config, "model.path"), err);
+    KG_TRY(kg_tokenizer_open(&run->tok, kg_config_text(run->config, "model.path"), err));
+    return kg_model_config_add_eos(&run->model->config, kg_tokenizer_eos(run->tok), err);
 }
 
 /* A sampler of its own exists only where off-policyness is asked for: otherwise there is
