@@ -24,6 +24,11 @@
  * algo.mask_truncated  answers cut by the limit: no policy loss    true | false
  * algo.gamma/.lambda   discount; GAE's lambda                      0..1
  * algo.gpg_norm        gpg's f_norm                                > 0
+ * algo.cov_ratio       clip-cov, kl-cov: share of tokens chosen    0..1
+ * algo.cov_low/_high   clip-cov: range of the covariance           low < high
+ * algo.cov_coef        kl-cov: coefficient of |log ratio|          >= 0
+ * algo.rpg_detach      rpg: no gradient through the advantage      true | false
+ * algo.count_eps       added to counts in means (published code)   0 or 1e-8
  * kl.estimator         KL against the anchor                       a row of KG_TABLE_KL
  * kl.beta              its coefficient, per token                  >= 0
  * kl.top_k             k of topk-*                                 >= 0
@@ -124,6 +129,9 @@ struct kg_algo {
     bool mask_truncated;
     double gamma, lambda;
     double gpg_norm;
+    double cov_ratio, cov_low, cov_high, cov_coef;
+    bool rpg_detach;
+    double count_eps;
 
     double kl_beta;
     int kl_top_k;

@@ -148,27 +148,46 @@ struct kg_policy_batch {
 /* Sums and counts over loss tokens, added up over micro-batches; kg_policy_metrics_list
  * makes names and numbers of them. `{0}` is the start. */
 struct kg_policy_metrics {
-    int64_t tokens, seqs;
-    int64_t clip_low, clip_high,
-        clip_dual;              /* tokens whose gradient the clip removed, by bound */
-    int64_t positive, negative; /* tokens by sign of the advantage */
-    int64_t masked_positive, masked_negative; /* dppo: dropped by the trust region */
-    int64_t ratios;
-    double ratio_sum, ratio_sum_sq, ratio_min,
-        ratio_max;           /* of the policy ratio, raw (not clipped) */
-    double k1_sum, k3_sum;   /* KL(old||p) by old - logp, and its low-variance form */
-    double gap_sum, gap_max; /* |logp - old_logp| */
-    double mismatch_sum, mismatch_max; /* |old_logp - mu_logp|: 0 by promise 1 */
-    double prob_gap_min, prob_gap_max; /* exp(logp) - exp(mu_logp), signed */
+    int64_t tokens;
+    int64_t seqs;
+    int64_t ratios;   /* tokens with a policy term; the next lines are about them */
+    int64_t positive; /* by sign of the advantage */
+    int64_t negative;
+    int64_t clip_low; /* held by each bound */
+    int64_t clip_high;
+    int64_t clip_dual;
+    int64_t clips; /* as the published clip fractions count, and the one for A < 0 */
+    int64_t clips_lower;
+    int64_t masked_positive; /* dropped by a trust region */
+    int64_t masked_negative;
+    double ratio_sum; /* of the row's ratio, raw */
+    double ratio_sum_sq;
+    double ratio_min;
+    double ratio_max;
+    double k1_sum;  /* KL(old||p) by old - logp */
+    double k3_sum;  /* and by its low-variance form */
+    double gap_sum; /* |logp - old_logp| */
+    double gap_max;
+    double mismatch_sum; /* |old_logp - mu_logp|: 0 by promise 1 */
+    double mismatch_max;
+    double prob_gap_min; /* exp(logp) - exp(mu_logp), signed */
+    double prob_gap_max;
+    double divergence_sum; /* of a trust region */
+    double divergence_max;
+    int64_t divergence_below_01;
+    int64_t divergence_below_05;
+    int64_t entropy_tokens;
     double entropy_sum;
-    int64_t kl_tokens;
-    double kl_sum, kl_max; /* per-token KL values, unweighted, before kl_divisor */
-    double kl_head_sum, kl_tail_sum; /* topk: L1 and s L2 */
-    double head_mass_sum; /* topk: P_H (reverse) or P_G (forward) of the current policy */
+    int64_t kl_tokens; /* tokens with a KL term; the next lines are about them */
+    double kl_sum;     /* values before weight, beta and divisor */
+    double kl_max;
+    double kl_head_sum;   /* topk: L1 */
+    double kl_tail_sum;   /* topk: s L2 */
+    double head_mass_sum; /* topk: mass of the current policy on the head */
     int64_t tail_tokens;  /* topk: sampled token outside the head */
-    double iw_sum, iw_sum_sq, iw_max;      /* importance weight s */
-    double divergence_sum, divergence_max; /* dppo */
-    int64_t divergence_below_01, divergence_below_05;
+    double iw_sum;        /* importance weight s */
+    double iw_sum_sq;
+    double iw_max;
 };
 
 struct kg_policy_metric {

@@ -1,0 +1,380 @@
+/* Advantages of whole trajectories, and the call that serves every row.
+ *
+ * Not here: returns and baselines of single tokens (advantage_token.c). A row fills job->seq or
+ * job->token; the other is derived, so that a caller always has both.
+ */
+#include "policy/policy_internal.h"
+
+#include "base/mem.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* Mean and deviation (n - 1) of a group. A group of one has mean 0 and deviation 1: its advantage is
+ * its score, as published. */
+struct group {
+    int64_t begin, n;
+    double mean, std;
+};
+
+static double sum_of(const double *x, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+static double deviation(const double *x, int64_t n, double mean)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += (x[i] - mean) * (x[i] - mean);
+    return sqrt(sum / (double)(n - 1));
+}
+
+static struct group group_at(const struct kg_advantage_job *job, int64_t g)
+{
+    struct group r = {.begin = job->in->group_begin[g], .std = 1};
+
+    r.n = job->in->group_begin[g + 1] - r.begin;
+    if (r.n >= 2) {
+        r.mean = sum_of(job->score + r.begin, r.n) / (double)r.n;
+        r.std = deviation(job->score + r.begin, r.n, r.mean);
+    }
+    return r;
+}
+
+/* seq = (score - group mean) scale, with scale 1 / (std + 1e-6) when asked. */
+static void center(struct kg_advantage_job *job, bool by_std)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        struct group group = group_at(job, g);
+        double divisor = by_std ? group.std + 1e-6 : 1;
+
+        for (int64_t i = group.begin; i < group.begin + group.n; i++)
+            job->seq[i] = (job->score[i] - group.mean) / divisor;
+    }
+}
+
+static void grpo(struct kg_advantage_job *job) { center(job, true); }
+static void dr_grpo(struct kg_advantage_job *job) { center(job, false); }
+
+static void grpo_floor(struct kg_advantage_job *job)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        struct group group = group_at(job, g);
+        double std = fmax(group.std, 1e-3);
+
+        for (int64_t i = group.begin; i < group.begin + group.n; i++)
+            job->seq[i] = (job->score[i] - group.mean) / (std + 1e-6);
+    }
+}
+
+static void batch_std(struct kg_advantage_job *job)
+{
+    int64_t n = job->in->n_seqs;
+
+    center(job, false);
+    if (n < 2)
+        return;
+    job->batch_std = deviation(job->seq, n, sum_of(job->seq, n) / (double)n);
+    for (int64_t i = 0; i < n; i++)
+        job->seq[i] /= job->batch_std + 1e-6;
+}
+
+static void batch_mean(struct kg_advantage_job *job)
+{
+    int64_t n = job->in->n_seqs;
+    double mean = sum_of(job->score, n) / (double)n;
+
+    for (int64_t i = 0; i < n; i++)
+        job->seq[i] = job->score[i] - mean;
+}
+
+static void rloo(struct kg_advantage_job *job)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        struct group group = group_at(job, g);
+        double scale = group.n >= 2 ? (double)group.n / (double)(group.n - 1) : 1;
+
+        for (int64_t i = group.begin; i < group.begin + group.n; i++)
+            job->seq[i] = scale * (job->score[i] - group.mean);
+    }
+}
+
+static int64_t length_of(const struct kg_policy_scores *in, int64_t i)
+{
+    int64_t n = in->seq_begin[i + 1] - in->seq_begin[i], kept = 0;
+
+    if (!in->mask)
+        return n;
+    for (int64_t t = in->seq_begin[i]; t < in->seq_begin[i + 1]; t++)
+        kept += in->mask[t] != 0;
+    return kept;
+}
+
+static void opo(struct kg_advantage_job *job)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        struct group group = group_at(job, g);
+        double weighted = 0, total = 0;
+
+        for (int64_t i = group.begin; i < group.begin + group.n; i++) {
+            double length = (double)length_of(job->in, i);
+
+            weighted += length * job->score[i];
+            total += length;
+        }
+        for (int64_t i = group.begin; i < group.begin + group.n; i++)
+            job->seq[i] = job->score[i] -
+                          (group.n >= 2 && total > 0 ? weighted / total : 0);
+    }
+}
+
+static void gpg(struct kg_advantage_job *job)
+{
+    int64_t n = job->in->n_seqs, nonzero = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        nonzero += job->score[i] != 0;
+    center(job, false);
+    for (int64_t i = 0; i < n; i++)
+        job->seq[i] *= (double)n / (double)(nonzero > 0 ? nonzero : 1) /
+                       job->algo->gpg_norm;
+}
+
+/* Only the best answer of a group, by its lead over the second. */
+static void passk(struct kg_advantage_job *job, bool by_std)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        struct group group = group_at(job, g);
+        double best = -INFINITY, second = -INFINITY;
+        int64_t who = group.begin;
+
+        for (int64_t i = group.begin; i < group.begin + group.n; i++) {
+            job->seq[i] = 0;
+            if (job->score[i] > best) {
+                second = best;
+                best = job->score[i];
+                who = i;
+            } else {
+                second = fmax(second, job->score[i]);
+            }
+        }
+        if (group.n >= 2)
+            job->seq[who] = (best - second) / (by_std ? group.std + 1e-6 : 1);
+    }
+}
+
+static void passk_plain(struct kg_advantage_job *job) { passk(job, false); }
+static void passk_std(struct kg_advantage_job *job) { passk(job, true); }
+
+#define TRAJECTORY KG_SCOPE_SEQUENCE
+static const struct kg_advantage_row rows[] = {
+    {{"grpo", "group mean and deviation", "(R - mean) / (std + 1e-6), std with n - 1",
+      "Shao et al. 2024, arXiv 2402.03300", TRAJECTORY, KG_NEED_GROUP},
+     grpo,
+     NULL},
+    {{"dr-grpo", "group mean only", "R - mean", "Liu et al. 2025, arXiv 2503.20783",
+      TRAJECTORY, KG_NEED_GROUP},
+     dr_grpo,
+     NULL},
+    {{"rpg", "group mean only (the name used by RPG)", "R - mean", "arXiv 2505.17508",
+      TRAJECTORY, KG_NEED_GROUP},
+     dr_grpo,
+     NULL},
+    {{"batch-std",
+      "group mean, deviation of the whole batch; the KL is divided by it too",
+      "(R - mean) / (std_batch(R - mean) + 1e-6)", "arXiv 2602.04417, code", TRAJECTORY,
+      KG_NEED_GROUP},
+     batch_std,
+     NULL},
+    {{"batch-mean", "mean of the whole batch", "R - mean_batch", "arXiv 2505.17508, code",
+      TRAJECTORY, 0},
+     batch_mean,
+     NULL},
+    {{"grpo-floor", "grpo with a floor under the deviation",
+      "(R - mean) / (max(std, 1e-3) + 1e-6)", "arXiv 2602.04879, code", TRAJECTORY,
+      KG_NEED_GROUP},
+     grpo_floor,
+     NULL},
+    {{"rloo", "leave-one-out mean", "n / (n - 1) (R - mean)",
+      "Ahmadian et al. 2024, arXiv 2402.14740", TRAJECTORY, KG_NEED_GROUP},
+     rloo,
+     NULL},
+    {{"opo", "group mean weighted by length", "R - sum(L R) / sum(L)",
+      "Hao et al. 2025, arXiv 2505.23585", TRAJECTORY, KG_NEED_GROUP},
+     opo,
+     NULL},
+    {{"gpg", "group mean, scaled by the share of answers with reward",
+      "(B / #nonzero) (R - mean) / f_norm", "Chu et al. 2025, arXiv 2504.02546",
+      TRAJECTORY, KG_NEED_GROUP},
+     gpg,
+     NULL},
+    {{"passk", "the best answer of a group alone, by its lead",
+      "best - second on the best, else 0", "arXiv 2602.04879, code", TRAJECTORY,
+      KG_NEED_GROUP},
+     passk_plain,
+     NULL},
+    {{"passk-std", "passk divided by the group's deviation",
+      "(best - second) / (std + 1e-6)", "arXiv 2602.04879, code", TRAJECTORY,
+      KG_NEED_GROUP},
+     passk_std,
+     NULL},
+    {{"reinforce++", "discounted return, whitened over all tokens of the batch",
+      "whiten(sum_{u >= t} gamma^(u-t) R_u)", "Hu 2025, arXiv 2501.03262", KG_SCOPE_BATCH,
+      0},
+     NULL,
+     kg_advantage_reinforce_pp},
+    {{"reinforce++-baseline", "group mean, then whitened over all tokens of the batch",
+      "whiten(R - mean)", "Hu 2025, arXiv 2501.03262", KG_SCOPE_BATCH, KG_NEED_GROUP},
+     NULL,
+     kg_advantage_reinforce_pp_baseline},
+    {{"remax", "return less the reward of the greedy answer",
+      "sum_{u >= t} R_u - R_greedy", "Li et al. 2023, arXiv 2310.10505", KG_SCOPE_TOKEN,
+      KG_NEED_GREEDY},
+     NULL,
+     kg_advantage_remax},
+    {{"gae", "generalised advantage estimate of a critic, whitened",
+      "whiten(sum_l (gamma lambda)^l delta_{t+l})",
+      "Schulman et al. 2015, arXiv 1506.02438", KG_SCOPE_BATCH, KG_NEED_VALUES},
+     NULL,
+     kg_advantage_gae},
+    {{"token-baseline", "optimal baseline of each position of the group",
+      "G_t - sum G w / sum w, w = cumsum(1 - 2 p_y + sum_v p_v^2)",
+      "arXiv 2602.04879, code", KG_SCOPE_SEQUENCE, KG_NEED_SUM_SQ | KG_NEED_GROUP},
+     NULL,
+     kg_advantage_token_baseline},
+    {{"token-baseline-tail", "token-baseline, 0 where one answer alone is that long",
+      "as token-baseline", "arXiv 2602.04879, code", KG_SCOPE_SEQUENCE,
+      KG_NEED_SUM_SQ | KG_NEED_GROUP},
+     NULL,
+     kg_advantage_token_baseline_tail},
+};
+
+struct kg_policy_rows kg_advantage_rows(void)
+{
+    return (struct kg_policy_rows){rows, KG_COUNT(rows), sizeof rows[0]};
+}
+
+/* ---- the call ---- */
+
+static kg_status check_scores(const struct kg_policy_advantage *out,
+                              const struct kg_algo *algo,
+                              const struct kg_policy_scores *in, struct kg_err *err)
+{
+    const struct kg_policy_about *about = &algo->advantage->about;
+    struct {
+        unsigned need;
+        const void *given;
+        const char *what;
+    } inputs[] = {{KG_NEED_GREEDY, in->greedy, "greedy rewards"},
+                  {KG_NEED_VALUES, in->value, "values of a critic"},
+                  {KG_NEED_SUM_SQ, in->sum_sq, "sum of squared probabilities"},
+                  {KG_NEED_SUM_SQ, in->old_logp, "old log-probs"}};
+
+    for (size_t i = 0; i < KG_COUNT(inputs); i++)
+        if ((about->needs & inputs[i].need) && !inputs[i].given)
+            return kg_fail(err, KG_EINVAL, "algo.advantage %s: expected %s, found none",
+                           about->name, inputs[i].what);
+    if (algo->advantage->token && !out->token)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.advantage %s: expected room for one advantage a token",
+                       about->name);
+    return KG_OK;
+}
+
+static kg_status sum_scores(double *score, const struct kg_policy_scores *in,
+                            struct kg_err *err)
+{
+    for (int64_t i = 0; i < in->n_seqs; i++) {
+        score[i] = in->reward ? in->reward[i] : 0;
+        for (int64_t t = in->seq_begin[i]; in->token_reward && t < in->seq_begin[i + 1];
+             t++)
+            score[i] += in->token_reward[t];
+        if (!isfinite(score[i]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "reward of trajectory %lld: expected a number, found %g",
+                           (long long)i, score[i]);
+    }
+    return KG_OK;
+}
+
+/* Trajectory rows: the scalar on every token that counts. Token rows: their mean per trajectory. */
+static void spread(const struct kg_advantage_job *job, struct kg_policy_advantage *out)
+{
+    const struct kg_policy_scores *in = job->in;
+    bool by_token = job->algo->advantage->token != NULL;
+
+    for (int64_t i = 0; i < in->n_seqs; i++) {
+        double sum = 0;
+
+        for (int64_t t = in->seq_begin[i]; out->token && t < in->seq_begin[i + 1]; t++) {
+            bool counts = !in->mask || in->mask[t];
+
+            if (!by_token)
+                out->token[t] = counts ? job->seq[i] : 0;
+            sum += counts ? out->token[t] : 0;
+        }
+        if (by_token)
+            job->seq[i] = length_of(in, i) > 0 ? sum / (double)length_of(in, i) : 0;
+    }
+}
+
+static void describe(const struct kg_advantage_job *job, struct kg_policy_advantage *out)
+{
+    const struct kg_policy_scores *in = job->in;
+
+    out->batch_std = job->batch_std;
+    out->mean = in->n_seqs > 0 ? sum_of(job->seq, in->n_seqs) / (double)in->n_seqs : 0;
+    out->min = in->n_seqs > 0 ? DBL_MAX : 0;
+    out->max = in->n_seqs > 0 ? -DBL_MAX : 0;
+    for (int64_t i = 0; i < in->n_seqs; i++) {
+        out->min = fmin(out->min, job->seq[i]);
+        out->max = fmax(out->max, job->seq[i]);
+    }
+    out->groups_equal = 0;
+    for (int64_t g = 0; g < in->n_groups; g++) {
+        bool equal = true;
+
+        for (int64_t i = in->group_begin[g]; i < in->group_begin[g + 1]; i++)
+            equal = equal && job->score[i] == job->score[in->group_begin[g]];
+        out->groups_equal += equal;
+    }
+    if (out->seq)
+        memcpy(out->seq, job->seq, (size_t)in->n_seqs * sizeof *out->seq);
+}
+
+kg_status kg_policy_advantages(struct kg_policy_advantage *out,
+                               const struct kg_algo *algo,
+                               const struct kg_policy_scores *scores, struct kg_err *err)
+{
+    const struct kg_advantage_row *row = algo->advantage;
+    struct kg_advantage_job job = {.algo = algo, .in = scores, .token = out->token};
+    size_t s = (size_t)scores->n_seqs, n = (size_t)scores->seq_begin[scores->n_seqs];
+    double *block;
+    kg_status status;
+
+    KG_TRY(check_scores(out, algo, scores, err));
+    block = kg_mem_calloc(2 * s + (row->token ? n : 0), sizeof(double), "advantages",
+                          err);
+    if (!block)
+        return err->code;
+    job.score = block;
+    job.seq = block + s;
+    job.returns = out->returns ? out->returns : block + 2 * s;
+    KG_TRY_GOTO(out, sum_scores(block, scores, err));
+    if (row->token)
+        row->token(&job);
+    else
+        row->trajectory(&job);
+    spread(&job, out);
+    describe(&job, out);
+out:
+    kg_mem_free(block);
+    return status;
+}

@@ -1,0 +1,191 @@
+/* What is refused before anything starts, with the key and the reason.
+ *
+ * First each number by itself, then what the rows need against each other and against what the run
+ * can provide.
+ */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+struct range {
+    const char *key;
+    double value, min, max;
+    const char *expected;
+};
+
+static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
+{
+    const double most = 1e12;
+    const struct range ranges[] = {
+        {"algo.clip_low", a->clip_low, 0, most, "0 or more"},
+        {"algo.clip_high", a->clip_high, 0, most, "0 or more"},
+        {"algo.ratio_clamp", a->ratio_clamp, 0, 700, "0 (off) to 700"},
+        {"algo.truncate", a->truncate, 0, most, "0 (off) or more"},
+        {"algo.delta_low", a->delta_low, 0, most, "0 or more"},
+        {"algo.delta_high", a->delta_high, 0, most, "0 or more"},
+        {"algo.top_k", a->top_k, 1, 512, "1 to 512"},
+        {"algo.tau_pos", a->tau_pos, 1e-9, most, "a number above 0"},
+        {"algo.tau_neg", a->tau_neg, 1e-9, most, "a number above 0"},
+        {"algo.tis", a->tis, 0, most, "0 (off) or more"},
+        {"algo.entropy_coef", a->entropy_coef, 0, most, "0 or more"},
+        {"algo.length_norm", a->length_norm, 0, most, "0 or more"},
+        {"algo.gamma", a->gamma, 0, 1, "0 to 1"},
+        {"algo.lambda", a->lambda, 0, 1, "0 to 1"},
+        {"algo.gpg_norm", a->gpg_norm, 1e-12, most, "a number above 0"},
+        {"algo.cov_ratio", a->cov_ratio, 0, 1, "0 to 1"},
+        {"algo.cov_coef", a->cov_coef, 0, most, "0 or more"},
+        {"algo.count_eps", a->count_eps, 0, 1e-3, "0 to 0.001"},
+        {"kl.beta", a->kl_beta, 0, most, "0 or more"},
+        {"kl.top_k", a->kl_top_k, 0, most, "0 or more"},
+        {"kl.iw_lower", a->kl_iw_lower, 0, most, "0 (off) or more"},
+        {"kl.iw_upper", a->kl_iw_upper, 0, most, "0 (off) or more"},
+        {"anchor.period", (double)a->anchor_period, 1, 1e15, "1 or more"},
+    };
+
+    for (size_t i = 0; i < KG_COUNT(ranges); i++)
+        if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
+            return kg_fail(err, KG_EINVAL, "%s: expected %s, found %g", ranges[i].key,
+                           ranges[i].expected, ranges[i].value);
+    if (a->dual_clip != 0 && !(a->dual_clip > 1 && a->dual_clip <= most))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.dual_clip: expected 0 (off) or a number above 1, found %g",
+                       a->dual_clip);
+    if (a->kl_iw_upper > 0 && a->kl_iw_lower > a->kl_iw_upper)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.iw_lower: expected at most kl.iw_upper (%g), found %g",
+                       a->kl_iw_upper, a->kl_iw_lower);
+    return KG_OK;
+}
+
+static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
+{
+    bool exact = a->kl->about.needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
+    bool none = a->anchor->kind == KG_ANCHOR_NONE;
+    const char *kl = a->kl->about.name;
+
+    if (a->kl->about.needs != 0 && none)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.kind: kl.estimator %s needs an anchor (fixed, ema, "
+                       "iterative, copy), found none",
+                       kl);
+    if (exact && a->anchor->kind == KG_ANCHOR_ITERATIVE)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "anchor.kind: %s needs the anchor's whole vocabulary, and of the "
+                       "iterative anchor only the recorded log-probs are kept",
+                       kl);
+    if (a->anchor->kind == KG_ANCHOR_EMA && !(a->anchor_eta > 0 && a->anchor_eta <= 1))
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.eta: expected above 0 and at most 1, found %g%s",
+                       a->anchor_eta,
+                       a->anchor_eta == 0 ? " (anchor.kind copy is that anchor)" : "");
+    return KG_OK;
+}
+
+static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting *s,
+                          struct kg_err *err)
+{
+    const char *kl = a->kl->about.name;
+
+    if (a->kl->about.needs == 0 && a->kl_beta > 0 &&
+        strncmp(a->surrogate->about.name, "rpg-", 4) != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.beta: expected 0 without kl.estimator, found %g (it would do "
+                       "nothing)",
+                       a->kl_beta);
+    if (a->kl->reward_only)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "kl.estimator: %s shapes rewards and is not a loss", kl);
+    if (a->kl->iterative && a->anchor->kind != KG_ANCHOR_ITERATIVE && !s->reproduction)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.estimator: %s is a KL only against the policy that sampled; "
+                       "expected anchor.kind iterative, found %s",
+                       kl, a->anchor->about.name);
+    if ((a->kl->about.needs & KG_NEED_ON_POLICY_OR_IW) && s->off_policy &&
+        !a->kl_importance && !s->reproduction)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.importance: %s as a loss repels from the sampling policy when "
+                       "updates are off-policy; expected true, found false",
+                       kl);
+    if (a->kl->about.needs != 0 && strncmp(a->surrogate->about.name, "rpg-", 4) == 0)
+        return kg_fail(
+            err, KG_EINVAL,
+            "kl.estimator: %s holds its KL in the loss already; expected none, "
+            "found %s",
+            a->surrogate->about.name, kl);
+    return KG_OK;
+}
+
+static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_setting *s,
+                                 struct kg_err *err)
+{
+    const char *pg = a->surrogate->about.name;
+
+    if (a->tis > 0 && a->surrogate->to_mu)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.tis: %s has its ratio to the sampler already; expected 0, "
+                       "found %g",
+                       pg, a->tis);
+    if (strcmp(pg, "clip-cov") == 0 && !(a->cov_low < a->cov_high))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.cov_low: expected below algo.cov_high (%g), found %g",
+                       a->cov_high, a->cov_low);
+    if (strcmp(a->aggregate->about.name, "seq-mean-token-sum-norm") == 0 &&
+        !(a->length_norm > 0))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.length_norm: %s divides by it; expected above 0, found %g",
+                       a->aggregate->about.name, a->length_norm);
+    if (s->max_top_k > 0 && kg_algo_recorded_top_k(a) > s->max_top_k)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: expected at most %d ids that the sampler can record, found %d",
+            kg_algo_recorded_top_k(a) == a->kl_top_k ? "kl.top_k" : "algo.top_k",
+            s->max_top_k, kg_algo_recorded_top_k(a));
+    if (s->vocab > 0 && kg_algo_width(a) > 0 && a->top_k > s->vocab &&
+        (a->surrogate->about.needs & KG_NEED_TOP_SAMPLER))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.top_k: expected at most the vocabulary (%lld), found %d",
+                       (long long)s->vocab, a->top_k);
+    return KG_OK;
+}
+
+struct provision {
+    unsigned need;
+    const char *key, *what;
+};
+
+static kg_status check_provisions(const struct kg_algo *a,
+                                  const struct kg_algo_setting *s, struct kg_err *err)
+{
+    const struct provision list[] = {
+        {KG_NEED_GREEDY, "algo.advantage",
+         "the reward of a greedy answer of every prompt"},
+        {KG_NEED_VALUES, "algo.advantage", "a critic, and kedge trains none"},
+        {KG_NEED_SUM_SQ, "algo.advantage", "sum_v p_v^2 of the sampler at every token"},
+        {KG_NEED_EXACT_REVERSE, "kl.estimator", "the two-head pass of the exact KL"},
+        {KG_NEED_EXACT_FORWARD, "kl.estimator", "the two-head pass of the exact KL"},
+    };
+    unsigned missing = kg_algo_needs(a) & ~s->provides;
+
+    for (size_t i = 0; i < KG_COUNT(list); i++)
+        if (missing & list[i].need)
+            return kg_fail(err, KG_EUNSUPPORTED, "%s: %s needs %s", list[i].key,
+                           i < 3 ? a->advantage->about.name : a->kl->about.name,
+                           list[i].what);
+    if ((a->advantage->about.needs & KG_NEED_GROUP) && s->samples == 1)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.samples: algo.advantage %s compares the answers of a "
+                       "group; expected 2 or more, found 1",
+                       a->advantage->about.name);
+    return KG_OK;
+}
+
+kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
+                        struct kg_err *err)
+{
+    KG_TRY(check_ranges(algo, err));
+    KG_TRY(check_anchor(algo, err));
+    KG_TRY(check_kl(algo, setting, err));
+    KG_TRY(check_surrogate(algo, setting, err));
+    return check_provisions(algo, setting, err);
+}

@@ -1,0 +1,271 @@
+/* KL estimators from one sampled token: value, and c such that the gradient is c grad log p(y).
+ *
+ * d = log p(y) - log q(y), w = q/p = exp(-d), y ~ p. Which of them are unbiased in value and which in
+ * gradient is not the same question: K3 as a loss has the gradient of the forward KL, K1 has none on
+ * average. Here also the exact KL, whose value the head supplies. The Top-k estimators are in
+ * kl_topk.c.
+ */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+
+enum { LOG_W_MAX = 20, VALUE_MAX = 10 }; /* the published clamps */
+
+enum sampled { K1, K2, K3, K3PP, K4, K5, ABS };
+enum ratio_kind { FKL, RKL, UFKL, URKL, JEFFREYS, JEFFREYS_RELEASED };
+
+static void none(struct kg_kl_out *out, const struct kg_kl_in *in,
+                 const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    (void)out, (void)in, (void)row, (void)algo;
+}
+
+/* w - log w - 1 >= 0 with the published clamps: log w into +-20, the value into +-10.
+ * slope: dvalue/dlogp = 1 - w, 0 where a clamp holds. */
+static double k3_value(double *slope, double d, bool clamp)
+{
+    double value;
+
+    if (!clamp || fabs(d) <= LOG_W_MAX) {
+        value = expm1(-d) + d;
+        *slope = -expm1(-d);
+    } else {
+        double x = d > 0 ? -LOG_W_MAX : LOG_W_MAX;
+
+        value = expm1(x) - x;
+        *slope = 0;
+    }
+    if (clamp && value > VALUE_MAX) {
+        value = VALUE_MAX;
+        *slope = 0;
+    }
+    return value;
+}
+
+/* w log w, with dvalue/dlogp = 1 - w: log r = 0 adds the 1, and w is detached. */
+static double k5_value(double *slope, double d, bool clamp)
+{
+    double x = -d;
+
+    *slope = -expm1(x);
+    if (clamp && fabs(d) > LOG_W_MAX) {
+        x = d > 0 ? -LOG_W_MAX : LOG_W_MAX;
+        *slope = 1;
+    }
+    return exp(x) * x;
+}
+
+static void sampled(struct kg_kl_out *out, const struct kg_kl_in *in,
+                    const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double d = in->d, slope;
+
+    switch ((enum sampled)row->kind) {
+    case K1:
+        out->value = d, out->coef = 1;
+        break;
+    case K2:
+        out->value = d * d / 2, out->coef = d;
+        break;
+    case K3:
+        out->value = k3_value(&out->coef, d, algo->kl_clamp);
+        break;
+    case K3PP: /* value r with r = p / sg(p): the product rule adds the value to k3's slope */
+        out->value = k3_value(&slope, d, algo->kl_clamp);
+        out->coef = algo->kl_clamp ? slope + out->value : d;
+        break;
+    case K4:
+        out->value = d, out->coef = d;
+        break;
+    case K5:
+        out->value = k5_value(&out->coef, d, algo->kl_clamp);
+        break;
+    case ABS:
+        out->value = fabs(d), out->coef = d > 0 ? 1 : d < 0 ? -1 : 0;
+        break;
+    }
+    out->value *= in->s;
+    out->coef *= in->s;
+}
+
+/* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is not). */
+static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
+                  const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double d = in->d, u = exp(d);
+
+    switch ((enum ratio_kind)row->kind) {
+    case FKL:
+        out->value = -d, out->coef = -1;
+        return;
+    case RKL:
+        out->value = u * d, out->coef = u * (d + 1);
+        break;
+    case UFKL:
+        out->value = expm1(d) - d, out->coef = expm1(d);
+        break;
+    case URKL:
+        out->value = u * (d - 1) + 1, out->coef = u * d;
+        break;
+    case JEFFREYS:
+        out->value = (u * d - d) / 2, out->coef = (u * (d + 1) - 1) / 2;
+        break;
+    case JEFFREYS_RELEASED:
+        out->value = (u * d + d) / 2, out->coef = (u * (d + 1) + 1) / 2;
+        break;
+    }
+    if (algo->kl_clamp && fabs(out->value) > VALUE_MAX) {
+        out->value = out->value > 0 ? VALUE_MAX : -VALUE_MAX;
+        out->coef = 0;
+    }
+}
+
+/* The four that shape rewards: negative weights of grad log p. */
+static void reward(struct kg_kl_out *out, const struct kg_kl_in *in,
+                   const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double d = in->d, u = exp(d), value = u * d;
+
+    if (row->kind == FKL)
+        value = -1;
+    if (row->kind == RKL)
+        value = u * (d + 1);
+    if (row->kind == UFKL)
+        value = u - 1;
+    if (algo->kl_clamp)
+        value = fmax(fmin(value, VALUE_MAX), -VALUE_MAX);
+    out->value = value;
+}
+
+static void exact(struct kg_kl_out *out, const struct kg_kl_in *in,
+                  const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    (void)row, (void)algo;
+    out->value = in->exact;
+    out->exact = 1;
+}
+
+#define TOKEN    KG_SCOPE_TOKEN
+#define EMA      "Zhang & Ba 2026, arXiv 2602.04417"
+#define SCHULMAN "Schulman 2020, Approximating KL divergence"
+#define RPG      "Zhang et al. 2025, arXiv 2505.17508"
+static const struct kg_kl_row rows[] = {
+    {{"none", "no KL term", "0", "", TOKEN, 0}, .token = none},
+    {{"k1", "log-ratio; as a loss its expected gradient is zero on-policy", "d; c = 1",
+      SCHULMAN, TOKEN, KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW},
+     .token = sampled,
+     .kind = K1,
+     .weighted = true},
+    {{"k2", "half squared log-ratio; gradient of the reverse KL", "d^2 / 2; c = d",
+      SCHULMAN, TOKEN, KG_NEED_ANCHOR},
+     .token = sampled,
+     .kind = K2,
+     .weighted = true},
+    {{"k3", "low-variance value of the reverse KL, gradient of the forward KL",
+      "w + d - 1; c = 1 - w", SCHULMAN, TOKEN, KG_NEED_ANCHOR},
+     .token = sampled,
+     .kind = K3,
+     .weighted = true},
+    {{"k3++", "k3 times p/sg(p): reverse KL in value and gradient",
+      "(p/sg(p)) (w + d - 1); c = d", EMA, TOKEN, KG_NEED_ANCHOR},
+     .token = sampled,
+     .kind = K3PP,
+     .weighted = true},
+    {{"k4", "reverse KL in value and gradient", "(p/sg(p)) sg(d); c = d", EMA, TOKEN,
+      KG_NEED_ANCHOR},
+     .token = sampled,
+     .kind = K4,
+     .weighted = true},
+    {{"k5", "forward KL in value and gradient", "sg(w) log w + log(p/sg(p)); c = 1 - w",
+      EMA, TOKEN, KG_NEED_ANCHOR},
+     .token = sampled,
+     .kind = K5,
+     .forward = true,
+     .weighted = true},
+    {{"abs", "absolute log-ratio; not a KL", "|d|; c = sign d", "verl", TOKEN,
+      KG_NEED_ANCHOR},
+     .token = sampled,
+     .kind = ABS,
+     .weighted = true},
+    {{"exact-reverse", "KL(p||q) over the whole vocabulary", "sum_v p_v d_v", "", TOKEN,
+      KG_NEED_EXACT_REVERSE},
+     .token = exact},
+    {{"exact-forward", "KL(q||p) over the whole vocabulary", "-sum_v q_v d_v", "", TOKEN,
+      KG_NEED_EXACT_FORWARD},
+     .token = exact,
+     .forward = true},
+    {{"topk-reverse", "KL(p||q): exact on the sampler's top k, K4 on the rest",
+      "sum_{j in H} p_j d_j + s 1[y not in H] (p/sg(p)) sg(d)", EMA, TOKEN,
+      KG_NEED_ANCHOR | KG_NEED_TOP_SAMPLER},
+     .token = kg_kl_topk_reverse,
+     .weighted = true},
+    {{"topk-forward", "KL(q||p): exact on the anchor's top k, K5 on the rest",
+      "-sum_{j in G} q_j d_j + s 1[y not in G] (sg(w) log w + log(p/sg(p)))", EMA, TOKEN,
+      KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR},
+     .token = kg_kl_topk_forward,
+     .forward = true,
+     .weighted = true},
+    {{"rpg-fkl", "KL(q||p) from tokens drawn by q", "-log u, u = p/q", RPG, TOKEN,
+      KG_NEED_ANCHOR},
+     .token = ratio,
+     .kind = FKL,
+     .forward = true,
+     .iterative = true},
+    {{"rpg-rkl", "KL(p||q) from tokens drawn by q", "u log u", RPG, TOKEN,
+      KG_NEED_ANCHOR},
+     .token = ratio,
+     .kind = RKL,
+     .iterative = true},
+    {{"rpg-ufkl", "unnormalised KL(q||p) from tokens drawn by q", "u - log u - 1", RPG,
+      TOKEN, KG_NEED_ANCHOR},
+     .token = ratio,
+     .kind = UFKL,
+     .forward = true,
+     .iterative = true},
+    {{"rpg-urkl", "unnormalised KL(p||q) from tokens drawn by q", "u log u - u + 1", RPG,
+      TOKEN, KG_NEED_ANCHOR},
+     .token = ratio,
+     .kind = URKL,
+     .iterative = true},
+    {{"jeffreys", "half of KL(p||q) + KL(q||p) from tokens drawn by q",
+      "(u log u - log u) / 2", RPG ", code (rpg_ujs)", TOKEN, KG_NEED_ANCHOR},
+     .token = ratio,
+     .kind = JEFFREYS,
+     .iterative = true},
+    {{"jeffreys-released", "released rpg_js: the second sign is wrong, not a divergence",
+      "(u log u + log u) / 2", RPG ", code (rpg_js)", TOKEN, KG_NEED_ANCHOR},
+     .token = ratio,
+     .kind = JEFFREYS_RELEASED,
+     .iterative = true},
+    {{"reward-fkl", "shapes rewards: weight of KL(q||p)", "-1", RPG ", code", TOKEN,
+      KG_NEED_ANCHOR},
+     .token = reward,
+     .kind = FKL,
+     .forward = true,
+     .iterative = true,
+     .reward_only = true},
+    {{"reward-rkl", "shapes rewards: weight of KL(p||q)", "u (log u + 1)", RPG ", code",
+      TOKEN, KG_NEED_ANCHOR},
+     .token = reward,
+     .kind = RKL,
+     .iterative = true,
+     .reward_only = true},
+    {{"reward-ufkl", "shapes rewards: weight of the unnormalised KL(q||p)", "u - 1",
+      RPG ", code", TOKEN, KG_NEED_ANCHOR},
+     .token = reward,
+     .kind = UFKL,
+     .forward = true,
+     .iterative = true,
+     .reward_only = true},
+    {{"reward-urkl", "shapes rewards: weight of the unnormalised KL(p||q)", "u log u",
+      RPG ", code", TOKEN, KG_NEED_ANCHOR},
+     .token = reward,
+     .kind = URKL,
+     .iterative = true,
+     .reward_only = true},
+};
+
+struct kg_policy_rows kg_kl_rows(void)
+{
+    return (struct kg_policy_rows){rows, KG_COUNT(rows), sizeof rows[0]};
+}

@@ -1,0 +1,78 @@
+/* Top-k KL: exact on a head of k ids, one sampled term for everything outside it.
+ *
+ * Log-probs are normalised over the whole vocabulary for both policies, never inside the head. The
+ * head set is data (the sampler's or the anchor's top k), so it is not differentiated.
+ *
+ * `published` and `corrected` have the same value; they differ in the head's gradient. On the whole
+ * vocabulary the mass sum_j p_j is constant; on a head it is not, and the published tail (K4, K5)
+ * leaves its gradient out. Corrected moves it to where it cancels, in the form whose gradient is
+ * exactly zero when p = q:
+ *     reverse   dL1/dlogp_j = p_j (d_j + 1)  published,   p_j d_j     corrected
+ *     forward   dL1/dlogp_j = -q_j           published,   p_j - q_j   corrected
+ * The importance weight s belongs to the sampled tail alone.
+ */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+
+enum { LOG_W_MAX = 20 };
+
+static void close_tail(struct kg_kl_out *out, const struct kg_kl_in *in,
+                       const struct kg_algo *algo, double value, double coef)
+{
+    if (out->in_tail && algo->kl_tail) {
+        out->tail = in->s * value;
+        out->coef = in->s * coef;
+    }
+    out->value = out->head + out->tail;
+}
+
+void kg_kl_topk_reverse(struct kg_kl_out *out, const struct kg_kl_in *in,
+                        const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double extra = algo->kl_corrected ? 0 : 1;
+
+    (void)row;
+    out->in_tail = true;
+    for (int j = 0; j < in->k; j++) {
+        double d, p;
+
+        if (in->ids[j] < 0)
+            continue;
+        if (in->ids[j] == in->token)
+            out->in_tail = false;
+        d = in->at[j] - in->anchor_at[j];
+        p = exp(in->at[j]);
+        out->head += p * d;
+        out->mass += p;
+        out->at[j] = p * (d + extra);
+    }
+    close_tail(out, in, algo, in->d, in->d);
+}
+
+void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
+                        const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double x = -in->d, slope = -expm1(x);
+
+    (void)row;
+    out->in_tail = true;
+    for (int j = 0; j < in->k; j++) {
+        double p, q;
+
+        if (in->ids[j] < 0)
+            continue;
+        if (in->ids[j] == in->token)
+            out->in_tail = false;
+        p = exp(in->at[j]);
+        q = exp(in->anchor_at[j]);
+        out->head += q * (in->anchor_at[j] - in->at[j]);
+        out->mass += p;
+        out->at[j] = (algo->kl_corrected ? p : 0) - q;
+    }
+    if (algo->kl_clamp && fabs(x) > LOG_W_MAX) {
+        x = x > 0 ? LOG_W_MAX : -LOG_W_MAX;
+        slope = 1;
+    }
+    close_tail(out, in, algo, exp(x) * x, slope);
+}

@@ -1,0 +1,189 @@
+/* What the loss saw, as sums and counts that add up over micro-batches, and the numbers made of them. */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+
+void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in,
+                          const struct kg_pg_out *out)
+{
+    double gap = in->logp - in->old, mismatch = fabs(in->old - in->mu);
+    double prob_gap = exp(in->logp) - exp(in->mu);
+    bool first = m->ratios == 0;
+
+    m->ratios++;
+    m->positive += in->advantage > 0;
+    m->negative += in->advantage < 0;
+    m->clip_low += out->clip == KG_CLIP_LOW;
+    m->clip_high += out->clip == KG_CLIP_HIGH;
+    m->clip_dual += out->clip == KG_CLIP_DUAL;
+    m->clips += out->clips;
+    m->clips_lower += out->clips_lower;
+    m->masked_positive += out->masked && in->advantage > 0;
+    m->masked_negative += out->masked && in->advantage < 0;
+    m->ratio_sum += out->ratio;
+    m->ratio_sum_sq += out->ratio * out->ratio;
+    m->ratio_min = first ? out->ratio : fmin(m->ratio_min, out->ratio);
+    m->ratio_max = first ? out->ratio : fmax(m->ratio_max, out->ratio);
+    m->k1_sum -= gap;
+    m->k3_sum += expm1(gap) - gap;
+    m->gap_sum += fabs(gap);
+    m->gap_max = fmax(m->gap_max, fabs(gap));
+    m->mismatch_sum += mismatch;
+    m->mismatch_max = fmax(m->mismatch_max, mismatch);
+    m->prob_gap_min = first ? prob_gap : fmin(m->prob_gap_min, prob_gap);
+    m->prob_gap_max = first ? prob_gap : fmax(m->prob_gap_max, prob_gap);
+    m->divergence_sum += out->divergence;
+    m->divergence_max = fmax(m->divergence_max, out->divergence);
+    m->divergence_below_01 += out->divergence < 0.01;
+    m->divergence_below_05 += out->divergence < 0.05;
+}
+
+void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in,
+                          const struct kg_kl_out *out)
+{
+    m->kl_max = m->kl_tokens == 0 ? out->value : fmax(m->kl_max, out->value);
+    m->kl_tokens++;
+    m->kl_sum += out->value;
+    m->kl_head_sum += out->head;
+    m->kl_tail_sum += out->tail;
+    m->head_mass_sum += out->mass;
+    m->tail_tokens += out->in_tail;
+    m->iw_sum += in->s;
+    m->iw_sum_sq += in->s * in->s;
+    m->iw_max = fmax(m->iw_max, in->s);
+}
+
+static void merge_extremes(struct kg_policy_metrics *a, const struct kg_policy_metrics *b)
+{
+    if (b->ratios > 0) {
+        bool first = a->ratios == 0;
+
+        a->ratio_min = first ? b->ratio_min : fmin(a->ratio_min, b->ratio_min);
+        a->ratio_max = first ? b->ratio_max : fmax(a->ratio_max, b->ratio_max);
+        a->prob_gap_min = first ? b->prob_gap_min
+                                : fmin(a->prob_gap_min, b->prob_gap_min);
+        a->prob_gap_max = first ? b->prob_gap_max
+                                : fmax(a->prob_gap_max, b->prob_gap_max);
+    }
+    if (b->kl_tokens > 0)
+        a->kl_max = a->kl_tokens == 0 ? b->kl_max : fmax(a->kl_max, b->kl_max);
+    a->gap_max = fmax(a->gap_max, b->gap_max);
+    a->mismatch_max = fmax(a->mismatch_max, b->mismatch_max);
+    a->iw_max = fmax(a->iw_max, b->iw_max);
+    a->divergence_max = fmax(a->divergence_max, b->divergence_max);
+}
+
+void kg_policy_metrics_merge(struct kg_policy_metrics *into,
+                             const struct kg_policy_metrics *from)
+{
+    struct kg_policy_metrics *a = into;
+    const struct kg_policy_metrics *b = from;
+
+    merge_extremes(a, b);
+    a->tokens += b->tokens, a->seqs += b->seqs;
+    a->clip_low += b->clip_low, a->clip_high += b->clip_high,
+        a->clip_dual += b->clip_dual;
+    a->clips += b->clips, a->clips_lower += b->clips_lower;
+    a->positive += b->positive, a->negative += b->negative;
+    a->masked_positive += b->masked_positive, a->masked_negative += b->masked_negative;
+    a->ratios += b->ratios, a->ratio_sum += b->ratio_sum,
+        a->ratio_sum_sq += b->ratio_sum_sq;
+    a->k1_sum += b->k1_sum, a->k3_sum += b->k3_sum;
+    a->gap_sum += b->gap_sum, a->mismatch_sum += b->mismatch_sum;
+    a->entropy_sum += b->entropy_sum, a->entropy_tokens += b->entropy_tokens;
+    a->kl_tokens += b->kl_tokens, a->kl_sum += b->kl_sum;
+    a->kl_head_sum += b->kl_head_sum, a->kl_tail_sum += b->kl_tail_sum;
+    a->head_mass_sum += b->head_mass_sum, a->tail_tokens += b->tail_tokens;
+    a->iw_sum += b->iw_sum, a->iw_sum_sq += b->iw_sum_sq;
+    a->divergence_sum += b->divergence_sum;
+    a->divergence_below_01 += b->divergence_below_01;
+    a->divergence_below_05 += b->divergence_below_05;
+}
+
+/* ---- names and numbers ---- */
+
+struct list {
+    struct kg_policy_metric *out;
+    size_t n;
+};
+
+static void put(struct list *l, const char *name, double value)
+{
+    if (l->n < KG_POLICY_METRICS_MAX)
+        l->out[l->n++] = (struct kg_policy_metric){name, value};
+}
+
+static double over(double sum, int64_t n) { return n > 0 ? sum / (double)n : 0; }
+
+/* (sum x)^2 / (n sum x^2): 1 when all weights are equal, 1/n when one has it all */
+static double ess(double sum, double sum_sq, int64_t n)
+{
+    return n > 0 && sum_sq > 0 ? sum * sum / ((double)n * sum_sq) : 0;
+}
+
+static void list_policy(struct list *l, const struct kg_policy_metrics *m)
+{
+    put(l, "policy/tokens", (double)m->tokens);
+    put(l, "policy/ratio_mean", over(m->ratio_sum, m->ratios));
+    put(l, "policy/ratio_min", m->ratio_min);
+    put(l, "policy/ratio_max", m->ratio_max);
+    put(l, "policy/ratio_ess", ess(m->ratio_sum, m->ratio_sum_sq, m->ratios));
+    put(l, "policy/clip_fraction", over((double)m->clips, m->ratios));
+    put(l, "policy/clip_low", over((double)m->clip_low, m->ratios));
+    put(l, "policy/clip_high", over((double)m->clip_high, m->ratios));
+    put(l, "policy/clip_dual", over((double)m->clip_dual, m->ratios));
+    put(l, "policy/kl_old_k1", over(m->k1_sum, m->ratios));
+    put(l, "policy/kl_old_k3", over(m->k3_sum, m->ratios));
+    put(l, "policy/gap_mean", over(m->gap_sum, m->ratios));
+    put(l, "policy/gap_max", m->gap_max);
+    put(l, "policy/mismatch_mean", over(m->mismatch_sum, m->ratios));
+    put(l, "policy/mismatch_max", m->mismatch_max);
+    put(l, "policy/prob_gap_min", m->prob_gap_min);
+    put(l, "policy/prob_gap_max", m->prob_gap_max);
+    if (m->entropy_tokens > 0)
+        put(l, "policy/entropy", over(m->entropy_sum, m->entropy_tokens));
+}
+
+static void list_kl(struct list *l, const struct kg_algo *algo,
+                    const struct kg_policy_metrics *m)
+{
+    put(l, "kl/value", over(m->kl_sum, m->kl_tokens));
+    put(l, "kl/max", m->kl_max);
+    if (algo->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR)) {
+        put(l, "kl/head", over(m->kl_head_sum, m->kl_tokens));
+        put(l, "kl/tail", over(m->kl_tail_sum, m->kl_tokens));
+        put(l, "kl/head_mass", over(m->head_mass_sum, m->kl_tokens));
+        put(l, "kl/tail_tokens", over((double)m->tail_tokens, m->kl_tokens));
+    }
+    if (algo->kl_importance && algo->kl->weighted) {
+        put(l, "kl/iw_mean", over(m->iw_sum, m->kl_tokens));
+        put(l, "kl/iw_max", m->iw_max);
+        put(l, "kl/iw_ess", ess(m->iw_sum, m->iw_sum_sq, m->kl_tokens));
+    }
+}
+
+static void list_region(struct list *l, const struct kg_policy_metrics *m)
+{
+    put(l, "region/masked",
+        over((double)(m->masked_positive + m->masked_negative), m->ratios));
+    put(l, "region/masked_positive", over((double)m->masked_positive, m->positive));
+    put(l, "region/masked_negative", over((double)m->masked_negative, m->negative));
+    put(l, "region/divergence_mean", over(m->divergence_sum, m->ratios));
+    put(l, "region/divergence_max", m->divergence_max);
+    put(l, "region/divergence_below_01", over((double)m->divergence_below_01, m->ratios));
+    put(l, "region/divergence_below_05", over((double)m->divergence_below_05, m->ratios));
+}
+
+size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
+                              const struct kg_algo *algo,
+                              const struct kg_policy_metrics *m)
+{
+    struct list l = {out, 0};
+
+    list_policy(&l, m);
+    if (algo->kl->about.needs != 0)
+        list_kl(&l, algo, m);
+    if (algo->surrogate->divergence)
+        list_region(&l, m);
+    return l.n;
+}

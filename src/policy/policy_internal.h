@@ -1,0 +1,191 @@
+/* Inside policy/: what the rows' functions take and give.
+ *
+ * A surrogate sees one sequence: an array of per-token inputs with every ratio already in one frame
+ * (renormalised where the sampling was truncated). A KL estimator sees one token. Both return the
+ * value of a term and its derivative with respect to log-probs, without weights; loss.c multiplies
+ * weights, coefficients and importance factors.
+ */
+#ifndef KG_POLICY_POLICY_INTERNAL_H
+#define KG_POLICY_POLICY_INTERNAL_H
+
+#include "policy/policy.h"
+
+#define KG_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- advantages ---- */
+struct kg_advantage_job {
+    const struct kg_algo *algo;
+    const struct kg_policy_scores *in;
+    const double *score; /* (S) reward and token rewards */
+    double *seq;         /* (S) out of trajectory rows */
+    double *token;       /* (N) out of token rows */
+    double *returns;     /* (N) scratch and out of token rows */
+    double batch_std;    /* out */
+};
+
+struct kg_advantage_row {
+    struct kg_policy_about about;
+    void (*trajectory)(struct kg_advantage_job *job); /* exactly one of the two is set */
+    void (*token)(struct kg_advantage_job *job);
+};
+
+void kg_advantage_reinforce_pp(struct kg_advantage_job *job);
+void kg_advantage_reinforce_pp_baseline(struct kg_advantage_job *job);
+void kg_advantage_remax(struct kg_advantage_job *job);
+void kg_advantage_gae(struct kg_advantage_job *job);
+void kg_advantage_token_baseline(struct kg_advantage_job *job);
+void kg_advantage_token_baseline_tail(struct kg_advantage_job *job);
+
+/* ---- surrogates ---- */
+enum kg_clip { KG_CLIP_NONE, KG_CLIP_LOW, KG_CLIP_HIGH, KG_CLIP_DUAL };
+
+struct kg_pg_in {
+    double logp, old, mu; /* of the sampled token, in the ratio's frame */
+    double advantage;
+    double is_weight;
+    const int32_t *ids;  /* (K) the sampler's columns of this token, as the next two */
+    const double *at;    /* (K) current policy */
+    const double *mu_at; /* (K) sampler */
+    int k;
+    int32_t token;
+    bool selected; /* batch scope */
+};
+
+struct kg_pg_out {
+    double value,
+        coef;     /* of the term; d(sum of the sequence's terms)/dlogp of this token */
+    double ratio; /* the one the row is about, raw, for the metrics */
+    double divergence; /* of trust-region rows */
+    enum kg_clip clip; /* which bound holds the token */
+    int clips;         /* how often the published clip fraction counts this token */
+    int clips_lower;   /* and its fraction for A < 0 */
+    bool masked;       /* removed by a trust region */
+};
+
+struct kg_pg_call {
+    const struct kg_algo *algo;
+    const struct kg_surrogate_row *row;
+};
+
+struct kg_surrogate_row {
+    struct kg_policy_about about;
+    /* Exactly one is set. A sequence function may let a token's coefficient hold the derivative of
+     * every term of the sequence: weights are constant within a sequence. */
+    void (*token)(struct kg_pg_out *out, const struct kg_pg_in *in,
+                  struct kg_pg_call call);
+    void (*sequence)(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                     struct kg_pg_call call);
+    int kind, style; /* data of the row for functions that serve several rows */
+    bool own_is;     /* applies is_weight itself */
+    bool to_mu;      /* its ratio is to the sampler, not to the old policy */
+    bool divergence; /* fills divergence */
+};
+
+double kg_pg_log_ratio(double log_ratio, const struct kg_algo *algo, bool *inside);
+void kg_pg_dual_clip(struct kg_pg_out *out, double ratio, bool inside, double advantage,
+                     const struct kg_algo *algo);
+void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
+                    struct kg_pg_call call);
+void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
+                     struct kg_pg_call call);
+void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
+                      struct kg_pg_call call);
+void kg_pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in,
+                 struct kg_pg_call call);
+void kg_pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
+void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
+                  struct kg_pg_call call);
+void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
+                    struct kg_pg_call call);
+void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                struct kg_pg_call call);
+void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                struct kg_pg_call call);
+
+/* row->kind of kg_pg_mask; row->style is not used */
+enum kg_mask_kind {
+    KG_MASK_NEVER,
+    KG_MASK_BINARY_TV,
+    KG_MASK_BINARY_KL,
+    KG_MASK_BINARY_TV_OLD,
+    KG_MASK_BINARY_KL_OLD,
+    KG_MASK_TOPK_TV,
+    KG_MASK_TOPK_KL,
+    KG_MASK_RATIO_MU,
+    KG_MASK_RATIO_OLD,
+    KG_MASK_RELAX_POSITIVE,
+    KG_MASK_RELAX_NEGATIVE,
+    KG_MASK_RELAX_BOTH,
+};
+void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
+void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, int k);
+
+/* row->kind of the rpg functions, and row->style of kg_pg_rpg_reinforce */
+enum kg_rpg_kind { KG_RPG_FKL, KG_RPG_RKL, KG_RPG_UFKL, KG_RPG_URKL };
+enum kg_rpg_style { KG_RPG_PAPER, KG_RPG_HARD, KG_RPG_CLIP, KG_RPG_CLIP_V3 };
+void kg_pg_rpg(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
+void kg_pg_rpg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
+                         struct kg_pg_call call);
+
+/* ---- KL ---- */
+struct kg_kl_in {
+    double d; /* logp - anchor_logp of the sampled token */
+    double s; /* importance weight of what was sampled; 1 where off */
+    double exact;
+    const int32_t *ids; /* (k) the head's columns of this token, as the next two */
+    const double *at;
+    const double *anchor_at;
+    int k;
+    int32_t token;
+};
+
+struct kg_kl_out {
+    double value; /* with s */
+    double coef;  /* dvalue/dlogp of the sampled token */
+    double exact; /* dvalue/d(exact KL) */
+    double
+        *at; /* (k) out: dvalue/dlogp_at, zero on entry; NULL where the row has no head */
+    double head, tail, mass;
+    bool in_tail;
+};
+
+struct kg_kl_row {
+    struct kg_policy_about about;
+    void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
+                  const struct kg_kl_row *row, const struct kg_algo *algo);
+    int kind;
+    bool forward;     /* direction of topk and exact */
+    bool weighted;    /* takes the importance weight */
+    bool iterative;   /* estimates what it says only against the policy that sampled */
+    bool reward_only; /* shapes rewards; not a loss */
+};
+
+void kg_kl_topk_reverse(struct kg_kl_out *out, const struct kg_kl_in *in,
+                        const struct kg_kl_row *row, const struct kg_algo *algo);
+void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
+                        const struct kg_kl_row *row, const struct kg_algo *algo);
+
+/* ---- aggregation ---- */
+struct kg_aggregate_row {
+    struct kg_policy_about about;
+    double (*weight)(double length, const struct kg_policy_totals *totals);
+};
+
+/* ---- metrics ---- */
+void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in,
+                          const struct kg_pg_out *out);
+void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in,
+                          const struct kg_kl_out *out);
+
+/* ---- tables: what algo.c joins ---- */
+struct kg_policy_rows {
+    const void *rows; /* every row begins with a struct kg_policy_about */
+    size_t n, stride;
+};
+struct kg_policy_rows kg_advantage_rows(void);
+struct kg_policy_rows kg_surrogate_rows(void);
+struct kg_policy_rows kg_kl_rows(void);
+struct kg_policy_rows kg_aggregate_rows(void);
+struct kg_policy_rows kg_anchor_rows(void);
+
+#endif

@@ -1,0 +1,307 @@
+/* The table of policy-gradient terms, and the plain ones: ratios to the old policy, clipped or not.
+ *
+ * Every function returns the value of the loss term and its derivative with respect to the sampled
+ * token's log-prob. What the published loss detaches is a number here. Trust-region masks are in
+ * surrogate_mask.c, whole-sequence ratios in surrogate_seq.c, the RPG family in surrogate_rpg.c.
+ */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+
+/* The log-ratio within +- algo.ratio_clamp; inside says whether the gradient passes. */
+double kg_pg_log_ratio(double log_ratio, const struct kg_algo *algo, bool *inside)
+{
+    double limit = algo->ratio_clamp;
+
+    *inside = !(limit > 0) || fabs(log_ratio) <= limit;
+    if (*inside)
+        return log_ratio;
+    return log_ratio > 0 ? limit : -limit;
+}
+
+static double clip(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* value = max(-A r, -A clip(r, 1-lo, 1+hi)), then min with -A c where A < 0;  dvalue/dlog r = -A r on
+ * the first branch and 0 on the others, which are constants. */
+void kg_pg_dual_clip(struct kg_pg_out *out, double ratio, bool inside, double advantage,
+                     const struct kg_algo *algo)
+{
+    double plain = -advantage * ratio;
+    double bound = -advantage * clip(ratio, 1 - algo->clip_low, 1 + algo->clip_high);
+
+    out->ratio = ratio;
+    out->value = fmax(plain, bound);
+    out->coef = inside ? plain : 0;
+    if (bound > plain) {
+        out->coef = 0;
+        out->clip = advantage > 0 ? KG_CLIP_HIGH : KG_CLIP_LOW;
+        out->clips = 1;
+    }
+    if (algo->dual_clip > 0 && advantage < 0 &&
+        out->value > -advantage * algo->dual_clip) {
+        out->value = -advantage * algo->dual_clip;
+        out->coef = 0;
+        out->clip = KG_CLIP_DUAL;
+        out->clips_lower = 1;
+    }
+}
+
+void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
+                    struct kg_pg_call call)
+{
+    bool inside;
+    double r = exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
+
+    kg_pg_dual_clip(out, r, inside, in->advantage, call.algo);
+}
+
+/* -A log p: the ratio is 1 by definition. */
+void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
+                     struct kg_pg_call call)
+{
+    (void)call;
+    out->ratio = exp(in->logp - in->old);
+    out->value = -in->advantage * in->logp;
+    out->coef = -in->advantage;
+}
+
+/* -A r, unclipped */
+void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
+                      struct kg_pg_call call)
+{
+    bool inside;
+    double r = exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
+
+    out->ratio = r;
+    out->value = -in->advantage * r;
+    out->coef = inside ? out->value : 0;
+}
+
+/* -sg(clip(r)) A log p: no token loses its gradient. */
+void kg_pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    const struct kg_algo *algo = call.algo;
+    bool inside;
+    double r = exp(kg_pg_log_ratio(in->logp - in->old, algo, &inside));
+    double bounded = clip(r, 1 - algo->clip_low, 1 + algo->clip_high);
+
+    out->ratio = r;
+    out->value = -bounded * in->advantage * in->logp;
+    out->coef = -bounded * in->advantage;
+    out->clips = bounded != r;
+    if (out->clips)
+        out->clip = r > bounded ? KG_CLIP_HIGH : KG_CLIP_LOW;
+}
+
+/* -A sigmoid(tau (r - 1)) 4 / tau;  d/dlog r = -4 A g (1 - g) r */
+void kg_pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    double tau = in->advantage > 0 ? call.algo->tau_pos : call.algo->tau_neg;
+    bool inside;
+    double r = exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
+    double gate = 1 / (1 + exp(-tau * (r - 1)));
+
+    out->ratio = r;
+    out->value = -in->advantage * gate * 4 / tau;
+    out->coef = inside ? -4 * in->advantage * gate * (1 - gate) * r : 0;
+}
+
+/* -A r, and cov_coef |log r| on the selected tokens */
+void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
+                  struct kg_pg_call call)
+{
+    double n = in->logp - in->old, r = exp(n);
+    double push = in->selected ? call.algo->cov_coef : 0;
+
+    out->ratio = r;
+    out->value = -in->advantage * r + push * fabs(n);
+    out->coef = -in->advantage * r + (n > 0 ? push : n < 0 ? -push : 0);
+    out->clips = in->selected;
+}
+
+/* The clipped term, absent on the selected tokens. */
+void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
+                    struct kg_pg_call call)
+{
+    double r = exp(in->logp - in->old);
+
+    kg_pg_dual_clip(out, r, true, in->advantage, call.algo);
+    if (in->selected) {
+        out->value = out->coef = 0;
+        out->clips = 1;
+    }
+}
+
+#define TOKEN  KG_SCOPE_TOKEN
+#define PPO    "max(-A r, -A clip(r, 1 - low, 1 + high)); min with -A c where A < 0"
+#define MASKED "-A sg(min(r_mu, C)) M log p"
+#define DPPO   "Qi et al. 2026, arXiv 2602.04879"
+#define RPG    "Zhang et al. 2025, arXiv 2505.17508"
+static const struct kg_surrogate_row rows[] = {
+    {{"ppo-clip", "ratio to the old policy, clipped low and high, optional dual clip",
+      PPO, "Schulman et al. 2017, arXiv 1707.06347; dual clip: Ye et al. 2019", TOKEN, 0},
+     .token = kg_pg_ppo_clip},
+    {{"reinforce", "plain score function, no ratio", "-A log p", "Williams 1992", TOKEN,
+      0},
+     .token = kg_pg_reinforce},
+    {{"gpg",
+      "reinforce, under the name of the method that pairs it with algo.advantage gpg",
+      "-A log p", "Chu et al. 2025, arXiv 2504.02546", TOKEN, 0},
+     .token = kg_pg_reinforce},
+    {{"importance", "ratio to the old policy, unclipped", "-A r", "surrogate of TRPO",
+      TOKEN, 0},
+     .token = kg_pg_importance},
+    {{"cispo", "score function weighted by the clipped ratio; no token is dropped",
+      "-sg(clip(r, 1 - low, 1 + high)) A log p", "MiniMax 2025, arXiv 2506.13585", TOKEN,
+      0},
+     .token = kg_pg_cispo},
+    {{"sapo", "soft gate instead of a clip", "-A sigmoid(tau (r - 1)) 4 / tau",
+      "Gao et al. 2025, arXiv 2511.20347", TOKEN, 0},
+     .token = kg_pg_sapo},
+    {{"gspo", "ratio of the whole sequence, geometric mean, clipped",
+      "max(-A s, -A clip(s)), s = exp(mean_t log r)",
+      "Zheng et al. 2025, arXiv 2507.18071", KG_SCOPE_SEQUENCE, 0},
+     .sequence = kg_pg_gspo},
+    {{"gmpo", "geometric mean of token ratios clipped in log space",
+      "-A exp(mean_t clip(log r, -low, high))", "Zhao et al. 2025, arXiv 2507.20673",
+      KG_SCOPE_SEQUENCE, 0},
+     .sequence = kg_pg_gmpo,
+     .own_is = true},
+    {{"clip-cov", "ppo-clip without tokens of large covariance of advantage and log-prob",
+      PPO, "Cui et al. 2025, arXiv 2505.22617", KG_SCOPE_BATCH, 0},
+     .token = kg_pg_clip_cov},
+    {{"kl-cov", "unclipped ratio; |log r| penalised where the covariance is largest",
+      "-A r + 1[selected] coef |log r|", "Cui et al. 2025, arXiv 2505.22617",
+      KG_SCOPE_BATCH, 0},
+     .token = kg_pg_kl_cov},
+
+    {{"pg-is", "ratio to the sampler, truncated at C; no mask",
+      "-A sg(min(r_mu, C)) log p", DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_NEVER,
+     .to_mu = true},
+    {{"dppo-binary-tv", "masked where |mu - p| passes delta and the step leads away",
+      MASKED, DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_BINARY_TV,
+     .to_mu = true,
+     .divergence = true},
+    {{"dppo-binary-kl", "masked where the KL of (y, not y) passes delta", MASKED, DPPO,
+      TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_BINARY_KL,
+     .to_mu = true,
+     .divergence = true},
+    {{"dppo-topk-tv",
+      "masked where the TV over the sampler's top k, y and the rest passes delta", MASKED,
+      DPPO, TOKEN, KG_NEED_TOP_SAMPLER | KG_NEED_MU_AT},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_TOPK_TV,
+     .to_mu = true,
+     .divergence = true},
+    {{"dppo-topk-kl",
+      "masked where the KL over the sampler's top k, y and the rest passes delta", MASKED,
+      DPPO, TOKEN, KG_NEED_TOP_SAMPLER | KG_NEED_MU_AT},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_TOPK_KL,
+     .to_mu = true,
+     .divergence = true},
+    {{"dppo-binary-tv-old", "dppo-binary-tv with the region around the old policy",
+      MASKED, DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_BINARY_TV_OLD,
+     .to_mu = true,
+     .divergence = true},
+    {{"dppo-binary-kl-old", "dppo-binary-kl with the region around the old policy",
+      MASKED, DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_BINARY_KL_OLD,
+     .to_mu = true,
+     .divergence = true},
+    {{"ratio-mask", "masked where the ratio to the sampler leaves 1 - low .. 1 + high",
+      MASKED, DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_RATIO_MU,
+     .to_mu = true},
+    {{"minirl", "ratio-mask tested on the ratio to the old policy", MASKED,
+      "Zheng et al. 2025, arXiv 2512.01374", TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_RATIO_OLD,
+     .to_mu = true},
+    {{"ratio-relax-positive",
+      "ablation: A > 0 masked at 1.28 only where mu >= delta_high", MASKED, DPPO, TOKEN,
+      0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_RELAX_POSITIVE,
+     .to_mu = true},
+    {{"ratio-relax-negative", "ablation: A < 0 masked at 0.8 only where mu >= delta_low",
+      MASKED, DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_RELAX_NEGATIVE,
+     .to_mu = true},
+    {{"ratio-relax-both", "ablation: both of the above", MASKED, DPPO, TOKEN, 0},
+     .token = kg_pg_mask,
+     .kind = KG_MASK_RELAX_BOTH,
+     .to_mu = true},
+
+    {{"rpg-fkl", "differentiable, clipped; KL(old||p) with kl.beta inside the loss",
+      "dualclip(r A) - beta log r", RPG, TOKEN, 0},
+     .token = kg_pg_rpg,
+     .kind = KG_RPG_FKL},
+    {{"rpg-ufkl", "differentiable, clipped; unnormalised forward KL inside the loss",
+      "dualclip(r A) + beta (r - log r - 1)", RPG, TOKEN, 0},
+     .token = kg_pg_rpg,
+     .kind = KG_RPG_UFKL},
+    {{"rpg-rkl", "differentiable; the clip applies to the advantage less its KL share",
+      "dualclip(r Ahat), Ahat = A - beta (log r + 1)", RPG, TOKEN, 0},
+     .token = kg_pg_rpg,
+     .kind = KG_RPG_RKL},
+    {{"rpg-urkl", "differentiable; unnormalised reverse KL in the advantage",
+      "dualclip(r Ahat), Ahat = A - beta log r", RPG, TOKEN, 0},
+     .token = kg_pg_rpg,
+     .kind = KG_RPG_URKL},
+#define RF(name, help, kind_, style_)                                                    \
+    {                                                                                    \
+        {name, help,  "-sg(r A + C) log p, C = beta times the negative KL weight",       \
+         RPG,  TOKEN, 0},                                                                \
+            .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_                 \
+    }
+    RF("rpg-reinforce-fkl", "score function, Algorithm 2's clip, KL(old||p)", KG_RPG_FKL,
+       KG_RPG_PAPER),
+    RF("rpg-reinforce-rkl", "score function, Algorithm 2's clip, KL(p||old)", KG_RPG_RKL,
+       KG_RPG_PAPER),
+    RF("rpg-reinforce-ufkl", "score function, Algorithm 2's clip, unnormalised forward",
+       KG_RPG_UFKL, KG_RPG_PAPER),
+    RF("rpg-reinforce-urkl", "score function, Algorithm 2's clip, unnormalised reverse",
+       KG_RPG_URKL, KG_RPG_PAPER),
+    RF("rpg-rf-fkl", "released code, ratio cut to the clip range", KG_RPG_FKL,
+       KG_RPG_HARD),
+    RF("rpg-rf-rkl", "released code, ratio cut to the clip range", KG_RPG_RKL,
+       KG_RPG_HARD),
+    RF("rpg-rf-ufkl", "released code, ratio cut to the clip range", KG_RPG_UFKL,
+       KG_RPG_HARD),
+    RF("rpg-rf-urkl", "released code, ratio cut to the clip range", KG_RPG_URKL,
+       KG_RPG_HARD),
+    RF("rpg-rf-fkl-clip-ppo", "released code, branch on A > 0", KG_RPG_FKL, KG_RPG_CLIP),
+    RF("rpg-rf-rkl-clip-ppo", "released code, branch on A > 0", KG_RPG_RKL, KG_RPG_CLIP),
+    RF("rpg-rf-ufkl-clip-ppo", "released code, branch on A > 0", KG_RPG_UFKL,
+       KG_RPG_CLIP),
+    RF("rpg-rf-urkl-clip-ppo", "released code, branch on A > 0", KG_RPG_URKL,
+       KG_RPG_CLIP),
+    RF("rpg-rf-fkl-clip-ppo-v3", "released code, branch inverted to Algorithm 2's",
+       KG_RPG_FKL, KG_RPG_CLIP_V3),
+    RF("rpg-rf-rkl-clip-ppo-v3", "released code, branch inverted to Algorithm 2's",
+       KG_RPG_RKL, KG_RPG_CLIP_V3),
+    RF("rpg-rf-ufkl-clip-ppo-v3", "released code, branch inverted to Algorithm 2's",
+       KG_RPG_UFKL, KG_RPG_CLIP_V3),
+    RF("rpg-rf-urkl-clip-ppo-v3", "released code, branch inverted to Algorithm 2's",
+       KG_RPG_URKL, KG_RPG_CLIP_V3),
+};
+
+struct kg_policy_rows kg_surrogate_rows(void)
+{
+    return (struct kg_policy_rows){rows, KG_COUNT(rows), sizeof rows[0]};
+}

@@ -1,0 +1,113 @@
+/* Trust-region masks: -A sg(min(r, C)) M log p with r = p / mu, everything but log p detached.
+ *
+ * M is 0 where the update would lead further away from the sampler's policy and the divergence (or
+ * the ratio) has already passed its bound. A > 0 is tested against "up", anything else against
+ * "down"; A = 0 has no term, so its side does not matter.
+ */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+
+enum { LOG_RATIO_MAX = 20 };
+
+/* Divergence over at most k + 2 buckets: the recorded ids, the sampled token if it is not among
+ * them, and one bucket for the rest. */
+struct buckets {
+    double tv, kl, mu_left, p_left;
+};
+
+static void add_bucket(struct buckets *b, double log_mu, double log_p)
+{
+    double mu = exp(log_mu), p = exp(log_p);
+
+    b->tv += fabs(mu - p);
+    b->kl += mu > 0 ? mu * (log_mu - log_p) : 0;
+    b->mu_left -= mu;
+    b->p_left -= p;
+}
+
+void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, int k)
+{
+    struct buckets b = {0, 0, 1, 1};
+    bool found = false;
+
+    for (int j = 0; j < k && j < in->k; j++) {
+        if (in->ids[j] < 0)
+            continue;
+        found = found || in->ids[j] == in->token;
+        add_bucket(&b, in->mu_at[j], in->at[j]);
+    }
+    if (!found)
+        add_bucket(&b, in->mu, in->logp);
+    b.mu_left = fmax(b.mu_left, 1e-12);
+    b.p_left = fmax(b.p_left, 1e-12);
+    *tv = (b.tv + fabs(b.mu_left - b.p_left)) / 2;
+    *kl = b.kl + b.mu_left * log(b.mu_left / b.p_left);
+}
+
+/* mu log(mu / p) + (1 - mu) log((1 - mu) / (1 - p)), with 1e-8 in the second logarithm */
+static double binary_kl(double log_mu, double log_p)
+{
+    double not_mu = -expm1(log_mu), not_p = -expm1(log_p);
+
+    return exp(log_mu) * (log_mu - log_p) +
+           not_mu * log((not_mu + 1e-8) / (not_p + 1e-8));
+}
+
+/* Does the divergence test of the row drop this token? */
+static bool divergence_drops(struct kg_pg_out *out, const struct kg_pg_in *in,
+                             struct kg_pg_call call)
+{
+    int kind = call.row->kind;
+    bool to_old = kind == KG_MASK_BINARY_TV_OLD || kind == KG_MASK_BINARY_KL_OLD;
+    double center = to_old ? in->old : in->mu;
+    bool up = in->advantage > 0;
+    double tv, kl;
+
+    if (kind == KG_MASK_TOPK_TV || kind == KG_MASK_TOPK_KL) {
+        kg_pg_topk_divergence(&tv, &kl, in, call.algo->top_k);
+        out->divergence = kind == KG_MASK_TOPK_TV ? tv : kl;
+    } else if (kind == KG_MASK_BINARY_TV || kind == KG_MASK_BINARY_TV_OLD) {
+        out->divergence = fabs(exp(in->logp) - exp(center));
+    } else {
+        out->divergence = binary_kl(center, in->logp);
+    }
+    if (up)
+        return in->logp > center && out->divergence > call.algo->delta_high;
+    return in->logp < center && out->divergence > call.algo->delta_low;
+}
+
+static bool ratio_drops(const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    const struct kg_algo *algo = call.algo;
+    int kind = call.row->kind;
+    double center = kind == KG_MASK_RATIO_OLD ? in->old : in->mu;
+    double r = exp(fmin(in->logp - center, LOG_RATIO_MAX));
+    bool relax_up = kind == KG_MASK_RELAX_POSITIVE || kind == KG_MASK_RELAX_BOTH;
+    bool relax_down = kind == KG_MASK_RELAX_NEGATIVE || kind == KG_MASK_RELAX_BOTH;
+
+    if (in->advantage > 0)
+        return relax_up ? r > 1.28 && exp(in->mu) >= algo->delta_high
+                        : r > 1 + algo->clip_high;
+    return relax_down ? r < 0.8 && exp(in->mu) >= algo->delta_low
+                      : r < 1 - algo->clip_low;
+}
+
+void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    double r = exp(fmin(in->logp - in->mu, LOG_RATIO_MAX)), weight = r;
+    bool drop = false;
+
+    if (call.row->divergence)
+        drop = divergence_drops(out, in, call);
+    else if (call.row->kind != KG_MASK_NEVER)
+        drop = ratio_drops(in, call);
+    if (call.algo->truncate > 0)
+        weight = fmin(r, call.algo->truncate);
+    out->ratio = r;
+    out->masked = drop;
+    out->clips = drop && in->advantage != 0;
+    out->clips_lower = drop && in->advantage < 0;
+    out->value = drop ? 0 : -in->advantage * weight * in->logp;
+    out->coef = drop ? 0 : -in->advantage * weight;
+}
