@@ -1,0 +1,309 @@
+/* Data sets: records that own their strings, and reading them from JSONL in the schemas that people use.
+ *
+ * A file is either read whole or refused with the line that is wrong: a record that went missing in silence would
+ * change what a run means.
+ */
+#include "base/mem.h"
+#include "data/jsonl.h"
+#include "task/task.h"
+
+#include <string.h>
+
+enum { MAX_RECORDS = 1 << 28 };
+
+static void record_release(struct kg_record *r)
+{
+    kg_mem_free(r->prompt);
+    kg_mem_free(r->ground_truth);
+    kg_mem_free(r->solution);
+    kg_mem_free(r->data_source);
+    kg_mem_free(r->extra_json);
+    memset(r, 0, sizeof *r);
+}
+
+void kg_dataset_release(struct kg_dataset *d)
+{
+    for (size_t i = 0; i < d->n; i++)
+        record_release(&d->records[i]);
+    kg_mem_free(d->records);
+    kg_mem_free(d->name);
+    memset(d, 0, sizeof *d);
+}
+
+/* *to becomes a copy of text; NULL stays NULL */
+static kg_status copy(char **to, const char *text, struct kg_err *err)
+{
+    *to = text ? kg_mem_strdup(text, err) : NULL;
+    return text && !*to ? err->code : KG_OK;
+}
+
+static kg_status record_copy(struct kg_record *to, const struct kg_record *from,
+                             struct kg_err *err)
+{
+    to->line = from->line;
+    KG_TRY(copy(&to->prompt, from->prompt, err));
+    KG_TRY(copy(&to->ground_truth, from->ground_truth ? from->ground_truth : "", err));
+    KG_TRY(copy(&to->solution, from->solution, err));
+    KG_TRY(copy(&to->data_source, from->data_source ? from->data_source : "", err));
+    return copy(&to->extra_json, from->extra_json, err);
+}
+
+kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
+                          struct kg_err *err)
+{
+    kg_status status;
+
+    KG_TRY(kg_mem_grow(&d->records, &d->capacity, d->n + 1, sizeof *d->records,
+                       MAX_RECORDS, "data set", err));
+    status = record_copy(&d->records[d->n], r, err);
+    if (status == KG_OK)
+        d->n++;
+    else
+        record_release(&d->records[d->n]);
+    return status;
+}
+
+/* ---- looking into a line --------------------------------------------------------------------- */
+
+/* A named column: the key itself, or a path "a.b" into objects. */
+static const struct kg_json *find_path(const struct kg_json *object, const char *path)
+{
+    const struct kg_json *v = kg_json_get(object, path);
+    const char *dot = strchr(path, '.');
+    char head[64];
+
+    if (v || !dot || (size_t)(dot - path) >= sizeof head)
+        return v;
+    memcpy(head, path, (size_t)(dot - path));
+    head[dot - path] = 0;
+    return find_path(kg_json_get(object, head), dot + 1);
+}
+
+/* The first of the keys that is there; *key names it. */
+static const struct kg_json *find_first(const struct kg_json *object,
+                                        const char *const *keys, const char **key)
+{
+    for (; *keys; keys++) {
+        const struct kg_json *v = find_path(object, *keys);
+
+        *key = *keys;
+        if (v && kg_json_type(v) != KG_JSON_NULL)
+            return v;
+    }
+    return NULL;
+}
+
+struct line {
+    const struct kg_json_doc *doc;
+    struct kg_str prompt;
+    struct kg_str answer;
+    struct kg_str solution;
+    struct kg_str source;
+    struct kg_str extra;
+};
+
+static char *text_of(const struct kg_str *s)
+{
+    static char empty[1];
+
+    return s->data ? s->data : empty;
+}
+
+static void line_clear(struct line *line)
+{
+    kg_str_clear(&line->prompt);
+    kg_str_clear(&line->answer);
+    kg_str_clear(&line->solution);
+    kg_str_clear(&line->source);
+    kg_str_clear(&line->extra);
+}
+
+static void line_release(struct line *line)
+{
+    kg_str_release(&line->prompt);
+    kg_str_release(&line->answer);
+    kg_str_release(&line->solution);
+    kg_str_release(&line->source);
+    kg_str_release(&line->extra);
+}
+
+/* Append a string value. Records hold C strings, so a NUL inside would cut text short in silence. */
+static kg_status put_text(struct kg_str *out, const struct line *line,
+                          const struct kg_json *v, const char *key, struct kg_err *err)
+{
+    size_t n;
+    const char *text = kg_json_text(v, &n);
+
+    if (!text)
+        return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected string, found %s",
+                       line->doc->where, key, kg_json_type_name(v));
+    if (memchr(text, 0, n))
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: key '%s': expected text without NUL, found one",
+                       line->doc->where, key);
+    return kg_str_append(out, text, n, err);
+}
+
+/* verl's prompt is a list of chat messages. One message is its content; more need a chat template. */
+static kg_status put_messages(struct line *line, const struct kg_json *v, const char *key,
+                              struct kg_err *err)
+{
+    if (kg_json_size(v) != 1)
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "%s: key '%s': expected one message, found %zu (chat templates are not read)",
+            line->doc->where, key, kg_json_size(v));
+    v = kg_json_get(kg_json_at(v, 0), "content");
+    return put_text(&line->prompt, line, v, "content", err);
+}
+
+static kg_status read_prompt(struct line *line, const char *named, struct kg_err *err)
+{
+    static const char *const usual[] = {"prompt", "question", "problem", "text", NULL};
+    const char *const only[] = {named, NULL};
+    const char *key = NULL;
+    bool is_named = named && *named;
+    const struct kg_json *v = find_first(line->doc->root, is_named ? only : usual, &key);
+
+    if (!v)
+        return kg_fail(err, KG_EFORMAT, "%s: expected a prompt under %s, found none",
+                       line->doc->where,
+                       is_named ? named : "prompt, question, problem or text");
+    if (kg_json_type(v) == KG_JSON_ARRAY)
+        KG_TRY(put_messages(line, v, key, err));
+    else
+        KG_TRY(put_text(&line->prompt, line, v, key, err));
+    if (line->prompt.len == 0)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: key '%s': expected a prompt, found empty text",
+                       line->doc->where, key);
+    return KG_OK;
+}
+
+static kg_status put_answer(struct line *line, const struct kg_json *v, const char *key,
+                            struct kg_err *err)
+{
+    switch (kg_json_type(v)) {
+    case KG_JSON_INT:
+    case KG_JSON_REAL:
+    case KG_JSON_ARRAY:
+    case KG_JSON_OBJECT:
+        return kg_json_put_value(&line->answer, v, err);
+    default:
+        return put_text(&line->answer, line, v, key, err);
+    }
+}
+
+static kg_status read_answer(struct line *line, const char *named, bool need,
+                             struct kg_err *err)
+{
+    static const char *const usual[] = {"reward_model.ground_truth",
+                                        "answer",
+                                        "ground_truth",
+                                        "completion",
+                                        "response",
+                                        NULL};
+    const char *const only[] = {named, NULL};
+    const char *key = NULL;
+    bool is_named = named && *named;
+    const struct kg_json *v = find_first(line->doc->root, is_named ? only : usual, &key);
+
+    if (v)
+        return put_answer(line, v, key, err);
+    if (!need)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EFORMAT, "%s: expected an answer under %s, found none", line->doc->where,
+        is_named
+            ? named
+            : "reward_model.ground_truth, answer, ground_truth, completion or response");
+}
+
+/* What else a line may carry: worked response, source, extra_info. *has_solution: there is a worked response. */
+static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err *err)
+{
+    static const char *const solutions[] = {"solution", "completion", "response", NULL};
+    const struct kg_json *root = line->doc->root;
+    const struct kg_json *source = kg_json_get(root, "data_source");
+    const struct kg_json *extra = kg_json_get(root, "extra_info");
+    const char *key;
+    const struct kg_json *solution = find_first(root, solutions, &key);
+
+    *has_solution = kg_json_type(solution) == KG_JSON_STRING;
+    if (*has_solution)
+        KG_TRY(put_text(&line->solution, line, solution, key, err));
+    if (kg_json_type(source) == KG_JSON_STRING)
+        KG_TRY(put_text(&line->source, line, source, "data_source", err));
+    if (kg_json_type(extra) != KG_JSON_NULL)
+        KG_TRY(kg_json_put_value(&line->extra, extra, err));
+    return KG_OK;
+}
+
+/* ---- reading a file -------------------------------------------------------------------------- */
+
+struct columns {
+    const char *prompt;
+    const char *answer;
+    bool need_answer;
+};
+
+static kg_status read_record(struct kg_dataset *d, struct line *line,
+                             const struct columns *columns, int64_t number,
+                             struct kg_err *err)
+{
+    struct kg_record r = {.line = number};
+    bool has_solution;
+
+    line_clear(line);
+    KG_TRY(read_prompt(line, columns->prompt, err));
+    KG_TRY(read_answer(line, columns->answer, columns->need_answer, err));
+    KG_TRY(read_rest(line, &has_solution, err));
+    r.prompt = line->prompt.data;
+    r.ground_truth = line->answer.data;
+    r.data_source = line->source.data;
+    r.solution = has_solution ? text_of(&line->solution) : NULL;
+    r.extra_json = line->extra.len ? line->extra.data : NULL;
+    return kg_dataset_push(d, &r, err);
+}
+
+static kg_status read_lines(struct kg_dataset *d, struct kg_jsonl *lines,
+                            const struct columns *columns, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct line line = {.doc = &doc};
+    bool more = false;
+    kg_status status;
+
+    for (;;) {
+        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        if (!more)
+            break;
+        KG_TRY_GOTO(out, read_record(d, &line, columns, kg_jsonl_line(lines), err));
+    }
+    if (d->n == 0)
+        status = kg_fail(err, KG_EINVAL, "%s: expected at least one record, found none",
+                         d->name);
+out:
+    line_release(&line);
+    kg_json_release(&doc);
+    return status;
+}
+
+kg_status kg_dataset_read_jsonl(struct kg_dataset *d, const char *path,
+                                const char *prompt_key, const char *answer_key,
+                                bool need_answer, struct kg_err *err)
+{
+    struct columns columns = {prompt_key, answer_key, need_answer};
+    struct kg_jsonl *lines = NULL;
+    kg_status status;
+
+    memset(d, 0, sizeof *d);
+    KG_TRY_GOTO(out, copy(&d->name, path, err));
+    KG_TRY_GOTO(out, kg_jsonl_open(&lines, path, err));
+    KG_TRY_GOTO(out, read_lines(d, lines, &columns, err));
+out:
+    kg_jsonl_close(lines);
+    if (status != KG_OK)
+        kg_dataset_release(d);
+    return status;
+}

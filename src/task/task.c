@@ -1,0 +1,161 @@
+/* The table of tasks, and what holds for all of them: loading with its checks, templates, grading.
+ *
+ * A task is a file with a loader and a grader, and a row here. Nothing else knows the names of tasks.
+ */
+#include "task/task.h"
+
+#include "base/mem.h"
+#include "task/task_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct kg_task_row table[] = {
+    {
+        .name = "arithmetic",
+        .help = "sums of small numbers with worked steps; right when the number after "
+                "#### is",
+        .levels = "easy|medium|hard",
+        .exact_reward = true,
+        .load = kg_task_arithmetic_load,
+        .grade = kg_task_arithmetic_grade,
+    },
+    {
+        .name = "countdown",
+        .help = "reach a target with + - * / from numbers that are each used once",
+        .levels = "easy|medium|hard",
+        .exact_reward = true,
+        .load = kg_task_countdown_load,
+        .grade = kg_task_countdown_grade,
+    },
+    {
+        .name = "digits",
+        .help = "verl's digit completion; a share of the reward for each right character",
+        .load = kg_task_digits_load,
+        .grade = kg_task_digits_grade,
+    },
+    {
+        .name = "qa-number",
+        .help = "questions with a number as answer: last \\boxed{}, text behind ####, or "
+                "last number",
+        .exact_reward = true,
+        .load = kg_task_qa_number_load,
+        .grade = kg_task_qa_number_grade,
+    },
+    {
+        .name = "external",
+        .help = "graded by a program of yours: JSONL in, a JSONL line {\"score\"} for "
+                "each out",
+        .load = kg_task_external_load,
+    },
+    {.name = NULL},
+};
+
+const struct kg_task_row *kg_task_table(void) { return table; }
+
+kg_status kg_task_find(const struct kg_task_row **row, const char *name,
+                       struct kg_err *err)
+{
+    char names[256] = "";
+
+    for (const struct kg_task_row *r = table; r->name; r++) {
+        size_t used = strlen(names);
+
+        if (strcmp(r->name, name) == 0) {
+            *row = r;
+            return KG_OK;
+        }
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", r->name);
+    }
+    return kg_fail(err, KG_EINVAL, "expected a task of %s, found '%s'", names, name);
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/* Replace the prompt by the template with "{prompt}" filled in. `at` is the place of "{prompt}". */
+static kg_status apply_template(struct kg_record *r, const char *text, const char *at,
+                                struct kg_err *err)
+{
+    struct kg_str filled = {0};
+    kg_status status;
+    char *prompt;
+
+    KG_TRY_GOTO(out, kg_str_append(&filled, text, (size_t)(at - text), err));
+    KG_TRY_GOTO(out, kg_str_puts(&filled, r->prompt, err));
+    KG_TRY_GOTO(out, kg_str_puts(&filled, at + strlen("{prompt}"), err));
+    prompt = kg_str_take(&filled, err);
+    KG_TRY_GOTO(out, prompt ? KG_OK : err->code);
+    kg_mem_free(r->prompt);
+    r->prompt = prompt;
+out:
+    kg_str_release(&filled);
+    return status;
+}
+
+static kg_status apply_templates(struct kg_dataset *d, const char *text,
+                                 struct kg_err *err)
+{
+    const char *at = strstr(text, "{prompt}");
+
+    if (!at)
+        return kg_fail(err, KG_EINVAL, "expected a template with {prompt}, found '%.80s'",
+                       text);
+    for (size_t i = 0; i < d->n; i++)
+        KG_TRY(apply_template(&d->records[i], text, at, err));
+    return KG_OK;
+}
+
+static kg_status check_records(const struct kg_dataset *d, struct kg_err *err)
+{
+    if (d->n == 0)
+        return kg_fail(err, KG_EINVAL, "%s: expected at least one record, found none",
+                       d->name);
+    for (size_t i = 0; i < d->n; i++) {
+        if (d->records[i].prompt[0] == 0)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: record %lld: expected a prompt, found empty text",
+                           d->name, (long long)d->records[i].line);
+    }
+    return KG_OK;
+}
+
+kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
+                       const struct kg_task_opts *opts, const char *path,
+                       struct kg_err *err)
+{
+    kg_status status;
+
+    memset(d, 0, sizeof *d);
+    if (!path && !row->levels)
+        return kg_fail(
+            err, KG_EINVAL,
+            "task %s: expected a data file, found none (it does not generate problems)",
+            row->name);
+    KG_TRY_GOTO(fail, row->load(d, opts, path, err));
+    KG_TRY_GOTO(fail, check_records(d, err));
+    if (opts->template_text && *opts->template_text)
+        KG_TRY_GOTO(fail, apply_templates(d, opts->template_text, err));
+    return KG_OK;
+fail:
+    kg_dataset_release(d);
+    return status;
+}
+
+/* ---- grading --------------------------------------------------------------------------------- */
+
+kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
+                        const struct kg_task_opts *opts,
+                        const struct kg_grade_item *items, size_t n, struct kg_err *err)
+{
+    if (!row->grade)
+        return kg_task_external_grade(grades, opts, items, n, err);
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_record *r = items[i].record;
+        kg_status status = row->grade(&grades[i], r, items[i].response, items[i].n, err);
+
+        if (status != KG_OK)
+            return kg_err_prefix(err, "task %s: record %lld", row->name,
+                                 (long long)r->line);
+    }
+    return KG_OK;
+}

@@ -1,0 +1,99 @@
+/* What the files of task/ share: the functions behind the rows, draws of generators, exact numbers in text. */
+#ifndef KG_TASK_TASK_INTERNAL_H
+#define KG_TASK_TASK_INTERNAL_H
+
+#include "base/rng.h"
+#include "task/task.h"
+
+/* ---- rows: see struct kg_task_row ---- */
+kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                                  const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_arithmetic_grade(struct kg_grade *g, const struct kg_record *r,
+                                   const char *response, size_t n,
+                                   struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_countdown_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                                 const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_countdown_grade(struct kg_grade *g, const struct kg_record *r,
+                                  const char *response, size_t n,
+                                  struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_digits_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                              const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_digits_grade(struct kg_grade *g, const struct kg_record *r,
+                               const char *response, size_t n,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_qa_number_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                                 const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_qa_number_grade(struct kg_grade *g, const struct kg_record *r,
+                                  const char *response, size_t n,
+                                  struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                                const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* All items by one run of opts->command. */
+kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
+                                 const struct kg_grade_item *items, size_t n,
+                                 struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- child processes ---- */
+struct kg_task_child {
+    const char *command; /* run by sh -c in a process group of its own */
+    const char *input;   /* all of the standard input */
+    size_t input_n;
+    size_t max_output; /* bytes of standard output */
+    int timeout_ms;    /* for everything; then the group is killed */
+};
+/* Run to the end and append what it wrote.   errors: ETIMEOUT, EIO (not started, died, exit status not 0: with the last
+ * line of its standard error), EFORMAT (more than max_output) */
+kg_status kg_task_child_run(struct kg_str *out, const struct kg_task_child *child,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- generators ---- */
+/* Draws of one attempt at one problem, counted: the k-th is a function of seed, index, attempt, level and k. */
+struct kg_task_draw {
+    struct kg_rng_key key;
+    uint64_t index;
+    uint32_t variant; /* attempt and level */
+    uint32_t next;
+};
+uint64_t kg_task_draw_below(struct kg_task_draw *draw, uint64_t n);
+
+/* A level of a generator makes one problem. problem: canonical text by which train and held-out are told apart; the
+ * record's strings are appended to the kg_strs. faulty: the solution must have a wrong step. */
+struct kg_task_made {
+    struct kg_str prompt;
+    struct kg_str ground_truth;
+    struct kg_str solution;
+    struct kg_str problem;
+};
+struct kg_task_level {
+    const char *name;
+    kg_status (*make)(struct kg_task_made *out, struct kg_task_draw *draw,
+                      const void *level, bool faulty, struct kg_err *err);
+    const void *data; /* handed to make */
+};
+/* opts->count problems of opts->level ("a+b" takes turns) into d.
+ * errors: EINVAL (count, fault rate, a level that the table lacks), ENOMEM */
+kg_status kg_task_generate(struct kg_dataset *d, const char *task,
+                           const struct kg_task_level *levels,
+                           const struct kg_task_opts *opts,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- numbers in text ---- */
+enum { KG_TASK_NUMBER_BYTES = 96 };
+/* An exact decimal in canonical form: optional '-', digits without leading zeros, optional fraction without trailing
+ * zeros. */
+struct kg_task_number {
+    char text[KG_TASK_NUMBER_BYTES];
+    bool overflow; /* longer than the text holds: equal to nothing */
+};
+bool kg_task_number_same(const struct kg_task_number *a, const struct kg_task_number *b);
+/* The first number at or after *at, which moves behind it. Thousands separators, $ and a leading + are dropped; a '-' is a
+ * sign only where no operand stands before it.   returns false when there is none */
+bool kg_task_number_next(struct kg_task_number *out, const char *text, size_t n,
+                         size_t *at);
+/* The only number of the text.   returns false when there is none or more than one */
+bool kg_task_number_only(struct kg_task_number *out, const char *text, size_t n);
+bool kg_task_number_last(struct kg_task_number *out, const char *text, size_t n);
+/* What stands behind the last "####", up to the end of its line.   returns NULL when there is no such marker */
+const char *kg_task_after_marker(const char *text, size_t n, size_t *len);
+
+#endif
