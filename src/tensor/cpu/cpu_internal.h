@@ -148,4 +148,14 @@ kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
  */
 void kg_cpu_small_counts(int *known, int *refused);
 
+/* ---- matmul_plain.c: fp32 products where the library does not keep rows ---- */
+
+/* Whether the library's fp32 rows keep their bits on this machine: tried once. */
+bool kg_cpu_library_keeps_rows(void);
+
+/* NT and NN in fp32: one chain of FMAs an element. */
+kg_status kg_cpu_matmul_plain(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                              enum kg_matmul_kind kind, bool accumulate,
+                              struct kg_err *err);
+
 #endif

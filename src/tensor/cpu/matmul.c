@@ -229,6 +229,8 @@ kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
         return KG_OK;
     if (j.K == 0)
         return accumulate ? KG_OK : clear(c);
+    if (kind != KG_MATMUL_TN && a.dtype == KG_F32 && !kg_cpu_library_keeps_rows())
+        return kg_cpu_matmul_plain(c, a, b, kind, accumulate, err);
     if (kind == KG_MATMUL_NT && a.dtype == KG_BF16 && !accumulate)
         j.small_chunk = kg_cpu_small_chunk(j.K);
     if (j.small_chunk > 0 && j.M <= KG_CPU_SMALL_ROWS)

@@ -13,9 +13,11 @@ static void describe(char *text, size_t bytes)
     int refused;
     kg_cpu_small_counts(&known, &refused);
     snprintf(text, bytes,
-             "%s, oneDNN %s, bf16 products %s, few-row kernel used for %d lengths, "
+             "%s, oneDNN %s, fp32 products by %s, bf16 products %s, few-row kernel used "
+             "for %d lengths, "
              "refused for %d",
              TEXT(KG_CPU_TABLE), kg_cpu_library_version(),
+             kg_cpu_library_keeps_rows() ? "the library" : "an own kernel",
              kg_simd_has_bf16_dot() ? "yes" : "no", known - refused, refused);
 }
 
