@@ -7,7 +7,7 @@
 double kg_clock_seconds(void); /* monotonic */
 double kg_clock_unix_seconds(void);
 
-/* Threads that parallel regions use. 0 asks for the number of cores this process may run on. */
+/* Threads that parallel regions use. 0: as many as the cores this process may run on. */
 void kg_threads_set(int n);
 int kg_threads_get(void);
 

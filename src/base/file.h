@@ -18,18 +18,21 @@ struct kg_map {
     const unsigned char *data; /* owned map */
     uint64_t bytes;
 };
-kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_map_open(struct kg_map *map, const char *path,
+                      struct kg_err *err) KG_MUST_CHECK;
 void kg_map_close(struct kg_map *map);
 
 /* Write the file under a temporary name beside it, fsync, rename, fsync the folder.
- * On failure the old file, if any, is untouched and the temporary one is gone.   errors: EIO, ENOSPACE */
+ * On failure the old file, if any, is untouched and the temporary one is gone.   errors:
+ * EIO, ENOSPACE */
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* A stream of writes into path, for large files. Bytes are buffered; `_close` flushes, fsyncs and closes,
- * and on failure does what `_abort` does: closes and unlinks (a file that was continued is kept, its
- * unflushed bytes are lost). After either, w is {0}, and `_abort` of {0} does nothing.
- * Errors say the path and errno text; ENOSPACE on a full disk. */
+/* A stream of writes into path, for large files. Bytes are buffered; `_close` flushes,
+ * fsyncs and closes, and on failure does what `_abort` does: closes and unlinks (a file
+ * that was continued is kept, its unflushed bytes are lost). After either, w is {0}, and
+ * `_abort` of {0} does nothing. Errors say the path and errno text; ENOSPACE on a full
+ * disk. */
 struct kg_file_writer {
     int fd;
     unsigned char *buffer; /* owned */
@@ -40,37 +43,45 @@ struct kg_file_writer {
 };
 kg_status kg_file_writer_open(struct kg_file_writer *w, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
-/* Continue an existing file, cut to `keep_bytes` first (logs on resume). An absent file is made when
- * keep_bytes is 0.   errors: NOTFOUND, EFORMAT (shorter than keep_bytes) */
-kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path, uint64_t keep_bytes,
-                                struct kg_err *err) KG_MUST_CHECK;
+/* Continue an existing file, cut to `keep_bytes` first (logs on resume). An absent file
+ * is made when keep_bytes is 0.   errors: NOTFOUND, EFORMAT (shorter than keep_bytes) */
+kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path,
+                                uint64_t keep_bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_file_writer_flush(struct kg_file_writer *w, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_file_writer_close(struct kg_file_writer *w, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_writer_flush(struct kg_file_writer *w,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_writer_close(struct kg_file_writer *w,
+                               struct kg_err *err) KG_MUST_CHECK;
 void kg_file_writer_abort(struct kg_file_writer *w);
 
-/* Folders. make_dirs is mkdir -p; remove_tree does not follow links and is silent on an absent path;
- * rename_dir fsyncs the folders of `from` and renames it onto `to` (an old `to` goes away whole, at
- * once where the file system can exchange names). copy writes a temporary file and renames it. */
+/* Folders. make_dirs is mkdir -p; remove_tree does not follow links and is silent on an
+ * absent path; rename_dir fsyncs the folders of `from` and renames it onto `to` (an old
+ * `to` goes away whole, at once where the file system can exchange names). copy writes a
+ * temporary file and renames it. */
 bool kg_file_exists(const char *path);
 bool kg_file_is_dir(const char *path);
-kg_status kg_file_size(uint64_t *bytes, const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_size(uint64_t *bytes, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_make_dirs(const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_remove_tree(const char *path, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_file_rename_dir(const char *from, const char *to, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_file_copy(const char *from, const char *to, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_rename_dir(const char *from, const char *to,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_copy(const char *from, const char *to,
+                       struct kg_err *err) KG_MUST_CHECK;
 
-/* Names in a folder without "." and "..", sorted by byte.   names: owned block of owned strings,
- * freed by kg_file_names_free */
-kg_status kg_file_list(char ***names, size_t *n, const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* Names in a folder without "." and "..", sorted by byte.   names: owned block of owned
+ * strings, freed by kg_file_names_free */
+kg_status kg_file_list(char ***names, size_t *n, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
 void kg_file_names_free(char **names, size_t n);
 
 /* Bytes that an unprivileged process may still write under path.   errors: EIO */
-kg_status kg_file_free_bytes(uint64_t *bytes, const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_free_bytes(uint64_t *bytes, const char *path,
+                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Tests only: the n-th request to the system that touches a file (open, read, write, sync, rename, ...;
- * 1 = the next) fails once with this errno; 0 switches it off. */
+/* Tests only: the n-th request to the system that touches a file (open, read, write,
+ * sync, rename, ...; 1 = the next) fails once with this errno; 0 switches it off. */
 void kg_file_fail_at(uint64_t n, int error_number);
 
 /* dir + "/" + name into a fresh string.   owned; NULL on ENOMEM */

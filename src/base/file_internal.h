@@ -1,4 +1,5 @@
-/* What file.c and dir.c share: the failure switch, errno as a status, and syncing a folder. */
+/* What file.c and dir.c share: the failure switch, errno as a status, and syncing a
+ * folder. */
 #ifndef KG_BASE_FILE_INTERNAL_H
 #define KG_BASE_FILE_INTERNAL_H
 
@@ -12,7 +13,7 @@ bool kg_file_fails(void);
 /* "PATH: cannot DOING: TEXT" for errno.   returns NOTFOUND, ENOSPACE, ENOMEM or EIO */
 kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing);
 
-/* fsync a folder / the folder that holds path, so that a rename in it survives a crash. */
+/* fsync a folder / the folder that holds path: a rename in it then survives a crash. */
 kg_status kg_file_sync_dir(const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_sync_parent(const char *path, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,7 +1,8 @@
-/* What kedge says while it works: lines and one progress line, all to one stream (stderr).
+/* What kedge says while it works: lines and one progress line, all to one stream
+ * (stderr).
  *
- * Results go to stdout and are written by cli/. The stream is set once by main; the default is
- * silence, so a library user and the unit tests hear nothing.
+ * Results go to stdout and are written by cli/. The stream is set once by main; the
+ * default is silence, so a library user and the unit tests hear nothing.
  */
 #ifndef KG_BASE_LOG_H
 #define KG_BASE_LOG_H
@@ -11,14 +12,15 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-void kg_log_set_stream(FILE *stream, bool is_terminal); /* stream borrowed; NULL is silence */
+/* stream: borrowed; NULL is silence */
+void kg_log_set_stream(FILE *stream, bool is_terminal);
 
 /* One line. warn puts "warning: " in front. Clears a progress line that stands. */
 void kg_log_info(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_log_warn(const char *fmt, ...) KG_PRINTF(1, 2);
 
-/* On a terminal: rewrites the one progress line. Elsewhere: a plain line, at most one every
- * `plain_interval_ms`. */
+/* On a terminal: rewrites the one progress line. Elsewhere: a plain line, at most one
+ * every `plain_interval_ms`. */
 void kg_log_progress(int plain_interval_ms, const char *fmt, ...) KG_PRINTF(2, 3);
 void kg_log_progress_end(void);
 

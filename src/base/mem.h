@@ -1,9 +1,9 @@
 /* The one memory door: every heap byte of kedge passes here.
  *
- * What it adds to malloc: zeroed and 64-byte aligned blocks, a process-wide cap, current and peak
- * byte counts, and a switch that makes the n-th allocation fail so that tests can walk every
- * out-of-memory path. Blocks of a megabyte or more come from fresh pages and stay unbacked until
- * touched. All functions may be called from any thread.
+ * What it adds to malloc: zeroed and 64-byte aligned blocks, a process-wide cap, current
+ * and peak byte counts, and a switch that makes the n-th allocation fail so that tests
+ * can walk every out-of-memory path. Blocks of a megabyte or more come from fresh pages
+ * and stay unbacked until touched. All functions may be called from any thread.
  */
 #ifndef KG_BASE_MEM_H
 #define KG_BASE_MEM_H
@@ -13,16 +13,20 @@
 #include <stdint.h>
 
 /* Zeroed block of count*size bytes, 64-byte aligned; `what` names it in the error.
- * returns owned pointer (never NULL for a zero size), or NULL with err set.   errors: ENOMEM */
-void *kg_mem_calloc(size_t count, size_t size, const char *what, struct kg_err *err) KG_MUST_CHECK;
+ * returns owned pointer (never NULL for a zero size), or NULL with err set.   errors:
+ * ENOMEM */
+void *kg_mem_calloc(size_t count, size_t size, const char *what,
+                    struct kg_err *err) KG_MUST_CHECK;
 
 /* Copy of n bytes / of a C string.   errors: ENOMEM */
-void *kg_mem_copy(const void *bytes, size_t n, const char *what, struct kg_err *err) KG_MUST_CHECK;
+void *kg_mem_copy(const void *bytes, size_t n, const char *what,
+                  struct kg_err *err) KG_MUST_CHECK;
 char *kg_mem_strdup(const char *text, struct kg_err *err) KG_MUST_CHECK;
 
-/* Make room for `need` elements of `size` bytes in *block, doubling *capacity (elements) as needed and
- * keeping the contents; the new part is zero. `max` is the largest element count ever allowed.
- * `block` is the address of a pointer variable.   errors: ENOMEM (also when need > max) */
+/* Make room for `need` elements of `size` bytes in *block, doubling *capacity (elements)
+ * as needed and keeping the contents; the new part is zero. `max` is the largest element
+ * count ever allowed. `block` is the address of a pointer variable.   errors: ENOMEM
+ * (also when need > max) */
 kg_status kg_mem_grow(void *block, size_t *capacity, size_t need, size_t size, size_t max,
                       const char *what, struct kg_err *err) KG_MUST_CHECK;
 
@@ -37,10 +41,11 @@ void kg_mem_reset_peak(void);
 /* Refuse allocations that would pass this many bytes in total; 0 lifts the cap. */
 void kg_mem_set_cap(uint64_t bytes);
 
-/* Tests only: the n-th allocation from now (1 = the next) fails once; 0 switches it off. */
+/* Tests only: the n-th allocation from now (1 = the next) fails once; 0 is off. */
 void kg_mem_fail_at(uint64_t n);
 
-/* Anonymous resident memory of the process in bytes, as the system counts it; 0 where unknown. */
+/* Anonymous resident memory of the process in bytes, as the system counts it; 0 where
+ * unknown. */
 uint64_t kg_mem_resident_bytes(void);
 
 /* ---- arena: step and call lifetimes ------------------------------------------------------------
@@ -57,10 +62,14 @@ kg_status kg_arena_init(struct kg_arena *arena, size_t capacity_bytes, const cha
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_arena_release(struct kg_arena *arena);
 
-/* count*size bytes, 64-byte aligned, NOT zeroed.   returns borrowed pointer or NULL.   errors: ENOMEM */
-void *kg_arena_alloc(struct kg_arena *arena, size_t count, size_t size, struct kg_err *err)
-    KG_MUST_CHECK;
+/* count*size bytes, 64-byte aligned, NOT zeroed.   returns borrowed pointer or
+ * NULL.   errors: ENOMEM */
+void *kg_arena_alloc(struct kg_arena *arena, size_t count, size_t size,
+                     struct kg_err *err) KG_MUST_CHECK;
 static inline size_t kg_arena_mark(const struct kg_arena *arena) { return arena->used; }
-static inline void kg_arena_rewind(struct kg_arena *arena, size_t mark) { arena->used = mark; }
+static inline void kg_arena_rewind(struct kg_arena *arena, size_t mark)
+{
+    arena->used = mark;
+}
 
 #endif

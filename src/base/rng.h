@@ -1,7 +1,7 @@
 /* Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011).
  *
- * There is no generator state. A draw is a pure function of (seed, stream, a, b, c), so it does not
- * depend on what was drawn before it, by whom, or in which order.
+ * There is no generator state. A draw is a pure function of (seed, stream, a, b, c), so
+ * it does not depend on what was drawn before it, by whom, or in which order.
  */
 #ifndef KG_BASE_RNG_H
 #define KG_BASE_RNG_H
@@ -10,7 +10,7 @@
 
 /* One row per use of randomness: two streams never share a draw. */
 enum kg_rng_stream {
-    KG_RNG_SAMPLE = 1, /* a = draw number of the prompt in the run, b = sample, c = position */
+    KG_RNG_SAMPLE = 1, /* a = draw of the prompt in the run, b = sample, c = position */
     KG_RNG_INIT,       /* a = parameter index, b = element / 4 */
     KG_RNG_SHUFFLE,    /* a = epoch, b = index */
     KG_RNG_TASK,       /* a = problem index, b = draw of that problem */
@@ -27,21 +27,25 @@ struct kg_rng_key {
 /* The bare function: ten rounds over a 128-bit counter under a 64-bit key. */
 void kg_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 
-/* Four 32-bit words for the counter (a, b, c).  a < 2^56 (the stream takes the top byte), b < 2^32,
- * c < 2^32. Two different (seed, stream, a, b, c) never use the same block. */
-void kg_rng_words(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b, uint32_t c);
+/* Four 32-bit words for the counter (a, b, c).  a < 2^56 (the stream takes the top byte),
+ * b < 2^32, c < 2^32. Two different (seed, stream, a, b, c) never use the same block. */
+void kg_rng_words(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
+                  uint32_t c);
 
 /* One double in [0, 1) with 53 bits. */
 double kg_rng_uniform(struct kg_rng_key key, uint64_t a, uint32_t b, uint32_t c);
 
-/* Uniform integer in [0, n), n >= 1, without modulo bias worth naming (64-bit multiply-shift). */
-uint64_t kg_rng_below(struct kg_rng_key key, uint64_t a, uint32_t b, uint32_t c, uint64_t n);
+/* Uniform integer in [0, n), n >= 1, without modulo bias worth naming (64-bit
+ * multiply-shift). */
+uint64_t kg_rng_below(struct kg_rng_key key, uint64_t a, uint32_t b, uint32_t c,
+                      uint64_t n);
 
 /* Four standard normals by Box-Muller from one block of words. */
-void kg_rng_normal4(float out[4], struct kg_rng_key key, uint64_t a, uint32_t b, uint32_t c);
+void kg_rng_normal4(float out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
+                    uint32_t c);
 
-/* The index that stands at place i of a permutation of 0..n-1 drawn for (key, a); O(1) memory per
- * call is not promised: fills order[0..n-1] (Fisher-Yates). */
+/* The index that stands at place i of a permutation of 0..n-1 drawn for (key, a); O(1)
+ * memory per call is not promised: fills order[0..n-1] (Fisher-Yates). */
 void kg_rng_permutation(uint32_t *order, uint32_t n, struct kg_rng_key key, uint64_t a);
 
 #endif

@@ -1,5 +1,5 @@
-/* SIGINT and SIGTERM as a flag that long loops look at between steps.  A second signal ends the
- * process at once. */
+/* SIGINT and SIGTERM as a flag that long loops look at between steps.  A second signal
+ * ends the process at once. */
 #ifndef KG_BASE_SIGNAL_H
 #define KG_BASE_SIGNAL_H
 

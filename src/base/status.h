@@ -1,9 +1,9 @@
 /* Status codes and the error that travels with them.
  *
- * Every fallible function of kedge returns a kg_status and takes a caller-owned struct kg_err as
- * its last parameter. The err is never NULL. On failure the message says what was expected, what
- * was found and where (file, tensor, line, key); on success it is left alone. A caller that knows
- * more of the place adds it in front with kg_err_prefix.
+ * Every fallible function of kedge returns a kg_status and takes a caller-owned struct
+ * kg_err as its last parameter. The err is never NULL. On failure the message says what
+ * was expected, what was found and where (file, tensor, line, key); on success it is left
+ * alone. A caller that knows more of the place adds it in front with kg_err_prefix.
  */
 #ifndef KG_BASE_STATUS_H
 #define KG_BASE_STATUS_H
@@ -35,27 +35,29 @@ struct kg_err {
     char message[KG_ERR_MESSAGE_BYTES]; /* one line, no newline at the end */
 };
 
-#define KG_MUST_CHECK __attribute__((warn_unused_result))
+#define KG_MUST_CHECK               __attribute__((warn_unused_result))
 #define KG_PRINTF(fmt_index, first) __attribute__((format(printf, fmt_index, first)))
 
 /* Return the status if it is not OK. */
-#define KG_TRY(expr)                                                                               \
-    do {                                                                                           \
-        kg_status kg_try_status = (expr);                                                          \
-        if (kg_try_status != KG_OK)                                                                \
-            return kg_try_status;                                                                  \
+#define KG_TRY(expr)                                                                     \
+    do {                                                                                 \
+        kg_status kg_try_status = (expr);                                                \
+        if (kg_try_status != KG_OK)                                                      \
+            return kg_try_status;                                                        \
     } while (0)
 
 /* Set the local `status` and leave by the one label if it is not OK. */
-#define KG_TRY_GOTO(label, expr)                                                                   \
-    do {                                                                                           \
-        status = (expr);                                                                           \
-        if (status != KG_OK)                                                                       \
-            goto label;                                                                            \
+#define KG_TRY_GOTO(label, expr)                                                         \
+    do {                                                                                 \
+        status = (expr);                                                                 \
+        if (status != KG_OK)                                                             \
+            goto label;                                                                  \
     } while (0)
 
-/* Fill err with the code and a formatted one-line message.   returns code, for `return kg_fail(..)` */
-kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...) KG_PRINTF(3, 4);
+/* Fill err with the code and a formatted one-line message.   returns code, for `return
+ * kg_fail(..)` */
+kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...)
+    KG_PRINTF(3, 4);
 
 /* Put "text: " in front of err's message.   returns err->code */
 kg_status kg_err_prefix(struct kg_err *err, const char *fmt, ...) KG_PRINTF(2, 3);

@@ -1,4 +1,4 @@
-/* A growable byte string, always NUL terminated, with a maximum. `{0}` is the empty string. */
+/* A growable byte string, always NUL terminated, at most `max`. `{0}` is empty. */
 #ifndef KG_BASE_STR_H
 #define KG_BASE_STR_H
 
@@ -18,9 +18,10 @@ void kg_str_release(struct kg_str *s);
 void kg_str_clear(struct kg_str *s);
 
 /* Append bytes, a C string, one byte, formatted text.   errors: ENOMEM */
-kg_status kg_str_append(struct kg_str *s, const void *bytes, size_t n, struct kg_err *err)
-    KG_MUST_CHECK;
-kg_status kg_str_puts(struct kg_str *s, const char *text, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_str_append(struct kg_str *s, const void *bytes, size_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_str_puts(struct kg_str *s, const char *text,
+                      struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_str_putc(struct kg_str *s, char byte, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_str_printf(struct kg_str *s, struct kg_err *err, const char *fmt, ...)
     KG_PRINTF(3, 4) KG_MUST_CHECK;
@@ -28,13 +29,15 @@ kg_status kg_str_printf(struct kg_str *s, struct kg_err *err, const char *fmt, .
 /* The text, "" when empty.   borrowed */
 const char *kg_str_text(const struct kg_str *s);
 
-/* Hand the buffer over; s is empty afterwards.   returns owned NUL-terminated block or NULL on ENOMEM */
+/* Hand the buffer over; s is empty afterwards.   returns owned NUL-terminated block or
+ * NULL on ENOMEM */
 char *kg_str_take(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
 /* Edit distance, for "did you mean". Text is compared byte by byte, case ignored. */
 size_t kg_str_distance(const char *a, const char *b);
 
-/* Of n names (every `stride` bytes a `const char *`), the nearest to `text`, or NULL when none is near. */
+/* Of n names (every `stride` bytes a `const char *`), the nearest to `text`, or NULL when
+ * none is near. */
 const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t stride);
 
 #endif

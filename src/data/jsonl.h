@@ -26,7 +26,7 @@ kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
                         struct kg_err *err) KG_MUST_CHECK;
 int64_t kg_jsonl_line(const struct kg_jsonl *r); /* of the object last returned, from 1 */
 
-/* ---- compressed writing: one zstd frame per _end_frame, so that a file can be cut between frames ---- */
+/* ---- compressed writing: a zstd frame per _end_frame; a file can be cut between frames */
 struct kg_zst_writer; /* opaque */
 /* keep_bytes: cut an existing file to this length first; 0 starts anew. */
 kg_status kg_zst_open(struct kg_zst_writer **w, const char *path, uint64_t keep_bytes,
@@ -35,8 +35,9 @@ kg_status kg_zst_put(struct kg_zst_writer *w, const void *bytes, size_t n,
                      struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Ends an open frame, syncs, frees w. After a failed put or end_frame nothing more is written: a file
- * begun here is removed, a continued one keeps what it has. NULL is allowed. */
+/* Ends an open frame, syncs, frees w. After a failed put or end_frame nothing more is
+ * written: a file begun here is removed, a continued one keeps what it has. NULL is
+ * allowed. */
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* A whole .zst file as text, refusing more than max_bytes. */
 kg_status kg_zst_read(struct kg_str *out, const char *path, uint64_t max_bytes,

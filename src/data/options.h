@@ -1,8 +1,9 @@
-/* Options as data: one row per key with type, default, range and help; YAML and key=value fill them.
+/* Options as data: one row per key with type, default, range and help; YAML and key=value
+ * fill them.
  *
- * A module exports its rows; cli/ joins them into one table. The same table makes --help, the man page, the
- * shell completion, the resolved config.yaml, the comparison on resume, and the error that names the nearest
- * valid key. libyaml stands behind options.c alone.
+ * A module exports its rows; cli/ joins them into one table. The same table makes --help,
+ * the man page, the shell completion, the resolved config.yaml, the comparison on resume,
+ * and the error that names the nearest valid key. libyaml stands behind options.c alone.
  */
 #ifndef KG_DATA_OPTIONS_H
 #define KG_DATA_OPTIONS_H
@@ -19,7 +20,7 @@ enum kg_opt_type {
     KG_OPT_REAL,
     KG_OPT_STRING,
     KG_OPT_CHOICE, /* one of `choices` */
-    KG_OPT_LIST,   /* list of strings; its text is the items joined by line breaks, where a backslash
+    KG_OPT_LIST, /* list of strings; its text is the items joined by line breaks, where a backslash
                     * and a line break inside an item stand as \\ and \n. No item is empty. */
 };
 
@@ -31,49 +32,59 @@ struct kg_opt_row {
     double max;
     const char *choices; /* CHOICE: "a|b|c" */
     const char *help;    /* one line */
-    bool free_on_resume; /* may differ between a run and its resumption (train.steps, log settings) */
+    bool free_on_resume; /* a run may be resumed with another value (train.steps) */
 };
 
 struct kg_config; /* opaque: a value for every row of its tables */
 
-/* tables: n arrays of rows, each ended by a row with key NULL; borrowed for the life of the config. */
-kg_status kg_config_create(struct kg_config **config, const struct kg_opt_row *const *tables,
-                           size_t n, struct kg_err *err) KG_MUST_CHECK;
+/* tables: n arrays of rows, each ended by a row with key NULL; borrowed for the life of
+ * the config. */
+kg_status kg_config_create(struct kg_config **config,
+                           const struct kg_opt_row *const *tables, size_t n,
+                           struct kg_err *err) KG_MUST_CHECK;
 void kg_config_free(struct kg_config *config);
 
-/* YAML: sections are mappings, values scalars or lists of scalars; nested mappings join with '.'; anchors, tags
- * and duplicate keys are refused. errors: EFORMAT/EINVAL with file and line, nearest valid key named */
+/* YAML: sections are mappings, values scalars or lists of scalars; nested mappings join
+ * with '.'; anchors, tags and duplicate keys are refused. errors: EFORMAT/EINVAL with
+ * file and line, nearest valid key named */
 kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_config_parse_yaml(struct kg_config *config, const char *text, size_t n,
                                const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* "section.key=value"; a list is [a, "b"] as in YAML, or the text of its only item. `where` names the source in errors and in kg_config_source. */
-kg_status kg_config_override(struct kg_config *config, const char *assignment, const char *where,
-                             struct kg_err *err) KG_MUST_CHECK;
-/* Set one key. A weak source (a preset) never replaces what a strong one gave, whatever the order. */
-kg_status kg_config_set(struct kg_config *config, const char *key, const char *value, bool weak,
-                        const char *where, struct kg_err *err) KG_MUST_CHECK;
+/* "section.key=value"; a list is [a, "b"] as in YAML, or the text of its only item.
+ * `where` names the source in errors and in kg_config_source. */
+kg_status kg_config_override(struct kg_config *config, const char *assignment,
+                             const char *where, struct kg_err *err) KG_MUST_CHECK;
+/* Set one key. A weak source (a preset) never replaces what a strong one gave, whatever
+ * the order. */
+kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
+                        bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
 
 /* Values. The key must be in the table (assert). Text is borrowed from the config. */
 bool kg_config_bool(const struct kg_config *config, const char *key);
 int64_t kg_config_int(const struct kg_config *config, const char *key);
 double kg_config_real(const struct kg_config *config, const char *key);
-const char *kg_config_text(const struct kg_config *config, const char *key); /* "" when unset */
-bool kg_config_is_set(const struct kg_config *config, const char *key); /* given, or has a default */
-bool kg_config_is_given(const struct kg_config *config, const char *key); /* by any source */
+const char *kg_config_text(const struct kg_config *config,
+                           const char *key); /* "" when unset */
+bool kg_config_is_set(const struct kg_config *config,
+                      const char *key); /* given, or has a default */
+bool kg_config_is_given(const struct kg_config *config,
+                        const char *key); /* by any source */
 /* "FILE line N", the `where` of the assignment or preset, or "default".   borrowed */
 const char *kg_config_source(const struct kg_config *config, const char *key);
 size_t kg_config_list_size(const struct kg_config *config, const char *key);
-kg_status kg_config_list_at(struct kg_str *out, const struct kg_config *config, const char *key,
-                            size_t i, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_config_list_at(struct kg_str *out, const struct kg_config *config,
+                            const char *key, size_t i, struct kg_err *err) KG_MUST_CHECK;
 /* Error EINVAL naming the key and its help when it is not set. */
 kg_status kg_config_require(const struct kg_config *config, const char *key,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Every row as YAML that loads back to the same values, with the help as comments when asked. */
-kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config, bool with_help,
-                              struct kg_err *err) KG_MUST_CHECK;
-/* Lines "key: a -> b" for every key that differs and is not free_on_resume; *n of them. */
+/* Every row as YAML that loads back to the same values, with the help as comments when
+ * asked. */
+kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config,
+                              bool with_help, struct kg_err *err) KG_MUST_CHECK;
+/* Lines "key: a -> b" for every key that differs and is not free_on_resume; *n of them.
+ * */
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,
                          const struct kg_config *b, struct kg_err *err) KG_MUST_CHECK;
 /* All rows, in table order. */

@@ -1,0 +1,86 @@
+/* Every input under tests/fuzz is given to its fuzz target again.
+ *
+ * The targets are compiled in, so that they run in every variant of the build, under sanitizers
+ * too. A new target is one #include and one row.
+ */
+#include "data/json_fuzz.c"
+#include "data/options_fuzz.c"
+#include "data/safetensors_fuzz.c"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+struct target {
+    const char *folder;
+    int (*run)(const uint8_t *bytes, size_t n);
+};
+static const struct target targets[] = {
+    {"tests/fuzz/options", kg_fuzz_options},
+    {"tests/fuzz/json", kg_fuzz_json},
+    {"tests/fuzz/safetensors", kg_fuzz_safetensors},
+};
+enum { TARGETS = sizeof targets / sizeof *targets };
+
+static void replay_file(const struct target *t, const char *name)
+{
+    struct kg_err err;
+    struct kg_str bytes = {0};
+    char *path = kg_path_join(t->folder, name, &err);
+
+    assert_non_null(path);
+    if (kg_file_read(&bytes, path, 16 << 20, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(t->run((const uint8_t *)kg_str_text(&bytes), bytes.len), 0);
+    kg_str_release(&bytes);
+    kg_mem_free(path);
+}
+
+static void corpus_replays(void **state)
+{
+    const struct target *t = *state;
+    struct kg_err err;
+    char **names;
+    size_t n;
+
+    if (kg_file_list(&names, &n, t->folder, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_true(n > 0);
+    for (size_t i = 0; i < n; i++)
+        replay_file(t, names[i]);
+    kg_file_names_free(names, n);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+/* A target must take anything: nothing at all, zeros, and a text cut at every length. */
+static void short_inputs_replay(void **state)
+{
+    static const uint8_t text[] = "{\"a\": [1, 2.5, \"x\\n\"], \"b\": {\"c\": null}}\n";
+    static const uint8_t zeros[64];
+    const struct target *t = *state;
+
+    for (size_t n = 0; n < sizeof text; n++)
+        assert_int_equal(t->run(text, n), 0);
+    for (size_t n = 0; n <= sizeof zeros; n++)
+        assert_int_equal(t->run(zeros, n), 0);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[2 * TARGETS];
+
+    for (size_t i = 0; i < TARGETS; i++) {
+        void *t = (void *)(uintptr_t)&targets[i];
+        tests[2 * i] = (struct CMUnitTest){targets[i].folder, corpus_replays, NULL, NULL,
+                                           t};
+        tests[2 * i + 1] = (struct CMUnitTest){"short inputs", short_inputs_replay, NULL,
+                                               NULL, t};
+    }
+    return cmocka_run_group_tests_name("fuzz corpora", tests, NULL, NULL);
+}
