@@ -1,0 +1,358 @@
+/* Tests of config.json: what is read, what is refused, what is written, and the rotary frequencies. */
+#include "model/config.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/jsonl.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define CONFIGS "tests/data/configs/"
+
+static struct kg_err err;
+
+static struct kg_model_config read_dir(const char *dir)
+{
+    struct kg_model_config c;
+    if (kg_model_config_read(&c, dir, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    return c;
+}
+
+/* ---- reading ----------------------------------------------------------------------- */
+
+static void qwen2_is_read_with_the_end_tokens_of_both_files(void **state)
+{
+    struct kg_model_config c = read_dir(CONFIGS "qwen2_1.5b");
+    (void)state;
+    assert_string_equal(c.arch->model_type, "qwen2");
+    assert_true(c.qkv_bias && c.tied && !c.rope_llama3 && !c.arch->qk_norm);
+    assert_int_equal(c.vocab, 151936);
+    assert_int_equal(c.hidden, 1536);
+    assert_int_equal(c.ffn, 8960);
+    assert_int_equal(c.layers, 28);
+    assert_int_equal(c.heads, 12);
+    assert_int_equal(c.kv_heads, 2);
+    assert_int_equal(c.head_dim, 128);
+    assert_int_equal(c.max_positions, 32768);
+    assert_true(c.norm_eps == 1e-6f && c.rope_theta == 1e6 && c.init_range == 0.02f);
+    assert_int_equal(c.n_eos, 2);
+    assert_true(kg_model_config_is_eos(&c, 151643) && kg_model_config_is_eos(&c, 151645));
+    assert_false(kg_model_config_is_eos(&c, 151644));
+    assert_int_equal(c.bos, 151643);
+    assert_string_equal(c.dtype_name, "bfloat16");
+}
+
+static void llama3_scaling_is_read(void **state)
+{
+    struct kg_model_config c = read_dir(CONFIGS "llama3.2_1b");
+    (void)state;
+    assert_true(c.rope_llama3 && !c.qkv_bias && c.tied);
+    assert_true(c.rope_factor == 32 && c.rope_low_freq_factor == 1 &&
+                c.rope_high_freq_factor == 4);
+    assert_int_equal(c.rope_original_positions, 8192);
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.n_eos, 3);
+}
+
+static void newer_transformers_layout_is_read(void **state)
+{
+    static const char *const dirs[] = {CONFIGS "transformers_qwen2",
+                                       CONFIGS "transformers_qwen3",
+                                       CONFIGS "transformers_llama"};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct kg_model_config c = read_dir(dirs[i]);
+        assert_int_equal(c.hidden, 256);
+        assert_int_equal(c.head_dim, i == 1 ? 128 : 64);
+        assert_true(c.rope_theta == (i == 2 ? 500000 : 10000));
+        assert_true(c.rope_llama3 == (i == 2));
+        assert_string_equal(c.dtype_name, "bfloat16");
+    }
+}
+
+static void small_checkpoints_are_read(void **state)
+{
+    static const struct {
+        const char *dir, *model_type;
+        int head_dim;
+        bool tied;
+    } rows[] = {
+        {"tests/data/models/synthetic_tiny_llama", "llama", 16, false},
+        {"tests/data/models/synthetic_tiny_qwen2", "qwen2", 16, true},
+        {"tests/data/models/synthetic_tiny_qwen3", "qwen3", 32, true},
+        {"tests/data/verl_digit_llama", "llama", 32, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c = read_dir(rows[i].dir);
+        assert_string_equal(c.arch->model_type, rows[i].model_type);
+        assert_int_equal(c.head_dim, rows[i].head_dim);
+        assert_int_equal(c.tied, rows[i].tied);
+        assert_int_equal(c.n_eos, 1);
+    }
+}
+
+/* ---- refusals ---------------------------------------------------------------------- */
+
+static const char *const BASE[] = {
+    "\"model_type\": \"qwen2\"",  "\"vocab_size\": 320",
+    "\"hidden_size\": 64",        "\"intermediate_size\": 96",
+    "\"num_hidden_layers\": 2",   "\"num_attention_heads\": 4",
+    "\"num_key_value_heads\": 2", "\"max_position_embeddings\": 64",
+    "\"rms_norm_eps\": 1e-6",
+};
+enum { N_BASE = sizeof BASE / sizeof *BASE };
+
+/* The base config; `field` ("key": value) replaces the one of the same key, or is added. */
+static kg_status parse_with(struct kg_model_config *c, const char *field)
+{
+    struct kg_str text = {0};
+    size_t key = strcspn(field, ":");
+    assert_int_equal(kg_str_printf(&text, &err, "{%s", field), KG_OK);
+    for (int i = 0; i < N_BASE; i++)
+        if (strncmp(BASE[i], field, key) != 0)
+            assert_int_equal(kg_str_printf(&text, &err, ", %s", BASE[i]), KG_OK);
+    assert_int_equal(kg_str_puts(&text, "}", &err), KG_OK);
+    kg_status status = kg_model_config_parse(c, text.data, text.len, "test.json", &err);
+    kg_str_release(&text);
+    return status;
+}
+
+static void fields_with_another_effect_are_refused_with_their_value(void **state)
+{
+    static const char *const rows[][2] = {
+        {"\"model_type\": \"mistral\"", "qwen2, qwen3, llama"},
+        {"\"architectures\": [\"LlamaForCausalLM\"]", "LlamaForCausalLM"},
+        {"\"architectures\": [\"Qwen2ForSequenceClassification\"]", "Classification"},
+        {"\"hidden_act\": \"gelu\"", "gelu"},
+        {"\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
+        {"\"use_sliding_window\": true", "use_sliding_window is true"},
+        {"\"mlp_bias\": true", "mlp_bias"},
+        {"\"attention_bias\": false", "attention_bias"},
+        {"\"pretraining_tp\": 2", "pretraining_tp is 2"},
+        {"\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
+        {"\"quantization_config\": {\"bits\": 4}", "{\"bits\":4}"},
+        {"\"layer_types\": [\"full_attention\", \"sliding_attention\"]",
+         "sliding_attention"},
+        {"\"layer_types\": [\"full_attention\"]", "layer_types"},
+        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0}", "yarn"},
+        {"\"rope_scaling\": {\"rope_type\": \"default\", \"factor\": 4.0}", "factor"},
+        {"\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4.0}",
+         "low_freq_factor"},
+        {"\"rope_scaling\": 2", "rope_scaling is 2"},
+        {"\"rope_parameters\": {\"full_attention\": {}}", "rope_parameters"},
+        {"\"rope_theta\": -1", "rope_theta is -1"},
+        {"\"rms_norm_eps\": \"small\"", "rms_norm_eps"},
+        {"\"torch_dtype\": \"int8\"", "int8"},
+        {"\"tie_word_embeddings\": 1", "tie_word_embeddings"},
+        {"\"eos_token_id\": 320", "eos_token_id is 320"},
+        {"\"eos_token_id\": [1, \"x\"]", "eos_token_id"},
+        {"\"bos_token_id\": [1]", "bos_token_id"},
+        {"\"num_experts\": 8", "num_experts is 8"},
+        {"\"clip_qkv\": null", "clip_qkv"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        kg_status status = parse_with(&c, rows[i][0]);
+        if (status != KG_EUNSUPPORTED || !strstr(err.message, rows[i][1]) ||
+            !strstr(err.message, "test.json"))
+            fail_msg("%s: status %d, %s", rows[i][0], status, err.message);
+    }
+}
+
+static void impossible_sizes_are_refused(void **state)
+{
+    static const char *const rows[][2] = {
+        {"\"hidden_size\": 0", "hidden_size"},
+        {"\"hidden_size\": 66", "num_attention_heads"},
+        {"\"hidden_size\": 4000000000", "hidden_size"},
+        {"\"num_key_value_heads\": 3", "num_key_value_heads 3"},
+        {"\"num_key_value_heads\": null", "num_key_value_heads"},
+        {"\"head_dim\": 7", "head_dim is 7"},
+        {"\"hidden_size\": 4096", "head_dim is 1024"},
+        {"\"head_dim\": 300", "head_dim"},
+        {"\"vocab_size\": \"many\"", "vocab_size"},
+        {"\"num_hidden_layers\": -1", "num_hidden_layers"},
+        {"\"num_hidden_layers\": 2.5", "num_hidden_layers"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        kg_status status = parse_with(&c, rows[i][0]);
+        if ((status != KG_EINVAL && status != KG_EFORMAT) ||
+            !strstr(err.message, rows[i][1]))
+            fail_msg("%s: status %d, %s", rows[i][0], status, err.message);
+    }
+}
+
+static void contradictions_are_refused(void **state)
+{
+    struct kg_model_config c;
+    (void)state;
+    assert_int_equal(
+        parse_with(
+            &c,
+            "\"rope_theta\": 10000, \"rope_parameters\": {\"rope_type\": \"default\", "
+            "\"rope_theta\": 20000.0}"),
+        KG_ECONFLICT);
+    assert_int_equal(parse_with(&c, "\"rope_scaling\": {\"type\": \"default\"}, "
+                                    "\"rope_parameters\": {\"rope_type\": "
+                                    "\"default\"}"),
+                     KG_EUNSUPPORTED);
+}
+
+static void fields_without_effect_pass(void **state)
+{
+    struct kg_model_config c;
+    (void)state;
+    assert_int_equal(
+        parse_with(
+            &c,
+            "\"use_cache\": false, \"sliding_window\": 4096, \"max_window_layers\": 28, "
+            "\"pad_token_id\": -1, \"_name_or_path\": \"x\", \"rope_theta\": 5e5, "
+            "\"transformers_version\": \"4.42.3\", \"layer_types\": [\"full_attention\", "
+            "\"full_attention\"], \"eos_token_id\": null, \"bos_token_id\": null, "
+            "\"rope_scaling\": null, \"head_dim\": null, \"attention_bias\": true"),
+        KG_OK);
+    assert_int_equal(c.n_eos, 0);
+    assert_int_equal(c.bos, -1);
+    assert_int_equal(c.head_dim, 16);
+    assert_true(c.rope_theta == 5e5);
+}
+
+static void other_families_and_absent_folders_are_refused(void **state)
+{
+    struct kg_model_config c;
+    (void)state;
+    assert_int_equal(kg_model_config_read(&c, CONFIGS "other", &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "tiny_test"));
+    assert_non_null(strstr(err.message, CONFIGS "other/config.json"));
+    assert_int_equal(kg_model_config_read(&c, CONFIGS "absent", &err), KG_ENOTFOUND);
+    assert_int_equal(kg_model_config_parse(&c, "[]", 2, "list.json", &err), KG_EFORMAT);
+    assert_int_equal(kg_model_config_parse(&c, "{}", 2, "empty.json", &err), KG_EFORMAT);
+}
+
+static void end_tokens_are_a_set_with_a_limit(void **state)
+{
+    struct kg_model_config c;
+    (void)state;
+    assert_int_equal(parse_with(&c, "\"eos_token_id\": [5, 6, 5]"), KG_OK);
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(
+        parse_with(&c, "\"eos_token_id\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"),
+        KG_EUNSUPPORTED);
+}
+
+/* ---- writing ----------------------------------------------------------------------- */
+
+static void what_is_written_reads_as_the_same(void **state)
+{
+    static const char *const dirs[] = {
+        CONFIGS "qwen2_1.5b", CONFIGS "llama3.2_1b", CONFIGS "transformers_qwen3",
+        CONFIGS "transformers_llama", "tests/data/verl_digit_llama"};
+    (void)state;
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        struct kg_model_config a = read_dir(dirs[i]);
+        struct kg_model_config b;
+        struct kg_str text = {0};
+        assert_int_equal(kg_model_config_write(&text, &a, "bfloat16", &err), KG_OK);
+        if (kg_model_config_parse(&b, text.data, text.len, "written", &err) != KG_OK)
+            fail_msg("%s", err.message);
+        assert_memory_equal(&a.vocab, &b.vocab,
+                            offsetof(struct kg_model_config, max_positions));
+        assert_true(a.norm_eps == b.norm_eps && a.rope_theta == b.rope_theta &&
+                    a.tied == b.tied);
+        assert_true(a.rope_llama3 == b.rope_llama3 && a.rope_factor == b.rope_factor);
+        assert_int_equal(a.n_eos, b.n_eos);
+        assert_memory_equal(a.eos, b.eos, sizeof a.eos);
+        assert_int_equal(a.bos, b.bos);
+        kg_str_release(&text);
+    }
+}
+
+/* ---- rotary frequencies ------------------------------------------------------------ */
+
+static void check_rope_row(const struct kg_json_doc *row)
+{
+    struct kg_model_config c;
+    struct kg_str text = {0};
+    float inv_freq[KG_MAX_HEAD_DIM / 2];
+    const struct kg_json *want = kg_json_get(row->root, "inv_freq");
+    assert_int_equal(kg_json_put_value(&text, kg_json_get(row->root, "config"), &err),
+                     KG_OK);
+    /* The rows are of configuration objects that name no class. */
+    if (kg_model_config_parse(&c, text.data, text.len, row->where, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    kg_rope_inv_freq(inv_freq, &c);
+    assert_int_equal(kg_json_size(want), c.head_dim / 2);
+    for (int i = 0; i < c.head_dim / 2; i++) {
+        double w = kg_json_real(kg_json_at(want, (size_t)i), -1);
+        if (fabs(inv_freq[i] - w) > 1.2e-7 * w)
+            fail_msg("%s: inv_freq[%d] is %.9g, expected %.9g", row->where, i,
+                     inv_freq[i], w);
+    }
+    kg_str_release(&text);
+}
+
+static void rotary_frequencies_are_those_of_transformers(void **state)
+{
+    struct kg_jsonl *r;
+    struct kg_json_doc row = {0};
+    bool more = true;
+    int n = 0;
+    (void)state;
+    assert_int_equal(kg_jsonl_open(&r, CONFIGS "rope.jsonl", &err), KG_OK);
+    for (;;) {
+        assert_int_equal(kg_jsonl_next(r, &row, &more, &err), KG_OK);
+        if (!more)
+            break;
+        check_rope_row(&row);
+        n++;
+    }
+    kg_json_release(&row);
+    kg_jsonl_close(r);
+    assert_int_equal(n, 18);
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    struct kg_model_config c;
+    uint64_t before = kg_mem_current_bytes();
+    kg_status status = KG_ENOMEM;
+    (void)state;
+    for (uint64_t n = 1; status != KG_OK; n++) {
+        kg_mem_fail_at(n);
+        status = kg_model_config_read(&c, CONFIGS "qwen2_1.5b", &err);
+        kg_mem_fail_at(0);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen2_is_read_with_the_end_tokens_of_both_files),
+        cmocka_unit_test(llama3_scaling_is_read),
+        cmocka_unit_test(newer_transformers_layout_is_read),
+        cmocka_unit_test(small_checkpoints_are_read),
+        cmocka_unit_test(fields_with_another_effect_are_refused_with_their_value),
+        cmocka_unit_test(impossible_sizes_are_refused),
+        cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(fields_without_effect_pass),
+        cmocka_unit_test(other_families_and_absent_folders_are_refused),
+        cmocka_unit_test(end_tokens_are_a_set_with_a_limit),
+        cmocka_unit_test(what_is_written_reads_as_the_same),
+        cmocka_unit_test(rotary_frequencies_are_those_of_transformers),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

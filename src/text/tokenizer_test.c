@@ -1,0 +1,601 @@
+/* Tests of tokenizers: ids against HuggingFace's, exact decoding over all of Unicode, and
+ * what is refused.
+ *
+ * The big vocabularies do not fit into the project; their tests read
+ * ../shared/data/tokenizers and are skipped without.
+ */
+#include "text/tokenizer.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/jsonl.h"
+#include "text/unicode.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DATA   "tests/data/tokenizer/"
+#define SHARED "../shared/data/tokenizers/"
+
+static struct kg_err err;
+static const struct kg_encode_opts PLAIN = {.parse_special = true};
+
+static struct kg_tokenizer *open_dir(const char *dir)
+{
+    struct kg_tokenizer *tok;
+    if (kg_tokenizer_open(&tok, dir, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    return tok;
+}
+
+static struct kg_tokenizer *open_file(const char *path)
+{
+    struct kg_tokenizer *tok;
+    struct kg_str text = {0};
+    if (kg_file_read(&text, path, 1 << 28, &err) != KG_OK ||
+        kg_tokenizer_parse(&tok, kg_str_text(&text), text.len, path, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    kg_str_release(&text);
+    return tok;
+}
+
+static void encode(struct kg_ids *ids, const struct kg_tokenizer *tok, const char *text)
+{
+    ids->n = 0;
+    if (kg_tokenizer_encode(ids, tok, text, strlen(text), PLAIN, &err) != KG_OK)
+        fail_msg("'%s': %s", text, err.message);
+}
+
+static void assert_ids(const struct kg_tokenizer *tok, const char *text,
+                       const int32_t *want, size_t n)
+{
+    struct kg_ids ids = {0};
+    encode(&ids, tok, text);
+    assert_int_equal(ids.n, n);
+    assert_memory_equal(ids.ids, want, n * sizeof *want);
+    kg_ids_release(&ids);
+}
+
+static void assert_decodes(const struct kg_tokenizer *tok, const struct kg_ids *ids,
+                           const char *want)
+{
+    struct kg_str text = {0};
+    assert_int_equal(kg_tokenizer_decode(&text, tok, ids->ids, ids->n, false, &err),
+                     KG_OK);
+    assert_string_equal(kg_str_text(&text), want);
+    kg_str_release(&text);
+}
+
+/* ---- vectors ----------------------------------------------------------------------- */
+
+/* Encode the row's text and compare with `want`. */
+static void check_row(const struct kg_tokenizer *tok, const struct kg_json_doc *row,
+                      const struct kg_json *want)
+{
+    struct kg_ids ids = {0};
+    size_t n;
+    const char *text = kg_json_text(kg_json_get(row->root, "text"), &n);
+    const struct kg_encode_opts opts = {
+        .parse_special = kg_json_bool(kg_json_get(row->root, "parse_special"), true),
+        .add_special = kg_json_bool(kg_json_get(row->root, "add_special"), false),
+    };
+    assert_non_null(text);
+    if (kg_tokenizer_encode(&ids, tok, text, n, opts, &err) != KG_OK)
+        fail_msg("%s: %s", row->where, err.message);
+    bool same = ids.n == kg_json_size(want);
+    for (size_t i = 0; same && i < ids.n; i++)
+        same = ids.ids[i] == kg_json_int(kg_json_at(want, i), -1);
+    if (!same)
+        fail_msg("%s: other ids for '%s'", row->where, text);
+    kg_ids_release(&ids);
+}
+
+static bool row_is(const struct kg_json_doc *row, const char *key, const char *value)
+{
+    const char *found = kg_json_text(kg_json_get(row->root, key), NULL);
+    return found && strcmp(found, value) == 0;
+}
+
+/* Rows whose `key` is `value` (all when key is NULL), wanted ids under `ids_key`.
+ * returns how many */
+static int check_rows(const struct kg_tokenizer *tok, const char *path, const char *key,
+                      const char *value, const char *ids_key)
+{
+    struct kg_jsonl *r;
+    struct kg_json_doc row = {0};
+    bool more = true;
+    int n = 0;
+    assert_int_equal(kg_jsonl_open(&r, path, &err), KG_OK);
+    for (;;) {
+        assert_int_equal(kg_jsonl_next(r, &row, &more, &err), KG_OK);
+        if (!more)
+            break;
+        if (key && !row_is(&row, key, value))
+            continue;
+        check_row(tok, &row, kg_json_get(row.root, ids_key));
+        n++;
+    }
+    kg_json_release(&row);
+    kg_jsonl_close(r);
+    return n;
+}
+
+static void own_vectors_pass(void **state)
+{
+    static const char *const files[] = {"small/tokenizer.json", "gpt2_prefix.json",
+                                        "template.json", "added.json"};
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[128];
+        snprintf(path, sizeof path, DATA "%s", files[i]);
+        struct kg_tokenizer *tok = open_file(path);
+        assert_int_equal(check_rows(tok, DATA "vectors.jsonl", "file", files[i], "ids"),
+                         120);
+        kg_tokenizer_close(tok);
+    }
+}
+
+/* Folder, the name of its rows among the published vectors and among the derived ones. */
+static const struct {
+    const char *dir, *published, *derived;
+    int n_published;
+} VOCABULARIES[] = {
+    {"gpt2", "gpt2", "gpt2", 36},
+    {"qwen2", "qwen2", "qwen2", 36},
+    {"qwen2.5", "qwen2", "qwen2", 36},
+    {"qwen3", "qwen2", "qwen3", 36},
+};
+
+static void published_vectors_pass(void **state)
+{
+    (void)state;
+    if (!kg_file_exists(SHARED "vectors_published.jsonl")) {
+        print_message("skip: " SHARED
+                      " is absent (GPT-2 and Qwen vocabularies are too large to keep)\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof VOCABULARIES / sizeof *VOCABULARIES; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, SHARED "%s", VOCABULARIES[i].dir);
+        struct kg_tokenizer *tok = open_dir(dir);
+        assert_int_equal(check_rows(tok, SHARED "vectors_published.jsonl", "tokenizer",
+                                    VOCABULARIES[i].published, "ids"),
+                         VOCABULARIES[i].n_published);
+        assert_int_equal(check_rows(tok, SHARED "vectors_derived.jsonl", NULL, NULL,
+                                    VOCABULARIES[i].derived),
+                         288);
+        kg_tokenizer_close(tok);
+    }
+}
+
+static void vectors_of_other_formats_wait(void **state)
+{
+    (void)state;
+    print_message("skip: llama2 (SentencePiece), llama3 (tiktoken) and "
+                  "deepseek_r1_distill_qwen (no "
+                  "tokenizer.json was published) are formats kedge does not read yet\n");
+    skip();
+}
+
+/* ---- exact decoding ---------------------------------------------------------------- */
+
+static void assert_round_trip(const struct kg_tokenizer *tok, struct kg_ids *ids,
+                              const char *text, size_t n, bool nfc)
+{
+    struct kg_str back = {0};
+    struct kg_str want = {0};
+    ids->n = 0;
+    if (kg_tokenizer_encode(ids, tok, text, n, PLAIN, &err) != KG_OK ||
+        kg_tokenizer_decode(&back, tok, ids->ids, ids->n, false, &err) != KG_OK)
+        fail_msg("'%.*s': %s", (int)n, text, err.message);
+    if (nfc)
+        assert_int_equal(kg_unicode_nfc(&want, text, n, &err), KG_OK);
+    else
+        assert_int_equal(kg_str_append(&want, text, n, &err), KG_OK);
+    if (back.len != want.len ||
+        memcmp(kg_str_text(&back), kg_str_text(&want), want.len) != 0)
+        fail_msg("'%.*s' came back as '%s'", (int)n, text, kg_str_text(&back));
+    kg_str_release(&back);
+    kg_str_release(&want);
+}
+
+/* Alone, between letters, behind white space, twice. */
+static void round_trip_everywhere(const struct kg_tokenizer *tok, bool nfc)
+{
+    struct kg_ids ids = {0};
+    for (uint32_t cp = 0; cp < 0x110000; cp++) {
+        char c[5] = {0};
+        char text[32];
+        if (cp >= 0xD800 && cp < 0xE000)
+            continue;
+        size_t n = kg_utf8_encode(c, cp);
+        assert_round_trip(tok, &ids, c, n, nfc);
+        text[0] = 'x';
+        memcpy(text + 1, c, n);
+        memcpy(text + 1 + n, "y ", 2);
+        memcpy(text + 3 + n, c, n);
+        memcpy(text + 3 + 2 * n, c, n);
+        assert_round_trip(tok, &ids, text, 3 + 3 * n, nfc);
+    }
+    kg_ids_release(&ids);
+}
+
+static void every_code_point_comes_back(void **state)
+{
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    (void)state;
+    round_trip_everywhere(tok, true);
+    kg_tokenizer_close(tok);
+}
+
+static void every_code_point_comes_back_from_real_vocabularies(void **state)
+{
+    (void)state;
+    if (!kg_file_exists(SHARED "gpt2/tokenizer.json")) {
+        print_message("skip: " SHARED
+                      " is absent (GPT-2 and Qwen vocabularies are too large to keep)\n");
+        skip();
+    }
+    struct kg_tokenizer *gpt2 = open_dir(SHARED "gpt2");
+    round_trip_everywhere(gpt2, false);
+    kg_tokenizer_close(gpt2);
+    struct kg_tokenizer *qwen3 = open_dir(SHARED "qwen3");
+    round_trip_everywhere(qwen3, true);
+    kg_tokenizer_close(qwen3);
+}
+
+static void long_pretokens_come_back(void **state)
+{
+    enum { N = 100000 };
+    static const char *const units[] = {"a", "ab", " ", "!?", "\n ", "1"};
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    struct kg_ids ids = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        struct kg_str text = {0};
+        while (text.len < N)
+            assert_int_equal(kg_str_puts(&text, units[i], &err), KG_OK);
+        assert_round_trip(tok, &ids, text.data, text.len, true);
+        kg_str_release(&text);
+    }
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+}
+
+static void bytes_of_an_id_do_not_depend_on_its_neighbours(void **state)
+{
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    struct kg_ids ids = {0};
+    struct kg_str whole = {0};
+    struct kg_str parts = {0};
+    (void)state;
+    encode(&ids, tok, "d\xC3\xA9j\xC3\xA0 vu \xF0\x9F\x99\x82 <|im_end|>!");
+    assert_int_equal(kg_tokenizer_decode(&whole, tok, ids.ids, ids.n, false, &err),
+                     KG_OK);
+    for (size_t i = 0; i < ids.n; i++)
+        assert_int_equal(kg_tokenizer_decode(&parts, tok, ids.ids + i, 1, false, &err),
+                         KG_OK);
+    assert_string_equal(kg_str_text(&whole), kg_str_text(&parts));
+    kg_str_release(&whole);
+    kg_str_release(&parts);
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+}
+
+/* ---- special tokens ---------------------------------------------------------------- */
+
+static void special_tokens_are_known_and_optional(void **state)
+{
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    struct kg_ids ids = {0};
+    struct kg_str text = {0};
+    int32_t end = kg_tokenizer_find(tok, "<|im_end|>");
+    (void)state;
+    assert_string_equal(kg_tokenizer_kind(tok), "bpe");
+    assert_int_equal(kg_tokenizer_vocab_size(tok), 600);
+    assert_int_equal(end, 597);
+    assert_int_equal(kg_tokenizer_eos(tok), end);
+    assert_int_equal(kg_tokenizer_find(tok, "a"), -1);
+    assert_true(kg_tokenizer_is_special(tok, end));
+    assert_false(kg_tokenizer_is_special(tok, 'a') || kg_tokenizer_is_special(tok, -1) ||
+                 kg_tokenizer_is_special(tok, 600));
+    assert_ids(tok, "<|im_end|>", &end, 1);
+    const char *s = "a<|im_end|>b";
+    assert_int_equal(
+        kg_tokenizer_encode(&ids, tok, s, strlen(s), (struct kg_encode_opts){0}, &err),
+        KG_OK);
+    assert_true(ids.n > 3);
+    assert_decodes(tok, &ids, s);
+    encode(&ids, tok, s);
+    assert_int_equal(ids.n, 3);
+    assert_int_equal(kg_tokenizer_decode(&text, tok, ids.ids, ids.n, true, &err), KG_OK);
+    assert_string_equal(kg_str_text(&text), "ab");
+    kg_str_release(&text);
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+}
+
+/* ---- errors ------------------------------------------------------------------------ */
+
+static void invalid_utf8_is_refused_with_its_offset_and_nothing_is_appended(void **state)
+{
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    struct kg_ids ids = {0};
+    (void)state;
+    encode(&ids, tok, "a");
+    assert_int_equal(kg_tokenizer_encode(&ids, tok, "good\xC3 text", 10, PLAIN, &err),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, "byte offset 4"));
+    assert_int_equal(ids.n, 1);
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+}
+
+static void ids_out_of_range_are_refused(void **state)
+{
+    static const int32_t bad[] = {-1, 600, INT32_MAX};
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    struct kg_str text = {0};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        int32_t ids[] = {'a', bad[i]};
+        assert_int_equal(kg_tokenizer_decode(&text, tok, ids, 2, false, &err), KG_EINVAL);
+        assert_non_null(strstr(err.message, "place 1"));
+    }
+    kg_str_release(&text);
+    kg_tokenizer_close(tok);
+}
+
+static void rows_of_the_model_beyond_the_vocabulary_have_no_text(void **state)
+{
+    char dir[] = "/tmp/kedge-tokenizer-XXXXXX";
+    char path[64];
+    struct kg_str text = {0};
+    int32_t ids[] = {'a', 639, 'b'};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(kg_file_copy(DATA "small/tokenizer.json", path, &err), KG_OK);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(kg_file_write_atomic(path, "{\"vocab_size\": 640}", 19, &err),
+                     KG_OK);
+    struct kg_tokenizer *tok = open_dir(dir);
+    assert_int_equal(kg_tokenizer_vocab_size(tok), 600);
+    assert_int_equal(kg_tokenizer_decode(&text, tok, ids, 3, false, &err), KG_OK);
+    assert_string_equal(kg_str_text(&text), "ab");
+    ids[1] = 640;
+    assert_int_equal(kg_tokenizer_decode(&text, tok, ids, 3, false, &err), KG_EINVAL);
+    kg_str_release(&text);
+    kg_tokenizer_close(tok);
+    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
+}
+
+/* Replace `from` by `to` in the small tokenizer and read it. */
+static kg_status read_changed(const char *from, const char *to)
+{
+    struct kg_tokenizer *tok = NULL;
+    struct kg_str text = {0};
+    struct kg_str changed = {0};
+    assert_int_equal(kg_file_read(&text, DATA "small/tokenizer.json", 1 << 20, &err),
+                     KG_OK);
+    const char *at = strstr(text.data, from);
+    if (!at)
+        fail_msg("'%s' is not in the file", from);
+    assert_int_equal(kg_str_append(&changed, text.data, (size_t)(at - text.data), &err),
+                     KG_OK);
+    assert_int_equal(kg_str_puts(&changed, to, &err), KG_OK);
+    assert_int_equal(kg_str_puts(&changed, at + strlen(from), &err), KG_OK);
+    kg_status status = kg_tokenizer_parse(&tok, changed.data, changed.len, "changed.json",
+                                          &err);
+    kg_tokenizer_close(tok);
+    kg_str_release(&text);
+    kg_str_release(&changed);
+    return status;
+}
+
+static void what_is_not_supported_is_refused_by_name(void **state)
+{
+    /* what to change, into what, and what the message must name */
+    static const char *const rows[][3] = {
+        {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "version"},
+        {"\"version\"", "\"flavour\": 1, \"version\"", "flavour"},
+        {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type"},
+        {"\"dropout\": null", "\"dropout\": 0.1", "model.dropout"},
+        {"\"unk_token\": null", "\"unk_token\": 3", "model.unk_token"},
+        {"\"byte_fallback\": false", "\"byte_fallback\": true", "model.byte_fallback"},
+        {"\"end_of_word_suffix\": \"\"", "\"end_of_word_suffix\": \"</w>\"",
+         "model.end_of_word_suffix"},
+        {"\"continuing_subword_prefix\": \"\"", "\"continuing_subword_prefix\": \"##\"",
+         "##"},
+        {"\"ignore_merges\": false", "\"ignore_merges\": \"no\"", "model.ignore_merges"},
+        {"\"ignore_merges\"", "\"max_chars\": 9, \"ignore_merges\"", "model.max_chars"},
+        {"{\"type\": \"NFC\"}", "{\"type\": \"NFKC\"}", "NFKC"},
+        {"{\"type\": \"NFC\"}", "{\"type\": \"NFC\", \"left\": 1}", "normalizer.left"},
+        {"\"behavior\": \"Isolated\"", "\"behavior\": \"Removed\"", "Removed"},
+        {"\"invert\": false", "\"invert\": true", "invert"},
+        {"\"Regex\"", "\"Glob\"", "Glob"},
+        {"\"Regex\": \"", "\"Regex\": \"\\\\b", "\\b"},
+        {"\"type\": \"Split\"", "\"type\": \"Metaspace\"", "Metaspace"},
+        {"\"single_word\": false", "\"single_word\": true", "single_word"},
+        {"\"special\": true", "\"special\": 1", "special"},
+        {"\"post_processor\": {\"type\": \"ByteLevel\"",
+         "\"post_processor\": {\"type\": \"Roberta\"", "Roberta"},
+        {"\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
+         "decoder.type"},
+        {"\"decoder\"", "\"decoder\": null, \"other\"", "other"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kg_status status = read_changed(rows[i][0], rows[i][1]);
+        if (status != KG_EUNSUPPORTED || !strstr(err.message, rows[i][2]) ||
+            !strstr(err.message, "changed.json"))
+            fail_msg("%s: status %d, %s", rows[i][1], status, err.message);
+    }
+}
+
+static void what_is_malformed_is_refused(void **state)
+{
+    static const char *const rows[][3] = {
+        {"\"merges\": [", "\"merges\": [\"a\", ", "left right"},
+        {"\"merges\": [", "\"merges\": [[\"a\", \"b\", \"c\"], ", "left right"},
+        {"\"merges\": [", "\"merges\": [\"qqqq a\", ", "left half"},
+        {"\"merges\": [", "\"merges\": [\"a qqqq\", ", "right half"},
+        {"\"merges\": [", "\"merges\": [\"Q Q\", ", "merged token"},
+        {"\"merges\": [", "\"merges\": {}, \"x\": [", "no such field"},
+        {"\"vocab\": {", "\"vocab\": {\"new\": -1, ", "integer"},
+        {"\"vocab\": {", "\"vocab\": {\"new\": 1.5, ", "integer"},
+        {"\"vocab\": {", "\"vocab\": {\"new\": 3000000000, ", "integer"},
+        {"\"vocab\": {", "\"vocab\": {\"new\": 5, ", "given twice"},
+        {"\"id\": 597", "\"id\": 5", "given twice"},
+        {"\"content\": \"<|im_end|>\"", "\"content\": \"a\"", "model.vocab"},
+        {"\"content\": \"<|im_end|>\"", "\"content\": \"\"", "content"},
+        {"\"content\": \"<|im_end|>\"", "\"content\": \"<|im_start|>\"", "spelled alike"},
+        {"{", "[", "column"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        kg_status status = read_changed(rows[i][0], rows[i][1]);
+        if ((status != KG_EFORMAT && status != KG_EUNSUPPORTED) ||
+            !strstr(err.message, rows[i][2]) || strchr(err.message, '\n'))
+            fail_msg("%s: status %d, %s", rows[i][1], status, err.message);
+    }
+}
+
+static void an_empty_vocabulary_and_other_kinds_are_refused(void **state)
+{
+    static const char empty[] = "{\"version\": \"1.0\", \"added_tokens\": [], "
+                                "\"normalizer\": null, \"pre_tokenizer\": null,"
+                                "\"post_processor\": null, \"decoder\": null, \"model\": "
+                                "{\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}";
+    struct kg_tokenizer *tok = NULL;
+    (void)state;
+    assert_int_equal(kg_tokenizer_parse(&tok, empty, strlen(empty), "empty.json", &err),
+                     KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "vocab is empty"));
+    assert_int_equal(kg_tokenizer_parse(&tok, "[]", 2, "list.json", &err), KG_EFORMAT);
+    assert_int_equal(kg_tokenizer_parse(&tok, "{}", 2, "none.json", &err),
+                     KG_EUNSUPPORTED);
+    assert_int_equal(kg_tokenizer_open(&tok, "tests/data", &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "tokenizer.json"));
+    assert_null(tok);
+}
+
+static void a_byte_that_the_vocabulary_lacks_is_named(void **state)
+{
+    static const char json[] =
+        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, "
+        "\"pre_tokenizer\": {\"type\": "
+        "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}, "
+        "\"post_processor\": null, \"decoder\": "
+        "{\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0, \"aa\": 1}, "
+        "\"merges\": [\"a a\"]}}";
+    static const int32_t want[] = {1, 0};
+    struct kg_tokenizer *tok;
+    struct kg_ids ids = {0};
+    (void)state;
+    if (kg_tokenizer_parse(&tok, json, strlen(json), "tiny.json", &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_ids(tok, "aaa", want, 2);
+    assert_int_equal(kg_tokenizer_encode(&ids, tok, "ab", 2, PLAIN, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "0x62"));
+    assert_int_equal(ids.n, 0);
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+}
+
+/* ---- chars ------------------------------------------------------------------------- */
+
+static void characters_map_one_to_one(void **state)
+{
+    static const int32_t want[] = {4, 2, 7, 6, 1};
+    struct kg_tokenizer *tok = open_dir(DATA "chars");
+    struct kg_ids ids = {0};
+    (void)state;
+    assert_string_equal(kg_tokenizer_kind(tok), "chars");
+    assert_int_equal(kg_tokenizer_vocab_size(tok), 8);
+    assert_int_equal(kg_tokenizer_find(tok, "E"), 1);
+    assert_true(kg_tokenizer_is_special(tok, 1));
+    assert_false(kg_tokenizer_is_special(tok, 7));
+    assert_ids(tok,
+               "1+\xE6\xB1\x89\xC3\xA9"
+               "E",
+               want, 5);
+    encode(&ids, tok,
+           "1+\xE6\xB1\x89"
+           "E");
+    assert_decodes(tok, &ids,
+                   "1+\xE6\xB1\x89"
+                   "E");
+    assert_int_equal(kg_tokenizer_encode(&ids, tok, "1\xC3\xA9z", 4, PLAIN, &err),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, "'z' at byte offset 3"));
+    assert_int_equal(
+        kg_tokenizer_encode(&ids, tok, "1E", 2, (struct kg_encode_opts){0}, &err),
+        KG_EFORMAT);
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+}
+
+/* ---- memory ------------------------------------------------------------------------ */
+
+static kg_status open_and_use(void)
+{
+    struct kg_tokenizer *tok = NULL;
+    struct kg_ids ids = {0};
+    struct kg_str text = {0};
+    const char *s =
+        "caf\x65\xCC\x81 <|im_end|> "
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    kg_status status;
+    KG_TRY_GOTO(out, kg_tokenizer_open(&tok, DATA "small", &err));
+    KG_TRY_GOTO(out, kg_tokenizer_encode(&ids, tok, s, strlen(s), PLAIN, &err));
+    KG_TRY_GOTO(out, kg_tokenizer_decode(&text, tok, ids.ids, ids.n, false, &err));
+out:
+    kg_str_release(&text);
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+    return status;
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    kg_status status = KG_ENOMEM;
+    uint64_t before = kg_mem_current_bytes();
+    (void)state;
+    for (uint64_t n = 1; status != KG_OK; n++) {
+        kg_mem_fail_at(n);
+        status = open_and_use();
+        kg_mem_fail_at(0);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_vectors_pass),
+        cmocka_unit_test(published_vectors_pass),
+        cmocka_unit_test(vectors_of_other_formats_wait),
+        cmocka_unit_test(every_code_point_comes_back),
+        cmocka_unit_test(every_code_point_comes_back_from_real_vocabularies),
+        cmocka_unit_test(long_pretokens_come_back),
+        cmocka_unit_test(bytes_of_an_id_do_not_depend_on_its_neighbours),
+        cmocka_unit_test(special_tokens_are_known_and_optional),
+        cmocka_unit_test(invalid_utf8_is_refused_with_its_offset_and_nothing_is_appended),
+        cmocka_unit_test(ids_out_of_range_are_refused),
+        cmocka_unit_test(rows_of_the_model_beyond_the_vocabulary_have_no_text),
+        cmocka_unit_test(what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(what_is_malformed_is_refused),
+        cmocka_unit_test(an_empty_vocabulary_and_other_kinds_are_refused),
+        cmocka_unit_test(a_byte_that_the_vocabulary_lacks_is_named),
+        cmocka_unit_test(characters_map_one_to_one),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
+    };
+    return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
+}

@@ -1,0 +1,167 @@
+/* Tests of UTF-8, white space and NFC. */
+#include "text/unicode.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+
+static bool is_scalar(uint32_t cp) { return cp < 0xD800 || cp > 0xDFFF; }
+
+static void every_code_point_is_written_and_read_back(void **state)
+{
+    (void)state;
+    for (uint32_t cp = 0; cp < 0x110000; cp++) {
+        char text[4];
+        uint32_t back;
+        if (!is_scalar(cp))
+            continue;
+        size_t n = kg_utf8_encode(text, cp);
+        assert_int_equal(kg_utf8_valid_prefix(text, n), n);
+        assert_int_equal(kg_utf8_decode(&back, text), n);
+        assert_int_equal(back, cp);
+        for (size_t cut = 1; cut < n; cut++)
+            assert_int_equal(kg_utf8_valid_prefix(text, cut), 0);
+    }
+}
+
+static void invalid_sequences_are_found_at_their_offset(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t n, offset;
+    } rows[] = {
+        {"abc\x80", 4, 3},
+        {"abcdefgh\xC0\x80", 10, 8},
+        {"\xC1\xBF", 2, 0},
+        {"\xE0\x9F\xBF", 3, 0},
+        {"a\xED\xA0\x80", 4, 1},
+        {"\xF0\x8F\xBF\xBF", 4, 0},
+        {"\xF4\x90\x80\x80", 4, 0},
+        {"\xF5\x80\x80\x80", 4, 0},
+        {"\xC3\xA9\xC3", 3, 2},
+        {"\xE6\xB1\x28", 3, 0},
+        {"\xFF", 1, 0},
+        {"\xE6\xB1\x89\xF0\x9F\x98", 6, 3},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(kg_utf8_valid_prefix(rows[i].text, rows[i].n), rows[i].offset);
+    assert_int_equal(kg_utf8_valid_prefix("", 0), 0);
+    assert_int_equal(kg_utf8_check("12345678\xFF", 9, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "byte offset 8"));
+    assert_non_null(strstr(err.message, "0xff"));
+}
+
+static void white_space_is_the_unicode_property(void **state)
+{
+    int n = 0;
+    (void)state;
+    for (uint32_t cp = 0; cp < 0x110000; cp++)
+        n += kg_unicode_is_space(cp);
+    assert_int_equal(n, 25);
+    assert_true(kg_unicode_is_space(0x85) && kg_unicode_is_space(0x3000));
+    assert_false(kg_unicode_is_space(0x180E) || kg_unicode_is_space(0x200B));
+}
+
+/* NFC by the library alone, of the whole text at once. */
+static size_t library_nfc(char **out, const char *text, size_t n)
+{
+    utf8proc_uint8_t *bytes;
+    utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text,
+                                        (utf8proc_ssize_t)n, &bytes,
+                                        UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    assert_true(len >= 0);
+    *out = (char *)bytes;
+    return (size_t)len;
+}
+
+static void assert_nfc_like_library(const char *text, size_t n)
+{
+    struct kg_str got = {0};
+    char *want;
+    size_t len = library_nfc(&want, text, n);
+    assert_int_equal(kg_unicode_nfc(&got, text, n, &err), KG_OK);
+    assert_int_equal(got.len, len);
+    assert_memory_equal(kg_str_text(&got), want, len);
+    if (kg_unicode_is_surely_nfc(text, n)) {
+        assert_int_equal(len, n);
+        assert_memory_equal(want, text, n);
+    }
+    free(want);
+    kg_str_release(&got);
+}
+
+/* Each character alone, behind a letter, before a mark and between two marks. */
+static void nfc_of_every_code_point_in_context(void **state)
+{
+    (void)state;
+    for (uint32_t cp = 0; cp < 0x110000; cp++) {
+        char text[16];
+        size_t n = 0;
+        if (!is_scalar(cp))
+            continue;
+        n += kg_utf8_encode(text, cp);
+        assert_nfc_like_library(text, n);
+        memcpy(text, "a\xCC\xA3", 3); /* a, dot below */
+        n = 3 + kg_utf8_encode(text + 3, cp);
+        memcpy(text + n, "\xCC\x81", 2); /* acute */
+        assert_nfc_like_library(text, n + 2);
+    }
+}
+
+static void nfc_of_random_text(void **state)
+{
+    static const uint32_t ranges[][2] = {
+        {0x20, 0x7F},     {0xC0, 0x250},    {0x300, 0x370},
+        {0x1100, 0x1200}, {0xAC00, 0xD7A4}, {0x900, 0xA00},
+        {0x3040, 0x30A0}, {0x4E00, 0x9FFF}, {0x1E00, 0x1F00}};
+    const struct kg_rng_key key = {1, KG_RNG_TEST};
+    (void)state;
+    for (uint32_t round = 0; round < 3000; round++) {
+        char text[4 * 40];
+        size_t n = 0;
+        for (uint32_t i = 0; i < 40; i++) {
+            const uint32_t *r = ranges[kg_rng_below(key, round, i, 0, 9)];
+            n += kg_utf8_encode(
+                text + n, r[0] + (uint32_t)kg_rng_below(key, round, i, 1, r[1] - r[0]));
+        }
+        assert_nfc_like_library(text, n);
+    }
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    struct kg_str out = {0};
+    kg_status status = KG_ENOMEM;
+    (void)state;
+    for (uint64_t n = 1; status != KG_OK; n++) {
+        kg_mem_fail_at(n);
+        status = kg_unicode_nfc(&out, "cafe\xCC\x81 n\xCC\x83", 10, &err);
+        kg_mem_fail_at(0);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        kg_str_release(&out);
+    }
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_point_is_written_and_read_back),
+        cmocka_unit_test(invalid_sequences_are_found_at_their_offset),
+        cmocka_unit_test(white_space_is_the_unicode_property),
+        cmocka_unit_test(nfc_of_every_code_point_in_context),
+        cmocka_unit_test(nfc_of_random_text),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
+    };
+    return cmocka_run_group_tests_name("unicode", tests, NULL, NULL);
+}
