@@ -95,16 +95,19 @@ static void batch_mean(struct kg_advantage_job *job)
         job->seq[i] = job->score[i] - mean;
 }
 
-static void rloo(struct kg_advantage_job *job)
+static void leave_one_out(struct kg_advantage_job *job, double single)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
         struct group group = group_at(job, g);
-        double scale = group.n >= 2 ? (double)group.n / (double)(group.n - 1) : 1;
+        double scale = group.n >= 2 ? (double)group.n / (double)(group.n - 1) : single;
 
         for (int64_t i = group.begin; i < group.begin + group.n; i++)
             job->seq[i] = scale * (job->score[i] - group.mean);
     }
 }
+
+static void rloo(struct kg_advantage_job *job) { leave_one_out(job, 1); }
+static void rloo_vectorized(struct kg_advantage_job *job) { leave_one_out(job, 0); }
 
 static int64_t length_of(const struct kg_policy_scores *in, int64_t i)
 {
@@ -205,6 +208,10 @@ static const struct kg_advantage_row rows[] = {
     {{"rloo", "leave-one-out mean", "n / (n - 1) (R - mean)",
       "Ahmadian et al. 2024, arXiv 2402.14740", TRAJECTORY, KG_NEED_GROUP},
      rloo,
+     NULL},
+    {{"rloo-vectorized", "rloo; a group of one has advantage 0, not its score",
+      "n / (n - 1) (R - mean)", "arXiv 2602.04879, code", TRAJECTORY, KG_NEED_GROUP},
+     rloo_vectorized,
      NULL},
     {{"opo", "group mean weighted by length", "R - sum(L R) / sum(L)",
       "Hao et al. 2025, arXiv 2505.23585", TRAJECTORY, KG_NEED_GROUP},

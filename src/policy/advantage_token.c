@@ -225,7 +225,7 @@ static void group_baseline(struct kg_advantage_job *job, int64_t begin, int64_t 
     int64_t span = longest_span(in, begin, end);
 
     for (int64_t at = 0; at < span; at++) {
-        double baseline = baseline_at(job, begin, end, at);
+        double baseline = end - begin > 1 ? baseline_at(job, begin, end, at) : 0;
 
         for (int64_t i = begin; i < end; i++) {
             int64_t t = in->seq_begin[i] + at;

@@ -88,6 +88,14 @@ static void sampled(struct kg_kl_out *out, const struct kg_kl_in *in,
     out->coef *= in->s;
 }
 
+static void clamp_value(struct kg_kl_out *out, const struct kg_algo *algo)
+{
+    if (!algo->kl_clamp || fabs(out->value) <= VALUE_MAX)
+        return;
+    out->value = out->value > 0 ? VALUE_MAX : -VALUE_MAX;
+    out->coef = 0;
+}
+
 /* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is not). */
 static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo)
@@ -114,27 +122,29 @@ static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
         out->value = (u * d + d) / 2, out->coef = (u * (d + 1) + 1) / 2;
         break;
     }
-    if (algo->kl_clamp && fabs(out->value) > VALUE_MAX) {
-        out->value = out->value > 0 ? VALUE_MAX : -VALUE_MAX;
-        out->coef = 0;
-    }
+    clamp_value(out, algo);
 }
 
-/* The four that shape rewards: negative weights of grad log p. */
+/* The four that shape rewards: negative weights of grad log p, cut to +-10. */
 static void reward(struct kg_kl_out *out, const struct kg_kl_in *in,
                    const struct kg_kl_row *row, const struct kg_algo *algo)
 {
-    double d = in->d, u = exp(d), value = u * d;
+    double d = in->d, u = exp(d);
 
-    if (row->kind == FKL)
-        value = -1;
-    if (row->kind == RKL)
-        value = u * (d + 1);
-    if (row->kind == UFKL)
-        value = u - 1;
-    if (algo->kl_clamp)
-        value = fmax(fmin(value, VALUE_MAX), -VALUE_MAX);
-    out->value = value;
+    switch ((enum ratio_kind)row->kind) {
+    case FKL:
+        out->value = -1, out->coef = 0;
+        break;
+    case RKL:
+        out->value = u * (d + 1), out->coef = u * (d + 2);
+        break;
+    case UFKL:
+        out->value = expm1(d), out->coef = u;
+        break;
+    default:
+        out->value = u * d, out->coef = u * (d + 1);
+    }
+    clamp_value(out, algo);
 }
 
 static void exact(struct kg_kl_out *out, const struct kg_kl_in *in,
