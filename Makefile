@@ -57,9 +57,8 @@ $(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c
 # One object per instruction set, of which only the table is visible.
 $(B)/tensor/cpu_$(1).o: $(patsubst src/tensor/cpu/%.c,$(B)/cpu-$(1)/%.o,$(CPU_SRC))
 	@mkdir -p $$(@D)
-	ld -r -o $$@.tmp $$^
-	objcopy --keep-global-symbol=kg_backend_cpu_$(1) $$@.tmp $$@
-	@rm -f $$@.tmp
+	ld -r -o $$@.$$$$$$$$.tmp $$^ && \
+	objcopy --keep-global-symbol=kg_backend_cpu_$(1) $$@.$$$$$$$$.tmp $$@ && rm -f $$@.$$$$$$$$.tmp
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)

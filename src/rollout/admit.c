@@ -63,7 +63,6 @@ static kg_status begin_traj(struct kg_rollout *r, struct kg_group *g, struct kg_
     t->draw = q->draw;
     t->sample = g->started;
     t->temperature = r->s->temperature;
-    t->prompt_n = q->prompt_n;
     return kg_traj_append(t, q->prompt, q->prompt_n, KG_SOURCE_PROMPT, err);
 }
 

@@ -116,11 +116,12 @@ static kg_status load_data(struct kg_run *run, struct kg_err *err)
                         (size_t)kg_config_int(c, "eval.problems"), err);
 }
 
+/* Where the sequences of the warm start come from: a file of their own, or the task's worked solutions. */
 static kg_status load_sft(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
-    const char *path = kg_config_text(c, "sft.data");
-    const char *level = kg_config_text(c, "sft.level");
+    const char *path = kg_config_text(c, "sft.data"),
+               *level = kg_config_text(c, "sft.level");
     struct kg_sft_opts opts = {.max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
                                .add_special = kg_config_bool(c, "data.add_special"),
                                .eos = run->model->config.n_eos ? run->model->config.eos[0]
@@ -131,11 +132,11 @@ static kg_status load_sft(struct kg_run *run, struct kg_err *err)
 
     if (kg_config_int(c, "sft.steps") == 0)
         return KG_OK;
-    if (!*path && !run->task->levels)
-        path = kg_config_text(c, "data.train");
     if (*path)
         return kg_sft_from_jsonl(&run->sft, path, run->task_opts.template_text, run->tok,
                                  &opts, err);
+    if (!run->task->levels)
+        return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
     task_opts.level = *level ? level : task_opts.level;
     task_opts.count = kg_config_int(c, "sft.count");
     task_opts.fault_rate = kg_config_real(c, "sft.fault_rate");

@@ -1,0 +1,95 @@
+/* The option rows of training against what policy/ reads. */
+#include "train/train_options.h"
+
+#include "policy/algo.h"
+#include "policy/presets.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool has_row(const char *key)
+{
+    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++)
+        if (strcmp(row->key, key) == 0)
+            return true;
+    return false;
+}
+
+static void every_key_of_the_policy_is_an_option(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < kg_algo_n_keys(); i++)
+        if (!has_row(kg_algo_key(i)))
+            fail_msg("%s has no option row", kg_algo_key(i));
+}
+
+static void every_preset_resolves(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++) {
+        char assignment[128];
+        char *assignments[] = {assignment};
+        struct kg_config *config;
+        struct kg_err err = {0};
+
+        strcpy(assignment, "algo.preset=");
+        strcat(assignment, kg_preset_at(i)->name);
+        if (kg_train_config(&config, NULL, assignments, 1, &err) != KG_OK)
+            fail_msg("%s: %s", kg_preset_at(i)->name, err.message);
+        for (const struct kg_preset_value *v = kg_preset_at(i)->values; v->key; v++)
+            assert_string_equal(kg_config_text(config, v->key), v->value);
+        kg_config_free(config);
+    }
+}
+
+static void what_the_user_wrote_is_stronger_than_the_preset(void **state)
+{
+    char *assignments[] = {(char[]){"kl.beta=0.5"}, (char[]){"algo.preset=ema-pg"}};
+    struct kg_config *config;
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_train_config(&config, NULL, assignments, 2, &err), KG_OK);
+    assert_true(kg_config_real(config, "kl.beta") == 0.5);
+    assert_string_equal(kg_config_text(config, "anchor.kind"), "ema");
+    kg_config_free(config);
+}
+
+static void an_unknown_key_is_named_with_the_nearest_one(void **state)
+{
+    char *assignments[] = {(char[]){"rollout.temprature=1"}};
+    struct kg_config *config;
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_not_equal(kg_train_config(&config, NULL, assignments, 1, &err), KG_OK);
+    assert_non_null(strstr(err.message, "rollout.temperature"));
+}
+
+static void an_unknown_preset_lists_the_valid_ones(void **state)
+{
+    char *assignments[] = {(char[]){"algo.preset=ppo"}};
+    struct kg_config *config;
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_train_config(&config, NULL, assignments, 1, &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "ema-pg"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_of_the_policy_is_an_option),
+        cmocka_unit_test(every_preset_resolves),
+        cmocka_unit_test(what_the_user_wrote_is_stronger_than_the_preset),
+        cmocka_unit_test(an_unknown_key_is_named_with_the_nearest_one),
+        cmocka_unit_test(an_unknown_preset_lists_the_valid_ones),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/* The promises of a whole run, on the digit task with its own small checkpoint: same input, same bits, whatever the
+ * threads, the sampling batch, or an interruption by kill -9; and what a run directory refuses.
+ */
+#include "base/clock.h"
+#include "base/file.h"
+#include "train/run.h"
+#include "train/train_options.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ROOT "build/test-runs"
+
+static const char *const base[] = {
+    "model.path=tests/data/verl_digit_llama",
+    "task.name=digits",
+    "data.train=tests/data/verl_digit_llama/train.jsonl",
+    "data.val=tests/data/verl_digit_llama/test.jsonl",
+    "rollout.prompts=4",
+    "rollout.samples=4",
+    "rollout.max_tokens=12",
+    "sft.steps=3",
+    "sft.batch=8",
+    "train.steps=4",
+    "train.updates_per_step=2",
+    "algo.preset=ema-pg",
+    "kl.beta=0.05",
+    "anchor.period=1",
+    "optim.lr=1e-3",
+    "checkpoint.every=1",
+    "checkpoint.dtype=fp32",
+    "eval.problems=5",
+    NULL,
+};
+
+static void fresh(const char *dir)
+{
+    struct kg_err err;
+
+    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
+    assert_int_equal(kg_file_make_dirs(ROOT, &err), KG_OK);
+}
+
+/* Config of `base`, run.dir and the extra assignments (ended by NULL). */
+static struct kg_config *config_of(const char *dir, const char *const *extra)
+{
+    char run_dir[256];
+    char *assignments[64];
+    size_t n = 0;
+    struct kg_config *config;
+    struct kg_err err = {0};
+
+    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+    for (const char *const *a = base; *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    for (const char *const *a = extra; a && *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    assignments[n++] = run_dir;
+    if (kg_train_config(&config, NULL, assignments, n, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    return config;
+}
+
+static kg_status train(const char *dir, bool resume, const char *const *extra,
+                       struct kg_err *err)
+{
+    struct kg_config *config = config_of(dir, extra);
+    bool stopped;
+    kg_status status = kg_train_run(config, resume, &stopped, err);
+
+    kg_config_free(config);
+    return status;
+}
+
+static void must_train(const char *dir, bool resume, const char *const *extra)
+{
+    struct kg_err err = {0};
+
+    if (train(dir, resume, extra, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static void assert_same_file(const char *a_dir, const char *b_dir, const char *name)
+{
+    struct kg_str a = {0}, b = {0};
+    char path[512];
+    struct kg_err err = {0};
+
+    snprintf(path, sizeof path, "%s/%s", a_dir, name);
+    if (kg_file_read(&a, path, 1u << 30, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    snprintf(path, sizeof path, "%s/%s", b_dir, name);
+    if (kg_file_read(&b, path, 1u << 30, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_true(a.len > 0);
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(a.data, b.data, a.len);
+    kg_str_release(&a);
+    kg_str_release(&b);
+}
+
+static void assert_same_run(const char *a, const char *b)
+{
+    assert_same_file(a, b, "checkpoints/latest/model/model.safetensors");
+    assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
+    assert_same_file(a, b, "checkpoints/latest/state.safetensors");
+    assert_same_file(a, b, "rollouts/step-000004.jsonl.zst");
+}
+
+static void trains_alike_on_any_number_of_threads_and_in_any_sampling_batch(void **state)
+{
+    static const char *const one[] = {"run.threads=1", "rollout.max_batch=3", NULL};
+    static const char *const two[] = {"run.threads=2", "rollout.max_batch=64", NULL};
+
+    (void)state;
+    fresh(ROOT "/one");
+    fresh(ROOT "/two");
+    must_train(ROOT "/one", false, one);
+    must_train(ROOT "/two", false, two);
+    assert_same_run(ROOT "/one", ROOT "/two");
+}
+
+static void changes_with_the_seed(void **state)
+{
+    static const char *const other[] = {"run.seed=2", NULL};
+    struct kg_str a = {0}, b = {0};
+    struct kg_err err;
+
+    (void)state;
+    fresh(ROOT "/seed");
+    must_train(ROOT "/seed", false, other);
+    assert_int_equal(kg_file_read(&a,
+                                  ROOT "/seed/checkpoints/latest/model/model.safetensors",
+                                  1u << 30, &err),
+                     KG_OK);
+    assert_int_equal(kg_file_read(&b,
+                                  ROOT "/one/checkpoints/latest/model/model.safetensors",
+                                  1u << 30, &err),
+                     KG_OK);
+    assert_int_not_equal(memcmp(a.data, b.data, a.len), 0);
+    kg_str_release(&a);
+    kg_str_release(&b);
+}
+
+/* A child process that trains and is killed after a while; the parent resumes until the run is complete. */
+static void killed_at(const char *dir, bool resume, useconds_t after_us)
+{
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        char run_dir[256];
+        const char *argv[64] = {"./kedge", "train"};
+        int n = 2;
+
+        snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+        if (resume)
+            argv[n++] = "--resume";
+        for (const char *const *a = base; *a; a++)
+            argv[n++] = *a;
+        argv[n++] = run_dir;
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(1);
+        execv("./kedge", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    usleep(after_us);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+static void resumes_after_kill_9_with_the_bits_of_the_uninterrupted_run(void **state)
+{
+    static const useconds_t moments[] = {60000, 150000, 250000, 400000, 650000};
+
+    (void)state;
+    if (!kg_file_exists("./kedge")) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
+        fresh(ROOT "/killed");
+        killed_at(ROOT "/killed", false, moments[i]);
+        if (!kg_file_exists(ROOT "/killed/config.yaml"))
+            continue; /* killed before the run began */
+        killed_at(ROOT "/killed", true, moments[i] / 2);
+        must_train(ROOT "/killed", true, NULL);
+        assert_same_run(ROOT "/one", ROOT "/killed");
+        assert_same_file(ROOT "/one", ROOT "/killed", "rollouts/step-000001.jsonl.zst");
+    }
+}
+
+static void first_update_has_no_mismatch(void **state)
+{
+    struct kg_str text = {0};
+    struct kg_err err;
+    int lines = 0;
+
+    (void)state;
+    assert_int_equal(kg_file_read(&text, ROOT "/one/metrics.jsonl", 1u << 24, &err),
+                     KG_OK);
+    for (const char *at = text.data; (at = strstr(at, "\"mismatch/first_update_max\": "));
+         lines++) {
+        at += strlen("\"mismatch/first_update_max\": ");
+        assert_true(strtod(at, NULL) == 0.0);
+    }
+    assert_int_equal(lines, 4);
+    kg_str_release(&text);
+}
+
+static void gradient_does_not_depend_on_micro_batches_beyond_rounding(void **state)
+{
+    static const char *const small[] = {"train.micro_tokens=32", "sft.steps=0",
+                                        "train.steps=1", NULL};
+    static const char *const large[] = {"train.micro_tokens=4096", "sft.steps=0",
+                                        "train.steps=1", NULL};
+    struct kg_str a = {0}, b = {0};
+    struct kg_err err;
+    double worst = 0;
+
+    (void)state;
+    fresh(ROOT "/small");
+    fresh(ROOT "/large");
+    must_train(ROOT "/small", false, small);
+    must_train(ROOT "/large", false, large);
+    assert_int_equal(kg_file_read(&a, ROOT "/small/metrics.jsonl", 1u << 24, &err),
+                     KG_OK);
+    assert_int_equal(kg_file_read(&b, ROOT "/large/metrics.jsonl", 1u << 24, &err),
+                     KG_OK);
+    {
+        const char *key = "\"optim/grad_norm\": ";
+        double x = strtod(strstr(a.data, key) + strlen(key), NULL);
+        double y = strtod(strstr(b.data, key) + strlen(key), NULL);
+
+        worst = x > y ? x / y - 1 : y / x - 1;
+    }
+    assert_true(worst < 1e-4);
+    kg_str_release(&a);
+    kg_str_release(&b);
+}
+
+static void runs_off_policy_on_purpose_and_under_truncated_sampling(void **state)
+{
+    static const char *const lag[] = {"rollout.lag=2", "train.old_logp=recompute", NULL};
+    static const char *const dtype[] = {"rollout.dtype=fp32", "model.dtype=auto", NULL};
+    static const char *const nucleus[] = {"rollout.top_p=0.9", "kl.estimator=k3",
+                                          "algo.preset=grpo", NULL};
+
+    (void)state;
+    fresh(ROOT "/lag");
+    must_train(ROOT "/lag", false, lag);
+    fresh(ROOT "/dtype");
+    must_train(ROOT "/dtype", false, dtype);
+    fresh(ROOT "/nucleus");
+    must_train(ROOT "/nucleus", false, nucleus);
+}
+
+static void refuses_what_would_lose_or_mix_runs(void **state)
+{
+    static const char *const other[] = {"optim.lr=2e-3", NULL};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(train(ROOT "/one", false, NULL, &err), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "--resume"));
+    assert_int_equal(train(ROOT "/one", true, other, &err), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "optim.lr"));
+    fresh(ROOT "/nothing");
+    assert_int_equal(train(ROOT "/nothing", true, NULL, &err), KG_ENOTFOUND);
+}
+
+static void keeps_the_newest_checkpoints(void **state)
+{
+    (void)state;
+    assert_true(kg_file_is_dir(ROOT "/one/checkpoints/step-000004/model"));
+    assert_true(kg_file_is_dir(ROOT "/one/checkpoints/step-000003/anchor"));
+    assert_false(kg_file_exists(ROOT "/one/checkpoints/step-000002"));
+    assert_false(kg_file_exists(ROOT "/one/checkpoints/.saving"));
+}
+
+static void plans_without_writing(void **state)
+{
+    struct kg_config *config = config_of(ROOT "/planned", NULL);
+    struct kg_str out = {0};
+    struct kg_err err = {0};
+
+    (void)state;
+    fresh(ROOT "/planned");
+    if (kg_train_plan(&out, config, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(strstr(out.data, "on-policy: no"));
+    assert_false(kg_file_exists(ROOT "/planned"));
+    kg_str_release(&out);
+    kg_config_free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_without_writing),
+        cmocka_unit_test(trains_alike_on_any_number_of_threads_and_in_any_sampling_batch),
+        cmocka_unit_test(first_update_has_no_mismatch),
+        cmocka_unit_test(keeps_the_newest_checkpoints),
+        cmocka_unit_test(changes_with_the_seed),
+        cmocka_unit_test(resumes_after_kill_9_with_the_bits_of_the_uninterrupted_run),
+        cmocka_unit_test(gradient_does_not_depend_on_micro_batches_beyond_rounding),
+        cmocka_unit_test(runs_off_policy_on_purpose_and_under_truncated_sampling),
+        cmocka_unit_test(refuses_what_would_lose_or_mix_runs),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
