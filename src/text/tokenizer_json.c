@@ -305,6 +305,7 @@ static kg_status read_model(struct reader *r, const struct kg_json *model,
 static kg_status place_added(struct reader *r, const struct kg_added_token *token)
 {
     struct kg_vocab *vocab = &r->tok->vocab;
+    const int shown = token->n < 40 ? (int)token->n : 40;
     int32_t id;
     bool raw;
     KG_TRY(find_spelling(r, token->content, token->n, &id, &raw));
@@ -313,12 +314,12 @@ static kg_status place_added(struct reader *r, const struct kg_added_token *toke
                             KG_VOCAB_RAW | (token->special ? KG_VOCAB_SPECIAL : 0),
                             r->err);
     if (id != token->id)
-        return kg_fail(r->err, KG_EFORMAT, "'%.40s' has id %d, but %d in model.vocab",
-                       token->content, token->id, id);
+        return kg_fail(r->err, KG_EFORMAT, "'%.*s' has id %d, but %d in model.vocab",
+                       shown, token->content, token->id, id);
     if (r->scratch.len != token->n ||
         memcmp(r->scratch.data, token->content, token->n) != 0)
         return kg_fail(r->err, KG_EUNSUPPORTED,
-                       "'%.40s' stands for other bytes in model.vocab than its own",
+                       "'%.*s' stands for other bytes in model.vocab than its own", shown,
                        token->content);
     vocab->flags[id] |= token->special ? KG_VOCAB_SPECIAL : 0;
     return KG_OK;

@@ -75,16 +75,17 @@ static uint32_t slot_of(const struct kg_vocab *v, const char *bytes, size_t n, b
 kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t n,
                        int flags, struct kg_err *err)
 {
+    const int shown = n < 40 ? (int)n : 40;
     if (id < 0 || id >= v->n_ids)
-        return kg_fail(err, KG_EFORMAT, "token id %lld of '%.40s' is out of range",
-                       (long long)id, bytes);
+        return kg_fail(err, KG_EFORMAT, "token id %lld of '%.*s' is out of range",
+                       (long long)id, shown, bytes);
     if (v->flags[id])
-        return kg_fail(err, KG_EFORMAT, "token id %lld is given twice, to '%.40s' too",
-                       (long long)id, bytes);
+        return kg_fail(err, KG_EFORMAT, "token id %lld is given twice, to '%.*s' too",
+                       (long long)id, shown, bytes);
     uint32_t at = slot_of(v, bytes, n, flags & KG_VOCAB_RAW);
     if (v->slots[at] >= 0)
-        return kg_fail(err, KG_EFORMAT, "tokens %d and %lld are spelled alike: '%.40s'",
-                       v->slots[at], (long long)id, bytes);
+        return kg_fail(err, KG_EFORMAT, "tokens %d and %lld are spelled alike: '%.*s'",
+                       v->slots[at], (long long)id, shown, bytes);
     KG_TRY(kg_mem_grow(&v->blob, &v->blob_capacity, v->blob_used + n + 1, 1,
                        MAX_BLOB_BYTES, "token bytes", err));
     memcpy(v->blob + v->blob_used, bytes, n);
