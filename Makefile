@@ -27,7 +27,8 @@ LDFLAGS_ALL := -fopenmp $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
 ISAS := generic
 ifeq ($(shell uname -m),x86_64)
-ISAS := generic v3 v4
+# the plain loops of the generic table take minutes to compile under the sanitizers
+ISAS := $(if $(SAN),,generic) v3 v4
 endif
 ISA_generic :=
 ISA_v3 := -march=x86-64-v3
@@ -53,7 +54,7 @@ $(B)/%.o: src/%.c
 define isa_rules
 $(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
+	$$(CC) $$(CFLAGS_ALL) $(if $(SAN),-O1,-O3) $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
 # One object per instruction set, of which only the table is visible.
 $(B)/tensor/cpu_$(1).o: $(patsubst src/tensor/cpu/%.c,$(B)/cpu-$(1)/%.o,$(CPU_SRC))
 	@mkdir -p $$(@D)

@@ -32,7 +32,9 @@ static bool has_v3(void)
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
 }
 #endif
+#if defined(KG_CPU_HAS_generic)
 static bool always(void) { return true; }
+#endif
 
 /* Best first. */
 static const struct candidate candidates[] = {
@@ -42,7 +44,9 @@ static const struct candidate candidates[] = {
 #if defined(KG_CPU_HAS_v3)
     {&kg_backend_cpu_v3, has_v3},
 #endif
+#if defined(KG_CPU_HAS_generic)
     {&kg_backend_cpu_generic, always},
+#endif
 };
 
 const struct kg_backend *kg_backend_cpu_variant(int i)
