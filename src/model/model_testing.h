@@ -94,6 +94,24 @@ TEST_UNUSED static void test_pack_release(struct test_pack *t)
     kg_mem_free(t->target);
 }
 
+/* A fresh model whose products are wide enough for the library's blocked kernels. */
+TEST_UNUSED static struct kg_model *test_create_wide(enum kg_dtype ct)
+{
+    const struct kg_model_opts opts = {kg_backend_cpu(), ct, true};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen3", err));
+    c.hidden = 320;
+    c.ffn = 864;
+    c.heads = 5;
+    c.kv_heads = 1;
+    c.head_dim = 64;
+    c.vocab = 256;
+    c.init_range = 0.05f;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    return m;
+}
+
 /* Deterministic tokens below `vocab`. */
 TEST_UNUSED static void test_tokens(int32_t *out, int32_t n, int32_t vocab, uint32_t salt)
 {
