@@ -6,6 +6,8 @@
 #include "data/json_fuzz.c"
 #include "data/options_fuzz.c"
 #include "data/safetensors_fuzz.c"
+#include "model/config_fuzz.c"
+#include "text/tokenizer_fuzz.c"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -24,6 +26,8 @@ static const struct target targets[] = {
     {"tests/fuzz/options", kg_fuzz_options},
     {"tests/fuzz/json", kg_fuzz_json},
     {"tests/fuzz/safetensors", kg_fuzz_safetensors},
+    {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
+    {"tests/fuzz/config", kg_fuzz_config},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 
