@@ -422,8 +422,7 @@ static void tokenize_goes_both_ways(void **state)
     need_kedge();
     expect(0, kedge("{\"text\": \"0,0:9,0SE\"}\n{\"text\": \"\"}\n",
                     "tokenize --model %s", DIGITS));
-    assert_string_equal(out.data,
-                        "{\"ids\": [4, 14, 4, 15, 13, 14, 4, 0, 1]}\n{\"ids\": []}\n");
+    assert_string_equal(out.data, "{\"ids\": [4,14,4,15,13,14,4,0,1]}\n{\"ids\": []}\n");
     struct kg_str ids = {0};
     assert_int_equal(kg_str_puts(&ids, out.data, &err), KG_OK);
     expect(0, kedge(ids.data, "tokenize --decode --model %s", DIGITS));
@@ -481,15 +480,17 @@ static void new_trains_a_tokenizer(void **state)
     (void)state;
     need_kedge();
     struct kg_str text = {0};
-    for (int i = 0; i < 300; i++)
-        assert_int_equal(
-            kg_str_printf(&text, &err, "what is %d plus %d? %d\n", i, 3 * i, 4 * i),
-            KG_OK);
+    const char *syllables[] = {"ka", "lo", "mir", "ten", "su", "vi", "pro", "gan"};
+    for (int i = 0; i < 400; i++)
+        assert_int_equal(kg_str_printf(&text, &err, "what is %s%s and %s%s?\n",
+                                       syllables[i % 8], syllables[i / 8 % 8],
+                                       syllables[i / 3 % 8], syllables[i / 5 % 8]),
+                         KG_OK);
     write_work("text", text.data);
     expect(
         0,
         kedge("",
-              "new --train-tokenizer %s/text --vocab 320 --hidden 64 --layers 1 %s/bpe",
+              "new --train-tokenizer %s/text --vocab 300 --hidden 64 --layers 1 %s/bpe",
               work, work));
     expect(0, kedge("{\"text\": \"what is 17 plus 51? \\u00e9<|endoftext|>\"}\n",
                     "tokenize --model %s/bpe", work));

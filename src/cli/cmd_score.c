@@ -164,6 +164,7 @@ static kg_status score_lines(struct window *w, struct kg_jsonl *in,
     struct kg_json_doc doc = {0};
     struct kg_str out = {0};
     bool more = true;
+    size_t n = 0;
     kg_status status = KG_OK;
     while (more) {
         struct kg_err input_err;
@@ -174,8 +175,9 @@ static kg_status score_lines(struct window *w, struct kg_jsonl *in,
             status = input;
             break;
         }
+        n += w->n;
     }
-    if (status == KG_OK && kg_jsonl_line(in) == 0)
+    if (status == KG_OK && n == 0)
         status = kg_fail(err, KG_EFORMAT,
                          "stdin: expected at least one line, found none");
 out:

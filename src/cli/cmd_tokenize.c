@@ -69,8 +69,9 @@ static kg_status filter(const struct kg_tokenizer *tok, struct kg_jsonl *in,
     struct kg_json_doc doc = {0};
     struct kg_str out = {0};
     bool more = true;
+    size_t n = 0;
     kg_status status = KG_OK;
-    for (;;) {
+    for (;; n++) {
         KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
         if (!more)
             break;
@@ -78,7 +79,7 @@ static kg_status filter(const struct kg_tokenizer *tok, struct kg_jsonl *in,
                                 : encode_line(&out, tok, &doc, err));
         KG_TRY_GOTO(out, kg_cli_put(&out, err));
     }
-    if (kg_jsonl_line(in) == 0)
+    if (n == 0)
         status = kg_fail(err, KG_EFORMAT,
                          "stdin: expected at least one line, found none");
 out:
