@@ -857,8 +857,8 @@ static int run_file(const struct family *family, const struct kg_json_doc *doc)
         worst = fmax(worst, g.v.worst);
         kg_arena_rewind(&g.arena, mark);
     }
-    printf("    %s: %d passed, %d failed, worst relative error %.1e\n", family->file,
-           passed, failed, worst);
+    printf("    %s: %d passed, %d failed, %lld numbers, worst relative error %.1e\n",
+           family->file, passed, failed, (long long)total, worst);
     kg_arena_release(&g.arena);
     return failed;
 }

@@ -284,6 +284,7 @@ void kg_algo_init(struct kg_algo *algo)
         .gamma = 1,
         .lambda = 1,
         .gpg_norm = 1,
+        .rpg_detach = true,
         .cov_ratio = 2e-4,
         .cov_low = 1,
         .cov_high = 5,

@@ -8,7 +8,9 @@
 
 #include <math.h>
 
-/* Regularised advantage and its derivative with respect to log r. */
+/* Regularised advantage and its derivative with respect to log r. Algorithm 1 lets the gradient flow through
+ * it, which adds beta r grad log p: zero on average under the old policy, not in a sample. Detached, the
+ * sample's gradient is the weight of the exact policy gradient. */
 static double regularised(double *slope, double advantage, double x, int kind,
                           const struct kg_algo *algo)
 {
