@@ -1,0 +1,192 @@
+/* Scoring: packing and gathering leave no trace in the numbers, and what it prints agrees with itself. */
+#include "rollout/score.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { V = 83, N = 7, LEN = 90, K = 3 };
+static const size_t lengths[N] = {1, 2, 90, 64, 65, 17, 40};
+static int32_t tokens[N][LEN];
+static struct kg_model *model;
+static struct kg_err err;
+
+struct result {
+    float logp[N][LEN], entropy[N][LEN], logp_at[N][LEN * K], top_logp[N][LEN * K];
+    int32_t top_ids[N][LEN * K];
+    double lse[N][LEN];
+};
+static struct result one, two;
+static int32_t indices[N][LEN * K];
+
+static int setup(void **state)
+{
+    (void)state;
+    const struct kg_rng_key key = {1, KG_RNG_TEST};
+    struct kg_model_config c = {.vocab = V,
+                                .hidden = 32,
+                                .ffn = 64,
+                                .layers = 2,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 16,
+                                .max_positions = 128,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .init_range = 0.3f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    for (uint32_t i = 0; i < N; i++)
+        for (uint32_t t = 0; t < LEN; t++) {
+            tokens[i][t] = (int32_t)kg_rng_below(key, i, t, 0, V);
+            for (uint32_t j = 0; j < K; j++)
+                indices[i][t * K + j] = (int32_t)kg_rng_below(key, i, t, 1 + j, V);
+            indices[i][t * K] = tokens[i][t];
+        }
+    if (kg_arch_find(&c.arch, "llama", &err) != KG_OK)
+        return 1;
+    return kg_model_create(&model, &c, &opts, 2, &err) != KG_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kg_model_free(model);
+    return 0;
+}
+
+static void fill(struct kg_score_seq *seqs, struct result *r, float temperature)
+{
+    memset(r, 0x7f, sizeof *r);
+    for (int i = 0; i < N; i++)
+        seqs[i] = (struct kg_score_seq){.tokens = tokens[i],
+                                        .n = lengths[i],
+                                        .temperature = temperature,
+                                        .indices = indices[i],
+                                        .logp = r->logp[i],
+                                        .entropy = r->entropy[i],
+                                        .logp_at = r->logp_at[i],
+                                        .top_ids = r->top_ids[i],
+                                        .top_logp = r->top_logp[i],
+                                        .lse = r->lse[i]};
+}
+
+static void score(struct result *r, int64_t pack, float temperature, const size_t *from)
+{
+    struct kg_score_seq seqs[N];
+    struct kg_acts *acts = NULL;
+    fill(seqs, r, temperature);
+    assert_int_equal(kg_acts_create(&acts, model, pack, true, &err), KG_OK);
+    if (kg_score(model, acts, pack, seqs, N, K, K, from, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    kg_acts_free(acts);
+}
+
+static void packing_leaves_no_trace(void **state)
+{
+    (void)state;
+    score(&one, LEN, 1, NULL);
+    score(&two, 1000, 1, NULL);
+    assert_memory_equal(&one, &two, sizeof one);
+    score(&two, 157, 1, NULL);
+    assert_memory_equal(&one, &two, sizeof one);
+    score(&two, 157, 0, NULL); /* 0 counts as 1 */
+    assert_memory_equal(&one, &two, sizeof one);
+}
+
+static void the_statistics_of_a_position_agree(void **state)
+{
+    (void)state;
+    score(&one, 1000, 0.5f, NULL);
+    for (int i = 0; i < N; i++) {
+        assert_true(one.logp[i][0] == 0);
+        for (size_t t = 1; t < lengths[i]; t++) {
+            const float *top = &one.top_logp[i][t * K];
+            assert_true(one.logp[i][t] == one.logp_at[i][t * K]);
+            assert_true(one.logp[i][t] <= top[0] && top[0] >= top[1] && top[1] >= top[2]);
+            assert_true(top[0] <= 0 && one.entropy[i][t] >= 0);
+            assert_true((double)one.entropy[i][t] <= log((double)V) + 1e-6);
+            assert_true(isfinite(one.lse[i][t]));
+        }
+    }
+}
+
+static void rows_before_the_first_wanted_are_skipped(void **state)
+{
+    (void)state;
+    const size_t from[N] = {0, 2, 80, 0, 64, 1, 1000};
+    score(&one, 1000, 1, NULL);
+    score(&two, 200, 1, from);
+    for (int i = 0; i < N; i++)
+        for (size_t t = 0; t < lengths[i]; t++) {
+            bool wanted = t > 0 && t >= from[i];
+            assert_true(two.logp[i][t] == (wanted ? one.logp[i][t] : 0));
+            assert_true(two.entropy[i][t] == (wanted ? one.entropy[i][t] : 0));
+            assert_true(!wanted || two.top_ids[i][t * K] == one.top_ids[i][t * K]);
+        }
+}
+
+static void expect_refusal(struct kg_score_seq *seqs, int64_t pack, const char *words)
+{
+    struct kg_acts *acts = NULL;
+    assert_int_equal(kg_acts_create(&acts, model, 128, true, &err), KG_OK);
+    assert_int_equal(kg_score(model, acts, pack, seqs, N, K, K, NULL, &err), KG_EINVAL);
+    if (strstr(err.message, words) == NULL)
+        fail_msg("expected '%s' in: %s", words, err.message);
+    kg_acts_free(acts);
+}
+
+static void sequences_that_cannot_be_scored_are_named(void **state)
+{
+    (void)state;
+    struct kg_score_seq seqs[N];
+    fill(seqs, &one, 1);
+    expect_refusal(seqs, 89, "sequence 2: 90 tokens, and a pack holds at most 89");
+    seqs[3].n = 0;
+    expect_refusal(seqs, 128, "sequence 3: expected at least one token");
+    tokens[5][4] = V;
+    seqs[3].n = 1;
+    expect_refusal(seqs, 128,
+                   "sequence 5: token 4 is 83, expected an id between 0 and 82");
+    tokens[5][4] = 0;
+}
+
+static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
+{
+    (void)state;
+    struct kg_score_seq seqs[N];
+    struct kg_acts *acts = NULL;
+    kg_status status = KG_ENOMEM;
+    fill(seqs, &one, 1);
+    assert_int_equal(kg_acts_create(&acts, model, 128, true, &err), KG_OK);
+    uint64_t before = kg_mem_current_bytes();
+    for (uint64_t n = 1; status == KG_ENOMEM; n++) {
+        kg_mem_fail_at(n);
+        status = kg_score(model, acts, 128, seqs, N, K, K, NULL, &err);
+        kg_mem_fail_at(0);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    assert_int_equal(status, KG_OK);
+    kg_acts_free(acts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packing_leaves_no_trace),
+        cmocka_unit_test(the_statistics_of_a_position_agree),
+        cmocka_unit_test(rows_before_the_first_wanted_are_skipped),
+        cmocka_unit_test(sequences_that_cannot_be_scored_are_named),
+        cmocka_unit_test(running_out_of_memory_is_a_status_and_leaks_nothing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
