@@ -1,6 +1,6 @@
-/* The lanes against scalar models. Here they are compiled for the machine every build runs
- * on; that the other instruction sets give the same bits is seen through the operations
- * (tensor/op_test.c). */
+/* The lanes against scalar models. Here they are compiled for the machine every build
+ * runs on; that the other instruction sets give the same bits is seen through the
+ * operations (tensor/op_test.c). */
 #include "base/simd.h"
 
 #include <setjmp.h>

@@ -5,15 +5,17 @@
  * There is no graph. cpu/ is the specification; another backend returns the same numbers.
  *
  * Exactness rules that every implementation keeps (they carry promises 1 and 3):
- *  - a row of a forward output depends on that row's inputs and the weights only: never on the number
- *    of rows, on its neighbours, or on the number of threads;
- *  - sums over tokens (weight gradients, norm weights, biases) run over a partition that depends on the
- *    shapes alone, combined in a fixed order;
- *  - inside an enclosing parallel region an operation runs on the calling thread, with the same bits.
+ *  - a row of a forward output depends on that row's inputs and the weights only: never on the
+ *    number of rows, on its neighbours, or on the number of threads;
+ *  - sums over tokens (weight gradients, norm weights, biases) run over a partition that depends
+ *    on the shapes alone, combined in a fixed order;
+ *  - inside an enclosing parallel region an operation runs on the calling thread, same bits.
  *
- * The letters: N rows (tokens), D model width, H heads, Hk KV heads, hd head dimension, F ffn width,
- * V vocabulary, K top-k. "ct" is the compute dtype of a model: KG_BF16 or KG_F32.
+ * The letters: N rows (tokens), D model width, H heads, Hk KV heads, hd head dimension, F ffn
+ * width, V vocabulary, K top-k. "ct" is the compute dtype of a model: KG_BF16 or KG_F32.
  */
+/* Formulas and columns stand as they are read. */
+/* clang-format off */
 #ifndef KG_TENSOR_BACKEND_H
 #define KG_TENSOR_BACKEND_H
 
@@ -39,18 +41,19 @@ static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows
 /* Rows [first, first+n) of m. */
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------- */
 enum kg_matmul_kind {
     KG_MATMUL_NT, /* C[M,N] = A[M,K] B[N,K]^T      y = x W^T, the forward of a linear layer */
     KG_MATMUL_NN, /* C[M,N] = A[M,K] B[K,N]        dx = dy W */
     KG_MATMUL_TN, /* C[M,N] = A[K,M]^T B[K,N]      dW = dy^T x, summed over tokens K */
 };
 
-/* ---- attention --------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------- */
 enum { KG_KV_BLOCK = 64 }; /* keys per block: of the online softmax and of the paged cache */
 
-/* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at position p sees
- * the keys 0..p of its sequence. Key j stands in row  blocks ? blocks[j/64]*64 + j%64 : kv_row + j. */
+/* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at position
+ * p sees the keys 0..p of its sequence. Key j stands in row
+ * blocks ? blocks[j/64]*64 + j%64 : kv_row + j. */
 struct kg_attn_seq {
     int32_t row;
     int32_t n_rows;
@@ -71,7 +74,7 @@ struct kg_attn {
     int32_t n_seqs;
 };
 
-/* ---- vocabulary head ---------------------------------------------------------------------------- */
+/* ---- vocabulary head --------------------------------------------------------------- */
 /* A second head over the same vocabulary, whose q = softmax(z') is the constant of an exact KL. */
 struct kg_head_anchor {
     struct kg_mat hidden;  /* (N,Da) ct */
@@ -79,7 +82,8 @@ struct kg_head_anchor {
     const float *inv_temp; /* (N) or NULL for 1 */
 };
 
-/* What the head reads. z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];  logp[n,v] = z[n,v] - lse[n]. */
+/* What the head reads.
+ * z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];   logp[n,v] = z[n,v] - lse[n] */
 struct kg_head {
     struct kg_mat hidden;    /* (N,D) ct */
     struct kg_mat weight;    /* (V,D) ct */
@@ -110,7 +114,7 @@ struct kg_head_out {
 struct kg_head_grad {
     const double *lse;         /* (N) of the forward */
     const float *a_target;     /* (N) dloss/dlogp at target; or NULL */
-    const float *a_indices;    /* (N,K) dloss/dlogp at indices (added where target is among them); or NULL */
+    const float *a_indices;    /* (N,K) dloss/dlogp at indices, added to a_target's; or NULL */
     const float *a_entropy;    /* (N) dloss/dH; or NULL */
     const float *entropy;      /* (N) H of the forward, where a_entropy is given */
     const float *a_kl_reverse; /* (N) dloss/dR; or NULL */
@@ -121,7 +125,7 @@ struct kg_head_grad {
     struct kg_mat dweight;     /* (V,D) fp32, added to; data NULL when not wanted */
 };
 
-/* ---- optimizer ---------------------------------------------------------------------------------- */
+/* ---- optimizer --------------------------------------------------------------------- */
 struct kg_adamw {
     float lr;
     float beta1;
@@ -132,11 +136,11 @@ struct kg_adamw {
     int64_t step;        /* 1 for the first update: bias correction */
 };
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------- */
 struct kg_backend {
     const char *name;
-    bool has_bf16; /* bf16 products exist and keep the rules above; else fp32 is the compute dtype */
-    void (*describe)(char *text, size_t bytes); /* one line: instruction set, libraries, what is used */
+    bool has_bf16; /* bf16 products exist and keep the rules above; else compute in fp32 */
+    void (*describe)(char *text, size_t bytes); /* one line: instruction set, libraries, kernels */
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         bool accumulate, struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
@@ -183,16 +187,18 @@ static inline enum kg_dtype kg_backend_best_dtype(const struct kg_backend *be)
     return be->has_bf16 ? KG_BF16 : KG_F32;
 }
 
-/* ---- operations --------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------- */
 
 /* C = op(A) op(B), or C += when accumulate.
- * c fp32 or ct; a, b of one dtype (bf16 or fp32); products accumulate in fp32; c bf16 is rounded once at the end
- * (accumulate needs c fp32).   errors: SHAPE, DTYPE, UNSUPPORTED (no bf16 product on this machine) */
+ * c fp32 or ct; a, b of one dtype (bf16 or fp32); products accumulate in fp32; c bf16 is rounded
+ * once at the end (accumulate needs c fp32).
+ * errors: SHAPE, DTYPE, UNSUPPORTED (no bf16 product on this machine) */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct.   errors: SHAPE, ERANGE as EINVAL (token id) */
+/* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct
+ * errors: SHAPE, EINVAL (token id) */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
                       const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
 /* dtable[tokens[n], d] += dx[n,d], in token order.   dtable (V,D) fp32; dx (N,D) fp32 */
@@ -203,7 +209,8 @@ kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable, str
  * y (N,D) fp32 or ct out, may be x itself; inv (N) out, NULL allowed; x (N,D) fp32; w (D) fp32 */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv, struct kg_mat x,
                         const float *w, float eps, struct kg_err *err) KG_MUST_CHECK;
-/* dx[n,d] (=|+=) inv[n] (w[d] dy[n,d] - x[n,d] inv[n]^2 mean_e(w[e] dy[n,e] x[n,e]));  dw[d] += sum_n dy x inv
+/* dx[n,d] (=|+=) inv[n] (w[d] dy[n,d] - x[n,d] inv[n]^2 mean_e(w[e] dy[n,e] x[n,e]))
+ * dw[d] += sum_n dy x inv
  * dx, dy, x (N,D) fp32; dw (D), NULL allowed; dx may be dy itself when not accumulating */
 kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx, bool accumulate,
                             float *dw, struct kg_mat dy, struct kg_mat x, const float *w,
@@ -215,10 +222,10 @@ kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, const float *
 kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat dy,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Rotary position embedding in place, HF's half-split layout: for i < hd/2, with a = pos[n] inv_freq[i],
- * (x_i, x_{i+hd/2}) <- f (x_i cos a - x_{i+hd/2} sin a,  x_{i+hd/2} cos a + x_i sin a),  f = attention_factor
+/* Rotary position embedding in place, HF's half-split layout. For i < hd/2, h = hd/2, f the factor:
+ * (x_i, x_{i+h}) <- f (x_i cos a - x_{i+h} sin a, x_{i+h} cos a + x_i sin a), a = pos inv_freq[i]
  * x (N, heads*hd) fp32; pos (N); inv_freq (hd/2); inverse rotates back (the backward).
- * numerics: angle, cos and sin in double (or fp32 as HF: cos/sin of the fp32 angle), products in fp32 */
+ * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products in fp32 */
 kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t *pos,
                      const float *inv_freq, int head_dim, float attention_factor, bool inverse,
                      struct kg_err *err) KG_MUST_CHECK;
@@ -243,24 +250,25 @@ kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool, co
 kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                             const int32_t *rows, struct kg_err *err) KG_MUST_CHECK;
 
-/* Causal grouped-query attention with online softmax over key blocks of KG_KV_BLOCK from position 0.
- * o (N, H*hd) ct out; lse (N,H) out, log sum exp of the scaled scores, NULL allowed; a->q may not be o.
- * numerics: fp32, one fixed sequence of FMAs per (query row, head), the same for 1 or many query rows */
+/* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from position 0.
+ * o (N, H*hd) ct out; lse (N,H) out, log sum exp of the scaled scores, NULL allowed; a->q not o.
+ * numerics: fp32, one fixed sequence of FMAs per (query row, head), for 1 or many query rows */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, float *lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
-/* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct. Whole sequences only
- * (pos 0, blocks NULL, kv_row == row).   source: Dao et al. 2022, recomputation from lse */
+/* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct. Whole
+ * sequences only (pos 0, blocks NULL, kv_row == row).   source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq, struct kg_mat dk,
                               struct kg_mat dv, struct kg_mat dout, struct kg_mat o,
                               const float *lse, const struct kg_attn *a,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not depend on N, on what
- * else is asked, or on the threads: per (row, tile) maximum and sums, combined in tile order in double.
- * memory: O(N tiles) statistics and one tile per thread.   errors: SHAPE, DTYPE, EINVAL (id out of range) */
+/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not depend on
+ * N, on what else is asked, or on the threads: per (row, tile) maximum and sums, combined in tile
+ * order in double.   memory: O(N tiles) statistics and one tile per thread.
+ * errors: SHAPE, DTYPE, EINVAL (id out of range) */
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
                      const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
-/* Gradients of hidden states and head weights from sparse gradients on log-probs; logits are recomputed. */
+/* Gradients of hidden states and head weights from sparse gradients on log-probs. */
 kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
@@ -269,8 +277,8 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v, const float *g,
                       int64_t n, const struct kg_adamw *a, struct kg_err *err) KG_MUST_CHECK;
 
-/* avg = eta avg + (1 - eta) w, fp32, 1 - eta formed in double;   *out = sum_i (x_i - minus_i)^2 in double over a
- * fixed partition, minus NULL for 0; NaN and infinity come through */
+/* avg = eta avg + (1 - eta) w, fp32, 1 - eta formed in double
+ * *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN stays */
 kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n, float eta,
                     struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const float *x,

@@ -23,9 +23,10 @@ struct kg_dtype_traits {
 const struct kg_dtype_traits *kg_dtype_traits(enum kg_dtype dtype);
 
 /* By either name.   errors: EINVAL, listing the valid names */
-kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name,
+                         struct kg_err *err) KG_MUST_CHECK;
 
-/* bf16 is the upper half of an fp32; rounding is to nearest, ties to even; NaN stays a quiet NaN. */
+/* bf16 is the upper half of an fp32; rounds to nearest, ties to even; NaN stays a quiet NaN. */
 static inline float kg_bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;
@@ -45,6 +46,7 @@ static inline uint16_t kg_f32_to_bf16(float f)
 
 /* Convert n elements between any two types (F16 as a source only).   errors: EDTYPE */
 kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
-                           enum kg_dtype src_type, size_t n, struct kg_err *err) KG_MUST_CHECK;
+                           enum kg_dtype src_type, size_t n,
+                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,5 +1,6 @@
-/* The op suite: each operation is declared once, in a table, with its plain double version, and is then run
- * against that version, against finite differences, over thread counts and over instruction sets.
+/* The op suite: each operation is declared once, in a table, with its plain double
+ * version, and is then run against that version, against finite differences, over thread
+ * counts and over instruction sets.
  */
 #include "base/mem.h"
 #include "tensor/backend.h"
@@ -23,8 +24,8 @@ static int32_t places[N]; /* a permutation */
 static float inv_freq[HD / 2];
 static const float eps = 1e-5f;
 
-/* One operation on inputs x[0..n_in), each (rows,cols) fp32, to y (N,out_cols) fp32. `ct` is the dtype of what the
- * contract calls ct. */
+/* One operation on inputs x[0..n_in), each (rows,cols) fp32, to y (N,out_cols) fp32. `ct`
+ * is the dtype of what the contract calls ct. */
 struct op {
     const char *name;
     int n_in;
@@ -69,7 +70,7 @@ static void take(float *y, struct kg_mat m)
     kg_mem_free(m.data);
 }
 
-/* ---- the operations ------------------------------------------------------------------------------- */
+/* ---- the operations ---------------------------------------------------------------- */
 static kg_status run_nt(const struct kg_backend *be, enum kg_dtype ct, float *y,
                         float *const *x)
 {
@@ -134,7 +135,8 @@ static void plain_rmsnorm(double *y, double *const *x)
             y[n * D + d] = x[1][d] * x[0][n * D + d] / sqrt(sum / D + (double)eps);
     }
 }
-/* Half by accumulation onto zeros, so that both ways are run: dx = bwd, then dx += bwd, each of dy / 2. */
+/* Half by accumulation onto zeros, so that both ways are run: dx = bwd, then dx += bwd,
+ * each of dy / 2. */
 static kg_status back_rmsnorm(const struct kg_backend *be, float *const *dx,
                               const float *dy, float *const *x)
 {
@@ -284,7 +286,7 @@ static const struct op ops[] = {
 };
 enum { N_OPS = sizeof ops / sizeof ops[0] };
 
-/* ---- inputs --------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------ */
 static uint32_t random_state;
 static float uniform(void) /* (-1, 1) */
 {
@@ -344,7 +346,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* ---- tests ---------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------- */
 static void compare_with_plain(enum kg_dtype ct, double tolerance)
 {
     for (int o = 0; o < N_OPS; o++) {
@@ -486,7 +488,7 @@ static void every_instruction_set_gives_the_same_bits(void **state)
     kg_mem_free(got);
 }
 
-/* ---- optimizer ------------------------------------------------------------------------------------ */
+/* ---- optimizer --------------------------------------------------------------------- */
 enum { PARAMETERS = 100003 };
 
 static float *random_new(int64_t n)
@@ -581,7 +583,7 @@ static void sum_of_squares_is_exact_enough_and_lets_nan_through(void **state)
     kg_mem_free(minus);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------- */
 static void expect(kg_status got, kg_status want, const char *part)
 {
     assert_int_equal(got, want);

@@ -1,5 +1,6 @@
-/* The promises on a machine without AVX-512, as far as it can be played on a larger one: the library is held to AVX2
- * before its first use, and the smaller tables of the backend are run.
+/* The promises on a machine without AVX-512, as far as it can be played on a larger one:
+ * the library is held to AVX2 before its first use, and the smaller tables of the backend
+ * are run.
  */
 #include "base/mem.h"
 #include "tensor/selfcheck.h"

@@ -98,7 +98,7 @@ kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
 kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
 
-/* ---- matmul_onednn.c: products of dense blocks on one thread, and what a thread keeps ---- */
+/* ---- matmul_onednn.c: products of dense blocks on one thread, and what a thread keeps  */
 struct kg_cpu_product {
     enum kg_matmul_kind kind;
     enum kg_dtype in;  /* of a and b */
@@ -131,7 +131,7 @@ enum kg_cpu_scratch_use {
 };
 void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *err);
 
-/* ---- matmul_small.c: products of few rows ---- */
+/* ---- matmul_small.c: products of few rows ------------------------------------------ */
 enum { KG_CPU_SMALL_ROWS = 16 };
 
 /* How the library sums over K: `chunk` products at a time, each chunk from zero, chunks
@@ -148,7 +148,7 @@ kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
  */
 void kg_cpu_small_counts(int *known, int *refused);
 
-/* ---- matmul_plain.c: fp32 products where the library does not keep rows ---- */
+/* ---- matmul_plain.c: fp32 products where the library does not keep rows ------------ */
 
 /* Whether the library's fp32 rows keep their bits on this machine: tried once. */
 bool kg_cpu_library_keeps_rows(void);

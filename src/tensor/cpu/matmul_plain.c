@@ -1,9 +1,11 @@
-/* fp32 products of our own, for machines on which the library does not keep the bits of a row.
+/* fp32 products of our own, for machines on which the library does not keep the bits of a
+ * row.
  *
- * On processors without AVX-512 the library's sums depend on where a row stands in its tiles (measured with
- * oneDNN 2.6.3). Exactness comes before speed: there y = x W^T and dx = dy W are made here, where an
- * element is one chain of FMAs along K in chunks of 512, whatever stands beside it. Sums over tokens stay with the
- * library: their cut follows the shapes alone.
+ * On processors without AVX-512 the library's sums depend on where a row stands in its
+ * tiles (measured with oneDNN 2.6.3). Exactness comes before speed: there y = x W^T and
+ * dx = dy W are made here, where an element is one chain of FMAs along K in chunks of
+ * 512, whatever stands beside it. Sums over tokens stay with the library: their cut
+ * follows the shapes alone.
  *
  * Which of the two a machine needs is found once, by comparing bits.
  */
@@ -22,7 +24,8 @@ struct job {
     bool accumulate;
 };
 
-/* panel[k][lane] = op(B)[k0+k, n0+lane]; missing lanes are left as they are and never stored. */
+/* panel[k][lane] = op(B)[k0+k, n0+lane]; missing lanes are left as they are and never
+ * stored. */
 static void pack_panel(float *panel, const struct job *j, int64_t k0, int64_t k1,
                        int64_t n0, int lanes)
 {
@@ -96,7 +99,7 @@ kg_status kg_cpu_matmul_plain(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     return status;
 }
 
-/* ---- which one does this machine need ------------------------------------------------------------- */
+/* ---- which one does this machine need ---------------------------------------------- */
 enum { TRIAL_M = 40, TRIAL_N = 48, TRIAL_K = 600 };
 
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
