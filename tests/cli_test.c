@@ -1,7 +1,7 @@
 /* The program from outside: ./kedge is run, and its exit status, stdout and stderr are looked at.
  *
- * Log-probs are compared as text: they are printed so that they read back as the same float32, so equal bits are
- * equal characters.
+ * Log-probs are compared as text: they are printed so that they read back as the same float32, so
+ * equal bits are equal characters.
  */
 #include "base/file.h"
 #include "base/str.h"
@@ -131,7 +131,7 @@ static size_t count_lines(const struct kg_str *s)
     return n;
 }
 
-/* ---- the command line ---------------------------------------------------------------------------- */
+/* ---- the command line -------------------------------------------------------------- */
 
 static void help_and_version_of_everything_exit_0(void **state)
 {
@@ -230,7 +230,7 @@ static void output_that_cannot_be_written_exits_1(void **state)
     assert_string_equal(out.data, "1\n");
 }
 
-/* ---- generate and score -------------------------------------------------------------------------- */
+/* ---- generate and score ------------------------------------------------------------ */
 
 /* Text of the array under key of a document, its elements separated by ", ". */
 static void array_text(struct kg_str *to, const struct kg_json_doc *doc, const char *key,
@@ -414,7 +414,7 @@ static void a_stop_string_cuts_the_text_and_not_the_ids(void **state)
     kg_json_release(&doc);
 }
 
-/* ---- tokenize ------------------------------------------------------------------------------------ */
+/* ---- tokenize ---------------------------------------------------------------------- */
 
 static void tokenize_goes_both_ways(void **state)
 {
@@ -430,7 +430,7 @@ static void tokenize_goes_both_ways(void **state)
     kg_str_release(&ids);
 }
 
-/* ---- inspect and new ----------------------------------------------------------------------------- */
+/* ---- inspect and new --------------------------------------------------------------- */
 
 static void inspect_tells_what_is_there(void **state)
 {
@@ -504,7 +504,7 @@ static void new_trains_a_tokenizer(void **state)
     kg_str_release(&text);
 }
 
-/* ---- bad input ----------------------------------------------------------------------------------- */
+/* ---- bad input --------------------------------------------------------------------- */
 
 static void malformed_lines_are_named_and_print_nothing(void **state)
 {

@@ -1,6 +1,7 @@
 /* kedge inspect: what a checkpoint holds, and the memory that running and training it need.
  *
- * The model is opened as the computing commands open it, so whatever they would refuse is refused here.
+ * The model is opened as the computing commands open it, so whatever they would refuse is refused
+ * here.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -61,7 +62,7 @@ static void count_memory(struct report *r)
     uint64_t blocks = (uint64_t)(run + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
     r->run_bytes = n * ct + blocks * kg_kv_block_bytes(m) +
                    kg_acts_bytes(c, m->ct, 512, true);
-    /* fp32: master, gradient, two moments, anchor; and compute copies of model and anchor in bf16 */
+    /* fp32: master, gradient, two moments, anchor; and bf16 copies of model and anchor */
     uint64_t per_param = 5 * sizeof(float) + (m->ct == KG_BF16 ? 2 * ct : 0);
     r->train_bytes = n * per_param + kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
 }
@@ -78,7 +79,7 @@ static kg_status examine(struct report *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------- */
 
 static kg_status put_key_text(struct kg_str *out, const char *key, const char *text,
                               struct kg_err *err)
@@ -150,7 +151,7 @@ static kg_status put_json(struct kg_str *out, const struct report *r, struct kg_
     return kg_str_puts(out, "]}\n", err);
 }
 
-/* ---- text ---------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------- */
 
 static kg_status put_shapes(struct kg_str *out, const struct report *r,
                             struct kg_err *err)

@@ -1,7 +1,7 @@
 /* Flags: from argv into the targets of a table.
  *
- * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag, what was expected and what
- * was found; an unknown flag gets the nearest one that exists.
+ * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag, what
+ * was expected and what was found; an unknown flag gets the nearest one that exists.
  */
 #include "cli/cli.h"
 

@@ -1,4 +1,5 @@
-/* What the tables say to a reader: the overview, the help of a command, the man page, completion for bash. */
+/* What the tables say to a reader: the overview, the help of a command, the man page, completion
+ * for bash. */
 #include "cli/cli.h"
 
 #include <string.h>
@@ -77,7 +78,7 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
                        err);
 }
 
-/* ---- man page ------------------------------------------------------------------------------------ */
+/* ---- man page ---------------------------------------------------------------------- */
 
 /* Text as roff: backslashes and dashes escaped, a line never begins with a dot or quote. */
 static kg_status put_roff(struct kg_str *out, const char *text, struct kg_err *err)
@@ -153,7 +154,7 @@ kg_status kg_cli_man(struct kg_str *out, struct kg_err *err)
                        err);
 }
 
-/* ---- completion ---------------------------------------------------------------------------------- */
+/* ---- completion -------------------------------------------------------------------- */
 
 static kg_status put_completion_row(struct kg_str *out, const struct kg_command *c,
                                     struct kg_err *err)
