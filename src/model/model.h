@@ -1,9 +1,11 @@
-/* A language model: named parameters, the transformer's forward and backward over packed sequences, and the
- * paged KV cache. Sampler and trainer call the same forward on the same weights.
+/* A language model: named parameters, the transformer's forward and backward over packed
+ * sequences, and the paged KV cache. Sampler and trainer call the same forward on the
+ * same weights.
  *
- * Parameters. `compute` is what products read: bf16 or fp32. A model opened for inference maps the checkpoint
- * and converts only what it must; one opened for training owns fp32 master weights (`master`) and, with bf16, a
- * compute copy that kg_model_refresh rewrites after every update.
+ * Parameters. `compute` is what products read: bf16 or fp32. A model opened for inference
+ * maps the checkpoint and converts only what it must; one opened for training owns fp32
+ * master weights (`master`) and, with bf16, a compute copy that kg_model_refresh rewrites
+ * after every update.
  */
 #ifndef KG_MODEL_MODEL_H
 #define KG_MODEL_MODEL_H
@@ -17,37 +19,37 @@
 #include <stdint.h>
 
 struct kg_param {
-    const char *name;     /* HF tensor name; owned by the model */
-    int64_t rows;         /* 1-D tensors: rows 1 */
+    const char *name; /* HF tensor name; owned by the model */
+    int64_t rows;     /* 1-D tensors: rows 1 */
     int64_t cols;
-    int n_dims;           /* 1 or 2 in the file */
-    bool is_product;      /* read by products in the compute dtype; else always fp32 (norms, biases) */
-    int64_t offset;       /* elements, of this tensor in the fp32 slabs */
+    int n_dims;            /* 1 or 2 in the file */
+    bool is_product;       /* read by products, in ct; else fp32 (norms, biases) */
+    int64_t offset;        /* elements, of this tensor in the fp32 slabs */
     struct kg_mat compute; /* (rows, cols) in ct; or fp32 when !is_product */
-    float *master;        /* (rows, cols) fp32; NULL when opened for inference */
+    float *master;         /* (rows, cols) fp32; NULL when opened for inference */
 };
 
 struct kg_layer_params {
     struct kg_param *norm1, *norm2, *wq, *wk, *wv, *wo, *wgate, *wup, *wdown;
-    struct kg_param *bq, *bk, *bv;   /* NULL without bias */
-    struct kg_param *qnorm, *knorm;  /* NULL without QK-norm */
+    struct kg_param *bq, *bk, *bv;  /* NULL without bias */
+    struct kg_param *qnorm, *knorm; /* NULL without QK-norm */
 };
 
 struct kg_model {
     struct kg_model_config config;
     const struct kg_backend *backend;
-    enum kg_dtype ct;             /* compute dtype */
-    struct kg_param *params;      /* (n_params) owned, in HF order: embed, layers, norm, head */
+    enum kg_dtype ct;        /* compute dtype */
+    struct kg_param *params; /* (n_params) owned: embed, layers, norm, head */
     size_t n_params;
-    int64_t n_elements;           /* of all parameters together: length of a slab */
-    float *master;                /* (n_elements) slab, owned; NULL for inference */
+    int64_t n_elements;             /* of all parameters together: length of a slab */
+    float *master;                  /* (n_elements) slab, owned; NULL for inference */
     struct kg_layer_params *layers; /* (L) owned */
-    struct kg_param *embed;       /* (V,D) */
-    struct kg_param *norm;        /* (1,D) */
-    struct kg_param *head;        /* (V,D); == embed when tied */
-    float *inv_freq;              /* (hd/2) owned */
-    char *dir;                    /* where it was read from; owned, NULL for a fresh one */
-    void *priv;                   /* owned by model.c: maps, slabs, sidecar files */
+    struct kg_param *embed;         /* (V,D) */
+    struct kg_param *norm;          /* (1,D) */
+    struct kg_param *head;          /* (V,D); == embed when tied */
+    float *inv_freq;                /* (hd/2) owned */
+    char *dir;  /* where it was read from; owned, NULL for a fresh one */
+    void *priv; /* owned by model.c: maps, slabs, names */
 };
 
 struct kg_model_opts {
@@ -56,49 +58,57 @@ struct kg_model_opts {
     bool trainable; /* own fp32 master weights */
 };
 
-/* Read a checkpoint folder; every tensor of the architecture must be there with its shape, and none beyond.
+/* Read a checkpoint folder; every tensor of the architecture must be there with its
+ * shape, and none beyond.
  * errors: NOTFOUND, EFORMAT, SHAPE, DTYPE, UNSUPPORTED, each naming file and tensor */
-kg_status kg_model_open(struct kg_model **m, const char *dir, const struct kg_model_opts *opts,
+kg_status kg_model_open(struct kg_model **m, const char *dir,
+                        const struct kg_model_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Fresh weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Always trainable. */
+/* Fresh weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Always
+ * trainable. */
 kg_status kg_model_create(struct kg_model **m, const struct kg_model_config *config,
                           const struct kg_model_opts *opts, uint64_t seed,
                           struct kg_err *err) KG_MUST_CHECK;
-/* A second trainable model of the same shape whose master weights are copied from src (the EMA anchor), with products
- * in ct. */
-kg_status kg_model_clone(struct kg_model **m, const struct kg_model *src, enum kg_dtype ct,
-                         struct kg_err *err) KG_MUST_CHECK;
+/* A second trainable model of the same shape whose master weights are copied from src
+ * (the EMA anchor), with products in ct. */
+kg_status kg_model_clone(struct kg_model **m, const struct kg_model *src,
+                         enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
 /* Rewrite the compute copies from the master weights (bf16), after any change of them. */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
-/* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors (sharded with an index above
- * shard_bytes; 0 = 4 GiB), and the sidecars found at source_dir (tokenizer files, generation_config.json, chat template;
- * NULL: the model's own dir). dtype BF16 or F32; from `weights` if given (n_elements fp32, e.g. an average), else master. */
+/* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
+ * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at
+ * source_dir (tokenizer files, generation_config.json, chat template; NULL: the model's
+ * own dir). dtype BF16 or F32; from `weights` if given (n_elements fp32, e.g. an
+ * average), else master. */
 struct kg_model_save {
     enum kg_dtype dtype;
     const float *weights;   /* borrowed, NULL for the model's own */
     const char *source_dir; /* borrowed, NULL for m->dir */
     uint64_t shard_bytes;
 };
-kg_status kg_model_save(const struct kg_model *m, const char *dir, const struct kg_model_save *opts,
+kg_status kg_model_save(const struct kg_model *m, const char *dir,
+                        const struct kg_model_save *opts,
                         struct kg_err *err) KG_MUST_CHECK;
-uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype); /* disk need */
+/* Disk need of a save, sidecars included. */
+uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype);
 
-/* ---- forward over packed sequences ---------------------------------------------------------------- */
+/* ---- forward over packed sequences ---- */
 
 /* N tokens of whole or continued sequences, packed one after the other. */
 struct kg_pack {
-    const int32_t *tokens; /* (N) */
-    const int32_t *pos;    /* (N) */
-    int64_t n;             /* N */
+    const int32_t *tokens;          /* (N) */
+    const int32_t *pos;             /* (N) */
+    int64_t n;                      /* N */
     const struct kg_attn_seq *seqs; /* (n_seqs): rows in order, covering 0..N */
     int32_t n_seqs;
 };
 
-/* The paged KV cache: pool rows of KG_KV_BLOCK tokens, reference counted so that the samples of a group share the
- * blocks of their prompt. It belongs to one version of the weights: kg_kv_clear after an update. */
+/* The paged KV cache: pool rows of KG_KV_BLOCK tokens, reference counted so that the
+ * samples of a group share the blocks of their prompt. It belongs to one version of the
+ * weights: kg_kv_clear after an update. */
 struct kg_kv {
     struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct */
     struct kg_mat *v;
@@ -112,38 +122,44 @@ kg_status kg_kv_create(struct kg_kv **kv, const struct kg_model *m, int32_t n_bl
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_kv_free(struct kg_kv *kv);
 void kg_kv_clear(struct kg_kv *kv);
-int32_t kg_kv_take(struct kg_kv *kv);            /* a block with one reference, or -1 when none is free */
+int32_t kg_kv_take(struct kg_kv *kv); /* one reference; -1 when none is free */
 void kg_kv_share(struct kg_kv *kv, int32_t block);
 void kg_kv_drop(struct kg_kv *kv, int32_t block);
 void kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from); /* all layers */
 uint64_t kg_kv_block_bytes(const struct kg_model *m);
 
-/* Activations of one packed micro-batch: everything the backward needs. With checkpointing only the input of every
- * layer is kept and the rest is computed again. */
+/* Activations of one packed micro-batch: everything the backward needs. With
+ * checkpointing only the input of every layer is kept and the rest is computed again. */
 struct kg_acts; /* opaque */
-kg_status kg_acts_create(struct kg_acts **acts, const struct kg_model *m, int64_t max_tokens,
-                         bool checkpoint, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_acts_create(struct kg_acts **acts, const struct kg_model *m,
+                         int64_t max_tokens, bool checkpoint,
+                         struct kg_err *err) KG_MUST_CHECK;
 void kg_acts_free(struct kg_acts *acts);
-uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct, int64_t max_tokens,
-                       bool checkpoint);
+uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
+                       int64_t max_tokens, bool checkpoint);
 
 /* Final-normed hidden states of all N rows.
- * kv NULL: whole sequences (pos from 0), keys from this pack. kv given: keys and values go to kv_rows[n] of the pools,
- * and seqs[].blocks name the blocks to read.   acts keeps what the backward needs when `keep`; its buffers serve as
- * scratch otherwise. hidden (N,D) ct out: borrowed from acts, valid until its next use.
- * Inside a parallel region every caller needs acts of its own.   errors: SHAPE (N over max_tokens), EINVAL (token id) */
+ * kv NULL: whole sequences (pos from 0), keys from this pack. kv given: keys and values
+ * go to kv_rows[n] of the pools, and seqs[].blocks name the blocks to read.   acts keeps
+ * what the backward needs when `keep`; its buffers serve as scratch otherwise. hidden
+ * (N,D) ct out: borrowed from acts, valid until its next use. Inside a parallel region
+ * every caller needs acts of its own.   errors: SHAPE (N over max_tokens), EINVAL (token
+ * id) */
 struct kg_forward {
     const struct kg_pack *pack;
     struct kg_kv *kv;
     const int32_t *kv_rows; /* (N) pool rows; NULL without kv */
     bool keep;
 };
-kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m, struct kg_acts *acts,
-                           const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
+                           struct kg_acts *acts, const struct kg_forward *f,
+                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Backward of the last kept forward: adds to grads (n_elements fp32, same layout as master). dhidden (N,D) fp32 is
- * destroyed. The head's own gradient goes to grads + head->offset by kg_op_head_bwd before or after. */
-kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts, const struct kg_pack *pack,
-                            struct kg_mat dhidden, float *grads, struct kg_err *err) KG_MUST_CHECK;
+/* Backward of the last kept forward: adds to grads (n_elements fp32, same layout as
+ * master). dhidden (N,D) fp32 is destroyed. The head's own gradient goes to grads +
+ * head->offset by kg_op_head_bwd before or after. */
+kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
+                            const struct kg_pack *pack, struct kg_mat dhidden,
+                            float *grads, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

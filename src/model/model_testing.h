@@ -144,7 +144,7 @@ TEST_UNUSED static bool test_has_bf16(void)
                                      kg_mat(a, KG_BF16, 2, 2), kg_mat(b, KG_BF16, 2, 2),
                                      KG_MATMUL_NT, false, &err);
     if (s != KG_OK)
-        printf("skip: bf16: %s\n", err.message);
+        print_message("skip: bf16: %s\n", err.message);
     return s == KG_OK;
 }
 
