@@ -169,7 +169,7 @@ static void assert_lse_equal(const struct answer *a, int64_t ra, const struct an
                         (size_t)(rows * heads) * sizeof(float));
 }
 
-/* ---- the plain version ---------------------------------------------------------------------------- */
+/* ---- the plain version ------------------------------------------------------------- */
 /* p[0..i] of query i of a sequence;   returns lse */
 static double plain_weights(double *w, const struct problem *p, int s, int i, int h)
 {
@@ -192,25 +192,29 @@ static double plain_weights(double *w, const struct problem *p, int s, int i, in
     return top + log(sum);
 }
 
+static void compare_plain_row(const struct problem *p, const struct answer *got, int s,
+                              int i, int h, double *w, double tolerance)
+{
+    int64_t row = p->seqs[s].row + i;
+    int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd;
+    double lse = plain_weights(w, p, s, i, h);
+    assert_true(fabs(lse - (double)got->lse[row * p->heads + h]) < 1e-5);
+    for (int d = 0; d < p->hd; d++) {
+        double o = 0.0;
+        for (int j = 0; j <= i; j++)
+            o += w[j] * get(p->v, p->seqs[s].row + j, kv + d);
+        assert_true(fabs(o - get(got->o, row, (int64_t)h * p->hd + d)) < tolerance);
+    }
+}
+
 static void compare_plain(const struct problem *p, const struct answer *got,
                           double tolerance)
 {
     double *w = block_of((size_t)p->n * sizeof *w);
     for (int s = 0; s < p->n_seqs; s++)
         for (int i = 0; i < p->lengths[s]; i++)
-            for (int h = 0; h < p->heads; h++) {
-                double lse = plain_weights(w, p, s, i, h);
-                int64_t row = p->seqs[s].row + i;
-                assert_true(fabs(lse - (double)got->lse[row * p->heads + h]) < 1e-5);
-                for (int d = 0; d < p->hd; d++) {
-                    int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd + d;
-                    double o = 0.0;
-                    for (int j = 0; j <= i; j++)
-                        o += w[j] * get(p->v, p->seqs[s].row + j, kv);
-                    assert_true(fabs(o - get(got->o, row, (int64_t)h * p->hd + d)) <
-                                tolerance);
-                }
-            }
+            for (int h = 0; h < p->heads; h++)
+                compare_plain_row(p, got, s, i, h, w, tolerance);
     kg_mem_free(w);
 }
 
@@ -263,7 +267,7 @@ static void matches_plain_version(void **state)
     }
 }
 
-/* ---- the same bits however the work is cut -------------------------------------------------------- */
+/* ---- the same bits however the work is cut ----------------------------------------- */
 /* Rows [first, first+n) of sequence 0 alone. */
 static void check_chunk(const struct problem *p, const struct answer *full, int first,
                         int n)
@@ -470,7 +474,7 @@ static void instruction_sets_agree_in_every_bit(void **state)
     }
 }
 
-/* ---- backward ----------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------- */
 struct gradient {
     struct kg_mat dq;
     struct kg_mat dk;

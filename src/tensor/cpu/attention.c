@@ -211,18 +211,29 @@ static void add_values(const struct scratch *w, const struct tile *t, int r0,
     }
 }
 
+/* s = q k of the rows that see the block, in lanes up to the last key that four rows see. */
+static void score_keys(const struct scratch *w, const struct tile *t, int r0,
+                       int32_t block)
+{
+    kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, t->ld, KG_KV_BLOCK, t->hdp);
+    memset(w->s + (int64_t)r0 * KG_KV_BLOCK, 0,
+           (size_t)(t->rows - r0) * KG_KV_BLOCK * sizeof *w->s);
+    for (int r = r0; r < t->rows; r += 4) {
+        int n = kg_attn_min(4, t->rows - r);
+        int cols = kg_cpu_padded(visible(t, r + n - 1, block));
+        struct kg_cpu_left q = {w->q + (int64_t)r * t->hdp, t->hdp, 1};
+        kg_cpu_tile_madd(w->s + (int64_t)r * KG_KV_BLOCK, KG_KV_BLOCK, q, w->kt,
+                         KG_KV_BLOCK, n, cols, t->a->head_dim);
+    }
+}
+
 /* One KV head against one block of keys, which load_keys has brought. */
 static void visit_keys(const struct scratch *w, const struct tile *t, int32_t block)
 {
     int64_t before = (int64_t)block * KG_KV_BLOCK - t->seq->pos - t->first;
     int r0 = before > 0 ? (int)before * t->group
                         : 0; /* earlier positions see none of it */
-    float *s = w->s + (int64_t)r0 * KG_KV_BLOCK;
-    struct kg_cpu_left q = {w->q + (int64_t)r0 * t->hdp, t->hdp, 1};
-    kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, t->ld, KG_KV_BLOCK, t->hdp);
-    memset(s, 0, (size_t)(t->rows - r0) * KG_KV_BLOCK * sizeof *s);
-    kg_cpu_tile_madd(s, KG_KV_BLOCK, q, w->kt, KG_KV_BLOCK, t->rows - r0, KG_KV_BLOCK,
-                     t->a->head_dim);
+    score_keys(w, t, r0, block);
     for (int r = r0; r < t->rows; r++)
         soften(w, r, visible(t, r, block), t->hdp);
     add_values(w, t, r0, block);
@@ -280,7 +291,7 @@ static void run_tile(const struct scratch *w, const struct job *job,
     }
 }
 
-/* ---- the work list --------------------------------------------------------------------- */
+/* ---- the work list ----------------------------------------------------------------- */
 /* KV heads that an item of this sequence covers: a row of k holds all heads, and reading it
  * whole is several times faster than a piece for each head, where there is little to compute. */
 static int32_t heads_of(const struct job *job, const struct kg_attn_seq *seq)

@@ -145,15 +145,22 @@ static void load_keys(const struct scratch *w, const struct job *job, struct pai
     kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, job->hdp, KG_KV_BLOCK, job->hdp);
 }
 
+/* Keys of the block that row r sees; 0 or less for none. */
+static int visible(const struct job *job, const struct pair *t, int r)
+{
+    return kg_attn_min(t->n_keys,
+                       (int64_t)t->first + r / job->group + 1 - t->block * KG_KV_BLOCK);
+}
+
 /* s and dO.v of row r become p and ds; both are 0 at keys that the row does not see. */
-static void soften(const struct scratch *w, int r, int visible)
+static void soften(const struct scratch *w, int r, int n_keys)
 {
     struct kg_v16 lse = kg_v16_set1(w->lse[r]);
     struct kg_v16 d = kg_v16_set1(w->d[r]);
     for (int j = 0; j < KG_KV_BLOCK; j += KG_LANES) {
         float *p = w->p + (int64_t)r * KG_KV_BLOCK + j;
         float *ds = w->ds + (int64_t)r * KG_KV_BLOCK + j;
-        int n = visible - j < 0 ? 0 : kg_attn_min(KG_LANES, visible - j);
+        int n = n_keys - j < 0 ? 0 : kg_attn_min(KG_LANES, n_keys - j);
         struct kg_v16 e = kg_v16_exp(kg_v16_sub(kg_v16_load(p), lse));
         struct kg_v16 g = kg_v16_mul(e, kg_v16_sub(kg_v16_load(ds), d));
         kg_v16_store(p, kg_v16_first_n(e, n, kg_v16_zero()));
@@ -161,36 +168,65 @@ static void soften(const struct scratch *w, int r, int visible)
     }
 }
 
-/* p and ds of the pair, from its loaded tile and block. */
+/* p and ds of the pair, from its loaded tile and block. On the diagonal this and the
+ * products below skip, by fours, what is 0. */
 static void recompute(const struct scratch *w, const struct job *job,
                       const struct pair *t)
 {
     size_t bytes = (size_t)t->rows * KG_KV_BLOCK * sizeof *w->p;
-    struct kg_cpu_left q = {w->q, job->hdp, 1};
-    struct kg_cpu_left dout = {w->dout, job->hdp, 1};
     memset(w->p, 0, bytes);
     memset(w->ds, 0, bytes);
-    kg_cpu_tile_madd(w->p, KG_KV_BLOCK, q, w->kt, KG_KV_BLOCK, t->rows, KG_KV_BLOCK,
-                     job->a->head_dim);
-    kg_cpu_tile_madd(w->ds, KG_KV_BLOCK, dout, w->vt, KG_KV_BLOCK, t->rows, KG_KV_BLOCK,
-                     job->a->head_dim);
+    for (int r = 0; r < t->rows; r += 4) {
+        int n = kg_attn_min(4, t->rows - r);
+        int seen = visible(job, t, r + n - 1);
+        int64_t at = (int64_t)r * KG_KV_BLOCK;
+        struct kg_cpu_left q = {w->q + (int64_t)r * job->hdp, job->hdp, 1};
+        struct kg_cpu_left dout = {w->dout + (int64_t)r * job->hdp, job->hdp, 1};
+        if (seen <= 0)
+            continue;
+        kg_cpu_tile_madd(w->p + at, KG_KV_BLOCK, q, w->kt, KG_KV_BLOCK, n,
+                         kg_cpu_padded(seen), job->a->head_dim);
+        kg_cpu_tile_madd(w->ds + at, KG_KV_BLOCK, dout, w->vt, KG_KV_BLOCK, n,
+                         kg_cpu_padded(seen), job->a->head_dim);
+    }
     for (int r = 0; r < t->rows; r++)
-        soften(w, r, t->first + r / job->group + 1 - t->block * KG_KV_BLOCK);
+        soften(w, r, visible(job, t, r));
 }
 
 static void add_dq(const struct scratch *w, const struct job *job, const struct pair *t)
 {
-    struct kg_cpu_left ds = {w->ds, KG_KV_BLOCK, 1};
-    kg_cpu_tile_madd(w->dq, job->hdp, ds, w->k, job->hdp, t->rows, job->hdp, t->n_keys);
+    for (int r = 0; r < t->rows; r += 4) {
+        int n = kg_attn_min(4, t->rows - r);
+        int seen = visible(job, t, r + n - 1);
+        struct kg_cpu_left ds = {w->ds + (int64_t)r * KG_KV_BLOCK, KG_KV_BLOCK, 1};
+        if (seen > 0)
+            kg_cpu_tile_madd(w->dq + (int64_t)r * job->hdp, job->hdp, ds, w->k, job->hdp,
+                             n, job->hdp, seen);
+    }
+}
+
+/* First row of the tile that sees key j of the block; may be t->rows. */
+static int first_row(const struct job *job, const struct pair *t, int j)
+{
+    int64_t position = (int64_t)t->block * KG_KV_BLOCK + j - t->first;
+    return position > 0 ? kg_attn_min(position * job->group, t->rows) : 0;
 }
 
 static void add_dk_dv(const struct scratch *w, const struct job *job,
                       const struct pair *t)
 {
-    struct kg_cpu_left ds = {w->ds, 1, KG_KV_BLOCK}; /* transposed */
-    struct kg_cpu_left p = {w->p, 1, KG_KV_BLOCK};
-    kg_cpu_tile_madd(w->dk, job->hdp, ds, w->q, job->hdp, t->n_keys, job->hdp, t->rows);
-    kg_cpu_tile_madd(w->dv, job->hdp, p, w->dout, job->hdp, t->n_keys, job->hdp, t->rows);
+    for (int j = 0; j < t->n_keys; j += 4) {
+        int n = kg_attn_min(4, t->n_keys - j);
+        int r = first_row(job, t, j);
+        int64_t to = (int64_t)j * job->hdp;
+        int64_t from = (int64_t)r * job->hdp;
+        struct kg_cpu_left ds = {w->ds + (int64_t)r * KG_KV_BLOCK + j, 1, KG_KV_BLOCK};
+        struct kg_cpu_left p = {w->p + (int64_t)r * KG_KV_BLOCK + j, 1, KG_KV_BLOCK};
+        kg_cpu_tile_madd(w->dk + to, job->hdp, ds, w->q + from, job->hdp, n, job->hdp,
+                         t->rows - r);
+        kg_cpu_tile_madd(w->dv + to, job->hdp, p, w->dout + from, job->hdp, n, job->hdp,
+                         t->rows - r);
+    }
 }
 
 static void clear_dq(const struct scratch *w, const struct job *job, const struct pair *t)
@@ -302,7 +338,7 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
     write_dk_dv(w, job, &t);
 }
 
-/* ---- work lists -------------------------------------------------------------------------------- */
+/* ---- work lists -------------------------------------------------------------------- */
 typedef void walk_fn(const struct scratch *w, const struct job *job,
                      const struct item *item);
 
