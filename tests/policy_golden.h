@@ -1,8 +1,9 @@
-/* Reading golden cases and holding what one of them needs: logits in, compressed loss tokens out.
+/* Reading golden cases and holding what one of them needs: logits in, compressed loss
+ * tokens out.
  *
- * A case gives logits [B,T,V] and a mask; the policy sees only the N tokens of the mask. This file
- * does the plain softmax on the way in and the master rule on the way out, so that what is compared
- * is the gradient with respect to logits.
+ * A case gives logits [B,T,V] and a mask; the policy sees only the N tokens of the mask.
+ * This file does the plain softmax on the way in and the master rule on the way out, so
+ * that what is compared is the gradient with respect to logits.
  */
 #ifndef KG_TESTS_POLICY_GOLDEN_H
 #define KG_TESTS_POLICY_GOLDEN_H
@@ -129,7 +130,8 @@ static inline void expect_metric(struct golden *g, const char *k, double got)
         compare(g, k, 0, got, kg_json_real(v, NAN));
 }
 
-/* ---- a batch of a case -------------------------------------------------------------------------- */
+/* ---- a batch of a case
+ * -------------------------------------------------------------------------- */
 
 struct eval {
     struct golden *g;
@@ -308,7 +310,8 @@ static inline bool eval_run(struct eval *e, bool with_pg)
     return true;
 }
 
-/* dloss/dz_v = 1[v in J] a_v - p_v sum a - c p_v (log p_v + H) + dense KL, over the temperature. */
+/* dloss/dz_v = 1[v in J] a_v - p_v sum a - c p_v (log p_v + H) + dense KL, over the
+ * temperature. */
 static inline void master_rule(struct eval *e, double factor)
 {
     const struct kg_policy_batch *b = &e->b;

@@ -1,9 +1,10 @@
 /* The golden vectors of the authors' code against policy/.
  *
- * Every case is evaluated through the public functions; tests/data/golden holds a small part that always
- * runs, ../shared/golden all of it where it is there. One cmocka test per family; each prints how many
- * cases pass and names those that fail or are not covered. Where published code differs from itself
- * (an eps in a mean, empty rows counted or not) the test sets totals, not formulas.
+ * Every case is evaluated through the public functions; tests/data/golden holds a small
+ * part that always runs, ../shared/golden all of it where it is there. One cmocka test
+ * per family; each prints how many cases pass and names those that fail or are not
+ * covered. Where published code differs from itself (an eps in a mean, empty rows counted
+ * or not) the test sets totals, not formulas.
  */
 #include "policy_golden.h"
 
@@ -128,8 +129,8 @@ static void kl_full(struct golden *g)
 
 /* ---- aggregation ---- */
 
-/* The divisors that each published variant of agg_loss uses; `info` may override them. Returns the
- * factor on every weight. */
+/* The divisors that each published variant of agg_loss uses; `info` may override them.
+ * Returns the factor on every weight. */
 static double variant_totals(struct kg_policy_totals *totals, const char *variant,
                              const char *mode, const struct kg_json *info, double rows,
                              double width)
@@ -297,7 +298,8 @@ static const char *mask_row(const char *mode)
     return mode;
 }
 
-/* compute_topk_kl alone: the divergence of one token at a time, read from the metrics of the row. */
+/* compute_topk_kl alone: the divergence of one token at a time, read from the metrics of
+ * the row. */
 static void topk_divergence(struct golden *g)
 {
     struct tensor want[2] = {tensor_at(g, "expected", "topk_kl"),

@@ -1,7 +1,7 @@
 /* Advantages of whole trajectories, and the call that serves every row.
  *
- * Not here: returns and baselines of single tokens (advantage_token.c). A row fills job->seq or
- * job->token; the other is derived, so that a caller always has both.
+ * Not here: returns and baselines of single tokens (advantage_token.c). A row fills
+ * job->seq or job->token; the other is derived, so that a caller always has both.
  */
 #include "policy/policy_internal.h"
 
@@ -11,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Mean and deviation (n - 1) of a group. A group of one has mean 0 and deviation 1: its advantage is
- * its score, as published. */
+/* Mean and deviation (n - 1) of a group. A group of one has mean 0 and deviation 1: its
+ * advantage is its score, as published. */
 struct group {
     int64_t begin, n;
     double mean, std;
@@ -311,7 +311,8 @@ static kg_status sum_scores(double *score, const struct kg_policy_scores *in,
     return KG_OK;
 }
 
-/* Trajectory rows: the scalar on every token that counts. Token rows: their mean per trajectory. */
+/* Trajectory rows: the scalar on every token that counts. Token rows: their mean per
+ * trajectory. */
 static void spread(const struct kg_advantage_job *job, struct kg_policy_advantage *out)
 {
     const struct kg_policy_scores *in = job->in;

@@ -1,7 +1,7 @@
 /* Advantages of single tokens: returns to go, whitening, critics, baselines by position.
  *
- * Whitening runs over the tokens that count and nothing else. Published code adds 1e-8 to the
- * count inside masked means; that is algo->count_eps, 0 here by default.
+ * Whitening runs over the tokens that count and nothing else. Published code adds 1e-8 to
+ * the count inside masked means; that is algo->count_eps, 0 here by default.
  */
 #include "policy/policy_internal.h"
 
@@ -31,8 +31,8 @@ static double reward_at(const struct kg_policy_scores *in, int64_t i, int64_t t)
     return r;
 }
 
-/* x <- (x - mean) / sqrt(var + 1e-8) over the tokens that count, var with n - 1. The others go along:
- * their values carry no loss. */
+/* x <- (x - mean) / sqrt(var + 1e-8) over the tokens that count, var with n - 1. The
+ * others go along: their values carry no loss. */
 static void whiten(double *x, const struct kg_advantage_job *job)
 {
     const struct kg_policy_scores *in = job->in;
@@ -61,7 +61,8 @@ static void keep_counted(double *x, const struct kg_policy_scores *in)
             x[t] = 0;
 }
 
-/* G_t = R_t + gamma G_{t+1}; with `reset`, a token that does not count cuts what comes after it off. */
+/* G_t = R_t + gamma G_{t+1}; with `reset`, a token that does not count cuts what comes
+ * after it off. */
 static void returns_to_go(const struct kg_advantage_job *job, double gamma, bool reset)
 {
     const struct kg_policy_scores *in = job->in;
@@ -124,7 +125,8 @@ void kg_advantage_remax(struct kg_advantage_job *job)
     }
 }
 
-/* delta_t = R_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lambda A_{t+1}; V = A = 0 after the end. */
+/* delta_t = R_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lambda A_{t+1}; V = A = 0
+ * after the end. */
 void kg_advantage_gae(struct kg_advantage_job *job)
 {
     const struct kg_policy_scores *in = job->in;
@@ -216,7 +218,8 @@ static int64_t longest_span(const struct kg_policy_scores *in, int64_t begin, in
     return longest;
 }
 
-/* Positions run upwards, so the weights of a position are read before they are overwritten. */
+/* Positions run upwards, so the weights of a position are read before they are
+ * overwritten. */
 static void group_baseline(struct kg_advantage_job *job, int64_t begin, int64_t end,
                            bool zero_tail)
 {

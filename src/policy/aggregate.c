@@ -1,8 +1,9 @@
-/* How token losses become one number: a weight for every token, known before the batch is split.
+/* How token losses become one number: a weight for every token, known before the batch is
+ * split.
  *
- * Every mode gives all tokens of a sequence one weight, which depends on the sequence's length and
- * on totals of the optimizer batch (of all ranks, where there are several). That is why the gradient
- * cannot depend on how the batch is cut into micro-batches.
+ * Every mode gives all tokens of a sequence one weight, which depends on the sequence's
+ * length and on totals of the optimizer batch (of all ranks, where there are several).
+ * That is why the gradient cannot depend on how the batch is cut into micro-batches.
  */
 #include "policy/policy_internal.h"
 

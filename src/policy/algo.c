@@ -1,7 +1,7 @@
 /* The tables behind one look-up, and the option keys as data.
  *
- * A key is a row: its name, what kind of value it takes, and where in struct kg_algo it lands. Range
- * and combination are judged once everything is set, in algo_check.c.
+ * A key is a row: its name, what kind of value it takes, and where in struct kg_algo it
+ * lands. Range and combination are judged once everything is set, in algo_check.c.
  */
 #include "policy/policy_internal.h"
 

@@ -1,7 +1,7 @@
 /* What is refused before anything starts, with the key and the reason.
  *
- * First each number by itself, then what the rows need against each other and against what the run
- * can provide.
+ * First each number by itself, then what the rows need against each other and against
+ * what the run can provide.
  */
 #include "policy/policy_internal.h"
 

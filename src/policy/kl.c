@@ -1,9 +1,10 @@
-/* KL estimators from one sampled token: value, and c such that the gradient is c grad log p(y).
+/* KL estimators from one sampled token: value, and c such that the gradient is c grad log
+ * p(y).
  *
- * d = log p(y) - log q(y), w = q/p = exp(-d), y ~ p. Which of them are unbiased in value and which in
- * gradient is not the same question: K3 as a loss has the gradient of the forward KL, K1 has none on
- * average. Here also the exact KL, whose value the head supplies. The Top-k estimators are in
- * kl_topk.c.
+ * d = log p(y) - log q(y), w = q/p = exp(-d), y ~ p. Which of them are unbiased in value
+ * and which in gradient is not the same question: K3 as a loss has the gradient of the
+ * forward KL, K1 has none on average. Here also the exact KL, whose value the head
+ * supplies. The Top-k estimators are in kl_topk.c.
  */
 #include "policy/policy_internal.h"
 
@@ -70,7 +71,8 @@ static void sampled(struct kg_kl_out *out, const struct kg_kl_in *in,
     case K3:
         out->value = k3_value(&out->coef, d, algo->kl_clamp);
         break;
-    case K3PP: /* value r with r = p / sg(p): the product rule adds the value to k3's slope */
+    case K3PP: /* value r with r = p / sg(p): the product rule adds the value to k3's
+                  slope */
         out->value = k3_value(&slope, d, algo->kl_clamp);
         out->coef = algo->kl_clamp ? slope + out->value : d;
         break;
@@ -96,7 +98,8 @@ static void clamp_value(struct kg_kl_out *out, const struct kg_algo *algo)
     out->coef = 0;
 }
 
-/* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is not). */
+/* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is not).
+ */
 static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo)
 {

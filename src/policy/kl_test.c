@@ -1,4 +1,5 @@
-/* Value and gradient of every KL estimator against the exact KL, by enumeration over 12 tokens. */
+/* Value and gradient of every KL estimator against the exact KL, by enumeration over 12
+ * tokens. */
 #include "policy/policy_testing.h"
 
 enum { SEEDS = 8 };

@@ -1,9 +1,10 @@
 /* Loss and sparse gradient of a micro-batch: the rows' functions, put together.
  *
- *     loss = sum_n  pg_weight is pg_term  +  beta kl_weight kl_term  -  c_H entropy_weight H
+ *     loss = sum_n  pg_weight is pg_term  +  beta kl_weight kl_term  -  c_H
+ * entropy_weight H
  *
- * A row's function knows nothing of weights; this file knows nothing of formulas. The KL term is a
- * summand of its own: it is never inside the policy term's clip.
+ * A row's function knows nothing of weights; this file knows nothing of formulas. The KL
+ * term is a summand of its own: it is never inside the policy term's clip.
  */
 #include "policy/policy_internal.h"
 
@@ -116,6 +117,27 @@ static kg_status not_finite(const struct work *w, int64_t n, const char *what,
                    found, w->b->logp[n], w->b->old_logp[n]);
 }
 
+/* The rows clamp and take maxima, which would hide a NaN: inputs are looked at before
+ * them. */
+static kg_status check_finite(const struct work *w, int64_t begin, int64_t end,
+                              struct kg_err *err)
+{
+    for (int64_t n = begin; n < end; n++) {
+        const struct kg_pg_in *in = &w->in[n - begin];
+
+        if (!isfinite(in->logp))
+            return not_finite(w, n, "log-prob", in->logp, err);
+        if (!isfinite(in->old) || !isfinite(in->mu))
+            return not_finite(w, n, "old log-prob", isfinite(in->old) ? in->mu : in->old,
+                              err);
+        if (!isfinite(in->advantage))
+            return not_finite(w, n, "advantage", in->advantage, err);
+        if (!isfinite(in->is_weight))
+            return not_finite(w, n, "importance weight", in->is_weight, err);
+    }
+    return KG_OK;
+}
+
 /* ---- policy term ---- */
 
 static double is_weight(const struct work *w, int64_t n, double sequence_log_weight)
@@ -175,7 +197,9 @@ static kg_status finish_pg(struct work *w, int64_t n, const struct kg_pg_in *in,
     double factor = w->algo->surrogate->own_is ? 1 : in->is_weight;
     double weight = w->b->pg_weight[n];
 
-    if (!isfinite(out->value) || !isfinite(out->coef) || !isfinite(factor))
+    if (!isfinite(out->divergence))
+        return not_finite(w, n, "divergence", out->divergence, err);
+    if (!isfinite(out->value) || !isfinite(out->coef))
         return not_finite(w, n, "policy term",
                           isfinite(out->value) ? out->coef : out->value, err);
     g->a_logp[n] = weight * factor * out->coef;
@@ -196,6 +220,7 @@ static kg_status policy_term(struct work *w, struct kg_err *err)
     int64_t begin = w->b->seq_begin[w->seq], end = w->b->seq_begin[w->seq + 1];
 
     gather_pg(w, begin, end);
+    KG_TRY(check_finite(w, begin, end, err));
     for (int64_t t = 0; row->token && t < end - begin; t++)
         row->token(&w->out[t], &w->in[t], call);
     if (row->sequence)
@@ -265,6 +290,8 @@ static kg_status kl_token(struct work *w, int64_t n, struct kg_err *err)
                 (size_t)(algo->kl->forward ? w->b->k_sampler : 0);
     struct kg_kl_out out = {.at = in.k > 0 ? g->a_at + at : NULL};
 
+    if (!isfinite(in.d))
+        return not_finite(w, n, "log-ratio to the anchor", in.d, err);
     algo->kl->token(&out, &in, algo->kl, algo);
     if (!isfinite(out.value) || !isfinite(out.coef))
         return not_finite(w, n, "KL term", isfinite(out.value) ? out.coef : out.value,

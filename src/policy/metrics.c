@@ -1,4 +1,5 @@
-/* What the loss saw, as sums and counts that add up over micro-batches, and the numbers made of them. */
+/* What the loss saw, as sums and counts that add up over micro-batches, and the numbers
+ * made of them. */
 #include "policy/policy_internal.h"
 
 #include <math.h>

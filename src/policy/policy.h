@@ -22,7 +22,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- advantages ------------------------------------------------------------------------------ */
+/* ---- advantages
+ * ------------------------------------------------------------------------------ */
 
 /* S trajectories in G groups of the same prompt, N loss tokens. */
 struct kg_policy_scores {
@@ -62,7 +63,8 @@ kg_status kg_policy_advantages(struct kg_policy_advantage *out,
                                const struct kg_policy_scores *scores,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- weights --------------------------------------------------------------------------------- */
+/* ---- weights
+ * --------------------------------------------------------------------------------- */
 
 /* What the aggregation divides by. Over every rank's tokens when there are several. */
 struct kg_policy_totals {
@@ -102,7 +104,8 @@ kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
                                const int64_t *seq_begin, const uint8_t *drop,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- loss ------------------------------------------------------------------------------------ */
+/* ---- loss
+ * ------------------------------------------------------------------------------------ */
 
 /* A micro-batch: the loss tokens (sampled by the model) of S whole sequences, N in all.
  * Log-probs are of the softmax at the sampling temperature. */

@@ -1,9 +1,9 @@
 /* Inside policy/: what the rows' functions take and give.
  *
- * A surrogate sees one sequence: an array of per-token inputs with every ratio already in one frame
- * (renormalised where the sampling was truncated). A KL estimator sees one token. Both return the
- * value of a term and its derivative with respect to log-probs, without weights; loss.c multiplies
- * weights, coefficients and importance factors.
+ * A surrogate sees one sequence: an array of per-token inputs with every ratio already in
+ * one frame (renormalised where the sampling was truncated). A KL estimator sees one
+ * token. Both return the value of a term and its derivative with respect to log-probs,
+ * without weights; loss.c multiplies weights, coefficients and importance factors.
  */
 #ifndef KG_POLICY_POLICY_INTERNAL_H
 #define KG_POLICY_POLICY_INTERNAL_H
@@ -69,8 +69,9 @@ struct kg_pg_call {
 
 struct kg_surrogate_row {
     struct kg_policy_about about;
-    /* Exactly one is set. A sequence function may let a token's coefficient hold the derivative of
-     * every term of the sequence: weights are constant within a sequence. */
+    /* Exactly one is set. A sequence function may let a token's coefficient hold the
+     * derivative of every term of the sequence: weights are constant within a sequence.
+     */
     void (*token)(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call);
     void (*sequence)(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,

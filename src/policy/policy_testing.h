@@ -1,7 +1,8 @@
 /* For the tests of policy/: a vocabulary small enough to enumerate.
  *
- * A batch in which every token of the vocabulary is sampled once, in one context, with weight equal to its
- * probability, turns the loss into an expectation and its gradient into the expected gradient.
+ * A batch in which every token of the vocabulary is sampled once, in one context, with
+ * weight equal to its probability, turns the loss into an expectation and its gradient
+ * into the expected gradient.
  */
 #ifndef KG_POLICY_POLICY_TESTING_H
 #define KG_POLICY_POLICY_TESTING_H

@@ -1,8 +1,8 @@
 /* Presets: published recipes as lists of option values.
  *
- * A preset says what makes the method and nothing of a run's size. Values that a recipe shares with
- * the defaults are given where the recipe's authors give them, so that a change of a default cannot
- * change a recipe.
+ * A preset says what makes the method and nothing of a run's size. Values that a recipe
+ * shares with the defaults are given where the recipe's authors give them, so that a
+ * change of a default cannot change a recipe.
  */
 #include "policy/presets.h"
 

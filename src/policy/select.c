@@ -1,9 +1,10 @@
 /* Batch-scope rows: which tokens of the whole optimizer batch a method singles out.
  *
- * The covariance of a token is (A - mean A)(log p - mean log p), means over the tokens in the loss.
- * kl-cov takes the largest share. clip-cov takes unclipped tokens whose covariance lies strictly
- * inside (cov_low, cov_high); where the published code draws a random subset of that many, kedge
- * takes them in the batch's order: the choice must not depend on anything but the batch.
+ * The covariance of a token is (A - mean A)(log p - mean log p), means over the tokens in
+ * the loss. kl-cov takes the largest share. clip-cov takes unclipped tokens whose
+ * covariance lies strictly inside (cov_low, cov_high); where the published code draws a
+ * random subset of that many, kedge takes them in the batch's order: the choice must not
+ * depend on anything but the batch.
  */
 #include "policy/policy_internal.h"
 

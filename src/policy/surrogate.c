@@ -1,8 +1,10 @@
-/* The table of policy-gradient terms, and the plain ones: ratios to the old policy, clipped or not.
+/* The table of policy-gradient terms, and the plain ones: ratios to the old policy,
+ * clipped or not.
  *
- * Every function returns the value of the loss term and its derivative with respect to the sampled
- * token's log-prob. What the published loss detaches is a number here. Trust-region masks are in
- * surrogate_mask.c, whole-sequence ratios in surrogate_seq.c, the RPG family in surrogate_rpg.c.
+ * Every function returns the value of the loss term and its derivative with respect to
+ * the sampled token's log-prob. What the published loss detaches is a number here.
+ * Trust-region masks are in surrogate_mask.c, whole-sequence ratios in surrogate_seq.c,
+ * the RPG family in surrogate_rpg.c.
  */
 #include "policy/policy_internal.h"
 
@@ -24,8 +26,8 @@ static double clip(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* value = max(-A r, -A clip(r, 1-lo, 1+hi)), then min with -A c where A < 0;  dvalue/dlog r = -A r on
- * the first branch and 0 on the others, which are constants. */
+/* value = max(-A r, -A clip(r, 1-lo, 1+hi)), then min with -A c where A < 0;  dvalue/dlog
+ * r = -A r on the first branch and 0 on the others, which are constants. */
 void kg_pg_dual_clip(struct kg_pg_out *out, double ratio, bool inside, double advantage,
                      const struct kg_algo *algo)
 {
@@ -140,6 +142,13 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
 #define MASKED "-A sg(min(r_mu, C)) M log p"
 #define DPPO   "Qi et al. 2026, arXiv 2602.04879"
 #define RPG    "Zhang et al. 2025, arXiv 2505.17508"
+/* A score-function row of the RPG family. */
+#define RF(name, help, kind_, style_)                                                    \
+    {                                                                                    \
+        {name, help,  "-sg(r A + C) log p, C = beta times the negative KL weight",       \
+         RPG,  TOKEN, 0},                                                                \
+            .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_                 \
+    }
 static const struct kg_surrogate_row rows[] = {
     {{"ppo-clip", "ratio to the old policy, clipped low and high, optional dual clip",
       PPO, "Schulman et al. 2017, arXiv 1707.06347; dual clip: Ye et al. 2019", TOKEN, 0},
@@ -264,12 +273,6 @@ static const struct kg_surrogate_row rows[] = {
       "dualclip(r Ahat), Ahat = A - beta log r", RPG, TOKEN, 0},
      .token = kg_pg_rpg,
      .kind = KG_RPG_URKL},
-#define RF(name, help, kind_, style_)                                                    \
-    {                                                                                    \
-        {name, help,  "-sg(r A + C) log p, C = beta times the negative KL weight",       \
-         RPG,  TOKEN, 0},                                                                \
-            .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_                 \
-    }
     RF("rpg-reinforce-fkl", "score function, Algorithm 2's clip, KL(old||p)", KG_RPG_FKL,
        KG_RPG_PAPER),
     RF("rpg-reinforce-rkl", "score function, Algorithm 2's clip, KL(p||old)", KG_RPG_RKL,

@@ -1,8 +1,9 @@
-/* Trust-region masks: -A sg(min(r, C)) M log p with r = p / mu, everything but log p detached.
+/* Trust-region masks: -A sg(min(r, C)) M log p with r = p / mu, everything but log p
+ * detached.
  *
- * M is 0 where the update would lead further away from the sampler's policy and the divergence (or
- * the ratio) has already passed its bound. A > 0 is tested against "up", anything else against
- * "down"; A = 0 has no term, so its side does not matter.
+ * M is 0 where the update would lead further away from the sampler's policy and the
+ * divergence (or the ratio) has already passed its bound. A > 0 is tested against "up",
+ * anything else against "down"; A = 0 has no term, so its side does not matter.
  */
 #include "policy/policy_internal.h"
 
@@ -10,8 +11,8 @@
 
 enum { LOG_RATIO_MAX = 20 };
 
-/* Divergence over at most k + 2 buckets: the recorded ids, the sampled token if it is not among
- * them, and one bucket for the rest. */
+/* Divergence over at most k + 2 buckets: the recorded ids, the sampled token if it is not
+ * among them, and one bucket for the rest. */
 struct buckets {
     double tv, kl, mu_left, p_left;
 };
@@ -48,7 +49,8 @@ void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, in
 /* mu log(mu / p) + (1 - mu) log((1 - mu) / (1 - p)), with 1e-8 in the second logarithm */
 static double binary_kl(double log_mu, double log_p)
 {
-    double not_mu = -expm1(log_mu), not_p = -expm1(log_p);
+    /* a log-prob of fp32 may lie above 0 by a rounding error */
+    double not_mu = fmax(-expm1(log_mu), 0), not_p = fmax(-expm1(log_p), 0);
 
     return exp(log_mu) * (log_mu - log_p) +
            not_mu * log((not_mu + 1e-8) / (not_p + 1e-8));

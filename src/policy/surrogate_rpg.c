@@ -1,16 +1,18 @@
-/* KL-regularised policy gradients: the KL towards the sampling policy lives inside the loss.
+/* KL-regularised policy gradients: the KL towards the sampling policy lives inside the
+ * loss.
  *
- * beta is kl.beta; kl.estimator is none for these rows. r = p / old. Two families: differentiable
- * (Algorithm 1: a dual clip of the regularised advantage) and score function (Algorithm 2), the
- * latter also in the three forms of the released code.
+ * beta is kl.beta; kl.estimator is none for these rows. r = p / old. Two families:
+ * differentiable (Algorithm 1: a dual clip of the regularised advantage) and score
+ * function (Algorithm 2), the latter also in the three forms of the released code.
  */
 #include "policy/policy_internal.h"
 
 #include <math.h>
 
-/* Regularised advantage and its derivative with respect to log r. Algorithm 1 lets the gradient flow through
- * it, which adds beta r grad log p: zero on average under the old policy, not in a sample. Detached, the
- * sample's gradient is the weight of the exact policy gradient. */
+/* Regularised advantage and its derivative with respect to log r. Algorithm 1 lets the
+ * gradient flow through it, which adds beta r grad log p: zero on average under the old
+ * policy, not in a sample. Detached, the sample's gradient is the weight of the exact
+ * policy gradient. */
 static double regularised(double *slope, double advantage, double x, int kind,
                           const struct kg_algo *algo)
 {
@@ -74,7 +76,8 @@ static void constant(struct kg_pg_out *out, double value, enum kg_clip clip)
     out->clips = 1;
 }
 
-/* Algorithm 2. l = -log p >= 0, so the sign of psi = (A + C / r) l is the sign of A + C / r. */
+/* Algorithm 2. l = -log p >= 0, so the sign of psi = (A + C / r) l is the sign of A + C /
+ * r. */
 static void paper(struct kg_pg_out *out, const struct kg_pg_in *in, double r,
                   struct kg_pg_call call)
 {
@@ -110,8 +113,9 @@ static void hard(struct kg_pg_out *out, const struct kg_pg_in *in, double r,
     out->clip = r > high ? KG_CLIP_HIGH : r < low ? KG_CLIP_LOW : KG_CLIP_NONE;
 }
 
-/* The released clip: K is computed from the bounded ratio, the constants carry -K at both ends and +K at c,
- * and v3 branches on the sign of (A + K / r) log p. Both branches share the term (r A + K) log p. */
+/* The released clip: K is computed from the bounded ratio, the constants carry -K at both
+ * ends and +K at c, and v3 branches on the sign of (A + K / r) log p. Both branches share
+ * the term (r A + K) log p. */
 static void released(struct kg_pg_out *out, const struct kg_pg_in *in, double r,
                      struct kg_pg_call call)
 {

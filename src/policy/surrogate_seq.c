@@ -1,7 +1,7 @@
 /* Terms whose ratio belongs to the whole sequence.
  *
- * All tokens of a sequence carry one weight w, so the loss of a sequence is w sum_t term_t, and
- * coef[t] = d(sum_u term_u)/dlogp_t is what loss.c multiplies by w.
+ * All tokens of a sequence carry one weight w, so the loss of a sequence is w sum_t
+ * term_t, and coef[t] = d(sum_u term_u)/dlogp_t is what loss.c multiplies by w.
  */
 #include "policy/policy_internal.h"
 
@@ -9,8 +9,8 @@
 
 enum { LOG_RATIO_MAX = 10 };
 
-/* s = exp(mean_t log r_t), with the straight-through form s_t = sg(s) p_t / sg(p_t): each token's term
- * has the derivative of its own log-prob only. */
+/* s = exp(mean_t log r_t), with the straight-through form s_t = sg(s) p_t / sg(p_t): each
+ * token's term has the derivative of its own log-prob only. */
 void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call)
 {
@@ -26,9 +26,9 @@ void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                         in[t].advantage, &algo);
 }
 
-/* log s = mean_t x_t,  x_t = log r_t cut from above at high where A > 0, from below at -low where A < 0,
- * and 0 where A = 0.  Each of the n terms is -Abar s, so
- *     d(sum_u term_u)/dlogp_t = n (-Abar s) 1[x_t not cut] / n. */
+/* log s = mean_t x_t,  x_t = log r_t cut from above at high where A > 0, from below at
+ * -low where A < 0, and 0 where A = 0.  Each of the n terms is -Abar s, so d(sum_u
+ * term_u)/dlogp_t = n (-Abar s) 1[x_t not cut] / n. */
 void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call)
 {

@@ -1,0 +1,218 @@
+/* Keys, tables, presets, and the combinations that are refused with a reason. */
+#include "policy/policy_testing.h"
+
+#include "policy/presets.h"
+#include "policy/shaping.h"
+
+static struct kg_algo algo;
+
+static void preset(const char *name)
+{
+    const struct kg_preset *p;
+    struct kg_err err;
+
+    kg_algo_init(&algo);
+    assert_int_equal(kg_preset_find(&p, name, &err), KG_OK);
+    for (const struct kg_preset_value *v = p->values; v->key; v++)
+        must_set(&algo, v->key, v->value);
+}
+
+static void every_preset_is_a_computable_algorithm(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++) {
+        struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
+        struct kg_err err;
+
+        preset(kg_preset_at(i)->name);
+        algo.length_norm = 128;
+        if (kg_algo_check(&algo, &setting, &err) != KG_OK)
+            fail_msg("%s: %s", kg_preset_at(i)->name, err.message);
+    }
+}
+
+static void ema_pg_needs_recorded_ids_and_an_anchor(void **state)
+{
+    (void)state;
+    preset("ema-pg");
+    assert_int_equal(algo.anchor->kind, KG_ANCHOR_EMA);
+    assert_true(algo.kl_corrected && algo.kl_tail && algo.kl_importance);
+    assert_int_equal(kg_algo_recorded_top_k(&algo), 32);
+    assert_int_equal(kg_algo_width(&algo), 32);
+    assert_int_equal(kg_algo_needs(&algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_SAMPLER),
+                     KG_NEED_ANCHOR | KG_NEED_TOP_SAMPLER);
+    preset("dppo-topk-kl");
+    assert_int_equal(kg_algo_recorded_top_k(&algo), 20);
+    must_set(&algo, "kl.estimator", "topk-forward");
+    must_set(&algo, "kl.top_k", "8");
+    assert_int_equal(kg_algo_width(&algo), 28);
+    assert_int_equal(kg_algo_anchor_top_k(&algo), 8);
+    preset("grpo");
+    assert_int_equal(kg_algo_width(&algo), 0);
+}
+
+static void names_that_do_not_exist_list_those_that_do(void **state)
+{
+    const struct kg_preset *p;
+    struct kg_err err;
+
+    (void)state;
+    kg_algo_init(&algo);
+    assert_int_equal(kg_algo_set(&algo, "kl.estimator", "k7", &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "kl.estimator"));
+    assert_non_null(strstr(err.message, "topk-reverse"));
+    assert_non_null(strstr(err.message, "'k7'"));
+    for (int t = 0; t < KG_TABLE_COUNT; t++) {
+        assert_null(kg_policy_find((enum kg_policy_table)t, "no such row", &err));
+        assert_non_null(strstr(err.message, "'no such row'"));
+    }
+    assert_int_equal(kg_preset_find(&p, "grpoo", &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "ema-pg"));
+    assert_int_equal(kg_algo_set(&algo, "kl.betta", "1", &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "kl.beta"));
+    assert_int_equal(kg_algo_set(&algo, "kl.beta", "much", &err), KG_EINVAL);
+    assert_int_equal(kg_algo_set(&algo, "kl.top_k", "1.5", &err), KG_EINVAL);
+    assert_int_equal(kg_algo_set(&algo, "kl.tail", "yes", &err), KG_EINVAL);
+}
+
+static void every_row_tells_what_it_is(void **state)
+{
+    (void)state;
+    for (int t = 0; t < KG_TABLE_COUNT; t++)
+        for (size_t i = 0; i < kg_policy_n_rows((enum kg_policy_table)t); i++) {
+            const struct kg_policy_about *a = kg_policy_row((enum kg_policy_table)t, i);
+            struct kg_err err;
+
+            assert_true(a->name[0] && a->help[0] && a->formula && a->source);
+            assert_ptr_equal(kg_policy_find((enum kg_policy_table)t, a->name, &err), a);
+        }
+}
+
+struct refusal {
+    const char *key, *value; /* on top of base */
+    const char *says;
+};
+
+static void refuse(const char *base, const struct refusal *r,
+                   struct kg_algo_setting setting)
+{
+    struct kg_err err;
+
+    preset(base);
+    if (r->key)
+        must_set(&algo, r->key, r->value);
+    if (kg_algo_check(&algo, &setting, &err) == KG_OK)
+        fail_msg("%s with %s=%s: not refused", base, r->key ? r->key : "", r->value);
+    if (!strstr(err.message, r->says))
+        fail_msg("%s with %s=%s: '%s' does not say '%s'", base, r->key ? r->key : "",
+                 r->value, err.message, r->says);
+}
+
+static void what_cannot_be_computed_is_refused_with_the_key(void **state)
+{
+    static const struct refusal rows[] = {
+        {"anchor.kind", "none", "anchor.kind"},
+        {"anchor.eta", "1.5", "anchor.eta"},
+        {"anchor.eta", "0", "copy"},
+        {"anchor.period", "0", "anchor.period"},
+        {"kl.beta", "-1", "kl.beta"},
+        {"kl.estimator", "exact-reverse", "two-head"},
+        {"kl.estimator", "reward-rkl", "shapes rewards"},
+        {"kl.estimator", "rpg-rkl", "iterative"},
+        {"kl.estimator", "none", "would do nothing"},
+        {"kl.top_k", "600", "kl.top_k"},
+        {"algo.clip_low", "-0.1", "algo.clip_low"},
+        {"algo.dual_clip", "0.5", "algo.dual_clip"},
+        {"algo.entropy_coef", "-1", "algo.entropy_coef"},
+        {"algo.aggregate", "seq-mean-token-sum-norm", "algo.length_norm"},
+        {"algo.surrogate", "rpg-urkl", "already"},
+        {"algo.advantage", "gae", "critic"},
+        {"algo.advantage", "remax", "greedy"},
+        {"algo.advantage", "token-baseline", "p_v^2"},
+    };
+    struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
+    struct refusal single = {"algo.advantage", "rloo", "rollout.samples"};
+    struct refusal tis = {"algo.tis", "2", "algo.tis"};
+    struct refusal k1 = {"kl.estimator", "k1", "kl.importance"};
+    struct refusal all_of_it = {"anchor.kind", "iterative", "whole vocabulary"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        refuse("ema-pg", &rows[i], setting);
+    refuse("dppo-binary-tv", &tis, setting);
+    setting.off_policy = true;
+    refuse("grpo", &k1, setting);
+    setting.samples = 1;
+    refuse("dapo", &single, setting);
+    preset("ema-pg");
+    assert_true(kg_algo_exact_when_full(&algo, 32));
+    must_set(&algo, "anchor.kind", "iterative");
+    {
+        struct kg_err err;
+
+        setting.samples = 8;
+        assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EUNSUPPORTED);
+        assert_non_null(strstr(err.message, all_of_it.says));
+    }
+}
+
+static void a_head_of_the_whole_vocabulary_is_the_exact_kl(void **state)
+{
+    (void)state;
+    preset("ema-pg");
+    assert_false(kg_algo_exact_when_full(&algo, 33));
+    assert_true(kg_algo_exact_when_full(&algo, 32));
+    assert_string_equal(kg_algo_row_name(&algo, KG_TABLE_KL), "exact-reverse");
+    assert_int_equal(kg_algo_width(&algo), 0);
+    assert_true(kg_algo_needs(&algo) & KG_NEED_EXACT_REVERSE);
+}
+
+static void the_anchor_moves_on_every_period_th_step(void **state)
+{
+    double anchor[2] = {1, 2}, theta[2] = {3, -2};
+
+    (void)state;
+    preset("ema-pg");
+    assert_false(kg_policy_anchor_due(&algo, 0));
+    assert_false(kg_policy_anchor_due(&algo, 9));
+    assert_true(kg_policy_anchor_due(&algo, 10));
+    must_set(&algo, "anchor.eta", "1");
+    assert_false(kg_policy_anchor_due(&algo, 10));
+    must_set(&algo, "anchor.kind", "copy");
+    assert_true(kg_policy_anchor_due(&algo, 20));
+    kg_policy_ema(anchor, theta, 2, 0.75);
+    assert_near(anchor[0], 1.5, 0);
+    assert_near(anchor[1], 1, 0);
+}
+
+/* delta after a step of gradient descent on the quadratic KL and an EMA update: eta (1 -
+ * a) delta. */
+static void the_scalar_recursion_has_the_stated_factor(void **state)
+{
+    double theta = 1, anchor = 0, a = 0.3, eta = 0.9;
+
+    (void)state;
+    for (int step = 0; step < 20; step++) {
+        double delta = theta - anchor;
+
+        theta -= a * delta;
+        kg_policy_ema(&anchor, &theta, 1, eta);
+        assert_near(theta - anchor, eta * (1 - a) * delta, 1e-15);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_preset_is_a_computable_algorithm),
+        cmocka_unit_test(ema_pg_needs_recorded_ids_and_an_anchor),
+        cmocka_unit_test(names_that_do_not_exist_list_those_that_do),
+        cmocka_unit_test(every_row_tells_what_it_is),
+        cmocka_unit_test(what_cannot_be_computed_is_refused_with_the_key),
+        cmocka_unit_test(a_head_of_the_whole_vocabulary_is_the_exact_kl),
+        cmocka_unit_test(the_anchor_moves_on_every_period_th_step),
+        cmocka_unit_test(the_scalar_recursion_has_the_stated_factor),
+    };
+
+    return cmocka_run_group_tests_name("policy/algo", tests, NULL, NULL);
+}
