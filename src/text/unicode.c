@@ -24,6 +24,7 @@ struct range {
 static const struct range SAFE[] = {
     {0x0000, 0x02FF},   /* Latin, IPA */
     {0x0400, 0x0482},   /* Cyrillic */
+    {0x11A7, 0x11A7},   /* no Hangul final, but utf8proc takes it for one and drops it */
     {0x2010, 0x2027},   /* punctuation */
     {0x2190, 0x21FF},   /* arrows */
     {0x2500, 0x25FF},   /* boxes, shapes */

@@ -118,11 +118,32 @@ static void nfc_of_every_code_point_in_context(void **state)
     }
 }
 
+static void assert_nfc(const char *text, const char *want)
+{
+    struct kg_str got = {0};
+    assert_int_equal(kg_unicode_nfc(&got, text, strlen(text), &err), KG_OK);
+    assert_string_equal(kg_str_text(&got), want);
+    kg_str_release(&got);
+}
+
+static void nfc_joins_and_sorts(void **state)
+{
+    (void)state;
+    assert_nfc("", "");
+    assert_nfc("e\xCC\x81t\xC3\xA9", "\xC3\xA9t\xC3\xA9");
+    assert_nfc("a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"); /* dot below goes first */
+    assert_nfc("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C"); /* Hangul */
+    assert_nfc("\xE2\x84\xA6", "\xCE\xA9");                             /* ohm sign */
+    /* U+11A7 stands just before the Hangul finals and is none: nothing joins, nothing is lost */
+    assert_nfc("\xED\x95\x98\xE1\x86\xA7", "\xED\x95\x98\xE1\x86\xA7");
+    assert_nfc("\xED\x95\x98\xE1\x86\xA8", "\xED\x95\x99");
+}
+
 static void nfc_of_random_text(void **state)
 {
     static const uint32_t ranges[][2] = {
         {0x20, 0x7F},     {0xC0, 0x250},    {0x300, 0x370},
-        {0x1100, 0x1200}, {0xAC00, 0xD7A4}, {0x900, 0xA00},
+        {0x1100, 0x11A7}, {0xAC00, 0xD7A4}, {0x900, 0xA00},
         {0x3040, 0x30A0}, {0x4E00, 0x9FFF}, {0x1E00, 0x1F00}};
     const struct kg_rng_key key = {1, KG_RNG_TEST};
     (void)state;
@@ -160,6 +181,7 @@ int main(void)
         cmocka_unit_test(invalid_sequences_are_found_at_their_offset),
         cmocka_unit_test(white_space_is_the_unicode_property),
         cmocka_unit_test(nfc_of_every_code_point_in_context),
+        cmocka_unit_test(nfc_joins_and_sorts),
         cmocka_unit_test(nfc_of_random_text),
         cmocka_unit_test(every_failed_allocation_is_a_status),
     };
