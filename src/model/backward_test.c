@@ -78,9 +78,43 @@ static void test_gradients_are_those_of_torch(void **state)
         check_gradients_of(test_archs[i]);
 }
 
+/* Eight overlapping stretches of the repeated reference, 2,348 tokens: sums over more than
+ * one chunk of tokens. */
+static struct test_pack long_pack(const struct test_pack *t)
+{
+    enum { REPEATS = 5 };
+    const int32_t *seqs[TEST_MAX_SEQS];
+    int32_t lengths[TEST_MAX_SEQS];
+    static int32_t tokens[REPEATS * TEST_REF_TOKENS];
+    for (int i = 0; i < REPEATS; i++)
+        memcpy(tokens + i * TEST_REF_TOKENS, t->tokens, TEST_REF_TOKENS * sizeof *tokens);
+    for (int i = 0; i < TEST_MAX_SEQS; i++) {
+        seqs[i] = tokens + 11 * i;
+        lengths[i] = REPEATS * TEST_REF_TOKENS - 11 * TEST_MAX_SEQS - i;
+    }
+    return test_pack_of(seqs, lengths, TEST_MAX_SEQS);
+}
+
+static void for_wide_model(void (*check)(struct kg_model *m, struct test_reference *r),
+                           enum kg_dtype ct)
+{
+    struct test_reference r;
+    test_reference_open(&r, "qwen3");
+    struct test_pack longer = long_pack(&r.pack);
+    struct kg_model *m = test_create_wide(ct);
+    test_pack_release(&r.pack);
+    r.pack = longer;
+    check(m, &r);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
 static void for_every_model(void (*check)(struct kg_model *m, struct test_reference *r))
 {
     const bool bf16 = test_has_bf16();
+    for_wide_model(check, KG_F32);
+    if (bf16)
+        for_wide_model(check, KG_BF16);
     for (int i = 0; i < TEST_ARCHS; i++) {
         for (int ct = KG_F32; ct <= (bf16 ? KG_BF16 : KG_F32); ct++) {
             struct test_reference r;
