@@ -496,12 +496,14 @@ bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token)
     return false;
 }
 
-kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token, struct kg_err *err)
+kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
+                                  struct kg_err *err)
 {
     if (token < 0 || token >= c->vocab || kg_model_config_is_eos(c, token))
         return KG_OK;
     if (c->n_eos == KG_MAX_EOS)
-        return kg_fail(err, KG_EINVAL, "expected at most %d end tokens, found more", KG_MAX_EOS);
+        return kg_fail(err, KG_EINVAL, "expected at most %d end tokens, found more",
+                       KG_MAX_EOS);
     c->eos[c->n_eos++] = token;
     return KG_OK;
 }

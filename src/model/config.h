@@ -66,9 +66,10 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
                                 const char *torch_dtype,
                                 struct kg_err *err) KG_MUST_CHECK;
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
-/* Add one id (the tokenizer's end token) to the set; -1, ids beyond V and known ones change nothing.
- * errors: EINVAL (the set is full) */
-kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token, struct kg_err *err) KG_MUST_CHECK;
+/* Add one id (the tokenizer's end token) to the set; -1, ids beyond V and known ones
+ * change nothing. errors: EINVAL (the set is full) */
+kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
+                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* inv_freq[i], i < head_dim/2, of the rotary embedding, llama3 scaling applied.   source:
  * HF modeling_rope_utils */

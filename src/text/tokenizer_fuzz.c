@@ -1,4 +1,5 @@
-/* Fuzz target: bytes that read as a tokenizer.json encode a fixed text, and the ids decode again. */
+/* Fuzz target: bytes that read as a tokenizer.json encode a fixed text, and the ids
+ * decode again. */
 #include "text/tokenizer.h"
 
 #include <assert.h>
