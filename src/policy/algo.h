@@ -77,8 +77,9 @@ enum kg_policy_need {
     KG_NEED_SUM_SQ = 1 << 8,        /* sum_v p_v^2 of the old policy */
     KG_NEED_GROUP = 1 << 9,         /* at least two samples a prompt */
     KG_NEED_ON_POLICY_OR_IW =
-        1 << 10,               /* misleading off-policy without an importance weight */
-    KG_NEED_ENTROPY = 1 << 11, /* of the current policy; set by algo.entropy_coef */
+        1 << 10,                 /* misleading off-policy without an importance weight */
+    KG_NEED_ENTROPY = 1 << 11,   /* of the current policy; set by algo.entropy_coef */
+    KG_NEED_SELECTION = 1 << 12, /* kg_policy_select over the whole optimizer batch */
 };
 
 /* The part that every row of every table begins with. */
@@ -167,8 +168,8 @@ struct kg_algo_setting {
     bool off_policy;         /* several updates a step, lag, or another sampler dtype */
     bool truncated_sampling; /* top_p, top_k or min_p below the full softmax */
     int max_top_k;           /* most ids the sampler can record; 0: not checked */
-    unsigned
-        provides; /* needs that can be met: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_* */
+    unsigned provides;       /* needs that can be met: KG_NEED_GREEDY, _VALUES, _SUM_SQ,
+                                _EXACT_*, _SELECTION */
     bool reproduction; /* compositions that mislead are let through (reproduction presets)
                         */
 };

@@ -126,6 +126,12 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
                        "algo.tis: %s has its ratio to the sampler already; expected 0, "
                        "found %g",
                        pg, a->tis);
+    if ((a->surrogate->about.needs & KG_NEED_MU_AT) && s->truncated_sampling)
+        return kg_fail(
+            err, KG_EINVAL,
+            "algo.surrogate: %s compares log-probs of the full softmax; expected "
+            "rollout.top_p 1, top_k 0 and min_p 0",
+            pg);
     if (strcmp(pg, "clip-cov") == 0 && !(a->cov_low < a->cov_high))
         return kg_fail(err, KG_EINVAL,
                        "algo.cov_low: expected below algo.cov_high (%g), found %g",
@@ -164,13 +170,19 @@ static kg_status check_provisions(const struct kg_algo *a,
         {KG_NEED_SUM_SQ, "algo.advantage", "sum_v p_v^2 of the sampler at every token"},
         {KG_NEED_EXACT_REVERSE, "kl.estimator", "the two-head pass of the exact KL"},
         {KG_NEED_EXACT_FORWARD, "kl.estimator", "the two-head pass of the exact KL"},
+        {KG_NEED_SELECTION, "algo.surrogate",
+         "a pass over the whole optimizer batch first"},
     };
+    const char *const rows[] = {a->advantage->about.name, a->kl->about.name,
+                                a->surrogate->about.name};
     unsigned missing = kg_algo_needs(a) & ~s->provides;
 
     for (size_t i = 0; i < KG_COUNT(list); i++)
         if (missing & list[i].need)
             return kg_fail(err, KG_EUNSUPPORTED, "%s: %s needs %s", list[i].key,
-                           i < 3 ? a->advantage->about.name : a->kl->about.name,
+                           rows[i < 3   ? 0
+                                : i < 5 ? 1
+                                        : 2],
                            list[i].what);
     if ((a->advantage->about.needs & KG_NEED_GROUP) && s->samples == 1)
         return kg_fail(err, KG_EINVAL,

@@ -126,12 +126,14 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
         {"algo.entropy_coef", "-1", "algo.entropy_coef"},
         {"algo.aggregate", "seq-mean-token-sum-norm", "algo.length_norm"},
         {"algo.surrogate", "rpg-urkl", "already"},
+        {"algo.surrogate", "kl-cov", "whole optimizer batch"},
         {"algo.advantage", "gae", "critic"},
         {"algo.advantage", "remax", "greedy"},
         {"algo.advantage", "token-baseline", "p_v^2"},
     };
     struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
     struct refusal single = {"algo.advantage", "rloo", "rollout.samples"};
+    struct refusal none = {NULL, "", "full softmax"};
     struct refusal tis = {"algo.tis", "2", "algo.tis"};
     struct refusal k1 = {"kl.estimator", "k1", "kl.importance"};
     struct refusal all_of_it = {"anchor.kind", "iterative", "whole vocabulary"};
@@ -140,6 +142,8 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         refuse("ema-pg", &rows[i], setting);
     refuse("dppo-binary-tv", &tis, setting);
+    setting.truncated_sampling = true;
+    refuse("dppo-topk-kl", &none, setting);
     setting.off_policy = true;
     refuse("grpo", &k1, setting);
     setting.samples = 1;

@@ -180,11 +180,11 @@ static const struct kg_surrogate_row rows[] = {
      .sequence = kg_pg_gmpo,
      .own_is = true},
     {{"clip-cov", "ppo-clip without tokens of large covariance of advantage and log-prob",
-      PPO, "Cui et al. 2025, arXiv 2505.22617", KG_SCOPE_BATCH, 0},
+      PPO, "Cui et al. 2025, arXiv 2505.22617", KG_SCOPE_BATCH, KG_NEED_SELECTION},
      .token = kg_pg_clip_cov},
     {{"kl-cov", "unclipped ratio; |log r| penalised where the covariance is largest",
       "-A r + 1[selected] coef |log r|", "Cui et al. 2025, arXiv 2505.22617",
-      KG_SCOPE_BATCH, 0},
+      KG_SCOPE_BATCH, KG_NEED_SELECTION},
      .token = kg_pg_kl_cov},
 
     {{"pg-is", "ratio to the sampler, truncated at C; no mask",
