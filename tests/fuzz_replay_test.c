@@ -7,6 +7,7 @@
 #include "data/options_fuzz.c"
 #include "data/safetensors_fuzz.c"
 #include "model/config_fuzz.c"
+#include "task/grade_fuzz.c"
 #include "text/tokenizer_fuzz.c"
 
 #include "base/file.h"
@@ -28,6 +29,7 @@ static const struct target targets[] = {
     {"tests/fuzz/safetensors", kg_fuzz_safetensors},
     {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
     {"tests/fuzz/config", kg_fuzz_config},
+    {"tests/fuzz/grade", kg_fuzz_grade},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

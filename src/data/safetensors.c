@@ -260,7 +260,8 @@ static kg_status add_tensors(struct kg_st_set *set, const struct part *part,
     const struct kg_json *root = part->header.root;
     size_t first = set->n_tensors;
 
-    KG_TRY(kg_mem_grow(&set->tensors, &set->capacity, first + kg_json_size(root),
+    /* one more than needed: never a NULL list */
+    KG_TRY(kg_mem_grow(&set->tensors, &set->capacity, first + kg_json_size(root) + 1,
                        sizeof *set->tensors, MAX_TENSORS, "tensor list", err));
     for (size_t i = 0; i < kg_json_size(root); i++) {
         struct kg_st_tensor *t = &set->tensors[set->n_tensors];

@@ -1,0 +1,305 @@
+/* Tests of the external grader: programs that are good, slow, dying, talkative, silent, or wrong. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "task/task_internal.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { MAX_ITEMS = 4096 };
+
+static struct kg_err err;
+static struct kg_grade grades[MAX_ITEMS];
+
+static struct kg_record record(void)
+{
+    static char prompt[] = "p\"1";
+    static char truth[] = "7";
+    static char source[] = "src";
+    static char extra[] = "{\"k\":[1,2]}";
+
+    return (struct kg_record){.prompt = prompt,
+                              .ground_truth = truth,
+                              .data_source = source,
+                              .extra_json = extra};
+}
+
+static kg_status run_with(const char *command, const char *response, size_t n,
+                          int timeout_ms)
+{
+    static struct kg_grade_item items[MAX_ITEMS];
+    struct kg_task_opts opts = {.command = command, .timeout_ms = timeout_ms};
+    const struct kg_task_row *row;
+    struct kg_record r = record();
+
+    for (size_t i = 0; i < n; i++)
+        items[i] = (struct kg_grade_item){&r, response, strlen(response)};
+    memset(&err, 0, sizeof err);
+    memset(grades, 0, sizeof grades);
+    assert_int_equal(kg_task_find(&row, "external", &err), KG_OK);
+    return kg_task_grade(grades, row, &opts, items, n, &err);
+}
+
+static void says(const char *part)
+{
+    if (!strstr(err.message, part) || strchr(err.message, '\n'))
+        fail_msg("message without '%s': %s", part, err.message);
+}
+
+/* Nothing that was started may be left, not even as a zombie. */
+static void no_child_is_left(void)
+{
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+static void a_good_grader_gets_every_field_and_gives_scores(void **state)
+{
+    static const char wanted[] =
+        "read -r line; [ \"$line\" = "
+        "'{\"prompt\":\"p\\\"1\",\"response\":\"r\\n2\",\"ground_truth\":\"7\","
+        "\"data_source\":\"src\",\"extra_info\":{\"k\":[1,2]}}' ] && echo '{\"score\": "
+        "0.25}'";
+
+    (void)state;
+    if (run_with(wanted, "r\n2", 1, 10000) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_true(grades[0].graded && grades[0].reward == 0.25 && !grades[0].correct);
+    no_child_is_left();
+}
+
+static void scores_correctness_and_null_are_read(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        run_with("cat >/dev/null; echo '{\"score\":1}'; echo '{\"score\":null}'; "
+                 "echo '{\"score\":-2,\"correct\":true}'; printf "
+                 "'{\"score\":3,\"correct\":false}'",
+                 "r", 4, 10000),
+        KG_OK);
+    assert_true(grades[0].graded && grades[0].correct && grades[0].reward == 1);
+    assert_true(!grades[1].graded && !grades[1].correct && grades[1].reward == 0);
+    assert_true(grades[2].graded && grades[2].correct && grades[2].reward == -2);
+    assert_true(grades[3].graded && !grades[3].correct && grades[3].reward == 3);
+}
+
+static void much_goes_both_ways_without_a_deadlock(void **state)
+{
+    static char response[4000];
+
+    (void)state;
+    memset(response, 'x', sizeof response - 1);
+    /* answers before it reads, more than a pipe holds, while 16 MB of input wait */
+    assert_int_equal(run_with("yes "
+                              "'{\"score\":1,\"padding\":\".............................."
+                              "..................\"}' | "
+                              "head -n 4000; cat >/dev/null",
+                              response, 4000, 60000),
+                     KG_OK);
+    assert_true(grades[3999].correct);
+    no_child_is_left();
+}
+
+static void a_grader_that_does_not_read_raises_no_signal(void **state)
+{
+    static char response[4000];
+
+    (void)state;
+    memset(response, 'x', sizeof response - 1);
+    assert_int_equal(
+        run_with("exec <&-; yes '{\"score\":0}' | head -n 1000", response, 1000, 60000),
+        KG_OK);
+    no_child_is_left();
+}
+
+static void a_slow_grader_is_killed_with_all_it_started(void **state)
+{
+    double start = kg_clock_seconds();
+    char command[256];
+    char name[] = "/tmp/kg_external_XXXXXX";
+    pid_t grandchild = 0;
+    FILE *file;
+    int fd = mkstemp(name);
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(command, sizeof command, "echo hm >&2; sleep 600 & echo $! > %s; wait",
+             name);
+    assert_int_equal(run_with(command, "r", 1, 400), KG_ETIMEOUT);
+    assert_true(kg_clock_seconds() - start < 10);
+    says("400 ms");
+    says("hm");
+    no_child_is_left();
+    file = fopen(name, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%d", &grandchild), 1);
+    fclose(file);
+    unlink(name);
+    /* an orphan is reaped by whoever adopts it, which may take a moment */
+    for (int i = 0; i < 200 && kill(grandchild, 0) == 0; i++) {
+        char stat[64];
+        char line[256] = "";
+
+        snprintf(stat, sizeof stat, "/proc/%d/stat", grandchild);
+        file = fopen(stat, "r");
+        if (file && fgets(line, sizeof line, file) && strstr(line, ") Z"))
+            i = 200;
+        if (file)
+            fclose(file);
+        usleep(10000);
+        assert_true(i != 199);
+    }
+}
+
+static void a_grader_that_closes_its_outputs_still_ends_in_time(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with("exec >&- 2>&-; sleep 600", "r", 1, 300), KG_ETIMEOUT);
+    no_child_is_left();
+}
+
+static void what_a_grader_leaves_behind_is_killed(void **state)
+{
+    double start = kg_clock_seconds();
+
+    (void)state;
+    assert_int_equal(
+        run_with("sleep 600 >/dev/null 2>&1 & cat >/dev/null; echo '{\"score\":1}'", "r",
+                 1, 60000),
+        KG_OK);
+    assert_true(kg_clock_seconds() - start < 30);
+    no_child_is_left();
+}
+
+static void a_dying_grader_is_named_with_its_last_words(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        run_with("echo first >&2; echo 'no module\tnamed x' >&2; echo >&2; exit 3", "r",
+                 1, 10000),
+        KG_EIO);
+    says("exit status 0, found 3: no module named x");
+    assert_int_equal(run_with("kill -SEGV $$", "r", 1, 10000), KG_EIO);
+    says("signal 11");
+    says("nothing on its standard error");
+    assert_int_equal(run_with("/no/such/program", "r", 1, 10000), KG_EIO);
+    says("found 127");
+    /* a flood is kept to its end */
+    assert_int_equal(
+        run_with(
+            "head -c 300000 /dev/zero | tr '\\0' 'y' >&2; echo >&2; echo end >&2; exit 1",
+            "r", 1, 10000),
+        KG_EIO);
+    says("found 1: end");
+    no_child_is_left();
+}
+
+static void wrong_answers_are_refused(void **state)
+{
+    static const struct {
+        const char *answers;
+        const char *part;
+    } rows[] = {
+        {"", "expected 2 answers, found 0"},
+        {"{\"score\":1}", "expected 2 answers, found 1"},
+        {"{\"score\":1}\\n{\"score\":1}\\n{\"score\":1}",
+         "expected 2 answers, found more"},
+        {"garbage\\n{\"score\":1}", "line 1"},
+        {"{\"score\":1}\\n{\"score\":\"1\"}", "line 2"},
+        {"{\"score\":1}\\n{\"reward\":1}", "line 2"},
+        {"{\"score\":1}\\n[1]", "line 2"},
+        {"{\"score\":NaN}\\n{\"score\":1}", "line 1"},
+        {"{\"score\":1}\\n\\n{\"score\":1}", "line 2"},
+    };
+    char command[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(command, sizeof command, "cat >/dev/null; printf '%s\\n'",
+                 rows[i].answers);
+        if (!rows[i].answers[0])
+            snprintf(command, sizeof command, "cat >/dev/null");
+        assert_int_equal(run_with(command, "r", 2, 10000), KG_EFORMAT);
+        says(rows[i].part);
+    }
+}
+
+static void a_flood_of_answers_is_cut_off(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with("yes", "r", 1, 60000), KG_EFORMAT);
+    says("bytes of answers");
+    no_child_is_left();
+}
+
+static void a_command_and_a_limit_are_needed(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with(NULL, "r", 1, 1000), KG_EINVAL);
+    assert_int_equal(run_with("", "r", 1, 1000), KG_EINVAL);
+    assert_int_equal(run_with("true", "r", 1, 0), KG_EINVAL);
+}
+
+static void descriptors_do_not_pile_up(void **state)
+{
+    int before = dup(0);
+    int after;
+
+    (void)state;
+    close(before);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(run_with("cat >/dev/null; echo '{\"score\":1}'", "r", 1, 10000),
+                         KG_OK);
+    after = dup(0);
+    close(after);
+    assert_int_equal(after, before);
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    uint64_t before = kg_mem_current_bytes();
+    kg_status status = KG_ENOMEM;
+    int n = 0;
+
+    (void)state;
+    while (status != KG_OK && n < 100) {
+        kg_mem_fail_at((uint64_t)++n);
+        status = run_with("cat >/dev/null; echo '{\"score\":1}'", "r", 1, 10000);
+        kg_mem_fail_at(0);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), before);
+        no_child_is_left();
+    }
+    assert_true(n > 3 && n < 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_good_grader_gets_every_field_and_gives_scores),
+        cmocka_unit_test(scores_correctness_and_null_are_read),
+        cmocka_unit_test(much_goes_both_ways_without_a_deadlock),
+        cmocka_unit_test(a_grader_that_does_not_read_raises_no_signal),
+        cmocka_unit_test(a_slow_grader_is_killed_with_all_it_started),
+        cmocka_unit_test(a_grader_that_closes_its_outputs_still_ends_in_time),
+        cmocka_unit_test(what_a_grader_leaves_behind_is_killed),
+        cmocka_unit_test(a_dying_grader_is_named_with_its_last_words),
+        cmocka_unit_test(wrong_answers_are_refused),
+        cmocka_unit_test(a_flood_of_answers_is_cut_off),
+        cmocka_unit_test(a_command_and_a_limit_are_needed),
+        cmocka_unit_test(descriptors_do_not_pile_up),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
+    };
+
+    return cmocka_run_group_tests_name("external", tests, NULL, NULL);
+}
