@@ -11,6 +11,7 @@
 #include "data/jsonl.h"
 #include "text/unicode.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -541,6 +542,56 @@ static void characters_map_one_to_one(void **state)
     kg_tokenizer_close(tok);
 }
 
+/* ---- threads ----------------------------------------------------------------------- */
+
+struct worker {
+    const struct kg_tokenizer *tok;
+    const char *text;
+    struct kg_ids want;
+    bool same;
+};
+
+static void *encode_often(void *user)
+{
+    struct worker *w = user;
+    struct kg_err own;
+    w->same = true;
+    for (int i = 0; i < 200 && w->same; i++) {
+        struct kg_ids ids = {0};
+        w->same = kg_tokenizer_encode(&ids, w->tok, w->text, strlen(w->text), PLAIN,
+                                      &own) == KG_OK &&
+                  ids.n == w->want.n &&
+                  memcmp(ids.ids, w->want.ids, ids.n * sizeof *ids.ids) == 0;
+        kg_ids_release(&ids);
+    }
+    return NULL;
+}
+
+static void one_tokenizer_serves_several_threads(void **state)
+{
+    struct kg_tokenizer *tok = open_dir(DATA "small");
+    struct worker workers[4] = {
+        {.tok = tok, .text = "Janet's ducks lay 16 eggs per day."},
+        {.tok = tok, .text = "caf\x65\xCC\x81 <|im_end|> \xE6\xB1\x89\xE5\xAD\x97"},
+        {.tok = tok, .text = "x = (a + b) * c\n\n\n   return"},
+        {.tok = tok,
+         .text =
+             "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+    };
+    pthread_t threads[4];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        encode(&workers[i].want, tok, workers[i].text);
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &workers[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_true(workers[i].same);
+        kg_ids_release(&workers[i].want);
+    }
+    kg_tokenizer_close(tok);
+}
+
 /* ---- memory ------------------------------------------------------------------------ */
 
 static kg_status open_and_use(void)
@@ -595,6 +646,7 @@ int main(void)
         cmocka_unit_test(an_empty_vocabulary_and_other_kinds_are_refused),
         cmocka_unit_test(a_byte_that_the_vocabulary_lacks_is_named),
         cmocka_unit_test(characters_map_one_to_one),
+        cmocka_unit_test(one_tokenizer_serves_several_threads),
         cmocka_unit_test(every_failed_allocation_is_a_status),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
