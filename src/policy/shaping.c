@@ -51,7 +51,7 @@ kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
             token_reward[t] -= algo->kl_beta * out.value;
             sum += out.value;
         }
-        total += length > 0 ? sum / length : 0;
+        total += length > 0 ? sum / (length + algo->count_eps) : 0;
         counted += length > 0;
     }
     *mean_kl = counted > 0 ? total / (double)counted : 0;
