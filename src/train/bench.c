@@ -188,8 +188,9 @@ static const struct shape shape_half_b = {"0.5B shape", 896, 4864, 24, 14, 2, 15
 static kg_status make_model(struct kg_model **m, const struct shape *s,
                             struct kg_err *err)
 {
-    struct kg_model_opts opts = {
-        .backend = kg_backend_cpu(), .ct = kg_backend_best_dtype(kg_backend_cpu()), .trainable = true};
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(),
+                                 .ct = kg_backend_best_dtype(kg_backend_cpu()),
+                                 .trainable = true};
     struct kg_model_config c = {.vocab = s->vocab,
                                 .hidden = s->hidden,
                                 .ffn = s->ffn,

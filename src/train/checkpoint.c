@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "data/json.h"
 #include "data/safetensors.h"
+#include "train/path.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -123,36 +124,24 @@ out:
     return status;
 }
 
-/* dir/name in a fixed buffer; the run directory's own length was checked when it was
- * opened. */
-struct path {
-    char text[4096];
-};
-static struct path path_in(const char *dir, const char *name)
-{
-    struct path p;
-
-    snprintf(p.text, sizeof p.text, "%s/%s", dir, name);
-    return p;
-}
-
 static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *err)
 {
     struct kg_model_save save = {.dtype = saved_dtype(run),
                                  .source_dir = run->model->dir};
 
     KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(kg_model_save(run->model, path_in(dir, "model").text, &save, err));
+    KG_TRY(kg_model_save(run->model, kg_path_in(dir, "model").text, &save, err));
     if (run->anchor)
-        KG_TRY(kg_model_save(run->anchor, path_in(dir, "anchor").text, &save, err));
-    KG_TRY(write_vectors(run, path_in(dir, "state.safetensors").text, err));
-    return write_counters(run, path_in(dir, "state.json").text, err);
+        KG_TRY(kg_model_save(run->anchor, kg_path_in(dir, "anchor").text, &save, err));
+    KG_TRY(write_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
+    return write_counters(run, kg_path_in(dir, "state.json").text, err);
 }
 
 /* Point checkpoints/latest at name, by renaming a new link over the old one. */
 static kg_status move_latest(const char *root, const char *name, struct kg_err *err)
 {
-    struct path link = path_in(root, "latest"), fresh = path_in(root, ".latest.tmp");
+    struct kg_path link = kg_path_in(root, "latest"),
+                   fresh = kg_path_in(root, ".latest.tmp");
 
     unlink(fresh.text);
     if (symlink(name, fresh.text) != 0 || rename(fresh.text, link.text) != 0)
@@ -177,7 +166,7 @@ static kg_status remove_old(const char *root, int64_t keep, struct kg_err *err)
     KG_TRY(kg_file_list(&names, &n, root, err));
     for (size_t i = n; i-- > 0 && status == KG_OK;) {
         if (is_checkpoint(names[i]) && (int64_t)kept++ >= keep)
-            status = kg_file_remove_tree(path_in(root, names[i]).text, err);
+            status = kg_file_remove_tree(kg_path_in(root, names[i]).text, err);
     }
     kg_file_names_free(names, n);
     return status;
@@ -198,8 +187,8 @@ static kg_status check_space(const struct kg_run *run, const char *root,
 
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
 {
-    struct path root = path_in(run->dir, "checkpoints"),
-                temporary = path_in(root.text, ".saving");
+    struct kg_path root = kg_path_in(run->dir, "checkpoints"),
+                   temporary = kg_path_in(root.text, ".saving");
     bool rl = run->count.step > 0 ||
               run->count.sft_step >= kg_config_int(run->config, "sft.steps");
     char name[32];
@@ -216,8 +205,8 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_writer_flush(&run->metrics, err));
     run->count.metrics_bytes = run->metrics.written;
     KG_TRY_GOTO(fail, write_into(run, temporary.text, err));
-    KG_TRY_GOTO(fail,
-                kg_file_rename_dir(temporary.text, path_in(root.text, name).text, err));
+    KG_TRY_GOTO(
+        fail, kg_file_rename_dir(temporary.text, kg_path_in(root.text, name).text, err));
     KG_TRY(move_latest(root.text, name, err));
     memcpy(run->saved_name, name, sizeof name);
     kg_log_info("saved %s/%s", root.text, name);
@@ -271,13 +260,13 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
 
 static kg_status restore(struct kg_run *run, const char *dir, struct kg_err *err)
 {
-    KG_TRY(read_counters(&run->count, path_in(dir, "state.json").text, err));
+    KG_TRY(read_counters(&run->count, kg_path_in(dir, "state.json").text, err));
     if (run->count.step > 0 ||
         run->count.sft_step >= kg_config_int(run->config, "sft.steps"))
         KG_TRY(kg_run_start_rl(run, err));
     else
         KG_TRY(kg_run_start_sft(run, err));
-    KG_TRY(read_vectors(run, path_in(dir, "state.safetensors").text, err));
+    KG_TRY(read_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
     run->optim->step = run->count.optim_step;
     KG_TRY(kg_model_refresh(run->model, err));
     return run->anchor ? kg_model_refresh(run->anchor, err) : KG_OK;
@@ -285,8 +274,8 @@ static kg_status restore(struct kg_run *run, const char *dir, struct kg_err *err
 
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
 {
-    struct path root = path_in(run->dir, "checkpoints"),
-                link = path_in(root.text, "latest");
+    struct kg_path root = kg_path_in(run->dir, "checkpoints"),
+                   link = kg_path_in(root.text, "latest");
     ssize_t n;
 
     *found = kg_file_is_dir(link.text);

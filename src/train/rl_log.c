@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "model/optim.h"
+#include "train/path.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -239,17 +240,17 @@ static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
 kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
                      struct kg_err *err)
 {
-    char path[4096];
+    char name[64];
     struct kg_zst_writer *w;
     struct kg_err ignored;
     kg_status status;
 
     if (!skipped && !kg_config_bool(run->config, "log.rollouts"))
         return KG_OK;
-    snprintf(path, sizeof path, "%s/rollouts/%s-%06lld.jsonl.zst", run->dir,
+    snprintf(name, sizeof name, "rollouts/%s-%06lld.jsonl.zst",
              skipped ? "skipped" : "step",
              (long long)run->count.step + (skipped ? 1 : 0));
-    KG_TRY(kg_zst_open(&w, path, 0, err));
+    KG_TRY(kg_zst_open(&w, kg_path_in(run->dir, name).text, 0, err));
     status = dump_trajs(w, run, b, err);
     if (status == KG_OK)
         return kg_zst_close(w, err);

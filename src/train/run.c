@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "rollout/score.h"
 #include "train/algo.h"
+#include "train/path.h"
 
 #include <string.h>
 
@@ -213,9 +214,9 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(kg_config_require(run->config, "run.dir", err));
     run->dir = kg_config_text(run->config, "run.dir");
-    if (strlen(run->dir) > 3000)
-        return kg_fail(err, KG_EINVAL, "run.dir: expected at most 3000 bytes, found %zu",
-                       strlen(run->dir));
+    if (strlen(run->dir) > KG_RUN_DIR_MAX)
+        return kg_fail(err, KG_EINVAL, "run.dir: expected at most %d bytes, found %zu",
+                       KG_RUN_DIR_MAX, strlen(run->dir));
     run->seed = (uint64_t)kg_config_int(run->config, "run.seed");
     kg_threads_set((int)kg_config_int(run->config, "run.threads"));
     KG_TRY(open_model(run, err));

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "data/json.h"
+#include "train/path.h"
 #include "train/train_options.h"
 
 #include <stdio.h>
@@ -11,15 +12,9 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-struct path {
-    char text[4096];
-};
-static struct path in_run(const struct kg_run *run, const char *name)
+static struct kg_path in_run(const struct kg_run *run, const char *name)
 {
-    struct path p;
-
-    snprintf(p.text, sizeof p.text, "%s/%s", run->dir, name);
-    return p;
+    return kg_path_in(run->dir, name);
 }
 
 static kg_status write_config(const struct kg_run *run, struct kg_err *err)
@@ -77,7 +72,7 @@ kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
 
 kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
 {
-    struct path path = in_run(run, "config.yaml");
+    struct kg_path path = in_run(run, "config.yaml");
     struct kg_config *before = NULL;
     struct kg_str diff = {0};
     size_t n = 0;
@@ -104,23 +99,25 @@ out:
     return status;
 }
 
-/* Dumps are named step-NNNNNN.jsonl.zst. */
+/* Dumps are named step-NNNNNN.jsonl.zst, or skipped-NNNNNN.jsonl.zst. */
+static int64_t step_of_dump(const char *name)
+{
+    const char *dash = strchr(name, '-');
+
+    return dash ? strtoll(dash + 1, NULL, 10) : 0;
+}
+
 static kg_status remove_later_dumps(const struct kg_run *run, struct kg_err *err)
 {
-    struct path root = in_run(run, "rollouts");
+    struct kg_path root = in_run(run, "rollouts");
     char **names;
     size_t n;
     kg_status status = KG_OK;
 
     KG_TRY(kg_file_list(&names, &n, root.text, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++) {
-        struct path file;
-
-        snprintf(file.text, sizeof file.text, "%.3500s/%.200s", root.text, names[i]);
-        if (strncmp(names[i], "step-", 5) == 0 &&
-            strtoll(names[i] + 5, NULL, 10) > run->count.step)
-            status = kg_file_remove_tree(file.text, err);
-    }
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        if (step_of_dump(names[i]) > run->count.step)
+            status = kg_file_remove_tree(kg_path_in(root.text, names[i]).text, err);
     kg_file_names_free(names, n);
     return status;
 }
