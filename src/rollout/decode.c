@@ -173,15 +173,19 @@ static kg_status draw_range(struct kg_rollout *r, struct kg_worker *w, int32_t f
     return KG_OK;
 }
 
-/* Below this many bytes of weights a step is dominated by threads that wait for each
- * other at every product. */
+/* Small weights: a step is dominated by threads that wait for each other at every
+ * product. Many rows a thread: the products are bound by arithmetic, so reading the
+ * weights once a thread costs little. In between the weights are better read once, by all
+ * threads together. */
 static const double OUTER_WEIGHT_BYTES = 64e6;
+enum { OUTER_ROWS = 16 };
 
 static bool outer_is_faster(const struct kg_rollout *r)
 {
     double bytes = (double)r->m->n_elements * (double)kg_dtype_traits(r->m->ct)->bytes;
-    return r->n_workers > 1 && r->n_running >= 2 * r->n_workers &&
-           bytes <= OUTER_WEIGHT_BYTES;
+    int32_t rows = r->n_running / r->n_workers;
+    return r->n_workers > 1 && rows >= 2 &&
+           (bytes <= OUTER_WEIGHT_BYTES || rows >= OUTER_ROWS);
 }
 
 static kg_status first_failure(const struct kg_rollout *r, struct kg_err *err)
