@@ -255,8 +255,8 @@ kg_status kg_file_writer_flush(struct kg_file_writer *w, struct kg_err *err)
 {
     size_t n = w->used;
 
-    w->used = 0; /* after a failure the bytes are lost, so that a retry cannot write them
-                    twice */
+    /* after a failure the bytes are lost, so that a retry cannot write them twice */
+    w->used = 0;
     if (n > 0 && sys_write(w->fd, w->buffer, n) != 0)
         return kg_file_fail(err, w->path, "write");
     return KG_OK;

@@ -23,8 +23,8 @@ kg_status kg_map_open(struct kg_map *map, const char *path,
 void kg_map_close(struct kg_map *map);
 
 /* Write the file under a temporary name beside it, fsync, rename, fsync the folder.
- * On failure the old file, if any, is untouched and the temporary one is gone.   errors:
- * EIO, ENOSPACE */
+ * On failure the old file, if any, is untouched and the temporary one is gone.
+ * errors: EIO, ENOSPACE */
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
@@ -44,7 +44,8 @@ struct kg_file_writer {
 kg_status kg_file_writer_open(struct kg_file_writer *w, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 /* Continue an existing file, cut to `keep_bytes` first (logs on resume). An absent file
- * is made when keep_bytes is 0.   errors: NOTFOUND, EFORMAT (shorter than keep_bytes) */
+ * is made when keep_bytes is 0.
+ * errors: NOTFOUND, EFORMAT (shorter than keep_bytes) */
 kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path,
                                 uint64_t keep_bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t n,

@@ -1,4 +1,5 @@
-/* Tests of reading, mapping and writing files; every request to the system is made to fail once. */
+/* Tests of reading, mapping and writing files; every request to the system is made to
+ * fail once. */
 #include "base/file.h"
 
 #include "base/mem.h"

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /* Zeroed block of count*size bytes, 64-byte aligned; `what` names it in the error.
- * returns owned pointer (never NULL for a zero size), or NULL with err set.   errors:
- * ENOMEM */
+ * returns owned pointer (never NULL for a zero size), or NULL with err set.
+ * errors: ENOMEM */
 void *kg_mem_calloc(size_t count, size_t size, const char *what,
                     struct kg_err *err) KG_MUST_CHECK;
 
@@ -25,8 +25,8 @@ char *kg_mem_strdup(const char *text, struct kg_err *err) KG_MUST_CHECK;
 
 /* Make room for `need` elements of `size` bytes in *block, doubling *capacity (elements)
  * as needed and keeping the contents; the new part is zero. `max` is the largest element
- * count ever allowed. `block` is the address of a pointer variable.   errors: ENOMEM
- * (also when need > max) */
+ * count ever allowed. `block` is the address of a pointer variable.
+ * errors: ENOMEM (also when need > max) */
 kg_status kg_mem_grow(void *block, size_t *capacity, size_t need, size_t size, size_t max,
                       const char *what, struct kg_err *err) KG_MUST_CHECK;
 
@@ -48,8 +48,8 @@ void kg_mem_fail_at(uint64_t n);
  * unknown. */
 uint64_t kg_mem_resident_bytes(void);
 
-/* ---- arena: step and call lifetimes ------------------------------------------------------------
- * One slab handed out from the front; mark and rewind give it back in stack order. */
+/* ---- arena: step and call lifetimes ---- */
+/* One slab handed out from the front; mark and rewind give it back in stack order. */
 struct kg_arena {
     unsigned char *slab; /* owned */
     size_t capacity;     /* bytes */
@@ -63,7 +63,8 @@ kg_status kg_arena_init(struct kg_arena *arena, size_t capacity_bytes, const cha
 void kg_arena_release(struct kg_arena *arena);
 
 /* count*size bytes, 64-byte aligned, NOT zeroed.   returns borrowed pointer or
- * NULL.   errors: ENOMEM */
+ * NULL.
+ * errors: ENOMEM */
 void *kg_arena_alloc(struct kg_arena *arena, size_t count, size_t size,
                      struct kg_err *err) KG_MUST_CHECK;
 static inline size_t kg_arena_mark(const struct kg_arena *arena) { return arena->used; }

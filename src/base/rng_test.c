@@ -1,4 +1,5 @@
-/* Tests of Philox4x32-10 against the published known answers, and of what is drawn from it. */
+/* Tests of Philox4x32-10 against the published known answers, and of what is drawn from
+ * it. */
 #include "base/rng.h"
 
 #include <math.h>

@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-/* Exit status of a child that gets `first`, then `second` unless 0. 50: it saw the request. */
+/* Exit status of a child that gets `first`, then `second` unless 0. 50: it saw the
+ * request. */
 static int child(int first, int second)
 {
     int status;

@@ -45,8 +45,7 @@ static inline uint32_t kg_simd_first_bits(int n)
 }
 
 #if defined(KG_SIMD_512)
-/* ---- AVX-512: one register
- * ----------------------------------------------------------------------- */
+/* ---- AVX-512: one register ---- */
 struct kg_v16 {
     __m512 r;
 };
@@ -186,8 +185,7 @@ static inline float kg_v16_hmax(struct kg_v16 a)
 }
 
 #elif defined(KG_SIMD_256)
-/* ---- AVX2 with FMA: two registers
- * ---------------------------------------------------------------- */
+/* ---- AVX2 with FMA: two registers ---- */
 struct kg_v16 {
     __m256 lo;
     __m256 hi;
@@ -361,8 +359,7 @@ static inline float kg_v16_hmax(struct kg_v16 a)
 }
 
 #else
-/* ---- any machine: an array; the definition of the above -----------------------------------------
- */
+/* ---- any machine: an array; the definition of the above ---- */
 struct kg_v16 {
     float f[16];
 };
@@ -530,8 +527,7 @@ static inline float kg_v16_hmax(struct kg_v16 a)
 }
 #endif
 
-/* ---- built from the above, one text for all
- * ------------------------------------------------------ */
+/* ---- built from the above, one text for all ---- */
 
 /* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN
  * NaN, denormal results are rounded once. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a
@@ -556,8 +552,7 @@ static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
     return kg_v16_scale2(p, n);
 }
 
-/* ---- pairs of bf16, for dot products
- * -------------------------------------------------------------- */
+/* ---- pairs of bf16, for dot products ---- */
 /* Sixteen dwords of two bf16 each. Only meaningful speed where kg_simd_has_bf16_dot();
  * elsewhere the plain definition, so that its users compile everywhere. */
 #if defined(KG_SIMD_512)

@@ -49,8 +49,7 @@ struct kg_json {
     } u;
 };
 
-/* ---- the pool
- * -------------------------------------------------------------------------------- */
+/* ---- the pool ---- */
 
 struct chunk {
     struct chunk *next;
@@ -135,8 +134,7 @@ static void hooks_install(void)
     json_object_seed(0);
 }
 
-/* ---- from jansson's values to the tree
- * ------------------------------------------------------- */
+/* ---- from jansson's values to the tree ---- */
 
 static bool convert(struct kg_json *v, json_t *from, struct kg_json_pool *pool);
 
@@ -230,8 +228,7 @@ static bool convert(struct kg_json *v, json_t *from, struct kg_json_pool *pool)
     return true;
 }
 
-/* ---- parsing
- * --------------------------------------------------------------------------------- */
+/* ---- parsing ---- */
 
 /* jansson recurses up to 2,048 levels; a document has at most MAX_DEPTH, counted before
  * it is parsed. */
@@ -335,8 +332,7 @@ void kg_json_release(struct kg_json_doc *doc)
     memset(doc, 0, sizeof *doc);
 }
 
-/* ---- looking
- * --------------------------------------------------------------------------------- */
+/* ---- looking ---- */
 
 enum kg_json_type kg_json_type(const struct kg_json *v)
 {
@@ -454,8 +450,7 @@ bool kg_json_bool(const struct kg_json *v, bool fallback)
     return kg_json_type(v) == KG_JSON_BOOL ? v->u.truth : fallback;
 }
 
-/* ---- demanding
- * ------------------------------------------------------------------------------- */
+/* ---- demanding ---- */
 
 kg_status kg_json_need(const struct kg_json **out, const struct kg_json_doc *doc,
                        const struct kg_json *object, const char *key,
@@ -506,8 +501,7 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
-/* ---- writing
- * --------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 /* Bytes of the UTF-8 sequence at text (n bytes left), or 0 where it is not valid. */
 static size_t utf8_length(const unsigned char *text, size_t n)

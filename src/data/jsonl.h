@@ -20,13 +20,13 @@ kg_status kg_jsonl_open_stream(struct kg_jsonl **r, FILE *stream, const char *na
 void kg_jsonl_close(struct kg_jsonl *r);
 
 /* The next object; blank lines are skipped. *more is false at the end. doc is released
- * and refilled. errors: EFORMAT "FILE line N: ..." (not JSON, not an object, line too
- * long), EIO */
+ * and refilled.
+ * errors: EFORMAT "FILE line N: ..." (not JSON, not an object, line too long), EIO */
 kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
                         struct kg_err *err) KG_MUST_CHECK;
 int64_t kg_jsonl_line(const struct kg_jsonl *r); /* of the object last returned, from 1 */
 
-/* ---- compressed writing: a zstd frame per _end_frame; a file can be cut between frames */
+/* ---- compressed writing: one zstd frame an _end_frame, cut between frames ---- */
 struct kg_zst_writer; /* opaque */
 /* keep_bytes: cut an existing file to this length first; 0 starts anew. */
 kg_status kg_zst_open(struct kg_zst_writer **w, const char *path, uint64_t keep_bytes,

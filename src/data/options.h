@@ -20,8 +20,9 @@ enum kg_opt_type {
     KG_OPT_REAL,
     KG_OPT_STRING,
     KG_OPT_CHOICE, /* one of `choices` */
-    KG_OPT_LIST, /* list of strings; its text is the items joined by line breaks, where a backslash
-                    * and a line break inside an item stand as \\ and \n. No item is empty. */
+    /* list of strings; its text is the items joined by line breaks, where a backslash and
+     * a line break inside an item stand as \\ and \n. No item is empty. */
+    KG_OPT_LIST,
 };
 
 struct kg_opt_row {
@@ -45,8 +46,8 @@ kg_status kg_config_create(struct kg_config **config,
 void kg_config_free(struct kg_config *config);
 
 /* YAML: sections are mappings, values scalars or lists of scalars; nested mappings join
- * with '.'; anchors, tags and duplicate keys are refused. errors: EFORMAT/EINVAL with
- * file and line, nearest valid key named */
+ * with '.'; anchors, tags and duplicate keys are refused.
+ * errors: EFORMAT/EINVAL with file and line, nearest valid key named */
 kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_config_parse_yaml(struct kg_config *config, const char *text, size_t n,

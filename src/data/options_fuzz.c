@@ -1,5 +1,5 @@
-/* Fuzz target: a config that loads is dumped, and the dump loads to the same dump; one that does
- * not gives a one-line message. The text is tried as an assignment too. */
+/* Fuzz target: a config that loads is dumped, and the dump loads to the same dump; one
+ * that does not gives a one-line message. The text is tried as an assignment too. */
 #include "data/options.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* Tests of options: types, sources and their strength, every error text, dump and load back. */
+/* Tests of options: types, sources and their strength, every error text, dump and load
+ * back. */
 #include "data/options.h"
 
 #include "base/file.h"

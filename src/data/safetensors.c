@@ -80,8 +80,7 @@ static bool shape_bytes(uint64_t *bytes, const int64_t *shape, int n_dims, unsig
     return true;
 }
 
-/* ---- one tensor of the header
- * ---------------------------------------------------------------- */
+/* ---- one tensor of the header ---- */
 
 static kg_status read_shape(struct kg_st_tensor *t, const struct kg_json *entry,
                             struct kg_err *err)
@@ -180,8 +179,7 @@ static kg_status check_metadata(const struct kg_json *meta, const char *where,
     return KG_OK;
 }
 
-/* ---- one file
- * -------------------------------------------------------------------------------- */
+/* ---- one file ---- */
 
 static int compare_places(const void *a, const void *b)
 {
@@ -298,8 +296,7 @@ static kg_status add_file(struct kg_st_set *set, const char *path, struct kg_err
     return add_bytes(set, part->map.data, part->map.bytes, path, err);
 }
 
-/* ---- the set
- * --------------------------------------------------------------------------------- */
+/* ---- the set ---- */
 
 static struct kg_st_set *create(size_t n_parts, struct kg_err *err)
 {
@@ -401,8 +398,7 @@ const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *n
     return bsearch(&key, set->tensors, set->n_tensors, sizeof key, compare_names);
 }
 
-/* ---- shards
- * ---------------------------------------------------------------------------------- */
+/* ---- shards ---- */
 
 /* The distinct shard names of an index, sorted.   names: owned block of borrowed strings
  */
@@ -531,8 +527,7 @@ kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err 
     return status;
 }
 
-/* ---- writing
- * --------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 struct slot {
     char *name; /* owned */

@@ -1,9 +1,11 @@
-/* safetensors files and sharded checkpoints: strict reading over a map, atomic-friendly writing.
+/* safetensors files and sharded checkpoints: strict reading over a map, atomic-friendly
+ * writing.
  *
- * A set is one file, or a model.safetensors.index.json with its shards, seen as one list of tensors. Tensor
- * data is borrowed from the map and may be unaligned. Refused, each with file, tensor and numbers: truncated
- * or oversized files, header not JSON, offsets out of range, overlapping or with holes, data size that differs
- * from the shape's, overflow, duplicate names, an index that names an absent shard or tensor.
+ * A set is one file, or a model.safetensors.index.json with its shards, seen as one list
+ * of tensors. Tensor data is borrowed from the map and may be unaligned. Refused, each
+ * with file, tensor and numbers: truncated or oversized files, header not JSON, offsets
+ * out of range, overlapping or with holes, data size that differs from the shape's,
+ * overflow, duplicate names, an index that names an absent shard or tensor.
  */
 #ifndef KG_DATA_SAFETENSORS_H
 #define KG_DATA_SAFETENSORS_H
@@ -28,16 +30,20 @@ struct kg_st_tensor {
 struct kg_st_set; /* opaque */
 
 /* dir/model.safetensors, or dir/model.safetensors.index.json and its shards. */
-kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_st_open_file(struct kg_st_set **set, const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir,
+                         struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_st_open_file(struct kg_st_set **set, const char *path,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* A whole file in memory (borrowed for the life of the set); for tests and fuzzing. */
-kg_status kg_st_open_bytes(struct kg_st_set **set, const void *bytes, size_t n, const char *where,
-                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_st_open_bytes(struct kg_st_set **set, const void *bytes, size_t n,
+                           const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_st_close(struct kg_st_set *set);
 
 size_t kg_st_count(const struct kg_st_set *set);
-const struct kg_st_tensor *kg_st_at(const struct kg_st_set *set, size_t i); /* sorted by name */
-const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *name); /* or NULL */
+/* sorted by name */
+const struct kg_st_tensor *kg_st_at(const struct kg_st_set *set, size_t i);
+/* or NULL */
+const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *name);
 
 /* ---- writing: declare all tensors, then their bytes in the same order ---- */
 struct kg_st_decl {
@@ -47,10 +53,11 @@ struct kg_st_decl {
     int64_t shape[KG_ST_MAX_DIMS];
 };
 struct kg_st_writer; /* opaque */
-/* Header with {"format":"pt"} metadata, padded to 8 bytes.   path is written directly: write into a temporary
- * folder and rename that. */
-kg_status kg_st_writer_open(struct kg_st_writer **w, const char *path, const struct kg_st_decl *decls,
-                            size_t n, struct kg_err *err) KG_MUST_CHECK;
+/* Header with {"format":"pt"} metadata, padded to 8 bytes.   path is written directly:
+ * write into a temporary folder and rename that. */
+kg_status kg_st_writer_open(struct kg_st_writer **w, const char *path,
+                            const struct kg_st_decl *decls, size_t n,
+                            struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of the current tensor, in one or several calls; moves on when it is full. */
 kg_status kg_st_writer_put(struct kg_st_writer *w, const void *bytes, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -18,7 +18,7 @@
 static struct kg_err err;
 static char dir[64];
 
-/* ---- files made by hand ---------------------------------------------------------------------- */
+/* ---- files made by hand ---- */
 
 static int setup(void **state)
 {
@@ -83,7 +83,7 @@ static void refuses(const char *header, size_t data_bytes, kg_status code,
     kg_str_release(&file);
 }
 
-/* ---- the reference's cases ------------------------------------------------------------------- */
+/* ---- the reference's cases ---- */
 
 static size_t decode64(unsigned char *out, const char *text)
 {
@@ -144,7 +144,7 @@ static void verdicts_agree_with_the_reference(void **state)
     kg_str_release(&text);
 }
 
-/* ---- rules that the reference's cases leave out ----------------------------------------------- */
+/* ---- rules that the reference's cases leave out ---- */
 
 static void broken_headers_are_refused_with_tensor_and_numbers(void **state)
 {
@@ -217,7 +217,7 @@ static void tensors_are_sorted_and_found(void **state)
     kg_str_release(&file);
 }
 
-/* ---- folders --------------------------------------------------------------------------------- */
+/* ---- folders ---- */
 
 static const char ONE_A[] =
     "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}";
@@ -312,7 +312,7 @@ static void real_checkpoints_open(void **state)
     }
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 static const struct kg_st_decl DECLS[] = {
     {"w", "F32", 2, {2, 3}},
@@ -383,7 +383,7 @@ static void a_writer_refuses_what_a_reader_would(void **state)
     assert_false(kg_file_exists(place("x")));
 }
 
-/* ---- out of memory --------------------------------------------------------------------------- */
+/* ---- out of memory ---- */
 
 static void every_failed_allocation_is_a_status(void **state)
 {
