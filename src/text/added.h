@@ -22,8 +22,8 @@ struct kg_added_token {
 
 /* A set of added tokens. {0} is the empty set. */
 struct kg_added {
-    struct kg_added_token
-        *tokens; /* owned; by first byte, then longest first, once sorted */
+    /* owned; by first byte, then longest first, once sorted */
+    struct kg_added_token *tokens;
     size_t n;
     size_t capacity;
     uint32_t first[257]; /* tokens that begin with byte b: [first[b], first[b + 1]) */
@@ -45,8 +45,8 @@ struct kg_added_scan {
     bool with_special; /* false: tokens marked special are plain text */
     size_t at;         /* everything before was handed out */
     size_t searched;   /* where the search goes on */
-    const struct kg_added_token
-        *waiting; /* found behind the plain text just handed out */
+    /* found behind the plain text just handed out */
+    const struct kg_added_token *waiting;
     size_t waiting_end;
 };
 struct kg_added_piece {

@@ -12,7 +12,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* ---- the table ------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 static uint64_t pair_of(int32_t left, int32_t right)
 {
@@ -60,7 +60,7 @@ struct kg_merge kg_merges_find(const struct kg_merges *m, int32_t left, int32_t 
     return m->slots[slot_of(m, pair_of(left, right))];
 }
 
-/* ---- short pre-tokens ------------------------------------------------------------ */
+/* ---- short pre-tokens ---- */
 
 size_t kg_bpe_merge_short(int32_t *ids, size_t n, const struct kg_merges *m)
 {
@@ -87,7 +87,7 @@ size_t kg_bpe_merge_short(int32_t *ids, size_t n, const struct kg_merges *m)
     return n;
 }
 
-/* ---- long pre-tokens ------------------------------------------------------------- */
+/* ---- long pre-tokens ---- */
 
 struct kg_bpe_node {
     int32_t id;   /* -1: merged into its left neighbour */

@@ -71,7 +71,7 @@ struct train {
     struct kg_err *err;
 };
 
-/* ---- text to words --------------------------------------------------------------- */
+/* ---- text to words ---- */
 
 static kg_status push_piece(struct train *t, struct pieces *pieces, const char *bytes,
                             size_t n)
@@ -207,7 +207,7 @@ static kg_status make_words(struct train *t)
     return KG_OK;
 }
 
-/* ---- pairs ----------------------------------------------------------------------- */
+/* ---- pairs ---- */
 
 /* Room in the index for one pair more. */
 static kg_status grow_index(struct train *t)
@@ -260,7 +260,7 @@ static kg_status count_word(struct train *t, size_t word, int sign, int32_t made
     return KG_OK;
 }
 
-/* ---- the heap of candidates ------------------------------------------------------ */
+/* ---- the heap of candidates ---- */
 
 /* a goes before b */
 static bool before(const struct candidate *a, const struct candidate *b)
@@ -329,7 +329,7 @@ static kg_status queue_touched(struct train *t)
     return KG_OK;
 }
 
-/* ---- merging --------------------------------------------------------------------- */
+/* ---- merging ---- */
 
 static bool holds(const struct word *w, int32_t left, int32_t right)
 {

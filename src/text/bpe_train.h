@@ -18,8 +18,9 @@ struct kg_bpe_result {
 void kg_bpe_result_release(struct kg_bpe_result *result);
 
 /* Merge until there are `n_tokens` tokens, specials not counted. `pattern` and `specials`
- * as in kg_bpe_train. errors: EINVAL (the text has no pair left, naming the number
- * reached), EFORMAT (not UTF-8), UNSUPPORTED (pattern) */
+ * as in kg_bpe_train.
+ * errors: EINVAL (the text has no pair left, naming the number reached), EFORMAT (not
+ * UTF-8), UNSUPPORTED (pattern) */
 kg_status kg_bpe_learn(struct kg_bpe_result *result, const char *const *texts, size_t n,
                        const struct kg_bpe_train *opts, int32_t n_tokens,
                        struct kg_err *err) KG_MUST_CHECK;

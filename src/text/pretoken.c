@@ -42,7 +42,7 @@ static const char NEW_NUMBERS[] = "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x
                                   "\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-"
                                   "\\x{1d2d3}\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}";
 
-/* ---- translation ----------------------------------------------------------------- */
+/* ---- translation ---- */
 
 struct translator {
     const char *in;
@@ -228,11 +228,11 @@ kg_status kg_pretoken_translate(struct kg_str *out, const char *pattern, size_t 
     return KG_OK;
 }
 
-/* ---- compiling ------------------------------------------------------------------- */
+/* ---- compiling ---- */
 
 struct kg_pretoken {
-    pcre2_general_context
-        *memory;      /* owned; sends the library's allocations through base/mem */
+    /* owned; sends the library's allocations through base/mem */
+    pcre2_general_context *memory;
     pcre2_code *code; /* owned */
 };
 
@@ -319,7 +319,7 @@ void kg_pretoken_free(struct kg_pretoken *p)
     kg_mem_free(p);
 }
 
-/* ---- scanning -------------------------------------------------------------------- */
+/* ---- scanning ---- */
 
 kg_status kg_pretoken_scan_init(struct kg_pretoken_scan *scan,
                                 const struct kg_pretoken *pattern, struct kg_err *err)

@@ -19,7 +19,7 @@ static const struct kg_tokenizer_kind KINDS[] = {
 };
 enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
 
-/* ---- ids ------------------------------------------------------------------------- */
+/* ---- ids ---- */
 
 void kg_ids_release(struct kg_ids *ids)
 {
@@ -42,7 +42,7 @@ kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static kg_status parse_kind(struct kg_tokenizer **out,
                             const struct kg_tokenizer_kind *kind, const char *json,
@@ -190,7 +190,7 @@ void kg_tokenizer_close(struct kg_tokenizer *tok)
     kg_mem_free(tok);
 }
 
-/* ---- looking --------------------------------------------------------------------- */
+/* ---- looking ---- */
 
 const char *kg_tokenizer_kind(const struct kg_tokenizer *tok) { return tok->kind->name; }
 
@@ -217,7 +217,7 @@ bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id)
     return id >= 0 && id < tok->vocab.n_ids && (tok->vocab.flags[id] & KG_VOCAB_SPECIAL);
 }
 
-/* ---- encoding and decoding ------------------------------------------------------- */
+/* ---- encoding and decoding ---- */
 
 kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
                               const char *text, size_t n, struct kg_encode_opts opts,

@@ -65,7 +65,8 @@ kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok
 
 /* Append the bytes of ids; special tokens print their content unless skip_special. An id
  * without a token (a hole, or a row that config.json's vocab_size has beyond the
- * tokenizer's) has no bytes. errors: EINVAL (id out of range) */
+ * tokenizer's) has no bytes.
+ * errors: EINVAL (id out of range) */
 kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
                               const int32_t *ids, size_t n, bool skip_special,
                               struct kg_err *err) KG_MUST_CHECK;

@@ -46,17 +46,17 @@ kg_status kg_ids_reserve(struct kg_ids *ids, size_t n, struct kg_err *err) KG_MU
 
 /* A step of pre-tokenization: cut by a pattern, or put a space in front. */
 struct kg_pretoken_stage {
-    struct kg_pretoken
-        *pattern; /* owned; NULL: the step that puts a space in front of what lacks one */
+    /* owned; NULL: the step that puts a space in front of what lacks one */
+    struct kg_pretoken *pattern;
 };
 enum { KG_MAX_STAGES = 8 };
 
 struct kg_tokenizer {
     const struct kg_tokenizer_kind *kind;
     struct kg_vocab vocab;
-    int32_t
-        n_padded; /* ids from vocab.n_ids to here are rows of the model without text */
-    int32_t eos;  /* -1 when not known */
+    /* ids from vocab.n_ids to here are rows of the model without text */
+    int32_t n_padded;
+    int32_t eos; /* -1 when not known */
 
     /* bpe alone */
     struct kg_merges merges;

@@ -35,7 +35,7 @@ struct reader {
     struct kg_err *err;
 };
 
-/* ---- fields ---------------------------------------------------------------------- */
+/* ---- fields ---- */
 
 enum rule {
     READ,     /* honoured by the code that asked, or without effect on ids and text */
@@ -119,7 +119,7 @@ static kg_status need_list(struct reader *r, const char *path,
     return KG_OK;
 }
 
-/* ---- vocabulary ------------------------------------------------------------------ */
+/* ---- vocabulary ---- */
 
 /* The id of a token by its spelling in the file; -1 when the vocabulary lacks it. */
 static kg_status find_spelling(struct reader *r, const char *text, size_t n, int32_t *id,
@@ -190,7 +190,7 @@ static kg_status read_vocab(struct reader *r, const struct kg_json *vocab,
     return KG_OK;
 }
 
-/* ---- merges ---------------------------------------------------------------------- */
+/* ---- merges ---- */
 
 struct halves {
     const char *left, *right;
@@ -299,7 +299,7 @@ static kg_status read_model(struct reader *r, const struct kg_json *model,
     return read_merges(r, kg_json_get(model, "merges"));
 }
 
-/* ---- added tokens ---------------------------------------------------------------- */
+/* ---- added tokens ---- */
 
 /* Enter an added token into the vocabulary, or find it there. */
 static kg_status place_added(struct reader *r, const struct kg_added_token *token)
@@ -379,7 +379,7 @@ static kg_status read_all_added(struct reader *r, const struct kg_json *added)
     return KG_OK;
 }
 
-/* ---- normalizer and pre_tokenizer ------------------------------------------------ */
+/* ---- normalizer and pre_tokenizer ---- */
 
 static kg_status read_normalizer(struct reader *r, const struct kg_json *value, int depth)
 {
@@ -484,7 +484,7 @@ static kg_status read_pre_tokenizer(struct reader *r, const struct kg_json *valu
     return KG_OK;
 }
 
-/* ---- post_processor and decoder -------------------------------------------------- */
+/* ---- post_processor and decoder ---- */
 
 static kg_status push_template_ids(struct reader *r, const struct kg_json *template,
                                    const struct kg_json *item, struct kg_ids *ids)
@@ -589,7 +589,7 @@ static kg_status read_decoder(struct reader *r, const struct kg_json *value, int
     return read_decoder(r, kg_json_at(list, 0), depth + 1);
 }
 
-/* ---- the whole ------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
 static kg_status read_root(struct reader *r)
 {

@@ -72,7 +72,7 @@ static void assert_decodes(const struct kg_tokenizer *tok, const struct kg_ids *
     kg_str_release(&text);
 }
 
-/* ---- vectors ----------------------------------------------------------------------- */
+/* ---- vectors ---- */
 
 /* Encode the row's text and compare with `want`. */
 static void check_row(const struct kg_tokenizer *tok, const struct kg_json_doc *row,
@@ -183,7 +183,7 @@ static void vectors_of_other_formats_wait(void **state)
     skip();
 }
 
-/* ---- exact decoding ---------------------------------------------------------------- */
+/* ---- exact decoding ---- */
 
 static void assert_round_trip(const struct kg_tokenizer *tok, struct kg_ids *ids,
                               const char *text, size_t n, bool nfc)
@@ -288,7 +288,7 @@ static void bytes_of_an_id_do_not_depend_on_its_neighbours(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* ---- special tokens ---------------------------------------------------------------- */
+/* ---- special tokens ---- */
 
 static void special_tokens_are_known_and_optional(void **state)
 {
@@ -321,7 +321,7 @@ static void special_tokens_are_known_and_optional(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* ---- errors ------------------------------------------------------------------------ */
+/* ---- errors ---- */
 
 static void invalid_utf8_is_refused_with_its_offset_and_nothing_is_appended(void **state)
 {
@@ -509,7 +509,7 @@ static void a_byte_that_the_vocabulary_lacks_is_named(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* ---- chars ------------------------------------------------------------------------- */
+/* ---- chars ---- */
 
 static void characters_map_one_to_one(void **state)
 {
@@ -542,7 +542,7 @@ static void characters_map_one_to_one(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* ---- threads ----------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 struct worker {
     const struct kg_tokenizer *tok;
@@ -592,7 +592,7 @@ static void one_tokenizer_serves_several_threads(void **state)
     kg_tokenizer_close(tok);
 }
 
-/* ---- memory ------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 static kg_status open_and_use(void)
 {

@@ -134,7 +134,8 @@ static void nfc_joins_and_sorts(void **state)
     assert_nfc("a\xCC\x81\xCC\xA3", "\xE1\xBA\xA1\xCC\x81"); /* dot below goes first */
     assert_nfc("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C"); /* Hangul */
     assert_nfc("\xE2\x84\xA6", "\xCE\xA9");                             /* ohm sign */
-    /* U+11A7 stands just before the Hangul finals and is none: nothing joins, nothing is lost */
+    /* U+11A7 stands just before the Hangul finals and is none: nothing joins, nothing is
+     * lost */
     assert_nfc("\xED\x95\x98\xE1\x86\xA7", "\xED\x95\x98\xE1\x86\xA7");
     assert_nfc("\xED\x95\x98\xE1\x86\xA8", "\xED\x95\x99");
 }

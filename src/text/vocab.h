@@ -16,8 +16,8 @@ enum { KG_VOCAB_MAX_IDS = 1 << 22 };
 enum kg_vocab_flag {
     KG_VOCAB_PRESENT = 1,
     KG_VOCAB_SPECIAL = 2,
-    KG_VOCAB_RAW =
-        4, /* spelled with characters that stand for no byte: no merge can make it */
+    /* spelled with characters that stand for no byte: no merge can make it */
+    KG_VOCAB_RAW = 4,
 };
 
 struct kg_vocab {
