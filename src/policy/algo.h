@@ -6,41 +6,41 @@
  * The option keys below are plain strings; the option rows that parse a config live in
  * train/.
  *
- * key                  sets                                        values
- * algo.advantage       how rewards become advantages               a row of
- * KG_TABLE_ADVANTAGE algo.surrogate       policy-gradient loss of a token             a
- * row of KG_TABLE_SURROGATE algo.aggregate       how token losses become one number a row
- * of KG_TABLE_AGGREGATE algo.clip_low/_high  ratio below 1-low, above 1+high is clipped
- * >= 0 (gmpo: of the log-ratio) algo.dual_clip       c, bound of the loss where A < 0 0
- * is off, else > 1 algo.ratio_clamp     log-ratios are cut to +- this               0 is
- * off; default 20 algo.truncate        C, upper bound of the detached ratio        0 is
- * off (dppo, pg-is, minirl) algo.delta_low/_high dppo: divergence allowed for A<0, A>0 >
- * 0 algo.top_k           dppo-topk: ids of the sampler used          1..512
- * algo.tau_pos/_neg    sapo temperatures                           > 0
- * algo.tis             cap of the weight old/sampler               0 is off
- * algo.tis_level       token | sequence
- * algo.entropy_coef    c_H                                         >= 0
- * algo.length_norm     constant of seq-mean-token-sum-norm         > 0
- * algo.mask_truncated  answers cut by the limit: no policy loss    true | false
- * algo.gamma/.lambda   discount; GAE's lambda                      0..1
- * algo.gpg_norm        gpg's f_norm                                > 0
- * algo.cov_ratio       clip-cov, kl-cov: share of tokens chosen    0..1
- * algo.cov_low/_high   clip-cov: range of the covariance           low < high
- * algo.cov_coef        kl-cov: coefficient of |log ratio|          >= 0
- * algo.rpg_detach      rpg: no gradient through the advantage      true | false
- * algo.count_eps       added to counts in means (published code)   0 or 1e-8
- * kl.estimator         KL against the anchor                       a row of KG_TABLE_KL
- * kl.beta              its coefficient, per token                  >= 0
- * kl.top_k             k of topk-*                                 >= 0
- * kl.tail              topk-*: sampled estimate of the tail        true | false (false:
- * truncated) kl.gradient          topk-*: form of the head's gradient         corrected |
- * published kl.importance        weight p/old on what was sampled            true | false
- * kl.iw_lower/_upper   clip of that weight                         0 is off
- * kl.clamp             clamps as published                         true | false
- * kl.after_filter      filtered answers leave the KL too (bias)    true | false
- * anchor.kind          what the KL is measured against             a row of
- * KG_TABLE_ANCHOR anchor.eta           ema: weight that the old anchor keeps       0..1
- * anchor.period        steps between two anchor updates            >= 1
+ * key                   sets                                       values
+ * algo.advantage        how rewards become advantages              row of TABLE_ADVANTAGE
+ * algo.surrogate        policy-gradient loss of a token            row of TABLE_SURROGATE
+ * algo.aggregate        how token losses become one number         row of TABLE_AGGREGATE
+ * algo.clip_low/_high   ratio below 1-low, above 1+high is clipped >= 0; gmpo: log-ratio
+ * algo.dual_clip        c, bound of the loss where A < 0           0 is off, else > 1
+ * algo.ratio_clamp      log-ratios are cut to +- this              0 is off; default 20
+ * algo.truncate         dppo, pg-is, minirl: bound of the ratio    0 is off
+ * algo.delta_low/_high  dppo: divergence allowed for A<0, A>0      > 0
+ * algo.top_k            dppo-topk: ids of the sampler used         1..512
+ * algo.tau_pos/_neg     sapo temperatures                          > 0
+ * algo.tis              cap of the weight old/sampler              0 is off
+ * algo.tis_level        what that weight is of                     token, sequence
+ * algo.entropy_coef     c_H                                        >= 0
+ * algo.length_norm      constant of seq-mean-token-sum-norm        > 0
+ * algo.mask_truncated   answers cut by the limit: no policy loss   true, false
+ * algo.gamma/.lambda    discount; GAE's lambda                     0..1
+ * algo.gpg_norm         gpg's f_norm                               > 0
+ * algo.cov_ratio        clip-cov, kl-cov: share of tokens chosen   0..1
+ * algo.cov_low/_high    clip-cov: range of the covariance          low < high
+ * algo.cov_coef         kl-cov: coefficient of |log ratio|         >= 0
+ * algo.rpg_detach       rpg: no gradient through the advantage     true, false
+ * algo.count_eps        added to counts in means (published code)  0 or 1e-8
+ * kl.estimator          KL against the anchor                      row of TABLE_KL
+ * kl.beta               its coefficient, per token                 >= 0
+ * kl.top_k              k of topk-*                                >= 0
+ * kl.tail               topk-*: sampled estimate of the tail       true, false
+ * kl.gradient           topk-*: form of the head's gradient        corrected, published
+ * kl.importance         weight p/old on what was sampled           true, false
+ * kl.iw_lower/_upper    clip of that weight                        0 is off
+ * kl.clamp              clamps as published                        true, false
+ * kl.after_filter       filtered answers leave the KL too (bias)   true, false
+ * anchor.kind           what the KL is measured against            row of TABLE_ANCHOR
+ * anchor.eta            ema: weight that the old anchor keeps      0..1
+ * anchor.period         steps between two anchor updates           >= 1
  */
 #ifndef KG_POLICY_ALGO_H
 #define KG_POLICY_ALGO_H
@@ -65,19 +65,19 @@ enum kg_policy_scope { KG_SCOPE_TOKEN, KG_SCOPE_SEQUENCE, KG_SCOPE_BATCH };
 /* What a row reads beyond log-probs, old log-probs and advantages. */
 enum kg_policy_need {
     KG_NEED_ANCHOR = 1 << 0, /* anchor log-prob of the sampled token */
-    KG_NEED_TOP_SAMPLER =
-        1 << 1, /* the sampler's top ids, and p (and anchor's) log-probs at them */
-    KG_NEED_TOP_ANCHOR =
-        1 << 2,             /* the anchor's top ids, and p's and its log-probs at them */
-    KG_NEED_MU_AT = 1 << 3, /* the sampler's log-probs at its top ids */
+    /* the sampler's top ids, and p (and anchor's) log-probs at them */
+    KG_NEED_TOP_SAMPLER = 1 << 1,
+    /* the anchor's top ids, and p's and its log-probs at them */
+    KG_NEED_TOP_ANCHOR = 1 << 2,
+    KG_NEED_MU_AT = 1 << 3,         /* the sampler's log-probs at its top ids */
     KG_NEED_EXACT_REVERSE = 1 << 4, /* exact KL(p||q) from the two-head pass */
     KG_NEED_EXACT_FORWARD = 1 << 5, /* exact KL(q||p) */
     KG_NEED_GREEDY = 1 << 6,        /* reward of a greedy answer of each prompt */
     KG_NEED_VALUES = 1 << 7,        /* a critic */
     KG_NEED_SUM_SQ = 1 << 8,        /* sum_v p_v^2 of the old policy */
     KG_NEED_GROUP = 1 << 9,         /* at least two samples a prompt */
-    KG_NEED_ON_POLICY_OR_IW =
-        1 << 10,                 /* misleading off-policy without an importance weight */
+    /* misleading off-policy without an importance weight */
+    KG_NEED_ON_POLICY_OR_IW = 1 << 10,
     KG_NEED_ENTROPY = 1 << 11,   /* of the current policy; set by algo.entropy_coef */
     KG_NEED_SELECTION = 1 << 12, /* kg_policy_select over the whole optimizer batch */
 };
@@ -152,9 +152,9 @@ void kg_algo_init(struct kg_algo *algo);
 
 /* Set what the option key names from text. The keys, for a loop over a config:
  *   for (size_t i = 0; i < kg_algo_n_keys(); i++)
- *       KG_TRY(kg_algo_set(&algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),
- * err)); An empty text leaves the default.   errors: NOTFOUND (unknown key or row, valid
- * names listed), EINVAL */
+ *       KG_TRY(kg_algo_set(&algo, kg_algo_key(i), text_of(kg_algo_key(i)), err));
+ * An empty text leaves the default.
+ * errors: NOTFOUND (unknown key or row, valid names listed), EINVAL */
 kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
                       struct kg_err *err) KG_MUST_CHECK;
 size_t kg_algo_n_keys(void);
@@ -168,14 +168,14 @@ struct kg_algo_setting {
     bool off_policy;         /* several updates a step, lag, or another sampler dtype */
     bool truncated_sampling; /* top_p, top_k or min_p below the full softmax */
     int max_top_k;           /* most ids the sampler can record; 0: not checked */
-    unsigned provides;       /* needs that can be met: KG_NEED_GREEDY, _VALUES, _SUM_SQ,
-                                _EXACT_*, _SELECTION */
-    bool reproduction; /* compositions that mislead are let through (reproduction presets)
-                        */
+    /* needs that can be met: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_*, _SELECTION */
+    unsigned provides;
+    /* compositions that mislead are let through (reproduction presets) */
+    bool reproduction;
 };
 
-/* Refuse what cannot be computed, with the key and the reason.   errors: EINVAL,
- * UNSUPPORTED */
+/* Refuse what cannot be computed, with the key and the reason.
+ * errors: EINVAL, UNSUPPORTED */
 kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
                         struct kg_err *err) KG_MUST_CHECK;
 

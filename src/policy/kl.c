@@ -71,8 +71,8 @@ static void sampled(struct kg_kl_out *out, const struct kg_kl_in *in,
     case K3:
         out->value = k3_value(&out->coef, d, algo->kl_clamp);
         break;
-    case K3PP: /* value r with r = p / sg(p): the product rule adds the value to k3's
-                  slope */
+    case K3PP:
+        /* value r with r = p / sg(p): the product rule adds the value to k3's slope */
         out->value = k3_value(&slope, d, algo->kl_clamp);
         out->coef = algo->kl_clamp ? slope + out->value : d;
         break;

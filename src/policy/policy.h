@@ -4,14 +4,15 @@
  * vocabularies wider than k, or devices: every loss touches the logits of a position
  * through the sampled token's log-prob, the log-probs at K given ids, the entropy and an
  * exact KL. What comes back is the derivative with respect to each of these; the head's
- * backward turns it into gradients by dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense
- * forms of entropy and exact KL).
+ * backward turns it into gradients by
+ *     dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
  *
  * An update of the optimizer:
  *     kg_policy_advantages     once over the step's trajectories
- *     kg_policy_weights        once over the tokens of the whole optimizer batch, before
- * it is split kg_policy_loss           per micro-batch of whole sequences; parts and
- * metrics add up
+ *     kg_policy_weights        once over the tokens of the whole batch, before it is
+ *     split
+ *     kg_policy_loss           per micro-batch of whole sequences; parts and metrics add
+ *     up
  */
 #ifndef KG_POLICY_POLICY_H
 #define KG_POLICY_POLICY_H
@@ -22,21 +23,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- advantages
- * ------------------------------------------------------------------------------ */
+/* ---- advantages ---- */
 
 /* S trajectories in G groups of the same prompt, N loss tokens. */
 struct kg_policy_scores {
     int64_t n_seqs;       /* S */
     int64_t n_groups;     /* G */
     const double *reward; /* (S) */
-    const int64_t
-        *group_begin; /* (G+1) trajectories group_begin[g] .. group_begin[g+1]-1 */
-    const int64_t *seq_begin;   /* (S+1) tokens; seq_begin[0] = 0 */
-    const double *token_reward; /* (N) or NULL: added to the reward, which stands on the
-                                   last token */
-    const uint8_t
-        *mask; /* (N) or NULL for all: tokens that count (holes, where they are kept) */
+    /* (G+1) trajectories group_begin[g] .. group_begin[g+1]-1 */
+    const int64_t *group_begin;
+    const int64_t *seq_begin; /* (S+1) tokens; seq_begin[0] = 0 */
+    /* (N) or NULL: added to the reward, which stands on the last token */
+    const double *token_reward;
+    /* (N) or NULL for all: tokens that count (holes, where they are kept) */
+    const uint8_t *mask;
     const double *greedy;    /* (S) reward of the greedy answer; KG_NEED_GREEDY */
     const double *value;     /* (N) critic; KG_NEED_VALUES */
     const double *old_logp;  /* (N) KG_NEED_SUM_SQ, as the next two */
@@ -45,33 +45,33 @@ struct kg_policy_scores {
 };
 
 struct kg_policy_advantage {
-    double
-        *seq; /* (S) out; NULL is allowed. Token-level rows: the mean over the tokens */
+    /* (S) out; NULL is allowed. Token-level rows: the mean over the tokens */
+    double *seq;
     double *token;    /* (N) out; NULL is allowed for trajectory-level rows */
     double *returns;  /* (N) out or NULL; token-level rows only */
     double batch_std; /* out: what batch-std divided by; 0 where nothing was divided */
     double mean, min, max; /* out: over trajectories */
-    int64_t groups_equal;  /* out: groups whose rewards are all equal (no signal of their
-                              own) */
+    /* out: groups whose rewards are all equal (no signal of their own) */
+    int64_t groups_equal;
 };
 
 /* Advantages of the algorithm's row, one a trajectory and broadcast to its tokens, or one
- * a token. errors: EINVAL (an input the row needs is absent), ENONFINITE (a reward, with
- * its index), ENOMEM */
+ * a token.
+ * errors: EINVAL (an input the row needs is absent), ENONFINITE (a reward, with its
+ * index), ENOMEM */
 kg_status kg_policy_advantages(struct kg_policy_advantage *out,
                                const struct kg_algo *algo,
                                const struct kg_policy_scores *scores,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- weights
- * --------------------------------------------------------------------------------- */
+/* ---- weights ---- */
 
 /* What the aggregation divides by. Over every rank's tokens when there are several. */
 struct kg_policy_totals {
     double tokens; /* kept tokens */
     double seqs;   /* kept sequences that have tokens */
-    double
-        length_eps; /* added to a sequence's length where it is divided by; normally 0 */
+    /* added to a sequence's length where it is divided by; normally 0 */
+    double length_eps;
     double length_norm; /* constant of seq-mean-token-sum-norm */
 };
 
@@ -79,8 +79,9 @@ struct kg_policy_totals {
 struct kg_policy_shape {
     int64_t n_seqs;           /* S */
     const int64_t *seq_begin; /* (S+1) */
-    const uint8_t *drop; /* (S) or NULL: sequences without policy and entropy loss (cut by
-                            the limit under algo.mask_truncated, filtered) */
+    /* (S) or NULL: sequences without policy and entropy loss (cut by the limit under
+     * algo.mask_truncated, filtered) */
+    const uint8_t *drop;
 };
 
 struct kg_policy_weights {
@@ -104,8 +105,7 @@ kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
                                const int64_t *seq_begin, const uint8_t *drop,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- loss
- * ------------------------------------------------------------------------------------ */
+/* ---- loss ---- */
 
 /* A micro-batch: the loss tokens (sampled by the model) of S whole sequences, N in all.
  * Log-probs are of the softmax at the sampling temperature. */
@@ -115,10 +115,10 @@ struct kg_policy_batch {
     const int64_t *seq_begin; /* (S+1), seq_begin[0] = 0, seq_begin[S] = N */
     const int32_t *tokens;    /* (N) sampled ids; NULL is allowed where K is 0 */
     const double *logp;       /* (N) current policy */
-    const double
-        *old_logp; /* (N) recorded by the sampler, or recomputed: what ratios are to */
-    const double
-        *mu_logp; /* (N) the sampler's; NULL or the same pointer: equal to old_logp */
+    /* (N) recorded by the sampler, or recomputed: what ratios are to */
+    const double *old_logp;
+    /* (N) the sampler's; NULL or the same pointer: equal to old_logp */
+    const double *mu_logp;
     const double *anchor_logp; /* (N) KG_NEED_ANCHOR */
     const double *advantage;   /* (N) */
     const double *entropy;     /* (N) or NULL; needed when algo.entropy_coef > 0 */
@@ -142,8 +142,8 @@ struct kg_policy_batch {
     const double *pg_weight;      /* (N) of kg_policy_weights, as the two below */
     const double *kl_weight;      /* (N) may be NULL where there is no KL */
     const double *entropy_weight; /* (N) may be NULL where algo.entropy_coef is 0 */
-    const double *is_weight; /* (N) or NULL: detached factor of each policy term (instead
-                                of algo.tis) */
+    /* (N) or NULL: detached factor of each policy term (instead of algo.tis) */
+    const double *is_weight;
     const uint8_t *selected; /* (N) rows of batch scope: from kg_policy_select */
     double kl_divisor; /* 0, or what every KL term is divided by (batch_std + 1e-6) */
 };
@@ -209,17 +209,18 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
 struct kg_policy_grad {
     /* the caller's arrays, overwritten */
     double *a_logp; /* (N) dloss/dlogp of the sampled token */
-    double *a_at;   /* (N,K) dloss/dlogp_at; NULL where K is 0. Added to a_logp's by the
-                       head where the   sampled token is among ids */
-    double *
-        a_entropy; /* (N) dloss/dH = -c_H weight; NULL where entropy is not in the loss */
+    /* (N,K) dloss/dlogp_at; NULL where K is 0. Added to a_logp's by the head where the
+     * sampled token is among ids */
+    double *a_at;
+    /* (N) dloss/dH = -c_H weight; NULL where entropy is not in the loss */
+    double *a_entropy;
     double *a_kl_exact; /* (N) dloss/d(exact KL); NULL where there is none */
-    double *a_log_kept; /* (N) dloss/dlog_kept; needed with log_kept. Each kept id j gets
-                           += a p_j/P_kept */
-    double
-        *pg_term; /* (N) or NULL: value of each token's policy term, without its weight */
-    double *kl_term; /* (N) or NULL: value of each token's KL term, after importance
-                        weight and divisor */
+    /* (N) dloss/dlog_kept; needed with log_kept. Each kept id j gets += a p_j/P_kept */
+    double *a_log_kept;
+    /* (N) or NULL: value of each token's policy term, without its weight */
+    double *pg_term;
+    /* (N) or NULL: value of each token's KL term, after importance weight and divisor */
+    double *kl_term;
     /* results */
     double pg, kl,
         entropy; /* weighted sums; loss = pg + kl_beta kl - entropy_coef entropy */

@@ -144,8 +144,8 @@ struct kg_kl_out {
     double value; /* with s */
     double coef;  /* dvalue/dlogp of the sampled token */
     double exact; /* dvalue/d(exact KL) */
-    double
-        *at; /* (k) out: dvalue/dlogp_at, zero on entry; NULL where the row has no head */
+    /* (k) out: dvalue/dlogp_at, zero on entry; NULL where the row has no head */
+    double *at;
     double head, tail, mass;
     bool in_tail;
 };
