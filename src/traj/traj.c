@@ -139,8 +139,7 @@ size_t kg_traj_model_tokens(const struct kg_traj *t)
     return count;
 }
 
-/* ---- the dump
- * -------------------------------------------------------------------------------- */
+/* ---- the dump ---- */
 
 static kg_status put_optional(struct kg_str *out, const char *key, const double *x,
                               struct kg_err *err)

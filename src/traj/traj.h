@@ -1,7 +1,8 @@
-/* A trajectory: an array of tokens, each with the source it came from and what was recorded with it.
+/* A trajectory: an array of tokens, each with the source it came from and what was
+ * recorded with it.
  *
- * Text is a view of it. It is append-only: nothing is ever re-tokenised, and every mask is made from the tags,
- * never from token values.
+ * Text is a view of it. It is append-only: nothing is ever re-tokenised, and every mask
+ * is made from the tags, never from token values.
  */
 #ifndef KG_TRAJ_TRAJ_H
 #define KG_TRAJ_TRAJ_H
@@ -14,8 +15,8 @@
 
 enum kg_source {
     KG_SOURCE_PROMPT = 0,
-    KG_SOURCE_MODEL,  /* sampled by the policy: the only tokens that carry a loss */
-    KG_SOURCE_TOOL,   /* observation */
+    KG_SOURCE_MODEL, /* sampled by the policy: the only tokens that carry a loss */
+    KG_SOURCE_TOOL,  /* observation */
     KG_SOURCE_COUNT
 };
 
@@ -26,22 +27,27 @@ enum kg_finish {
     KG_FINISH_LENGTH,   /* the token limit */
     KG_FINISH_COUNT
 };
-const char *kg_finish_name(enum kg_finish finish); /* "none", "stop", "stop_string", "length" */
+/* "none", "stop", "stop_string", "length" */
+const char *kg_finish_name(enum kg_finish finish);
 
 struct kg_traj {
-    int32_t *tokens;  /* (T) owned */
-    uint8_t *source;  /* (T) enum kg_source */
-    float *logp;      /* (T) the sampler's log-prob of the token; 0 where source is not MODEL */
-    int32_t *top_ids; /* (T,K) the sampling policy's K most likely ids at the position; NULL when K is 0 */
-    float *top_logp;  /* (T,K) their log-probs */
-    int32_t *kept_n;  /* (T) number of ids kept by truncated sampling, 0 for all of the vocabulary; NULL when unused */
+    int32_t *tokens; /* (T) owned */
+    uint8_t *source; /* (T) enum kg_source */
+    /* (T) the sampler's log-prob of the token; 0 where source is not MODEL */
+    float *logp;
+    /* (T,K) the sampling policy's K most likely ids at the position; NULL when K is 0 */
+    int32_t *top_ids;
+    float *top_logp; /* (T,K) their log-probs */
+    /* (T) number of ids kept by truncated sampling, 0 for all of the vocabulary; NULL
+     * when unused */
+    int32_t *kept_n;
     int32_t *kept_ids; /* kept ids of all positions in order, kept_total of them */
     size_t kept_total;
     size_t kept_capacity;
-    size_t n;         /* T */
+    size_t n; /* T */
     size_t capacity;
-    int top_k;        /* K */
-    size_t prompt_n;  /* tokens of the prompt */
+    int top_k;       /* K */
+    size_t prompt_n; /* tokens of the prompt */
     enum kg_finish finish;
     int64_t prompt_index; /* row of the data set */
     uint64_t draw;        /* draw number of the prompt in the run: keys the RNG */
@@ -53,9 +59,10 @@ struct kg_traj {
 
 void kg_traj_release(struct kg_traj *t);
 /* Append tokens of one source without records (prompt, observation).   errors: ENOMEM */
-kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n, enum kg_source source,
-                         struct kg_err *err) KG_MUST_CHECK;
-/* Append one sampled token with its records; top_ids/top_logp of length t->top_k, kept of length kept_n or NULL. */
+kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
+                         enum kg_source source, struct kg_err *err) KG_MUST_CHECK;
+/* Append one sampled token with its records; top_ids/top_logp of length t->top_k, kept of
+ * length kept_n or NULL. */
 struct kg_traj_step {
     int32_t token;
     float logp;
@@ -71,17 +78,20 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
 
 /* One line of JSON, the dump format of rollouts:
  *   prompt_index, draw, sample   which trajectory this is
- *   finish                       "stop", "stop_string", "length", or "none" while it goes on
+ *   finish                       "stop", "stop_string", "length"; "none": goes on
  *   reward, graded               reward is null when the response could not be graded
  *   advantage                    null when not given
  *   temperature, prompt_n        prompt_n tokens of the prompt come first
  *   tokens [int]                 every token in order
  *   source "ppmmt"               one letter a token: p prompt, m model, t tool
- *   logp [number or null]        one a token: the sampler's log-prob, null where source is not m
+ *   logp [number or null]        one a token: the sampler's log-prob; null outside m
  *   text                         only when given
- * Numbers read back as the same float32 (logp, temperature) or float64 (reward, advantage).
- * advantage: one number, NULL allowed; text borrowed, NULL allowed.   appended with a newline */
-kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t, const double *advantage,
-                           const char *text, struct kg_err *err) KG_MUST_CHECK;
+ * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
+ * advantage).
+ * advantage: one number, NULL allowed; text borrowed, NULL allowed.   appended with a
+ * newline */
+kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
+                           const double *advantage, const char *text,
+                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif
