@@ -78,8 +78,8 @@ static void test_gradients_are_those_of_torch(void **state)
         check_gradients_of(test_archs[i]);
 }
 
-/* Eight overlapping stretches of the repeated reference, 2,348 tokens: sums over more than
- * one chunk of tokens. */
+/* Eight overlapping stretches of the repeated reference, 2,348 tokens: sums over more
+ * than one chunk of tokens. */
 static struct test_pack long_pack(const struct test_pack *t)
 {
     enum { REPEATS = 5 };

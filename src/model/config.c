@@ -26,7 +26,7 @@ enum {
     QWEN3_HEAD_DIM = 128, /* Qwen3Config's default */
 };
 
-/* ---- families -------------------------------------------------------------------- */
+/* ---- families ---- */
 
 static const struct kg_arch ARCHS[] = {
     {.model_type = "qwen2",
@@ -61,7 +61,7 @@ kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                    ARCHS[2].model_type);
 }
 
-/* ---- fields ---------------------------------------------------------------------- */
+/* ---- fields ---- */
 
 enum rule {
     HONOURED, /* read below */
@@ -151,7 +151,8 @@ static const struct field FIELDS[] = {
     {"is_decoder", NO_EFFECT},
     {"tokenizer_class", NO_EFFECT},
     {"prefix", NO_EFFECT},
-    /* Sampling, in files from before generation_config.json: the user of kedge chooses it. */
+    /* Sampling, in files from before generation_config.json: the user of kedge chooses
+     * it. */
     {"max_length", NO_EFFECT},
     {"max_new_tokens", NO_EFFECT},
     {"min_length", NO_EFFECT},
@@ -253,7 +254,7 @@ static kg_status check_fields(const struct reader *r)
     return KG_OK;
 }
 
-/* ---- values ---------------------------------------------------------------------- */
+/* ---- values ---- */
 
 /* A field that is absent or null takes the fallback; a fallback of 0 demands the field.
  * */
@@ -387,7 +388,7 @@ static kg_status read_dtype(const struct reader *r)
     return refuse(r, key, value, "\"float32\", \"float16\" or \"bfloat16\"");
 }
 
-/* ---- rope ------------------------------------------------------------------------ */
+/* ---- rope ---- */
 
 static kg_status check_rope_keys(const struct reader *r, const char *name,
                                  const struct kg_json *rope, bool llama3)
@@ -464,7 +465,7 @@ static kg_status read_rope(const struct reader *r)
     return read_rope_object(r, "rope_parameters");
 }
 
-/* ---- special tokens -------------------------------------------------------------- */
+/* ---- special tokens ---- */
 
 static kg_status add_eos(const struct reader *r, const struct kg_json *value)
 {
@@ -528,7 +529,7 @@ kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
     return KG_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
 static kg_status read_all(const struct reader *r)
 {

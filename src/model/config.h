@@ -49,8 +49,8 @@ struct kg_model_config {
     int32_t eos[KG_MAX_EOS]; /* union of config.json and generation_config.json */
     int n_eos;
     int32_t bos; /* -1 when none */
-    const char *
-        dtype_name; /* torch_dtype / dtype of the file, for inspect; static string or "" */
+    /* torch_dtype / dtype of the file, for inspect; static string or "" */
+    const char *dtype_name;
 };
 
 /* dir/config.json, and the EOS set of dir/generation_config.json when there.
@@ -67,7 +67,8 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
                                 struct kg_err *err) KG_MUST_CHECK;
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 /* Add one id (the tokenizer's end token) to the set; -1, ids beyond V and known ones
- * change nothing. errors: EINVAL (the set is full) */
+ * change nothing.
+ * errors: EINVAL (the set is full) */
 kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
                                   struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,4 +1,5 @@
-/* Fuzz target: a config.json that is read is written, and what was written reads as the same. */
+/* Fuzz target: a config.json that is read is written, and what was written reads as the
+ * same. */
 #include "model/config.h"
 
 #include <assert.h>

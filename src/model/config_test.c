@@ -26,7 +26,7 @@ static struct kg_model_config read_dir(const char *dir)
     return c;
 }
 
-/* ---- reading ----------------------------------------------------------------------- */
+/* ---- reading ---- */
 
 static void qwen2_is_read_with_the_end_tokens_of_both_files(void **state)
 {
@@ -100,7 +100,7 @@ static void small_checkpoints_are_read(void **state)
     }
 }
 
-/* ---- refusals ---------------------------------------------------------------------- */
+/* ---- refusals ---- */
 
 static const char *const BASE[] = {
     "\"model_type\": \"qwen2\"",  "\"vocab_size\": 320",
@@ -253,7 +253,7 @@ static void end_tokens_are_a_set_with_a_limit(void **state)
         KG_EUNSUPPORTED);
 }
 
-/* ---- writing ----------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 static void what_is_written_reads_as_the_same(void **state)
 {
@@ -280,7 +280,7 @@ static void what_is_written_reads_as_the_same(void **state)
     }
 }
 
-/* ---- rotary frequencies ------------------------------------------------------------ */
+/* ---- rotary frequencies ---- */
 
 static void check_rope_row(const struct kg_json_doc *row)
 {

@@ -143,8 +143,8 @@ uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
  * go to kv_rows[n] of the pools, and seqs[].blocks name the blocks to read.   acts keeps
  * what the backward needs when `keep`; its buffers serve as scratch otherwise. hidden
  * (N,D) ct out: borrowed from acts, valid until its next use. Inside a parallel region
- * every caller needs acts of its own.   errors: SHAPE (N over max_tokens), EINVAL (token
- * id) */
+ * every caller needs acts of its own.
+ * errors: SHAPE (N over max_tokens), EINVAL (token id) */
 struct kg_forward {
     const struct kg_pack *pack;
     struct kg_kv *kv;

@@ -15,16 +15,16 @@ enum { KG_PARAM_ALIGN = 32 };
 
 /* kg_model.priv */
 struct kg_model_priv {
-    struct kg_st_set
-        *set;          /* owned; the checkpoint that compute views point into, or NULL */
+    /* owned; the checkpoint that compute views point into, or NULL */
+    struct kg_st_set *set;
     uint16_t *compute; /* (n_elements) owned bf16 copies of a trainable model, or NULL */
-    unsigned char
-        *copies; /* owned; what a model opened for inference had to convert, or NULL */
+    /* owned; what a model opened for inference had to convert, or NULL */
+    unsigned char *copies;
     char *names; /* owned; storage of every param.name */
 };
 
-/* A model with its parameters listed and nothing allocated for them.   errors: ENOMEM,
- * SHAPE (too many elements) */
+/* A model with its parameters listed and nothing allocated for them.
+ * errors: ENOMEM, SHAPE (too many elements) */
 kg_status kg_model_outline(struct kg_model **m, const struct kg_model_config *config,
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -475,8 +475,8 @@ static void test_sidecars_travel_along_byte_for_byte(void **state)
     snprintf(path, sizeof path, "%s/notes.txt", to);
     assert_false(kg_file_exists(path));
 
-    struct kg_err
-        why; /* a second save into the same folder, and one whose source is gone */
+    /* a second save into the same folder, and one whose source is gone */
+    struct kg_err why;
     const struct kg_model_save save = {.dtype = KG_F32};
     assert_int_equal(kg_model_save(m, to, &save, &why), KG_ECONFLICT);
     test_dir(to, "target");
