@@ -169,7 +169,7 @@ static void assert_lse_equal(const struct answer *a, int64_t ra, const struct an
                         (size_t)(rows * heads) * sizeof(float));
 }
 
-/* ---- the plain version ------------------------------------------------------------- */
+/* ---- the plain version ---- */
 /* p[0..i] of query i of a sequence;   returns lse */
 static double plain_weights(double *w, const struct problem *p, int s, int i, int h)
 {
@@ -267,7 +267,7 @@ static void matches_plain_version(void **state)
     }
 }
 
-/* ---- the same bits however the work is cut ----------------------------------------- */
+/* ---- the same bits however the work is cut ---- */
 /* Rows [first, first+n) of sequence 0 alone. */
 static void check_chunk(const struct problem *p, const struct answer *full, int first,
                         int n)
@@ -474,7 +474,7 @@ static void instruction_sets_agree_in_every_bit(void **state)
     }
 }
 
-/* ---- backward ---------------------------------------------------------------------- */
+/* ---- backward ---- */
 struct gradient {
     struct kg_mat dq;
     struct kg_mat dk;

@@ -1,21 +1,22 @@
 /* The backend contract: every operation of the model, typed, over row-major matrix views.
  *
- * Three nouns. A backend is a table of functions; a buffer is memory of that backend; an operation
- * is a kg_op_* function, which checks shapes and dtypes once (op.c) and calls the backend's slot.
- * There is no graph. cpu/ is the specification; another backend returns the same numbers.
+ * Three nouns. A backend is a table of functions; a buffer is memory of that backend; an
+ * operation is a kg_op_* function, which checks shapes and dtypes once (op.c) and calls
+ * the backend's slot. There is no graph. cpu/ is the specification; another backend
+ * returns the same numbers.
  *
  * Exactness rules that every implementation keeps (they carry promises 1 and 3):
- *  - a row of a forward output depends on that row's inputs and the weights only: never on the
- *    number of rows, on its neighbours, or on the number of threads;
- *  - sums over tokens (weight gradients, norm weights, biases) run over a partition that depends
- *    on the shapes alone, combined in a fixed order;
- *  - inside an enclosing parallel region an operation runs on the calling thread, same bits.
+ *  - a row of a forward output depends on that row's inputs and the weights only: never
+ *    on the number of rows, on its neighbours, or on the number of threads;
+ *  - sums over tokens (weight gradients, norm weights, biases) run over a partition that
+ *    depends on the shapes alone, combined in a fixed order;
+ *  - inside an enclosing parallel region an operation runs on the calling thread, same
+ *    bits.
  *
- * The letters: N rows (tokens), D model width, H heads, Hk KV heads, hd head dimension, F ffn
- * width, V vocabulary, K top-k. "ct" is the compute dtype of a model: KG_BF16 or KG_F32.
+ * The letters: N rows (tokens), D model width, H heads, Hk KV heads, hd head dimension, F
+ * ffn width, V vocabulary, K top-k. "ct" is the compute dtype of a model: KG_BF16 or
+ * KG_F32.
  */
-/* Formulas and columns stand as they are read. */
-/* clang-format off */
 #ifndef KG_TENSOR_BACKEND_H
 #define KG_TENSOR_BACKEND_H
 
@@ -34,25 +35,28 @@ struct kg_mat {
     int64_t stride; /* elements from one row to the next, >= cols */
 };
 
-static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows, int64_t cols)
+static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows,
+                                   int64_t cols)
 {
     return (struct kg_mat){data, dtype, rows, cols, cols};
 }
 /* Rows [first, first+n) of m. */
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
 
-/* ---- products ---------------------------------------------------------------------- */
+/* ---- products ---- */
 enum kg_matmul_kind {
-    KG_MATMUL_NT, /* C[M,N] = A[M,K] B[N,K]^T      y = x W^T, the forward of a linear layer */
+    /* C[M,N] = A[M,K] B[N,K]^T      y = x W^T, the forward of a linear layer */
+    KG_MATMUL_NT,
     KG_MATMUL_NN, /* C[M,N] = A[M,K] B[K,N]        dx = dy W */
     KG_MATMUL_TN, /* C[M,N] = A[K,M]^T B[K,N]      dW = dy^T x, summed over tokens K */
 };
 
-/* ---- attention --------------------------------------------------------------------- */
-enum { KG_KV_BLOCK = 64 }; /* keys per block: of the online softmax and of the paged cache */
+/* ---- attention ---- */
+/* keys per block: of the online softmax and of the paged cache */
+enum { KG_KV_BLOCK = 64 };
 
-/* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at position
- * p sees the keys 0..p of its sequence. Key j stands in row
+/* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
+ * position p sees the keys 0..p of its sequence. Key j stands in row
  * blocks ? blocks[j/64]*64 + j%64 : kv_row + j. */
 struct kg_attn_seq {
     int32_t row;
@@ -74,8 +78,9 @@ struct kg_attn {
     int32_t n_seqs;
 };
 
-/* ---- vocabulary head --------------------------------------------------------------- */
-/* A second head over the same vocabulary, whose q = softmax(z') is the constant of an exact KL. */
+/* ---- vocabulary head ---- */
+/* A second head over the same vocabulary, whose q = softmax(z') is the constant of an
+ * exact KL. */
 struct kg_head_anchor {
     struct kg_mat hidden;  /* (N,Da) ct */
     struct kg_mat weight;  /* (V,Da) ct */
@@ -85,13 +90,13 @@ struct kg_head_anchor {
 /* What the head reads.
  * z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];   logp[n,v] = z[n,v] - lse[n] */
 struct kg_head {
-    struct kg_mat hidden;    /* (N,D) ct */
-    struct kg_mat weight;    /* (V,D) ct */
-    const float *inv_temp;   /* (N) or NULL for 1 */
-    const int32_t *target;   /* (N) sampled token, -1 for none; or NULL */
-    const int32_t *indices;  /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
-    int k;                   /* K of indices */
-    int top_k;               /* how many of the largest to return; 0 for none */
+    struct kg_mat hidden;   /* (N,D) ct */
+    struct kg_mat weight;   /* (V,D) ct */
+    const float *inv_temp;  /* (N) or NULL for 1 */
+    const int32_t *target;  /* (N) sampled token, -1 for none; or NULL */
+    const int32_t *indices; /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
+    int k;                  /* K of indices */
+    int top_k;              /* how many of the largest to return; 0 for none */
     const struct kg_head_anchor *anchor; /* borrowed; NULL where no exact KL is wanted */
 };
 
@@ -103,18 +108,23 @@ struct kg_head_out {
     float *entropy;   /* (N) nats */
     int32_t *top_ids; /* (N,top_k) largest first, ties by smaller id */
     float *top_logp;  /* (N,top_k) */
-    float *logits;    /* (N,V) the z themselves: decode steps only, never a training batch */
-    float *kl_reverse;  /* (N) sum_v p_v (logp_v - logq_v); with an anchor only, as the two below */
+    /* (N,V) the z themselves: decode steps only, never a training batch */
+    float *logits;
+    /* (N) sum_v p_v (logp_v - logq_v); with an anchor only, as the two below */
+    float *kl_reverse;
     float *kl_forward;  /* (N) sum_v q_v (logq_v - logp_v) */
     double *anchor_lse; /* (N) */
 };
 
-/* Backward: the master rule, dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
- *           + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v).   The anchor gets no gradient. */
+/* Backward: the master rule,
+ *   dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
+ *                + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v)
+ * The anchor gets no gradient. */
 struct kg_head_grad {
-    const double *lse;         /* (N) of the forward */
-    const float *a_target;     /* (N) dloss/dlogp at target; or NULL */
-    const float *a_indices;    /* (N,K) dloss/dlogp at indices, added to a_target's; or NULL */
+    const double *lse;     /* (N) of the forward */
+    const float *a_target; /* (N) dloss/dlogp at target; or NULL */
+    /* (N,K) dloss/dlogp at indices, added to a_target's; or NULL */
+    const float *a_indices;
     const float *a_entropy;    /* (N) dloss/dH; or NULL */
     const float *entropy;      /* (N) H of the forward, where a_entropy is given */
     const float *a_kl_reverse; /* (N) dloss/dR; or NULL */
@@ -125,37 +135,42 @@ struct kg_head_grad {
     struct kg_mat dweight;     /* (V,D) fp32, added to; data NULL when not wanted */
 };
 
-/* ---- optimizer --------------------------------------------------------------------- */
+/* ---- optimizer ---- */
 struct kg_adamw {
     float lr;
     float beta1;
     float beta2;
     float eps;
-    float weight_decay;  /* decoupled: w -= lr * decay * w */
-    float grad_scale;    /* gradient is multiplied by this first (norm clipping) */
-    int64_t step;        /* 1 for the first update: bias correction */
+    float weight_decay; /* decoupled: w -= lr * decay * w */
+    float grad_scale;   /* gradient is multiplied by this first (norm clipping) */
+    int64_t step;       /* 1 for the first update: bias correction */
 };
 
-/* ---- the table --------------------------------------------------------------------- */
+/* ---- the table ---- */
 struct kg_backend {
     const char *name;
-    bool has_bf16; /* bf16 products exist and keep the rules above; else compute in fp32 */
-    void (*describe)(char *text, size_t bytes); /* one line: instruction set, libraries, kernels */
-    kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
-                        bool accumulate, struct kg_err *err);
+    /* bf16 products exist and keep the rules above; else compute in fp32 */
+    bool has_bf16;
+    /* one line: instruction set, libraries, kernels */
+    void (*describe)(char *text, size_t bytes);
+    kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                        enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
                        struct kg_err *err);
     kg_status (*embed_bwd)(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
                            struct kg_err *err);
-    kg_status (*rmsnorm)(struct kg_mat y, float *inv, struct kg_mat x, const float *w, float eps,
-                         struct kg_err *err);
-    kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, float *dw, struct kg_mat dy,
-                             struct kg_mat x, const float *w, const float *inv, struct kg_err *err);
+    kg_status (*rmsnorm)(struct kg_mat y, float *inv, struct kg_mat x, const float *w,
+                         float eps, struct kg_err *err);
+    kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, float *dw,
+                             struct kg_mat dy, struct kg_mat x, const float *w,
+                             const float *inv, struct kg_err *err);
     kg_status (*bias)(struct kg_mat y, const float *b, struct kg_err *err);
     kg_status (*bias_bwd)(float *db, struct kg_mat dy, struct kg_err *err);
-    kg_status (*rope)(struct kg_mat x, const int32_t *pos, const float *inv_freq, int head_dim,
-                      float attention_factor, bool inverse, struct kg_err *err);
-    kg_status (*swiglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+    kg_status (*rope)(struct kg_mat x, const int32_t *pos, const float *inv_freq,
+                      int head_dim, float attention_factor, bool inverse,
+                      struct kg_err *err);
+    kg_status (*swiglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                        struct kg_err *err);
     kg_status (*swiglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
     kg_status (*cast)(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
@@ -169,12 +184,14 @@ struct kg_backend {
     kg_status (*attention_bwd)(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                struct kg_mat dout, struct kg_mat o, const float *lse,
                                const struct kg_attn *a, struct kg_err *err);
-    kg_status (*head)(const struct kg_head_out *out, const struct kg_head *h, struct kg_err *err);
+    kg_status (*head)(const struct kg_head_out *out, const struct kg_head *h,
+                      struct kg_err *err);
     kg_status (*head_bwd)(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
     kg_status (*adamw)(float *w, float *m, float *v, const float *g, int64_t n,
                        const struct kg_adamw *a, struct kg_err *err);
-    kg_status (*ema)(float *avg, const float *w, int64_t n, float eta, struct kg_err *err);
+    kg_status (*ema)(float *avg, const float *w, int64_t n, float eta,
+                     struct kg_err *err);
     kg_status (*sum_squares)(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
 };
@@ -187,11 +204,11 @@ static inline enum kg_dtype kg_backend_best_dtype(const struct kg_backend *be)
     return be->has_bf16 ? KG_BF16 : KG_F32;
 }
 
-/* ---- operations -------------------------------------------------------------------- */
+/* ---- operations ---- */
 
 /* C = op(A) op(B), or C += when accumulate.
- * c fp32 or ct; a, b of one dtype (bf16 or fp32); products accumulate in fp32; c bf16 is rounded
- * once at the end (accumulate needs c fp32).
+ * c fp32 or ct; a, b of one dtype (bf16 or fp32); products accumulate in fp32; c bf16 is
+ * rounded once at the end (accumulate needs c fp32).
  * errors: SHAPE, DTYPE, UNSUPPORTED (no bf16 product on this machine) */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
@@ -202,19 +219,24 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
                       const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
 /* dtable[tokens[n], d] += dx[n,d], in token order.   dtable (V,D) fp32; dx (N,D) fp32 */
-kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable, struct kg_mat dx,
-                          const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
+                          struct kg_mat dx, const int32_t *tokens,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 /* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
- * y (N,D) fp32 or ct out, may be x itself; inv (N) out, NULL allowed; x (N,D) fp32; w (D) fp32 */
-kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv, struct kg_mat x,
-                        const float *w, float eps, struct kg_err *err) KG_MUST_CHECK;
+ * y (N,D) fp32 or ct out, may be x itself; inv (N) out, NULL allowed; x (N,D) fp32; w (D)
+ * fp32 */
+kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv,
+                        struct kg_mat x, const float *w, float eps,
+                        struct kg_err *err) KG_MUST_CHECK;
 /* dx[n,d] (=|+=) inv[n] (w[d] dy[n,d] - x[n,d] inv[n]^2 mean_e(w[e] dy[n,e] x[n,e]))
  * dw[d] += sum_n dy x inv
- * dx, dy, x (N,D) fp32; dw (D), NULL allowed; dx may be dy itself when not accumulating */
-kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx, bool accumulate,
-                            float *dw, struct kg_mat dy, struct kg_mat x, const float *w,
-                            const float *inv, struct kg_err *err) KG_MUST_CHECK;
+ * dx, dy, x (N,D) fp32; dw (D), NULL allowed; dx may be dy itself when not
+ * accumulating */
+kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
+                            bool accumulate, float *dw, struct kg_mat dy, struct kg_mat x,
+                            const float *w, const float *inv,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 /* y[n,d] += b[d]  (y fp32);   db[d] += sum_n dy[n,d]  (dy fp32 or ct) */
 kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, const float *b,
@@ -222,21 +244,24 @@ kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, const float *
 kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat dy,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Rotary position embedding in place, HF's half-split layout. For i < hd/2, h = hd/2, f the factor:
- * (x_i, x_{i+h}) <- f (x_i cos a - x_{i+h} sin a, x_{i+h} cos a + x_i sin a), a = pos inv_freq[i]
- * x (N, heads*hd) fp32; pos (N); inv_freq (hd/2); inverse rotates back (the backward).
- * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products in fp32 */
+/* Rotary position embedding in place, HF's half-split layout. For i < h = hd/2, f the
+ * factor, a = pos inv_freq[i]:
+ *   (x_i, x_{i+h}) <- f (x_i cos a - x_{i+h} sin a,  x_{i+h} cos a + x_i sin a)
+ * x (N, heads*hd) fp32; pos (N); inv_freq (hd/2); inverse rotates back (the backward)
+ * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products
+ * in fp32 */
 kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t *pos,
-                     const float *inv_freq, int head_dim, float attention_factor, bool inverse,
-                     struct kg_err *err) KG_MUST_CHECK;
+                     const float *inv_freq, int head_dim, float attention_factor,
+                     bool inverse, struct kg_err *err) KG_MUST_CHECK;
 
 /* h = silu(gate) * up,  silu(x) = x / (1 + exp(-x)).   all (N,F) ct; computed in fp32 */
 kg_status kg_op_swiglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
                        struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
-/* dgate, dup (N,F) ct out; dh (N,F) fp32 or ct; dgate may share memory with gate, dup with up */
-kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate, struct kg_mat dup,
-                           struct kg_mat dh, struct kg_mat gate, struct kg_mat up,
-                           struct kg_err *err) KG_MUST_CHECK;
+/* dgate, dup (N,F) ct out; dh (N,F) fp32 or ct; dgate may share memory with gate, dup
+ * with up */
+kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
+                           struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
+                           struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
 
 /* dst = src in dst's dtype;   y += x (fp32, or y fp32 and x ct) */
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
@@ -245,26 +270,32 @@ kg_status kg_op_add(const struct kg_backend *be, struct kg_mat y, struct kg_mat 
                     struct kg_err *err) KG_MUST_CHECK;
 
 /* pool[rows[n]] = src[n];   dst[n] = src[rows[n]]   (same dtype) */
-kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool, const int32_t *rows,
-                             struct kg_mat src, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
-                            const int32_t *rows, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
+                             const int32_t *rows, struct kg_mat src,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
+                            struct kg_mat src, const int32_t *rows,
+                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from position 0.
- * o (N, H*hd) ct out; lse (N,H) out, log sum exp of the scaled scores, NULL allowed; a->q not o.
- * numerics: fp32, one fixed sequence of FMAs per (query row, head), for 1 or many query rows */
+/* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from
+ * position 0.
+ * o (N, H*hd) ct out; lse (N,H) out, log sum exp of the scaled scores, NULL allowed; a->q
+ * is not o
+ * numerics: fp32, one fixed sequence of FMAs per (query row, head), for 1 or many query
+ * rows */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, float *lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
-/* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct. Whole
- * sequences only (pos 0, blocks NULL, kv_row == row).   source: Dao et al. 2022 */
-kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq, struct kg_mat dk,
-                              struct kg_mat dv, struct kg_mat dout, struct kg_mat o,
-                              const float *lse, const struct kg_attn *a,
+/* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
+ * Whole sequences only (pos 0, blocks NULL, kv_row == row).   source: Dao et al. 2022 */
+kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
+                              struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
+                              struct kg_mat o, const float *lse, const struct kg_attn *a,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not depend on
- * N, on what else is asked, or on the threads: per (row, tile) maximum and sums, combined in tile
- * order in double.   memory: O(N tiles) statistics and one tile per thread.
+/* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not
+ * depend on N, on what else is asked, or on the threads: per (row, tile) maximum and
+ * sums, combined in tile order in double.   memory: O(N tiles) statistics and one tile
+ * per thread.
  * errors: SHAPE, DTYPE, EINVAL (id out of range) */
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
                      const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
@@ -273,15 +304,19 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
 /* AdamW (Loshchilov & Hutter 2019): m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
- * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.   all (n) fp32 */
-kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v, const float *g,
-                      int64_t n, const struct kg_adamw *a, struct kg_err *err) KG_MUST_CHECK;
+ * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.   all (n)
+ * fp32 */
+kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
+                      const float *g, int64_t n, const struct kg_adamw *a,
+                      struct kg_err *err) KG_MUST_CHECK;
 
 /* avg = eta avg + (1 - eta) w, fp32, 1 - eta formed in double
- * *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN stays */
-kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n, float eta,
-                    struct kg_err *err) KG_MUST_CHECK;
+ * *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN
+ * stays */
+kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n,
+                    float eta, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const float *x,
-                            const float *minus, int64_t n, struct kg_err *err) KG_MUST_CHECK;
+                            const float *minus, int64_t n,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 #endif

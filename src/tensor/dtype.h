@@ -26,7 +26,8 @@ const struct kg_dtype_traits *kg_dtype_traits(enum kg_dtype dtype);
 kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* bf16 is the upper half of an fp32; rounds to nearest, ties to even; NaN stays a quiet NaN. */
+/* bf16 is the upper half of an fp32; rounds to nearest, ties to even; NaN stays a quiet
+ * NaN. */
 static inline float kg_bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;

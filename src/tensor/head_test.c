@@ -198,7 +198,7 @@ static struct kg_head_out run_all(const struct problem *p)
     return out;
 }
 
-/* ---- the plain version ------------------------------------------------------------- */
+/* ---- the plain version ---- */
 struct plain {
     double *z; /* (v) logits, then log-probs */
     double *q; /* (v) log-probs of the anchor */
@@ -360,7 +360,7 @@ static void ties_go_to_the_smaller_id(void **state)
     problem_release(&p);
 }
 
-/* ---- bits -------------------------------------------------------------------------- */
+/* ---- bits ---- */
 static void rows_equal(const void *a, int64_t ra, const void *b, int64_t rb, int64_t rows,
                        size_t row_bytes)
 {
@@ -508,7 +508,7 @@ static void an_enclosing_region_changes_no_bit(void **state)
     problem_release(&p);
 }
 
-/* ---- backward ---------------------------------------------------------------------- */
+/* ---- backward ---- */
 struct gradient {
     float *a_target;
     float *a_indices;
@@ -817,7 +817,7 @@ static void threads_change_no_bit_of_gradients(void **state)
     omp_set_num_threads(before);
 }
 
-/* ---- memory ------------------------------------------------------------------------ */
+/* ---- memory ---- */
 /* Nothing here grows with the width D but two row blocks, so a narrow model measures the
  * bound well. */
 static void peak_memory_stays_below_the_bound(void **state)

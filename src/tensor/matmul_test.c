@@ -70,7 +70,7 @@ static void skip_without(enum kg_dtype t)
     }
 }
 
-/* ---- rows -------------------------------------------------------------------------- */
+/* ---- rows ---- */
 static const struct {
     int64_t n;
     int64_t k;
@@ -172,7 +172,7 @@ static void accumulated_rows_keep_their_bits(void **state)
     check_rows(KG_F32, KG_F32, KG_MATMUL_NN, true);
 }
 
-/* ---- sums over tokens -------------------------------------------------------------- */
+/* ---- sums over tokens ---- */
 static void check_sums(enum kg_dtype t)
 {
     static const int64_t dims[][3] = {
@@ -210,7 +210,7 @@ static void weight_gradients_keep_their_bits_over_threads(void **state)
     check_sums(KG_BF16);
 }
 
-/* ---- views ------------------------------------------------------------------------- */
+/* ---- views ---- */
 
 /* The middle columns of a wider matrix with the content of m. */
 static struct kg_mat widened(struct kg_mat m)
@@ -271,7 +271,7 @@ static void strided_views_give_the_bits_of_dense_matrices(void **state)
     }
 }
 
-/* ---- many shapes, many threads ----------------------------------------------------- */
+/* ---- many shapes, many threads ---- */
 
 /* Values over odd shapes and more shapes than a thread's cache holds. */
 static void every_odd_shape_is_right(void **state)
@@ -350,7 +350,7 @@ static void running_out_of_memory_is_a_status(void **state)
     widened_free(m[2]);
 }
 
-/* ---- what doctor says -------------------------------------------------------------- */
+/* ---- what doctor says ---- */
 static void the_self_check_passes_where_products_exist(void **state)
 {
     (void)state;

@@ -19,7 +19,7 @@ struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n)
     return m;
 }
 
-/* ---- checks ------------------------------------------------------------------------ */
+/* ---- checks ---- */
 static kg_status check_shape(const char *op, const char *name, struct kg_mat m,
                              int64_t rows, int64_t cols, struct kg_err *err)
 {
@@ -88,7 +88,7 @@ static kg_status missing(const struct kg_backend *be, const char *op, struct kg_
     return kg_fail(err, KG_EUNSUPPORTED, "backend %s has no operation %s", be->name, op);
 }
 
-/* ---- products ---------------------------------------------------------------------- */
+/* ---- products ---- */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err)
@@ -105,7 +105,7 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
 }
 
-/* ---- embedding --------------------------------------------------------------------- */
+/* ---- embedding ---- */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
                       const int32_t *tokens, struct kg_err *err)
 {
@@ -126,7 +126,7 @@ kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
     return be->embed_bwd ? be->embed_bwd(dtable, dx, tokens, err) : missing(be, op, err);
 }
 
-/* ---- norm and bias ----------------------------------------------------------------- */
+/* ---- norm and bias ---- */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv,
                         struct kg_mat x, const float *w, float eps, struct kg_err *err)
 {
@@ -162,7 +162,7 @@ kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat d
     return be->bias_bwd ? be->bias_bwd(db, dy, err) : missing(be, "bias_bwd", err);
 }
 
-/* ---- positions and activations ----------------------------------------------------- */
+/* ---- positions and activations ---- */
 kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t *pos,
                      const float *inv_freq, int head_dim, float attention_factor,
                      bool inverse, struct kg_err *err)
@@ -201,7 +201,7 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                           : missing(be, op, err);
 }
 
-/* ---- moving ------------------------------------------------------------------------ */
+/* ---- moving ---- */
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err)
 {
@@ -239,7 +239,7 @@ kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
     return be->gather_rows ? be->gather_rows(dst, src, rows, err) : missing(be, op, err);
 }
 
-/* ---- attention --------------------------------------------------------------------- */
+/* ---- attention ---- */
 
 /* Where the keys of sequence i stand: every row that its last query sees lies in k. */
 static kg_status check_keys(const char *op, const struct kg_attn *a, int32_t i,
@@ -333,7 +333,7 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                              : missing(be, op, err);
 }
 
-/* ---- vocabulary head --------------------------------------------------------------- */
+/* ---- vocabulary head ---- */
 static kg_status check_head(const char *op, const struct kg_head *h, struct kg_err *err)
 {
     int64_t N = h->hidden.rows;
@@ -390,7 +390,7 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
     return be->head_bwd ? be->head_bwd(g, h, err) : missing(be, op, err);
 }
 
-/* ---- optimizer --------------------------------------------------------------------- */
+/* ---- optimizer ---- */
 kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
                       const float *g, int64_t n, const struct kg_adamw *a,
                       struct kg_err *err)

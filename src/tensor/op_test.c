@@ -70,7 +70,7 @@ static void take(float *y, struct kg_mat m)
     kg_mem_free(m.data);
 }
 
-/* ---- the operations ---------------------------------------------------------------- */
+/* ---- the operations ---- */
 static kg_status run_nt(const struct kg_backend *be, enum kg_dtype ct, float *y,
                         float *const *x)
 {
@@ -286,7 +286,7 @@ static const struct op ops[] = {
 };
 enum { N_OPS = sizeof ops / sizeof ops[0] };
 
-/* ---- inputs ------------------------------------------------------------------------ */
+/* ---- inputs ---- */
 static uint32_t random_state;
 static float uniform(void) /* (-1, 1) */
 {
@@ -346,7 +346,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* ---- tests ------------------------------------------------------------------------- */
+/* ---- tests ---- */
 static void compare_with_plain(enum kg_dtype ct, double tolerance)
 {
     for (int o = 0; o < N_OPS; o++) {
@@ -488,7 +488,7 @@ static void every_instruction_set_gives_the_same_bits(void **state)
     kg_mem_free(got);
 }
 
-/* ---- optimizer --------------------------------------------------------------------- */
+/* ---- optimizer ---- */
 enum { PARAMETERS = 100003 };
 
 static float *random_new(int64_t n)
@@ -583,7 +583,7 @@ static void sum_of_squares_is_exact_enough_and_lets_nan_through(void **state)
     kg_mem_free(minus);
 }
 
-/* ---- refusals ---------------------------------------------------------------------- */
+/* ---- refusals ---- */
 static void expect(kg_status got, kg_status want, const char *part)
 {
     assert_int_equal(got, want);

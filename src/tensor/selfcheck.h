@@ -15,8 +15,9 @@ void kg_selfcheck_cpu_features(char *text, size_t bytes);
 
 /* Whether a row of a product keeps its bits however many rows stand beside it and however
  * many threads run, and a sum over tokens however many threads run. Some seconds at most.
- * shapes: N x K of a few projections, odd ones included errors: ECONFLICT, naming kind,
- * dtype, shape and row count; UNSUPPORTED when the dtype has no product here */
+ * shapes: N x K of a few projections, odd ones included
+ * errors: ECONFLICT, naming kind, dtype, shape and row count; UNSUPPORTED when the dtype
+ * has no product here */
 kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
                             struct kg_err *err) KG_MUST_CHECK;
 

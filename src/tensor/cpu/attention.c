@@ -69,7 +69,8 @@ struct job {
     int32_t heads; /* KV heads per item of a short tile */
 };
 
-/* A head reads hdp columns from its own first one: past the last head if hd is not padded. */
+/* A head reads hdp columns from its own first one: past the last head if hd is not
+ * padded. */
 static int key_stride(const struct job *job)
 {
     return kg_cpu_padded(job->heads * job->a->head_dim + KG_LANES);
@@ -211,7 +212,8 @@ static void add_values(const struct scratch *w, const struct tile *t, int r0,
     }
 }
 
-/* s = q k of the rows that see the block, in lanes up to the last key that four rows see. */
+/* s = q k of the rows that see the block, in lanes up to the last key that four rows
+ * see. */
 static void score_keys(const struct scratch *w, const struct tile *t, int r0,
                        int32_t block)
 {
@@ -291,16 +293,18 @@ static void run_tile(const struct scratch *w, const struct job *job,
     }
 }
 
-/* ---- the work list ----------------------------------------------------------------- */
-/* KV heads that an item of this sequence covers: a row of k holds all heads, and reading it
- * whole is several times faster than a piece for each head, where there is little to compute. */
+/* ---- the work list ---- */
+/* KV heads that an item of this sequence covers: a row of k holds all heads, and reading
+ * it whole is several times faster than a piece for each head, where there is little to
+ * compute. */
 static int32_t heads_of(const struct job *job, const struct kg_attn_seq *seq)
 {
     int rows = kg_attn_min(job->positions, seq->n_rows) * kg_attn_group(job->a);
     return rows <= SHORT_TILE ? job->heads : 1;
 }
 
-/* items NULL counts only. A tile's cost grows with its position: late tiles come first. */
+/* items NULL counts only. A tile's cost grows with its position: late tiles come
+ * first. */
 static int64_t list_items(struct item *items, const struct job *job)
 {
     int64_t n = 0;

@@ -338,7 +338,7 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
     write_dk_dv(w, job, &t);
 }
 
-/* ---- work lists -------------------------------------------------------------------- */
+/* ---- work lists ---- */
 typedef void walk_fn(const struct scratch *w, const struct job *job,
                      const struct item *item);
 

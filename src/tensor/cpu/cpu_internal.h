@@ -54,8 +54,7 @@ static inline int kg_cpu_lanes(int64_t left)
     return left < KG_LANES ? (int)left : KG_LANES;
 }
 
-/* ---- the slots of struct kg_backend, one file each or a few
- * ---------------------------------------- */
+/* ---- the slots of struct kg_backend, one file each or a few ---- */
 kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
 kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
@@ -98,7 +97,7 @@ kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
 kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
 
-/* ---- matmul_onednn.c: products of dense blocks on one thread, and what a thread keeps  */
+/* ---- matmul_onednn.c: dense blocks on one thread, and what a thread keeps ---- */
 struct kg_cpu_product {
     enum kg_matmul_kind kind;
     enum kg_dtype in;  /* of a and b */
@@ -113,8 +112,8 @@ struct kg_cpu_product {
 };
 
 /* On the calling thread alone. A row of c depends on its row of a and on b, not on m; a
- * column not on n (measured; kg_selfcheck_rows checks it on the machine at hand). errors:
- * UNSUPPORTED, ENOMEM */
+ * column not on n (measured; kg_selfcheck_rows checks it on the machine at hand).
+ * errors: UNSUPPORTED, ENOMEM */
 kg_status kg_cpu_library_product(const struct kg_cpu_product *p, struct kg_err *err);
 const char *kg_cpu_library_version(void);
 
@@ -131,7 +130,7 @@ enum kg_cpu_scratch_use {
 };
 void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *err);
 
-/* ---- matmul_small.c: products of few rows ------------------------------------------ */
+/* ---- matmul_small.c: products of few rows ---- */
 enum { KG_CPU_SMALL_ROWS = 16 };
 
 /* How the library sums over K: `chunk` products at a time, each chunk from zero, chunks
@@ -148,7 +147,7 @@ kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
  */
 void kg_cpu_small_counts(int *known, int *refused);
 
-/* ---- matmul_plain.c: fp32 products where the library does not keep rows ------------ */
+/* ---- matmul_plain.c: fp32 products where the library does not keep rows ---- */
 
 /* Whether the library's fp32 rows keep their bits on this machine: tried once. */
 bool kg_cpu_library_keeps_rows(void);

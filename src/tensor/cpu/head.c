@@ -95,7 +95,7 @@ static void scratch_release(struct scratch *w)
     kg_mem_free(w->start);
 }
 
-/* ---- one row of one tile ----------------------------------------------------------- */
+/* ---- one row of one tile ---- */
 static float row_max(const float *z, int64_t n)
 {
     struct kg_v16 m = kg_v16_set1(-INFINITY);
@@ -173,7 +173,7 @@ static void keep_asked(const struct job *job, const struct scratch *w, const flo
     }
 }
 
-/* ---- one tile ---------------------------------------------------------------------- */
+/* ---- one tile ---- */
 static kg_status tile_logits(float *z, struct kg_mat hidden, struct kg_mat weight,
                              const float *inv_temp, struct kg_err *err)
 {
@@ -260,7 +260,7 @@ static kg_status run_units(const struct job *job, bool threads, struct kg_err *e
     return status;
 }
 
-/* ---- the rows, when all tiles are there -------------------------------------------- */
+/* ---- the rows, when all tiles are there ---- */
 struct total {
     double m;
     double s;
@@ -363,7 +363,7 @@ static void finish_row(const struct job *job, int64_t n)
         finish_top(job, n, lse);
 }
 
-/* ---- the operation ----------------------------------------------------------------- */
+/* ---- the operation ---- */
 /* Enough units for the threads at hand; the numbers do not depend on how many. */
 static void plan(struct job *job, bool threads)
 {

@@ -58,7 +58,7 @@ struct block {
     int32_t *start;           /* (R, tiles+1) */
 };
 
-/* ---- which rows, and their factors ------------------------------------------------- */
+/* ---- which rows, and their factors ---- */
 static float at(const float *a, int64_t n) { return a ? a[n] : 0.0f; }
 
 static double sum_a(const struct job *job, int64_t n, bool *any)
@@ -128,7 +128,7 @@ static kg_status job_init(struct job *job, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- one block of rows ------------------------------------------------------------- */
+/* ---- one block of rows ---- */
 /* One allocation; kg_status for the chain below. */
 static kg_status get(void *slot, int64_t count, size_t size, struct kg_err *err)
 {
@@ -199,7 +199,7 @@ static void scatter_row(const struct block *b, const struct job *job, int64_t i)
            (size_t)cols * sizeof *b->dhidden);
 }
 
-/* ---- dz of a chunk of rows in one tile --------------------------------------------- */
+/* ---- dz of a chunk of rows in one tile ---- */
 /* Of one thread: a chunk's logits. */
 struct scratch {
     float *z;  /* owned (KG_HEAD_ROWS, width) */
@@ -322,7 +322,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b,
     return status;
 }
 
-/* ---- the walk ---------------------------------------------------------------------- */
+/* ---- the walk ---- */
 /* dhidden (=|+=) dz W,   dW += dz^T hidden,   over one strip */
 static kg_status run_strip(const struct block *b, const struct job *job, int64_t tile,
                            struct kg_err *err)

@@ -21,7 +21,7 @@ int64_t kg_cpu_head_tile_width(int64_t vocab);
 kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
                              const float *inv_temp, struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- ids of a row, by tile --------------------------------------------------------- */
+/* ---- ids of a row, by tile ---- */
 struct kg_head_ask {
     int32_t id;
     int32_t slot; /* column of indices; K is the target */
@@ -33,7 +33,7 @@ void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
                           const struct kg_head *h, int64_t n, int64_t width,
                           int64_t tiles);
 
-/* ---- the k largest: a heap whose root is the worst of those kept ------------------- */
+/* ---- the k largest: a heap whose root is the worst of those kept ---- */
 struct kg_head_top {
     float z;
     int32_t id;

@@ -110,8 +110,7 @@ static kg_status block_product(struct kg_mat c, struct kg_mat a, struct kg_mat b
     return KG_OK;
 }
 
-/* ---- y = x W^T and dx = dy W: blocks of rows and columns
- * ------------------------------------------- */
+/* ---- y = x W^T and dx = dy W: blocks of rows and columns ---- */
 static kg_status rows_block(const struct job *j, int64_t r0, int64_t rows, int64_t c0,
                             int64_t cols, struct kg_err *err)
 {
@@ -154,8 +153,7 @@ static void cut_rows(struct job *j, int64_t threads)
         max64(round_up(ceil_div(j->N, 4 * threads), COL_STEP), COL_STEP), j->N);
 }
 
-/* ---- dW = dy^T x: blocks of output rows, by the shapes alone
- * ---------------------------------------- */
+/* ---- dW = dy^T x: blocks of output rows, by the shapes alone ---- */
 static void cut_weights(struct job *j)
 {
     bool tiny = j->M * j->N * j->K < (1 << 20);
@@ -182,9 +180,7 @@ static kg_status weights_task(const struct job *j, int64_t i, struct kg_err *err
     return KG_OK;
 }
 
-/* ---- all kinds
- * -------------------------------------------------------------------------------------
- */
+/* ---- all kinds ---- */
 static kg_status run_tasks(const struct job *j, int64_t tasks, bool threads,
                            struct kg_err *err)
 {

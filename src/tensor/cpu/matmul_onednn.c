@@ -142,8 +142,7 @@ const char *kg_cpu_library_version(void)
     return text;
 }
 
-/* ---- primitives
- * ----------------------------------------------------------------------------------- */
+/* ---- primitives ---- */
 static dnnl_data_type_t library_type(enum kg_dtype t)
 {
     return t == KG_BF16 ? dnnl_bf16 : dnnl_f32;

@@ -99,7 +99,7 @@ kg_status kg_cpu_matmul_plain(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     return status;
 }
 
-/* ---- which one does this machine need ---------------------------------------------- */
+/* ---- which one does this machine need ---- */
 enum { TRIAL_M = 40, TRIAL_N = 48, TRIAL_K = 600 };
 
 static pthread_once_t asked = PTHREAD_ONCE_INIT;

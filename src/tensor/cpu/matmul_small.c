@@ -17,8 +17,7 @@
 
 enum { PAIRS = 16, GROUP = 2 * PAIRS }; /* elements of K in one 16 x 16 block of pairs */
 
-/* ---- the kernel
- * ----------------------------------------------------------------------------------- */
+/* ---- the kernel ---- */
 
 /* acc[r] += the group's pairs in order, for R rows at once so that their chains overlap.
  * R is a constant where this is inlined. */
@@ -158,8 +157,7 @@ kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     return KG_OK;
 }
 
-/* ---- what the library does with this K
- * -------------------------------------------------------------- */
+/* ---- what the library does with this K ---- */
 enum { MAX_KNOWN = 256, TRIAL_ROWS = 5, TRIAL_COLS = 80 };
 
 static struct {

@@ -8,7 +8,7 @@
 
 enum { STRIP = 2 * KG_LANES, CHUNK_ROWS = 64 };
 
-/* ---- forward ----------------------------------------------------------------------- */
+/* ---- forward ---- */
 static float row_inv(struct kg_mat x, int64_t n, float eps)
 {
     struct kg_v16 sum = kg_v16_zero();
@@ -44,7 +44,7 @@ kg_status kg_cpu_rmsnorm(struct kg_mat y, float *inv, struct kg_mat x, const flo
     return KG_OK;
 }
 
-/* ---- sums over rows ---------------------------------------------------------------- */
+/* ---- sums over rows ---- */
 
 /* out[d0..d0+STRIP) += sum_n g[n,d] (x ? x[n,d] inv[n] : 1) */
 static void strip_sum(float *out, struct kg_mat g, const struct kg_mat *x,
@@ -78,7 +78,7 @@ static void sum_rows(float *out, struct kg_mat g, const struct kg_mat *x,
         strip_sum(out, g, x, inv, d0);
 }
 
-/* ---- backward ---------------------------------------------------------------------- */
+/* ---- backward ---- */
 
 /* y_d = w_d x_d r with r = (mean x^2 + eps)^-1/2, so dr/dx_d = -r^3 x_d / D and
  * dL/dx_d = r w_d dy_d - x_d r^3 / D sum_e w_e dy_e x_e  =  r (w_d dy_d - x_d c) */
@@ -118,7 +118,7 @@ kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, float *dw,
     return KG_OK;
 }
 
-/* ---- bias -------------------------------------------------------------------------- */
+/* ---- bias ---- */
 kg_status kg_cpu_bias(struct kg_mat y, const float *b, struct kg_err *err)
 {
     (void)err;

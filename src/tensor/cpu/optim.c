@@ -13,7 +13,7 @@ static int64_t piece_end(int64_t first, int64_t n)
     return first + PIECE < n ? first + PIECE : n;
 }
 
-/* ---- AdamW ------------------------------------------------------------------------- */
+/* ---- AdamW ---- */
 
 /* The update's constants: w <- keep w - rate m / (sqrt(v) inv_c2 + eps) with the bias
  * corrections rate = lr / (1 - b1^t), inv_c2 = 1 / sqrt(1 - b2^t), keep = 1 - lr decay */
@@ -72,7 +72,7 @@ kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
     return KG_OK;
 }
 
-/* ---- moving average ---------------------------------------------------------------- */
+/* ---- moving average ---- */
 
 /* eta 0 copies w and avg = w stays, to the last bit: the product with 1 - eta is rounded,
  * that with eta is not. */
@@ -92,7 +92,7 @@ kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta, struct kg
     return KG_OK;
 }
 
-/* ---- sum of squares ---------------------------------------------------------------- */
+/* ---- sum of squares ---- */
 static double piece_squares(const float *x, const float *minus, int64_t n)
 {
     double sum[8] = {0};
