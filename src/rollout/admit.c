@@ -16,8 +16,7 @@
 
 #include <assert.h>
 
-/* ---- the plan: groups and slots
- * ------------------------------------------------------------------ */
+/* ---- the plan: groups and slots ---- */
 
 /* New blocks that the next sample of a group takes. */
 static int32_t sample_need(const struct kg_rollout *r, const struct kg_group *g)
@@ -121,9 +120,7 @@ static kg_status plan(struct kg_rollout *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- prompts
- * -------------------------------------------------------------------------------------
- */
+/* ---- prompts ---- */
 
 /* Fill the worker's pack with the next pieces of prompts. Groups are computed in order,
  * so those that this pack completes are neighbours: [*first, *first + *n), last rows in
@@ -183,8 +180,7 @@ static void copy_partial_blocks(struct kg_rollout *r)
     }
 }
 
-/* ---- first tokens
- * -------------------------------------------------------------------------------- */
+/* ---- first tokens ---- */
 
 static kg_status first_tokens(struct kg_rollout *r, struct kg_err *err)
 {

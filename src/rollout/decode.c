@@ -12,9 +12,7 @@
 
 #include <string.h>
 
-/* ---- packs
- * ---------------------------------------------------------------------------------------
- */
+/* ---- packs ---- */
 
 void kg_worker_clear(struct kg_worker *w)
 {
@@ -61,9 +59,7 @@ kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t fi
     return kg_op_head(r->m->backend, &out, &h, err);
 }
 
-/* ---- a token
- * -------------------------------------------------------------------------------------
- */
+/* ---- a token ---- */
 
 kg_status kg_rollout_draw(struct kg_rollout *r, struct kg_worker *w, struct kg_slot *slot,
                           int64_t row, struct kg_err *err)
@@ -146,9 +142,7 @@ void kg_rollout_sweep(struct kg_rollout *r)
     }
 }
 
-/* ---- a step
- * --------------------------------------------------------------------------------------
- */
+/* ---- a step ---- */
 
 /* Slots [first, first+n): the row of a slot is its number. */
 static kg_status decode_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,

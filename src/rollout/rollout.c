@@ -11,9 +11,7 @@
 
 #include <string.h>
 
-/* ---- life
- * ----------------------------------------------------------------------------------------
- */
+/* ---- life ---- */
 
 static void worker_release(struct kg_worker *w)
 {
@@ -159,9 +157,7 @@ const struct kg_rollout_stats *kg_rollout_stats(const struct kg_rollout *r)
     return &r->stats;
 }
 
-/* ---- checks
- * --------------------------------------------------------------------------------------
- */
+/* ---- checks ---- */
 
 static kg_status check_prompt(const struct kg_rollout *r, const struct kg_request *q,
                               struct kg_err *err)
@@ -228,9 +224,7 @@ static kg_status check_run(const struct kg_rollout *r, const struct kg_sampling 
     return KG_OK;
 }
 
-/* ---- the run
- * -------------------------------------------------------------------------------------
- */
+/* ---- the run ---- */
 
 /* As many workers as threads: the first has room for prompts and for the whole batch, the
  * others for their share. */

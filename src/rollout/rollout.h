@@ -46,8 +46,8 @@ struct kg_sampling {
     const char *const *stops; /* (n_stops) borrowed stop strings; need a tokenizer */
     int n_stops;
     int record_top_k; /* K most likely ids to record with every token; 0 none */
-    bool record_kept; /* keep the ids that truncated sampling kept; over KG_MAX_KEPT is an
-                         error */
+    /* keep the ids that truncated sampling kept; over KG_MAX_KEPT is an error */
+    bool record_kept;
     struct kg_rng_key rng;
 };
 
@@ -63,11 +63,11 @@ struct kg_request {
 struct kg_rollout_opts {
     int32_t max_batch;     /* sequences that decode together */
     int32_t prefill_chunk; /* tokens of a prompt computed at once; 0: 512 */
-    int64_t kv_tokens;     /* cache size in tokens; 0: enough for max_batch sequences of
-                              max_len */
-    int32_t max_len;       /* longest prompt + answer */
-    bool stop_on_signal;   /* SIGINT and SIGTERM end a run with EINTERRUPTED (never inside
-                              training) */
+    /* cache size in tokens; 0: enough for max_batch sequences of max_len */
+    int64_t kv_tokens;
+    int32_t max_len; /* longest prompt + answer */
+    /* SIGINT and SIGTERM end a run with EINTERRUPTED (never inside training) */
+    bool stop_on_signal;
 };
 
 struct kg_rollout_stats {
@@ -92,10 +92,10 @@ typedef kg_status (*kg_rollout_done_fn)(void *user, const struct kg_traj *t,
 
 /* Run all requests. trajs: array of sum(n_samples), its old contents ignored, filled in
  * request order, samples in order; caller releases, after a failure too. The cache is
- * cleared first: weights may have changed since the last run. errors: EINVAL (empty
- * prompt, prompt + max_tokens over max_len or over the cache, parameters out of range,
- * more than KG_MAX_KEPT ids kept while recorded), ENOMEM, ENONFINITE (logits),
- * EINTERRUPTED */
+ * cleared first: weights may have changed since the last run.
+ * errors: EINVAL (empty prompt, prompt + max_tokens over max_len or over the cache,
+ * parameters out of range, more than KG_MAX_KEPT ids kept while recorded), ENOMEM,
+ * ENONFINITE (logits), EINTERRUPTED */
 kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
                          const struct kg_request *requests, size_t n_requests,
                          const struct kg_sampling *s, kg_rollout_done_fn done, void *user,
@@ -104,8 +104,8 @@ const struct kg_rollout_stats *
 kg_rollout_stats(const struct kg_rollout *r); /* of the last run */
 
 /* Append the answer of a trajectory as text: the tokens after the prompt, special ones
- * left out, cut before the first stop string when it finished by one.   errors: EINVAL
- * (id unknown to the tokenizer), ENOMEM */
+ * left out, cut before the first stop string when it finished by one.
+ * errors: EINVAL (id unknown to the tokenizer), ENOMEM */
 kg_status kg_rollout_text(struct kg_str *out, const struct kg_tokenizer *tok,
                           const struct kg_traj *t, const char *const *stops, int n_stops,
                           struct kg_err *err) KG_MUST_CHECK;

@@ -19,8 +19,8 @@ struct kg_group {
     struct kg_traj *trajs;            /* (n_samples) borrowed */
     int32_t *blocks;                  /* (blocks_per_seq) within the engine's slab */
     int32_t n_blocks;
-    int32_t partial; /* the block that the prompt fills in part, copied for each sample;
-                        -1 for none */
+    /* the block that the prompt fills in part, copied for each sample; -1 for none */
+    int32_t partial;
     bool partial_moved; /* the last sample has taken it over */
     int32_t cached;     /* prompt tokens whose keys are in the cache */
     int32_t started;    /* samples */
@@ -62,12 +62,12 @@ struct kg_rollout {
     int32_t blocks_per_seq;  /* of a sequence of max_len */
     struct kg_slot *slots;   /* (max_batch) owned */
     struct kg_group *groups; /* (max_batch) owned */
-    int32_t *block_slab; /* (2*max_batch*blocks_per_seq) owned: slots' and groups' block
-                            lists */
+    /* (2*max_batch*blocks_per_seq) owned: slots' and groups' block lists */
+    int32_t *block_slab;
     struct kg_worker *workers; /* (n_workers) owned */
     int n_workers;
-    struct kg_mat
-        group_hidden;   /* (max_batch,D) ct, owned data: last prompt row of each group */
+    /* (max_batch,D) ct, owned data: last prompt row of each group */
+    struct kg_mat group_hidden;
     int32_t *last_rows; /* (max_batch) owned: where they stand in a pack */
     float *logits;      /* (max_batch,V) owned */
     double *lse;        /* (max_batch) owned */

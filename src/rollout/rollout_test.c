@@ -152,7 +152,7 @@ static bool same_tokens(const struct kg_traj *a, const struct kg_traj *b)
     return a->n == b->n && memcmp(a->tokens, b->tokens, a->n * sizeof *a->tokens) == 0;
 }
 
-/* ---- promise 1 --------------------------------------------------------------------- */
+/* ---- promise 1 ---- */
 
 /* Score all trajectories together and compare log-probs and top-k of the answers. */
 static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *t,
@@ -264,7 +264,7 @@ static void every_batch_size_up_to_64_gives_the_same_bits(void **state)
     release(first, N_TRAJS);
 }
 
-/* ---- promise 3 --------------------------------------------------------------------- */
+/* ---- promise 3 ---- */
 
 static void a_trajectory_does_not_depend_on_its_neighbours(void **state)
 {
@@ -354,7 +354,7 @@ static void an_engine_follows_weights_that_change(void **state)
     kg_model_free(m);
 }
 
-/* ---- ends -------------------------------------------------------------------------- */
+/* ---- ends ---- */
 
 static void limits_are_kept_by_request(void **state)
 {
@@ -492,7 +492,7 @@ static void a_stop_string_over_several_tokens_ends_a_sequence(void **state)
     kg_str_release(&stop);
 }
 
-/* ---- records ----------------------------------------------------------------------- */
+/* ---- records ---- */
 
 static void kept_ids_are_recorded_with_the_token_among_them(void **state)
 {
@@ -588,7 +588,7 @@ static void a_prompt_is_computed_once_for_its_group(void **state)
     kg_rollout_free(r);
 }
 
-/* ---- refusals ---------------------------------------------------------------------- */
+/* ---- refusals ---- */
 
 static void expect_refusal(const struct kg_rollout_opts *o, const struct kg_request *q,
                            const struct kg_sampling *s, const char *word)

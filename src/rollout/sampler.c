@@ -91,8 +91,7 @@ static int32_t argmax(const float *z, int32_t n)
     return best;
 }
 
-/* ---- the whole vocabulary
- * ------------------------------------------------------------------------ */
+/* ---- the whole vocabulary ---- */
 
 union bits {
     float f;
@@ -198,8 +197,7 @@ static int32_t draw_full(const struct kg_sampler_row *row, double u)
     return found + walk_block(p, rest);
 }
 
-/* ---- truncated
- * ----------------------------------------------------------------------------------- */
+/* ---- truncated ---- */
 
 static int by_falling_logit(const void *a, const void *b)
 {

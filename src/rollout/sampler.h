@@ -43,7 +43,8 @@ struct kg_sampler_pick {
 };
 
 /* Ranges of the sampling parameters (temperature, top_p, top_k, min_p, max_tokens,
- * stops).   errors: EINVAL */
+ * stops).
+ * errors: EINVAL */
 kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err) KG_MUST_CHECK;
 /* Whether a row needs scratch: sampling keeps less than the vocabulary. */
 bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab);

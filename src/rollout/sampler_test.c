@@ -144,8 +144,7 @@ static void greedy_takes_the_smaller_of_equal_ids(void **state)
     assert_int_equal(pick.n_kept, 0);
 }
 
-/* ---- truncation against a plain version
- * ---------------------------------------------------------- */
+/* ---- truncation against a plain version ---- */
 
 static int32_t order[MAX_V];
 

@@ -114,9 +114,7 @@ static kg_status check_seq(const struct scorer *s, size_t i, int64_t max_tokens,
     return KG_OK;
 }
 
-/* ---- a pack
- * --------------------------------------------------------------------------------------
- */
+/* ---- a pack ---- */
 
 static void put_wanted(struct scorer *s, size_t i, int32_t row, int64_t *n_wanted)
 {

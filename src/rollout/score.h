@@ -14,12 +14,12 @@
 struct kg_score_seq {
     const int32_t *tokens; /* (n) borrowed */
     size_t n;
-    float temperature;      /* > 0; 0 means 1 */
-    const int32_t *indices; /* (n,K) ids whose log-probs are wanted for position t's
-                               token; NULL for none */
+    float temperature; /* > 0; 0 means 1 */
+    /* (n,K) ids whose log-probs are wanted for position t's token; NULL for none */
+    const int32_t *indices;
     float *logp; /* (n) out: logp[t] of tokens[t] given tokens[0..t); logp[0] = 0 */
-    float
-        *entropy; /* (n) out or NULL: of the distribution that tokens[t] was drawn from */
+    /* (n) out or NULL: of the distribution that tokens[t] was drawn from */
+    float *entropy;
     float *logp_at;   /* (n,K) out or NULL */
     int32_t *top_ids; /* (n,top_k) out or NULL */
     float *top_logp;  /* (n,top_k) out or NULL */
@@ -29,8 +29,9 @@ struct kg_score_seq {
 /* Score n_seqs sequences in packs of at most max_tokens tokens, which acts must hold.  k,
  * top_k: widths of the arrays above.  only_from (n_seqs) or NULL: the first position of
  * each sequence that is wanted; the head is not run before it, there logp, entropy and
- * lse are 0 and the other arrays are left alone (so it is for position 0). errors: EINVAL
- * (empty sequence, one longer than max_tokens, unknown token), ENOMEM, ENONFINITE */
+ * lse are 0 and the other arrays are left alone (so it is for position 0).
+ * errors: EINVAL (empty sequence, one longer than max_tokens, unknown token), ENOMEM,
+ * ENONFINITE */
 kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_tokens,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    const size_t *only_from, struct kg_err *err) KG_MUST_CHECK;

@@ -1,5 +1,5 @@
-/* Scoring: packing and gathering leave no trace in the numbers, and what it prints agrees with
- * itself. */
+/* Scoring: packing and gathering leave no trace in the numbers, and what it prints agrees
+ * with itself. */
 #include "rollout/score.h"
 
 #include "base/mem.h"
