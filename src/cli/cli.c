@@ -15,7 +15,7 @@
 
 static const char *command_name = ""; /* of the command that runs, for messages */
 
-/* ---- saying ------------------------------------------------------------------------ */
+/* ---- saying ---- */
 
 static void say_where(void)
 {
@@ -115,7 +115,7 @@ int kg_cmd_completion(int argc, char **argv)
     return print_text(kg_cli_completion);
 }
 
-/* ---- running ----------------------------------------------------------------------- */
+/* ---- running ---- */
 
 static int unknown_command(const char *name)
 {

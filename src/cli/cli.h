@@ -1,12 +1,13 @@
-/* The command line: a table of commands, each with a table of flags, and what commands share.
+/* The command line: a table of commands, each with a table of flags, and what commands
+ * share.
  *
- * One flag table is everything that is known of a command's flags: the parser fills the targets
- * from it, and --help, the man page and the shell completion are printed from it. A process runs
- * one command, so targets are static variables of the command's file whose initial values are the
- * defaults.
+ * One flag table is everything that is known of a command's flags: the parser fills the
+ * targets from it, and --help, the man page and the shell completion are printed from it.
+ * A process runs one command, so targets are static variables of the command's file whose
+ * initial values are the defaults.
  *
- * Results go to stdout through kg_cli_put and its checked writes; everything said goes to stderr.
- * Exit status: 0 done, 1 the work failed, 2 the command line was wrong.
+ * Results go to stdout through kg_cli_put and its checked writes; everything said goes to
+ * stderr. Exit status: 0 done, 1 the work failed, 2 the command line was wrong.
  */
 #ifndef KG_CLI_CLI_H
 #define KG_CLI_CLI_H
@@ -54,8 +55,8 @@ struct kg_command {
         int argc,
         char **argv);  /* the arguments that are not flags; returns the exit status */
     const char *usage; /* "[flags] DIR" */
-    const struct kg_flag
-        *flags;          /* NULL: it takes argc and argv as they came, flags included */
+    /* NULL: it takes argc and argv as they came, flags included */
+    const struct kg_flag *flags;
     const char *details; /* paragraphs for --help and the man page; NULL for none */
     int max_args;        /* arguments that are not flags, at most; < 0: any number */
 };
@@ -67,11 +68,11 @@ const struct kg_command *kg_command_find(const char *name); /* or NULL */
 /* Run `kedge argv[1] ...`.   returns the exit status */
 int kg_cli_main(int argc, char **argv);
 
-/* ---- flags ------------------------------------------------------------------------- */
+/* ---- flags ---- */
 
-/* Fill the targets; the arguments that are not flags are moved to the front of argv and counted
- * in *argc. *help: --help or -h was there (nothing else is checked then).   errors: EINVAL (a
- * usage error) */
+/* Fill the targets; the arguments that are not flags are moved to the front of argv and
+ * counted in *argc. *help: --help or -h was there (nothing else is checked then).
+ * errors: EINVAL (a usage error) */
 kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
                          struct kg_err *err) KG_MUST_CHECK;
 /* How a flag is written: "-n, --name ARG". */
@@ -84,23 +85,24 @@ kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_completion(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- output ------------------------------------------------------------------------ */
+/* ---- output ---- */
 
-/* Say "kedge COMMAND: message" and return KG_EXIT_FAILURE; usage errors add where help is, and
- * return KG_EXIT_USAGE. */
+/* Say "kedge COMMAND: message" and return KG_EXIT_FAILURE; usage errors add where help
+ * is, and return KG_EXIT_USAGE. */
 int kg_cli_fail(const struct kg_err *err);
 int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 
-/* Write the whole of s to stdout and clear it; errors of the device or pipe come back here.
+/* Write the whole of s to stdout and clear it; errors of the device or pipe come back
+ * here.
  * errors: EIO */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
 /* "1.50 GB" */
 void kg_cli_bytes(char text[32], double bytes);
 
-/* ---- commands ---------------------------------------------------------------------- */
+/* ---- commands ---- */
 int kg_cmd_generate(int argc, char **argv);
 int kg_cmd_score(int argc, char **argv);
 int kg_cmd_tokenize(int argc, char **argv);

@@ -1,4 +1,5 @@
-/* kedge bench: the ceilings of this machine and what kedge reaches of them, in one run. */
+/* kedge bench: the ceilings of this machine and what kedge reaches of them, in one
+ * run. */
 #include "cli/cli.h"
 
 #include "base/clock.h"

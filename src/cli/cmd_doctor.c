@@ -1,4 +1,5 @@
-/* kedge doctor: what this machine is, and which promises hold on it. Checked here and now, not assumed. */
+/* kedge doctor: what this machine is, and which promises hold on it. Checked here and
+ * now, not assumed. */
 #include "cli/cli.h"
 
 #include "base/clock.h"
@@ -13,7 +14,8 @@ const struct kg_flag kg_doctor_flags[] = {
     {0},
 };
 
-/* *ok: the check held. A dtype that this machine lacks is said to be so and is no failure. */
+/* *ok: the check held. A dtype that this machine lacks is said to be so and is no
+ * failure. */
 static kg_status check_products(struct kg_str *out, bool *ok, enum kg_dtype dtype,
                                 struct kg_err *err)
 {

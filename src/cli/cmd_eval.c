@@ -1,4 +1,5 @@
-/* kedge eval: avg@n of a checkpoint on a task, with standard error; the code that validates during training. */
+/* kedge eval: avg@n of a checkpoint on a task, with standard error; the code that
+ * validates during training. */
 #include "cli/cli.h"
 #include "cli/load.h"
 

@@ -1,8 +1,8 @@
 /* kedge generate: prompts to completions.
  *
- * All input is read and checked before anything is computed, so a malformed line costs no work
- * and leaves no output. Answers are printed as soon as all before them are, in the order of the
- * input.
+ * All input is read and checked before anything is computed, so a malformed line costs no
+ * work and leaves no output. Answers are printed as soon as all before them are, in the
+ * order of the input.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -96,7 +96,7 @@ struct job {
     struct kg_str text;
 };
 
-/* ---- input ------------------------------------------------------------------------- */
+/* ---- input ---- */
 
 static kg_status add_text(struct job *j, const char *text, size_t n, const char *where,
                           struct kg_err *err)
@@ -182,7 +182,7 @@ static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *
     return end_prompt(j, "prompt", err);
 }
 
-/* ---- plan -------------------------------------------------------------------------- */
+/* ---- plan ---- */
 
 /* An answer ends where the model's positions end. */
 static int32_t limit_of(const struct job *j, size_t prompt_n)
@@ -221,7 +221,7 @@ static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *e
     return j->trajs ? KG_OK : err->code;
 }
 
-/* ---- output ------------------------------------------------------------------------ */
+/* ---- output ---- */
 
 static kg_status put_logprobs(struct kg_str *out, const struct kg_traj *t,
                               struct kg_err *err)
@@ -278,7 +278,7 @@ static kg_status on_done(void *user, const struct kg_traj *t, struct kg_err *err
     return KG_OK;
 }
 
-/* ---- the command ------------------------------------------------------------------- */
+/* ---- the command ---- */
 
 static void say_speed(const struct kg_rollout_stats *s, size_t n)
 {

@@ -1,7 +1,8 @@
-/* kedge inspect: what a checkpoint holds, and the memory that running and training it need.
+/* kedge inspect: what a checkpoint holds, and the memory that running and training it
+ * need.
  *
- * The model is opened as the computing commands open it, so whatever they would refuse is refused
- * here.
+ * The model is opened as the computing commands open it, so whatever they would refuse is
+ * refused here.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -34,8 +35,8 @@ struct report {
     size_t dtype_tensors[MAX_DTYPES];
     size_t n_dtypes;
     uint64_t run_bytes; /* weights, cache and activations of one sequence of RUN_TOKENS */
-    uint64_t
-        train_bytes; /* weights, gradients, moments, anchor, activations of TRAIN_TOKENS */
+    /* weights, gradients, moments, anchor, activations of TRAIN_TOKENS */
+    uint64_t train_bytes;
 };
 
 static void count_dtype(struct report *r, const char *dtype)
@@ -79,7 +80,7 @@ static kg_status examine(struct report *r, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- JSON -------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static kg_status put_key_text(struct kg_str *out, const char *key, const char *text,
                               struct kg_err *err)
@@ -151,7 +152,7 @@ static kg_status put_json(struct kg_str *out, const struct report *r, struct kg_
     return kg_str_puts(out, "]}\n", err);
 }
 
-/* ---- text -------------------------------------------------------------------------- */
+/* ---- text ---- */
 
 static kg_status put_shapes(struct kg_str *out, const struct report *r,
                             struct kg_err *err)

@@ -1,8 +1,9 @@
 /* kedge new: a randomly initialised checkpoint in HuggingFace's layout.
  *
- * The configuration is written as config.json and read back before anything is made, so what
- * cannot be opened later is refused here, by the same checks. Everything is put together in a
- * folder beside DIR and renamed at the end: DIR is there whole or not at all.
+ * The configuration is written as config.json and read back before anything is made, so
+ * what cannot be opened later is refused here, by the same checks. Everything is put
+ * together in a folder beside DIR and renamed at the end: DIR is there whole or not at
+ * all.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -70,7 +71,7 @@ const struct kg_flag kg_new_flags[] = {
     {0},
 };
 
-/* ---- the tokenizer ----------------------------------------------------------------- */
+/* ---- the tokenizer ---- */
 
 struct documents {
     struct kg_str bytes; /* all texts, each ended by NUL */
@@ -191,7 +192,7 @@ static kg_status take_from_tokenizer(struct kg_model_config *c, const char *dir,
     return KG_OK;
 }
 
-/* ---- the model --------------------------------------------------------------------- */
+/* ---- the model ---- */
 
 static int32_t default_ffn(void) { return (int32_t)((hidden * 8 / 3 + 63) / 64 * 64); }
 
@@ -226,8 +227,8 @@ static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
     return KG_OK;
 }
 
-/* What config.json says of c, read back: sizes that cannot be are refused as when a folder is
- * opened. */
+/* What config.json says of c, read back: sizes that cannot be are refused as when a
+ * folder is opened. */
 static kg_status check_config(struct kg_model_config *c, struct kg_err *err)
 {
     struct kg_str text = {0};
@@ -256,7 +257,7 @@ static kg_status save_model(const struct kg_model_config *c, const char *to,
     return status;
 }
 
-/* ---- the folder -------------------------------------------------------------------- */
+/* ---- the folder ---- */
 
 static kg_status check_target(const char *dir, struct kg_err *err)
 {

@@ -1,8 +1,8 @@
 /* kedge score: log-probs of given ids by the training forward pass.
  *
- * Lines are read into windows, a window is scored in packs and answered in order. What packs
- * together cannot be seen in the numbers. When a line is malformed the lines before it are
- * answered first.
+ * Lines are read into windows, a window is scored in packs and answered in order. What
+ * packs together cannot be seen in the numbers. When a line is malformed the lines before
+ * it are answered first.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -59,7 +59,8 @@ static kg_status check_line(const struct window *w, const struct kg_model *m,
     return KG_OK;
 }
 
-/* Lines until the window is full or input ends. A line that is refused leaves no trace. */
+/* Lines until the window is full or input ends. A line that is refused leaves no
+ * trace. */
 static kg_status read_window(struct window *w, bool *more, struct kg_jsonl *in,
                              struct kg_json_doc *doc, const struct kg_model *m,
                              struct kg_err *err)

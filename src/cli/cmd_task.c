@@ -1,4 +1,5 @@
-/* kedge task: the tasks there are, or generated problems of one as JSONL {prompt, response, ground_truth}. */
+/* kedge task: the tasks there are, or generated problems of one as JSONL {prompt,
+ * response, ground_truth}. */
 #include "cli/cli.h"
 
 #include "data/json.h"

@@ -1,5 +1,5 @@
-/* kedge tokenize: a filter between lines of text and lines of ids. Each line is answered before
- * the next is read.
+/* kedge tokenize: a filter between lines of text and lines of ids. Each line is answered
+ * before the next is read.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

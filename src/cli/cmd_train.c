@@ -46,7 +46,8 @@ static kg_status print_plan(const struct kg_config *config, struct kg_err *err)
     return status;
 }
 
-/* The first argument is the recipe unless it is an assignment; the others are assignments. */
+/* The first argument is the recipe unless it is an assignment; the others are
+ * assignments. */
 static int run_recipe(int argc, char **argv, const char *forced)
 {
     bool has_file = argc > 0 && !strchr(argv[0], '=');

@@ -1,7 +1,7 @@
 /* Flags: from argv into the targets of a table.
  *
- * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag, what
- * was expected and what was found; an unknown flag gets the nearest one that exists.
+ * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag,
+ * what was expected and what was found; an unknown flag gets the nearest one that exists.
  */
 #include "cli/cli.h"
 
@@ -104,7 +104,8 @@ static kg_status set_value(const struct kg_flag *f, const char *value, struct kg
     return KG_OK;
 }
 
-/* The flag that arg names, "--name", "--name=value" or "-x".   *value: behind '=', or NULL */
+/* The flag that arg names, "--name", "--name=value" or "-x".   *value: behind '=', or
+ * NULL */
 static const struct kg_flag *find_flag(const struct kg_flag *flags, const char *arg,
                                        const char **value)
 {

@@ -1,5 +1,5 @@
-/* What the tables say to a reader: the overview, the help of a command, the man page, completion
- * for bash. */
+/* What the tables say to a reader: the overview, the help of a command, the man page,
+ * completion for bash. */
 #include "cli/cli.h"
 
 #include <string.h>
@@ -78,9 +78,10 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
                        err);
 }
 
-/* ---- man page ---------------------------------------------------------------------- */
+/* ---- man page ---- */
 
-/* Text as roff: backslashes and dashes escaped, a line never begins with a dot or quote. */
+/* Text as roff: backslashes and dashes escaped, a line never begins with a dot or
+ * quote. */
 static kg_status put_roff(struct kg_str *out, const char *text, struct kg_err *err)
 {
     bool line_start = true;
@@ -154,7 +155,7 @@ kg_status kg_cli_man(struct kg_str *out, struct kg_err *err)
                        err);
 }
 
-/* ---- completion -------------------------------------------------------------------- */
+/* ---- completion ---- */
 
 static kg_status put_completion_row(struct kg_str *out, const struct kg_command *c,
                                     struct kg_err *err)

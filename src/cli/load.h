@@ -1,5 +1,5 @@
-/* What commands on a model share: the folder, the compute dtype, threads, ids from a line of
- * input.
+/* What commands on a model share: the folder, the compute dtype, threads, ids from a line
+ * of input.
  */
 #ifndef KG_CLI_LOAD_H
 #define KG_CLI_LOAD_H
@@ -23,12 +23,12 @@ struct kg_loaded {
     struct kg_tokenizer *tok; /* owned; NULL when the folder has no tokenizer files */
 };
 
-/* The compute dtype that a name asks for; NULL takes the best of this machine.   errors:
- * UNSUPPORTED */
+/* The compute dtype that a name asks for; NULL takes the best of this machine.
+ * errors: UNSUPPORTED */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Open the model for inference, and its tokenizer; the tokenizer's end token joins the EOS set.
- * Sets the threads. */
+/* Open the model for inference, and its tokenizer; the tokenizer's end token joins the
+ * EOS set. Sets the threads. */
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_load_release(struct kg_loaded *l);
@@ -36,8 +36,8 @@ void kg_load_release(struct kg_loaded *l);
 kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Append the array "ids" of an input line, each in [0, vocab).   errors: EFORMAT naming line and
- * index */
+/* Append the array "ids" of an input line, each in [0, vocab).
+ * errors: EFORMAT naming line and index */
 kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t vocab,
                       struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,9 +1,11 @@
 /* The program. Everything is in cli.c, so that tests can link it.
  *
- * One thing comes before it: how long a thread spins at the end of a parallel region before it sleeps. The OpenMP
- * runtime spins for milliseconds by default, so that beside any busy neighbour every region costs a time slice (a test
- * that takes 4 s took 177 s). It can be told only through its environment, which it reads when it is loaded: the
- * program sets it and starts itself once more. A user who sets either variable is left alone.
+ * One thing comes before it: how long a thread spins at the end of a parallel region
+ * before it sleeps. The OpenMP runtime spins for milliseconds by default, so that beside
+ * any busy neighbour every region costs a time slice (a test that takes 4 s took 177 s).
+ * It can be told only through its environment, which it reads when it is loaded: the
+ * program sets it and starts itself once more. A user who sets either variable is left
+ * alone.
  */
 #include "cli/cli.h"
 
@@ -15,7 +17,8 @@ static void shorten_spinning(char **argv)
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
     if (setenv("GOMP_SPINCOUNT", "3000", 1) == 0)
-        execv("/proc/self/exe", argv); /* on failure: as it was, only slower beside neighbours */
+        /* on failure: as it was, only slower beside neighbours */
+        execv("/proc/self/exe", argv);
 }
 
 int main(int argc, char **argv)

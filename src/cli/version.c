@@ -1,5 +1,5 @@
-/* `kedge --version`: what this build is made of. The libraries stand behind one file each in
- * their modules; here alone they are asked once more, for their versions.
+/* `kedge --version`: what this build is made of. The libraries stand behind one file each
+ * in their modules; here alone they are asked once more, for their versions.
  */
 #include "cli/cli.h"
 
