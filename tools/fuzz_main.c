@@ -1,5 +1,5 @@
-/* The entry that libFuzzer calls, for the target named by -DKG_FUZZ=kg_fuzz_NAME. Built by
- * tools/fuzz alone. */
+/* The entry that libFuzzer calls, for the target named by -DKG_FUZZ=kg_fuzz_NAME. Built
+ * by tools/fuzz alone. */
 #include <stddef.h>
 #include <stdint.h>
 
