@@ -62,8 +62,7 @@ kg_status kg_arena_init(struct kg_arena *arena, size_t capacity_bytes, const cha
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_arena_release(struct kg_arena *arena);
 
-/* count*size bytes, 64-byte aligned, NOT zeroed.   returns borrowed pointer or
- * NULL.
+/* count*size bytes, 64-byte aligned, NOT zeroed.   returns borrowed pointer or NULL.
  * errors: ENOMEM */
 void *kg_arena_alloc(struct kg_arena *arena, size_t count, size_t size,
                      struct kg_err *err) KG_MUST_CHECK;

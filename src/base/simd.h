@@ -642,8 +642,8 @@ static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a
 {
     return (struct kg_v16){_mm512_dpbf16_ps(acc.r, (__m512bh)a.r, (__m512bh)b.r)};
 }
-/* The machine's own rounding to bf16, which unlike kg_v16_store_bf16 flushes denormals.
- */
+/* The machine's own rounding to bf16, which unlike kg_v16_store_bf16 flushes
+ * denormals. */
 static inline void kg_v16_store_bf16_machine_n(uint16_t *p, struct kg_v16 a, int n)
 {
     _mm256_mask_storeu_epi16(p, (__mmask16)kg_simd_first_bits(n),

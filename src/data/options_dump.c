@@ -40,8 +40,8 @@ size_t kg_options_utf8(uint32_t *code, const char *text)
     return n;
 }
 
-/* Code points that YAML does not allow as they are, or takes for a line break or a mark.
- */
+/* Code points that YAML does not allow as they are, or takes for a line break or a
+ * mark. */
 static bool must_escape(uint32_t code)
 {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 ||

@@ -400,8 +400,8 @@ const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *n
 
 /* ---- shards ---- */
 
-/* The distinct shard names of an index, sorted.   names: owned block of borrowed strings
- */
+/* The distinct shard names of an index, sorted.   names: owned block of borrowed
+ * strings */
 struct shards {
     const char **names;
     size_t n;

@@ -4,9 +4,9 @@
  * avg@n is the mean over problems of the share of right answers among n; its standard
  * error is taken over problems, so that the n answers of one problem do not count as
  * independent. Against a reference model it also estimates the per-token KL(policy ||
- * reference) on the sampled tokens:  k1 = mean d,  k3 = mean (d + exp(-d) - 1), d = log
- * p(y) - log q(y)   (ALGORITHMS section 4; both unbiased in value at temperature 1
- * without truncation).
+ * reference) on the sampled tokens:
+ *     k1 = mean d,   k3 = mean (d + exp(-d) - 1),   d = log p(y) - log q(y)
+ * Both are unbiased in value at temperature 1 without truncation.
  */
 #ifndef KG_EVAL_EVAL_H
 #define KG_EVAL_EVAL_H

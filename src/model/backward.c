@@ -43,8 +43,10 @@ static kg_status linear_bwd(const struct kg_pass *p, const struct kg_param *w,
     return kg_op_matmul(p->m->backend, dx, dy, w->compute, KG_MATMUL_NN, accumulate, err);
 }
 
-/* ---- FFN half:  x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T,
- * h2 = norm2(x_mid) ---- */
+/* ---- FFN half ---- */
+
+/* x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T,
+ * h2 = norm2(x_mid) */
 static kg_status ffn_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
                          float *grads, struct kg_err *err)
 {
@@ -127,8 +129,8 @@ static kg_status attend_bwd(const struct kg_pass *p, const struct kg_layer_acts 
         kg_mat_rows(p->acts->vf, 0, n), dout, a->o, a->lse, &attn, err);
 }
 
-/* x_mid = x + o Wo^T,  o = attention(q, k, v),  q, k, v = f(h1 W^T + b),  h1 = norm1(x)
- */
+/* x_mid = x + o Wo^T,  o = attention(q, k, v),  q, k, v = f(h1 W^T + b),
+ * h1 = norm1(x) */
 static kg_status attention_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
                                float *grads, struct kg_err *err)
 {

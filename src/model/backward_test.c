@@ -8,8 +8,8 @@ struct gradients {
     double nll;
 };
 
-/* Loss and gradients of the mean over `targets` from a forward and backward of the pack.
- */
+/* Loss and gradients of the mean over `targets` from a forward and backward of the
+ * pack. */
 static struct gradients gradients_of(const struct kg_model *m, struct test_pack *t,
                                      int targets, bool checkpoint)
 {

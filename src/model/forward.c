@@ -7,8 +7,10 @@
  * the sampler's log-prob the trainer's.
  *
  * A layer, pre-norm, with the residual stream x in fp32 and everything that products read
- * in ct: h1 = norm1(x);  q, k, v = h1 W^T + b, [norm of heads], rotate;  x +=
- * attention(q, k, v) Wo^T h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
+ * in ct:
+ *     h1 = norm1(x);  q, k, v = h1 W^T + b, [norm of heads], rotate;
+ *     x += attention(q, k, v) Wo^T;
+ *     h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
  */
 #include "model/acts_internal.h"
 

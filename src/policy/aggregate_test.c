@@ -1,5 +1,5 @@
-/* Weights of tokens: what they sum to, and that nothing but the whole batch decides them.
- */
+/* Weights of tokens: what they sum to, and that nothing but the whole batch decides
+ * them. */
 #include "policy/policy_testing.h"
 
 enum { S = 4, N = 10 };

@@ -98,8 +98,8 @@ static void clamp_value(struct kg_kl_out *out, const struct kg_algo *algo)
     out->coef = 0;
 }
 
-/* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is not).
- */
+/* u = p/q at tokens drawn from q: estimators of the RPG code, cut to +-10 (fkl is
+ * not). */
 static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo)
 {

@@ -7,10 +7,11 @@
  * `published` and `corrected` have the same value; they differ in the head's gradient. On
  * the whole vocabulary the mass sum_j p_j is constant; on a head it is not, and the
  * published tail (K4, K5) leaves its gradient out. Corrected moves it to where it
- * cancels, in the form whose gradient is exactly zero when p = q: reverse   dL1/dlogp_j =
- * p_j (d_j + 1)  published,   p_j d_j     corrected forward   dL1/dlogp_j = -q_j
- * published,   p_j - q_j   corrected The importance weight s belongs to the sampled tail
- * alone.
+ * cancels, in the form whose gradient is exactly zero when p = q:
+ *                            published         corrected
+ *     reverse  dL1/dlogp_j = p_j (d_j + 1)     p_j d_j
+ *     forward  dL1/dlogp_j = -q_j              p_j - q_j
+ * The importance weight s belongs to the sampled tail alone.
  */
 #include "policy/policy_internal.h"
 

@@ -8,11 +8,9 @@
  *     dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
  *
  * An update of the optimizer:
- *     kg_policy_advantages     once over the step's trajectories
- *     kg_policy_weights        once over the tokens of the whole batch, before it is
- *     split
- *     kg_policy_loss           per micro-batch of whole sequences; parts and metrics add
- *     up
+ *     kg_policy_advantages  once over the step's trajectories
+ *     kg_policy_weights     once over the tokens of the whole batch, before it is split
+ *     kg_policy_loss        per micro-batch of whole sequences; parts and metrics add up
  */
 #ifndef KG_POLICY_POLICY_H
 #define KG_POLICY_POLICY_H
@@ -90,8 +88,8 @@ struct kg_policy_weights {
     double *entropy; /* (N) out: as pg */
 };
 
-/* Weight of every token's term, so that loss = sum_n weight[n] term[n].   errors: EINVAL
- */
+/* Weight of every token's term, so that loss = sum_n weight[n] term[n].
+ * errors: EINVAL */
 kg_status kg_policy_weights(const struct kg_policy_weights *w, const struct kg_algo *algo,
                             const struct kg_policy_shape *shape,
                             struct kg_err *err) KG_MUST_CHECK;

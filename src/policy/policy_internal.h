@@ -70,8 +70,8 @@ struct kg_pg_call {
 struct kg_surrogate_row {
     struct kg_policy_about about;
     /* Exactly one is set. A sequence function may let a token's coefficient hold the
-     * derivative of every term of the sequence: weights are constant within a sequence.
-     */
+     * derivative of every term of the sequence: weights are constant within a
+     * sequence. */
     void (*token)(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call);
     void (*sequence)(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,

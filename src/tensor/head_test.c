@@ -98,8 +98,8 @@ static enum kg_dtype usable(enum kg_dtype dtype)
     return dtype == KG_BF16 && status == KG_EUNSUPPORTED ? KG_F32 : dtype;
 }
 
-/* Some targets and slots are unused, and every third target is among its row's indices.
- */
+/* Some targets and slots are unused, and every third target is among its row's
+ * indices. */
 static void problem_init(struct problem *p)
 {
     random_state = 11;

@@ -4,9 +4,10 @@
  * alone. A pattern is translated first, and what the two engines read differently is
  * rewritten or refused by name:
  *   - \s and \S become the White_Space property spelled out, as Oniguruma has it (PCRE2
- * would add U+180E);
- *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, && and
- * possessive {n,m}+ are refused: they differ, and no supported tokenizer uses them;
+ *     would add U+180E);
+ *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, &&
+ *     and possessive {n,m}+ are refused: they differ, and no supported tokenizer uses
+ *     them;
  *   - \p{L} and \p{N} get the letters and numbers of Unicode 15 and 16 added (9,392
  *     characters), which the tables of PCRE2 10.42 (Unicode 14) lack and HuggingFace's
  *     present builds (Unicode 16) have. With that, the patterns of GPT-2 and Qwen cut
@@ -53,8 +54,8 @@ void kg_pretoken_scan_release(struct kg_pretoken_scan *scan);
 void kg_pretoken_scan_start(struct kg_pretoken_scan *scan, const char *text, size_t n);
 
 /* The next piece, [*start, *start + *len) of the text; *len is 0 at the end.
- * errors: EFORMAT (the pattern backtracks beyond the engine's limit, with offset), ENOMEM
- */
+ * errors: EFORMAT (the pattern backtracks beyond the engine's limit, with offset),
+ * ENOMEM */
 kg_status kg_pretoken_scan_next(struct kg_pretoken_scan *scan, size_t *start, size_t *len,
                                 struct kg_err *err) KG_MUST_CHECK;
 

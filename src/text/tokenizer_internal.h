@@ -12,8 +12,8 @@
 #include "text/tokenizer.h"
 #include "text/vocab.h"
 
-/* The pattern of ByteLevel with use_regex, and the one of Qwen2, which the trainer uses.
- */
+/* The pattern of ByteLevel with use_regex, and the one of Qwen2, which the trainer
+ * uses. */
 extern const char KG_PATTERN_GPT2[];
 extern const char KG_PATTERN_QWEN2[];
 

@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 /* Length of the longest valid UTF-8 prefix: n when all is valid, else the offset of the
- * first bad sequence. RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF.
- */
+ * first bad sequence. RFC 3629: no surrogates, no overlong forms, nothing above
+ * U+10FFFF. */
 size_t kg_utf8_valid_prefix(const char *text, size_t n);
 
 /* EFORMAT naming the byte and its offset when the text is not UTF-8. */

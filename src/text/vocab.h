@@ -32,8 +32,8 @@ struct kg_vocab {
     uint32_t mask;
 };
 
-/* Room for ids below n_ids and n_tokens of them.   errors: EFORMAT (too many ids), ENOMEM
- */
+/* Room for ids below n_ids and n_tokens of them.
+ * errors: EFORMAT (too many ids), ENOMEM */
 kg_status kg_vocab_init(struct kg_vocab *v, int64_t n_ids, size_t n_tokens,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_vocab_release(struct kg_vocab *v);

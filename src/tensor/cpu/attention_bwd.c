@@ -247,8 +247,8 @@ static void write_dq(const struct scratch *w, const struct job *job, const struc
     }
 }
 
-/* The block's dk and dv between scratch and the results; at the first visit they are 0.
- */
+/* The block's dk and dv between scratch and the results; at the first visit they are
+ * 0. */
 static void read_dk_dv(const struct scratch *w, const struct job *job,
                        const struct pair *t, bool first_visit)
 {

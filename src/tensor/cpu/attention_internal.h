@@ -16,8 +16,8 @@ static inline int kg_attn_group(const struct kg_attn *a)
     return a->n_heads / a->n_kv_heads;
 }
 
-/* Positions per tile: the tile's rows are at most KG_ATTN_TILE_ROWS, or one position's.
- */
+/* Positions per tile: the tile's rows are at most KG_ATTN_TILE_ROWS, or one
+ * position's. */
 static inline int kg_attn_positions(const struct kg_attn *a)
 {
     int n = KG_ATTN_TILE_ROWS / kg_attn_group(a);

@@ -143,8 +143,8 @@ int64_t kg_cpu_small_chunk(int64_t k);
 kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                               int64_t chunk, struct kg_err *err);
 
-/* How many lengths K were calibrated, and for how many no chunk gave the library's bits.
- */
+/* How many lengths K were calibrated, and for how many no chunk gave the library's
+ * bits. */
 void kg_cpu_small_counts(int *known, int *refused);
 
 /* ---- matmul_plain.c: fp32 products where the library does not keep rows ---- */

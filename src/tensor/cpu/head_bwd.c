@@ -4,9 +4,10 @@
  * With p = exp(lp), lp = z - lse, t the inverse temperature, and a, c_H, c_R, c_F from
  * the loss:
  *
- *     dloss/dz_v = a_v - p_v sum_J a - c_H p_v (lp_v + H) + c_R p_v (lp_v - lq_v - R) +
- * c_F (p_v - q_v) = a_v + p_v (k0 + k1 lp_v + kr (lp_v - lq_v)) + kf (p_v - q_v) k0 =
- * -sum a - c_H H - c_R R,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
+ *     dloss/dz_v = a_v - p_v sum_J a - c_H p_v (lp_v + H) + c_R p_v (lp_v - lq_v - R)
+ *                  + c_F (p_v - q_v)
+ *                = a_v + p_v (k0 + k1 lp_v + kr (lp_v - lq_v)) + kf (p_v - q_v)
+ *     k0 = -sum a - c_H H - c_R R,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
  *
  * Rows without any gradient are left out first. Then blocks of rows meet strips of the
  * vocabulary: the strip's dz is written in the compute dtype, and two products consume

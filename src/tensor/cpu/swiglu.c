@@ -31,8 +31,8 @@ kg_status kg_cpu_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
     return KG_OK;
 }
 
-/* With s = sigmoid(g): dh/dup = g s,  dh/dg = up (s + g s (1 - s)) = up s (1 + g (1 - s))
- */
+/* With s = sigmoid(g):
+ *   dh/dup = g s,   dh/dg = up (s + g s (1 - s)) = up s (1 + g (1 - s)) */
 kg_status kg_cpu_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err)
 {
