@@ -20,6 +20,22 @@ static bool off_policy(const struct kg_config *c)
            strcmp(kg_config_text(c, "rollout.dtype"), "same") != 0;
 }
 
+/* k at or above the vocabulary. The whole distribution of the iterative anchor exists only
+ * as what the sampler recorded: there every id is recorded instead, and the tail is empty. */
+static void cover_vocabulary(struct kg_algo *algo, int64_t vocab)
+{
+    const char *from = kg_algo_row_name(algo, KG_TABLE_KL);
+    int k = algo->kl_top_k;
+
+    if (algo->anchor->kind == KG_ANCHOR_ITERATIVE) {
+        algo->kl_top_k = k > vocab ? (int)vocab : k;
+        return;
+    }
+    if (kg_algo_exact_when_full(algo, vocab))
+        kg_log_info("kl.top_k %d covers the vocabulary of %lld: %s becomes %s", k,
+                    (long long)vocab, from, kg_algo_row_name(algo, KG_TABLE_KL));
+}
+
 kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
                               int64_t vocab, struct kg_err *err)
 {
@@ -29,6 +45,7 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         .off_policy = off_policy(config),
         .truncated_sampling = kg_config_truncates(config),
         .max_top_k = KG_MAX_KEPT,
+        .provides = KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD | KG_NEED_SELECTION,
         .reproduction = kg_config_bool(config, "algo.reproduction"),
     };
 
@@ -38,11 +55,6 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
                            err));
     if (algo->length_norm <= 0)
         algo->length_norm = (double)kg_config_int(config, "rollout.max_tokens");
-    if (algo->kl_top_k >= vocab && kg_algo_width(algo) > 0) {
-        kg_log_info(
-            "kl.top_k %d covers the vocabulary of %lld: the Top-k KL is the exact KL",
-            algo->kl_top_k, (long long)vocab);
-        algo->kl_top_k = (int)vocab; /* every id is recorded, the tail is empty */
-    }
+    cover_vocabulary(algo, vocab);
     return kg_algo_check(algo, &setting, err);
 }

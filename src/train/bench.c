@@ -100,10 +100,10 @@ static kg_status run_gemm(void *user, struct kg_err *err)
     return kg_op_matmul(kg_backend_cpu(), g->c, g->a, g->b, KG_MATMUL_NT, false, err);
 }
 
-static kg_status gemm_ceiling(double *flops, struct timing *t, enum kg_dtype dtype,
-                              struct kg_err *err)
+/* n x n x n, best of `repeats` */
+static kg_status time_gemm(struct timing *t, enum kg_dtype dtype, int64_t n, int repeats,
+                           struct kg_err *err)
 {
-    int64_t n = 2048;
     size_t bytes = kg_dtype_traits(dtype)->bytes;
     unsigned char *slab = kg_mem_calloc((size_t)(n * n), 2 * bytes + 4, "GEMM ceiling",
                                         err);
@@ -115,10 +115,29 @@ static kg_status gemm_ceiling(double *flops, struct timing *t, enum kg_dtype dty
     g.a = kg_mat(slab, dtype, n, n);
     g.b = kg_mat(slab + (size_t)(n * n) * bytes, dtype, n, n);
     g.c = kg_mat(slab + (size_t)(n * n) * 2 * bytes, KG_F32, n, n);
-    status = time_it(t, REPEATS, run_gemm, &g, err);
-    *flops = status == KG_OK ? 2.0 * (double)(n * n) * (double)n / t->best : 0;
+    status = time_it(t, repeats, run_gemm, &g, err);
     kg_mem_free(slab);
     return status;
+}
+
+static kg_status gemm_ceiling(double *flops, struct timing *t, enum kg_dtype dtype,
+                              struct kg_err *err)
+{
+    const double n = 2048;
+
+    KG_TRY(time_gemm(t, dtype, (int64_t)n, REPEATS, err));
+    *flops = 2 * n * n * n / t->best;
+    return KG_OK;
+}
+
+kg_status kg_bench_gemm_flops(double *flops, enum kg_dtype dtype, struct kg_err *err)
+{
+    const double n = 1024;
+    struct timing t;
+
+    KG_TRY(time_gemm(&t, dtype, (int64_t)n, 3, err));
+    *flops = 2 * n * n * n / t.best;
+    return KG_OK;
 }
 
 struct stream {
@@ -270,7 +289,7 @@ static kg_status run_training(void *user, struct kg_err *err)
         for (int i = 1; i < t->seq_len; i++)
             kg_pass_want(t->pass, row + i - 1, tokens[i], 1.0f, NULL);
     }
-    KG_TRY(kg_pass_forward(t->pass, false, err));
+    KG_TRY(kg_pass_forward(t->pass, NULL, err));
     for (int64_t i = 0; i < t->pass->n_rows; i++)
         t->pass->a_logp[i] = -1.0f / (float)t->pass->n_rows;
     KG_TRY(kg_pass_backward(t->pass, t->optim->grads, false, err));
@@ -293,14 +312,14 @@ static kg_status train_shape(struct kg_bench_report *r, const struct shape *s, i
     struct training t = {.n_seqs = n_seqs, .seq_len = seq_len};
     struct kg_optim_opts opts = {
         .lr = 1e-5, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip_norm = 1};
+    struct kg_pass_opts pass = {.max_tokens = (int64_t)n_seqs * seq_len};
     struct timing timing;
     char name[80];
     kg_status status;
 
     KG_TRY_GOTO(out, make_model(&t.model, s, err));
     KG_TRY_GOTO(out, kg_optim_create(&t.optim, t.model, &opts, err));
-    KG_TRY_GOTO(
-        out, kg_pass_create(&t.pass, t.model, (int64_t)n_seqs * seq_len, 0, false, err));
+    KG_TRY_GOTO(out, kg_pass_create(&t.pass, t.model, &pass, err));
     KG_TRY_GOTO(out, time_it(&timing, 3, run_training, &t, err));
     snprintf(name, sizeof name, "train %s, %d x %d tokens", s->name, n_seqs, seq_len);
     status = emit(r, name, timing, training_flops(&t), "GFLOP/s", r->gemm_bf16, err);

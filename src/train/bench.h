@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "tensor/dtype.h"
 
 #include <stdbool.h>
 
@@ -27,5 +28,11 @@ const struct kg_bench_row *kg_bench_table(void);
  * line. errors: NOTFOUND listing the valid names */
 kg_status kg_bench_run(struct kg_str *out, const char *name, bool json,
                        struct kg_err *err) KG_MUST_CHECK;
+
+/* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that
+ * a run's speed is related to, in some hundredths of a second. `kedge bench ceilings`
+ * measures it with care. */
+kg_status kg_bench_gemm_flops(double *flops, enum kg_dtype dtype,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signal.h"
+#include "train/bench.h"
 #include "train/checkpoint.h"
 #include "train/run_dir.h"
 
@@ -169,7 +170,9 @@ kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stoppe
     *stopped = false;
     KG_TRY(kg_run_open(&run, config, err));
     kg_signal_install();
-    status = run_phases(&run, resume, stopped, err);
+    status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->ct, err);
+    if (status == KG_OK)
+        status = run_phases(&run, resume, stopped, err);
     kg_log_progress_end();
     kg_run_close(&run);
     return status;

@@ -2,7 +2,9 @@
  * wanted rows, their log-probs, and the way back from sparse gradients on log-probs to
  * the gradients of the weights.
  *
- * SFT and RL differ only in what they put between forward and backward.
+ * SFT and RL differ only in what they put between forward and backward. An exact KL needs
+ * the whole vocabulary of a second model at every wanted row: its forward runs here, on
+ * the same pack, and only its hidden states are held.
  */
 #ifndef KG_TRAIN_PASS_H
 #define KG_TRAIN_PASS_H
@@ -13,10 +15,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum kg_pass_kl { KG_PASS_KL_NONE, KG_PASS_KL_REVERSE, KG_PASS_KL_FORWARD };
+
+/* What a forward is asked for besides log-probs. `{0}`: nothing, and a backward follows. */
+struct kg_pass_ask {
+    bool entropy;
+    bool no_backward;   /* activations serve as scratch */
+    enum kg_pass_kl kl; /* KL(model||anchor) or KL(anchor||model), exact */
+    const struct kg_model
+        *anchor; /* borrowed until after the backward; of the same dtype */
+};
+
+/* Room that is taken once. */
+struct kg_pass_opts {
+    int64_t max_tokens; /* of a pack */
+    int max_k;          /* most ids of a row */
+    bool checkpoint;    /* see kg_acts_create */
+    bool anchor;        /* asks may name an anchor */
+};
+
 struct kg_pass {
     const struct kg_model *model; /* borrowed */
     struct kg_acts *acts;         /* owned */
+    struct kg_acts *anchor_acts;  /* owned; NULL unless opts.anchor */
     int64_t max_tokens;
+    struct kg_pass_ask ask; /* of the last forward */
 
     /* the pack being built */
     int32_t *tokens; /* (max_tokens) owned, as all below */
@@ -38,24 +61,27 @@ struct kg_pass {
     float *logp;    /* (max_tokens) */
     float *entropy; /* (max_tokens) */
     float *logp_at; /* (max_tokens, k) */
+    float *kl; /* (max_tokens) of ask.kl's direction; NULL without room for an anchor */
+    double *anchor_lse; /* (max_tokens) as kl */
 
     /* gradients that the caller fills before the backward */
     float *a_logp;    /* (max_tokens) */
     float *a_entropy; /* (max_tokens) */
     float *a_at;      /* (max_tokens, k) */
+    float *a_kl;      /* (max_tokens) as kl */
 
     void *hidden_rows;   /* (max_tokens, D) ct */
+    void *anchor_rows;   /* (max_tokens, D) ct, as kl */
     float *dhidden_rows; /* (max_tokens, D) */
     float *dhidden;      /* (max_tokens, D) */
 };
 
-/* Room for packs of max_tokens tokens and up to max_k ids a row. checkpoint: see
- * kg_acts_create. */
-kg_status kg_pass_create(struct kg_pass **p, const struct kg_model *m, int64_t max_tokens,
-                         int max_k, bool checkpoint, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_pass_create(struct kg_pass **p, const struct kg_model *m,
+                         const struct kg_pass_opts *opts,
+                         struct kg_err *err) KG_MUST_CHECK;
 void kg_pass_free(struct kg_pass *p);
 uint64_t kg_pass_bytes(const struct kg_model_config *c, enum kg_dtype ct,
-                       int64_t max_tokens, int max_k, bool checkpoint);
+                       const struct kg_pass_opts *opts);
 
 /* Start a pack whose rows carry k ids each. */
 void kg_pass_begin(struct kg_pass *p, int k);
@@ -68,10 +94,11 @@ int64_t kg_pass_add(struct kg_pass *p, const int32_t *tokens, size_t n);
 int64_t kg_pass_want(struct kg_pass *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
 
-/* Fills lse, logp, logp_at and, when asked, entropy. */
-kg_status kg_pass_forward(struct kg_pass *p, bool want_entropy,
+/* Fills lse, logp, logp_at and what `ask` names (NULL: nothing more). */
+kg_status kg_pass_forward(struct kg_pass *p, const struct kg_pass_ask *ask,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Adds to grads from a_logp, a_at (k > 0) and a_entropy (when use_entropy). */
+/* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
+ * forward was asked for a KL, a_kl. */
 kg_status kg_pass_backward(struct kg_pass *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
 

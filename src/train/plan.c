@@ -72,8 +72,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     uint64_t weights = copies * (vector + compute) +
                        (run->lag ? (uint64_t)(run->lag + 1) * vector : 0);
     uint64_t training = 3 * vector;
-    uint64_t pass = kg_pass_bytes(&m->config, m->ct, run->pass->max_tokens, run->width,
-                                  kg_config_bool(run->config, "train.checkpoint_layers"));
+    uint64_t pass = kg_pass_bytes(&m->config, m->ct, &run->pass_opts);
     uint64_t score = kg_acts_bytes(&m->config, m->ct, run->score_tokens, false);
     int64_t kv_tokens = kg_config_int(run->config, "rollout.kv_tokens");
     uint64_t kv;

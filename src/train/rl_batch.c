@@ -277,7 +277,7 @@ static void take_token(struct kg_rl_batch *b, int64_t at, const struct pass_arra
             p->logp_at[at * width + k] = x;
     }
     if (p->log_sum)
-        p->log_sum[at] = log(sum);
+        p->log_sum[at] = sum > 0 ? log(sum) : 0; /* nothing recorded: all was kept */
     for (int k = 0; k < p->top_k; k++) {
         b->ids[at * b->k + b->k_sampler + k] =
             a->top_ids[position * (size_t)p->top_k + (size_t)k];
@@ -316,14 +316,15 @@ out:
 
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
-    bool anchor = run->algo.anchor->kind != KG_ANCHOR_NONE;
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    /* an exact KL reads the anchor inside the micro-batches */
+    bool anchor = kg_algo_needs(&run->algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
 
     KG_TRY(count_tokens(b, &run->algo, err));
     KG_TRY(allocate(b, anchor, err));
     flatten(b);
     if (anchor) {
-        struct pass_plan p = {.model = run->anchor ? run->anchor : run->model,
+        struct pass_plan p = {.model = run->anchor ? run->anchor : sampler,
                               .k = b->k_sampler,
                               .top_k = b->k_anchor,
                               .logp = b->anchor_logp,

@@ -121,10 +121,15 @@ static void put_counters(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "anchor/updates", (double)run->count.anchor_updates);
 }
 
-/* Useful work: a forward for every sampled token, three for every trained one, one for the anchor. */
+/* Useful work: a forward for every sampled token, three for every trained one, one for
+ * the anchor and one for a selection over the batch. */
 static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b)
 {
+    unsigned needs = kg_algo_needs(&run->algo);
+    bool anchor = needs & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR | KG_NEED_EXACT_REVERSE |
+                           KG_NEED_EXACT_FORWARD);
     double tokens = 0, parameters = 0;
+    int forwards = 4 + anchor + ((needs & KG_NEED_SELECTION) != 0);
 
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)b->trajs[i].n;
@@ -132,7 +137,7 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b)
         if (run->model->params[i].is_product)
             parameters += (double)(run->model->params[i].rows *
                                    run->model->params[i].cols);
-    return 2 * parameters * tokens * (4 + (b->anchor_logp ? 1 : 0));
+    return 2 * parameters * tokens * forwards;
 }
 
 static void put_speed(struct kg_metrics *log, const struct kg_run *run,

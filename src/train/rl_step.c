@@ -76,8 +76,11 @@ struct update {
     struct kg_rl_totals *totals;
     /* scratch of one micro-batch, over its loss tokens */
     int64_t *seq_begin; /* owned, as below */
-    double *logp, *logp_at, *entropy, *log_kept;
-    double *a_logp, *a_at, *a_entropy, *a_log_kept;
+    double *logp, *logp_at, *entropy, *log_kept, *kl;
+    double *a_logp, *a_at, *a_entropy, *a_log_kept, *a_kl;
+    /* rows of batch scope: over the loss tokens of the update */
+    double *whole_logp, *whole_old;
+    uint8_t *selected; /* NULL for the other rows */
 };
 
 static void update_release(struct update *u)
@@ -87,22 +90,36 @@ static void update_release(struct update *u)
     kg_mem_free(u->logp_at);
     kg_mem_free(u->entropy);
     kg_mem_free(u->log_kept);
+    kg_mem_free(u->kl);
     kg_mem_free(u->a_logp);
     kg_mem_free(u->a_at);
     kg_mem_free(u->a_entropy);
     kg_mem_free(u->a_log_kept);
+    kg_mem_free(u->a_kl);
+    kg_mem_free(u->whole_logp);
+    kg_mem_free(u->whole_old);
+    kg_mem_free(u->selected);
+}
+
+static bool selects(const struct update *u)
+{
+    return kg_algo_scope(&u->run->algo) == KG_SCOPE_BATCH;
 }
 
 static kg_status update_init(struct update *u, struct kg_err *err)
 {
     size_t n = (size_t)u->run->pass->max_tokens;
     size_t at = n * (size_t)(u->b->k_sampler + u->b->k_anchor);
+    size_t exact = u->run->pass->kl ? n : 0;
+    size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
+    size_t whole = selects(u) ? all : 0;
     struct {
         double **array;
         size_t count;
-    } rows[] = {{&u->logp, n},      {&u->logp_at, at},  {&u->entropy, n},
-                {&u->log_kept, n},  {&u->a_logp, n},    {&u->a_at, at},
-                {&u->a_entropy, n}, {&u->a_log_kept, n}};
+    } rows[] = {{&u->logp, n},     {&u->logp_at, at},       {&u->entropy, n},
+                {&u->log_kept, n}, {&u->kl, exact},         {&u->a_logp, n},
+                {&u->a_at, at},    {&u->a_entropy, n},      {&u->a_log_kept, n},
+                {&u->a_kl, exact}, {&u->whole_logp, whole}, {&u->whole_old, whole}};
 
     u->seq_begin = kg_mem_calloc(u->last - u->first + 1, sizeof *u->seq_begin, "update",
                                  err);
@@ -113,7 +130,9 @@ static kg_status update_init(struct update *u, struct kg_err *err)
         if (!*rows[i].array)
             return err->code;
     }
-    return KG_OK;
+    if (selects(u))
+        u->selected = kg_mem_calloc(all + 1, sizeof *u->selected, "selection", err);
+    return !selects(u) || u->selected ? KG_OK : err->code;
 }
 
 /* Offsets of trajectories [first, last) from the first one's. */
@@ -171,6 +190,8 @@ static void read_rows(struct update *u, const struct kg_pass *p)
 
         u->logp[i] = p->logp[i];
         u->entropy[i] = p->entropy[i];
+        if (p->kl)
+            u->kl[i] = p->kl[i];
         for (int k = 0; k < width; k++)
             u->logp_at[i * width + k] = p->logp_at[i * p->k + k];
         for (int k = width; k < p->k; k++)
@@ -187,6 +208,8 @@ static void write_rows(const struct update *u, struct kg_pass *p)
     for (int64_t i = 0; i < p->n_rows; i++) {
         p->a_logp[i] = (float)u->a_logp[i];
         p->a_entropy[i] = (float)u->a_entropy[i];
+        if (p->a_kl)
+            p->a_kl[i] = (float)u->a_kl[i];
         for (int k = 0; k < width; k++)
             p->a_at[i * p->k + k] = (float)u->a_at[i * width + k];
         for (int k = width; k < p->k; k++)
@@ -215,6 +238,7 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
         .anchor_logp = b->anchor_logp ? b->anchor_logp + base : NULL,
         .advantage = b->advantage + base,
         .entropy = u->entropy,
+        .kl_exact = u->run->pass->kl ? u->kl : NULL,
         .k_sampler = b->k_sampler,
         .k_anchor = b->k_anchor,
         .logp_at = u->logp_at,
@@ -225,6 +249,7 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
         .pg_weight = b->pg_weight + base,
         .kl_weight = b->kl_weight + base,
         .entropy_weight = b->entropy_weight + base,
+        .selected = u->selected ? u->selected + (base - b->begin[u->first]) : NULL,
         .kl_divisor = u->totals->kl_divisor,
     };
 }
@@ -246,8 +271,29 @@ static kg_status policy_ids(int32_t **ids, const struct update *u, size_t first,
     return KG_OK;
 }
 
-static kg_status micro_batch(struct update *u, size_t first, size_t last,
-                             struct kg_err *err)
+/* Trajectories [first, last) through the forward; their rows are read. */
+static kg_status forward(struct update *u, size_t first, size_t last, bool no_backward,
+                         struct kg_err *err)
+{
+    struct kg_pass *p = u->run->pass;
+    unsigned needs = no_backward ? 0 : kg_algo_needs(&u->run->algo);
+    struct kg_pass_ask ask = {.entropy = true,
+                              .no_backward = no_backward,
+                              .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_PASS_KL_REVERSE
+                                    : needs & KG_NEED_EXACT_FORWARD ? KG_PASS_KL_FORWARD
+                                                                    : KG_PASS_KL_NONE,
+                              .anchor = u->run->anchor};
+
+    kg_pass_begin(p, u->b->k);
+    for (size_t i = first; i < last; i++)
+        pack_traj(p, u->b, i);
+    KG_TRY(kg_pass_forward(p, &ask, err));
+    read_rows(u, p);
+    return KG_OK;
+}
+
+static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
+                                   struct kg_err *err)
 {
     struct kg_run *run = u->run;
     struct kg_pass *p = run->pass;
@@ -255,16 +301,13 @@ static kg_status micro_batch(struct update *u, size_t first, size_t last,
     struct kg_policy_grad grad = {.a_logp = u->a_logp,
                                   .a_at = u->a_at,
                                   .a_entropy = u->a_entropy,
+                                  .a_kl_exact = p->kl ? u->a_kl : NULL,
                                   .a_log_kept = u->a_log_kept};
     struct kg_policy_batch batch;
     int32_t *ids = NULL;
     kg_status status;
 
-    kg_pass_begin(p, u->b->k);
-    for (size_t i = first; i < last; i++)
-        pack_traj(p, u->b, i);
-    KG_TRY(kg_pass_forward(p, true, err));
-    read_rows(u, p);
+    KG_TRY(forward(u, first, last, false, err));
     local_begin(u->seq_begin, u->b, first, last);
     batch = policy_batch(u, first, last);
     KG_TRY(policy_ids(&ids, u, first, last, err));
@@ -281,7 +324,11 @@ out:
     return status;
 }
 
-static kg_status all_micro_batches(struct update *u, struct kg_err *err)
+typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,
+                                    struct kg_err *err);
+
+static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
+                                   struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
     int64_t budget = u->run->pass->max_tokens;
@@ -292,10 +339,45 @@ static kg_status all_micro_batches(struct update *u, struct kg_err *err)
 
         while (j < u->last && (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
             tokens += (int64_t)b->trajs[j++].n;
-        KG_TRY(micro_batch(u, i, j, err));
+        KG_TRY(work(u, i, j, err));
         i = j;
     }
     return KG_OK;
+}
+
+/* ---- batch scope: a forward over the whole update says which tokens are selected ---- */
+
+/* Both sides of the ratio as the loss sees them: renormalised on kept ids. */
+static kg_status read_whole(struct update *u, size_t first, size_t last,
+                            struct kg_err *err)
+{
+    const struct kg_rl_batch *b = u->b;
+    int64_t base = b->begin[first], at = base - b->begin[u->first];
+
+    KG_TRY(forward(u, first, last, true, err));
+    for (int64_t i = 0; i < b->begin[last] - base; i++) {
+        u->whole_logp[at + i] = u->logp[i] - u->log_kept[i];
+        u->whole_old[at + i] = b->old_logp[base + i] -
+                               (b->old_log_kept ? b->old_log_kept[base + i] : 0);
+    }
+    return KG_OK;
+}
+
+static kg_status choose_tokens(struct update *u, struct kg_err *err)
+{
+    const struct kg_rl_batch *b = u->b;
+    int64_t base = b->begin[u->first];
+    struct kg_policy_batch whole = {.n_seqs = (int64_t)(u->last - u->first),
+                                    .n_tokens = b->begin[u->last] - base,
+                                    .seq_begin = u->seq_begin,
+                                    .logp = u->whole_logp,
+                                    .old_logp = u->whole_old,
+                                    .advantage = b->advantage + base,
+                                    .pg_weight = b->pg_weight + base};
+
+    KG_TRY(all_micro_batches(u, read_whole, err));
+    local_begin(u->seq_begin, b, u->first, u->last);
+    return kg_policy_select(u->selected, &u->run->algo, &whole, err);
 }
 
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its moments and decay would be noise. */
@@ -307,7 +389,9 @@ static kg_status update(struct update *u, struct kg_err *err)
     KG_TRY(weigh(u, err));
     kg_optim_zero_grads(run->optim);
     u->totals->any = false;
-    KG_TRY(all_micro_batches(u, err));
+    if (u->selected)
+        KG_TRY(choose_tokens(u, err));
+    KG_TRY(all_micro_batches(u, train_micro_batch, err));
     if (!u->totals->any) {
         run->count.idle_updates++;
         return KG_OK;

@@ -195,15 +195,20 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     const struct kg_config *c = run->config;
     int64_t longest = (int64_t)longest_sequence(run);
     int64_t micro = kg_config_int(c, "train.micro_tokens");
-    int64_t tokens = micro > longest ? micro : longest;
     struct kg_rollout_opts ro = {
         .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
         .kv_tokens = kg_config_int(c, "rollout.kv_tokens"),
         .max_len = (int32_t)longest,
     };
 
-    KG_TRY(kg_pass_create(&run->pass, run->model, tokens, run->width,
-                          kg_config_bool(c, "train.checkpoint_layers"), err));
+    run->pass_opts = (struct kg_pass_opts){
+        .max_tokens = micro > longest ? micro : longest,
+        .max_k = run->width,
+        .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
+        .anchor = (kg_algo_needs(&run->algo) &
+                   (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD)) != 0,
+    };
+    KG_TRY(kg_pass_create(&run->pass, run->model, &run->pass_opts, err));
     run->score_tokens = longest > 1024 ? longest : 1024;
     KG_TRY(kg_acts_create(&run->score_acts, run->model, run->score_tokens, false, err));
     return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,

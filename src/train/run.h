@@ -62,6 +62,7 @@ struct kg_run {
     int lag;
     struct kg_optim *optim;
     struct kg_pass *pass;
+    struct kg_pass_opts pass_opts; /* that it was made with */
     struct kg_acts *score_acts; /* scoring by model, anchor or sampler */
     int64_t score_tokens;
     struct kg_rollout *engine;

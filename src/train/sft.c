@@ -76,7 +76,7 @@ static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
         add_sequence(p, &run->sft, s);
     }
     *next = i;
-    KG_TRY(kg_pass_forward(p, false, err));
+    KG_TRY(kg_pass_forward(p, NULL, err));
     for (int64_t r = 0; r < p->n_rows; r++) {
         *loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = (float)(-1.0 / (double)b->loss_tokens);

@@ -1,0 +1,451 @@
+/* A micro-batch's gradient: against finite differences for every kind of coefficient, and
+ * whatever the packing; rows that land where they belong with other tokens in between.
+ */
+#include "train/pass.h"
+
+#include "base/mem.h"
+#include "rollout/score.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 24, K = 3, N_SEQS = 3, MOST = 16, ROOM = 64 };
+
+#define NEED(expr)                                                                       \
+    do {                                                                                 \
+        struct kg_err need_err = {0};                                                    \
+        struct kg_err *err = &need_err;                                                  \
+        if ((expr) != KG_OK)                                                             \
+            fail_msg("%s: %s", #expr, need_err.message);                                 \
+    } while (0)
+
+/* Three sequences; of the middle ones some tokens are not wanted, as a tool's would be. */
+static const struct {
+    int32_t n;
+    uint32_t wanted; /* bit t: the log-prob of token t */
+} shapes[N_SEQS] = {{9, 0x1f8}, {14, 0x3c3c}, {5, 0x0c}};
+
+struct world {
+    struct kg_model *model, *anchor;
+    struct kg_pass *pass;
+    float *grads; /* (n_elements) */
+};
+
+static void *must_alloc(size_t n, size_t size)
+{
+    struct kg_err err;
+    void *p = kg_mem_calloc(n, size, "test", &err);
+
+    assert_non_null(p);
+    return p;
+}
+
+static struct kg_model *small_model(uint64_t seed)
+{
+    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    struct kg_model_config c = {.vocab = VOCAB,
+                                .hidden = 16,
+                                .ffn = 24,
+                                .layers = 2,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 8,
+                                .max_positions = 64,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 1e4,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = 0.3f,
+                                .bos = -1,
+                                .dtype_name = ""};
+    struct kg_model *m = NULL;
+
+    NEED(kg_arch_find(&c.arch, "qwen2", err));
+    NEED(kg_model_create(&m, &c, &opts, seed, err));
+    return m;
+}
+
+static struct world open_world(bool checkpoint)
+{
+    struct kg_pass_opts opts = {
+        .max_tokens = ROOM, .max_k = K, .checkpoint = checkpoint, .anchor = true};
+    struct world w = {.model = small_model(1), .anchor = small_model(2)};
+
+    NEED(kg_pass_create(&w.pass, w.model, &opts, err));
+    w.grads = must_alloc((size_t)w.model->n_elements, sizeof *w.grads);
+    return w;
+}
+
+static void close_world(struct world *w)
+{
+    kg_mem_free(w->grads);
+    kg_pass_free(w->pass);
+    kg_model_free(w->anchor);
+    kg_model_free(w->model);
+}
+
+/* Numbers in [-1, 1) that belong to (i, salt). */
+static double noise(uint32_t i, uint32_t salt)
+{
+    uint32_t x = (i + 1) * 2654435761u ^ (salt + 1) * 2246822519u;
+
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return (double)x / 2147483648.0 - 1;
+}
+
+static int32_t token_of(int s, int32_t t) { return (5 * s + 7 * t + t * t) % VOCAB; }
+
+/* Packs sequences [first, last); `all` wants every token but the first. */
+static void pack(struct kg_pass *p, int first, int last, int k, bool all)
+{
+    kg_pass_begin(p, k);
+    for (int s = first; s < last; s++) {
+        int32_t tokens[MOST];
+        int64_t row;
+
+        for (int32_t t = 0; t < shapes[s].n; t++)
+            tokens[t] = token_of(s, t);
+        row = kg_pass_add(p, tokens, (size_t)shapes[s].n);
+        for (int32_t t = 1; t < shapes[s].n; t++) {
+            int32_t ids[K] = {(tokens[t] + 1) % VOCAB, tokens[t], -1};
+
+            if (all || (shapes[s].wanted >> t & 1))
+                kg_pass_want(p, row + t - 1, tokens[t], 0.8f, ids);
+        }
+    }
+}
+
+enum kind { LOGP, AT, ENTROPY, REVERSE, FORWARD, KINDS };
+static const char *const kind_names[] = {"logp", "logp_at", "entropy", "reverse KL",
+                                         "forward KL"};
+
+static struct kg_pass_ask ask_for(const struct world *w, enum kind kind)
+{
+    return (struct kg_pass_ask){.entropy = kind == ENTROPY,
+                                .kl = kind == REVERSE   ? KG_PASS_KL_REVERSE
+                                      : kind == FORWARD ? KG_PASS_KL_FORWARD
+                                                        : KG_PASS_KL_NONE,
+                                .anchor = w->anchor};
+}
+
+/* Coefficients of a linear loss; `first` is how many wanted rows stand in earlier packs. */
+static void fill(struct kg_pass *p, enum kind kind, int64_t first)
+{
+    for (int64_t i = 0; i < p->n_rows; i++) {
+        uint32_t at = (uint32_t)(first + i);
+
+        p->a_logp[i] = kind == LOGP ? (float)noise(at, 1) : 0;
+        p->a_entropy[i] = kind == ENTROPY ? (float)noise(at, 2) : 0;
+        p->a_kl[i] = kind == REVERSE || kind == FORWARD ? (float)noise(at, 3) : 0;
+        for (int k = 0; k < p->k; k++)
+            p->a_at[i * p->k + k] = kind == AT ? (float)noise(at * K + (uint32_t)k, 4)
+                                               : 0;
+    }
+}
+
+/* The linear loss whose coefficients fill() left. */
+static double loss_of(const struct kg_pass *p, enum kind kind)
+{
+    double loss = 0;
+
+    for (int64_t i = 0; i < p->n_rows; i++) {
+        if (kind == LOGP)
+            loss += (double)p->a_logp[i] * p->logp[i];
+        if (kind == ENTROPY)
+            loss += (double)p->a_entropy[i] * p->entropy[i];
+        if (kind == REVERSE || kind == FORWARD)
+            loss += (double)p->a_kl[i] * p->kl[i];
+        for (int k = 0; kind == AT && k < p->k; k++)
+            if (p->ids[i * p->k + k] >= 0)
+                loss += (double)p->a_at[i * p->k + k] * p->logp_at[i * p->k + k];
+    }
+    return loss;
+}
+
+static void gradient(struct world *w, enum kind kind)
+{
+    struct kg_pass_ask ask = ask_for(w, kind);
+
+    memset(w->grads, 0, (size_t)w->model->n_elements * sizeof *w->grads);
+    pack(w->pass, 0, N_SEQS, K, false);
+    NEED(kg_pass_forward(w->pass, &ask, err));
+    fill(w->pass, kind, 0);
+    NEED(kg_pass_backward(w->pass, w->grads, kind == ENTROPY, err));
+}
+
+/* ---- finite differences ---- */
+
+static double moved_loss(struct world *w, enum kind kind, const struct kg_param *q,
+                         const float *from, double step)
+{
+    struct kg_pass_ask ask = ask_for(w, kind);
+    int64_t n = q->rows * q->cols;
+
+    for (int64_t i = 0; i < n; i++)
+        q->master[i] = (float)(from[i] + step * w->grads[q->offset + i]);
+    NEED(kg_model_refresh(w->model, err));
+    NEED(kg_pass_forward(w->pass, &ask, err));
+    return loss_of(w->pass, kind);
+}
+
+/* Along the gradient g of one tensor the slope is |g|^2 / |g|, if g is the gradient. */
+static void check_tensor(struct world *w, enum kind kind, const struct kg_param *q)
+{
+    int64_t n = q->rows * q->cols;
+    float *from = must_alloc((size_t)n, sizeof *from);
+    double square = 0, step, slope;
+
+    memcpy(from, q->master, (size_t)n * sizeof *from);
+    for (int64_t i = 0; i < n; i++)
+        square += (double)w->grads[q->offset + i] * w->grads[q->offset + i];
+    if (square > 1e-8) { /* else nothing but noise: a key's bias has no gradient */
+        step = 4e-3 / sqrt(square);
+        slope = (moved_loss(w, kind, q, from, step) -
+                 moved_loss(w, kind, q, from, -step)) /
+                (2 * step);
+        if (!(fabs(slope - square) < 5e-3 * square + 3e-4 * sqrt(square)))
+            fail_msg("%s, %s: gradient %g, finite difference %g", kind_names[kind],
+                     q->name, sqrt(square), slope / sqrt(square));
+    }
+    memcpy(q->master, from, (size_t)n * sizeof *from);
+    kg_mem_free(from);
+}
+
+static void gradient_is_the_finite_difference_of_the_loss(void **state)
+{
+    struct world w = open_world(false);
+
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        gradient(&w, (enum kind)kind);
+        for (size_t i = 0; i < w.model->n_params; i++)
+            check_tensor(&w, (enum kind)kind, &w.model->params[i]);
+        NEED(kg_model_refresh(w.model, err));
+    }
+    close_world(&w);
+}
+
+/* ---- packing ---- */
+
+static double difference(const float *a, const float *b, int64_t n)
+{
+    double apart = 0, size = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    assert_true(size > 0);
+    return sqrt(apart / size);
+}
+
+static void sequences_in_packs_of_their_own_give_the_same_gradient(void **state)
+{
+    struct world w = open_world(true);
+    size_t n = (size_t)w.model->n_elements;
+    float *apart = must_alloc(n, sizeof *apart);
+
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct kg_pass_ask ask = ask_for(&w, (enum kind)kind);
+        int64_t rows = 0;
+
+        gradient(&w, (enum kind)kind);
+        memset(apart, 0, n * sizeof *apart);
+        for (int s = 0; s < N_SEQS; s++) {
+            pack(w.pass, s, s + 1, K, false);
+            NEED(kg_pass_forward(w.pass, &ask, err));
+            fill(w.pass, (enum kind)kind, rows);
+            NEED(kg_pass_backward(w.pass, apart, kind == ENTROPY, err));
+            rows += w.pass->n_rows;
+        }
+        assert_true(difference(apart, w.grads, (int64_t)n) < 1e-5);
+    }
+    kg_mem_free(apart);
+    close_world(&w);
+}
+
+static void checkpointed_layers_give_the_same_bits(void **state)
+{
+    struct world kept = open_world(false), again = open_world(true);
+    size_t n = (size_t)kept.model->n_elements;
+
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        gradient(&kept, (enum kind)kind);
+        gradient(&again, (enum kind)kind);
+        assert_memory_equal(kept.grads, again.grads, n * sizeof *kept.grads);
+    }
+    close_world(&again);
+    close_world(&kept);
+}
+
+/* ---- rows ---- */
+
+/* Row r of a pass over the wanted tokens is the scorer's value of that token. */
+static void rows_belong_to_their_tokens_with_others_in_between(void **state)
+{
+    struct world w = open_world(false);
+    struct kg_acts *acts = NULL;
+    int64_t r = 0;
+
+    (void)state;
+    NEED(kg_acts_create(&acts, w.model, ROOM, false, err));
+    pack(w.pass, 0, N_SEQS, K, false);
+    NEED(kg_pass_forward(w.pass, &(struct kg_pass_ask){.no_backward = true}, err));
+    for (int s = 0; s < N_SEQS; s++) {
+        int32_t tokens[MOST];
+        float logp[MOST];
+        struct kg_score_seq q = {.tokens = tokens,
+                                 .n = (size_t)shapes[s].n,
+                                 .temperature = 1 / 0.8f,
+                                 .logp = logp};
+
+        for (int32_t t = 0; t < shapes[s].n; t++)
+            tokens[t] = token_of(s, t);
+        NEED(kg_score(w.model, acts, ROOM, &q, 1, 0, 0, NULL, err));
+        for (int32_t t = 1; t < shapes[s].n; t++) {
+            if (!(shapes[s].wanted >> t & 1))
+                continue;
+            assert_int_equal(w.pass->target[r], tokens[t]);
+            assert_true(w.pass->logp[r] == logp[t]);
+            assert_true(w.pass->logp_at[r * K + 1] == logp[t]);
+            assert_true(isinf(w.pass->logp_at[r * K + 2]));
+            r++;
+        }
+    }
+    assert_int_equal(r, w.pass->n_rows);
+    kg_acts_free(acts);
+    close_world(&w);
+}
+
+/* Wanting a row and giving it no coefficient is not wanting it. */
+static void tokens_that_are_not_wanted_carry_no_gradient(void **state)
+{
+    struct world w = open_world(false);
+    size_t n = (size_t)w.model->n_elements;
+    float *few = must_alloc(n, sizeof *few);
+    int64_t r = 0, wanted = 0;
+
+    (void)state;
+    gradient(&w, LOGP);
+    memcpy(few, w.grads, n * sizeof *few);
+    memset(w.grads, 0, n * sizeof *w.grads);
+    pack(w.pass, 0, N_SEQS, K, true);
+    NEED(kg_pass_forward(w.pass, NULL, err));
+    fill(w.pass, KINDS, 0); /* all 0 */
+    for (int s = 0; s < N_SEQS; s++)
+        for (int32_t t = 1; t < shapes[s].n; t++, r++)
+            if (shapes[s].wanted >> t & 1)
+                w.pass->a_logp[r] = (float)noise((uint32_t)wanted++, 1);
+    NEED(kg_pass_backward(w.pass, w.grads, false, err));
+    assert_true(difference(w.grads, few, (int64_t)n) < 1e-6);
+    kg_mem_free(few);
+    close_world(&w);
+}
+
+/* ---- the anchor ---- */
+
+static void an_anchor_equal_to_the_policy_gives_exactly_zero(void **state)
+{
+    struct world w = open_world(true);
+
+    (void)state;
+    kg_model_free(w.anchor);
+    w.anchor = NULL;
+    NEED(kg_model_clone(&w.anchor, w.model, KG_F32, err));
+    for (int kind = REVERSE; kind <= FORWARD; kind++) {
+        gradient(&w, (enum kind)kind);
+        for (int64_t i = 0; i < w.pass->n_rows; i++)
+            assert_true(w.pass->kl[i] == 0);
+        for (int64_t i = 0; i < w.model->n_elements; i++)
+            assert_true(w.grads[i] == 0);
+    }
+    close_world(&w);
+}
+
+static void the_exact_kl_is_the_sum_over_the_vocabulary(void **state)
+{
+    struct world w = open_world(false);
+    struct kg_acts *acts = NULL;
+    int32_t tokens[MOST], ids[MOST * VOCAB];
+    float logp[MOST], p[MOST * VOCAB], q[MOST * VOCAB];
+    struct kg_score_seq seq = {.tokens = tokens,
+                               .n = (size_t)shapes[0].n,
+                               .temperature = 1 / 0.8f,
+                               .indices = ids,
+                               .logp = logp};
+
+    (void)state;
+    for (int i = 0; i < MOST * VOCAB; i++)
+        ids[i] = i % VOCAB;
+    for (int32_t t = 0; t < shapes[0].n; t++)
+        tokens[t] = token_of(0, t);
+    NEED(kg_acts_create(&acts, w.model, ROOM, false, err));
+    seq.logp_at = p;
+    NEED(kg_score(w.model, acts, ROOM, &seq, 1, VOCAB, 0, NULL, err));
+    seq.logp_at = q;
+    NEED(kg_score(w.anchor, acts, ROOM, &seq, 1, VOCAB, 0, NULL, err));
+    for (int kind = REVERSE; kind <= FORWARD; kind++) {
+        struct kg_pass_ask ask = ask_for(&w, (enum kind)kind);
+
+        pack(w.pass, 0, 1, K, true);
+        NEED(kg_pass_forward(w.pass, &ask, err));
+        for (int32_t t = 1; t < shapes[0].n; t++) {
+            const float *a = (kind == REVERSE ? p : q) + t * VOCAB;
+            const float *b = (kind == REVERSE ? q : p) + t * VOCAB;
+            double kl = 0;
+
+            for (int v = 0; v < VOCAB; v++)
+                kl += exp((double)a[v]) * ((double)a[v] - b[v]);
+            assert_true(kl > 1e-3);
+            assert_true(fabs(w.pass->kl[t - 1] - kl) < 1e-5 * kl + 1e-6);
+        }
+    }
+    kg_acts_free(acts);
+    close_world(&w);
+}
+
+static void the_memory_plan_is_what_is_taken(void **state)
+{
+    struct kg_model *m = small_model(1);
+
+    (void)state;
+    for (int anchor = 0; anchor < 2; anchor++) {
+        struct kg_pass_opts opts = {.max_tokens = 4096, .max_k = K, .anchor = anchor};
+        uint64_t before = kg_mem_current_bytes();
+        uint64_t plan = kg_pass_bytes(&m->config, m->ct, &opts);
+        struct kg_pass *p = NULL;
+        double taken;
+
+        NEED(kg_pass_create(&p, m, &opts, err));
+        taken = (double)(kg_mem_current_bytes() - before);
+        assert_true(fabs(taken / (double)plan - 1) < 0.01);
+        kg_pass_free(p);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    kg_model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradient_is_the_finite_difference_of_the_loss),
+        cmocka_unit_test(sequences_in_packs_of_their_own_give_the_same_gradient),
+        cmocka_unit_test(checkpointed_layers_give_the_same_bits),
+        cmocka_unit_test(rows_belong_to_their_tokens_with_others_in_between),
+        cmocka_unit_test(tokens_that_are_not_wanted_carry_no_gradient),
+        cmocka_unit_test(an_anchor_equal_to_the_policy_gives_exactly_zero),
+        cmocka_unit_test(the_exact_kl_is_the_sum_over_the_vocabulary),
+        cmocka_unit_test(the_memory_plan_is_what_is_taken),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
