@@ -1,7 +1,8 @@
-/* The program from outside: ./kedge is run, and its exit status, stdout and stderr are looked at.
+/* The program from outside: ./kedge is run, and its exit status, stdout and stderr are
+ * looked at.
  *
- * Log-probs are compared as text: they are printed so that they read back as the same float32, so
- * equal bits are equal characters.
+ * Log-probs are compared as text: they are printed so that they read back as the same
+ * float32, so equal bits are equal characters.
  */
 #include "base/file.h"
 #include "base/str.h"
@@ -131,7 +132,7 @@ static size_t count_lines(const struct kg_str *s)
     return n;
 }
 
-/* ---- the command line -------------------------------------------------------------- */
+/* ---- the command line ---- */
 
 static void help_and_version_of_everything_exit_0(void **state)
 {
@@ -230,7 +231,7 @@ static void output_that_cannot_be_written_exits_1(void **state)
     assert_string_equal(out.data, "1\n");
 }
 
-/* ---- generate and score ------------------------------------------------------------ */
+/* ---- generate and score ---- */
 
 /* Text of the array under key of a document, its elements separated by ", ". */
 static void array_text(struct kg_str *to, const struct kg_json_doc *doc, const char *key,
@@ -244,7 +245,8 @@ static void array_text(struct kg_str *to, const struct kg_json_doc *doc, const c
     }
 }
 
-/* generate --logprobs on ids prompts, then score on prompt + answer: the same characters. */
+/* generate --logprobs on ids prompts, then score on prompt + answer: the same
+ * characters. */
 static void check_promise_1(const char *model, const char *flags, const char *score_flags)
 {
     static const char *prompts[] = {"5", "4, 14, 4, 15",
@@ -414,7 +416,7 @@ static void a_stop_string_cuts_the_text_and_not_the_ids(void **state)
     kg_json_release(&doc);
 }
 
-/* ---- tokenize ---------------------------------------------------------------------- */
+/* ---- tokenize ---- */
 
 static void tokenize_goes_both_ways(void **state)
 {
@@ -430,7 +432,7 @@ static void tokenize_goes_both_ways(void **state)
     kg_str_release(&ids);
 }
 
-/* ---- inspect and new --------------------------------------------------------------- */
+/* ---- inspect and new ---- */
 
 static void inspect_tells_what_is_there(void **state)
 {
@@ -504,7 +506,7 @@ static void new_trains_a_tokenizer(void **state)
     kg_str_release(&text);
 }
 
-/* ---- bad input --------------------------------------------------------------------- */
+/* ---- bad input ---- */
 
 static void malformed_lines_are_named_and_print_nothing(void **state)
 {

@@ -1,7 +1,7 @@
 /* Every input under tests/fuzz is given to its fuzz target again.
  *
- * The targets are compiled in, so that they run in every variant of the build, under sanitizers
- * too. A new target is one #include and one row.
+ * The targets are compiled in, so that they run in every variant of the build, under
+ * sanitizers too. A new target is one #include and one row.
  */
 #include "data/json_fuzz.c"
 #include "data/options_fuzz.c"

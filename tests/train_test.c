@@ -1,5 +1,6 @@
-/* The promises of a whole run, on the digit task with its own small checkpoint: same input, same bits, whatever the
- * threads, the sampling batch, or an interruption by kill -9; and what a run directory refuses.
+/* The promises of a whole run, on the digit task with its own small checkpoint: same
+ * input, same bits, whatever the threads, the sampling batch, or an interruption by kill
+ * -9; and what a run directory refuses.
  */
 #include "base/clock.h"
 #include "base/file.h"
@@ -150,7 +151,8 @@ static void changes_with_the_seed(void **state)
     kg_str_release(&b);
 }
 
-/* A child process that trains and is killed after a while; the parent resumes until the run is complete. */
+/* A child process that trains and is killed after a while; the parent resumes until the
+ * run is complete. */
 static void killed_at(const char *dir, bool resume, useconds_t after_us)
 {
     pid_t child = fork();

@@ -1,8 +1,9 @@
 /* A program of the user's: run by sh -c, fed, read, and ended, whatever it does.
  *
- * It runs in a process group of its own, so that all it started can be killed with it. Its three pipes are served by one
- * poll loop: a child may write before it has read, read nothing, or never end. posix_spawn instead of fork, as the
- * parent has threads and may hold most of the memory.
+ * It runs in a process group of its own, so that all it started can be killed with it.
+ * Its three pipes are served by one poll loop: a child may write before it has read, read
+ * nothing, or never end. posix_spawn instead of fork, as the parent has threads and may
+ * hold most of the memory.
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "base/clock.h"
@@ -59,7 +60,7 @@ static void close_all(struct run *run)
     }
 }
 
-/* ---- starting -------------------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 static kg_status open_pipes(struct run *run, struct kg_err *err)
 {
@@ -121,9 +122,10 @@ static kg_status start(struct run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- serving the pipes ----------------------------------------------------------------------- */
+/* ---- serving the pipes ---- */
 
-/* write() to a pipe whose reader is gone raises SIGPIPE, in this thread. Block it and take it back. */
+/* write() to a pipe whose reader is gone raises SIGPIPE, in this thread. Block it and
+ * take it back. */
 static ssize_t write_quietly(int fd, const char *bytes, size_t n)
 {
     const struct timespec now = {0};
@@ -150,7 +152,8 @@ static ssize_t write_quietly(int fd, const char *bytes, size_t n)
 
 static bool is_retry(void) { return errno == EAGAIN || errno == EINTR; }
 
-/* A child that stops reading is not an error of its own: its answers and exit status tell. */
+/* A child that stops reading is not an error of its own: its answers and exit status
+ * tell. */
 static void serve_input(struct run *run)
 {
     size_t left = run->child->input_n - run->sent;
@@ -247,9 +250,10 @@ static kg_status serve(struct run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
-/* Wait for the child without reaping it: while it is a zombie, its group's number is still its own. */
+/* Wait for the child without reaping it: while it is a zombie, its group's number is
+ * still its own. */
 static kg_status await(const struct run *run, struct kg_err *err)
 {
     struct timespec nap = {.tv_nsec = 200 * 1000};

@@ -1,11 +1,13 @@
-/* Countdown: reach a target with + - * / and brackets, using each of the given numbers exactly once.
+/* Countdown: reach a target with + - * / and brackets, using each of the given numbers
+ * exactly once.
  *
  *     Q: Make 46 from 3, 7, 25.
  *     A: 7*3=21; 25+21=46 #### 25+7*3
  *
- * The grader reads the expression behind the last #### (else the last line with text, up to an '=') by a parser of its
- * own, in exact fractions, with limits on length, depth and size. The ground truth is the JSON object
- * {"target": 46, "numbers": [3, 7, 25]}, as in the data sets of this kind.
+ * The grader reads the expression behind the last #### (else the last line with text, up
+ * to an '=') by a parser of its own, in exact fractions, with limits on length, depth and
+ * size. The ground truth is the JSON object {"target": 46, "numbers": [3, 7, 25]}, as in
+ * the data sets of this kind.
  */
 #include "base/mem.h"
 #include "task/task_internal.h"
@@ -20,7 +22,7 @@ enum {
     MAX_VALUE = 1000000000, /* of a numerator or denominator on the way */
 };
 
-/* ---- the expression -------------------------------------------------------------------------- */
+/* ---- the expression ---- */
 
 /* top / bottom in lowest terms, bottom > 0 */
 struct fraction {
@@ -48,7 +50,8 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return a < 0 ? -a : a;
 }
 
-/* Both parts stay below MAX_VALUE, so their products fit.   returns false beyond that and for a division by zero */
+/* Both parts stay below MAX_VALUE, so their products fit.   returns false beyond that and
+ * for a division by zero */
 static bool reduce(struct fraction *f, int64_t top, int64_t bottom)
 {
     int64_t divisor = common_divisor(top, bottom);
@@ -148,7 +151,7 @@ static bool parse_sum(struct fraction *out, struct parser *p)
     return true;
 }
 
-/* ---- grading --------------------------------------------------------------------------------- */
+/* ---- grading ---- */
 
 struct puzzle {
     int64_t target;
@@ -205,7 +208,8 @@ static bool same_numbers(const struct parser *p, const struct puzzle *puzzle)
     return true;
 }
 
-/* The expression of a response: behind the last ####, else the last line with text; without what follows an '='. */
+/* The expression of a response: behind the last ####, else the last line with text;
+ * without what follows an '='. */
 static const char *find_expression(const char *text, size_t n, size_t *len)
 {
     const char *found = kg_task_after_marker(text, n, len);
@@ -246,7 +250,7 @@ kg_status kg_task_countdown_grade(struct kg_grade *g, const struct kg_record *r,
     return KG_OK;
 }
 
-/* ---- generating ------------------------------------------------------------------------------ */
+/* ---- generating ---- */
 
 struct level {
     int n;           /* numbers */
@@ -270,7 +274,8 @@ struct chain {
     int64_t target;
 };
 
-/* *value becomes a op b.   returns false unless that is a whole number of 1..MAX_TARGET */
+/* *value becomes a op b.   returns false unless that is a whole number of
+ * 1..MAX_TARGET */
 static bool combine(int64_t *value, int64_t a, char op, int64_t b)
 {
     if (op == '/' && (b == 0 || a % b != 0))
@@ -285,7 +290,8 @@ static bool take_step(int64_t *value, struct step step, int64_t number)
                         : combine(value, *value, step.op, number);
 }
 
-/* A step that works, starting the search at a drawn place. There always is one: a sum, or a difference. */
+/* A step that works, starting the search at a drawn place. There always is one: a sum, or
+ * a difference. */
 static bool draw_step(struct step *step, int64_t *value, int64_t number,
                       const struct level *level, struct kg_task_draw *draw)
 {
@@ -324,7 +330,8 @@ static bool draw_chain(struct chain *chain, const struct level *level,
     return holds;
 }
 
-/* "25-7=18; 18*3=54 #### (25-7)*3", brackets around every part that is itself an operation */
+/* "25-7=18; 18*3=54 #### (25-7)*3", brackets around every part that is itself an
+ * operation */
 static kg_status put_solution(struct kg_str *out, const struct chain *chain,
                               struct kg_err *err)
 {
@@ -398,8 +405,8 @@ static kg_status put_problem(struct kg_task_made *out, const struct chain *chain
     return kg_str_puts(&out->problem, out->ground_truth.data, err);
 }
 
-/* Another operation in the last step: the solution misses the target. Hardly ever there is none whose value is in range;
- * the solution then stays right. */
+/* Another operation in the last step: the solution misses the target. Hardly ever there
+ * is none whose value is in range; the solution then stays right. */
 static void break_chain(struct chain *chain, struct kg_task_draw *draw)
 {
     static const char ops[] = "+-*/";

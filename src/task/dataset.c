@@ -1,7 +1,8 @@
-/* Data sets: records that own their strings, and reading them from JSONL in the schemas that people use.
+/* Data sets: records that own their strings, and reading them from JSONL in the schemas
+ * that people use.
  *
- * A file is either read whole or refused with the line that is wrong: a record that went missing in silence would
- * change what a run means.
+ * A file is either read whole or refused with the line that is wrong: a record that went
+ * missing in silence would change what a run means.
  */
 #include "base/mem.h"
 #include "data/jsonl.h"
@@ -63,7 +64,7 @@ kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
     return status;
 }
 
-/* ---- looking into a line --------------------------------------------------------------------- */
+/* ---- looking into a line ---- */
 
 /* A named column: the key itself, or a path "a.b" into objects. */
 static const struct kg_json *find_path(const struct kg_json *object, const char *path)
@@ -127,7 +128,8 @@ static void line_release(struct line *line)
     kg_str_release(&line->extra);
 }
 
-/* Append a string value. Records hold C strings, so a NUL inside would cut text short in silence. */
+/* Append a string value. Records hold C strings, so a NUL inside would cut text short in
+ * silence. */
 static kg_status put_text(struct kg_str *out, const struct line *line,
                           const struct kg_json *v, const char *key, struct kg_err *err)
 {
@@ -144,7 +146,8 @@ static kg_status put_text(struct kg_str *out, const struct line *line,
     return kg_str_append(out, text, n, err);
 }
 
-/* verl's prompt is a list of chat messages. One message is its content; more need a chat template. */
+/* verl's prompt is a list of chat messages. One message is its content; more need a chat
+ * template. */
 static kg_status put_messages(struct line *line, const struct kg_json *v, const char *key,
                               struct kg_err *err)
 {
@@ -219,7 +222,8 @@ static kg_status read_answer(struct line *line, const char *named, bool need,
             : "reward_model.ground_truth, answer, ground_truth, completion or response");
 }
 
-/* What else a line may carry: worked response, source, extra_info. *has_solution: there is a worked response. */
+/* What else a line may carry: worked response, source, extra_info. *has_solution: there
+ * is a worked response. */
 static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err *err)
 {
     static const char *const solutions[] = {"solution", "completion", "response", NULL};
@@ -239,7 +243,7 @@ static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err 
     return KG_OK;
 }
 
-/* ---- reading a file -------------------------------------------------------------------------- */
+/* ---- reading a file ---- */
 
 struct columns {
     const char *prompt;

@@ -1,9 +1,10 @@
-/* verl's digit completion: the prompt "a,b:m,k" asks for the next k numbers of the sequence that starts a, b and goes on
- * by b - a, modulo m; the answer separates them by commas. In verl's vocabulary of characters S starts the answer and E
- * ends it.
+/* verl's digit completion: the prompt "a,b:m,k" asks for the next k numbers of the
+ * sequence that starts a, b and goes on by b - a, modulo m; the answer separates them by
+ * commas. In verl's vocabulary of characters S starts the answer and E ends it.
  *
- * The reward is dense: 1 / (characters of the truth + 1) for each character up to the first wrong one. The end token
- * earns nothing, so a perfect answer of n characters gets n / (n + 1).
+ * The reward is dense: 1 / (characters of the truth + 1) for each character up to the
+ * first wrong one. The end token earns nothing, so a perfect answer of n characters gets
+ * n / (n + 1).
  */
 #include "base/mem.h"
 #include "task/task_internal.h"

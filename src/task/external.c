@@ -1,9 +1,11 @@
 /* Grading by a program of the user's: one run for a batch.
  *
- * On its standard input a line for each response, {"prompt", "response", "ground_truth", "data_source", "extra_info"};
- * on its standard output a line for each, in the same order: {"score": number}, and "correct": true or false if it
- * wants accuracy to be something else than score >= 1. A score of null says that the response could not be graded.
- * Anything else, one line too few or too many, a time-out or an exit status other than 0 fails the batch.
+ * On its standard input a line for each response, {"prompt", "response", "ground_truth",
+ * "data_source", "extra_info"}; on its standard output a line for each, in the same
+ * order: {"score": number}, and "correct": true or false if it wants accuracy to be
+ * something else than score >= 1. A score of null says that the response could not be
+ * graded. Anything else, one line too few or too many, a time-out or an exit status other
+ * than 0 fails the batch.
  */
 #include "task/task_internal.h"
 

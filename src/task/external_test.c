@@ -1,4 +1,5 @@
-/* Tests of the external grader: programs that are good, slow, dying, talkative, silent, or wrong. */
+/* Tests of the external grader: programs that are good, slow, dying, talkative, silent,
+ * or wrong. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "task/task_internal.h"

@@ -1,8 +1,10 @@
-/* Generated problems: problem i is a pure function of seed, level, part (train or held-out) and index.
+/* Generated problems: problem i is a pure function of seed, level, part (train or
+ * held-out) and index.
  *
- * The part of a problem is a hash of its canonical text alone, so two data sets of different parts share no problem
- * whatever their seeds, levels and ranges. A draw that lands in the other part is thrown away and drawn anew under the
- * same index; that keeps indices and draws apart.
+ * The part of a problem is a hash of its canonical text alone, so two data sets of
+ * different parts share no problem whatever their seeds, levels and ranges. A draw that
+ * lands in the other part is thrown away and drawn anew under the same index; that keeps
+ * indices and draws apart.
  */
 #include "task/task_internal.h"
 
@@ -11,8 +13,8 @@
 enum {
     PARTS = 5, /* one in so many problems is held out */
     MAX_ATTEMPTS = 4096,
-    FAULT_DRAW =
-        1u << 20, /* far from the draws of the problem, so that faults do not move it */
+    /* far from the draws of the problem, so that faults do not move it */
+    FAULT_DRAW = 1u << 20,
     MAX_LEVELS = 8,
 };
 

@@ -1,6 +1,8 @@
-/* Fuzz target: every grader takes any response, and says right or wrong; the same text says the same again.
+/* Fuzz target: every grader takes any response, and says right or wrong; the same text
+ * says the same again.
  *
- * The first byte picks the task. The ground truths are fixed, as they come from the data set and not from a model.
+ * The first byte picks the task. The ground truths are fixed, as they come from the data
+ * set and not from a model.
  */
 #include "task/task.h"
 

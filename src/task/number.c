@@ -1,7 +1,8 @@
-/* Exact decimals found in running text, as models write them: "$1,234.50", "18.00", "-3", "75%".
+/* Exact decimals found in running text, as models write them: "$1,234.50", "18.00", "-3",
+ * "75%".
  *
- * A number is kept as canonical text, not as a double, so that equality is exact at any length and 0.1 is 0.1.
- * It is not a formula reader: "1/2" is two numbers, and "1e5" too.
+ * A number is kept as canonical text, not as a double, so that equality is exact at any
+ * length and 0.1 is 0.1. It is not a formula reader: "1/2" is two numbers, and "1e5" too.
  */
 #include "task/task_internal.h"
 
@@ -29,7 +30,8 @@ static size_t minus_before(const char *text, size_t i)
     return i >= 3 && memcmp(text + i - 3, "\xe2\x88\x92", 3) == 0 ? 3 : 0;
 }
 
-/* Whether the digits at `start` carry a minus sign: "-3", "-$3", "$-3", but not "7-3" or "x-3". */
+/* Whether the digits at `start` carry a minus sign: "-3", "-$3", "$-3", but not "7-3" or
+ * "x-3". */
 static bool is_negative(const char *text, size_t start)
 {
     size_t i = start;
@@ -60,7 +62,8 @@ static void put(struct digits *d, char c)
         d->out[d->used++] = c;
 }
 
-/* Copy the whole part from `i`, without separators and leading zeros.   returns where it ends */
+/* Copy the whole part from `i`, without separators and leading zeros.   returns where it
+ * ends */
 static size_t read_whole(struct digits *d, const char *text, size_t n, size_t i)
 {
     size_t start = d->used;

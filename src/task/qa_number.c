@@ -1,8 +1,9 @@
 /* Questions whose answer is one number (GSM8K and its kin).
  *
- * Where a response marks its answer, by \boxed{..} or ####, the last mark counts, and must hold exactly one number: a
- * list of guesses is wrong. Without a mark the last number of the text counts. Numbers are compared as exact decimals,
- * without thousands separators, units, $ and %. It does not do algebra: 1/2 is not 0.5.
+ * Where a response marks its answer, by \boxed{..} or ####, the last mark counts, and
+ * must hold exactly one number: a list of guesses is wrong. Without a mark the last
+ * number of the text counts. Numbers are compared as exact decimals, without thousands
+ * separators, units, $ and %. It does not do algebra: 1/2 is not 0.5.
  */
 #include "base/mem.h"
 #include "task/task_internal.h"
@@ -11,7 +12,8 @@
 
 static const char BOXED[] = "\\boxed{";
 
-/* What stands in the last \boxed{..} with balanced braces.   returns NULL when there is none */
+/* What stands in the last \boxed{..} with balanced braces.   returns NULL when there is
+ * none */
 static const char *last_boxed(const char *text, size_t n, size_t *len)
 {
     size_t size = sizeof BOXED - 1;
@@ -46,7 +48,8 @@ static bool find_answer(struct kg_task_number *out, const char *text, size_t n)
     return kg_task_number_last(out, text, n);
 }
 
-/* GSM8K's own answers are worked solutions that end in "#### n": keep the number as truth, the text as solution. */
+/* GSM8K's own answers are worked solutions that end in "#### n": keep the number as
+ * truth, the text as solution. */
 static kg_status split_answer(struct kg_record *r, const char *name, struct kg_err *err)
 {
     struct kg_task_number number;

@@ -1,6 +1,8 @@
-/* The table of tasks, and what holds for all of them: loading with its checks, templates, grading.
+/* The table of tasks, and what holds for all of them: loading with its checks, templates,
+ * grading.
  *
- * A task is a file with a loader and a grader, and a row here. Nothing else knows the names of tasks.
+ * A task is a file with a loader and a grader, and a row here. Nothing else knows the
+ * names of tasks.
  */
 #include "task/task.h"
 
@@ -70,9 +72,10 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
     return kg_fail(err, KG_EINVAL, "expected a task of %s, found '%s'", names, name);
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
+/* ---- loading ---- */
 
-/* Replace the prompt by the template with "{prompt}" filled in. `at` is the place of "{prompt}". */
+/* Replace the prompt by the template with "{prompt}" filled in. `at` is the place of
+ * "{prompt}". */
 static kg_status apply_template(struct kg_record *r, const char *text, const char *at,
                                 struct kg_err *err)
 {
@@ -141,7 +144,7 @@ fail:
     return status;
 }
 
-/* ---- grading --------------------------------------------------------------------------------- */
+/* ---- grading ---- */
 
 kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,

@@ -1,8 +1,10 @@
 /* Tasks: where prompts come from and how answers are graded. One row of a table per task.
  *
- * A task either generates its problems (arithmetic, countdown; these read files too) or reads them from data files
- * (digits, qa-number, external). To add one: a file beside arithmetic.c and a row in task.c. Grading is a pure function of the record and the response; a response that cannot be graded is said to be
- * so and counted, never scored 0 in silence.
+ * A task either generates its problems (arithmetic, countdown; these read files too) or
+ * reads them from data files (digits, qa-number, external). To add one: a file beside
+ * arithmetic.c and a row in task.c. Grading is a pure function of the record and the
+ * response; a response that cannot be graded is said to be so and counted, never scored 0
+ * in silence.
  */
 #ifndef KG_TASK_TASK_H
 #define KG_TASK_TASK_H
@@ -45,22 +47,22 @@ struct kg_grade {
 
 struct kg_task_opts {
     uint64_t seed;
-    const char
-        *level;    /* generator difficulty: a name of the task's own list; "a+b" mixes */
+    /* generator difficulty: a name of the task's own list; "a+b" mixes */
+    const char *level;
     int64_t count; /* problems to generate */
-    uint64_t
-        first_index; /* generators: index of the first problem; disjoint ranges give disjoint draws */
-    bool
-        held_out; /* generators: problems of the held-out part, which share none with the others,
-                              whatever the seed and level: the part is a hash of the problem */
-    double
-        fault_rate; /* generators: share of solutions with a wrong worked step that is carried on to a wrong
-                              answer (SFT of a mediocre start); ground truth stays right */
-    const char *
-        prompt_key; /* data files: column names; "" for the verl schema and the usual names */
+    /* generators: index of the first problem; disjoint ranges give disjoint draws */
+    uint64_t first_index;
+    /* generators: problems of the held-out part, which share none with the others,
+     * whatever the seed and level: the part is a hash of the problem */
+    bool held_out;
+    /* generators: share of solutions with a wrong worked step that is carried on to a
+     * wrong answer (SFT of a mediocre start); ground truth stays right */
+    double fault_rate;
+    /* data files: column names; "" for the verl schema and the usual names */
+    const char *prompt_key;
     const char *answer_key; /* "a.b" is key b of the object a */
-    const char
-        *template_text;  /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
+    /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
+    const char *template_text;
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: for one batch */
 };
@@ -74,7 +76,8 @@ struct kg_task_row {
     /* Fill d from a file (data tasks; path given) or by generation (path NULL). */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);
-    /* Grade one response (text with special tokens skipped). NULL for `external`, which grades in batches. */
+    /* Grade one response (text with special tokens skipped). NULL for `external`, which
+     * grades in batches. */
     kg_status (*grade)(struct kg_grade *g, const struct kg_record *r,
                        const char *response, size_t n, struct kg_err *err);
 };
@@ -84,14 +87,18 @@ const struct kg_task_row *kg_task_table(void);
 kg_status kg_task_find(const struct kg_task_row **row, const char *name,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* Load through the row, with the checks that hold for all: at least one record, a prompt each; applies the template.
- * errors: EINVAL (no record, a template without {prompt}, an unknown level: the valid ones are named) */
+/* Load through the row, with the checks that hold for all: at least one record, a prompt
+ * each; applies the template.
+ * errors: EINVAL (no record, a template without {prompt}, an unknown level: the valid
+ * ones are named) */
 kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
                        const struct kg_task_opts *opts, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* Grade n responses, items[i] into grades[i]; runs the row's function, or the external command once for the batch.
- * errors: ETIMEOUT, EIO, EFORMAT for an external grader that fails: named, with its stderr's last line */
+/* Grade n responses, items[i] into grades[i]; runs the row's function, or the external
+ * command once for the batch.
+ * errors: ETIMEOUT, EIO, EFORMAT for an external grader that fails: named, with its
+ * stderr's last line */
 struct kg_grade_item {
     const struct kg_record *record;
     const char *response;
@@ -102,10 +109,12 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_grade_item *items, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* JSONL in verl's schema {prompt: [{content}] or text, data_source, reward_model.ground_truth, extra_info} or plain
- * columns ({question|problem|prompt|text, answer|ground_truth|completion|response}); named columns override.
- * An answer may be text, a number, or an object or array (kept as JSON text). solution, completion or response, where
- * there is one, becomes the worked response. A prompt of several messages is refused: it needs a chat template.
+/* JSONL in verl's schema {prompt: [{content}] or text, data_source,
+ * reward_model.ground_truth, extra_info} or plain columns ({question|problem|prompt|text,
+ * answer|ground_truth|completion|response}); named columns override. An answer may be
+ * text, a number, or an object or array (kept as JSON text). solution, completion or
+ * response, where there is one, becomes the worked response. A prompt of several messages
+ * is refused: it needs a chat template.
  * errors: EFORMAT with the line (malformed, no prompt, no answer), EINVAL (no record) */
 kg_status kg_dataset_read_jsonl(struct kg_dataset *d, const char *path,
                                 const char *prompt_key, const char *answer_key,

@@ -1,4 +1,5 @@
-/* What the files of task/ share: the functions behind the rows, draws of generators, exact numbers in text. */
+/* What the files of task/ share: the functions behind the rows, draws of generators,
+ * exact numbers in text. */
 #ifndef KG_TASK_TASK_INTERNAL_H
 #define KG_TASK_TASK_INTERNAL_H
 
@@ -41,13 +42,15 @@ struct kg_task_child {
     size_t max_output; /* bytes of standard output */
     int timeout_ms;    /* for everything; then the group is killed */
 };
-/* Run to the end and append what it wrote.   errors: ETIMEOUT, EIO (not started, died, exit status not 0: with the last
- * line of its standard error), EFORMAT (more than max_output) */
+/* Run to the end and append what it wrote.
+ * errors: ETIMEOUT, EIO (not started, died, exit status not 0: with the last line of its
+ * standard error), EFORMAT (more than max_output) */
 kg_status kg_task_child_run(struct kg_str *out, const struct kg_task_child *child,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- generators ---- */
-/* Draws of one attempt at one problem, counted: the k-th is a function of seed, index, attempt, level and k. */
+/* Draws of one attempt at one problem, counted: the k-th is a function of seed, index,
+ * attempt, level and k. */
 struct kg_task_draw {
     struct kg_rng_key key;
     uint64_t index;
@@ -56,8 +59,9 @@ struct kg_task_draw {
 };
 uint64_t kg_task_draw_below(struct kg_task_draw *draw, uint64_t n);
 
-/* A level of a generator makes one problem. problem: canonical text by which train and held-out are told apart; the
- * record's strings are appended to the kg_strs. faulty: the solution must have a wrong step. */
+/* A level of a generator makes one problem. problem: canonical text by which train and
+ * held-out are told apart; the record's strings are appended to the kg_strs. faulty: the
+ * solution must have a wrong step. */
 struct kg_task_made {
     struct kg_str prompt;
     struct kg_str ground_truth;
@@ -79,21 +83,23 @@ kg_status kg_task_generate(struct kg_dataset *d, const char *task,
 
 /* ---- numbers in text ---- */
 enum { KG_TASK_NUMBER_BYTES = 96 };
-/* An exact decimal in canonical form: optional '-', digits without leading zeros, optional fraction without trailing
- * zeros. */
+/* An exact decimal in canonical form: optional '-', digits without leading zeros,
+ * optional fraction without trailing zeros. */
 struct kg_task_number {
     char text[KG_TASK_NUMBER_BYTES];
     bool overflow; /* longer than the text holds: equal to nothing */
 };
 bool kg_task_number_same(const struct kg_task_number *a, const struct kg_task_number *b);
-/* The first number at or after *at, which moves behind it. Thousands separators, $ and a leading + are dropped; a '-' is a
- * sign only where no operand stands before it.   returns false when there is none */
+/* The first number at or after *at, which moves behind it. Thousands separators, $ and a
+ * leading + are dropped; a '-' is a sign only where no operand stands before it.
+ * returns false when there is none */
 bool kg_task_number_next(struct kg_task_number *out, const char *text, size_t n,
                          size_t *at);
 /* The only number of the text.   returns false when there is none or more than one */
 bool kg_task_number_only(struct kg_task_number *out, const char *text, size_t n);
 bool kg_task_number_last(struct kg_task_number *out, const char *text, size_t n);
-/* What stands behind the last "####", up to the end of its line.   returns NULL when there is no such marker */
+/* What stands behind the last "####", up to the end of its line.   returns NULL when
+ * there is no such marker */
 const char *kg_task_after_marker(const char *text, size_t n, size_t *len);
 
 #endif

@@ -60,7 +60,7 @@ static void expect(const char *task, const char *truth, const char *response,
                  correct ? "right" : "wrong");
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 static void an_unknown_task_lists_the_valid_ones(void **state)
 {
@@ -85,7 +85,7 @@ static void a_data_task_without_a_file_is_refused(void **state)
     assert_non_null(strstr(err.message, "data file"));
 }
 
-/* ---- data sets ------------------------------------------------------------------------------- */
+/* ---- data sets ---- */
 
 static void read_ok(struct kg_dataset *d, const char *text)
 {
@@ -228,7 +228,7 @@ static void a_template_surrounds_the_prompt(void **state)
     unlink(path);
 }
 
-/* ---- generators ------------------------------------------------------------------------------ */
+/* ---- generators ---- */
 
 static void generate(struct kg_dataset *d, const char *task,
                      const struct kg_task_opts *opts)
@@ -416,7 +416,7 @@ static void generated_text_stays_as_it_is(void **state)
     kg_dataset_release(&d);
 }
 
-/* ---- arithmetic ------------------------------------------------------------------------------ */
+/* ---- arithmetic ---- */
 
 static void arithmetic_judges_the_number_behind_the_marker(void **state)
 {
@@ -434,7 +434,7 @@ static void arithmetic_judges_the_number_behind_the_marker(void **state)
     assert_true(grade("arithmetic", "80", "#### 81").reward == 0);
 }
 
-/* ---- countdown ------------------------------------------------------------------------------- */
+/* ---- countdown ---- */
 
 static void countdown_evaluates_exactly_and_uses_each_number_once(void **state)
 {
@@ -507,7 +507,7 @@ static void a_broken_ground_truth_is_an_error(void **state)
     }
 }
 
-/* ---- digits ---------------------------------------------------------------------------------- */
+/* ---- digits ---- */
 
 static void digit_rewards_agree_with_the_reference(void **state)
 {
@@ -573,7 +573,7 @@ static void digit_prompts_end_in_the_start_token(void **state)
     unlink(path);
 }
 
-/* ---- qa-number ------------------------------------------------------------------------------- */
+/* ---- qa-number ---- */
 
 static void numbers_are_found_where_models_write_them(void **state)
 {

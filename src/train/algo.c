@@ -20,8 +20,9 @@ static bool off_policy(const struct kg_config *c)
            strcmp(kg_config_text(c, "rollout.dtype"), "same") != 0;
 }
 
-/* k at or above the vocabulary. The whole distribution of the iterative anchor exists only
- * as what the sampler recorded: there every id is recorded instead, and the tail is empty. */
+/* k at or above the vocabulary. The whole distribution of the iterative anchor exists
+ * only as what the sampler recorded: there every id is recorded instead, and the tail is
+ * empty. */
 static void cover_vocabulary(struct kg_algo *algo, int64_t vocab)
 {
     const char *from = kg_algo_row_name(algo, KG_TABLE_KL);

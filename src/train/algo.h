@@ -1,11 +1,13 @@
-/* From a config to the algorithm of a run: choices, checks against what the run can supply. */
+/* From a config to the algorithm of a run: choices, checks against what the run can
+ * supply. */
 #ifndef KG_TRAIN_ALGO_H
 #define KG_TRAIN_ALGO_H
 
 #include "data/options.h"
 #include "policy/algo.h"
 
-/* vocab: of the model; a Top-k KL with k at or above it becomes the exact KL, with one logged line.
+/* vocab: of the model; a Top-k KL with k at or above it becomes the exact KL, with one
+ * logged line.
  * errors: those of kg_algo_set and kg_algo_check */
 kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
                               int64_t vocab, struct kg_err *err) KG_MUST_CHECK;

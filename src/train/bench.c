@@ -1,5 +1,5 @@
-/* The benchmarks and the report that relates them to the ceilings measured beside them.
- */
+/* The benchmarks and the report that relates them to the ceilings measured beside
+ * them. */
 #include "train/bench.h"
 
 #include "base/clock.h"

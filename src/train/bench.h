@@ -25,7 +25,8 @@ struct kg_bench_row {
 const struct kg_bench_row *kg_bench_table(void);
 
 /* Run the named benchmark, or all with name NULL. Text for people, or one JSON object a
- * line. errors: NOTFOUND listing the valid names */
+ * line.
+ * errors: NOTFOUND listing the valid names */
 kg_status kg_bench_run(struct kg_str *out, const char *name, bool json,
                        struct kg_err *err) KG_MUST_CHECK;
 

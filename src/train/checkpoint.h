@@ -11,8 +11,8 @@
 
 #include "train/run.h"
 
-/* Free space is checked first.   errors: ENOSPACE (needed and found), EIO; the previous
- * checkpoint stays whole */
+/* Free space is checked first.
+ * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays whole */
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint;

@@ -25,7 +25,8 @@ static void add(struct slabs *s, void *field, size_t count, size_t bytes)
     s->slab[s->n++] = (struct slab){field, count * bytes};
 }
 
-/* All arrays of p, activations apart. One list for the memory plan and for the allocation. */
+/* All arrays of p, activations apart. One list for the memory plan and for the
+ * allocation. */
 static struct slabs slabs_of(struct kg_pass *p, const struct kg_model_config *c,
                              enum kg_dtype ct, const struct kg_pass_opts *opts)
 {

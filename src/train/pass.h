@@ -17,13 +17,14 @@
 
 enum kg_pass_kl { KG_PASS_KL_NONE, KG_PASS_KL_REVERSE, KG_PASS_KL_FORWARD };
 
-/* What a forward is asked for besides log-probs. `{0}`: nothing, and a backward follows. */
+/* What a forward is asked for besides log-probs. `{0}`: nothing, and a backward
+ * follows. */
 struct kg_pass_ask {
     bool entropy;
     bool no_backward;   /* activations serve as scratch */
     enum kg_pass_kl kl; /* KL(model||anchor) or KL(anchor||model), exact */
-    const struct kg_model
-        *anchor; /* borrowed until after the backward; of the same dtype */
+    /* borrowed until after the backward; of the same dtype */
+    const struct kg_model *anchor;
 };
 
 /* Room that is taken once. */

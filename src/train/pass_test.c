@@ -24,7 +24,8 @@ enum { VOCAB = 24, K = 3, N_SEQS = 3, MOST = 16, ROOM = 64 };
             fail_msg("%s: %s", #expr, need_err.message);                                 \
     } while (0)
 
-/* Three sequences; of the middle ones some tokens are not wanted, as a tool's would be. */
+/* Three sequences; of the middle ones some tokens are not wanted, as a tool's would
+ * be. */
 static const struct {
     int32_t n;
     uint32_t wanted; /* bit t: the log-prob of token t */
@@ -135,7 +136,8 @@ static struct kg_pass_ask ask_for(const struct world *w, enum kind kind)
                                 .anchor = w->anchor};
 }
 
-/* Coefficients of a linear loss; `first` is how many wanted rows stand in earlier packs. */
+/* Coefficients of a linear loss; `first` is how many wanted rows stand in earlier
+ * packs. */
 static void fill(struct kg_pass *p, enum kind kind, int64_t first)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {

@@ -1,5 +1,5 @@
-/* A file inside a run directory, by value. run.dir is at most KG_RUN_DIR_MAX bytes (checked when a run is opened), names
- * below it are short, so nothing is ever cut. */
+/* A file inside a run directory, by value. run.dir is at most KG_RUN_DIR_MAX bytes
+ * (checked when a run is opened), names below it are short, so nothing is ever cut. */
 #ifndef KG_TRAIN_PATH_H
 #define KG_TRAIN_PATH_H
 

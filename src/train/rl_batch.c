@@ -136,7 +136,8 @@ static kg_status allocate(struct kg_rl_batch *b, bool anchor, struct kg_err *err
     return KG_OK;
 }
 
-/* What the sampler recorded with token j of t, as loss token `at`; `kept` walks t's kept ids. */
+/* What the sampler recorded with token j of t, as loss token `at`; `kept` walks t's kept
+ * ids. */
 static void flatten_token(struct kg_rl_batch *b, int64_t at, const struct kg_traj *t,
                           size_t j, const int32_t *kept)
 {
@@ -172,7 +173,8 @@ static void flatten(struct kg_rl_batch *b)
 
 /* ---- passes over what was sampled ---- */
 
-/* Which ids a pass asks for, and where its answers go; arrays are by loss token, NULL where not wanted. */
+/* Which ids a pass asks for, and where its answers go; arrays are by loss token, NULL
+ * where not wanted. */
 struct pass_plan {
     const struct kg_model *model;
     int first_id; /* given ids: columns [first_id, first_id + k) of b->ids */

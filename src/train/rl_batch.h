@@ -26,15 +26,15 @@ struct kg_rl_batch {
     double *kl_weight;
     double *entropy_weight;
 
-    /* columns of ids: k_sampler that the sampler recorded, then k_anchor of the anchor's own,
-     * then k_kept that truncated sampling kept (-1 in unused slots) */
+    /* columns of ids: k_sampler that the sampler recorded, then k_anchor of the anchor's
+     * own, then k_kept that truncated sampling kept (-1 in unused slots) */
     int k_sampler, k_anchor, k_kept;
     int k;             /* their sum */
     int32_t *ids;      /* (N,k) */
     double *anchor_at; /* (N, k_sampler + k_anchor) */
     double *mu_at;     /* (N, k_sampler + k_anchor), 0 in the anchor's columns */
-    double *
-        old_log_kept; /* (N) log mass of the kept ids under the sampling policy; NULL without */
+    /* (N) log mass of the kept ids under the sampling policy; NULL without */
+    double *old_log_kept;
 };
 
 /* Sample and grade run->rollout.prompts prompts of step count.step + 1. */

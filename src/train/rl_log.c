@@ -103,7 +103,8 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
     kg_metrics_put(log, "loss/entropy", t->entropy / updates);
     for (size_t i = 0; i < n; i++)
         kg_metrics_put(log, rows[i].name, rows[i].value);
-    /* before the first update the policy is the one that sampled: this must be 0 unless asked for otherwise */
+    /* before the first update the policy is the one that sampled: this must be 0 unless
+     * asked for otherwise */
     kg_metrics_put(log, "mismatch/first_update_max", t->first_metrics.gap_max);
 }
 

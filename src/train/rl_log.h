@@ -1,4 +1,5 @@
-/* What a step of RL says of itself: sums over its micro-batches, the line of metrics, the dump of its trajectories. */
+/* What a step of RL says of itself: sums over its micro-batches, the line of metrics, the
+ * dump of its trajectories. */
 #ifndef KG_TRAIN_RL_LOG_H
 #define KG_TRAIN_RL_LOG_H
 
@@ -14,8 +15,8 @@ enum kg_rl_phase {
 
 struct kg_rl_totals {
     struct kg_policy_metrics metrics; /* over all updates */
-    struct kg_policy_metrics
-        first_metrics;            /* of the first update alone: mismatch, on-policy */
+    /* of the first update alone: mismatch, on-policy */
+    struct kg_policy_metrics first_metrics;
     double loss, pg, kl, entropy; /* means over updates */
     double grad_norm_sum, grad_norm_max, lr;
     int updates;
@@ -35,8 +36,8 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                     const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
                     struct kg_err *err) KG_MUST_CHECK;
 
-/* RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; of a skipped step under skipped-NNNNNN, whatever the config
- * says of dumps. */
+/* RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; of a skipped step under
+ * skipped-NNNNNN, whatever the config says of dumps. */
 kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
                      struct kg_err *err) KG_MUST_CHECK;
 

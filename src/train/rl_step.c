@@ -1,7 +1,9 @@
-/* One RL step: sample, grade, anchor pass, advantages, optimizer updates, anchor update, log and dump.
+/* One RL step: sample, grade, anchor pass, advantages, optimizer updates, anchor update,
+ * log and dump.
  *
- * Weights of tokens are computed once over the whole optimizer batch; micro-batches of whole sequences then add up to the
- * same gradient however they are cut. The mathematics is policy/'s; here is only the order of things.
+ * Weights of tokens are computed once over the whole optimizer batch; micro-batches of
+ * whole sequences then add up to the same gradient however they are cut. The mathematics
+ * is policy/'s; here is only the order of things.
  */
 #include "train/rl_batch.h"
 #include "train/rl_log.h"
@@ -16,7 +18,8 @@
 
 /* ---- which weights sample ---- */
 
-/* With lag n, step s samples from the weights that stood before step s - n. Slot s mod (n+1) holds those of step s. */
+/* With lag n, step s samples from the weights that stood before step s - n. Slot s mod
+ * (n+1) holds those of step s. */
 static kg_status refresh_sampler(struct kg_run *run, struct kg_err *err)
 {
     size_t bytes = (size_t)run->model->n_elements * sizeof(float);
@@ -200,7 +203,8 @@ static void read_rows(struct update *u, const struct kg_pass *p)
     }
 }
 
-/* And back. A kept id j carries a_log_kept p_j / P_kept, so that the sum of all a stays what it was. */
+/* And back. A kept id j carries a_log_kept p_j / P_kept, so that the sum of all a stays
+ * what it was. */
 static void write_rows(const struct update *u, struct kg_pass *p)
 {
     int width = u->b->k_sampler + u->b->k_anchor;
@@ -345,7 +349,7 @@ static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
     return KG_OK;
 }
 
-/* ---- batch scope: a forward over the whole update says which tokens are selected ---- */
+/* ---- batch scope: a forward over the update says which tokens are selected ---- */
 
 /* Both sides of the ratio as the loss sees them: renormalised on kept ids. */
 static kg_status read_whole(struct update *u, size_t first, size_t last,
@@ -380,7 +384,8 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
     return kg_policy_select(u->selected, &u->run->algo, &whole, err);
 }
 
-/* Forward, backward, optimizer. A batch that carries no gradient makes no update: its moments and decay would be noise. */
+/* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
+ * moments and decay would be noise. */
 static kg_status update(struct update *u, struct kg_err *err)
 {
     struct kg_run *run = u->run;

@@ -117,7 +117,8 @@ static kg_status load_data(struct kg_run *run, struct kg_err *err)
                         (size_t)kg_config_int(c, "eval.problems"), err);
 }
 
-/* Where the sequences of the warm start come from: a file of their own, or the task's worked solutions. */
+/* Where the sequences of the warm start come from: a file of their own, or the task's
+ * worked solutions. */
 static kg_status load_sft(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;

@@ -63,13 +63,13 @@ struct kg_run {
     struct kg_optim *optim;
     struct kg_pass *pass;
     struct kg_pass_opts pass_opts; /* that it was made with */
-    struct kg_acts *score_acts; /* scoring by model, anchor or sampler */
+    struct kg_acts *score_acts;    /* scoring by model, anchor or sampler */
     int64_t score_tokens;
     struct kg_rollout *engine;
 
     struct kg_counters count;
-    char saved_name[32]; /* newest checkpoint of this run: what is there already is not
-                            written again */
+    /* newest checkpoint of this run: what is there already is not written again */
+    char saved_name[32];
     struct kg_file_writer metrics;
     bool metrics_open;
     double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
@@ -92,8 +92,8 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run);
 kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
                      int64_t step, struct kg_err *err) KG_MUST_CHECK;
 
-/* Non-finite loss or gradient: counts it; ENONFINITE when train.max_skips came in a row.
- */
+/* Non-finite loss or gradient: counts it; ENONFINITE when train.max_skips came in a
+ * row. */
 kg_status kg_run_skip(struct kg_run *run, const char *what,
                       struct kg_err *err) KG_MUST_CHECK;
 
@@ -103,14 +103,14 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* The whole of it: create or resume the run directory, warm start, RL, checkpoints,
- * validation. resume: continue from the newest checkpoint.   errors: ECONFLICT (resume
- * with another config, listed), EINTERRUPTED is not one: a stop request saves and returns
- * OK with *stopped set */
+ * validation. resume: continue from the newest checkpoint.
+ * errors: ECONFLICT (resume with another config, listed), EINTERRUPTED is not one: a stop
+ * request saves and returns OK with *stopped set */
 kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stopped,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* What a run would do: batch arithmetic, memory, disk. Text for the user; starts nothing.
- */
+/* What a run would do: batch arithmetic, memory, disk. Text for the user; starts
+ * nothing. */
 kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -6,7 +6,8 @@
 #include "train/run.h"
 
 /* A new run: RUN/ with config.yaml (resolved) and manifest.json. A folder that already
- * holds a run is refused. errors: ECONFLICT, EIO (not writable) */
+ * holds a run is refused.
+ * errors: ECONFLICT, EIO (not writable) */
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* A run to continue: compares RUN/config.yaml with the present config.

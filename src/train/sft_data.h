@@ -1,5 +1,5 @@
-/* Sequences for supervised training: tokens, and the first position that carries a loss.
- */
+/* Sequences for supervised training: tokens, and the first position that carries a
+ * loss. */
 #ifndef KG_TRAIN_SFT_DATA_H
 #define KG_TRAIN_SFT_DATA_H
 
@@ -13,8 +13,8 @@
 struct kg_sft_set {
     struct kg_ids tokens; /* all sequences, one after the other */
     size_t *begin;        /* (n+1) owned: sequence i is tokens[begin[i] .. begin[i+1]) */
-    size_t *loss_from; /* (n) owned: position within the sequence of the first token with
-                          a loss, >= 1 */
+    /* (n) owned: position within the sequence of the first token with a loss, >= 1 */
+    size_t *loss_from;
     size_t n;
     size_t begin_capacity;
     size_t loss_capacity;
@@ -29,8 +29,8 @@ struct kg_sft_opts {
     int32_t eos; /* appended to every sequence; -1 for none */
 };
 
-/* prompt and solution of every record (records without one are an error).   errors:
- * EINVAL (nothing left) */
+/* prompt and solution of every record (records without one are an error).
+ * errors: EINVAL (nothing left) */
 kg_status kg_sft_from_dataset(struct kg_sft_set *set, const struct kg_dataset *data,
                               const struct kg_tokenizer *tok,
                               const struct kg_sft_opts *opts,
