@@ -36,7 +36,7 @@ ISA_v4 := -march=x86-64-v4 -mavx512bf16
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all test check bench clean install help lint format
+.PHONY: all test check bench clean install help lint format docs
 all: kedge
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
@@ -81,8 +81,9 @@ $(B)/test/tests/%: tests/%.c $(call below,train)
 
 $(B)/kedge: $(call below,cli)
 	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
+# by rename: an older one may be running
 kedge: $(B)/kedge
-	cp $< $@
+	cp $< $@.new && mv -f $@.new $@
 
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c)))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c))
@@ -108,6 +109,11 @@ format:                                  ## rewrite the sources with clang-forma
 
 bench: kedge                             ## measure this machine and kedge on it
 	./kedge bench
+
+docs: kedge                              ## rewrite the pages that are printed from tables
+	./kedge algorithms > docs/algorithms.md
+	sed -i '/^```yaml/q' docs/config.md
+	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
 install: kedge                           ## copy program, man page, completion under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \

@@ -83,6 +83,8 @@ kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
 kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+/* docs/algorithms.md: the tables of policy/ with formula and source. */
+kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_completion(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- output ---- */
@@ -94,9 +96,8 @@ int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 
-/* Write the whole of s to stdout and clear it; errors of the device or pipe come back
- * here.
- * errors: EIO */
+/* Write the whole of s to stdout and clear it.
+ * errors: EIO (of the device or pipe) */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
 /* "1.50 GB" */
@@ -112,6 +113,7 @@ int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
+int kg_cmd_algorithms(int argc, char **argv);
 int kg_cmd_doctor(int argc, char **argv);
 int kg_cmd_bench(int argc, char **argv);
 int kg_cmd_man(int argc, char **argv);

@@ -1,0 +1,150 @@
+/* kedge algorithms: the tables of policy/ as a page of Markdown.
+ *
+ * docs/algorithms.md is what this prints, and a test says so: formula and source stand in
+ * the rows alone, beside the functions that compute them.
+ */
+#include "cli/cli.h"
+
+#include "policy/algo.h"
+#include "policy/presets.h"
+
+static const char intro[] =
+    "# Algorithms\n\n"
+    "An algorithm is one row from each of five tables, and numbers (`algo.*`, `kl.*`, "
+    "`anchor.*`; see [config.md](config.md)). A preset (`algo.preset`) names values that "
+    "stand where you give none.\n\n"
+    "This page is what `kedge algorithms` prints: do not edit it.\n\n"
+    "The letters: `p` the policy that is trained, `old` the policy that the ratio refers "
+    "to (the sampler, unless `train.old_logp` says `recompute`), `mu` the sampler, `q` "
+    "the anchor; `y` the sampled token, `A` its advantage, `R` the reward of an answer, "
+    "`L` its length; `r = p/old`, `d = log p - log q`, `w = q/p`, `u = p/q` at `y`; `sg` "
+    "holds its argument constant; `c` of a KL estimator is its derivative by `log p`. "
+    "`H` "
+    "and `G` are the k largest ids of the sampler and of the anchor, `s` the importance "
+    "weight p/old (1 without `kl.importance`).\n\nWhat a row "
+    "needs and the run cannot provide is refused before anything "
+    "starts, with the reason (`kedge train --dry-run`).\n";
+
+static const struct {
+    enum kg_policy_table table;
+    const char *title;
+} sections[] = {
+    {KG_TABLE_ADVANTAGE, "Advantages"},  {KG_TABLE_SURROGATE, "Surrogates"},
+    {KG_TABLE_AGGREGATE, "Aggregation"}, {KG_TABLE_KL, "KL estimators"},
+    {KG_TABLE_ANCHOR, "Anchors"},
+};
+
+static const struct {
+    unsigned need;
+    const char *text;
+} needs[] = {
+    {KG_NEED_ANCHOR, "anchor"},
+    {KG_NEED_TOP_SAMPLER, "the sampler's top ids"},
+    {KG_NEED_TOP_ANCHOR, "the anchor's top ids"},
+    {KG_NEED_MU_AT, "the sampler's log-probs at them"},
+    {KG_NEED_EXACT_REVERSE, "exact KL(p, q)"},
+    {KG_NEED_EXACT_FORWARD, "exact KL(q, p)"},
+    {KG_NEED_GREEDY, "a greedy answer"},
+    {KG_NEED_VALUES, "a critic"},
+    {KG_NEED_SUM_SQ, "sum of p^2"},
+    {KG_NEED_GROUP, "2 samples a prompt"},
+    {KG_NEED_ON_POLICY_OR_IW, "on-policy, or kl.importance"},
+    {KG_NEED_ENTROPY, "entropy"},
+    {KG_NEED_SELECTION, "a first pass over the batch"},
+};
+
+/* Text of a cell: a bar would end it. */
+static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)
+{
+    for (const char *c = text; *c; c++) {
+        if (*c == '|')
+            KG_TRY(kg_str_putc(out, '\\', err));
+        KG_TRY(kg_str_putc(out, *c, err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_needs(struct kg_str *out, const struct kg_policy_about *a,
+                           struct kg_err *err)
+{
+    const char *lead = "";
+
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
+        if (!(a->needs & needs[i].need))
+            continue;
+        KG_TRY(kg_str_printf(out, err, "%s%s", lead, needs[i].text));
+        lead = ", ";
+    }
+    return KG_OK;
+}
+
+static kg_status put_row(struct kg_str *out, const struct kg_policy_about *a,
+                         struct kg_err *err)
+{
+    const char *tick = *a->formula ? "`" : "";
+
+    KG_TRY(kg_str_printf(out, err, "| `%s` | ", a->name));
+    KG_TRY(put_cell(out, a->help, err));
+    KG_TRY(kg_str_printf(out, err, " | %s", tick));
+    KG_TRY(put_cell(out, a->formula, err));
+    KG_TRY(kg_str_printf(out, err, "%s | ", tick));
+    KG_TRY(put_cell(out, a->source, err));
+    KG_TRY(kg_str_puts(out, " | ", err));
+    KG_TRY(put_needs(out, a, err));
+    return kg_str_puts(out, " |\n", err);
+}
+
+static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
+                           const char *title, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err,
+                         "\n## %s: `%s`\n\n| name | what | formula | source | needs |\n"
+                         "|---|---|---|---|---|\n",
+                         title, kg_policy_table_key(table)));
+    for (size_t i = 0; i < kg_policy_n_rows(table); i++)
+        KG_TRY(put_row(out, kg_policy_row(table, i), err));
+    return KG_OK;
+}
+
+static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
+                            struct kg_err *err)
+{
+    const char *lead = "";
+
+    KG_TRY(kg_str_printf(out, err, "| `%s` | ", p->name));
+    KG_TRY(put_cell(out, p->help, err));
+    KG_TRY(kg_str_puts(out, " | ", err));
+    KG_TRY(put_cell(out, p->source, err));
+    KG_TRY(kg_str_puts(out, " | ", err));
+    for (const struct kg_preset_value *v = p->values; v->key; v++, lead = ", ")
+        KG_TRY(kg_str_printf(out, err, "%s`%s=%s`", lead, v->key, v->value));
+    return kg_str_puts(out, " |\n", err);
+}
+
+kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, intro, err));
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        KG_TRY(put_table(out, sections[i].table, sections[i].title, err));
+    KG_TRY(kg_str_puts(out,
+                       "\n## Presets: `algo.preset`\n\n"
+                       "| name | what | source | values |\n|---|---|---|---|\n",
+                       err));
+    for (size_t i = 0; i < kg_preset_count(); i++)
+        KG_TRY(put_preset(out, kg_preset_at(i), err));
+    return KG_OK;
+}
+
+int kg_cmd_algorithms(int argc, char **argv)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = kg_cli_algorithms(&out, &err);
+
+    (void)argc;
+    (void)argv;
+    if (status == KG_OK)
+        status = kg_cli_put(&out, &err);
+    kg_str_release(&out);
+    return kg_cli_exit(status, &err);
+}
