@@ -5,9 +5,7 @@
  * whole sequences then add up to the same gradient however they are cut. The mathematics
  * is policy/'s; here is only the order of things.
  */
-#include "train/rl_batch.h"
-#include "train/rl_log.h"
-#include "train/run.h"
+#include "train/rl_step.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -447,13 +445,15 @@ static kg_status move_anchor(struct kg_run *run, struct kg_err *err)
 
 /* ---- the step ---- */
 
-/* Non-finite numbers skip what is left of the step; everything else stops the run. */
-static kg_status train_on(struct kg_run *run, struct kg_rl_batch *b,
-                          struct kg_rl_totals *totals, struct kg_err *err)
+kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a,
+                      struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
     struct kg_err why = {0};
-    kg_status status = updates(run, b, totals, &why);
+    kg_status status;
 
+    KG_TRY(advantages(b, a, run, err));
+    totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
+    status = updates(run, b, totals, &why);
     if (status == KG_ENONFINITE) {
         totals->skipped = true;
         KG_TRY(kg_rl_dump(run, b, true, err));
@@ -480,9 +480,7 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     totals.clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
     KG_TRY_GOTO(out, kg_rl_prepare(&b, run, err));
     totals.clock[KG_PHASE_TRAIN] = kg_clock_seconds();
-    KG_TRY_GOTO(out, advantages(&b, &a, run, err));
-    totals.kl_divisor = a.batch_std > 0 ? a.batch_std + 1e-6 : 0;
-    KG_TRY_GOTO(out, train_on(run, &b, &totals, err));
+    KG_TRY_GOTO(out, kg_rl_train(&totals, &a, &b, run, err));
     run->count.step++;
     KG_TRY_GOTO(out, move_anchor(run, err));
     totals.clock[KG_PHASE_END] = kg_clock_seconds();

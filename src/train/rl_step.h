@@ -1,0 +1,16 @@
+/* What an RL step does with a prepared batch, for the step itself and for tests that
+ * bring their own trajectories. */
+#ifndef KG_TRAIN_RL_STEP_H
+#define KG_TRAIN_RL_STEP_H
+
+#include "train/rl_log.h"
+
+/* Advantages, then every optimizer update of the step. Non-finite numbers leave out what
+ * is left of it (totals->skipped), dump the trajectories and are counted.
+ * a: statistics of the advantages, out.   errors: ENONFINITE after train.max_skips such
+ * steps in a row, and those of the policy and the model */
+kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a,
+                      struct kg_rl_batch *b, struct kg_run *run,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+#endif

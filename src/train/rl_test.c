@@ -1,0 +1,587 @@
+/* An RL step on the digit checkpoint: flat arrays against hand-made trajectories with
+ * observations in between, the exact KL, selection over the batch, and steps that must
+ * not move a weight.
+ */
+#include "train/algo.h"
+#include "train/rl_step.h"
+#include "train/run_dir.h"
+#include "train/train_options.h"
+
+#include "base/mem.h"
+#include "rollout/score.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ROOT "build/test-runs/rl"
+#define DATA "tests/data/verl_digit_llama"
+
+enum { VOCAB = 16, TOP = 3, MOST = 32 };
+
+#define NEED(expr)                                                                       \
+    do {                                                                                 \
+        struct kg_err need_err = {0};                                                    \
+        struct kg_err *err = &need_err;                                                  \
+        if ((expr) != KG_OK)                                                             \
+            fail_msg("%s: %s", #expr, need_err.message);                                 \
+    } while (0)
+
+static const char *const base[] = {
+    "model.path=" DATA,
+    "task.name=digits",
+    "data.train=" DATA "/train.jsonl",
+    "data.val=" DATA "/test.jsonl",
+    "rollout.prompts=4",
+    "rollout.samples=4",
+    "rollout.max_tokens=12",
+    "optim.lr=1e-2",
+    "optim.weight_decay=0",
+    "eval.problems=1",
+    "run.threads=1",
+    "eval.at_start=false",
+    NULL,
+};
+
+static struct kg_config *config_of(const char *dir, const char *const *extra)
+{
+    char run_dir[256];
+    char *assignments[64];
+    size_t n = 0;
+    struct kg_config *config = NULL;
+
+    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+    for (const char *const *a = base; *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    for (const char *const *a = extra; a && *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    assignments[n++] = run_dir;
+    NEED(kg_train_config(&config, NULL, assignments, n, err));
+    return config;
+}
+
+static void fresh(const char *dir)
+{
+    NEED(kg_file_remove_tree(dir, err));
+    NEED(kg_file_make_dirs(ROOT, err));
+}
+
+/* A run that stands before its first RL step. */
+struct opened {
+    struct kg_run run;
+    struct kg_config *config;
+};
+
+static void open_run(struct opened *o, const char *dir, const char *const *extra)
+{
+    fresh(dir);
+    o->config = config_of(dir, extra);
+    NEED(kg_run_open(&o->run, o->config, err));
+    NEED(kg_run_dir_create(&o->run, err));
+    NEED(kg_run_dir_cut(&o->run, err));
+    NEED(kg_run_start_rl(&o->run, err));
+}
+
+static void close_run(struct opened *o)
+{
+    kg_run_close(&o->run);
+    kg_config_free(o->config);
+}
+
+/* Every weight is changed a little, to one that needs all bits of an fp32. */
+static void disturb(struct kg_model *m)
+{
+    for (int64_t i = 0; i < m->n_elements; i++)
+        m->master[i] *= 0.88f + 0.0513f * (float)(i % 7);
+    NEED(kg_model_refresh(m, err));
+}
+
+static double last_metric(const char *dir, const char *name)
+{
+    struct kg_str text = {0};
+    char path[256], key[80];
+    const char *found = NULL;
+    double value;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    snprintf(key, sizeof key, "\"%s\": ", name);
+    NEED(kg_file_read(&text, path, 1u << 24, err));
+    for (const char *at = text.data; (at = strstr(at, key)); at += strlen(key))
+        found = at;
+    if (!found)
+        fail_msg("%s has no %s", path, name);
+    value = strtod(found + strlen(key), NULL);
+    kg_str_release(&text);
+    return value;
+}
+
+/* ---- hand-made trajectories ---- */
+
+/* One letter a token: p prompt, m model, t tool. */
+static const char *const layouts[] = {"pppmmtttmmmt", "ppmtmtm", "pppppmmm",
+                                      "pmmttttmmmmmtm"};
+enum { N_TRAJS = 4 };
+
+static int32_t token_of(size_t i, size_t j) { return (int32_t)((3 * i + 5 * j) % VOCAB); }
+
+static void push_model_token(struct kg_traj *t, size_t i, bool keep_ids)
+{
+    size_t j = t->n;
+    int32_t top[TOP] = {(int32_t)(j % VOCAB), (int32_t)((j + 4) % VOCAB), token_of(i, j)};
+    float top_logp[TOP] = {-0.5f - 0.01f * (float)j, -1.5f, -2.5f - 0.1f * (float)i};
+    int32_t kept[] = {token_of(i, j), (token_of(i, j) + 1) % VOCAB,
+                      (token_of(i, j) + 7) % VOCAB, (token_of(i, j) + 9) % VOCAB};
+    struct kg_traj_step step = {.token = token_of(i, j),
+                                .logp = -1.0f - 0.125f * (float)j - (float)i,
+                                .top_ids = t->top_k ? top : NULL,
+                                .top_logp = t->top_k ? top_logp : NULL,
+                                .kept = keep_ids ? kept : NULL,
+                                .kept_n = keep_ids ? (int32_t)(1 + j % 4) : 0};
+
+    NEED(kg_traj_push(t, &step, err));
+}
+
+/* Trajectory 2 has kept ids at no token: there the whole vocabulary was kept. */
+static void make_trajs(struct kg_rl_batch *b, int top_k, bool keep_ids)
+{
+    struct kg_err e;
+
+    b->group = 2;
+    b->n_trajs = N_TRAJS;
+    b->trajs = kg_mem_calloc(N_TRAJS, sizeof *b->trajs, "test", &e);
+    assert_non_null(b->trajs);
+    for (size_t i = 0; i < N_TRAJS; i++) {
+        struct kg_traj *t = &b->trajs[i];
+
+        t->top_k = top_k;
+        t->temperature = 0.7f;
+        t->reward = (double)(i % 2);
+        t->graded = true;
+        for (const char *c = layouts[i]; *c; c++) {
+            int32_t token = token_of(i, t->n);
+
+            if (*c == 'm')
+                push_model_token(t, i, keep_ids && i != 2);
+            else
+                NEED(kg_traj_append(t, &token, 1,
+                                    *c == 'p' ? KG_SOURCE_PROMPT : KG_SOURCE_TOOL, err));
+        }
+    }
+}
+
+/* All log-probs of a trajectory's tokens, one trajectory at a time. */
+struct scores {
+    float logp[MOST];
+    float at[MOST][VOCAB];
+};
+
+static void score(struct scores *s, const struct kg_run *run, const struct kg_model *m,
+                  const struct kg_traj *t)
+{
+    int32_t ids[MOST * VOCAB];
+    struct kg_score_seq q = {.tokens = t->tokens,
+                             .n = t->n,
+                             .temperature = t->temperature,
+                             .indices = ids,
+                             .logp = s->logp,
+                             .logp_at = s->at[0]};
+
+    assert_true(t->n <= MOST);
+    for (int i = 0; i < MOST * VOCAB; i++)
+        ids[i] = i % VOCAB;
+    NEED(kg_score(m, run->score_acts, run->score_tokens, &q, 1, VOCAB, 0, NULL, err));
+}
+
+/* Loss token `at` of the batch against token j of t. */
+static void check_token(const struct kg_rl_batch *b, int64_t at, const struct kg_traj *t,
+                        size_t j, const struct scores *anchor, const struct scores *model)
+{
+    const int32_t *ids = b->ids + at * b->k;
+    int32_t kept = t->kept_n ? t->kept_n[j] : 0;
+    double mass = 0;
+
+    assert_int_equal(b->tokens[at], t->tokens[j]);
+    assert_true(b->mu_logp[at] == (double)t->logp[j]);
+    assert_true(b->old_logp[at] == (double)t->logp[j]);
+    assert_true(b->anchor_logp[at] == (double)anchor->logp[j]);
+    for (int k = 0; k < TOP; k++) {
+        assert_int_equal(ids[k], t->top_ids[j * TOP + (size_t)k]);
+        assert_true(b->mu_at[at * TOP + k] == (double)t->top_logp[j * TOP + (size_t)k]);
+        assert_true(b->anchor_at[at * TOP + k] == (double)anchor->at[j][ids[k]]);
+    }
+    for (int k = 0; k < b->k_kept; k++)
+        if (k < kept)
+            mass += exp((double)model->at[j][ids[TOP + k]]);
+        else
+            assert_int_equal(ids[TOP + k], -1);
+    assert_true(kept == 0 || ids[TOP] == t->tokens[j]);
+    assert_true(fabs(b->old_log_kept[at] - (kept > 0 ? log(mass) : 0)) < 1e-12);
+}
+
+static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
+{
+    static const char *const extra[] = {
+        "kl.estimator=topk-reverse", "kl.top_k=3",        "kl.beta=0.1",
+        "anchor.kind=fixed",         "rollout.top_p=0.9", NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    int64_t at = 0;
+
+    (void)state;
+    open_run(&o, ROOT "/flat", extra);
+    disturb(o.run.anchor);
+    make_trajs(&b, TOP, true);
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    assert_int_equal(b.k_sampler, TOP);
+    assert_int_equal(b.k_anchor, 0);
+    assert_int_equal(b.k_kept, 4);
+    for (size_t i = 0; i < N_TRAJS; i++) {
+        struct scores anchor, model;
+
+        score(&anchor, &o.run, o.run.anchor, &b.trajs[i]);
+        score(&model, &o.run, o.run.model, &b.trajs[i]);
+        assert_int_equal(b.begin[i], at);
+        for (size_t j = 0; j < b.trajs[i].n; j++)
+            if (layouts[i][j] == 'm')
+                check_token(&b, at++, &b.trajs[i], j, &anchor, &model);
+    }
+    assert_int_equal(b.begin[N_TRAJS], at);
+    assert_int_equal(b.n, at);
+    kg_rl_batch_release(&b);
+    close_run(&o);
+}
+
+static void recomputed_old_log_probs_leave_the_record_alone(void **state)
+{
+    static const char *const extra[] = {"train.old_logp=recompute", NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    int64_t at = 0;
+
+    (void)state;
+    open_run(&o, ROOT "/recompute", extra);
+    make_trajs(&b, 0, false);
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    assert_null(b.anchor_logp);
+    for (size_t i = 0; i < N_TRAJS; i++) {
+        struct scores model;
+
+        score(&model, &o.run, o.run.model, &b.trajs[i]);
+        for (size_t j = 0; j < b.trajs[i].n; j++) {
+            if (layouts[i][j] != 'm')
+                continue;
+            assert_true(b.old_logp[at] == (double)model.logp[j]);
+            assert_true(b.mu_logp[at++] == (double)b.trajs[i].logp[j]);
+        }
+    }
+    kg_rl_batch_release(&b);
+    close_run(&o);
+}
+
+/* The packed rows of the update are those that were recorded, observations in between or
+ * not: what the scorer says of every model token is what the update sees, to the bit. */
+static void an_update_sees_the_tokens_that_were_recorded(void **state)
+{
+    static const char *const cut[] = {"rollout.top_p=0.9", "train.micro_tokens=16", NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+    struct kg_policy_advantage a;
+
+    (void)state;
+    open_run(&o, ROOT "/recorded", cut);
+    make_trajs(&b, 0, true);
+    for (size_t i = 0; i < N_TRAJS; i++) {
+        struct scores model;
+
+        score(&model, &o.run, o.run.model, &b.trajs[i]);
+        for (size_t j = 0; j < b.trajs[i].n; j++)
+            if (layouts[i][j] == 'm')
+                b.trajs[i].logp[j] = model.logp[j];
+    }
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+    assert_int_equal(totals.updates, 1);
+    assert_int_equal(totals.first_metrics.tokens, b.n);
+    assert_int_equal(totals.first_metrics.ratios, b.n);
+    assert_true(totals.first_metrics.gap_max == 0);
+    assert_true(totals.first_metrics.ratio_min == 1);
+    assert_true(totals.first_metrics.ratio_max == 1);
+    kg_rl_batch_release(&b);
+    close_run(&o);
+}
+
+/* ---- the exact KL ---- */
+
+struct result {
+    double loss, kl, norm;
+};
+
+/* One step against a disturbed anchor. record: ids a token instead of the configured
+ * ones, as a config cannot ask for the whole vocabulary without getting the exact KL. */
+static struct result one_step(const char *dir, const char *const *extra, int record)
+{
+    struct opened o;
+    struct result r;
+
+    open_run(&o, dir, extra);
+    disturb(o.run.anchor);
+    if (record > 0) {
+        o.run.algo.kl_top_k = o.run.width = o.run.pass_opts.max_k = record;
+        o.run.record_top_k = kg_algo_recorded_top_k(&o.run.algo);
+        kg_pass_free(o.run.pass);
+        NEED(kg_pass_create(&o.run.pass, o.run.model, &o.run.pass_opts, err));
+    }
+    NEED(kg_rl_step(&o.run, err));
+    close_run(&o);
+    r.loss = last_metric(dir, "loss/total");
+    r.kl = last_metric(dir, "loss/kl");
+    r.norm = last_metric(dir, "optim/grad_norm");
+    return r;
+}
+
+static void assert_close(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-5 * fabs(b)))
+        fail_msg("%.9g against %.9g", a, b);
+}
+
+static void the_exact_kl_equals_top_k_over_the_whole_vocabulary(void **state)
+{
+    static const char *const directions[] = {"reverse", "forward"};
+    static const char *const dtypes[] = {"model.dtype=fp32", "model.dtype=auto"};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        char exact[64], topk[64];
+        const char *extra[] = {exact,
+                               "kl.beta=0.5",
+                               dtypes[i / 2],
+                               "anchor.kind=fixed",
+                               "train.micro_tokens=64",
+                               "kl.top_k=15",
+                               NULL};
+        struct result a, b;
+
+        snprintf(exact, sizeof exact, "kl.estimator=exact-%s", directions[i % 2]);
+        snprintf(topk, sizeof topk, "kl.estimator=topk-%s", directions[i % 2]);
+        a = one_step(ROOT "/exact", extra, 0);
+        extra[0] = topk;
+        b = one_step(ROOT "/topk", extra, VOCAB);
+        assert_true(b.kl > 1e-4 && b.norm > 1e-4);
+        assert_close(a.kl, b.kl);
+        assert_close(a.loss, b.loss);
+        assert_close(a.norm, b.norm);
+    }
+}
+
+/* The row that `estimator` becomes with k ids in a vocabulary of any size. */
+static kg_status algo_row(char row[32], const char *estimator, const char *anchor, int k,
+                          int64_t vocab, struct kg_err *err)
+{
+    char top[32];
+    const char *extra[] = {estimator, anchor, top, "kl.beta=0.1", NULL};
+    struct kg_config *config;
+    struct kg_algo algo;
+    kg_status status;
+
+    snprintf(top, sizeof top, "kl.top_k=%d", k);
+    config = config_of(ROOT "/none", extra);
+    status = kg_algo_from_config(&algo, config, vocab, err);
+    if (status == KG_OK)
+        snprintf(row, 32, "%s %d", kg_algo_row_name(&algo, KG_TABLE_KL),
+                 kg_algo_width(&algo));
+    kg_config_free(config);
+    return status;
+}
+
+static void a_top_k_as_wide_as_the_vocabulary_becomes_exact(void **state)
+{
+    const char *reverse = "kl.estimator=topk-reverse", *ema = "anchor.kind=ema";
+    const char *iterative = "anchor.kind=iterative";
+    char row[32];
+    struct kg_err e;
+
+    (void)state;
+    NEED(algo_row(row, reverse, ema, 151936, 151936, err));
+    assert_string_equal(row, "exact-reverse 0");
+    NEED(algo_row(row, "kl.estimator=topk-forward", ema, 1000000, 151936, err));
+    assert_string_equal(row, "exact-forward 0");
+    NEED(algo_row(row, reverse, ema, 15, 16, err));
+    assert_string_equal(row, "topk-reverse 15");
+    NEED(algo_row(row, reverse, iterative, 32, 16, err));
+    assert_string_equal(row, "topk-reverse 16");
+    assert_int_equal(algo_row(row, reverse, iterative, 151936, 151936, &e), KG_EINVAL);
+    assert_non_null(strstr(e.message, "512"));
+    assert_int_equal(algo_row(row, "kl.estimator=exact-reverse", iterative, 1, 16, &e),
+                     KG_EUNSUPPORTED);
+    assert_non_null(strstr(e.message, "iterative"));
+}
+
+/* ---- selection over the batch ---- */
+
+static void batch_scope_does_not_depend_on_the_cut_into_micro_batches(void **state)
+{
+    static const char *const surrogates[] = {"algo.surrogate=kl-cov",
+                                             "algo.surrogate=clip-cov"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *extra[] = {
+            surrogates[i],           "train.updates_per_step=2", "algo.cov_ratio=0.25",
+            "algo.cov_low=-1",       "model.dtype=fp32",         "algo.cov_coef=5",
+            "train.micro_tokens=16", "anchor.kind=fixed",        NULL};
+        struct result small, large;
+
+        small = one_step(ROOT "/small", extra, 0);
+        extra[6] = "train.micro_tokens=4096";
+        large = one_step(ROOT "/large", extra, 0);
+        assert_true(large.norm > 1e-4);
+        if (!(fabs(small.norm / large.norm - 1) < 1e-4))
+            fail_msg("%s: %g against %g", surrogates[i], small.norm, large.norm);
+    }
+}
+
+/* ---- steps that must not move a weight ---- */
+
+/* Runs n steps from where a run begins and compares weights and anchor with what they
+ * were. */
+static struct kg_counters steps_that_stand_still(const char *dir,
+                                                 const char *const *extra, int n)
+{
+    struct opened o;
+    struct kg_counters count;
+    size_t bytes;
+    float *before;
+    struct kg_err e;
+
+    open_run(&o, dir, extra);
+    disturb(o.run.model);
+    NEED(kg_run_start_rl(&o.run, err));
+    bytes = (size_t)o.run.model->n_elements * sizeof *before;
+    before = kg_mem_calloc(1, bytes, "test", &e);
+    assert_non_null(before);
+    memcpy(before, o.run.model->master, bytes);
+    for (int i = 0; i < n; i++)
+        NEED(kg_rl_step(&o.run, err));
+    assert_memory_equal(o.run.model->master, before, bytes);
+    if (o.run.anchor)
+        assert_memory_equal(o.run.anchor->master, before, bytes);
+    count = o.run.count;
+    kg_mem_free(before);
+    close_run(&o);
+    return count;
+}
+
+#define NO_REWARD                                                                        \
+    "task.name=external", "task.command=sed 's/.*/{\"score\": 0}/'", "optim.lr=0.1"
+
+static void a_batch_without_advantages_makes_no_update(void **state)
+{
+    static const char *const extra[] = {NO_REWARD, "optim.weight_decay=0.1",
+                                        "train.updates_per_step=2", NULL};
+    struct kg_counters count = steps_that_stand_still(ROOT "/idle", extra, 3);
+
+    (void)state;
+    assert_int_equal(count.step, 3);
+    assert_int_equal(count.idle_updates, 6);
+    assert_int_equal(count.optim_step, 0);
+    assert_true(last_metric(ROOT "/idle", "optim/idle_updates") == 6);
+    assert_true(last_metric(ROOT "/idle", "optim/updates") == 0);
+}
+
+static void without_reward_the_anchor_holds_the_policy_where_it_is(void **state)
+{
+    static const char *const extra[] = {NO_REWARD,
+                                        "algo.preset=ema-pg",
+                                        "kl.estimator=topk-reverse",
+                                        "kl.gradient=corrected",
+                                        "kl.top_k=4",
+                                        "kl.beta=1",
+                                        "anchor.kind=ema",
+                                        "anchor.eta=0.9",
+                                        "anchor.period=1",
+                                        "train.updates_per_step=2",
+                                        NULL};
+    struct kg_counters count = steps_that_stand_still(ROOT "/still", extra, 4);
+
+    (void)state;
+    assert_int_equal(count.anchor_updates, 4);
+    assert_true(last_metric(ROOT "/still", "kl/value") == 0);
+    assert_true(last_metric(ROOT "/still", "anchor/distance") == 0);
+}
+
+/* The exact KL has a coefficient at every token, so these updates are made: with a
+ * gradient of exactly zero. */
+static void an_exact_kl_to_an_equal_anchor_has_no_gradient(void **state)
+{
+    static const char *const estimators[] = {"kl.estimator=exact-reverse",
+                                             "kl.estimator=exact-forward"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *extra[] = {NO_REWARD,         estimators[i],     "kl.beta=1",
+                               "anchor.kind=ema", "anchor.period=1", NULL};
+
+        (void)steps_that_stand_still(ROOT "/exact-still", extra, 3);
+        assert_true(last_metric(ROOT "/exact-still", "optim/grad_norm") == 0);
+        assert_true(last_metric(ROOT "/exact-still", "loss/kl") == 0);
+    }
+}
+
+/* clip-cov gives selected tokens no gradient: with bounds that select all, none is left,
+ * in the same batch that moved the weights above. */
+static void a_batch_that_is_selected_altogether_makes_no_update(void **state)
+{
+    static const char *const extra[] = {"algo.surrogate=clip-cov",  "algo.cov_ratio=1",
+                                        "algo.cov_low=-1e6",        "algo.cov_high=1e6",
+                                        "train.micro_tokens=16",    "model.dtype=fp32",
+                                        "train.updates_per_step=2", NULL};
+    struct kg_counters count = steps_that_stand_still(ROOT "/selected", extra, 1);
+
+    (void)state;
+    assert_int_equal(count.idle_updates, 2);
+    assert_true(last_metric(ROOT "/selected", "advantage/max") > 0);
+}
+
+/* ---- the whole run ---- */
+
+static void a_run_relates_its_speed_to_the_ceiling(void **state)
+{
+    static const char *const extra[] = {"train.steps=1", NULL};
+    struct kg_config *config = config_of(ROOT "/speed", extra);
+    bool stopped;
+    double share;
+
+    (void)state;
+    fresh(ROOT "/speed");
+    NEED(kg_train_run(config, false, &stopped, err));
+    share = last_metric(ROOT "/speed", "share_of_gemm_ceiling");
+    assert_true(share > 0 && share < 1);
+    kg_config_free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flat_arrays_hold_the_model_tokens_and_nothing_else),
+        cmocka_unit_test(recomputed_old_log_probs_leave_the_record_alone),
+        cmocka_unit_test(an_update_sees_the_tokens_that_were_recorded),
+        cmocka_unit_test(the_exact_kl_equals_top_k_over_the_whole_vocabulary),
+        cmocka_unit_test(a_top_k_as_wide_as_the_vocabulary_becomes_exact),
+        cmocka_unit_test(batch_scope_does_not_depend_on_the_cut_into_micro_batches),
+        cmocka_unit_test(a_batch_without_advantages_makes_no_update),
+        cmocka_unit_test(without_reward_the_anchor_holds_the_policy_where_it_is),
+        cmocka_unit_test(an_exact_kl_to_an_equal_anchor_has_no_gradient),
+        cmocka_unit_test(a_batch_that_is_selected_altogether_makes_no_update),
+        cmocka_unit_test(a_run_relates_its_speed_to_the_ceiling),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
