@@ -1,4 +1,8 @@
-/* Time and threads of the process. */
+/* Time and threads of the process.
+ *
+ * Seconds are for measuring and for saying when; no result depends on them. The number of
+ * threads is set once by the program; results do not depend on it either.
+ */
 #ifndef KG_BASE_CLOCK_H
 #define KG_BASE_CLOCK_H
 

@@ -1,4 +1,9 @@
-/* Files: whole reads, read-only maps, and writes that are either complete or absent. */
+/* Files: whole reads, read-only maps, and writes that are either complete or absent.
+ *
+ * Everything that touches a disk goes through here, so that one switch can make the n-th
+ * request fail and every error names path and reason. Nothing here knows what is in a
+ * file.
+ */
 #ifndef KG_BASE_FILE_H
 #define KG_BASE_FILE_H
 

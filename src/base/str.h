@@ -1,4 +1,8 @@
-/* A growable byte string, always NUL terminated, at most `max`. `{0}` is empty. */
+/* A growable byte string, always NUL terminated, at most `max`. `{0}` is empty.
+ *
+ * Bytes are bytes: nothing here knows UTF-8. Also the edit distance behind every "did you
+ * mean".
+ */
 #ifndef KG_BASE_STR_H
 #define KG_BASE_STR_H
 

@@ -1,4 +1,8 @@
-/* Lines of JSON: reading with line numbers, and zstd-compressed appending for dumps. */
+/* Lines of JSON: reading with line numbers, and zstd-compressed appending for dumps.
+ *
+ * A reader holds one line at a time, plain text only. A compressed file is a row of zstd
+ * frames, each complete in itself, so it can be cut back to any frame's end on resume.
+ */
 #ifndef KG_DATA_JSONL_H
 #define KG_DATA_JSONL_H
 

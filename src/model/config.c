@@ -256,8 +256,8 @@ static kg_status check_fields(const struct reader *r)
 
 /* ---- values ---- */
 
-/* A field that is absent or null takes the fallback; a fallback of 0 demands the field.
- * */
+/* A field that is absent or null takes the fallback; a fallback of 0 demands the
+ * field. */
 static kg_status read_size(const struct reader *r, const char *key, int64_t max,
                            int32_t fallback, int32_t *out)
 {
@@ -271,8 +271,8 @@ static kg_status read_size(const struct reader *r, const char *key, int64_t max,
     return KG_OK;
 }
 
-/* A positive finite number; absent or null gives the fallback, where 0 demands the field.
- * */
+/* A positive finite number; absent or null gives the fallback, where 0 demands the
+ * field. */
 static kg_status read_real(const struct reader *r, const struct kg_json *object,
                            const char *key, double fallback, double *out)
 {

@@ -60,8 +60,8 @@ kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,
                                 const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* config.json text that transformers loads. torch_dtype as given ("bfloat16", "float32").
- * */
+/* config.json text that transformers loads. torch_dtype as given ("bfloat16",
+ * "float32"). */
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
                                 const char *torch_dtype,
                                 struct kg_err *err) KG_MUST_CHECK;
@@ -72,8 +72,8 @@ bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* inv_freq[i], i < head_dim/2, of the rotary embedding, llama3 scaling applied.   source:
- * HF modeling_rope_utils */
+/* inv_freq[i], i < head_dim/2, of the rotary embedding, llama3 scaling applied.
+ * source: HF modeling_rope_utils */
 void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c);
 
 #endif

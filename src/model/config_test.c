@@ -111,8 +111,8 @@ static const char *const BASE[] = {
 };
 enum { N_BASE = sizeof BASE / sizeof *BASE };
 
-/* The base config; `field` ("key": value) replaces the one of the same key, or is added.
- * */
+/* The base config; `field` ("key": value) replaces the one of the same key, or is
+ * added. */
 static kg_status parse_with(struct kg_model_config *c, const char *field)
 {
     struct kg_str text = {0};

@@ -50,8 +50,8 @@ double kg_optim_lr(const struct kg_optim_opts *opts,
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
 
-/* anchor <- eta anchor + (1-eta) model, in fp32, and its compute copy.   source: arXiv
- * 2602.04417 */
+/* anchor <- eta anchor + (1-eta) model, in fp32, and its compute copy.
+ * source: arXiv 2602.04417 */
 kg_status kg_anchor_update(struct kg_model *anchor, const struct kg_model *m, double eta,
                            struct kg_err *err) KG_MUST_CHECK;
 /* ||m - anchor||_2 and ||m - anchor||_2 / ||m||_2 */

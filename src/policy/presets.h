@@ -1,4 +1,7 @@
-/* Presets: named sets of option values, weaker than anything the user wrote. */
+/* Presets: named sets of option values, weaker than anything the user wrote.
+ *
+ * A preset is data: keys and texts as a recipe would give them. train/ applies them.
+ */
 #ifndef KG_POLICY_PRESETS_H
 #define KG_POLICY_PRESETS_H
 

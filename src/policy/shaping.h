@@ -32,14 +32,14 @@ kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
 /* Does the anchor move after this step (counted from 1)?  fixed, none, iterative:
  * never. */
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step);
-/* The recursion itself: anchor <- eta anchor + (1 - eta) theta.   source: arXiv
- * 2602.04417 (The weights' own update is an operation of tensor/ in fp32; this is its
- * definition.) */
+/* The recursion itself: anchor <- eta anchor + (1 - eta) theta. The weights' own
+ * update is an operation of tensor/ in fp32; this is its definition.
+ * source: arXiv 2602.04417 */
 void kg_policy_ema(double *anchor, const double *theta, int64_t n, double eta);
 
 /* Clipped loss of a critic: 1/2 max((v - G)^2, (clip(v, v_old +- range) - G)^2), and its
- * derivative. kedge trains no critic; for users of the library.   returns the loss;
- * clipped out: second branch larger */
+ * derivative. kedge trains no critic; for users of the library.
+ * clipped out: second branch larger.   returns the loss */
 double kg_policy_value_loss(double *dvalue, bool *clipped, double value, double old_value,
                             double returns, double range);
 

@@ -193,8 +193,8 @@ static void clear_before(struct kg_score_seq *q, size_t from)
         memset(q->lse, 0, from * sizeof *q->lse);
 }
 
-/* Sequences [first, last) take their rows; the w-th wanted row is next.   errors:
- * ENONFINITE */
+/* Sequences [first, last) take their rows; the w-th wanted row is next.
+ * errors: ENONFINITE */
 static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg_err *err)
 {
     const struct score_pack *p = &s->p;

@@ -1,4 +1,8 @@
-/* Stop strings: found in the text of an answer while it grows, token by token. */
+/* Stop strings: found in the text of an answer while it grows, token by token.
+ *
+ * A stop string may begin inside one token and end inside another, so what is searched is
+ * text and never ids.
+ */
 #ifndef KG_ROLLOUT_STOP_H
 #define KG_ROLLOUT_STOP_H
 

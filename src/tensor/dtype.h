@@ -1,4 +1,8 @@
-/* Element types as data: one traits table, no twins of functions per type. */
+/* Element types as data: one traits table, no twins of functions per type.
+ *
+ * Weights and product inputs are of these types; everything else is fp32 or better. The
+ * conversions of single values are here, those of rows in the backend.
+ */
 #ifndef KG_TENSOR_DTYPE_H
 #define KG_TENSOR_DTYPE_H
 

@@ -368,8 +368,8 @@ static kg_status merge_pair(struct train *t, size_t at, int32_t made)
     return queue_touched(t);
 }
 
-/* Two merges may spell the same bytes ("a"+"bc", "ab"+"c"): then both lead to one token.
- * */
+/* Two merges may spell the same bytes ("a"+"bc", "ab"+"c"): then both lead to one
+ * token. */
 static kg_status token_of(struct kg_bpe_result *result, const struct pair *p, int32_t *id,
                           struct kg_err *err)
 {

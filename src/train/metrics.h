@@ -1,4 +1,7 @@
-/* The numbers of one step: an ordered list of name and value, and its line of JSON. */
+/* The numbers of one step: an ordered list of name and value, and its line of JSON.
+ *
+ * Names are "group/what"; docs/training.md says what each means.
+ */
 #ifndef KG_TRAIN_METRICS_H
 #define KG_TRAIN_METRICS_H
 

@@ -74,21 +74,31 @@ kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
 
 /* ---- moving average ---- */
 
-/* eta 0 copies w and avg = w stays, to the last bit: the product with 1 - eta is rounded,
- * that with eta is not. */
+/* avg = large + small, the product with the larger weight not rounded before the sum. */
+static void ema_lanes(float *avg, const float *w, bool keeps, float large, float small,
+                      int lanes)
+{
+    struct kg_v16 a = kg_v16_load_n(avg, lanes), b = kg_v16_load_n(w, lanes);
+    struct kg_v16 more = keeps ? a : b, less = keeps ? b : a;
+    struct kg_v16 added = kg_v16_mul(kg_v16_set1(small), less);
+
+    kg_v16_store_n(avg, kg_v16_fma(kg_v16_set1(large), more, added), lanes);
+}
+
+/* eta 0 copies w and avg = w stays, to the last bit, for every eta: the larger weight is
+ * at least 1/2, so the smaller as 1 minus it is exact and both sum to 1; and the rounding
+ * of the smaller product is at most a quarter of the result's last place. Else an anchor
+ * that equals the policy would drift from it, and Adam makes steps of any drift. */
 kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta, struct kg_err *err)
 {
     (void)err;
-    struct kg_v16 keep = kg_v16_set1(eta);
-    struct kg_v16 rest = kg_v16_set1((float)(1.0 - (double)eta));
+    bool keeps = eta >= 0.5f;
+    float large = keeps ? eta : (float)(1.0 - (double)eta);
+    float small = 1.0f - large;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
     for (int64_t first = 0; first < n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES) {
-            int lanes = kg_cpu_lanes(end - i);
-            struct kg_v16 added = kg_v16_mul(rest, kg_v16_load_n(w + i, lanes));
-            kg_v16_store_n(avg + i,
-                           kg_v16_fma(keep, kg_v16_load_n(avg + i, lanes), added), lanes);
-        }
+        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
+            ema_lanes(avg + i, w + i, keeps, large, small, kg_cpu_lanes(end - i));
     return KG_OK;
 }
 
