@@ -310,7 +310,7 @@ kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
                       const float *g, int64_t n, const struct kg_adamw *a,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* avg = eta avg + (1 - eta) w, fp32, 1 - eta formed in double
+/* avg = eta avg + (1 - eta) w, fp32; avg = w stays so to the last bit, and eta 0 copies
  * *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN
  * stays */
 kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n,

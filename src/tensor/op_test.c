@@ -540,11 +540,19 @@ static void ema_keeps_copies_and_averages(void **state)
     const struct kg_backend *be = kg_backend_cpu();
     assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 1.0f, &err), KG_OK);
     assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
-    assert_int_equal(kg_op_ema(be, avg, avg, PARAMETERS, 0.9f, &err), KG_OK);
-    assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
+    for (int i = 0; i <= 100; i++) { /* equal ones stay equal, whatever the weights */
+        float eta = (float)i / 100;
+        assert_int_equal(kg_op_ema(be, avg, old, PARAMETERS, eta, &err), KG_OK);
+        assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
+    }
     assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.9f, &err), KG_OK);
     for (int i = 0; i < PARAMETERS; i++)
         assert_true(fabs((double)avg[i] - (0.9 * (double)old[i] + 0.1 * (double)w[i])) <
+                    2e-7);
+    memcpy(old, avg, PARAMETERS * sizeof *avg);
+    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.1f, &err), KG_OK);
+    for (int i = 0; i < PARAMETERS; i++)
+        assert_true(fabs((double)avg[i] - (0.1 * (double)old[i] + 0.9 * (double)w[i])) <
                     2e-7);
     assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.0f, &err), KG_OK);
     assert_memory_equal(avg, w, PARAMETERS * sizeof *avg);
