@@ -411,8 +411,10 @@ static void generated_text_stays_as_it_is(void **state)
 
     (void)state;
     generate(&d, "arithmetic", &opts);
-    assert_string_equal(d.records[0].prompt, "PROMPT");
-    assert_string_equal(d.records[0].solution, "SOLUTION");
+    assert_string_equal(
+        d.records[0].prompt,
+        "Q: Chiara has 9 sheep, finds 7, finds 1, loses 7. How many?\nA:");
+    assert_string_equal(d.records[0].solution, " 9 +7=16 +1=17 -7=10 #### 10");
     kg_dataset_release(&d);
 }
 
