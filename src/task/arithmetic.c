@@ -3,14 +3,12 @@
  *     Q: Anna has 3 shells, finds 4, loses 2, finds 1. How many?
  *     A: 3 +4=7 -2=5 +1=6 #### 6
  *
- * A worked step is a running total. Two things decide how soon a model of a million
- * parameters learns this, and both were measured. A step takes as many tokens as the
- * change that it works out, so that attention copies every change from the same
- * distance; and the easy level keeps its totals below ten, which leaves a hundred facts
- * to learn. Names and things mean nothing; they give a tokenizer that is trained on
- * this text words to learn. A response is right when the number behind its last ####
- * is. The canonical problem, by which train and held-out are told apart, is the sum,
- * "3+4-2+1".
+ * A worked step is a running total. Two things decide how soon a model of a million parameters learns this, and both were
+ * measured: a step takes as many tokens as the change that it works out, so that attention copies every change from the
+ * same distance; and totals stay small, which leaves about a hundred facts to learn on the easy level. The levels differ
+ * in the range of the totals alone. Names and things mean nothing; they give a tokenizer that is trained on this text
+ * words to learn. A response is right when the number behind its last #### is. The canonical problem, by which train and
+ * held-out are told apart, is the sum, "3+4-2+1".
  */
 #include "task/task_internal.h"
 
@@ -183,7 +181,7 @@ static const struct kg_task_level levels[] = {
 
 /* ---- the row --------------------------------------------------------------------------------- */
 
-kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+/* ---- the row ---- */
                                   const char *path, struct kg_err *err)
 {
     if (path)

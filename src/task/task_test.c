@@ -343,17 +343,28 @@ static void the_fault_rate_is_the_share_of_wrong_solutions(void **state)
     kg_dataset_release(&d);
 }
 
-/* The problem without the words that mean nothing. */
-static const char *problem_of(const struct kg_record *r)
+/* The problem without the words that mean nothing: digits, and the first letters of "finds" and "loses". */
+static void put_problem(char out[64], const char *prompt)
 {
-    const char *words = strstr(r->prompt, "s: ");
+    size_t n = 0;
 
-    return words ? words : r->prompt;
+    for (const char *c = prompt; *c && n < 63; c++) {
+        bool verb = strncmp(c, ", finds", 7) == 0 || strncmp(c, ", loses", 7) == 0;
+
+        if (verb || strchr("0123456789,.", *c))
+            out[n++] = verb ? c[2] : *c;
+    }
+    out[n] = 0;
 }
 
 static int compare_problems(const void *a, const void *b)
 {
-    return strcmp(problem_of(a), problem_of(b));
+    char x[64];
+    char y[64];
+
+    put_problem(x, ((const struct kg_record *)a)->prompt);
+    put_problem(y, ((const struct kg_record *)b)->prompt);
+    return strcmp(x, y);
 }
 
 static void held_out_problems_are_never_trained_on(void **state)
@@ -423,7 +434,7 @@ static void generated_text_stays_as_it_is(void **state)
 static void arithmetic_judges_the_number_behind_the_marker(void **state)
 {
     (void)state;
-    expect("arithmetic", "80", " 7+8=15 so 85; 5-5=0,8-0=8 #### 80", true);
+    expect("arithmetic", "80", " 85 -5=80 #### 80", true);
     expect("arithmetic", "80", "#### 80\nmore 81", true);
     expect("arithmetic", "80", "#### 080", true);
     expect("arithmetic", "80", "#### 70 #### 80", true);
