@@ -3,12 +3,14 @@
  *     Q: Anna has 3 shells, finds 4, loses 2, finds 1. How many?
  *     A: 3 +4=7 -2=5 +1=6 #### 6
  *
- * A worked step is a running total. Two things decide how soon a model of a million parameters learns this, and both were
- * measured: a step takes as many tokens as the change that it works out, so that attention copies every change from the
- * same distance; and totals stay small, which leaves about a hundred facts to learn on the easy level. The levels differ
- * in the range of the totals alone. Names and things mean nothing; they give a tokenizer that is trained on this text
- * words to learn. A response is right when the number behind its last #### is. The canonical problem, by which train and
- * held-out are told apart, is the sum, "3+4-2+1".
+ * A worked step is a running total. Two things decide how soon a model of a million
+ * parameters learns this, and both were measured: a step takes as many tokens as the
+ * change that it works out, so that attention copies every change from the same
+ * distance; and totals stay small, which leaves about a hundred facts to learn on
+ * the easy level. The levels differ in the range of the totals alone. Names and
+ * things mean nothing; they give a tokenizer that is trained on this text words to
+ * learn. A response is right when the number behind its last #### is. The canonical
+ * problem, by which train and held-out are told apart, is the sum, "3+4-2+1".
  */
 #include "task/task_internal.h"
 
@@ -79,7 +81,7 @@ static int between(struct kg_task_draw *draw, int low, int high)
     return low + (int)kg_task_draw_below(draw, (uint64_t)(high - low + 1));
 }
 
-/* A change of either sign that keeps the total in range: of all those, each is as likely. */
+/* A change of either sign that keeps the total in range; each of those is as likely. */
 static int draw_change(struct kg_task_draw *draw, const struct level *level, int total)
 {
     int most = level->largest_total - total < level->largest_change
@@ -179,9 +181,9 @@ static const struct kg_task_level levels[] = {
     {NULL, NULL, NULL},
 };
 
-/* ---- the row --------------------------------------------------------------------------------- */
-
 /* ---- the row ---- */
+
+kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                   const char *path, struct kg_err *err)
 {
     if (path)

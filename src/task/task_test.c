@@ -343,7 +343,8 @@ static void the_fault_rate_is_the_share_of_wrong_solutions(void **state)
     kg_dataset_release(&d);
 }
 
-/* The problem without the words that mean nothing: digits, and the first letters of "finds" and "loses". */
+/* The problem without the words that mean nothing: digits, and the first letters of
+ * "finds" and "loses". */
 static void put_problem(char out[64], const char *prompt)
 {
     size_t n = 0;
