@@ -291,3 +291,27 @@ kg_status kg_file_rename_dir(const char *from, const char *to, struct kg_err *er
     KG_TRY(kg_file_sync_parent(to, err));
     return kg_file_remove_tree(from, err);
 }
+
+/* ---- links ---- */
+
+kg_status kg_file_link(const char *target, const char *path, struct kg_err *err)
+{
+    struct kg_str temporary = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_str_printf(&temporary, err, "%s.tmp", path));
+    KG_TRY_GOTO(out, kg_file_remove_tree(temporary.data, err));
+    if (kg_file_fails() || symlink(target, temporary.data) != 0) {
+        status = kg_file_fail(err, path, "link");
+        goto out;
+    }
+    if (kg_file_fails() || rename(temporary.data, path) != 0) {
+        status = kg_file_fail(err, path, "link");
+        unlink(temporary.data);
+        goto out;
+    }
+    status = kg_file_sync_parent(path, err);
+out:
+    kg_str_release(&temporary);
+    return status;
+}

@@ -214,6 +214,30 @@ static void joins_paths(void **state)
     assert_int_equal(err.code, KG_ENOMEM);
 }
 
+/* Whatever request fails: the link points at the old place or at the new one, and no
+ * temporary link is left. */
+static void a_link_moves_in_one_step_or_stays(void **state)
+{
+    kg_status status = KG_EIO;
+
+    (void)state;
+    put("a", "a");
+    put("b", "b");
+    assert_int_equal(symlink("nowhere", in_dir("link.tmp")), 0);
+    assert_int_equal(kg_file_link("a", in_dir("link"), &err), KG_OK);
+    holds("link", "a");
+    for (uint64_t n = 1; status != KG_OK; n++) {
+        assert_true(n < 20);
+        kg_file_fail_at(n, ENOSPC);
+        status = kg_file_link("b", in_dir("link"), &err);
+        kg_file_fail_at(0, 0);
+        assert_true(status == KG_OK || status == KG_ENOSPACE);
+        assert_false(kg_file_exists(in_dir("link.tmp")));
+        assert_true(kg_file_exists(in_dir("link")));
+    }
+    holds("link", "b");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +255,8 @@ int main(void)
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(sizes_and_free_space, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(joins_paths, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_link_moves_in_one_step_or_stays, make_dir,
+                                        remove_dir),
     };
 
     return cmocka_run_group_tests_name("dir", tests, NULL, NULL);

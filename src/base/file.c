@@ -278,6 +278,12 @@ kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t
     return KG_OK;
 }
 
+kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err)
+{
+    KG_TRY(kg_file_writer_flush(w, err));
+    return sys_sync(w->fd) != 0 ? kg_file_fail(err, w->path, "sync") : KG_OK;
+}
+
 static void writer_release(struct kg_file_writer *w)
 {
     kg_mem_free(w->buffer);

@@ -60,6 +60,8 @@ kg_status kg_file_writer_flush(struct kg_file_writer *w,
 kg_status kg_file_writer_close(struct kg_file_writer *w,
                                struct kg_err *err) KG_MUST_CHECK;
 void kg_file_writer_abort(struct kg_file_writer *w);
+/* Flush, and wait until the bytes are on the disk. */
+kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err) KG_MUST_CHECK;
 
 /* Folders. make_dirs is mkdir -p; remove_tree does not follow links and is silent on an
  * absent path; rename_dir fsyncs the folders of `from` and renames it onto `to` (an old
@@ -74,6 +76,11 @@ kg_status kg_file_remove_tree(const char *path, struct kg_err *err) KG_MUST_CHEC
 kg_status kg_file_rename_dir(const char *from, const char *to,
                              struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_copy(const char *from, const char *to,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* Make path a symbolic link to target; an old link gives way in one step. The temporary
+ * link is PATH.tmp.   errors: EIO, ENOSPACE */
+kg_status kg_file_link(const char *target, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* Names in a folder without "." and "..", sorted by byte.   names: owned block of owned

@@ -238,6 +238,12 @@ kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
     return status;
 }
 
+void kg_zst_abort(struct kg_zst_writer *w)
+{
+    if (w)
+        zst_free(w);
+}
+
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err)
 {
     uint64_t file_bytes;

@@ -43,6 +43,8 @@ kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
  * written: a file begun here is removed, a continued one keeps what it has. NULL is
  * allowed. */
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
+/* Give up: frees w and removes a file begun here. NULL is allowed. */
+void kg_zst_abort(struct kg_zst_writer *w);
 /* A whole .zst file as text, refusing more than max_bytes. */
 kg_status kg_zst_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                       struct kg_err *err) KG_MUST_CHECK;
