@@ -5,9 +5,14 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/signal.h"
 #include "eval/eval.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static struct kg_load_args load;
 static const char *data_path = "";
@@ -72,7 +77,34 @@ const struct kg_flag kg_eval_flags[] = {
 struct dump {
     struct kg_file_writer file;
     struct kg_str line;
+    struct kg_str temporary; /* empty: what --dump names is written at once */
 };
+
+/* Answers go to PATH.tmp-PID, which takes the name when all are there: a failure leaves
+ * neither half a file nor less than was there. A device, a pipe or a link is written to
+ * as it is. */
+static kg_status dump_open(struct dump *d, const char *path, struct kg_err *err)
+{
+    struct stat st;
+
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return kg_file_writer_open(&d->file, path, err);
+    KG_TRY(kg_str_printf(&d->temporary, err, "%s.tmp-%ld", path, (long)getpid()));
+    if (kg_file_writer_open(&d->file, d->temporary.data, err) != KG_OK)
+        return kg_err_prefix(err, "--dump");
+    return KG_OK;
+}
+
+static kg_status dump_close(struct dump *d, const char *path, struct kg_err *err)
+{
+    KG_TRY(kg_file_writer_close(&d->file, err));
+    if (d->temporary.len == 0 || rename(d->temporary.data, path) == 0)
+        return KG_OK;
+    kg_fail(err, KG_EIO, "%s: expected to rename %s to it, found: %s", path,
+            d->temporary.data, strerror(errno));
+    unlink(d->temporary.data);
+    return err->code;
+}
 
 static kg_status dump_answer(void *user, const struct kg_traj *t,
                              const struct kg_record *r, const struct kg_grade *g,
@@ -108,13 +140,12 @@ struct evaluation {
     struct kg_dataset data;
     struct kg_prompts prompts;
     struct dump dump;
-    bool dumping;
 };
 
 static void release(struct evaluation *e)
 {
-    if (e->dumping)
-        kg_file_writer_abort(&e->dump.file);
+    kg_file_writer_abort(&e->dump.file);
+    kg_str_release(&e->dump.temporary);
     kg_str_release(&e->dump.line);
     kg_prompts_release(&e->prompts);
     kg_dataset_release(&e->data);
@@ -125,7 +156,7 @@ static void release(struct evaluation *e)
 static kg_status open_data(struct evaluation *e, struct kg_err *err)
 {
     struct kg_prompts_opts opts = {
-        .max_tokens = (size_t)e->policy.model->config.max_positions,
+        .max_tokens = (size_t)e->policy.model->config.max_positions - 1,
         .limit = (size_t)count};
 
     e->task_opts = (struct kg_task_opts){.seed = (uint64_t)seed,
@@ -159,11 +190,7 @@ static kg_status open_all(struct evaluation *e, struct kg_err *err)
         return kg_fail(err, KG_ESHAPE,
                        "%s: expected the policy's vocabulary of %d, found %d", reference,
                        e->policy.model->config.vocab, e->ref.model->config.vocab);
-    if (!dump_path)
-        return KG_OK;
-    KG_TRY(kg_file_writer_open(&e->dump.file, dump_path, err));
-    e->dumping = true;
-    return KG_OK;
+    return dump_path ? dump_open(&e->dump, dump_path, err) : KG_OK;
 }
 
 static kg_status report(const struct kg_eval_result *r, struct kg_err *err)
@@ -215,6 +242,7 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
         .samples = (int32_t)samples,
         .max_batch = (int32_t)max_batch,
         .reference = e->ref.model,
+        .stop_on_signal = true,
     };
     struct kg_eval_result result;
 
@@ -223,10 +251,8 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
     opts.reference = e->ref.model;
     KG_TRY(kg_eval_run(&result, e->policy.model, e->policy.tok, &e->prompts, &opts,
                        dump_path ? dump_answer : NULL, &e->dump, err));
-    if (e->dumping) {
-        e->dumping = false;
-        KG_TRY(kg_file_writer_close(&e->dump.file, err));
-    }
+    if (dump_path)
+        KG_TRY(dump_close(&e->dump, dump_path, err));
     return report(&result, err);
 }
 
@@ -240,6 +266,7 @@ int kg_cmd_eval(int argc, char **argv)
     (void)argv;
     if (!load.dir)
         return kg_cli_usage("expected --model DIR");
+    kg_signal_install();
     status = evaluate(&e, &err);
     release(&e);
     return kg_cli_exit(status, &err);

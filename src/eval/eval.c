@@ -171,6 +171,15 @@ static kg_status summarise(struct kg_eval_result *out, const struct kg_traj *tra
     return KG_OK;
 }
 
+/* New tokens for a prompt: the limit asked for, or what is left of the model's positions
+ * (the answer then ends by its length, as `generate` ends it). */
+static int32_t room(const struct kg_model *m, size_t prompt_n, int32_t limit)
+{
+    int64_t left = (int64_t)m->config.max_positions - (int64_t)prompt_n;
+
+    return left < limit ? (int32_t)left : limit;
+}
+
 /* All answers to all prompts, in prompt order. */
 static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
                             const struct kg_tokenizer *tok,
@@ -178,6 +187,7 @@ static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
                             const struct kg_eval_opts *opts, struct kg_err *err)
 {
     struct kg_rollout_opts ro = {.max_batch = opts->max_batch,
+                                 .stop_on_signal = opts->stop_on_signal,
                                  .max_len = (int32_t)prompts->longest +
                                             opts->sampling.max_tokens};
     struct kg_request *requests = kg_mem_calloc(prompts->n, sizeof *requests, "requests",
@@ -188,11 +198,13 @@ static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
     if (!requests)
         return err->code;
     for (size_t i = 0; i < prompts->n; i++)
-        requests[i] = (struct kg_request){.prompt = prompts->ids[i].ids,
-                                          .prompt_n = prompts->ids[i].n,
-                                          .prompt_index = (int64_t)i,
-                                          .draw = i,
-                                          .n_samples = opts->samples};
+        requests[i] = (struct kg_request){
+            .prompt = prompts->ids[i].ids,
+            .prompt_n = prompts->ids[i].n,
+            .prompt_index = (int64_t)i,
+            .draw = i,
+            .n_samples = opts->samples,
+            .max_tokens = room(m, prompts->ids[i].n, opts->sampling.max_tokens)};
     KG_TRY_GOTO(out, kg_rollout_create(&engine, m, tok, &ro, err));
     KG_TRY_GOTO(out, kg_rollout_run(engine, trajs, requests, prompts->n, &opts->sampling,
                                     NULL, NULL, err));

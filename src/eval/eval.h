@@ -26,6 +26,7 @@ struct kg_eval_opts {
     int32_t samples; /* n of avg@n */
     int32_t max_batch;
     const struct kg_model *reference; /* NULL: no KL */
+    bool stop_on_signal; /* EINTERRUPTED on SIGINT or SIGTERM; else it is finished */
 };
 
 struct kg_eval_result {

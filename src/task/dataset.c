@@ -302,6 +302,7 @@ kg_status kg_dataset_read_jsonl(struct kg_dataset *d, const char *path,
     kg_status status;
 
     memset(d, 0, sizeof *d);
+    d->is_file = true;
     KG_TRY_GOTO(out, copy(&d->name, path, err));
     KG_TRY_GOTO(out, kg_jsonl_open(&lines, path, err));
     KG_TRY_GOTO(out, read_lines(d, lines, &columns, err));

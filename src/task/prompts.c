@@ -6,6 +6,12 @@
 
 #include <string.h>
 
+/* What the number of a record counts. */
+static const char *place_name(const struct kg_dataset *data)
+{
+    return data->is_file ? "line" : "problem";
+}
+
 static kg_status encode_one(struct kg_ids *ids, const struct kg_dataset *data, size_t row,
                             const struct kg_tokenizer *tok, bool add_special,
                             struct kg_err *err)
@@ -18,8 +24,11 @@ static kg_status encode_one(struct kg_ids *ids, const struct kg_dataset *data, s
     if (status == KG_OK && ids->n == 0)
         status = kg_fail(err, KG_EINVAL,
                          "expected a prompt of at least one token, found none");
-    if (status != KG_OK)
-        kg_err_prefix(err, "%s: record %lld", data->name, (long long)r->line);
+    if (status != KG_OK) {
+        kg_ids_release(ids);
+        kg_err_prefix(err, "%s %s %lld", data->name, place_name(data),
+                      (long long)r->line);
+    }
     return status;
 }
 
@@ -50,8 +59,9 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
         if (!opts->drop_overlong) {
             status = kg_fail(
                 err, KG_EINVAL,
-                "%s: record %lld: expected a prompt of at most %zu tokens, found %zu",
-                data->name, (long long)data->records[row].line, opts->max_tokens, ids->n);
+                "%s %s %lld: expected a prompt of at most %zu tokens, found %zu",
+                data->name, place_name(data), (long long)data->records[row].line,
+                opts->max_tokens, ids->n);
             p->n++;
             goto fail;
         }

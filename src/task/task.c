@@ -134,6 +134,11 @@ kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
             err, KG_EINVAL,
             "task %s: expected a data file, found none (it does not generate problems)",
             row->name);
+    if (!row->levels && opts->level && *opts->level)
+        return kg_fail(
+            err, KG_EINVAL,
+            "task %s: expected no level (it reads its problems), found '%.80s'",
+            row->name, opts->level);
     KG_TRY_GOTO(fail, row->load(d, opts, path, err));
     KG_TRY_GOTO(fail, check_records(d, err));
     if (opts->template_text && *opts->template_text)

@@ -30,7 +30,8 @@ struct kg_dataset {
     struct kg_record *records; /* owned */
     size_t n;
     size_t capacity;
-    char *name; /* owned: file or generator, for messages */
+    char *name;   /* owned: file or generator, for messages */
+    bool is_file; /* a record's number is its line */
     /* counts of what was left out, reported before step 0 */
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
