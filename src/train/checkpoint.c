@@ -8,11 +8,9 @@
 #include "data/safetensors.h"
 #include "train/path.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- the counters as a table, so that saving and loading cannot disagree ---- */
 struct counter_row {
@@ -27,6 +25,7 @@ static const struct counter_row counter_rows[] = {
     {"skipped", offsetof(struct kg_counters, skipped)},
     {"skipped_in_row", offsetof(struct kg_counters, skipped_in_row)},
     {"idle_updates", offsetof(struct kg_counters, idle_updates)},
+    {"validated", offsetof(struct kg_counters, validated)},
     {"metrics_bytes", offsetof(struct kg_counters, metrics_bytes)},
 };
 enum { N_COUNTERS = sizeof counter_rows / sizeof *counter_rows };
@@ -137,40 +136,129 @@ static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *
     return write_counters(run, kg_path_in(dir, "state.json").text, err);
 }
 
-/* Point checkpoints/latest at name, by renaming a new link over the old one. */
-static kg_status move_latest(const char *root, const char *name, struct kg_err *err)
-{
-    struct kg_path link = kg_path_in(root, "latest"),
-                   fresh = kg_path_in(root, ".latest.tmp");
+/* ---- names ---- */
 
-    unlink(fresh.text);
-    if (symlink(name, fresh.text) != 0 || rename(fresh.text, link.text) != 0)
-        return kg_fail(err, KG_EIO, "%s: expected to link it to %s, found: %s", link.text,
-                       name, strerror(errno));
+/* Where a checkpoint stands in its run: the warm start comes before RL. */
+struct place {
+    bool rl;
+    int64_t number;
+};
+
+/* False for every name that is not one of a checkpoint. */
+static bool parse_name(struct place *p, const char *name)
+{
+    const char *digits;
+    char *end;
+
+    p->rl = strncmp(name, "step-", 5) == 0;
+    if (!p->rl && strncmp(name, "sft-", 4) != 0)
+        return false;
+    digits = name + (p->rl ? 5 : 4);
+    p->number = strtoll(digits, &end, 10);
+    return *digits >= '0' && *digits <= '9' && *end == '\0' &&
+           strlen(name) < KG_CHECKPOINT_NAME;
+}
+
+static int by_age(const void *a, const void *b)
+{
+    struct place x, y;
+
+    parse_name(&x, *(char *const *)a);
+    parse_name(&y, *(char *const *)b);
+    if (x.rl != y.rl)
+        return x.rl ? 1 : -1;
+    return (x.number > y.number) - (x.number < y.number);
+}
+
+/* The checkpoints under root, oldest first; whatever else lies there is left out.
+ * names: freed by kg_file_names_free */
+static kg_status list_checkpoints(char ***names, size_t *n, const char *root,
+                                  struct kg_err *err)
+{
+    struct place unused;
+    size_t all, kept = 0;
+
+    KG_TRY(kg_file_list(names, &all, root, err));
+    for (size_t i = 0; i < all; i++) {
+        if (parse_name(&unused, (*names)[i]))
+            (*names)[kept++] = (*names)[i];
+        else
+            kg_mem_free((*names)[i]);
+    }
+    if (kept > 0)
+        qsort(*names, kept, sizeof **names, by_age);
+    *n = kept;
     return KG_OK;
 }
 
-static bool is_checkpoint(const char *name)
+/* Where names cannot be exchanged, a replaced checkpoint stands as NAME.old for a moment
+ * (kg_file_rename_dir). Killed then, it takes its name back; a finished replacement makes
+ * it superfluous. */
+static kg_status settle_old(const char *root, const char *old, struct kg_err *err)
 {
-    return strncmp(name, "step-", 5) == 0 || strncmp(name, "sft-", 4) == 0;
+    size_t n = strlen(old);
+    char name[KG_CHECKPOINT_NAME];
+    struct place unused;
+    struct kg_path from = kg_path_in(root, old), to;
+
+    if (n < 4 || n - 4 >= sizeof name || strcmp(old + n - 4, ".old") != 0)
+        return KG_OK;
+    memcpy(name, old, n - 4);
+    name[n - 4] = '\0';
+    if (!parse_name(&unused, name))
+        return KG_OK;
+    to = kg_path_in(root, name);
+    if (kg_file_exists(to.text))
+        return kg_file_remove_tree(from.text, err);
+    kg_log_warn("%s: its replacement was cut short; it takes its name back", from.text);
+    return kg_file_rename_dir(from.text, to.text, err);
 }
 
-/* sft-* sorts before step-*, and within a phase by number: byte order is age. The newest
- * `keep` stay. */
-static kg_status remove_old(const char *root, int64_t keep, struct kg_err *err)
+static kg_status settle_all(const char *root, struct kg_err *err)
 {
     char **names;
-    size_t n, kept = 0;
+    size_t n;
     kg_status status = KG_OK;
 
     KG_TRY(kg_file_list(&names, &n, root, err));
-    for (size_t i = n; i-- > 0 && status == KG_OK;) {
-        if (is_checkpoint(names[i]) && (int64_t)kept++ >= keep)
-            status = kg_file_remove_tree(kg_path_in(root, names[i]).text, err);
-    }
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = settle_old(root, names[i], err);
     kg_file_names_free(names, n);
     return status;
 }
+
+static kg_status remove_old(const char *root, int64_t keep, struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(list_checkpoints(&names, &n, root, err));
+    for (size_t i = 0; i + (size_t)keep < n && status == KG_OK; i++)
+        status = kg_file_remove_tree(kg_path_in(root, names[i]).text, err);
+    kg_file_names_free(names, n);
+    return status;
+}
+
+kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
+    char **names;
+    size_t n;
+
+    name[0] = '\0';
+    if (!kg_file_is_dir(root.text))
+        return KG_OK;
+    KG_TRY(settle_all(root.text, err));
+    KG_TRY(list_checkpoints(&names, &n, root.text, err));
+    if (n > 0)
+        strcpy(name, names[n - 1]);
+    kg_file_names_free(names, n);
+    return KG_OK;
+}
+
+/* ---- saving ---- */
 
 static kg_status check_space(const struct kg_run *run, const char *root,
                              struct kg_err *err)
@@ -191,7 +279,7 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
                    temporary = kg_path_in(root.text, ".saving");
     bool rl = run->count.step > 0 ||
               run->count.sft_step >= kg_config_int(run->config, "sft.steps");
-    char name[32];
+    char name[KG_CHECKPOINT_NAME];
     kg_status status;
 
     snprintf(name, sizeof name, "%s-%06lld", rl ? "step" : "sft",
@@ -202,12 +290,12 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_remove_tree(temporary.text, err));
     KG_TRY(check_space(run, root.text, err));
     run->count.optim_step = run->optim->step;
-    KG_TRY(kg_file_writer_flush(&run->metrics, err));
+    KG_TRY(kg_file_writer_sync(&run->metrics, err));
     run->count.metrics_bytes = run->metrics.written;
     KG_TRY_GOTO(fail, write_into(run, temporary.text, err));
     KG_TRY_GOTO(
         fail, kg_file_rename_dir(temporary.text, kg_path_in(root.text, name).text, err));
-    KG_TRY(move_latest(root.text, name, err));
+    KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
     memcpy(run->saved_name, name, sizeof name);
     kg_log_info("saved %s/%s", root.text, name);
     return remove_old(root.text, kg_config_int(run->config, "checkpoint.keep"), err);
@@ -274,15 +362,17 @@ static kg_status restore(struct kg_run *run, const char *dir, struct kg_err *err
 
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
 {
-    struct kg_path root = kg_path_in(run->dir, "checkpoints"),
-                   link = kg_path_in(root.text, "latest");
-    ssize_t n;
+    struct kg_path root = kg_path_in(run->dir, "checkpoints");
+    char name[KG_CHECKPOINT_NAME];
 
-    *found = kg_file_is_dir(link.text);
-    if (!*found)
+    *found = false;
+    KG_TRY(kg_checkpoint_newest(name, run->dir, err));
+    if (!name[0])
         return KG_OK;
-    n = readlink(link.text, run->saved_name, sizeof run->saved_name - 1);
-    run->saved_name[n > 0 ? n : 0] = '\0';
-    kg_log_info("resuming from %s/%s", root.text, run->saved_name);
-    return restore(run, link.text, err);
+    kg_log_info("resuming from %s/%s", root.text, name);
+    KG_TRY(restore(run, kg_path_in(root.text, name).text, err));
+    KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
+    memcpy(run->saved_name, name, sizeof name);
+    *found = true;
+    return KG_OK;
 }

@@ -3,8 +3,9 @@
  *
  * NAME is sft-NNNNNN during the warm start and step-NNNNNN after it. A checkpoint is
  * written under a temporary name, every file synced, then renamed; the link moves after
- * that; only then are older ones removed. At any moment one whole checkpoint is
- * reachable.
+ * that; only then are older ones removed. So whatever carries such a name is whole, and
+ * at any moment one is there. The newest is found by its name, not by the link, which a
+ * kill may have left one behind.
  */
 #ifndef KG_TRAIN_CHECKPOINT_H
 #define KG_TRAIN_CHECKPOINT_H
@@ -15,8 +16,13 @@
  * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays whole */
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint;
- * *found false without one. */
+/* Name of the newest checkpoint of the run in dir; "" without one. Puts back what a
+ * killed replacement left under NAME.old. */
+kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint, to
+ * which the link is moved; *found false without one. */
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 

@@ -2,7 +2,8 @@
  * stopping.
  *
  * A stop request (SIGINT, SIGTERM) is looked at between steps: the step in progress is
- * finished, a checkpoint is written.
+ * finished, a checkpoint is written. A step that fails before its first update, and a
+ * validation that fails, leave a checkpoint of the last whole step too.
  */
 #include "train/run.h"
 
@@ -37,7 +38,9 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     struct kg_eval_opts opts = kg_run_eval_opts(run);
     struct kg_eval_result r;
 
-    KG_TRY(kg_eval_run(&r, m, run->tok, &run->val, &opts, NULL, NULL, err));
+    if (kg_eval_run(&r, m, run->tok, &run->val, &opts, NULL, NULL, err) != KG_OK)
+        return kg_err_prefix(err, "validation after step %lld",
+                             (long long)run->count.step);
     put(log, prefix, "accuracy", r.accuracy);
     put(log, prefix, "accuracy_stderr", r.accuracy_stderr);
     put(log, prefix, "reward", r.reward);
@@ -59,12 +62,14 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
 {
     struct kg_metrics log = {.n = 0};
 
-    if (run->val.n == 0)
-        return KG_OK;
+    if (run->val.n == 0 || run->count.validated == run->count.step + 1)
+        return KG_OK; /* the second: done before a stop */
     KG_TRY(validate_model(run, run->model, "val", &log, err));
     if (run->anchor && kg_config_bool(run->config, "eval.anchor"))
         KG_TRY(validate_model(run, run->anchor, "val_anchor", &log, err));
-    return kg_run_log(run, &log, "validation", run->count.step, err);
+    KG_TRY(kg_run_log(run, &log, "validation", run->count.step, err));
+    run->count.validated = run->count.step + 1;
+    return KG_OK;
 }
 
 static bool due(int64_t every, int64_t step, int64_t last)
@@ -72,32 +77,44 @@ static bool due(int64_t every, int64_t step, int64_t last)
     return step == last || (every > 0 && step % every == 0);
 }
 
-static kg_status stop_here(struct kg_run *run, bool saved, bool *stopped,
-                           struct kg_err *err)
+/* Between steps a stop was requested. What is saved already is not written again. */
+static kg_status stop_here(struct kg_run *run, bool *stopped, struct kg_err *err)
 {
     *stopped = true;
     kg_log_info("stop requested: saving and leaving");
-    return saved ? KG_OK : kg_checkpoint_save(run, err);
+    return kg_checkpoint_save(run, err);
+}
+
+/* After a failure that left the weights of the last whole step untouched (a grader that
+ * died, memory): the present step alone is lost. A state that is not finite is not worth
+ * keeping, and step 0 is there or cheap. */
+static kg_status keep_what_stands(struct kg_run *run, kg_status status)
+{
+    struct kg_err err;
+
+    if (status == KG_ENONFINITE || run->midway || run->count.step == 0)
+        return status;
+    if (kg_checkpoint_save(run, &err) != KG_OK)
+        kg_log_warn("step %lld is not saved: %s", (long long)run->count.step,
+                    err.message);
+    return status;
 }
 
 static kg_status warm_start(struct kg_run *run, bool *stopped, struct kg_err *err)
 {
     int64_t last = kg_config_int(run->config, "sft.steps");
     int64_t every = kg_config_int(run->config, "checkpoint.every");
-    bool saved = false;
 
     if (run->count.sft_step >= last)
         return KG_OK;
     if (!run->optim)
         KG_TRY(kg_run_start_sft(run, err));
     while (run->count.sft_step < last) {
+        if (kg_signal_stop_requested())
+            return stop_here(run, stopped, err);
         KG_TRY(kg_sft_step(run, err));
-        saved = run->count.sft_step < last && every > 0 &&
-                run->count.sft_step % every == 0;
-        if (saved)
+        if (run->count.sft_step < last && every > 0 && run->count.sft_step % every == 0)
             KG_TRY(kg_checkpoint_save(run, err));
-        if (kg_signal_stop_requested() && run->count.sft_step < last)
-            return stop_here(run, saved, stopped, err);
     }
     kg_log_progress_end();
     return KG_OK;
@@ -114,6 +131,8 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_run_start_rl(run, err));
     if (warm)
         KG_TRY(kg_checkpoint_save(run, err));
+    if (kg_signal_stop_requested())
+        return KG_OK; /* a resumed run validates */
     if (kg_config_bool(run->config, "eval.at_start"))
         KG_TRY(kg_run_validate(run, err));
     return KG_OK;
@@ -126,18 +145,43 @@ static kg_status rl_steps(struct kg_run *run, bool *stopped, struct kg_err *err)
     int64_t eval_every = kg_config_int(run->config, "eval.every");
 
     while (run->count.step < last) {
-        bool save;
+        kg_status status;
 
-        KG_TRY(kg_rl_step(run, err));
-        if (due(eval_every, run->count.step, last))
-            KG_TRY(kg_run_validate(run, err));
-        save = due(save_every, run->count.step, last);
-        if (save)
+        if (kg_signal_stop_requested())
+            return stop_here(run, stopped, err);
+        status = kg_rl_step(run, err);
+        if (status == KG_OK && due(eval_every, run->count.step, last))
+            status = kg_run_validate(run, err);
+        if (status != KG_OK)
+            return keep_what_stands(run, status);
+        if (due(save_every, run->count.step, last))
             KG_TRY(kg_checkpoint_save(run, err));
-        if (kg_signal_stop_requested() && run->count.step < last)
-            return stop_here(run, save, stopped, err);
     }
     return KG_OK;
+}
+
+/* A run that cannot save at its end should be known for that at its start. */
+static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
+{
+    uint64_t need = kg_checkpoint_bytes(run), found;
+
+    KG_TRY(kg_file_free_bytes(&found, run->dir, err));
+    kg_log_info("%s: a checkpoint takes %.2f GB, %.2f GB are free", run->dir, need / 1e9,
+                found / 1e9);
+    if (found < need)
+        kg_log_warn("%s: there is not enough room for a checkpoint", run->dir);
+    return KG_OK;
+}
+
+/* A validation that failed after its step was saved, or that a stop came before. */
+static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
+{
+    int64_t step = run->count.step;
+
+    if (step == 0 || !due(kg_config_int(run->config, "eval.every"), step,
+                          kg_config_int(run->config, "train.steps")))
+        return KG_OK;
+    return kg_run_validate(run, err);
 }
 
 static kg_status run_phases(struct kg_run *run, bool resume, bool *stopped,
@@ -154,6 +198,8 @@ static kg_status run_phases(struct kg_run *run, bool resume, bool *stopped,
         KG_TRY(kg_run_dir_create(run, err));
     }
     KG_TRY(kg_run_dir_cut(run, err));
+    KG_TRY(say_disk(run, err));
+    KG_TRY(missed_validation(run, err));
     KG_TRY(warm_start(run, stopped, err));
     if (*stopped)
         return KG_OK;

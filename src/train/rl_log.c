@@ -212,6 +212,15 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     return kg_run_log(run, &log, "rl", run->count.step, err);
 }
 
+kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_metrics log = {.n = 0};
+    struct kg_rl_totals none = {0};
+
+    put_counters(&log, run, &none);
+    return kg_run_log(run, &log, "rl", run->count.step, err);
+}
+
 /* ---- dumps ---- */
 
 static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
@@ -222,9 +231,12 @@ static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
     kg_status status = KG_OK;
 
     for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++) {
-        const double *advantage = b->begin && b->begin[i] < b->n
+        const double *advantage = b->advantage && b->begin[i] < b->n
                                       ? &b->advantage[b->begin[i]]
                                       : NULL;
+
+        if (b->trajs[i].n == 0)
+            continue; /* of a rollout that was broken off */
 
         kg_str_clear(&line);
         kg_str_clear(&text);
@@ -248,7 +260,6 @@ kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipp
 {
     char name[64];
     struct kg_zst_writer *w;
-    struct kg_err ignored;
     kg_status status;
 
     if (!skipped && !kg_config_bool(run->config, "log.rollouts"))
@@ -260,7 +271,6 @@ kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipp
     status = dump_trajs(w, run, b, err);
     if (status == KG_OK)
         return kg_zst_close(w, err);
-    if (kg_zst_close(w, &ignored) != KG_OK)
-        kg_log_warn("%s", ignored.message);
+    kg_zst_abort(w);
     return status;
 }

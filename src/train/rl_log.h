@@ -36,6 +36,9 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                     const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
                     struct kg_err *err) KG_MUST_CHECK;
 
+/* The line of a step that was skipped before it could train: its counters alone. */
+kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
 /* RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; of a skipped step under
  * skipped-NNNNNN, whatever the config says of dumps. */
 kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,

@@ -445,19 +445,29 @@ static kg_status move_anchor(struct kg_run *run, struct kg_err *err)
 
 /* ---- the step ---- */
 
+/* What is not finite skips the step, or what is left of it; everything else stops the
+ * run. The batch is dumped as far as it came. */
+static kg_status skip(struct kg_run *run, const struct kg_rl_batch *b,
+                      const struct kg_err *why, struct kg_err *err)
+{
+    KG_TRY(kg_rl_dump(run, b, true, err));
+    return kg_run_skip(run, why->message, err);
+}
+
 kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a,
                       struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
     struct kg_err why = {0};
-    kg_status status;
+    kg_status status = advantages(b, a, run, &why);
 
-    KG_TRY(advantages(b, a, run, err));
-    totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
-    status = updates(run, b, totals, &why);
+    if (status == KG_OK) {
+        totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
+        run->midway = true;
+        status = updates(run, b, totals, &why);
+    }
     if (status == KG_ENONFINITE) {
         totals->skipped = true;
-        KG_TRY(kg_rl_dump(run, b, true, err));
-        return kg_run_skip(run, why.message, err);
+        return skip(run, b, &why, err);
     }
     if (status != KG_OK) {
         *err = why;
@@ -467,26 +477,58 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     return KG_OK;
 }
 
+/* Sampling, grading and the passes over what was sampled: nothing of the run changes. */
+static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
+                            struct kg_run *run, struct kg_err *err)
+{
+    totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
+    KG_TRY(refresh_sampler(run, err));
+    KG_TRY(kg_rl_sample(b, run, err));
+    totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
+    KG_TRY(kg_rl_prepare(b, run, err));
+    totals->clock[KG_PHASE_TRAIN] = kg_clock_seconds();
+    return KG_OK;
+}
+
+static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
+                       struct kg_run *run, struct kg_err *err)
+{
+    struct kg_policy_advantage a = {0};
+
+    KG_TRY(kg_rl_train(totals, &a, b, run, err));
+    run->count.step++;
+    if (!totals->skipped)
+        KG_TRY(move_anchor(run, err));
+    totals->clock[KG_PHASE_END] = kg_clock_seconds();
+    KG_TRY(kg_rl_dump(run, b, false, err));
+    return kg_rl_log(run, b, totals, &a, err);
+}
+
+/* Weights that are finite gave logits or anchor rows that are not: there is nothing to
+ * learn from, and the next draw may do better. */
+static kg_status skip_batch(struct kg_run *run, const struct kg_rl_batch *b,
+                            const struct kg_err *why, struct kg_err *err)
+{
+    KG_TRY(skip(run, b, why, err));
+    run->count.step++;
+    return kg_rl_log_skip(run, err);
+}
+
 kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
 {
     struct kg_rl_batch b = {0};
     struct kg_rl_totals totals = {0};
-    struct kg_policy_advantage a;
-    kg_status status;
+    struct kg_err why = {0};
+    kg_status status = make_batch(&b, &totals, run, &why);
 
-    totals.clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
-    KG_TRY_GOTO(out, refresh_sampler(run, err));
-    KG_TRY_GOTO(out, kg_rl_sample(&b, run, err));
-    totals.clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
-    KG_TRY_GOTO(out, kg_rl_prepare(&b, run, err));
-    totals.clock[KG_PHASE_TRAIN] = kg_clock_seconds();
-    KG_TRY_GOTO(out, kg_rl_train(&totals, &a, &b, run, err));
-    run->count.step++;
-    KG_TRY_GOTO(out, move_anchor(run, err));
-    totals.clock[KG_PHASE_END] = kg_clock_seconds();
-    KG_TRY_GOTO(out, kg_rl_dump(run, &b, false, err));
-    status = kg_rl_log(run, &b, &totals, &a, err);
-out:
+    run->midway = status == KG_ENONFINITE;
+    if (status == KG_OK)
+        status = learn(&totals, &b, run, err);
+    else if (status == KG_ENONFINITE)
+        status = skip_batch(run, &b, &why, err);
+    else
+        *err = why;
+    run->midway = run->midway && status != KG_OK;
     kg_rl_batch_release(&b);
     return status;
 }

@@ -9,9 +9,28 @@
 #include "train/algo.h"
 #include "train/path.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- model, anchor, sampler ---- */
+
+/* Training from weights that are not finite could only skip every step. */
+static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
+{
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        double squares;
+
+        KG_TRY(kg_op_sum_squares(m->backend, &squares, m->master + p->offset, NULL,
+                                 p->rows * p->cols, err));
+        if (!isfinite(squares))
+            return kg_fail(
+                err, KG_ENONFINITE,
+                "%s: tensor %s: expected finite weights, found NaN or infinity", m->dir,
+                p->name);
+    }
+    return KG_OK;
+}
 
 static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
 {
@@ -30,6 +49,7 @@ static kg_status open_model(struct kg_run *run, struct kg_err *err)
     KG_TRY(choose_dtype(&opts.ct, kg_config_text(run->config, "model.dtype"), err));
     KG_TRY(kg_model_open(&run->model, kg_config_text(run->config, "model.path"), &opts,
                          err));
+    KG_TRY(check_finite(run->model, err));
     KG_TRY(kg_tokenizer_open(&run->tok, kg_config_text(run->config, "model.path"), err));
     return kg_model_config_add_eos(&run->model->config, kg_tokenizer_eos(run->tok), err);
 }
@@ -159,8 +179,9 @@ static kg_status load_stops(struct kg_run *run, struct kg_err *err)
     for (size_t i = 0; i < n; i++) {
         struct kg_str text = {0};
 
-        KG_TRY(kg_config_list_at(&text, run->config, "rollout.stop", i, err));
-        run->stops[i] = kg_str_take(&text, err);
+        if (kg_config_list_at(&text, run->config, "rollout.stop", i, err) == KG_OK)
+            run->stops[i] = kg_str_take(&text, err);
+        kg_str_release(&text);
         if (!run->stops[i])
             return err->code;
         run->n_stops++;
@@ -179,6 +200,41 @@ static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
     run->record_top_k = kg_algo_recorded_top_k(&run->algo);
     run->width = kg_algo_width(&run->algo) +
                  (kg_config_truncates(run->config) ? KG_MAX_KEPT : 0);
+    return KG_OK;
+}
+
+static void report_sft(const struct kg_run *run, size_t max_tokens)
+{
+    if (run->sft.n > 0)
+        kg_log_info("warm start: %zu sequences, longest %zu tokens; left out: %lld over "
+                    "%zu tokens",
+                    run->sft.n, run->sft.longest, (long long)run->sft.dropped_too_long,
+                    max_tokens);
+}
+
+/* Positions beyond what the model was made for are refused, as `generate` does. */
+static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
+{
+    size_t prompt = run->train.longest;
+    size_t answer = (size_t)kg_config_int(run->config, "rollout.max_tokens");
+    size_t limit = (size_t)run->model->config.max_positions;
+
+    if (kg_config_int(run->config, "train.steps") > 0 && prompt + answer > limit)
+        return kg_fail(
+            err, KG_EINVAL,
+            "rollout.max_tokens: expected prompt and answer within the model's "
+            "%zu positions, found %zu + %zu",
+            limit, prompt, answer);
+    if (run->val.longest >= limit)
+        return kg_fail(err, KG_EINVAL,
+                       "data.val: expected prompts within the model's %zu positions with "
+                       "room for an answer, found one of %zu tokens",
+                       limit, run->val.longest);
+    if (run->sft.longest > limit)
+        return kg_fail(err, KG_EINVAL,
+                       "sft.max_tokens: expected sequences within the model's %zu "
+                       "positions, found one of %zu tokens",
+                       limit, run->sft.longest);
     return KG_OK;
 }
 
@@ -220,9 +276,13 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(kg_config_require(run->config, "run.dir", err));
     run->dir = kg_config_text(run->config, "run.dir");
-    if (strlen(run->dir) > KG_RUN_DIR_MAX)
-        return kg_fail(err, KG_EINVAL, "run.dir: expected at most %d bytes, found %zu",
+    if (!*run->dir || strlen(run->dir) > KG_RUN_DIR_MAX)
+        return kg_fail(err, KG_EINVAL, "run.dir: expected 1 to %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(run->dir));
+    if (kg_config_int(run->config, "train.steps") == 0 &&
+        kg_config_int(run->config, "sft.steps") == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "expected something to do, found train.steps 0 and sft.steps 0");
     run->seed = (uint64_t)kg_config_int(run->config, "run.seed");
     kg_threads_set((int)kg_config_int(run->config, "run.threads"));
     KG_TRY(open_model(run, err));
@@ -231,6 +291,8 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(load_stops(run, err));
     KG_TRY(load_data(run, err));
     KG_TRY(load_sft(run, err));
+    report_sft(run, (size_t)kg_config_int(run->config, "sft.max_tokens"));
+    KG_TRY(check_positions(run, err));
     return open_machinery(run, err);
 }
 
@@ -399,16 +461,18 @@ out:
 kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
 {
     int64_t limit = kg_config_int(run->config, "train.max_skips");
+    bool rl = run->count.sft_step >= kg_config_int(run->config, "sft.steps");
+    const char *phase = rl ? "step" : "sft step";
+    long long step = rl ? run->count.step : run->count.sft_step;
 
     run->count.skipped++;
     run->count.skipped_in_row++;
-    kg_log_warn("step %lld: %s is not finite; the step is skipped (%lld in a row)",
-                (long long)run->count.step + 1, what,
-                (long long)run->count.skipped_in_row);
-    if (run->count.skipped_in_row >= limit)
-        return kg_fail(
-            err, KG_ENONFINITE,
-            "step %lld: expected a finite %s, found none in %lld steps in a row",
-            (long long)run->count.step + 1, what, (long long)limit);
-    return KG_OK;
+    kg_log_warn("%s %lld is skipped (%lld in a row), its batch is in %s/rollouts: %s",
+                phase, step + 1, (long long)run->count.skipped_in_row, run->dir, what);
+    if (run->count.skipped_in_row < limit)
+        return KG_OK;
+    return kg_fail(err, KG_ENONFINITE,
+                   "%s %lld: expected finite numbers, found %lld steps in a row without; "
+                   "the last: %.300s",
+                   phase, step + 1, (long long)run->count.skipped_in_row, what);
 }

@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KG_MAX_LAG = 64 };
+enum { KG_MAX_LAG = 64, KG_CHECKPOINT_NAME = 32 };
 
 struct kg_counters {
     int64_t sft_step;   /* supervised updates done */
@@ -33,6 +33,7 @@ struct kg_counters {
     int64_t skipped; /* steps skipped as non-finite, in the whole run */
     int64_t skipped_in_row;
     int64_t idle_updates;   /* updates not made because nothing carried a gradient */
+    int64_t validated;      /* 1 + the step that was validated last; 0: none yet */
     uint64_t metrics_bytes; /* length of metrics.jsonl at this point */
 };
 
@@ -69,7 +70,9 @@ struct kg_run {
 
     struct kg_counters count;
     /* newest checkpoint of this run: what is there already is not written again */
-    char saved_name[32];
+    char saved_name[KG_CHECKPOINT_NAME];
+    /* in a step whose updates have begun: the state is that of no step */
+    bool midway;
     struct kg_file_writer metrics;
     bool metrics_open;
     double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
@@ -92,8 +95,8 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run);
 kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
                      int64_t step, struct kg_err *err) KG_MUST_CHECK;
 
-/* Non-finite loss or gradient: counts it; ENONFINITE when train.max_skips came in a
- * row. */
+/* Something was not finite in this step of SFT or RL; what says what it was. Counts it.
+ * errors: ENONFINITE when train.max_skips came in a row */
 kg_status kg_run_skip(struct kg_run *run, const char *what,
                       struct kg_err *err) KG_MUST_CHECK;
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "data/json.h"
+#include "train/checkpoint.h"
 #include "train/path.h"
 #include "train/train_options.h"
 
@@ -56,14 +57,30 @@ out:
     return status;
 }
 
-kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
+/* Anything of a run that a new one would write over or, keeping the newest checkpoints,
+ * remove. */
+static kg_status refuse_a_run(const struct kg_run *run, struct kg_err *err)
 {
+    char name[KG_CHECKPOINT_NAME];
+
     if (kg_file_exists(in_run(run, "config.yaml").text))
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected a folder without a run, found config.yaml; continue "
                        "that run with --resume, or "
                        "name another run.dir",
                        run->dir);
+    KG_TRY(kg_checkpoint_newest(name, run->dir, err));
+    if (name[0] || kg_file_exists(in_run(run, "metrics.jsonl").text))
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: expected a folder without a run, found %s%s; name another "
+                       "run.dir",
+                       run->dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
+    return KG_OK;
+}
+
+kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(refuse_a_run(run, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "checkpoints").text, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "rollouts").text, err));
     KG_TRY(write_manifest(run, err));
@@ -99,12 +116,27 @@ out:
     return status;
 }
 
-/* Dumps are named step-NNNNNN.jsonl.zst, or skipped-NNNNNN.jsonl.zst. */
-static int64_t step_of_dump(const char *name)
+/* Whether a file of rollouts/ is a dump of a step that the run has not done yet. */
+static bool is_later_dump(const struct kg_run *run, const char *name)
 {
-    const char *dash = strchr(name, '-');
+    const struct {
+        const char *prefix;
+        int64_t done;
+    } kinds[] = {{"step-", run->count.step},
+                 {"skipped-sft-", run->count.sft_step},
+                 {"skipped-", run->count.step}};
 
-    return dash ? strtoll(dash + 1, NULL, 10) : 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t n = strlen(kinds[i].prefix);
+        char *end;
+        int64_t number;
+
+        if (strncmp(name, kinds[i].prefix, n) != 0)
+            continue;
+        number = strtoll(name + n, &end, 10);
+        return end > name + n && strcmp(end, ".jsonl.zst") == 0 && number > kinds[i].done;
+    }
+    return false;
 }
 
 static kg_status remove_later_dumps(const struct kg_run *run, struct kg_err *err)
@@ -116,7 +148,7 @@ static kg_status remove_later_dumps(const struct kg_run *run, struct kg_err *err
 
     KG_TRY(kg_file_list(&names, &n, root.text, err));
     for (size_t i = 0; i < n && status == KG_OK; i++)
-        if (step_of_dump(names[i]) > run->count.step)
+        if (is_later_dump(run, names[i]))
             status = kg_file_remove_tree(kg_path_in(root.text, names[i]).text, err);
     kg_file_names_free(names, n);
     return status;

@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/jsonl.h"
+#include "train/path.h"
 
 #include <math.h>
 #include <string.h>
@@ -84,17 +86,67 @@ static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
     return kg_pass_backward(p, run->optim->grads, false, err);
 }
 
-static kg_status apply(struct kg_run *run, double loss, struct kg_metrics *log,
-                       struct kg_err *err)
+/* ---- a batch whose loss or gradient is not finite ---- */
+
+static kg_status put_sequence(struct kg_zst_writer *w, const struct kg_sft_set *set,
+                              size_t s, struct kg_err *err)
+{
+    struct kg_str line = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_str_printf(&line, err,
+                                   "{\"sequence\":%zu,\"loss_from\":%zu,\"tokens\":", s,
+                                   set->loss_from[s]));
+    KG_TRY_GOTO(out, kg_json_put_ints(&line, set->tokens.ids + set->begin[s],
+                                      set->begin[s + 1] - set->begin[s], err));
+    KG_TRY_GOTO(out, kg_str_puts(&line, "}\n", err));
+    status = kg_zst_put(w, line.data, line.len, err);
+out:
+    kg_str_release(&line);
+    return status;
+}
+
+/* RUN/rollouts/skipped-sft-NNNNNN.jsonl.zst */
+static kg_status dump(const struct kg_run *run, const struct batch *b, struct kg_err *err)
+{
+    char name[64];
+    struct kg_zst_writer *w;
+    kg_status status = KG_OK;
+
+    snprintf(name, sizeof name, "rollouts/skipped-sft-%06lld.jsonl.zst",
+             (long long)run->count.sft_step + 1);
+    KG_TRY(kg_zst_open(&w, kg_path_in(run->dir, name).text, 0, err));
+    for (size_t i = 0; i < b->n && status == KG_OK; i++)
+        status = put_sequence(w, &run->sft, b->index[i], err);
+    if (status == KG_OK)
+        return kg_zst_close(w, err);
+    kg_zst_abort(w);
+    return status;
+}
+
+static kg_status skip(struct kg_run *run, const struct batch *b, const char *what,
+                      struct kg_err *err)
+{
+    KG_TRY(dump(run, b, err));
+    return kg_run_skip(run, what, err);
+}
+
+static kg_status apply(struct kg_run *run, const struct batch *b, double loss,
+                       struct kg_metrics *log, struct kg_err *err)
 {
     double norm = 0, lr = 0;
-    kg_status status = isfinite(loss)
-                           ? kg_optim_update(run->optim, run->model, &norm, &lr, err)
-                           : KG_ENONFINITE;
+    struct kg_err why = {0};
+    kg_status status;
 
+    if (!isfinite(loss))
+        return skip(run, b, "the loss is not finite", err);
+    status = kg_optim_update(run->optim, run->model, &norm, &lr, &why);
     if (status == KG_ENONFINITE)
-        return kg_run_skip(run, isfinite(loss) ? "gradient" : "loss", err);
-    KG_TRY(status);
+        return skip(run, b, why.message, err);
+    if (status != KG_OK) {
+        *err = why;
+        return status;
+    }
     run->count.skipped_in_row = 0;
     kg_metrics_put(log, "grad_norm", norm);
     kg_metrics_put(log, "lr", lr);
@@ -114,7 +166,7 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     while (next < b.n)
         KG_TRY_GOTO(out, micro_batch(&next, &loss, run, &b, next, err));
     kg_metrics_put(&log, "loss", loss);
-    KG_TRY_GOTO(out, apply(run, loss, &log, err));
+    KG_TRY_GOTO(out, apply(run, &b, loss, &log, err));
     run->count.sft_step++;
     kg_metrics_put(&log, "loss_tokens", (double)b.loss_tokens);
     kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);

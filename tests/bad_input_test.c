@@ -1,0 +1,402 @@
+/* What train, sft, eval and task say to bad input: one line that tells what was expected,
+ * what was found and where, the right exit status, and nothing left behind.
+ *
+ * Each row makes its input with a line of shell, runs ./kedge, and looks at what is left.
+ * Shell variables: W a folder of the test's own, D a checkpoint with data, T arguments of
+ * a small training run into $W/run, E those of a small evaluation. (generate, score,
+ * tokenize, inspect and new are in cli_test.c.)
+ */
+#include "base/file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct bad {
+    const char *name;
+    const char *make;  /* shell; NULL for nothing */
+    const char *args;  /* behind ./kedge */
+    int status;        /* expected exit status */
+    const char *words; /* in the error */
+    const char *after; /* shell that must succeed; NULL: no run directory was made */
+};
+
+static char work[] = "/tmp/kedge-bad-XXXXXX";
+static struct kg_str said;
+
+static int setup(void **state)
+{
+    (void)state;
+    if (!mkdtemp(work))
+        return 1;
+    setenv("W", work, 1);
+    setenv("D", "tests/data/verl_digit_llama", 1);
+    setenv("T",
+           "model.path=tests/data/verl_digit_llama task.name=digits "
+           "data.train=tests/data/verl_digit_llama/train.jsonl rollout.prompts=2 "
+           "rollout.samples=2 rollout.max_tokens=4 train.steps=2",
+           1);
+    setenv("E",
+           "--model tests/data/verl_digit_llama --task digits --problems 2 "
+           "--max-tokens 4 --data tests/data/verl_digit_llama/test.jsonl",
+           1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct kg_err err;
+
+    (void)state;
+    kg_str_release(&said);
+    return kg_file_remove_tree(work, &err) != KG_OK;
+}
+
+static int shell(const char *line)
+{
+    int status = system(line);
+
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void read_said(void)
+{
+    char path[128];
+    struct kg_err err;
+
+    snprintf(path, sizeof path, "%s/err", work);
+    kg_str_clear(&said);
+    if (kg_file_read(&said, path, 1 << 20, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* The error is the one line that begins with the program's name; only the hint at --help
+ * may follow it. */
+static const char *error_line(const struct bad *bad)
+{
+    const char *text = kg_str_text(&said);
+    const char *line = strncmp(text, "kedge", 5) == 0 ? text : strstr(text, "\nkedge");
+    const char *rest;
+
+    if (!line)
+        fail_msg("%s: expected an error, found: %s", bad->name, text);
+    line += *line == '\n';
+    rest = line + strcspn(line, "\n");
+    rest += *rest == '\n';
+    if (bad->status == 2 ? strncmp(rest, "`kedge", 6) != 0 : *rest != '\0')
+        fail_msg("%s: expected one line, found: %s", bad->name, line);
+    return line;
+}
+
+static void check(const struct bad *bad)
+{
+    char line[4096];
+    int status;
+
+    snprintf(line, sizeof line, "rm -rf \"${W:?}\"/* && %s",
+             bad->make ? bad->make : "true");
+    if (shell(line) != 0)
+        fail_msg("%s: cannot make the input", bad->name);
+    snprintf(line, sizeof line, "./kedge %s </dev/null >$W/out 2>$W/err", bad->args);
+    status = shell(line);
+    read_said();
+    if (status != bad->status)
+        fail_msg("%s: expected exit status %d, found %d: %s", bad->name, bad->status,
+                 status, kg_str_text(&said));
+    if (!strstr(error_line(bad), bad->words))
+        fail_msg("%s: expected '%s', found: %s", bad->name, bad->words, error_line(bad));
+    if (shell(bad->after ? bad->after : "test ! -e $W/run") != 0)
+        fail_msg("%s: something is left behind", bad->name);
+}
+
+static void check_all(const struct bad *rows, size_t n)
+{
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    for (size_t i = 0; i < n; i++)
+        check(&rows[i]);
+}
+
+#define CHECK_ALL(rows) check_all(rows, sizeof(rows) / sizeof *(rows))
+
+#define TRAIN "train $T run.dir=$W/run "
+#define SFT   "sft $T run.dir=$W/run sft.steps=2 sft.data=$W/s.jsonl "
+#define EVAL  "eval $E "
+
+/* ---- configs ---- */
+
+static void configs(void **state)
+{
+    static const struct bad rows[] = {
+        {"unknown key", NULL, TRAIN "optim.lrr=1", 1, "did you mean 'optim.lr'?", NULL},
+        {"unknown section", NULL, TRAIN "optm.lr=1", 1, "unknown section 'optm'", NULL},
+        {"out of range", NULL, TRAIN "optim.lr=-1", 1,
+         "optim.lr: expected a number from 0 to 10, found '-1'", NULL},
+        {"not a number", NULL, TRAIN "train.steps=many", 1, "train.steps: expected",
+         NULL},
+        {"not one of the choices", NULL, TRAIN "task.name=digit", 1,
+         "did you mean 'digits'?", NULL},
+        {"no assignment", NULL, TRAIN "optim.lr", 1,
+         "expected section.key=value, found 'optim.lr'", NULL},
+        {"unknown key in a file", "printf 'optim:\\n  lr: 1\\n  beta: 1\\n' >$W/c.yaml",
+         "train $W/c.yaml $T run.dir=$W/run", 1,
+         "c.yaml line 3: unknown key 'optim.beta'; did you mean 'optim.beta1'?", NULL},
+        {"out of range in a file", "printf 'optim:\\n  lr: 1\\n  beta1: 3\\n' >$W/c.yaml",
+         "train $W/c.yaml $T run.dir=$W/run", 1,
+         "c.yaml line 3: optim.beta1: expected a number from 0 to 1, found '3'", NULL},
+        {"malformed YAML", "printf 'optim:\\n  lr: {1\\n  x' >$W/c.yaml",
+         "train $W/c.yaml $T run.dir=$W/run", 1, "c.yaml line", NULL},
+        {"a list for a number", "printf 'optim:\\n  lr: [1]\\n' >$W/c.yaml",
+         "train $W/c.yaml $T run.dir=$W/run", 1, "c.yaml line 2: optim.lr: expected",
+         NULL},
+        {"missing recipe", NULL, "train $W/c.yaml $T run.dir=$W/run", 1, "c.yaml: cannot",
+         NULL},
+        {"unknown preset", NULL, TRAIN "algo.preset=ema-pf", 1, "ema-pg", NULL},
+        {"unknown advantage", NULL, TRAIN "algo.advantage=gpro", 1,
+         "algo.advantage: expected one of grpo", NULL},
+        {"unknown KL", NULL, TRAIN "kl.estimator=k9", 1,
+         "kl.estimator: expected one of none", NULL},
+        {"nothing to do", NULL, TRAIN "train.steps=0", 1, "train.steps 0 and sft.steps 0",
+         NULL},
+        {"sft without steps", NULL, "sft $T run.dir=$W/run", 1, "sft.steps 0", NULL},
+        {"no run directory named", NULL, "train $T", 1, "run.dir", NULL},
+        {"empty name of a run directory", NULL, "train $T run.dir=", 1,
+         "run.dir: expected 1 to", NULL},
+        {"answers beyond the model's positions", NULL, TRAIN "rollout.max_tokens=5000", 1,
+         "2048 positions, found 8 + 5000", NULL},
+        {"level of a task without", NULL, TRAIN "task.level=easy", 1, "expected no level",
+         NULL},
+        {"no arguments", NULL, "train", 2, "expected a recipe", NULL},
+        {"unknown flag", NULL, TRAIN "--resum", 2, "did you mean --resume?", NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
+/* ---- checkpoints ---- */
+
+#define COPY "cp -r $D $W/m && chmod -R u+w $W/m && cd $W/m && "
+
+static void checkpoints(void **state)
+{
+    static const struct bad rows[] = {
+        {"no model named", NULL, "train task.name=digits run.dir=$W/run", 1, "model.path",
+         NULL},
+        {"missing folder", NULL, TRAIN "model.path=$W/m", 1, "m/config.json: cannot open",
+         NULL},
+        {"unknown architecture", COPY "sed -i 's/\"llama\"/\"mamba\"/' config.json",
+         TRAIN "model.path=$W/m", 1, "expected one of qwen2, qwen3, llama", NULL},
+        {"missing tokenizer", COPY "rm token_ids.json tokenizer_config.json",
+         TRAIN "model.path=$W/m", 1, "m: no tokenizer", NULL},
+        {"tokenizer of another kind", COPY "echo '{}' >tokenizer.json",
+         TRAIN "model.path=$W/m", 1, "tokenizer.json", NULL},
+        {"missing weights", COPY "rm model.safetensors", TRAIN "model.path=$W/m", 1,
+         "model.safetensors", NULL},
+        {"truncated weights", COPY "truncate -s -10 model.safetensors",
+         TRAIN "model.path=$W/m", 1, "model.safetensors", NULL},
+        {"eval: missing folder", NULL, "eval --model $W/m --data $D/test.jsonl", 1,
+         "m/config.json: cannot open", NULL},
+        {"eval: missing tokenizer", COPY "rm token_ids.json tokenizer_config.json",
+         EVAL "--model $W/m", 1, "m: expected a tokenizer, found none", NULL},
+        {"eval: reference of another vocabulary", NULL,
+         EVAL "--reference tests/data/models/synthetic_tiny_qwen2", 1,
+         "expected the policy's vocabulary of 16, found 320", NULL},
+        {"eval: missing reference", NULL, EVAL "--reference $W/m", 1, "m/config.json",
+         NULL},
+        {"eval: no model named", NULL, "eval --data $D/test.jsonl", 2, "--model DIR",
+         NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
+/* ---- data ---- */
+
+#define FIRST "printf '{\"prompt\": \"1,2:3,4\", \"answer\": \"3\"}\\n"
+
+static void data_files(void **state)
+{
+    static const struct bad rows[] = {
+        {"missing file", NULL, TRAIN "data.train=$W/d", 1, "d: cannot open", NULL},
+        {"no file named", NULL, TRAIN "data.train=", 1, "expected a data file", NULL},
+        {"empty file", ": >$W/d", TRAIN "data.train=$W/d", 1,
+         "d: expected at least one record, found none", NULL},
+        {"malformed line", FIRST "\\n{\"prompt\"\\n' >$W/d", TRAIN "data.train=$W/d", 1,
+         "d line 3:", NULL},
+        {"not an object", FIRST "[1]\\n' >$W/d", TRAIN "data.train=$W/d", 1,
+         "d line 2:", NULL},
+        {"no prompt", FIRST "{\"answer\": \"3\"}\\n' >$W/d", TRAIN "data.train=$W/d", 1,
+         "d line 2: expected a prompt under", NULL},
+        {"empty prompt", FIRST "{\"prompt\": \"\", \"answer\": \"3\"}\\n' >$W/d",
+         TRAIN "data.train=$W/d", 1, "d line 2: key 'prompt': expected a prompt", NULL},
+        {"no answer", FIRST "{\"prompt\": \"3\"}\\n' >$W/d", TRAIN "data.train=$W/d", 1,
+         "d line 2: expected an answer under", NULL},
+        {"no such column", NULL, TRAIN "data.prompt_key=zip", 1,
+         "line 1: expected a prompt under zip", NULL},
+        {"text that the tokenizer lacks",
+         FIRST "{\"prompt\": \"x\", \"answer\": \"3\"}\\n' >$W/d",
+         TRAIN "data.train=$W/d", 1, "d line 2:", NULL},
+        {"validation file broken", FIRST "x\\n' >$W/d", TRAIN "data.val=$W/d", 1,
+         "d line 2:", NULL},
+        {"overlong prompt",
+         FIRST "{\"prompt\": \"1,2:3,4,5\", \"answer\": \"3\"}\\n' >$W/d",
+         TRAIN "data.train=$W/d data.max_prompt_tokens=8 data.overlong=error", 1,
+         "d line 2: expected a prompt of at most 8 tokens, found 10", NULL},
+        {"nothing but overlong prompts", NULL, TRAIN "data.max_prompt_tokens=1", 1,
+         "expected a prompt of at most 1 tokens, found none among 800", NULL},
+        {"template without a place", NULL, TRAIN "data.template=x", 1,
+         "expected a template with {prompt}, found 'x'", NULL},
+        {"sft: missing file", NULL, SFT, 1, "s.jsonl: cannot open", NULL},
+        {"sft: empty file", ": >$W/s.jsonl", SFT, 1, "s.jsonl: expected", NULL},
+        {"sft: malformed line", "printf '{\"text\": \"1\"}\\n{\\n' >$W/s.jsonl", SFT, 1,
+         "s.jsonl line 2:", NULL},
+        {"sft: no response", "printf '{\"prompt\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
+         "s.jsonl line 1: expected \"text\", or \"prompt\" and \"response\", found no "
+         "response",
+         NULL},
+        {"sft: no prompt", "printf '{\"response\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
+         "found no prompt", NULL},
+        {"sft: nothing short enough", "printf '{\"text\": \"1,2,3\"}\\n' >$W/s.jsonl",
+         SFT "sft.max_tokens=3", 1, "at most 3 tokens, found none", NULL},
+        {"eval: missing file", NULL, EVAL "--data $W/d", 1, "d: cannot open", NULL},
+        {"eval: malformed line", FIRST "{\\n' >$W/d", EVAL "--data $W/d", 1,
+         "d line 2:", NULL},
+        {"eval: no such column", NULL, EVAL "--answer-key zip", 1,
+         "expected an answer under zip", NULL},
+        {"eval: unknown task", NULL, EVAL "--task digit", 1,
+         "expected a task of arithmetic, countdown, digits", NULL},
+        {"eval: no data", NULL, "eval --model $D --task digits", 1,
+         "expected a data file, found none", NULL},
+        {"eval: no problems", NULL, EVAL "--problems 0", 2, "--problems: expected", NULL},
+        {"task: unknown", NULL, "task digit", 1, "expected a task of arithmetic", NULL},
+        {"task: reads data", NULL, "task digits", 1, "found one that reads data", NULL},
+        {"task: unknown level", NULL, "task arithmetic --level x", 1, "found 'x'", NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
+/* ---- run directories, graders, dumps ---- */
+
+#define STARTED  "./kedge train $T run.dir=$W/run 2>/dev/null"
+#define SAME     "diff -r $W/run $W/copy"
+#define EXTERNAL "task.name=external "
+
+static void run_directories(void **state)
+{
+    static const struct bad rows[] = {
+        {"a file in the way", ": >$W/file", "train $T run.dir=$W/file/run", 1,
+         "file: expected a folder, found a file", "test -f $W/file"},
+        {"a file itself", ": >$W/file", "train $T run.dir=$W/file", 1,
+         "file: expected a folder, found a file", "test ! -s $W/file"},
+        {"a run already", STARTED " && cp -r $W/run $W/copy", TRAIN, 1,
+         "continue that run with --resume", SAME},
+        {"checkpoints without config",
+         STARTED " && rm $W/run/config.yaml && cp -r $W/run $W/copy", TRAIN, 1,
+         "found checkpoints/step-000002", SAME},
+        {"a log that is none of ours", "mkdir $W/run && echo x >$W/run/metrics.jsonl",
+         TRAIN, 1, "found metrics.jsonl", "grep -q x $W/run/metrics.jsonl"},
+        {"resume with another config", STARTED " && cp -r $W/run $W/copy",
+         TRAIN "--resume optim.lr=2e-3 run.seed=5", 1, "found 2 changes: ", SAME},
+        {"resume names what differs", STARTED " && cp -r $W/run $W/copy",
+         TRAIN "--resume optim.lr=2e-3", 1, "optim.lr", SAME},
+        {"resume without a run", NULL, TRAIN "--resume", 1, "found no config.yaml", NULL},
+        {"resume with a broken state",
+         STARTED " && echo '{' >$W/run/checkpoints/step-000002/state.json",
+         TRAIN "--resume", 1, "step-000002/state.json", "test -d $W/run"},
+        {"resume with a cut log", STARTED " && truncate -s 10 $W/run/metrics.jsonl",
+         TRAIN "--resume", 1, "metrics.jsonl: expected at least", "test -d $W/run"},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
+static void graders_and_dumps(void **state)
+{
+    static const struct bad rows[] = {
+        {"no command", NULL, TRAIN EXTERNAL, 1, "expected a command that grades", NULL},
+        {"grader fails", NULL, TRAIN EXTERNAL "'task.command=echo no >&2; exit 3'", 1,
+         "expected exit status 0, found 3: no", "test ! -e $W/run/checkpoints/latest"},
+        {"grader is silent", NULL, TRAIN EXTERNAL "'task.command=cat >/dev/null'", 1,
+         "expected 4 answers, found 0", "test ! -e $W/run/checkpoints/latest"},
+        {"grader talks nonsense", NULL, TRAIN EXTERNAL "task.command=cat", 1,
+         "expected {\"score\": number or null}", "test ! -e $W/run/rollouts/step-*"},
+        {"grader hangs", NULL,
+         TRAIN EXTERNAL "'task.command=sleep 60' task.timeout_ms=200", 1,
+         "expected to end within 200 ms", "test -d $W/run"},
+        {"eval: grader fails, no dump", NULL,
+         EVAL "--task external --command 'exit 3' --dump $W/dump", 1,
+         "expected exit status 0, found 3", "! ls $W | grep -q dump"},
+        {"eval: a failure keeps the old dump", "echo old >$W/dump",
+         EVAL "--task external --command 'exit 3' --dump $W/dump", 1, "found 3",
+         "grep -q old $W/dump && test $(ls $W | grep -c dump) = 1"},
+        {"eval: dump into no folder", NULL, EVAL "--dump $W/none/dump", 1,
+         "--dump: ", "! test -e $W/none"},
+        {"eval: dump onto a folder", "mkdir $W/dump", EVAL "--dump $W/dump", 1,
+         "dump: cannot write", "rmdir $W/dump && ! ls $W | grep -q dump"},
+        {"eval: dump onto a full device", "test -c /dev/full", EVAL "--dump /dev/full", 1,
+         "/dev/full: cannot write: No space left", "test -c /dev/full"},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
+/* ---- what is left out is counted and said before the first step ---- */
+
+static void what_is_left_out_is_said_before_step_0(void **state)
+{
+    const char *dropped, *step;
+
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    assert_int_equal(
+        shell("rm -rf \"${W:?}\"/* && " FIRST
+              "{\"prompt\": \"1,2:3,4,5\", \"answer\": \"3\"}\\n' >$W/d && printf "
+              "'{\"text\": \"1,2\"}\\n{\"text\": \"1,2,3,4\"}\\n' >$W/s.jsonl && "
+              "./kedge " TRAIN "data.train=$W/d data.max_prompt_tokens=8 sft.steps=1 "
+              "sft.data=$W/s.jsonl sft.max_tokens=5 2>$W/err"),
+        0);
+    read_said();
+    step = strstr(kg_str_text(&said), "\nsft 1/1");
+    dropped = strstr(kg_str_text(&said), "d: 1 prompts, longest 8 tokens; left out: 0 "
+                                         "without prompt, 1 over 8 tokens");
+    assert_non_null(step);
+    assert_non_null(dropped);
+    assert_true(dropped < step);
+    dropped = strstr(kg_str_text(&said),
+                     "warm start: 1 sequences, longest 4 tokens; left "
+                     "out: 1 over 5 tokens");
+    assert_non_null(dropped);
+    assert_true(dropped < step);
+    assert_non_null(strstr(kg_str_text(&said), "a checkpoint takes"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(configs),
+        cmocka_unit_test(checkpoints),
+        cmocka_unit_test(data_files),
+        cmocka_unit_test(run_directories),
+        cmocka_unit_test(graders_and_dumps),
+        cmocka_unit_test(what_is_left_out_is_said_before_step_0),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,804 @@
+/* What a run may lose: nothing by a full disk, by a kill at any point of a save, by a
+ * request to stop, by memory that runs out or by a grader that dies; and what it does
+ * with numbers that are not finite.
+ *
+ * A model of some thousand weights on the digit task, so that a run takes some hundredths
+ * of a second and every point of failure can be tried.
+ */
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/json.h"
+#include "data/jsonl.h"
+#include "train/checkpoint.h"
+#include "train/run.h"
+#include "train/run_dir.h"
+#include "train/train_options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ROOT   "build/test-runs/lost"
+#define DIGITS "tests/data/verl_digit_llama"
+#define TINY   ROOT "/tiny"
+#define WHOLE  ROOT "/whole" /* the run that nothing disturbs */
+
+/* Calls that must succeed; their err is the file's own. */
+#define NEED(expr)                                                                       \
+    do {                                                                                 \
+        if ((expr) != KG_OK)                                                             \
+            fail_msg("%s: %s", #expr, needed.message);                                   \
+    } while (0)
+
+static struct kg_err needed;
+static struct kg_err *const err = &needed;
+
+enum { MOST_REQUESTS = 400, TORTURES = 60 };
+
+static const char *const base[] = {
+    "model.path=" TINY,
+    "model.dtype=fp32",
+    "task.name=digits",
+    "data.train=" DIGITS "/train.jsonl",
+    "data.val=" DIGITS "/test.jsonl",
+    "run.threads=1",
+    "rollout.prompts=2",
+    "rollout.samples=3",
+    "rollout.max_tokens=6",
+    "sft.steps=3",
+    "sft.batch=4",
+    "train.steps=4",
+    "train.updates_per_step=2",
+    "algo.preset=ema-pg",
+    "kl.beta=0.05",
+    "anchor.period=1",
+    "optim.lr=1e-2",
+    "checkpoint.every=1",
+    "checkpoint.dtype=fp32",
+    "eval.every=2",
+    "eval.problems=3",
+    NULL,
+};
+
+/* ---- a tiny model, runs ---- */
+
+/* Weights by the seed, changed by `change`, in dir with the digit tokenizer. */
+static void make_model(const char *dir, void (*change)(struct kg_model *m))
+{
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
+    struct kg_model_config config;
+    struct kg_model *m;
+
+    NEED(kg_model_config_read(&config, DIGITS, err));
+    config.hidden = 32;
+    config.ffn = 32;
+    config.layers = 1;
+    config.heads = 2;
+    config.kv_heads = 1;
+    config.head_dim = 16;
+    config.tied = false;
+    NEED(kg_model_create(&m, &config, &opts, 7, err));
+    if (change)
+        change(m);
+    NEED(kg_file_remove_tree(dir, err));
+    NEED(kg_file_make_dirs(dir, err));
+    NEED(kg_model_save(m, dir, &save, err));
+    kg_model_free(m);
+}
+
+static struct kg_config *config_of(const char *dir, const char *const *extra)
+{
+    char run_dir[256];
+    char *assignments[64];
+    size_t n = 0;
+    struct kg_config *config = NULL;
+
+    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+    for (const char *const *a = base; *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    for (const char *const *a = extra; a && *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    assignments[n++] = run_dir;
+    NEED(kg_train_config(&config, NULL, assignments, n, err));
+    return config;
+}
+
+static kg_status train(const char *dir, bool resume, const char *const *extra,
+                       struct kg_err *why)
+{
+    struct kg_config *config = config_of(dir, extra);
+    bool stopped;
+    kg_status status = kg_train_run(config, resume, &stopped, why);
+
+    kg_config_free(config);
+    return status;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT, err));
+    NEED(kg_file_make_dirs(ROOT, err));
+    make_model(TINY, NULL);
+    NEED(train(WHOLE, false, NULL, err));
+    return 0;
+}
+
+/* ---- two runs are the same ---- */
+
+static void read_file(struct kg_str *text, const char *dir, const char *name)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    kg_str_clear(text);
+    NEED(kg_file_read(text, path, 1 << 26, err));
+}
+
+static void assert_same_file(const char *a_dir, const char *b_dir, const char *name)
+{
+    struct kg_str a = {0}, b = {0};
+
+    read_file(&a, a_dir, name);
+    read_file(&b, b_dir, name);
+    assert_true(a.len > 0);
+    if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
+        fail_msg("%s/%s and %s/%s differ", a_dir, name, b_dir, name);
+    kg_str_release(&a);
+    kg_str_release(&b);
+}
+
+/* Metrics that a clock or the machine decides. */
+static bool is_measured(const char *key)
+{
+    return strstr(key, "seconds") || strstr(key, "tokens_per_second") ||
+           strstr(key, "memory/") || strstr(key, "ceiling");
+}
+
+static void assert_same_metrics(const char *a, size_t a_n, const char *b, size_t b_n)
+{
+    struct kg_json_doc x = {0}, y = {0};
+
+    NEED(kg_json_parse(&x, a, a_n, "expected", err));
+    NEED(kg_json_parse(&y, b, b_n, "found", err));
+    assert_int_equal(kg_json_size(x.root), kg_json_size(y.root));
+    for (size_t i = 0; i < kg_json_size(x.root); i++) {
+        struct kg_str p = {0}, q = {0};
+        const char *key = kg_json_key_at(x.root, i);
+
+        assert_string_equal(key, kg_json_key_at(y.root, i));
+        NEED(kg_json_put_value(&p, kg_json_value_at(x.root, i), err));
+        NEED(kg_json_put_value(&q, kg_json_value_at(y.root, i), err));
+        if (!is_measured(key) && strcmp(p.data, q.data) != 0)
+            fail_msg("%.*s\n%.*s\ndiffer in %s", (int)a_n, a, (int)b_n, b, key);
+        kg_str_release(&p);
+        kg_str_release(&q);
+    }
+    kg_json_release(&x);
+    kg_json_release(&y);
+}
+
+static void assert_same_log(const char *a_dir, const char *b_dir)
+{
+    struct kg_str a = {0}, b = {0};
+    const char *p, *q;
+
+    read_file(&a, a_dir, "metrics.jsonl");
+    read_file(&b, b_dir, "metrics.jsonl");
+    for (p = a.data, q = b.data; *p && *q;) {
+        size_t p_n = strcspn(p, "\n"), q_n = strcspn(q, "\n");
+
+        assert_same_metrics(p, p_n, q, q_n);
+        p += p_n + 1;
+        q += q_n + 1;
+    }
+    assert_int_equal(*p, '\0');
+    assert_int_equal(*q, '\0');
+    kg_str_release(&a);
+    kg_str_release(&b);
+}
+
+static void assert_same_run(const char *a, const char *b)
+{
+    assert_same_file(a, b, "checkpoints/latest/model/model.safetensors");
+    assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
+    assert_same_file(a, b, "checkpoints/latest/state.safetensors");
+    assert_same_file(a, b, "rollouts/step-000004.jsonl.zst");
+    assert_same_log(a, b);
+}
+
+/* ---- a save that fails ---- */
+
+/* An open run at step 0 with a checkpoint of it. */
+static void open_run(struct kg_run *run, struct kg_config **config, const char *dir,
+                     const char *const *extra)
+{
+    NEED(kg_file_remove_tree(dir, err));
+    *config = config_of(dir, extra);
+    NEED(kg_run_open(run, *config, err));
+    NEED(kg_run_dir_create(run, err));
+    NEED(kg_run_dir_cut(run, err));
+    run->count.sft_step = 3;
+    NEED(kg_run_start_rl(run, err));
+    NEED(kg_checkpoint_save(run, err));
+}
+
+static void close_run(struct kg_run *run, struct kg_config *config)
+{
+    kg_run_close(run);
+    kg_config_free(config);
+}
+
+/* Whatever stands under the name of a checkpoint loads. */
+static void assert_loads(const char *dir, const char *name)
+{
+    static const char *const files[] = {"model/model.safetensors",
+                                        "anchor/model.safetensors", "state.safetensors",
+                                        "state.json", "model/token_ids.json"};
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model *m;
+    char path[512];
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/checkpoints/%s/%s", dir, name, files[i]);
+        if (!kg_file_exists(path))
+            fail_msg("%s is not there", path);
+    }
+    snprintf(path, sizeof path, "%s/checkpoints/%s/anchor", dir, name);
+    NEED(kg_model_open(&m, path, &opts, err));
+    kg_model_free(m);
+    snprintf(path, sizeof path, "%s/checkpoints/%s/model", dir, name);
+    NEED(kg_model_open(&m, path, &opts, err));
+    kg_model_free(m);
+}
+
+static void assert_loads_into(struct kg_run *run, const char *name)
+{
+    struct kg_counters before = run->count;
+    bool found;
+
+    NEED(kg_checkpoint_load(run, &found, err));
+    assert_true(found);
+    assert_string_equal(run->saved_name, name);
+    run->count = before;
+    run->saved_name[0] = '\0';
+}
+
+/* Request n of a save of step 1 fails: step 0 stays whole and reachable, nothing half
+ * made is left, and the next attempt succeeds.   returns whether it failed */
+static bool save_fails_at(struct kg_run *run, uint64_t n, int error_number,
+                          kg_status expected)
+{
+    struct kg_err found = {0};
+    char name[KG_CHECKPOINT_NAME];
+    kg_status status;
+
+    kg_file_fail_at(n, error_number);
+    status = kg_checkpoint_save(run, &found);
+    kg_file_fail_at(0, 0);
+    assert_false(kg_file_exists(ROOT "/full/checkpoints/.saving"));
+    assert_false(kg_file_exists(ROOT "/full/checkpoints/latest.tmp"));
+    assert_loads(ROOT "/full", "latest");
+    assert_loads(ROOT "/full", "step-000000");
+    if (status != KG_OK) {
+        assert_int_equal(status, expected);
+        assert_int_equal(found.code, expected);
+        assert_true(strlen(found.message) > 0);
+        NEED(kg_checkpoint_newest(name, ROOT "/full", err));
+        assert_loads_into(run, name);
+        NEED(kg_checkpoint_save(run, err));
+    }
+    assert_loads(ROOT "/full", "step-000001");
+    return status != KG_OK;
+}
+
+static void back_to_step_0(struct kg_run *run)
+{
+    NEED(kg_file_remove_tree(ROOT "/full/checkpoints/step-000001", err));
+    NEED(kg_file_link("step-000000", ROOT "/full/checkpoints/latest", err));
+    run->saved_name[0] = '\0';
+}
+
+static void keeps_the_last_checkpoint_whatever_request_of_a_save_fails(void **state)
+{
+    struct kg_run run;
+    struct kg_config *config;
+    int quiet = 0, failed = 0;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/full", NULL);
+    NEED(kg_rl_step(&run, err));
+    for (uint64_t n = 1; n < MOST_REQUESTS && quiet < 4; n++) {
+        bool full = n % 2 == 1;
+        bool fails = save_fails_at(&run, n, full ? ENOSPC : EIO,
+                                   full ? KG_ENOSPACE : KG_EIO);
+
+        failed += fails;
+        quiet = fails ? 0 : quiet + 1;
+        back_to_step_0(&run);
+    }
+    assert_true(failed > 60);
+    assert_int_equal(quiet, 4); /* every request was tried */
+    close_run(&run, config);
+}
+
+/* The same where the checkpoint replaces one of its name; EINVAL makes the exchange of
+ * two names look unsupported, so that it is done in two steps. */
+static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
+{
+    static const int errors[] = {ENOSPC, EINVAL};
+    struct kg_run run;
+    struct kg_config *config;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/full", NULL);
+    NEED(kg_rl_step(&run, err));
+    NEED(kg_checkpoint_save(&run, err));
+    for (size_t e = 0; e < 2; e++)
+        for (uint64_t n = 1; n < 160; n += 3 - e) {
+            struct kg_err found = {0};
+
+            run.saved_name[0] = '\0';
+            kg_file_fail_at(n, errors[e]);
+            kg_status status = kg_checkpoint_save(&run, &found);
+            kg_file_fail_at(0, 0);
+            assert_true(status == KG_OK || status == KG_ENOSPACE || status == KG_EIO);
+            assert_loads(ROOT "/full", "step-000000");
+            assert_loads_into(&run, "step-000001");
+            assert_loads(ROOT "/full", "latest");
+            assert_false(kg_file_exists(ROOT "/full/checkpoints/step-000001.old"));
+            assert_false(kg_file_exists(ROOT "/full/checkpoints/.saving"));
+        }
+    close_run(&run, config);
+}
+
+static void asks_for_room_before_a_save(void **state)
+{
+    struct kg_run run;
+    struct kg_config *config;
+    struct kg_err found = {0};
+    int64_t n;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/full", NULL);
+    n = run.model->n_elements;
+    run.count.step = 1;
+    run.model->n_elements = (int64_t)1 << 50; /* as if the model were that large */
+    assert_int_equal(kg_checkpoint_save(&run, &found), KG_ENOSPACE);
+    run.model->n_elements = n;
+    assert_non_null(strstr(found.message, "GB free for a checkpoint, found "));
+    assert_loads(ROOT "/full", "latest");
+    assert_false(kg_file_exists(ROOT "/full/checkpoints/.saving"));
+    close_run(&run, config);
+}
+
+/* ---- a kill at any point of a save ---- */
+
+static void run_shell(const char *line)
+{
+    if (system(line) != 0)
+        fail_msg("failed: %s", line);
+}
+
+/* What a kill can leave of a run that stopped after `done` steps, each as a line of shell
+ * in its checkpoints folder. */
+static void resumes_from_whatever_a_killed_save_leaves(void **state)
+{
+    static const char *const leftovers[] = {
+        "mkdir -p .saving/model && echo x >.saving/model/model.safetensors",
+        "ln -s nowhere latest.tmp && ln -s nowhere .latest.tmp",
+        "rm latest", /* killed before the first link */
+        "rm latest && ln -s step-000001 latest",
+        "rm latest && ln -s nowhere latest",
+        "mv step-000002 step-000002.old", /* between the two renames */
+        "mv step-000002 step-000002.old && mkdir .saving && rm latest",
+        "cp -r step-000001 step-000002.old", /* after them */
+        "mkdir step-9 step-x other && rmdir step-9 && echo x >step-notes",
+    };
+    static const char *const two[] = {"train.steps=2", NULL};
+    char line[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++) {
+        NEED(kg_file_remove_tree(ROOT "/killed", err));
+        NEED(train(ROOT "/killed", false, two, err));
+        snprintf(line, sizeof line, "cd " ROOT "/killed/checkpoints && %s", leftovers[i]);
+        run_shell(line);
+        NEED(train(ROOT "/killed", true, NULL, err));
+        assert_same_run(WHOLE, ROOT "/killed");
+        assert_false(kg_file_exists(ROOT "/killed/checkpoints/.saving"));
+        assert_false(kg_file_exists(ROOT "/killed/checkpoints/step-000002.old"));
+        assert_false(kg_file_exists(ROOT "/killed/checkpoints/step-000001"));
+    }
+}
+
+/* Every point of the schedule: the run ends there, as a kill after that save would. */
+static void resumes_exactly_from_every_checkpoint(void **state)
+{
+    static const char *const sft[] = {"sft-000001", "sft-000002", "step-000000",
+                                      "step-000001", "step-000003"};
+    static const char *const keep[] = {"checkpoint.keep=100", NULL};
+    char line[512];
+
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT "/all", err));
+    NEED(train(ROOT "/all", false, keep, err));
+    for (size_t i = 0; i < sizeof sft / sizeof *sft; i++) {
+        NEED(kg_file_remove_tree(ROOT "/killed", err));
+        snprintf(line, sizeof line,
+                 "cp -r " ROOT "/all " ROOT "/killed && cd " ROOT "/killed/checkpoints "
+                 "&& for f in sft-* step-*; do [ $f = %s ] || rm -r $f; done; rm latest; "
+                 "echo half a line >>../metrics.jsonl; echo mine >../rollouts/step-9.txt",
+                 sft[i]);
+        run_shell(line);
+        NEED(train(ROOT "/killed", true, keep, err));
+        assert_same_run(WHOLE, ROOT "/killed");
+        assert_true(kg_file_exists(ROOT "/killed/rollouts/step-9.txt"));
+    }
+}
+
+static void counts_checkpoints_by_number_beyond_a_million(void **state)
+{
+    static const char *const keep[] = {"checkpoint.keep=2", NULL};
+    static const int64_t steps[] = {999999, 1000000, 1000001};
+    struct kg_run run;
+    struct kg_config *config;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/many", keep);
+    for (size_t i = 0; i < 3; i++) {
+        run.count.step = steps[i];
+        NEED(kg_checkpoint_save(&run, err));
+    }
+    assert_loads(ROOT "/many", "step-1000000");
+    assert_loads(ROOT "/many", "step-1000001");
+    assert_false(kg_file_exists(ROOT "/many/checkpoints/step-999999"));
+    assert_loads_into(&run, "step-1000001");
+    close_run(&run, config);
+}
+
+/* ---- a request to stop ---- */
+
+static pid_t start_kedge(const char *dir, const char *const *extra)
+{
+    const char *argv[64] = {"./kedge", "train"};
+    char run_dir[256];
+    int n = 2;
+    pid_t child;
+
+    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+    for (const char *const *a = base; *a; a++)
+        argv[n++] = *a;
+    for (const char *const *a = extra; *a; a++)
+        argv[n++] = *a;
+    argv[n++] = run_dir;
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(1);
+        execv("./kedge", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    return child;
+}
+
+/* Until the log speaks of the phase. */
+static void wait_for(const char *dir, const char *phase)
+{
+    struct kg_str text = {0};
+    char path[512];
+    struct kg_err found;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    for (int i = 0; i < 6000; i++) {
+        kg_str_clear(&text);
+        if (kg_file_read(&text, path, 1 << 26, &found) == KG_OK && text.len > 0 &&
+            strstr(text.data, phase))
+            break;
+        usleep(5000);
+    }
+    assert_non_null(strstr(kg_str_text(&text), phase));
+    kg_str_release(&text);
+}
+
+static void stops_and_resumes(const char *phase, int signal_number, const char *prefix,
+                              const char *const *extra)
+{
+    char name[KG_CHECKPOINT_NAME];
+    int status;
+    pid_t child;
+
+    NEED(kg_file_remove_tree(ROOT "/stopped", err));
+    NEED(kg_file_remove_tree(ROOT "/through", err));
+    child = start_kedge(ROOT "/stopped", extra);
+    wait_for(ROOT "/stopped", phase);
+    kill(child, signal_number);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    NEED(kg_checkpoint_newest(name, ROOT "/stopped", err));
+    assert_int_equal(strncmp(name, prefix, strlen(prefix)), 0);
+    assert_string_not_equal(name, "step-000060");
+    NEED(train(ROOT "/through", false, extra, err));
+    NEED(train(ROOT "/stopped", true, extra, err));
+    assert_same_run(ROOT "/through", ROOT "/stopped");
+    assert_same_file(ROOT "/through", ROOT "/stopped", "rollouts/step-000060.jsonl.zst");
+}
+
+static void finishes_the_step_and_saves_when_asked_to_stop(void **state)
+{
+    static const char *const long_rl[] = {"train.steps=60", "checkpoint.every=0",
+                                          "rollout.prompts=16", "rollout.samples=16",
+                                          NULL};
+    static const char *const long_sft[] = {"train.steps=60", "sft.steps=400",
+                                           "sft.batch=64", "checkpoint.every=0", NULL};
+
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    stops_and_resumes("\"rl\"", SIGINT, "step-", long_rl);
+    stops_and_resumes("\"sft\"", SIGTERM, "sft-", long_sft);
+}
+
+/* ---- a grader that dies ---- */
+
+static void loses_one_step_when_the_grader_dies(void **state)
+{
+    /* fails at the call whose number is in the file */
+    static const char *const extra[] = {
+        "task.name=external",
+        "data.val=",
+        "sft.steps=0",
+        "checkpoint.every=0",
+        "task.command=n=$(cat " ROOT "/calls); echo $((n-1)) >" ROOT "/calls; "
+        "[ $n -ne 1 ] || exit 7; sed 's/.*response\":\"\\(.*\\)\",\"gr.*/\\1/' | "
+        "while read -r l; do echo \"{\\\"score\\\": 0.${#l}}\"; done",
+        NULL,
+    };
+    char name[KG_CHECKPOINT_NAME];
+    struct kg_err found;
+
+    (void)state;
+    run_shell("echo 0 >" ROOT "/calls");
+    NEED(kg_file_remove_tree(ROOT "/graded", err));
+    NEED(kg_file_remove_tree(ROOT "/died", err));
+    NEED(train(ROOT "/graded", false, extra, err));
+    run_shell("echo 3 >" ROOT "/calls");
+    assert_int_not_equal(train(ROOT "/died", false, extra, &found), KG_OK);
+    assert_non_null(strstr(found.message, "expected exit status 0, found 7"));
+    NEED(kg_checkpoint_newest(name, ROOT "/died", err));
+    assert_string_equal(name, "step-000002");
+    NEED(train(ROOT "/died", true, extra, err));
+    assert_same_run(ROOT "/graded", ROOT "/died");
+}
+
+/* ---- numbers that are not finite ---- */
+
+static void put_nan(struct kg_model *m) { m->layers[0].wo->master[3] = NAN; }
+
+static void overflow_logits(struct kg_model *m)
+{
+    for (int64_t i = 0; i < m->head->rows * m->head->cols; i++)
+        m->head->master[i] = i % 2 ? 3e38f : -3e38f;
+}
+
+/* Logits of 0 whose way back passes the largest float: the rows of the head are near it,
+ * and the gradient of the norm is their difference times what is normed. */
+static void overflow_gradients(struct kg_model *m)
+{
+    for (int64_t v = 0; v < m->head->rows; v++)
+        for (int64_t d = 0; d < m->head->cols; d++)
+            m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
+    for (int64_t d = 0; d < m->norm->cols; d++)
+        m->norm->master[d] = 0;
+}
+
+static void refuses_weights_that_are_not_finite(void **state)
+{
+    static const char *const extra[] = {"model.path=" ROOT "/nan", NULL};
+    struct kg_err found = {0};
+
+    (void)state;
+    make_model(ROOT "/nan", put_nan);
+    NEED(kg_file_remove_tree(ROOT "/refused", err));
+    assert_int_equal(train(ROOT "/refused", false, extra, &found), KG_ENONFINITE);
+    assert_non_null(strstr(found.message, "model.layers.0.self_attn.o_proj.weight: "
+                                          "expected finite weights"));
+    assert_false(kg_file_exists(ROOT "/refused"));
+}
+
+static size_t lines_of(const char *dir, const char *name)
+{
+    struct kg_str text = {0};
+    char path[512];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "%s/rollouts/%s", dir, name);
+    NEED(kg_zst_read(&text, path, 1 << 26, err));
+    for (size_t i = 0; i < text.len; i++)
+        n += text.data[i] == '\n';
+    kg_str_release(&text);
+    return n;
+}
+
+static void stops_after_three_rollouts_that_are_not_finite(void **state)
+{
+    static const char *const extra[] = {"model.path=" ROOT "/inf", "sft.steps=0",
+                                        "eval.at_start=false", "eval.every=0", NULL};
+    char name[KG_CHECKPOINT_NAME];
+    struct kg_err found = {0};
+
+    (void)state;
+    make_model(ROOT "/inf", overflow_logits);
+    NEED(kg_file_remove_tree(ROOT "/logits", err));
+    assert_int_equal(train(ROOT "/logits", false, extra, &found), KG_ENONFINITE);
+    assert_non_null(strstr(found.message,
+                           "step 3: expected finite numbers, found 3 steps "
+                           "in a row without"));
+    for (int i = 1; i <= 3; i++) {
+        snprintf(name, sizeof name, "skipped-%06d.jsonl.zst", i);
+        assert_int_equal(lines_of(ROOT "/logits", name), 6);
+    }
+    NEED(kg_checkpoint_newest(name, ROOT "/logits", err));
+    assert_string_equal(name, "step-000002"); /* of the steps skipped before the end */
+}
+
+static void stops_after_three_gradients_that_are_not_finite(void **state)
+{
+    static const char *const extra[] = {"model.path=" ROOT "/steep", "sft.batch=1",
+                                        "sft.data=" ROOT "/end.jsonl", NULL};
+    struct kg_err found = {0};
+
+    (void)state;
+    make_model(ROOT "/steep", overflow_gradients);
+    /* the end token is the whole response */
+    run_shell("echo '{\"prompt\": \"1,2:3,4\", \"response\": \"\"}' >" ROOT "/end.jsonl");
+    NEED(kg_file_remove_tree(ROOT "/gradient", err));
+    assert_int_equal(train(ROOT "/gradient", false, extra, &found), KG_ENONFINITE);
+    assert_non_null(strstr(found.message, "sft step 3: expected finite numbers"));
+    assert_non_null(strstr(found.message, "the norm of the gradient is"));
+    assert_int_equal(lines_of(ROOT "/gradient", "skipped-sft-000001.jsonl.zst"), 1);
+    assert_int_equal(lines_of(ROOT "/gradient", "skipped-sft-000003.jsonl.zst"), 1);
+}
+
+/* With weights of a step ago sampling goes on while those that are trained are broken:
+ * the whole batch is there, and its loss is not finite. */
+static void skips_a_step_whose_loss_is_not_finite(void **state)
+{
+    static const char *const lag[] = {"rollout.lag=1", NULL};
+    struct kg_run run;
+    struct kg_config *config;
+    float kept;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/loss", lag);
+    NEED(kg_rl_step(&run, err));
+    kept = run.model->norm->master[0];
+    run.model->norm->master[0] = NAN;
+    NEED(kg_model_refresh(run.model, err));
+    NEED(kg_rl_step(&run, err));
+    assert_int_equal(run.count.step, 2);
+    assert_int_equal(run.count.skipped, 1);
+    assert_int_equal(run.count.skipped_in_row, 1);
+    assert_int_equal(run.count.anchor_updates, 1); /* not of the skipped step */
+    assert_int_equal(lines_of(ROOT "/loss", "skipped-000002.jsonl.zst"), 6);
+    run.model->norm->master[0] = kept;
+    run.lagged[1][run.model->norm->offset] = kept; /* step 1's copy, due at step 2 */
+    NEED(kg_model_refresh(run.model, err));
+    NEED(kg_rl_step(&run, err));
+    assert_int_equal(run.count.step, 3);
+    assert_int_equal(run.count.skipped, 1);
+    assert_int_equal(run.count.skipped_in_row, 0);
+    close_run(&run, config);
+}
+
+/* ---- memory that runs out ---- */
+
+static const char *const one_step[] = {"train.steps=1", "sft.steps=1", "eval.problems=2",
+                                       NULL};
+
+static kg_status train_with_failure_at(uint64_t n, struct kg_err *why)
+{
+    struct kg_config *config;
+    bool stopped;
+    kg_status status;
+
+    NEED(kg_file_remove_tree(ROOT "/memory", err));
+    config = config_of(ROOT "/memory", one_step);
+    kg_mem_fail_at(n);
+    status = kg_train_run(config, false, &stopped, why);
+    kg_mem_fail_at(0);
+    kg_config_free(config);
+    return status;
+}
+
+/* The number of allocations of a run: failing at a later one changes nothing. */
+static uint64_t count_allocations(void)
+{
+    uint64_t low = 1, high = 1 << 20;
+    struct kg_err found;
+
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+
+        if (train_with_failure_at(middle, &found) == KG_OK)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static void assert_whole_or_absent(void)
+{
+    char **names;
+    size_t n;
+
+    assert_false(kg_file_exists(ROOT "/memory/checkpoints/.saving"));
+    if (!kg_file_is_dir(ROOT "/memory/checkpoints"))
+        return;
+    NEED(kg_file_list(&names, &n, ROOT "/memory/checkpoints", err));
+    for (size_t i = 0; i < n; i++)
+        assert_loads(ROOT "/memory", names[i]);
+    kg_file_names_free(names, n);
+}
+
+static void survives_every_allocation_that_fails(void **state)
+{
+    struct kg_err found = {0};
+    uint64_t all, held;
+
+    (void)state;
+    all = count_allocations();
+    assert_true(all > 200);
+    assert_int_equal(train_with_failure_at(0, &found), KG_OK);
+    held = kg_mem_current_bytes();
+    for (uint64_t i = 0; i < TORTURES; i++) {
+        uint64_t n = 1 + i * (all - 1) / TORTURES;
+        kg_status status = train_with_failure_at(n, &found);
+
+        if (status != KG_ENOMEM)
+            fail_msg("allocation %llu of %llu: expected out of memory, found %s",
+                     (unsigned long long)n, (unsigned long long)all,
+                     kg_status_name(status));
+        if (kg_mem_current_bytes() > held)
+            fail_msg("allocation %llu of %llu: %llu bytes leaked", (unsigned long long)n,
+                     (unsigned long long)all,
+                     (unsigned long long)(kg_mem_current_bytes() - held));
+        assert_whole_or_absent();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_the_last_checkpoint_whatever_request_of_a_save_fails),
+        cmocka_unit_test(keeps_a_checkpoint_when_its_replacement_fails),
+        cmocka_unit_test(asks_for_room_before_a_save),
+        cmocka_unit_test(resumes_from_whatever_a_killed_save_leaves),
+        cmocka_unit_test(resumes_exactly_from_every_checkpoint),
+        cmocka_unit_test(counts_checkpoints_by_number_beyond_a_million),
+        cmocka_unit_test(finishes_the_step_and_saves_when_asked_to_stop),
+        cmocka_unit_test(loses_one_step_when_the_grader_dies),
+        cmocka_unit_test(refuses_weights_that_are_not_finite),
+        cmocka_unit_test(stops_after_three_rollouts_that_are_not_finite),
+        cmocka_unit_test(stops_after_three_gradients_that_are_not_finite),
+        cmocka_unit_test(skips_a_step_whose_loss_is_not_finite),
+        cmocka_unit_test(survives_every_allocation_that_fails),
+    };
+
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
