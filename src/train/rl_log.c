@@ -122,15 +122,17 @@ static void put_counters(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "anchor/updates", (double)run->count.anchor_updates);
 }
 
-/* Useful work: a forward for every sampled token, three for every trained one, one for
- * the anchor and one for a selection over the batch. */
-static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b)
+/* Useful work: what the engine computed; over the whole batch a forward, twice that for a
+ * backward where an update was made, one for the anchor and one for a selection. */
+static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
+                         const struct kg_rl_totals *t)
 {
+    const struct kg_rollout_stats *s = kg_rollout_stats(run->engine);
     unsigned needs = kg_algo_needs(&run->algo);
     bool anchor = needs & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR | KG_NEED_EXACT_REVERSE |
                            KG_NEED_EXACT_FORWARD);
     double tokens = 0, parameters = 0;
-    int forwards = 4 + anchor + ((needs & KG_NEED_SELECTION) != 0);
+    int forwards = 1 + 2 * (t->updates > 0) + anchor + ((needs & KG_NEED_SELECTION) != 0);
 
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)b->trajs[i].n;
@@ -138,7 +140,8 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b)
         if (run->model->params[i].is_product)
             parameters += (double)(run->model->params[i].rows *
                                    run->model->params[i].cols);
-    return 2 * parameters * tokens * forwards;
+    return 2 * parameters *
+           (tokens * forwards + (double)(s->prefill_tokens + s->decode_tokens));
 }
 
 static void put_speed(struct kg_metrics *log, const struct kg_run *run,
@@ -164,7 +167,7 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
                    train > 0 ? t->trained_tokens / train : 0);
     if (run->gemm_ceiling > 0)
         kg_metrics_put(log, "share_of_gemm_ceiling",
-                       step_flops(run, b) / all / run->gemm_ceiling);
+                       step_flops(run, b, t) / all / run->gemm_ceiling);
     kg_metrics_put(log, "memory/resident_gb", (double)kg_mem_resident_bytes() / 1e9);
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
 }
