@@ -29,6 +29,9 @@ void kg_signal_install(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    /* Ctrl-C in `kedge train | tee log` ends tee first: a line that nobody reads must not
+     * end the run before it has saved. */
+    signal(SIGPIPE, SIG_IGN);
 }
 
 bool kg_signal_stop_requested(void) { return stop_requested != 0; }
