@@ -69,6 +69,17 @@ const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i
     return i < t.n ? (const void *)((const char *)t.rows + i * t.stride) : NULL;
 }
 
+const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, size_t i)
+{
+    const struct kg_policy_about *about = kg_policy_row(table, i);
+
+    if (about && table == KG_TABLE_KL)
+        return &((const struct kg_kl_row *)(const void *)about)->claims;
+    if (about && table == KG_TABLE_SURROGATE)
+        return &((const struct kg_surrogate_row *)(const void *)about)->claims;
+    return NULL;
+}
+
 static kg_status unknown_row(enum kg_policy_table table, const char *name,
                              struct kg_err *err)
 {

@@ -92,6 +92,29 @@ struct kg_policy_about {
     unsigned needs; /* enum kg_policy_need */
 };
 
+/* What a row's terms are on average, at fixed context, while no clip, clamp, mask or
+ * truncation holds: tests prove it by enumeration, docs/algorithms.md prints it. */
+enum kg_unbiased { KG_UNBIASED_VALUE = 1 << 0, KG_UNBIASED_GRADIENT = 1 << 1 };
+enum kg_target {
+    KG_TARGET_NONE,     /* no claim is made */
+    KG_TARGET_REVERSE,  /* KL(p||q) */
+    KG_TARGET_FORWARD,  /* KL(q||p) */
+    KG_TARGET_JEFFREYS, /* (KL(p||q) + KL(q||p)) / 2 */
+    /* -E_p[A], A a constant of y; rpg rows: plus kl.beta times their KL to the old
+     * policy */
+    KG_TARGET_RETURN,
+};
+struct kg_policy_claims {
+    const char *gradient; /* of a token's term with respect to the log-probs it reads */
+    enum kg_target target;
+    unsigned on_policy; /* enum kg_unbiased: y drawn from p = old = mu */
+    /* y drawn from old = mu, which is not p; a KL row that takes an importance weight has
+     * it, one that is a KL against the sampling policy alone has old = q */
+    unsigned off_policy;
+    unsigned published; /* both of them with kl.gradient published; topk rows alone */
+    const char *memory; /* of the term, a token */
+};
+
 struct kg_advantage_row; /* the functions of a row stay inside policy/ */
 struct kg_surrogate_row;
 struct kg_kl_row;
@@ -197,6 +220,8 @@ int kg_algo_width(const struct kg_algo *algo);
 const char *kg_policy_table_key(enum kg_policy_table table); /* "algo.advantage", ... */
 size_t kg_policy_n_rows(enum kg_policy_table table);
 const struct kg_policy_about *kg_policy_row(enum kg_policy_table table, size_t i);
+/* NULL for a row of a table without claims (KL and surrogate have them). */
+const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, size_t i);
 /* The row's about; NULL and err listing the valid names.   errors: NOTFOUND */
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err) KG_MUST_CHECK;

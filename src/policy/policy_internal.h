@@ -69,6 +69,7 @@ struct kg_pg_call {
 
 struct kg_surrogate_row {
     struct kg_policy_about about;
+    struct kg_policy_claims claims;
     /* Exactly one is set. A sequence function may let a token's coefficient hold the
      * derivative of every term of the sequence: weights are constant within a
      * sequence. */
@@ -152,6 +153,7 @@ struct kg_kl_out {
 
 struct kg_kl_row {
     struct kg_policy_about about;
+    struct kg_policy_claims claims;
     void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo);
     int kind;
