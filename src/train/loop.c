@@ -46,6 +46,10 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     put(log, prefix, "reward", r.reward);
     put(log, prefix, "reward_stderr", r.reward_stderr);
     put(log, prefix, "entropy", r.entropy);
+    if (opts.reference) {
+        put(log, prefix, "kl", r.kl_k3);
+        put(log, prefix, "kl_k1", r.kl_k1);
+    }
     put(log, prefix, "response_tokens", r.response_tokens);
     put(log, prefix, "truncated", r.truncated);
     put(log, prefix, "ungraded", r.ungraded);

@@ -8,6 +8,7 @@
 #include "rollout/score.h"
 #include "train/algo.h"
 #include "train/path.h"
+#include "train/reference.h"
 
 #include <math.h>
 #include <string.h>
@@ -203,6 +204,16 @@ static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+static kg_status open_reference(struct kg_run *run, struct kg_err *err)
+{
+    const char *path = kg_config_text(run->config, "eval.reference");
+
+    if (!*path)
+        return KG_OK;
+    return kg_reference_open(&run->reference, path, "eval.reference", run->model,
+                             run->tok, false, err);
+}
+
 static void report_sft(const struct kg_run *run, size_t max_tokens)
 {
     if (run->sft.n > 0)
@@ -288,6 +299,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(open_model(run, err));
     KG_TRY(open_algorithm(run, err));
     KG_TRY(open_sampler(run, err));
+    KG_TRY(open_reference(run, err));
     KG_TRY(load_stops(run, err));
     KG_TRY(load_data(run, err));
     KG_TRY(load_sft(run, err));
@@ -323,6 +335,7 @@ void kg_run_close(struct kg_run *run)
         kg_mem_free(run->lagged[i]);
     kg_model_free(run->sampler);
     kg_model_free(run->anchor);
+    kg_model_free(run->reference);
     kg_model_free(run->model);
     kg_sft_set_release(&run->sft);
     kg_prompts_release(&run->val);
@@ -432,6 +445,7 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
         .sampling = kg_run_sampling(run),
         .samples = (int32_t)kg_config_int(c, "eval.samples"),
         .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
+        .reference = run->reference,
     };
 
     e.sampling.temperature = (float)kg_config_real(c, "eval.temperature");

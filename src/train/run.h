@@ -56,7 +56,9 @@ struct kg_run {
     int width;        /* most ids a token carries through the training pass */
 
     struct kg_model *model;
-    struct kg_model *anchor;  /* NULL without */
+    struct kg_model *anchor; /* NULL without */
+    /* eval.reference: what validation measures the KL to; NULL without */
+    struct kg_model *reference;
     struct kg_model *sampler; /* NULL: model itself (promise 4) */
     float *lagged[KG_MAX_LAG +
                   1]; /* (n_elements) masters of the last steps; all NULL without lag */

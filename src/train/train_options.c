@@ -217,6 +217,8 @@ static const struct kg_opt_row rows[] = {
     {"eval.temperature", KG_OPT_REAL, "1", 0, 100, NULL, "0 is greedy", true},
     {"eval.top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", true},
     {"eval.anchor", KG_OPT_BOOL, "false", 0, 0, NULL, "validate the anchor too", true},
+    {"eval.reference", KG_OPT_STRING, "", 0, 0, NULL,
+     "checkpoint that validation measures the KL to (val/kl)", true},
 
     {"checkpoint.every", KG_OPT_INT, "0", 0, 1e9, NULL,
      "steps between checkpoints; 0: the last step alone", true},
