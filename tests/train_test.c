@@ -279,6 +279,143 @@ static void refuses_what_would_lose_or_mix_runs(void **state)
     assert_int_equal(train(ROOT "/nothing", true, NULL, &err), KG_ENOTFOUND);
 }
 
+/* ---- inputs that change under a run ---- */
+
+#define INPUTS ROOT "/inputs"
+
+static const char *const copied[] = {"config.json",       "generation_config.json",
+                                     "model.safetensors", "tokenizer_config.json",
+                                     "token_ids.json",    "train.jsonl"};
+
+static void copy_input(const char *name)
+{
+    char from[256], to[256];
+    struct kg_err err = {0};
+
+    snprintf(from, sizeof from, "tests/data/verl_digit_llama/%s", name);
+    snprintf(to, sizeof to, INPUTS "/model/%s", name);
+    if (kg_file_copy(from, to, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* Change the last byte of an input, or add one. */
+static void change_input(const char *name, bool add)
+{
+    struct kg_str text = {0};
+    char path[256];
+    struct kg_err err = {0};
+
+    snprintf(path, sizeof path, INPUTS "/model/%s", name);
+    assert_int_equal(kg_file_read(&text, path, 1u << 26, &err), KG_OK);
+    if (add)
+        assert_int_equal(kg_str_putc(&text, '\n', &err), KG_OK);
+    else
+        text.data[text.len - 5] ^= 1;
+    assert_int_equal(kg_file_write_atomic(path, text.data, text.len, &err), KG_OK);
+    kg_str_release(&text);
+}
+
+static const char *const on_copies[] = {
+    "model.path=" INPUTS "/model",
+    "data.train=" INPUTS "/model/train.jsonl",
+    "sft.steps=0",
+    "train.steps=1",
+    "eval.at_start=false",
+    NULL,
+};
+
+static void resume_is_refused(const char *words)
+{
+    struct kg_err err = {0};
+
+    assert_int_equal(train(INPUTS "/run", true, on_copies, &err), KG_ECONFLICT);
+    if (!strstr(err.message, words))
+        fail_msg("expected '%s', found: %s", words, err.message);
+}
+
+static void refuses_to_resume_on_other_files_and_names_them(void **state)
+{
+    struct kg_err err = {0};
+
+    (void)state;
+    fresh(INPUTS);
+    assert_int_equal(kg_file_make_dirs(INPUTS "/model", &err), KG_OK);
+    for (size_t i = 0; i < sizeof copied / sizeof *copied; i++)
+        copy_input(copied[i]);
+    must_train(INPUTS "/run", false, on_copies);
+    change_input("train.jsonl", true);
+    resume_is_refused("manifest.json: expected the files that the run was started with: "
+                      "data.train: expected ");
+    change_input("model.safetensors", false);
+    resume_is_refused("; model.path/model.safetensors: expected ");
+    copy_input("train.jsonl");
+    copy_input("model.safetensors"); /* another time of change, the same bytes */
+    must_train(INPUTS "/run", true, on_copies);
+    assert_int_equal(kg_file_remove_tree(INPUTS "/model/generation_config.json", &err),
+                     KG_OK);
+    resume_is_refused("model.path/generation_config.json: expected ");
+    resume_is_refused(", found no such file");
+    copy_input("generation_config.json");
+    assert_int_equal(kg_file_write_atomic(INPUTS "/model/new.json", "{}", 2, &err),
+                     KG_OK);
+    resume_is_refused("model.path/new.json: expected no such file, found 2 bytes (hash ");
+}
+
+/* ---- two processes in one run directory ---- */
+
+/* A process that holds the lock of a run directory until it is killed. */
+static pid_t hold_lock(const char *path)
+{
+    int ready[2];
+    char byte;
+    pid_t child;
+
+    assert_int_equal(pipe(ready), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct kg_file_lock held;
+        struct kg_err err;
+
+        if (kg_file_lock_take(&held, path, &err) != KG_OK || write(ready[1], "x", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return child;
+}
+
+static void a_second_process_in_a_run_directory_is_refused(void **state)
+{
+    static const char *const one_step[] = {"sft.steps=0", "train.steps=1", NULL};
+    char words[96];
+    struct kg_err err = {0};
+    pid_t child;
+
+    (void)state;
+    fresh(ROOT "/busy");
+    assert_int_equal(kg_file_make_dirs(ROOT "/busy", &err), KG_OK);
+    child = hold_lock(ROOT "/busy/lock");
+    snprintf(words, sizeof words,
+             "/busy/lock: expected no other process at work, found "
+             "process %ld",
+             (long)child);
+    assert_int_equal(train(ROOT "/busy", false, one_step, &err), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, words));
+    assert_false(kg_file_exists(ROOT "/busy/config.yaml"));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    must_train(ROOT "/busy", false, one_step);
+    child = hold_lock(ROOT "/busy/lock");
+    assert_int_equal(train(ROOT "/busy", true, one_step, &err), KG_ECONFLICT);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    must_train(ROOT "/busy", true, one_step);
+}
+
 static void keeps_the_newest_checkpoints(void **state)
 {
     (void)state;
@@ -316,6 +453,8 @@ int main(void)
         cmocka_unit_test(gradient_does_not_depend_on_micro_batches_beyond_rounding),
         cmocka_unit_test(runs_off_policy_on_purpose_and_under_truncated_sampling),
         cmocka_unit_test(refuses_what_would_lose_or_mix_runs),
+        cmocka_unit_test(refuses_to_resume_on_other_files_and_names_them),
+        cmocka_unit_test(a_second_process_in_a_run_directory_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,13 @@ bool kg_file_is_dir(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool kg_file_is_regular(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 kg_status kg_file_size(uint64_t *bytes, const char *path, struct kg_err *err)
 {
     struct stat st;

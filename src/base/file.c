@@ -399,3 +399,47 @@ out:
     close(fd);
     return status;
 }
+
+/* ---- one process at a time ---- */
+
+/* A lock of another process is an answer, with its number; anything else a failure. */
+static kg_status lock_fd(int fd, const char *path, struct kg_err *err)
+{
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+    while (kg_file_fails() || fcntl(fd, F_SETLK, &all) != 0) {
+        if (errno != EACCES && errno != EAGAIN)
+            return kg_file_fail(err, path, "lock");
+        if (fcntl(fd, F_GETLK, &all) != 0)
+            return kg_file_fail(err, path, "look at the lock of");
+        if (all.l_type != F_UNLCK)
+            return kg_fail(err, KG_ECONFLICT,
+                           "%s: expected no other process at work, found process %ld",
+                           path, (long)all.l_pid);
+        all = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET}; /* it has left */
+    }
+    return KG_OK;
+}
+
+kg_status kg_file_lock_take(struct kg_file_lock *lock, const char *path,
+                            struct kg_err *err)
+{
+    int fd = sys_open(path, O_RDWR | O_CREAT);
+    kg_status status;
+
+    if (fd < 0)
+        return kg_file_fail(err, path, "write");
+    status = lock_fd(fd, path, err);
+    if (status == KG_OK)
+        *lock = (struct kg_file_lock){.fd = fd, .held = true};
+    else
+        close(fd);
+    return status;
+}
+
+void kg_file_lock_release(struct kg_file_lock *lock)
+{
+    if (lock->held)
+        close(lock->fd);
+    *lock = (struct kg_file_lock){0};
+}

@@ -69,6 +69,7 @@ kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err) KG_M
  * temporary file and renames it. */
 bool kg_file_exists(const char *path);
 bool kg_file_is_dir(const char *path);
+bool kg_file_is_regular(const char *path); /* no folder, pipe or device */
 kg_status kg_file_size(uint64_t *bytes, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_make_dirs(const char *path, struct kg_err *err) KG_MUST_CHECK;
@@ -88,6 +89,18 @@ kg_status kg_file_link(const char *target, const char *path,
 kg_status kg_file_list(char ***names, size_t *n, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_file_names_free(char **names, size_t n);
+
+/* A file that one process at a time holds, {0} none. The kernel gives it up with the
+ * process, however that ends; the file itself stays. A process that holds it is not kept
+ * from taking it again.
+ * errors: ECONFLICT (names the process that holds it), EIO (no locks on this disk) */
+struct kg_file_lock {
+    int fd;
+    bool held;
+};
+kg_status kg_file_lock_take(struct kg_file_lock *lock, const char *path,
+                            struct kg_err *err) KG_MUST_CHECK;
+void kg_file_lock_release(struct kg_file_lock *lock);
 
 /* Bytes that an unprivileged process may still write under path.   errors: EIO */
 kg_status kg_file_free_bytes(uint64_t *bytes, const char *path,

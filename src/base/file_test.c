@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -322,6 +323,45 @@ static void copy_is_whole_or_absent(void **state)
     has_files(2);
 }
 
+/* The child says by its exit status what it got: 0 the lock, 1 a refusal naming us. */
+static int lock_in_a_child(const char *path, pid_t parent)
+{
+    char words[64];
+    int status;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct kg_file_lock lock;
+
+        if (kg_file_lock_take(&lock, path, &err) == KG_OK)
+            _exit(0);
+        snprintf(words, sizeof words, "found process %ld", (long)parent);
+        _exit(err.code == KG_ECONFLICT && strstr(err.message, words) ? 1 : 2);
+    }
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+}
+
+static void a_lock_is_held_by_one_process(void **state)
+{
+    struct kg_file_lock lock = {0};
+
+    (void)state;
+    assert_int_equal(kg_file_lock_take(&lock, in_dir("absent/lock"), &err), KG_ENOTFOUND);
+    assert_false(lock.held);
+    kg_file_fail_at(2, ENOLCK); /* 1: the open */
+    assert_int_equal(kg_file_lock_take(&lock, in_dir("lock"), &err), KG_EIO);
+    assert_non_null(strstr(err.message, "/lock: cannot lock: "));
+    assert_int_equal(kg_file_lock_take(&lock, in_dir("lock"), &err), KG_OK);
+    assert_int_equal(lock_in_a_child(in_dir("lock"), getpid()), 1);
+    kg_file_lock_release(&lock);
+    kg_file_lock_release(&lock);
+    assert_int_equal(lock_in_a_child(in_dir("lock"), getpid()), 0);
+    assert_int_equal(kg_file_lock_take(&lock, in_dir("lock"), &err), KG_OK);
+    kg_file_lock_release(&lock);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +387,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_full_disk_is_its_own_status, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(copy_is_whole_or_absent, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_lock_is_held_by_one_process, make_dir,
+                                        remove_dir),
     };
 
     return cmocka_run_group_tests_name("file", tests, NULL, NULL);

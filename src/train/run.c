@@ -327,6 +327,7 @@ void kg_run_close(struct kg_run *run)
 
     if (run->metrics_open && kg_file_writer_close(&run->metrics, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
+    kg_file_lock_release(&run->lock);
     kg_rollout_free(run->engine);
     kg_pass_free(run->pass);
     kg_acts_free(run->score_acts);

@@ -75,6 +75,7 @@ struct kg_run {
     char saved_name[KG_CHECKPOINT_NAME];
     /* in a step whose updates have begun: the state is that of no step */
     bool midway;
+    struct kg_file_lock lock; /* of the run directory */
     struct kg_file_writer metrics;
     bool metrics_open;
     double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */

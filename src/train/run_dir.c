@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "data/json.h"
 #include "train/checkpoint.h"
+#include "train/inputs.h"
 #include "train/path.h"
 #include "train/train_options.h"
 
@@ -46,10 +47,12 @@ static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
             "{\"kedge\": \"" KG_VERSION
             "\", \"started_unix\": %.0f, \"system\": \"%s %s %s\", \"threads\": %d, "
             "\"compute_dtype\": \"%s\", \"parameters\": %lld, \"train_prompts\": %zu, "
-            "\"validation_prompts\": %zu}\n",
+            "\"validation_prompts\": %zu, \"inputs\": ",
             kg_clock_unix_seconds(), machine.sysname, machine.release, machine.machine,
             kg_threads_get(), kg_dtype_traits(run->model->ct)->name,
             (long long)run->model->n_elements, run->train.n, run->val.n));
+    KG_TRY_GOTO(out, kg_inputs_json(&text, run->config, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(in_run(run, "manifest.json").text, text.data, text.len,
                                   err);
 out:
@@ -78,42 +81,56 @@ static kg_status refuse_a_run(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+/* Two processes in one run directory would each cut back what the other writes. */
+static kg_status lock(struct kg_run *run, struct kg_err *err)
+{
+    return kg_file_lock_take(&run->lock, in_run(run, "lock").text, err);
+}
+
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(refuse_a_run(run, err));
+    KG_TRY(refuse_a_run(run, err)); /* without a trace in it */
+    KG_TRY(kg_file_make_dirs(run->dir, err));
+    KG_TRY(lock(run, err));
+    KG_TRY(refuse_a_run(run, err)); /* another may have been faster */
     KG_TRY(kg_file_make_dirs(in_run(run, "checkpoints").text, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "rollouts").text, err));
     KG_TRY(write_manifest(run, err));
     return write_config(run, err);
 }
 
-kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
+static kg_status check_config(const struct kg_run *run, struct kg_err *err)
 {
-    struct kg_path path = in_run(run, "config.yaml");
     struct kg_config *before = NULL;
     struct kg_str diff = {0};
     size_t n = 0;
     kg_status status;
 
-    if (!kg_file_exists(path.text))
-        return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected a run to resume, found no config.yaml", run->dir);
-    KG_TRY_GOTO(out, kg_train_config(&before, path.text, NULL, 0, err));
+    KG_TRY_GOTO(out,
+                kg_train_config(&before, in_run(run, "config.yaml").text, NULL, 0, err));
     KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, run->config, err));
-    if (n > 0) {
-        for (size_t i = 0; i < diff.len; i++)
-            diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
+    for (size_t i = 0; i < diff.len; i++)
+        diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
+    if (n > 0)
         status = kg_fail(err, KG_ECONFLICT,
                          "%s: expected the config that the run was started with, found "
                          "%zu changes: %s",
                          run->dir, n, kg_str_text(&diff));
-        goto out;
-    }
-    status = write_config(run, err);
 out:
     kg_str_release(&diff);
     kg_config_free(before);
     return status;
+}
+
+kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
+{
+    if (!kg_file_exists(in_run(run, "config.yaml").text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a run to resume, found no config.yaml", run->dir);
+    KG_TRY(lock(run, err));
+    KG_TRY(check_config(run, err));
+    KG_TRY(kg_inputs_check(run->config, in_run(run, "manifest.json").text, err));
+    return write_config(run, err);
 }
 
 /* Whether a file of rollouts/ is a dump of a step that the run has not done yet. */

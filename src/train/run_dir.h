@@ -5,13 +5,15 @@
 
 #include "train/run.h"
 
-/* A new run: RUN/ with config.yaml (resolved) and manifest.json. A folder that already
- * holds a run is refused.
- * errors: ECONFLICT, EIO (not writable) */
+/* A new run: RUN/ with config.yaml (resolved), manifest.json, and the lock that run holds
+ * until kg_run_close. A folder that already holds a run is refused.
+ * errors: ECONFLICT (also: another process is at work in it), EIO (not writable) */
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* A run to continue: compares RUN/config.yaml with the present config.
- * errors: NOTFOUND (no run here), ECONFLICT listing every key that differs */
+/* A run to continue: takes the lock, compares RUN/config.yaml with the present config and
+ * the inputs in RUN/manifest.json with the present files.
+ * errors: NOTFOUND (no run here), ECONFLICT (another process is at work in it; keys or
+ * inputs differ, each is listed) */
 kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* Open metrics.jsonl cut to count.metrics_bytes, and remove dumps of steps after the

@@ -1,0 +1,21 @@
+/* A 64-bit hash of bytes: tells whether two files are the same.
+ *
+ * Not for secrets: who wants two files with one hash can make them. A change of one
+ * 8-byte word, wherever it is, always changes the hash; other changes go unseen once in
+ * 2^64.
+ */
+#ifndef KG_BASE_HASH_H
+#define KG_BASE_HASH_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t kg_hash_bytes(const void *bytes, size_t n);
+
+/* Every byte of a file, by a map; *n_bytes out: its length.   errors: NOTFOUND, EIO */
+kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+#endif

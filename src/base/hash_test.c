@@ -1,0 +1,126 @@
+/* Tests of the hash: every bit of the input, its length and the order of its words count.
+ */
+#include "base/hash.h"
+
+#include "base/file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BYTES = 163 };
+
+static void fill(unsigned char bytes[BYTES])
+{
+    for (int i = 0; i < BYTES; i++)
+        bytes[i] = (unsigned char)(i * 37 + 11);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void assert_all_differ(uint64_t *hashes, size_t n)
+{
+    qsort(hashes, n, sizeof *hashes, by_value);
+    for (size_t i = 1; i < n; i++)
+        assert_true(hashes[i] != hashes[i - 1]);
+}
+
+static void changes_with_every_bit(void **state)
+{
+    static uint64_t hashes[BYTES * 8 + 1];
+    unsigned char bytes[BYTES];
+
+    (void)state;
+    fill(bytes);
+    for (int bit = 0; bit < BYTES * 8; bit++) {
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        hashes[bit] = kg_hash_bytes(bytes, BYTES);
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    hashes[BYTES * 8] = kg_hash_bytes(bytes, BYTES);
+    assert_all_differ(hashes, BYTES * 8 + 1);
+}
+
+static void changes_with_the_length_even_of_zeros(void **state)
+{
+    static const unsigned char zeros[BYTES];
+    uint64_t hashes[BYTES + 1];
+
+    (void)state;
+    for (size_t n = 0; n <= BYTES; n++)
+        hashes[n] = kg_hash_bytes(zeros, n);
+    assert_all_differ(hashes, BYTES + 1);
+}
+
+static void changes_when_words_change_places(void **state)
+{
+    enum { WORDS = 12 };
+    uint64_t words[WORDS], hashes[WORDS * (WORDS - 1) / 2 + 1];
+    size_t n = 0;
+
+    (void)state;
+    for (int i = 0; i < WORDS; i++)
+        words[i] = (uint64_t)i * i + 1;
+    hashes[n++] = kg_hash_bytes(words, sizeof words);
+    for (int i = 0; i < WORDS; i++)
+        for (int j = 0; j < i; j++) {
+            uint64_t held[WORDS];
+
+            memcpy(held, words, sizeof held);
+            held[i] = words[j];
+            held[j] = words[i];
+            hashes[n++] = kg_hash_bytes(held, sizeof held);
+        }
+    assert_all_differ(hashes, n);
+}
+
+/* A manifest written by one build is read by the next: the function must not drift. */
+static void stays_the_function_that_manifests_were_written_with(void **state)
+{
+    unsigned char bytes[BYTES];
+
+    (void)state;
+    fill(bytes);
+    assert_true(kg_hash_bytes("", 0) == 0xe821a9cc1f06a6e9u);
+    assert_true(kg_hash_bytes("kedge", 5) == 0xe3bc16b1ca082e43u);
+    assert_true(kg_hash_bytes(bytes, BYTES) == 0xa71c17bb91294cf8u);
+}
+
+static void hashes_a_file_as_its_bytes(void **state)
+{
+    static const char path[] = "/tmp/kedge-hash-test";
+    unsigned char bytes[BYTES];
+    uint64_t hash, n;
+    struct kg_err err;
+
+    (void)state;
+    fill(bytes);
+    assert_int_equal(kg_file_write_atomic(path, bytes, BYTES, &err), KG_OK);
+    assert_int_equal(kg_hash_file(&hash, &n, path, &err), KG_OK);
+    assert_int_equal(n, BYTES);
+    assert_true(hash == kg_hash_bytes(bytes, BYTES));
+    assert_int_equal(kg_file_remove_tree(path, &err), KG_OK);
+    assert_int_equal(kg_hash_file(&hash, &n, path, &err), KG_ENOTFOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(changes_with_every_bit),
+        cmocka_unit_test(changes_with_the_length_even_of_zeros),
+        cmocka_unit_test(changes_when_words_change_places),
+        cmocka_unit_test(stays_the_function_that_manifests_were_written_with),
+        cmocka_unit_test(hashes_a_file_as_its_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,26 @@
+/* The files that a run was started from, known by length and hash, so that a resumed run
+ * goes on from what it began with or says what has changed.
+ *
+ * Inputs are the files under data.train, data.val and sft.data, and the files *.json and
+ * *.safetensors of model.path. Every byte is hashed (base/hash.h); names and times are
+ * not. A pipe cannot be read twice: it is warned about and left out. What the command of
+ * an external grader reads is not known here.
+ */
+#ifndef KG_TRAIN_INPUTS_H
+#define KG_TRAIN_INPUTS_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "data/options.h"
+
+/* Append {"data.train": {"bytes": n, "hash": "..."}, "model.path/config.json": {..}, ..}.
+ * errors: NOTFOUND, EIO */
+kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* The inputs of config against those in the "inputs" of a manifest.
+ * errors: ECONFLICT listing each that differs, EFORMAT (no manifest of ours) */
+kg_status kg_inputs_check(const struct kg_config *config, const char *manifest,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+#endif
