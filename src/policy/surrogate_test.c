@@ -172,6 +172,11 @@ static void a_region_drops_only_what_leads_away(void **state)
                     1e-15);
 }
 
+static double binary_kl_of(double mu, double p)
+{
+    return mu * log(mu / p) + (1 - mu) * log((1 - mu) / (1 - p));
+}
+
 static void topk_divergences_bound_the_exact_ones_from_below(void **state)
 {
     (void)state;
@@ -199,6 +204,7 @@ static void topk_divergences_bound_the_exact_ones_from_below(void **state)
 
             kg_pg_topk_divergence(&tv, &binary, &in, 0); /* S' = {y}: the binary one */
             assert_near(tv, fabs(w.o[y] - w.p[y]), 1e-12);
+            assert_near(binary, binary_kl_of(w.o[y], w.p[y]), 1e-10);
             for (int k = 0; k <= VOCAB; k++) {
                 kg_pg_topk_divergence(&tv, &kl, &in, k);
                 assert_true(tv <= exact_tv + 1e-12);
