@@ -191,6 +191,9 @@ static const struct key_row keys[] = {
     {"algo.count_eps", REAL, AT(count_eps), NULL, NULL},
     {"kl.estimator", ROW, KG_TABLE_KL, NULL, NULL},
     {"kl.beta", REAL, AT(kl_beta), NULL, NULL},
+    {"kl.in", CHOICE, AT(kl_reward), "loss", "reward"},
+    {"kl.target", REAL, AT(kl_target), NULL, NULL},
+    {"kl.horizon", REAL, AT(kl_horizon), NULL, NULL},
     {"kl.top_k", INT, AT(kl_top_k), NULL, NULL},
     {"kl.tail", BOOL, AT(kl_tail), NULL, NULL},
     {"kl.gradient", CHOICE, AT(kl_corrected), "published", "corrected"},
@@ -300,6 +303,7 @@ void kg_algo_init(struct kg_algo *algo)
         .cov_low = 1,
         .cov_high = 5,
         .cov_coef = 1,
+        .kl_horizon = 10000,
         .kl_top_k = 32,
         .kl_tail = true,
         .kl_corrected = true,
@@ -339,6 +343,11 @@ unsigned kg_algo_needs(const struct kg_algo *algo)
     if (algo->entropy_coef != 0)
         needs |= KG_NEED_ENTROPY;
     return needs;
+}
+
+bool kg_algo_kl_in_loss(const struct kg_algo *algo)
+{
+    return algo->kl->about.needs != 0 && !algo->kl_reward;
 }
 
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo)

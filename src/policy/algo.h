@@ -31,6 +31,9 @@
  * algo.count_eps        added to counts in means (published code)  0 or 1e-8
  * kl.estimator          KL against the anchor                      row of TABLE_KL
  * kl.beta               its coefficient, per token                 >= 0
+ * kl.in                 where the KL stands                        loss, reward
+ * kl.target             KL that the coefficient is steered to      0 is off
+ * kl.horizon            answers over which it is steered           > 0
  * kl.top_k              k of topk-*                                >= 0
  * kl.tail               topk-*: sampled estimate of the tail       true, false
  * kl.gradient           topk-*: form of the head's gradient        corrected, published
@@ -157,7 +160,10 @@ struct kg_algo {
     bool rpg_detach;
     double count_eps;
 
-    double kl_beta;
+    double kl_beta;    /* with kl_target: the present one; the run carries it */
+    bool kl_reward;    /* taken off the token rewards instead of added to the loss */
+    double kl_target;  /* 0 off */
+    double kl_horizon; /* answers */
     int kl_top_k;
     bool kl_tail;
     bool kl_corrected;
@@ -208,6 +214,8 @@ bool kg_algo_exact_when_full(struct kg_algo *algo, int64_t vocab);
 
 /* ---- what the step must supply ---- */
 unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of all rows */
+/* Whether the loss has a KL term: there is one, and it is not in the reward. */
+bool kg_algo_kl_in_loss(const struct kg_algo *algo);
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
 /* Ids a token that the sampler must record (0: none). */
 int kg_algo_recorded_top_k(const struct kg_algo *algo);

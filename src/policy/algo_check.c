@@ -37,6 +37,8 @@ static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
         {"algo.cov_coef", a->cov_coef, 0, most, "0 or more"},
         {"algo.count_eps", a->count_eps, 0, 1e-3, "0 to 0.001"},
         {"kl.beta", a->kl_beta, 0, most, "0 or more"},
+        {"kl.target", a->kl_target, 0, most, "0 (off) or more"},
+        {"kl.horizon", a->kl_horizon, 1e-9, most, "a number above 0"},
         {"kl.top_k", a->kl_top_k, 0, most, "0 or more"},
         {"kl.iw_lower", a->kl_iw_lower, 0, most, "0 (off) or more"},
         {"kl.iw_upper", a->kl_iw_upper, 0, most, "0 (off) or more"},
@@ -82,6 +84,49 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
     return KG_OK;
 }
 
+/* A reward is known before the update: it takes what the sampled token alone tells. */
+static kg_status check_kl_reward(const struct kg_algo *a, const struct kg_algo_setting *s,
+                                 struct kg_err *err)
+{
+    const char *kl = a->kl->about.name;
+
+    if (!a->kl_reward)
+        return KG_OK;
+    if (a->kl->about.needs == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.in: expected a kl.estimator for the reward, found none");
+    if (a->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
+        return kg_fail(err, KG_EINVAL,
+                       "kl.in: the reward takes an estimator from the sampled token "
+                       "alone (k1 to k5), found %s",
+                       kl);
+    if (a->anchor->kind == KG_ANCHOR_ITERATIVE && !s->reproduction)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.in: the KL of what was sampled to the policy that sampled it "
+                       "is 0, the reward would not change; expected anchor.kind "
+                       "fixed, ema or copy, found iterative");
+    return KG_OK;
+}
+
+/* The controller multiplies the coefficient: from 0 it goes nowhere. */
+static kg_status check_kl_target(const struct kg_algo *a, struct kg_err *err)
+{
+    if (a->kl_target == 0)
+        return KG_OK;
+    if (a->kl->about.needs == 0)
+        return kg_fail(
+            err, KG_EINVAL,
+            "kl.target: expected 0 without kl.estimator, found %g (there is no "
+            "KL to steer by)",
+            a->kl_target);
+    if (!(a->kl_beta > 0))
+        return kg_fail(err, KG_EINVAL,
+                       "kl.beta: expected above 0, where kl.target %g starts from, found "
+                       "%g",
+                       a->kl_target, a->kl_beta);
+    return KG_OK;
+}
+
 static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting *s,
                           struct kg_err *err)
 {
@@ -93,16 +138,21 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        "kl.beta: expected 0 without kl.estimator, found %g (it would do "
                        "nothing)",
                        a->kl_beta);
-    if (a->kl->reward_only)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "kl.estimator: %s shapes rewards and is not a loss", kl);
+    KG_TRY(check_kl_reward(a, s, err));
+    KG_TRY(check_kl_target(a, err));
+    if (a->kl->reward_only && !a->kl_reward)
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "kl.estimator: %s shapes rewards and is not a loss; expected kl.in "
+            "reward, found loss",
+            kl);
     if (a->kl->iterative && a->anchor->kind != KG_ANCHOR_ITERATIVE && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
                        "kl.estimator: %s is a KL only against the policy that sampled; "
                        "expected anchor.kind iterative, found %s",
                        kl, a->anchor->about.name);
-    if ((a->kl->about.needs & KG_NEED_ON_POLICY_OR_IW) && s->off_policy &&
-        !a->kl_importance && !s->reproduction)
+    if ((a->kl->about.needs & KG_NEED_ON_POLICY_OR_IW) && !a->kl_reward &&
+        s->off_policy && !a->kl_importance && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
                        "kl.importance: %s as a loss repels from the sampling policy when "
                        "updates are off-policy; expected true, found false",

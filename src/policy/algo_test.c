@@ -121,6 +121,9 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
         {"kl.estimator", "rpg-rkl", "iterative"},
         {"kl.estimator", "none", "would do nothing"},
         {"kl.top_k", "600", "kl.top_k"},
+        {"kl.in", "reward", "sampled token alone"},
+        {"kl.target", "-1", "kl.target"},
+        {"kl.horizon", "0", "kl.horizon"},
         {"algo.clip_low", "-0.1", "algo.clip_low"},
         {"algo.dual_clip", "0.5", "algo.dual_clip"},
         {"algo.entropy_coef", "-1", "algo.entropy_coef"},
@@ -157,6 +160,53 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
         setting.samples = 8;
         assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EUNSUPPORTED);
         assert_non_null(strstr(err.message, all_of_it.says));
+    }
+}
+
+/* Two keys that are refused together. */
+static void refuse_both(const char *base, const char *const keys[4], const char *says,
+                        struct kg_algo_setting setting)
+{
+    struct refusal r = {keys[2], keys[3], says};
+    struct kg_err err;
+
+    preset(base);
+    must_set(&algo, keys[0], keys[1]);
+    must_set(&algo, r.key, r.value);
+    if (kg_algo_check(&algo, &setting, &err) == KG_OK || !strstr(err.message, says))
+        fail_msg("%s with %s=%s and %s=%s: '%s' does not say '%s'", base, keys[0],
+                 keys[1], keys[2], keys[3], err.message, says);
+}
+
+static void the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors(void **state)
+{
+    static const char *const iterative[] = {"kl.in", "reward", "anchor.kind",
+                                            "iterative"};
+    static const char *const none[] = {"kl.in", "reward", "kl.beta", "0"};
+    static const char *const exact[] = {"kl.in", "reward", "kl.estimator",
+                                        "exact-reverse"};
+    static const char *const nothing[] = {"kl.target", "0.1", "kl.beta", "0"};
+    static const char *const from_zero[] = {"kl.target", "0.1", "kl.beta", "0"};
+    struct kg_algo_setting setting = {
+        .vocab = 1000, .samples = 8, .off_policy = true, .provides = ~0u};
+    struct kg_err err;
+
+    (void)state;
+    refuse_both("grpo", iterative, "would not change", setting);
+    refuse_both("grpo", exact, "sampled token alone", setting);
+    refuse_both("dapo", none, "expected a kl.estimator", setting);
+    refuse_both("dapo", nothing, "no KL to steer by", setting);
+    refuse_both("grpo", from_zero, "starts from", setting);
+    for (int i = 0; i < 3; i++) {
+        static const char *const anchors[] = {"fixed", "ema", "copy"};
+
+        preset("grpo");
+        must_set(&algo, "kl.in", "reward");
+        must_set(&algo, "kl.estimator", "k1"); /* as a loss refused in this setting */
+        must_set(&algo, "anchor.kind", anchors[i]);
+        assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+        assert_false(kg_algo_kl_in_loss(&algo));
+        assert_true(kg_algo_needs(&algo) & KG_NEED_ANCHOR);
     }
 }
 
@@ -213,6 +263,8 @@ int main(void)
         cmocka_unit_test(names_that_do_not_exist_list_those_that_do),
         cmocka_unit_test(every_row_tells_what_it_is),
         cmocka_unit_test(what_cannot_be_computed_is_refused_with_the_key),
+        cmocka_unit_test(
+            the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors),
         cmocka_unit_test(a_head_of_the_whole_vocabulary_is_the_exact_kl),
         cmocka_unit_test(the_anchor_moves_on_every_period_th_step),
         cmocka_unit_test(the_scalar_recursion_has_the_stated_factor),

@@ -57,14 +57,13 @@ static bool reads_head(const struct kg_algo *algo)
            (algo->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR));
 }
 
-static bool has_kl(const struct kg_algo *algo) { return algo->kl->about.needs != 0; }
-
 static kg_status check_inputs(const struct kg_algo *algo, const struct kg_policy_batch *b,
                               const struct kg_policy_grad *g, struct kg_err *err)
 {
     const char *kl = algo->kl->about.name, *pg = algo->surrogate->about.name;
     bool head = reads_head(algo);
-    bool anchor = algo->kl->about.needs & KG_NEED_ANCHOR, iterative = is_iterative(algo);
+    bool kl_term = kg_algo_kl_in_loss(algo), iterative = is_iterative(algo);
+    bool anchor = kl_term && (algo->kl->about.needs & KG_NEED_ANCHOR);
     bool mu_at = algo->surrogate->about.needs & KG_NEED_MU_AT;
     bool ids = head || mu_at, entropy = algo->entropy_coef != 0;
     const struct input inputs[] = {
@@ -76,7 +75,7 @@ static kg_status check_inputs(const struct kg_algo *algo, const struct kg_policy
         {anchor, iterative ? b->old_logp : b->anchor_logp, "anchor_logp", kl},
         {reads_exact(algo), b->kl_exact, "kl_exact", kl},
         {reads_exact(algo), g->a_kl_exact, "room for a_kl_exact", kl},
-        {has_kl(algo), b->kl_weight, "kl_weight", kl},
+        {kl_term, b->kl_weight, "kl_weight", kl},
         {ids, b->ids, "ids", head ? kl : pg},
         {ids, b->tokens, "tokens", head ? kl : pg},
         {ids, b->logp_at, "logp_at", head ? kl : pg},
@@ -363,7 +362,7 @@ static kg_status evaluate(struct work *w, struct kg_err *err)
     for (w->seq = 0; w->seq < b->n_seqs; w->seq++) {
         KG_TRY(policy_term(w, err));
         for (int64_t t = b->seq_begin[w->seq]; t < b->seq_begin[w->seq + 1]; t++) {
-            if (has_kl(w->algo))
+            if (kg_algo_kl_in_loss(w->algo))
                 KG_TRY(kl_token(w, t, err));
             if (b->entropy)
                 KG_TRY(entropy_token(w, t, err));

@@ -182,7 +182,7 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
     struct list l = {out, 0};
 
     list_policy(&l, m);
-    if (algo->kl->about.needs != 0)
+    if (kg_algo_kl_in_loss(algo))
         list_kl(&l, algo, m);
     if (algo->surrogate->divergence)
         list_region(&l, m);

@@ -21,7 +21,7 @@ double kg_policy_adaptive_kl(double coef, double kl, double target, double horiz
 
 /* token_reward[n] -= beta kl[n], the KL of algo's estimator from old_logp and anchor_logp
  * (no importance weight: the sample is the old policy's). mean_kl out: mean over
- * sequences of the mean over tokens.
+ * sequences of the mean over tokens, which the controller takes.
  * errors: EINVAL (an estimator that needs more than the sampled token), ENONFINITE */
 kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
                               const struct kg_algo *algo, int64_t n_seqs,

@@ -30,6 +30,17 @@ static const struct counter_row counter_rows[] = {
 };
 enum { N_COUNTERS = sizeof counter_rows / sizeof *counter_rows };
 
+/* Numbers that are not counts, with all their bits. */
+static const struct counter_row real_rows[] = {
+    {"kl_beta", offsetof(struct kg_counters, kl_beta)},
+};
+enum { N_REALS = sizeof real_rows / sizeof *real_rows };
+
+static double *real(struct kg_counters *c, const struct counter_row *row)
+{
+    return (double *)(void *)((char *)c + row->offset);
+}
+
 static int64_t *counter(struct kg_counters *c, const struct counter_row *row)
 {
     return (int64_t *)(void *)((char *)c + row->offset);
@@ -116,6 +127,9 @@ static kg_status write_counters(struct kg_run *run, const char *path, struct kg_
         KG_TRY_GOTO(out,
                     kg_str_printf(&text, err, ", \"%s\": %lld", counter_rows[i].key,
                                   (long long)*counter(&run->count, &counter_rows[i])));
+    for (int i = 0; i < N_REALS; i++)
+        KG_TRY_GOTO(out, kg_str_printf(&text, err, ", \"%s\": %.17g", real_rows[i].key,
+                                       *real(&run->count, &real_rows[i])));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(path, text.data, text.len, err);
 out:
@@ -308,6 +322,18 @@ fail : {
 }
 }
 
+static kg_status read_real(double *x, const struct kg_json_doc *doc, const char *key,
+                           struct kg_err *err)
+{
+    const struct kg_json *number = kg_json_get(doc->root, key);
+
+    if (!kg_json_is_number(number))
+        return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected a number, found %s",
+                       doc->where, key, kg_json_type_name(number));
+    *x = kg_json_real(number, 0);
+    return KG_OK;
+}
+
 static kg_status read_counters(struct kg_counters *c, const char *path,
                                struct kg_err *err)
 {
@@ -318,6 +344,8 @@ static kg_status read_counters(struct kg_counters *c, const char *path,
     for (int i = 0; i < N_COUNTERS && status == KG_OK; i++)
         status = kg_json_need_int(counter(c, &counter_rows[i]), &doc, doc.root,
                                   counter_rows[i].key, 0, INT64_MAX, err);
+    for (int i = 0; i < N_REALS && status == KG_OK; i++)
+        status = read_real(real(c, &real_rows[i]), &doc, real_rows[i].key, err);
     kg_json_release(&doc);
     return status;
 }

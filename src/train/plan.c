@@ -54,12 +54,14 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
 
     return kg_str_printf(
         out, err,
-        "algorithm   %s: advantage %s, surrogate %s, %s; KL %s x %g against %s anchor\n",
+        "algorithm   %s: advantage %s, surrogate %s, %s; KL %s x %g in the %s "
+        "against %s anchor\n",
         *kg_config_text(c, "algo.preset") ? kg_config_text(c, "algo.preset")
                                           : "(no preset)",
         kg_config_text(c, "algo.advantage"), kg_config_text(c, "algo.surrogate"),
         kg_config_text(c, "algo.aggregate"), kg_config_text(c, "kl.estimator"),
-        kg_config_real(c, "kl.beta"), kg_config_text(c, "anchor.kind"));
+        kg_config_real(c, "kl.beta"), kg_config_text(c, "kl.in"),
+        kg_config_text(c, "anchor.kind"));
 }
 
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "policy/shaping.h"
 #include "rollout/score.h"
 
 #include <math.h>
@@ -42,6 +43,19 @@ static kg_status choose_prompts(struct kg_request *requests, size_t n,
     return KG_OK;
 }
 
+/* Overlong shaping, of the answers alone: the task's reward stays what it is. */
+static void shape(struct kg_rl_batch *b, const struct kg_run *run)
+{
+    int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
+    int64_t most = kg_config_int(run->config, "rollout.max_tokens");
+    double factor = kg_config_real(run->config, "rollout.overlong_factor");
+
+    b->shaped = buffer > 0;
+    for (size_t i = 0; b->shaped && i < b->n_trajs; i++)
+        b->trajs[i].shaping = kg_policy_overlong(
+            (int64_t)kg_traj_model_tokens(&b->trajs[i]), most, buffer, factor);
+}
+
 kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
     size_t prompts = (size_t)kg_config_int(run->config, "rollout.prompts");
@@ -66,6 +80,7 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err 
                                     NULL, NULL, err));
     status = kg_eval_grade(b->grades, NULL, b->trajs, b->n_trajs, run->tok, &run->train,
                            &grading, err);
+    shape(b, run);
 out:
     kg_mem_free(requests);
     return status;

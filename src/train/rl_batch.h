@@ -14,6 +14,7 @@ struct kg_rl_batch {
     struct kg_grade *grades; /* (n_trajs) owned */
     size_t n_trajs;
     int32_t group; /* samples of a prompt */
+    bool shaped;   /* rewards carry overlong shaping */
 
     int64_t *begin; /* (n_trajs+1) owned, as all below */
     int64_t n;      /* N */

@@ -36,6 +36,22 @@ void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr)
 
 /* ---- metrics ---- */
 
+/* The reward as it was learned from, where shaping is on. */
+static void put_shaping(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    double sum = 0, n = (double)b->n_trajs;
+    size_t fined = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        sum += b->trajs[i].reward + b->trajs[i].shaping;
+        fined += b->trajs[i].shaping != 0;
+    }
+    if (!b->shaped)
+        return;
+    kg_metrics_put(log, "reward/shaped_mean", sum / n);
+    kg_metrics_put(log, "reward/overlong", (double)fined / n);
+}
+
 static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double sum = 0, square = 0, low = INFINITY, high = -INFINITY, right = 0, ungraded = 0;
@@ -66,6 +82,7 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "reward/max", high);
     kg_metrics_put(log, "reward/accuracy", right / n);
     kg_metrics_put(log, "reward/ungraded", ungraded / n);
+    put_shaping(log, b);
     kg_metrics_put(log, "groups/all_right", (double)all_right / (double)groups);
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }
@@ -103,6 +120,10 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
     kg_metrics_put(log, "loss/entropy", t->entropy / updates);
     for (size_t i = 0; i < n; i++)
         kg_metrics_put(log, rows[i].name, rows[i].value);
+    if (algo->kl_reward)
+        kg_metrics_put(log, "kl/value", t->kl_reward);
+    if (algo->kl_reward || kg_algo_kl_in_loss(algo))
+        kg_metrics_put(log, "kl/beta", algo->kl_beta);
     /* before the first update the policy is the one that sampled: this must be 0 unless
      * asked for otherwise */
     kg_metrics_put(log, "mismatch/first_update_max", t->first_metrics.gap_max);
@@ -184,7 +205,7 @@ static void progress(const struct kg_run *run, const struct kg_metrics *log)
                     (long long)run->count.step, (long long)last,
                     kg_metrics_get(log, "reward/mean", 0),
                     100 * kg_metrics_get(log, "reward/accuracy", 0),
-                    kg_metrics_get(log, "loss/kl", 0),
+                    kg_metrics_get(log, "kl/value", 0),
                     kg_metrics_get(log, "policy/entropy", 0), seconds, eta / 60);
 }
 

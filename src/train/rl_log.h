@@ -23,6 +23,7 @@ struct kg_rl_totals {
     bool any;     /* the present update has a gradient */
     bool skipped; /* a number was not finite */
     double kl_divisor;
+    double kl_reward;      /* kl.in reward: mean over answers of the mean over tokens */
     double trained_tokens; /* tokens through forward and backward */
     double clock[KG_PHASE_COUNT];
 };

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "policy/shaping.h"
 
 #include <math.h>
 #include <string.h>
@@ -37,8 +38,27 @@ static kg_status refresh_sampler(struct kg_run *run, struct kg_err *err)
 
 /* ---- advantages ---- */
 
+/* kl.in reward: -beta KL of every loss token, to be freed by the caller; NULL where the
+ * KL is not in the reward. */
+static kg_status kl_rewards(double **token_reward, struct kg_rl_totals *totals,
+                            const struct kg_rl_batch *b, const struct kg_run *run,
+                            struct kg_err *err)
+{
+    *token_reward = NULL;
+    if (!run->algo.kl_reward)
+        return KG_OK;
+    *token_reward = kg_mem_calloc((size_t)b->n, sizeof **token_reward, "token rewards",
+                                  err);
+    if (!*token_reward)
+        return err->code;
+    return kg_policy_kl_reward(*token_reward, &totals->kl_reward, &run->algo,
+                               (int64_t)b->n_trajs, b->begin, b->old_logp, b->anchor_logp,
+                               err);
+}
+
 static kg_status advantages(struct kg_rl_batch *b, struct kg_policy_advantage *a,
-                            const struct kg_run *run, struct kg_err *err)
+                            struct kg_rl_totals *totals, const struct kg_run *run,
+                            struct kg_err *err)
 {
     size_t groups = b->n_trajs / (size_t)b->group;
     double *reward = kg_mem_calloc(b->n_trajs, sizeof *reward, "rewards", err);
@@ -51,6 +71,7 @@ static kg_status advantages(struct kg_rl_batch *b, struct kg_policy_advantage *a
                                       .group_begin = group_begin,
                                       .seq_begin = b->begin,
                                       .old_logp = b->old_logp};
+    double *token_reward = NULL;
     kg_status status;
 
     if (!group_begin) {
@@ -58,11 +79,15 @@ static kg_status advantages(struct kg_rl_batch *b, struct kg_policy_advantage *a
         return err->code;
     }
     for (size_t i = 0; i < b->n_trajs; i++)
-        reward[i] = b->trajs[i].reward;
+        reward[i] = b->trajs[i].reward + b->trajs[i].shaping;
     for (size_t g = 0; g <= groups; g++)
         group_begin[g] = (int64_t)g * b->group;
     *a = (struct kg_policy_advantage){.token = b->advantage};
+    KG_TRY_GOTO(out, kl_rewards(&token_reward, totals, b, run, err));
+    scores.token_reward = token_reward;
     status = kg_policy_advantages(a, &run->algo, &scores, err);
+out:
+    kg_mem_free(token_reward);
     kg_mem_free(group_begin);
     kg_mem_free(reward);
     return status;
@@ -443,6 +468,24 @@ static kg_status move_anchor(struct kg_run *run, struct kg_err *err)
     return kg_anchor_update(run->anchor, run->model, eta, err);
 }
 
+/* ---- the KL coefficient ---- */
+
+/* The next step's, by the KL of this one: of the reward, or of the loss before weights
+ * and divisor. Each answer of the step is a sample of the controller. */
+static void steer_kl(struct kg_run *run, const struct kg_rl_batch *b,
+                     const struct kg_rl_totals *t)
+{
+    const struct kg_algo *a = &run->algo;
+    double kl = a->kl_reward ? t->kl_reward
+                : t->metrics.kl_tokens > 0
+                    ? t->metrics.kl_sum / (double)t->metrics.kl_tokens
+                    : 0;
+
+    if (a->kl_target > 0)
+        run->count.kl_beta = kg_policy_adaptive_kl(run->count.kl_beta, kl, a->kl_target,
+                                                   a->kl_horizon, (int64_t)b->n_trajs);
+}
+
 /* ---- the step ---- */
 
 /* What is not finite skips the step, or what is left of it; everything else stops the
@@ -458,8 +501,10 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
                       struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
     struct kg_err why = {0};
-    kg_status status = advantages(b, a, run, &why);
+    kg_status status;
 
+    run->algo.kl_beta = run->count.kl_beta;
+    status = advantages(b, a, totals, run, &why);
     if (status == KG_OK) {
         totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
         run->midway = true;
@@ -497,8 +542,10 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
 
     KG_TRY(kg_rl_train(totals, &a, b, run, err));
     run->count.step++;
-    if (!totals->skipped)
+    if (!totals->skipped) {
+        steer_kl(run, b, totals);
         KG_TRY(move_anchor(run, err));
+    }
     totals->clock[KG_PHASE_END] = kg_clock_seconds();
     KG_TRY(kg_rl_dump(run, b, false, err));
     return kg_rl_log(run, b, totals, &a, err);

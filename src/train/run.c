@@ -195,6 +195,7 @@ static kg_status load_stops(struct kg_run *run, struct kg_err *err)
 static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(kg_algo_from_config(&run->algo, run->config, run->model->config.vocab, err));
+    run->count.kl_beta = run->algo.kl_beta;
     if (run->algo.anchor->kind != KG_ANCHOR_NONE &&
         run->algo.anchor->kind != KG_ANCHOR_ITERATIVE)
         KG_TRY(kg_model_clone(&run->anchor, run->model, run->model->ct, err));
@@ -221,6 +222,19 @@ static void report_sft(const struct kg_run *run, size_t max_tokens)
                     "%zu tokens",
                     run->sft.n, run->sft.longest, (long long)run->sft.dropped_too_long,
                     max_tokens);
+}
+
+static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
+{
+    int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
+    int64_t most = kg_config_int(run->config, "rollout.max_tokens");
+
+    if (buffer > most)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.overlong_buffer: expected at most rollout.max_tokens "
+                       "(%lld), found %lld",
+                       (long long)most, (long long)buffer);
+    return KG_OK;
 }
 
 /* Positions beyond what the model was made for are refused, as `generate` does. */
@@ -304,6 +318,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(load_data(run, err));
     KG_TRY(load_sft(run, err));
     report_sft(run, (size_t)kg_config_int(run->config, "sft.max_tokens"));
+    KG_TRY(check_shaping(run, err));
     KG_TRY(check_positions(run, err));
     return open_machinery(run, err);
 }

@@ -34,6 +34,7 @@ struct kg_counters {
     int64_t skipped_in_row;
     int64_t idle_updates;   /* updates not made because nothing carried a gradient */
     int64_t validated;      /* 1 + the step that was validated last; 0: none yet */
+    double kl_beta;         /* KL coefficient of the next step; moved by kl.target */
     uint64_t metrics_bytes; /* length of metrics.jsonl at this point */
 };
 

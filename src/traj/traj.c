@@ -184,6 +184,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(put_optional(out, "reward", t->graded ? &t->reward : NULL, err));
     KG_TRY(kg_str_printf(out, err, ",\"graded\":%s", t->graded ? "true" : "false"));
     KG_TRY(put_optional(out, "advantage", advantage, err));
+    KG_TRY(put_optional(out, "shaping", &t->shaping, err));
     KG_TRY(kg_str_puts(out, ",\"temperature\":", err));
     KG_TRY(kg_json_put_float(out, t->temperature, err));
     KG_TRY(kg_str_printf(out, err, ",\"prompt_n\":%zu,\"tokens\":", t->prompt_n));

@@ -52,7 +52,8 @@ struct kg_traj {
     int64_t prompt_index; /* row of the data set */
     uint64_t draw;        /* draw number of the prompt in the run: keys the RNG */
     int32_t sample;       /* index within the group */
-    double reward;        /* total */
+    double reward;        /* the task's */
+    double shaping;       /* what training adds to it for length; 0 outside training */
     bool graded;          /* false: could not be graded (counted, never a silent 0) */
     float temperature;    /* sampled at */
 };
@@ -80,6 +81,7 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  *   prompt_index, draw, sample   which trajectory this is
  *   finish                       "stop", "stop_string", "length"; "none": goes on
  *   reward, graded               reward is null when the response could not be graded
+ *   shaping                      added to the reward for length (0: none)
  *   advantage                    null when not given
  *   temperature, prompt_n        prompt_n tokens of the prompt come first
  *   tokens [int]                 every token in order

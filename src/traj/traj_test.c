@@ -110,6 +110,7 @@ static void the_dump_is_one_line_that_reads_back(void **state)
                         .sample = 5,
                         .finish = KG_FINISH_STRING,
                         .reward = 1.0 / 3,
+                        .shaping = -2.0 / 7,
                         .graded = true,
                         .temperature = 0.7f};
     struct kg_str out = {0};
@@ -128,6 +129,7 @@ static void the_dump_is_one_line_that_reads_back(void **state)
     assert_string_equal(kg_json_text(kg_json_get(doc.root, "finish"), NULL),
                         "stop_string");
     assert_true(kg_json_real(kg_json_get(doc.root, "reward"), 0) == 1.0 / 3);
+    assert_true(kg_json_real(kg_json_get(doc.root, "shaping"), 0) == -2.0 / 7);
     assert_true(kg_json_real(kg_json_get(doc.root, "advantage"), 0) == 0.1);
     assert_true((float)kg_json_real(kg_json_get(doc.root, "temperature"), 0) == 0.7f);
     assert_string_equal(kg_json_text(kg_json_get(doc.root, "source"), NULL), "ppmt");

@@ -1,0 +1,181 @@
+/* What tests of an RL step share: runs of the digit checkpoint with a few options, and
+ * hand-made trajectories with observations in between.
+ */
+#ifndef KG_TRAIN_RL_TESTING_H
+#define KG_TRAIN_RL_TESTING_H
+
+#include "train/rl_step.h"
+#include "train/run_dir.h"
+#include "train/train_options.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DATA "tests/data/verl_digit_llama"
+
+enum { VOCAB = 16, TOP = 3, MOST = 32 };
+
+#define NEED(expr)                                                                       \
+    do {                                                                                 \
+        struct kg_err need_err = {0};                                                    \
+        struct kg_err *err = &need_err;                                                  \
+        if ((expr) != KG_OK)                                                             \
+            fail_msg("%s: %s", #expr, need_err.message);                                 \
+    } while (0)
+
+static const char *const rl_base[] = {
+    "model.path=" DATA,
+    "task.name=digits",
+    "data.train=" DATA "/train.jsonl",
+    "data.val=" DATA "/test.jsonl",
+    "rollout.prompts=4",
+    "rollout.samples=4",
+    "rollout.max_tokens=12",
+    "optim.lr=1e-2",
+    "optim.weight_decay=0",
+    "eval.problems=1",
+    "run.threads=1",
+    "eval.at_start=false",
+    NULL,
+};
+
+static inline struct kg_config *config_of(const char *dir, const char *const *extra)
+{
+    char run_dir[256];
+    char *assignments[64];
+    size_t n = 0;
+    struct kg_config *config = NULL;
+
+    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+    for (const char *const *a = rl_base; *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    for (const char *const *a = extra; a && *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    assignments[n++] = run_dir;
+    NEED(kg_train_config(&config, NULL, assignments, n, err));
+    return config;
+}
+
+/* The folder above dir exists, dir does not. */
+static inline void fresh(const char *dir)
+{
+    NEED(kg_file_make_dirs(dir, err));
+    NEED(kg_file_remove_tree(dir, err));
+}
+
+/* A run that stands before its first RL step. */
+struct opened {
+    struct kg_run run;
+    struct kg_config *config;
+};
+
+static inline void open_run(struct opened *o, const char *dir, const char *const *extra)
+{
+    fresh(dir);
+    o->config = config_of(dir, extra);
+    NEED(kg_run_open(&o->run, o->config, err));
+    NEED(kg_run_dir_create(&o->run, err));
+    NEED(kg_run_dir_cut(&o->run, err));
+    NEED(kg_run_start_rl(&o->run, err));
+}
+
+static inline void close_run(struct opened *o)
+{
+    kg_run_close(&o->run);
+    kg_config_free(o->config);
+}
+
+/* Every weight is changed a little, to one that needs all bits of an fp32. */
+static inline void disturb(struct kg_model *m)
+{
+    for (int64_t i = 0; i < m->n_elements; i++)
+        m->master[i] *= 0.88f + 0.0513f * (float)(i % 7);
+    NEED(kg_model_refresh(m, err));
+}
+
+static inline double last_metric(const char *dir, const char *name)
+{
+    struct kg_str text = {0};
+    char path[256], key[80];
+    const char *found = NULL;
+    double value;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    snprintf(key, sizeof key, "\"%s\": ", name);
+    NEED(kg_file_read(&text, path, 1u << 24, err));
+    for (const char *at = text.data; (at = strstr(at, key)); at += strlen(key))
+        found = at;
+    if (!found)
+        fail_msg("%s has no %s", path, name);
+    value = strtod(found + strlen(key), NULL);
+    kg_str_release(&text);
+    return value;
+}
+
+/* ---- hand-made trajectories ---- */
+
+/* One letter a token: p prompt, m model, t tool. */
+static const char *const layouts[] = {"pppmmtttmmmt", "ppmtmtm", "pppppmmm",
+                                      "pmmttttmmmmmtm"};
+enum { N_TRAJS = 4 };
+
+static inline int32_t token_of(size_t i, size_t j)
+{
+    return (int32_t)((3 * i + 5 * j) % VOCAB);
+}
+
+static inline void push_model_token(struct kg_traj *t, size_t i, bool keep_ids)
+{
+    size_t j = t->n;
+    int32_t top[TOP] = {(int32_t)(j % VOCAB), (int32_t)((j + 4) % VOCAB), token_of(i, j)};
+    float top_logp[TOP] = {-0.5f - 0.01f * (float)j, -1.5f, -2.5f - 0.1f * (float)i};
+    int32_t kept[] = {token_of(i, j), (token_of(i, j) + 1) % VOCAB,
+                      (token_of(i, j) + 7) % VOCAB, (token_of(i, j) + 9) % VOCAB};
+    struct kg_traj_step step = {.token = token_of(i, j),
+                                .logp = -1.0f - 0.125f * (float)j - (float)i,
+                                .top_ids = t->top_k ? top : NULL,
+                                .top_logp = t->top_k ? top_logp : NULL,
+                                .kept = keep_ids ? kept : NULL,
+                                .kept_n = keep_ids ? (int32_t)(1 + j % 4) : 0};
+
+    NEED(kg_traj_push(t, &step, err));
+}
+
+/* Trajectory 2 has kept ids at no token: there the whole vocabulary was kept. */
+static inline void make_trajs(struct kg_rl_batch *b, int top_k, bool keep_ids)
+{
+    struct kg_err e;
+
+    b->group = 2;
+    b->n_trajs = N_TRAJS;
+    b->trajs = kg_mem_calloc(N_TRAJS, sizeof *b->trajs, "test", &e);
+    assert_non_null(b->trajs);
+    for (size_t i = 0; i < N_TRAJS; i++) {
+        struct kg_traj *t = &b->trajs[i];
+
+        t->top_k = top_k;
+        t->temperature = 0.7f;
+        t->reward = (double)(i % 2);
+        t->graded = true;
+        for (const char *c = layouts[i]; *c; c++) {
+            int32_t token = token_of(i, t->n);
+
+            if (*c == 'm')
+                push_model_token(t, i, keep_ids && i != 2);
+            else
+                NEED(kg_traj_append(t, &token, 1,
+                                    *c == 'p' ? KG_SOURCE_PROMPT : KG_SOURCE_TOOL, err));
+        }
+    }
+}
+
+#endif
