@@ -7,6 +7,7 @@
 
 #include "policy/algo.h"
 #include "policy/presets.h"
+#include "policy/unbiased.h"
 
 static const char intro[] =
     "# Algorithms\n\n"
@@ -121,11 +122,77 @@ static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
     return kg_str_puts(out, " |\n", err);
 }
 
+/* ---- averages over answers ---- */
+
+static const char averages[] =
+    "\n## Averages over answers: estimator, aggregation, filter\n\n"
+    "The columns above are about one context. Over answers an estimator is averaged with "
+    "weights, and where a weight depends on what was sampled (through the answer's "
+    "length, or through a filter that looked at the answer) the two are no longer "
+    "independent. A cell says whether the expected gradient at every context is that of "
+    "the exact KL there, times the expected weight of the context: without a filter, "
+    "with "
+    "dynamic sampling (prompts whose answers all have one reward are out), with answers "
+    "cut by the limit left out. The filters reach the KL with `kl.after_filter` alone; "
+    "without it the first of the three holds. `fades`: biased, the less the more answers "
+    "an update has (1 / N). On- and off-policy, with importance weight, 0 < k < V. "
+    "`src/policy/tree_test.c` enumerates every cell.\n\n";
+
+static const char *average_text(enum kg_average average)
+{
+    return average == KG_AVERAGE_UNBIASED ? "yes"
+           : average == KG_AVERAGE_FADES  ? "fades"
+                                          : "no";
+}
+
+static kg_status put_averages_row(struct kg_str *out, size_t kl, bool published,
+                                  struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "| `%s`%s |", kg_policy_row(KG_TABLE_KL, kl)->name,
+                         published ? " published" : ""));
+    for (size_t m = 0; m < kg_policy_n_rows(KG_TABLE_AGGREGATE); m++) {
+        const char *lead = " ";
+
+        for (int f = 0; f < KG_FILTER_COUNT; f++, lead = ", ")
+            KG_TRY(kg_str_printf(out, err, "%s%s", lead,
+                                 average_text(kg_policy_average(
+                                     kl, published, m, (enum kg_policy_filter)f))));
+        KG_TRY(kg_str_puts(out, " |", err));
+    }
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status put_averages(struct kg_str *out, struct kg_err *err)
+{
+    size_t n = kg_policy_n_rows(KG_TABLE_AGGREGATE);
+
+    KG_TRY(kg_str_puts(out, averages, err));
+    KG_TRY(kg_str_puts(out, "| `kl.estimator` |", err));
+    for (size_t m = 0; m < n; m++)
+        KG_TRY(kg_str_printf(out, err, " `%s` |",
+                             kg_policy_row(KG_TABLE_AGGREGATE, m)->name));
+    KG_TRY(kg_str_puts(out, "\n|---|", err));
+    for (size_t m = 0; m < n; m++)
+        KG_TRY(kg_str_puts(out, "---|", err));
+    KG_TRY(kg_str_putc(out, '\n', err));
+    for (size_t i = 0; i < kg_policy_n_rows(KG_TABLE_KL); i++) {
+        unsigned topk = KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR;
+
+        if (kg_policy_row_claims(KG_TABLE_KL, i)->target == KG_TARGET_NONE)
+            continue;
+        KG_TRY(put_averages_row(out, i, false, err));
+        if (kg_policy_row(KG_TABLE_KL, i)->needs & topk)
+            KG_TRY(put_averages_row(out, i, true, err));
+    }
+    return KG_OK;
+}
+
 kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, intro, err));
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
         KG_TRY(put_table(out, sections[i].table, sections[i].title, err));
+    KG_TRY(put_averages(out, err));
     KG_TRY(kg_str_puts(out,
                        "\n## Presets: `algo.preset`\n\n"
                        "| name | what | source | values |\n|---|---|---|---|\n",

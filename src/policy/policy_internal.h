@@ -9,6 +9,7 @@
 #define KG_POLICY_POLICY_INTERNAL_H
 
 #include "policy/policy.h"
+#include "policy/unbiased.h"
 
 #define KG_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -172,6 +173,8 @@ void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
 struct kg_aggregate_row {
     struct kg_policy_about about;
     double (*weight)(double length, const struct kg_policy_totals *totals);
+    /* what it leaves of a sampled term that is unbiased at a fixed context */
+    enum kg_average average;
 };
 
 /* ---- metrics ---- */

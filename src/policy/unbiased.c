@@ -1,0 +1,42 @@
+/* The rule behind the table of averages; tree_test.c enumerates every cell of it. */
+#include "policy/unbiased.h"
+
+#include "policy/policy_internal.h"
+
+static const struct {
+    const char *name, *help;
+} filters[KG_FILTER_COUNT] = {
+    [KG_FILTER_NONE] = {"none", "every answer"},
+    [KG_FILTER_DYNAMIC] = {"dynamic",
+                           "prompts whose answers all have one reward are out"},
+    [KG_FILTER_TRUNCATED] = {"truncated", "answers cut by the limit are out"},
+};
+
+const char *kg_policy_filter_name(enum kg_policy_filter filter)
+{
+    return filters[filter].name;
+}
+
+const char *kg_policy_filter_help(enum kg_policy_filter filter)
+{
+    return filters[filter].help;
+}
+
+enum kg_average kg_policy_average(size_t kl, bool published, size_t aggregate,
+                                  enum kg_policy_filter filter)
+{
+    const struct kg_policy_about *about = kg_policy_row(KG_TABLE_KL, kl);
+    const struct kg_policy_claims *claims = kg_policy_row_claims(KG_TABLE_KL, kl);
+    const struct kg_aggregate_row *row = (const void *)kg_policy_row(KG_TABLE_AGGREGATE,
+                                                                     aggregate);
+    unsigned unbiased = published ? claims->published
+                                  : claims->on_policy & claims->off_policy;
+
+    if (claims->target == KG_TARGET_NONE || !(unbiased & KG_UNBIASED_GRADIENT))
+        return KG_AVERAGE_BIASED;
+    if (about->needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD))
+        return KG_AVERAGE_UNBIASED;
+    if (filter != KG_FILTER_NONE)
+        return KG_AVERAGE_BIASED;
+    return row->average;
+}
