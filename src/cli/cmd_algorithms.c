@@ -5,6 +5,7 @@
  */
 #include "cli/cli.h"
 
+#include "model/optim.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
 #include "policy/unbiased.h"
@@ -107,6 +108,21 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
     return KG_OK;
 }
 
+static kg_status put_optimizers(struct kg_str *out, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out,
+                       "\n## Optimizers: `optim.kind`\n\n| name | what | source |\n"
+                       "|---|---|---|\n",
+                       err));
+    for (size_t i = 0; i < kg_optim_n_rows(); i++) {
+        const struct kg_optim_row *row = kg_optim_row_at(i);
+
+        KG_TRY(kg_str_printf(out, err, "| `%s` | %s | %s |\n", row->name, row->help,
+                             row->source));
+    }
+    return KG_OK;
+}
+
 static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
                             struct kg_err *err)
 {
@@ -193,6 +209,7 @@ kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err)
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
         KG_TRY(put_table(out, sections[i].table, sections[i].title, err));
     KG_TRY(put_averages(out, err));
+    KG_TRY(put_optimizers(out, err));
     KG_TRY(kg_str_puts(out,
                        "\n## Presets: `algo.preset`\n\n"
                        "| name | what | source | values |\n|---|---|---|---|\n",

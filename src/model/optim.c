@@ -1,44 +1,118 @@
-/* Training state of a model: gradients, moments, learning rate, clipping, and the EMA
- * anchor.
+/* Training state of a model: gradients, the optimizers' state, learning rate, clipping,
+ * and the EMA anchor.
  *
  * It applies an update; it neither computes gradients nor decides when a step is due.
  *
  * The one idea: parameters, gradients and moments are slabs of one layout, so an update
  * is one call over the whole length, and with decay on matrices alone one call for each
  * run of parameters that are decayed alike. The gaps between tensors hold zeros, which
- * every operation here keeps zero.
+ * every operation here keeps zero. Between updates the gradients are free: the weights
+ * that are evaluated wait there.
  */
 #include "model/optim.h"
 
+#include "base/str.h"
 #include "model/model_internal.h"
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 static const double clip_epsilon = 1e-6; /* as torch.nn.utils.clip_grad_norm_ */
 
-static kg_status create_slabs(struct kg_optim *o, struct kg_err *err)
+/* ---- the table ---- */
+enum { ADAMW, SCHEDULE_FREE };
+static const struct kg_optim_row rows[] = {
+    [ADAMW] = {.name = "adamw",
+               .help = "Adam with decoupled weight decay",
+               .source = "Loshchilov & Hutter 2019, arXiv 1711.05101",
+               .state = {"adam_m", "adam_v"}},
+    [SCHEDULE_FREE] = {.name = "schedule-free",
+                       .help = "AdamW whose average needs no schedule",
+                       .source = "Defazio et al. 2024, arXiv 2405.15682",
+                       .state = {"free_z", "adam_v"},
+                       .starts_at_weights = true,
+                       .averages = true},
+};
+
+size_t kg_optim_n_rows(void) { return sizeof rows / sizeof rows[0]; }
+
+const struct kg_optim_row *kg_optim_row_at(size_t i)
+{
+    return i < kg_optim_n_rows() ? &rows[i] : NULL;
+}
+
+kg_status kg_optim_find(const struct kg_optim_row **row, const char *name,
+                        struct kg_err *err)
+{
+    struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < kg_optim_n_rows() && status == KG_OK; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            *row = &rows[i];
+            goto out;
+        }
+        status = kg_str_printf(&names, err, "%s%s", i > 0 ? ", " : "", rows[i].name);
+    }
+    status = kg_fail(err, KG_ENOTFOUND, "optim.kind: expected one of %s; found '%s'",
+                     kg_str_text(&names), name);
+out:
+    kg_str_release(&names);
+    return status;
+}
+
+/* ---- life ---- */
+kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
+{
+    if (!o->row || !o->row->averages)
+        return KG_OK;
+    if (o->schedule != KG_SCHEDULE_CONSTANT)
+        return kg_fail(err, KG_EINVAL,
+                       "optim.schedule: %s takes the place of a schedule; expected "
+                       "constant",
+                       o->row->name);
+    if (!(o->beta1 > 0.0 && o->beta1 <= 1.0))
+        return kg_fail(err, KG_EINVAL,
+                       "optim.beta1: %s needs it above 0 and at most 1, found %g",
+                       o->row->name, o->beta1);
+    return KG_OK;
+}
+
+static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
+                              struct kg_err *err)
 {
     const size_t n = (size_t)o->n;
     o->grads = kg_mem_calloc(n, sizeof *o->grads, "gradients", err);
-    o->m = o->grads ? kg_mem_calloc(n, sizeof *o->m, "first moments", err) : NULL;
-    o->v = o->m ? kg_mem_calloc(n, sizeof *o->v, "second moments", err) : NULL;
-    return o->v ? KG_OK : KG_ENOMEM;
+    if (!o->grads)
+        return KG_ENOMEM;
+    for (int i = 0; i < KG_OPTIM_STATES; i++) {
+        o->state[i] = kg_mem_calloc(n, sizeof *o->state[i], o->opts.row->state[i], err);
+        if (!o->state[i])
+            return KG_ENOMEM;
+    }
+    if (o->opts.row->starts_at_weights)
+        memcpy(o->state[0], m->master, n * sizeof *m->master);
+    return KG_OK;
 }
 
 kg_status kg_optim_create(struct kg_optim **out, const struct kg_model *m,
                           const struct kg_optim_opts *opts, struct kg_err *err)
 {
+    struct kg_optim_opts full = *opts;
     *out = NULL;
     if (!m->master)
         return kg_fail(err, KG_EINVAL,
                        "optimizer: the model was opened without master weights");
+    if (!full.row)
+        full.row = &rows[ADAMW];
+    KG_TRY(kg_optim_check(&full, err));
     struct kg_optim *o = kg_mem_calloc(1, sizeof *o, "optimizer", err);
     if (!o)
         return KG_ENOMEM;
-    o->opts = *opts;
+    o->opts = full;
     o->n = m->n_elements;
-    const kg_status status = create_slabs(o, err);
+    const kg_status status = create_slabs(o, m, err);
     if (status != KG_OK) {
         kg_optim_free(o);
         return status;
@@ -52,8 +126,8 @@ void kg_optim_free(struct kg_optim *o)
     if (!o)
         return;
     kg_mem_free(o->grads);
-    kg_mem_free(o->m);
-    kg_mem_free(o->v);
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        kg_mem_free(o->state[i]);
     kg_mem_free(o);
 }
 
@@ -88,8 +162,11 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
                             int64_t n, const struct kg_adamw *a, struct kg_err *err)
 {
-    return kg_op_adamw(m->backend, m->master + first, o->m + first, o->v + first,
-                       o->grads + first, n, a, err);
+    float *w = m->master + first, *s0 = o->state[0] + first, *s1 = o->state[1] + first;
+
+    if (o->opts.row == &rows[SCHEDULE_FREE])
+        return kg_op_schedule_free(m->backend, w, s0, s1, o->grads + first, n, a, err);
+    return kg_op_adamw(m->backend, w, s0, s1, o->grads + first, n, a, err);
 }
 
 /* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
@@ -107,6 +184,24 @@ static kg_status update_by_kind(struct kg_optim *o, struct kg_model *m,
                           first->is_product ? a : &undecayed, err));
     }
     return KG_OK;
+}
+
+static double square(double x) { return x * x; }
+
+void kg_optim_resume(struct kg_optim *o, int64_t step)
+{
+    o->step = step;
+    o->weight_sum = 0;
+    for (int64_t i = 1; i <= step; i++)
+        o->weight_sum += square(kg_optim_lr(&o->opts, i));
+}
+
+/* c of the average: the new z weighs as its squared rate in the sum of all. Nothing has
+ * moved as long as that sum is 0. */
+static double average_weight(const struct kg_optim *o, double lr)
+{
+    const double sum = o->weight_sum + square(lr);
+    return sum > 0.0 ? square(lr) / sum : 1.0;
 }
 
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
@@ -132,12 +227,38 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
         .weight_decay = (float)opts->weight_decay,
         .grad_scale = (float)scale,
         .step = o->step + 1,
+        .average = (float)average_weight(o, *lr),
     };
     if (opts->decay_all || opts->weight_decay == 0.0)
         KG_TRY(update_run(o, m, 0, o->n, &a, err));
     else
         KG_TRY(update_by_kind(o, m, &a, err));
     o->step++;
+    o->weight_sum += square(*lr);
+    return kg_model_refresh(m, err);
+}
+
+/* ---- what is evaluated and written ---- */
+kg_status kg_optim_weights(const float **weights, struct kg_optim *o,
+                           const struct kg_model *m, struct kg_err *err)
+{
+    *weights = m->master;
+    if (!o->opts.row->averages)
+        return KG_OK;
+    *weights = o->grads;
+    return kg_op_schedule_free_average(m->backend, o->grads, m->master, o->state[0], o->n,
+                                       (float)o->opts.beta1, err);
+}
+
+kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_err *err)
+{
+    if (!o->opts.row->averages)
+        return KG_OK;
+    for (int64_t i = 0; i < o->n; i++) {
+        const float w = m->master[i];
+        m->master[i] = o->grads[i];
+        o->grads[i] = w;
+    }
     return kg_model_refresh(m, err);
 }
 

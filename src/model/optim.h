@@ -1,11 +1,16 @@
-/* Training state of a model: gradients, AdamW moments, the learning-rate schedule, and
- * the EMA anchor.
+/* Training state of a model: gradients, an optimizer out of a table with its state
+ * arrays, the learning-rate schedule, and the EMA anchor.
  *
  * Norms: gradient clipping scales by min(1, clip/(norm + 1e-6)) as
  * torch.nn.utils.clip_grad_norm_.
  * AdamW decays every parameter that is_product (matrices); norms and biases are not
  * decayed... unless decay_all, which is torch.optim.AdamW(model.parameters()) and the
  * default, as the published recipes do that.
+ *
+ * Schedule-free AdamW keeps three points: the gradient is taken at y, z makes the steps,
+ * x is their average and what is learned. The model's master weights are y as long as
+ * training goes on, so that what samples is what is trained; x is computed for
+ * evaluation and for what is written.
  */
 #ifndef KG_MODEL_OPTIM_H
 #define KG_MODEL_OPTIM_H
@@ -14,7 +19,25 @@
 
 enum kg_schedule { KG_SCHEDULE_CONSTANT, KG_SCHEDULE_LINEAR, KG_SCHEDULE_COSINE };
 
+/* ---- the table of optimizers ---- */
+enum { KG_OPTIM_STATES = 2 };
+struct kg_optim_row {
+    const char *name;
+    const char *help; /* one line */
+    const char *source;
+    /* what the checkpoint calls the state arrays, (n_elements) fp32 each */
+    const char *state[KG_OPTIM_STATES];
+    bool starts_at_weights; /* state[0] begins as the weights, not as 0 */
+    bool averages;          /* what is evaluated and written is not what is trained */
+};
+size_t kg_optim_n_rows(void);
+const struct kg_optim_row *kg_optim_row_at(size_t i);
+/* errors: NOTFOUND (valid names listed) */
+kg_status kg_optim_find(const struct kg_optim_row **row, const char *name,
+                        struct kg_err *err) KG_MUST_CHECK;
+
 struct kg_optim_opts {
+    const struct kg_optim_row *row; /* NULL: adamw */
     double lr;
     double beta1;
     double beta2;
@@ -30,12 +53,16 @@ struct kg_optim_opts {
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    float *grads; /* (n_elements) owned */
-    float *m;     /* (n_elements) owned */
-    float *v;     /* (n_elements) owned */
+    float *grads;                  /* (n_elements) owned */
+    float *state[KG_OPTIM_STATES]; /* (n_elements) owned; opts.row says what they are */
     int64_t n;
-    int64_t step; /* updates done */
+    int64_t step;      /* updates done */
+    double weight_sum; /* averaging rows: sum of lr^2 over the updates done */
 };
+/* What the row cannot take is refused, with the key of a recipe.   errors: EINVAL */
+kg_status kg_optim_check(const struct kg_optim_opts *opts,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* errors: EINVAL (no master weights, or of the check), ENOMEM */
 kg_status kg_optim_create(struct kg_optim **o, const struct kg_model *m,
                           const struct kg_optim_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -44,11 +71,24 @@ void kg_optim_zero_grads(struct kg_optim *o);
 double kg_optim_lr(const struct kg_optim_opts *opts,
                    int64_t update); /* update counted from 1 */
 
-/* One update from o->grads: norm, clip, AdamW, refresh of the compute copy.
+/* Say that `step` updates were done, after their state was read back. */
+void kg_optim_resume(struct kg_optim *o, int64_t step);
+
+/* One update from o->grads: norm, clip, the row's step, refresh of the compute copy.
  * A norm that is not finite changes nothing and returns ENONFINITE.   grad_norm out
  * (before clipping), lr out */
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
+
+/* What is evaluated and written: *weights is the model's master, or the average, which
+ * is computed into o->grads. */
+kg_status kg_optim_weights(const float **weights, struct kg_optim *o,
+                           const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+/* Exchange the model's master with o->grads, bit for bit, and refresh: after
+ * kg_optim_weights the model is the average, after a second exchange what is trained.
+ * Does nothing for rows that do not average. */
+kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 /* anchor <- eta anchor + (1-eta) model, in fp32, and its compute copy.
  * source: arXiv 2602.04417 */

@@ -57,6 +57,115 @@ static void test_ten_steps_follow_torch(void **state)
         check_curve_of(test_archs[i]);
 }
 
+/* ---- schedule-free AdamW ---- */
+static const struct kg_optim_opts free_opts = {
+    .lr = 3e-3,
+    .beta1 = 0.9,
+    .beta2 = 0.999,
+    .eps = 1e-8,
+    .weight_decay = 0.01,
+    .decay_all = true,
+    .clip_norm = 1.0,
+    .warmup_updates = 3,
+};
+
+static struct kg_optim_opts schedule_free(void)
+{
+    struct kg_optim_opts opts = free_opts;
+    NEED(kg_optim_find(&opts.row, "schedule-free", err));
+    return opts;
+}
+
+struct free_curve {
+    double losses[TEST_REF_STEPS];
+    double norms[TEST_REF_STEPS];
+    double averages[TEST_REF_STEPS];
+};
+
+static void read_free_curve(struct free_curve *c, const char *dir)
+{
+    struct kg_json_doc doc;
+    char path[192];
+    snprintf(path, sizeof path, "%s/schedule_free.json", dir);
+    NEED(kg_json_read(&doc, path, 1 << 20, err));
+    test_read_doubles(c->losses, TEST_REF_STEPS, kg_json_get(doc.root, "losses"));
+    test_read_doubles(c->norms, TEST_REF_STEPS, kg_json_get(doc.root, "grad_norms"));
+    test_read_doubles(c->averages, TEST_REF_STEPS,
+                      kg_json_get(doc.root, "average_losses"));
+    kg_json_release(&doc);
+}
+
+/* NLL of the average; the weights that are trained come back to the last bit. */
+static double average_nll(struct kg_model *m, struct kg_optim *o, struct kg_acts *acts,
+                          struct test_pack *t)
+{
+    const size_t bytes = (size_t)m->n_elements * sizeof(float);
+    const float *weights;
+    float *before = test_alloc((size_t)m->n_elements, sizeof *before);
+    memcpy(before, m->master, bytes);
+    NEED(kg_optim_weights(&weights, o, m, err));
+    NEED(kg_optim_exchange(o, m, err));
+    const double loss = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, NULL);
+    NEED(kg_optim_exchange(o, m, err));
+    assert_memory_equal(m->master, before, bytes);
+    kg_mem_free(before);
+    return loss;
+}
+
+static void check_free_curve_of(const char *arch)
+{
+    const struct kg_optim_opts opts = schedule_free();
+    struct test_reference r;
+    struct free_curve c;
+    struct kg_optim *o = NULL;
+    struct kg_acts *acts = NULL;
+    double most = 0.0;
+    test_reference_open(&r, arch);
+    read_free_curve(&c, r.dir);
+    struct kg_model *m = test_open(r.dir, KG_F32, true);
+    NEED(kg_optim_create(&o, m, &opts, err));
+    NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, true, err));
+    for (int i = 0; i < TEST_REF_STEPS; i++) {
+        double norm = 0.0;
+        most = fmax(most, fabs(train_step(m, o, acts, &r.pack, &norm) - c.losses[i]));
+        assert_true(fabs(norm - c.norms[i]) < 1e-4 * c.norms[i]);
+        most = fmax(most, fabs(average_nll(m, o, acts, &r.pack) - c.averages[i]));
+    }
+    printf("%s: loss of the average %.4f to %.4f, largest difference from torch %.2e\n",
+           arch, c.averages[0], c.averages[TEST_REF_STEPS - 1], most);
+    assert_true(most < 1e-4);
+    kg_acts_free(acts);
+    kg_optim_free(o);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
+static void test_ten_schedule_free_steps_follow_torch(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TEST_ARCHS; i++)
+        check_free_curve_of(test_archs[i]);
+}
+
+static void test_schedule_free_refuses_a_schedule_and_no_momentum(void **state)
+{
+    (void)state;
+    struct kg_model *m = test_open("tests/data/reference/qwen2", KG_F32, true);
+    struct kg_optim_opts opts = schedule_free();
+    struct kg_optim *o = NULL;
+    struct kg_err why;
+    opts.schedule = KG_SCHEDULE_COSINE;
+    assert_int_equal(kg_optim_create(&o, m, &opts, &why), KG_EINVAL);
+    assert_non_null(strstr(why.message, "optim.schedule"));
+    opts = schedule_free();
+    opts.beta1 = 0.0;
+    assert_int_equal(kg_optim_create(&o, m, &opts, &why), KG_EINVAL);
+    assert_non_null(strstr(why.message, "optim.beta1"));
+    assert_int_equal(kg_optim_find(&opts.row, "sgd", &why), KG_ENOTFOUND);
+    assert_non_null(strstr(why.message, "adamw, schedule-free"));
+    kg_model_free(m);
+}
+
 static void test_bf16_training_lowers_the_loss(void **state)
 {
     (void)state;
@@ -80,7 +189,7 @@ static void test_bf16_training_lowers_the_loss(void **state)
 }
 
 /* Steps, saves and loads in the middle, steps on: the bits of the uninterrupted run. */
-static void check_save_load_step(enum kg_dtype ct)
+static void check_save_load_step(enum kg_dtype ct, const struct kg_optim_opts *opts)
 {
     struct test_reference r;
     test_reference_open(&r, "qwen3");
@@ -91,17 +200,17 @@ static void check_save_load_step(enum kg_dtype ct)
     char dir[128];
     double norm = 0.0;
     test_dir(dir, "resume");
-    NEED(kg_optim_create(&o, m, &reference_opts, err));
+    NEED(kg_optim_create(&o, m, opts, err));
     NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
     train_step(m, o, acts, &r.pack, &norm);
     train_step(m, o, acts, &r.pack, &norm);
 
     NEED(kg_model_save(m, dir, &(struct kg_model_save){.dtype = KG_F32}, err));
     struct kg_model *resumed = test_open(dir, ct, true);
-    NEED(kg_optim_create(&resumed_o, resumed, &reference_opts, err));
-    memcpy(resumed_o->m, o->m, (size_t)o->n * sizeof *o->m);
-    memcpy(resumed_o->v, o->v, (size_t)o->n * sizeof *o->v);
-    resumed_o->step = o->step;
+    NEED(kg_optim_create(&resumed_o, resumed, opts, err));
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        memcpy(resumed_o->state[i], o->state[i], (size_t)o->n * sizeof(float));
+    kg_optim_resume(resumed_o, o->step);
     for (int i = 0; i < 2; i++) {
         const double loss = train_step(m, o, acts, &r.pack, &norm);
         assert_true(train_step(resumed, resumed_o, acts, &r.pack, &norm) == loss);
@@ -120,9 +229,11 @@ static void check_save_load_step(enum kg_dtype ct)
 static void test_saving_and_loading_between_steps_changes_no_bit(void **state)
 {
     (void)state;
-    check_save_load_step(KG_F32);
+    const struct kg_optim_opts averaged = schedule_free();
+    check_save_load_step(KG_F32, &reference_opts);
+    check_save_load_step(KG_F32, &averaged);
     if (test_has_bf16())
-        check_save_load_step(KG_BF16);
+        check_save_load_step(KG_BF16, &reference_opts);
 }
 
 static void test_the_learning_rate_follows_its_schedule(void **state)
@@ -263,6 +374,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ten_steps_follow_torch),
+        cmocka_unit_test(test_ten_schedule_free_steps_follow_torch),
+        cmocka_unit_test(test_schedule_free_refuses_a_schedule_and_no_momentum),
         cmocka_unit_test(test_bf16_training_lowers_the_loss),
         cmocka_unit_test(test_saving_and_loading_between_steps_changes_no_bit),
         cmocka_unit_test(test_the_learning_rate_follows_its_schedule),

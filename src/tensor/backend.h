@@ -144,6 +144,8 @@ struct kg_adamw {
     float weight_decay; /* decoupled: w -= lr * decay * w */
     float grad_scale;   /* gradient is multiplied by this first (norm clipping) */
     int64_t step;       /* 1 for the first update: bias correction */
+    /* schedule-free alone: weight of the new z in the average x; 1 for the first */
+    float average;
 };
 
 /* ---- the table ---- */
@@ -190,6 +192,10 @@ struct kg_backend {
                           struct kg_err *err);
     kg_status (*adamw)(float *w, float *m, float *v, const float *g, int64_t n,
                        const struct kg_adamw *a, struct kg_err *err);
+    kg_status (*schedule_free)(float *y, float *z, float *v, const float *g, int64_t n,
+                               const struct kg_adamw *a, struct kg_err *err);
+    kg_status (*schedule_free_average)(float *x, const float *y, const float *z,
+                                       int64_t n, float beta1, struct kg_err *err);
     kg_status (*ema)(float *avg, const float *w, int64_t n, float eta,
                      struct kg_err *err);
     kg_status (*sum_squares)(double *out, const float *x, const float *minus, int64_t n,
@@ -309,6 +315,18 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
                       const float *g, int64_t n, const struct kg_adamw *a,
                       struct kg_err *err) KG_MUST_CHECK;
+
+/* Schedule-free AdamW. The gradient is at y = (1 - b1) z + b1 x; with
+ * d = g / (sqrt(v^) + eps) + decay y and c = a->average
+ *     z <- z - lr d,   x <- (1 - c) x + c z,   y <- (1 - b1) z + b1 x
+ * x is not kept: _average computes it from y and z.   all (n) fp32; b1 in (0, 1]
+ * errors: EINVAL.   source: Defazio et al. 2024, arXiv 2405.15682 */
+kg_status kg_op_schedule_free(const struct kg_backend *be, float *y, float *z, float *v,
+                              const float *g, int64_t n, const struct kg_adamw *a,
+                              struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_schedule_free_average(const struct kg_backend *be, float *x,
+                                      const float *y, const float *z, int64_t n,
+                                      float beta1, struct kg_err *err) KG_MUST_CHECK;
 
 /* avg = eta avg + (1 - eta) w, fp32; avg = w stays so to the last bit, and eta 0 copies
  * *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN

@@ -401,6 +401,32 @@ kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
     return be->adamw ? be->adamw(w, m, v, g, n, a, err) : missing(be, "adamw", err);
 }
 
+kg_status kg_op_schedule_free(const struct kg_backend *be, float *y, float *z, float *v,
+                              const float *g, int64_t n, const struct kg_adamw *a,
+                              struct kg_err *err)
+{
+    if (a->step < 1)
+        return kg_fail(err, KG_EINVAL, "schedule_free: step %lld, expected 1 or more",
+                       (long long)a->step);
+    if (!(a->average >= 0.0f && a->average <= 1.0f))
+        return kg_fail(err, KG_EINVAL, "schedule_free: average %g, expected 0..1",
+                       (double)a->average);
+    return be->schedule_free ? be->schedule_free(y, z, v, g, n, a, err)
+                             : missing(be, "schedule_free", err);
+}
+
+kg_status kg_op_schedule_free_average(const struct kg_backend *be, float *x,
+                                      const float *y, const float *z, int64_t n,
+                                      float beta1, struct kg_err *err)
+{
+    if (!(beta1 > 0.0f && beta1 <= 1.0f))
+        return kg_fail(err, KG_EINVAL,
+                       "schedule_free: beta1 %g, expected above 0 and at most 1",
+                       (double)beta1);
+    return be->schedule_free_average ? be->schedule_free_average(x, y, z, n, beta1, err)
+                                     : missing(be, "schedule_free_average", err);
+}
+
 kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n,
                     float eta, struct kg_err *err)
 {

@@ -531,6 +531,50 @@ static void adamw_follows_its_formula(void **state)
     kg_mem_free(v);
 }
 
+/* The three sequences of the paper in double, for one parameter. */
+static void schedule_free_follows_its_three_sequences(void **state)
+{
+    (void)state;
+    const struct kg_backend *be = kg_backend_cpu();
+    struct kg_adamw a = {.lr = 1e-2f,
+                         .beta1 = 0.8f,
+                         .beta2 = 0.99f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .grad_scale = 0.5f};
+    float *y = random_new(PARAMETERS), *g = random_new(PARAMETERS);
+    float *z = kg_mem_copy(y, PARAMETERS * sizeof *y, "test", &err);
+    float *v = array_new(PARAMETERS), *x = array_new(PARAMETERS);
+    double b1 = (double)a.beta1, b2 = (double)a.beta2, lr = (double)a.lr;
+    double px = (double)y[77], pz = px, py = px, pv = 0;
+    assert_non_null(z);
+    for (a.step = 1; a.step <= 6; a.step++) {
+        a.average = 1.0f / (float)a.step;
+        g[77] = 0.3f * (float)(a.step % 3) - 0.2f;
+        assert_int_equal(kg_op_schedule_free(be, y, z, v, g, PARAMETERS, &a, &err),
+                         KG_OK);
+        double grad = 0.5 * (double)g[77], c = (double)a.average;
+        pv = b2 * pv + (1 - b2) * grad * grad;
+        double vh = pv / (1 - pow(b2, (double)a.step));
+        pz -= lr * (grad / (sqrt(vh) + (double)a.eps) + (double)a.weight_decay * py);
+        px = (1 - c) * px + c * pz;
+        py = (1 - b1) * pz + b1 * px;
+    }
+    assert_int_equal(kg_op_schedule_free_average(be, x, y, z, PARAMETERS, a.beta1, &err),
+                     KG_OK);
+    assert_true(fabs((double)y[77] - py) < 1e-6);
+    assert_true(fabs((double)z[77] - pz) < 1e-6);
+    assert_true(fabs((double)x[77] - px) < 1e-6);
+    assert_true(fabs(px - py) > 1e-4);
+    assert_int_equal(kg_op_schedule_free_average(be, x, y, z, PARAMETERS, 0.0f, &err),
+                     KG_EINVAL);
+    kg_mem_free(x);
+    kg_mem_free(y);
+    kg_mem_free(z);
+    kg_mem_free(v);
+    kg_mem_free(g);
+}
+
 static void ema_keeps_copies_and_averages(void **state)
 {
     (void)state;
@@ -667,6 +711,7 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_threads_or_enclosing_regions),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(adamw_follows_its_formula),
+        cmocka_unit_test(schedule_free_follows_its_three_sequences),
         cmocka_unit_test(ema_keeps_copies_and_averages),
         cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
         cmocka_unit_test(wrong_shapes_types_and_ids_are_named_with_their_numbers),

@@ -65,8 +65,9 @@ static struct vectors vectors_of(const struct kg_run *run)
     struct vectors v = {.n = 0};
 
     add_vector(&v, "master", run->model->master);
-    add_vector(&v, "adam_m", run->optim ? run->optim->m : NULL);
-    add_vector(&v, "adam_v", run->optim ? run->optim->v : NULL);
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        add_vector(&v, run->optim ? run->optim->opts.row->state[i] : "",
+                   run->optim ? run->optim->state[i] : NULL);
     if (run->anchor)
         add_vector(&v, "anchor", run->anchor->master);
     for (int i = 0; i <= run->lag && run->lagged[i]; i++) {
@@ -143,7 +144,9 @@ static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *
                                  .source_dir = run->model->dir};
 
     KG_TRY(kg_file_make_dirs(dir, err));
+    KG_TRY(kg_optim_weights(&save.weights, run->optim, run->model, err));
     KG_TRY(kg_model_save(run->model, kg_path_in(dir, "model").text, &save, err));
+    save.weights = NULL;
     if (run->anchor)
         KG_TRY(kg_model_save(run->anchor, kg_path_in(dir, "anchor").text, &save, err));
     KG_TRY(write_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
@@ -383,7 +386,7 @@ static kg_status restore(struct kg_run *run, const char *dir, struct kg_err *err
     else
         KG_TRY(kg_run_start_sft(run, err));
     KG_TRY(read_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
-    run->optim->step = run->count.optim_step;
+    kg_optim_resume(run->optim, run->count.optim_step);
     KG_TRY(kg_model_refresh(run->model, err));
     return run->anchor ? kg_model_refresh(run->anchor, err) : KG_OK;
 }

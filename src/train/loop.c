@@ -62,13 +62,31 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     return KG_OK;
 }
 
+/* The policy as it is written: of an optimizer that averages, the average. */
+static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
+                                 struct kg_err *err)
+{
+    const float *weights;
+    struct kg_err back = {0};
+    kg_status status;
+
+    KG_TRY(kg_optim_weights(&weights, run->optim, run->model, err));
+    KG_TRY(kg_optim_exchange(run->optim, run->model, err));
+    status = validate_model(run, run->model, "val", log, err);
+    if (kg_optim_exchange(run->optim, run->model, &back) == KG_OK)
+        return status;
+    run->midway = true; /* what is trained is not where it belongs */
+    *err = back;
+    return err->code;
+}
+
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
 {
     struct kg_metrics log = {.n = 0};
 
     if (run->val.n == 0 || run->count.validated == run->count.step + 1)
         return KG_OK; /* the second: done before a stop */
-    KG_TRY(validate_model(run, run->model, "val", &log, err));
+    KG_TRY(validate_policy(run, &log, err));
     if (run->anchor && kg_config_bool(run->config, "eval.anchor"))
         KG_TRY(validate_model(run, run->anchor, "val_anchor", &log, err));
     KG_TRY(kg_run_log(run, &log, "validation", run->count.step, err));

@@ -215,6 +215,36 @@ static kg_status open_reference(struct kg_run *run, struct kg_err *err)
                              run->tok, false, err);
 }
 
+static enum kg_schedule schedule_named(const char *name)
+{
+    if (strcmp(name, "linear") == 0)
+        return KG_SCHEDULE_LINEAR;
+    return strcmp(name, "cosine") == 0 ? KG_SCHEDULE_COSINE : KG_SCHEDULE_CONSTANT;
+}
+
+/* Judged here rather than after the warm start. */
+static kg_status open_optim(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    int64_t updates = kg_config_int(c, "train.updates_per_step");
+
+    run->rl_optim = (struct kg_optim_opts){
+        .lr = kg_config_real(c, "optim.lr"),
+        .beta1 = kg_config_real(c, "optim.beta1"),
+        .beta2 = kg_config_real(c, "optim.beta2"),
+        .eps = kg_config_real(c, "optim.eps"),
+        .weight_decay = kg_config_real(c, "optim.weight_decay"),
+        .decay_all = true,
+        .clip_norm = kg_config_real(c, "optim.clip_norm"),
+        .schedule = schedule_named(kg_config_text(c, "optim.schedule")),
+        .warmup_updates = updates * kg_config_int(c, "optim.warmup_steps"),
+        .total_updates = updates * kg_config_int(c, "train.steps"),
+        .min_lr = kg_config_real(c, "optim.min_lr"),
+    };
+    KG_TRY(kg_optim_find(&run->rl_optim.row, kg_config_text(c, "optim.kind"), err));
+    return kg_optim_check(&run->rl_optim, err);
+}
+
 static void report_sft(const struct kg_run *run, size_t max_tokens)
 {
     if (run->sft.n > 0)
@@ -312,6 +342,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     kg_threads_set((int)kg_config_int(run->config, "run.threads"));
     KG_TRY(open_model(run, err));
     KG_TRY(open_algorithm(run, err));
+    KG_TRY(open_optim(run, err));
     KG_TRY(open_sampler(run, err));
     KG_TRY(open_reference(run, err));
     KG_TRY(load_stops(run, err));
@@ -366,13 +397,6 @@ void kg_run_close(struct kg_run *run)
 
 /* ---- phases ---- */
 
-static enum kg_schedule schedule_named(const char *name)
-{
-    if (strcmp(name, "linear") == 0)
-        return KG_SCHEDULE_LINEAR;
-    return strcmp(name, "cosine") == 0 ? KG_SCHEDULE_COSINE : KG_SCHEDULE_CONSTANT;
-}
-
 static kg_status replace_optim(struct kg_run *run, const struct kg_optim_opts *opts,
                                struct kg_err *err)
 {
@@ -403,23 +427,7 @@ kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
 
 kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    int64_t updates = kg_config_int(c, "train.updates_per_step");
-    struct kg_optim_opts opts = {
-        .lr = kg_config_real(c, "optim.lr"),
-        .beta1 = kg_config_real(c, "optim.beta1"),
-        .beta2 = kg_config_real(c, "optim.beta2"),
-        .eps = kg_config_real(c, "optim.eps"),
-        .weight_decay = kg_config_real(c, "optim.weight_decay"),
-        .decay_all = true,
-        .clip_norm = kg_config_real(c, "optim.clip_norm"),
-        .schedule = schedule_named(kg_config_text(c, "optim.schedule")),
-        .warmup_updates = updates * kg_config_int(c, "optim.warmup_steps"),
-        .total_updates = updates * kg_config_int(c, "train.steps"),
-        .min_lr = kg_config_real(c, "optim.min_lr"),
-    };
-
-    KG_TRY(replace_optim(run, &opts, err));
+    KG_TRY(replace_optim(run, &run->rl_optim, err));
     if (run->anchor) {
         memcpy(run->anchor->master, run->model->master,
                (size_t)run->model->n_elements * sizeof(float));

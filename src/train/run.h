@@ -64,7 +64,8 @@ struct kg_run {
     float *lagged[KG_MAX_LAG +
                   1]; /* (n_elements) masters of the last steps; all NULL without lag */
     int lag;
-    struct kg_optim *optim;
+    struct kg_optim *optim;        /* of the present phase */
+    struct kg_optim_opts rl_optim; /* that RL will make its own with */
     struct kg_pass *pass;
     struct kg_pass_opts pass_opts; /* that it was made with */
     struct kg_acts *score_acts;    /* scoring by model, anchor or sampler */

@@ -92,6 +92,10 @@ kg_status kg_cpu_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
 kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
                        const struct kg_adamw *a, struct kg_err *err);
+kg_status kg_cpu_schedule_free(float *y, float *z, float *v, const float *g, int64_t n,
+                               const struct kg_adamw *a, struct kg_err *err);
+kg_status kg_cpu_schedule_free_average(float *x, const float *y, const float *z,
+                                       int64_t n, float beta1, struct kg_err *err);
 kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
                      struct kg_err *err);
 kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,

@@ -1,5 +1,5 @@
-/* The optimizer's passes over all parameters: AdamW, the moving average, a sum of
- * squares.
+/* The optimizer's passes over all parameters: AdamW, schedule-free AdamW, the moving
+ * average, a sum of squares.
  *
  * Each element is independent, and memory is the limit: one pass, vectors, pieces of
  * fixed length. The sum of squares adds its pieces in order, in double.
@@ -69,6 +69,89 @@ kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
     for (int64_t first = 0; first < n; first += PIECE)
         for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
             adamw_lanes(&k, w + i, m + i, v + i, g + i, kg_cpu_lanes(end - i));
+    return KG_OK;
+}
+
+/* ---- schedule-free AdamW ---- */
+
+/* With x put out of the recursion (backend.h), c the weight of the new z:
+ *     y' = y + c (z - y) - lr (1 - b1 (1 - c)) d,   z' = z - lr d */
+struct schedule_free {
+    struct kg_v16 b2;
+    struct kg_v16 g2; /* 1 - b2 */
+    struct kg_v16 grad_scale;
+    struct kg_v16 inv_c2; /* 1 / sqrt(1 - b2^t) */
+    struct kg_v16 eps;
+    struct kg_v16 decay;
+    struct kg_v16 average;
+    struct kg_v16 y_rate; /* lr (1 - b1 (1 - c)) */
+    struct kg_v16 z_rate; /* lr */
+};
+
+static struct schedule_free schedule_free_constants(const struct kg_adamw *a)
+{
+    double c2 = 1.0 - pow((double)a->beta2, (double)a->step);
+    double moves = 1.0 - (double)a->beta1 * (1.0 - (double)a->average);
+
+    return (struct schedule_free){
+        .b2 = kg_v16_set1(a->beta2),
+        .g2 = kg_v16_set1((float)(1.0 - (double)a->beta2)),
+        .grad_scale = kg_v16_set1(a->grad_scale),
+        .inv_c2 = kg_v16_set1((float)(1.0 / sqrt(c2))),
+        .eps = kg_v16_set1(a->eps),
+        .decay = kg_v16_set1(a->weight_decay),
+        .average = kg_v16_set1(a->average),
+        .y_rate = kg_v16_set1((float)((double)a->lr * moves)),
+        .z_rate = kg_v16_set1(a->lr),
+    };
+}
+
+static void schedule_free_lanes(const struct schedule_free *k, float *y, float *z,
+                                float *v, const float *g, int n)
+{
+    struct kg_v16 grad = kg_v16_mul(kg_v16_load_n(g, n), k->grad_scale);
+    struct kg_v16 v1 = kg_v16_fma(k->b2, kg_v16_load_n(v, n),
+                                  kg_v16_mul(k->g2, kg_v16_mul(grad, grad)));
+    struct kg_v16 root = kg_v16_fma(kg_v16_sqrt(v1), k->inv_c2, k->eps);
+    struct kg_v16 y0 = kg_v16_load_n(y, n), z0 = kg_v16_load_n(z, n);
+    struct kg_v16 d = kg_v16_fma(k->decay, y0, kg_v16_div(grad, root));
+    struct kg_v16 nearer = kg_v16_fma(k->average, kg_v16_sub(z0, y0), y0);
+
+    kg_v16_store_n(y, kg_v16_fnma(k->y_rate, d, nearer), n);
+    kg_v16_store_n(z, kg_v16_fnma(k->z_rate, d, z0), n);
+    kg_v16_store_n(v, v1, n);
+}
+
+kg_status kg_cpu_schedule_free(float *y, float *z, float *v, const float *g, int64_t n,
+                               const struct kg_adamw *a, struct kg_err *err)
+{
+    (void)err;
+    struct schedule_free k = schedule_free_constants(a);
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
+    for (int64_t first = 0; first < n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
+            schedule_free_lanes(&k, y + i, z + i, v + i, g + i, kg_cpu_lanes(end - i));
+    return KG_OK;
+}
+
+/* x = (y - (1 - b1) z) / b1 = y + (1/b1 - 1) (y - z): y itself where y = z */
+static void average_lanes(float *x, const float *y, const float *z, struct kg_v16 beyond,
+                          int n)
+{
+    struct kg_v16 y0 = kg_v16_load_n(y, n);
+
+    kg_v16_store_n(x, kg_v16_fma(beyond, kg_v16_sub(y0, kg_v16_load_n(z, n)), y0), n);
+}
+
+kg_status kg_cpu_schedule_free_average(float *x, const float *y, const float *z,
+                                       int64_t n, float beta1, struct kg_err *err)
+{
+    (void)err;
+    struct kg_v16 beyond = kg_v16_set1((float)(1.0 / (double)beta1 - 1.0));
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
+    for (int64_t first = 0; first < n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
+            average_lanes(x + i, y + i, z + i, beyond, kg_cpu_lanes(end - i));
     return KG_OK;
 }
 

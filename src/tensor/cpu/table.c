@@ -46,6 +46,8 @@ const struct kg_backend KG_CPU_TABLE = {
     .head = kg_cpu_head,
     .head_bwd = kg_cpu_head_bwd,
     .adamw = kg_cpu_adamw,
+    .schedule_free = kg_cpu_schedule_free,
+    .schedule_free_average = kg_cpu_schedule_free_average,
     .ema = kg_cpu_ema,
     .sum_squares = kg_cpu_sum_squares,
 };
