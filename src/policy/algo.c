@@ -46,6 +46,8 @@ static struct kg_policy_rows table_of(enum kg_policy_table table)
         return kg_kl_rows();
     case KG_TABLE_ANCHOR:
         return kg_anchor_rows();
+    case KG_TABLE_MASK:
+        return kg_mask_rows();
     default:
         return kg_aggregate_rows();
     }
@@ -54,8 +56,8 @@ static struct kg_policy_rows table_of(enum kg_policy_table table)
 const char *kg_policy_table_key(enum kg_policy_table table)
 {
     static const char *const keys[KG_TABLE_COUNT] = {"algo.advantage", "algo.surrogate",
-                                                     "kl.estimator", "anchor.kind",
-                                                     "algo.aggregate"};
+                                                     "kl.estimator",   "anchor.kind",
+                                                     "algo.aggregate", "algo.mask"};
 
     return keys[table];
 }
@@ -117,6 +119,8 @@ static const struct kg_policy_about *chosen(const struct kg_algo *algo,
         return &algo->kl->about;
     case KG_TABLE_ANCHOR:
         return &algo->anchor->about;
+    case KG_TABLE_MASK:
+        return &algo->mask->about;
     default:
         return &algo->aggregate->about;
     }
@@ -144,6 +148,9 @@ static void choose(struct kg_algo *algo, enum kg_policy_table table,
     case KG_TABLE_ANCHOR:
         algo->anchor = (const void *)about;
         break;
+    case KG_TABLE_MASK:
+        algo->mask = (const void *)about;
+        break;
     default:
         algo->aggregate = (const void *)about;
     }
@@ -165,6 +172,8 @@ static const struct key_row keys[] = {
     {"algo.advantage", ROW, KG_TABLE_ADVANTAGE, NULL, NULL},
     {"algo.surrogate", ROW, KG_TABLE_SURROGATE, NULL, NULL},
     {"algo.aggregate", ROW, KG_TABLE_AGGREGATE, NULL, NULL},
+    {"algo.mask", ROW, KG_TABLE_MASK, NULL, NULL},
+    {"algo.mask_delta", REAL, AT(mask_delta), NULL, NULL},
     {"algo.clip_low", REAL, AT(clip_low), NULL, NULL},
     {"algo.clip_high", REAL, AT(clip_high), NULL, NULL},
     {"algo.dual_clip", REAL, AT(dual_clip), NULL, NULL},
@@ -319,6 +328,7 @@ void kg_algo_init(struct kg_algo *algo)
     choose(algo, KG_TABLE_ANCHOR, kg_policy_find(KG_TABLE_ANCHOR, "none", &err));
     choose(algo, KG_TABLE_AGGREGATE,
            kg_policy_find(KG_TABLE_AGGREGATE, "token-mean", &err));
+    choose(algo, KG_TABLE_MASK, kg_policy_find(KG_TABLE_MASK, "none", &err));
 }
 
 /* ---- what the step must supply ---- */

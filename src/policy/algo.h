@@ -1,4 +1,4 @@
-/* What an algorithm is: one row from each of five tables, and numbers.
+/* What an algorithm is: one row from each of six tables, and numbers.
  *
  * A row carries its name, one line of help, its formula and source, and what it needs
  * from the step (scope, statistics, passes); the function behind it is pure. The step is
@@ -9,6 +9,8 @@
  * key                   sets                                       values
  * algo.advantage        how rewards become advantages              row of TABLE_ADVANTAGE
  * algo.surrogate        policy-gradient loss of a token            row of TABLE_SURROGATE
+ * algo.mask             which whole answers lose their policy term  row of TABLE_MASK
+ * algo.mask_delta       divergence beyond which they do            > 0 with a mask
  * algo.aggregate        how token losses become one number         row of TABLE_AGGREGATE
  * algo.clip_low/_high   ratio below 1-low, above 1+high is clipped >= 0; gmpo: log-ratio
  * algo.dual_clip        c, bound of the loss where A < 0           0 is off, else > 1
@@ -59,6 +61,7 @@ enum kg_policy_table {
     KG_TABLE_KL,
     KG_TABLE_ANCHOR,
     KG_TABLE_AGGREGATE,
+    KG_TABLE_MASK,
     KG_TABLE_COUNT
 };
 
@@ -122,6 +125,7 @@ struct kg_advantage_row; /* the functions of a row stay inside policy/ */
 struct kg_surrogate_row;
 struct kg_kl_row;
 struct kg_aggregate_row;
+struct kg_mask_row;
 
 enum kg_anchor_kind {
     KG_ANCHOR_NONE,
@@ -141,7 +145,9 @@ struct kg_algo {
     const struct kg_kl_row *kl;
     const struct kg_anchor_row *anchor;
     const struct kg_aggregate_row *aggregate;
+    const struct kg_mask_row *mask;
 
+    double mask_delta;
     double clip_low, clip_high;
     double dual_clip;   /* 0 off */
     double ratio_clamp; /* 0 off */
@@ -176,7 +182,8 @@ struct kg_algo {
     int64_t anchor_period;
 };
 
-/* The defaults: grpo advantages, ppo-clip 0.2/0.2, token-mean, no KL, no anchor. */
+/* The defaults: grpo advantages, ppo-clip 0.2/0.2, token-mean, no mask, no KL, no
+ * anchor. */
 void kg_algo_init(struct kg_algo *algo);
 
 /* Set what the option key names from text. The keys, for a loop over a config:

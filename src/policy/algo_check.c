@@ -25,6 +25,7 @@ static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
         {"algo.delta_low", a->delta_low, 0, most, "0 or more"},
         {"algo.delta_high", a->delta_high, 0, most, "0 or more"},
         {"algo.top_k", a->top_k, 1, 512, "1 to 512"},
+        {"algo.mask_delta", a->mask_delta, 0, most, "0 or more"},
         {"algo.tau_pos", a->tau_pos, 1e-9, most, "a number above 0"},
         {"algo.tau_neg", a->tau_neg, 1e-9, most, "a number above 0"},
         {"algo.tis", a->tis, 0, most, "0 (off) or more"},
@@ -171,6 +172,10 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
 {
     const char *pg = a->surrogate->about.name;
 
+    if ((a->mask->divergence != NULL) != (a->mask_delta > 0))
+        return kg_fail(
+            err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
+            a->mask->divergence ? "above 0" : "0", a->mask->about.name, a->mask_delta);
     if (a->tis > 0 && a->surrogate->to_mu)
         return kg_fail(err, KG_EINVAL,
                        "algo.tis: %s has its ratio to the sampler already; expected 0, "

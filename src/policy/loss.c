@@ -212,6 +212,18 @@ static kg_status finish_pg(struct work *w, int64_t n, const struct kg_pg_in *in,
     return KG_OK;
 }
 
+static void mask_sequence(struct work *w, int64_t begin, int64_t end)
+{
+    bool masked;
+    double divergence;
+
+    if (!w->algo->mask->divergence || begin == end)
+        return;
+    divergence = kg_policy_mask(w->out, &masked, w->in, end - begin, w->algo);
+    if (w->b->pg_weight[begin] != 0)
+        kg_policy_metrics_mask(&w->g->metrics, divergence, masked);
+}
+
 static kg_status policy_term(struct work *w, struct kg_err *err)
 {
     const struct kg_surrogate_row *row = w->algo->surrogate;
@@ -224,6 +236,7 @@ static kg_status policy_term(struct work *w, struct kg_err *err)
         row->token(&w->out[t], &w->in[t], call);
     if (row->sequence)
         row->sequence(w->out, w->in, end - begin, call);
+    mask_sequence(w, begin, end);
     for (int64_t n = begin; n < end; n++)
         KG_TRY(finish_pg(w, n, &w->in[n - begin], &w->out[n - begin], err));
     return KG_OK;

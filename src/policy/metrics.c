@@ -39,6 +39,14 @@ void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in
     m->divergence_below_05 += out->divergence < 0.05;
 }
 
+void kg_policy_metrics_mask(struct kg_policy_metrics *m, double divergence, bool masked)
+{
+    m->mask_max = m->mask_seqs == 0 ? divergence : fmax(m->mask_max, divergence);
+    m->mask_seqs++;
+    m->mask_dropped += masked;
+    m->mask_sum += divergence;
+}
+
 void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in,
                           const struct kg_kl_out *out)
 {
@@ -68,6 +76,8 @@ static void merge_extremes(struct kg_policy_metrics *a, const struct kg_policy_m
     }
     if (b->kl_tokens > 0)
         a->kl_max = a->kl_tokens == 0 ? b->kl_max : fmax(a->kl_max, b->kl_max);
+    if (b->mask_seqs > 0)
+        a->mask_max = a->mask_seqs == 0 ? b->mask_max : fmax(a->mask_max, b->mask_max);
     a->gap_max = fmax(a->gap_max, b->gap_max);
     a->mismatch_max = fmax(a->mismatch_max, b->mismatch_max);
     a->iw_max = fmax(a->iw_max, b->iw_max);
@@ -96,6 +106,8 @@ void kg_policy_metrics_merge(struct kg_policy_metrics *into,
     a->kl_head_sum += b->kl_head_sum, a->kl_tail_sum += b->kl_tail_sum;
     a->head_mass_sum += b->head_mass_sum, a->tail_tokens += b->tail_tokens;
     a->iw_sum += b->iw_sum, a->iw_sum_sq += b->iw_sum_sq;
+    a->mask_seqs += b->mask_seqs, a->mask_dropped += b->mask_dropped;
+    a->mask_sum += b->mask_sum;
     a->divergence_sum += b->divergence_sum;
     a->divergence_below_01 += b->divergence_below_01;
     a->divergence_below_05 += b->divergence_below_05;
@@ -175,6 +187,13 @@ static void list_region(struct list *l, const struct kg_policy_metrics *m)
     put(l, "region/divergence_below_05", over((double)m->divergence_below_05, m->ratios));
 }
 
+static void list_mask(struct list *l, const struct kg_policy_metrics *m)
+{
+    put(l, "mask/answers", over((double)m->mask_dropped, m->mask_seqs));
+    put(l, "mask/divergence_mean", over(m->mask_sum, m->mask_seqs));
+    put(l, "mask/divergence_max", m->mask_max);
+}
+
 size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
                               const struct kg_algo *algo,
                               const struct kg_policy_metrics *m)
@@ -184,6 +203,8 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
     list_policy(&l, m);
     if (kg_algo_kl_in_loss(algo))
         list_kl(&l, algo, m);
+    if (algo->mask->divergence)
+        list_mask(&l, m);
     if (algo->surrogate->divergence)
         list_region(&l, m);
     return l.n;

@@ -177,6 +177,10 @@ struct kg_policy_metrics {
     double divergence_max;
     int64_t divergence_below_01;
     int64_t divergence_below_05;
+    int64_t mask_seqs; /* sequences with a policy term that algo.mask looked at */
+    int64_t mask_dropped;
+    double mask_sum; /* of their divergence */
+    double mask_max;
     int64_t entropy_tokens;
     double entropy_sum;
     int64_t kl_tokens; /* tokens with a KL term; the next lines are about them */
@@ -195,7 +199,7 @@ struct kg_policy_metric {
     const char *name; /* "policy/ratio_max", ...; static */
     double value;
 };
-enum { KG_POLICY_METRICS_MAX = 48 };
+enum { KG_POLICY_METRICS_MAX = 64 };
 
 void kg_policy_metrics_merge(struct kg_policy_metrics *into,
                              const struct kg_policy_metrics *from);

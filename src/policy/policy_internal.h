@@ -130,6 +130,18 @@ void kg_pg_rpg(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_ca
 void kg_pg_rpg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
                          struct kg_pg_call call);
 
+/* ---- masks of whole sequences ---- */
+struct kg_mask_row {
+    struct kg_policy_about about;
+    /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
+    double (*divergence)(const struct kg_pg_in *in, int64_t n);
+    bool negative_only; /* tokens of A >= 0 keep their term */
+};
+/* Takes the terms of a sequence that is too far from the sampler away.
+ * returns its divergence; *masked says whether it was over algo.mask_delta */
+double kg_policy_mask(struct kg_pg_out *out, bool *masked, const struct kg_pg_in *in,
+                      int64_t n, const struct kg_algo *algo);
+
 /* ---- KL ---- */
 struct kg_kl_in {
     double d; /* logp - anchor_logp of the sampled token */
@@ -180,6 +192,7 @@ struct kg_aggregate_row {
 /* ---- metrics ---- */
 void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in,
                           const struct kg_pg_out *out);
+void kg_policy_metrics_mask(struct kg_policy_metrics *m, double divergence, bool masked);
 void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in,
                           const struct kg_kl_out *out);
 
@@ -193,5 +206,6 @@ struct kg_policy_rows kg_surrogate_rows(void);
 struct kg_policy_rows kg_kl_rows(void);
 struct kg_policy_rows kg_aggregate_rows(void);
 struct kg_policy_rows kg_anchor_rows(void);
+struct kg_policy_rows kg_mask_rows(void);
 
 #endif

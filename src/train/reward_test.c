@@ -179,6 +179,27 @@ static void a_buffer_longer_than_the_answers_is_refused(void **state)
     kg_config_free(config);
 }
 
+/* ---- sequence masks ---- */
+
+/* On-policy no answer is away from the sampler; after the first update every one is, and
+ * a bound of next to nothing leaves the second update without a gradient. */
+static void a_mask_stops_the_update_that_went_too_far(void **state)
+{
+    static const char *const extra[] = {
+        "algo.mask=trm-max",         "algo.mask_delta=1e-14", "train.updates_per_step=2",
+        "algo.advantage=batch-mean", "model.dtype=fp32",      NULL};
+    struct opened o;
+
+    (void)state;
+    open_run(&o, ROOT "/mask", extra);
+    step(&o);
+    assert_true(last_metric(ROOT "/mask", "optim/updates") == 1);
+    assert_true(last_metric(ROOT "/mask", "optim/idle_updates") == 1);
+    assert_true(last_metric(ROOT "/mask", "mask/answers") == 0.5);
+    assert_true(last_metric(ROOT "/mask", "mask/divergence_max") > 1e-14);
+    close_run(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +208,7 @@ int main(void)
         cmocka_unit_test(the_coefficient_follows_the_kl_of_the_step_before),
         cmocka_unit_test(without_a_target_the_coefficient_stays),
         cmocka_unit_test(long_answers_are_fined_and_the_task_s_reward_stays),
+        cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
     };
 

@@ -1,0 +1,95 @@
+/* Masks of whole sequences: an answer whose policy has moved too far from the one that
+ * sampled it loses its policy term, whatever the surrogate.
+ *
+ * The divergence of an answer is estimated from its sampled tokens, r = p / mu, and is a
+ * constant of the gradient. The KL term, the entropy and the counts that the aggregation
+ * divides by stay as they are.
+ */
+#include "policy/policy_internal.h"
+
+#include <math.h>
+
+enum { LOG_RATIO_MAX = 20 };
+
+static double log_ratio(const struct kg_pg_in *in)
+{
+    double x = in->logp - in->mu;
+
+    return fmax(fmin(x, LOG_RATIO_MAX), -LOG_RATIO_MAX);
+}
+
+/* max_t (log r_t)^2 / 2: far in either direction at one token is enough */
+static double largest_k2(const struct kg_pg_in *in, int64_t n)
+{
+    double most = 0;
+
+    for (int64_t t = 0; t < n; t++) {
+        double x = log_ratio(&in[t]);
+
+        most = fmax(most, x * x / 2);
+    }
+    return most;
+}
+
+/* mean_t (r_t - 1 - log r_t), unbiased for KL(mu||p) */
+static double mean_k3(const struct kg_pg_in *in, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t t = 0; t < n; t++) {
+        double x = log_ratio(&in[t]);
+
+        sum += expm1(x) - x;
+    }
+    return sum / (double)n;
+}
+
+/* mean_t -log r_t, unbiased for KL(mu||p) too, and negative where p likes the answer
+ * more */
+static double mean_k1(const struct kg_pg_in *in, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t t = 0; t < n; t++)
+        sum -= log_ratio(&in[t]);
+    return sum / (double)n;
+}
+
+#define TRM "Li et al. 2025, arXiv 2512.23075"
+static const struct kg_mask_row rows[] = {
+    {{"none", "no answer is masked", "1", "", KG_SCOPE_SEQUENCE, 0}, NULL, false},
+    {{"trm-max", "trust region masking by the answer's farthest token",
+      "1[max_t (log r)^2 / 2 <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0},
+     largest_k2,
+     false},
+    {{"trm-mean", "trust region masking by the answer's mean divergence",
+      "1[mean_t (r - 1 - log r) <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0},
+     mean_k3,
+     false},
+    {{"off-policy",
+      "off-policy sequence masking: answers with A < 0 that the policy has left behind",
+      "1[A >= 0 or mean_t log(mu/p) <= delta]", "DeepSeek-AI 2025, arXiv 2512.02556",
+      KG_SCOPE_SEQUENCE, 0},
+     mean_k1,
+     true},
+};
+
+struct kg_policy_rows kg_mask_rows(void)
+{
+    return (struct kg_policy_rows){rows, KG_COUNT(rows), sizeof rows[0]};
+}
+
+double kg_policy_mask(struct kg_pg_out *out, bool *masked, const struct kg_pg_in *in,
+                      int64_t n, const struct kg_algo *algo)
+{
+    double divergence = algo->mask->divergence(in, n);
+
+    *masked = false;
+    for (int64_t t = 0; divergence > algo->mask_delta && t < n; t++) {
+        if (algo->mask->negative_only && !(in[t].advantage < 0))
+            continue;
+        out[t].value = out[t].coef = 0;
+        out[t].masked = *masked = true;
+    }
+    return divergence;
+}
