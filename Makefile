@@ -12,7 +12,7 @@ B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
 VERSION := 0.1.0
 # From the lowest to the highest; a module includes only those before it.
-MODULES := base data tensor policy text traj model task rollout eval train cli
+MODULES := base data tensor policy golden text traj model task rollout eval train cli
 
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
            -Wcast-qual -Wvla -Wno-unknown-pragmas

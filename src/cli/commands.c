@@ -71,6 +71,16 @@ const struct kg_command kg_commands[] = {
      "", no_flags,
      "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",
      0},
+    {"policy", "check losses and gradients against golden cases", kg_cmd_policy,
+     "[flags] check DIR", kg_policy_flags,
+     "Evaluates every case of every *.json file in DIR (docs/formats.md) in double, "
+     "names "
+     "each that fails or is "
+     "skipped with the reason, and ends with `N passed, N failed, N skipped`. A number "
+     "passes within 1e-10 of its size plus 1e-12; the relative error that is printed "
+     "counts those 1e-12 to the size. Status 1: "
+     "a case failed, or none passed.",
+     2},
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
      "[flags]", kg_doctor_flags, NULL, 0},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,

@@ -1,0 +1,105 @@
+/* Golden cases: published numbers against policy/, for any folder of such files.
+ *
+ * A file is {"family", "cases": [{"name", "config", "inputs", "expected", "grad"}]}:
+ * losses, advantages, KL estimators and their gradients, computed by somebody else's
+ * code from logits. Every case is evaluated through the public functions of policy/. What
+ * stands between logits and the rows of log-probs that policy/ reads is a kg_golden_head,
+ * so that the same cases judge the vocabulary head of tensor/ too. docs/formats.md says
+ * what a file holds.
+ *
+ * A case fails when a number is off or when it is malformed, and is skipped when it asks
+ * for something that has no answer here; both with the reason.
+ */
+#ifndef KG_GOLDEN_GOLDEN_H
+#define KG_GOLDEN_GOLDEN_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- the head ---- */
+
+enum kg_golden_kl { KG_GOLDEN_NO_KL, KG_GOLDEN_REVERSE, KG_GOLDEN_FORWARD };
+
+/* N positions over a vocabulary of V, K ids each. */
+struct kg_golden_rows {
+    int64_t n, vocab, k;
+    const double *logits;  /* (N,V) over the temperature */
+    const double *anchor;  /* (N,V) over the temperature, or NULL */
+    const int32_t *tokens; /* (N) sampled ids */
+    const int32_t *ids;    /* (N,K) */
+    enum kg_golden_kl kl;  /* which exact KL is asked for; then anchor is there */
+    double *logp;          /* (N) out: log softmax at tokens */
+    double *entropy;       /* (N) out */
+    double *kl_exact;      /* (N) out where asked for */
+    double *logp_at;       /* (N,K) out */
+    double *anchor_at;     /* (N,K) out where anchor is there */
+};
+
+/* dloss/d of each out, as policy/ returns them. NULL: zero. */
+struct kg_golden_coefs {
+    const double *logp;     /* (N) */
+    const double *logp_at;  /* (N,K) */
+    const double *entropy;  /* (N) */
+    const double *kl_exact; /* (N) */
+};
+
+struct kg_golden_head {
+    kg_status (*forward)(struct kg_golden_rows *rows, void *self, struct kg_err *err);
+    /* dloss/dlogits (N,V) out, overwritten */
+    kg_status (*backward)(double *dlogits, const struct kg_golden_rows *rows,
+                          const struct kg_golden_coefs *coefs, void *self,
+                          struct kg_err *err);
+    void *self; /* borrowed */
+};
+
+/* Softmax and master rule written out in double. */
+extern const struct kg_golden_head kg_golden_plain_head;
+
+/* ---- the check ---- */
+
+struct kg_golden_tolerance {
+    double rel, abs; /* |found - expected| <= rel |expected| + abs */
+    /* for a head in single precision: rel max(1, |expected|), and of a row's norm where
+     * the gradient of a row of logits is compared */
+    bool single;
+};
+
+enum kg_golden_outcome { KG_GOLDEN_PASSED, KG_GOLDEN_FAILED, KG_GOLDEN_SKIPPED };
+
+struct kg_golden_result {
+    const char *file; /* name in the folder */
+    const char *name; /* of the case; of a file that cannot be read: "" */
+    enum kg_golden_outcome outcome;
+    const char *why;  /* of a failure or a skip; "" */
+    bool excepted;    /* judged at the wider tolerance of the format's exceptions */
+    double worst;     /* relative error: |found - expected| / (|expected| + abs / rel) */
+    int64_t compared; /* numbers */
+};
+
+struct kg_golden_options {
+    const struct kg_golden_head *head;    /* NULL: the plain one */
+    struct kg_golden_tolerance tolerance; /* {0}: 1e-10, 1e-12 */
+    /* called for every case, in order; NULL is allowed. What it is shown lives as long as
+     * the call */
+    kg_status (*seen)(const struct kg_golden_result *result, void *context,
+                      struct kg_err *err);
+    void *context;
+};
+
+struct kg_golden_report {
+    int64_t files, passed, failed, skipped;
+    int64_t excepted;      /* of them: judged at the format's exceptions */
+    int64_t compared;      /* numbers */
+    double worst;          /* relative error over cases that are not excepted */
+    double worst_excepted; /* and over those that are */
+};
+
+/* Every case of every *.json in the folder, by name.
+ * errors: NOTFOUND (no folder, or none of those in it), ENOMEM, what `seen` returns */
+kg_status kg_golden_check(struct kg_golden_report *report, const char *folder,
+                          const struct kg_golden_options *options,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+#endif
