@@ -1,0 +1,177 @@
+/* However an optimizer batch is cut into micro-batches, its gradient is the same to fp32
+ * rounding: every surrogate and every aggregation, with a KL, an entropy bonus, dropped
+ * answers and advantages that are divided by the batch's deviation.
+ *
+ * The batch is sampled once; then the weights change, so that ratios are not 1, and the
+ * gradient of one update is taken under each algorithm and each cut.
+ */
+#include "train/rl_testing.h"
+
+#define ROOT "build/test-runs/split"
+
+enum { LONGEST = 40 };
+
+static const double tolerance = 1e-5; /* of the gradient's norm */
+
+static struct opened o;
+static struct kg_rl_batch batch;
+static float *weights; /* of the update's beginning */
+static float *whole;   /* gradient of the batch in one piece */
+static int64_t room;   /* the pass's own */
+
+static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
+                                      "algo.top_k=4",
+                                      "kl.estimator=topk-reverse",
+                                      "kl.top_k=4",
+                                      "kl.beta=0.3",
+                                      "anchor.kind=fixed",
+                                      "algo.entropy_coef=0.1",
+                                      "algo.advantage=batch-std",
+                                      "algo.mask_truncated=true",
+                                      "algo.cov_ratio=0.25",
+                                      "algo.cov_low=-1",
+                                      "algo.cov_coef=5",
+                                      "algo.delta_low=0.02",
+                                      "algo.delta_high=0.02",
+                                      "algo.clip_low=0.05",
+                                      "algo.clip_high=0.05",
+                                      "optim.clip_norm=0",
+                                      "model.dtype=fp32",
+                                      "algo.length_norm=32",
+                                      "rollout.max_tokens=8",
+                                      "rollout.prompts=3",
+                                      "rollout.samples=3",
+                                      NULL};
+
+static void *must_alloc(size_t bytes)
+{
+    struct kg_err err;
+    void *p = kg_mem_calloc(1, bytes, "test", &err);
+
+    assert_non_null(p);
+    return p;
+}
+
+static size_t bytes(void) { return (size_t)o.run.model->n_elements * sizeof *weights; }
+
+static int open_batch(void **state)
+{
+    int equal = 0;
+
+    (void)state;
+    open_run(&o, ROOT, options);
+    disturb(o.run.anchor);
+    NEED(kg_rl_sample(&batch, &o.run, err));
+    NEED(kg_rl_prepare(&batch, &o.run, err));
+    for (size_t i = 0; i < batch.n_trajs; i++) {
+        batch.trajs[i].reward = (double)(i * i % 5) / 4; /* signal in every group */
+        equal += batch.trajs[i].finish == KG_FINISH_LENGTH;
+    }
+    assert_true(equal > 0 && (size_t)equal < batch.n_trajs); /* some are dropped */
+    for (int64_t i = 0; i < o.run.model->n_elements; i++)
+        o.run.model->master[i] *= 1 + 0.02f * (float)(i % 5 - 2);
+    weights = must_alloc(bytes());
+    whole = must_alloc(bytes());
+    memcpy(weights, o.run.model->master, bytes());
+    room = o.run.pass->max_tokens;
+    return 0;
+}
+
+static int close_batch(void **state)
+{
+    (void)state;
+    kg_mem_free(whole);
+    kg_mem_free(weights);
+    kg_rl_batch_release(&batch);
+    close_run(&o);
+    return 0;
+}
+
+/* The gradient of one update in packs of at most micro tokens.   returns whether there
+ * was one */
+static bool gradient(int64_t micro)
+{
+    struct kg_rl_totals totals = {0};
+    struct kg_policy_advantage a;
+
+    memcpy(o.run.model->master, weights, bytes());
+    NEED(kg_model_refresh(o.run.model, err));
+    o.run.pass->max_tokens = micro;
+    NEED(kg_rl_train(&totals, &a, &batch, &o.run, err));
+    o.run.pass->max_tokens = room;
+    assert_false(totals.skipped);
+    assert_true(totals.first_metrics.ratio_max > 1.001); /* off-policy */
+    return totals.updates == 1;
+}
+
+static double distance(const float *g)
+{
+    double apart = 0, size = 0;
+
+    for (int64_t i = 0; i < o.run.model->n_elements; i++) {
+        apart += ((double)g[i] - whole[i]) * ((double)g[i] - whole[i]);
+        size += (double)whole[i] * whole[i];
+    }
+    assert_true(size > 1e-12);
+    return sqrt(apart / size);
+}
+
+static void choose(const char *key, const char *value)
+{
+    NEED(kg_algo_set(&o.run.algo, key, value, err));
+}
+
+static double cut(const char *surrogate, const char *aggregate)
+{
+    static const int64_t cuts[] = {LONGEST, 64};
+    double worst = 0;
+
+    choose("algo.surrogate", surrogate);
+    choose("algo.aggregate", aggregate);
+    /* the rpg rows hold their KL themselves */
+    choose("kl.estimator", strncmp(surrogate, "rpg-", 4) == 0 ? "none" : "topk-reverse");
+    assert_true(gradient(room));
+    memcpy(whole, o.run.optim->grads, bytes());
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        double d;
+
+        assert_true(gradient(cuts[i]));
+        d = distance(o.run.optim->grads);
+        if (!(d <= tolerance))
+            fail_msg("%s, %s: %g apart in packs of %lld tokens", surrogate, aggregate, d,
+                     (long long)cuts[i]);
+        worst = fmax(worst, d);
+    }
+    return worst;
+}
+
+/* Rows that see more than a token meet every aggregation; the others one each, in
+ * turn. */
+static void every_surrogate_has_one_gradient_however_it_is_cut(void **state)
+{
+    size_t modes = kg_policy_n_rows(KG_TABLE_AGGREGATE);
+    double worst = 0;
+    int n = 0;
+
+    (void)state;
+    for (size_t i = 0; i < kg_policy_n_rows(KG_TABLE_SURROGATE); i++)
+        for (size_t m = 0; m < modes; m++) {
+            const struct kg_policy_about *row = kg_policy_row(KG_TABLE_SURROGATE, i);
+
+            if (row->scope == KG_SCOPE_TOKEN && i > 0 && m != i % modes)
+                continue;
+            worst = fmax(worst,
+                         cut(row->name, kg_policy_row(KG_TABLE_AGGREGATE, m)->name));
+            n++;
+        }
+    printf("    %d compositions, at most %.1e of the gradient's norm apart\n", n, worst);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_surrogate_has_one_gradient_however_it_is_cut),
+    };
+
+    return cmocka_run_group_tests_name("train/split", tests, open_batch, close_batch);
+}
