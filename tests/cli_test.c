@@ -258,6 +258,7 @@ static void check_promise_1(const char *model, const char *flags, const char *sc
                     "generate --jsonl --logprobs --n 3 --max-tokens 40 --ignore-eos "
                     "--model %s %s",
                     model, flags));
+    expect_said(" ms to start\n");
     assert_int_equal(count_lines(&out), 9);
     for (size_t i = 0; i < 9; i++) {
         struct kg_json_doc doc = {0};

@@ -94,6 +94,7 @@ struct job {
     size_t n_printed;
     struct kg_str out;
     struct kg_str text;
+    double start; /* of the command, seconds of the clock */
 };
 
 /* ---- input ---- */
@@ -280,15 +281,16 @@ static kg_status on_done(void *user, const struct kg_traj *t, struct kg_err *err
 
 /* ---- the command ---- */
 
-static void say_speed(const struct kg_rollout_stats *s, size_t n)
+static void say_speed(const struct kg_rollout_stats *s, size_t n, double startup_ms)
 {
     double seconds = s->prefill_seconds + s->decode_seconds;
     kg_log_progress_end();
     kg_log_info("%zu answers, %lld prompt and %lld decoded tokens in %.2f s (%.0f "
-                "decoded tokens/s)",
+                "decoded tokens/s), %.0f ms to start",
                 n, (long long)s->prefill_tokens, (long long)s->decode_tokens, seconds,
                 (double)s->decode_tokens /
-                    (s->decode_seconds > 0 ? s->decode_seconds : 1));
+                    (s->decode_seconds > 0 ? s->decode_seconds : 1),
+                startup_ms);
 }
 
 static kg_status generate(struct job *j, struct kg_err *err)
@@ -303,10 +305,11 @@ static kg_status generate(struct job *j, struct kg_err *err)
                                    .stop_on_signal = true};
     KG_TRY(kg_rollout_create(&r, j->l.model, j->l.tok, &opts, err));
     kg_signal_install();
+    double ready = kg_clock_seconds();
     kg_status status = kg_rollout_run(r, j->trajs, j->requests, j->n, &j->sampling,
                                       on_done, j, err);
     if (status == KG_OK)
-        say_speed(kg_rollout_stats(r), j->n_trajs);
+        say_speed(kg_rollout_stats(r), j->n_trajs, 1e3 * (ready - j->start));
     kg_rollout_free(r);
     return status;
 }
@@ -339,7 +342,7 @@ static struct kg_sampling sampling(void)
 
 int kg_cmd_generate(int argc, char **argv)
 {
-    struct job j = {.sampling = sampling()};
+    struct job j = {.sampling = sampling(), .start = kg_clock_seconds()};
     struct kg_err err;
     kg_status status = KG_OK;
     if (load.dir == NULL)
