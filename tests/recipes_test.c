@@ -1,0 +1,235 @@
+/* The recipes of recipes/, each as it stands: what it names and is not here (weights and
+ * data that cannot be shipped) is replaced by small stand-ins, nothing else, and its
+ * --dry-run must print a plan. The settings of the EMA-PG mathematics stages are compared
+ * with the published ones. Run from the repository's root.
+ */
+#include "base/file.h"
+#include "train/train_options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char work[] = "/tmp/kedge-recipes-XXXXXX";
+static struct kg_err err;
+
+/* ---- stand-ins ---- */
+
+/* Run a line of shell with W, the folder of the test, set.   returns its exit status */
+static int shell(const char *line)
+{
+    int status = system(line);
+
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return kg_file_remove_tree(work, &err) != KG_OK;
+}
+
+/* A model whose positions take the longest recipe, and problems in verl's schema. */
+static int setup(void **state)
+{
+    (void)state;
+    if (!mkdtemp(work))
+        return 1;
+    setenv("W", work, 1);
+    if (access("./kedge", X_OK) != 0)
+        return 0;
+    return shell(
+        "for i in 1 2 3 4 5 6 7 8; do printf '%s%d%s\\n' "
+        "'{\"prompt\": [{\"role\": \"user\", \"content\": \"What is 2 + ' $i '?"
+        "\"}], \"data_source\": \"stand-in\", \"reward_model\": "
+        "{\"ground_truth\": \"4\"}}'; done > $W/data.jsonl && "
+        "./kedge new --hidden 32 --ffn 32 --layers 1 --heads 1 --vocab 300 "
+        "--max-positions 65536 --train-tokenizer tests/data/tokenizer/corpus.txt "
+        "$W/model > $W/said 2>&1 || { cat $W/said; exit 1; }");
+}
+
+static const char *const stand_ins[][2] = {
+    {"model.path", "model"},
+    {"data.train", "data.jsonl"},
+    {"data.val", "data.jsonl"},
+    {"sft.data", "data.jsonl"},
+};
+
+/* Assignments for what the recipe names and is not here. */
+static void put_stand_ins(struct kg_str *line, const struct kg_config *config)
+{
+    for (size_t i = 0; i < sizeof stand_ins / sizeof *stand_ins; i++) {
+        const char *named = kg_config_text(config, stand_ins[i][0]);
+
+        if (*named && !kg_file_exists(named))
+            assert_int_equal(
+                kg_str_printf(line, &err, " %s=$W/%s", stand_ins[i][0], stand_ins[i][1]),
+                KG_OK);
+    }
+}
+
+static struct kg_config *recipe(const char *path)
+{
+    struct kg_config *config = NULL;
+
+    if (kg_train_config(&config, path, NULL, 0, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    return config;
+}
+
+static void must_plan(const char *path)
+{
+    struct kg_config *config = recipe(path);
+    struct kg_str line = {0}, said = {0};
+    char file[128];
+
+    assert_int_equal(kg_str_printf(&line, &err,
+                                   "./kedge train %s --dry-run "
+                                   "run.dir=$W/run",
+                                   path),
+                     KG_OK);
+    put_stand_ins(&line, config);
+    assert_int_equal(kg_str_puts(&line, " > $W/out 2> $W/err", &err), KG_OK);
+    if (shell(line.data) != 0) {
+        snprintf(file, sizeof file, "%s/err", work);
+        assert_int_equal(kg_file_read(&said, file, 1 << 20, &err), KG_OK);
+        fail_msg("%s: %s", path, kg_str_text(&said));
+    }
+    assert_int_equal(shell("grep -q '^one step ' $W/out && grep -q '^memory ' $W/out && "
+                           "test ! -e $W/run"),
+                     0);
+    kg_str_release(&line);
+    kg_str_release(&said);
+    kg_config_free(config);
+}
+
+static void every_recipe_plans_as_it_stands(void **state)
+{
+    char **names;
+    char path[512];
+    size_t n, found = 0;
+
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    assert_int_equal(kg_file_list(&names, &n, "recipes", &err), KG_OK);
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(names[i]);
+
+        if (len < 5 || strcmp(names[i] + len - 5, ".yaml") != 0)
+            continue;
+        snprintf(path, sizeof path, "recipes/%s", names[i]);
+        must_plan(path);
+        found++;
+    }
+    kg_file_names_free(names, n);
+    assert_true(found >= 5);
+}
+
+/* ---- published settings ---- */
+
+struct setting {
+    const char *key;
+    const char *values[3]; /* of the stages 8k, 16k, 24k; the first alone: of all */
+};
+
+/* arXiv 2602.04417, the released scripts of the three stages. */
+static const struct setting ema_pg_math[] = {
+    {"data.max_prompt_tokens", {"4096"}},
+    {"rollout.max_tokens", {"8192", "16384", "24576"}},
+    {"run.seed", {"6725", "986", "986"}},
+    {"algo.mask_truncated", {"true", "false", "false"}},
+    {"rollout.prompts", {"128"}},
+    {"rollout.samples", {"8"}},
+    {"rollout.temperature", {"1.0"}},
+    {"rollout.top_p", {"1"}},
+    {"train.updates_per_step", {"2"}},
+    {"optim.lr", {"1e-6"}},
+    {"optim.schedule", {"constant"}},
+    {"optim.warmup_steps", {"0"}},
+    {"optim.beta1", {"0.9"}},
+    {"optim.beta2", {"0.999"}},
+    {"optim.weight_decay", {"0.01"}},
+    {"optim.clip_norm", {"1.0"}},
+    {"algo.surrogate", {"ppo-clip"}},
+    {"algo.clip_low", {"0.2"}},
+    {"algo.clip_high", {"0.28"}},
+    {"algo.dual_clip", {"3.0"}},
+    {"kl.beta", {"0.001"}},
+    {"kl.estimator", {"k3"}},
+    {"kl.importance", {"false"}},
+    {"anchor.kind", {"ema"}},
+    {"anchor.eta", {"0.95"}},
+    {"anchor.period", {"10"}},
+    {"algo.aggregate", {"seq-mean-token-mean"}},
+    {"algo.advantage", {"grpo"}},
+    {"algo.entropy_coef", {"0"}},
+    {"eval.every", {"20"}},
+    {"eval.samples", {"8"}},
+    {"eval.temperature", {"1.0"}},
+    {"eval.top_p", {"0.95"}},
+    {"eval.anchor", {"true"}},
+    {"checkpoint.every", {"20"}},
+};
+
+static void dump(struct kg_str *text, const char *path, const char *assignment)
+{
+    struct kg_config *config = recipe(path);
+
+    if (assignment)
+        assert_int_equal(kg_config_override(config, assignment, "published", &err),
+                         KG_OK);
+    assert_int_equal(kg_config_dump_yaml(text, config, false, &err), KG_OK);
+    kg_config_free(config);
+}
+
+/* A recipe that is given the published value stays what it is. */
+static void assert_setting(const char *path, const char *key, const char *value)
+{
+    struct kg_str was = {0}, given = {0};
+    char assignment[128];
+
+    snprintf(assignment, sizeof assignment, "%s=%s", key, value);
+    dump(&was, path, NULL);
+    dump(&given, path, assignment);
+    if (strcmp(was.data, given.data) != 0)
+        fail_msg("%s: expected %s", path, assignment);
+    kg_str_release(&was);
+    kg_str_release(&given);
+}
+
+static void ema_pg_math_has_the_published_settings(void **state)
+{
+    static const char *const paths[] = {"recipes/ema-pg-math-8k.yaml",
+                                        "recipes/ema-pg-math-16k.yaml",
+                                        "recipes/ema-pg-math-24k.yaml"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ema_pg_math / sizeof *ema_pg_math; i++)
+        for (size_t stage = 0; stage < 3; stage++) {
+            const struct setting *s = &ema_pg_math[i];
+
+            assert_setting(paths[stage], s->key,
+                           s->values[stage] ? s->values[stage] : s->values[0]);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_recipe_plans_as_it_stands),
+        cmocka_unit_test(ema_pg_math_has_the_published_settings),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
