@@ -23,8 +23,9 @@ static const struct kg_anchor_row anchors[] = {
     {{"iterative", "the policy that sampled the batch; no second model", "q = old",
       "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0},
      KG_ANCHOR_ITERATIVE},
-    {{"copy", "the policy, copied every period steps", "anchor <- theta", "",
-      KG_SCOPE_TOKEN, 0},
+    {{"copy", "the policy, copied every period steps or updates, or at a KL of kappa",
+      "anchor <- theta; also when m > kappa, m <- s m + (1 - s) KL",
+      "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0},
      KG_ANCHOR_COPY},
 };
 
@@ -214,6 +215,9 @@ static const struct key_row keys[] = {
     {"anchor.kind", ROW, KG_TABLE_ANCHOR, NULL, NULL},
     {"anchor.eta", REAL, AT(anchor_eta), NULL, NULL},
     {"anchor.period", INT64, AT(anchor_period), NULL, NULL},
+    {"anchor.unit", CHOICE, AT(anchor_per_update), "steps", "updates"},
+    {"anchor.kappa", REAL, AT(anchor_kappa), NULL, NULL},
+    {"anchor.smoothing", REAL, AT(anchor_smoothing), NULL, NULL},
 };
 
 size_t kg_algo_n_keys(void) { return KG_COUNT(keys); }
@@ -320,6 +324,7 @@ void kg_algo_init(struct kg_algo *algo)
         .kl_clamp = true,
         .anchor_eta = 0.9,
         .anchor_period = 10,
+        .anchor_smoothing = 0.9,
     };
     choose(algo, KG_TABLE_ADVANTAGE, kg_policy_find(KG_TABLE_ADVANTAGE, "grpo", &err));
     choose(algo, KG_TABLE_SURROGATE,

@@ -45,7 +45,10 @@
  * kl.after_filter       filtered answers leave the KL too (bias)   true, false
  * anchor.kind           what the KL is measured against            row of TABLE_ANCHOR
  * anchor.eta            ema: weight that the old anchor keeps      0..1
- * anchor.period         steps between two anchor updates           >= 1
+ * anchor.period         steps or updates between two of its moves  >= 1
+ * anchor.unit           what anchor.period counts                  steps, updates
+ * anchor.kappa          copy: also when the average KL passes it   0 is off
+ * anchor.smoothing      of that moving average                     0..1
  */
 #ifndef KG_POLICY_ALGO_H
 #define KG_POLICY_ALGO_H
@@ -132,7 +135,8 @@ enum kg_anchor_kind {
     KG_ANCHOR_FIXED,     /* the initial weights */
     KG_ANCHOR_EMA,       /* anchor <- eta anchor + (1 - eta) policy, every period steps */
     KG_ANCHOR_ITERATIVE, /* the policy that sampled the batch: no second model */
-    KG_ANCHOR_COPY,      /* anchor <- policy, every period steps */
+    /* anchor <- policy, every period steps or updates, or when a KL passes kappa */
+    KG_ANCHOR_COPY,
 };
 struct kg_anchor_row {
     struct kg_policy_about about;
@@ -180,6 +184,9 @@ struct kg_algo {
 
     double anchor_eta;
     int64_t anchor_period;
+    bool anchor_per_update; /* anchor_period counts optimizer updates, not steps */
+    double anchor_kappa;    /* 0 off */
+    double anchor_smoothing;
 };
 
 /* The defaults: grpo advantages, ppo-clip 0.2/0.2, token-mean, no mask, no KL, no

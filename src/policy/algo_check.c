@@ -44,6 +44,8 @@ static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
         {"kl.iw_lower", a->kl_iw_lower, 0, most, "0 (off) or more"},
         {"kl.iw_upper", a->kl_iw_upper, 0, most, "0 (off) or more"},
         {"anchor.period", (double)a->anchor_period, 1, 1e15, "1 or more"},
+        {"anchor.kappa", a->anchor_kappa, 0, most, "0 (off) or more"},
+        {"anchor.smoothing", a->anchor_smoothing, 0, 1 - 1e-9, "0 to below 1"},
     };
 
     for (size_t i = 0; i < KG_COUNT(ranges); i++)
@@ -82,6 +84,15 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
                        "anchor.eta: expected above 0 and at most 1, found %g%s",
                        a->anchor_eta,
                        a->anchor_eta == 0 ? " (anchor.kind copy is that anchor)" : "");
+    if (a->anchor_kappa > 0 && a->anchor->kind != KG_ANCHOR_COPY)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.kappa: says when an anchor is replaced; expected "
+                       "anchor.kind copy, found %s",
+                       a->anchor->about.name);
+    if (a->anchor_kappa > 0 && !kg_algo_kl_in_loss(a))
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.kappa: is compared with the KL of every update; expected "
+                       "a kl.estimator in the loss");
     return KG_OK;
 }
 

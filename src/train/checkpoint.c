@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "data/json.h"
 #include "data/safetensors.h"
+#include "train/anchor.h"
 #include "train/path.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ static const struct counter_row counter_rows[] = {
     {"step", offsetof(struct kg_counters, step)},
     {"optim_step", offsetof(struct kg_counters, optim_step)},
     {"anchor_updates", offsetof(struct kg_counters, anchor_updates)},
+    {"anchor_refreshed", offsetof(struct kg_counters, anchor_refreshed)},
     {"skipped", offsetof(struct kg_counters, skipped)},
     {"skipped_in_row", offsetof(struct kg_counters, skipped_in_row)},
     {"idle_updates", offsetof(struct kg_counters, idle_updates)},
@@ -33,6 +35,7 @@ enum { N_COUNTERS = sizeof counter_rows / sizeof *counter_rows };
 /* Numbers that are not counts, with all their bits. */
 static const struct counter_row real_rows[] = {
     {"kl_beta", offsetof(struct kg_counters, kl_beta)},
+    {"anchor_kl", offsetof(struct kg_counters, anchor_kl)},
 };
 enum { N_REALS = sizeof real_rows / sizeof *real_rows };
 
@@ -68,7 +71,7 @@ static struct vectors vectors_of(const struct kg_run *run)
     for (int i = 0; i < KG_OPTIM_STATES; i++)
         add_vector(&v, run->optim ? run->optim->opts.row->state[i] : "",
                    run->optim ? run->optim->state[i] : NULL);
-    if (run->anchor)
+    if (kg_run_anchor_saved(run))
         add_vector(&v, "anchor", run->anchor->master);
     for (int i = 0; i <= run->lag && run->lagged[i]; i++) {
         char name[VECTOR_NAME];
@@ -90,7 +93,7 @@ uint64_t kg_checkpoint_bytes(const struct kg_run *run)
     uint64_t model = kg_model_save_bytes(run->model, saved_dtype(run));
 
     return vectors_of(run).n * (uint64_t)run->model->n_elements * sizeof(float) +
-           model * (run->anchor ? 2 : 1) + (1 << 20);
+           model * (kg_run_anchor_saved(run) ? 2 : 1) + (1 << 20);
 }
 
 static kg_status write_vectors(const struct kg_run *run, const char *path,
@@ -147,7 +150,7 @@ static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *
     KG_TRY(kg_optim_weights(&save.weights, run->optim, run->model, err));
     KG_TRY(kg_model_save(run->model, kg_path_in(dir, "model").text, &save, err));
     save.weights = NULL;
-    if (run->anchor)
+    if (kg_run_anchor_saved(run))
         KG_TRY(kg_model_save(run->anchor, kg_path_in(dir, "anchor").text, &save, err));
     KG_TRY(write_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
     return write_counters(run, kg_path_in(dir, "state.json").text, err);
@@ -388,7 +391,7 @@ static kg_status restore(struct kg_run *run, const char *dir, struct kg_err *err
     KG_TRY(read_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
     kg_optim_resume(run->optim, run->count.optim_step);
     KG_TRY(kg_model_refresh(run->model, err));
-    return run->anchor ? kg_model_refresh(run->anchor, err) : KG_OK;
+    return kg_run_anchor_saved(run) ? kg_model_refresh(run->anchor, err) : KG_OK;
 }
 
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)

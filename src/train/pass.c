@@ -56,7 +56,7 @@ static struct slabs slabs_of(struct kg_pass *p, const struct kg_model_config *c,
         add(&s, &p->kl, n, sizeof *p->kl);
         add(&s, &p->anchor_lse, n, sizeof *p->anchor_lse);
         add(&s, &p->a_kl, n, sizeof *p->a_kl);
-        add(&s, &p->anchor_rows, wide, ct_bytes);
+        add(&s, &p->anchor_rows, n * (size_t)opts->anchor->config.hidden, ct_bytes);
     }
     return s;
 }
@@ -89,8 +89,8 @@ kg_status kg_pass_create(struct kg_pass **p, const struct kg_model *m,
     KG_TRY_GOTO(fail,
                 kg_acts_create(&new->acts, m, opts->max_tokens, opts->checkpoint, err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
-        KG_TRY_GOTO(fail,
-                    kg_acts_create(&new->anchor_acts, m, opts->max_tokens, true, err));
+        KG_TRY_GOTO(fail, kg_acts_create(&new->anchor_acts, opts->anchor,
+                                         opts->max_tokens, true, err));
     KG_TRY_GOTO(fail, allocate(new, opts, err));
     *p = new;
     return KG_OK;
@@ -137,7 +137,7 @@ uint64_t kg_pass_bytes(const struct kg_model_config *c, enum kg_dtype ct,
     uint64_t bytes = kg_acts_bytes(c, ct, opts->max_tokens, opts->checkpoint);
 
     if (opts->anchor)
-        bytes += kg_acts_bytes(c, ct, opts->max_tokens, true);
+        bytes += kg_acts_bytes(&opts->anchor->config, ct, opts->max_tokens, true);
     for (int i = 0; i < s.n; i++)
         bytes += s.slab[i].bytes;
     return bytes;
@@ -202,7 +202,7 @@ static struct kg_head head_of(const struct kg_pass *p, struct kg_head_anchor *an
     if (p->ask.kl == KG_PASS_KL_NONE)
         return head;
     *anchor = (struct kg_head_anchor){
-        .hidden = kg_mat(p->anchor_rows, m->ct, p->n_rows, m->config.hidden),
+        .hidden = kg_mat(p->anchor_rows, m->ct, p->n_rows, p->ask.anchor->config.hidden),
         .weight = p->ask.anchor->head->compute,
         .inv_temp = p->inv_temp,
     };
@@ -216,7 +216,8 @@ static kg_status hidden_rows(const struct kg_pass *p, void *out, const struct kg
 {
     struct kg_pack pack = {p->tokens, p->pos, p->n_tokens, p->seqs, p->n_seqs};
     struct kg_forward f = {.pack = &pack, .keep = keep};
-    struct kg_mat rows = kg_mat(out, m->ct, p->n_rows, m->config.hidden), hidden;
+    struct kg_mat rows = kg_mat(out, m->ct, p->n_rows, m->config.hidden);
+    struct kg_mat hidden;
 
     KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
     return kg_op_gather_rows(m->backend, rows, hidden, p->rows, err);

@@ -23,7 +23,8 @@ struct kg_pass_ask {
     bool entropy;
     bool no_backward;   /* activations serve as scratch */
     enum kg_pass_kl kl; /* KL(model||anchor) or KL(anchor||model), exact */
-    /* borrowed until after the backward; of the same dtype */
+    /* borrowed until after the backward; of the same dtype, of the shape that opts
+     * named */
     const struct kg_model *anchor;
 };
 
@@ -32,7 +33,8 @@ struct kg_pass_opts {
     int64_t max_tokens; /* of a pack */
     int max_k;          /* most ids of a row */
     bool checkpoint;    /* see kg_acts_create */
-    bool anchor;        /* asks may name an anchor */
+    /* borrowed: asks may name an anchor of this one's shape; NULL: none */
+    const struct kg_model *anchor;
 };
 
 struct kg_pass {
@@ -72,7 +74,7 @@ struct kg_pass {
     float *a_kl;      /* (max_tokens) as kl */
 
     void *hidden_rows;   /* (max_tokens, D) ct */
-    void *anchor_rows;   /* (max_tokens, D) ct, as kl */
+    void *anchor_rows;   /* (max_tokens, D of the anchor) ct, as kl */
     float *dhidden_rows; /* (max_tokens, D) */
     float *dhidden;      /* (max_tokens, D) */
 };

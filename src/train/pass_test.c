@@ -73,9 +73,9 @@ static struct kg_model *small_model(uint64_t seed)
 
 static struct world open_world(bool checkpoint)
 {
-    struct kg_pass_opts opts = {
-        .max_tokens = ROOM, .max_k = K, .checkpoint = checkpoint, .anchor = true};
     struct world w = {.model = small_model(1), .anchor = small_model(2)};
+    struct kg_pass_opts opts = {
+        .max_tokens = ROOM, .max_k = K, .checkpoint = checkpoint, .anchor = w.anchor};
 
     NEED(kg_pass_create(&w.pass, w.model, &opts, err));
     w.grads = must_alloc((size_t)w.model->n_elements, sizeof *w.grads);
@@ -421,7 +421,8 @@ static void the_memory_plan_is_what_is_taken(void **state)
 
     (void)state;
     for (int anchor = 0; anchor < 2; anchor++) {
-        struct kg_pass_opts opts = {.max_tokens = 4096, .max_k = K, .anchor = anchor};
+        struct kg_pass_opts opts = {
+            .max_tokens = 4096, .max_k = K, .anchor = anchor ? m : NULL};
         uint64_t before = kg_mem_current_bytes();
         uint64_t plan = kg_pass_bytes(&m->config, m->ct, &opts);
         struct kg_pass *p = NULL;

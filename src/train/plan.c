@@ -6,6 +6,7 @@
 #include "train/run.h"
 
 #include "base/clock.h"
+#include "train/anchor.h"
 #include "train/checkpoint.h"
 
 #include <string.h>
@@ -70,9 +71,11 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     const struct kg_model *m = run->model;
     uint64_t vector = (uint64_t)m->n_elements * sizeof(float);
     uint64_t compute = m->ct == KG_BF16 ? vector / 2 : 0;
-    uint64_t copies = 1 + (run->anchor ? 1u : 0u) + (run->sampler ? 1u : 0u);
-    uint64_t weights = copies * (vector + compute) +
-                       (run->lag ? (uint64_t)(run->lag + 1) * vector : 0);
+    bool copied = kg_run_anchor_saved(run), read = run->anchor && !copied;
+    uint64_t copies = 1u + copied + (run->sampler ? 1u : 0u);
+    uint64_t weights =
+        copies * (vector + compute) + (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
+        (read ? (uint64_t)run->anchor->n_elements * kg_dtype_traits(m->ct)->bytes : 0);
     uint64_t training = 3 * vector;
     uint64_t pass = kg_pass_bytes(&m->config, m->ct, &run->pass_opts);
     uint64_t score = kg_acts_bytes(&m->config, m->ct, run->score_tokens, false);
@@ -89,8 +92,8 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                          "Adam %.2f, micro-batch %.2f, "
                          "scoring %.2f, KV cache %.2f\n",
                          gb(weights + training + pass + score + kv), gb(weights),
-                         (unsigned long long)copies, gb(training), gb(pass), gb(score),
-                         gb(kv)));
+                         (unsigned long long)copies + read, gb(training), gb(pass),
+                         gb(score), gb(kv)));
     return kg_str_printf(out, err, "products    %s, %d threads\n",
                          kg_dtype_traits(m->ct)->name, kg_threads_get());
 }

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "policy/shaping.h"
 #include "rollout/score.h"
+#include "train/anchor.h"
 
 #include <math.h>
 #include <string.h>
@@ -323,32 +324,41 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
 
     KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
     pass_ask(&a, b, p);
-    KG_TRY_GOTO(out, kg_score(p->model, run->score_acts, run->score_tokens, a.seqs,
-                              b->n_trajs, p->k, p->top_k, a.from, err));
+    KG_TRY_GOTO(out,
+                kg_score(p->model, kg_run_score_acts(run, p->model), run->score_tokens,
+                         a.seqs, b->n_trajs, p->k, p->top_k, a.from, err));
     pass_take(b, &a, p);
 out:
     pass_release(&a);
     return status;
 }
 
+/* An exact KL reads the anchor inside the micro-batches instead. */
+static bool asks_anchor(const struct kg_run *run)
+{
+    return kg_algo_needs(&run->algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
+}
+
+kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    struct pass_plan p = {.model = run->anchor ? run->anchor : sampler,
+                          .k = b->k_sampler,
+                          .top_k = b->k_anchor,
+                          .logp = b->anchor_logp,
+                          .logp_at = b->anchor_at};
+
+    return asks_anchor(run) ? run_pass(b, run, &p, err) : KG_OK;
+}
+
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
-    /* an exact KL reads the anchor inside the micro-batches */
-    bool anchor = kg_algo_needs(&run->algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
 
     KG_TRY(count_tokens(b, &run->algo, err));
-    KG_TRY(allocate(b, anchor, err));
+    KG_TRY(allocate(b, asks_anchor(run), err));
     flatten(b);
-    if (anchor) {
-        struct pass_plan p = {.model = run->anchor ? run->anchor : sampler,
-                              .k = b->k_sampler,
-                              .top_k = b->k_anchor,
-                              .logp = b->anchor_logp,
-                              .logp_at = b->anchor_at};
-
-        KG_TRY(run_pass(b, run, &p, err));
-    }
+    KG_TRY(kg_rl_ask_anchor(b, run, err));
     if (strcmp(kg_config_text(run->config, "train.old_logp"), "recompute") == 0) {
         struct pass_plan p = {.model = run->model, .logp = b->old_logp};
 

@@ -46,6 +46,10 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run,
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run,
                         struct kg_err *err) KG_MUST_CHECK;
 
+/* The anchor's rows again, after it moved. */
+kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run,
+                           struct kg_err *err) KG_MUST_CHECK;
+
 void kg_rl_batch_release(struct kg_rl_batch *b);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "model/optim.h"
+#include "train/anchor.h"
 #include "train/path.h"
 
 #include <math.h>
@@ -141,28 +142,40 @@ static void put_counters(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "optim/idle_updates", (double)run->count.idle_updates);
     kg_metrics_put(log, "optim/skipped_steps", (double)run->count.skipped);
     kg_metrics_put(log, "anchor/updates", (double)run->count.anchor_updates);
+    if (run->algo.anchor_kappa > 0) {
+        kg_metrics_put(log, "anchor/kl_average", run->count.anchor_kl);
+        kg_metrics_put(log, "anchor/refreshed", (double)run->count.anchor_refreshed);
+    }
+}
+
+/* Parameters that a token is multiplied with. */
+static double product_elements(const struct kg_model *m)
+{
+    double n = 0;
+
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].is_product)
+            n += (double)(m->params[i].rows * m->params[i].cols);
+    return n;
 }
 
 /* Useful work: what the engine computed; over the whole batch a forward, twice that for a
- * backward where an update was made, one for the anchor and one for a selection. */
+ * backward where an update was made, one of the anchor and one for a selection. */
 static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
                          const struct kg_rl_totals *t)
 {
     const struct kg_rollout_stats *s = kg_rollout_stats(run->engine);
+    const struct kg_model *anchor = run->anchor ? run->anchor : run->model;
     unsigned needs = kg_algo_needs(&run->algo);
-    bool anchor = needs & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR | KG_NEED_EXACT_REVERSE |
-                           KG_NEED_EXACT_FORWARD);
-    double tokens = 0, parameters = 0;
-    int forwards = 1 + 2 * (t->updates > 0) + anchor + ((needs & KG_NEED_SELECTION) != 0);
+    bool asked = needs & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR | KG_NEED_EXACT_REVERSE |
+                          KG_NEED_EXACT_FORWARD);
+    int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0);
+    double sampled = (double)(s->prefill_tokens + s->decode_tokens), tokens = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)b->trajs[i].n;
-    for (size_t i = 0; i < run->model->n_params; i++)
-        if (run->model->params[i].is_product)
-            parameters += (double)(run->model->params[i].rows *
-                                   run->model->params[i].cols);
-    return 2 * parameters *
-           (tokens * forwards + (double)(s->prefill_tokens + s->decode_tokens));
+    return 2 * (product_elements(run->model) * (tokens * forwards + sampled) +
+                (asked ? product_elements(anchor) * tokens : 0));
 }
 
 static void put_speed(struct kg_metrics *log, const struct kg_run *run,
@@ -224,7 +237,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                    (double)a->groups_equal * b->group / (double)b->n_trajs);
     put_policy(&log, &run->algo, t);
     put_counters(&log, run, t);
-    if (run->anchor) {
+    if (kg_run_anchor_saved(run)) {
         double absolute, relative;
 
         KG_TRY(kg_anchor_distance(&absolute, &relative, run->model, run->anchor, err));

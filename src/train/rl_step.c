@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "policy/shaping.h"
+#include "train/anchor.h"
 
 #include <math.h>
 #include <string.h>
@@ -407,12 +408,31 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
     return kg_policy_select(u->selected, &u->run->algo, &whole, err);
 }
 
+/* ---- the update ---- */
+
+static double mean_kl(const struct kg_policy_metrics *m, double sum, int64_t tokens)
+{
+    int64_t n = m->kl_tokens - tokens;
+
+    return n > 0 ? (m->kl_sum - sum) / (double)n : 0;
+}
+
+/* Where the anchor moved and the step goes on, what was read of it is read again. */
+static kg_status after_update(struct update *u, double kl, struct kg_err *err)
+{
+    bool moved;
+
+    KG_TRY(kg_run_anchor_after_update(&moved, u->run, kl, err));
+    return moved && u->last < u->b->n_trajs ? kg_rl_ask_anchor(u->b, u->run, err) : KG_OK;
+}
+
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
  * moments and decay would be noise. */
 static kg_status update(struct update *u, struct kg_err *err)
 {
     struct kg_run *run = u->run;
-    double norm = 0, lr = 0;
+    double norm = 0, lr = 0, kl_sum = u->totals->metrics.kl_sum;
+    int64_t kl_tokens = u->totals->metrics.kl_tokens;
 
     KG_TRY(weigh(u, err));
     kg_optim_zero_grads(run->optim);
@@ -426,7 +446,7 @@ static kg_status update(struct update *u, struct kg_err *err)
     }
     KG_TRY(kg_optim_update(run->optim, run->model, &norm, &lr, err));
     kg_rl_totals_update(u->totals, norm, lr);
-    return KG_OK;
+    return after_update(u, mean_kl(&u->totals->metrics, kl_sum, kl_tokens), err);
 }
 
 /* All updates of the step: prompts are cut into contiguous, nearly equal shares. */
@@ -452,20 +472,6 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
         update_release(&u);
     }
     return status;
-}
-
-/* ---- the anchor ---- */
-
-static kg_status move_anchor(struct kg_run *run, struct kg_err *err)
-{
-    const struct kg_algo *a = &run->algo;
-    double eta = a->anchor->kind == KG_ANCHOR_EMA ? a->anchor_eta : 0;
-    bool moves = a->anchor->kind == KG_ANCHOR_EMA || a->anchor->kind == KG_ANCHOR_COPY;
-
-    if (!run->anchor || !moves || eta >= 1 || run->count.step % a->anchor_period != 0)
-        return KG_OK;
-    run->count.anchor_updates++;
-    return kg_anchor_update(run->anchor, run->model, eta, err);
 }
 
 /* ---- the KL coefficient ---- */
@@ -544,7 +550,7 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
     run->count.step++;
     if (!totals->skipped) {
         steer_kl(run, b, totals);
-        KG_TRY(move_anchor(run, err));
+        KG_TRY(kg_run_anchor_after_step(run, err));
     }
     totals->clock[KG_PHASE_END] = kg_clock_seconds();
     KG_TRY(kg_rl_dump(run, b, false, err));

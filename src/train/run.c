@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "rollout/score.h"
 #include "train/algo.h"
+#include "train/anchor.h"
 #include "train/path.h"
 #include "train/reference.h"
 
@@ -196,9 +197,7 @@ static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(kg_algo_from_config(&run->algo, run->config, run->model->config.vocab, err));
     run->count.kl_beta = run->algo.kl_beta;
-    if (run->algo.anchor->kind != KG_ANCHOR_NONE &&
-        run->algo.anchor->kind != KG_ANCHOR_ITERATIVE)
-        KG_TRY(kg_model_clone(&run->anchor, run->model, run->model->ct, err));
+    KG_TRY(kg_run_anchor_open(run, err));
     run->record_top_k = kg_algo_recorded_top_k(&run->algo);
     run->width = kg_algo_width(&run->algo) +
                  (kg_config_truncates(run->config) ? KG_MAX_KEPT : 0);
@@ -280,6 +279,11 @@ static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
             "rollout.max_tokens: expected prompt and answer within the model's "
             "%zu positions, found %zu + %zu",
             limit, prompt, answer);
+    if (run->anchor && prompt + answer > (size_t)run->anchor->config.max_positions)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.path: expected an anchor of at least %zu positions for "
+                       "prompt and answer, found %lld",
+                       prompt + answer, (long long)run->anchor->config.max_positions);
     if (run->val.longest >= limit)
         return kg_fail(err, KG_EINVAL,
                        "data.val: expected prompts within the model's %zu positions with "
@@ -313,16 +317,21 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
         .max_len = (int32_t)longest,
     };
 
+    bool exact = kg_algo_needs(&run->algo) &
+                 (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
+
     run->pass_opts = (struct kg_pass_opts){
         .max_tokens = micro > longest ? micro : longest,
         .max_k = run->width,
         .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
-        .anchor = (kg_algo_needs(&run->algo) &
-                   (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD)) != 0,
+        .anchor = exact ? run->anchor : NULL,
     };
     KG_TRY(kg_pass_create(&run->pass, run->model, &run->pass_opts, err));
     run->score_tokens = longest > 1024 ? longest : 1024;
     KG_TRY(kg_acts_create(&run->score_acts, run->model, run->score_tokens, false, err));
+    if (run->anchor && !kg_run_anchor_saved(run))
+        KG_TRY(kg_acts_create(&run->anchor_acts, run->anchor, run->score_tokens, false,
+                              err));
     return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
                              run->tok, &ro, err);
 }
@@ -377,6 +386,7 @@ void kg_run_close(struct kg_run *run)
     kg_rollout_free(run->engine);
     kg_pass_free(run->pass);
     kg_acts_free(run->score_acts);
+    kg_acts_free(run->anchor_acts);
     kg_optim_free(run->optim);
     for (int i = 0; i <= KG_MAX_LAG; i++)
         kg_mem_free(run->lagged[i]);
@@ -428,11 +438,7 @@ kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
 kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(replace_optim(run, &run->rl_optim, err));
-    if (run->anchor) {
-        memcpy(run->anchor->master, run->model->master,
-               (size_t)run->model->n_elements * sizeof(float));
-        KG_TRY(kg_model_refresh(run->anchor, err));
-    }
+    KG_TRY(kg_run_anchor_begin(run, err));
     for (int i = 0; i <= run->lag && run->lagged[i]; i++)
         memcpy(run->lagged[i], run->model->master,
                (size_t)run->model->n_elements * sizeof(float));

@@ -30,11 +30,13 @@ struct kg_counters {
     int64_t step;       /* RL steps done */
     int64_t optim_step; /* updates of the optimizer of the present phase */
     int64_t anchor_updates;
-    int64_t skipped; /* steps skipped as non-finite, in the whole run */
+    int64_t anchor_refreshed; /* of these: by anchor.kappa */
+    int64_t skipped;          /* steps skipped as non-finite, in the whole run */
     int64_t skipped_in_row;
     int64_t idle_updates;   /* updates not made because nothing carried a gradient */
     int64_t validated;      /* 1 + the step that was validated last; 0: none yet */
     double kl_beta;         /* KL coefficient of the next step; moved by kl.target */
+    double anchor_kl;       /* moving average of the token KL, for anchor.kappa */
     uint64_t metrics_bytes; /* length of metrics.jsonl at this point */
 };
 
@@ -69,6 +71,7 @@ struct kg_run {
     struct kg_pass *pass;
     struct kg_pass_opts pass_opts; /* that it was made with */
     struct kg_acts *score_acts;    /* scoring by model, anchor or sampler */
+    struct kg_acts *anchor_acts;   /* by an anchor from a path; NULL without */
     int64_t score_tokens;
     struct kg_rollout *engine;
 

@@ -1,0 +1,127 @@
+/* Opening, moving and replacing the anchor. */
+#include "train/anchor.h"
+
+#include "base/log.h"
+#include "train/reference.h"
+
+#include <string.h>
+
+/* ---- opening ---- */
+
+static kg_status check_shape(const struct kg_model *anchor, const struct kg_model *m,
+                             const char *kind, struct kg_err *err)
+{
+    bool same = anchor->n_params == m->n_params && anchor->n_elements == m->n_elements;
+
+    for (size_t i = 0; same && i < m->n_params; i++)
+        same = anchor->params[i].rows == m->params[i].rows &&
+               anchor->params[i].cols == m->params[i].cols;
+    if (same)
+        return KG_OK;
+    return kg_fail(err, KG_ESHAPE,
+                   "anchor.path: %s: an anchor that follows the policy (%s) has its "
+                   "shape; expected %lld parameters, found %lld",
+                   anchor->dir, kind, (long long)m->n_elements,
+                   (long long)anchor->n_elements);
+}
+
+static kg_status open_path(struct kg_run *run, const char *path, struct kg_err *err)
+{
+    enum kg_anchor_kind kind = run->algo.anchor->kind;
+    const char *name = run->algo.anchor->about.name;
+    bool follows = kind != KG_ANCHOR_FIXED;
+
+    if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.path: expected anchor.kind fixed, ema or copy with it, "
+                       "found %s",
+                       name);
+    KG_TRY(kg_reference_open(&run->anchor, path, "anchor.path", run->model, run->tok,
+                             follows, err));
+    return follows ? check_shape(run->anchor, run->model, name, err) : KG_OK;
+}
+
+kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err)
+{
+    enum kg_anchor_kind kind = run->algo.anchor->kind;
+    const char *path = kg_config_text(run->config, "anchor.path");
+
+    if (*path)
+        return open_path(run, path, err);
+    if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
+        return KG_OK;
+    return kg_model_clone(&run->anchor, run->model, run->model->ct, err);
+}
+
+static kg_status become_policy(struct kg_run *run, struct kg_err *err)
+{
+    memcpy(run->anchor->master, run->model->master,
+           (size_t)run->model->n_elements * sizeof(float));
+    return kg_model_refresh(run->anchor, err);
+}
+
+kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err)
+{
+    if (!run->anchor || *kg_config_text(run->config, "anchor.path"))
+        return KG_OK;
+    return become_policy(run, err);
+}
+
+bool kg_run_anchor_saved(const struct kg_run *run)
+{
+    return run->anchor && run->anchor->master;
+}
+
+struct kg_acts *kg_run_score_acts(const struct kg_run *run, const struct kg_model *m)
+{
+    return m == run->anchor && run->anchor_acts ? run->anchor_acts : run->score_acts;
+}
+
+/* ---- moving ---- */
+
+static bool moves(const struct kg_run *run)
+{
+    const struct kg_algo *a = &run->algo;
+
+    return run->anchor && (a->anchor->kind == KG_ANCHOR_COPY ||
+                           (a->anchor->kind == KG_ANCHOR_EMA && a->anchor_eta < 1));
+}
+
+static kg_status move(struct kg_run *run, struct kg_err *err)
+{
+    run->count.anchor_updates++;
+    if (run->algo.anchor->kind == KG_ANCHOR_COPY) {
+        run->count.anchor_kl = 0;
+        return become_policy(run, err);
+    }
+    return kg_anchor_update(run->anchor, run->model, run->algo.anchor_eta, err);
+}
+
+kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
+                                     struct kg_err *err)
+{
+    const struct kg_algo *a = &run->algo;
+    struct kg_counters *c = &run->count;
+
+    *moved = false;
+    if (!moves(run))
+        return KG_OK;
+    if (a->anchor_kappa > 0) {
+        c->anchor_kl = a->anchor_smoothing * c->anchor_kl +
+                       (1 - a->anchor_smoothing) * kl;
+        *moved = c->anchor_kl > a->anchor_kappa;
+        c->anchor_refreshed += *moved;
+    }
+    if (a->anchor_per_update && run->optim->step % a->anchor_period == 0)
+        *moved = true;
+    return *moved ? move(run, err) : KG_OK;
+}
+
+kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_algo *a = &run->algo;
+
+    if (!moves(run) || a->anchor_per_update || run->count.step % a->anchor_period != 0)
+        return KG_OK;
+    return move(run, err);
+}

@@ -1,0 +1,33 @@
+/* The anchor of a run: where its weights come from, and when they move.
+ *
+ * An anchor with master weights belongs to the run's state and is in its checkpoints. A
+ * fixed one from anchor.path is neither: it never changes, may have another shape, and is
+ * read from there again.
+ *
+ * anchor.unit steps: it moves after the last update of a step. updates: it moves between
+ * updates, and what is left of the step sees the new one. anchor.kappa replaces a copy
+ * when a moving average of the token KL of updates passes it:
+ *     m <- smoothing m + (1 - smoothing) KL,   m = 0 when the anchor becomes the policy
+ */
+#ifndef KG_TRAIN_ANCHOR_H
+#define KG_TRAIN_ANCHOR_H
+
+#include "train/run.h"
+
+/* As anchor.kind and anchor.path say; run->anchor stays NULL where there is none.
+ * errors: those of kg_reference_open; EINVAL, SHAPE */
+kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* RL begins: without anchor.path the anchor becomes the policy. */
+kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* Whether checkpoints hold it. */
+bool kg_run_anchor_saved(const struct kg_run *run);
+/* After an update whose mean token KL was kl.   *moved out: its log-probs are stale */
+kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
+                                     struct kg_err *err) KG_MUST_CHECK;
+/* After the last update of a step that was not skipped. */
+kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* Activations that fit m, which is one of the run's models: for kg_score. */
+struct kg_acts *kg_run_score_acts(const struct kg_run *run, const struct kg_model *m);
+
+#endif

@@ -1,0 +1,179 @@
+/* Anchors of whole runs: those that move between updates, those that a KL replaces, those
+ * that start from another checkpoint. */
+#define ROOT "build/test-runs/anchors"
+#include "run_testing.h"
+
+#include "model/model.h"
+
+#include <math.h>
+
+enum { MOST = 16 };
+
+/* ---- within a step ---- */
+
+static void a_copy_after_every_update_is_the_policy_at_every_update(void **state)
+{
+    static const char *const updates[] = {
+        "anchor.kind=copy",          "anchor.period=1", "anchor.unit=updates",
+        "kl.estimator=topk-reverse", "kl.beta=0.05",    NULL};
+    static const char *const steps[] = {"anchor.kind=copy", "anchor.period=1",
+                                        "kl.estimator=topk-reverse", "kl.beta=0.05",
+                                        NULL};
+    double kl[MOST], count[MOST];
+
+    (void)state;
+    fresh(ROOT "/updates");
+    fresh(ROOT "/steps");
+    must_train(ROOT "/updates", false, updates);
+    must_train(ROOT "/steps", false, steps);
+    assert_int_equal(metrics_of(kl, MOST, ROOT "/updates", "kl/max"), 4);
+    for (int i = 0; i < 4; i++)
+        assert_true(kl[i] == 0);
+    assert_int_equal(metrics_of(kl, MOST, ROOT "/steps", "kl/max"), 4);
+    for (int i = 0; i < 4; i++)
+        assert_true(kl[i] > 0);
+    assert_int_equal(metrics_of(count, MOST, ROOT "/updates", "anchor/updates"), 4);
+    assert_true(count[3] == 8);
+}
+
+/* ---- kappa ---- */
+
+static const char *const kappa[] = {"anchor.kind=copy",
+                                    "anchor.period=1000000",
+                                    "anchor.kappa=0.003",
+                                    "anchor.smoothing=0.5",
+                                    "kl.estimator=exact-reverse",
+                                    "kl.beta=0.05",
+                                    "train.updates_per_step=1",
+                                    "train.steps=8",
+                                    NULL};
+
+static void a_kl_above_kappa_replaces_the_anchor(void **state)
+{
+    double kl[MOST], average[MOST], refreshed[MOST], m = 0, count = 0;
+
+    (void)state;
+    fresh(ROOT "/kappa");
+    must_train(ROOT "/kappa", false, kappa);
+    assert_int_equal(metrics_of(kl, MOST, ROOT "/kappa", "kl/value"), 8);
+    assert_int_equal(metrics_of(average, MOST, ROOT "/kappa", "anchor/kl_average"), 8);
+    assert_int_equal(metrics_of(refreshed, MOST, ROOT "/kappa", "anchor/refreshed"), 8);
+    for (int i = 0; i < 8; i++) {
+        m = 0.5 * m + 0.5 * kl[i];
+        count += m > 0.003;
+        m = m > 0.003 ? 0 : m;
+        assert_true(fabs(average[i] - m) < 1e-9);
+        assert_true(refreshed[i] == count);
+    }
+    assert_true(count >= 1 && count < 8);
+}
+
+static void stopping_keeps_the_moving_average(void **state)
+{
+    const char *half[16];
+    size_t n = 0;
+
+    (void)state;
+    for (; kappa[n]; n++)
+        half[n] = kappa[n];
+    half[n++] = "train.steps=3";
+    half[n] = NULL;
+    fresh(ROOT "/half");
+    must_train(ROOT "/half", false, half);
+    must_train(ROOT "/half", true, kappa);
+    assert_same_file(ROOT "/kappa", ROOT "/half", "checkpoints/latest/state.safetensors");
+    assert_same_file(ROOT "/kappa", ROOT "/half",
+                     "checkpoints/latest/anchor/model.safetensors");
+}
+
+/* ---- anchor.path ---- */
+
+/* A teacher of another shape with the digit vocabulary. */
+static void write_teacher(const char *dir, int64_t hidden)
+{
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
+    struct kg_model_config c;
+    struct kg_model *digits, *m;
+
+    NEED(kg_file_remove_tree(dir, err));
+    NEED(kg_model_open(&digits, DIGITS, &opts, err));
+    c = digits->config;
+    c.hidden = hidden;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, dir, &save, err));
+    kg_model_free(m);
+    kg_model_free(digits);
+}
+
+static void a_path_to_the_start_is_the_fixed_anchor(void **state)
+{
+    static const char *const none[] = {"algo.preset=grpo", "kl.beta=0.05", NULL};
+    static const char *const path[] = {"algo.preset=grpo", "kl.beta=0.05",
+                                       "anchor.path=" DIGITS, NULL};
+
+    (void)state;
+    fresh(ROOT "/fixed");
+    fresh(ROOT "/path");
+    must_train(ROOT "/fixed", false, none);
+    must_train(ROOT "/path", false, path);
+    assert_same_file(ROOT "/fixed", ROOT "/path",
+                     "checkpoints/latest/model/model.safetensors");
+    assert_true(kg_file_is_dir(ROOT "/fixed/checkpoints/latest/anchor"));
+    assert_false(kg_file_exists(ROOT "/path/checkpoints/latest/anchor"));
+}
+
+static void a_moving_anchor_starts_from_its_path(void **state)
+{
+    static const char *const other[] = {
+        "algo.preset=ema-pg", "kl.beta=0.05", "anchor.period=1000",
+        "anchor.path=" ROOT "/fixed/checkpoints/latest/model", NULL};
+
+    (void)state;
+    fresh(ROOT "/moving");
+    must_train(ROOT "/moving", false, other);
+    assert_same_file(ROOT "/moving/checkpoints/latest/anchor",
+                     ROOT "/fixed/checkpoints/latest/model", "model.safetensors");
+}
+
+static void a_teacher_may_have_another_shape_when_it_is_fixed(void **state)
+{
+    static const char *const exact[] = {"kl.estimator=exact-forward", "kl.beta=1",
+                                        "anchor.kind=fixed",
+                                        "anchor.path=" ROOT "/teacher", NULL};
+    static const char *const head[] = {
+        "kl.estimator=topk-reverse",    "kl.beta=1", "kl.top_k=4", "anchor.kind=fixed",
+        "anchor.path=" ROOT "/teacher", NULL};
+    static const char *const ema[] = {"algo.preset=ema-pg",
+                                      "anchor.path=" ROOT "/teacher", NULL};
+    static const char *const none[] = {"anchor.path=" ROOT "/teacher", NULL};
+    double kl[MOST];
+    struct kg_err err;
+
+    (void)state;
+    write_teacher(ROOT "/teacher", 48);
+    fresh(ROOT "/exact");
+    must_train(ROOT "/exact", false, exact);
+    assert_int_equal(metrics_of(kl, MOST, ROOT "/exact", "kl/value"), 4);
+    assert_true(kl[0] > 0 && kl[3] < kl[0]);
+    fresh(ROOT "/head");
+    must_train(ROOT "/head", false, head);
+    fresh(ROOT "/refused");
+    assert_int_equal(train(ROOT "/refused", false, ema, &err), KG_ESHAPE);
+    assert_non_null(strstr(err.message, "anchor.path"));
+    assert_int_equal(train(ROOT "/refused", false, none, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "anchor.kind"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_copy_after_every_update_is_the_policy_at_every_update),
+        cmocka_unit_test(a_kl_above_kappa_replaces_the_anchor),
+        cmocka_unit_test(stopping_keeps_the_moving_average),
+        cmocka_unit_test(a_path_to_the_start_is_the_fixed_anchor),
+        cmocka_unit_test(a_moving_anchor_starts_from_its_path),
+        cmocka_unit_test(a_teacher_may_have_another_shape_when_it_is_fixed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
