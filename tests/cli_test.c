@@ -231,6 +231,26 @@ static void output_that_cannot_be_written_exits_1(void **state)
     assert_string_equal(out.data, "1\n");
 }
 
+/* What a run says may go to a pipe whose reader has left: the run goes on and saves. */
+static void a_run_whose_log_nobody_reads_saves_and_exits_0(void **state)
+{
+    (void)state;
+    need_kedge();
+    char line[1024];
+    snprintf(line, sizeof line,
+             "(sleep 0.2; ./kedge train model.path=%s task.name=digits "
+             "data.train=%s/train.jsonl rollout.prompts=2 rollout.samples=2 "
+             "rollout.max_tokens=4 train.steps=3 run.dir=%s/run 2>&1; echo $? > %s/code) "
+             "| true",
+             DIGITS, DIGITS, work, work);
+    assert_int_equal(system(line), 0);
+    read_back(&out, "code");
+    assert_string_equal(out.data, "0\n");
+    read_back(&out, "run/checkpoints/step-000003/state.json");
+    read_back(&out, "run/metrics.jsonl");
+    assert_int_equal(count_lines(&out), 3);
+}
+
 /* ---- generate and score ---- */
 
 /* Text of the array under key of a document, its elements separated by ", ". */
@@ -649,6 +669,7 @@ int main(void)
         cmocka_unit_test(completion_is_valid_bash),
         cmocka_unit_test(wrong_command_lines_exit_2_and_name_what_is_near),
         cmocka_unit_test(output_that_cannot_be_written_exits_1),
+        cmocka_unit_test(a_run_whose_log_nobody_reads_saves_and_exits_0),
         cmocka_unit_test(generate_and_score_agree_bit_for_bit),
         cmocka_unit_test(answers_depend_on_seed_and_input_only),
         cmocka_unit_test(scores_are_those_of_the_reference),
