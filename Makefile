@@ -11,15 +11,19 @@ comma   := ,
 B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
 VERSION := 0.1.0
-# From the lowest to the highest; a module includes only those before it.
-MODULES := base data tensor policy golden text traj model task rollout eval train cli
+# of libkedge: changes when a program that was linked against the library would break
+ABI     := 0
+# From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
+MODULES := base data tensor policy lib golden text traj model task rollout eval train cli
+# what libkedge is made of
+LIB_MODULES := base tensor policy lib
 
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
            -Wcast-qual -Wvla -Wno-unknown-pragmas
 OPT_release := -O2 -g
 OPT_debug   := -O0 -g
 CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
-               -fopenmp -Isrc -MMD -MP -DKG_VERSION='"$(VERSION)"' \
+               -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -MMD -MP -DKG_VERSION='"$(VERSION)"' \
                $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
 LIBS    := -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lgomp -lpthread -lm
 LDFLAGS_ALL := -fopenmp $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
@@ -36,8 +40,8 @@ ISA_v4 := -march=x86-64-v4 -mavx512bf16
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all test check bench clean install help lint format docs
-all: kedge
+.PHONY: all lib test tests unit check bench clean install install-lib help lint format docs
+all: kedge lib
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
 OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
@@ -47,12 +51,19 @@ reverse = $(if $(1),$(call reverse,$(wordlist 2,99,$(1))) $(firstword $(1)))
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(firstword $(2)) $(call upto,$(1),$(wordlist 2,99,$(2))))
 below   = $(foreach m,$(call reverse,$(call upto,$(1),$(MODULES))),$(call LIB_of,$(m)))
 
-$(B)/%.o: src/%.c
+# an object of other flags is made anew
+FLAGS := $(filter-out -Werror -DKG_VERSION=%,$(CFLAGS_ALL))
+$(B)/flags: always
+	@mkdir -p $(@D)
+	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
+.PHONY: always
+
+$(B)/%.o: src/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA_DEFS) -c $< -o $@
 
 define isa_rules
-$(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c
+$(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c $(B)/flags
 	@mkdir -p $$(@D)
 	$$(CC) $$(CFLAGS_ALL) $(if $(SAN),-O1,-O3) $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
 # One object per instruction set, of which only the table is visible.
@@ -85,8 +96,33 @@ $(B)/kedge: $(call below,cli)
 kedge: $(B)/kedge
 	cp $< $@.new && mv -f $@.new $@
 
+# ---- libkedge: only kedge_* of include/kedge.h leaves it -----------------------------------------------------------
+LIB_OBJ  := $(foreach m,$(LIB_MODULES),$(call OBJ_of,$(m))) $(CPU_OBJ)
+LIB_LIBS := -ldnnl -lgomp -lpthread -lm
+SHARED   := $(B)/libkedge.so.$(ABI)
+
+lib: $(SHARED) $(B)/libkedge.a           ## libkedge, shared and static
+
+$(SHARED): $(LIB_OBJ) src/lib/libkedge.map
+	$(CC) -shared -o $@ -Wl,-soname,$(@F) -Wl,--version-script=src/lib/libkedge.map -Wl,-z,defs \
+	  $(LDFLAGS_ALL) $(LIB_OBJ) $(LIB_LIBS)
+	ln -sf $(@F) $(B)/libkedge.so
+# one object, so that what is hidden inside it is hidden from a program that links it, too
+$(B)/libkedge.a: $(LIB_OBJ)
+	ld -r -o $(B)/libkedge.tmp.o $^
+	objcopy --wildcard --keep-global-symbol='kedge_*' $(B)/libkedge.tmp.o $(B)/libkedge.o
+	rm -f $@ $(B)/libkedge.tmp.o
+	ar rcs $@ $(B)/libkedge.o
+
+# a test that is a script runs against the libraries of its build folder
+export CC KEDGE_PYTHON
+$(B)/test/tests/%: tests/%.sh $(SHARED) $(B)/libkedge.a
+	@mkdir -p $(@D)
+	install -m 755 $< $@
+
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c)))
-TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c))
+TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
+              $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh))
 
 tests: $(UNIT_TESTS) $(TREE_TESTS)       ## build the tests
 
@@ -115,12 +151,24 @@ docs: kedge                              ## rewrite the pages that are printed f
 	sed -i '/^```yaml/q' docs/config.md
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
-install: kedge                           ## copy program, man page, completion under PREFIX
+install: kedge install-lib               ## copy program, library, man pages, completion under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
 	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
 	./kedge man > $(DESTDIR)$(PREFIX)/share/man/man1/kedge.1
 	./kedge completion > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kedge
+
+# $(call put,mode,file,target)
+put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)
+install-lib: lib                         ## libkedge, its header, kedge.pc and man page under PREFIX
+	$(call put,644,include/kedge.h,include/kedge.h)
+	$(call put,644,$(SHARED),lib/libkedge.so.$(ABI))
+	ln -sf libkedge.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libkedge.so
+	$(call put,644,$(B)/libkedge.a,lib/libkedge.a)
+	$(call put,644,docs/libkedge.3,share/man/man3/libkedge.3)
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LIB_LIBS)|' src/lib/kedge.pc.in \
+	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/kedge.pc
 
 compile_commands.json: Makefile          ## for clangd and clang-tidy
 	@tools/compile-commands > $@

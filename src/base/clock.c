@@ -40,3 +40,12 @@ void kg_threads_set(int n)
 }
 
 int kg_threads_get(void) { return omp_get_max_threads(); }
+
+int kg_threads_swap(int n)
+{
+    int before = omp_get_max_threads();
+
+    if (n > 0)
+        omp_set_num_threads(n);
+    return before;
+}

@@ -14,5 +14,8 @@ double kg_clock_unix_seconds(void);
 /* Threads that parallel regions use. 0: as many as the cores this process may run on. */
 void kg_threads_set(int n);
 int kg_threads_get(void);
+/* For a guest in another program: n for the parallel regions that the calling thread
+ * opens from now on (0: no change).   returns the number before, to be put back */
+int kg_threads_swap(int n);
 
 #endif

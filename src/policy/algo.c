@@ -8,6 +8,7 @@
 #include "base/str.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -271,28 +272,76 @@ static kg_status set_row(struct kg_algo *algo, const struct key_row *key,
     return KG_OK;
 }
 
-kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
-                      struct kg_err *err)
+static const struct key_row *find_key(const char *key, struct kg_err *err)
 {
     const char *near;
 
-    for (size_t i = 0; i < KG_COUNT(keys); i++) {
-        const struct key_row *row = &keys[i];
-
-        if (strcmp(row->key, key) != 0)
-            continue;
-        if (*value == '\0')
-            return KG_OK;
-        if (row->type == ROW)
-            return set_row(algo, row, value, err);
-        if (row->type == BOOL || row->type == CHOICE)
-            return set_choice((bool *)((char *)algo + row->at), row, value, err);
-        return set_number((char *)algo + row->at, row, value, err);
-    }
+    for (size_t i = 0; i < KG_COUNT(keys); i++)
+        if (strcmp(keys[i].key, key) == 0)
+            return &keys[i];
     near = kg_str_nearest(key, keys, KG_COUNT(keys), sizeof keys[0]);
-    return kg_fail(err, KG_ENOTFOUND,
-                   "expected an option of algo, kl or anchor, found '%s'%s%s%s", key,
-                   near ? "; nearest is '" : "", near ? near : "", near ? "'" : "");
+    (void)kg_fail(err, KG_ENOTFOUND,
+                  "expected an option of algo, kl or anchor, found '%s'%s%s%s", key,
+                  near ? "; nearest is '" : "", near ? near : "", near ? "'" : "");
+    return NULL;
+}
+
+kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
+                      struct kg_err *err)
+{
+    const struct key_row *row = find_key(key, err);
+
+    if (!row)
+        return err->code;
+    if (*value == '\0')
+        return KG_OK;
+    if (row->type == ROW)
+        return set_row(algo, row, value, err);
+    if (row->type == BOOL || row->type == CHOICE)
+        return set_choice((bool *)((char *)algo + row->at), row, value, err);
+    return set_number((char *)algo + row->at, row, value, err);
+}
+
+/* The fewest digits that read back to the same double. */
+static void put_real(char *text, size_t bytes, double x)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, bytes, "%.*g", digits, x);
+        if (strtod(text, NULL) == x)
+            return;
+    }
+}
+
+kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
+                      size_t bytes, struct kg_err *err)
+{
+    const struct key_row *row = find_key(key, err);
+    char number[32];
+    const char *value = number;
+
+    if (!row)
+        return err->code;
+    if (row->type == ROW) {
+        value = kg_algo_row_name(algo, (enum kg_policy_table)row->at);
+    } else {
+        const void *field = (const char *)algo + row->at;
+
+        if (row->type == BOOL)
+            value = *(const bool *)field ? "true" : "false";
+        else if (row->type == CHOICE)
+            value = *(const bool *)field ? row->on : row->off;
+        else if (row->type == REAL)
+            put_real(number, sizeof number, *(const double *)field);
+        else
+            snprintf(number, sizeof number, "%lld",
+                     row->type == INT ? (long long)*(const int *)field
+                                      : (long long)*(const int64_t *)field);
+    }
+    if (strlen(value) >= bytes)
+        return kg_fail(err, KG_EINVAL, "%s: expected room for %zu bytes, found %zu", key,
+                       strlen(value) + 1, bytes);
+    memcpy(text, value, strlen(value) + 1);
+    return KG_OK;
 }
 
 void kg_algo_init(struct kg_algo *algo)

@@ -200,6 +200,10 @@ void kg_algo_init(struct kg_algo *algo);
  * errors: NOTFOUND (unknown key or row, valid names listed), EINVAL */
 kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
                       struct kg_err *err) KG_MUST_CHECK;
+/* The value of a key as text that kg_algo_set reads back to the same.
+ * errors: NOTFOUND (unknown key), EINVAL (text of so many bytes does not hold it) */
+kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
+                      size_t bytes, struct kg_err *err) KG_MUST_CHECK;
 size_t kg_algo_n_keys(void);
 const char *kg_algo_key(size_t i);
 

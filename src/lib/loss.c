@@ -1,0 +1,275 @@
+/* Advantages, weights, selection and loss for the library's user: public structs to those
+ * of policy/, checked on the way in. */
+#include "lib/lib_internal.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+struct kedge_metrics {
+    struct kg_policy_metrics sum;
+};
+
+/* ---- advantages ---- */
+
+static kg_status take_scores(struct kg_policy_scores *in,
+                             const struct kedge_scores *scores, struct kg_err *err)
+{
+    struct kedge_scores own;
+
+    KG_LIB_TAKE(own, scores, err);
+    KG_TRY(kg_lib_given(own.reward, "scores.reward", err));
+    KG_TRY(kg_lib_check_begin(own.seq_begin, own.n_seqs, -1, "scores.seq_begin", err));
+    KG_TRY(kg_lib_check_begin(own.group_begin, own.n_groups, own.n_seqs,
+                              "scores.group_begin", err));
+    *in = (struct kg_policy_scores){
+        .n_seqs = own.n_seqs,
+        .n_groups = own.n_groups,
+        .reward = own.reward,
+        .group_begin = own.group_begin,
+        .seq_begin = own.seq_begin,
+        .token_reward = own.token_reward,
+        .mask = own.mask,
+        .greedy = own.greedy,
+        .value = own.value,
+        .old_logp = own.old_logp,
+        .sum_sq = own.sum_sq,
+        .is_weight = own.is_weight,
+    };
+    return KG_OK;
+}
+
+static kg_status advantages(struct kedge_advantage *out, const struct kedge_algo *algo,
+                            const struct kedge_scores *scores, struct kg_err *err)
+{
+    struct kedge_advantage own;
+    struct kg_policy_scores in;
+    struct kg_policy_advantage a;
+
+    KG_LIB_TAKE(own, out, err);
+    KG_TRY(kg_lib_check_algo(algo, err));
+    KG_TRY(take_scores(&in, scores, err));
+    a = (struct kg_policy_advantage){
+        .seq = own.seq, .token = own.token, .returns = own.returns};
+    KG_TRY(kg_policy_advantages(&a, &algo->algo, &in, err));
+    own.batch_std = a.batch_std;
+    own.mean = a.mean, own.min = a.min, own.max = a.max;
+    own.groups_equal = a.groups_equal;
+    kg_lib_give(out, &own, sizeof own);
+    return KG_OK;
+}
+
+int kedge_advantages(struct kedge_advantage *out, const struct kedge_algo *algo,
+                     const struct kedge_scores *scores, struct kedge_err *err)
+{
+    struct kg_err e;
+
+    return kg_lib_report(advantages(out, algo, scores, &e), &e, err);
+}
+
+/* ---- weights ---- */
+
+static kg_status weights(struct kedge_weights *out, const struct kedge_algo *algo,
+                         int64_t n_seqs, const int64_t *seq_begin,
+                         const unsigned char *drop, struct kg_err *err)
+{
+    struct kg_policy_shape shape = {
+        .n_seqs = n_seqs, .seq_begin = seq_begin, .drop = drop};
+    struct kedge_weights own;
+    struct kg_policy_weights w;
+
+    KG_LIB_TAKE(own, out, err);
+    KG_TRY(kg_lib_check_algo(algo, err));
+    KG_TRY(kg_lib_check_begin(seq_begin, n_seqs, -1, "seq_begin", err));
+    w = (struct kg_policy_weights){own.pg, own.kl, own.entropy};
+    return kg_policy_weights(&w, &algo->algo, &shape, err);
+}
+
+int kedge_weights(struct kedge_weights *out, const struct kedge_algo *algo,
+                  int64_t n_seqs, const int64_t *seq_begin, const unsigned char *drop,
+                  struct kedge_err *err)
+{
+    struct kg_err e;
+
+    return kg_lib_report(weights(out, algo, n_seqs, seq_begin, drop, &e), &e, err);
+}
+
+/* ---- rows ---- */
+
+static kg_status check_rows(const struct kedge_rows *r, struct kg_err *err)
+{
+    if (r->n_tokens < 0 || r->k_sampler < 0 || r->k_anchor < 0)
+        return kg_fail(err, KG_EINVAL,
+                       "rows: expected n_tokens, k_sampler and k_anchor of 0 or more, "
+                       "found %lld, %d and %d",
+                       (long long)r->n_tokens, r->k_sampler, r->k_anchor);
+    return kg_lib_check_begin(r->seq_begin, r->n_seqs, r->n_tokens, "rows.seq_begin",
+                              err);
+}
+
+static kg_status take_rows(struct kg_policy_batch *b, const struct kedge_rows *rows,
+                           struct kg_err *err)
+{
+    struct kedge_rows own;
+
+    KG_LIB_TAKE(own, rows, err);
+    KG_TRY(check_rows(&own, err));
+    *b = (struct kg_policy_batch){
+        .n_seqs = own.n_seqs,
+        .n_tokens = own.n_tokens,
+        .seq_begin = own.seq_begin,
+        .tokens = own.tokens,
+        .logp = own.logp,
+        .old_logp = own.old_logp,
+        .mu_logp = own.mu_logp,
+        .anchor_logp = own.anchor_logp,
+        .advantage = own.advantage,
+        .entropy = own.entropy,
+        .kl_exact = own.kl_exact,
+        .k_sampler = own.k_sampler,
+        .k_anchor = own.k_anchor,
+        .ids = own.ids,
+        .logp_at = own.logp_at,
+        .anchor_at = own.anchor_at,
+        .mu_at = own.mu_at,
+        .log_kept = own.log_kept,
+        .old_log_kept = own.old_log_kept,
+        .pg_weight = own.pg_weight,
+        .kl_weight = own.kl_weight,
+        .entropy_weight = own.entropy_weight,
+        .is_weight = own.is_weight,
+        .selected = own.selected,
+        .kl_divisor = own.kl_divisor,
+    };
+    return KG_OK;
+}
+
+static kg_status select_tokens(unsigned char *selected, const struct kedge_algo *algo,
+                               const struct kedge_rows *whole, struct kg_err *err)
+{
+    struct kg_policy_batch b;
+
+    KG_TRY(kg_lib_given(selected, "selected", err));
+    KG_TRY(kg_lib_check_algo(algo, err));
+    KG_TRY(take_rows(&b, whole, err));
+    return kg_policy_select(selected, &algo->algo, &b, err);
+}
+
+int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
+                 const struct kedge_rows *whole, struct kedge_err *err)
+{
+    struct kg_err e;
+
+    return kg_lib_report(select_tokens(selected, algo, whole, &e), &e, err);
+}
+
+/* ---- loss ---- */
+
+/* Rows without weights are the whole optimizer batch: weights and selection of their
+ * own. block out: owned by the caller, behind b's new pointers. */
+static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
+                             const struct kg_algo *algo, struct kg_err *err)
+{
+    size_t n = (size_t)b->n_tokens;
+    struct kg_policy_shape shape = {.n_seqs = b->n_seqs, .seq_begin = b->seq_begin};
+    struct kg_policy_weights w;
+    unsigned char *selected;
+    double *weight;
+
+    *block = NULL;
+    if (b->pg_weight || b->kl_weight || b->entropy_weight)
+        return KG_OK;
+    weight = *block = kg_mem_calloc(n + 1, 2 * sizeof *weight + 1, "weights", err);
+    if (!weight)
+        return err->code;
+    w = (struct kg_policy_weights){.pg = weight, .kl = weight + n};
+    KG_TRY(kg_policy_weights(&w, algo, &shape, err));
+    b->pg_weight = b->entropy_weight = weight;
+    b->kl_weight = weight + n;
+    if (b->selected || algo->surrogate == NULL || kg_algo_scope(algo) != KG_SCOPE_BATCH)
+        return KG_OK;
+    selected = (unsigned char *)(weight + 2 * n);
+    b->selected = selected;
+    return kg_policy_select(selected, algo, b, err);
+}
+
+static void give_grad(struct kedge_grad *grad, struct kedge_grad *own,
+                      const struct kg_policy_grad *g)
+{
+    own->pg = g->pg, own->kl = g->kl, own->entropy = g->entropy;
+    own->loss = g->loss;
+    own->any = g->any;
+    if (own->metrics)
+        kg_policy_metrics_merge(&own->metrics->sum, &g->metrics);
+    kg_lib_give(grad, own, sizeof *own);
+}
+
+static kg_status loss(struct kedge_grad *grad, const struct kedge_algo *algo,
+                      const struct kedge_rows *rows, struct kg_err *err)
+{
+    struct kedge_grad own;
+    struct kg_policy_batch b;
+    struct kg_policy_grad g;
+    void *block;
+    kg_status status;
+
+    KG_LIB_TAKE(own, grad, err);
+    KG_TRY(kg_lib_check_algo(algo, err));
+    KG_TRY(take_rows(&b, rows, err));
+    g = (struct kg_policy_grad){
+        .a_logp = own.a_logp,
+        .a_at = own.a_at,
+        .a_entropy = own.a_entropy,
+        .a_kl_exact = own.a_kl_exact,
+        .a_log_kept = own.a_log_kept,
+        .pg_term = own.pg_term,
+        .kl_term = own.kl_term,
+    };
+    KG_TRY_GOTO(out, weigh_whole(&b, &block, &algo->algo, err));
+    KG_TRY_GOTO(out, kg_policy_loss(&g, &algo->algo, &b, err));
+    give_grad(grad, &own, &g);
+out:
+    kg_mem_free(block);
+    return status;
+}
+
+int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
+               const struct kedge_rows *rows, struct kedge_err *err)
+{
+    struct kg_err e;
+
+    return kg_lib_report(loss(grad, algo, rows, &e), &e, err);
+}
+
+/* ---- metrics ---- */
+
+int kedge_metrics_create(struct kedge_metrics **metrics, struct kedge_err *err)
+{
+    struct kg_err e;
+    kg_status status = kg_lib_given(metrics, "metrics", &e);
+
+    if (status == KG_OK) {
+        *metrics = kg_mem_calloc(1, sizeof **metrics, "metrics", &e);
+        status = *metrics ? KG_OK : e.code;
+    }
+    return kg_lib_report(status, &e, err);
+}
+
+void kedge_metrics_free(struct kedge_metrics *metrics) { kg_mem_free(metrics); }
+
+void kedge_metrics_clear(struct kedge_metrics *metrics)
+{
+    memset(metrics, 0, sizeof *metrics);
+}
+
+int kedge_metric(const char **name, double *value, const struct kedge_metrics *metrics,
+                 const struct kedge_algo *algo, size_t i)
+{
+    struct kg_policy_metric list[KG_POLICY_METRICS_MAX];
+
+    if (i >= kg_policy_metrics_list(list, &algo->algo, &metrics->sum))
+        return 0;
+    *name = list[i].name;
+    *value = list[i].value;
+    return 1;
+}
