@@ -1,0 +1,610 @@
+/* The losses once more, plainly: dense over a small vocabulary, straight from their
+ * formulas, one term after the other. Nothing is shared with policy/ but the numbers of
+ * struct kg_algo and the names of its rows.
+ *
+ * The primitive is the logit. Everything is computed in complex numbers: a logit gets an
+ * imaginary part of 1e-20, and the derivative is the imaginary part of the loss, without
+ * a difference and so to all digits. What a formula detaches is its real part.
+ */
+#ifndef KG_POLICY_PLAIN_TESTING_H
+#define KG_POLICY_PLAIN_TESTING_H
+
+#include "policy/policy.h"
+
+#include <complex.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { PLAIN_V = 24, PLAIN_N = 40, PLAIN_S = 8, PLAIN_K = 8 };
+
+struct plain {
+    const struct kg_algo *algo;
+    int vocab, n_seqs, begin[PLAIN_S + 1];
+    bool drop[PLAIN_S];
+    int y[PLAIN_N];
+    double z[PLAIN_N][PLAIN_V]; /* logits of the policy */
+    /* log-probs of the anchor, the old policy and the sampler */
+    double lq[PLAIN_N][PLAIN_V], lo[PLAIN_N][PLAIN_V], mu[PLAIN_N][PLAIN_V];
+    double advantage[PLAIN_N];
+    double is[PLAIN_N]; /* detached factor of the policy term */
+    bool truncated; /* y is one of the kept ids, and ratios are renormalised on them */
+    bool kept[PLAIN_N][PLAIN_V];
+    /* top ids of the sampler and of the anchor, the largest first; -1: none */
+    int sampler_top[PLAIN_N][PLAIN_K], anchor_top[PLAIN_N][PLAIN_K];
+    double divisor; /* of the KL; 0: none */
+};
+
+/* One sequence, with everything that its terms read. */
+struct plain_seq {
+    const struct plain *p;
+    int begin, end;
+    double complex lp[PLAIN_N][PLAIN_V]; /* log-probs of the policy, from begin on */
+    double complex x[PLAIN_N];           /* of y, in the ratio's frame */
+    double old[PLAIN_N], mu[PLAIN_N];
+};
+
+/* ---- numbers ---- */
+
+static inline double sg(double complex x) { return creal(x); }
+
+static inline double complex plain_max(double complex a, double complex b)
+{
+    return creal(b) > creal(a) ? b : a;
+}
+static inline double complex plain_min(double complex a, double complex b)
+{
+    return creal(b) < creal(a) ? b : a;
+}
+static inline double complex plain_clip(double complex x, double low, double high)
+{
+    return creal(x) < low ? low : creal(x) > high ? high : x;
+}
+static inline double complex plain_abs(double complex x)
+{
+    return creal(x) < 0 ? -x : creal(x) > 0 ? x : 0;
+}
+static inline bool plain_is(const char *name, const char *other)
+{
+    return strcmp(name, other) == 0;
+}
+static inline bool plain_has(const char *name, const char *part)
+{
+    return strstr(name, part) != NULL;
+}
+
+/* log softmax of token n's logits; logit v carries the step */
+static inline void plain_log_softmax(double complex *lp, const struct plain *p, int n,
+                                     int v, double step)
+{
+    double complex sum = 0;
+    double most = p->z[n][0];
+
+    for (int u = 1; u < p->vocab; u++)
+        most = fmax(most, p->z[n][u]);
+    for (int u = 0; u < p->vocab; u++) {
+        lp[u] = p->z[n][u] - most + (u == v ? step * I : 0);
+        sum += cexp(lp[u]);
+    }
+    for (int u = 0; u < p->vocab; u++)
+        lp[u] -= clog(sum);
+}
+
+/* log of the mass that log-probs give to the kept ids; 0 where all were sampled */
+static inline double complex plain_log_kept(const struct plain *p, int n,
+                                            const double complex *lp)
+{
+    double complex sum = 0;
+
+    if (!p->truncated)
+        return 0;
+    for (int v = 0; v < p->vocab; v++)
+        sum += p->kept[n][v] ? cexp(lp[v]) : 0;
+    return clog(sum);
+}
+
+static inline double plain_old_log_kept(const struct plain *p, int n)
+{
+    double complex lo[PLAIN_V];
+
+    for (int v = 0; v < p->vocab; v++)
+        lo[v] = p->lo[n][v];
+    return creal(plain_log_kept(p, n, lo));
+}
+
+/* ---- weights ---- */
+
+static inline bool plain_counts(const struct plain *p, int s, bool filtered)
+{
+    return p->begin[s + 1] > p->begin[s] && !(filtered && p->drop[s]);
+}
+
+/* Of every token of sequence s. */
+static inline double plain_weight(const struct plain *p, int s, bool filtered)
+{
+    const char *mode = kg_algo_row_name(p->algo, KG_TABLE_AGGREGATE);
+    double tokens = 0, seqs = 0, length = p->begin[s + 1] - p->begin[s];
+
+    if (!plain_counts(p, s, filtered))
+        return 0;
+    for (int i = 0; i < p->n_seqs; i++) {
+        tokens += plain_counts(p, i, filtered) ? p->begin[i + 1] - p->begin[i] : 0;
+        seqs += plain_counts(p, i, filtered);
+    }
+    if (plain_is(mode, "token-mean"))
+        return 1 / tokens;
+    if (plain_is(mode, "seq-mean-token-sum"))
+        return 1 / seqs;
+    if (plain_is(mode, "seq-mean-token-mean"))
+        return 1 / (length + p->algo->count_eps) / seqs;
+    return 1 / p->algo->length_norm;
+}
+
+/* ---- policy terms of one token ---- */
+
+static inline double complex plain_ppo(double complex r, double complex a,
+                                       const struct kg_algo *g, double dual)
+{
+    double complex l = plain_max(-r * a,
+                                 -plain_clip(r, 1 - g->clip_low, 1 + g->clip_high) * a);
+
+    return dual > 0 && creal(a) < 0 ? plain_min(l, -dual * a) : l;
+}
+
+static inline double complex plain_ratio(double complex n, const struct kg_algo *g)
+{
+    double c = g->ratio_clamp;
+
+    return cexp(c > 0 ? plain_clip(n, -c, c) : n);
+}
+
+/* DPPO's masks, at the values of this moment: does the token stay? */
+static inline bool plain_region(const struct plain_seq *q, int n, const char *row)
+{
+    const struct plain *p = q->p;
+    const struct kg_algo *g = p->algo;
+    double center = plain_has(row, "-old") ? q->old[n] : q->mu[n];
+    double pi = exp(sg(q->x[n])), m = exp(center), d = 0;
+    bool up = p->advantage[n] > 0;
+
+    if (plain_has(row, "tv"))
+        d = fabs(m - pi);
+    else
+        d = m * (center - sg(q->x[n])) +
+            fmax(1 - m, 0) * log((fmax(1 - m, 0) + 1e-8) / (fmax(1 - pi, 0) + 1e-8));
+    if (plain_has(row, "topk")) {
+        double tv = 0, kl = 0, rest_m = 1, rest_p = 1;
+        bool in[PLAIN_V] = {false};
+
+        in[p->y[n]] = true;
+        for (int j = 0; j < g->top_k; j++)
+            if (p->sampler_top[n][j] >= 0)
+                in[p->sampler_top[n][j]] = true;
+        for (int v = 0; v < p->vocab; v++) {
+            double mv = exp(p->mu[n][v]), pv = exp(sg(q->lp[n - q->begin][v]));
+
+            if (!in[v])
+                continue;
+            tv += fabs(mv - pv), rest_m -= mv, rest_p -= pv;
+            kl += mv > 0 ? mv * (p->mu[n][v] - sg(q->lp[n - q->begin][v])) : 0;
+        }
+        rest_m = fmax(rest_m, 1e-12), rest_p = fmax(rest_p, 1e-12);
+        d = plain_has(row, "tv") ? (tv + fabs(rest_m - rest_p)) / 2
+                                 : kl + rest_m * log(rest_m / rest_p);
+    }
+    if (up)
+        return !(pi > m && d > g->delta_high);
+    return !(pi < m && d > g->delta_low);
+}
+
+static inline bool plain_ratio_region(const struct plain_seq *q, int n, const char *row)
+{
+    const struct kg_algo *g = q->p->algo;
+    double to = plain_is(row, "minirl") ? q->old[n] : q->mu[n];
+    double r = exp(sg(q->x[n]) - to), m = exp(q->mu[n]);
+    bool up = q->p->advantage[n] > 0;
+
+    if (plain_is(row, "pg-is"))
+        return true;
+    if (up && (plain_has(row, "-positive") || plain_has(row, "-both")))
+        return !(r > 1.28 && m >= g->delta_high);
+    if (!up && (plain_has(row, "-negative") || plain_has(row, "-both")))
+        return !(r < 0.8 && m >= g->delta_low);
+    return up ? !(r > 1 + g->clip_high) : !(r < 1 - g->clip_low);
+}
+
+static inline double complex plain_dppo(const struct plain_seq *q, int n, const char *row)
+{
+    double c = q->p->algo->truncate;
+    double rho = exp(fmin(sg(q->x[n]) - q->mu[n], 20));
+    bool stays = plain_has(row, "dppo") ? plain_region(q, n, row)
+                                        : plain_ratio_region(q, n, row);
+
+    if (c > 0)
+        rho = fmin(rho, c);
+    return stays ? -q->p->advantage[n] * rho * q->x[n] : 0;
+}
+
+/* The KL's name in a row of the RPG family. */
+static inline bool plain_kl_is(const char *row, const char *name)
+{
+    const char *at = strstr(row, name);
+
+    return at && at[-1] == '-';
+}
+
+static inline double complex plain_rpg(const struct plain_seq *q, int n, const char *row)
+{
+    const struct kg_algo *g = q->p->algo;
+    double c = g->ratio_clamp;
+    double complex x = q->x[n] - q->old[n], a = q->p->advantage[n], loss;
+
+    x = c > 0 ? plain_clip(x, -c, c) : x;
+    if (plain_kl_is(row, "rkl"))
+        a -= g->kl_beta * (x + 1);
+    if (plain_kl_is(row, "urkl"))
+        a -= g->kl_beta * x;
+    loss = plain_ppo(cexp(x), g->rpg_detach ? sg(a) : a, g, g->dual_clip);
+    if (plain_kl_is(row, "fkl"))
+        loss -= g->kl_beta * x;
+    if (plain_kl_is(row, "ufkl"))
+        loss += g->kl_beta * (cexp(x) - x - 1);
+    return loss;
+}
+
+static inline double plain_component(const char *row, double w)
+{
+    if (plain_kl_is(row, "ufkl"))
+        return 1 - w;
+    if (plain_kl_is(row, "urkl"))
+        return -w * log(w);
+    return plain_kl_is(row, "fkl") ? 1 : -w * (log(w) + 1);
+}
+
+/* Algorithm 2 */
+static inline double complex plain_algorithm_2(const struct plain_seq *q, int n,
+                                               const char *row)
+{
+    const struct kg_algo *g = q->p->algo;
+    double w = exp(sg(q->x[n]) - q->old[n]), a = q->p->advantage[n];
+    double k = g->kl_beta * plain_component(row, w), dual = g->dual_clip;
+    double complex l = -q->x[n];
+
+    if (a + k / w >= 0)
+        return w < 1 + g->clip_high ? (w * a + k) * l
+                                    : ((1 + g->clip_high) * a + k) * sg(l);
+    if (w <= 1 - g->clip_low)
+        return ((1 - g->clip_low) * a + k) * sg(l);
+    return !(dual > 0) || w < dual ? (w * a + k) * l : (dual * a + k) * sg(l);
+}
+
+/* What was released: no suffix, _clip_ppo, _clip_ppo_v3 */
+static inline double complex plain_released(const struct plain_seq *q, int n,
+                                            const char *row)
+{
+    const struct kg_algo *g = q->p->algo;
+    double w = exp(sg(q->x[n]) - q->old[n]), a = q->p->advantage[n];
+    double low = 1 - g->clip_low, high = 1 + g->clip_high, lp = sg(q->x[n]);
+    double wb = fmin(fmax(w, low), high), k = g->kl_beta * plain_component(row, wb);
+    double complex x = (a * w + k) * q->x[n];
+    double complex l1 = w < high ? x : a * lp * high - k * lp;
+    double complex l21 = w < low ? a * lp * low - k * lp : x;
+    double complex l2 = !(g->dual_clip > 0) || w < g->dual_clip
+                            ? l21
+                            : a * lp * g->dual_clip + k * lp;
+
+    if (!plain_has(row, "clip-ppo"))
+        return -(a * wb + k) * q->x[n];
+    if (plain_has(row, "v3"))
+        return (a + k / w) * lp > 0 ? -l1 : -l2;
+    return a > 0 ? -l1 : -l2;
+}
+
+static inline double complex plain_token(const struct plain_seq *q, int n,
+                                         const char *row, bool selected)
+{
+    const struct kg_algo *g = q->p->algo;
+    double a = q->p->advantage[n], tau = a > 0 ? g->tau_pos : g->tau_neg;
+    double complex d = q->x[n] - q->old[n], r = plain_ratio(d, g);
+
+    if (plain_is(row, "ppo-clip"))
+        return plain_ppo(r, a, g, g->dual_clip);
+    if (plain_is(row, "reinforce") || plain_is(row, "gpg"))
+        return -a * q->x[n];
+    if (plain_is(row, "importance"))
+        return -a * r;
+    if (plain_is(row, "cispo"))
+        return -sg(plain_clip(r, 1 - g->clip_low, 1 + g->clip_high)) * a * q->x[n];
+    if (plain_is(row, "sapo"))
+        return -a / (1 + cexp(-tau * (r - 1))) * 4 / tau;
+    if (plain_is(row, "clip-cov"))
+        return selected ? 0 : plain_ppo(cexp(d), a, g, g->dual_clip);
+    if (plain_is(row, "kl-cov"))
+        return -a * cexp(d) + (selected ? g->cov_coef * plain_abs(d) : 0);
+    if (plain_has(row, "rpg-reinforce"))
+        return plain_algorithm_2(q, n, row);
+    if (plain_has(row, "rpg-rf"))
+        return plain_released(q, n, row);
+    return plain_has(row, "rpg-") ? plain_rpg(q, n, row) : plain_dppo(q, n, row);
+}
+
+/* ---- policy terms of a whole sequence ---- */
+
+/* Does token n keep its policy term under algo.mask? */
+static inline bool plain_unmasked(const struct plain_seq *q, int n)
+{
+    const char *mask = kg_algo_row_name(q->p->algo, KG_TABLE_MASK);
+    double far = 0;
+
+    if (plain_is(mask, "none") ||
+        (plain_is(mask, "off-policy") && q->p->advantage[n] >= 0))
+        return true;
+    for (int t = q->begin; t < q->end; t++) {
+        double x = fmin(fmax(sg(q->x[t]) - q->mu[t], -20), 20);
+
+        if (plain_is(mask, "trm-max"))
+            far = fmax(far, x * x / 2);
+        else
+            far += (plain_is(mask, "trm-mean") ? exp(x) - 1 - x : -x) /
+                   (q->end - q->begin);
+    }
+    return far <= q->p->algo->mask_delta;
+}
+
+/* s_t = sg(s) p_t / sg(p_t), log s cut at 10 */
+static inline double complex plain_gspo(const struct plain_seq *q)
+{
+    double complex sum = 0;
+    double mean = 0;
+
+    for (int n = q->begin; n < q->end; n++)
+        mean += (sg(q->x[n]) - q->old[n]) / (q->end - q->begin);
+    for (int n = q->begin; n < q->end; n++) {
+        double complex log_s = plain_min(10, mean + q->x[n] - sg(q->x[n]));
+
+        if (plain_unmasked(q, n))
+            sum += plain_ppo(cexp(log_s), q->p->advantage[n], q->p->algo, 0) *
+                   q->p->is[n];
+    }
+    return sum;
+}
+
+static inline double complex plain_gmpo(const struct plain_seq *q)
+{
+    const struct kg_algo *g = q->p->algo;
+    double n_eps = q->end - q->begin + g->count_eps, a = 0, is = 0;
+    double complex sum = 0;
+
+    for (int n = q->begin; n < q->end; n++) {
+        double one = q->p->advantage[n];
+        double complex x = q->x[n] - q->old[n];
+
+        a += one / n_eps;
+        is += q->p->is[n] == 1 ? 0 : log(q->p->is[n] + 1e-10) / n_eps;
+        if (one != 0)
+            sum += (one > 0 ? plain_min(x, g->clip_high) : plain_max(x, -g->clip_low)) /
+                   n_eps;
+    }
+    return plain_unmasked(q, q->begin) ? -(q->end - q->begin) * a * cexp(sum) * exp(is)
+                                       : 0;
+}
+
+/* ---- KL terms ---- */
+
+static inline double complex plain_k3(double complex d, bool clamp)
+{
+    double complex x = clamp ? plain_clip(-d, -20, 20) : -d;
+    double complex value = cexp(x) - x - 1;
+
+    return clamp ? plain_clip(value, -10, 10) : value;
+}
+
+static inline double complex plain_k5(double complex d, double complex log_r, bool clamp)
+{
+    double complex x = clamp ? plain_clip(-d, -20, 20) : -d;
+
+    return exp(sg(x)) * x + log_r;
+}
+
+/* What the RPG code calls by these names; u = exp(d) */
+static inline double complex plain_kind(const char *row, double complex d, bool clamp)
+{
+    double complex u = cexp(d), value;
+
+    if (plain_is(row, "rpg-fkl"))
+        return -d;
+    if (plain_is(row, "rpg-rkl"))
+        value = u * d;
+    else if (plain_is(row, "rpg-ufkl"))
+        value = u - d - 1;
+    else if (plain_is(row, "rpg-urkl"))
+        value = u * (d - 1) + 1;
+    else
+        value = (u * d + (plain_is(row, "jeffreys") ? -d : d)) / 2;
+    return clamp ? plain_clip(value, -10, 10) : value;
+}
+
+static inline double complex plain_exact(const struct plain_seq *q, int n, bool forward)
+{
+    double complex sum = 0;
+
+    for (int v = 0; v < q->p->vocab; v++) {
+        double complex lp = q->lp[n - q->begin][v];
+        double lq = q->p->lq[n][v];
+
+        sum += forward ? exp(lq) * (lq - lp) : cexp(lp) * (lp - lq);
+    }
+    return sum;
+}
+
+static inline double complex plain_topk(const struct plain_seq *q, int n, bool forward,
+                                        double s)
+{
+    const struct kg_algo *g = q->p->algo;
+    const int *top = forward ? q->p->anchor_top[n] : q->p->sampler_top[n];
+    double complex sum = 0, lp_y = q->lp[n - q->begin][q->p->y[n]];
+    double complex d = lp_y - q->p->lq[n][q->p->y[n]], log_r = lp_y - sg(lp_y);
+    bool tail = g->kl_tail;
+
+    for (int j = 0; j < g->kl_top_k; j++) {
+        double complex lp;
+        double lq;
+
+        if (top[j] < 0)
+            continue;
+        lp = q->lp[n - q->begin][top[j]];
+        lq = q->p->lq[n][top[j]];
+        tail = tail && top[j] != q->p->y[n];
+        if (forward)
+            sum += exp(lq) * (lq - lp) + (g->kl_corrected ? cexp(lp) - exp(sg(lp)) : 0);
+        else
+            sum += cexp(lp) * (g->kl_corrected ? sg(lp) - lq : lp - lq);
+    }
+    if (!tail)
+        return sum;
+    return sum + s * (forward ? plain_k5(d, log_r, g->kl_clamp) : cexp(log_r) * sg(d));
+}
+
+static inline double plain_importance(const struct plain_seq *q, int n)
+{
+    const struct kg_algo *g = q->p->algo;
+    int y = q->p->y[n];
+    double x = sg(q->lp[n - q->begin][y]) - q->p->lo[n][y], s;
+
+    if (!g->kl_importance)
+        return 1;
+    s = exp(g->kl_clamp ? fmin(fmax(x, -20), 20) : x);
+    if (g->kl_iw_lower > 0)
+        s = fmax(s, g->kl_iw_lower);
+    return g->kl_iw_upper > 0 ? fmin(s, g->kl_iw_upper) : s;
+}
+
+static inline double complex plain_kl(const struct plain_seq *q, int n)
+{
+    const char *row = kg_algo_row_name(q->p->algo, KG_TABLE_KL);
+    double complex lp = q->lp[n - q->begin][q->p->y[n]], d = lp - q->p->lq[n][q->p->y[n]];
+    double complex log_r = lp - sg(lp);
+    bool clamp = q->p->algo->kl_clamp;
+    double s = plain_importance(q, n);
+
+    if (plain_is(row, "none"))
+        return 0;
+    if (plain_has(row, "exact-"))
+        return plain_exact(q, n, plain_has(row, "forward"));
+    if (plain_has(row, "topk-"))
+        return plain_topk(q, n, plain_has(row, "forward"), s);
+    if (plain_is(row, "k1"))
+        return s * d;
+    if (plain_is(row, "k2"))
+        return s * d * d / 2;
+    if (plain_is(row, "k3"))
+        return s * plain_k3(d, clamp);
+    if (plain_is(row, "k3++"))
+        return s * cexp(log_r) * plain_k3(d, clamp);
+    if (plain_is(row, "k4"))
+        return s * cexp(log_r) * sg(d);
+    if (plain_is(row, "k5"))
+        return s * plain_k5(d, log_r, clamp);
+    if (plain_is(row, "abs"))
+        return s * plain_abs(d);
+    return plain_kind(row, d, clamp);
+}
+
+/* ---- which tokens are selected ---- */
+
+static inline bool plain_unclipped(const struct kg_algo *g, double a, double r)
+{
+    return !(a > 0 && r > 1 + g->clip_high) && !(a < 0 && r < 1 - g->clip_low);
+}
+
+/* x, old (N) in the ratio's frame. kl-cov: the share with the largest covariance;
+ * clip-cov: the first of those inside the bounds that no clip holds. */
+static inline void plain_select(bool *selected, const struct plain *p, const double *x,
+                                const double *old)
+{
+    const struct kg_algo *g = p->algo;
+    bool largest = plain_is(kg_algo_row_name(g, KG_TABLE_SURROGATE), "kl-cov");
+    bool in[PLAIN_N] = {false};
+    double mean_a = 0, mean_x = 0, cov[PLAIN_N];
+    int n = 0, most, total = p->begin[p->n_seqs];
+
+    for (int s = 0; s < p->n_seqs; s++)
+        for (int t = p->begin[s]; t < p->begin[s + 1]; t++)
+            if (plain_weight(p, s, true) != 0)
+                in[t] = true, n++, mean_a += p->advantage[t], mean_x += x[t];
+    for (int t = 0; t < total; t++) {
+        selected[t] = false;
+        cov[t] = in[t] ? (p->advantage[t] - mean_a / n) * (x[t] - mean_x / n) : 0;
+    }
+    most = (int)fmax(floor(n * g->cov_ratio), 1);
+    for (; largest && most > 0; most--) {
+        int best = -1;
+
+        for (int t = 0; t < total; t++)
+            if (in[t] && !selected[t] && (best < 0 || cov[t] > cov[best]))
+                best = t;
+        if (best >= 0)
+            selected[best] = true;
+    }
+    for (int t = 0; t < total && most > 0; t++)
+        if (in[t] && cov[t] > g->cov_low && cov[t] < g->cov_high &&
+            plain_unclipped(g, p->advantage[t], exp(x[t] - old[t])))
+            selected[t] = true, most--;
+}
+
+/* ---- all of it ---- */
+
+static inline void plain_read(struct plain_seq *q, const struct plain *p, int s, int n,
+                              int v, double step)
+{
+    q->p = p;
+    q->begin = p->begin[s], q->end = p->begin[s + 1];
+    for (int t = q->begin; t < q->end; t++) {
+        double complex *lp = q->lp[t - q->begin];
+        double kept = plain_old_log_kept(p, t);
+
+        plain_log_softmax(lp, p, t, t == n ? v : -1, step);
+        q->x[t] = lp[p->y[t]] - plain_log_kept(p, t, lp);
+        q->old[t] = p->lo[t][p->y[t]] - kept;
+        q->mu[t] = p->mu[t][p->y[t]] - kept;
+    }
+}
+
+static inline double complex plain_entropy(const struct plain_seq *q, int n)
+{
+    double complex sum = 0;
+
+    for (int v = 0; v < q->p->vocab; v++)
+        sum -= cexp(q->lp[n - q->begin][v]) * q->lp[n - q->begin][v];
+    return sum;
+}
+
+/* The loss of sequence s; logit v of token n (-1: none) carries an imaginary step. */
+static inline double complex plain_loss(const struct plain *p, const bool *selected,
+                                        int s, int n, int v, double step)
+{
+    const struct kg_algo *g = p->algo;
+    const char *row = kg_algo_row_name(g, KG_TABLE_SURROGATE);
+    double complex pg = 0, kl = 0, entropy = 0;
+    double weight = plain_weight(p, s, true);
+    static struct plain_seq q;
+
+    plain_read(&q, p, s, n, v, step);
+    if (plain_is(row, "gspo") && q.end > q.begin)
+        pg = plain_gspo(&q);
+    if (plain_is(row, "gmpo") && q.end > q.begin)
+        pg = plain_gmpo(&q);
+    for (int t = q.begin; t < q.end; t++) {
+        if (!plain_is(row, "gspo") && !plain_is(row, "gmpo") && plain_unmasked(&q, t))
+            pg += p->is[t] * plain_token(&q, t, row, selected[t]);
+        kl += plain_kl(&q, t) / (p->divisor > 0 ? p->divisor : 1);
+        entropy += plain_entropy(&q, t);
+    }
+    /* 0 times something beyond all bounds is still nothing */
+    pg = weight != 0 ? weight * pg : 0;
+    entropy = g->entropy_coef != 0 ? weight * g->entropy_coef * entropy : 0;
+    kl = g->kl_beta != 0 ? g->kl_beta * plain_weight(p, s, g->kl_after_filter) * kl : 0;
+    return pg + kl - entropy;
+}
+
+#endif
