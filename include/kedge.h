@@ -295,6 +295,10 @@ struct kedge_rows {
     const double *is_weight;       /* (N) or NULL: factor of each policy term (no tis) */
     const unsigned char *selected; /* (N) of kedge_select; NEED_SELECTION */
     double kl_divisor;             /* 0, or what each KL term is divided by */
+    /* clip-cov chooses at random, as a function of both; the draw is the number of the
+     * optimizer batch in its run, below 2^56 */
+    uint64_t select_seed;
+    uint64_t select_draw;
 };
 
 /* Metrics of one or more micro-batches; made by kedge_metrics_create. */
@@ -329,7 +333,8 @@ KEDGE_API int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
                          struct kedge_err *err) KEDGE_MUST_CHECK;
 
 /* Rows of batch scope (clip-cov, kl-cov): which tokens of the whole optimizer batch are
- * chosen. selected (N) out; reads logp, old_logp, advantage and pg_weight.
+ * chosen. selected (N) out; reads logp, old_logp, advantage, pg_weight, select_seed and
+ * select_draw.
  * errors: EINVAL, ENOMEM */
 KEDGE_API int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
                            const struct kedge_rows *whole,

@@ -16,6 +16,7 @@ enum kg_rng_stream {
     KG_RNG_TASK,       /* a = problem index, b = draw of that problem */
     KG_RNG_SFT,        /* a = epoch, b = index */
     KG_RNG_EVAL,       /* as KG_RNG_SAMPLE, for evaluation */
+    KG_RNG_SELECT,     /* a = optimizer batch of the run, b = index of the choice */
     KG_RNG_TEST,
 };
 

@@ -140,6 +140,8 @@ static kg_status take_rows(struct kg_policy_batch *b, const struct kedge_rows *r
         .is_weight = own.is_weight,
         .selected = own.selected,
         .kl_divisor = own.kl_divisor,
+        .select_seed = own.select_seed,
+        .select_draw = own.select_draw,
     };
     return KG_OK;
 }

@@ -144,6 +144,9 @@ struct kg_policy_batch {
     const double *is_weight;
     const uint8_t *selected; /* (N) rows of batch scope: from kg_policy_select */
     double kl_divisor; /* 0, or what every KL term is divided by (batch_std + 1e-6) */
+    /* kg_policy_select, rows that draw at random: what they draw is a function of both;
+     * the draw is the number of the optimizer batch in its run, below 2^56 */
+    uint64_t select_seed, select_draw;
 };
 
 /* Sums and counts over loss tokens, added up over micro-batches; kg_policy_metrics_list
@@ -240,6 +243,7 @@ kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo
 
 /* Rows of batch scope: which tokens of the whole optimizer batch are selected; one byte a
  * token. Reads logp, old_logp, advantage and pg_weight (0: not in the loss) of the batch.
+ * A row that draws at random does so by select_seed and select_draw.
  * errors: EINVAL, ENOMEM */
 kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            const struct kg_policy_batch *whole,

@@ -1,14 +1,15 @@
 /* Batch-scope rows: which tokens of the whole optimizer batch a method singles out.
  *
  * The covariance of a token is (A - mean A)(log p - mean log p), means over the tokens in
- * the loss. kl-cov takes the largest share. clip-cov takes unclipped tokens whose
- * covariance lies strictly inside (cov_low, cov_high); where the published code draws a
- * random subset of that many, kedge takes them in the batch's order: the choice must not
- * depend on anything but the batch.
+ * the loss. kl-cov takes the largest share. clip-cov draws a random subset of that many
+ * among the unclipped tokens whose covariance lies strictly inside (cov_low, cov_high),
+ * as the published code does; the draw is a function of seed, update and the batch, so
+ * micro-batches, threads and resuming do not change it.
  */
 #include "policy/policy_internal.h"
 
 #include "base/mem.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,33 +57,53 @@ static bool is_clipped(const struct kg_algo *algo, const struct kg_policy_batch 
            (b->advantage[n] < 0 && r < 1 - algo->clip_low);
 }
 
-static void pick(uint8_t *selected, struct ranked *r, int64_t n,
-                 const struct kg_algo *algo, const struct kg_policy_batch *b)
+static void pick_largest(uint8_t *selected, struct ranked *r, int64_t n, int64_t most)
 {
-    bool largest = algo->surrogate->token == kg_pg_kl_cov;
-    int64_t most = (int64_t)((double)n * algo->cov_ratio);
-
-    if (most < 1)
-        most = 1;
-    if (largest)
-        qsort(r, (size_t)n, sizeof *r, by_cov_descending);
-    for (int64_t i = 0; i < n && most > 0; i++) {
-        if (!largest && (!(r[i].cov > algo->cov_low && r[i].cov < algo->cov_high) ||
-                         is_clipped(algo, b, r[i].n)))
-            continue;
+    qsort(r, (size_t)n, sizeof *r, by_cov_descending);
+    for (int64_t i = 0; i < n && i < most; i++)
         selected[r[i].n] = 1;
-        most--;
+}
+
+/* Tokens that clip-cov may take, moved to the front.   returns how many */
+static int64_t candidates(struct ranked *r, int64_t n, const struct kg_algo *algo,
+                          const struct kg_policy_batch *b)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        if (r[i].cov > algo->cov_low && r[i].cov < algo->cov_high &&
+            !is_clipped(algo, b, r[i].n))
+            r[kept++] = r[i];
+    return kept;
+}
+
+/* `most` of n without return: the first steps of a shuffle. */
+static void pick_random(uint8_t *selected, struct ranked *r, int64_t n, int64_t most,
+                        struct kg_rng_key key, uint64_t draw)
+{
+    for (int64_t i = 0; i < n && i < most; i++) {
+        int64_t at = i +
+                     (int64_t)kg_rng_below(key, draw, (uint32_t)i, 0, (uint64_t)(n - i));
+
+        selected[r[at].n] = 1;
+        r[at] = r[i];
     }
 }
 
 kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            const struct kg_policy_batch *whole, struct kg_err *err)
 {
+    struct kg_rng_key key = {whole->select_seed, KG_RNG_SELECT};
     struct ranked *ranked;
+    int64_t n, most;
 
     if (!whole->logp || !whole->old_logp || !whole->advantage)
         return kg_fail(err, KG_EINVAL,
                        "policy selection: expected logp, old_logp and advantage");
+    if (whole->select_draw >> 56)
+        return kg_fail(err, KG_EINVAL,
+                       "policy selection: expected select_draw below 2^56, found %llu",
+                       (unsigned long long)whole->select_draw);
     memset(selected, 0, (size_t)whole->n_tokens);
     if (algo->surrogate->about.scope != KG_SCOPE_BATCH)
         return KG_OK;
@@ -90,7 +111,14 @@ kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            err);
     if (!ranked)
         return err->code;
-    pick(selected, ranked, covariances(ranked, whole), algo, whole);
+    n = covariances(ranked, whole);
+    most = (int64_t)((double)n * algo->cov_ratio);
+    most = most < 1 ? 1 : most;
+    if (algo->surrogate->token == kg_pg_kl_cov)
+        pick_largest(selected, ranked, n, most);
+    else
+        pick_random(selected, ranked, candidates(ranked, n, algo, whole), most, key,
+                    whole->select_draw);
     kg_mem_free(ranked);
     return KG_OK;
 }

@@ -198,7 +198,9 @@ static const struct kg_surrogate_row rows[] = {
                 "O(1)"},
      .sequence = kg_pg_gmpo,
      .own_is = true},
-    {{"clip-cov", "ppo-clip without tokens of large covariance of advantage and log-prob",
+    {{"clip-cov",
+      "ppo-clip without a random few of the tokens whose covariance of advantage and "
+      "log-prob is in a range",
       PPO, "Cui et al. 2025, arXiv 2505.22617", KG_SCOPE_BATCH, KG_NEED_SELECTION},
      .claims = {"c = -A r; 0 where clipped or selected", KG_TARGET_RETURN, 0, 0, 0,
                 "O(1)"},

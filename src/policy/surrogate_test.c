@@ -514,6 +514,59 @@ static void selection_takes_the_largest_covariances(void **state)
     assert_int_equal(selected[1], 0);
 }
 
+/* What clip-cov takes of N tokens, as bits. */
+static unsigned drawn(uint64_t seed, uint64_t draw)
+{
+    struct kg_err err;
+    uint8_t selected[N];
+    unsigned bits = 0;
+
+    f.b.select_seed = seed;
+    f.b.select_draw = draw;
+    assert_int_equal(kg_policy_select(selected, &f.algo, &f.b, &err), KG_OK);
+    for (int n = 0; n < N; n++)
+        bits |= (unsigned)selected[n] << n;
+    return bits;
+}
+
+static void random_selection_draws_every_candidate_alike(void **state)
+{
+    enum { DRAWS = 6000, TAKEN = 2 };
+    int times[N] = {0}, candidates = 0, changes = 0;
+
+    (void)state;
+    fixture_init("clip-cov");
+    must_set(&f.algo, "algo.cov_ratio", "1");
+    must_set(&f.algo, "algo.cov_low", "-1e9");
+    must_set(&f.algo, "algo.cov_high", "1e9");
+    unsigned all = drawn(1, 0); /* whoever is not clipped */
+
+    candidates = __builtin_popcount(all);
+    assert_true(candidates > TAKEN && candidates <= N);
+    must_set(&f.algo, "algo.cov_ratio", "0.34");
+    for (int i = 0; i < DRAWS; i++) {
+        unsigned bits = drawn(1, (uint64_t)i);
+
+        assert_int_equal(__builtin_popcount(bits), TAKEN);
+        assert_int_equal(bits & ~all, 0);
+        assert_int_equal(bits, drawn(1, (uint64_t)i)); /* the same again */
+        changes += bits != drawn(2, (uint64_t)i);
+        for (int n = 0; n < N; n++)
+            times[n] += bits >> n & 1;
+    }
+    assert_true(changes > DRAWS / 4); /* the seed counts */
+    f.b.select_draw = (uint64_t)1 << 56;
+    assert_int_equal(kg_policy_select(&(uint8_t){0}, &f.algo, &f.b, &(struct kg_err){0}),
+                     KG_EINVAL);
+    for (int n = 0; n < N; n++) {
+        double mean = all >> n & 1 ? (double)DRAWS * TAKEN / candidates : 0;
+
+        if (fabs(times[n] - mean) > 5 * sqrt(mean))
+            fail_msg("token %d: expected about %.0f of %d draws, found %d", n, mean,
+                     DRAWS, times[n]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,6 +589,7 @@ int main(void)
         cmocka_unit_test(an_allocation_that_fails_is_a_status),
         cmocka_unit_test(zero_advantages_leave_nothing_to_do),
         cmocka_unit_test(selection_takes_the_largest_covariances),
+        cmocka_unit_test(random_selection_draws_every_candidate_alike),
     };
 
     return cmocka_run_group_tests_name("policy/surrogate", tests, NULL, NULL);

@@ -100,6 +100,7 @@ struct update {
     struct kg_run *run;
     struct kg_rl_batch *b;
     size_t first, last;
+    uint64_t number; /* of the update in the run, idle ones counted */
     struct kg_rl_totals *totals;
     /* scratch of one micro-batch, over its loss tokens */
     int64_t *seq_begin; /* owned, as below */
@@ -401,7 +402,9 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
                                     .logp = u->whole_logp,
                                     .old_logp = u->whole_old,
                                     .advantage = b->advantage + base,
-                                    .pg_weight = b->pg_weight + base};
+                                    .pg_weight = b->pg_weight + base,
+                                    .select_seed = u->run->seed,
+                                    .select_draw = u->number};
 
     KG_TRY(all_micro_batches(u, read_whole, err));
     local_begin(u->seq_begin, b, u->first, u->last);
@@ -460,6 +463,7 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
     for (size_t i = 0; i < n && status == KG_OK; i++) {
         struct update u = {.run = run,
                            .b = b,
+                           .number = (uint64_t)run->count.step * n + i,
                            .totals = totals,
                            .first = prompts * i / n * (size_t)b->group,
                            .last = prompts * (i + 1) / n * (size_t)b->group};
