@@ -2,8 +2,10 @@
  * reaches of them.
  *
  * Every figure is the best of several repetitions, printed beside the median so that
- * noise shows. Useful work is counted, recomputation is not: 2 x parameters x tokens for
- * a forward, three times that for training, plus causal attention.
+ * noise shows, with the ceiling that was measured between them and, where there is one,
+ * what is asked for and whether it is met. Useful work is counted, recomputation is not:
+ * 2 x parameters x tokens for a forward, three times that for training, plus causal
+ * attention.
  */
 #ifndef KG_TRAIN_BENCH_H
 #define KG_TRAIN_BENCH_H
@@ -19,6 +21,7 @@ struct kg_bench_report;
 struct kg_bench_row {
     const char *name;
     const char *help;
+    bool part; /* of another row: left out when all are run */
     kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
 };
 /* Ended by a row with name NULL. */

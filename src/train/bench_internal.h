@@ -1,0 +1,115 @@
+/* What the benchmarks share: time of a piece of work beside the ceiling that bounds it,
+ * and rows of the report.
+ *
+ * A machine is seldom idle, and its ceilings fall with its load. So a ceiling is measured
+ * again before every repetition of what is related to it, and a share is the best of the
+ * one over the best of the other within the same minute.
+ */
+#ifndef KG_TRAIN_BENCH_INTERNAL_H
+#define KG_TRAIN_BENCH_INTERNAL_H
+
+#include "model/model.h"
+#include "train/bench.h"
+
+enum kg_bench_ceiling {
+    KG_BENCH_NO_CEILING,
+    KG_BENCH_GEMM,      /* FLOP/s of a product in the best dtype of this machine */
+    KG_BENCH_GEMM_FP32, /* FLOP/s */
+    KG_BENCH_MEMORY     /* bytes/s, reading */
+};
+
+struct kg_bench_report {
+    struct kg_str *out; /* borrowed */
+    bool json;
+    unsigned char *slab; /* owned: operands of the ceilings, made at first need */
+    uint64_t sum;        /* of what the memory ceiling read, so that it is read */
+};
+
+/* ---- time ---- */
+
+/* *seconds of one repetition; a benchmark may leave out what is not its subject. */
+typedef kg_status (*kg_bench_work_fn)(double *seconds, void *user, struct kg_err *err);
+
+struct kg_bench_job {
+    kg_bench_work_fn run;
+    void *user;
+    int repeats;
+    bool warm; /* once more before, not timed */
+    enum kg_bench_ceiling ceiling;
+};
+
+enum { KG_BENCH_MOST_REPEATS = 16 };
+struct kg_bench_timing {
+    double seconds[KG_BENCH_MOST_REPEATS]; /* (n) */
+    int n;
+    double ceiling; /* the best that was measured between the repetitions, a second */
+};
+
+/* Take the ceilings' memory now: what is held from here on is the benchmark's own. */
+kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
+                        const struct kg_bench_job *job, struct kg_err *err) KG_MUST_CHECK;
+/* One repetition more, and its ceiling before it. */
+kg_status kg_bench_repeat(struct kg_bench_timing *t, struct kg_bench_report *r,
+                          const struct kg_bench_job *job,
+                          struct kg_err *err) KG_MUST_CHECK;
+double kg_bench_best(const struct kg_bench_timing *t); /* seconds */
+double kg_bench_median(const struct kg_bench_timing *t);
+
+/* ---- rows of the report ---- */
+
+/* What is asked of a row; `{0}`: nothing. */
+struct kg_bench_bar {
+    double limit;
+    bool at_most; /* else at least */
+};
+
+struct kg_bench_rate {
+    const char *name;
+    double work; /* of one repetition, in units of 1e-9 of `unit` */
+    const char *unit;
+    struct kg_bench_bar bar; /* of the share of the timing's ceiling */
+};
+kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rate *rate,
+                            const struct kg_bench_timing *t,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_put_bytes(struct kg_bench_report *r, const char *name, double bytes,
+                             struct kg_bench_bar bar, struct kg_err *err) KG_MUST_CHECK;
+/* part / whole, both in `unit`; `of` names the whole. */
+struct kg_bench_share {
+    const char *name;
+    double part;
+    double whole;
+    const char *unit;
+    const char *of;
+    struct kg_bench_bar bar;
+};
+kg_status kg_bench_put_share(struct kg_bench_report *r, const struct kg_bench_share *s,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_put_note(struct kg_bench_report *r, const char *name, const char *text,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- models of a given shape, and a training step without an optimizer ---- */
+
+struct kg_bench_shape {
+    const char *name;
+    int32_t hidden, ffn, layers, heads, kv_heads, vocab;
+};
+extern const struct kg_bench_shape kg_bench_small, kg_bench_half_b;
+
+kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_shape *s,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- the benchmarks ---- */
+/* bench_model.c */
+kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
+kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
+                                int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* bench_head.c */
+kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* bench_policy.c */
+kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

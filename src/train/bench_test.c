@@ -1,0 +1,111 @@
+/* The report of the benchmarks: shares, bars, and one JSON object a row. What is measured
+ * is not tested. */
+#include "train/bench_internal.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct kg_bench_timing timing = {
+    .seconds = {4, 2, 3}, .n = 3, .ceiling = 1e9};
+static const struct kg_bench_rate rate = {
+    "decode", 1e9, "GB/s", {.limit = 0.7, .at_most = false}};
+
+static void best_and_median_do_not_depend_on_the_order(void **state)
+{
+    (void)state;
+    assert_true(kg_bench_best(&timing) == 2);
+    assert_true(kg_bench_median(&timing) == 3);
+}
+
+static void a_rate_below_its_bar_is_not_met(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_bench_rate easy = rate;
+    struct kg_err err;
+
+    (void)state;
+    easy.bar.limit = 0.5;
+    assert_int_equal(kg_bench_put_rate(&r, &rate, &timing, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "50.0 %"));
+    assert_non_null(strstr(kg_str_text(&out), "[at least 70 %: NOT MET]\n"));
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_rate(&r, &easy, &timing, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "[at least 50 %: met]\n"));
+    kg_str_release(&out);
+}
+
+static void memory_above_its_bar_is_not_met(void **state)
+{
+    struct kg_bench_bar most = {128 << 20, true};
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_put_bytes(&r, "memory", 127.0 * (1 << 20), most, &err),
+                     KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "[at most 128 MiB: met]"));
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_bytes(&r, "memory", 129.0 * (1 << 20), most, &err),
+                     KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "[at most 128 MiB: NOT MET]"));
+    kg_str_release(&out);
+}
+
+static void rows_are_json_objects(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out, .json = true};
+    struct kg_bench_share share = {"policy", 1, 200, "s", "a step", {0.02, true}};
+    struct kg_bench_bar none = {0};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_put_rate(&r, &rate, &timing, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out),
+                        "{\"name\": \"decode\", \"best\": 5e+08, \"median\": 3.333e+08, "
+                        "\"unit\": \"GB/s\", \"seconds\": 2, \"ceiling\": 1e+09, "
+                        "\"share_of_ceiling\": 0.5, \"at_least\": 0.7, "
+                        "\"met\": false}\n");
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_bytes(&r, "memory", 4096, none, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), "{\"name\": \"memory\", \"bytes\": 4096}\n");
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_share(&r, &share, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out),
+                        "{\"name\": \"policy\", \"share\": 0.005, \"of\": \"a step\", "
+                        "\"part\": 1, \"whole\": 200, \"unit\": \"s\", "
+                        "\"at_most\": 0.02, \"met\": true}\n");
+    kg_str_release(&out);
+}
+
+static void an_unknown_benchmark_lists_the_valid_ones(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_run(&out, "polcy", false, &err), KG_ENOTFOUND);
+    for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++)
+        assert_non_null(strstr(err.message, row->name));
+    assert_non_null(strstr(err.message, "'polcy'"));
+    kg_str_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(best_and_median_do_not_depend_on_the_order),
+        cmocka_unit_test(a_rate_below_its_bar_is_not_met),
+        cmocka_unit_test(memory_above_its_bar_is_not_met),
+        cmocka_unit_test(rows_are_json_objects),
+        cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
+    };
+
+    return cmocka_run_group_tests_name("train/bench", tests, NULL, NULL);
+}
