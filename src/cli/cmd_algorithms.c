@@ -192,12 +192,12 @@ static kg_status put_averages(struct kg_str *out, struct kg_err *err)
         KG_TRY(kg_str_puts(out, "---|", err));
     KG_TRY(kg_str_putc(out, '\n', err));
     for (size_t i = 0; i < kg_policy_n_rows(KG_TABLE_KL); i++) {
-        unsigned topk = KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR;
+        const struct kg_policy_claims *claims = kg_policy_row_claims(KG_TABLE_KL, i);
 
-        if (kg_policy_row_claims(KG_TABLE_KL, i)->target == KG_TARGET_NONE)
+        if (claims->target == KG_TARGET_NONE)
             continue;
         KG_TRY(put_averages_row(out, i, false, err));
-        if (kg_policy_row(KG_TABLE_KL, i)->needs & topk)
+        if (claims->published) /* there is such a form of it */
             KG_TRY(put_averages_row(out, i, true, err));
     }
     return KG_OK;

@@ -409,6 +409,14 @@ unsigned kg_algo_needs(const struct kg_algo *algo)
     return needs;
 }
 
+bool kg_algo_reads_sample(const struct kg_algo *algo)
+{
+    bool head = algo->kl->token == kg_kl_topk_forward && !algo->kl_tail;
+
+    return algo->surrogate->token != kg_pg_none || algo->kl_reward ||
+           !(head || algo->kl->of_context);
+}
+
 bool kg_algo_kl_in_loss(const struct kg_algo *algo)
 {
     return algo->kl->about.needs != 0 && !algo->kl_reward;

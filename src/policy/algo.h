@@ -232,6 +232,9 @@ bool kg_algo_exact_when_full(struct kg_algo *algo, int64_t vocab);
 
 /* ---- what the step must supply ---- */
 unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of all rows */
+/* Whether some term reads which token was sampled, or what the sampler recorded. Where
+ * none does, tokens that the policy did not sample can be learned from. */
+bool kg_algo_reads_sample(const struct kg_algo *algo);
 /* Whether the loss has a KL term: there is one, and it is not in the reward. */
 bool kg_algo_kl_in_loss(const struct kg_algo *algo);
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);

@@ -152,6 +152,11 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        a->kl_beta);
     KG_TRY(check_kl_reward(a, s, err));
     KG_TRY(check_kl_target(a, err));
+    if (a->kl->renormalised && a->kl_top_k == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.top_k: %s renormalises on that many ids; expected 1 or more, "
+                       "found 0",
+                       kl);
     if (a->kl->reward_only && !a->kl_reward)
         return kg_fail(
             err, KG_EUNSUPPORTED,
@@ -182,6 +187,11 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
                                  struct kg_err *err)
 {
     const char *pg = a->surrogate->about.name;
+
+    if (a->surrogate->token == kg_pg_none && !kg_algo_kl_in_loss(a))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.surrogate: without a policy term the loss is the KL; "
+                       "expected a kl.estimator in the loss");
 
     if ((a->mask->divergence != NULL) != (a->mask_delta > 0))
         return kg_fail(

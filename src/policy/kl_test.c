@@ -68,6 +68,91 @@ static void published_topk_adds_the_gradient_of_the_head_mass(void **state)
     }
 }
 
+/* ---- truncated: the exact KL of both policies renormalised on the head ---- */
+
+static double renormalised(double out[VOCAB], const double *logp, const int32_t *head,
+                           int k)
+{
+    double mass = 0;
+
+    for (int v = 0; v < VOCAB; v++)
+        out[v] = 0;
+    for (int j = 0; j < k; j++)
+        mass += exp(logp[head[j]]);
+    for (int j = 0; j < k; j++)
+        out[head[j]] = exp(logp[head[j]]) / mass;
+    return mass;
+}
+
+/* By its definition: sum over the head of x log(x / y). */
+static double truncated_kl(const double x[VOCAB], const double y[VOCAB])
+{
+    double sum = 0;
+
+    for (int v = 0; v < VOCAB; v++)
+        sum += x[v] > 0 ? x[v] * log(x[v] / y[v]) : 0;
+    return sum;
+}
+
+static double truncated_of_logits(const double z[VOCAB], const struct world *w,
+                                  const int32_t *head, int k, bool forward)
+{
+    double a[VOCAB], b[VOCAB];
+
+    renormalised(a, z, head, k);
+    renormalised(b, w->lq, head, k);
+    return forward ? truncated_kl(b, a) : truncated_kl(a, b);
+}
+
+static void truncated_is_the_kl_of_the_renormalised_heads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SEEDS * 4; i++) {
+        bool forward = i & 1, off_policy = i & 2;
+        struct world w = world_of((uint64_t)i, off_policy);
+
+        for (int k = 1; k <= VOCAB; k++) {
+            int32_t head[VOCAB];
+
+            sweep_init(&sweep, &w);
+            must_set(&sweep.algo, "kl.estimator",
+                     forward ? "truncated-forward" : "truncated-reverse");
+            sweep_head(&sweep, &w, true, k);
+            sweep_run(&sweep, &w);
+            largest(head, k, w.lq);
+            assert_near(sweep.g.kl, truncated_of_logits(w.lp, &w, head, k, forward),
+                        tolerance);
+            for (int v = 0; v < VOCAB; v++) { /* the policy's logits, moved one by one */
+                double z[VOCAB], up, down, h = 1e-5;
+
+                memcpy(z, w.lp, sizeof z);
+                z[v] += h;
+                up = truncated_of_logits(z, &w, head, k, forward);
+                z[v] -= 2 * h;
+                down = truncated_of_logits(z, &w, head, k, forward);
+                assert_near(sweep.grad[v], (up - down) / (2 * h), 1e-8);
+            }
+        }
+    }
+}
+
+static void truncated_to_everything_is_exact(void **state)
+{
+    (void)state;
+    for (int forward = 0; forward < 2; forward++) {
+        struct world w = world_of(7, false);
+        double want[VOCAB], value = exact(want, &w, forward);
+
+        sweep_init(&sweep, &w);
+        must_set(&sweep.algo, "kl.estimator",
+                 forward ? "truncated-forward" : "truncated-reverse");
+        sweep_head(&sweep, &w, true, VOCAB);
+        sweep_run(&sweep, &w);
+        assert_near(sweep.g.kl, value, tolerance);
+        assert_near(farthest(sweep.grad, want), 0, tolerance);
+    }
+}
+
 static void without_the_tail_the_value_is_the_head(void **state)
 {
     struct world w = world_of(3, false);
@@ -376,6 +461,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(corrected_topk_is_the_exact_kl_for_every_k),
         cmocka_unit_test(published_topk_adds_the_gradient_of_the_head_mass),
+        cmocka_unit_test(truncated_is_the_kl_of_the_renormalised_heads),
+        cmocka_unit_test(truncated_to_everything_is_exact),
         cmocka_unit_test(without_the_tail_the_value_is_the_head),
         cmocka_unit_test(importance_weight_belongs_to_the_tail_alone),
         cmocka_unit_test(sampled_estimators_have_the_value_and_gradient_of_the_table),

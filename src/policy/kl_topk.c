@@ -12,6 +12,10 @@
  *     reverse  dL1/dlogp_j = p_j (d_j + 1)     p_j d_j
  *     forward  dL1/dlogp_j = -q_j              p_j - q_j
  * The importance weight s belongs to the sampled tail alone.
+ *
+ * The truncated rows leave the rest of the vocabulary out of both policies instead: each
+ * is renormalised on the head, P = sum_j p_j and Q = sum_j q_j. The result is the KL of
+ * two other distributions, biased in value and gradient; it reads no sampled token.
  */
 #include "policy/policy_internal.h"
 
@@ -77,4 +81,45 @@ void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
         slope = 1;
     }
     close_tail(out, in, algo, exp(x) * x, slope);
+}
+
+/* log sum_j exp(x_j) over the used slots */
+static double log_mass(const double *x, const struct kg_kl_in *in)
+{
+    double most = -INFINITY, sum = 0;
+
+    for (int j = 0; j < in->k; j++)
+        if (in->ids[j] >= 0)
+            most = fmax(most, x[j]);
+    for (int j = 0; j < in->k; j++)
+        if (in->ids[j] >= 0)
+            sum += exp(x[j] - most);
+    return most + log(sum);
+}
+
+/* With a_j = p_j / P, b_j = q_j / Q, d_j = log(a_j / b_j):
+ *     reverse  R = sum a_j d_j,    dR/dlogp_j = a_j (d_j - R)
+ *     forward  F = -sum b_j d_j,   dF/dlogp_j = a_j - b_j
+ * Both sum to 0 over the head, so nothing outside it is moved. */
+void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
+                     const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double P = log_mass(in->at, in), Q = log_mass(in->anchor_at, in);
+
+    (void)algo;
+    for (int j = 0; j < in->k; j++) {
+        double la = in->at[j] - P, lb = in->anchor_at[j] - Q;
+
+        if (in->ids[j] >= 0)
+            out->head += row->forward ? exp(lb) * (lb - la) : exp(la) * (la - lb);
+    }
+    for (int j = 0; j < in->k; j++) {
+        double la = in->at[j] - P, lb = in->anchor_at[j] - Q;
+
+        if (in->ids[j] >= 0)
+            out->at[j] = row->forward ? exp(la) - exp(lb)
+                                      : exp(la) * (la - lb - out->head);
+    }
+    out->mass = exp(P);
+    out->value = out->head;
 }

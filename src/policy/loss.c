@@ -95,10 +95,11 @@ static kg_status check_inputs(const struct kg_algo *algo, const struct kg_policy
     };
 
     KG_TRY(first_missing(inputs, KG_COUNT(inputs), err));
-    if (head && algo->kl_top_k > (algo->kl->forward ? b->k_anchor : b->k_sampler))
-        return kg_fail(err, KG_EINVAL,
-                       "kl.top_k: %s expected %d recorded ids a token, found %d", kl,
-                       algo->kl_top_k, algo->kl->forward ? b->k_anchor : b->k_sampler);
+    if (head &&
+        algo->kl_top_k > (kg_kl_anchor_head(algo->kl) ? b->k_anchor : b->k_sampler))
+        return kg_fail(
+            err, KG_EINVAL, "kl.top_k: %s expected %d recorded ids a token, found %d", kl,
+            algo->kl_top_k, kg_kl_anchor_head(algo->kl) ? b->k_anchor : b->k_sampler);
     if (mu_at && algo->top_k > b->k_sampler)
         return kg_fail(err, KG_EINVAL,
                        "algo.top_k: %s expected %d recorded ids a token, found %d", pg,
@@ -264,7 +265,7 @@ static struct kg_kl_in gather_kl(const struct work *w, int64_t n)
     const double *anchor = b->anchor_logp ? b->anchor_logp : b->old_logp;
     const double *anchor_at = b->anchor_at ? b->anchor_at : b->mu_at;
     size_t at = (size_t)n * (size_t)w->k +
-                (size_t)(w->algo->kl->forward ? b->k_sampler : 0);
+                (size_t)(kg_kl_anchor_head(w->algo->kl) ? b->k_sampler : 0);
     bool head = reads_head(w->algo);
 
     return (struct kg_kl_in){
@@ -299,7 +300,7 @@ static kg_status kl_token(struct work *w, int64_t n, struct kg_err *err)
     double weight = w->b->kl_weight[n] / divisor, scale = algo->kl_beta * weight;
     struct kg_kl_in in = gather_kl(w, n);
     size_t at = (size_t)n * (size_t)w->k +
-                (size_t)(algo->kl->forward ? w->b->k_sampler : 0);
+                (size_t)(kg_kl_anchor_head(algo->kl) ? w->b->k_sampler : 0);
     struct kg_kl_out out = {.at = in.k > 0 ? g->a_at + at : NULL};
 
     if (!isfinite(in.d))

@@ -89,6 +89,7 @@ void kg_pg_dual_clip(struct kg_pg_out *out, double ratio, bool inside, double ad
                      const struct kg_algo *algo);
 void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
                     struct kg_pg_call call);
+void kg_pg_none(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
                      struct kg_pg_call call);
 void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
@@ -170,16 +171,26 @@ struct kg_kl_row {
     void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo);
     int kind;
-    bool forward;     /* direction of topk and exact */
-    bool weighted;    /* takes the importance weight */
-    bool iterative;   /* estimates what it says only against the policy that sampled */
-    bool reward_only; /* shapes rewards; not a loss */
+    bool forward;      /* direction of topk and exact */
+    bool weighted;     /* takes the importance weight */
+    bool iterative;    /* estimates what it says only against the policy that sampled */
+    bool reward_only;  /* shapes rewards; not a loss */
+    bool renormalised; /* on a head that must have ids */
+    bool of_context; /* reads nothing of the sampled token, with kl.tail false at most */
 };
+
+/* Whose ids the head is: the anchor's own largest, or those that the sampler recorded. */
+static inline bool kg_kl_anchor_head(const struct kg_kl_row *row)
+{
+    return row->about.needs & KG_NEED_TOP_ANCHOR;
+}
 
 void kg_kl_topk_reverse(struct kg_kl_out *out, const struct kg_kl_in *in,
                         const struct kg_kl_row *row, const struct kg_algo *algo);
 void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
                         const struct kg_kl_row *row, const struct kg_algo *algo);
+void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
+                     const struct kg_kl_row *row, const struct kg_algo *algo);
 
 /* ---- aggregation ---- */
 struct kg_aggregate_row {

@@ -148,6 +148,24 @@ RPG(rpg_reinforce_rkl, "rpg-reinforce-rkl");
 RPG(rpg_reinforce_ufkl, "rpg-reinforce-ufkl");
 RPG(rpg_reinforce_urkl, "rpg-reinforce-urkl");
 
+#define DISTILL(name, estimator, tail)                                                   \
+    V name[] = {                                                                         \
+        {"algo.advantage", "batch-mean"},                                                \
+        {"algo.surrogate", "none"},                                                      \
+        {"algo.aggregate", "token-mean"},                                                \
+        {"kl.estimator", estimator},                                                     \
+        {"kl.beta", "1"},                                                                \
+        {"kl.top_k", "32"},                                                              \
+        {"kl.tail", tail},                                                               \
+        {"kl.gradient", "corrected"},                                                    \
+        {"kl.importance", "true"},                                                       \
+        {"anchor.kind", "fixed"},                                                        \
+        END,                                                                             \
+    }
+DISTILL(distill_reverse, "topk-reverse", "true");
+DISTILL(distill_forward, "topk-forward", "true");
+DISTILL(distill_offline, "topk-forward", "false");
+
 #define EMA_PAPER  "Zhang & Ba 2026, arXiv 2602.04417"
 #define RPG_PAPER  "Zhang et al. 2025, arXiv 2505.17508"
 #define DPPO_PAPER "Qi et al. 2026, arXiv 2602.04879"
@@ -189,6 +207,12 @@ static const struct kg_preset presets[] = {
      rpg_reinforce_ufkl},
     {"rpg-reinforce-urkl", "unnormalised reverse KL, score function", RPG_PAPER,
      rpg_reinforce_urkl},
+    {"distill-reverse", "the teacher (anchor.path) by Top-k reverse KL on own answers",
+     EMA_PAPER ", sections on Top-k KL", distill_reverse},
+    {"distill-forward", "the teacher by Top-k forward KL on own answers, its largest ids",
+     EMA_PAPER ", sections on Top-k KL", distill_forward},
+    {"distill-offline", "the teacher by truncated forward KL on given answers",
+     EMA_PAPER ", sections on Top-k KL", distill_offline},
 };
 
 size_t kg_preset_count(void) { return sizeof presets / sizeof presets[0]; }

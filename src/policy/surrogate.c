@@ -60,6 +60,13 @@ void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
     kg_pg_dual_clip(out, r, inside, in->advantage, call.algo);
 }
 
+/* Nothing; the ratio is still of interest. */
+void kg_pg_none(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    (void)call;
+    out->ratio = exp(in->logp - in->old);
+}
+
 /* -A log p: the ratio is 1 by definition. */
 void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
                      struct kg_pg_call call)
@@ -162,6 +169,10 @@ static const struct kg_surrogate_row rows[] = {
       PPO, "Schulman et al. 2017, arXiv 1707.06347; dual clip: Ye et al. 2019", TOKEN, 0},
      .claims = {"c = -A r; 0 where clipped", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
      .token = kg_pg_ppo_clip},
+    {{"none", "no policy term: distillation, where the KL is all of the loss", "0", "",
+      TOKEN, 0},
+     .claims = {"c = 0", KG_TARGET_NONE, 0, 0, 0, "O(1)"},
+     .token = kg_pg_none},
     {{"reinforce", "plain score function, no ratio", "-A log p", "Williams 1992", TOKEN,
       0},
      .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},

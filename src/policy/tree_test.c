@@ -48,7 +48,7 @@ static void add_token(struct batch *b, const struct trial *x, int path, int t)
     int64_t n = b->begin[b->n + 1]++;
     int h = path_context(path, t), v = path_token(path, t), top = 0;
     bool forward = x->algo.kl->forward;
-    const double *by = forward ? x->w.lq[h] : x->w.lo[h];
+    const double *by = kg_kl_anchor_head(x->algo.kl) ? x->w.lq[h] : x->w.lo[h];
 
     for (int u = 1; u < BRANCH; u++)
         top = by[u] > by[top] ? u : top;
