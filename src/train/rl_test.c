@@ -215,6 +215,89 @@ static void the_exact_kl_equals_top_k_over_the_whole_vocabulary(void **state)
     }
 }
 
+enum { WORDS = 512, CORPUS = 2000 };
+#define WORDY ROOT "/wordy"
+
+/* The tokenizer that the arithmetic task's own text gives. */
+static void make_tokenizer(void)
+{
+    static const char *const eos[] = {"<|endoftext|>"};
+    static const char *texts[CORPUS][2];
+    struct kg_bpe_train opts = {.vocab_size = WORDS, .specials = eos, .n_specials = 1};
+    struct kg_task_opts task = {.seed = 3, .level = "easy+medium", .count = CORPUS};
+    const struct kg_task_row *row;
+    struct kg_dataset data = {0};
+
+    NEED(kg_task_find(&row, "arithmetic", err));
+    NEED(kg_task_load(&data, row, &task, NULL, err));
+    assert_int_equal(data.n, CORPUS);
+    for (int i = 0; i < CORPUS; i++) {
+        texts[i][0] = data.records[i].prompt;
+        texts[i][1] = data.records[i].solution;
+    }
+    NEED(kg_bpe_train_write(WORDY "/tokenizer", texts[0], 2 * CORPUS, &opts, err));
+    kg_dataset_release(&data);
+}
+
+/* Logits far from uniform, so that a KL has something to measure. */
+static void make_wordy_model(void)
+{
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = WORDY "/tokenizer"};
+    struct kg_model_config config;
+    struct kg_model *m;
+
+    NEED(kg_model_config_read(&config, DATA, err));
+    config.vocab = WORDS;
+    config.hidden = 48;
+    config.ffn = 64;
+    config.layers = 2;
+    config.heads = config.kv_heads = 3;
+    config.head_dim = 16;
+    config.eos[0] = WORDS - 1;
+    config.n_eos = 1;
+    config.init_range = 0.3f;
+    NEED(kg_model_create(&m, &config, &opts, 5, err));
+    NEED(kg_model_save(m, WORDY "/model", &save, err));
+    kg_model_free(m);
+}
+
+/* A vocabulary of several tiles, with a tokenizer that merges. */
+static void the_exact_kl_equals_all_ids_of_the_arithmetic_vocabulary(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"kl.estimator=exact-reverse", "kl.estimator=topk-reverse"},
+        {"kl.estimator=exact-forward", "kl.estimator=topk-forward"}};
+
+    (void)state;
+    fresh(WORDY);
+    NEED(kg_file_make_dirs(WORDY "/tokenizer", err));
+    make_tokenizer();
+    make_wordy_model();
+    for (int i = 0; i < 2; i++) {
+        const char *extra[] = {pairs[i][0],
+                               "kl.top_k=400",
+                               "kl.beta=0.5",
+                               "anchor.kind=fixed",
+                               "model.path=" WORDY "/model",
+                               "task.name=arithmetic",
+                               "task.level=easy",
+                               "task.count=8",
+                               "data.train=",
+                               "data.val=",
+                               "train.micro_tokens=64",
+                               NULL};
+        struct result a = one_step(ROOT "/exact", extra, 0), b;
+
+        extra[0] = pairs[i][1];
+        b = one_step(ROOT "/topk", extra, WORDS);
+        assert_true(b.kl > 1e-2 && b.norm > 1e-4);
+        assert_close(a.kl, b.kl);
+        assert_close(a.loss, b.loss);
+        assert_close(a.norm, b.norm);
+    }
+}
+
 /* The row that `estimator` becomes with k ids in a vocabulary of any size. */
 static kg_status algo_row(char row[32], const char *estimator, const char *anchor, int k,
                           int64_t vocab, struct kg_err *err)
@@ -411,6 +494,7 @@ int main(void)
         cmocka_unit_test(recomputed_old_log_probs_leave_the_record_alone),
         cmocka_unit_test(an_update_sees_the_tokens_that_were_recorded),
         cmocka_unit_test(the_exact_kl_equals_top_k_over_the_whole_vocabulary),
+        cmocka_unit_test(the_exact_kl_equals_all_ids_of_the_arithmetic_vocabulary),
         cmocka_unit_test(a_top_k_as_wide_as_the_vocabulary_becomes_exact),
         cmocka_unit_test(batch_scope_does_not_depend_on_the_cut_into_micro_batches),
         cmocka_unit_test(a_batch_without_advantages_makes_no_update),
