@@ -219,6 +219,30 @@ static void assert_same_run(const char *a, const char *b)
     assert_same_log(a, b);
 }
 
+/* With dynamic sampling, how many prompts a step takes depends on the answers: the count
+ * goes through the checkpoint. */
+static void resumes_where_the_row_of_prompts_was_left(void **state)
+{
+    static const char *const all[] = {"rollout.dynamic=true",
+                                      "rollout.dynamic_metric=reward",
+                                      "rollout.max_refills=500", NULL};
+    static const char *const half[] = {"rollout.dynamic=true",
+                                       "rollout.dynamic_metric=reward",
+                                       "rollout.max_refills=500", "train.steps=2", NULL};
+    struct kg_json_doc doc;
+
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT "/row", err));
+    NEED(kg_file_remove_tree(ROOT "/row-halved", err));
+    NEED(train(ROOT "/row", false, all, err));
+    NEED(train(ROOT "/row-halved", false, half, err));
+    NEED(train(ROOT "/row-halved", true, all, err));
+    assert_same_run(ROOT "/row", ROOT "/row-halved");
+    NEED(kg_json_read(&doc, ROOT "/row/checkpoints/latest/state.json", 1 << 16, err));
+    assert_true(kg_json_int(kg_json_get(doc.root, "prompts"), 0) > 4 * 2);
+    kg_json_release(&doc);
+}
+
 /* ---- a save that fails ---- */
 
 /* An open run at step 0 with a checkpoint of it. */
@@ -787,6 +811,7 @@ static void survives_every_allocation_that_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resumes_where_the_row_of_prompts_was_left),
         cmocka_unit_test(keeps_the_last_checkpoint_whatever_request_of_a_save_fails),
         cmocka_unit_test(keeps_a_checkpoint_when_its_replacement_fails),
         cmocka_unit_test(asks_for_room_before_a_save),

@@ -286,17 +286,18 @@ kg_status kg_model_save(const struct kg_model *m, const char *dir,
 
 uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
 {
-    enum { BYTES_A_NAME = 256, SMALL_FILES = 1 << 16 };
+    enum { BYTES_A_NAME = 256, SMALL_FILES = 1 << 16, PATH_BYTES = 4096 };
+    char path[PATH_BYTES]; /* no allocation: there is no status to fail by */
     uint64_t bytes = SMALL_FILES + (uint64_t)m->n_params * BYTES_A_NAME;
     for (size_t i = 0; i < m->n_params; i++)
         bytes += param_bytes(&m->params[i], dtype);
     for (size_t i = 0; m->dir && i < N_SIDECARS; i++) {
         struct kg_err ignored;
         uint64_t size = 0;
-        char *path = kg_path_join(m->dir, sidecars[i], &ignored);
-        if (path && kg_file_exists(path) && kg_file_size(&size, path, &ignored) == KG_OK)
+        int n = snprintf(path, sizeof path, "%s/%s", m->dir, sidecars[i]);
+        if (n < PATH_BYTES && kg_file_exists(path) &&
+            kg_file_size(&size, path, &ignored) == KG_OK)
             bytes += size;
-        kg_mem_free(path);
     }
     return bytes;
 }

@@ -21,6 +21,7 @@ struct counter_row {
 static const struct counter_row counter_rows[] = {
     {"sft_step", offsetof(struct kg_counters, sft_step)},
     {"step", offsetof(struct kg_counters, step)},
+    {"prompts", offsetof(struct kg_counters, prompts)},
     {"optim_step", offsetof(struct kg_counters, optim_step)},
     {"anchor_updates", offsetof(struct kg_counters, anchor_updates)},
     {"anchor_refreshed", offsetof(struct kg_counters, anchor_refreshed)},

@@ -1,5 +1,5 @@
-/* Between grading and the loss: the KL in the reward, its controller, shaping by length.
- */
+/* Between sampling and the loss: the KL in the reward, its controller, shaping by length,
+ * dynamic sampling. */
 #include "train/rl_testing.h"
 
 #include "policy/shaping.h"
@@ -179,6 +179,286 @@ static void a_buffer_longer_than_the_answers_is_refused(void **state)
     kg_config_free(config);
 }
 
+/* ---- dynamic sampling ---- */
+
+enum { WANTED = 4, ROW = 64 };
+
+/* An answer is right when it begins with 1 or 2: of four, some are in some prompts. */
+#define BEGINS_LOW                                                                       \
+    "task.name=external",                                                                \
+        "task.command=sed -E 's/.*\"response\": *\"[12].*/{\"score\": 1}/; t; "          \
+        "s/.*/{\"score\": 0}/'"
+
+/* Trajectories of the same draw and sample are the same. */
+static void assert_same_answer(const struct kg_traj *a, const struct kg_traj *b)
+{
+    assert_int_equal(a->draw, b->draw);
+    assert_int_equal(a->prompt_index, b->prompt_index);
+    assert_int_equal(a->sample, b->sample);
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+    assert_memory_equal(a->logp, b->logp, a->n * sizeof *a->logp);
+}
+
+static bool all_equal(const struct kg_rl_batch *b, size_t first)
+{
+    for (int i = 1; i < b->group; i++)
+        if (b->grades[first + (size_t)i].correct != b->grades[first].correct)
+            return false;
+    return true;
+}
+
+/* The next ROW prompts of the run, plainly sampled: what dynamic sampling must pick its
+ * prompts from. */
+static void sample_row(struct kg_rl_batch *row)
+{
+    static const char *const extra[] = {BEGINS_LOW, "rollout.prompts=64", NULL};
+    struct opened o;
+
+    open_run(&o, ROOT "/row", extra);
+    NEED(kg_rl_sample(row, &o.run, err));
+    close_run(&o);
+}
+
+/* Trajectory i of the batch is one of the row's: by its draw. */
+static const struct kg_traj *of_row(const struct kg_rl_batch *row,
+                                    const struct kg_traj *t)
+{
+    assert_true(t->draw < ROW);
+    return &row->trajs[t->draw * (size_t)row->group + (size_t)t->sample];
+}
+
+/* The first WANTED mixed prompts of the row are learned from, in its order, however many
+ * prompts a generation batch holds. */
+static void check_learned(const struct kg_rl_batch *b, const struct kg_rl_batch *row)
+{
+    size_t at = 0, groups = 0;
+
+    for (size_t g = 0; g < ROW && groups < WANTED; g++) {
+        if (all_equal(row, g * (size_t)row->group))
+            continue;
+        groups++;
+        while (at < b->n_trajs && !kg_rl_learns(b, at))
+            at++;
+        for (int i = 0; i < row->group; i++, at++) {
+            assert_true(kg_rl_learns(b, at));
+            assert_same_answer(&b->trajs[at],
+                               &row->trajs[g * (size_t)row->group + (size_t)i]);
+        }
+    }
+    assert_int_equal(groups, WANTED);
+    while (at < b->n_trajs)
+        assert_false(kg_rl_learns(b, at++));
+    assert_int_equal(b->n_learned, WANTED * (size_t)b->group);
+}
+
+static void check_counts(const struct kg_rl_batch *b)
+{
+    const struct kg_rl_dynamic *d = &b->dynamic;
+
+    assert_int_equal(b->n_trajs + b->n_spare, d->answers);
+    assert_int_equal(d->prompts * b->group, d->answers);
+    assert_int_equal(b->places, d->prompts);
+    assert_int_equal(d->equal, d->all_right + d->all_wrong);
+    assert_int_equal(d->prompts, WANTED + d->equal + d->surplus);
+    assert_true(d->equal > 0);
+}
+
+static void the_first_mixed_prompts_of_the_row_are_learned_from(void **state)
+{
+    static const char *const sizes[] = {"rollout.oversample=1", "rollout.oversample=3",
+                                        "rollout.oversample=1.25"};
+    struct kg_rl_batch row = {0};
+
+    (void)state;
+    sample_row(&row);
+    for (int i = 0; i < 3; i++) {
+        const char *extra[] = {BEGINS_LOW, "rollout.dynamic=true", sizes[i], NULL};
+        struct opened o;
+        struct kg_rl_batch b = {0};
+
+        open_run(&o, ROOT "/dynamic", extra);
+        NEED(kg_rl_sample(&b, &o.run, err));
+        check_learned(&b, &row);
+        check_counts(&b);
+        assert_int_equal(b.n_trajs, b.n_learned); /* no KL: the others are aside */
+        for (size_t t = 0; t < b.n_spare; t++)
+            assert_same_answer(&b.spare[t], of_row(&row, &b.spare[t]));
+        assert_int_equal(o.run.count.prompts, 0);
+        kg_rl_batch_release(&b);
+        close_run(&o);
+    }
+    kg_rl_batch_release(&row);
+}
+
+/* Prepared and trained on, under `filter`; what the loss saw is in totals. */
+static void train_dynamic(struct kg_rl_batch *b, struct kg_rl_totals *totals,
+                          const char *filter, const char *updates)
+{
+    const char *extra[] = {BEGINS_LOW,
+                           "rollout.dynamic=true",
+                           "rollout.oversample=2",
+                           "kl.estimator=k2",
+                           "kl.beta=0.5",
+                           "anchor.kind=fixed",
+                           "algo.advantage=batch-mean",
+                           "algo.aggregate=token-mean",
+                           filter,
+                           updates,
+                           NULL};
+    struct opened o;
+    struct kg_policy_advantage a;
+
+    open_run(&o, ROOT "/filter", extra);
+    disturb(o.run.anchor);
+    NEED(kg_rl_sample(b, &o.run, err));
+    NEED(kg_rl_prepare(b, &o.run, err));
+    NEED(kg_rl_train(totals, &a, b, &o.run, err));
+    close_run(&o);
+}
+
+static int64_t tokens_learned(const struct kg_rl_batch *b)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        n += kg_rl_learns(b, i) ? b->begin[i + 1] - b->begin[i] : 0;
+    return n;
+}
+
+/* Every answer that was sampled is in the KL; those that are learned from alone are in
+ * the policy term and in the mean that advantages are taken against. */
+static void the_kl_is_of_everything_that_was_sampled(void **state)
+{
+    struct kg_rl_batch row = {0}, b = {0};
+    struct kg_rl_totals totals = {0};
+    double sum = 0;
+    int64_t learned;
+
+    (void)state;
+    sample_row(&row);
+    train_dynamic(&b, &totals, "kl.after_filter=false", "train.updates_per_step=1");
+    check_learned(&b, &row);
+    check_counts(&b);
+    learned = tokens_learned(&b);
+    assert_int_equal(b.n_spare, 0);
+    assert_true(learned < b.n);
+    for (size_t i = 0; i < b.n_trajs; i++) {
+        bool learns = kg_rl_learns(&b, i);
+
+        for (int64_t t = b.begin[i]; t < b.begin[i + 1]; t++) {
+            assert_true(b.pg_weight[t] == (learns ? 1.0 / (double)learned : 0));
+            assert_true(b.kl_weight[t] == 1.0 / (double)b.n);
+            assert_true(learns || b.advantage[t] == 0);
+        }
+        sum += b.advantage[b.begin[i]];
+    }
+    assert_true(fabs(sum) < 1e-12);
+    assert_int_equal(totals.metrics.ratios, learned);
+    assert_int_equal(totals.metrics.kl_tokens, b.n);
+    kg_rl_batch_release(&b);
+    kg_rl_batch_release(&row);
+}
+
+static void after_the_filter_the_kl_is_of_what_is_left(void **state)
+{
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+
+    (void)state;
+    train_dynamic(&b, &totals, "kl.after_filter=true", "train.updates_per_step=1");
+    assert_int_equal(b.n_trajs, b.n_learned);
+    assert_true(b.n_spare > 0);
+    assert_int_equal(totals.metrics.kl_tokens, b.n);
+    assert_int_equal(totals.metrics.ratios, b.n);
+    kg_rl_batch_release(&b);
+}
+
+/* Each of as many updates as prompts has one prompt to learn from, wherever the dropped
+ * ones stand; all tokens have their turn. */
+static void updates_share_the_prompts_that_are_learned_from(void **state)
+{
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+
+    (void)state;
+    train_dynamic(&b, &totals, "kl.after_filter=false", "train.updates_per_step=4");
+    assert_int_equal(totals.updates, 4);
+    assert_int_equal(totals.metrics.kl_tokens, b.n);
+    assert_int_equal(totals.metrics.ratios, tokens_learned(&b));
+    kg_rl_batch_release(&b);
+    totals = (struct kg_rl_totals){0};
+    train_dynamic(&b, &totals, "kl.after_filter=false", "train.updates_per_step=9");
+    assert_int_equal(totals.updates, 4);
+    assert_int_equal(totals.metrics.kl_tokens, b.n);
+    kg_rl_batch_release(&b);
+}
+
+/* The next step goes on where the row was left; all that was sampled is dumped. */
+static void a_step_counts_the_prompts_that_it_took(void **state)
+{
+    static const char *const extra[] = {BEGINS_LOW, "rollout.dynamic=true",
+                                        "rollout.oversample=1", NULL};
+    struct opened o;
+    int64_t taken = 0;
+
+    (void)state;
+    open_run(&o, ROOT "/taken", extra);
+    for (int s = 0; s < 3; s++) {
+        step(&o);
+        taken += (int64_t)last_metric(ROOT "/taken", "dynamic/prompts");
+        assert_int_equal(o.run.count.prompts, taken);
+        assert_true(last_metric(ROOT "/taken", "groups/all_right") == 0);
+        assert_true(last_metric(ROOT "/taken", "groups/all_wrong") == 0);
+        assert_true(last_metric(ROOT "/taken", "dynamic/batches") * 4 ==
+                    last_metric(ROOT "/taken", "dynamic/prompts"));
+    }
+    assert_true(taken > 12);
+    close_run(&o);
+}
+
+static void too_few_mixed_prompts_are_an_error_that_says_so(void **state)
+{
+    static const char *const extra[] = {
+        "task.name=external",     "task.command=sed 's/.*/{\"score\": 0}/'",
+        "rollout.dynamic=true",   "rollout.max_refills=3",
+        "rollout.oversample=1.5", NULL};
+    struct opened o;
+    struct kg_err e = {0};
+
+    (void)state;
+    open_run(&o, ROOT "/few", extra);
+    assert_int_equal(kg_rl_step(&o.run, &e), KG_ENOTFOUND);
+    assert_non_null(strstr(e.message, "expected 4 prompts"));
+    assert_non_null(strstr(e.message, "found 0 in 3 generation batches of 6"));
+    assert_non_null(strstr(e.message, "all wrong 18"));
+    assert_int_equal(o.run.count.step, 0);
+    assert_int_equal(o.run.count.prompts, 0);
+    assert_false(o.run.midway);
+    close_run(&o);
+}
+
+static void dynamic_sampling_needs_groups_and_oversampling_needs_it(void **state)
+{
+    static const char *const lines[][2] = {
+        {"rollout.samples=1", "rollout.dynamic=true"},
+        {"rollout.oversample=3", "rollout.dynamic=false"}};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *extra[] = {lines[i][0], lines[i][1], "algo.advantage=batch-mean",
+                               NULL};
+        struct kg_config *config = config_of(ROOT "/none", extra);
+        struct kg_run run;
+        struct kg_err e = {0};
+
+        assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
+        assert_non_null(
+            strstr(e.message, i == 0 ? "rollout.samples" : "rollout.oversample"));
+        kg_config_free(config);
+    }
+}
+
 /* ---- sequence masks ---- */
 
 /* On-policy no answer is away from the sampler; after the first update every one is, and
@@ -208,6 +488,13 @@ int main(void)
         cmocka_unit_test(the_coefficient_follows_the_kl_of_the_step_before),
         cmocka_unit_test(without_a_target_the_coefficient_stays),
         cmocka_unit_test(long_answers_are_fined_and_the_task_s_reward_stays),
+        cmocka_unit_test(the_first_mixed_prompts_of_the_row_are_learned_from),
+        cmocka_unit_test(the_kl_is_of_everything_that_was_sampled),
+        cmocka_unit_test(after_the_filter_the_kl_is_of_what_is_left),
+        cmocka_unit_test(updates_share_the_prompts_that_are_learned_from),
+        cmocka_unit_test(a_step_counts_the_prompts_that_it_took),
+        cmocka_unit_test(too_few_mixed_prompts_are_an_error_that_says_so),
+        cmocka_unit_test(dynamic_sampling_needs_groups_and_oversampling_needs_it),
         cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
     };

@@ -1,91 +1,14 @@
-/* From prompts to flat arrays of loss tokens: rollout, grading, the anchor's pass over
- * what was sampled. */
+/* From graded answers to flat arrays of loss tokens: the anchor's pass over what was
+ * sampled. */
 #include "train/rl_batch.h"
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "policy/shaping.h"
 #include "rollout/score.h"
 #include "train/anchor.h"
 
 #include <math.h>
 #include <string.h>
-
-/* ---- sampling and grading ---- */
-
-/* Prompt i of step s stands at place s*P + i of the endless sequence of epochs; the place
- * is also its draw number. */
-static kg_status choose_prompts(struct kg_request *requests, size_t n,
-                                const struct kg_run *run, struct kg_err *err)
-{
-    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
-    uint64_t place = (uint64_t)run->count.step * n, epoch = UINT64_MAX;
-    uint32_t *order = kg_mem_calloc(run->train.n, sizeof *order, "order of an epoch",
-                                    err);
-
-    if (!order)
-        return err->code;
-    for (size_t i = 0; i < n; i++, place++) {
-        uint32_t prompt;
-
-        if (place / run->train.n != epoch) {
-            epoch = place / run->train.n;
-            kg_rng_permutation(order, (uint32_t)run->train.n, key, epoch);
-        }
-        prompt = order[place % run->train.n];
-        requests[i] = (struct kg_request){
-            .prompt = run->train.ids[prompt].ids,
-            .prompt_n = run->train.ids[prompt].n,
-            .prompt_index = prompt,
-            .draw = place,
-            .n_samples = (int32_t)kg_config_int(run->config, "rollout.samples")};
-    }
-    kg_mem_free(order);
-    return KG_OK;
-}
-
-/* Overlong shaping, of the answers alone: the task's reward stays what it is. */
-static void shape(struct kg_rl_batch *b, const struct kg_run *run)
-{
-    int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
-    int64_t most = kg_config_int(run->config, "rollout.max_tokens");
-    double factor = kg_config_real(run->config, "rollout.overlong_factor");
-
-    b->shaped = buffer > 0;
-    for (size_t i = 0; b->shaped && i < b->n_trajs; i++)
-        b->trajs[i].shaping = kg_policy_overlong(
-            (int64_t)kg_traj_model_tokens(&b->trajs[i]), most, buffer, factor);
-}
-
-kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
-{
-    size_t prompts = (size_t)kg_config_int(run->config, "rollout.prompts");
-    struct kg_request *requests = kg_mem_calloc(prompts, sizeof *requests, "requests",
-                                                err);
-    struct kg_sampling sampling = kg_run_sampling(run);
-    struct kg_eval_opts grading = kg_run_eval_opts(run);
-    kg_status status = KG_OK;
-
-    b->group = (int32_t)kg_config_int(run->config, "rollout.samples");
-    b->n_trajs = prompts * (size_t)b->group;
-    b->trajs = requests ? kg_mem_calloc(b->n_trajs, sizeof *b->trajs, "trajectories", err)
-                        : NULL;
-    b->grades = b->trajs ? kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err)
-                         : NULL;
-    if (!b->grades) {
-        status = err->code;
-        goto out;
-    }
-    KG_TRY_GOTO(out, choose_prompts(requests, prompts, run, err));
-    KG_TRY_GOTO(out, kg_rollout_run(run->engine, b->trajs, requests, prompts, &sampling,
-                                    NULL, NULL, err));
-    status = kg_eval_grade(b->grades, NULL, b->trajs, b->n_trajs, run->tok, &run->train,
-                           &grading, err);
-    shape(b, run);
-out:
-    kg_mem_free(requests);
-    return status;
-}
 
 /* ---- flattening ---- */
 
@@ -381,8 +304,12 @@ void kg_rl_batch_release(struct kg_rl_batch *b)
 {
     for (size_t i = 0; b->trajs && i < b->n_trajs; i++)
         kg_traj_release(&b->trajs[i]);
+    for (size_t i = 0; b->spare && i < b->n_spare; i++)
+        kg_traj_release(&b->spare[i]);
     kg_mem_free(b->trajs);
+    kg_mem_free(b->spare);
     kg_mem_free(b->grades);
+    kg_mem_free(b->drop);
     kg_mem_free(b->begin);
     kg_mem_free(b->tokens);
     kg_mem_free(b->old_logp);

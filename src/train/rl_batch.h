@@ -9,12 +9,33 @@
 
 #include "train/run.h"
 
+/* What dynamic sampling saw, over all generation batches of the step. */
+struct kg_rl_dynamic {
+    int64_t batches; /* 0: it is off */
+    int64_t prompts;
+    int64_t answers;
+    int64_t correct;
+    int64_t all_right, all_wrong; /* prompts */
+    int64_t equal;                /* prompts without different values of the metric */
+    int64_t surplus;              /* prompts with, beyond those that were wanted */
+    double reward_sum;
+};
+
 struct kg_rl_batch {
     struct kg_traj *trajs;   /* (n_trajs) owned; groups one after the other */
     struct kg_grade *grades; /* (n_trajs) owned */
     size_t n_trajs;
-    int32_t group; /* samples of a prompt */
-    bool shaped;   /* rewards carry overlong shaping */
+    /* (n_trajs) owned: 1 where an answer that was filtered out is here for its KL alone;
+     * NULL: nowhere. A group is here whole or not at all */
+    uint8_t *drop;
+    size_t n_learned;      /* those that are learned from */
+    struct kg_traj *spare; /* (n_spare) owned: sampled, dumped, not in the batch */
+    size_t n_spare;
+    int64_t places; /* prompts that the step took from the row of epochs */
+    struct kg_rl_dynamic dynamic;
+    struct kg_rollout_stats rolled; /* sum over the step's rollouts */
+    int32_t group;                  /* samples of a prompt */
+    bool shaped;                    /* rewards carry overlong shaping */
 
     int64_t *begin; /* (n_trajs+1) owned, as all below */
     int64_t n;      /* N */
@@ -38,7 +59,14 @@ struct kg_rl_batch {
     double *old_log_kept;
 };
 
-/* Sample and grade run->rollout.prompts prompts of step count.step + 1. */
+static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
+{
+    return !b->drop || !b->drop[i];
+}
+
+/* Sample and grade the next prompts of the run: rollout.prompts of them, or as many
+ * generation batches as it takes to find so many whose answers differ.
+ * errors: ENOTFOUND (rollout.max_refills batches were not enough) */
 kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run,
                        struct kg_err *err) KG_MUST_CHECK;
 

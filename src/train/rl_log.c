@@ -40,10 +40,12 @@ void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr)
 /* The reward as it was learned from, where shaping is on. */
 static void put_shaping(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
-    double sum = 0, n = (double)b->n_trajs;
+    double sum = 0, n = (double)b->n_learned;
     size_t fined = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
+        if (!kg_rl_learns(b, i))
+            continue;
         sum += b->trajs[i].reward + b->trajs[i].shaping;
         fined += b->trajs[i].shaping != 0;
     }
@@ -56,12 +58,14 @@ static void put_shaping(struct kg_metrics *log, const struct kg_rl_batch *b)
 static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double sum = 0, square = 0, low = INFINITY, high = -INFINITY, right = 0, ungraded = 0;
-    double n = (double)b->n_trajs;
-    size_t all_right = 0, all_wrong = 0, groups = b->n_trajs / (size_t)b->group;
+    double n = (double)b->n_learned;
+    size_t all_right = 0, all_wrong = 0, groups = b->n_learned / (size_t)b->group;
 
-    for (size_t g = 0; g < groups; g++) {
+    for (size_t g = 0; g < b->n_trajs / (size_t)b->group; g++) {
         int correct = 0;
 
+        if (!kg_rl_learns(b, g * (size_t)b->group))
+            continue;
         for (int i = 0; i < b->group; i++) {
             size_t at = g * (size_t)b->group + (size_t)i;
             double r = b->trajs[at].reward;
@@ -91,21 +95,41 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double low = INFINITY, high = 0, cut = 0, prompt = 0;
-    double n = (double)b->n_trajs;
+    double n = (double)b->n_learned, sum = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
         double length = (double)(b->begin[i + 1] - b->begin[i]);
 
+        if (!kg_rl_learns(b, i))
+            continue;
+        sum += length;
         low = fmin(low, length);
         high = fmax(high, length);
         cut += b->trajs[i].finish == KG_FINISH_LENGTH;
         prompt += (double)b->trajs[i].prompt_n;
     }
-    kg_metrics_put(log, "length/mean", (double)b->n / n);
+    kg_metrics_put(log, "length/mean", sum / n);
     kg_metrics_put(log, "length/min", low);
     kg_metrics_put(log, "length/max", high);
     kg_metrics_put(log, "length/prompt", prompt / n);
     kg_metrics_put(log, "length/truncated", cut / n);
+}
+
+/* Over everything that was sampled: the other groups are of the answers learned from. */
+static void put_dynamic(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    const struct kg_rl_dynamic *d = &b->dynamic;
+
+    if (d->batches == 0)
+        return;
+    kg_metrics_put(log, "dynamic/batches", (double)d->batches);
+    kg_metrics_put(log, "dynamic/prompts", (double)d->prompts);
+    kg_metrics_put(log, "dynamic/all_right", (double)d->all_right);
+    kg_metrics_put(log, "dynamic/all_wrong", (double)d->all_wrong);
+    kg_metrics_put(log, "dynamic/equal", (double)d->equal);
+    kg_metrics_put(log, "dynamic/surplus", (double)d->surplus);
+    kg_metrics_put(log, "dynamic/accuracy", (double)d->correct / (double)d->answers);
+    kg_metrics_put(log, "dynamic/reward", d->reward_sum / (double)d->answers);
 }
 
 static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
@@ -164,7 +188,7 @@ static double product_elements(const struct kg_model *m)
 static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
                          const struct kg_rl_totals *t)
 {
-    const struct kg_rollout_stats *s = kg_rollout_stats(run->engine);
+    const struct kg_rollout_stats *s = &b->rolled;
     const struct kg_model *anchor = run->anchor ? run->anchor : run->model;
     unsigned needs = kg_algo_needs(&run->algo);
     bool asked = needs & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR | KG_NEED_EXACT_REVERSE |
@@ -181,7 +205,7 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
 static void put_speed(struct kg_metrics *log, const struct kg_run *run,
                       const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
-    const struct kg_rollout_stats *s = kg_rollout_stats(run->engine);
+    const struct kg_rollout_stats *s = &b->rolled;
     double rollout = t->clock[KG_PHASE_ANCHOR] - t->clock[KG_PHASE_ROLLOUT];
     double anchor = t->clock[KG_PHASE_TRAIN] - t->clock[KG_PHASE_ANCHOR];
     double train = t->clock[KG_PHASE_END] - t->clock[KG_PHASE_TRAIN];
@@ -234,7 +258,8 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     kg_metrics_put(&log, "advantage/min", a->min);
     kg_metrics_put(&log, "advantage/max", a->max);
     kg_metrics_put(&log, "groups/equal",
-                   (double)a->groups_equal * b->group / (double)b->n_trajs);
+                   (double)a->groups_equal * b->group / (double)b->n_learned);
+    put_dynamic(&log, b);
     put_policy(&log, &run->algo, t);
     put_counters(&log, run, t);
     if (kg_run_anchor_saved(run)) {
@@ -260,36 +285,38 @@ kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
 
 /* ---- dumps ---- */
 
-static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
-                            const struct kg_rl_batch *b, struct kg_err *err)
+static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
+                           const struct kg_traj *t, const double *advantage,
+                           struct kg_err *err)
 {
     struct kg_str line = {0}, text = {0};
-    uint64_t bytes;
-    kg_status status = KG_OK;
+    kg_status status;
 
-    for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++) {
-        const double *advantage = b->advantage && b->begin[i] < b->n
-                                      ? &b->advantage[b->begin[i]]
-                                      : NULL;
-
-        if (b->trajs[i].n == 0)
-            continue; /* of a rollout that was broken off */
-
-        kg_str_clear(&line);
-        kg_str_clear(&text);
-        status = kg_rollout_text(&text, run->tok, &b->trajs[i], run->stops, run->n_stops,
-                                 err);
-        if (status == KG_OK)
-            status = kg_traj_put_json(&line, &b->trajs[i], advantage, kg_str_text(&text),
-                                      err);
-        if (status == KG_OK)
-            status = kg_zst_put(w, line.data, line.len, err);
-    }
-    if (status == KG_OK)
-        status = kg_zst_end_frame(w, &bytes, err);
+    if (t->n == 0)
+        return KG_OK; /* of a rollout that was broken off */
+    KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, run->stops, run->n_stops, err));
+    KG_TRY_GOTO(out, kg_traj_put_json(&line, t, advantage, kg_str_text(&text), err));
+    status = kg_zst_put(w, line.data, line.len, err);
+out:
     kg_str_release(&line);
     kg_str_release(&text);
     return status;
+}
+
+static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
+                            const struct kg_rl_batch *b, struct kg_err *err)
+{
+    uint64_t bytes;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        bool has = b->advantage && b->begin[i] < b->n && kg_rl_learns(b, i);
+
+        KG_TRY(dump_traj(w, run, &b->trajs[i], has ? &b->advantage[b->begin[i]] : NULL,
+                         err));
+    }
+    for (size_t i = 0; i < b->n_spare; i++)
+        KG_TRY(dump_traj(w, run, &b->spare[i], NULL, err));
+    return kg_zst_end_frame(w, &bytes, err);
 }
 
 kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,

@@ -37,63 +37,6 @@ static kg_status refresh_sampler(struct kg_run *run, struct kg_err *err)
     return kg_model_refresh(run->sampler, err);
 }
 
-/* ---- advantages ---- */
-
-/* kl.in reward: -beta KL of every loss token, to be freed by the caller; NULL where the
- * KL is not in the reward. */
-static kg_status kl_rewards(double **token_reward, struct kg_rl_totals *totals,
-                            const struct kg_rl_batch *b, const struct kg_run *run,
-                            struct kg_err *err)
-{
-    *token_reward = NULL;
-    if (!run->algo.kl_reward)
-        return KG_OK;
-    *token_reward = kg_mem_calloc((size_t)b->n, sizeof **token_reward, "token rewards",
-                                  err);
-    if (!*token_reward)
-        return err->code;
-    return kg_policy_kl_reward(*token_reward, &totals->kl_reward, &run->algo,
-                               (int64_t)b->n_trajs, b->begin, b->old_logp, b->anchor_logp,
-                               err);
-}
-
-static kg_status advantages(struct kg_rl_batch *b, struct kg_policy_advantage *a,
-                            struct kg_rl_totals *totals, const struct kg_run *run,
-                            struct kg_err *err)
-{
-    size_t groups = b->n_trajs / (size_t)b->group;
-    double *reward = kg_mem_calloc(b->n_trajs, sizeof *reward, "rewards", err);
-    int64_t *group_begin = reward ? kg_mem_calloc(groups + 1, sizeof *group_begin,
-                                                  "groups", err)
-                                  : NULL;
-    struct kg_policy_scores scores = {.n_seqs = (int64_t)b->n_trajs,
-                                      .n_groups = (int64_t)groups,
-                                      .reward = reward,
-                                      .group_begin = group_begin,
-                                      .seq_begin = b->begin,
-                                      .old_logp = b->old_logp};
-    double *token_reward = NULL;
-    kg_status status;
-
-    if (!group_begin) {
-        kg_mem_free(reward);
-        return err->code;
-    }
-    for (size_t i = 0; i < b->n_trajs; i++)
-        reward[i] = b->trajs[i].reward + b->trajs[i].shaping;
-    for (size_t g = 0; g <= groups; g++)
-        group_begin[g] = (int64_t)g * b->group;
-    *a = (struct kg_policy_advantage){.token = b->advantage};
-    KG_TRY_GOTO(out, kl_rewards(&token_reward, totals, b, run, err));
-    scores.token_reward = token_reward;
-    status = kg_policy_advantages(a, &run->algo, &scores, err);
-out:
-    kg_mem_free(token_reward);
-    kg_mem_free(group_begin);
-    kg_mem_free(reward);
-    return status;
-}
-
 /* ---- one optimizer update over trajectories [first, last) ---- */
 
 struct update {
@@ -186,8 +129,9 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     if (!drop)
         return err->code;
     for (size_t i = 0; i < n; i++)
-        drop[i] = u->run->algo.mask_truncated &&
-                  b->trajs[u->first + i].finish == KG_FINISH_LENGTH;
+        drop[i] = !kg_rl_learns(b, u->first + i) ||
+                  (u->run->algo.mask_truncated &&
+                   b->trajs[u->first + i].finish == KG_FINISH_LENGTH);
     local_begin(u->seq_begin, b, u->first, u->last);
     status = kg_policy_weights(&w, &u->run->algo, &shape, err);
     kg_mem_free(drop);
@@ -452,12 +396,26 @@ static kg_status update(struct update *u, struct kg_err *err)
     return after_update(u, mean_kl(&u->totals->metrics, kl_sum, kl_tokens), err);
 }
 
+/* Where the share ends that holds the first `prompts` prompts that are learned from. What
+ * is there for its KL alone goes with the share that it stands in. */
+static size_t end_of_share(const struct kg_rl_batch *b, size_t prompts)
+{
+    size_t group = (size_t)b->group, seen = 0, i = 0;
+
+    if (prompts * group == b->n_learned)
+        return b->n_trajs;
+    for (; seen < prompts; i += group)
+        seen += kg_rl_learns(b, i);
+    return i;
+}
+
 /* All updates of the step: prompts are cut into contiguous, nearly equal shares. */
 static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
                          struct kg_rl_totals *totals, struct kg_err *err)
 {
-    size_t prompts = b->n_trajs / (size_t)b->group;
+    size_t prompts = b->n_learned / (size_t)b->group;
     size_t n = (size_t)kg_config_int(run->config, "train.updates_per_step");
+    size_t first = 0;
     kg_status status = KG_OK;
 
     for (size_t i = 0; i < n && status == KG_OK; i++) {
@@ -465,9 +423,10 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
                            .b = b,
                            .number = (uint64_t)run->count.step * n + i,
                            .totals = totals,
-                           .first = prompts * i / n * (size_t)b->group,
-                           .last = prompts * (i + 1) / n * (size_t)b->group};
+                           .first = first,
+                           .last = end_of_share(b, prompts * (i + 1) / n)};
 
+        first = u.last;
         if (u.first == u.last)
             continue;
         status = update_init(&u, err);
@@ -514,7 +473,7 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     kg_status status;
 
     run->algo.kl_beta = run->count.kl_beta;
-    status = advantages(b, a, totals, run, &why);
+    status = kg_rl_advantages(a, totals, b, run, &why);
     if (status == KG_OK) {
         totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
         run->midway = true;
@@ -552,6 +511,7 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
 
     KG_TRY(kg_rl_train(totals, &a, b, run, err));
     run->count.step++;
+    run->count.prompts += b->places;
     if (!totals->skipped) {
         steer_kl(run, b, totals);
         KG_TRY(kg_run_anchor_after_step(run, err));
@@ -568,6 +528,7 @@ static kg_status skip_batch(struct kg_run *run, const struct kg_rl_batch *b,
 {
     KG_TRY(skip(run, b, why, err));
     run->count.step++;
+    run->count.prompts += b->places;
     return kg_rl_log_skip(run, err);
 }
 

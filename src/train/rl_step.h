@@ -5,6 +5,13 @@
 
 #include "train/rl_log.h"
 
+/* Advantages of the answers that are learned from, on every one of their tokens; with
+ * kl.in reward totals->kl_reward is set.   a: its statistics alone, out
+ * errors: those of the policy */
+kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *totals,
+                           struct kg_rl_batch *b, const struct kg_run *run,
+                           struct kg_err *err) KG_MUST_CHECK;
+
 /* Advantages, then every optimizer update of the step. Non-finite numbers leave out what
  * is left of it (totals->skipped), dump the trajectories and are counted.
  * a: statistics of the advantages, out.   errors: ENONFINITE after train.max_skips such

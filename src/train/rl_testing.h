@@ -156,7 +156,7 @@ static inline void make_trajs(struct kg_rl_batch *b, int top_k, bool keep_ids)
     struct kg_err e;
 
     b->group = 2;
-    b->n_trajs = N_TRAJS;
+    b->n_trajs = b->n_learned = N_TRAJS;
     b->trajs = kg_mem_calloc(N_TRAJS, sizeof *b->trajs, "test", &e);
     assert_non_null(b->trajs);
     for (size_t i = 0; i < N_TRAJS; i++) {

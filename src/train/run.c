@@ -253,11 +253,21 @@ static void report_sft(const struct kg_run *run, size_t max_tokens)
                     max_tokens);
 }
 
+/* Filters and shaping of what is sampled. */
 static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 {
+    bool dynamic = kg_config_bool(run->config, "rollout.dynamic");
     int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
     int64_t most = kg_config_int(run->config, "rollout.max_tokens");
 
+    if (!dynamic && kg_config_real(run->config, "rollout.oversample") != 1)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.oversample: expected 1 without rollout.dynamic, found %g",
+                       kg_config_real(run->config, "rollout.oversample"));
+    if (dynamic && kg_config_int(run->config, "rollout.samples") < 2)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.samples: rollout.dynamic compares the answers of a "
+                       "prompt; expected 2 or more, found 1");
     if (buffer > most)
         return kg_fail(err, KG_EINVAL,
                        "rollout.overlong_buffer: expected at most rollout.max_tokens "

@@ -28,6 +28,7 @@ enum { KG_MAX_LAG = 64, KG_CHECKPOINT_NAME = 32 };
 struct kg_counters {
     int64_t sft_step;   /* supervised updates done */
     int64_t step;       /* RL steps done */
+    int64_t prompts;    /* taken from the endless row of epochs */
     int64_t optim_step; /* updates of the optimizer of the present phase */
     int64_t anchor_updates;
     int64_t anchor_refreshed; /* of these: by anchor.kappa */

@@ -1,0 +1,289 @@
+/* From prompts to graded answers: rollout, dynamic sampling with refill, shaping, the
+ * greedy answers of a baseline.
+ *
+ * Prompts stand in an endless row of epochs, each a permutation of the training prompts.
+ * A run counts how many it has taken (count.prompts); a prompt's place in the row is its
+ * draw number, so what is drawn for it does not depend on what was drawn before.
+ */
+#include "train/rl_batch.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "policy/shaping.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_TRAJS = 1 << 28 };
+
+static kg_status choose_prompts(struct kg_request *requests, size_t n,
+                                const struct kg_run *run, uint64_t place,
+                                struct kg_err *err)
+{
+    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
+    uint64_t epoch = UINT64_MAX;
+    uint32_t *order = kg_mem_calloc(run->train.n, sizeof *order, "order of an epoch",
+                                    err);
+
+    if (!order)
+        return err->code;
+    for (size_t i = 0; i < n; i++, place++) {
+        uint32_t prompt;
+
+        if (place / run->train.n != epoch) {
+            epoch = place / run->train.n;
+            kg_rng_permutation(order, (uint32_t)run->train.n, key, epoch);
+        }
+        prompt = order[place % run->train.n];
+        requests[i] = (struct kg_request){
+            .prompt = run->train.ids[prompt].ids,
+            .prompt_n = run->train.ids[prompt].n,
+            .prompt_index = prompt,
+            .draw = place,
+            .n_samples = (int32_t)kg_config_int(run->config, "rollout.samples")};
+    }
+    kg_mem_free(order);
+    return KG_OK;
+}
+
+/* ---- a generation batch ---- */
+
+struct generation {
+    struct kg_request *requests; /* (n_prompts) owned, as below */
+    size_t n_prompts;
+    struct kg_traj *trajs; /* (n) each moves to the batch */
+    struct kg_grade *grades;
+    size_t n;
+};
+
+static void generation_release(struct generation *g)
+{
+    for (size_t i = 0; g->trajs && i < g->n; i++)
+        kg_traj_release(&g->trajs[i]);
+    kg_mem_free(g->trajs);
+    kg_mem_free(g->grades);
+    kg_mem_free(g->requests);
+}
+
+static kg_status generation_init(struct generation *g, size_t n_prompts, int32_t group,
+                                 struct kg_err *err)
+{
+    *g = (struct generation){.n_prompts = n_prompts, .n = n_prompts * (size_t)group};
+    g->requests = kg_mem_calloc(n_prompts, sizeof *g->requests, "requests", err);
+    g->trajs = g->requests ? kg_mem_calloc(g->n, sizeof *g->trajs, "trajectories", err)
+                           : NULL;
+    g->grades = g->trajs ? kg_mem_calloc(g->n, sizeof *g->grades, "grades", err) : NULL;
+    if (g->grades)
+        return KG_OK;
+    generation_release(g);
+    return err->code;
+}
+
+/* Room for n more trajectories, wherever they go. */
+static kg_status make_room(struct kg_rl_batch *b, size_t n, struct kg_err *err)
+{
+    size_t trajs = b->n_trajs, grades = trajs, drop = trajs, spare = b->n_spare;
+
+    KG_TRY(kg_mem_grow(&b->trajs, &trajs, b->n_trajs + n, sizeof *b->trajs, MOST_TRAJS,
+                       "trajectories", err));
+    KG_TRY(kg_mem_grow(&b->grades, &grades, b->n_trajs + n, sizeof *b->grades, MOST_TRAJS,
+                       "grades", err));
+    KG_TRY(kg_mem_grow(&b->drop, &drop, b->n_trajs + n, 1, MOST_TRAJS,
+                       "dropped trajectories", err));
+    return kg_mem_grow(&b->spare, &spare, b->n_spare + n, sizeof *b->spare, MOST_TRAJS,
+                       "spare trajectories", err);
+}
+
+static void move_in(struct kg_rl_batch *b, struct generation *g, size_t i, bool drop)
+{
+    b->drop[b->n_trajs] = drop;
+    b->grades[b->n_trajs] = g->grades[i];
+    b->trajs[b->n_trajs++] = g->trajs[i];
+    g->trajs[i] = (struct kg_traj){0};
+}
+
+static void move_aside(struct kg_rl_batch *b, struct kg_traj *t)
+{
+    b->spare[b->n_spare++] = *t;
+    *t = (struct kg_traj){0};
+}
+
+static void add_stats(struct kg_rollout_stats *sum, const struct kg_rollout_stats *s)
+{
+    sum->prefill_tokens += s->prefill_tokens;
+    sum->decode_tokens += s->decode_tokens;
+    sum->decode_steps += s->decode_steps;
+    sum->prefill_seconds += s->prefill_seconds;
+    sum->decode_seconds += s->decode_seconds;
+}
+
+static kg_status roll(struct generation *g, struct kg_rl_batch *b, struct kg_run *run,
+                      const struct kg_sampling *sampling, struct kg_err *err)
+{
+    struct kg_eval_opts grading = kg_run_eval_opts(run);
+    kg_status status = kg_rollout_run(run->engine, g->trajs, g->requests, g->n_prompts,
+                                      sampling, NULL, NULL, err);
+
+    add_stats(&b->rolled, kg_rollout_stats(run->engine));
+    if (status != KG_OK)
+        return status;
+    return kg_eval_grade(g->grades, NULL, g->trajs, g->n, run->tok, &run->train, &grading,
+                         err);
+}
+
+/* The next n_prompts places of the row, sampled and graded. After a failure what there is
+ * of them lies in the batch, for the dump. */
+static kg_status generate(struct generation *g, struct kg_rl_batch *b, struct kg_run *run,
+                          size_t n_prompts, struct kg_err *err)
+{
+    struct kg_sampling sampling = kg_run_sampling(run);
+    uint64_t place = (uint64_t)(run->count.prompts + b->places);
+    kg_status status;
+
+    KG_TRY(generation_init(g, n_prompts, b->group, err));
+    KG_TRY_GOTO(out, make_room(b, g->n, err));
+    KG_TRY_GOTO(out, choose_prompts(g->requests, n_prompts, run, place, err));
+    b->places += (int64_t)n_prompts;
+    status = roll(g, b, run, &sampling, err);
+    for (size_t i = 0; status != KG_OK && i < g->n; i++)
+        move_in(b, g, i, false);
+out:
+    if (status != KG_OK)
+        generation_release(g);
+    return status;
+}
+
+/* ---- dynamic sampling ---- */
+
+static double metric_of(const struct generation *g, size_t i, bool reward)
+{
+    return reward ? g->trajs[i].reward : g->grades[i].graded && g->grades[i].correct;
+}
+
+/* Whether the group that begins at trajectory `first` has two different values. */
+static bool is_mixed(const struct generation *g, size_t first, int32_t group, bool reward)
+{
+    for (size_t i = first + 1; i < first + (size_t)group; i++)
+        if (metric_of(g, i, reward) != metric_of(g, first, reward))
+            return true;
+    return false;
+}
+
+static void count_group(struct kg_rl_dynamic *d, const struct generation *g, size_t first,
+                        int32_t group)
+{
+    int32_t correct = 0;
+
+    for (size_t i = first; i < first + (size_t)group; i++) {
+        correct += metric_of(g, i, false) != 0;
+        d->reward_sum += g->trajs[i].reward;
+    }
+    d->answers += group;
+    d->correct += correct;
+    d->all_right += correct == group;
+    d->all_wrong += correct == 0;
+}
+
+/* Groups of the generation find their place: learned from, in the batch for their KL
+ * alone, or aside. The first of the row that are mixed are learned from. */
+static void sort_groups(struct kg_rl_batch *b, struct generation *g,
+                        const struct kg_run *run, size_t wanted)
+{
+    bool reward = strcmp(kg_config_text(run->config, "rollout.dynamic_metric"),
+                         "reward") == 0;
+    bool for_kl = kg_algo_kl_in_loss(&run->algo) && !run->algo.kl_after_filter;
+    size_t group = (size_t)b->group;
+
+    for (size_t first = 0; first < g->n; first += group) {
+        bool mixed = is_mixed(g, first, b->group, reward);
+        bool learn = mixed && b->n_learned < wanted * group;
+
+        count_group(&b->dynamic, g, first, b->group);
+        b->dynamic.equal += !mixed;
+        b->dynamic.surplus += mixed && !learn;
+        b->n_learned += learn ? group : 0;
+        for (size_t i = first; i < first + group; i++)
+            if (learn || for_kl)
+                move_in(b, g, i, !learn);
+            else
+                move_aside(b, &g->trajs[i]);
+    }
+    b->dynamic.batches++;
+    b->dynamic.prompts += (int64_t)g->n_prompts;
+}
+
+static kg_status too_few(const struct kg_rl_batch *b, size_t wanted, struct kg_err *err)
+{
+    const struct kg_rl_dynamic *d = &b->dynamic;
+
+    return kg_fail(
+        err, KG_ENOTFOUND,
+        "rollout.dynamic: expected %zu prompts whose answers differ, found %zu "
+        "in %lld generation batches of %lld prompts (all right %lld, all wrong "
+        "%lld); problems of another difficulty, more rollout.samples or a "
+        "larger rollout.max_refills find more",
+        wanted, b->n_learned / (size_t)b->group, (long long)d->batches,
+        (long long)(d->prompts / d->batches), (long long)d->all_right,
+        (long long)d->all_wrong);
+}
+
+static kg_status sample_dynamic(struct kg_rl_batch *b, struct kg_run *run, size_t wanted,
+                                struct kg_err *err)
+{
+    int64_t most = kg_config_int(run->config, "rollout.max_refills");
+    double oversample = kg_config_real(run->config, "rollout.oversample");
+    size_t prompts = (size_t)ceil((double)wanted * oversample);
+
+    while (b->n_learned < wanted * (size_t)b->group) {
+        struct generation g;
+
+        if (b->dynamic.batches == most)
+            return too_few(b, wanted, err);
+        KG_TRY(generate(&g, b, run, prompts, err));
+        sort_groups(b, &g, run, wanted);
+        generation_release(&g);
+    }
+    return KG_OK;
+}
+
+static kg_status sample_once(struct kg_rl_batch *b, struct kg_run *run, size_t prompts,
+                             struct kg_err *err)
+{
+    struct generation g;
+
+    KG_TRY(generate(&g, b, run, prompts, err));
+    for (size_t i = 0; i < g.n; i++)
+        move_in(b, &g, i, false);
+    b->n_learned = b->n_trajs;
+    generation_release(&g);
+    return KG_OK;
+}
+
+/* ---- what training adds to a reward ---- */
+
+/* Overlong shaping: the task's reward stays what it is. */
+static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
+{
+    int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
+    int64_t most = kg_config_int(run->config, "rollout.max_tokens");
+    double factor = kg_config_real(run->config, "rollout.overlong_factor");
+
+    for (size_t i = 0; buffer > 0 && i < n; i++)
+        trajs[i].shaping = kg_policy_overlong((int64_t)kg_traj_model_tokens(&trajs[i]),
+                                              most, buffer, factor);
+}
+
+kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+{
+    size_t prompts = (size_t)kg_config_int(run->config, "rollout.prompts");
+
+    b->group = (int32_t)kg_config_int(run->config, "rollout.samples");
+    if (kg_config_bool(run->config, "rollout.dynamic"))
+        KG_TRY(sample_dynamic(b, run, prompts, err));
+    else
+        KG_TRY(sample_once(b, run, prompts, err));
+    shape(b->trajs, b->n_trajs, run);
+    shape(b->spare, b->n_spare, run);
+    b->shaped = kg_config_int(run->config, "rollout.overlong_buffer") > 0;
+    return KG_OK;
+}
