@@ -1,60 +1,10 @@
 /* Tests of folders: making, listing, removing, replacing. */
 #include "base/file.h"
 
-#include "base/mem.h"
+#include "base/folder_testing.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static struct kg_err err;
-static char dir[64];
-
-static const char *in_dir(const char *name)
-{
-    static char path[4][200];
-    static int next;
-    char *p = path[next++ % 4];
-
-    snprintf(p, sizeof path[0], "%s/%s", dir, name);
-    return p;
-}
-
-static int make_dir(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/kedge-dir-test-XXXXXX");
-    memset(&err, 0, sizeof err);
-    return mkdtemp(dir) == NULL;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    kg_file_fail_at(0, 0);
-    kg_mem_fail_at(0);
-    return kg_file_remove_tree(dir, &err) != KG_OK || kg_mem_current_bytes() != 0;
-}
-
-static void put(const char *name, const char *text)
-{
-    assert_int_equal(kg_file_write_atomic(in_dir(name), text, strlen(text), &err), KG_OK);
-}
-
-static void holds(const char *name, const char *text)
-{
-    struct kg_str found = {0};
-
-    assert_int_equal(kg_file_read(&found, in_dir(name), 1 << 20, &err), KG_OK);
-    assert_string_equal(kg_str_text(&found), text);
-    kg_str_release(&found);
-}
 
 static void makes_whole_paths(void **state)
 {

@@ -2,15 +2,7 @@
  */
 #include "base/hash.h"
 
-#include "base/file.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "base/folder_testing.h"
 
 enum { BYTES = 163 };
 
@@ -97,19 +89,17 @@ static void stays_the_function_that_manifests_were_written_with(void **state)
 
 static void hashes_a_file_as_its_bytes(void **state)
 {
-    static const char path[] = "/tmp/kedge-hash-test";
     unsigned char bytes[BYTES];
     uint64_t hash, n;
-    struct kg_err err;
 
     (void)state;
     fill(bytes);
-    assert_int_equal(kg_file_write_atomic(path, bytes, BYTES, &err), KG_OK);
-    assert_int_equal(kg_hash_file(&hash, &n, path, &err), KG_OK);
+    assert_int_equal(kg_file_write_atomic(in_dir("x"), bytes, BYTES, &err), KG_OK);
+    assert_int_equal(kg_hash_file(&hash, &n, in_dir("x"), &err), KG_OK);
     assert_int_equal(n, BYTES);
     assert_true(hash == kg_hash_bytes(bytes, BYTES));
-    assert_int_equal(kg_file_remove_tree(path, &err), KG_OK);
-    assert_int_equal(kg_hash_file(&hash, &n, path, &err), KG_ENOTFOUND);
+    assert_int_equal(kg_file_remove_tree(in_dir("x"), &err), KG_OK);
+    assert_int_equal(kg_hash_file(&hash, &n, in_dir("x"), &err), KG_ENOTFOUND);
 }
 
 int main(void)
@@ -119,7 +109,7 @@ int main(void)
         cmocka_unit_test(changes_with_the_length_even_of_zeros),
         cmocka_unit_test(changes_when_words_change_places),
         cmocka_unit_test(stays_the_function_that_manifests_were_written_with),
-        cmocka_unit_test(hashes_a_file_as_its_bytes),
+        cmocka_unit_test_setup_teardown(hashes_a_file_as_its_bytes, make_dir, remove_dir),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

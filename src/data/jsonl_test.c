@@ -1,47 +1,10 @@
 /* Tests of reading lines of JSON and of writing and reading zstd frames. */
 #include "data/jsonl.h"
 
-#include "base/file.h"
-#include "base/mem.h"
+#include "base/folder_testing.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static struct kg_err err;
-static char dir[64];
-
-static const char *in_dir(const char *name)
-{
-    static char path[4][200];
-    static int next;
-    char *p = path[next++ % 4];
-
-    snprintf(p, sizeof path[0], "%s/%s", dir, name);
-    return p;
-}
-
-static int make_dir(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/kedge-jsonl-test-XXXXXX");
-    memset(&err, 0, sizeof err);
-    return mkdtemp(dir) == NULL;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    kg_file_fail_at(0, 0);
-    kg_mem_fail_at(0);
-    return kg_file_remove_tree(dir, &err) != KG_OK || kg_mem_current_bytes() != 0;
-}
 
 static struct kg_jsonl *open_text(const char *text, size_t n)
 {

@@ -2,18 +2,13 @@
  * against itself over every way of cutting the same work (chunks, pages, neighbours,
  * threads).
  */
-#include "base/mem.h"
-#include "tensor/backend.h"
+#include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"
 
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX_SEQS = 8 };
 
@@ -36,53 +31,6 @@ struct answer {
     struct kg_mat o;
     float *lse;
 };
-
-static uint32_t random_state;
-static double uniform(void) /* (-1, 1) */
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (double)(int32_t)random_state / 2147483648.0;
-}
-
-static void *block_of(size_t n)
-{
-    struct kg_err err;
-    void *p = kg_mem_calloc(n, 1, "test", &err);
-    assert_non_null(p);
-    return p;
-}
-
-static struct kg_mat matrix(enum kg_dtype dtype, int64_t rows, int64_t cols)
-{
-    void *data = block_of((size_t)(rows * cols) * kg_dtype_traits(dtype)->bytes);
-    return kg_mat(data, dtype, rows, cols);
-}
-
-static double get(struct kg_mat m, int64_t r, int64_t c)
-{
-    int64_t i = r * m.stride + c;
-    return m.dtype == KG_F32 ? (double)((float *)m.data)[i]
-                             : (double)kg_bf16_to_f32(((uint16_t *)m.data)[i]);
-}
-
-static void set(struct kg_mat m, int64_t r, int64_t c, double x)
-{
-    int64_t i = r * m.stride + c;
-    if (m.dtype == KG_F32)
-        ((float *)m.data)[i] = (float)x;
-    else
-        ((uint16_t *)m.data)[i] = kg_f32_to_bf16((float)x);
-}
-
-static struct kg_mat random_matrix(enum kg_dtype dtype, int64_t rows, int64_t cols,
-                                   double size)
-{
-    struct kg_mat m = matrix(dtype, rows, cols);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            set(m, r, c, size * uniform());
-    return m;
-}
 
 static void problem_init(struct problem *p)
 {
@@ -124,7 +72,7 @@ static struct kg_attn attn_of(const struct problem *p)
 static struct answer answer_init(const struct problem *p, int64_t rows)
 {
     return (struct answer){matrix(p->dtype, rows, (int64_t)p->heads * p->hd),
-                           block_of((size_t)(rows * p->heads) * sizeof(float))};
+                           block_of(rows * p->heads, sizeof(float))};
 }
 
 static void answer_release(struct answer *a)
@@ -210,7 +158,7 @@ static void compare_plain_row(const struct problem *p, const struct answer *got,
 static void compare_plain(const struct problem *p, const struct answer *got,
                           double tolerance)
 {
-    double *w = block_of((size_t)p->n * sizeof *w);
+    double *w = block_of(p->n, sizeof *w);
     for (int s = 0; s < p->n_seqs; s++)
         for (int i = 0; i < p->lengths[s]; i++)
             for (int h = 0; h < p->heads; h++)
@@ -552,10 +500,10 @@ static void check_backward(const struct problem *p, enum kg_dtype dout_type,
     struct answer y = whole(p);
     struct kg_mat dout = random_matrix(dout_type, p->n, p->q.cols, 1.0);
     struct gradient g = backward(p, &y, dout);
-    double *dq = block_of((size_t)(p->n * p->q.cols) * sizeof *dq);
-    double *dk = block_of((size_t)(p->n * p->k.cols) * sizeof *dk);
-    double *dv = block_of((size_t)(p->n * p->k.cols) * sizeof *dv);
-    double *w = block_of((size_t)p->n * sizeof *w);
+    double *dq = block_of(p->n * p->q.cols, sizeof *dq);
+    double *dk = block_of(p->n * p->k.cols, sizeof *dk);
+    double *dv = block_of(p->n * p->k.cols, sizeof *dv);
+    double *w = block_of(p->n, sizeof *w);
     for (int s = 0; s < p->n_seqs; s++)
         for (int i = 0; i < p->lengths[s]; i++)
             for (int h = 0; h < p->heads; h++)

@@ -2,17 +2,12 @@
  * differences, and bit for bit against itself whatever else is asked, however many rows,
  * however many threads.
  */
-#include "base/mem.h"
-#include "tensor/backend.h"
+#include "tensor/matrix_testing.h"
 
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 struct problem {
     enum kg_dtype dtype;
@@ -31,51 +26,9 @@ struct problem {
     struct kg_head_anchor anchor; /* of width d + 3 */
 };
 
-static uint32_t random_state;
-static double uniform(void) /* (-1, 1) */
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (double)(int32_t)random_state / 2147483648.0;
-}
-
 static int64_t below(int64_t n)
 {
     return (int64_t)((uniform() + 1.0) * 0.5 * (double)n) % n;
-}
-
-static void *block_of(int64_t count, size_t size)
-{
-    struct kg_err err;
-    void *p = kg_mem_calloc((size_t)count, size, "test", &err);
-    assert_non_null(p);
-    return p;
-}
-
-static double get(struct kg_mat m, int64_t r, int64_t c)
-{
-    int64_t i = r * m.stride + c;
-    return m.dtype == KG_F32 ? (double)((float *)m.data)[i]
-                             : (double)kg_bf16_to_f32(((uint16_t *)m.data)[i]);
-}
-
-static void set(struct kg_mat m, int64_t r, int64_t c, double x)
-{
-    int64_t i = r * m.stride + c;
-    if (m.dtype == KG_F32)
-        ((float *)m.data)[i] = (float)x;
-    else
-        ((uint16_t *)m.data)[i] = kg_f32_to_bf16((float)x);
-}
-
-static struct kg_mat random_matrix(enum kg_dtype dtype, int64_t rows, int64_t cols,
-                                   double size)
-{
-    void *data = block_of(rows * cols, kg_dtype_traits(dtype)->bytes);
-    struct kg_mat m = kg_mat(data, dtype, rows, cols);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            set(m, r, c, size * uniform());
-    return m;
 }
 
 static float *random_floats(int64_t n, double size)

@@ -2,45 +2,23 @@
  * and thread lives. Values are compared with the plain version in op_test.c; here also
  * for shapes of every path.
  */
-#include "base/mem.h"
+#include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"
 
 #include <math.h>
 #include <omp.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { MAX_M = 1024 };
 
 static struct kg_err err;
 
-static struct kg_mat matrix(enum kg_dtype t, int64_t rows, int64_t cols)
-{
-    void *p = kg_mem_calloc((size_t)(rows * cols), kg_dtype_traits(t)->bytes, "test",
-                            &err);
-    assert_non_null(p);
-    return kg_mat(p, t, rows, cols);
-}
-
-static struct kg_mat random_matrix(enum kg_dtype t, int64_t rows, int64_t cols,
+static struct kg_mat seeded_matrix(enum kg_dtype t, int64_t rows, int64_t cols,
                                    uint32_t seed)
 {
-    struct kg_mat m = matrix(t, rows, cols);
-    float *f = m.data;
-    uint16_t *h = m.data;
-    for (int64_t i = 0; i < rows * cols; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        float x = (float)(int32_t)seed * 0x1p-31f;
-        if (t == KG_F32)
-            f[i] = x;
-        else
-            h[i] = kg_f32_to_bf16(x);
-    }
-    return m;
+    random_state = seed;
+    return random_matrix(t, rows, cols, 1.0);
 }
 
 static size_t bytes_of(struct kg_mat m)
@@ -53,13 +31,6 @@ static void product(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 {
     if (kg_op_matmul(kg_backend_cpu(), c, a, b, kind, accumulate, &err) != KG_OK)
         fail_msg("%s", err.message);
-}
-
-static double element(struct kg_mat m, int64_t r, int64_t c)
-{
-    return m.dtype == KG_F32
-               ? (double)((float *)m.data)[r * m.stride + c]
-               : (double)kg_bf16_to_f32(((uint16_t *)m.data)[r * m.stride + c]);
 }
 
 static void skip_without(enum kg_dtype t)
@@ -122,9 +93,9 @@ static void check_rows(enum kg_dtype t, enum kg_dtype out, enum kg_matmul_kind k
     for (int s = 0; s < N_SHAPES; s++) {
         int64_t N = shapes[s].n, K = shapes[s].k;
         struct rows_case c = {.t = t, .out = out, .kind = kind, .accumulate = accumulate};
-        c.a = random_matrix(t, MAX_M, K, 1);
-        c.b = kind == KG_MATMUL_NT ? random_matrix(t, N, K, 2)
-                                   : random_matrix(t, K, N, 2);
+        c.a = seeded_matrix(t, MAX_M, K, 1);
+        c.b = kind == KG_MATMUL_NT ? seeded_matrix(t, N, K, 2)
+                                   : seeded_matrix(t, K, N, 2);
         c.want = matrix(out, MAX_M, N);
         c.got = matrix(out, MAX_M, N);
         omp_set_num_threads(1);
@@ -181,7 +152,7 @@ static void check_sums(enum kg_dtype t)
     int threads = omp_get_max_threads();
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         int64_t M = dims[i][0], N = dims[i][1], K = dims[i][2];
-        struct kg_mat a = random_matrix(t, K, M, 1), b = random_matrix(t, K, N, 2);
+        struct kg_mat a = seeded_matrix(t, K, M, 1), b = seeded_matrix(t, K, N, 2);
         struct kg_mat want = matrix(KG_F32, M, N), got = matrix(KG_F32, M, N);
         omp_set_num_threads(1);
         product(want, a, b, KG_MATMUL_TN, false);
@@ -193,8 +164,8 @@ static void check_sums(enum kg_dtype t)
         }
         double sum = 0;
         for (int64_t k = 0; k < K; k++)
-            sum += element(a, k, M - 1) * element(b, k, N / 2);
-        assert_true(fabs(sum - element(want, M - 1, N / 2)) < 1e-5 * (double)K);
+            sum += get(a, k, M - 1) * get(b, k, N / 2);
+        assert_true(fabs(sum - get(want, M - 1, N / 2)) < 1e-5 * (double)K);
         kg_mem_free(a.data);
         kg_mem_free(b.data);
         kg_mem_free(want.data);
@@ -234,9 +205,9 @@ static void check_views(enum kg_dtype t, enum kg_matmul_kind kind, int64_t M)
 {
     int64_t N = 200, K = 300;
     bool tn = kind == KG_MATMUL_TN, nt = kind == KG_MATMUL_NT;
-    struct kg_mat a = tn ? random_matrix(t, K, M, 1) : random_matrix(t, M, K, 1);
-    struct kg_mat b = nt ? random_matrix(t, N, K, 2) : random_matrix(t, K, N, 2);
-    struct kg_mat c = random_matrix(KG_F32, M, N, 3);
+    struct kg_mat a = tn ? seeded_matrix(t, K, M, 1) : seeded_matrix(t, M, K, 1);
+    struct kg_mat b = nt ? seeded_matrix(t, N, K, 2) : seeded_matrix(t, K, N, 2);
+    struct kg_mat c = seeded_matrix(KG_F32, M, N, 3);
     struct kg_mat wa = widened(a), wb = widened(b), wc = widened(c);
     for (int accumulate = 1; accumulate >= 0; accumulate--) {
         product(c, a, b, kind, accumulate);
@@ -277,8 +248,8 @@ static void strided_views_give_the_bits_of_dense_matrices(void **state)
 static void every_odd_shape_is_right(void **state)
 {
     (void)state;
-    struct kg_mat a = random_matrix(KG_F32, 70, 70, 1),
-                  b = random_matrix(KG_F32, 70, 70, 2);
+    struct kg_mat a = seeded_matrix(KG_F32, 70, 70, 1),
+                  b = seeded_matrix(KG_F32, 70, 70, 2);
     struct kg_mat c = matrix(KG_F32, 70, 70);
     for (int64_t M = 1; M < 70; M += 4)
         for (int64_t N = 1; N < 70; N += 7)
@@ -289,8 +260,8 @@ static void every_odd_shape_is_right(void **state)
                 product(y, x, w, KG_MATMUL_NT, false);
                 double sum = 0;
                 for (int64_t k = 0; k < K; k++)
-                    sum += element(x, M - 1, k) * element(w, N - 1, k);
-                assert_true(fabs(sum - element(y, M - 1, N - 1)) < 1e-5);
+                    sum += get(x, M - 1, k) * get(w, N - 1, k);
+                assert_true(fabs(sum - get(y, M - 1, N - 1)) < 1e-5);
             }
     kg_mem_free(a.data);
     kg_mem_free(b.data);
@@ -309,8 +280,8 @@ static void *one_life(void *arg)
 static void a_thread_gives_back_what_it_kept(void **state)
 {
     (void)state;
-    struct kg_mat m[3] = {matrix(KG_F32, 40, 50), random_matrix(KG_F32, 40, 60, 1),
-                          random_matrix(KG_F32, 50, 60, 2)};
+    struct kg_mat m[3] = {matrix(KG_F32, 40, 50), seeded_matrix(KG_F32, 40, 60, 1),
+                          seeded_matrix(KG_F32, 50, 60, 2)};
     uint64_t before = kg_mem_current_bytes();
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
@@ -329,8 +300,8 @@ static void a_thread_gives_back_what_it_kept(void **state)
 static void running_out_of_memory_is_a_status(void **state)
 {
     (void)state;
-    struct kg_mat w = random_matrix(KG_F32, 50, 60, 2);
-    struct kg_mat m[3] = {matrix(KG_F32, 70, 50), random_matrix(KG_F32, 70, 60, 1),
+    struct kg_mat w = seeded_matrix(KG_F32, 50, 60, 2);
+    struct kg_mat m[3] = {matrix(KG_F32, 70, 50), seeded_matrix(KG_F32, 70, 60, 1),
                           widened(w)};
     int failures = 0;
     void *failed = m;
