@@ -210,6 +210,29 @@ static void the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors(voi
     }
 }
 
+/* On-policy it is noise of mean zero; off-policy and unweighted its mean repels from the
+ * sampler (docs/algorithms.md). */
+static void k1_as_a_loss_off_policy_needs_its_weight(void **state)
+{
+    struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
+    struct kg_err err;
+
+    (void)state;
+    preset("grpo");
+    must_set(&algo, "kl.estimator", "k1");
+    must_set(&algo, "kl.importance", "false");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+    setting.off_policy = true;
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "kl.importance"));
+    assert_non_null(strstr(err.message, "off-policy"));
+    setting.reproduction = true;
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+    setting.reproduction = false;
+    must_set(&algo, "kl.importance", "true");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+}
+
 static void a_head_of_the_whole_vocabulary_is_the_exact_kl(void **state)
 {
     (void)state;
@@ -265,6 +288,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_computed_is_refused_with_the_key),
         cmocka_unit_test(
             the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors),
+        cmocka_unit_test(k1_as_a_loss_off_policy_needs_its_weight),
         cmocka_unit_test(a_head_of_the_whole_vocabulary_is_the_exact_kl),
         cmocka_unit_test(the_anchor_moves_on_every_period_th_step),
         cmocka_unit_test(the_scalar_recursion_has_the_stated_factor),

@@ -9,7 +9,7 @@
 #ifndef KG_POLICY_PLAIN_TESTING_H
 #define KG_POLICY_PLAIN_TESTING_H
 
-#include "policy/policy.h"
+#include "policy/policy_testing.h"
 
 #include <complex.h>
 #include <math.h>
@@ -307,6 +307,8 @@ static inline double complex plain_token(const struct plain_seq *q, int n,
     double a = q->p->advantage[n], tau = a > 0 ? g->tau_pos : g->tau_neg;
     double complex d = q->x[n] - q->old[n], r = plain_ratio(d, g);
 
+    if (plain_is(row, "none"))
+        return 0;
     if (plain_is(row, "ppo-clip"))
         return plain_ppo(r, a, g, g->dual_clip);
     if (plain_is(row, "reinforce") || plain_is(row, "gpg"))
@@ -325,7 +327,12 @@ static inline double complex plain_token(const struct plain_seq *q, int n,
         return plain_algorithm_2(q, n, row);
     if (plain_has(row, "rpg-rf"))
         return plain_released(q, n, row);
-    return plain_has(row, "rpg-") ? plain_rpg(q, n, row) : plain_dppo(q, n, row);
+    if (plain_has(row, "rpg-"))
+        return plain_rpg(q, n, row);
+    if (!plain_has(row, "dppo-") && !plain_has(row, "ratio-") &&
+        !plain_is(row, "pg-is") && !plain_is(row, "minirl"))
+        fail_msg("plain_testing.h: the surrogate '%s' is not written there", row);
+    return plain_dppo(q, n, row);
 }
 
 /* ---- policy terms of a whole sequence ---- */
@@ -465,6 +472,28 @@ static inline double complex plain_topk(const struct plain_seq *q, int n, bool f
     return sum + s * (forward ? plain_k5(d, log_r, g->kl_clamp) : cexp(log_r) * sg(d));
 }
 
+/* The KL of both policies renormalised on the anchor's top k. */
+static inline double complex plain_truncated(const struct plain_seq *q, int n,
+                                             bool forward)
+{
+    const int *top = q->p->anchor_top[n];
+    double complex mass = 0, sum = 0;
+    double anchor_mass = 0;
+    int k = q->p->algo->kl_top_k;
+
+    for (int j = 0; j < k && top[j] >= 0; j++) {
+        mass += cexp(q->lp[n - q->begin][top[j]]);
+        anchor_mass += exp(q->p->lq[n][top[j]]);
+    }
+    for (int j = 0; j < k && top[j] >= 0; j++) {
+        double complex log_a = q->lp[n - q->begin][top[j]] - clog(mass);
+        double log_b = q->p->lq[n][top[j]] - log(anchor_mass);
+
+        sum += forward ? exp(log_b) * (log_b - log_a) : cexp(log_a) * (log_a - log_b);
+    }
+    return sum;
+}
+
 static inline double plain_importance(const struct plain_seq *q, int n)
 {
     const struct kg_algo *g = q->p->algo;
@@ -507,6 +536,10 @@ static inline double complex plain_kl(const struct plain_seq *q, int n)
         return s * plain_k5(d, log_r, clamp);
     if (plain_is(row, "abs"))
         return s * plain_abs(d);
+    if (plain_has(row, "truncated-"))
+        return plain_truncated(q, n, plain_has(row, "forward"));
+    if (!plain_has(row, "rpg-") && !plain_has(row, "jeffreys"))
+        fail_msg("plain_testing.h: the KL '%s' is not written there", row);
     return plain_kind(row, d, clamp);
 }
 
@@ -517,39 +550,52 @@ static inline bool plain_unclipped(const struct kg_algo *g, double a, double r)
     return !(a > 0 && r > 1 + g->clip_high) && !(a < 0 && r < 1 - g->clip_low);
 }
 
-/* x, old (N) in the ratio's frame. kl-cov: the share with the largest covariance;
- * clip-cov: the first of those inside the bounds that no clip holds. */
-static inline void plain_select(bool *selected, const struct plain *p, const double *x,
-                                const double *old)
+static inline int plain_covariances(double *cov, bool *in, const struct plain *p,
+                                    const double *x)
+{
+    double mean_a = 0, mean_x = 0;
+    int n = 0;
+
+    for (int s = 0; s < p->n_seqs; s++)
+        for (int t = p->begin[s]; t < p->begin[s + 1]; t++) {
+            in[t] = plain_weight(p, s, true) != 0;
+            n += in[t];
+            mean_a += in[t] ? p->advantage[t] : 0;
+            mean_x += in[t] ? x[t] : 0;
+        }
+    for (int t = 0; t < p->begin[p->n_seqs]; t++)
+        cov[t] = in[t] ? (p->advantage[t] - mean_a / n) * (x[t] - mean_x / n) : 0;
+    return n;
+}
+
+/* Which tokens may be selected, and how many are. x, old (N) in the ratio's frame.
+ * kl-cov: the share with the largest covariance, and all of them are; clip-cov: any few
+ * of those inside the bounds that no clip holds. */
+static inline int plain_candidates(bool *may, const struct plain *p, const double *x,
+                                   const double *old)
 {
     const struct kg_algo *g = p->algo;
     bool largest = plain_is(kg_algo_row_name(g, KG_TABLE_SURROGATE), "kl-cov");
     bool in[PLAIN_N] = {false};
-    double mean_a = 0, mean_x = 0, cov[PLAIN_N];
-    int n = 0, most, total = p->begin[p->n_seqs];
+    double cov[PLAIN_N];
+    int n = plain_covariances(cov, in, p, x), found = 0;
+    int most = (int)fmin(fmax(floor(n * g->cov_ratio), 1), n);
 
-    for (int s = 0; s < p->n_seqs; s++)
-        for (int t = p->begin[s]; t < p->begin[s + 1]; t++)
-            if (plain_weight(p, s, true) != 0)
-                in[t] = true, n++, mean_a += p->advantage[t], mean_x += x[t];
-    for (int t = 0; t < total; t++) {
-        selected[t] = false;
-        cov[t] = in[t] ? (p->advantage[t] - mean_a / n) * (x[t] - mean_x / n) : 0;
-    }
-    most = (int)fmax(floor(n * g->cov_ratio), 1);
-    for (; largest && most > 0; most--) {
+    memset(may, 0, PLAIN_N * sizeof *may);
+    for (int i = 0; largest && i < most; i++) {
         int best = -1;
 
-        for (int t = 0; t < total; t++)
-            if (in[t] && !selected[t] && (best < 0 || cov[t] > cov[best]))
+        for (int t = 0; t < p->begin[p->n_seqs]; t++)
+            if (in[t] && !may[t] && (best < 0 || cov[t] > cov[best]))
                 best = t;
-        if (best >= 0)
-            selected[best] = true;
+        may[best] = true;
     }
-    for (int t = 0; t < total && most > 0; t++)
-        if (in[t] && cov[t] > g->cov_low && cov[t] < g->cov_high &&
-            plain_unclipped(g, p->advantage[t], exp(x[t] - old[t])))
-            selected[t] = true, most--;
+    for (int t = 0; !largest && t < p->begin[p->n_seqs]; t++) {
+        may[t] = in[t] && cov[t] > g->cov_low && cov[t] < g->cov_high &&
+                 plain_unclipped(g, p->advantage[t], exp(x[t] - old[t]));
+        found += may[t];
+    }
+    return largest || found > most ? most : found;
 }
 
 /* ---- all of it ---- */
