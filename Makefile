@@ -160,12 +160,13 @@ install: kedge install-lib               ## copy program, library, man pages, co
 
 # $(call put,mode,file,target)
 put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)
-install-lib: lib                         ## libkedge, its header, kedge.pc and man page under PREFIX
+install-lib: lib                         ## libkedge, its header, kedge.pc, kedge.py and man page under PREFIX
 	$(call put,644,include/kedge.h,include/kedge.h)
 	$(call put,644,$(SHARED),lib/libkedge.so.$(ABI))
 	ln -sf libkedge.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libkedge.so
 	$(call put,644,$(B)/libkedge.a,lib/libkedge.a)
 	$(call put,644,docs/libkedge.3,share/man/man3/libkedge.3)
+	$(call put,644,python/kedge.py,share/kedge/python/kedge.py)
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LIB_LIBS)|' src/lib/kedge.pc.in \
 	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/kedge.pc

@@ -33,7 +33,8 @@ only_kedge_is_exported() {
 }
 installs() {
     make --no-print-directory -s install-lib PREFIX="$prefix" B="$build" &&
-        [ -e "$prefix/lib/libkedge.so.0" ] && [ -e "$prefix/share/man/man3/libkedge.3" ]
+        [ -e "$prefix/lib/libkedge.so.0" ] && [ -e "$prefix/share/man/man3/libkedge.3" ] &&
+        [ -e "$prefix/share/kedge/python/kedge.py" ]
 }
 header_alone() {
     printf '#include "kedge.h"\nint main(void) { return 0; }\n' >"$work/h.c"
