@@ -260,6 +260,11 @@ static kg_status check_provisions(const struct kg_algo *a,
                                 : i < 5 ? 1
                                         : 2],
                            list[i].what);
+    if ((a->advantage->about.needs & KG_NEED_SUM_SQ) && s->truncated_sampling)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.advantage: %s weighs by the full softmax; expected "
+                       "rollout.top_p 1, top_k 0 and min_p 0",
+                       a->advantage->about.name);
     if ((a->advantage->about.needs & KG_NEED_GROUP) && s->samples == 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: algo.advantage %s compares the answers of a "

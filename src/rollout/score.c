@@ -26,6 +26,10 @@ struct score_pack {
     double *lse;
     float *logp;
     float *entropy;
+    float
+        *twice; /* 2 inv_temp, for sum_sq; with the next two only where that is wanted */
+    double *lse_twice;
+    float *sum_sq;
     int32_t *indices; /* (rows,K) */
     float *logp_at;   /* (rows,K) */
     int32_t *top_ids; /* (rows,top_k) */
@@ -41,14 +45,16 @@ struct scorer {
     int k;
     int top_k;
     bool want_entropy;
+    bool want_sum_sq;
     struct score_pack p;
 };
 
 static void pack_release(struct score_pack *p)
 {
-    void *blocks[] = {p->tokens,   p->pos,     p->seqs,     p->from,    p->target,
-                      p->inv_temp, p->lse,     p->logp,     p->entropy, p->indices,
-                      p->logp_at,  p->top_ids, p->top_logp, p->hidden};
+    void *blocks[] = {p->tokens,    p->pos,     p->seqs,     p->from,    p->target,
+                      p->inv_temp,  p->lse,     p->logp,     p->entropy, p->indices,
+                      p->logp_at,   p->top_ids, p->top_logp, p->hidden,  p->twice,
+                      p->lse_twice, p->sum_sq};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         kg_mem_free(blocks[i]);
 }
@@ -65,9 +71,12 @@ static void *alloc(size_t n, size_t size, kg_status *status, struct kg_err *err)
 static kg_status pack_init(struct scorer *s, int64_t rows, struct kg_err *err)
 {
     struct score_pack *p = &s->p;
-    size_t n = (size_t)rows;
+    size_t n = (size_t)rows, n_sq = s->want_sum_sq ? n : 0;
     kg_status status = KG_OK;
     p->rows = rows;
+    p->twice = alloc(n_sq, sizeof *p->twice, &status, err);
+    p->lse_twice = alloc(n_sq, sizeof *p->lse_twice, &status, err);
+    p->sum_sq = alloc(n_sq, sizeof *p->sum_sq, &status, err);
     p->tokens = alloc(n, sizeof *p->tokens, &status, err);
     p->pos = alloc(n, sizeof *p->pos, &status, err);
     p->seqs = alloc(n, sizeof *p->seqs, &status, err);
@@ -154,6 +163,21 @@ static size_t fill(struct scorer *s, struct kg_pack *pack, int64_t *n_wanted,
     return i;
 }
 
+/* sum_v p_v^2 = sum_v exp(2 z_v - 2 lse) = exp(lse of 2 z - 2 lse) */
+static kg_status square(struct scorer *s, const struct kg_head *head, struct kg_err *err)
+{
+    struct score_pack *p = &s->p;
+    struct kg_head h = {
+        .hidden = head->hidden, .weight = head->weight, .inv_temp = p->twice};
+    struct kg_head_out out = {.lse = p->lse_twice};
+    for (int64_t w = 0; w < h.hidden.rows; w++)
+        p->twice[w] = 2 * p->inv_temp[w];
+    KG_TRY(kg_op_head(s->m->backend, &out, &h, err));
+    for (int64_t w = 0; w < h.hidden.rows; w++)
+        p->sum_sq[w] = (float)exp(p->lse_twice[w] - 2 * p->lse[w]);
+    return KG_OK;
+}
+
 static kg_status run_head(struct scorer *s, struct kg_mat hidden, int64_t n,
                           struct kg_err *err)
 {
@@ -173,7 +197,8 @@ static kg_status run_head(struct scorer *s, struct kg_mat hidden, int64_t n,
                               .top_ids = s->top_k > 0 ? p->top_ids : NULL,
                               .top_logp = s->top_k > 0 ? p->top_logp : NULL};
     KG_TRY(kg_op_gather_rows(s->m->backend, rows, hidden, p->from, err));
-    return kg_op_head(s->m->backend, &out, &h, err);
+    KG_TRY(kg_op_head(s->m->backend, &out, &h, err));
+    return s->want_sum_sq ? square(s, &h, err) : KG_OK;
 }
 
 /* n elements of `size` bytes, when the array is wanted. */
@@ -191,6 +216,8 @@ static void clear_before(struct kg_score_seq *q, size_t from)
         memset(q->entropy, 0, from * sizeof *q->entropy);
     if (q->lse)
         memset(q->lse, 0, from * sizeof *q->lse);
+    if (q->sum_sq)
+        memset(q->sum_sq, 0, from * sizeof *q->sum_sq);
 }
 
 /* Sequences [first, last) take their rows; the w-th wanted row is next.
@@ -216,6 +243,7 @@ static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg
         deal(q->logp, from, p->logp, w, n, sizeof *q->logp);
         deal(q->entropy, from, p->entropy, w, n, sizeof *q->entropy);
         deal(q->lse, from, p->lse, w, n, sizeof *q->lse);
+        deal(q->sum_sq, from, p->sum_sq, w, n, sizeof *q->sum_sq);
         deal(q->logp_at, from * k, p->logp_at, w * k, n * k, sizeof *q->logp_at);
         deal(q->top_ids, from * top, p->top_ids, w * top, n * top, sizeof *q->top_ids);
         deal(q->top_logp, from * top, p->top_logp, w * top, n * top, sizeof *q->top_logp);
@@ -246,13 +274,14 @@ kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_t
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    const size_t *only_from, struct kg_err *err)
 {
-    struct scorer s = {m, acts, seqs, only_from, k, top_k, false, {0}};
+    struct scorer s = {m, acts, seqs, only_from, k, top_k, false, false, {0}};
     int64_t total = 0;
     kg_status status = KG_OK;
     for (size_t i = 0; i < n_seqs; i++) {
         KG_TRY(check_seq(&s, i, max_tokens, err));
         total += (int64_t)seqs[i].n;
         s.want_entropy = s.want_entropy || seqs[i].entropy != NULL;
+        s.want_sum_sq = s.want_sum_sq || seqs[i].sum_sq != NULL;
     }
     KG_TRY_GOTO(out, pack_init(&s, total < max_tokens ? total : max_tokens, err));
     status = score_packs(&s, n_seqs, err);

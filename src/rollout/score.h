@@ -24,12 +24,14 @@ struct kg_score_seq {
     int32_t *top_ids; /* (n,top_k) out or NULL */
     float *top_logp;  /* (n,top_k) out or NULL */
     double *lse;      /* (n) out or NULL */
+    /* (n) out or NULL: sum_v p_v^2 of that distribution; a second run of the head */
+    float *sum_sq;
 };
 
 /* Score n_seqs sequences in packs of at most max_tokens tokens, which acts must hold.  k,
  * top_k: widths of the arrays above.  only_from (n_seqs) or NULL: the first position of
- * each sequence that is wanted; the head is not run before it, there logp, entropy and
- * lse are 0 and the other arrays are left alone (so it is for position 0).
+ * each sequence that is wanted; the head is not run before it, there logp, entropy,
+ * lse and sum_sq are 0 and the other arrays are left alone (so it is for position 0).
  * errors: EINVAL (empty sequence, one longer than max_tokens, unknown token), ENOMEM,
  * ENONFINITE */
 kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_tokens,

@@ -180,9 +180,44 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
     kg_acts_free(acts);
 }
 
+/* Against the same head asked for every log-prob. */
+static void sums_of_squares_are_of_the_softmax_that_was_sampled(void **state)
+{
+    static float logp[LEN], all[LEN * V], sum_sq[LEN];
+    static int32_t ids[LEN * V];
+    struct kg_acts *acts;
+
+    (void)state;
+    assert_int_equal(kg_acts_create(&acts, model, LEN, false, &err), KG_OK);
+    for (int i = 0; i < LEN * V; i++)
+        ids[i] = i % V;
+    for (int i = 1; i < 4; i++) {
+        struct kg_score_seq q = {.tokens = tokens[i],
+                                 .n = lengths[i],
+                                 .temperature = 0.5f * (float)i,
+                                 .indices = ids,
+                                 .logp = logp,
+                                 .logp_at = all,
+                                 .sum_sq = sum_sq};
+
+        assert_int_equal(kg_score(model, acts, LEN, &q, 1, V, 0, NULL, &err), KG_OK);
+        assert_true(sum_sq[0] == 0);
+        for (size_t t = 1; t < q.n; t++) {
+            double sum = 0;
+
+            for (size_t v = 0; v < V; v++)
+                sum += exp(2 * (double)all[t * V + v]);
+            assert_true(fabs(sum_sq[t] / sum - 1) < 1e-5);
+            assert_true(sum_sq[t] > 1.0 / V && sum_sq[t] < 1);
+        }
+    }
+    kg_acts_free(acts);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_of_squares_are_of_the_softmax_that_was_sampled),
         cmocka_unit_test(packing_leaves_no_trace),
         cmocka_unit_test(the_statistics_of_a_position_agree),
         cmocka_unit_test(rows_before_the_first_wanted_are_skipped),

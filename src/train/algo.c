@@ -46,7 +46,8 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         .off_policy = off_policy(config),
         .truncated_sampling = kg_config_truncates(config),
         .max_top_k = KG_MAX_KEPT,
-        .provides = KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD | KG_NEED_SELECTION,
+        .provides = KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_EXACT_REVERSE |
+                    KG_NEED_EXACT_FORWARD | KG_NEED_SELECTION,
         .reproduction = kg_config_bool(config, "algo.reproduction"),
     };
 

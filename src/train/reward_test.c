@@ -1,8 +1,9 @@
 /* Between sampling and the loss: the KL in the reward, its controller, shaping by length,
- * dynamic sampling. */
+ * dynamic sampling, greedy answers and sums of squares. */
 #include "train/rl_testing.h"
 
 #include "policy/shaping.h"
+#include "rollout/score.h"
 
 #define ROOT "build/test-runs/reward"
 
@@ -82,6 +83,42 @@ static void the_kl_alone_moves_weights(void **state)
     assert_true(last_metric(ROOT "/alone", "kl/value") != 0);
     assert_true(last_metric(ROOT "/alone", "reward/mean") == 0);
     close_run(&o);
+}
+
+/* ---- the KL beside advantages of a batch deviation ---- */
+
+/* KL of the loss for hand-made trajectories, and what the advantages divided by. */
+static double kl_of_step(double *std, const char *advantage)
+{
+    const char *extra[] = {advantage, "kl.estimator=k2", "kl.beta=0.1",
+                           "anchor.kind=fixed", NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+    struct kg_policy_advantage a;
+
+    open_run(&o, ROOT "/std", extra);
+    disturb(o.run.anchor);
+    make_trajs(&b, 0, false);
+    b.trajs[1].reward = 3;
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+    kg_rl_batch_release(&b);
+    close_run(&o);
+    *std = a.batch_std;
+    return totals.kl;
+}
+
+static void the_kl_is_divided_by_the_deviation_of_the_batch(void **state)
+{
+    double none, std, plain = kl_of_step(&none, "algo.advantage=dr-grpo");
+    double divided = kl_of_step(&std, "algo.advantage=batch-std");
+
+    (void)state;
+    assert_true(none == 0 && plain > 0);
+    /* centred rewards -3/2, 3/2, -1/2, 1/2 */
+    assert_true(fabs(std - sqrt(5.0 / 3)) < 1e-12);
+    assert_true(fabs(divided * (std + 1e-6) / plain - 1) < 1e-12);
 }
 
 /* ---- the controller ---- */
@@ -459,6 +496,97 @@ static void dynamic_sampling_needs_groups_and_oversampling_needs_it(void **state
     }
 }
 
+/* ---- what some advantages need ---- */
+
+/* The baseline is the reward of the answer at temperature 0, fined for its length as the
+ * others; it is sampled once a prompt and not trained on. */
+static void a_greedy_answer_is_the_baseline_of_its_prompt(void **state)
+{
+    static const char *const extra[] = {"algo.advantage=remax",
+                                        "rollout.overlong_buffer=11",
+                                        "rollout.dynamic=true", BEGINS_LOW, NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+    struct kg_policy_advantage a;
+    size_t greedy = 0;
+
+    (void)state;
+    open_run(&o, ROOT "/greedy", extra);
+    NEED(kg_rl_sample(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+    for (size_t s = 0; s < b.n_spare; s++) {
+        const struct kg_traj *t = &b.spare[s];
+
+        if (t->temperature != 0)
+            continue;
+        assert_int_equal(t->draw, b.trajs[4 * greedy].draw);
+        assert_true(t->reward == 0 || t->reward == 1);
+        for (size_t i = 4 * greedy; i < 4 * greedy + 4; i++) {
+            double own = b.trajs[i].reward + b.trajs[i].shaping;
+
+            assert_true(b.greedy[i] == t->reward + t->shaping);
+            assert_true(fabs(b.advantage[b.begin[i]] - (own - b.greedy[i])) < 1e-12);
+        }
+        greedy++;
+    }
+    assert_int_equal(greedy, WANTED);
+    assert_int_equal(b.n_trajs, 4 * WANTED);
+    assert_true(totals.updates == 1);
+    kg_rl_batch_release(&b);
+    step(&o);
+    assert_true(last_metric(ROOT "/greedy", "reward/greedy_ungraded") == 0);
+    assert_true(last_metric(ROOT "/greedy", "reward/greedy_accuracy") >= 0);
+    close_run(&o);
+}
+
+/* sum_v p_v^2 of the policy of old_logp, token for token, against every log-prob; then
+ * the step that needs it. */
+static void sums_of_squares_are_those_of_the_old_policy(void **state)
+{
+    static const char *const extra[] = {"algo.advantage=token-baseline",
+                                        "train.old_logp=recompute", NULL};
+    float logp[MOST], at[MOST * VOCAB];
+    int32_t ids[MOST * VOCAB];
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    int64_t n = 0;
+
+    (void)state;
+    open_run(&o, ROOT "/squares", extra);
+    make_trajs(&b, 0, false);
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    for (int i = 0; i < MOST * VOCAB; i++)
+        ids[i] = i % VOCAB;
+    for (size_t i = 0; i < N_TRAJS; i++) {
+        struct kg_traj *t = &b.trajs[i];
+        struct kg_score_seq q = {.tokens = t->tokens,
+                                 .n = t->n,
+                                 .temperature = t->temperature,
+                                 .indices = ids,
+                                 .logp = logp,
+                                 .logp_at = at};
+
+        NEED(kg_score(o.run.model, o.run.score_acts, o.run.score_tokens, &q, 1, VOCAB, 0,
+                      NULL, err));
+        for (size_t j = 0; j < t->n; j++) {
+            double sum = 0;
+
+            if (layouts[i][j] != 'm')
+                continue;
+            for (size_t v = 0; v < VOCAB; v++)
+                sum += exp(2 * (double)at[j * VOCAB + v]);
+            assert_true(fabs(b.sum_sq[n++] / sum - 1) < 1e-5);
+        }
+    }
+    assert_int_equal(n, b.n);
+    kg_rl_batch_release(&b);
+    step(&o);
+    assert_true(last_metric(ROOT "/squares", "optim/updates") == 1);
+    close_run(&o);
+}
+
 /* ---- sequence masks ---- */
 
 /* On-policy no answer is away from the sampler; after the first update every one is, and
@@ -485,6 +613,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kl_comes_off_the_reward_and_leaves_the_loss),
         cmocka_unit_test(the_kl_alone_moves_weights),
+        cmocka_unit_test(the_kl_is_divided_by_the_deviation_of_the_batch),
         cmocka_unit_test(the_coefficient_follows_the_kl_of_the_step_before),
         cmocka_unit_test(without_a_target_the_coefficient_stays),
         cmocka_unit_test(long_answers_are_fined_and_the_task_s_reward_stays),
@@ -495,6 +624,8 @@ int main(void)
         cmocka_unit_test(a_step_counts_the_prompts_that_it_took),
         cmocka_unit_test(too_few_mixed_prompts_are_an_error_that_says_so),
         cmocka_unit_test(dynamic_sampling_needs_groups_and_oversampling_needs_it),
+        cmocka_unit_test(a_greedy_answer_is_the_baseline_of_its_prompt),
+        cmocka_unit_test(sums_of_squares_are_those_of_the_old_policy),
         cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
     };

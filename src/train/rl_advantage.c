@@ -15,8 +15,10 @@ struct learned {
     int64_t *group_begin; /* (groups+1) owned, as all below */
     int64_t *seq_begin;   /* (n_learned+1) */
     double *reward;       /* (n_learned) */
-    double *old_logp;     /* (tokens) as the rest */
-    double *token_reward;
+    double *old_logp;     /* (tokens) */
+    double *greedy;       /* (n_learned) */
+    double *token_reward; /* (tokens) as the rest */
+    double *sum_sq;
     double *advantage;
     struct kg_policy_scores scores; /* of the above */
 };
@@ -27,7 +29,9 @@ static void learned_release(struct learned *l)
     kg_mem_free(l->seq_begin);
     kg_mem_free(l->reward);
     kg_mem_free(l->old_logp);
+    kg_mem_free(l->greedy);
     kg_mem_free(l->token_reward);
+    kg_mem_free(l->sum_sq);
     kg_mem_free(l->advantage);
 }
 
@@ -47,8 +51,12 @@ static kg_status learned_init(struct learned *l, const struct kg_rl_batch *b,
     struct {
         double **array;
         size_t count;
-    } rows[] = {
-        {&l->reward, seqs}, {&l->old_logp, n}, {&l->token_reward, n}, {&l->advantage, n}};
+    } rows[] = {{&l->reward, seqs},
+                {&l->old_logp, n},
+                {&l->greedy, b->greedy ? seqs : 0},
+                {&l->token_reward, n},
+                {&l->sum_sq, b->sum_sq ? n : 0},
+                {&l->advantage, n}};
 
     l->group_begin = kg_mem_calloc(seqs / (size_t)b->group + 1, sizeof *l->group_begin,
                                    "groups", err);
@@ -98,18 +106,23 @@ static void learned_fill(struct learned *l, const struct kg_rl_batch *b)
         if (!kg_rl_learns(b, i))
             continue;
         l->reward[at] = b->trajs[i].reward + b->trajs[i].shaping;
+        if (b->greedy)
+            l->greedy[at] = b->greedy[i];
         l->seq_begin[at + 1] = l->seq_begin[at] + b->begin[i + 1] - b->begin[i];
         at++;
     }
     for (size_t g = 0; g <= groups; g++)
         l->group_begin[g] = (int64_t)g * b->group;
     gather(l->old_logp, b->old_logp, b);
+    gather(l->sum_sq, b->sum_sq, b);
     l->scores = (struct kg_policy_scores){.n_seqs = (int64_t)b->n_learned,
                                           .n_groups = (int64_t)groups,
                                           .reward = l->reward,
                                           .group_begin = l->group_begin,
                                           .seq_begin = l->seq_begin,
-                                          .old_logp = l->old_logp};
+                                          .greedy = b->greedy ? l->greedy : NULL,
+                                          .old_logp = l->old_logp,
+                                          .sum_sq = b->sum_sq ? l->sum_sq : NULL};
 }
 
 /* kl.in reward: -beta KL of every token. Nothing is in such a batch for a KL alone, so

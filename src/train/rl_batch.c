@@ -39,7 +39,8 @@ static kg_status count_tokens(struct kg_rl_batch *b, const struct kg_algo *algo,
     return KG_OK;
 }
 
-static kg_status allocate(struct kg_rl_batch *b, bool anchor, struct kg_err *err)
+static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, bool anchor,
+                          struct kg_err *err)
 {
     size_t n = (size_t)b->n;
     size_t at = n * (size_t)(b->k_sampler + b->k_anchor);
@@ -57,6 +58,7 @@ static kg_status allocate(struct kg_rl_batch *b, bool anchor, struct kg_err *err
         {&b->anchor_at, at},
         {&b->mu_at, at},
         {&b->old_log_kept, b->k_kept > 0 ? n : 0},
+        {&b->sum_sq, kg_algo_needs(algo) & KG_NEED_SUM_SQ ? n : 0},
     };
 
     b->tokens = kg_mem_calloc(n, sizeof *b->tokens, "loss tokens", err);
@@ -122,12 +124,14 @@ struct pass_plan {
     double *logp; /* (N) */
     double *logp_at; /* (N, k_sampler + k_anchor), given ids first, then the own ones */
     double *log_sum; /* (N) log sum exp over the given ids */
+    double *sum_sq;  /* (N) sum_v p_v^2 */
 };
 
 struct pass_arrays {
     struct kg_score_seq *seqs; /* (n_trajs) owned, as below */
     size_t *from;
     float *logp;      /* (positions) */
+    float *sum_sq;    /* (positions) where wanted */
     int32_t *indices; /* (positions, k) */
     float *logp_at;
     int32_t *top_ids; /* (positions, top_k) */
@@ -139,6 +143,7 @@ static void pass_release(struct pass_arrays *a)
     kg_mem_free(a->seqs);
     kg_mem_free(a->from);
     kg_mem_free(a->logp);
+    kg_mem_free(a->sum_sq);
     kg_mem_free(a->indices);
     kg_mem_free(a->logp_at);
     kg_mem_free(a->top_ids);
@@ -156,9 +161,12 @@ static kg_status pass_allocate(struct pass_arrays *a, const struct kg_rl_batch *
     a->seqs = kg_mem_calloc(b->n_trajs, sizeof *a->seqs, what, err);
     a->from = a->seqs ? kg_mem_calloc(b->n_trajs, sizeof *a->from, what, err) : NULL;
     a->logp = a->from ? kg_mem_calloc(positions, sizeof *a->logp, what, err) : NULL;
-    a->indices = a->logp ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->indices,
-                                         what, err)
-                         : NULL;
+    a->sum_sq = a->logp ? kg_mem_calloc(p->sum_sq ? positions : 0, sizeof *a->sum_sq,
+                                        what, err)
+                        : NULL;
+    a->indices = a->sum_sq ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->indices,
+                                           what, err)
+                           : NULL;
     a->logp_at = a->indices ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->logp_at,
                                             what, err)
                             : NULL;
@@ -188,6 +196,7 @@ static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
             .temperature = t->temperature,
             .indices = k > 0 ? a->indices + position * k : NULL,
             .logp = a->logp + position,
+            .sum_sq = p->sum_sq ? a->sum_sq + position : NULL,
             .logp_at = k > 0 ? a->logp_at + position * k : NULL,
             .top_ids = top > 0 ? a->top_ids + position * top : NULL,
             .top_logp = top > 0 ? a->top_logp + position * top : NULL};
@@ -210,6 +219,8 @@ static void take_token(struct kg_rl_batch *b, int64_t at, const struct pass_arra
 
     if (p->logp)
         p->logp[at] = a->logp[position];
+    if (p->sum_sq)
+        p->sum_sq[at] = a->sum_sq[position];
     for (int k = 0; k < p->k; k++) {
         double x = a->logp_at[position * (size_t)p->k + (size_t)k];
 
@@ -279,7 +290,7 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
 
     KG_TRY(count_tokens(b, &run->algo, err));
-    KG_TRY(allocate(b, asks_anchor(run), err));
+    KG_TRY(allocate(b, &run->algo, asks_anchor(run), err));
     flatten(b);
     KG_TRY(kg_rl_ask_anchor(b, run, err));
     if (strcmp(kg_config_text(run->config, "train.old_logp"), "recompute") == 0) {
@@ -287,13 +298,18 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err
 
         KG_TRY(run_pass(b, run, &p, err));
         sampler =
-            run->model; /* the kept mass must be of the policy that the ratio refers to */
+            run->model; /* what follows must be of the policy that the ratio refers to */
     }
     if (b->k_kept > 0) {
         struct pass_plan p = {.model = sampler,
                               .first_id = b->k_sampler + b->k_anchor,
                               .k = b->k_kept,
                               .log_sum = b->old_log_kept};
+
+        KG_TRY(run_pass(b, run, &p, err));
+    }
+    if (b->sum_sq) {
+        struct pass_plan p = {.model = sampler, .sum_sq = b->sum_sq};
 
         KG_TRY(run_pass(b, run, &p, err));
     }
@@ -323,5 +339,7 @@ void kg_rl_batch_release(struct kg_rl_batch *b)
     kg_mem_free(b->anchor_at);
     kg_mem_free(b->mu_at);
     kg_mem_free(b->old_log_kept);
+    kg_mem_free(b->sum_sq);
+    kg_mem_free(b->greedy);
     memset(b, 0, sizeof *b);
 }

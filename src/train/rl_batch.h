@@ -33,6 +33,11 @@ struct kg_rl_batch {
     size_t n_spare;
     int64_t places; /* prompts that the step took from the row of epochs */
     struct kg_rl_dynamic dynamic;
+    /* (n_trajs) owned: shaped reward of the greedy answer; NULL unless needed */
+    double *greedy;
+    double greedy_correct; /* how many of the n_greedy were */
+    double greedy_ungraded;
+    size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
     int32_t group;                  /* samples of a prompt */
     bool shaped;                    /* rewards carry overlong shaping */
@@ -42,6 +47,7 @@ struct kg_rl_batch {
     int32_t *tokens;
     double *old_logp;    /* what the ratio refers to */
     double *mu_logp;     /* the sampler's record */
+    double *sum_sq;      /* sum_v p_v^2 of the policy of old_logp; NULL unless needed */
     double *anchor_logp; /* NULL without an anchor */
     double *advantage;
     double *pg_weight;

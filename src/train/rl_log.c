@@ -55,6 +55,19 @@ static void put_shaping(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "reward/overlong", (double)fined / n);
 }
 
+static void put_greedy(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    double sum = 0, n = (double)b->n_greedy;
+
+    if (b->n_greedy == 0)
+        return;
+    for (size_t i = 0; i < b->n_trajs; i++)
+        sum += b->greedy[i]; /* 0 where nothing is learned */
+    kg_metrics_put(log, "reward/greedy", sum / (double)b->n_learned);
+    kg_metrics_put(log, "reward/greedy_accuracy", b->greedy_correct / n);
+    kg_metrics_put(log, "reward/greedy_ungraded", b->greedy_ungraded / n);
+}
+
 static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double sum = 0, square = 0, low = INFINITY, high = -INFINITY, right = 0, ungraded = 0;
@@ -88,6 +101,7 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "reward/accuracy", right / n);
     kg_metrics_put(log, "reward/ungraded", ungraded / n);
     put_shaping(log, b);
+    put_greedy(log, b);
     kg_metrics_put(log, "groups/all_right", (double)all_right / (double)groups);
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }

@@ -273,6 +273,84 @@ static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
                                               most, buffer, factor);
 }
 
+/* ---- greedy answers ---- */
+
+/* One request for each prompt that is learned from, as it was drawn. */
+static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
+                       const struct kg_run *run)
+{
+    size_t group = (size_t)b->group;
+
+    for (size_t i = 0; i < b->n_trajs; i += group) {
+        const struct kg_traj *t = &b->trajs[i];
+
+        if (kg_rl_learns(b, i))
+            *requests++ = (struct kg_request){
+                .prompt = run->train.ids[t->prompt_index].ids,
+                .prompt_n = run->train.ids[t->prompt_index].n,
+                .prompt_index = t->prompt_index,
+                .draw = t->draw,
+                .n_samples = 1};
+    }
+}
+
+static void take_greedy(struct kg_rl_batch *b, const struct generation *g)
+{
+    size_t group = (size_t)b->group, at = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        if (!kg_rl_learns(b, i))
+            continue;
+        b->greedy[i] = g->trajs[at / group].reward + g->trajs[at / group].shaping;
+        at++;
+    }
+    for (size_t i = 0; i < g->n; i++) {
+        b->greedy_correct += g->grades[i].graded && g->grades[i].correct;
+        b->greedy_ungraded += !g->grades[i].graded;
+    }
+    b->n_greedy = g->n;
+}
+
+static struct kg_sampling greedy_sampling(const struct kg_run *run)
+{
+    struct kg_sampling s = kg_run_sampling(run);
+
+    s.temperature = 0;
+    s.top_p = 1;
+    s.min_p = 0;
+    s.top_k = s.record_top_k = 0;
+    s.record_kept = false;
+    return s;
+}
+
+/* The reward of a greedy answer of every prompt. These answers are dumped and carry no
+ * loss. */
+static kg_status sample_greedy(struct kg_rl_batch *b, struct kg_run *run,
+                               struct kg_err *err)
+{
+    struct kg_sampling sampling = greedy_sampling(run);
+    struct generation g;
+    kg_status status;
+
+    KG_TRY(generation_init(&g, b->n_learned / (size_t)b->group, 1, err));
+    KG_TRY_GOTO(out, make_room(b, g.n, err));
+    b->greedy = kg_mem_calloc(b->n_trajs, sizeof *b->greedy, "greedy rewards", err);
+    if (!b->greedy) {
+        status = err->code;
+        goto out;
+    }
+    ask_greedy(g.requests, b, run);
+    status = roll(&g, b, run, &sampling, err);
+    shape(g.trajs, g.n, run);
+    if (status == KG_OK)
+        take_greedy(b, &g);
+    for (size_t i = 0; i < g.n; i++)
+        move_aside(b, &g.trajs[i]);
+out:
+    generation_release(&g);
+    return status;
+}
+
 kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
     size_t prompts = (size_t)kg_config_int(run->config, "rollout.prompts");
@@ -285,5 +363,7 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err 
     shape(b->trajs, b->n_trajs, run);
     shape(b->spare, b->n_spare, run);
     b->shaped = kg_config_int(run->config, "rollout.overlong_buffer") > 0;
+    if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
+        return sample_greedy(b, run, err);
     return KG_OK;
 }
