@@ -146,13 +146,21 @@ static const char averages[] =
     "weights, and where a weight depends on what was sampled (through the answer's "
     "length, or through a filter that looked at the answer) the two are no longer "
     "independent. A cell says whether the expected gradient at every context is that of "
-    "the exact KL there, times the expected weight of the context: without a filter, "
-    "with "
-    "dynamic sampling (prompts whose answers all have one reward are out), with answers "
-    "cut by the limit left out. The filters reach the KL with `kl.after_filter` alone; "
-    "without it the first of the three holds. `fades`: biased, the less the more answers "
-    "an update has (1 / N). On- and off-policy, with importance weight, 0 < k < V. "
-    "`src/policy/tree_test.c` enumerates every cell.\n\n";
+    "the exact KL there, times the expected weight of the context, in four "
+    "situations:\n\n"
+    "1. without a filter (and with answers cut by the limit left out of the policy "
+    "term);\n"
+    "2. under dynamic sampling, with the KL of every answer that was sampled: how many "
+    "there are depends on what they were;\n"
+    "3. under dynamic sampling with `kl.after_filter`: prompts whose answers all have "
+    "one "
+    "reward are out of the KL too;\n"
+    "4. with answers cut by the limit left out of it, by `algo.mask_truncated` and "
+    "`kl.after_filter`.\n\n"
+    "`fades`: biased, the less the more answers an update has (1 / N). On- and "
+    "off-policy, "
+    "with importance weight, 0 < k < V. `src/policy/tree_test.c` enumerates every cell "
+    "(of a `fades` in the second situation, that there is a bias).\n\n";
 
 static const char *average_text(enum kg_average average)
 {

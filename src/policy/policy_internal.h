@@ -198,6 +198,7 @@ struct kg_aggregate_row {
     double (*weight)(double length, const struct kg_policy_totals *totals);
     /* what it leaves of a sampled term that is unbiased at a fixed context */
     enum kg_average average;
+    bool divides_by_answers; /* by how many there are, in the batch */
 };
 
 /* ---- metrics ---- */

@@ -7,6 +7,7 @@ static const struct {
     const char *name, *help;
 } filters[KG_FILTER_COUNT] = {
     [KG_FILTER_NONE] = {"none", "every answer"},
+    [KG_FILTER_REFILL] = {"refill", "every answer, sampled until enough prompts differ"},
     [KG_FILTER_DYNAMIC] = {"dynamic",
                            "prompts whose answers all have one reward are out"},
     [KG_FILTER_TRUNCATED] = {"truncated", "answers cut by the limit are out"},
@@ -36,7 +37,10 @@ enum kg_average kg_policy_average(size_t kl, bool published, size_t aggregate,
         return KG_AVERAGE_BIASED;
     if (about->needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD))
         return KG_AVERAGE_UNBIASED;
-    if (filter != KG_FILTER_NONE)
+    if (filter == KG_FILTER_DYNAMIC || filter == KG_FILTER_TRUNCATED)
         return KG_AVERAGE_BIASED;
+    if (filter == KG_FILTER_REFILL && row->average == KG_AVERAGE_UNBIASED &&
+        row->divides_by_answers)
+        return KG_AVERAGE_FADES;
     return row->average;
 }

@@ -13,10 +13,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Which answers stay in the KL. The filters act on it with kl.after_filter alone:
- * without, the KL is that of the row without a filter. */
+/* Which answers the KL is of. The last two take kl.after_filter: without it dropped
+ * answers stay in the KL, which is then that of none, or of refill under dynamic
+ * sampling. */
 enum kg_policy_filter {
     KG_FILTER_NONE,
+    /* all that dynamic sampling took until enough groups differed: their number depends
+     * on what was sampled */
+    KG_FILTER_REFILL,
     KG_FILTER_DYNAMIC,   /* groups whose rewards differ */
     KG_FILTER_TRUNCATED, /* answers that ended by themselves */
     KG_FILTER_COUNT
