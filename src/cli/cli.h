@@ -114,6 +114,7 @@ int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
 int kg_cmd_algorithms(int argc, char **argv);
+int kg_cmd_presets(int argc, char **argv);
 int kg_cmd_policy(int argc, char **argv);
 int kg_cmd_doctor(int argc, char **argv);
 int kg_cmd_bench(int argc, char **argv);
@@ -128,6 +129,7 @@ extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train and sft */
 extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
+extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];

@@ -80,9 +80,65 @@ static kg_status put_needs(struct kg_str *out, const struct kg_policy_about *a,
     return KG_OK;
 }
 
-static kg_status put_row(struct kg_str *out, const struct kg_policy_about *a,
+/* ---- rows, with what is claimed of them ---- */
+
+static const char claims_text[] =
+    "\nWhat is unbiased is said for y drawn from p itself (on-policy) / from an older "
+    "policy (off-policy, with the importance weight where the row takes one), at a fixed "
+    "context, while no clip, clamp, mask or truncation holds. `src/policy/claims_test.c` "
+    "enumerates every cell; a dash stands where nothing is claimed.\n";
+
+static const char *target_text(enum kg_target target)
+{
+    static const char *const texts[] = {
+        [KG_TARGET_NONE] = "-",           [KG_TARGET_REVERSE] = "KL(p||q)",
+        [KG_TARGET_FORWARD] = "KL(q||p)", [KG_TARGET_JEFFREYS] = "half of both",
+        [KG_TARGET_RETURN] = "return",
+    };
+
+    return texts[target];
+}
+
+static const char *yes(unsigned claimed, unsigned bit)
+{
+    return claimed & bit ? "yes" : "no";
+}
+
+/* "yes / no": on-policy / off-policy. */
+static kg_status put_claim(struct kg_str *out, const struct kg_policy_claims *c,
+                           unsigned bit, struct kg_err *err)
+{
+    if (c->target == KG_TARGET_NONE)
+        return kg_str_puts(out, "- | ", err);
+    KG_TRY(kg_str_printf(out, err, "%s / %s", yes(c->on_policy, bit),
+                         yes(c->off_policy, bit)));
+    if (c->published && ((c->published ^ c->on_policy) & bit))
+        KG_TRY(kg_str_printf(out, err, " (published: %s)", yes(c->published, bit)));
+    return kg_str_puts(out, " | ", err);
+}
+
+static kg_status put_claims(struct kg_str *out, enum kg_policy_table table,
+                            const struct kg_policy_claims *c, struct kg_err *err)
+{
+    const char *tick = c->gradient && *c->gradient ? "`" : "";
+
+    KG_TRY(kg_str_puts(out, tick, err));
+    KG_TRY(put_cell(out, c->gradient ? c->gradient : "", err));
+    KG_TRY(kg_str_printf(out, err, "%s | ", tick));
+    if (table == KG_TABLE_KL) {
+        KG_TRY(put_cell(out, target_text(c->target), err));
+        KG_TRY(kg_str_puts(out, " | ", err));
+    }
+    KG_TRY(put_claim(out, c, KG_UNBIASED_VALUE, err));
+    KG_TRY(put_claim(out, c, KG_UNBIASED_GRADIENT, err));
+    return kg_str_printf(out, err, "%s | ", c->memory ? c->memory : "");
+}
+
+static kg_status put_row(struct kg_str *out, enum kg_policy_table table, size_t i,
                          struct kg_err *err)
 {
+    const struct kg_policy_about *a = kg_policy_row(table, i);
+    const struct kg_policy_claims *c = kg_policy_row_claims(table, i);
     const char *tick = *a->formula ? "`" : "";
 
     KG_TRY(kg_str_printf(out, err, "| `%s` | ", a->name));
@@ -90,6 +146,8 @@ static kg_status put_row(struct kg_str *out, const struct kg_policy_about *a,
     KG_TRY(kg_str_printf(out, err, " | %s", tick));
     KG_TRY(put_cell(out, a->formula, err));
     KG_TRY(kg_str_printf(out, err, "%s | ", tick));
+    if (c)
+        KG_TRY(put_claims(out, table, c, err));
     KG_TRY(put_cell(out, a->source, err));
     KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(put_needs(out, a, err));
@@ -99,12 +157,17 @@ static kg_status put_row(struct kg_str *out, const struct kg_policy_about *a,
 static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
                            const char *title, struct kg_err *err)
 {
+    bool claims = kg_policy_row_claims(table, 0) != NULL, kl = table == KG_TABLE_KL;
+
     KG_TRY(kg_str_printf(out, err,
-                         "\n## %s: `%s`\n\n| name | what | formula | source | needs |\n"
-                         "|---|---|---|---|---|\n",
-                         title, kg_policy_table_key(table)));
+                         "\n## %s: `%s`\n%s\n| name | what | formula | %s%s%ssource "
+                         "| needs |\n|---|---|---|%s%s---|---|\n",
+                         title, kg_policy_table_key(table), claims ? claims_text : "",
+                         claims ? "gradient | " : "", kl ? "of | " : "",
+                         claims ? "value unbiased | gradient unbiased | memory | " : "",
+                         claims ? "---|---|---|---|" : "", kl ? "---|" : ""));
     for (size_t i = 0; i < kg_policy_n_rows(table); i++)
-        KG_TRY(put_row(out, kg_policy_row(table, i), err));
+        KG_TRY(put_row(out, table, i, err));
     return KG_OK;
 }
 
@@ -123,12 +186,25 @@ static kg_status put_optimizers(struct kg_str *out, struct kg_err *err)
     return KG_OK;
 }
 
+/* ---- presets ---- */
+
+static const char presets_text[] = "\n## Presets: `algo.preset`\n\n"
+                                   "`preset=NAME` on the command line of `kedge train`, "
+                                   "or `algo.preset` in a recipe. What "
+                                   "you write is stronger than a preset, and a preset is "
+                                   "stronger than the one it builds "
+                                   "on. `kedge presets NAME` prints every value it "
+                                   "resolves to and where it comes from.\n";
+
 static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
                             struct kg_err *err)
 {
     const char *lead = "";
 
     KG_TRY(kg_str_printf(out, err, "| `%s` | ", p->name));
+    if (p->base)
+        KG_TRY(kg_str_printf(out, err, "`%s`", p->base));
+    KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(put_cell(out, p->help, err));
     KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(put_cell(out, p->source, err));
@@ -136,6 +212,19 @@ static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
     for (const struct kg_preset_value *v = p->values; v->key; v++, lead = ", ")
         KG_TRY(kg_str_printf(out, err, "%s`%s=%s`", lead, v->key, v->value));
     return kg_str_puts(out, " |\n", err);
+}
+
+static kg_status put_presets(struct kg_str *out, enum kg_preset_kind kind,
+                             const char *title, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err,
+                         "\n### %s\n\n| name | builds on | what | source | its values "
+                         "|\n|---|---|---|---|---|\n",
+                         title));
+    for (size_t i = 0; i < kg_preset_count(); i++)
+        if (kg_preset_at(i)->kind == kind)
+            KG_TRY(put_preset(out, kg_preset_at(i), err));
+    return KG_OK;
 }
 
 /* ---- averages over answers ---- */
@@ -218,13 +307,10 @@ kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err)
         KG_TRY(put_table(out, sections[i].table, sections[i].title, err));
     KG_TRY(put_averages(out, err));
     KG_TRY(put_optimizers(out, err));
-    KG_TRY(kg_str_puts(out,
-                       "\n## Presets: `algo.preset`\n\n"
-                       "| name | what | source | values |\n|---|---|---|---|\n",
-                       err));
-    for (size_t i = 0; i < kg_preset_count(); i++)
-        KG_TRY(put_preset(out, kg_preset_at(i), err));
-    return KG_OK;
+    KG_TRY(kg_str_puts(out, presets_text, err));
+    KG_TRY(put_presets(out, KG_PRESET_METHOD, "Methods: nothing of a run's size", err));
+    return put_presets(out, KG_PRESET_RECIPE, "Recipes: published runs, with their sizes",
+                       err);
 }
 
 int kg_cmd_algorithms(int argc, char **argv)

@@ -46,22 +46,44 @@ static kg_status print_plan(const struct kg_config *config, struct kg_err *err)
     return status;
 }
 
-/* The first argument is the recipe unless it is an assignment; the others are
- * assignments. */
+/* Take the one argument that is no assignment out of argv.   returns the recipe, or NULL
+ * where there is none; a second one is left and counted */
+static const char *take_recipe(int *argc, char **argv, int *extra)
+{
+    const char *recipe = NULL;
+    int kept = 0;
+
+    *extra = 0;
+    for (int i = 0; i < *argc; i++) {
+        bool is_path = !strchr(argv[i], '=');
+
+        *extra += is_path && recipe != NULL;
+        if (is_path && !recipe)
+            recipe = argv[i];
+        else
+            argv[kept++] = argv[i];
+    }
+    *argc = kept;
+    return recipe;
+}
+
 static int run_recipe(int argc, char **argv, const char *forced)
 {
-    bool has_file = argc > 0 && !strchr(argv[0], '=');
     struct kg_config *config = NULL;
     struct kg_err err;
+    const char *recipe;
     bool stopped;
     kg_status status;
+    int extra;
 
     if (list_keys)
         return kg_cli_exit(print_keys(&err), &err);
     if (argc == 0)
-        return kg_cli_usage("expected a recipe or section.key=value");
-    status = kg_train_config(&config, has_file ? argv[0] : NULL, argv + has_file,
-                             (size_t)(argc - has_file), &err);
+        return kg_cli_usage("expected a recipe, preset=NAME or section.key=value");
+    recipe = take_recipe(&argc, argv, &extra);
+    if (extra > 0)
+        return kg_cli_usage("expected one recipe, found %d", extra + 1);
+    status = kg_train_config(&config, recipe, argv, (size_t)argc, &err);
     if (status != KG_OK)
         return kg_cli_exit(status, &err);
     if (forced)

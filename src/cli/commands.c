@@ -7,10 +7,10 @@ static const struct kg_flag no_flags[] = {{0}};
 
 const struct kg_command kg_commands[] = {
     {"train", "train a policy by reinforcement learning", kg_cmd_train,
-     "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
-     "RECIPE is a YAML file; assignments override it. A preset (algo.preset) is weaker "
-     "than "
-     "either. The run directory (run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
+     "[flags] [preset=NAME] [RECIPE] [section.key=value ...]", kg_train_flags,
+     "RECIPE is a YAML file; assignments override it. A preset (preset=NAME, short for "
+     "algo.preset; `kedge presets` lists them) is weaker than either. The run directory "
+     "(run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
      "checkpoints/step-NNNNNN/{model,anchor}. SIGINT and SIGTERM finish the step, save "
      "and "
      "leave with status 0.",
@@ -71,6 +71,13 @@ const struct kg_command kg_commands[] = {
      "", no_flags,
      "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",
      0},
+    {"presets", "published methods and recipes, with every value and its source",
+     kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
+     "Without NAME a list. With it, or with --all, every value of algo, kl and anchor, "
+     "and "
+     "what the preset gives beyond them, with its source: the preset, one that it builds "
+     "on, or the default.",
+     1},
     {"policy", "check losses and gradients against golden cases", kg_cmd_policy,
      "[flags] check DIR", kg_policy_flags,
      "Evaluates every case of every *.json file in DIR (docs/formats.md) in double, "

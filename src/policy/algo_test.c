@@ -6,6 +6,17 @@
 
 static struct kg_algo algo;
 
+/* Of the keys that policy/ reads; a recipe's sizes are train's. */
+static void set_values(const struct kg_preset *p)
+{
+    if (kg_preset_base(p))
+        set_values(kg_preset_base(p));
+    for (const struct kg_preset_value *v = p->values; v->key; v++)
+        for (size_t i = 0; i < kg_algo_n_keys(); i++)
+            if (strcmp(v->key, kg_algo_key(i)) == 0)
+                must_set(&algo, v->key, v->value);
+}
+
 static void preset(const char *name)
 {
     const struct kg_preset *p;
@@ -13,22 +24,50 @@ static void preset(const char *name)
 
     kg_algo_init(&algo);
     assert_int_equal(kg_preset_find(&p, name, &err), KG_OK);
-    for (const struct kg_preset_value *v = p->values; v->key; v++)
-        must_set(&algo, v->key, v->value);
+    set_values(p);
 }
 
 static void every_preset_is_a_computable_algorithm(void **state)
 {
     (void)state;
     for (size_t i = 0; i < kg_preset_count(); i++) {
-        struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
+        const struct kg_preset *p = kg_preset_at(i);
+        const char *reproduction = kg_preset_get(p, "algo.reproduction");
+        struct kg_algo_setting setting = {
+            .vocab = 1000,
+            .samples = 8,
+            .max_top_k = 512,
+            .off_policy = true,
+            .reproduction = reproduction && strcmp(reproduction, "true") == 0};
         struct kg_err err;
 
-        preset(kg_preset_at(i)->name);
+        preset(p->name);
         algo.length_norm = 128;
         if (kg_algo_check(&algo, &setting, &err) != KG_OK)
-            fail_msg("%s: %s", kg_preset_at(i)->name, err.message);
+            fail_msg("%s: %s", p->name, err.message);
     }
+}
+
+static void presets_build_on_one_another(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++) {
+        const struct kg_preset *p = kg_preset_at(i), *other;
+        struct kg_err err;
+        int depth = 0;
+
+        assert_int_equal(kg_preset_find(&other, p->name, &err), KG_OK);
+        assert_ptr_equal(other, p); /* names are unique */
+        assert_true(p->help[0] && p->source[0]);
+        assert_true(!p->base || kg_preset_base(p)); /* a base exists */
+        for (other = p; other->base; other = kg_preset_base(other))
+            assert_true(++depth < 8);
+        assert_int_equal(other->kind, KG_PRESET_METHOD); /* at the bottom is a method */
+    }
+    preset("rpg-reinforce-urkl");
+    assert_true(algo.kl_beta == 1e-4 && algo.dual_clip == 10);
+    assert_string_equal(kg_algo_row_name(&algo, KG_TABLE_SURROGATE),
+                        "rpg-reinforce-urkl");
 }
 
 static void ema_pg_needs_recorded_ids_and_an_anchor(void **state)
@@ -282,6 +321,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_preset_is_a_computable_algorithm),
+        cmocka_unit_test(presets_build_on_one_another),
         cmocka_unit_test(ema_pg_needs_recorded_ids_and_an_anchor),
         cmocka_unit_test(names_that_do_not_exist_list_those_that_do),
         cmocka_unit_test(every_row_tells_what_it_is),

@@ -1,6 +1,6 @@
 /* Option rows of training and the order in which a recipe is put together.
  *
- * Keys of algo, kl and anchor are those that the presets of policy/ set; a preset is
+ * Keys of algo, kl and anchor are those that policy/ reads; a preset is
  * weaker than anything the user wrote, wherever it was written.
  */
 #include "train/train_options.h"
@@ -270,6 +270,19 @@ static const struct kg_opt_row rows[] = {
 
 const struct kg_opt_row *kg_train_option_rows(void) { return rows; }
 
+/* From the lowest base up: a weak value replaces a weak one. */
+static kg_status apply_values(struct kg_config *config, const struct kg_preset *preset,
+                              struct kg_err *err)
+{
+    const struct kg_preset *base = kg_preset_base(preset);
+
+    if (base)
+        KG_TRY(apply_values(config, base, err));
+    for (const struct kg_preset_value *v = preset->values; v->key; v++)
+        KG_TRY(kg_config_set(config, v->key, v->value, true, preset->name, err));
+    return KG_OK;
+}
+
 static kg_status apply_preset(struct kg_config *config, struct kg_err *err)
 {
     const char *name = kg_config_text(config, "algo.preset");
@@ -278,9 +291,19 @@ static kg_status apply_preset(struct kg_config *config, struct kg_err *err)
     if (!*name)
         return KG_OK;
     KG_TRY(kg_preset_find(&preset, name, err));
-    for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        KG_TRY(kg_config_set(config, v->key, v->value, true, preset->name, err));
-    return KG_OK;
+    return apply_values(config, preset, err);
+}
+
+/* preset=NAME is short for algo.preset=NAME. */
+static kg_status assign(struct kg_config *config, const char *assignment,
+                        struct kg_err *err)
+{
+    static const char brief[] = "preset=";
+
+    if (strncmp(assignment, brief, sizeof brief - 1) != 0)
+        return kg_config_override(config, assignment, "command line", err);
+    return kg_config_set(config, "algo.preset", assignment + sizeof brief - 1, false,
+                         "command line", err);
 }
 
 kg_status kg_train_config(struct kg_config **config, const char *path,
@@ -293,8 +316,7 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
     if (path)
         KG_TRY_GOTO(fail, kg_config_load_yaml(*config, path, err));
     for (size_t i = 0; i < n; i++)
-        KG_TRY_GOTO(fail,
-                    kg_config_override(*config, assignments[i], "command line", err));
+        KG_TRY_GOTO(fail, assign(*config, assignments[i], err));
     KG_TRY_GOTO(fail, apply_preset(*config, err));
     return KG_OK;
 fail:

@@ -9,8 +9,9 @@
  * checkpoint; ended by key NULL. */
 const struct kg_opt_row *kg_train_option_rows(void);
 
-/* A config over these rows with, in this order of strength: defaults, the preset's
- * values, the file, the assignments. path NULL: no file.
+/* A config over these rows with, in this order of strength: defaults, the values of the
+ * preset and of what it builds on, the file, the assignments; preset=NAME among these is
+ * algo.preset=NAME. path NULL: no file.
  * errors: those of kg_config_load_yaml and kg_config_override; an unknown preset */
 kg_status kg_train_config(struct kg_config **config, const char *path,
                           char *const *assignments, size_t n,

@@ -40,8 +40,10 @@ static void every_preset_resolves(void **state)
         strcat(assignment, kg_preset_at(i)->name);
         if (kg_train_config(&config, NULL, assignments, 1, &err) != KG_OK)
             fail_msg("%s: %s", kg_preset_at(i)->name, err.message);
-        for (const struct kg_preset_value *v = kg_preset_at(i)->values; v->key; v++)
-            assert_string_equal(kg_config_text(config, v->key), v->value);
+        for (const struct kg_preset *p = kg_preset_at(i); p; p = kg_preset_base(p))
+            for (const struct kg_preset_value *v = p->values; v->key; v++)
+                assert_string_equal(kg_config_text(config, v->key),
+                                    kg_preset_get(kg_preset_at(i), v->key));
         kg_config_free(config);
     }
 }
@@ -56,6 +58,25 @@ static void what_the_user_wrote_is_stronger_than_the_preset(void **state)
     assert_int_equal(kg_train_config(&config, NULL, assignments, 2, &err), KG_OK);
     assert_true(kg_config_real(config, "kl.beta") == 0.5);
     assert_string_equal(kg_config_text(config, "anchor.kind"), "ema");
+    kg_config_free(config);
+}
+
+static void a_preset_is_named_in_short_and_says_where_values_come_from(void **state)
+{
+    char *assignments[] = {(char[]){"preset=rpg-reinforce-urkl-math"},
+                           (char[]){"optim.lr=1e-3"}};
+    struct kg_config *config;
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_train_config(&config, NULL, assignments, 2, &err), KG_OK);
+    assert_string_equal(kg_config_text(config, "algo.preset"), "rpg-reinforce-urkl-math");
+    assert_string_equal(kg_config_text(config, "algo.surrogate"), "rpg-reinforce-urkl");
+    assert_string_equal(kg_config_source(config, "algo.dual_clip"), "rpg-urkl");
+    assert_string_equal(kg_config_source(config, "rollout.prompts"),
+                        "rpg-reinforce-urkl-math");
+    assert_string_equal(kg_config_source(config, "optim.lr"), "command line");
+    assert_true(kg_config_real(config, "optim.lr") == 1e-3);
     kg_config_free(config);
 }
 
@@ -87,6 +108,7 @@ int main(void)
         cmocka_unit_test(every_key_of_the_policy_is_an_option),
         cmocka_unit_test(every_preset_resolves),
         cmocka_unit_test(what_the_user_wrote_is_stronger_than_the_preset),
+        cmocka_unit_test(a_preset_is_named_in_short_and_says_where_values_come_from),
         cmocka_unit_test(an_unknown_key_is_named_with_the_nearest_one),
         cmocka_unit_test(an_unknown_preset_lists_the_valid_ones),
     };

@@ -1,0 +1,193 @@
+/* kedge presets: what there is, and what each resolves to. */
+#include "cli/cli.h"
+
+#include "data/json.h"
+#include "policy/algo.h"
+#include "policy/presets.h"
+#include "train/train_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { VALUE_BYTES = 64 };
+
+static bool as_json;
+static bool all;
+
+const struct kg_flag kg_presets_flags[] = {
+    {"all", 0, KG_FLAG_TRUE, &all, NULL, "every preset with its values", 0, 0, NULL},
+    {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "one JSON object a preset", 0, 0, NULL},
+    {0},
+};
+
+/* ---- what a preset resolves to ---- */
+
+struct resolved {
+    const struct kg_preset *preset;
+    struct kg_config *config; /* owned */
+    struct kg_algo defaults;  /* for keys whose option row has none */
+};
+
+static kg_status resolve(struct resolved *r, const struct kg_preset *preset,
+                         struct kg_err *err)
+{
+    char assignment[128], *const assignments[] = {assignment};
+
+    snprintf(assignment, sizeof assignment, "preset=%s", preset->name);
+    r->preset = preset;
+    kg_algo_init(&r->defaults);
+    return kg_train_config(&r->config, NULL, assignments, 1, err);
+}
+
+static bool of_the_algorithm(const char *key)
+{
+    return strncmp(key, "algo.", 5) == 0 || strncmp(key, "kl.", 3) == 0 ||
+           strncmp(key, "anchor.", 7) == 0;
+}
+
+/* Everything of the algorithm, and what the preset gives beyond it. */
+static bool is_shown(const struct resolved *r, const char *key)
+{
+    if (strcmp(key, "algo.preset") == 0)
+        return false;
+    return of_the_algorithm(key) || kg_preset_get(r->preset, key) != NULL;
+}
+
+static kg_status value_of(char text[VALUE_BYTES], const struct resolved *r,
+                          const char *key, struct kg_err *err)
+{
+    if (!kg_config_is_set(r->config, key))
+        return kg_algo_get(&r->defaults, key, text, VALUE_BYTES, err);
+    snprintf(text, VALUE_BYTES, "%s", kg_config_text(r->config, key));
+    return KG_OK;
+}
+
+/* The preset that gives it; NULL: the default. */
+static const char *source_of(const struct resolved *r, const char *key)
+{
+    const char *from = kg_config_source(r->config, key);
+
+    return kg_preset_get(r->preset, key) ? from : NULL;
+}
+
+/* ---- printing ---- */
+
+static kg_status put_heading(struct kg_str *out, const struct kg_preset *p,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "%s (%s%s%s)\n  %s\n  %s\n", p->name,
+                         kg_preset_kind_name(p->kind), p->base ? ", builds on " : "",
+                         p->base ? p->base : "", p->help, p->source));
+    return kg_str_puts(out, "\n", err);
+}
+
+static kg_status put_values(struct kg_str *out, const struct resolved *r,
+                            struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_config_rows(r->config); i++) {
+        const char *key = kg_config_row(r->config, i)->key, *from;
+        char text[VALUE_BYTES];
+
+        if (!is_shown(r, key))
+            continue;
+        KG_TRY(value_of(text, r, key, err));
+        from = source_of(r, key);
+        KG_TRY(kg_str_printf(out, err, "  %-24s %-22s %s%s\n", key,
+                             *text ? text : "(empty)", from ? "preset " : "",
+                             from ? from : "default"));
+    }
+    return kg_str_puts(out, "\n", err);
+}
+
+static kg_status put_pair(struct kg_str *out, const char *lead, const char *text,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, lead, err));
+    return kg_json_put_string(out, text, strlen(text), err);
+}
+
+static kg_status put_json_heading(struct kg_str *out, const struct kg_preset *p,
+                                  struct kg_err *err)
+{
+    KG_TRY(put_pair(out, "{\"name\": ", p->name, err));
+    KG_TRY(put_pair(out, ", \"kind\": ", kg_preset_kind_name(p->kind), err));
+    KG_TRY(kg_str_puts(out, ", \"base\": ", err));
+    if (p->base)
+        KG_TRY(put_pair(out, "", p->base, err));
+    else
+        KG_TRY(kg_str_puts(out, "null", err));
+    KG_TRY(put_pair(out, ", \"help\": ", p->help, err));
+    return put_pair(out, ", \"publication\": ", p->source, err);
+}
+
+static kg_status put_json_values(struct kg_str *out, const struct resolved *r,
+                                 struct kg_err *err)
+{
+    const char *lead = ", \"values\": {";
+
+    for (size_t i = 0; i < kg_config_rows(r->config); i++) {
+        const char *key = kg_config_row(r->config, i)->key, *from;
+        char text[VALUE_BYTES];
+
+        if (!is_shown(r, key))
+            continue;
+        KG_TRY(value_of(text, r, key, err));
+        KG_TRY(put_pair(out, lead, key, err));
+        KG_TRY(put_pair(out, ": {\"value\": ", text, err));
+        from = source_of(r, key);
+        KG_TRY(put_pair(out, ", \"source\": ", from ? from : "default", err));
+        KG_TRY(kg_str_putc(out, '}', err));
+        lead = ", ";
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status put_resolved(struct kg_str *out, const struct kg_preset *p,
+                              struct kg_err *err)
+{
+    struct resolved r = {0};
+    kg_status status = resolve(&r, p, err);
+
+    if (status == KG_OK)
+        status = as_json ? put_json_heading(out, p, err) : put_heading(out, p, err);
+    if (status == KG_OK)
+        status = as_json ? put_json_values(out, &r, err) : put_values(out, &r, err);
+    if (status == KG_OK && as_json)
+        status = kg_str_puts(out, "}\n", err);
+    kg_config_free(r.config);
+    return status;
+}
+
+static kg_status put_line(struct kg_str *out, const struct kg_preset *p,
+                          struct kg_err *err)
+{
+    if (!as_json)
+        return kg_str_printf(out, err, "%-28s %-7s %s\n", p->name,
+                             kg_preset_kind_name(p->kind), p->help);
+    KG_TRY(put_json_heading(out, p, err));
+    return kg_str_puts(out, "}\n", err);
+}
+
+static kg_status put_every(struct kg_str *out, struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_preset_count(); i++)
+        KG_TRY(all ? put_resolved(out, kg_preset_at(i), err)
+                   : put_line(out, kg_preset_at(i), err));
+    return KG_OK;
+}
+
+int kg_cmd_presets(int argc, char **argv)
+{
+    const struct kg_preset *preset = NULL;
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = argc == 0 ? put_every(&out, &err)
+                                 : kg_preset_find(&preset, argv[0], &err);
+
+    if (status == KG_OK && preset)
+        status = put_resolved(&out, preset, &err);
+    if (status == KG_OK)
+        status = kg_cli_put(&out, &err);
+    kg_str_release(&out);
+    return kg_cli_exit(status, &err);
+}
