@@ -61,8 +61,7 @@ extern const struct kg_golden_head kg_golden_plain_head;
 
 struct kg_golden_tolerance {
     double rel, abs; /* |found - expected| <= rel |expected| + abs */
-    /* for a head in single precision: rel max(1, |expected|), and of a row's norm where
-     * the gradient of a row of logits is compared */
+    /* for a head in single precision: rel max(1, |expected|) */
     bool single;
 };
 
