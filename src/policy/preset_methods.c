@@ -55,6 +55,7 @@ KG_VALUES ema_pg_math[] = {
     KG_END,
 };
 KG_VALUES dapo[] = {
+    {"rollout.dynamic", "true"},      {"rollout.dynamic_metric", "accuracy"},
     {"algo.advantage", "grpo"},       {"algo.surrogate", "ppo-clip"},
     {"algo.clip_low", "0.2"},         {"algo.clip_high", "0.28"},
     {"algo.aggregate", "token-mean"}, {"kl.estimator", "none"},
@@ -128,6 +129,14 @@ KG_VALUES tis[] = {
     {"algo.tis", "2"},
     {"algo.tis_level", "token"},
     {"train.old_logp", "recompute"},
+    {"kl.estimator", "none"},
+    {"anchor.kind", "none"},
+    KG_END,
+};
+KG_VALUES remax[] = {
+    {"algo.advantage", "remax"},
+    {"algo.surrogate", "reinforce"},
+    {"algo.aggregate", "seq-mean-token-sum"},
     {"kl.estimator", "none"},
     {"anchor.kind", "none"},
     KG_END,
@@ -391,7 +400,7 @@ static const struct kg_preset rows[] = {
     {"ema-pg-math", METHOD, NULL,
      "as released for mathematics: EMA anchor and K3, no Top-k", KG_EMA_PAPER,
      ema_pg_math},
-    {"dapo", METHOD, NULL, "clip-higher, token mean, no KL",
+    {"dapo", METHOD, NULL, "clip-higher, token mean, dynamic sampling, no KL",
      "Yu et al. 2025, arXiv 2503.14476", dapo},
     {"dr-grpo", METHOD, NULL,
      "no deviation, no length of the answer: sums over a constant (algo.length_norm)",
@@ -412,6 +421,9 @@ static const struct kg_preset rows[] = {
      "PPO clip on recomputed log-probs, weighted by min(old / sampler, 2)",
      "Yao et al. 2025, Your efficient RL framework secretly brings you off-policy RL",
      tis},
+    {"remax", METHOD, NULL,
+     "the reward of the greedy answer as baseline, plain score function",
+     "Li et al. 2023, arXiv 2310.10505", remax},
     {"opo", METHOD, NULL, "length-weighted baseline, exactly on-policy, no KL",
      "Hao et al. 2025, arXiv 2505.23585", opo},
     {"gpg", METHOD, NULL,
