@@ -185,6 +185,7 @@ static void gather_pg(struct work *w, int64_t begin, int64_t end)
             .k = b->k_sampler,
             .token = b->tokens ? b->tokens[n] : -1,
             .selected = b->selected && b->selected[n],
+            .entropy = b->entropy ? b->entropy[n] : 0,
         };
         w->out[n - begin] = (struct kg_pg_out){0};
     }
@@ -209,7 +210,7 @@ static kg_status finish_pg(struct work *w, int64_t n, const struct kg_pg_in *in,
     if (g->pg_term)
         g->pg_term[n] = factor * out->value;
     if (weight != 0)
-        kg_policy_metrics_pg(&g->metrics, in, out);
+        kg_policy_metrics_pg(&g->metrics, in, out, w->algo);
     return KG_OK;
 }
 

@@ -4,8 +4,32 @@
 
 #include <math.h>
 
+static void add_gap(struct kg_policy_gap *g, const struct kg_pg_in *in)
+{
+    double x = in->logp - in->mu, w = exp(x), gap = fabs(exp(in->logp) - exp(in->mu));
+
+    g->logp_sum += in->logp;
+    g->mu_sum += in->mu;
+    g->k3_sum += expm1(x) - x;
+    g->abs_sum += gap;
+    g->abs_sum_sq += gap * gap;
+    g->abs_max = fmax(g->abs_max, gap);
+    g->weight_sum += w;
+    g->weight_sum_sq += w * w;
+    g->weight_max = fmax(g->weight_max, w);
+}
+
+static void add_dropped(struct kg_policy_dropped *d, const struct kg_pg_in *in,
+                        const struct kg_pg_out *out)
+{
+    d->p_sum += exp(in->logp);
+    d->mu_sum += exp(in->mu);
+    d->ratio_sum += out->ratio;
+    d->entropy_sum += in->entropy;
+}
+
 void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in,
-                          const struct kg_pg_out *out)
+                          const struct kg_pg_out *out, const struct kg_algo *algo)
 {
     double gap = in->logp - in->old, mismatch = fabs(in->old - in->mu);
     double prob_gap = exp(in->logp) - exp(in->mu);
@@ -17,6 +41,11 @@ void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in
     m->clip_low += out->clip == KG_CLIP_LOW;
     m->clip_high += out->clip == KG_CLIP_HIGH;
     m->clip_dual += out->clip == KG_CLIP_DUAL;
+    m->outside_low += out->ratio < 1 - algo->clip_low;
+    m->outside_high += out->ratio > 1 + algo->clip_high;
+    add_gap(&m->gap, in);
+    if (out->masked && in->advantage != 0)
+        add_dropped(&m->dropped[in->advantage > 0], in, out);
     m->clips += out->clips;
     m->clips_lower += out->clips_lower;
     m->masked_positive += out->masked && in->advantage > 0;
@@ -84,6 +113,27 @@ static void merge_extremes(struct kg_policy_metrics *a, const struct kg_policy_m
     a->divergence_max = fmax(a->divergence_max, b->divergence_max);
 }
 
+static void merge_gap(struct kg_policy_gap *a, const struct kg_policy_gap *b)
+{
+    a->logp_sum += b->logp_sum;
+    a->mu_sum += b->mu_sum;
+    a->k3_sum += b->k3_sum;
+    a->abs_sum += b->abs_sum;
+    a->abs_sum_sq += b->abs_sum_sq;
+    a->abs_max = fmax(a->abs_max, b->abs_max);
+    a->weight_sum += b->weight_sum;
+    a->weight_sum_sq += b->weight_sum_sq;
+    a->weight_max = fmax(a->weight_max, b->weight_max);
+}
+
+static void merge_dropped(struct kg_policy_dropped *a, const struct kg_policy_dropped *b)
+{
+    a->p_sum += b->p_sum;
+    a->mu_sum += b->mu_sum;
+    a->ratio_sum += b->ratio_sum;
+    a->entropy_sum += b->entropy_sum;
+}
+
 void kg_policy_metrics_merge(struct kg_policy_metrics *into,
                              const struct kg_policy_metrics *from)
 {
@@ -91,6 +141,10 @@ void kg_policy_metrics_merge(struct kg_policy_metrics *into,
     const struct kg_policy_metrics *b = from;
 
     merge_extremes(a, b);
+    merge_gap(&a->gap, &b->gap);
+    for (int i = 0; i < 2; i++)
+        merge_dropped(&a->dropped[i], &b->dropped[i]);
+    a->outside_low += b->outside_low, a->outside_high += b->outside_high;
     a->tokens += b->tokens, a->seqs += b->seqs;
     a->clip_low += b->clip_low, a->clip_high += b->clip_high,
         a->clip_dual += b->clip_dual;
@@ -142,6 +196,8 @@ static void list_policy(struct list *l, const struct kg_policy_metrics *m)
     put(l, "policy/ratio_max", m->ratio_max);
     put(l, "policy/ratio_ess", ess(m->ratio_sum, m->ratio_sum_sq, m->ratios));
     put(l, "policy/clip_fraction", over((double)m->clips, m->ratios));
+    put(l, "policy/outside_low", over((double)m->outside_low, m->ratios));
+    put(l, "policy/outside_high", over((double)m->outside_high, m->ratios));
     put(l, "policy/clip_low", over((double)m->clip_low, m->ratios));
     put(l, "policy/clip_high", over((double)m->clip_high, m->ratios));
     put(l, "policy/clip_dual", over((double)m->clip_dual, m->ratios));
@@ -175,8 +231,24 @@ static void list_kl(struct list *l, const struct kg_algo *algo,
     }
 }
 
+static void list_dropped(struct list *l, const struct kg_policy_metrics *m)
+{
+    const struct kg_policy_dropped *up = &m->dropped[1], *down = &m->dropped[0];
+    int64_t n_up = m->masked_positive, n_down = m->masked_negative;
+
+    put(l, "region/masked_positive_p", over(up->p_sum, n_up));
+    put(l, "region/masked_positive_mu", over(up->mu_sum, n_up));
+    put(l, "region/masked_positive_ratio", over(up->ratio_sum, n_up));
+    put(l, "region/masked_positive_entropy", over(up->entropy_sum, n_up));
+    put(l, "region/masked_negative_p", over(down->p_sum, n_down));
+    put(l, "region/masked_negative_mu", over(down->mu_sum, n_down));
+    put(l, "region/masked_negative_ratio", over(down->ratio_sum, n_down));
+    put(l, "region/masked_negative_entropy", over(down->entropy_sum, n_down));
+}
+
 static void list_region(struct list *l, const struct kg_policy_metrics *m)
 {
+    list_dropped(l, m);
     put(l, "region/masked",
         over((double)(m->masked_positive + m->masked_negative), m->ratios));
     put(l, "region/masked_positive", over((double)m->masked_positive, m->positive));
@@ -192,6 +264,27 @@ static void list_mask(struct list *l, const struct kg_policy_metrics *m)
     put(l, "mask/answers", over((double)m->mask_dropped, m->mask_seqs));
     put(l, "mask/divergence_mean", over(m->mask_sum, m->mask_seqs));
     put(l, "mask/divergence_max", m->mask_max);
+}
+
+size_t kg_policy_mismatch_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
+                               const struct kg_policy_metrics *m)
+{
+    struct list l = {out, 0};
+    const struct kg_policy_gap *g = &m->gap;
+    int64_t n = m->ratios;
+    double mean = over(g->abs_sum, n);
+
+    put(&l, "mismatch/prob_mean", mean);
+    put(&l, "mismatch/prob_std", sqrt(fmax(0, over(g->abs_sum_sq, n) - mean * mean)));
+    put(&l, "mismatch/prob_max", g->abs_max);
+    put(&l, "mismatch/kl_k1", over(g->mu_sum - g->logp_sum, n));
+    put(&l, "mismatch/kl_k3", over(g->k3_sum, n));
+    put(&l, "mismatch/perplexity", exp(-over(g->logp_sum, n)));
+    put(&l, "mismatch/perplexity_sampler", exp(-over(g->mu_sum, n)));
+    put(&l, "mismatch/weight_mean", over(g->weight_sum, n));
+    put(&l, "mismatch/weight_max", g->weight_max);
+    put(&l, "mismatch/weight_ess", ess(g->weight_sum, g->weight_sum_sq, n));
+    return l.n;
 }
 
 size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],

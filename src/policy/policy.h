@@ -149,6 +149,25 @@ struct kg_policy_batch {
     uint64_t select_seed, select_draw;
 };
 
+/* The current policy against the sampler at the sampled tokens: sums, in nats and in
+ * probabilities. */
+struct kg_policy_gap {
+    double logp_sum; /* of the current policy, for its perplexity */
+    double mu_sum;   /* of the sampler */
+    double k3_sum;   /* KL(mu||p) by its low-variance form */
+    double abs_sum;  /* |p - mu| */
+    double abs_sum_sq;
+    double abs_max;
+    double weight_sum; /* p / mu */
+    double weight_sum_sq;
+    double weight_max;
+};
+
+/* Of tokens that a trust region dropped. */
+struct kg_policy_dropped {
+    double p_sum, mu_sum, ratio_sum, entropy_sum;
+};
+
 /* Sums and counts over loss tokens, added up over micro-batches; kg_policy_metrics_list
  * makes names and numbers of them. `{0}` is the start. */
 struct kg_policy_metrics {
@@ -160,6 +179,10 @@ struct kg_policy_metrics {
     int64_t clip_low; /* held by each bound */
     int64_t clip_high;
     int64_t clip_dual;
+    int64_t outside_low; /* ratio below 1 - clip_low, whatever the advantage */
+    int64_t outside_high;
+    struct kg_policy_gap gap;
+    struct kg_policy_dropped dropped[2]; /* A < 0, A > 0 */
     int64_t clips; /* as the published clip fractions count, and the one for A < 0 */
     int64_t clips_lower;
     int64_t masked_positive; /* dropped by a trust region */
@@ -206,7 +229,10 @@ enum { KG_POLICY_METRICS_MAX = 64 };
 
 void kg_policy_metrics_merge(struct kg_policy_metrics *into,
                              const struct kg_policy_metrics *from);
-/* Means, fractions and effective sample sizes.   returns how many of out were filled */
+/* Means, fractions and effective sample sizes; mismatch: of the policy against the
+ * sampler, which says most of the first update.   returns how many of out were filled */
+size_t kg_policy_mismatch_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
+                               const struct kg_policy_metrics *m);
 size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
                               const struct kg_algo *algo,
                               const struct kg_policy_metrics *m);

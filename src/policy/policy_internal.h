@@ -49,7 +49,8 @@ struct kg_pg_in {
     const double *mu_at; /* (K) sampler */
     int k;
     int32_t token;
-    bool selected; /* batch scope */
+    bool selected;  /* batch scope */
+    double entropy; /* 0 where it is not known; for the metrics */
 };
 
 struct kg_pg_out {
@@ -203,7 +204,7 @@ struct kg_aggregate_row {
 
 /* ---- metrics ---- */
 void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in,
-                          const struct kg_pg_out *out);
+                          const struct kg_pg_out *out, const struct kg_algo *algo);
 void kg_policy_metrics_mask(struct kg_policy_metrics *m, double divergence, bool masked);
 void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in,
                           const struct kg_kl_out *out);

@@ -1,5 +1,5 @@
 /* Between sampling and the loss: the KL in the reward, its controller, shaping by length,
- * dynamic sampling, greedy answers and sums of squares. */
+ * dynamic sampling, greedy answers and sums of squares; and what a step says of them. */
 #include "train/rl_testing.h"
 
 #include "policy/shaping.h"
@@ -608,6 +608,51 @@ static void a_mask_stops_the_update_that_went_too_far(void **state)
     close_run(&o);
 }
 
+/* ---- metrics ---- */
+
+static void rewards_are_told_apart_by_source(void **state)
+{
+    static const char lines[] =
+        "{\"prompt\": \"8,3:9,4\", \"completion\": \"7\", \"data_source\": \"even\"}\n"
+        "{\"prompt\": \"3,3:9,6\", \"completion\": \"3\", \"data_source\": \"odd\"}\n";
+    static const char *const extra[] = {"data.train=" ROOT "/sources.jsonl", NULL};
+    struct opened o;
+
+    (void)state;
+    NEED(kg_file_make_dirs(ROOT, err));
+    NEED(kg_file_write_atomic(ROOT "/sources.jsonl", lines, strlen(lines), err));
+    open_run(&o, ROOT "/sources", extra);
+    step(&o);
+    assert_true(fabs((last_metric(ROOT "/sources", "reward/source/even") +
+                      last_metric(ROOT "/sources", "reward/source/odd")) /
+                         2 -
+                     last_metric(ROOT "/sources", "reward/mean")) < 1e-12);
+    close_run(&o);
+}
+
+/* Promise 1 in numbers: before the first update the policy is the sampler. */
+static void on_policy_there_is_no_mismatch(void **state)
+{
+    static const char *const zero[] = {"mismatch/prob_mean", "mismatch/prob_std",
+                                       "mismatch/prob_max", "mismatch/kl_k1",
+                                       "mismatch/kl_k3"};
+    static const char *const one[] = {"mismatch/weight_mean", "mismatch/weight_max",
+                                      "mismatch/weight_ess"};
+    struct opened o;
+
+    (void)state;
+    open_run(&o, ROOT "/mismatch", NULL);
+    step(&o);
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+        assert_true(last_metric(ROOT "/mismatch", zero[i]) == 0);
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+        assert_true(last_metric(ROOT "/mismatch", one[i]) == 1);
+    assert_true(last_metric(ROOT "/mismatch", "mismatch/perplexity") ==
+                last_metric(ROOT "/mismatch", "mismatch/perplexity_sampler"));
+    assert_true(last_metric(ROOT "/mismatch", "mismatch/perplexity") > 1);
+    close_run(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -627,6 +672,8 @@ int main(void)
         cmocka_unit_test(a_greedy_answer_is_the_baseline_of_its_prompt),
         cmocka_unit_test(sums_of_squares_are_those_of_the_old_policy),
         cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
+        cmocka_unit_test(rewards_are_told_apart_by_source),
+        cmocka_unit_test(on_policy_there_is_no_mismatch),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
     };
 

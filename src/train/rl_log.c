@@ -106,6 +106,57 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }
 
+/* The part of a source that tells it from others: a metric's name is short. */
+enum { MOST_SOURCES = 16, SOURCE_NAME = 24 };
+
+static const char *source_of(const struct kg_run *run, size_t prompt)
+{
+    return run->train.data->records[run->train.record[prompt]].data_source;
+}
+
+static bool has_sources(const struct kg_run *run)
+{
+    for (size_t i = 1; i < run->train.n; i++)
+        if (strcmp(source_of(run, i), source_of(run, 0)) != 0)
+            return true;
+    return false;
+}
+
+/* Rewards by data source, where the training data has several. The first MOST_SOURCES of
+ * a step have their own names, the rest are one. */
+static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
+                        const struct kg_run *run)
+{
+    struct {
+        const char *name;
+        double sum, n;
+    } rows[MOST_SOURCES + 1] = {{NULL, 0, 0}};
+    size_t n = 0;
+
+    if (!has_sources(run))
+        return;
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const char *name = source_of(run, (size_t)b->trajs[i].prompt_index);
+        size_t at = 0;
+
+        if (!kg_rl_learns(b, i))
+            continue;
+        while (at < n && strcmp(rows[at].name, name) != 0)
+            at++;
+        at = at > MOST_SOURCES ? MOST_SOURCES : at;
+        if (at == n)
+            rows[n++].name = at < MOST_SOURCES ? name : "other";
+        rows[at].sum += b->trajs[i].reward;
+        rows[at].n++;
+    }
+    for (size_t i = 0; i < n; i++) {
+        char name[KG_METRIC_NAME];
+
+        snprintf(name, sizeof name, "reward/source/%.*s", SOURCE_NAME, rows[i].name);
+        kg_metrics_put(log, name, rows[i].sum / rows[i].n);
+    }
+}
+
 static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double low = INFINITY, high = 0, cut = 0, prompt = 0;
@@ -166,6 +217,9 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
     /* before the first update the policy is the one that sampled: this must be 0 unless
      * asked for otherwise */
     kg_metrics_put(log, "mismatch/first_update_max", t->first_metrics.gap_max);
+    n = kg_policy_mismatch_list(rows, &t->first_metrics);
+    for (size_t i = 0; i < n; i++)
+        kg_metrics_put(log, rows[i].name, rows[i].value);
 }
 
 static void put_counters(struct kg_metrics *log, const struct kg_run *run,
@@ -267,6 +321,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     struct kg_metrics log = {.n = 0};
 
     put_rewards(&log, b);
+    put_sources(&log, b, run);
     put_lengths(&log, b);
     kg_metrics_put(&log, "advantage/mean", a->mean);
     kg_metrics_put(&log, "advantage/min", a->min);
