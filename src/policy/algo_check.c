@@ -197,6 +197,14 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
         return kg_fail(
             err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
             a->mask->divergence ? "above 0" : "0", a->mask->about.name, a->mask_delta);
+    if (a->mask->negative_only && a->surrogate->sequence == kg_pg_gmpo &&
+        a->advantage->token)
+        return kg_fail(
+            err, KG_EINVAL,
+            "algo.mask: %s drops tokens by the sign of their advantage, and %s "
+            "has one term for the answer; expected an algo.advantage of whole "
+            "answers, found %s",
+            a->mask->about.name, pg, a->advantage->about.name);
     if (a->tis > 0 && a->surrogate->to_mu)
         return kg_fail(err, KG_EINVAL,
                        "algo.tis: %s has its ratio to the sampler already; expected 0, "

@@ -273,6 +273,24 @@ static void k1_as_a_loss_off_policy_needs_its_weight(void **state)
     assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
 }
 
+static void a_mask_by_sign_needs_one_advantage_where_there_is_one_term(void **state)
+{
+    struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
+    struct kg_err err;
+
+    (void)state;
+    kg_algo_init(&algo);
+    must_set(&algo, "algo.surrogate", "gmpo");
+    must_set(&algo, "algo.mask", "off-policy");
+    must_set(&algo, "algo.mask_delta", "0.1");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+    must_set(&algo, "algo.advantage", "reinforce++");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "algo.mask"));
+    must_set(&algo, "algo.surrogate", "gspo");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+}
+
 static void a_head_of_the_whole_vocabulary_is_the_exact_kl(void **state)
 {
     (void)state;
@@ -302,19 +320,30 @@ static void the_anchor_moves_on_every_period_th_step(void **state)
     assert_near(anchor[1], 1, 0);
 }
 
-/* delta after a step of gradient descent on the quadratic KL and an EMA update: eta (1 -
- * a) delta. */
-static void the_scalar_recursion_has_the_stated_factor(void **state)
+/* delta = theta - anchor over gradient descent on a quadratic KL of curvature a: after
+ * one round of `period` steps it is the stated multiple of itself. */
+static double factor_of_a_round(double eta, double a, int period, bool average_first)
 {
-    double theta = 1, anchor = 0, a = 0.3, eta = 0.9;
+    double theta = 1.5, anchor = 0.5, before = theta;
+
+    for (int step = 0; step < period; step++)
+        theta -= a * (theta - anchor);
+    kg_policy_ema(&anchor, average_first ? &before : &theta, 1, eta);
+    return theta - anchor; /* delta was 1 */
+}
+
+static void the_scalar_recursions_have_the_stated_factors(void **state)
+{
+    static const double etas[] = {0.5, 0.9, 0.99}, curvatures[] = {0.05, 0.3, 1.7};
 
     (void)state;
-    for (int step = 0; step < 20; step++) {
-        double delta = theta - anchor;
+    for (int i = 0; i < 9; i++) {
+        double eta = etas[i / 3], a = curvatures[i % 3];
 
-        theta -= a * delta;
-        kg_policy_ema(&anchor, &theta, 1, eta);
-        assert_near(theta - anchor, eta * (1 - a) * delta, 1e-15);
+        assert_near(factor_of_a_round(eta, a, 1, true), eta - a, 1e-14);
+        assert_near(factor_of_a_round(eta, a, 1, false), eta * (1 - a), 1e-14);
+        assert_near(factor_of_a_round(eta, a, 10, false), eta * pow(1 - a, 10), 1e-13);
+        assert_near(factor_of_a_round(1, a, 1, false), 1 - a, 1e-14);
     }
 }
 
@@ -330,9 +359,10 @@ int main(void)
         cmocka_unit_test(
             the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors),
         cmocka_unit_test(k1_as_a_loss_off_policy_needs_its_weight),
+        cmocka_unit_test(a_mask_by_sign_needs_one_advantage_where_there_is_one_term),
         cmocka_unit_test(a_head_of_the_whole_vocabulary_is_the_exact_kl),
         cmocka_unit_test(the_anchor_moves_on_every_period_th_step),
-        cmocka_unit_test(the_scalar_recursion_has_the_stated_factor),
+        cmocka_unit_test(the_scalar_recursions_have_the_stated_factors),
     };
 
     return cmocka_run_group_tests_name("policy/algo", tests, NULL, NULL);

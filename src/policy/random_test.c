@@ -221,8 +221,9 @@ static void draw_batch(void)
     plain.divisor = chance(0.7) ? 0 : between(0.1, 2);
     for (int s = 0; s < plain.n_seqs; s++) {
         double advantage = chance(0.15) ? 0 : normal();
-        /* gmpo is of the answer: its advantage has one sign */
-        bool each = chance(0.2) && !starts(KG_TABLE_SURROGATE, "gmpo");
+        bool one_sign = starts(KG_TABLE_SURROGATE, "gmpo") &&
+                        starts(KG_TABLE_MASK, "off-policy");
+        bool each = chance(0.2) && !one_sign;
 
         plain.begin[s + 1] = plain.begin[s] + below(5);
         plain.drop[s] = algo.mask_truncated && chance(0.4);
