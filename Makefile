@@ -25,7 +25,14 @@ OPT_debug   := -O0 -g
 CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
                -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -MMD -MP -DKG_VERSION='"$(VERSION)"' \
                $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
-LIBS    := -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lgomp -lpthread -lm
+OMP     := -lgomp
+# GNU's OpenMP is not known to the thread sanitizer, LLVM's tells it what a barrier orders
+ifeq ($(SAN),thread)
+CC  := clang
+OMP := -lomp
+export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/tools/thread.supp
+endif
+LIBS    := -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd $(OMP) -lpthread -lm
 LDFLAGS_ALL := -fopenmp $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
@@ -98,7 +105,7 @@ kedge: $(B)/kedge
 
 # ---- libkedge: only kedge_* of include/kedge.h leaves it -----------------------------------------------------------
 LIB_OBJ  := $(foreach m,$(LIB_MODULES),$(call OBJ_of,$(m))) $(CPU_OBJ)
-LIB_LIBS := -ldnnl -lgomp -lpthread -lm
+LIB_LIBS := -ldnnl $(OMP) -lpthread -lm
 SHARED   := $(B)/libkedge.so.$(ABI)
 
 lib: $(SHARED) $(B)/libkedge.a           ## libkedge, shared and static
