@@ -98,7 +98,8 @@ KEDGE_API int kedge_has_bf16(void);
 struct kedge_algo;
 
 /* A new algorithm: the defaults (advantage grpo, surrogate ppo-clip 0.2/0.2, token-mean,
- * no KL, no anchor), and on top of them the values of a preset; preset NULL: none.
+ * no KL, no anchor), and on top of them what a preset says of the algorithm (not of the
+ * run around it); preset NULL: nothing.
  * *algo out: owned by the caller, for kedge_algo_free (NULL is allowed there).
  * errors: ENOTFOUND (preset), ENOMEM */
 KEDGE_API int kedge_algo_create(struct kedge_algo **algo, const char *preset,
@@ -173,7 +174,8 @@ KEDGE_API int kedge_algo_check(const struct kedge_algo *algo,
 /* The i-th key of kedge_algo_set; NULL behind the last. */
 KEDGE_API const char *kedge_key(size_t i);
 
-/* One row of a table, or a preset (table, formula "" and needs 0 there). Static texts. */
+/* One row of a table, or a preset (table "method", or "recipe" for a published run;
+ * formula "" and needs 0). Static texts. */
 struct kedge_about {
     size_t size;
     const char *table;   /* key that chooses the row: "algo.advantage", "kl.estimator" */
@@ -190,7 +192,9 @@ struct kedge_about {
  * returns 1, or 0 behind the last (or where about->size is not set) */
 KEDGE_API int kedge_row(struct kedge_about *about, size_t i);
 
-/* The i-th preset, and its j-th key and value.   returns 1, or 0 behind the last */
+/* The i-th preset, and its j-th key and value, those of the run around the algorithm
+ * included (train.*, rollout.*, ...: not keys of kedge_algo_set).
+ * returns 1, or 0 behind the last */
 KEDGE_API int kedge_preset(struct kedge_about *about, size_t i);
 KEDGE_API int kedge_preset_value(const char **key, const char **value, size_t i,
                                  size_t j);

@@ -149,14 +149,15 @@ def rows():
 
 
 def presets():
-    """Every preset with its help, source and values."""
+    """Every preset with kind, help, source, and values (those of the run around it included)."""
     lib, found = _lib or load(), _listed((_lib or load()).kedge_preset)
     for i, preset in enumerate(found):
-        key, value, values = C.c_char_p(), C.c_char_p(), {}
-        while lib.kedge_preset_value(C.byref(key), C.byref(value), _Z(i), _Z(len(values))):
+        key, value, values, j = C.c_char_p(), C.c_char_p(), {}, 0
+        while lib.kedge_preset_value(C.byref(key), C.byref(value), _Z(i), _Z(j)):
             values[key.value.decode()] = value.value.decode()
-        found[i] = {"name": preset["name"], "help": preset["help"], "source": preset["source"],
-                    "values": values}
+            j += 1
+        found[i] = {"name": preset["name"], "kind": preset["table"], "help": preset["help"],
+                    "source": preset["source"], "values": values}
     return found
 
 

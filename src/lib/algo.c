@@ -4,13 +4,20 @@
 #include "base/mem.h"
 #include "policy/presets.h"
 
+#include <string.h>
+
+/* What the preset says of the run around the algorithm is its user's. */
 static kg_status apply_preset(struct kg_algo *algo, const char *name, struct kg_err *err)
 {
     const struct kg_preset *preset;
 
     KG_TRY(kg_preset_find(&preset, name, err));
-    for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        KG_TRY(kg_algo_set(algo, v->key, v->value, err));
+    for (size_t i = 0; i < kg_algo_n_keys(); i++) {
+        const char *value = kg_preset_get(preset, kg_algo_key(i));
+
+        if (value)
+            KG_TRY(kg_algo_set(algo, kg_algo_key(i), value, err));
+    }
     return KG_OK;
 }
 
@@ -189,24 +196,37 @@ int kedge_preset(struct kedge_about *about, size_t i)
 
     if (!preset)
         return 0;
-    return give_about(about, (struct kedge_about){.table = "",
-                                                  .name = preset->name,
-                                                  .help = preset->help,
-                                                  .formula = "",
-                                                  .source = preset->source,
-                                                  .gradient = ""});
+    return give_about(about,
+                      (struct kedge_about){.table = kg_preset_kind_name(preset->kind),
+                                           .name = preset->name,
+                                           .help = preset->help,
+                                           .formula = "",
+                                           .source = preset->source,
+                                           .gradient = ""});
+}
+
+/* Does a preset from `preset` down to before `until` give the key? */
+static bool given_above(const struct kg_preset *preset, const struct kg_preset *until,
+                        const char *key)
+{
+    for (; preset != until; preset = kg_preset_base(preset))
+        for (const struct kg_preset_value *v = preset->values; v->key; v++)
+            if (strcmp(v->key, key) == 0)
+                return true;
+    return false;
 }
 
 int kedge_preset_value(const char **key, const char **value, size_t i, size_t j)
 {
     const struct kg_preset *preset = kg_preset_at(i);
-    size_t n = 0;
 
-    while (preset && preset->values[n].key)
-        n++;
-    if (j >= n)
-        return 0;
-    *key = preset->values[j].key;
-    *value = preset->values[j].value;
-    return 1;
+    for (const struct kg_preset *p = preset; p; p = kg_preset_base(p))
+        for (const struct kg_preset_value *v = p->values; v->key; v++) {
+            if (given_above(preset, p, v->key) || j-- > 0)
+                continue;
+            *key = v->key;
+            *value = v->value;
+            return 1;
+        }
+    return 0;
 }
