@@ -219,7 +219,10 @@ kg_status kg_rollout_decode(struct kg_rollout *r, struct kg_err *err)
     int32_t n = r->n_running;
     if (!outer)
         KG_TRY(decode_range(r, &r->workers[0], 0, n, err));
-    KG_TRY(in_parallel(r, outer, err));
+    if (n == 1) /* the threads share the one row */
+        KG_TRY(draw_range(r, &r->workers[0], 0, n, err));
+    else
+        KG_TRY(in_parallel(r, outer, err));
     for (int32_t i = 0; i < n; i++)
         KG_TRY(kg_rollout_commit(r, &r->slots[i], i, err));
     kg_rollout_sweep(r);

@@ -1,10 +1,10 @@
 /* One token from one row of logits.
  *
- * Without truncation the row is walked twice: sums of exp(z - lse) over blocks of the
- * vocabulary find the block in which u falls, a second walk finds the id. With truncation
- * only the likeliest ids are collected and sorted: each truncation keeps a prefix of the
- * ids in the order (falling logit, rising id), so together they keep the shortest of
- * their prefixes.
+ * Without truncation the row is walked once: sums of exp(z - lse) over blocks of the
+ * vocabulary find the block in which u falls, a walk through this block the id. With
+ * truncation only the likeliest ids are collected and sorted: each truncation keeps a
+ * prefix of the ids in the order (falling logit, rising id), so together they keep the
+ * shortest of their prefixes.
  *
  * Not here: the random number (base/rng.h), the log sum exp (the head), EOS and stop
  * strings (rollout.c).
@@ -16,10 +16,16 @@
 #include <assert.h>
 #include <float.h>
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 512, LANES = 8 };
+enum {
+    BLOCK = 512,
+    LANES = 8,
+    MOST_SPANS = 1024,
+    THREADED = 32768 /* ids from which one row's sums are worth waking threads */
+};
 
 kg_status kg_sampler_scratch_init(struct kg_sampler_scratch *scratch, int32_t vocab,
                                   struct kg_err *err)
@@ -167,34 +173,88 @@ static int32_t walk_block(const float *p, double target)
     return last;
 }
 
-static int32_t draw_full(const struct kg_sampler_row *row, double u)
+/* A part of the row, cut into at most MOST_SPANS spans of whole blocks. */
+struct part {
+    const float *z;
+    int32_t n;
+    int32_t span; /* BLOCK up to a vocabulary of 524,288 */
+    float above;
+};
+
+static struct part part_of(const float *z, int32_t n, float above)
+{
+    return (struct part){z, n, BLOCK * (1 + (n - 1) / (BLOCK * MOST_SPANS)), above};
+}
+
+static int32_t spans_of(const struct part *part)
+{
+    return (part->n + part->span - 1) / part->span;
+}
+
+/* Of exp(z - above). */
+static double span_sum(const struct part *part, int32_t i)
 {
     float p[BLOCK];
-    /* A little above the log sum exp, for z - above < 0 whatever the rounding; total
-     * takes the factor out again. */
-    float above = (float)(row->lse + 1e-3 + 1e-6 * fabs(row->lse));
-    double total = 0;
-    for (int32_t v = 0; v < row->vocab; v += BLOCK) {
-        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), above);
-        total += block_sum(p);
+    double sum = 0;
+    int32_t end = min_i32((i + 1) * part->span, part->n);
+    for (int32_t v = i * part->span; v < end; v += BLOCK) {
+        block_probs(p, part->z + v, min_i32(BLOCK, end - v), part->above);
+        sum += block_sum(p);
     }
-    double target = u * total;
+    return sum;
+}
+
+/* Spans are independent of each other: threads share them where they are free.
+ * returns the sum of sums, in order */
+static double sum_spans(double sums[MOST_SPANS], const struct part *part)
+{
+    int32_t n = spans_of(part);
+    double total = 0;
+#pragma omp parallel for schedule(static) if (part->n >= THREADED && !omp_in_parallel())
+    for (int32_t i = 0; i < n; i++)
+        sums[i] = span_sum(part, i);
+    for (int32_t i = 0; i < n; i++)
+        total += sums[i];
+    return total;
+}
+
+/* The span in which the running sum passes *target, which becomes what is left of it
+ * there. */
+static int32_t find_span(double *target, const double *sums, int32_t n)
+{
     double before = 0;
-    int32_t found = 0;
     double rest = 0;
-    for (int32_t v = 0; v < row->vocab; v += BLOCK) {
-        block_probs(p, row->z + v, min_i32(BLOCK, row->vocab - v), above);
-        double sum = block_sum(p);
-        if (sum > 0) {
-            found = v;
-            rest = target - before;
+    int32_t found = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (sums[i] > 0) {
+            found = i;
+            rest = *target - before;
         }
-        before += sum;
-        if (before > target)
+        before += sums[i];
+        if (before > *target)
             break;
     }
+    *target = rest;
+    return found;
+}
+
+static int32_t draw_full(const struct kg_sampler_row *row, double u)
+{
+    double sums[MOST_SPANS];
+    float p[BLOCK];
+    /* A little above the log sum exp, for z - above < 0 whatever the rounding; the total
+     * takes the factor out again. */
+    float above = (float)(row->lse + 1e-3 + 1e-6 * fabs(row->lse));
+    struct part part = part_of(row->z, row->vocab, above);
+    double target = u * sum_spans(sums, &part);
+    int32_t found = find_span(&target, sums, spans_of(&part)) * part.span;
+    while (part.span > BLOCK) {
+        part = part_of(row->z + found, min_i32(part.span, row->vocab - found), above);
+        sum_spans(sums, &part);
+        found += find_span(&target, sums, spans_of(&part)) * part.span;
+    }
     block_probs(p, row->z + found, min_i32(BLOCK, row->vocab - found), above);
-    return found + walk_block(p, rest);
+    return found + walk_block(p, target);
 }
 
 /* ---- truncated ---- */

@@ -138,14 +138,14 @@ void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *e
 enum { KG_CPU_SMALL_ROWS = 16 };
 
 /* How the library sums over K: `chunk` products at a time, each chunk from zero, chunks
- * added in order. 0: unknown, so the small kernel must not be used. Found by comparing
- * bits at the first use of a K, then remembered. */
-int64_t kg_cpu_small_chunk(int64_t k);
+ * added in order, what c holds already last. 0: unknown, so the small kernel must not be
+ * used. Found by comparing bits at the first use of a K, then remembered. */
+int64_t kg_cpu_small_chunk(int64_t k, bool accumulate);
 
-/* C[M,N] = A[M,K] B[N,K]^T for M <= KG_CPU_SMALL_ROWS, bf16 in, with the library's bits,
- * given its chunk. */
+/* C[M,N] (=|+=) A[M,K] B[N,K]^T for M <= KG_CPU_SMALL_ROWS, bf16 in, with the library's
+ * bits, given its chunk. */
 kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                              int64_t chunk, struct kg_err *err);
+                              int64_t chunk, bool accumulate, struct kg_err *err);
 
 /* How many lengths K were calibrated, and for how many no chunk gave the library's
  * bits. */

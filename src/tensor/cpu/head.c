@@ -422,7 +422,7 @@ kg_status kg_cpu_head(const struct kg_head_out *out, const struct kg_head *h,
     plan(&job, threads);
     KG_TRY_GOTO(out, job_init(&job, err));
     KG_TRY_GOTO(out, run_units(&job, threads, err));
-#pragma omp parallel for schedule(static) if (threads)
+#pragma omp parallel for schedule(static) if (threads && n > 1)
     for (int64_t r = 0; r < n; r++)
         finish_row(&job, r);
 out:

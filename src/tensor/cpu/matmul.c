@@ -119,7 +119,7 @@ static kg_status rows_block(const struct job *j, int64_t r0, int64_t rows, int64
     struct kg_mat b = j->kind == KG_MATMUL_NT ? view(j->b, c0, cols, 0, j->K)
                                               : view(j->b, 0, j->K, c0, cols);
     if (j->small_chunk > 0 && rows <= KG_CPU_SMALL_ROWS)
-        return kg_cpu_matmul_small(c, a, b, j->small_chunk, err);
+        return kg_cpu_matmul_small(c, a, b, j->small_chunk, j->accumulate, err);
     int64_t pad = j->M > EXACT_ROWS ? round_up(rows, ROW_STEP) : rows;
     return block_product(c, a, b, j->kind, j->accumulate, pad, err);
 }
@@ -227,10 +227,10 @@ kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
         return accumulate ? KG_OK : clear(c);
     if (kind != KG_MATMUL_TN && a.dtype == KG_F32 && !kg_cpu_library_keeps_rows())
         return kg_cpu_matmul_plain(c, a, b, kind, accumulate, err);
-    if (kind == KG_MATMUL_NT && a.dtype == KG_BF16 && !accumulate)
-        j.small_chunk = kg_cpu_small_chunk(j.K);
+    if (kind == KG_MATMUL_NT && a.dtype == KG_BF16)
+        j.small_chunk = kg_cpu_small_chunk(j.K, accumulate);
     if (j.small_chunk > 0 && j.M <= KG_CPU_SMALL_ROWS)
-        return kg_cpu_matmul_small(c, a, b, j.small_chunk, err);
+        return kg_cpu_matmul_small(c, a, b, j.small_chunk, accumulate, err);
     bool threads = kg_cpu_use_threads(j.M * j.N * j.K / 32);
     if (kind == KG_MATMUL_TN)
         cut_weights(&j);

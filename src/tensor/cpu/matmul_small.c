@@ -65,6 +65,7 @@ struct small {
     int M;
     int64_t K;
     int64_t chunk; /* a multiple of GROUP, or >= K */
+    bool accumulate;
 };
 
 /* Sixteen rows of W from column k; rows beyond `rows` and columns beyond `n` read as
@@ -93,6 +94,21 @@ static inline void close_chunk(struct kg_v16 *sum, struct kg_v16 *acc, int M, bo
     }
 }
 
+/* What c holds already is added last, to the whole sum. */
+static void store_sums(const struct small *s, struct kg_v16 *sum, int64_t n0, int lanes)
+{
+    for (int r = 0; r < s->M; r++) {
+        if (s->c.dtype == KG_BF16) {
+            kg_v16_store_bf16_machine_n(kg_cpu_bf16(s->c, r) + n0, sum[r], lanes);
+            continue;
+        }
+        float *c = kg_cpu_f32(s->c, r) + n0;
+        if (s->accumulate)
+            sum[r] = kg_v16_add(sum[r], kg_v16_load_n(c, lanes));
+        kg_v16_store_n(c, sum[r], lanes);
+    }
+}
+
 static void column_block(const struct small *s, int64_t n0)
 {
     int rows = kg_cpu_lanes(s->w.rows - n0);
@@ -115,11 +131,7 @@ static void column_block(const struct small *s, int64_t n0)
         }
         close_chunk(sum, acc, s->M, k0 == 0);
     }
-    for (int r = 0; r < s->M; r++)
-        if (s->c.dtype == KG_F32)
-            kg_v16_store_n(kg_cpu_f32(s->c, r) + n0, sum[r], rows);
-        else
-            kg_v16_store_bf16_machine_n(kg_cpu_bf16(s->c, r) + n0, sum[r], rows);
+    store_sums(s, sum, n0, rows);
 }
 
 /* Rows of x are read in whole pairs; an odd K needs a zero behind each row. */
@@ -142,9 +154,14 @@ static kg_status pad_rows(struct small *s, struct kg_mat a, struct kg_err *err)
 }
 
 kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                              int64_t chunk, struct kg_err *err)
+                              int64_t chunk, bool accumulate, struct kg_err *err)
 {
-    struct small s = {.c = c, .w = b, .M = (int)a.rows, .K = a.cols, .chunk = chunk};
+    struct small s = {.c = c,
+                      .w = b,
+                      .M = (int)a.rows,
+                      .K = a.cols,
+                      .chunk = chunk,
+                      .accumulate = accumulate};
     KG_TRY(pad_rows(&s, a, err));
     int64_t blocks = (b.rows + PAIRS - 1) / PAIRS;
     bool threads = kg_cpu_use_threads(b.rows * b.cols / 8);
@@ -162,6 +179,7 @@ enum { MAX_KNOWN = 256, TRIAL_ROWS = 5, TRIAL_COLS = 80 };
 
 static struct {
     int64_t k;
+    bool accumulate;
     int64_t chunk;
 } known[MAX_KNOWN];
 static int n_known; /* written last, under the lock; read without it */
@@ -178,47 +196,63 @@ static void fill_random(uint16_t *x, int64_t n, uint32_t seed)
     }
 }
 
-/* Whether the kernel with this chunk gives bit for bit `want`. */
-static bool chunk_fits(int64_t chunk, struct kg_mat a, struct kg_mat b, const void *want,
-                       enum kg_dtype out)
+/* One product to learn from, and the library's result of it. */
+struct trial {
+    struct kg_mat a;
+    struct kg_mat b;
+    enum kg_dtype out;
+    bool accumulate;
+    uint32_t want[TRIAL_ROWS * TRIAL_COLS];
+};
+
+static size_t trial_bytes(const struct trial *t)
 {
-    uint32_t got[TRIAL_ROWS * TRIAL_COLS];
-    struct kg_mat c = kg_mat(got, out, a.rows, b.rows);
-    struct kg_err err;
-    if (kg_cpu_matmul_small(c, a, b, chunk, &err) != KG_OK)
-        return false;
-    size_t bytes = out == KG_F32 ? 4 : 2;
-    return memcmp(got, want, bytes * (size_t)(a.rows * b.rows)) == 0;
+    return kg_dtype_traits(t->out)->bytes * (size_t)(t->a.rows * t->b.rows);
 }
 
-/* One trial product of m x n: drops from candidates[] (sets to 0) what does not fit. */
-static kg_status trial(int64_t *candidates, int n_candidates, struct kg_mat a,
-                       struct kg_mat b, enum kg_dtype out, struct kg_err *err)
+/* What c holds before an accumulating product: numbers of the size of its sums. */
+static void trial_start(uint32_t *c, const struct trial *t)
 {
-    uint32_t want[TRIAL_ROWS * TRIAL_COLS];
+    uint32_t seed = 7;
+    for (int64_t i = 0; t->accumulate && i < t->a.rows * t->b.rows; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float x = (float)(int32_t)seed * 0x1p-24f;
+        memcpy(c + i, &x, sizeof x);
+    }
+}
+
+static kg_status trial_init(struct trial *t, struct kg_err *err)
+{
     struct kg_cpu_product p = {.kind = KG_MATMUL_NT,
                                .in = KG_BF16,
-                               .out = out,
-                               .m = a.rows,
-                               .n = b.rows,
-                               .k = a.cols,
-                               .a = a.data,
-                               .b = b.data,
-                               .c = want};
-    KG_TRY(kg_cpu_library_product(&p, err));
-    for (int i = 0; i < n_candidates; i++)
-        if (candidates[i] && !chunk_fits(candidates[i], a, b, want, out))
-            candidates[i] = 0;
-    return KG_OK;
+                               .out = t->out,
+                               .accumulate = t->accumulate,
+                               .m = t->a.rows,
+                               .n = t->b.rows,
+                               .k = t->a.cols,
+                               .a = t->a.data,
+                               .b = t->b.data,
+                               .c = t->want};
+    trial_start(t->want, t);
+    return kg_cpu_library_product(&p, err);
 }
 
-static int64_t calibrate(int64_t k)
+/* Whether the kernel with this chunk gives the library's bits. */
+static bool chunk_fits(int64_t chunk, const struct trial *t)
+{
+    uint32_t got[TRIAL_ROWS * TRIAL_COLS];
+    struct kg_mat c = kg_mat(got, t->out, t->a.rows, t->b.rows);
+    struct kg_err err;
+    trial_start(got, t);
+    return kg_cpu_matmul_small(c, t->a, t->b, chunk, t->accumulate, &err) == KG_OK &&
+           memcmp(got, t->want, trial_bytes(t)) == 0;
+}
+
+static int64_t calibrate(int64_t k, bool accumulate)
 {
     int64_t candidates[] = {
         (k + GROUP - 1) / GROUP * GROUP, 512, 1024, 256, 2048, 128, 384, 768, 640, 4096};
     int n = (int)(sizeof candidates / sizeof candidates[0]);
-    for (int i = 1; i < n; i++)
-        candidates[i] = candidates[i] < k ? candidates[i] : 0;
     static const struct {
         int64_t m;
         int64_t n;
@@ -226,45 +260,54 @@ static int64_t calibrate(int64_t k)
     } shapes[] = {{1, TRIAL_COLS, KG_F32},
                   {TRIAL_ROWS, 48, KG_F32},
                   {TRIAL_ROWS, TRIAL_COLS, KG_BF16}};
+    int n_shapes = accumulate ? 2 : 3; /* only fp32 is added to */
     struct kg_err err;
     size_t row_bytes = (size_t)k * sizeof(uint16_t);
     uint16_t *x = kg_cpu_scratch(KG_CPU_SCRATCH_A, (TRIAL_ROWS + TRIAL_COLS) * row_bytes,
                                  &err);
     if (!x)
         return 0;
-    uint16_t *w = x + TRIAL_ROWS * k;
     fill_random(x, (TRIAL_ROWS + TRIAL_COLS) * k, 1);
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        if (trial(candidates, n, kg_mat(x, KG_BF16, shapes[i].m, k),
-                  kg_mat(w, KG_BF16, shapes[i].n, k), shapes[i].out, &err) != KG_OK)
+    for (int i = 0; i < n_shapes; i++) {
+        struct trial t = {.a = kg_mat(x, KG_BF16, shapes[i].m, k),
+                          .b = kg_mat(x + TRIAL_ROWS * k, KG_BF16, shapes[i].n, k),
+                          .out = shapes[i].out,
+                          .accumulate = accumulate};
+        if (trial_init(&t, &err) != KG_OK)
             return 0;
-    for (int i = 0; i < n; i++)
-        if (candidates[i])
-            return candidates[i];
+        for (int j = 0; j < n; j++) /* those that are no candidates become 0 */
+            if (candidates[j] &&
+                ((j > 0 && candidates[j] >= k) || !chunk_fits(candidates[j], &t)))
+                candidates[j] = 0;
+    }
+    for (int j = 0; j < n; j++)
+        if (candidates[j])
+            return candidates[j];
     return 0;
 }
 
-static bool find_known(int64_t *chunk, int64_t k)
+static bool find_known(int64_t *chunk, int64_t k, bool accumulate)
 {
     int n = __atomic_load_n(&n_known, __ATOMIC_ACQUIRE);
     for (int i = 0; i < n; i++)
-        if (known[i].k == k) {
+        if (known[i].k == k && known[i].accumulate == accumulate) {
             *chunk = known[i].chunk;
             return true;
         }
     return false;
 }
 
-int64_t kg_cpu_small_chunk(int64_t k)
+int64_t kg_cpu_small_chunk(int64_t k, bool accumulate)
 {
     int64_t chunk = 0;
-    if (!kg_simd_has_bf16_dot() || find_known(&chunk, k))
+    if (!kg_simd_has_bf16_dot() || find_known(&chunk, k, accumulate))
         return chunk;
     pthread_mutex_lock(&known_lock);
-    if (!find_known(&chunk, k) && n_known < MAX_KNOWN) {
-        chunk = calibrate(k);
+    if (!find_known(&chunk, k, accumulate) && n_known < MAX_KNOWN) {
+        chunk = calibrate(k, accumulate);
         n_refused += chunk == 0;
         known[n_known].k = k;
+        known[n_known].accumulate = accumulate;
         known[n_known].chunk = chunk;
         __atomic_store_n(&n_known, n_known + 1, __ATOMIC_RELEASE);
     }
