@@ -67,8 +67,10 @@ static float *train_family(int64_t *n, const struct family *f, const char *dtype
                                      aggregate,
                                      "algo.advantage=dr-grpo",
                                      "train.updates_per_step=1",
-                                     "train.micro_tokens=64"};
-    size_t at = 6;
+                                     "train.micro_tokens=64",
+                                     "log.rollouts=false",
+                                     "rollout.prompts=3"};
+    size_t at = 8;
     double moved;
     float *w;
 
@@ -144,6 +146,7 @@ static double moved_by(const char *estimator, const char *gradient, int steps)
                            "rollout.prompts=2",
                            "rollout.samples=2",
                            "rollout.max_tokens=4",
+                           "log.rollouts=false",
                            NULL};
     int64_t n;
     double moved;
