@@ -213,6 +213,7 @@ struct kg_algo_setting {
     int64_t vocab;           /* 0: not checked */
     int64_t samples;         /* of one prompt; 0: not checked */
     bool off_policy;         /* several updates a step, lag, or another sampler dtype */
+    bool sampled_old;        /* old log-probs are what the sampler recorded */
     bool truncated_sampling; /* top_p, top_k or min_p below the full softmax */
     int max_top_k;           /* most ids the sampler can record; 0: not checked */
     /* needs that can be met: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_*, _SELECTION */
@@ -225,6 +226,10 @@ struct kg_algo_setting {
  * errors: EINVAL, UNSUPPORTED */
 kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Is the KL in the loss estimated from the sampled token (biased where the sampling was
+ * truncated)? */
+bool kg_algo_kl_samples(const struct kg_algo *algo);
 
 /* Top-k with k >= vocab is the exact KL: turns kl into exact-reverse / exact-forward.
  * returns whether it did, for the one logged line.   (k = 0 stays: K4 / K5.) */

@@ -192,7 +192,17 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
         return kg_fail(err, KG_EINVAL,
                        "algo.surrogate: without a policy term the loss is the KL; "
                        "expected a kl.estimator in the loss");
-
+    if (a->surrogate->token == kg_pg_none && !(a->kl_beta > 0))
+        return kg_fail(
+            err, KG_EINVAL,
+            "kl.beta: without a policy term the loss is the KL; expected above "
+            "0, found %g",
+            a->kl_beta);
+    if (a->tis > 0 && s->sampled_old)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.tis: old log-probs are the sampler's, their ratio is 1; "
+                       "expected train.old_logp recompute, or 0, found %g",
+                       a->tis);
     if ((a->mask->divergence != NULL) != (a->mask_delta > 0))
         return kg_fail(
             err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
@@ -225,6 +235,12 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
         return kg_fail(err, KG_EINVAL,
                        "algo.length_norm: %s divides by it; expected above 0, found %g",
                        a->aggregate->about.name, a->length_norm);
+    return KG_OK;
+}
+
+static kg_status check_top_k(const struct kg_algo *a, const struct kg_algo_setting *s,
+                             struct kg_err *err)
+{
     if (s->max_top_k > 0 && kg_algo_recorded_top_k(a) > s->max_top_k)
         return kg_fail(
             err, KG_EINVAL,
@@ -281,6 +297,14 @@ static kg_status check_provisions(const struct kg_algo *a,
     return KG_OK;
 }
 
+bool kg_algo_kl_samples(const struct kg_algo *a)
+{
+    bool head = a->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR);
+
+    return kg_algo_kl_in_loss(a) && !a->kl->renormalised &&
+           (a->kl->about.needs & KG_NEED_ANCHOR) && !(head && !a->kl_tail);
+}
+
 kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,
                         struct kg_err *err)
 {
@@ -288,5 +312,6 @@ kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting
     KG_TRY(check_anchor(algo, err));
     KG_TRY(check_kl(algo, setting, err));
     KG_TRY(check_surrogate(algo, setting, err));
+    KG_TRY(check_top_k(algo, setting, err));
     return check_provisions(algo, setting, err);
 }

@@ -47,6 +47,21 @@ static void cap_region(struct kg_algo *algo, int64_t vocab)
     algo->top_k = (int)vocab;
 }
 
+/* Prompts are cut into one share an update. */
+static kg_status check_updates(const struct kg_config *config, struct kg_err *err)
+{
+    int64_t updates = kg_config_int(config, "train.updates_per_step");
+    int64_t prompts = kg_config_int(config, "rollout.prompts");
+
+    if (updates <= prompts)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "train.updates_per_step: expected at most rollout.prompts (%lld), found "
+        "%lld",
+        (long long)prompts, (long long)updates);
+}
+
 kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
                               int64_t vocab, struct kg_err *err)
 {
@@ -54,6 +69,7 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         .vocab = vocab,
         .samples = kg_config_int(config, "rollout.samples"),
         .off_policy = off_policy(config),
+        .sampled_old = strcmp(kg_config_text(config, "train.old_logp"), "sampled") == 0,
         .truncated_sampling = kg_config_truncates(config),
         .max_top_k = KG_MAX_KEPT,
         .provides = KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_EXACT_REVERSE |
@@ -69,5 +85,11 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         algo->length_norm = (double)kg_config_int(config, "rollout.max_tokens");
     cover_vocabulary(algo, vocab);
     cap_region(algo, vocab);
-    return kg_algo_check(algo, &setting, err);
+    KG_TRY(check_updates(config, err));
+    KG_TRY(kg_algo_check(algo, &setting, err));
+    if (setting.truncated_sampling && kg_algo_kl_samples(algo))
+        kg_log_warn("kl.estimator %s is biased under truncated sampling: tokens outside "
+                    "what was kept are never drawn",
+                    kg_algo_row_name(algo, KG_TABLE_KL));
+    return KG_OK;
 }
