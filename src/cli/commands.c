@@ -67,6 +67,15 @@ const struct kg_command kg_commands[] = {
      1},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1},
+    {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
+     kg_grade_flags,
+     "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "
+     "of alternatives}, every line of stdout {\"verdict\": "
+     "\"right\"|\"wrong\"|\"undecided\", \"extracted\", \"reason\"}. Optional keys: "
+     "form (auto, answer, text, response, choice, bracket), precision (decimals, "
+     "a tolerance, or a list of them), strict, allow_set_relation_comp. docs/grader.md "
+     "says what each mode does.",
+     0},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "", no_flags,
      "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",

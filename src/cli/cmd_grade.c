@@ -1,0 +1,186 @@
+/* kedge grade: a filter from lines of answers to lines of verdicts. Each line is answered
+ * before the next is read.
+ */
+#include "cli/cli.h"
+
+#include "data/jsonl.h"
+#include "math/math.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_GOLDS = 64 };
+
+static const char *kind = "math";
+static const char *mode_name = "default";
+
+const struct kg_flag kg_grade_flags[] = {
+    {"kind", 'k', KG_FLAG_CHOICE, &kind, "KIND", "what is graded (default math)", 0, 0,
+     "math"},
+    {"mode", 0, KG_FLAG_TEXT, &mode_name, "MODE",
+     "how: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
+    {0},
+};
+
+struct line {
+    struct kg_math_opts opts;
+    struct kg_math_text answer;
+    struct kg_math_text golds[MAX_GOLDS];
+    size_t n_golds;
+};
+
+static kg_status read_text(struct kg_math_text *out, const struct kg_json_doc *doc,
+                           const struct kg_json *v, const char *key, struct kg_err *err)
+{
+    out->text = kg_json_text(v, &out->n);
+    if (out->text)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected string, found %s", doc->where,
+                   key, kg_json_type_name(v));
+}
+
+static kg_status read_golds(struct line *line, const struct kg_json_doc *doc,
+                            struct kg_err *err)
+{
+    const struct kg_json *gold;
+
+    KG_TRY(kg_json_need(&gold, doc, doc->root, "gold",
+                        kg_json_type(kg_json_get(doc->root, "gold")) == KG_JSON_ARRAY
+                            ? KG_JSON_ARRAY
+                            : KG_JSON_STRING,
+                        err));
+    if (kg_json_type(gold) == KG_JSON_STRING) {
+        line->n_golds = 1;
+        return read_text(&line->golds[0], doc, gold, "gold", err);
+    }
+    line->n_golds = kg_json_size(gold);
+    if (line->n_golds == 0 || line->n_golds > MAX_GOLDS)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: key 'gold': expected 1 to %d alternatives, found %zu",
+                       doc->where, MAX_GOLDS, line->n_golds);
+    for (size_t i = 0; i < line->n_golds; i++)
+        KG_TRY(read_text(&line->golds[i], doc, kg_json_at(gold, i), "gold", err));
+    return KG_OK;
+}
+
+/* A whole number is decimals, any other a tolerance, a list one for each item. */
+static kg_status read_precision(struct kg_math_opts *o, const struct kg_json_doc *doc,
+                                struct kg_err *err)
+{
+    const struct kg_json *v = kg_json_get(doc->root, "precision");
+    size_t n = kg_json_type(v) == KG_JSON_ARRAY ? kg_json_size(v) : 1;
+
+    if (!v || kg_json_type(v) == KG_JSON_NULL)
+        return KG_OK;
+    if (kg_json_type(v) == KG_JSON_INT && kg_json_int(v, 0) >= 1 &&
+        kg_json_int(v, 0) <= 100) {
+        o->decimals = (int)kg_json_int(v, 0);
+        return KG_OK;
+    }
+    if (n == 0 || n > KG_MATH_MAX_TOLERANCES)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: key 'precision': expected 1 to %d tolerances, found %zu",
+                       doc->where, KG_MATH_MAX_TOLERANCES, n);
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_json *x = kg_json_type(v) == KG_JSON_ARRAY ? kg_json_at(v, i) : v;
+
+        if (!kg_json_is_number(x) || !(kg_json_real(x, -1) > 0))
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: key 'precision': expected decimals from 1 to 100, or "
+                           "tolerances above 0, found %s",
+                           doc->where, kg_json_type_name(x));
+        o->tolerance[i] = kg_json_real(x, 0);
+    }
+    o->n_tolerance = (int)n;
+    return KG_OK;
+}
+
+static kg_status read_line(struct line *line, const struct kg_json_doc *doc,
+                           const struct kg_math_mode *mode, struct kg_err *err)
+{
+    const struct kg_json *answer = kg_json_get(doc->root, "answer");
+    const struct kg_json *response = kg_json_get(doc->root, "response");
+    const struct kg_json *form = kg_json_get(doc->root, "form");
+    const char *key = answer ? "answer" : "response";
+
+    line->opts = (struct kg_math_opts){.mode = mode};
+    if (!answer && !response)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected key 'answer' or 'response', found neither",
+                       doc->where);
+    KG_TRY(read_text(&line->answer, doc, answer ? answer : response, key, err));
+    KG_TRY(read_golds(line, doc, err));
+    KG_TRY(read_precision(&line->opts, doc, err));
+    line->opts.lenient = !kg_json_bool(kg_json_get(doc->root, "strict"), true);
+    line->opts.relation_as_set = kg_json_bool(
+        kg_json_get(doc->root, "allow_set_relation_comp"), false);
+    if (!answer)
+        line->opts.form = KG_MATH_FORM_RESPONSE;
+    else if (form) {
+        struct kg_math_text name;
+
+        KG_TRY(read_text(&name, doc, form, "form", err));
+        if (kg_math_form_find(&line->opts.form, name.text, err) != KG_OK)
+            return kg_err_prefix(err, "%s: key 'form'", doc->where);
+    }
+    return KG_OK;
+}
+
+static kg_status put_result(struct kg_str *out, const struct kg_math_result *r,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "{\"verdict\": \"%s\", \"extracted\": ",
+                         kg_math_verdict_name(r->verdict)));
+    KG_TRY(kg_json_put_string(out, kg_str_text(&r->extracted), r->extracted.len, err));
+    KG_TRY(kg_str_puts(out, ", \"reason\": ", err));
+    KG_TRY(kg_json_put_string(out, r->reason, strlen(r->reason), err));
+    return kg_str_puts(out, "}\n", err);
+}
+
+static kg_status filter(struct kg_jsonl *in, const struct kg_math_mode *mode,
+                        struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_math_result result = {0};
+    struct kg_str out = {0};
+    struct line line;
+    bool more = true;
+    size_t n = 0;
+    kg_status status = KG_OK;
+
+    for (;; n++) {
+        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
+        if (!more)
+            break;
+        KG_TRY_GOTO(out, read_line(&line, &doc, mode, err));
+        KG_TRY_GOTO(out, kg_math_grade(&result, &line.opts, line.answer, line.golds,
+                                       line.n_golds, err));
+        KG_TRY_GOTO(out, put_result(&out, &result, err));
+        KG_TRY_GOTO(out, kg_cli_put(&out, err));
+    }
+    if (n == 0)
+        status = kg_fail(err, KG_EFORMAT,
+                         "stdin: expected at least one line, found none");
+out:
+    kg_json_release(&doc);
+    kg_math_result_release(&result);
+    kg_str_release(&out);
+    return status;
+}
+
+int kg_cmd_grade(int argc, char **argv)
+{
+    const struct kg_math_mode *mode;
+    struct kg_jsonl *in = NULL;
+    struct kg_err err;
+    kg_status status = KG_OK;
+
+    (void)argc;
+    (void)argv;
+    KG_TRY_GOTO(out, kg_math_mode_find(&mode, mode_name, &err));
+    KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
+    status = filter(in, mode, &err);
+out:
+    kg_jsonl_close(in);
+    return kg_cli_exit(status, &err);
+}

@@ -1,0 +1,418 @@
+/* Whether two trees are the same number or function, by exact arithmetic alone.
+ *
+ * Numbers: rational ones are compared as such. Others are first enclosed in balls, and
+ * balls that do not meet are different for certain; only what may be equal is given to
+ * Calcium, which proves that the difference is zero, proves that it is not, or says that
+ * it does not know: then the verdict is undecided.
+ *
+ * Functions: both sides take rational values for their symbols (whole ones where symbols
+ * stand in exponents or factorials) at several points. A difference at one point is a
+ * proof; equality, exact at every point, is taken for identity. Values are positive,
+ * unless |..| occurs, so that sqrt(x^2) is x.
+ */
+#include "math/flint_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    BALL_BITS = 160,
+    POINTS = 4,      /* that must agree */
+    POINTS_CA = 2,   /* of them given to Calcium where values are not rational */
+    MAX_POINTS = 12, /* tried: at some a value is not defined */
+};
+
+static enum kg_math_verdict because(struct kg_math_decider *d, enum kg_math_verdict v,
+                                    const char *reason)
+{
+    snprintf(d->reason, sizeof d->reason, "%s", reason);
+    return v;
+}
+
+/* ---- what stands in a tree ---- */
+
+static bool is_variable(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
+}
+
+static bool is_opaque(const struct kg_math_node *n) { return n->kind == KG_MATH_OPAQUE; }
+
+static bool is_abs(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_FUNC && n->op == KG_MATH_ABS;
+}
+
+static bool is_combinatorial(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_FUNC &&
+           (n->op == KG_MATH_FACTORIAL || n->op == KG_MATH_BINOMIAL ||
+            n->op == KG_MATH_GCD || n->op == KG_MATH_LCM);
+}
+
+/* A power, or a factorial, whose symbols are best taken as whole numbers. */
+static bool wants_whole(const struct kg_math_tree *t, int node)
+{
+    for (; node; node = t->nodes[node].a) {
+        const struct kg_math_node *n = &t->nodes[node];
+        const struct kg_math_node *base = &t->nodes[n->a];
+
+        if (is_combinatorial(n) && kg_math_any(t, node, is_variable))
+            return true;
+        if (n->kind == KG_MATH_POW &&
+            !(base->kind == KG_MATH_CONST && base->op == KG_MATH_E) &&
+            kg_math_any(t, n->b, is_variable))
+            return true;
+        if (wants_whole(t, n->b))
+            return true;
+    }
+    return false;
+}
+
+/* ---- the work of one decision, inside a session ---- */
+
+/* Two values at one point. */
+struct pair {
+    fmpq_t qa;
+    fmpq_t qb;
+    acb_t a;
+    acb_t b;
+    bool rational;
+};
+
+static void pair_init(struct pair *p)
+{
+    fmpq_init(p->qa);
+    fmpq_init(p->qb);
+    acb_init(p->a);
+    acb_init(p->b);
+    p->rational = false;
+}
+
+static void pair_clear(struct pair *p)
+{
+    fmpq_clear(p->qa);
+    fmpq_clear(p->qb);
+    acb_clear(p->a);
+    acb_clear(p->b);
+}
+
+/* returns false where one of the two has no value */
+static bool pair_eval(struct pair *p, struct kg_math_eval *e, int a, int b)
+{
+    e->undefined = false;
+    p->rational = kg_math_eval_fmpq(e, p->qa, a) && kg_math_eval_fmpq(e, p->qb, b);
+    if (p->rational) {
+        acb_set_fmpq(p->a, p->qa, e->prec);
+        acb_set_fmpq(p->b, p->qb, e->prec);
+        return true;
+    }
+    if (e->undefined)
+        return false;
+    return kg_math_eval_acb(e, p->a, a) && kg_math_eval_acb(e, p->b, b);
+}
+
+/* Calcium's word on a == b. */
+static truth_t prove(struct kg_math_eval *e, int a, int b)
+{
+    ca_ctx_t ctx;
+    ca_t x;
+    ca_t y;
+    truth_t word = T_UNKNOWN;
+
+    ca_ctx_init(ctx);
+    ca_ctx_set_option(ctx, CA_OPT_PREC_LIMIT, 1024);
+    ca_ctx_set_option(ctx, CA_OPT_QQBAR_DEG_LIMIT, 60);
+    e->ctx = ctx;
+    ca_init(x, ctx);
+    ca_init(y, ctx);
+    if (kg_math_eval_ca(e, x, a) && kg_math_eval_ca(e, y, b)) {
+        ca_sub(x, x, y, ctx);
+        word = ca_check_is_zero(x, ctx);
+    }
+    ca_clear(x, ctx);
+    ca_clear(y, ctx);
+    ca_ctx_clear(ctx);
+    return word;
+}
+
+/* out = x 10^decimals, rounded.   returns false where it is too large to say */
+static bool rounded(fmpz_t out, const arb_t x, slong decimals)
+{
+    arb_t s;
+    bool ok;
+
+    arb_init(s);
+    arb_set_ui(s, 10);
+    arb_pow_ui(s, s, (ulong)decimals, BALL_BITS);
+    arb_mul(s, x, s, BALL_BITS);
+    ok = arb_is_finite(s) && arf_cmpabs_2exp_si(arb_midref(s), BALL_BITS) < 0;
+    if (ok)
+        arf_get_fmpz(out, arb_midref(s), ARF_RND_NEAR);
+    arb_clear(s);
+    return ok;
+}
+
+static bool same_rounded(const arb_t a, const arb_t b, slong decimals)
+{
+    fmpz_t x;
+    fmpz_t y;
+    bool same;
+
+    fmpz_init(x);
+    fmpz_init(y);
+    same = rounded(x, a, decimals) && rounded(y, b, decimals) && fmpz_equal(x, y);
+    fmpz_clear(x);
+    fmpz_clear(y);
+    return same;
+}
+
+/* Decimals by which a gold answer is rounded: more for a small one, so that 2e-19 is not
+ * 0. */
+static slong decimals_for(const acb_t gold, int decimals)
+{
+    double size = fabs(arf_get_d(arb_midref(acb_realref(gold)), ARF_RND_NEAR)) +
+                  fabs(arf_get_d(arb_midref(acb_imagref(gold)), ARF_RND_NEAR));
+
+    if (size > 0 && size < 1e-3)
+        return decimals - 1 - (slong)floor(log10(size));
+    return decimals;
+}
+
+static bool is_near(const struct kg_math_near *near, const acb_t gold, const acb_t x)
+{
+    slong decimals = decimals_for(gold, near->decimals);
+    acb_t difference;
+    double size;
+
+    if (!(near->absolute > 0))
+        return same_rounded(acb_realref(gold), acb_realref(x), decimals) &&
+               same_rounded(acb_imagref(gold), acb_imagref(x), decimals);
+    acb_init(difference);
+    acb_sub(difference, gold, x, BALL_BITS);
+    acb_abs(acb_realref(difference), difference, BALL_BITS);
+    size = arf_get_d(arb_midref(acb_realref(difference)), ARF_RND_NEAR);
+    acb_clear(difference);
+    return size <= near->absolute * (1 + 1e-9);
+}
+
+/* ---- equality ---- */
+
+/* What is known after one point, or KG_MATH_RIGHT for no difference so far. */
+static enum kg_math_verdict at_point(struct kg_math_decider *d, struct kg_math_eval *e,
+                                     const struct pair *p,
+                                     const struct kg_math_near *near)
+{
+    bool differ = p->rational ? !fmpq_equal(p->qa, p->qb) : !acb_overlaps(p->a, p->b);
+
+    if (!differ || (near && near->on && is_near(near, p->a, p->b)))
+        return KG_MATH_RIGHT;
+    if (e->opaque)
+        return because(d, KG_MATH_UNDECIDED,
+                       "sums, integrals or limits that are not evaluated differ");
+    return because(d, KG_MATH_WRONG, "the values differ");
+}
+
+struct tally {
+    int good;      /* points at which both sides have a value */
+    bool rational; /* at all of them */
+    int used[MAX_POINTS];
+};
+
+static enum kg_math_verdict walk_points(struct kg_math_decider *d, struct kg_math_eval *e,
+                                        struct tally *tally, int a, int b, int points,
+                                        const struct kg_math_near *near)
+{
+    enum kg_math_verdict v = KG_MATH_RIGHT;
+    struct pair p;
+    int tries = points == 1 ? 1 : MAX_POINTS;
+
+    pair_init(&p);
+    tally->rational = true;
+    for (e->point = 0; e->point < tries && tally->good < points && v == KG_MATH_RIGHT;
+         e->point++) {
+        if (!pair_eval(&p, e, a, b))
+            continue;
+        tally->used[tally->good++] = e->point;
+        tally->rational = tally->rational && p.rational && fmpq_equal(p.qa, p.qb);
+        v = at_point(d, e, &p, near);
+    }
+    pair_clear(&p);
+    return v;
+}
+
+static enum kg_math_verdict prove_points(struct kg_math_decider *d,
+                                         struct kg_math_eval *e,
+                                         const struct tally *tally, int a, int b)
+{
+    int points = tally->good < POINTS_CA ? tally->good : POINTS_CA;
+
+    for (int i = 0; i < points; i++) {
+        truth_t word;
+
+        e->point = tally->used[i];
+        word = prove(e, a, b);
+        if (word == T_FALSE)
+            return because(d, e->opaque ? KG_MATH_UNDECIDED : KG_MATH_WRONG,
+                           "the values differ");
+        if (word == T_UNKNOWN)
+            return because(d, KG_MATH_UNDECIDED,
+                           e->large ? "the numbers are too large"
+                                    : "equal to many digits, but not proved equal");
+    }
+    return because(d, KG_MATH_RIGHT, "the values are equal");
+}
+
+static enum kg_math_verdict equal(struct kg_math_decider *d, int a, int b,
+                                  const struct kg_math_near *near)
+{
+    const struct kg_math_tree *t = d->tree;
+    bool variables = kg_math_any(t, a, is_variable) || kg_math_any(t, b, is_variable);
+    struct kg_math_eval e = {
+        .tree = t,
+        .prec = BALL_BITS,
+        .whole = variables && (wants_whole(t, a) || wants_whole(t, b)),
+        .negative = kg_math_any(t, a, is_abs) || kg_math_any(t, b, is_abs),
+        .opaque = kg_math_any(t, a, is_opaque) || kg_math_any(t, b, is_opaque),
+    };
+    struct tally tally = {0};
+    enum kg_math_verdict v;
+
+    v = walk_points(d, &e, &tally, a, b, variables ? POINTS : 1, near);
+    if (v != KG_MATH_RIGHT)
+        return v;
+    if (tally.good == 0)
+        return because(d, KG_MATH_UNDECIDED,
+                       e.large       ? "the numbers are too large"
+                       : e.undefined ? "a value is not defined"
+                                     : "a part has no value that can be computed");
+    if (near && near->on)
+        return because(d, KG_MATH_RIGHT, "equal to the decimals that count");
+    if (tally.rational)
+        return because(d, KG_MATH_RIGHT, "the values are equal");
+    return prove_points(d, &e, &tally, a, b);
+}
+
+enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
+                                   const struct kg_math_near *near)
+{
+    struct kg_math_session s;
+    enum kg_math_verdict v;
+    int stopped;
+
+    kg_math_session_begin(&s, &d->budget);
+    stopped = setjmp(s.out);
+    if (stopped)
+        v = because(d, KG_MATH_UNDECIDED,
+                    kg_math_stop_reason((enum kg_math_stop)stopped));
+    else
+        v = equal(d, a, b, near);
+    kg_math_session_end(stopped != 0);
+    d->no_memory = d->no_memory || stopped == KG_MATH_STOP_NOMEM;
+    return v;
+}
+
+/* ---- proportionality ---- */
+
+/* a(p) b(q) against a(q) b(p), where p are the values at one point and q at another. */
+static bool cross_differs(const struct pair *p, const struct pair *q)
+{
+    acb_t x;
+    acb_t y;
+    fmpq_t u;
+    fmpq_t w;
+    bool differs;
+
+    if (p->rational && q->rational) {
+        fmpq_init(u);
+        fmpq_init(w);
+        fmpq_mul(u, p->qa, q->qb);
+        fmpq_mul(w, q->qa, p->qb);
+        differs = !fmpq_equal(u, w);
+        fmpq_clear(u);
+        fmpq_clear(w);
+        return differs;
+    }
+    acb_init(x);
+    acb_init(y);
+    acb_mul(x, p->a, q->b, BALL_BITS);
+    acb_mul(y, q->a, p->b, BALL_BITS);
+    differs = !acb_overlaps(x, y);
+    acb_clear(x);
+    acb_clear(y);
+    return differs;
+}
+
+/* The sign of a / b, 0 where it is not known. */
+static int ratio_sign(const struct pair *p)
+{
+    acb_t x;
+    int sign = 0;
+
+    acb_init(x);
+    acb_div(x, p->a, p->b, BALL_BITS);
+    if (acb_is_finite(x) && arb_is_positive(acb_realref(x)))
+        sign = 1;
+    else if (acb_is_finite(x) && arb_is_negative(acb_realref(x)))
+        sign = -1;
+    acb_clear(x);
+    return sign;
+}
+
+static enum kg_math_verdict proportional(struct kg_math_decider *d, int a, int b,
+                                         int *sign)
+{
+    const struct kg_math_tree *t = d->tree;
+    struct kg_math_eval e = {
+        .tree = t,
+        .prec = BALL_BITS,
+        .whole = wants_whole(t, a) || wants_whole(t, b),
+        .negative = true,
+    };
+    struct pair first;
+    struct pair p;
+    int good = 0;
+    bool differs = false;
+    bool rational = true;
+
+    pair_init(&first);
+    pair_init(&p);
+    for (; e.point < MAX_POINTS && good < POINTS && !differs; e.point++) {
+        struct pair *here = good ? &p : &first;
+
+        if (!pair_eval(here, &e, a, b) || (good == 0 && (*sign = ratio_sign(here)) == 0))
+            continue;
+        rational = rational && here->rational;
+        differs = good > 0 && cross_differs(&first, here);
+        good++;
+    }
+    pair_clear(&first);
+    pair_clear(&p);
+    if (differs)
+        return because(d, KG_MATH_WRONG, "the relations are different");
+    if (good < 2)
+        return because(d, KG_MATH_UNDECIDED, "the relations cannot be compared");
+    return rational ? because(d, KG_MATH_RIGHT, "the relations are the same")
+                    : because(d, KG_MATH_UNDECIDED,
+                              "the relations agree to many digits, but that is no proof");
+}
+
+enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
+                                          int *sign)
+{
+    struct kg_math_session s;
+    enum kg_math_verdict v;
+    int stopped;
+
+    kg_math_session_begin(&s, &d->budget);
+    stopped = setjmp(s.out);
+    if (stopped)
+        v = because(d, KG_MATH_UNDECIDED,
+                    kg_math_stop_reason((enum kg_math_stop)stopped));
+    else
+        v = proportional(d, a, b, sign);
+    kg_math_session_end(stopped != 0);
+    d->no_memory = d->no_memory || stopped == KG_MATH_STOP_NOMEM;
+    return v;
+}

@@ -1,0 +1,729 @@
+/* Finding the answer in what a model wrote.
+ *
+ * In this order: "the final answer is .. I hope" (a form that many prompts ask for), the
+ * last \boxed{} with those that belong to it, the whole text where it is bare, what is
+ * behind the last "answer:" or "answer is", the last formula or number.
+ */
+#include "math/math_internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- looking into text ---- */
+
+static bool starts_with(const char *text, size_t n, const char *word)
+{
+    size_t len = strlen(word);
+
+    return len <= n && strncasecmp(text, word, len) == 0;
+}
+
+/* The last place of a word, case ignored, or NULL. */
+static const char *last_of(const char *text, size_t n, const char *word)
+{
+    for (size_t i = n; i-- > 0;) {
+        if (starts_with(text + i, n - i, word))
+            return text + i;
+    }
+    return NULL;
+}
+
+/* Where the brace at text[0] closes, or n. */
+static size_t brace_end(const char *text, size_t n)
+{
+    int depth = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\\' && i + 1 < n) {
+            i++;
+            continue;
+        }
+        depth += (text[i] == '{') - (text[i] == '}');
+        if (depth == 0)
+            return i;
+    }
+    return n;
+}
+
+struct kg_math_text kg_math_after_thinking(struct kg_math_text t)
+{
+    static const char mark[] = "</think>";
+    const char *at = last_of(t.text, t.n, mark);
+    struct kg_math_text rest = t;
+
+    if (!at)
+        return t;
+    rest.text = at + sizeof mark - 1;
+    rest.n = (size_t)(t.text + t.n - rest.text);
+    return rest;
+}
+
+/* ---- boxes ---- */
+
+struct box {
+    size_t from; /* of the command */
+    size_t to;   /* behind the closing brace */
+    const char *text;
+    size_t n;
+};
+
+/* The box whose command starts at text[i]. */
+static bool box_at(struct box *out, const char *text, size_t n, size_t i)
+{
+    size_t brace;
+    size_t end;
+
+    if (starts_with(text + i, n - i, "\\boxed"))
+        brace = i + 6;
+    else if (starts_with(text + i, n - i, "\\fbox"))
+        brace = i + 5;
+    else
+        return false;
+    while (brace < n && text[brace] == ' ')
+        brace++;
+    if (brace == n || text[brace] != '{')
+        return false;
+    end = brace + brace_end(text + brace, n - brace);
+    if (end == n)
+        return false;
+    *out = (struct box){i, end + 1, text + brace + 1, end - brace - 1};
+    return true;
+}
+
+static bool last_box(struct box *out, const char *text, size_t n)
+{
+    for (size_t i = n; i-- > 0;) {
+        if (text[i] == '\\' && box_at(out, text, n, i))
+            return true;
+    }
+    return false;
+}
+
+const char *kg_math_last_boxed(const char *text, size_t n, size_t *len)
+{
+    struct box box;
+
+    if (!last_box(&box, text, n))
+        return NULL;
+    *len = box.n;
+    return box.text;
+}
+
+/* Whether two boxes with this between them are one answer: "and", a comma, nothing, or
+ * anything inside one formula that is no running text. */
+static bool joins_boxes(const char *text, size_t n)
+{
+    int words = 0;
+
+    for (size_t i = 0; i < n;) {
+        size_t len = 0;
+
+        if (text[i] == '\\' && starts_with(text + i, n - i, "\\text{")) {
+            i += 5 + brace_end(text + i + 5, n - i - 5) + 1;
+            continue;
+        }
+        while (i + len < n && isalpha((unsigned char)text[i + len]))
+            len++;
+        if (len > 1 && (i == 0 || text[i - 1] != '\\')) {
+            if (!(len == 3 && starts_with(text + i, len, "and")) &&
+                !(len == 2 && starts_with(text + i, len, "or")))
+                return false;
+            words++;
+        }
+        if (text[i] == '\n' && i + 1 < n && text[i + 1] == '\n')
+            return false;
+        i += len ? len : 1;
+    }
+    return words <= 1 && n < 200;
+}
+
+static kg_status put_boxes(struct kg_math_found *found, const char *text, size_t n,
+                           struct kg_err *err)
+{
+    struct box boxes[16];
+    size_t count = 0;
+    size_t end = n;
+
+    while (count < 16 && last_box(&boxes[count], text, end)) {
+        if (count > 0 &&
+            !joins_boxes(text + boxes[count].to, boxes[count - 1].from - boxes[count].to))
+            break;
+        end = boxes[count++].from;
+    }
+    for (size_t i = count; i-- > 0;) {
+        KG_TRY(kg_str_append(&found->text, boxes[i].text, boxes[i].n, err));
+        if (i)
+            KG_TRY(kg_str_puts(&found->text, ", ", err));
+    }
+    found->any = count > 0;
+    return KG_OK;
+}
+
+/* ---- running text or formula ---- */
+
+/* Bytes of a UTF-8 letter of running text (no sign of mathematics) at text, or 0. */
+static size_t foreign_letter(const char *text, size_t n)
+{
+    unsigned char c = (unsigned char)text[0];
+
+    if (c >= 0xe3 && c < 0xf0 && n >= 3)
+        return c == 0xe3 && (unsigned char)text[1] == 0x80 ? 0 : 3;
+    if (c >= 0xd8 && c <= 0xdf && n >= 2)
+        return 2;
+    return 0;
+}
+
+/* Behind the command whose backslash is at text[i], and behind its argument where that
+ * is no formula: \text{..}, \mathrm{..}, \begin{..}. */
+static size_t skip_command(const char *text, size_t n, size_t i)
+{
+    const struct kg_math_command *row;
+    size_t from;
+
+    while (i < n && text[i] == '\\')
+        i++;
+    from = i;
+    while (i < n && isalpha((unsigned char)text[i]))
+        i++;
+    if (i == from)
+        return i < n ? i + 1 : n;
+    row = kg_math_command_find(text + from, i - from);
+    if (i < n && text[i] == '{' &&
+        ((row && (row->group == KG_MATH_G_TEXT || row->group == KG_MATH_G_STYLE ||
+                  row->group == KG_MATH_G_OPERATOR)) ||
+         starts_with(text + from, i - from, "begin") ||
+         starts_with(text + from, i - from, "end")))
+        i += brace_end(text + i, n - i);
+    return i < n ? i : n;
+}
+
+/* A word of running text: not all capitals (AB is a segment), none that the parser
+ * knows, and of two letters only the commonest (dt is a product). */
+static bool is_running(const char *text, size_t len)
+{
+    static const char shortest[] = " is of to so we be by if no he it as us my la le de ";
+    char spaced[5] = {' ', text[0], len == 2 ? text[1] : ' ', ' ', 0};
+    bool lower = false;
+
+    if (len == 2)
+        return strstr(shortest, spaced) != NULL;
+    for (size_t i = 0; i < len; i++)
+        lower = lower || islower((unsigned char)text[i]);
+    return len > 2 && lower && !kg_math_word_find(text, len);
+}
+
+/* Running words of the text, outside of \text{} and its kin; many as soon as one is
+ * followed by a colon. */
+static int running_words(const char *text, size_t n)
+{
+    int words = 0;
+
+    for (size_t i = 0; i < n;) {
+        size_t len = 0;
+
+        if (foreign_letter(text + i, n - i))
+            return 99;
+        if (text[i] == '\\') {
+            i = skip_command(text, n, i);
+            continue;
+        }
+        while (i + len < n && isalpha((unsigned char)text[i + len]))
+            len++;
+        if (is_running(text + i, len)) {
+            if (i + len < n && text[i + len] == ':' && len > 2)
+                return 99;
+            words++;
+        }
+        i += len ? len : 1;
+    }
+    return words;
+}
+
+bool kg_math_is_prose(struct kg_math_text t)
+{
+    return t.n > 0 && running_words(t.text, t.n) >= 1;
+}
+
+/* ---- candidates: formulas and numbers in running text ---- */
+
+struct candidate {
+    const char *text;
+    size_t n;
+    const char *end; /* behind it, delimiters included */
+    bool formula;
+};
+
+struct delimiters {
+    const char *open;
+    const char *close;
+};
+static const struct delimiters delimiters[] = {
+    {"$$", "$$"},
+    {"$", "$"},
+    {"\\(", "\\)"},
+    {"\\[", "\\]"},
+    {"\\begin{align*}", "\\end{align*}"},
+    {"\\begin{align}", "\\end{align}"},
+    {"\\begin{equation}", "\\end{equation}"},
+    {"\\begin{equation*}", "\\end{equation*}"},
+};
+
+static const char *find_text(const char *text, size_t n, const char *what)
+{
+    size_t len = strlen(what);
+
+    for (size_t i = 0; i + len <= n; i++) {
+        if (memcmp(text + i, what, len) == 0)
+            return text + i;
+    }
+    return NULL;
+}
+
+/* The formula that opens at text. */
+static bool formula_at(struct candidate *out, const char *text, size_t n)
+{
+    for (size_t i = 0; i < sizeof delimiters / sizeof *delimiters; i++) {
+        const struct delimiters *d = &delimiters[i];
+        size_t open = strlen(d->open);
+        const char *close;
+
+        if (n <= open || memcmp(text, d->open, open) != 0)
+            continue;
+        close = find_text(text + open, n - open, d->close);
+        if (!close)
+            continue;
+        *out = (struct candidate){text + open, (size_t)(close - text - (ptrdiff_t)open),
+                                  close + strlen(d->close), true};
+        /* a dollar that is money has running text behind it */
+        return out->n > 0 &&
+               !(d->open[0] == '$' && (running_words(out->text, out->n) >= 2 ||
+                                       (open == 1 && memchr(out->text, '\n', out->n))));
+    }
+    return false;
+}
+
+static bool digit(const char *p, const char *end)
+{
+    return p < end && isdigit((unsigned char)*p);
+}
+
+/* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit behind it; or 0. */
+static size_t comma(const char *p, const char *end)
+{
+    static const char *const commas[] = {"{,}", ",\\!", ","};
+
+    for (size_t i = 0; i < sizeof commas / sizeof *commas; i++) {
+        size_t n = strlen(commas[i]);
+
+        if ((size_t)(end - p) > n && memcmp(p, commas[i], n) == 0 && digit(p + n, end))
+            return n;
+    }
+    return 0;
+}
+
+/* The end of a number without sign at p, or p. */
+static const char *number_end(const char *p, const char *end)
+{
+    const char *from = p;
+
+    for (;;) {
+        size_t step = digit(p, end) || (p < end && *p == '.' && digit(p + 1, end));
+
+        if (!step && p > from)
+            step = comma(p, end);
+        if (!step)
+            break;
+        p += step;
+    }
+    if (p > from && p < end && (*p == 'e' || *p == 'E') &&
+        (digit(p + 1, end) ||
+         (p + 1 < end && (p[1] == '-' || p[1] == '+') && digit(p + 2, end)))) {
+        for (p += 2; digit(p, end);)
+            p++;
+    }
+    return p;
+}
+
+static const char *skip_blanks(const char *p, const char *end)
+{
+    while (p < end && *p == ' ')
+        p++;
+    return p;
+}
+
+/* Numbers with operators between them: "35 + 70 = 105", "13/28", "28 %". */
+static const char *run_end(const char *p, const char *end)
+{
+    const char *at = number_end(p, end);
+
+    while (at > p) {
+        const char *next = skip_blanks(at, end);
+        const char *after;
+
+        p = at;
+        if (next < end && *next == '%') {
+            at = p = next + 1;
+            next = skip_blanks(at, end);
+        }
+        if (next == end || !strchr("+-*/=^", *next))
+            return p;
+        next = skip_blanks(next + 1, end);
+        if (next < end && *next == '-')
+            next++;
+        if (next < end && *next == '$')
+            next++;
+        after = number_end(next, end);
+        at = after > next ? after : p;
+    }
+    return p;
+}
+
+/* "(7, 6)" in running text */
+static bool plain_tuple(struct candidate *out, const char *p, const char *end)
+{
+    const char *at = p + 1;
+    bool comma = false;
+    bool any = false;
+
+    for (; at < end && *at != ')' && *at != ']'; at++) {
+        comma = comma || *at == ',';
+        any = any || isdigit((unsigned char)*at);
+        if (!isdigit((unsigned char)*at) && !strchr(" ,.-/+", *at))
+            return false;
+    }
+    if (at == end || !comma || !any)
+        return false;
+    *out = (struct candidate){p, (size_t)(at + 1 - p), at + 1, false};
+    return true;
+}
+
+/* The number, run of numbers or tuple at p; `start` is where the text starts. */
+static bool number_at(struct candidate *out, const char *start, const char *p,
+                      const char *end)
+{
+    const char *from = p;
+    const char *to;
+
+    if ((*p == '(' || *p == '[') && plain_tuple(out, p, end))
+        return true;
+    if (!digit(p, end) && !(*p == '.' && digit(p + 1, end)))
+        return false;
+    to = run_end(p, end);
+    while (from > start && (from[-1] == '$' || from[-1] == '\\'))
+        from--;
+    if (from > start && from[-1] == '-' &&
+        (from - 1 == start || !(isalnum((unsigned char)from[-2]) || from[-2] == ')')))
+        from--;
+    else
+        from = p;
+    *out = (struct candidate){from, (size_t)(to - from), to, false};
+    return true;
+}
+
+/* The next candidate at or after *at. */
+static bool next_candidate(struct candidate *out, const char *start, const char **at,
+                           const char *end)
+{
+    for (; *at < end; (*at)++) {
+        const char *p = *at;
+        bool inside_word = p > start && (isalpha((unsigned char)p[-1]) || p[-1] == '_');
+
+        bool money = *p == '$' && p > start && p[-1] == '\\';
+
+        if ((*p == '$' || *p == '\\') && !money &&
+            formula_at(out, p, (size_t)(end - p))) {
+            *at = out->end;
+            return true;
+        }
+        if (*p == '\\' && p + 1 < end && strchr("()[]", p[1])) {
+            (*at)++;
+            continue;
+        }
+        if (!inside_word && number_at(out, start, p, end)) {
+            *at = out->end;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_digit(const struct candidate *c)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        if (isdigit((unsigned char)c->text[i]))
+            return true;
+    }
+    return false;
+}
+
+/* A formula that is but a name: "the largest $n$ is" */
+static bool is_mention(const struct candidate *c)
+{
+    return c->formula && c->n <= 2 && isalpha((unsigned char)c->text[0]);
+}
+
+/* What may stand between formulas that are one answer. */
+static bool only_joins(const char *from, const char *to)
+{
+    while (from < to) {
+        size_t n = (size_t)(to - from);
+
+        if (strchr(" ,;.\n\t\"\\", *from))
+            from++;
+        else if (starts_with(from, n, "and"))
+            from += 3;
+        else if (starts_with(from, n, "or"))
+            from += 2;
+        else
+            return false;
+    }
+    return true;
+}
+
+static kg_status put(struct kg_math_found *found, const char *text, size_t n, bool plain,
+                     struct kg_err *err)
+{
+    found->any = true;
+    found->plain = plain;
+    return kg_str_append(&found->text, text, n, err);
+}
+
+/* The formulas of the text where nothing but them and joining words is there. */
+static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
+                            struct kg_err *err)
+{
+    const char *end = t.text + t.n;
+    const char *at = t.text;
+    const char *behind = t.text;
+    struct candidate c;
+    size_t start = found->text.len;
+
+    while (next_candidate(&c, t.text, &at, end)) {
+        const char *open = c.text;
+
+        while (open > behind && strchr("$\\([", open[-1]))
+            open--;
+        if (!c.formula || !only_joins(behind, open))
+            goto none;
+        if (found->text.len > start)
+            KG_TRY(kg_str_puts(&found->text, ", ", err));
+        KG_TRY(put(found, c.text, c.n, false, err));
+        behind = c.end;
+    }
+    if (found->any && only_joins(behind, end))
+        return KG_OK;
+none:
+    kg_str_clear(&found->text);
+    found->any = false;
+    return KG_OK;
+}
+
+static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
+                          struct kg_err *err)
+{
+    const char *at = t.text;
+    struct candidate c;
+    struct candidate last = {0};
+
+    while (next_candidate(&c, t.text, &at, t.text + t.n))
+        last = is_mention(&c) && last.n ? last : c;
+    return last.n ? put(found, last.text, last.n, !last.formula, err) : KG_OK;
+}
+
+/* ---- behind a word that announces the answer ---- */
+
+static const char *const anchors[] = {
+    "answer is",
+    "answer:",
+    "answer**:",
+    "answer:**",
+    "answer :",
+    "r\xc3\xa9ponse est",
+    "r\xc3\xa9ponse:",
+    "r\xc3\xa9ponse :",
+    "####",
+    "\xe7\xad\x94\xe6\xa1\x88\xe6\x98\xaf",
+    "\xe7\xad\x94\xe6\xa1\x88\xef\xbc\x9a",
+    "\xe7\xad\x94\xe6\xa1\x88:",
+    "\xd8\xa7\xd9\x84\xd8\xac\xd9\x88\xd8\xa7\xd8\xa8",
+    "\nA:",
+};
+
+/* What follows the last anchor, up to the end of its line (or of the next, if nothing is
+ * on the same).   returns false when there is no anchor */
+static bool behind_anchor(struct kg_math_text *out, struct kg_math_text t)
+{
+    const char *best = NULL;
+    const char *end = t.text + t.n;
+    const char *stop;
+
+    for (size_t i = 0; i < sizeof anchors / sizeof *anchors; i++) {
+        const char *at = last_of(t.text, t.n, anchors[i]);
+
+        if (at && (!best || at + strlen(anchors[i]) > best))
+            best = at + strlen(anchors[i]);
+    }
+    if (!best)
+        return false;
+    while (best < end && (isspace((unsigned char)*best) || *best == '*' || *best == ':'))
+        best++;
+    stop = memchr(best, '\n', (size_t)(end - best));
+    out->text = best;
+    out->n = (size_t)((stop ? stop : end) - best);
+    /* a formula set apart goes on over lines */
+    if (stop && best + 1 < stop && (best[0] == '$' || best[0] == '\\'))
+        out->n = (size_t)(end - best);
+    return out->n > 0;
+}
+
+/* The first candidate; one without a digit only where no words lead up to it ("in the
+ * domain of $f(x)$ is 19"), or where there is no other. */
+static kg_status put_first(struct kg_math_found *found, struct kg_math_text t,
+                           struct kg_err *err)
+{
+    const char *at = t.text;
+    struct candidate c;
+    struct candidate first = {0};
+
+    while (next_candidate(&c, t.text, &at, t.text + t.n)) {
+        if (has_digit(&c) ||
+            (!is_mention(&c) && running_words(t.text, (size_t)(c.text - t.text)) == 0))
+            return put(found, c.text, c.n, !c.formula, err);
+        first = first.n || is_mention(&c) ? first : c;
+    }
+    return first.n ? put(found, first.text, first.n, !first.formula, err) : KG_OK;
+}
+
+static bool has_formula(struct kg_math_text t)
+{
+    for (size_t i = 0; i < t.n; i++) {
+        if (t.text[i] == '$' && (i == 0 || t.text[i - 1] != '\\'))
+            return true;
+    }
+    return find_text(t.text, t.n, "\\(") || find_text(t.text, t.n, "\\[");
+}
+
+/* A text that is nothing but an answer. */
+static kg_status put_bare(struct kg_math_found *found, struct kg_math_text t,
+                          struct kg_err *err)
+{
+    int words = t.n ? running_words(t.text, t.n) : 99;
+
+    if (has_formula(t))
+        return words < 99 ? put_joined(found, t, err) : KG_OK;
+    if (words <= 1)
+        return put(found, t.text, t.n, true, err);
+    return KG_OK;
+}
+
+static kg_status put_anchored(struct kg_math_found *found, struct kg_math_text t,
+                              struct kg_err *err)
+{
+    struct kg_math_text rest;
+
+    if (!behind_anchor(&rest, t))
+        return KG_OK;
+    KG_TRY(put_bare(found, rest, err));
+    return found->any ? KG_OK : put_first(found, rest, err);
+}
+
+/* "The final answer is X. I hope it is correct." */
+static kg_status put_hoped(struct kg_math_found *found, struct kg_math_text t,
+                           struct kg_err *err)
+{
+    static const char words[] = "final answer is";
+    const char *hope = last_of(t.text, t.n, "i hope");
+    const char *at = hope ? last_of(t.text, (size_t)(hope - t.text), words) : NULL;
+    struct kg_math_text between;
+
+    if (!at)
+        return KG_OK;
+    between.text = at + sizeof words - 1;
+    between.n = (size_t)(hope - between.text);
+    while (between.n > 0 && strchr(" .\n", between.text[between.n - 1]))
+        between.n--;
+    KG_TRY(put_joined(found, between, err));
+    return found->any ? KG_OK : put_first(found, between, err);
+}
+
+static kg_status put_bracket(struct kg_math_found *found, struct kg_math_text t,
+                             struct kg_err *err)
+{
+    const char *open = last_of(t.text, t.n, "[");
+    const char *close;
+
+    if (!open)
+        return KG_OK;
+    close = memchr(open, ']', (size_t)(t.text + t.n - open));
+    return close ? put(found, open + 1, (size_t)(close - open - 1), true, err) : KG_OK;
+}
+
+static struct kg_math_text trimmed(struct kg_math_text t)
+{
+    while (t.n > 0 && isspace((unsigned char)t.text[0])) {
+        t.text++;
+        t.n--;
+    }
+    while (t.n > 0 && isspace((unsigned char)t.text[t.n - 1]))
+        t.n--;
+    return t;
+}
+
+kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
+                          enum kg_math_form form, struct kg_err *err)
+{
+    typedef kg_status way(struct kg_math_found *, struct kg_math_text, struct kg_err *);
+    static way *const ways[] = {put_bare, put_anchored, put_last};
+
+    t = trimmed(t);
+    if (form == KG_MATH_FORM_BRACKET)
+        return put_bracket(found, t, err);
+    KG_TRY(put_hoped(found, t, err));
+    if (!found->any)
+        KG_TRY(put_boxes(found, t.text, t.n, err));
+    if (form == KG_MATH_FORM_ANSWER && !found->any)
+        return put(found, t.text, t.n, true, err);
+    for (size_t i = form == KG_MATH_FORM_RESPONSE;
+         i < sizeof ways / sizeof *ways && !found->any; i++)
+        KG_TRY(ways[i](found, t, err));
+    return KG_OK;
+}
+
+/* ---- multiple choice ---- */
+
+static bool stands_alone(const char *text, size_t n, size_t i)
+{
+    return text[i] >= 'A' && text[i] <= 'J' &&
+           (i == 0 || !(isalnum((unsigned char)text[i - 1]) || text[i - 1] == '\'')) &&
+           (i + 1 == n || !(isalnum((unsigned char)text[i + 1]) || text[i + 1] == '\''));
+}
+
+/* The first letter that stands alone at the start, spaces and brackets aside. */
+static char leading(const char *text, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && strchr(" \n(*[:$", text[i]))
+        i++;
+    return i < n && stands_alone(text, n, i) ? text[i] : 0;
+}
+
+char kg_math_choice(const char *text, size_t n)
+{
+    struct kg_math_text t = {text, n};
+    struct kg_math_text rest;
+    const char *line = text;
+    char found = leading(text, n);
+
+    if (!found && behind_anchor(&rest, t))
+        found = leading(rest.text, rest.n);
+    while (!found && (line = memchr(line, '\n', (size_t)(text + n - line))) != NULL) {
+        line++;
+        found = leading(line, (size_t)(text + n - line));
+    }
+    for (size_t i = n; !found && i-- > 0;) {
+        if (text[i] != 'I' && stands_alone(text, n, i))
+            found = text[i];
+    }
+    return found;
+}

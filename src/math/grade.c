@@ -1,0 +1,320 @@
+/* From texts to a verdict: the mode `default`, and what holds for every mode. */
+#include "base/mem.h"
+#include "math/math_internal.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *kg_math_verdict_name(enum kg_math_verdict v)
+{
+    static const char *const names[] = {"wrong", "right", "undecided"};
+
+    return names[v];
+}
+
+kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v, const char *reason)
+{
+    job->result->verdict = v;
+    snprintf(job->result->reason, sizeof job->result->reason, "%s", reason);
+    return KG_OK;
+}
+
+void kg_math_result_release(struct kg_math_result *r) { kg_str_release(&r->extracted); }
+
+/* ---- the same words ---- */
+
+/* The length of "\text{" and its kin at text, or 0. */
+static size_t wrapper(const char *text, size_t n)
+{
+    static const char *const wrappers[] = {"\\text{",   "\\textbf{", "\\mathrm{",
+                                           "\\mbox{",   "\\textit{", "\\mathbf{",
+                                           "\\textrm{", "\\boxed{"};
+
+    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++) {
+        size_t len = strlen(wrappers[i]);
+
+        if (len <= n && memcmp(text, wrappers[i], len) == 0)
+            return len;
+    }
+    return 0;
+}
+
+/* A space that may be dropped: not one between digits. */
+static bool is_idle_space(const char *text, size_t n, size_t i)
+{
+    size_t next = i;
+
+    if (!isspace((unsigned char)text[i]))
+        return false;
+    while (next < n && isspace((unsigned char)text[next]))
+        next++;
+    return i == 0 || next == n || !isdigit((unsigned char)text[i - 1]) ||
+           !isdigit((unsigned char)text[next]);
+}
+
+static void lower_words(struct kg_str *s)
+{
+    size_t letters = 0;
+
+    for (size_t i = 0; i < s->len; i++) {
+        if ((unsigned char)s->data[i] < 0x80 && !isalpha((unsigned char)s->data[i]) &&
+            !strchr(" -'", s->data[i]))
+            return;
+        letters++;
+    }
+    for (size_t i = 0; letters > 1 && i < s->len; i++)
+        s->data[i] = (char)tolower((unsigned char)s->data[i]);
+}
+
+kg_status kg_math_words(struct kg_str *out, const char *text, size_t n,
+                        struct kg_err *err)
+{
+    int open = 0; /* wrappers whose brace is to be dropped; they do not nest others */
+
+    for (size_t i = 0; i < n; i++) {
+        size_t len = wrapper(text + i, n - i);
+        const char *close = len ? memchr(text + i + len, '}', n - i - len) : NULL;
+
+        if (close && !memchr(text + i + len, '{', (size_t)(close - text) - i - len)) {
+            open++;
+            i += len - 1;
+            continue;
+        }
+        if (open && text[i] == '}') {
+            open--;
+            continue;
+        }
+        if (text[i] != '$' && !is_idle_space(text, n, i))
+            KG_TRY(kg_str_putc(out, text[i], err));
+    }
+    while (out->len > 0 && strchr(".,;", out->data[out->len - 1]))
+        out->data[--out->len] = 0;
+    lower_words(out);
+    return KG_OK;
+}
+
+static kg_status same_words(bool *same, const struct kg_str *a, const struct kg_str *b,
+                            struct kg_err *err)
+{
+    struct kg_str x = {0};
+    struct kg_str y = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_math_words(&x, kg_str_text(a), a->len, err));
+    KG_TRY_GOTO(out, kg_math_words(&y, kg_str_text(b), b->len, err));
+    *same = x.len > 0 && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+out:
+    kg_str_release(&x);
+    kg_str_release(&y);
+    return status;
+}
+
+/* ---- default ---- */
+
+/* The two texts of one comparison, made plain. */
+struct sides {
+    struct kg_str gold;
+    struct kg_str answer;
+};
+
+static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, int flags,
+                               struct kg_err *err)
+{
+    struct kg_math_compare c = {.tree = job->tree, .opts = job->opts};
+    const char *why;
+    int gold;
+    int answer;
+    enum kg_math_verdict v;
+
+    kg_math_tree_clear(job->tree);
+    gold = kg_math_parse(job->tree, kg_str_text(&s->gold), s->gold.len, 0, &why);
+    if (!gold) {
+        snprintf(job->result->reason, sizeof job->result->reason,
+                 "the gold answer cannot be read: %s", why);
+        job->result->verdict = KG_MATH_UNDECIDED;
+        return KG_OK;
+    }
+    answer = kg_math_parse(job->tree, kg_str_text(&s->answer), s->answer.len, flags,
+                           &why);
+    if (!answer) {
+        snprintf(job->result->reason, sizeof job->result->reason,
+                 "the answer cannot be read: %s", why);
+        job->result->verdict = KG_MATH_UNDECIDED;
+        return KG_OK;
+    }
+    kg_math_budget_start(&c.decider.budget);
+    v = kg_math_compare(&c, gold, answer);
+    if (c.decider.no_memory)
+        return kg_fail(err, KG_ENOMEM, "grading: out of memory");
+    return kg_math_say(job, v, c.decider.reason);
+}
+
+static bool is_word(const struct kg_str *s)
+{
+    bool letters = false;
+
+    for (size_t i = 0; i < s->len; i++) {
+        if (!isalpha((unsigned char)s->data[i]) && !strchr(" -'", s->data[i]))
+            return false;
+        letters = true;
+    }
+    return letters;
+}
+
+/* A digit, a comma, a digit. */
+static bool has_tight_comma(const struct kg_str *s)
+{
+    for (size_t i = 1; i + 1 < s->len; i++) {
+        if (s->data[i] == ',' && isdigit((unsigned char)s->data[i - 1]) &&
+            isdigit((unsigned char)s->data[i + 1]))
+            return true;
+    }
+    return false;
+}
+
+static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_found *gold,
+                               const struct kg_math_found *answer, struct kg_err *err)
+{
+    struct sides s = {0};
+    bool same;
+    kg_status status;
+
+    KG_TRY(same_words(&same, &gold->text, &answer->text, err));
+    if (same)
+        return kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");
+    KG_TRY_GOTO(out,
+                kg_math_clean(&s.gold, kg_str_text(&gold->text), gold->text.len, err));
+    KG_TRY_GOTO(
+        out, kg_math_clean(&s.answer, kg_str_text(&answer->text), answer->text.len, err));
+    if (is_word(&s.gold) && is_word(&s.answer) && s.gold.len > 1 && s.answer.len > 1) {
+        /* trees would take them for products of letters, in any order */
+        kg_math_say(job, KG_MATH_WRONG, "the words are different");
+        goto out;
+    }
+    KG_TRY_GOTO(out, compare_trees(job, &s, 0, err));
+    if (job->result->verdict != KG_MATH_RIGHT && answer->plain &&
+        has_tight_comma(&s.answer)) {
+        struct kg_math_result first = *job->result;
+
+        KG_TRY_GOTO(out, compare_trees(job, &s, KG_MATH_DECIMAL_COMMA, err));
+        if (job->result->verdict != KG_MATH_RIGHT)
+            kg_math_say(job, first.verdict, first.reason);
+    }
+out:
+    kg_str_release(&s.gold);
+    kg_str_release(&s.answer);
+    return status;
+}
+
+static kg_status grade_choice(struct kg_math_job *job, struct kg_err *err)
+{
+    char answer = kg_math_choice(job->answer.text, job->answer.n);
+    char gold = kg_math_choice(job->gold.text, job->gold.n);
+
+    if (!gold)
+        return kg_math_say(job, KG_MATH_UNDECIDED,
+                           "no letter of a choice in the gold answer");
+    if (!answer)
+        return kg_math_say(job, KG_MATH_WRONG, "no letter of a choice was found");
+    KG_TRY(kg_str_putc(&job->result->extracted, answer, err));
+    return kg_math_say(job, answer == gold ? KG_MATH_RIGHT : KG_MATH_WRONG,
+                       answer == gold ? "the same letter" : "another letter");
+}
+
+static struct kg_math_text trimmed(struct kg_math_text t)
+{
+    while (t.n > 0 && strchr(" \n($", t.text[0])) {
+        t.text++;
+        t.n--;
+    }
+    while (t.n > 0 && strchr(" \n)$.", t.text[t.n - 1]))
+        t.n--;
+    return t;
+}
+
+/* A gold letter, and running text that chooses; or a letter, and a gold choice with its
+ * text ("C Cecile"). */
+static bool asks_choice(const struct kg_math_job *job)
+{
+    struct kg_math_text gold = trimmed(job->gold);
+    struct kg_math_text answer = trimmed(job->answer);
+    size_t n;
+
+    if (gold.n == 1 && gold.text[0] >= 'A' && gold.text[0] <= 'J')
+        return kg_math_is_prose(answer) && !kg_math_last_boxed(answer.text, answer.n, &n);
+    return answer.n == 1 && answer.text[0] >= 'A' && answer.text[0] <= 'J' &&
+           gold.n > 3 && strchr(" ).:\n", gold.text[1]) && kg_math_is_prose(gold) &&
+           kg_math_choice(gold.text, gold.n) != 0;
+}
+
+kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
+{
+    struct kg_math_found gold = {0};
+    struct kg_math_found answer = {0};
+    enum kg_math_form form = job->opts->form;
+    kg_status status;
+
+    if (form == KG_MATH_FORM_CHOICE || (form == KG_MATH_FORM_AUTO && asks_choice(job)))
+        return grade_choice(job, err);
+    KG_TRY_GOTO(out, kg_math_extract(&gold, job->gold, KG_MATH_FORM_TEXT, err));
+    if (!gold.any)
+        KG_TRY_GOTO(out, kg_math_extract(&gold, job->gold, KG_MATH_FORM_ANSWER, err));
+    KG_TRY_GOTO(out, kg_math_extract(&answer, job->answer, form, err));
+    if (!answer.any) {
+        kg_math_say(job, KG_MATH_WRONG, "no answer was found");
+        goto out;
+    }
+    KG_TRY_GOTO(out, kg_str_append(&job->result->extracted, kg_str_text(&answer.text),
+                                   answer.text.len, err));
+    if (gold.text.len == 0)
+        kg_math_say(job, KG_MATH_UNDECIDED, "the gold answer is empty");
+    else
+        status = compare_texts(job, &gold, &answer, err);
+out:
+    kg_str_release(&gold.text);
+    kg_str_release(&answer.text);
+    return status;
+}
+
+/* ---- all modes ---- */
+
+static kg_status grade_golds(struct kg_math_job *job, const struct kg_math_text *golds,
+                             size_t n, struct kg_err *err)
+{
+    const struct kg_math_mode *mode = job->opts->mode ? job->opts->mode : kg_math_modes();
+    enum kg_math_verdict worst = KG_MATH_WRONG;
+    char reason[sizeof job->result->reason] = "there is no gold answer";
+
+    for (size_t i = 0; i < n; i++) {
+        kg_str_clear(&job->result->extracted);
+        job->gold = golds[i];
+        KG_TRY(mode->grade(job, err));
+        if (job->result->verdict == KG_MATH_RIGHT)
+            return KG_OK;
+        if (i > 0 && (job->result->verdict == KG_MATH_WRONG || worst != KG_MATH_WRONG))
+            continue;
+        worst = job->result->verdict;
+        memcpy(reason, job->result->reason, sizeof reason);
+    }
+    return kg_math_say(job, worst, reason);
+}
+
+kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opts,
+                        struct kg_math_text answer, const struct kg_math_text *golds,
+                        size_t n_golds, struct kg_err *err)
+{
+    struct kg_math_job job = {.opts = opts, .answer = answer, .result = r};
+    kg_status status;
+
+    kg_str_clear(&r->extracted);
+    job.tree = kg_mem_calloc(1, sizeof *job.tree, "grading", err);
+    if (!job.tree)
+        return err->code;
+    if ((opts->form == KG_MATH_FORM_RESPONSE || opts->form == KG_MATH_FORM_AUTO) &&
+        !opts->keep_thinking)
+        job.answer = kg_math_after_thinking(answer);
+    status = grade_golds(&job, golds, n_golds, err);
+    kg_mem_free(job.tree);
+    return status;
+}

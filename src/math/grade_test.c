@@ -1,0 +1,582 @@
+/* Grading: notations, kinds of answers, extraction, published modes, limits; and the
+ * collected cases of other projects. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "data/jsonl.h"
+#include "math/math.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+
+static void ok(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static enum kg_math_verdict grade(const struct kg_math_opts *opts, const char *gold,
+                                  const char *answer, char reason[128])
+{
+    struct kg_math_result r = {0};
+    struct kg_math_text g = {gold, strlen(gold)};
+    struct kg_math_text a = {answer, strlen(answer)};
+    enum kg_math_verdict v;
+
+    ok(kg_math_grade(&r, opts, a, &g, 1, &err));
+    v = r.verdict;
+    snprintf(reason, 128, "%.60s (found '%.50s')", r.reason, kg_str_text(&r.extracted));
+    kg_math_result_release(&r);
+    return v;
+}
+
+static void expect(enum kg_math_verdict want, const char *gold, const char *answer)
+{
+    struct kg_math_opts opts = {0};
+    char reason[128];
+    enum kg_math_verdict v = grade(&opts, gold, answer, reason);
+
+    if (v != want)
+        fail_msg("gold '%s', answer '%s': expected %s, found %s: %s", gold, answer,
+                 kg_math_verdict_name(want), kg_math_verdict_name(v), reason);
+}
+
+static void right(const char *gold, const char *answer)
+{
+    expect(KG_MATH_RIGHT, gold, answer);
+}
+
+static void wrong(const char *gold, const char *answer)
+{
+    expect(KG_MATH_WRONG, gold, answer);
+}
+
+/* ---- notations of numbers ---- */
+
+static void numbers_are_read_in_every_notation(void **state)
+{
+    (void)state;
+    right("1/2", "0.5");
+    right("\\frac{1}{2}", "\\dfrac12");
+    right("\\frac{1}{2}", "50\\%");
+    right("918\\frac{1}{2}", "918.5");
+    right("3/2", "1 1/2");
+    right("-\\frac{3}{2}", "-1\\frac{1}{2}");
+    right("1000", "1,000");
+    right("11111111100", "11,\\! 111,\\! 111,\\! 100");
+    right("10000", "10{,}000");
+    right("1234567", "1 234 567");
+    right("4.5e33", "4.5 \\times 10^{33}");
+    right("0.0015", "1.5 \\cdot 10^{-3}");
+    right("\\frac13", "0.\\overline{3}");
+    right("\\frac{1}{6}", "0.1\\overline{6}");
+    right("90", "90^\\circ");
+    right("90^{\\circ}", "90 degrees");
+    right("\\$28.00", "28");
+    right("15", "15\\mbox{ cm}^2");
+    right("2 \\text{ pieces}", "2");
+    right("28\\%", "28 percent");
+    right("025", "25");
+    right(".4", "0.4");
+    wrong("10", "11");
+    wrong("32349", "32, 349");
+    wrong("0.5", "0.51");
+    wrong("2677_9", "2678_9");
+}
+
+static void decimals_count_to_the_sixth(void **state)
+{
+    (void)state;
+    right("\\frac{1}{3}", "0.333333");
+    wrong("\\frac{1}{3}", "0.33333");
+    right("\\sqrt{17}", "4.123106");
+    /* small numbers by their own size */
+    wrong("2.88 \\times 10^{-19}", "5.0 \\times 10^{-10}");
+    right("2.88 \\times 10^{-19}", "2.88e-19");
+}
+
+static void expressions_are_decided_exactly(void **state)
+{
+    (void)state;
+    right("\\frac{\\sqrt{3}}{3}", "\\frac{1}{\\sqrt3}");
+    right("2\\sqrt{2}", "\\sqrt8");
+    right("\\sqrt{5+2\\sqrt6}", "\\sqrt2+\\sqrt3");
+    right("\\frac{1+\\sqrt5}{2}", "2\\cos 36^\\circ");
+    right("-1", "e^{i\\pi}");
+    right("3", "\\log_2(8)");
+    right("\\ln 6", "\\ln 2 + \\ln 3");
+    right("10", "\\binom{5}{2}");
+    right("120", "5!");
+    right("-2", "\\sqrt[3]{-8}");
+    wrong("\\frac{1+\\sqrt5}{2}", "\\frac{1-\\sqrt5}{2}");
+    wrong("\\pi", "\\frac{355}{113}");
+    wrong("\\sqrt{2}+\\sqrt{3}", "\\pi");
+    wrong("10^{10^{10^{10}}}", "10^{10}");
+}
+
+static void functions_are_decided_exactly(void **state)
+{
+    (void)state;
+    right("x^2+2x+1", "(x+1)^2");
+    right("\\frac{x+2}{7}", "\\frac{x}{7}+\\frac{2}{7}");
+    right("\\tan^2(y)+1", "\\sec^2(y)");
+    right("2 \\sin b \\cos a", "2\\cos(a)\\sin(b)");
+    right("\\frac{n!}{k!(n-k)!}", "\\frac{(n-1)!}{k!}\\frac{n}{(n-k)!}");
+    right("2^{n+1}", "2 \\cdot 2^n");
+    right("e^{-t/2}", "\\frac{1}{\\sqrt{e^t}}");
+    right("y = x^2+2x+1", "2x + 1 + x^2");
+    right("11z^{17}(5+11z^{17})", "11z^17(11z^17+5)");
+    wrong("x^2+2x+1", "x^3+2x+1");
+    wrong("x+1", "x+2");
+    wrong("2N", "2n");
+    wrong("0.64N", "0.64");
+}
+
+/* ---- other kinds ---- */
+
+static void lists_and_sets_have_no_order(void **state)
+{
+    (void)state;
+    right("1, -2", "-2, 1");
+    right("6 \\text{ and } 8", "6,8");
+    right("\\{1,2,3\\}", "\\{3,1,2\\}");
+    right("\\sqrt[3]{5}, -\\sqrt[3]{5}", "\\pm\\sqrt[3]{5}");
+    right("x = -5,\\ p = \\frac{14}{3}", "-5, \\frac{14}{3}");
+    right("(2,1),(3,1)", "(3,1),(2,1)");
+    right("p=5,q=2;p=7,q=2", "(5,2),(7,2)");
+    right("\\emptyset", "\\{\\}");
+    wrong("1,2", "1,2,3");
+    wrong("1,2,3", "1,2");
+    wrong("\\pm 2021", "2021");
+}
+
+static void tuples_and_intervals_have_order_and_ends(void **state)
+{
+    (void)state;
+    right("\\left( 3, \\frac{\\pi}{2} \\right)", "(3, \\pi/2)");
+    right("(p,q,r)=(3,2,7)", "(3,2,7)");
+    right("(-\\infty, 2] \\cup [3, \\infty)", "[3,\\infty)\\cup(-\\infty,2]");
+    right("-793 < a < 10", "(-793, 10)");
+    right("[-2,7]", "x \\in [-2,7]");
+    wrong("(1,2)", "(2,1)");
+    wrong("[0,1)", "(0,1)");
+    wrong("(1,2)", "(1,2,3)");
+    wrong("(-\\infty, 2]", "(-\\infty, 2)");
+}
+
+static void a_relation_may_answer_a_set_by_choice(void **state)
+{
+    struct kg_math_opts opts = {.relation_as_set = true};
+    char reason[128];
+
+    (void)state;
+    wrong("x \\in [-2,7]", "$-2 \\le x \\le 7$");
+    assert_int_equal(grade(&opts, "x \\in [-2,7]", "$-2 \\le x \\le 7$", reason),
+                     KG_MATH_RIGHT);
+}
+
+static void relations_are_compared_as_relations(void **state)
+{
+    (void)state;
+    right("2x+4y-3=0", "y=-\\frac{1}{2}x+\\frac{3}{4}");
+    right("x^2+y^2=1", "x^2 = 1 - y^2");
+    right("x \\le 5", "5 \\ge x");
+    right("x < 1", "-x > -1");
+    right("x \\ne 3", "x != 3");
+    right("W(n) = 1", "W(x) = 1");
+    right("f(x) = 2x", "f(y) = 2y");
+    wrong("x^2+y^2=1", "x^2+y^2=2");
+    wrong("x > 5", "x < 5");
+    wrong("x \\ge 5", "x > 5");
+    wrong("x = 1", "y = 1");
+    wrong("a+3z=0", "0");
+}
+
+static void matrices_are_compared_by_cells(void **state)
+{
+    (void)state;
+    right("\\begin{pmatrix}0&1\\\\1&0\\end{pmatrix}",
+          "\\begin{bmatrix} 0 & 1 \\\\ 1 & 0 \\end{bmatrix}");
+    right("\\begin{pmatrix}6&8\\\\10&12\\end{pmatrix}",
+          "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}+\\begin{pmatrix}5&6\\\\7&8\\end{"
+          "pmatrix}");
+    right("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "(1,2)");
+    wrong("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}",
+          "\\begin{pmatrix}1&2\\\\3&5\\end{pmatrix}");
+}
+
+static void words_are_compared_as_words(void **state)
+{
+    (void)state;
+    right("\\text{Even}", "even");
+    right("\\text{Saturday}", "Saturday");
+    right("\\text{(C)}", "C");
+    wrong("\\text{odd}", "\\text{even}");
+    wrong("\\text{oddd}", "odd");
+    wrong("\\text{E}", "D");
+    wrong("listen", "silent");
+}
+
+static void ratios_are_compared_as_ratios(void **state)
+{
+    (void)state;
+    right("V_{1}:V_{2}=11:21", "11:21");
+    right("1:2", "2:4");
+    wrong("12:00", "1:00");
+    wrong("4:30", "5:30");
+}
+
+/* ---- finding the answer ---- */
+
+static void the_answer_is_found_in_text(void **state)
+{
+    (void)state;
+    right("9", "We try $\\boxed{8}$ first. So $x = \\boxed{9}$.");
+    right("10455", "so \\boxed{255} first. Final Answer: The final answer is $10,455$. I "
+                   "hope it is correct.");
+    right("3", "Hence $\\boxed{x = 3}$");
+    right("\\frac{1}{2}", "Answer: \\frac12");
+    right("42", "Step 1: 6 x 7\nFinal answer: 42");
+    right("34", "Final Answer: The largest $n$ is 34.");
+    right("105", "The sum is 35 + 70 = 105.");
+    right("2,3", "either \\boxed{2} or \\boxed{3}");
+    wrong("1,2", "\\boxed{1} is one try, but we prefer \\boxed{2}");
+    wrong("5", "I do not know.");
+    wrong("5", "");
+}
+
+static void thinking_is_not_read(void **state)
+{
+    struct kg_math_opts opts = {.form = KG_MATH_FORM_RESPONSE};
+    char reason[128];
+    const char *text = "<think>\\boxed{42}</think> So: \\boxed{43}";
+
+    (void)state;
+    assert_int_equal(grade(&opts, "42", text, reason), KG_MATH_WRONG);
+    assert_int_equal(grade(&opts, "43", text, reason), KG_MATH_RIGHT);
+    assert_int_equal(grade(&opts, "42", "<think>\\boxed{42}</think> Done.", reason),
+                     KG_MATH_WRONG);
+    opts.keep_thinking = true;
+    assert_int_equal(grade(&opts, "42", "<think>\\boxed{42}</think> Done.", reason),
+                     KG_MATH_RIGHT);
+}
+
+static void a_choice_is_a_letter(void **state)
+{
+    struct kg_math_opts opts = {.form = KG_MATH_FORM_CHOICE};
+    char reason[128];
+
+    (void)state;
+    assert_int_equal(grade(&opts, "D", "D. it can't be A or B", reason), KG_MATH_RIGHT);
+    assert_int_equal(grade(&opts, "B", "It's not A, therefore I think it's B", reason),
+                     KG_MATH_RIGHT);
+    assert_int_equal(grade(&opts, "(A) Cecile", "C", reason), KG_MATH_WRONG);
+}
+
+static void alternatives_count_each(void **state)
+{
+    struct kg_math_opts opts = {0};
+    struct kg_math_result r = {0};
+    struct kg_math_text golds[] = {{"\\frac{t}{m}", 11}, {"7", 1}};
+
+    (void)state;
+    ok(kg_math_grade(&r, &opts, (struct kg_math_text){"7.0", 3}, golds, 2, &err));
+    assert_int_equal(r.verdict, KG_MATH_RIGHT);
+    ok(kg_math_grade(&r, &opts, (struct kg_math_text){"8", 1}, golds, 2, &err));
+    assert_int_equal(r.verdict, KG_MATH_WRONG);
+    kg_math_result_release(&r);
+}
+
+static void precision_widens(void **state)
+{
+    struct kg_math_opts opts = {.decimals = 2};
+    char reason[128];
+
+    (void)state;
+    assert_int_equal(grade(&opts, "\\frac13", "0.33", reason), KG_MATH_RIGHT);
+    opts = (struct kg_math_opts){.tolerance = {1e34, 0.001}, .n_tolerance = 2};
+    assert_int_equal(
+        grade(&opts, "7 \\times 10^{35}, 0.002", "0.001, 7.1\\cdot10^{35}", reason),
+        KG_MATH_RIGHT);
+    opts.tolerance[0] = 1e33;
+    assert_int_equal(
+        grade(&opts, "7 \\times 10^{35}, 0.002", "0.001, 7.1\\cdot10^{35}", reason),
+        KG_MATH_WRONG);
+}
+
+/* ---- published modes ---- */
+
+static enum kg_math_verdict in_mode(const char *mode, enum kg_math_form form,
+                                    const char *gold, const char *answer)
+{
+    struct kg_math_opts opts = {.form = form};
+    char reason[128];
+
+    ok(kg_math_mode_find(&opts.mode, mode, &err));
+    return grade(&opts, gold, answer, reason);
+}
+
+static void published_modes_keep_their_oddities(void **state)
+{
+    const enum kg_math_form bare = KG_MATH_FORM_ANSWER;
+    const enum kg_math_form whole = KG_MATH_FORM_RESPONSE;
+
+    (void)state;
+    assert_int_equal(in_mode("mathd", bare, "\\frac{1}{2}", "0.5"), KG_MATH_RIGHT);
+    assert_int_equal(in_mode("mathd", bare, "\\frac{1}{4}", "0.25"), KG_MATH_WRONG);
+    assert_int_equal(in_mode("mathd", bare, "10", "\\$10"), KG_MATH_RIGHT);
+    assert_int_equal(in_mode("ema-pg", bare, "\\frac{1}{4}", "0.25"), KG_MATH_RIGHT);
+    assert_int_equal(in_mode("ema-pg", bare, "2", "4/2"), KG_MATH_WRONG);
+    assert_int_equal(in_mode("ema-pg", whole, "4", "so 4"), KG_MATH_WRONG);
+    assert_int_equal(in_mode("ema-pg", whole, "4", "\\boxed{4}"), KG_MATH_RIGHT);
+    assert_int_equal(in_mode("dapo", whole, "25", "So.\nAnswer: 25"), KG_MATH_RIGHT);
+    assert_int_equal(in_mode("dapo", whole, "25", "\\boxed{25}"), KG_MATH_WRONG);
+    assert_int_equal(in_mode("dapo", whole, "1000", "Answer: $x = 1,000$"),
+                     KG_MATH_RIGHT);
+}
+
+/* ---- limits ---- */
+
+static void repeat(char *out, size_t size, const char *piece, size_t times)
+{
+    size_t n = strlen(piece);
+
+    out[0] = 0;
+    for (size_t i = 0; i < times && (i + 1) * n < size; i++)
+        memcpy(out + i * n, piece, n + 1);
+}
+
+static void hostile_answers_end_in_time_and_memory(void **state)
+{
+    static const char *const hostile[] = {
+        "9^{9^{9^{9^{9^{9}}}}}",
+        "10^{999999999}",
+        "2^{100000000} - 2^{99999999}",
+        "99999999!",
+        "((1+\\sqrt2)^{300}+(1+\\sqrt3)^{300})^{300}",
+        "\\sin(10^{10^{10}})",
+        "\\sqrt{1+\\sqrt{2+\\sqrt{3+\\sqrt{5+\\sqrt{7+\\sqrt{11+\\sqrt{13}}}}}}}",
+        "1e999999999",
+        "x^{x^{x^{x^{x^{x^{x}}}}}}",
+        "\\binom{1000000000}{500000000}",
+        "e^{e^{e^{e^{e^{e}}}}}",
+        "\\sqrt[59]{2}+\\sqrt[53]{3}+\\sqrt[47]{5}+\\sqrt[43]{7}",
+    };
+    static char deep[20000];
+    static const char *const pieces[] = {"(", "{", "\\sqrt{",  "-",  "2^", "\\frac{",
+                                         "|", "[", "\\boxed{", "1,", "x_", "$"};
+
+    (void)state;
+    kg_mem_reset_peak();
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        for (size_t k = 0; k < 2; k++) {
+            struct kg_math_opts opts = {0};
+            char reason[128];
+            double start = kg_clock_seconds();
+            const char *gold = k ? "\\sqrt{2}+\\sqrt{3}" : hostile[i];
+            char spaced[256];
+
+            snprintf(spaced, sizeof spaced, "(%s)+0", hostile[i]);
+            grade(&opts, gold, spaced, reason);
+            assert_true(kg_clock_seconds() - start < 1.5);
+        }
+    }
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        struct kg_math_opts opts = {0};
+        char reason[128];
+
+        repeat(deep, sizeof deep, pieces[i], 4000);
+        assert_int_not_equal(grade(&opts, "5", deep, reason), KG_MATH_RIGHT);
+    }
+    assert_true(kg_mem_peak_bytes() < (uint64_t)64 << 20);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+static void failed_allocations_are_reported(void **state)
+{
+    struct kg_math_opts opts = {0};
+    struct kg_math_text gold = {"\\sqrt{2}+\\sqrt{3}", 17};
+    struct kg_math_text answer = {"$\\sqrt{5+2\\sqrt{6}}$", 20};
+    bool done = false;
+
+    (void)state;
+    for (uint64_t n = 1; !done && n < 100000; n += 1 + n / 50) {
+        struct kg_math_result r = {0};
+        kg_status status;
+
+        kg_mem_fail_at(n);
+        status = kg_math_grade(&r, &opts, answer, &gold, 1, &err);
+        kg_mem_fail_at(0);
+        done = status == KG_OK;
+        if (done)
+            assert_int_equal(r.verdict, KG_MATH_RIGHT);
+        else
+            assert_int_equal(status, KG_ENOMEM);
+        kg_math_result_release(&r);
+        assert_int_equal(kg_mem_current_bytes(), 0);
+    }
+    assert_true(done);
+}
+
+/* ---- collected cases ---- */
+
+struct score {
+    int n;
+    int agree;
+};
+
+static struct kg_math_opts opts_of(const struct kg_json *root, const char *mode)
+{
+    struct kg_math_opts opts = {0};
+    const struct kg_json *p = kg_json_get(root, "precision");
+    const char *form = kg_json_text(kg_json_get(root, "form"), NULL);
+
+    ok(kg_math_mode_find(&opts.mode, mode, &err));
+    if (form)
+        ok(kg_math_form_find(&opts.form, form, &err));
+    opts.relation_as_set = kg_json_bool(kg_json_get(root, "allow_set_relation_comp"),
+                                        false);
+    if (kg_json_type(p) == KG_JSON_INT)
+        opts.decimals = (int)kg_json_int(p, 0);
+    if (kg_json_type(p) == KG_JSON_REAL)
+        opts.tolerance[opts.n_tolerance++] = kg_json_real(p, 0);
+    for (size_t i = 0; kg_json_type(p) == KG_JSON_ARRAY && i < kg_json_size(p); i++)
+        opts.tolerance[opts.n_tolerance++] = kg_json_real(kg_json_at(p, i), 0);
+    return opts;
+}
+
+static size_t golds_of(struct kg_math_text *out, const struct kg_json *gold)
+{
+    size_t n = kg_json_type(gold) == KG_JSON_ARRAY ? kg_json_size(gold) : 1;
+
+    for (size_t i = 0; i < n; i++)
+        out[i].text = kg_json_text(
+            n == 1 && kg_json_type(gold) == KG_JSON_STRING ? gold : kg_json_at(gold, i),
+            &out[i].n);
+    return n;
+}
+
+/* One line: does the verdict agree with column (of reference_verdicts, or `expected`)? */
+static void score_line(struct score *s, const struct kg_json *root, const char *mode,
+                       const char *column)
+{
+    const struct kg_json *want = kg_json_get(root, "expected");
+    struct kg_math_opts opts = opts_of(root, mode);
+    struct kg_math_result r = {0};
+    struct kg_math_text golds[64];
+    struct kg_math_text answer;
+    size_t n = golds_of(golds, kg_json_get(root, "gold"));
+
+    if (column)
+        want = kg_json_get(kg_json_get(root, "reference_verdicts"), column);
+    if (kg_json_type(want) != KG_JSON_BOOL)
+        return;
+    answer.text = kg_json_text(kg_json_get(root, "answer"), &answer.n);
+    if (!answer.text) {
+        answer.text = kg_json_text(kg_json_get(root, "response"), &answer.n);
+        opts.form = KG_MATH_FORM_RESPONSE;
+    }
+    ok(kg_math_grade(&r, &opts, answer, golds, n, &err));
+    s->n++;
+    s->agree += (r.verdict == KG_MATH_RIGHT) == kg_json_bool(want, false);
+    kg_math_result_release(&r);
+}
+
+static struct score score_file(const char *path, const char *mode, const char *column)
+{
+    struct kg_jsonl *lines;
+    struct kg_json_doc doc = {0};
+    struct score s = {0};
+    bool more = true;
+
+    ok(kg_jsonl_open(&lines, path, &err));
+    for (;;) {
+        ok(kg_jsonl_next(lines, &doc, &more, &err));
+        if (!more)
+            break;
+        score_line(&s, doc.root, mode, column);
+    }
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    return s;
+}
+
+static void agrees(const char *path, const char *mode, const char *column, int percent)
+{
+    struct score s = score_file(path, mode, column);
+
+    assert_true(s.n > 50);
+    if (s.agree * 100 < s.n * percent)
+        fail_msg("%s, mode %s: expected agreement in %d %%, found %d of %d", path, mode,
+                 percent, s.agree, s.n);
+}
+
+static void the_small_collection_agrees(void **state)
+{
+    static const char path[] = "tests/data/grader/cases.jsonl";
+
+    (void)state;
+    agrees(path, "default", NULL, 96);
+    agrees(path, "ema-pg", "rllm", 98);
+    agrees(path, "mathd", "rllm_mathd", 98);
+    agrees(path, "dapo", "dapo_answer_line", 98);
+}
+
+static bool absent(const char *path)
+{
+    if (access(path, R_OK) == 0)
+        return false;
+    print_message("skip: no %s\n", path);
+    return true;
+}
+
+static void the_large_collection_agrees(void **state)
+{
+    static const char cases[] = "../shared/data/grader_cases.jsonl";
+    static const char solutions[] = "../shared/data/gsm8k_model_solutions.jsonl";
+
+    (void)state;
+    if (absent(cases) || absent(solutions))
+        skip();
+    agrees(cases, "default", NULL, 95);
+    agrees(cases, "ema-pg", "rllm", 98);
+    agrees(cases, "mathd", "rllm_mathd", 98);
+    agrees(cases, "dapo", "dapo_answer_line", 98);
+    agrees(solutions, "default", NULL, 99);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_read_in_every_notation),
+        cmocka_unit_test(decimals_count_to_the_sixth),
+        cmocka_unit_test(expressions_are_decided_exactly),
+        cmocka_unit_test(functions_are_decided_exactly),
+        cmocka_unit_test(lists_and_sets_have_no_order),
+        cmocka_unit_test(tuples_and_intervals_have_order_and_ends),
+        cmocka_unit_test(a_relation_may_answer_a_set_by_choice),
+        cmocka_unit_test(relations_are_compared_as_relations),
+        cmocka_unit_test(matrices_are_compared_by_cells),
+        cmocka_unit_test(words_are_compared_as_words),
+        cmocka_unit_test(ratios_are_compared_as_ratios),
+        cmocka_unit_test(the_answer_is_found_in_text),
+        cmocka_unit_test(thinking_is_not_read),
+        cmocka_unit_test(a_choice_is_a_letter),
+        cmocka_unit_test(alternatives_count_each),
+        cmocka_unit_test(precision_widens),
+        cmocka_unit_test(published_modes_keep_their_oddities),
+        cmocka_unit_test(hostile_answers_end_in_time_and_memory),
+        cmocka_unit_test(failed_allocations_are_reported),
+        cmocka_unit_test(the_small_collection_agrees),
+        cmocka_unit_test(the_large_collection_agrees),
+    };
+
+    return cmocka_run_group_tests_name("grading", tests, NULL, NULL);
+}

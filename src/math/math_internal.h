@@ -1,0 +1,253 @@
+/* What the files of math/ share: the job of one grading, the tree, and the steps from
+ * text to verdict. */
+#ifndef KG_MATH_MATH_INTERNAL_H
+#define KG_MATH_MATH_INTERNAL_H
+
+#include "math/math.h"
+
+#include <stdint.h>
+
+/* ---- one grading ---- */
+struct kg_math_job {
+    const struct kg_math_opts *opts;
+    struct kg_math_text answer;
+    struct kg_math_text gold; /* the alternative that is tried */
+    struct kg_math_result *result;
+    struct kg_math_tree *tree; /* borrowed scratch */
+};
+/* Set verdict and reason.   returns KG_OK, for `return kg_math_say(..)` */
+kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v,
+                      const char *reason);
+
+/* ---- the tree ----
+ * Nodes are binary and held in one array of a fixed size; a list is a chain of LIST
+ * nodes. Sub-trees may be shared. Names are copied into a pool. Index 0 is no node. */
+enum kg_math_kind {
+    KG_MATH_NONE,
+    KG_MATH_NUM,     /* text: digits[.digits] */
+    KG_MATH_SYM,     /* text: canonical name */
+    KG_MATH_WORDS,   /* text: words of \text{} */
+    KG_MATH_CONST,   /* op: enum kg_math_const */
+    KG_MATH_ADD,     /* a + b */
+    KG_MATH_NEG,     /* -a */
+    KG_MATH_MUL,     /* a b */
+    KG_MATH_DIV,     /* a / b */
+    KG_MATH_POW,     /* a ^ b */
+    KG_MATH_FUNC,    /* op: enum kg_math_func; b: second argument or none */
+    KG_MATH_PM,      /* op 0: +-a, 1: -+a */
+    KG_MATH_PERCENT, /* a% */
+    KG_MATH_DEGREE,  /* a degrees */
+    KG_MATH_UNIT,    /* a with words behind it */
+    KG_MATH_LIST,    /* a, then the rest b */
+    KG_MATH_TUPLE,   /* a: LIST; op: enum kg_math_brackets */
+    KG_MATH_SET,     /* {a: LIST or none} */
+    KG_MATH_SETOP,   /* op: '|' union, '&' intersection, '\\' difference */
+    KG_MATH_REL,     /* op: enum kg_math_relation; b may be a REL again: a < b < c */
+    KG_MATH_RATIO,   /* a : b */
+    KG_MATH_MATRIX,  /* a: LIST of LISTs; op 1: determinant */
+    KG_MATH_OPAQUE,  /* text: sum, int, ...; a: LIST of parts */
+};
+enum kg_math_const {
+    KG_MATH_PI,
+    KG_MATH_E,
+    KG_MATH_I,
+    KG_MATH_INF,
+    KG_MATH_EMPTY,
+    KG_MATH_REALS,
+    KG_MATH_OTHER_SET, /* Z, N, Q, C: text */
+};
+enum kg_math_func {
+    KG_MATH_SQRT,
+    KG_MATH_ROOT, /* a: radicand, b: index */
+    KG_MATH_ABS,
+    KG_MATH_EXP,
+    KG_MATH_LN,
+    KG_MATH_SIN,
+    KG_MATH_COS,
+    KG_MATH_TAN,
+    KG_MATH_ASIN,
+    KG_MATH_ACOS,
+    KG_MATH_ATAN,
+    KG_MATH_FACTORIAL,
+    KG_MATH_BINOMIAL, /* a over b */
+    KG_MATH_FLOOR,
+    KG_MATH_CEIL,
+    KG_MATH_GCD,
+    KG_MATH_LCM,
+    KG_MATH_MAX,
+    KG_MATH_MIN,
+    /* written with the ones above by the parser */
+    KG_MATH_COT,
+    KG_MATH_SEC,
+    KG_MATH_CSC,
+    KG_MATH_SINH,
+    KG_MATH_COSH,
+    KG_MATH_TANH,
+    KG_MATH_LOG, /* b: base */
+    KG_MATH_LG,
+};
+enum kg_math_brackets { /* bit 0: left one is square, bit 1: right one is square */
+                        KG_MATH_ROUND = 0,
+                        KG_MATH_LEFT_SQUARE = 1,
+                        KG_MATH_RIGHT_SQUARE = 2,
+                        KG_MATH_SQUARE = 3,
+};
+enum kg_math_relation {
+    KG_MATH_EQ,
+    KG_MATH_NE,
+    KG_MATH_LT,
+    KG_MATH_LE,
+    KG_MATH_GT,
+    KG_MATH_GE,
+    KG_MATH_IN,
+    KG_MATH_APPROX,
+    KG_MATH_OTHER, /* congruence, similarity, implication: text */
+};
+
+enum {
+    KG_MATH_MAX_TEXT = 4096, /* bytes of an answer that is parsed */
+    KG_MATH_MAX_NODES = 3000,
+    KG_MATH_MAX_POOL = 16384,
+    KG_MATH_MAX_DEPTH = 60,
+    KG_MATH_MAX_ITEMS = 64, /* of a list */
+};
+struct kg_math_node {
+    uint8_t kind;
+    uint8_t op;
+    uint16_t a;
+    uint16_t b;
+    uint16_t len;
+    uint32_t text; /* offset into the pool */
+};
+struct kg_math_tree {
+    struct kg_math_node nodes[KG_MATH_MAX_NODES];
+    char pool[KG_MATH_MAX_POOL];
+    int n;
+    int used;
+    bool full; /* a limit was hit: what was built is not to be used */
+};
+void kg_math_tree_clear(struct kg_math_tree *t);
+int kg_math_node(struct kg_math_tree *t, enum kg_math_kind kind, int op, int a, int b);
+int kg_math_leaf(struct kg_math_tree *t, enum kg_math_kind kind, int op, const char *text,
+                 size_t n);
+/* A whole number of at most four digits. */
+int kg_math_small(struct kg_math_tree *t, int value);
+const char *kg_math_leaf_text(const struct kg_math_tree *t, int node);
+bool kg_math_same_tree(const struct kg_math_tree *t, int a, int b);
+/* Whether f is true of a node of the tree. */
+bool kg_math_any(const struct kg_math_tree *t, int node,
+                 bool (*f)(const struct kg_math_node *n));
+/* Append item to *list (0 at first); *last is the last link. */
+void kg_math_list_add(struct kg_math_tree *t, int *list, int *last, int item);
+int kg_math_list_length(const struct kg_math_tree *t, int list);
+
+/* ---- text to tree ---- */
+/* Formula text with spacing, sizes, money and Unicode made plain.   errors: ENOMEM */
+kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+enum kg_math_parse_flags {
+    KG_MATH_NO_THOUSANDS = 1,  /* 1,234 is two numbers */
+    KG_MATH_DECIMAL_COMMA = 2, /* 1,5 is one number */
+};
+/* returns the root, or 0 with *why (static text) set when the text cannot be read */
+int kg_math_parse(struct kg_math_tree *t, const char *text, size_t n, int flags,
+                  const char **why);
+struct kg_math_command {
+    const char *name;
+    uint8_t group; /* enum kg_math_group */
+    uint8_t op;
+};
+enum kg_math_group {
+    KG_MATH_G_SYMBOL, /* not in the table */
+    KG_MATH_G_CONST,
+    KG_MATH_G_FUNC,
+    KG_MATH_G_FRAC,
+    KG_MATH_G_BINOM,
+    KG_MATH_G_SQRT,
+    KG_MATH_G_TIMES,
+    KG_MATH_G_OVER,
+    KG_MATH_G_PM,
+    KG_MATH_G_REL,
+    KG_MATH_G_SETOP,
+    KG_MATH_G_TEXT,
+    KG_MATH_G_STYLE,
+    KG_MATH_G_ACCENT,
+    KG_MATH_G_BIG,
+    KG_MATH_G_OPEN,
+    KG_MATH_G_CLOSE,
+    KG_MATH_G_DEGREE,
+    KG_MATH_G_PERCENT,
+    KG_MATH_G_AND,
+    KG_MATH_G_BLACKBOARD,
+    KG_MATH_G_OPERATOR,
+    KG_MATH_G_DOTS,
+    KG_MATH_G_UNIT,
+    KG_MATH_G_PRIME,
+};
+/* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
+const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
+const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
+
+/* ---- deciding ---- */
+struct kg_math_near {
+    bool on;         /* decimal fractions are there: near counts */
+    int decimals;    /* rounded to so many */
+    double absolute; /* > 0: |a - b| at most this */
+};
+/* Work that one grading may still do; see flint.c. */
+struct kg_math_budget {
+    double deadline; /* seconds of kg_clock_seconds */
+    int64_t allocations;
+};
+void kg_math_budget_start(struct kg_math_budget *b);
+struct kg_math_decider {
+    const struct kg_math_tree *tree;
+    struct kg_math_budget budget;
+    char reason[96]; /* of the last decision */
+    bool no_memory;  /* the door of memory refused: no verdict counts */
+};
+/* Whether a and b are the same number or function. */
+enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
+                                   const struct kg_math_near *near);
+/* Whether a and b, zero at the same places, differ by a constant factor. *sign is of the
+ * factor. */
+enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
+                                          int *sign);
+struct kg_math_compare {
+    struct kg_math_decider decider;
+    struct kg_math_tree *tree;
+    const struct kg_math_opts *opts;
+    int item;     /* of the gold list, for its tolerance */
+    int products; /* of matrices, worked out so far */
+};
+/* Answer against gold, both trees of c->tree. */
+enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
+
+/* ---- finding the answer ---- */
+struct kg_math_found {
+    struct kg_str text; /* owned: the answer */
+    bool any;
+    bool plain; /* from running text, not from a formula */
+};
+/* The inside of the last \boxed{} or \fbox{}; len < 0 for none. */
+const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
+struct kg_math_text kg_math_after_thinking(struct kg_math_text t);
+kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
+                          enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
+/* Whether there is running text in it. */
+bool kg_math_is_prose(struct kg_math_text t);
+/* The letter of a multiple-choice answer, 0 for none. */
+char kg_math_choice(const char *text, size_t n);
+/* Words compared without case, spacing, markup and end punctuation. */
+kg_status kg_math_words(struct kg_str *out, const char *text, size_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- modes ---- */
+kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err);
+kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err);
+kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err);
+kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err);
+kg_status kg_math_mathd_normal(struct kg_str *out, const char *text, size_t n,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+#endif

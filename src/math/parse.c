@@ -1,0 +1,460 @@
+/* The grammar of answers, from the outside in: lists, relations, unions, ratios, sums,
+ * products, powers. Recursive descent; every descent is counted against the depth limit.
+ *
+ * It reads LaTeX and plain notation with one grammar. It is no TeX: 11z^17 has the
+ * exponent 17, as those who write so mean it.
+ */
+#include "math/parse_internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+int kg_math_parse_fail(struct kg_math_parser *p, const char *why)
+{
+    if (!p->why)
+        p->why = why;
+    return 0;
+}
+
+char kg_math_look(struct kg_math_parser *p)
+{
+    for (;;) {
+        while (p->p < p->end && isspace((unsigned char)*p->p))
+            p->p++;
+        if (p->end - p->p < 2 || p->p[0] != '{' || p->p[1] != '}')
+            break;
+        p->p += 2;
+    }
+    return p->p < p->end ? *p->p : 0;
+}
+
+bool kg_math_eat(struct kg_math_parser *p, const char *text)
+{
+    size_t n = strlen(text);
+
+    kg_math_look(p);
+    if ((size_t)(p->end - p->p) < n || memcmp(p->p, text, n) != 0)
+        return false;
+    p->p += n;
+    return true;
+}
+
+const struct kg_math_command *kg_math_ahead(struct kg_math_parser *p, size_t *len)
+{
+    char c = kg_math_look(p);
+    bool is_command = c == '\\';
+    const char *name = p->p + is_command;
+    size_t n = 0;
+
+    *len = 0;
+    while (name + n < p->end && isalpha((unsigned char)name[n]))
+        n++;
+    if (n == 0)
+        return NULL;
+    *len = n + is_command;
+    return is_command ? kg_math_command_find(name, n) : kg_math_word_find(name, n);
+}
+
+/* Consume a command or word of the group.   returns its row or NULL */
+static const struct kg_math_command *eat_group(struct kg_math_parser *p,
+                                               enum kg_math_group group)
+{
+    size_t len;
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
+
+    if (!row || row->group != group)
+        return NULL;
+    p->p += len;
+    return row;
+}
+
+/* ---- lists ---- */
+
+/* \text{..} that only joins: it ends in "and" or "or". */
+static bool joins(const char *text, size_t n)
+{
+    while (n > 0 && (isspace((unsigned char)text[n - 1]) || text[n - 1] == ','))
+        n--;
+    if (n >= 3 && strncasecmp(text + n - 3, "and", 3) == 0)
+        return n == 3 || !isalpha((unsigned char)text[n - 4]);
+    if (n >= 2 && strncasecmp(text + n - 2, "or", 2) == 0)
+        return n == 2 || !isalpha((unsigned char)text[n - 3]);
+    return n == 0;
+}
+
+static bool eat_joining_text(struct kg_math_parser *p)
+{
+    const char *from = p->p;
+    const char *text;
+    size_t n;
+
+    if (!eat_group(p, KG_MATH_G_TEXT))
+        return false;
+    text = kg_math_raw_group(p, &n);
+    if (text && joins(text, n))
+        return true;
+    p->p = from;
+    return false;
+}
+
+/* Consume what separates items.   returns 0 for nothing, ',' or ';' (also "and", "or") */
+static char separator(struct kg_math_parser *p)
+{
+    char found = 0;
+
+    for (;;) {
+        if (kg_math_eat(p, ",")) {
+            found = found ? found : ',';
+        } else if (kg_math_eat(p, ";") || eat_group(p, KG_MATH_G_AND) ||
+                   eat_joining_text(p)) {
+            found = ';';
+        } else {
+            return found;
+        }
+    }
+}
+
+struct items {
+    int node[KG_MATH_MAX_ITEMS];
+    char before[KG_MATH_MAX_ITEMS]; /* the separator in front */
+    int n;
+};
+
+static bool is_assignment(const struct kg_math_tree *t, int node)
+{
+    return t->nodes[node].kind == KG_MATH_REL && t->nodes[node].op == KG_MATH_EQ;
+}
+
+/* "p=5, q=2; p=7, q=2": groups of the same number (> 1) of assignments.   returns that
+ * number or 0 */
+static int group_size(const struct kg_math_tree *t, const struct items *items)
+{
+    int size = 0;
+    int run = 0;
+
+    for (int i = 0; i < items->n; i++) {
+        if (!is_assignment(t, items->node[i]))
+            return 0;
+        if (i > 0 && items->before[i] == ';') {
+            if (run < 2 || (size && run != size))
+                return 0;
+            size = run;
+            run = 0;
+        }
+        run++;
+    }
+    return size && run == size ? size : 0;
+}
+
+static int build_list(struct kg_math_tree *t, const struct items *items)
+{
+    int group = group_size(t, items);
+    int list = 0;
+    int last = 0;
+
+    for (int i = 0; i < items->n;) {
+        int inner = 0;
+        int inner_last = 0;
+
+        if (!group) {
+            kg_math_list_add(t, &list, &last, items->node[i++]);
+            continue;
+        }
+        for (int k = 0; k < group; k++)
+            kg_math_list_add(t, &inner, &inner_last, items->node[i++]);
+        kg_math_list_add(t, &list, &last,
+                         kg_math_node(t, KG_MATH_TUPLE, KG_MATH_ROUND, inner, 0));
+    }
+    return list;
+}
+
+int kg_math_parse_list(struct kg_math_parser *p)
+{
+    struct items items = {.n = 0};
+    char before = 0;
+
+    if (p->depth >= KG_MATH_MAX_DEPTH)
+        return kg_math_parse_fail(p, "nested too deep");
+    p->depth++;
+    do {
+        int item = kg_math_parse_chain(p);
+
+        if (!item)
+            break;
+        if (items.n == KG_MATH_MAX_ITEMS) {
+            kg_math_parse_fail(p, "too many items in a list");
+            break;
+        }
+        items.before[items.n] = before;
+        items.node[items.n++] = item;
+        before = separator(p);
+        /* a separator at the end separates nothing */
+    } while (before && kg_math_look(p) && !strchr(")]}", *p->p));
+    p->depth--;
+    return p->why || items.n == 0 ? 0 : build_list(p->t, &items);
+}
+
+int kg_math_parse_unwrap(struct kg_math_parser *p, int list)
+{
+    const struct kg_math_node *n = &p->t->nodes[list];
+
+    return list && !n->b ? n->a : list;
+}
+
+/* ---- relations ---- */
+
+/* Consume a relation.   returns its op or -1 */
+static int eat_relation(struct kg_math_parser *p)
+{
+    const struct kg_math_command *row;
+
+    switch (kg_math_look(p)) {
+    case '=':
+        while (kg_math_eat(p, "="))
+            ;
+        return KG_MATH_EQ;
+    case '<':
+        p->p++;
+        return KG_MATH_LT;
+    case '>':
+        p->p++;
+        return KG_MATH_GT;
+    default:
+        row = eat_group(p, KG_MATH_G_REL);
+        return row ? row->op : -1;
+    }
+}
+
+static int parse_ratio(struct kg_math_parser *p)
+{
+    int left = kg_math_parse_sum(p);
+    int right;
+
+    if (!left || kg_math_look(p) != ':')
+        return left;
+    p->p++;
+    if (p->depth >= KG_MATH_MAX_DEPTH)
+        return kg_math_parse_fail(p, "nested too deep");
+    p->depth++;
+    right = parse_ratio(p);
+    p->depth--;
+    return right ? kg_math_node(p->t, KG_MATH_RATIO, 0, left, right) : 0;
+}
+
+static int parse_set(struct kg_math_parser *p)
+{
+    int left = parse_ratio(p);
+    const struct kg_math_command *row;
+
+    while (left) {
+        int right;
+
+        row = eat_group(p, KG_MATH_G_SETOP);
+        /* U between intervals */
+        if (!row && !(p->t->nodes[left].kind == KG_MATH_TUPLE && kg_math_eat(p, "U")))
+            return left;
+        right = parse_ratio(p);
+        left = right ? kg_math_node(p->t, KG_MATH_SETOP, row ? row->op : '|', left, right)
+                     : 0;
+    }
+    return 0;
+}
+
+int kg_math_parse_chain(struct kg_math_parser *p)
+{
+    enum { MAX_CHAIN = 32 };
+    int part[MAX_CHAIN];
+    int op[MAX_CHAIN];
+    int n = 0;
+    int chain;
+
+    for (;;) {
+        if (n == MAX_CHAIN)
+            return kg_math_parse_fail(p, "too long a chain of relations");
+        part[n] = parse_set(p);
+        if (!part[n])
+            return 0;
+        op[n] = eat_relation(p);
+        if (op[n] < 0)
+            break;
+        n++;
+        if (kg_math_eat(p, "&"))
+            continue;
+    }
+    chain = part[n];
+    while (n-- > 0)
+        chain = kg_math_node(p->t, KG_MATH_REL, op[n], part[n], chain);
+    return chain;
+}
+
+/* ---- sums and products ---- */
+
+/* Consume a sign.   returns '+', '-', 'p' for \pm, 'm' for \mp, or 0 */
+static char eat_sign(struct kg_math_parser *p)
+{
+    const struct kg_math_command *row;
+    char c = kg_math_look(p);
+
+    if (c == '+' && p->end - p->p >= 3 && memcmp(p->p, "+/-", 3) == 0) {
+        p->p += 3;
+        return 'p';
+    }
+    if (c == '+' || c == '-') {
+        p->p++;
+        return c;
+    }
+    row = eat_group(p, KG_MATH_G_PM);
+    return row ? "pm"[row->op] : 0;
+}
+
+static int signed_node(struct kg_math_tree *t, char sign, int node)
+{
+    if (!node || sign == '+' || !sign)
+        return node;
+    if (sign == '-')
+        return kg_math_node(t, KG_MATH_NEG, 0, node, 0);
+    return kg_math_node(t, KG_MATH_PM, sign == 'm', node, 0);
+}
+
+bool kg_math_starts_value(struct kg_math_parser *p)
+{
+    size_t len;
+    const struct kg_math_command *row;
+    char c = kg_math_look(p);
+
+    if (c == 0)
+        return false;
+    if (isdigit((unsigned char)c) || c == '(' || c == '{')
+        return true;
+    if (c == '.')
+        return p->end - p->p > 1 && isdigit((unsigned char)p->p[1]);
+    if (c == '|')
+        return p->bars == 0;
+    if (c == '\\' && p->end - p->p > 1 && p->p[1] == '{')
+        return true;
+    row = kg_math_ahead(p, &len);
+    if (!row)
+        return len > 0 && !(len == 4 && memcmp(p->p, "\\end", 4) == 0);
+    switch (row->group) {
+    case KG_MATH_G_TIMES:
+    case KG_MATH_G_OVER:
+    case KG_MATH_G_PM:
+    case KG_MATH_G_REL:
+    case KG_MATH_G_SETOP:
+    case KG_MATH_G_AND:
+    case KG_MATH_G_CLOSE:
+    case KG_MATH_G_PERCENT:
+    case KG_MATH_G_DEGREE:
+    case KG_MATH_G_PRIME:
+        return false;
+    default:
+        return true;
+    }
+}
+
+/* Words behind a value are its unit; a power of the unit goes with it. */
+static int with_unit(struct kg_math_parser *p, int value, int words)
+{
+    while (p->t->nodes[words].kind == KG_MATH_POW)
+        words = p->t->nodes[words].a;
+    return kg_math_node(p->t, KG_MATH_UNIT, 0, value, words);
+}
+
+static bool is_words(const struct kg_math_tree *t, int node)
+{
+    while (t->nodes[node].kind == KG_MATH_POW)
+        node = t->nodes[node].a;
+    return t->nodes[node].kind == KG_MATH_WORDS;
+}
+
+/* An operand behind an operator may carry a sign. */
+static int parse_operand(struct kg_math_parser *p)
+{
+    char sign = eat_sign(p);
+
+    return signed_node(p->t, sign, kg_math_parse_postfix(p));
+}
+
+/* Consume * / or nothing.   returns '*', '/', ' ' for a product without a sign, 0 at the
+ * end of the product */
+static char eat_product(struct kg_math_parser *p)
+{
+    if (kg_math_eat(p, "*") || eat_group(p, KG_MATH_G_TIMES))
+        return '*';
+    if (kg_math_eat(p, "/") || eat_group(p, KG_MATH_G_OVER))
+        return '/';
+    if (kg_math_look(p) == '\\' || !kg_math_starts_value(p)) {
+        const char *at = p->p;
+
+        if (eat_joining_text(p)) {
+            p->p = at;
+            return 0;
+        }
+    }
+    return kg_math_starts_value(p) ? ' ' : 0;
+}
+
+static int parse_term(struct kg_math_parser *p)
+{
+    int left = kg_math_parse_postfix(p);
+
+    while (left) {
+        char op = eat_product(p);
+        int right;
+
+        if (!op || (op == ' ' && p->t->nodes[left].kind == KG_MATH_TUPLE))
+            return left;
+        right = op == ' ' ? kg_math_parse_postfix(p) : parse_operand(p);
+        if (!right)
+            return 0;
+        if (is_words(p->t, right))
+            left = with_unit(p, left, right);
+        else if (is_words(p->t, left) && op == ' ')
+            left = with_unit(p, right, left);
+        else
+            left = kg_math_node(p->t, op == '/' ? KG_MATH_DIV : KG_MATH_MUL, 0, left,
+                                right);
+    }
+    return 0;
+}
+
+int kg_math_parse_sum(struct kg_math_parser *p)
+{
+    char sign = eat_sign(p);
+    int left;
+
+    if (p->depth >= KG_MATH_MAX_DEPTH)
+        return kg_math_parse_fail(p, "nested too deep");
+    p->depth++;
+    left = signed_node(p->t, sign, parse_term(p));
+    while (left && (sign = eat_sign(p)) != 0) {
+        int right = signed_node(p->t, sign, parse_term(p));
+
+        left = right ? kg_math_node(p->t, KG_MATH_ADD, 0, left, right) : 0;
+    }
+    p->depth--;
+    return left;
+}
+
+int kg_math_parse(struct kg_math_tree *t, const char *text, size_t n, int flags,
+                  const char **why)
+{
+    struct kg_math_parser p = {.t = t, .p = text, .end = text + n, .flags = flags};
+    int root = 0;
+
+    if (n > KG_MATH_MAX_TEXT) {
+        *why = "too long";
+        return 0;
+    }
+    if (kg_math_look(&p) == 0)
+        kg_math_parse_fail(&p, "empty");
+    else
+        root = kg_math_parse_list(&p);
+    if (root && kg_math_look(&p) != 0)
+        root = kg_math_parse_fail(&p, "not a formula");
+    if (t->full)
+        root = kg_math_parse_fail(&p, "too large");
+    root = kg_math_parse_unwrap(&p, root);
+    *why = root ? NULL : p.why ? p.why : "not a formula";
+    return root;
+}

@@ -1,0 +1,559 @@
+/* What stands between operators: functions, brackets, matrices, commands, letters. */
+#include "math/parse_internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- functions ---- */
+
+static int call(struct kg_math_tree *t, int func, int a)
+{
+    return kg_math_node(t, KG_MATH_FUNC, func, a, 0);
+}
+
+static int over(struct kg_math_tree *t, int a, int b)
+{
+    return kg_math_node(t, KG_MATH_DIV, 0, a, b);
+}
+
+/* (e^a + sign e^-a) / 2 */
+static int hyperbolic(struct kg_math_tree *t, int sign, int a)
+{
+    int minus = call(t, KG_MATH_EXP, kg_math_node(t, KG_MATH_NEG, 0, a, 0));
+
+    if (sign < 0)
+        minus = kg_math_node(t, KG_MATH_NEG, 0, minus, 0);
+    return over(t, kg_math_node(t, KG_MATH_ADD, 0, call(t, KG_MATH_EXP, a), minus),
+                kg_math_small(t, 2));
+}
+
+/* A function in terms of those that the deciders know. base: of \log, 0 for none. */
+static int build_call(struct kg_math_tree *t, int func, int a, int base)
+{
+    switch (func) {
+    case KG_MATH_COT:
+        return over(t, call(t, KG_MATH_COS, a), call(t, KG_MATH_SIN, a));
+    case KG_MATH_SEC:
+        return over(t, kg_math_small(t, 1), call(t, KG_MATH_COS, a));
+    case KG_MATH_CSC:
+        return over(t, kg_math_small(t, 1), call(t, KG_MATH_SIN, a));
+    case KG_MATH_SINH:
+        return hyperbolic(t, -1, a);
+    case KG_MATH_COSH:
+        return hyperbolic(t, 1, a);
+    case KG_MATH_TANH:
+        return over(t, hyperbolic(t, -1, a), hyperbolic(t, 1, a));
+    case KG_MATH_LG:
+        base = kg_math_small(t, 10);
+        /* fall through */
+    case KG_MATH_LOG:
+        if (base)
+            return over(t, call(t, KG_MATH_LN, a), call(t, KG_MATH_LN, base));
+        return call(t, KG_MATH_LN, a);
+    default:
+        return call(t, func, a);
+    }
+}
+
+/* Whether the next factor belongs to the argument of a function written without
+ * brackets: \sin 2x, but not the \cos of \sin b \cos a. */
+static bool continues_argument(struct kg_math_parser *p)
+{
+    size_t len;
+    const struct kg_math_command *row;
+    char c = kg_math_look(p);
+
+    if (c == '(' || !kg_math_starts_value(p))
+        return false;
+    row = kg_math_ahead(p, &len);
+    return !row || row->group == KG_MATH_G_CONST || row->group == KG_MATH_G_FRAC ||
+           row->group == KG_MATH_G_SQRT || row->group == KG_MATH_G_STYLE;
+}
+
+static int bare_argument(struct kg_math_parser *p)
+{
+    bool negative = kg_math_eat(p, "-");
+    int node = kg_math_parse_postfix(p);
+
+    while (node && continues_argument(p)) {
+        int right = kg_math_parse_postfix(p);
+
+        node = right ? kg_math_node(p->t, KG_MATH_MUL, 0, node, right) : 0;
+    }
+    return node && negative ? kg_math_node(p->t, KG_MATH_NEG, 0, node, 0) : node;
+}
+
+/* The inverse function of a trigonometric one, or -1. */
+static int inverse(int func)
+{
+    switch (func) {
+    case KG_MATH_SIN:
+        return KG_MATH_ASIN;
+    case KG_MATH_COS:
+        return KG_MATH_ACOS;
+    case KG_MATH_TAN:
+        return KG_MATH_ATAN;
+    default:
+        return -1;
+    }
+}
+
+static bool is_minus_one(const struct kg_math_tree *t, int node)
+{
+    const struct kg_math_node *n = &t->nodes[node];
+
+    return n->kind == KG_MATH_NEG && kg_math_is_whole(t, n->a) &&
+           strcmp(kg_math_leaf_text(t, n->a), "1") == 0;
+}
+
+int kg_math_parse_function(struct kg_math_parser *p, int func)
+{
+    int power = 0;
+    int base = 0;
+    int arg;
+
+    for (;;) {
+        if (kg_math_look(p) == '^' && !power) {
+            p->p++;
+            power = kg_math_parse_script(p);
+        } else if (kg_math_look(p) == '_' && !base) {
+            p->p++;
+            base = kg_math_parse_script(p);
+        } else {
+            break;
+        }
+        if (p->why)
+            return 0;
+    }
+    if (power && is_minus_one(p->t, power) && inverse(func) >= 0) {
+        func = inverse(func);
+        power = 0;
+    }
+    arg = kg_math_look(p) == '(' || kg_math_look(p) == '[' ? kg_math_parse_primary(p)
+                                                           : bare_argument(p);
+    if (!arg)
+        return 0;
+    arg = build_call(p->t, func, arg, base);
+    return power ? kg_math_node(p->t, KG_MATH_POW, 0, arg, power) : arg;
+}
+
+/* ---- brackets ---- */
+
+static int parse_brackets(struct kg_math_parser *p)
+{
+    int brackets = *p->p++ == '[' ? KG_MATH_LEFT_SQUARE : 0;
+    int bars = p->bars;
+    int list;
+
+    p->brackets++;
+    p->bars = 0;
+    list = kg_math_parse_list(p);
+    p->bars = bars;
+    p->brackets--;
+    if (!list)
+        return 0;
+    if (kg_math_eat(p, "]"))
+        brackets |= KG_MATH_RIGHT_SQUARE;
+    else if (!kg_math_eat(p, ")"))
+        return kg_math_parse_fail(p, "a bracket is not closed");
+    if (p->t->nodes[list].b)
+        return kg_math_node(p->t, KG_MATH_TUPLE, brackets, list, 0);
+    if (brackets != KG_MATH_ROUND && brackets != KG_MATH_SQUARE)
+        return kg_math_parse_fail(p, "brackets do not match");
+    return p->t->nodes[list].a;
+}
+
+/* {..} of a set: its items, or for {x | ..} its text. */
+static int parse_set_braces(struct kg_math_parser *p)
+{
+    const char *from = p->p;
+    const char *at;
+    int list = 0;
+
+    for (at = from; at + 1 < p->end && !(at[0] == '\\' && at[1] == '}');)
+        at++;
+    if (kg_math_eat(p, "\\}"))
+        return kg_math_node(p->t, KG_MATH_SET, 0, 0, 0);
+    p->bars++;
+    p->brackets++;
+    list = kg_math_parse_list(p);
+    p->bars--;
+    p->brackets--;
+    if (list && kg_math_eat(p, "\\}"))
+        return kg_math_node(p->t, KG_MATH_SET, 0, list, 0);
+    if (at + 1 >= p->end || !list)
+        return kg_math_parse_fail(p, "a set is not closed");
+    p->p = at + 2;
+    return kg_math_name(p, KG_MATH_OPAQUE, "set:", from, (size_t)(at - from));
+}
+
+static int parse_enclosed(struct kg_math_parser *p, int func)
+{
+    size_t len;
+    const struct kg_math_command *row;
+    int bars = p->bars;
+    int list;
+
+    p->bars = 0;
+    list = kg_math_parse_list(p);
+    p->bars = bars;
+    row = list ? kg_math_ahead(p, &len) : NULL;
+    if (!row || row->group != KG_MATH_G_CLOSE || row->op != func)
+        return kg_math_parse_fail(p, "a bracket is not closed");
+    p->p += len;
+    return call(p->t, func, kg_math_parse_unwrap(p, list));
+}
+
+static int parse_bars(struct kg_math_parser *p)
+{
+    int list;
+
+    p->p++;
+    p->bars++;
+    list = kg_math_parse_list(p);
+    p->bars--;
+    if (list && !kg_math_eat(p, "|"))
+        return kg_math_parse_fail(p, "a bar is not closed");
+    return list ? call(p->t, KG_MATH_ABS, kg_math_parse_unwrap(p, list)) : 0;
+}
+
+/* ---- environments ---- */
+
+static int parse_row(struct kg_math_parser *p)
+{
+    int row = 0;
+    int last = 0;
+
+    do {
+        int cell = kg_math_parse_chain(p);
+
+        if (!cell)
+            return 0;
+        kg_math_list_add(p->t, &row, &last, cell);
+    } while (kg_math_eat(p, "&"));
+    return row;
+}
+
+static int parse_matrix(struct kg_math_parser *p, bool determinant)
+{
+    int rows = 0;
+    int last = 0;
+    int brackets = p->brackets;
+    int bars = p->bars;
+    size_t n;
+
+    p->brackets = 1;
+    p->bars = 0;
+    for (;;) {
+        int row = parse_row(p);
+        bool ended = false;
+
+        if (!row)
+            return 0;
+        kg_math_list_add(p->t, &rows, &last, row);
+        while (kg_math_eat(p, "\\\\") || kg_math_eat(p, "\\hline"))
+            ended = true;
+        if (kg_math_eat(p, "\\end"))
+            break;
+        if (!ended)
+            return kg_math_parse_fail(p, "a matrix is not closed");
+    }
+    p->brackets = brackets;
+    p->bars = bars;
+    kg_math_raw_group(p, &n);
+    return kg_math_node(p->t, KG_MATH_MATRIX, determinant, rows, 0);
+}
+
+static bool ends_in(const char *text, size_t n, const char *tail)
+{
+    size_t len = strlen(tail);
+
+    while (n > 0 && text[n - 1] == '*')
+        n--;
+    return n >= len && memcmp(text + n - len, tail, len) == 0;
+}
+
+/* What stands between \begin{..} and \end{..}, kept as text. */
+static int opaque_environment(struct kg_math_parser *p, const char *name, size_t n)
+{
+    const char *from = p->p;
+    int node;
+
+    while (p->end - p->p >= 4 && memcmp(p->p, "\\end", 4) != 0)
+        p->p++;
+    node = kg_math_name(p, KG_MATH_OPAQUE, "", from, (size_t)(p->p - from));
+    (void)name;
+    (void)n;
+    if (!kg_math_eat(p, "\\end") || !kg_math_raw_group(p, &n))
+        return kg_math_parse_fail(p, "an environment is not closed");
+    return node;
+}
+
+static int parse_environment(struct kg_math_parser *p)
+{
+    size_t n;
+    size_t skipped;
+    const char *name = kg_math_raw_group(p, &n);
+
+    if (!name)
+        return kg_math_parse_fail(p, "an environment without a name");
+    if (ends_in(name, n, "array")) {
+        kg_math_raw_group(p, &skipped);
+        return parse_matrix(p, false);
+    }
+    if (ends_in(name, n, "matrix"))
+        return parse_matrix(p, name[0] == 'v' || name[0] == 'V');
+    return opaque_environment(p, name, n);
+}
+
+/* ---- commands ---- */
+
+static int parse_root(struct kg_math_parser *p)
+{
+    int index = 0;
+    int arg;
+
+    if (kg_math_look(p) == '[') {
+        p->p++;
+        index = kg_math_parse_sum(p);
+        if (!index || !kg_math_eat(p, "]"))
+            return kg_math_parse_fail(p, "the index of a root is not closed");
+    }
+    arg = kg_math_look(p) == '\\' ? kg_math_parse_primary(p) : kg_math_parse_arg(p);
+    if (!arg)
+        return 0;
+    return kg_math_node(p->t, KG_MATH_FUNC, index ? KG_MATH_ROOT : KG_MATH_SQRT, arg,
+                        index);
+}
+
+/* \frac and \binom: two arguments */
+static int parse_pair(struct kg_math_parser *p, bool binomial)
+{
+    int a = kg_math_parse_arg(p);
+    int b = a ? kg_math_parse_arg(p) : 0;
+
+    if (!b)
+        return kg_math_parse_fail(p, "an argument is missing");
+    if (binomial)
+        return kg_math_node(p->t, KG_MATH_FUNC, KG_MATH_BINOMIAL, a, b);
+    return over(p->t, a, b);
+}
+
+static int parse_text(struct kg_math_parser *p)
+{
+    size_t n;
+    const char *text = kg_math_raw_group(p, &n);
+
+    if (!text)
+        return kg_math_parse_fail(p, "text without braces");
+    return kg_math_leaf(p->t, KG_MATH_WORDS, 0, text, n < 200 ? n : 200);
+}
+
+/* \mathrm{..}: several letters are words, anything else what it is without style. */
+static int parse_style(struct kg_math_parser *p)
+{
+    const char *from = p->p;
+    const char *text;
+    size_t letters = 0;
+    size_t n;
+
+    if (kg_math_look(p) != '{')
+        return kg_math_parse_arg(p);
+    from = p->p;
+    text = kg_math_raw_group(p, &n);
+    if (!text)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        letters += isalpha((unsigned char)text[i]) != 0;
+        if (!isalpha((unsigned char)text[i]) && !strchr(" .~", text[i]))
+            letters = n = 0;
+    }
+    if (letters >= 2 && !kg_math_word_find(text, n))
+        return kg_math_leaf(p->t, KG_MATH_WORDS, 0, text, n);
+    p->p = from;
+    return kg_math_parse_braces(p);
+}
+
+static int parse_accent(struct kg_math_parser *p, const char *name)
+{
+    const char *text;
+    size_t n;
+    char lead[32];
+
+    strncpy(lead, name, sizeof lead - 2);
+    lead[sizeof lead - 2] = 0;
+    strcat(lead, ":");
+    text = kg_math_raw_arg(p, &n);
+    if (!text)
+        return kg_math_parse_fail(p, "an accent over nothing");
+    return kg_math_name(p, KG_MATH_SYM, lead, text, n);
+}
+
+static int parse_operator(struct kg_math_parser *p)
+{
+    const struct kg_math_command *row;
+    const char *text;
+    size_t n;
+
+    kg_math_eat(p, "*");
+    text = kg_math_raw_group(p, &n);
+    if (!text)
+        return kg_math_parse_fail(p, "an operator without a name");
+    row = kg_math_command_find(text, n);
+    if (row && row->group == KG_MATH_G_FUNC)
+        return kg_math_parse_function(p, row->op);
+    return kg_math_name(p, KG_MATH_SYM, "", text, n);
+}
+
+/* Sums, integrals, limits: limits as text, the body as a tree. */
+static int parse_big(struct kg_math_parser *p, const char *name)
+{
+    int list = 0;
+    int last = 0;
+    int node;
+
+    while (kg_math_look(p) == '_' || kg_math_look(p) == '^') {
+        const char *text;
+        size_t n;
+        char lead[2] = {*p->p++, 0};
+
+        text = kg_math_raw_arg(p, &n);
+        if (!text)
+            return kg_math_parse_fail(p, "a limit that cannot be read");
+        kg_math_list_add(p->t, &list, &last, kg_math_name(p, KG_MATH_SYM, lead, text, n));
+    }
+    if (kg_math_starts_value(p)) {
+        int body = bare_argument(p);
+
+        while (body && kg_math_starts_value(p)) {
+            int right = kg_math_parse_postfix(p);
+
+            body = right ? kg_math_node(p->t, KG_MATH_MUL, 0, body, right) : 0;
+        }
+        if (!body)
+            return 0;
+        kg_math_list_add(p->t, &list, &last, body);
+    }
+    node = kg_math_leaf(p->t, KG_MATH_OPAQUE, 0, name, strlen(name));
+    p->t->nodes[node].a = (uint16_t)list;
+    return node;
+}
+
+static int parse_blackboard(struct kg_math_parser *p)
+{
+    const char *text = NULL;
+    size_t n = 1;
+
+    if (kg_math_look(p) == '{')
+        text = kg_math_raw_group(p, &n);
+    else if (p->p < p->end)
+        text = p->p++;
+    if (!text)
+        return kg_math_parse_fail(p, "\\mathbb without a letter");
+    if (n == 1 && *text == 'R')
+        return kg_math_node(p->t, KG_MATH_CONST, KG_MATH_REALS, 0, 0);
+    return kg_math_name(p, KG_MATH_SYM, "set:", text, n);
+}
+
+static int parse_known(struct kg_math_parser *p, const struct kg_math_command *row)
+{
+    switch ((enum kg_math_group)row->group) {
+    case KG_MATH_G_CONST:
+        return kg_math_node(p->t, KG_MATH_CONST, row->op, 0, 0);
+    case KG_MATH_G_FUNC:
+        return kg_math_parse_function(p, row->op);
+    case KG_MATH_G_FRAC:
+    case KG_MATH_G_BINOM:
+        return parse_pair(p, row->group == KG_MATH_G_BINOM);
+    case KG_MATH_G_SQRT:
+        return parse_root(p);
+    case KG_MATH_G_TEXT:
+        return parse_text(p);
+    case KG_MATH_G_STYLE:
+        return parse_style(p);
+    case KG_MATH_G_ACCENT:
+        return parse_accent(p, row->name);
+    case KG_MATH_G_BIG:
+        return parse_big(p, row->name);
+    case KG_MATH_G_OPEN:
+        return parse_enclosed(p, row->op);
+    case KG_MATH_G_BLACKBOARD:
+        return parse_blackboard(p);
+    case KG_MATH_G_OPERATOR:
+        return parse_operator(p);
+    case KG_MATH_G_DOTS:
+        return kg_math_leaf(p->t, KG_MATH_SYM, 0, "...", 3);
+    case KG_MATH_G_UNIT:
+        return kg_math_leaf(p->t, KG_MATH_WORDS, 0, row->name, strlen(row->name));
+    case KG_MATH_G_DEGREE:
+        return kg_math_leaf(p->t, KG_MATH_SYM, 0, "circ", 4);
+    default:
+        return kg_math_parse_fail(p, "an operator without a value");
+    }
+}
+
+/* One letter: a name, or e or i. */
+static int parse_letter(struct kg_math_parser *p)
+{
+    char c = *p->p;
+    bool subscript = p->p + 1 < p->end && p->p[1] == '_';
+
+    p->p++;
+    if (!subscript && (c == 'e' || c == 'i'))
+        return kg_math_node(p->t, KG_MATH_CONST, c == 'e' ? KG_MATH_E : KG_MATH_I, 0, 0);
+    return kg_math_leaf(p->t, KG_MATH_SYM, 0, &c, 1);
+}
+
+static int parse_command(struct kg_math_parser *p)
+{
+    size_t len;
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
+    const char *name = p->p;
+
+    if (len == 0)
+        return kg_math_parse_fail(p, "not a formula");
+    if (!row && *name != '\\')
+        return parse_letter(p);
+    p->p += len;
+    if (row)
+        return parse_known(p, row);
+    if (len == 6 && memcmp(name, "\\begin", 6) == 0)
+        return parse_environment(p);
+    if (len == 4 && memcmp(name, "\\end", 4) == 0)
+        return kg_math_parse_fail(p, "\\end without \\begin");
+    return kg_math_leaf(p->t, KG_MATH_SYM, 0, name + 1, len - 1);
+}
+
+static int primary(struct kg_math_parser *p)
+{
+    char c = kg_math_look(p);
+
+    if (c == 0)
+        return kg_math_parse_fail(p, "a value is missing");
+    if (isdigit((unsigned char)c) ||
+        (c == '.' && p->end - p->p > 1 && isdigit((unsigned char)p->p[1])))
+        return kg_math_parse_number(p);
+    if (c == '(' || c == '[')
+        return parse_brackets(p);
+    if (c == '{')
+        return kg_math_parse_braces(p);
+    if (c == '|' && p->bars == 0)
+        return parse_bars(p);
+    if (kg_math_eat(p, "\\{"))
+        return parse_set_braces(p);
+    if (c == '\\' || isalpha((unsigned char)c))
+        return parse_command(p);
+    return kg_math_parse_fail(p, "not a formula");
+}
+
+int kg_math_parse_primary(struct kg_math_parser *p)
+{
+    int node;
+
+    if (p->depth >= KG_MATH_MAX_DEPTH)
+        return kg_math_parse_fail(p, "nested too deep");
+    p->depth++;
+    node = primary(p);
+    p->depth--;
+    return node;
+}
