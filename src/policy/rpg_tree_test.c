@@ -4,7 +4,7 @@
  */
 #include "policy/tree_testing.h"
 
-enum { SEEDS = 20 };
+enum { SEEDS = 400 };
 static const double beta = 0.3;
 
 static const struct row {
