@@ -22,7 +22,7 @@ static void add_bucket(struct buckets *b, double log_mu, double log_p)
     double mu = exp(log_mu), p = exp(log_p);
 
     b->tv += fabs(mu - p);
-    b->kl += mu > 0 ? mu * (log_mu - log_p) : 0;
+    b->kl += mu == 0 ? 0 : mu * (log_mu - log_p); /* a NaN stays one */
     b->mu_left -= mu;
     b->p_left -= p;
 }
