@@ -9,6 +9,7 @@
 #include "train/anchor.h"
 #include "train/checkpoint.h"
 
+#include <math.h>
 #include <string.h>
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
@@ -46,6 +47,28 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                          (long long)(kg_config_int(c, "train.steps") * prompts * samples),
                          (double)(kg_config_int(c, "train.steps") * prompts) /
                              (double)run->train.n);
+}
+
+/* What is sampled beyond the answers that are learned from. */
+static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
+                                struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    int64_t prompts = kg_config_int(c, "rollout.prompts");
+    double batch = ceil((double)prompts * kg_config_real(c, "rollout.oversample"));
+
+    if (kg_config_bool(c, "rollout.dynamic"))
+        KG_TRY(kg_str_printf(
+            out, err,
+            "sampling    until %lld prompts differ in %s, in at most %lld generation "
+            "batches of %.0f prompts; the run above counts the %lld\n",
+            (long long)prompts, kg_config_text(c, "rollout.dynamic_metric"),
+            (long long)kg_config_int(c, "rollout.max_refills"), batch,
+            (long long)prompts));
+    if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
+        KG_TRY(kg_str_printf(out, err, "baseline    %lld greedy answers a step besides\n",
+                             (long long)prompts));
+    return KG_OK;
 }
 
 static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
@@ -118,6 +141,7 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
 
     KG_TRY(kg_run_open(&run, config, err));
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
+    KG_TRY_GOTO(out, sampling_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));
     KG_TRY_GOTO(out, memory_lines(out, &run, err));
     status = disk_lines(out, &run, err);

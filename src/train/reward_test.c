@@ -424,11 +424,6 @@ static void updates_share_the_prompts_that_are_learned_from(void **state)
     assert_int_equal(totals.metrics.kl_tokens, b.n);
     assert_int_equal(totals.metrics.ratios, tokens_learned(&b));
     kg_rl_batch_release(&b);
-    totals = (struct kg_rl_totals){0};
-    train_dynamic(&b, &totals, "kl.after_filter=false", "train.updates_per_step=9");
-    assert_int_equal(totals.updates, 4);
-    assert_int_equal(totals.metrics.kl_tokens, b.n);
-    kg_rl_batch_release(&b);
 }
 
 /* The next step goes on where the row was left; all that was sampled is dumped. */
@@ -608,6 +603,24 @@ static void a_mask_stops_the_update_that_went_too_far(void **state)
     close_run(&o);
 }
 
+/* ---- the plan ---- */
+
+static void the_plan_says_what_is_sampled_besides(void **state)
+{
+    static const char *const extra[] = {"rollout.dynamic=true", "rollout.oversample=2.6",
+                                        "algo.advantage=remax", NULL};
+    struct kg_config *config = config_of(ROOT "/none", extra);
+    struct kg_str text = {0};
+
+    (void)state;
+    NEED(kg_train_plan(&text, config, err));
+    assert_non_null(strstr(text.data, "until 4 prompts differ in accuracy, in at most 20 "
+                                      "generation batches of 11 prompts"));
+    assert_non_null(strstr(text.data, "4 greedy answers"));
+    kg_str_release(&text);
+    kg_config_free(config);
+}
+
 /* ---- metrics ---- */
 
 static void rewards_are_told_apart_by_source(void **state)
@@ -672,6 +685,7 @@ int main(void)
         cmocka_unit_test(a_greedy_answer_is_the_baseline_of_its_prompt),
         cmocka_unit_test(sums_of_squares_are_those_of_the_old_policy),
         cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
+        cmocka_unit_test(the_plan_says_what_is_sampled_besides),
         cmocka_unit_test(rewards_are_told_apart_by_source),
         cmocka_unit_test(on_policy_there_is_no_mismatch),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
