@@ -231,7 +231,6 @@ static kg_status report(const struct kg_eval_result *r, struct kg_err *err)
 static kg_status evaluate(struct evaluation *e, struct kg_err *err)
 {
     struct kg_eval_opts opts = {
-        .task = e->task,
         .task_opts = &e->task_opts,
         .sampling = {.temperature = (float)temperature,
                      .top_p = (float)top_p,
@@ -241,7 +240,6 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
                      .rng = {(uint64_t)seed, KG_RNG_EVAL}},
         .samples = (int32_t)samples,
         .max_batch = (int32_t)max_batch,
-        .reference = e->ref.model,
         .stop_on_signal = true,
     };
     struct kg_eval_result result;

@@ -17,12 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where the run stands in wall time, for the progress line. */
-struct pace {
-    double start;
-    int64_t first;
-};
-
 static void put(struct kg_metrics *m, const char *prefix, const char *name, double value)
 {
     char full[KG_METRIC_NAME];

@@ -1,15 +1,16 @@
 /* From prompts to graded answers: rollout, dynamic sampling with refill, shaping, the
  * greedy answers of a baseline.
  *
- * Prompts stand in an endless row of epochs, each a permutation of the training prompts.
- * A run counts how many it has taken (count.prompts); a prompt's place in the row is its
- * draw number, so what is drawn for it does not depend on what was drawn before.
+ * Prompts stand in an endless row of epochs (train/epochs.h). A run counts how many it
+ * has taken (count.prompts); a prompt's place in the row is its draw number, so what is
+ * drawn for it does not depend on what was drawn before.
  */
 #include "train/rl_batch.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "policy/shaping.h"
+#include "train/epochs.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,29 +22,19 @@ static kg_status choose_prompts(struct kg_request *requests, size_t n,
                                 struct kg_err *err)
 {
     struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
-    uint64_t epoch = UINT64_MAX;
-    uint32_t *order = kg_mem_calloc(run->train.n, sizeof *order, "order of an epoch",
-                                    err);
+    uint32_t *prompts = kg_mem_calloc(n, sizeof *prompts, "prompts of a step", err);
+    kg_status status = prompts ? kg_epochs_take(prompts, n, place, run->train.n, key, err)
+                               : err->code;
 
-    if (!order)
-        return err->code;
-    for (size_t i = 0; i < n; i++, place++) {
-        uint32_t prompt;
-
-        if (place / run->train.n != epoch) {
-            epoch = place / run->train.n;
-            kg_rng_permutation(order, (uint32_t)run->train.n, key, epoch);
-        }
-        prompt = order[place % run->train.n];
+    for (size_t i = 0; status == KG_OK && i < n; i++)
         requests[i] = (struct kg_request){
-            .prompt = run->train.ids[prompt].ids,
-            .prompt_n = run->train.ids[prompt].n,
-            .prompt_index = prompt,
-            .draw = place,
+            .prompt = run->train.ids[prompts[i]].ids,
+            .prompt_n = run->train.ids[prompts[i]].n,
+            .prompt_index = prompts[i],
+            .draw = place + i,
             .n_samples = (int32_t)kg_config_int(run->config, "rollout.samples")};
-    }
-    kg_mem_free(order);
-    return KG_OK;
+    kg_mem_free(prompts);
+    return status;
 }
 
 /* ---- a generation batch ---- */

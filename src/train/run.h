@@ -116,8 +116,9 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* The whole of it: create or resume the run directory, warm start, RL, checkpoints,
  * validation. resume: continue from the newest checkpoint.
- * errors: ECONFLICT (resume with another config, listed), EINTERRUPTED is not one: a stop
- * request saves and returns OK with *stopped set */
+ * errors: ECONFLICT (resume with another config or other files, listed; another process
+ * at work in the run directory). A stop request is none: it saves and returns OK with
+ * *stopped set */
 kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stopped,
                        struct kg_err *err) KG_MUST_CHECK;
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "train/epochs.h"
 #include "train/path.h"
 
 #include <math.h>
@@ -21,28 +22,16 @@ struct batch {
     int64_t loss_tokens;
 };
 
-/* Place i of the endless sequence of epochs, each a permutation of its own. */
 static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg_err *err)
 {
-    size_t want = (size_t)kg_config_int(run->config, "sft.batch");
-    uint64_t place = (uint64_t)run->count.sft_step * want;
     struct kg_rng_key key = {run->seed, KG_RNG_SFT};
-    uint64_t epoch = UINT64_MAX;
-    uint32_t *order = kg_mem_calloc(run->sft.n, sizeof *order, "order of an epoch", err);
 
-    b->index = order ? kg_mem_calloc(want, sizeof *b->index, "batch", err) : NULL;
-    if (!b->index) {
-        kg_mem_free(order);
+    b->n = (size_t)kg_config_int(run->config, "sft.batch");
+    b->index = kg_mem_calloc(b->n, sizeof *b->index, "batch", err);
+    if (!b->index)
         return err->code;
-    }
-    for (b->n = 0; b->n < want; b->n++, place++) {
-        if (place / run->sft.n != epoch) {
-            epoch = place / run->sft.n;
-            kg_rng_permutation(order, (uint32_t)run->sft.n, key, epoch);
-        }
-        b->index[b->n] = order[place % run->sft.n];
-    }
-    kg_mem_free(order);
+    KG_TRY(kg_epochs_take(b->index, b->n, (uint64_t)run->count.sft_step * b->n,
+                          run->sft.n, key, err));
     for (size_t i = 0; i < b->n; i++) {
         size_t s = b->index[i];
 
