@@ -83,10 +83,37 @@ static kg_status put_needs(struct kg_str *out, const struct kg_policy_about *a,
 /* ---- rows, with what is claimed of them ---- */
 
 static const char claims_text[] =
-    "\nWhat is unbiased is said for y drawn from p itself (on-policy) / from an older "
-    "policy (off-policy, with the importance weight where the row takes one), at a fixed "
-    "context, while no clip, clamp, mask or truncation holds. `src/policy/claims_test.c` "
-    "enumerates every cell; a dash stands where nothing is claimed.\n";
+    "\nUnbiased is said on-policy (y drawn from p) / off-policy (y drawn from an older "
+    "policy, with the importance weight where the row takes one), at a fixed context, "
+    "while "
+    "no clip, clamp, mask or truncation holds. `src/policy/claims_test.c` enumerates "
+    "every "
+    "cell; a dash stands where nothing is claimed. ";
+
+/* What value and gradient are compared with. */
+static const char *against_text(enum kg_policy_table table)
+{
+    if (table == KG_TABLE_KL)
+        return "Value and gradient are compared with those of the divergence in the "
+               "column "
+               "`of`. Rows from tokens drawn by q have q = old; on-policy both sides are "
+               "0 "
+               "there. For the topk rows the first word is of `kl.gradient=corrected`. "
+               "The "
+               "gradient is `c grad log p(y)`, and `a_j grad log p_j` for the ids of a "
+               "head.\n";
+    return "Value and gradient are compared with `-E_p[A]`, the advantage a constant of "
+           "y, and "
+           "for the rpg rows with that plus `kl.beta` times their KL to the old policy. "
+           "The "
+           "gradient is `c grad log p(y)`; `c` is what is left where nothing is clipped. "
+           "With "
+           "ratios of single tokens this holds a context at a time: the ratio of the "
+           "prefix is "
+           "left out, as everywhere in practice. Score functions (`-A log p`) have the "
+           "gradient "
+           "and not the value.\n";
+}
 
 static const char *target_text(enum kg_target target)
 {
@@ -160,10 +187,11 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
     bool claims = kg_policy_row_claims(table, 0) != NULL, kl = table == KG_TABLE_KL;
 
     KG_TRY(kg_str_printf(out, err,
-                         "\n## %s: `%s`\n%s\n| name | what | formula | %s%s%ssource "
+                         "\n## %s: `%s`\n%s%s\n| name | what | formula | %s%s%ssource "
                          "| needs |\n|---|---|---|%s%s---|---|\n",
                          title, kg_policy_table_key(table), claims ? claims_text : "",
-                         claims ? "gradient | " : "", kl ? "of | " : "",
+                         claims ? against_text(table) : "", claims ? "gradient | " : "",
+                         kl ? "of | " : "",
                          claims ? "value unbiased | gradient unbiased | memory | " : "",
                          claims ? "---|---|---|---|" : "", kl ? "---|" : ""));
     for (size_t i = 0; i < kg_policy_n_rows(table); i++)

@@ -162,7 +162,7 @@ static void without_the_importance_weight_every_sampled_row_is_biased(void **sta
         compare(row->about.name, "off-policy without the weight", 0, d);
         seen++;
     }
-    assert_int_equal(seen, 8);
+    assert_true(seen >= 8);
 }
 
 /* ---- surrogates ---- */

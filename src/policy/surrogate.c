@@ -155,11 +155,15 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
 #define MASKED "-A sg(min(r_mu, C)) M log p"
 #define DPPO   "Qi et al. 2026, arXiv 2602.04879"
 #define RPG    "Zhang et al. 2025, arXiv 2505.17508"
+/* beta times the negative weight of grad log p in the KL's gradient */
+#define C_KG_RPG_FKL  "beta"
+#define C_KG_RPG_RKL  "-beta r (log r + 1)"
+#define C_KG_RPG_UFKL "beta (1 - r)"
+#define C_KG_RPG_URKL "-beta r log r"
 /* A score-function row of the RPG family. */
 #define RF(name, help, kind_, style_)                                                    \
     {                                                                                    \
-        {name, help,  "-sg(r A + C) log p, C = beta times the negative KL weight",       \
-         RPG,  TOKEN, 0},                                                                \
+        {name, help, "-sg(r A + C) log p, C = " C_##kind_, RPG, TOKEN, 0},               \
             .claims =                                                                    \
                 {"c = -(r A + C)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)"},     \
             .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_                 \
