@@ -603,6 +603,48 @@ static void a_mask_stops_the_update_that_went_too_far(void **state)
     close_run(&o);
 }
 
+/* ---- memory ---- */
+
+/* A step with everything on, its n-th allocation failing for many n: a status, and what
+ * was taken is given back. */
+static void a_step_survives_allocations_that_fail(void **state)
+{
+    static const char *const extra[] = {BEGINS_LOW,
+                                        "rollout.dynamic=true",
+                                        "rollout.oversample=2",
+                                        "rollout.overlong_buffer=11",
+                                        "algo.advantage=remax",
+                                        "kl.in=reward",
+                                        "kl.estimator=k1",
+                                        "kl.beta=0.1",
+                                        "anchor.kind=fixed",
+                                        "log.rollouts=false",
+                                        NULL};
+    struct opened o;
+    uint64_t held;
+    int failed = 0;
+
+    (void)state;
+    open_run(&o, ROOT "/memory", extra);
+    step(&o);
+    held = kg_mem_current_bytes();
+    for (uint64_t n = 1;; n += 1 + n / 16) {
+        struct kg_err e = {0};
+        kg_status status;
+
+        kg_mem_fail_at(n);
+        status = kg_rl_step(&o.run, &e);
+        kg_mem_fail_at(0);
+        assert_true(kg_mem_current_bytes() <= held);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+        failed++;
+    }
+    assert_true(failed > 20);
+    close_run(&o);
+}
+
 /* ---- the plan ---- */
 
 static void the_plan_says_what_is_sampled_besides(void **state)
@@ -685,6 +727,7 @@ int main(void)
         cmocka_unit_test(a_greedy_answer_is_the_baseline_of_its_prompt),
         cmocka_unit_test(sums_of_squares_are_those_of_the_old_policy),
         cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
+        cmocka_unit_test(a_step_survives_allocations_that_fail),
         cmocka_unit_test(the_plan_says_what_is_sampled_besides),
         cmocka_unit_test(rewards_are_told_apart_by_source),
         cmocka_unit_test(on_policy_there_is_no_mismatch),
