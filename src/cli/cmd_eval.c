@@ -17,6 +17,8 @@
 static struct kg_load_args load;
 static const char *data_path = "";
 static const char *task_name = "qa-number";
+static const char *grader = "default", *exclude = "";
+static bool keep_thinking;
 static const char *level = "";
 static const char *reference;
 static const char *dump_path;
@@ -34,6 +36,12 @@ const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
     {"data", 'd', KG_FLAG_TEXT, &data_path, "FILE",
      "JSONL of problems (not for generated tasks)", 0, 0, NULL},
+    {"grader", 0, KG_FLAG_TEXT, &grader, "MODE",
+     "task math: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
+    {"keep-thinking", 0, KG_FLAG_TRUE, &keep_thinking, NULL,
+     "task math: an answer may stand before </think>", 0, 0, NULL},
+    {"exclude", 0, KG_FLAG_TEXT, &exclude, "IDS",
+     "task math: ids (else lines) of records to leave out, \"a,b\"", 0, 0, NULL},
     {"task", 0, KG_FLAG_TEXT, &task_name, "NAME",
      "how answers are graded (default qa-number; see kedge task)", 0, 0, NULL},
     {"level", 0, KG_FLAG_TEXT, &level, "LEVEL", "difficulty of generated problems", 0, 0,
@@ -167,7 +175,10 @@ static kg_status open_data(struct evaluation *e, struct kg_err *err)
                                          .answer_key = answer_key,
                                          .template_text = template_text,
                                          .command = command,
-                                         .timeout_ms = (int)timeout_ms};
+                                         .timeout_ms = (int)timeout_ms,
+                                         .grader = grader,
+                                         .keep_thinking = keep_thinking,
+                                         .exclude = exclude};
     KG_TRY(kg_task_find(&e->task, task_name, err));
     KG_TRY(kg_task_load(&e->data, e->task, &e->task_opts, *data_path ? data_path : NULL,
                         err));

@@ -236,5 +236,11 @@ kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
     }
     while (out->len > 0 && strchr(" .,;:\n\t\\", out->data[out->len - 1]))
         out->data[--out->len] = 0;
+    for (i = 0; i < out->len && isspace((unsigned char)out->data[i]);)
+        i++;
+    if (i > 0) {
+        memmove(out->data, out->data + i, out->len - i + 1);
+        out->len -= i;
+    }
     return KG_OK;
 }

@@ -209,6 +209,10 @@ static bool is_running(const char *text, size_t len)
         return strstr(shortest, spaced) != NULL;
     for (size_t i = 0; i < len; i++)
         lower = lower || islower((unsigned char)text[i]);
+    for (size_t i = 1; i < len; i++) {
+        if (isupper((unsigned char)text[i]))
+            return false; /* RCs is a product */
+    }
     return len > 2 && lower && !kg_math_word_find(text, len);
 }
 

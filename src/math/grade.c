@@ -94,20 +94,25 @@ kg_status kg_math_words(struct kg_str *out, const char *text, size_t n,
     return KG_OK;
 }
 
-static kg_status same_words(bool *same, const struct kg_str *a, const struct kg_str *b,
+static kg_status same_words(bool *same, struct kg_math_text a, struct kg_math_text b,
                             struct kg_err *err)
 {
     struct kg_str x = {0};
     struct kg_str y = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_math_words(&x, kg_str_text(a), a->len, err));
-    KG_TRY_GOTO(out, kg_math_words(&y, kg_str_text(b), b->len, err));
+    KG_TRY_GOTO(out, kg_math_words(&x, a.text, a.n, err));
+    KG_TRY_GOTO(out, kg_math_words(&y, b.text, b.n, err));
     *same = x.len > 0 && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
 out:
     kg_str_release(&x);
     kg_str_release(&y);
     return status;
+}
+
+static struct kg_math_text text_of(const struct kg_str *s)
+{
+    return (struct kg_math_text){kg_str_text(s), s->len};
 }
 
 /* ---- default ---- */
@@ -180,13 +185,20 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
     bool same;
     kg_status status;
 
-    KG_TRY(same_words(&same, &gold->text, &answer->text, err));
+    KG_TRY(same_words(&same, job->gold, text_of(&answer->text), err));
+    if (!same)
+        KG_TRY(same_words(&same, text_of(&gold->text), text_of(&answer->text), err));
     if (same)
         return kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");
     KG_TRY_GOTO(out,
                 kg_math_clean(&s.gold, kg_str_text(&gold->text), gold->text.len, err));
     KG_TRY_GOTO(
         out, kg_math_clean(&s.answer, kg_str_text(&answer->text), answer->text.len, err));
+    KG_TRY_GOTO(out, same_words(&same, text_of(&s.gold), text_of(&s.answer), err));
+    if (same) {
+        kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");
+        goto out;
+    }
     if (is_word(&s.gold) && is_word(&s.answer) && s.gold.len > 1 && s.answer.len > 1) {
         /* trees would take them for products of letters, in any order */
         kg_math_say(job, KG_MATH_WRONG, "the words are different");

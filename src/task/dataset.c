@@ -12,20 +12,21 @@
 
 enum { MAX_RECORDS = 1 << 28 };
 
-static void record_release(struct kg_record *r)
+void kg_record_release(struct kg_record *r)
 {
     kg_mem_free(r->prompt);
     kg_mem_free(r->ground_truth);
     kg_mem_free(r->solution);
     kg_mem_free(r->data_source);
     kg_mem_free(r->extra_json);
+    kg_mem_free(r->id);
     memset(r, 0, sizeof *r);
 }
 
 void kg_dataset_release(struct kg_dataset *d)
 {
     for (size_t i = 0; i < d->n; i++)
-        record_release(&d->records[i]);
+        kg_record_release(&d->records[i]);
     kg_mem_free(d->records);
     kg_mem_free(d->name);
     memset(d, 0, sizeof *d);
@@ -46,6 +47,7 @@ static kg_status record_copy(struct kg_record *to, const struct kg_record *from,
     KG_TRY(copy(&to->ground_truth, from->ground_truth ? from->ground_truth : "", err));
     KG_TRY(copy(&to->solution, from->solution, err));
     KG_TRY(copy(&to->data_source, from->data_source ? from->data_source : "", err));
+    KG_TRY(copy(&to->id, from->id, err));
     return copy(&to->extra_json, from->extra_json, err);
 }
 
@@ -60,7 +62,7 @@ kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
     if (status == KG_OK)
         d->n++;
     else
-        record_release(&d->records[d->n]);
+        kg_record_release(&d->records[d->n]);
     return status;
 }
 
@@ -101,6 +103,7 @@ struct line {
     struct kg_str solution;
     struct kg_str source;
     struct kg_str extra;
+    struct kg_str id;
 };
 
 static char *text_of(const struct kg_str *s)
@@ -117,6 +120,7 @@ static void line_clear(struct line *line)
     kg_str_clear(&line->solution);
     kg_str_clear(&line->source);
     kg_str_clear(&line->extra);
+    kg_str_clear(&line->id);
 }
 
 static void line_release(struct line *line)
@@ -126,6 +130,7 @@ static void line_release(struct line *line)
     kg_str_release(&line->solution);
     kg_str_release(&line->source);
     kg_str_release(&line->extra);
+    kg_str_release(&line->id);
 }
 
 /* Append a string value. Records hold C strings, so a NUL inside would cut text short in
@@ -230,6 +235,7 @@ static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err 
     const struct kg_json *root = line->doc->root;
     const struct kg_json *source = kg_json_get(root, "data_source");
     const struct kg_json *extra = kg_json_get(root, "extra_info");
+    const struct kg_json *id = kg_json_get(root, "id");
     const char *key;
     const struct kg_json *solution = find_first(root, solutions, &key);
 
@@ -238,6 +244,8 @@ static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err 
         KG_TRY(put_text(&line->solution, line, solution, key, err));
     if (kg_json_type(source) == KG_JSON_STRING)
         KG_TRY(put_text(&line->source, line, source, "data_source", err));
+    if (kg_json_type(id) == KG_JSON_STRING)
+        KG_TRY(put_text(&line->id, line, id, "id", err));
     if (kg_json_type(extra) != KG_JSON_NULL)
         KG_TRY(kg_json_put_value(&line->extra, extra, err));
     return KG_OK;
@@ -266,6 +274,7 @@ static kg_status read_record(struct kg_dataset *d, struct line *line,
     r.ground_truth = line->answer.data;
     r.data_source = line->source.data;
     r.solution = has_solution ? text_of(&line->solution) : NULL;
+    r.id = line->id.len ? line->id.data : NULL;
     r.extra_json = line->extra.len ? line->extra.data : NULL;
     return kg_dataset_push(d, &r, err);
 }

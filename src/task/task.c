@@ -45,6 +45,13 @@ static const struct kg_task_row table[] = {
         .grade = kg_task_qa_number_grade,
     },
     {
+        .name = "math",
+        .help = "mathematics: last \\boxed{} or announced answer, LaTeX decided exactly",
+        .exact_reward = true,
+        .load = kg_task_math_load,
+        .grade_by = kg_task_math_grade,
+    },
+    {
         .name = "external",
         .help = "graded by a program of yours: JSONL in, a JSONL line {\"score\"} for "
                 "each out",
@@ -155,11 +162,13 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n, struct kg_err *err)
 {
-    if (!row->grade)
+    if (!row->grade && !row->grade_by)
         return kg_task_external_grade(grades, opts, items, n, err);
     for (size_t i = 0; i < n; i++) {
         const struct kg_record *r = items[i].record;
-        kg_status status = row->grade(&grades[i], r, items[i].response, items[i].n, err);
+        kg_status status = row->grade_by ? row->grade_by(&grades[i], opts, &items[i], err)
+                                         : row->grade(&grades[i], r, items[i].response,
+                                                      items[i].n, err);
 
         if (status != KG_OK)
             return kg_err_prefix(err, "task %s: record %lld", row->name,

@@ -1,10 +1,10 @@
 /* Tasks: where prompts come from and how answers are graded. One row of a table per task.
  *
  * A task either generates its problems (arithmetic, countdown; these read files too) or
- * reads them from data files (digits, qa-number, external). To add one: a file beside
- * arithmetic.c and a row in task.c. Grading is a pure function of the record and the
- * response; a response that cannot be graded is said to be so and counted, never scored 0
- * in silence.
+ * reads them from data files (digits, qa-number, math, external). To add one: a file
+ * beside arithmetic.c and a row in task.c. Grading is a pure function of the record and
+ * the response; a response that cannot be graded is said to be so and counted, never
+ * scored 0 in silence.
  */
 #ifndef KG_TASK_TASK_H
 #define KG_TASK_TASK_H
@@ -23,6 +23,7 @@ struct kg_record {
     char *solution;     /* owned or NULL: a worked right response, for SFT warm starts */
     char *data_source;  /* owned */
     char *extra_json;   /* owned or NULL: extra_info as JSON text */
+    char *id;           /* owned or NULL: the record's name in its file */
     int64_t line;       /* of the file, or index of the generator */
 };
 
@@ -35,7 +36,9 @@ struct kg_dataset {
     /* counts of what was left out, reported before step 0 */
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
+    int64_t dropped_excluded; /* by name: see task_opts.exclude */
 };
+void kg_record_release(struct kg_record *r);
 void kg_dataset_release(struct kg_dataset *d);
 kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
                           struct kg_err *err) KG_MUST_CHECK; /* copies the strings */
@@ -66,9 +69,17 @@ struct kg_task_opts {
     const char *template_text;
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: for one batch */
+    const char *grader;  /* math: a mode of math/; NULL or "" for default */
+    bool keep_thinking;  /* math: read what stands before </think> too */
+    /* math: names (ids, or lines where there is none) of records to leave out, "a,b" */
+    const char *exclude;
 };
 
-struct kg_task;
+struct kg_grade_item {
+    const struct kg_record *record;
+    const char *response;
+    size_t n;
+};
 struct kg_task_row {
     const char *name;
     const char *help;
@@ -81,6 +92,9 @@ struct kg_task_row {
      * grades in batches. */
     kg_status (*grade)(struct kg_grade *g, const struct kg_record *r,
                        const char *response, size_t n, struct kg_err *err);
+    /* The same for a grader that has options of its own; NULL where grade is there. */
+    kg_status (*grade_by)(struct kg_grade *g, const struct kg_task_opts *opts,
+                          const struct kg_grade_item *item, struct kg_err *err);
 };
 
 /* Table ended by a row with name NULL; look-up lists the valid names on failure. */
@@ -100,11 +114,6 @@ kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
  * command once for the batch.
  * errors: ETIMEOUT, EIO, EFORMAT for an external grader that fails: named, with its
  * stderr's last line */
-struct kg_grade_item {
-    const struct kg_record *record;
-    const char *response;
-    size_t n;
-};
 kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n,

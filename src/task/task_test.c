@@ -70,7 +70,7 @@ static void an_unknown_task_lists_the_valid_ones(void **state)
     assert_int_equal(kg_task_find(&row, "arithmetics", &err), KG_EINVAL);
     assert_string_equal(
         err.message,
-        "expected a task of arithmetic, countdown, digits, qa-number, external, "
+        "expected a task of arithmetic, countdown, digits, qa-number, math, external, "
         "found 'arithmetics'");
     assert_string_equal(row_of("digits")->name, "digits");
 }

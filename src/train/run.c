@@ -93,6 +93,9 @@ static void fill_task_opts(struct kg_run *run)
         .template_text = kg_config_text(c, "data.template"),
         .command = kg_config_text(c, "task.command"),
         .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
+        .grader = kg_config_text(c, "task.grader"),
+        .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
+        .exclude = kg_config_text(c, "task.exclude"),
     };
 }
 

@@ -23,7 +23,7 @@ static const struct kg_opt_row rows[] = {
      "type of product inputs; auto is bf16 where this machine has it", false},
 
     {"task.name", KG_OPT_CHOICE, "qa-number", 0, 0,
-     "arithmetic|countdown|digits|qa-number|external",
+     "arithmetic|countdown|digits|qa-number|math|external",
      "where problems come from and how answers are graded", false},
     {"task.level", KG_OPT_STRING, "", 0, 0, NULL,
      "difficulty of generated problems, such as easy or easy+hard", false},
@@ -33,6 +33,12 @@ static const struct kg_opt_row rows[] = {
      false},
     {"task.command", KG_OPT_STRING, "", 0, 0, NULL,
      "external grader: command that reads and answers JSONL", false},
+    {"task.grader", KG_OPT_CHOICE, "default", 0, 0, "default|ema-pg|mathd|dapo",
+     "task math: how answers are graded (docs/grader.md)", false},
+    {"task.keep_thinking", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "task math: an answer may stand before </think>", false},
+    {"task.exclude", KG_OPT_STRING, "", 0, 0, NULL,
+     "task math: ids (else lines) of records to leave out, separated by commas", false},
     {"task.timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
      "external grader: time limit of one batch", true},
 

@@ -1,0 +1,254 @@
+/* Mathematics: answers in LaTeX or plain text, graded by math/ in one of its modes.
+ *
+ * A gold answer is text, or a JSON list of texts of which any counts. Before a run starts
+ * every gold answer is graded against itself, boxed (or behind "Answer:", where the mode
+ * reads that): one that is not right can never be answered, and stops the run unless its
+ * record is excluded by name.
+ */
+#include "math/math.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "task/task_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_GOLDS = 64, NAMED = 8 };
+
+static kg_status math_opts(struct kg_math_opts *out, const struct kg_task_opts *opts,
+                           struct kg_err *err)
+{
+    *out = (struct kg_math_opts){.form = KG_MATH_FORM_RESPONSE,
+                                 .keep_thinking = opts->keep_thinking};
+    if (!opts->grader || !*opts->grader)
+        return KG_OK;
+    return kg_math_mode_find(&out->mode, opts->grader, err);
+}
+
+/* ---- gold answers ---- */
+
+struct golds {
+    struct kg_json_doc doc; /* owns the texts of a list */
+    struct kg_math_text text[MAX_GOLDS];
+    size_t n;
+};
+
+/* A list of strings is alternatives; "[1, 2]" and any other text is itself. */
+static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
+{
+    memset(g, 0, sizeof *g);
+    g->text[0] = (struct kg_math_text){truth, strlen(truth)};
+    g->n = 1;
+    if (truth[0] != '[' || truth[1] != '"' ||
+        kg_json_parse(&g->doc, truth, strlen(truth), "gold answers", err) != KG_OK) {
+        memset(&g->doc, 0, sizeof g->doc);
+        return KG_OK;
+    }
+    g->n = kg_json_size(g->doc.root);
+    if (g->n > MAX_GOLDS)
+        return kg_fail(err, KG_EFORMAT, "expected at most %d gold answers, found %zu",
+                       MAX_GOLDS, g->n);
+    for (size_t i = 0; i < g->n; i++) {
+        g->text[i].text = kg_json_text(kg_json_at(g->doc.root, i), &g->text[i].n);
+        if (!g->text[i].text)
+            return kg_fail(err, KG_EFORMAT,
+                           "expected gold answers that are strings, found %s",
+                           kg_json_type_name(kg_json_at(g->doc.root, i)));
+    }
+    return KG_OK;
+}
+
+kg_status kg_task_math_grade(struct kg_grade *g, const struct kg_task_opts *opts,
+                             const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct kg_math_opts how;
+    struct kg_math_result result = {0};
+    struct golds golds;
+    kg_status status;
+
+    KG_TRY(math_opts(&how, opts, err));
+    KG_TRY_GOTO(out, read_golds(&golds, item->record->ground_truth, err));
+    KG_TRY_GOTO(out, kg_math_grade(&result, &how,
+                                   (struct kg_math_text){item->response, item->n},
+                                   golds.text, golds.n, err));
+    g->graded = result.verdict != KG_MATH_UNDECIDED;
+    g->correct = result.verdict == KG_MATH_RIGHT;
+    g->reward = g->correct;
+out:
+    kg_math_result_release(&result);
+    kg_json_release(&golds.doc);
+    return status;
+}
+
+/* ---- the check of gold answers ---- */
+
+/* A response that says the gold answer and nothing else. */
+static kg_status put_response(struct kg_str *out, const struct kg_math_opts *how,
+                              struct kg_math_text gold, struct kg_err *err)
+{
+    bool line = how->mode && strcmp(how->mode->name, "dapo") == 0;
+    bool boxed = gold.n && strstr(gold.text, "\\boxed{");
+
+    kg_str_clear(out);
+    if (line || !boxed)
+        KG_TRY(kg_str_puts(out, line ? "Answer: " : "\\boxed{", err));
+    KG_TRY(kg_str_append(out, gold.text, gold.n, err));
+    return line || boxed ? KG_OK : kg_str_putc(out, '}', err);
+}
+
+/* *good: each of the record's gold answers is right as an answer; else why says what is
+ * not. */
+static kg_status check_gold(bool *good, char why[160], const struct kg_math_opts *how,
+                            const struct kg_record *r, struct kg_err *err)
+{
+    struct kg_math_result result = {0};
+    struct kg_str response = {0};
+    struct golds golds;
+    kg_status status;
+
+    *good = true;
+    KG_TRY_GOTO(out, read_golds(&golds, r->ground_truth, err));
+    for (size_t i = 0; i < golds.n && *good; i++) {
+        KG_TRY_GOTO(out, put_response(&response, how, golds.text[i], err));
+        KG_TRY_GOTO(out, kg_math_grade(
+                             &result, how,
+                             (struct kg_math_text){kg_str_text(&response), response.len},
+                             golds.text, golds.n, err));
+        *good = result.verdict == KG_MATH_RIGHT;
+        if (!*good)
+            snprintf(why, 160, "'%.60s': %.80s", golds.text[i].text, result.reason);
+    }
+out:
+    kg_str_release(&response);
+    kg_math_result_release(&result);
+    kg_json_release(&golds.doc);
+    return status;
+}
+
+/* How a record is named: by its id, else by its line. */
+static void record_name(char out[80], const struct kg_record *r)
+{
+    if (r->id)
+        snprintf(out, 80, "%s", r->id);
+    else
+        snprintf(out, 80, "%lld", (long long)r->line);
+}
+
+/* Whether a name is in the list "a,b,c". */
+static bool is_listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *at = list; at && *at;) {
+        const char *comma = strchr(at, ',');
+        size_t len = comma ? (size_t)(comma - at) : strlen(at);
+
+        while (len > 0 && *at == ' ') {
+            at++;
+            len--;
+        }
+        if (len == n && memcmp(at, name, n) == 0)
+            return true;
+        at = comma ? comma + 1 : NULL;
+    }
+    return false;
+}
+
+struct failures {
+    char names[400];
+    size_t n;
+};
+
+static void note_failure(struct failures *f, const struct kg_dataset *d, const char *name,
+                         const char *why, bool excluded)
+{
+    size_t used = strlen(f->names);
+
+    kg_log_warn("%s: %s %s: gold answer %s%s", d->name, d->is_file ? "record" : "problem",
+                name, why, excluded ? " (excluded)" : "");
+    if (excluded)
+        return;
+    if (f->n < NAMED)
+        snprintf(f->names + used, sizeof f->names - used, "%s%s", used ? "," : "", name);
+    f->n++;
+}
+
+static kg_status check_golds(struct kg_dataset *d, const struct kg_task_opts *opts,
+                             struct kg_err *err)
+{
+    struct failures failures = {.n = 0};
+    struct kg_math_opts how;
+    size_t kept = 0;
+
+    KG_TRY(math_opts(&how, opts, err));
+    for (size_t i = 0; i < d->n; i++) {
+        struct kg_record r = d->records[i];
+        char name[80];
+        char why[160] = "";
+        bool good;
+        bool excluded;
+
+        record_name(name, &r);
+        excluded = is_listed(opts->exclude, name);
+        KG_TRY(check_gold(&good, why, &how, &r, err));
+        if (!good || excluded)
+            note_failure(&failures, d, name, good ? "grades itself right" : why,
+                         excluded);
+        if (excluded) {
+            kg_record_release(&d->records[i]);
+            d->dropped_excluded++;
+            continue;
+        }
+        if (kept < i)
+            memset(&d->records[i], 0, sizeof d->records[i]);
+        d->records[kept++] = r;
+    }
+    d->n = kept;
+    if (failures.n == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected gold answers that grade themselves right, found %zu "
+                   "that do not; to leave them out: task.exclude: \"%s%s\"",
+                   d->name, failures.n, failures.names, failures.n > NAMED ? ",..." : "");
+}
+
+/* GSM8K's own answers are worked solutions that end in "#### n". */
+static kg_status take_marked(struct kg_record *r, struct kg_err *err)
+{
+    size_t len;
+    const char *marked = kg_task_after_marker(r->ground_truth, strlen(r->ground_truth),
+                                              &len);
+    char *truth;
+
+    if (!marked)
+        return KG_OK;
+    while (len > 0 && *marked == ' ') {
+        marked++;
+        len--;
+    }
+    truth = kg_mem_calloc(len + 1, 1, "gold answer", err);
+    if (!truth)
+        return err->code;
+    memcpy(truth, marked, len);
+    if (r->solution)
+        kg_mem_free(r->ground_truth);
+    else
+        r->solution = r->ground_truth;
+    r->ground_truth = truth;
+    return KG_OK;
+}
+
+kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                            const char *path, struct kg_err *err)
+{
+    kg_status status;
+
+    KG_TRY(kg_dataset_read_jsonl(d, path, opts->prompt_key, opts->answer_key, true, err));
+    for (size_t i = 0; i < d->n; i++)
+        KG_TRY_GOTO(fail, take_marked(&d->records[i], err));
+    KG_TRY_GOTO(fail, check_golds(d, opts, err));
+    return KG_OK;
+fail:
+    kg_dataset_release(d);
+    return status;
+}

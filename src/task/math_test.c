@@ -1,0 +1,185 @@
+/* The task math: gold answers are checked before a run, lists count each, modes are
+ * honoured. */
+#include "base/file.h"
+#include "base/mem.h"
+#include "task/task.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+static char path[] = "/tmp/kedge-math-XXXXXX";
+
+static const struct kg_task_row *row(void)
+{
+    const struct kg_task_row *r;
+
+    assert_int_equal(kg_task_find(&r, "math", &err), KG_OK);
+    return r;
+}
+
+static void write_file(const char *text)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static struct kg_grade grade(const struct kg_task_opts *opts, char *truth,
+                             const char *response)
+{
+    struct kg_record record = {.ground_truth = truth, .line = 1};
+    struct kg_grade_item item = {&record, response, strlen(response)};
+    struct kg_grade g = {0};
+
+    assert_int_equal(kg_task_grade(&g, row(), opts, &item, 1, &err), KG_OK);
+    return g;
+}
+
+static void a_response_is_graded(void **state)
+{
+    struct kg_task_opts opts = {0};
+    char half[] = "\\frac{1}{2}";
+    char list[] = "[\"\\\\frac{t}{m}\", \"5\"]";
+    char sum[] = "\\sum_{k=1}^n k^2";
+
+    (void)state;
+    assert_true(grade(&opts, half, "<think>\\boxed{3}</think>So \\boxed{0.5}").correct);
+    assert_true(grade(&opts, list, "The answer is 5.").correct);
+    assert_false(grade(&opts, half, "I give up").correct);
+    assert_true(grade(&opts, half, "I give up").graded);
+    assert_false(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").graded);
+    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").reward == 0);
+}
+
+static void the_mode_and_thinking_are_options(void **state)
+{
+    struct kg_task_opts opts = {.grader = "dapo"};
+    char five[] = "5";
+
+    (void)state;
+    assert_true(grade(&opts, five, "Answer: 5").correct);
+    assert_false(grade(&opts, five, "\\boxed{5}").correct);
+    opts.grader = "ema-pg";
+    assert_true(grade(&opts, five, "\\boxed{5}").correct);
+    assert_false(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
+    opts.keep_thinking = true;
+    assert_true(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
+}
+
+static const char FILE_TEXT[] =
+    "{\"id\":\"a\",\"problem\":\"p\",\"answer\":\"\\\\frac{1}{2}\"}\n"
+    "{\"id\":\"b\",\"problem\":\"p\",\"answer\":\"\\\\frac{1}{2\"}\n"
+    "{\"problem\":\"p\",\"answer\":[\"x\",\"y\"]}\n"
+    "{\"problem\":\"p\",\"answer\":\"so 1 + 2\\n#### 3\"}\n"
+    "{\"problem\":\"p\",\"answer\":\"\"}\n";
+
+static void a_gold_answer_that_fails_stops_the_run(void **state)
+{
+    struct kg_task_opts opts = {0};
+    struct kg_dataset d;
+
+    (void)state;
+    write_file(FILE_TEXT);
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "found 2 that do not"));
+    assert_non_null(strstr(err.message, "task.exclude: \"b,5\""));
+    opts.exclude = "b";
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "found 1 that do not"));
+}
+
+static void excluded_records_are_left_out(void **state)
+{
+    struct kg_task_opts opts = {.exclude = "b, 5"};
+    struct kg_dataset d;
+
+    (void)state;
+    write_file(FILE_TEXT);
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_OK);
+    assert_int_equal(d.n, 3);
+    assert_int_equal(d.dropped_excluded, 2);
+    assert_string_equal(d.records[2].ground_truth, "3");
+    assert_string_equal(d.records[2].solution, "so 1 + 2\n#### 3");
+    kg_dataset_release(&d);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+/* Every published set loads; what has to be excluded is listed in docs/grader.md. */
+static void published_golds_grade_themselves_right(void **state)
+{
+    static const struct {
+        const char *file;
+        const char *exclude;
+        size_t n;
+    } sets[] = {
+        {"aime24", "", 30},
+        {"aime25", "", 30},
+        {"aime_1983_2023", "", 975},
+        {"amc23", "", 40},
+        {"amc_2022_2023_83", "", 83},
+        {"deepscaler_sub_1209", "dsr_sub/265,dsr_sub/1187", 1207},
+        {"gsm8k_test", "", 1319},
+        {"math500", "", 500},
+        {"math_train_7474", "math_train/5328,math_train/5330", 7472},
+        {"minerva_math", "", 272},
+        {"olympiadbench_math_text_en_675", "", 675},
+        {"svamp", "", 1000},
+    };
+
+    (void)state;
+    if (access("../shared/data/math", R_OK) != 0) {
+        print_message("skip: no ../shared/data/math\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        struct kg_task_opts opts = {.exclude = sets[i].exclude};
+        struct kg_dataset d;
+        char file[128];
+
+        snprintf(file, sizeof file, "../shared/data/math/%s.jsonl", sets[i].file);
+        if (kg_task_load(&d, row(), &opts, file, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(d.n, sets[i].n);
+        kg_dataset_release(&d);
+    }
+}
+
+static int make_file(void **state)
+{
+    int fd = mkstemp(path);
+
+    (void)state;
+    if (fd < 0)
+        return 1;
+    close(fd);
+    return 0;
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_response_is_graded),
+        cmocka_unit_test(the_mode_and_thinking_are_options),
+        cmocka_unit_test(a_gold_answer_that_fails_stops_the_run),
+        cmocka_unit_test(excluded_records_are_left_out),
+        cmocka_unit_test(published_golds_grade_themselves_right),
+    };
+
+    return cmocka_run_group_tests_name("task math", tests, make_file, remove_file);
+}
