@@ -48,13 +48,16 @@ static const char *const run_base[] = {
     NULL,
 };
 
+/* Assignments of all runs of a test beside run_base, ended by NULL; set by its main. */
+RUN_UNUSED static const char *const *run_also;
+
 RUN_UNUSED static void fresh(const char *dir)
 {
     NEED(kg_file_remove_tree(dir, err));
     NEED(kg_file_make_dirs(ROOT, err));
 }
 
-/* Config of run_base, run.dir and the extra assignments (ended by NULL). */
+/* Config of run_base, run_also, run.dir and the extra assignments (ended by NULL). */
 RUN_UNUSED static struct kg_config *config_of(const char *dir, const char *const *extra)
 {
     char run_dir[256];
@@ -64,6 +67,8 @@ RUN_UNUSED static struct kg_config *config_of(const char *dir, const char *const
 
     snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
     for (const char *const *a = run_base; *a; a++)
+        assignments[n++] = (char *)(uintptr_t)*a;
+    for (const char *const *a = run_also; a && *a; a++)
         assignments[n++] = (char *)(uintptr_t)*a;
     for (const char *const *a = extra; a && *a; a++)
         assignments[n++] = (char *)(uintptr_t)*a;

@@ -2,111 +2,16 @@
  * input, same bits, whatever the threads, the sampling batch, or an interruption by kill
  * -9; and what a run directory refuses.
  */
-#include "base/clock.h"
-#include "base/file.h"
-#include "train/run.h"
-#include "train/train_options.h"
+#define ROOT "build/test-runs"
+#include "run_testing.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#define ROOT "build/test-runs"
-
-static const char *const base[] = {
-    "model.path=tests/data/verl_digit_llama",
-    "task.name=digits",
-    "data.train=tests/data/verl_digit_llama/train.jsonl",
-    "data.val=tests/data/verl_digit_llama/test.jsonl",
-    "rollout.prompts=4",
-    "rollout.samples=4",
-    "rollout.max_tokens=12",
-    "sft.steps=3",
-    "sft.batch=8",
-    "train.steps=4",
-    "train.updates_per_step=2",
-    "algo.preset=ema-pg",
-    "kl.beta=0.05",
-    "anchor.period=1",
-    "optim.lr=1e-3",
-    "checkpoint.every=1",
-    "checkpoint.dtype=fp32",
-    "eval.problems=5",
-    NULL,
-};
-
-static void fresh(const char *dir)
-{
-    struct kg_err err;
-
-    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
-    assert_int_equal(kg_file_make_dirs(ROOT, &err), KG_OK);
-}
-
-/* Config of `base`, run.dir and the extra assignments (ended by NULL). */
-static struct kg_config *config_of(const char *dir, const char *const *extra)
-{
-    char run_dir[256];
-    char *assignments[64];
-    size_t n = 0;
-    struct kg_config *config;
-    struct kg_err err = {0};
-
-    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
-    for (const char *const *a = base; *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    for (const char *const *a = extra; a && *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    assignments[n++] = run_dir;
-    if (kg_train_config(&config, NULL, assignments, n, &err) != KG_OK)
-        fail_msg("%s", err.message);
-    return config;
-}
-
-static kg_status train(const char *dir, bool resume, const char *const *extra,
-                       struct kg_err *err)
-{
-    struct kg_config *config = config_of(dir, extra);
-    bool stopped;
-    kg_status status = kg_train_run(config, resume, &stopped, err);
-
-    kg_config_free(config);
-    return status;
-}
-
-static void must_train(const char *dir, bool resume, const char *const *extra)
-{
-    struct kg_err err = {0};
-
-    if (train(dir, resume, extra, &err) != KG_OK)
-        fail_msg("%s", err.message);
-}
-
-static void assert_same_file(const char *a_dir, const char *b_dir, const char *name)
-{
-    struct kg_str a = {0}, b = {0};
-    char path[512];
-    struct kg_err err = {0};
-
-    snprintf(path, sizeof path, "%s/%s", a_dir, name);
-    if (kg_file_read(&a, path, 1u << 30, &err) != KG_OK)
-        fail_msg("%s", err.message);
-    snprintf(path, sizeof path, "%s/%s", b_dir, name);
-    if (kg_file_read(&b, path, 1u << 30, &err) != KG_OK)
-        fail_msg("%s", err.message);
-    assert_true(a.len > 0);
-    assert_int_equal(a.len, b.len);
-    assert_memory_equal(a.data, b.data, a.len);
-    kg_str_release(&a);
-    kg_str_release(&b);
-}
+static const char *const warm_ema_pg[] = {"sft.steps=3",        "sft.batch=8",
+                                          "algo.preset=ema-pg", "kl.beta=0.05",
+                                          "anchor.period=1",    NULL};
 
 static void assert_same_run(const char *a, const char *b)
 {
@@ -166,7 +71,9 @@ static void killed_at(const char *dir, bool resume, useconds_t after_us)
         snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
         if (resume)
             argv[n++] = "--resume";
-        for (const char *const *a = base; *a; a++)
+        for (const char *const *a = run_base; *a; a++)
+            argv[n++] = *a;
+        for (const char *const *a = run_also; *a; a++)
             argv[n++] = *a;
         argv[n++] = run_dir;
         if (!freopen("/dev/null", "w", stderr))
@@ -457,5 +364,6 @@ int main(void)
         cmocka_unit_test(a_second_process_in_a_run_directory_is_refused),
     };
 
+    run_also = warm_ema_pg;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
