@@ -100,15 +100,15 @@ const struct kg_command kg_commands[] = {
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
      "[flags]", kg_doctor_flags, NULL, 0},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
-     "[flags] [ceilings|decode|train|policy|head]", kg_bench_flags,
+     "[flags] [ceilings|decode|train|policy|head|exact-kl|selection]", kg_bench_flags,
      "Without a name all are run, in about five minutes on an idle machine of two cores; "
      "10 GB of memory are used.\n\n"
      "ceilings: products in fp32 and bf16, memory read. decode: sampling at the 0.5B "
      "shape, batch 1 and 64, alone and beside a busy process. train: forward, backward "
-     "and update at D=512 L=8 and the 0.5B shape. policy: the vocabulary head forward "
-     "and backward with Top-k and with exact KL, its memory, the selection of the "
-     "largest, and the policy mathematics as a share of a training step. head: of these "
-     "the head alone.\n\n"
+     "and update at D=512 L=8 and the 0.5B shape. policy: head, exact-kl, selection, and "
+     "the policy mathematics as a share of a training step. head: the vocabulary head "
+     "forward and backward with Top-k, and its memory. exact-kl: the same with the "
+     "exact KL of two heads. selection: the largest 32 of the vocabulary.\n\n"
      "A ceiling is measured again beside every row that is related to it; a row is the "
      "best of its repetitions. Where something is asked of a row, it ends with that and "
      "with whether it is met.",

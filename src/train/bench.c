@@ -71,11 +71,8 @@ static double ceiling_work(enum kg_bench_ceiling kind)
 static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling kind,
                              struct kg_err *err)
 {
-    enum kg_dtype dtype = kind == KG_BENCH_GEMM ? kg_backend_best_dtype(kg_backend_cpu())
-                                                : KG_F32;
-
     if (kind != KG_BENCH_MEMORY)
-        return gemm(r->slab, dtype, GEMM_N, err);
+        return gemm(r->slab, kind == KG_BENCH_GEMM ? r->ct : KG_F32, GEMM_N, err);
     r->sum += read_all((const uint64_t *)(const void *)r->slab);
     return KG_OK;
 }
@@ -261,7 +258,7 @@ static kg_status ceiling_row(struct kg_bench_report *r, const char *name,
 static kg_status bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
 {
     KG_TRY(ceiling_row(r, "ceiling: GEMM fp32", "GFLOP/s", KG_BENCH_GEMM_FP32, err));
-    if (kg_backend_best_dtype(kg_backend_cpu()) == KG_BF16)
+    if (r->ct == KG_BF16)
         KG_TRY(ceiling_row(r, "ceiling: GEMM bf16", "GFLOP/s", KG_BENCH_GEMM, err));
     return ceiling_row(r, "ceiling: memory read", "GB/s", KG_BENCH_MEMORY, err);
 }
@@ -275,11 +272,13 @@ static const struct kg_bench_row rows[] = {
      kg_bench_decode},
     {"train", "forward, backward and update at D=512 L=8 and the 0.5B shape", false,
      kg_bench_train},
-    {"head",
-     "vocabulary head: Top-k and exact KL, forward and backward, memory, selection", true,
+    {"head", "vocabulary head with Top-k, forward and backward, and its memory", true,
      kg_bench_head},
-    {"policy", "head, and the policy mathematics as a share of a training step", false,
-     kg_bench_policy},
+    {"exact-kl", "the same with the exact KL of two heads", true, kg_bench_exact_kl},
+    {"selection", "the largest 32 of a vocabulary, as a share of the head's product",
+     true, kg_bench_selection},
+    {"policy", "these three, and the policy mathematics as a share of a training step",
+     false, kg_bench_policy},
     {NULL, NULL, false, NULL},
 };
 
@@ -298,10 +297,10 @@ static kg_status unknown(const char *name, struct kg_err *err)
     return status;
 }
 
-kg_status kg_bench_run(struct kg_str *out, const char *name, bool json,
+kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, bool json,
                        struct kg_err *err)
 {
-    struct kg_bench_report report = {.out = out, .json = json};
+    struct kg_bench_report report = {.out = out, .json = json, .ct = ct};
     kg_status status = KG_OK;
     bool found = false;
 

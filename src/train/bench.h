@@ -27,10 +27,10 @@ struct kg_bench_row {
 /* Ended by a row with name NULL. */
 const struct kg_bench_row *kg_bench_table(void);
 
-/* Run the named benchmark, or all with name NULL. Text for people, or one JSON object a
- * line.
+/* Run the named benchmark, or all with name NULL, with products in ct. Text for people,
+ * or one JSON object a line.
  * errors: NOTFOUND listing the valid names */
-kg_status kg_bench_run(struct kg_str *out, const char *name, bool json,
+kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, bool json,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that

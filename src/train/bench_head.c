@@ -172,13 +172,13 @@ static struct kg_head_grad grad_of(const struct arrays *x)
 }
 
 static kg_status top_k_rows(struct kg_bench_report *r, const struct arrays *x,
-                            enum kg_dtype dtype, struct kg_err *err)
+                            struct kg_err *err)
 {
     static const struct subject s = {
         "head Top-k k=32, V=151936 D=896 N=4096, fwd+bwd", 3, 128 << 20, 2,
         "  two [tokens x vocabulary] fp32 arrays: logits, grad"};
     struct both_ways b = {
-        .head = head_of(x, dtype, ROWS),
+        .head = head_of(x, r->ct, ROWS),
         .out = {.lse = x->lse, .logp = x->logp, .logp_at = x->logp_at},
         .grad = grad_of(x),
     };
@@ -194,15 +194,15 @@ static kg_status top_k_rows(struct kg_bench_report *r, const struct arrays *x,
 /* The anchor's logits are useful work in the forward; made again in the backward they
  * are not. */
 static kg_status exact_rows(struct kg_bench_report *r, const struct arrays *x,
-                            enum kg_dtype dtype, struct kg_err *err)
+                            struct kg_err *err)
 {
     static const struct subject s = {"head exact KL, V=151936 D=896 N=4096, fwd+bwd", 4,
                                      256 << 20, 3,
                                      "  three such arrays: both models' logits, grad"};
-    struct kg_head_anchor anchor = {.hidden = kg_mat(x->anchor_hidden, dtype, ROWS, D),
-                                    .weight = kg_mat(x->anchor_weight, dtype, V, D)};
+    struct kg_head_anchor anchor = {.hidden = kg_mat(x->anchor_hidden, r->ct, ROWS, D),
+                                    .weight = kg_mat(x->anchor_weight, r->ct, V, D)};
     struct both_ways b = {
-        .head = head_of(x, dtype, ROWS),
+        .head = head_of(x, r->ct, ROWS),
         .out = {.lse = x->lse,
                 .logp = x->logp,
                 .kl_reverse = x->kl,
@@ -277,9 +277,9 @@ static kg_status time_selection(struct kg_bench_timing t[3], struct kg_bench_rep
 }
 
 static kg_status selection_row(struct kg_bench_report *r, const struct arrays *x,
-                               enum kg_dtype dtype, int64_t rows, struct kg_err *err)
+                               int64_t rows, struct kg_err *err)
 {
-    struct selection bare = {.head = head_of(x, dtype, rows), .out = {.lse = x->lse}};
+    struct selection bare = {.head = head_of(x, r->ct, rows), .out = {.lse = x->lse}};
     struct selection selecting = bare;
     struct kg_bench_timing t[3];
     char name[80];
@@ -301,18 +301,40 @@ out:
     return status;
 }
 
-kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err)
+/* N = 1,024: a training batch's anchor; N = 64: a decode step. */
+static kg_status selection_rows(struct kg_bench_report *r, const struct arrays *x,
+                                struct kg_err *err)
 {
-    enum kg_dtype dtype = kg_backend_best_dtype(kg_backend_cpu());
+    KG_TRY(selection_row(r, x, 1024, err));
+    return selection_row(r, x, 64, err);
+}
+
+typedef kg_status (*part_fn)(struct kg_bench_report *r, const struct arrays *x,
+                             struct kg_err *err);
+
+static kg_status with_arrays(struct kg_bench_report *r, part_fn part, struct kg_err *err)
+{
     struct arrays x = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, arrays_init(&x, dtype, err));
-    KG_TRY_GOTO(out, top_k_rows(r, &x, dtype, err));
-    KG_TRY_GOTO(out, exact_rows(r, &x, dtype, err));
-    KG_TRY_GOTO(out, selection_row(r, &x, dtype, 1024, err));
-    status = selection_row(r, &x, dtype, 64, err);
+    KG_TRY_GOTO(out, arrays_init(&x, r->ct, err));
+    status = part(r, &x, err);
 out:
     arrays_release(&x);
     return status;
+}
+
+kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err)
+{
+    return with_arrays(r, top_k_rows, err);
+}
+
+kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err)
+{
+    return with_arrays(r, exact_rows, err);
+}
+
+kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err)
+{
+    return with_arrays(r, selection_rows, err);
 }

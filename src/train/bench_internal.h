@@ -13,7 +13,7 @@
 
 enum kg_bench_ceiling {
     KG_BENCH_NO_CEILING,
-    KG_BENCH_GEMM,      /* FLOP/s of a product in the best dtype of this machine */
+    KG_BENCH_GEMM,      /* FLOP/s of a product in the report's dtype */
     KG_BENCH_GEMM_FP32, /* FLOP/s */
     KG_BENCH_MEMORY     /* bytes/s, reading */
 };
@@ -21,6 +21,7 @@ enum kg_bench_ceiling {
 struct kg_bench_report {
     struct kg_str *out; /* borrowed */
     bool json;
+    enum kg_dtype ct;    /* products are made in it */
     unsigned char *slab; /* owned: operands of the ceilings, made at first need */
     uint64_t sum;        /* of what the memory ceiling read, so that it is read */
 };
@@ -98,6 +99,7 @@ struct kg_bench_shape {
 extern const struct kg_bench_shape kg_bench_small, kg_bench_half_b;
 
 kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_shape *s,
+                         enum kg_dtype ct, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- the benchmarks ---- */
@@ -109,6 +111,8 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
 /* bench_head.c */
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_policy.c */
 kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 

@@ -23,11 +23,10 @@ const struct kg_bench_shape kg_bench_half_b = {"0.5B shape", 896, 4864,  24,
                                                14,           2,   151936};
 
 kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_shape *s,
-                         struct kg_err *err)
+                         enum kg_dtype ct, bool trainable, struct kg_err *err)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(),
-                                 .ct = kg_backend_best_dtype(kg_backend_cpu()),
-                                 .trainable = true};
+    struct kg_model_opts opts = {
+        .backend = kg_backend_cpu(), .ct = ct, .trainable = trainable};
     struct kg_model_config c = {.vocab = s->vocab,
                                 .hidden = s->hidden,
                                 .ffn = s->ffn,
@@ -131,12 +130,12 @@ static void training_release(struct training *t)
 }
 
 static kg_status training_init(struct training *t, const struct kg_bench_shape *s,
-                               struct kg_err *err)
+                               enum kg_dtype ct, struct kg_err *err)
 {
     struct kg_optim_opts opts = {
         .lr = 1e-5, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip_norm = 1};
 
-    KG_TRY(kg_bench_model(&t->model, s, err));
+    KG_TRY(kg_bench_model(&t->model, s, ct, true, err));
     return kg_optim_create(&t->optim, t->model, &opts, err);
 }
 
@@ -170,10 +169,10 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
     struct training small = {0}, half_b = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, training_init(&small, &kg_bench_small, err));
+    KG_TRY_GOTO(out, training_init(&small, &kg_bench_small, r->ct, err));
     KG_TRY_GOTO(out, training_pass(&small, 8, 256, err));
     KG_TRY_GOTO(out, train_row(r, &small, kg_bench_small.name, 5, 0.5, err));
-    KG_TRY_GOTO(out, training_init(&half_b, &kg_bench_half_b, err));
+    KG_TRY_GOTO(out, training_init(&half_b, &kg_bench_half_b, r->ct, err));
     KG_TRY_GOTO(out, training_pass(&half_b, 8, 256, err));
     KG_TRY_GOTO(out, train_row(r, &half_b, kg_bench_half_b.name, 2, 0.5, err));
     KG_TRY_GOTO(out, training_pass(&half_b, 1, 2048, err));
@@ -192,7 +191,7 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
     struct kg_bench_timing timing;
     kg_status status;
 
-    KG_TRY_GOTO(out, training_init(&t, &kg_bench_half_b, err));
+    KG_TRY_GOTO(out, training_init(&t, &kg_bench_half_b, r->ct, err));
     KG_TRY_GOTO(out, training_pass(&t, n_seqs, seq_len, err));
     KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
     *seconds = kg_bench_best(&timing);
@@ -340,7 +339,7 @@ kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err)
     struct kg_model *m;
     kg_status status;
 
-    KG_TRY(kg_bench_model(&m, &kg_bench_half_b, err));
+    KG_TRY(kg_bench_model(&m, &kg_bench_half_b, r->ct, false, err));
     status = decode_batch(r, m, 1, 40, err);
     if (status == KG_OK)
         status = decode_batch(r, m, 64, 10, err);

@@ -256,6 +256,8 @@ kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err)
     kg_status status;
 
     KG_TRY(kg_bench_head(r, err));
+    KG_TRY(kg_bench_exact_kl(r, err));
+    KG_TRY(kg_bench_selection(r, err));
     s = kg_mem_calloc(1, sizeof *s, "policy benchmark", err);
     if (!s)
         return err->code;

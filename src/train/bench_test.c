@@ -90,7 +90,7 @@ static void an_unknown_benchmark_lists_the_valid_ones(void **state)
     struct kg_err err;
 
     (void)state;
-    assert_int_equal(kg_bench_run(&out, "polcy", false, &err), KG_ENOTFOUND);
+    assert_int_equal(kg_bench_run(&out, "polcy", KG_F32, false, &err), KG_ENOTFOUND);
     for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++)
         assert_non_null(strstr(err.message, row->name));
     assert_non_null(strstr(err.message, "'polcy'"));
