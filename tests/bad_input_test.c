@@ -151,7 +151,8 @@ static void configs(void **state)
          "c.yaml line 3: unknown key 'optim.beta'; did you mean 'optim.beta1'?", NULL},
         {"out of range in a file", "printf 'optim:\\n  lr: 1\\n  beta1: 3\\n' >$W/c.yaml",
          "train $W/c.yaml $T run.dir=$W/run", 1,
-         "c.yaml line 3: optim.beta1: expected a number from 0 to 1, found '3'", NULL},
+         "c.yaml line 3: optim.beta1: expected a number from 0 to 0.999999, found '3'",
+         NULL},
         {"malformed YAML", "printf 'optim:\\n  lr: {1\\n  x' >$W/c.yaml",
          "train $W/c.yaml $T run.dir=$W/run", 1, "c.yaml line", NULL},
         {"a list for a number", "printf 'optim:\\n  lr: [1]\\n' >$W/c.yaml",
@@ -160,6 +161,21 @@ static void configs(void **state)
         {"missing recipe", NULL, "train $W/c.yaml $T run.dir=$W/run", 1, "c.yaml: cannot",
          NULL},
         {"unknown preset", NULL, TRAIN "algo.preset=ema-pf", 1, "ema-pg", NULL},
+        {"unknown preset in short", NULL, TRAIN "preset=ema-pf", 1, "nearest is 'ema-pg'",
+         NULL},
+        {"two recipes", "echo >$W/c.yaml", "train $W/c.yaml $T run.dir=$W/run $W/c.yaml",
+         2, "expected one recipe, found 2", NULL},
+        {"TIS without recomputed log-probs", NULL, TRAIN "algo.tis=2", 1,
+         "algo.tis: old log-probs are the sampler's", NULL},
+        {"more updates than prompts", NULL,
+         TRAIN "rollout.prompts=2 train.updates_per_step=3", 1,
+         "train.updates_per_step: expected at most rollout.prompts (2), found 3", NULL},
+        {"a critic", NULL, TRAIN "algo.advantage=gae", 1, "kedge trains none", NULL},
+        {"a group of one", NULL, TRAIN "preset=rloo rollout.samples=1", 1,
+         "rollout.samples: algo.advantage rloo compares", NULL},
+        {"K1 as a loss, off-policy and unweighted", NULL,
+         TRAIN "preset=grpo kl.estimator=k1 train.updates_per_step=2", 1,
+         "kl.importance: k1 as a loss repels", NULL},
         {"unknown advantage", NULL, TRAIN "algo.advantage=gpro", 1,
          "algo.advantage: expected one of grpo", NULL},
         {"unknown KL", NULL, TRAIN "kl.estimator=k9", 1,
@@ -356,6 +372,41 @@ static void graders_and_dumps(void **state)
 
 /* ---- what is left out is counted and said before the first step ---- */
 
+/* Golden cases: what is wrong stands on stdout, a line a case, and the status says that
+ * something is. */
+static void golden_folders(void **state)
+{
+    static const struct bad rows[] = {
+        {"no folder", NULL, "policy check $W/g", 1, "g: cannot list", NULL},
+        {"an empty folder", "mkdir $W/g", "policy check $W/g", 1,
+         "expected *.json files of cases, found none", NULL},
+        {"no folder named", NULL, "policy check", 2, "kedge policy check DIR", NULL},
+        {"another verb", NULL, "policy chek tests", 2, "kedge policy check DIR", NULL},
+    };
+    static const char *const lines[] = {
+        "./kedge policy check tests/data/golden > $W/out && "
+        "tail -1 $W/out | grep -qx '134 passed, 0 failed, 0 skipped'",
+        "mkdir $W/g && printf '{\"family\": ' > $W/g/a.json && "
+        "! ./kedge policy check $W/g > $W/out && grep -q '^failed: a.json: ' $W/out && "
+        "grep -qx '0 passed, 1 failed, 0 skipped' $W/out",
+        "echo '{\"family\": \"kl_new\", \"cases\": [{\"name\": \"n\"}]}' > $W/g/a.json "
+        "&& ! ./kedge policy check $W/g > $W/out && "
+        "grep -q '^skipped: a.json: n: family: expected one of' $W/out",
+        "cp tests/data/golden/kl_full.json $W/g/a.json && sed -i "
+        "'0,/\"kl_loss\": *[-0-9.e]*/s//\"kl_loss\": 7/' $W/g/a.json && "
+        "! ./kedge policy check --json $W/g > $W/out && grep -q '\"outcome\": "
+        "\"failed\", \"reason\": \"kl_loss\\[0\\]: expected 7, found' $W/out && "
+        "tail -1 $W/out | grep -q '\"failed\": 1, \"skipped\": 0'",
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+    assert_int_equal(shell("rm -rf \"${W:?}\"/*"), 0);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (shell(lines[i]) != 0)
+            fail_msg("%s", lines[i]);
+}
+
 static void what_is_left_out_is_said_before_step_0(void **state)
 {
     const char *dropped, *step;
@@ -395,6 +446,7 @@ int main(void)
         cmocka_unit_test(data_files),
         cmocka_unit_test(run_directories),
         cmocka_unit_test(graders_and_dumps),
+        cmocka_unit_test(golden_folders),
         cmocka_unit_test(what_is_left_out_is_said_before_step_0),
     };
 

@@ -176,7 +176,8 @@ static void the_command_prints_every_value_with_its_source(void **state)
         "/said",
         "./kedge train preset=grpo recipes/digits.yaml model.path=" DIGITS
         " run.dir=" ROOT "/none --dry-run | grep -q 'grpo: advantage grpo'",
-        "./kedge train a.yaml b.yaml 2> " ROOT "/said; test $? = 2",
+        "./kedge train recipes/digits.yaml recipes/gsm8k.yaml 2> " ROOT
+        "/said; test $? = 2",
     };
 
     (void)state;

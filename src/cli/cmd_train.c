@@ -1,10 +1,11 @@
 /* kedge train and kedge sft: a recipe, overrides, and either a plan or a run. */
 #include "cli/cli.h"
 
-#include <string.h>
-
+#include "base/file.h"
 #include "train/run.h"
 #include "train/train_options.h"
+
+#include <string.h>
 
 static bool dry_run;
 static bool resume;
@@ -46,8 +47,14 @@ static kg_status print_plan(const struct kg_config *config, struct kg_err *err)
     return status;
 }
 
-/* Take the one argument that is no assignment out of argv.   returns the recipe, or NULL
- * where there is none; a second one is left and counted */
+/* The first argument without '=' is a recipe when it stands first or is there; else it is
+ * left, and refused as an assignment. */
+static bool is_recipe(const char *argument, int place)
+{
+    return !strchr(argument, '=') && (place == 0 || kg_file_exists(argument));
+}
+
+/* Take the recipe out of argv.   returns it, or NULL; *extra: further ones */
 static const char *take_recipe(int *argc, char **argv, int *extra)
 {
     const char *recipe = NULL;
@@ -55,10 +62,10 @@ static const char *take_recipe(int *argc, char **argv, int *extra)
 
     *extra = 0;
     for (int i = 0; i < *argc; i++) {
-        bool is_path = !strchr(argv[i], '=');
+        bool is = is_recipe(argv[i], i);
 
-        *extra += is_path && recipe != NULL;
-        if (is_path && !recipe)
+        *extra += is && recipe != NULL;
+        if (is && !recipe)
             recipe = argv[i];
         else
             argv[kept++] = argv[i];
