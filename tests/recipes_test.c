@@ -57,10 +57,8 @@ static int setup(void **state)
 }
 
 static const char *const stand_ins[][2] = {
-    {"model.path", "model"},
-    {"data.train", "data.jsonl"},
-    {"data.val", "data.jsonl"},
-    {"sft.data", "data.jsonl"},
+    {"model.path", "model"},    {"data.train", "data.jsonl"}, {"data.val", "data.jsonl"},
+    {"sft.data", "data.jsonl"}, {"anchor.path", "model"},     {"eval.reference", "model"},
 };
 
 /* Assignments for what the recipe names and is not here. */

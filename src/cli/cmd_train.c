@@ -1,4 +1,4 @@
-/* kedge train and kedge sft: a recipe, overrides, and either a plan or a run. */
+/* kedge train, sft and distill: a recipe, overrides, and either a plan or a run. */
 #include "cli/cli.h"
 
 #include "base/file.h"
@@ -74,7 +74,10 @@ static const char *take_recipe(int *argc, char **argv, int *extra)
     return recipe;
 }
 
-static int run_recipe(int argc, char **argv, const char *forced)
+typedef kg_status (*config_fn)(struct kg_config **config, const char *path,
+                               char *const *assignments, size_t n, struct kg_err *err);
+
+static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
 {
     struct kg_config *config = NULL;
     struct kg_err err;
@@ -90,7 +93,7 @@ static int run_recipe(int argc, char **argv, const char *forced)
     recipe = take_recipe(&argc, argv, &extra);
     if (extra > 0)
         return kg_cli_usage("expected one recipe, found %d", extra + 1);
-    status = kg_train_config(&config, recipe, argv, (size_t)argc, &err);
+    status = read(&config, recipe, argv, (size_t)argc, &err);
     if (status != KG_OK)
         return kg_cli_exit(status, &err);
     if (forced)
@@ -102,6 +105,17 @@ static int run_recipe(int argc, char **argv, const char *forced)
     return kg_cli_exit(status, &err);
 }
 
-int kg_cmd_train(int argc, char **argv) { return run_recipe(argc, argv, NULL); }
+int kg_cmd_train(int argc, char **argv)
+{
+    return run_recipe(argc, argv, kg_train_config, NULL);
+}
 
-int kg_cmd_sft(int argc, char **argv) { return run_recipe(argc, argv, "train.steps=0"); }
+int kg_cmd_sft(int argc, char **argv)
+{
+    return run_recipe(argc, argv, kg_train_config, "train.steps=0");
+}
+
+int kg_cmd_distill(int argc, char **argv)
+{
+    return run_recipe(argc, argv, kg_distill_config, NULL);
+}

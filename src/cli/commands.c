@@ -21,6 +21,13 @@ const struct kg_command kg_commands[] = {
      "and "
      "response, loss on responses only.",
      -1},
+    {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
+     "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
+     "As `train`, with the KL to the teacher as the whole loss and no reward: on answers "
+     "of the policy's own (preset distill-reverse, or distill-forward), or with "
+     "rollout.data on given ones (preset distill-offline). One answer a prompt unless "
+     "rollout.samples says otherwise.",
+     -1},
     {"eval", "accuracy of a checkpoint on a task, with standard error", kg_cmd_eval,
      "--model DIR [--data FILE] [flags]", kg_eval_flags,
      "avg@n: the mean over problems of the share of right answers among n; the standard "

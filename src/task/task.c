@@ -52,6 +52,12 @@ static const struct kg_task_row table[] = {
         .grade_by = kg_task_math_grade,
     },
     {
+        .name = "none",
+        .help = "prompts alone, nothing is graded: for distillation",
+        .load = kg_task_none_load,
+        .grade = kg_task_none_grade,
+    },
+    {
         .name = "external",
         .help = "graded by a program of yours: JSONL in, a JSONL line {\"score\"} for "
                 "each out",

@@ -14,6 +14,11 @@
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
 
+static size_t n_prompts(const struct kg_run *run)
+{
+    return run->answers.n > 0 ? run->answers.n : run->train.n;
+}
+
 static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
@@ -25,7 +30,7 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
 
     KG_TRY(kg_str_printf(out, err,
                          "task        %s, %zu training prompts, %zu for validation\n",
-                         run->task->name, run->train.n, run->val.n));
+                         run->task->name, n_prompts(run), run->val.n));
     KG_TRY(kg_str_printf(
         out, err,
         "warm start  %lld supervised updates of %lld sequences (%zu sequences)\n",
@@ -46,7 +51,7 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                          (long long)kg_config_int(c, "train.steps"),
                          (long long)(kg_config_int(c, "train.steps") * prompts * samples),
                          (double)(kg_config_int(c, "train.steps") * prompts) /
-                             (double)run->train.n);
+                             (double)n_prompts(run));
 }
 
 /* What is sampled beyond the answers that are learned from. */

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "policy/shaping.h"
 #include "train/anchor.h"
+#include "train/answers.h"
 
 #include <math.h>
 #include <string.h>
@@ -497,7 +498,8 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
 {
     totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
     KG_TRY(refresh_sampler(run, err));
-    KG_TRY(kg_rl_sample(b, run, err));
+    KG_TRY(run->answers.n > 0 ? kg_rl_read_answers(b, run, err)
+                              : kg_rl_sample(b, run, err));
     totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
     KG_TRY(kg_rl_prepare(b, run, err));
     totals->clock[KG_PHASE_TRAIN] = kg_clock_seconds();

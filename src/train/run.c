@@ -8,6 +8,7 @@
 #include "rollout/score.h"
 #include "train/algo.h"
 #include "train/anchor.h"
+#include "train/answers.h"
 #include "train/path.h"
 #include "train/reference.h"
 
@@ -125,14 +126,16 @@ static kg_status load_data(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
     const char *val = kg_config_text(c, "data.val");
+    bool offline = *kg_config_text(c, "rollout.data");
     struct kg_task_opts held_out;
 
     KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
-    if (!run->task->levels)
+    if (!run->task->levels && !offline)
         KG_TRY(kg_config_require(c, "data.train", err));
     fill_task_opts(run);
-    KG_TRY(load_prompts(&run->train, &run->train_data, run, &run->task_opts,
-                        kg_config_text(c, "data.train"), 0, err));
+    if (!offline || *kg_config_text(c, "data.train"))
+        KG_TRY(load_prompts(&run->train, &run->train_data, run, &run->task_opts,
+                            kg_config_text(c, "data.train"), 0, err));
     held_out = run->task_opts;
     held_out.held_out = true;
     held_out.count = kg_config_int(c, "task.val_count");
@@ -279,24 +282,31 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+/* The longest prompt with its answer that RL can meet. */
+static size_t longest_answer(const struct kg_run *run)
+{
+    if (run->answers.n > 0)
+        return run->answers.longest;
+    return run->train.longest + (size_t)kg_config_int(run->config, "rollout.max_tokens");
+}
+
 /* Positions beyond what the model was made for are refused, as `generate` does. */
 static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
 {
-    size_t prompt = run->train.longest;
-    size_t answer = (size_t)kg_config_int(run->config, "rollout.max_tokens");
+    size_t longest = longest_answer(run);
     size_t limit = (size_t)run->model->config.max_positions;
 
-    if (kg_config_int(run->config, "train.steps") > 0 && prompt + answer > limit)
+    if (kg_config_int(run->config, "train.steps") > 0 && longest > limit)
         return kg_fail(
             err, KG_EINVAL,
             "rollout.max_tokens: expected prompt and answer within the model's "
-            "%zu positions, found %zu + %zu",
-            limit, prompt, answer);
-    if (run->anchor && prompt + answer > (size_t)run->anchor->config.max_positions)
+            "%zu positions, found %zu, of which the prompt has %zu",
+            limit, longest, run->train.longest);
+    if (run->anchor && longest > (size_t)run->anchor->config.max_positions)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected an anchor of at least %zu positions for "
                        "prompt and answer, found %lld",
-                       prompt + answer, (long long)run->anchor->config.max_positions);
+                       longest, (long long)run->anchor->config.max_positions);
     if (run->val.longest >= limit)
         return kg_fail(err, KG_EINVAL,
                        "data.val: expected prompts within the model's %zu positions with "
@@ -313,8 +323,7 @@ static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
 /* The longest sequence that any phase can meet. */
 static size_t longest_sequence(const struct kg_run *run)
 {
-    size_t rl = run->train.longest +
-                (size_t)kg_config_int(run->config, "rollout.max_tokens");
+    size_t rl = longest_answer(run);
 
     return rl > run->sft.longest ? rl : run->sft.longest;
 }
@@ -369,6 +378,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(open_reference(run, err));
     KG_TRY(load_stops(run, err));
     KG_TRY(load_data(run, err));
+    KG_TRY(kg_run_answers_open(run, err));
     KG_TRY(load_sft(run, err));
     report_sft(run, (size_t)kg_config_int(run->config, "sft.max_tokens"));
     KG_TRY(check_shaping(run, err));
@@ -407,6 +417,7 @@ void kg_run_close(struct kg_run *run)
     kg_model_free(run->anchor);
     kg_model_free(run->reference);
     kg_model_free(run->model);
+    kg_sft_set_release(&run->answers);
     kg_sft_set_release(&run->sft);
     kg_prompts_release(&run->val);
     kg_prompts_release(&run->train);

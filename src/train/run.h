@@ -52,6 +52,7 @@ struct kg_run {
     struct kg_dataset train_data, val_data;
     struct kg_prompts train, val;
     struct kg_sft_set sft;
+    struct kg_sft_set answers; /* of rollout.data; empty where answers are sampled */
     const char *stops[KG_MAX_STOPS]; /* owned strings */
     int n_stops;
 

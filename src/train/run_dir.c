@@ -50,7 +50,8 @@ static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
             "\"validation_prompts\": %zu, \"inputs\": ",
             kg_clock_unix_seconds(), machine.sysname, machine.release, machine.machine,
             kg_threads_get(), kg_dtype_traits(run->model->ct)->name,
-            (long long)run->model->n_elements, run->train.n, run->val.n));
+            (long long)run->model->n_elements,
+            run->answers.n > 0 ? run->answers.n : run->train.n, run->val.n));
     KG_TRY_GOTO(out, kg_inputs_json(&text, run->config, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(in_run(run, "manifest.json").text, text.data, text.len,

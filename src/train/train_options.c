@@ -23,7 +23,7 @@ static const struct kg_opt_row rows[] = {
      "type of product inputs; auto is bf16 where this machine has it", false},
 
     {"task.name", KG_OPT_CHOICE, "qa-number", 0, 0,
-     "arithmetic|countdown|digits|qa-number|math|external",
+     "arithmetic|countdown|digits|qa-number|math|none|external",
      "where problems come from and how answers are graded", false},
     {"task.level", KG_OPT_STRING, "", 0, 0, NULL,
      "difficulty of generated problems, such as easy or easy+hard", false},
@@ -57,6 +57,10 @@ static const struct kg_opt_row rows[] = {
     {"data.add_special", KG_OPT_BOOL, "false", 0, 0, NULL,
      "let the tokenizer add its special tokens (BOS) to a prompt", false},
 
+    {"rollout.data", KG_OPT_STRING, "", 0, 0, NULL,
+     "JSONL of prompts with responses: answers are read from it instead of sampled "
+     "(offline distillation)",
+     false},
     {"rollout.prompts", KG_OPT_INT, "32", 1, 1e6, NULL, "prompts of one step", false},
     {"rollout.samples", KG_OPT_INT, "8", 1, 4096, NULL,
      "answers sampled for each prompt (group size)", false},
@@ -312,8 +316,12 @@ static kg_status assign(struct kg_config *config, const char *assignment,
                          "command line", err);
 }
 
-kg_status kg_train_config(struct kg_config **config, const char *path,
-                          char *const *assignments, size_t n, struct kg_err *err)
+typedef kg_status (*defaults_fn)(struct kg_config *config, struct kg_err *err);
+
+/* What the user wrote, then defaults of a command, then the preset. */
+static kg_status build(struct kg_config **config, const char *path,
+                       char *const *assignments, size_t n, defaults_fn defaults,
+                       struct kg_err *err)
 {
     const struct kg_opt_row *const tables[] = {rows};
     kg_status status;
@@ -323,9 +331,47 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
         KG_TRY_GOTO(fail, kg_config_load_yaml(*config, path, err));
     for (size_t i = 0; i < n; i++)
         KG_TRY_GOTO(fail, assign(*config, assignments[i], err));
+    if (defaults)
+        KG_TRY_GOTO(fail, defaults(*config, err));
     KG_TRY_GOTO(fail, apply_preset(*config, err));
     return KG_OK;
 fail:
+    kg_config_free(*config);
+    *config = NULL;
+    return status;
+}
+
+kg_status kg_train_config(struct kg_config **config, const char *path,
+                          char *const *assignments, size_t n, struct kg_err *err)
+{
+    return build(config, path, assignments, n, NULL, err);
+}
+
+static kg_status distill_defaults(struct kg_config *config, struct kg_err *err)
+{
+    bool offline = *kg_config_text(config, "rollout.data");
+    const char *preset = offline ? "distill-offline" : "distill-reverse";
+
+    KG_TRY(kg_config_set(config, "algo.preset", preset, true, "kedge distill", err));
+    return kg_config_set(config, "rollout.samples", "1", true, "kedge distill", err);
+}
+
+kg_status kg_distill_config(struct kg_config **config, const char *path,
+                            char *const *assignments, size_t n, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+
+    KG_TRY(build(config, path, assignments, n, distill_defaults, err));
+    if (!*kg_config_text(*config, "anchor.path"))
+        status = kg_fail(err, KG_EINVAL,
+                         "anchor.path: expected the checkpoint of a teacher, found none");
+    else if (strcmp(kg_config_text(*config, "algo.surrogate"), "none") != 0)
+        status = kg_fail(err, KG_EINVAL,
+                         "algo.surrogate: distillation learns from the teacher alone; "
+                         "expected none, found %s (kedge train has both)",
+                         kg_config_text(*config, "algo.surrogate"));
+    if (status == KG_OK)
+        return KG_OK;
     kg_config_free(*config);
     *config = NULL;
     return status;

@@ -17,4 +17,12 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
                           char *const *assignments, size_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
+/* The same for distillation: a teacher must be named (anchor.path) and the loss has no
+ * policy term; a preset of distillation and one answer a prompt stand where nothing was
+ * said.
+ * errors: as above; EINVAL */
+kg_status kg_distill_config(struct kg_config **config, const char *path,
+                            char *const *assignments, size_t n,
+                            struct kg_err *err) KG_MUST_CHECK;
+
 #endif

@@ -1,0 +1,17 @@
+/* Prompts alone: nothing is graded. For distillation, where a teacher takes the place of
+ * a reward. */
+#include "task/task_internal.h"
+
+kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                            const char *path, struct kg_err *err)
+{
+    return kg_dataset_read_jsonl(d, path, opts->prompt_key, opts->answer_key, false, err);
+}
+
+kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,
+                             const char *response, size_t n, struct kg_err *err)
+{
+    (void)r, (void)response, (void)n, (void)err;
+    *g = (struct kg_grade){.graded = false};
+    return KG_OK;
+}

@@ -1,0 +1,142 @@
+/* Prompts with their answers from a file, as trajectories. */
+#include "train/answers.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "rollout/score.h"
+#include "train/algo.h"
+
+/* ---- opening ---- */
+
+static kg_status check(const struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_algo *a = &run->algo;
+
+    if (kg_algo_reads_sample(a))
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.data: answers that the policy did not sample need a loss "
+                       "that reads no sampled token: expected algo.surrogate none and "
+                       "kl.estimator exact-*, truncated-*, or topk-forward with kl.tail "
+                       "false; found %s and %s",
+                       kg_algo_row_name(a, KG_TABLE_SURROGATE),
+                       kg_algo_row_name(a, KG_TABLE_KL));
+    if (kg_config_int(run->config, "rollout.samples") != 1)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.samples: rollout.data has one answer a line; expected 1, "
+                       "found %lld",
+                       (long long)kg_config_int(run->config, "rollout.samples"));
+    if (run->sampler || kg_config_truncates(run->config) ||
+        kg_config_bool(run->config, "rollout.dynamic"))
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.data: nothing is sampled; expected rollout.lag, dtype, "
+                       "top_p, top_k, min_p and dynamic as they are by default");
+    return KG_OK;
+}
+
+kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    const char *path = kg_config_text(c, "rollout.data");
+    struct kg_sft_opts opts = {
+        .max_tokens = (size_t)(kg_config_int(c, "data.max_prompt_tokens") +
+                               kg_config_int(c, "rollout.max_tokens")),
+        .add_special = kg_config_bool(c, "data.add_special"),
+        .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1};
+
+    if (!*path)
+        return KG_OK;
+    KG_TRY(check(run, err));
+    KG_TRY(kg_sft_from_jsonl(&run->answers, path, kg_config_text(c, "data.template"),
+                             run->tok, &opts, err));
+    kg_log_info("%s: %zu answers, longest %zu tokens with the prompt; left out: %lld "
+                "over %zu tokens",
+                path, run->answers.n, run->answers.longest,
+                (long long)run->answers.dropped_too_long, opts.max_tokens);
+    return KG_OK;
+}
+
+/* ---- a step's ---- */
+
+static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t i,
+                             uint64_t place, struct kg_err *err)
+{
+    const struct kg_sft_set *set = &run->answers;
+    const int32_t *tokens = set->tokens.ids + set->begin[i];
+    size_t n = set->begin[i + 1] - set->begin[i];
+
+    t->prompt_index = (int64_t)i;
+    t->draw = place;
+    t->temperature = (float)kg_config_real(run->config, "rollout.temperature");
+    t->finish = KG_FINISH_STOP;
+    KG_TRY(kg_traj_append(t, tokens, set->loss_from[i], KG_SOURCE_PROMPT, err));
+    for (size_t j = set->loss_from[i]; j < n; j++) {
+        struct kg_traj_step step = {.token = tokens[j]};
+
+        KG_TRY(kg_traj_push(t, &step, err));
+    }
+    return KG_OK;
+}
+
+/* Lines of this step: the next places of the endless sequence of epochs. */
+static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run *run,
+                            struct kg_err *err)
+{
+    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
+    uint64_t place = (uint64_t)run->count.prompts, epoch = UINT64_MAX;
+    size_t lines = run->answers.n;
+    uint32_t *order = kg_mem_calloc(lines, sizeof *order, "order of an epoch", err);
+    kg_status status = KG_OK;
+
+    if (!order)
+        return err->code;
+    for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++, place++) {
+        if (place / lines != epoch) {
+            epoch = place / lines;
+            kg_rng_permutation(order, (uint32_t)lines, key, epoch);
+        }
+        status = read_answer(&b->trajs[i], run, order[place % lines], place, err);
+    }
+    kg_mem_free(order);
+    return status;
+}
+
+/* The policy's own log-probs stand where a sampler's would. */
+static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
+                        struct kg_err *err)
+{
+    struct kg_score_seq *seqs = kg_mem_calloc(b->n_trajs, sizeof *seqs, "answers", err);
+    size_t *from = seqs ? kg_mem_calloc(b->n_trajs, sizeof *from, "answers", err) : NULL;
+    kg_status status = from ? KG_OK : KG_ENOMEM;
+
+    for (size_t i = 0; from && i < b->n_trajs; i++) {
+        struct kg_traj *t = &b->trajs[i];
+
+        from[i] = t->prompt_n;
+        seqs[i] = (struct kg_score_seq){.tokens = t->tokens,
+                                        .n = t->n,
+                                        .temperature = t->temperature,
+                                        .logp = t->logp};
+    }
+    if (status == KG_OK)
+        status = kg_score(run->model, run->score_acts, run->score_tokens, seqs,
+                          b->n_trajs, 0, 0, from, err);
+    kg_mem_free(from);
+    kg_mem_free(seqs);
+    return status;
+}
+
+kg_status kg_rl_read_answers(struct kg_rl_batch *b, struct kg_run *run,
+                             struct kg_err *err)
+{
+    b->group = 1;
+    b->n_trajs = (size_t)kg_config_int(run->config, "rollout.prompts");
+    b->n_learned = b->n_trajs;
+    b->places = (int64_t)b->n_trajs;
+    b->trajs = kg_mem_calloc(b->n_trajs, sizeof *b->trajs, "trajectories", err);
+    b->grades = b->trajs ? kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err)
+                         : NULL;
+    if (!b->grades)
+        return err->code;
+    KG_TRY(read_lines(b, run, err));
+    return record(b, run, err);
+}
