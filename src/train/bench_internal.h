@@ -2,8 +2,9 @@
  * and rows of the report.
  *
  * A machine is seldom idle, and its ceilings fall with its load. So a ceiling is measured
- * again before every repetition of what is related to it, and a share is the best of the
- * one over the best of the other within the same minute.
+ * again before every repetition of what is related to it, as a rate sustained over a
+ * quarter of a second, and a share is the best of the one over the best of the other
+ * within the same minute.
  */
 #ifndef KG_TRAIN_BENCH_INTERNAL_H
 #define KG_TRAIN_BENCH_INTERNAL_H
