@@ -6,6 +6,7 @@
 #include "data/json_fuzz.c"
 #include "data/options_fuzz.c"
 #include "data/safetensors_fuzz.c"
+#include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
 #include "task/grade_fuzz.c"
 #include "text/tokenizer_fuzz.c"
@@ -30,6 +31,7 @@ static const struct target targets[] = {
     {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
     {"tests/fuzz/config", kg_fuzz_config},
     {"tests/fuzz/grade", kg_fuzz_grade},
+    {"tests/fuzz/math", kg_fuzz_math},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

@@ -303,10 +303,66 @@ static int as_interval(struct kg_math_compare *c, int node)
                     closed ? KG_MATH_LEFT_SQUARE : 0);
 }
 
+static int everything(struct kg_math_compare *c)
+{
+    return interval(c, infinity(c, -1), infinity(c, 1), KG_MATH_ROUND);
+}
+
+/* The real line without some points: what is left between them.   returns false where
+ * their order is not known */
+static bool put_gaps(struct kg_math_compare *c, struct items *out, struct items *points)
+{
+    int low = infinity(c, -1);
+
+    if (points->more || out->n + points->n + 1 > KG_MATH_MAX_ITEMS)
+        return false;
+    for (int i = 1; i < points->n; i++) {
+        for (int j = i; j > 0; j--) {
+            int sign = kg_math_order(&c->decider, points->node[j - 1], points->node[j]);
+            int swap = points->node[j];
+
+            if (sign == 0)
+                return false;
+            if (sign < 0)
+                break;
+            points->node[j] = points->node[j - 1];
+            points->node[j - 1] = swap;
+        }
+    }
+    for (int i = 0; i < points->n; i++) {
+        out->node[out->n++] = interval(c, low, points->node[i], KG_MATH_ROUND);
+        low = points->node[i];
+    }
+    out->node[out->n++] = interval(c, low, infinity(c, 1), KG_MATH_ROUND);
+    return true;
+}
+
+static bool is_reals(const struct kg_math_compare *c, int node)
+{
+    return at(c, node)->kind == KG_MATH_CONST && at(c, node)->op == KG_MATH_REALS;
+}
+
+/* "x != 3", or the reals without {..}: the points that are left out. */
+static bool left_out(struct kg_math_compare *c, struct items *points, int node)
+{
+    const struct kg_math_node *n = at(c, node);
+
+    if (is_relation(c, node, KG_MATH_NE) && is_name(c, n->a)) {
+        gather(c, points, n->b);
+        return true;
+    }
+    if (n->kind != KG_MATH_SETOP || n->op != '\\' || !is_reals(c, n->a) ||
+        at(c, n->b)->kind != KG_MATH_SET || !at(c, n->b)->a)
+        return false;
+    gather(c, points, at(c, n->b)->a);
+    return true;
+}
+
 /* The pieces of a union, relations as intervals.   returns false where a part is none */
 static bool pieces(struct kg_math_compare *c, struct items *out, int node)
 {
     const struct kg_math_node *n = at(c, node);
+    struct items points = {.n = 0};
     int made;
 
     if (n->kind == KG_MATH_SETOP && n->op == '|')
@@ -318,11 +374,33 @@ static bool pieces(struct kg_math_compare *c, struct items *out, int node)
         }
         return true;
     }
-    made = n->kind == KG_MATH_REL ? as_interval(c, node) : node;
-    if (!made || out->n == KG_MATH_MAX_ITEMS)
+    if (n->kind == KG_MATH_SET) {
+        gather(c, out, n->a);
+        return !out->more;
+    }
+    if (left_out(c, &points, node))
+        return put_gaps(c, out, &points);
+    made = n->kind == KG_MATH_REL ? as_interval(c, node)
+           : is_reals(c, node)    ? everything(c)
+                                  : node;
+    if (!made || at(c, made)->kind == KG_MATH_SETOP || out->n == KG_MATH_MAX_ITEMS)
         return false;
     out->node[out->n++] = made;
     return true;
+}
+
+/* Intersections and differences: part by part. */
+static verdict set_parts(struct kg_math_compare *c, int gold, int answer)
+{
+    const struct kg_math_node *g = at(c, gold);
+    const struct kg_math_node *a = at(c, answer);
+    verdict v;
+
+    if (g->kind != KG_MATH_SETOP || a->kind != KG_MATH_SETOP || g->op != a->op)
+        return say(c, KG_MATH_UNDECIDED, "sets that are not worked out");
+    v = compare(c, g->a, a->a);
+    return v == KG_MATH_RIGHT ? compare(c, at(c, gold)->b, at(c, answer)->b)
+                              : say(c, KG_MATH_UNDECIDED, "sets that are not worked out");
 }
 
 static verdict unions(struct kg_math_compare *c, int gold, int answer)
@@ -330,9 +408,11 @@ static verdict unions(struct kg_math_compare *c, int gold, int answer)
     struct items g = {.n = 0};
     struct items a = {.n = 0};
 
-    if (!pieces(c, &g, gold) || !pieces(c, &a, answer))
-        return say(c, KG_MATH_WRONG, "a set against something else");
-    return in_any_order(c, &g, &a);
+    if (pieces(c, &g, gold) && pieces(c, &a, answer))
+        return in_any_order(c, &g, &a);
+    if (at(c, gold)->kind == KG_MATH_SETOP || at(c, answer)->kind == KG_MATH_SETOP)
+        return set_parts(c, gold, answer);
+    return say(c, KG_MATH_WRONG, "a set against something else");
 }
 
 static verdict tuples(struct kg_math_compare *c, int gold, int answer)
@@ -791,7 +871,8 @@ static verdict sets(struct kg_math_compare *c, int gold, int answer)
 
 static bool is_set(const struct kg_math_compare *c, int node)
 {
-    return at(c, node)->kind == KG_MATH_TUPLE || at(c, node)->kind == KG_MATH_SETOP;
+    return at(c, node)->kind == KG_MATH_TUPLE || is_reals(c, node) ||
+           at(c, node)->kind == KG_MATH_SETOP;
 }
 
 /* Of one equation the right side counts, where the left is but a name or has a value of
@@ -807,7 +888,7 @@ static int unwrap_equation(struct kg_math_compare *c, int node, int other)
     return node;
 }
 
-static verdict compare(struct kg_math_compare *c, int gold, int answer)
+static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 {
     int g;
     int a;
@@ -823,8 +904,9 @@ static verdict compare(struct kg_math_compare *c, int gold, int answer)
         return say(c, KG_MATH_RIGHT, "the formulas are the same");
     g = at(c, gold)->kind;
     a = at(c, answer)->kind;
-    if (g == KG_MATH_SETOP || a == KG_MATH_SETOP ||
-        (is_set(c, gold) && a == KG_MATH_REL) || (g == KG_MATH_REL && is_set(c, answer)))
+    if (g == KG_MATH_SETOP || a == KG_MATH_SETOP || is_reals(c, gold) ||
+        is_reals(c, answer) || (is_set(c, gold) && a == KG_MATH_REL) ||
+        (g == KG_MATH_REL && is_set(c, answer)))
         return sets(c, gold, answer);
     if (is_matrix(c, gold))
         return is_matrix(c, answer) || a == KG_MATH_TUPLE
@@ -842,12 +924,25 @@ static verdict compare(struct kg_math_compare *c, int gold, int answer)
     return single(c, gold, answer);
 }
 
+static verdict compare(struct kg_math_compare *c, int gold, int answer)
+{
+    verdict v;
+
+    if (c->depth >= KG_MATH_MAX_DEPTH)
+        return say(c, KG_MATH_UNDECIDED, "nested too deep");
+    c->depth++;
+    v = any_kinds(c, gold, answer);
+    c->depth--;
+    return v;
+}
+
 verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
 {
     verdict v;
 
     c->item = 0;
     c->products = 0;
+    c->depth = 0;
     c->decider.tree = c->tree;
     v = compare(c, gold, answer);
     if (c->tree->full)

@@ -313,6 +313,42 @@ enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
     return v;
 }
 
+/* ---- order ---- */
+
+static int order(struct kg_math_decider *d, int a, int b)
+{
+    struct kg_math_eval e = {.tree = d->tree, .prec = BALL_BITS};
+    struct pair p;
+    int sign = 0;
+
+    pair_init(&p);
+    if (pair_eval(&p, &e, a, b) && acb_is_real(p.a) && acb_is_real(p.b)) {
+        if (arb_lt(acb_realref(p.a), acb_realref(p.b)))
+            sign = -1;
+        else if (arb_gt(acb_realref(p.a), acb_realref(p.b)))
+            sign = 1;
+    }
+    pair_clear(&p);
+    return sign;
+}
+
+int kg_math_order(struct kg_math_decider *d, int a, int b)
+{
+    struct kg_math_session s;
+    volatile int sign = 0;
+    int stopped;
+
+    if (kg_math_any(d->tree, a, is_variable) || kg_math_any(d->tree, b, is_variable))
+        return 0;
+    kg_math_session_begin(&s, &d->budget);
+    stopped = setjmp(s.out);
+    if (!stopped)
+        sign = order(d, a, b);
+    kg_math_session_end(stopped != 0);
+    d->no_memory = d->no_memory || stopped == KG_MATH_STOP_NOMEM;
+    return sign;
+}
+
 /* ---- proportionality ---- */
 
 /* a(p) b(q) against a(q) b(p), where p are the values at one point and q at another. */

@@ -1,7 +1,10 @@
 /* Trees as rigorous complex balls: two that do not overlap are different for certain. */
 #include "math/flint_internal.h"
 
-enum { MAX_ARGUMENT = 1000000 }; /* of a factorial that is no whole number */
+enum {
+    MAX_ARGUMENT = 1000000, /* of a factorial that is no whole number */
+    MAX_EXPONENT_BITS = 64, /* larger ones go by the exponential function */
+};
 
 static bool defined(struct kg_math_eval *e, const acb_t x)
 {
@@ -40,7 +43,8 @@ static bool power(struct kg_math_eval *e, acb_t out, const struct kg_math_node *
     if (base->kind == KG_MATH_CONST && base->op == KG_MATH_E) {
         ok = kg_math_eval_acb(e, out, n->b);
         acb_exp(out, out, e->prec);
-    } else if (kg_math_eval_fmpq(e, q, n->b) && fmpz_is_one(fmpq_denref(q))) {
+    } else if (kg_math_eval_fmpq(e, q, n->b) && fmpz_is_one(fmpq_denref(q)) &&
+               fmpz_bits(fmpq_numref(q)) <= MAX_EXPONENT_BITS) {
         ok = kg_math_eval_acb(e, out, n->a);
         acb_pow_fmpz(out, out, fmpq_numref(q), e->prec);
     } else {

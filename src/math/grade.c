@@ -178,6 +178,37 @@ static bool has_tight_comma(const struct kg_str *s)
     return false;
 }
 
+/* The letter of a choice that is the whole text ("C") or, *marked, stands in round
+ * brackets before what it stands for ("\\textbf{(C)}\\ 12"); 0 for neither. */
+static char choice_letter(struct kg_math_text t, bool *marked)
+{
+    size_t i = 0;
+    size_t len;
+
+    while (i < t.n && (t.text[i] == ' ' || t.text[i] == '$'))
+        i++;
+    len = wrapper(t.text + i, t.n - i);
+    i += len;
+    *marked = t.n - i >= 3 && t.text[i] == '(' && t.text[i + 2] == ')';
+    i += *marked;
+    if (i >= t.n || t.text[i] < 'A' || t.text[i] > 'J')
+        return 0;
+    return *marked || i + 1 == t.n || (len && t.text[i + 1] == '}') ? t.text[i] : 0;
+}
+
+/* Whether both are letters of a choice, at least one of them bracketed; *same tells. */
+static bool are_choices(bool *same, const struct kg_str *gold,
+                        const struct kg_str *answer)
+{
+    bool gold_marked;
+    bool answer_marked;
+    char g = choice_letter(text_of(gold), &gold_marked);
+    char a = choice_letter(text_of(answer), &answer_marked);
+
+    *same = g == a;
+    return g && a && (gold_marked || answer_marked);
+}
+
 static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_found *gold,
                                const struct kg_math_found *answer, struct kg_err *err)
 {
@@ -190,6 +221,9 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
         KG_TRY(same_words(&same, text_of(&gold->text), text_of(&answer->text), err));
     if (same)
         return kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");
+    if (are_choices(&same, &gold->text, &answer->text))
+        return kg_math_say(job, same ? KG_MATH_RIGHT : KG_MATH_WRONG,
+                           same ? "the same letter" : "another letter");
     KG_TRY_GOTO(out,
                 kg_math_clean(&s.gold, kg_str_text(&gold->text), gold->text.len, err));
     KG_TRY_GOTO(

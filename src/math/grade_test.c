@@ -169,6 +169,12 @@ static void tuples_and_intervals_have_order_and_ends(void **state)
     wrong("[0,1)", "(0,1)");
     wrong("(1,2)", "(1,2,3)");
     wrong("(-\\infty, 2]", "(-\\infty, 2)");
+    right("\\{1,2,3\\}", "\\{1\\}\\cup\\{2,3\\}");
+    right("(-\\infty,3)\\cup(3,\\infty)", "\\mathbb{R}\\setminus\\{3\\}");
+    right("(-\\infty,1)\\cup(1,2)\\cup(2,\\infty)", "\\R \\setminus \\{2, 1\\}");
+    right("x \\ne 3", "(-\\infty,3)\\cup(3,\\infty)");
+    right("(-\\infty,-1)\\cup(2,\\infty)", "(2,\\infty)\\cup(-\\infty,-1)");
+    right("\\mathbb{R}", "(-\\infty,\\infty)");
 }
 
 static void a_relation_may_answer_a_set_by_choice(void **state)
@@ -278,6 +284,9 @@ static void a_choice_is_a_letter(void **state)
     assert_int_equal(grade(&opts, "B", "It's not A, therefore I think it's B", reason),
                      KG_MATH_RIGHT);
     assert_int_equal(grade(&opts, "(A) Cecile", "C", reason), KG_MATH_WRONG);
+    right("\\textbf{(B)}\\ 12", "B");
+    right("A", "\\boxed{(A) 5}");
+    wrong("\\textbf{(B)}\\ 12", "\\boxed{\\text{C}}");
 }
 
 static void alternatives_count_each(void **state)

@@ -209,6 +209,8 @@ struct kg_math_decider {
 /* Whether a and b are the same number or function. */
 enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
                                    const struct kg_math_near *near);
+/* -1 for a < b, 1 for a > b, 0 where that is not known or they are equal. */
+int kg_math_order(struct kg_math_decider *d, int a, int b);
 /* Whether a and b, zero at the same places, differ by a constant factor. *sign is of the
  * factor. */
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
@@ -219,6 +221,7 @@ struct kg_math_compare {
     const struct kg_math_opts *opts;
     int item;     /* of the gold list, for its tolerance */
     int products; /* of matrices, worked out so far */
+    int depth;    /* of comparisons inside comparisons */
 };
 /* Answer against gold, both trees of c->tree. */
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);

@@ -324,7 +324,7 @@ bool kg_math_starts_value(struct kg_math_parser *p)
 
     if (c == 0)
         return false;
-    if (isdigit((unsigned char)c) || c == '(' || c == '{')
+    if (isdigit((unsigned char)c) || strchr("([{", c))
         return true;
     if (c == '.')
         return p->end - p->p > 1 && isdigit((unsigned char)p->p[1]);

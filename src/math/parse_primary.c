@@ -63,7 +63,7 @@ static bool continues_argument(struct kg_math_parser *p)
     const struct kg_math_command *row;
     char c = kg_math_look(p);
 
-    if (c == '(' || !kg_math_starts_value(p))
+    if (c == '(' || c == '[' || !kg_math_starts_value(p))
         return false;
     row = kg_math_ahead(p, &len);
     return !row || row->group == KG_MATH_G_CONST || row->group == KG_MATH_G_FRAC ||

@@ -5,6 +5,7 @@
 #include "math/math_internal.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -556,19 +557,47 @@ static void drop_thousands(struct kg_str *s)
     }
 }
 
-/* The value of a text that Python's float() would read.   returns false for others */
+/* Digits, summed into *value.   returns how many */
+static size_t sum_digits(double *value, const char **p)
+{
+    size_t n = 0;
+
+    for (; isdigit((unsigned char)**p); (*p)++, n++)
+        *value = *value * 10 + (**p - '0');
+    return n;
+}
+
+/* The value of a text that Python's float() would read, to what tells whole numbers from
+ * others; in no locale's notation.   returns false for other texts */
 static bool as_float(double *out, const char *text)
 {
-    char *end;
+    const char *p = text + strspn(text, " \t\n");
+    bool negative = *p == '-';
+    double power = 0;
+    size_t digits;
+    size_t places = 0;
+    bool down;
 
-    while (isspace((unsigned char)*text))
-        text++;
-    if (!*text || strpbrk(text, "xXpP") || strlen(text) > 300)
+    p += *p == '-' || *p == '+';
+    *out = 0;
+    digits = sum_digits(out, &p);
+    if (*p == '.') {
+        p++;
+        places = sum_digits(out, &p);
+    }
+    if (digits + places == 0 || digits + places > 300)
         return false;
-    *out = strtod(text, &end);
-    while (isspace((unsigned char)*end))
-        end++;
-    return *end == 0;
+    if (*p == 'e' || *p == 'E') {
+        down = p[1] == '-';
+        p += 1 + (p[1] == '-' || p[1] == '+');
+        if (!sum_digits(&power, &p))
+            return false;
+        power = down ? -power : power;
+    }
+    *out *= pow(10, power - (double)places);
+    if (negative)
+        *out = -*out;
+    return p[strspn(p, " \t\n")] == 0;
 }
 
 static bool is_whole(double x)
