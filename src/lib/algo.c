@@ -12,13 +12,7 @@ static kg_status apply_preset(struct kg_algo *algo, const char *name, struct kg_
     const struct kg_preset *preset;
 
     KG_TRY(kg_preset_find(&preset, name, err));
-    for (size_t i = 0; i < kg_algo_n_keys(); i++) {
-        const char *value = kg_preset_get(preset, kg_algo_key(i));
-
-        if (value)
-            KG_TRY(kg_algo_set(algo, kg_algo_key(i), value, err));
-    }
-    return KG_OK;
+    return kg_preset_apply(algo, preset, err);
 }
 
 static kg_status create(struct kedge_algo **algo, const char *preset, struct kg_err *err)

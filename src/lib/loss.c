@@ -188,7 +188,7 @@ static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
     KG_TRY(kg_policy_weights(&w, algo, &shape, err));
     b->pg_weight = b->entropy_weight = weight;
     b->kl_weight = weight + n;
-    if (b->selected || algo->surrogate == NULL || kg_algo_scope(algo) != KG_SCOPE_BATCH)
+    if (b->selected || kg_algo_scope(algo) != KG_SCOPE_BATCH)
         return KG_OK;
     selected = (unsigned char *)(weight + 2 * n);
     b->selected = selected;

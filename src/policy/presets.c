@@ -38,6 +38,18 @@ const char *kg_preset_get(const struct kg_preset *preset, const char *key)
     return NULL;
 }
 
+kg_status kg_preset_apply(struct kg_algo *algo, const struct kg_preset *preset,
+                          struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_algo_n_keys(); i++) {
+        const char *value = kg_preset_get(preset, kg_algo_key(i));
+
+        if (value)
+            KG_TRY(kg_algo_set(algo, kg_algo_key(i), value, err));
+    }
+    return KG_OK;
+}
+
 const char *kg_preset_kind_name(enum kg_preset_kind kind)
 {
     return kind == KG_PRESET_METHOD ? "method" : "recipe";

@@ -9,6 +9,7 @@
 #define KG_POLICY_PRESETS_H
 
 #include "base/status.h"
+#include "policy/algo.h"
 
 #include <stddef.h>
 
@@ -37,6 +38,11 @@ const struct kg_preset *kg_preset_at(size_t i);
 const struct kg_preset *kg_preset_base(const struct kg_preset *preset);
 /* What the preset, or the nearest of those below it, gives the key; NULL: nothing. */
 const char *kg_preset_get(const struct kg_preset *preset, const char *key);
+/* What the preset and those below it say of the algorithm, onto algo. What they say of
+ * the run around it (train.*, rollout.*, ...) is not looked at.
+ * errors: those of kg_algo_set */
+kg_status kg_preset_apply(struct kg_algo *algo, const struct kg_preset *preset,
+                          struct kg_err *err) KG_MUST_CHECK;
 const char *kg_preset_kind_name(enum kg_preset_kind kind);
 
 #endif

@@ -115,6 +115,15 @@ kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_MUST_C
 kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_policy.c */
+struct kg_bench_policy_seconds {
+    double ema_pg;
+    double dearest; /* of the preset that takes longest */
+    const char *name;
+};
+/* The policy mathematics of a step of 4,096 tokens under every preset. */
+kg_status kg_bench_policy_seconds(struct kg_bench_policy_seconds *out,
+                                  struct kg_bench_report *r,
+                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

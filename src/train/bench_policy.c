@@ -22,7 +22,7 @@ enum { SEQS = 16, SEQ_LEN = 256, GROUP = 8, N = SEQS * SEQ_LEN, K = 32, COLS = 2
 /* One step's loss tokens, as the head leaves them and as the mathematics reads them. */
 struct step {
     struct kg_algo algo;
-    double reward[SEQS];
+    double reward[SEQS], greedy[SEQS];
     int64_t group_begin[SEQS / GROUP + 1];
     int64_t seq_begin[SEQS + 1];
     int32_t tokens[N];
@@ -33,6 +33,7 @@ struct step {
     float head_entropy[N];
     double logp[N], entropy[N], at[N * COLS];
     double old_logp[N], anchor_logp[N], kl_exact[N];
+    double sum_sq[N];
     double anchor_at[N * COLS], mu_at[N * COLS];
     uint8_t selected[N];
     double advantage[N], pg_weight[N], kl_weight[N], entropy_weight[N];
@@ -58,6 +59,7 @@ static void fill_token(struct step *s, int n)
                         0.2 * (kg_rng_uniform(key, (uint64_t)n, 0, 2) - 0.5);
     s->head_entropy[n] = 2;
     s->kl_exact[n] = 0.01;
+    s->sum_sq[n] = 0.2;
     for (int k = 0; k < columns(s); k++) {
         int i = n * columns(s) + k;
         double jitter = 0.2 * (kg_rng_uniform(key, (uint64_t)i, 1, 0) - 0.5);
@@ -87,10 +89,7 @@ static kg_status choose(struct step *s, const struct kg_preset *preset,
     struct kg_algo *algo = &s->algo;
 
     kg_algo_init(algo);
-    for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        if (strncmp(v->key, "algo.", 5) == 0 || strncmp(v->key, "kl.", 3) == 0 ||
-            strncmp(v->key, "anchor.", 7) == 0)
-            KG_TRY(kg_algo_set(algo, v->key, v->value, err));
+    KG_TRY(kg_preset_apply(algo, preset, err));
     algo->length_norm = SEQ_LEN;
     algo->top_k = K;
     algo->kl_top_k = K;
@@ -128,7 +127,9 @@ static kg_status advantages_and_weights(struct step *s, struct kg_err *err)
                                       .reward = s->reward,
                                       .group_begin = s->group_begin,
                                       .seq_begin = s->seq_begin,
-                                      .old_logp = s->old_logp};
+                                      .greedy = s->greedy,
+                                      .old_logp = s->old_logp,
+                                      .sum_sq = s->sum_sq};
     struct kg_policy_advantage a = {.token = s->advantage};
     struct kg_policy_shape shape = {.n_seqs = SEQS, .seq_begin = s->seq_begin};
     struct kg_policy_weights w = {s->pg_weight, s->kl_weight, s->entropy_weight};
@@ -182,7 +183,7 @@ static kg_status run_step(double *seconds, void *user, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- the rows of the report ---- */
+/* ---- every preset ---- */
 
 static kg_status time_preset(double *seconds, struct kg_bench_report *r, struct step *s,
                              struct kg_err *err)
@@ -196,34 +197,38 @@ static kg_status time_preset(double *seconds, struct kg_bench_report *r, struct 
     return KG_OK;
 }
 
-/* The presets that a training run can use: no critic, no greedy rollout. */
-static bool can_run(const struct kg_algo *algo)
-{
-    return !(kg_algo_needs(algo) & (KG_NEED_VALUES | KG_NEED_GREEDY | KG_NEED_SUM_SQ));
-}
-
-/* Seconds of ema-pg, and of the preset that takes longest. */
-static kg_status time_presets(double *ema_pg, double *dearest, const char **name,
+static kg_status time_presets(struct kg_bench_policy_seconds *out,
                               struct kg_bench_report *r, struct step *s,
                               struct kg_err *err)
 {
+    *out = (struct kg_bench_policy_seconds){.name = ""};
     for (size_t i = 0; i < kg_preset_count(); i++) {
         const struct kg_preset *preset = kg_preset_at(i);
         double seconds;
 
         KG_TRY(choose(s, preset, err));
-        if (!can_run(&s->algo))
-            continue;
         KG_TRY(time_preset(&seconds, r, s, err));
         if (strcmp(preset->name, "ema-pg") == 0)
-            *ema_pg = seconds;
-        if (seconds > *dearest) {
-            *dearest = seconds;
-            *name = preset->name;
+            out->ema_pg = seconds;
+        if (seconds > out->dearest) {
+            out->dearest = seconds;
+            out->name = preset->name;
         }
     }
     return KG_OK;
 }
+
+kg_status kg_bench_policy_seconds(struct kg_bench_policy_seconds *out,
+                                  struct kg_bench_report *r, struct kg_err *err)
+{
+    struct step *s = kg_mem_calloc(1, sizeof *s, "policy benchmark", err);
+    kg_status status = s ? time_presets(out, r, s, err) : err->code;
+
+    kg_mem_free(s);
+    return status;
+}
+
+/* ---- the rows of the report ---- */
 
 static kg_status share_row(struct kg_bench_report *r, const char *preset, double seconds,
                            double step, struct kg_err *err)
@@ -238,30 +243,16 @@ static kg_status share_row(struct kg_bench_report *r, const char *preset, double
 
 /* The step is four forwards and backwards of 1,024 tokens; its update is left out, which
  * makes the share larger and the benchmark shorter. */
-static kg_status policy_rows(struct kg_bench_report *r, struct step *s,
-                             struct kg_err *err)
-{
-    double quarter, ema_pg = 0, dearest = 0;
-    const char *name = "";
-
-    KG_TRY(time_presets(&ema_pg, &dearest, &name, r, s, err));
-    KG_TRY(kg_bench_step_seconds(&quarter, r, 4, 256, err));
-    KG_TRY(share_row(r, "ema-pg", ema_pg, 4 * quarter, err));
-    return share_row(r, name, dearest, 4 * quarter, err);
-}
-
 kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err)
 {
-    struct step *s;
-    kg_status status;
+    struct kg_bench_policy_seconds t;
+    double quarter;
 
     KG_TRY(kg_bench_head(r, err));
     KG_TRY(kg_bench_exact_kl(r, err));
     KG_TRY(kg_bench_selection(r, err));
-    s = kg_mem_calloc(1, sizeof *s, "policy benchmark", err);
-    if (!s)
-        return err->code;
-    status = policy_rows(r, s, err);
-    kg_mem_free(s);
-    return status;
+    KG_TRY(kg_bench_policy_seconds(&t, r, err));
+    KG_TRY(kg_bench_step_seconds(&quarter, r, 4, 256, err));
+    KG_TRY(share_row(r, "ema-pg", t.ema_pg, 4 * quarter, err));
+    return share_row(r, t.name, t.dearest, 4 * quarter, err);
 }

@@ -97,9 +97,27 @@ static void an_unknown_benchmark_lists_the_valid_ones(void **state)
     kg_str_release(&out);
 }
 
+/* A preset that the benchmark cannot run would end it. */
+static void policy_mathematics_of_every_preset_is_timed(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_bench_policy_seconds t;
+    struct kg_err err = {0};
+    kg_status status = kg_bench_policy_seconds(&t, &r, &err);
+
+    (void)state;
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+    assert_true(t.ema_pg > 0);
+    assert_true(t.dearest >= t.ema_pg);
+    kg_str_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(policy_mathematics_of_every_preset_is_timed),
         cmocka_unit_test(best_and_median_do_not_depend_on_the_order),
         cmocka_unit_test(a_rate_below_its_bar_is_not_met),
         cmocka_unit_test(memory_above_its_bar_is_not_met),
