@@ -153,7 +153,8 @@ static void a_preset_runs_on_every_task_without_a_file(void **state)
                  "eval.at_start=false eval.problems=1 run.dir=" ROOT "/task-%zu",
                  tasks[i], i);
         must_run(line);
-        assert_true(kg_file_exists(ROOT "/task-0/metrics.jsonl"));
+        snprintf(line, sizeof line, ROOT "/task-%zu/metrics.jsonl", i);
+        assert_true(kg_file_exists(line));
     }
 }
 
