@@ -34,25 +34,25 @@ static double seq_mean_token_sum_norm(double length,
 static const struct kg_aggregate_row rows[] = {
     {{"token-mean", "every token of the batch alike", "sum l / N",
       "Yu et al. 2025, arXiv 2503.14476", KG_SCOPE_TOKEN, 0},
-     token_mean,
-     KG_AVERAGE_FADES,
-     true},
+     .weight = token_mean,
+     .average = KG_AVERAGE_FADES,
+     .divides_by_answers = true},
     {{"seq-mean-token-sum", "sum over a sequence, mean over sequences", "sum l / S",
       "verl", KG_SCOPE_TOKEN, 0},
-     seq_mean_token_sum,
-     KG_AVERAGE_UNBIASED,
-     true},
+     .weight = seq_mean_token_sum,
+     .average = KG_AVERAGE_UNBIASED,
+     .divides_by_answers = true},
     {{"seq-mean-token-mean", "mean over a sequence, mean over sequences",
       "sum_i (sum_t l / L_i) / S", "Shao et al. 2024, arXiv 2402.03300", KG_SCOPE_TOKEN,
       0},
-     seq_mean_token_mean,
-     KG_AVERAGE_BIASED,
-     true},
+     .weight = seq_mean_token_mean,
+     .average = KG_AVERAGE_BIASED,
+     .divides_by_answers = true},
     {{"seq-mean-token-sum-norm", "sum over all tokens divided by a constant length",
       "sum l / C", "Liu et al. 2025, arXiv 2503.20783", KG_SCOPE_TOKEN, 0},
-     seq_mean_token_sum_norm,
-     KG_AVERAGE_UNBIASED,
-     false},
+     .weight = seq_mean_token_sum_norm,
+     .average = KG_AVERAGE_UNBIASED,
+     .divides_by_norm = true},
 };
 
 struct kg_policy_rows kg_aggregate_rows(void)
@@ -82,7 +82,7 @@ kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
                                const int64_t *seq_begin, const uint8_t *drop,
                                struct kg_err *err)
 {
-    if (!(totals->length_norm > 0) && algo->aggregate->weight == seq_mean_token_sum_norm)
+    if (algo->aggregate->divides_by_norm && !(totals->length_norm > 0))
         return kg_fail(err, KG_EINVAL,
                        "algo.length_norm: expected a length above 0 for %s, found %g",
                        algo->aggregate->about.name, totals->length_norm);

@@ -5,9 +5,6 @@
  */
 #include "policy/policy_internal.h"
 
-#include <math.h>
-#include <string.h>
-
 struct range {
     const char *key;
     double value, min, max;
@@ -144,8 +141,7 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
 {
     const char *kl = a->kl->about.name;
 
-    if (a->kl->about.needs == 0 && a->kl_beta > 0 &&
-        strncmp(a->surrogate->about.name, "rpg-", 4) != 0)
+    if (a->kl->about.needs == 0 && a->kl_beta > 0 && !a->surrogate->own_kl)
         return kg_fail(err, KG_EINVAL,
                        "kl.beta: expected 0 without kl.estimator, found %g (it would do "
                        "nothing)",
@@ -174,7 +170,7 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        "kl.importance: %s as a loss repels from the sampling policy when "
                        "updates are off-policy; expected true, found false",
                        kl);
-    if (a->kl->about.needs != 0 && strncmp(a->surrogate->about.name, "rpg-", 4) == 0)
+    if (a->kl->about.needs != 0 && a->surrogate->own_kl)
         return kg_fail(
             err, KG_EINVAL,
             "kl.estimator: %s holds its KL in the loss already; expected none, "
@@ -226,12 +222,11 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
             "algo.surrogate: %s compares log-probs of the full softmax; expected "
             "rollout.top_p 1, top_k 0 and min_p 0",
             pg);
-    if (strcmp(pg, "clip-cov") == 0 && !(a->cov_low < a->cov_high))
+    if (a->surrogate->token == kg_pg_clip_cov && !(a->cov_low < a->cov_high))
         return kg_fail(err, KG_EINVAL,
                        "algo.cov_low: expected below algo.cov_high (%g), found %g",
                        a->cov_high, a->cov_low);
-    if (strcmp(a->aggregate->about.name, "seq-mean-token-sum-norm") == 0 &&
-        !(a->length_norm > 0))
+    if (a->aggregate->divides_by_norm && !(a->length_norm > 0))
         return kg_fail(err, KG_EINVAL,
                        "algo.length_norm: %s divides by it; expected above 0, found %g",
                        a->aggregate->about.name, a->length_norm);

@@ -234,7 +234,6 @@ static void pairs_init(struct pairs *x, uint64_t seed, bool off_policy, int posi
 static double objective(double gradient[2][VOCAB], const struct pairs *x,
                         const struct kg_surrogate_row *row, double beta)
 {
-    bool rpg = strncmp(row->about.name, "rpg-", 4) == 0;
     bool forward = row->kind == KG_RPG_FKL || row->kind == KG_RPG_UFKL;
     double value = 0;
 
@@ -249,7 +248,7 @@ static double objective(double gradient[2][VOCAB], const struct pairs *x,
                 gradient[t][v] -= p * x->reward[i] *
                                   ((v == token_at(x, i, t)) - x->at[t].p[v]);
     }
-    if (rpg) {
+    if (row->own_kl) {
         const struct world *w = &x->at[0];
         double g[VOCAB];
 
@@ -274,7 +273,7 @@ static void wide_open(struct kg_algo *algo, const struct kg_surrogate_row *row)
     algo->dual_clip = algo->truncate = algo->ratio_clamp = 0;
     algo->top_k = K;
     algo->cov_coef = 0.7;
-    algo->kl_beta = strncmp(row->about.name, "rpg-", 4) == 0 ? 0.3 : 0;
+    algo->kl_beta = row->own_kl ? 0.3 : 0;
 }
 
 /* Value: the mean over a sequence's terms. Gradient: of their sum. */

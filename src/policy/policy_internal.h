@@ -83,6 +83,7 @@ struct kg_surrogate_row {
     bool own_is;     /* applies is_weight itself */
     bool to_mu;      /* its ratio is to the sampler, not to the old policy */
     bool divergence; /* fills divergence */
+    bool own_kl; /* holds kl.beta times a KL to the old policy; kl.estimator is none */
 };
 
 double kg_pg_log_ratio(double log_ratio, const struct kg_algo *algo, bool *inside);
@@ -200,6 +201,7 @@ struct kg_aggregate_row {
     /* what it leaves of a sampled term that is unbiased at a fixed context */
     enum kg_average average;
     bool divides_by_answers; /* by how many there are, in the batch */
+    bool divides_by_norm;    /* by algo.length_norm, which must be given */
 };
 
 /* ---- metrics ---- */

@@ -166,7 +166,7 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
         {name, help, "-sg(r A + C) log p, C = " C_##kind_, RPG, TOKEN, 0},               \
             .claims =                                                                    \
                 {"c = -(r A + C)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)"},     \
-            .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_                 \
+            .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_, .own_kl = true \
     }
 static const struct kg_surrogate_row rows[] = {
     {{"ppo-clip", "ratio to the old policy, clipped low and high, optional dual clip",
@@ -313,26 +313,30 @@ static const struct kg_surrogate_row rows[] = {
      .claims = {"c = -r A - beta; where clipped -beta", KG_TARGET_RETURN, BOTH, BOTH, 0,
                 "O(1)"},
      .token = kg_pg_rpg,
-     .kind = KG_RPG_FKL},
+     .kind = KG_RPG_FKL,
+     .own_kl = true},
     {{"rpg-ufkl", "differentiable, clipped; unnormalised forward KL inside the loss",
       "dualclip(r A) + beta (r - log r - 1)", RPG, TOKEN, 0},
      .claims = {"c = -r A + beta (r - 1); where clipped beta (r - 1)", KG_TARGET_RETURN,
                 BOTH, BOTH, 0, "O(1)"},
      .token = kg_pg_rpg,
-     .kind = KG_RPG_UFKL},
+     .kind = KG_RPG_UFKL,
+     .own_kl = true},
     {{"rpg-rkl", "differentiable; the clip applies to the advantage less its KL share",
       "dualclip(r Ahat), Ahat = A - beta (log r + 1), detached by algo.rpg_detach", RPG,
       TOKEN, 0},
      .claims = {"c = -r Ahat; 0 where clipped (attached: + beta r)", KG_TARGET_RETURN,
                 GRADIENT, GRADIENT, 0, "O(1)"},
      .token = kg_pg_rpg,
-     .kind = KG_RPG_RKL},
+     .kind = KG_RPG_RKL,
+     .own_kl = true},
     {{"rpg-urkl", "differentiable; unnormalised reverse KL in the advantage",
       "dualclip(r Ahat), Ahat = A - beta log r", RPG, TOKEN, 0},
      .claims = {"c = -r Ahat; 0 where clipped (attached: + beta r)", KG_TARGET_RETURN,
                 BOTH, BOTH, 0, "O(1)"},
      .token = kg_pg_rpg,
-     .kind = KG_RPG_URKL},
+     .kind = KG_RPG_URKL,
+     .own_kl = true},
     RF("rpg-reinforce-fkl", "score function, Algorithm 2's clip, KL(old||p)", KG_RPG_FKL,
        KG_RPG_PAPER),
     RF("rpg-reinforce-rkl", "score function, Algorithm 2's clip, KL(p||old)", KG_RPG_RKL,
