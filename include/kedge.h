@@ -462,7 +462,8 @@ KEDGE_API int kedge_kl_reward(double *token_reward, double *mean_kl,
 KEDGE_API double kedge_adaptive_kl(double coef, double kl, double target, double horizon,
                                    int64_t n);
 
-/* 1 where the anchor moves after this step (counted from 1): anchor.kind, .period. */
+/* 1 where the anchor moves after this step, or this optimizer update where anchor.unit is
+ * updates (counted from 1): anchor.kind, .eta, .period. anchor.kappa is the caller's. */
 KEDGE_API int kedge_anchor_due(const struct kedge_algo *algo, int64_t step);
 
 /* anchor <- eta anchor + (1 - eta) theta, element by element; anchor (n) in and out, fp32

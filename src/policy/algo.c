@@ -457,3 +457,13 @@ bool kg_algo_exact_when_full(struct kg_algo *algo, int64_t vocab)
                           algo->kl->forward ? "exact-forward" : "exact-reverse", &err));
     return true;
 }
+
+bool kg_algo_region_when_full(struct kg_algo *algo, int64_t vocab)
+{
+    bool region = algo->surrogate->about.needs & KG_NEED_TOP_SAMPLER;
+
+    if (!region || vocab <= 0 || algo->top_k <= vocab)
+        return false;
+    algo->top_k = (int)vocab;
+    return true;
+}

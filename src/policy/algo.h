@@ -234,6 +234,9 @@ bool kg_algo_kl_samples(const struct kg_algo *algo);
 /* Top-k with k >= vocab is the exact KL: turns kl into exact-reverse / exact-forward.
  * returns whether it did, for the one logged line.   (k = 0 stays: K4 / K5.) */
 bool kg_algo_exact_when_full(struct kg_algo *algo, int64_t vocab);
+/* A trust region over more ids than there are is over all of them: cuts algo.top_k to
+ * vocab.   returns whether it did, for the one logged line */
+bool kg_algo_region_when_full(struct kg_algo *algo, int64_t vocab);
 
 /* ---- what the step must supply ---- */
 unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of all rows */

@@ -302,6 +302,19 @@ static void a_head_of_the_whole_vocabulary_is_the_exact_kl(void **state)
     assert_true(kg_algo_needs(&algo) & KG_NEED_EXACT_REVERSE);
 }
 
+static void a_region_over_all_ids_is_cut_to_them(void **state)
+{
+    (void)state;
+    preset("dppo-topk-tv"); /* k = 20 */
+    assert_false(kg_algo_region_when_full(&algo, 20));
+    assert_true(kg_algo_region_when_full(&algo, 16));
+    assert_int_equal(kg_algo_recorded_top_k(&algo), 16);
+    preset("ema-pg"); /* reads no region, whatever its algo.top_k */
+    assert_false(kg_algo_region_when_full(&algo, 16));
+    must_set(&algo, "anchor.kind", "iterative");
+    assert_false(kg_algo_region_when_full(&algo, 16));
+}
+
 static void the_anchor_moves_on_every_period_th_step(void **state)
 {
     double anchor[2] = {1, 2}, theta[2] = {3, -2};
@@ -361,6 +374,7 @@ int main(void)
         cmocka_unit_test(k1_as_a_loss_off_policy_needs_its_weight),
         cmocka_unit_test(a_mask_by_sign_needs_one_advantage_where_there_is_one_term),
         cmocka_unit_test(a_head_of_the_whole_vocabulary_is_the_exact_kl),
+        cmocka_unit_test(a_region_over_all_ids_is_cut_to_them),
         cmocka_unit_test(the_anchor_moves_on_every_period_th_step),
         cmocka_unit_test(the_scalar_recursions_have_the_stated_factors),
     };

@@ -29,8 +29,8 @@ kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
                               const double *anchor_logp,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Does the anchor move after this step (counted from 1)?  fixed, none, iterative:
- * never. */
+/* Does the anchor move after this step, or update where anchor.unit says so (counted from
+ * 1)?  fixed, none, iterative, and ema with eta 1: never. anchor.kappa is not in it. */
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step);
 /* The recursion itself: anchor <- eta anchor + (1 - eta) theta. The weights' own
  * update is an operation of tensor/ in fp32; this is its definition.

@@ -37,14 +37,14 @@ static void cover_vocabulary(struct kg_algo *algo, int64_t vocab)
                     (long long)vocab, from, kg_algo_row_name(algo, KG_TABLE_KL));
 }
 
-/* A trust region over more ids than there are is the exact divergence. */
-static void cap_region(struct kg_algo *algo, int64_t vocab)
+static void cover_region(struct kg_algo *algo, int64_t vocab)
 {
-    if (!(kg_algo_needs(algo) & KG_NEED_MU_AT) || algo->top_k <= vocab || vocab <= 0)
-        return;
-    kg_log_info("algo.top_k %d covers the vocabulary of %lld: the divergence is exact",
-                algo->top_k, (long long)vocab);
-    algo->top_k = (int)vocab;
+    int k = algo->top_k;
+
+    if (kg_algo_region_when_full(algo, vocab))
+        kg_log_info(
+            "algo.top_k %d covers the vocabulary of %lld: the divergence is exact", k,
+            (long long)vocab);
 }
 
 /* Prompts are cut into one share an update. */
@@ -84,7 +84,7 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
     if (algo->length_norm <= 0)
         algo->length_norm = (double)kg_config_int(config, "rollout.max_tokens");
     cover_vocabulary(algo, vocab);
-    cap_region(algo, vocab);
+    cover_region(algo, vocab);
     KG_TRY(check_updates(config, err));
     KG_TRY(kg_algo_check(algo, &setting, err));
     if (setting.truncated_sampling && kg_algo_kl_samples(algo))

@@ -1,7 +1,7 @@
 /* Opening, moving and replacing the anchor. */
 #include "train/anchor.h"
 
-#include "base/log.h"
+#include "policy/shaping.h"
 #include "train/reference.h"
 
 #include <string.h>
@@ -79,14 +79,6 @@ struct kg_acts *kg_run_score_acts(const struct kg_run *run, const struct kg_mode
 
 /* ---- moving ---- */
 
-static bool moves(const struct kg_run *run)
-{
-    const struct kg_algo *a = &run->algo;
-
-    return run->anchor && (a->anchor->kind == KG_ANCHOR_COPY ||
-                           (a->anchor->kind == KG_ANCHOR_EMA && a->anchor_eta < 1));
-}
-
 static kg_status move(struct kg_run *run, struct kg_err *err)
 {
     run->count.anchor_updates++;
@@ -104,7 +96,7 @@ kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
     struct kg_counters *c = &run->count;
 
     *moved = false;
-    if (!moves(run))
+    if (!run->anchor)
         return KG_OK;
     if (a->anchor_kappa > 0) {
         c->anchor_kl = a->anchor_smoothing * c->anchor_kl +
@@ -112,7 +104,7 @@ kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
         *moved = c->anchor_kl > a->anchor_kappa;
         c->anchor_refreshed += *moved;
     }
-    if (a->anchor_per_update && run->optim->step % a->anchor_period == 0)
+    if (a->anchor_per_update && kg_policy_anchor_due(a, run->optim->step))
         *moved = true;
     return *moved ? move(run, err) : KG_OK;
 }
@@ -121,7 +113,7 @@ kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_algo *a = &run->algo;
 
-    if (!moves(run) || a->anchor_per_update || run->count.step % a->anchor_period != 0)
+    if (!run->anchor || a->anchor_per_update || !kg_policy_anchor_due(a, run->count.step))
         return KG_OK;
     return move(run, err);
 }
