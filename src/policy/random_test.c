@@ -311,8 +311,8 @@ static void fill_rows(void)
         fill_row(n);
 }
 
-/* The batch as a step of training hands it over: without what the anchor recorded for
- * itself where the anchor is the sampler, without a sampler's record now and then. */
+/* The batch as a step of training hands it over: without rows of the anchor's own where
+ * the anchor is the sampler. */
 static struct kg_policy_batch batch_of_rows(void)
 {
     bool iterative = starts(KG_TABLE_ANCHOR, "iterative");
@@ -351,15 +351,12 @@ static kg_status library(struct kg_policy_grad *g, const char *where)
 {
     struct kg_policy_shape shape = {plain.n_seqs, rows.begin, rows.drop};
     struct kg_policy_weights w = {rows.pg_weight, rows.kl_weight, rows.entropy_weight};
-    struct kg_policy_batch b = batch_of_rows(), whole;
+    struct kg_policy_batch b = batch_of_rows();
     struct kg_err err;
     kg_status status = kg_policy_weights(&w, &algo, &shape, &err);
 
-    if (status == KG_OK && kg_algo_scope(&algo) == KG_SCOPE_BATCH) {
-        whole = b;
-        whole.logp = rows.frame, whole.old_logp = rows.old_frame;
-        status = kg_policy_select(rows.selected, &algo, &whole, &err);
-    }
+    if (status == KG_OK && kg_algo_scope(&algo) == KG_SCOPE_BATCH)
+        status = kg_policy_select(rows.selected, &algo, &b, &err);
     *g = (struct kg_policy_grad){.a_logp = rows.a,
                                  .a_at = rows.a_at,
                                  .a_entropy = rows.a_entropy,

@@ -1,9 +1,10 @@
 /* Batch-scope rows: which tokens of the whole optimizer batch a method singles out.
  *
  * The covariance of a token is (A - mean A)(log p - mean log p), means over the tokens in
- * the loss. kl-cov takes the largest share. clip-cov draws a random subset of that many
- * among the unclipped tokens whose covariance lies strictly inside (cov_low, cov_high),
- * as the published code does; the draw is a function of seed, update and the batch, so
+ * the loss; under truncated sampling p is renormalised on the kept set, as in the ratio.
+ * kl-cov takes the largest share. clip-cov draws a random subset of that many among the
+ * unclipped tokens whose covariance lies strictly inside (cov_low, cov_high), as the
+ * published code does; the draw is a function of seed, update and the batch, so
  * micro-batches, threads and resuming do not change it.
  */
 #include "policy/policy_internal.h"
@@ -29,6 +30,16 @@ static int by_cov_descending(const void *a, const void *b)
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
+static double now(const struct kg_policy_batch *b, int64_t n)
+{
+    return b->logp[n] - (b->log_kept ? b->log_kept[n] : 0);
+}
+
+static double then(const struct kg_policy_batch *b, int64_t n)
+{
+    return b->old_logp[n] - (b->log_kept ? b->old_log_kept[n] : 0);
+}
+
 static int64_t covariances(struct ranked *out, const struct kg_policy_batch *b)
 {
     double mean_a = 0, mean_lp = 0;
@@ -39,19 +50,19 @@ static int64_t covariances(struct ranked *out, const struct kg_policy_batch *b)
             continue;
         out[n++].n = t;
         mean_a += b->advantage[t];
-        mean_lp += b->logp[t];
+        mean_lp += now(b, t);
     }
     mean_a /= n > 0 ? (double)n : 1;
     mean_lp /= n > 0 ? (double)n : 1;
     for (int64_t i = 0; i < n; i++)
-        out[i].cov = (b->advantage[out[i].n] - mean_a) * (b->logp[out[i].n] - mean_lp);
+        out[i].cov = (b->advantage[out[i].n] - mean_a) * (now(b, out[i].n) - mean_lp);
     return n;
 }
 
 static bool is_clipped(const struct kg_algo *algo, const struct kg_policy_batch *b,
                        int64_t n)
 {
-    double r = exp(b->logp[n] - b->old_logp[n]);
+    double r = exp(now(b, n) - then(b, n));
 
     return (b->advantage[n] > 0 && r > 1 + algo->clip_high) ||
            (b->advantage[n] < 0 && r < 1 - algo->clip_low);
@@ -100,6 +111,10 @@ kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
     if (!whole->logp || !whole->old_logp || !whole->advantage)
         return kg_fail(err, KG_EINVAL,
                        "policy selection: expected logp, old_logp and advantage");
+    if (whole->log_kept && !whole->old_log_kept)
+        return kg_fail(
+            err, KG_EINVAL,
+            "policy selection: expected old_log_kept for log_kept, found none");
     if (whole->select_draw >> 56)
         return kg_fail(err, KG_EINVAL,
                        "policy selection: expected select_draw below 2^56, found %llu",

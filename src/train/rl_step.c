@@ -51,7 +51,7 @@ struct update {
     double *logp, *logp_at, *entropy, *log_kept, *kl;
     double *a_logp, *a_at, *a_entropy, *a_log_kept, *a_kl;
     /* rows of batch scope: over the loss tokens of the update */
-    double *whole_logp, *whole_old;
+    double *whole_logp, *whole_kept;
     uint8_t *selected; /* NULL for the other rows */
 };
 
@@ -69,7 +69,7 @@ static void update_release(struct update *u)
     kg_mem_free(u->a_log_kept);
     kg_mem_free(u->a_kl);
     kg_mem_free(u->whole_logp);
-    kg_mem_free(u->whole_old);
+    kg_mem_free(u->whole_kept);
     kg_mem_free(u->selected);
 }
 
@@ -91,7 +91,7 @@ static kg_status update_init(struct update *u, struct kg_err *err)
     } rows[] = {{&u->logp, n},     {&u->logp_at, at},       {&u->entropy, n},
                 {&u->log_kept, n}, {&u->kl, exact},         {&u->a_logp, n},
                 {&u->a_at, at},    {&u->a_entropy, n},      {&u->a_log_kept, n},
-                {&u->a_kl, exact}, {&u->whole_logp, whole}, {&u->whole_old, whole}};
+                {&u->a_kl, exact}, {&u->whole_logp, whole}, {&u->whole_kept, whole}};
 
     u->seq_begin = kg_mem_calloc(u->last - u->first + 1, sizeof *u->seq_begin, "update",
                                  err);
@@ -321,7 +321,6 @@ static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
 
 /* ---- batch scope: a forward over the update says which tokens are selected ---- */
 
-/* Both sides of the ratio as the loss sees them: renormalised on kept ids. */
 static kg_status read_whole(struct update *u, size_t first, size_t last,
                             struct kg_err *err)
 {
@@ -330,9 +329,8 @@ static kg_status read_whole(struct update *u, size_t first, size_t last,
 
     KG_TRY(forward(u, first, last, true, err));
     for (int64_t i = 0; i < b->begin[last] - base; i++) {
-        u->whole_logp[at + i] = u->logp[i] - u->log_kept[i];
-        u->whole_old[at + i] = b->old_logp[base + i] -
-                               (b->old_log_kept ? b->old_log_kept[base + i] : 0);
+        u->whole_logp[at + i] = u->logp[i];
+        u->whole_kept[at + i] = u->log_kept[i];
     }
     return KG_OK;
 }
@@ -341,15 +339,18 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
     int64_t base = b->begin[u->first];
-    struct kg_policy_batch whole = {.n_seqs = (int64_t)(u->last - u->first),
-                                    .n_tokens = b->begin[u->last] - base,
-                                    .seq_begin = u->seq_begin,
-                                    .logp = u->whole_logp,
-                                    .old_logp = u->whole_old,
-                                    .advantage = b->advantage + base,
-                                    .pg_weight = b->pg_weight + base,
-                                    .select_seed = u->run->seed,
-                                    .select_draw = u->number};
+    struct kg_policy_batch whole = {
+        .n_seqs = (int64_t)(u->last - u->first),
+        .n_tokens = b->begin[u->last] - base,
+        .seq_begin = u->seq_begin,
+        .logp = u->whole_logp,
+        .old_logp = b->old_logp + base,
+        .log_kept = b->old_log_kept ? u->whole_kept : NULL,
+        .old_log_kept = b->old_log_kept ? b->old_log_kept + base : NULL,
+        .advantage = b->advantage + base,
+        .pg_weight = b->pg_weight + base,
+        .select_seed = u->run->seed,
+        .select_draw = u->number};
 
     KG_TRY(all_micro_batches(u, read_whole, err));
     local_begin(u->seq_begin, b, u->first, u->last);
