@@ -85,7 +85,7 @@ static bool has_variable(const struct kg_math_compare *c, int node)
 static bool is_decimal(const struct kg_math_compare *c, int node)
 {
     for (; node; node = at(c, node)->a) {
-        if (at(c, node)->kind == KG_MATH_NUM &&
+        if (at(c, node)->kind == KG_MATH_NUM && at(c, node)->op == 0 &&
             strchr(kg_math_leaf_text(c->tree, node), '.'))
             return true;
         if (is_decimal(c, at(c, node)->b))
@@ -857,14 +857,16 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
     return lists(c, gold, answer, false);
 }
 
+static bool has_relation(const struct kg_math_compare *c, int node)
+{
+    return at(c, node)->kind == KG_MATH_REL ||
+           (at(c, node)->kind == KG_MATH_LIST && has_relation(c, at(c, node)->a));
+}
+
 /* An interval or union against relations that mean one. */
 static verdict sets(struct kg_math_compare *c, int gold, int answer)
 {
-    bool gold_relation = at(c, gold)->kind == KG_MATH_REL ||
-                         at(c, gold)->kind == KG_MATH_LIST;
-    bool answer_relation = at(c, answer)->kind == KG_MATH_REL;
-
-    if (answer_relation && !gold_relation && !c->opts->relation_as_set)
+    if (has_relation(c, answer) && !has_relation(c, gold) && !c->opts->relation_as_set)
         return say(c, KG_MATH_WRONG, "a relation where a set is asked for");
     return unions(c, gold, answer);
 }

@@ -113,6 +113,14 @@ static bool pair_eval(struct pair *p, struct kg_math_eval *e, int a, int b)
     return kg_math_eval_acb(e, p->a, a) && kg_math_eval_acb(e, p->b, b);
 }
 
+static void context_init(ca_ctx_t ctx, struct kg_math_eval *e)
+{
+    ca_ctx_init(ctx);
+    ca_ctx_set_option(ctx, CA_OPT_PREC_LIMIT, 1024);
+    ca_ctx_set_option(ctx, CA_OPT_QQBAR_DEG_LIMIT, 120);
+    e->ctx = ctx;
+}
+
 /* Calcium's word on a == b. */
 static truth_t prove(struct kg_math_eval *e, int a, int b)
 {
@@ -121,10 +129,7 @@ static truth_t prove(struct kg_math_eval *e, int a, int b)
     ca_t y;
     truth_t word = T_UNKNOWN;
 
-    ca_ctx_init(ctx);
-    ca_ctx_set_option(ctx, CA_OPT_PREC_LIMIT, 1024);
-    ca_ctx_set_option(ctx, CA_OPT_QQBAR_DEG_LIMIT, 60);
-    e->ctx = ctx;
+    context_init(ctx, e);
     ca_init(x, ctx);
     ca_init(y, ctx);
     if (kg_math_eval_ca(e, x, a) && kg_math_eval_ca(e, y, b)) {
@@ -133,6 +138,34 @@ static truth_t prove(struct kg_math_eval *e, int a, int b)
     }
     ca_clear(x, ctx);
     ca_clear(y, ctx);
+    ca_ctx_clear(ctx);
+    return word;
+}
+
+/* Calcium's word on a(p) b(q) == a(q) b(p), where p and q are two points. */
+static truth_t prove_cross(struct kg_math_eval *e, int a, int b, const int points[2])
+{
+    const int tree[4] = {a, b, a, b}; /* at points p, q, q, p */
+    ca_ctx_t ctx;
+    ca_t x[4];
+    truth_t word = T_UNKNOWN;
+    bool ok = true;
+
+    context_init(ctx, e);
+    for (int i = 0; i < 4; i++)
+        ca_init(x[i], ctx);
+    for (int i = 0; i < 4 && ok; i++) {
+        e->point = points[i == 1 || i == 2];
+        ok = kg_math_eval_ca(e, x[i], tree[i]);
+    }
+    if (ok) {
+        ca_mul(x[0], x[0], x[1], ctx);
+        ca_mul(x[2], x[2], x[3], ctx);
+        ca_sub(x[0], x[0], x[2], ctx);
+        word = ca_check_is_zero(x[0], ctx);
+    }
+    for (int i = 0; i < 4; i++)
+        ca_clear(x[i], ctx);
     ca_ctx_clear(ctx);
     return word;
 }
@@ -409,6 +442,7 @@ static enum kg_math_verdict proportional(struct kg_math_decider *d, int a, int b
     struct pair first;
     struct pair p;
     int good = 0;
+    int used[POINTS];
     bool differs = false;
     bool rational = true;
 
@@ -421,7 +455,7 @@ static enum kg_math_verdict proportional(struct kg_math_decider *d, int a, int b
             continue;
         rational = rational && here->rational;
         differs = good > 0 && cross_differs(&first, here);
-        good++;
+        used[good++] = e.point;
     }
     pair_clear(&first);
     pair_clear(&p);
@@ -429,6 +463,8 @@ static enum kg_math_verdict proportional(struct kg_math_decider *d, int a, int b
         return because(d, KG_MATH_WRONG, "the relations are different");
     if (good < 2)
         return because(d, KG_MATH_UNDECIDED, "the relations cannot be compared");
+    if (!rational && prove_cross(&e, a, b, used) == T_TRUE)
+        rational = true;
     return rational ? because(d, KG_MATH_RIGHT, "the relations are the same")
                     : because(d, KG_MATH_UNDECIDED,
                               "the relations agree to many digits, but that is no proof");

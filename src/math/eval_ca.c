@@ -1,7 +1,10 @@
 /* Trees as exact numbers of Calcium, which can prove that a difference is zero. */
 #include "math/flint_internal.h"
 
-enum { MAX_POWER = 400 }; /* of a number that is not rational */
+enum {
+    MAX_POWER = 400, /* of a number that is not rational */
+    MAX_BITS = 512,  /* of a rational inside others: Calcium factors what it roots */
+};
 
 static bool defined(struct kg_math_eval *e, const ca_t x)
 {
@@ -192,14 +195,17 @@ bool kg_math_eval_ca(struct kg_math_eval *e, ca_t out, int node)
     const struct kg_math_node *n = &e->tree->nodes[node];
     fmpq_t q;
     bool rational;
+    bool fits;
 
     fmpq_init(q);
     rational = kg_math_eval_fmpq(e, q, node);
-    if (rational)
+    fits = rational && fmpz_bits(fmpq_numref(q)) + fmpz_bits(fmpq_denref(q)) <= MAX_BITS;
+    if (fits)
         ca_set_fmpq(out, q, e->ctx);
     fmpq_clear(q);
+    e->large = e->large || (rational && !fits);
     if (rational)
-        return true;
+        return fits;
     switch ((enum kg_math_kind)n->kind) {
     case KG_MATH_CONST:
         return constant(e, out, n->op);

@@ -24,7 +24,7 @@ kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v,
  * nodes. Sub-trees may be shared. Names are copied into a pool. Index 0 is no node. */
 enum kg_math_kind {
     KG_MATH_NONE,
-    KG_MATH_NUM,     /* text: digits[.digits] */
+    KG_MATH_NUM,     /* text: digits[.digits]; op 1: repeating digits follow */
     KG_MATH_SYM,     /* text: canonical name */
     KG_MATH_WORDS,   /* text: words of \text{} */
     KG_MATH_CONST,   /* op: enum kg_math_const */

@@ -418,6 +418,14 @@ static int parse_term(struct kg_math_parser *p)
     return 0;
 }
 
+/* A term behind + or -, which may have a sign of its own: a + -b. */
+static int signed_term(struct kg_math_parser *p, char sign)
+{
+    char own = eat_sign(p);
+
+    return signed_node(p->t, sign, signed_node(p->t, own, parse_term(p)));
+}
+
 int kg_math_parse_sum(struct kg_math_parser *p)
 {
     char sign = eat_sign(p);
@@ -426,9 +434,9 @@ int kg_math_parse_sum(struct kg_math_parser *p)
     if (p->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_parse_fail(p, "nested too deep");
     p->depth++;
-    left = signed_node(p->t, sign, parse_term(p));
+    left = signed_term(p, sign);
     while (left && (sign = eat_sign(p)) != 0) {
-        int right = signed_node(p->t, sign, parse_term(p));
+        int right = signed_term(p, sign);
 
         left = right ? kg_math_node(p->t, KG_MATH_ADD, 0, left, right) : 0;
     }

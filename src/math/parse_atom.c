@@ -157,6 +157,7 @@ static int add_repeating(struct kg_math_parser *p, int number, size_t places,
 
     if (n + places > sizeof under)
         return kg_math_parse_fail(p, "too many digits");
+    p->t->nodes[number].op = 1; /* no decimal fraction that was cut off */
     memset(under, '9', n);
     memset(under + n, '0', places);
     return kg_math_node(

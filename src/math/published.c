@@ -602,9 +602,7 @@ static bool as_float(double *out, const char *text)
 
 static bool is_whole(double x)
 {
-    double near = x < 0 ? -(double)(long long)(-x + 0.5) : (double)(long long)(x + 0.5);
-
-    return x > -9e15 && x < 9e15 && x - near <= 1e-7 && near - x <= 1e-7;
+    return x > -9e15 && x < 9e15 && fabs(x - rint(x)) <= 1e-7;
 }
 
 /* Whether the text, thousands dropped, is a whole number; *value is it. */
