@@ -112,6 +112,7 @@ int kg_cmd_new(int argc, char **argv);
 int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_distill(int argc, char **argv);
+int kg_cmd_replay(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
 int kg_cmd_grade(int argc, char **argv);
@@ -129,6 +130,7 @@ extern const struct kg_flag kg_tokenize_flags[];
 extern const struct kg_flag kg_inspect_flags[];
 extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
+extern const struct kg_flag kg_replay_flags[];
 extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
 extern const struct kg_flag kg_presets_flags[];

@@ -28,6 +28,15 @@ const struct kg_command kg_commands[] = {
      "rollout.data on given ones (preset distill-offline). One answer a prompt unless "
      "rollout.samples says otherwise.",
      -1},
+    {"replay", "loss and gradient of a dumped step under another algorithm",
+     kg_cmd_replay, "[flags] RUN STEP [preset=NAME] [section.key=value ...]",
+     kg_replay_flags,
+     "Takes the trajectories of RUN/rollouts and the checkpoint that stood before STEP "
+     "(or the newest before it, which is said), and computes the whole step as one "
+     "update: loss, norm of the gradient, its variance over groups of answers, and its "
+     "cosine to the gradient of the exact KL. Keys of algo, kl and anchor change the "
+     "algorithm. Nothing is written into RUN.",
+     -1},
     {"eval", "accuracy of a checkpoint on a task, with standard error", kg_cmd_eval,
      "--model DIR [--data FILE] [flags]", kg_eval_flags,
      "avg@n: the mean over problems of the share of right answers among n; the standard "

@@ -279,6 +279,27 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
     return KG_OK;
 }
 
+kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               int64_t step, struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
+    char **names;
+    size_t n;
+
+    name[0] = '\0';
+    if (!kg_file_is_dir(root.text))
+        return KG_OK;
+    KG_TRY(list_checkpoints(&names, &n, root.text, err));
+    for (size_t i = 0; i < n; i++) {
+        struct place p;
+
+        if (parse_name(&p, names[i]) && p.rl && p.number <= step)
+            strcpy(name, names[i]);
+    }
+    kg_file_names_free(names, n);
+    return KG_OK;
+}
+
 /* ---- saving ---- */
 
 static kg_status check_space(const struct kg_run *run, const char *root,
@@ -381,7 +402,7 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
     return status;
 }
 
-static kg_status restore(struct kg_run *run, const char *dir, struct kg_err *err)
+kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err *err)
 {
     KG_TRY(read_counters(&run->count, kg_path_in(dir, "state.json").text, err));
     if (run->count.step > 0 ||
@@ -405,7 +426,7 @@ kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err
     if (!name[0])
         return KG_OK;
     kg_log_info("resuming from %s/%s", root.text, name);
-    KG_TRY(restore(run, kg_path_in(root.text, name).text, err));
+    KG_TRY(kg_checkpoint_read(run, kg_path_in(root.text, name).text, err));
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
     memcpy(run->saved_name, name, sizeof name);
     *found = true;

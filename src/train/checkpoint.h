@@ -26,6 +26,13 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 
+/* Newest checkpoint of RL at or before `step`; "" without one. Writes nothing. */
+kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               int64_t step, struct kg_err *err) KG_MUST_CHECK;
+/* The state in the checkpoint folder path, for a run that is only looked at. */
+kg_status kg_checkpoint_read(struct kg_run *run, const char *path,
+                             struct kg_err *err) KG_MUST_CHECK;
+
 /* Bytes that one checkpoint of this run takes. */
 uint64_t kg_checkpoint_bytes(const struct kg_run *run);
 

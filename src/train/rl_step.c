@@ -21,7 +21,7 @@
 
 /* With lag n, step s samples from the weights that stood before step s - n. Slot s mod
  * (n+1) holds those of step s. */
-static kg_status refresh_sampler(struct kg_run *run, struct kg_err *err)
+kg_status kg_rl_refresh_sampler(struct kg_run *run, struct kg_err *err)
 {
     size_t bytes = (size_t)run->model->n_elements * sizeof(float);
     int64_t slots = run->lag + 1, step = run->count.step;
@@ -301,22 +301,29 @@ out:
 typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,
                                     struct kg_err *err);
 
-static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
-                                   struct kg_err *err)
+/* Trajectories [first, last) of the update, as many at once as fit. */
+static kg_status micro_batches(struct update *u, size_t first, size_t last,
+                               micro_batch_fn work, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
     int64_t budget = u->run->pass->max_tokens;
 
-    for (size_t i = u->first; i < u->last;) {
+    for (size_t i = first; i < last;) {
         size_t j = i;
         int64_t tokens = 0;
 
-        while (j < u->last && (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
+        while (j < last && (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
             tokens += (int64_t)b->trajs[j++].n;
         KG_TRY(work(u, i, j, err));
         i = j;
     }
     return KG_OK;
+}
+
+static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
+                                   struct kg_err *err)
+{
+    return micro_batches(u, u->first, u->last, work, err);
 }
 
 /* ---- batch scope: a forward over the update says which tokens are selected ---- */
@@ -397,6 +404,43 @@ static kg_status update(struct update *u, struct kg_err *err)
     kg_rl_totals_update(u->totals, norm, lr);
     return after_update(u, mean_kl(&u->totals->metrics, kl_sum, kl_tokens), err);
 }
+
+/* ---- gradients without an update ---- */
+
+static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *user,
+                                 struct kg_err *err)
+{
+    size_t group = (size_t)u->b->group;
+
+    KG_TRY(weigh(u, err));
+    if (u->selected)
+        KG_TRY(choose_tokens(u, err));
+    for (size_t i = u->first; i < u->last; i += group) {
+        kg_optim_zero_grads(u->run->optim);
+        KG_TRY(micro_batches(u, i, i + group, train_micro_batch, err));
+        KG_TRY(each(user, u->run->optim->grads, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
+                          struct kg_run *run, kg_rl_group_fn each, void *user,
+                          struct kg_err *err)
+{
+    struct update u = {.run = run,
+                       .b = b,
+                       .number = (uint64_t)run->count.step,
+                       .totals = totals,
+                       .last = b->n_trajs};
+    kg_status status = update_init(&u, err);
+
+    if (status == KG_OK)
+        status = group_gradients(&u, each, user, err);
+    update_release(&u);
+    return status;
+}
+
+/* ---- the step's updates ---- */
 
 /* Where the share ends that holds the first `prompts` prompts that are learned from. What
  * is there for its KL alone goes with the share that it stands in. */
@@ -498,7 +542,7 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
                             struct kg_run *run, struct kg_err *err)
 {
     totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
-    KG_TRY(refresh_sampler(run, err));
+    KG_TRY(kg_rl_refresh_sampler(run, err));
     KG_TRY(run->answers.n > 0 ? kg_rl_read_answers(b, run, err)
                               : kg_rl_sample(b, run, err));
     totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();

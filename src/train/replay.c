@@ -1,0 +1,546 @@
+/* Reading a dump back, and its gradients part by part. */
+#include "train/replay.h"
+
+#include "base/mem.h"
+#include "data/json.h"
+#include "data/jsonl.h"
+#include "data/safetensors.h"
+#include "policy/presets.h"
+#include "rollout/score.h"
+#include "train/algo.h"
+#include "train/anchor.h"
+#include "train/path.h"
+#include "train/rl_step.h"
+#include "train/train_options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t most_bytes = (uint64_t)1 << 32;
+
+const char *kg_replay_part_name(enum kg_replay_part part)
+{
+    static const char *const names[KG_REPLAY_PARTS] = {"loss", "policy term", "KL term",
+                                                       "exact KL"};
+
+    return names[part];
+}
+
+struct replay {
+    struct kg_replay *out;
+    struct kg_run run;
+    struct kg_rl_batch batch;
+    struct kg_model *kept; /* the run's anchor, where the algorithm has none; owned */
+    float *sum;            /* (n_elements) owned: gradient of the present part */
+    float *exact;          /* (n_elements) owned: of the exact KL */
+    double squares;        /* sum over groups */
+};
+
+/* ---- the config: the run's, under another algorithm ---- */
+
+static bool of_algorithm(const char *key)
+{
+    return strncmp(key, "algo.", 5) == 0 || strncmp(key, "kl.", 3) == 0 ||
+           strncmp(key, "anchor.", 7) == 0;
+}
+
+/* What the preset leaves open is as by default, not as in the run; a key without a
+ * default is the run's, unless the preset has it. */
+static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
+{
+    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++)
+        if (of_algorithm(row->key) && row->fallback)
+            KG_TRY(kg_config_set(config, row->key, row->fallback, false, "default", err));
+    return KG_OK;
+}
+
+/* A recipe's sizes are not the run's: its algorithm alone is taken. */
+static kg_status preset_values(struct kg_config *config, const struct kg_preset *preset,
+                               struct kg_err *err)
+{
+    const struct kg_preset *base = kg_preset_base(preset);
+
+    if (base)
+        KG_TRY(preset_values(config, base, err));
+    for (const struct kg_preset_value *v = preset->values; v->key; v++)
+        if (of_algorithm(v->key))
+            KG_TRY(kg_config_set(config, v->key, v->value, false, preset->name, err));
+    return KG_OK;
+}
+
+static kg_status apply_preset(struct kg_config *config, const char *name,
+                              struct kg_err *err)
+{
+    const struct kg_preset *preset;
+
+    KG_TRY(kg_preset_find(&preset, name, err));
+    KG_TRY(to_defaults(config, err));
+    KG_TRY(preset_values(config, preset, err));
+    return kg_config_set(config, "algo.preset", name, false, "command line", err);
+}
+
+static const char *preset_of(const char *assignment)
+{
+    const char *at = strncmp(assignment, "algo.", 5) == 0 ? assignment + 5 : assignment;
+
+    return strncmp(at, "preset=", 7) == 0 ? at + 7 : NULL;
+}
+
+static kg_status apply(struct kg_config *config, char *const *assignments, size_t n,
+                       struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (preset_of(assignments[i]))
+            KG_TRY(apply_preset(config, preset_of(assignments[i]), err));
+    for (size_t i = 0; i < n; i++) {
+        if (preset_of(assignments[i]))
+            continue;
+        if (!of_algorithm(assignments[i]))
+            return kg_fail(err, KG_EINVAL,
+                           "expected preset=NAME or a key of algo, kl or anchor, found "
+                           "'%s': the rest is the run's",
+                           assignments[i]);
+        KG_TRY(kg_config_override(config, assignments[i], "command line", err));
+    }
+    return KG_OK;
+}
+
+static kg_status make_config(struct kg_config **config, const char *dir,
+                             char *const *assignments, size_t n, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(dir, "config.yaml");
+    kg_status status;
+
+    if (!kg_file_exists(path.text))
+        return kg_fail(err, KG_ENOTFOUND, "%s: expected a run, found no config.yaml",
+                       dir);
+    KG_TRY(kg_train_config(config, path.text, NULL, 0, err));
+    KG_TRY_GOTO(fail, kg_config_set(*config, "run.dir", dir, false, "replay", err));
+    KG_TRY_GOTO(fail, apply(*config, assignments, n, err));
+    return KG_OK;
+fail:
+    kg_config_free(*config);
+    *config = NULL;
+    return status;
+}
+
+/* ---- the weights ---- */
+
+/* The anchor that the checkpoint holds, for an algorithm without one of its own. */
+static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *err)
+{
+    struct kg_run *run = &r->run;
+    const struct kg_st_tensor *t;
+    struct kg_st_set *set;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_st_open_file(&set, path, err));
+    t = kg_st_find(set, "anchor");
+    if (!t && kg_run_anchor_saved(run))
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "anchor.kind: the run kept no anchor with weights; name one: "
+                         "anchor.kind=fixed anchor.path=DIR");
+    if (status == KG_OK && t && !run->anchor) {
+        status = kg_model_clone(&r->kept, run->model, run->model->ct, err);
+        if (status == KG_OK) {
+            memcpy(r->kept->master, t->data, t->bytes);
+            status = kg_model_refresh(r->kept, err);
+        }
+    }
+    kg_st_close(set);
+    return status;
+}
+
+static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *err)
+{
+    struct kg_replay *out = r->out;
+    struct kg_run *run = &r->run;
+    struct kg_path root = kg_path_in(dir, "checkpoints"), path;
+
+    KG_TRY(kg_checkpoint_before(out->checkpoint, dir, out->step - 1, err));
+    if (!out->checkpoint[0] && kg_config_int(run->config, "sft.steps") > 0)
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a checkpoint at or before step %lld, found none "
+                       "(checkpoint.every, checkpoint.keep)",
+                       root.text, (long long)out->step - 1);
+    if (!out->checkpoint[0]) {
+        KG_TRY(kg_run_start_rl(run, err));
+        return kg_rl_refresh_sampler(run, err);
+    }
+    path = kg_path_in(root.text, out->checkpoint);
+    KG_TRY(keep_anchor(r, kg_path_in(path.text, "state.safetensors").text, err));
+    KG_TRY(kg_checkpoint_read(run, path.text, err));
+    out->weights_step = run->count.step;
+    return kg_rl_refresh_sampler(run, err);
+}
+
+/* The exact KL reads the anchor in the micro-batches: there must be room for it. */
+static kg_status make_room(struct replay *r, struct kg_err *err)
+{
+    struct kg_run *run = &r->run;
+    size_t n = (size_t)run->model->n_elements;
+
+    r->sum = kg_mem_calloc(n, sizeof *r->sum, "gradient", err);
+    r->exact = r->sum ? kg_mem_calloc(n, sizeof *r->exact, "gradient", err) : NULL;
+    if (!r->exact)
+        return err->code;
+    if (!run->anchor)
+        run->anchor = r->kept;
+    r->kept = NULL;
+    if (!run->anchor || run->pass->kl)
+        return KG_OK;
+    kg_pass_free(run->pass);
+    run->pass = NULL;
+    run->pass_opts.anchor = run->anchor;
+    return kg_pass_create(&run->pass, run->model, &run->pass_opts, err);
+}
+
+/* ---- the dump ---- */
+
+static kg_status read_numbers(struct kg_traj *t, const struct kg_json_doc *doc,
+                              struct kg_err *err)
+{
+    const char *finish;
+    int64_t draw, sample;
+
+    KG_TRY(kg_json_need_int(&t->prompt_index, doc, doc->root, "prompt_index", 0,
+                            INT64_MAX, err));
+    KG_TRY(kg_json_need_int(&draw, doc, doc->root, "draw", 0, INT64_MAX, err));
+    KG_TRY(kg_json_need_int(&sample, doc, doc->root, "sample", 0, INT32_MAX, err));
+    KG_TRY(kg_json_need_text(&finish, doc, doc->root, "finish", err));
+    t->draw = (uint64_t)draw;
+    t->sample = (int32_t)sample;
+    for (int f = 0; f < KG_FINISH_COUNT; f++)
+        if (strcmp(finish, kg_finish_name((enum kg_finish)f)) == 0)
+            t->finish = (enum kg_finish)f;
+    t->graded = kg_json_bool(kg_json_get(doc->root, "graded"), false);
+    t->reward = kg_json_real(kg_json_get(doc->root, "reward"), 0);
+    t->shaping = kg_json_real(kg_json_get(doc->root, "shaping"), 0);
+    t->temperature = (float)kg_json_real(kg_json_get(doc->root, "temperature"), 1);
+    return KG_OK;
+}
+
+static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
+                             const struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_json *tokens = kg_json_get(doc->root, "tokens"),
+                         *logp = kg_json_get(doc->root, "logp");
+    size_t n = kg_json_size(tokens), letters;
+    const char *source = kg_json_text(kg_json_get(doc->root, "source"), &letters);
+    int32_t none[KG_MAX_KEPT] = {0};
+    float nothing[KG_MAX_KEPT] = {0};
+
+    if (!source || letters != n || kg_json_size(logp) != n)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected tokens, source and logp of one length", doc->where);
+    t->top_k = run->record_top_k;
+    for (size_t i = 0; i < n; i++) {
+        int32_t token = (int32_t)kg_json_int(kg_json_at(tokens, i), -1);
+        struct kg_traj_step step = {.token = token,
+                                    .logp = (float)kg_json_real(kg_json_at(logp, i), 0),
+                                    .top_ids = none,
+                                    .top_logp = nothing};
+        enum kg_source from = source[i] == 't' ? KG_SOURCE_TOOL : KG_SOURCE_PROMPT;
+
+        if (token < 0 || token >= run->model->config.vocab)
+            return kg_fail(err, KG_EFORMAT, "%s: expected a token below %lld, found %d",
+                           doc->where, (long long)run->model->config.vocab, token);
+        KG_TRY(source[i] == 'm' ? kg_traj_push(t, &step, err)
+                                : kg_traj_append(t, &token, 1, from, err));
+    }
+    return KG_OK;
+}
+
+static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_t *room,
+                          struct kg_err *err)
+{
+    struct kg_rl_batch *b = &r->batch;
+    struct kg_traj *t;
+
+    if (!kg_json_is_number(kg_json_get(doc->root, "advantage"))) {
+        r->out->left_out++;
+        return KG_OK;
+    }
+    KG_TRY(kg_mem_grow(&b->trajs, room, b->n_trajs + 1, sizeof *b->trajs, 1 << 28,
+                       "trajectories", err));
+    t = &b->trajs[b->n_trajs++];
+    memset(t, 0, sizeof *t);
+    KG_TRY(read_numbers(t, doc, err));
+    return read_tokens(t, doc, &r->run, err);
+}
+
+static kg_status read_lines(struct replay *r, const struct kg_str *text, const char *path,
+                            struct kg_err *err)
+{
+    size_t room = 0;
+
+    for (const char *p = kg_str_text(text); *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        struct kg_json_doc doc;
+        kg_status status;
+
+        KG_TRY(kg_json_parse(&doc, p, strcspn(p, "\n"), path, err));
+        status = add_line(r, &doc, &room, err);
+        kg_json_release(&doc);
+        if (status != KG_OK)
+            return status;
+    }
+    return KG_OK;
+}
+
+static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err)
+{
+    struct kg_rl_batch *b = &r->batch;
+    struct kg_str text = {0};
+    struct kg_path path;
+    char name[64];
+    kg_status status;
+
+    snprintf(name, sizeof name, "rollouts/step-%06lld.jsonl.zst",
+             (long long)r->out->step);
+    path = kg_path_in(dir, name);
+    status = kg_zst_read(&text, path.text, most_bytes, err);
+    if (status == KG_OK)
+        status = read_lines(r, &text, path.text, err);
+    kg_str_release(&text);
+    KG_TRY(status);
+    b->group = (int32_t)kg_config_int(r->run.config, "rollout.samples");
+    if (b->n_trajs == 0 || b->n_trajs % (size_t)b->group != 0)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected groups of %d answers that were learned from, found "
+                       "%zu answers",
+                       path.text, b->group, b->n_trajs);
+    b->n_learned = b->n_trajs;
+    b->grades = kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err);
+    return b->grades ? KG_OK : err->code;
+}
+
+/* ---- what the dump leaves out ---- */
+
+/* Not recorded: the sampler's most likely ids. Its weights give them again, to the bit
+ * where the checkpoint is that of the step before. */
+static kg_status record_top(struct replay *r, struct kg_err *err)
+{
+    struct kg_run *run = &r->run;
+    struct kg_rl_batch *b = &r->batch;
+    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        struct kg_traj *t = &b->trajs[i];
+        float *logp = kg_mem_calloc(t->n, sizeof *logp, "log-probs", err);
+        struct kg_score_seq seq = {.tokens = t->tokens,
+                                   .n = t->n,
+                                   .temperature = t->temperature,
+                                   .logp = logp,
+                                   .top_ids = t->top_k > 0 ? t->top_ids : NULL,
+                                   .top_logp = t->top_k > 0 ? t->top_logp : NULL};
+        kg_status status = logp ? kg_score(sampler, run->score_acts, run->score_tokens,
+                                           &seq, 1, 0, t->top_k, &t->prompt_n, err)
+                                : KG_ENOMEM;
+
+        for (size_t j = 0; status == KG_OK && j < t->n; j++)
+            if (t->source[j] == KG_SOURCE_MODEL)
+                r->out->apart_max = fmax(r->out->apart_max,
+                                         fabs((double)logp[j] - (double)t->logp[j]));
+        kg_mem_free(logp);
+        KG_TRY(status);
+    }
+    return KG_OK;
+}
+
+static kg_status check_dump(const struct kg_run *run, struct kg_err *err)
+{
+    if (kg_config_truncates(run->config))
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "the dump does not hold the ids that truncated sampling kept "
+                       "(rollout.top_p, top_k, min_p)");
+    if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "the dump does not hold the greedy answers that %s needs",
+                       kg_algo_row_name(&run->algo, KG_TABLE_ADVANTAGE));
+    return KG_OK;
+}
+
+/* ---- gradients ---- */
+
+static kg_status dot(double *out, const struct kg_run *run, const float *x,
+                     const float *y, struct kg_err *err)
+{
+    const struct kg_backend *be = run->model->backend;
+    int64_t n = run->model->n_elements;
+    double xx, yy, apart;
+
+    KG_TRY(kg_op_sum_squares(be, &xx, x, NULL, n, err));
+    KG_TRY(kg_op_sum_squares(be, &yy, y, NULL, n, err));
+    KG_TRY(kg_op_sum_squares(be, &apart, x, y, n, err));
+    *out = (xx + yy - apart) / 2;
+    return KG_OK;
+}
+
+static kg_status add_group(void *user, const float *grads, struct kg_err *err)
+{
+    struct replay *r = user;
+    int64_t n = r->run.model->n_elements;
+    double squares;
+
+    KG_TRY(kg_op_sum_squares(r->run.model->backend, &squares, grads, NULL, n, err));
+    r->squares += squares;
+    for (int64_t i = 0; i < n; i++)
+        r->sum[i] += grads[i];
+    return KG_OK;
+}
+
+static kg_status measure(struct replay *r, enum kg_replay_part part,
+                         const struct kg_algo *algo, struct kg_rl_totals *totals,
+                         struct kg_err *err)
+{
+    struct kg_replay_row *row = &r->out->row[part];
+    struct kg_algo own = r->run.algo;
+    double n = (double)r->out->groups, all;
+    kg_status status;
+
+    memset(r->sum, 0, (size_t)r->run.model->n_elements * sizeof *r->sum);
+    r->squares = 0;
+    r->run.algo = *algo;
+    status = kg_rl_gradients(totals, &r->batch, &r->run, add_group, r, err);
+    r->run.algo = own;
+    KG_TRY(status);
+    KG_TRY(dot(&all, &r->run, r->sum, r->sum, err));
+    *row = (struct kg_replay_row){
+        .there = true, .value = totals->loss, .norm = sqrt(all), .cosine = NAN};
+    if (n > 1)
+        row->variance = fmax(0, n / (n - 1) * (r->squares - all / n));
+    return KG_OK;
+}
+
+/* Cosine of the present part to the exact KL. */
+static kg_status compare(struct replay *r, enum kg_replay_part part, struct kg_err *err)
+{
+    struct kg_replay_row *row = &r->out->row[part];
+    double norms = row->norm * r->out->row[KG_REPLAY_EXACT].norm, product;
+
+    if (!(norms > 0))
+        return KG_OK;
+    KG_TRY(dot(&product, &r->run, r->sum, r->exact, err));
+    row->cosine = product / norms;
+    return KG_OK;
+}
+
+/* ---- the parts of the loss ---- */
+
+static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
+                            struct kg_err *err)
+{
+    const char *name = kg_algo_row_name(algo, KG_TABLE_KL);
+    enum kg_target target = KG_TARGET_REVERSE;
+
+    for (size_t i = 0; i < kg_policy_n_rows(KG_TABLE_KL); i++)
+        if (strcmp(kg_policy_row(KG_TABLE_KL, i)->name, name) == 0 &&
+            strcmp(name, "none"))
+            target = kg_policy_row_claims(KG_TABLE_KL, i)->target;
+    *out = *algo;
+    out->entropy_coef = 0;
+    out->kl_reward = false;
+    out->kl_beta = algo->kl_beta > 0 ? algo->kl_beta : 1;
+    KG_TRY(kg_algo_set(out, "algo.surrogate", "none", err));
+    return kg_algo_set(out, "kl.estimator",
+                       target == KG_TARGET_FORWARD ? "exact-forward" : "exact-reverse",
+                       err);
+}
+
+/* Which part of the loss the algorithm of a part is; *there false: it has no such. */
+static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_run *run,
+                         enum kg_replay_part part, struct kg_err *err)
+{
+    bool kl = kg_algo_kl_in_loss(&run->algo) && run->algo.kl_beta > 0;
+
+    *out = run->algo;
+    *there = true;
+    if (part == KG_REPLAY_EXACT) {
+        *there = run->anchor != NULL;
+        return exact_part(out, &run->algo, err);
+    }
+    if (part == KG_REPLAY_POLICY)
+        return kg_algo_set(out, "kl.estimator", kl ? "none" : "", err);
+    if (part != KG_REPLAY_KL)
+        return KG_OK;
+    *there = kl;
+    out->entropy_coef = 0;
+    return kg_algo_set(out, "algo.surrogate", "none", err);
+}
+
+/* The exact KL first: the others are compared with it. */
+static kg_status all_parts(struct replay *r, struct kg_err *err)
+{
+    struct kg_policy_advantage a = {0};
+    struct kg_rl_totals totals = {0};
+
+    KG_TRY(kg_rl_advantages(&a, &totals, &r->batch, &r->run, err));
+    for (int i = KG_REPLAY_PARTS - 1; i >= 0; i--) {
+        enum kg_replay_part part = (enum kg_replay_part)i;
+        struct kg_rl_totals sums = {.kl_divisor = a.batch_std > 0 ? a.batch_std + 1e-6
+                                                                  : 0};
+        struct kg_algo algo;
+        bool there;
+
+        KG_TRY(part_of(&algo, &there, &r->run, part, err));
+        if (!there)
+            continue;
+        KG_TRY(measure(r, part, &algo, &sums, err));
+        if (part == KG_REPLAY_EXACT)
+            memcpy(r->exact, r->sum, (size_t)r->run.model->n_elements * sizeof *r->exact);
+        KG_TRY(compare(r, part, err));
+    }
+    return KG_OK;
+}
+
+/* ---- all of it ---- */
+
+static void describe(struct kg_replay *out, const struct kg_algo *a)
+{
+    snprintf(out->algorithm, sizeof out->algorithm,
+             "advantage %s, surrogate %s, %s; KL %s x %g against %s anchor",
+             kg_algo_row_name(a, KG_TABLE_ADVANTAGE),
+             kg_algo_row_name(a, KG_TABLE_SURROGATE),
+             kg_algo_row_name(a, KG_TABLE_AGGREGATE), kg_algo_row_name(a, KG_TABLE_KL),
+             a->kl_beta, kg_algo_row_name(a, KG_TABLE_ANCHOR));
+}
+
+static kg_status replay(struct replay *r, const char *dir, bool own, struct kg_err *err)
+{
+    KG_TRY(check_dump(&r->run, err));
+    KG_TRY(load_weights(r, dir, err));
+    if (own && r->run.algo.kl_target > 0)
+        r->run.algo.kl_beta = r->run.count.kl_beta;
+    describe(r->out, &r->run.algo);
+    KG_TRY(read_dump(r, dir, err));
+    r->out->answers = r->batch.n_trajs;
+    r->out->groups = r->batch.n_trajs / (size_t)r->batch.group;
+    KG_TRY(record_top(r, err));
+    KG_TRY(kg_rl_prepare(&r->batch, &r->run, err));
+    KG_TRY(make_room(r, err));
+    return all_parts(r, err);
+}
+
+kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
+                        char *const *assignments, size_t n, struct kg_err *err)
+{
+    struct kg_config *config;
+    struct replay r = {.out = out};
+    kg_status status;
+
+    *out = (struct kg_replay){.step = step};
+    KG_TRY(make_config(&config, dir, assignments, n, err));
+    status = kg_run_open(&r.run, config, err);
+    if (status == KG_OK) {
+        status = replay(&r, dir, n == 0, err);
+        kg_rl_batch_release(&r.batch);
+        kg_model_free(r.kept);
+        kg_run_close(&r.run);
+    }
+    kg_mem_free(r.sum);
+    kg_mem_free(r.exact);
+    kg_config_free(config);
+    return status;
+}

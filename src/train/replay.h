@@ -1,0 +1,55 @@
+/* Replay: the loss and gradient of a dumped step under the run's algorithm or another.
+ *
+ * The trajectories come from the dump, the weights from the checkpoint that stood before
+ * the step. The whole batch is taken as one update at these weights. Each part of the
+ * loss has its gradient; variance is that of the sum over groups of answers,
+ *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
+ * and cosine is to the gradient of the exact KL on the same batch. The run's folder is
+ * read and never written.
+ */
+#ifndef KG_TRAIN_REPLAY_H
+#define KG_TRAIN_REPLAY_H
+
+#include "base/status.h"
+#include "train/checkpoint.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum kg_replay_part {
+    KG_REPLAY_LOSS,
+    KG_REPLAY_POLICY, /* without the KL in the loss */
+    KG_REPLAY_KL,     /* that KL alone */
+    KG_REPLAY_EXACT,  /* the exact KL in its place, of the same direction and weight */
+    KG_REPLAY_PARTS
+};
+const char *kg_replay_part_name(enum kg_replay_part part);
+
+struct kg_replay_row {
+    bool there;
+    double value;    /* of the loss, weights and coefficients included */
+    double norm;     /* of its gradient */
+    double variance; /* 0 with one group */
+    double cosine;   /* NAN where one of the two gradients is absent or zero */
+};
+
+struct kg_replay {
+    char checkpoint[KG_CHECKPOINT_NAME]; /* "" for the weights that the run began with */
+    int64_t step;                        /* replayed */
+    int64_t weights_step;                /* of the weights: step - 1 when they sampled */
+    size_t answers, groups;
+    size_t left_out;  /* dumped answers that the step did not learn from */
+    double apart_max; /* of recorded and present log-probs: 0 with the same weights */
+    char algorithm[512];
+    struct kg_replay_row row[KG_REPLAY_PARTS];
+};
+
+/* dir: the run; assignments: preset=NAME, and keys of algo, kl and anchor.
+ * errors: NOTFOUND (no run, dump or checkpoint), EINVAL (another key; what the dump does
+ * not hold), and those of training */
+kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
+                        char *const *assignments, size_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,208 @@
+/* Replays of dumped steps: the run's own algorithm gives what the run logged; another one
+ * is compared with the exact KL; the run's folder stays as it is. */
+#define ROOT "build/test-runs/replay"
+#include "run_testing.h"
+
+#include "train/replay.h"
+
+#include <math.h>
+
+enum { MOST = 16 };
+
+static const char *const own[] = {"algo.preset=ema-pg",
+                                  "kl.beta=0.05",
+                                  "kl.top_k=4",
+                                  "anchor.period=1",
+                                  "train.updates_per_step=1",
+                                  "checkpoint.keep=9",
+                                  "eval.at_start=false",
+                                  NULL};
+static const char *const lagged[] = {"algo.preset=dppo-topk-kl",
+                                     "algo.top_k=4",
+                                     "rollout.lag=2",
+                                     "train.steps=4",
+                                     "train.updates_per_step=1",
+                                     "checkpoint.keep=9",
+                                     "eval.at_start=false",
+                                     NULL};
+
+static int make_runs(void **state)
+{
+    (void)state;
+    fresh(ROOT "/own");
+    fresh(ROOT "/lagged");
+    must_train(ROOT "/own", false, own);
+    must_train(ROOT "/lagged", false, lagged);
+    return 0;
+}
+
+static void replay(struct kg_replay *out, const char *dir, int64_t step,
+                   const char *const *extra)
+{
+    char *assignments[16];
+    size_t n = 0;
+
+    for (; extra && extra[n]; n++)
+        assignments[n] = (char *)(uintptr_t)extra[n];
+    NEED(kg_replay_run(out, dir, step, assignments, n, err));
+}
+
+static double logged(const char *dir, const char *name, int step)
+{
+    double values[MOST];
+    int n = metrics_of(values, MOST, dir, name);
+
+    assert_true(step <= n);
+    return values[step - 1];
+}
+
+/* The dump holds no top ids: they come out again of the same weights. Sums over groups
+ * and over micro-batches differ by rounding. */
+static void its_own_algorithm_gives_what_the_run_logged(void **state)
+{
+    (void)state;
+    for (int step = 1; step <= 4; step++) {
+        struct kg_replay r;
+        double loss = logged(ROOT "/own", "loss/total", step),
+               norm = logged(ROOT "/own", "optim/grad_norm", step);
+
+        replay(&r, ROOT "/own", step, NULL);
+        assert_int_equal(r.weights_step, step - 1);
+        assert_int_equal(r.answers, 16);
+        assert_int_equal(r.groups, 4);
+        assert_true(r.apart_max == 0);
+        assert_true(fabs(r.row[KG_REPLAY_LOSS].value - loss) < 1e-12);
+        assert_true(fabs(r.row[KG_REPLAY_LOSS].norm - norm) <= 1e-6 * norm);
+        assert_true(fabs(r.row[KG_REPLAY_POLICY].value + r.row[KG_REPLAY_KL].value -
+                         loss) < 1e-12);
+    }
+}
+
+static void the_exact_kl_agrees_with_itself(void **state)
+{
+    static const char *const exact[] = {"kl.estimator=exact-forward", NULL};
+    struct kg_replay r;
+
+    (void)state;
+    replay(&r, ROOT "/own", 3, exact);
+    assert_true(r.row[KG_REPLAY_KL].norm > 0);
+    assert_true(r.row[KG_REPLAY_KL].norm == r.row[KG_REPLAY_EXACT].norm);
+    assert_true(r.row[KG_REPLAY_KL].variance == r.row[KG_REPLAY_EXACT].variance);
+    assert_true(fabs(r.row[KG_REPLAY_KL].cosine - 1) < 1e-9);
+}
+
+/* What is known of them: the head of 4 ids is nearer to the exact gradient than one
+ * sampled token, and corrected nearer than published. */
+static void estimators_are_compared_with_the_exact_kl(void **state)
+{
+    static const char *const published[] = {"kl.gradient=published", NULL};
+    static const char *const k1[] = {"kl.estimator=k1", NULL};
+    struct kg_replay corrected, with_mass, sampled;
+
+    (void)state;
+    replay(&corrected, ROOT "/own", 4, NULL);
+    replay(&with_mass, ROOT "/own", 4, published);
+    replay(&sampled, ROOT "/own", 4, k1);
+    assert_true(corrected.row[KG_REPLAY_KL].cosine > 0.9);
+    assert_true(with_mass.row[KG_REPLAY_KL].cosine < corrected.row[KG_REPLAY_KL].cosine);
+    assert_true(sampled.row[KG_REPLAY_KL].cosine < with_mass.row[KG_REPLAY_KL].cosine);
+    assert_true(corrected.row[KG_REPLAY_POLICY].norm ==
+                sampled.row[KG_REPLAY_POLICY].norm);
+}
+
+static void a_preset_takes_the_place_of_the_algorithm(void **state)
+{
+    static const char *const dapo[] = {"preset=dapo", NULL};
+    struct kg_replay r, before;
+
+    (void)state;
+    replay(&before, ROOT "/own", 2, NULL);
+    replay(&r, ROOT "/own", 2, dapo);
+    assert_non_null(strstr(r.algorithm, "KL none"));
+    assert_false(r.row[KG_REPLAY_KL].there);
+    assert_true(r.row[KG_REPLAY_EXACT].there); /* against the anchor that the run kept */
+    assert_true(r.row[KG_REPLAY_LOSS].norm == r.row[KG_REPLAY_POLICY].norm);
+    assert_true(r.row[KG_REPLAY_LOSS].norm == before.row[KG_REPLAY_POLICY].norm);
+}
+
+static void older_weights_are_named(void **state)
+{
+    struct kg_replay r;
+    struct kg_err why;
+
+    (void)state;
+    replay(&r, ROOT "/own", 1, NULL);
+    assert_string_equal(r.checkpoint, "");
+    NEED(kg_file_remove_tree(ROOT "/own/checkpoints/step-000002", err));
+    replay(&r, ROOT "/own", 3, NULL);
+    assert_string_equal(r.checkpoint, "step-000001");
+    assert_int_equal(r.weights_step, 1);
+    assert_true(r.apart_max > 0);
+    assert_int_equal(kg_replay_run(&r, ROOT "/own", 9, NULL, 0, &why), KG_ENOTFOUND);
+}
+
+static void a_lagging_sampler_is_put_back(void **state)
+{
+    (void)state;
+    for (int step = 1; step <= 4; step++) {
+        double norm = logged(ROOT "/lagged", "optim/grad_norm", step);
+        struct kg_replay r;
+
+        replay(&r, ROOT "/lagged", step, NULL);
+        assert_true(r.apart_max == 0);
+        assert_true(fabs(r.row[KG_REPLAY_LOSS].norm - norm) <= 1e-6 * norm);
+    }
+}
+
+static void what_cannot_be_replayed_is_refused(void **state)
+{
+    static const struct {
+        char *extra;
+        const char *words;
+    } cases[] = {{"optim.lr=1", "optim.lr"},
+                 {"preset=nothing", "nothing"},
+                 {"algo.advantage=remax", "greedy"},
+                 {"kl.nothing=1", "kl.nothing"}};
+    struct kg_replay r;
+    struct kg_err err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *extra[] = {cases[i].extra};
+
+        if (kg_replay_run(&r, ROOT "/own", 2, extra, 1, &err) == KG_OK)
+            fail_msg("%s was not refused", cases[i].extra);
+        if (!strstr(err.message, cases[i].words))
+            fail_msg("expected '%s', found: %s", cases[i].words, err.message);
+    }
+    assert_int_equal(kg_replay_run(&r, ROOT "/absent", 1, NULL, 0, &err), KG_ENOTFOUND);
+}
+
+/* Names, sizes and times of modification of everything in the run. */
+static void nothing_is_written_into_the_run(void **state)
+{
+    struct kg_replay r;
+
+    (void)state;
+    assert_int_equal(
+        system("find " ROOT "/own -printf '%p %s %T@\\n' | sort > " ROOT "/before"), 0);
+    replay(&r, ROOT "/own", 4, NULL);
+    assert_int_equal(
+        system("find " ROOT "/own -printf '%p %s %T@\\n' | sort | cmp - " ROOT "/before"),
+        0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(its_own_algorithm_gives_what_the_run_logged),
+        cmocka_unit_test(the_exact_kl_agrees_with_itself),
+        cmocka_unit_test(estimators_are_compared_with_the_exact_kl),
+        cmocka_unit_test(a_preset_takes_the_place_of_the_algorithm),
+        cmocka_unit_test(nothing_is_written_into_the_run),
+        cmocka_unit_test(what_cannot_be_replayed_is_refused),
+        cmocka_unit_test(older_weights_are_named),
+        cmocka_unit_test(a_lagging_sampler_is_put_back),
+    };
+    return cmocka_run_group_tests(tests, make_runs, NULL);
+}
