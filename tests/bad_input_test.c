@@ -187,7 +187,7 @@ static void configs(void **state)
         {"empty name of a run directory", NULL, "train $T run.dir=", 1,
          "run.dir: expected 1 to", NULL},
         {"answers beyond the model's positions", NULL, TRAIN "rollout.max_tokens=5000", 1,
-         "2048 positions, found 8 + 5000", NULL},
+         "2048 positions, found 5008, of which the prompt has 8", NULL},
         {"level of a task without", NULL, TRAIN "task.level=easy", 1, "expected no level",
          NULL},
         {"no arguments", NULL, "train", 2, "expected a recipe", NULL},

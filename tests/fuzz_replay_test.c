@@ -5,6 +5,7 @@
  */
 #include "data/json_fuzz.c"
 #include "data/options_fuzz.c"
+#include "data/parquet_fuzz.c"
 #include "data/safetensors_fuzz.c"
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
@@ -27,6 +28,7 @@ struct target {
 static const struct target targets[] = {
     {"tests/fuzz/options", kg_fuzz_options},
     {"tests/fuzz/json", kg_fuzz_json},
+    {"tests/fuzz/parquet", kg_fuzz_parquet},
     {"tests/fuzz/safetensors", kg_fuzz_safetensors},
     {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
     {"tests/fuzz/config", kg_fuzz_config},

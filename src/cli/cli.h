@@ -116,6 +116,7 @@ int kg_cmd_replay(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
 int kg_cmd_grade(int argc, char **argv);
+int kg_cmd_data(int argc, char **argv);
 int kg_cmd_algorithms(int argc, char **argv);
 int kg_cmd_presets(int argc, char **argv);
 int kg_cmd_policy(int argc, char **argv);
@@ -136,6 +137,7 @@ extern const struct kg_flag kg_task_flags[];
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[];
 extern const struct kg_flag kg_grade_flags[];
+extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];
 

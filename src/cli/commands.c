@@ -83,6 +83,17 @@ const struct kg_command kg_commands[] = {
      1},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1},
+    {"data", "look at a data file, check it, convert it", kg_cmd_data,
+     "[flags] check|head|convert|stats FILE", kg_data_flags,
+     "FILE is JSON lines, a JSON array of objects, either of them packed by gzip or "
+     "zstd, "
+     "or Parquet; its content says which.\n\n"
+     "check: reads every record as training will, and says how many have a prompt, an "
+     "answer, a worked solution. head: the first records as JSON lines. convert: all of "
+     "them. stats: for each key its types, how often it is there, and the least, mean "
+     "and "
+     "largest size (bytes of a text, items of an array, or the number itself).",
+     2},
     {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
      kg_grade_flags,
      "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "

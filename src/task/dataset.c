@@ -1,11 +1,11 @@
-/* Data sets: records that own their strings, and reading them from JSONL in the schemas
+/* Data sets: records that own their strings, and reading them from files in the schemas
  * that people use.
  *
- * A file is either read whole or refused with the line that is wrong: a record that went
+ * A file is either read whole or refused with the record that is wrong: one that went
  * missing in silence would change what a run means.
  */
 #include "base/mem.h"
-#include "data/jsonl.h"
+#include "data/records.h"
 #include "task/task.h"
 
 #include <string.h>
@@ -279,8 +279,8 @@ static kg_status read_record(struct kg_dataset *d, struct line *line,
     return kg_dataset_push(d, &r, err);
 }
 
-static kg_status read_lines(struct kg_dataset *d, struct kg_jsonl *lines,
-                            const struct columns *columns, struct kg_err *err)
+static kg_status read_records(struct kg_dataset *d, struct kg_records *records,
+                              const struct columns *columns, struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
     struct line line = {.doc = &doc};
@@ -288,10 +288,10 @@ static kg_status read_lines(struct kg_dataset *d, struct kg_jsonl *lines,
     kg_status status;
 
     for (;;) {
-        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        KG_TRY_GOTO(out, kg_records_next(records, &doc, &more, err));
         if (!more)
             break;
-        KG_TRY_GOTO(out, read_record(d, &line, columns, kg_jsonl_line(lines), err));
+        KG_TRY_GOTO(out, read_record(d, &line, columns, kg_records_number(records), err));
     }
     if (d->n == 0)
         status = kg_fail(err, KG_EINVAL, "%s: expected at least one record, found none",
@@ -302,21 +302,21 @@ out:
     return status;
 }
 
-kg_status kg_dataset_read_jsonl(struct kg_dataset *d, const char *path,
-                                const char *prompt_key, const char *answer_key,
-                                bool need_answer, struct kg_err *err)
+kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *prompt_key,
+                          const char *answer_key, bool need_answer, struct kg_err *err)
 {
     struct columns columns = {prompt_key, answer_key, need_answer};
-    struct kg_jsonl *lines = NULL;
+    struct kg_records *records = NULL;
     kg_status status;
 
     memset(d, 0, sizeof *d);
     d->is_file = true;
     KG_TRY_GOTO(out, copy(&d->name, path, err));
-    KG_TRY_GOTO(out, kg_jsonl_open(&lines, path, err));
-    KG_TRY_GOTO(out, read_lines(d, lines, &columns, err));
+    KG_TRY_GOTO(out, kg_records_open(&records, path, err));
+    d->unit = kg_records_unit(records);
+    KG_TRY_GOTO(out, read_records(d, records, &columns, err));
 out:
-    kg_jsonl_close(lines);
+    kg_records_close(records);
     if (status != KG_OK)
         kg_dataset_release(d);
     return status;

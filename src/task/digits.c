@@ -33,15 +33,15 @@ static kg_status append_start(struct kg_record *r, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status finish(struct kg_record *r, const char *name, struct kg_err *err)
+static kg_status finish(struct kg_record *r, const struct kg_dataset *d,
+                        struct kg_err *err)
 {
     size_t valid = strspn(r->ground_truth, "0123456789,");
 
     if (r->ground_truth[valid] != 0)
-        return kg_fail(
-            err, KG_EFORMAT,
-            "%s: line %lld: expected digits and commas as answer, found '%.60s'", name,
-            (long long)r->line, r->ground_truth);
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: %s %lld: expected digits and commas as answer, found '%.60s'",
+                       d->name, d->unit, (long long)r->line, r->ground_truth);
     if (!r->solution) {
         r->solution = kg_mem_strdup(r->ground_truth, err);
         if (!r->solution)
@@ -55,9 +55,9 @@ kg_status kg_task_digits_load(struct kg_dataset *d, const struct kg_task_opts *o
 {
     kg_status status;
 
-    KG_TRY(kg_dataset_read_jsonl(d, path, opts->prompt_key, opts->answer_key, true, err));
+    KG_TRY(kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, true, err));
     for (size_t i = 0; i < d->n; i++)
-        KG_TRY_GOTO(fail, finish(&d->records[i], d->name, err));
+        KG_TRY_GOTO(fail, finish(&d->records[i], d, err));
     return KG_OK;
 fail:
     kg_dataset_release(d);

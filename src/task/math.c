@@ -125,7 +125,7 @@ out:
     return status;
 }
 
-/* How a record is named: by its id, else by its line. */
+/* How a record is named: by its id, else by its line, element or row. */
 static void record_name(char out[80], const struct kg_record *r)
 {
     if (r->id)
@@ -243,7 +243,7 @@ kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opt
 {
     kg_status status;
 
-    KG_TRY(kg_dataset_read_jsonl(d, path, opts->prompt_key, opts->answer_key, true, err));
+    KG_TRY(kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, true, err));
     for (size_t i = 0; i < d->n; i++)
         KG_TRY_GOTO(fail, take_marked(&d->records[i], err));
     KG_TRY_GOTO(fail, check_golds(d, opts, err));

@@ -9,7 +9,7 @@
 /* What the number of a record counts. */
 static const char *place_name(const struct kg_dataset *data)
 {
-    return data->is_file ? "line" : "problem";
+    return data->is_file ? data->unit : "problem";
 }
 
 static kg_status encode_one(struct kg_ids *ids, const struct kg_dataset *data, size_t row,

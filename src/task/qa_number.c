@@ -50,7 +50,8 @@ static bool find_answer(struct kg_task_number *out, const char *text, size_t n)
 
 /* GSM8K's own answers are worked solutions that end in "#### n": keep the number as
  * truth, the text as solution. */
-static kg_status split_answer(struct kg_record *r, const char *name, struct kg_err *err)
+static kg_status split_answer(struct kg_record *r, const struct kg_dataset *d,
+                              struct kg_err *err)
 {
     struct kg_task_number number;
     size_t len;
@@ -62,13 +63,13 @@ static kg_status split_answer(struct kg_record *r, const char *name, struct kg_e
         if (kg_task_number_only(&number, r->ground_truth, strlen(r->ground_truth)))
             return KG_OK;
         return kg_fail(err, KG_EFORMAT,
-                       "%s: line %lld: expected one number as answer, found '%.60s'",
-                       name, (long long)r->line, r->ground_truth);
+                       "%s: %s %lld: expected one number as answer, found '%.60s'",
+                       d->name, d->unit, (long long)r->line, r->ground_truth);
     }
     if (!kg_task_number_only(&number, marked, len))
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: line %lld: expected one number behind ####, found '%.*s'",
-                       name, (long long)r->line, (int)(len < 60 ? len : 60), marked);
+        return kg_fail(
+            err, KG_EFORMAT, "%s: %s %lld: expected one number behind ####, found '%.*s'",
+            d->name, d->unit, (long long)r->line, (int)(len < 60 ? len : 60), marked);
     truth = kg_mem_strdup(number.text, err);
     if (!truth)
         return err->code;
@@ -85,9 +86,9 @@ kg_status kg_task_qa_number_load(struct kg_dataset *d, const struct kg_task_opts
 {
     kg_status status;
 
-    KG_TRY(kg_dataset_read_jsonl(d, path, opts->prompt_key, opts->answer_key, true, err));
+    KG_TRY(kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, true, err));
     for (size_t i = 0; i < d->n; i++)
-        KG_TRY_GOTO(fail, split_answer(&d->records[i], d->name, err));
+        KG_TRY_GOTO(fail, split_answer(&d->records[i], d, err));
     return KG_OK;
 fail:
     kg_dataset_release(d);

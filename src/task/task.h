@@ -31,8 +31,9 @@ struct kg_dataset {
     struct kg_record *records; /* owned */
     size_t n;
     size_t capacity;
-    char *name;   /* owned: file or generator, for messages */
-    bool is_file; /* a record's number is its line */
+    char *name;       /* owned: file or generator, for messages */
+    bool is_file;     /* a record's number is its place in the file */
+    const char *unit; /* static: what that number counts, "line", "row" or "element" */
     /* counts of what was left out, reported before step 0 */
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
@@ -119,15 +120,15 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_grade_item *items, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* JSONL in verl's schema {prompt: [{content}] or text, data_source,
- * reward_model.ground_truth, extra_info} or plain columns ({question|problem|prompt|text,
- * answer|ground_truth|completion|response}); named columns override. An answer may be
- * text, a number, or an object or array (kept as JSON text). solution, completion or
- * response, where there is one, becomes the worked response. A prompt of several messages
- * is refused: it needs a chat template.
- * errors: EFORMAT with the line (malformed, no prompt, no answer), EINVAL (no record) */
-kg_status kg_dataset_read_jsonl(struct kg_dataset *d, const char *path,
-                                const char *prompt_key, const char *answer_key,
-                                bool need_answer, struct kg_err *err) KG_MUST_CHECK;
+/* A file of any format that data/records.h reads, in verl's schema {prompt: [{content}]
+ * or text, data_source, reward_model.ground_truth, extra_info} or plain columns
+ * ({question|problem|prompt|text, answer|ground_truth|completion|response}); named
+ * columns override. An answer may be text, a number, or an object or array (kept as JSON
+ * text). solution, completion or response, where there is one, becomes the worked
+ * response. A prompt of several messages is refused: it needs a chat template.
+ * errors: EFORMAT with the place (malformed, no prompt, no answer), EINVAL (no record) */
+kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *prompt_key,
+                          const char *answer_key, bool need_answer,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -68,10 +68,9 @@ static void an_unknown_task_lists_the_valid_ones(void **state)
 
     (void)state;
     assert_int_equal(kg_task_find(&row, "arithmetics", &err), KG_EINVAL);
-    assert_string_equal(
-        err.message,
-        "expected a task of arithmetic, countdown, digits, qa-number, math, external, "
-        "found 'arithmetics'");
+    assert_string_equal(err.message, "expected a task of arithmetic, countdown, digits, "
+                                     "qa-number, math, none, external, "
+                                     "found 'arithmetics'");
     assert_string_equal(row_of("digits")->name, "digits");
 }
 
@@ -90,7 +89,7 @@ static void a_data_task_without_a_file_is_refused(void **state)
 static void read_ok(struct kg_dataset *d, const char *text)
 {
     write_file(text);
-    if (kg_dataset_read_jsonl(d, path, "", "", true, &err) != KG_OK)
+    if (kg_dataset_read(d, path, "", "", true, &err) != KG_OK)
         fail_msg("%s", err.message);
     unlink(path);
 }
@@ -136,13 +135,11 @@ static void named_columns_override(void **state)
     (void)state;
     write_file("{\"prompt\":\"no\",\"ask\":\"yes\",\"meta\":{\"gold\":\"g\"},\"answer\":"
                "\"no\"}\n");
-    assert_int_equal(kg_dataset_read_jsonl(&d, path, "ask", "meta.gold", true, &err),
-                     KG_OK);
+    assert_int_equal(kg_dataset_read(&d, path, "ask", "meta.gold", true, &err), KG_OK);
     assert_string_equal(d.records[0].prompt, "yes");
     assert_string_equal(d.records[0].ground_truth, "g");
     kg_dataset_release(&d);
-    assert_int_equal(kg_dataset_read_jsonl(&d, path, "absent", "", true, &err),
-                     KG_EFORMAT);
+    assert_int_equal(kg_dataset_read(&d, path, "absent", "", true, &err), KG_EFORMAT);
     assert_non_null(strstr(err.message, "absent"));
     unlink(path);
 }
@@ -177,16 +174,14 @@ static void bad_records_are_refused_with_file_and_line(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         write_file(rows[i].text);
         memset(&err, 0, sizeof err);
-        assert_int_equal(kg_dataset_read_jsonl(&d, path, NULL, NULL, true, &err),
-                         rows[i].code);
+        assert_int_equal(kg_dataset_read(&d, path, NULL, NULL, true, &err), rows[i].code);
         if (!strstr(err.message, rows[i].part) || !strstr(err.message, path))
             fail_msg("message without '%s' or file: %s", rows[i].part, err.message);
         assert_null(d.records);
         unlink(path);
     }
-    assert_int_equal(
-        kg_dataset_read_jsonl(&d, "/tmp/kg_absent.jsonl", NULL, NULL, true, &err),
-        KG_ENOTFOUND);
+    assert_int_equal(kg_dataset_read(&d, "/tmp/kg_absent.jsonl", NULL, NULL, true, &err),
+                     KG_ENOTFOUND);
 }
 
 static void every_failed_allocation_of_reading_is_a_status(void **state)
@@ -202,7 +197,7 @@ static void every_failed_allocation_of_reading_is_a_status(void **state)
         struct kg_dataset d;
 
         kg_mem_fail_at((uint64_t)++n);
-        status = kg_dataset_read_jsonl(&d, path, NULL, NULL, true, &err);
+        status = kg_dataset_read(&d, path, NULL, NULL, true, &err);
         kg_mem_fail_at(0);
         assert_true(status == KG_OK || status == KG_ENOMEM);
         kg_dataset_release(&d);
@@ -226,6 +221,33 @@ static void a_template_surrounds_the_prompt(void **state)
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_EINVAL);
     assert_non_null(strstr(err.message, "{prompt}"));
     unlink(path);
+}
+
+static void parquet_gives_the_records_of_its_json_lines(void **state)
+{
+    struct kg_task_opts opts = {.command = "true"};
+    struct kg_dataset a;
+    struct kg_dataset b;
+
+    (void)state;
+    assert_int_equal(kg_task_load(&a, row_of("external"), &opts,
+                                  "tests/data/parquet/duckdb_snappy.parquet", &err),
+                     KG_OK);
+    assert_int_equal(kg_task_load(&b, row_of("external"), &opts,
+                                  "tests/data/parquet/duckdb.jsonl", &err),
+                     KG_OK);
+    assert_int_equal(a.n, 300);
+    assert_int_equal(b.n, 300);
+    for (size_t i = 0; i < a.n; i++) {
+        assert_string_equal(a.records[i].prompt, b.records[i].prompt);
+        assert_string_equal(a.records[i].ground_truth, b.records[i].ground_truth);
+        assert_int_equal(a.records[i].line, i + 1);
+        assert_int_equal(atoi(a.records[i].ground_truth), i);
+    }
+    assert_string_equal(a.unit, "row");
+    assert_string_equal(b.unit, "line");
+    kg_dataset_release(&a);
+    kg_dataset_release(&b);
 }
 
 /* ---- generators ---- */
@@ -742,6 +764,7 @@ int main(void)
         cmocka_unit_test(bad_records_are_refused_with_file_and_line),
         cmocka_unit_test(every_failed_allocation_of_reading_is_a_status),
         cmocka_unit_test(a_template_surrounds_the_prompt),
+        cmocka_unit_test(parquet_gives_the_records_of_its_json_lines),
         cmocka_unit_test(problem_i_depends_on_its_index_alone),
         cmocka_unit_test(seeds_and_levels_differ_and_levels_take_turns),
         cmocka_unit_test(solutions_grade_right_unless_faulty),

@@ -3,7 +3,7 @@
 #include "train/sft_data.h"
 
 #include "base/mem.h"
-#include "data/jsonl.h"
+#include "data/records.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -150,25 +150,26 @@ kg_status kg_sft_from_jsonl(struct kg_sft_set *set, const char *path,
                             const struct kg_sft_opts *opts, struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    struct kg_jsonl *reader;
+    struct kg_records *reader;
     kg_status status;
 
     memset(set, 0, sizeof *set);
-    KG_TRY(kg_jsonl_open(&reader, path, err));
+    KG_TRY(kg_records_open(&reader, path, err));
     for (;;) {
         bool more;
 
-        status = kg_jsonl_next(reader, &doc, &more, err);
+        status = kg_records_next(reader, &doc, &more, err);
         if (status != KG_OK || !more)
             break;
         status = add_object(set, doc.root, template_text, tok, opts, err);
         if (status != KG_OK) {
-            kg_err_prefix(err, "%s line %lld", path, (long long)kg_jsonl_line(reader));
+            kg_err_prefix(err, "%s %s %lld", path, kg_records_unit(reader),
+                          (long long)kg_records_number(reader));
             break;
         }
     }
     kg_json_release(&doc);
-    kg_jsonl_close(reader);
+    kg_records_close(reader);
     return finish(set, status, path, opts->max_tokens, err);
 }
 

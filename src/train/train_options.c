@@ -43,8 +43,11 @@ static const struct kg_opt_row rows[] = {
      "external grader: time limit of one batch", true},
 
     {"data.train", KG_OPT_STRING, "", 0, 0, NULL,
-     "JSONL of training problems (not for generated tasks)", false},
-    {"data.val", KG_OPT_STRING, "", 0, 0, NULL, "JSONL of validation problems", false},
+     "file of training problems (not for generated tasks): JSONL, JSON array, .gz or "
+     ".zst "
+     "of them, Parquet",
+     false},
+    {"data.val", KG_OPT_STRING, "", 0, 0, NULL, "file of validation problems", false},
     {"data.prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
      "column of the prompt; empty: verl's schema and usual names", false},
     {"data.answer_key", KG_OPT_STRING, "", 0, 0, NULL, "column of the answer", false},
@@ -238,7 +241,7 @@ static const struct kg_opt_row rows[] = {
     {"sft.steps", KG_OPT_INT, "0", 0, 1e9, NULL,
      "supervised updates before RL; 0 is none", false},
     {"sft.data", KG_OPT_STRING, "", 0, 0, NULL,
-     "JSONL for it; empty: data.train, or the task's worked solutions", false},
+     "file for it; empty: data.train, or the task's worked solutions", false},
     {"sft.level", KG_OPT_STRING, "", 0, 0, NULL,
      "difficulty of generated problems; empty: task.level", false},
     {"sft.count", KG_OPT_INT, "4000", 1, 1e9, NULL,

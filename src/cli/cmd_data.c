@@ -1,0 +1,405 @@
+/* kedge data: look at a data file of any format, check it as training will read it, and
+ * convert it to JSON lines.
+ */
+#include "cli/cli.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/jsonl.h"
+#include "data/records.h"
+#include "task/task.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_KEYS = 256, MAX_PATH_BYTES = 256, MAX_NESTING = 4, FLUSH_BYTES = 1 << 16 };
+
+static int64_t count = 5;
+static const char *out_path;
+static const char *prompt_key = "", *answer_key = "";
+static bool need_answer;
+static bool as_json;
+
+const struct kg_flag kg_data_flags[] = {
+    {"count", 'n', KG_FLAG_INT, &count, "N", "head: records (default 5)", 1, 1e9, NULL},
+    {"out", 'o', KG_FLAG_TEXT, &out_path, "FILE",
+     "convert: write there, compressed when it ends in .zst (default stdout)", 0, 0,
+     NULL},
+    {"prompt-key", 0, KG_FLAG_TEXT, &prompt_key, "KEY",
+     "check: where the prompt is, as data.prompt_key", 0, 0, NULL},
+    {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY",
+     "check: where the answer is, as data.answer_key", 0, 0, NULL},
+    {"need-answer", 0, KG_FLAG_TRUE, &need_answer, NULL,
+     "check: a record without an answer is an error", 0, 0, NULL},
+    {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "check, stats: as JSON", 0, 0, NULL},
+    {0},
+};
+
+/* ---- check ---- */
+
+struct totals {
+    int64_t answers;
+    int64_t solutions;
+    int64_t prompt_bytes;
+    int64_t longest;
+};
+
+static struct totals add_up(const struct kg_dataset *d)
+{
+    struct totals t = {0};
+
+    for (size_t i = 0; i < d->n; i++) {
+        int64_t n = (int64_t)strlen(d->records[i].prompt);
+
+        t.answers += d->records[i].ground_truth[0] != 0;
+        t.solutions += d->records[i].solution != NULL;
+        t.prompt_bytes += n;
+        t.longest = n > t.longest ? n : t.longest;
+    }
+    return t;
+}
+
+static kg_status print_check(const struct kg_dataset *d, const char *format,
+                             struct kg_err *err)
+{
+    struct totals t = add_up(d);
+    double mean = (double)t.prompt_bytes / (double)d->n;
+    struct kg_str out = {0};
+    kg_status status;
+
+    if (as_json)
+        status = kg_str_printf(
+            &out, err,
+            "{\"format\": \"%s\", \"records\": %zu, \"answers\": %lld, \"solutions\": "
+            "%lld, \"prompt_bytes_mean\": %.1f, \"prompt_bytes_max\": %lld}\n",
+            format, d->n, (long long)t.answers, (long long)t.solutions, mean,
+            (long long)t.longest);
+    else
+        status = kg_str_printf(&out, err,
+                               "%s: %s, %zu records with a prompt (mean %.1f bytes, "
+                               "longest %lld), %lld with an answer, %lld with a worked "
+                               "solution\n",
+                               d->name, format, d->n, mean, (long long)t.longest,
+                               (long long)t.answers, (long long)t.solutions);
+    if (status == KG_OK)
+        status = kg_cli_put(&out, err);
+    kg_str_release(&out);
+    return status;
+}
+
+static kg_status check(const char *path, struct kg_err *err)
+{
+    struct kg_dataset d = {0};
+    struct kg_records *r;
+    char format[32];
+    kg_status status;
+
+    KG_TRY(kg_records_open(&r, path, err));
+    snprintf(format, sizeof format, "%s", kg_records_format(r));
+    kg_records_close(r);
+    KG_TRY(kg_dataset_read(&d, path, prompt_key, answer_key, need_answer, err));
+    status = print_check(&d, format, err);
+    kg_dataset_release(&d);
+    return status;
+}
+
+/* ---- head and convert ---- */
+
+struct sink {
+    struct kg_zst_writer *packed; /* -o FILE.zst */
+    struct kg_file_writer plain;  /* -o FILE */
+    struct kg_str text;
+};
+
+static bool ends_in(const char *text, const char *tail)
+{
+    size_t n = strlen(text);
+    size_t m = strlen(tail);
+
+    return n >= m && strcmp(text + n - m, tail) == 0;
+}
+
+static kg_status sink_open(struct sink *s, const char *path, struct kg_err *err)
+{
+    if (!path)
+        return KG_OK;
+    return ends_in(path, ".zst") ? kg_zst_open(&s->packed, path, 0, err)
+                                 : kg_file_writer_open(&s->plain, path, err);
+}
+
+static kg_status sink_flush(struct sink *s, struct kg_err *err)
+{
+    kg_status status;
+
+    if (s->packed)
+        status = kg_zst_put(s->packed, s->text.data, s->text.len, err);
+    else if (s->plain.path)
+        status = kg_file_writer_put(&s->plain, s->text.data, s->text.len, err);
+    else
+        return kg_cli_put(&s->text, err);
+    kg_str_clear(&s->text);
+    return status;
+}
+
+/* On success what is left is written; else the file goes away. */
+static kg_status sink_close(struct sink *s, kg_status status, struct kg_err *err)
+{
+    if (status == KG_OK && s->text.len > 0)
+        status = sink_flush(s, err);
+    if (status != KG_OK) {
+        kg_zst_abort(s->packed);
+        kg_file_writer_abort(&s->plain);
+    } else if (s->packed) {
+        status = kg_zst_close(s->packed, err);
+    } else if (s->plain.path) {
+        status = kg_file_writer_close(&s->plain, err);
+    }
+    kg_str_release(&s->text);
+    return status;
+}
+
+static kg_status copy_records(struct sink *s, struct kg_records *r, int64_t most,
+                              struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    kg_status status = KG_OK;
+    bool more = true;
+
+    for (int64_t i = 0; i < most; i++) {
+        KG_TRY_GOTO(out, kg_records_next(r, &doc, &more, err));
+        if (!more)
+            break;
+        KG_TRY_GOTO(out, kg_json_put_value(&s->text, doc.root, err));
+        KG_TRY_GOTO(out, kg_str_putc(&s->text, '\n', err));
+        if (s->text.len >= FLUSH_BYTES)
+            KG_TRY_GOTO(out, sink_flush(s, err));
+    }
+out:
+    kg_json_release(&doc);
+    return status;
+}
+
+static kg_status copy_file(const char *path, const char *to, int64_t most,
+                           struct kg_err *err)
+{
+    struct sink sink = {0};
+    struct kg_records *r;
+    kg_status status;
+
+    KG_TRY(kg_records_open(&r, path, err));
+    status = sink_open(&sink, to, err);
+    if (status == KG_OK)
+        status = copy_records(&sink, r, most, err);
+    status = sink_close(&sink, status, err);
+    kg_records_close(r);
+    return status;
+}
+
+static kg_status head(const char *path, struct kg_err *err)
+{
+    return copy_file(path, NULL, count, err);
+}
+
+static kg_status convert(const char *path, struct kg_err *err)
+{
+    return copy_file(path, out_path, INT64_MAX, err);
+}
+
+/* ---- stats ---- */
+
+struct key {
+    char path[MAX_PATH_BYTES];
+    int64_t of_type[KG_JSON_OBJECT + 1];
+    int64_t measured; /* values that have a size: bytes, number, or items */
+    double sum, min, max;
+};
+struct stats {
+    struct key keys[MAX_KEYS];
+    int n;
+    int64_t records;
+    int64_t left_out; /* values of keys beyond MAX_KEYS */
+};
+
+static struct key *find_key(struct stats *s, const char *path)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->keys[i].path, path) == 0)
+            return &s->keys[i];
+    if (s->n == MAX_KEYS || strlen(path) >= MAX_PATH_BYTES)
+        return NULL;
+    snprintf(s->keys[s->n].path, MAX_PATH_BYTES, "%s", path);
+    return &s->keys[s->n++];
+}
+
+/* Bytes of a text, a number itself, items of an array.   returns false for the others */
+static bool measure(double *size, const struct kg_json *v)
+{
+    size_t n;
+
+    switch (kg_json_type(v)) {
+    case KG_JSON_STRING:
+        kg_json_text(v, &n);
+        *size = (double)n;
+        return true;
+    case KG_JSON_INT:
+    case KG_JSON_REAL:
+        *size = kg_json_real(v, 0);
+        return true;
+    case KG_JSON_ARRAY:
+        *size = (double)kg_json_size(v);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void count_value(struct stats *s, const char *path, const struct kg_json *v)
+{
+    struct key *k = find_key(s, path);
+    double size;
+
+    if (!k) {
+        s->left_out++;
+        return;
+    }
+    k->of_type[kg_json_type(v)]++;
+    if (!measure(&size, v))
+        return;
+    k->min = k->measured ? fmin(k->min, size) : size;
+    k->max = k->measured ? fmax(k->max, size) : size;
+    k->sum += size;
+    k->measured++;
+}
+
+static void count_object(struct stats *s, const char *prefix, const struct kg_json *v,
+                         int depth)
+{
+    for (size_t i = 0; i < kg_json_size(v); i++) {
+        const struct kg_json *value = kg_json_value_at(v, i);
+        char path[2 * MAX_PATH_BYTES];
+
+        snprintf(path, sizeof path, "%s%s%.255s", prefix, *prefix ? "." : "",
+                 kg_json_key_at(v, i));
+        path[MAX_PATH_BYTES - 1] = 0;
+        if (kg_json_type(value) == KG_JSON_OBJECT && depth < MAX_NESTING)
+            count_object(s, path, value, depth + 1);
+        else
+            count_value(s, path, value);
+    }
+}
+
+static void type_text(char text[96], const struct key *k)
+{
+    static const char *const names[] = {"null",   "boolean", "integer", "real",
+                                        "string", "array",   "object"};
+    size_t n = 0;
+
+    text[0] = 0;
+    for (int t = KG_JSON_BOOL; t <= KG_JSON_OBJECT; t++)
+        if (k->of_type[t] > 0)
+            n += (size_t)snprintf(text + n, 96 - n, "%s%s", n ? "|" : "", names[t]);
+    if (n == 0)
+        snprintf(text, 96, "null");
+}
+
+static int64_t present(const struct key *k)
+{
+    int64_t n = 0;
+
+    for (int t = KG_JSON_BOOL; t <= KG_JSON_OBJECT; t++)
+        n += k->of_type[t];
+    return n;
+}
+
+static kg_status put_key(struct kg_str *out, const struct stats *s, const struct key *k,
+                         struct kg_err *err)
+{
+    double mean = k->measured ? k->sum / (double)k->measured : 0;
+    int64_t absent = s->records - present(k);
+    char types[96];
+
+    type_text(types, k);
+    if (!as_json)
+        return kg_str_printf(out, err, "%-32s %-16s %10lld %10lld %12.6g %12.6g %12.6g\n",
+                             k->path, types, (long long)present(k), (long long)absent,
+                             k->min, mean, k->max);
+    KG_TRY(kg_str_puts(out, "{\"key\": ", err));
+    KG_TRY(kg_json_put_string(out, k->path, strlen(k->path), err));
+    KG_TRY(kg_str_printf(out, err,
+                         ", \"type\": \"%s\", \"present\": %lld, \"absent\": %lld", types,
+                         (long long)present(k), (long long)absent));
+    if (k->measured > 0)
+        KG_TRY(kg_str_printf(out, err,
+                             ", \"min\": %.17g, \"mean\": %.17g, \"max\": %.17g", k->min,
+                             mean, k->max));
+    return kg_str_puts(out, "}\n", err);
+}
+
+static kg_status print_stats(const struct stats *s, const char *path, const char *format,
+                             struct kg_err *err)
+{
+    struct kg_str out = {0};
+    kg_status status = KG_OK;
+
+    if (!as_json)
+        KG_TRY_GOTO(out, kg_str_printf(&out, err,
+                                       "%s: %s, %lld records\n%-32s %-16s %10s %10s %12s "
+                                       "%12s %12s\n",
+                                       path, format, (long long)s->records, "key", "type",
+                                       "present", "absent", "min", "mean", "max"));
+    for (int i = 0; i < s->n; i++)
+        KG_TRY_GOTO(out, put_key(&out, s, &s->keys[i], err));
+    if (s->left_out > 0)
+        fprintf(stderr, "kedge data: %lld values of keys beyond the first %d left out\n",
+                (long long)s->left_out, MAX_KEYS);
+    KG_TRY_GOTO(out, kg_cli_put(&out, err));
+out:
+    kg_str_release(&out);
+    return status;
+}
+
+static kg_status stats(const char *path, struct kg_err *err)
+{
+    struct stats *s = kg_mem_calloc(1, sizeof *s, "stats", err);
+    struct kg_json_doc doc = {0};
+    struct kg_records *r = NULL;
+    bool more = true;
+    kg_status status;
+
+    if (!s)
+        return KG_ENOMEM;
+    KG_TRY_GOTO(out, kg_records_open(&r, path, err));
+    for (;;) {
+        KG_TRY_GOTO(out, kg_records_next(r, &doc, &more, err));
+        if (!more)
+            break;
+        s->records++;
+        count_object(s, "", doc.root, 1);
+    }
+    KG_TRY_GOTO(out, print_stats(s, path, kg_records_format(r), err));
+out:
+    kg_json_release(&doc);
+    kg_records_close(r);
+    kg_mem_free(s);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static const struct action {
+    const char *name;
+    kg_status (*run)(const char *path, struct kg_err *err);
+} actions[] = {{"check", check}, {"head", head}, {"convert", convert}, {"stats", stats}};
+
+int kg_cmd_data(int argc, char **argv)
+{
+    struct kg_err err;
+
+    if (argc != 2)
+        return kg_cli_usage("expected check, head, convert or stats, and a file");
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+        if (strcmp(argv[0], actions[i].name) == 0)
+            return kg_cli_exit(actions[i].run(argv[1], &err), &err);
+    return kg_cli_usage("expected check, head, convert or stats, found '%s'", argv[0]);
+}

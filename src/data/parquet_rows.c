@@ -1,0 +1,360 @@
+/* Rows of a Parquet file: columns put together again by their levels.
+ *
+ * Every leaf has a cursor at its next entry. An entry's definition level says how far
+ * down its path things are there, its repetition level which list it continues. A node is
+ * written by asking its first leaf, and every other leaf below it must agree: a file in
+ * which they do not is refused. Each step takes at least an entry from a cursor, so no
+ * file can make this run on.
+ *
+ * A row is written as JSON text and parsed, so that a document has one way to come about.
+ */
+#include "data/parquet_internal.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct cursor {
+    struct kg_parquet_column *column; /* owned or NULL */
+    struct kg_parquet_batch batch;
+    size_t at;       /* entry of the batch */
+    size_t value_at; /* value of the batch */
+};
+
+struct kg_parquet_rows {
+    struct kg_parquet *file; /* borrowed */
+    struct cursor *cursors;  /* owned, one for each leaf */
+    size_t group;            /* the next to be opened, from 0 */
+    int64_t left;            /* rows of the open group */
+    int64_t number;          /* of the row last returned, from 1 */
+    struct kg_str text;      /* of the row */
+};
+
+/* ---- cursors ---- */
+
+/* The entry's repetition level, or -1 behind the last one. */
+static int rep_of(const struct cursor *c)
+{
+    return c->at < c->batch.n ? c->batch.rep[c->at] : -1;
+}
+
+static int def_of(const struct cursor *c)
+{
+    return c->at < c->batch.n ? c->batch.def[c->at] : -1;
+}
+
+static kg_status fill(struct cursor *c, struct kg_err *err)
+{
+    c->at = 0;
+    c->value_at = 0;
+    c->batch.n = 0;
+    return kg_parquet_column_next(c->column, &c->batch, err);
+}
+
+static kg_status advance(struct cursor *c, bool has_value, struct kg_err *err)
+{
+    c->value_at += has_value;
+    return ++c->at < c->batch.n ? KG_OK : fill(c, err);
+}
+
+/* Leaf `leaf` disagrees with the first leaf of the node. */
+static kg_status disagree(const struct kg_parquet_rows *r, size_t leaf,
+                          const struct kg_parquet_node *node, struct kg_err *err)
+{
+    kg_fail(err, KG_EFORMAT, "row %lld: its levels do not fit those of column '%s'",
+            (long long)r->number, r->file->nodes[r->file->leaves[node->leaf]].path);
+    return kg_parquet_column_blame(r->cursors[leaf].column, err);
+}
+
+/* Is every leaf of the node at an entry where it is there (or where it is not)? */
+static kg_status check_presence(struct kg_parquet_rows *r,
+                                const struct kg_parquet_node *node, bool present,
+                                struct kg_err *err)
+{
+    for (size_t i = node->leaf; i < node->leaf + node->n_leaves; i++) {
+        int def = def_of(&r->cursors[i]);
+
+        if (def < 0 || (def >= node->def) != present)
+            return disagree(r, i, node, err);
+    }
+    return KG_OK;
+}
+
+/* Does every leaf continue the list of the node (or leave it)? */
+static kg_status check_repetition(struct kg_parquet_rows *r,
+                                  const struct kg_parquet_node *node, bool again,
+                                  struct kg_err *err)
+{
+    for (size_t i = node->leaf; i < node->leaf + node->n_leaves; i++) {
+        int rep = rep_of(&r->cursors[i]);
+
+        if (again ? rep != node->rep : rep >= node->rep)
+            return disagree(r, i, node, err);
+    }
+    return KG_OK;
+}
+
+/* The node is absent: every leaf has one entry that says so. */
+static kg_status pass_absent(struct kg_parquet_rows *r,
+                             const struct kg_parquet_node *node, struct kg_err *err)
+{
+    KG_TRY(check_presence(r, node, false, err));
+    for (size_t i = node->leaf; i < node->leaf + node->n_leaves; i++)
+        KG_TRY(advance(&r->cursors[i], false, err));
+    return KG_OK;
+}
+
+/* ---- nodes ---- */
+
+static kg_status put_node(struct kg_parquet_rows *r, const struct kg_parquet_node *node,
+                          struct kg_err *err);
+
+static bool is_present(const struct kg_parquet_rows *r,
+                       const struct kg_parquet_node *node)
+{
+    return def_of(&r->cursors[node->leaf]) >= node->def;
+}
+
+static kg_status put_leaf(struct kg_parquet_rows *r, const struct kg_parquet_node *node,
+                          struct kg_err *err)
+{
+    struct cursor *c = &r->cursors[node->leaf];
+    kg_status status;
+
+    if (def_of(c) != node->def)
+        return disagree(r, node->leaf, node, err);
+    status = kg_parquet_put_value(&r->text, node, c->batch.values, c->value_at, err);
+    if (status != KG_OK) {
+        kg_err_prefix(err, "row %lld", (long long)r->number);
+        return kg_parquet_column_blame(c->column, err);
+    }
+    return advance(c, true, err);
+}
+
+static const struct kg_parquet_node *next_child(const struct kg_parquet_rows *r,
+                                                const struct kg_parquet_node *child)
+{
+    return r->file->nodes + child->end;
+}
+
+static kg_status put_struct(struct kg_parquet_rows *r, const struct kg_parquet_node *node,
+                            struct kg_err *err)
+{
+    const struct kg_parquet_node *child = node + 1;
+
+    KG_TRY(kg_str_putc(&r->text, '{', err));
+    for (size_t i = 0; i < node->n_children; i++, child = next_child(r, child)) {
+        if (i > 0)
+            KG_TRY(kg_str_putc(&r->text, ',', err));
+        KG_TRY(kg_json_put_string(&r->text, child->name, strlen(child->name), err));
+        KG_TRY(kg_str_putc(&r->text, ':', err));
+        KG_TRY(put_node(r, child, err));
+    }
+    return kg_str_putc(&r->text, '}', err);
+}
+
+/* What a list holds: the one child of its repeated group, unless that group is itself
+ * the element, as old writers had it. */
+static const struct kg_parquet_node *element_of(const struct kg_parquet_node *list,
+                                                const struct kg_parquet_node *repeated)
+{
+    size_t n = strlen(list->name);
+    bool old = strcmp(repeated->name, "array") == 0 ||
+               (strncmp(repeated->name, list->name, n) == 0 &&
+                strcmp(repeated->name + n, "_tuple") == 0);
+
+    return repeated->n_children == 1 && !old ? repeated + 1 : NULL;
+}
+
+/* What stands between two brackets for each repetition. */
+enum item { ITEM_ITSELF, ITEM_CHILD, ITEM_PAIR };
+
+static kg_status put_content(struct kg_parquet_rows *r,
+                             const struct kg_parquet_node *node, struct kg_err *err);
+
+static kg_status put_item(struct kg_parquet_rows *r,
+                          const struct kg_parquet_node *repeated, enum item item,
+                          struct kg_err *err)
+{
+    KG_TRY(check_presence(r, repeated, true, err));
+    switch (item) {
+    case ITEM_CHILD:
+        return put_node(r, repeated + 1, err);
+    case ITEM_PAIR:
+        KG_TRY(put_node(r, repeated + 1, err));
+        KG_TRY(kg_str_putc(&r->text, ':', err));
+        return put_node(r, next_child(r, repeated + 1), err);
+    default:
+        return put_content(r, repeated, err);
+    }
+}
+
+static kg_status put_repeated(struct kg_parquet_rows *r,
+                              const struct kg_parquet_node *repeated, enum item item,
+                              struct kg_err *err)
+{
+    const char *brackets = item == ITEM_PAIR ? "{}" : "[]";
+    bool again = is_present(r, repeated);
+
+    KG_TRY(kg_str_putc(&r->text, brackets[0], err));
+    if (!again)
+        KG_TRY(pass_absent(r, repeated, err));
+    while (again) {
+        KG_TRY(put_item(r, repeated, item, err));
+        again = rep_of(&r->cursors[repeated->leaf]) == repeated->rep;
+        if (again) {
+            KG_TRY(check_repetition(r, repeated, true, err));
+            KG_TRY(kg_str_putc(&r->text, ',', err));
+        }
+    }
+    KG_TRY(check_repetition(r, repeated, false, err));
+    return kg_str_putc(&r->text, brackets[1], err);
+}
+
+static bool has_text_keys(const struct kg_parquet_node *key)
+{
+    return key->n_children == 0 && key->kind == KG_PARQUET_AS_PLAIN &&
+           key->type == KG_PARQUET_BYTES && key->repetition == KG_PARQUET_REQUIRED;
+}
+
+/* A node that is there, one repetition of it. */
+static kg_status put_content(struct kg_parquet_rows *r,
+                             const struct kg_parquet_node *node, struct kg_err *err)
+{
+    const struct kg_parquet_node *child = node + 1;
+
+    if (node->n_children == 0)
+        return put_leaf(r, node, err);
+    switch (node->kind) {
+    case KG_PARQUET_AS_LIST:
+        return put_repeated(r, child, element_of(node, child) ? ITEM_CHILD : ITEM_ITSELF,
+                            err);
+    case KG_PARQUET_AS_MAP:
+        return put_repeated(r, child, has_text_keys(child + 1) ? ITEM_PAIR : ITEM_ITSELF,
+                            err);
+    default:
+        return put_struct(r, node, err);
+    }
+}
+
+static kg_status put_node(struct kg_parquet_rows *r, const struct kg_parquet_node *node,
+                          struct kg_err *err)
+{
+    if (node->repetition == KG_PARQUET_REPEATED)
+        return put_repeated(r, node, ITEM_ITSELF, err);
+    if (node->repetition == KG_PARQUET_OPTIONAL && !is_present(r, node)) {
+        KG_TRY(pass_absent(r, node, err));
+        return kg_str_puts(&r->text, "null", err);
+    }
+    KG_TRY(check_presence(r, node, true, err));
+    return put_content(r, node, err);
+}
+
+/* ---- row groups ---- */
+
+static kg_status check_end(struct kg_parquet_rows *r, struct kg_err *err)
+{
+    for (size_t i = 0; i < r->file->n_leaves; i++) {
+        if (r->cursors[i].column && rep_of(&r->cursors[i]) >= 0) {
+            kg_fail(err, KG_EFORMAT,
+                    "expected the row group to end with row %lld, found more values",
+                    (long long)r->number);
+            return kg_parquet_column_blame(r->cursors[i].column, err);
+        }
+    }
+    return KG_OK;
+}
+
+static void close_group(struct kg_parquet_rows *r)
+{
+    for (size_t i = 0; i < r->file->n_leaves; i++) {
+        kg_parquet_column_close(r->cursors[i].column);
+        memset(&r->cursors[i], 0, sizeof r->cursors[i]);
+    }
+}
+
+static kg_status open_group(struct kg_parquet_rows *r, struct kg_err *err)
+{
+    struct kg_thrift t = kg_parquet_chunks(r->file, r->group);
+
+    close_group(r);
+    r->left = r->file->groups[r->group].rows;
+    for (size_t i = 0; i < r->file->n_leaves; i++) {
+        struct cursor *c = &r->cursors[i];
+
+        KG_TRY(kg_parquet_column_start(&c->column, r->file, r->group, i, &t, err));
+        KG_TRY(fill(c, err));
+    }
+    r->group++;
+    return KG_OK;
+}
+
+static kg_status put_row(struct kg_parquet_rows *r, struct kg_err *err)
+{
+    for (size_t i = 0; i < r->file->n_leaves; i++) {
+        if (rep_of(&r->cursors[i]) == 0)
+            continue;
+        kg_fail(err, KG_EFORMAT, "expected the start of row %lld, found %s",
+                (long long)r->number,
+                rep_of(&r->cursors[i]) < 0 ? "the end of the column"
+                                           : "a list that goes on");
+        return kg_parquet_column_blame(r->cursors[i].column, err);
+    }
+    kg_str_clear(&r->text);
+    return put_struct(r, r->file->nodes, err);
+}
+
+/* ---- the reader ---- */
+
+kg_status kg_parquet_rows_open(struct kg_parquet_rows **r, struct kg_parquet *file,
+                               struct kg_err *err)
+{
+    struct kg_parquet_rows *fresh = kg_mem_calloc(1, sizeof *fresh, "rows", err);
+
+    *r = NULL;
+    if (!fresh)
+        return KG_ENOMEM;
+    fresh->file = file;
+    fresh->text.max = KG_PARQUET_MAX_RECORD_BYTES;
+    fresh->cursors = kg_mem_calloc(file->n_leaves, sizeof *fresh->cursors, "rows", err);
+    if (!fresh->cursors) {
+        kg_mem_free(fresh);
+        return KG_ENOMEM;
+    }
+    *r = fresh;
+    return KG_OK;
+}
+
+void kg_parquet_rows_close(struct kg_parquet_rows *r)
+{
+    if (!r)
+        return;
+    close_group(r);
+    kg_mem_free(r->cursors);
+    kg_str_release(&r->text);
+    kg_mem_free(r);
+}
+
+kg_status kg_parquet_rows_next(struct kg_parquet_rows *r, struct kg_json_doc *doc,
+                               bool *more, struct kg_err *err)
+{
+    char where[KG_ERR_MESSAGE_BYTES / 2];
+
+    kg_json_release(doc);
+    *more = false;
+    while (r->left == 0) {
+        KG_TRY(check_end(r, err));
+        if (r->group == r->file->n_groups)
+            return KG_OK;
+        KG_TRY(open_group(r, err));
+    }
+    *more = true;
+    r->left--;
+    r->number++;
+    snprintf(where, sizeof where, "%.300s row %lld", r->file->name, (long long)r->number);
+    KG_TRY(put_row(r, err));
+    return kg_json_parse(doc, r->text.data, r->text.len, where, err);
+}
+
+int64_t kg_parquet_rows_number(const struct kg_parquet_rows *r) { return r->number; }

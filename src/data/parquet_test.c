@@ -1,0 +1,267 @@
+/* Tests of reading Parquet: files of three writers against the rows that pyarrow reads,
+ * columns as arrays, and damage of every kind. tests/data/parquet/README.md says where
+ * the files are from. */
+#include "data/parquet.h"
+
+#include "base/folder_testing.h"
+
+#define FOLDER "tests/data/parquet/"
+
+static struct kg_str read_all(const char *path)
+{
+    struct kg_str s = {0};
+
+    if (kg_file_read(&s, path, 64 << 20, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    return s;
+}
+
+/* The golden row as our own writer spells it. */
+static void golden_row(struct kg_str *out, const char *line, size_t n)
+{
+    struct kg_json_doc doc;
+
+    assert_int_equal(kg_json_parse(&doc, line, n, "golden", &err), KG_OK);
+    kg_str_clear(out);
+    assert_int_equal(kg_json_put_value(out, doc.root, &err), KG_OK);
+    kg_json_release(&doc);
+}
+
+static void same_rows(struct kg_parquet_rows *rows, const struct kg_str *golden,
+                      const char *name)
+{
+    const char *p = kg_str_text(golden);
+    struct kg_json_doc doc = {0};
+    struct kg_str expected = {0};
+    struct kg_str found = {0};
+    bool more;
+
+    for (int row = 1;; row++, p = strchr(p, '\n') + 1) {
+        if (kg_parquet_rows_next(rows, &doc, &more, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        if (more != (*p != 0))
+            fail_msg("%s: another number of rows than %d", name, row);
+        if (!more)
+            break;
+        golden_row(&expected, p, (size_t)(strchr(p, '\n') - p));
+        kg_str_clear(&found);
+        assert_int_equal(kg_json_put_value(&found, doc.root, &err), KG_OK);
+        if (strcmp(kg_str_text(&expected), kg_str_text(&found)) != 0)
+            fail_msg("%s row %d: expected %s\nfound %s", name, row,
+                     kg_str_text(&expected), kg_str_text(&found));
+    }
+    kg_json_release(&doc);
+    kg_str_release(&expected);
+    kg_str_release(&found);
+}
+
+static void file_reads_as_its_golden_rows(void **state)
+{
+    const char *name = *state;
+    char path[256];
+    struct kg_str golden;
+    struct kg_parquet *file;
+    struct kg_parquet_rows *rows;
+
+    snprintf(path, sizeof path, FOLDER "%.*s.jsonl", (int)strcspn(name, "_."), name);
+    golden = read_all(path);
+    snprintf(path, sizeof path, FOLDER "%s", name);
+    if (kg_parquet_open(&file, path, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(kg_parquet_rows_open(&rows, file, &err), KG_OK);
+    same_rows(rows, &golden, name);
+    kg_parquet_rows_close(rows);
+    kg_parquet_close(file);
+    kg_str_release(&golden);
+}
+
+/* ---- columns ---- */
+
+static size_t find_column(const struct kg_parquet *file, const char *path)
+{
+    struct kg_parquet_leaf leaf;
+
+    for (size_t i = 0; i < kg_parquet_columns(file); i++) {
+        kg_parquet_leaf(&leaf, file, i);
+        if (strcmp(leaf.path, path) == 0)
+            return i;
+    }
+    fail_msg("no column %s", path);
+    return 0;
+}
+
+static void columns_decode_into_arrays(void **state)
+{
+    struct kg_parquet_batch batch = {.n = 1};
+    struct kg_parquet_column *c;
+    struct kg_parquet *file;
+    int64_t row = 0;
+
+    (void)state;
+    assert_int_equal(kg_parquet_open(&file, FOLDER "types_delta_gzip.parquet", &err),
+                     KG_OK);
+    assert_int_equal(kg_parquet_rows(file), 150);
+    assert_true(strncmp(kg_parquet_writer(file), "parquet-cpp-arrow", 17) == 0);
+    assert_int_equal(kg_parquet_column_open(&c, file, 0, find_column(file, "i32"), &err),
+                     KG_OK);
+    while (batch.n > 0) {
+        size_t value = 0;
+
+        assert_int_equal(kg_parquet_column_next(c, &batch, &err), KG_OK);
+        for (size_t i = 0; i < batch.n; i++, row++) {
+            assert_int_equal(batch.def[i], row % 5 != 3);
+            if (batch.def[i])
+                assert_int_equal(((const int32_t *)batch.values)[value++], row * row - 7);
+        }
+        assert_int_equal(value, batch.n_values);
+    }
+    assert_int_equal(row, 150);
+    kg_parquet_column_close(c);
+    kg_parquet_close(file);
+}
+
+static void leaves_say_their_path_and_levels(void **state)
+{
+    struct kg_parquet *file;
+    struct kg_parquet_leaf leaf;
+
+    (void)state;
+    assert_int_equal(kg_parquet_open(&file, FOLDER "nested_v1.parquet", &err), KG_OK);
+    kg_parquet_leaf(&leaf, file, find_column(file, "lists.list.element.list.element"));
+    assert_int_equal(leaf.type, KG_PARQUET_INT32);
+    assert_int_equal(leaf.max_rep, 2);
+    assert_int_equal(leaf.max_def, 5);
+    kg_parquet_close(file);
+}
+
+/* ---- damage ---- */
+
+/* Every row of the bytes.   returns what stopped it, or KG_OK */
+static kg_status read_bytes(const void *bytes, size_t n)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_parquet_rows *rows = NULL;
+    struct kg_parquet *file;
+    bool more = true;
+    kg_status status = kg_parquet_open_bytes(&file, bytes, n, "x.parquet", &err);
+
+    if (status != KG_OK)
+        return status;
+    status = kg_parquet_rows_open(&rows, file, &err);
+    while (status == KG_OK && more)
+        status = kg_parquet_rows_next(rows, &doc, &more, &err);
+    kg_json_release(&doc);
+    kg_parquet_rows_close(rows);
+    kg_parquet_close(file);
+    return status;
+}
+
+static void a_cut_file_is_refused_at_every_length(void **state)
+{
+    struct kg_str whole = read_all(FOLDER "digits-test.parquet");
+
+    (void)state;
+    assert_int_equal(read_bytes(whole.data, whole.len), KG_OK);
+    for (size_t n = 0; n < whole.len; n++) {
+        /* a block of its own, so that a read behind the end is seen */
+        void *cut = kg_mem_copy(whole.data, n, "cut", &err);
+
+        assert_int_equal(read_bytes(cut, n), KG_EFORMAT);
+        kg_mem_free(cut);
+    }
+    kg_str_release(&whole);
+}
+
+static void any_byte_may_be_wrong(void **state)
+{
+    struct kg_str whole = read_all(FOLDER "nested_v2.parquet");
+    int refused = 0;
+
+    (void)state;
+    for (size_t i = 0; i < whole.len; i++) {
+        char kept = whole.data[i];
+
+        whole.data[i] = (char)(kept ^ (i % 2 ? 0xff : 0x10));
+        refused += read_bytes(whole.data, whole.len) != KG_OK;
+        whole.data[i] = kept;
+    }
+    assert_true(refused > (int)whole.len / 2);
+    assert_int_equal(read_bytes(whole.data, whole.len), KG_OK);
+    kg_str_release(&whole);
+}
+
+static void a_checksum_finds_any_damage_of_a_page(void **state)
+{
+    struct kg_str whole = read_all(FOLDER "types_v1_snappy.parquet");
+
+    (void)state;
+    whole.data[whole.len / 2] ^= 1;
+    assert_int_equal(read_bytes(whole.data, whole.len), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "x.parquet: column '"));
+    assert_non_null(strstr(err.message, "row group "));
+    assert_non_null(strstr(err.message, "page "));
+    assert_non_null(strstr(err.message, "its checksum does not match: it is damaged"));
+    kg_str_release(&whole);
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    struct kg_str whole = read_all(FOLDER "digits-test.parquet");
+    kg_status status = KG_ENOMEM;
+
+    (void)state;
+    for (uint64_t n = 1; status == KG_ENOMEM; n++) {
+        uint64_t before = kg_mem_current_bytes();
+
+        kg_mem_fail_at(n);
+        status = read_bytes(whole.data, whole.len);
+        kg_mem_fail_at(0);
+        assert_int_equal(kg_mem_current_bytes(), before);
+        n += n > 200 ? n / 8 : 0;
+    }
+    assert_int_equal(status, KG_OK);
+    kg_str_release(&whole);
+}
+
+static void what_is_no_parquet_file_is_said(void **state)
+{
+    (void)state;
+    assert_int_equal(read_bytes("PAR1", 4), KG_EFORMAT);
+    assert_string_equal(err.message,
+                        "x.parquet: expected a Parquet file, found no PAR1 at its start");
+    assert_int_equal(read_bytes("PAR1\0\0\0\0PARE", 12), KG_EUNSUPPORTED);
+    assert_string_equal(err.message, "x.parquet: its footer is encrypted");
+    assert_int_equal(read_bytes("PAR1\xff\xff\xff\x7fPAR1", 12), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "found 2147483647 bytes"));
+    assert_int_equal(read_bytes("PAR1\0\0\0\0PAR1", 12), KG_EFORMAT);
+    assert_string_equal(err.message, "x.parquet: malformed footer: it ends early");
+}
+
+static const char *const files[] = {
+    "digits-test.parquet", "digits-train.parquet",    "duckdb_snappy.parquet",
+    "duckdb_zstd.parquet", "int96.parquet",           "lengths.parquet",
+    "nested_v1.parquet",   "nested_v2.parquet",       "no_rows.parquet",
+    "polars_none.parquet", "polars_zstd.parquet",     "types_delta_gzip.parquet",
+    "types_none.parquet",  "types_v1_snappy.parquet", "types_v2_zstd.parquet",
+};
+enum { FILES = sizeof files / sizeof *files };
+
+int main(void)
+{
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(columns_decode_into_arrays),
+        cmocka_unit_test(leaves_say_their_path_and_levels),
+        cmocka_unit_test(a_cut_file_is_refused_at_every_length),
+        cmocka_unit_test(any_byte_may_be_wrong),
+        cmocka_unit_test(a_checksum_finds_any_damage_of_a_page),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
+        cmocka_unit_test(what_is_no_parquet_file_is_said),
+    };
+    struct CMUnitTest tests[FILES + sizeof others / sizeof *others];
+
+    for (int i = 0; i < FILES; i++)
+        tests[i] = (struct CMUnitTest){files[i], file_reads_as_its_golden_rows, NULL,
+                                       NULL, (void *)(uintptr_t)files[i]};
+    memcpy(tests + FILES, others, sizeof others);
+    return cmocka_run_group_tests_name("parquet", tests, make_dir, remove_dir);
+}

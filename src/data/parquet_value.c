@@ -1,0 +1,275 @@
+/* One value of a Parquet column as JSON text.
+ *
+ * What JSON has no type for becomes a string that loses nothing: decimals with their
+ * scale, times with the digits that the column keeps.
+ */
+#include "data/parquet_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SECONDS_A_DAY = 86400, JULIAN_1970 = 2440588, MAX_DECIMAL_BYTES = 16 };
+
+static const struct kg_parquet_text *text_at(const void *values, size_t i)
+{
+    return (const struct kg_parquet_text *)values + i;
+}
+
+/* The integer of INT32 or INT64. */
+static int64_t int_at(const struct kg_parquet_node *node, const void *values, size_t i)
+{
+    if (node->type == KG_PARQUET_INT32)
+        return ((const int32_t *)values)[i];
+    return ((const int64_t *)values)[i];
+}
+
+static kg_status put_text(struct kg_str *out, const struct kg_parquet_text *t,
+                          struct kg_err *err)
+{
+    if (!kg_parquet_is_utf8(t->data, t->n))
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected UTF-8 text, found %zu bytes that are not", t->n);
+    return kg_json_put_string(out, t->data, t->n, err);
+}
+
+static kg_status put_unsigned(struct kg_str *out, const struct kg_parquet_node *node,
+                              int64_t v, struct kg_err *err)
+{
+    uint64_t u = (uint64_t)v;
+
+    if (node->bits < 64)
+        u &= (UINT64_C(1) << node->bits) - 1;
+    if (u > INT64_MAX)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected an integer of at most 63 bits, found %llu",
+                       (unsigned long long)u);
+    return kg_str_printf(out, err, "%llu", (unsigned long long)u);
+}
+
+/* ---- decimals ---- */
+
+static kg_status decimal_of(__int128 *v, const struct kg_parquet_node *node,
+                            const void *values, size_t i, struct kg_err *err)
+{
+    const struct kg_parquet_text *t;
+
+    if (node->type == KG_PARQUET_INT32 || node->type == KG_PARQUET_INT64) {
+        *v = int_at(node, values, i);
+        return KG_OK;
+    }
+    t = text_at(values, i);
+    if (t->n < 1 || t->n > MAX_DECIMAL_BYTES)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected a decimal of 1 to %d bytes, found %zu",
+                       MAX_DECIMAL_BYTES, t->n);
+    *v = (signed char)t->data[0] < 0 ? -1 : 0;
+    for (size_t b = 0; b < t->n; b++)
+        *v = (__int128)((unsigned __int128)*v << 8 | (unsigned char)t->data[b]);
+    return KG_OK;
+}
+
+static kg_status put_decimal(struct kg_str *out, const struct kg_parquet_node *node,
+                             const void *values, size_t i, struct kg_err *err)
+{
+    char digits[64];
+    char *p = digits + sizeof digits - 1;
+    unsigned __int128 u;
+    __int128 v = 0;
+    int written = 0;
+
+    KG_TRY(decimal_of(&v, node, values, i, err));
+    u = v < 0 ? 0 - (unsigned __int128)v : (unsigned __int128)v;
+    *p = 0;
+    while (u > 0 || written <= node->scale) {
+        *--p = (char)('0' + (int)(u % 10));
+        u /= 10;
+        written++;
+        if (written == node->scale)
+            *--p = '.';
+    }
+    return kg_str_printf(out, err, "\"%s%s\"", v < 0 ? "-" : "", p);
+}
+
+/* ---- dates and times ---- */
+
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+/* Year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian
+ * calendar: eras of 400 years that begin in March. */
+static void civil(int64_t days, int64_t *year, int *month, int *day)
+{
+    int64_t z = days + 719468;
+    int64_t era = floor_div(z, 146097);
+    int64_t in_era = z - era * 146097;
+    int64_t y = (in_era - in_era / 1460 + in_era / 36524 - in_era / 146096) / 365;
+    int64_t in_year = in_era - (365 * y + y / 4 - y / 100);
+    int64_t m = (5 * in_year + 2) / 153;
+
+    *day = (int)(in_year - (153 * m + 2) / 5 + 1);
+    *month = (int)(m < 10 ? m + 3 : m - 9);
+    *year = y + era * 400 + (*month <= 2);
+}
+
+static kg_status put_date(struct kg_str *out, int64_t days, struct kg_err *err)
+{
+    int64_t year;
+    int month, day;
+
+    civil(days, &year, &month, &day);
+    return kg_str_printf(out, err, "%04lld-%02d-%02d", (long long)year, month, day);
+}
+
+static int64_t units_a_second(int digits)
+{
+    return digits == 3 ? 1000 : digits == 6 ? 1000000 : 1000000000;
+}
+
+/* Units since midnight. */
+static kg_status put_clock(struct kg_str *out, int64_t units, int digits,
+                           struct kg_err *err)
+{
+    int64_t one = units_a_second(digits);
+    int64_t seconds = units / one;
+
+    return kg_str_printf(out, err, "%02lld:%02lld:%02lld.%0*lld",
+                         (long long)(seconds / 3600), (long long)(seconds / 60 % 60),
+                         (long long)(seconds % 60), digits, (long long)(units % one));
+}
+
+static kg_status put_time(struct kg_str *out, int64_t units, int digits,
+                          struct kg_err *err)
+{
+    if (units < 0 || units >= SECONDS_A_DAY * units_a_second(digits))
+        return kg_fail(err, KG_EFORMAT, "expected a time of the day, found %lld",
+                       (long long)units);
+    KG_TRY(kg_str_putc(out, '"', err));
+    KG_TRY(put_clock(out, units, digits, err));
+    return kg_str_putc(out, '"', err);
+}
+
+static kg_status put_moment(struct kg_str *out, int64_t days, int64_t units, int digits,
+                            const char *zone, struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '"', err));
+    KG_TRY(put_date(out, days, err));
+    KG_TRY(kg_str_putc(out, 'T', err));
+    KG_TRY(put_clock(out, units, digits, err));
+    return kg_str_printf(out, err, "%s\"", zone);
+}
+
+static kg_status put_timestamp(struct kg_str *out, const struct kg_parquet_node *node,
+                               int64_t units, struct kg_err *err)
+{
+    int64_t a_day = SECONDS_A_DAY * units_a_second(node->scale);
+    int64_t days = floor_div(units, a_day);
+
+    return put_moment(out, days, units - days * a_day, node->scale, node->utc ? "Z" : "",
+                      err);
+}
+
+/* Nanoseconds of the day, then the Julian day: how Spark once wrote a moment. */
+static kg_status put_int96(struct kg_str *out, const struct kg_parquet_text *t,
+                           struct kg_err *err)
+{
+    int64_t nanos;
+    int32_t julian;
+
+    memcpy(&nanos, t->data, sizeof nanos);
+    memcpy(&julian, t->data + 8, sizeof julian);
+    if (nanos < 0 || nanos >= SECONDS_A_DAY * units_a_second(9))
+        return kg_fail(err, KG_EFORMAT, "expected nanoseconds of the day, found %lld",
+                       (long long)nanos);
+    return put_moment(out, (int64_t)julian - JULIAN_1970, nanos, 9, "", err);
+}
+
+/* ---- the rest ---- */
+
+static kg_status put_uuid(struct kg_str *out, const struct kg_parquet_text *t,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '"', err));
+    for (int i = 0; i < 16; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%02x",
+                             i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                             (unsigned char)t->data[i]));
+    return kg_str_putc(out, '"', err);
+}
+
+static float half_to_float(unsigned h)
+{
+    int exponent = (int)(h >> 10 & 31);
+    float fraction = (float)(h & 1023);
+    float x;
+
+    if (exponent == 31)
+        x = fraction > 0 ? NAN : INFINITY;
+    else if (exponent == 0)
+        x = ldexpf(fraction, -24);
+    else
+        x = ldexpf(fraction + 1024, exponent - 25);
+    return h >> 15 ? -x : x;
+}
+
+/* A float stays one when it is whole: 3.0, not 3. Single precision has its own shortest
+ * spelling. */
+static kg_status put_real(struct kg_str *out, double x, bool is_single,
+                          struct kg_err *err)
+{
+    size_t before = out->len;
+
+    KG_TRY(is_single ? kg_json_put_float(out, (float)x, err)
+                     : kg_json_put_double(out, x, err));
+    if (strpbrk(out->data + before, ".en"))
+        return KG_OK;
+    return kg_str_puts(out, ".0", err);
+}
+
+static kg_status put_plain(struct kg_str *out, const struct kg_parquet_node *node,
+                           const void *values, size_t i, struct kg_err *err)
+{
+    switch (node->type) {
+    case KG_PARQUET_BOOL:
+        return kg_str_puts(out, ((const uint8_t *)values)[i] ? "true" : "false", err);
+    case KG_PARQUET_INT32:
+    case KG_PARQUET_INT64:
+        return kg_str_printf(out, err, "%lld", (long long)int_at(node, values, i));
+    case KG_PARQUET_FLOAT:
+        return put_real(out, (double)((const float *)values)[i], true, err);
+    case KG_PARQUET_DOUBLE:
+        return put_real(out, ((const double *)values)[i], false, err);
+    case KG_PARQUET_INT96:
+        return put_int96(out, text_at(values, i), err);
+    default:
+        return put_text(out, text_at(values, i), err);
+    }
+}
+
+kg_status kg_parquet_put_value(struct kg_str *out, const struct kg_parquet_node *node,
+                               const void *values, size_t i, struct kg_err *err)
+{
+    const unsigned char *half;
+
+    switch (node->kind) {
+    case KG_PARQUET_AS_UNSIGNED:
+        return put_unsigned(out, node, int_at(node, values, i), err);
+    case KG_PARQUET_AS_DECIMAL:
+        return put_decimal(out, node, values, i, err);
+    case KG_PARQUET_AS_DATE:
+        KG_TRY(kg_str_putc(out, '"', err));
+        KG_TRY(put_date(out, int_at(node, values, i), err));
+        return kg_str_putc(out, '"', err);
+    case KG_PARQUET_AS_TIME:
+        return put_time(out, int_at(node, values, i), node->scale, err);
+    case KG_PARQUET_AS_TIMESTAMP:
+        return put_timestamp(out, node, int_at(node, values, i), err);
+    case KG_PARQUET_AS_UUID:
+        return put_uuid(out, text_at(values, i), err);
+    case KG_PARQUET_AS_HALF:
+        half = (const unsigned char *)text_at(values, i)->data;
+        return put_real(out, (double)half_to_float(half[0] | (unsigned)half[1] << 8),
+                        true, err);
+    default:
+        return put_plain(out, node, values, i, err);
+    }
+}

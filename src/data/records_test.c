@@ -1,0 +1,215 @@
+/* Tests of the one source of records: the same records whatever the format and the name,
+ * and the place of what is wrong. */
+#include "data/records.h"
+
+#include "base/folder_testing.h"
+#include "data/jsonl.h"
+#include "data/unpack.h"
+
+#include <zlib.h>
+
+static const char lines[] = "{\"a\": 1, \"t\": \"x]}\\\"\"}\n\n{\"a\": 2}\n{\"a\": 3}\n";
+static const char array[] =
+    "\n [{\"a\": 1, \"t\": \"x]}\\\"\"},\n{\"a\": 2}\n, {\"a\": 3}]\n";
+
+static void put_gzip(const char *name, const char *text, size_t n)
+{
+    gzFile f = gzopen(in_dir(name), "wb");
+
+    assert_non_null(f);
+    assert_int_equal(gzwrite(f, text, (unsigned)n), n);
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static void put_zstd(const char *name, const char *text, size_t n)
+{
+    struct kg_zst_writer *w;
+
+    assert_int_equal(kg_zst_open(&w, in_dir(name), 0, &err), KG_OK);
+    assert_int_equal(kg_zst_put(w, text, n, &err), KG_OK);
+    assert_int_equal(kg_zst_close(w, &err), KG_OK);
+}
+
+static void has_three(const char *name, const char *format, const char *unit)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_records *r;
+    bool more;
+
+    if (kg_records_open(&r, in_dir(name), &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_string_equal(kg_records_format(r), format);
+    assert_string_equal(kg_records_unit(r), unit);
+    for (int i = 1; i <= 3; i++) {
+        if (kg_records_next(r, &doc, &more, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        assert_true(more);
+        assert_int_equal(kg_json_int(kg_json_get(doc.root, "a"), 0), i);
+        assert_int_equal(kg_records_number(r), *unit == 'l' && i > 1 ? i + 1 : i);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kg_records_next(r, &doc, &more, &err), KG_OK);
+        assert_false(more);
+    }
+    kg_json_release(&doc);
+    kg_records_close(r);
+}
+
+static void the_content_says_the_format(void **state)
+{
+    (void)state;
+    put("x", lines);
+    has_three("x", "JSON lines", "line");
+    put("x.parquet", array);
+    has_three("x.parquet", "JSON array", "element");
+    put_gzip("x.jsonl", lines, sizeof lines - 1);
+    has_three("x.jsonl", "JSON lines, gzip", "line");
+    put_gzip("x.jsonl", array, sizeof array - 1);
+    has_three("x.jsonl", "JSON array, gzip", "element");
+    put_zstd("x.gz", lines, sizeof lines - 1);
+    has_three("x.gz", "JSON lines, zstd", "line");
+    put_zstd("x.gz", array, sizeof array - 1);
+    has_three("x.gz", "JSON array, zstd", "element");
+}
+
+/* The error that reading name to its end gives. */
+static const char *complaint(const char *name)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_records *r;
+    bool more = true;
+    kg_status status = kg_records_open(&r, in_dir(name), &err);
+
+    if (status == KG_OK) {
+        while (status == KG_OK && more)
+            status = kg_records_next(r, &doc, &more, &err);
+        kg_json_release(&doc);
+        kg_records_close(r);
+    }
+    assert_int_not_equal(status, KG_OK);
+    return err.message + strlen(dir) + 1;
+}
+
+static void what_is_wrong_has_its_place(void **state)
+{
+    (void)state;
+    put("x", "[{\"a\": 1},\n 7]");
+    assert_string_equal(complaint("x"), "x line 2: expected an object as element of the "
+                                        "array, found '7'");
+    put("x", "[{\"a\": 1}\n{\"a\": 2}]");
+    assert_string_equal(complaint("x"),
+                        "x line 2: expected ',' or ']' behind an element, found '{'");
+    put("x", "[{\"a\": 1},\n{\"a\": [}");
+    assert_string_equal(complaint("x"),
+                        "x line 2: expected the end of an object, found the end");
+    put("x", "[{\"a\": 1},\n{\"a\": +}]");
+    assert_non_null(strstr(complaint("x"), "x element 2 (line 2): line 1 column 7"));
+    put("x", "[{\"a\": 1}]\n]");
+    assert_string_equal(complaint("x"),
+                        "x line 2: expected nothing behind the array, found ']'");
+    put("x", "[{\"a\": 1}]\n[]");
+    assert_string_equal(complaint("x"),
+                        "x line 2: expected nothing behind the array, found '['");
+    put("x", "{\"a\": 1}\n[1]");
+    assert_string_equal(complaint("x"), "x line 2: expected a JSON object, found array");
+    assert_non_null(strstr(complaint("absent"), "absent: cannot open: No such file"));
+    put_gzip("x", "PAR1", 4);
+    assert_non_null(strstr(complaint("x"), "found it packed by gzip: unpack it first"));
+}
+
+static void an_empty_array_has_no_records(void **state)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_records *r;
+    bool more = true;
+
+    (void)state;
+    put("x", " [ ]\n");
+    assert_int_equal(kg_records_open(&r, in_dir("x"), &err), KG_OK);
+    assert_int_equal(kg_records_next(r, &doc, &more, &err), KG_OK);
+    assert_false(more);
+    kg_records_close(r);
+}
+
+/* A packed file that is cut or damaged says so, at every length. */
+static void damaged(const char *name)
+{
+    struct kg_str whole = {0};
+
+    assert_int_equal(kg_file_read(&whole, in_dir(name), 1 << 20, &err), KG_OK);
+    for (size_t n = 4; n < whole.len; n++) {
+        assert_int_equal(kg_file_write_atomic(in_dir("cut"), whole.data, n, &err), KG_OK);
+        assert_non_null(strstr(complaint("cut"), "found it damaged"));
+    }
+    whole.data[whole.len / 2] ^= 0x55;
+    assert_int_equal(kg_file_write_atomic(in_dir("cut"), whole.data, whole.len, &err),
+                     KG_OK);
+    complaint("cut");
+    kg_str_release(&whole);
+}
+
+static void a_damaged_packed_file_is_refused(void **state)
+{
+    (void)state;
+    put_gzip("x", lines, sizeof lines - 1);
+    damaged("x");
+    put_zstd("x", lines, sizeof lines - 1);
+    damaged("x");
+}
+
+static void long_packed_files_come_in_pieces(void **state)
+{
+    enum { RECORDS = 40000 };
+    struct kg_str text = {0};
+    struct kg_json_doc doc = {0};
+    struct kg_records *r;
+    bool more;
+
+    (void)state;
+    for (int i = 0; i < RECORDS; i++)
+        assert_int_equal(kg_str_printf(&text, &err, "{\"a\": %d}\n", i), KG_OK);
+    put_gzip("x", text.data, text.len);
+    assert_int_equal(kg_records_open(&r, in_dir("x"), &err), KG_OK);
+    for (int i = 0; i < RECORDS; i++) {
+        assert_int_equal(kg_records_next(r, &doc, &more, &err), KG_OK);
+        assert_int_equal(kg_json_int(kg_json_get(doc.root, "a"), -1), i);
+    }
+    assert_int_equal(kg_records_next(r, &doc, &more, &err), KG_OK);
+    assert_false(more);
+    kg_records_close(r);
+    kg_str_release(&text);
+}
+
+static void blocks_have_the_size_that_is_asked_for(void **state)
+{
+    /* snappy: a length of 5, then a literal of 5 */
+    static const unsigned char packed[] = {5, 4 << 2, 'h', 'e', 'l', 'l', 'o'};
+    char out[8] = {0};
+
+    (void)state;
+    assert_int_equal(kg_unpack_block(out, 5, KG_CODEC_SNAPPY, packed, 7, &err), KG_OK);
+    assert_string_equal(out, "hello");
+    assert_int_equal(kg_unpack_block(out, 6, KG_CODEC_SNAPPY, packed, 7, &err),
+                     KG_EFORMAT);
+    assert_string_equal(err.message, "expected 6 bytes when unpacked, found 5");
+    assert_int_equal(kg_unpack_block(out, 5, KG_CODEC_SNAPPY, packed, 6, &err),
+                     KG_EFORMAT);
+    assert_int_equal(kg_unpack_block(out, 5, KG_CODEC_ZSTD, packed, 7, &err), KG_EFORMAT);
+    assert_int_equal(kg_unpack_block(out, 5, KG_CODEC_GZIP, packed, 7, &err), KG_EFORMAT);
+    assert_int_equal(kg_unpack_block(out, 5, KG_CODEC_NONE, packed, 7, &err), KG_EFORMAT);
+    assert_int_equal(kg_unpack_crc32("123456789", 9), 0xcbf43926);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_content_says_the_format),
+        cmocka_unit_test(what_is_wrong_has_its_place),
+        cmocka_unit_test(an_empty_array_has_no_records),
+        cmocka_unit_test(a_damaged_packed_file_is_refused),
+        cmocka_unit_test(long_packed_files_come_in_pieces),
+        cmocka_unit_test(blocks_have_the_size_that_is_asked_for),
+    };
+
+    return cmocka_run_group_tests_name("records", tests, make_dir, remove_dir);
+}

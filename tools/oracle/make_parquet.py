@@ -1,0 +1,214 @@
+"""Writes tests/data/parquet: small Parquet files of pyarrow, DuckDB and polars, and the rows that pyarrow
+reads from them (one file for those that begin alike), as JSON lines in the spelling that src/data/parquet.h promises.
+
+    python3 tools/oracle/make_parquet.py tests/data/parquet VERL_DIGIT_LLAMA
+    python3 tools/oracle/make_parquet.py --compare ./kedge FILE...
+
+VERL_DIGIT_LLAMA is the folder of verl's digit completion example, whose two files are copied. --compare has `kedge data convert` read each file, and compares every row with pyarrow's.
+"""
+
+import datetime
+import decimal
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+DIGITS = {"s": 3, "ms": 3, "us": 6, "ns": 9}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def clock(units, unit):
+    """units since midnight"""
+    one = PER_SECOND[unit]
+    s, rest = divmod(units, one)
+    rest *= 10 ** DIGITS[unit] // one
+    return f"{s // 3600:02}:{s // 60 % 60:02}:{s % 60:02}.{rest:0{DIGITS[unit]}}"
+
+
+def day(days):
+    return (datetime.date(1970, 1, 1) + datetime.timedelta(days=days)).isoformat()
+
+
+def number(x):
+    if math.isnan(x):
+        return "nan"
+    return x if math.isfinite(x) else ("inf" if x > 0 else "-inf")
+
+
+def spell(v, t):
+    """A value of pyarrow as the JSON that kedge gives."""
+    if not v.is_valid:
+        return None
+    if pa.types.is_struct(t):
+        return {t.field(i).name: spell(v[t.field(i).name], t.field(i).type) for i in range(t.num_fields)}
+    if pa.types.is_map(t):
+        pairs = [(k, x) for k, x in zip(v.values.field(0), v.values.field(1))]
+        if pa.types.is_string(t.key_type):
+            return {k.as_py(): spell(x, t.item_type) for k, x in pairs}
+        return [{"key": spell(k, t.key_type), "value": spell(x, t.item_type)} for k, x in pairs]
+    if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
+        return [spell(x, t.value_type) for x in v.values]
+    if pa.types.is_dictionary(t):
+        return v.as_py()
+    if pa.types.is_timestamp(t):
+        per_day = 86400 * PER_SECOND[t.unit]
+        days, rest = divmod(v.value, per_day)
+        return day(days) + "T" + clock(rest, t.unit) + ("Z" if t.tz else "")
+    if pa.types.is_time(t):
+        return clock(v.value, t.unit)
+    if pa.types.is_date32(t):
+        return day(v.value)
+    if pa.types.is_decimal(t):
+        return format(v.as_py(), "f")
+    if pa.types.is_float16(t) or pa.types.is_float32(t):
+        x = np.float32(v.as_py())
+        return number(float(str(x)) if np.isfinite(x) else float(x))
+    if pa.types.is_float64(t):
+        return number(v.as_py())
+    x = v.as_py()
+    if isinstance(x, bytes):
+        return x.decode()
+    if isinstance(x, uuid.UUID):
+        return str(x)
+    return x
+
+
+def rows(path):
+    table = pq.read_table(path, use_threads=False)
+    for batch in table.to_batches(max_chunksize=4096):
+        for i in range(batch.num_rows):
+            yield {f.name: spell(batch.column(k)[i], f.type) for k, f in enumerate(batch.schema)}
+
+
+def compare(kedge, paths):
+    for path in paths:
+        out = subprocess.run([kedge, "data", "convert", path], check=True, stdout=subprocess.PIPE).stdout
+        ours = [json.loads(line) for line in out.decode().splitlines()]
+        theirs = list(rows(path))
+        bad = [i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b or list(a) != list(b)]
+        same = len(ours) == len(theirs) and not bad
+        print(f"{path}: {len(ours)} rows, {'equal' if same else f'DIFFERENT: {len(theirs)} rows, first {bad[:3]}'}")
+        if not same:
+            for i in bad[:1]:
+                print(" kedge  ", json.dumps(ours[i])[:2000], "\n pyarrow", json.dumps(theirs[i])[:2000])
+            sys.exit(1)
+
+
+def many_types(n):
+    words = ["", "a", "pi is 3", "naïve ∑ 🙂", "x" * 70, "line\nbreak \"q\" \\"]
+    rng = np.random.default_rng(1)
+    maybe = lambda xs: [None if i % 5 == 3 else x for i, x in enumerate(xs)]
+    ints = [int(x) for x in rng.integers(-(2**62), 2**62, n)]
+    cols = {
+        "b": pa.array(maybe([i % 3 == 0 for i in range(n)])),
+        "i8": pa.array([i % 256 - 128 for i in range(n)], pa.int8()),
+        "u8": pa.array([i % 256 for i in range(n)], pa.uint8()),
+        "u32": pa.array([(i * 2654435761) % 2**32 for i in range(n)], pa.uint32()),
+        "i32": pa.array(maybe([i * i - 7 for i in range(n)]), pa.int32()),
+        "i64": pa.array(ints, pa.int64()),
+        "u64": pa.array([x & (2**63 - 1) for x in ints], pa.uint64()),
+        "f16": pa.array(np.array([i / 8 - 3 for i in range(n)], np.float16)),
+        "f32": pa.array(maybe([float(np.float32(i / 7 - 3)) for i in range(n)]), pa.float32()),
+        "f64": pa.array([[1e300, -0.1, 0.0, 5e-324, math.inf, math.nan, i / 3][i % 7] for i in range(n)]),
+        "s": pa.array(maybe([words[i % len(words)] + str(i // 11) for i in range(n)])),
+        "dec32": pa.array([decimal.Decimal(i - 5).scaleb(-2) for i in range(n)], pa.decimal128(7, 2)),
+        "dec": pa.array(maybe([decimal.Decimal(x).scaleb(-10) for x in ints]), pa.decimal128(38, 10)),
+        "date": pa.array([i * 37 - 9000 for i in range(n)], pa.int32()).cast(pa.date32()),
+        "time": pa.array([(i * 987654321) % 86400000000 for i in range(n)], pa.int64()).cast(pa.time64("us")),
+        "ts_ms": pa.array([i * 86399999 - 10**10 for i in range(n)], pa.int64()).cast(pa.timestamp("ms")),
+        "ts_us": pa.array([i * 10**11 - 1 for i in range(n)], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "ts_ns": pa.array([i * 10**16 + 1 for i in range(n)], pa.int64()).cast(pa.timestamp("ns")),
+        "none": pa.array([None] * n, pa.string()),
+    }
+    return pa.table(cols)
+
+
+def nested(n):
+    rows_ = []
+    for i in range(n):
+        rows_.append({
+            "prompt": [{"role": "user", "content": f"What is {i} + {k}?"} for k in range(i % 4)] if i % 7 != 5 else None,
+            "extra": None if i % 6 == 2 else {"index": i, "deep": {"tags": ["t"] * (i % 3), "opt": None if i % 2 else i}},
+            "lists": None if i % 9 == 8 else [None if k == 1 else list(range(k)) for k in range(i % 5)],
+            "pairs": [("k%d" % k, k * 1.5) for k in range(i % 3)],
+            "numbers": [(k, "v") for k in range(i % 2)],
+        })
+    text = pa.string()
+    schema = pa.schema([
+        ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
+        ("extra", pa.struct([("index", pa.int64()),
+                             ("deep", pa.struct([("tags", pa.list_(text)), ("opt", pa.int32())]))])),
+        ("lists", pa.list_(pa.list_(pa.int32()))),
+        ("pairs", pa.map_(text, pa.float64())),
+        ("numbers", pa.map_(pa.int32(), text)),
+    ])
+    return pa.Table.from_pylist(rows_, schema)
+
+
+def make_files(out):
+    t, x = many_types(150), nested(120)
+    pq.write_table(t, out / "types_v1_snappy.parquet", compression="snappy", data_page_size=900,
+                   write_page_checksum=True, row_group_size=90)
+    pq.write_table(t, out / "types_v2_zstd.parquet", compression="zstd", data_page_version="2.0",
+                   data_page_size=700, use_dictionary=False)
+    pq.write_table(t, out / "types_none.parquet", compression="none", use_dictionary=["s", "i32", "f32"])
+    delta = {c: "DELTA_BINARY_PACKED" for c in ("i8", "i32", "i64", "u64", "u32", "date", "ts_ms")}
+    delta |= {"s": "DELTA_BYTE_ARRAY", "f32": "BYTE_STREAM_SPLIT", "f64": "BYTE_STREAM_SPLIT", "b": "RLE"}
+    pq.write_table(t, out / "types_delta_gzip.parquet", compression="gzip", data_page_version="2.0",
+                   use_dictionary=False, column_encoding=delta, data_page_size=1200)
+    pq.write_table(t.select(["s", "i64"]), out / "lengths.parquet", compression="none", use_dictionary=False,
+                   column_encoding={"s": "DELTA_LENGTH_BYTE_ARRAY", "i64": "BYTE_STREAM_SPLIT"})
+    pq.write_table(x, out / "nested_v1.parquet", compression="snappy", data_page_size=300)
+    pq.write_table(x, out / "nested_v2.parquet", compression="gzip", data_page_version="2.0", data_page_size=300,
+                   use_compliant_nested_type=False, row_group_size=50)
+    pq.write_table(x.slice(0, 0), out / "no_rows.parquet")
+    pq.write_table(t.select(["ts_us", "ts_ns"]).slice(0, 40), out / "int96.parquet", use_deprecated_int96_timestamps=True)
+    make_duckdb(out)
+    make_polars(out, x)
+
+
+def make_duckdb(out):
+    import duckdb
+
+    select = """select i::integer as id, 'q' || (i % 10) as question, case when i % 3 = 0 then null else i / 4.0 end as
+        answer, [{'role': 'user', 'content': 'c' || i}] as prompt, {'ground_truth': i::varchar, 'style': 'rule'} as
+        reward_model, (i::decimal(18, 3) / 8)::decimal(18, 3) as price, date '2024-02-28' + i::integer as d, uuid
+        '6ba7b810-9dad-11d1-80b4-00c04fd430c8' as u, map {'a': i} as m, i % 2 = 0 as even from range(300) t(i)"""
+    for codec, version in (("snappy", "v1"), ("zstd", "v2")):
+        path = out / f"duckdb_{codec}.parquet"
+        duckdb.sql(f"copy ({select}) to '{path}' (format parquet, codec '{codec}', parquet_version '{version}')")
+
+
+def make_polars(out, table):
+    import polars as pl
+
+    frame = pl.from_arrow(table.drop_columns(["pairs", "numbers"]))
+    frame.write_parquet(out / "polars_zstd.parquet", compression="zstd", row_group_size=50)
+    frame.write_parquet(out / "polars_none.parquet", compression="uncompressed", data_page_size=512)
+
+
+def main():
+    if sys.argv[1] == "--compare":
+        return compare(sys.argv[2], sys.argv[3:])
+    out = pathlib.Path(sys.argv[1])
+    for old in [*out.glob("*.parquet"), *out.glob("*.jsonl")]:
+        old.unlink()
+    make_files(out)
+    for name in ("train", "test"):
+        copied = (pathlib.Path(sys.argv[2]) / f"{name}.parquet").read_bytes()
+        (out / f"digits-{name}.parquet").write_bytes(copied)
+    for path in sorted(out.glob("*.parquet")):
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows(path))
+        golden = out / (path.stem.split("_")[0] + ".jsonl")
+        assert not golden.exists() or golden.read_text() == text, path
+        golden.write_text(text)
+
+
+main()
