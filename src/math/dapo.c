@@ -325,6 +325,10 @@ kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err)
         kg_math_say(job, KG_MATH_WRONG, "no Answer: line in the last 300 characters");
         goto out;
     }
+    if (n > KG_MATH_MAX_STRING || job->gold.n > KG_MATH_MAX_STRING) {
+        kg_math_say(job, KG_MATH_UNDECIDED, "too long");
+        goto out;
+    }
     KG_TRY_GOTO(out, minerva(&job->result->extracted, line, n, err));
     KG_TRY_GOTO(out, minerva(&gold, job->gold.text, job->gold.n, err));
     same = strcmp(kg_str_text(&gold), kg_str_text(&job->result->extracted)) == 0;

@@ -45,6 +45,34 @@ static size_t brace_end(const char *text, size_t n)
     return n;
 }
 
+static const char *find_text(const char *text, size_t n, const char *what)
+{
+    size_t len = strlen(what);
+
+    for (size_t i = 0; i + len <= n; i++) {
+        if (memcmp(text + i, what, len) == 0)
+            return text + i;
+    }
+    return NULL;
+}
+
+struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t)
+{
+    static const char mark[] = "</think>";
+    const char *at = find_text(t.text, t.n, mark);
+    struct kg_math_text rest = t;
+    const char *next;
+
+    if (!at)
+        return t;
+    rest.text = at + sizeof mark - 1;
+    rest.n = (size_t)(t.text + t.n - rest.text);
+    next = find_text(rest.text, rest.n, mark);
+    if (next)
+        rest.n = (size_t)(next - rest.text);
+    return rest;
+}
+
 struct kg_math_text kg_math_after_thinking(struct kg_math_text t)
 {
     static const char mark[] = "</think>";
@@ -72,6 +100,7 @@ static bool box_at(struct box *out, const char *text, size_t n, size_t i)
 {
     size_t brace;
     size_t end;
+    size_t room;
 
     if (starts_with(text + i, n - i, "\\boxed"))
         brace = i + 6;
@@ -83,8 +112,9 @@ static bool box_at(struct box *out, const char *text, size_t n, size_t i)
         brace++;
     if (brace == n || text[brace] != '{')
         return false;
-    end = brace + brace_end(text + brace, n - brace);
-    if (end == n)
+    room = n - brace < KG_MATH_MAX_STRING ? n - brace : KG_MATH_MAX_STRING;
+    end = brace + brace_end(text + brace, room);
+    if (end == brace + room)
         return false;
     *out = (struct box){i, end + 1, text + brace + 1, end - brace - 1};
     return true;
@@ -103,6 +133,10 @@ const char *kg_math_last_boxed(const char *text, size_t n, size_t *len)
 {
     struct box box;
 
+    if (n > KG_MATH_MAX_RESPONSE) {
+        text += n - KG_MATH_MAX_RESPONSE;
+        n = KG_MATH_MAX_RESPONSE;
+    }
     if (!last_box(&box, text, n))
         return NULL;
     *len = box.n;
@@ -272,31 +306,54 @@ static const struct delimiters delimiters[] = {
     {"\\begin{equation*}", "\\end{equation*}"},
 };
 
-static const char *find_text(const char *text, size_t n, const char *what)
-{
-    size_t len = strlen(what);
+enum { DELIMITERS = sizeof delimiters / sizeof *delimiters };
 
-    for (size_t i = 0; i + len <= n; i++) {
-        if (memcmp(text + i, what, len) == 0)
-            return text + i;
-    }
-    return NULL;
+/* A walk over the candidates of a text. clear[i]: up to there no i-th closing delimiter
+ * stands, so that openings without end are not searched again and again. */
+struct walk {
+    const char *start;
+    const char *at;
+    const char *end;
+    const char *clear[DELIMITERS];
+};
+
+static struct walk walk_of(struct kg_math_text t)
+{
+    return (struct walk){.start = t.text, .at = t.text, .end = t.text + t.n};
 }
 
-/* The formula that opens at text. */
-static bool formula_at(struct candidate *out, const char *text, size_t n)
+/* The closing delimiter for a formula whose inside starts at `inside`, or NULL. */
+static const char *find_close(struct walk *w, size_t i, const char *inside)
 {
-    for (size_t i = 0; i < sizeof delimiters / sizeof *delimiters; i++) {
+    const char *limit = w->end - inside < KG_MATH_MAX_TEXT ? w->end
+                                                           : inside + KG_MATH_MAX_TEXT;
+    const char *from = w->clear[i] && w->clear[i] > inside ? w->clear[i] : inside;
+    const char *found = from < limit
+                            ? find_text(from, (size_t)(limit - from), delimiters[i].close)
+                            : NULL;
+    size_t tail = strlen(delimiters[i].close) - 1;
+
+    /* one that starts before the limit and ends behind it has not been seen */
+    if (!found && (size_t)(limit - inside) > tail && limit - (ptrdiff_t)tail > from)
+        w->clear[i] = limit - tail;
+    return found;
+}
+
+/* The formula that opens at p. */
+static bool formula_at(struct candidate *out, struct walk *w, const char *p)
+{
+    for (size_t i = 0; i < DELIMITERS; i++) {
         const struct delimiters *d = &delimiters[i];
         size_t open = strlen(d->open);
+        const char *inside = p + open;
         const char *close;
 
-        if (n <= open || memcmp(text, d->open, open) != 0)
+        if ((size_t)(w->end - p) <= open || memcmp(p, d->open, open) != 0)
             continue;
-        close = find_text(text + open, n - open, d->close);
+        close = find_close(w, i, inside);
         if (!close)
             continue;
-        *out = (struct candidate){text + open, (size_t)(close - text - (ptrdiff_t)open),
+        *out = (struct candidate){inside, (size_t)(close - inside),
                                   close + strlen(d->close), true};
         /* a dollar that is money has running text behind it */
         return out->n > 0 &&
@@ -424,27 +481,25 @@ static bool number_at(struct candidate *out, const char *start, const char *p,
     return true;
 }
 
-/* The next candidate at or after *at. */
-static bool next_candidate(struct candidate *out, const char *start, const char **at,
-                           const char *end)
+/* The next candidate of the walk. */
+static bool next_candidate(struct candidate *out, struct walk *w)
 {
-    for (; *at < end; (*at)++) {
-        const char *p = *at;
-        bool inside_word = p > start && (isalpha((unsigned char)p[-1]) || p[-1] == '_');
+    for (; w->at < w->end; w->at++) {
+        const char *p = w->at;
+        char before = p > w->start ? p[-1] : ' ';
+        bool inside_word = isalpha((unsigned char)before) || before == '_';
+        bool money = *p == '$' && before == '\\';
 
-        bool money = *p == '$' && p > start && p[-1] == '\\';
-
-        if ((*p == '$' || *p == '\\') && !money &&
-            formula_at(out, p, (size_t)(end - p))) {
-            *at = out->end;
+        if ((*p == '$' || *p == '\\') && !money && formula_at(out, w, p)) {
+            w->at = out->end;
             return true;
         }
-        if (*p == '\\' && p + 1 < end && strchr("()[]", p[1])) {
-            (*at)++;
+        if (*p == '\\' && p + 1 < w->end && strchr("()[]", p[1])) {
+            w->at++;
             continue;
         }
-        if (!inside_word && number_at(out, start, p, end)) {
-            *at = out->end;
+        if (!inside_word && number_at(out, w->start, p, w->end)) {
+            w->at = out->end;
             return true;
         }
     }
@@ -496,13 +551,12 @@ static kg_status put(struct kg_math_found *found, const char *text, size_t n, bo
 static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
                             struct kg_err *err)
 {
-    const char *end = t.text + t.n;
-    const char *at = t.text;
+    struct walk w = walk_of(t);
     const char *behind = t.text;
     struct candidate c;
     size_t start = found->text.len;
 
-    while (next_candidate(&c, t.text, &at, end)) {
+    while (next_candidate(&c, &w)) {
         const char *open = c.text;
 
         while (open > behind && strchr("$\\([", open[-1]))
@@ -514,7 +568,7 @@ static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
         KG_TRY(put(found, c.text, c.n, false, err));
         behind = c.end;
     }
-    if (found->any && only_joins(behind, end))
+    if (found->any && only_joins(behind, w.end))
         return KG_OK;
 none:
     kg_str_clear(&found->text);
@@ -525,11 +579,11 @@ none:
 static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
 {
-    const char *at = t.text;
+    struct walk w = walk_of(t);
     struct candidate c;
     struct candidate last = {0};
 
-    while (next_candidate(&c, t.text, &at, t.text + t.n))
+    while (next_candidate(&c, &w))
         last = is_mention(&c) && last.n ? last : c;
     return last.n ? put(found, last.text, last.n, !last.formula, err) : KG_OK;
 }
@@ -585,11 +639,11 @@ static bool behind_anchor(struct kg_math_text *out, struct kg_math_text t)
 static kg_status put_first(struct kg_math_found *found, struct kg_math_text t,
                            struct kg_err *err)
 {
-    const char *at = t.text;
+    struct walk w = walk_of(t);
     struct candidate c;
     struct candidate first = {0};
 
-    while (next_candidate(&c, t.text, &at, t.text + t.n)) {
+    while (next_candidate(&c, &w)) {
         if (has_digit(&c) ||
             (!is_mention(&c) && running_words(t.text, (size_t)(c.text - t.text)) == 0))
             return put(found, c.text, c.n, !c.formula, err);
@@ -679,6 +733,10 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
     typedef kg_status way(struct kg_math_found *, struct kg_math_text, struct kg_err *);
     static way *const ways[] = {put_bare, put_anchored, put_last};
 
+    if (t.n > KG_MATH_MAX_RESPONSE) {
+        t.text += t.n - KG_MATH_MAX_RESPONSE;
+        t.n = KG_MATH_MAX_RESPONSE;
+    }
     t = trimmed(t);
     if (form == KG_MATH_FORM_BRACKET)
         return put_bracket(found, t, err);

@@ -301,6 +301,9 @@ kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
     enum kg_math_form form = job->opts->form;
     kg_status status;
 
+    if ((form == KG_MATH_FORM_RESPONSE || form == KG_MATH_FORM_AUTO) &&
+        !job->opts->keep_thinking)
+        job->answer = kg_math_after_thinking(job->answer);
     if (form == KG_MATH_FORM_CHOICE || (form == KG_MATH_FORM_AUTO && asks_choice(job)))
         return grade_choice(job, err);
     KG_TRY_GOTO(out, kg_math_extract(&gold, job->gold, KG_MATH_FORM_TEXT, err));
@@ -313,7 +316,9 @@ kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
     }
     KG_TRY_GOTO(out, kg_str_append(&job->result->extracted, kg_str_text(&answer.text),
                                    answer.text.len, err));
-    if (gold.text.len == 0)
+    if (gold.text.len > KG_MATH_MAX_STRING || answer.text.len > KG_MATH_MAX_STRING)
+        kg_math_say(job, KG_MATH_UNDECIDED, "too long");
+    else if (gold.text.len == 0)
         kg_math_say(job, KG_MATH_UNDECIDED, "the gold answer is empty");
     else
         status = compare_texts(job, &gold, &answer, err);
@@ -357,9 +362,6 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
     job.tree = kg_mem_calloc(1, sizeof *job.tree, "grading", err);
     if (!job.tree)
         return err->code;
-    if ((opts->form == KG_MATH_FORM_RESPONSE || opts->form == KG_MATH_FORM_AUTO) &&
-        !opts->keep_thinking)
-        job.answer = kg_math_after_thinking(answer);
     status = grade_golds(&job, golds, n_golds, err);
     kg_mem_free(job.tree);
     return status;

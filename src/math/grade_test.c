@@ -345,6 +345,9 @@ static void published_modes_keep_their_oddities(void **state)
     assert_int_equal(in_mode("ema-pg", bare, "2", "4/2"), KG_MATH_WRONG);
     assert_int_equal(in_mode("ema-pg", whole, "4", "so 4"), KG_MATH_WRONG);
     assert_int_equal(in_mode("ema-pg", whole, "4", "\\boxed{4}"), KG_MATH_RIGHT);
+    assert_int_equal(
+        in_mode("ema-pg", whole, "4", "a</think>\\boxed{4}</think>\\boxed{5}"),
+        KG_MATH_RIGHT);
     assert_int_equal(in_mode("dapo", whole, "25", "So.\nAnswer: 25"), KG_MATH_RIGHT);
     assert_int_equal(in_mode("dapo", whole, "25", "\\boxed{25}"), KG_MATH_WRONG);
     assert_int_equal(in_mode("dapo", whole, "1000", "Answer: $x = 1,000$"),
@@ -360,6 +363,34 @@ static void repeat(char *out, size_t size, const char *piece, size_t times)
     out[0] = 0;
     for (size_t i = 0; i < times && (i + 1) * n < size; i++)
         memcpy(out + i * n, piece, n + 1);
+}
+
+/* A response of a megabyte that never closes what it opens, in every mode. */
+static void long_texts_end_in_time(void)
+{
+    static char text[1 << 20];
+    static const char *const pieces[] = {"\\(",      "\\boxed{", "$ 1 ",     "(1,",
+                                         "\\text{ ", "1,111",    "Answer: ", "cm",
+                                         "\\frac",   "</think>", "{",        "1 "};
+    static const char *const names[] = {"default", "ema-pg", "mathd", "dapo"};
+
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        repeat(text, sizeof text, pieces[i], sizeof text / strlen(pieces[i]) - 1);
+        for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+            struct kg_math_opts opts = {0};
+            char reason[128];
+            double start = kg_clock_seconds();
+
+            ok(kg_math_mode_find(&opts.mode, names[m], &err));
+            opts.form = i % 2 ? KG_MATH_FORM_RESPONSE : KG_MATH_FORM_AUTO;
+            grade(&opts, "5", text, reason);
+            opts.form = KG_MATH_FORM_ANSWER;
+            grade(&opts, "5", text, reason);
+            if (kg_clock_seconds() - start > 4)
+                fail_msg("'%s' repeated takes %.1f s in mode %s", pieces[i],
+                         kg_clock_seconds() - start, names[m]);
+        }
+    }
 }
 
 static void hostile_answers_end_in_time_and_memory(void **state)
@@ -405,6 +436,7 @@ static void hostile_answers_end_in_time_and_memory(void **state)
         assert_int_not_equal(grade(&opts, "5", deep, reason), KG_MATH_RIGHT);
     }
     assert_true(kg_mem_peak_bytes() < (uint64_t)64 << 20);
+    long_texts_end_in_time();
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 

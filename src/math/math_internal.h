@@ -105,7 +105,9 @@ enum kg_math_relation {
 };
 
 enum {
-    KG_MATH_MAX_TEXT = 4096, /* bytes of an answer that is parsed */
+    KG_MATH_MAX_TEXT = 4096,       /* bytes of an answer that is parsed */
+    KG_MATH_MAX_STRING = 16384,    /* of one that is compared as a string */
+    KG_MATH_MAX_RESPONSE = 131072, /* at the end of a response, that are looked at */
     KG_MATH_MAX_NODES = 3000,
     KG_MATH_MAX_POOL = 16384,
     KG_MATH_MAX_DEPTH = 60,
@@ -234,7 +236,9 @@ struct kg_math_found {
 };
 /* The inside of the last \boxed{} or \fbox{}; len < 0 for none. */
 const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
+/* What stands behind the last </think>; or behind the first, up to the next. */
 struct kg_math_text kg_math_after_thinking(struct kg_math_text t);
+struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t);
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
 /* Whether there is running text in it. */

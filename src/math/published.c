@@ -281,6 +281,8 @@ static bool take_answer(struct kg_math_job *job, struct kg_math_text *answer,
     const char *boxed;
 
     *answer = job->answer;
+    if (job->opts->form == KG_MATH_FORM_RESPONSE && !job->opts->keep_thinking)
+        *answer = kg_math_after_first_thinking(job->answer);
     *gold = job->gold;
     boxed = kg_math_last_boxed(gold->text, gold->n, &n);
     if (boxed)
@@ -315,6 +317,8 @@ kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err)
 
     if (!take_answer(job, &answer, &gold))
         return kg_math_say(job, KG_MATH_WRONG, "no boxed answer was found");
+    if (answer.n > KG_MATH_MAX_STRING || gold.n > KG_MATH_MAX_STRING)
+        return kg_math_say(job, KG_MATH_UNDECIDED, "too long");
     KG_TRY(kg_str_append(&job->result->extracted, answer.text, answer.n, err));
     KG_TRY(mathd_same(&same, answer, gold, err));
     return kg_math_say(job, same ? KG_MATH_RIGHT : KG_MATH_WRONG,
@@ -880,6 +884,8 @@ kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err)
 
     if (!take_answer(job, &answer, &gold))
         return kg_math_say(job, KG_MATH_WRONG, "no boxed answer was found");
+    if (answer.n > KG_MATH_MAX_STRING || gold.n > KG_MATH_MAX_STRING)
+        return kg_math_say(job, KG_MATH_UNDECIDED, "too long");
     KG_TRY(kg_str_append(&job->result->extracted, answer.text, answer.n, err));
     KG_TRY(mathd_same(&same, answer, gold, err));
     if (same)

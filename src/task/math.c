@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "task/task_internal.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -96,6 +97,15 @@ static kg_status put_response(struct kg_str *out, const struct kg_math_opts *how
     return line || boxed ? KG_OK : kg_str_putc(out, '}', err);
 }
 
+static bool is_blank(struct kg_math_text t)
+{
+    for (size_t i = 0; i < t.n; i++) {
+        if (!isspace((unsigned char)t.text[i]))
+            return false;
+    }
+    return true;
+}
+
 /* *good: each of the record's gold answers is right as an answer; else why says what is
  * not. */
 static kg_status check_gold(bool *good, char why[160], const struct kg_math_opts *how,
@@ -114,9 +124,11 @@ static kg_status check_gold(bool *good, char why[160], const struct kg_math_opts
                              &result, how,
                              (struct kg_math_text){kg_str_text(&response), response.len},
                              golds.text, golds.n, err));
-        *good = result.verdict == KG_MATH_RIGHT;
+        /* the string modes call nothing equal to nothing */
+        *good = result.verdict == KG_MATH_RIGHT && !is_blank(golds.text[i]);
         if (!*good)
-            snprintf(why, 160, "'%.60s': %.80s", golds.text[i].text, result.reason);
+            snprintf(why, 160, "'%.60s': %.80s", golds.text[i].text,
+                     is_blank(golds.text[i]) ? "empty" : result.reason);
     }
 out:
     kg_str_release(&response);

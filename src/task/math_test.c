@@ -93,6 +93,10 @@ static void a_gold_answer_that_fails_stops_the_run(void **state)
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
     assert_non_null(strstr(err.message, "found 2 that do not"));
     assert_non_null(strstr(err.message, "task.exclude: \"b,5\""));
+    opts.grader = "mathd";
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "task.exclude: \"b,5\""));
+    opts.grader = "default";
     opts.exclude = "b";
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
     assert_non_null(strstr(err.message, "found 1 that do not"));
