@@ -74,7 +74,9 @@ bool kg_run_anchor_saved(const struct kg_run *run)
 
 struct kg_acts *kg_run_score_acts(const struct kg_run *run, const struct kg_model *m)
 {
-    return m == run->anchor && run->anchor_acts ? run->anchor_acts : run->score_acts;
+    if (m == run->anchor && run->anchor_acts)
+        return run->anchor_acts;
+    return m == run->sampler && run->sampler_acts ? run->sampler_acts : run->score_acts;
 }
 
 /* ---- moving ---- */

@@ -93,6 +93,20 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
         kg_config_text(c, "anchor.kind"));
 }
 
+/* Activations of every model that scores. */
+static uint64_t score_bytes(const struct kg_run *run)
+{
+    const struct kg_model *models[] = {run->model, run->anchor_acts ? run->anchor : NULL,
+                                       run->sampler_acts ? run->sampler : NULL};
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (models[i])
+            bytes += kg_acts_bytes(&models[i]->config, models[i]->ct, run->score_tokens,
+                                   false);
+    return bytes;
+}
+
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
@@ -106,7 +120,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
         (read ? (uint64_t)run->anchor->n_elements * kg_dtype_traits(m->ct)->bytes : 0);
     uint64_t training = 3 * vector;
     uint64_t pass = kg_pass_bytes(&m->config, m->ct, &run->pass_opts);
-    uint64_t score = kg_acts_bytes(&m->config, m->ct, run->score_tokens, false);
+    uint64_t score = score_bytes(run);
     int64_t kv_tokens = kg_config_int(run->config, "rollout.kv_tokens");
     uint64_t kv;
 

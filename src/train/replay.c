@@ -335,8 +335,9 @@ static kg_status record_top(struct replay *r, struct kg_err *err)
                                    .logp = logp,
                                    .top_ids = t->top_k > 0 ? t->top_ids : NULL,
                                    .top_logp = t->top_k > 0 ? t->top_logp : NULL};
-        kg_status status = logp ? kg_score(sampler, run->score_acts, run->score_tokens,
-                                           &seq, 1, 0, t->top_k, &t->prompt_n, err)
+        kg_status status = logp ? kg_score(sampler, kg_run_score_acts(run, sampler),
+                                           run->score_tokens, &seq, 1, 0, t->top_k,
+                                           &t->prompt_n, err)
                                 : KG_ENOMEM;
 
         for (size_t j = 0; status == KG_OK && j < t->n; j++)

@@ -91,6 +91,35 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     close_run(&o);
 }
 
+/* What is asked of a sampler of another dtype runs in activations of that dtype. */
+static void a_sampler_of_another_dtype_is_asked_too(void **state)
+{
+    static const char *const asks[][3] = {
+        {"rollout.top_p=0.9", NULL, NULL},
+        {"algo.advantage=token-baseline", NULL, NULL},
+        {"anchor.kind=iterative", "kl.estimator=topk-forward", "kl.beta=0.1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        const char *const extra[] = {
+            "model.dtype=auto", "rollout.dtype=fp32", "kl.top_k=3", asks[i][0],
+            asks[i][1],         asks[i][2],           NULL};
+        struct opened o;
+        struct kg_rl_batch b = {0};
+        struct kg_rl_totals totals = {0};
+        struct kg_policy_advantage a = {0};
+
+        open_run(&o, ROOT "/dtype", extra);
+        assert_int_not_equal(o.run.sampler->ct, o.run.model->ct);
+        NEED(kg_rl_sample(&b, &o.run, err));
+        NEED(kg_rl_prepare(&b, &o.run, err));
+        NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+        kg_rl_batch_release(&b);
+        close_run(&o);
+    }
+}
+
 static void recomputed_old_log_probs_leave_the_record_alone(void **state)
 {
     static const char *const extra[] = {"train.old_logp=recompute", NULL};
@@ -491,6 +520,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_arrays_hold_the_model_tokens_and_nothing_else),
+        cmocka_unit_test(a_sampler_of_another_dtype_is_asked_too),
         cmocka_unit_test(recomputed_old_log_probs_leave_the_record_alone),
         cmocka_unit_test(an_update_sees_the_tokens_that_were_recorded),
         cmocka_unit_test(the_exact_kl_equals_top_k_over_the_whole_vocabulary),

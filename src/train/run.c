@@ -354,6 +354,9 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     if (run->anchor && !kg_run_anchor_saved(run))
         KG_TRY(kg_acts_create(&run->anchor_acts, run->anchor, run->score_tokens, false,
                               err));
+    if (run->sampler && run->sampler->ct != run->model->ct)
+        KG_TRY(kg_acts_create(&run->sampler_acts, run->sampler, run->score_tokens, false,
+                              err));
     return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
                              run->tok, &ro, err);
 }
@@ -410,6 +413,7 @@ void kg_run_close(struct kg_run *run)
     kg_pass_free(run->pass);
     kg_acts_free(run->score_acts);
     kg_acts_free(run->anchor_acts);
+    kg_acts_free(run->sampler_acts);
     kg_optim_free(run->optim);
     for (int i = 0; i <= KG_MAX_LAG; i++)
         kg_mem_free(run->lagged[i]);

@@ -72,8 +72,9 @@ struct kg_run {
     struct kg_optim_opts rl_optim; /* that RL will make its own with */
     struct kg_pass *pass;
     struct kg_pass_opts pass_opts; /* that it was made with */
-    struct kg_acts *score_acts;    /* scoring by model, anchor or sampler */
+    struct kg_acts *score_acts;    /* scoring by the model and what has its shape */
     struct kg_acts *anchor_acts;   /* by an anchor from a path; NULL without */
+    struct kg_acts *sampler_acts;  /* by a sampler of another dtype; NULL without */
     int64_t score_tokens;
     struct kg_rollout *engine;
 
