@@ -268,9 +268,24 @@ out:
 }
 
 /* An exact KL reads the anchor inside the micro-batches instead. */
-static bool asks_anchor(const struct kg_run *run)
+static bool has_anchor_rows(const struct kg_run *run)
 {
     return kg_algo_needs(&run->algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
+}
+
+bool kg_rl_asks_anchor(const struct kg_run *run)
+{
+    return has_anchor_rows(run) && (run->anchor || kg_algo_anchor_top_k(&run->algo) > 0);
+}
+
+/* The iterative anchor is what sampled: its rows are the record. */
+static void copy_record(struct kg_rl_batch *b)
+{
+    size_t n = (size_t)b->n;
+
+    memcpy(b->anchor_logp, b->mu_logp, n * sizeof *b->anchor_logp);
+    if (b->k_sampler > 0)
+        memcpy(b->anchor_at, b->mu_at, n * (size_t)b->k_sampler * sizeof *b->anchor_at);
 }
 
 kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
@@ -282,7 +297,11 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_
                           .logp = b->anchor_logp,
                           .logp_at = b->anchor_at};
 
-    return asks_anchor(run) ? run_pass(b, run, &p, err) : KG_OK;
+    if (kg_rl_asks_anchor(run))
+        return run_pass(b, run, &p, err);
+    if (has_anchor_rows(run))
+        copy_record(b);
+    return KG_OK;
 }
 
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
@@ -290,7 +309,7 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
 
     KG_TRY(count_tokens(b, &run->algo, err));
-    KG_TRY(allocate(b, &run->algo, asks_anchor(run), err));
+    KG_TRY(allocate(b, &run->algo, has_anchor_rows(run), err));
     flatten(b);
     KG_TRY(kg_rl_ask_anchor(b, run, err));
     if (strcmp(kg_config_text(run->config, "train.old_logp"), "recompute") == 0) {

@@ -80,7 +80,11 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run,
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* The anchor's rows again, after it moved. */
+/* Whether the anchor's rows are made by a forward pass over what was sampled. An exact KL
+ * reads it in the micro-batches; of the iterative anchor the record says it, but for its
+ * own largest ids. */
+bool kg_rl_asks_anchor(const struct kg_run *run);
+/* The anchor's rows, and again after it moved. */
 kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run,
                            struct kg_err *err) KG_MUST_CHECK;
 

@@ -259,8 +259,8 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
     const struct kg_rollout_stats *s = &b->rolled;
     const struct kg_model *anchor = run->anchor ? run->anchor : run->model;
     unsigned needs = kg_algo_needs(&run->algo);
-    bool asked = needs & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR | KG_NEED_EXACT_REVERSE |
-                          KG_NEED_EXACT_FORWARD);
+    bool asked = kg_rl_asks_anchor(run) ||
+                 (needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD));
     int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0);
     double sampled = (double)(s->prefill_tokens + s->decode_tokens), tokens = 0;
 

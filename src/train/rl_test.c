@@ -120,6 +120,39 @@ static void a_sampler_of_another_dtype_is_asked_too(void **state)
     }
 }
 
+/* The record is what a pass of the sampler's weights would say, to the bit. */
+static void the_iterative_anchor_is_the_record(void **state)
+{
+    static const char *const extra[] = {
+        "kl.estimator=topk-reverse", "kl.top_k=3",        "kl.beta=0.1",
+        "anchor.kind=iterative",     "rollout.top_p=0.9", NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    struct scores model;
+
+    (void)state;
+    open_run(&o, ROOT "/iterative", extra);
+    assert_false(kg_rl_asks_anchor(&o.run));
+    NEED(kg_rl_sample(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    assert_true(b.n > 0);
+    for (size_t i = 0; i < b.n_trajs; i++) {
+        const struct kg_traj *t = &b.trajs[i];
+
+        score(&model, &o.run, o.run.model, t);
+        for (int64_t n = b.begin[i]; n < b.begin[i + 1]; n++) {
+            size_t j = t->prompt_n + (size_t)(n - b.begin[i]);
+
+            assert_true(b.anchor_logp[n] == (double)model.logp[j]);
+            for (int k = 0; k < TOP; k++)
+                assert_true(b.anchor_at[n * TOP + k] ==
+                            (double)model.at[j][b.ids[n * b.k + k]]);
+        }
+    }
+    kg_rl_batch_release(&b);
+    close_run(&o);
+}
+
 static void recomputed_old_log_probs_leave_the_record_alone(void **state)
 {
     static const char *const extra[] = {"train.old_logp=recompute", NULL};
@@ -521,6 +554,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_arrays_hold_the_model_tokens_and_nothing_else),
         cmocka_unit_test(a_sampler_of_another_dtype_is_asked_too),
+        cmocka_unit_test(the_iterative_anchor_is_the_record),
         cmocka_unit_test(recomputed_old_log_probs_leave_the_record_alone),
         cmocka_unit_test(an_update_sees_the_tokens_that_were_recorded),
         cmocka_unit_test(the_exact_kl_equals_top_k_over_the_whole_vocabulary),
