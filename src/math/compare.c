@@ -109,6 +109,10 @@ static bool is_name(const struct kg_math_compare *c, int node)
     case KG_MATH_MUL:
         while (at(c, node)->kind == KG_MATH_MUL)
             node = at(c, node)->a;
+        /* the inverse of a function */
+        if (at(c, node)->kind == KG_MATH_POW &&
+            at(c, at(c, node)->b)->kind == KG_MATH_NEG)
+            node = at(c, node)->a;
         return is_name(c, node);
     case KG_MATH_FUNC:
         return n->op == KG_MATH_ABS && is_name(c, n->a);

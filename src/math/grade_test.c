@@ -81,6 +81,9 @@ static void numbers_are_read_in_every_notation(void **state)
     right("90^{\\circ}", "90 degrees");
     right("\\$28.00", "28");
     right("15", "15\\mbox{ cm}^2");
+    right("5 \\mathrm{~m} / \\mathrm{s}", "5");
+    right("10^{\\circ} \\mathrm{C}", "10");
+    right("\\approx 3.14", "3.14");
     right("2 \\text{ pieces}", "2");
     right("28\\%", "28 percent");
     right("025", "25");
@@ -148,6 +151,7 @@ static void lists_and_sets_have_no_order(void **state)
     right("6 \\text{ and } 8", "6,8");
     right("\\{1,2,3\\}", "\\{3,1,2\\}");
     right("\\sqrt[3]{5}, -\\sqrt[3]{5}", "\\pm\\sqrt[3]{5}");
+    right("x=1, y=2", "\\begin{cases} x=1 \\\\ y=2 \\end{cases}");
     right("x = -5,\\ p = \\frac{14}{3}", "-5, \\frac{14}{3}");
     right("(2,1),(3,1)", "(3,1),(2,1)");
     right("p=5,q=2;p=7,q=2", "(5,2),(7,2)");
@@ -198,6 +202,9 @@ static void relations_are_compared_as_relations(void **state)
     right("x \\ne 3", "x != 3");
     right("W(n) = 1", "W(x) = 1");
     right("f(x) = 2x", "f(y) = 2y");
+    right("f^{-1}(x) = \\frac{x}{2}", "\\frac{x}{2}");
+    right("x > \\sqrt 2", "\\sqrt{2} < x");
+    right("\\sqrt{2}x - y = 0", "y = \\sqrt2 x");
     wrong("x^2+y^2=1", "x^2+y^2=2");
     wrong("x > 5", "x < 5");
     wrong("x \\ge 5", "x > 5");

@@ -265,9 +265,14 @@ int kg_math_parse_chain(struct kg_math_parser *p)
     enum { MAX_CHAIN = 32 };
     int part[MAX_CHAIN];
     int op[MAX_CHAIN];
+    const char *from = p->p;
     int n = 0;
     int chain;
 
+    /* "= 5", "\approx 3.14" */
+    op[0] = eat_relation(p);
+    if (op[0] >= 0 && op[0] != KG_MATH_EQ && op[0] != KG_MATH_APPROX)
+        p->p = from;
     for (;;) {
         if (n == MAX_CHAIN)
             return kg_math_parse_fail(p, "too long a chain of relations");
@@ -367,6 +372,14 @@ static bool is_words(const struct kg_math_tree *t, int node)
     return t->nodes[node].kind == KG_MATH_WORDS;
 }
 
+/* The s of "5 m/s": a name behind a unit is one too. */
+static bool continues_unit(const struct kg_math_tree *t, int left, int right)
+{
+    while (t->nodes[right].kind == KG_MATH_POW)
+        right = t->nodes[right].a;
+    return t->nodes[left].kind == KG_MATH_UNIT && t->nodes[right].kind == KG_MATH_SYM;
+}
+
 /* An operand behind an operator may carry a sign. */
 static int parse_operand(struct kg_math_parser *p)
 {
@@ -407,7 +420,7 @@ static int parse_term(struct kg_math_parser *p)
         right = op == ' ' ? kg_math_parse_postfix(p) : parse_operand(p);
         if (!right)
             return 0;
-        if (is_words(p->t, right))
+        if (is_words(p->t, right) || continues_unit(p->t, left, right))
             left = with_unit(p, left, right);
         else if (is_words(p->t, left) && op == ' ')
             left = with_unit(p, right, left);

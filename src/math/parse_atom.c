@@ -425,16 +425,28 @@ static enum kg_math_group eat_raised(struct kg_math_parser *p)
     return KG_MATH_G_SYMBOL;
 }
 
+/* C and F behind a degree sign are its scale. */
+static void skip_scale(struct kg_math_parser *p)
+{
+    static const char *const scales[] = {"\\mathrm{C}", "\\mathrm{F}", "\\text{C}",
+                                         "\\text{F}", "\\mathrm{~C}"};
+
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        if (kg_math_eat(p, scales[i]))
+            return;
+    }
+    if (kg_math_look(p) && strchr("CF", *p->p) &&
+        !(p->p + 1 < p->end && isalpha((unsigned char)p->p[1])))
+        p->p++;
+}
+
 static int with_power(struct kg_math_parser *p, int node)
 {
     int above;
 
     switch (eat_raised(p)) {
     case KG_MATH_G_DEGREE:
-        /* C and F behind a degree sign are its scale */
-        if (kg_math_look(p) && strchr("CF", *p->p) &&
-            !(p->p + 1 < p->end && isalpha((unsigned char)p->p[1])))
-            p->p++;
+        skip_scale(p);
         return kg_math_node(p->t, KG_MATH_DEGREE, 0, node, 0);
     case KG_MATH_G_PRIME:
         return with_prime(p, node);

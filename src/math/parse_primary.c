@@ -274,19 +274,46 @@ static bool ends_in(const char *text, size_t n, const char *tail)
 }
 
 /* What stands between \begin{..} and \end{..}, kept as text. */
-static int opaque_environment(struct kg_math_parser *p, const char *name, size_t n)
+static int opaque_environment(struct kg_math_parser *p)
 {
     const char *from = p->p;
+    size_t n;
     int node;
 
     while (p->end - p->p >= 4 && memcmp(p->p, "\\end", 4) != 0)
         p->p++;
     node = kg_math_name(p, KG_MATH_OPAQUE, "", from, (size_t)(p->p - from));
-    (void)name;
-    (void)n;
     if (!kg_math_eat(p, "\\end") || !kg_math_raw_group(p, &n))
         return kg_math_parse_fail(p, "an environment is not closed");
     return node;
+}
+
+/* Rows of one cell each are a list; rows of more (a condition each) a table, kept as it
+ * is. */
+static int parse_cases(struct kg_math_parser *p)
+{
+    const char *from = p->p;
+    int brackets = p->brackets;
+    int bars = p->bars;
+    int table = parse_matrix(p, false);
+    int list = 0;
+    int last = 0;
+
+    if (!table) {
+        p->p = from;
+        p->why = NULL;
+        p->brackets = brackets;
+        p->bars = bars;
+        return opaque_environment(p);
+    }
+    for (int row = p->t->nodes[table].a; row; row = p->t->nodes[row].b) {
+        int cells = p->t->nodes[row].a;
+
+        if (p->t->nodes[cells].b)
+            return table;
+        kg_math_list_add(p->t, &list, &last, p->t->nodes[cells].a);
+    }
+    return kg_math_parse_unwrap(p, list);
 }
 
 static int parse_environment(struct kg_math_parser *p)
@@ -303,7 +330,9 @@ static int parse_environment(struct kg_math_parser *p)
     }
     if (ends_in(name, n, "matrix"))
         return parse_matrix(p, name[0] == 'v' || name[0] == 'V');
-    return opaque_environment(p, name, n);
+    if (ends_in(name, n, "cases") || ends_in(name, n, "aligned"))
+        return parse_cases(p);
+    return opaque_environment(p);
 }
 
 /* ---- commands ---- */
@@ -368,7 +397,9 @@ static int parse_style(struct kg_math_parser *p)
         if (!isalpha((unsigned char)text[i]) && !strchr(" .~", text[i]))
             letters = n = 0;
     }
-    if (letters >= 2 && !kg_math_word_find(text, n))
+    /* \\mathrm{~m}: what is set apart is a unit, of one letter too */
+    if ((letters >= 2 && !kg_math_word_find(text, n)) ||
+        (letters == 1 && n > 1 && *text == ' '))
         return kg_math_leaf(p->t, KG_MATH_WORDS, 0, text, n);
     p->p = from;
     return kg_math_parse_braces(p);
