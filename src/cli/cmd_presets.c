@@ -4,6 +4,7 @@
 #include "data/json.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
+#include "train/algo.h"
 #include "train/train_options.h"
 
 #include <stdio.h>
@@ -39,18 +40,12 @@ static kg_status resolve(struct resolved *r, const struct kg_preset *preset,
     return kg_train_config(&r->config, NULL, assignments, 1, err);
 }
 
-static bool of_the_algorithm(const char *key)
-{
-    return strncmp(key, "algo.", 5) == 0 || strncmp(key, "kl.", 3) == 0 ||
-           strncmp(key, "anchor.", 7) == 0;
-}
-
 /* Everything of the algorithm, and what the preset gives beyond it. */
 static bool is_shown(const struct resolved *r, const char *key)
 {
     if (strcmp(key, "algo.preset") == 0)
         return false;
-    return of_the_algorithm(key) || kg_preset_get(r->preset, key) != NULL;
+    return kg_config_of_algorithm(key) || kg_preset_get(r->preset, key) != NULL;
 }
 
 static kg_status value_of(char text[VALUE_BYTES], const struct resolved *r,

@@ -16,7 +16,7 @@
  * algo.dual_clip        c, bound of the loss where A < 0           0 is off, else > 1
  * algo.ratio_clamp      log-ratios are cut to +- this              0 is off; default 20
  * algo.truncate         dppo, pg-is, minirl: bound of the ratio    0 is off
- * algo.delta_low/_high  dppo: divergence allowed for A<0, A>0      > 0
+ * algo.delta_low/_high  dppo: divergence allowed for A<0, A>0      >= 0
  * algo.top_k            dppo-topk: ids of the sampler used         1..512
  * algo.tau_pos/_neg     sapo temperatures                          > 0
  * algo.tis              cap of the weight old/sampler              0 is off

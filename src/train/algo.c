@@ -6,6 +6,12 @@
 
 #include <string.h>
 
+bool kg_config_of_algorithm(const char *key)
+{
+    return strncmp(key, "algo.", 5) == 0 || strncmp(key, "kl.", 3) == 0 ||
+           strncmp(key, "anchor.", 7) == 0;
+}
+
 bool kg_config_truncates(const struct kg_config *config)
 {
     return kg_config_real(config, "rollout.top_p") < 1 ||

@@ -12,6 +12,10 @@
 kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
                               int64_t vocab, struct kg_err *err) KG_MUST_CHECK;
 
+/* Whether a key of a config (or an assignment to it) is about the algorithm and not about
+ * the run around it: algo, kl, anchor. */
+bool kg_config_of_algorithm(const char *key);
+
 /* Whether the sampler of this run truncates the distribution. */
 bool kg_config_truncates(const struct kg_config *config);
 

@@ -40,18 +40,12 @@ struct replay {
 
 /* ---- the config: the run's, under another algorithm ---- */
 
-static bool of_algorithm(const char *key)
-{
-    return strncmp(key, "algo.", 5) == 0 || strncmp(key, "kl.", 3) == 0 ||
-           strncmp(key, "anchor.", 7) == 0;
-}
-
 /* What the preset leaves open is as by default, not as in the run; a key without a
  * default is the run's, unless the preset has it. */
 static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
 {
     for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++)
-        if (of_algorithm(row->key) && row->fallback)
+        if (kg_config_of_algorithm(row->key) && row->fallback)
             KG_TRY(kg_config_set(config, row->key, row->fallback, false, "default", err));
     return KG_OK;
 }
@@ -65,7 +59,7 @@ static kg_status preset_values(struct kg_config *config, const struct kg_preset 
     if (base)
         KG_TRY(preset_values(config, base, err));
     for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        if (of_algorithm(v->key))
+        if (kg_config_of_algorithm(v->key))
             KG_TRY(kg_config_set(config, v->key, v->value, false, preset->name, err));
     return KG_OK;
 }
@@ -97,7 +91,7 @@ static kg_status apply(struct kg_config *config, char *const *assignments, size_
     for (size_t i = 0; i < n; i++) {
         if (preset_of(assignments[i]))
             continue;
-        if (!of_algorithm(assignments[i]))
+        if (!kg_config_of_algorithm(assignments[i]))
             return kg_fail(err, KG_EINVAL,
                            "expected preset=NAME or a key of algo, kl or anchor, found "
                            "'%s': the rest is the run's",
@@ -434,11 +428,10 @@ static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
                             struct kg_err *err)
 {
     const char *name = kg_algo_row_name(algo, KG_TABLE_KL);
-    enum kg_target target = KG_TARGET_REVERSE;
+    enum kg_target target = KG_TARGET_NONE;
 
     for (size_t i = 0; i < kg_policy_n_rows(KG_TABLE_KL); i++)
-        if (strcmp(kg_policy_row(KG_TABLE_KL, i)->name, name) == 0 &&
-            strcmp(name, "none"))
+        if (strcmp(kg_policy_row(KG_TABLE_KL, i)->name, name) == 0)
             target = kg_policy_row_claims(KG_TABLE_KL, i)->target;
     *out = *algo;
     out->entropy_coef = 0;
