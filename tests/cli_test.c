@@ -662,6 +662,82 @@ static void failures_of_new_leave_nothing_behind(void **state)
     expect(1, kedge("", "new --vocab 96 --hidden 64 --layers 1 /proc/x"));
 }
 
+/* ---- data files ---- */
+
+#define PARQUET "tests/data/parquet/"
+
+static void data_files_of_every_format_convert_to_the_same_lines(void **state)
+{
+    struct kg_str lines = {0};
+    char zst[128];
+
+    (void)state;
+    need_kedge();
+    snprintf(zst, sizeof zst, "%s/x.zst", work);
+    expect(0, kedge("", "data convert " PARQUET "duckdb_snappy.parquet"));
+    assert_int_equal(count_lines(&out), 300);
+    assert_int_equal(kg_str_append(&lines, out.data, out.len, &err), KG_OK);
+    expect(0, kedge("", "data convert " PARQUET "duckdb.jsonl"));
+    assert_string_equal(kg_str_text(&lines), kg_str_text(&out));
+    expect(0, kedge("", "data convert " PARQUET "duckdb_zstd.parquet -o %s", zst));
+    assert_int_equal(out.len, 0);
+    expect(0, kedge("", "data convert %s", zst));
+    assert_string_equal(kg_str_text(&lines), kg_str_text(&out));
+    expect(0, kedge("", "data head -n 2 %s", zst));
+    assert_int_equal(count_lines(&out), 2);
+    assert_true(strncmp(out.data, lines.data, out.len) == 0);
+    kg_str_release(&lines);
+}
+
+static void data_is_checked_as_training_reads_it(void **state)
+{
+    struct kg_json_doc doc;
+
+    (void)state;
+    need_kedge();
+    expect(0,
+           kedge("", "data check --json --need-answer " PARQUET "duckdb_zstd.parquet"));
+    parse_line(&doc, 0);
+    assert_string_equal(kg_json_text(kg_json_get(doc.root, "format"), NULL), "Parquet");
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "records"), 0), 300);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "answers"), 0), 300);
+    kg_json_release(&doc);
+    expect_refusal(1,
+                   kedge("", "data check --need-answer " PARQUET "digits-test.parquet"),
+                   "digits-test.parquet row 1: expected an answer");
+    expect_refusal(1, kedge("[{\"prompt\": \"x\"},\n{}]", "data check %s/in", work),
+                   "in element 2 (line 2): expected a prompt");
+    expect_refusal(1, kedge("", "data check " PARQUET "no_rows.parquet"),
+                   "expected at least one record, found none");
+    expect_refusal(1, kedge("PAR1 and no more", "data check %s/in", work),
+                   "expected PAR1 at the end, found none: the file is cut");
+    expect_refusal(2, kedge("", "data chek x"), "found 'chek'");
+    expect_refusal(2, kedge("", "data check"), "and a file");
+}
+
+static void data_is_summed_up_by_key_and_by_column(void **state)
+{
+    struct kg_json_doc doc;
+
+    (void)state;
+    need_kedge();
+    expect(0, kedge("{\"a\": {\"b\": \"xyz\"}}\n{\"a\": {\"b\": 7}, \"c\": null}\n",
+                    "data stats --json %s/in", work));
+    assert_string_equal(
+        kg_str_text(&out),
+        "{\"key\": \"a.b\", \"type\": \"integer|string\", \"present\": 2, "
+        "\"absent\": 0, \"min\": 3, \"mean\": 5, \"max\": 7}\n"
+        "{\"key\": \"c\", \"type\": \"null\", \"present\": 0, \"absent\": "
+        "2}\n");
+    expect(0, kedge("", "data columns --json " PARQUET "lengths.parquet"));
+    assert_int_equal(count_lines(&out), 2);
+    parse_line(&doc, 0);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "entries"), 0), 150);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "values"), 0), 120);
+    assert_int_equal(kg_json_int(kg_json_get(doc.root, "bytes"), 0), 2332);
+    kg_json_release(&doc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -683,6 +759,9 @@ int main(void)
         cmocka_unit_test(sequences_beyond_the_models_positions_are_refused),
         cmocka_unit_test(broken_checkpoints_are_refused_by_inspect_and_score_alike),
         cmocka_unit_test(failures_of_new_leave_nothing_behind),
+        cmocka_unit_test(data_files_of_every_format_convert_to_the_same_lines),
+        cmocka_unit_test(data_is_checked_as_training_reads_it),
+        cmocka_unit_test(data_is_summed_up_by_key_and_by_column),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

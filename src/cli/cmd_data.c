@@ -3,9 +3,11 @@
  */
 #include "cli/cli.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "data/parquet.h"
 #include "data/records.h"
 #include "task/task.h"
 
@@ -32,7 +34,8 @@ const struct kg_flag kg_data_flags[] = {
      "check: where the answer is, as data.answer_key", 0, 0, NULL},
     {"need-answer", 0, KG_FLAG_TRUE, &need_answer, NULL,
      "check: a record without an answer is an error", 0, 0, NULL},
-    {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "check, stats: as JSON", 0, 0, NULL},
+    {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "check, stats, columns: as JSON", 0, 0,
+     NULL},
     {0},
 };
 
@@ -385,21 +388,132 @@ out:
     return status;
 }
 
+/* ---- columns ---- */
+
+struct column_sum {
+    int64_t entries;
+    int64_t values;
+    double bytes; /* of the decoded values; texts by their bytes */
+};
+
+static double batch_bytes(const struct kg_parquet_batch *b, enum kg_parquet_type type)
+{
+    const struct kg_parquet_text *texts = b->values;
+    double sum = 0;
+
+    if (type == KG_PARQUET_BOOL)
+        return (double)b->n_values;
+    if (type == KG_PARQUET_INT32 || type == KG_PARQUET_FLOAT)
+        return 4 * (double)b->n_values;
+    if (type == KG_PARQUET_INT64 || type == KG_PARQUET_DOUBLE)
+        return 8 * (double)b->n_values;
+    for (size_t i = 0; i < b->n_values; i++)
+        sum += (double)texts[i].n;
+    return sum;
+}
+
+static kg_status read_chunk(struct column_sum *sum, struct kg_parquet *file, size_t group,
+                            size_t column, enum kg_parquet_type type, struct kg_err *err)
+{
+    struct kg_parquet_batch batch;
+    struct kg_parquet_column *c;
+    kg_status status;
+
+    KG_TRY(kg_parquet_column_open(&c, file, group, column, err));
+    for (;;) {
+        KG_TRY_GOTO(out, kg_parquet_column_next(c, &batch, err));
+        if (batch.n == 0)
+            break;
+        sum->entries += (int64_t)batch.n;
+        sum->values += (int64_t)batch.n_values;
+        sum->bytes += batch_bytes(&batch, type);
+    }
+out:
+    kg_parquet_column_close(c);
+    return status;
+}
+
+static kg_status put_column(struct kg_str *out, const struct kg_parquet_leaf *leaf,
+                            const struct column_sum *sum, double seconds,
+                            struct kg_err *err)
+{
+    static const char *const types[] = {"boolean", "int32",  "int64", "int96",
+                                        "float",   "double", "bytes", "fixed"};
+    double rate = seconds > 0 ? sum->bytes / seconds / 1e6 : 0;
+
+    if (!as_json)
+        return kg_str_printf(out, err, "%-40s %-8s %10lld %10lld %12.6g %10.0f\n",
+                             leaf->path, types[leaf->type], (long long)sum->entries,
+                             (long long)sum->values, sum->bytes / 1e6, rate);
+    KG_TRY(kg_str_puts(out, "{\"column\": ", err));
+    KG_TRY(kg_json_put_string(out, leaf->path, strlen(leaf->path), err));
+    return kg_str_printf(out, err,
+                         ", \"type\": \"%s\", \"entries\": %lld, \"values\": %lld, "
+                         "\"bytes\": %.0f, \"seconds\": %.6f}\n",
+                         types[leaf->type], (long long)sum->entries,
+                         (long long)sum->values, sum->bytes, seconds);
+}
+
+static kg_status put_columns(struct kg_str *out, struct kg_parquet *file,
+                             struct kg_err *err)
+{
+    for (size_t c = 0; c < kg_parquet_columns(file); c++) {
+        struct column_sum sum = {0};
+        struct kg_parquet_leaf leaf;
+        double start = kg_clock_seconds();
+
+        kg_parquet_leaf(&leaf, file, c);
+        for (size_t g = 0; g < kg_parquet_groups(file); g++)
+            KG_TRY(read_chunk(&sum, file, g, c, leaf.type, err));
+        KG_TRY(put_column(out, &leaf, &sum, kg_clock_seconds() - start, err));
+    }
+    return KG_OK;
+}
+
+static kg_status columns(const char *path, struct kg_err *err)
+{
+    struct kg_str out = {0};
+    struct kg_parquet *file;
+    kg_status status;
+
+    KG_TRY(kg_parquet_open(&file, path, err));
+    if (!as_json)
+        KG_TRY_GOTO(out,
+                    kg_str_printf(&out, err,
+                                  "%s: %lld rows in %zu row groups, written by %s\n"
+                                  "%-40s %-8s %10s %10s %12s %10s\n",
+                                  path, (long long)kg_parquet_rows(file),
+                                  kg_parquet_groups(file), kg_parquet_writer(file),
+                                  "column", "type", "entries", "values", "MB", "MB/s"));
+    KG_TRY_GOTO(out, put_columns(&out, file, err));
+    KG_TRY_GOTO(out, kg_cli_put(&out, err));
+out:
+    kg_parquet_close(file);
+    kg_str_release(&out);
+    return status;
+}
+
 /* ---- the command ---- */
 
 static const struct action {
     const char *name;
     kg_status (*run)(const char *path, struct kg_err *err);
-} actions[] = {{"check", check}, {"head", head}, {"convert", convert}, {"stats", stats}};
+} actions[] = {{"check", check},
+               {"head", head},
+               {"convert", convert},
+               {"stats", stats},
+               {"columns", columns}};
 
 int kg_cmd_data(int argc, char **argv)
 {
     struct kg_err err;
 
     if (argc != 2)
-        return kg_cli_usage("expected check, head, convert or stats, and a file");
+        return kg_cli_usage(
+            "expected check, head, convert, stats or columns, and a file");
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(argv[0], actions[i].name) == 0)
             return kg_cli_exit(actions[i].run(argv[1], &err), &err);
-    return kg_cli_usage("expected check, head, convert or stats, found '%s'", argv[0]);
+    return kg_cli_usage("expected check, head, convert, stats or columns, found '%s'",
+                        argv[0]);
 }

@@ -84,7 +84,7 @@ const struct kg_command kg_commands[] = {
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1},
     {"data", "look at a data file, check it, convert it", kg_cmd_data,
-     "[flags] check|head|convert|stats FILE", kg_data_flags,
+     "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
      "FILE is JSON lines, a JSON array of objects, either of them packed by gzip or "
      "zstd, "
      "or Parquet; its content says which.\n\n"
@@ -92,7 +92,9 @@ const struct kg_command kg_commands[] = {
      "answer, a worked solution. head: the first records as JSON lines. convert: all of "
      "them. stats: for each key its types, how often it is there, and the least, mean "
      "and "
-     "largest size (bytes of a text, items of an array, or the number itself).",
+     "largest size (bytes of a text, items of an array, or the number itself). columns: "
+     "decodes each "
+     "column of a Parquet file, with its type, values, bytes and speed.",
      2},
     {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
      kg_grade_flags,

@@ -231,8 +231,8 @@ static kg_status read_name(char **name, const struct kg_parquet *file, size_t i,
 {
     size_t n = from->n;
 
-    if (n > MAX_NAME_BYTES || (n > 0 && memchr(from->data, 0, n)) ||
-        !kg_parquet_is_utf8(from->data, n))
+    if (n > MAX_NAME_BYTES ||
+        (n > 0 && (memchr(from->data, 0, n) || !kg_parquet_is_utf8(from->data, n))))
         return kg_fail(err, KG_EFORMAT,
                        "%s: schema element %zu: expected a name in UTF-8 of at most %d "
                        "bytes, found %zu others",

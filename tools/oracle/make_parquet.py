@@ -3,8 +3,9 @@ reads from them (one file for those that begin alike), as JSON lines in the spel
 
     python3 tools/oracle/make_parquet.py tests/data/parquet VERL_DIGIT_LLAMA
     python3 tools/oracle/make_parquet.py --compare ./kedge FILE...
+    python3 tools/oracle/make_parquet.py --random ./kedge COUNT SEED
 
-VERL_DIGIT_LLAMA is the folder of verl's digit completion example, whose two files are copied. --compare has `kedge data convert` read each file, and compares every row with pyarrow's.
+VERL_DIGIT_LLAMA is the folder of verl's digit completion example, whose two files are copied. --compare has `kedge data convert` read each file, and compares every row with pyarrow's. --random makes tables of random nesting, types and encodings and compares those.
 """
 
 import datetime
@@ -12,6 +13,7 @@ import decimal
 import json
 import math
 import pathlib
+import random
 import subprocess
 import sys
 import uuid
@@ -99,6 +101,57 @@ def compare(kedge, paths):
             for i in bad[:1]:
                 print(" kedge  ", json.dumps(ours[i])[:2000], "\n pyarrow", json.dumps(theirs[i])[:2000])
             sys.exit(1)
+
+
+LEAVES = {
+    pa.int32(): lambda r: r.randint(-(2**31), 2**31 - 1),
+    pa.int64(): lambda r: r.choice([r.randint(-(2**63), 2**63 - 1), r.randint(0, 9)]),
+    pa.string(): lambda r: r.choice(["", "a", "bé" * r.randint(0, 9), str(r.random()), "same prefix %d" % r.randint(0, 99)]),
+    pa.float64(): lambda r: r.choice([r.random(), 0.0, -1e-300]),
+    pa.float32(): lambda r: float(np.float32(r.random())),
+    pa.bool_(): lambda r: r.random() < 0.5,
+}
+
+
+def random_type(r, depth):
+    kind = r.choice(["leaf", "leaf", "list", "struct", "map"]) if depth < 4 else "leaf"
+    if kind == "leaf":
+        return r.choice(list(LEAVES))
+    if kind == "list":
+        return pa.list_(pa.field("element", random_type(r, depth + 1), nullable=r.random() < 0.7))
+    if kind == "map":
+        return pa.map_(r.choice([pa.string(), pa.int64()]), random_type(r, depth + 1))
+    return pa.struct([pa.field(f"f{i}", random_type(r, depth + 1), nullable=r.random() < 0.7)
+                      for i in range(r.randint(1, 3))])
+
+
+def random_value(r, t, nullable):
+    if nullable and r.random() < 0.2:
+        return None
+    if pa.types.is_struct(t):
+        return {f.name: random_value(r, f.type, f.nullable) for f in t}
+    if pa.types.is_list(t):
+        return [random_value(r, t.value_type, t.value_field.nullable) for _ in range(r.choice([0, 1, 2, 5, 12]))]
+    if pa.types.is_map(t):
+        keys = {random_value(r, t.key_type, False) for _ in range(r.choice([0, 1, 3]))}
+        return [(k, random_value(r, t.item_type, True)) for k in keys]
+    return LEAVES[t](r)
+
+
+def compare_random(kedge, count, seed):
+    path = "/tmp/kedge-random.parquet"
+    for i in range(count):
+        r = random.Random(seed + i)
+        fields = [pa.field(f"c{k}", random_type(r, 0), nullable=r.random() < 0.7) for k in range(r.randint(1, 4))]
+        n = r.choice([1, 7, 100, 1500])
+        cols = [pa.array([random_value(r, f.type, f.nullable) for _ in range(n)], f.type) for f in fields]
+        pq.write_table(pa.table(cols, schema=pa.schema(fields)), path, compression=r.choice(["none", "snappy", "zstd", "gzip"]),
+                       use_dictionary=r.random() < 0.5, data_page_version=r.choice(["1.0", "2.0"]),
+                       data_page_size=r.choice([64, 1000, 1 << 20]), row_group_size=r.choice([3, 60, 10000]),
+                       write_batch_size=r.choice([5, 1024]), write_page_checksum=r.random() < 0.5,
+                       use_compliant_nested_type=r.random() < 0.5, dictionary_pagesize_limit=r.choice([50, 1 << 20]))
+        print("seed", seed + i, end=" ")
+        compare(kedge, [path])
 
 
 def many_types(n):
@@ -197,6 +250,8 @@ def make_polars(out, table):
 def main():
     if sys.argv[1] == "--compare":
         return compare(sys.argv[2], sys.argv[3:])
+    if sys.argv[1] == "--random":
+        return compare_random(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     out = pathlib.Path(sys.argv[1])
     for old in [*out.glob("*.parquet"), *out.glob("*.jsonl")]:
         old.unlink()
