@@ -10,6 +10,7 @@
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
 #include "task/grade_fuzz.c"
+#include "text/jinja_fuzz.c"
 #include "text/tokenizer_fuzz.c"
 
 #include "base/file.h"
@@ -34,6 +35,7 @@ static const struct target targets[] = {
     {"tests/fuzz/config", kg_fuzz_config},
     {"tests/fuzz/grade", kg_fuzz_grade},
     {"tests/fuzz/math", kg_fuzz_math},
+    {"tests/fuzz/jinja", kg_fuzz_jinja},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

@@ -107,6 +107,7 @@ void kg_cli_bytes(char text[32], double bytes);
 int kg_cmd_generate(int argc, char **argv);
 int kg_cmd_score(int argc, char **argv);
 int kg_cmd_tokenize(int argc, char **argv);
+int kg_cmd_chat_template(int argc, char **argv);
 int kg_cmd_inspect(int argc, char **argv);
 int kg_cmd_new(int argc, char **argv);
 int kg_cmd_train(int argc, char **argv);
@@ -128,6 +129,7 @@ int kg_cmd_completion(int argc, char **argv);
 extern const struct kg_flag kg_generate_flags[];
 extern const struct kg_flag kg_score_flags[];
 extern const struct kg_flag kg_tokenize_flags[];
+extern const struct kg_flag kg_chat_template_flags[];
 extern const struct kg_flag kg_inspect_flags[];
 extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */

@@ -68,6 +68,14 @@ const struct kg_command kg_commands[] = {
      "with --decode the other way round. "
      "A folder with nothing but tokenizer.json is enough.",
      0},
+    {"chat-template", "messages to the prompt that a model's template makes of them",
+     kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
+     "Every line of stdin is {\"messages\": [...], \"tools\", "
+     "\"add_generation_prompt\", ...}, every line of stdout {\"text\"}. Every key is a "
+     "variable of the template. A model's folder has it in chat_template.jinja or "
+     "tokenizer_config.json, with the special tokens as defaults of bos_token, eos_token "
+     "and the like.",
+     0},
     {"inspect", "what a checkpoint holds, and the memory it needs", kg_cmd_inspect,
      "[flags] DIR", kg_inspect_flags,
      "Config and tensors are checked as strictly as by the commands that compute with "

@@ -6,7 +6,7 @@
  * between two of them goes through the library, the last one of the stretch included, as
  * a mark may join to it.
  *
- * Not here: categories for regular expressions (pretoken.c), case, NFD, NFKC.
+ * Not here: categories for regular expressions (pretoken.c), NFD, NFKC.
  */
 #include "text/unicode.h"
 
@@ -228,4 +228,58 @@ kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
         copied = last = i = end;
     }
     return kg_str_append(out, text + copied, n - copied, err);
+}
+
+/* ---- categories and case ---- */
+
+bool kg_unicode_is_printable(uint32_t cp)
+{
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+        return false;
+    case UTF8PROC_CATEGORY_ZS:
+        return cp == ' ';
+    default:
+        return true;
+    }
+}
+
+bool kg_unicode_is_alpha(uint32_t cp)
+{
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool kg_unicode_is_digit(uint32_t cp)
+{
+    return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
+}
+
+uint32_t kg_unicode_upper(uint32_t cp)
+{
+    return cp == 0xDF ? cp : (uint32_t)utf8proc_toupper((utf8proc_int32_t)cp);
+}
+
+uint32_t kg_unicode_lower(uint32_t cp)
+{
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+}
+
+uint32_t kg_unicode_title(uint32_t cp)
+{
+    return cp == 0xDF ? cp : (uint32_t)utf8proc_totitle((utf8proc_int32_t)cp);
 }

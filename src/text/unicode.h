@@ -30,6 +30,15 @@ size_t kg_utf8_encode(char out[4], uint32_t cp);
  * stable since Unicode 6.3. */
 bool kg_unicode_is_space(uint32_t cp);
 
+/* What templates need of categories and case, character by character (no special casing:
+ * the upper case of U+00DF is itself). */
+bool kg_unicode_is_printable(uint32_t cp); /* as Python's repr shows it */
+bool kg_unicode_is_alpha(uint32_t cp);     /* a letter */
+bool kg_unicode_is_digit(uint32_t cp);     /* Nd */
+uint32_t kg_unicode_upper(uint32_t cp);
+uint32_t kg_unicode_lower(uint32_t cp);
+uint32_t kg_unicode_title(uint32_t cp);
+
 /* True when the text is certainly NFC already, by a table of ranges; false means "not
  * known". */
 bool kg_unicode_is_surely_nfc(const char *text, size_t n);

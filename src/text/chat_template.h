@@ -1,0 +1,65 @@
+/* Chat templates: the Jinja in which HuggingFace models say how messages become a prompt.
+ *
+ * An interpreter with the environment of `apply_chat_template`: trim_blocks,
+ * lstrip_blocks, loop controls, raise_exception, strftime_now, a tojson that neither
+ * escapes nor sorts, and an immutable sandbox (a template changes nothing that it was
+ * given). A template reaches its variables and nothing else: no file, no attribute of the
+ * host. Every rendering is bounded in steps, depth, memory and output.
+ *
+ * It is not all of Jinja: include, import, extends, block and autoescape are refused.
+ */
+#ifndef KG_TEXT_CHAT_TEMPLATE_H
+#define KG_TEXT_CHAT_TEMPLATE_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "data/json.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KG_CHAT_TEMPLATE_MAX_BYTES = 4 << 20 };
+
+/* Read-only once it is made: several threads may render it at the same time. */
+struct kg_chat_template; /* opaque */
+
+/* {0} is the default of each. */
+struct kg_chat_limits {
+    int64_t steps;       /* 50 million: expressions, passes of loops, bytes over 64 */
+    size_t memory_bytes; /* 256 MiB */
+    size_t output_bytes; /* 64 MiB */
+    int depth;           /* 200: of expressions, blocks, macros and values, together */
+};
+
+/* The text of a template. `where` stands in front of every message.
+ * errors: EFORMAT with line and column, ENOMEM */
+kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, size_t n,
+                                 const char *where, struct kg_err *err) KG_MUST_CHECK;
+
+/* A file, or a model's folder: its chat_template.jinja, else `chat_template` of its
+ * tokenizer_config.json (text, or a list of named ones, of which `name` is taken; NULL:
+ * `default`, or with `tools` given `tool_use` where there is one). From a folder come the
+ * special tokens too (bos_token, eos_token, ...), as defaults of the variables.
+ * errors: NOTFOUND (nothing there; a folder without a template), EFORMAT */
+kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
+                                const char *name, struct kg_err *err) KG_MUST_CHECK;
+/* NULL is allowed. */
+void kg_chat_template_close(struct kg_chat_template *t);
+
+struct kg_chat_opts {
+    struct kg_chat_limits limits;
+    bool no_clock; /* strftime_now is not defined: a text that no date changes */
+    int64_t now_s; /* what strftime_now reads, seconds since 1970 in UTC; 0: the clock */
+};
+
+/* Append the rendering. variables: an object, every key a variable of the template. As in
+ * apply_chat_template, `tools` and `documents` are none and add_generation_prompt is
+ * false when they are not given. On failure out is as it was.
+ * errors: EFORMAT "WHERE line L column C: ..." (raise_exception too, with its message;
+ * a limit that was reached), ENOMEM */
+kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_template *t,
+                                  const struct kg_json *variables,
+                                  const struct kg_chat_opts *opts,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
+#endif

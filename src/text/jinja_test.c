@@ -1,0 +1,311 @@
+/* Tests of chat templates: byte-equal to renderings of the reference engine, limits,
+ * messages, model folders. tests/data/chat_templates/README.md says where the data comes
+ * from. */
+#include "base/folder_testing.h"
+#include "data/jsonl.h"
+#include "text/chat_template.h"
+
+#define DATA   "tests/data/chat_templates"
+#define SHARED "../shared/data/chat_templates"
+
+/* 2025-07-10 12:00:00 UTC, where the clock of the recorded renderings stands */
+static const struct kg_chat_opts opts = {.now_s = 1752148800};
+
+static kg_status render_text(struct kg_str *out, const char *text, size_t n,
+                             const struct kg_json *variables,
+                             const struct kg_chat_opts *with)
+{
+    struct kg_chat_template *t;
+
+    KG_TRY(kg_chat_template_parse(&t, text, n, "t", &err));
+    kg_status status = kg_chat_template_render(out, t, variables, with, &err);
+    kg_chat_template_close(t);
+    return status;
+}
+
+/* ---- recorded renderings ---- */
+
+static struct kg_json_doc common; /* the variables of records that name none */
+
+static int read_common(void **state)
+{
+    (void)state;
+    return kg_json_read(&common, DATA "/features_inputs.json", 1 << 20, &err) != KG_OK;
+}
+
+static int release_common(void **state)
+{
+    (void)state;
+    kg_json_release(&common);
+    return 0;
+}
+
+static kg_status render_record(struct kg_str *out, const struct kg_json *record,
+                               const char *folder)
+{
+    const struct kg_json *inputs = kg_json_get(record, "inputs");
+    const char *file = kg_json_text(kg_json_get(record, "template_file"), NULL);
+    char path[512];
+    struct kg_chat_template *t;
+    kg_status status;
+    size_t n;
+
+    inputs = inputs ? inputs : common.root;
+    if (!file) {
+        const char *text = kg_json_text(kg_json_get(record, "template"), &n);
+
+        assert_non_null(text);
+        return render_text(out, text, n, inputs, &opts);
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    KG_TRY(kg_chat_template_open(&t, path, NULL, &err));
+    status = kg_chat_template_render(out, t, inputs, &opts, &err);
+    kg_chat_template_close(t);
+    return status;
+}
+
+/* Every record whose engines agree; `expected` null: the engine refused it. */
+static int replay(const char *folder, const char *name)
+{
+    struct kg_jsonl *lines;
+    struct kg_json_doc doc = {0};
+    char path[512];
+    bool more = true;
+    int n = 0;
+    int wrong = 0;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(kg_jsonl_open(&lines, path, &err), KG_OK);
+    for (;;) {
+        struct kg_str out = {0};
+        size_t len = 0;
+
+        if (kg_jsonl_next(lines, &doc, &more, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        if (!more)
+            break;
+        if (!kg_json_bool(kg_json_get(doc.root, "python_jinja2_agrees"), true))
+            continue;
+        const char *expected = kg_json_text(kg_json_get(doc.root, "expected"), &len);
+        kg_status status = render_record(&out, doc.root, folder);
+        bool right = expected ? status == KG_OK && out.len == len &&
+                                    memcmp(kg_str_text(&out), expected, len) == 0
+                              : status == KG_EFORMAT;
+
+        n++;
+        wrong += !right;
+        if (!right)
+            print_error("%s line %lld: expected <%s>, found <%s>\n", path,
+                        (long long)kg_jsonl_line(lines), expected ? expected : "error",
+                        status == KG_OK ? kg_str_text(&out) : err.message);
+        kg_str_release(&out);
+    }
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    assert_int_equal(wrong, 0);
+    return n;
+}
+
+static void renderings_kept_here_are_byte_equal(void **state)
+{
+    (void)state;
+    assert_true(replay(DATA, "renderings.jsonl") >= 35);
+}
+
+static void features_render_as_the_reference_engine_does(void **state)
+{
+    (void)state;
+    assert_true(replay(DATA, "features.jsonl") >= 150);
+}
+
+static void published_and_derived_renderings_are_byte_equal(void **state)
+{
+    (void)state;
+    if (!kg_file_exists(SHARED "/renderings_published.jsonl")) {
+        print_message("skipped: no " SHARED "\n");
+        skip();
+    }
+    assert_int_equal(replay(SHARED, "renderings_published.jsonl"), 34);
+    assert_int_equal(replay(SHARED, "renderings_derived.jsonl"), 70);
+}
+
+/* ---- messages and limits ---- */
+
+static kg_status render_with(struct kg_str *out, const char *text, const char *json,
+                             const struct kg_chat_opts *with)
+{
+    struct kg_json_doc doc;
+    kg_status status;
+
+    assert_int_equal(kg_json_parse(&doc, json, strlen(json), "vars", &err), KG_OK);
+    status = render_text(out, text, strlen(text), doc.root, with);
+    kg_json_release(&doc);
+    return status;
+}
+
+static void errors_name_line_and_column(void **state)
+{
+    static const char *const cases[][2] = {
+        {"a\n  {{ x.y.z }}", "t line 2 column 9: expected something with 'z', 'y' is"},
+        {"{% if a %}", "t line 1 column 11: expected elif else endif, found the end"},
+        {"{{ 'a }}", "t line 1 column 4: expected a closing quote"},
+        {"ab {{ 1 + }}", "t line 1 column 11: expected an expression, found '}}'"},
+        {"{% include 'x' %}", "t line 1 column 4: expected if, for, set, macro"},
+        {"{{ a b }}", "t line 1 column 6: expected }}, found 'b'"},
+        {"\xC3\xA9{{ x|nope }}", "t line 1 column 7: expected the name of a filter"},
+        {"{{ raise_exception('no ' ~ 1) }}", "column 19: the template refuses: no 1"},
+        {"{{ x.append(1) }}", "expected a method that changes nothing"},
+        {"{% break %}", "expected a loop around break"},
+        {"{{ [1, 2) }}", "expected ']', found another bracket"},
+        {"{# open", "t line 1 column 1: expected #} to end this comment"},
+        {"{{ '%n' % 1 }}", "expected %s, %r"},
+        {"{{ 9223372036854775807 + 1 }}", "expected a whole number of 64 bits"},
+        {"{{ 1 // 0 }}", "expected a divisor, found 0"},
+    };
+    struct kg_str out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kg_status status = render_with(&out, cases[i][0], "{\"x\": [{\"y\": 1}]}", &opts);
+
+        assert_int_equal(status, KG_EFORMAT);
+        if (!strstr(err.message, cases[i][1]))
+            fail_msg("%s: expected \"%s\", found \"%s\"", cases[i][0], cases[i][1],
+                     err.message);
+        assert_int_equal(out.len, 0);
+    }
+    kg_str_release(&out);
+}
+
+static void limits_stop_a_rendering(void **state)
+{
+    static const char *const hostile[] = {
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor "
+        "%}",
+        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}"
+        "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{{ 'aaaaaaaaaaaaaaaa' * 1000000000000 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns }}",
+        "{{ [0] * 99999999999 }}",
+        "{{ 'a'|center(99999999999) }}",
+        "{{ range(10000000) }}",
+        "{% for x in range(100000) %}{{ range(100000)|list|length }}{% endfor %}",
+        "{{ 7 ** 999999999999 }}",
+        "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((("
+        "(((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((1",
+    };
+    const struct kg_chat_opts small = {
+        .limits = {.steps = 1000000, .memory_bytes = 32 << 20, .output_bytes = 1 << 20}};
+    struct kg_str out = {0};
+    uint64_t before = kg_mem_current_bytes();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        kg_status status = render_with(&out, hostile[i], "{}", &small);
+
+        assert_true(status == KG_EFORMAT || status == KG_ENOMEM);
+        assert_int_equal(out.len, 0);
+    }
+    kg_str_release(&out);
+    assert_int_equal(kg_mem_current_bytes(), before);
+}
+
+static void every_failed_allocation_is_reported(void **state)
+{
+    static const char text[] = "{% macro m(a, b=2) %}{{ a ~ b }}{% endmacro %}"
+                               "{% for k, v in d|dictsort %}{{ m(k) ~ v|tojson }}"
+                               "{% endfor %}";
+    static const char json[] = "{\"d\": {\"b\": 1, \"a\": [2]}}";
+    struct kg_str out = {0};
+    uint64_t before = kg_mem_current_bytes();
+    bool failed = true;
+    struct kg_json_doc doc;
+
+    (void)state;
+    assert_int_equal(kg_json_parse(&doc, json, strlen(json), "v", &err), KG_OK);
+    for (uint64_t n = 1; failed; n++) {
+        kg_mem_fail_at(n);
+        failed = render_text(&out, text, sizeof text - 1, doc.root, &opts) != KG_OK;
+        kg_mem_fail_at(0);
+        assert_true(!failed || err.code == KG_ENOMEM);
+        assert_true(n < 1000);
+    }
+    assert_string_equal(kg_str_text(&out), "a2[2]b21");
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    assert_int_equal(kg_mem_current_bytes(), before);
+}
+
+static void the_clock_can_be_kept_out(void **state)
+{
+    const struct kg_chat_opts without = {.no_clock = true};
+    const char *text =
+        "{{ strftime_now('%d %b %Y') if strftime_now is defined else '-' }}";
+    struct kg_str out = {0};
+
+    (void)state;
+    assert_int_equal(render_with(&out, text, "{}", &opts), KG_OK);
+    assert_int_equal(render_with(&out, text, "{}", &without), KG_OK);
+    assert_string_equal(kg_str_text(&out), "10 Jul 2025-");
+    kg_str_release(&out);
+}
+
+/* ---- model folders ---- */
+
+static kg_status render_folder(struct kg_str *out, const char *name)
+{
+    struct kg_chat_template *t;
+    struct kg_json_doc doc;
+
+    KG_TRY(kg_chat_template_open(&t, in_dir(""), name, &err));
+    assert_int_equal(kg_json_parse(&doc, "{\"x\": 1}", 8, "vars", &err), KG_OK);
+    kg_status status = kg_chat_template_render(out, t, doc.root, &opts, &err);
+    kg_json_release(&doc);
+    kg_chat_template_close(t);
+    return status;
+}
+
+static void a_folder_gives_template_and_special_tokens(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    put("tokenizer_config.json",
+        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", "
+        "\"pad_token\": null, \"chat_template\": "
+        "\"{{ bos_token }}{{ x }}{{ eos_token }}{{ pad_token }}\"}");
+    assert_int_equal(render_folder(&out, NULL), KG_OK);
+    assert_string_equal(kg_str_text(&out), "<s>1</s>");
+    kg_str_clear(&out);
+    put("tokenizer_config.json",
+        "{\"eos_token\": \"!\", \"chat_template\": [{\"name\": \"default\", "
+        "\"template\": \"d\"}, {\"name\": \"rag\", \"template\": \"r\"}]}");
+    assert_int_equal(render_folder(&out, NULL), KG_OK);
+    assert_int_equal(render_folder(&out, "rag"), KG_OK);
+    assert_string_equal(kg_str_text(&out), "dr");
+    assert_int_equal(render_folder(&out, "other"), KG_ENOTFOUND);
+    kg_str_clear(&out);
+    put("chat_template.jinja", "file{{ eos_token }}\n");
+    assert_int_equal(render_folder(&out, NULL), KG_OK);
+    assert_string_equal(kg_str_text(&out), "file!");
+    kg_str_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(renderings_kept_here_are_byte_equal),
+        cmocka_unit_test_setup_teardown(features_render_as_the_reference_engine_does,
+                                        read_common, release_common),
+        cmocka_unit_test(published_and_derived_renderings_are_byte_equal),
+        cmocka_unit_test(errors_name_line_and_column),
+        cmocka_unit_test(limits_stop_a_rendering),
+        cmocka_unit_test(every_failed_allocation_is_reported),
+        cmocka_unit_test(the_clock_can_be_kept_out),
+        cmocka_unit_test_setup_teardown(a_folder_gives_template_and_special_tokens,
+                                        make_dir, remove_dir),
+    };
+
+    return cmocka_run_group_tests_name("jinja", tests, NULL, NULL);
+}
