@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "rollout/score.h"
 #include "train/algo.h"
+#include "train/epochs.h"
 
 /* ---- opening ---- */
 
@@ -77,26 +78,20 @@ static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t
     return KG_OK;
 }
 
-/* Lines of this step: the next places of the endless sequence of epochs. */
+/* Lines of this step: the next places of the endless row of epochs. */
 static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run *run,
                             struct kg_err *err)
 {
     struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
-    uint64_t place = (uint64_t)run->count.prompts, epoch = UINT64_MAX;
-    size_t lines = run->answers.n;
-    uint32_t *order = kg_mem_calloc(lines, sizeof *order, "order of an epoch", err);
-    kg_status status = KG_OK;
+    uint64_t place = (uint64_t)run->count.prompts;
+    uint32_t *lines = kg_mem_calloc(b->n_trajs, sizeof *lines, "lines of a step", err);
+    kg_status status = lines ? kg_epochs_take(lines, b->n_trajs, place, run->answers.n,
+                                              key, err)
+                             : err->code;
 
-    if (!order)
-        return err->code;
-    for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++, place++) {
-        if (place / lines != epoch) {
-            epoch = place / lines;
-            kg_rng_permutation(order, (uint32_t)lines, key, epoch);
-        }
-        status = read_answer(&b->trajs[i], run, order[place % lines], place, err);
-    }
-    kg_mem_free(order);
+    for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++)
+        status = read_answer(&b->trajs[i], run, lines[i], place + i, err);
+    kg_mem_free(lines);
     return status;
 }
 
