@@ -936,6 +936,8 @@ static verdict compare(struct kg_math_compare *c, int gold, int answer)
 
     if (c->depth >= KG_MATH_MAX_DEPTH)
         return say(c, KG_MATH_UNDECIDED, "nested too deep");
+    if (kg_math_budget_spent(&c->decider.budget))
+        return say(c, KG_MATH_UNDECIDED, "the time limit of an answer was reached");
     c->depth++;
     v = any_kinds(c, gold, answer);
     c->depth--;

@@ -138,6 +138,11 @@ void kg_math_budget_start(struct kg_math_budget *b)
     b->deadline = kg_clock_seconds() + MAX_SECONDS;
 }
 
+bool kg_math_budget_spent(const struct kg_math_budget *b)
+{
+    return b->allocations < 0 || kg_clock_seconds() > b->deadline;
+}
+
 void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *budget)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -202,6 +202,7 @@ struct kg_math_budget {
     int64_t allocations;
 };
 void kg_math_budget_start(struct kg_math_budget *b);
+bool kg_math_budget_spent(const struct kg_math_budget *b);
 struct kg_math_decider {
     const struct kg_math_tree *tree;
     struct kg_math_budget budget;
