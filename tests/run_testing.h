@@ -131,7 +131,7 @@ RUN_UNUSED static int metrics_of(double *out, int most, const char *dir, const c
 
     snprintf(key, sizeof key, "\"%s\": ", name);
     read_in(&text, dir, "metrics.jsonl");
-    for (const char *at = text.data; (at = strstr(at, key)); n++) {
+    for (const char *at = kg_str_text(&text); (at = strstr(at, key)); n++) {
         at += strlen(key);
         assert_true(n < most);
         out[n] = strtod(at, NULL);
