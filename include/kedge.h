@@ -339,7 +339,7 @@ KEDGE_API int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
 /* Rows of batch scope (clip-cov, kl-cov): which tokens of the whole optimizer batch are
  * chosen. selected (N) out; reads logp, old_logp, log_kept, old_log_kept, advantage,
  * pg_weight, select_seed and select_draw.
- * errors: EINVAL, ENOMEM */
+ * errors: EINVAL, ENONFINITE (the first bad token), ENOMEM */
 KEDGE_API int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
                            const struct kedge_rows *whole,
                            struct kedge_err *err) KEDGE_MUST_CHECK;

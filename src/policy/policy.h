@@ -271,7 +271,7 @@ kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo
  * token. Reads logp, old_logp, what was kept of both, advantage and pg_weight (0: not in
  * the loss) of the batch.
  * A row that draws at random does so by select_seed and select_draw.
- * errors: EINVAL, ENOMEM */
+ * errors: EINVAL, ENONFINITE (first bad token), ENOMEM */
 kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            const struct kg_policy_batch *whole,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -467,7 +467,8 @@ static bool compare(const char *where)
 
     fill_rows();
     status = library(&g, where);
-    compare_selection(where);
+    if (status == KG_OK)
+        compare_selection(where);
     want = plain_total(&size);
     if (status == KG_ENONFINITE) {
         if (!overflows())

@@ -40,6 +40,18 @@ static double then(const struct kg_policy_batch *b, int64_t n)
     return b->old_logp[n] - (b->log_kept ? b->old_log_kept[n] : 0);
 }
 
+/* One that is not finite would make every covariance so. */
+static kg_status check_finite(const struct kg_policy_batch *b, struct kg_err *err)
+{
+    for (int64_t t = 0; t < b->n_tokens; t++)
+        if (!isfinite(now(b, t)) || !isfinite(then(b, t)) || !isfinite(b->advantage[t]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "policy selection: loss token %lld: expected finite log-probs "
+                           "and advantage, found %g, old %g and %g",
+                           (long long)t, now(b, t), then(b, t), b->advantage[t]);
+    return KG_OK;
+}
+
 static int64_t covariances(struct ranked *out, const struct kg_policy_batch *b)
 {
     double mean_a = 0, mean_lp = 0;
@@ -122,6 +134,7 @@ kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
     memset(selected, 0, (size_t)whole->n_tokens);
     if (algo->surrogate->about.scope != KG_SCOPE_BATCH)
         return KG_OK;
+    KG_TRY(check_finite(whole, err));
     ranked = kg_mem_calloc((size_t)whole->n_tokens + 1, sizeof *ranked, "covariances",
                            err);
     if (!ranked)

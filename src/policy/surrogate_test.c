@@ -512,6 +512,9 @@ static void selection_takes_the_largest_covariances(void **state)
     f.weight[1] = 0; /* not in the loss: never selected */
     assert_int_equal(kg_policy_select(selected, &f.algo, &f.b, &err), KG_OK);
     assert_int_equal(selected[1], 0);
+    f.logp[2] = NAN; /* the mean of all is one, too */
+    assert_int_equal(kg_policy_select(selected, &f.algo, &f.b, &err), KG_ENONFINITE);
+    assert_non_null(strstr(err.message, "loss token 2"));
 }
 
 /* What clip-cov takes of N tokens, as bits. */
