@@ -5,48 +5,37 @@
  */
 #include "policy/presets_internal.h"
 
+/* What every run of RPG's study shares, and what all but GRPO's filter and shape. */
+#define RPG_RUN                                                                          \
+    {"data.max_prompt_tokens", "2048"}, {"rollout.prompts", "512"},                      \
+        {"rollout.samples", "16"}, {"rollout.max_tokens", "2048"},                       \
+        {"rollout.temperature", "1"}, {"rollout.top_p", "1"},                            \
+        {"optim.weight_decay", "0.1"}, {"optim.clip_norm", "1"},                         \
+        {"optim.schedule", "constant"}, {"optim.warmup_steps", "10"},                    \
+        {"train.updates_per_step", "16"},                                                \
+    {                                                                                    \
+        "train.steps", "400"                                                             \
+    }
+#define RPG_FILTERS                                                                      \
+    {"rollout.dynamic", "true"}, {"rollout.dynamic_metric", "accuracy"},                 \
+        {"rollout.oversample", "3"}, {"rollout.max_refills", "20"},                      \
+        {"rollout.overlong_buffer", "512"},                                              \
+    {                                                                                    \
+        "rollout.overlong_factor", "1"                                                   \
+    }
 KG_VALUES rpg_math[] = {
-    {"data.max_prompt_tokens", "2048"},
-    {"rollout.prompts", "512"},
-    {"rollout.samples", "16"},
-    {"rollout.max_tokens", "2048"},
-    {"rollout.temperature", "1"},
-    {"rollout.top_p", "1"},
-    {"rollout.dynamic", "true"},
-    {"rollout.dynamic_metric", "accuracy"},
-    {"rollout.oversample", "3"},
-    {"rollout.max_refills", "20"},
-    {"rollout.overlong_buffer", "512"},
-    {"rollout.overlong_factor", "1"},
+    RPG_RUN,
+    RPG_FILTERS,
     {"optim.lr", "1e-6"},
-    {"optim.weight_decay", "0.1"},
-    {"optim.clip_norm", "1"},
-    {"optim.schedule", "constant"},
-    {"optim.warmup_steps", "10"},
-    {"train.updates_per_step", "16"},
-    {"train.steps", "400"},
     KG_END,
 };
+KG_VALUES dapo_math[] = {
+    RPG_RUN, RPG_FILTERS, {"optim.lr", "1e-6"}, {"algo.dual_clip", "10"}, KG_END,
+};
 KG_VALUES rpp_math[] = {
-    {"data.max_prompt_tokens", "2048"},
-    {"rollout.prompts", "512"},
-    {"rollout.samples", "16"},
-    {"rollout.max_tokens", "2048"},
-    {"rollout.temperature", "1"},
-    {"rollout.top_p", "1"},
-    {"rollout.dynamic", "true"},
-    {"rollout.dynamic_metric", "accuracy"},
-    {"rollout.oversample", "3"},
-    {"rollout.max_refills", "20"},
-    {"rollout.overlong_buffer", "512"},
-    {"rollout.overlong_factor", "1"},
+    RPG_RUN,
+    RPG_FILTERS,
     {"optim.lr", "1e-6"},
-    {"optim.weight_decay", "0.1"},
-    {"optim.clip_norm", "1"},
-    {"optim.schedule", "constant"},
-    {"optim.warmup_steps", "10"},
-    {"train.updates_per_step", "16"},
-    {"train.steps", "400"},
     {"kl.in", "loss"},
     {"kl.estimator", "k1"},
     {"kl.beta", "0.0001"},
@@ -182,25 +171,9 @@ KG_VALUES grpo_search[] = {
     KG_END,
 };
 KG_VALUES rpg_released_reinforce_math[] = {
-    {"data.max_prompt_tokens", "2048"},
-    {"rollout.prompts", "512"},
-    {"rollout.samples", "16"},
-    {"rollout.max_tokens", "2048"},
-    {"rollout.temperature", "1"},
-    {"rollout.top_p", "1"},
-    {"rollout.dynamic", "true"},
-    {"rollout.dynamic_metric", "accuracy"},
-    {"rollout.oversample", "3"},
-    {"rollout.max_refills", "20"},
-    {"rollout.overlong_buffer", "512"},
-    {"rollout.overlong_factor", "1"},
+    RPG_RUN,
+    RPG_FILTERS,
     {"optim.lr", "5e-7"},
-    {"optim.weight_decay", "0.1"},
-    {"optim.clip_norm", "1"},
-    {"optim.schedule", "constant"},
-    {"optim.warmup_steps", "10"},
-    {"train.updates_per_step", "16"},
-    {"train.steps", "400"},
     KG_END,
 };
 KG_VALUES rpg_urkl_math_schedule_free[] = {
@@ -208,19 +181,8 @@ KG_VALUES rpg_urkl_math_schedule_free[] = {
     KG_END,
 };
 KG_VALUES grpo_math[] = {
-    {"data.max_prompt_tokens", "2048"},
-    {"rollout.prompts", "512"},
-    {"rollout.samples", "16"},
-    {"rollout.max_tokens", "2048"},
-    {"rollout.temperature", "1"},
-    {"rollout.top_p", "1"},
+    RPG_RUN,
     {"optim.lr", "1e-6"},
-    {"optim.weight_decay", "0.1"},
-    {"optim.clip_norm", "1"},
-    {"optim.schedule", "constant"},
-    {"optim.warmup_steps", "10"},
-    {"train.updates_per_step", "16"},
-    {"train.steps", "400"},
     {"algo.aggregate", "token-mean"},
     KG_END,
 };
@@ -358,7 +320,7 @@ static const struct kg_preset rows[] = {
      "baseline of RPG: symmetric clip, K3 to a fixed reference, no filters", KG_RPG_PAPER,
      grpo_math},
     {"dapo-math", RECIPE, "dapo", "baseline of RPG: answers of 2k tokens", KG_RPG_PAPER,
-     rpg_math},
+     dapo_math},
     {"reinforce++-math", RECIPE, "reinforce++",
      "baseline of RPG as released: K1 as a loss to the sampling policy",
      KG_RPG_PAPER ", code", rpp_math},
