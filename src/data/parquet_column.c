@@ -233,7 +233,8 @@ static kg_status take_values(const void **values, struct kg_parquet_column *c, s
     case RLE:
         return take_bools(c, n, err);
     case BYTE_STREAM_SPLIT:
-        return take_split(c, n, err);
+        return c->node->type == KG_PARQUET_FIXED ? take_delta(values, c, n, err)
+                                                 : take_split(c, n, err);
     case DELTA_INTS:
     case DELTA_LENGTHS:
     case DELTA_PREFIXES:
@@ -294,6 +295,44 @@ static kg_status start_bools(struct kg_parquet_column *c, struct bytes b,
     return KG_OK;
 }
 
+/* Values of one length may be shared by prefix, too; each must have that length. */
+static kg_status check_lengths(const struct kg_parquet_column *c, struct kg_err *err)
+{
+    const struct kg_parquet_text *texts = c->delta.values.data;
+    size_t length = (size_t)c->node->bytes;
+
+    if (c->node->type != KG_PARQUET_FIXED)
+        return KG_OK;
+    for (size_t i = 0; i < c->delta_n; i++)
+        if (texts[i].n != length)
+            return kg_fail(err, KG_EFORMAT, "expected values of %zu bytes, found %zu",
+                           length, texts[i].n);
+    return KG_OK;
+}
+
+/* Values of one length whose first bytes stand together, then their second bytes, ...:
+ * written out for the whole page. */
+static kg_status start_split_texts(struct kg_parquet_column *c, struct bytes b,
+                                   struct kg_err *err)
+{
+    size_t length = (size_t)c->node->bytes;
+    size_t n = (size_t)(b.end - b.p) / length;
+    struct kg_parquet_text *texts;
+    char *out;
+
+    KG_TRY(kg_parquet_buffer_need(&c->delta.bytes, c->file, n * length + 1, err));
+    KG_TRY(kg_parquet_buffer_need(&c->delta.values, c->file, n * sizeof *texts + 1, err));
+    texts = c->delta.values.data;
+    out = c->delta.bytes.data;
+    for (size_t i = 0; i < n; i++) {
+        texts[i] = (struct kg_parquet_text){out + i * length, length};
+        for (size_t k = 0; k < length; k++)
+            out[i * length + k] = (char)b.p[k * n + i];
+    }
+    c->delta_n = n;
+    return KG_OK;
+}
+
 static kg_status start_delta(struct kg_parquet_column *c, struct bytes b, int64_t entries,
                              struct kg_err *err)
 {
@@ -307,10 +346,12 @@ static kg_status start_delta(struct kg_parquet_column *c, struct bytes b, int64_
     c->delta_n = 0;
     if (n == 0)
         return KG_OK;
-    if (c->encoding != DELTA_INTS)
-        return kg_parquet_delta_texts(&c->delta, &c->delta_n, c->file, b.p, n,
+    if (c->encoding != DELTA_INTS) {
+        KG_TRY(kg_parquet_delta_texts(&c->delta, &c->delta_n, c->file, b.p, n,
                                       (size_t)entries, c->encoding == DELTA_PREFIXES,
-                                      err);
+                                      err));
+        return check_lengths(c, err);
+    }
     KG_TRY(kg_parquet_buffer_need(&c->delta.values, c->file, (size_t)(entries + 1) * 8,
                                   err));
     return kg_parquet_delta_ints(c->delta.values.data, &c->delta_n, &used, b.p, n,
@@ -336,9 +377,10 @@ static bool encoding_fits(const struct kg_parquet_column *c, int64_t encoding)
     case DELTA_LENGTHS:
         return type == KG_PARQUET_BYTES;
     case DELTA_PREFIXES:
-        return type == KG_PARQUET_BYTES;
+        return type == KG_PARQUET_BYTES || type == KG_PARQUET_FIXED;
     case BYTE_STREAM_SPLIT:
-        return is_int || type == KG_PARQUET_FLOAT || type == KG_PARQUET_DOUBLE;
+        return is_int || type == KG_PARQUET_FLOAT || type == KG_PARQUET_DOUBLE ||
+               type == KG_PARQUET_FIXED;
     default:
         return false;
     }
@@ -365,7 +407,7 @@ static kg_status start_values(struct kg_parquet_column *c, struct bytes b,
     case RLE_DICTIONARY:
         return start_dictionary_values(c, b, err);
     default:
-        return KG_OK;
+        return c->node->type == KG_PARQUET_FIXED ? start_split_texts(c, b, err) : KG_OK;
     }
 }
 

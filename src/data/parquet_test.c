@@ -238,11 +238,12 @@ static void what_is_no_parquet_file_is_said(void **state)
 }
 
 static const char *const files[] = {
-    "digits-test.parquet", "digits-train.parquet",    "duckdb_snappy.parquet",
-    "duckdb_zstd.parquet", "int96.parquet",           "lengths.parquet",
-    "nested_v1.parquet",   "nested_v2.parquet",       "no_rows.parquet",
-    "polars_none.parquet", "polars_zstd.parquet",     "types_delta_gzip.parquet",
-    "types_none.parquet",  "types_v1_snappy.parquet", "types_v2_zstd.parquet",
+    "digits-test.parquet",      "digits-train.parquet", "duckdb_snappy.parquet",
+    "duckdb_zstd.parquet",      "int96.parquet",        "lengths.parquet",
+    "nested_v1.parquet",        "nested_v2.parquet",    "no_rows.parquet",
+    "oldlists.parquet",         "polars_none.parquet",  "polars_zstd.parquet",
+    "types_delta_gzip.parquet", "types_none.parquet",   "types_v1_snappy.parquet",
+    "types_v2_zstd.parquet",
 };
 enum { FILES = sizeof files / sizeof *files };
 

@@ -4,6 +4,7 @@ reads from them (one file for those that begin alike), as JSON lines in the spel
     python3 tools/oracle/make_parquet.py tests/data/parquet VERL_DIGIT_LLAMA
     python3 tools/oracle/make_parquet.py --compare ./kedge FILE...
     python3 tools/oracle/make_parquet.py --random ./kedge COUNT SEED
+    python3 tools/oracle/make_parquet.py --seeds tests/fuzz/parquet
 
 VERL_DIGIT_LLAMA is the folder of verl's digit completion example, whose two files are copied. --compare has `kedge data convert` read each file, and compares every row with pyarrow's. --random makes tables of random nesting, types and encodings and compares those.
 """
@@ -213,7 +214,8 @@ def make_files(out):
                    data_page_size=700, use_dictionary=False)
     pq.write_table(t, out / "types_none.parquet", compression="none", use_dictionary=["s", "i32", "f32"])
     delta = {c: "DELTA_BINARY_PACKED" for c in ("i8", "i32", "i64", "u64", "u32", "date", "ts_ms")}
-    delta |= {"s": "DELTA_BYTE_ARRAY", "f32": "BYTE_STREAM_SPLIT", "f64": "BYTE_STREAM_SPLIT", "b": "RLE"}
+    delta |= {"s": "DELTA_BYTE_ARRAY", "f32": "BYTE_STREAM_SPLIT", "f64": "BYTE_STREAM_SPLIT", "b": "RLE",
+              "f16": "BYTE_STREAM_SPLIT", "dec": "DELTA_BYTE_ARRAY", "dec32": "BYTE_STREAM_SPLIT"}
     pq.write_table(t, out / "types_delta_gzip.parquet", compression="gzip", data_page_version="2.0",
                    use_dictionary=False, column_encoding=delta, data_page_size=1200)
     pq.write_table(t.select(["s", "i64"]), out / "lengths.parquet", compression="none", use_dictionary=False,
@@ -223,8 +225,71 @@ def make_files(out):
                    use_compliant_nested_type=False, row_group_size=50)
     pq.write_table(x.slice(0, 0), out / "no_rows.parquet")
     pq.write_table(t.select(["ts_us", "ts_ns"]).slice(0, 40), out / "int96.parquet", use_deprecated_int96_timestamps=True)
+    make_old_lists(out / "oldlists.parquet")
     make_duckdb(out)
     make_polars(out, x)
+
+
+def varint(n):
+    return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+
+
+class Long(int):
+    """An integer of 64 bits."""
+
+
+def thrift(fields):
+    """A struct in the compact protocol: {id: int, bytes, dict, or list of one of these}."""
+
+    def body(v):
+        if isinstance(v, int):
+            return varint(v * 2 if v >= 0 else -v * 2 - 1)
+        return varint(len(v)) + v if isinstance(v, bytes) else thrift(v)
+
+    kind = lambda v: 6 if isinstance(v, Long) else 5 if isinstance(v, int) else 8 if isinstance(v, bytes) else 9 if isinstance(v, list) else 12
+    text, last = b"", 0
+    for i, v in fields.items():
+        text += bytes([(i - last) << 4 | kind(v)])
+        last = i
+        text += bytes([len(v) << 4 | kind(v[0])]) + b"".join(map(body, v)) if isinstance(v, list) else body(v)
+    return text + b"\0"
+
+
+def make_old_lists(path):
+    """Lists as the first writers had them: a repeated leaf in a LIST, a repeated leaf alone, a struct named array."""
+    levels = lambda xs: bytes(b for x in xs for b in (2, x))  # runs of one
+    sized = lambda b: len(b).to_bytes(4, "little") + b
+    rep = [0, 1, 0, 0, 0]
+    columns = {b"a.array": [2, 2, 0, 1, 2], b"b": [1, 1, 0, 0, 1], b"c.array.x": [2, 2, 1, 0, 2]}
+    schema = [{4: b"schema", 5: 3},
+              {3: 1, 4: b"a", 5: 1, 6: 3}, {1: 1, 3: 2, 4: b"array"},
+              {1: 1, 3: 2, 4: b"b"},
+              {3: 1, 4: b"c", 5: 1, 6: 3}, {3: 2, 4: b"array", 5: 1}, {1: 1, 3: 0, 4: b"x"}]
+    text, chunks = b"PAR1", []
+    for name, definition in columns.items():
+        values = b"".join(i.to_bytes(4, "little") for i in range(1, definition.count(max(definition)) + 1))
+        data = sized(levels(rep)) + sized(levels(definition)) + values
+        page = thrift({1: 0, 2: len(data), 3: len(data), 5: {1: len(rep), 2: 0, 3: 3, 4: 3}}) + data
+        meta = {1: 1, 2: [0, 3], 3: name.split(b"."), 4: 0, 5: Long(len(rep)),
+                6: Long(len(page)), 7: Long(len(page)), 9: Long(len(text))}
+        chunks.append({2: Long(len(text)), 3: meta})
+        text += page
+    footer = thrift({1: 1, 2: schema, 3: Long(4), 4: [{1: chunks, 2: Long(len(text)), 3: Long(4)}]})
+    path.write_bytes(text + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def make_seeds(out):
+    """Small files for the fuzzer, whose pages are not compressed, so that a changed byte reaches the decoders."""
+    t, x = many_types(24), nested(12)
+    columns = ["b", "i32", "i64", "f16", "f32", "s", "dec", "ts_us"]
+    plain = dict(compression="none", write_statistics=False, store_schema=False)
+    delta = {"i32": "DELTA_BINARY_PACKED", "i64": "DELTA_BINARY_PACKED", "s": "DELTA_BYTE_ARRAY", "b": "RLE",
+             "f16": "BYTE_STREAM_SPLIT", "f32": "BYTE_STREAM_SPLIT", "dec": "DELTA_BYTE_ARRAY"}
+    pq.write_table(t.select(columns), out / "delta.parquet", use_dictionary=False, column_encoding=delta, **plain)
+    pq.write_table(t.select(columns), out / "dictionary.parquet", data_page_version="2.0", **plain)
+    pq.write_table(t.select(["s", "i64"]), out / "delta_lengths.parquet", use_dictionary=False, **plain,
+                   column_encoding={"s": "DELTA_LENGTH_BYTE_ARRAY", "i64": "BYTE_STREAM_SPLIT"})
+    pq.write_table(x, out / "nested.parquet", data_page_size=64, **plain)
 
 
 def make_duckdb(out):
@@ -250,6 +315,8 @@ def make_polars(out, table):
 def main():
     if sys.argv[1] == "--compare":
         return compare(sys.argv[2], sys.argv[3:])
+    if sys.argv[1] == "--seeds":
+        return make_seeds(pathlib.Path(sys.argv[2]))
     if sys.argv[1] == "--random":
         return compare_random(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     out = pathlib.Path(sys.argv[1])
