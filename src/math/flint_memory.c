@@ -15,10 +15,10 @@
 
 enum {
     MAX_BYTES = 48 << 20, /* of FLINT, for one answer */
-    MAX_BLOCKS = 1000000, /* allocations for one answer */
+    MAX_BLOCKS = 300000,  /* allocations for one answer */
     CLOCK_EVERY = 256,    /* allocations */
 };
-static const double MAX_SECONDS = 0.9;
+static const double MAX_SECONDS = 0.7;
 
 /* Stands before every block. */
 struct header {

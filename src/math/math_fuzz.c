@@ -1,6 +1,5 @@
 /* Fuzz target: any answer against any gold answer, in every mode and form, ends with a
- * verdict and a reason; the same texts have the same verdict again; what is right as an
- * answer to itself is not wrong the other way round.
+ * verdict and a reason, and the same texts have the same verdict again.
  *
  * The first byte picks mode and form; the rest is gold and answer, parted by the first
  * newline.
@@ -13,7 +12,7 @@
 
 int kg_fuzz_math(const uint8_t *bytes, size_t n);
 
-static enum kg_math_verdict verdict_of(const struct kg_math_opts *opts,
+static enum kg_math_verdict verdict_of(bool *timed_out, const struct kg_math_opts *opts,
                                        struct kg_math_text gold,
                                        struct kg_math_text answer)
 {
@@ -25,6 +24,7 @@ static enum kg_math_verdict verdict_of(const struct kg_math_opts *opts,
         r.verdict > KG_MATH_UNDECIDED)
         abort();
     v = r.verdict;
+    *timed_out = *timed_out || strstr(r.reason, "time limit");
     kg_math_result_release(&r);
     return v;
 }
@@ -36,6 +36,8 @@ int kg_fuzz_math(const uint8_t *bytes, size_t n)
     struct kg_math_opts opts = {0};
     struct kg_math_text gold;
     struct kg_math_text answer;
+    enum kg_math_verdict first;
+    bool timed_out = false;
 
     if (n < 2)
         return 0;
@@ -46,7 +48,9 @@ int kg_fuzz_math(const uint8_t *bytes, size_t n)
     gold = (struct kg_math_text){text, split ? (size_t)(split - text) : 0};
     answer = (struct kg_math_text){split ? split + 1 : text,
                                    n - 1 - (split ? gold.n + 1 : 0)};
-    if (verdict_of(&opts, gold, answer) != verdict_of(&opts, gold, answer))
+    first = verdict_of(&timed_out, &opts, gold, answer);
+    /* time is the last resort, and the sanitizers slow everything down */
+    if (verdict_of(&timed_out, &opts, gold, answer) != first && !timed_out)
         abort();
     return 0;
 }
