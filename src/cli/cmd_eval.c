@@ -23,6 +23,7 @@ static const char *level = "";
 static const char *reference;
 static const char *dump_path;
 static const char *template_text = "";
+static const char *chat_choice = "auto";
 static const char *prompt_key = "";
 static const char *answer_key = "";
 static const char *command = "";
@@ -64,6 +65,9 @@ const struct kg_flag kg_eval_flags[] = {
      "write every answer with its grade as JSONL", 0, 0, NULL},
     {"template", 0, KG_FLAG_TEXT, &template_text, "TEXT",
      "text around the problem; {prompt} is replaced", 0, 0, NULL},
+    {"chat-template", 0, KG_FLAG_TEXT, &chat_choice, "WHICH",
+     "for prompts that are lists of messages: auto (the model's), none, or a file", 0, 0,
+     NULL},
     {"prompt-key", 0, KG_FLAG_TEXT, &prompt_key, "KEY", "column of the problem", 0, 0,
      NULL},
     {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY", "column of the answer", 0, 0,
@@ -145,6 +149,7 @@ struct evaluation {
     struct kg_loaded policy, ref;
     const struct kg_task_row *task;
     struct kg_task_opts task_opts;
+    struct kg_chat_template *chat; /* or NULL */
     struct kg_dataset data;
     struct kg_prompts prompts;
     struct dump dump;
@@ -157,6 +162,7 @@ static void release(struct evaluation *e)
     kg_str_release(&e->dump.line);
     kg_prompts_release(&e->prompts);
     kg_dataset_release(&e->data);
+    kg_chat_template_close(e->chat);
     kg_load_release(&e->ref);
     kg_load_release(&e->policy);
 }
@@ -167,6 +173,8 @@ static kg_status open_data(struct evaluation *e, struct kg_err *err)
         .max_tokens = (size_t)e->policy.model->config.max_positions - 1,
         .limit = (size_t)count};
 
+    if (*data_path)
+        KG_TRY(kg_prompts_chat(&e->chat, chat_choice, load.dir, template_text, err));
     e->task_opts = (struct kg_task_opts){.seed = (uint64_t)seed,
                                          .level = level,
                                          .count = count,
@@ -174,6 +182,7 @@ static kg_status open_data(struct evaluation *e, struct kg_err *err)
                                          .prompt_key = prompt_key,
                                          .answer_key = answer_key,
                                          .template_text = template_text,
+                                         .chat = e->chat,
                                          .command = command,
                                          .timeout_ms = (int)timeout_ms,
                                          .grader = grader,

@@ -187,7 +187,7 @@ kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opt
                                   const char *path, struct kg_err *err)
 {
     if (path)
-        return kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, true, err);
+        return kg_task_read(d, path, opts, true, err);
     return kg_task_generate(d, "arithmetic", levels, opts, err);
 }
 

@@ -460,7 +460,7 @@ kg_status kg_task_countdown_load(struct kg_dataset *d, const struct kg_task_opts
 
     if (!path)
         return kg_task_generate(d, "countdown", levels, opts, err);
-    KG_TRY(kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, true, err));
+    KG_TRY(kg_task_read(d, path, opts, true, err));
     for (size_t i = 0; i < d->n; i++) {
         kg_status status = read_puzzle(&puzzle, d->records[i].ground_truth, err);
 

@@ -6,7 +6,7 @@
  */
 #include "base/mem.h"
 #include "data/records.h"
-#include "task/task.h"
+#include "task/task_internal.h"
 
 #include <string.h>
 
@@ -98,6 +98,7 @@ static const struct kg_json *find_first(const struct kg_json *object,
 
 struct line {
     const struct kg_json_doc *doc;
+    const struct kg_chat_template *chat; /* or NULL */
     struct kg_str prompt;
     struct kg_str answer;
     struct kg_str solution;
@@ -151,16 +152,26 @@ static kg_status put_text(struct kg_str *out, const struct line *line,
     return kg_str_append(out, text, n, err);
 }
 
-/* verl's prompt is a list of chat messages. One message is its content; more need a chat
- * template. */
+/* verl's prompt is a list of chat messages: rendered by the chat template. Without one a
+ * single message is its content. */
 static kg_status put_messages(struct line *line, const struct kg_json *v, const char *key,
                               struct kg_err *err)
 {
+    if (line->chat) {
+        if (kg_chat_template_prompt(&line->prompt, line->chat, v,
+                                    kg_json_get(line->doc->root, "tools"), err) != KG_OK)
+            return kg_err_prefix(err, "%s: key '%s'", line->doc->where, key);
+        if (line->prompt.len && memchr(line->prompt.data, 0, line->prompt.len))
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: key '%s': expected text without NUL, found one",
+                           line->doc->where, key);
+        return KG_OK;
+    }
     if (kg_json_size(v) != 1)
-        return kg_fail(
-            err, KG_EUNSUPPORTED,
-            "%s: key '%s': expected one message, found %zu (chat templates are not read)",
-            line->doc->where, key, kg_json_size(v));
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: key '%s': expected one message or a chat template, found "
+                       "%zu messages and no template",
+                       line->doc->where, key, kg_json_size(v));
     v = kg_json_get(kg_json_at(v, 0), "content");
     return put_text(&line->prompt, line, v, "content", err);
 }
@@ -253,22 +264,16 @@ static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err 
 
 /* ---- reading a file ---- */
 
-struct columns {
-    const char *prompt;
-    const char *answer;
-    bool need_answer;
-};
-
 static kg_status read_record(struct kg_dataset *d, struct line *line,
-                             const struct columns *columns, int64_t number,
-                             struct kg_err *err)
+                             const struct kg_task_opts *opts, bool need_answer,
+                             int64_t number, struct kg_err *err)
 {
     struct kg_record r = {.line = number};
     bool has_solution;
 
     line_clear(line);
-    KG_TRY(read_prompt(line, columns->prompt, err));
-    KG_TRY(read_answer(line, columns->answer, columns->need_answer, err));
+    KG_TRY(read_prompt(line, opts->prompt_key, err));
+    KG_TRY(read_answer(line, opts->answer_key, need_answer, err));
     KG_TRY(read_rest(line, &has_solution, err));
     r.prompt = line->prompt.data;
     r.ground_truth = line->answer.data;
@@ -280,10 +285,11 @@ static kg_status read_record(struct kg_dataset *d, struct line *line,
 }
 
 static kg_status read_records(struct kg_dataset *d, struct kg_records *records,
-                              const struct columns *columns, struct kg_err *err)
+                              const struct kg_task_opts *opts, bool need_answer,
+                              struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    struct line line = {.doc = &doc};
+    struct line line = {.doc = &doc, .chat = opts->chat};
     bool more = false;
     kg_status status;
 
@@ -291,7 +297,8 @@ static kg_status read_records(struct kg_dataset *d, struct kg_records *records,
         KG_TRY_GOTO(out, kg_records_next(records, &doc, &more, err));
         if (!more)
             break;
-        KG_TRY_GOTO(out, read_record(d, &line, columns, kg_records_number(records), err));
+        KG_TRY_GOTO(out, read_record(d, &line, opts, need_answer,
+                                     kg_records_number(records), err));
     }
     if (d->n == 0)
         status = kg_fail(err, KG_EINVAL, "%s: expected at least one record, found none",
@@ -305,7 +312,15 @@ out:
 kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *prompt_key,
                           const char *answer_key, bool need_answer, struct kg_err *err)
 {
-    struct columns columns = {prompt_key, answer_key, need_answer};
+    const struct kg_task_opts opts = {.prompt_key = prompt_key, .answer_key = answer_key};
+
+    return kg_task_read(d, path, &opts, need_answer, err);
+}
+
+kg_status kg_task_read(struct kg_dataset *d, const char *path,
+                       const struct kg_task_opts *opts, bool need_answer,
+                       struct kg_err *err)
+{
     struct kg_records *records = NULL;
     kg_status status;
 
@@ -314,7 +329,7 @@ kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *pr
     KG_TRY_GOTO(out, copy(&d->name, path, err));
     KG_TRY_GOTO(out, kg_records_open(&records, path, err));
     d->unit = kg_records_unit(records);
-    KG_TRY_GOTO(out, read_records(d, records, &columns, err));
+    KG_TRY_GOTO(out, read_records(d, records, opts, need_answer, err));
 out:
     kg_records_close(records);
     if (status != KG_OK)

@@ -55,7 +55,7 @@ kg_status kg_task_digits_load(struct kg_dataset *d, const struct kg_task_opts *o
 {
     kg_status status;
 
-    KG_TRY(kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, true, err));
+    KG_TRY(kg_task_read(d, path, opts, true, err));
     for (size_t i = 0; i < d->n; i++)
         KG_TRY_GOTO(fail, finish(&d->records[i], d, err));
     return KG_OK;

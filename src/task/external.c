@@ -21,7 +21,7 @@ kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts 
     if (!opts->command || !*opts->command)
         return kg_fail(err, KG_EINVAL,
                        "task external: expected a command that grades, found none");
-    return kg_dataset_read(d, path, opts->prompt_key, opts->answer_key, false, err);
+    return kg_task_read(d, path, opts, false, err);
 }
 
 static kg_status put_field(struct kg_str *out, const char *key, const char *text,

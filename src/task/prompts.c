@@ -87,3 +87,18 @@ void kg_prompts_release(struct kg_prompts *p)
     kg_mem_free(p->record);
     memset(p, 0, sizeof *p);
 }
+
+kg_status kg_prompts_chat(struct kg_chat_template **t, const char *choice,
+                          const char *model_dir, const char *template_text,
+                          struct kg_err *err)
+{
+    *t = NULL;
+    if (!template_text || !*template_text || strcmp(choice, "none") == 0)
+        return kg_chat_template_choose(t, choice, model_dir, err);
+    if (strcmp(choice, "auto") == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "expected a template of text or a chat template, found both ('%.40s' "
+                   "and '%s')",
+                   template_text, choice);
+}

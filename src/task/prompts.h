@@ -32,6 +32,12 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
                           const struct kg_tokenizer *tok,
                           const struct kg_prompts_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
+/* The chat template that renders prompts which are lists of messages: see
+ * kg_chat_template_choose. With a template of text, auto means none.
+ * errors: EINVAL (both given), those of kg_chat_template_choose */
+kg_status kg_prompts_chat(struct kg_chat_template **t, const char *choice,
+                          const char *model_dir, const char *template_text,
+                          struct kg_err *err) KG_MUST_CHECK;
 void kg_prompts_release(struct kg_prompts *p);
 
 #endif

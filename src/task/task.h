@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "data/options.h"
+#include "text/chat_template.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,6 +69,9 @@ struct kg_task_opts {
     const char *answer_key; /* "a.b" is key b of the object a */
     /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
     const char *template_text;
+    /* data files: renders prompts that are lists of messages; NULL: one message is its
+     * content, more are refused; borrowed */
+    const struct kg_chat_template *chat;
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: for one batch */
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
@@ -125,7 +129,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
  * ({question|problem|prompt|text, answer|ground_truth|completion|response}); named
  * columns override. An answer may be text, a number, or an object or array (kept as JSON
  * text). solution, completion or response, where there is one, becomes the worked
- * response. A prompt of several messages is refused: it needs a chat template.
+ * response. A prompt of several messages is refused: it needs a chat template, which
+ * kg_task_load takes from its options.
  * errors: EFORMAT with the place (malformed, no prompt, no answer), EINVAL (no record) */
 kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *prompt_key,
                           const char *answer_key, bool need_answer,

@@ -6,6 +6,11 @@
 #include "base/rng.h"
 #include "task/task.h"
 
+/* kg_dataset_read with the columns and the chat template of opts. */
+kg_status kg_task_read(struct kg_dataset *d, const char *path,
+                       const struct kg_task_opts *opts, bool need_answer,
+                       struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- rows: see struct kg_task_row ---- */
 kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                   const char *path, struct kg_err *err) KG_MUST_CHECK;

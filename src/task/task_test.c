@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "task/prompts.h"
 #include "task/task_internal.h"
 
 #include <setjmp.h>
@@ -126,6 +127,64 @@ static void the_usual_schemas_are_read(void **state)
     assert_string_equal(d.records[5].ground_truth, "");
     assert_string_equal(d.records[5].solution, "");
     kg_dataset_release(&d);
+}
+
+static void messages_are_rendered_by_a_chat_template(void **state)
+{
+    static const char text[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                               "{% endfor %}{{ tools }}{% if add_generation_prompt %}"
+                               "<assistant>{% endif %}{% if not messages %}"
+                               "{{ raise_exception('nobody') }}{% endif %}";
+    static const char file[] =
+        "{\"prompt\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
+        "\"user\", \"content\": \"q\"}], \"tools\": [1], \"answer\": \"1\"}\n"
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"only\"}], \"answer\": 2}\n"
+        "{\"prompt\": \"plain\", \"answer\": 3}\n";
+    struct kg_task_opts opts = {0};
+    struct kg_chat_template *chat;
+    struct kg_dataset d;
+
+    (void)state;
+    assert_int_equal(kg_chat_template_parse(&chat, text, sizeof text - 1, "t", &err),
+                     KG_OK);
+    write_file(file);
+    assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err),
+                     KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "found 2 messages and no template"));
+    opts.chat = chat;
+    assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_OK);
+    assert_string_equal(d.records[0].prompt, "<system>s<user>q[1]<assistant>");
+    assert_string_equal(d.records[1].prompt, "<user>onlyNone<assistant>");
+    assert_string_equal(d.records[2].prompt, "plain");
+    kg_dataset_release(&d);
+    write_file("{\"prompt\": [], \"answer\": 1}\n");
+    assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, "line 1: key 'prompt': t line 1 column"));
+    assert_non_null(strstr(err.message, "the template refuses: nobody"));
+    unlink(path);
+    kg_chat_template_close(chat);
+}
+
+static void the_chat_template_is_chosen(void **state)
+{
+    struct kg_chat_template *t;
+
+    (void)state;
+    assert_int_equal(kg_prompts_chat(&t, "auto", "tests/data/models", "", &err), KG_OK);
+    assert_null(t); /* a folder without one */
+    assert_int_equal(kg_prompts_chat(&t, "none", "absent", "", &err), KG_OK);
+    assert_null(t);
+    assert_int_equal(kg_prompts_chat(&t, "auto", "absent", "Q: {prompt}", &err), KG_OK);
+    assert_null(t);
+    assert_int_equal(kg_prompts_chat(&t, "x.jinja", ".", "Q: {prompt}", &err), KG_EINVAL);
+    assert_int_equal(kg_prompts_chat(&t, "absent.jinja", ".", "", &err), KG_ENOTFOUND);
+    assert_int_equal(kg_prompts_chat(&t,
+                                     "tests/data/chat_templates/Qwen-Qwen3-0.6B.jinja",
+                                     ".", "", &err),
+                     KG_OK);
+    assert_non_null(t);
+    kg_chat_template_close(t);
 }
 
 static void named_columns_override(void **state)
@@ -760,6 +819,8 @@ int main(void)
         cmocka_unit_test(an_unknown_task_lists_the_valid_ones),
         cmocka_unit_test(a_data_task_without_a_file_is_refused),
         cmocka_unit_test(the_usual_schemas_are_read),
+        cmocka_unit_test(messages_are_rendered_by_a_chat_template),
+        cmocka_unit_test(the_chat_template_is_chosen),
         cmocka_unit_test(named_columns_override),
         cmocka_unit_test(bad_records_are_refused_with_file_and_line),
         cmocka_unit_test(every_failed_allocation_of_reading_is_a_status),

@@ -255,3 +255,44 @@ out:
     }
     return status;
 }
+
+/* ---- prompts ---- */
+
+kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
+                                  const char *model_dir, struct kg_err *err)
+{
+    bool is_auto = strcmp(choice, "auto") == 0;
+    kg_status status;
+
+    *t = NULL;
+    if (strcmp(choice, "none") == 0)
+        return KG_OK;
+    status = kg_chat_template_open(t, is_auto ? model_dir : choice, NULL, err);
+    return is_auto && status == KG_ENOTFOUND ? KG_OK : status;
+}
+
+kg_status kg_chat_template_prompt(struct kg_str *out, const struct kg_chat_template *t,
+                                  const struct kg_json *messages,
+                                  const struct kg_json *tools, struct kg_err *err)
+{
+    const struct kg_chat_opts opts = {.no_clock = true};
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_str_puts(&json, "{\"add_generation_prompt\": true, ", err));
+    if (tools) {
+        KG_TRY_GOTO(out, kg_str_puts(&json, "\"tools\": ", err));
+        KG_TRY_GOTO(out, kg_json_put_value(&json, tools, err));
+        KG_TRY_GOTO(out, kg_str_puts(&json, ", ", err));
+    }
+    KG_TRY_GOTO(out, kg_str_puts(&json, "\"messages\": ", err));
+    KG_TRY_GOTO(out, kg_json_put_value(&json, messages, err));
+    KG_TRY_GOTO(out, kg_str_puts(&json, "}", err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
+    status = kg_chat_template_render(out, t, doc.root, &opts, err);
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
+}

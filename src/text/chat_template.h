@@ -62,4 +62,19 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                                   const struct kg_chat_opts *opts,
                                   struct kg_err *err) KG_MUST_CHECK;
 
+/* The template that a word chooses: none (*t NULL), auto (the model folder's, *t NULL
+ * when it has none), or the path of a file or folder.
+ * errors: those of kg_chat_template_open */
+kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
+                                  const char *model_dir,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
+/* Append the prompt of a list of messages: add_generation_prompt is true, tools may be
+ * NULL. No date gets in (no_clock), so that a prompt is the same on every day.
+ * errors: those of kg_chat_template_render */
+kg_status kg_chat_template_prompt(struct kg_str *out, const struct kg_chat_template *t,
+                                  const struct kg_json *messages,
+                                  const struct kg_json *tools,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
 #endif

@@ -92,6 +92,7 @@ static void fill_task_opts(struct kg_run *run)
         .prompt_key = kg_config_text(c, "data.prompt_key"),
         .answer_key = kg_config_text(c, "data.answer_key"),
         .template_text = kg_config_text(c, "data.template"),
+        .chat = run->chat,
         .command = kg_config_text(c, "task.command"),
         .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
         .grader = kg_config_text(c, "task.grader"),
@@ -132,6 +133,10 @@ static kg_status load_data(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
     if (!run->task->levels && !offline)
         KG_TRY(kg_config_require(c, "data.train", err));
+    if (*kg_config_text(c, "data.train") || *val)
+        KG_TRY(kg_prompts_chat(&run->chat, kg_config_text(c, "data.chat_template"),
+                               kg_config_text(c, "model.path"),
+                               kg_config_text(c, "data.template"), err));
     fill_task_opts(run);
     if (!offline || *kg_config_text(c, "data.train"))
         KG_TRY(load_prompts(&run->train, &run->train_data, run, &run->task_opts,
@@ -427,6 +432,7 @@ void kg_run_close(struct kg_run *run)
     kg_prompts_release(&run->train);
     kg_dataset_release(&run->val_data);
     kg_dataset_release(&run->train_data);
+    kg_chat_template_close(run->chat);
     kg_tokenizer_close(run->tok);
     for (int i = 0; i < run->n_stops; i++)
         kg_mem_free((void *)(uintptr_t)run->stops[i]);

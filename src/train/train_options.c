@@ -53,6 +53,11 @@ static const struct kg_opt_row rows[] = {
     {"data.answer_key", KG_OPT_STRING, "", 0, 0, NULL, "column of the answer", false},
     {"data.template", KG_OPT_STRING, "", 0, 0, NULL,
      "text around the problem; {prompt} is replaced", false},
+    {"data.chat_template", KG_OPT_STRING, "auto", 0, 0, NULL,
+     "prompts that are lists of messages are rendered by: auto (the model's chat "
+     "template, "
+     "if it has one and data.template is empty), none, or a file or folder with one",
+     false},
     {"data.max_prompt_tokens", KG_OPT_INT, "1024", 1, 1e6, NULL,
      "longer prompts are handled as data.overlong says", false},
     {"data.overlong", KG_OPT_CHOICE, "drop", 0, 0, "drop|error",
