@@ -685,6 +685,28 @@ static void rewards_are_told_apart_by_source(void **state)
     close_run(&o);
 }
 
+/* Both have the same first 24 bytes: one name, which is escaped in the log. */
+static void sources_that_share_their_name_are_one(void **state)
+{
+    static const char lines[] =
+        "{\"prompt\": \"8,3:9,4\", \"completion\": \"7\", \"data_source\": "
+        "\"a \\\"quoted\\\" source that is 1\"}\n"
+        "{\"prompt\": \"3,3:9,6\", \"completion\": \"3\", \"data_source\": "
+        "\"a \\\"quoted\\\" source that is 2\"}\n";
+    static const char *const extra[] = {"data.train=" ROOT "/sources.jsonl", NULL};
+    struct opened o;
+
+    (void)state;
+    NEED(kg_file_make_dirs(ROOT, err));
+    NEED(kg_file_write_atomic(ROOT "/sources.jsonl", lines, strlen(lines), err));
+    open_run(&o, ROOT "/shared", extra);
+    step(&o);
+    assert_true(
+        fabs(last_metric(ROOT "/shared", "reward/source/a \\\"quoted\\\" source that i") -
+             last_metric(ROOT "/shared", "reward/mean")) < 1e-12);
+    close_run(&o);
+}
+
 /* Promise 1 in numbers: before the first update the policy is the sampler. */
 static void on_policy_there_is_no_mismatch(void **state)
 {
@@ -730,6 +752,7 @@ int main(void)
         cmocka_unit_test(a_step_survives_allocations_that_fail),
         cmocka_unit_test(the_plan_says_what_is_sampled_besides),
         cmocka_unit_test(rewards_are_told_apart_by_source),
+        cmocka_unit_test(sources_that_share_their_name_are_one),
         cmocka_unit_test(on_policy_there_is_no_mismatch),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
     };

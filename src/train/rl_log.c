@@ -114,8 +114,20 @@ static const char *source_of(const struct kg_run *run, size_t prompt)
     return run->train.data->records[run->train.record[prompt]].data_source;
 }
 
+/* How much of a source is its name here: whole characters of SOURCE_NAME bytes. */
+static int name_length(const char *source)
+{
+    int n = (int)strnlen(source, SOURCE_NAME);
+
+    while (n > 0 && ((unsigned char)source[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
 static bool has_sources(const struct kg_run *run)
 {
+    if (run->answers.n > 0)
+        return false; /* given answers are not of the training data */
     for (size_t i = 1; i < run->train.n; i++)
         if (strcmp(source_of(run, i), source_of(run, 0)) != 0)
             return true;
@@ -141,7 +153,7 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
 
         if (!kg_rl_learns(b, i))
             continue;
-        while (at < n && strcmp(rows[at].name, name) != 0)
+        while (at < n && strncmp(rows[at].name, name, SOURCE_NAME) != 0)
             at++;
         at = at > MOST_SOURCES ? MOST_SOURCES : at;
         if (at == n)
@@ -152,7 +164,8 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
     for (size_t i = 0; i < n; i++) {
         char name[KG_METRIC_NAME];
 
-        snprintf(name, sizeof name, "reward/source/%.*s", SOURCE_NAME, rows[i].name);
+        snprintf(name, sizeof name, "reward/source/%.*s", name_length(rows[i].name),
+                 rows[i].name);
         kg_metrics_put(log, name, rows[i].sum / rows[i].n);
     }
 }
