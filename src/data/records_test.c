@@ -180,6 +180,48 @@ static void long_packed_files_come_in_pieces(void **state)
     kg_str_release(&text);
 }
 
+/* All records of a file.   returns what stopped it, or KG_OK */
+static kg_status read_all(const char *path)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_records *r;
+    bool more = true;
+    kg_status status = kg_records_open(&r, path, &err);
+
+    if (status != KG_OK)
+        return status;
+    while (status == KG_OK && more)
+        status = kg_records_next(r, &doc, &more, &err);
+    kg_json_release(&doc);
+    kg_records_close(r);
+    return status;
+}
+
+static void fails_at_every_allocation(const char *path)
+{
+    kg_status status = KG_ENOMEM;
+    uint64_t n = 0;
+
+    while (status == KG_ENOMEM) {
+        kg_mem_fail_at(++n);
+        status = read_all(path);
+        kg_mem_fail_at(0);
+        assert_int_equal(kg_mem_current_bytes(), 0);
+    }
+    assert_int_equal(status, KG_OK);
+    assert_true(n > 5);
+}
+
+static void every_failed_allocation_is_a_status(void **state)
+{
+    (void)state;
+    put("x", array);
+    fails_at_every_allocation(in_dir("x"));
+    put_gzip("x", lines, sizeof lines - 1);
+    fails_at_every_allocation(in_dir("x"));
+    fails_at_every_allocation("tests/data/parquet/oldlists.parquet");
+}
+
 static void blocks_have_the_size_that_is_asked_for(void **state)
 {
     /* snappy: a length of 5, then a literal of 5 */
@@ -208,6 +250,7 @@ int main(void)
         cmocka_unit_test(an_empty_array_has_no_records),
         cmocka_unit_test(a_damaged_packed_file_is_refused),
         cmocka_unit_test(long_packed_files_come_in_pieces),
+        cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(blocks_have_the_size_that_is_asked_for),
     };
 
