@@ -453,6 +453,44 @@ static void tokenize_goes_both_ways(void **state)
     kg_str_release(&ids);
 }
 
+/* ---- chat-template ---- */
+
+#define CHAT_TEMPLATE "tests/data/chat_templates/Qwen-Qwen3-0.6B.jinja"
+
+static void chat_template_renders_messages(void **state)
+{
+    (void)state;
+    need_kedge();
+    expect(0, kedge("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
+                    "\"add_generation_prompt\": true, \"enable_thinking\": false}\n"
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}\n",
+                    "chat-template --model %s", CHAT_TEMPLATE));
+    assert_string_equal(out.data,
+                        "{\"text\": \"<|im_start|>user\\na<|im_end|>\\n<|im_start|>"
+                        "assistant\\n<think>\\n\\n</think>\\n\\n\"}\n"
+                        "{\"text\": \"<|im_start|>user\\nb<|im_end|>\\n\"}\n");
+}
+
+static void chat_template_refuses_what_it_cannot_render(void **state)
+{
+    (void)state;
+    need_kedge();
+    expect_refusal(2, kedge("", "chat-template"), "expected --model");
+    expect_refusal(1, kedge("", "chat-template --model %s", CHAT_TEMPLATE),
+                   "at least one line");
+    expect_refusal(
+        1, kedge("{\"messages\": 1}\n", "chat-template --model %s", CHAT_TEMPLATE),
+        "stdin line 1: key 'messages': expected array, found integer");
+    expect_refusal(
+        1, kedge("{\"messages\": []}\n", "chat-template --model %s", CHAT_TEMPLATE),
+        "stdin line 1: " CHAT_TEMPLATE " line 13 column 23: expected something with");
+    expect_refusal(1, kedge("", "chat-template --model tests/data/tokenizer"),
+                   "expected chat_template.jinja, or");
+    write_work("bad.jinja", "a\n{% if x %}");
+    expect_refusal(1, kedge("", "chat-template --model %s/bad.jinja", work),
+                   "line 2 column 11: expected elif else endif, found the end");
+}
+
 /* ---- inspect and new ---- */
 
 static void inspect_tells_what_is_there(void **state)
@@ -752,6 +790,8 @@ int main(void)
         cmocka_unit_test(a_prompt_of_text_is_answered_with_text),
         cmocka_unit_test(a_stop_string_cuts_the_text_and_not_the_ids),
         cmocka_unit_test(tokenize_goes_both_ways),
+        cmocka_unit_test(chat_template_renders_messages),
+        cmocka_unit_test(chat_template_refuses_what_it_cannot_render),
         cmocka_unit_test(inspect_tells_what_is_there),
         cmocka_unit_test(new_checkpoints_can_be_used_at_once),
         cmocka_unit_test(new_trains_a_tokenizer),

@@ -220,7 +220,7 @@ kg_status kg_jinja_item(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     const struct kg_jv *found = NULL;
     int64_t i;
 
-    *out = kg_jv_undefined((struct kg_jv_text){"the member", 10});
+    *out = kg_jv_undefined((struct kg_jv_text){"that member", 11});
     if (a->type == KG_JV_UNDEFINED) {
         struct kg_jv text;
 
