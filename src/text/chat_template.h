@@ -37,9 +37,9 @@ kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, 
                                  const char *where, struct kg_err *err) KG_MUST_CHECK;
 
 /* A file, or a model's folder: its chat_template.jinja, else `chat_template` of its
- * tokenizer_config.json (text, or a list of named ones, of which `name` is taken; NULL:
- * `default`, or with `tools` given `tool_use` where there is one). From a folder come the
- * special tokens too (bos_token, eos_token, ...), as defaults of the variables.
+ * tokenizer_config.json: text, or a list of named ones, of which `name` is taken (NULL:
+ * `default`). From a folder come the special tokens too (bos_token, eos_token, ...), as
+ * defaults of the variables.
  * errors: NOTFOUND (nothing there; a folder without a template), EFORMAT */
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;
