@@ -89,7 +89,8 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
     if (a->anchor_kappa > 0 && !kg_algo_kl_in_loss(a))
         return kg_fail(err, KG_EINVAL,
                        "anchor.kappa: is compared with the KL of every update; expected "
-                       "a kl.estimator in the loss");
+                       "a kl.estimator in the loss, found %s",
+                       a->kl_reward ? "kl.in reward" : "kl.estimator none");
     return KG_OK;
 }
 
