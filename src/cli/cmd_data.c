@@ -226,12 +226,14 @@ struct stats {
 
 static struct key *find_key(struct stats *s, const char *path)
 {
+    size_t n = strlen(path);
+
     for (int i = 0; i < s->n; i++)
         if (strcmp(s->keys[i].path, path) == 0)
             return &s->keys[i];
-    if (s->n == MAX_KEYS || strlen(path) >= MAX_PATH_BYTES)
+    if (s->n == MAX_KEYS || n >= MAX_PATH_BYTES)
         return NULL;
-    snprintf(s->keys[s->n].path, MAX_PATH_BYTES, "%s", path);
+    memcpy(s->keys[s->n].path, path, n + 1);
     return &s->keys[s->n++];
 }
 
