@@ -18,6 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct kg_json_doc;
+
 enum { KG_EXIT_OK = 0, KG_EXIT_FAILURE = 1, KG_EXIT_USAGE = 2 };
 
 enum kg_flag_type {
@@ -99,6 +101,14 @@ int kg_cli_exit(kg_status status, const struct kg_err *err);
 /* Write the whole of s to stdout and clear it.
  * errors: EIO (of the device or pipe) */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
+
+/* One line of a filter: doc is the line's object; its answer is appended to out. */
+typedef kg_status kg_cli_line_fn(struct kg_str *out, const struct kg_json_doc *doc,
+                                 void *context, struct kg_err *err);
+/* Answer every line of stdin on stdout, each before the next is read.
+ * errors: EFORMAT (not JSON, or no line at all), EIO, and those of answer */
+kg_status kg_cli_filter(kg_cli_line_fn *answer, void *context,
+                        struct kg_err *err) KG_MUST_CHECK;
 
 /* "1.50 GB" */
 void kg_cli_bytes(char text[32], double bytes);

@@ -3,10 +3,8 @@
  */
 #include "cli/cli.h"
 
-#include "data/jsonl.h"
+#include "data/json.h"
 #include "text/chat_template.h"
-
-#include <stdio.h>
 
 static const char *model;
 static const char *name;
@@ -24,53 +22,30 @@ const struct kg_flag kg_chat_template_flags[] = {
     {0},
 };
 
-static kg_status render_line(struct kg_str *out, struct kg_str *text,
-                             const struct kg_chat_template *t,
-                             const struct kg_json_doc *doc, struct kg_err *err)
+static kg_status render_line(struct kg_str *out, const struct kg_json_doc *doc,
+                             void *chat_template, struct kg_err *err)
 {
     const struct kg_chat_opts opts = {.now_s = now_s};
     const struct kg_json *messages;
+    struct kg_str text = {0};
+    kg_status status;
 
     KG_TRY(kg_json_need(&messages, doc, doc->root, "messages", KG_JSON_ARRAY, err));
-    kg_str_clear(text);
-    if (kg_chat_template_render(text, t, doc->root, &opts, err) != KG_OK)
-        return kg_err_prefix(err, "%s", doc->where);
-    KG_TRY(kg_str_puts(out, "{\"text\": ", err));
-    KG_TRY(kg_json_put_string(out, kg_str_text(text), text->len, err));
-    return kg_str_puts(out, "}\n", err);
-}
-
-static kg_status filter(const struct kg_chat_template *t, struct kg_jsonl *in,
-                        struct kg_err *err)
-{
-    struct kg_json_doc doc = {0};
-    struct kg_str text = {0};
-    struct kg_str out = {0};
-    bool more = true;
-    size_t n = 0;
-    kg_status status = KG_OK;
-
-    for (;; n++) {
-        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
-        if (!more)
-            break;
-        KG_TRY_GOTO(out, render_line(&out, &text, t, &doc, err));
-        KG_TRY_GOTO(out, kg_cli_put(&out, err));
-    }
-    if (n == 0)
-        status = kg_fail(err, KG_EFORMAT,
-                         "stdin: expected at least one line, found none");
+    status = kg_chat_template_render(&text, chat_template, doc->root, &opts, err);
+    if (status != KG_OK)
+        status = kg_err_prefix(err, "%s", doc->where);
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_str_puts(out, "{\"text\": ", err));
+    KG_TRY_GOTO(out, kg_json_put_string(out, kg_str_text(&text), text.len, err));
+    status = kg_str_puts(out, "}\n", err);
 out:
-    kg_json_release(&doc);
     kg_str_release(&text);
-    kg_str_release(&out);
     return status;
 }
 
 int kg_cmd_chat_template(int argc, char **argv)
 {
     struct kg_chat_template *t = NULL;
-    struct kg_jsonl *in = NULL;
     struct kg_err err;
     kg_status status = KG_OK;
 
@@ -79,10 +54,8 @@ int kg_cmd_chat_template(int argc, char **argv)
     if (model == NULL)
         return kg_cli_usage("expected --model DIR or FILE.jinja");
     KG_TRY_GOTO(out, kg_chat_template_open(&t, model, name, &err));
-    KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
-    status = filter(t, in, &err);
+    status = kg_cli_filter(render_line, t, &err);
 out:
-    kg_jsonl_close(in);
     kg_chat_template_close(t);
     return kg_cli_exit(status, &err);
 }

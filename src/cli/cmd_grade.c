@@ -137,50 +137,35 @@ static kg_status put_result(struct kg_str *out, const struct kg_math_result *r,
     return kg_str_puts(out, "}\n", err);
 }
 
-static kg_status filter(struct kg_jsonl *in, const struct kg_math_mode *mode,
+/* What lasts from line to line. */
+struct grading {
+    const struct kg_math_mode *mode;
+    struct kg_math_result result; /* owned */
+};
+
+static kg_status answer(struct kg_str *out, const struct kg_json_doc *doc, void *context,
                         struct kg_err *err)
 {
-    struct kg_json_doc doc = {0};
-    struct kg_math_result result = {0};
-    struct kg_str out = {0};
+    struct grading *g = context;
     struct line line;
-    bool more = true;
-    size_t n = 0;
-    kg_status status = KG_OK;
 
-    for (;; n++) {
-        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
-        if (!more)
-            break;
-        KG_TRY_GOTO(out, read_line(&line, &doc, mode, err));
-        KG_TRY_GOTO(out, kg_math_grade(&result, &line.opts, line.answer, line.golds,
-                                       line.n_golds, err));
-        KG_TRY_GOTO(out, put_result(&out, &result, err));
-        KG_TRY_GOTO(out, kg_cli_put(&out, err));
-    }
-    if (n == 0)
-        status = kg_fail(err, KG_EFORMAT,
-                         "stdin: expected at least one line, found none");
-out:
-    kg_json_release(&doc);
-    kg_math_result_release(&result);
-    kg_str_release(&out);
-    return status;
+    KG_TRY(read_line(&line, doc, g->mode, err));
+    KG_TRY(kg_math_grade(&g->result, &line.opts, line.answer, line.golds, line.n_golds,
+                         err));
+    return put_result(out, &g->result, err);
 }
 
 int kg_cmd_grade(int argc, char **argv)
 {
-    const struct kg_math_mode *mode;
-    struct kg_jsonl *in = NULL;
+    struct grading g = {0};
     struct kg_err err;
     kg_status status = KG_OK;
 
     (void)argc;
     (void)argv;
-    KG_TRY_GOTO(out, kg_math_mode_find(&mode, mode_name, &err));
-    KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
-    status = filter(in, mode, &err);
+    KG_TRY_GOTO(out, kg_math_mode_find(&g.mode, mode_name, &err));
+    status = kg_cli_filter(answer, &g, &err);
 out:
-    kg_jsonl_close(in);
+    kg_math_result_release(&g.result);
     return kg_cli_exit(status, &err);
 }

@@ -4,8 +4,6 @@
 #include "cli/cli.h"
 #include "cli/load.h"
 
-#include <stdio.h>
-
 static const char *model_dir;
 static bool decode;
 static bool parse_special = true;
@@ -64,35 +62,15 @@ out:
     return status;
 }
 
-static kg_status filter(const struct kg_tokenizer *tok, struct kg_jsonl *in,
+static kg_status answer(struct kg_str *out, const struct kg_json_doc *doc, void *tok,
                         struct kg_err *err)
 {
-    struct kg_json_doc doc = {0};
-    struct kg_str out = {0};
-    bool more = true;
-    size_t n = 0;
-    kg_status status = KG_OK;
-    for (;; n++) {
-        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
-        if (!more)
-            break;
-        KG_TRY_GOTO(out, decode ? decode_line(&out, tok, &doc, err)
-                                : encode_line(&out, tok, &doc, err));
-        KG_TRY_GOTO(out, kg_cli_put(&out, err));
-    }
-    if (n == 0)
-        status = kg_fail(err, KG_EFORMAT,
-                         "stdin: expected at least one line, found none");
-out:
-    kg_json_release(&doc);
-    kg_str_release(&out);
-    return status;
+    return decode ? decode_line(out, tok, doc, err) : encode_line(out, tok, doc, err);
 }
 
 int kg_cmd_tokenize(int argc, char **argv)
 {
     struct kg_tokenizer *tok = NULL;
-    struct kg_jsonl *in = NULL;
     struct kg_err err;
     kg_status status = KG_OK;
     (void)argc;
@@ -100,10 +78,8 @@ int kg_cmd_tokenize(int argc, char **argv)
     if (model_dir == NULL)
         return kg_cli_usage("expected --model DIR");
     KG_TRY_GOTO(out, kg_tokenizer_open(&tok, model_dir, &err));
-    KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
-    status = filter(tok, in, &err);
+    status = kg_cli_filter(answer, tok, &err);
 out:
-    kg_jsonl_close(in);
     kg_tokenizer_close(tok);
     return kg_cli_exit(status, &err);
 }
