@@ -197,29 +197,21 @@ KG_VALUES dppo_binary_tv[] = {
     KG_END,
 };
 KG_VALUES dppo_binary_kl[] = {
-    {"algo.advantage", "dr-grpo"},
     {"algo.surrogate", "dppo-binary-kl"},
     {"algo.delta_low", "0.05"},
     {"algo.delta_high", "0.05"},
-    {"algo.truncate", "5"},
-    {"algo.aggregate", "token-mean"},
-    {"kl.estimator", "none"},
-    {"anchor.kind", "none"},
     KG_END,
 };
 KG_VALUES dppo_topk_tv[] = {
-    {"algo.advantage", "dr-grpo"},    {"algo.surrogate", "dppo-topk-tv"},
-    {"algo.delta_low", "0.2"},        {"algo.delta_high", "0.2"},
-    {"algo.truncate", "5"},           {"algo.top_k", "20"},
-    {"algo.aggregate", "token-mean"}, {"kl.estimator", "none"},
-    {"anchor.kind", "none"},          KG_END,
+    {"algo.surrogate", "dppo-topk-tv"},
+    {"algo.top_k", "20"},
+    KG_END,
 };
 KG_VALUES dppo_topk_kl[] = {
-    {"algo.advantage", "dr-grpo"},    {"algo.surrogate", "dppo-topk-kl"},
-    {"algo.delta_low", "0.05"},       {"algo.delta_high", "0.05"},
-    {"algo.truncate", "5"},           {"algo.top_k", "20"},
-    {"algo.aggregate", "token-mean"}, {"kl.estimator", "none"},
-    {"anchor.kind", "none"},          KG_END,
+    {"algo.surrogate", "dppo-topk-kl"},
+    {"algo.delta_low", "0.05"},
+    {"algo.delta_high", "0.05"},
+    KG_END,
 };
 KG_VALUES pg_is[] = {
     {"algo.advantage", "dr-grpo"},
@@ -262,25 +254,16 @@ KG_VALUES rpg_fkl[] = {
     {"anchor.kind", "none"},       KG_END,
 };
 KG_VALUES rpg_rkl[] = {
-    {"algo.surrogate", "rpg-rkl"}, {"algo.advantage", "rpg"},
-    {"algo.clip_low", "0.2"},      {"algo.clip_high", "0.28"},
-    {"algo.dual_clip", "10"},      {"algo.aggregate", "token-mean"},
-    {"kl.estimator", "none"},      {"kl.beta", "0.0001"},
-    {"anchor.kind", "none"},       KG_END,
+    {"algo.surrogate", "rpg-rkl"},
+    KG_END,
 };
 KG_VALUES rpg_ufkl[] = {
-    {"algo.surrogate", "rpg-ufkl"}, {"algo.advantage", "rpg"},
-    {"algo.clip_low", "0.2"},       {"algo.clip_high", "0.28"},
-    {"algo.dual_clip", "10"},       {"algo.aggregate", "token-mean"},
-    {"kl.estimator", "none"},       {"kl.beta", "0.0001"},
-    {"anchor.kind", "none"},        KG_END,
+    {"algo.surrogate", "rpg-ufkl"},
+    KG_END,
 };
 KG_VALUES rpg_urkl[] = {
-    {"algo.surrogate", "rpg-urkl"}, {"algo.advantage", "rpg"},
-    {"algo.clip_low", "0.2"},       {"algo.clip_high", "0.28"},
-    {"algo.dual_clip", "10"},       {"algo.aggregate", "token-mean"},
-    {"kl.estimator", "none"},       {"kl.beta", "0.0001"},
-    {"anchor.kind", "none"},        KG_END,
+    {"algo.surrogate", "rpg-urkl"},
+    KG_END,
 };
 KG_VALUES rpg_reinforce_fkl[] = {
     {"algo.surrogate", "rpg-reinforce-fkl"},
@@ -314,37 +297,22 @@ KG_VALUES rpg_released_fkl[] = {
 };
 KG_VALUES rpg_released_rkl[] = {
     {"kl.estimator", "rpg-rkl"},
-    {"kl.beta", "0.0001"},
-    {"kl.importance", "false"},
-    {"anchor.kind", "iterative"},
     KG_END,
 };
 KG_VALUES rpg_released_ufkl[] = {
     {"kl.estimator", "rpg-ufkl"},
-    {"kl.beta", "0.0001"},
-    {"kl.importance", "false"},
-    {"anchor.kind", "iterative"},
     KG_END,
 };
 KG_VALUES rpg_released_urkl[] = {
     {"kl.estimator", "rpg-urkl"},
-    {"kl.beta", "0.0001"},
-    {"kl.importance", "false"},
-    {"anchor.kind", "iterative"},
     KG_END,
 };
 KG_VALUES rpg_released_js[] = {
     {"kl.estimator", "jeffreys-released"},
-    {"kl.beta", "0.0001"},
-    {"kl.importance", "false"},
-    {"anchor.kind", "iterative"},
     KG_END,
 };
 KG_VALUES rpg_released_ujs[] = {
     {"kl.estimator", "jeffreys"},
-    {"kl.beta", "0.0001"},
-    {"kl.importance", "false"},
-    {"anchor.kind", "iterative"},
     KG_END,
 };
 KG_VALUES distill_reverse[] = {
@@ -361,29 +329,11 @@ KG_VALUES distill_reverse[] = {
     KG_END,
 };
 KG_VALUES distill_forward[] = {
-    {"algo.advantage", "batch-mean"},
-    {"algo.surrogate", "none"},
-    {"algo.aggregate", "token-mean"},
     {"kl.estimator", "topk-forward"},
-    {"kl.beta", "1"},
-    {"kl.top_k", "32"},
-    {"kl.tail", "true"},
-    {"kl.gradient", "corrected"},
-    {"kl.importance", "true"},
-    {"anchor.kind", "fixed"},
     KG_END,
 };
 KG_VALUES distill_offline[] = {
-    {"algo.advantage", "batch-mean"},
-    {"algo.surrogate", "none"},
-    {"algo.aggregate", "token-mean"},
-    {"kl.estimator", "topk-forward"},
-    {"kl.beta", "1"},
-    {"kl.top_k", "32"},
     {"kl.tail", "false"},
-    {"kl.gradient", "corrected"},
-    {"kl.importance", "true"},
-    {"anchor.kind", "fixed"},
     KG_END,
 };
 
@@ -439,13 +389,13 @@ static const struct kg_preset rows[] = {
     {"dppo-binary-tv", METHOD, NULL,
      "trust region in total variation of the sampled token", KG_DPPO_PAPER,
      dppo_binary_tv},
-    {"dppo-binary-kl", METHOD, NULL, "trust region in the KL of the sampled token",
-     KG_DPPO_PAPER, dppo_binary_kl},
-    {"dppo-topk-tv", METHOD, NULL,
+    {"dppo-binary-kl", METHOD, "dppo-binary-tv",
+     "trust region in the KL of the sampled token", KG_DPPO_PAPER, dppo_binary_kl},
+    {"dppo-topk-tv", METHOD, "dppo-binary-tv",
      "trust region in total variation over the sampler's top 20", KG_DPPO_PAPER,
      dppo_topk_tv},
-    {"dppo-topk-kl", METHOD, NULL, "trust region in the KL over the sampler's top 20",
-     KG_DPPO_PAPER, dppo_topk_kl},
+    {"dppo-topk-kl", METHOD, "dppo-topk-tv",
+     "trust region in the KL over the sampler's top 20", KG_DPPO_PAPER, dppo_topk_kl},
     {"pg-is", METHOD, NULL, "ratio to the sampler, no trust region", KG_DPPO_PAPER,
      pg_is},
     {"pg-tis", METHOD, "pg-is",
@@ -461,12 +411,12 @@ static const struct kg_preset rows[] = {
     {"rpg-fkl", METHOD, NULL,
      "forward KL to the sampling policy, differentiable (Algorithm 1)", KG_RPG_PAPER,
      rpg_fkl},
-    {"rpg-rkl", METHOD, NULL, "reverse KL, differentiable (Algorithm 1)", KG_RPG_PAPER,
-     rpg_rkl},
-    {"rpg-ufkl", METHOD, NULL, "unnormalised forward KL, differentiable (Algorithm 1)",
-     KG_RPG_PAPER, rpg_ufkl},
-    {"rpg-urkl", METHOD, NULL, "unnormalised reverse KL, differentiable (Algorithm 1)",
-     KG_RPG_PAPER, rpg_urkl},
+    {"rpg-rkl", METHOD, "rpg-fkl", "reverse KL, differentiable (Algorithm 1)",
+     KG_RPG_PAPER, rpg_rkl},
+    {"rpg-ufkl", METHOD, "rpg-fkl",
+     "unnormalised forward KL, differentiable (Algorithm 1)", KG_RPG_PAPER, rpg_ufkl},
+    {"rpg-urkl", METHOD, "rpg-fkl",
+     "unnormalised reverse KL, differentiable (Algorithm 1)", KG_RPG_PAPER, rpg_urkl},
     {"rpg-reinforce-fkl", METHOD, "rpg-fkl", "forward KL, score function (Algorithm 2)",
      KG_RPG_PAPER, rpg_reinforce_fkl},
     {"rpg-reinforce-rkl", METHOD, "rpg-rkl", "reverse KL, score function (Algorithm 2)",
@@ -485,33 +435,33 @@ static const struct kg_preset rows[] = {
      "what the released scripts compute: dual clip of the plain advantage, rpg_fkl "
      "beside it",
      KG_RPG_PAPER ", code", rpg_released_fkl},
-    {"rpg-released-rkl", METHOD, "rpg-released-reinforce",
+    {"rpg-released-rkl", METHOD, "rpg-released-fkl",
      "what the released scripts compute: dual clip of the plain advantage, rpg_rkl "
      "beside it",
      KG_RPG_PAPER ", code", rpg_released_rkl},
-    {"rpg-released-ufkl", METHOD, "rpg-released-reinforce",
+    {"rpg-released-ufkl", METHOD, "rpg-released-fkl",
      "what the released scripts compute: dual clip of the plain advantage, rpg_ufkl "
      "beside it",
      KG_RPG_PAPER ", code", rpg_released_ufkl},
-    {"rpg-released-urkl", METHOD, "rpg-released-reinforce",
+    {"rpg-released-urkl", METHOD, "rpg-released-fkl",
      "what the released scripts compute: dual clip of the plain advantage, rpg_urkl "
      "beside it",
      KG_RPG_PAPER ", code", rpg_released_urkl},
-    {"rpg-released-js", METHOD, "rpg-released-reinforce",
+    {"rpg-released-js", METHOD, "rpg-released-fkl",
      "what the released scripts compute: dual clip of the plain advantage, rpg_js beside "
      "it, its sign as released",
      KG_RPG_PAPER ", code", rpg_released_js},
-    {"rpg-released-ujs", METHOD, "rpg-released-reinforce",
+    {"rpg-released-ujs", METHOD, "rpg-released-fkl",
      "what the released scripts compute: dual clip of the plain advantage, rpg_ujs "
      "beside it, half of the Jeffreys divergence",
      KG_RPG_PAPER ", code", rpg_released_ujs},
     {"distill-reverse", METHOD, NULL,
      "the teacher (anchor.path) by Top-k reverse KL on own answers",
      KG_EMA_PAPER ", sections on Top-k KL", distill_reverse},
-    {"distill-forward", METHOD, NULL,
+    {"distill-forward", METHOD, "distill-reverse",
      "the teacher by Top-k forward KL on own answers, its largest ids",
      KG_EMA_PAPER ", sections on Top-k KL", distill_forward},
-    {"distill-offline", METHOD, NULL,
+    {"distill-offline", METHOD, "distill-forward",
      "the teacher by truncated forward KL on given answers",
      KG_EMA_PAPER ", sections on Top-k KL", distill_offline},
 };
