@@ -10,37 +10,23 @@
 #include "data/json.h"
 #include "data/jsonl.h"
 #include "train/checkpoint.h"
+#include "train/config_testing.h"
 #include "train/run.h"
 #include "train/run_dir.h"
-#include "train/train_options.h"
 
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #define ROOT   "build/test-runs/lost"
 #define DIGITS "tests/data/verl_digit_llama"
 #define TINY   ROOT "/tiny"
 #define WHOLE  ROOT "/whole" /* the run that nothing disturbs */
-
-/* Calls that must succeed; their err is the file's own. */
-#define NEED(expr)                                                                       \
-    do {                                                                                 \
-        if ((expr) != KG_OK)                                                             \
-            fail_msg("%s: %s", #expr, needed.message);                                   \
-    } while (0)
-
-static struct kg_err needed;
-static struct kg_err *const err = &needed;
 
 enum { MOST_REQUESTS = 400, TORTURES = 60 };
 
@@ -100,19 +86,9 @@ static void make_model(const char *dir, void (*change)(struct kg_model *m))
 
 static struct kg_config *config_of(const char *dir, const char *const *extra)
 {
-    char run_dir[256];
-    char *assignments[64];
-    size_t n = 0;
-    struct kg_config *config = NULL;
+    const char *const *const lists[] = {base, extra};
 
-    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
-    for (const char *const *a = base; *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    for (const char *const *a = extra; a && *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    assignments[n++] = run_dir;
-    NEED(kg_train_config(&config, NULL, assignments, n, err));
-    return config;
+    return config_from(dir, lists, 2);
 }
 
 static kg_status train(const char *dir, bool resume, const char *const *extra,

@@ -8,8 +8,8 @@
 
 #include "base/file.h"
 #include "data/options.h"
+#include "train/config_testing.h"
 #include "train/run.h"
-#include "train/train_options.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,14 +22,6 @@
 
 #define DIGITS     "tests/data/verl_digit_llama"
 #define RUN_UNUSED __attribute__((unused))
-
-#define NEED(expr)                                                                       \
-    do {                                                                                 \
-        struct kg_err need_err = {0};                                                    \
-        struct kg_err *err = &need_err;                                                  \
-        if ((expr) != KG_OK)                                                             \
-            fail_msg("%s: %s", #expr, need_err.message);                                 \
-    } while (0)
 
 static const char *const run_base[] = {
     "model.path=" DIGITS,
@@ -60,21 +52,9 @@ RUN_UNUSED static void fresh(const char *dir)
 /* Config of run_base, run_also, run.dir and the extra assignments (ended by NULL). */
 RUN_UNUSED static struct kg_config *config_of(const char *dir, const char *const *extra)
 {
-    char run_dir[256];
-    char *assignments[64];
-    size_t n = 0;
-    struct kg_config *config = NULL;
+    const char *const *const lists[] = {run_base, run_also, extra};
 
-    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
-    for (const char *const *a = run_base; *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    for (const char *const *a = run_also; a && *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    for (const char *const *a = extra; a && *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    assignments[n++] = run_dir;
-    NEED(kg_train_config(&config, NULL, assignments, n, err));
-    return config;
+    return config_from(dir, lists, 3);
 }
 
 RUN_UNUSED static kg_status train(const char *dir, bool resume, const char *const *extra,

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/need_testing.h"
 #include "data/json.h"
 #include "data/safetensors.h"
 #include "model/model.h"
@@ -25,14 +26,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#define NEED(expr)                                                                       \
-    do {                                                                                 \
-        struct kg_err need_err;                                                          \
-        struct kg_err *err = &need_err;                                                  \
-        if ((expr) != KG_OK)                                                             \
-            fail_msg("%s: %s", #expr, need_err.message);                                 \
-    } while (0)
 
 #define TEST_UNUSED __attribute__((unused))
 

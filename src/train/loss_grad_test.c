@@ -7,9 +7,8 @@
  * what the loss makes of log-probs comes from plain_testing.h, with everything held that
  * a formula detaches. Their product must be the slope.
  */
-#include "train/pass.h"
+#include "train/pass_testing.h"
 
-#include "base/mem.h"
 #include "policy/plain_testing.h"
 #include "policy/policy_testing.h"
 
@@ -25,14 +24,6 @@ enum {
 
 /* of the gradient's norm; a direction has length 1 in every weight */
 static const double tolerance = 5e-4;
-
-#define NEED(expr)                                                                       \
-    do {                                                                                 \
-        struct kg_err need_err = {0};                                                    \
-        struct kg_err *err = &need_err;                                                  \
-        if ((expr) != KG_OK)                                                             \
-            fail_msg("%s: %s", #expr, need_err.message);                                 \
-    } while (0)
 
 static const int lengths[N_SEQS] = {9, 12, 4};
 
@@ -58,42 +49,6 @@ static double noise(uint64_t i, uint32_t which)
 static double direction(int64_t i, int d)
 {
     return noise((uint64_t)i, 100 + (uint32_t)d);
-}
-
-static void *must_alloc(size_t n, size_t size)
-{
-    struct kg_err err;
-    void *p = kg_mem_calloc(n, size, "test", &err);
-
-    assert_non_null(p);
-    return p;
-}
-
-/* ---- the model ---- */
-
-static struct kg_model *small_model(uint64_t seed)
-{
-    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
-    struct kg_model_config c = {.vocab = V,
-                                .hidden = 16,
-                                .ffn = 24,
-                                .layers = 2,
-                                .heads = 2,
-                                .kv_heads = 1,
-                                .head_dim = 8,
-                                .max_positions = 64,
-                                .norm_eps = 1e-6f,
-                                .rope_theta = 1e4,
-                                .tied = true,
-                                .qkv_bias = true,
-                                .init_range = 0.3f,
-                                .bos = -1,
-                                .dtype_name = ""};
-    struct kg_model *m = NULL;
-
-    NEED(kg_arch_find(&c.arch, "qwen2", err));
-    NEED(kg_model_create(&m, &c, &opts, seed, err));
-    return m;
 }
 
 /* Every token but the first of each sequence, at every id of the vocabulary. */
@@ -225,8 +180,8 @@ static int open_all(void **state)
     struct kg_pass_opts opts = {.max_tokens = ROOM, .max_k = V};
 
     (void)state;
-    model = small_model(1);
-    anchor = small_model(2);
+    model = small_model(V, 1);
+    anchor = small_model(V, 2);
     /* an anchor near the model: clamps are not what is tested here */
     for (int64_t i = 0; i < model->n_elements; i++)
         anchor->master[i] = 0.8f * model->master[i] + 0.2f * anchor->master[i];

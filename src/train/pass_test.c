@@ -1,9 +1,8 @@
 /* A micro-batch's gradient: against finite differences for every kind of coefficient, and
  * whatever the packing; rows that land where they belong with other tokens in between.
  */
-#include "train/pass.h"
+#include "train/pass_testing.h"
 
-#include "base/mem.h"
 #include "rollout/score.h"
 
 #include <math.h>
@@ -15,14 +14,6 @@
 #include <cmocka.h>
 
 enum { VOCAB = 24, K = 3, N_SEQS = 3, MOST = 16, ROOM = 64 };
-
-#define NEED(expr)                                                                       \
-    do {                                                                                 \
-        struct kg_err need_err = {0};                                                    \
-        struct kg_err *err = &need_err;                                                  \
-        if ((expr) != KG_OK)                                                             \
-            fail_msg("%s: %s", #expr, need_err.message);                                 \
-    } while (0)
 
 /* Three sequences; of the middle ones some tokens are not wanted, as a tool's would
  * be. */
@@ -37,43 +28,9 @@ struct world {
     float *grads; /* (n_elements) */
 };
 
-static void *must_alloc(size_t n, size_t size)
-{
-    struct kg_err err;
-    void *p = kg_mem_calloc(n, size, "test", &err);
-
-    assert_non_null(p);
-    return p;
-}
-
-static struct kg_model *small_model(uint64_t seed)
-{
-    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
-    struct kg_model_config c = {.vocab = VOCAB,
-                                .hidden = 16,
-                                .ffn = 24,
-                                .layers = 2,
-                                .heads = 2,
-                                .kv_heads = 1,
-                                .head_dim = 8,
-                                .max_positions = 64,
-                                .norm_eps = 1e-6f,
-                                .rope_theta = 1e4,
-                                .tied = true,
-                                .qkv_bias = true,
-                                .init_range = 0.3f,
-                                .bos = -1,
-                                .dtype_name = ""};
-    struct kg_model *m = NULL;
-
-    NEED(kg_arch_find(&c.arch, "qwen2", err));
-    NEED(kg_model_create(&m, &c, &opts, seed, err));
-    return m;
-}
-
 static struct world open_world(bool checkpoint)
 {
-    struct world w = {.model = small_model(1), .anchor = small_model(2)};
+    struct world w = {.model = small_model(VOCAB, 1), .anchor = small_model(VOCAB, 2)};
     struct kg_pass_opts opts = {
         .max_tokens = ROOM, .max_k = K, .checkpoint = checkpoint, .anchor = w.anchor};
 
@@ -417,7 +374,7 @@ static void the_exact_kl_is_the_sum_over_the_vocabulary(void **state)
 
 static void the_memory_plan_is_what_is_taken(void **state)
 {
-    struct kg_model *m = small_model(1);
+    struct kg_model *m = small_model(VOCAB, 1);
 
     (void)state;
     for (int anchor = 0; anchor < 2; anchor++) {

@@ -4,9 +4,9 @@
 #ifndef KG_TRAIN_RL_TESTING_H
 #define KG_TRAIN_RL_TESTING_H
 
+#include "train/config_testing.h"
 #include "train/rl_step.h"
 #include "train/run_dir.h"
-#include "train/train_options.h"
 
 #include "base/mem.h"
 
@@ -23,14 +23,6 @@
 #define DATA "tests/data/verl_digit_llama"
 
 enum { VOCAB = 16, TOP = 3, MOST = 32 };
-
-#define NEED(expr)                                                                       \
-    do {                                                                                 \
-        struct kg_err need_err = {0};                                                    \
-        struct kg_err *err = &need_err;                                                  \
-        if ((expr) != KG_OK)                                                             \
-            fail_msg("%s: %s", #expr, need_err.message);                                 \
-    } while (0)
 
 static const char *const rl_base[] = {
     "model.path=" DATA,
@@ -50,19 +42,9 @@ static const char *const rl_base[] = {
 
 static inline struct kg_config *config_of(const char *dir, const char *const *extra)
 {
-    char run_dir[256];
-    char *assignments[64];
-    size_t n = 0;
-    struct kg_config *config = NULL;
+    const char *const *const lists[] = {rl_base, extra};
 
-    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
-    for (const char *const *a = rl_base; *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    for (const char *const *a = extra; a && *a; a++)
-        assignments[n++] = (char *)(uintptr_t)*a;
-    assignments[n++] = run_dir;
-    NEED(kg_train_config(&config, NULL, assignments, n, err));
-    return config;
+    return config_from(dir, lists, 2);
 }
 
 /* The folder above dir exists, dir does not. */

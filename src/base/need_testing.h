@@ -1,0 +1,26 @@
+/* A call that must succeed in a test: NEED(kg_model_save(m, dir, &save, err)) fails it
+ * with the message of err, which is the macro's own.
+ *
+ * Included by *_test.c and *_testing.h only.
+ */
+#ifndef KG_BASE_NEED_TESTING_H
+#define KG_BASE_NEED_TESTING_H
+
+#include "base/status.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define NEED(expr)                                                                       \
+    do {                                                                                 \
+        struct kg_err need_err = {0};                                                    \
+        struct kg_err *err = &need_err;                                                  \
+        if ((expr) != KG_OK)                                                             \
+            fail_msg("%s: %s", #expr, need_err.message);                                 \
+    } while (0)
+
+#endif
