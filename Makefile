@@ -14,7 +14,7 @@ VERSION := 0.1.0
 # of libkedge: changes when a program that was linked against the library would break
 ABI     := 0
 # From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
-MODULES := base data tensor policy lib golden text math traj model task rollout eval train cli
+MODULES := base data net tensor policy lib golden text math traj model search task rollout eval train serve cli
 # what libkedge is made of
 LIB_MODULES := base tensor policy lib
 
@@ -34,8 +34,8 @@ export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/t
 endif
 # Arb and Calcium stand apart before FLINT 3
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
-LIBS    := $(FLINT_LIBS) -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
-LDFLAGS_ALL := -fopenmp $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
+LIBS    := $(FLINT_LIBS) -lcurl -lmicrohttpd -lsqlite3 -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
+LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
 ISAS := generic

@@ -1,0 +1,64 @@
+/* HTTP client: many requests in flight from one thread, with deadline, retries and a
+ * bounded answer.
+ *
+ * Submit, then poll: callbacks run inside kg_http_client_poll. A request that fails in a
+ * way that may pass (connection refused, reset, timeout, 408, 429, 5xx) is tried again
+ * after a growing pause, until its tries or its deadline are used up. Nothing blocks but
+ * poll, and that at most for the time given.
+ */
+#ifndef KG_NET_HTTP_CLIENT_H
+#define KG_NET_HTTP_CLIENT_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kg_http_client_opts {
+    int max_in_flight;         /* 0: 16 connections; what is beyond waits its turn */
+    int connect_timeout_ms;    /* 0: 5,000 */
+    int timeout_ms;            /* of one try; 0: 30,000 */
+    int tries;                 /* 0: 4 */
+    int backoff_ms;            /* before the second try, doubled each time; 0: 250 */
+    size_t max_response_bytes; /* 0: 64 MiB */
+    const char *bearer_key;    /* NULL: none; copied */
+};
+
+struct kg_http_answer {
+    uint64_t ticket;
+    kg_status status;   /* OK: an HTTP answer came, whatever its code */
+    const char *reason; /* when status is not OK: what was expected, what was found */
+    int http_status;
+    const char *body; /* borrowed during the callback; NUL behind it */
+    size_t body_n;
+    int tries; /* used */
+    double seconds;
+};
+typedef kg_status (*kg_http_answer_fn)(void *user, const struct kg_http_answer *a,
+                                       struct kg_err *err);
+
+struct kg_http_client_stats {
+    long long requests, retries, failures;
+};
+
+struct kg_http_client; /* opaque */
+kg_status kg_http_client_open(struct kg_http_client **c,
+                              const struct kg_http_client_opts *opts,
+                              struct kg_err *err) KG_MUST_CHECK;
+void kg_http_client_close(struct kg_http_client *c); /* drops what is in flight */
+
+/* POST a JSON body (copied), or GET when body is NULL.   ticket: given back */
+kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,
+                                const char *body, size_t body_n, uint64_t ticket,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* Work on what is in flight; returns as soon as at least one answer has been given to
+ * `done`, nothing is in flight, or timeout_ms (0: only what is ready) has passed.
+ * errors: those of `done` */
+kg_status kg_http_client_poll(struct kg_http_client *c, int timeout_ms,
+                              kg_http_answer_fn done, void *user,
+                              struct kg_err *err) KG_MUST_CHECK;
+size_t kg_http_client_waiting(const struct kg_http_client *c);
+void kg_http_client_stats(struct kg_http_client_stats *out,
+                          const struct kg_http_client *c);
+
+#endif

@@ -1,0 +1,92 @@
+/* HTTP/1.1 server core: routes, limits, answers at once, later or in pieces.
+ *
+ * One thread of its own waits on all sockets. A request is read whole (within the limits)
+ * and then given to its route's handler on that thread, which must not block: it answers
+ * at once, or keeps the exchange and answers later from any thread. Errors that the core
+ * finds itself (no such route, body too large, header too large, queue full) are answered
+ * in the shape that the owner of the server gives. Knows nothing of JSON or of models.
+ */
+#ifndef KG_NET_HTTP_SERVER_H
+#define KG_NET_HTTP_SERVER_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct kg_http_exchange; /* opaque: one request and its answer */
+
+/* A handler ends in exactly one of: kg_http_reply, or kg_http_stream_begin and later
+ * kg_http_stream_end; now or later, from any thread. */
+typedef void (*kg_http_handler)(void *user, struct kg_http_exchange *x);
+
+struct kg_http_route {
+    const char *method; /* "GET", "POST" */
+    const char *path;   /* "/v1/models"; one that ends in a slash takes what lies below */
+    kg_http_handler handle;
+    const char *help;
+};
+
+/* Append the body of an error answer; its content type is application/json. */
+typedef kg_status (*kg_http_error_fn)(struct kg_str *body, int http_status,
+                                      const char *message, struct kg_err *err);
+
+struct kg_http_server_opts {
+    const char *host;       /* NULL: 127.0.0.1 */
+    int port;               /* 0: one that is free */
+    size_t max_body_bytes;  /* 0: 1 MiB */
+    int max_connections;    /* 0: 1024; further ones are closed at once, and counted */
+    int idle_timeout_s;     /* 0: 30; a sender that is silent for so long is cut off */
+    const char *bearer_key; /* NULL: no key asked for; borrowed */
+    const char *open_path;  /* NULL or a path that needs no key, "/health"; borrowed */
+    const struct kg_http_route *routes; /* ended by method NULL; borrowed */
+    kg_http_error_fn error_body;
+    void *user; /* given to handlers */
+};
+
+struct kg_http_server_stats {
+    long long requests, refused_connections, errors_4xx, errors_5xx;
+    long long connections; /* open now */
+    long long exchanges;   /* not answered yet */
+};
+
+struct kg_http_server; /* opaque */
+/* errors: EINVAL (options), EIO (port in use, host not of this machine: named) */
+kg_status kg_http_server_start(struct kg_http_server **s,
+                               const struct kg_http_server_opts *opts,
+                               struct kg_err *err) KG_MUST_CHECK;
+int kg_http_server_port(const struct kg_http_server *s);
+void kg_http_server_stats(struct kg_http_server_stats *out,
+                          const struct kg_http_server *s);
+/* Take no new connection; wait for the open exchanges, at most drain_ms; close. The
+ * owner must go on answering from another thread while it waits.   s NULL allowed */
+void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
+
+/* The request; all borrowed until the exchange is ended. */
+const char *kg_http_method(const struct kg_http_exchange *x);
+const char *kg_http_path(const struct kg_http_exchange *x);
+const char *kg_http_body(const struct kg_http_exchange *x, size_t *n); /* NUL behind it */
+const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
+
+/* Answer whole. body is copied.   Never fails towards the caller: without memory the
+ * connection is closed and counted. */
+void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
+                   const char *body, size_t n);
+/* The error shape of the server. */
+void kg_http_reply_error(struct kg_http_exchange *x, int http_status,
+                         const char *message);
+
+/* Answer in pieces: begin, write any number of times, end. Pieces are copied and wait in
+ * a buffer for the client.
+ * write errors: EIO (the client has left), ENOMEM (it does not read
+ * and its buffer is full); both end with kg_http_stream_end all the same. */
+void kg_http_stream_begin(struct kg_http_exchange *x, int http_status,
+                          const char *content_type);
+kg_status kg_http_stream_write(struct kg_http_exchange *x, const char *data, size_t n,
+                               struct kg_err *err) KG_MUST_CHECK;
+void kg_http_stream_end(struct kg_http_exchange *x);
+/* Whether the client has closed its connection. The exchange must still be ended. */
+bool kg_http_gone(const struct kg_http_exchange *x);
+
+#endif

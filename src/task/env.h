@@ -1,0 +1,86 @@
+/* Environments: what an episode talks to between turns of the model. One row of a table
+ * per environment; the search agent is the first, a calculator the second.
+ *
+ * An environment never sees tokens and never changes what the model wrote: it reads the
+ * text of one turn, written by the model alone, and answers with text that is tokenised
+ * by itself and appended. What a tool returned cannot act, because nobody parses it.
+ * An answer may come later: `step` says so, and `poll` delivers it while other episodes
+ * decode.
+ */
+#ifndef KG_TASK_ENV_H
+#define KG_TASK_ENV_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "task/task.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kg_env_opts {
+    const char *retriever; /* search: an index file or http://HOST:PORT/retrieve */
+    int topk;              /* search: passages for a query */
+    bool stop_when_down;   /* a retriever that stays down: EIO stops the
+                            * run (it is resumed later); else an observation says so, and
+                            * is counted */
+    int timeout_ms;
+    int tries;
+};
+
+enum kg_env_next {
+    KG_ENV_DONE,    /* the episode is over */
+    KG_ENV_OBSERVE, /* `observation` is there: append it and go on */
+    KG_ENV_WAIT     /* poll will deliver the observation */
+};
+
+struct kg_env_turn {
+    uint64_t episode; /* any number; given back by poll */
+    const struct kg_record *record;
+    const char *text; /* what the model wrote in this turn, special tokens left out */
+    size_t n;
+    int turn;  /* from 0 */
+    bool last; /* no turn follows: an action is read and counted, not carried out */
+    /* the model was cut off by its token limit in this turn */
+    bool truncated;
+};
+
+struct kg_env_result {
+    enum kg_env_next next;
+    bool valid;  /* the turn held a legal action */
+    bool called; /* a tool was called */
+    bool failed; /* the tool could not answer; the observation says so */
+};
+
+/* Delivered by poll: the observation of an episode that waited. */
+struct kg_env_delivery {
+    uint64_t episode;
+    const char *observation; /* borrowed during the callback */
+    size_t n;
+    bool failed;
+};
+typedef kg_status (*kg_env_deliver_fn)(void *user, const struct kg_env_delivery *d,
+                                       struct kg_err *err);
+
+struct kg_env_row {
+    const char *name;
+    const char *help;
+    const char *const *stops; /* (n_stops) strings that end a turn of the model */
+    int n_stops;
+    /* state: owned by the caller, closed by `close` */
+    kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
+    void (*close)(void *state);
+    /* Read a turn. observation: appended to when the result is OBSERVE. */
+    kg_status (*step)(struct kg_env_result *result, struct kg_str *observation,
+                      void *state, const struct kg_env_turn *turn, struct kg_err *err);
+    /* NULL for environments that never wait. Returns as soon as one was delivered,
+     * nothing waits, or timeout_ms has passed. */
+    kg_status (*poll)(void *state, int timeout_ms, kg_env_deliver_fn deliver, void *user,
+                      struct kg_err *err);
+};
+
+/* Table ended by a row with name NULL; look-up lists the valid names on failure. */
+const struct kg_env_row *kg_env_table(void);
+kg_status kg_env_find(const struct kg_env_row **row, const char *name,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+#endif
