@@ -60,7 +60,7 @@ static kg_status begin_traj(struct kg_rollout *r, struct kg_group *g, struct kg_
     t->top_k = r->s->record_top_k;
     t->prompt_index = q->prompt_index;
     t->draw = q->draw;
-    t->sample = g->started;
+    t->sample = q->first_sample + g->started;
     t->temperature = r->s->temperature;
     return kg_traj_append(t, q->prompt, q->prompt_n, KG_SOURCE_PROMPT, err);
 }

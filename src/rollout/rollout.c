@@ -196,11 +196,11 @@ static kg_status check_request(const struct kg_rollout *r, const struct kg_sampl
     if (q->prompt_n == 0)
         return kg_fail(err, KG_EINVAL,
                        "expected at least one token, found an empty prompt");
-    if (q->n_samples < 1 || q->max_tokens < 0)
+    if (q->n_samples < 1 || q->max_tokens < 0 || q->first_sample < 0)
         return kg_fail(err, KG_EINVAL,
-                       "expected at least one sample and a limit of at least 0, "
-                       "found %d and %d",
-                       q->n_samples, q->max_tokens);
+                       "expected at least one sample, a limit and a first sample of at "
+                       "least 0, found %d, %d and %d",
+                       q->n_samples, q->max_tokens, q->first_sample);
     KG_TRY(check_prompt(r, q, err));
     return check_room(r, s, q, err);
 }

@@ -56,9 +56,24 @@ struct kg_request {
     size_t prompt_n;       /* >= 1 */
     int64_t prompt_index;
     uint64_t draw;
-    int32_t n_samples;  /* group size: trajectories of this prompt */
-    int32_t max_tokens; /* at most this many new tokens; 0: the sampling's max_tokens */
+    int32_t n_samples;    /* group size: trajectories of this prompt */
+    int32_t max_tokens;   /* at most this many new tokens; 0: the sampling's max_tokens */
+    int32_t first_sample; /* the group is samples first_sample.. of the draw */
 };
+
+/* Where one number says how a sample is drawn (the `seed` of a request over HTTP, the
+ * samples of an evaluation), seed s is sample s % 4096 of draw s / 4096 under one key for
+ * all. So n samples of one prompt with the seeds s, s + 1, .. are a group. */
+enum { KG_SEED_SAMPLES = 4096 };
+static inline struct kg_rng_key kg_seed_key(void)
+{
+    return (struct kg_rng_key){.seed = 0, .stream = KG_RNG_EVAL};
+}
+static inline uint64_t kg_seed_draw(uint64_t seed) { return seed / KG_SEED_SAMPLES; }
+static inline int32_t kg_seed_sample(uint64_t seed)
+{
+    return (int32_t)(seed % KG_SEED_SAMPLES);
+}
 
 struct kg_rollout_opts {
     int32_t max_batch;     /* sequences that decode together */

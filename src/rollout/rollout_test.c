@@ -315,6 +315,39 @@ static void seed_draw_number_and_sample_each_change_the_answer(void **state)
     release(c, N_TRAJS);
 }
 
+/* A seed names one sample: what a group gives for the seeds s, s + 1, .. comes one by one
+ * as well. */
+static void a_seed_is_one_sample_of_a_draw(void **state)
+{
+    (void)state;
+    const uint64_t seed = 77 * KG_SEED_SAMPLES + 5;
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(8, 512);
+    struct kg_traj group[N_SAMPLES];
+    struct kg_traj one[1];
+    struct kg_rollout *r = NULL;
+    struct kg_request q = requests[2];
+    s.rng = kg_seed_key();
+    q.draw = kg_seed_draw(seed);
+    q.first_sample = kg_seed_sample(seed);
+    assert_int_equal(q.draw, 77);
+    assert_int_equal(q.first_sample, 5);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, group, &q, 1, &s, NULL, NULL, &err), KG_OK);
+    for (int32_t i = 0; i < N_SAMPLES; i++) {
+        q.n_samples = 1;
+        q.first_sample = kg_seed_sample(seed + (uint64_t)i);
+        assert_int_equal(kg_rollout_run(r, one, &q, 1, &s, NULL, NULL, &err), KG_OK);
+        assert_same_traj(one, &group[i]);
+        assert_int_equal(group[i].sample, 5 + i);
+        release(one, 1);
+    }
+    q.first_sample = -1;
+    assert_int_equal(kg_rollout_run(r, one, &q, 1, &s, NULL, NULL, &err), KG_EINVAL);
+    release(group, N_SAMPLES);
+    kg_rollout_free(r);
+}
+
 static void the_smallest_cache_that_fits_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -671,6 +704,7 @@ int main(void)
         cmocka_unit_test(every_batch_size_up_to_64_gives_the_same_bits),
         cmocka_unit_test(a_trajectory_does_not_depend_on_its_neighbours),
         cmocka_unit_test(seed_draw_number_and_sample_each_change_the_answer),
+        cmocka_unit_test(a_seed_is_one_sample_of_a_draw),
         cmocka_unit_test(the_smallest_cache_that_fits_gives_the_same_bits),
         cmocka_unit_test(an_engine_follows_weights_that_change),
         cmocka_unit_test(limits_are_kept_by_request),
