@@ -297,9 +297,38 @@ static enum kg_math_verdict prove_points(struct kg_math_decider *d,
     return because(d, KG_MATH_RIGHT, "the values are equal");
 }
 
-static enum kg_math_verdict equal(struct kg_math_decider *d, int a, int b,
-                                  const struct kg_math_near *near)
+/* Comparisons run in a session that a limit of time or memory leaves by a jump. */
+struct question {
+    int a, b;
+    const struct kg_math_near *near; /* equality */
+    int *sign;                       /* proportionality: of the factor */
+};
+typedef enum kg_math_verdict (*compare_fn)(struct kg_math_decider *d,
+                                           const struct question *q);
+
+static enum kg_math_verdict in_session(struct kg_math_decider *d, compare_fn compare,
+                                       const struct question *q)
 {
+    struct kg_math_session s;
+    enum kg_math_verdict v;
+    int stopped;
+
+    kg_math_session_begin(&s, &d->budget);
+    stopped = setjmp(s.out);
+    if (stopped)
+        v = because(d, KG_MATH_UNDECIDED,
+                    kg_math_stop_reason((enum kg_math_stop)stopped));
+    else
+        v = compare(d, q);
+    kg_math_session_end(stopped != 0);
+    d->no_memory = d->no_memory || stopped == KG_MATH_STOP_NOMEM;
+    return v;
+}
+
+static enum kg_math_verdict equal(struct kg_math_decider *d, const struct question *q)
+{
+    const struct kg_math_near *near = q->near;
+    const int a = q->a, b = q->b;
     const struct kg_math_tree *t = d->tree;
     bool variables = kg_math_any(t, a, is_variable) || kg_math_any(t, b, is_variable);
     struct kg_math_eval e = {
@@ -330,20 +359,9 @@ static enum kg_math_verdict equal(struct kg_math_decider *d, int a, int b,
 enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
                                    const struct kg_math_near *near)
 {
-    struct kg_math_session s;
-    enum kg_math_verdict v;
-    int stopped;
+    const struct question q = {.a = a, .b = b, .near = near};
 
-    kg_math_session_begin(&s, &d->budget);
-    stopped = setjmp(s.out);
-    if (stopped)
-        v = because(d, KG_MATH_UNDECIDED,
-                    kg_math_stop_reason((enum kg_math_stop)stopped));
-    else
-        v = equal(d, a, b, near);
-    kg_math_session_end(stopped != 0);
-    d->no_memory = d->no_memory || stopped == KG_MATH_STOP_NOMEM;
-    return v;
+    return in_session(d, equal, &q);
 }
 
 /* ---- order ---- */
@@ -429,9 +447,11 @@ static int ratio_sign(const struct pair *p)
     return sign;
 }
 
-static enum kg_math_verdict proportional(struct kg_math_decider *d, int a, int b,
-                                         int *sign)
+static enum kg_math_verdict proportional(struct kg_math_decider *d,
+                                         const struct question *q)
 {
+    const int a = q->a, b = q->b;
+    int *sign = q->sign;
     const struct kg_math_tree *t = d->tree;
     struct kg_math_eval e = {
         .tree = t,
@@ -473,18 +493,7 @@ static enum kg_math_verdict proportional(struct kg_math_decider *d, int a, int b
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
                                           int *sign)
 {
-    struct kg_math_session s;
-    enum kg_math_verdict v;
-    int stopped;
+    const struct question q = {.a = a, .b = b, .sign = sign};
 
-    kg_math_session_begin(&s, &d->budget);
-    stopped = setjmp(s.out);
-    if (stopped)
-        v = because(d, KG_MATH_UNDECIDED,
-                    kg_math_stop_reason((enum kg_math_stop)stopped));
-    else
-        v = proportional(d, a, b, sign);
-    kg_math_session_end(stopped != 0);
-    d->no_memory = d->no_memory || stopped == KG_MATH_STOP_NOMEM;
-    return v;
+    return in_session(d, proportional, &q);
 }

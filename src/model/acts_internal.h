@@ -66,6 +66,8 @@ struct kg_layer_acts kg_pass_layer(const struct kg_pass *p, int32_t l);
 /* The residual stream at the input of layer l (l = L: the output of the last), first N
  * rows. */
 struct kg_mat kg_pass_x(const struct kg_pass *p, int32_t l);
+/* A layer's attention among the rows of the pass itself. */
+struct kg_attn kg_pass_attn(const struct kg_pass *p, const struct kg_layer_acts *a);
 
 /* Layer l from kg_pass_x(p, l). `whole`: on to kg_pass_x(p, l+1); else to gate and up,
  * which is what the backward of a checkpointed layer needs. */

@@ -111,19 +111,9 @@ static kg_status project_bwd(const struct kg_pass *p, const struct projection_bw
 static kg_status attend_bwd(const struct kg_pass *p, const struct kg_layer_acts *a,
                             struct kg_mat dout, struct kg_err *err)
 {
-    const struct kg_model_config *c = &p->m->config;
     const int64_t n = p->pack->n;
-    const struct kg_attn attn = {
-        .q = a->q,
-        .k = a->k,
-        .v = a->v,
-        .n_heads = c->heads,
-        .n_kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
-        .seqs = p->pack->seqs,
-        .n_seqs = p->pack->n_seqs,
-    };
+    const struct kg_attn attn = kg_pass_attn(p, a);
+
     return kg_op_attention_bwd(
         p->m->backend, kg_mat_rows(p->acts->qf, 0, n), kg_mat_rows(p->acts->kf, 0, n),
         kg_mat_rows(p->acts->vf, 0, n), dout, a->o, a->lse, &attn, err);

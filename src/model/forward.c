@@ -83,12 +83,11 @@ static kg_status queries_keys_values(const struct kg_pass *p,
     return values(p, w, a, err);
 }
 
-static kg_status attend(const struct kg_pass *p, int32_t l, const struct kg_layer_acts *a,
-                        struct kg_err *err)
+struct kg_attn kg_pass_attn(const struct kg_pass *p, const struct kg_layer_acts *a)
 {
-    const struct kg_backend *be = p->m->backend;
     const struct kg_model_config *c = &p->m->config;
-    struct kg_attn attn = {
+
+    return (struct kg_attn){
         .q = a->q,
         .k = a->k,
         .v = a->v,
@@ -99,6 +98,14 @@ static kg_status attend(const struct kg_pass *p, int32_t l, const struct kg_laye
         .seqs = p->pack->seqs,
         .n_seqs = p->pack->n_seqs,
     };
+}
+
+static kg_status attend(const struct kg_pass *p, int32_t l, const struct kg_layer_acts *a,
+                        struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    struct kg_attn attn = kg_pass_attn(p, a);
+
     if (p->kv) {
         KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->kv_rows, a->k, err));
         KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->kv_rows, a->v, err));

@@ -336,3 +336,19 @@ out:
         kg_dataset_release(d);
     return status;
 }
+
+kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
+                               struct kg_err *err)
+{
+    char *own = kg_mem_calloc(n + 1, 1, "gold answer", err);
+
+    if (!own)
+        return err->code;
+    memcpy(own, truth, n);
+    if (r->solution)
+        kg_mem_free(r->ground_truth);
+    else
+        r->solution = r->ground_truth;
+    r->ground_truth = own;
+    return KG_OK;
+}

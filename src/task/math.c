@@ -230,7 +230,6 @@ static kg_status take_marked(struct kg_record *r, struct kg_err *err)
     size_t len;
     const char *marked = kg_task_after_marker(r->ground_truth, strlen(r->ground_truth),
                                               &len);
-    char *truth;
 
     if (!marked)
         return KG_OK;
@@ -238,16 +237,7 @@ static kg_status take_marked(struct kg_record *r, struct kg_err *err)
         marked++;
         len--;
     }
-    truth = kg_mem_calloc(len + 1, 1, "gold answer", err);
-    if (!truth)
-        return err->code;
-    memcpy(truth, marked, len);
-    if (r->solution)
-        kg_mem_free(r->ground_truth);
-    else
-        r->solution = r->ground_truth;
-    r->ground_truth = truth;
-    return KG_OK;
+    return kg_task_split_answer(r, marked, len, err);
 }
 
 kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opts,

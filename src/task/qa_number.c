@@ -57,7 +57,6 @@ static kg_status split_answer(struct kg_record *r, const struct kg_dataset *d,
     size_t len;
     const char *marked = kg_task_after_marker(r->ground_truth, strlen(r->ground_truth),
                                               &len);
-    char *truth;
 
     if (!marked) {
         if (kg_task_number_only(&number, r->ground_truth, strlen(r->ground_truth)))
@@ -70,15 +69,7 @@ static kg_status split_answer(struct kg_record *r, const struct kg_dataset *d,
         return kg_fail(
             err, KG_EFORMAT, "%s: %s %lld: expected one number behind ####, found '%.*s'",
             d->name, d->unit, (long long)r->line, (int)(len < 60 ? len : 60), marked);
-    truth = kg_mem_strdup(number.text, err);
-    if (!truth)
-        return err->code;
-    if (r->solution)
-        kg_mem_free(r->ground_truth);
-    else
-        r->solution = r->ground_truth;
-    r->ground_truth = truth;
-    return KG_OK;
+    return kg_task_split_answer(r, number.text, strlen(number.text), err);
 }
 
 kg_status kg_task_qa_number_load(struct kg_dataset *d, const struct kg_task_opts *opts,

@@ -11,6 +11,11 @@ kg_status kg_task_read(struct kg_dataset *d, const char *path,
                        const struct kg_task_opts *opts, bool need_answer,
                        struct kg_err *err) KG_MUST_CHECK;
 
+/* What a record's answer holds behind a marker becomes its ground truth; the whole answer
+ * its worked solution, unless it has one. */
+kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- rows: see struct kg_task_row ---- */
 kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                   const char *path, struct kg_err *err) KG_MUST_CHECK;
