@@ -5,7 +5,8 @@
  * text of one turn, written by the model alone, and answers with text that is tokenised
  * by itself and appended. What a tool returned cannot act, because nobody parses it.
  * An answer may come later: `step` says so, and `poll` delivers it while other episodes
- * decode.
+ * decode. An observation is text that somebody else wrote: it is tokenised without
+ * reading special tokens out of it.
  */
 #ifndef KG_TASK_ENV_H
 #define KG_TASK_ENV_H
@@ -19,12 +20,12 @@
 
 struct kg_env_opts {
     const char *retriever; /* search: an index file or http://HOST:PORT/retrieve */
-    int topk;              /* search: passages for a query */
+    int topk;              /* search: passages for a query; 0: 3 */
     bool stop_when_down;   /* a retriever that stays down: EIO stops the
                             * run (it is resumed later); else an observation says so, and
                             * is counted */
-    int timeout_ms;
-    int tries;
+    int timeout_ms;        /* search: of one try; 0: the retriever's default */
+    int tries;             /* search: 0: the retriever's default */
 };
 
 enum kg_env_next {
@@ -36,7 +37,9 @@ enum kg_env_next {
 struct kg_env_turn {
     uint64_t episode; /* any number; given back by poll */
     const struct kg_record *record;
-    const char *text; /* what the model wrote in this turn, special tokens left out */
+    /* what the model wrote in this turn, special tokens left out: up to and with the stop
+     * string, and what its last token brings behind it */
+    const char *text;
     size_t n;
     int turn;  /* from 0 */
     bool last; /* no turn follows: an action is read and counted, not carried out */
@@ -46,9 +49,20 @@ struct kg_env_turn {
 
 struct kg_env_result {
     enum kg_env_next next;
-    bool valid;  /* the turn held a legal action */
-    bool called; /* a tool was called */
-    bool failed; /* the tool could not answer; the observation says so */
+    bool valid;    /* the turn held a legal action */
+    bool answered; /* the action was an answer: the episode finished by itself */
+    bool called;   /* a tool was called */
+    bool failed;   /* the tool could not answer; the observation says so */
+};
+
+/* What the tools of a run did, counted from `open`. */
+struct kg_env_stats {
+    int64_t calls;    /* of the model */
+    int64_t requests; /* that left this process */
+    int64_t cached;   /* calls answered without one */
+    int64_t retries;
+    int64_t failed; /* calls that no tool answered: each was an error observation */
+    double seconds; /* waited for answers, summed over calls */
 };
 
 /* Delivered by poll: the observation of an episode that waited. */
@@ -76,6 +90,8 @@ struct kg_env_row {
      * nothing waits, or timeout_ms has passed. */
     kg_status (*poll)(void *state, int timeout_ms, kg_env_deliver_fn deliver, void *user,
                       struct kg_err *err);
+    void (*stats)(struct kg_env_stats *out,
+                  const void *state); /* NULL: nothing counted */
 };
 
 /* Table ended by a row with name NULL; look-up lists the valid names on failure. */

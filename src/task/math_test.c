@@ -38,7 +38,8 @@ static struct kg_grade grade(const struct kg_task_opts *opts, char *truth,
                              const char *response)
 {
     struct kg_record record = {.ground_truth = truth, .line = 1};
-    struct kg_grade_item item = {&record, response, strlen(response)};
+    struct kg_grade_item item = {
+        .record = &record, .response = response, .n = strlen(response)};
     struct kg_grade g = {0};
 
     assert_int_equal(kg_task_grade(&g, row(), opts, &item, 1, &err), KG_OK);

@@ -14,6 +14,7 @@
 #include "data/json.h"
 #include "data/options.h"
 #include "text/chat_template.h"
+#include "traj/traj.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -80,10 +81,22 @@ struct kg_task_opts {
     const char *exclude;
 };
 
+/* A stretch of an episode, in order, by who wrote it. */
+struct kg_span {
+    const char *text; /* borrowed; special tokens left out */
+    size_t n;
+    enum kg_source source;
+};
 struct kg_grade_item {
     const struct kg_record *record;
+    /* what the model wrote, all turns in a row: what a tool returned is never graded as
+     * an answer */
     const char *response;
     size_t n;
+    /* (n_spans) the episode behind the prompt, one span a turn and an observation; NULL
+     * for one turn. Tasks that have no use for it read the response. */
+    const struct kg_span *spans;
+    size_t n_spans;
 };
 struct kg_task_row {
     const char *name;

@@ -42,7 +42,8 @@ static struct kg_grade grade(const char *task, const char *truth, const char *re
 {
     char *copy = kg_mem_strdup(truth, &err);
     struct kg_record r = {.ground_truth = copy};
-    struct kg_grade_item item = {&r, response, strlen(response)};
+    struct kg_grade_item item = {
+        .record = &r, .response = response, .n = strlen(response)};
     struct kg_task_opts opts = {0};
     struct kg_grade g = {0};
 
@@ -592,7 +593,7 @@ static void a_broken_ground_truth_is_an_error(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct kg_record r = {.ground_truth = kg_mem_strdup(rows[i].truth, &err),
                               .line = 5};
-        struct kg_grade_item item = {&r, "1", 1};
+        struct kg_grade_item item = {.record = &r, .response = "1", .n = 1};
         struct kg_grade g;
 
         assert_int_equal(kg_task_grade(&g, row_of(rows[i].task), &opts, &item, 1, &err),

@@ -1,0 +1,75 @@
+/* The calculator: <calculator> expression </calculator> is answered by its exact value
+ * between <result> tags; what cannot be worked out is answered by why not. The answer is
+ * there at once, nothing ever waits. */
+#include "base/mem.h"
+#include "math/calculate.h"
+#include "task/env_internal.h"
+
+static const struct kg_action_tags TAGS = {
+    .tool = {"<calculator>", "</calculator>"},
+    .answer = {"<answer>", "</answer>"},
+};
+
+struct calculator {
+    int64_t calls;
+    int64_t failed;
+};
+
+kg_status kg_env_calculator_open(void **state, const struct kg_env_opts *opts,
+                                 struct kg_err *err)
+{
+    (void)opts;
+    *state = kg_mem_calloc(1, sizeof(struct calculator), "calculator", err);
+    return *state ? KG_OK : err->code;
+}
+
+void kg_env_calculator_close(void *state) { kg_mem_free(state); }
+
+static kg_status work_out(struct kg_env_result *result, struct kg_str *observation,
+                          const struct kg_action *action, struct kg_err *err)
+{
+    bool found;
+
+    KG_TRY(kg_str_puts(observation, "\n\n<result>", err));
+    KG_TRY(kg_math_calculate(observation, &found, action->text, action->n, err));
+    KG_TRY(kg_str_puts(observation, "</result>\n\n", err));
+    result->failed = !found;
+    return KG_OK;
+}
+
+kg_status kg_env_calculator_step(struct kg_env_result *result, struct kg_str *observation,
+                                 void *state, const struct kg_env_turn *turn,
+                                 struct kg_err *err)
+{
+    struct calculator *c = state;
+    struct kg_action action;
+
+    kg_action_read(&action, &TAGS, turn->text, turn->n);
+    *result = (struct kg_env_result){.next = KG_ENV_DONE};
+    if (action.kind == KG_ACTION_ANSWER) {
+        result->valid = result->answered = true;
+        return KG_OK;
+    }
+    result->valid = action.kind == KG_ACTION_TOOL && action.n > 0;
+    if (turn->last)
+        return KG_OK;
+    result->next = KG_ENV_OBSERVE;
+    if (!result->valid)
+        return kg_env_put_remark(observation,
+                                 action.kind == KG_ACTION_TOOL
+                                     ? "its expression is empty"
+                                     : "it holds neither an expression nor an answer",
+                                 &TAGS.tool, "expression", err);
+    result->called = true;
+    KG_TRY(work_out(result, observation, &action, err));
+    c->calls++;
+    c->failed += result->failed;
+    return KG_OK;
+}
+
+void kg_env_calculator_stats(struct kg_env_stats *out, const void *state)
+{
+    const struct calculator *c = state;
+
+    *out = (struct kg_env_stats){.calls = c->calls, .failed = c->failed};
+}

@@ -1,0 +1,52 @@
+/* What the files of environments share: the rows' functions, and where the search row
+ * asks. */
+#ifndef KG_TASK_ENV_INTERNAL_H
+#define KG_TASK_ENV_INTERNAL_H
+
+#include "search/retriever.h"
+#include "task/action.h"
+#include "task/env.h"
+
+/* Passages come from here: a retriever, or a double in a test. `self` is owned by the
+ * environment once it was created and closed by `close`. */
+struct kg_env_source {
+    void *self;
+    kg_status (*ask)(void *self, const char *query, size_t n, uint64_t ticket,
+                     struct kg_err *err);
+    kg_status (*poll)(void *self, int timeout_ms, kg_retrieved_fn done, void *user,
+                      struct kg_err *err);
+    void (*stats)(struct kg_retriever_stats *out, const void *self);
+    void (*close)(void *self);
+};
+
+/* ---- search: see struct kg_env_row ---- */
+/* errors: ENOMEM (self is closed) */
+kg_status kg_env_search_create(void **state, const struct kg_env_source *source,
+                               const struct kg_env_opts *opts,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_env_search_open(void **state, const struct kg_env_opts *opts,
+                             struct kg_err *err) KG_MUST_CHECK;
+void kg_env_search_close(void *state);
+kg_status kg_env_search_step(struct kg_env_result *result, struct kg_str *observation,
+                             void *state, const struct kg_env_turn *turn,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_env_search_poll(void *state, int timeout_ms, kg_env_deliver_fn deliver,
+                             void *user, struct kg_err *err) KG_MUST_CHECK;
+void kg_env_search_stats(struct kg_env_stats *out, const void *state);
+
+/* ---- calculator ---- */
+kg_status kg_env_calculator_open(void **state, const struct kg_env_opts *opts,
+                                 struct kg_err *err) KG_MUST_CHECK;
+void kg_env_calculator_close(void *state);
+kg_status kg_env_calculator_step(struct kg_env_result *result, struct kg_str *observation,
+                                 void *state, const struct kg_env_turn *turn,
+                                 struct kg_err *err) KG_MUST_CHECK;
+void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
+
+/* ---- shared ---- */
+/* What a turn without a legal action is answered with: `what` was wrong, both formats. */
+kg_status kg_env_put_remark(struct kg_str *out, const char *what,
+                            const struct kg_tag_pair *tool, const char *inside,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+#endif
