@@ -27,6 +27,9 @@ void kg_dataset_release(struct kg_dataset *d)
 {
     for (size_t i = 0; i < d->n; i++)
         kg_record_release(&d->records[i]);
+    for (size_t i = 0; i < d->n_files; i++)
+        kg_mem_free(d->files[i].name);
+    kg_mem_free(d->files);
     kg_mem_free(d->records);
     kg_mem_free(d->name);
     memset(d, 0, sizeof *d);
@@ -64,6 +67,66 @@ kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
     else
         kg_record_release(&d->records[d->n]);
     return status;
+}
+
+/* ---- several files ---- */
+
+static kg_status add_file(struct kg_dataset *d, const char *name, size_t end,
+                          struct kg_err *err)
+{
+    struct kg_dataset_file *file;
+
+    KG_TRY(kg_mem_grow(&d->files, &d->files_capacity, d->n_files + 1, sizeof *d->files,
+                       MAX_RECORDS, "files of a data set", err));
+    file = &d->files[d->n_files];
+    file->end = end;
+    KG_TRY(copy(&file->name, name, err));
+    d->n_files++;
+    return KG_OK;
+}
+
+static kg_status join_names(struct kg_dataset *d, const char *name, struct kg_err *err)
+{
+    struct kg_str both = {0};
+    kg_status status;
+    char *text = NULL;
+
+    KG_TRY_GOTO(out, kg_str_printf(&both, err, "%s, %s", d->name, name));
+    text = kg_str_take(&both, err);
+    KG_TRY_GOTO(out, text ? KG_OK : err->code);
+    kg_mem_free(d->name);
+    d->name = text;
+out:
+    kg_str_release(&both);
+    return status;
+}
+
+kg_status kg_dataset_join(struct kg_dataset *d, struct kg_dataset *more,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_mem_grow(&d->records, &d->capacity, d->n + more->n, sizeof *d->records,
+                       MAX_RECORDS, "data set", err));
+    if (d->n_files == 0)
+        KG_TRY(add_file(d, d->name, d->n, err));
+    KG_TRY(join_names(d, more->name, err));
+    KG_TRY(add_file(d, more->name, d->n + more->n, err));
+    if (more->n > 0)
+        memcpy(d->records + d->n, more->records, more->n * sizeof *d->records);
+    d->n += more->n;
+    d->dropped_no_prompt += more->dropped_no_prompt;
+    d->dropped_too_long += more->dropped_too_long;
+    d->dropped_excluded += more->dropped_excluded;
+    more->n = 0; /* moved */
+    kg_dataset_release(more);
+    return KG_OK;
+}
+
+const char *kg_dataset_file(const struct kg_dataset *d, size_t i)
+{
+    for (size_t f = 0; f < d->n_files; f++)
+        if (i < d->files[f].end)
+            return d->files[f].name;
+    return d->name;
 }
 
 /* ---- looking into a line ---- */

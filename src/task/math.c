@@ -146,10 +146,21 @@ static void record_name(char out[80], const struct kg_record *r)
         snprintf(out, 80, "%lld", (long long)r->line);
 }
 
-/* Whether a name is in the list "a,b,c". */
-static bool is_listed(const char *list, const char *name)
+/* Whether a name of file, whose base counts, is in the list "a,b.jsonl:c". */
+static bool is_named(const char *item, size_t len, const char *file, const char *name)
 {
-    size_t n = strlen(name);
+    const char *slash = strrchr(file, '/');
+    const char *base = slash ? slash + 1 : file;
+    size_t n = strlen(name), m = strlen(base);
+
+    if (len == n)
+        return memcmp(item, name, n) == 0;
+    return len == m + 1 + n && memcmp(item, base, m) == 0 && item[m] == ':' &&
+           memcmp(item + m + 1, name, n) == 0;
+}
+
+static bool is_listed(const char *list, const char *file, const char *name)
+{
 
     for (const char *at = list; at && *at;) {
         const char *comma = strchr(at, ',');
@@ -159,7 +170,7 @@ static bool is_listed(const char *list, const char *name)
             at++;
             len--;
         }
-        if (len == n && memcmp(at, name, n) == 0)
+        if (is_named(at, len, file, name))
             return true;
         at = comma ? comma + 1 : NULL;
     }
@@ -201,7 +212,7 @@ static kg_status check_golds(struct kg_dataset *d, const struct kg_task_opts *op
         bool excluded;
 
         record_name(name, &r);
-        excluded = is_listed(opts->exclude, name);
+        excluded = is_listed(opts->exclude, d->name, name);
         KG_TRY(check_gold(&good, why, &how, &r, err));
         if (!good || excluded)
             note_failure(&failures, d, name, good ? "grades itself right" : why,

@@ -119,6 +119,53 @@ static void excluded_records_are_left_out(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
+/* "FILE:NAME" is of that file alone: the same list serves several files. */
+static void a_record_is_excluded_by_its_file(void **state)
+{
+    const char *base = strrchr(path, '/') + 1;
+    char exclude[128];
+    struct kg_task_opts opts = {.exclude = exclude};
+    struct kg_dataset d;
+
+    (void)state;
+    write_file(FILE_TEXT);
+    snprintf(exclude, sizeof exclude, "other.jsonl:1, %s:b,%s:5", base, base);
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_OK);
+    assert_int_equal(d.dropped_excluded, 2);
+    kg_dataset_release(&d);
+    snprintf(exclude, sizeof exclude, "other.jsonl:b,%s:5", base);
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "task.exclude: \"b\""));
+}
+
+/* verl's Parquet files: checked as JSONL is; rows count where there are no ids. */
+static void golds_in_parquet_are_checked_too(void **state)
+{
+    static const char *const files[] = {"rpg_aime-2024", "rpg_aime25", "rpg_amc-23"};
+    static const size_t rows[] = {960, 960, 1280};
+    struct kg_task_opts opts = {.grader = "dapo"};
+    struct kg_dataset d;
+    char file[128];
+
+    (void)state;
+    if (access("../shared/data/math/raw", R_OK) != 0) {
+        print_message("skip: no ../shared/data/math\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(file, sizeof file, "../shared/data/math/raw/%s.parquet", files[i]);
+        if (kg_task_load(&d, row(), &opts, file, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(d.n, rows[i]);
+        kg_dataset_release(&d);
+    }
+    opts.grader = "default";
+    snprintf(file, sizeof file, "../shared/data/math/raw/deepscaler_sub_1209.parquet");
+    assert_int_equal(kg_task_load(&d, row(), &opts, file, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "found 2 that do not; to leave them out: "
+                                        "task.exclude: \"266,1188\""));
+}
+
 /* Every published set loads; what has to be excluded is listed in docs/grader.md. */
 static void published_golds_grade_themselves_right(void **state)
 {
@@ -183,6 +230,8 @@ int main(void)
         cmocka_unit_test(the_mode_and_thinking_are_options),
         cmocka_unit_test(a_gold_answer_that_fails_stops_the_run),
         cmocka_unit_test(excluded_records_are_left_out),
+        cmocka_unit_test(a_record_is_excluded_by_its_file),
+        cmocka_unit_test(golds_in_parquet_are_checked_too),
         cmocka_unit_test(published_golds_grade_themselves_right),
     };
 

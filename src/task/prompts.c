@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* What the number of a record counts. */
@@ -86,6 +87,29 @@ void kg_prompts_release(struct kg_prompts *p)
     kg_mem_free(p->ids);
     kg_mem_free(p->record);
     memset(p, 0, sizeof *p);
+}
+
+kg_status kg_prompts_join(struct kg_prompts *p, struct kg_dataset *d,
+                          struct kg_prompts *more, struct kg_dataset *more_data,
+                          struct kg_err *err)
+{
+    size_t ids = p->n, records = p->n, behind = d->n;
+
+    assert(p->data == d);
+    KG_TRY(kg_mem_grow(&p->ids, &ids, p->n + more->n, sizeof *p->ids, SIZE_MAX / 64,
+                       "prompts", err));
+    KG_TRY(kg_mem_grow(&p->record, &records, p->n + more->n, sizeof *p->record,
+                       SIZE_MAX / 64, "prompt rows", err));
+    KG_TRY(kg_dataset_join(d, more_data, err));
+    for (size_t i = 0; i < more->n; i++) {
+        p->ids[p->n] = more->ids[i];
+        p->record[p->n++] = more->record[i] + (int64_t)behind;
+    }
+    p->dropped_too_long += more->dropped_too_long;
+    p->longest = more->longest > p->longest ? more->longest : p->longest;
+    more->n = 0; /* moved */
+    kg_prompts_release(more);
+    return KG_OK;
 }
 
 kg_status kg_prompts_chat(struct kg_chat_template **t, const char *choice,

@@ -32,6 +32,11 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
                           const struct kg_tokenizer *tok,
                           const struct kg_prompts_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
+/* Moves prompts and records of another file behind those of p and of d, its data set;
+ * more and more_data are empty afterwards. */
+kg_status kg_prompts_join(struct kg_prompts *p, struct kg_dataset *d,
+                          struct kg_prompts *more, struct kg_dataset *more_data,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* The chat template that renders prompts which are lists of messages: see
  * kg_chat_template_choose. With a template of text, auto means none.
  * errors: EINVAL (both given), those of kg_chat_template_choose */

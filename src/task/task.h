@@ -29,11 +29,19 @@ struct kg_record {
     int64_t line;       /* of the file, or index of the generator */
 };
 
+/* One of several files of a data set. */
+struct kg_dataset_file {
+    char *name; /* owned */
+    size_t end; /* records before it are of this file or of those before it */
+};
 struct kg_dataset {
     struct kg_record *records; /* owned */
     size_t n;
     size_t capacity;
-    char *name;       /* owned: file or generator, for messages */
+    char *name;                    /* owned: file or generator, for messages */
+    struct kg_dataset_file *files; /* (n_files) owned: of kg_dataset_join; else none */
+    size_t n_files;
+    size_t files_capacity;
     bool is_file;     /* a record's number is its place in the file */
     const char *unit; /* static: what that number counts, "line", "row" or "element" */
     /* counts of what was left out, reported before step 0 */
@@ -45,6 +53,12 @@ void kg_record_release(struct kg_record *r);
 void kg_dataset_release(struct kg_dataset *d);
 kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
                           struct kg_err *err) KG_MUST_CHECK; /* copies the strings */
+/* Moves the records of another file behind those of d; more is empty afterwards. d's name
+ * then names both, its counts are sums. */
+kg_status kg_dataset_join(struct kg_dataset *d, struct kg_dataset *more,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* The file that record i is of: what its line counts in.   borrowed */
+const char *kg_dataset_file(const struct kg_dataset *d, size_t i);
 
 struct kg_grade {
     double reward;

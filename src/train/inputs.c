@@ -11,11 +11,10 @@
 #include "base/mem.h"
 #include "data/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_MANIFEST_BYTES = 1 << 20 };
-
-static const char *const data_keys[] = {"data.train", "data.val", "sft.data"};
 
 /* ---- writing ---- */
 
@@ -73,16 +72,33 @@ static kg_status put_model(struct kg_str *out, const char *dir, struct kg_err *e
     return status;
 }
 
+/* A list of files: the key for one, "key 2" and so on for those after it. */
+static kg_status put_list(struct kg_str *out, const struct kg_config *config,
+                          const char *key, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < kg_config_list_size(config, key) && status == KG_OK; i++) {
+        struct kg_str path = {0};
+        char label[64];
+
+        snprintf(label, sizeof label, i > 0 ? "%s %zu" : "%s", key, i + 1);
+        status = kg_config_list_at(&path, config, key, i, err);
+        if (status == KG_OK)
+            status = put_file(out, label, kg_str_text(&path), err);
+        kg_str_release(&path);
+    }
+    return status;
+}
+
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
                          struct kg_err *err)
 {
     KG_TRY(kg_str_putc(out, '{', err));
-    for (size_t i = 0; i < sizeof data_keys / sizeof *data_keys; i++) {
-        const char *path = kg_config_text(config, data_keys[i]);
-
-        if (*path)
-            KG_TRY(put_file(out, data_keys[i], path, err));
-    }
+    KG_TRY(put_list(out, config, "data.train", err));
+    KG_TRY(put_list(out, config, "data.val", err));
+    if (*kg_config_text(config, "sft.data"))
+        KG_TRY(put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
     KG_TRY(put_model(out, kg_config_text(config, "model.path"), err));
     return kg_str_putc(out, '}', err);
 }

@@ -13,6 +13,7 @@
 #include "train/bench.h"
 #include "train/checkpoint.h"
 #include "train/run_dir.h"
+#include "train/sources.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,14 +26,46 @@ static void put(struct kg_metrics *m, const char *prefix, const char *name, doub
     kg_metrics_put(m, full, value);
 }
 
+/* Answers of a validation come in the order of their problems. */
+struct by_source {
+    struct kg_sources sources;
+    int32_t samples;
+    int32_t seen; /* answers of the present problem */
+    int32_t right;
+};
+
+static kg_status add_answer(void *user, const struct kg_traj *t,
+                            const struct kg_record *r, const struct kg_grade *g,
+                            const char *text, struct kg_err *err)
+{
+    struct by_source *b = user;
+    struct kg_source_sums *row = kg_sources_row(&b->sources, r->data_source);
+    bool right = g->graded && g->correct;
+
+    (void)text;
+    (void)err;
+    row->answers++;
+    row->reward += t->reward;
+    row->correct += right;
+    row->tokens += (double)kg_traj_model_tokens(t);
+    b->right += right;
+    if (++b->seen < b->samples)
+        return KG_OK;
+    kg_source_problem(row, (double)b->right / b->samples);
+    b->seen = b->right = 0;
+    return KG_OK;
+}
+
 static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
                                 const char *prefix, struct kg_metrics *log,
                                 struct kg_err *err)
 {
     struct kg_eval_opts opts = kg_run_eval_opts(run);
+    struct by_source by = {.samples = opts.samples};
     struct kg_eval_result r;
+    char under[KG_METRIC_NAME];
 
-    if (kg_eval_run(&r, m, run->tok, &run->val, &opts, NULL, NULL, err) != KG_OK)
+    if (kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by, err) != KG_OK)
         return kg_err_prefix(err, "validation after step %lld",
                              (long long)run->count.step);
     put(log, prefix, "accuracy", r.accuracy);
@@ -48,6 +81,9 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     put(log, prefix, "truncated", r.truncated);
     put(log, prefix, "ungraded", r.ungraded);
     put(log, prefix, "seconds", r.seconds);
+    snprintf(under, sizeof under, "%s/", prefix);
+    if (by.sources.n > 1)
+        kg_sources_put(log, under, &by.sources);
     kg_log_info("step %lld %s: accuracy %.1f %% +- %.1f, reward %.4f +- %.4f, entropy "
                 "%.3f, %.0f tokens",
                 (long long)run->count.step, prefix, 100 * r.accuracy,

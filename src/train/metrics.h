@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "base/str.h"
 
-enum { KG_METRICS_MAX = 160, KG_METRIC_NAME = 48 };
+enum { KG_METRICS_MAX = 320, KG_METRIC_NAME = 64 };
 
 struct kg_metrics {
     struct {

@@ -19,6 +19,29 @@ static size_t n_prompts(const struct kg_run *run)
     return run->answers.n > 0 ? run->answers.n : run->train.n;
 }
 
+/* Each of several files: its share of the prompts, and how often that goes through it. */
+static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
+                            struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    double prompts = (double)(kg_config_int(c, "train.steps") *
+                              kg_config_int(c, "rollout.prompts"));
+    double all = 0;
+
+    for (size_t i = 0; i < run->n_parts; i++)
+        all += run->parts[i].weight ? run->parts[i].weight : (double)run->parts[i].n;
+    for (size_t i = 0; run->n_parts > 1 && i < run->n_parts; i++) {
+        const struct kg_epochs_part *part = &run->parts[i];
+        double share = (part->weight ? part->weight : (double)part->n) / all;
+
+        KG_TRY(kg_str_printf(
+            out, err, "data        %s: %zu prompts, %.1f %% of a step, %.2f epochs\n",
+            run->train_data.files[i].name, part->n, 100 * share,
+            prompts * share / (double)part->n));
+    }
+    return KG_OK;
+}
+
 static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
@@ -160,6 +183,7 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
 
     KG_TRY(kg_run_open(&run, config, err));
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
+    KG_TRY_GOTO(out, file_lines(out, &run, err));
     KG_TRY_GOTO(out, sampling_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));
     KG_TRY_GOTO(out, memory_lines(out, &run, err));

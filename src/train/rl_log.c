@@ -8,6 +8,7 @@
 #include "model/optim.h"
 #include "train/anchor.h"
 #include "train/path.h"
+#include "train/sources.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -106,68 +107,28 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }
 
-/* The part of a source that tells it from others: a metric's name is short. */
-enum { MOST_SOURCES = 16, SOURCE_NAME = 24 };
-
-static const char *source_of(const struct kg_run *run, size_t prompt)
-{
-    return run->train.data->records[run->train.record[prompt]].data_source;
-}
-
-/* How much of a source is its name here: whole characters of SOURCE_NAME bytes. */
-static int name_length(const char *source)
-{
-    int n = (int)strnlen(source, SOURCE_NAME);
-
-    while (n > 0 && ((unsigned char)source[n] & 0xc0) == 0x80)
-        n--;
-    return n;
-}
-
-static bool has_sources(const struct kg_run *run)
-{
-    if (run->answers.n > 0)
-        return false; /* given answers are not of the training data */
-    for (size_t i = 1; i < run->train.n; i++)
-        if (strcmp(source_of(run, i), source_of(run, 0)) != 0)
-            return true;
-    return false;
-}
-
-/* Rewards by data source, where the training data has several. The first MOST_SOURCES of
- * a step have their own names, the rest are one. */
+/* By data source, where the training data has several. */
 static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
                         const struct kg_run *run)
 {
-    struct {
-        const char *name;
-        double sum, n;
-    } rows[MOST_SOURCES + 1] = {{NULL, 0, 0}};
-    size_t n = 0;
+    struct kg_sources sources = {.n = 0};
 
-    if (!has_sources(run))
+    /* given answers are not of the training data */
+    if (run->answers.n > 0 || !kg_sources_differ(&run->train))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
-        const char *name = source_of(run, (size_t)b->trajs[i].prompt_index);
-        size_t at = 0;
+        size_t prompt = (size_t)b->trajs[i].prompt_index;
+        struct kg_source_sums *row;
 
         if (!kg_rl_learns(b, i))
             continue;
-        while (at < n && strncmp(rows[at].name, name, SOURCE_NAME) != 0)
-            at++;
-        at = at > MOST_SOURCES ? MOST_SOURCES : at;
-        if (at == n)
-            rows[n++].name = at < MOST_SOURCES ? name : "other";
-        rows[at].sum += b->trajs[i].reward;
-        rows[at].n++;
+        row = kg_sources_row(&sources, kg_source_of(&run->train, prompt));
+        row->answers++;
+        row->reward += b->trajs[i].reward;
+        row->correct += b->grades[i].graded && b->grades[i].correct;
+        row->tokens += (double)(b->begin[i + 1] - b->begin[i]);
     }
-    for (size_t i = 0; i < n; i++) {
-        char name[KG_METRIC_NAME];
-
-        snprintf(name, sizeof name, "reward/source/%.*s", name_length(rows[i].name),
-                 rows[i].name);
-        kg_metrics_put(log, name, rows[i].sum / rows[i].n);
-    }
+    kg_sources_put(log, "", &sources);
 }
 
 static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)

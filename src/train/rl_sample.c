@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "policy/shaping.h"
-#include "train/epochs.h"
+#include "train/run_data.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,9 +21,8 @@ static kg_status choose_prompts(struct kg_request *requests, size_t n,
                                 const struct kg_run *run, uint64_t place,
                                 struct kg_err *err)
 {
-    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
     uint32_t *prompts = kg_mem_calloc(n, sizeof *prompts, "prompts of a step", err);
-    kg_status status = prompts ? kg_epochs_take(prompts, n, place, run->train.n, key, err)
+    kg_status status = prompts ? kg_run_prompts_at(prompts, n, place, run, err)
                                : err->code;
 
     for (size_t i = 0; status == KG_OK && i < n; i++)

@@ -11,6 +11,7 @@
 #include "train/answers.h"
 #include "train/path.h"
 #include "train/reference.h"
+#include "train/run_data.h"
 
 #include <math.h>
 #include <string.h>
@@ -79,107 +80,7 @@ static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* ---- data ---- */
-
-static void fill_task_opts(struct kg_run *run)
-{
-    const struct kg_config *c = run->config;
-
-    run->task_opts = (struct kg_task_opts){
-        .seed = run->seed,
-        .level = kg_config_text(c, "task.level"),
-        .count = kg_config_int(c, "task.count"),
-        .prompt_key = kg_config_text(c, "data.prompt_key"),
-        .answer_key = kg_config_text(c, "data.answer_key"),
-        .template_text = kg_config_text(c, "data.template"),
-        .chat = run->chat,
-        .command = kg_config_text(c, "task.command"),
-        .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
-        .grader = kg_config_text(c, "task.grader"),
-        .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
-        .exclude = kg_config_text(c, "task.exclude"),
-    };
-}
-
-static kg_status load_prompts(struct kg_prompts *p, struct kg_dataset *d,
-                              const struct kg_run *run,
-                              const struct kg_task_opts *task_opts, const char *path,
-                              size_t limit, struct kg_err *err)
-{
-    struct kg_prompts_opts opts = {
-        .max_tokens = (size_t)kg_config_int(run->config, "data.max_prompt_tokens"),
-        .drop_overlong = strcmp(kg_config_text(run->config, "data.overlong"), "drop") ==
-                         0,
-        .add_special = kg_config_bool(run->config, "data.add_special"),
-        .limit = limit,
-    };
-
-    KG_TRY(kg_task_load(d, run->task, task_opts, *path ? path : NULL, err));
-    KG_TRY(kg_prompts_init(p, d, run->tok, &opts, err));
-    kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
-                "%lld over %zu tokens",
-                d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
-                (long long)p->dropped_too_long, opts.max_tokens);
-    return KG_OK;
-}
-
-static kg_status load_data(struct kg_run *run, struct kg_err *err)
-{
-    const struct kg_config *c = run->config;
-    const char *val = kg_config_text(c, "data.val");
-    bool offline = *kg_config_text(c, "rollout.data");
-    struct kg_task_opts held_out;
-
-    KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
-    if (!run->task->levels && !offline)
-        KG_TRY(kg_config_require(c, "data.train", err));
-    if (*kg_config_text(c, "data.train") || *val)
-        KG_TRY(kg_prompts_chat(&run->chat, kg_config_text(c, "data.chat_template"),
-                               kg_config_text(c, "model.path"),
-                               kg_config_text(c, "data.template"), err));
-    fill_task_opts(run);
-    if (!offline || *kg_config_text(c, "data.train"))
-        KG_TRY(load_prompts(&run->train, &run->train_data, run, &run->task_opts,
-                            kg_config_text(c, "data.train"), 0, err));
-    held_out = run->task_opts;
-    held_out.held_out = true;
-    held_out.count = kg_config_int(c, "task.val_count");
-    if (!*val && !run->task->levels)
-        return KG_OK; /* no validation set: none is made up */
-    return load_prompts(&run->val, &run->val_data, run, &held_out, val,
-                        (size_t)kg_config_int(c, "eval.problems"), err);
-}
-
-/* Where the sequences of the warm start come from: a file of their own, or the task's
- * worked solutions. */
-static kg_status load_sft(struct kg_run *run, struct kg_err *err)
-{
-    const struct kg_config *c = run->config;
-    const char *path = kg_config_text(c, "sft.data"),
-               *level = kg_config_text(c, "sft.level");
-    struct kg_sft_opts opts = {.max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
-                               .add_special = kg_config_bool(c, "data.add_special"),
-                               .eos = run->model->config.n_eos ? run->model->config.eos[0]
-                                                               : -1};
-    struct kg_task_opts task_opts = run->task_opts;
-    struct kg_dataset data = {0};
-    kg_status status;
-
-    if (kg_config_int(c, "sft.steps") == 0)
-        return KG_OK;
-    if (*path)
-        return kg_sft_from_jsonl(&run->sft, path, run->task_opts.template_text, run->tok,
-                                 &opts, err);
-    if (!run->task->levels)
-        return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
-    task_opts.level = *level ? level : task_opts.level;
-    task_opts.count = kg_config_int(c, "sft.count");
-    task_opts.fault_rate = kg_config_real(c, "sft.fault_rate");
-    KG_TRY(kg_task_load(&data, run->task, &task_opts, NULL, err));
-    status = kg_sft_from_dataset(&run->sft, &data, run->tok, &opts, err);
-    kg_dataset_release(&data);
-    return status;
-}
+/* ---- stop strings ---- */
 
 static kg_status load_stops(struct kg_run *run, struct kg_err *err)
 {
@@ -253,15 +154,6 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
     };
     KG_TRY(kg_optim_find(&run->rl_optim.row, kg_config_text(c, "optim.kind"), err));
     return kg_optim_check(&run->rl_optim, err);
-}
-
-static void report_sft(const struct kg_run *run, size_t max_tokens)
-{
-    if (run->sft.n > 0)
-        kg_log_info("warm start: %zu sequences, longest %zu tokens; left out: %lld over "
-                    "%zu tokens",
-                    run->sft.n, run->sft.longest, (long long)run->sft.dropped_too_long,
-                    max_tokens);
 }
 
 /* Filters and shaping of what is sampled. */
@@ -385,10 +277,9 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(open_sampler(run, err));
     KG_TRY(open_reference(run, err));
     KG_TRY(load_stops(run, err));
-    KG_TRY(load_data(run, err));
+    KG_TRY(kg_run_data_open(run, err));
     KG_TRY(kg_run_answers_open(run, err));
-    KG_TRY(load_sft(run, err));
-    report_sft(run, (size_t)kg_config_int(run->config, "sft.max_tokens"));
+    KG_TRY(kg_run_sft_open(run, err));
     KG_TRY(check_shaping(run, err));
     KG_TRY(check_positions(run, err));
     return open_machinery(run, err);

@@ -16,6 +16,7 @@
 #include "policy/policy.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
+#include "train/epochs.h"
 #include "train/metrics.h"
 #include "train/pass.h"
 #include "train/sft_data.h"
@@ -52,6 +53,9 @@ struct kg_run {
     struct kg_tokenizer *tok;
     struct kg_dataset train_data, val_data;
     struct kg_prompts train, val;
+    struct kg_epochs_part
+        parts[KG_EPOCHS_PARTS]; /* files of train; weight 0: unweighed */
+    size_t n_parts;             /* 0 where problems are generated */
     struct kg_sft_set sft;
     struct kg_sft_set answers; /* of rollout.data; empty where answers are sampled */
     const char *stops[KG_MAX_STOPS]; /* owned strings */

@@ -82,7 +82,8 @@ kg_status kg_sft_from_dataset(struct kg_sft_set *set, const struct kg_dataset *d
                      ? add_pair(set, &pair, tok, opts, err)
                      : kg_fail(err, KG_EINVAL, "expected a worked solution, found none");
         if (status != KG_OK)
-            kg_err_prefix(err, "%s: record %lld", data->name, (long long)r->line);
+            kg_err_prefix(err, "%s: record %lld", kg_dataset_file(data, i),
+                          (long long)r->line);
     }
     return finish(set, status, data->name, opts->max_tokens, err);
 }

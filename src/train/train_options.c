@@ -38,21 +38,32 @@ static const struct kg_opt_row rows[] = {
     {"task.keep_thinking", KG_OPT_BOOL, "false", 0, 0, NULL,
      "task math: an answer may stand before </think>", false},
     {"task.exclude", KG_OPT_STRING, "", 0, 0, NULL,
-     "task math: ids (else lines) of records to leave out, separated by commas", false},
+     "task math: ids (else lines) of records to leave out, separated by commas; "
+     "FILE:NAME "
+     "is of that file alone",
+     false},
     {"task.timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
      "external grader: time limit of one batch", true},
 
-    {"data.train", KG_OPT_STRING, "", 0, 0, NULL,
-     "file of training problems (not for generated tasks): JSONL, JSON array, .gz or "
-     ".zst "
-     "of them, Parquet",
+    {"data.train", KG_OPT_LIST, "", 0, 0, NULL,
+     "files of training problems (not for generated tasks): JSONL, JSON array, .gz or "
+     ".zst of them, Parquet",
      false},
-    {"data.val", KG_OPT_STRING, "", 0, 0, NULL, "file of validation problems", false},
+    {"data.weights", KG_OPT_LIST, "", 0, 0, NULL,
+     "a whole number for each file of data.train: how many of every (sum) prompts are "
+     "its own; empty: all files are shuffled into one",
+     false},
+    {"data.val", KG_OPT_LIST, "", 0, 0, NULL, "files of validation problems", false},
     {"data.prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
      "column of the prompt; empty: verl's schema and usual names", false},
     {"data.answer_key", KG_OPT_STRING, "", 0, 0, NULL, "column of the answer", false},
     {"data.template", KG_OPT_STRING, "", 0, 0, NULL,
      "text around the problem; {prompt} is replaced", false},
+    {"data.templates", KG_OPT_LIST, "", 0, 0, NULL,
+     "the same for each file of data.train; {prompt} alone is the prompt as it is",
+     false},
+    {"data.val_templates", KG_OPT_LIST, "", 0, 0, NULL,
+     "the same for each file of data.val; empty: data.template for all", false},
     {"data.chat_template", KG_OPT_STRING, "auto", 0, 0, NULL,
      "prompts that are lists of messages are rendered by: auto (the model's chat "
      "template, "
@@ -274,7 +285,8 @@ static const struct kg_opt_row rows[] = {
      "steps between validations; 0: none but the last", true},
     {"eval.at_start", KG_OPT_BOOL, "true", 0, 0, NULL,
      "validate before the first RL step", true},
-    {"eval.problems", KG_OPT_INT, "200", 1, 1e7, NULL, "validation problems used", true},
+    {"eval.problems", KG_OPT_INT, "200", 1, 1e7, NULL,
+     "validation problems used of each file", true},
     {"eval.samples", KG_OPT_INT, "1", 1, 4096, NULL, "answers for each of them", true},
     {"eval.temperature", KG_OPT_REAL, "1", 0, 100, NULL, "0 is greedy", true},
     {"eval.top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", true},

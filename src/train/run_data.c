@@ -1,0 +1,311 @@
+/* Loading the data of a run: files with their templates and weights, joined; the warm
+ * start's sequences. */
+#include "train/run_data.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what a list of files says of one of them ---- */
+
+/* The keys of a list of data files. */
+struct source {
+    const char *files;     /* key of the list of files */
+    const char *templates; /* key of their templates */
+    size_t limit;          /* prompts used of each file; 0: all */
+};
+
+struct file {
+    struct kg_str path;
+    struct kg_str template_text; /* "" for the prompt as it is */
+    bool own_template;
+};
+
+static void file_release(struct file *f)
+{
+    kg_str_release(&f->path);
+    kg_str_release(&f->template_text);
+}
+
+/* {prompt} alone is the prompt as it is. */
+static kg_status file_template(struct file *f, const struct kg_config *c, const char *key,
+                               size_t i, struct kg_err *err)
+{
+    if (kg_config_list_size(c, key) == 0)
+        return kg_str_puts(&f->template_text, kg_config_text(c, "data.template"), err);
+    KG_TRY(kg_config_list_at(&f->template_text, c, key, i, err));
+    if (strcmp(kg_str_text(&f->template_text), "{prompt}") == 0)
+        kg_str_clear(&f->template_text);
+    f->own_template = f->template_text.len > 0;
+    return KG_OK;
+}
+
+static kg_status file_at(struct file *f, const struct kg_config *c,
+                         const struct source *from, size_t i, struct kg_err *err)
+{
+    kg_status status;
+
+    memset(f, 0, sizeof *f);
+    KG_TRY_GOTO(fail, kg_config_list_at(&f->path, c, from->files, i, err));
+    KG_TRY_GOTO(fail, file_template(f, c, from->templates, i, err));
+    return KG_OK;
+fail:
+    file_release(f);
+    return status;
+}
+
+/* A list beside a list of files has an item for each of them, or none. */
+static kg_status check_list(const struct kg_config *c, const char *key, const char *files,
+                            struct kg_err *err)
+{
+    size_t n = kg_config_list_size(c, key), expected = kg_config_list_size(c, files);
+
+    if (n == 0 || n == expected)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "%s: expected an item for each of the %zu files of %s, or none; found "
+                   "%zu",
+                   key, expected, files, n);
+}
+
+/* ---- weights ---- */
+
+static kg_status read_weight(uint32_t *weight, const char *text, struct kg_err *err)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+
+    if (*text < '0' || *text > '9' || *end || value < 1 || value > 10000)
+        return kg_fail(err, KG_EINVAL,
+                       "data.weights: expected whole numbers from 1 to 10000, found "
+                       "'%.40s'",
+                       text);
+    *weight = (uint32_t)value;
+    return KG_OK;
+}
+
+/* The weights of parts; 0 each where none are given. */
+static kg_status read_weights(struct kg_run *run, struct kg_err *err)
+{
+    size_t n = kg_config_list_size(run->config, "data.weights");
+    uint64_t sum = 0;
+
+    KG_TRY(check_list(run->config, "data.weights", "data.train", err));
+    for (size_t i = 0; i < n; i++) {
+        struct kg_str text = {0};
+        kg_status status = kg_config_list_at(&text, run->config, "data.weights", i, err);
+
+        if (status == KG_OK)
+            status = read_weight(&run->parts[i].weight, kg_str_text(&text), err);
+        kg_str_release(&text);
+        KG_TRY(status);
+        sum += run->parts[i].weight;
+    }
+    if (sum <= KG_EPOCHS_ROUND)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "data.weights: expected a sum of at most %d, found %llu",
+                   KG_EPOCHS_ROUND, (unsigned long long)sum);
+}
+
+kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
+                            const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
+
+    if (run->n_parts == 0 || run->parts[0].weight == 0)
+        return kg_epochs_take(index, n, first, run->train.n, key, err);
+    return kg_epochs_mix(index, n, first, run->parts, run->n_parts, run->seed, err);
+}
+
+/* ---- loading ---- */
+
+static void fill_task_opts(struct kg_run *run)
+{
+    const struct kg_config *c = run->config;
+
+    run->task_opts = (struct kg_task_opts){
+        .seed = run->seed,
+        .level = kg_config_text(c, "task.level"),
+        .count = kg_config_int(c, "task.count"),
+        .prompt_key = kg_config_text(c, "data.prompt_key"),
+        .answer_key = kg_config_text(c, "data.answer_key"),
+        .template_text = kg_config_text(c, "data.template"),
+        .chat = run->chat,
+        .command = kg_config_text(c, "task.command"),
+        .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
+        .grader = kg_config_text(c, "task.grader"),
+        .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
+        .exclude = kg_config_text(c, "task.exclude"),
+    };
+}
+
+/* Of several files, records without a data_source are told apart by their file. */
+static kg_status name_sources(struct kg_dataset *d, struct kg_err *err)
+{
+    const char *slash = strrchr(d->name, '/');
+    const char *base = slash ? slash + 1 : d->name;
+
+    for (size_t i = 0; i < d->n; i++) {
+        struct kg_record *r = &d->records[i];
+
+        if (r->data_source[0])
+            continue;
+        kg_mem_free(r->data_source);
+        r->data_source = kg_mem_strdup(base, err);
+        if (!r->data_source)
+            return err->code;
+    }
+    return KG_OK;
+}
+
+/* The problems of one file, or with path NULL of the generator. */
+static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
+                           const struct kg_run *run, const struct kg_task_opts *task_opts,
+                           const char *path, size_t limit, struct kg_err *err)
+{
+    struct kg_prompts_opts opts = {
+        .max_tokens = (size_t)kg_config_int(run->config, "data.max_prompt_tokens"),
+        .drop_overlong = strcmp(kg_config_text(run->config, "data.overlong"), "drop") ==
+                         0,
+        .add_special = kg_config_bool(run->config, "data.add_special"),
+        .limit = limit,
+    };
+
+    KG_TRY(kg_task_load(d, run->task, task_opts, path, err));
+    KG_TRY(kg_prompts_init(p, d, run->tok, &opts, err));
+    kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
+                "%lld over %zu tokens, %lld by name",
+                d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
+                (long long)p->dropped_too_long, opts.max_tokens,
+                (long long)d->dropped_excluded);
+    return KG_OK;
+}
+
+/* File i of a list behind what p and d hold already. */
+static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
+                          const struct kg_run *run, const struct source *from, size_t i,
+                          struct kg_task_opts opts, struct kg_err *err)
+{
+    struct kg_prompts more = {0};
+    struct kg_dataset more_data = {0};
+    struct file file;
+    kg_status status;
+
+    KG_TRY(file_at(&file, run->config, from, i, err));
+    opts.template_text = kg_str_text(&file.template_text);
+    opts.chat = file.own_template ? NULL : opts.chat;
+    KG_TRY_GOTO(out, load_file(i > 0 ? &more : p, i > 0 ? &more_data : d, run, &opts,
+                               kg_str_text(&file.path), from->limit, err));
+    if (kg_config_list_size(run->config, from->files) > 1)
+        KG_TRY_GOTO(out, name_sources(i > 0 ? &more_data : d, err));
+    if (i > 0)
+        status = kg_prompts_join(p, d, &more, &more_data, err);
+out:
+    kg_prompts_release(&more);
+    kg_dataset_release(&more_data);
+    file_release(&file);
+    return status;
+}
+
+/* All files of a list, or the generator's problems where there is none. */
+static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg_run *run,
+                           const struct source *from, const struct kg_task_opts *opts,
+                           struct kg_err *err)
+{
+    size_t n = kg_config_list_size(run->config, from->files);
+    bool train = p == &run->train;
+
+    KG_TRY(check_list(run->config, from->templates, from->files, err));
+    if (n > KG_EPOCHS_PARTS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d files, found %zu",
+                       from->files, KG_EPOCHS_PARTS, n);
+    if (n == 0)
+        return load_file(p, d, run, opts, NULL, from->limit, err);
+    for (size_t i = 0; i < n; i++) {
+        size_t before = p->n;
+
+        KG_TRY(add_file(p, d, run, from, i, *opts, err));
+        if (train)
+            run->parts[run->n_parts++].n = p->n - before;
+    }
+    return KG_OK;
+}
+
+kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
+{
+    static const struct source train = {"data.train", "data.templates", 0};
+    const struct kg_config *c = run->config;
+    struct source val = {"data.val", "data.val_templates",
+                         (size_t)kg_config_int(c, "eval.problems")};
+    bool offline = *kg_config_text(c, "rollout.data");
+    bool has_train = *kg_config_text(c, "data.train"),
+         has_val = *kg_config_text(c, "data.val");
+    struct kg_task_opts held_out;
+
+    KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
+    if (!run->task->levels && !offline)
+        KG_TRY(kg_config_require(c, "data.train", err));
+    if (has_train || has_val)
+        KG_TRY(kg_prompts_chat(&run->chat, kg_config_text(c, "data.chat_template"),
+                               run->model->dir, kg_config_text(c, "data.template"), err));
+    fill_task_opts(run);
+    KG_TRY(read_weights(run, err));
+    if (!offline || has_train)
+        KG_TRY(
+            load_list(&run->train, &run->train_data, run, &train, &run->task_opts, err));
+    held_out = run->task_opts;
+    held_out.held_out = true;
+    held_out.count = kg_config_int(c, "task.val_count");
+    if (!has_val && !run->task->levels)
+        return KG_OK; /* no validation set: none is made up */
+    return load_list(&run->val, &run->val_data, run, &val, &held_out, err);
+}
+
+/* ---- warm start ---- */
+
+/* Where the sequences of the warm start come from: a file of their own, or the task's
+ * worked solutions. */
+static kg_status load_sft(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    const char *path = kg_config_text(c, "sft.data"),
+               *level = kg_config_text(c, "sft.level");
+    struct kg_sft_opts opts = {.max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
+                               .add_special = kg_config_bool(c, "data.add_special"),
+                               .eos = run->model->config.n_eos ? run->model->config.eos[0]
+                                                               : -1};
+    struct kg_task_opts task_opts = run->task_opts;
+    struct kg_dataset data = {0};
+    kg_status status;
+
+    if (kg_config_int(c, "sft.steps") == 0)
+        return KG_OK;
+    if (*path)
+        return kg_sft_from_jsonl(&run->sft, path, run->task_opts.template_text, run->tok,
+                                 &opts, err);
+    if (!run->task->levels)
+        return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
+    task_opts.level = *level ? level : task_opts.level;
+    task_opts.count = kg_config_int(c, "sft.count");
+    task_opts.fault_rate = kg_config_real(c, "sft.fault_rate");
+    KG_TRY(kg_task_load(&data, run->task, &task_opts, NULL, err));
+    status = kg_sft_from_dataset(&run->sft, &data, run->tok, &opts, err);
+    kg_dataset_release(&data);
+    return status;
+}
+
+kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_sft_set *s = &run->sft;
+
+    KG_TRY(load_sft(run, err));
+    if (s->n > 0)
+        kg_log_info("warm start: %zu sequences, longest %zu tokens; left out: %lld over "
+                    "%lld tokens",
+                    s->n, s->longest, (long long)s->dropped_too_long,
+                    (long long)kg_config_int(run->config, "sft.max_tokens"));
+    return KG_OK;
+}

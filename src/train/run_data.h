@@ -1,0 +1,24 @@
+/* What a run reads besides its model: problems to train and to validate on, out of one
+ * file, several or a generator, and the sequences of the warm start.
+ *
+ * Several files are one set of problems: those of the first, then those of the second,
+ * and so on. Without data.weights all are shuffled together; with it each file has its
+ * share of every step's prompts (kg_epochs_mix).
+ */
+#ifndef KG_TRAIN_RUN_DATA_H
+#define KG_TRAIN_RUN_DATA_H
+
+#include "train/run.h"
+
+/* task, task_opts, chat, train and val of run; prompts left out are counted in the log,
+ * file by file.   errors: EINVAL (lists that do not fit), those of the files */
+kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* sft of run. */
+kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* The prompts at places first .. first+n-1 of the run's endless row: indices into
+ * run->train.   errors: ENOMEM */
+kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
+                            const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,349 @@
+/* Tests of runs on several data files: shares of the prompts, templates, metrics by
+ * source, what is refused, and that an interrupted run goes on to the same bits.
+ */
+#define ROOT "build/test-run-data"
+#include "train/rl_testing.h"
+
+#include "train/run_data.h"
+
+#define A ROOT "/a.jsonl"
+#define B ROOT "/b.jsonl"
+#define C ROOT "/c.jsonl"
+
+/* a: 3 problems without a source; b: 5 of the source "bee"; c: 2, one of them long. */
+static int write_files(void **state)
+{
+    static const char *const names[] = {A, B, C};
+    struct kg_str text[3] = {{0}, {0}, {0}};
+
+    (void)state;
+    NEED(kg_file_make_dirs(ROOT, err));
+    for (int i = 0; i < 3; i++)
+        NEED(kg_str_printf(&text[0], err,
+                           "{\"prompt\": \"%d,3:9,2\", \"completion\": \"7\"}\n", i));
+    for (int i = 0; i < 5; i++)
+        NEED(kg_str_printf(&text[1], err,
+                           "{\"prompt\": \"%d,4:9,2\", \"completion\": \"7\", "
+                           "\"data_source\": \"bee\"}\n",
+                           i));
+    NEED(kg_str_puts(&text[2],
+                     "{\"prompt\": \"1,5:9,2\", \"completion\": \"7\"}\n"
+                     "{\"prompt\": \"1,5:9,22222222222222222222\", \"completion\": "
+                     "\"7\"}\n",
+                     err));
+    for (int i = 0; i < 3; i++) {
+        NEED(kg_file_write_atomic(names[i], text[i].data, text[i].len, err));
+        kg_str_release(&text[i]);
+    }
+    return 0;
+}
+
+static const char *const weighed[] = {"data.train=[" A ", " B ", " C "]",
+                                      "data.weights=[1, 2, 1]",
+                                      "data.max_prompt_tokens=12", NULL};
+
+/* ---- what is loaded ---- */
+
+static void files_are_one_set_and_each_is_counted(void **state)
+{
+    struct opened o;
+
+    (void)state;
+    open_run(&o, ROOT "/set", weighed);
+    assert_int_equal(o.run.n_parts, 3);
+    assert_int_equal(o.run.train.n, 3 + 5 + 1);
+    assert_int_equal(o.run.train.dropped_too_long, 1);
+    assert_int_equal(o.run.parts[0].n, 3);
+    assert_int_equal(o.run.parts[1].n, 5);
+    assert_int_equal(o.run.parts[2].n, 1);
+    for (size_t i = 0; i < o.run.train.n; i++) {
+        static const char *const sources[] = {"a.jsonl", "bee", "c.jsonl"};
+        size_t file = i < 3 ? 0 : i < 8 ? 1 : 2;
+
+        assert_string_equal(
+            kg_dataset_file(&o.run.train_data, (size_t)o.run.train.record[i]),
+            file == 0   ? A
+            : file == 1 ? B
+                        : C);
+        assert_string_equal(o.run.train_data.records[o.run.train.record[i]].data_source,
+                            sources[file]);
+    }
+    close_run(&o);
+}
+
+static void every_step_has_the_shares_of_its_files(void **state)
+{
+    uint32_t index[400], count[3] = {0};
+    struct opened o;
+    struct kg_err err;
+
+    (void)state;
+    open_run(&o, ROOT "/shares", weighed);
+    for (uint64_t step = 0; step < 100; step++) {
+        uint32_t of_b = 0;
+
+        assert_int_equal(kg_run_prompts_at(index, 4, 4 * step, &o.run, &err), KG_OK);
+        for (int i = 0; i < 4; i++) {
+            of_b += index[i] >= 3 && index[i] < 8;
+            count[index[i] < 3 ? 0 : index[i] < 8 ? 1 : 2]++;
+        }
+        assert_int_equal(of_b, 2);
+    }
+    assert_int_equal(count[0], 100);
+    assert_int_equal(count[1], 200);
+    assert_int_equal(count[2], 100);
+    close_run(&o);
+}
+
+static void without_weights_an_epoch_has_each_problem_once(void **state)
+{
+    static const char *const plain[] = {"data.train=[" A ", " B "]", NULL};
+    uint32_t index[8];
+    unsigned seen = 0;
+    struct opened o;
+    struct kg_err err;
+
+    (void)state;
+    open_run(&o, ROOT "/plain", plain);
+    assert_int_equal(kg_run_prompts_at(index, 8, 8, &o.run, &err), KG_OK);
+    for (int i = 0; i < 8; i++)
+        seen |= 1u << index[i];
+    assert_int_equal(seen, 0xff);
+    close_run(&o);
+}
+
+static void each_file_has_its_template(void **state)
+{
+    static const char *const extra[] = {
+        "data.train=[" A ", " B "]", "data.templates=['0,{prompt}', '{prompt}']",
+        "data.val=[" B ", " A "]",   "data.val_templates=['{prompt}', '9,{prompt}']",
+        "eval.problems=2",           NULL};
+    struct opened o;
+
+    (void)state;
+    open_run(&o, ROOT "/templates", extra);
+    assert_string_equal(o.run.train_data.records[0].prompt, "0,0,3:9,2S");
+    assert_string_equal(o.run.train_data.records[3].prompt, "0,4:9,2S");
+    assert_int_equal(o.run.val.n, 4); /* eval.problems of each file */
+    assert_string_equal(o.run.val_data.records[o.run.val.record[1]].prompt, "1,4:9,2S");
+    assert_string_equal(o.run.val_data.records[o.run.val.record[2]].prompt, "9,0,3:9,2S");
+    close_run(&o);
+}
+
+/* ---- what is refused ---- */
+
+static void lists_that_do_not_fit_are_refused(void **state)
+{
+    static const char *const rows[][3] = {
+        {"data.train=[" A ", " B "]", "data.weights=[1]",
+         "data.weights: expected an item for each of the 2 files of data.train, or none; "
+         "found 1"},
+        {"data.train=[" A ", " B "]", "data.weights=[1, 0]",
+         "data.weights: expected whole numbers from 1 to 10000, found '0'"},
+        {"data.train=[" A ", " B "]", "data.weights=[1, 0.5]", "found '0.5'"},
+        {"data.train=[" A ", " B "]", "data.templates=['{prompt}']",
+         "data.templates: expected an item for each of the 2 files"},
+        {"data.train=[" A ", " B "]", "data.templates=['x', 'y']",
+         "expected a template with {prompt}, found 'x'"},
+        {"data.val=[" A ", " B "]", "data.val_templates=[1, 2, 3]",
+         "data.val_templates: expected an item for each of the 2 files of data.val"},
+        {"data.train=[" A ", " ROOT "/none]", "data.weights=[]", "none: "},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *const extra[] = {rows[i][0], rows[i][1], NULL};
+        struct kg_config *config = config_of(ROOT "/refused", extra);
+        struct kg_err err = {0};
+        struct kg_run run;
+
+        assert_int_not_equal(kg_run_open(&run, config, &err), KG_OK);
+        if (!strstr(err.message, rows[i][2]))
+            fail_msg("expected '%s', found: %s", rows[i][2], err.message);
+        kg_config_free(config);
+    }
+}
+
+/* A warm start's fault is in a file, not in "one of them". */
+static void a_fault_names_its_file(void **state)
+{
+    static const char text[] = "{\"prompt\": \"1,4:9,2\", \"answer\": \"7\"}\n";
+    static const char *const extra[] = {"task.name=qa-number",
+                                        "data.train=[" A ", " ROOT "/d.jsonl]",
+                                        "data.val=", "sft.steps=1", NULL};
+    struct kg_config *config;
+    struct kg_err e = {0};
+    struct kg_run run;
+
+    (void)state;
+    NEED(kg_file_write_atomic(ROOT "/d.jsonl", text, strlen(text), err));
+    config = config_of(ROOT "/fault", extra);
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
+    assert_non_null(strstr(e.message, ROOT "/d.jsonl: record 1: expected a worked "
+                                           "solution, found none"));
+    kg_config_free(config);
+}
+
+/* The check of gold answers is of each file, and names the one that fails. */
+static void a_gold_answer_of_any_file_stops_the_run(void **state)
+{
+    static const char good[] = "{\"problem\": \"1\", \"answer\": \"1/2\"}\n";
+    static const char bad[] = "{\"problem\": \"1\", \"answer\": \"7\"}\n"
+                              "{\"problem\": \"2\", \"answer\": \"\"}\n";
+    static const char *const extra[] = {
+        "task.name=math", "data.train=[" ROOT "/good.jsonl, " ROOT "/bad.jsonl]",
+        "data.val=", "data.weights=[1, 1]", NULL};
+    struct opened o;
+    struct kg_config *config = config_of(ROOT "/golds", extra);
+    struct kg_err e = {0};
+    struct kg_run run;
+
+    (void)state;
+    NEED(kg_file_write_atomic(ROOT "/good.jsonl", good, strlen(good), err));
+    NEED(kg_file_write_atomic(ROOT "/bad.jsonl", bad, strlen(bad), err));
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EFORMAT);
+    assert_non_null(strstr(e.message, ROOT "/bad.jsonl: expected gold answers that grade "
+                                           "themselves right, found 1"));
+    kg_config_free(config);
+    open_run(&o, ROOT "/golds",
+             (const char *const[]){extra[0], extra[1], extra[2], extra[3],
+                                   "task.exclude=bad.jsonl:2", NULL});
+    assert_int_equal(o.run.train.n, 2);
+    close_run(&o);
+}
+
+/* ---- whole runs ---- */
+
+static void train_to(const char *dir, const char *steps, bool resume)
+{
+    const char *const extra[] = {weighed[0],
+                                 weighed[1],
+                                 weighed[2],
+                                 steps,
+                                 "data.val=[" A ", " B "]",
+                                 "eval.problems=3",
+                                 "eval.samples=2",
+                                 "checkpoint.every=1",
+                                 NULL};
+    struct kg_config *config = config_of(dir, extra);
+    bool stopped;
+
+    NEED(kg_train_run(config, resume, &stopped, err));
+    kg_config_free(config);
+}
+
+static void assert_same(const char *name)
+{
+    char path[2][256];
+    struct kg_str text[2] = {{0}, {0}};
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s", i ? ROOT "/parts" : ROOT "/whole",
+                 name);
+        NEED(kg_file_read(&text[i], path[i], 1u << 28, err));
+    }
+    assert_int_equal(text[0].len, text[1].len);
+    assert_memory_equal(text[0].data, text[1].data, text[0].len);
+    kg_str_release(&text[0]);
+    kg_str_release(&text[1]);
+}
+
+static void an_interrupted_run_goes_on_in_the_same_mix(void **state)
+{
+    (void)state;
+    fresh(ROOT "/whole");
+    fresh(ROOT "/parts");
+    train_to(ROOT "/whole", "train.steps=3", false);
+    train_to(ROOT "/parts", "train.steps=1", false);
+    train_to(ROOT "/parts", "train.steps=3", true);
+    assert_same("checkpoints/latest/state.safetensors");
+    assert_same("rollouts/step-000003.jsonl.zst");
+}
+
+/* Needs the run of the test before it. */
+static void answers_are_told_apart_by_source(void **state)
+{
+    static const char *const whats[] = {"reward", "accuracy", "length"};
+    static const char *const alls[] = {"reward/mean", "reward/accuracy", "length/mean"};
+    static const double weight[] = {1, 2, 1};
+    static const char *const sources[] = {"a.jsonl", "bee", "c.jsonl"};
+    char name[96];
+
+    (void)state;
+    for (int w = 0; w < 3; w++) {
+        double sum = 0;
+
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "%s/source/%s", whats[w], sources[i]);
+            sum += weight[i] * last_metric(ROOT "/whole", name) / 4;
+            snprintf(name, sizeof name, "answers/source/%s", sources[i]);
+            assert_true(last_metric(ROOT "/whole", name) == 4 * weight[i]);
+        }
+        assert_true(fabs(sum - last_metric(ROOT "/whole", alls[w])) < 1e-12);
+    }
+}
+
+static void validation_is_told_apart_by_source(void **state)
+{
+    double of_a, of_b;
+
+    (void)state;
+    of_a = last_metric(ROOT "/whole", "val/reward/source/a.jsonl");
+    of_b = last_metric(ROOT "/whole", "val/reward/source/bee");
+    assert_true(fabs((of_a + of_b) / 2 - last_metric(ROOT "/whole", "val/reward")) <
+                1e-12);
+    assert_true(last_metric(ROOT "/whole", "val/answers/source/bee") == 6);
+    assert_true(last_metric(ROOT "/whole", "val/accuracy_stderr/source/bee") >= 0);
+}
+
+static void a_change_of_any_file_is_named(void **state)
+{
+    static const char line[] = "{\"prompt\": \"1,4:9,2\", \"completion\": \"7\"}\n";
+    struct kg_config *config;
+    struct kg_err e = {0};
+    bool stopped;
+
+    (void)state;
+    NEED(kg_file_write_atomic(C, line, strlen(line), err));
+    config = config_of(ROOT "/whole",
+                       (const char *const[]){weighed[0], weighed[1], weighed[2],
+                                             "data.val=[" A ", " B "]", "eval.problems=3",
+                                             "eval.samples=2", "train.steps=4", NULL});
+    assert_int_equal(kg_train_run(config, true, &stopped, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "data.train 3: expected "));
+    kg_config_free(config);
+}
+
+static void the_plan_says_the_shares(void **state)
+{
+    struct kg_config *config;
+    struct kg_str text = {0};
+
+    (void)state;
+    write_files(NULL);
+    config = config_of(ROOT "/none", weighed);
+    NEED(kg_train_plan(&text, config, err));
+    assert_non_null(strstr(text.data, B ": 5 prompts, 50.0 % of a step, 40.00 epochs\n"));
+    kg_str_release(&text);
+    kg_config_free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_are_one_set_and_each_is_counted),
+        cmocka_unit_test(every_step_has_the_shares_of_its_files),
+        cmocka_unit_test(without_weights_an_epoch_has_each_problem_once),
+        cmocka_unit_test(each_file_has_its_template),
+        cmocka_unit_test(lists_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_fault_names_its_file),
+        cmocka_unit_test(a_gold_answer_of_any_file_stops_the_run),
+        cmocka_unit_test(an_interrupted_run_goes_on_in_the_same_mix),
+        cmocka_unit_test(answers_are_told_apart_by_source),
+        cmocka_unit_test(validation_is_told_apart_by_source),
+        cmocka_unit_test(a_change_of_any_file_is_named),
+        cmocka_unit_test(the_plan_says_the_shares),
+    };
+
+    return cmocka_run_group_tests(tests, write_files, NULL);
+}

@@ -1,0 +1,82 @@
+/* Sums by data source, and their metrics. */
+#include "train/sources.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *kg_source_of(const struct kg_prompts *p, size_t i)
+{
+    return p->data->records[p->record[i]].data_source;
+}
+
+bool kg_sources_differ(const struct kg_prompts *p)
+{
+    for (size_t i = 1; i < p->n; i++)
+        if (strcmp(kg_source_of(p, i), kg_source_of(p, 0)) != 0)
+            return true;
+    return false;
+}
+
+struct kg_source_sums *kg_sources_row(struct kg_sources *s, const char *name)
+{
+    size_t at = 0;
+
+    while (at < s->n && strncmp(s->row[at].name, name, KG_SOURCE_NAME) != 0)
+        at++;
+    at = at > KG_SOURCES ? KG_SOURCES : at;
+    if (at == s->n)
+        s->row[s->n++] = (struct kg_source_sums){.name = at < KG_SOURCES ? name
+                                                                         : "other"};
+    return &s->row[at];
+}
+
+void kg_source_problem(struct kg_source_sums *row, double share)
+{
+    row->problems++;
+    row->share += share;
+    row->share_squared += share * share;
+}
+
+/* How much of a source is its name: whole characters of KG_SOURCE_NAME bytes. */
+static int name_length(const char *source)
+{
+    int n = (int)strnlen(source, KG_SOURCE_NAME);
+
+    while (n > 0 && ((unsigned char)source[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+static void put(struct kg_metrics *log, const char *prefix, const char *what,
+                const struct kg_source_sums *row, double value)
+{
+    char name[KG_METRIC_NAME];
+
+    snprintf(name, sizeof name, "%s%s/source/%.*s", prefix, what, name_length(row->name),
+             row->name);
+    kg_metrics_put(log, name, value);
+}
+
+static double standard_error(const struct kg_source_sums *row)
+{
+    double n = row->problems;
+    double spread = row->share_squared - row->share * row->share / n;
+
+    return n > 1 ? sqrt(fmax(0, spread / (n - 1)) / n) : 0;
+}
+
+void kg_sources_put(struct kg_metrics *log, const char *prefix,
+                    const struct kg_sources *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kg_source_sums *row = &s->row[i];
+
+        put(log, prefix, "reward", row, row->reward / row->answers);
+        put(log, prefix, "accuracy", row, row->correct / row->answers);
+        put(log, prefix, "length", row, row->tokens / row->answers);
+        put(log, prefix, "answers", row, row->answers);
+        if (row->problems > 0)
+            put(log, prefix, "accuracy_stderr", row, standard_error(row));
+    }
+}
