@@ -3,6 +3,7 @@
  */
 #include "cli/cli.h"
 
+#include "cli/grade_qa.h"
 #include "data/jsonl.h"
 #include "math/math.h"
 
@@ -13,12 +14,24 @@ enum { MAX_GOLDS = 64 };
 
 static const char *kind = "math";
 static const char *mode_name = "default";
+static const char *answer_tags = "1";
+static struct kg_qa_format format = {.structure = 0.2, .final = 0.1};
 
 const struct kg_flag kg_grade_flags[] = {
     {"kind", 'k', KG_FLAG_CHOICE, &kind, "KIND", "what is graded (default math)", 0, 0,
-     "math"},
+     "math|qa-em|qa-subem|qa-f1|qa-format|qa-extract"},
     {"mode", 0, KG_FLAG_TEXT, &mode_name, "MODE",
-     "how: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
+     "math: how: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
+    {"answer-tags", 0, KG_FLAG_CHOICE, &answer_tags, "N",
+     "qa: pairs of answer tags that a response must hold; 2 where the prompt shows one "
+     "and stands in it (default 1)",
+     0, 0, "1|2"},
+    {"structure", 0, KG_FLAG_REAL, &format.structure, "S",
+     "qa-format: score of a valid format (default 0.2)", 0, 1, NULL},
+    {"final", 0, KG_FLAG_REAL, &format.final, "F",
+     "qa-format: score of a wrong answer without one (default 0.1)", 0, 1, NULL},
+    {"retrieval", 0, KG_FLAG_REAL, &format.retrieval, "R",
+     "qa-format: added where a gold answer was retrieved (default 0)", 0, 1, NULL},
     {0},
 };
 
@@ -155,17 +168,34 @@ static kg_status answer(struct kg_str *out, const struct kg_json_doc *doc, void 
     return put_result(out, &g->result, err);
 }
 
-int kg_cmd_grade(int argc, char **argv)
+static kg_status grade_math(struct kg_err *err)
 {
     struct grading g = {0};
+    kg_status status;
+
+    KG_TRY(kg_math_mode_find(&g.mode, mode_name, err));
+    status = kg_cli_filter(answer, &g, err);
+    kg_math_result_release(&g.result);
+    return status;
+}
+
+static kg_status grade_qa(struct kg_err *err)
+{
+    struct kg_grade_qa g = {.pairs = answer_tags[0] - '0', .scores = format};
+    kg_status status;
+
+    KG_TRY(kg_grade_qa_init(&g, kind, err));
+    status = kg_cli_filter(kg_grade_qa_line, &g, err);
+    kg_grade_qa_release(&g);
+    return status;
+}
+
+int kg_cmd_grade(int argc, char **argv)
+{
     struct kg_err err;
-    kg_status status = KG_OK;
 
     (void)argc;
     (void)argv;
-    KG_TRY_GOTO(out, kg_math_mode_find(&g.mode, mode_name, &err));
-    status = kg_cli_filter(answer, &g, &err);
-out:
-    kg_math_result_release(&g.result);
-    return kg_cli_exit(status, &err);
+    return kg_cli_exit(strcmp(kind, "math") == 0 ? grade_math(&err) : grade_qa(&err),
+                       &err);
 }

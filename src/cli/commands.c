@@ -110,8 +110,10 @@ const struct kg_command kg_commands[] = {
      "of alternatives}, every line of stdout {\"verdict\": "
      "\"right\"|\"wrong\"|\"undecided\", \"extracted\", \"reason\"}. Optional keys: "
      "form (auto, answer, text, response, choice, bracket), precision (decimals, "
-     "a tolerance, or a list of them), strict, allow_set_relation_comp. docs/grader.md "
-     "says what each mode does.",
+     "a tolerance, or a list of them), strict, allow_set_relation_comp. With --kind "
+     "qa-*: {\"prediction\" (an answer) or \"response\" (a text with answer tags), "
+     "\"golden_answers\": text or list} in, {\"score\", \"answer\"} out. "
+     "docs/grader.md says what each mode and kind does.",
      0},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "", no_flags,

@@ -269,6 +269,52 @@ bool kg_unicode_is_digit(uint32_t cp)
     return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
 }
 
+bool kg_unicode_is_alnum(uint32_t cp)
+{
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+        return true;
+    default:
+        return kg_unicode_is_alpha(cp);
+    }
+}
+
+bool kg_unicode_is_cased(uint32_t cp)
+{
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+        return true;
+    default: /* numbers and signs in letters' dress; the two ordinals */
+        return kg_unicode_lower(cp) != cp || kg_unicode_upper(cp) != cp || cp == 0xAA ||
+               cp == 0xBA;
+    }
+}
+
+bool kg_unicode_is_case_ignorable(uint32_t cp)
+{
+    static const struct range POINTS[] = {
+        {'\'', '\''},     {'.', '.'},       {':', ':'},       {0xB7, 0xB7},
+        {0x387, 0x387},   {0x55F, 0x55F},   {0x5F4, 0x5F4},   {0x2018, 0x2019},
+        {0x2024, 0x2024}, {0x2027, 0x2027}, {0xFE13, 0xFE13}, {0xFE52, 0xFE52},
+        {0xFE55, 0xFE55}, {0xFF07, 0xFF07}, {0xFF0E, 0xFF0E}, {0xFF1A, 0xFF1A},
+    };
+
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+        return true;
+    default:
+        return in_ranges(cp, POINTS, sizeof POINTS / sizeof *POINTS);
+    }
+}
+
 uint32_t kg_unicode_upper(uint32_t cp)
 {
     return cp == 0xDF ? cp : (uint32_t)utf8proc_toupper((utf8proc_int32_t)cp);

@@ -35,6 +35,11 @@ bool kg_unicode_is_space(uint32_t cp);
 bool kg_unicode_is_printable(uint32_t cp); /* as Python's repr shows it */
 bool kg_unicode_is_alpha(uint32_t cp);     /* a letter */
 bool kg_unicode_is_digit(uint32_t cp);     /* Nd */
+bool kg_unicode_is_alnum(uint32_t cp);     /* a letter or a number (L, N) */
+bool kg_unicode_is_cased(uint32_t cp);     /* upper, lower or title case */
+/* Marks, signs and points that do not end a word for its case: a capital sigma is final
+ * when no cased character stands behind it, these skipped. */
+bool kg_unicode_is_case_ignorable(uint32_t cp);
 uint32_t kg_unicode_upper(uint32_t cp);
 uint32_t kg_unicode_lower(uint32_t cp);
 uint32_t kg_unicode_title(uint32_t cp);
