@@ -9,6 +9,7 @@
 #include "data/safetensors_fuzz.c"
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
+#include "net/http_parse_fuzz.c"
 #include "task/grade_fuzz.c"
 #include "text/jinja_fuzz.c"
 #include "text/tokenizer_fuzz.c"
@@ -36,6 +37,7 @@ static const struct target targets[] = {
     {"tests/fuzz/grade", kg_fuzz_grade},
     {"tests/fuzz/math", kg_fuzz_math},
     {"tests/fuzz/jinja", kg_fuzz_jinja},
+    {"tests/fuzz/http_parse", kg_fuzz_http_parse},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

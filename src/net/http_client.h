@@ -2,9 +2,13 @@
  * bounded answer.
  *
  * Submit, then poll: callbacks run inside kg_http_client_poll. A request that fails in a
- * way that may pass (connection refused, reset, timeout, 408, 429, 5xx) is tried again
- * after a growing pause, until its tries or its deadline are used up. Nothing blocks but
- * poll, and that at most for the time given.
+ * way that may pass (connection refused, reset, cut short, timeout, 408, 429, 5xx) is
+ * tried again after a growing pause, or the one that the server asks for (Retry-After),
+ * until its tries or its deadline are used up. Nothing blocks but poll, and that at most
+ * for the time given.
+ *
+ * No signals, no proxy, no .netrc: nothing outside the options changes what is asked. A
+ * redirection is an answer like any other. One thread at a time may use a client.
  */
 #ifndef KG_NET_HTTP_CLIENT_H
 #define KG_NET_HTTP_CLIENT_H
@@ -14,14 +18,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A status other than OK ends the request: its answer carries the reason. */
+typedef kg_status (*kg_http_piece_fn)(void *user, uint64_t ticket, const char *data,
+                                      size_t n, struct kg_err *err);
+
 struct kg_http_client_opts {
     int max_in_flight;         /* 0: 16 connections; what is beyond waits its turn */
     int connect_timeout_ms;    /* 0: 5,000 */
     int timeout_ms;            /* of one try; 0: 30,000 */
+    int deadline_ms;           /* of all tries and pauses, waiting included; 0: none */
     int tries;                 /* 0: 4 */
     int backoff_ms;            /* before the second try, doubled each time; 0: 250 */
-    size_t max_response_bytes; /* 0: 64 MiB */
+    size_t max_response_bytes; /* 0: 64 MiB; a larger answer is a failure */
     const char *bearer_key;    /* NULL: none; copied */
+    /* NULL, or told of each piece of a 2xx body as it comes, for streamed answers; a try
+     * that fails on the way is then final */
+    kg_http_piece_fn piece;
+    void *piece_user;
 };
 
 struct kg_http_answer {

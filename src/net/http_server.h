@@ -3,8 +3,11 @@
  * One thread of its own waits on all sockets. A request is read whole (within the limits)
  * and then given to its route's handler on that thread, which must not block: it answers
  * at once, or keeps the exchange and answers later from any thread. Errors that the core
- * finds itself (no such route, body too large, header too large, queue full) are answered
- * in the shape that the owner of the server gives. Knows nothing of JSON or of models.
+ * finds itself (no such route, body too large, header too large, a sender too slow) are
+ * answered in the shape that the owner of the server gives, and the connection is closed
+ * so that the answer arrives. Knows nothing of models.
+ *
+ * A client that closes its sending side while it waits counts as one that has left.
  */
 #ifndef KG_NET_HTTP_SERVER_H
 #define KG_NET_HTTP_SERVER_H
@@ -33,20 +36,27 @@ typedef kg_status (*kg_http_error_fn)(struct kg_str *body, int http_status,
                                       const char *message, struct kg_err *err);
 
 struct kg_http_server_opts {
-    const char *host;       /* NULL: 127.0.0.1 */
-    int port;               /* 0: one that is free */
-    size_t max_body_bytes;  /* 0: 1 MiB */
-    int max_connections;    /* 0: 1024; further ones are closed at once, and counted */
-    int idle_timeout_s;     /* 0: 30; a sender that is silent for so long is cut off */
-    const char *bearer_key; /* NULL: no key asked for; borrowed */
+    const char *host;        /* NULL: 127.0.0.1 */
+    int port;                /* 0: one that is free */
+    size_t max_body_bytes;   /* 0: 1 MiB; beyond: 413 */
+    size_t max_head_bytes;   /* request line and header; 0: 32 KiB; beyond: 414, 431 */
+    size_t max_stream_bytes; /* written and not yet taken by the client; 0: 1 MiB */
+    int max_connections;     /* 0: 1024; further ones are closed at once, and counted */
+    /* 0: 30. Cut off: a sender that is silent for so long (408 when it had begun), a
+     * reader that takes nothing of an answer for so long. */
+    int idle_timeout_s;
+    int request_timeout_s;  /* 0: 60; a request takes longer to arrive: 408 */
+    const char *bearer_key; /* NULL: no key asked for; copied */
     const char *open_path;  /* NULL or a path that needs no key, "/health"; borrowed */
     const struct kg_http_route *routes; /* ended by method NULL; borrowed */
-    kg_http_error_fn error_body;
-    void *user; /* given to handlers */
+    kg_http_error_fn error_body;        /* NULL: {"error": message} */
+    void *user;                         /* given to handlers */
 };
 
 struct kg_http_server_stats {
     long long requests, refused_connections, errors_4xx, errors_5xx;
+    long long timeouts;    /* slow senders and readers that were cut off */
+    long long gone;        /* clients that left before their answer was complete */
     long long connections; /* open now */
     long long exchanges;   /* not answered yet */
 };
@@ -57,20 +67,21 @@ kg_status kg_http_server_start(struct kg_http_server **s,
                                const struct kg_http_server_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
 int kg_http_server_port(const struct kg_http_server *s);
-void kg_http_server_stats(struct kg_http_server_stats *out,
-                          const struct kg_http_server *s);
+void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_server *s);
 /* Take no new connection; wait for the open exchanges, at most drain_ms; close. The
- * owner must go on answering from another thread while it waits.   s NULL allowed */
+ * owner must go on answering from another thread while it waits. An exchange that is
+ * still open then has lost its client, and must be ended all the same.
+ * s NULL allowed */
 void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
 /* The request; all borrowed until the exchange is ended. */
 const char *kg_http_method(const struct kg_http_exchange *x);
-const char *kg_http_path(const struct kg_http_exchange *x);
+const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */
 const char *kg_http_body(const struct kg_http_exchange *x, size_t *n); /* NUL behind it */
 const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
 
 /* Answer whole. body is copied.   Never fails towards the caller: without memory the
- * connection is closed and counted. */
+ * connection is closed and counted. 429 and 503 carry Retry-After: 1. */
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
                    const char *body, size_t n);
 /* The error shape of the server. */

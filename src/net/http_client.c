@@ -1,0 +1,511 @@
+/* libcurl's multi interface behind a queue with tries.
+ *
+ * A request is in one of three places: waiting for its turn or for the end of a pause, in
+ * flight in a curl handle, or done and about to be told. Tickets are the caller's: two
+ * requests may have the same.
+ */
+#include "net/http_client.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <string.h>
+
+enum {
+    DEFAULT_IN_FLIGHT = 16,
+    DEFAULT_CONNECT_MS = 5000,
+    DEFAULT_TIMEOUT_MS = 30000,
+    DEFAULT_TRIES = 4,
+    DEFAULT_BACKOFF_MS = 250,
+    MAX_PAUSE_S = 60,
+};
+
+struct request {
+    struct kg_http_client *c;
+    uint64_t ticket;
+    char *url;  /* owned */
+    char *body; /* owned; NULL: GET */
+    size_t body_n;
+    CURL *easy; /* owned while in flight */
+    char reason[CURL_ERROR_SIZE + KG_ERR_MESSAGE_BYTES];
+    char said[CURL_ERROR_SIZE]; /* by curl */
+    struct kg_str answer;
+    int tries;
+    long http_status;
+    bool final; /* no further try, whatever comes */
+    kg_status status;
+    double submitted; /* seconds of the clock, as the next one */
+    double due;       /* not before */
+    struct request *next;
+};
+
+struct queue {
+    struct request *first, *last;
+};
+
+struct kg_http_client {
+    struct kg_http_client_opts opts; /* defaults filled in */
+    CURLM *multi;
+    struct curl_slist *headers; /* owned */
+    struct queue waiting;
+    struct queue done;
+    struct request *flying; /* list */
+    int in_flight;
+    size_t n; /* all requests that have not been told */
+    struct kg_http_client_stats stats;
+};
+
+/* ---- queues ---- */
+
+static void push(struct queue *q, struct request *r)
+{
+    r->next = NULL;
+    if (q->last)
+        q->last->next = r;
+    else
+        q->first = r;
+    q->last = r;
+}
+
+static struct request *pop(struct queue *q)
+{
+    struct request *r = q->first;
+    if (r) {
+        q->first = r->next;
+        if (q->first == NULL)
+            q->last = NULL;
+    }
+    return r;
+}
+
+/* The first that is due, taken out, or NULL. */
+static struct request *pop_due(struct queue *q, double now)
+{
+    struct request *before = NULL;
+    struct request *r = q->first;
+    while (r && r->due > now) {
+        before = r;
+        r = r->next;
+    }
+    if (r == NULL)
+        return NULL;
+    if (before)
+        before->next = r->next;
+    else
+        q->first = r->next;
+    if (q->last == r)
+        q->last = before;
+    return r;
+}
+
+static void request_free(struct request *r)
+{
+    if (r->easy) {
+        (void)curl_multi_remove_handle(r->c->multi, r->easy);
+        curl_easy_cleanup(r->easy);
+    }
+    kg_mem_free(r->url);
+    kg_mem_free(r->body);
+    kg_str_release(&r->answer);
+    kg_mem_free(r);
+}
+
+static void free_list(struct request *r)
+{
+    while (r) {
+        struct request *next = r->next;
+        request_free(r);
+        r = next;
+    }
+}
+
+/* ---- life ---- */
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+static CURLcode curl_started;
+
+static void start_curl(void) { curl_started = curl_global_init(CURL_GLOBAL_DEFAULT); }
+
+static int or_default(int value, int otherwise) { return value > 0 ? value : otherwise; }
+
+static kg_status add_header(struct kg_http_client *c, const char *line,
+                            struct kg_err *err)
+{
+    struct curl_slist *list = curl_slist_append(c->headers, line);
+    if (list == NULL)
+        return kg_fail(err, KG_ENOMEM, "HTTP headers: out of memory");
+    c->headers = list;
+    return KG_OK;
+}
+
+static kg_status add_key(struct kg_http_client *c, const char *key, struct kg_err *err)
+{
+    struct kg_str line = {0};
+    if (key == NULL)
+        return KG_OK;
+    if (key[0] == '\0' || strpbrk(key, "\r\n"))
+        return kg_fail(err, KG_EINVAL, "key: expected one line of text");
+    kg_status status = kg_str_printf(&line, err, "Authorization: Bearer %s", key);
+    if (status == KG_OK)
+        status = add_header(c, line.data, err);
+    kg_str_release(&line);
+    return status;
+}
+
+kg_status kg_http_client_open(struct kg_http_client **out,
+                              const struct kg_http_client_opts *opts, struct kg_err *err)
+{
+    kg_status status;
+    *out = NULL;
+    pthread_once(&curl_once, start_curl);
+    if (curl_started != CURLE_OK)
+        return kg_fail(err, KG_ENOMEM, "libcurl: %s", curl_easy_strerror(curl_started));
+    struct kg_http_client *c = kg_mem_calloc(1, sizeof *c, "HTTP client", err);
+    if (c == NULL)
+        return err->code;
+    struct kg_http_client_opts *o = &c->opts;
+    *o = *opts;
+    o->bearer_key = NULL; /* its header is made below */
+    o->max_in_flight = or_default(o->max_in_flight, DEFAULT_IN_FLIGHT);
+    o->connect_timeout_ms = or_default(o->connect_timeout_ms, DEFAULT_CONNECT_MS);
+    o->timeout_ms = or_default(o->timeout_ms, DEFAULT_TIMEOUT_MS);
+    o->tries = or_default(o->tries, DEFAULT_TRIES);
+    o->backoff_ms = or_default(o->backoff_ms, DEFAULT_BACKOFF_MS);
+    if (o->max_response_bytes == 0)
+        o->max_response_bytes = (size_t)64 << 20;
+    KG_TRY_GOTO(fail, add_header(c, "Content-Type: application/json", err));
+    KG_TRY_GOTO(fail, add_header(c, "Expect:", err)); /* never wait for a 100 */
+    KG_TRY_GOTO(fail, add_key(c, opts->bearer_key, err));
+    c->multi = curl_multi_init();
+    if (c->multi == NULL)
+        KG_TRY_GOTO(fail, kg_fail(err, KG_ENOMEM, "libcurl: out of memory"));
+    /* connections stay open between requests, one for each that may be in flight */
+    curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)o->max_in_flight);
+    *out = c;
+    return KG_OK;
+fail:
+    kg_http_client_close(c);
+    return status;
+}
+
+void kg_http_client_close(struct kg_http_client *c)
+{
+    if (c == NULL)
+        return;
+    free_list(c->flying);
+    free_list(c->waiting.first);
+    free_list(c->done.first);
+    curl_slist_free_all(c->headers);
+    if (c->multi)
+        curl_multi_cleanup(c->multi);
+    kg_mem_free(c);
+}
+
+kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,
+                                const char *body, size_t body_n, uint64_t ticket,
+                                struct kg_err *err)
+{
+    struct request *r = kg_mem_calloc(1, sizeof *r, "HTTP request", err);
+    if (r == NULL)
+        return err->code;
+    r->c = c;
+    r->ticket = ticket;
+    r->answer.max = c->opts.max_response_bytes;
+    r->body_n = body_n;
+    r->url = kg_mem_strdup(url, err);
+    if (body)
+        r->body = kg_mem_copy(body, body_n, "HTTP body", err);
+    if (r->url == NULL || (body && r->body == NULL)) {
+        request_free(r);
+        return err->code;
+    }
+    r->submitted = kg_clock_seconds();
+    push(&c->waiting, r);
+    c->n++;
+    c->stats.requests++;
+    return KG_OK;
+}
+
+size_t kg_http_client_waiting(const struct kg_http_client *c) { return c->n; }
+
+void kg_http_client_stats(struct kg_http_client_stats *out,
+                          const struct kg_http_client *c)
+{
+    *out = c->stats;
+}
+
+/* ---- one try ---- */
+
+static bool wants_piece(struct request *r)
+{
+    long code = 0;
+    if (r->c->opts.piece == NULL)
+        return false;
+    curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
+    return code >= 200 && code < 300;
+}
+
+/* Called by curl.   returns n, or anything else to end the transfer */
+static size_t take_bytes(char *data, size_t one, size_t n, void *user)
+{
+    struct request *r = user;
+    struct kg_err err = {0};
+    (void)one; /* always 1 */
+    if (n > r->answer.max - r->answer.len) {
+        r->final = true;
+        r->status = KG_EFORMAT;
+        kg_fail(&err, KG_EFORMAT, "the answer is larger than %zu bytes", r->answer.max);
+    } else if (kg_str_append(&r->answer, data, n, &err) != KG_OK) {
+        r->final = true;
+        r->status = KG_ENOMEM;
+    } else if (wants_piece(r)) {
+        r->final = true; /* what was told cannot be taken back */
+        r->status = r->c->opts.piece(r->c->opts.piece_user, r->ticket, data, n, &err);
+    }
+    if (r->status == KG_OK)
+        return n;
+    strncpy(r->reason, err.message, sizeof r->reason - 1);
+    return n + 1;
+}
+
+/* Milliseconds that are left of the request's deadline, and of one try. */
+static long time_left_ms(const struct request *r, double now)
+{
+    const struct kg_http_client_opts *o = &r->c->opts;
+    if (o->deadline_ms == 0)
+        return o->timeout_ms;
+    double left = o->deadline_ms - 1e3 * (now - r->submitted);
+    if (left < 1)
+        return 0;
+    return left < o->timeout_ms ? (long)left : o->timeout_ms;
+}
+
+static CURLcode set_options(struct request *r, long timeout_ms)
+{
+    const struct kg_http_client_opts *o = &r->c->opts;
+    CURLcode bad = CURLE_OK;
+    bad |= curl_easy_setopt(r->easy, CURLOPT_URL, r->url);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_PRIVATE, r);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_ERRORBUFFER, r->said);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->c->headers);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_WRITEFUNCTION, take_bytes);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_WRITEDATA, r);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    bad |= curl_easy_setopt(r->easy, CURLOPT_NOSIGNAL, 1L);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not even by environment */
+    bad |= curl_easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT_MS,
+                            (long)o->connect_timeout_ms);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS, timeout_ms);
+    if (r->body == NULL)
+        return bad;
+    bad |= curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_n);
+    return bad | curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, r->body);
+}
+
+static void end_try(struct request *r, CURLcode code);
+
+static void start_try(struct kg_http_client *c, struct request *r, double now)
+{
+    long timeout_ms = time_left_ms(r, now);
+    CURLcode code = CURLE_OUT_OF_MEMORY;
+    r->tries++;
+    r->http_status = 0;
+    r->said[0] = '\0';
+    kg_str_clear(&r->answer);
+    r->next = c->flying;
+    c->flying = r;
+    c->in_flight++;
+    if (timeout_ms == 0) {
+        end_try(r, CURLE_OPERATION_TIMEDOUT);
+        return;
+    }
+    r->easy = curl_easy_init();
+    if (r->easy)
+        code = set_options(r, timeout_ms);
+    if (code == CURLE_OK && curl_multi_add_handle(c->multi, r->easy) != CURLM_OK)
+        code = CURLE_OUT_OF_MEMORY;
+    if (code != CURLE_OK)
+        end_try(r, code);
+}
+
+static bool may_pass(CURLcode code, long http_status)
+{
+    switch (code) {
+    case CURLE_OK:
+        return http_status == 408 || http_status == 429 || http_status >= 500;
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_OPERATION_TIMEDOUT:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static double pause_before_next(const struct request *r)
+{
+    curl_off_t asked = 0;
+    double pause = r->c->opts.backoff_ms / 1e3;
+    for (int i = 1; i < r->tries && pause < MAX_PAUSE_S; i++)
+        pause *= 2;
+    if (r->easy)
+        curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &asked);
+    pause = asked > 0 ? (double)asked : pause;
+    return pause < MAX_PAUSE_S ? pause : MAX_PAUSE_S;
+}
+
+/* Whether there is a next try, and when. */
+static bool plan_next(struct request *r, CURLcode code, double now)
+{
+    double pause = pause_before_next(r);
+    double deadline = r->submitted + r->c->opts.deadline_ms / 1e3;
+    if (r->final || !may_pass(code, r->http_status) || r->tries >= r->c->opts.tries)
+        return false;
+    if (r->c->opts.deadline_ms > 0 && now + pause >= deadline)
+        return false;
+    r->due = now + pause;
+    return true;
+}
+
+static void explain(struct request *r, CURLcode code)
+{
+    struct kg_err err;
+    if (code == CURLE_OK || r->status != KG_OK)
+        return;
+    r->status = code == CURLE_OPERATION_TIMEDOUT ? KG_ETIMEOUT : KG_EIO;
+    kg_fail(&err, r->status, "%.300s: %s (%d %s)", r->url,
+            r->said[0] ? r->said : curl_easy_strerror(code), r->tries,
+            r->tries == 1 ? "try" : "tries");
+    strncpy(r->reason, err.message, sizeof r->reason - 1);
+}
+
+static void unlink_flying(struct kg_http_client *c, struct request *r)
+{
+    struct request **at = &c->flying;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    c->in_flight--;
+}
+
+static void end_try(struct request *r, CURLcode code)
+{
+    struct kg_http_client *c = r->c;
+    if (r->easy)
+        curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &r->http_status);
+    bool again = plan_next(r, code, kg_clock_seconds());
+    unlink_flying(c, r);
+    if (r->easy) {
+        (void)curl_multi_remove_handle(c->multi, r->easy);
+        curl_easy_cleanup(r->easy);
+        r->easy = NULL;
+    }
+    if (again) {
+        c->stats.retries++;
+        push(&c->waiting, r);
+        return;
+    }
+    explain(r, code);
+    c->stats.failures += r->status != KG_OK;
+    push(&c->done, r);
+}
+
+/* ---- poll ---- */
+
+static void start_due(struct kg_http_client *c)
+{
+    double now = kg_clock_seconds();
+    while (c->in_flight < c->opts.max_in_flight) {
+        struct request *r = pop_due(&c->waiting, now);
+        if (r == NULL)
+            return;
+        start_try(c, r, now);
+    }
+}
+
+/* When the next pause ends, if that is before `until` and there is room. */
+static double next_start(const struct kg_http_client *c, double until)
+{
+    if (c->in_flight >= c->opts.max_in_flight)
+        return until;
+    for (const struct request *r = c->waiting.first; r; r = r->next)
+        until = r->due < until ? r->due : until;
+    return until;
+}
+
+static void collect(struct kg_http_client *c)
+{
+    int left;
+    CURLMsg *m;
+    while ((m = curl_multi_info_read(c->multi, &left)) != NULL) {
+        char *r = NULL;
+        if (m->msg != CURLMSG_DONE)
+            continue;
+        CURLcode code = m->data.result; /* m does not outlive the handle */
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &r);
+        end_try((struct request *)(void *)r, code);
+    }
+}
+
+/* A callback may submit: what it adds waits for the next round. */
+static kg_status tell(struct kg_http_client *c, kg_http_answer_fn done, void *user,
+                      struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    while (status == KG_OK && c->done.first) {
+        struct request *r = pop(&c->done);
+        struct kg_http_answer a = {.ticket = r->ticket,
+                                   .status = r->status,
+                                   .reason = r->reason,
+                                   .http_status = (int)r->http_status,
+                                   .body = kg_str_text(&r->answer),
+                                   .body_n = r->answer.len,
+                                   .tries = r->tries,
+                                   .seconds = kg_clock_seconds() - r->submitted};
+        c->n--;
+        status = done(user, &a, err);
+        request_free(r);
+    }
+    return status;
+}
+
+static kg_status curl_failed(CURLMcode code, struct kg_err *err)
+{
+    return kg_fail(err, code == CURLM_OUT_OF_MEMORY ? KG_ENOMEM : KG_EIO, "libcurl: %s",
+                   curl_multi_strerror(code));
+}
+
+kg_status kg_http_client_poll(struct kg_http_client *c, int timeout_ms,
+                              kg_http_answer_fn done, void *user, struct kg_err *err)
+{
+    double until = kg_clock_seconds() + timeout_ms / 1e3;
+    while (c->n > 0) {
+        int running;
+        start_due(c);
+        CURLMcode code = curl_multi_perform(c->multi, &running);
+        if (code != CURLM_OK)
+            return curl_failed(code, err);
+        collect(c);
+        if (c->done.first)
+            return tell(c, done, user, err);
+        double now = kg_clock_seconds();
+        if (now >= until)
+            break;
+        double wake = next_start(c, until);
+        int wait_ms = wake > now ? (int)(1e3 * (wake - now)) + 1 : 0;
+        code = curl_multi_poll(c->multi, NULL, 0, wait_ms, NULL);
+        if (code != CURLM_OK)
+            return curl_failed(code, err);
+    }
+    return KG_OK;
+}

@@ -1,0 +1,663 @@
+/* The server's thread: connections, from the first byte to the last.
+ *
+ * One connection goes through phases: a head is due, a body, an answer, and round again;
+ * or it lingers: after a refusal, what the client still sends is dropped for a moment, as
+ * closing at once would reset the connection and lose the answer. While an answer is due
+ * nothing is read, so a client that sends ahead waits.
+ */
+#define _GNU_SOURCE /* accept4, EPOLLRDHUP */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "net/http_internal.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { EVENTS = 64, ACCEPTS = 64, SWEEP_MS = 200, LINGER_S = 2, KEEP_BYTES = 16 << 10 };
+
+/* ---- a connection's end ---- */
+
+/* The client has left before its answer was complete. */
+static void lose_exchange(struct kg_http_conn *c)
+{
+    struct kg_http_exchange *x = c->x;
+    struct kg_http_server *s = x->s;
+    bool handled = c->phase == KG_HTTP_PHASE_ANSWER;
+    c->x = NULL;
+    pthread_mutex_lock(&s->lock);
+    s->stats.gone++;
+    x->conn = NULL;
+    x->gone = true;
+    bool free_now = !handled || (x->ended && !x->queued);
+    pthread_mutex_unlock(&s->lock);
+    if (free_now)
+        kg_http_exchange_free(x);
+}
+
+static void conn_close(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    if (c->phase == KG_HTTP_PHASE_CLOSED)
+        return;
+    if (c->x)
+        lose_exchange(c);
+    close(c->fd);
+    c->phase = KG_HTTP_PHASE_CLOSED;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        s->conns = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    c->next = s->dead; /* events of this round may still name it */
+    s->dead = c;
+    pthread_mutex_lock(&s->lock);
+    s->stats.connections--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void bury(struct kg_http_server *s)
+{
+    while (s->dead) {
+        struct kg_http_conn *c = s->dead;
+        s->dead = c->next;
+        kg_str_release(&c->in);
+        kg_str_release(&c->out);
+        kg_mem_free(c);
+    }
+}
+
+/* All is said. */
+static void conn_finish(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    if (c->ended || shutdown(c->fd, SHUT_WR) != 0) {
+        conn_close(s, c);
+        return;
+    }
+    c->phase = KG_HTTP_PHASE_LINGER;
+    c->began = kg_clock_seconds();
+    kg_str_release(&c->in);
+    kg_str_release(&c->out);
+    c->sent = 0;
+}
+
+/* ---- refusing ---- */
+
+static void refuse_with(struct kg_http_server *s, struct kg_http_conn *c, int status,
+                        const char *why, const char *extra)
+{
+    struct kg_err err;
+    if (c->x)
+        kg_http_exchange_free(c->x);
+    c->x = NULL;
+    c->phase = KG_HTTP_PHASE_ANSWER;
+    if (kg_http_refusal(&c->out, s, status, why, extra, &err) != KG_OK)
+        conn_close(s, c);
+}
+
+static void refuse(struct kg_http_server *s, struct kg_http_conn *c, int status,
+                   const char *why)
+{
+    refuse_with(s, c, status, why, "");
+}
+
+static void refuse_slow(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    refuse(s, c, 408, "the request did not arrive in time");
+}
+
+/* ---- reading a request ---- */
+
+static void consume(struct kg_http_conn *c, size_t n)
+{
+    c->in.len -= n;
+    memmove(c->in.data, c->in.data + n, c->in.len);
+    c->in.data[c->in.len] = '\0';
+    c->seen = 0;
+}
+
+static struct kg_http_exchange *exchange_create(struct kg_http_server *s,
+                                                struct kg_http_conn *c, size_t head_n)
+{
+    struct kg_err err;
+    struct kg_http_exchange *x = kg_mem_calloc(1, sizeof *x, "HTTP exchange", &err);
+    if (x == NULL)
+        return NULL;
+    if (kg_str_append(&x->raw, c->in.data, head_n, &err) != KG_OK) {
+        kg_mem_free(x);
+        return NULL;
+    }
+    x->s = s;
+    x->conn = c;
+    x->body.max = s->opts.max_body_bytes;
+    pthread_mutex_lock(&s->lock);
+    s->stats.exchanges++;
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+/* The time that it takes tells nothing of the key but its length. */
+static bool same_key(const char *found, const char *key)
+{
+    size_t n = strlen(found);
+    size_t key_n = strlen(key);
+    volatile unsigned differ = n != key_n;
+    for (size_t i = 0; i < n; i++)
+        differ |= (unsigned char)found[i] ^ (unsigned char)key[i % key_n];
+    return differ == 0;
+}
+
+static bool may_enter(const struct kg_http_server *s, const struct kg_http_head *h)
+{
+    if (s->key == NULL || (s->opts.open_path && strcmp(h->path, s->opts.open_path) == 0))
+        return true;
+    const char *found = kg_http_head_field(h, "authorization");
+    if (found == NULL || strncasecmp(found, "Bearer ", 7) != 0)
+        return false;
+    return same_key(found + 7 + strspn(found + 7, " "), s->key);
+}
+
+static void refuse_method(struct kg_http_server *s, struct kg_http_conn *c,
+                          const char *path)
+{
+    static const char *const methods[] = {"GET", "HEAD", "POST", "PUT", "DELETE"};
+    char extra[64] = "Allow: ";
+    char why[192];
+    bool known;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (kg_http_route_find(s, methods[i], path, &known)) {
+            strcat(extra, extra[7] ? ", " : "");
+            strcat(extra, methods[i]);
+        }
+    snprintf(why, sizeof why, "%.90s takes %s", path, extra + 7);
+    strcat(extra, "\r\n");
+    refuse_with(s, c, 405, why, extra);
+}
+
+/* Whether the request that c->x begins may go on; it has been refused if not. */
+static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    struct kg_http_head *h = &c->x->head;
+    const char *why;
+    char text[160];
+    bool path_known;
+    int status = kg_http_head_parse(h, c->x->raw.data, c->x->raw.len, &why);
+    if (status != 0) {
+        refuse(s, c, status, why);
+        return false;
+    }
+    if (!may_enter(s, h)) {
+        refuse(s, c, 401, "expected the header 'Authorization: Bearer KEY' with the key");
+        return false;
+    }
+    if (kg_http_route_find(s, h->method, h->path, &path_known) == NULL) {
+        snprintf(text, sizeof text, "no such path: %.100s", h->path);
+        if (path_known)
+            refuse_method(s, c, h->path);
+        else
+            refuse(s, c, 404, text);
+        return false;
+    }
+    if (!h->chunked && h->length > s->opts.max_body_bytes) {
+        snprintf(text, sizeof text, "the body has %llu bytes, this server takes %zu",
+                 (unsigned long long)h->length, s->opts.max_body_bytes);
+        refuse(s, c, 413, text);
+        return false;
+    }
+    return true;
+}
+
+/* The socket has room: nothing else is under way. A client that misses the word sends
+ * its body after a moment all the same. */
+static void say_continue(struct kg_http_conn *c)
+{
+    static const char word[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    ssize_t n = send(c->fd, word, sizeof word - 1, MSG_NOSIGNAL);
+    (void)n;
+}
+
+static void refuse_large_head(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    bool line = memchr(c->in.data, '\n', s->opts.max_head_bytes) != NULL;
+    char why[96];
+    snprintf(why, sizeof why, "the %s has more than %zu bytes",
+             line ? "header" : "request line", s->opts.max_head_bytes);
+    refuse(s, c, line ? 431 : 414, why);
+}
+
+static void take_head(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    while (c->in.len >= 2 && memcmp(c->in.data, "\r\n", 2) == 0)
+        consume(c, 2);
+    if (c->in.len == 0)
+        return;
+    size_t n = kg_http_head_length(c->in.data, c->in.len, &c->seen);
+    if (n > s->opts.max_head_bytes || (n == 0 && c->in.len > s->opts.max_head_bytes)) {
+        refuse_large_head(s, c);
+        return;
+    }
+    if (n == 0)
+        return;
+    c->x = exchange_create(s, c, n);
+    if (c->x == NULL) {
+        refuse(s, c, 503, "out of memory");
+        return;
+    }
+    consume(c, n);
+    if (!check_head(s, c))
+        return;
+    c->x->no_body = strcmp(c->x->head.method, "HEAD") == 0;
+    c->chunks = (struct kg_http_chunks){0};
+    c->phase = KG_HTTP_PHASE_BODY;
+    if (c->x->head.expects_continue && c->in.len == 0)
+        say_continue(c);
+}
+
+static void dispatch(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    bool known;
+    struct kg_http_head *h = &c->x->head;
+    const struct kg_http_route *r = kg_http_route_find(s, h->method, h->path, &known);
+    pthread_mutex_lock(&s->lock);
+    s->stats.requests++;
+    pthread_mutex_unlock(&s->lock);
+    c->phase = KG_HTTP_PHASE_ANSWER;
+    c->began = 0;
+    r->handle(s->opts.user, c->x);
+}
+
+static void take_body(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    struct kg_http_exchange *x = c->x;
+    struct kg_err err;
+    const char *why = "out of memory";
+    size_t used = 0;
+    int status = 0;
+    if (x->head.chunked) {
+        status = kg_http_chunks_feed(&c->chunks, &x->body, s->opts.max_body_bytes,
+                                     kg_str_text(&c->in), c->in.len, &used, &why);
+    } else {
+        used = (size_t)x->head.length - x->body.len;
+        used = used < c->in.len ? used : c->in.len;
+        if (kg_str_append(&x->body, kg_str_text(&c->in), used, &err) != KG_OK)
+            status = 503;
+    }
+    if (status != 0) {
+        refuse(s, c, status, why);
+        return;
+    }
+    if (used > 0)
+        consume(c, used);
+    if (x->head.chunked ? c->chunks.state == KG_HTTP_CHUNK_DONE
+                        : x->body.len == x->head.length)
+        dispatch(s, c);
+}
+
+/* ---- sending ---- */
+
+/* Take over what the handler has written.   returns whether the exchange is ended and
+ * nothing of it is left */
+static bool pull(struct kg_http_conn *c, bool *broken)
+{
+    struct kg_http_exchange *x = c->x;
+    pthread_mutex_lock(&x->s->lock);
+    if (c->sent == c->out.len) {
+        struct kg_str empty = c->out;
+        kg_str_clear(&empty);
+        c->out = x->out;
+        x->out = empty;
+        c->sent = 0;
+    }
+    bool complete = x->ended && c->out.len == 0;
+    *broken = x->broken;
+    pthread_mutex_unlock(&x->s->lock);
+    return complete;
+}
+
+/* returns whether all has been sent; the connection may be closed */
+static bool send_out(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    while (c->sent < c->out.len) {
+        ssize_t n = send(c->fd, c->out.data + c->sent, c->out.len - c->sent,
+                         MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            if (errno != EAGAIN)
+                conn_close(s, c);
+            return false;
+        }
+        c->sent += (size_t)n;
+        c->active = kg_clock_seconds();
+    }
+    return true;
+}
+
+/* The answer has been sent: on to the next request, or to the end.   returns whether the
+ * connection goes on */
+static bool end_exchange(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    struct kg_http_exchange *x = c->x;
+    pthread_mutex_lock(&s->lock);
+    bool close_after = x->close_after || s->stopping;
+    bool queued = x->queued; /* then it is freed when its turn comes */
+    x->conn = NULL;
+    pthread_mutex_unlock(&s->lock);
+    c->x = NULL;
+    if (!queued)
+        kg_http_exchange_free(x);
+    if (close_after || c->ended) {
+        conn_finish(s, c);
+        return false;
+    }
+    if (c->out.capacity > KEEP_BYTES)
+        kg_str_release(&c->out);
+    c->phase = KG_HTTP_PHASE_HEAD;
+    c->active = kg_clock_seconds();
+    c->began = c->in.len > 0 ? c->active : 0;
+    return true;
+}
+
+/* Send what there is.   returns whether an answer is complete and a request may follow */
+static bool flush(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    while (c->phase == KG_HTTP_PHASE_ANSWER) {
+        bool broken = false;
+        bool complete = c->x ? pull(c, &broken) : c->sent == c->out.len;
+        if (broken)
+            conn_close(s, c);
+        else if (complete && c->x)
+            return end_exchange(s, c);
+        else if (complete)
+            conn_finish(s, c);
+        else if (c->sent == c->out.len || !send_out(s, c))
+            return false;
+    }
+    return false;
+}
+
+/* ---- events ---- */
+
+static uint32_t wanted(const struct kg_http_conn *c)
+{
+    uint32_t events = 0;
+    if (c->phase != KG_HTTP_PHASE_ANSWER)
+        return EPOLLIN;
+    if (c->sent < c->out.len)
+        events |= EPOLLOUT;
+    if (c->x && !c->ended)
+        events |= EPOLLRDHUP;
+    return events;
+}
+
+static void watch(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    struct epoll_event e = {.events = wanted(c), .data.ptr = c};
+    if (c->phase == KG_HTTP_PHASE_CLOSED || e.events == c->events)
+        return;
+    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &e) != 0)
+        conn_close(s, c);
+    c->events = e.events;
+}
+
+/* Go as far as the bytes that are here allow. */
+static void work(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    do {
+        if (c->phase == KG_HTTP_PHASE_HEAD)
+            take_head(s, c);
+        if (c->phase == KG_HTTP_PHASE_BODY)
+            take_body(s, c);
+    } while (flush(s, c) && c->in.len > 0);
+    watch(s, c);
+}
+
+/* The client sends no more; it may still read. */
+static void on_end(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    char why[128] = "the connection ended within the header";
+    c->ended = true;
+    if (c->phase == KG_HTTP_PHASE_LINGER || c->began == 0) {
+        conn_close(s, c);
+        return;
+    }
+    if (c->phase == KG_HTTP_PHASE_BODY && !c->x->head.chunked)
+        snprintf(why, sizeof why, "the connection ended after %zu of %llu bytes of body",
+                 c->x->body.len, (unsigned long long)c->x->head.length);
+    else if (c->phase == KG_HTTP_PHASE_BODY)
+        snprintf(why, sizeof why, "the connection ended within the chunked body");
+    refuse(s, c, 400, why);
+    work(s, c);
+}
+
+static void on_readable(struct kg_http_server *s, struct kg_http_conn *c)
+{
+    struct kg_err err;
+    ssize_t n = recv(c->fd, s->buffer, KG_HTTP_READ_BYTES, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n < 0) {
+        conn_close(s, c);
+        return;
+    }
+    if (n == 0) {
+        on_end(s, c);
+        return;
+    }
+    if (c->phase == KG_HTTP_PHASE_LINGER)
+        return;
+    c->active = kg_clock_seconds();
+    if (c->began == 0)
+        c->began = c->active;
+    if (kg_str_append(&c->in, s->buffer, (size_t)n, &err) != KG_OK)
+        conn_close(s, c);
+    else
+        work(s, c);
+}
+
+static void on_event(struct kg_http_server *s, struct kg_http_conn *c, uint32_t events)
+{
+    if (c->phase == KG_HTTP_PHASE_CLOSED)
+        return;
+    if (c->phase != KG_HTTP_PHASE_ANSWER) {
+        on_readable(s, c);
+        return;
+    }
+    if (events & (EPOLLERR | EPOLLHUP)) {
+        conn_close(s, c);
+        return;
+    }
+    if (events & EPOLLRDHUP) {
+        pthread_mutex_lock(&s->lock);
+        c->ended = c->x && c->x->ended;
+        pthread_mutex_unlock(&s->lock);
+        if (!c->ended) {
+            conn_close(s, c);
+            return;
+        }
+    }
+    work(s, c);
+}
+
+static void run_woken(struct kg_http_server *s)
+{
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        struct kg_http_exchange *x = s->woken;
+        if (x) {
+            s->woken = x->next_woken;
+            x->queued = false;
+        }
+        bool over = x && x->conn == NULL && x->ended;
+        pthread_mutex_unlock(&s->lock);
+        if (x == NULL)
+            return;
+        if (over)
+            kg_http_exchange_free(x);
+        else if (x->conn)
+            work(s, x->conn);
+    }
+}
+
+/* ---- new connections ---- */
+
+static bool has_room(struct kg_http_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool room = s->stats.connections < s->opts.max_connections;
+    s->stats.connections += room;
+    s->stats.refused_connections += !room;
+    pthread_mutex_unlock(&s->lock);
+    return room;
+}
+
+static void conn_open(struct kg_http_server *s, int fd)
+{
+    struct kg_err err;
+    int yes = 1;
+    struct epoll_event e = {.events = EPOLLIN};
+    struct kg_http_conn *c = has_room(s)
+                                 ? kg_mem_calloc(1, sizeof *c, "HTTP connection", &err)
+                                 : NULL;
+    if (c == NULL) {
+        close(fd);
+        return;
+    }
+    c->fd = fd;
+    c->events = e.events;
+    c->active = kg_clock_seconds();
+    c->next = s->conns;
+    if (s->conns)
+        s->conns->prev = c;
+    s->conns = c;
+    e.data.ptr = c;
+    /* small pieces of a stream leave at once; best effort */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0)
+        conn_close(s, c);
+}
+
+static void rest_listener(struct kg_http_server *s, bool rest)
+{
+    struct epoll_event e = {.events = rest ? 0 : EPOLLIN, .data.ptr = &s->listener};
+    s->paused = rest;
+    if (s->listener >= 0)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &e);
+}
+
+static void on_listener(struct kg_http_server *s)
+{
+    for (int i = 0; i < ACCEPTS; i++) {
+        int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0)
+            conn_open(s, fd);
+        else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+            rest_listener(s, true);
+        if (fd < 0)
+            return;
+    }
+}
+
+/* ---- time ---- */
+
+static void sweep_one(struct kg_http_server *s, struct kg_http_conn *c, double now)
+{
+    bool silent = now - c->active > s->opts.idle_timeout_s;
+    bool late = c->began > 0 && now - c->began > s->opts.request_timeout_s;
+    bool slow = false;
+    if (c->phase == KG_HTTP_PHASE_LINGER) {
+        if (now - c->began > LINGER_S)
+            conn_close(s, c);
+    } else if (c->phase == KG_HTTP_PHASE_ANSWER) {
+        slow = silent && c->sent < c->out.len;
+        if (slow)
+            conn_close(s, c);
+    } else if (c->began == 0) {
+        if (silent)
+            conn_close(s, c);
+    } else if (silent || late) {
+        slow = true;
+        refuse_slow(s, c);
+        work(s, c);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stats.timeouts += slow;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void sweep(struct kg_http_server *s)
+{
+    double now = kg_clock_seconds();
+    if (now < s->next_sweep)
+        return;
+    s->next_sweep = now + SWEEP_MS / 1000.0;
+    if (s->paused)
+        rest_listener(s, false);
+    for (struct kg_http_conn *next, *c = s->conns; c; c = next) {
+        next = c->next;
+        sweep_one(s, c, now);
+    }
+}
+
+/* ---- the thread ---- */
+
+/* Nobody comes in any more; who has no request under way is let go. */
+static void stop_taking(struct kg_http_server *s)
+{
+    if (s->listener >= 0)
+        close(s->listener);
+    s->listener = -1;
+    for (struct kg_http_conn *next, *c = s->conns; c; c = next) {
+        next = c->next;
+        if (c->phase == KG_HTTP_PHASE_HEAD && c->began == 0)
+            conn_close(s, c);
+    }
+}
+
+static void one_round(struct kg_http_server *s)
+{
+    struct epoll_event events[EVENTS];
+    uint64_t count;
+    int timeout = s->conns || s->paused ? SWEEP_MS : -1;
+    int n = epoll_wait(s->epoll, events, EVENTS, timeout);
+    for (int i = 0; i < n; i++) {
+        void *mark = events[i].data.ptr;
+        if (mark == &s->listener)
+            on_listener(s);
+        else if (mark != &s->waker)
+            on_event(s, mark, events[i].events);
+        else if (read(s->waker, &count, sizeof count) < 0)
+            continue; /* nothing to take: it was taken */
+    }
+    run_woken(s);
+    sweep(s);
+    bury(s);
+}
+
+void *kg_http_server_thread(void *server)
+{
+    struct kg_http_server *s = server;
+    bool leaving = false;
+    while (!leaving) {
+        one_round(s);
+        pthread_mutex_lock(&s->lock);
+        bool stopping = s->stopping;
+        leaving = s->leaving;
+        pthread_mutex_unlock(&s->lock);
+        if (stopping)
+            stop_taking(s);
+        bury(s);
+    }
+    while (s->conns)
+        conn_close(s, s->conns);
+    bury(s);
+    return NULL;
+}

@@ -1,0 +1,457 @@
+/* Tests of the server through real sockets: what it answers, and what it survives. */
+#include "net/http_testing.h"
+
+#include <pthread.h>
+
+#define END "Host: h\r\nConnection: close\r\n\r\n"
+
+static void answers_carry_length_and_type(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "Content-Length: 5\r\n");
+    expect("GET /hello?a=b HTTP/1.1\r\n" END, 200, "Content-Type: text/plain\r\n");
+    expect("GET /below/any%20thing HTTP/1.1\r\n" END, 200, "\r\n\r\nhello");
+    expect("GET /hello HTTP/1.0\r\n\r\n", 200, "Connection: close\r\n");
+    stop_server();
+}
+
+static void head_gives_the_header_alone(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "HEAD /hello HTTP/1.1\r\n" END);
+    const char *answer = hear(fd);
+    assert_non_null(strstr(answer, "Content-Length: 5\r\n"));
+    assert_null(strstr(answer, "hello"));
+    close(fd);
+    stop_server();
+}
+
+static void wrong_requests_are_answered_in_the_owners_shape(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_body_bytes = 100});
+    expect("GET /nothing HTTP/1.1\r\n" END, 404, "{\"error\": \"no such path: /nothing");
+    expect("GET /below/ HTTP/1.1\r\n" END, 404, "error");
+    expect("GET /echo HTTP/1.1\r\n" END, 405, "Allow: POST\r\n");
+    expect("HEAD /echo HTTP/1.1\r\n" END, 405, "");
+    expect("DELETE /hello HTTP/1.1\r\n" END, 405, "Allow: GET, HEAD\r\n");
+    expect("POST /echo HTTP/1.1\r\nContent-Length: 101\r\n" END, 413, "101 bytes");
+    expect("garbage\r\n\r\n", 400, "{\"error\"");
+    expect("\x16\x03\x01\x02\n\n", 400, "{\"error\"");
+    expect("GET / HTTP/3.0\r\n\r\n", 505, "{\"error\"");
+    assert_int_equal(stats().errors_4xx, 8);
+    assert_int_equal(stats().errors_5xx, 1);
+    stop_server();
+}
+
+static void a_head_has_a_limit(void **state)
+{
+    char *big = malloc(1 << 20);
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_head_bytes = 1000});
+    memset(big, 'a', 1 << 20);
+    memcpy(big, "GET /hello HTTP/1.1\r\nHost: h\r\nX: ", 33);
+    big[(1 << 20) - 1] = '\0';
+    expect(big, 431, "the header has more than 1000 bytes");
+    memcpy(big, "GET /helloHTTP/1.1aaHost: haaX: a", 33);
+    expect(big, 414, "the request line has more than 1000 bytes");
+    memset(big, 'a', 1000);
+    memcpy(big, "GET /", 5);
+    memcpy(big + 950, " HTTP/1.1\r\n\r\n", 14); /* and a NUL */
+    expect(big, 400, "Host");                   /* 963 bytes are not too many */
+    free(big);
+    stop_server();
+}
+
+static void a_large_body_is_refused_and_the_refusal_arrives(void **state)
+{
+    char *big = calloc(1, 4 << 20);
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4194304\r\n\r\n");
+    say_n(fd, big, 4 << 20);
+    assert_non_null(strstr(hear(fd), "413 Content Too Large"));
+    close(fd);
+    fd = dial(kg_http_server_port(server));
+    say(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+            "400000\r\n");
+    say_n(fd, big, 4 << 20);
+    assert_non_null(strstr(hear(fd), "413 Content Too Large"));
+    close(fd);
+    free(big);
+    stop_server();
+}
+
+static void bodies_come_in_pieces_and_in_chunks(void **state)
+{
+    static const char text[] =
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nabcd"
+        "\r\nPOST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" END
+        "2\r\nEF\r\n3\r\nGHI\r\n0\r\n\r\n";
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    for (const char *c = text; *c; c++) {
+        say_n(fd, c, 1);
+        if (c - text > 60)
+            usleep(100);
+    }
+    const char *answer = hear(fd);
+    assert_non_null(strstr(answer, "\r\n\r\nabcdHTTP/1.1 200"));
+    assert_non_null(strstr(answer, "\r\n\r\nEFGHI"));
+    close(fd);
+    expect(text, 200, "\r\n\r\nabcdHTTP/1.1 200"); /* both at once, too */
+    stop_server();
+}
+
+static void a_client_that_asks_first_is_told_to_continue(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n" END);
+    assert_string_equal(hear_until(fd, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    say(fd, "ok");
+    assert_non_null(strstr(hear(fd), "\r\n\r\nok"));
+    close(fd);
+    stop_server();
+}
+
+static void half_a_request_is_answered_when_the_sender_ends_it(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+    shutdown(fd, SHUT_WR);
+    assert_non_null(strstr(hear(fd), "after 3 of 10 bytes"));
+    close(fd);
+    fd = dial(kg_http_server_port(server));
+    say(fd, "POST /echo HT");
+    shutdown(fd, SHUT_WR);
+    assert_non_null(strstr(hear(fd), "within the header"));
+    close(fd);
+    close(dial(kg_http_server_port(server)));
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    stop_server();
+}
+
+static void slow_senders_are_cut_off(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){.idle_timeout_s = 1});
+    int silent = dial(kg_http_server_port(server));
+    int half = dial(kg_http_server_port(server));
+    say(half, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\na");
+    assert_non_null(strstr(hear(half), "408 Request Timeout"));
+    assert_string_equal(hear(silent), ""); /* nothing was asked, nothing is answered */
+    assert_int_equal(stats().timeouts, 1);
+    close(silent);
+    close(half);
+    stop_server();
+}
+
+static void a_sender_that_drips_is_cut_off(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){.request_timeout_s = 1});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /hello HTTP/1.1\r\nX: ");
+    for (int i = 0; i < 15; i++) {
+        say(fd, "a");
+        usleep(100000);
+    }
+    assert_non_null(strstr(hear(fd), "408 Request Timeout"));
+    close(fd);
+    stop_server();
+}
+
+static void the_key_is_asked_for_everywhere_but_on_the_open_path(void **state)
+{
+    (void)state;
+    start_server(
+        (struct kg_http_server_opts){.bearer_key = "s3cret", .open_path = "/hello"});
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    expect("POST /echo HTTP/1.1\r\n" END, 401, "WWW-Authenticate: Bearer\r\n");
+    expect("POST /nothing HTTP/1.1\r\n" END, 401, "");
+    expect("POST /echo HTTP/1.1\r\nAuthorization: Bearer s3cre\r\n" END, 401, "");
+    expect("POST /echo HTTP/1.1\r\nAuthorization: Bearer s3crets3cret\r\n" END, 401, "");
+    expect("POST /echo HTTP/1.1\r\nAuthorization: s3cret\r\n" END, 401, "");
+    expect("POST /echo HTTP/1.1\r\nAuthorization: bearer s3cret\r\n" END, 200, "");
+    stop_server();
+}
+
+static void an_answer_may_come_later_from_another_thread(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\nX-Word: w\r\n" END);
+    struct kg_http_exchange *x = wait_held();
+    assert_string_equal(kg_http_method(x), "GET");
+    assert_string_equal(kg_http_path(x), "/held");
+    assert_string_equal(kg_http_header(x, "x-word"), "w");
+    assert_int_equal(stats().exchanges, 1);
+    assert_false(kg_http_gone(x));
+    kg_http_reply_error(x, 429, "later");
+    const char *answer = hear(fd);
+    assert_non_null(strstr(answer, "Retry-After: 1\r\n"));
+    assert_non_null(strstr(answer, "{\"error\": \"later\"}"));
+    close(fd);
+    stop_server();
+}
+
+static void a_stream_arrives_piece_by_piece(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    struct kg_http_exchange *x = wait_held();
+    kg_http_stream_begin(x, 200, "text/event-stream");
+    NEED(kg_http_stream_write(x, "one", 3, err));
+    hear_until(fd, "3\r\none\r\n");
+    NEED(kg_http_stream_write(x, "twenty bytes of text", 20, err));
+    NEED(kg_http_stream_write(x, "", 0, err));
+    kg_http_stream_end(x);
+    assert_string_equal(hear(fd), "14\r\ntwenty bytes of text\r\n0\r\n\r\n");
+    close(fd);
+    stop_server();
+}
+
+static void an_old_client_gets_a_stream_without_chunks(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.0\r\n\r\n");
+    struct kg_http_exchange *x = wait_held();
+    kg_http_stream_begin(x, 200, "text/plain");
+    NEED(kg_http_stream_write(x, "one", 3, err));
+    kg_http_stream_end(x);
+    const char *answer = hear(fd);
+    assert_null(strstr(answer, "chunked"));
+    assert_non_null(strstr(answer, "\r\n\r\none"));
+    close(fd);
+    stop_server();
+}
+
+static void a_client_that_leaves_is_noticed(void **state)
+{
+    struct kg_err e;
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    struct kg_http_exchange *x = wait_held();
+    close(fd);
+    wait_gone(x);
+    kg_http_reply(x, 200, "text/plain", "nobody", 6);
+
+    held = NULL;
+    fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    x = wait_held();
+    kg_http_stream_begin(x, 200, "text/plain");
+    NEED(kg_http_stream_write(x, "one", 3, err));
+    hear_until(fd, "one");
+    close(fd);
+    wait_gone(x);
+    assert_int_equal(kg_http_stream_write(x, "two", 3, &e), KG_EIO);
+    kg_http_stream_end(x);
+    assert_int_equal(stats().gone, 2);
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    stop_server();
+}
+
+static void a_client_that_does_not_read_fills_its_own_buffer_alone(void **state)
+{
+    static char piece[1 << 16];
+    struct kg_err err;
+    kg_status status = KG_OK;
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_stream_bytes = 200000});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    struct kg_http_exchange *x = wait_held();
+    kg_http_stream_begin(x, 200, "text/plain");
+    for (int i = 0; i < 1000 && status == KG_OK; i++)
+        status = kg_http_stream_write(x, piece, sizeof piece, &err);
+    assert_int_equal(status, KG_ENOMEM);
+    kg_http_stream_end(x);
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    close(fd);
+    stop_server();
+}
+
+static void a_reader_that_takes_nothing_is_cut_off(void **state)
+{
+    static char big[8 << 20];
+    (void)state;
+    start_server((struct kg_http_server_opts){.idle_timeout_s = 1});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    kg_http_reply(wait_held(), 200, "text/plain", big, sizeof big);
+    for (int i = 0; i < 3000 && stats().timeouts == 0; i++)
+        usleep(1000);
+    assert_int_equal(stats().timeouts, 1);
+    assert_int_equal(stats().exchanges, 0);
+    close(fd);
+    stop_server();
+}
+
+static void connections_beyond_the_limit_are_closed_and_counted(void **state)
+{
+    enum { MANY = 300 };
+    int fds[MANY];
+    int closed = 0;
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_connections = 100});
+    for (int i = 0; i < MANY; i++)
+        fds[i] = dial(kg_http_server_port(server));
+    for (int i = 0; i < 2000 && stats().refused_connections < MANY - 100; i++)
+        usleep(1000);
+    assert_int_equal(stats().refused_connections, MANY - 100);
+    assert_int_equal(stats().connections, 100);
+    for (int i = 0; i < MANY; i++) {
+        char c;
+        closed += recv(fds[i], &c, 1, MSG_DONTWAIT) == 0;
+        close(fds[i]);
+    }
+    assert_int_equal(closed, MANY - 100);
+    for (int i = 0; i < 2000 && stats().connections > 0; i++)
+        usleep(1000);
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    stop_server();
+}
+
+static void *stop_later(void *arg)
+{
+    kg_http_server_stop(arg, 3000);
+    return NULL;
+}
+
+static void stopping_waits_for_open_answers_and_takes_no_new_ones(void **state)
+{
+    pthread_t thread;
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int idle = dial(kg_http_server_port(server));
+    say(idle, "GET /hello HTTP/1.1\r\nHost: h\r\n\r\n");
+    hear_until(idle, "hello");
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
+    struct kg_http_exchange *x = wait_held();
+    assert_int_equal(pthread_create(&thread, NULL, stop_later, server), 0);
+    assert_string_equal(hear(idle), ""); /* had no request under way: let go */
+    kg_http_reply(x, 200, "text/plain", "last", 4);
+    const char *answer = hear(fd);
+    assert_non_null(strstr(answer, "\r\n\r\nlast"));
+    assert_non_null(strstr(answer, "Connection: close\r\n"));
+    pthread_join(thread, NULL);
+    server = NULL;
+    close(idle);
+    close(fd);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+static void an_answer_may_come_after_the_server_has_gone(void **state)
+{
+    struct kg_err err;
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    struct kg_http_exchange *x = wait_held();
+    kg_http_server_stop(server, 10);
+    server = NULL;
+    assert_string_equal(hear(fd), "");
+    assert_true(kg_http_gone(x));
+    kg_http_stream_begin(x, 200, "text/plain");
+    assert_int_equal(kg_http_stream_write(x, "a", 1, &err), KG_EIO);
+    kg_http_stream_end(x);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+    close(fd);
+}
+
+static void what_cannot_be_listened_on_is_named(void **state)
+{
+    struct kg_http_server *second;
+    struct kg_http_server_opts opts = {.routes = test_routes};
+    struct kg_err err;
+    char port[16];
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    opts.port = kg_http_server_port(server);
+    snprintf(port, sizeof port, "port %d", opts.port);
+    assert_int_equal(kg_http_server_start(&second, &opts, &err), KG_EIO);
+    assert_non_null(strstr(err.message, port));
+    assert_non_null(strstr(err.message, "in use"));
+    opts = (struct kg_http_server_opts){.routes = test_routes, .host = "192.0.2.1"};
+    assert_int_equal(kg_http_server_start(&second, &opts, &err), KG_EIO);
+    assert_non_null(strstr(err.message, "192.0.2.1"));
+    opts = (struct kg_http_server_opts){.routes = test_routes, .bearer_key = ""};
+    assert_int_equal(kg_http_server_start(&second, &opts, &err), KG_EINVAL);
+    stop_server();
+}
+
+static void a_server_that_cannot_get_memory_does_not_start(void **state)
+{
+    struct kg_http_server_opts opts = {.routes = test_routes, .bearer_key = "key"};
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        struct kg_err err;
+        kg_mem_fail_at(n);
+        kg_status status = kg_http_server_start(&server, &opts, &err);
+        kg_mem_fail_at(0);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), 0);
+    }
+    stop_server();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(answers_carry_length_and_type, stop_left),
+        cmocka_unit_test_teardown(head_gives_the_header_alone, stop_left),
+        cmocka_unit_test_teardown(wrong_requests_are_answered_in_the_owners_shape,
+                                  stop_left),
+        cmocka_unit_test_teardown(a_head_has_a_limit, stop_left),
+        cmocka_unit_test_teardown(a_large_body_is_refused_and_the_refusal_arrives,
+                                  stop_left),
+        cmocka_unit_test_teardown(bodies_come_in_pieces_and_in_chunks, stop_left),
+        cmocka_unit_test_teardown(a_client_that_asks_first_is_told_to_continue,
+                                  stop_left),
+        cmocka_unit_test_teardown(half_a_request_is_answered_when_the_sender_ends_it,
+                                  stop_left),
+        cmocka_unit_test_teardown(slow_senders_are_cut_off, stop_left),
+        cmocka_unit_test_teardown(a_sender_that_drips_is_cut_off, stop_left),
+        cmocka_unit_test_teardown(the_key_is_asked_for_everywhere_but_on_the_open_path,
+                                  stop_left),
+        cmocka_unit_test_teardown(an_answer_may_come_later_from_another_thread,
+                                  stop_left),
+        cmocka_unit_test_teardown(a_stream_arrives_piece_by_piece, stop_left),
+        cmocka_unit_test_teardown(an_old_client_gets_a_stream_without_chunks, stop_left),
+        cmocka_unit_test_teardown(a_client_that_leaves_is_noticed, stop_left),
+        cmocka_unit_test_teardown(a_client_that_does_not_read_fills_its_own_buffer_alone,
+                                  stop_left),
+        cmocka_unit_test_teardown(a_reader_that_takes_nothing_is_cut_off, stop_left),
+        cmocka_unit_test_teardown(connections_beyond_the_limit_are_closed_and_counted,
+                                  stop_left),
+        cmocka_unit_test_teardown(stopping_waits_for_open_answers_and_takes_no_new_ones,
+                                  stop_left),
+        cmocka_unit_test_teardown(an_answer_may_come_after_the_server_has_gone,
+                                  stop_left),
+        cmocka_unit_test_teardown(what_cannot_be_listened_on_is_named, stop_left),
+        cmocka_unit_test_teardown(a_server_that_cannot_get_memory_does_not_start,
+                                  stop_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
