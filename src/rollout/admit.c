@@ -2,13 +2,14 @@
  *
  * A request opens a group: its prompt gets blocks and is computed once. Each sample
  * shares the blocks that the prompt fills, gets a copy of the one it fills in part, and
- * takes at once all further blocks it can ever need. Only the last group opened can be
- * left with samples waiting; requests behind it wait too, so the order of the queue is
- * kept.
+ * takes at once all further blocks it can ever need. One group at most is open, with
+ * samples that wait for room; requests behind it wait too, so the order of the queue is
+ * kept. Sequences that are resumed have their blocks and come first: nothing but a row
+ * keeps them.
  *
- * Why nothing can lock up: when no sequence runs, everything but that group's prompt is
- * free, and rollout.c has refused at the start any request whose prompt and one sample do
- * not fit together.
+ * Why nothing can lock up: when no sequence is there, everything but the open group's
+ * prompt is free, and queue.c has refused any request whose prompt and one sample do not
+ * fit together. Parked episodes need their caller alone.
  */
 #include "rollout/rollout_internal.h"
 
@@ -16,222 +17,342 @@
 
 #include <assert.h>
 
-/* ---- the plan: groups and slots ---- */
+/* ---- the plan: groups and rows ---- */
+
+static bool row_is_free(const struct kg_rollout *r)
+{
+    return r->n_running + r->n_starting < r->opts.max_batch;
+}
+
+/* The last sample goes on in the block that the prompt fills in part. */
+static bool next_takes_partial(const struct kg_group *g)
+{
+    return g->partial >= 0 && g->started + 1 == g->request->n_samples;
+}
 
 /* New blocks that the next sample of a group takes. */
 static int32_t sample_need(const struct kg_rollout *r, const struct kg_group *g)
 {
     int32_t full = (int32_t)(g->request->prompt_n / KG_KV_BLOCK);
-    bool moves = g->partial >= 0 && g->started + 1 == g->request->n_samples;
-    return kg_rollout_need(r->s, g->request) - full - moves;
+    return kg_rollout_need(r, g->request) - full - next_takes_partial(g);
+}
+
+static struct kg_group *add_group(struct kg_rollout *r)
+{
+    assert(r->n_groups <= r->opts.max_batch);
+    struct kg_group *g = r->order[r->n_groups++];
+    int32_t *blocks = g->blocks;
+    *g = (struct kg_group){.blocks = blocks, .partial = -1, .row = -1};
+    return g;
 }
 
 /* Takes the blocks of the prompt; the caller has seen that they are free. */
-static void open_group(struct kg_rollout *r, struct kg_group *g)
+static void open_group(struct kg_rollout *r)
 {
-    const struct kg_request *q = &r->requests[r->next_request++];
-    g->request = q;
-    g->trajs = r->next_traj;
-    r->next_traj += q->n_samples;
-    g->n_blocks = kg_rollout_blocks((int64_t)q->prompt_n);
+    struct kg_group *g = add_group(r);
+    struct kg_pending p = r->pending[r->pending_at++];
+    r->pending_n--;
+    g->request = p.request;
+    g->trajs = p.trajs;
+    g->tokens = p.request->prompt;
+    g->n_tokens = (int32_t)p.request->prompt_n;
+    g->n_blocks = kg_rollout_blocks(g->n_tokens);
     for (int32_t i = 0; i < g->n_blocks; i++)
         g->blocks[i] = kg_kv_take(r->kv);
-    g->partial = q->prompt_n % KG_KV_BLOCK ? g->blocks[g->n_blocks - 1] : -1;
-    g->partial_moved = false;
-    g->cached = 0;
-    g->started = 0;
-    r->n_groups++;
+    if (g->n_tokens % KG_KV_BLOCK)
+        g->partial = g->blocks[g->n_blocks - 1];
+    r->open = g;
 }
 
 static bool can_open(const struct kg_rollout *r)
 {
-    if (r->next_request == r->n_requests || r->n_running == r->opts.max_batch)
+    if (r->open || r->pending_n == 0 || r->n_spare == 0 || !row_is_free(r))
         return false;
-    const struct kg_request *q = &r->requests[r->next_request];
-    int32_t copies = q->n_samples > 1 && q->prompt_n % KG_KV_BLOCK != 0;
-    return r->kv->n_free >= kg_rollout_need(r->s, q) + copies;
+    const struct kg_request *q = r->pending[r->pending_at].request;
+    return r->kv->n_free >= kg_rollout_need(r, q) + kg_rollout_copies(q);
 }
 
 /* Prompt and identity of a trajectory. */
-static kg_status begin_traj(struct kg_rollout *r, struct kg_group *g, struct kg_traj *t,
-                            struct kg_err *err)
+static kg_status begin_traj(const struct kg_rollout *r, const struct kg_group *g,
+                            struct kg_traj *t, struct kg_err *err)
 {
     const struct kg_request *q = g->request;
-    t->top_k = r->s->record_top_k;
+    const struct kg_sampling *s = kg_rollout_sampling(r, q);
+    t->top_k = s->record_top_k;
     t->prompt_index = q->prompt_index;
     t->draw = q->draw;
     t->sample = q->first_sample + g->started;
-    t->temperature = r->s->temperature;
+    t->temperature = s->temperature;
     return kg_traj_append(t, q->prompt, q->prompt_n, KG_SOURCE_PROMPT, err);
 }
 
-static kg_status start_sample(struct kg_rollout *r, int32_t group, struct kg_err *err)
+static void take_blocks(struct kg_rollout *r, struct kg_seq *seq, struct kg_group *g)
 {
-    struct kg_group *g = &r->groups[group];
     int32_t need = sample_need(r, g);
-    struct kg_slot *slot = &r->slots[r->n_running];
-    slot->request = g->request;
-    slot->traj = &g->trajs[g->started];
-    KG_TRY(begin_traj(r, g, slot->traj, err));
-    slot->group = group;
-    slot->generated = 0;
-    slot->limit = kg_rollout_limit(r->s, g->request);
-    slot->finished = false;
-    slot->n_blocks = 0;
-    kg_str_clear(&slot->text);
-    for (int32_t i = 0; i < g->n_blocks && g->blocks[i] != g->partial; i++) {
+    seq->n_blocks = 0;
+    for (int32_t i = 0; i < g->n_blocks; i++) {
+        if (g->blocks[i] == g->partial && !next_takes_partial(g))
+            continue;
         kg_kv_share(r->kv, g->blocks[i]);
-        slot->blocks[slot->n_blocks++] = g->blocks[i];
-    }
-    if (g->partial >= 0 && g->started + 1 == g->request->n_samples) {
-        g->partial_moved = true;
-        slot->blocks[slot->n_blocks++] = g->partial;
+        seq->blocks[seq->n_blocks++] = g->blocks[i];
     }
     for (int32_t i = 0; i < need; i++)
-        slot->blocks[slot->n_blocks++] = kg_kv_take(r->kv);
+        seq->blocks[seq->n_blocks++] = kg_kv_take(r->kv);
+}
+
+static void wait_for(struct kg_rollout *r, struct kg_seq *seq, struct kg_group *g)
+{
+    seq->state = KG_SEQ_STARTING;
+    seq->group = g;
+    g->waiting++;
+    r->starting[r->n_starting++] = seq;
+}
+
+static kg_status start_sample(struct kg_rollout *r, struct kg_group *g,
+                              struct kg_err *err)
+{
+    struct kg_seq *seq = r->spare[r->n_spare - 1];
+    struct kg_traj *t = &g->trajs[g->started];
+    KG_TRY(begin_traj(r, g, t, err));
+    r->n_spare--;
+    r->n_waiting--;
+    seq->request = g->request;
+    seq->sampling = kg_rollout_sampling(r, g->request);
+    seq->traj = t;
+    seq->generated = 0;
+    seq->limit = kg_rollout_limit(seq->sampling, g->request->max_tokens);
+    seq->ended = seq->silent = false;
+    seq->status = KG_OK;
+    kg_str_clear(&seq->text);
+    take_blocks(r, seq, g);
+    wait_for(r, seq, g);
     g->started++;
-    r->n_running++;
+    kg_rollout_skip_cancelled(r, g);
     return KG_OK;
 }
 
-static kg_status start_samples(struct kg_rollout *r, int32_t group, struct kg_err *err)
+static kg_status start_samples(struct kg_rollout *r, struct kg_err *err)
 {
-    const struct kg_group *g = &r->groups[group];
-    while (g->started < g->request->n_samples && r->n_running < r->opts.max_batch &&
-           r->kv->n_free >= sample_need(r, g))
-        KG_TRY(start_sample(r, group, err));
+    while (r->open && row_is_free(r) && r->n_spare > 0 &&
+           r->kv->n_free >= sample_need(r, r->open))
+        KG_TRY(start_sample(r, r->open, err));
     return KG_OK;
 }
 
-static bool is_open(const struct kg_group *g)
+static void go_on(struct kg_rollout *r, struct kg_seq *seq)
 {
-    return g->started < g->request->n_samples;
+    struct kg_group *g = add_group(r);
+    const struct kg_traj *t = seq->traj;
+    g->request = seq->request;
+    g->resumed = seq;
+    g->tokens = t->tokens;
+    g->n_tokens = (int32_t)t->n;
+    g->cached = seq->cached;
+    wait_for(r, seq, g);
 }
 
 static kg_status plan(struct kg_rollout *r, struct kg_err *err)
 {
-    r->first_new = r->n_running;
-    if (r->n_groups > 0)
-        KG_TRY(start_samples(r, 0, err));
-    while ((r->n_groups == 0 || !is_open(&r->groups[r->n_groups - 1])) && can_open(r)) {
-        open_group(r, &r->groups[r->n_groups]);
-        KG_TRY(start_samples(r, r->n_groups - 1, err));
+    int32_t n = 0;
+    kg_rollout_close_groups(r);
+    for (; n < r->n_resuming && row_is_free(r); n++)
+        go_on(r, r->resuming[n]);
+    r->n_resuming -= n;
+    for (int32_t i = 0; i < r->n_resuming; i++)
+        r->resuming[i] = r->resuming[i + n];
+    KG_TRY(start_samples(r, err));
+    while (can_open(r)) {
+        open_group(r);
+        kg_rollout_skip_cancelled(r, r->open);
+        KG_TRY(start_samples(r, err));
     }
     return KG_OK;
 }
 
 /* ---- prompts ---- */
 
-/* Fill the worker's pack with the next pieces of prompts. Groups are computed in order,
- * so those that this pack completes are neighbours: [*first, *first + *n), last rows in
- * rows. */
-static void pack_prompts(struct kg_rollout *r, struct kg_worker *w, int32_t *rows,
-                         int32_t *first, int32_t *n)
+/* Fill the worker's pack with the next pieces of the groups' tokens, in order.   rows:
+ * where the last rows of those that it completes stand; they take places in `ready` from
+ * n_ready on.   returns their number */
+static int32_t pack_prompts(struct kg_rollout *r, struct kg_worker *w, int32_t *rows)
 {
-    *n = 0;
+    int32_t n = 0;
     kg_worker_clear(w);
     for (int32_t i = 0; i < r->n_groups && w->n_rows < r->opts.prefill_chunk; i++) {
-        struct kg_group *g = &r->groups[i];
-        int64_t left = (int64_t)g->request->prompt_n - g->cached;
+        struct kg_group *g = r->order[i];
+        int64_t left = g->n_tokens - g->cached;
         int64_t room = r->opts.prefill_chunk - w->n_rows;
         int32_t piece = (int32_t)(left < room ? left : room);
-        if (piece == 0)
+        if (piece == 0 || g->waiting == 0)
             continue;
-        kg_worker_add(w, g->request->prompt + g->cached, g->blocks, g->cached, piece);
+        kg_worker_add(w, g->tokens + g->cached,
+                      g->resumed ? g->resumed->blocks : g->blocks, g->cached, piece);
         g->cached += piece;
         if (piece < left)
             continue;
-        if (*n == 0)
-            *first = i;
-        rows[(*n)++] = (int32_t)w->n_rows - 1;
+        g->row = r->n_ready + n;
+        rows[n++] = (int32_t)w->n_rows - 1;
     }
+    return n;
 }
 
-/* Compute what is missing of the groups' prompts, in chunks, and keep the last hidden row
- * of each. */
-static kg_status prefill(struct kg_rollout *r, struct kg_err *err)
+/* Compute one chunk of what is missing.   *any: there was something to compute */
+static kg_status prefill_chunk(bool *any, struct kg_rollout *r, struct kg_err *err)
 {
     struct kg_worker *w = &r->workers[0];
-    int32_t *rows = r->last_rows;
-    for (;;) {
-        struct kg_mat hidden;
-        int32_t first = 0;
-        int32_t n = 0;
-        pack_prompts(r, w, rows, &first, &n);
-        if (w->n_rows == 0)
-            return KG_OK;
-        KG_TRY(kg_worker_forward(&hidden, w, r, err));
-        r->stats.prefill_tokens += w->n_rows;
-        if (n > 0)
-            KG_TRY(kg_op_gather_rows(r->m->backend,
-                                     kg_mat_rows(r->group_hidden, first, n), hidden, rows,
-                                     err));
-    }
+    struct kg_mat hidden;
+    int32_t n = pack_prompts(r, w, r->last_rows);
+    *any = w->n_rows > 0;
+    if (!*any)
+        return KG_OK;
+    KG_TRY(kg_worker_forward(&hidden, w, r, err));
+    r->stats.prefill_tokens += w->n_rows;
+    if (n == 0)
+        return KG_OK;
+    struct kg_mat to = kg_mat_rows(r->ready, r->n_ready, n);
+    r->n_ready += n;
+    return kg_op_gather_rows(r->m->backend, to, hidden, r->last_rows, err);
 }
 
-static void copy_partial_blocks(struct kg_rollout *r)
+/* The open group's prompt was computed in an earlier pass. */
+static kg_status recall_open(struct kg_rollout *r, struct kg_err *err)
 {
-    for (int32_t i = r->first_new; i < r->n_running; i++) {
-        const struct kg_slot *slot = &r->slots[i];
-        const struct kg_group *g = &r->groups[slot->group];
-        int32_t own = (int32_t)(g->request->prompt_n / KG_KV_BLOCK);
-        if (g->partial >= 0 && own < slot->n_blocks && slot->blocks[own] != g->partial)
-            kg_kv_copy_block(r->kv, slot->blocks[own], g->partial);
-    }
-}
-
-/* ---- first tokens ---- */
-
-static kg_status first_tokens(struct kg_rollout *r, struct kg_err *err)
-{
-    KG_TRY(kg_rollout_head(r, kg_mat_rows(r->group_hidden, 0, r->n_groups), 0, err));
-    for (int32_t i = r->first_new; i < r->n_running; i++) {
-        struct kg_slot *slot = &r->slots[i];
-        KG_TRY(kg_rollout_draw(r, &r->workers[0], slot, slot->group, err));
-        KG_TRY(kg_rollout_commit(r, slot, slot->group, err));
+    static const int32_t only = 0;
+    for (int32_t i = 0; i < r->n_groups; i++) {
+        struct kg_group *g = r->order[i];
+        if (g->waiting == 0 || g->row >= 0 || g->cached < g->n_tokens)
+            continue;
+        g->row = r->n_ready++;
+        KG_TRY(kg_op_gather_rows(r->m->backend, kg_mat_rows(r->ready, g->row, 1),
+                                 r->open_hidden, &only, err));
     }
     return KG_OK;
 }
 
-/* Drop the groups whose samples have all started; one that is still open, the last,
- * becomes the first. */
-static kg_status close_groups(struct kg_rollout *r, struct kg_err *err)
+static kg_status prefill(struct kg_rollout *r, struct kg_err *err)
 {
-    int32_t kept = -1;
+    bool any = true;
+    KG_TRY(recall_open(r, err));
+    if (r->session.steady)
+        return prefill_chunk(&any, r, err);
+    while (any)
+        KG_TRY(prefill_chunk(&any, r, err));
+    return KG_OK;
+}
+
+/* ---- first tokens ---- */
+
+static void copy_partial_block(struct kg_rollout *r, const struct kg_seq *seq)
+{
+    const struct kg_group *g = seq->group;
+    int32_t own = g->n_blocks - 1;
+    if (g->partial >= 0 && seq->blocks[own] != g->partial)
+        kg_kv_copy_block(r->kv, seq->blocks[own], g->partial);
+}
+
+static kg_status head_of_ready(struct kg_rollout *r, struct kg_err *err)
+{
+    r->top_k = 0;
+    for (int32_t i = 0; i < r->n_starting; i++) {
+        const struct kg_seq *seq = r->starting[i];
+        if (seq->group->row < 0)
+            continue;
+        r->inv_temp[seq->group->row] = kg_inv_temperature(seq->sampling->temperature);
+        if (seq->sampling->record_top_k > r->top_k)
+            r->top_k = seq->sampling->record_top_k;
+    }
+    return kg_rollout_head(r, kg_mat_rows(r->ready, 0, r->n_ready), 0, err);
+}
+
+static kg_status draw_first(struct kg_rollout *r, struct kg_err *err)
+{
+    struct kg_sampler_pick *pick = &r->picks[0];
+    r->committing = true;
+    for (int32_t i = 0; i < r->n_starting; i++) {
+        struct kg_seq *seq = r->starting[i];
+        if (seq->group->row < 0 || seq->silent)
+            continue;
+        copy_partial_block(r, seq);
+        kg_rollout_draw(pick, r, &r->workers[0], seq, seq->group->row);
+        KG_TRY(kg_rollout_commit(r, seq, pick, seq->group->row, err));
+    }
+    r->committing = false;
+    kg_rollout_purge(r);
+    return KG_OK;
+}
+
+/* Those that have their first token leave `starting`. */
+static void move_on(struct kg_rollout *r)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < r->n_starting; i++) {
+        struct kg_seq *seq = r->starting[i];
+        if (seq->group->row < 0) {
+            r->starting[kept++] = seq;
+            continue;
+        }
+        seq->group->waiting--;
+        seq->state = KG_SEQ_RUNNING;
+        if (seq->ended)
+            kg_rollout_end(r, seq);
+        else
+            r->running[r->n_running++] = seq;
+    }
+    r->n_starting = kept;
+}
+
+void kg_rollout_close_groups(struct kg_rollout *r)
+{
+    int32_t kept = 0;
     for (int32_t i = 0; i < r->n_groups; i++) {
-        struct kg_group *g = &r->groups[i];
-        if (is_open(g)) {
-            assert(i == r->n_groups - 1);
-            kept = i;
+        struct kg_group *g = r->order[i];
+        if (g->waiting > 0 || g == r->open) {
+            r->order[i] = r->order[kept];
+            r->order[kept++] = g;
             continue;
         }
         for (int32_t b = 0; b < g->n_blocks; b++)
-            if (!(g->partial_moved && g->blocks[b] == g->partial))
-                kg_kv_drop(r->kv, g->blocks[b]);
+            kg_kv_drop(r->kv, g->blocks[b]);
     }
-    r->n_groups = kept >= 0;
-    if (kept <= 0)
+    r->n_groups = kept;
+}
+
+/* `ready` is used up; the open group's row is kept for samples to come. */
+static kg_status settle_groups(struct kg_rollout *r, struct kg_err *err)
+{
+    struct kg_group *g = r->open;
+    if (g && g->row >= 0)
+        KG_TRY(kg_op_gather_rows(r->m->backend, r->open_hidden, r->ready, &g->row, err));
+    for (int32_t i = 0; i < r->n_groups; i++)
+        r->order[i]->row = -1;
+    r->n_ready = 0;
+    kg_rollout_close_groups(r);
+    return KG_OK;
+}
+
+static kg_status first_tokens(struct kg_rollout *r, struct kg_err *err)
+{
+    if (r->n_ready == 0)
         return KG_OK;
-    struct kg_group first = r->groups[0];
-    r->groups[0] = r->groups[kept];
-    r->groups[kept] = first;
-    return kg_op_gather_rows(r->m->backend, kg_mat_rows(r->group_hidden, 0, 1),
-                             r->group_hidden, &kept, err);
+    KG_TRY(head_of_ready(r, err));
+    KG_TRY(draw_first(r, err));
+    move_on(r);
+    return settle_groups(r, err);
 }
 
 kg_status kg_rollout_admit(struct kg_rollout *r, struct kg_err *err)
 {
-    double start = kg_clock_seconds();
-    for (;;) {
+    bool again = true;
+    while (again) {
+        double start = kg_clock_seconds();
         KG_TRY(plan(r, err));
-        if (r->first_new == r->n_running)
-            break;
+        if (r->n_starting == 0)
+            return KG_OK;
         KG_TRY(prefill(r, err));
-        copy_partial_blocks(r);
         KG_TRY(first_tokens(r, err));
-        KG_TRY(close_groups(r, err));
-        kg_rollout_sweep(r);
+        r->stats.prefill_seconds += kg_clock_seconds() - start;
+        KG_TRY(kg_rollout_report(r, err));
+        again = !r->session.steady;
     }
-    r->stats.prefill_seconds += kg_clock_seconds() - start;
     return KG_OK;
 }

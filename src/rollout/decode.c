@@ -45,7 +45,7 @@ kg_status kg_worker_forward(struct kg_mat *hidden, struct kg_worker *w,
 kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t first,
                           struct kg_err *err)
 {
-    int top_k = r->s->record_top_k;
+    int top_k = r->top_k;
     int64_t V = r->m->config.vocab;
     struct kg_head h = {.hidden = hidden,
                         .weight = r->m->head->compute,
@@ -61,110 +61,109 @@ kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t fi
 
 /* ---- a token ---- */
 
-kg_status kg_rollout_draw(struct kg_rollout *r, struct kg_worker *w, struct kg_slot *slot,
-                          int64_t row, struct kg_err *err)
+static kg_status draw(struct kg_sampler_pick *pick, struct kg_rollout *r,
+                      struct kg_worker *w, struct kg_seq *seq, int64_t row)
 {
     int32_t V = r->m->config.vocab;
+    const struct kg_sampling *s = seq->sampling;
     struct kg_sampler_row z = {r->logits + row * V, V, r->lse[row]};
-    double u = kg_rng_uniform(r->s->rng, slot->request->draw,
-                              (uint32_t)slot->traj->sample, (uint32_t)slot->generated);
-    if (kg_sampler_draw(&slot->pick, &w->scratch, &z, r->s, u, err) == KG_OK)
+    double u = kg_rng_uniform(s->rng, seq->request->draw, (uint32_t)seq->traj->sample,
+                              (uint32_t)seq->generated);
+    if (kg_sampler_draw(pick, &w->scratch, &z, s, u, &seq->err) == KG_OK)
         return KG_OK;
-    return kg_err_prefix(err, "prompt %lld, sample %d, new token %d",
-                         (long long)slot->request->prompt_index, slot->traj->sample,
-                         slot->generated);
+    return kg_err_prefix(&seq->err, "prompt %lld, sample %d, new token %d",
+                         (long long)seq->request->prompt_index, seq->traj->sample,
+                         seq->generated);
 }
 
-static kg_status push_token(struct kg_rollout *r, struct kg_slot *slot, int64_t row,
-                            struct kg_err *err)
+void kg_rollout_draw(struct kg_sampler_pick *pick, struct kg_rollout *r,
+                     struct kg_worker *w, struct kg_seq *seq, int64_t row)
 {
-    const struct kg_sampler_pick *pick = &slot->pick;
-    int top_k = r->s->record_top_k;
+    seq->status = draw(pick, r, w, seq, row);
+}
+
+static kg_status push_token(struct kg_rollout *r, struct kg_seq *seq,
+                            const struct kg_sampler_pick *pick, int64_t row)
+{
     struct kg_traj_step step = {.token = pick->token, .logp = pick->logp};
-    if (top_k > 0) {
-        step.top_ids = r->top_ids + row * top_k;
-        step.top_logp = r->top_logp + row * top_k;
+    if (seq->traj->top_k > 0) {
+        step.top_ids = r->top_ids + row * r->top_k;
+        step.top_logp = r->top_logp + row * r->top_k;
     }
     if (pick->n_kept > 0) {
         step.kept = pick->kept;
         step.kept_n = pick->n_kept;
     }
-    return kg_traj_push(slot->traj, &step, err);
+    return kg_traj_push(seq->traj, &step, &seq->err);
 }
 
 /* Whether the newest token completes a stop string. */
-static kg_status check_stop(bool *found, struct kg_rollout *r, struct kg_slot *slot,
-                            struct kg_err *err)
+static kg_status check_stop(bool *found, const struct kg_rollout *r, struct kg_seq *seq,
+                            int32_t token)
 {
+    const struct kg_sampling *s = seq->sampling;
     *found = false;
-    if (r->s->n_stops == 0)
+    if (s->n_stops == 0)
         return KG_OK;
-    size_t seen = slot->text.len;
+    size_t seen = seq->text.len;
     size_t at;
-    KG_TRY(kg_tokenizer_decode(&slot->text, r->tok, &slot->pick.token, 1, false, err));
-    *found = kg_stop_find(&at, &slot->text, seen, r->s->stops, r->s->n_stops);
+    KG_TRY(kg_tokenizer_decode(&seq->text, r->tok, &token, 1, false, &seq->err));
+    *found = kg_stop_find(&at, &seq->text, seen, s->stops, s->n_stops);
     return KG_OK;
 }
 
-kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_slot *slot, int64_t row,
-                            struct kg_err *err)
+static kg_status append(struct kg_rollout *r, struct kg_seq *seq,
+                        const struct kg_sampler_pick *pick, int64_t row)
 {
-    struct kg_traj *t = slot->traj;
+    struct kg_traj *t = seq->traj;
     bool stopped;
-    KG_TRY(push_token(r, slot, row, err));
-    KG_TRY(check_stop(&stopped, r, slot, err));
-    slot->generated++;
-    if (!r->s->ignore_eos && kg_model_config_is_eos(&r->m->config, slot->pick.token))
+    KG_TRY(push_token(r, seq, pick, row));
+    KG_TRY(check_stop(&stopped, r, seq, pick->token));
+    seq->generated++;
+    if (!seq->sampling->ignore_eos && kg_model_config_is_eos(&r->m->config, pick->token))
         t->finish = KG_FINISH_STOP;
     else if (stopped)
         t->finish = KG_FINISH_STRING;
-    else if (slot->generated == slot->limit)
+    else if (seq->generated == seq->limit)
         t->finish = KG_FINISH_LENGTH;
-    slot->finished = t->finish != KG_FINISH_NONE;
-    return slot->finished && r->done ? r->done(r->user, t, err) : KG_OK;
+    return KG_OK;
 }
 
-void kg_rollout_sweep(struct kg_rollout *r)
+kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_seq *seq,
+                            const struct kg_sampler_pick *pick, int64_t row,
+                            struct kg_err *err)
 {
-    for (int32_t i = 0; i < r->n_running;) {
-        struct kg_slot *slot = &r->slots[i];
-        if (!slot->finished) {
-            i++;
-            continue;
-        }
-        for (int32_t b = 0; b < slot->n_blocks; b++)
-            kg_kv_drop(r->kv, slot->blocks[b]);
-        slot->finished = false;
-        slot->n_blocks = 0;
-        struct kg_slot gone = *slot;
-        *slot = r->slots[--r->n_running];
-        r->slots[r->n_running] = gone;
-    }
+    const struct kg_rollout_session *s = &r->session;
+    if (seq->status == KG_OK)
+        seq->status = append(r, seq, pick, row);
+    seq->ended = seq->status != KG_OK || seq->traj->finish != KG_FINISH_NONE;
+    if (seq->status != KG_OK || s->token == NULL)
+        return KG_OK;
+    return s->token(s->user, seq->request, seq->traj, err);
 }
 
 /* ---- a step ---- */
 
-/* Slots [first, first+n): the row of a slot is its number. */
+/* Rows [first, first+n): that of running[i] is i. */
 static kg_status decode_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
                               int32_t n, struct kg_err *err)
 {
     struct kg_mat hidden;
     kg_worker_clear(w);
     for (int32_t i = first; i < first + n; i++) {
-        const struct kg_slot *slot = &r->slots[i];
-        int32_t last = (int32_t)slot->traj->n - 1;
-        kg_worker_add(w, slot->traj->tokens + last, slot->blocks, last, 1);
+        const struct kg_seq *seq = r->running[i];
+        int32_t last = (int32_t)seq->traj->n - 1;
+        kg_worker_add(w, seq->traj->tokens + last, seq->blocks, last, 1);
     }
     KG_TRY(kg_worker_forward(&hidden, w, r, err));
     return kg_rollout_head(r, hidden, first, err);
 }
 
-static kg_status draw_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
-                            int32_t n, struct kg_err *err)
+static void draw_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
+                       int32_t n)
 {
     for (int32_t i = first; i < first + n; i++)
-        KG_TRY(kg_rollout_draw(r, w, &r->slots[i], i, err));
-    return KG_OK;
+        kg_rollout_draw(&r->picks[i], r, w, r->running[i], i);
 }
 
 /* Small weights: a step is dominated by threads that wait for each other at every
@@ -207,9 +206,45 @@ static kg_status in_parallel(struct kg_rollout *r, bool compute, struct kg_err *
         if (compute && count > 0)
             w->status = decode_range(r, w, first, count, &w->err);
         if (w->status == KG_OK)
-            w->status = draw_range(r, w, first, count, &w->err);
+            draw_range(r, w, first, count);
     }
     return first_failure(r, err);
+}
+
+/* What the rows of this step want of the head. */
+static void prepare_rows(struct kg_rollout *r)
+{
+    r->top_k = 0;
+    for (int32_t i = 0; i < r->n_running; i++) {
+        const struct kg_sampling *s = r->running[i]->sampling;
+        r->inv_temp[i] = kg_inv_temperature(s->temperature);
+        r->top_k = s->record_top_k > r->top_k ? s->record_top_k : r->top_k;
+    }
+}
+
+static kg_status commit_rows(struct kg_rollout *r, struct kg_err *err)
+{
+    r->committing = true;
+    for (int32_t i = 0; i < r->n_running; i++)
+        if (!r->running[i]->silent)
+            KG_TRY(kg_rollout_commit(r, r->running[i], &r->picks[i], i, err));
+    r->committing = false;
+    kg_rollout_purge(r);
+    return KG_OK;
+}
+
+/* Take out those that ended. */
+static void sweep(struct kg_rollout *r)
+{
+    for (int32_t i = 0; i < r->n_running;) {
+        struct kg_seq *seq = r->running[i];
+        if (!seq->ended) {
+            i++;
+            continue;
+        }
+        kg_rollout_end(r, seq);
+        r->running[i] = r->running[--r->n_running];
+    }
 }
 
 kg_status kg_rollout_decode(struct kg_rollout *r, struct kg_err *err)
@@ -217,17 +252,17 @@ kg_status kg_rollout_decode(struct kg_rollout *r, struct kg_err *err)
     double start = kg_clock_seconds();
     bool outer = outer_is_faster(r);
     int32_t n = r->n_running;
+    prepare_rows(r);
     if (!outer)
         KG_TRY(decode_range(r, &r->workers[0], 0, n, err));
     if (n == 1) /* the threads share the one row */
-        KG_TRY(draw_range(r, &r->workers[0], 0, n, err));
+        draw_range(r, &r->workers[0], 0, n);
     else
         KG_TRY(in_parallel(r, outer, err));
-    for (int32_t i = 0; i < n; i++)
-        KG_TRY(kg_rollout_commit(r, &r->slots[i], i, err));
-    kg_rollout_sweep(r);
+    KG_TRY(commit_rows(r, err));
+    sweep(r);
     r->stats.decode_tokens += n;
     r->stats.decode_steps++;
     r->stats.decode_seconds += kg_clock_seconds() - start;
-    return KG_OK;
+    return kg_rollout_report(r, err);
 }

@@ -1,8 +1,8 @@
-/* The engine: its life, the checks before a run, and the run.
+/* The engine: its life, a session's step, and the run of many requests.
  *
- * A run alternates admission (admit.c) and decode steps (decode.c) until the queue is
- * empty and nothing runs. Everything it needs is allocated before the first token, so
- * only trajectories grow while it works.
+ * A step is admission (admit.c), then a decode step (decode.c); a run repeats it until
+ * the queue is empty and nothing runs. Everything it needs is allocated when a request is
+ * submitted, so only trajectories grow while it works.
  */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -52,19 +52,15 @@ void kg_rollout_free(struct kg_rollout *r)
         return;
     for (int i = 0; i < r->n_workers; i++)
         worker_release(&r->workers[i]);
-    for (int32_t i = 0; r->slots && i < r->opts.max_batch; i++)
-        kg_str_release(&r->slots[i].text);
-    kg_mem_free(r->workers);
-    kg_mem_free(r->slots);
-    kg_mem_free(r->groups);
-    kg_mem_free(r->block_slab);
-    kg_mem_free(r->group_hidden.data);
-    kg_mem_free(r->last_rows);
-    kg_mem_free(r->logits);
-    kg_mem_free(r->lse);
-    kg_mem_free(r->inv_temp);
-    kg_mem_free(r->top_ids);
-    kg_mem_free(r->top_logp);
+    for (int32_t i = 0; r->seqs && i < r->opts.max_open; i++)
+        kg_str_release(&r->seqs[i].text);
+    void *blocks[] = {r->workers,  r->seqs,      r->groups,     r->block_slab,
+                      r->picks,    r->last_rows, r->logits,     r->lse,
+                      r->inv_temp, r->top_ids,   r->top_logp,   r->pending,
+                      r->spare,    r->running,   r->starting,   r->resuming,
+                      r->over,     r->order,     r->ready.data, r->open_hidden.data};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        kg_mem_free(blocks[i]);
     kg_kv_free(r->kv);
     kg_mem_free(r);
 }
@@ -81,6 +77,11 @@ static kg_status check_opts(const struct kg_rollout_opts *o, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "longest sequence must be at least 2 tokens, it is %d",
                        o->max_len);
+    if (o->max_open != 0 && (o->max_open < o->max_batch || o->max_open > 1 << 20))
+        return kg_fail(err, KG_EINVAL,
+                       "open sequences must be 0 or between the batch's %d and %d, it "
+                       "is %d",
+                       o->max_batch, 1 << 20, o->max_open);
     if (o->kv_tokens < 0 || o->kv_tokens / KG_KV_BLOCK > INT32_MAX / KG_KV_BLOCK - 1)
         return kg_fail(err, KG_EINVAL, "cache of %lld tokens is out of range",
                        (long long)o->kv_tokens);
@@ -91,14 +92,38 @@ static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_
 {
     int64_t blocks = r->opts.kv_tokens > 0
                          ? (r->opts.kv_tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK
-                         : (int64_t)r->opts.max_batch * r->blocks_per_seq + 1;
+                         : (int64_t)r->opts.max_open * r->blocks_per_seq + 1;
     if (blocks > INT32_MAX / KG_KV_BLOCK)
         return kg_fail(
             err, KG_EINVAL,
             "a cache for %d sequences of %d tokens is larger than %d tokens: lower the "
             "batch or give the cache a size",
-            r->opts.max_batch, r->opts.max_len, INT32_MAX);
+            r->opts.max_open, r->opts.max_len, INT32_MAX);
     *n = (int32_t)blocks;
+    return KG_OK;
+}
+
+/* Lists of sequences and groups. */
+static kg_status init_lists(struct kg_rollout *r, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    size_t B = (size_t)r->opts.max_batch;
+    size_t most = (size_t)r->opts.max_open;
+    size_t per_seq = (size_t)r->blocks_per_seq;
+    r->seqs = alloc(most, sizeof *r->seqs, &status, err);
+    r->groups = alloc(B + 1, sizeof *r->groups, &status, err);
+    r->block_slab = alloc((most + B + 1) * per_seq, sizeof *r->block_slab, &status, err);
+    r->spare = alloc(most, sizeof *r->spare, &status, err);
+    r->resuming = alloc(most, sizeof *r->resuming, &status, err);
+    r->running = alloc(B, sizeof *r->running, &status, err);
+    r->starting = alloc(B, sizeof *r->starting, &status, err);
+    r->over = alloc(B, sizeof *r->over, &status, err);
+    r->order = alloc(B + 1, sizeof *r->order, &status, err);
+    KG_TRY(status);
+    for (size_t i = 0; i < most; i++)
+        r->seqs[i].blocks = r->block_slab + i * per_seq;
+    for (size_t i = 0; i <= B; i++)
+        r->groups[i].blocks = r->block_slab + (most + i) * per_seq;
     return KG_OK;
 }
 
@@ -106,24 +131,19 @@ static kg_status init_arrays(struct kg_rollout *r, struct kg_err *err)
 {
     kg_status status = KG_OK;
     size_t B = (size_t)r->opts.max_batch;
-    size_t per_seq = (size_t)r->blocks_per_seq;
     const struct kg_model_config *c = &r->m->config;
-    r->slots = alloc(B, sizeof *r->slots, &status, err);
-    r->groups = alloc(B, sizeof *r->groups, &status, err);
-    r->block_slab = alloc(2 * B * per_seq, sizeof *r->block_slab, &status, err);
+    size_t row = (size_t)c->hidden;
+    size_t bytes = kg_dtype_traits(r->m->ct)->bytes;
+    r->picks = alloc(B, sizeof *r->picks, &status, err);
     r->last_rows = alloc(B, sizeof *r->last_rows, &status, err);
     r->lse = alloc(B, sizeof *r->lse, &status, err);
     r->inv_temp = alloc(B, sizeof *r->inv_temp, &status, err);
     r->logits = alloc(B * (size_t)c->vocab, sizeof *r->logits, &status, err);
-    void *hidden = alloc(B * (size_t)c->hidden, kg_dtype_traits(r->m->ct)->bytes, &status,
-                         err);
-    r->group_hidden = kg_mat(hidden, r->m->ct, r->opts.max_batch, c->hidden);
+    r->ready = kg_mat(alloc(B * row, bytes, &status, err), r->m->ct, r->opts.max_batch,
+                      c->hidden);
+    r->open_hidden = kg_mat(alloc(row, bytes, &status, err), r->m->ct, 1, c->hidden);
     KG_TRY(status);
-    for (size_t i = 0; i < B; i++) {
-        r->slots[i].blocks = r->block_slab + i * per_seq;
-        r->groups[i].blocks = r->block_slab + (B + i) * per_seq;
-    }
-    return KG_OK;
+    return init_lists(r, err);
 }
 
 kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
@@ -141,10 +161,12 @@ kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
     r->tok = tok;
     r->opts = *opts;
     r->opts.prefill_chunk = opts->prefill_chunk > 0 ? opts->prefill_chunk : 512;
+    r->opts.max_open = opts->max_open > 0 ? opts->max_open : opts->max_batch;
     r->blocks_per_seq = kg_rollout_blocks(opts->max_len);
     KG_TRY_GOTO(out, init_arrays(r, err));
     KG_TRY_GOTO(out, cache_blocks(&n_blocks, r, err));
     KG_TRY_GOTO(out, kg_kv_create(&r->kv, m, n_blocks, err));
+    kg_rollout_reset(r);
     *out = r;
     r = NULL;
 out:
@@ -157,74 +179,7 @@ const struct kg_rollout_stats *kg_rollout_stats(const struct kg_rollout *r)
     return &r->stats;
 }
 
-/* ---- checks ---- */
-
-static kg_status check_prompt(const struct kg_rollout *r, const struct kg_request *q,
-                              struct kg_err *err)
-{
-    for (size_t i = 0; i < q->prompt_n; i++)
-        if (q->prompt[i] < 0 || q->prompt[i] >= r->m->config.vocab)
-            return kg_fail(err, KG_EINVAL,
-                           "token %zu is %d, expected an id between 0 and %d", i,
-                           q->prompt[i], r->m->config.vocab - 1);
-    return KG_OK;
-}
-
-static kg_status check_room(const struct kg_rollout *r, const struct kg_sampling *s,
-                            const struct kg_request *q, struct kg_err *err)
-{
-    int32_t limit = kg_rollout_limit(s, q);
-    if (q->prompt_n + (size_t)limit > (size_t)r->opts.max_len)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%zu tokens of prompt and up to %d new ones pass the limit of %d tokens",
-            q->prompt_n, limit, r->opts.max_len);
-    int32_t copies = q->n_samples > 1 && q->prompt_n % KG_KV_BLOCK != 0;
-    int32_t need = kg_rollout_need(s, q) + copies;
-    if (need > r->kv->n_blocks)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%zu tokens of prompt and up to %d new ones need a cache of %d tokens, it "
-            "has %d",
-            q->prompt_n, limit, need * KG_KV_BLOCK, r->kv->n_blocks * KG_KV_BLOCK);
-    return KG_OK;
-}
-
-static kg_status check_request(const struct kg_rollout *r, const struct kg_sampling *s,
-                               const struct kg_request *q, struct kg_err *err)
-{
-    if (q->prompt_n == 0)
-        return kg_fail(err, KG_EINVAL,
-                       "expected at least one token, found an empty prompt");
-    if (q->n_samples < 1 || q->max_tokens < 0 || q->first_sample < 0)
-        return kg_fail(err, KG_EINVAL,
-                       "expected at least one sample, a limit and a first sample of at "
-                       "least 0, found %d, %d and %d",
-                       q->n_samples, q->max_tokens, q->first_sample);
-    KG_TRY(check_prompt(r, q, err));
-    return check_room(r, s, q, err);
-}
-
-static kg_status check_run(const struct kg_rollout *r, const struct kg_sampling *s,
-                           const struct kg_request *requests, size_t n,
-                           struct kg_err *err)
-{
-    KG_TRY(kg_sampler_check(s, err));
-    if (s->n_stops > 0 && r->tok == NULL)
-        return kg_fail(err, KG_EINVAL,
-                       "stop strings need a tokenizer, and the model has none");
-    if (s->record_top_k < 0 || s->record_top_k > r->m->config.vocab)
-        return kg_fail(err, KG_EINVAL,
-                       "ids to record with a token must be between 0 and the "
-                       "vocabulary's %d, it is %d",
-                       r->m->config.vocab, s->record_top_k);
-    for (size_t i = 0; i < n; i++)
-        if (check_request(r, s, &requests[i], err) != KG_OK)
-            return kg_err_prefix(err, "prompt %lld", (long long)requests[i].prompt_index);
-    return KG_OK;
-}
-
-/* ---- the run ---- */
+/* ---- threads ---- */
 
 /* As many workers as threads: the first has room for prompts and for the whole batch, the
  * others for their share. */
@@ -256,56 +211,63 @@ static kg_status prepare_workers(struct kg_rollout *r, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status prepare_scratch(struct kg_rollout *r, struct kg_err *err)
+/* ---- a session ---- */
+
+kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session *s,
+                           struct kg_err *err)
 {
-    int32_t V = r->m->config.vocab;
-    for (int i = 0; kg_sampler_truncates(r->s, V) && i < r->n_workers; i++)
-        if (r->workers[i].scratch.candidates == NULL)
-            KG_TRY(kg_sampler_scratch_init(&r->workers[i].scratch, V, err));
-    for (int32_t i = 0; i < r->opts.max_batch; i++)
-        r->inv_temp[i] = kg_inv_temperature(r->s->temperature);
-    return KG_OK;
+    memset(&r->stats, 0, sizeof r->stats);
+    r->session = *s;
+    kg_rollout_reset(r);
+    return prepare_workers(r, err);
 }
 
-static kg_status prepare_top_k(struct kg_rollout *r, struct kg_err *err)
+kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
+                          struct kg_err *err)
 {
-    if (r->s->record_top_k <= r->top_capacity)
-        return KG_OK;
-    kg_status status = KG_OK;
-    size_t n = (size_t)r->opts.max_batch * (size_t)r->s->record_top_k;
-    kg_mem_free(r->top_ids);
-    kg_mem_free(r->top_logp);
-    r->top_capacity = 0;
-    r->top_ids = alloc(n, sizeof *r->top_ids, &status, err);
-    r->top_logp = alloc(n, sizeof *r->top_logp, &status, err);
-    KG_TRY(status);
-    r->top_capacity = r->s->record_top_k;
-    return KG_OK;
-}
-
-static kg_status prepare(struct kg_rollout *r, struct kg_err *err)
-{
-    KG_TRY(prepare_workers(r, err));
-    KG_TRY(prepare_scratch(r, err));
-    KG_TRY(prepare_top_k(r, err));
-    kg_kv_clear(r->kv);
-    r->next_request = 0;
-    r->n_running = 0;
-    r->n_groups = 0;
-    r->first_new = 0;
-    return KG_OK;
-}
-
-static kg_status run(struct kg_rollout *r, struct kg_err *err)
-{
-    for (;;) {
-        if (r->opts.stop_on_signal && kg_signal_stop_requested())
-            return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while generating");
-        KG_TRY(kg_rollout_admit(r, err));
-        if (r->n_running == 0)
-            return KG_OK;
+    if (r->opts.stop_on_signal && kg_signal_stop_requested())
+        return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while generating");
+    KG_TRY(kg_rollout_admit(r, err));
+    if (r->n_running > 0)
         KG_TRY(kg_rollout_decode(r, err));
+    if (load)
+        kg_rollout_get_load(load, r);
+    return KG_OK;
+}
+
+/* ---- a run ---- */
+
+struct run {
+    kg_rollout_done_fn done;
+    void *user;
+};
+
+static kg_status run_finished(void *user, const struct kg_request *q, struct kg_traj *t,
+                              const struct kg_err *failure, struct kg_err *err)
+{
+    const struct run *run = user;
+    (void)q;
+    if (failure) {
+        *err = *failure;
+        return failure->code;
     }
+    return run->done ? run->done(run->user, t, err) : KG_OK;
+}
+
+static kg_status submit_all(struct kg_rollout *r, struct kg_traj *trajs,
+                            const struct kg_request *requests, size_t n,
+                            struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (requests[i].context > 0)
+            return kg_fail(err, KG_EINVAL,
+                           "prompt %lld: expected a request of one turn, found an "
+                           "episode of %d tokens",
+                           (long long)requests[i].prompt_index, requests[i].context);
+        KG_TRY(kg_rollout_submit(r, &requests[i], trajs, err));
+        trajs += requests[i].n_samples;
+    }
+    return KG_OK;
 }
 
 kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
@@ -314,17 +276,16 @@ kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
                          struct kg_err *err)
 {
     size_t n_trajs = 0;
+    struct run run = {done, user};
+    struct kg_rollout_session session = {
+        .sampling = s, .finished = run_finished, .user = &run};
+    struct kg_rollout_load load = {.waiting = 1};
     for (size_t i = 0; i < n_requests; i++)
         n_trajs += requests[i].n_samples > 0 ? (size_t)requests[i].n_samples : 0;
     memset(trajs, 0, n_trajs * sizeof *trajs);
-    memset(&r->stats, 0, sizeof r->stats);
-    KG_TRY(check_run(r, s, requests, n_requests, err));
-    r->s = s;
-    r->requests = requests;
-    r->n_requests = n_requests;
-    r->next_traj = trajs;
-    r->done = done;
-    r->user = user;
-    KG_TRY(prepare(r, err));
-    return run(r, err);
+    KG_TRY(kg_rollout_begin(r, &session, err));
+    KG_TRY(submit_all(r, trajs, requests, n_requests, err));
+    while (load.running + load.waiting > 0)
+        KG_TRY(kg_rollout_step(r, &load, err));
+    return KG_OK;
 }

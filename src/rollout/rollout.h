@@ -1,12 +1,18 @@
 /* Rollout: prompts in, trajectories out, by continuous batching over the paged KV cache.
  *
- * The engine keeps a set of slots. Waiting requests enter when a slot and cache blocks
- * are free; a prompt is computed once (in chunks) and its full blocks are shared by the
+ * Requests wait in a queue, first come first served. A sequence starts when a row of the
+ * batch and all the cache blocks it can ever need are free, so one that runs never waits
+ * for memory. A prompt is computed once (in chunks) and its full blocks are shared by the
  * samples of its group; every decode step takes one token of every running sequence. A
  * log-prob is recorded as the head gave it: `score` gives the same bits.
  *
- * A draw depends on (seed, stream, draw number, sample, position) and the row's
- * distribution only, so a trajectory does not depend on what else is in the batch.
+ * A draw depends on (seed, stream, draw number, sample, how many tokens the trajectory
+ * has been given so far) and the row's distribution only, so a trajectory does not depend
+ * on what else is in the batch, when it came, or what was cancelled beside it.
+ *
+ * Two ways to use it. kg_rollout_run takes all requests at once and returns when all are
+ * done. A server and episodes open it: kg_rollout_begin, then kg_rollout_submit at any
+ * time and kg_rollout_step again and again, with callbacks for tokens and ends.
  */
 #ifndef KG_ROLLOUT_ROLLOUT_H
 #define KG_ROLLOUT_ROLLOUT_H
@@ -59,6 +65,12 @@ struct kg_request {
     int32_t n_samples;    /* group size: trajectories of this prompt */
     int32_t max_tokens;   /* at most this many new tokens; 0: the sampling's max_tokens */
     int32_t first_sample; /* the group is samples first_sample.. of the draw */
+    /* its own parameters, borrowed; NULL: the session's */
+    const struct kg_sampling *sampling;
+    /* 0: a trajectory ends once. > 0: an episode of several turns that never passes this
+     * many tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them
+     * are taken when it starts. */
+    int32_t context;
 };
 
 /* Where one number says how a sample is drawn (the `seed` of a request over HTTP, the
@@ -78,9 +90,11 @@ static inline int32_t kg_seed_sample(uint64_t seed)
 struct kg_rollout_opts {
     int32_t max_batch;     /* sequences that decode together */
     int32_t prefill_chunk; /* tokens of a prompt computed at once; 0: 512 */
-    /* cache size in tokens; 0: enough for max_batch sequences of max_len */
+    /* cache size in tokens; 0: enough for max_open sequences of max_len */
     int64_t kv_tokens;
     int32_t max_len; /* longest prompt + answer */
+    /* sequences that hold cache blocks, parked ones included; 0: max_batch */
+    int32_t max_open;
     /* SIGINT and SIGTERM end a run with EINTERRUPTED (never inside training) */
     bool stop_on_signal;
 };
@@ -105,9 +119,10 @@ void kg_rollout_free(struct kg_rollout *r);
 typedef kg_status (*kg_rollout_done_fn)(void *user, const struct kg_traj *t,
                                         struct kg_err *err);
 
-/* Run all requests. trajs: array of sum(n_samples), its old contents ignored, filled in
- * request order, samples in order; caller releases, after a failure too. The cache is
- * cleared first: weights may have changed since the last run.
+/* Run all requests, none of them an episode. trajs: array of sum(n_samples), its old
+ * contents ignored, filled in request order, samples in order; caller releases, after a
+ * failure too. The cache is cleared first: weights may have changed since the last run.
+ * The first trajectory that fails stops the run.
  * errors: EINVAL (empty prompt, prompt + max_tokens over max_len or over the cache,
  * parameters out of range, more than KG_MAX_KEPT ids kept while recorded), ENOMEM,
  * ENONFINITE (logits), EINTERRUPTED */
@@ -116,7 +131,95 @@ kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
                          const struct kg_sampling *s, kg_rollout_done_fn done, void *user,
                          struct kg_err *err) KG_MUST_CHECK;
 const struct kg_rollout_stats *
-kg_rollout_stats(const struct kg_rollout *r); /* of the last run */
+kg_rollout_stats(const struct kg_rollout *r); /* of the last run or session */
+
+/* ---- the open engine ----
+ *
+ * One thread calls all of it. What the callbacks may do is said with them. */
+
+/* The newest token, t->tokens[t->n - 1], was committed. The one call into the engine
+ * that is allowed here is kg_rollout_cancel, of any trajectory. A status other than OK is
+ * returned by kg_rollout_step and ends the session. */
+typedef kg_status (*kg_rollout_token_fn)(void *user, const struct kg_request *q,
+                                         const struct kg_traj *t, struct kg_err *err);
+/* A trajectory has finished (t->finish says how), or a turn of an episode, which is now
+ * parked; or it has failed alone: then `failure` is not NULL, t keeps what was sampled
+ * with finish NONE, nothing is parked and everything else goes on. Its row is free, and
+ * of a request whose last trajectory this is the engine holds no pointer any more. All
+ * calls into the engine but begin and step are allowed. A status other than OK is
+ * returned by kg_rollout_step and ends the session. */
+typedef kg_status (*kg_rollout_finished_fn)(void *user, const struct kg_request *q,
+                                            struct kg_traj *t,
+                                            const struct kg_err *failure,
+                                            struct kg_err *err);
+
+struct kg_rollout_session {
+    /* of requests without parameters of their own; NULL: they must have them; borrowed */
+    const struct kg_sampling *sampling;
+    kg_rollout_token_fn token;       /* NULL allowed */
+    kg_rollout_finished_fn finished; /* NULL allowed */
+    void *user;
+    /* false: a step computes all prompts that have room before anything decodes: least
+     * work in all. true: one chunk of prompts (prefill_chunk tokens) a step, so that a
+     * long prompt holds the others up for no longer than that. The bits are the same. */
+    bool steady;
+};
+
+/* How many sequences are where. The session has nothing to do when running + waiting is
+ * 0. */
+struct kg_rollout_load {
+    int32_t running; /* hold a row of the batch */
+    int64_t waiting; /* in the queue, or resumed and without a row yet */
+    int32_t parked;  /* episodes between two turns: they hold cache blocks and no row */
+};
+
+/* Start a session: forgets all sequences of the last one and clears the cache, since
+ * weights may have changed. Also after a failed step: an engine can always be begun
+ * again.   errors: ENOMEM */
+kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session *s,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Put a request at the end of the queue. Nothing is computed here. *q, its prompt, its
+ * sampling and trajs (n_samples, each {0}) stay where they are until every trajectory was
+ * reported or cancelled; the caller releases the trajectories.
+ * errors: EINVAL (as kg_rollout_run: the request can never run; the session goes on),
+ * ENOMEM */
+kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
+                            struct kg_traj *trajs, struct kg_err *err) KG_MUST_CHECK;
+
+/* Start what has room, then one token for every running sequence. A trajectory that fails
+ * (non-finite logits, more kept ids than can be recorded, no memory for its records) is
+ * given to `finished` with its error; what is returned here is a failure of the engine
+ * itself or of a callback, after which only begin and free are allowed.
+ * load: out, NULL allowed.
+ * errors: ENOMEM, EINTERRUPTED (with stop_on_signal), of the model, of the callbacks */
+kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
+                          struct kg_err *err) KG_MUST_CHECK;
+void kg_rollout_get_load(struct kg_rollout_load *load, const struct kg_rollout *r);
+
+/* Give up n trajectories, of one request or several, wherever they are: in the queue,
+ * running, parked. Rows and blocks are free at once (within a token callback: before
+ * kg_rollout_step returns) and nobody is called; those not yet finished end as
+ * KG_FINISH_CANCELLED and keep what was sampled. To cancel a request, cancel all its
+ * trajectories. Trajectories that the engine does not hold are left alone. */
+void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n);
+
+/* Episodes (context > 0). When a turn ends, by EOS, stop string or the turn's limit, the
+ * sequence is parked: its row goes to others, its blocks stay. Then either
+ * - kg_rollout_resume appends the observation (n may be 0) with source TOOL and queues
+ *   the next turn of at most max_tokens tokens (0: the sampling's), before all requests
+ *   that have not started. Only the last sampled token, whose key was not yet computed,
+ *   and the observation are computed. Stop strings are looked for in the new turn alone;
+ *   the random numbers go on counting where the last turn ended. t->finish is NONE until
+ *   the turn ends.
+ * - or kg_rollout_close ends the episode and gives its blocks back; t stays as it is.
+ * An episode that is never closed keeps its blocks until kg_rollout_begin.
+ * errors: EINVAL (t is not parked; a token that the model does not have; t->n + n +
+ * max_tokens over the request's context: t is unchanged and still parked), ENOMEM */
+kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
+                            const int32_t *tokens, size_t n, int32_t max_tokens,
+                            struct kg_err *err) KG_MUST_CHECK;
+void kg_rollout_close(struct kg_rollout *r, struct kg_traj *t);
 
 /* Append the answer of a trajectory as text: the tokens after the prompt, special ones
  * left out, cut before the first stop string when it finished by one.

@@ -1,11 +1,17 @@
-/* The engine from inside: slots, groups, workers. Shared by rollout.c (life and the run),
- * admit.c (requests to slots, prompts, first tokens) and decode.c (forward, head and
- * draw; what follows from a token).
+/* The engine from inside: sequences, groups, workers. Shared by rollout.c (life and the
+ * run), queue.c (what callers submit, cancel, resume), admit.c (from the queue to running
+ * sequences: prompts, first tokens) and decode.c (forward, head and draw; what follows
+ * from a token).
  *
- * Slots 0..n_running-1 are the running sequences, in no order that could matter: a row's
- * bits depend on its own sequence alone. Every block that a sequence can ever need is
- * taken when it starts, so a running sequence never waits for memory and nothing has to
- * be preempted.
+ * The life of a sequence:
+ *
+ *   queue -> STARTING (has a row and blocks, waits for its prompt) -> RUNNING -> ENDED
+ *     (reported after the pass that ended it) -> free, or PARKED (an episode: keeps its
+ *     blocks) -> RESUMING (waits for a row) -> STARTING ...
+ *
+ * running[] is in no order that could matter: a row's bits depend on its own sequence
+ * alone. Every block that a sequence can ever need is taken when it starts, so a running
+ * sequence never waits for memory and nothing has to be preempted.
  */
 #ifndef KG_ROLLOUT_ROLLOUT_INTERNAL_H
 #define KG_ROLLOUT_ROLLOUT_INTERNAL_H
@@ -13,30 +19,58 @@
 #include "rollout/rollout.h"
 #include "rollout/sampler.h"
 
-/* A prompt whose samples are starting. It owns one reference to each of its blocks. */
+enum kg_seq_state {
+    KG_SEQ_FREE = 0,
+    KG_SEQ_STARTING,
+    KG_SEQ_RUNNING,
+    KG_SEQ_ENDED,
+    KG_SEQ_PARKED,
+    KG_SEQ_RESUMING
+};
+
+/* A request of which no sample has started. */
+struct kg_pending {
+    const struct kg_request *request; /* borrowed */
+    struct kg_traj *trajs;            /* (n_samples) borrowed */
+};
+
+/* Tokens to compute before sequences can decode: the prompt of a request whose samples
+ * are starting, or what a resumed sequence was given. A prompt's group owns one reference
+ * to each of its blocks. */
 struct kg_group {
     const struct kg_request *request; /* borrowed */
     struct kg_traj *trajs;            /* (n_samples) borrowed */
-    int32_t *blocks;                  /* (blocks_per_seq) within the engine's slab */
+    struct kg_seq *resumed;           /* NULL: a prompt */
+    const int32_t *tokens;            /* (n_tokens) borrowed */
+    int32_t n_tokens;
+    int32_t *blocks; /* (blocks_per_seq) within the engine's slab */
     int32_t n_blocks;
-    /* the block that the prompt fills in part, copied for each sample; -1 for none */
+    /* the block that the prompt fills in part: the last sample shares it and goes on in
+     * it, the others copy it; -1 for none */
     int32_t partial;
-    bool partial_moved; /* the last sample has taken it over */
-    int32_t cached;     /* prompt tokens whose keys are in the cache */
-    int32_t started;    /* samples */
+    int32_t cached;  /* tokens whose keys are in the cache */
+    int32_t started; /* samples; cancelled ones are passed over */
+    int32_t waiting; /* sequences that have no token yet */
+    int32_t row;     /* of its last hidden state in `ready`; -1: not there */
 };
 
-struct kg_slot {
-    const struct kg_request *request; /* borrowed */
-    struct kg_traj *traj;             /* borrowed */
-    int32_t *blocks;                  /* (blocks_per_seq) within the engine's slab */
+struct kg_seq {
+    enum kg_seq_state state;
+    const struct kg_request *request;   /* borrowed */
+    const struct kg_sampling *sampling; /* borrowed */
+    struct kg_traj *traj;               /* borrowed */
+    int32_t *blocks;                    /* (blocks_per_seq) within the engine's slab */
     int32_t n_blocks;
-    int32_t group;     /* while it starts */
-    int32_t generated; /* tokens so far */
-    int32_t limit;     /* tokens at most */
-    bool finished;
-    struct kg_str text; /* owned: what was generated, when stop strings are looked for */
-    struct kg_sampler_pick pick; /* of the current step */
+    struct kg_group *group; /* while STARTING */
+    int32_t generated;      /* tokens so far, in all turns */
+    int32_t cached;         /* RESUMING: tokens whose keys are in the cache */
+    int32_t limit;          /* `generated` at which the turn ends */
+    bool ended;             /* by its newest token, or failed */
+    bool silent;            /* cancelled within a callback: removed when that is safe */
+    struct kg_str text; /* owned: what this turn generated, when stop strings are looked
+                         * for */
+    kg_status status;   /* other than OK: it failed, with err */
+    struct kg_err err;
 };
 
 /* What one thread needs to compute a part of a batch. */
@@ -60,33 +94,44 @@ struct kg_rollout {
     struct kg_rollout_opts opts;
     struct kg_kv *kv;        /* owned */
     int32_t blocks_per_seq;  /* of a sequence of max_len */
-    struct kg_slot *slots;   /* (max_batch) owned */
-    struct kg_group *groups; /* (max_batch) owned */
-    /* (2*max_batch*blocks_per_seq) owned: slots' and groups' block lists */
+    struct kg_seq *seqs;     /* (max_open) owned */
+    struct kg_group *groups; /* (max_batch+1) owned: one a row, and one that is open */
+    /* ((max_open+max_batch+1)*blocks_per_seq) owned: block lists of seqs and groups */
     int32_t *block_slab;
     struct kg_worker *workers; /* (n_workers) owned */
     int n_workers;
-    /* (max_batch,D) ct, owned data: last prompt row of each group */
-    struct kg_mat group_hidden;
-    int32_t *last_rows; /* (max_batch) owned: where they stand in a pack */
-    float *logits;      /* (max_batch,V) owned */
-    double *lse;        /* (max_batch) owned */
-    float *inv_temp;    /* (max_batch) owned */
-    int32_t *top_ids;   /* (max_batch,top_k) owned, grown to the run's top_k */
+    struct kg_sampler_pick *picks; /* (max_batch) owned: of the current step */
+    /* last hidden states whose next tokens are due, and that of the open group; owned */
+    struct kg_mat ready;       /* (max_batch,D) ct */
+    struct kg_mat open_hidden; /* (1,D) ct */
+    int32_t *last_rows;        /* (max_batch) owned: where they stand in a pack */
+    float *logits;             /* (max_batch,V) owned */
+    double *lse;               /* (max_batch) owned */
+    float *inv_temp;           /* (max_batch) owned */
+    int32_t *top_ids;          /* (max_batch,top_capacity) owned; rows of top_k */
     float *top_logp;
     int top_capacity;
 
-    /* the run under way */
-    const struct kg_sampling *s;
-    const struct kg_request *requests;
-    size_t n_requests;
-    size_t next_request; /* the next one to open a group for */
-    struct kg_traj *next_traj;
-    int32_t n_running;
+    /* the session */
+    struct kg_rollout_session session;
+    struct kg_pending *pending; /* (pending_capacity) owned: pending_n from pending_at */
+    size_t pending_capacity;
+    size_t pending_at;
+    size_t pending_n;
+    int64_t n_waiting;        /* samples that have not started */
+    struct kg_seq **spare;    /* (max_open) owned, as the next four: free sequences */
+    struct kg_seq **running;  /* (max_batch) */
+    struct kg_seq **starting; /* (max_batch) in order */
+    struct kg_seq **resuming; /* (max_open) in order */
+    struct kg_seq **over;     /* (max_batch) ended in this pass, not reported yet */
+    int32_t n_spare, n_running, n_starting, n_resuming, n_over, n_parked;
+    struct kg_group **order; /* (max_batch+1) owned: the first n_groups in order */
     int32_t n_groups;
-    int32_t first_new; /* slots from here on start in this pass */
-    kg_rollout_done_fn done;
-    void *user;
+    struct kg_group *open; /* the one group with samples that wait for room, or NULL */
+    int32_t n_ready;       /* rows of `ready` */
+    int top_k;             /* of the current pass: the widest of its sequences */
+    bool committing;       /* token callbacks are being called */
+    bool any_silent;
     struct kg_rollout_stats stats;
 };
 
@@ -94,17 +139,36 @@ static inline int32_t kg_rollout_blocks(int64_t tokens)
 {
     return (int32_t)((tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK);
 }
-static inline int32_t kg_rollout_limit(const struct kg_sampling *s,
-                                       const struct kg_request *q)
+static inline const struct kg_sampling *kg_rollout_sampling(const struct kg_rollout *r,
+                                                            const struct kg_request *q)
 {
-    return q->max_tokens > 0 ? q->max_tokens : s->max_tokens;
+    return q->sampling ? q->sampling : r->session.sampling;
+}
+static inline int32_t kg_rollout_limit(const struct kg_sampling *s, int32_t max_tokens)
+{
+    return max_tokens > 0 ? max_tokens : s->max_tokens;
+}
+/* Tokens of the prompt and all that can follow. */
+static inline int64_t kg_rollout_longest(const struct kg_rollout *r,
+                                         const struct kg_request *q)
+{
+    if (q->context > 0)
+        return q->context;
+    return (int64_t)q->prompt_n +
+           kg_rollout_limit(kg_rollout_sampling(r, q), q->max_tokens);
 }
 /* Blocks of one whole sequence: the last token is never fed back, so its key is never
  * stored. */
-static inline int32_t kg_rollout_need(const struct kg_sampling *s,
+static inline int32_t kg_rollout_need(const struct kg_rollout *r,
                                       const struct kg_request *q)
 {
-    return kg_rollout_blocks((int64_t)q->prompt_n + kg_rollout_limit(s, q) - 1);
+    return kg_rollout_blocks(kg_rollout_longest(r, q) - 1);
+}
+/* The copy that the first of several samples needs of the block that a prompt fills in
+ * part. */
+static inline int32_t kg_rollout_copies(const struct kg_request *q)
+{
+    return q->n_samples > 1 && q->prompt_n % KG_KV_BLOCK != 0;
 }
 
 /* decode.c */
@@ -116,22 +180,38 @@ void kg_worker_add(struct kg_worker *w, const int32_t *tokens, const int32_t *bl
 kg_status kg_worker_forward(struct kg_mat *hidden, struct kg_worker *w,
                             struct kg_rollout *r, struct kg_err *err) KG_MUST_CHECK;
 /* Log-probs and logits of hidden states into rows [first, first+hidden.rows) of the
- * engine's arrays. */
+ * engine's arrays, whose inv_temp is set; top_k is that of the pass. */
 kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t first,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Draw the slot's next token from a row. */
-kg_status kg_rollout_draw(struct kg_rollout *r, struct kg_worker *w, struct kg_slot *slot,
-                          int64_t row, struct kg_err *err) KG_MUST_CHECK;
-/* Append the drawn token with row's records; decide whether the sequence is finished. */
-kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_slot *slot, int64_t row,
+/* Draw the sequence's next token from a row. A failure is the sequence's own. */
+void kg_rollout_draw(struct kg_sampler_pick *pick, struct kg_rollout *r,
+                     struct kg_worker *w, struct kg_seq *seq, int64_t row);
+/* Append the drawn token with row's records; decide whether the turn is over; tell the
+ * caller.   errors: of the callback */
+kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_seq *seq,
+                            const struct kg_sampler_pick *pick, int64_t row,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Give back the slots of finished sequences. */
-void kg_rollout_sweep(struct kg_rollout *r);
-/* One token for every running sequence. */
+/* One token for every running sequence, and reports of those that ended. */
 kg_status kg_rollout_decode(struct kg_rollout *r, struct kg_err *err) KG_MUST_CHECK;
 
 /* admit.c */
-/* Start what has room: fill slots from the queue, compute prompts, draw first tokens. */
+/* Start what has room: rows from the queue, prompts, first tokens. */
 kg_status kg_rollout_admit(struct kg_rollout *r, struct kg_err *err) KG_MUST_CHECK;
+/* Drop the groups that no sequence waits for any more. */
+void kg_rollout_close_groups(struct kg_rollout *r);
+
+/* queue.c */
+void kg_rollout_reset(struct kg_rollout *r);
+/* Its turn is over: to `over`, without its row. */
+void kg_rollout_end(struct kg_rollout *r, struct kg_seq *seq);
+/* Blocks and place go back. */
+void kg_rollout_release_seq(struct kg_rollout *r, struct kg_seq *seq);
+/* Take out what was cancelled while token callbacks were called. */
+void kg_rollout_purge(struct kg_rollout *r);
+/* Tell the caller of those that are over. */
+kg_status kg_rollout_report(struct kg_rollout *r, struct kg_err *err) KG_MUST_CHECK;
+/* Pass over samples that were cancelled before they started; the group is no longer open
+ * when none is left. */
+void kg_rollout_skip_cancelled(struct kg_rollout *r, struct kg_group *g);
 
 #endif

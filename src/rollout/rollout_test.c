@@ -3,68 +3,23 @@
  * how sequences end. */
 #include "rollout/rollout.h"
 
-#include "base/clock.h"
-#include "base/file.h"
-#include "base/mem.h"
+#include "rollout/rollout_testing.h"
 #include "rollout/score.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-enum { V = 97, N_PROMPTS = 6, N_SAMPLES = 3, N_TRAJS = N_PROMPTS * N_SAMPLES, NEW = 24 };
+enum {
+    V = TEST_V,
+    N_PROMPTS = 6,
+    N_SAMPLES = 3,
+    N_TRAJS = N_PROMPTS * N_SAMPLES,
+    NEW = 24
+};
 static const size_t prompt_len[N_PROMPTS] = {1, 5, 63, 64, 65, 130};
 static int32_t prompts[N_PROMPTS][130];
 static struct kg_request requests[N_PROMPTS];
 static struct kg_model
     *models[KG_DTYPE_COUNT]; /* by compute dtype; NULL where the machine cannot */
-static struct kg_err err;
-
-static struct kg_model_config config(int32_t vocab)
-{
-    struct kg_model_config c = {.vocab = vocab,
-                                .hidden = 64,
-                                .ffn = 96,
-                                .layers = 2,
-                                .heads = 4,
-                                .kv_heads = 2,
-                                .head_dim = 16,
-                                .max_positions = 512,
-                                .norm_eps = 1e-6f,
-                                .rope_theta = 10000,
-                                .tied = true,
-                                .qkv_bias = true,
-                                .init_range = 0.25f,
-                                .bos = -1,
-                                .dtype_name = "float32"};
-    assert_int_equal(kg_arch_find(&c.arch, "qwen2", &err), KG_OK);
-    return c;
-}
-
-static bool machine_has_bf16(void)
-{
-    uint16_t a[4] = {0};
-    float c[4];
-    struct kg_mat x = kg_mat(a, KG_BF16, 2, 2);
-    return kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 2, 2), x, x, KG_MATMUL_NT,
-                        false, &err) == KG_OK;
-}
-
-static struct kg_model *make_model(enum kg_dtype ct, int32_t vocab)
-{
-    struct kg_model_config c = config(vocab);
-    struct kg_model_opts opts = {kg_backend_cpu(), ct, true};
-    struct kg_model *m = NULL;
-    assert_int_equal(kg_model_create(&m, &c, &opts, 11, &err), KG_OK);
-    return m;
-}
 
 static int setup(void **state)
 {
@@ -108,37 +63,15 @@ static struct kg_rollout_opts options(int32_t max_batch, int32_t chunk)
         .max_batch = max_batch, .prefill_chunk = chunk, .max_len = 130 + NEW};
 }
 
-static void release(struct kg_traj *t, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        kg_traj_release(&t[i]);
-}
-
 static void run_with(struct kg_traj *t, const struct kg_model *m,
                      const struct kg_rollout_opts *o, const struct kg_sampling *s)
 {
     struct kg_rollout *r = NULL;
-    assert_int_equal(kg_rollout_create(&r, m, NULL, o, &err), KG_OK);
-    kg_status status = kg_rollout_run(r, t, requests, N_PROMPTS, s, NULL, NULL, &err);
+    assert_int_equal(kg_rollout_create(&r, m, NULL, o, &refusal), KG_OK);
+    kg_status status = kg_rollout_run(r, t, requests, N_PROMPTS, s, NULL, NULL, &refusal);
     if (status != KG_OK)
-        fail_msg("%s", err.message);
+        fail_msg("%s", refusal.message);
     kg_rollout_free(r);
-}
-
-static void assert_same_traj(const struct kg_traj *a, const struct kg_traj *b)
-{
-    assert_int_equal(a->n, b->n);
-    assert_int_equal(a->prompt_n, b->prompt_n);
-    assert_int_equal(a->finish, b->finish);
-    assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
-    assert_memory_equal(a->source, b->source, a->n);
-    assert_memory_equal(a->logp, b->logp, a->n * sizeof *a->logp);
-    size_t k = (size_t)a->top_k;
-    size_t from = a->prompt_n * k;
-    assert_memory_equal(a->top_ids + from, b->top_ids + from,
-                        (a->n * k - from) * sizeof *a->top_ids);
-    assert_memory_equal(a->top_logp + from, b->top_logp + from,
-                        (a->n * k - from) * sizeof *a->top_logp);
 }
 
 static void assert_same(const struct kg_traj *a, const struct kg_traj *b)
@@ -173,10 +106,10 @@ static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *
                                         .top_logp = top_logp[i]};
         from[i] = t[i].prompt_n;
     }
-    assert_int_equal(kg_acts_create(&acts, m, pack, false, &err), KG_OK);
-    kg_status status = kg_score(m, acts, pack, seqs, N_TRAJS, 0, K, from, &err);
+    assert_int_equal(kg_acts_create(&acts, m, pack, false, &refusal), KG_OK);
+    kg_status status = kg_score(m, acts, pack, seqs, N_TRAJS, 0, K, from, &refusal);
     if (status != KG_OK)
-        fail_msg("%s", err.message);
+        fail_msg("%s", refusal.message);
     kg_acts_free(acts);
     for (int i = 0; i < N_TRAJS; i++) {
         size_t p = t[i].prompt_n;
@@ -275,10 +208,10 @@ static void a_trajectory_does_not_depend_on_its_neighbours(void **state)
     struct kg_traj some[N_TRAJS];
     struct kg_rollout *r = NULL;
     run_with(all, models[KG_F32], &o, &s);
-    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
     struct kg_request picked[2] = {requests[4],
                                    requests[1]}; /* other order, others gone */
-    assert_int_equal(kg_rollout_run(r, some, picked, 2, &s, NULL, NULL, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, some, picked, 2, &s, NULL, NULL, &refusal), KG_OK);
     for (int i = 0; i < N_SAMPLES; i++) {
         assert_same_traj(&some[i], &all[4 * N_SAMPLES + i]);
         assert_same_traj(&some[N_SAMPLES + i], &all[1 * N_SAMPLES + i]);
@@ -332,18 +265,18 @@ static void a_seed_is_one_sample_of_a_draw(void **state)
     q.first_sample = kg_seed_sample(seed);
     assert_int_equal(q.draw, 77);
     assert_int_equal(q.first_sample, 5);
-    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
-    assert_int_equal(kg_rollout_run(r, group, &q, 1, &s, NULL, NULL, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
+    assert_int_equal(kg_rollout_run(r, group, &q, 1, &s, NULL, NULL, &refusal), KG_OK);
     for (int32_t i = 0; i < N_SAMPLES; i++) {
         q.n_samples = 1;
         q.first_sample = kg_seed_sample(seed + (uint64_t)i);
-        assert_int_equal(kg_rollout_run(r, one, &q, 1, &s, NULL, NULL, &err), KG_OK);
+        assert_int_equal(kg_rollout_run(r, one, &q, 1, &s, NULL, NULL, &refusal), KG_OK);
         assert_same_traj(one, &group[i]);
         assert_int_equal(group[i].sample, 5 + i);
         release(one, 1);
     }
     q.first_sample = -1;
-    assert_int_equal(kg_rollout_run(r, one, &q, 1, &s, NULL, NULL, &err), KG_EINVAL);
+    assert_int_equal(kg_rollout_run(r, one, &q, 1, &s, NULL, NULL, &refusal), KG_EINVAL);
     release(group, N_SAMPLES);
     kg_rollout_free(r);
 }
@@ -373,15 +306,15 @@ static void an_engine_follows_weights_that_change(void **state)
     struct kg_model *m = make_model(KG_F32, V);
     struct kg_rollout *r = NULL;
     struct kg_traj t[N_TRAJS];
-    assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &refusal), KG_OK);
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err),
-                         KG_OK);
+        assert_int_equal(
+            kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &refusal), KG_OK);
         assert_scored_alike(m, t, 2048);
         release(t, N_TRAJS);
         for (int64_t i = 0; i < m->n_elements; i++)
             m->master[i] *= 0.9f;
-        assert_int_equal(kg_model_refresh(m, &err), KG_OK);
+        assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
     }
     kg_rollout_free(r);
     kg_model_free(m);
@@ -443,38 +376,12 @@ static void any_id_of_the_eos_set_ends_a_sequence(void **state)
     release(free_run, N_TRAJS);
 }
 
-/* A tokenizer of single characters: ids 0..25 are a..z, 26 is special, the rest of V are
- * other characters. */
-static struct kg_tokenizer *letters(void)
-{
-    char dir[] = "/tmp/kedge-rollout-XXXXXX";
-    char path[64];
-    struct kg_tokenizer *tok = NULL;
-    struct kg_str json = {0};
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/token_ids.json", dir);
-    assert_int_equal(kg_str_putc(&json, '{', &err), KG_OK);
-    for (int i = 0; i < V; i++) {
-        int c = i < 26 ? 'a' + i : 0x100 + i;
-        assert_int_equal(kg_str_printf(&json, &err, "%s\"\\u%04x\": %d",
-                                       i > 0 ? ", " : "", (unsigned)c, i),
-                         KG_OK);
-    }
-    assert_int_equal(kg_str_putc(&json, '}', &err), KG_OK);
-    assert_int_equal(kg_file_write_atomic(path, json.data, json.len, &err), KG_OK);
-    if (kg_tokenizer_open(&tok, dir, &err) != KG_OK)
-        fail_msg("%s", err.message);
-    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
-    kg_str_release(&json);
-    return tok;
-}
-
 static void decode_answer(struct kg_str *out, const struct kg_tokenizer *tok,
                           const struct kg_traj *t)
 {
     kg_str_clear(out);
     assert_int_equal(kg_tokenizer_decode(out, tok, t->tokens + t->prompt_n,
-                                         t->n - t->prompt_n, false, &err),
+                                         t->n - t->prompt_n, false, &refusal),
                      KG_OK);
 }
 
@@ -495,13 +402,13 @@ static void a_stop_string_over_several_tokens_ends_a_sequence(void **state)
     struct kg_str stop = {0};
     assert_int_equal(kg_tokenizer_decode(&stop, tok,
                                          free_run[0].tokens + free_run[0].prompt_n + 6, 3,
-                                         false, &err),
+                                         false, &refusal),
                      KG_OK);
     const char *stops[] = {"never in there", stop.data};
     s.stops = stops;
     s.n_stops = 2;
-    assert_int_equal(kg_rollout_create(&r, models[KG_F32], tok, &o, &err), KG_OK);
-    assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err),
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], tok, &o, &refusal), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &refusal),
                      KG_OK);
     for (int i = 0; i < N_TRAJS; i++) {
         decode_answer(&whole, tok, &free_run[i]);
@@ -509,7 +416,7 @@ static void a_stop_string_over_several_tokens_ends_a_sequence(void **state)
         size_t shown = at ? (size_t)(at - whole.data) : whole.len;
         assert_int_equal(t[i].finish, at ? KG_FINISH_STRING : KG_FINISH_LENGTH);
         kg_str_clear(&text);
-        assert_int_equal(kg_rollout_text(&text, tok, &t[i], stops, 2, &err), KG_OK);
+        assert_int_equal(kg_rollout_text(&text, tok, &t[i], stops, 2, &refusal), KG_OK);
         assert_int_equal(text.len, shown);
         assert_memory_equal(kg_str_text(&text), kg_str_text(&whole), shown);
         assert_memory_equal(t[i].tokens, free_run[i].tokens, t[i].n * sizeof(int32_t));
@@ -560,13 +467,14 @@ static void more_kept_ids_than_can_be_recorded_are_refused(void **state)
     struct kg_traj t[N_SAMPLES];
     for (int64_t i = 0; i < m->n_elements; i++)
         m->master[i] *= 0.05f;
-    assert_int_equal(kg_model_refresh(m, &err), KG_OK);
+    assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
     s.top_p = 0.999f;
     s.record_kept = true;
-    assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &err), KG_OK);
-    assert_int_equal(kg_rollout_run(r, t, requests, 1, &s, NULL, NULL, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "prompt 0"));
-    assert_non_null(strstr(err.message, "at most 512"));
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &refusal), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, requests, 1, &s, NULL, NULL, &refusal),
+                     KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "prompt 0"));
+    assert_non_null(strstr(refusal.message, "at most 512"));
     release(t, N_SAMPLES);
     kg_rollout_free(r);
     kg_model_free(m);
@@ -589,18 +497,21 @@ static void each_finished_trajectory_is_reported_once(void **state)
     struct kg_rollout *r = NULL;
     struct kg_traj t[N_TRAJS];
     int left = N_TRAJS + 1;
-    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
     assert_int_equal(
-        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &err), KG_OK);
+        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &refusal),
+        KG_OK);
     assert_int_equal(left, 1);
     release(t, N_TRAJS);
     left = 5;
     assert_int_equal(
-        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &err), KG_EIO);
+        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &refusal),
+        KG_EIO);
     release(t, N_TRAJS);
     left = N_TRAJS + 1; /* and the engine works on */
     assert_int_equal(
-        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &err), KG_OK);
+        kg_rollout_run(r, t, requests, N_PROMPTS, &s, count_done, &left, &refusal),
+        KG_OK);
     release(t, N_TRAJS);
     kg_rollout_free(r);
 }
@@ -612,8 +523,8 @@ static void a_prompt_is_computed_once_for_its_group(void **state)
     struct kg_rollout_opts o = options(2, 512);
     struct kg_rollout *r = NULL;
     struct kg_traj t[N_TRAJS];
-    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &err), KG_OK);
-    assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err),
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &refusal),
                      KG_OK);
     assert_int_equal(kg_rollout_stats(r)->prefill_tokens, 1 + 5 + 63 + 64 + 65 + 130);
     assert_int_equal(kg_rollout_stats(r)->decode_tokens, N_TRAJS * (NEW - 1));
@@ -628,10 +539,10 @@ static void expect_refusal(const struct kg_rollout_opts *o, const struct kg_requ
 {
     struct kg_rollout *r = NULL;
     struct kg_traj t[N_SAMPLES];
-    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, o, &err), KG_OK);
-    assert_int_equal(kg_rollout_run(r, t, q, 1, s, NULL, NULL, &err), KG_EINVAL);
-    if (strstr(err.message, word) == NULL)
-        fail_msg("expected '%s' in: %s", word, err.message);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, o, &refusal), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, q, 1, s, NULL, NULL, &refusal), KG_EINVAL);
+    if (strstr(refusal.message, word) == NULL)
+        fail_msg("expected '%s' in: %s", word, refusal.message);
     kg_rollout_free(r);
 }
 
@@ -684,9 +595,9 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
         struct kg_rollout *r = NULL;
         struct kg_traj t[N_TRAJS] = {0};
         kg_mem_fail_at(n);
-        status = kg_rollout_create(&r, models[KG_F32], NULL, &o, &err);
+        status = kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal);
         if (status == KG_OK)
-            status = kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &err);
+            status = kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &refusal);
         kg_mem_fail_at(0);
         release(t, N_TRAJS);
         kg_rollout_free(r);

@@ -21,10 +21,9 @@ enum {
 const char *kg_finish_name(enum kg_finish finish)
 {
     static const char *const names[KG_FINISH_COUNT] = {
-        [KG_FINISH_NONE] = "none",
-        [KG_FINISH_STOP] = "stop",
-        [KG_FINISH_STRING] = "stop_string",
-        [KG_FINISH_LENGTH] = "length",
+        [KG_FINISH_NONE] = "none",           [KG_FINISH_STOP] = "stop",
+        [KG_FINISH_STRING] = "stop_string",  [KG_FINISH_LENGTH] = "length",
+        [KG_FINISH_CANCELLED] = "cancelled",
     };
 
     assert(finish < KG_FINISH_COUNT);

@@ -21,13 +21,14 @@ enum kg_source {
 };
 
 enum kg_finish {
-    KG_FINISH_NONE = 0, /* still going */
-    KG_FINISH_STOP,     /* an EOS id */
-    KG_FINISH_STRING,   /* a stop string */
-    KG_FINISH_LENGTH,   /* the token limit */
+    KG_FINISH_NONE = 0,  /* still going */
+    KG_FINISH_STOP,      /* an EOS id */
+    KG_FINISH_STRING,    /* a stop string */
+    KG_FINISH_LENGTH,    /* the token limit */
+    KG_FINISH_CANCELLED, /* given up by whoever asked for it */
     KG_FINISH_COUNT
 };
-/* "none", "stop", "stop_string", "length" */
+/* "none", "stop", "stop_string", "length", "cancelled" */
 const char *kg_finish_name(enum kg_finish finish);
 
 struct kg_traj {
@@ -79,7 +80,8 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
 
 /* One line of JSON, the dump format of rollouts:
  *   prompt_index, draw, sample   which trajectory this is
- *   finish                       "stop", "stop_string", "length"; "none": goes on
+ *   finish                       "stop", "stop_string", "length", "cancelled";
+ *                                "none": goes on
  *   reward, graded               reward is null when the response could not be graded
  *   shaping                      added to the reward for length (0: none)
  *   advantage                    null when not given

@@ -1,0 +1,111 @@
+/* What the tests of this folder share: a small model, a tokenizer of letters, and when
+ * two trajectories are the same.
+ *
+ * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
+ */
+#ifndef KG_ROLLOUT_ROLLOUT_TESTING_H
+#define KG_ROLLOUT_ROLLOUT_TESTING_H
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/need_testing.h"
+#include "rollout/rollout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEST_UNUSED __attribute__((unused))
+
+enum { TEST_V = 97 };
+static struct kg_err refusal;
+
+TEST_UNUSED static struct kg_model_config config(int32_t vocab)
+{
+    struct kg_model_config c = {.vocab = vocab,
+                                .hidden = 64,
+                                .ffn = 96,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 16,
+                                .max_positions = 512,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = 0.25f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    assert_int_equal(kg_arch_find(&c.arch, "qwen2", &refusal), KG_OK);
+    return c;
+}
+
+TEST_UNUSED static bool machine_has_bf16(void)
+{
+    uint16_t a[4] = {0};
+    float c[4];
+    struct kg_mat x = kg_mat(a, KG_BF16, 2, 2);
+    return kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 2, 2), x, x, KG_MATMUL_NT,
+                        false, &refusal) == KG_OK;
+}
+
+TEST_UNUSED static struct kg_model *make_model(enum kg_dtype ct, int32_t vocab)
+{
+    struct kg_model_config c = config(vocab);
+    struct kg_model_opts opts = {kg_backend_cpu(), ct, true};
+    struct kg_model *m = NULL;
+    assert_int_equal(kg_model_create(&m, &c, &opts, 11, &refusal), KG_OK);
+    return m;
+}
+
+TEST_UNUSED static void release(struct kg_traj *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        kg_traj_release(&t[i]);
+}
+
+TEST_UNUSED static void assert_same_traj(const struct kg_traj *a, const struct kg_traj *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_int_equal(a->prompt_n, b->prompt_n);
+    assert_int_equal(a->finish, b->finish);
+    assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+    assert_memory_equal(a->source, b->source, a->n);
+    assert_memory_equal(a->logp, b->logp, a->n * sizeof *a->logp);
+    size_t k = (size_t)a->top_k;
+    size_t from = a->prompt_n * k;
+    assert_memory_equal(a->top_ids + from, b->top_ids + from,
+                        (a->n * k - from) * sizeof *a->top_ids);
+    assert_memory_equal(a->top_logp + from, b->top_logp + from,
+                        (a->n * k - from) * sizeof *a->top_logp);
+}
+
+/* A tokenizer of single characters: ids 0..25 are a..z, 26 is special, the rest of TEST_V
+ * are other characters. */
+TEST_UNUSED static struct kg_tokenizer *letters(void)
+{
+    char dir[] = "/tmp/kedge-rollout-XXXXXX";
+    char path[64];
+    struct kg_tokenizer *tok = NULL;
+    struct kg_str json = {0};
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/token_ids.json", dir);
+    assert_int_equal(kg_str_putc(&json, '{', &refusal), KG_OK);
+    for (int i = 0; i < TEST_V; i++) {
+        int c = i < 26 ? 'a' + i : 0x100 + i;
+        assert_int_equal(kg_str_printf(&json, &refusal, "%s\"\\u%04x\": %d",
+                                       i > 0 ? ", " : "", (unsigned)c, i),
+                         KG_OK);
+    }
+    assert_int_equal(kg_str_putc(&json, '}', &refusal), KG_OK);
+    assert_int_equal(kg_file_write_atomic(path, json.data, json.len, &refusal), KG_OK);
+    if (kg_tokenizer_open(&tok, dir, &refusal) != KG_OK)
+        fail_msg("%s", refusal.message);
+    assert_int_equal(kg_file_remove_tree(dir, &refusal), KG_OK);
+    kg_str_release(&json);
+    return tok;
+}
+
+#endif
