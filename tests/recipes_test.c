@@ -61,9 +61,14 @@ static const char *const stand_ins[][2] = {
     {"sft.data", "data.jsonl"}, {"anchor.path", "model"},     {"eval.reference", "model"},
 };
 
-/* Assignments for what the recipe names and is not here. */
+/* Assignments for what the recipe names and is not here. A stage starts from a model in
+ * the place of the run before it. */
 static void put_stand_ins(struct kg_str *line, const struct kg_config *config)
 {
+    if (*kg_config_text(config, "init.from"))
+        assert_int_equal(
+            kg_str_puts(line, " init.from= init.parts=model model.path=$W/model", &err),
+            KG_OK);
     for (size_t i = 0; i < sizeof stand_ins / sizeof *stand_ins; i++) {
         const char *named = kg_config_text(config, stand_ins[i][0]);
 

@@ -226,7 +226,7 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
         .eps = (float)opts->eps,
         .weight_decay = (float)opts->weight_decay,
         .grad_scale = (float)scale,
-        .step = o->step + 1,
+        .step = o->before + o->step + 1,
         .average = (float)average_weight(o, *lr),
     };
     if (opts->decay_all || opts->weight_decay == 0.0)

@@ -57,6 +57,8 @@ struct kg_optim {
     float *state[KG_OPTIM_STATES]; /* (n_elements) owned; opts.row says what they are */
     int64_t n;
     int64_t step;      /* updates done */
+    int64_t before;    /* updates that state holds from an earlier run: Adam's bias
+                        * correction counts them, the schedule does not */
     double weight_sum; /* averaging rows: sum of lr^2 over the updates done */
 };
 /* What the row cannot take is refused, with the key of a recipe.   errors: EINVAL */

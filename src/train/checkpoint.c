@@ -17,26 +17,28 @@
 struct counter_row {
     const char *key;
     size_t offset;
+    bool optional; /* 0 where a state does not say */
 };
 static const struct counter_row counter_rows[] = {
-    {"sft_step", offsetof(struct kg_counters, sft_step)},
-    {"step", offsetof(struct kg_counters, step)},
-    {"prompts", offsetof(struct kg_counters, prompts)},
-    {"optim_step", offsetof(struct kg_counters, optim_step)},
-    {"anchor_updates", offsetof(struct kg_counters, anchor_updates)},
-    {"anchor_refreshed", offsetof(struct kg_counters, anchor_refreshed)},
-    {"skipped", offsetof(struct kg_counters, skipped)},
-    {"skipped_in_row", offsetof(struct kg_counters, skipped_in_row)},
-    {"idle_updates", offsetof(struct kg_counters, idle_updates)},
-    {"validated", offsetof(struct kg_counters, validated)},
-    {"metrics_bytes", offsetof(struct kg_counters, metrics_bytes)},
+    {"sft_step", offsetof(struct kg_counters, sft_step), false},
+    {"step", offsetof(struct kg_counters, step), false},
+    {"prompts", offsetof(struct kg_counters, prompts), false},
+    {"optim_step", offsetof(struct kg_counters, optim_step), false},
+    {"optim_before", offsetof(struct kg_counters, optim_before), true},
+    {"anchor_updates", offsetof(struct kg_counters, anchor_updates), false},
+    {"anchor_refreshed", offsetof(struct kg_counters, anchor_refreshed), false},
+    {"skipped", offsetof(struct kg_counters, skipped), false},
+    {"skipped_in_row", offsetof(struct kg_counters, skipped_in_row), false},
+    {"idle_updates", offsetof(struct kg_counters, idle_updates), false},
+    {"validated", offsetof(struct kg_counters, validated), false},
+    {"metrics_bytes", offsetof(struct kg_counters, metrics_bytes), false},
 };
 enum { N_COUNTERS = sizeof counter_rows / sizeof *counter_rows };
 
 /* Numbers that are not counts, with all their bits. */
 static const struct counter_row real_rows[] = {
-    {"kl_beta", offsetof(struct kg_counters, kl_beta)},
-    {"anchor_kl", offsetof(struct kg_counters, anchor_kl)},
+    {"kl_beta", offsetof(struct kg_counters, kl_beta), false},
+    {"anchor_kl", offsetof(struct kg_counters, anchor_kl), false},
 };
 enum { N_REALS = sizeof real_rows / sizeof *real_rows };
 
@@ -265,13 +267,22 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
                                struct kg_err *err)
 {
     struct kg_path root = kg_path_in(dir, "checkpoints");
+
+    if (kg_file_is_dir(root.text))
+        KG_TRY(settle_all(root.text, err));
+    return kg_checkpoint_last(name, dir, err);
+}
+
+kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
+                             struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
     char **names;
     size_t n;
 
     name[0] = '\0';
     if (!kg_file_is_dir(root.text))
         return KG_OK;
-    KG_TRY(settle_all(root.text, err));
     KG_TRY(list_checkpoints(&names, &n, root.text, err));
     if (n > 0)
         strcpy(name, names[n - 1]);
@@ -362,16 +373,24 @@ static kg_status read_real(double *x, const struct kg_json_doc *doc, const char 
     return KG_OK;
 }
 
-static kg_status read_counters(struct kg_counters *c, const char *path,
-                               struct kg_err *err)
+static kg_status read_counter(int64_t *x, const struct kg_json_doc *doc,
+                              const struct counter_row *row, struct kg_err *err)
+{
+    *x = 0;
+    if (row->optional && !kg_json_get(doc->root, row->key))
+        return KG_OK;
+    return kg_json_need_int(x, doc, doc->root, row->key, 0, INT64_MAX, err);
+}
+
+kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
+                                 struct kg_err *err)
 {
     struct kg_json_doc doc;
     kg_status status = KG_OK;
 
     KG_TRY(kg_json_read(&doc, path, 1 << 16, err));
     for (int i = 0; i < N_COUNTERS && status == KG_OK; i++)
-        status = kg_json_need_int(counter(c, &counter_rows[i]), &doc, doc.root,
-                                  counter_rows[i].key, 0, INT64_MAX, err);
+        status = read_counter(counter(c, &counter_rows[i]), &doc, &counter_rows[i], err);
     for (int i = 0; i < N_REALS && status == KG_OK; i++)
         status = read_real(real(c, &real_rows[i]), &doc, real_rows[i].key, err);
     kg_json_release(&doc);
@@ -404,7 +423,7 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
 
 kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err *err)
 {
-    KG_TRY(read_counters(&run->count, kg_path_in(dir, "state.json").text, err));
+    KG_TRY(kg_checkpoint_counters(&run->count, kg_path_in(dir, "state.json").text, err));
     if (run->count.step > 0 ||
         run->count.sft_step >= kg_config_int(run->config, "sft.steps"))
         KG_TRY(kg_run_start_rl(run, err));

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/json.h"
+#include "train/init.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,15 +44,15 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-static kg_status put_model_file(struct kg_str *out, const char *dir, const char *name,
-                                struct kg_err *err)
+static kg_status put_model_file(struct kg_str *out, const char *key, const char *dir,
+                                const char *name, struct kg_err *err)
 {
     char *label, *path;
     kg_status status;
 
     if (!ends_with(name, ".json") && !ends_with(name, ".safetensors"))
         return KG_OK;
-    label = kg_path_join("model.path", name, err);
+    label = kg_path_join(key, name, err);
     path = kg_path_join(dir, name, err);
     status = label && path ? put_file(out, label, path, err) : err->code;
     kg_mem_free(label);
@@ -59,7 +60,8 @@ static kg_status put_model_file(struct kg_str *out, const char *dir, const char 
     return status;
 }
 
-static kg_status put_model(struct kg_str *out, const char *dir, struct kg_err *err)
+static kg_status put_model(struct kg_str *out, const char *key, const char *dir,
+                           struct kg_err *err)
 {
     char **names;
     size_t n;
@@ -67,7 +69,7 @@ static kg_status put_model(struct kg_str *out, const char *dir, struct kg_err *e
 
     KG_TRY(kg_file_list(&names, &n, dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++)
-        status = put_model_file(out, dir, names[i], err);
+        status = put_model_file(out, key, dir, names[i], err);
     kg_file_names_free(names, n);
     return status;
 }
@@ -94,12 +96,18 @@ static kg_status put_list(struct kg_str *out, const struct kg_config *config,
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
                          struct kg_err *err)
 {
+    struct kg_init init;
+
     KG_TRY(kg_str_putc(out, '{', err));
     KG_TRY(put_list(out, config, "data.train", err));
     KG_TRY(put_list(out, config, "data.val", err));
     if (*kg_config_text(config, "sft.data"))
         KG_TRY(put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
-    KG_TRY(put_model(out, kg_config_text(config, "model.path"), err));
+    KG_TRY(kg_init_find(&init, config, err));
+    if (*init.dir.text)
+        KG_TRY(put_model(out, "init.from", init.dir.text, err));
+    KG_TRY(put_model(out, init.model ? "init.from/model" : "model.path",
+                     kg_init_model_dir(&init, config).text, err));
     return kg_str_putc(out, '}', err);
 }
 

@@ -2,9 +2,10 @@
  * goes on from what it began with or says what has changed.
  *
  * Inputs are the files under data.train, data.val and sft.data, and the files *.json and
- * *.safetensors of model.path. Every byte is hashed (base/hash.h); names and times are
- * not. A pipe cannot be read twice: it is warned about and left out. What the command of
- * an external grader reads is not known here.
+ * *.safetensors of model.path, or of the checkpoint that init.from names. Every byte is
+ * hashed (base/hash.h); names and times are not. A pipe cannot be read twice: it is
+ * warned about and left out. What the command of an external grader reads is not known
+ * here.
  */
 #ifndef KG_TRAIN_INPUTS_H
 #define KG_TRAIN_INPUTS_H

@@ -181,6 +181,7 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     if (run->count.step > 0)
         return KG_OK;
     KG_TRY(kg_run_start_rl(run, err));
+    KG_TRY(kg_init_rl(run, err));
     if (warm)
         KG_TRY(kg_checkpoint_save(run, err));
     if (kg_signal_stop_requested())

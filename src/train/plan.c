@@ -51,6 +51,11 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
     int64_t updates = kg_config_int(c, "train.updates_per_step");
     bool on_policy = updates == 1 && run->lag == 0 && !run->sampler;
 
+    if (*run->init.dir.text) {
+        KG_TRY(kg_str_puts(out, "start       ", err));
+        KG_TRY(kg_init_say(out, &run->init, err));
+        KG_TRY(kg_str_putc(out, '\n', err));
+    }
     KG_TRY(kg_str_printf(out, err,
                          "task        %s, %zu training prompts, %zu for validation\n",
                          run->task->name, n_prompts(run), run->val.n));

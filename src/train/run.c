@@ -49,12 +49,17 @@ static kg_status open_model(struct kg_run *run, struct kg_err *err)
 {
     struct kg_model_opts opts = {.backend = kg_backend_cpu(), .trainable = true};
 
-    KG_TRY(kg_config_require(run->config, "model.path", err));
+    struct kg_path dir;
+
+    KG_TRY(kg_init_find(&run->init, run->config, err));
+    if (!run->init.model)
+        KG_TRY(kg_config_require(run->config, "model.path", err));
+    dir = kg_init_model_dir(&run->init, run->config);
     KG_TRY(choose_dtype(&opts.ct, kg_config_text(run->config, "model.dtype"), err));
-    KG_TRY(kg_model_open(&run->model, kg_config_text(run->config, "model.path"), &opts,
-                         err));
+    KG_TRY(kg_model_open(&run->model, dir.text, &opts, err));
+    KG_TRY(kg_init_model(run, err));
     KG_TRY(check_finite(run->model, err));
-    KG_TRY(kg_tokenizer_open(&run->tok, kg_config_text(run->config, "model.path"), err));
+    KG_TRY(kg_tokenizer_open(&run->tok, dir.text, err));
     return kg_model_config_add_eos(&run->model->config, kg_tokenizer_eos(run->tok), err);
 }
 
@@ -274,6 +279,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(open_model(run, err));
     KG_TRY(open_algorithm(run, err));
     KG_TRY(open_optim(run, err));
+    KG_TRY(kg_init_check(run, err));
     KG_TRY(open_sampler(run, err));
     KG_TRY(open_reference(run, err));
     KG_TRY(load_stops(run, err));
@@ -363,6 +369,7 @@ kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
 kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(replace_optim(run, &run->rl_optim, err));
+    run->optim->before = run->count.optim_before;
     KG_TRY(kg_run_anchor_begin(run, err));
     for (int i = 0; i <= run->lag && run->lagged[i]; i++)
         memcpy(run->lagged[i], run->model->master,

@@ -17,6 +17,7 @@
 #include "rollout/rollout.h"
 #include "task/prompts.h"
 #include "train/epochs.h"
+#include "train/init.h"
 #include "train/metrics.h"
 #include "train/pass.h"
 #include "train/sft_data.h"
@@ -27,10 +28,11 @@
 enum { KG_MAX_LAG = 64, KG_CHECKPOINT_NAME = 32 };
 
 struct kg_counters {
-    int64_t sft_step;   /* supervised updates done */
-    int64_t step;       /* RL steps done */
-    int64_t prompts;    /* taken from the endless row of epochs */
-    int64_t optim_step; /* updates of the optimizer of the present phase */
+    int64_t sft_step;     /* supervised updates done */
+    int64_t step;         /* RL steps done */
+    int64_t prompts;      /* taken from the endless row of epochs */
+    int64_t optim_step;   /* updates of the optimizer of the present phase */
+    int64_t optim_before; /* of earlier stages, in RL's moments: init.parts */
     int64_t anchor_updates;
     int64_t anchor_refreshed; /* of these: by anchor.kappa */
     int64_t skipped;          /* steps skipped as non-finite, in the whole run */
@@ -46,6 +48,7 @@ struct kg_run {
     const struct kg_config *config; /* borrowed */
     const char *dir;                /* borrowed from config */
     uint64_t seed;
+    struct kg_init init; /* what it takes from another run */
 
     const struct kg_task_row *task;
     struct kg_task_opts task_opts;

@@ -22,6 +22,13 @@ static const struct kg_opt_row rows[] = {
     {"model.dtype", KG_OPT_CHOICE, "auto", 0, 0, "auto|bf16|fp32",
      "type of product inputs; auto is bf16 where this machine has it", false},
 
+    {"init.from", KG_OPT_STRING, "", 0, 0, NULL,
+     "run, or a checkpoint of one, that this run starts from (in the place of "
+     "model.path)",
+     false},
+    {"init.parts", KG_OPT_LIST, "model", 0, 0, NULL,
+     "what it takes from there: model, anchor, optimizer", false},
+
     {"task.name", KG_OPT_CHOICE, "qa-number", 0, 0,
      "arithmetic|countdown|digits|qa-number|math|none|external",
      "where problems come from and how answers are graded", false},

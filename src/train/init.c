@@ -1,0 +1,275 @@
+/* Taking weights, anchor and optimizer out of another run's checkpoint. */
+#include "train/init.h"
+
+#include "base/file.h"
+#include "data/safetensors.h"
+#include "train/anchor.h"
+#include "train/checkpoint.h"
+
+#include <string.h>
+
+/* ---- what is asked for ---- */
+
+static kg_status read_part(struct kg_init *init, const char *name, struct kg_err *err)
+{
+    const struct {
+        const char *name;
+        bool *wanted;
+    } rows[] = {{"model", &init->model},
+                {"anchor", &init->anchor},
+                {"optimizer", &init->optimizer}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, name) == 0) {
+            *rows[i].wanted = true;
+            return KG_OK;
+        }
+    return kg_fail(err, KG_EINVAL,
+                   "init.parts: expected model, anchor or optimizer, found '%.40s'",
+                   name);
+}
+
+static kg_status read_parts(struct kg_init *init, const struct kg_config *c,
+                            struct kg_err *err)
+{
+    size_t n = kg_config_list_size(c, "init.parts");
+
+    if (n == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "init.parts: expected what to take from init.from, found nothing");
+    for (size_t i = 0; i < n; i++) {
+        struct kg_str name = {0};
+        kg_status status = kg_config_list_at(&name, c, "init.parts", i, err);
+
+        if (status == KG_OK)
+            status = read_part(init, kg_str_text(&name), err);
+        kg_str_release(&name);
+        KG_TRY(status);
+    }
+    return KG_OK;
+}
+
+static kg_status check_parts(const struct kg_init *init, const struct kg_config *c,
+                             struct kg_err *err)
+{
+    if (init->model && *kg_config_text(c, "model.path"))
+        return kg_fail(err, KG_EINVAL,
+                       "model.path: expected none where init.from gives the model, found "
+                       "%.200s",
+                       kg_config_text(c, "model.path"));
+    if (init->anchor && *kg_config_text(c, "anchor.path"))
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.path: expected none where init.from gives the anchor, "
+                       "found %.200s",
+                       kg_config_text(c, "anchor.path"));
+    if ((init->anchor || init->optimizer) && kg_config_int(c, "sft.steps") > 0)
+        return kg_fail(
+            err, KG_EINVAL,
+            "init.parts: a warm start comes between; expected sft.steps 0 with "
+            "%s, found %lld",
+            init->anchor ? "anchor" : "optimizer",
+            (long long)kg_config_int(c, "sft.steps"));
+    return KG_OK;
+}
+
+/* A checkpoint as it stands, or a run's newest. */
+static kg_status find_checkpoint(struct kg_path *dir, const char *from,
+                                 struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+
+    snprintf(dir->text, sizeof dir->text, "%s", from);
+    if (kg_file_exists(kg_path_in(from, "state.json").text))
+        return KG_OK;
+    KG_TRY(kg_checkpoint_last(name, from, err));
+    if (!name[0])
+        return kg_fail(err, KG_ENOTFOUND,
+                       "init.from: expected a checkpoint or a run that has one, found "
+                       "neither in %.300s",
+                       from);
+    *dir = kg_path_in(kg_path_in(from, "checkpoints").text, name);
+    return KG_OK;
+}
+
+kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
+                       struct kg_err *err)
+{
+    const char *from = kg_config_text(config, "init.from");
+
+    memset(init, 0, sizeof *init);
+    if (strlen(from) > KG_RUN_DIR_MAX)
+        return kg_fail(err, KG_EINVAL, "init.from: expected at most %d bytes, found %zu",
+                       KG_RUN_DIR_MAX, strlen(from));
+    if (*from) {
+        KG_TRY(read_parts(init, config, err));
+        KG_TRY(check_parts(init, config, err));
+        return find_checkpoint(&init->dir, from, err);
+    }
+    if (strcmp(kg_config_text(config, "init.parts"), "model") == 0)
+        return KG_OK; /* its default, as config.yaml of a run writes it */
+    return kg_fail(err, KG_EINVAL, "init.parts: expected init.from with it, found none");
+}
+
+struct kg_path kg_init_model_dir(const struct kg_init *init,
+                                 const struct kg_config *config)
+{
+    struct kg_path given;
+
+    if (init->model)
+        return kg_path_in(init->dir.text, "model");
+    snprintf(given.text, sizeof given.text, "%s", kg_config_text(config, "model.path"));
+    return given;
+}
+
+kg_status kg_init_say(struct kg_str *out, const struct kg_init *init, struct kg_err *err)
+{
+    return kg_str_printf(out, err, "%s:%s%s%s", init->dir.text,
+                         init->model ? " model" : "", init->anchor ? " anchor" : "",
+                         init->optimizer ? " optimizer" : "");
+}
+
+/* ---- tensors of its state ---- */
+
+static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
+                            struct kg_err *err)
+{
+    KG_TRY(
+        kg_st_open_file(set, kg_path_in(init->dir.text, "state.safetensors").text, err));
+    if (!kg_st_find(*set, "free_z"))
+        return KG_OK;
+    kg_st_close(*set);
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "init.from: %.300s: expected a run by adamw, found one by "
+                   "schedule-free; its model/ is what it learned: model.path takes it",
+                   init->dir.text);
+}
+
+/* The state's tensor of that name, which fits the run's model. */
+static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_set *set,
+                             const struct kg_run *run, const char *name,
+                             struct kg_err *err)
+{
+    uint64_t expected = (uint64_t)run->model->n_elements * sizeof(float);
+
+    *t = kg_st_find(set, name);
+    if (*t && (*t)->bytes == expected)
+        return KG_OK;
+    return kg_fail(err, *t ? KG_ESHAPE : KG_ENOTFOUND,
+                   "init.from: %.300s/state.safetensors: expected tensor %s of %llu "
+                   "bytes, found %s%llu",
+                   run->init.dir.text, name, (unsigned long long)expected,
+                   *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
+}
+
+static kg_status take(float *to, const struct kg_st_set *set, const struct kg_run *run,
+                      const char *name, struct kg_err *err)
+{
+    const struct kg_st_tensor *t;
+
+    KG_TRY(need_tensor(&t, set, run, name, err));
+    memcpy(to, t->data, t->bytes);
+    return KG_OK;
+}
+
+/* The vectors are one after the other what the model has, so its shapes must be those of
+ * the model they were saved with. */
+static kg_status check_shapes(const struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_model_config *a = &run->model->config;
+    struct kg_model_config b;
+
+    KG_TRY(kg_model_config_read(&b, kg_path_in(run->init.dir.text, "model").text, err));
+    if (a->arch == b.arch && a->vocab == b.vocab && a->hidden == b.hidden &&
+        a->ffn == b.ffn && a->layers == b.layers && a->heads == b.heads &&
+        a->kv_heads == b.kv_heads && a->head_dim == b.head_dim && a->tied == b.tied &&
+        a->qkv_bias == b.qkv_bias)
+        return KG_OK;
+    return kg_fail(err, KG_ESHAPE,
+                   "init.from: %.300s: expected the shapes of the model at %.300s, found "
+                   "others",
+                   run->init.dir.text, run->model->dir);
+}
+
+kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_st_set *set;
+    kg_status status;
+
+    if (!run->init.model)
+        return KG_OK;
+    KG_TRY(open_state(&set, &run->init, err));
+    status = take(run->model->master, set, run, "master", err);
+    kg_st_close(set);
+    return status == KG_OK ? kg_model_refresh(run->model, err) : status;
+}
+
+/* ---- anchor and optimizer ---- */
+
+static kg_status check_wanted(const struct kg_run *run, const struct kg_st_set *set,
+                              struct kg_err *err)
+{
+    const struct kg_optim_row *row = run->rl_optim.row;
+    const struct kg_st_tensor *unused;
+
+    if (run->init.anchor && !kg_run_anchor_saved(run))
+        return kg_fail(err, KG_EINVAL,
+                       "init.parts: anchor: expected an anchor with weights of its own, "
+                       "found anchor.kind %s",
+                       kg_config_text(run->config, "anchor.kind"));
+    if (run->init.anchor)
+        KG_TRY(need_tensor(&unused, set, run, "anchor", err));
+    if (run->init.optimizer && row->averages)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "init.parts: optimizer: expected optim.kind adamw, found %s",
+                       row->name);
+    for (int i = 0; run->init.optimizer && i < KG_OPTIM_STATES; i++)
+        KG_TRY(need_tensor(&unused, set, run, row->state[i], err));
+    return KG_OK;
+}
+
+kg_status kg_init_check(const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_st_set *set;
+    kg_status status;
+
+    if (!run->init.anchor && !run->init.optimizer)
+        return KG_OK;
+    KG_TRY(check_shapes(run, err));
+    KG_TRY(open_state(&set, &run->init, err));
+    status = check_wanted(run, set, err);
+    kg_st_close(set);
+    return status;
+}
+
+static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
+                                struct kg_err *err)
+{
+    struct kg_counters before;
+
+    KG_TRY(kg_checkpoint_counters(
+        &before, kg_path_in(run->init.dir.text, "state.json").text, err));
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        KG_TRY(take(run->optim->state[i], set, run, run->optim->opts.row->state[i], err));
+    run->count.optim_before = before.optim_before + before.optim_step;
+    run->optim->before = run->count.optim_before;
+    return KG_OK;
+}
+
+kg_status kg_init_rl(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_st_set *set;
+    kg_status status = KG_OK;
+
+    if (!run->init.anchor && !run->init.optimizer)
+        return KG_OK;
+    KG_TRY(open_state(&set, &run->init, err));
+    if (run->init.anchor)
+        KG_TRY_GOTO(out, take(run->anchor->master, set, run, "anchor", err));
+    if (run->init.anchor)
+        KG_TRY_GOTO(out, kg_model_refresh(run->anchor, err));
+    if (run->init.optimizer)
+        status = take_optimizer(run, set, err);
+out:
+    kg_st_close(set);
+    return status;
+}

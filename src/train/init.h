@@ -1,0 +1,49 @@
+/* Starting a run from where another one ended: a stage that follows a stage.
+ *
+ * init.from names a run, of which the newest checkpoint is taken, or a checkpoint.
+ * init.parts says what of its state the new run begins with, each bit for bit as it was
+ * trained (fp32, whatever checkpoint.dtype was):
+ *   model      the policy's weights; config and tokenizer are those beside them
+ *   anchor     the anchor's; without it the anchor begins as the policy
+ *   optimizer  Adam's moments and the number of updates in them; the schedule of the
+ *              learning rate begins anew
+ * Everything else begins as in any run: steps, the row of prompts, the KL coefficient.
+ * Schedule-free runs are refused: what they learn is not what they train, and their
+ * average has no second beginning.
+ */
+#ifndef KG_TRAIN_INIT_H
+#define KG_TRAIN_INIT_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "data/options.h"
+#include "train/path.h"
+
+#include <stdbool.h>
+
+struct kg_init {
+    struct kg_path dir; /* the checkpoint; "" without init.from */
+    bool model, anchor, optimizer;
+};
+struct kg_run;
+
+/* As init.from, init.parts, model.path and what they exclude say.
+ * errors: EINVAL, NOTFOUND (no checkpoint there) */
+kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* The model folder that a run of this config opens. */
+struct kg_path kg_init_model_dir(const struct kg_init *init,
+                                 const struct kg_config *config);
+
+/* The policy's weights, after its folder was opened. */
+kg_status kg_init_model(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* Whether the rest is there for this run's anchor and optimizer.
+ * errors: EINVAL, EFORMAT */
+kg_status kg_init_check(const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* Anchor and optimizer, where RL begins. */
+kg_status kg_init_rl(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* "DIR: model, anchor" */
+kg_status kg_init_say(struct kg_str *out, const struct kg_init *init,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,311 @@
+/* Tests of stages: each part that a run takes from another is taken bit for bit, and only
+ * that part; what does not fit is refused before anything is written.
+ */
+#define ROOT "build/test-init"
+#include "train/rl_testing.h"
+
+#include "data/safetensors.h"
+#include "train/checkpoint.h"
+
+#define FIRST ROOT "/first"
+#define STATE FIRST "/checkpoints/latest/state.safetensors"
+
+/* ---- the first stage ---- */
+
+/* Its model/ and anchor/ are bf16: what is taken must be the fp32 that was trained. */
+static const char *const first_stage[] = {
+    "anchor.kind=ema",    "anchor.period=1", "anchor.eta=0.5",
+    "kl.estimator=k3",    "kl.beta=0.1",     "train.updates_per_step=2",
+    "checkpoint.every=1", "optim.lr=1e-3",   NULL};
+
+static struct kg_config *config_with(const char *dir, const char *const *extra)
+{
+    const char *const *const lists[] = {rl_base, first_stage, extra};
+
+    return config_from(dir, lists, 3);
+}
+
+static void train_with(const char *dir, bool resume, const char *const *extra)
+{
+    struct kg_config *config = config_with(dir, extra);
+    bool stopped;
+
+    NEED(kg_train_run(config, resume, &stopped, err));
+    kg_config_free(config);
+}
+
+static int train_first(void **state)
+{
+    (void)state;
+    fresh(FIRST);
+    fresh(ROOT "/odd");
+    train_with(FIRST, false, (const char *const[]){"train.steps=3", NULL});
+    return 0;
+}
+
+/* A run of the second stage that stands before its first step. */
+static void open_second(struct opened *o, const char *const *extra)
+{
+    o->config = config_with(ROOT "/second", extra);
+    NEED(kg_run_open(&o->run, o->config, err));
+    NEED(kg_run_start_rl(&o->run, err));
+    NEED(kg_init_rl(&o->run, err));
+}
+
+static bool is_tensor(const float *data, const struct kg_run *run, const char *name)
+{
+    size_t bytes = (size_t)run->model->n_elements * sizeof(float);
+    const struct kg_st_tensor *t;
+    struct kg_st_set *set;
+    bool same;
+
+    NEED(kg_st_open_file(&set, STATE, err));
+    t = kg_st_find(set, name);
+    assert_non_null(t);
+    assert_int_equal(t->bytes, bytes);
+    same = memcmp(data, t->data, bytes) == 0;
+    kg_st_close(set);
+    return same;
+}
+
+static bool is_zero(const float *data, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (data[i] != 0)
+            return false;
+    return true;
+}
+
+/* Updates in the moments of a run's newest checkpoint. */
+static int64_t updates_of(const char *dir)
+{
+    struct kg_counters c;
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/checkpoints/latest/state.json", dir);
+    NEED(kg_checkpoint_counters(&c, path, err));
+    assert_true(c.optim_step > 2);
+    return c.optim_before + c.optim_step;
+}
+
+/* ---- parts ---- */
+
+static void by_default_the_model_alone_is_taken(void **state)
+{
+    static const char *const extra[] = {"model.path=", "init.from=" FIRST, NULL};
+    struct opened o;
+    const struct kg_run *run = &o.run;
+
+    (void)state;
+    open_second(&o, extra);
+    assert_true(is_tensor(run->model->master, run, "master"));
+    assert_true(is_tensor(run->anchor->master, run, "master"));
+    assert_false(is_tensor(run->anchor->master, run, "anchor"));
+    assert_true(is_zero(run->optim->state[0], run->model->n_elements));
+    assert_true(is_zero(run->optim->state[1], run->model->n_elements));
+    assert_int_equal(run->optim->before, 0);
+    close_run(&o);
+}
+
+static void every_part_is_taken_bit_for_bit(void **state)
+{
+    static const char *const extra[] = {
+        "model.path=", "init.from=" FIRST "/checkpoints/step-000003",
+        "init.parts=[model, anchor, optimizer]", NULL};
+    struct opened o;
+    const struct kg_run *run = &o.run;
+
+    (void)state;
+    open_second(&o, extra);
+    assert_true(is_tensor(run->model->master, run, "master"));
+    assert_true(is_tensor(run->anchor->master, run, "anchor"));
+    assert_true(is_tensor(run->optim->state[0], run, "adam_m"));
+    assert_true(is_tensor(run->optim->state[1], run, "adam_v"));
+    assert_int_equal(run->optim->before, updates_of(FIRST));
+    assert_int_equal(run->optim->step, 0);
+    assert_int_equal(run->count.step, 0);
+    close_run(&o);
+}
+
+static void the_anchor_alone_goes_with_another_model(void **state)
+{
+    static const char *const extra[] = {"init.from=" FIRST, "init.parts=anchor", NULL};
+    struct opened o;
+    const struct kg_run *run = &o.run;
+
+    (void)state;
+    open_second(&o, extra);
+    assert_false(is_tensor(run->model->master, run, "master"));
+    assert_true(is_tensor(run->anchor->master, run, "anchor"));
+    close_run(&o);
+}
+
+/* An earlier checkpoint of the run is another start. */
+static void a_checkpoint_is_taken_as_it_is_named(void **state)
+{
+    static const char *const extra[] = {
+        "model.path=", "init.from=" FIRST "/checkpoints/step-000002", NULL};
+    struct opened o;
+
+    (void)state;
+    open_second(&o, extra);
+    assert_false(is_tensor(o.run.model->master, &o.run, "master"));
+    close_run(&o);
+}
+
+/* ---- whole runs ---- */
+
+static void train_second(const char *dir, const char *steps, bool resume)
+{
+    const char *const extra[] = {"model.path=", "init.from=" FIRST,
+                                 "init.parts=[model, anchor, optimizer]", steps, NULL};
+
+    train_with(dir, resume, extra);
+}
+
+static void a_stage_resumes_to_the_same_bits(void **state)
+{
+    struct kg_str text[2] = {{0}, {0}};
+
+    (void)state;
+    fresh(ROOT "/whole");
+    fresh(ROOT "/parts");
+    train_second(ROOT "/whole", "train.steps=2", false);
+    train_second(ROOT "/parts", "train.steps=1", false);
+    train_second(ROOT "/parts", "train.steps=2", true);
+    NEED(kg_file_read(&text[0], ROOT "/whole/checkpoints/latest/state.safetensors",
+                      1 << 28, err));
+    NEED(kg_file_read(&text[1], ROOT "/parts/checkpoints/latest/state.safetensors",
+                      1 << 28, err));
+    assert_int_equal(text[0].len, text[1].len);
+    assert_memory_equal(text[0].data, text[1].data, text[0].len);
+    kg_str_release(&text[0]);
+    kg_str_release(&text[1]);
+}
+
+/* A third stage counts the updates of both before it. */
+static void stages_add_up(void **state)
+{
+    static const char *const extra[] = {"model.path=", "init.from=" ROOT "/whole",
+                                        "init.parts=[model, optimizer]", NULL};
+    struct opened o;
+
+    (void)state;
+    open_second(&o, extra);
+    assert_int_equal(o.run.optim->before, updates_of(ROOT "/whole"));
+    assert_true(o.run.optim->before > updates_of(FIRST) + 2);
+    close_run(&o);
+}
+
+static void the_plan_says_where_it_starts(void **state)
+{
+    static const char *const extra[] = {"model.path=", "init.from=" FIRST,
+                                        "init.parts=[model, anchor]", NULL};
+    struct kg_config *config = config_with(ROOT "/none", extra);
+    struct kg_str text = {0};
+
+    (void)state;
+    NEED(kg_train_plan(&text, config, err));
+    assert_non_null(strstr(text.data, "start       " FIRST "/checkpoints/step-000003: "
+                                      "model anchor\n"));
+    kg_str_release(&text);
+    kg_config_free(config);
+}
+
+/* ---- what is refused ---- */
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    static const char *const rows[][4] = {
+        {"init.from=" FIRST, "", "", "model.path: expected none where init.from"},
+        {"init.from=" FIRST, "init.parts=weights", "",
+         "init.parts: expected model, anchor or optimizer, found 'weights'"},
+        {"init.from=" FIRST, "init.parts=[]", "", "expected what to take"},
+        {"init.parts=anchor", "", "", "init.parts: expected init.from with it"},
+        {"init.from=" ROOT "/nothing", "init.parts=anchor", "",
+         "init.from: expected a checkpoint or a run that has one"},
+        {"init.from=" FIRST, "init.parts=anchor", "sft.steps=1", "a warm start comes"},
+        {"init.from=" FIRST, "init.parts=anchor", "anchor.path=" DATA, "anchor.path: "},
+        {"init.from=" FIRST, "init.parts=anchor", "anchor.kind=iterative",
+         "expected an anchor with weights of its own, found anchor.kind iterative"},
+        {"init.from=" FIRST, "init.parts=optimizer", "optim.kind=schedule-free",
+         "optimizer: expected optim.kind adamw, found schedule-free"},
+        {"init.from=" ROOT "/odd", "init.parts=optimizer", "", "expected the shapes"},
+    };
+
+    (void)state;
+    assert_int_equal(system("cp -r " FIRST "/checkpoints/step-000003 " ROOT "/odd && "
+                            "sed -i 's/\"num_attention_heads\": [0-9]*/"
+                            "\"num_attention_heads\": 1/; "
+                            "s/\"num_key_value_heads\": [0-9]*/"
+                            "\"num_key_value_heads\": 1/' " ROOT
+                            "/odd/model/config.json"),
+                     0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *extra[4] = {NULL};
+        struct kg_config *config;
+        struct kg_err e = {0};
+        struct kg_run run;
+
+        for (int j = 0, n = 0; j < 3; j++)
+            if (*rows[i][j])
+                extra[n++] = rows[i][j];
+        config = config_with(ROOT "/refused", extra);
+        assert_int_not_equal(kg_run_open(&run, config, &e), KG_OK);
+        if (!strstr(e.message, rows[i][3]))
+            fail_msg("expected '%s', found: %s", rows[i][3], e.message);
+        kg_config_free(config);
+    }
+}
+
+static void a_schedule_free_run_is_named_as_one(void **state)
+{
+    static const char *const extra[] = {"model.path=", "init.from=" ROOT "/free", NULL};
+    struct kg_config *config = config_with(ROOT "/refused", extra);
+    struct kg_err e = {0};
+    struct kg_run run;
+
+    (void)state;
+    fresh(ROOT "/free");
+    train_with(ROOT "/free", false,
+               (const char *const[]){"optim.kind=schedule-free", "train.steps=1", NULL});
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EUNSUPPORTED);
+    assert_non_null(strstr(e.message, "expected a run by adamw"));
+    kg_config_free(config);
+}
+
+/* The first stage goes on, and its newest checkpoint is another: the second would resume
+ * from its own, but it is no longer what its manifest says. Comes last. */
+static void a_first_stage_that_changed_is_named(void **state)
+{
+    static const char *const extra[] = {"model.path=", "init.from=" FIRST,
+                                        "init.parts=[model, anchor, optimizer]",
+                                        "train.steps=3", NULL};
+    struct kg_config *config = config_with(ROOT "/whole", extra);
+    struct kg_err e = {0};
+    bool stopped;
+
+    (void)state;
+    train_with(FIRST, true, (const char *const[]){"train.steps=4", NULL});
+    assert_int_equal(kg_train_run(config, true, &stopped, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "init.from/state.safetensors: expected "));
+    kg_config_free(config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_default_the_model_alone_is_taken),
+        cmocka_unit_test(every_part_is_taken_bit_for_bit),
+        cmocka_unit_test(the_anchor_alone_goes_with_another_model),
+        cmocka_unit_test(a_checkpoint_is_taken_as_it_is_named),
+        cmocka_unit_test(a_stage_resumes_to_the_same_bits),
+        cmocka_unit_test(stages_add_up),
+        cmocka_unit_test(the_plan_says_where_it_starts),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(a_schedule_free_run_is_named_as_one),
+        cmocka_unit_test(a_first_stage_that_changed_is_named),
+    };
+
+    return cmocka_run_group_tests(tests, train_first, NULL);
+}
