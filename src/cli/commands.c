@@ -17,9 +17,10 @@ const struct kg_command kg_commands[] = {
      -1},
     {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
-     "The sft section of a recipe without the RL steps: JSONL of {\"text\"} or of prompt "
-     "and "
-     "response, loss on responses only.",
+     "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
+     "episodes (prompt and segments), conversations (messages), or text; loss on what "
+     "the "
+     "model writes.",
      -1},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,

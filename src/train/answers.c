@@ -47,13 +47,14 @@ kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
         .max_tokens = (size_t)(kg_config_int(c, "data.max_prompt_tokens") +
                                kg_config_int(c, "rollout.max_tokens")),
         .add_special = kg_config_bool(c, "data.add_special"),
-        .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1};
+        .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
+        .template_text = kg_config_text(c, "data.template"),
+        .chat = run->chat};
 
     if (!*path)
         return KG_OK;
     KG_TRY(check(run, err));
-    KG_TRY(kg_sft_from_jsonl(&run->answers, path, kg_config_text(c, "data.template"),
-                             run->tok, &opts, err));
+    KG_TRY(kg_sft_from_jsonl(&run->answers, path, run->tok, &opts, err));
     kg_log_info("%s: %zu answers, longest %zu tokens with the prompt; left out: %lld "
                 "over %zu tokens",
                 path, run->answers.n, run->answers.longest,
@@ -67,18 +68,19 @@ static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t
                              uint64_t place, struct kg_err *err)
 {
     const struct kg_sft_set *set = &run->answers;
-    const int32_t *tokens = set->tokens.ids + set->begin[i];
-    size_t n = set->begin[i + 1] - set->begin[i];
+    const int32_t *tokens = set->tokens.ids;
 
     t->prompt_index = (int64_t)i;
     t->draw = place;
     t->temperature = (float)kg_config_real(run->config, "rollout.temperature");
     t->finish = KG_FINISH_STOP;
-    KG_TRY(kg_traj_append(t, tokens, set->loss_from[i], KG_SOURCE_PROMPT, err));
-    for (size_t j = set->loss_from[i]; j < n; j++) {
+    for (size_t j = set->begin[i]; j < set->begin[i + 1]; j++) {
         struct kg_traj_step step = {.token = tokens[j]};
 
-        KG_TRY(kg_traj_push(t, &step, err));
+        if (set->source[j] == KG_SOURCE_MODEL)
+            KG_TRY(kg_traj_push(t, &step, err));
+        else
+            KG_TRY(kg_traj_append(t, tokens + j, 1, set->source[j], err));
     }
     return KG_OK;
 }
@@ -98,6 +100,14 @@ static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run *run,
         status = read_answer(&b->trajs[i], run, lines[i], place + i, err);
     kg_mem_free(lines);
     return status;
+}
+
+/* What the policy did not write has no log-prob. */
+static void forget_context(struct kg_traj *t)
+{
+    for (size_t i = t->prompt_n; i < t->n; i++)
+        if (t->source[i] != KG_SOURCE_MODEL)
+            t->logp[i] = 0;
 }
 
 /* The policy's own log-probs stand where a sampler's would. */
@@ -120,6 +130,8 @@ static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
     if (status == KG_OK)
         status = kg_score(run->model, run->score_acts, run->score_tokens, seqs,
                           b->n_trajs, 0, 0, from, err);
+    for (size_t i = 0; status == KG_OK && i < b->n_trajs; i++)
+        forget_context(&b->trajs[i]);
     kg_mem_free(from);
     kg_mem_free(seqs);
     return status;

@@ -242,13 +242,14 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                          (size_t)kg_config_int(c, "eval.problems")};
     bool offline = *kg_config_text(c, "rollout.data");
     bool has_train = *kg_config_text(c, "data.train"),
-         has_val = *kg_config_text(c, "data.val");
+         has_val = *kg_config_text(c, "data.val"),
+         has_sft = *kg_config_text(c, "sft.data");
     struct kg_task_opts held_out;
 
     KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
     if (!run->task->levels && !offline)
         KG_TRY(kg_config_require(c, "data.train", err));
-    if (has_train || has_val)
+    if (has_train || has_val || has_sft || offline)
         KG_TRY(kg_prompts_chat(&run->chat, kg_config_text(c, "data.chat_template"),
                                run->model->dir, kg_config_text(c, "data.template"), err));
     fill_task_opts(run);
@@ -276,7 +277,9 @@ static kg_status load_sft(struct kg_run *run, struct kg_err *err)
     struct kg_sft_opts opts = {.max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
                                .add_special = kg_config_bool(c, "data.add_special"),
                                .eos = run->model->config.n_eos ? run->model->config.eos[0]
-                                                               : -1};
+                                                               : -1,
+                               .template_text = run->task_opts.template_text,
+                               .chat = run->chat};
     struct kg_task_opts task_opts = run->task_opts;
     struct kg_dataset data = {0};
     kg_status status;
@@ -284,8 +287,7 @@ static kg_status load_sft(struct kg_run *run, struct kg_err *err)
     if (kg_config_int(c, "sft.steps") == 0)
         return KG_OK;
     if (*path)
-        return kg_sft_from_jsonl(&run->sft, path, run->task_opts.template_text, run->tok,
-                                 &opts, err);
+        return kg_sft_from_jsonl(&run->sft, path, run->tok, &opts, err);
     if (!run->task->levels)
         return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
     task_opts.level = *level ? level : task_opts.level;

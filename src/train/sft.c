@@ -1,7 +1,7 @@
 /* One supervised update: a batch in the order of its epoch, the mean negative
- * log-likelihood of the response tokens, and an optimizer step.
+ * log-likelihood of the model's tokens, and an optimizer step.
  *
- * loss = -(1/N) sum logp(y),  N the response tokens of the whole batch, so that the split
+ * loss = -(1/N) sum logp(y),  N the model's tokens of the whole batch, so that the split
  * into micro-batches changes the gradient by summation order only.
  */
 #include "train/run.h"
@@ -12,6 +12,7 @@
 #include "data/jsonl.h"
 #include "train/epochs.h"
 #include "train/path.h"
+#include "traj/traj.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,23 +33,21 @@ static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg
         return err->code;
     KG_TRY(kg_epochs_take(b->index, b->n, (uint64_t)run->count.sft_step * b->n,
                           run->sft.n, key, err));
-    for (size_t i = 0; i < b->n; i++) {
-        size_t s = b->index[i];
-
-        b->loss_tokens += (int64_t)(run->sft.begin[s + 1] - run->sft.begin[s] -
-                                    run->sft.loss_from[s]);
-    }
+    for (size_t i = 0; i < b->n; i++)
+        b->loss_tokens += (int64_t)run->sft.learned[b->index[i]];
     return KG_OK;
 }
 
 static void add_sequence(struct kg_pass *p, const struct kg_sft_set *set, size_t s)
 {
     const int32_t *tokens = set->tokens.ids + set->begin[s];
+    const uint8_t *source = set->source + set->begin[s];
     size_t n = set->begin[s + 1] - set->begin[s];
     int64_t row = kg_pass_add(p, tokens, n);
 
-    for (size_t t = set->loss_from[s]; t < n; t++)
-        kg_pass_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
+    for (size_t t = 1; t < n; t++)
+        if (source[t] == KG_SOURCE_MODEL)
+            kg_pass_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
 }
 
 /* Forward and backward of sequences [first, ...) as far as they fit.   *next out */
@@ -83,9 +82,10 @@ static kg_status put_sequence(struct kg_zst_writer *w, const struct kg_sft_set *
     struct kg_str line = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_str_printf(&line, err,
-                                   "{\"sequence\":%zu,\"loss_from\":%zu,\"tokens\":", s,
-                                   set->loss_from[s]));
+    KG_TRY_GOTO(out, kg_str_printf(&line, err, "{\"sequence\":%zu,\"source\":\"", s));
+    for (size_t t = set->begin[s]; t < set->begin[s + 1]; t++)
+        KG_TRY_GOTO(out, kg_str_putc(&line, kg_source_letter(set->source[t]), err));
+    KG_TRY_GOTO(out, kg_str_puts(&line, "\",\"tokens\":", err));
     KG_TRY_GOTO(out, kg_json_put_ints(&line, set->tokens.ids + set->begin[s],
                                       set->begin[s + 1] - set->begin[s], err));
     KG_TRY_GOTO(out, kg_str_puts(&line, "}\n", err));

@@ -147,14 +147,19 @@ static kg_status put_optional(struct kg_str *out, const char *key, const double 
     return x ? kg_json_put_double(out, *x, err) : kg_str_puts(out, "null", err);
 }
 
-static kg_status put_sources(struct kg_str *out, const struct kg_traj *t,
-                             struct kg_err *err)
+char kg_source_letter(enum kg_source source)
 {
     static const char letters[KG_SOURCE_COUNT] = {'p', 'm', 't'};
 
+    return letters[source];
+}
+
+static kg_status put_sources(struct kg_str *out, const struct kg_traj *t,
+                             struct kg_err *err)
+{
     KG_TRY(kg_str_puts(out, ",\"source\":\"", err));
     for (size_t i = 0; i < t->n; i++)
-        KG_TRY(kg_str_putc(out, letters[t->source[i]], err));
+        KG_TRY(kg_str_putc(out, kg_source_letter(t->source[i]), err));
     return kg_str_putc(out, '"', err);
 }
 

@@ -19,6 +19,8 @@ enum kg_source {
     KG_SOURCE_TOOL,  /* observation */
     KG_SOURCE_COUNT
 };
+/* 'p', 'm', 't': how dumps write a source */
+char kg_source_letter(enum kg_source source);
 
 enum kg_finish {
     KG_FINISH_NONE = 0,  /* still going */

@@ -1,0 +1,301 @@
+/* Tests of the sequences of supervised training, token by token: what is learned, what is
+ * context, and that every piece is tokenised as a rollout tokenises it. */
+#include "train/sft_data.h"
+
+#include "base/need_testing.h"
+#include "traj/traj.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static char path[64];
+static struct kg_tokenizer *tok;
+static int32_t eos;
+
+static int set_up(void **state)
+{
+    struct kg_err err;
+
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/kedge-sft-data-%ld.jsonl", (long)getpid());
+    if (kg_tokenizer_open(&tok, "tests/data/tokenizer/small", &err) != KG_OK)
+        return -1;
+    eos = kg_tokenizer_eos(tok);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    kg_tokenizer_close(tok);
+    unlink(path);
+    return 0;
+}
+
+static void write_lines(const char *text)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+static struct kg_sft_opts plain(void)
+{
+    return (struct kg_sft_opts){.max_tokens = 1000, .eos = eos};
+}
+
+static void read_lines(struct kg_sft_set *set, const char *text,
+                       const struct kg_sft_opts *opts)
+{
+    write_lines(text);
+    NEED(kg_sft_from_jsonl(set, path, tok, opts, err));
+}
+
+static void assert_refused(const char *text, kg_status expected, const char *message)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    struct kg_err err;
+
+    write_lines(text);
+    assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), expected);
+    if (!strstr(err.message, message))
+        fail_msg("expected '%s' in '%s'", message, err.message);
+    assert_null(set.begin);
+}
+
+/* What a sequence should be: texts, each tokenised alone, and one letter for each. */
+struct expected {
+    const char *text;
+    char source;
+    bool plain; /* special tokens in it are plain text */
+};
+
+static void assert_sequence(const struct kg_sft_set *set, size_t i,
+                            const struct expected *e)
+{
+    size_t at = set->begin[i], learned = 0;
+
+    for (; e->text; e++) {
+        struct kg_ids ids = {0};
+
+        NEED(kg_tokenizer_encode(&ids, tok, e->text, strlen(e->text),
+                                 (struct kg_encode_opts){.parse_special = !e->plain},
+                                 err));
+        assert_true(at + ids.n <= set->begin[i + 1]);
+        assert_memory_equal(set->tokens.ids + at, ids.ids, ids.n * sizeof *ids.ids);
+        for (size_t t = 0; t < ids.n; t++, at++) {
+            assert_int_equal(kg_source_letter(set->source[at]), e->source);
+            learned += e->source == 'm';
+        }
+        kg_ids_release(&ids);
+    }
+    assert_int_equal(at, set->begin[i + 1]);
+    assert_int_equal(set->learned[i], learned);
+}
+
+/* ---- episodes ---- */
+
+static void an_episode_is_tokenised_in_pieces_and_tools_carry_no_loss(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    /* the pieces meet inside words, so that tokenising them together gives other ids */
+    const struct expected want[] = {
+        {"where is the ri", 'p', false},  {"ver<search>x", 'm', false},
+        {"the river is here", 't', true}, {"the answer", 'm', false},
+        {"<|im_end|>", 'm', false},       {NULL, 0, false}};
+
+    (void)state;
+    opts.template_text = "where is {prompt}";
+    read_lines(&set,
+               "{\"prompt\": \"the ri\", \"segments\": ["
+               "{\"source\": \"model\", \"text\": \"ver<search>x\"},"
+               "{\"source\": \"tool\", \"text\": \"the river is here\"},"
+               "{\"source\": \"tool\", \"text\": \"\"},"
+               "{\"source\": \"model\", \"text\": \"the answer\"}]}\n",
+               &opts);
+    assert_int_equal(set.n, 1);
+    assert_sequence(&set, 0, want);
+    kg_sft_set_release(&set);
+}
+
+static void a_tool_cannot_spell_a_special_token(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected want[] = {{"q", 'p', false},
+                                    {"a<|im_end|>", 'm', false},
+                                    {"b<|im_end|>", 't', true},
+                                    {NULL, 0, false}};
+
+    (void)state;
+    read_lines(&set,
+               "{\"question\": \"q\", \"segments\": ["
+               "{\"source\": \"model\", \"text\": \"a<|im_end|>\"},"
+               "{\"source\": \"tool\", \"text\": \"b<|im_end|>\"}]}\n",
+               &opts);
+    /* it ends with the tool: no end token is made up */
+    assert_sequence(&set, 0, want);
+    kg_sft_set_release(&set);
+}
+
+static void episodes_that_are_none_are_refused(void **state)
+{
+    (void)state;
+    assert_refused("{\"prompt\": \"q\", \"segments\": [{\"source\": \"tool\", \"text\": "
+                   "\"t\"}]}\n",
+                   KG_EINVAL, "line 1: expected a response of at least one token");
+    assert_refused("{\"prompt\": \"q\", \"segments\": [{\"source\": \"model\", \"text\": "
+                   "\"t\"}, {\"source\": \"user\", \"text\": \"t\"}]}\n",
+                   KG_EFORMAT,
+                   "segment 2: key 'source': expected \"model\" or \"tool\", found user");
+    assert_refused("{\"prompt\": \"q\", \"segments\": [{\"source\": \"model\"}]}\n",
+                   KG_EFORMAT, "segment 1: key 'text': expected text, found null");
+    assert_refused("{\"prompt\": \"q\", \"segments\": \"x\"}\n", KG_EFORMAT,
+                   "key 'segments': expected a list, found string");
+    assert_refused("{\"segments\": [{\"source\": \"model\", \"text\": \"t\"}]}\n",
+                   KG_EFORMAT, "found no prompt");
+}
+
+/* ---- pairs and text ---- */
+
+static void of_a_pair_the_response_is_learned_and_of_text_all_but_the_first(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected pair[] = {{"the question", 'p', false},
+                                    {"the answer<|im_end|>", 'm', false},
+                                    {NULL, 0, false}};
+    const struct expected nothing[] = {
+        {"the question", 'p', false}, {"<|im_end|>", 'm', false}, {NULL, 0, false}};
+    struct kg_ids ids = {0};
+
+    (void)state;
+    NEED(kg_tokenizer_encode(&ids, tok, "\nhe end", 7, (struct kg_encode_opts){0}, err));
+    read_lines(&set,
+               "{\"problem\": \"the question\", \"solution\": \"the answer\"}\n"
+               "{\"prompt\": \"the question\", \"response\": \"the "
+               "answer<|im_end|>\"}\n"
+               "{\"text\": \"\\nhe end\"}\n"
+               "{\"prompt\": \"the question\", \"response\": \"\"}\n",
+               &opts);
+    assert_int_equal(set.n, 4);
+    assert_sequence(&set, 3, nothing); /* to say nothing is learned, too */
+    assert_sequence(&set, 0, pair);
+    assert_sequence(&set, 1, pair); /* an end token that is there is not doubled */
+    assert_int_equal(set.learned[2], ids.n); /* one less at the front, the end token */
+    assert_int_equal(set.source[set.begin[2]], KG_SOURCE_PROMPT);
+    assert_int_equal(set.source[set.begin[2] + 1], KG_SOURCE_MODEL);
+    kg_ids_release(&ids);
+    kg_sft_set_release(&set);
+    assert_refused("{\"prompt\": \"q\"}\n", KG_EFORMAT, "line 1: expected \"text\"");
+}
+
+static void what_is_too_long_is_dropped_and_counted(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected kept[] = {
+        {"a", 'p', false}, {"b<|im_end|>", 'm', false}, {NULL, 0, false}};
+
+    (void)state;
+    opts.max_tokens = 3;
+    read_lines(&set,
+               "{\"prompt\": \"a\", \"response\": \"b c d e f g\"}\n"
+               "{\"prompt\": \"a\", \"response\": \"b\"}\n",
+               &opts);
+    assert_int_equal(set.n, 1);
+    assert_int_equal(set.dropped_too_long, 1);
+    assert_int_equal(set.longest, 3);
+    assert_sequence(&set, 0, kept);
+    kg_sft_set_release(&set);
+}
+
+/* ---- conversations ---- */
+
+static struct kg_chat_template *chat_from(const char *text)
+{
+    struct kg_chat_template *chat;
+
+    NEED(kg_chat_template_parse(&chat, text, strlen(text), "t", err));
+    return chat;
+}
+
+static const char turns[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+static void of_a_conversation_the_assistants_turns_are_learned(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected want[] = {
+        {"<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", 'p', false},
+        {"good day<|im_end|>", 'm', false},
+        {"\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n", 't', false},
+        {"it is 42<|im_end|>", 'm', false},
+        {NULL, 0, false}};
+
+    (void)state;
+    opts.eos = kg_tokenizer_find(tok, "<|im_end|>");
+    opts.chat = chat_from(turns);
+    read_lines(&set,
+               "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"},"
+               "{\"role\": \"assistant\", \"content\": \"good day\"},"
+               "{\"role\": \"tool\", \"content\": \"42\"},"
+               "{\"role\": \"assistant\", \"content\": \"it is 42\"},"
+               "{\"role\": \"user\", \"content\": \"not learned, not even read\"}]}\n",
+               &opts);
+    assert_sequence(&set, 0, want);
+    kg_sft_set_release(&set);
+    kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.chat);
+}
+
+static void conversations_need_a_template_that_keeps_what_was_said(void **state)
+{
+    static const char talk[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+        "\"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}, "
+        "{\"role\": \"assistant\", \"content\": \"d\"}]}\n";
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    struct kg_chat_template *chat;
+    struct kg_err err;
+
+    (void)state;
+    assert_refused(talk, KG_EFORMAT, "key 'messages': expected a chat template");
+    write_lines(talk);
+    opts.chat = chat = chat_from("{{ messages[-1].content }}");
+    assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "message 2: expected the assistant's turn"));
+    kg_chat_template_close(chat);
+    opts.chat = chat = chat_from(
+        "{% for m in messages %}{% if not loop.last or not add_generation_prompt or "
+        "loop.first %}[{{ m.content }}]{% endif %}{% endfor %}");
+    assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_OK);
+    kg_sft_set_release(&set);
+    kg_chat_template_close(chat);
+    opts.chat = chat = chat_from(
+        "{{ messages | length }}{% for m in messages %}[{{ m.content }}]{% endfor %}");
+    assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EUNSUPPORTED);
+    kg_chat_template_close(chat);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_episode_is_tokenised_in_pieces_and_tools_carry_no_loss),
+        cmocka_unit_test(a_tool_cannot_spell_a_special_token),
+        cmocka_unit_test(episodes_that_are_none_are_refused),
+        cmocka_unit_test(of_a_pair_the_response_is_learned_and_of_text_all_but_the_first),
+        cmocka_unit_test(what_is_too_long_is_dropped_and_counted),
+        cmocka_unit_test(of_a_conversation_the_assistants_turns_are_learned),
+        cmocka_unit_test(conversations_need_a_template_that_keeps_what_was_said),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,42 @@
+/* A record of supervised training as pieces of text, each of one source, before they are
+ * tokens.
+ */
+#ifndef KG_TRAIN_SFT_RECORD_H
+#define KG_TRAIN_SFT_RECORD_H
+
+#include "data/json.h"
+#include "text/chat_template.h"
+#include "traj/traj.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct kg_sft_piece {
+    size_t at, n; /* in the text of the record */
+    enum kg_source source;
+    bool plain; /* special tokens that it spells are not recognised: somebody else's */
+};
+
+struct kg_sft_record {
+    struct kg_str text;          /* all pieces, one after the other */
+    struct kg_sft_piece *pieces; /* (n) owned; the prompt is the first one, if any */
+    size_t n;
+    size_t capacity;
+};
+void kg_sft_record_clear(struct kg_sft_record *r);
+void kg_sft_record_release(struct kg_sft_record *r);
+kg_status kg_sft_record_add(struct kg_sft_record *r, enum kg_source source, bool plain,
+                            const char *text, size_t n, struct kg_err *err) KG_MUST_CHECK;
+
+struct kg_sft_reading {
+    const char *template_text;           /* see struct kg_sft_opts */
+    const struct kg_chat_template *chat; /* may be NULL */
+    const char *end;                     /* text of the end token; "" for none */
+};
+/* Fill r, which is cleared first, from an object in one of the forms that
+ * kg_sft_from_jsonl names.   errors: EFORMAT, those of the chat template */
+kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *object,
+                             const struct kg_sft_reading *how,
+                             struct kg_err *err) KG_MUST_CHECK;
+
+#endif
