@@ -4,11 +4,10 @@
  * the gradient of logits is the head's dhidden. The head is reached through libkedge, and
  * judged three times:
  *   its rows against those in double, to 1e-5 max(1, |x|);
- *   its backward against the master rule in double from the same coefficients, to 1e-5 of
- *     each row's norm. Where the sampled token's probability is within 1e-2 of 1, or the
- *     anchor is the policy, the coefficients cancel in the row, and what is left cannot
- *     be better than the rounding of an fp32 sum: 2^-22 of what cancels is allowed, and
- *     such rows are counted;
+ *   its backward against the master rule in double from the same coefficients and the
+ *     same hidden states, which are fp32, to 1e-5 of each row's norm: also where p_y is
+ *     within 1e-7 of 1, or the anchor is the policy but for those roundings, and the
+ *     coefficients nearly cancel in the row;
  *   the numbers of the case, end to end, to its float tolerance of 1e-5 max(1, |x|).
  */
 #include "kedge.h"
@@ -30,9 +29,9 @@
 /* What a check does, and what was done, to be sure of it. */
 struct through {
     int64_t forwards, backwards, exact;
-    int64_t cancelled;    /* rows beyond 1e-5 of their norm, within the rounding */
+    int64_t cancelled;    /* rows whose norm is under 1e-3 of their coefficients */
     double worst;         /* of the forward */
-    double worst_of_norm; /* of the backward, rows that do not cancel */
+    double worst_of_norm; /* of the backward */
 };
 
 /* fp32 copies of one call, all zero to begin with. */
@@ -250,32 +249,50 @@ static kg_status judge_row(struct through *t, double *gap, const double *expecte
     for (int64_t v = 0; v < vocab; v++)
         gap[v] -= expected[v];
     off = norm(gap, vocab);
-    if (off <= 1e-5 * length) {
-        if (length > 0)
-            t->worst_of_norm = fmax(t->worst_of_norm, off / length);
-        return KG_OK;
-    }
-    t->cancelled++;
-    return off <= 1e-5 * length + 0x1p-22 * size
+    t->cancelled += length < 1e-3 * size;
+    if (length > 0)
+        t->worst_of_norm = fmax(t->worst_of_norm, off / length);
+    return off <= 1e-5 * length
                ? KG_OK
                : kg_fail(err, KG_ECONFLICT, "a row of dhidden is off by %.2e of %.2e",
                          off, length);
 }
 
-static kg_status judge_backward(struct through *t, const double *found,
+/* What the head was given, and its entropy and KL in double. */
+static kg_status plain_rows(struct kg_golden_rows *plain, const struct arrays *a,
+                            double *logits, double *anchor, struct kg_err *err)
+{
+    for (int64_t i = 0; i < plain->n * plain->vocab; i++) {
+        logits[i] = (double)a->hidden[i];
+        anchor[i] = a->anchor ? (double)a->anchor[i] : 0;
+    }
+    plain->logits = logits;
+    plain->anchor = a->anchor ? anchor : NULL;
+    plain->logp = a->logp, plain->entropy = a->entropy, plain->kl_exact = a->kl;
+    return kg_golden_plain_head.forward(plain, NULL, err);
+}
+
+static kg_status judge_backward(struct through *t, const struct arrays *a,
                                 const struct kg_golden_rows *rows,
                                 const struct kg_golden_coefs *c, struct kg_err *err)
 {
-    int64_t V = rows->vocab;
-    double *plain = room((rows->n + 1) * V, sizeof *plain), *gap = plain + rows->n * V;
-    kg_status status = kg_golden_plain_head.backward(plain, rows, c, NULL, err);
+    int64_t n = rows->n, V = rows->vocab;
+    double *block = room((3 * n + 1) * V + 2 * n * rows->k, sizeof *block);
+    double *expected = block + 2 * n * V, *gap = expected + n * V;
+    struct kg_golden_rows plain = *rows;
+    kg_status status;
 
-    for (int64_t n = 0; n < rows->n && status == KG_OK; n++) {
+    plain.logp_at = gap + V, plain.anchor_at = plain.logp_at + n * rows->k;
+    KG_TRY_GOTO(out, plain_rows(&plain, a, block, block + n * V, err));
+    KG_TRY_GOTO(out, kg_golden_plain_head.backward(expected, &plain, c, NULL, err));
+    for (int64_t i = 0; i < n; i++) {
         for (int64_t v = 0; v < V; v++)
-            gap[v] = found[n * V + v];
-        status = judge_row(t, gap, plain + n * V, V, size_of(rows, c, n), err);
+            gap[v] = (double)a->dhidden[i * V + v];
+        KG_TRY_GOTO(out,
+                    judge_row(t, gap, expected + i * V, V, size_of(rows, c, i), err));
     }
-    free(plain);
+out:
+    free(block);
     return status;
 }
 
@@ -286,14 +303,16 @@ static kg_status backward(double *dlogits, const struct kg_golden_rows *rows,
     struct through *t = self;
     struct arrays a = arrays_of(rows);
     struct kedge_err e;
-    int status = gradients(&a, rows, coefs, &e);
+    kg_status status;
 
+    KG_TRY_GOTO(out, report(gradients(&a, rows, coefs, &e), &e, err));
     for (int64_t i = 0; i < rows->n * rows->vocab; i++)
         dlogits[i] = (double)a.dhidden[i];
     t->backwards += rows->n;
+    status = judge_backward(t, &a, rows, coefs, err);
+out:
     arrays_release(&a);
-    KG_TRY(report(status, &e, err));
-    return judge_backward(t, dlogits, rows, coefs, err);
+    return status;
 }
 
 /* ---- folders ---- */
@@ -328,7 +347,8 @@ static struct kg_golden_report check(const char *folder)
            t.worst_of_norm, (long long)t.cancelled);
     assert_int_equal(r.failed, 0);
     assert_int_equal(r.skipped, 0);
-    assert_true(t.exact > 0 && t.cancelled < t.backwards / 20);
+    assert_true(t.exact > 0 && t.cancelled > 0);
+    assert_true(t.worst_of_norm <= 1e-5);
     return r;
 }
 

@@ -184,6 +184,50 @@ static inline float kg_v16_hmax(struct kg_v16 a)
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
+/* Sixteen doubles: what sums of lanes run in where a small part must survive a large
+ * one. */
+struct kg_d16 {
+    __m512d lo;
+    __m512d hi;
+};
+
+static inline struct kg_d16 kg_d16_set1(double x)
+{
+    return (struct kg_d16){_mm512_set1_pd(x), _mm512_set1_pd(x)};
+}
+static inline struct kg_d16 kg_d16_widen(struct kg_v16 a)
+{
+    return (struct kg_d16){_mm512_cvtps_pd(_mm512_castps512_ps256(a.r)),
+                           _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.r, 1))};
+}
+static inline struct kg_v16 kg_d16_narrow(struct kg_d16 a)
+{
+    __m512 lo = _mm512_castps256_ps512(_mm512_cvtpd_ps(a.lo));
+    return (struct kg_v16){_mm512_insertf32x8(lo, _mm512_cvtpd_ps(a.hi), 1)};
+}
+static inline struct kg_d16 kg_d16_add(struct kg_d16 a, struct kg_d16 b)
+{
+    return (struct kg_d16){_mm512_add_pd(a.lo, b.lo), _mm512_add_pd(a.hi, b.hi)};
+}
+static inline struct kg_d16 kg_d16_sub(struct kg_d16 a, struct kg_d16 b)
+{
+    return (struct kg_d16){_mm512_sub_pd(a.lo, b.lo), _mm512_sub_pd(a.hi, b.hi)};
+}
+/* a*b + c, one rounding */
+static inline struct kg_d16 kg_d16_fma(struct kg_d16 a, struct kg_d16 b, struct kg_d16 c)
+{
+    return (struct kg_d16){_mm512_fmadd_pd(a.lo, b.lo, c.lo),
+                           _mm512_fmadd_pd(a.hi, b.hi, c.hi)};
+}
+/* The tree of kg_v16_sum. */
+static inline double kg_d16_sum(struct kg_d16 a)
+{
+    __m512d s8 = _mm512_add_pd(a.lo, a.hi);
+    __m256d s4 = _mm256_add_pd(_mm512_castpd512_pd256(s8), _mm512_extractf64x4_pd(s8, 1));
+    __m128d s2 = _mm_add_pd(_mm256_castpd256_pd128(s4), _mm256_extractf128_pd(s4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s2, _mm_unpackhi_pd(s2, s2)));
+}
+
 #elif defined(KG_SIMD_256)
 /* ---- AVX2 with FMA: two registers ---- */
 struct kg_v16 {
@@ -358,6 +402,54 @@ static inline float kg_v16_hmax(struct kg_v16 a)
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
+struct kg_d16 {
+    __m256d q[4];
+};
+
+static inline struct kg_d16 kg_d16_set1(double x)
+{
+    __m256d a = _mm256_set1_pd(x);
+    return (struct kg_d16){{a, a, a, a}};
+}
+static inline struct kg_d16 kg_d16_widen(struct kg_v16 a)
+{
+    return (struct kg_d16){{_mm256_cvtps_pd(_mm256_castps256_ps128(a.lo)),
+                            _mm256_cvtps_pd(_mm256_extractf128_ps(a.lo, 1)),
+                            _mm256_cvtps_pd(_mm256_castps256_ps128(a.hi)),
+                            _mm256_cvtps_pd(_mm256_extractf128_ps(a.hi, 1))}};
+}
+static inline struct kg_v16 kg_d16_narrow(struct kg_d16 a)
+{
+    return (struct kg_v16){
+        _mm256_set_m128(_mm256_cvtpd_ps(a.q[1]), _mm256_cvtpd_ps(a.q[0])),
+        _mm256_set_m128(_mm256_cvtpd_ps(a.q[3]), _mm256_cvtpd_ps(a.q[2]))};
+}
+static inline struct kg_d16 kg_d16_add(struct kg_d16 a, struct kg_d16 b)
+{
+    for (int i = 0; i < 4; i++)
+        a.q[i] = _mm256_add_pd(a.q[i], b.q[i]);
+    return a;
+}
+static inline struct kg_d16 kg_d16_sub(struct kg_d16 a, struct kg_d16 b)
+{
+    for (int i = 0; i < 4; i++)
+        a.q[i] = _mm256_sub_pd(a.q[i], b.q[i]);
+    return a;
+}
+static inline struct kg_d16 kg_d16_fma(struct kg_d16 a, struct kg_d16 b, struct kg_d16 c)
+{
+    for (int i = 0; i < 4; i++)
+        a.q[i] = _mm256_fmadd_pd(a.q[i], b.q[i], c.q[i]);
+    return a;
+}
+static inline double kg_d16_sum(struct kg_d16 a)
+{
+    __m256d s4 = _mm256_add_pd(_mm256_add_pd(a.q[0], a.q[2]),
+                               _mm256_add_pd(a.q[1], a.q[3]));
+    __m128d s2 = _mm_add_pd(_mm256_castpd256_pd128(s4), _mm256_extractf128_pd(s4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s2, _mm_unpackhi_pd(s2, s2)));
+}
+
 #else
 /* ---- any machine: an array; the definition of the above ---- */
 struct kg_v16 {
@@ -525,17 +617,71 @@ static inline float kg_v16_hmax(struct kg_v16 a)
             a.f[i] = a.f[i] > a.f[i + half] ? a.f[i] : a.f[i + half];
     return a.f[0];
 }
+struct kg_d16 {
+    double d[16];
+};
+
+static inline struct kg_d16 kg_d16_set1(double x)
+{
+    struct kg_d16 y;
+    for (int i = 0; i < 16; i++)
+        y.d[i] = x;
+    return y;
+}
+static inline struct kg_d16 kg_d16_widen(struct kg_v16 a)
+{
+    struct kg_d16 y;
+    for (int i = 0; i < 16; i++)
+        y.d[i] = (double)a.f[i];
+    return y;
+}
+static inline struct kg_v16 kg_d16_narrow(struct kg_d16 a)
+{
+    struct kg_v16 y;
+    for (int i = 0; i < 16; i++)
+        y.f[i] = (float)a.d[i];
+    return y;
+}
+static inline struct kg_d16 kg_d16_add(struct kg_d16 a, struct kg_d16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.d[i] += b.d[i];
+    return a;
+}
+static inline struct kg_d16 kg_d16_sub(struct kg_d16 a, struct kg_d16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.d[i] -= b.d[i];
+    return a;
+}
+static inline struct kg_d16 kg_d16_fma(struct kg_d16 a, struct kg_d16 b, struct kg_d16 c)
+{
+    for (int i = 0; i < 16; i++)
+        a.d[i] = fma(a.d[i], b.d[i], c.d[i]);
+    return a;
+}
+static inline double kg_d16_sum(struct kg_d16 a)
+{
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            a.d[i] += a.d[i + half];
+    return a.d[0];
+}
 #endif
 
 /* ---- built from the above, one text for all ---- */
 
-/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN
- * NaN, denormal results are rounded once. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a
- * minimax polynomial of degree 6. */
-static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
+/* x = n ln 2 + r with |r| <= ln 2 / 2, and e^r = 1 + r poly: a minimax polynomial of
+ * degree 6. x is first cut to -105 .. 89, in an order in which NaN stays. */
+struct kg_exp_parts {
+    struct kg_v16 n;
+    struct kg_v16 r;
+    struct kg_v16 poly;
+};
+static inline struct kg_exp_parts kg_v16_exp_parts(struct kg_v16 x)
 {
     struct kg_v16 magic = kg_v16_set1(0x1.8p23f); /* rounds to an integer when added */
-    x = kg_v16_max(kg_v16_set1(-105.0f), x);      /* in this order NaN stays */
+    x = kg_v16_max(kg_v16_set1(-105.0f), x);
     x = kg_v16_min(kg_v16_set1(89.0f), x);
     struct kg_v16 n = kg_v16_sub(kg_v16_fma(x, kg_v16_set1(0x1.715476p+0f), magic),
                                  magic);
@@ -548,8 +694,25 @@ static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
     p = kg_v16_fma(p, r, kg_v16_set1(0x1.555492p-3f));
     p = kg_v16_fma(p, r, kg_v16_set1(0x1.fffffcp-2f));
     p = kg_v16_fma(p, r, kg_v16_set1(1.0f));
-    p = kg_v16_fma(p, r, kg_v16_set1(1.0f));
-    return kg_v16_scale2(p, n);
+    return (struct kg_exp_parts){n, r, p};
+}
+
+/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN
+ * NaN, denormal results are rounded once. */
+static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
+{
+    struct kg_exp_parts e = kg_v16_exp_parts(x);
+    return kg_v16_scale2(kg_v16_fma(e.poly, e.r, kg_v16_set1(1.0f)), e.n);
+}
+
+/* 1 - e^x for x <= 0, at most 4 ulp off, near 0 too, where the difference of the two
+ * would have no digits left. */
+static inline struct kg_v16 kg_v16_one_minus_exp(struct kg_v16 x)
+{
+    struct kg_exp_parts e = kg_v16_exp_parts(x);
+    struct kg_v16 one = kg_v16_set1(1.0f);
+    struct kg_v16 scale = kg_v16_scale2(one, e.n);
+    return kg_v16_fnma(scale, kg_v16_mul(e.poly, e.r), kg_v16_sub(one, scale));
 }
 
 /* ---- pairs of bf16, for dot products ---- */

@@ -73,6 +73,51 @@ static void exp_is_defined_at_the_ends(void **state)
     assert_true(isinf(y[7]) && y[8] == 0);
 }
 
+static void one_minus_exp_keeps_its_digits(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint32_t u = 0x2f000000u; u < 0x42d00000u; u += 16 * 997) { /* 1e-10 .. 104 */
+        float x[16];
+        float y[16];
+        for (uint32_t i = 0; i < 16; i++)
+            x[i] = -from_bits(u + i * 997);
+        kg_v16_store(y, kg_v16_one_minus_exp(kg_v16_load(x)));
+        for (int i = 0; i < 16; i++) {
+            double want = -expm1((double)x[i]);
+            worst = fmax(worst, fabs((double)y[i] - want) / ldexp(1.0, ilogb(want) - 23));
+        }
+    }
+    assert_true(worst <= 4);
+    float x[16] = {0, -0.0f, -INFINITY, NAN};
+    float y[16];
+    kg_v16_store(y, kg_v16_one_minus_exp(kg_v16_load(x)));
+    assert_true(y[0] == 0 && y[1] == 0 && y[2] == 1 && isnan(y[3]));
+}
+
+/* Every operation on doubles, lane by lane, and the tree of their sum. */
+static void doubles_are_sixteen_lanes_too(void **state)
+{
+    (void)state;
+    float x[16];
+    float y[16];
+    double t[16];
+    for (int i = 0; i < 16; i++) {
+        x[i] = (float)(1.0 / (i + 3)) * (i % 3 ? 1 : -1e3f);
+        t[i] = fma((double)x[i], 0.1, (double)x[i] + 1e-12) - 0.3;
+    }
+    struct kg_d16 a = kg_d16_widen(kg_v16_load(x));
+    a = kg_d16_fma(a, kg_d16_set1(0.1), kg_d16_add(a, kg_d16_set1(1e-12)));
+    a = kg_d16_sub(a, kg_d16_set1(0.3));
+    kg_v16_store(y, kg_d16_narrow(a));
+    for (int i = 0; i < 16; i++)
+        assert_true(y[i] == (float)t[i]);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            t[i] += t[i + half];
+    assert_true(kg_d16_sum(a) == t[0]);
+}
+
 static void sums_run_over_one_tree(void **state)
 {
     (void)state;
@@ -163,6 +208,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp_and_follows_its_model),
         cmocka_unit_test(exp_is_defined_at_the_ends),
+        cmocka_unit_test(one_minus_exp_keeps_its_digits),
+        cmocka_unit_test(doubles_are_sixteen_lanes_too),
         cmocka_unit_test(sums_run_over_one_tree),
         cmocka_unit_test(first_lanes_are_all_that_is_touched),
         cmocka_unit_test(comparisons_are_false_for_nan),

@@ -1,7 +1,7 @@
 /* The fused head for the library's user: the operation of tensor/ on the caller's arrays.
  *
- * Rows are double outside, as the policy takes them, and float inside; the copies are of
- * (N) and (N,K) and never of matrices.
+ * Rows are double outside, as the policy takes them, and log-probs float inside; the
+ * copies are of (N) and (N,K) and never of matrices.
  */
 #include "lib/lib_internal.h"
 
@@ -25,7 +25,7 @@ int kedge_get_threads(void)
 
 /* ---- float copies of rows ---- */
 
-enum { MOST_COPIES = 8 };
+enum { MOST_COPIES = 6 };
 
 /* Each copy has its own block; all are freed together. */
 struct copies {
@@ -164,14 +164,15 @@ static kg_status room_for(struct kg_head_out *out, struct job *job,
     struct copies *c = &job->copies;
     int64_t n = job->own.n_rows;
 
-    *out = (struct kg_head_out){
-        .lse = r->lse, .top_ids = r->top_ids, .anchor_lse = r->anchor_lse};
+    *out = (struct kg_head_out){.lse = r->lse,
+                                .top_ids = r->top_ids,
+                                .kl_reverse = r->kl_reverse,
+                                .kl_forward = r->kl_forward,
+                                .anchor_lse = r->anchor_lse};
     KG_TRY(copy(c, &out->logp, r->logp, NULL, n, err));
     KG_TRY(copy(c, &out->logp_at, r->logp_at, NULL, n * job->own.k, err));
     KG_TRY(copy(c, &out->entropy, r->entropy, NULL, n, err));
-    KG_TRY(copy(c, &out->top_logp, r->top_logp, NULL, n * job->own.top_k, err));
-    KG_TRY(copy(c, &out->kl_reverse, r->kl_reverse, NULL, n, err));
-    return copy(c, &out->kl_forward, r->kl_forward, NULL, n, err);
+    return copy(c, &out->top_logp, r->top_logp, NULL, n * job->own.top_k, err);
 }
 
 static void widen_all(const struct kedge_head_rows *r, const struct kg_head_out *out,
@@ -183,8 +184,6 @@ static void widen_all(const struct kedge_head_rows *r, const struct kg_head_out 
     widen(r->logp_at, out->logp_at, n * h->k);
     widen(r->entropy, out->entropy, n);
     widen(r->top_logp, out->top_logp, n * h->top_k);
-    widen(r->kl_reverse, out->kl_reverse, n);
-    widen(r->kl_forward, out->kl_forward, n);
 }
 
 static kg_status forward(struct kedge_head_rows *rows, const struct kedge_head *head,
@@ -222,26 +221,24 @@ int kedge_head(struct kedge_head_rows *rows, const struct kedge_head *head,
 static kg_status take_grad(struct kg_head_grad *g, struct job *job,
                            const struct kedge_head_grad *own, struct kg_err *err)
 {
-    struct copies *c = &job->copies;
     const struct kedge_head *h = &job->own;
 
     KG_TRY(kg_lib_given(own->lse, "grad.lse", err));
     KG_TRY(kg_lib_given(own->dhidden, "grad.dhidden", err));
     *g = (struct kg_head_grad){
         .lse = own->lse,
+        .a_target = own->a_logp,
+        .a_indices = own->a_at,
+        .a_entropy = own->a_entropy,
+        .a_kl_reverse = own->a_kl_reverse,
+        .a_kl_forward = own->a_kl_forward,
+        .kl_reverse = own->kl_reverse,
         .anchor_lse = own->anchor_lse,
         .dhidden = kg_mat(own->dhidden, KG_F32, h->n_rows, h->width),
         .dweight = kg_mat(own->dweight, KG_F32, h->vocab, h->width),
     };
-    KG_TRY(copy_in(c, &g->a_target, own->a_logp, h->n_rows, err));
-    KG_TRY(copy_in(c, &g->a_indices, own->a_at, h->ids ? h->n_rows * h->k : 0, err));
-    KG_TRY(copy_in(c, &g->a_entropy, own->a_entropy, h->n_rows, err));
-    KG_TRY(copy_in(c, &g->a_kl_reverse, own->a_kl_reverse, h->n_rows, err));
-    KG_TRY(copy_in(c, &g->a_kl_forward, own->a_kl_forward, h->n_rows, err));
     if (own->a_entropy)
-        KG_TRY(copy_in(c, &g->entropy, own->entropy, h->n_rows, err));
-    if (own->a_kl_reverse)
-        KG_TRY(copy_in(c, &g->kl_reverse, own->kl_reverse, h->n_rows, err));
+        KG_TRY(copy_in(&job->copies, &g->entropy, own->entropy, h->n_rows, err));
     return KG_OK;
 }
 

@@ -154,7 +154,7 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     NEED(kg_model_forward(&hidden, m, acts, &f, err));
     double *lse = test_alloc(n, sizeof *lse);
     float *logp = test_alloc(n, sizeof *logp);
-    float *a = test_alloc(n, sizeof *a);
+    double *a = test_alloc(n, sizeof *a);
     float *dhidden = test_alloc(n * (size_t)d, sizeof *dhidden);
     const struct kg_head head = {
         .hidden = hidden, .weight = m->head->compute, .target = t->target};
@@ -162,7 +162,7 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     NEED(kg_op_head(m->backend, &out, &head, err));
     double nll = 0.0;
     for (size_t i = 0; i < n; i++) {
-        a[i] = t->target[i] >= 0 ? (float)-weight : 0.0f;
+        a[i] = t->target[i] >= 0 ? -weight : 0.0;
         nll -= t->target[i] >= 0 ? weight * (double)logp[i] : 0.0;
     }
     if (grads) {

@@ -111,28 +111,30 @@ struct kg_head_out {
     /* (N,V) the z themselves: decode steps only, never a training batch */
     float *logits;
     /* (N) sum_v p_v (logp_v - logq_v); with an anchor only, as the two below */
-    float *kl_reverse;
-    float *kl_forward;  /* (N) sum_v q_v (logq_v - logp_v) */
+    double *kl_reverse;
+    double *kl_forward; /* (N) sum_v q_v (logq_v - logp_v) */
     double *anchor_lse; /* (N) */
 };
 
 /* Backward: the master rule,
  *   dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
  *                + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v)
- * The anchor gets no gradient. */
+ * The anchor gets no gradient. The coefficients are double, as the policy returns them:
+ * where a row nearly cancels (p_y near 1, p near q) a rounded one would be all that is
+ * left. */
 struct kg_head_grad {
-    const double *lse;     /* (N) of the forward */
-    const float *a_target; /* (N) dloss/dlogp at target; or NULL */
+    const double *lse;      /* (N) of the forward */
+    const double *a_target; /* (N) dloss/dlogp at target; or NULL */
     /* (N,K) dloss/dlogp at indices, added to a_target's; or NULL */
-    const float *a_indices;
-    const float *a_entropy;    /* (N) dloss/dH; or NULL */
-    const float *entropy;      /* (N) H of the forward, where a_entropy is given */
-    const float *a_kl_reverse; /* (N) dloss/dR; or NULL */
-    const float *a_kl_forward; /* (N) dloss/dF; or NULL */
-    const float *kl_reverse;   /* (N) R of the forward, where a_kl_reverse is given */
-    const double *anchor_lse;  /* (N) of the forward, where either is given */
-    struct kg_mat dhidden;     /* (N,D) fp32, overwritten */
-    struct kg_mat dweight;     /* (V,D) fp32, added to; data NULL when not wanted */
+    const double *a_indices;
+    const double *a_entropy;    /* (N) dloss/dH; or NULL */
+    const float *entropy;       /* (N) H of the forward, where a_entropy is given */
+    const double *a_kl_reverse; /* (N) dloss/dR; or NULL */
+    const double *a_kl_forward; /* (N) dloss/dF; or NULL */
+    const double *kl_reverse;   /* (N) R of the forward, where a_kl_reverse is given */
+    const double *anchor_lse;   /* (N) of the forward, where either is given */
+    struct kg_mat dhidden;      /* (N,D) fp32, overwritten */
+    struct kg_mat dweight;      /* (V,D) fp32, added to; data NULL when not wanted */
 };
 
 /* ---- optimizer ---- */

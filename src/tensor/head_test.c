@@ -31,6 +31,14 @@ static int64_t below(int64_t n)
     return (int64_t)((uniform() + 1.0) * 0.5 * (double)n) % n;
 }
 
+static double *random_doubles(int64_t n, double size)
+{
+    double *x = block_of(n, sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = size * uniform();
+    return x;
+}
+
 static float *random_floats(int64_t n, double size)
 {
     float *x = block_of(n, sizeof *x);
@@ -116,8 +124,8 @@ static struct kg_head_out out_init(const struct problem *p)
         .top_ids = block_of(n * p->top_k, sizeof(int32_t)),
         .top_logp = block_of(n * p->top_k, sizeof(float)),
         .logits = block_of(n * p->v, sizeof(float)),
-        .kl_reverse = p->anchored ? block_of(n, sizeof(float)) : NULL,
-        .kl_forward = p->anchored ? block_of(n, sizeof(float)) : NULL,
+        .kl_reverse = p->anchored ? block_of(n, sizeof(double)) : NULL,
+        .kl_forward = p->anchored ? block_of(n, sizeof(double)) : NULL,
         .anchor_lse = p->anchored ? block_of(n, sizeof(double)) : NULL,
     };
 }
@@ -249,8 +257,8 @@ static void compare_row(const struct problem *p, const struct kg_head_out *o,
     compare_top(p, o, x, n);
     if (!p->anchored)
         return;
-    close_to((double)o->kl_reverse[n], x->reverse, tolerance);
-    close_to((double)o->kl_forward[n], x->forward, tolerance);
+    close_to(o->kl_reverse[n], x->reverse, tolerance);
+    close_to(o->kl_forward[n], x->forward, tolerance);
 }
 
 static const struct problem shapes[] = {
@@ -336,8 +344,8 @@ static void outs_equal(const struct problem *p, const struct kg_head_out *a, int
     rows_equal(a->top_ids, ra, b->top_ids, rb, rows, top * sizeof(int32_t));
     rows_equal(a->top_logp, ra, b->top_logp, rb, rows, top * sizeof(float));
     rows_equal(a->logits, ra, b->logits, rb, rows, (size_t)p->v * sizeof(float));
-    rows_equal(a->kl_reverse, ra, b->kl_reverse, rb, rows, sizeof(float));
-    rows_equal(a->kl_forward, ra, b->kl_forward, rb, rows, sizeof(float));
+    rows_equal(a->kl_reverse, ra, b->kl_reverse, rb, rows, sizeof(double));
+    rows_equal(a->kl_forward, ra, b->kl_forward, rb, rows, sizeof(double));
     rows_equal(a->anchor_lse, ra, b->anchor_lse, rb, rows, sizeof(double));
 }
 
@@ -463,11 +471,11 @@ static void an_enclosing_region_changes_no_bit(void **state)
 
 /* ---- backward ---- */
 struct gradient {
-    float *a_target;
-    float *a_indices;
-    float *a_entropy;
-    float *a_reverse;
-    float *a_forward;
+    double *a_target;
+    double *a_indices;
+    double *a_entropy;
+    double *a_reverse;
+    double *a_forward;
     struct kg_mat dhidden;
     struct kg_mat dweight;
 };
@@ -476,19 +484,19 @@ struct gradient {
 static struct gradient gradient_init(const struct problem *p)
 {
     struct gradient g = {
-        .a_target = random_floats(p->n, 1.0),
-        .a_indices = random_floats(p->n * p->k, 0.5),
-        .a_entropy = random_floats(p->n, 0.3),
-        .a_reverse = p->anchored ? random_floats(p->n, 0.5) : NULL,
-        .a_forward = p->anchored ? random_floats(p->n, 0.5) : NULL,
+        .a_target = random_doubles(p->n, 1.0),
+        .a_indices = random_doubles(p->n * p->k, 0.5),
+        .a_entropy = random_doubles(p->n, 0.3),
+        .a_reverse = p->anchored ? random_doubles(p->n, 0.5) : NULL,
+        .a_forward = p->anchored ? random_doubles(p->n, 0.5) : NULL,
         .dhidden = random_matrix(KG_F32, p->n, p->d, 1.0),
         .dweight = random_matrix(KG_F32, p->v, p->d, 1.0),
     };
     for (int64_t n = 2; n < p->n; n += 5) {
-        g.a_target[n] = g.a_entropy[n] = 0.0f;
-        memset(g.a_indices + n * p->k, 0, (size_t)p->k * sizeof(float));
+        g.a_target[n] = g.a_entropy[n] = 0.0;
+        memset(g.a_indices + n * p->k, 0, (size_t)p->k * sizeof(double));
         if (p->anchored)
-            g.a_reverse[n] = g.a_forward[n] = 0.0f;
+            g.a_reverse[n] = g.a_forward[n] = 0.0;
     }
     return g;
 }
@@ -543,22 +551,22 @@ static void plain_dz(double *dz, const struct problem *p, const struct gradient 
 {
     double t = p->inv_temp ? (double)p->inv_temp[n] : 1.0;
     memset(dz, 0, (size_t)p->v * sizeof *dz);
-    double sum = p->target[n] >= 0 ? (double)g->a_target[n] : 0.0;
+    double sum = p->target[n] >= 0 ? g->a_target[n] : 0.0;
     if (p->target[n] >= 0)
-        dz[p->target[n]] += (double)g->a_target[n];
+        dz[p->target[n]] += g->a_target[n];
     for (int k = 0; k < p->k; k++) {
         int32_t id = p->indices[n * p->k + k];
         if (id < 0)
             continue;
-        dz[id] += (double)g->a_indices[n * p->k + k];
-        sum += (double)g->a_indices[n * p->k + k];
+        dz[id] += g->a_indices[n * p->k + k];
+        sum += g->a_indices[n * p->k + k];
     }
     for (int64_t v = 0; v < p->v; v++) {
         double prob = exp(x->z[v]);
-        dz[v] -= prob * sum + (double)g->a_entropy[n] * prob * (x->z[v] + x->entropy);
+        dz[v] -= prob * sum + g->a_entropy[n] * prob * (x->z[v] + x->entropy);
         if (p->anchored) {
-            dz[v] += (double)g->a_reverse[n] * prob * (x->z[v] - x->q[v] - x->reverse);
-            dz[v] += (double)g->a_forward[n] * (prob - exp(x->q[v]));
+            dz[v] += g->a_reverse[n] * prob * (x->z[v] - x->q[v] - x->reverse);
+            dz[v] += g->a_forward[n] * (prob - exp(x->q[v]));
         }
         dz[v] *= t;
     }
@@ -614,6 +622,85 @@ static void backward_matches_plain_version(void **state)
     }
 }
 
+/* Hidden states are logits. Row n gives its target a probability from 0.9 to 1 - 1e-7 and
+ * has an anchor that differs from it by 1e-1 down to 1e-7: what the coefficients leave of
+ * each other is small, and right to 1e-5 of itself (and to the last digits of the double
+ * that lse is). */
+static struct problem nearly_cancelling(void)
+{
+    struct problem p = {.dtype = KG_F32, .n = 60, .d = 600, .v = 600, .k = 3, .top_k = 1};
+    problem_init(&p);
+    p.anchor.hidden = random_matrix(KG_F32, p.n, p.d, 1.0);
+    p.anchor.weight = p.weight;
+    p.anchored = true;
+    memset(p.weight.data, 0, (size_t)(p.v * p.d) * sizeof(float));
+    for (int64_t v = 0; v < p.v; v++)
+        set(p.weight, v, v, 1.0);
+    for (int64_t n = 0; n < p.n; n++) {
+        double apart = pow(10, -1 - (double)(n % 13) / 2);
+        p.target[n] = p.indices[n * p.k];
+        set(p.hidden, n, p.target[n], 9 + 0.25 * (double)n);
+        for (int64_t d = 0; d < p.d; d++)
+            set(p.anchor.hidden, n, d,
+                get(p.hidden, n, d) + apart * get(p.anchor.hidden, n, d));
+    }
+    return p;
+}
+
+static double row_norm(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+enum { TARGET, ENTROPY, REVERSE, FORWARD, INDICES, N_KINDS };
+
+/* Coefficients of one kind alone; those of the indices cancel too, as near the anchor. */
+static void one_kind(struct gradient *g, const struct problem *p, int kind,
+                     const struct kg_head_out *o)
+{
+    for (int64_t n = 0; n < p->n; n++) {
+        g->a_target[n] = kind == TARGET ? 0.7 : 0;
+        g->a_entropy[n] = kind == ENTROPY ? 0.7 : 0;
+        g->a_reverse[n] = kind == REVERSE ? 0.7 : 0;
+        g->a_forward[n] = kind == FORWARD ? 0.7 : 0;
+        for (int64_t i = n * p->k; i < (n + 1) * p->k; i++)
+            g->a_indices[i] = kind == INDICES ? -exp((double)o->logp_at[i]) : 0;
+    }
+}
+
+static void small_remainders_keep_their_digits(void **state)
+{
+    (void)state;
+    struct problem p = nearly_cancelling();
+    struct kg_head_out o = run_all(&p);
+    struct gradient g = gradient_init(&p);
+    struct plain x = plain_init(&p);
+    double *dz = block_of(2 * p.v, sizeof *dz);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        one_kind(&g, &p, kind, &o);
+        backward(&p, &g, &o);
+        for (int64_t n = 0; n < p.n; n++) {
+            plain_row(&x, &p, n);
+            plain_dz(dz, &p, &g, &x, n);
+            for (int64_t v = 0; v < p.v; v++)
+                dz[p.v + v] = get(g.dhidden, n, v) - dz[v];
+            if (!(row_norm(dz + p.v, p.v) <= 1e-5 * row_norm(dz, p.v) + 4e-15))
+                fail_msg("kind %d, row %d: off by %.2e of %.2e", kind, (int)n,
+                         row_norm(dz + p.v, p.v), row_norm(dz, p.v));
+        }
+    }
+    kg_mem_free(dz);
+    plain_release(&x);
+    gradient_release(&g);
+    out_release(&o);
+    kg_mem_free(p.anchor.hidden.data);
+    p.anchor = (struct kg_head_anchor){0};
+    problem_release(&p);
+}
+
 /* A smooth function of everything the head returns, and its derivatives. */
 static double objective(const struct problem *p, struct gradient *g)
 {
@@ -622,17 +709,17 @@ static double objective(const struct problem *p, struct gradient *g)
     for (int64_t n = 0; n < p->n; n++) {
         double x = (double)o.logp[n];
         sum += sin(x) + 0.3 * (double)o.entropy[n] * (double)o.entropy[n] +
-               0.5 * (double)o.kl_reverse[n] * x + exp(-(double)o.kl_forward[n]);
-        g->a_target[n] = (float)(cos(x) + 0.5 * (double)o.kl_reverse[n]);
-        g->a_entropy[n] = 0.6f * o.entropy[n];
-        g->a_reverse[n] = (float)(0.5 * x);
-        g->a_forward[n] = (float)-exp(-(double)o.kl_forward[n]);
+               0.5 * o.kl_reverse[n] * x + exp(-o.kl_forward[n]);
+        g->a_target[n] = cos(x) + 0.5 * o.kl_reverse[n];
+        g->a_entropy[n] = 0.6 * (double)o.entropy[n];
+        g->a_reverse[n] = 0.5 * x;
+        g->a_forward[n] = -exp(-o.kl_forward[n]);
         for (int k = 0; k < p->k; k++) {
             double at = (double)o.logp_at[n * p->k + k];
             if (p->indices[n * p->k + k] < 0)
                 continue;
             sum += 0.1 * at * at;
-            g->a_indices[n * p->k + k] = (float)(0.2 * at);
+            g->a_indices[n * p->k + k] = 0.2 * at;
         }
     }
     out_release(&o);
@@ -689,11 +776,11 @@ static void no_coefficient_gives_exact_zero(void **state)
     struct kg_head_out o = run_all(&p);
     struct gradient g = gradient_init(&p);
     float *before = copy_of(g.dweight);
-    memset(g.a_target, 0, (size_t)p.n * sizeof(float));
-    memset(g.a_entropy, 0, (size_t)p.n * sizeof(float));
-    memset(g.a_reverse, 0, (size_t)p.n * sizeof(float));
-    memset(g.a_forward, 0, (size_t)p.n * sizeof(float));
-    memset(g.a_indices, 0, (size_t)(p.n * p.k) * sizeof(float));
+    memset(g.a_target, 0, (size_t)p.n * sizeof(double));
+    memset(g.a_entropy, 0, (size_t)p.n * sizeof(double));
+    memset(g.a_reverse, 0, (size_t)p.n * sizeof(double));
+    memset(g.a_forward, 0, (size_t)p.n * sizeof(double));
+    memset(g.a_indices, 0, (size_t)(p.n * p.k) * sizeof(double));
     backward(&p, &g, &o);
     for (int64_t i = 0; i < p.n * p.d; i++)
         assert_true(((float *)g.dhidden.data)[i] == 0.0f);
@@ -718,12 +805,12 @@ static void own_anchor_is_at_distance_zero(void **state)
     p.anchor = (struct kg_head_anchor){twin.hidden, twin.weight, p.inv_temp};
     struct kg_head_out o = run_all(&p);
     struct gradient g = gradient_init(&p);
-    memset(g.a_target, 0, (size_t)p.n * sizeof(float));
-    memset(g.a_entropy, 0, (size_t)p.n * sizeof(float));
-    memset(g.a_indices, 0, (size_t)(p.n * p.k) * sizeof(float));
+    memset(g.a_target, 0, (size_t)p.n * sizeof(double));
+    memset(g.a_entropy, 0, (size_t)p.n * sizeof(double));
+    memset(g.a_indices, 0, (size_t)(p.n * p.k) * sizeof(double));
     backward(&p, &g, &o);
     for (int64_t n = 0; n < p.n; n++)
-        assert_true(o.kl_reverse[n] == 0.0f && o.kl_forward[n] == 0.0f);
+        assert_true(o.kl_reverse[n] == 0.0 && o.kl_forward[n] == 0.0);
     for (int64_t i = 0; i < p.n * p.d; i++)
         assert_true(((float *)g.dhidden.data)[i] == 0.0f);
     p.anchor = (struct kg_head_anchor){0};
@@ -739,6 +826,31 @@ static void gradients_equal(const struct gradient *a, const struct gradient *b)
                         (size_t)(a->dhidden.rows * a->dhidden.cols) * sizeof(float));
     assert_memory_equal(a->dweight.data, b->dweight.data,
                         (size_t)(a->dweight.rows * a->dweight.cols) * sizeof(float));
+}
+
+/* An id that was only looked at. */
+static void ids_without_a_coefficient_change_no_bit(void **state)
+{
+    (void)state;
+    struct problem p = wide[1];
+    problem_init(&p);
+    struct problem none = p;
+    none.k = 0;
+    struct kg_head_out o = run_all(&p);
+    random_state = 5;
+    struct gradient with = gradient_init(&p);
+    memset(with.a_indices, 0, (size_t)(p.n * p.k) * sizeof(double));
+    backward(&p, &with, &o);
+    random_state = 5;
+    struct gradient without = gradient_init(&p);
+    kg_mem_free(without.a_indices);
+    without.a_indices = NULL;
+    backward(&none, &without, &o);
+    gradients_equal(&with, &without);
+    gradient_release(&with);
+    gradient_release(&without);
+    out_release(&o);
+    problem_release(&p);
 }
 
 /* More than one block of rows and more than one strip. */
@@ -842,9 +954,11 @@ int main(void)
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(an_enclosing_region_changes_no_bit),
         cmocka_unit_test(backward_matches_plain_version),
+        cmocka_unit_test(small_remainders_keep_their_digits),
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(no_coefficient_gives_exact_zero),
         cmocka_unit_test(own_anchor_is_at_distance_zero),
+        cmocka_unit_test(ids_without_a_coefficient_change_no_bit),
         cmocka_unit_test(threads_change_no_bit_of_gradients),
         cmocka_unit_test(peak_memory_stays_below_the_bound),
         cmocka_unit_test(failing_allocations_are_a_status),

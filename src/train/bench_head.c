@@ -24,12 +24,12 @@ struct arrays {
     int32_t *ids;        /* (ROWS,K) */
     double *lse;         /* (ROWS) */
     double *anchor_lse;  /* (ROWS) */
-    float *logp;         /* (ROWS), as the next four */
-    float *kl;
-    float *a_target;
-    float *a_kl;
+    float *logp;         /* (ROWS), as the next three */
+    double *kl;
+    double *a_target;
+    double *a_kl;
     float *logp_at; /* (ROWS,K) */
-    float *a_at;    /* (ROWS,K) */
+    double *a_at;   /* (ROWS,K) */
     int32_t *top_ids;
     float *top_logp;
 };
@@ -92,19 +92,19 @@ static kg_status arrays_init(struct arrays *x, enum kg_dtype dtype, struct kg_er
     KG_TRY(get(&x->lse, ROWS, sizeof(double), err));
     KG_TRY(get(&x->anchor_lse, ROWS, sizeof(double), err));
     KG_TRY(get(&x->logp, ROWS, sizeof(float), err));
-    KG_TRY(get(&x->kl, ROWS, sizeof(float), err));
-    KG_TRY(get(&x->a_target, ROWS, sizeof(float), err));
-    KG_TRY(get(&x->a_kl, ROWS, sizeof(float), err));
+    KG_TRY(get(&x->kl, ROWS, sizeof(double), err));
+    KG_TRY(get(&x->a_target, ROWS, sizeof(double), err));
+    KG_TRY(get(&x->a_kl, ROWS, sizeof(double), err));
     KG_TRY(get(&x->logp_at, (size_t)ROWS * K, sizeof(float), err));
-    KG_TRY(get(&x->a_at, (size_t)ROWS * K, sizeof(float), err));
+    KG_TRY(get(&x->a_at, (size_t)ROWS * K, sizeof(double), err));
     KG_TRY(get(&x->top_ids, (size_t)ROWS * K, sizeof(int32_t), err));
     KG_TRY(get(&x->top_logp, (size_t)ROWS * K, sizeof(float), err));
     for (int n = 0; n < ROWS; n++) {
         x->target[n] = (int32_t)kg_rng_below(key, (uint64_t)n, 0, 0, V);
-        x->a_target[n] = x->a_kl[n] = 1e-3f;
+        x->a_target[n] = x->a_kl[n] = 1e-3;
         for (int k = 0; k < K; k++) {
             x->ids[n * K + k] = (x->target[n] + 1 + k * 4747) % V;
-            x->a_at[n * K + k] = 1e-4f;
+            x->a_at[n * K + k] = 1e-4;
         }
     }
     return KG_OK;

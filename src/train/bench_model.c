@@ -94,7 +94,7 @@ static kg_status forward_backward(double *seconds, void *user, struct kg_err *er
     fill_pass(t);
     KG_TRY(kg_pass_forward(t->pass, NULL, err));
     for (int64_t i = 0; i < t->pass->n_rows; i++)
-        t->pass->a_logp[i] = -1.0f / (float)t->pass->n_rows;
+        t->pass->a_logp[i] = -1.0 / (double)t->pass->n_rows;
     KG_TRY(kg_pass_backward(t->pass, t->optim->grads, false, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;

@@ -3,7 +3,7 @@
  *
  * All that a step computes on the host between the head's forward and its backward is
  * timed: the head's rows widened to double, advantages, weights, the loss and its sparse
- * gradient, and the gradients narrowed again.
+ * gradient.
  */
 #include "train/bench_internal.h"
 
@@ -38,9 +38,6 @@ struct step {
     uint8_t selected[N];
     double advantage[N], pg_weight[N], kl_weight[N], entropy_weight[N];
     double a_logp[N], a_entropy[N], a_exact[N], a_at[N * COLS];
-    float head_a_logp[N]; /* for the backward */
-    float head_a_entropy[N];
-    float head_a_at[N * COLS];
 };
 
 static int columns(const struct step *s) { return s->k_sampler + s->k_anchor; }
@@ -110,16 +107,6 @@ static void read_rows(struct step *s)
         s->at[i] = (double)s->head_at[i];
 }
 
-static void write_rows(struct step *s)
-{
-    for (int n = 0; n < N; n++) {
-        s->head_a_logp[n] = (float)s->a_logp[n];
-        s->head_a_entropy[n] = (float)s->a_entropy[n];
-    }
-    for (int i = 0; i < N * columns(s); i++)
-        s->head_a_at[i] = (float)s->a_at[i];
-}
-
 static kg_status advantages_and_weights(struct step *s, struct kg_err *err)
 {
     struct kg_policy_scores scores = {.n_seqs = SEQS,
@@ -178,7 +165,6 @@ static kg_status run_step(double *seconds, void *user, struct kg_err *err)
     if (kg_algo_scope(&s->algo) == KG_SCOPE_BATCH)
         KG_TRY(kg_policy_select(s->selected, &s->algo, &batch, err));
     KG_TRY(kg_policy_loss(&grad, &s->algo, &batch, err));
-    write_rows(s);
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }

@@ -244,13 +244,12 @@ static void read_row(int n)
 
 static void write_row(int n)
 {
-    pass->a_logp[n] = (float)rows.a[n];
-    pass->a_entropy[n] = (float)rows.a_entropy[n];
-    pass->a_kl[n] = (float)rows.a_exact[n];
+    pass->a_logp[n] = rows.a[n];
+    pass->a_entropy[n] = rows.a_entropy[n];
+    pass->a_kl[n] = rows.a_exact[n];
     memset(pass->a_at + n * V, 0, V * sizeof *pass->a_at);
     for (int j = 0; j < 2 * TOP; j++)
-        pass->a_at[n * V + rows.ids[n * 2 * TOP + j]] += (float)
-                                                             rows.a_at[n * 2 * TOP + j];
+        pass->a_at[n * V + rows.ids[n * 2 * TOP + j]] += rows.a_at[n * 2 * TOP + j];
 }
 
 static void policy(void)

@@ -64,14 +64,14 @@ struct kg_pass {
     float *logp;    /* (max_tokens) */
     float *entropy; /* (max_tokens) */
     float *logp_at; /* (max_tokens, k) */
-    float *kl; /* (max_tokens) of ask.kl's direction; NULL without room for an anchor */
+    double *kl; /* (max_tokens) of ask.kl's direction; NULL without room for an anchor */
     double *anchor_lse; /* (max_tokens) as kl */
 
     /* gradients that the caller fills before the backward */
-    float *a_logp;    /* (max_tokens) */
-    float *a_entropy; /* (max_tokens) */
-    float *a_at;      /* (max_tokens, k) */
-    float *a_kl;      /* (max_tokens) as kl */
+    double *a_logp;    /* (max_tokens) */
+    double *a_entropy; /* (max_tokens) */
+    double *a_at;      /* (max_tokens, k) */
+    double *a_kl;      /* (max_tokens) as kl */
 
     void *hidden_rows;   /* (max_tokens, D) ct */
     void *anchor_rows;   /* (max_tokens, D of the anchor) ct, as kl */

@@ -100,12 +100,11 @@ static void fill(struct kg_pass *p, enum kind kind, int64_t first)
     for (int64_t i = 0; i < p->n_rows; i++) {
         uint32_t at = (uint32_t)(first + i);
 
-        p->a_logp[i] = kind == LOGP ? (float)noise(at, 1) : 0;
-        p->a_entropy[i] = kind == ENTROPY ? (float)noise(at, 2) : 0;
-        p->a_kl[i] = kind == REVERSE || kind == FORWARD ? (float)noise(at, 3) : 0;
+        p->a_logp[i] = kind == LOGP ? noise(at, 1) : 0;
+        p->a_entropy[i] = kind == ENTROPY ? noise(at, 2) : 0;
+        p->a_kl[i] = kind == REVERSE || kind == FORWARD ? noise(at, 3) : 0;
         for (int k = 0; k < p->k; k++)
-            p->a_at[i * p->k + k] = kind == AT ? (float)noise(at * K + (uint32_t)k, 4)
-                                               : 0;
+            p->a_at[i * p->k + k] = kind == AT ? noise(at * K + (uint32_t)k, 4) : 0;
     }
 }
 
@@ -116,14 +115,14 @@ static double loss_of(const struct kg_pass *p, enum kind kind)
 
     for (int64_t i = 0; i < p->n_rows; i++) {
         if (kind == LOGP)
-            loss += (double)p->a_logp[i] * p->logp[i];
+            loss += p->a_logp[i] * (double)p->logp[i];
         if (kind == ENTROPY)
-            loss += (double)p->a_entropy[i] * p->entropy[i];
+            loss += p->a_entropy[i] * (double)p->entropy[i];
         if (kind == REVERSE || kind == FORWARD)
-            loss += (double)p->a_kl[i] * p->kl[i];
+            loss += p->a_kl[i] * p->kl[i];
         for (int k = 0; kind == AT && k < p->k; k++)
             if (p->ids[i * p->k + k] >= 0)
-                loss += (double)p->a_at[i * p->k + k] * p->logp_at[i * p->k + k];
+                loss += p->a_at[i * p->k + k] * (double)p->logp_at[i * p->k + k];
     }
     return loss;
 }
@@ -303,7 +302,7 @@ static void tokens_that_are_not_wanted_carry_no_gradient(void **state)
     for (int s = 0; s < N_SEQS; s++)
         for (int32_t t = 1; t < shapes[s].n; t++, r++)
             if (shapes[s].wanted >> t & 1)
-                w.pass->a_logp[r] = (float)noise((uint32_t)wanted++, 1);
+                w.pass->a_logp[r] = noise((uint32_t)wanted++, 1);
     NEED(kg_pass_backward(w.pass, w.grads, false, err));
     assert_true(difference(w.grads, few, (int64_t)n) < 1e-6);
     kg_mem_free(few);

@@ -180,16 +180,16 @@ static void write_rows(const struct update *u, struct kg_pass *p)
     int width = u->b->k_sampler + u->b->k_anchor;
 
     for (int64_t i = 0; i < p->n_rows; i++) {
-        p->a_logp[i] = (float)u->a_logp[i];
-        p->a_entropy[i] = (float)u->a_entropy[i];
+        p->a_logp[i] = u->a_logp[i];
+        p->a_entropy[i] = u->a_entropy[i];
         if (p->a_kl)
-            p->a_kl[i] = (float)u->a_kl[i];
+            p->a_kl[i] = u->a_kl[i];
         for (int k = 0; k < width; k++)
-            p->a_at[i * p->k + k] = (float)u->a_at[i * width + k];
+            p->a_at[i * p->k + k] = u->a_at[i * width + k];
         for (int k = width; k < p->k; k++)
-            p->a_at[i * p->k + k] = (float)(u->a_log_kept[i] *
-                                            exp((double)p->logp_at[i * p->k + k] -
-                                                u->log_kept[i]));
+            p->a_at[i * p->k + k] = u->a_log_kept[i] *
+                                    exp((double)p->logp_at[i * p->k + k] -
+                                        u->log_kept[i]);
     }
 }
 

@@ -69,7 +69,7 @@ static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
     KG_TRY(kg_pass_forward(p, NULL, err));
     for (int64_t r = 0; r < p->n_rows; r++) {
         *loss -= (double)p->logp[r] / (double)b->loss_tokens;
-        p->a_logp[r] = (float)(-1.0 / (double)b->loss_tokens);
+        p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
     return kg_pass_backward(p, run->optim->grads, false, err);
 }

@@ -1,10 +1,13 @@
 /* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without the
  * logits' array.
  *
- * Every (row, tile) leaves a maximum and a few sums relative to it, in fp32 and in a
- * fixed order of lanes; a row combines its tiles in order, in double. What else is asked
- * of the head, how many rows there are and who computes a tile changes none of these
- * numbers.
+ * Every (row, tile) leaves a maximum and a few sums relative to it, in a fixed order of
+ * lanes; a row combines its tiles in order, in double. What else is asked of the head,
+ * how many rows there are and who computes a tile changes none of these numbers.
+ *
+ * Exponentials are fp32; what is added to the largest of them is added in double. So
+ * 1 - p is right to fp32 where p is nearly 1, and an exact KL where p is nearly q: the
+ * small differences are summed, not taken of sums.
  *
  * A unit of work is a chunk of rows times a group of tiles. Many rows: one group, and the
  * heap of the top-k lives through all tiles. Few rows (decode): several groups, so that
@@ -17,16 +20,17 @@
 
 /* Of one row in one tile, over its v. */
 struct stat {
-    float m; /* max z */
-    float s; /* sum exp(z - m) */
-    float e; /* sum exp(z - m) (z - m) */
+    double s; /* sum exp(z - m) */
+    float e;  /* sum exp(z - m) (z - m): nothing at the maximum */
+    float m;  /* max z */
 };
 
 /* The same with the anchor's z', m', and d = (z - m) - (z' - m'). */
 struct anchor_stat {
-    struct stat q; /* of z' */
-    float reverse; /* sum exp(z - m) d */
-    float forward; /* sum exp(z' - m') (-d) */
+    struct stat q;  /* of z' */
+    double reverse; /* sum exp(z - m) d */
+    double forward; /* sum exp(z' - m') (-d) */
+    double excess;  /* sum exp(z - m) - exp(z' - m') */
 };
 
 struct job {
@@ -124,16 +128,16 @@ static struct kg_v16 lanes_exp(struct kg_v16 d, int n)
 static struct stat row_stat(const float *z, int64_t n)
 {
     struct stat t = {.m = row_max(z, n)};
-    struct kg_v16 s = kg_v16_zero();
+    struct kg_d16 s = kg_d16_set1(0);
     struct kg_v16 e = kg_v16_zero();
     for (int64_t v = 0; v < n; v += KG_LANES) {
         int lanes = kg_cpu_lanes(n - v);
         struct kg_v16 d = lanes_below(z + v, t.m, lanes);
         struct kg_v16 p = lanes_exp(d, lanes);
-        s = kg_v16_add(s, p);
+        s = kg_d16_add(s, kg_d16_widen(p));
         e = kg_v16_fma(p, d, e);
     }
-    t.s = kg_v16_sum(s);
+    t.s = kg_d16_sum(s);
     t.e = kg_v16_sum(e);
     return t;
 }
@@ -142,18 +146,23 @@ static struct anchor_stat row_anchor_stat(const float *z, float m, const float *
                                           int64_t n)
 {
     struct anchor_stat t = {.q = row_stat(zq, n)};
-    struct kg_v16 reverse = kg_v16_zero();
-    struct kg_v16 forward = kg_v16_zero();
+    struct kg_d16 apart = kg_d16_set1((double)m - (double)t.q.m);
+    struct kg_d16 reverse = kg_d16_set1(0);
+    struct kg_d16 forward = kg_d16_set1(0);
+    struct kg_d16 excess = kg_d16_set1(0);
     for (int64_t v = 0; v < n; v += KG_LANES) {
         int lanes = kg_cpu_lanes(n - v);
-        struct kg_v16 dp = lanes_below(z + v, m, lanes);
-        struct kg_v16 dq = lanes_below(zq + v, t.q.m, lanes);
-        struct kg_v16 d = kg_v16_sub(dp, dq);
-        reverse = kg_v16_fma(lanes_exp(dp, lanes), d, reverse);
-        forward = kg_v16_fnma(lanes_exp(dq, lanes), d, forward);
+        struct kg_v16 p = lanes_exp(lanes_below(z + v, m, lanes), lanes);
+        struct kg_v16 q = lanes_exp(lanes_below(zq + v, t.q.m, lanes), lanes);
+        struct kg_d16 d = kg_d16_sub(kg_cpu_head_log_ratio(z + v, zq + v, lanes), apart);
+        struct kg_v16 gap = kg_cpu_head_p_minus_q(kg_v16_max(p, q), kg_d16_narrow(d));
+        reverse = kg_d16_fma(kg_d16_widen(p), d, reverse);
+        forward = kg_d16_sub(forward, kg_d16_fma(kg_d16_widen(q), d, kg_d16_set1(0)));
+        excess = kg_d16_add(excess, kg_d16_widen(gap));
     }
-    t.reverse = kg_v16_sum(reverse);
-    t.forward = kg_v16_sum(forward);
+    t.reverse = kg_d16_sum(reverse);
+    t.forward = kg_d16_sum(forward);
+    t.excess = kg_d16_sum(excess);
     return t;
 }
 
@@ -285,34 +294,57 @@ static struct total combine(const struct stat *stat, int64_t tiles, size_t step)
         const struct stat *at = (const void *)((const char *)stat + (size_t)t * step);
         double below = (double)at->m - sum.m;
         double w = exp(below);
-        sum.s += w * (double)at->s;
-        sum.e += w * ((double)at->e + below * (double)at->s);
+        sum.s += w * at->s;
+        sum.e += w * ((double)at->e + below * at->s);
     }
     return sum;
 }
 
-/* R = sum p d / S + log S' - log S with d relative to both maxima, F alike. */
+/* Sums over all tiles, d and the exponentials relative to the maxima of the rows. */
+struct apart {
+    double reverse;
+    double forward;
+    double excess; /* S - S' */
+};
+
+static struct apart sum_apart(const struct job *job, int64_t n, double m, double mq)
+{
+    const struct stat *stat = job->stats + n * job->tiles;
+    const struct anchor_stat *anchor = job->anchor_stats + n * job->tiles;
+    struct apart sum = {0};
+    for (int64_t t = 0; t < job->tiles; t++) {
+        const struct anchor_stat *a = anchor + t;
+        double dp = (double)stat[t].m - m;
+        double dq = (double)a->q.m - mq;
+        double wp = exp(dp);
+        double wq = exp(dq);
+        sum.reverse += wp * (a->reverse + (dp - dq) * stat[t].s);
+        sum.forward += wq * (a->forward + (dq - dp) * a->q.s);
+        sum.excess += wp * a->excess + (wp - wq) * a->q.s;
+    }
+    return sum;
+}
+
+/* log S - log S', where they are nearly equal from their difference */
+static double log_of_ratio(double s, double sq, double excess)
+{
+    return fabs(excess) < 0.5 * sq ? log1p(excess / sq) : log(s) - log(sq);
+}
+
+/* R = sum p d / S - log(S / S') with d relative to both maxima, F alike. */
 static void finish_anchor(const struct job *job, int64_t n, const struct total *p)
 {
     const struct kg_head_out *out = job->out;
-    const struct stat *stat = job->stats + n * job->tiles;
     const struct anchor_stat *anchor = job->anchor_stats + n * job->tiles;
     struct total q = combine(&anchor->q, job->tiles, sizeof *anchor);
-    double reverse = 0.0;
-    double forward = 0.0;
-    for (int64_t t = 0; t < job->tiles; t++) {
-        double dp = (double)stat[t].m - p->m;
-        double dq = (double)anchor[t].q.m - q.m;
-        reverse += exp(dp) * ((double)anchor[t].reverse + (dp - dq) * (double)stat[t].s);
-        forward += exp(dq) *
-                   ((double)anchor[t].forward + (dq - dp) * (double)anchor[t].q.s);
-    }
+    struct apart sum = sum_apart(job, n, p->m, q.m);
+    double l = log_of_ratio(p->s, q.s, sum.excess);
     if (out->kl_reverse)
-        out->kl_reverse[n] = (float)(reverse / p->s + log(q.s) - log(p->s));
+        out->kl_reverse[n] = sum.reverse / p->s - l;
     if (out->kl_forward)
-        out->kl_forward[n] = (float)(forward / q.s + log(p->s) - log(q.s));
+        out->kl_forward[n] = sum.forward / q.s + l;
     if (out->anchor_lse)
-        out->anchor_lse[n] = q.m + log(q.s);
+        out->anchor_lse[n] = p->m + log(p->s) - (p->m - q.m) - l;
 }
 
 static void finish_asked(const struct job *job, int64_t n, double lse)

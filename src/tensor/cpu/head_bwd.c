@@ -6,8 +6,12 @@
  *
  *     dloss/dz_v = a_v - p_v sum_J a - c_H p_v (lp_v + H) + c_R p_v (lp_v - lq_v - R)
  *                  + c_F (p_v - q_v)
- *                = a_v + p_v (k0 + k1 lp_v + kr (lp_v - lq_v)) + kf (p_v - q_v)
- *     k0 = -sum a - c_H H - c_R R,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
+ *                = a_v + p_v (k0 + k1 lp_v + kr (lp_v - lq_v - R)) + kf (p_v - q_v)
+ *     k0 = -sum a - c_H H,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
+ *
+ * That is fp32 with the differences of two large numbers taken in double; columns with
+ * an a_v are double throughout, as a_v and p_v sum a may cancel there. An id whose a_v is
+ * 0 changes no bit.
  *
  * Rows without any gradient are left out first. Then blocks of rows meet strips of the
  * vocabulary: the strip's dz is written in the compute dtype, and two products consume
@@ -25,11 +29,12 @@ enum { BLOCK_ROWS = 1024, STRIP_TILES = 2 };
 struct factors {
     double lse;
     double anchor_lse;
-    float k0;
-    float k1;
-    float kr;
-    float kf;
-    float t;
+    double k0;
+    double k1;
+    double kr;
+    double r; /* R */
+    double kf;
+    double t;
 };
 
 struct job {
@@ -60,27 +65,27 @@ struct block {
 };
 
 /* ---- which rows, and their factors ---- */
-static float at(const float *a, int64_t n) { return a ? a[n] : 0.0f; }
+static double at(const double *a, int64_t n) { return a ? a[n] : 0.0; }
 
 static double sum_a(const struct job *job, int64_t n, bool *any)
 {
     const struct kg_head *h = job->h;
     double sum = 0.0;
     for (int k = 0; job->g->a_indices && k < h->k; k++) {
-        float a = h->indices[n * h->k + k] >= 0 ? job->g->a_indices[n * h->k + k] : 0.0f;
-        *any = *any || a != 0.0f;
-        sum += (double)a;
+        double a = h->indices[n * h->k + k] >= 0 ? job->g->a_indices[n * h->k + k] : 0.0;
+        *any = *any || a != 0.0;
+        sum += a;
     }
-    float a = job->g->a_target && h->target[n] >= 0 ? job->g->a_target[n] : 0.0f;
-    *any = *any || a != 0.0f;
-    return sum + (double)a;
+    double a = job->g->a_target && h->target[n] >= 0 ? job->g->a_target[n] : 0.0;
+    *any = *any || a != 0.0;
+    return sum + a;
 }
 
 static bool has_gradient(const struct job *job, int64_t n)
 {
     const struct kg_head_grad *g = job->g;
-    bool any = at(g->a_entropy, n) != 0.0f || at(g->a_kl_reverse, n) != 0.0f ||
-               at(g->a_kl_forward, n) != 0.0f;
+    bool any = at(g->a_entropy, n) != 0.0 || at(g->a_kl_reverse, n) != 0.0 ||
+               at(g->a_kl_forward, n) != 0.0;
     sum_a(job, n, &any);
     return any;
 }
@@ -90,19 +95,18 @@ static struct factors factors_of(const struct job *job, int64_t n)
     const struct kg_head_grad *g = job->g;
     bool any = false;
     double a = sum_a(job, n, &any);
-    double ch = (double)at(g->a_entropy, n);
-    double cr = (double)at(g->a_kl_reverse, n);
-    double cf = (double)at(g->a_kl_forward, n);
+    double ch = at(g->a_entropy, n);
+    double entropy = g->a_entropy ? (double)g->entropy[n] : 0.0;
     double t = job->h->inv_temp ? (double)job->h->inv_temp[n] : 1.0;
     return (struct factors){
         .lse = g->lse[n],
         .anchor_lse = g->anchor_lse ? g->anchor_lse[n] : 0.0,
-        .k0 = (float)(t * (-a - ch * (double)at(g->entropy, n) -
-                           cr * (double)at(g->kl_reverse, n))),
-        .k1 = (float)(t * -ch),
-        .kr = (float)(t * cr),
-        .kf = (float)(t * cf),
-        .t = (float)t,
+        .k0 = t * (-a - ch * entropy),
+        .k1 = t * -ch,
+        .kr = t * at(g->a_kl_reverse, n),
+        .r = g->a_kl_reverse ? g->kl_reverse[n] : 0.0,
+        .kf = t * at(g->a_kl_forward, n),
+        .t = t,
     };
 }
 
@@ -205,6 +209,11 @@ static void scatter_row(const struct block *b, const struct job *job, int64_t i)
 struct scratch {
     float *z;  /* owned (KG_HEAD_ROWS, width) */
     float *zq; /* owned, NULL without an anchor */
+    double *a; /* owned (width), zero between rows */
+    struct column {
+        int64_t v; /* within the tile */
+        double dz;
+    } * columns; /* owned (K+1) */
 };
 
 /* z - lse, with the double's low part: fp32 alone would lose bits of a large lse. */
@@ -216,43 +225,105 @@ static struct kg_v16 log_prob(struct kg_v16 z, double lse)
 }
 
 /* The dense part, in place of z. */
-static void dense_row(float *z, const float *zq, const struct factors *f, int64_t n)
+static void dense_row(float *z, const struct factors *f, int64_t n)
 {
+    struct kg_v16 k0 = kg_v16_set1((float)f->k0);
+    struct kg_v16 k1 = kg_v16_set1((float)f->k1);
     for (int64_t v = 0; v < n; v += KG_LANES) {
         int lanes = kg_cpu_lanes(n - v);
         struct kg_v16 lp = log_prob(kg_v16_load_n(z + v, lanes), f->lse);
-        struct kg_v16 p = kg_v16_exp(lp);
-        struct kg_v16 x = kg_v16_fma(kg_v16_set1(f->k1), lp, kg_v16_set1(f->k0));
-        struct kg_v16 dense = kg_v16_zero();
-        if (zq) {
-            struct kg_v16 lq = log_prob(kg_v16_load_n(zq + v, lanes), f->anchor_lse);
-            x = kg_v16_fma(kg_v16_set1(f->kr), kg_v16_sub(lp, lq), x);
-            dense = kg_v16_mul(kg_v16_set1(f->kf), kg_v16_sub(p, kg_v16_exp(lq)));
-        }
-        kg_v16_store_n(z + v, kg_v16_fma(p, x, dense), lanes);
+        struct kg_v16 x = kg_v16_fma(k1, lp, k0);
+        kg_v16_store_n(z + v, kg_v16_mul(kg_v16_exp(lp), x), lanes);
     }
 }
 
-static void add_asked(float *z, const struct block *b, const struct job *job, int64_t i,
-                      int64_t tile)
+/* The same with an exact KL. */
+static void dense_row_anchor(float *z, const float *zq, const struct factors *f,
+                             int64_t n)
+{
+    struct kg_d16 apart = kg_d16_set1(f->lse - f->anchor_lse);
+    struct kg_d16 r = kg_d16_set1(f->r);
+    struct kg_v16 k0 = kg_v16_set1((float)f->k0);
+    struct kg_v16 k1 = kg_v16_set1((float)f->k1);
+    struct kg_v16 kr = kg_v16_set1((float)f->kr);
+    struct kg_v16 kf = kg_v16_set1((float)f->kf);
+    for (int64_t v = 0; v < n; v += KG_LANES) {
+        int lanes = kg_cpu_lanes(n - v);
+        struct kg_v16 lp = log_prob(kg_v16_load_n(z + v, lanes), f->lse);
+        struct kg_v16 lq = log_prob(kg_v16_load_n(zq + v, lanes), f->anchor_lse);
+        struct kg_d16 d = kg_d16_sub(kg_cpu_head_log_ratio(z + v, zq + v, lanes), apart);
+        struct kg_v16 gap = kg_cpu_head_p_minus_q(kg_v16_exp(kg_v16_max(lp, lq)),
+                                                  kg_d16_narrow(d));
+        struct kg_v16 x = kg_v16_fma(k1, lp, k0);
+        x = kg_v16_fma(kr, kg_d16_narrow(kg_d16_sub(d, r)), x);
+        kg_v16_store_n(z + v, kg_v16_fma(kg_v16_exp(lp), x, kg_v16_mul(kf, gap)), lanes);
+    }
+}
+
+/* One column of the dense part, in double. */
+static double dense_at(const struct factors *f, float z, const float *zq)
+{
+    double lp = (double)z - f->lse;
+    double p = exp(lp);
+    double x = f->k0 + f->k1 * lp;
+    if (!zq)
+        return p * x;
+    double d = (double)z - (double)*zq - (f->lse - f->anchor_lse);
+    return p * (x + f->kr * (d - f->r)) - f->kf * p * expm1(-d);
+}
+
+static double coefficient(const struct job *job, int64_t n, int32_t slot)
 {
     const struct kg_head_grad *g = job->g;
-    const int32_t *start = b->start + i * (job->tiles + 1);
-    const struct kg_head_ask *asks = b->asks + i * (job->h->k + 1);
-    int64_t n = b->row[i];
-    for (int32_t s = start[tile]; s < start[tile + 1]; s++) {
-        int32_t slot = asks[s].slot;
-        float a = slot == job->h->k ? at(g->a_target, n) : 0.0f;
-        if (slot < job->h->k && g->a_indices)
-            a = g->a_indices[n * job->h->k + slot];
-        z[asks[s].id - tile * job->width] += b->factors[i].t * a;
-    }
+    if (slot == job->h->k)
+        return at(g->a_target, n);
+    return g->a_indices ? g->a_indices[n * job->h->k + slot] : 0.0;
 }
 
 static int64_t tile_cols(const struct job *job, int64_t tile)
 {
     int64_t left = job->vocab - tile * job->width;
     return left < job->width ? left : job->width;
+}
+
+/* The columns of row i of the block that have a coefficient, in one tile. An id may be
+ * asked about twice: its coefficients are added first. */
+static int32_t asked_columns(const struct scratch *w, const struct block *b,
+                             const struct job *job, int64_t i, int64_t tile)
+{
+    const struct kg_head_ask *asks = b->asks + i * (job->h->k + 1);
+    const int32_t *start = b->start + i * (job->tiles + 1);
+    int32_t n = 0;
+    for (int32_t s = start[tile]; s < start[tile + 1]; s++) {
+        int64_t v = asks[s].id - tile * job->width;
+        double a = coefficient(job, b->row[i], asks[s].slot);
+        if (a == 0.0)
+            continue;
+        w->a[v] += b->factors[i].t * a;
+        w->columns[n++].v = v;
+    }
+    return n;
+}
+
+/* dz in place of z. */
+static void fill_row(float *z, const float *zq, const struct scratch *w,
+                     const struct block *b, const struct job *job, int64_t i,
+                     int64_t tile)
+{
+    const struct factors *f = b->factors + i;
+    int32_t n = asked_columns(w, b, job, i, tile);
+    for (int32_t s = 0; s < n; s++) {
+        int64_t v = w->columns[s].v;
+        w->columns[s].dz = w->a[v] + dense_at(f, z[v], zq ? zq + v : NULL);
+    }
+    if (zq)
+        dense_row_anchor(z, zq, f, tile_cols(job, tile));
+    else
+        dense_row(z, f, tile_cols(job, tile));
+    for (int32_t s = 0; s < n; s++) {
+        z[w->columns[s].v] = (float)w->columns[s].dz;
+        w->a[w->columns[s].v] = 0.0;
+    }
 }
 
 /* Rows i0.. of the block in one tile; dz gets them in the columns of the tile within its
@@ -280,8 +351,7 @@ static kg_status fill_dz(struct kg_mat dz, const struct scratch *w, const struct
     int64_t first = tile % STRIP_TILES * job->width;
     for (int64_t r = 0; r < rows; r++) {
         float *row = w->z + r * cols;
-        dense_row(row, w->zq ? w->zq + r * cols : NULL, b->factors + i0 + r, cols);
-        add_asked(row, b, job, i0 + r, tile);
+        fill_row(row, w->zq ? w->zq + r * cols : NULL, w, b, job, i0 + r, tile);
         for (int64_t v = 0; v < cols; v += KG_LANES) {
             int lanes = kg_cpu_lanes(cols - v);
             kg_cpu_store(dz, i0 + r, first + v, kg_v16_load_n(row + v, lanes), lanes);
@@ -294,8 +364,18 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
                               struct kg_err *err)
 {
     KG_TRY(get(&w->z, KG_HEAD_ROWS * job->width, sizeof *w->z, err));
+    KG_TRY(get(&w->a, job->width, sizeof *w->a, err));
+    KG_TRY(get(&w->columns, job->h->k + 1, sizeof *w->columns, err));
     return with_anchor(job) ? get(&w->zq, KG_HEAD_ROWS * job->width, sizeof *w->zq, err)
                             : KG_OK;
+}
+
+static void scratch_release(struct scratch *w)
+{
+    kg_mem_free(w->z);
+    kg_mem_free(w->zq);
+    kg_mem_free(w->a);
+    kg_mem_free(w->columns);
 }
 
 /* dz of all rows of the block in tiles [tile, tile + n_tiles). */
@@ -317,8 +397,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b,
                           &mine);
         if (got != KG_OK)
             kg_cpu_report(&status, err, &mine);
-        kg_mem_free(w.z);
-        kg_mem_free(w.zq);
+        scratch_release(&w);
     }
     return status;
 }

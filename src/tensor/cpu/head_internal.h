@@ -8,6 +8,7 @@
 #ifndef KG_TENSOR_CPU_HEAD_INTERNAL_H
 #define KG_TENSOR_CPU_HEAD_INTERNAL_H
 
+#include "base/simd.h"
 #include "tensor/backend.h"
 
 #include <stdint.h>
@@ -20,6 +21,23 @@ int64_t kg_cpu_head_tile_width(int64_t vocab);
 /* z (rows, columns of the tile) <- (hidden . weight) inv_temp; inv_temp (rows) or NULL */
 kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
                              const float *inv_temp, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- two softmaxes, of sixteen columns ---- */
+/* z - z', to the last digit; absent lanes 0 */
+static inline struct kg_d16 kg_cpu_head_log_ratio(const float *z, const float *zq, int n)
+{
+    return kg_d16_sub(kg_d16_widen(kg_v16_load_n(z, n)),
+                      kg_d16_widen(kg_v16_load_n(zq, n)));
+}
+/* p - q from the larger of them and d = log p - log q: digits stay where p is nearly q,
+ * and the same d and 0 give exactly 0. */
+static inline struct kg_v16 kg_cpu_head_p_minus_q(struct kg_v16 larger, struct kg_v16 d)
+{
+    struct kg_v16 minus = kg_v16_sub(kg_v16_zero(), d);
+    struct kg_v16 below = kg_v16_min(d, minus);
+    struct kg_v16 gap = kg_v16_mul(larger, kg_v16_one_minus_exp(below));
+    return kg_v16_select_gt(d, kg_v16_zero(), gap, kg_v16_sub(kg_v16_zero(), gap));
+}
 
 /* ---- ids of a row, by tile ---- */
 struct kg_head_ask {
