@@ -222,7 +222,8 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
 void kg_rollout_close(struct kg_rollout *r, struct kg_traj *t);
 
 /* Append the answer of a trajectory as text: the tokens after the prompt, special ones
- * left out, cut before the first stop string when it finished by one.
+ * left out, cut before the first stop string when it finished by one. An episode is
+ * everything behind the prompt, uncut.
  * errors: EINVAL (id unknown to the tokenizer), ENOMEM */
 kg_status kg_rollout_text(struct kg_str *out, const struct kg_tokenizer *tok,
                           const struct kg_traj *t, const char *const *stops, int n_stops,

@@ -68,7 +68,7 @@ kg_status kg_rollout_text(struct kg_str *out, const struct kg_tokenizer *tok,
     struct kg_str raw = {0};
     size_t end = SIZE_MAX;
     kg_status status = KG_OK;
-    if (t->finish == KG_FINISH_STRING) {
+    if (t->finish == KG_FINISH_STRING && t->episode.turns == 0) {
         KG_TRY_GOTO(out, kg_tokenizer_decode(&raw, tok, t->tokens + t->prompt_n,
                                              t->n - t->prompt_n, false, err));
         kg_stop_find(&end, &raw, 0, stops, n_stops);

@@ -178,6 +178,18 @@ static kg_status put_logps(struct kg_str *out, const struct kg_traj *t,
     return kg_str_putc(out, ']', err);
 }
 
+static kg_status put_episode(struct kg_str *out, const struct kg_traj_episode *e,
+                             struct kg_err *err)
+{
+    if (e->turns == 0)
+        return KG_OK;
+    return kg_str_printf(out, err,
+                         ",\"turns\":%d,\"calls\":%d,\"invalid\":%d,\"failed\":%d,"
+                         "\"answered\":%s,\"cut\":%s",
+                         (int)e->turns, (int)e->calls, (int)e->invalid, (int)e->failed,
+                         e->answered ? "true" : "false", e->cut ? "true" : "false");
+}
+
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
                            const double *advantage, const char *text, struct kg_err *err)
 {
@@ -195,6 +207,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(kg_json_put_ints(out, t->tokens, t->n, err));
     KG_TRY(put_sources(out, t, err));
     KG_TRY(put_logps(out, t, err));
+    KG_TRY(put_episode(out, &t->episode, err));
     if (text) {
         KG_TRY(kg_str_puts(out, ",\"text\":", err));
         KG_TRY(kg_json_put_string(out, text, strlen(text), err));

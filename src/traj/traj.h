@@ -33,6 +33,16 @@ enum kg_finish {
 /* "none", "stop", "stop_string", "length", "cancelled" */
 const char *kg_finish_name(enum kg_finish finish);
 
+/* What happened in an episode; turns 0: an answer of one turn. */
+struct kg_traj_episode {
+    int32_t turns;   /* of the model */
+    int32_t calls;   /* tool calls that were carried out */
+    int32_t invalid; /* turns without a legal action */
+    int32_t failed;  /* calls that no tool answered */
+    bool answered;   /* it ended by the model's answer */
+    bool cut;        /* it ended because the context was full */
+};
+
 struct kg_traj {
     int32_t *tokens; /* (T) owned */
     uint8_t *source; /* (T) enum kg_source */
@@ -59,6 +69,7 @@ struct kg_traj {
     double shaping;       /* what training adds to it for length; 0 outside training */
     bool graded;          /* false: could not be graded (counted, never a silent 0) */
     float temperature;    /* sampled at */
+    struct kg_traj_episode episode;
 };
 
 void kg_traj_release(struct kg_traj *t);
@@ -91,6 +102,8 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  *   tokens [int]                 every token in order
  *   source "ppmmt"               one letter a token: p prompt, m model, t tool
  *   logp [number or null]        one a token: the sampler's log-prob; null outside m
+ *   turns, calls, invalid, failed, answered, cut     of episodes alone: struct
+ *                                kg_traj_episode
  *   text                         only when given
  * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
  * advantage).

@@ -1,0 +1,461 @@
+/* The loop of turns: what follows from a turn's end and from an observation.
+ *
+ * An episode's number for the environment carries the number of the run, so that what an
+ * earlier run asked for and nobody waits for any more is told apart and dropped.
+ */
+#include "rollout/episode.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "text/unicode.h"
+
+#include <string.h>
+
+enum { POLL_MS = 200, MOST_EMPTY_POLLS = 1000 };
+
+struct kg_episodes {
+    struct kg_episode_opts opts;
+    const struct kg_tokenizer *tok; /* borrowed */
+    void *state;                    /* of the environment */
+    uint64_t run;                   /* number of the present one */
+    struct kg_str text;             /* of the turn at hand, as the next three */
+    struct kg_str observation;
+    struct kg_str valid; /* UTF-8 */
+    struct kg_ids ids;
+};
+
+struct episode {
+    const struct kg_record *record;
+    size_t begin; /* first token of the present turn */
+    bool waits;   /* for the environment */
+};
+
+/* One call of kg_episodes_run. */
+struct run {
+    struct kg_episodes *e;
+    struct kg_rollout *r;
+    struct kg_traj *trajs;
+    struct episode *episodes;    /* (n) owned */
+    struct kg_request *requests; /* (n_requests) owned */
+    size_t n;
+    size_t n_waiting;
+    size_t n_heard; /* observations delivered */
+    double *seconds_idle;
+};
+
+/* ---- life ---- */
+
+static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
+{
+    if (o->turns < 0 || o->turn_tokens < 1 || o->obs_tokens < 1 || o->context < 2 ||
+        o->open < 0)
+        return kg_fail(err, KG_EINVAL,
+                       "episodes: expected turns of at least 0, tokens of a turn and an "
+                       "observation of at least 1, a context of at least 2 and at least "
+                       "0 in progress; found %d, %d, %d, %d and %d",
+                       o->turns, o->turn_tokens, o->obs_tokens, o->context, o->open);
+    return KG_OK;
+}
+
+kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *tok,
+                           const struct kg_episode_opts *opts, struct kg_err *err)
+{
+    struct kg_episodes *e;
+    kg_status status;
+
+    *out = NULL;
+    KG_TRY(check(opts, err));
+    e = kg_mem_calloc(1, sizeof *e, "episodes", err);
+    if (!e)
+        return err->code;
+    e->opts = *opts;
+    e->tok = tok;
+    status = opts->env->open(&e->state, &opts->env_opts, err);
+    if (status != KG_OK) {
+        kg_mem_free(e);
+        return status;
+    }
+    *out = e;
+    return KG_OK;
+}
+
+void kg_episodes_close(struct kg_episodes *e)
+{
+    if (!e)
+        return;
+    e->opts.env->close(e->state);
+    kg_str_release(&e->text);
+    kg_str_release(&e->observation);
+    kg_str_release(&e->valid);
+    kg_ids_release(&e->ids);
+    kg_mem_free(e);
+}
+
+void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e)
+{
+    if (!e)
+        return;
+    opts->max_len = e->opts.context;
+    opts->max_open = e->opts.open > 0 ? e->opts.open : 2 * opts->max_batch;
+    if (opts->max_open < opts->max_batch)
+        opts->max_open = opts->max_batch;
+}
+
+int64_t kg_episodes_longest(const struct kg_episode_opts *o)
+{
+    int64_t most = ((int64_t)o->turns + 1) * o->turn_tokens;
+
+    return most < o->context ? most : o->context;
+}
+
+/* ---- an observation ---- */
+
+/* Each byte that is not UTF-8 becomes U+FFFD. */
+static kg_status make_valid(struct kg_str *out, const char *text, size_t n,
+                            struct kg_err *err)
+{
+    kg_str_clear(out);
+    for (size_t at = 0; at < n; at++) {
+        size_t good = kg_utf8_valid_prefix(text + at, n - at);
+
+        KG_TRY(kg_str_append(out, text + at, good, err));
+        at += good;
+        if (at < n)
+            KG_TRY(kg_str_puts(out, "\xEF\xBF\xBD", err));
+    }
+    return KG_OK;
+}
+
+static void end_episode(struct run *x, size_t i, bool cut)
+{
+    struct kg_traj *t = &x->trajs[i];
+
+    t->episode.cut = cut;
+    if (cut)
+        t->finish = KG_FINISH_LENGTH;
+    kg_rollout_close(x->r, t);
+}
+
+/* Append it and go on, or end where it does not fit. */
+static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
+                         struct kg_err *err)
+{
+    struct kg_episodes *e = x->e;
+    const struct kg_episode_opts *o = &e->opts;
+    struct kg_traj *t = &x->trajs[i];
+    struct kg_encode_opts plain = {.parse_special = false, .add_special = false};
+    size_t seen, room;
+
+    e->ids.n = 0;
+    KG_TRY(make_valid(&e->valid, text, n, err));
+    if (kg_tokenizer_encode(&e->ids, e->tok, kg_str_text(&e->valid), e->valid.len, plain,
+                            err) != KG_OK)
+        return kg_err_prefix(err, "observation of prompt %lld, sample %d",
+                             (long long)t->prompt_index, t->sample);
+    seen = e->ids.n < (size_t)o->obs_tokens ? e->ids.n : (size_t)o->obs_tokens;
+    if (t->n + seen >= (size_t)o->context) {
+        end_episode(x, i, true);
+        return KG_OK;
+    }
+    room = (size_t)o->context - t->n - seen;
+    x->episodes[i].begin = t->n + seen;
+    return kg_rollout_resume(
+        x->r, t, e->ids.ids, seen,
+        room < (size_t)o->turn_tokens ? (int32_t)room : o->turn_tokens, err);
+}
+
+static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_err *err)
+{
+    struct run *x = user;
+    size_t i = (size_t)(d->episode & UINT32_MAX);
+
+    if (d->episode >> 32 != (x->e->run & UINT32_MAX))
+        return KG_OK; /* of a run that was broken off */
+    if (i >= x->n || !x->episodes[i].waits)
+        return kg_fail(err, KG_EINVAL,
+                       "environment %s: expected an observation for an episode that "
+                       "waits, found one for %zu, which does not",
+                       x->e->opts.env->name, i);
+    x->episodes[i].waits = false;
+    x->n_waiting--;
+    x->n_heard++;
+    x->trajs[i].episode.failed += d->failed;
+    return observe(x, i, d->observation, d->n, err);
+}
+
+/* ---- a turn ---- */
+
+static kg_status read_turn(struct kg_env_result *result, struct run *x, size_t i,
+                           struct kg_err *err)
+{
+    struct kg_episodes *e = x->e;
+    const struct kg_traj *t = &x->trajs[i];
+    struct episode *ep = &x->episodes[i];
+    bool full = t->n >= (size_t)e->opts.context;
+    struct kg_env_turn turn = {.episode = (e->run & UINT32_MAX) << 32 | i,
+                               .record = ep->record,
+                               .turn = t->episode.turns,
+                               .last = t->episode.turns == e->opts.turns || full,
+                               .truncated = t->finish == KG_FINISH_LENGTH};
+
+    kg_str_clear(&e->text);
+    kg_str_clear(&e->observation);
+    KG_TRY(kg_tokenizer_decode(&e->text, e->tok, t->tokens + ep->begin, t->n - ep->begin,
+                               true, err));
+    turn.text = kg_str_text(&e->text);
+    turn.n = e->text.len;
+    *result = (struct kg_env_result){0};
+    KG_TRY(e->opts.env->step(result, &e->observation, e->state, &turn, err));
+    if (turn.last && result->next == KG_ENV_WAIT)
+        return kg_fail(err, KG_EINVAL,
+                       "environment %s: expected no observation after the last turn",
+                       e->opts.env->name);
+    if (turn.last)
+        result->next = KG_ENV_DONE;
+    return KG_OK;
+}
+
+static kg_status on_finished(void *user, const struct kg_request *q, struct kg_traj *t,
+                             const struct kg_err *failure, struct kg_err *err)
+{
+    struct run *x = user;
+    size_t i = (size_t)(t - x->trajs);
+    struct kg_env_result result;
+
+    (void)q;
+    if (failure) {
+        *err = *failure;
+        return failure->code;
+    }
+    KG_TRY(read_turn(&result, x, i, err));
+    t->episode.turns++;
+    t->episode.calls += result.called;
+    t->episode.invalid += !result.valid;
+    t->episode.failed += result.failed;
+    t->episode.answered = result.answered;
+    if (result.next == KG_ENV_OBSERVE)
+        return observe(x, i, kg_str_text(&x->e->observation), x->e->observation.len, err);
+    x->episodes[i].waits = result.next == KG_ENV_WAIT;
+    x->n_waiting += x->episodes[i].waits;
+    if (result.next == KG_ENV_DONE)
+        end_episode(x, i, !result.answered && t->n >= (size_t)x->e->opts.context);
+    return KG_OK;
+}
+
+/* ---- the run ---- */
+
+/* Stop strings of both. */
+static kg_status all_stops(struct kg_sampling *s, const char **stops,
+                           const struct kg_env_row *env, struct kg_err *err)
+{
+    int n = 0;
+
+    if (s->n_stops + env->n_stops > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL,
+                       "expected at most %d stop strings, found %d and the environment's "
+                       "%d",
+                       KG_MAX_STOPS, s->n_stops, env->n_stops);
+    for (int i = 0; i < s->n_stops; i++)
+        stops[n++] = s->stops[i];
+    for (int i = 0; i < env->n_stops; i++)
+        stops[n++] = env->stops[i];
+    s->stops = stops;
+    s->n_stops = n;
+    return KG_OK;
+}
+
+static kg_status run_init(struct run *x, const struct kg_request *requests,
+                          size_t n_requests, const struct kg_prompts *prompts,
+                          struct kg_err *err)
+{
+    size_t at = 0;
+
+    x->requests = kg_mem_copy(requests, n_requests * sizeof *requests, "requests", err);
+    x->episodes = x->requests ? kg_mem_calloc(x->n, sizeof *x->episodes, "episodes", err)
+                              : NULL;
+    if (!x->episodes)
+        return err->code;
+    for (size_t i = 0; i < n_requests; i++) {
+        int64_t record = prompts->record[requests[i].prompt_index];
+
+        for (int32_t k = 0; k < requests[i].n_samples; k++, at++) {
+            x->episodes[at].record = &prompts->data->records[record];
+            x->episodes[at].begin = requests[i].prompt_n;
+        }
+    }
+    return KG_OK;
+}
+
+static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err)
+{
+    const struct kg_episode_opts *o = &x->e->opts;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n_requests; i++) {
+        struct kg_request *q = &x->requests[i];
+        size_t room = (size_t)o->context - q->prompt_n;
+
+        if (q->sampling)
+            return kg_fail(err, KG_EINVAL,
+                           "prompt %lld: expected an episode with the run's sampling "
+                           "parameters, found its own",
+                           (long long)q->prompt_index);
+        if (q->prompt_n >= (size_t)o->context)
+            return kg_fail(err, KG_EINVAL,
+                           "prompt %lld: expected fewer tokens than an episode's %d, "
+                           "found %zu",
+                           (long long)q->prompt_index, o->context, q->prompt_n);
+        q->context = o->context;
+        q->max_tokens = room < (size_t)o->turn_tokens ? (int32_t)room : o->turn_tokens;
+        KG_TRY(kg_rollout_submit(x->r, q, x->trajs + at, err));
+        at += (size_t)q->n_samples;
+    }
+    return KG_OK;
+}
+
+static int64_t computed(const struct kg_rollout *r)
+{
+    const struct kg_rollout_stats *s = kg_rollout_stats(r);
+
+    return s->prefill_tokens + s->decode_tokens;
+}
+
+/* Observations that are there; `idle`: nothing can decode, so wait for one.
+ * empty: polls in a row that came back early with nothing, while all waited */
+static kg_status hear(struct run *x, bool idle, int *empty, struct kg_err *err)
+{
+    const struct kg_env_row *env = x->e->opts.env;
+    double start = kg_clock_seconds(), seconds;
+    size_t heard = x->n_heard;
+
+    if (x->n_waiting > 0 && env->poll)
+        KG_TRY(env->poll(x->e->state, idle ? POLL_MS : 0, deliver, x, err));
+    seconds = kg_clock_seconds() - start;
+    if (idle && x->seconds_idle)
+        *x->seconds_idle += seconds;
+    *empty = idle && x->n_heard == heard && seconds < 1e-3 * POLL_MS / 2 ? *empty + 1 : 0;
+    if (*empty < MOST_EMPTY_POLLS)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "environment %s: expected observations for %zu episodes that wait, "
+                   "and nothing is on its way",
+                   env->name, x->n_waiting);
+}
+
+static kg_status run_all(struct run *x, struct kg_err *err)
+{
+    struct kg_rollout_load load;
+    int empty = 0;
+
+    kg_rollout_get_load(&load, x->r);
+    while (load.running + load.waiting + load.parked > 0) {
+        int64_t before = computed(x->r);
+
+        KG_TRY(kg_rollout_step(x->r, NULL, err));
+        KG_TRY(hear(x, computed(x->r) == before, &empty, err));
+        kg_rollout_get_load(&load, x->r);
+    }
+    return KG_OK;
+}
+
+kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
+                          struct kg_traj *trajs, const struct kg_request *requests,
+                          size_t n_requests, const struct kg_sampling *s,
+                          const struct kg_prompts *prompts, double *seconds_idle,
+                          struct kg_err *err)
+{
+    const char *stops[KG_MAX_STOPS];
+    struct kg_sampling sampling = *s;
+    struct run x = {.e = e, .r = r, .trajs = trajs, .seconds_idle = seconds_idle};
+    struct kg_rollout_session session = {
+        .sampling = &sampling, .finished = on_finished, .user = &x};
+    kg_status status;
+
+    if (!e)
+        return kg_rollout_run(r, trajs, requests, n_requests, s, NULL, NULL, err);
+    for (size_t i = 0; i < n_requests; i++)
+        x.n += requests[i].n_samples > 0 ? (size_t)requests[i].n_samples : 0;
+    memset(trajs, 0, x.n * sizeof *trajs);
+    e->run++;
+    KG_TRY_GOTO(out, run_init(&x, requests, n_requests, prompts, err));
+    KG_TRY_GOTO(out, all_stops(&sampling, stops, e->opts.env, err));
+    KG_TRY_GOTO(out, kg_rollout_begin(r, &session, err));
+    KG_TRY_GOTO(out, submit_all(&x, n_requests, err));
+    status = run_all(&x, err);
+out:
+    kg_mem_free(x.episodes);
+    kg_mem_free(x.requests);
+    return status;
+}
+
+/* ---- as text ---- */
+
+void kg_episode_text_release(struct kg_episode_text *x)
+{
+    kg_str_release(&x->all);
+    kg_str_release(&x->model);
+    kg_mem_free(x->spans);
+    *x = (struct kg_episode_text){0};
+}
+
+/* The first position behind `i` whose source is another. */
+static size_t stretch(const struct kg_traj *t, size_t i)
+{
+    size_t end = i;
+
+    while (end < t->n && t->source[end] == t->source[i])
+        end++;
+    return end;
+}
+
+static kg_status put_stretches(struct kg_episode_text *x, const struct kg_tokenizer *tok,
+                               const struct kg_traj *t, struct kg_err *err)
+{
+    for (size_t i = t->prompt_n; i < t->n;) {
+        size_t end = stretch(t, i), from = x->all.len;
+        struct kg_span *span = &x->spans[x->n_spans++];
+
+        KG_TRY(kg_tokenizer_decode(&x->all, tok, t->tokens + i, end - i, true, err));
+        span->n = x->all.len - from;
+        span->source = (enum kg_source)t->source[i];
+        if (span->source == KG_SOURCE_MODEL)
+            KG_TRY(kg_str_append(&x->model, kg_str_text(&x->all) + from, span->n, err));
+        i = end;
+    }
+    return KG_OK;
+}
+
+kg_status kg_episode_text_init(struct kg_episode_text *x, const struct kg_tokenizer *tok,
+                               const struct kg_traj *t, struct kg_err *err)
+{
+    size_t n = 0, at = 0;
+    kg_status status;
+
+    *x = (struct kg_episode_text){0};
+    for (size_t i = t->prompt_n; i < t->n; i = stretch(t, i))
+        n++;
+    x->spans = kg_mem_calloc(n, sizeof *x->spans, "text of an episode", err);
+    if (!x->spans)
+        return err->code;
+    status = put_stretches(x, tok, t, err);
+    if (status != KG_OK) {
+        kg_episode_text_release(x);
+        return status;
+    }
+    for (size_t i = 0; i < x->n_spans; at += x->spans[i++].n)
+        x->spans[i].text = kg_str_text(&x->all) + at; /* where it has come to lie */
+    return KG_OK;
+}
+
+void kg_episode_add(struct kg_episode_sums *sums, const struct kg_traj *t)
+{
+    const struct kg_traj_episode *e = &t->episode;
+
+    sums->episodes += e->turns > 0;
+    sums->turns += e->turns;
+    sums->calls += e->calls;
+    sums->invalid += e->invalid;
+    sums->failed += e->failed;
+    sums->answered += e->answered;
+    sums->cut += e->cut;
+}
