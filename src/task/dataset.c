@@ -280,7 +280,9 @@ static kg_status read_answer(struct line *line, const char *named, bool need,
                              struct kg_err *err)
 {
     static const char *const usual[] = {"reward_model.ground_truth",
+                                        "golden_answers",
                                         "answer",
+                                        "answers",
                                         "ground_truth",
                                         "completion",
                                         "response",
@@ -298,7 +300,8 @@ static kg_status read_answer(struct line *line, const char *named, bool need,
         err, KG_EFORMAT, "%s: expected an answer under %s, found none", line->doc->where,
         is_named
             ? named
-            : "reward_model.ground_truth, answer, ground_truth, completion or response");
+            : "reward_model.ground_truth, golden_answers, answer, answers, ground_truth, "
+              "completion or response");
 }
 
 /* What else a line may carry: worked response, source, extra_info. *has_solution: there

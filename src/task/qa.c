@@ -164,11 +164,12 @@ static void last_pair(struct kg_tagged *last, size_t *n, const char *text, size_
 
 bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int pairs)
 {
+    struct kg_tagged shown;
     struct kg_tagged last = {.text = NULL};
     size_t n = 0;
 
     if (pairs == 2 && e->prompt)
-        last_pair(&last, &n, e->prompt, e->prompt_n);
+        last_pair(&shown, &n, e->prompt, e->prompt_n);
     for (size_t i = 0; i < e->n_spans; i++) {
         if (e->spans[i].source == KG_SOURCE_MODEL)
             last_pair(&last, &n, e->spans[i].text, e->spans[i].n);

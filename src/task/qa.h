@@ -55,10 +55,9 @@ struct kg_qa_episode {
     size_t n_spans;
 };
 
-/* What is inside the last complete <answer> pair, trimmed. pairs 1: of the model's words.
- * pairs 2: of the prompt and the model's words, and only when there are at least two:
- * Search-R1's rule, whose prompt shows one.   returns false, *answer empty: there is
- * none */
+/* What is inside the last complete <answer> pair of the model's words, trimmed. pairs 2:
+ * only when there are at least two, those of the prompt counted: Search-R1's rule, whose
+ * prompt shows one.   returns false, *answer empty: there is none */
 bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int pairs);
 
 /* Whether the episode is  think (search information think)* answer  with nothing but
@@ -81,16 +80,11 @@ kg_status kg_qa_is_retrieved_text(bool *yes, const char *text, size_t n,
                                   struct kg_err *err) KG_MUST_CHECK;
 
 /* Search-R1's format reward, where s, f, r are the scores of structure, of a final answer
- * and of retrieval:
+ * and of retrieval (struct kg_qa_format):
  *   right answer:  valid 1,                 else 1 - s
  *   wrong answer:  valid s (+ r retrieved), else f
  *   no answer:     valid s (+ r retrieved), else 0
  * source: Search-R1 qa_em_format.py */
-struct kg_qa_format {
-    double structure; /* s */
-    double final;     /* f */
-    double retrieval; /* r */
-};
 struct kg_qa_facts {
     bool answered, right, valid, retrieved;
 };

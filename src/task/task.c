@@ -52,6 +52,13 @@ static const struct kg_task_row table[] = {
         .grade_by = kg_task_math_grade,
     },
     {
+        .name = "search-qa",
+        .help = "questions, answered between <answer> tags with or without a search: EM, "
+                "sub-EM, F1 or format",
+        .load = kg_task_search_qa_load,
+        .grade_by = kg_task_search_qa_grade,
+    },
+    {
         .name = "none",
         .help = "prompts alone, nothing is graded: for distillation",
         .load = kg_task_none_load,

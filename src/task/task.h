@@ -1,10 +1,10 @@
 /* Tasks: where prompts come from and how answers are graded. One row of a table per task.
  *
  * A task either generates its problems (arithmetic, countdown; these read files too) or
- * reads them from data files (digits, qa-number, math, external). To add one: a file
- * beside arithmetic.c and a row in task.c. Grading is a pure function of the record and
- * the response; a response that cannot be graded is said to be so and counted, never
- * scored 0 in silence.
+ * reads them from data files (digits, qa-number, math, search-qa, external). To add one:
+ * a file beside arithmetic.c and a row in task.c. Grading is a pure function of the
+ * record and the response; a response that cannot be graded is said to be so and counted,
+ * never scored 0 in silence.
  */
 #ifndef KG_TASK_TASK_H
 #define KG_TASK_TASK_H
@@ -66,6 +66,13 @@ struct kg_grade {
     bool graded;  /* false: could not be graded */
 };
 
+/* Scores of Search-R1's format reward: see kg_qa_format_score in task/qa.h. */
+struct kg_qa_format {
+    double structure; /* s */
+    double final;     /* f */
+    double retrieval; /* r */
+};
+
 struct kg_task_opts {
     uint64_t seed;
     /* generator difficulty: a name of the task's own list; "a+b" mixes */
@@ -93,6 +100,9 @@ struct kg_task_opts {
     bool keep_thinking;  /* math: read what stands before </think> too */
     /* math: names (ids, or lines where there is none) of records to leave out, "a,b" */
     const char *exclude;
+    const char *metric; /* search-qa: a metric of task/qa.h or "format"; NULL: em */
+    int answer_tags;    /* search-qa: pairs an answer needs, the prompt's counted; 0: 1 */
+    struct kg_qa_format format; /* search-qa, metric format */
 };
 
 /* A stretch of an episode, in order, by who wrote it. */
@@ -153,7 +163,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
 
 /* A file of any format that data/records.h reads, in verl's schema {prompt: [{content}]
  * or text, data_source, reward_model.ground_truth, extra_info} or plain columns
- * ({question|problem|prompt|text, answer|ground_truth|completion|response}); named
+ * ({question|problem|prompt|text,
+ * golden_answers|answer|answers|ground_truth|completion|response}); named
  * columns override. An answer may be text, a number, or an object or array (kept as JSON
  * text). solution, completion or response, where there is one, becomes the worked
  * response. A prompt of several messages is refused: it needs a chat template, which

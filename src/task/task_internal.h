@@ -42,6 +42,11 @@ kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opt
 kg_status kg_task_math_grade(struct kg_grade *g, const struct kg_task_opts *opts,
                              const struct kg_grade_item *item,
                              struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                                 const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_search_qa_grade(struct kg_grade *g, const struct kg_task_opts *opts,
+                                  const struct kg_grade_item *item,
+                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                             const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,

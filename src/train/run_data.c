@@ -139,6 +139,11 @@ static void fill_task_opts(struct kg_run *run)
         .grader = kg_config_text(c, "task.grader"),
         .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
         .exclude = kg_config_text(c, "task.exclude"),
+        .metric = kg_config_text(c, "task.metric"),
+        .answer_tags = kg_config_text(c, "task.answer_tags")[0] - '0',
+        .format = {.structure = kg_config_real(c, "task.format_structure"),
+                   .final = kg_config_real(c, "task.format_final"),
+                   .retrieval = kg_config_real(c, "task.format_retrieval")},
     };
 }
 

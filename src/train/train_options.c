@@ -30,7 +30,7 @@ static const struct kg_opt_row rows[] = {
      "what it takes from there: model, anchor, optimizer", false},
 
     {"task.name", KG_OPT_CHOICE, "qa-number", 0, 0,
-     "arithmetic|countdown|digits|qa-number|math|none|external",
+     "arithmetic|countdown|digits|qa-number|math|search-qa|none|external",
      "where problems come from and how answers are graded", false},
     {"task.level", KG_OPT_STRING, "", 0, 0, NULL,
      "difficulty of generated problems, such as easy or easy+hard", false},
@@ -44,6 +44,18 @@ static const struct kg_opt_row rows[] = {
      "task math: how answers are graded (docs/grader.md)", false},
     {"task.keep_thinking", KG_OPT_BOOL, "false", 0, 0, NULL,
      "task math: an answer may stand before </think>", false},
+    {"task.metric", KG_OPT_CHOICE, "em", 0, 0, "em|subem|f1|format",
+     "task search-qa: what is rewarded (docs/grader.md)", false},
+    {"task.answer_tags", KG_OPT_CHOICE, "1", 0, 0, "1|2",
+     "task search-qa: pairs of answer tags that an answer needs, those of the prompt "
+     "counted where it is 2",
+     false},
+    {"task.format_structure", KG_OPT_REAL, "0.2", 0, 1, NULL,
+     "metric format: score of a valid format without a right answer", false},
+    {"task.format_final", KG_OPT_REAL, "0.1", 0, 1, NULL,
+     "metric format: score of a wrong answer in no valid format", false},
+    {"task.format_retrieval", KG_OPT_REAL, "0", 0, 1, NULL,
+     "metric format: added where a gold answer was retrieved", false},
     {"task.exclude", KG_OPT_STRING, "", 0, 0, NULL,
      "task math: ids (else lines) of records to leave out, separated by commas; "
      "FILE:NAME "

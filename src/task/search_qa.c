@@ -1,0 +1,278 @@
+/* Questions for a search agent: prompts in Search-R1's manner, answers by task/qa.h.
+ *
+ * A bare question is put into the instruction below and, where a chat template is at
+ * hand, into one user turn; with data.template that template alone goes around it. A
+ * prompt that names the search and answer tags already is taken as it is: verl's files of
+ * Search-R1 hold such. Gold answers are kept as a JSON list of alternatives.
+ */
+#include "base/log.h"
+#include "base/mem.h"
+#include "task/qa.h"
+#include "task/task_internal.h"
+
+#include <string.h>
+
+enum { MAX_GOLDS = 1 << 16 };
+
+/* The one complete <answer> pair is the example: see answer_tags 2. */
+static const char INSTRUCTION[] =
+    "Answer the question at the end. First reason about it inside <think> and </think>, "
+    "and do so again whenever new information has reached you. If you find that you lack "
+    "some knowledge, write a query inside <search> and </search>: a search engine then "
+    "puts its best passages between <information> and </information>. You can search as "
+    "many times as you want. As soon as no more knowledge is needed, put the answer "
+    "alone "
+    "inside answer tags, short and without explanation, as in <answer> Beijing "
+    "</answer>. Question: ";
+
+/* ---- prompts ---- */
+
+static bool is_ready(const char *prompt)
+{
+    return strstr(prompt, kg_search_tags.tool.open) &&
+           strstr(prompt, kg_search_tags.answer.open);
+}
+
+/* The trimmed question with its question mark. */
+static kg_status put_question(struct kg_str *out, const char *question,
+                              struct kg_err *err)
+{
+    size_t n;
+    const char *text = kg_text_trim(&n, question, strlen(question));
+
+    KG_TRY(kg_str_append(out, text, n, err));
+    return n > 0 && text[n - 1] == '?' ? KG_OK : kg_str_putc(out, '?', err);
+}
+
+/* One user turn, rendered. */
+static kg_status render(struct kg_str *out, const struct kg_chat_template *chat,
+                        const struct kg_str *content, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_str_puts(&json, "[{\"role\": \"user\", \"content\": ", err));
+    KG_TRY_GOTO(out, kg_json_put_string(&json, content->data, content->len, err));
+    KG_TRY_GOTO(out, kg_str_puts(&json, "}]", err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "prompt", err));
+    status = kg_chat_template_prompt(out, chat, doc.root, NULL, err);
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
+}
+
+static kg_status make_prompt(struct kg_str *out, const char *question,
+                             const struct kg_task_opts *opts, struct kg_err *err)
+{
+    struct kg_str content = {0};
+    kg_status status;
+
+    if (opts->template_text && *opts->template_text)
+        return put_question(out, question, err);
+    KG_TRY_GOTO(out, kg_str_puts(&content, INSTRUCTION, err));
+    KG_TRY_GOTO(out, put_question(&content, question, err));
+    KG_TRY_GOTO(out, kg_str_putc(&content, '\n', err));
+    status = opts->chat ? render(out, opts->chat, &content, err)
+                        : kg_str_append(out, content.data, content.len, err);
+out:
+    kg_str_release(&content);
+    return status;
+}
+
+/* ---- gold answers ---- */
+
+struct golds {
+    struct kg_json_doc doc;  /* owns the texts of a list */
+    struct kg_qa_text *text; /* (n) owned array */
+    size_t n;
+    size_t capacity;
+};
+
+static void golds_release(struct golds *g)
+{
+    kg_json_release(&g->doc);
+    kg_mem_free(g->text);
+}
+
+static kg_status add_gold(struct golds *g, struct kg_qa_text gold, struct kg_err *err)
+{
+    KG_TRY(kg_mem_grow(&g->text, &g->capacity, g->n + 1, sizeof *g->text, MAX_GOLDS,
+                       "gold answers", err));
+    g->text[g->n++] = gold;
+    return KG_OK;
+}
+
+static kg_status add_value(struct golds *g, const struct kg_json *v, struct kg_err *err)
+{
+    struct kg_qa_text gold;
+
+    gold.text = kg_json_text(v, &gold.n);
+    if (!gold.text)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected gold answers that are strings, found %s",
+                       kg_json_type_name(v));
+    return add_gold(g, gold, err);
+}
+
+/* {"target": text or list} is verl's; a list is alternatives; all else is one answer. */
+static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
+{
+    const struct kg_json *v;
+
+    memset(g, 0, sizeof *g);
+    if ((strncmp(truth, "[\"", 2) != 0 && strncmp(truth, "{\"", 2) != 0 &&
+         strcmp(truth, "[]") != 0) ||
+        kg_json_parse(&g->doc, truth, strlen(truth), "gold answers", err) != KG_OK) {
+        memset(&g->doc, 0, sizeof g->doc);
+        return add_gold(g, (struct kg_qa_text){truth, strlen(truth)}, err);
+    }
+    v = g->doc.root;
+    if (kg_json_type(v) == KG_JSON_OBJECT)
+        v = kg_json_get(v, "target");
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return add_value(g, v, err);
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        KG_TRY(add_value(g, kg_json_at(v, i), err));
+    if (g->n == 0)
+        return kg_fail(err, KG_EFORMAT, "expected at least one gold answer, found none");
+    return KG_OK;
+}
+
+static kg_status put_golds(struct kg_str *out, const struct golds *g, struct kg_err *err)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        KG_TRY(kg_str_puts(out, i ? "," : "[", err));
+        KG_TRY(kg_json_put_string(out, g->text[i].text, g->text[i].n, err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+/* *empty: nothing is left of a gold answer, so that an empty answer is right. */
+static kg_status has_empty(bool *empty, const struct golds *g, struct kg_err *err)
+{
+    struct kg_str plain = {0};
+    kg_status status = KG_OK;
+
+    *empty = false;
+    for (size_t i = 0; i < g->n && !*empty && status == KG_OK; i++) {
+        kg_str_clear(&plain);
+        status = kg_qa_normalise(&plain, g->text[i].text, g->text[i].n, err);
+        *empty = plain.len == 0;
+    }
+    kg_str_release(&plain);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static kg_status replace(char **text, struct kg_str *by, struct kg_err *err)
+{
+    char *fresh = kg_str_take(by, err);
+
+    if (!fresh)
+        return err->code;
+    kg_mem_free(*text);
+    *text = fresh;
+    return KG_OK;
+}
+
+static kg_status prepare(struct kg_record *r, bool *empty,
+                         const struct kg_task_opts *opts, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    struct golds golds;
+    kg_status status;
+
+    KG_TRY_GOTO(out, read_golds(&golds, r->ground_truth, err));
+    KG_TRY_GOTO(out, has_empty(empty, &golds, err));
+    KG_TRY_GOTO(out, put_golds(&text, &golds, err));
+    KG_TRY_GOTO(out, replace(&r->ground_truth, &text, err));
+    if (is_ready(r->prompt))
+        goto out;
+    KG_TRY_GOTO(out, make_prompt(&text, r->prompt, opts, err));
+    status = replace(&r->prompt, &text, err);
+out:
+    golds_release(&golds);
+    kg_str_release(&text);
+    return status;
+}
+
+kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts *opts,
+                                 const char *path, struct kg_err *err)
+{
+    size_t empties = 0;
+    int64_t first = 0;
+    kg_status status;
+
+    KG_TRY(kg_task_read(d, path, opts, true, err));
+    for (size_t i = 0; i < d->n; i++) {
+        struct kg_record *r = &d->records[i];
+        bool empty;
+
+        if (prepare(r, &empty, opts, err) != KG_OK) {
+            status = kg_err_prefix(err, "%s: %s %lld", d->name, d->unit,
+                                   (long long)r->line);
+            kg_dataset_release(d);
+            return status;
+        }
+        first = empty && empties == 0 ? r->line : first;
+        empties += empty;
+    }
+    if (empties)
+        kg_log_warn("%s: %zu records have a gold answer of which normalisation leaves "
+                    "nothing (first: %s %lld): an empty answer is right there",
+                    d->name, empties, d->unit, (long long)first);
+    return KG_OK;
+}
+
+/* ---- grading ---- */
+
+static kg_status score(struct kg_grade *g, const struct kg_task_opts *opts,
+                       const struct kg_qa_episode *e, const struct golds *golds,
+                       struct kg_err *err)
+{
+    const char *name = opts->metric && *opts->metric ? opts->metric : "em";
+    bool format = strcmp(name, "format") == 0;
+    const struct kg_qa_metric *metric;
+    const struct kg_qa_metric *exact = kg_qa_metrics();
+    struct kg_qa_facts facts = {0};
+    struct kg_qa_text answer;
+    double right = 0;
+
+    KG_TRY(kg_qa_metric_find(&metric, format ? "em" : name, err));
+    facts.answered = kg_qa_extract(&answer, e, opts->answer_tags == 2 ? 2 : 1);
+    if (facts.answered) {
+        KG_TRY(kg_qa_score(&g->reward, metric, answer, golds->text, golds->n, err));
+        KG_TRY(kg_qa_score(&right, metric->exact ? metric : exact, answer, golds->text,
+                           golds->n, err));
+    }
+    g->correct = facts.right = right == 1;
+    if (!format)
+        return KG_OK;
+    facts.valid = kg_qa_is_valid(e);
+    KG_TRY(kg_qa_is_retrieved(&facts.retrieved, e, golds->text, golds->n, err));
+    g->reward = kg_qa_format_score(&opts->format, &facts);
+    return KG_OK;
+}
+
+kg_status kg_task_search_qa_grade(struct kg_grade *g, const struct kg_task_opts *opts,
+                                  const struct kg_grade_item *item, struct kg_err *err)
+{
+    const struct kg_span whole = {item->response, item->n, KG_SOURCE_MODEL};
+    const char *prompt = item->record->prompt ? item->record->prompt : "";
+    const struct kg_qa_episode e = {.prompt = prompt,
+                                    .prompt_n = strlen(prompt),
+                                    .spans = item->spans ? item->spans : &whole,
+                                    .n_spans = item->spans ? item->n_spans : 1};
+    struct golds golds;
+    kg_status status;
+
+    *g = (struct kg_grade){.graded = true};
+    KG_TRY_GOTO(out, read_golds(&golds, item->record->ground_truth, err));
+    status = score(g, opts, &e, &golds, err);
+out:
+    golds_release(&golds);
+    return status;
+}
