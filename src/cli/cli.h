@@ -126,6 +126,7 @@ int kg_cmd_distill(int argc, char **argv);
 int kg_cmd_replay(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
+int kg_cmd_wiki(int argc, char **argv);
 int kg_cmd_grade(int argc, char **argv);
 int kg_cmd_data(int argc, char **argv);
 int kg_cmd_algorithms(int argc, char **argv);
@@ -146,6 +147,7 @@ extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
 extern const struct kg_flag kg_replay_flags[];
 extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
+extern const struct kg_flag kg_wiki_flags[];
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[];
 extern const struct kg_flag kg_grade_flags[];

@@ -92,6 +92,15 @@ const struct kg_command kg_commands[] = {
      1},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1},
+    {"wiki", "a made-up world to learn searching on", kg_cmd_wiki,
+     "[flags] corpus DIR | episodes INDEX OUT.jsonl", kg_wiki_flags,
+     "corpus: writes corpus.jsonl (passages on made-up works, people and places), "
+     "train.jsonl and test.jsonl (questions that take two searches; no name of one is in "
+     "the other) and tokenizer.jsonl (text for kedge new --train-tokenizer).\n\n"
+     "episodes: plays training questions against an index of that corpus, a share of "
+     "them badly, and writes them for supervised training. --seed and --works must be "
+     "those of the corpus.",
+     3},
     {"data", "look at a data file, check it, convert it", kg_cmd_data,
      "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
      "FILE is JSON lines, a JSON array of objects, either of them packed by gzip or "
