@@ -95,9 +95,9 @@ $(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1))
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
-$(B)/test/tests/%: tests/%.c $(call below,train)
+$(B)/test/tests/%: tests/%.c $(call below,serve)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,train) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,serve) $(LIBS) -lcmocka
 
 $(B)/kedge: $(call below,cli)
 	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)

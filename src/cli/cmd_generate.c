@@ -26,6 +26,7 @@ static bool logprobs;
 static bool ignore_eos;
 static bool parse_special = true;
 static bool add_special = true;
+static bool served;
 static double temperature = 1;
 static double top_p = 1;
 static double min_p;
@@ -60,6 +61,9 @@ const struct kg_flag kg_generate_flags[] = {
      1 << 20, NULL},
     {"seed", 0, KG_FLAG_INT, &seed, "S",
      "answers are a function of seed, input and model (default 0)", 0, 1e18, NULL},
+    {"served", 0, KG_FLAG_TRUE, &served, NULL,
+     "answer i of every prompt is the one that `kedge serve` gives for seed + i", 0, 0,
+     NULL},
     {"stop", 0, KG_FLAG_LIST, &stops, "STR",
      "end an answer before this text; may be repeated", 0, 0, NULL},
     {"ignore-eos", 0, KG_FLAG_TRUE, &ignore_eos, NULL, "sample on to the limit", 0, 0,
@@ -208,6 +212,10 @@ static kg_status make_requests(struct job *j, int32_t *longest, struct kg_err *e
                                              .draw = i,
                                              .n_samples = (int32_t)n_samples,
                                              .max_tokens = limit};
+        if (served) {
+            j->requests[i].draw = kg_seed_draw((uint64_t)seed);
+            j->requests[i].first_sample = kg_seed_sample((uint64_t)seed);
+        }
         n_short += limit < max_tokens;
         if ((int32_t)n + limit > *longest)
             *longest = (int32_t)n + limit;
@@ -329,6 +337,7 @@ static void job_release(struct job *j)
 
 static struct kg_sampling sampling(void)
 {
+    const struct kg_rng_key own = {(uint64_t)seed, KG_RNG_SAMPLE};
     return (struct kg_sampling){.temperature = (float)temperature,
                                 .top_p = (float)top_p,
                                 .top_k = (int)top_k,
@@ -337,7 +346,7 @@ static struct kg_sampling sampling(void)
                                 .ignore_eos = ignore_eos,
                                 .stops = stops.items,
                                 .n_stops = stops.n,
-                                .rng = {(uint64_t)seed, KG_RNG_SAMPLE}};
+                                .rng = served ? kg_seed_key() : own};
 }
 
 int kg_cmd_generate(int argc, char **argv)
@@ -350,6 +359,10 @@ int kg_cmd_generate(int argc, char **argv)
     if (jsonl == (argc > 0))
         return kg_cli_usage("expected either a PROMPT or --jsonl, found %s",
                             jsonl ? "both" : "neither");
+    if (served && kg_seed_sample((uint64_t)seed) + n_samples > KG_SEED_SAMPLES)
+        return kg_cli_usage("--served: expected --seed and --n to stay below the next "
+                            "multiple of %d",
+                            KG_SEED_SAMPLES);
     if (top_p == 0)
         return kg_cli_usage("--top-p: expected a number above 0, found 0");
     KG_TRY_GOTO(out, kg_load_model(&j.l, &load, &err));

@@ -57,6 +57,14 @@ const struct kg_command kg_commands[] = {
      "top-p, min-p. The finish reason is "
      "stop (an end token), stop_string, or length.",
      1},
+    {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
+     "--model DIR [flags]", kg_serve_flags,
+     "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "
+     "/metrics for Prometheus. Requests share one running batch. Answer i of a request "
+     "with a seed is drawn with seed + i, whatever else the server does; `kedge generate "
+     "--served` gives the same bits. SIGTERM finishes what is open, then leaves. See "
+     "docs/serve.md.",
+     0},
     {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
      "--model DIR [flags] < LINES", kg_score_flags,
      "Every line of stdin is {\"ids\": [...]}, every line of stdout {\"logprobs\": "

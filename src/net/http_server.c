@@ -499,12 +499,13 @@ kg_status kg_http_server_start(struct kg_http_server **out,
     kg_status status = take_opts(s, opts, err);
     if (status == KG_OK)
         status = open_all(s, err);
+    *out = s; /* before a handler may run */
     if (status == KG_OK)
         status = start_thread(s, err);
     if (status == KG_OK)
-        *out = s;
-    else
-        server_free(s);
+        return KG_OK;
+    *out = NULL;
+    server_free(s);
     return status;
 }
 

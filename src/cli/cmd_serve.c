@@ -1,0 +1,175 @@
+/* kedge serve: OpenAI's API over one checkpoint. */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/signal.h"
+#include "serve/serve.h"
+#include "text/chat_template.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum { DEFAULT_PORT = 8000, MAX_KEY_BYTES = 4096 };
+
+static struct kg_load_args load;
+static const char *name;
+static const char *host = "127.0.0.1";
+static const char *key_file;
+static const char *chat_template = "auto";
+static int64_t port = DEFAULT_PORT;
+static int64_t max_batch;
+static int64_t max_len;
+static int64_t kv_tokens;
+static int64_t prefill_chunk;
+static int64_t max_requests;
+static int64_t max_body;
+static int64_t max_connections;
+static int64_t drain;
+static int64_t seed = -1;
+
+const struct kg_flag kg_serve_flags[] = {
+    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
+    {"name", 0, KG_FLAG_TEXT, &name, "NAME",
+     "the model's name for clients (default: the folder's)", 0, 0, NULL},
+    {"host", 0, KG_FLAG_TEXT, &host, "ADDRESS",
+     "address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
+    {"port", 'p', KG_FLAG_INT, &port, "N", "port (default 8000; 0: one that is free)", 0,
+     65535, NULL},
+    {"api-key-file", 0, KG_FLAG_TEXT, &key_file, "FILE",
+     "clients must send the key that this file holds (default: no key)", 0, 0, NULL},
+    {"chat-template", 0, KG_FLAG_TEXT, &chat_template, "CHOICE",
+     "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
+    {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
+     "sequences that decode together (default 64)", 1, 65536, NULL},
+    {"max-len", 0, KG_FLAG_INT, &max_len, "N",
+     "tokens of prompt and answer (default: the model's positions)", 2, INT_MAX, NULL},
+    {"kv-tokens", 0, KG_FLAG_INT, &kv_tokens, "N",
+     "tokens that the cache holds (default: max-batch times max-len, 65,536 at most "
+     "unless max-len is more)",
+     64, 1e12, NULL},
+    {"prefill-chunk", 0, KG_FLAG_INT, &prefill_chunk, "N",
+     "prompt tokens that one step computes (default 512)", 1, 1 << 20, NULL},
+    {"max-requests", 0, KG_FLAG_INT, &max_requests, "N",
+     "requests that are open at once; beyond: 429 (default 512)", 1, 1 << 20, NULL},
+    {"max-body", 0, KG_FLAG_INT, &max_body, "BYTES",
+     "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
+    {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
+     "connections; further ones are closed (default 1024)", 1, 1 << 20, NULL},
+    {"drain", 0, KG_FLAG_INT, &drain, "S",
+     "seconds that open answers get after SIGTERM (default 30)", 1, 86400, NULL},
+    {"seed", 0, KG_FLAG_INT, &seed, "S",
+     "of answers to requests that name no seed (default: the clock's)", 0, 1e18, NULL},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
+     0, "bf16|fp32"},
+    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
+     1024, NULL},
+    {0},
+};
+
+/* The key is one line of text; white space around it is not part of it. */
+static kg_status read_key(struct kg_str *key, struct kg_err *err)
+{
+    if (key_file == NULL)
+        return KG_OK;
+    KG_TRY(kg_file_read(key, key_file, MAX_KEY_BYTES, err));
+    while (key->len > 0 && strchr(" \t\r\n", key->data[key->len - 1]))
+        key->data[--key->len] = '\0';
+    if (key->len == 0 || strlen(key->data) != key->len ||
+        strcspn(key->data, " \t\r\n") != key->len)
+        return kg_fail(err, KG_EFORMAT, "%s: expected one key without spaces", key_file);
+    return KG_OK;
+}
+
+static bool is_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
+           strcmp(address, "localhost") == 0;
+}
+
+/* The last part of the folder's path. */
+static kg_status model_name(struct kg_str *out, struct kg_err *err)
+{
+    size_t n = strlen(load.dir);
+    if (name)
+        return kg_str_puts(out, name, err);
+    while (n > 1 && load.dir[n - 1] == '/')
+        n--;
+    size_t from = n;
+    while (from > 0 && load.dir[from - 1] != '/')
+        from--;
+    return kg_str_append(out, load.dir + from, n - from, err);
+}
+
+static bool stop_requested(void *user)
+{
+    (void)user;
+    return kg_signal_stop_requested();
+}
+
+static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
+{
+    struct kg_serve *s;
+    kg_signal_install();
+    KG_TRY(kg_serve_open(&s, opts, err));
+    kg_log_info("serving %s at http://%s:%d/v1 (%s key, %s)", opts->name, host,
+                kg_serve_port(s), opts->bearer_key ? "with a" : "no",
+                opts->chat ? "completions and chat" : "completions; no chat template");
+    if (!opts->bearer_key && !is_loopback(host))
+        kg_log_warn("whoever reaches %s can use the model: there is no --api-key-file",
+                    host);
+    kg_status status = kg_serve_run(s, stop_requested, NULL, err);
+    kg_serve_close(s);
+    return status;
+}
+
+static struct kg_serve_opts options(const struct kg_loaded *l)
+{
+    return (struct kg_serve_opts){
+        .model = l->model,
+        .tok = l->tok,
+        .host = host,
+        .port = (int)port,
+        .max_batch = (int32_t)max_batch,
+        .max_len = (int32_t)max_len,
+        .kv_tokens = kv_tokens,
+        .prefill_chunk = (int32_t)prefill_chunk,
+        .max_requests = (int)max_requests,
+        .max_body_bytes = (size_t)max_body,
+        .max_connections = (int)max_connections,
+        .drain_s = (int)drain,
+        .seed = seed >= 0 ? (uint64_t)seed : (uint64_t)(kg_clock_unix_seconds() * 1e6)};
+}
+
+int kg_cmd_serve(int argc, char **argv)
+{
+    struct kg_loaded l = {0};
+    struct kg_chat_template *chat = NULL;
+    struct kg_str key = {0};
+    struct kg_str called = {0};
+    struct kg_err err;
+    kg_status status = KG_OK;
+    (void)argc;
+    (void)argv;
+    if (load.dir == NULL)
+        return kg_cli_usage("expected --model DIR");
+    KG_TRY_GOTO(out, read_key(&key, &err));
+    KG_TRY_GOTO(out, model_name(&called, &err));
+    KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, load.dir, &err));
+    KG_TRY_GOTO(out, kg_load_model(&l, &load, &err));
+    struct kg_serve_opts opts = options(&l);
+    opts.name = called.data;
+    opts.chat = chat;
+    opts.bearer_key = key_file ? key.data : NULL;
+    status = serve(&opts, &err);
+out:
+    kg_load_release(&l);
+    kg_chat_template_close(chat);
+    kg_str_release(&key);
+    kg_str_release(&called);
+    return kg_cli_exit(status, &err);
+}

@@ -1,0 +1,143 @@
+/* OpenAI's API as data: a request's JSON to a struct, answers to JSON. No sockets, no
+ * threads, no engine.
+ *
+ * Every field of a request is a row of a table: one that is used, one that cannot change
+ * the answer and is passed over, or one that is understood with its neutral value only. A
+ * field that is none of these is refused by name: nothing that would change an answer is
+ * ignored.
+ */
+#ifndef KG_SERVE_API_H
+#define KG_SERVE_API_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "data/json.h"
+#include "rollout/rollout.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KG_API_MAX_CHOICES = 256, KG_API_MAX_TOP = 20, KG_API_DEFAULT_TOKENS = 16 };
+
+enum kg_api_kind { KG_API_COMPLETION, KG_API_CHAT, KG_API_KINDS };
+
+/* What an error answer says besides its message. */
+struct kg_api_fault {
+    int status;        /* of HTTP */
+    const char *param; /* the field at fault; NULL for none; static text */
+    const char *code;  /* NULL for none; static text */
+};
+/* {"error": {"message", "type", "param", "code"}}; the type follows from the status */
+kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
+                           const char *message, struct kg_err *err) KG_MUST_CHECK;
+
+struct kg_api_prompt {
+    struct kg_ids ids;  /* owned */
+    struct kg_str text; /* owned; filled for echo */
+};
+
+struct kg_api_request {
+    enum kg_api_kind kind;
+    struct kg_json_doc doc; /* owned; what is borrowed below */
+    const char *model;      /* NULL: not named */
+    const struct kg_json *prompt, *messages, *template_vars;
+    bool stream;
+    bool include_usage;
+    bool logprobs;
+    int top_logprobs; /* other ids to list with each token */
+    bool echo;
+    bool ignore_eos;
+    bool token_ids; /* list the ids of prompt and answer */
+    int64_t n;
+    bool seeded;
+    uint64_t seed;
+    int64_t max_tokens; /* 0: not given */
+    double temperature, top_p, min_p;
+    int64_t top_k;
+    const char *stops[KG_MAX_STOPS];
+    int n_stops;
+    struct kg_api_prompt *prompts; /* (n_prompts) owned; filled by kg_api_encode */
+    size_t n_prompts;
+};
+
+struct kg_api_field {
+    const char *name;
+    unsigned kinds;      /* bits 1 << enum kg_api_kind */
+    const char *neutral; /* "": used; "*": passed over; else the values it may have */
+    const char *help;
+    kg_status (*take)(struct kg_api_request *r, const struct kg_json *v,
+                      struct kg_err *err); /* NULL unless used */
+};
+/* Ended by a row with name NULL. */
+extern const struct kg_api_field kg_api_fields[];
+
+/* Read a request. On failure *fault says how to answer; r is to be released all the same.
+ * errors: EFORMAT (JSON), EINVAL (fields), ENOMEM */
+kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
+                       enum kg_api_kind kind, const char *body, size_t n,
+                       struct kg_err *err) KG_MUST_CHECK;
+void kg_api_release(struct kg_api_request *r); /* {0} allowed */
+
+/* The model that is served. */
+struct kg_api_model {
+    const char *name;
+    int64_t created;                     /* seconds since 1970 */
+    const struct kg_tokenizer *tok;      /* NULL: ids only */
+    const struct kg_chat_template *chat; /* NULL: no chat */
+    int32_t vocab;
+    int32_t max_len; /* prompt and answer */
+};
+
+/* Check that the request is for this model, make its prompts tokens, and settle
+ * max_tokens.
+ * errors: as kg_api_parse */
+kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
+                        const struct kg_api_model *m, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- answers ---- */
+
+struct kg_api_answer {
+    const struct kg_api_request *r;
+    const struct kg_api_model *m;
+    char id[40];
+    int64_t created;
+    uint64_t seed; /* that was used; an extension, so that any answer can be had again */
+};
+
+struct kg_api_usage {
+    int64_t prompt_tokens, completion_tokens;
+};
+
+/* One choice, whole or a piece of it. */
+struct kg_api_choice {
+    int index;
+    bool first; /* piece: the first one, which tells the role */
+    const char *text;
+    size_t text_n;
+    const struct kg_traj *t;
+    size_t from, to;       /* tokens of t that this piece lists */
+    size_t text_offset;    /* characters before token `from` */
+    enum kg_finish finish; /* NONE: goes on */
+};
+
+/* A whole answer is begin, choices, end; so is a piece of a stream, with `piece` true.
+ * usage NULL: none (in a piece of a stream whose client asked for it: null). */
+kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                            const struct kg_api_choice *c,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                         const struct kg_api_usage *usage,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* The entry of the model in GET /v1/models. */
+kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Characters of UTF-8 text; bytes that are none count as one each. */
+size_t kg_api_characters(const char *text, size_t n);
+
+#endif

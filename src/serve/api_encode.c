@@ -1,0 +1,259 @@
+/* From a request's prompt or messages to tokens that fit the model. */
+#include "serve/api.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static kg_status add_prompt(struct kg_api_request *r, size_t n, struct kg_err *err)
+{
+    r->prompts = kg_mem_calloc(n, sizeof *r->prompts, "prompts", err);
+    r->n_prompts = r->prompts ? n : 0;
+    return r->prompts ? KG_OK : err->code;
+}
+
+static kg_status need_tokenizer(const struct kg_api_model *m, struct kg_err *err)
+{
+    if (m->tok)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "the model has no tokenizer: expected a prompt of token ids");
+}
+
+/* ---- completions ---- */
+
+static kg_status encode_text(struct kg_api_prompt *p, const struct kg_api_request *r,
+                             const struct kg_api_model *m, const char *text, size_t n,
+                             struct kg_err *err)
+{
+    struct kg_encode_opts opts = {.parse_special = true,
+                                  .add_special = r->kind == KG_API_COMPLETION};
+    KG_TRY(need_tokenizer(m, err));
+    KG_TRY(kg_tokenizer_encode(&p->ids, m->tok, text, n, opts, err));
+    return r->echo ? kg_str_append(&p->text, text, n, err) : KG_OK;
+}
+
+static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *r,
+                          const struct kg_api_model *m, const struct kg_json *ids,
+                          struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_json_size(ids); i++) {
+        const struct kg_json *v = kg_json_at(ids, i);
+        int64_t id = kg_json_int(v, -1);
+        if (kg_json_type(v) != KG_JSON_INT)
+            return kg_fail(err, KG_EINVAL, "token %zu: expected an id, found %s", i,
+                           kg_json_type_name(v));
+        if (id < 0 || id >= m->vocab)
+            return kg_fail(err, KG_EINVAL,
+                           "token %zu: expected an id from 0 to %d, found %lld", i,
+                           m->vocab - 1, (long long)id);
+        KG_TRY(kg_ids_push(&p->ids, (int32_t)id, err));
+    }
+    if (!r->echo)
+        return KG_OK;
+    KG_TRY(need_tokenizer(m, err));
+    return kg_tokenizer_decode(&p->text, m->tok, p->ids.ids, p->ids.n, false, err);
+}
+
+static kg_status encode_prompt(struct kg_api_prompt *p, const struct kg_api_request *r,
+                               const struct kg_api_model *m, const struct kg_json *v,
+                               struct kg_err *err)
+{
+    size_t n;
+    const char *text = kg_json_text(v, &n);
+    if (text)
+        return encode_text(p, r, m, text, n, err);
+    if (kg_json_type(v) == KG_JSON_ARRAY)
+        return take_ids(p, r, m, v, err);
+    return kg_fail(err, KG_EINVAL, "expected text or token ids, found %s",
+                   kg_json_type_name(v));
+}
+
+static kg_status encode_prompts(struct kg_api_request *r, const struct kg_api_model *m,
+                                struct kg_err *err)
+{
+    bool one = kg_json_type(r->prompt) == KG_JSON_STRING ||
+               kg_json_type(kg_json_at(r->prompt, 0)) == KG_JSON_INT;
+    size_t n = one ? 1 : kg_json_size(r->prompt);
+    if (n > KG_API_MAX_CHOICES)
+        return kg_fail(err, KG_EINVAL, "expected at most %d prompts, found %zu",
+                       KG_API_MAX_CHOICES, n);
+    KG_TRY(add_prompt(r, n, err));
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_json *v = one ? r->prompt : kg_json_at(r->prompt, i);
+        if (encode_prompt(&r->prompts[i], r, m, v, err) != KG_OK)
+            return n > 1 ? kg_err_prefix(err, "prompt %zu", i) : err->code;
+    }
+    return KG_OK;
+}
+
+/* ---- chat ---- */
+
+/* Content in parts is the text of the parts, a line break between them. */
+static kg_status put_parts(struct kg_str *out, const struct kg_json *parts,
+                           struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = KG_OK;
+    for (size_t i = 0; i < kg_json_size(parts) && status == KG_OK; i++) {
+        const struct kg_json *part = kg_json_at(parts, i);
+        const char *type = kg_json_text(kg_json_get(part, "type"), NULL);
+        size_t n;
+        const char *words = kg_json_text(kg_json_get(part, "text"), &n);
+        if (type == NULL || strcmp(type, "text") != 0 || words == NULL)
+            status = kg_fail(err, KG_EINVAL,
+                             "content part %zu: expected {\"type\": \"text\", \"text\": "
+                             "...}, found type %s",
+                             i, type ? type : "none");
+        if (status == KG_OK && i > 0)
+            status = kg_str_putc(&text, '\n', err);
+        if (status == KG_OK)
+            status = kg_str_append(&text, words, n, err);
+    }
+    if (status == KG_OK)
+        status = kg_json_put_string(out, kg_str_text(&text), text.len, err);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status put_message(struct kg_str *out, const struct kg_json *message,
+                             struct kg_err *err)
+{
+    const struct kg_json *content = kg_json_get(message, "content");
+    enum kg_json_type type = kg_json_type(content);
+    if (kg_json_type(message) != KG_JSON_OBJECT)
+        return kg_fail(err, KG_EINVAL, "expected an object, found %s",
+                       kg_json_type_name(message));
+    if (kg_json_text(kg_json_get(message, "role"), NULL) == NULL)
+        return kg_fail(err, KG_EINVAL, "role: expected a string, found %s",
+                       kg_json_type_name(kg_json_get(message, "role")));
+    if (type != KG_JSON_STRING && type != KG_JSON_ARRAY &&
+        (type != KG_JSON_NULL || kg_json_get(message, "tool_calls") == NULL))
+        return kg_fail(err, KG_EINVAL,
+                       "content: expected a string or an array of text parts, found %s",
+                       kg_json_type_name(content));
+    for (size_t i = 0; i < kg_json_size(message); i++) {
+        const char *key = kg_json_key_at(message, i);
+        const struct kg_json *value = kg_json_value_at(message, i);
+        KG_TRY(kg_str_putc(out, i > 0 ? ',' : '{', err));
+        KG_TRY(kg_json_put_string(out, key, strlen(key), err));
+        KG_TRY(kg_str_putc(out, ':', err));
+        if (value == content && type == KG_JSON_ARRAY)
+            KG_TRY(put_parts(out, value, err));
+        else
+            KG_TRY(kg_json_put_value(out, value, err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+/* The template's variables as JSON. */
+static kg_status put_variables(struct kg_str *out, const struct kg_api_request *r,
+                               struct kg_err *err)
+{
+    const struct kg_json *vars = r->template_vars;
+    KG_TRY(kg_str_puts(out, "{\"add_generation_prompt\": true, ", err));
+    for (size_t i = 0; i < kg_json_size(vars); i++) {
+        const char *key = kg_json_key_at(vars, i);
+        KG_TRY(kg_json_put_string(out, key, strlen(key), err));
+        KG_TRY(kg_str_puts(out, ": ", err));
+        KG_TRY(kg_json_put_value(out, kg_json_value_at(vars, i), err));
+        KG_TRY(kg_str_puts(out, ", ", err));
+    }
+    KG_TRY(kg_str_puts(out, "\"messages\": ", err));
+    for (size_t i = 0; i < kg_json_size(r->messages); i++) {
+        KG_TRY(kg_str_putc(out, i > 0 ? ',' : '[', err));
+        if (put_message(out, kg_json_at(r->messages, i), err) != KG_OK)
+            return kg_err_prefix(err, "message %zu", i);
+    }
+    return kg_str_puts(out, "]}", err);
+}
+
+/* No date gets in, as in training: a prompt is the same on every day. */
+static kg_status encode_chat(struct kg_api_request *r, const struct kg_api_model *m,
+                             struct kg_err *err)
+{
+    const struct kg_chat_opts opts = {.no_clock = true};
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    struct kg_str text = {0};
+    kg_status status;
+    if (m->chat == NULL)
+        return kg_fail(err, KG_EINVAL,
+                       "the model has no chat template: use /v1/completions");
+    KG_TRY(add_prompt(r, 1, err));
+    KG_TRY_GOTO(out, put_variables(&json, r, err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
+    KG_TRY_GOTO(out, kg_chat_template_render(&text, m->chat, doc.root, &opts, err));
+    status = encode_text(&r->prompts[0], r, m, kg_str_text(&text), text.len, err);
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    kg_str_release(&text);
+    return status;
+}
+
+/* ---- what must fit ---- */
+
+static kg_status check_length(const struct kg_api_request *r, struct kg_api_fault *fault,
+                              const struct kg_api_model *m, int64_t *room,
+                              struct kg_err *err)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        size_t n = r->prompts[i].ids.n;
+        longest = n > longest ? n : longest;
+        if (n == 0)
+            return kg_fail(err, KG_EINVAL,
+                           "expected a prompt of at least one token, found none");
+    }
+    *room = m->max_len - (int64_t)longest;
+    if (*room >= 1 && r->max_tokens <= *room)
+        return KG_OK;
+    fault->code = "context_length_exceeded";
+    return kg_fail(err, KG_EINVAL,
+                   "the context is %d tokens: a prompt of %zu and an answer of %lld do "
+                   "not fit",
+                   m->max_len, longest,
+                   r->max_tokens > 0 ? (long long)r->max_tokens : 1LL);
+}
+
+/* The default never asks for more than there is. */
+static void settle_max_tokens(struct kg_api_request *r, int64_t room)
+{
+    if (r->max_tokens == 0)
+        r->max_tokens = r->kind == KG_API_CHAT || room < KG_API_DEFAULT_TOKENS
+                            ? room
+                            : KG_API_DEFAULT_TOKENS;
+}
+
+static kg_status check_model(const struct kg_api_request *r, struct kg_api_fault *fault,
+                             const struct kg_api_model *m, struct kg_err *err)
+{
+    if (r->model == NULL || strcmp(r->model, m->name) == 0)
+        return KG_OK;
+    *fault = (struct kg_api_fault){404, "model", "model_not_found"};
+    return kg_fail(err, KG_EINVAL, "the model '%.100s' does not exist; there is '%s'",
+                   r->model, m->name);
+}
+
+kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
+                        const struct kg_api_model *m, struct kg_err *err)
+{
+    int64_t room = 0;
+    *fault = (struct kg_api_fault){.status = 400};
+    KG_TRY(check_model(r, fault, m, err));
+    fault->param = "stop";
+    if (r->n_stops > 0)
+        KG_TRY(need_tokenizer(m, err));
+    fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
+    KG_TRY(r->kind == KG_API_CHAT ? encode_chat(r, m, err) : encode_prompts(r, m, err));
+    KG_TRY(check_length(r, fault, m, &room, err));
+    settle_max_tokens(r, room);
+    fault->param = "n";
+    if (r->n_prompts * (size_t)r->n > KG_API_MAX_CHOICES)
+        return kg_fail(err, KG_EINVAL,
+                       "%zu prompts with n %lld give more than %d answers", r->n_prompts,
+                       (long long)r->n, KG_API_MAX_CHOICES);
+    fault->param = NULL;
+    return KG_OK;
+}

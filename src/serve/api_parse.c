@@ -1,0 +1,441 @@
+/* Requests: the table of fields, and what each takes. */
+#include "serve/api.h"
+
+#include "base/mem.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- typed values ---- */
+
+static kg_status wrong(struct kg_err *err, const char *expected, const struct kg_json *v)
+{
+    struct kg_err ignored;
+    struct kg_str found = {.max = 64};
+    if (kg_json_put_value(&found, v, &ignored) != KG_OK)
+        kg_str_clear(&found); /* too long to show */
+    kg_status status = kg_fail(err, KG_EINVAL, "expected %s, found %s%s%s", expected,
+                               kg_json_type_name(v), found.len ? " " : "",
+                               kg_str_text(&found));
+    kg_str_release(&found);
+    return status;
+}
+
+static kg_status take_bool(bool *out, const struct kg_json *v, struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_BOOL)
+        return wrong(err, "true or false", v);
+    *out = kg_json_bool(v, false);
+    return KG_OK;
+}
+
+static kg_status take_int(int64_t *out, const struct kg_json *v, int64_t min, int64_t max,
+                          struct kg_err *err)
+{
+    char expected[80];
+    *out = kg_json_int(v, 0);
+    if (kg_json_type(v) == KG_JSON_INT && *out >= min && *out <= max)
+        return KG_OK;
+    snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)min,
+             (long long)max);
+    return wrong(err, expected, v);
+}
+
+static kg_status take_real(double *out, const struct kg_json *v, double min, double max,
+                           struct kg_err *err)
+{
+    char expected[80];
+    *out = kg_json_real(v, 0);
+    if (kg_json_is_number(v) && *out >= min && *out <= max)
+        return KG_OK;
+    snprintf(expected, sizeof expected, "a number from %g to %g", min, max);
+    return wrong(err, expected, v);
+}
+
+/* ---- the fields that are used ---- */
+
+static kg_status take_model(struct kg_api_request *r, const struct kg_json *v,
+                            struct kg_err *err)
+{
+    r->model = kg_json_text(v, NULL);
+    return r->model ? KG_OK : wrong(err, "a string", v);
+}
+
+static kg_status take_messages(struct kg_api_request *r, const struct kg_json *v,
+                               struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_ARRAY || kg_json_size(v) == 0)
+        return wrong(err, "an array of at least one message", v);
+    r->messages = v;
+    return KG_OK;
+}
+
+static kg_status take_prompt(struct kg_api_request *r, const struct kg_json *v,
+                             struct kg_err *err)
+{
+    enum kg_json_type type = kg_json_type(v);
+    if (type != KG_JSON_STRING && (type != KG_JSON_ARRAY || kg_json_size(v) == 0))
+        return wrong(err,
+                     "a string, an array of token ids, or an array of either with at "
+                     "least one",
+                     v);
+    r->prompt = v;
+    return KG_OK;
+}
+
+static kg_status take_vars(struct kg_api_request *r, const struct kg_json *v,
+                           struct kg_err *err)
+{
+    static const char *const taken[] = {"messages", "tools", "add_generation_prompt"};
+    if (kg_json_type(v) != KG_JSON_OBJECT)
+        return wrong(err, "an object", v);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (kg_json_get(v, taken[i]))
+            return kg_fail(err, KG_EINVAL, "'%s' cannot be given here", taken[i]);
+    r->template_vars = v;
+    return KG_OK;
+}
+
+static kg_status take_stream(struct kg_api_request *r, const struct kg_json *v,
+                             struct kg_err *err)
+{
+    return take_bool(&r->stream, v, err);
+}
+
+static kg_status take_stream_options(struct kg_api_request *r, const struct kg_json *v,
+                                     struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_OBJECT)
+        return wrong(err, "an object", v);
+    for (size_t i = 0; i < kg_json_size(v); i++) {
+        const char *key = kg_json_key_at(v, i);
+        const struct kg_json *value = kg_json_value_at(v, i);
+        bool other = false;
+        if (strcmp(key, "include_usage") == 0)
+            KG_TRY(take_bool(&r->include_usage, value, err));
+        else if (strcmp(key, "include_obfuscation") == 0)
+            KG_TRY(take_bool(&other, value, err));
+        else
+            return kg_fail(err, KG_EINVAL, "unknown option '%.60s'", key);
+        if (other)
+            return kg_fail(err, KG_EINVAL, "include_obfuscation is not supported");
+    }
+    return KG_OK;
+}
+
+/* A number in completions, a switch in chat. */
+static kg_status take_logprobs(struct kg_api_request *r, const struct kg_json *v,
+                               struct kg_err *err)
+{
+    int64_t n;
+    if (r->kind == KG_API_CHAT)
+        return take_bool(&r->logprobs, v, err);
+    KG_TRY(take_int(&n, v, 0, KG_API_MAX_TOP, err));
+    r->logprobs = true;
+    r->top_logprobs = (int)n;
+    return KG_OK;
+}
+
+static kg_status take_top_logprobs(struct kg_api_request *r, const struct kg_json *v,
+                                   struct kg_err *err)
+{
+    int64_t n;
+    KG_TRY(take_int(&n, v, 0, KG_API_MAX_TOP, err));
+    r->top_logprobs = (int)n;
+    return KG_OK;
+}
+
+static kg_status take_n(struct kg_api_request *r, const struct kg_json *v,
+                        struct kg_err *err)
+{
+    return take_int(&r->n, v, 1, 128, err);
+}
+
+static kg_status take_seed(struct kg_api_request *r, const struct kg_json *v,
+                           struct kg_err *err)
+{
+    int64_t seed;
+    KG_TRY(take_int(&seed, v, INT64_MIN, INT64_MAX, err));
+    r->seed = (uint64_t)seed;
+    r->seeded = true;
+    return KG_OK;
+}
+
+static kg_status take_max_tokens(struct kg_api_request *r, const struct kg_json *v,
+                                 struct kg_err *err)
+{
+    int64_t n;
+    KG_TRY(take_int(&n, v, 1, INT_MAX / 2, err));
+    if (r->max_tokens != 0 && r->max_tokens != n)
+        return kg_fail(err, KG_EINVAL,
+                       "max_tokens and max_completion_tokens differ: %lld and %lld",
+                       (long long)r->max_tokens, (long long)n);
+    r->max_tokens = n;
+    return KG_OK;
+}
+
+static kg_status take_temperature(struct kg_api_request *r, const struct kg_json *v,
+                                  struct kg_err *err)
+{
+    return take_real(&r->temperature, v, 0, 10000, err);
+}
+
+static kg_status take_top_p(struct kg_api_request *r, const struct kg_json *v,
+                            struct kg_err *err)
+{
+    KG_TRY(take_real(&r->top_p, v, 0, 1, err));
+    return r->top_p > 0 ? KG_OK : wrong(err, "a number above 0", v);
+}
+
+static kg_status take_min_p(struct kg_api_request *r, const struct kg_json *v,
+                            struct kg_err *err)
+{
+    return take_real(&r->min_p, v, 0, 1, err);
+}
+
+static kg_status take_top_k(struct kg_api_request *r, const struct kg_json *v,
+                            struct kg_err *err)
+{
+    KG_TRY(take_int(&r->top_k, v, -1, INT_MAX, err));
+    r->top_k = r->top_k < 0 ? 0 : r->top_k; /* both mean all */
+    return KG_OK;
+}
+
+static kg_status take_ignore_eos(struct kg_api_request *r, const struct kg_json *v,
+                                 struct kg_err *err)
+{
+    return take_bool(&r->ignore_eos, v, err);
+}
+
+static kg_status take_echo(struct kg_api_request *r, const struct kg_json *v,
+                           struct kg_err *err)
+{
+    return take_bool(&r->echo, v, err);
+}
+
+static kg_status take_token_ids(struct kg_api_request *r, const struct kg_json *v,
+                                struct kg_err *err)
+{
+    return take_bool(&r->token_ids, v, err);
+}
+
+static kg_status add_stop(struct kg_api_request *r, const struct kg_json *v,
+                          struct kg_err *err)
+{
+    size_t n = 0;
+    const char *text = kg_json_text(v, &n);
+    if (text == NULL)
+        return wrong(err, "a string or an array of strings", v);
+    if (n == 0 || n > KG_MAX_STOP_BYTES || strlen(text) != n)
+        return kg_fail(err, KG_EINVAL,
+                       "expected a stop string of 1 to %d bytes without NUL, found %zu",
+                       KG_MAX_STOP_BYTES, n);
+    if (r->n_stops == KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL, "more than %d stop strings", KG_MAX_STOPS);
+    r->stops[r->n_stops++] = text;
+    return KG_OK;
+}
+
+static kg_status take_stop(struct kg_api_request *r, const struct kg_json *v,
+                           struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return add_stop(r, v, err);
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        KG_TRY(add_stop(r, kg_json_at(v, i), err));
+    return KG_OK;
+}
+
+/* ---- the table ---- */
+
+enum {
+    TEXT = 1u << KG_API_COMPLETION,
+    CHAT = 1u << KG_API_CHAT,
+    BOTH = TEXT | CHAT,
+};
+
+const struct kg_api_field kg_api_fields[] = {
+    {"model", BOTH, "", "the name that /v1/models gives; may be left out", take_model},
+    {"messages", CHAT, "", "role and content (text, or parts of type text)",
+     take_messages},
+    {"prompt", TEXT, "", "text, token ids, or an array of either", take_prompt},
+    {"max_tokens", BOTH, "",
+     "new tokens at most; 16 for completions, what is left of the context for chat",
+     take_max_tokens},
+    {"max_completion_tokens", CHAT, "", "the newer name of max_tokens", take_max_tokens},
+    {"temperature", BOTH, "", "0 takes the likeliest token; 1", take_temperature},
+    {"top_p", BOTH, "", "keep the likeliest ids up to this sum; 1: off", take_top_p},
+    {"top_k", BOTH, "", "extension: keep so many ids; 0 or -1: off", take_top_k},
+    {"min_p", BOTH, "", "extension: keep ids with so much of the largest; 0: off",
+     take_min_p},
+    {"n", BOTH, "", "answers to each prompt, 1 to 128", take_n},
+    {"seed", BOTH, "",
+     "answer i is drawn with seed + i; without it, with one of the "
+     "server's, which the answer tells",
+     take_seed},
+    {"stop", BOTH, "", "a string or up to 16 that end an answer and are not part of it",
+     take_stop},
+    {"stream", BOTH, "", "server-sent events, a piece for each token", take_stream},
+    {"stream_options", BOTH, "", "include_usage: a last piece with the usage",
+     take_stream_options},
+    {"logprobs", BOTH, "", "chat: true or false; completions: 0 to 20 other ids",
+     take_logprobs},
+    {"top_logprobs", CHAT, "", "0 to 20 other ids with each token", take_top_logprobs},
+    {"echo", TEXT, "", "the prompt's text before the answer's", take_echo},
+    {"ignore_eos", BOTH, "", "extension: go on after an end token", take_ignore_eos},
+    {"return_token_ids", BOTH, "", "extension: list the ids of prompt and answer",
+     take_token_ids},
+    {"chat_template_kwargs", CHAT, "",
+     "extension: variables of the chat template, such as enable_thinking", take_vars},
+
+    {"user", BOTH, "*", "", NULL},
+    {"metadata", BOTH, "*", "", NULL},
+    {"service_tier", BOTH, "*", "", NULL},
+    {"safety_identifier", BOTH, "*", "", NULL},
+    {"prompt_cache_key", BOTH, "*", "", NULL},
+    {"prompt_cache_retention", BOTH, "*", "", NULL},
+    {"prediction", CHAT, "*", "", NULL},
+    {"parallel_tool_calls", CHAT, "*", "", NULL},
+
+    {"store", CHAT, "false", "", NULL},
+    {"presence_penalty", BOTH, "0", "", NULL},
+    {"frequency_penalty", BOTH, "0", "", NULL},
+    {"repetition_penalty", BOTH, "1", "", NULL},
+    {"logit_bias", BOTH, "{}", "", NULL},
+    {"best_of", TEXT, "1", "", NULL},
+    {"suffix", TEXT, "\"\"", "", NULL},
+    {"tools", CHAT, "[]", "", NULL},
+    {"tool_choice", CHAT, "\"none\" or \"auto\"", "", NULL},
+    {"functions", CHAT, "[]", "", NULL},
+    {"function_call", CHAT, "\"none\" or \"auto\"", "", NULL},
+    {"response_format", BOTH, "{\"type\":\"text\"}", "", NULL},
+    {"modalities", CHAT, "[\"text\"]", "", NULL},
+    {"skip_special_tokens", BOTH, "true", "", NULL},
+    {"spaces_between_special_tokens", BOTH, "true", "", NULL},
+    {"use_beam_search", BOTH, "false", "", NULL},
+    {"add_generation_prompt", CHAT, "true", "", NULL},
+    {"continue_final_message", CHAT, "false", "", NULL},
+    {0},
+};
+
+static const struct kg_api_field *find_field(const char *name)
+{
+    for (const struct kg_api_field *f = kg_api_fields; f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+/* Whether text is one of the values, which " or " separates. */
+static bool is_listed(const char *values, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *at = values; (at = strstr(at, text)) != NULL; at++) {
+        bool begins = at == values ||
+                      (at - values >= 4 && memcmp(at - 4, " or ", 4) == 0);
+        if (begins && (at[n] == '\0' || strncmp(at + n, " or ", 4) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* Compared as JSON text; 0.0 is 0. */
+static kg_status take_neutral(const struct kg_api_field *f, const struct kg_json *v,
+                              struct kg_err *err)
+{
+    struct kg_str found = {0};
+    kg_status status = KG_OK;
+    double x = kg_json_real(v, 0.5);
+    if (kg_json_is_number(v) && x == floor(x) && fabs(x) < 1e9)
+        status = kg_str_printf(&found, err, "%.0f", x + 0.0);
+    else
+        status = kg_json_put_value(&found, v, err);
+    if (status == KG_OK && !is_listed(f->neutral, kg_str_text(&found)))
+        status = kg_fail(err, KG_EUNSUPPORTED,
+                         "not supported: only %s can be given, found %.100s", f->neutral,
+                         kg_str_text(&found));
+    kg_str_release(&found);
+    return status;
+}
+
+static kg_status take_field(struct kg_api_request *r, const struct kg_api_field *f,
+                            const struct kg_json *v, struct kg_err *err)
+{
+    if (kg_json_type(v) == KG_JSON_NULL || f->neutral[0] == '*')
+        return KG_OK;
+    kg_status status = f->take ? f->take(r, v, err) : take_neutral(f, v, err);
+    return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", f->name);
+}
+
+static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *fault,
+                             struct kg_err *err)
+{
+    const struct kg_json *root = r->doc.root;
+    for (size_t i = 0; i < kg_json_size(root); i++) {
+        const char *key = kg_json_key_at(root, i);
+        const struct kg_api_field *f = find_field(key);
+        if (f == NULL || !(f->kinds & 1u << r->kind)) {
+            fault->code = "unknown_parameter";
+            fault->param = f ? f->name : NULL;
+            return kg_fail(err, KG_EINVAL, "unknown field '%.100s'%s", key,
+                           f ? " in this kind of request" : "");
+        }
+        fault->param = f->name;
+        if (!f->take && f->neutral[0] != '*')
+            fault->code = "unsupported_parameter";
+        KG_TRY(take_field(r, f, kg_json_value_at(root, i), err));
+        fault->code = NULL;
+    }
+    fault->param = NULL;
+    return KG_OK;
+}
+
+/* ---- fields that concern each other ---- */
+
+static kg_status check_together(const struct kg_api_request *r,
+                                struct kg_api_fault *fault, struct kg_err *err)
+{
+    fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
+    if (r->prompt == NULL && r->messages == NULL)
+        return kg_fail(err, KG_EINVAL, "expected the field '%s'", fault->param);
+    fault->param = "top_logprobs";
+    if (r->top_logprobs > 0 && !r->logprobs)
+        return kg_fail(err, KG_EINVAL, "top_logprobs: expected logprobs to be true");
+    fault->param = "stream_options";
+    if (r->include_usage && !r->stream)
+        return kg_fail(err, KG_EINVAL, "stream_options: expected stream to be true");
+    fault->param = "echo";
+    if (r->echo && r->logprobs)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "echo: log-probs of the prompt are not supported: leave out "
+                       "either echo or logprobs");
+    fault->param = NULL;
+    return KG_OK;
+}
+
+kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
+                       enum kg_api_kind kind, const char *body, size_t n,
+                       struct kg_err *err)
+{
+    *r = (struct kg_api_request){.kind = kind, .n = 1, .temperature = 1, .top_p = 1};
+    *fault = (struct kg_api_fault){.status = 400};
+    KG_TRY(kg_json_parse(&r->doc, body, n, "the body", err));
+    if (kg_json_type(r->doc.root) != KG_JSON_OBJECT)
+        return kg_fail(err, KG_EFORMAT, "the body: expected a JSON object, found %s",
+                       kg_json_type_name(r->doc.root));
+    KG_TRY(take_fields(r, fault, err));
+    return check_together(r, fault, err);
+}
+
+void kg_api_release(struct kg_api_request *r)
+{
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        kg_ids_release(&r->prompts[i].ids);
+        kg_str_release(&r->prompts[i].text);
+    }
+    kg_mem_free(r->prompts);
+    kg_json_release(&r->doc);
+    *r = (struct kg_api_request){0};
+}

@@ -1,0 +1,395 @@
+/* Tests of the API as data: what a request may say, and what answers look like. */
+#include "serve/api.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DIGITS "tests/data/verl_digit_llama"
+
+static struct kg_api_request r;
+static struct kg_api_fault fault;
+static struct kg_err err;
+static struct kg_tokenizer *tok;
+static struct kg_chat_template *chat;
+
+static void need(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    need(kg_tokenizer_open(&tok, DIGITS, &err));
+    need(kg_chat_template_open(&chat, DIGITS, NULL, &err));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kg_tokenizer_close(tok);
+    kg_chat_template_close(chat);
+    return kg_mem_current_bytes() != 0;
+}
+
+static int release(void **state)
+{
+    (void)state;
+    kg_api_release(&r);
+    return 0;
+}
+
+static struct kg_api_model model(void)
+{
+    return (struct kg_api_model){
+        .name = "digits", .tok = tok, .chat = chat, .vocab = 16, .max_len = 64};
+}
+
+static kg_status parse(enum kg_api_kind kind, const char *body)
+{
+    kg_api_release(&r);
+    return kg_api_parse(&r, &fault, kind, body, strlen(body), &err);
+}
+
+static kg_status encode(enum kg_api_kind kind, const char *body)
+{
+    struct kg_api_model m = model();
+    if (parse(kind, body) != KG_OK)
+        fail_msg("%s: %s", body, err.message);
+    return kg_api_encode(&r, &fault, &m, &err);
+}
+
+/* The request is refused, with that field at fault and that in the message. */
+static void refused(kg_status status, const char *param, const char *part)
+{
+    struct kg_str body = {0};
+    struct kg_json_doc doc = {0};
+    if (status == KG_OK || strstr(err.message, part) == NULL)
+        fail_msg("expected '%s', got: %s", part, err.message);
+    if (param && (fault.param == NULL || strcmp(fault.param, param) != 0))
+        fail_msg("expected param %s, got %s: %s", param, fault.param, err.message);
+    need(kg_api_put_error(&body, &fault, err.message, &err));
+    need(kg_json_parse(&doc, body.data, body.len, "error", &err));
+    assert_int_equal(kg_json_size(kg_json_get(doc.root, "error")), 4);
+    kg_json_release(&doc);
+    kg_str_release(&body);
+}
+
+static void every_used_field_is_taken(void **state)
+{
+    (void)state;
+    need(parse(
+        KG_API_COMPLETION,
+        "{\"model\":\"m\",\"prompt\":[1,2],\"max_tokens\":3,\"temperature\":0.5,"
+        "\"top_p\":0.9,\"top_k\":-1,\"min_p\":0.1,\"n\":2,\"seed\":-5,\"stop\":[\"a\","
+        "\"bc\"],\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+        "\"logprobs\":4,\"ignore_eos\":true,\"return_token_ids\":true,\"user\":{},"
+        "\"presence_penalty\":0.0,\"suffix\":null,\"logit_bias\":{},\"best_of\":1}"));
+    assert_string_equal(r.model, "m");
+    assert_int_equal(r.max_tokens, 3);
+    assert_true(r.temperature == 0.5 && r.top_p == 0.9 && r.min_p == 0.1 && r.top_k == 0);
+    assert_true(r.seeded && (int64_t)r.seed == -5 && r.n == 2);
+    assert_int_equal(r.n_stops, 2);
+    assert_string_equal(r.stops[1], "bc");
+    assert_true(r.stream && r.include_usage && r.logprobs && r.ignore_eos && r.token_ids);
+    assert_int_equal(r.top_logprobs, 4);
+    need(parse(KG_API_CHAT, "{\"messages\":[{}],\"logprobs\":true,\"top_logprobs\":2,"
+                            "\"max_completion_tokens\":9,\"max_tokens\":9,"
+                            "\"chat_template_kwargs\":{\"enable_thinking\":false},"
+                            "\"tools\":[],\"tool_choice\":\"none\","
+                            "\"response_format\":{\"type\":\"text\"}}"));
+    assert_int_equal(r.max_tokens, 9);
+    assert_non_null(r.template_vars);
+}
+
+static void null_is_the_default(void **state)
+{
+    (void)state;
+    for (const struct kg_api_field *f = kg_api_fields; f->name; f++) {
+        char body[256];
+        bool text = f->kinds & 1u << KG_API_COMPLETION;
+        bool own = strcmp(f->name, "prompt") == 0 || strcmp(f->name, "messages") == 0;
+        snprintf(body, sizeof body, "{%s, \"%s\": null}",
+                 text ? "\"prompt\": \"1\"" : "\"messages\": [{}]",
+                 own ? "user" : f->name);
+        need(parse(text ? KG_API_COMPLETION : KG_API_CHAT, body));
+        assert_true(r.temperature == 1 && r.top_p == 1 && r.n == 1 && !r.seeded);
+    }
+}
+
+static const struct bad {
+    enum kg_api_kind kind;
+    const char *body, *param, *part;
+} bads[] = {
+    {KG_API_COMPLETION, "", NULL, "the body"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\"", NULL, "line 1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"\377\"}", NULL, "the body"},
+    {KG_API_COMPLETION, "[1]", NULL, "expected a JSON object, found array"},
+    {KG_API_COMPLETION, "{}", "prompt", "expected the field"},
+    {KG_API_CHAT, "{}", "messages", "expected the field"},
+    {KG_API_CHAT, "{\"messages\":[]}", "messages", "at least one message"},
+    {KG_API_CHAT, "{\"messages\":\"hi\"}", "messages", "found string"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"prompt\":\"x\"}", "prompt", "unknown field"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"colour\":1}", NULL, "'colour'"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"messages\":[]}", "messages", "unknown"},
+    {KG_API_COMPLETION, "{\"prompt\":1}", "prompt", "found integer 1"},
+    {KG_API_COMPLETION, "{\"prompt\":[]}", "prompt", "at least one"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"model\":3}", "model", "a string"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"temperature\":\"1\"}", "temperature",
+     "found string \"1\""},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"temperature\":-1}", "temperature", "from 0"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"top_p\":0}", "top_p", "above 0"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"top_p\":1.5}", "top_p", "from 0 to 1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"n\":0}", "n", "from 1 to 128"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"n\":1.0}", "n", "found"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":0}", "max_tokens", "from 1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"seed\":\"x\"}", "seed", "an integer"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stream\":1}", "stream", "true or false"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stop\":\"\"}", "stop", "stop string"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stop\":[1]}", "stop", "found integer"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stop\":\"a\\u0000b\"}", "stop", "NUL"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logprobs\":true}", "logprobs", "0 to 20"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"logprobs\":1}", "logprobs", "true or false"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"top_logprobs\":1}", "top_logprobs", "logprobs"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"max_tokens\":1,\"max_completion_tokens\":2}",
+     "max_completion_tokens", "differ"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stream_options\":{}, \"n\": {}}", "n", ""},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stream_options\":{\"include_usage\":true}}",
+     "stream_options", "stream to be true"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stream_options\":{\"x\":true}}",
+     "stream_options", "'x'"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"echo\":true,\"logprobs\":1}", "echo",
+     "log-probs of the prompt"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"frequency_penalty\":0.5}",
+     "frequency_penalty", "only 0 can be given, found 0.5"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":{\"1\":2}}", "logit_bias",
+     "not supported"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"tools\":[{}]}", "tools", "not supported"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"tool_choice\":\"or\"}", "tool_choice", "only"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"response_format\":{\"type\":\"json_object\"}}",
+     "response_format", "not supported"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"chat_template_kwargs\":{\"messages\":1}}",
+     "chat_template_kwargs", "'messages'"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"reasoning_effort\":\"low\"}", NULL,
+     "'reasoning_effort'"},
+};
+
+static void what_is_wrong_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bads / sizeof *bads; i++) {
+        refused(parse(bads[i].kind, bads[i].body), bads[i].param, bads[i].part);
+        assert_int_equal(fault.status, 400);
+    }
+}
+
+static void prompts_become_tokens(void **state)
+{
+    static const int32_t ids[] = {5, 6, 14};
+    (void)state;
+    need(encode(KG_API_COMPLETION, "{\"prompt\":\"12,\"}"));
+    assert_int_equal(r.n_prompts, 1);
+    assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
+    assert_int_equal(r.max_tokens, KG_API_DEFAULT_TOKENS);
+    need(encode(KG_API_COMPLETION, "{\"prompt\":[5,6,14],\"echo\":true}"));
+    assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
+    assert_string_equal(kg_str_text(&r.prompts[0].text), "12,");
+    need(encode(KG_API_COMPLETION, "{\"prompt\":[\"1\",\"12,\"],\"n\":128}"));
+    assert_int_equal(r.n_prompts, 2);
+    need(encode(KG_API_COMPLETION, "{\"prompt\":[[5,6,14],[1]]}"));
+    assert_int_equal(r.prompts[1].ids.n, 1);
+    need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"12,\"}]}"));
+    assert_int_equal(r.max_tokens, 64 - (int64_t)r.prompts[0].ids.n);
+    assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
+}
+
+static void content_may_come_in_parts(void **state)
+{
+    struct kg_ids whole;
+    (void)state;
+    need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"12\"}]}"));
+    whole = r.prompts[0].ids;
+    r.prompts[0].ids = (struct kg_ids){0};
+    need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                             "\"text\",\"text\":\"12\"}]}]}"));
+    assert_int_equal(r.prompts[0].ids.n, whole.n);
+    assert_memory_equal(r.prompts[0].ids.ids, whole.ids, whole.n * sizeof *whole.ids);
+    kg_ids_release(&whole);
+    refused(encode(KG_API_CHAT,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                   "\"image_url\",\"image_url\":{}}]}]}"),
+            "messages", "message 0: content part 0");
+}
+
+static void what_does_not_fit_the_model_is_refused(void **state)
+{
+    (void)state;
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"model\":\"gpt-4o\"}"), "model",
+            "'digits'");
+    assert_int_equal(fault.status, 404);
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":\"x\"}"), "prompt", "'x'");
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":\"\"}"), "prompt", "at least one");
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":[16]}"), "prompt", "from 0 to 15");
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":[1,\"2\"]}"), "prompt", "token 1");
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":[\"1\",true]}"), "prompt", "prompt 1");
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":64}"), "prompt",
+            "64 tokens: a prompt of 1 and an answer of 64");
+    assert_string_equal(fault.code, "context_length_exceeded");
+    refused(encode(KG_API_COMPLETION, "{\"prompt\":[[1],[2],[3]],\"n\":100}"), "n",
+            "more than 256");
+    refused(encode(KG_API_CHAT, "{\"messages\":[7]}"), "messages", "message 0");
+    refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":1,\"content\":\"1\"}]}"),
+            "messages", "role");
+    refused(
+        encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"system\",\"content\":\"1\"}]}"),
+        "messages", "System role not supported");
+    chat = (kg_chat_template_close(chat), NULL);
+    refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}"),
+            "messages", "no chat template");
+    need(kg_chat_template_open(&chat, DIGITS, NULL, &err));
+}
+
+/* ---- answers ---- */
+
+/* A trajectory of prompt "1" and answer "2," with two other ids each. */
+static void make_traj(struct kg_traj *t)
+{
+    const int32_t prompt = 5;
+    const int32_t top[2] = {7, 8};
+    const float logp[2] = {-0.5f, -1.0f / 0.0f};
+    struct kg_traj_step step = {
+        .token = 6, .logp = -1.5f, .top_ids = top, .top_logp = logp};
+    *t = (struct kg_traj){.top_k = 2};
+    need(kg_traj_append(t, &prompt, 1, KG_SOURCE_PROMPT, &err));
+    need(kg_traj_push(t, &step, &err));
+    step.token = 14;
+    need(kg_traj_push(t, &step, &err));
+    t->finish = KG_FINISH_STOP;
+}
+
+static void answer_is(enum kg_api_kind kind, const char *body, bool piece,
+                      const char *expected)
+{
+    struct kg_traj t;
+    struct kg_str out = {0};
+    struct kg_json_doc doc = {0};
+    struct kg_api_model m = model();
+    struct kg_api_answer a = {.r = &r, .m = &m, .id = "id", .created = 7, .seed = 9};
+    struct kg_api_usage usage = {1, 2};
+    need(parse(kind, body));
+    make_traj(&t);
+    struct kg_api_choice c = {.first = true,
+                              .text = "2,",
+                              .text_n = 2,
+                              .t = &t,
+                              .from = 1,
+                              .to = 3,
+                              .finish = KG_FINISH_STOP};
+    need(kg_api_put_begin(&out, &a, piece, &err));
+    need(kg_api_put_choice(&out, &a, piece, &c, &err));
+    need(kg_api_put_end(&out, &a, piece, piece ? NULL : &usage, &err));
+    assert_string_equal(out.data, expected);
+    need(kg_json_parse(&doc, out.data, out.len, "answer", &err));
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    kg_traj_release(&t);
+}
+
+#define USAGE                                                                            \
+    "\"usage\": {\"prompt_tokens\": 1, \"completion_tokens\": 2, \"total_tokens\": 3}"
+
+static void answers_have_the_shapes_of_the_api(void **state)
+{
+    (void)state;
+    answer_is(KG_API_COMPLETION, "{\"prompt\":\"1\",\"logprobs\":2}", false,
+              "{\"id\": \"id\", \"object\": \"text_completion\", \"created\": 7, "
+              "\"model\": \"digits\", \"choices\": [{\"index\": 0, \"text\": \"2,\", "
+              "\"logprobs\": {\"tokens\": [\"2\", \",\"], \"token_logprobs\": [-1.5, "
+              "-1.5], \"top_logprobs\": [{\"3\": -0.5, \"4\": -9999.0, \"2\": -1.5}, "
+              "{\"3\": -0.5, \"4\": -9999.0, \",\": -1.5}], \"text_offset\": [0, 1]}, "
+              "\"finish_reason\": \"stop\"}], " USAGE ", \"seed\": 9}");
+    answer_is(KG_API_CHAT, "{\"messages\":[{}]}", false,
+              "{\"id\": \"id\", \"object\": \"chat.completion\", \"created\": 7, "
+              "\"model\": \"digits\", \"choices\": [{\"index\": 0, \"message\": "
+              "{\"role\": \"assistant\", \"content\": \"2,\", \"refusal\": null}, "
+              "\"logprobs\": null, \"finish_reason\": \"stop\"}], " USAGE
+              ", \"seed\": 9}");
+    answer_is(KG_API_CHAT,
+              "{\"messages\":[{}],\"stream\":true,\"stream_options\":{\"include_usage\":"
+              "true},\"return_token_ids\":true}",
+              true,
+              "{\"id\": \"id\", \"object\": \"chat.completion.chunk\", \"created\": 7, "
+              "\"model\": \"digits\", \"choices\": [{\"index\": 0, \"delta\": {\"role\": "
+              "\"assistant\", \"content\": \"2,\"}, \"logprobs\": null, "
+              "\"finish_reason\": \"stop\", \"prompt_token_ids\": [5], \"token_ids\": "
+              "[6,14]}], \"usage\": null, \"seed\": 9}");
+}
+
+static void characters_are_counted(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_api_characters("a\303\251\342\202\254", 6), 3);
+    assert_int_equal(kg_api_characters("\377\342\202", 3), 3);
+    assert_int_equal(kg_api_characters("\360\237\230\200x", 5), 2);
+}
+
+/* docs/serve.md names every field. */
+static void every_field_is_documented(void **state)
+{
+    struct kg_str page = {0};
+    char name[80];
+    (void)state;
+    need(kg_file_read(&page, "docs/serve.md", 1 << 20, &err));
+    for (const struct kg_api_field *f = kg_api_fields; f->name; f++) {
+        snprintf(name, sizeof name, "`%s`", f->name);
+        if (strstr(kg_str_text(&page), name) == NULL)
+            fail_msg("docs/serve.md does not name the field %s", name);
+    }
+    kg_str_release(&page);
+}
+
+static void memory_that_runs_out_is_a_status(void **state)
+{
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                               "\"text\",\"text\":\"12\"}]}],\"stop\":[\"a\"]}";
+    struct kg_api_model m = model();
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        kg_mem_fail_at(n);
+        kg_status status = kg_api_parse(&r, &fault, KG_API_CHAT, body, strlen(body),
+                                        &err);
+        if (status == KG_OK)
+            status = kg_api_encode(&r, &fault, &m, &err);
+        kg_mem_fail_at(0);
+        kg_api_release(&r);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(every_used_field_is_taken, release),
+        cmocka_unit_test_teardown(null_is_the_default, release),
+        cmocka_unit_test_teardown(what_is_wrong_is_named, release),
+        cmocka_unit_test_teardown(prompts_become_tokens, release),
+        cmocka_unit_test_teardown(content_may_come_in_parts, release),
+        cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
+        cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
+        cmocka_unit_test(characters_are_counted),
+        cmocka_unit_test(every_field_is_documented),
+        cmocka_unit_test_teardown(memory_that_runs_out_is_a_status, release),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,297 @@
+/* Answers in the shapes of OpenAI's API. */
+#include "serve/api.h"
+
+#include "text/unicode.h"
+
+#include <math.h>
+#include <string.h>
+
+kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
+                           const char *message, struct kg_err *err)
+{
+    const char *type = fault->status >= 500   ? "server_error"
+                       : fault->status == 429 ? "rate_limit_error"
+                                              : "invalid_request_error";
+    KG_TRY(kg_str_puts(out, "{\"error\": {\"message\": ", err));
+    KG_TRY(kg_json_put_string(out, message, strlen(message), err));
+    KG_TRY(kg_str_printf(out, err, ", \"type\": \"%s\", \"param\": ", type));
+    if (fault->param)
+        KG_TRY(kg_str_printf(out, err, "\"%s\"", fault->param));
+    else
+        KG_TRY(kg_str_puts(out, "null", err));
+    if (fault->code)
+        return kg_str_printf(out, err, ", \"code\": \"%s\"}}", fault->code);
+    return kg_str_puts(out, ", \"code\": null}}", err);
+}
+
+kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
+                           struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "{\"id\": ", err));
+    KG_TRY(kg_json_put_string(out, m->name, strlen(m->name), err));
+    return kg_str_printf(out, err,
+                         ", \"object\": \"model\", \"created\": %lld, \"owned_by\": "
+                         "\"kedge\", \"max_model_len\": %d}",
+                         (long long)m->created, m->max_len);
+}
+
+size_t kg_api_characters(const char *text, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n;) {
+        size_t left = n - i < 4 ? n - i : 4;
+        uint32_t cp;
+        size_t valid = kg_utf8_valid_prefix(text + i, left);
+        i += valid > 0 ? kg_utf8_decode(&cp, text + i) : 1;
+        count++;
+    }
+    return count;
+}
+
+/* ---- tokens with log-probs ---- */
+
+/* JSON has no infinity: OpenAI's smallest number stands for it. */
+static kg_status put_logp(struct kg_str *out, float x, struct kg_err *err)
+{
+    if (!isfinite(x))
+        return kg_str_puts(out, "-9999.0", err);
+    return kg_json_put_float(out, x, err);
+}
+
+static kg_status token_bytes(struct kg_str *bytes, const struct kg_api_answer *a,
+                             int32_t id, struct kg_err *err)
+{
+    kg_str_clear(bytes);
+    return a->m->tok ? kg_tokenizer_decode(bytes, a->m->tok, &id, 1, false, err) : KG_OK;
+}
+
+/* {"token", "logprob", "bytes"} without the closing brace. */
+static kg_status put_entry(struct kg_str *out, const struct kg_api_answer *a,
+                           struct kg_str *bytes, int32_t id, float logp,
+                           struct kg_err *err)
+{
+    KG_TRY(token_bytes(bytes, a, id, err));
+    KG_TRY(kg_str_puts(out, "{\"token\": ", err));
+    KG_TRY(kg_json_put_string(out, kg_str_text(bytes), bytes->len, err));
+    KG_TRY(kg_str_puts(out, ", \"logprob\": ", err));
+    KG_TRY(put_logp(out, logp, err));
+    KG_TRY(kg_str_puts(out, ", \"bytes\": [", err));
+    for (size_t i = 0; i < bytes->len; i++)
+        KG_TRY(kg_str_printf(out, err, i ? ",%u" : "%u",
+                             (unsigned)(unsigned char)bytes->data[i]));
+    return kg_str_putc(out, ']', err);
+}
+
+static kg_status put_chat_token(struct kg_str *out, const struct kg_api_answer *a,
+                                struct kg_str *bytes, const struct kg_traj *t, size_t i,
+                                struct kg_err *err)
+{
+    const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
+    const float *logp = t->top_logp + i * (size_t)t->top_k;
+    KG_TRY(put_entry(out, a, bytes, t->tokens[i], t->logp[i], err));
+    KG_TRY(kg_str_puts(out, ", \"top_logprobs\": [", err));
+    for (int k = 0; k < t->top_k; k++) {
+        if (k > 0)
+            KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(put_entry(out, a, bytes, ids[k], logp[k], err));
+        KG_TRY(kg_str_putc(out, '}', err));
+    }
+    return kg_str_puts(out, "]}", err);
+}
+
+static kg_status put_chat_logprobs(struct kg_str *out, const struct kg_api_answer *a,
+                                   struct kg_str *bytes, const struct kg_api_choice *c,
+                                   struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "{\"content\": [", err));
+    for (size_t i = c->from; i < c->to; i++) {
+        if (i > c->from)
+            KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(put_chat_token(out, a, bytes, c->t, i, err));
+    }
+    return kg_str_puts(out, "], \"refusal\": null}", err);
+}
+
+/* A token as a string that no other token has: text, or its bytes when they are not
+ * text, or its id when it has none. */
+static kg_status put_token(struct kg_str *out, const struct kg_api_answer *a,
+                           struct kg_str *bytes, int32_t id, struct kg_err *err)
+{
+    KG_TRY(token_bytes(bytes, a, id, err));
+    if (bytes->len == 0)
+        return kg_str_printf(out, err, "\"token_id:%d\"", id);
+    if (kg_utf8_valid_prefix(bytes->data, bytes->len) == bytes->len)
+        return kg_json_put_string(out, bytes->data, bytes->len, err);
+    KG_TRY(kg_str_puts(out, "\"bytes:", err));
+    for (size_t i = 0; i < bytes->len; i++)
+        KG_TRY(kg_str_printf(out, err, "\\\\x%02x", (unsigned char)bytes->data[i]));
+    return kg_str_putc(out, '"', err);
+}
+
+static kg_status put_pair(struct kg_str *out, const struct kg_api_answer *a,
+                          struct kg_str *bytes, int32_t id, float logp,
+                          struct kg_err *err)
+{
+    KG_TRY(put_token(out, a, bytes, id, err));
+    KG_TRY(kg_str_puts(out, ": ", err));
+    return put_logp(out, logp, err);
+}
+
+/* The likeliest ids, and the sampled one if it is none of them. */
+static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
+                         struct kg_str *bytes, const struct kg_traj *t, size_t i,
+                         struct kg_err *err)
+{
+    const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
+    const float *logp = t->top_logp + i * (size_t)t->top_k;
+    bool listed = false;
+    KG_TRY(kg_str_putc(out, '{', err));
+    for (int k = 0; k < t->top_k; k++) {
+        listed |= ids[k] == t->tokens[i];
+        KG_TRY(put_pair(out, a, bytes, ids[k], logp[k], err));
+        if (k + 1 < t->top_k)
+            KG_TRY(kg_str_puts(out, ", ", err));
+    }
+    if (!listed) {
+        KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(put_pair(out, a, bytes, t->tokens[i], t->logp[i], err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
+                             struct kg_str *bytes, const struct kg_api_choice *c,
+                             struct kg_err *err)
+{
+    size_t offset = c->text_offset;
+    for (size_t i = c->from; i < c->to; i++) {
+        KG_TRY(kg_str_printf(out, err, i > c->from ? ", %zu" : "%zu", offset));
+        KG_TRY(token_bytes(bytes, a, c->t->tokens[i], err));
+        offset += kg_api_characters(kg_str_text(bytes), bytes->len);
+    }
+    return KG_OK;
+}
+
+static kg_status put_text_logprobs(struct kg_str *out, const struct kg_api_answer *a,
+                                   struct kg_str *bytes, const struct kg_api_choice *c,
+                                   struct kg_err *err)
+{
+    const struct kg_traj *t = c->t;
+    KG_TRY(kg_str_puts(out, "{\"tokens\": [", err));
+    for (size_t i = c->from; i < c->to; i++) {
+        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
+        KG_TRY(put_token(out, a, bytes, t->tokens[i], err));
+    }
+    KG_TRY(kg_str_puts(out, "], \"token_logprobs\": [", err));
+    for (size_t i = c->from; i < c->to; i++) {
+        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
+        KG_TRY(put_logp(out, t->logp[i], err));
+    }
+    KG_TRY(kg_str_puts(out, "], \"top_logprobs\": ", err));
+    KG_TRY(kg_str_puts(out, t->top_k > 0 ? "[" : "null", err));
+    for (size_t i = c->from; i < c->to && t->top_k > 0; i++) {
+        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
+        KG_TRY(put_top(out, a, bytes, t, i, err));
+    }
+    KG_TRY(kg_str_puts(out, t->top_k > 0 ? "], " : ", ", err));
+    KG_TRY(kg_str_puts(out, "\"text_offset\": [", err));
+    KG_TRY(put_offsets(out, a, bytes, c, err));
+    return kg_str_puts(out, "]}", err);
+}
+
+static kg_status put_logprobs(struct kg_str *out, const struct kg_api_answer *a,
+                              const struct kg_api_choice *c, struct kg_err *err)
+{
+    struct kg_str bytes = {0};
+    kg_status status = kg_str_puts(out, ", \"logprobs\": ", err);
+    if (status == KG_OK && !a->r->logprobs)
+        status = kg_str_puts(out, "null", err);
+    else if (status == KG_OK && a->r->kind == KG_API_CHAT)
+        status = put_chat_logprobs(out, a, &bytes, c, err);
+    else if (status == KG_OK)
+        status = put_text_logprobs(out, a, &bytes, c, err);
+    kg_str_release(&bytes);
+    return status;
+}
+
+/* ---- choices ---- */
+
+static kg_status put_text(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                          const struct kg_api_choice *c, struct kg_err *err)
+{
+    bool silent = piece && c->text_n == 0 && !c->first;
+    if (a->r->kind == KG_API_COMPLETION) {
+        KG_TRY(kg_str_puts(out, "\"text\": ", err));
+        return kg_json_put_string(out, c->text, c->text_n, err);
+    }
+    KG_TRY(kg_str_printf(out, err, "\"%s\": {", piece ? "delta" : "message"));
+    if (!piece || c->first)
+        KG_TRY(kg_str_puts(out, "\"role\": \"assistant\", ", err));
+    if (!silent) {
+        KG_TRY(kg_str_puts(out, "\"content\": ", err));
+        KG_TRY(kg_json_put_string(out, c->text, c->text_n, err));
+    }
+    return kg_str_puts(out, piece ? "}" : ", \"refusal\": null}", err);
+}
+
+static const char *finish_word(enum kg_finish finish)
+{
+    if (finish == KG_FINISH_NONE)
+        return "null";
+    return finish == KG_FINISH_LENGTH ? "\"length\"" : "\"stop\"";
+}
+
+static kg_status put_ids(struct kg_str *out, const struct kg_api_choice *c, bool prompt,
+                         struct kg_err *err)
+{
+    if (prompt) {
+        KG_TRY(kg_str_puts(out, ", \"prompt_token_ids\": ", err));
+        KG_TRY(kg_json_put_ints(out, c->t->tokens, c->t->prompt_n, err));
+    }
+    KG_TRY(kg_str_puts(out, ", \"token_ids\": ", err));
+    return kg_json_put_ints(out, c->t->tokens + c->from, c->to - c->from, err);
+}
+
+kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                           struct kg_err *err)
+{
+    const char *object = a->r->kind == KG_API_COMPLETION ? "text_completion"
+                         : piece                         ? "chat.completion.chunk"
+                                                         : "chat.completion";
+    KG_TRY(kg_str_printf(out, err,
+                         "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, "
+                         "\"model\": ",
+                         a->id, object, (long long)a->created));
+    KG_TRY(kg_json_put_string(out, a->m->name, strlen(a->m->name), err));
+    return kg_str_puts(out, ", \"choices\": [", err);
+}
+
+kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                            const struct kg_api_choice *c, struct kg_err *err)
+{
+    if (out->len > 0 && out->data[out->len - 1] == '}')
+        KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(kg_str_printf(out, err, "{\"index\": %d, ", c->index));
+    KG_TRY(put_text(out, a, piece, c, err));
+    KG_TRY(put_logprobs(out, a, c, err));
+    KG_TRY(kg_str_printf(out, err, ", \"finish_reason\": %s", finish_word(c->finish)));
+    if (a->r->token_ids)
+        KG_TRY(put_ids(out, c, !piece || c->first, err));
+    return kg_str_putc(out, '}', err);
+}
+
+kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                         const struct kg_api_usage *usage, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "]", err));
+    if (usage)
+        KG_TRY(kg_str_printf(
+            out, err,
+            ", \"usage\": {\"prompt_tokens\": %lld, "
+            "\"completion_tokens\": %lld, \"total_tokens\": %lld}",
+            (long long)usage->prompt_tokens, (long long)usage->completion_tokens,
+            (long long)(usage->prompt_tokens + usage->completion_tokens)));
+    else if (piece && a->r->include_usage)
+        KG_TRY(kg_str_puts(out, ", \"usage\": null", err));
+    return kg_str_printf(out, err, ", \"seed\": %lld}", (long long)a->seed);
+}

@@ -1,0 +1,449 @@
+/* One request from its bytes to its answer. */
+#include "serve/serve_internal.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "net/http_server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- life ---- */
+
+struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exchange *x,
+                                         enum kg_api_kind kind)
+{
+    struct kg_err err;
+    struct kg_serve_job *job = kg_mem_calloc(1, sizeof *job, "request", &err);
+    if (job == NULL)
+        return NULL;
+    job->s = s;
+    job->x = x;
+    job->r.kind = kind;
+    job->received = kg_clock_seconds();
+    return job;
+}
+
+void kg_serve_job_free(struct kg_serve_job *job)
+{
+    struct kg_serve *s = job->s;
+    for (size_t i = 0; i < job->n_choices; i++) {
+        kg_traj_release(&job->trajs[i]);
+        kg_serve_text_release(&job->choices[i].text);
+    }
+    kg_mem_free(job->trajs);
+    kg_mem_free(job->choices);
+    kg_mem_free(job->groups);
+    kg_api_release(&job->r);
+    kg_mem_free(job);
+    pthread_mutex_lock(&s->lock);
+    s->metrics.open--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void count_answer(struct kg_serve_job *job, int status)
+{
+    struct kg_serve *s = job->s;
+    pthread_mutex_lock(&s->lock);
+    kg_serve_metrics_count_answer(&s->metrics, job->r.kind, status);
+    if (status == 200)
+        kg_serve_metrics_observe(&s->metrics.request, kg_clock_seconds() - job->received);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fault,
+                         const char *message)
+{
+    struct kg_err err;
+    struct kg_str body = {0};
+    count_answer(job, fault->status);
+    if (kg_api_put_error(&body, fault, message, &err) != KG_OK)
+        kg_str_clear(&body);
+    kg_http_reply(job->x, fault->status, "application/json", kg_str_text(&body),
+                  body.len);
+    kg_str_release(&body);
+    kg_serve_job_free(job);
+}
+
+/* ---- preparing ---- */
+
+/* Seeds seed, seed + 1, .. of a prompt: one group, or two where the draw changes. */
+static void plan_prompt(struct kg_serve_job *job, size_t prompt)
+{
+    const struct kg_api_prompt *p = &job->r.prompts[prompt];
+    int32_t left = (int32_t)job->r.n;
+    uint64_t seed = job->answer.seed;
+    while (left > 0) {
+        int32_t sample = kg_seed_sample(seed);
+        int32_t room = KG_SEED_SAMPLES - sample;
+        int32_t n = left < room ? left : room;
+        job->groups[job->n_groups++] = (struct kg_serve_group){
+            .q = {.prompt = p->ids.ids,
+                  .prompt_n = p->ids.n,
+                  .prompt_index = (int64_t)prompt,
+                  .draw = kg_seed_draw(seed),
+                  .n_samples = n,
+                  .max_tokens = (int32_t)job->r.max_tokens,
+                  .first_sample = sample,
+                  .sampling = &job->sampling},
+            .job = job};
+        seed += (uint64_t)n;
+        left -= n;
+    }
+}
+
+static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
+{
+    const struct kg_api_request *r = &job->r;
+    size_t n = r->n_prompts * (size_t)r->n;
+    job->sampling = (struct kg_sampling){.temperature = (float)r->temperature,
+                                         .top_p = (float)r->top_p,
+                                         .top_k = (int)r->top_k,
+                                         .min_p = (float)r->min_p,
+                                         .max_tokens = (int32_t)r->max_tokens,
+                                         .ignore_eos = r->ignore_eos,
+                                         .stops = r->stops,
+                                         .n_stops = r->n_stops,
+                                         .record_top_k = r->top_logprobs,
+                                         .rng = kg_seed_key()};
+    job->groups = kg_mem_calloc(2 * r->n_prompts, sizeof *job->groups, "request", err);
+    job->trajs = kg_mem_calloc(n, sizeof *job->trajs, "request", err);
+    job->choices = kg_mem_calloc(n, sizeof *job->choices, "request", err);
+    if (job->groups == NULL || job->trajs == NULL || job->choices == NULL)
+        return err->code;
+    job->n_choices = job->left = n;
+    for (size_t i = 0; i < r->n_prompts; i++)
+        plan_prompt(job, i);
+    return KG_OK;
+}
+
+/* Who asks twice without a seed gets two answers; each tells its seed. */
+static void name_answer(struct kg_serve_job *job)
+{
+    struct kg_serve *s = job->s;
+    uint32_t words[4];
+    pthread_mutex_lock(&s->lock);
+    uint64_t number = s->n_taken++;
+    pthread_mutex_unlock(&s->lock);
+    struct kg_rng_key key = {.seed = s->opts.seed, .stream = KG_RNG_EVAL};
+    kg_rng_words(words, key, number, UINT32_MAX, 0);
+    job->answer = (struct kg_api_answer){
+        .r = &job->r,
+        .m = &s->model,
+        .created = (int64_t)kg_clock_unix_seconds(),
+        /* below 2^53: what every reader of JSON can keep */
+        .seed = job->r.seeded ? job->r.seed : (uint64_t)words[0] << 21 | words[1] >> 11};
+    snprintf(job->answer.id, sizeof job->answer.id, "%s-%s%llx",
+             job->r.kind == KG_API_CHAT ? "chatcmpl" : "cmpl", s->prefix,
+             (unsigned long long)number);
+}
+
+kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
+                               struct kg_err *err)
+{
+    size_t n;
+    enum kg_api_kind kind = job->r.kind;
+    const char *body = kg_http_body(job->x, &n);
+    KG_TRY(kg_api_parse(&job->r, fault, kind, body, n, err));
+    KG_TRY(kg_api_encode(&job->r, fault, &job->s->model, err));
+    name_answer(job);
+    return plan(job, err);
+}
+
+static int64_t prompt_tokens(const struct kg_serve_job *job)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < job->r.n_prompts; i++)
+        n += (int64_t)job->r.prompts[i].ids.n;
+    return n;
+}
+
+kg_status kg_serve_job_submit(struct kg_serve_job *job, struct kg_err *err)
+{
+    struct kg_serve *s = job->s;
+    struct kg_traj *t = job->trajs;
+    for (size_t i = 0; i < job->n_groups; i++) {
+        const struct kg_request *q = &job->groups[i].q;
+        if (kg_rollout_submit(s->engine, q, t, err) != KG_OK) {
+            kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
+            return err->code;
+        }
+        t += q->n_samples;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->metrics.prompt_tokens += prompt_tokens(job);
+    kg_serve_metrics_observe(&s->metrics.queued, kg_clock_seconds() - job->received);
+    pthread_mutex_unlock(&s->lock);
+    return KG_OK;
+}
+
+/* ---- telling ---- */
+
+static kg_status send_scratch(struct kg_serve_job *job, struct kg_err *err)
+{
+    struct kg_str *out = &job->s->scratch;
+    if (!job->streaming)
+        kg_http_stream_begin(job->x, 200, "text/event-stream; charset=utf-8");
+    job->streaming = true;
+    KG_TRY(kg_str_puts(out, "\n\n", err));
+    return kg_http_stream_write(job->x, out->data, out->len, err);
+}
+
+static struct kg_api_choice describe(const struct kg_serve_job *job, size_t index)
+{
+    const struct kg_traj *t = &job->trajs[index];
+    const struct kg_serve_choice *choice = &job->choices[index];
+    return (struct kg_api_choice){.index = (int)index,
+                                  .first = !choice->begun,
+                                  .t = t,
+                                  .from = choice->told,
+                                  .to = t->n,
+                                  .text_offset = choice->offset};
+}
+
+/* What the prompt puts in front of the first piece. */
+static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, size_t index,
+                              struct kg_err *err)
+{
+    struct kg_serve_choice *choice = &job->choices[index];
+    const struct kg_str *prompt = &job->r.prompts[index / (size_t)job->r.n].text;
+    if (choice->told > 0)
+        return KG_OK;
+    choice->told = job->trajs[index].prompt_n;
+    choice->offset = kg_api_characters(kg_str_text(prompt), prompt->len);
+    return kg_str_append(text, kg_str_text(prompt), prompt->len, err);
+}
+
+/* Characters of the tokens that a piece lists. */
+static kg_status pass_tokens(struct kg_serve_job *job, size_t index, struct kg_err *err)
+{
+    struct kg_serve_choice *choice = &job->choices[index];
+    const struct kg_traj *t = &job->trajs[index];
+    struct kg_str bytes = {0};
+    kg_status status = KG_OK;
+    if (job->r.logprobs && job->s->opts.tok)
+        status = kg_tokenizer_decode(&bytes, job->s->opts.tok, t->tokens + choice->told,
+                                     t->n - choice->told, false, err);
+    choice->offset += kg_api_characters(kg_str_text(&bytes), bytes.len);
+    choice->told = t->n;
+    kg_str_release(&bytes);
+    return status;
+}
+
+/* One piece: text, the tokens since the last one, and how it ends if it does. */
+static kg_status tell_piece(struct kg_serve_job *job, size_t index,
+                            const struct kg_str *text, enum kg_finish finish,
+                            struct kg_err *err)
+{
+    struct kg_str *out = &job->s->scratch;
+    struct kg_api_choice c = describe(job, index);
+    c.text = kg_str_text(text);
+    c.text_n = text->len;
+    c.finish = finish;
+    kg_str_clear(out);
+    KG_TRY(kg_str_puts(out, "data: ", err));
+    KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
+    KG_TRY(kg_api_put_choice(out, &job->answer, true, &c, err));
+    KG_TRY(kg_api_put_end(out, &job->answer, true, NULL, err));
+    job->choices[index].begun = true;
+    KG_TRY(pass_tokens(job, index, err));
+    return send_scratch(job, err);
+}
+
+static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_err *err)
+{
+    const struct kg_traj *t = &job->trajs[index];
+    const struct kg_tokenizer *tok = job->s->opts.tok;
+    struct kg_str text = {0};
+    kg_status status = begin_choice(&text, job, index, err);
+    if (status == KG_OK && tok)
+        status = kg_serve_text_add(&text, &job->choices[index].text, tok,
+                                   t->tokens[t->n - 1], job->r.stops, job->r.n_stops,
+                                   err);
+    bool listed = job->r.logprobs || job->r.token_ids;
+    if (status == KG_OK && (text.len > 0 || listed || !job->choices[index].begun))
+        status = tell_piece(job, index, &text, KG_FINISH_NONE, err);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    enum kg_finish finish = job->trajs[index].finish;
+    kg_status status = begin_choice(&text, job, index, err);
+    if (status == KG_OK)
+        status = kg_serve_text_end(&text, &job->choices[index].text, job->r.stops,
+                                   job->r.n_stops, finish, err);
+    if (status == KG_OK)
+        status = tell_piece(job, index, &text, finish, err);
+    kg_str_release(&text);
+    return status;
+}
+
+/* The client has left, does not read, or there is no memory for it: the others go on. */
+static void take_status(struct kg_serve_job *job, kg_status status)
+{
+    job->lost |= status != KG_OK;
+}
+
+static struct kg_serve_job *job_of(const struct kg_request *q)
+{
+    /* q is the first member of a group */
+    return ((const struct kg_serve_group *)(const void *)q)->job;
+}
+
+kg_status kg_serve_on_token(void *user, const struct kg_request *q,
+                            const struct kg_traj *t, struct kg_err *err)
+{
+    struct kg_serve *s = user;
+    struct kg_serve_job *job = job_of(q);
+    struct kg_err unread;
+    (void)err;
+    double now = job->first == 0 ? kg_clock_seconds() : 0;
+    pthread_mutex_lock(&s->lock);
+    s->metrics.completion_tokens++;
+    if (now > 0)
+        kg_serve_metrics_observe(&s->metrics.first_token, now - job->received);
+    pthread_mutex_unlock(&s->lock);
+    if (now > 0)
+        job->first = now;
+    if (job->r.stream && !job->lost)
+        take_status(job, tell_token(job, (size_t)(t - job->trajs), &unread));
+    return KG_OK;
+}
+
+kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg_traj *t,
+                               const struct kg_err *failure, struct kg_err *err)
+{
+    struct kg_serve_job *job = job_of(q);
+    struct kg_err unread;
+    (void)user;
+    (void)err;
+    job->left--;
+    if (failure) {
+        job->failed = true;
+        job->failure = *failure;
+    } else if (job->r.stream && !job->lost) {
+        take_status(job, tell_end(job, (size_t)(t - job->trajs), &unread));
+    }
+    return KG_OK;
+}
+
+/* ---- the end ---- */
+
+static struct kg_api_usage usage_of(const struct kg_serve_job *job)
+{
+    struct kg_api_usage u = {.prompt_tokens = prompt_tokens(job)};
+    for (size_t i = 0; i < job->n_choices; i++)
+        u.completion_tokens += (int64_t)(job->trajs[i].n - job->trajs[i].prompt_n);
+    return u;
+}
+
+static kg_status put_whole_choice(struct kg_str *out, struct kg_serve_job *job, size_t i,
+                                  struct kg_err *err)
+{
+    const struct kg_tokenizer *tok = job->s->opts.tok;
+    struct kg_str text = {0};
+    kg_status status = begin_choice(&text, job, i, err);
+    if (status == KG_OK && tok)
+        status = kg_rollout_text(&text, tok, &job->trajs[i], job->r.stops, job->r.n_stops,
+                                 err);
+    struct kg_api_choice c = describe(job, i);
+    c.text = kg_str_text(&text);
+    c.text_n = text.len;
+    c.finish = job->trajs[i].finish;
+    if (status == KG_OK)
+        status = kg_api_put_choice(out, &job->answer, false, &c, err);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status put_whole(struct kg_str *out, struct kg_serve_job *job,
+                           struct kg_err *err)
+{
+    struct kg_api_usage usage = usage_of(job);
+    KG_TRY(kg_api_put_begin(out, &job->answer, false, err));
+    for (size_t i = 0; i < job->n_choices; i++)
+        KG_TRY(put_whole_choice(out, job, i, err));
+    return kg_api_put_end(out, &job->answer, false, &usage, err);
+}
+
+static kg_status finish_stream(struct kg_serve_job *job, struct kg_err *err)
+{
+    struct kg_str *out = &job->s->scratch;
+    struct kg_api_usage usage = usage_of(job);
+    kg_str_clear(out);
+    if (job->r.include_usage) {
+        KG_TRY(kg_str_puts(out, "data: ", err));
+        KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
+        KG_TRY(kg_api_put_end(out, &job->answer, true, &usage, err));
+        KG_TRY(kg_str_puts(out, "\n\n", err));
+    }
+    KG_TRY(kg_str_puts(out, "data: [DONE]", err));
+    return send_scratch(job, err);
+}
+
+/* An error after the status line has been sent is an event. */
+static void fail_stream(struct kg_serve_job *job, const struct kg_api_fault *fault)
+{
+    struct kg_err err;
+    struct kg_str *out = &job->s->scratch;
+    kg_str_clear(out);
+    if (kg_str_puts(out, "data: ", &err) == KG_OK &&
+        kg_api_put_error(out, fault, job->failure.message, &err) == KG_OK)
+        take_status(job, send_scratch(job, &err));
+}
+
+static void finish_failed(struct kg_serve_job *job)
+{
+    struct kg_api_fault fault = {.status = job->failure.code == KG_EINTERRUPTED ? 503
+                                                                                : 500};
+    if (!job->streaming) {
+        kg_serve_job_refuse(job, &fault, job->failure.message);
+        return;
+    }
+    fail_stream(job, &fault);
+    kg_http_stream_end(job->x);
+    count_answer(job, fault.status);
+    kg_serve_job_free(job);
+}
+
+static void finish_lost(struct kg_serve_job *job)
+{
+    struct kg_serve *s = job->s;
+    pthread_mutex_lock(&s->lock);
+    s->metrics.left++;
+    pthread_mutex_unlock(&s->lock);
+    if (job->streaming)
+        kg_http_stream_end(job->x);
+    else
+        kg_http_reply_error(job->x, 503, "the answer could not be kept");
+    kg_serve_job_free(job);
+}
+
+void kg_serve_job_finish(struct kg_serve_job *job)
+{
+    struct kg_err err;
+    struct kg_str body = {0};
+    if (job->failed) {
+        finish_failed(job);
+        return;
+    }
+    if (job->r.stream && !job->lost)
+        take_status(job, finish_stream(job, &err));
+    else if (!job->lost)
+        take_status(job, put_whole(&body, job, &err));
+    if (job->lost) {
+        kg_str_release(&body);
+        finish_lost(job);
+        return;
+    }
+    count_answer(job, 200);
+    if (job->r.stream)
+        kg_http_stream_end(job->x);
+    else
+        kg_http_reply(job->x, 200, "application/json", kg_str_text(&body), body.len);
+    kg_str_release(&body);
+    kg_serve_job_free(job);
+}

@@ -1,0 +1,498 @@
+/* Routes, the intake thread, and the loop around the engine. */
+#include "serve/serve_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "net/http_server.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    DEFAULT_BATCH = 64,
+    DEFAULT_REQUESTS = 512,
+    DEFAULT_DRAIN_S = 30,
+    IDLE_MS = 100,
+    CLOSE_MS = 3000,
+};
+
+/* ---- queues ---- */
+
+/* Under the lock. */
+static void push(struct kg_serve_queue *q, struct kg_serve_job *job)
+{
+    job->next = NULL;
+    if (q->last)
+        q->last->next = job;
+    else
+        q->first = job;
+    q->last = job;
+}
+
+static struct kg_serve_job *pop(struct kg_serve_queue *q)
+{
+    struct kg_serve_job *job = q->first;
+    if (job) {
+        q->first = job->next;
+        if (q->first == NULL)
+            q->last = NULL;
+    }
+    return job;
+}
+
+/* ---- routes: on the HTTP server's thread ---- */
+
+static void refuse(struct kg_http_exchange *x, struct kg_serve *s, enum kg_api_kind kind,
+                   int status, const char *why)
+{
+    pthread_mutex_lock(&s->lock);
+    kg_serve_metrics_count_answer(&s->metrics, kind, status);
+    pthread_mutex_unlock(&s->lock);
+    kg_http_reply_error(x, status, why);
+}
+
+static void take(struct kg_serve *s, struct kg_http_exchange *x, enum kg_api_kind kind)
+{
+    pthread_mutex_lock(&s->lock);
+    bool draining = s->draining;
+    bool full = s->metrics.open >= s->opts.max_requests;
+    s->metrics.open += !draining && !full;
+    pthread_mutex_unlock(&s->lock);
+    if (draining || full) {
+        refuse(x, s, kind, draining ? 503 : 429,
+               draining ? "the server is shutting down"
+                        : "too many requests are open: try again later");
+        return;
+    }
+    struct kg_serve_job *job = kg_serve_job_create(s, x, kind);
+    pthread_mutex_lock(&s->lock);
+    if (job) {
+        push(&s->intake, job);
+        pthread_cond_signal(&s->intake_due);
+    } else {
+        s->metrics.open--;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (job == NULL)
+        refuse(x, s, kind, 503, "out of memory");
+}
+
+static void on_completions(void *user, struct kg_http_exchange *x)
+{
+    take(user, x, KG_API_COMPLETION);
+}
+
+static void on_chat(void *user, struct kg_http_exchange *x)
+{
+    take(user, x, KG_API_CHAT);
+}
+
+static void on_health(void *user, struct kg_http_exchange *x)
+{
+    static const char ok[] = "{\"status\": \"ok\"}";
+    struct kg_serve *s = user;
+    pthread_mutex_lock(&s->lock);
+    bool draining = s->draining;
+    pthread_mutex_unlock(&s->lock);
+    if (draining)
+        kg_http_reply_error(x, 503, "the server is shutting down");
+    else
+        kg_http_reply(x, 200, "application/json", ok, sizeof ok - 1);
+}
+
+static void reply_made(struct kg_http_exchange *x, const char *type, kg_status status,
+                       struct kg_str *body)
+{
+    if (status == KG_OK)
+        kg_http_reply(x, 200, type, kg_str_text(body), body->len);
+    else
+        kg_http_reply_error(x, 503, "out of memory");
+    kg_str_release(body);
+}
+
+static void on_models(void *user, struct kg_http_exchange *x)
+{
+    struct kg_serve *s = user;
+    struct kg_str body = {0};
+    struct kg_err err;
+    kg_status status = kg_str_puts(&body, "{\"object\": \"list\", \"data\": [", &err);
+    if (status == KG_OK)
+        status = kg_api_put_model(&body, &s->model, &err);
+    if (status == KG_OK)
+        status = kg_str_puts(&body, "]}", &err);
+    reply_made(x, "application/json", status, &body);
+}
+
+static void on_model(void *user, struct kg_http_exchange *x)
+{
+    struct kg_serve *s = user;
+    struct kg_str body = {0};
+    struct kg_err err;
+    const char *name = kg_http_path(x) + strlen("/v1/models/");
+    char why[256];
+    if (strcmp(name, s->model.name) == 0) {
+        reply_made(x, "application/json", kg_api_put_model(&body, &s->model, &err),
+                   &body);
+        return;
+    }
+    snprintf(why, sizeof why, "the model '%.80s' does not exist; there is '%.80s'", name,
+             s->model.name);
+    kg_http_reply_error(x, 404, why);
+}
+
+static void on_metrics(void *user, struct kg_http_exchange *x)
+{
+    struct kg_serve *s = user;
+    struct kg_str body = {0};
+    struct kg_err err;
+    struct kg_http_server_stats http;
+    kg_http_server_stats(&http, s->http);
+    pthread_mutex_lock(&s->lock);
+    kg_status status = kg_serve_metrics_put(&body, &s->metrics, &http, &err);
+    pthread_mutex_unlock(&s->lock);
+    reply_made(x, "text/plain; version=0.0.4; charset=utf-8", status, &body);
+}
+
+static const struct kg_http_route routes[] = {
+    {"GET", "/health", on_health, "200 while requests are taken; needs no key"},
+    {"GET", "/metrics", on_metrics, "counters and histograms for Prometheus"},
+    {"GET", "/v1/models", on_models, "the model that is served"},
+    {"GET", "/v1/models/", on_model, "the same by its name"},
+    {"POST", "/v1/completions", on_completions, "text or ids to text"},
+    {"POST", "/v1/chat/completions", on_chat, "messages to an answer"},
+    {NULL, NULL, NULL, NULL},
+};
+
+static kg_status error_body(struct kg_str *body, int status, const char *message,
+                            struct kg_err *err)
+{
+    struct kg_api_fault fault = {.status = status};
+    fault.code = status == 401   ? "invalid_api_key"
+                 : status == 404 ? "not_found"
+                 : status == 429 ? "rate_limit_exceeded"
+                                 : NULL;
+    return kg_api_put_error(body, &fault, message, err);
+}
+
+/* ---- the intake thread ---- */
+
+static void prepare(struct kg_serve *s, struct kg_serve_job *job)
+{
+    struct kg_err err;
+    struct kg_api_fault fault;
+    kg_status status = kg_serve_job_prepare(job, &fault, &err);
+    if (status != KG_OK) {
+        fault.status = status == KG_ENOMEM ? 503 : fault.status;
+        kg_serve_job_refuse(job, &fault, err.message);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    push(&s->ready, job);
+    pthread_cond_signal(&s->ready_due);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *intake_main(void *user)
+{
+    struct kg_serve *s = user;
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        while (s->intake.first == NULL && !s->quitting)
+            pthread_cond_wait(&s->intake_due, &s->lock);
+        struct kg_serve_job *job = s->quitting ? NULL : pop(&s->intake);
+        pthread_mutex_unlock(&s->lock);
+        if (job == NULL)
+            return NULL;
+        prepare(s, job);
+    }
+}
+
+/* ---- life ---- */
+
+int64_t kg_serve_kv_tokens(int32_t max_batch, int32_t max_len)
+{
+    int64_t all = (int64_t)max_batch * max_len;
+    int64_t most = 65536 > max_len ? 65536 : max_len;
+    /* a block more than one sequence, since its group may need a copy of one */
+    return (all < most ? all : most) + 64;
+}
+
+static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
+{
+    struct kg_serve_opts *o = &s->opts;
+    *o = *opts;
+    int32_t positions = o->model->config.max_positions;
+    o->max_batch = o->max_batch > 0 ? o->max_batch : DEFAULT_BATCH;
+    if (o->max_len <= 0 || o->max_len > positions)
+        o->max_len = positions;
+    if (o->kv_tokens <= 0)
+        o->kv_tokens = kg_serve_kv_tokens(o->max_batch, o->max_len);
+    o->max_requests = o->max_requests > 0 ? o->max_requests : DEFAULT_REQUESTS;
+    o->max_body_bytes = o->max_body_bytes > 0 ? o->max_body_bytes : (size_t)4 << 20;
+    o->drain_s = o->drain_s > 0 ? o->drain_s : DEFAULT_DRAIN_S;
+    s->model = (struct kg_api_model){.name = o->name,
+                                     .created = (int64_t)kg_clock_unix_seconds(),
+                                     .tok = o->tok,
+                                     .chat = o->chat,
+                                     .vocab = o->model->config.vocab,
+                                     .max_len = o->max_len};
+    snprintf(s->prefix, sizeof s->prefix, "%llx-", (unsigned long long)s->model.created);
+}
+
+static kg_status begin_engine(struct kg_serve *s, struct kg_err *err)
+{
+    struct kg_rollout_session session = {.token = kg_serve_on_token,
+                                         .finished = kg_serve_on_finished,
+                                         .user = s,
+                                         .steady = true};
+    return kg_rollout_begin(s->engine, &session, err);
+}
+
+static kg_status open_engine(struct kg_serve *s, struct kg_err *err)
+{
+    struct kg_rollout_opts opts = {.max_batch = s->opts.max_batch,
+                                   .prefill_chunk = s->opts.prefill_chunk,
+                                   .kv_tokens = s->opts.kv_tokens,
+                                   .max_len = s->opts.max_len};
+    KG_TRY(kg_rollout_create(&s->engine, s->opts.model, s->opts.tok, &opts, err));
+    return begin_engine(s, err);
+}
+
+static kg_status start_intake(struct kg_serve *s, struct kg_err *err)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&s->intake_thread, NULL, intake_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->intake_runs = code == 0;
+    return code == 0 ? KG_OK : kg_fail(err, KG_EIO, "thread: %s", strerror(code));
+}
+
+static kg_status open_http(struct kg_serve *s, struct kg_err *err)
+{
+    struct kg_http_server_opts opts = {.host = s->opts.host,
+                                       .port = s->opts.port,
+                                       .max_body_bytes = s->opts.max_body_bytes,
+                                       .max_connections = s->opts.max_connections,
+                                       .bearer_key = s->opts.bearer_key,
+                                       .open_path = "/health",
+                                       .routes = routes,
+                                       .error_body = error_body,
+                                       .user = s};
+    return kg_http_server_start(&s->http, &opts, err);
+}
+
+kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
+                        struct kg_err *err)
+{
+    kg_status status;
+    pthread_condattr_t attr;
+    struct kg_serve *s = kg_mem_calloc(1, sizeof *s, "server", err);
+    *out = NULL;
+    if (s == NULL)
+        return err->code;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->intake_due, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->ready_due, &attr);
+    pthread_condattr_destroy(&attr);
+    take_opts(s, opts);
+    KG_TRY_GOTO(out, open_engine(s, err));
+    KG_TRY_GOTO(out, start_intake(s, err));
+    KG_TRY_GOTO(out, open_http(s, err));
+    *out = s;
+    s = NULL;
+out:
+    kg_serve_close(s);
+    return status;
+}
+
+int kg_serve_port(const struct kg_serve *s) { return kg_http_server_port(s->http); }
+
+/* Every job of a list gets an error. */
+static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status code,
+                      const char *why)
+{
+    while (job) {
+        struct kg_serve_job *next = job->next;
+        kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
+        job->failed = true;
+        kg_fail(&job->failure, code, "%s", why);
+        kg_serve_job_finish(job);
+        job = next;
+    }
+}
+
+static void fail_queue(struct kg_serve *s, struct kg_serve_queue *q)
+{
+    pthread_mutex_lock(&s->lock);
+    struct kg_serve_job *list = q->first;
+    *q = (struct kg_serve_queue){0};
+    pthread_mutex_unlock(&s->lock);
+    fail_list(s, list, KG_EINTERRUPTED, "the server is shutting down");
+}
+
+static void fail_live(struct kg_serve *s, kg_status code, const char *why)
+{
+    struct kg_serve_job *live = s->live;
+    s->live = NULL;
+    fail_list(s, live, code, why);
+}
+
+static void end_intake(struct kg_serve *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    s->quitting = true;
+    pthread_cond_signal(&s->intake_due);
+    pthread_mutex_unlock(&s->lock);
+    if (s->intake_runs)
+        pthread_join(s->intake_thread, NULL);
+}
+
+void kg_serve_close(struct kg_serve *s)
+{
+    if (s == NULL)
+        return;
+    end_intake(s);
+    fail_queue(s, &s->intake);
+    fail_queue(s, &s->ready);
+    fail_live(s, KG_EINTERRUPTED, "the server is shutting down");
+    kg_http_server_stop(s->http, CLOSE_MS);
+    fail_queue(s, &s->intake); /* what a handler had under its hands */
+    kg_rollout_free(s->engine);
+    kg_str_release(&s->scratch);
+    pthread_cond_destroy(&s->intake_due);
+    pthread_cond_destroy(&s->ready_due);
+    pthread_mutex_destroy(&s->lock);
+    kg_mem_free(s);
+}
+
+/* ---- the model thread ---- */
+
+static void submit(struct kg_serve *s, struct kg_serve_job *job)
+{
+    struct kg_err err;
+    kg_status status = KG_OK;
+    if (kg_http_gone(job->x))
+        job->lost = true;
+    else
+        status = kg_serve_job_submit(job, &err);
+    if (status != KG_OK) {
+        struct kg_api_fault fault = {.status = status == KG_ENOMEM ? 503 : 400};
+        kg_serve_job_refuse(job, &fault, err.message);
+        return;
+    }
+    job->next = s->live;
+    s->live = job;
+}
+
+static void submit_ready(struct kg_serve *s)
+{
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        struct kg_serve_job *job = pop(&s->ready);
+        pthread_mutex_unlock(&s->lock);
+        if (job == NULL)
+            return;
+        submit(s, job);
+    }
+}
+
+/* Answer what is finished; give up whose client has left. */
+static void sweep(struct kg_serve *s)
+{
+    struct kg_serve_job **at = &s->live;
+    while (*at) {
+        struct kg_serve_job *job = *at;
+        job->lost |= kg_http_gone(job->x);
+        if (job->left > 0 && !job->lost) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        if (job->left > 0)
+            kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
+        kg_serve_job_finish(job);
+    }
+}
+
+static void count_load(struct kg_serve *s, const struct kg_rollout_load *load)
+{
+    pthread_mutex_lock(&s->lock);
+    s->metrics.running = load->running;
+    s->metrics.waiting = load->waiting;
+    s->metrics.steps += load->running > 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A failure of the engine itself ends all answers; the server goes on. */
+static kg_status step(struct kg_serve *s, struct kg_err *err)
+{
+    struct kg_rollout_load load;
+    kg_status status = kg_rollout_step(s->engine, &load, err);
+    if (status != KG_OK) {
+        kg_log_warn("the engine failed, all open answers with it: %s", err->message);
+        KG_TRY(begin_engine(s, err));
+        fail_live(s, status, "the engine failed");
+        kg_rollout_get_load(&load, s->engine);
+    }
+    sweep(s);
+    kg_rollout_get_load(&load, s->engine);
+    count_load(s, &load);
+    return KG_OK;
+}
+
+static void wait_ready(struct kg_serve *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += IDLE_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    pthread_mutex_lock(&s->lock);
+    if (s->ready.first == NULL)
+        pthread_cond_timedwait(&s->ready_due, &s->lock, &until);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static bool has_open(struct kg_serve *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool open = s->metrics.open > 0;
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+static double begin_drain(struct kg_serve *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    long long open = s->metrics.open;
+    pthread_mutex_unlock(&s->lock);
+    kg_log_info("stopping: %lld open requests have %d s", open, s->opts.drain_s);
+    return kg_clock_seconds() + s->opts.drain_s;
+}
+
+kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
+                       struct kg_err *err)
+{
+    double until = 0; /* of draining; 0: not yet */
+    for (;;) {
+        if (until == 0 && stop(user))
+            until = begin_drain(s);
+        if (until > 0 && (!has_open(s) || kg_clock_seconds() > until))
+            return KG_OK;
+        submit_ready(s);
+        if (s->live == NULL)
+            wait_ready(s);
+        else
+            KG_TRY(step(s, err));
+    }
+}

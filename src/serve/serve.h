@@ -1,0 +1,56 @@
+/* `kedge serve`: OpenAI's API over the rollout engine.
+ *
+ * Three threads: the HTTP server's takes requests and counts what it must refuse; the
+ * intake's parses them and makes tokens of them; the one that calls kg_serve_run has the
+ * engine: it submits what is ready, steps, and tells tokens as they come. A request joins
+ * the running batch at the next step, and leaves it when its client does.
+ */
+#ifndef KG_SERVE_SERVE_H
+#define KG_SERVE_SERVE_H
+
+#include "base/status.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kg_serve_opts {
+    const struct kg_model *model;        /* borrowed, as all below */
+    const struct kg_tokenizer *tok;      /* NULL: prompts of ids only */
+    const struct kg_chat_template *chat; /* NULL: no chat */
+    const char *name;                    /* of the model, for clients */
+    const char *host;                    /* NULL: 127.0.0.1 */
+    int port;                            /* 0: one that is free */
+    const char *bearer_key;              /* NULL: none asked for */
+    int32_t max_batch;                   /* sequences that decode together; 0: 64 */
+    int32_t max_len;                     /* prompt and answer; 0: the model's positions */
+    int64_t kv_tokens;                   /* of the cache; 0: see kg_serve_kv_tokens */
+    int32_t prefill_chunk;               /* prompt tokens that a step computes; 0: 512 */
+    int max_requests;                    /* taken and not answered; beyond: 429; 0: 512 */
+    size_t max_body_bytes;               /* 0: 4 MiB */
+    int max_connections;                 /* 0: 1024 */
+    int drain_s;                         /* for open answers after the stop; 0: 30 */
+    uint64_t seed;                       /* of requests that name none */
+};
+
+/* The cache's default: a whole batch of whole contexts, but no more than 65,536 tokens
+ * unless one context has more. */
+int64_t kg_serve_kv_tokens(int32_t max_batch, int32_t max_len);
+
+struct kg_serve; /* opaque */
+/* Listens when it returns; answers once kg_serve_run is called.
+ * errors: EINVAL, EIO (port in use), ENOMEM */
+kg_status kg_serve_open(struct kg_serve **s, const struct kg_serve_opts *opts,
+                        struct kg_err *err) KG_MUST_CHECK;
+int kg_serve_port(const struct kg_serve *s);
+
+/* Serve until stop(user) is true (looked at between steps, and every 0.1 s when idle),
+ * then finish what is open within drain_s: new requests get 503.   errors: of the engine,
+ * when it cannot be begun again */
+kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
+                       struct kg_err *err) KG_MUST_CHECK;
+void kg_serve_close(struct kg_serve *s); /* NULL allowed */
+
+#endif

@@ -1,0 +1,93 @@
+/* What may be told of a growing answer. */
+#include "serve/text.h"
+
+#include "rollout/stop.h"
+
+#include <string.h>
+
+void kg_serve_text_release(struct kg_serve_text *t)
+{
+    kg_str_release(&t->raw);
+    kg_str_release(&t->mask);
+    kg_str_release(&t->ready);
+    *t = (struct kg_serve_text){0};
+}
+
+/* Bytes at the end of text that a stop string may begin with. */
+static size_t may_stop(const struct kg_str *text, const char *stop)
+{
+    size_t n = strlen(stop);
+    size_t most = text->len < n ? text->len : n - 1;
+    for (size_t len = most; len > 0; len--)
+        if (memcmp(text->data + text->len - len, stop, len) == 0)
+            return len;
+    return 0;
+}
+
+/* Bytes at the end of text that begin a character and do not end it. */
+static size_t incomplete(const struct kg_str *text)
+{
+    for (size_t n = 1; n <= 3 && n <= text->len; n++) {
+        unsigned char c = (unsigned char)text->data[text->len - n];
+        size_t whole = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+        if (c < 0x80 || c > 0xf4)
+            return 0;
+        if (whole > 1)
+            return whole > n ? n : 0;
+    }
+    return 0;
+}
+
+/* Bytes of raw before `end` become ready. */
+static kg_status pass(struct kg_serve_text *t, size_t end, struct kg_err *err)
+{
+    for (; t->passed < end; t->passed++)
+        if (t->mask.data[t->passed])
+            KG_TRY(kg_str_putc(&t->ready, t->raw.data[t->passed], err));
+    return KG_OK;
+}
+
+/* The first n bytes of what is ready are told. */
+static kg_status tell(struct kg_str *out, struct kg_serve_text *t, size_t n,
+                      struct kg_err *err)
+{
+    if (n == 0)
+        return KG_OK;
+    KG_TRY(kg_str_append(out, t->ready.data, n, err));
+    t->ready.len -= n;
+    memmove(t->ready.data, t->ready.data + n, t->ready.len + 1);
+    return KG_OK;
+}
+
+kg_status kg_serve_text_add(struct kg_str *out, struct kg_serve_text *t,
+                            const struct kg_tokenizer *tok, int32_t token,
+                            const char *const *stops, int n_stops, struct kg_err *err)
+{
+    size_t held = 0;
+    size_t at;
+    size_t seen = t->raw.len;
+    char shown = !kg_tokenizer_is_special(tok, token);
+    KG_TRY(kg_tokenizer_decode(&t->raw, tok, &token, 1, false, err));
+    while (t->mask.len < t->raw.len)
+        KG_TRY(kg_str_putc(&t->mask, shown, err));
+    for (int i = 0; i < n_stops; i++) {
+        size_t n = may_stop(&t->raw, stops[i]);
+        held = n > held ? n : held;
+    }
+    if (kg_stop_find(&at, &t->raw, seen, stops, n_stops)) /* the answer ends there */
+        held = t->raw.len - at;
+    if (t->raw.len - held > t->passed)
+        KG_TRY(pass(t, t->raw.len - held, err));
+    return tell(out, t, t->ready.len - incomplete(&t->ready), err);
+}
+
+kg_status kg_serve_text_end(struct kg_str *out, struct kg_serve_text *t,
+                            const char *const *stops, int n_stops, enum kg_finish finish,
+                            struct kg_err *err)
+{
+    size_t end = t->raw.len;
+    if (finish == KG_FINISH_STRING)
+        kg_stop_find(&end, &t->raw, 0, stops, n_stops);
+    KG_TRY(pass(t, end, err));
+    return tell(out, t, t->ready.len, err);
+}

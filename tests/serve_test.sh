@@ -1,0 +1,229 @@
+#!/bin/sh
+# `kedge serve` as a client meets it: curl against every endpoint, streams, errors, the key, a client that leaves, and
+# the drain. A random model of two layers answers. Run from the top of the tree.
+set -u
+work=$(mktemp -d) || exit 1
+pid=
+trap '[ -n "$pid" ] && kill "$pid" 2>/dev/null; rm -rf "$work"' EXIT
+failures=0
+
+ok() { echo "[       OK ] $1"; }
+failed() { echo "$2"; echo "[  FAILED  ] $1"; failures=$((failures + 1)); }
+skip_all() { echo "skip: $1"; echo "[  SKIPPED ] serve"; exit 0; }
+# pass NAME COMMAND...: one test; what the command says is shown when it fails
+pass() {
+    name=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then ok "$name"; else failed "$name" "$(cat "$work/out" "$work/body" "$work/log" 2>&1)"; fi
+}
+
+[ -x ./kedge ] || skip_all "./kedge is not built"
+command -v curl >/dev/null || skip_all "there is no curl"
+cat docs/*.md >"$work/text"
+./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 512 --train-tokenizer "$work/text" --vocab 600 \
+    "$work/tiny" >/dev/null 2>&1 || skip_all "no model could be made"
+cp tests/data/chat_templates/Qwen-Qwen1.5-72B-Chat.jinja "$work/tiny/chat_template.jinja"
+
+# start FLAGS...: a server on a free port; its address in $at
+start() {
+    rm -f "$work/log"
+    ./kedge serve --model "$work/tiny" --port 0 --threads 1 "$@" 2>"$work/log" &
+    pid=$!
+    for _ in $(seq 100); do
+        at=$(sed -n 's|^serving tiny at \(http://[^ ]*\)/v1 .*|\1|p' "$work/log" 2>/dev/null)
+        [ -n "$at" ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+stop() {
+    kill -TERM "$pid" && wait "$pid"
+    status=$?
+    pid=
+    return $status
+}
+# ask STATUS PATH CURL-ARGS...: the body in $work/body
+ask() {
+    expected=$1 path=$2
+    shift 2
+    got=$(curl -sS -m 10 -o "$work/body" -w '%{http_code}' "$@" "$at$path") || return 1
+    [ "$got" = "$expected" ] || { echo "expected status $expected, got $got"; return 1; }
+}
+has() { for part; do grep -qF -e "$part" "$work/body" || { echo "expected $part in:"; cat "$work/body"; return 1; }; done; }
+lacks() { ! grep -qF -e "$1" "$work/body" || { echo "did not expect $1"; return 1; }; }
+# field KEY: the number or quoted text behind the first "KEY":
+field() { sed -n "s/.*\"$1\": \(\"[^\"]*\"\|[-0-9.]*\).*/\1/p" "$work/body" | head -1; }
+
+# ---- endpoints ----
+health() { ask 200 /health && has '"ok"'; }
+models() {
+    ask 200 /v1/models && has '"object": "list"' '"id": "tiny"' '"max_model_len": 512' &&
+        ask 200 /v1/models/tiny && has '"object": "model"' && ask 404 /v1/models/other && has 'not_found'
+}
+completion() {
+    ask 200 /v1/completions -d '{"model":"tiny","prompt":"Hello","max_tokens":5,"seed":1,"logprobs":2}' &&
+        has '"object": "text_completion"' '"finish_reason": "length"' '"completion_tokens": 5' '"top_logprobs": [{' \
+            '"text_offset": [0, ' '"seed": 1'
+}
+chat() {
+    ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}],
+        "max_completion_tokens":3,"n":2,"logprobs":true,"top_logprobs":2,"temperature":0.7,"user":"me"}' &&
+        has '"object": "chat.completion"' '"role": "assistant"' '"index": 1' '"bytes": [' '"refusal": null' \
+            '"completion_tokens": 6'
+}
+prompts_of_all_kinds() {
+    ask 200 /v1/completions -d '{"prompt":["a","b"],"max_tokens":2,"n":2}' && has '"index": 3' '"completion_tokens": 8' &&
+        ask 200 /v1/completions -d '{"prompt":[5,6,7],"max_tokens":2,"return_token_ids":true}' &&
+        has '"prompt_token_ids": [5,6,7]' &&
+        ask 200 /v1/completions -d '{"prompt":[[5],[6,7]],"max_tokens":1}' && has '"prompt_tokens": 3' &&
+        ask 200 /v1/completions -d '{"prompt":"echo ","max_tokens":1,"echo":true}' && has '"text": "echo '
+}
+# Alone or in company, the bits are those of `kedge generate`.
+same_bits() {
+    with='"prompt":"A prompt","max_tokens":12,"temperature":0.8,"top_k":50,"stop":["zq"]'
+    for seed in 7 4084 123456789; do
+        ./kedge generate -m "$work/tiny" --served --seed $seed --max-tokens 12 --logprobs --temperature 0.8 --top-k 50 \
+            --stop zq "A prompt" >"$work/line" 2>/dev/null
+        sed 's/.*"logprobs": \(\[[^]]*\]\), .*/\1/' "$work/line" >"$work/one"
+        sed 's/.*"text": "\(.*\)", "finish.*/\1/' "$work/line" >>"$work/one"
+        for _ in 1 2 3 4; do
+            curl -sS -m 10 "$at/v1/completions" -d '{"prompt":"other text","max_tokens":30,"temperature":2}' >/dev/null &
+        done
+        ask 200 /v1/completions -d "{$with,\"seed\":$seed,\"logprobs\":0}" || return 1
+        { cat "$work/body"; echo; } >"$work/line"
+        sed 's/.*"token_logprobs": \(\[[^]]*\]\).*/\1/' "$work/line" >"$work/two"
+        sed 's/.*"text": "\(.*\)", "logprobs".*/\1/' "$work/line" >>"$work/two"
+        diff "$work/one" "$work/two" || return 1
+        ask 200 /v1/completions -d "{$with,\"seed\":$seed,\"stream\":true}" || return 1
+        { sed -n 's/.*"text": "\(.*\)", "logprobs".*/\1/p' "$work/body" | tr -d '\n'; echo; } >"$work/three"
+        tail -1 "$work/one" | diff - "$work/three" || return 1
+    done
+}
+a_seed_is_told() {
+    ask 200 /v1/completions -d '{"prompt":"x","max_tokens":6}' || return 1
+    first=$(field text) seed=$(field seed)
+    ask 200 /v1/completions -d '{"prompt":"x","max_tokens":6,"seed":'"$seed"'}' && [ "$(field text)" = "$first" ]
+}
+
+# ---- streams ----
+stream_chat() {
+    ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4,"stream":true,
+        "stream_options":{"include_usage":true}}' &&
+        has 'data: {"id": "chatcmpl-' '"delta": {"role": "assistant", "content": ' '"delta": {}' '"choices": []' \
+            '"completion_tokens": 4' 'data: [DONE]' '"usage": null' &&
+        [ "$(tail -c 14 "$work/body")" = "data: [DONE]" ]
+}
+stop_strings_never_leak() {
+    ask 200 /v1/completions -d '{"prompt":"x","max_tokens":60,"seed":5}' || return 1
+    text=$(sed -n 's/.*"text": "\(.*\)", "logprobs".*/\1/p' "$work/body")
+    # two letters from the middle of the answer
+    word=$(printf %s "$text" | grep -o '[a-z][a-z]' | sed -n 4p)
+    [ -n "$word" ] || { echo "no word in $text"; return 1; }
+    ask 200 /v1/completions -d '{"prompt":"x","max_tokens":60,"seed":5,"stream":true,"stop":["'"$word"'"]}' &&
+        has '"finish_reason": "stop"' || return 1
+    sed -n 's/.*"text": "\(.*\)", "logprobs".*/\1/p' "$work/body" | tr -d '\n' >"$work/told"
+    ! grep -qF -e "$word" "$work/told" && printf %s "$text" | grep -qF -e "$(cat "$work/told")$word"
+}
+
+# ---- errors ----
+error() { ask "$@" && has '{"error": {"message": ' '"type": ' '"param": ' '"code": '; }
+errors() {
+    c=/v1/completions
+    error 400 $c -d '{"prompt":' && error 400 $c -d '[]' && error 400 $c -d '' &&
+        error 400 $c -d '{"prompt":"x","temperature":"hot"}' && has '"param": "temperature"' 'found string' &&
+        error 400 $c -d '{"max_tokens":3}' && has '"param": "prompt"' &&
+        error 404 $c -d '{"model":"gpt","prompt":"x"}' && has 'model_not_found' &&
+        error 400 $c -d '{"prompt":"x","colour":1}' && has "unknown field 'colour'" 'unknown_parameter' &&
+        error 400 $c -d '{"prompt":"x","frequency_penalty":1}' && has '"param": "frequency_penalty"' 'unsupported' &&
+        error 400 $c -d '{"prompt":"x","max_tokens":600}' && has 'context_length_exceeded' &&
+        error 400 $c -d '{"prompt":[600]}' && has 'from 0 to 599' &&
+        printf '{"prompt":"\377"}' >"$work/bad" && error 400 $c --data-binary "@$work/bad" &&
+        error 400 /v1/chat/completions -d '{"messages":[{"role":"user"}]}' && has 'message 0' &&
+        error 400 /v1/chat/completions -d '{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}' &&
+        error 404 /v1/nothing && error 405 $c && error 404 /v1/embeddings -d '{}' &&
+        head -c 5000000 /dev/zero >"$work/bad" && error 413 $c --data-binary "@$work/bad" &&
+        error 431 $c -H "X: $(head -c 50000 /dev/zero | tr '\0' a)" -d '{}' && health
+}
+
+# ---- clients that leave, limits ----
+metric() { ask 200 /metrics && value=$(sed -n "s/^kedge_$1 //p" "$work/body"); }
+until_metric() {
+    for _ in $(seq 100); do
+        metric "$1" && [ "$value" = "$2" ] && return 0
+        sleep 0.05
+    done
+    echo "$1 is $value, expected $2"
+    return 1
+}
+long='{"prompt":"x","max_tokens":500,"ignore_eos":true,"n":64,"stream":true}'
+a_client_that_leaves() {
+    curl -sS -m 0.2 -N "$at/v1/completions" -d "$long" >/dev/null 2>&1
+    until_metric clients_left_total 1 && until_metric sequences_running 0 && until_metric requests_open 0
+}
+metrics() {
+    ask 200 /metrics && has 'kedge_requests_total{endpoint="chat",status="200"}' 'kedge_first_token_seconds_bucket{le="+Inf"}' \
+        'kedge_request_seconds_count' 'kedge_sequences_running 0' 'kedge_sequences_waiting 0' 'status="400"' \
+        '# TYPE kedge_completion_tokens_total counter'
+}
+key() {
+    error 401 /v1/models && has 'invalid_api_key' && error 401 /v1/models -H 'Authorization: Bearer wrong' &&
+        ask 200 /v1/models -H 'Authorization: Bearer sesame' && health
+}
+queue_limit() {
+    curl -sS -m 5 -N "$at/v1/completions" -H 'Authorization: Bearer sesame' -d "$long" >/dev/null 2>&1 &
+    reader=$!
+    for _ in $(seq 100); do
+        ask 200 /metrics -H 'Authorization: Bearer sesame' && has 'kedge_requests_open 1' >/dev/null && break
+        sleep 0.02
+    done
+    error 429 /v1/completions -H 'Authorization: Bearer sesame' -d '{"prompt":"x"}'
+    result=$?
+    kill "$reader" 2>/dev/null
+    wait "$reader" 2>/dev/null
+    return $result
+}
+drain() {
+    curl -sS -m 10 "$at/v1/completions" -d '{"prompt":"x","max_tokens":500,"ignore_eos":true,"n":16}' >"$work/last" &
+    reader=$!
+    until_metric requests_open 1 || return 1
+    kill -TERM "$pid"
+    for _ in $(seq 40); do grep -q '^stopping' "$work/log" && break; sleep 0.02; done
+    error 503 /v1/completions -d '{"prompt":"x"}' && error 503 /health
+    result=$?
+    wait "$pid"
+    [ $? -eq 0 ] || result=1
+    pid=
+    wait "$reader"
+    grep -q '"completion_tokens": 8000' "$work/last" && return $result
+}
+refuses() { ! ./kedge serve "$@" >"$work/body" 2>&1; }
+flags() {
+    printf 'two words' >"$work/key"
+    refuses --model "$work/tiny" --api-key-file "$work/key" && has 'one key' &&
+        refuses --model "$work/tiny" --api-key-file "$work/none" && refuses && refuses --model "$work/none" &&
+        refuses --model "$work/tiny" --port "${at##*:}" && has 'in use'
+}
+
+start || { cat "$work/log"; failed "the server starts" "no line with its address"; exit 1; }
+pass "health" health
+pass "the model is listed" models
+pass "a completion with log-probs" completion
+pass "a chat answer with log-probs" chat
+pass "prompts as text, ids and lists of them" prompts_of_all_kinds
+pass "an answer has the bits of kedge generate, alone or in company, streamed or whole" same_bits
+pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
+pass "a chat answer is streamed, with usage" stream_chat
+pass "stop strings never leak into a stream" stop_strings_never_leak
+pass "wrong requests get errors in OpenAI's shape, and the server lives on" errors
+pass "a client that leaves frees its slots" a_client_that_leaves
+pass "metrics" metrics
+pass "flags that cannot work are refused" flags
+pass "SIGTERM ends it with status 0" stop
+echo sesame >"$work/key"
+start --api-key-file "$work/key" --max-requests 1 || failed "the server starts again" "$(cat "$work/log")"
+pass "a key is asked for" key
+pass "too many open requests are refused with 429" queue_limit
+stop
+start --max-batch 4 || failed "the server starts again" "$(cat "$work/log")"
+pass "SIGTERM drains: open answers are finished, new ones refused" drain
+exit $((failures > 0))
