@@ -133,6 +133,14 @@ const struct kg_command kg_commands[] = {
      "\"golden_answers\": text or list} in, {\"score\", \"answer\"} out. "
      "docs/grader.md says what each mode and kind does.",
      0},
+    {"show", "an episode of a dump, coloured by who wrote it", kg_cmd_show,
+     "[flags] FILE", kg_show_flags,
+     "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
+     "as text; packed or not. Prompt, model and tool have a colour each, or tags. "
+     "Numbers "
+     "are those of the dump: the sampler's log-prob, the advantage, log p/q to the "
+     "anchor.",
+     1},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "", no_flags,
      "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",

@@ -329,7 +329,7 @@ kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
 /* ---- dumps ---- */
 
 static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
-                           const struct kg_traj *t, const double *advantage,
+                           const struct kg_traj *t, struct kg_traj_notes *notes,
                            struct kg_err *err)
 {
     struct kg_str line = {0}, text = {0};
@@ -338,7 +338,8 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
     if (t->n == 0)
         return KG_OK; /* of a rollout that was broken off */
     KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, run->stops, run->n_stops, err));
-    KG_TRY_GOTO(out, kg_traj_put_json(&line, t, advantage, kg_str_text(&text), err));
+    notes->text = kg_str_text(&text);
+    KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
 out:
     kg_str_release(&line);
@@ -346,19 +347,25 @@ out:
     return status;
 }
 
+/* anchored: the anchor pass is through */
 static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
-                            const struct kg_rl_batch *b, struct kg_err *err)
+                            const struct kg_rl_batch *b, bool anchored,
+                            struct kg_err *err)
 {
     uint64_t bytes;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
-        bool has = b->advantage && b->begin[i] < b->n && kg_rl_learns(b, i);
+        bool has = b->advantage && b->begin[i] < b->n;
+        struct kg_traj_notes notes = {.text = NULL};
 
-        KG_TRY(dump_traj(w, run, &b->trajs[i], has ? &b->advantage[b->begin[i]] : NULL,
-                         err));
+        if (has && kg_rl_learns(b, i))
+            notes.advantage = &b->advantage[b->begin[i]];
+        if (has && anchored && b->anchor_logp)
+            notes.anchor_logp = &b->anchor_logp[b->begin[i]];
+        KG_TRY(dump_traj(w, run, &b->trajs[i], &notes, err));
     }
     for (size_t i = 0; i < b->n_spare; i++)
-        KG_TRY(dump_traj(w, run, &b->spare[i], NULL, err));
+        KG_TRY(dump_traj(w, run, &b->spare[i], &(struct kg_traj_notes){0}, err));
     return kg_zst_end_frame(w, &bytes, err);
 }
 
@@ -375,7 +382,7 @@ kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipp
              skipped ? "skipped" : "step",
              (long long)run->count.step + (skipped ? 1 : 0));
     KG_TRY(kg_zst_open(&w, kg_path_in(run->dir, name).text, 0, err));
-    status = dump_trajs(w, run, b, err);
+    status = dump_trajs(w, run, b, !skipped, err);
     if (status == KG_OK)
         return kg_zst_close(w, err);
     kg_zst_abort(w);

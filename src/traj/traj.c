@@ -163,17 +163,19 @@ static kg_status put_sources(struct kg_str *out, const struct kg_traj *t,
     return kg_str_putc(out, '"', err);
 }
 
-static kg_status put_logps(struct kg_str *out, const struct kg_traj *t,
-                           struct kg_err *err)
+/* The record of every token, or what `of_model` holds for the MODEL tokens in order. */
+static kg_status put_logps(struct kg_str *out, const char *key, const struct kg_traj *t,
+                           const double *of_model, struct kg_err *err)
 {
-    KG_TRY(kg_str_puts(out, ",\"logp\":[", err));
+    KG_TRY(kg_str_printf(out, err, ",\"%s\":[", key));
     for (size_t i = 0; i < t->n; i++) {
         if (i > 0)
             KG_TRY(kg_str_putc(out, ',', err));
-        if (t->source[i] == KG_SOURCE_MODEL)
-            KG_TRY(kg_json_put_float(out, t->logp[i], err));
-        else
+        if (t->source[i] != KG_SOURCE_MODEL)
             KG_TRY(kg_str_puts(out, "null", err));
+        else
+            KG_TRY(
+                kg_json_put_float(out, of_model ? (float)*of_model++ : t->logp[i], err));
     }
     return kg_str_putc(out, ']', err);
 }
@@ -191,7 +193,7 @@ static kg_status put_episode(struct kg_str *out, const struct kg_traj_episode *e
 }
 
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
-                           const double *advantage, const char *text, struct kg_err *err)
+                           const struct kg_traj_notes *notes, struct kg_err *err)
 {
     KG_TRY(kg_str_printf(
         out, err, "{\"prompt_index\":%lld,\"draw\":%llu,\"sample\":%d,\"finish\":\"%s\"",
@@ -199,18 +201,20 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
         kg_finish_name(t->finish)));
     KG_TRY(put_optional(out, "reward", t->graded ? &t->reward : NULL, err));
     KG_TRY(kg_str_printf(out, err, ",\"graded\":%s", t->graded ? "true" : "false"));
-    KG_TRY(put_optional(out, "advantage", advantage, err));
+    KG_TRY(put_optional(out, "advantage", notes->advantage, err));
     KG_TRY(put_optional(out, "shaping", &t->shaping, err));
     KG_TRY(kg_str_puts(out, ",\"temperature\":", err));
     KG_TRY(kg_json_put_float(out, t->temperature, err));
     KG_TRY(kg_str_printf(out, err, ",\"prompt_n\":%zu,\"tokens\":", t->prompt_n));
     KG_TRY(kg_json_put_ints(out, t->tokens, t->n, err));
     KG_TRY(put_sources(out, t, err));
-    KG_TRY(put_logps(out, t, err));
+    KG_TRY(put_logps(out, "logp", t, NULL, err));
+    if (notes->anchor_logp)
+        KG_TRY(put_logps(out, "anchor_logp", t, notes->anchor_logp, err));
     KG_TRY(put_episode(out, &t->episode, err));
-    if (text) {
+    if (notes->text) {
         KG_TRY(kg_str_puts(out, ",\"text\":", err));
-        KG_TRY(kg_json_put_string(out, text, strlen(text), err));
+        KG_TRY(kg_json_put_string(out, notes->text, strlen(notes->text), err));
     }
     return kg_str_puts(out, "}\n", err);
 }

@@ -102,15 +102,20 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  *   tokens [int]                 every token in order
  *   source "ppmmt"               one letter a token: p prompt, m model, t tool
  *   logp [number or null]        one a token: the sampler's log-prob; null outside m
+ *   anchor_logp [number or null] the anchor's, likewise; only when given
  *   turns, calls, invalid, failed, answered, cut     of episodes alone: struct
  *                                kg_traj_episode
  *   text                         only when given
  * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
  * advantage).
- * advantage: one number, NULL allowed; text borrowed, NULL allowed.   appended with a
- * newline */
+ * appended with a newline */
+struct kg_traj_notes {
+    const double *advantage;   /* of the trajectory; NULL: none */
+    const double *anchor_logp; /* of its MODEL tokens in order; NULL: none */
+    const char *text;          /* NULL: none */
+};
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
-                           const double *advantage, const char *text,
+                           const struct kg_traj_notes *notes,
                            struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -104,7 +104,8 @@ static void a_failed_push_leaves_the_trajectory_as_it_was(void **state)
 static void the_dump_is_one_line_that_reads_back(void **state)
 {
     const int32_t prompt[2] = {3, 4};
-    const double advantage = 0.1;
+    const double advantage = 0.1, anchored = -0.5;
+    const struct kg_traj_notes notes = {&advantage, &anchored, "a\n\"b\""};
     struct kg_traj t = {.prompt_index = 12,
                         .draw = 34,
                         .sample = 5,
@@ -120,7 +121,7 @@ static void the_dump_is_one_line_that_reads_back(void **state)
     assert_int_equal(kg_traj_append(&t, prompt, 2, KG_SOURCE_PROMPT, &err), KG_OK);
     assert_int_equal(push(&t, 3, 0), KG_OK);
     assert_int_equal(kg_traj_append(&t, prompt, 1, KG_SOURCE_TOOL, &err), KG_OK);
-    assert_int_equal(kg_traj_put_json(&out, &t, &advantage, "a\n\"b\"", &err), KG_OK);
+    assert_int_equal(kg_traj_put_json(&out, &t, &notes, &err), KG_OK);
     assert_ptr_equal(strchr(out.data, '\n'), out.data + out.len - 1);
     assert_int_equal(kg_json_parse(&doc, out.data, out.len, "dump", &err), KG_OK);
     assert_int_equal(kg_json_int(kg_json_get(doc.root, "prompt_index"), -1), 12);
@@ -137,6 +138,10 @@ static void the_dump_is_one_line_that_reads_back(void **state)
     assert_int_equal(kg_json_type(kg_json_at(kg_json_get(doc.root, "logp"), 1)),
                      KG_JSON_NULL);
     assert_true(kg_json_real(kg_json_at(kg_json_get(doc.root, "logp"), 2), 0) == -0.75);
+    assert_true(kg_json_real(kg_json_at(kg_json_get(doc.root, "anchor_logp"), 2), 0) ==
+                -0.5);
+    assert_int_equal(kg_json_type(kg_json_at(kg_json_get(doc.root, "anchor_logp"), 3)),
+                     KG_JSON_NULL);
     assert_string_equal(kg_json_text(kg_json_get(doc.root, "text"), NULL), "a\n\"b\"");
     kg_json_release(&doc);
     kg_str_release(&out);
@@ -145,14 +150,16 @@ static void the_dump_is_one_line_that_reads_back(void **state)
 
 static void an_ungraded_trajectory_has_no_reward(void **state)
 {
+    const struct kg_traj_notes none = {0};
     struct kg_traj t = {.reward = 1};
     struct kg_str out = {0};
 
     (void)state;
-    assert_int_equal(kg_traj_put_json(&out, &t, NULL, NULL, &err), KG_OK);
+    assert_int_equal(kg_traj_put_json(&out, &t, &none, &err), KG_OK);
     assert_non_null(
         strstr(out.data, "\"reward\":null,\"graded\":false,\"advantage\":null"));
     assert_null(strstr(out.data, "text"));
+    assert_null(strstr(out.data, "anchor_logp"));
     kg_str_release(&out);
 }
 

@@ -1,0 +1,228 @@
+/* kedge show: lines of a dump, in the terminal and as a page. */
+#include "cli/cli.h"
+#include "cli/load.h"
+#include "cli/show.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/records.h"
+#include "model/model.h"
+#include "rollout/score.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct kg_load_args load;
+static const char *html_path, *reference;
+static int64_t first_line = 1, count = 1;
+static bool no_colour;
+static struct kg_show_columns columns;
+
+const struct kg_flag kg_show_flags[] = {
+    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR",
+     "whose tokenizer turns tokens into text (a dump of tokens needs it)", 0, 0, NULL},
+    {"line", 0, KG_FLAG_INT, &first_line, "N", "the first line shown (default 1)", 1,
+     1e15, NULL},
+    {"count", 'n', KG_FLAG_INT, &count, "N", "lines shown (default 1)", 1, 1e6, NULL},
+    {"logp", 0, KG_FLAG_TRUE, &columns.logp, NULL, "log-prob of each sampled token", 0, 0,
+     NULL},
+    {"advantage", 0, KG_FLAG_TRUE, &columns.advantage, NULL,
+     "the advantage that it was given", 0, 0, NULL},
+    {"divergence", 0, KG_FLAG_TRUE, &columns.divergence, NULL,
+     "log p/q to the anchor, from the dump or by --reference", 0, 0, NULL},
+    {"reference", 0, KG_FLAG_TEXT, &reference, "DIR",
+     "--divergence to this checkpoint, scored now", 0, 0, NULL},
+    {"html", 0, KG_FLAG_TEXT, &html_path, "FILE",
+     "write a page of its own instead of printing", 0, 0, NULL},
+    {"no-color", 0, KG_FLAG_TRUE, &no_colour, NULL,
+     "name sources by tags (so it is where the output is no terminal)", 0, 0, NULL},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+     "of --reference: bf16 or fp32 (default: bf16 where the machine has it)", 0, 0,
+     "bf16|fp32"},
+    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
+     1024, NULL},
+    {0},
+};
+
+struct showing {
+    struct kg_tokenizer *tok; /* or NULL */
+    struct kg_loaded ref;
+    struct kg_shown shown;
+    struct kg_str out;
+    bool colour;
+};
+
+/* ---- the reference ---- */
+
+static kg_status score(float *logp, const int32_t *tokens, size_t n, float temperature,
+                       const struct kg_model *m, struct kg_err *err)
+{
+    struct kg_score_seq seq = {
+        .tokens = tokens, .n = n, .temperature = temperature, .logp = logp};
+    struct kg_acts *acts;
+    kg_status status;
+
+    KG_TRY(kg_acts_create(&acts, m, (int64_t)n, true, err));
+    status = kg_score(m, acts, (int64_t)n, &seq, 1, 0, 0, NULL, err);
+    kg_acts_free(acts);
+    return status;
+}
+
+static kg_status compare(struct kg_shown *s, float temperature, const struct kg_model *m,
+                         struct kg_err *err)
+{
+    int32_t *tokens = kg_mem_calloc(s->n, sizeof *tokens, "tokens", err);
+    float *logp = tokens ? kg_mem_calloc(s->n, sizeof *logp, "log-probs", err) : NULL;
+    kg_status status = logp ? KG_OK : err->code;
+
+    for (size_t i = 0; logp && i < s->n; i++)
+        tokens[i] = s->pieces[i].token;
+    if (logp)
+        status = score(logp, tokens, s->n, temperature, m, err);
+    for (size_t i = 0; status == KG_OK && i < s->n; i++) {
+        struct kg_shown_piece *p = &s->pieces[i];
+
+        p->compared = p->sampled;
+        p->divergence = p->logp - (double)logp[i];
+    }
+    kg_mem_free(tokens);
+    kg_mem_free(logp);
+    return status;
+}
+
+/* What was asked for must be there. */
+static kg_status check(const struct kg_shown *s, const struct kg_json_doc *doc,
+                       struct kg_err *err)
+{
+    bool logp = false, compared = false;
+
+    for (size_t i = 0; i < s->n; i++) {
+        logp = logp || s->pieces[i].sampled;
+        compared = compared || s->pieces[i].compared;
+    }
+    if ((columns.logp || columns.divergence) && !logp)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected tokens with their log-probs, found text alone",
+                       doc->where);
+    if (columns.advantage && !s->has_advantage)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected an advantage, found none (it was "
+                       "not learned from)",
+                       doc->where);
+    if (columns.divergence && !compared)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected anchor_logp (a run that asks its anchor dumps it) "
+                       "or --reference DIR, found neither",
+                       doc->where);
+    return KG_OK;
+}
+
+/* ---- the lines ---- */
+
+static kg_status show_line(struct showing *w, const struct kg_json_doc *doc,
+                           int64_t number, struct kg_err *err)
+{
+    double temperature = kg_json_real(kg_json_get(doc->root, "temperature"), 1);
+
+    w->shown.line = number;
+    KG_TRY(kg_show_read(&w->shown, doc, w->tok, err));
+    if (w->ref.model && w->shown.n && w->shown.pieces[0].token >= 0)
+        KG_TRY(compare(&w->shown, (float)temperature, w->ref.model, err));
+    KG_TRY(check(&w->shown, doc, err));
+    if (html_path)
+        return kg_show_html(&w->out, &w->shown, &columns, err);
+    KG_TRY(kg_show_text(&w->out, &w->shown, &columns, w->colour, err));
+    return kg_cli_put(&w->out, err);
+}
+
+static kg_status show_lines(struct showing *w, const char *path, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_records *records;
+    int64_t shown = 0, last = 0;
+    bool more = true;
+    kg_status status;
+
+    KG_TRY(kg_records_open(&records, path, err));
+    while (shown < count) {
+        KG_TRY_GOTO(out, kg_records_next(records, &doc, &more, err));
+        if (!more)
+            break;
+        last = kg_records_number(records);
+        if (last < first_line)
+            continue;
+        KG_TRY_GOTO(out, show_line(w, &doc, last, err));
+        shown++;
+    }
+    status = shown ? KG_OK
+                   : kg_fail(err, KG_ENOTFOUND, "%s: expected a line %lld, found %lld",
+                             path, (long long)first_line, (long long)last);
+out:
+    kg_json_release(&doc);
+    kg_records_close(records);
+    return status;
+}
+
+static kg_status open_models(struct showing *w, struct kg_err *err)
+{
+    struct kg_load_args args = load;
+
+    if (load.dir) {
+        KG_TRY(kg_load_tokenizer(&w->tok, load.dir, err));
+        if (!w->tok)
+            return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer, found none",
+                           load.dir);
+    }
+    args.dir = reference;
+    return reference ? kg_load_model(&w->ref, &args, err) : KG_OK;
+}
+
+/* A device, a pipe or a link is written to as it is. */
+static kg_status write_page(const struct kg_str *page, const char *path,
+                            struct kg_err *err)
+{
+    struct kg_file_writer file;
+    struct stat st;
+    kg_status status;
+
+    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return kg_file_write_atomic(path, page->data, page->len, err);
+    KG_TRY(kg_file_writer_open(&file, path, err));
+    status = kg_file_writer_put(&file, page->data, page->len, err);
+    if (status == KG_OK)
+        return kg_file_writer_close(&file, err);
+    kg_file_writer_abort(&file);
+    return status;
+}
+
+static kg_status show(struct showing *w, const char *path, struct kg_err *err)
+{
+    KG_TRY(open_models(w, err));
+    if (html_path)
+        KG_TRY(kg_show_html_head(&w->out, path, err));
+    KG_TRY(show_lines(w, path, err));
+    if (!html_path)
+        return KG_OK;
+    KG_TRY(kg_show_html_foot(&w->out, err));
+    return write_page(&w->out, html_path, err);
+}
+
+int kg_cmd_show(int argc, char **argv)
+{
+    struct showing w = {.colour = !no_colour && isatty(STDOUT_FILENO) == 1};
+    struct kg_err err;
+    kg_status status;
+
+    if (argc != 1)
+        return kg_cli_usage("expected a file");
+    if (reference)
+        columns.divergence = true;
+    status = show(&w, argv[0], &err);
+    kg_shown_release(&w.shown);
+    kg_str_release(&w.out);
+    kg_load_release(&w.ref);
+    kg_tokenizer_close(w.tok);
+    return kg_cli_exit(status, &err);
+}

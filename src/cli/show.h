@@ -1,0 +1,65 @@
+/* What kedge show prints: one line of a dump as pieces of text, each with who wrote it
+ * and, where the dump holds tokens, what was recorded with it.
+ *
+ * Lines that are read: a trajectory (traj/traj.h: tokens, source, logp), an episode as
+ * text (prompt and segments), an answer as text (prompt and response, completion or
+ * text).
+ */
+#ifndef KG_CLI_SHOW_H
+#define KG_CLI_SHOW_H
+
+#include "base/str.h"
+#include "data/json.h"
+#include "text/tokenizer.h"
+#include "traj/traj.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct kg_shown_piece {
+    size_t from, n; /* bytes of the text */
+    enum kg_source source;
+    int32_t token; /* or -1: a piece of text */
+    bool sampled;  /* logp is there */
+    double logp;
+    bool compared; /* divergence is there */
+    double divergence;
+};
+
+struct kg_shown {
+    int64_t line;
+    struct kg_str text;            /* owned */
+    struct kg_shown_piece *pieces; /* (n) owned, in order */
+    size_t n;
+    size_t capacity;
+    struct kg_str heading; /* owned: what the line says beside the text */
+    bool has_advantage;
+    double advantage;
+};
+void kg_shown_release(struct kg_shown *s);
+
+/* What is printed of a model's token beside its text. */
+struct kg_show_columns {
+    bool logp, advantage, divergence;
+};
+
+/* Read a line; s is overwritten.   tok: NULL where no line holds tokens
+ * errors: EFORMAT with the line and key, EINVAL (tokens without tok) */
+kg_status kg_show_read(struct kg_shown *s, const struct kg_json_doc *doc,
+                       const struct kg_tokenizer *tok, struct kg_err *err) KG_MUST_CHECK;
+
+/* The pieces for a terminal. colour: else sources are named by tags. Control characters
+ * are written as \xNN. */
+kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
+                       const struct kg_show_columns *columns, bool colour,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* A page in parts: head, any number of episodes, foot. It needs no other file. */
+kg_status kg_show_html_head(struct kg_str *out, const char *title,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_show_html(struct kg_str *out, const struct kg_shown *s,
+                       const struct kg_show_columns *columns,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_show_html_foot(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

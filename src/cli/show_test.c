@@ -1,0 +1,192 @@
+/* kedge show: what a line of a dump becomes, in the terminal and on a page. */
+#include "cli/show.h"
+
+#include "base/mem.h"
+#include "base/need_testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGITS "tests/data/verl_digit_llama"
+
+static const struct kg_show_columns none;
+static const struct kg_show_columns all = {true, true, true};
+
+static struct kg_tokenizer *tokenizer(void)
+{
+    struct kg_tokenizer *tok;
+
+    NEED(kg_tokenizer_open(&tok, DIGITS, err));
+    return tok;
+}
+
+static void read_line(struct kg_shown *s, const char *json, struct kg_tokenizer *tok)
+{
+    struct kg_json_doc doc;
+
+    NEED(kg_json_parse(&doc, json, strlen(json), "dump line 1", err));
+    s->line = 1;
+    NEED(kg_show_read(s, &doc, tok, err));
+    kg_json_release(&doc);
+}
+
+static void expect_text(const struct kg_shown *s, const struct kg_show_columns *c,
+                        bool colour, const char *text)
+{
+    struct kg_str out = {0};
+
+    NEED(kg_show_text(&out, s, c, colour, err));
+    assert_string_equal(out.data, text);
+    kg_str_release(&out);
+}
+
+static const char DUMP[] =
+    "{\"draw\":3,\"reward\":0.5,\"advantage\":-1.5,\"tokens\":[13,0,4,5,1],"
+    "\"source\":\"ppmtm\",\"logp\":[null,null,-0.25,null,-2],"
+    "\"anchor_logp\":[null,null,-0.5,null,-1]}";
+
+static void tokens_become_pieces_with_their_numbers(void **state)
+{
+    struct kg_tokenizer *tok = tokenizer();
+    struct kg_shown s = {0};
+
+    (void)state;
+    read_line(&s, DUMP, tok);
+    assert_int_equal(s.n, 5);
+    assert_int_equal(s.pieces[2].source, KG_SOURCE_MODEL);
+    assert_true(s.pieces[2].sampled && s.pieces[2].logp == -0.25);
+    assert_true(s.pieces[2].compared && s.pieces[2].divergence == 0.25);
+    assert_true(s.pieces[4].divergence == -1);
+    assert_false(s.pieces[3].sampled || s.pieces[3].compared);
+    assert_string_equal(s.heading.data, "draw 3, reward 0.5, advantage -1.5");
+    expect_text(&s, &none, false,
+                "line 1: draw 3, reward 0.5, advantage -1.5\n"
+                "[prompt]\n9S\n[model]\n0\n[tool]\n1\n[model]\nE\n");
+    expect_text(&s, &none, true,
+                "line 1: draw 3, reward 0.5, advantage -1.5\n"
+                "\x1b[90m9S\x1b[0m\x1b[32m0\x1b[0m\x1b[36m1\x1b[0m\x1b[32mE\x1b[0m\n");
+    expect_text(&s, &all, false,
+                "line 1: draw 3, reward 0.5, advantage -1.5\n"
+                "[prompt]\n9S\n[model]\n"
+                "  token       log p   advantage     log p/q\n"
+                "      2   -0.250000   -1.500000    0.250000  |0|\n"
+                "[tool]\n1\n[model]\n"
+                "  token       log p   advantage     log p/q\n"
+                "      4   -2.000000   -1.500000   -1.000000  |E|\n");
+    kg_shown_release(&s);
+    kg_tokenizer_close(tok);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+static void text_is_shown_by_who_wrote_it(void **state)
+{
+    struct kg_shown s = {0};
+
+    (void)state;
+    read_line(&s,
+              "{\"prompt\":\"Q\",\"segments\":[{\"source\":\"model\",\"text\":\"a\"},"
+              "{\"source\":\"tool\",\"text\":\"b\\n\"}],\"id\":\"x\"}",
+              NULL);
+    expect_text(&s, &all, false,
+                "line 1: id \"x\"\n[prompt]\nQ\n[model]\na\n[tool]\nb\n");
+    read_line(&s, "{\"prompt\":\"Q\",\"response\":\"a\",\"correct\":true}", NULL);
+    expect_text(&s, &none, false, "line 1: correct true\n[prompt]\nQ\n[model]\na\n");
+    kg_shown_release(&s);
+}
+
+/* What a tool returned must not command the terminal, nor the browser. */
+static void hostile_text_is_made_harmless(void **state)
+{
+    struct kg_shown s = {0};
+    struct kg_str page = {0};
+
+    (void)state;
+    read_line(&s,
+              "{\"segments\":[{\"source\":\"tool\",\"text\":\"\\u001b[31m\\u0007\\u009b"
+              "<script>'\\\"&\\r\"}]}",
+              NULL);
+    expect_text(&s, &none, false,
+                "line 1: \n[tool]\n\\x1b[31m\\x07\\xc2\\x9b<script>'\"&\\x0d\n");
+    NEED(kg_show_html(&page, &s, &none, err));
+    assert_null(strstr(page.data, "<script>"));
+    assert_null(strchr(page.data, '\x1b'));
+    assert_non_null(strstr(page.data, "&#60;script&#62;&#39;&#34;&#38;"));
+    kg_str_release(&page);
+    kg_shown_release(&s);
+}
+
+static void a_page_holds_the_numbers(void **state)
+{
+    struct kg_tokenizer *tok = tokenizer();
+    struct kg_shown s = {0};
+    struct kg_str page = {0};
+
+    (void)state;
+    read_line(&s, DUMP, tok);
+    NEED(kg_show_html_head(&page, "a<b", err));
+    NEED(kg_show_html(&page, &s, &all, err));
+    NEED(kg_show_html_foot(&page, err));
+    assert_non_null(strstr(page.data, "<title>a&#60;b</title>"));
+    assert_non_null(strstr(page.data, "<div class=\"p\"><b>prompt</b>9S</div>"));
+    assert_non_null(strstr(page.data, "2: id 4, log p -0.250000, advantage -1.500000, "
+                                      "log p/q 0.250000"));
+    assert_non_null(strstr(page.data, "<div class=\"t\"><b>tool</b>1</div>"));
+    assert_null(strstr(page.data, "http"));
+    assert_string_equal(page.data + page.len - 15, "</body></html>\n");
+    kg_str_release(&page);
+    kg_shown_release(&s);
+    kg_tokenizer_close(tok);
+}
+
+static void a_malformed_line_says_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *json, *says;
+    } rows[] = {
+        {"{\"x\":1}", "expected tokens, segments"},
+        {"{\"response\":1}", "key 'response': expected string, found integer"},
+        {"{\"segments\":[{\"source\":\"me\",\"text\":\"\"}]}", "found me"},
+        {"{\"segments\":[1]}", "prompt, model or tool"},
+        {"{\"tokens\":[0],\"source\":\"p\",\"logp\":[]}", "found 1, 0 and 1"},
+        {"{\"tokens\":[0],\"source\":\"x\",\"logp\":[null]}", "found 'x'"},
+        {"{\"tokens\":[16],\"source\":\"p\",\"logp\":[null]}", "found 16"},
+        {"{\"tokens\":[\"a\"],\"source\":\"p\",\"logp\":[null]}", "found -1"},
+    };
+    struct kg_tokenizer *tok = tokenizer();
+    struct kg_shown s = {0};
+    struct kg_json_doc doc;
+    struct kg_err err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *json = rows[i].json;
+
+        assert_int_equal(kg_json_parse(&doc, json, strlen(json), "dump line 9", &err),
+                         KG_OK);
+        assert_int_equal(kg_show_read(&s, &doc, tok, &err), KG_EFORMAT);
+        assert_non_null(strstr(err.message, "dump line 9"));
+        if (!strstr(err.message, rows[i].says))
+            fail_msg("%s: expected '%s', found '%s'", json, rows[i].says, err.message);
+        kg_json_release(&doc);
+    }
+    assert_int_equal(kg_json_parse(&doc, DUMP, strlen(DUMP), "dump", &err), KG_OK);
+    assert_int_equal(kg_show_read(&s, &doc, NULL, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "--model DIR"));
+    kg_json_release(&doc);
+    kg_shown_release(&s);
+    kg_tokenizer_close(tok);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_become_pieces_with_their_numbers),
+        cmocka_unit_test(text_is_shown_by_who_wrote_it),
+        cmocka_unit_test(hostile_text_is_made_harmless),
+        cmocka_unit_test(a_page_holds_the_numbers),
+        cmocka_unit_test(a_malformed_line_says_what_is_wrong),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
