@@ -9,6 +9,26 @@
 #include <math.h>
 #include <string.h>
 
+/* The text of an answer, and what its grader reads; of an episode that is told apart by
+ * who wrote it. */
+static kg_status put_item(struct kg_grade_item *item, struct kg_str *text,
+                          struct kg_episode_text *episode, const struct kg_tokenizer *tok,
+                          const struct kg_traj *t, const struct kg_sampling *s,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_rollout_text(text, tok, t, s->stops, s->n_stops, err));
+    item->response = kg_str_text(text);
+    item->n = text->len;
+    if (t->episode.turns == 0)
+        return KG_OK;
+    KG_TRY(kg_episode_text_init(episode, tok, t, err));
+    item->response = kg_str_text(&episode->model);
+    item->n = episode->model.len;
+    item->spans = episode->spans;
+    item->n_spans = episode->n_spans;
+    return KG_OK;
+}
+
 kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
                         struct kg_traj *trajs, size_t n, const struct kg_tokenizer *tok,
                         const struct kg_prompts *prompts, const struct kg_eval_opts *opts,
@@ -20,18 +40,18 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
     struct kg_str *own = texts ? NULL
                                : kg_mem_calloc(n, sizeof *own, "answer texts", err);
     struct kg_str *text = texts ? texts : own;
+    struct kg_episode_text *episodes = kg_mem_calloc(n, sizeof *episodes,
+                                                     "texts of episodes", err);
     kg_status status = KG_OK;
 
-    if (!items || !text) {
+    if (!items || !text || !episodes) {
         status = err->code;
         goto out;
     }
     for (size_t i = 0; i < n; i++) {
-        KG_TRY_GOTO(out,
-                    kg_rollout_text(&text[i], tok, &trajs[i], s->stops, s->n_stops, err));
         items[i].record = &prompts->data->records[prompts->record[trajs[i].prompt_index]];
-        items[i].response = kg_str_text(&text[i]);
-        items[i].n = text[i].len;
+        KG_TRY_GOTO(out,
+                    put_item(&items[i], &text[i], &episodes[i], tok, &trajs[i], s, err));
     }
     KG_TRY_GOTO(out, kg_task_grade(grades, opts->task, opts->task_opts, items, n, err));
     for (size_t i = 0; i < n; i++) {
@@ -41,6 +61,9 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
 out:
     for (size_t i = 0; own && i < n; i++)
         kg_str_release(&own[i]);
+    for (size_t i = 0; episodes && i < n; i++)
+        kg_episode_text_release(&episodes[i]);
+    kg_mem_free(episodes);
     kg_mem_free(own);
     kg_mem_free(items);
     return status;
@@ -163,6 +186,7 @@ static kg_status summarise(struct kg_eval_result *out, const struct kg_traj *tra
         out->response_tokens += (double)kg_traj_model_tokens(&trajs[i]) / (double)n;
         out->truncated += (trajs[i].finish == KG_FINISH_LENGTH) / (double)n;
         out->ungraded += !grades[i].graded / (double)n;
+        kg_episode_add(&out->episodes, &trajs[i]);
     }
     mean_over_problems(&out->accuracy, &out->accuracy_stderr, right, out->problems,
                        samples);
@@ -205,9 +229,10 @@ static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
             .draw = i,
             .n_samples = opts->samples,
             .max_tokens = room(m, prompts->ids[i].n, opts->sampling.max_tokens)};
+    kg_episodes_fit(&ro, opts->episodes);
     KG_TRY_GOTO(out, kg_rollout_create(&engine, m, tok, &ro, err));
-    KG_TRY_GOTO(out, kg_rollout_run(engine, trajs, requests, prompts->n, &opts->sampling,
-                                    NULL, NULL, err));
+    KG_TRY_GOTO(out, kg_episodes_run(opts->episodes, engine, trajs, requests, prompts->n,
+                                     &opts->sampling, prompts, NULL, err));
 out:
     kg_rollout_free(engine);
     kg_mem_free(requests);

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "model/model.h"
+#include "rollout/episode.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
 #include "task/task.h"
@@ -26,6 +27,7 @@ struct kg_eval_opts {
     int32_t samples; /* n of avg@n */
     int32_t max_batch;
     const struct kg_model *reference; /* NULL: no KL */
+    struct kg_episodes *episodes; /* answers are episodes; NULL: of one turn; borrowed */
     bool stop_on_signal; /* EINTERRUPTED on SIGINT or SIGTERM; else it is finished */
 };
 
@@ -43,6 +45,7 @@ struct kg_eval_result {
     double kl_k1;   /* to the reference; 0 without */
     double kl_k3;
     double seconds;
+    struct kg_episode_sums episodes;
 };
 
 /* Called for every graded answer in order; NULL allowed. text borrowed. */

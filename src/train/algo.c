@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "rollout/rollout.h"
+#include "train/episodes.h"
 
 #include <string.h>
 
@@ -88,7 +89,7 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         KG_TRY(kg_algo_set(algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),
                            err));
     if (algo->length_norm <= 0)
-        algo->length_norm = (double)kg_config_int(config, "rollout.max_tokens");
+        algo->length_norm = (double)kg_config_answer_tokens(config);
     cover_vocabulary(algo, vocab);
     cover_region(algo, vocab);
     KG_TRY(check_updates(config, err));

@@ -12,6 +12,7 @@
 #include "base/signal.h"
 #include "train/bench.h"
 #include "train/checkpoint.h"
+#include "train/episodes.h"
 #include "train/run_dir.h"
 #include "train/sources.h"
 
@@ -64,8 +65,10 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     struct by_source by = {.samples = opts.samples};
     struct kg_eval_result r;
     char under[KG_METRIC_NAME];
+    kg_status status = kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by,
+                                   err);
 
-    if (kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by, err) != KG_OK)
+    if (status != KG_OK && kg_run_tool_failed(run, status, err) != KG_OK)
         return kg_err_prefix(err, "validation after step %lld",
                              (long long)run->count.step);
     put(log, prefix, "accuracy", r.accuracy);
@@ -81,6 +84,8 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     put(log, prefix, "truncated", r.truncated);
     put(log, prefix, "ungraded", r.ungraded);
     put(log, prefix, "seconds", r.seconds);
+    snprintf(under, sizeof under, "%s/episode", prefix);
+    kg_episodes_put(log, under, &r.episodes);
     snprintf(under, sizeof under, "%s/", prefix);
     if (by.sources.n > 1)
         kg_sources_put(log, under, &by.sources);

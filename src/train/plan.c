@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
+#include "train/episodes.h"
 
 #include <math.h>
 #include <string.h>
@@ -70,8 +71,8 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
         "(at most %.2f M "
         "tokens)\n",
         (long long)prompts, (long long)samples, (long long)(prompts * samples),
-        (long long)kg_config_int(c, "rollout.max_tokens"),
-        (double)(prompts * samples * kg_config_int(c, "rollout.max_tokens")) / 1e6));
+        (long long)kg_config_answer_tokens(c),
+        (double)(prompts * samples * kg_config_answer_tokens(c)) / 1e6));
     KG_TRY(kg_str_printf(
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
@@ -80,6 +81,21 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                          (long long)(kg_config_int(c, "train.steps") * prompts * samples),
                          (double)(kg_config_int(c, "train.steps") * prompts) /
                              (double)n_prompts(run));
+}
+
+static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
+                               struct kg_err *err)
+{
+    const struct kg_episode_opts *o = &run->episode_opts;
+
+    if (!run->episodes)
+        return KG_OK;
+    return kg_str_printf(
+        out, err,
+        "episodes    %s: %d turns with tools and one without, of at most %d tokens; "
+        "observations of at most %d, %d tokens in all%s%s\n",
+        o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context,
+        *o->env_opts.retriever ? "; asks " : "", o->env_opts.retriever);
 }
 
 /* What is sampled beyond the answers that are learned from. */
@@ -151,11 +167,15 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     uint64_t score = score_bytes(run);
     int64_t kv_tokens = kg_config_int(run->config, "rollout.kv_tokens");
     uint64_t kv;
+    struct kg_rollout_opts ro = {
+        .max_batch = (int32_t)kg_config_int(run->config, "rollout.max_batch"),
+        .max_len = (int32_t)((int64_t)run->train.longest +
+                             kg_config_answer_tokens(run->config))};
 
+    ro.max_open = ro.max_batch;
+    kg_episodes_fit(&ro, run->episodes);
     if (kv_tokens == 0)
-        kv_tokens = kg_config_int(run->config, "rollout.max_batch") *
-                    ((int64_t)run->train.longest +
-                     kg_config_int(run->config, "rollout.max_tokens") + KG_KV_BLOCK);
+        kv_tokens = (int64_t)ro.max_open * (ro.max_len + KG_KV_BLOCK);
     kv = (uint64_t)(kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
     KG_TRY(kg_str_printf(out, err,
                          "memory      %.2f GB: weights %.2f (%llu copies), gradients and "
@@ -190,6 +210,7 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
     KG_TRY_GOTO(out, file_lines(out, &run, err));
     KG_TRY_GOTO(out, sampling_lines(out, &run, err));
+    KG_TRY_GOTO(out, episode_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));
     KG_TRY_GOTO(out, memory_lines(out, &run, err));
     status = disk_lines(out, &run, err);

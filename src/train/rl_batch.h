@@ -39,6 +39,7 @@ struct kg_rl_batch {
     double greedy_ungraded;
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
+    double seconds_idle;            /* all waited for a tool and nothing decoded */
     int32_t group;                  /* samples of a prompt */
     bool shaped;                    /* rewards carry overlong shaping */
 

@@ -7,6 +7,7 @@
 #include "data/jsonl.h"
 #include "model/optim.h"
 #include "train/anchor.h"
+#include "train/episodes.h"
 #include "train/path.h"
 #include "train/sources.h"
 
@@ -154,6 +155,28 @@ static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "length/truncated", cut / n);
 }
 
+/* Of the answers that are learned from; waiting is of all. */
+static void put_episodes(struct kg_metrics *log, const struct kg_rl_batch *b,
+                         const struct kg_run *run)
+{
+    struct kg_episode_sums sums = {0};
+    double observed = 0;
+
+    for (size_t i = 0; run->episodes && i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+
+        if (!kg_rl_learns(b, i))
+            continue;
+        kg_episode_add(&sums, t);
+        observed += (double)(t->n - t->prompt_n - kg_traj_model_tokens(t));
+    }
+    kg_episodes_put(log, "episode", &sums);
+    if (sums.episodes == 0)
+        return;
+    kg_metrics_put(log, "episode/observed_tokens", observed / (double)sums.episodes);
+    kg_metrics_put(log, "episode/seconds_idle", b->seconds_idle);
+}
+
 /* Over everything that was sampled: the other groups are of the answers learned from. */
 static void put_dynamic(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
@@ -297,6 +320,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     put_rewards(&log, b);
     put_sources(&log, b, run);
     put_lengths(&log, b);
+    put_episodes(&log, b, run);
     kg_metrics_put(&log, "advantage/mean", a->mean);
     kg_metrics_put(&log, "advantage/min", a->min);
     kg_metrics_put(&log, "advantage/max", a->max);

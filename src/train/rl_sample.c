@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "policy/shaping.h"
+#include "train/episodes.h"
 #include "train/run_data.h"
 
 #include <math.h>
@@ -111,12 +112,13 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b, struct kg_run
                       const struct kg_sampling *sampling, struct kg_err *err)
 {
     struct kg_eval_opts grading = kg_run_eval_opts(run);
-    kg_status status = kg_rollout_run(run->engine, g->trajs, g->requests, g->n_prompts,
-                                      sampling, NULL, NULL, err);
+    kg_status status = kg_episodes_run(run->episodes, run->engine, g->trajs, g->requests,
+                                       g->n_prompts, sampling, &run->train,
+                                       &b->seconds_idle, err);
 
     add_stats(&b->rolled, kg_rollout_stats(run->engine));
     if (status != KG_OK)
-        return status;
+        return kg_run_tool_failed(run, status, err);
     return kg_eval_grade(g->grades, NULL, g->trajs, g->n, run->tok, &run->train, &grading,
                          err);
 }
@@ -255,7 +257,7 @@ static kg_status sample_once(struct kg_rl_batch *b, struct kg_run *run, size_t p
 static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
 {
     int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
-    int64_t most = kg_config_int(run->config, "rollout.max_tokens");
+    int64_t most = kg_config_answer_tokens(run->config);
     double factor = kg_config_real(run->config, "rollout.overlong_factor");
 
     for (size_t i = 0; buffer > 0 && i < n; i++)

@@ -9,6 +9,7 @@
 #include "train/algo.h"
 #include "train/anchor.h"
 #include "train/answers.h"
+#include "train/episodes.h"
 #include "train/path.h"
 #include "train/reference.h"
 #include "train/run_data.h"
@@ -166,7 +167,7 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 {
     bool dynamic = kg_config_bool(run->config, "rollout.dynamic");
     int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
-    int64_t most = kg_config_int(run->config, "rollout.max_tokens");
+    int64_t most = kg_config_answer_tokens(run->config);
 
     if (!dynamic && kg_config_real(run->config, "rollout.oversample") != 1)
         return kg_fail(err, KG_EINVAL,
@@ -178,7 +179,7 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
                        "prompt; expected 2 or more, found 1");
     if (buffer > most)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.overlong_buffer: expected at most rollout.max_tokens "
+                       "rollout.overlong_buffer: expected at most the longest answer "
                        "(%lld), found %lld",
                        (long long)most, (long long)buffer);
     return KG_OK;
@@ -189,6 +190,8 @@ static size_t longest_answer(const struct kg_run *run)
 {
     if (run->answers.n > 0)
         return run->answers.longest;
+    if (run->episodes)
+        return (size_t)run->episode_opts.context;
     return run->train.longest + (size_t)kg_config_int(run->config, "rollout.max_tokens");
 }
 
@@ -197,13 +200,21 @@ static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
 {
     size_t longest = longest_answer(run);
     size_t limit = (size_t)run->model->config.max_positions;
+    size_t prompt = run->train.longest > run->val.longest ? run->train.longest
+                                                          : run->val.longest;
+
+    if (run->episodes && prompt >= longest)
+        return kg_fail(err, KG_EINVAL,
+                       "episode.context: expected room for an answer behind the longest "
+                       "prompt of %zu tokens, found %zu",
+                       prompt, longest);
 
     if (kg_config_int(run->config, "train.steps") > 0 && longest > limit)
-        return kg_fail(
-            err, KG_EINVAL,
-            "rollout.max_tokens: expected prompt and answer within the model's "
-            "%zu positions, found %zu, of which the prompt has %zu",
-            limit, longest, run->train.longest);
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected prompt and answer within the model's "
+                       "%zu positions, found %zu, of which the prompt has %zu",
+                       run->episodes ? "episode.context" : "rollout.max_tokens", limit,
+                       longest, run->train.longest);
     if (run->anchor && longest > (size_t)run->anchor->config.max_positions)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected an anchor of at least %zu positions for "
@@ -259,6 +270,7 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     if (run->sampler && run->sampler->ct != run->model->ct)
         KG_TRY(kg_acts_create(&run->sampler_acts, run->sampler, run->score_tokens, false,
                               err));
+    kg_episodes_fit(&ro, run->episodes);
     return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
                              run->tok, &ro, err);
 }
@@ -283,6 +295,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     KG_TRY(open_sampler(run, err));
     KG_TRY(open_reference(run, err));
     KG_TRY(load_stops(run, err));
+    KG_TRY(kg_run_episodes_open(run, err));
     KG_TRY(kg_run_data_open(run, err));
     KG_TRY(kg_run_answers_open(run, err));
     KG_TRY(kg_run_sft_open(run, err));
@@ -312,6 +325,7 @@ void kg_run_close(struct kg_run *run)
         kg_log_warn("%s", ignored.message);
     kg_file_lock_release(&run->lock);
     kg_rollout_free(run->engine);
+    kg_episodes_close(run->episodes);
     kg_pass_free(run->pass);
     kg_acts_free(run->score_acts);
     kg_acts_free(run->anchor_acts);
@@ -408,6 +422,7 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
         .samples = (int32_t)kg_config_int(c, "eval.samples"),
         .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
         .reference = run->reference,
+        .episodes = run->episodes,
     };
 
     e.sampling.temperature = (float)kg_config_real(c, "eval.temperature");

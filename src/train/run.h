@@ -14,6 +14,7 @@
 #include "eval/eval.h"
 #include "model/optim.h"
 #include "policy/policy.h"
+#include "rollout/episode.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
 #include "train/epochs.h"
@@ -85,6 +86,8 @@ struct kg_run {
     struct kg_acts *sampler_acts;  /* by a sampler of another dtype; NULL without */
     int64_t score_tokens;
     struct kg_rollout *engine;
+    struct kg_episodes *episodes; /* NULL: answers are one turn */
+    struct kg_episode_opts episode_opts;
 
     struct kg_counters count;
     /* newest checkpoint of this run: what is there already is not written again */

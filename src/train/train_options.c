@@ -102,8 +102,8 @@ static const struct kg_opt_row rows[] = {
     {"rollout.prompts", KG_OPT_INT, "32", 1, 1e6, NULL, "prompts of one step", false},
     {"rollout.samples", KG_OPT_INT, "8", 1, 4096, NULL,
      "answers sampled for each prompt (group size)", false},
-    {"rollout.max_tokens", KG_OPT_INT, "512", 1, 1e6, NULL, "longest answer in tokens",
-     false},
+    {"rollout.max_tokens", KG_OPT_INT, "512", 1, 1e6, NULL,
+     "longest answer in tokens; of an episode, of one turn (episode.turn_tokens)", false},
     {"rollout.temperature", KG_OPT_REAL, "1", 1e-3, 100, NULL,
      "sampling temperature; the policy is what is sampled", false},
     {"rollout.top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", false},
@@ -136,6 +136,37 @@ static const struct kg_opt_row rows[] = {
     {"rollout.dtype", KG_OPT_CHOICE, "same", 0, 0, "same|bf16|fp32",
      "product inputs of the sampler", false},
 
+    {"episode.env", KG_OPT_CHOICE, "none", 0, 0, "none|search|calculator",
+     "what an answer's turns talk to; none: an answer is one turn", false},
+    {"episode.turns", KG_OPT_INT, "4", 0, 1000, NULL,
+     "turns in which a tool may be called; one more follows without", false},
+    {"episode.turn_tokens", KG_OPT_INT, "0", 0, 1e6, NULL,
+     "longest turn of the model in tokens; 0 is rollout.max_tokens", false},
+    {"episode.obs_tokens", KG_OPT_INT, "500", 1, 1e6, NULL,
+     "longest observation in tokens; what is longer is cut", false},
+    {"episode.context", KG_OPT_INT, "4096", 2, 1e7, NULL,
+     "longest episode in tokens, prompt and observations included; one that would pass "
+     "it "
+     "ends as truncated",
+     false},
+    {"episode.open", KG_OPT_INT, "0", 0, 1e6, NULL,
+     "episodes in progress, those that wait for a tool included; 0 is twice "
+     "rollout.max_batch (results do not depend on it)",
+     true},
+
+    {"search.where", KG_OPT_STRING, "", 0, 0, NULL,
+     "episode.env search: an index file, or http://HOST:PORT/retrieve", true},
+    {"search.topk", KG_OPT_INT, "3", 1, 1000, NULL, "passages for a query", false},
+    {"search.when_down", KG_OPT_CHOICE, "stop", 0, 0, "stop|observe",
+     "a retriever that stays down stops the run behind its last whole step, or is told "
+     "to "
+     "the model and counted (episode/failed)",
+     true},
+    {"search.timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
+     "time limit of one request to the retriever", true},
+    {"search.tries", KG_OPT_INT, "4", 1, 1000, NULL, "tries before it counts as down",
+     true},
+
     {"algo.preset", KG_OPT_STRING, "", 0, 0, NULL,
      "method or published run (`kedge presets`): its values hold where you give none",
      false},
@@ -161,7 +192,7 @@ static const struct kg_opt_row rows[] = {
      "the loss is",
      false},
     {"algo.length_norm", KG_OPT_INT, "0", 0, 1e6, NULL,
-     "constant length of seq-mean-token-sum-norm; 0 is rollout.max_tokens", false},
+     "constant length of seq-mean-token-sum-norm; 0 is the longest answer", false},
     {"algo.mask_truncated", KG_OPT_BOOL, "false", 0, 0, NULL,
      "answers cut by the limit carry no policy loss", false},
 

@@ -5,8 +5,8 @@
 
 #include "data/options.h"
 
-/* Sections run, model, data, task, rollout, algo, kl, anchor, optim, train, sft, eval,
- * checkpoint; ended by key NULL. */
+/* Sections run, model, data, task, rollout, episode, search, algo, kl, anchor, optim,
+ * train, sft, eval, checkpoint; ended by key NULL. */
 const struct kg_opt_row *kg_train_option_rows(void);
 
 /* A config over these rows with, in this order of strength: defaults, the values of the

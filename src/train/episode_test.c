@@ -1,0 +1,366 @@
+/* Training on episodes: masks token by token, log-probs that the training pass gives
+ * again bit for bit, metrics, a tool that fails for good, and resuming behind it.
+ *
+ * The policy is a small model over a byte-level tokenizer, so its turns are noise; the
+ * environment is a scripted one. */
+#include "train/rl_testing.h"
+
+#include "rollout/score.h"
+#include "train/episodes.h"
+
+#define ROOT "build/test-runs/episode"
+
+static const char *const base[] = {
+    "model.path=" ROOT "/model",
+    "model.dtype=fp32",
+    "task.name=arithmetic",
+    "task.level=easy",
+    "task.count=40",
+    "task.val_count=5",
+    "rollout.prompts=3",
+    "rollout.samples=3",
+    "rollout.max_batch=4",
+    "episode.env=calculator",
+    "episode.turns=2",
+    "episode.turn_tokens=9",
+    "episode.obs_tokens=15",
+    "episode.context=100",
+    "optim.lr=1e-2",
+    "train.steps=3",
+    "train.updates_per_step=1",
+    "kl.estimator=k3",
+    "kl.beta=0.1",
+    "anchor.kind=ema",
+    "algo.entropy_coef=0.01",
+    "eval.at_start=false",
+    "eval.problems=4",
+    "run.threads=1",
+    NULL,
+};
+
+/* ---- an environment that fails when it is told to ---- */
+
+struct script {
+    int calls;
+    int fail_at; /* 0: never */
+};
+static struct script script;
+
+static kg_status script_open(void **state, const struct kg_env_opts *opts,
+                             struct kg_err *e)
+{
+    (void)opts;
+    (void)e;
+    *state = &script;
+    return KG_OK;
+}
+
+static void script_close(void *state) { (void)state; }
+
+/* Every turn that is not the last calls; what is observed depends on its text. */
+static kg_status script_step(struct kg_env_result *result, struct kg_str *observation,
+                             void *state, const struct kg_env_turn *turn,
+                             struct kg_err *e)
+{
+    struct script *s = state;
+    size_t n = turn->n % 7;
+
+    if (++s->calls == s->fail_at)
+        return kg_fail(e, KG_EIO, "search: expected an answer, found none");
+    *result = (struct kg_env_result){.valid = n != 3, .answered = n == 5};
+    if (turn->last || n == 5)
+        return KG_OK;
+    result->called = n != 3;
+    result->failed = n == 4;
+    result->next = KG_ENV_OBSERVE;
+    return kg_str_printf(observation, e, "<result>%zu and %zu</result>", turn->n, n);
+}
+
+static const struct kg_env_row script_row = {
+    .name = "script", .open = script_open, .close = script_close, .step = script_step};
+
+/* ---- set-up ---- */
+
+static int setup(void **state)
+{
+    static const char *const texts[] = {"1 + 2 = 3 and 4 * 5 = 20 <result> </result>"};
+    static const char *const specials[] = {"<|endoftext|>"};
+    struct kg_bpe_train train = {
+        .vocab_size = 264, .specials = specials, .n_specials = 1};
+    struct kg_model_config c = {.vocab = 264,
+                                .hidden = 32,
+                                .ffn = 48,
+                                .layers = 2,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 16,
+                                .max_positions = 256,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = 0.2f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = ROOT "/tokenizer"};
+    struct kg_model *m = NULL;
+
+    (void)state;
+    fresh(ROOT);
+    NEED(kg_file_make_dirs(ROOT "/tokenizer", err));
+    NEED(kg_bpe_train_write(ROOT "/tokenizer", texts, 1, &train, err));
+    NEED(kg_arch_find(&c.arch, "qwen2", err));
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, ROOT "/model", &save, err));
+    kg_model_free(m);
+    return 0;
+}
+
+static struct kg_config *config(const char *dir, const char *const *extra)
+{
+    const char *const *const lists[] = {base, extra};
+
+    return config_from(dir, lists, 2);
+}
+
+static void open_episodes(struct opened *o, const char *dir, const char *const *extra)
+{
+    NEED(kg_file_remove_tree(dir, err));
+    o->config = config(dir, extra);
+    NEED(kg_run_open(&o->run, o->config, err));
+    NEED(kg_run_dir_create(&o->run, err));
+    NEED(kg_run_dir_cut(&o->run, err));
+    NEED(kg_run_start_rl(&o->run, err));
+}
+
+/* The scripted environment in place of the calculator. */
+static void use_script(struct kg_run *run, int fail_at)
+{
+    script = (struct script){.fail_at = fail_at};
+    kg_episodes_close(run->episodes);
+    run->episodes = NULL;
+    run->episode_opts.env = &script_row;
+    NEED(kg_episodes_open(&run->episodes, run->tok, &run->episode_opts, err));
+}
+
+/* ---- masks ---- */
+
+/* The batch holds the model's tokens, in order, with their records, and nothing else. */
+static void check_flat(const struct kg_rl_batch *b)
+{
+    int64_t at = 0;
+    size_t tools = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+
+        assert_int_equal(b->begin[i], at);
+        for (size_t j = 0; j < t->n; j++) {
+            tools += t->source[j] == KG_SOURCE_TOOL;
+            if (t->source[j] != KG_SOURCE_MODEL) {
+                assert_true(t->logp[j] == 0);
+                continue;
+            }
+            assert_int_equal(b->tokens[at], t->tokens[j]);
+            assert_true(b->old_logp[at] == (double)t->logp[j]);
+            at++;
+        }
+    }
+    assert_int_equal(b->n, at);
+    assert_true(tools > 30);
+}
+
+/* Log-probs of all positions by the training pass, one episode at a time. */
+static void check_scores(const struct kg_rl_batch *b, const struct kg_run *run)
+{
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+        float logp[100], anchor[100];
+        struct kg_score_seq own = {
+            .tokens = t->tokens, .n = t->n, .temperature = t->temperature, .logp = logp};
+        struct kg_score_seq other = own;
+        int64_t at = b->begin[i];
+
+        other.logp = anchor;
+        NEED(kg_score(run->model, run->score_acts, run->score_tokens, &own, 1, 0, 0, NULL,
+                      err));
+        NEED(kg_score(run->anchor, run->score_acts, run->score_tokens, &other, 1, 0, 0,
+                      NULL, err));
+        for (size_t j = 0; j < t->n; j++) {
+            if (t->source[j] != KG_SOURCE_MODEL)
+                continue;
+            assert_true(logp[j] == t->logp[j]);
+            assert_true(b->anchor_logp[at++] == (double)anchor[j]);
+        }
+    }
+}
+
+static void only_what_the_model_wrote_is_in_the_loss(void **state)
+{
+    static const char *const more[] = {"rollout.top_p=0.97", NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+
+    (void)state;
+    open_episodes(&o, ROOT "/masks", more);
+    use_script(&o.run, 0);
+    disturb(o.run.anchor);
+    NEED(kg_rl_sample(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    check_flat(&b);
+    check_scores(&b, &o.run);
+    kg_rl_batch_release(&b);
+    close_run(&o);
+}
+
+static void lengths_and_metrics_count_what_the_model_wrote(void **state)
+{
+    struct opened o;
+
+    (void)state;
+    open_episodes(&o, ROOT "/step", NULL);
+    use_script(&o.run, 0);
+    NEED(kg_rl_step(&o.run, err));
+    assert_true(last_metric(ROOT "/step", "mismatch/first_update_max") == 0);
+    assert_true(last_metric(ROOT "/step", "length/mean") <= 27);
+    assert_true(last_metric(ROOT "/step", "policy/tokens") ==
+                9 * last_metric(ROOT "/step", "length/mean"));
+    assert_true(last_metric(ROOT "/step", "episode/observed_tokens") > 5);
+    assert_true(last_metric(ROOT "/step", "episode/turns") > 1);
+    assert_true(last_metric(ROOT "/step", "episode/calls") > 0);
+    assert_true(last_metric(ROOT "/step", "episode/seconds_idle") == 0);
+    NEED(kg_run_validate(&o.run, err));
+    assert_true(last_metric(ROOT "/step", "val/episode/turns") > 1);
+    close_run(&o);
+}
+
+/* ---- a tool that is down ---- */
+
+static void same_model(const struct kg_run *a, const struct kg_run *b)
+{
+    assert_memory_equal(a->model->master, b->model->master,
+                        (size_t)a->model->n_elements * sizeof(float));
+    assert_memory_equal(a->anchor->master, b->anchor->master,
+                        (size_t)a->anchor->n_elements * sizeof(float));
+}
+
+/* A step that a tool broke off leaves the run where it stood; done again it gives the
+ * bits of a run in which nothing failed. */
+static void a_step_that_a_tool_broke_off_is_done_again_bit_for_bit(void **state)
+{
+    struct opened whole, broken;
+    struct kg_err e;
+
+    (void)state;
+    open_episodes(&whole, ROOT "/whole", NULL);
+    use_script(&whole.run, 0);
+    open_episodes(&broken, ROOT "/broken", NULL);
+    use_script(&broken.run, 0);
+    for (int step = 0; step < 2; step++) {
+        NEED(kg_rl_step(&whole.run, err));
+        script.calls = 0;
+        script.fail_at = 8;
+        assert_int_equal(kg_rl_step(&broken.run, &e), KG_EIO);
+        assert_non_null(strstr(e.message, "kedge train --resume goes on"));
+        assert_int_equal(broken.run.count.step, step);
+        assert_false(broken.run.midway);
+        script.fail_at = 0;
+        NEED(kg_rl_step(&broken.run, err));
+    }
+    same_model(&whole.run, &broken.run);
+    close_run(&broken);
+    close_run(&whole);
+}
+
+/* ---- the calculator, from the command's side ---- */
+
+static void train(const char *dir, bool resume, const char *const *extra)
+{
+    struct kg_config *c = config(dir, extra);
+    bool stopped;
+
+    NEED(kg_train_run(c, resume, &stopped, err));
+    assert_false(stopped);
+    kg_config_free(c);
+}
+
+static void a_resumed_run_of_episodes_gives_the_same_bits(void **state)
+{
+    static const char *const two[] = {"train.steps=2", NULL};
+    static const char *const other_batch[] = {"rollout.max_batch=9", "episode.open=11",
+                                              NULL};
+    struct kg_str a = {0}, b = {0};
+
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT "/once", err));
+    NEED(kg_file_remove_tree(ROOT "/twice", err));
+    train(ROOT "/once", false, NULL);
+    train(ROOT "/twice", false, two);
+    train(ROOT "/twice", true, other_batch);
+    NEED(kg_file_read(&a, ROOT "/once/checkpoints/step-000003/model/model.safetensors",
+                      1u << 24, err));
+    NEED(kg_file_read(&b, ROOT "/twice/checkpoints/step-000003/model/model.safetensors",
+                      1u << 24, err));
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(a.data, b.data, a.len);
+    assert_true(last_metric(ROOT "/once", "episode/invalid") > 0);
+    kg_str_release(&a);
+    kg_str_release(&b);
+}
+
+static void expect_refusal(const char *const *extra, const char *word)
+{
+    struct kg_config *c = config(ROOT "/refused", extra);
+    struct kg_run run;
+    struct kg_err e;
+
+    assert_int_equal(kg_run_open(&run, c, &e), KG_EINVAL);
+    if (!strstr(e.message, word))
+        fail_msg("expected '%s' in: %s", word, e.message);
+    kg_config_free(c);
+}
+
+static void impossible_episodes_are_refused_at_the_start(void **state)
+{
+    static const char *const no_index[] = {"episode.env=search", NULL};
+    static const char *const idle_index[] = {"search.where=x.db", NULL};
+    static const char *const too_long[] = {"episode.context=300", NULL};
+    static const char *const no_room[] = {"episode.context=5", NULL};
+    static const char *const overlong[] = {"rollout.overlong_buffer=28", NULL};
+
+    (void)state;
+    expect_refusal(no_index, "search.where: expected an index file");
+    expect_refusal(idle_index, "search.where: expected none");
+    expect_refusal(too_long, "episode.context: expected prompt and answer within");
+    expect_refusal(no_room, "episode.context: expected room for an answer");
+    expect_refusal(overlong, "at most the longest answer (27)");
+}
+
+static void a_dry_run_says_what_an_episode_is(void **state)
+{
+    struct kg_config *c = config(ROOT "/dry", NULL);
+    struct kg_str out = {0};
+
+    (void)state;
+    NEED(kg_train_plan(&out, c, err));
+    assert_non_null(strstr(out.data, "9 answers of at most 27 tokens"));
+    assert_non_null(
+        strstr(out.data, "episodes    calculator: 2 turns with tools and one without"));
+    kg_str_release(&out);
+    kg_config_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_what_the_model_wrote_is_in_the_loss),
+        cmocka_unit_test(lengths_and_metrics_count_what_the_model_wrote),
+        cmocka_unit_test(a_step_that_a_tool_broke_off_is_done_again_bit_for_bit),
+        cmocka_unit_test(a_resumed_run_of_episodes_gives_the_same_bits),
+        cmocka_unit_test(impossible_episodes_are_refused_at_the_start),
+        cmocka_unit_test(a_dry_run_says_what_an_episode_is),
+    };
+
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

@@ -1,0 +1,35 @@
+/* Episodes of a run: options to an open environment, limits that follow from them, and
+ * their metrics. */
+#ifndef KG_TRAIN_EPISODES_H
+#define KG_TRAIN_EPISODES_H
+
+#include "train/run.h"
+
+/* Whether a config asks for episodes: episode.env is not none. */
+bool kg_config_episodes(const struct kg_config *config);
+
+/* The options under episode and search; env NULL without an environment.
+ * errors: ENOTFOUND (the environment), EINVAL (a retriever without a use for it, or none
+ * where one is needed) */
+kg_status kg_episodes_from_config(struct kg_episode_opts *opts,
+                                  const struct kg_config *config,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
+/* The most tokens that the model may write in one answer: of one turn, or of all turns of
+ * an episode. */
+int64_t kg_config_answer_tokens(const struct kg_config *config);
+
+/* run->episodes, where the config asks for them. */
+kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* A tool failed for good and the run is to stop: how to go on is added to the message.
+ * returns status */
+kg_status kg_run_tool_failed(const struct kg_run *run, kg_status status,
+                             struct kg_err *err);
+
+/* PREFIX/turns, calls, invalid, failed (means of an episode), answered and cut (shares);
+ * nothing where there were none. */
+void kg_episodes_put(struct kg_metrics *log, const char *prefix,
+                     const struct kg_episode_sums *sums);
+
+#endif
