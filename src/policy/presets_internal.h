@@ -13,6 +13,7 @@
 
 #define KG_EMA_PAPER  "Zhang & Ba 2026, arXiv 2602.04417"
 #define KG_RPG_PAPER  "Zhang et al. 2025, arXiv 2505.17508"
+#define KG_RPG_CODE   "complex-reasoning/RPG, recipe/rpg/7b/"
 #define KG_DPPO_PAPER "Qi et al. 2026, arXiv 2602.04879"
 
 struct kg_preset_table {

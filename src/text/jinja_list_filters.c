@@ -316,9 +316,11 @@ static kg_status f_unique(struct kg_jv *out, struct kg_jinja *j, const struct kg
 static struct kg_jinja_args args_from(const struct kg_jinja_args *args, size_t skip)
 {
     struct kg_jinja_args rest = *args;
+    size_t n = skip < args->n ? skip : args->n;
 
-    rest.pos += skip < args->n ? skip : args->n;
-    rest.n -= skip < args->n ? skip : args->n;
+    if (n > 0)
+        rest.pos += n; /* named arguments alone: there is no array */
+    rest.n -= n;
     return rest;
 }
 

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -61,6 +62,48 @@ static void what_the_user_wrote_is_stronger_than_the_preset(void **state)
     kg_config_free(config);
 }
 
+/* What papers leave open, as the released scripts have it: recipe/rpg/7b of RPG,
+ * recipe/dapo of verl. */
+static void recipes_have_the_values_of_the_released_scripts(void **state)
+{
+    static const char *const rows[][3] = {
+        {"grpo-math", "algo.clip_high", "0.2"},
+        {"grpo-math", "algo.dual_clip", "10"},
+        {"grpo-math", "kl.beta", "0.001"},
+        {"dapo-math", "algo.clip_high", "0.28"},
+        {"dapo-math", "algo.dual_clip", "10"},
+        {"reinforce++-math", "algo.clip_low", "0.2"},
+        {"reinforce++-math", "algo.clip_high", "0.28"},
+        {"reinforce++-math", "algo.dual_clip", "10"},
+        {"reinforce++-math", "kl.estimator", "k1"},
+        {"reinforce++-math", "kl.beta", "0.0001"},
+        {"reinforce++-baseline-math", "algo.clip_high", "0.28"},
+        {"reinforce++-baseline-math", "algo.dual_clip", "10"},
+        {"reinforce++-baseline-math", "kl.beta", "0.0001"},
+        {"reinforce++-baseline-math", "optim.weight_decay", "0.1"},
+        {"dapo-32b", "algo.dual_clip", "10"},
+        {"dapo-32b", "rollout.max_refills", "10"},
+        {"dapo-32b", "optim.weight_decay", "0.1"},
+        {"rpg-released-reinforce-math", "optim.lr", "5e-7"},
+        {"rpg-released-urkl-math", "algo.dual_clip", "10"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char preset[64];
+        char *assignments[] = {preset};
+        struct kg_config *config;
+        struct kg_err err = {0};
+
+        snprintf(preset, sizeof preset, "preset=%s", rows[i][0]);
+        assert_int_equal(kg_train_config(&config, NULL, assignments, 1, &err), KG_OK);
+        if (strcmp(kg_config_text(config, rows[i][1]), rows[i][2]) != 0)
+            fail_msg("%s %s: expected %s, found %s", rows[i][0], rows[i][1], rows[i][2],
+                     kg_config_text(config, rows[i][1]));
+        kg_config_free(config);
+    }
+}
+
 static void a_preset_is_named_in_short_and_says_where_values_come_from(void **state)
 {
     char *assignments[] = {(char[]){"preset=rpg-reinforce-urkl-math"},
@@ -72,7 +115,7 @@ static void a_preset_is_named_in_short_and_says_where_values_come_from(void **st
     assert_int_equal(kg_train_config(&config, NULL, assignments, 2, &err), KG_OK);
     assert_string_equal(kg_config_text(config, "algo.preset"), "rpg-reinforce-urkl-math");
     assert_string_equal(kg_config_text(config, "algo.surrogate"), "rpg-reinforce-urkl");
-    assert_string_equal(kg_config_source(config, "algo.dual_clip"), "rpg-urkl");
+    assert_string_equal(kg_config_source(config, "algo.dual_clip"), "rpg-fkl");
     assert_string_equal(kg_config_source(config, "rollout.prompts"),
                         "rpg-reinforce-urkl-math");
     assert_string_equal(kg_config_source(config, "optim.lr"), "command line");
@@ -108,6 +151,7 @@ int main(void)
         cmocka_unit_test(every_key_of_the_policy_is_an_option),
         cmocka_unit_test(every_preset_resolves),
         cmocka_unit_test(what_the_user_wrote_is_stronger_than_the_preset),
+        cmocka_unit_test(recipes_have_the_values_of_the_released_scripts),
         cmocka_unit_test(a_preset_is_named_in_short_and_says_where_values_come_from),
         cmocka_unit_test(an_unknown_key_is_named_with_the_nearest_one),
         cmocka_unit_test(an_unknown_preset_lists_the_valid_ones),
