@@ -166,7 +166,7 @@ static void the_command_prints_every_value_with_its_source(void **state)
         "test $(./kedge presets --json | wc -l) = $(./kedge presets --all --json | wc "
         "-l)",
         "./kedge presets | grep -q '^rpg-urkl  *method '",
-        "./kedge presets rpg-urkl-math | grep -q 'kl.beta  *0.0001  *preset rpg-urkl$'",
+        "./kedge presets rpg-urkl-math | grep -q 'kl.beta  *0.0001  *preset rpg-fkl$'",
         "./kedge presets rpg-urkl-math | grep -q 'rollout.samples  *16  *preset "
         "rpg-urkl-math$'",
         "./kedge presets rpg-urkl-math | grep -q 'algo.mask_truncated  *false  "
