@@ -322,3 +322,25 @@ out:
     kg_str_release(&temporary);
     return status;
 }
+
+/* ---- one file ---- */
+
+static kg_status sync_file(const char *path, struct kg_err *err)
+{
+    int fd = kg_file_fails() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    bool synced;
+
+    if (fd < 0)
+        return kg_file_fail(err, path, "open");
+    synced = !kg_file_fails() && fsync(fd) == 0;
+    close(fd);
+    return synced ? KG_OK : kg_file_fail(err, path, "sync");
+}
+
+kg_status kg_file_replace(const char *from, const char *to, struct kg_err *err)
+{
+    KG_TRY(sync_file(from, err));
+    if (kg_file_fails() || rename(from, to) != 0)
+        return kg_file_fail(err, to, "rename the finished file to");
+    return kg_file_sync_parent(to, err);
+}

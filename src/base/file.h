@@ -78,6 +78,9 @@ kg_status kg_file_rename_dir(const char *from, const char *to,
                              struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_copy(const char *from, const char *to,
                        struct kg_err *err) KG_MUST_CHECK;
+/* A file that is whole takes the place of another, or of none: synced, renamed. */
+kg_status kg_file_replace(const char *from, const char *to,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 /* Make path a symbolic link to target; an old link gives way in one step. The temporary
  * link is PATH.tmp.   errors: EIO, ENOSPACE */

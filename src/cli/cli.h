@@ -131,6 +131,7 @@ int kg_cmd_wiki(int argc, char **argv);
 int kg_cmd_grade(int argc, char **argv);
 int kg_cmd_show(int argc, char **argv);
 int kg_cmd_data(int argc, char **argv);
+int kg_cmd_search(int argc, char **argv);
 int kg_cmd_algorithms(int argc, char **argv);
 int kg_cmd_presets(int argc, char **argv);
 int kg_cmd_policy(int argc, char **argv);
@@ -156,6 +157,7 @@ extern const struct kg_flag kg_policy_flags[];
 extern const struct kg_flag kg_grade_flags[];
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
+extern const struct kg_flag kg_search_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];
 

@@ -12,16 +12,11 @@
 #define KG_SEARCH_RETRIEVER_H
 
 #include "base/status.h"
+#include "search/index.h" /* struct kg_passage */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-struct kg_passage {
-    const char *id;       /* "" when the server gives none */
-    const char *contents; /* first line: title, the rest: text */
-    double score;
-};
 
 struct kg_retrieved {
     uint64_t ticket;

@@ -1,0 +1,494 @@
+/* Building an index: one pass over the corpus into a temporary database, which is sealed,
+ * synced and renamed when it is whole.
+ *
+ * Everything happens in one transaction without journal or syncs: what fails leaves a
+ * temporary file that goes away. FTS5 collects words in memory and writes them in large
+ * sorted runs; the lists that search needs beside them (passages a word is in, words of a
+ * passage) are made here, because reading them out of FTS5 at query time costs more than
+ * the query.
+ */
+#include "search/index_internal.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/signal.h"
+#include "base/str.h"
+#include "data/records.h"
+#include "search/seen.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    WORDS_IN_MEMORY_BYTES = 256 << 20, /* before FTS5 writes a run */
+    PROGRESS_EVERY = 4096,             /* passages */
+    PROGRESS_MS = 5000,
+    MAX_PASSAGES = UINT32_MAX - 1,
+};
+
+const struct kg_bm25 kg_bm25_default = {1.2, 0.75};
+
+struct counter {
+    fts5_tokenizer inner;
+    void *inner_user;
+    uint32_t words; /* of the passage being indexed */
+};
+
+struct builder {
+    const struct kg_index_build_opts *opts;
+    struct kg_index_info *info;
+    struct kg_records *records;
+    struct kg_str temporary; /* path */
+    sqlite3 *db;
+    sqlite3_stmt *put_passage, *put_words, *put_lengths;
+    struct counter counter;
+    struct kg_seen seen;
+    struct kg_str contents; /* of a record that has title and text */
+    uint32_t *lengths;      /* (KG_LENGTHS_A_ROW) */
+    double start;
+};
+
+/* ---- counting words ----
+ * FTS5 does not tell how many words it made of a passage, so its tokenizer is wrapped by
+ * one that counts, under the same name: what is stored in the index is the stock name. */
+
+struct counting {
+    struct counter *counter;
+    Fts5Tokenizer *inner;
+};
+typedef int (*token_fn)(void *, int, const char *, int, int, int);
+struct relay {
+    struct counter *counter;
+    token_fn give;
+    void *context;
+};
+
+static int counting_create(void *user, const char **args, int n, Fts5Tokenizer **out)
+{
+    struct counter *c = user;
+    struct kg_err err;
+    struct counting *t = kg_mem_calloc(1, sizeof *t, "tokenizer", &err);
+    int code;
+
+    if (!t)
+        return SQLITE_NOMEM;
+    t->counter = c;
+    code = c->inner.xCreate(c->inner_user, args, n, &t->inner);
+    if (code != SQLITE_OK) {
+        kg_mem_free(t);
+        return code;
+    }
+    *out = (Fts5Tokenizer *)t;
+    return SQLITE_OK;
+}
+
+static void counting_delete(Fts5Tokenizer *tokenizer)
+{
+    struct counting *t = (struct counting *)tokenizer;
+
+    t->counter->inner.xDelete(t->inner);
+    kg_mem_free(t);
+}
+
+static int count_one(void *context, int flags, const char *word, int n, int from, int to)
+{
+    struct relay *r = context;
+
+    r->counter->words++;
+    return r->give(r->context, flags, word, n, from, to);
+}
+
+static int counting_tokenize(Fts5Tokenizer *tokenizer, void *context, int flags,
+                             const char *text, int n, token_fn give)
+{
+    struct counting *t = (struct counting *)tokenizer;
+    struct relay relay = {t->counter, give, context};
+
+    return t->counter->inner.xTokenize(t->inner, &relay, flags, text, n, count_one);
+}
+
+static kg_status wrap_tokenizer(struct builder *b, struct kg_err *err)
+{
+    fts5_tokenizer wrapped = {counting_create, counting_delete, counting_tokenize};
+    fts5_api *api = kg_fts5(b->db);
+    int code = SQLITE_ERROR;
+
+    if (!api)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected SQLite %s with FTS5, found it without",
+                       sqlite3_libversion());
+    code = api->xFindTokenizer(api, "unicode61", &b->counter.inner_user,
+                               &b->counter.inner);
+    if (code == SQLITE_OK)
+        code = api->xCreateTokenizer(api, "unicode61", &b->counter, &wrapped, NULL);
+    return code == SQLITE_OK ? KG_OK
+                             : kg_sql_fail(err, b->db, code, b->temporary.data,
+                                           "prepare the tokenizer");
+}
+
+/* ---- the database ---- */
+
+/* `seal` first: its page is then among the first, and stays where it is */
+static const char tables[] =
+    "PRAGMA page_size=8192; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
+    "PRAGMA locking_mode=EXCLUSIVE; PRAGMA cache_size=-65536;"
+    "BEGIN;"
+    "CREATE TABLE seal (hash INTEGER NOT NULL);"
+    "INSERT INTO seal VALUES (0);"
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE passage (n INTEGER PRIMARY KEY, id TEXT NOT NULL, "
+    "contents TEXT NOT NULL);"
+    "CREATE TABLE length (chunk INTEGER PRIMARY KEY, words BLOB NOT NULL);"
+    "CREATE TABLE term (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID;";
+
+static kg_status make_tables(struct builder *b, struct kg_err *err)
+{
+    const char *path = b->temporary.data;
+    char sql[512];
+
+    KG_TRY(kg_sql_exec(b->db, path, tables, err));
+    snprintf(sql, sizeof sql,
+             "PRAGMA application_id=%d; PRAGMA user_version=%d;"
+             "CREATE VIRTUAL TABLE words USING fts5(contents, content='', columnsize=0, "
+             "tokenize='%sunicode61 remove_diacritics 2');"
+             "INSERT INTO words(words, rank) VALUES('pgsz', 8000);"
+             "INSERT INTO words(words, rank) VALUES('hashsize', %d);",
+             KG_INDEX_APPLICATION, KG_INDEX_VERSION,
+             b->opts->words_as_are ? "" : "porter ", WORDS_IN_MEMORY_BYTES);
+    KG_TRY(kg_sql_exec(b->db, path, sql, err));
+    KG_TRY(kg_sql_prepare(&b->put_passage, b->db, path,
+                          "INSERT INTO passage VALUES (?1, ?2, ?3)", err));
+    KG_TRY(kg_sql_prepare(&b->put_words, b->db, path,
+                          "INSERT INTO words(rowid, contents) VALUES (?1, ?2)", err));
+    return kg_sql_prepare(&b->put_lengths, b->db, path,
+                          "INSERT INTO length VALUES (?1, ?2)", err);
+}
+
+static kg_status builder_open(struct builder *b, struct kg_err *err)
+{
+    int code;
+
+    KG_TRY(kg_records_open(&b->records, b->opts->corpus, err));
+    KG_TRY(kg_str_printf(&b->temporary, err, "%s.tmp", b->opts->path));
+    if (kg_file_is_dir(b->opts->path))
+        return kg_fail(err, KG_EINVAL, "%s: expected a file to write, found a folder",
+                       b->opts->path);
+    KG_TRY(kg_file_remove_tree(b->temporary.data, err));
+    code = sqlite3_open_v2(
+        b->temporary.data, &b->db,
+        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (code != SQLITE_OK)
+        return kg_sql_fail(err, b->db, code, b->temporary.data, "create the index");
+    b->lengths = kg_mem_calloc(KG_LENGTHS_A_ROW, sizeof *b->lengths, "lengths", err);
+    if (!b->lengths)
+        return KG_ENOMEM;
+    b->start = kg_clock_seconds();
+    KG_TRY(wrap_tokenizer(b, err));
+    return make_tables(b, err);
+}
+
+static void drop_statements(struct builder *b)
+{
+    sqlite3_finalize(b->put_passage);
+    sqlite3_finalize(b->put_words);
+    sqlite3_finalize(b->put_lengths);
+    b->put_passage = b->put_words = b->put_lengths = NULL;
+}
+
+static void builder_close(struct builder *b)
+{
+    drop_statements(b);
+    sqlite3_close(b->db);
+    kg_records_close(b->records);
+    kg_seen_release(&b->seen);
+    kg_str_release(&b->contents);
+    kg_str_release(&b->temporary);
+    kg_mem_free(b->lengths);
+}
+
+/* ---- one record ---- */
+
+struct record {
+    char number[24]; /* the id of a record that has none */
+    const char *id;
+    const char *contents; /* in the document, or in the builder */
+    size_t n;             /* of contents */
+};
+
+static kg_status read_id(struct record *r, const struct kg_json_doc *doc, bool optional,
+                         int64_t number, struct kg_err *err)
+{
+    const struct kg_json *id = kg_json_get(doc->root, "id");
+
+    r->id = r->number;
+    if (kg_json_type(id) == KG_JSON_INT)
+        number = kg_json_int(id, 0);
+    else if (id || !optional)
+        return kg_json_need_text(&r->id, doc, doc->root, "id", err);
+    snprintf(r->number, sizeof r->number, "%lld", (long long)number);
+    return KG_OK;
+}
+
+/* Search-R1's corpora write the title in quotes on a line of its own. */
+static kg_status join_title(struct record *r, struct builder *b,
+                            const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const char *title, *text;
+
+    KG_TRY(kg_json_need_text(&title, doc, doc->root, "title", err));
+    KG_TRY(kg_json_need_text(&text, doc, doc->root, "text", err));
+    kg_str_clear(&b->contents);
+    KG_TRY(kg_str_printf(&b->contents, err, "\"%s\"\n%s", title, text));
+    r->contents = b->contents.data;
+    return KG_OK;
+}
+
+static kg_status read_record(struct record *r, struct builder *b,
+                             const struct kg_json_doc *doc, struct kg_err *err)
+{
+    bool joined = kg_json_get(doc->root, "contents") == NULL;
+
+    if (joined && !kg_json_get(doc->root, "text"))
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected the keys id and contents, or title and text, found "
+                       "neither contents nor text",
+                       doc->where);
+    KG_TRY(read_id(r, doc, joined, kg_records_number(b->records), err));
+    if (joined)
+        KG_TRY(join_title(r, b, doc, err));
+    else
+        KG_TRY(kg_json_need_text(&r->contents, doc, doc->root, "contents", err));
+    r->n = strlen(r->contents);
+    return KG_OK;
+}
+
+/* *same: whether the passage in this row has this id (its hash is equal). */
+static kg_status same_id(bool *same, struct builder *b, uint32_t row, const char *id,
+                         struct kg_err *err)
+{
+    sqlite3_stmt *get;
+    const char *found;
+    int code;
+
+    KG_TRY(kg_sql_prepare(&get, b->db, b->temporary.data,
+                          "SELECT id FROM passage WHERE n = ?1", err));
+    sqlite3_bind_int64(get, 1, row);
+    code = sqlite3_step(get);
+    found = code == SQLITE_ROW ? (const char *)sqlite3_column_text(get, 0) : NULL;
+    *same = found && strcmp(found, id) == 0;
+    sqlite3_finalize(get);
+    return found ? KG_OK
+                 : kg_sql_fail(err, b->db, code, b->temporary.data, "read an id back");
+}
+
+static kg_status check_id(struct builder *b, const struct kg_json_doc *doc,
+                          const char *id, struct kg_err *err)
+{
+    uint64_t hash = kg_hash_bytes(id, strlen(id));
+    struct kg_seen_entry entry = {.hash = hash ? hash : 1,
+                                  .row = (uint32_t)b->info->passages + 1,
+                                  .number = (uint32_t)kg_records_number(b->records)};
+    const struct kg_seen_entry *e;
+    size_t at = SIZE_MAX;
+    bool same;
+
+    while ((e = kg_seen_find(&b->seen, entry.hash, &at)) != NULL) {
+        KG_TRY(same_id(&same, b, e->row, id, err));
+        if (same)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: the id '%s' was given before, at %s %" PRIu32
+                           ": expected every id once",
+                           doc->where, id, kg_records_unit(b->records), e->number);
+    }
+    return kg_seen_add(&b->seen, &entry, err);
+}
+
+static kg_status flush_lengths(struct builder *b, struct kg_err *err)
+{
+    int64_t rest = b->info->passages % KG_LENGTHS_A_ROW;
+    int64_t n = rest ? rest : KG_LENGTHS_A_ROW;
+
+    sqlite3_bind_int64(b->put_lengths, 1, (b->info->passages - n) / KG_LENGTHS_A_ROW);
+    sqlite3_bind_blob(b->put_lengths, 2, b->lengths,
+                      (int)(n * (int64_t)sizeof *b->lengths), SQLITE_STATIC);
+    return kg_sql_run(b->put_lengths, b->db, b->temporary.data, err);
+}
+
+static kg_status add_record(struct builder *b, const struct record *r, struct kg_err *err)
+{
+    const char *path = b->temporary.data;
+    int64_t row = b->info->passages + 1;
+
+    b->counter.words = 0;
+    sqlite3_bind_int64(b->put_passage, 1, row);
+    sqlite3_bind_text(b->put_passage, 2, r->id, -1, SQLITE_STATIC);
+    sqlite3_bind_text(b->put_passage, 3, r->contents, (int)r->n, SQLITE_STATIC);
+    KG_TRY(kg_sql_run(b->put_passage, b->db, path, err));
+    sqlite3_bind_int64(b->put_words, 1, row);
+    sqlite3_bind_text(b->put_words, 2, r->contents, (int)r->n, SQLITE_STATIC);
+    KG_TRY(kg_sql_run(b->put_words, b->db, path, err));
+    b->lengths[(row - 1) % KG_LENGTHS_A_ROW] = b->counter.words;
+    b->info->tokens += b->counter.words;
+    b->info->passages = row;
+    return row % KG_LENGTHS_A_ROW == 0 ? flush_lengths(b, err) : KG_OK;
+}
+
+/* ---- all records ---- */
+
+static kg_status look_around(const struct builder *b, struct kg_err *err)
+{
+    double seconds = kg_clock_seconds() - b->start;
+
+    if (b->info->passages % PROGRESS_EVERY != 0)
+        return KG_OK;
+    if (kg_signal_stop_requested())
+        return kg_fail(err, KG_EINTERRUPTED, "%s: stopped by a signal, nothing written",
+                       b->opts->path);
+    kg_log_progress(PROGRESS_MS, "indexing: %lld passages, %.0f a second",
+                    (long long)b->info->passages,
+                    seconds > 0 ? (double)b->info->passages / seconds : 0);
+    return KG_OK;
+}
+
+static kg_status add_records(struct builder *b, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct record r;
+    bool more = true;
+    kg_status status;
+
+    for (;;) {
+        KG_TRY_GOTO(out, kg_records_next(b->records, &doc, &more, err));
+        if (!more)
+            break;
+        if (b->info->passages >= MAX_PASSAGES) {
+            status = kg_fail(err, KG_EUNSUPPORTED, "%s: more than %lld passages",
+                             b->opts->corpus, (long long)MAX_PASSAGES);
+            goto out;
+        }
+        KG_TRY_GOTO(out, read_record(&r, b, &doc, err));
+        KG_TRY_GOTO(out, check_id(b, &doc, r.id, err));
+        KG_TRY_GOTO(out, add_record(b, &r, err));
+        KG_TRY_GOTO(out, look_around(b, err));
+    }
+    if (b->info->passages == 0)
+        status = kg_fail(err, KG_EFORMAT, "%s: expected at least one passage, found none",
+                         b->opts->corpus);
+out:
+    kg_json_release(&doc);
+    return status;
+}
+
+/* ---- the end ---- */
+
+static kg_status put_meta(struct builder *b, const char *key, double value,
+                          struct kg_err *err)
+{
+    sqlite3_stmt *put;
+    kg_status status;
+
+    KG_TRY(kg_sql_prepare(&put, b->db, b->temporary.data,
+                          "INSERT INTO meta VALUES (?1, ?2)", err));
+    sqlite3_bind_text(put, 1, key, -1, SQLITE_STATIC);
+    sqlite3_bind_double(put, 2, value);
+    status = kg_sql_run(put, b->db, b->temporary.data, err);
+    sqlite3_finalize(put);
+    return status;
+}
+
+static kg_status finish_tables(struct builder *b, struct kg_err *err)
+{
+    const char *path = b->temporary.data;
+
+    if (b->info->passages % KG_LENGTHS_A_ROW != 0)
+        KG_TRY(flush_lengths(b, err));
+    drop_statements(b);
+    kg_log_progress(PROGRESS_MS, "indexing: merging the word lists of %lld passages",
+                    (long long)b->info->passages);
+    KG_TRY(kg_sql_exec(b->db, path,
+                       "INSERT INTO words(words) VALUES('optimize');"
+                       "CREATE VIRTUAL TABLE temp.list USING fts5vocab(main, words, row);"
+                       "INSERT INTO term SELECT term, doc FROM temp.list;"
+                       "DROP TABLE temp.list;",
+                       err));
+    KG_TRY(kg_sql_int(&b->info->terms, b->db, path, "SELECT count(*) FROM term", err));
+    KG_TRY(put_meta(b, "passages", (double)b->info->passages, err));
+    KG_TRY(put_meta(b, "terms", (double)b->info->terms, err));
+    KG_TRY(put_meta(b, "tokens", (double)b->info->tokens, err));
+    KG_TRY(put_meta(b, "stemmed", !b->opts->words_as_are, err));
+    KG_TRY(put_meta(b, "k1", b->opts->bm25.k1, err));
+    KG_TRY(put_meta(b, "b", b->opts->bm25.b, err));
+    return kg_sql_exec(b->db, path, "COMMIT", err);
+}
+
+/* The hash is taken when all other pages are as they will be; writing it changes its own
+ * page and the header's, which it does not cover. */
+static kg_status seal(struct builder *b, struct kg_err *err)
+{
+    const char *path = b->temporary.data;
+    sqlite3_stmt *put;
+    uint64_t hash;
+    int64_t page;
+    kg_status status;
+
+    KG_TRY(kg_sql_int(&page, b->db, path,
+                      "SELECT rootpage FROM sqlite_schema WHERE name = 'seal'", err));
+    KG_TRY(kg_seal_hash(&hash, path, (uint64_t)page, err));
+    KG_TRY(kg_sql_prepare(&put, b->db, path, "UPDATE seal SET hash = ?1", err));
+    sqlite3_bind_int64(put, 1, (int64_t)hash);
+    status = kg_sql_run(put, b->db, path, err);
+    sqlite3_finalize(put);
+    return status;
+}
+
+static kg_status finish(struct builder *b, struct kg_err *err)
+{
+    int code;
+
+    KG_TRY(finish_tables(b, err));
+    KG_TRY(seal(b, err));
+    code = sqlite3_close(b->db);
+    if (code != SQLITE_OK)
+        return kg_sql_fail(err, b->db, code, b->temporary.data, "close the index");
+    b->db = NULL;
+    KG_TRY(kg_file_size(&b->info->bytes, b->temporary.data, err));
+    return kg_file_replace(b->temporary.data, b->opts->path, err);
+}
+
+static kg_status check_opts(const struct kg_index_build_opts *opts, struct kg_err *err)
+{
+    if (!(opts->bm25.k1 >= 0 && opts->bm25.k1 <= 1000))
+        return kg_fail(err, KG_EINVAL, "k1: expected 0 to 1000, found %g", opts->bm25.k1);
+    if (!(opts->bm25.b >= 0 && opts->bm25.b <= 1))
+        return kg_fail(err, KG_EINVAL, "b: expected 0 to 1, found %g", opts->bm25.b);
+    return KG_OK;
+}
+
+kg_status kg_index_build(struct kg_index_info *info,
+                         const struct kg_index_build_opts *opts, struct kg_err *err)
+{
+    struct builder b = {.opts = opts, .info = info};
+    struct kg_err ignored;
+    kg_status status;
+
+    *info = (struct kg_index_info){
+        .version = KG_INDEX_VERSION, .stemmed = !opts->words_as_are, .bm25 = opts->bm25};
+    KG_TRY(check_opts(opts, err));
+    KG_TRY_GOTO(out, builder_open(&b, err));
+    KG_TRY_GOTO(out, add_records(&b, err));
+    KG_TRY_GOTO(out, finish(&b, err));
+out:
+    kg_log_progress_end();
+    drop_statements(&b);
+    sqlite3_close(b.db);
+    b.db = NULL;
+    if (status != KG_OK && b.temporary.len > 0 &&
+        kg_file_remove_tree(b.temporary.data, &ignored) != KG_OK)
+        kg_log_warn("%s", ignored.message);
+    builder_close(&b);
+    return status;
+}

@@ -1,0 +1,54 @@
+/* What building, opening and searching share: the tables of an index, and SQLite with
+ * errors that name the file. */
+#ifndef KG_SEARCH_INDEX_INTERNAL_H
+#define KG_SEARCH_INDEX_INTERNAL_H
+
+#include "search/index.h"
+
+#include <sqlite3.h>
+
+enum {
+    KG_INDEX_APPLICATION =
+        0x6b646769,             /* "kdgi", where SQLite keeps an application's mark */
+    KG_LENGTHS_A_ROW = 1 << 16, /* lengths in one row of table `length` */
+};
+
+struct kg_index {
+    char *path; /* owned */
+    struct kg_index_info info;
+    struct kg_bm25 bm25;
+    uint32_t *lengths; /* (passages) owned: words of each */
+};
+
+/* The status for SQLite's code, with "PATH: cannot DOING: reason". db may be NULL. */
+kg_status kg_sql_fail(struct kg_err *err, sqlite3 *db, int code, const char *path,
+                      const char *doing);
+kg_status kg_sql_exec(sqlite3 *db, const char *path, const char *sql,
+                      struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_sql_prepare(sqlite3_stmt **statement, sqlite3 *db, const char *path,
+                         const char *sql, struct kg_err *err) KG_MUST_CHECK;
+/* Run a statement that gives no rows, and make it ready for the next time. */
+kg_status kg_sql_run(sqlite3_stmt *statement, sqlite3 *db, const char *path,
+                     struct kg_err *err) KG_MUST_CHECK;
+/* The one integer that a query gives. */
+kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sql,
+                     struct kg_err *err) KG_MUST_CHECK;
+/* Read only, by maps, without locks: an index never changes in place. */
+kg_status kg_sql_open_index(sqlite3 **db, const char *path,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* FTS5's door for tokenizers and ranking functions; NULL when SQLite was built without
+ * FTS5. */
+struct fts5_api;
+struct fts5_api *kg_fts5(sqlite3 *db);
+
+/* The seal: a hash of the whole file but two pages, the header's and its own.
+ * `page`: of the table `seal`.   errors: EIO, ENOTFOUND, EFORMAT (file too short) */
+kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err) KG_MUST_CHECK;
+
+/* Words that say little: left out of a query that has enough others. */
+bool kg_stop_word(const char *word, size_t n);
+
+#endif

@@ -1,0 +1,228 @@
+/* Opening an index: is it one, of this version, whole and unchanged; and its lengths. */
+#include "search/index_internal.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { VERIFY_UP_TO_BYTES = 1 << 30 };
+
+static kg_status check_kind(sqlite3 *db, const char *path, struct kg_err *err)
+{
+    int64_t application, version;
+
+    KG_TRY(kg_sql_int(&application, db, path, "PRAGMA application_id", err));
+    if (application != KG_INDEX_APPLICATION)
+        return kg_fail(
+            err, KG_EFORMAT,
+            "%s: expected an index made by `kedge search index`, found another "
+            "SQLite database",
+            path);
+    KG_TRY(kg_sql_int(&version, db, path, "PRAGMA user_version", err));
+    if (version != KG_INDEX_VERSION)
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "%s: expected an index of version %d, found version %lld: build it "
+            "anew from its corpus",
+            path, KG_INDEX_VERSION, (long long)version);
+    return KG_OK;
+}
+
+/* A file that was cut off: SQLite would find out at the first page that is missing. */
+static kg_status check_size(sqlite3 *db, const char *path, uint64_t bytes,
+                            struct kg_err *err)
+{
+    int64_t size;
+    unsigned char *header;
+    struct kg_map map;
+    uint64_t pages;
+
+    KG_TRY(kg_sql_int(&size, db, path, "PRAGMA page_size", err));
+    KG_TRY(kg_map_open(&map, path, err));
+    header = (unsigned char *)(uintptr_t)map.data;
+    pages = (uint64_t)header[28] << 24 | header[29] << 16 | header[30] << 8 | header[31];
+    kg_map_close(&map);
+    if (pages * (uint64_t)size == bytes)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EFORMAT,
+        "%s: expected %llu bytes of an index, found %llu: the file was cut off "
+        "or grew",
+        path, (unsigned long long)(pages * (uint64_t)size), (unsigned long long)bytes);
+}
+
+static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,
+                            struct kg_err *err)
+{
+    struct kg_map map;
+    bool right;
+
+    if (!kg_file_is_regular(path))
+        return kg_fail(err, kg_file_exists(path) ? KG_EFORMAT : KG_ENOTFOUND,
+                       "%s: expected an index file, found %s", path,
+                       kg_file_exists(path) ? "a folder or device" : "none");
+    KG_TRY(kg_map_open(&map, path, err));
+    *bytes = map.bytes;
+    right = map.bytes >= 512 && memcmp(map.data, "SQLite format 3", 16) == 0;
+    kg_map_close(&map);
+    if (!right)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected an index made by `kedge search index`, found a file "
+                       "that is no SQLite database",
+                       path);
+    KG_TRY(kg_sql_open_index(db, path, err));
+    KG_TRY(check_kind(*db, path, err));
+    return check_size(*db, path, *bytes, err);
+}
+
+static kg_status get_meta(double *out, sqlite3 *db, const char *path, const char *key,
+                          struct kg_err *err)
+{
+    sqlite3_stmt *get;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_sql_prepare(&get, db, path, "SELECT value FROM meta WHERE key = ?1", err));
+    sqlite3_bind_text(get, 1, key, -1, SQLITE_STATIC);
+    if (sqlite3_step(get) == SQLITE_ROW)
+        *out = sqlite3_column_double(get, 0);
+    else
+        status = kg_fail(err, KG_EFORMAT, "%s: expected the value '%s' in it, found none",
+                         path, key);
+    sqlite3_finalize(get);
+    return status;
+}
+
+static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *path,
+                           struct kg_err *err)
+{
+    double passages, terms, tokens, stemmed;
+
+    KG_TRY(get_meta(&passages, db, path, "passages", err));
+    KG_TRY(get_meta(&terms, db, path, "terms", err));
+    KG_TRY(get_meta(&tokens, db, path, "tokens", err));
+    KG_TRY(get_meta(&stemmed, db, path, "stemmed", err));
+    KG_TRY(get_meta(&info->bm25.k1, db, path, "k1", err));
+    KG_TRY(get_meta(&info->bm25.b, db, path, "b", err));
+    info->version = KG_INDEX_VERSION;
+    info->passages = (int64_t)passages;
+    info->terms = (int64_t)terms;
+    info->tokens = (int64_t)tokens;
+    info->stemmed = stemmed != 0;
+    if (passages >= 1 && passages < UINT32_MAX && tokens >= 0)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "%s: expected a number of passages, found %g", path,
+                   passages);
+}
+
+static kg_status take_lengths(struct kg_index *index, sqlite3_stmt *get, int64_t *at,
+                              struct kg_err *err)
+{
+    int64_t n = sqlite3_column_bytes(get, 0) / (int64_t)sizeof *index->lengths;
+
+    if (*at + n > index->info.passages)
+        return kg_fail(err, KG_EFORMAT, "%s: expected %lld lengths, found more",
+                       index->path, (long long)index->info.passages);
+    memcpy(index->lengths + *at, sqlite3_column_blob(get, 0),
+           (size_t)n * sizeof *index->lengths);
+    *at += n;
+    return KG_OK;
+}
+
+static kg_status read_lengths(struct kg_index *index, sqlite3 *db, struct kg_err *err)
+{
+    sqlite3_stmt *get = NULL;
+    int64_t at = 0;
+    kg_status status;
+
+    index->lengths = kg_mem_calloc((size_t)index->info.passages, sizeof *index->lengths,
+                                   "lengths of passages", err);
+    if (!index->lengths)
+        return KG_ENOMEM;
+    KG_TRY(kg_sql_prepare(&get, db, index->path,
+                          "SELECT words FROM length ORDER BY chunk", err));
+    while (sqlite3_step(get) == SQLITE_ROW)
+        KG_TRY_GOTO(out, take_lengths(index, get, &at, err));
+    status = at == index->info.passages
+                 ? KG_OK
+                 : kg_fail(err, KG_EFORMAT, "%s: expected %lld lengths, found %lld",
+                           index->path, (long long)index->info.passages, (long long)at);
+out:
+    sqlite3_finalize(get);
+    return status;
+}
+
+static kg_status set_bm25(struct kg_index *index, const struct kg_bm25 *bm25,
+                          struct kg_err *err)
+{
+    index->bm25 = bm25 ? *bm25 : index->info.bm25;
+    if (!(index->bm25.k1 >= 0 && index->bm25.k1 <= 1000))
+        return kg_fail(err, KG_EINVAL, "k1: expected 0 to 1000, found %g",
+                       index->bm25.k1);
+    if (!(index->bm25.b >= 0 && index->bm25.b <= 1))
+        return kg_fail(err, KG_EINVAL, "b: expected 0 to 1, found %g", index->bm25.b);
+    return KG_OK;
+}
+
+static kg_status open_file(struct kg_index *index, const char *path,
+                           const struct kg_bm25 *bm25, struct kg_err *err)
+{
+    sqlite3 *db = NULL;
+    kg_status status;
+
+    KG_TRY_GOTO(out, check_file(&db, &index->info.bytes, path, err));
+    if (index->info.bytes <= VERIFY_UP_TO_BYTES)
+        KG_TRY_GOTO(out, kg_seal_check(db, path, err));
+    KG_TRY_GOTO(out, read_info(&index->info, db, path, err));
+    KG_TRY_GOTO(out, set_bm25(index, bm25, err));
+    index->path = kg_mem_strdup(path, err);
+    status = index->path ? read_lengths(index, db, err) : KG_ENOMEM;
+out:
+    sqlite3_close(db);
+    return status;
+}
+
+kg_status kg_index_open(struct kg_index **index, const char *path,
+                        const struct kg_bm25 *bm25, struct kg_err *err)
+{
+    struct kg_index *fresh = kg_mem_calloc(1, sizeof *fresh, "index", err);
+    kg_status status;
+
+    *index = NULL;
+    if (!fresh)
+        return KG_ENOMEM;
+    status = open_file(fresh, path, bm25, err);
+    if (status != KG_OK) {
+        kg_index_close(fresh);
+        return status;
+    }
+    *index = fresh;
+    return KG_OK;
+}
+
+void kg_index_close(struct kg_index *index)
+{
+    if (!index)
+        return;
+    kg_mem_free(index->path);
+    kg_mem_free(index->lengths);
+    kg_mem_free(index);
+}
+
+void kg_index_info(struct kg_index_info *out, const struct kg_index *index)
+{
+    *out = index->info;
+}
+
+kg_status kg_index_verify(const char *path, struct kg_err *err)
+{
+    sqlite3 *db = NULL;
+    uint64_t bytes;
+    kg_status status = check_file(&db, &bytes, path, err);
+
+    if (status == KG_OK)
+        status = kg_seal_check(db, path, err);
+    sqlite3_close(db);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* A set of texts by hash, each with two numbers: which ids were there already.
+ *
+ * The text itself is not kept: who finds an equal hash looks where the number points.
+ */
+#ifndef KG_SEARCH_SEEN_H
+#define KG_SEARCH_SEEN_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kg_seen_entry {
+    uint64_t hash;   /* 0: free */
+    uint32_t row;    /* from 1 */
+    uint32_t number; /* of the record in its file */
+};
+struct kg_seen {                   /* {0} is empty */
+    struct kg_seen_entry *entries; /* (capacity) owned */
+    size_t capacity;               /* a power of two, or 0 */
+    size_t used;
+};
+void kg_seen_release(struct kg_seen *seen);
+/* The first entry of this hash from *at on, or NULL; *at moves behind it. Begin with
+ * SIZE_MAX. */
+const struct kg_seen_entry *kg_seen_find(const struct kg_seen *seen, uint64_t hash,
+                                         size_t *at);
+kg_status kg_seen_add(struct kg_seen *seen, const struct kg_seen_entry *entry,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,189 @@
+/* SQLite as kedge wants it: statuses with the file's name in them. */
+#include "search/index_internal.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static kg_status status_of(int code)
+{
+    switch (code & 0xff) {
+    case SQLITE_NOMEM:
+        return KG_ENOMEM;
+    case SQLITE_FULL:
+        return KG_ENOSPACE;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_ERROR: /* a table that is not there, a value that FTS5 cannot read */
+        return KG_EFORMAT;
+    case SQLITE_INTERRUPT:
+        return KG_EINTERRUPTED;
+    default:
+        return KG_EIO;
+    }
+}
+
+kg_status kg_sql_fail(struct kg_err *err, sqlite3 *db, int code, const char *path,
+                      const char *doing)
+{
+    const char *why = db ? sqlite3_errmsg(db) : sqlite3_errstr(code);
+
+    return kg_fail(err, status_of(code), "%s: cannot %s: %s", path, doing, why);
+}
+
+kg_status kg_sql_exec(sqlite3 *db, const char *path, const char *sql, struct kg_err *err)
+{
+    int code = sqlite3_exec(db, sql, NULL, NULL, NULL);
+
+    return code == SQLITE_OK ? KG_OK : kg_sql_fail(err, db, code, path, sql);
+}
+
+kg_status kg_sql_prepare(sqlite3_stmt **statement, sqlite3 *db, const char *path,
+                         const char *sql, struct kg_err *err)
+{
+    int code = sqlite3_prepare_v3(db, sql, -1, SQLITE_PREPARE_PERSISTENT, statement,
+                                  NULL);
+
+    return code == SQLITE_OK ? KG_OK : kg_sql_fail(err, db, code, path, sql);
+}
+
+kg_status kg_sql_run(sqlite3_stmt *statement, sqlite3 *db, const char *path,
+                     struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    int code = sqlite3_step(statement);
+
+    if (code != SQLITE_DONE)
+        status = kg_sql_fail(err, db, code, path, sqlite3_sql(statement));
+    sqlite3_reset(statement);
+    return status;
+}
+
+kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sql,
+                     struct kg_err *err)
+{
+    sqlite3_stmt *statement;
+    kg_status status = KG_OK;
+    int code;
+
+    KG_TRY(kg_sql_prepare(&statement, db, path, sql, err));
+    code = sqlite3_step(statement);
+    if (code == SQLITE_ROW)
+        *out = sqlite3_column_int64(statement, 0);
+    else
+        status = code == SQLITE_DONE
+                     ? kg_fail(err, KG_EFORMAT, "%s: expected a row from: %s, found none",
+                               path, sql)
+                     : kg_sql_fail(err, db, code, path, sql);
+    sqlite3_finalize(statement);
+    return status;
+}
+
+/* A path as a URI: what has a meaning there is written as %XX. */
+static kg_status put_uri(struct kg_str *uri, const char *path, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(uri, "file:", err));
+    for (const char *p = path; *p; p++) {
+        if (strchr("%?# ", *p))
+            KG_TRY(kg_str_printf(uri, err, "%%%02X", (unsigned char)*p));
+        else
+            KG_TRY(kg_str_putc(uri, *p, err));
+    }
+    return kg_str_puts(uri, "?immutable=1", err);
+}
+
+static kg_status map_whole(sqlite3 *db, const char *path, struct kg_err *err)
+{
+    char sql[96];
+
+    snprintf(sql, sizeof sql, "PRAGMA mmap_size=%lld", 1LL << 40);
+    return kg_sql_exec(db, path, sql, err);
+}
+
+kg_status kg_sql_open_index(sqlite3 **db, const char *path, struct kg_err *err)
+{
+    const int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
+    struct kg_str uri = {0};
+    kg_status status;
+    int code;
+
+    *db = NULL;
+    KG_TRY_GOTO(out, put_uri(&uri, path, err));
+    code = sqlite3_open_v2(uri.data, db, flags, NULL);
+    status = code == SQLITE_OK ? map_whole(*db, path, err)
+                               : kg_sql_fail(err, *db, code, path, "open the index");
+    if (status != KG_OK) {
+        sqlite3_close(*db);
+        *db = NULL;
+    }
+out:
+    kg_str_release(&uri);
+    return status;
+}
+
+struct fts5_api *kg_fts5(sqlite3 *db)
+{
+    struct fts5_api *api = NULL;
+    sqlite3_stmt *statement = NULL;
+
+    if (sqlite3_prepare_v2(db, "SELECT fts5(?1)", -1, &statement, NULL) == SQLITE_OK) {
+        sqlite3_bind_pointer(statement, 1, &api, "fts5_api_ptr", NULL);
+        sqlite3_step(statement);
+    }
+    sqlite3_finalize(statement);
+    return api;
+}
+
+/* ---- the seal ---- */
+
+static unsigned page_size_of(const struct kg_map *map)
+{
+    unsigned size = map->bytes < 100 ? 0 : map->data[16] * 256u + map->data[17];
+
+    return size == 1 ? 65536 : size; /* the format's way to say it in two bytes */
+}
+
+kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
+                       struct kg_err *err)
+{
+    struct kg_map map;
+    uint64_t size, parts[2];
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_map_open(&map, path, err));
+    size = page_size_of(&map);
+    if (size < 512 || page < 2 || map.bytes < page * size)
+        status = kg_fail(err, KG_EFORMAT,
+                         "%s: expected at least %" PRIu64 " pages of an index, found "
+                         "%" PRIu64 " bytes",
+                         path, page, map.bytes);
+    else {
+        parts[0] = kg_hash_bytes(map.data + size, (page - 2) * size);
+        parts[1] = kg_hash_bytes(map.data + page * size, map.bytes - page * size);
+        *hash = kg_hash_bytes(parts, sizeof parts);
+    }
+    kg_map_close(&map);
+    return status;
+}
+
+kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err)
+{
+    int64_t page, sealed;
+    uint64_t found;
+
+    KG_TRY(kg_sql_int(&page, db, path,
+                      "SELECT rootpage FROM sqlite_schema WHERE name = 'seal'", err));
+    KG_TRY(kg_sql_int(&sealed, db, path, "SELECT hash FROM seal", err));
+    KG_TRY(kg_seal_hash(&found, path, (uint64_t)page, err));
+    if (found == (uint64_t)sealed)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: the file is damaged: expected the hash %016" PRIx64 ", found "
+                   "%016" PRIx64 "; build the index anew",
+                   path, (uint64_t)sealed, found);
+}
