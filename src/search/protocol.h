@@ -1,0 +1,64 @@
+/* Search-R1's protocol, both sides of it, as text.
+ *
+ *   request   {"queries": [text, ...], "topk": 3, "return_scores": true}
+ *   answer    {"result": [[{"document": {"id", "contents"}, "score": 12.3}, ...], ...]}
+ *   answer without scores   {"result": [[{"id", "contents"}, ...], ...]}
+ *
+ * One list of passages for each query, in order. Nothing here knows of sockets or of an
+ * index.
+ */
+#ifndef KG_SEARCH_PROTOCOL_H
+#define KG_SEARCH_PROTOCOL_H
+
+#include "base/str.h"
+#include "data/json.h"
+#include "search/index.h"
+
+/* ---- requests ---- */
+
+struct kg_retrieve_request { /* released by kg_retrieve_request_release; {0} allowed */
+    struct kg_json_doc doc;
+    const struct kg_json *queries; /* in the document */
+    size_t n;
+    int topk; /* 0: none was named */
+    bool scores;
+};
+/* Refuses other keys, other types, no query, more than max_queries, a topk beyond
+ * KG_INDEX_TOPK_MAX.   errors: EFORMAT, EINVAL, ENOMEM; all is released then */
+kg_status kg_retrieve_request_read(struct kg_retrieve_request *r, const char *body,
+                                   size_t n, size_t max_queries,
+                                   struct kg_err *err) KG_MUST_CHECK;
+void kg_retrieve_request_release(struct kg_retrieve_request *r);
+const char *kg_retrieve_query(const struct kg_retrieve_request *r, size_t i, size_t *n);
+
+struct kg_retrieve_text {
+    const char *bytes; /* what is not UTF-8 is sent as U+FFFD */
+    size_t n;
+};
+kg_status kg_retrieve_request_write(struct kg_str *out,
+                                    const struct kg_retrieve_text *queries, size_t n,
+                                    int topk, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- answers: begin, the passages of each query in order, end ---- */
+
+kg_status kg_retrieve_answer_begin(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_retrieve_answer_put(struct kg_str *out, size_t query,
+                                 const struct kg_passage *passages, size_t n, bool scores,
+                                 struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_retrieve_answer_end(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+
+struct kg_retrieve_answer { /* {0} allowed */
+    struct kg_json_doc doc;
+    struct kg_passage *passages; /* of all queries; texts in the document */
+    size_t *first;               /* (n + 1) where the passages of a query begin */
+    size_t n;                    /* queries */
+};
+/* Either shape. A score that is not there is 0, an id "", other keys are not read.
+ * n: queries that were asked.   errors: EFORMAT what was expected, what was found; all is
+ * released then */
+kg_status kg_retrieve_answer_read(struct kg_retrieve_answer *a, const char *body,
+                                  size_t bytes, size_t n,
+                                  struct kg_err *err) KG_MUST_CHECK;
+void kg_retrieve_answer_release(struct kg_retrieve_answer *a);
+
+#endif

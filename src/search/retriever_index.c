@@ -1,0 +1,221 @@
+/* The row `index`: a thread that searches, so that whoever decodes is not held up.
+ *
+ * Questions go to the thread by one list and come back by another. Its answers depend on
+ * nothing but the index and the text.
+ */
+#include "search/retriever_internal.h"
+
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+struct list {
+    struct kg_question *first, **end;
+};
+
+struct engine {
+    struct kg_index *index;
+    struct kg_searcher *searcher; /* the thread's */
+    int topk;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t asked, answered;
+    struct list todo, done;
+    bool stop, runs;
+};
+
+static void list_clear(struct list *l)
+{
+    l->first = NULL;
+    l->end = &l->first;
+}
+
+static void list_add(struct list *l, struct kg_question *q)
+{
+    q->next = NULL;
+    *l->end = q;
+    l->end = &q->next;
+}
+
+static struct kg_question *list_take(struct list *l)
+{
+    struct kg_question *q = l->first;
+
+    if (q) {
+        l->first = q->next;
+        if (!l->first)
+            l->end = &l->first;
+    }
+    return q;
+}
+
+/* ---- the thread ---- */
+
+static void search_for(struct engine *e, struct kg_question *q)
+{
+    struct kg_hits hits;
+    struct kg_err err;
+    kg_status status;
+
+    status = kg_searcher_find(&hits, e->searcher, q->text, q->n, e->topk, &err);
+    if (status == KG_OK)
+        status = kg_question_answer(q, hits.passages, hits.n, &err);
+    if (status == KG_ENOMEM)
+        q->status = status;
+    else if (status != KG_OK)
+        kg_question_fail(q, err.message);
+}
+
+static void *work(void *user)
+{
+    struct engine *e = user;
+
+    pthread_mutex_lock(&e->lock);
+    while (!e->stop) {
+        struct kg_question *q = list_take(&e->todo);
+
+        if (!q) {
+            pthread_cond_wait(&e->asked, &e->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&e->lock);
+        search_for(e, q);
+        pthread_mutex_lock(&e->lock);
+        list_add(&e->done, q);
+        pthread_cond_signal(&e->answered);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+/* ---- the row ---- */
+
+static bool index_takes(const char *where) { return !strstr(where, "://"); }
+
+static void index_close(void *engine)
+{
+    struct engine *e = engine;
+
+    if (e->runs) {
+        pthread_mutex_lock(&e->lock);
+        e->stop = true;
+        pthread_cond_signal(&e->asked);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    pthread_cond_destroy(&e->asked);
+    pthread_cond_destroy(&e->answered);
+    pthread_mutex_destroy(&e->lock);
+    kg_searcher_close(e->searcher);
+    kg_index_close(e->index);
+    kg_mem_free(e);
+}
+
+static void init_locks(struct engine *e)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->asked, NULL);
+    pthread_cond_init(&e->answered, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    list_clear(&e->todo);
+    list_clear(&e->done);
+}
+
+static kg_status begin(struct engine *e, const struct kg_retriever_opts *opts,
+                       struct kg_err *err)
+{
+    e->topk = opts->topk;
+    KG_TRY(kg_index_open(&e->index, opts->where, NULL, err));
+    KG_TRY(kg_searcher_open(&e->searcher, e->index, err));
+    if (pthread_create(&e->thread, NULL, work, e) != 0)
+        return kg_fail(err, KG_EIO, "retriever: cannot start a thread for %s",
+                       opts->where);
+    e->runs = true;
+    return KG_OK;
+}
+
+static kg_status index_open(void **engine, const struct kg_retriever_opts *opts,
+                            struct kg_err *err)
+{
+    struct engine *e = kg_mem_calloc(1, sizeof *e, "retriever", err);
+    kg_status status;
+
+    if (!e)
+        return KG_ENOMEM;
+    init_locks(e);
+    status = begin(e, opts, err);
+    if (status != KG_OK) {
+        index_close(e);
+        return status;
+    }
+    *engine = e;
+    return KG_OK;
+}
+
+static kg_status index_ask(void *engine, struct kg_question *q, struct kg_err *err)
+{
+    struct engine *e = engine;
+
+    (void)err;
+    pthread_mutex_lock(&e->lock);
+    list_add(&e->todo, q);
+    pthread_cond_signal(&e->asked);
+    pthread_mutex_unlock(&e->lock);
+    return KG_OK;
+}
+
+static struct timespec in_ms(int ms)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += ms % 1000 * 1000000L;
+    if (t.tv_nsec >= 1000000000L) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000L;
+    }
+    return t;
+}
+
+static kg_status index_poll(void *engine, int timeout_ms, kg_answered_fn answered,
+                            void *user, struct kg_err *err)
+{
+    struct engine *e = engine;
+    struct timespec until = in_ms(timeout_ms);
+    struct kg_question *q;
+
+    (void)err;
+    pthread_mutex_lock(&e->lock);
+    while (!e->done.first && timeout_ms > 0)
+        if (pthread_cond_timedwait(&e->answered, &e->lock, &until) != 0)
+            break;
+    q = e->done.first;
+    list_clear(&e->done);
+    pthread_mutex_unlock(&e->lock);
+    while (q) {
+        struct kg_question *next = q->next; /* q may be freed by who takes it */
+
+        answered(user, q);
+        q = next;
+    }
+    return KG_OK;
+}
+
+static void index_stats(struct kg_retriever_stats *out, const void *engine)
+{
+    (void)out;
+    (void)engine; /* no requests, no retries */
+}
+
+const struct kg_retriever_engine kg_retriever_index = {
+    "index",     "an index file, searched in this process",
+    index_takes, index_open,
+    index_close, index_ask,
+    index_poll,  index_stats};
