@@ -159,6 +159,7 @@ struct kedge_setting {
     int truncated_sampling; /* top_p, top_k or min_p */
     unsigned provides; /* needs that can be met: GREEDY to SUM_SQ, EXACT, SELECTION */
     int reproduction;  /* let compositions that mislead through, as published */
+    int sampled_old; /* old log-probs are the sampler's: algo.tis has nothing to weigh */
 };
 
 /* Is the algorithm one that can be computed, and not one that misleads?  Numbers out of

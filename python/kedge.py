@@ -42,7 +42,7 @@ class _Err(C.Structure):
 _Needs = _struct("kedge_needs", (C.c_uint, "needs"), (_I, "scope sampler_top_k anchor_top_k"))
 _Setting = _struct("kedge_setting", (_L, "vocab samples"),
                    (_I, "max_top_k off_policy truncated_sampling"), (C.c_uint, "provides"),
-                   (_I, "reproduction"))
+                   (_I, "reproduction sampled_old"))
 _About = _struct("kedge_about", (C.c_char_p, "table name help formula source"),
                  (C.c_uint, "needs"), (C.c_char_p, "gradient"))
 _Scores = _struct("kedge_scores", (_L, "n_seqs n_groups"),

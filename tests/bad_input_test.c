@@ -198,6 +198,23 @@ static void configs(void **state)
     CHECK_ALL(rows);
 }
 
+static void compositions(void **state)
+{
+    static const struct bad rows[] = {
+        {"a recipe beside a preset that leaves no room for it",
+         "printf 'kl:\\n  beta: 0.01\\n' >$W/c.yaml",
+         "train preset=dapo $W/c.yaml $T run.dir=$W/run", 1,
+         "/c.yaml line 2, beside preset dapo", NULL},
+        {"published gradient of a row with one", NULL,
+         TRAIN "preset=distill-reverse kl.estimator=truncated-reverse kl.top_k=4 "
+               "kl.gradient=published",
+         1, "kl.gradient: truncated-reverse leaves the tail out", NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
 /* ---- checkpoints ---- */
 
 #define COPY "cp -r $D $W/m && chmod -R u+w $W/m && cd $W/m && "
@@ -277,8 +294,8 @@ static void data_files(void **state)
         {"sft: malformed line", "printf '{\"text\": \"1\"}\\n{\\n' >$W/s.jsonl", SFT, 1,
          "s.jsonl line 2:", NULL},
         {"sft: no response", "printf '{\"prompt\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
-         "s.jsonl line 1: expected \"text\", or \"prompt\" and \"response\", found no "
-         "response",
+         "s.jsonl line 1: expected \"text\", \"messages\", or \"prompt\" with "
+         "\"response\" or \"segments\", found no response",
          NULL},
         {"sft: no prompt", "printf '{\"response\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
          "found no prompt", NULL},
@@ -331,6 +348,11 @@ static void run_directories(void **state)
         {"resume with a broken state",
          STARTED " && echo '{' >$W/run/checkpoints/step-000002/state.json",
          TRAIN "--resume", 1, "step-000002/state.json", "test -d $W/run"},
+        {"resume with the state of an older kedge",
+         STARTED " && sed -i 's/\"format\": 2/\"format\": 1/' "
+                 "$W/run/checkpoints/step-000002/state.json",
+         TRAIN "--resume", 1, "state.json: expected format 2, found 1: an older kedge",
+         "test -d $W/run"},
         {"resume with a cut log", STARTED " && truncate -s 10 $W/run/metrics.jsonl",
          TRAIN "--resume", 1, "metrics.jsonl: expected at least", "test -d $W/run"},
     };
@@ -442,6 +464,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configs),
+        cmocka_unit_test(compositions),
         cmocka_unit_test(checkpoints),
         cmocka_unit_test(data_files),
         cmocka_unit_test(run_directories),

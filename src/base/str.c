@@ -122,14 +122,21 @@ size_t kg_str_distance(const char *a, const char *b)
     return row[nb] + (rest_a > rest_b ? rest_a - rest_b : rest_b - rest_a);
 }
 
+static const char *name_at(const void *names, size_t i, size_t stride)
+{
+    const char *name;
+
+    memcpy(&name, (const unsigned char *)names + i * stride, sizeof name);
+    return name;
+}
+
 const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t stride)
 {
     const char *best = NULL;
     size_t best_distance = SIZE_MAX;
 
     for (size_t i = 0; i < n; i++) {
-        const char *name;
-        memcpy(&name, (const unsigned char *)names + i * stride, sizeof name);
+        const char *name = name_at(names, i, stride);
         size_t longer = strlen(name) > strlen(text) ? strlen(name) : strlen(text);
         size_t d = kg_str_distance(text, name);
         /* Near: at most a third of the letters differ, and some agree. */
@@ -139,4 +146,20 @@ const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t
         }
     }
     return best;
+}
+
+kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
+                         const void *names, size_t n, size_t stride, struct kg_err *err)
+{
+    struct kg_str list = {.max = KG_ERR_MESSAGE_BYTES};
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = kg_str_printf(&list, err, "%s%s", i > 0 ? ", " : "",
+                               name_at(names, i, stride));
+    if (status != KG_ENOMEM) /* a list too long for a message is cut */
+        status = kg_fail(err, code, "%s%sexpected one of %s; found '%s'",
+                         what ? what : "", what ? ": " : "", kg_str_text(&list), found);
+    kg_str_release(&list);
+    return status;
 }

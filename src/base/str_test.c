@@ -130,6 +130,27 @@ static void nearest_finds_typing_errors_only(void **state)
     assert_null(kg_str_nearest("x", rows, 0, sizeof *rows));
 }
 
+static void unknown_lists_the_names(void **state)
+{
+    static const struct {
+        const char *name;
+        int n;
+    } rows[] = {{"a", 0}, {"b", 0}};
+
+    (void)state;
+    assert_int_equal(
+        kg_str_unknown(KG_ENOTFOUND, "x.y", "c", rows, 2, sizeof *rows, &err),
+        KG_ENOTFOUND);
+    assert_string_equal(err.message, "x.y: expected one of a, b; found 'c'");
+    assert_int_equal(kg_str_unknown(KG_EINVAL, NULL, "c", rows, 1, sizeof *rows, &err),
+                     KG_EINVAL);
+    assert_string_equal(err.message, "expected one of a; found 'c'");
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_str_unknown(KG_EINVAL, NULL, "c", rows, 2, sizeof *rows, &err),
+                     KG_ENOMEM);
+    kg_mem_fail_at(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +162,7 @@ int main(void)
         cmocka_unit_test(take_hands_the_buffer_over),
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test(nearest_finds_typing_errors_only),
+        cmocka_unit_test(unknown_lists_the_names),
     };
 
     return cmocka_run_group_tests_name("str", tests, NULL, NULL);

@@ -97,22 +97,17 @@ kg_status kg_golden_bool(bool *x, const struct kg_golden_case *g, const char *ke
 kg_status kg_golden_rename(const char **to, const struct kg_golden_name *rows,
                            const char *key, const char *from, struct kg_err *err)
 {
-    struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};
-    kg_status status = KG_OK;
-    size_t i;
+    char what[128];
+    size_t n = 0;
 
-    for (i = 0; rows[i].from; i++)
-        if (strcmp(rows[i].from, from) == 0) {
-            *to = rows[i].to;
+    for (; rows[n].from; n++)
+        if (strcmp(rows[n].from, from) == 0) {
+            *to = rows[n].to;
             return KG_OK;
         }
-    for (i = 0; rows[i].from && status == KG_OK; i++)
-        status = kg_str_printf(&names, err, "%s%s", i > 0 ? ", " : "", rows[i].from);
-    status = kg_fail(err, *from ? KG_EUNSUPPORTED : KG_EFORMAT,
-                     "config.%s: expected one of %s; found '%s'", key,
-                     kg_str_text(&names), from);
-    kg_str_release(&names);
-    return status;
+    snprintf(what, sizeof what, "config.%s", key);
+    return kg_str_unknown(*from ? KG_EUNSUPPORTED : KG_EFORMAT, what, from, rows, n,
+                          sizeof *rows, err);
 }
 
 /* ---- arrays ---- */

@@ -32,19 +32,6 @@ struct walk {
 
 /* ---- one case ---- */
 
-static kg_status unknown_family(const char *name, struct kg_err *err)
-{
-    struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};
-    kg_status status = KG_OK;
-
-    for (size_t i = 0; i < KG_COUNT(families) && status == KG_OK; i++)
-        status = kg_str_printf(&names, err, "%s%s", i > 0 ? ", " : "", families[i].name);
-    status = kg_fail(err, KG_EUNSUPPORTED, "family: expected one of %s; found '%s'",
-                     kg_str_text(&names), name);
-    kg_str_release(&names);
-    return status;
-}
-
 static kg_status run_family(const char *name, struct kg_golden_case *g,
                             struct kg_err *err)
 {
@@ -54,7 +41,8 @@ static kg_status run_family(const char *name, struct kg_golden_case *g,
     for (size_t i = 0; i < KG_COUNT(families); i++)
         if (strcmp(families[i].name, name) == 0)
             return families[i].run(g, err);
-    return unknown_family(name, err);
+    return kg_str_unknown(KG_EUNSUPPORTED, "family", name, families, KG_COUNT(families),
+                          sizeof *families, err);
 }
 
 static void judge(struct kg_golden_result *r, const struct kg_golden_case *g,

@@ -125,6 +125,7 @@ static kg_status check(const struct kedge_algo *algo, const struct kedge_setting
         .vocab = own.vocab,
         .samples = own.samples,
         .off_policy = own.off_policy,
+        .sampled_old = own.sampled_old,
         .truncated_sampling = own.truncated_sampling,
         .max_top_k = own.max_top_k,
         .provides = own.provides,

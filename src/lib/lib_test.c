@@ -133,6 +133,23 @@ static void unknown_names_and_what_cannot_be_computed_are_refused(void **state)
     kedge_algo_free(algo);
 }
 
+/* Without a recomputed pass the weight of TIS is 1. An older caller's struct ends before
+ * the field. */
+static void tis_needs_recomputed_log_probs(void **state)
+{
+    struct kedge_setting setting = {.size = sizeof setting, .provides = ~0u};
+    struct kedge_algo *algo;
+
+    (void)state;
+    must(kedge_algo_create(&algo, "tis", &err));
+    must(kedge_algo_check(algo, &setting, &err));
+    setting.sampled_old = 1;
+    refuses(kedge_algo_check(algo, &setting, &err), KEDGE_EINVAL, "algo.tis");
+    setting.size = offsetof(struct kedge_setting, sampled_old);
+    must(kedge_algo_check(algo, &setting, &err));
+    kedge_algo_free(algo);
+}
+
 static void needs_say_how_many_ids_a_row_has(void **state)
 {
     struct kedge_needs needs = {.size = sizeof needs};
@@ -762,6 +779,7 @@ int main(void)
         cmocka_unit_test(every_preset_can_be_computed),
         cmocka_unit_test(rows_of_every_table_are_listed_and_accepted),
         cmocka_unit_test(unknown_names_and_what_cannot_be_computed_are_refused),
+        cmocka_unit_test(tis_needs_recomputed_log_probs),
         cmocka_unit_test(needs_say_how_many_ids_a_row_has),
         cmocka_unit_test(structs_of_another_version_work_or_are_refused),
         cmocka_unit_test(advantages_are_group_relative),

@@ -45,21 +45,13 @@ const struct kg_optim_row *kg_optim_row_at(size_t i)
 kg_status kg_optim_find(const struct kg_optim_row **row, const char *name,
                         struct kg_err *err)
 {
-    struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};
-    kg_status status = KG_OK;
-
-    for (size_t i = 0; i < kg_optim_n_rows() && status == KG_OK; i++) {
+    for (size_t i = 0; i < kg_optim_n_rows(); i++)
         if (strcmp(rows[i].name, name) == 0) {
             *row = &rows[i];
-            goto out;
+            return KG_OK;
         }
-        status = kg_str_printf(&names, err, "%s%s", i > 0 ? ", " : "", rows[i].name);
-    }
-    status = kg_fail(err, KG_ENOTFOUND, "optim.kind: expected one of %s; found '%s'",
-                     kg_str_text(&names), name);
-out:
-    kg_str_release(&names);
-    return status;
+    return kg_str_unknown(KG_ENOTFOUND, "optim.kind", name, rows, kg_optim_n_rows(),
+                          sizeof *rows, err);
 }
 
 /* ---- life ---- */

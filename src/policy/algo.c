@@ -84,28 +84,16 @@ const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, 
     return NULL;
 }
 
-static kg_status unknown_row(enum kg_policy_table table, const char *name,
-                             struct kg_err *err)
-{
-    struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};
-    kg_status status = KG_OK;
-
-    for (size_t i = 0; i < kg_policy_n_rows(table) && status == KG_OK; i++)
-        status = kg_str_printf(&names, err, "%s%s", i > 0 ? ", " : "",
-                               kg_policy_row(table, i)->name);
-    status = kg_fail(err, KG_ENOTFOUND, "%s: expected one of %s; found '%s'",
-                     kg_policy_table_key(table), kg_str_text(&names), name);
-    kg_str_release(&names);
-    return status;
-}
-
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err)
 {
-    for (size_t i = 0; i < kg_policy_n_rows(table); i++)
+    struct kg_policy_rows t = table_of(table);
+
+    for (size_t i = 0; i < t.n; i++)
         if (strcmp(kg_policy_row(table, i)->name, name) == 0)
             return kg_policy_row(table, i);
-    (void)unknown_row(table, name, err);
+    (void)kg_str_unknown(KG_ENOTFOUND, kg_policy_table_key(table), name, t.rows, t.n,
+                         t.stride, err);
     return NULL;
 }
 

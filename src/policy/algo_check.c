@@ -154,6 +154,12 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        "kl.top_k: %s renormalises on that many ids; expected 1 or more, "
                        "found 0",
                        kl);
+    if (a->kl->renormalised && !a->kl_corrected)
+        return kg_fail(
+            err, KG_EINVAL,
+            "kl.gradient: %s leaves the tail out and has one gradient, that of "
+            "its value; expected corrected, found published",
+            kl);
     if (a->kl->reward_only && !a->kl_reward)
         return kg_fail(
             err, KG_EUNSUPPORTED,

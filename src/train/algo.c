@@ -69,6 +69,26 @@ static kg_status check_updates(const struct kg_config *config, struct kg_err *er
         (long long)prompts, (long long)updates);
 }
 
+/* A value that a file or an assignment gave is found again by its place; what a preset
+ * or a default gave is the composition's own. */
+static kg_status name_source(const struct kg_config *config, struct kg_err *err)
+{
+    struct kg_err found = *err;
+    size_t n = strcspn(found.message, ":");
+
+    for (size_t i = 0; i < kg_algo_n_keys(); i++) {
+        const char *key = kg_algo_key(i);
+        const char *preset = kg_config_text(config, "algo.preset");
+
+        if (strlen(key) == n && memcmp(key, found.message, n) == 0 &&
+            kg_config_is_set(config, key))
+            return kg_fail(err, found.code, "%s; %s is from %s%s%s", found.message, key,
+                           kg_config_source(config, key),
+                           *preset ? ", beside preset " : "", preset);
+    }
+    return err->code;
+}
+
 kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
                               int64_t vocab, struct kg_err *err)
 {
@@ -93,7 +113,8 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
     cover_vocabulary(algo, vocab);
     cover_region(algo, vocab);
     KG_TRY(check_updates(config, err));
-    KG_TRY(kg_algo_check(algo, &setting, err));
+    if (kg_algo_check(algo, &setting, err) != KG_OK)
+        return name_source(config, err);
     if (setting.truncated_sampling && kg_algo_kl_samples(algo))
         kg_log_warn("kl.estimator %s is biased under truncated sampling: tokens outside "
                     "what was kept are never drawn",

@@ -301,19 +301,6 @@ static const struct kg_bench_row rows[] = {
 
 const struct kg_bench_row *kg_bench_table(void) { return rows; }
 
-static kg_status unknown(const char *name, struct kg_err *err)
-{
-    struct kg_str names = {.max = KG_ERR_MESSAGE_BYTES};
-    kg_status status = KG_OK;
-
-    for (const struct kg_bench_row *row = rows; row->name && status == KG_OK; row++)
-        status = kg_str_printf(&names, err, "%s%s", row == rows ? "" : ", ", row->name);
-    status = kg_fail(err, KG_ENOTFOUND, "expected one of %s; found '%s'",
-                     kg_str_text(&names), name);
-    kg_str_release(&names);
-    return status;
-}
-
 kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, bool json,
                        struct kg_err *err)
 {
@@ -330,5 +317,7 @@ kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, b
     }
     kg_log_progress_end();
     kg_mem_free(report.slab);
-    return found ? status : unknown(name, err);
+    return found ? status
+                 : kg_str_unknown(KG_ENOTFOUND, NULL, name, rows,
+                                  sizeof rows / sizeof *rows - 1, sizeof *rows, err);
 }

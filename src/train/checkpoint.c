@@ -17,28 +17,28 @@
 struct counter_row {
     const char *key;
     size_t offset;
-    bool optional; /* 0 where a state does not say */
 };
+enum { FORMAT = 2 }; /* of state.json: goes up when a row is added */
 static const struct counter_row counter_rows[] = {
-    {"sft_step", offsetof(struct kg_counters, sft_step), false},
-    {"step", offsetof(struct kg_counters, step), false},
-    {"prompts", offsetof(struct kg_counters, prompts), false},
-    {"optim_step", offsetof(struct kg_counters, optim_step), false},
-    {"optim_before", offsetof(struct kg_counters, optim_before), true},
-    {"anchor_updates", offsetof(struct kg_counters, anchor_updates), false},
-    {"anchor_refreshed", offsetof(struct kg_counters, anchor_refreshed), false},
-    {"skipped", offsetof(struct kg_counters, skipped), false},
-    {"skipped_in_row", offsetof(struct kg_counters, skipped_in_row), false},
-    {"idle_updates", offsetof(struct kg_counters, idle_updates), false},
-    {"validated", offsetof(struct kg_counters, validated), false},
-    {"metrics_bytes", offsetof(struct kg_counters, metrics_bytes), false},
+    {"sft_step", offsetof(struct kg_counters, sft_step)},
+    {"step", offsetof(struct kg_counters, step)},
+    {"prompts", offsetof(struct kg_counters, prompts)},
+    {"optim_step", offsetof(struct kg_counters, optim_step)},
+    {"optim_before", offsetof(struct kg_counters, optim_before)},
+    {"anchor_updates", offsetof(struct kg_counters, anchor_updates)},
+    {"anchor_refreshed", offsetof(struct kg_counters, anchor_refreshed)},
+    {"skipped", offsetof(struct kg_counters, skipped)},
+    {"skipped_in_row", offsetof(struct kg_counters, skipped_in_row)},
+    {"idle_updates", offsetof(struct kg_counters, idle_updates)},
+    {"validated", offsetof(struct kg_counters, validated)},
+    {"metrics_bytes", offsetof(struct kg_counters, metrics_bytes)},
 };
 enum { N_COUNTERS = sizeof counter_rows / sizeof *counter_rows };
 
 /* Numbers that are not counts, with all their bits. */
 static const struct counter_row real_rows[] = {
-    {"kl_beta", offsetof(struct kg_counters, kl_beta), false},
-    {"anchor_kl", offsetof(struct kg_counters, anchor_kl), false},
+    {"kl_beta", offsetof(struct kg_counters, kl_beta)},
+    {"anchor_kl", offsetof(struct kg_counters, anchor_kl)},
 };
 enum { N_REALS = sizeof real_rows / sizeof *real_rows };
 
@@ -129,7 +129,7 @@ static kg_status write_counters(struct kg_run *run, const char *path, struct kg_
     struct kg_str text = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_str_puts(&text, "{\"format\": 1", err));
+    KG_TRY_GOTO(out, kg_str_printf(&text, err, "{\"format\": %d", FORMAT));
     for (int i = 0; i < N_COUNTERS; i++)
         KG_TRY_GOTO(out,
                     kg_str_printf(&text, err, ", \"%s\": %lld", counter_rows[i].key,
@@ -373,24 +373,31 @@ static kg_status read_real(double *x, const struct kg_json_doc *doc, const char 
     return KG_OK;
 }
 
-static kg_status read_counter(int64_t *x, const struct kg_json_doc *doc,
-                              const struct counter_row *row, struct kg_err *err)
+static kg_status check_format(const struct kg_json_doc *doc, struct kg_err *err)
 {
-    *x = 0;
-    if (row->optional && !kg_json_get(doc->root, row->key))
+    int64_t format;
+
+    KG_TRY(kg_json_need_int(&format, doc, doc->root, "format", 1, INT64_MAX, err));
+    if (format == FORMAT)
         return KG_OK;
-    return kg_json_need_int(x, doc, doc->root, row->key, 0, INT64_MAX, err);
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "%s: expected format %d, found %lld: an %s kedge wrote it. The model "
+                   "beside it (model/) is any version's: model.path, init.from",
+                   doc->where, FORMAT, (long long)format,
+                   format < FORMAT ? "older" : "newer");
 }
 
 kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err)
 {
     struct kg_json_doc doc;
-    kg_status status = KG_OK;
+    kg_status status;
 
     KG_TRY(kg_json_read(&doc, path, 1 << 16, err));
+    status = check_format(&doc, err);
     for (int i = 0; i < N_COUNTERS && status == KG_OK; i++)
-        status = read_counter(counter(c, &counter_rows[i]), &doc, &counter_rows[i], err);
+        status = kg_json_need_int(counter(c, &counter_rows[i]), &doc, doc.root,
+                                  counter_rows[i].key, 0, INT64_MAX, err);
     for (int i = 0; i < N_REALS && status == KG_OK; i++)
         status = read_real(real(c, &real_rows[i]), &doc, real_rows[i].key, err);
     kg_json_release(&doc);

@@ -552,6 +552,8 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
     open_run(&o, ROOT "/squares", extra);
     make_trajs(&b, 0, false);
     NEED(kg_rl_prepare(&b, &o.run, err));
+    assert_int_equal(b.own_passes, 2); /* old log-probs, these sums; counted as work */
+    assert_int_equal(b.anchor_passes, 0);
     for (int i = 0; i < MOST * VOCAB; i++)
         ids[i] = i % VOCAB;
     for (size_t i = 0; i < N_TRAJS; i++) {

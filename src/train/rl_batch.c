@@ -256,6 +256,7 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
     struct pass_arrays a = {0};
     kg_status status;
 
+    *(p->model == run->anchor ? &b->anchor_passes : &b->own_passes) += 1;
     KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
     pass_ask(&a, b, p);
     KG_TRY_GOTO(out,

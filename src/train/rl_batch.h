@@ -40,8 +40,11 @@ struct kg_rl_batch {
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
     double seconds_idle;            /* all waited for a tool and nothing decoded */
-    int32_t group;                  /* samples of a prompt */
-    bool shaped;                    /* rewards carry overlong shaping */
+    /* forwards over the whole batch before the update: of the anchor's weights, and of
+     * the policy's or its sampler's (old log-probs, kept mass, sum of squares) */
+    int anchor_passes, own_passes;
+    int32_t group; /* samples of a prompt */
+    bool shaped;   /* rewards carry overlong shaping */
 
     int64_t *begin; /* (n_trajs+1) owned, as all below */
     int64_t n;      /* N */

@@ -249,22 +249,23 @@ static double product_elements(const struct kg_model *m)
 }
 
 /* Useful work: what the engine computed; over the whole batch a forward, twice that for a
- * backward where an update was made, one of the anchor and one for a selection. */
+ * backward where an update was made, one for a selection, and each pass before the update
+ * (the anchor's, which an exact KL makes inside it, and the policy's own). */
 static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
                          const struct kg_rl_totals *t)
 {
     const struct kg_rollout_stats *s = &b->rolled;
     const struct kg_model *anchor = run->anchor ? run->anchor : run->model;
     unsigned needs = kg_algo_needs(&run->algo);
-    bool asked = kg_rl_asks_anchor(run) ||
-                 (needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD));
-    int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0);
+    bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
+    int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0) +
+                   b->own_passes;
     double sampled = (double)(s->prefill_tokens + s->decode_tokens), tokens = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)b->trajs[i].n;
     return 2 * (product_elements(run->model) * (tokens * forwards + sampled) +
-                (asked ? product_elements(anchor) * tokens : 0));
+                product_elements(anchor) * tokens * (exact + b->anchor_passes));
 }
 
 static void put_speed(struct kg_metrics *log, const struct kg_run *run,
