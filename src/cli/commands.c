@@ -38,12 +38,18 @@ const struct kg_command kg_commands[] = {
      "cosine to the gradient of the exact KL. Keys of algo, kl and anchor change the "
      "algorithm. Nothing is written into RUN.",
      -1},
-    {"eval", "accuracy of a checkpoint on a task, with standard error", kg_cmd_eval,
-     "--model DIR [--data FILE] [flags]", kg_eval_flags,
-     "avg@n: the mean over problems of the share of right answers among n; the standard "
-     "error "
-     "is taken over problems.",
-     0},
+    {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
+     "--model DIR [SUITE.yaml] [flags] [section.key=value ...]", kg_eval_flags,
+     "SUITE.yaml names sets of problems and how they are sampled and graded "
+     "(docs/evaluate.md; suites/ has the published protocols); assignments override it, "
+     "and a flag about a set is given to all of its sets. Without a suite --task and "
+     "--data name the one set, val.\n\n"
+     "Printed are avg@n (the mean over problems of the share of right answers among n), "
+     "pass@k and maj@k with their standard errors over problems. A sample is a function "
+     "of the model, the seed, the set, the problem and the sample's number, so that "
+     "--out DIR can be taken up again after any interruption and ends with the same "
+     "bytes.",
+     -1},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "

@@ -3,7 +3,8 @@
  *
  * A module exports its rows; cli/ joins them into one table. The same table makes --help,
  * the man page, the shell completion, the resolved config.yaml, the comparison on resume,
- * and the error that names the nearest valid key. libyaml stands behind options.c alone.
+ * and the error that names the nearest valid key. libyaml stands behind options.c and
+ * options_scan.c alone.
  */
 #ifndef KG_DATA_OPTIONS_H
 #define KG_DATA_OPTIONS_H
@@ -60,6 +61,13 @@ kg_status kg_config_override(struct kg_config *config, const char *assignment,
  * the order. */
 kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
                         bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
+
+/* For tables that depend on the file: the names below `section` of a YAML file, in order
+ * ("sets: {a: {..}, b.x: ..}" has a and b). Nothing is checked: what is wrong with the
+ * file is said when it is loaded.   names: owned, freed by kg_file_names_free
+ * errors: NOTFOUND, EIO, ENOMEM */
+kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char *section,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Values. The key must be in the table (assert). Text is borrowed from the config. */
 bool kg_config_bool(const struct kg_config *config, const char *key);

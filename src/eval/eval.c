@@ -1,12 +1,13 @@
-/* avg@n with a standard error over problems, KL to a reference, and the decode-and-grade
- * step that training shares. */
+/* Sampling, the decode-and-grade step that training shares, and sums over tokens. */
 #include "eval/eval.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "rollout/score.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The text of an answer, and what its grader reads; of an episode that is told apart by
@@ -69,28 +70,6 @@ out:
     return status;
 }
 
-/* Mean and standard error over problems of the per-problem means of x, n answers each. */
-static void mean_over_problems(double *mean, double *stderror, const double *x,
-                               int64_t problems, int32_t n)
-{
-    double sum = 0, square = 0;
-
-    for (int64_t p = 0; p < problems; p++) {
-        double of_problem = 0;
-
-        for (int32_t j = 0; j < n; j++)
-            of_problem += x[p * n + j];
-        of_problem /= n;
-        sum += of_problem;
-        square += of_problem * of_problem;
-    }
-    *mean = sum / (double)problems;
-    *stderror = problems > 1 ? sqrt(fmax(0, (square - sum * sum / (double)problems) /
-                                                (double)(problems - 1)) /
-                                    (double)problems)
-                             : 0;
-}
-
 /* Log-probs and entropy of every sampled token under one model: out arrays lie one
  * trajectory after the other. */
 static kg_status score_all(float *logp, float *entropy, const struct kg_model *m,
@@ -125,13 +104,28 @@ out:
     return status;
 }
 
-/* Entropy of the policy, and the KL estimates against the reference, over all sampled
- * tokens. */
-static kg_status token_statistics(struct kg_eval_result *out, const struct kg_model *m,
-                                  const struct kg_model *ref, const struct kg_traj *trajs,
-                                  size_t n, struct kg_err *err)
+/* Sums over the sampled tokens of a trajectory; the arrays are its own part. */
+static void sum_tokens(struct kg_eval_answer *a, const struct kg_traj *t,
+                       const float *logp, const float *entropy, const float *ref_logp)
 {
-    size_t total = 0, at = 0, tokens = 0;
+    a->scored = true;
+    a->entropy = a->kl_k1 = a->kl_k3 = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        double d = ref_logp ? (double)logp[i] - (double)ref_logp[i] : 0;
+
+        if (t->source[i] != KG_SOURCE_MODEL)
+            continue;
+        a->entropy += entropy[i];
+        a->kl_k1 += d;
+        a->kl_k3 += d + exp(-d) - 1;
+    }
+}
+
+kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_model *m,
+                             const struct kg_model *reference,
+                             const struct kg_traj *trajs, size_t n, struct kg_err *err)
+{
+    size_t total = 0, at = 0;
     float *logp = NULL, *entropy = NULL, *ref_logp = NULL;
     kg_status status = KG_OK;
 
@@ -147,23 +141,11 @@ static kg_status token_statistics(struct kg_eval_result *out, const struct kg_mo
         goto out;
     }
     KG_TRY_GOTO(out, score_all(logp, entropy, m, trajs, n, err));
-    if (ref)
-        KG_TRY_GOTO(out, score_all(ref_logp, NULL, ref, trajs, n, err));
-    for (size_t i = 0; i < n; at += trajs[i].n, i++) {
-        for (size_t t = 0; t < trajs[i].n; t++) {
-            double d = (double)logp[at + t] - (double)ref_logp[at + t];
-
-            if (trajs[i].source[t] != KG_SOURCE_MODEL)
-                continue;
-            tokens++;
-            out->entropy += entropy[at + t];
-            out->kl_k1 += ref ? d : 0;
-            out->kl_k3 += ref ? d + exp(-d) - 1 : 0;
-        }
-    }
-    out->entropy /= tokens ? (double)tokens : 1;
-    out->kl_k1 /= tokens ? (double)tokens : 1;
-    out->kl_k3 /= tokens ? (double)tokens : 1;
+    if (reference)
+        KG_TRY_GOTO(out, score_all(ref_logp, NULL, reference, trajs, n, err));
+    for (size_t i = 0; i < n; at += trajs[i].n, i++)
+        sum_tokens(&answers[i], &trajs[i], logp + at, entropy + at,
+                   reference ? ref_logp + at : NULL);
 out:
     kg_mem_free(logp);
     kg_mem_free(entropy);
@@ -171,28 +153,49 @@ out:
     return status;
 }
 
-static kg_status summarise(struct kg_eval_result *out, const struct kg_traj *trajs,
-                           const struct kg_grade *grades, size_t n, int32_t samples,
-                           struct kg_err *err)
+void kg_eval_result_fill(struct kg_eval_result *out, const struct kg_eval_score *score,
+                         const struct kg_eval_answer *answers, size_t n)
 {
-    double *right = kg_mem_calloc(2 * n, sizeof *right, "grades", err);
-    double *reward = right + n;
+    const struct {
+        const char *name;
+        double *value;
+        double *stderror;
+    } rows[] = {{"accuracy", &out->accuracy, &out->accuracy_stderr},
+                {"reward", &out->reward, &out->reward_stderr},
+                {"tokens", &out->response_tokens, NULL},
+                {"truncated", &out->truncated, NULL},
+                {"undecided", &out->ungraded, NULL}};
+    double tokens = 0;
 
-    if (!right)
-        return err->code;
-    for (size_t i = 0; i < n; i++) {
-        right[i] = grades[i].graded && grades[i].correct;
-        reward[i] = trajs[i].reward;
-        out->response_tokens += (double)kg_traj_model_tokens(&trajs[i]) / (double)n;
-        out->truncated += (trajs[i].finish == KG_FINISH_LENGTH) / (double)n;
-        out->ungraded += !grades[i].graded / (double)n;
-        kg_episode_add(&out->episodes, &trajs[i]);
+    *out = (struct kg_eval_result){.problems = score->problems, .answers = (int64_t)n};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct kg_eval_metric *m = kg_eval_metric_find(score, rows[i].name);
+
+        *rows[i].value = m->value;
+        if (rows[i].stderror)
+            *rows[i].stderror = m->stderror;
     }
-    mean_over_problems(&out->accuracy, &out->accuracy_stderr, right, out->problems,
-                       samples);
-    mean_over_problems(&out->reward, &out->reward_stderr, reward, out->problems, samples);
-    kg_mem_free(right);
-    return KG_OK;
+    for (size_t i = 0; i < n; i++) {
+        tokens += (double)answers[i].tokens;
+        out->entropy += answers[i].entropy;
+        out->kl_k1 += answers[i].kl_k1;
+        out->kl_k3 += answers[i].kl_k3;
+    }
+    out->entropy /= tokens > 0 ? tokens : 1;
+    out->kl_k1 /= tokens > 0 ? tokens : 1;
+    out->kl_k3 /= tokens > 0 ? tokens : 1;
+}
+
+/* ---- sampling ---- */
+
+uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t sample)
+{
+    char text[128];
+    int n = snprintf(text, sizeof text, "%llu %lld %.64s", (unsigned long long)seed,
+                     (long long)problem, set);
+    uint64_t draw = kg_hash_bytes(text, (size_t)n) >> 24;
+
+    return draw * KG_SEED_SAMPLES + (uint64_t)sample;
 }
 
 /* New tokens for a prompt: the limit asked for, or what is left of the model's positions
@@ -204,16 +207,66 @@ static int32_t room(const struct kg_model *m, size_t prompt_n, int32_t limit)
     return left < limit ? (int32_t)left : limit;
 }
 
+struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_prompts *prompts,
+                                            const struct kg_eval_opts *opts)
+{
+    return (struct kg_rollout_opts){.max_batch = opts->max_batch,
+                                    .stop_on_signal = opts->stop_on_signal,
+                                    .max_len = (int32_t)prompts->longest +
+                                               opts->sampling.max_tokens};
+}
+
+struct kg_sampling kg_eval_sampling(const struct kg_eval_opts *opts)
+{
+    struct kg_sampling s = opts->sampling;
+
+    s.rng = kg_seed_key();
+    return s;
+}
+
+/* Lines count in their file, so each of several files is a set. */
+static const char *set_of(char text[96], const struct kg_prompts *prompts, size_t i,
+                          const struct kg_eval_opts *opts)
+{
+    const struct kg_dataset *d = prompts->data;
+    const char *set = opts->set ? opts->set : KG_EVAL_SET;
+    size_t file = 0;
+
+    while (file < d->n_files && (size_t)prompts->record[i] >= d->files[file].end)
+        file++;
+    snprintf(text, 96, file > 0 ? "%.48s %zu" : "%.64s", set, file + 1);
+    return text;
+}
+
+struct kg_request kg_eval_request(const struct kg_model *m,
+                                  const struct kg_prompts *prompts, size_t i,
+                                  int32_t first, int32_t n,
+                                  const struct kg_eval_opts *opts)
+{
+    const struct kg_ids *ids = &prompts->ids[i];
+    char set[96];
+    uint64_t seed = kg_eval_seed(opts->sampling.rng.seed, set_of(set, prompts, i, opts),
+                                 prompts->data->records[prompts->record[i]].line, first);
+
+    return (struct kg_request){
+        .prompt = ids->ids,
+        .prompt_n = ids->n,
+        .prompt_index = (int64_t)i,
+        .draw = kg_seed_draw(seed),
+        .first_sample = kg_seed_sample(seed),
+        .n_samples = n,
+        .max_tokens = room(m, ids->n, opts->sampling.max_tokens),
+    };
+}
+
 /* All answers to all prompts, in prompt order. */
 static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
                             const struct kg_tokenizer *tok,
                             const struct kg_prompts *prompts,
                             const struct kg_eval_opts *opts, struct kg_err *err)
 {
-    struct kg_rollout_opts ro = {.max_batch = opts->max_batch,
-                                 .stop_on_signal = opts->stop_on_signal,
-                                 .max_len = (int32_t)prompts->longest +
-                                            opts->sampling.max_tokens};
+    struct kg_rollout_opts ro = kg_eval_rollout_opts(prompts, opts);
+    struct kg_sampling sampling = kg_eval_sampling(opts);
     struct kg_request *requests = kg_mem_calloc(prompts->n, sizeof *requests, "requests",
                                                 err);
     struct kg_rollout *engine = NULL;
@@ -222,33 +275,59 @@ static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
     if (!requests)
         return err->code;
     for (size_t i = 0; i < prompts->n; i++)
-        requests[i] = (struct kg_request){
-            .prompt = prompts->ids[i].ids,
-            .prompt_n = prompts->ids[i].n,
-            .prompt_index = (int64_t)i,
-            .draw = i,
-            .n_samples = opts->samples,
-            .max_tokens = room(m, prompts->ids[i].n, opts->sampling.max_tokens)};
+        requests[i] = kg_eval_request(m, prompts, i, 0, opts->samples, opts);
     kg_episodes_fit(&ro, opts->episodes);
     KG_TRY_GOTO(out, kg_rollout_create(&engine, m, tok, &ro, err));
     KG_TRY_GOTO(out, kg_episodes_run(opts->episodes, engine, trajs, requests, prompts->n,
-                                     &opts->sampling, prompts, NULL, err));
+                                     &sampling, prompts, NULL, err));
 out:
     kg_rollout_free(engine);
     kg_mem_free(requests);
     return status;
 }
 
-static kg_status dump_all(const struct kg_traj *trajs, const struct kg_grade *grades,
-                          const struct kg_str *texts, size_t n,
-                          const struct kg_prompts *prompts, kg_eval_dump_fn dump,
-                          void *user, struct kg_err *err)
-{
-    for (size_t i = 0; dump && i < n; i++) {
-        const struct kg_record *r =
-            &prompts->data->records[prompts->record[trajs[i].prompt_index]];
+/* ---- the whole of one set ---- */
 
-        KG_TRY(dump(user, &trajs[i], r, &grades[i], kg_str_text(&texts[i]), err));
+struct work {
+    struct kg_traj *trajs; /* (n) owned, as the next three */
+    struct kg_grade *grades;
+    struct kg_eval_answer *answers;
+    struct kg_str *texts;
+    size_t n;
+};
+
+static kg_status work_init(struct work *w, size_t n, struct kg_err *err)
+{
+    *w = (struct work){.n = n};
+    w->trajs = kg_mem_calloc(n, sizeof *w->trajs, "evaluated answers", err);
+    w->grades = w->trajs ? kg_mem_calloc(n, sizeof *w->grades, "grades", err) : NULL;
+    w->answers = w->grades ? kg_mem_calloc(n, sizeof *w->answers, "grades", err) : NULL;
+    w->texts = w->answers ? kg_mem_calloc(n, sizeof *w->texts, "answer texts", err)
+                          : NULL;
+    return w->texts ? KG_OK : err->code;
+}
+
+static void work_release(struct work *w)
+{
+    for (size_t i = 0; i < w->n && w->trajs; i++)
+        kg_traj_release(&w->trajs[i]);
+    for (size_t i = 0; i < w->n && w->texts; i++)
+        kg_str_release(&w->texts[i]);
+    kg_mem_free(w->texts);
+    kg_mem_free(w->answers);
+    kg_mem_free(w->grades);
+    kg_mem_free(w->trajs);
+}
+
+static kg_status dump_all(const struct work *w, const struct kg_prompts *prompts,
+                          kg_eval_dump_fn dump, void *user, struct kg_err *err)
+{
+    for (size_t i = 0; dump && i < w->n; i++) {
+        const struct kg_record *r =
+            &prompts->data->records[prompts->record[w->trajs[i].prompt_index]];
+
+        KG_TRY(
+            dump(user, &w->trajs[i], r, &w->grades[i], kg_str_text(&w->texts[i]), err));
     }
     return KG_OK;
 }
@@ -258,35 +337,34 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
                       const struct kg_eval_opts *opts, kg_eval_dump_fn dump, void *user,
                       struct kg_err *err)
 {
-    size_t n = prompts->n * (size_t)opts->samples;
-    struct kg_traj *trajs = kg_mem_calloc(n, sizeof *trajs, "evaluated answers", err);
-    struct kg_grade *grades = trajs ? kg_mem_calloc(n, sizeof *grades, "grades", err)
-                                    : NULL;
-    struct kg_str *texts = grades ? kg_mem_calloc(n, sizeof *texts, "answer texts", err)
-                                  : NULL;
+    const struct kg_eval_ks ks = {.n_pass = 0};
+    struct kg_eval_score score = {0};
     double start = kg_clock_seconds();
-    kg_status status = KG_OK;
+    struct work w;
+    kg_status status;
 
     memset(out, 0, sizeof *out);
-    out->problems = (int64_t)prompts->n;
-    out->answers = (int64_t)n;
-    if (!texts) {
-        status = err->code;
-        goto out;
+    KG_TRY_GOTO(out, work_init(&w, prompts->n * (size_t)opts->samples, err));
+    KG_TRY_GOTO(out, sample_all(w.trajs, m, tok, prompts, opts, err));
+    KG_TRY_GOTO(out,
+                kg_eval_grade(w.grades, w.texts, w.trajs, w.n, tok, prompts, opts, err));
+    KG_TRY_GOTO(out,
+                kg_eval_token_sums(w.answers, m, opts->reference, w.trajs, w.n, err));
+    for (size_t i = 0; i < w.n; i++) {
+        w.answers[i].there = true;
+        w.answers[i].grade = w.grades[i];
+        w.answers[i].finish = w.trajs[i].finish;
+        w.answers[i].tokens = (int64_t)kg_traj_model_tokens(&w.trajs[i]);
     }
-    KG_TRY_GOTO(out, sample_all(trajs, m, tok, prompts, opts, err));
-    KG_TRY_GOTO(out, kg_eval_grade(grades, texts, trajs, n, tok, prompts, opts, err));
-    KG_TRY_GOTO(out, summarise(out, trajs, grades, n, opts->samples, err));
-    KG_TRY_GOTO(out, token_statistics(out, m, opts->reference, trajs, n, err));
-    KG_TRY_GOTO(out, dump_all(trajs, grades, texts, n, prompts, dump, user, err));
+    KG_TRY_GOTO(out, kg_eval_score_init(&score, w.answers, NULL, (int64_t)prompts->n,
+                                        opts->samples, &ks, err));
+    KG_TRY_GOTO(out, dump_all(&w, prompts, dump, user, err));
+    kg_eval_result_fill(out, &score, w.answers, w.n);
+    for (size_t i = 0; i < w.n; i++)
+        kg_episode_add(&out->episodes, &w.trajs[i]);
     out->seconds = kg_clock_seconds() - start;
 out:
-    for (size_t i = 0; i < n && texts; i++)
-        kg_str_release(&texts[i]);
-    for (size_t i = 0; i < n && trajs; i++)
-        kg_traj_release(&trajs[i]);
-    kg_mem_free(texts);
-    kg_mem_free(grades);
-    kg_mem_free(trajs);
+    kg_eval_score_release(&score);
+    work_release(&w);
     return status;
 }

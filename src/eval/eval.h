@@ -1,10 +1,13 @@
 /* Evaluation: sample answers to held-out problems and grade them. The command and
  * validation in training are this code.
  *
- * avg@n is the mean over problems of the share of right answers among n; its standard
- * error is taken over problems, so that the n answers of one problem do not count as
- * independent. Against a reference model it also estimates the per-token KL(policy ||
- * reference) on the sampled tokens:
+ * A sample is a function of (weights, prompt, sampling, seed of the evaluation, name of
+ * the set, number of the problem in its file, number of the sample): not of the other
+ * problems, of the batch, or of what was drawn before. The last four make one number, the
+ * seed of the sample (kg_eval_seed), which is also what a server is sent.
+ *
+ * Against a reference model the per-token KL(policy || reference) is estimated on the
+ * sampled tokens:
  *     k1 = mean d,   k3 = mean (d + exp(-d) - 1),   d = log p(y) - log q(y)
  * Both are unbiased in value at temperature 1 without truncation.
  */
@@ -12,6 +15,7 @@
 #define KG_EVAL_EVAL_H
 
 #include "base/status.h"
+#include "eval/metrics.h"
 #include "model/model.h"
 #include "rollout/episode.h"
 #include "rollout/rollout.h"
@@ -20,11 +24,16 @@
 
 #include <stdint.h>
 
+/* The name of the set that training validates on, and of the only set of an evaluation
+ * without a suite. */
+#define KG_EVAL_SET "val"
+
 struct kg_eval_opts {
     const struct kg_task_row *task;
     const struct kg_task_opts *task_opts;
-    struct kg_sampling sampling;
-    int32_t samples; /* n of avg@n */
+    struct kg_sampling sampling; /* its rng.seed is the seed of the evaluation */
+    const char *set;             /* NULL: KG_EVAL_SET */
+    int32_t samples;             /* n of avg@n */
     int32_t max_batch;
     const struct kg_model *reference; /* NULL: no KL */
     struct kg_episodes *episodes; /* answers are episodes; NULL: of one turn; borrowed */
@@ -58,6 +67,22 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
                       const struct kg_eval_opts *opts, kg_eval_dump_fn dump, void *user,
                       struct kg_err *err) KG_MUST_CHECK;
 
+/* ---- its parts ---- */
+
+/* The seed of a sample, below 2^52 (exact in JSON): a hash of the first three and the
+ * sample's number, so that those of a problem follow each other.   problem: its
+ * record's line. The second file of a data set is a set "NAME 2", and so on. */
+uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t sample);
+
+/* What the engine is made and asked for: samples first.. of prompt i. */
+struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_prompts *prompts,
+                                            const struct kg_eval_opts *opts);
+struct kg_request kg_eval_request(const struct kg_model *m,
+                                  const struct kg_prompts *prompts, size_t i,
+                                  int32_t first, int32_t n,
+                                  const struct kg_eval_opts *opts);
+struct kg_sampling kg_eval_sampling(const struct kg_eval_opts *opts);
+
 /* Decode and grade n trajectories of the prompts they name (t->prompt_index is an index
  * into prompts); sets reward and graded of each.   grades (n) out; texts (n) out, each
  * released by the caller, NULL allowed */
@@ -65,5 +90,15 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
                         struct kg_traj *trajs, size_t n, const struct kg_tokenizer *tok,
                         const struct kg_prompts *prompts, const struct kg_eval_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Entropy and KL of n trajectories into answers[i].   reference NULL: no KL */
+kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_model *m,
+                             const struct kg_model *reference,
+                             const struct kg_traj *trajs, size_t n,
+                             struct kg_err *err) KG_MUST_CHECK;
+
+/* The means that training logs.   score: of the answers (n) */
+void kg_eval_result_fill(struct kg_eval_result *out, const struct kg_eval_score *score,
+                         const struct kg_eval_answer *answers, size_t n);
 
 #endif

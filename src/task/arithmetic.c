@@ -209,3 +209,16 @@ kg_status kg_task_arithmetic_grade(struct kg_grade *g, const struct kg_record *r
     g->reward = g->correct;
     return KG_OK;
 }
+
+kg_status kg_task_arithmetic_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                                     const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct kg_task_number found;
+    size_t len = 0;
+    const char *answer = kg_task_after_marker(item->response, item->n, &len);
+
+    (void)opts;
+    return answer && kg_task_number_only(&found, answer, len)
+               ? kg_task_number_put(out, &found, err)
+               : KG_OK;
+}

@@ -81,6 +81,49 @@ out:
     return status;
 }
 
+/* ---- votes ---- */
+
+kg_status kg_task_math_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                               const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct kg_math_text gold = {item->record->ground_truth,
+                                strlen(item->record->ground_truth)};
+    struct kg_math_result result = {0};
+    struct kg_math_opts how;
+    kg_status status;
+
+    KG_TRY(math_opts(&how, opts, err));
+    KG_TRY_GOTO(out, kg_math_grade(&result, &how,
+                                   (struct kg_math_text){item->response, item->n}, &gold,
+                                   1, err));
+    status = kg_str_append(out, kg_str_text(&result.extracted), result.extracted.len,
+                           err);
+out:
+    kg_math_result_release(&result);
+    return status;
+}
+
+/* Equal texts are the same also where the grader could not decide. */
+kg_status kg_task_math_same(bool *same, const struct kg_task_opts *opts, const char *a,
+                            const char *b, struct kg_err *err)
+{
+    struct kg_math_text gold = {b, strlen(b)};
+    struct kg_math_result result = {0};
+    struct kg_math_opts how;
+    kg_status status;
+
+    *same = strcmp(a, b) == 0;
+    if (*same)
+        return KG_OK;
+    KG_TRY(math_opts(&how, opts, err));
+    how.form = KG_MATH_FORM_ANSWER;
+    status = kg_math_grade(&result, &how, (struct kg_math_text){a, strlen(a)}, &gold, 1,
+                           err);
+    *same = result.verdict == KG_MATH_RIGHT;
+    kg_math_result_release(&result);
+    return status;
+}
+
 /* ---- the check of gold answers ---- */
 
 /* A response that says the gold answer and nothing else. */

@@ -143,6 +143,21 @@ bool kg_task_number_same(const struct kg_task_number *a, const struct kg_task_nu
     return !a->overflow && !b->overflow && strcmp(a->text, b->text) == 0;
 }
 
+kg_status kg_task_number_put(struct kg_str *out, const struct kg_task_number *number,
+                             struct kg_err *err)
+{
+    return number->overflow ? KG_OK : kg_str_puts(out, number->text, err);
+}
+
+kg_status kg_task_number_same_text(bool *same, const struct kg_task_opts *opts,
+                                   const char *a, const char *b, struct kg_err *err)
+{
+    (void)opts;
+    (void)err;
+    *same = strcmp(a, b) == 0;
+    return KG_OK;
+}
+
 const char *kg_task_after_marker(const char *text, size_t n, size_t *len)
 {
     static const char marker[] = "####";

@@ -101,3 +101,14 @@ kg_status kg_task_qa_number_grade(struct kg_grade *g, const struct kg_record *r,
     g->reward = g->correct;
     return KG_OK;
 }
+
+kg_status kg_task_qa_number_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                                    const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct kg_task_number found;
+
+    (void)opts;
+    return find_answer(&found, item->response, item->n)
+               ? kg_task_number_put(out, &found, err)
+               : KG_OK;
+}

@@ -21,6 +21,8 @@ static const struct kg_task_row table[] = {
         .exact_reward = true,
         .load = kg_task_arithmetic_load,
         .grade = kg_task_arithmetic_grade,
+        .extract = kg_task_arithmetic_extract,
+        .same = kg_task_number_same_text,
     },
     {
         .name = "countdown",
@@ -43,6 +45,8 @@ static const struct kg_task_row table[] = {
         .exact_reward = true,
         .load = kg_task_qa_number_load,
         .grade = kg_task_qa_number_grade,
+        .extract = kg_task_qa_number_extract,
+        .same = kg_task_number_same_text,
     },
     {
         .name = "math",
@@ -50,6 +54,8 @@ static const struct kg_task_row table[] = {
         .exact_reward = true,
         .load = kg_task_math_load,
         .grade_by = kg_task_math_grade,
+        .extract = kg_task_math_extract,
+        .same = kg_task_math_same,
     },
     {
         .name = "search-qa",
@@ -128,6 +134,63 @@ static kg_status apply_templates(struct kg_dataset *d, const char *text,
     return KG_OK;
 }
 
+/* A prompt of text becomes the only message, of the user. */
+static kg_status render_turn(struct kg_record *r, const struct kg_chat_template *chat,
+                             struct kg_err *err)
+{
+    struct kg_str text = {0};
+    struct kg_json_doc doc = {0};
+    kg_status status;
+    char *prompt;
+
+    KG_TRY_GOTO(out, kg_str_puts(&text, "[{\"role\": \"user\", \"content\": ", err));
+    KG_TRY_GOTO(out, kg_json_put_string(&text, r->prompt, strlen(r->prompt), err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, "}]", err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, text.data, text.len, "user turn", err));
+    kg_str_clear(&text);
+    KG_TRY_GOTO(out, kg_chat_template_prompt(&text, chat, doc.root, NULL, err));
+    if (text.len == 0 || memchr(text.data, 0, text.len)) {
+        status = kg_fail(err, KG_EFORMAT, "expected text without NUL, found %s",
+                         text.len ? "one" : "nothing");
+        goto out;
+    }
+    prompt = kg_str_take(&text, err);
+    KG_TRY_GOTO(out, prompt ? KG_OK : err->code);
+    kg_mem_free(r->prompt);
+    r->prompt = prompt;
+out:
+    kg_json_release(&doc);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status render_turns(struct kg_dataset *d, const struct kg_chat_template *chat,
+                              struct kg_err *err)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (render_turn(&d->records[i], chat, err) != KG_OK)
+            return kg_err_prefix(err, "%s: record %lld", d->name,
+                                 (long long)d->records[i].line);
+    return KG_OK;
+}
+
+/* One message of a list stands for its content; the template comes afterwards. */
+static kg_status load_records(struct kg_dataset *d, const struct kg_task_row *row,
+                              const struct kg_task_opts *opts, const char *path,
+                              struct kg_err *err)
+{
+    struct kg_task_opts plain = *opts;
+
+    if (!opts->user_turn)
+        return row->load(d, opts, path, err);
+    if (!opts->chat)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a chat template for user turns, found none",
+                       path ? path : row->name);
+    plain.chat = NULL;
+    return row->load(d, &plain, path, err);
+}
+
 static kg_status check_records(const struct kg_dataset *d, struct kg_err *err)
 {
     if (d->n == 0)
@@ -159,10 +222,12 @@ kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
             err, KG_EINVAL,
             "task %s: expected no level (it reads its problems), found '%.80s'",
             row->name, opts->level);
-    KG_TRY_GOTO(fail, row->load(d, opts, path, err));
+    KG_TRY_GOTO(fail, load_records(d, row, opts, path, err));
     KG_TRY_GOTO(fail, check_records(d, err));
     if (opts->template_text && *opts->template_text)
         KG_TRY_GOTO(fail, apply_templates(d, opts->template_text, err));
+    if (opts->user_turn)
+        KG_TRY_GOTO(fail, render_turns(d, opts->chat, err));
     return KG_OK;
 fail:
     kg_dataset_release(d);

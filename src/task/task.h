@@ -91,6 +91,9 @@ struct kg_task_opts {
     const char *answer_key; /* "a.b" is key b of the object a */
     /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
     const char *template_text;
+    /* the prompt is text (of a list, the content of its one message): filled into
+     * template_text and then one user message of `chat`, which must be there */
+    bool user_turn;
     /* data files: renders prompts that are lists of messages; NULL: one message is its
      * content, more are refused; borrowed */
     const struct kg_chat_template *chat;
@@ -137,6 +140,13 @@ struct kg_task_row {
     /* The same for a grader that has options of its own; NULL where grade is there. */
     kg_status (*grade_by)(struct kg_grade *g, const struct kg_task_opts *opts,
                           const struct kg_grade_item *item, struct kg_err *err);
+    /* For votes (maj@k): append the answer that the grader finds in a response, nothing
+     * where it finds none; whether it takes two such answers for the same. Both NULL: the
+     * task has no answers to count. */
+    kg_status (*extract)(struct kg_str *out, const struct kg_task_opts *opts,
+                         const struct kg_grade_item *item, struct kg_err *err);
+    kg_status (*same)(bool *same, const struct kg_task_opts *opts, const char *a,
+                      const char *b, struct kg_err *err);
 };
 
 /* Table ended by a row with name NULL; look-up lists the valid names on failure. */

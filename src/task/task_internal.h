@@ -22,6 +22,9 @@ kg_status kg_task_arithmetic_load(struct kg_dataset *d, const struct kg_task_opt
 kg_status kg_task_arithmetic_grade(struct kg_grade *g, const struct kg_record *r,
                                    const char *response, size_t n,
                                    struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_arithmetic_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                                     const struct kg_grade_item *item,
+                                     struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_countdown_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                  const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_countdown_grade(struct kg_grade *g, const struct kg_record *r,
@@ -37,6 +40,9 @@ kg_status kg_task_qa_number_load(struct kg_dataset *d, const struct kg_task_opts
 kg_status kg_task_qa_number_grade(struct kg_grade *g, const struct kg_record *r,
                                   const char *response, size_t n,
                                   struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_qa_number_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                                    const struct kg_grade_item *item,
+                                    struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                             const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_math_grade(struct kg_grade *g, const struct kg_task_opts *opts,
@@ -47,6 +53,11 @@ kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts
 kg_status kg_task_search_qa_grade(struct kg_grade *g, const struct kg_task_opts *opts,
                                   const struct kg_grade_item *item,
                                   struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_math_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                               const struct kg_grade_item *item,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_math_same(bool *same, const struct kg_task_opts *opts, const char *a,
+                            const char *b, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                             const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,
@@ -115,6 +126,13 @@ struct kg_task_number {
     bool overflow; /* longer than the text holds: equal to nothing */
 };
 bool kg_task_number_same(const struct kg_task_number *a, const struct kg_task_number *b);
+/* Append it; nothing for one that equals nothing. */
+kg_status kg_task_number_put(struct kg_str *out, const struct kg_task_number *number,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* `same` of tasks whose answers are numbers in canonical form: equal texts. */
+kg_status kg_task_number_same_text(bool *same, const struct kg_task_opts *opts,
+                                   const char *a, const char *b,
+                                   struct kg_err *err) KG_MUST_CHECK;
 /* The first number at or after *at, which moves behind it. Thousands separators, $ and a
  * leading + are dropped; a '-' is a sign only where no operand stands before it.
  * returns false when there is none */

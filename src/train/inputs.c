@@ -1,78 +1,10 @@
-/* Hashing the inputs of a run, and comparing them with what its manifest says.
- *
- * Both sides of the comparison are JSON objects of one shape: the manifest's, and one
- * written anew. What is compared is what a reader of the manifest sees.
- */
+/* The inputs of a run: which keys of its config name them. */
 #include "train/inputs.h"
 
-#include "base/file.h"
-#include "base/hash.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "data/json.h"
+#include "data/inputs.h"
 #include "train/init.h"
 
 #include <stdio.h>
-#include <string.h>
-
-enum { MAX_MANIFEST_BYTES = 1 << 20 };
-
-/* ---- writing ---- */
-
-static kg_status put_file(struct kg_str *out, const char *label, const char *path,
-                          struct kg_err *err)
-{
-    bool first = out->data[out->len - 1] == '{';
-    uint64_t hash, bytes;
-
-    if (kg_file_exists(path) && !kg_file_is_regular(path)) {
-        kg_log_warn("%s: %s is no regular file: --resume cannot see whether it changes",
-                    label, path);
-        return KG_OK;
-    }
-    KG_TRY(kg_hash_file(&hash, &bytes, path, err));
-    KG_TRY(kg_str_puts(out, first ? "" : ", ", err));
-    KG_TRY(kg_json_put_string(out, label, strlen(label), err));
-    return kg_str_printf(out, err, ": {\"bytes\": %llu, \"hash\": \"%016llx\"}",
-                         (unsigned long long)bytes, (unsigned long long)hash);
-}
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
-static kg_status put_model_file(struct kg_str *out, const char *key, const char *dir,
-                                const char *name, struct kg_err *err)
-{
-    char *label, *path;
-    kg_status status;
-
-    if (!ends_with(name, ".json") && !ends_with(name, ".safetensors"))
-        return KG_OK;
-    label = kg_path_join(key, name, err);
-    path = kg_path_join(dir, name, err);
-    status = label && path ? put_file(out, label, path, err) : err->code;
-    kg_mem_free(label);
-    kg_mem_free(path);
-    return status;
-}
-
-static kg_status put_model(struct kg_str *out, const char *key, const char *dir,
-                           struct kg_err *err)
-{
-    char **names;
-    size_t n;
-    kg_status status = KG_OK;
-
-    KG_TRY(kg_file_list(&names, &n, dir, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++)
-        status = put_model_file(out, key, dir, names[i], err);
-    kg_file_names_free(names, n);
-    return status;
-}
 
 /* A list of files: the key for one, "key 2" and so on for those after it. */
 static kg_status put_list(struct kg_str *out, const struct kg_config *config,
@@ -87,7 +19,7 @@ static kg_status put_list(struct kg_str *out, const struct kg_config *config,
         snprintf(label, sizeof label, i > 0 ? "%s %zu" : "%s", key, i + 1);
         status = kg_config_list_at(&path, config, key, i, err);
         if (status == KG_OK)
-            status = put_file(out, label, kg_str_text(&path), err);
+            status = kg_inputs_put_file(out, label, kg_str_text(&path), err);
         kg_str_release(&path);
     }
     return status;
@@ -102,105 +34,25 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
     KG_TRY(put_list(out, config, "data.train", err));
     KG_TRY(put_list(out, config, "data.val", err));
     if (*kg_config_text(config, "sft.data"))
-        KG_TRY(put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
+        KG_TRY(
+            kg_inputs_put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
     KG_TRY(kg_init_find(&init, config, err));
     if (*init.dir.text)
-        KG_TRY(put_model(out, "init.from", init.dir.text, err));
-    KG_TRY(put_model(out, init.model ? "init.from/model" : "model.path",
-                     kg_init_model_dir(&init, config).text, err));
+        KG_TRY(kg_inputs_put_model(out, "init.from", init.dir.text, err));
+    KG_TRY(kg_inputs_put_model(out, init.model ? "init.from/model" : "model.path",
+                               kg_init_model_dir(&init, config).text, err));
     return kg_str_putc(out, '}', err);
-}
-
-/* ---- comparing ---- */
-
-static const char *hash_of(const struct kg_json *file)
-{
-    return kg_json_text(kg_json_get(file, "hash"), NULL);
-}
-
-static int64_t bytes_of(const struct kg_json *file)
-{
-    return kg_json_int(kg_json_get(file, "bytes"), -1);
-}
-
-/* Either side is NULL where it has no such file. */
-static bool same(const struct kg_json *a, const struct kg_json *b)
-{
-    const char *x = hash_of(a), *y = hash_of(b);
-
-    return x && y && strcmp(x, y) == 0 && bytes_of(a) == bytes_of(b);
-}
-
-static kg_status put_side(struct kg_str *out, const struct kg_json *file,
-                          struct kg_err *err)
-{
-    if (!hash_of(file))
-        return kg_str_puts(out, "no such file", err);
-    return kg_str_printf(out, err, "%lld bytes (hash %s)", (long long)bytes_of(file),
-                         hash_of(file));
-}
-
-static kg_status put_difference(struct kg_str *out, const char *label,
-                                const struct kg_json *before, const struct kg_json *now,
-                                struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(out, err, "%s%s: expected ", out->len ? "; " : "", label));
-    KG_TRY(put_side(out, before, err));
-    KG_TRY(kg_str_puts(out, ", found ", err));
-    return put_side(out, now, err);
-}
-
-static kg_status compare(struct kg_str *diff, const struct kg_json *before,
-                         const struct kg_json *now, struct kg_err *err)
-{
-    for (size_t i = 0; i < kg_json_size(before); i++) {
-        const char *label = kg_json_key_at(before, i);
-        const struct kg_json *was = kg_json_value_at(before, i),
-                             *is = kg_json_get(now, label);
-
-        if (!same(was, is))
-            KG_TRY(put_difference(diff, label, was, is, err));
-    }
-    for (size_t i = 0; i < kg_json_size(now); i++) {
-        const char *label = kg_json_key_at(now, i);
-
-        if (!kg_json_get(before, label))
-            KG_TRY(put_difference(diff, label, NULL, kg_json_value_at(now, i), err));
-    }
-    return KG_OK;
-}
-
-static kg_status check_against(const struct kg_json *before, const struct kg_json *now,
-                               const char *manifest, struct kg_err *err)
-{
-    struct kg_str diff = {0};
-    kg_status status = compare(&diff, before, now, err);
-
-    if (status == KG_OK && diff.len > 0)
-        status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the files that the run was started with: %s",
-                         manifest, diff.data);
-    kg_str_release(&diff);
-    return status;
 }
 
 kg_status kg_inputs_check(const struct kg_config *config, const char *manifest,
                           struct kg_err *err)
 {
-    struct kg_json_doc before = {0}, now = {0};
-    const struct kg_json *inputs;
-    struct kg_str text = {0};
+    struct kg_str now = {0};
     kg_status status;
 
-    KG_TRY(kg_json_read(&before, manifest, MAX_MANIFEST_BYTES, err));
-    KG_TRY_GOTO(
-        out, kg_json_need(&inputs, &before, before.root, "inputs", KG_JSON_OBJECT, err));
-    KG_TRY_GOTO(out, kg_inputs_json(&text, config, err));
-    KG_TRY_GOTO(out, kg_json_parse(&now, text.data, text.len, "the present files", err));
-    status = check_against(inputs, now.root, manifest, err);
+    KG_TRY_GOTO(out, kg_inputs_json(&now, config, err));
+    status = kg_inputs_compare(manifest, now.data, err);
 out:
-    kg_str_release(&text);
-    kg_json_release(&now);
-    kg_json_release(&before);
+    kg_str_release(&now);
     return status;
 }

@@ -1,0 +1,206 @@
+/* Answers from the engine of this process.
+ *
+ * A set goes through the engine in slices of some batches, so that memory holds the
+ * trajectories of a slice and not of the set. An answer is given on as it finishes; with
+ * scores, when its slice has.
+ */
+#include "eval/runner.h"
+
+#include "base/mem.h"
+#include "data/inputs.h"
+#include "rollout/rollout.h"
+
+#include <string.h>
+
+enum { SLICE_BATCHES = 16 };
+
+struct local_work {
+    struct kg_eval_local *local;
+    struct kg_eval_set *set;
+    struct kg_prompts prompts;
+    struct kg_eval_opts opts;
+    struct kg_rollout *engine;
+    struct kg_request *requests; /* (n_requests) of the slice */
+    size_t n_requests;
+    size_t capacity;
+    struct kg_traj *trajs; /* (n_trajs) of the slice */
+    size_t n_trajs;
+    kg_eval_take_fn take;
+    void *user;
+};
+
+static kg_status encode(struct kg_prompts *p, const struct kg_eval_local *l,
+                        const struct kg_eval_set *set, struct kg_err *err)
+{
+    struct kg_prompts_opts opts = {.max_tokens = (size_t)l->model->config.max_positions -
+                                                 1};
+
+    return kg_prompts_init(p, &set->data, l->tok, &opts, err);
+}
+
+/* A prompt that the model cannot take is better known now than after the sets before. */
+static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
+                         struct kg_err *err)
+{
+    const struct kg_eval_local *l = (const struct kg_eval_local *)self;
+    struct kg_prompts prompts;
+
+    KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
+    if (encode(&prompts, l, set, err) != KG_OK)
+        return kg_err_prefix(err, "set %s", set->name);
+    kg_prompts_release(&prompts);
+    return KG_OK;
+}
+
+static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,
+                            struct kg_err *err)
+{
+    const struct kg_eval_local *l = (const struct kg_eval_local *)self;
+
+    return kg_inputs_put_model(out, "model", l->model_dir, err);
+}
+
+/* ---- one answer ---- */
+
+static kg_status give(struct local_work *w, const struct kg_traj *t,
+                      const struct kg_eval_answer *sums, struct kg_err *err)
+{
+    const struct kg_sampling *s = &w->opts.sampling;
+    struct kg_eval_fresh fresh = {
+        .problem = (size_t)w->prompts.record[t->prompt_index],
+        .sample = t->sample,
+        .tokens = (int64_t)kg_traj_model_tokens(t),
+        .finish = t->finish,
+        .sums = sums,
+    };
+    struct kg_str text = {0};
+    kg_status status = kg_rollout_text(&text, w->local->tok, t, s->stops, s->n_stops,
+                                       err);
+
+    fresh.text = kg_str_text(&text);
+    fresh.n = text.len;
+    if (status == KG_OK)
+        status = w->take(w->user, &fresh, err);
+    kg_str_release(&text);
+    return status;
+}
+
+static kg_status finished(void *user, const struct kg_traj *t, struct kg_err *err)
+{
+    return give(user, t, NULL, err);
+}
+
+/* ---- a slice ---- */
+
+/* Runs of samples of problem i that are not there. */
+static kg_status ask(struct local_work *w, size_t i, const bool *there,
+                     struct kg_err *err)
+{
+    int32_t n = w->opts.samples;
+
+    for (int32_t first = 0, end; first < n; first = end) {
+        for (end = first; end < n && !there[end]; end++)
+            ;
+        if (end == first) {
+            end++;
+            continue;
+        }
+        KG_TRY(kg_mem_grow(&w->requests, &w->capacity, w->n_requests + 1,
+                           sizeof *w->requests, SIZE_MAX / sizeof *w->requests,
+                           "requests", err));
+        w->requests[w->n_requests++] = kg_eval_request(w->local->model, &w->prompts, i,
+                                                       first, end - first, &w->opts);
+        w->n_trajs += (size_t)(end - first);
+    }
+    return KG_OK;
+}
+
+static kg_status give_scored(struct local_work *w, struct kg_err *err)
+{
+    struct kg_eval_answer *sums = kg_mem_calloc(w->n_trajs, sizeof *sums, "token sums",
+                                                err);
+    kg_status status = sums ? kg_eval_token_sums(sums, w->local->model,
+                                                 w->local->reference, w->trajs,
+                                                 w->n_trajs, err)
+                            : err->code;
+
+    for (size_t i = 0; i < w->n_trajs && status == KG_OK; i++)
+        status = give(w, &w->trajs[i], &sums[i], err);
+    kg_mem_free(sums);
+    return status;
+}
+
+static kg_status run_slice(struct local_work *w, struct kg_err *err)
+{
+    struct kg_sampling sampling = kg_eval_sampling(&w->opts);
+    bool score = w->local->score;
+    kg_status status;
+
+    if (w->n_requests == 0)
+        return KG_OK;
+    w->trajs = kg_mem_calloc(w->n_trajs, sizeof *w->trajs, "evaluated answers", err);
+    if (!w->trajs)
+        return err->code;
+    status = kg_rollout_run(w->engine, w->trajs, w->requests, w->n_requests, &sampling,
+                            score ? NULL : finished, w, err);
+    if (status == KG_OK && score)
+        status = give_scored(w, err);
+    for (size_t i = 0; i < w->n_trajs; i++)
+        kg_traj_release(&w->trajs[i]);
+    kg_mem_free(w->trajs);
+    w->trajs = NULL;
+    w->n_requests = w->n_trajs = 0;
+    return status;
+}
+
+/* ---- a set ---- */
+
+static bool all_there(const bool *there, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!there[i])
+            return false;
+    return true;
+}
+
+static kg_status run_set(struct local_work *w, const bool *there, struct kg_err *err)
+{
+    size_t enough = (size_t)w->local->max_batch * SLICE_BATCHES;
+    struct kg_rollout_opts ro = kg_eval_rollout_opts(&w->prompts, &w->opts);
+
+    KG_TRY(kg_rollout_create(&w->engine, w->local->model, w->local->tok, &ro, err));
+    for (size_t i = 0; i < w->prompts.n; i++) {
+        KG_TRY(ask(w, i, there + i * (size_t)w->opts.samples, err));
+        if (w->n_trajs >= enough)
+            KG_TRY(run_slice(w, err));
+    }
+    return run_slice(w, err);
+}
+
+static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
+                        const bool *there, kg_eval_take_fn take, void *user,
+                        struct kg_err *err)
+{
+    struct local_work w = {.local = (struct kg_eval_local *)self,
+                           .set = set,
+                           .opts = kg_eval_set_opts(set),
+                           .take = take,
+                           .user = user};
+    kg_status status;
+
+    if (all_there(there, set->data.n * (size_t)set->samples))
+        return KG_OK;
+    w.opts.max_batch = w.local->max_batch;
+    KG_TRY_GOTO(out, encode(&w.prompts, w.local, set, err));
+    status = run_set(&w, there, err);
+out:
+    kg_rollout_free(w.engine);
+    kg_mem_free(w.requests);
+    kg_prompts_release(&w.prompts);
+    return status;
+}
+
+void kg_eval_local_init(struct kg_eval_local *l)
+{
+    l->source = (struct kg_eval_source){prepare, answer, put_inputs};
+}

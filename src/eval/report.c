@@ -1,0 +1,223 @@
+/* A report as JSON, as a table, and problem by problem. */
+#include "eval/runner.h"
+
+#include "base/mem.h"
+#include "data/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- JSON ---- */
+
+static kg_status put_text(struct kg_str *out, const char *key, const char *text,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "\"%s\": ", key));
+    return kg_json_put_string(out, text, strlen(text), err);
+}
+
+static kg_status put_metric(struct kg_str *out, const struct kg_eval_metric *m,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_json_put_string(out, m->name, strlen(m->name), err));
+    KG_TRY(kg_str_puts(out, ": {\"value\": ", err));
+    KG_TRY(kg_json_put_double(out, m->value, err));
+    KG_TRY(kg_str_puts(out, ", \"stderr\": ", err));
+    KG_TRY(kg_json_put_double(out, m->stderror, err));
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status put_metrics(struct kg_str *out, const struct kg_eval_score *s,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "\"metrics\": {", err));
+    for (size_t i = 0; i < s->n; i++) {
+        KG_TRY(kg_str_puts(out, i ? ", " : "", err));
+        KG_TRY(put_metric(out, &s->metrics[i], err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status put_set(struct kg_str *out, const struct kg_eval_set_report *r,
+                         const struct kg_eval_set *set, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "  {", err));
+    KG_TRY(put_text(out, "name", set->name, err));
+    KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(put_text(out, "group", set->group, err));
+    KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(put_text(out, "task", set->task->name, err));
+    KG_TRY(kg_str_printf(out, err,
+                         ", \"problems\": %lld, \"samples\": %d, \"left_out\": %lld, ",
+                         (long long)r->score.problems, r->score.samples,
+                         (long long)(set->records - (int64_t)set->data.n)));
+    KG_TRY(put_metrics(out, &r->score, err));
+    return kg_str_putc(out, '}', err);
+}
+
+kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r,
+                              const struct kg_suite *suite,
+                              const struct kg_eval_set *sets, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "{", err));
+    KG_TRY(put_text(out, "suite", kg_config_text(suite->config, "suite.name"), err));
+    KG_TRY(kg_str_printf(out, err, ", \"seed\": %lld,\n \"sets\": [\n",
+                         (long long)kg_config_int(suite->config, "suite.seed")));
+    for (size_t i = 0; i < r->n_sets; i++) {
+        KG_TRY(put_set(out, &r->sets[i], &sets[i], err));
+        KG_TRY(kg_str_puts(out, i + 1 < r->n_sets ? ",\n" : "],\n \"groups\": [", err));
+    }
+    for (size_t i = 0; i < r->n_groups; i++) {
+        KG_TRY(kg_str_puts(out, i ? ",\n  {" : "\n  {", err));
+        KG_TRY(put_text(out, "name", r->groups[i].name, err));
+        KG_TRY(kg_str_printf(out, err, ", \"sets\": %zu, ", r->groups[i].sets));
+        KG_TRY(put_metrics(out, &r->groups[i].mean, err));
+        KG_TRY(kg_str_putc(out, '}', err));
+    }
+    KG_TRY(kg_str_printf(out, err, "],\n \"mean\": {\"sets\": %zu, ", r->n_sets));
+    KG_TRY(put_metrics(out, &r->mean, err));
+    return kg_str_puts(out, "}}\n", err);
+}
+
+/* ---- problems ---- */
+
+static kg_status put_problem(struct kg_str *out, const struct kg_eval_score *s,
+                             const struct kg_eval_set *set, size_t p, struct kg_err *err)
+{
+    const struct kg_record *r = &set->data.records[p];
+
+    KG_TRY(kg_str_printf(out, err, "{\"set\": \"%s\", \"problem\": %lld, ", set->name,
+                         (long long)r->line));
+    if (r->id) {
+        KG_TRY(put_text(out, "id", r->id, err));
+        KG_TRY(kg_str_puts(out, ", ", err));
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kg_eval_metric *m = &s->metrics[i];
+
+        KG_TRY(kg_json_put_string(out, m->name, strlen(m->name), err));
+        KG_TRY(kg_str_puts(out, ": ", err));
+        KG_TRY(kg_json_put_double(out, m->by_problem[p], err));
+        KG_TRY(kg_str_puts(out, ", ", err));
+    }
+    KG_TRY(put_text(out, "ground_truth", r->ground_truth, err));
+    KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(put_text(out, "prompt", r->prompt, err));
+    return kg_str_puts(out, "}\n", err);
+}
+
+kg_status kg_eval_report_problems(struct kg_str *out, const struct kg_eval_report *r,
+                                  const struct kg_eval_set *sets, struct kg_err *err)
+{
+    for (size_t i = 0; i < r->n_sets; i++)
+        for (size_t p = 0; p < sets[i].data.n; p++)
+            KG_TRY(put_problem(out, &r->sets[i].score, &sets[i], p, err));
+    return KG_OK;
+}
+
+/* ---- table ---- */
+
+enum { MOST_COLUMNS = 64, CELL_BYTES = 32 };
+
+struct table {
+    const char *names[MOST_COLUMNS]; /* of metrics, in order of appearance */
+    size_t n;
+    int width[MOST_COLUMNS];
+    int first; /* width of the names of rows */
+};
+
+/* Shares are shown in percent, other numbers as they are. */
+static bool is_share(const char *name)
+{
+    return strncmp(name, "pass@", 5) == 0 || strncmp(name, "maj@", 4) == 0 ||
+           strcmp(name, "accuracy") == 0 || strcmp(name, "truncated") == 0 ||
+           strcmp(name, "undecided") == 0;
+}
+
+static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
+{
+    double scale = m && is_share(m->name) ? 100 : 1;
+
+    if (!m)
+        snprintf(text, CELL_BYTES, "-");
+    else if (strcmp(m->name, "reward") == 0)
+        snprintf(text, CELL_BYTES, "%.3f +- %.3f", m->value, m->stderror);
+    else
+        snprintf(text, CELL_BYTES, "%.1f +- %.1f", scale * m->value, scale * m->stderror);
+}
+
+static void add_columns(struct table *t, const struct kg_eval_score *s, const char *name)
+{
+    char text[CELL_BYTES];
+
+    t->first = (int)strlen(name) > t->first ? (int)strlen(name) : t->first;
+    for (size_t i = 0; i < s->n; i++) {
+        size_t c = 0;
+
+        while (c < t->n && strcmp(t->names[c], s->metrics[i].name) != 0)
+            c++;
+        if (c == MOST_COLUMNS)
+            continue;
+        if (c == t->n) {
+            t->names[t->n++] = s->metrics[i].name;
+            t->width[c] = (int)strlen(t->names[c]);
+        }
+        cell(text, &s->metrics[i]);
+        t->width[c] = (int)strlen(text) > t->width[c] ? (int)strlen(text) : t->width[c];
+    }
+}
+
+static kg_status put_row(struct kg_str *out, const struct table *t, const char *name,
+                         const struct kg_eval_score *s, struct kg_err *err)
+{
+    char text[CELL_BYTES];
+
+    KG_TRY(
+        kg_str_printf(out, err, "%-*s  %8lld  ", t->first, name, (long long)s->problems));
+    if (s->samples)
+        KG_TRY(kg_str_printf(out, err, "%4d", s->samples));
+    else
+        KG_TRY(kg_str_puts(out, "   -", err));
+    for (size_t c = 0; c < t->n; c++) {
+        cell(text, kg_eval_metric_find(s, t->names[c]));
+        KG_TRY(kg_str_printf(out, err, "  %*s", t->width[c], text));
+    }
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status put_header(struct kg_str *out, const struct table *t, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "%-*s  problems     n", t->first, "set"));
+    for (size_t c = 0; c < t->n; c++)
+        KG_TRY(kg_str_printf(out, err, "  %*s", t->width[c], t->names[c]));
+    return kg_str_putc(out, '\n', err);
+}
+
+static void group_name(char text[KG_SUITE_NAME_BYTES + 16],
+                       const struct kg_eval_group_report *g)
+{
+    snprintf(text, KG_SUITE_NAME_BYTES + 16, "%.64s (%zu sets)", g->name, g->sets);
+}
+
+kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *r,
+                               const struct kg_eval_set *sets, struct kg_err *err)
+{
+    struct table t = {.first = 4};
+    char name[KG_SUITE_NAME_BYTES + 16];
+    bool all = r->n_sets > 1;
+
+    for (size_t i = 0; i < r->n_sets; i++)
+        add_columns(&t, &r->sets[i].score, sets[i].name);
+    for (size_t i = 0; i < r->n_groups; i++) {
+        group_name(name, &r->groups[i]);
+        add_columns(&t, &r->groups[i].mean, name);
+    }
+    KG_TRY(put_header(out, &t, err));
+    for (size_t i = 0; i < r->n_sets; i++)
+        KG_TRY(put_row(out, &t, sets[i].name, &r->sets[i].score, err));
+    for (size_t i = 0; i < r->n_groups; i++) {
+        group_name(name, &r->groups[i]);
+        KG_TRY(put_row(out, &t, name, &r->groups[i].mean, err));
+    }
+    return all ? put_row(out, &t, "mean", &r->mean, err) : KG_OK;
+}

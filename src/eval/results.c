@@ -1,0 +1,365 @@
+/* The folder of results: made, checked, continued, finished. */
+#include "eval/results.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/inputs.h"
+#include "data/jsonl.h"
+#include "data/records.h"
+#include "eval/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static char *in(const struct kg_results *r, const char *name, struct kg_err *err)
+{
+    return kg_path_join(r->dir, name, err);
+}
+
+static bool has(const struct kg_results *r, const char *name)
+{
+    struct kg_err err;
+    char *path = in(r, name, &err);
+    bool there = path && kg_file_exists(path);
+
+    kg_mem_free(path);
+    return there;
+}
+
+static kg_status write_file(const struct kg_results *r, const char *name,
+                            const struct kg_str *text, struct kg_err *err)
+{
+    char *path = in(r, name, err);
+    kg_status status = path
+                           ? kg_file_write_atomic(path, kg_str_text(text), text->len, err)
+                           : err->code;
+
+    kg_mem_free(path);
+    return status;
+}
+
+/* ---- a new folder ---- */
+
+static kg_status write_manifest(const struct kg_results *r, const char *inputs,
+                                struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(
+        out, kg_str_printf(&text, err, "{\"kedge\": \"" KG_VERSION "\", \"inputs\": "));
+    KG_TRY_GOTO(out, kg_str_puts(&text, inputs, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
+    status = write_file(r, "manifest.json", &text, err);
+out:
+    kg_str_release(&text);
+    return status;
+}
+
+/* config.yaml comes last: a folder that has it has all. */
+static kg_status begin(const struct kg_results *r, const struct kg_config *config,
+                       const char *inputs, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, write_manifest(r, inputs, err));
+    KG_TRY_GOTO(out, kg_config_dump_yaml(&text, config, false, err));
+    status = write_file(r, "config.yaml", &text, err);
+out:
+    kg_str_release(&text);
+    return status;
+}
+
+/* A folder with files in it that no evaluation has begun is somebody else's. */
+static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
+{
+    static const char *const ours[] = {"lock", "manifest.json", "config.yaml"};
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_file_list(&names, &n, r->dir, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        bool known = strstr(names[i], ".tmp") != NULL; /* a write that was cut off */
+
+        for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
+            known = known || strcmp(names[i], ours[k]) == 0;
+        if (!known)
+            status = kg_fail(
+                err, KG_ECONFLICT,
+                "%s: expected an empty folder or one of an evaluation, found "
+                "%.80s and no config.yaml",
+                r->dir, names[i]);
+    }
+    kg_file_names_free(names, n);
+    return status;
+}
+
+/* ---- a folder that is there ---- */
+
+static kg_status put_names(struct kg_str *out, char *const *names, size_t n,
+                           struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%s", i ? ", " : "", names[i]));
+    return KG_OK;
+}
+
+/* The tables of two suites can be compared when their sets have the same names. */
+static kg_status same_sets(const struct kg_results *r, const struct kg_suite *before,
+                           char *const *sets, size_t n, struct kg_err *err)
+{
+    struct kg_str was = {0}, is = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, put_names(&was, before->names, before->n, err));
+    KG_TRY_GOTO(out, put_names(&is, sets, n, err));
+    if (strcmp(kg_str_text(&was), kg_str_text(&is)) != 0)
+        status = kg_fail(err, KG_ECONFLICT,
+                         "%s: expected the sets that it was begun with (%.200s), found "
+                         "%.200s; name another --out",
+                         r->dir, kg_str_text(&was), kg_str_text(&is));
+out:
+    kg_str_release(&was);
+    kg_str_release(&is);
+    return status;
+}
+
+static kg_status same_config(const struct kg_results *r, const struct kg_suite *before,
+                             const struct kg_config *config, struct kg_err *err)
+{
+    struct kg_str diff = {0};
+    size_t n = 0;
+    kg_status status = kg_config_diff(&diff, &n, before->config, config, err);
+
+    for (size_t i = 0; i < diff.len; i++)
+        if (diff.data[i] == '\n')
+            diff.data[i] = i + 1 < diff.len ? ';' : '\0';
+    if (status == KG_OK && n > 0)
+        status = kg_fail(err, KG_ECONFLICT,
+                         "%s: expected the config that it was begun with, found %zu "
+                         "changes: %.400s; name another --out",
+                         r->dir, n, kg_str_text(&diff));
+    kg_str_release(&diff);
+    return status;
+}
+
+static kg_status check(const struct kg_results *r, const struct kg_config *config,
+                       char *const *sets, size_t n_sets, const char *inputs,
+                       struct kg_err *err)
+{
+    char *path = in(r, "config.yaml", err);
+    char *manifest = path ? in(r, "manifest.json", err) : NULL;
+    struct kg_suite before = {0};
+    kg_status status = manifest ? KG_OK : err->code;
+
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_suite_open(&before, path, err));
+    KG_TRY_GOTO(out, same_sets(r, &before, sets, n_sets, err));
+    KG_TRY_GOTO(out, same_config(r, &before, config, err));
+    status = kg_inputs_compare(manifest, inputs, err);
+out:
+    kg_suite_release(&before);
+    kg_mem_free(manifest);
+    kg_mem_free(path);
+    return status;
+}
+
+static kg_status lock(struct kg_results *r, struct kg_err *err)
+{
+    char *path = in(r, "lock", err);
+    kg_status status = path ? kg_file_lock_take(&r->lock, path, err) : err->code;
+
+    kg_mem_free(path);
+    return status;
+}
+
+kg_status kg_results_open(struct kg_results *r, const char *dir,
+                          const struct kg_config *config, char *const *sets,
+                          size_t n_sets, const char *inputs, struct kg_err *err)
+{
+    kg_status status;
+
+    *r = (struct kg_results){.dir = kg_mem_strdup(dir, err)};
+    if (!r->dir)
+        return err->code;
+    KG_TRY_GOTO(out, kg_file_make_dirs(dir, err));
+    if (!has(r, "config.yaml"))
+        KG_TRY_GOTO(out, refuse_others(r, err));
+    KG_TRY_GOTO(out, lock(r, err));
+    if (has(r, "config.yaml"))
+        KG_TRY_GOTO(out, check(r, config, sets, n_sets, inputs, err));
+    else
+        KG_TRY_GOTO(out, begin(r, config, inputs, err));
+    r->complete = has(r, "results.json");
+out:
+    if (status != KG_OK)
+        kg_results_close(r);
+    return status;
+}
+
+void kg_results_close(struct kg_results *r)
+{
+    if (r->writing)
+        kg_file_writer_abort(&r->journal);
+    kg_file_lock_release(&r->lock);
+    kg_mem_free(r->dir);
+    *r = (struct kg_results){0};
+}
+
+/* ---- answers ---- */
+
+static kg_status read_samples(struct kg_results *r, kg_result_fn fn, void *user,
+                              struct kg_err *err)
+{
+    char *path = in(r, "samples.jsonl.zst", err);
+    struct kg_records *records = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = true;
+    kg_status status = path ? KG_OK : err->code;
+
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_records_open(&records, path, err));
+    while (more) {
+        KG_TRY_GOTO(out, kg_records_next(records, &doc, &more, err));
+        if (more)
+            KG_TRY_GOTO(out, fn(user, &doc, (struct kg_result_place){0, 0}, err));
+    }
+out:
+    kg_json_release(&doc);
+    kg_records_close(records);
+    kg_mem_free(path);
+    return status;
+}
+
+/* Lines up to the first that is cut off or broken; *good: their bytes. */
+static kg_status read_lines(uint64_t *good, const struct kg_map *map, const char *path,
+                            kg_result_fn fn, void *user, struct kg_err *err)
+{
+    const char *data = (const char *)map->data;
+    int64_t number = 0;
+
+    *good = 0;
+    while (*good < map->bytes) {
+        const char *line = data + *good;
+        const char *end = memchr(line, '\n', map->bytes - *good);
+        struct kg_json_doc doc = {0};
+        char where[KG_ERR_MESSAGE_BYTES / 2];
+        struct kg_err parse;
+        kg_status status;
+
+        snprintf(where, sizeof where, "%.300s line %lld", path, (long long)++number);
+        if (!end)
+            return KG_OK;
+        if (kg_json_parse(&doc, line, (size_t)(end - line), where, &parse) != KG_OK) {
+            kg_log_warn("%s; it and what follows is sampled again", parse.message);
+            return KG_OK;
+        }
+        status = fn(user, &doc,
+                    (struct kg_result_place){*good, (uint64_t)(end + 1 - line)}, err);
+        kg_json_release(&doc);
+        KG_TRY(status);
+        *good += (uint64_t)(end + 1 - line);
+    }
+    return KG_OK;
+}
+
+static kg_status read_journal(struct kg_results *r, const char *path, kg_result_fn fn,
+                              void *user, struct kg_err *err)
+{
+    struct kg_map map = {0};
+    uint64_t good = 0;
+    kg_status status = KG_OK;
+
+    if (kg_file_exists(path)) {
+        KG_TRY(kg_map_open(&map, path, err));
+        status = read_lines(&good, &map, path, fn, user, err);
+        kg_map_close(&map);
+    }
+    KG_TRY(status);
+    KG_TRY(kg_file_writer_append(&r->journal, path, good, err));
+    r->writing = true;
+    return KG_OK;
+}
+
+kg_status kg_results_read(struct kg_results *r, kg_result_fn fn, void *user,
+                          struct kg_err *err)
+{
+    char *path = in(r, "journal.jsonl", err);
+    kg_status status = path ? KG_OK : err->code;
+
+    if (status == KG_OK && r->complete) {
+        status = kg_file_remove_tree(path, err); /* an end was cut short before this */
+        if (status == KG_OK)
+            status = read_samples(r, fn, user, err);
+    } else if (status == KG_OK)
+        status = read_journal(r, path, fn, user, err);
+    kg_mem_free(path);
+    return status;
+}
+
+kg_status kg_results_put(struct kg_results *r, struct kg_result_place *place,
+                         const struct kg_str *line, struct kg_err *err)
+{
+    *place = (struct kg_result_place){r->journal.written, line->len};
+    KG_TRY(kg_file_writer_put(&r->journal, line->data, line->len, err));
+    return kg_file_writer_flush(&r->journal, err);
+}
+
+/* ---- the end ---- */
+
+static kg_status pack(struct kg_zst_writer *w, const struct kg_map *journal,
+                      const struct kg_results_end *end, struct kg_err *err)
+{
+    uint64_t bytes;
+    size_t i = 0;
+
+    for (size_t frame = 0; frame < end->n_ends; frame++) {
+        for (; i < end->ends[frame]; i++)
+            KG_TRY(
+                kg_zst_put(w, journal->data + end->places[i].at, end->places[i].n, err));
+        KG_TRY(kg_zst_end_frame(w, &bytes, err));
+    }
+    return KG_OK;
+}
+
+static kg_status write_samples(struct kg_results *r, const char *journal,
+                               const struct kg_results_end *end, struct kg_err *err)
+{
+    char *path = in(r, "samples.jsonl.zst", err);
+    struct kg_zst_writer *w = NULL;
+    struct kg_map map = {0};
+    kg_status status = path ? KG_OK : err->code;
+
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, kg_map_open(&map, journal, err));
+    KG_TRY_GOTO(out, kg_zst_open(&w, path, 0, err));
+    KG_TRY_GOTO(out, pack(w, &map, end, err));
+    status = kg_zst_close(w, err);
+    w = NULL;
+out:
+    kg_zst_abort(w);
+    kg_map_close(&map);
+    kg_mem_free(path);
+    return status;
+}
+
+kg_status kg_results_finish(struct kg_results *r, const struct kg_results_end *end,
+                            struct kg_err *err)
+{
+    char *journal = in(r, "journal.jsonl", err);
+    kg_status status = journal ? KG_OK : err->code;
+
+    KG_TRY_GOTO(out, status);
+    r->writing = false;
+    KG_TRY_GOTO(out, kg_file_writer_close(&r->journal, err));
+    KG_TRY_GOTO(out, write_samples(r, journal, end, err));
+    KG_TRY_GOTO(out, write_file(r, "problems.jsonl", end->problems, err));
+    KG_TRY_GOTO(out, write_file(r, "results.json", end->results, err));
+    r->complete = true;
+    status = kg_file_remove_tree(journal, err);
+out:
+    kg_mem_free(journal);
+    return status;
+}

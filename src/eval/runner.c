@@ -1,0 +1,571 @@
+/* The run of a suite: load, take up, answer, grade, count, write. */
+#include "eval/runner.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/inputs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PENDING = 32 /* answers that an external grader gets at once */ };
+
+/* A set at work. */
+struct set_work {
+    struct kg_eval_set *set;
+    struct kg_eval_answer *answers; /* (n) owned */
+    bool *there;                    /* (n) owned */
+    struct kg_result_place *places; /* (n) owned; of their lines */
+    size_t n;
+    size_t done;
+    size_t right;
+};
+
+/* An answer that waits for its grade. */
+struct pending {
+    struct kg_eval_fresh fresh;
+    struct kg_str text;         /* owned */
+    struct kg_eval_answer sums; /* when scored */
+};
+
+struct work {
+    const struct kg_eval_run *run;
+    struct set_work *sets; /* (n) owned */
+    size_t n;
+    struct set_work *now;
+    struct pending pending[PENDING];
+    size_t n_pending;
+    struct kg_results results;
+    bool kept;           /* there is a folder */
+    struct kg_str lines; /* without one, where they are dumped */
+    struct kg_str line;
+};
+
+/* ---- lines of answers ---- */
+
+static kg_status put_text(struct kg_str *out, const char *key, const char *text, size_t n,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, ", \"%s\": ", key));
+    return kg_json_put_string(out, text, n, err);
+}
+
+static kg_status put_number(struct kg_str *out, const char *key, double x,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, ", ", err));
+    KG_TRY(kg_json_put_string(out, key, strlen(key), err));
+    KG_TRY(kg_str_puts(out, ": ", err));
+    return kg_json_put_double(out, x, err);
+}
+
+static kg_status put_numbers(struct kg_str *out, const struct kg_eval_answer *a,
+                             const struct kg_eval_ks *ks, struct kg_err *err)
+{
+    KG_TRY(put_number(out, "reward", a->grade.reward, err));
+    if (a->scored) {
+        KG_TRY(put_number(out, "entropy", a->entropy, err));
+        KG_TRY(put_number(out, "kl_k1", a->kl_k1, err));
+        KG_TRY(put_number(out, "kl_k3", a->kl_k3, err));
+    }
+    for (int i = 0; i < ks->n_extra; i++)
+        KG_TRY(put_number(out, ks->extra[i], a->extra[i], err));
+    return KG_OK;
+}
+
+static kg_status put_line(struct kg_str *out, const struct kg_eval_set *set, size_t i,
+                          const struct kg_eval_answer *a, const struct kg_str *text,
+                          struct kg_err *err)
+{
+    size_t samples = (size_t)set->samples;
+    const struct kg_record *r = &set->data.records[i / samples];
+    int32_t sample = (int32_t)(i % samples);
+    uint64_t seed = kg_eval_seed(set->sampling.rng.seed, set->name, r->line, sample);
+
+    kg_str_clear(out);
+    KG_TRY(kg_str_printf(out, err, "{\"set\": \"%s\", \"problem\": %lld", set->name,
+                         (long long)r->line));
+    if (r->id)
+        KG_TRY(put_text(out, "id", r->id, strlen(r->id), err));
+    KG_TRY(kg_str_printf(out, err,
+                         ", \"sample\": %d, \"seed\": %llu, \"finish_reason\": \"%s\", "
+                         "\"tokens\": %lld, \"graded\": %s, \"correct\": %s",
+                         sample, (unsigned long long)seed, kg_finish_name(a->finish),
+                         (long long)a->tokens, a->grade.graded ? "true" : "false",
+                         a->grade.correct ? "true" : "false"));
+    KG_TRY(put_numbers(out, a, &set->ks, err));
+    if (a->extracted)
+        KG_TRY(put_text(out, "extracted", a->extracted, strlen(a->extracted), err));
+    KG_TRY(put_text(out, "prompt", r->prompt, strlen(r->prompt), err));
+    KG_TRY(put_text(out, "ground_truth", r->ground_truth, strlen(r->ground_truth), err));
+    KG_TRY(put_text(out, "response", kg_str_text(text), text->len, err));
+    return kg_str_puts(out, "}\n", err);
+}
+
+/* ---- answers that were kept ---- */
+
+static enum kg_finish finish_of(const char *name)
+{
+    for (int f = 0; name && f < KG_FINISH_COUNT; f++)
+        if (strcmp(kg_finish_name((enum kg_finish)f), name) == 0)
+            return (enum kg_finish)f;
+    return KG_FINISH_NONE;
+}
+
+static struct set_work *set_of(struct work *w, const char *name)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (strcmp(w->sets[i].set->name, name) == 0)
+            return &w->sets[i];
+    return NULL;
+}
+
+/* Records stand by rising number.   returns the set's size when there is none */
+static size_t record_of(const struct kg_eval_set *set, int64_t number)
+{
+    size_t low = 0, high = set->data.n;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (set->data.records[middle].line < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < set->data.n && set->data.records[low].line == number ? low : set->data.n;
+}
+
+static kg_status read_answer(struct kg_eval_answer *a, const struct kg_eval_ks *ks,
+                             const struct kg_json_doc *line, struct kg_err *err)
+{
+    const struct kg_json *o = line->root;
+    const char *extracted = kg_json_text(kg_json_get(o, "extracted"), NULL);
+    const char *finish = kg_json_text(kg_json_get(o, "finish_reason"), NULL);
+
+    a->grade.graded = kg_json_bool(kg_json_get(o, "graded"), false);
+    a->grade.correct = kg_json_bool(kg_json_get(o, "correct"), false);
+    a->grade.reward = kg_json_real(kg_json_get(o, "reward"), 0);
+    a->scored = kg_json_get(o, "entropy") != NULL;
+    a->entropy = kg_json_real(kg_json_get(o, "entropy"), 0);
+    a->kl_k1 = kg_json_real(kg_json_get(o, "kl_k1"), 0);
+    a->kl_k3 = kg_json_real(kg_json_get(o, "kl_k3"), 0);
+    for (int i = 0; i < ks->n_extra; i++)
+        a->extra[i] = kg_json_real(kg_json_get(o, ks->extra[i]), 0);
+    a->finish = finish_of(finish);
+    KG_TRY(kg_json_need_int(&a->tokens, line, o, "tokens", 0, INT64_MAX, err));
+    a->extracted = extracted ? kg_mem_strdup(extracted, err) : NULL;
+    return extracted && !a->extracted ? err->code : KG_OK;
+}
+
+static kg_status take_kept(void *user, const struct kg_json_doc *line,
+                           struct kg_result_place place, struct kg_err *err)
+{
+    struct work *w = user;
+    const char *name;
+    int64_t problem, sample;
+    struct set_work *s;
+    size_t at;
+
+    KG_TRY(kg_json_need_text(&name, line, line->root, "set", err));
+    KG_TRY(kg_json_need_int(&problem, line, line->root, "problem", 0, INT64_MAX, err));
+    KG_TRY(kg_json_need_int(&sample, line, line->root, "sample", 0, KG_EVAL_MAX_N, err));
+    s = set_of(w, name);
+    at = s ? record_of(s->set, problem) : 0;
+    if (!s || at == s->set->data.n || sample >= s->set->samples)
+        return kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected an answer of this suite, found sample %lld of problem "
+            "%lld of set %.60s",
+            line->where, (long long)sample, (long long)problem, name);
+    at = at * (size_t)s->set->samples + (size_t)sample;
+    if (s->there[at])
+        return kg_fail(
+            err, KG_EFORMAT,
+            "%s: expected every answer once, found sample %lld of problem %lld "
+            "of set %.60s again",
+            line->where, (long long)sample, (long long)problem, name);
+    KG_TRY(read_answer(&s->answers[at], &s->set->ks, line, err));
+    s->answers[at].there = s->there[at] = true;
+    s->places[at] = place;
+    s->done++;
+    s->right += s->answers[at].grade.correct;
+    return KG_OK;
+}
+
+/* ---- fresh answers ---- */
+
+static kg_status keep_line(struct work *w, struct kg_result_place *place,
+                           struct kg_err *err)
+{
+    if (w->kept)
+        return kg_results_put(&w->results, place, &w->line, err);
+    *place = (struct kg_result_place){w->lines.len, w->line.len};
+    return w->run->dump ? kg_str_append(&w->lines, w->line.data, w->line.len, err)
+                        : KG_OK;
+}
+
+static kg_status extract(struct kg_eval_answer *a, const struct kg_eval_set *set,
+                         const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct kg_str found = {0};
+    kg_status status = KG_OK;
+
+    if (!set->task->extract)
+        return KG_OK;
+    KG_TRY_GOTO(out, set->task->extract(&found, &set->task_opts, item, err));
+    KG_TRY_GOTO(out, kg_str_puts(&found, "", err));
+    a->extracted = kg_mem_strdup(kg_str_text(&found), err);
+    status = a->extracted ? KG_OK : err->code;
+out:
+    kg_str_release(&found);
+    return status;
+}
+
+static kg_status settle(struct work *w, struct pending *p, const struct kg_grade *grade,
+                        const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct set_work *s = w->now;
+    size_t at = p->fresh.problem * (size_t)s->set->samples + (size_t)p->fresh.sample;
+    struct kg_eval_answer *a = &s->answers[at];
+
+    *a = p->sums;
+    a->grade = *grade;
+    a->grade.reward = grade->graded ? grade->reward : 0;
+    a->tokens = p->fresh.tokens;
+    a->finish = p->fresh.finish;
+    memcpy(a->extra, p->fresh.extra, sizeof a->extra);
+    KG_TRY(extract(a, s->set, item, err));
+    KG_TRY(put_line(&w->line, s->set, at, a, &p->text, err));
+    KG_TRY(keep_line(w, &s->places[at], err));
+    a->there = s->there[at] = true;
+    s->done++;
+    s->right += a->grade.graded && a->grade.correct;
+    kg_log_progress(10000, "%s: %zu of %zu answers, %.1f %% right", s->set->name, s->done,
+                    s->n, 100.0 * (double)s->right / (double)s->done);
+    return KG_OK;
+}
+
+static kg_status grade_pending(struct work *w, struct kg_err *err)
+{
+    const struct kg_eval_set *set = w->now->set;
+    struct kg_grade grades[PENDING];
+    struct kg_grade_item items[PENDING];
+    kg_status status = KG_OK;
+
+    memset(grades, 0, sizeof grades);
+    for (size_t i = 0; i < w->n_pending; i++)
+        items[i] = (struct kg_grade_item){
+            .record = &set->data.records[w->pending[i].fresh.problem],
+            .response = kg_str_text(&w->pending[i].text),
+            .n = w->pending[i].text.len};
+    if (w->n_pending > 0)
+        status = kg_task_grade(grades, set->task, &set->task_opts, items, w->n_pending,
+                               err);
+    for (size_t i = 0; i < w->n_pending && status == KG_OK; i++)
+        status = settle(w, &w->pending[i], &grades[i], &items[i], err);
+    for (size_t i = 0; i < w->n_pending; i++)
+        kg_str_release(&w->pending[i].text);
+    w->n_pending = 0;
+    return status;
+}
+
+static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
+                            struct kg_err *err)
+{
+    struct work *w = user;
+    const struct kg_task_row *task = w->now->set->task;
+    bool in_batches = !task->grade && !task->grade_by;
+    struct pending *p = &w->pending[w->n_pending++];
+
+    *p = (struct pending){.fresh = *fresh};
+    if (fresh->sums)
+        p->sums = *fresh->sums;
+    KG_TRY(kg_str_append(&p->text, fresh->text, fresh->n, err));
+    return in_batches && w->n_pending < PENDING ? KG_OK : grade_pending(w, err);
+}
+
+/* What was answered before a failure or a signal is graded and kept all the same. */
+static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *err)
+{
+    struct kg_eval_source *source = w->run->source;
+    struct kg_err first;
+    kg_status status;
+
+    w->now = s;
+    status = source->answer(source, s->set, s->there, take_fresh, w, err);
+    if (status == KG_OK)
+        return grade_pending(w, err);
+    first = *err;
+    (void)!grade_pending(w, err);
+    *err = first;
+    return kg_err_prefix(err, "set %s", s->set->name);
+}
+
+/* ---- metrics ---- */
+
+static kg_status score_set(struct kg_eval_set_report *r, struct set_work *s,
+                           struct kg_err *err)
+{
+    const struct kg_eval_set *set = s->set;
+    int64_t problems = (int64_t)set->data.n;
+    int32_t *class_of = NULL;
+    kg_status status = KG_OK;
+
+    if (set->ks.n_maj > 0) {
+        class_of = kg_mem_calloc(s->n, sizeof *class_of, "votes", err);
+        status = class_of ? kg_eval_classes(class_of, s->answers, problems, set->samples,
+                                            set->task, &set->task_opts, err)
+                          : err->code;
+    }
+    if (status == KG_OK)
+        status = kg_eval_score_init(&r->score, s->answers, class_of, problems,
+                                    set->samples, &set->ks, err);
+    kg_mem_free(class_of);
+    if (status != KG_OK)
+        return kg_err_prefix(err, "set %s", set->name);
+    r->answers = s->answers; /* they move */
+    r->n = s->n;
+    s->answers = NULL;
+    return KG_OK;
+}
+
+/* The mean over the sets of one group; group NULL: over all. */
+static kg_status mean_of(struct kg_eval_score *mean, size_t *count,
+                         const struct kg_eval_report *r, const struct work *w,
+                         const char *group, struct kg_err *err)
+{
+    const struct kg_eval_score **scores = kg_mem_calloc(w->n, sizeof *scores, "means",
+                                                        err);
+    kg_status status;
+
+    *count = 0;
+    if (!scores)
+        return err->code;
+    for (size_t i = 0; i < w->n; i++)
+        if (!group || strcmp(w->sets[i].set->group, group) == 0)
+            scores[(*count)++] = &r->sets[i].score;
+    status = kg_eval_score_mean(mean, scores, *count, err);
+    kg_mem_free(scores);
+    return status;
+}
+
+static bool is_first_of_group(const struct work *w, size_t i)
+{
+    const char *group = w->sets[i].set->group;
+
+    for (size_t j = 0; j < i; j++)
+        if (strcmp(w->sets[j].set->group, group) == 0)
+            return false;
+    return *group != 0;
+}
+
+static kg_status score_all(struct kg_eval_report *r, struct work *w, struct kg_err *err)
+{
+    size_t count;
+
+    r->sets = kg_mem_calloc(w->n, sizeof *r->sets, "report", err);
+    r->groups = r->sets ? kg_mem_calloc(w->n, sizeof *r->groups, "report", err) : NULL;
+    if (!r->groups)
+        return err->code;
+    for (; r->n_sets < w->n; r->n_sets++)
+        KG_TRY(score_set(&r->sets[r->n_sets], &w->sets[r->n_sets], err));
+    for (size_t i = 0; i < w->n; i++) {
+        struct kg_eval_group_report *g = &r->groups[r->n_groups];
+
+        if (!is_first_of_group(w, i))
+            continue;
+        g->name = w->sets[i].set->group;
+        KG_TRY(mean_of(&g->mean, &g->sets, r, w, g->name, err));
+        r->n_groups++;
+    }
+    return mean_of(&r->mean, &count, r, w, NULL, err);
+}
+
+void kg_eval_report_release(struct kg_eval_report *r)
+{
+    for (size_t i = 0; i < r->n_sets; i++) {
+        kg_eval_answers_release(r->sets[i].answers, r->sets[i].n);
+        kg_mem_free(r->sets[i].answers);
+        kg_eval_score_release(&r->sets[i].score);
+    }
+    for (size_t i = 0; i < r->n_groups; i++)
+        kg_eval_score_release(&r->groups[i].mean);
+    kg_eval_score_release(&r->mean);
+    kg_mem_free(r->groups);
+    kg_mem_free(r->sets);
+    *r = (struct kg_eval_report){0};
+}
+
+/* ---- the folder ---- */
+
+static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_err *err)
+{
+    struct kg_eval_source *source = w->run->source;
+    char label[KG_SUITE_NAME_BYTES + 16];
+
+    KG_TRY(kg_str_putc(out, '{', err));
+    for (size_t i = 0; i < w->n; i++) {
+        const struct kg_eval_set *set = w->sets[i].set;
+
+        snprintf(label, sizeof label, "sets.%s.data", set->name);
+        if (set->path.len)
+            KG_TRY(kg_inputs_put_file(out, label, set->path.data, err));
+    }
+    if (source->put_inputs)
+        KG_TRY(source->put_inputs(source, out, err));
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status take_up(struct work *w, struct kg_err *err)
+{
+    const struct kg_suite *suite = w->run->suite;
+    struct kg_str inputs = {0};
+    size_t done = 0, n = 0;
+    kg_status status;
+
+    KG_TRY_GOTO(out, put_inputs(&inputs, w, err));
+    KG_TRY_GOTO(out, kg_results_open(&w->results, w->run->out, suite->config,
+                                     suite->names, suite->n, inputs.data, err));
+    w->kept = true;
+    KG_TRY_GOTO(out, kg_results_read(&w->results, take_kept, w, err));
+    for (size_t i = 0; i < w->n; i++) {
+        done += w->sets[i].done;
+        n += w->sets[i].n;
+    }
+    if (done > 0)
+        kg_log_info("%s: %zu of %zu answers are there already", w->run->out, done, n);
+out:
+    kg_str_release(&inputs);
+    return status;
+}
+
+/* Every line in order, with the ends of the sets. */
+static kg_status in_order(struct kg_result_place **places, size_t **ends,
+                          const struct work *w, struct kg_err *err)
+{
+    size_t n = 0, at = 0;
+
+    for (size_t i = 0; i < w->n; i++)
+        n += w->sets[i].n;
+    *places = kg_mem_calloc(n, sizeof **places, "lines of answers", err);
+    *ends = *places ? kg_mem_calloc(w->n, sizeof **ends, "lines of answers", err) : NULL;
+    if (!*ends)
+        return err->code;
+    for (size_t i = 0; i < w->n; i++) {
+        memcpy(*places + at, w->sets[i].places, w->sets[i].n * sizeof **places);
+        at += w->sets[i].n;
+        (*ends)[i] = at;
+    }
+    return KG_OK;
+}
+
+static kg_status write_folder(struct work *w, const struct kg_eval_report *r,
+                              struct kg_err *err)
+{
+    struct kg_str problems = {0}, results = {0};
+    struct kg_result_place *places = NULL;
+    size_t *ends = NULL;
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_eval_report_problems(&problems, r, w->run->sets, err));
+    KG_TRY_GOTO(out, kg_eval_report_json(&results, r, w->run->suite, w->run->sets, err));
+    KG_TRY_GOTO(out, in_order(&places, &ends, w, err));
+    status = kg_results_finish(
+        &w->results, &(struct kg_results_end){places, ends, w->n, &problems, &results},
+        err);
+out:
+    kg_mem_free(places);
+    kg_mem_free(ends);
+    kg_str_release(&results);
+    kg_str_release(&problems);
+    return status;
+}
+
+static kg_status dump_lines(struct work *w, struct kg_err *err)
+{
+    for (size_t i = 0; i < w->n; i++)
+        for (size_t j = 0; j < w->sets[i].n; j++)
+            KG_TRY(w->run->dump(w->run->user, w->lines.data + w->sets[i].places[j].at,
+                                w->sets[i].places[j].n, err));
+    return KG_OK;
+}
+
+/* ---- the run ---- */
+
+static kg_status work_init(struct work *w, const struct kg_eval_run *run,
+                           struct kg_err *err)
+{
+    w->run = run;
+    w->lines.max = SIZE_MAX / 2;
+    w->sets = kg_mem_calloc(run->suite->n, sizeof *w->sets, "sets", err);
+    if (!w->sets)
+        return err->code;
+    for (; w->n < run->suite->n; w->n++) {
+        struct set_work *s = &w->sets[w->n];
+
+        s->set = &run->sets[w->n];
+        KG_TRY(run->source->prepare(run->source, s->set, err));
+        s->n = s->set->data.n * (size_t)s->set->samples;
+        s->answers = kg_mem_calloc(s->n, sizeof *s->answers, "answers", err);
+        s->there = kg_mem_calloc(s->n, sizeof *s->there, "answers", err);
+        s->places = kg_mem_calloc(s->n, sizeof *s->places, "answers", err);
+        if (!s->answers || !s->there || !s->places) {
+            w->n++;
+            return KG_ENOMEM;
+        }
+    }
+    return KG_OK;
+}
+
+static void work_release(struct work *w)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        kg_eval_answers_release(w->sets[i].answers, w->sets[i].n);
+        kg_mem_free(w->sets[i].answers);
+        kg_mem_free(w->sets[i].there);
+        kg_mem_free(w->sets[i].places);
+    }
+    kg_mem_free(w->sets);
+    for (size_t i = 0; i < w->n_pending; i++)
+        kg_str_release(&w->pending[i].text);
+    kg_str_release(&w->lines);
+    kg_str_release(&w->line);
+    kg_results_close(&w->results);
+    kg_mem_free(w);
+}
+
+static kg_status work_run(struct kg_eval_report *report, struct work *w,
+                          struct kg_err *err)
+{
+    if (w->run->out)
+        KG_TRY(take_up(w, err));
+    for (size_t i = 0; i < w->n; i++)
+        KG_TRY(answer_set(w, &w->sets[i], err));
+    KG_TRY(score_all(report, w, err));
+    if (w->kept && !w->results.complete)
+        KG_TRY(write_folder(w, report, err));
+    return !w->kept && w->run->dump ? dump_lines(w, err) : KG_OK;
+}
+
+kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run *run,
+                        struct kg_err *err)
+{
+    double start = kg_clock_seconds();
+    struct work *w = kg_mem_calloc(1, sizeof *w, "evaluation", err);
+    kg_status status;
+
+    *report = (struct kg_eval_report){0};
+    if (!w)
+        return err->code;
+    status = work_init(w, run, err);
+    if (status == KG_OK)
+        status = work_run(report, w, err);
+    kg_log_progress_end();
+    work_release(w);
+    report->seconds = kg_clock_seconds() - start;
+    if (status != KG_OK)
+        kg_eval_report_release(report);
+    return status;
+}

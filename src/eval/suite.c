@@ -1,0 +1,590 @@
+/* Reading a suite, and its sets as what the evaluation needs. */
+#include "eval/suite.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "math/math.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define END                                                                              \
+    {                                                                                    \
+        NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false                               \
+    }
+
+const struct kg_opt_row kg_suite_rows[] = {
+    {"suite.name", KG_OPT_STRING, "", 0, 0, NULL, "name of the suite, in the results",
+     false},
+    {"suite.about", KG_OPT_STRING, "", 0, 0, NULL,
+     "which protocol this is, and from where", true},
+    {"suite.seed", KG_OPT_INT, "1", 0, 1e15, NULL, "seed of the draws", false},
+    {"model.path", KG_OPT_STRING, "", 0, 0, NULL, "checkpoint folder (--model)", true},
+    {"model.dtype", KG_OPT_STRING, "", 0, 0, NULL, "numbers it computes with (--dtype)",
+     false},
+    {"server.url", KG_OPT_STRING, "", 0, 0, NULL,
+     "server instead of a folder (--base-url)", true},
+    {"server.model", KG_OPT_STRING, "", 0, 0, NULL, "model asked for there (--model)",
+     false},
+    {"server.api", KG_OPT_CHOICE, "chat", 0, 0, "chat|completions", "how (--api)", false},
+    END,
+};
+
+const struct kg_opt_row kg_suite_set_rows[] = {
+    {"data", KG_OPT_STRING, "", 0, 0, NULL,
+     "problems: JSON lines, a JSON array or Parquet; '' where the task generates them",
+     true},
+    {"source", KG_OPT_STRING, "", 0, 0, NULL, "where to get the file", true},
+    {"licence", KG_OPT_STRING, "", 0, 0, NULL, "of the file", true},
+    {"expect", KG_OPT_INT, "0", 0, 1e9, NULL,
+     "records that the file must have; 0 is any number", false},
+    {"group", KG_OPT_STRING, "", 0, 0, NULL,
+     "sets of one group get a mean of their own, unweighted", false},
+    {"only_source", KG_OPT_STRING, "", 0, 0, NULL,
+     "use the records of this data_source alone", false},
+    {"problems", KG_OPT_INT, "0", 0, 1e7, NULL, "problems used at most; 0 is all", false},
+    {"exclude", KG_OPT_STRING, "", 0, 0, NULL,
+     "task math: ids (else lines) of records to leave out, 'a,b'", false},
+    {"prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
+     "column of the problem; '' for the usual names", false},
+    {"answer_key", KG_OPT_STRING, "", 0, 0, NULL,
+     "column of the gold answer; '' for the usual names", false},
+    {"task", KG_OPT_STRING, "math", 0, 0, NULL, "how answers are graded (kedge task)",
+     false},
+    {"grader", KG_OPT_STRING, "default", 0, 0, NULL,
+     "task math: default, ema-pg, mathd or dapo", false},
+    {"keep_thinking", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "task math: an answer may stand before </think>", false},
+    {"level", KG_OPT_STRING, "", 0, 0, NULL, "difficulty of generated problems", false},
+    {"command", KG_OPT_STRING, "", 0, 0, NULL, "task external: the grader", false},
+    {"timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
+     "task external: time limit of one batch", true},
+    {"template", KG_OPT_STRING, "", 0, 0, NULL,
+     "text around the problem, {prompt} is replaced; '' for the problem as it is", false},
+    {"user_turn", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "the problem, in its template, is one user message of the chat template", false},
+    {"chat_template", KG_OPT_STRING, "auto", 0, 0, NULL,
+     "auto (the model's), none, or a file", false},
+    {"samples", KG_OPT_INT, "1", 1, KG_EVAL_MAX_N, NULL,
+     "answers to each problem: n of avg@n", false},
+    {"pass_k", KG_OPT_LIST, "", 0, 0, NULL, "k's of pass@k", false},
+    {"maj_k", KG_OPT_LIST, "", 0, 0, NULL, "k's of maj@k", false},
+    {"temperature", KG_OPT_REAL, "1", 0, 100, NULL, "0 is greedy", false},
+    {"top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", false},
+    {"top_k", KG_OPT_INT, "0", 0, 1e9, NULL, "most likely ids kept; 0 is off", false},
+    {"min_p", KG_OPT_REAL, "0", 0, 1, NULL,
+     "least probability kept, as a share of the largest; 0 is off", false},
+    {"max_tokens", KG_OPT_INT, "512", 1, 1e7, NULL, "longest answer", false},
+    {"stops", KG_OPT_LIST, "", 0, 0, NULL, "strings that end an answer", false},
+    END,
+};
+
+/* ---- the table of a suite ---- */
+
+static size_t count_rows(const struct kg_opt_row *rows)
+{
+    size_t n = 0;
+
+    while (rows[n].key)
+        n++;
+    return n;
+}
+
+static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallback,
+                          struct kg_err *err)
+{
+    struct kg_str key = {0};
+
+    for (size_t i = 0; kg_suite_set_rows[i].key; i++) {
+        out[i] = kg_suite_set_rows[i];
+        out[i].key = NULL;
+        out[i].free_on_resume |= fallback; /* what counts stands with the sets */
+        if (!fallback)
+            out[i].fallback = NULL;
+        kg_status status = kg_str_printf(&key, err, "%s.%s", prefix,
+                                         kg_suite_set_rows[i].key);
+        if (status == KG_OK)
+            out[i].key = kg_str_take(&key, err);
+        kg_str_release(&key);
+        if (!out[i].key)
+            return err->code;
+    }
+    return KG_OK;
+}
+
+/* Rows of defaults and of every set, ended by a row without key. */
+static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
+{
+    size_t per_set = count_rows(kg_suite_set_rows);
+    char prefix[KG_SUITE_NAME_BYTES + 8];
+
+    s->rows = kg_mem_calloc((s->n + 1) * per_set + 1, sizeof *s->rows, "suite", err);
+    if (!s->rows)
+        return err->code;
+    KG_TRY(add_rows(s->rows, "defaults", true, err));
+    for (size_t i = 0; i < s->n; i++) {
+        snprintf(prefix, sizeof prefix, "sets.%s", s->names[i]);
+        KG_TRY(add_rows(s->rows + (i + 1) * per_set, prefix, false, err));
+    }
+    return KG_OK;
+}
+
+static bool is_name(const char *name)
+{
+    static const char bytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "0123456789_-";
+    size_t n = strlen(name);
+
+    return n > 0 && n < KG_SUITE_NAME_BYTES && strspn(name, bytes) == n;
+}
+
+static kg_status read_names(struct kg_suite *s, const char *path, struct kg_err *err)
+{
+    KG_TRY(kg_config_scan(&s->names, &s->n, path, "sets", err));
+    if (s->n == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a section 'sets' with at least one set, such as "
+                       "'sets: {aime24: {data: aime24.jsonl}}', found none",
+                       path);
+    if (s->n > KG_SUITE_MAX_SETS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d sets, found %zu", path,
+                       KG_SUITE_MAX_SETS, s->n);
+    for (size_t i = 0; i < s->n; i++)
+        if (!is_name(s->names[i]))
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected a name of a set of letters, digits, _ and - (at "
+                           "most %d), found '%.80s'",
+                           path, KG_SUITE_NAME_BYTES - 1, s->names[i]);
+    return KG_OK;
+}
+
+static kg_status only_name(struct kg_suite *s, struct kg_err *err)
+{
+    s->names = kg_mem_calloc(1, sizeof *s->names, "suite", err);
+    if (!s->names)
+        return err->code;
+    s->names[0] = kg_mem_strdup(KG_EVAL_SET, err);
+    if (!s->names[0])
+        return err->code;
+    s->n = 1;
+    return KG_OK;
+}
+
+kg_status kg_suite_open(struct kg_suite *s, const char *path, struct kg_err *err)
+{
+    const struct kg_opt_row *tables[2] = {kg_suite_rows};
+    kg_status status;
+
+    *s = (struct kg_suite){0};
+    KG_TRY_GOTO(out, path ? read_names(s, path, err) : only_name(s, err));
+    KG_TRY_GOTO(out, make_rows(s, err));
+    tables[1] = s->rows;
+    KG_TRY_GOTO(out, kg_config_create(&s->config, tables, 2, err));
+    if (path)
+        status = kg_config_load_yaml(s->config, path, err);
+out:
+    if (status != KG_OK)
+        kg_suite_release(s);
+    return status;
+}
+
+/* The names of rows are owned, though rows borrow them. */
+static void free_key(const char *key)
+{
+    void *owned;
+
+    memcpy(&owned, &key, sizeof owned);
+    kg_mem_free(owned);
+}
+
+void kg_suite_release(struct kg_suite *s)
+{
+    size_t per_set = count_rows(kg_suite_set_rows);
+
+    kg_config_free(s->config);
+    for (size_t i = 0; s->rows && i < (s->n + 1) * per_set; i++)
+        free_key(s->rows[i].key);
+    kg_mem_free(s->rows);
+    kg_file_names_free(s->names, s->n);
+    *s = (struct kg_suite){0};
+}
+
+/* ---- values of a set ---- */
+
+enum { KEY_BYTES = 128 };
+
+static const char *key_of(char text[KEY_BYTES], const char *set, const char *key)
+{
+    snprintf(text, KEY_BYTES, "sets.%.64s.%.48s", set, key);
+    return text;
+}
+
+static kg_status resolve_key(struct kg_suite *s, const char *set, const char *key,
+                             struct kg_err *err)
+{
+    char of_set[KEY_BYTES], of_all[KEY_BYTES];
+
+    snprintf(of_all, sizeof of_all, "defaults.%s", key);
+    if (kg_config_is_given(s->config, key_of(of_set, set, key)))
+        return KG_OK;
+    return kg_config_set(s->config, of_set, kg_config_text(s->config, of_all), true,
+                         kg_config_source(s->config, of_all), err);
+}
+
+kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
+{
+    for (size_t i = 0; i < s->n; i++)
+        for (size_t k = 0; kg_suite_set_rows[k].key; k++)
+            KG_TRY(resolve_key(s, s->names[i], kg_suite_set_rows[k].key, err));
+    return KG_OK;
+}
+
+kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,
+                           const char *where, struct kg_err *err)
+{
+    char text[KEY_BYTES];
+
+    for (size_t i = 0; i < s->n; i++)
+        KG_TRY(kg_config_set(s->config, key_of(text, s->names[i], key), value, false,
+                             where, err));
+    return KG_OK;
+}
+
+/* Where a set's values come from. */
+struct values {
+    const struct kg_config *config;
+    const char *set;
+    char key[KEY_BYTES];
+};
+
+static const char *text(struct values *v, const char *key)
+{
+    return kg_config_text(v->config, key_of(v->key, v->set, key));
+}
+
+static int64_t whole(struct values *v, const char *key)
+{
+    return kg_config_int(v->config, key_of(v->key, v->set, key));
+}
+
+static double real(struct values *v, const char *key)
+{
+    return kg_config_real(v->config, key_of(v->key, v->set, key));
+}
+
+static bool is_on(struct values *v, const char *key)
+{
+    return kg_config_bool(v->config, key_of(v->key, v->set, key));
+}
+
+/* The k's of a list, each from 1 to the number of samples. */
+static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct values *v,
+                         const char *key, int32_t samples, struct kg_err *err)
+{
+    const char *full = key_of(v->key, v->set, key);
+    size_t size = kg_config_list_size(v->config, full);
+    struct kg_str item = {0};
+    kg_status status = KG_OK;
+
+    if (size > KG_EVAL_KS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d values, found %zu", full,
+                       KG_EVAL_KS, size);
+    for (size_t i = 0; i < size && status == KG_OK; i++) {
+        char *end;
+
+        kg_str_clear(&item);
+        KG_TRY_GOTO(out, kg_config_list_at(&item, v->config, full, i, err));
+        errno = 0;
+        long k = strtol(kg_str_text(&item), &end, 10);
+        if (errno || *end || end == item.data || k < 1 || k > samples)
+            status = kg_fail(
+                err, KG_EINVAL,
+                "%s: expected a k from 1 to the number of samples, %d, found "
+                "'%.40s'",
+                full, samples, kg_str_text(&item));
+        out[(*n)++] = (int32_t)k;
+    }
+out:
+    kg_str_release(&item);
+    return status;
+}
+
+static kg_status read_stops(struct kg_eval_set *set, struct values *v, struct kg_err *err)
+{
+    const char *full = key_of(v->key, v->set, "stops");
+    size_t n = kg_config_list_size(v->config, full);
+
+    if (n > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d strings, found %zu", full,
+                       KG_MAX_STOPS, n);
+    set->stops = n ? kg_mem_calloc(n, sizeof *set->stops, "stop strings", err) : NULL;
+    if (n && !set->stops)
+        return err->code;
+    for (size_t i = 0; i < n; i++) {
+        struct kg_str item = {0};
+        kg_status status = kg_config_list_at(&item, v->config, full, i, err);
+
+        set->stops[i] = status == KG_OK ? kg_str_take(&item, err) : NULL;
+        kg_str_release(&item);
+        if (!set->stops[i])
+            return err->code;
+        set->sampling.n_stops++;
+    }
+    set->sampling.stops = (const char *const *)set->stops;
+    return KG_OK;
+}
+
+static kg_status read_path(struct kg_eval_set *set, struct values *v,
+                           const char *data_dir, struct kg_err *err)
+{
+    const char *path = text(v, "data");
+
+    if (*path && *path != '/' && data_dir)
+        return kg_str_printf(&set->path, err, "%s/%s", data_dir, path);
+    return kg_str_puts(&set->path, path, err);
+}
+
+static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
+{
+    int64_t problems = whole(v, "problems");
+
+    return (struct kg_task_opts){
+        .seed = seed,
+        .level = text(v, "level"),
+        .count = problems ? problems : 500, /* of a generator */
+        .held_out = true,
+        .prompt_key = text(v, "prompt_key"),
+        .answer_key = text(v, "answer_key"),
+        .template_text = text(v, "template"),
+        .user_turn = is_on(v, "user_turn"),
+        .command = text(v, "command"),
+        .timeout_ms = (int)whole(v, "timeout_ms"),
+        .grader = text(v, "grader"),
+        .keep_thinking = is_on(v, "keep_thinking"),
+        .exclude = text(v, "exclude"),
+    };
+}
+
+static struct kg_sampling sampling(struct values *v, uint64_t seed)
+{
+    int64_t top_k = whole(v, "top_k");
+
+    return (struct kg_sampling){
+        .temperature = (float)real(v, "temperature"),
+        .top_p = (float)real(v, "top_p"),
+        .top_k = (int)top_k,
+        .min_p = (float)real(v, "min_p"),
+        .max_tokens = (int32_t)whole(v, "max_tokens"),
+        .rng = {seed, KG_RNG_EVAL},
+    };
+}
+
+static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
+{
+    const struct kg_math_mode *mode;
+
+    if (strcmp(set->task->name, "math") == 0)
+        KG_TRY(kg_math_mode_find(&mode, set->task_opts.grader, err));
+    if (set->ks.n_maj > 0 && !set->task->same)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "maj_k: expected a task that says when two answers are the same, "
+                       "found %s, which does not",
+                       set->task->name);
+    if (set->path.len == 0 && !set->task->levels)
+        return kg_fail(err, KG_EINVAL,
+                       "expected a data file, found none (task %s does not generate "
+                       "problems)",
+                       set->task->name);
+    return KG_OK;
+}
+
+static kg_status read_set(struct kg_eval_set *set, struct values *v, const char *data_dir,
+                          struct kg_err *err)
+{
+    uint64_t seed = (uint64_t)kg_config_int(v->config, "suite.seed");
+
+    set->name = v->set;
+    set->group = text(v, "group");
+    set->source = text(v, "source");
+    set->licence = text(v, "licence");
+    set->chat_name = text(v, "chat_template");
+    set->only = text(v, "only_source");
+    set->limit = whole(v, "problems");
+    set->expect = whole(v, "expect");
+    set->samples = (int32_t)whole(v, "samples");
+    set->task_opts = task_opts(v, seed);
+    set->sampling = sampling(v, seed);
+    KG_TRY(kg_task_find(&set->task, text(v, "task"), err));
+    KG_TRY(read_path(set, v, data_dir, err));
+    KG_TRY(read_stops(set, v, err));
+    KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, v, "pass_k", set->samples, err));
+    KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, v, "maj_k", set->samples, err));
+    return check_names(set, err);
+}
+
+kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, size_t i,
+                           const char *data_dir, struct kg_err *err)
+{
+    struct values v = {.config = s->config, .set = s->names[i]};
+
+    *set = (struct kg_eval_set){0};
+    if (read_set(set, &v, data_dir, err) == KG_OK)
+        return KG_OK;
+    kg_eval_set_release(set);
+    return kg_err_prefix(err, "set %s", s->names[i]);
+}
+
+void kg_eval_set_release(struct kg_eval_set *set)
+{
+    for (int i = 0; set->stops && i < set->sampling.n_stops; i++)
+        kg_mem_free(set->stops[i]);
+    kg_mem_free(set->stops);
+    kg_str_release(&set->path);
+    kg_dataset_release(&set->data);
+    kg_chat_template_close(set->chat);
+    *set = (struct kg_eval_set){0};
+}
+
+/* ---- problems ---- */
+
+/* Keep the records that count, in order, as many as are wanted. */
+static void filter(struct kg_eval_set *set)
+{
+    struct kg_dataset *d = &set->data;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < d->n; i++) {
+        struct kg_record r = d->records[i];
+        bool wanted = !*set->only || strcmp(r.data_source, set->only) == 0;
+
+        if (!wanted || (set->limit && kept == (size_t)set->limit)) {
+            kg_record_release(&d->records[i]);
+            continue;
+        }
+        if (kept < i)
+            memset(&d->records[i], 0, sizeof d->records[i]);
+        d->records[kept++] = r;
+    }
+    d->n = kept;
+}
+
+static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_err *err)
+{
+    bool is_auto = strcmp(set->chat_name, "auto") == 0;
+    const char *path = set->path.len ? set->path.data : NULL;
+
+    /* without user turns a template of text is all, as kg_prompts_chat has it */
+    if (!set->chat && set->task_opts.user_turn && is_auto && !model_dir)
+        return kg_fail(err, KG_EINVAL,
+                       "chat_template: expected a file, found auto: the template of a "
+                       "server is not known here");
+    if (!set->chat && set->task_opts.user_turn)
+        KG_TRY(kg_chat_template_choose(&set->chat, set->chat_name, model_dir, err));
+    else if (!set->chat && path && (model_dir || !is_auto))
+        KG_TRY(kg_prompts_chat(&set->chat, set->chat_name, model_dir,
+                               set->task_opts.template_text, err));
+    set->task_opts.chat = set->chat;
+    KG_TRY(kg_task_load(&set->data, set->task, &set->task_opts, path, err));
+    set->records = (int64_t)set->data.n + set->data.dropped_excluded;
+    if (set->expect && set->records != set->expect)
+        return kg_fail(err, KG_EINVAL, "%s: expected %lld records, found %lld",
+                       set->data.name, (long long)set->expect, (long long)set->records);
+    filter(set);
+    if (set->data.n == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a record of data_source '%.60s', found none among "
+                       "%lld",
+                       set->data.name, set->only, (long long)set->records);
+    return KG_OK;
+}
+
+kg_status kg_eval_set_load(struct kg_eval_set *set, struct kg_chat_template *chat,
+                           const char *model_dir, struct kg_err *err)
+{
+    set->chat = chat;
+    if (load(set, model_dir, err) != KG_OK)
+        return kg_err_prefix(err, "set %s", set->name);
+    return KG_OK;
+}
+
+struct kg_eval_opts kg_eval_set_opts(const struct kg_eval_set *set)
+{
+    return (struct kg_eval_opts){
+        .task = set->task,
+        .task_opts = &set->task_opts,
+        .sampling = set->sampling,
+        .set = set->name,
+        .samples = set->samples,
+        .stop_on_signal = true,
+    };
+}
+
+/* ---- data that must be supplied ---- */
+
+bool kg_eval_set_has_data(const struct kg_eval_set *set)
+{
+    return set->path.len == 0 || kg_file_exists(set->path.data);
+}
+
+kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
+                                struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "%s", kg_str_text(&set->path)));
+    if (set->expect)
+        KG_TRY(kg_str_printf(out, err, ", %lld records", (long long)set->expect));
+    if (*set->source)
+        KG_TRY(kg_str_printf(out, err, ", from %s", set->source));
+    if (*set->licence)
+        KG_TRY(kg_str_printf(out, err, " (%s)", set->licence));
+    return KG_OK;
+}
+
+kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
+                        const char *data_dir, struct kg_err *err)
+{
+    *sets = kg_mem_calloc(s->n, sizeof **sets, "sets", err);
+    if (!*sets)
+        return err->code;
+    for (size_t i = 0; i < s->n; i++) {
+        if (kg_eval_set_init(&(*sets)[i], s, i, data_dir, err) == KG_OK)
+            continue;
+        kg_suite_sets_free(*sets, i);
+        *sets = NULL;
+        return err->code;
+    }
+    return KG_OK;
+}
+
+void kg_suite_sets_free(struct kg_eval_set *sets, size_t n)
+{
+    for (size_t i = 0; sets && i < n; i++)
+        kg_eval_set_release(&sets[i]);
+    kg_mem_free(sets);
+}
+
+kg_status kg_suite_check_data(const struct kg_eval_set *sets, size_t n,
+                              struct kg_err *err)
+{
+    struct kg_str missing = {0};
+    size_t count = 0;
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < n; i++) {
+        if (kg_eval_set_has_data(&sets[i]))
+            continue;
+        KG_TRY_GOTO(out, kg_str_printf(&missing, err, "%s%s: ", count++ ? "; " : "",
+                                       sets[i].name));
+        KG_TRY_GOTO(out, kg_eval_set_put_needs(&missing, &sets[i], err));
+    }
+    if (count)
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "expected the data of every set (--dry-run lists them), found "
+                         "%zu files missing: %s",
+                         count, missing.data);
+out:
+    kg_str_release(&missing);
+    return status;
+}

@@ -1,0 +1,637 @@
+/* Suites from YAML, the run of a suite, its folder: taken up again after any end, with
+ * the same bytes; validation of training beside it. */
+#include "eval/runner.h"
+
+#include "base/clock.h"
+#include "base/folder_testing.h"
+#include "eval/suite.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MODEL "tests/data/verl_digit_llama"
+
+static struct kg_model *model;
+static struct kg_tokenizer *tok;
+
+static void ok(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static void says(const char *text)
+{
+    if (!strstr(err.message, text))
+        fail_msg("expected '%s' in '%s'", text, err.message);
+}
+
+/* ---- set-up ---- */
+
+static const char DATA[] =
+    "{\"id\":\"p\",\"question\":\"1,2,\",\"answer\":\"3\","
+    "\"data_source\":\"odd\"}\n"
+    "{\"question\":\"4,5,6,\",\"answer\":\"7\"}\n"
+    "{\"question\":\"8\",\"answer\":\"9\",\"data_source\":\"odd\"}\n"
+    "{\"question\":\"1,1,2\",\"answer\":\"5\"}\n";
+
+static const char SUITE[] = "suite:\n"
+                            "  name: trial\n"
+                            "  seed: 5\n"
+                            "defaults:\n"
+                            "  task: qa-number\n"
+                            "  data: data.jsonl\n"
+                            "  max_tokens: 10\n"
+                            "  samples: 4\n"
+                            "  pass_k: [1, 2, 4]\n"
+                            "sets:\n"
+                            "  all:\n"
+                            "    maj_k: [1, 3]\n"
+                            "    group: both\n"
+                            "  odd:\n"
+                            "    only_source: odd\n"
+                            "    temperature: 0.7\n"
+                            "    group: both\n"
+                            "  two:\n"
+                            "    problems: 2\n"
+                            "    samples: 5\n"
+                            "    stops: [\"3\"]\n";
+
+static int make_all(void **state)
+{
+    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, false};
+
+    kg_threads_set(1);
+    if (kg_model_open(&model, MODEL, &opts, &err) != KG_OK ||
+        kg_tokenizer_open(&tok, MODEL, &err) != KG_OK || make_dir(state))
+        return 1;
+    put("data.jsonl", DATA);
+    put("suite.yaml", SUITE);
+    return 0;
+}
+
+/* Kernels keep scratch for good, so what may leak is looked for around a run. */
+static int free_all(void **state)
+{
+    kg_model_free(model);
+    kg_tokenizer_close(tok);
+    (void)remove_dir(state);
+    return 0;
+}
+
+static kg_status open_text(struct kg_suite *s, const char *yaml)
+{
+    put("x.yaml", yaml);
+    return kg_suite_open(s, in_dir("x.yaml"), &err);
+}
+
+/* Opened, resolved, and its first set read: what is wrong with it comes out. */
+static kg_status first_set(const char *yaml)
+{
+    struct kg_suite s;
+    struct kg_eval_set set = {0};
+    kg_status status = open_text(&s, yaml);
+
+    if (status != KG_OK)
+        return status;
+    status = kg_suite_resolve(&s, &err);
+    if (status == KG_OK)
+        status = kg_eval_set_init(&set, &s, 0, dir, &err);
+    if (status == KG_OK)
+        status = kg_eval_set_load(&set, NULL, MODEL, &err);
+    kg_eval_set_release(&set);
+    kg_suite_release(&s);
+    return status;
+}
+
+/* ---- suites ---- */
+
+static void a_suite_that_is_wrong_says_where(void **state)
+{
+    static const struct {
+        const char *yaml;
+        kg_status status;
+        const char *says;
+    } rows[] = {
+        {"sets:\n  a:\n    dta: x\n", KG_EINVAL, "did you mean 'sets.a.data'?"},
+        {"set:\n  a:\n    data: x\n", KG_EINVAL, "at least one set"},
+        {"defaults:\n  sampels: 2\nsets:\n  a:\n    data: x\n", KG_EINVAL,
+         "did you mean 'defaults.samples'?"},
+        {"suite:\n  seed: 1\n", KG_EINVAL, "at least one set"},
+        {"", KG_EINVAL, "at least one set"},
+        {"sets:\n  a b:\n    data: x\n", KG_EINVAL, "found 'a b'"},
+        {"sets:\n  a:\n    samples: 0\n", KG_EINVAL, "from 1 to 4096, found '0'"},
+        {"sets: [a]\n", KG_EINVAL, "at least one set"},
+        {"stes:\n  b:\n    data: x\nsets:\n  a:\n    data: x\n", KG_EINVAL,
+         "unknown section 'stes'"},
+        {"sets:\n  a:\n    data: x\n    data: y\n", KG_EFORMAT, "once"},
+        {"sets:\n  a:\n    data: none.jsonl\n", KG_ENOTFOUND, "none.jsonl"},
+        {"sets:\n  a:\n    data: none.jsonl\n    task: maths\n", KG_EINVAL,
+         "set a: expected a task of arithmetic"},
+        {"sets:\n  a:\n    task: math\n", KG_EINVAL, "expected a data file, found none"},
+        {"sets:\n  a:\n    data: data.jsonl\n    grader: mathematica\n", KG_EINVAL,
+         "expected a mode of"},
+        {"sets:\n  a:\n    data: data.jsonl\n    samples: 4\n    pass_k: [2, 5]\n",
+         KG_EINVAL, "sets.a.pass_k: expected a k from 1 to the number of samples, 4"},
+        {"sets:\n  a:\n    data: data.jsonl\n    maj_k: [x]\n", KG_EINVAL,
+         "sets.a.maj_k: expected a k"},
+        {"sets:\n  a:\n    task: countdown\n    level: easy\n    maj_k: [1]\n",
+         KG_EUNSUPPORTED, "maj_k: expected a task that says"},
+        {"sets:\n  a:\n    data: data.jsonl\n    expect: 30\n", KG_EINVAL,
+         "expected 30 records, found 4"},
+        {"sets:\n  a:\n    data: data.jsonl\n    only_source: even\n", KG_EINVAL,
+         "expected a record of data_source 'even', found none among 4"},
+        {"sets:\n  a:\n    data: empty.jsonl\n", KG_EINVAL,
+         "expected at least one record, found none"},
+        {"sets:\n  a:\n    data: data.jsonl\n    user_turn: true\n    chat_template: "
+         "none\n",
+         KG_EINVAL, "expected a chat template for user turns, found none"},
+    };
+
+    (void)state;
+    put("empty.jsonl", "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(first_set(rows[i].yaml), rows[i].status);
+        says(rows[i].says);
+    }
+}
+
+static void a_set_has_what_defaults_say_unless_it_says(void **state)
+{
+    struct kg_suite s;
+    struct kg_eval_set *sets;
+
+    (void)state;
+    ok(kg_suite_open(&s, in_dir("suite.yaml"), &err));
+    ok(kg_config_override(s.config, "defaults.top_p=0.9", "test", &err));
+    ok(kg_suite_set_all(&s, "top_k", "7", "test", &err));
+    ok(kg_suite_resolve(&s, &err));
+    ok(kg_suite_sets(&sets, &s, dir, &err));
+    assert_int_equal(s.n, 3);
+    assert_string_equal(sets[0].name, "all");
+    assert_string_equal(sets[2].name, "two");
+    assert_float_equal(sets[0].sampling.temperature, 1, 0);
+    assert_float_equal(sets[1].sampling.temperature, 0.7f, 0);
+    assert_float_equal(sets[1].sampling.top_p, 0.9f, 0);
+    assert_int_equal(sets[2].sampling.top_k, 7);
+    assert_int_equal(sets[0].samples, 4);
+    assert_int_equal(sets[2].samples, 5);
+    assert_int_equal(sets[0].ks.n_maj, 2);
+    assert_int_equal(sets[0].ks.maj[1], 3);
+    assert_int_equal(sets[1].ks.n_maj, 0);
+    assert_string_equal(sets[2].sampling.stops[0], "3");
+    kg_suite_sets_free(sets, s.n);
+    kg_suite_release(&s);
+}
+
+static void missing_files_are_listed_together(void **state)
+{
+    struct kg_suite s;
+    struct kg_eval_set *sets;
+
+    (void)state;
+    ok(open_text(&s,
+                 "sets:\n  a:\n    data: one.jsonl\n    expect: 30\n    source: there\n"
+                 "    licence: MIT\n  b:\n    data: data.jsonl\n  c:\n    data: "
+                 "/two.jsonl\n"));
+    ok(kg_suite_resolve(&s, &err));
+    ok(kg_suite_sets(&sets, &s, dir, &err));
+    assert_int_equal(kg_suite_check_data(sets, s.n, &err), KG_ENOTFOUND);
+    says("found 2 files missing: a: ");
+    says("one.jsonl, 30 records, from there (MIT); c: /two.jsonl");
+    kg_suite_sets_free(sets, s.n);
+    kg_suite_release(&s);
+}
+
+/* A chat template wraps the problem in its template of text, as one user turn. */
+static void a_problem_can_be_a_user_turn(void **state)
+{
+    struct kg_suite s;
+    struct kg_eval_set set;
+
+    (void)state;
+    put("chat.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+                      "{% if add_generation_prompt %}<assistant>{% endif %}");
+    put("verl.jsonl", "{\"prompt\":[{\"role\":\"user\",\"content\":\"a \\\"b\\\"\"}],"
+                      "\"answer\":\"1\"}\n");
+    ok(open_text(&s,
+                 "sets:\n  a:\n    data: verl.jsonl\n    user_turn: true\n    template: "
+                 "'Q: {prompt}!'\n"));
+    ok(kg_suite_set_all(&s, "chat_template", in_dir("chat.jinja"), "test", &err));
+    ok(kg_suite_resolve(&s, &err));
+    ok(kg_eval_set_init(&set, &s, 0, dir, &err));
+    ok(kg_eval_set_load(&set, NULL, NULL, &err));
+    assert_string_equal(set.data.records[0].prompt, "<user>Q: a \"b\"!<assistant>");
+    kg_eval_set_release(&set);
+    kg_suite_release(&s);
+}
+
+/* ---- runs ---- */
+
+/* The local source, which fails or dies after some answers. */
+struct breaking {
+    struct kg_eval_source source; /* first */
+    struct kg_eval_local local;
+    int left; /* answers until then; < 0: never */
+    bool dies;
+    kg_eval_take_fn take;
+    void *user;
+};
+
+static kg_status break_take(void *user, const struct kg_eval_fresh *fresh,
+                            struct kg_err *e)
+{
+    struct breaking *b = user;
+
+    if (b->left == 0 && b->dies)
+        raise(SIGKILL);
+    if (b->left == 0)
+        return kg_fail(e, KG_EINTERRUPTED, "stopped by the test");
+    b->left--;
+    return b->take(b->user, fresh, e);
+}
+
+static kg_status break_answer(struct kg_eval_source *self, struct kg_eval_set *set,
+                              const bool *there, kg_eval_take_fn take, void *user,
+                              struct kg_err *e)
+{
+    struct breaking *b = (struct breaking *)self;
+
+    b->take = take;
+    b->user = user;
+    return b->local.source.answer(&b->local.source, set, there, break_take, b, e);
+}
+
+static kg_status break_prepare(struct kg_eval_source *self, struct kg_eval_set *set,
+                               struct kg_err *e)
+{
+    struct breaking *b = (struct breaking *)self;
+
+    return b->local.source.prepare(&b->local.source, set, e);
+}
+
+static kg_status break_inputs(struct kg_eval_source *self, struct kg_str *out,
+                              struct kg_err *e)
+{
+    struct breaking *b = (struct breaking *)self;
+
+    return b->local.source.put_inputs(&b->local.source, out, e);
+}
+
+static struct breaking source(int left, int32_t max_batch)
+{
+    struct breaking b = {
+        .source = {break_prepare, break_answer, break_inputs},
+        .local = {.model = model, .tok = tok, .model_dir = MODEL, .max_batch = max_batch},
+        .left = left};
+
+    kg_eval_local_init(&b.local);
+    return b;
+}
+
+struct outcome {
+    struct kg_suite suite;
+    struct kg_eval_set *sets;
+    struct kg_eval_report report;
+    struct kg_str lines;
+};
+
+static kg_status add_line(void *user, const char *line, size_t n, struct kg_err *e)
+{
+    return kg_str_append(&((struct outcome *)user)->lines, line, n, e);
+}
+
+static kg_status run(struct outcome *o, const char *out, const char *assignment,
+                     struct breaking b)
+{
+    struct kg_eval_run run = {.suite = &o->suite,
+                              .source = &b.source,
+                              .out = out ? in_dir(out) : NULL,
+                              .dump = out ? NULL : add_line,
+                              .user = o};
+
+    memset(o, 0, sizeof *o);
+    ok(kg_suite_open(&o->suite, in_dir("suite.yaml"), &err));
+    if (assignment)
+        ok(kg_config_override(o->suite.config, assignment, "test", &err));
+    ok(kg_suite_resolve(&o->suite, &err));
+    ok(kg_suite_sets(&o->sets, &o->suite, dir, &err));
+    run.sets = o->sets;
+    return kg_eval_suite(&o->report, &run, &err);
+}
+
+static void release(struct outcome *o)
+{
+    kg_str_release(&o->lines);
+    kg_eval_report_release(&o->report);
+    kg_suite_sets_free(o->sets, o->suite.n);
+    kg_suite_release(&o->suite);
+}
+
+static double metric(const struct kg_eval_score *s, const char *name)
+{
+    const struct kg_eval_metric *m = kg_eval_metric_find(s, name);
+
+    assert_non_null(m);
+    return m->value;
+}
+
+static void a_suite_is_run_and_counted(void **state)
+{
+    struct outcome o;
+    const struct kg_eval_set_report *all;
+
+    (void)state;
+    ok(run(&o, NULL, NULL, source(-1, 8)));
+    all = &o.report.sets[0];
+    assert_int_equal(o.report.n_sets, 3);
+    assert_int_equal(all->score.problems, 4);
+    assert_int_equal(o.report.sets[1].score.problems, 2);
+    assert_int_equal(o.report.sets[2].score.samples, 5);
+    assert_float_equal(metric(&all->score, "pass@1"), metric(&all->score, "accuracy"),
+                       1e-12);
+    assert_float_equal(metric(&all->score, "maj@1"), metric(&all->score, "accuracy"),
+                       1e-12);
+    assert_true(metric(&all->score, "pass@4") >= metric(&all->score, "pass@2"));
+    assert_int_equal(o.report.n_groups, 1);
+    assert_int_equal(o.report.groups[0].sets, 2);
+    assert_float_equal(
+        metric(&o.report.groups[0].mean, "tokens"),
+        (metric(&all->score, "tokens") + metric(&o.report.sets[1].score, "tokens")) / 2,
+        1e-12);
+    assert_null(kg_eval_metric_find(&o.report.mean, "maj@1"));
+    release(&o);
+}
+
+/* The same samples whatever else is asked for, however many run together. */
+static void a_sample_depends_on_its_seed_alone(void **state)
+{
+    struct outcome o, fewer, other;
+    const char *line, *last;
+
+    (void)state;
+    ok(run(&o, NULL, NULL, source(-1, 8)));
+    ok(run(&fewer, NULL, "sets.all.problems=2", source(-1, 3)));
+    ok(run(&other, NULL, "suite.seed=6", source(-1, 8)));
+    line = strstr(o.lines.data, "{\"set\": \"odd\"");
+    last = strstr(o.lines.data, "{\"set\": \"all\", \"problem\": 3");
+    assert_non_null(line);
+    assert_non_null(last);
+    assert_memory_equal(o.lines.data, fewer.lines.data, (size_t)(last - o.lines.data));
+    assert_string_equal(line, strstr(fewer.lines.data, "{\"set\": \"odd\""));
+    assert_string_not_equal(o.lines.data, other.lines.data);
+    release(&o);
+    release(&fewer);
+    release(&other);
+}
+
+/* What training logs when it validates is what a suite finds for the set "val". */
+static void validation_of_training_is_the_same_evaluation(void **state)
+{
+    struct kg_suite s;
+    struct kg_eval_set set;
+    struct kg_prompts prompts;
+    struct kg_prompts_opts po = {.max_tokens = 100};
+    struct kg_eval_opts opts;
+    struct kg_eval_result r, mine;
+    struct kg_eval_report report;
+    struct breaking b = source(-1, 3);
+    struct kg_eval_run as = {.suite = &s, .sets = &set, .source = &b.source};
+
+    (void)state;
+    b.local.score = true;
+    ok(open_text(&s, "suite:\n  seed: 11\nsets:\n  val:\n    data: data.jsonl\n    task: "
+                     "qa-number\n    samples: 3\n    max_tokens: 9\n"));
+    ok(kg_suite_resolve(&s, &err));
+    ok(kg_eval_set_init(&set, &s, 0, dir, &err));
+    ok(kg_eval_suite(&report, &as, &err));
+    kg_eval_result_fill(&mine, &report.sets[0].score, report.sets[0].answers,
+                        report.sets[0].n);
+    ok(kg_prompts_init(&prompts, &set.data, tok, &po, &err));
+    opts = kg_eval_set_opts(&set);
+    opts.set = NULL;
+    opts.max_batch = 64;
+    ok(kg_eval_run(&r, model, tok, &prompts, &opts, NULL, NULL, &err));
+    r.seconds = mine.seconds = 0;
+    assert_memory_equal(&r, &mine, sizeof r);
+    assert_true(r.entropy > 0 && r.response_tokens > 0);
+    kg_prompts_release(&prompts);
+    kg_eval_report_release(&report);
+    kg_eval_set_release(&set);
+    kg_suite_release(&s);
+}
+
+/* ---- folders ---- */
+
+static const char *const files[] = {"config.yaml",    "manifest.json",
+                                    "problems.jsonl", "samples.jsonl.zst",
+                                    "results.json",   "lock"};
+
+static void same_folder(const char *a, const char *b)
+{
+    char **names;
+    size_t n;
+
+    ok(kg_file_list(&names, &n, in_dir(b), &err));
+    assert_int_equal(n, sizeof files / sizeof *files);
+    kg_file_names_free(names, n);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct kg_str x = {0}, y = {0};
+        char name[100];
+
+        snprintf(name, sizeof name, "%s/%s", a, files[i]);
+        ok(kg_file_read(&x, in_dir(name), 1 << 20, &err));
+        snprintf(name, sizeof name, "%s/%s", b, files[i]);
+        ok(kg_file_read(&y, in_dir(name), 1 << 20, &err));
+        assert_int_equal(x.len, y.len);
+        if (x.len)
+            assert_memory_equal(x.data, y.data, x.len);
+        kg_str_release(&x);
+        kg_str_release(&y);
+    }
+}
+
+static void whole(const char *out)
+{
+    struct outcome o;
+
+    ok(run(&o, out, NULL, source(-1, 8)));
+    release(&o);
+}
+
+static void a_folder_keeps_all_and_is_read_again(void **state)
+{
+    struct outcome o, again;
+    struct kg_str x = {0}, y = {0};
+
+    (void)state;
+    ok(run(&o, "first", NULL, source(-1, 8)));
+    ok(kg_eval_report_json(&x, &o.report, &o.suite, o.sets, &err));
+    holds("first/results.json", x.data);
+    ok(run(&again, "first", NULL, source(0, 8))); /* nothing is left to sample */
+    ok(kg_eval_report_json(&y, &again.report, &again.suite, again.sets, &err));
+    assert_string_equal(x.data, y.data);
+    kg_str_release(&x);
+    kg_str_release(&y);
+    release(&o);
+    release(&again);
+}
+
+/* Interrupted everywhere, with another batch size each time. */
+static void an_interrupted_run_ends_with_the_same_bytes(void **state)
+{
+    (void)state;
+    whole("whole");
+    for (int left = 0; left < 30; left += 11) {
+        struct outcome o;
+
+        assert_int_equal(run(&o, "parts", NULL, source(left, 2 + left)), KG_EINTERRUPTED);
+        says("stopped by the test");
+        release(&o);
+        assert_int_equal(run(&o, "parts", NULL, source(3, 5)), KG_EINTERRUPTED);
+        release(&o);
+        whole("parts");
+        same_folder("whole", "parts");
+        ok(kg_file_remove_tree(in_dir("parts"), &err));
+    }
+}
+
+static void a_killed_run_ends_with_the_same_bytes(void **state)
+{
+    struct kg_str journal = {0};
+    pid_t child;
+    int status;
+
+    (void)state;
+    whole("whole");
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct breaking b = source(13, 4);
+        struct outcome o;
+
+        b.dies = true;
+        _exit(run(&o, "killed", NULL, b));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    ok(kg_file_read(&journal, in_dir("killed/journal.jsonl"), 1 << 20, &err));
+    ok(kg_str_puts(&journal, "{\"set\": \"all\", \"prob", &err)); /* and a torn line */
+    put("killed/journal.jsonl", journal.data);
+    kg_str_release(&journal);
+    whole("killed");
+    same_folder("whole", "killed");
+}
+
+/* Killed between the last files: what is there already is written again. */
+static void an_end_that_was_cut_short_is_done_again(void **state)
+{
+    struct kg_str results = {0};
+    struct outcome o;
+
+    (void)state;
+    whole("whole");
+    assert_int_equal(run(&o, "end", NULL, source(30, 8)), KG_EINTERRUPTED);
+    release(&o);
+    put("end/samples.jsonl.zst", "half");
+    put("end/problems.jsonl", "half");
+    whole("end");
+    same_folder("whole", "end");
+    put("end/journal.jsonl", "left behind");
+    whole("end");
+    same_folder("whole", "end");
+    kg_str_release(&results);
+}
+
+static void a_folder_of_another_evaluation_is_refused(void **state)
+{
+    struct outcome o;
+
+    (void)state;
+    whole("mine");
+    assert_int_equal(run(&o, "mine", "sets.odd.temperature=0.8", source(-1, 8)),
+                     KG_ECONFLICT);
+    says("found 1 changes: sets.odd.temperature: 0.7 -> 0.8; name another --out");
+    release(&o);
+    assert_int_equal(run(&o, "mine", "suite.seed=6", source(-1, 8)), KG_ECONFLICT);
+    says("suite.seed: 5 -> 6");
+    release(&o);
+    put("data.jsonl", "{\"question\":\"1\",\"answer\":\"3\",\"data_source\":\"odd\"}\n");
+    assert_int_equal(run(&o, "mine", NULL, source(-1, 8)), KG_ECONFLICT);
+    says("sets.all.data: expected ");
+    release(&o);
+    put("data.jsonl", DATA);
+    put("suite.yaml", "sets:\n  new:\n    data: data.jsonl\n    task: qa-number\n");
+    assert_int_equal(run(&o, "mine", NULL, source(-1, 8)), KG_ECONFLICT);
+    says("expected the sets that it was begun with (all, odd, two), found new");
+    release(&o);
+    put("suite.yaml", SUITE);
+    ok(kg_file_make_dirs(in_dir("theirs"), &err));
+    put("theirs/thesis.tex", "");
+    assert_int_equal(run(&o, "theirs", NULL, source(-1, 8)), KG_ECONFLICT);
+    says("found thesis.tex and no config.yaml");
+    release(&o);
+    assert_false(kg_file_exists(in_dir("theirs/lock")));
+}
+
+/* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
+static void without(uint64_t allocation, uint64_t request)
+{
+    struct outcome o = {0};
+    struct breaking b = source(-1, 8);
+    struct kg_eval_run r = {
+        .suite = &o.suite, .source = &b.source, .out = in_dir("poor")};
+    uint64_t held = kg_mem_current_bytes();
+    kg_status status;
+
+    ok(kg_suite_open(&o.suite, in_dir("suite.yaml"), &err));
+    ok(kg_suite_resolve(&o.suite, &err));
+    ok(kg_suite_sets(&o.sets, &o.suite, dir, &err));
+    r.sets = o.sets;
+    kg_mem_fail_at(allocation);
+    kg_file_fail_at(request, ENOSPC);
+    status = kg_eval_suite(&o.report, &r, &err);
+    kg_mem_fail_at(0);
+    kg_file_fail_at(0, 0);
+    if (status != KG_OK && status != (allocation ? KG_ENOMEM : KG_ENOSPACE) &&
+        status != KG_EIO)
+        fail_msg("%s", err.message);
+    release(&o);
+    assert_int_equal(kg_mem_current_bytes(), held);
+    whole("poor");
+    same_folder("whole", "poor");
+    ok(kg_file_remove_tree(in_dir("poor"), &err));
+}
+
+static void without_memory_or_disk_it_fails_and_can_go_on(void **state)
+{
+    (void)state;
+    whole("whole");
+    for (uint64_t n = 30; n < 6000; n = n * 3 / 2)
+        without(n, 0);
+    for (uint64_t n = 1; n < 150; n += 7)
+        without(0, n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_suite_that_is_wrong_says_where),
+        cmocka_unit_test(a_set_has_what_defaults_say_unless_it_says),
+        cmocka_unit_test(missing_files_are_listed_together),
+        cmocka_unit_test(a_problem_can_be_a_user_turn),
+        cmocka_unit_test(a_suite_is_run_and_counted),
+        cmocka_unit_test(a_sample_depends_on_its_seed_alone),
+        cmocka_unit_test(validation_of_training_is_the_same_evaluation),
+        cmocka_unit_test(a_folder_keeps_all_and_is_read_again),
+        cmocka_unit_test(an_interrupted_run_ends_with_the_same_bytes),
+        cmocka_unit_test(a_killed_run_ends_with_the_same_bytes),
+        cmocka_unit_test(an_end_that_was_cut_short_is_done_again),
+        cmocka_unit_test(a_folder_of_another_evaluation_is_refused),
+        cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
+    };
+
+    return cmocka_run_group_tests_name("suites", tests, make_all, free_all);
+}
