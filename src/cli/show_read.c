@@ -200,9 +200,10 @@ static kg_status add_token(struct kg_shown *s, const struct kg_json_doc *doc,
     KG_TRY(source_of(&piece.source, c->source[i], doc, err));
     KG_TRY(kg_tokenizer_decode(&s->text, tok, &piece.token, 1, false, err));
     piece.n = s->text.len - piece.from;
-    piece.logp = kg_json_real(logp, 0);
+    /* written as float32: the same bits again */
+    piece.logp = (float)kg_json_real(logp, 0);
     piece.compared = piece.sampled && kg_json_is_number(anchor);
-    piece.divergence = piece.compared ? piece.logp - kg_json_real(anchor, 0) : 0;
+    piece.divergence = piece.compared ? piece.logp - (float)kg_json_real(anchor, 0) : 0;
     return add_piece(s, piece, err);
 }
 
