@@ -185,6 +185,50 @@ static const struct setting ema_pg_math[] = {
     {"checkpoint.every", {"20"}},
 };
 
+/* The released script of the search agent (train_grpo_ema_pg.sh), and what Search-R1's
+ * baseline has in its place; no second value: the same. */
+static const struct setting search_3b[] = {
+    {"task.name", {"search-qa"}},
+    {"task.metric", {"em"}},
+    {"data.max_prompt_tokens", {"2048"}},
+    {"episode.env", {"search"}},
+    {"episode.turns", {"4"}},
+    {"episode.turn_tokens", {"500"}},
+    {"episode.obs_tokens", {"500"}},
+    {"episode.context", {"4096"}},
+    {"search.topk", {"3"}},
+    {"rollout.prompts", {"512"}},
+    {"rollout.samples", {"5"}},
+    {"rollout.temperature", {"1.0"}},
+    {"rollout.top_p", {"0.95"}},
+    {"train.updates_per_step", {"10"}},
+    {"train.steps", {"1005"}},
+    {"optim.lr", {"1e-6"}},
+    {"optim.beta1", {"0.9"}},
+    {"optim.beta2", {"0.95", "0.999"}},
+    {"optim.weight_decay", {"0.01"}},
+    {"optim.clip_norm", {"1.0"}},
+    {"optim.schedule", {"constant"}},
+    {"optim.warmup_steps", {"286"}},
+    {"algo.advantage", {"grpo"}},
+    {"algo.surrogate", {"ppo-clip"}},
+    {"algo.clip_low", {"0.2"}},
+    {"algo.clip_high", {"0.28", "0.2"}},
+    {"algo.dual_clip", {"0"}},
+    {"algo.aggregate", {"token-mean"}},
+    {"algo.entropy_coef", {"0", "0.001"}},
+    {"kl.beta", {"0.001"}},
+    {"kl.estimator", {"topk-reverse", "k3"}},
+    {"kl.top_k", {"32"}},
+    {"kl.importance", {"true", "false"}},
+    {"anchor.kind", {"ema", "fixed"}},
+    {"anchor.eta", {"0.9"}},
+    {"anchor.period", {"10"}},
+    {"eval.every", {"50"}},
+    {"eval.temperature", {"0"}},
+    {"checkpoint.every", {"50"}},
+};
+
 static void dump(struct kg_str *text, const char *path, const char *assignment)
 {
     struct kg_config *config = recipe(path);
@@ -227,11 +271,76 @@ static void ema_pg_math_has_the_published_settings(void **state)
         }
 }
 
+static void search_agents_have_the_published_settings(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof search_3b / sizeof *search_3b; i++) {
+        const struct setting *s = &search_3b[i];
+
+        assert_setting("recipes/ema-pg-search-3b.yaml", s->key, s->values[0]);
+        assert_setting("recipes/grpo-search-3b.yaml", s->key,
+                       s->values[1] ? s->values[1] : s->values[0]);
+    }
+}
+
+static void same_value(const struct kg_config *a, const struct kg_config *b,
+                       const struct kg_opt_row *row)
+{
+    bool same = false;
+
+    switch (row->type) {
+    case KG_OPT_BOOL:
+        same = kg_config_bool(a, row->key) == kg_config_bool(b, row->key);
+        break;
+    case KG_OPT_INT:
+        same = kg_config_int(a, row->key) == kg_config_int(b, row->key);
+        break;
+    case KG_OPT_REAL:
+        same = kg_config_real(a, row->key) == kg_config_real(b, row->key);
+        break;
+    case KG_OPT_STRING:
+    case KG_OPT_CHOICE:
+        same = strcmp(kg_config_text(a, row->key), kg_config_text(b, row->key)) == 0;
+        break;
+    default:
+        fail_msg("%s: a type that this test does not compare", row->key);
+    }
+    if (!same)
+        fail_msg("%s: the recipe and its preset differ", row->key);
+}
+
+/* A recipe and the preset of the same name say the same of the method. */
+static void search_recipes_agree_with_their_presets(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"recipes/ema-pg-search-3b.yaml", "preset=ema-pg-search"},
+        {"recipes/grpo-search-3b.yaml", "preset=grpo-search"}};
+    static const char *const keys[] = {"algo.", "kl.", "anchor.", "optim."};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char *assignments[] = {strdup(pairs[i][1])};
+        struct kg_config *mine = recipe(pairs[i][0]), *preset = NULL;
+
+        assert_int_equal(kg_train_config(&preset, NULL, assignments, 1, &err), KG_OK);
+        for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++)
+            for (size_t k = 0; k < 4; k++)
+                if (strncmp(row->key, keys[k], strlen(keys[k])) == 0 &&
+                    strcmp(row->key, "algo.preset") != 0)
+                    same_value(mine, preset, row);
+        kg_config_free(mine);
+        kg_config_free(preset);
+        free(assignments[0]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_recipe_plans_as_it_stands),
         cmocka_unit_test(ema_pg_math_has_the_published_settings),
+        cmocka_unit_test(search_agents_have_the_published_settings),
+        cmocka_unit_test(search_recipes_agree_with_their_presets),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -6,9 +6,21 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const search_stops[] = {"</search>", "</answer>"};
 static const char *const calculator_stops[] = {"</calculator>", "</answer>"};
 
 static const struct kg_env_row table[] = {
+    {
+        .name = "search",
+        .help = "a search agent: <search> asks a retriever, <answer> ends the episode",
+        .stops = search_stops,
+        .n_stops = 2,
+        .open = kg_env_search_open,
+        .close = kg_env_search_close,
+        .step = kg_env_search_step,
+        .poll = kg_env_search_poll,
+        .stats = kg_env_search_stats,
+    },
     {
         .name = "calculator",
         .help = "exact arithmetic: <calculator> works an expression out, <answer> ends "

@@ -2,11 +2,14 @@
  * search row talks to a double that answers when it is told to. */
 #include "task/env.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/need_testing.h"
+#include "search/index.h"
 #include "task/env_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- a retriever's double: answers all that was asked at the next poll ---- */
@@ -267,6 +270,70 @@ static void no_passage_is_said(void **state)
     kg_str_release(&o);
 }
 
+/* ---- the row, with an index in this process ---- */
+
+static const struct kg_env_row *search_row(void)
+{
+    const struct kg_env_row *row;
+
+    NEED(kg_env_find(&row, "search", err));
+    return row;
+}
+
+static void an_index_file_answers(void **state)
+{
+    char dir[] = "/tmp/kedge-env-XXXXXX", corpus[64], db[64];
+    static const char text[] =
+        "{\"id\":\"1\",\"contents\":\"\\\"Rome\\\"\\nAn old town on the Tiber.\"}\n"
+        "{\"id\":\"2\",\"contents\":\"\\\"Oslo\\\"\\nA town on a fjord.\"}\n";
+    const struct kg_index_build_opts build = {.corpus = corpus, .path = db};
+    const struct kg_env_opts opts = {.retriever = db, .topk = 1};
+    const struct kg_env_turn turn = {
+        .episode = 3, .text = "<search>Tiber</search>", .n = 22};
+    const struct kg_env_row *row = search_row();
+    struct kg_index_info info;
+    struct delivered d = {0};
+    struct kg_env_result r;
+    struct kg_env_stats stats;
+    struct kg_str o = {0};
+    void *env;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(corpus, sizeof corpus, "%s/corpus.jsonl", dir);
+    snprintf(db, sizeof db, "%s/corpus.db", dir);
+    NEED(kg_file_write_atomic(corpus, text, sizeof text - 1, err));
+    NEED(kg_index_build(&info, &build, err));
+    NEED(row->open(&env, &opts, err));
+    NEED(row->step(&r, &o, env, &turn, err));
+    assert_int_equal(r.next, KG_ENV_WAIT);
+    while (d.n == 0)
+        NEED(row->poll(env, 1000, on_delivery, &d, err));
+    assert_int_equal(d.episode, 3);
+    assert_string_equal(d.text,
+                        "\n\n<information>Doc 1(Title: \"Rome\") An old town on the "
+                        "Tiber.</information>\n\n");
+    row->stats(&stats, env);
+    assert_int_equal(stats.calls, 1);
+    row->close(env);
+    kg_str_release(&o);
+    NEED(kg_file_remove_tree(dir, err));
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+static void a_retriever_must_be_named(void **state)
+{
+    struct kg_err err;
+    void *env;
+
+    (void)state;
+    assert_int_equal(search_row()->open(&env, &(struct kg_env_opts){0}, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "expected a retriever"));
+    assert_int_equal(
+        search_row()->open(&env, &(struct kg_env_opts){.retriever = "/no/such.db"}, &err),
+        KG_ENOTFOUND);
+}
+
 /* ---- calculator ---- */
 
 static void the_calculator_answers_at_once(void **state)
@@ -327,7 +394,7 @@ static void names_that_are_not_there_list_those_that_are(void **state)
 
     (void)state;
     assert_int_equal(kg_env_find(&row, "browser", &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "calculator"));
+    assert_non_null(strstr(err.message, "search, calculator"));
     for (row = kg_env_table(); row->name; row++)
         assert_true(row->help && row->open && row->close && row->step &&
                     row->n_stops > 0);
@@ -343,6 +410,8 @@ int main(void)
         cmocka_unit_test(retrieved_tags_cannot_act),
         cmocka_unit_test(a_retriever_that_is_down_stops_or_is_counted),
         cmocka_unit_test(no_passage_is_said),
+        cmocka_unit_test(an_index_file_answers),
+        cmocka_unit_test(a_retriever_must_be_named),
         cmocka_unit_test(the_calculator_answers_at_once),
         cmocka_unit_test(names_that_are_not_there_list_those_that_are),
     };
