@@ -96,19 +96,45 @@ static uint64_t bits_at(const unsigned char *p, size_t n, uint64_t bit, unsigned
     return width == 64 ? value : value & ((UINT64_C(1) << width) - 1);
 }
 
+/* The same where 8 bytes may be read at every value and width is at most 56. */
+static uint64_t whole_bits_at(const unsigned char *p, uint64_t bit, unsigned width)
+{
+    uint64_t word;
+
+    memcpy(&word, p + bit / 8, sizeof word);
+    return word >> (bit & 7) & ((UINT64_C(1) << width) - 1);
+}
+
+/* Of n values, how many can be read by whole words that end at d->end or before. */
+static size_t by_words(const struct delta *d, size_t n, unsigned width)
+{
+    size_t left = (size_t)(d->end - d->p), most;
+
+    if (width > 56 || left < 8)
+        return 0;
+    most = width ? ((left - 8) * 8) / width + 1 : n;
+    return most < n ? most : n;
+}
+
 /* A miniblock: n values of out are wanted, but all its bytes are passed over. */
 static kg_status take_miniblock(int64_t *out, struct delta *d, size_t n, unsigned width,
                                 uint64_t least, struct kg_err *err)
 {
-    size_t bytes = d->per_miniblock / 8 * width;
+    size_t bytes = d->per_miniblock / 8 * width, whole;
+    uint64_t value = d->value;
 
     if (width > 64 || bytes > (size_t)(d->end - d->p))
         return malformed(err);
-    for (size_t i = 0; i < n; i++) {
-        d->value += least +
-                    (width ? bits_at(d->p, bytes, (uint64_t)i * width, width) : 0);
-        memcpy(&out[i], &d->value, sizeof out[i]);
+    whole = by_words(d, n, width);
+    for (size_t i = 0; i < whole; i++) {
+        value += least + whole_bits_at(d->p, (uint64_t)i * width, width);
+        out[i] = (int64_t)value;
     }
+    for (size_t i = whole; i < n; i++) {
+        value += least + (width ? bits_at(d->p, bytes, (uint64_t)i * width, width) : 0);
+        out[i] = (int64_t)value;
+    }
+    d->value = value;
     d->p += bytes;
     return KG_OK;
 }
@@ -238,9 +264,25 @@ static kg_status sum_texts(size_t *total, const struct kg_parquet_delta *d, size
     return KG_OK;
 }
 
-/* Texts that hold their suffixes get their prefixes. */
+enum { SHORT_BYTES = 16 };
+
+/* n bytes; short ones by one load and store of SHORT_BYTES, which both sides must have
+ * room for. What is written too much is written over. */
+static void copy_text(char *to, const char *from, size_t n, bool has_room)
+{
+    char block[SHORT_BYTES];
+
+    if (n > SHORT_BYTES || !has_room) {
+        memcpy(to, from, n);
+        return;
+    }
+    memcpy(block, from, sizeof block);
+    memcpy(to, block, sizeof block);
+}
+
+/* Texts that hold their suffixes, which end at `end`, get their prefixes. */
 static kg_status join_prefixes(struct kg_parquet_delta *d, struct kg_parquet *file,
-                               size_t n, struct kg_err *err)
+                               size_t n, const char *end, struct kg_err *err)
 {
     struct kg_parquet_text *texts = d->values.data;
     const int64_t *prefixes = d->prefixes.data;
@@ -248,15 +290,16 @@ static kg_status join_prefixes(struct kg_parquet_delta *d, struct kg_parquet *fi
     char *to;
 
     KG_TRY(sum_texts(&total, d, n, err));
-    KG_TRY(kg_parquet_buffer_need(&d->bytes, file, total + 1, err));
+    KG_TRY(kg_parquet_buffer_need(&d->bytes, file, total + 2 * SHORT_BYTES, err));
     to = d->bytes.data;
     for (size_t i = 0; i < n; i++) {
         size_t shared = (size_t)prefixes[i];
         char *whole = to;
 
         if (shared > 0)
-            memcpy(to, texts[i - 1].data, shared);
-        memcpy(to + shared, texts[i].data, texts[i].n);
+            copy_text(to, texts[i - 1].data, shared, true);
+        copy_text(to + shared, texts[i].data, texts[i].n,
+                  end - texts[i].data >= SHORT_BYTES);
         to += shared + texts[i].n;
         texts[i] = (struct kg_parquet_text){whole, shared + texts[i].n};
     }
@@ -283,5 +326,5 @@ kg_status kg_parquet_delta_texts(struct kg_parquet_delta *d, size_t *n_out,
         return kg_fail(err, KG_EFORMAT, "expected %zu texts as prefixes, found %zu",
                        n_prefixes, *n_out);
     KG_TRY(cut_texts(d, *n_out, p, end, err));
-    return with_prefixes ? join_prefixes(d, file, *n_out, err) : KG_OK;
+    return with_prefixes ? join_prefixes(d, file, *n_out, (const char *)end, err) : KG_OK;
 }
