@@ -20,7 +20,7 @@ pass() {
 [ -x ./kedge ] || skip_all "./kedge is not built"
 command -v curl >/dev/null || skip_all "there is no curl"
 cat docs/*.md >"$work/text"
-./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 512 --train-tokenizer "$work/text" --vocab 600 \
+./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 512 --no-tie --train-tokenizer "$work/text" --vocab 600 \
     "$work/tiny" >/dev/null 2>&1 || skip_all "no model could be made"
 cp tests/data/chat_templates/Qwen-Qwen1.5-72B-Chat.jinja "$work/tiny/chat_template.jinja"
 
@@ -125,6 +125,33 @@ stop_strings_never_leak() {
     ! grep -qF -e "$word" "$work/told" && printf %s "$text" | grep -qF -e "$(cat "$work/told")$word"
 }
 
+# ---- kedge chat ----
+ids() { sed -n "s/.*\"$1\": \[\([0-9,]*\)\].*/\1/p" "$work/body"; }
+# The second answer is the one to the tokens of the first, end to end, with the new message behind them.
+chat_appends_tokens() {
+    printf 'Hello\nAnd now\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 >"$work/said" 2>"$work/body" || return 1
+    lacks rewrites || return 1
+    ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":8,"temperature":0,
+        "return_token_ids":true}' || return 1
+    { sed -n 's/.*"content": "\(.*\)", "refusal".*/\1/p' "$work/body"; echo; } >"$work/expected"
+    prompt=$(ids prompt_token_ids) first=$(ids token_ids)
+    more=$(printf '%s\n' '{"text": "<|im_end|>\n<|im_start|>user\nAnd now<|im_end|>\n<|im_start|>assistant\n"}' |
+        ./kedge tokenize -m "$work/tiny" | sed 's/.*\[\(.*\)\].*/\1/')
+    ask 200 /v1/completions -d "{\"prompt\":[$prompt,$first,$more],\"max_tokens\":8,\"temperature\":0}" || return 1
+    { sed -n 's/.*"text": "\(.*\)", "logprobs".*/\1/p' "$work/body"; } >>"$work/expected"
+    # what JSON escapes is left out of both
+    printf '%b' "$(sed 's/\\u00[01][0-9a-f]//g; s/\\[bfrt"\\]//g' "$work/expected")\n" >"$work/one"
+    tr -d '\000-\011\013-\037"\\' <"$work/said" | diff "$work/one" -
+}
+chat_needs_a_template() {
+    mv "$work/tiny/chat_template.jinja" "$work/template"
+    ! echo Hi | ./kedge chat -m "$work/tiny" >"$work/body" 2>&1 && has 'has no chat template' &&
+        echo Hi | ./kedge chat -m "$work/tiny" --chat-template "$work/template" --max-tokens 3 >"$work/body" 2>&1
+    result=$?
+    mv "$work/template" "$work/tiny/chat_template.jinja"
+    return $result
+}
+
 # ---- errors ----
 error() { ask "$@" && has '{"error": {"message": ' '"type": ' '"param": ' '"code": '; }
 errors() {
@@ -214,6 +241,8 @@ pass "an answer has the bits of kedge generate, alone or in company, streamed or
 pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
 pass "stop strings never leak into a stream" stop_strings_never_leak
+pass "kedge chat appends tokens to tokens" chat_appends_tokens
+pass "kedge chat says that a template lacks" chat_needs_a_template
 pass "wrong requests get errors in OpenAI's shape, and the server lives on" errors
 pass "a client that leaves frees its slots" a_client_that_leaves
 pass "metrics" metrics

@@ -115,6 +115,7 @@ void kg_cli_bytes(char text[32], double bytes);
 
 /* ---- commands ---- */
 int kg_cmd_generate(int argc, char **argv);
+int kg_cmd_chat(int argc, char **argv);
 int kg_cmd_serve(int argc, char **argv);
 int kg_cmd_score(int argc, char **argv);
 int kg_cmd_tokenize(int argc, char **argv);
@@ -141,6 +142,7 @@ int kg_cmd_man(int argc, char **argv);
 int kg_cmd_completion(int argc, char **argv);
 
 extern const struct kg_flag kg_generate_flags[];
+extern const struct kg_flag kg_chat_flags[];
 extern const struct kg_flag kg_serve_flags[];
 extern const struct kg_flag kg_score_flags[];
 extern const struct kg_flag kg_tokenize_flags[];

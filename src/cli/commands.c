@@ -63,6 +63,13 @@ const struct kg_command kg_commands[] = {
      "top-p, min-p. The finish reason is "
      "stop (an end token), stop_string, or length.",
      1},
+    {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
+     kg_chat_flags,
+     "A line is a message, the answer is printed as it comes. Ctrl-C ends an answer, "
+     "/new begins another conversation, Ctrl-D leaves. The conversation is kept as "
+     "tokens: what the model said is never tokenised again, unless the chat template "
+     "rewrites earlier turns.",
+     0},
     {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
      "--model DIR [flags]", kg_serve_flags,
      "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "

@@ -1,0 +1,469 @@
+/* kedge chat: a conversation in the terminal, answered token by token.
+ *
+ * The conversation is tokens. A new message is rendered with all before it, and what the
+ * rendering adds behind the last answer is tokenised and appended, so what the model said
+ * stays the tokens that it said. Only where the template rewrites earlier turns (Qwen3
+ * drops their thinking) is the whole conversation tokenised anew, which is said once.
+ */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "rollout/rollout.h"
+#include "serve/text.h"
+#include "text/chat_template.h"
+#include "text/unicode.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct kg_load_args load;
+static const char *chat_template = "auto";
+static const char *system_text;
+static double temperature = 0.7;
+static double top_p = 1;
+static double min_p;
+static int64_t top_k;
+static int64_t max_tokens = 1024;
+static int64_t max_len;
+static int64_t seed = -1;
+
+const struct kg_flag kg_chat_flags[] = {
+    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
+    {"system", 's', KG_FLAG_TEXT, &system_text, "TEXT",
+     "the system's message, before all others (default: what the template says)", 0, 0,
+     NULL},
+    {"chat-template", 0, KG_FLAG_TEXT, &chat_template, "CHOICE",
+     "auto (the model folder's), or a file or folder (default auto)", 0, 0, NULL},
+    {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
+     "0 takes the likeliest token (default 0.7)", 0, 10000, NULL},
+    {"top-p", 0, KG_FLAG_REAL, &top_p, "P",
+     "keep the likeliest ids up to this sum (default 1: off)", 0, 1, NULL},
+    {"top-k", 0, KG_FLAG_INT, &top_k, "K", "keep the K likeliest ids (default 0: off)", 0,
+     INT_MAX, NULL},
+    {"min-p", 0, KG_FLAG_REAL, &min_p, "P",
+     "keep ids with at least P times the largest probability (default 0: off)", 0, 1,
+     NULL},
+    {"max-tokens", 0, KG_FLAG_INT, &max_tokens, "N",
+     "tokens of an answer at most (default 1024)", 1, INT_MAX / 2, NULL},
+    {"max-len", 0, KG_FLAG_INT, &max_len, "N",
+     "tokens of the conversation at most (default: the model's positions, 32,768 at "
+     "most)",
+     2, INT_MAX / 2, NULL},
+    {"seed", 0, KG_FLAG_INT, &seed, "S",
+     "answers are a function of seed and messages (default: the clock's)", 0, 1e18, NULL},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
+     0, "bf16|fp32"},
+    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
+     1024, NULL},
+    {0},
+};
+
+enum { MOST_POSITIONS = 32768 };
+
+struct chat {
+    struct kg_loaded l;
+    struct kg_chat_template *tmpl;
+    struct kg_rollout *engine;
+    struct kg_sampling sampling;
+    int32_t max_len;
+    struct kg_str messages; /* JSON objects with commas between */
+    struct kg_str known;    /* the text that the tokens of t stand for */
+    struct kg_ids ids;      /* the prompt of q */
+    struct kg_request q;
+    struct kg_traj t;
+    size_t turn_from; /* token of t that the answer under way begins with */
+    bool parked;      /* the engine holds t between two turns */
+    bool finished;    /* the answer under way */
+    struct kg_serve_text text;
+    struct kg_str out;
+    bool said_rewritten;
+    bool interactive; /* somebody types */
+    bool terminal;    /* somebody looks */
+};
+
+/* ---- Ctrl-C ends an answer ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* Without SA_RESTART: a line that is being typed is dropped, too. */
+static void catch_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* ---- messages ---- */
+
+static kg_status add_message(struct chat *c, const char *role, const char *text, size_t n,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(&c->messages, err, "%s{\"role\": \"%s\", \"content\": ",
+                         c->messages.len > 0 ? ", " : "", role));
+    KG_TRY(kg_json_put_string(&c->messages, text, n, err));
+    return kg_str_putc(&c->messages, '}', err);
+}
+
+static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    kg_status status = kg_str_printf(&json, err, "[%s]", kg_str_text(&c->messages));
+    if (status == KG_OK)
+        status = kg_json_parse(&doc, json.data, json.len, "messages", err);
+    if (status == KG_OK)
+        status = kg_chat_template_prompt(out, c->tmpl, doc.root, NULL, err);
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
+}
+
+/* ---- what the engine says ---- */
+
+static bool is_control(char byte)
+{
+    unsigned char b = (unsigned char)byte;
+    return (b < 0x20 && b != '\n' && b != '\t') || b == 0x7f;
+}
+
+/* Append the text as JSON holds it: U+FFFD for a byte that is no character; for a
+ * terminal, which would obey them, for control characters too. */
+static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool terminal,
+                           struct kg_err *err)
+{
+    const char *bytes = kg_str_text(text);
+    for (size_t i = 0; i < text->len;) {
+        size_t left = text->len - i;
+        uint32_t cp;
+        size_t most = left < 4 ? left : 4;
+        size_t n = kg_utf8_valid_prefix(bytes + i, most) > 0
+                       ? kg_utf8_decode(&cp, bytes + i)
+                       : 0;
+        if (n == 0 || (terminal && is_control(bytes[i])))
+            KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
+        else
+            KG_TRY(kg_str_append(out, bytes + i, n, err));
+        i += n > 0 ? n : 1;
+    }
+    return KG_OK;
+}
+
+static kg_status show(struct chat *c, struct kg_err *err)
+{
+    struct kg_str shown = {0};
+    kg_status status = put_clean(&shown, &c->out, c->terminal, err);
+    kg_str_clear(&c->out);
+    if (status == KG_OK)
+        status = kg_cli_put(&shown, err);
+    kg_str_release(&shown);
+    return status;
+}
+
+static kg_status on_token(void *user, const struct kg_request *q, const struct kg_traj *t,
+                          struct kg_err *err)
+{
+    struct chat *c = user;
+    (void)q;
+    KG_TRY(kg_serve_text_add(&c->out, &c->text, c->l.tok, t->tokens[t->n - 1], NULL, 0,
+                             err));
+    return show(c, err);
+}
+
+static kg_status on_finished(void *user, const struct kg_request *q, struct kg_traj *t,
+                             const struct kg_err *failure, struct kg_err *err)
+{
+    struct chat *c = user;
+    (void)q;
+    c->finished = true;
+    c->parked = failure == NULL;
+    if (failure) {
+        *err = *failure;
+        return failure->code;
+    }
+    KG_TRY(kg_serve_text_end(&c->out, &c->text, NULL, 0, t->finish, err));
+    return show(c, err);
+}
+
+static kg_status begin_session(struct chat *c, struct kg_err *err)
+{
+    const struct kg_rollout_session session = {
+        .sampling = &c->sampling, .token = on_token, .finished = on_finished, .user = c};
+    c->parked = false;
+    return kg_rollout_begin(c->engine, &session, err);
+}
+
+/* ---- a turn ---- */
+
+static kg_status check_room(const struct chat *c, size_t n, struct kg_err *err)
+{
+    if (n < (size_t)c->max_len)
+        return KG_OK;
+    return kg_fail(err, KG_ESHAPE,
+                   "the conversation would have %zu tokens, and %d is the most: /new "
+                   "begins another one",
+                   n, c->max_len);
+}
+
+static int32_t answer_tokens(const struct chat *c, size_t used)
+{
+    int64_t room = c->max_len - (int64_t)used;
+    return (int32_t)(room < max_tokens ? room : max_tokens);
+}
+
+/* Begin with the tokens of c->ids. */
+static kg_status submit(struct chat *c, struct kg_err *err)
+{
+    if (c->parked)
+        kg_rollout_close(c->engine, &c->t);
+    c->parked = false;
+    kg_traj_release(&c->t);
+    c->t = (struct kg_traj){0};
+    KG_TRY(check_room(c, c->ids.n, err));
+    c->turn_from = c->ids.n;
+    c->q = (struct kg_request){.prompt = c->ids.ids,
+                               .prompt_n = c->ids.n,
+                               .draw = kg_seed_draw((uint64_t)seed),
+                               .first_sample = kg_seed_sample((uint64_t)seed),
+                               .n_samples = 1,
+                               .max_tokens = answer_tokens(c, c->ids.n),
+                               .context = c->max_len};
+    return kg_rollout_submit(c->engine, &c->q, &c->t, err);
+}
+
+/* Go on behind the last answer. An end token that the model has said already is not said
+ * again. */
+static kg_status append(struct chat *c, const struct kg_ids *more, struct kg_err *err)
+{
+    bool said = c->t.finish == KG_FINISH_STOP && more->n > 0 &&
+                more->ids[0] == c->t.tokens[c->t.n - 1];
+    const int32_t *ids = more->ids + said;
+    size_t n = more->n - said;
+    KG_TRY(check_room(c, c->t.n + n, err));
+    if (c->parked) {
+        c->turn_from = c->t.n + n;
+        c->parked = false;
+        return kg_rollout_resume(c->engine, &c->t, ids, n, answer_tokens(c, c->turn_from),
+                                 err);
+    }
+    c->ids.n = 0;
+    for (size_t i = 0; i < c->t.n; i++)
+        KG_TRY(kg_ids_push(&c->ids, c->t.tokens[i], err));
+    for (size_t i = 0; i < n; i++)
+        KG_TRY(kg_ids_push(&c->ids, ids[i], err));
+    return submit(c, err);
+}
+
+static kg_status begin_answer(struct chat *c, const struct kg_str *full,
+                              struct kg_err *err)
+{
+    const struct kg_encode_opts opts = {.parse_special = true};
+    struct kg_ids more = {0};
+    size_t n = c->known.len;
+    bool goes_on = n > 0 && full->len >= n && memcmp(full->data, c->known.data, n) == 0;
+    if (goes_on) {
+        kg_status status = kg_tokenizer_encode(&more, c->l.tok, full->data + n,
+                                               full->len - n, opts, err);
+        if (status == KG_OK)
+            status = append(c, &more, err);
+        kg_ids_release(&more);
+        return status;
+    }
+    if (n > 0 && !c->said_rewritten)
+        kg_log_warn("the chat template rewrites earlier turns: the conversation is "
+                    "tokenised anew at every turn");
+    c->said_rewritten |= n > 0;
+    c->ids.n = 0;
+    KG_TRY(kg_tokenizer_encode(&c->ids, c->l.tok, full->data, full->len, opts, err));
+    return submit(c, err);
+}
+
+static kg_status run_answer(struct chat *c, struct kg_err *err)
+{
+    c->finished = false;
+    interrupted = 0;
+    while (!c->finished && !interrupted)
+        KG_TRY(kg_rollout_step(c->engine, NULL, err));
+    if (!c->finished)
+        kg_rollout_cancel(c->engine, &c->t, 1);
+    return show(c, err);
+}
+
+/* What was answered becomes a message, and the text that the tokens stand for grows. */
+static kg_status keep_answer(struct chat *c, struct kg_str *full, struct kg_err *err)
+{
+    struct kg_str said = {0};
+    size_t from = full->len;
+    kg_status status = kg_tokenizer_decode(&said, c->l.tok, c->t.tokens + c->turn_from,
+                                           c->t.n - c->turn_from, true, err);
+    if (status == KG_OK)
+        status = put_clean(full, &said, false, err);
+    kg_str_release(&said);
+    KG_TRY(status);
+    kg_str_release(&c->known);
+    c->known = *full;
+    *full = (struct kg_str){0};
+    return add_message(c, "assistant", c->known.data + from, c->known.len - from, err);
+}
+
+static kg_status answer(struct chat *c, const char *line, size_t n, struct kg_err *err)
+{
+    struct kg_str full = {0};
+    kg_status status;
+    kg_serve_text_release(&c->text);
+    KG_TRY_GOTO(out, add_message(c, "user", line, n, err));
+    KG_TRY_GOTO(out, render(&full, c, err));
+    KG_TRY_GOTO(out, begin_answer(c, &full, err));
+    KG_TRY_GOTO(out, run_answer(c, err));
+    status = keep_answer(c, &full, err);
+out:
+    kg_str_release(&full);
+    return status;
+}
+
+/* ---- the conversation ---- */
+
+static kg_status begin_conversation(struct chat *c, struct kg_err *err)
+{
+    kg_str_clear(&c->messages);
+    kg_str_clear(&c->known);
+    KG_TRY(begin_session(c, err));
+    kg_traj_release(&c->t);
+    c->t = (struct kg_traj){0};
+    return system_text ? add_message(c, "system", system_text, strlen(system_text), err)
+                       : KG_OK;
+}
+
+/* A message that cannot be answered (too long, refused by the template) is taken back. */
+static kg_status take_line(struct chat *c, const char *line, size_t n, struct kg_err *err)
+{
+    size_t before = c->messages.len;
+    if (strcmp(line, "/new") == 0)
+        return begin_conversation(c, err);
+    kg_status status = answer(c, line, n, err);
+    if (status == KG_ESHAPE || status == KG_EFORMAT) {
+        kg_log_warn("%s", err->message);
+        c->messages.len = before;
+        if (c->messages.data)
+            c->messages.data[before] = '\0';
+        status = KG_OK;
+    }
+    KG_TRY(kg_str_putc(&c->out, '\n', err));
+    KG_TRY(kg_cli_put(&c->out, err));
+    return status;
+}
+
+/* returns whether there was a line */
+static bool read_line(struct chat *c, char **line, size_t *capacity, size_t *n)
+{
+    for (;;) {
+        interrupted = 0;
+        if (c->interactive)
+            fputs("> ", stderr);
+        ssize_t got = getline(line, capacity, stdin);
+        if (got < 0 && interrupted && errno == EINTR) {
+            clearerr(stdin);
+            fputs("\n", stderr);
+            continue;
+        }
+        if (got < 0)
+            return false;
+        while (got > 0 && strchr("\r\n", (*line)[got - 1]))
+            (*line)[--got] = '\0';
+        *n = (size_t)got;
+        if (got > 0)
+            return true;
+    }
+}
+
+static kg_status converse(struct chat *c, struct kg_err *err)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    size_t n;
+    kg_status status = begin_conversation(c, err);
+    if (status == KG_OK && c->interactive)
+        kg_log_info("Ctrl-C ends an answer, /new begins another conversation, Ctrl-D "
+                    "leaves");
+    while (status == KG_OK && read_line(c, &line, &capacity, &n))
+        status = take_line(c, line, n, err);
+    if (c->interactive)
+        fputs("\n", stderr);
+    free(line); /* getline's own */
+    return status;
+}
+
+static kg_status open_chat(struct chat *c, struct kg_err *err)
+{
+    KG_TRY(kg_chat_template_choose(&c->tmpl, chat_template, load.dir, err));
+    if (c->tmpl == NULL)
+        return kg_fail(
+            err, KG_ENOTFOUND,
+            "%s has no chat template (chat_template.jinja, or chat_template in "
+            "tokenizer_config.json): give one with --chat-template FILE",
+            load.dir);
+    KG_TRY(kg_load_model(&c->l, &load, err));
+    if (c->l.tok == NULL)
+        return kg_fail(err, KG_ENOTFOUND, "%s has no tokenizer", load.dir);
+    int32_t positions = c->l.model->config.max_positions;
+    c->max_len = positions < MOST_POSITIONS ? positions : MOST_POSITIONS;
+    if (max_len > 0 && max_len < positions)
+        c->max_len = (int32_t)max_len;
+    struct kg_rollout_opts opts = {.max_batch = 1, .max_len = c->max_len};
+    return kg_rollout_create(&c->engine, c->l.model, c->l.tok, &opts, err);
+}
+
+static void close_chat(struct chat *c)
+{
+    kg_rollout_free(c->engine);
+    kg_traj_release(&c->t);
+    kg_ids_release(&c->ids);
+    kg_serve_text_release(&c->text);
+    kg_str_release(&c->messages);
+    kg_str_release(&c->known);
+    kg_str_release(&c->out);
+    kg_chat_template_close(c->tmpl);
+    kg_load_release(&c->l);
+}
+
+int kg_cmd_chat(int argc, char **argv)
+{
+    struct chat c = {.interactive = isatty(0), .terminal = isatty(1)};
+    struct kg_err err;
+    (void)argc;
+    (void)argv;
+    if (load.dir == NULL)
+        return kg_cli_usage("expected --model DIR");
+    if (top_p == 0)
+        return kg_cli_usage("--top-p: expected a number above 0, found 0");
+    if (seed < 0)
+        seed = (int64_t)(kg_clock_unix_seconds() * 1e3) * KG_SEED_SAMPLES;
+    c.sampling = (struct kg_sampling){.temperature = (float)temperature,
+                                      .top_p = (float)top_p,
+                                      .top_k = (int)top_k,
+                                      .min_p = (float)min_p,
+                                      .max_tokens = (int32_t)max_tokens,
+                                      .rng = kg_seed_key()};
+    kg_status status = open_chat(&c, &err);
+    if (status == KG_OK) {
+        catch_interrupt();
+        status = converse(&c, &err);
+    }
+    close_chat(&c);
+    return kg_cli_exit(status, &err);
+}
