@@ -196,7 +196,8 @@ const struct kg_command kg_commands[] = {
      "and update at D=512 L=8 and the 0.5B shape. policy: head, exact-kl, selection, and "
      "the policy mathematics as a share of a training step. head: the vocabulary head "
      "forward and backward with Top-k, and its memory. exact-kl: the same with the "
-     "exact KL of two heads. selection: the largest 32 of the vocabulary.\n\n"
+     "exact KL of two heads. selection: the largest 32 of the vocabulary. "
+     "episodes: a rollout whose tool takes 200 ms, against an instant one.\n\n"
      "A ceiling is measured again beside every row that is related to it; a row is the "
      "best of its repetitions. Where something is asked of a row, it ends with that and "
      "with whether it is met.",

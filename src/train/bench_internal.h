@@ -110,6 +110,8 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_
 /* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* bench_episodes.c */
+kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_head.c */
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
