@@ -25,13 +25,14 @@
 static struct kg_load_args load;
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
-    *chat_choice, *prompt_key, *answer_key, *command;
+    *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
+    *search_where;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
 static bool keep_thinking, user_turn, json, dry_run;
 static struct kg_flag_list stops;
 static int64_t count = -1, samples = -1, max_tokens = -1, top_k = -1, seed = -1,
-               timeout_ms = -1, max_batch = 64;
+               timeout_ms = -1, turns = -1, search_topk = -1, max_batch = 64;
 static double temperature = -1, top_p = -1;
 
 const struct kg_flag kg_eval_flags[] = {
@@ -94,6 +95,19 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY", "column of the answer", 0, 0,
      NULL},
+    {"metric", 0, KG_FLAG_CHOICE, &metric, "NAME",
+     "task search-qa: what is rewarded (default em)", 0, 0, "em|subem|f1|format"},
+    {"answer-tags", 0, KG_FLAG_CHOICE, &answer_tags, "N",
+     "task search-qa: pairs of tags that an answer needs (default 1)", 0, 0, "1|2"},
+    {"env", 0, KG_FLAG_CHOICE, &env, "NAME",
+     "answers are episodes that talk to it (default none)", 0, 0,
+     "none|search|calculator"},
+    {"search", 0, KG_FLAG_TEXT, &search_where, "WHERE",
+     "env search: an index file, or http://HOST:PORT/retrieve", 0, 0, NULL},
+    {"search-topk", 0, KG_FLAG_INT, &search_topk, "N",
+     "env search: passages for a query (default 3)", 1, 1000, NULL},
+    {"turns", 0, KG_FLAG_INT, &turns, "N",
+     "turns with tools; one more follows without (default 4)", 0, 1000, NULL},
     {"command", 0, KG_FLAG_TEXT, &command, "CMD", "external grader", 0, 0, NULL},
     {"timeout-ms", 0, KG_FLAG_INT, &timeout_ms, "MS", "its time limit (default 30000)", 1,
      3.6e6, NULL},
@@ -134,6 +148,12 @@ static const struct {
     {"--chat-template", "chat_template", &chat_choice, NULL, NULL, NULL},
     {"--prompt-key", "prompt_key", &prompt_key, NULL, NULL, NULL},
     {"--answer-key", "answer_key", &answer_key, NULL, NULL, NULL},
+    {"--metric", "metric", &metric, NULL, NULL, NULL},
+    {"--answer-tags", "answer_tags", &answer_tags, NULL, NULL, NULL},
+    {"--env", "env", &env, NULL, NULL, NULL},
+    {"--search", "search_where", &search_where, NULL, NULL, NULL},
+    {"--search-topk", "search_topk", NULL, &search_topk, NULL, NULL},
+    {"--turns", "turns", NULL, &turns, NULL, NULL},
     {"--command", "command", &command, NULL, NULL, NULL},
     {"--timeout-ms", "timeout_ms", NULL, &timeout_ms, NULL, NULL},
 };
@@ -467,6 +487,23 @@ static kg_status put_votes(struct kg_str *out, const struct kg_eval_score *s,
     return KG_OK;
 }
 
+/* Of episodes: searches, turns, share finished, ... */
+static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
+                            const struct kg_eval_score *s, struct kg_err *err)
+{
+    for (int i = 0; i < set->ks.n_extra; i++) {
+        const struct kg_eval_metric *m = kg_eval_metric_find(s, set->ks.extra[i]);
+
+        if (json)
+            KG_TRY(kg_str_printf(out, err, ", \"%s\": %.6g, \"%s_stderr\": %.6g", m->name,
+                                 m->value, m->name, m->stderror));
+        else
+            KG_TRY(kg_str_printf(out, err, "%-8s  %.3f +- %.3f an episode\n", m->name,
+                                 m->value, m->stderror));
+    }
+    return KG_OK;
+}
+
 static kg_status put_one_set(struct kg_str *out, const struct evaluation *e,
                              struct kg_err *err)
 {
@@ -477,6 +514,7 @@ static kg_status put_one_set(struct kg_str *out, const struct evaluation *e,
     r.seconds = e->report.seconds;
     KG_TRY(put_single(out, &r, err));
     KG_TRY(put_votes(out, &s->score, err));
+    KG_TRY(put_extras(out, &e->sets[0], &s->score, err));
     return json ? kg_str_puts(out, "}\n", err)
                 : kg_str_printf(out, err, "time      %.1f s\n", r.seconds);
 }

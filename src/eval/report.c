@@ -132,7 +132,7 @@ static bool is_share(const char *name)
 {
     return strncmp(name, "pass@", 5) == 0 || strncmp(name, "maj@", 4) == 0 ||
            strcmp(name, "accuracy") == 0 || strcmp(name, "truncated") == 0 ||
-           strcmp(name, "undecided") == 0;
+           strcmp(name, "undecided") == 0 || strcmp(name, "finished") == 0;
 }
 
 static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
@@ -143,6 +143,8 @@ static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
         snprintf(text, CELL_BYTES, "-");
     else if (strcmp(m->name, "reward") == 0)
         snprintf(text, CELL_BYTES, "%.3f +- %.3f", m->value, m->stderror);
+    else if (scale == 1 && strcmp(m->name, "tokens") != 0)
+        snprintf(text, CELL_BYTES, "%.2f +- %.2f", m->value, m->stderror);
     else
         snprintf(text, CELL_BYTES, "%.1f +- %.1f", scale * m->value, scale * m->stderror);
 }
