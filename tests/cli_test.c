@@ -485,7 +485,9 @@ static void chat_template_refuses_what_it_cannot_render(void **state)
         1, kedge("{\"messages\": []}\n", "chat-template --model %s", CHAT_TEMPLATE),
         "stdin line 1: " CHAT_TEMPLATE " line 13 column 23: expected something with");
     expect_refusal(1, kedge("", "chat-template --model tests/data/tokenizer"),
-                   "expected chat_template.jinja, or");
+                   "expected a chat template named 'default' in");
+    expect_refusal(1, kedge("", "chat-template --list --model tests/data/tokenizer"),
+                   "expected a folder with chat templates, found none");
     write_work("bad.jinja", "a\n{% if x %}");
     expect_refusal(1, kedge("", "chat-template --model %s/bad.jinja", work),
                    "line 2 column 11: expected elif else endif, found the end");

@@ -8,14 +8,18 @@
 
 static const char *model;
 static const char *name;
+static bool list;
 static int64_t now_s;
 
 const struct kg_flag kg_chat_template_flags[] = {
     {"model", 'm', KG_FLAG_TEXT, &model, "DIR|FILE",
      "model folder, or a file with a template", 0, 0, NULL},
     {"name", 0, KG_FLAG_TEXT, &name, "NAME",
-     "which template, where tokenizer_config.json has several (default `default`)", 0, 0,
-     NULL},
+     "which template, where a folder has several (default: tool_use where a line has "
+     "tools, if there is one, else `default`)",
+     0, 0, NULL},
+    {"list", 0, KG_FLAG_TRUE, &list, NULL, "print the names of a folder's templates", 0,
+     0, NULL},
     {"now", 0, KG_FLAG_INT, &now_s, "SECONDS",
      "what strftime_now reads, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
      NULL},
@@ -43,6 +47,24 @@ out:
     return status;
 }
 
+static kg_status print_names(struct kg_err *err)
+{
+    struct kg_str names = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_chat_template_names(&names, model, err));
+    if (names.len == 0) {
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "%s: expected a folder with chat templates, found none", model);
+        goto out;
+    }
+    KG_TRY_GOTO(out, kg_str_putc(&names, '\n', err));
+    status = kg_cli_put(&names, err);
+out:
+    kg_str_release(&names);
+    return status;
+}
+
 int kg_cmd_chat_template(int argc, char **argv)
 {
     struct kg_chat_template *t = NULL;
@@ -53,6 +75,10 @@ int kg_cmd_chat_template(int argc, char **argv)
     (void)argv;
     if (model == NULL)
         return kg_cli_usage("expected --model DIR or FILE.jinja");
+    if (list) {
+        status = print_names(&err);
+        goto out;
+    }
     KG_TRY_GOTO(out, kg_chat_template_open(&t, model, name, &err));
     status = kg_cli_filter(render_line, t, &err);
 out:

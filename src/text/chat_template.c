@@ -63,6 +63,7 @@ void kg_chat_template_close(struct kg_chat_template *t)
         return;
     kg_jinja_pool_release(&t->pool);
     kg_json_release(&t->config);
+    kg_chat_template_close(t->with_tools);
     kg_mem_free(t->where);
     kg_mem_free(t);
 }
@@ -97,54 +98,178 @@ static kg_status open_file(struct kg_chat_template *t, const char *path,
 
 /* ---- from a model's folder ---- */
 
-/* The template of this name in a list of {"name", "template"}, or NULL. */
-static const struct kg_json *find_named(const struct kg_json *list, const char *name)
+/* A folder's templates: chat_template.jinja is `default`, those of
+ * additional_chat_templates/ have the names of their files, those of
+ * tokenizer_config.json theirs. Files are stronger. */
+#define MORE "additional_chat_templates"
+
+static const char *name_of(const struct kg_json *item)
 {
-    for (size_t i = 0; i < kg_json_size(list); i++) {
-        const struct kg_json *item = kg_json_at(list, i);
-        const char *has = kg_json_text(kg_json_get(item, "name"), NULL);
+    return kg_json_text(kg_json_get(item, "name"), NULL);
+}
+
+/* The template of this name in a text or a list of {"name", "template"}, or NULL. */
+static const struct kg_json *find_named(const struct kg_json *v, const char *name)
+{
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return strcmp(name, "default") == 0 ? v : NULL;
+    for (size_t i = 0; i < kg_json_size(v); i++) {
+        const char *has = name_of(kg_json_at(v, i));
 
         if (has && strcmp(has, name) == 0)
-            return kg_json_get(item, "template");
+            return kg_json_get(kg_json_at(v, i), "template");
     }
     return NULL;
 }
 
-static kg_status open_config(struct kg_chat_template *t, const char *path,
+/* The file of a folder that a name stands for. */
+static kg_status file_of(struct kg_str *path, const char *dir, const char *name,
+                         struct kg_err *err)
+{
+    if (strcmp(name, "default") == 0)
+        return kg_str_printf(path, err, "%s/chat_template.jinja", dir);
+    if (strchr(name, '/'))
+        return kg_fail(err, KG_EINVAL,
+                       "expected the name of a chat template, found '%.80s'", name);
+    return kg_str_printf(path, err, "%s/" MORE "/%s.jinja", dir, name);
+}
+
+static kg_status add_name(struct kg_str *names, const char *name, size_t n,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(names, names->len ? "\n" : "", err));
+    return kg_str_append(names, name, n, err);
+}
+
+static kg_status add_files(struct kg_str *names, const char *dir, struct kg_err *err)
+{
+    char *more = kg_path_join(dir, MORE, err);
+    char **files = NULL;
+    size_t n = 0;
+    kg_status status = more ? KG_OK : err->code;
+
+    if (status == KG_OK && kg_file_is_dir(more))
+        status = kg_file_list(&files, &n, more, err);
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        size_t len = strlen(files[i]);
+
+        if (len > 6 && strcmp(files[i] + len - 6, ".jinja") == 0)
+            status = add_name(names, files[i], len - 6, err);
+    }
+    kg_file_names_free(files, n);
+    kg_mem_free(more);
+    return status;
+}
+
+static kg_status add_configured(struct kg_str *names, const struct kg_json *v,
+                                struct kg_err *err)
+{
+    if (kg_json_type(v) == KG_JSON_STRING)
+        return add_name(names, "default", strlen("default"), err);
+    for (size_t i = 0; kg_json_type(v) == KG_JSON_ARRAY && i < kg_json_size(v); i++) {
+        const char *name = name_of(kg_json_at(v, i));
+
+        if (name)
+            KG_TRY(add_name(names, name, strlen(name), err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_chat_template_names(struct kg_str *names, const char *dir,
+                                 struct kg_err *err)
+{
+    char *file = kg_path_join(dir, "chat_template.jinja", err);
+    char *config = file ? kg_path_join(dir, "tokenizer_config.json", err) : NULL;
+    struct kg_json_doc doc = {0};
+    kg_status status = config ? KG_OK : err->code;
+
+    if (status == KG_OK && kg_file_exists(file))
+        KG_TRY_GOTO(out, add_name(names, "default", strlen("default"), err));
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, add_files(names, dir, err));
+    if (names->len == 0 && kg_file_exists(config)) {
+        KG_TRY_GOTO(out, kg_json_read(&doc, config, MAX_CONFIG_BYTES, err));
+        status = add_configured(names, kg_json_get(doc.root, "chat_template"), err);
+    }
+out:
+    kg_json_release(&doc);
+    kg_mem_free(file);
+    kg_mem_free(config);
+    return status;
+}
+
+static kg_status fail_named(const char *dir, const char *name, struct kg_err *err)
+{
+    struct kg_str names = {0};
+    struct kg_err ignored;
+    kg_status status;
+
+    if (kg_chat_template_names(&names, dir, &ignored) != KG_OK)
+        kg_str_clear(&names);
+    for (size_t i = 0; i < names.len; i++)
+        names.data[i] = names.data[i] == '\n' ? ' ' : names.data[i];
+    status = kg_fail(err, KG_ENOTFOUND,
+                     "%s: expected a chat template named '%.80s' in "
+                     "chat_template.jinja, " MORE
+                     " or tokenizer_config.json, found %.300s",
+                     dir, name, names.len ? names.data : "none");
+    kg_str_release(&names);
+    return status;
+}
+
+static kg_status open_config(struct kg_chat_template *t, const char *dir,
                              const char *name, struct kg_err *err)
 {
     const struct kg_json *v = kg_json_get(t->config.root, "chat_template");
     const char *text;
     size_t n;
 
-    if (kg_json_type(v) == KG_JSON_ARRAY)
-        v = find_named(v, name ? name : "default");
-    else if (name && strcmp(name, "default") != 0)
-        v = NULL;
-    text = kg_json_text(v, &n);
-    if (!text)
-        return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected chat_template.jinja, or a chat_template named '%s' "
-                       "in tokenizer_config.json, found neither",
-                       path, name ? name : "default");
-    return parse(t, text, n, err);
+    text = kg_json_text(find_named(v, name), &n);
+    return text ? parse(t, text, n, err) : fail_named(dir, name, err);
 }
 
-static kg_status open_folder(struct kg_chat_template *t, const char *path,
+/* Where there is a file for `default`, tokenizer_config.json is not asked. */
+static kg_status open_folder(struct kg_chat_template *t, const char *dir,
                              const char *name, struct kg_err *err)
 {
-    char *config = kg_path_join(path, "tokenizer_config.json", err);
-    char *file = config ? kg_path_join(path, "chat_template.jinja", err) : NULL;
-    kg_status status = file ? KG_OK : err->code;
+    char *config = kg_path_join(dir, "tokenizer_config.json", err);
+    char *whole = config ? kg_path_join(dir, "chat_template.jinja", err) : NULL;
+    struct kg_str file = {0};
+    kg_status status = whole ? KG_OK : err->code;
 
-    if (file && kg_file_exists(config))
-        status = kg_json_read(&t->config, config, MAX_CONFIG_BYTES, err);
-    if (status == KG_OK && kg_file_exists(file) && !name)
-        status = open_file(t, file, err);
-    else if (status == KG_OK)
-        status = open_config(t, path, name, err);
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, file_of(&file, dir, name, err));
+    if (kg_file_exists(config))
+        KG_TRY_GOTO(out, kg_json_read(&t->config, config, MAX_CONFIG_BYTES, err));
+    if (kg_file_exists(file.data))
+        status = open_file(t, file.data, err);
+    else if (kg_file_exists(whole))
+        status = fail_named(dir, name, err);
+    else
+        status = open_config(t, dir, name, err);
+out:
+    kg_str_release(&file);
+    kg_mem_free(whole);
     kg_mem_free(config);
-    kg_mem_free(file);
+    return status;
+}
+
+/* One template, without another for tools. */
+static kg_status open_one(struct kg_chat_template **t, const char *path, const char *name,
+                          struct kg_err *err)
+{
+    kg_status status;
+
+    *t = NULL;
+    KG_TRY_GOTO(out, create(t, path, err));
+    KG_TRY_GOTO(out, kg_file_is_dir(path)
+                         ? open_folder(*t, path, name ? name : "default", err)
+                         : open_file(*t, path, err));
+out:
+    if (status != KG_OK) {
+        kg_chat_template_close(*t);
+        *t = NULL;
+    }
     return status;
 }
 
@@ -153,15 +278,14 @@ kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
 {
     kg_status status;
 
+    KG_TRY(open_one(t, path, name, err));
+    if (name || !kg_file_is_dir(path))
+        return KG_OK;
+    status = open_one(&(*t)->with_tools, path, "tool_use", err);
+    if (status == KG_OK || status == KG_ENOTFOUND)
+        return KG_OK;
+    kg_chat_template_close(*t);
     *t = NULL;
-    KG_TRY_GOTO(out, create(t, path, err));
-    KG_TRY_GOTO(out, kg_file_is_dir(path) ? open_folder(*t, path, name, err)
-                                          : open_file(*t, path, err));
-out:
-    if (status != KG_OK) {
-        kg_chat_template_close(*t);
-        *t = NULL;
-    }
     return status;
 }
 
@@ -233,8 +357,9 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                                   const struct kg_json *variables,
                                   const struct kg_chat_opts *opts, struct kg_err *err)
 {
+    bool tools = kg_json_type(kg_json_get(variables, "tools")) != KG_JSON_NULL;
     struct kg_jinja_scope globals = {0};
-    struct kg_jinja j = {.t = t,
+    struct kg_jinja j = {.t = tools && t->with_tools ? t->with_tools : t,
                          .opts = opts,
                          .limits = resolve(&opts->limits),
                          .out = out,
@@ -246,7 +371,7 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
     j.pool.max_bytes = j.limits.memory_bytes;
     j.steps = j.limits.steps;
     KG_TRY_GOTO(out, set_variables(&j, variables));
-    KG_TRY_GOTO(out, kg_jinja_run(&j, t->root));
+    KG_TRY_GOTO(out, kg_jinja_run(&j, j.t->root));
 out:
     kg_jinja_pool_release(&j.pool);
     if (status != KG_OK && out->data) {

@@ -37,12 +37,18 @@ kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, 
                                  const char *where, struct kg_err *err) KG_MUST_CHECK;
 
 /* A file, or a model's folder: its chat_template.jinja, else `chat_template` of its
- * tokenizer_config.json: text, or a list of named ones, of which `name` is taken (NULL:
- * `default`). From a folder come the special tokens too (bos_token, eos_token, ...), as
+ * tokenizer_config.json: text, or a list of named ones, of which `name` is taken; files
+ * of additional_chat_templates are named ones too. Without a name `default` is taken, and
+ * where variables have `tools` the one named tool_use, if there is one, as transformers
+ * does. From a folder come the special tokens too (bos_token, eos_token, ...), as
  * defaults of the variables.
- * errors: NOTFOUND (nothing there; a folder without a template), EFORMAT */
+ * errors: NOTFOUND (nothing there; none of that name: those there are listed), EFORMAT */
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;
+/* Append the names of a folder's templates, a line break between two.
+ * errors: EFORMAT, EIO */
+kg_status kg_chat_template_names(struct kg_str *names, const char *dir,
+                                 struct kg_err *err) KG_MUST_CHECK;
 /* NULL is allowed. */
 void kg_chat_template_close(struct kg_chat_template *t);
 

@@ -242,6 +242,8 @@ struct kg_chat_template {
     char *where; /* owned */
     struct kg_jinja_node *root;
     struct kg_json_doc config; /* tokenizer_config.json, or {0} */
+    /* owned or NULL: takes its place where variables have tools */
+    struct kg_chat_template *with_tools;
 };
 
 /* Tokens of a source whose line ends are LF, the last of type END. Data has its white

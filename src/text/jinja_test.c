@@ -286,10 +286,81 @@ static void a_folder_gives_template_and_special_tokens(void **state)
     assert_string_equal(kg_str_text(&out), "dr");
     assert_int_equal(render_folder(&out, "other"), KG_ENOTFOUND);
     kg_str_clear(&out);
+    assert_non_null(strstr(err.message, "named 'other' in chat_template.jinja, "
+                                        "additional_chat_templates or "
+                                        "tokenizer_config.json, found default rag"));
     put("chat_template.jinja", "file{{ eos_token }}\n");
     assert_int_equal(render_folder(&out, NULL), KG_OK);
     assert_string_equal(kg_str_text(&out), "file!");
+    assert_int_equal(render_folder(&out, "rag"), KG_ENOTFOUND);
+    assert_int_equal(render_folder(&out, "../x"), KG_EINVAL);
     kg_str_release(&out);
+}
+
+static void renders(const char *name, const char *variables, const char *expected)
+{
+    struct kg_chat_template *t;
+    struct kg_str out = {0};
+    struct kg_json_doc doc;
+
+    assert_int_equal(kg_chat_template_open(&t, in_dir(""), name, &err), KG_OK);
+    assert_int_equal(kg_json_parse(&doc, variables, strlen(variables), "vars", &err),
+                     KG_OK);
+    assert_int_equal(kg_chat_template_render(&out, t, doc.root, &opts, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), expected);
+    kg_str_release(&out);
+    kg_json_release(&doc);
+    kg_chat_template_close(t);
+}
+
+/* As transformers chooses: tools that are given, be it none of them, but not null. */
+static void tools_take_the_template_for_tools(void **state)
+{
+    (void)state;
+    put("tokenizer_config.json",
+        "{\"eos_token\": \"!\", \"chat_template\": [{\"name\": \"tool_use\", "
+        "\"template\": \"t{{ tools|length }}{{ eos_token }}\"}, {\"name\": \"default\", "
+        "\"template\": \"d\"}]}");
+    renders(NULL, "{\"x\": 1}", "d");
+    renders(NULL, "{\"tools\": null}", "d");
+    renders(NULL, "{\"tools\": []}", "t0!");
+    renders(NULL, "{\"tools\": [1, 2]}", "t2!");
+    renders("default", "{\"tools\": [1, 2]}", "d");
+    renders("tool_use", "{\"tools\": [1]}", "t1!");
+}
+
+static void templates_in_files_are_named_by_them(void **state)
+{
+    struct kg_str names = {0};
+
+    (void)state;
+    put("tokenizer_config.json", "{\"eos_token\": \"!\", \"chat_template\": \"c\"}");
+    assert_int_equal(kg_chat_template_names(&names, in_dir(""), &err), KG_OK);
+    assert_string_equal(names.data, "default");
+    assert_int_equal(kg_file_make_dirs(in_dir("additional_chat_templates"), &err), KG_OK);
+    put("additional_chat_templates/tool_use.jinja", "tools{{ eos_token }}");
+    put("additional_chat_templates/rag.jinja", "rag");
+    put("chat_template.jinja", "file");
+    renders(NULL, "{\"x\": 1}", "file");
+    renders(NULL, "{\"tools\": [1]}", "tools!");
+    renders("default", "{\"tools\": [1]}", "file");
+    renders("rag", "{\"x\": 1}", "rag");
+    kg_str_clear(&names);
+    assert_int_equal(kg_chat_template_names(&names, in_dir(""), &err), KG_OK);
+    assert_string_equal(names.data, "default\nrag\ntool_use");
+    kg_str_release(&names);
+}
+
+static void a_broken_template_for_tools_is_an_error(void **state)
+{
+    struct kg_chat_template *t;
+
+    (void)state;
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"{% if\"}, "
+        "{\"name\": \"default\", \"template\": \"d\"}]}");
+    assert_int_equal(kg_chat_template_open(&t, in_dir(""), NULL, &err), KG_EFORMAT);
+    assert_null(t);
 }
 
 int main(void)
@@ -303,6 +374,12 @@ int main(void)
         cmocka_unit_test(limits_stop_a_rendering),
         cmocka_unit_test(every_failed_allocation_is_reported),
         cmocka_unit_test(the_clock_can_be_kept_out),
+        cmocka_unit_test_setup_teardown(tools_take_the_template_for_tools, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(templates_in_files_are_named_by_them, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(a_broken_template_for_tools_is_an_error, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(a_folder_gives_template_and_special_tokens,
                                         make_dir, remove_dir),
     };
