@@ -1,14 +1,22 @@
 /* kedge bench: the ceilings of this machine and what kedge reaches of them, in one
- * run. */
+ * run. `serve` is not part of "all": it measures a checkpoint behind its server. */
 #include "cli/cli.h"
 
 #include "base/clock.h"
 #include "cli/load.h"
+#include "serve/load.h"
 #include "train/bench.h"
+
+#include <string.h>
 
 static bool json;
 static int64_t threads;
 static const char *dtype;
+static const char *model;
+static int64_t streams;
+static int64_t tokens;
+static int64_t rounds;
+static int64_t piece_ms = 20;
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object a figure on stdout", 0, 0,
@@ -18,8 +26,36 @@ const struct kg_flag kg_bench_flags[] = {
      0, "bf16|fp32"},
     {"threads", 0, KG_FLAG_INT, &threads, "N", "threads (default: all cores)", 0, 1024,
      NULL},
+    {"model", 'm', KG_FLAG_TEXT, &model, "DIR", "serve: the checkpoint", 0, 0, NULL},
+    {"streams", 0, KG_FLAG_INT, &streams, "N", "serve: clients at once (default 64)", 1,
+     512, NULL},
+    {"tokens", 0, KG_FLAG_INT, &tokens, "N", "serve: of each answer (default 256)", 2,
+     1 << 20, NULL},
+    {"rounds", 0, KG_FLAG_INT, &rounds, "N",
+     "serve: how often both sides are measured (default 5)", 1, 4096, NULL},
+    {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
+     "serve: as in `kedge serve` (default 20)", 0, 60000, NULL},
     {0},
 };
+
+static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
+{
+    struct kg_loaded l;
+    const struct kg_load_args args = {model, dtype, threads};
+    if (model == NULL)
+        return kg_fail(err, KG_EINVAL, "serve: expected --model DIR");
+    KG_TRY(kg_load_model(&l, &args, err));
+    struct kg_serve_load_opts opts = {.model = l.model,
+                                      .tok = l.tok,
+                                      .streams = (int)streams,
+                                      .tokens = (int)tokens,
+                                      .rounds = (int)rounds,
+                                      .piece_seconds = (double)piece_ms / 1e3,
+                                      .json = json};
+    kg_status status = kg_serve_load(out, &opts, err);
+    kg_load_release(&l);
+    return status;
+}
 
 int kg_cmd_bench(int argc, char **argv)
 {
@@ -30,7 +66,9 @@ int kg_cmd_bench(int argc, char **argv)
 
     kg_threads_set((int)threads);
     status = kg_load_dtype(&ct, dtype, &err);
-    if (status == KG_OK)
+    if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
+        status = bench_serve(&out, &err);
+    else if (status == KG_OK)
         status = kg_bench_run(&out, argc > 0 ? argv[0] : NULL, ct, json, &err);
     if (status == KG_OK)
         status = kg_cli_put(&out, &err);

@@ -29,6 +29,7 @@ static int64_t max_requests;
 static int64_t max_body;
 static int64_t max_connections;
 static int64_t drain;
+static int64_t piece_ms = 20;
 static int64_t seed = -1;
 
 const struct kg_flag kg_serve_flags[] = {
@@ -59,6 +60,10 @@ const struct kg_flag kg_serve_flags[] = {
      "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
      "connections; further ones are closed (default 1024)", 1, 1 << 20, NULL},
+    {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
+     "pieces of a stream are at least so far apart, tokens between are told together "
+     "(default 20; 0: a piece for each token)",
+     0, 60000, NULL},
     {"drain", 0, KG_FLAG_INT, &drain, "S",
      "seconds that open answers get after SIGTERM (default 30)", 1, 86400, NULL},
     {"seed", 0, KG_FLAG_INT, &seed, "S",

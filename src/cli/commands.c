@@ -39,8 +39,7 @@ const struct kg_command kg_commands[] = {
      "algorithm. Nothing is written into RUN.",
      -1},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
-     "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
-     kg_eval_flags,
+     "--model DIR [SUITE.yaml] [flags] [section.key=value ...]", kg_eval_flags,
      "SUITE.yaml names sets of problems and how they are sampled and graded "
      "(docs/evaluate.md; suites/ has the published protocols); assignments override it, "
      "and a flag about a set is given to all of its sets. Without a suite --task and "
@@ -49,10 +48,7 @@ const struct kg_command kg_commands[] = {
      "pass@k and maj@k with their standard errors over problems. A sample is a function "
      "of the model, the seed, the set, the problem and the sample's number, so that "
      "--out DIR can be taken up again after any interruption and ends with the same "
-     "bytes.\n\n"
-     "`compare` takes two finished folders of the same problems and prints B - A of "
-     "every "
-     "metric with a paired 95 % interval.",
+     "bytes.",
      -1},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
@@ -192,7 +188,8 @@ const struct kg_command kg_commands[] = {
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
      "[flags]", kg_doctor_flags, NULL, 0},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
-     "[flags] [ceilings|decode|train|policy|head|exact-kl|selection]", kg_bench_flags,
+     "[flags] [ceilings|decode|train|policy|head|exact-kl|selection|episodes|serve]",
+     kg_bench_flags,
      "Without a name all are run, in about five minutes on an idle machine of two cores; "
      "10 GB of memory are used.\n\n"
      "ceilings: products in fp32 and bf16, memory read. decode: sampling at the 0.5B "
@@ -201,7 +198,9 @@ const struct kg_command kg_commands[] = {
      "the policy mathematics as a share of a training step. head: the vocabulary head "
      "forward and backward with Top-k, and its memory. exact-kl: the same with the "
      "exact KL of two heads. selection: the largest 32 of the vocabulary. "
-     "episodes: a rollout whose tool takes 200 ms, against an instant one.\n\n"
+     "episodes: a rollout whose tool takes 200 ms, against an instant one. serve (never "
+     "run without its name): --streams clients of `kedge serve` on --model, beside the "
+     "engine alone on the same sequences.\n\n"
      "A ceiling is measured again beside every row that is related to it; a row is the "
      "best of its repetitions. Where something is asked of a row, it ends with that and "
      "with whether it is met.",

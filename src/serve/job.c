@@ -30,6 +30,7 @@ void kg_serve_job_free(struct kg_serve_job *job)
     for (size_t i = 0; i < job->n_choices; i++) {
         kg_traj_release(&job->trajs[i]);
         kg_serve_text_release(&job->choices[i].text);
+        kg_str_release(&job->choices[i].pending);
     }
     kg_mem_free(job->trajs);
     kg_mem_free(job->choices);
@@ -250,35 +251,47 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index,
     return send_scratch(job, err);
 }
 
+/* The first piece leaves at once, later ones with what came since. */
+static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice *choice)
+{
+    double gap = job->s->opts.piece_seconds;
+    if (!choice->begun)
+        return true;
+    if (choice->pending.len == 0 && !job->r.logprobs && !job->r.token_ids)
+        return false;
+    return gap == 0 || kg_clock_seconds() - choice->last >= gap;
+}
+
+static kg_status tell_pending(struct kg_serve_job *job, size_t index,
+                              enum kg_finish finish, struct kg_err *err)
+{
+    struct kg_serve_choice *choice = &job->choices[index];
+    choice->last = kg_clock_seconds();
+    KG_TRY(tell_piece(job, index, &choice->pending, finish, err));
+    kg_str_clear(&choice->pending);
+    return KG_OK;
+}
+
 static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     const struct kg_traj *t = &job->trajs[index];
     const struct kg_tokenizer *tok = job->s->opts.tok;
-    struct kg_str text = {0};
-    kg_status status = begin_choice(&text, job, index, err);
-    if (status == KG_OK && tok)
-        status = kg_serve_text_add(&text, &job->choices[index].text, tok,
-                                   t->tokens[t->n - 1], job->r.stops, job->r.n_stops,
-                                   err);
-    bool listed = job->r.logprobs || job->r.token_ids;
-    if (status == KG_OK && (text.len > 0 || listed || !job->choices[index].begun))
-        status = tell_piece(job, index, &text, KG_FINISH_NONE, err);
-    kg_str_release(&text);
-    return status;
+    struct kg_serve_choice *choice = &job->choices[index];
+    KG_TRY(begin_choice(&choice->pending, job, index, err));
+    if (tok)
+        KG_TRY(kg_serve_text_add(&choice->pending, &choice->text, tok,
+                                 t->tokens[t->n - 1], job->r.stops, job->r.n_stops, err));
+    return is_due(job, choice) ? tell_pending(job, index, KG_FINISH_NONE, err) : KG_OK;
 }
 
 static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
-    struct kg_str text = {0};
+    struct kg_serve_choice *choice = &job->choices[index];
     enum kg_finish finish = job->trajs[index].finish;
-    kg_status status = begin_choice(&text, job, index, err);
-    if (status == KG_OK)
-        status = kg_serve_text_end(&text, &job->choices[index].text, job->r.stops,
-                                   job->r.n_stops, finish, err);
-    if (status == KG_OK)
-        status = tell_piece(job, index, &text, finish, err);
-    kg_str_release(&text);
-    return status;
+    KG_TRY(begin_choice(&choice->pending, job, index, err));
+    KG_TRY(kg_serve_text_end(&choice->pending, &choice->text, job->r.stops,
+                             job->r.n_stops, finish, err));
+    return tell_pending(job, index, finish, err);
 }
 
 /* The client has left, does not read, or there is no memory for it: the others go on. */

@@ -31,8 +31,11 @@ struct kg_serve_opts {
     int max_requests;                    /* taken and not answered; beyond: 429; 0: 512 */
     size_t max_body_bytes;               /* 0: 4 MiB */
     int max_connections;                 /* 0: 1024 */
-    int drain_s;                         /* for open answers after the stop; 0: 30 */
-    uint64_t seed;                       /* of requests that name none */
+    /* A stream's pieces come at least so far apart: tokens between are told together. The
+     * first one is told at once. 0: a piece for each token */
+    double piece_seconds;
+    int drain_s;   /* for open answers after the stop; 0: 30 */
+    uint64_t seed; /* of requests that name none */
 };
 
 /* The cache's default: a whole batch of whole contexts, but no more than 65,536 tokens

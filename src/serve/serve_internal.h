@@ -23,6 +23,8 @@ struct kg_serve_group {
 
 struct kg_serve_choice {
     struct kg_serve_text text;
+    struct kg_str pending; /* owned; may be told, and waits for more */
+    double last;           /* when a piece was told, seconds of the clock */
     size_t told;   /* tokens of the trajectory that have been told, prompt included */
     size_t offset; /* characters before token `told` */
     bool begun;    /* something has been told */
