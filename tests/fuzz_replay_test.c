@@ -10,6 +10,7 @@
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
 #include "net/http_parse_fuzz.c"
+#include "search/retrieve_fuzz.c"
 #include "serve/api_fuzz.c"
 #include "task/grade_fuzz.c"
 #include "text/jinja_fuzz.c"
@@ -39,6 +40,7 @@ static const struct target targets[] = {
     {"tests/fuzz/math", kg_fuzz_math},
     {"tests/fuzz/api", kg_fuzz_api},
     {"tests/fuzz/jinja", kg_fuzz_jinja},
+    {"tests/fuzz/retrieve", kg_fuzz_retrieve},
     {"tests/fuzz/http_parse", kg_fuzz_http_parse},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };

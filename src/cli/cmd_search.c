@@ -3,18 +3,32 @@
  */
 #include "cli/cli.h"
 
+#include "cli/search_bench.h"
+
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/signal.h"
 #include "data/jsonl.h"
 #include "search/index.h"
+#include "search/service.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+enum { DEFAULT_PORT = 8000, DRAIN_MS = 5000 };
 
 static double k1 = -1, b = -1;
 static bool words_as_are;
 static int64_t topk = 3;
 static bool as_json;
+static const char *host = "127.0.0.1";
+static int64_t port = DEFAULT_PORT;
+static int64_t workers;
+static int64_t max_queries, max_body, max_connections, max_waiting, timeout_s;
+static int64_t clients = 1;
+static double seconds = 10;
 
 const struct kg_flag kg_search_flags[] = {
     {"k1", 0, KG_FLAG_REAL, &k1, "X",
@@ -29,20 +43,35 @@ const struct kg_flag kg_search_flags[] = {
      KG_INDEX_TOPK_MAX, NULL},
     {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "query: the answer as a line of JSON", 0, 0,
      NULL},
+    {"host", 0, KG_FLAG_TEXT, &host, "ADDRESS",
+     "serve: address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
+    {"port", 'p', KG_FLAG_INT, &port, "N",
+     "serve: port (default 8000; 0: one that is free)", 0, 65535, NULL},
+    {"workers", 0, KG_FLAG_INT, &workers, "N",
+     "serve: requests that are searched at once (default: cores)", 1, 256, NULL},
+    {"max-queries", 0, KG_FLAG_INT, &max_queries, "N",
+     "serve: queries in one request; beyond: 400 (default 512)", 1, 1 << 20, NULL},
+    {"max-waiting", 0, KG_FLAG_INT, &max_waiting, "N",
+     "serve: requests that wait for a worker; beyond: 503 (default 1024)", 1, 1 << 20,
+     NULL},
+    {"max-body", 0, KG_FLAG_INT, &max_body, "BYTES",
+     "serve: size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
+    {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
+     "serve: connections; further ones are closed (default 1024)", 1, 1 << 20, NULL},
+    {"timeout", 0, KG_FLAG_INT, &timeout_s, "S",
+     "serve: seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400,
+     NULL},
+    {"clients", 0, KG_FLAG_INT, &clients, "N",
+     "bench: requests that are open at once, of a server (default 1)", 1, 10000, NULL},
+    {"seconds", 0, KG_FLAG_REAL, &seconds, "S", "bench: for so long (default 10)", 0.1,
+     86400, NULL},
     {0},
 };
 
 static kg_status open_index(struct kg_index **index, const char *path, struct kg_err *err)
 {
-    struct kg_index_info info;
-    struct kg_bm25 bm25;
+    const struct kg_bm25 bm25 = {k1, b};
 
-    KG_TRY(kg_index_open(index, path, NULL, err));
-    if (k1 < 0 && b < 0)
-        return KG_OK;
-    kg_index_info(&info, *index);
-    bm25 = (struct kg_bm25){k1 < 0 ? info.bm25.k1 : k1, b < 0 ? info.bm25.b : b};
-    kg_index_close(*index);
     return kg_index_open(index, path, &bm25, err);
 }
 
@@ -68,7 +97,7 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
                                        .bm25 = kg_bm25_default};
     struct kg_index_info info;
     double start = kg_clock_seconds();
-    double seconds;
+    double took;
 
     (void)argc;
     if (k1 >= 0)
@@ -76,10 +105,10 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     if (b >= 0)
         opts.bm25.b = b;
     KG_TRY(kg_index_build(&info, &opts, err));
-    seconds = kg_clock_seconds() - start;
+    took = kg_clock_seconds() - start;
     print_info(&info, argv[1]);
-    fprintf(stderr, "kedge search: %.1f seconds, %.0f passages a second\n", seconds,
-            (double)info.passages / (seconds > 0 ? seconds : 1e-9));
+    fprintf(stderr, "kedge search: %.1f seconds, %.0f passages a second\n", took,
+            (double)info.passages / (took > 0 ? took : 1e-9));
     return KG_OK;
 }
 
@@ -180,6 +209,60 @@ out:
     return status;
 }
 
+/* ---- serve ---- */
+
+static kg_status serve(int argc, char **argv, struct kg_err *err)
+{
+    const struct timespec pause = {0, 50 * 1000 * 1000};
+    struct kg_search_service_opts opts = {.index = argv[0],
+                                          .host = host,
+                                          .port = (int)port,
+                                          .topk = (int)topk,
+                                          .workers = (int)workers,
+                                          .max_queries = (int)max_queries,
+                                          .max_waiting = (int)max_waiting,
+                                          .max_body_bytes = (size_t)max_body,
+                                          .max_connections = (int)max_connections,
+                                          .timeout_s = (int)timeout_s};
+    const struct kg_bm25 bm25 = {k1, b};
+    struct kg_index_info info;
+    struct kg_search_service *s;
+
+    (void)argc;
+    opts.bm25 = &bm25;
+    kg_signal_install();
+    KG_TRY(kg_search_service_start(&s, &opts, err));
+    kg_search_service_info(&info, s);
+    kg_log_info("serving %lld passages at http://%s:%d/retrieve",
+                (long long)info.passages, host, kg_search_service_port(s));
+    while (!kg_signal_stop_requested())
+        nanosleep(&pause, NULL);
+    kg_search_service_stop(s, DRAIN_MS);
+    return KG_OK;
+}
+
+/* ---- bench ---- */
+
+static kg_status bench(int argc, char **argv, struct kg_err *err)
+{
+    const struct kg_search_bench_opts opts = {.where = argv[0],
+                                              .queries = argv[1],
+                                              .topk = (int)topk,
+                                              .clients = (int)clients,
+                                              .seconds = seconds,
+                                              .k1 = k1,
+                                              .b = b};
+    struct kg_str out = {0};
+    kg_status status;
+
+    (void)argc;
+    status = kg_search_bench(&out, &opts, err);
+    if (status == KG_OK)
+        status = kg_cli_put(&out, err);
+    kg_str_release(&out);
+    return status;
+}
+
 /* ---- the command ---- */
 
 static const struct action {
@@ -189,6 +272,11 @@ static const struct action {
     kg_status (*run)(int argc, char **argv, struct kg_err *err);
 } actions[] = {{"index", 2, 2, "CORPUS INDEX", index_corpus},
                {"query", 1, 2, "INDEX and a query, or lines {\"query\"} on stdin", query},
+               {"serve", 1, 1, "INDEX", serve},
+               {"bench", 2, 2,
+                "an INDEX or http://HOST:PORT/retrieve, and a file of "
+                "questions",
+                bench},
                {"check", 1, 1, "INDEX", check}};
 
 int kg_cmd_search(int argc, char **argv)
@@ -204,7 +292,7 @@ int kg_cmd_search(int argc, char **argv)
             return kg_cli_usage("search %s: expected %s", a->name, a->args);
         return kg_cli_exit(a->run(argc - 1, argv + 1, &err), &err);
     }
-    return kg_cli_usage("expected index, query or check, found %s%s%s",
+    return kg_cli_usage("expected index, query, serve, bench or check, found %s%s%s",
                         argc > 0 ? "'" : "", argc > 0 ? argv[0] : "nothing",
                         argc > 0 ? "'" : "");
 }

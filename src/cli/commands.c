@@ -135,15 +135,21 @@ const struct kg_command kg_commands[] = {
      "decodes each "
      "column of a Parquet file, with its type, values, bytes and speed.",
      2},
-    {"search", "an index of passages: make it, ask it", kg_cmd_search,
-     "[flags] index CORPUS INDEX | query INDEX [QUERY] | check INDEX", kg_search_flags,
+    {"search", "an index of passages: make it, ask it, serve it", kg_cmd_search,
+     "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
+     "bench INDEX|URL QUESTIONS",
+     kg_search_flags,
      "index: CORPUS is JSON lines (or any format of `kedge data`) of {\"id\", "
      "\"contents\"}, the first line of the contents being the title, or of {\"title\", "
      "\"text\"}. INDEX is one file, replaced when the new one is whole. query: QUERY is "
      "any text, there is no query language; without it every line of stdin is "
      "{\"query\": text}, every line of stdout {\"passages\": [{\"id\", \"contents\", "
-     "\"score\"}], \"scored\", \"cut\"}. check: reads the whole file and compares its "
-     "hash. docs/search.md goes from a corpus to a served index.",
+     "\"score\"}], \"scored\", \"cut\"}. serve: Search-R1's protocol, POST /retrieve of "
+     "{\"queries\", \"topk\", \"return_scores\"}, and GET /health and /metrics; SIGTERM "
+     "ends it. bench: asks the questions ({\"query\"} or {\"question\"}) of a file for "
+     "--seconds and prints queries a second and percentiles. check: reads the whole "
+     "file and compares its hash.\n\n"
+     "docs/search.md goes from a corpus to a served index.",
      3},
     {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
      kg_grade_flags,

@@ -72,7 +72,7 @@ kg_status kg_index_build(struct kg_index_info *info,
 /* ---- looking ---- */
 
 struct kg_index; /* opaque: one file, shared by the searchers of all threads */
-/* bm25: NULL for that of the index.
+/* bm25: NULL, or a negative value in it, for that of the index.
  * A file of up to a gigabyte is checked whole against the hash in it; `kg_index_verify`
  * checks any.
  * errors: ENOTFOUND, EFORMAT (no index, cut off, changed), EUNSUPPORTED (of another

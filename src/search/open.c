@@ -156,7 +156,11 @@ out:
 static kg_status set_bm25(struct kg_index *index, const struct kg_bm25 *bm25,
                           struct kg_err *err)
 {
-    index->bm25 = bm25 ? *bm25 : index->info.bm25;
+    index->bm25 = index->info.bm25;
+    if (bm25 && !(bm25->k1 < 0))
+        index->bm25.k1 = bm25->k1;
+    if (bm25 && !(bm25->b < 0))
+        index->bm25.b = bm25->b;
     if (!(index->bm25.k1 >= 0 && index->bm25.k1 <= 1000))
         return kg_fail(err, KG_EINVAL, "k1: expected 0 to 1000, found %g",
                        index->bm25.k1);

@@ -1,0 +1,378 @@
+/* The server of an index: a queue between the network thread and the workers. */
+#include "search/service.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "data/json.h"
+#include "net/http_server.h"
+#include "search/protocol.h"
+#include "search/service_metrics.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    TOPK = 3,
+    MAX_QUERIES = 512,
+    MAX_WAITING = 1024,
+    MAX_BODY_BYTES = 4 << 20,
+    TIMEOUT_S = 30,
+    MAX_WORKERS = 256,
+};
+
+struct waiting {
+    struct kg_http_exchange *x;
+    double since; /* seconds */
+};
+
+struct worker {
+    struct kg_search_service *service;
+    struct kg_searcher *searcher;
+    pthread_t thread;
+    bool runs;
+    struct kg_str out;
+};
+
+struct kg_search_service {
+    struct kg_search_service_opts opts; /* filled in */
+    struct kg_index *index;
+    struct kg_http_server *http;
+    struct worker *workers; /* (opts.workers) */
+    pthread_mutex_t lock;   /* of what follows */
+    pthread_cond_t work;
+    struct waiting *queue; /* a ring of opts.max_waiting */
+    size_t head, n;
+    bool stop;
+    struct kg_search_metrics metrics;
+};
+
+/* ---- the network thread ---- */
+
+static void take_retrieve(void *user, struct kg_http_exchange *x)
+{
+    struct kg_search_service *s = user;
+    size_t room = (size_t)s->opts.max_waiting;
+    bool taken;
+
+    pthread_mutex_lock(&s->lock);
+    taken = s->n < room;
+    if (taken) {
+        s->queue[(s->head + s->n) % room] = (struct waiting){x, kg_clock_seconds()};
+        s->n++;
+        pthread_cond_signal(&s->work);
+    } else {
+        s->metrics.errors++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!taken)
+        kg_http_reply_error(x, 503, "too many requests are waiting: try again later");
+}
+
+static void reply(struct kg_http_exchange *x, kg_status status, const char *type,
+                  struct kg_str *body)
+{
+    if (status == KG_OK)
+        kg_http_reply(x, 200, type, body->data, body->len);
+    else
+        kg_http_reply_error(x, 500, "out of memory");
+    kg_str_release(body);
+}
+
+static void answer_health(void *user, struct kg_http_exchange *x)
+{
+    struct kg_search_service *s = user;
+    struct kg_index_info info;
+    struct kg_str body = {0};
+    struct kg_err err;
+
+    kg_index_info(&info, s->index);
+    reply(x,
+          kg_str_printf(&body, &err, "{\"status\": \"ok\", \"passages\": %lld}",
+                        (long long)info.passages),
+          "application/json", &body);
+}
+
+static void answer_metrics(void *user, struct kg_http_exchange *x)
+{
+    struct kg_search_service *s = user;
+    struct kg_http_server_stats http;
+    struct kg_search_metrics m;
+    struct kg_index_info info;
+    struct kg_str body = {0};
+    struct kg_err err;
+
+    kg_http_server_stats(&http, s->http);
+    kg_index_info(&info, s->index);
+    pthread_mutex_lock(&s->lock);
+    m = s->metrics;
+    m.waiting = (int64_t)s->n;
+    pthread_mutex_unlock(&s->lock);
+    reply(x, kg_search_metrics_put(&body, &m, &http, info.passages, &err),
+          "text/plain; version=0.0.4", &body);
+}
+
+static kg_status error_body(struct kg_str *body, int http_status, const char *message,
+                            struct kg_err *err)
+{
+    (void)http_status;
+    KG_TRY(kg_str_puts(body, "{\"detail\": ", err));
+    KG_TRY(kg_json_put_string(body, message, strlen(message), err));
+    return kg_str_puts(body, "}", err);
+}
+
+static const struct kg_http_route routes[] = {
+    {"POST", "/retrieve", take_retrieve, "passages for queries"},
+    {"GET", "/health", answer_health, "whether it answers"},
+    {"GET", "/metrics", answer_metrics, "counters for Prometheus"},
+    {NULL, NULL, NULL, NULL},
+};
+
+/* ---- workers ---- */
+
+/* What one request adds to the counters. */
+struct tally {
+    int64_t queries, cut, found_nothing, rows;
+};
+
+static void count_hits(struct tally *t, const struct kg_hits *hits)
+{
+    t->queries++;
+    t->cut += hits->cut;
+    t->found_nothing += hits->n == 0;
+    t->rows += hits->rows;
+}
+
+static kg_status answer_queries(struct worker *w, const struct kg_retrieve_request *r,
+                                double until, struct tally *t, struct kg_err *err)
+{
+    const struct kg_search_service_opts *o = &w->service->opts;
+    struct kg_hits hits;
+
+    KG_TRY(kg_retrieve_answer_begin(&w->out, err));
+    for (size_t i = 0; i < r->n; i++) {
+        size_t n;
+        const char *query = kg_retrieve_query(r, i, &n);
+
+        if (kg_clock_seconds() > until)
+            return kg_fail(err, KG_ETIMEOUT,
+                           "%zu of %zu queries were answered in %d seconds: expected all",
+                           i, r->n, o->timeout_s);
+        KG_TRY(kg_searcher_find(&hits, w->searcher, query, n, r->topk ? r->topk : o->topk,
+                                err));
+        count_hits(t, &hits);
+        KG_TRY(kg_retrieve_answer_put(&w->out, i, hits.passages, hits.n, r->scores, err));
+    }
+    return kg_retrieve_answer_end(&w->out, err);
+}
+
+static kg_status answer(struct worker *w, struct kg_http_exchange *x, double until,
+                        struct tally *t, struct kg_err *err)
+{
+    struct kg_retrieve_request r;
+    kg_status status;
+    size_t n;
+    const char *body = kg_http_body(x, &n);
+
+    KG_TRY(
+        kg_retrieve_request_read(&r, body, n, (size_t)w->service->opts.max_queries, err));
+    kg_str_clear(&w->out);
+    status = answer_queries(w, &r, until, t, err);
+    kg_retrieve_request_release(&r);
+    /* the request was read: what it could be blamed for is behind us */
+    return status == KG_EINVAL || status == KG_EFORMAT
+               ? kg_fail(err, KG_EIO, "%s", err->message)
+               : status;
+}
+
+static int http_status_of(kg_status status)
+{
+    if (status == KG_EINVAL || status == KG_EFORMAT)
+        return 400;
+    return status == KG_ETIMEOUT ? 503 : 500;
+}
+
+static void add_up(struct kg_search_service *s, const struct tally *t, kg_status status,
+                   double seconds)
+{
+    struct kg_search_metrics *m = &s->metrics;
+
+    pthread_mutex_lock(&s->lock);
+    m->requests += status == KG_OK;
+    m->errors += status != KG_OK;
+    m->queries += t->queries;
+    m->cut += t->cut;
+    m->found_nothing += t->found_nothing;
+    m->rows += t->rows;
+    kg_search_metrics_observe(m, seconds);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void handle(struct worker *w, const struct waiting *job)
+{
+    struct kg_search_service *s = w->service;
+    double until = job->since + s->opts.timeout_s;
+    struct tally t = {0};
+    struct kg_err err;
+    kg_status status;
+
+    if (kg_http_gone(job->x))
+        status = kg_fail(&err, KG_EIO, "the client has left");
+    else
+        status = answer(w, job->x, until, &t, &err);
+    /* counted first: whoever has the answer finds it in the metrics */
+    add_up(s, &t, status, kg_clock_seconds() - job->since);
+    if (status == KG_OK)
+        kg_http_reply(job->x, 200, "application/json", w->out.data, w->out.len);
+    else
+        kg_http_reply_error(job->x, http_status_of(status), err.message);
+}
+
+static bool next_job(struct waiting *job, struct kg_search_service *s)
+{
+    bool there;
+
+    pthread_mutex_lock(&s->lock);
+    while (s->n == 0 && !s->stop)
+        pthread_cond_wait(&s->work, &s->lock);
+    there = s->n > 0;
+    if (there) {
+        *job = s->queue[s->head];
+        s->head = (s->head + 1) % (size_t)s->opts.max_waiting;
+        s->n--;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return there;
+}
+
+static void *work(void *user)
+{
+    struct worker *w = user;
+    struct waiting job;
+
+    while (next_job(&job, w->service))
+        handle(w, &job);
+    return NULL;
+}
+
+/* ---- starting and stopping ---- */
+
+static kg_status fill_in(struct kg_search_service_opts *o, struct kg_err *err)
+{
+    o->topk = o->topk ? o->topk : TOPK;
+    o->workers = o->workers ? o->workers : kg_threads_get();
+    o->max_queries = o->max_queries ? o->max_queries : MAX_QUERIES;
+    o->max_waiting = o->max_waiting ? o->max_waiting : MAX_WAITING;
+    o->max_body_bytes = o->max_body_bytes ? o->max_body_bytes : MAX_BODY_BYTES;
+    o->timeout_s = o->timeout_s ? o->timeout_s : TIMEOUT_S;
+    if (o->topk < 1 || o->topk > KG_INDEX_TOPK_MAX)
+        return kg_fail(err, KG_EINVAL, "topk: expected 1 to %d, found %d",
+                       KG_INDEX_TOPK_MAX, o->topk);
+    if (o->workers < 1 || o->workers > MAX_WORKERS || o->max_queries < 1 ||
+        o->max_waiting < 1 || o->timeout_s < 1)
+        return kg_fail(err, KG_EINVAL,
+                       "search service: expected 1 to %d workers, and queries, waiting "
+                       "requests and seconds of at least 1",
+                       MAX_WORKERS);
+    return KG_OK;
+}
+
+static kg_status start_workers(struct kg_search_service *s, struct kg_err *err)
+{
+    s->workers = kg_mem_calloc((size_t)s->opts.workers, sizeof *s->workers, "workers",
+                               err);
+    s->queue = kg_mem_calloc((size_t)s->opts.max_waiting, sizeof *s->queue, "queue", err);
+    if (!s->workers || !s->queue)
+        return KG_ENOMEM;
+    for (int i = 0; i < s->opts.workers; i++) {
+        struct worker *w = &s->workers[i];
+
+        w->service = s;
+        KG_TRY(kg_searcher_open(&w->searcher, s->index, err));
+        if (pthread_create(&w->thread, NULL, work, w) != 0)
+            return kg_fail(err, KG_EIO, "cannot start a thread that searches");
+        w->runs = true;
+    }
+    return KG_OK;
+}
+
+static kg_status start(struct kg_search_service *s, struct kg_err *err)
+{
+    const struct kg_http_server_opts http = {.host = s->opts.host,
+                                             .port = s->opts.port,
+                                             .max_body_bytes = s->opts.max_body_bytes,
+                                             .max_connections = s->opts.max_connections,
+                                             .routes = routes,
+                                             .error_body = error_body,
+                                             .user = s};
+
+    KG_TRY(kg_index_open(&s->index, s->opts.index, s->opts.bm25, err));
+    KG_TRY(start_workers(s, err));
+    return kg_http_server_start(&s->http, &http, err);
+}
+
+kg_status kg_search_service_start(struct kg_search_service **s,
+                                  const struct kg_search_service_opts *opts,
+                                  struct kg_err *err)
+{
+    struct kg_search_service *fresh = kg_mem_calloc(1, sizeof *fresh, "service", err);
+    kg_status status;
+
+    *s = NULL;
+    if (!fresh)
+        return KG_ENOMEM;
+    fresh->opts = *opts;
+    pthread_mutex_init(&fresh->lock, NULL);
+    pthread_cond_init(&fresh->work, NULL);
+    status = fill_in(&fresh->opts, err);
+    if (status == KG_OK)
+        status = start(fresh, err);
+    if (status != KG_OK) {
+        kg_search_service_stop(fresh, 0);
+        return status;
+    }
+    *s = fresh;
+    return KG_OK;
+}
+
+int kg_search_service_port(const struct kg_search_service *s)
+{
+    return kg_http_server_port(s->http);
+}
+
+void kg_search_service_info(struct kg_index_info *out, const struct kg_search_service *s)
+{
+    kg_index_info(out, s->index);
+}
+
+static void stop_workers(struct kg_search_service *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; s->workers && i < s->opts.workers; i++) {
+        struct worker *w = &s->workers[i];
+
+        if (w->runs)
+            pthread_join(w->thread, NULL);
+        kg_searcher_close(w->searcher);
+        kg_str_release(&w->out);
+    }
+}
+
+void kg_search_service_stop(struct kg_search_service *s, int drain_ms)
+{
+    if (!s)
+        return;
+    /* the workers answer while it drains; what is left in the queue is ended by them */
+    kg_http_server_stop(s->http, drain_ms);
+    stop_workers(s);
+    kg_index_close(s->index);
+    kg_mem_free(s->workers);
+    kg_mem_free(s->queue);
+    pthread_cond_destroy(&s->work);
+    pthread_mutex_destroy(&s->lock);
+    kg_mem_free(s);
+}

@@ -1,0 +1,37 @@
+/* A server of one index: Search-R1's POST /retrieve, GET /health, GET /metrics.
+ *
+ * The network thread takes requests whole and puts them into a queue; workers, each with
+ * a searcher of its own, read, search and answer. A full queue answers 503 at once, a
+ * request that waited or searched for too long 503 too. Errors are {"detail": message},
+ * as FastAPI writes them.
+ */
+#ifndef KG_SEARCH_SERVICE_H
+#define KG_SEARCH_SERVICE_H
+
+#include "search/index.h"
+
+struct kg_search_service_opts {
+    const char *index;          /* file */
+    const char *host;           /* NULL: 127.0.0.1 */
+    int port;                   /* 0: one that is free */
+    const struct kg_bm25 *bm25; /* NULL: that of the index */
+    int topk;                   /* of a request that names none; 0: 3 */
+    int workers;                /* 0: as many as cores */
+    int max_queries;            /* in one request; 0: 512; beyond: 400 */
+    int max_waiting;            /* requests in the queue; 0: 1024; beyond: 503 */
+    size_t max_body_bytes;      /* 0: 4 MiB; beyond: 413 */
+    int max_connections;        /* 0: 1024 */
+    int timeout_s;              /* of a request, from its arrival; 0: 30 */
+};
+
+struct kg_search_service; /* opaque */
+/* errors: those of kg_index_open, EINVAL (options), EIO (port in use) */
+kg_status kg_search_service_start(struct kg_search_service **s,
+                                  const struct kg_search_service_opts *opts,
+                                  struct kg_err *err) KG_MUST_CHECK;
+int kg_search_service_port(const struct kg_search_service *s);
+void kg_search_service_info(struct kg_index_info *out, const struct kg_search_service *s);
+/* Answer what was taken, at most for drain_ms; then end.   NULL allowed */
+void kg_search_service_stop(struct kg_search_service *s, int drain_ms);
+
+#endif
