@@ -1,0 +1,239 @@
+/* Training of a search agent against a server that can go down: it stops behind its last
+ * whole step and goes on with the same bits, or the model is told.
+ *
+ * The policy learns its turns in the run's own warm start, so that it really searches. */
+#include "train/rl_testing.h"
+
+#include "net/http_server.h"
+#include "search/protocol.h"
+
+#define ROOT "build/test-runs/search"
+
+/* ---- the server ---- */
+
+static struct kg_http_server *server;
+static _Atomic int requests;
+static _Atomic int up_until; /* requests that are answered; then it is down */
+
+static kg_status answer_with(struct kg_str *out, const char *body, size_t n,
+                             struct kg_err *e)
+{
+    struct kg_retrieve_request r;
+    kg_status status;
+
+    KG_TRY(kg_retrieve_request_read(&r, body, n, 1000, e));
+    KG_TRY_GOTO(done, kg_retrieve_answer_begin(out, e));
+    for (size_t i = 0; i < r.n; i++) {
+        size_t length;
+        char text[80];
+        const char *query = kg_retrieve_query(&r, i, &length);
+        struct kg_passage p = {.id = "1", .contents = text};
+
+        snprintf(text, sizeof text, "%.8s\nis %zu", query, length);
+        KG_TRY_GOTO(done, kg_retrieve_answer_put(out, i, &p, 1, true, e));
+    }
+    status = kg_retrieve_answer_end(out, e);
+done:
+    kg_retrieve_request_release(&r);
+    return status;
+}
+
+static void handle(void *user, struct kg_http_exchange *x)
+{
+    size_t n;
+    const char *body = kg_http_body(x, &n);
+    struct kg_str out = {0};
+    struct kg_err e;
+
+    (void)user;
+    if (requests++ >= up_until)
+        kg_http_reply_error(x, 500, "no disk");
+    else if (answer_with(&out, body, n, &e) == KG_OK)
+        kg_http_reply(x, 200, "application/json", out.data, out.len);
+    else
+        kg_http_reply_error(x, 400, e.message);
+    kg_str_release(&out);
+}
+
+static const struct kg_http_route routes[] = {{"POST", "/retrieve", handle, "passages"},
+                                              {NULL, NULL, NULL, NULL}};
+
+/* ---- a run ---- */
+
+static char where[80];
+static const char *const base[] = {
+    "model.path=" ROOT "/model",
+    "model.dtype=fp32",
+    "task.name=qa-number",
+    "data.train=" ROOT "/train.jsonl",
+    "sft.data=" ROOT "/sft.jsonl",
+    "sft.steps=60",
+    "sft.lr=2e-2",
+    "sft.batch=8",
+    "rollout.prompts=3",
+    "rollout.samples=3",
+    "rollout.max_tokens=16",
+    "episode.env=search",
+    "episode.turns=2",
+    "episode.context=400",
+    "search.tries=2",
+    "optim.lr=1e-3",
+    "algo.entropy_coef=0.01",
+    "train.steps=3",
+    "eval.at_start=false",
+    "run.threads=1",
+    where,
+    NULL,
+};
+
+/* Records in a file of ROOT, each of the template with its number twice. */
+static void put_records(const char *name, const char *format)
+{
+    struct kg_str text = {0};
+    char path[128];
+
+    for (int i = 10; i < 40; i++)
+        NEED(kg_str_printf(&text, err, format, i, i, i));
+    snprintf(path, sizeof path, "%s/%s", ROOT, name);
+    NEED(kg_file_write_atomic(path, text.data, text.len, err));
+    kg_str_release(&text);
+}
+
+static void make_model(void)
+{
+    static const char *const texts[] = {
+        "<search>10</search><search>23</search><answer>45</answer>\n\n<information>Doc 1"
+        "(Title: 67) is 2</information>\n\n<answer>89</answer><search>45</search>"};
+    static const char *const specials[] = {"<|endoftext|>"};
+    struct kg_bpe_train train = {
+        .vocab_size = 290, .specials = specials, .n_specials = 1};
+    struct kg_model_config c = {.vocab = 290,
+                                .hidden = 32,
+                                .ffn = 64,
+                                .layers = 2,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 16,
+                                .max_positions = 512,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = 0.1f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = ROOT "/tokenizer"};
+    struct kg_model *m = NULL;
+
+    NEED(kg_file_make_dirs(ROOT "/tokenizer", err));
+    NEED(kg_bpe_train_write(ROOT "/tokenizer", texts, 1, &train, err));
+    NEED(kg_arch_find(&c.arch, "qwen2", err));
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, ROOT "/model", &save, err));
+    kg_model_free(m);
+}
+
+static int setup(void **state)
+{
+    struct kg_http_server_opts opts = {.routes = routes};
+
+    (void)state;
+    fresh(ROOT);
+    make_model();
+    put_records("train.jsonl", "{\"question\": \"%d?\", \"answer\": \"%d%d\"}\n");
+    put_records("sft.jsonl",
+                "{\"prompt\": \"%d?\", \"segments\": [{\"source\": \"model\", \"text\": "
+                "\"<search>%d</search>\"}, {\"source\": \"tool\", \"text\": "
+                "\"\\n\\n<information>Doc 1(Title: 1) is 2</information>\\n\\n\"}, "
+                "{\"source\": \"model\", \"text\": \"<answer>%d</answer>\"}]}\n");
+    NEED(kg_http_server_start(&server, &opts, err));
+    snprintf(where, sizeof where, "search.where=http://127.0.0.1:%d/retrieve",
+             kg_http_server_port(server));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kg_http_server_stop(server, 1000);
+    return 0;
+}
+
+static kg_status train(const char *dir, bool resume, int up, const char *const *extra,
+                       struct kg_err *e)
+{
+    const char *const *const lists[] = {base, extra};
+    struct kg_config *c = config_from(dir, lists, 2);
+    bool stopped;
+    kg_status status;
+
+    if (!resume)
+        NEED(kg_file_remove_tree(dir, err));
+    requests = 0;
+    up_until = up;
+    status = kg_train_run(c, resume, &stopped, e);
+    kg_config_free(c);
+    return status;
+}
+
+static void same_file(const char *a, const char *b)
+{
+    struct kg_str x = {0}, y = {0};
+
+    NEED(kg_file_read(&x, a, 1u << 24, err));
+    NEED(kg_file_read(&y, b, 1u << 24, err));
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    kg_str_release(&x);
+    kg_str_release(&y);
+}
+
+#define MODEL "/checkpoints/step-000003/model/model.safetensors"
+#define DUMP  "/rollouts/step-000003.jsonl.zst"
+
+static void a_run_goes_on_behind_a_server_that_was_down(void **state)
+{
+    struct kg_err e = {0};
+    int all;
+
+    (void)state;
+    if (train(ROOT "/whole", false, 1 << 20, NULL, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    all = requests;
+    assert_true(all >= 3); /* one a step at least: other questions */
+    assert_true(last_metric(ROOT "/whole", "episode/calls") > 0.5);
+    assert_true(last_metric(ROOT "/whole", "mismatch/first_update_max") == 0);
+    assert_int_equal(train(ROOT "/broken", false, all - 1, NULL, &e), KG_EIO);
+    assert_non_null(strstr(e.message, "search: expected an answer of the retriever"));
+    assert_non_null(strstr(e.message, "500"));
+    assert_non_null(strstr(e.message, "kedge train --resume goes on"));
+    if (train(ROOT "/broken", true, 1 << 20, NULL, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    same_file(ROOT "/whole" MODEL, ROOT "/broken" MODEL);
+    same_file(ROOT "/whole" DUMP, ROOT "/broken" DUMP);
+}
+
+static void a_model_can_be_told_that_a_server_is_down(void **state)
+{
+    static const char *const observe[] = {"search.when_down=observe", "train.steps=1",
+                                          "search.tries=1", NULL};
+    struct kg_err e = {0};
+
+    (void)state;
+    if (train(ROOT "/told", false, 0, observe, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    assert_true(last_metric(ROOT "/told", "episode/failed") > 0.5);
+    assert_true(last_metric(ROOT "/told", "episode/failed") ==
+                last_metric(ROOT "/told", "episode/calls"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_goes_on_behind_a_server_that_was_down),
+        cmocka_unit_test(a_model_can_be_told_that_a_server_is_down),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
