@@ -18,6 +18,7 @@ enum kg_rng_stream {
     KG_RNG_EVAL,       /* as KG_RNG_SAMPLE, for evaluation */
     KG_RNG_SELECT,     /* a = optimizer batch of the run, b = index of the choice */
     KG_RNG_MIX,        /* a = round of the weighted data files, b = index */
+    KG_RNG_BOOTSTRAP,  /* a = resample, b = set, c = place; always under seed 0 */
     /* the last: tests keep their numbers when a stream is added */
     KG_RNG_TEST = 255,
 };

@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/signal.h"
+#include "eval/compare.h"
+#include "eval/remote.h"
 #include "eval/runner.h"
 
 #include <errno.h>
@@ -23,15 +25,29 @@
 static struct kg_load_args load;
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
-    *chat_choice, *prompt_key, *answer_key, *command;
+    *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
+    *search_where;
+static const char *base_url, *api = "chat", *key_file;
+static int64_t in_flight = 16, timeout_s = 600;
 static bool keep_thinking, user_turn, json, dry_run;
 static struct kg_flag_list stops;
 static int64_t count = -1, samples = -1, max_tokens = -1, top_k = -1, seed = -1,
-               timeout_ms = -1, max_batch = 64;
+               timeout_ms = -1, turns = -1, search_topk = -1, max_batch = 64;
 static double temperature = -1, top_p = -1;
 
 const struct kg_flag kg_eval_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
+    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR",
+     "checkpoint folder; with --base-url a model's name there", 0, 0, NULL},
+    {"base-url", 0, KG_FLAG_TEXT, &base_url, "URL",
+     "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
+    {"api", 0, KG_FLAG_CHOICE, &api, "WHICH",
+     "of the server: chat or completions (default chat)", 0, 0, "chat|completions"},
+    {"key-file", 0, KG_FLAG_TEXT, &key_file, "FILE", "key of the server: one line", 0, 0,
+     NULL},
+    {"in-flight", 0, KG_FLAG_INT, &in_flight, "N",
+     "requests at once to the server (default 16)", 1, 4096, NULL},
+    {"timeout-s", 0, KG_FLAG_INT, &timeout_s, "S",
+     "time for one answer of the server (default 600)", 1, 86400, NULL},
     {"out", 'o', KG_FLAG_TEXT, &out_dir, "DIR",
      "folder that keeps every sample; the same command goes on where it stopped", 0, 0,
      NULL},
@@ -79,6 +95,19 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY", "column of the answer", 0, 0,
      NULL},
+    {"metric", 0, KG_FLAG_CHOICE, &metric, "NAME",
+     "task search-qa: what is rewarded (default em)", 0, 0, "em|subem|f1|format"},
+    {"answer-tags", 0, KG_FLAG_CHOICE, &answer_tags, "N",
+     "task search-qa: pairs of tags that an answer needs (default 1)", 0, 0, "1|2"},
+    {"env", 0, KG_FLAG_CHOICE, &env, "NAME",
+     "answers are episodes that talk to it (default none)", 0, 0,
+     "none|search|calculator"},
+    {"search", 0, KG_FLAG_TEXT, &search_where, "WHERE",
+     "env search: an index file, or http://HOST:PORT/retrieve", 0, 0, NULL},
+    {"search-topk", 0, KG_FLAG_INT, &search_topk, "N",
+     "env search: passages for a query (default 3)", 1, 1000, NULL},
+    {"turns", 0, KG_FLAG_INT, &turns, "N",
+     "turns with tools; one more follows without (default 4)", 0, 1000, NULL},
     {"command", 0, KG_FLAG_TEXT, &command, "CMD", "external grader", 0, 0, NULL},
     {"timeout-ms", 0, KG_FLAG_INT, &timeout_ms, "MS", "its time limit (default 30000)", 1,
      3.6e6, NULL},
@@ -119,6 +148,12 @@ static const struct {
     {"--chat-template", "chat_template", &chat_choice, NULL, NULL, NULL},
     {"--prompt-key", "prompt_key", &prompt_key, NULL, NULL, NULL},
     {"--answer-key", "answer_key", &answer_key, NULL, NULL, NULL},
+    {"--metric", "metric", &metric, NULL, NULL, NULL},
+    {"--answer-tags", "answer_tags", &answer_tags, NULL, NULL, NULL},
+    {"--env", "env", &env, NULL, NULL, NULL},
+    {"--search", "search_where", &search_where, NULL, NULL, NULL},
+    {"--search-topk", "search_topk", NULL, &search_topk, NULL, NULL},
+    {"--turns", "turns", NULL, &turns, NULL, NULL},
     {"--command", "command", &command, NULL, NULL, NULL},
     {"--timeout-ms", "timeout_ms", NULL, &timeout_ms, NULL, NULL},
 };
@@ -182,6 +217,13 @@ static kg_status give_defaults(struct kg_suite *s, struct kg_err *err)
     return kg_config_set(s->config, "defaults.problems", "500", true, "default", err);
 }
 
+/* The model's name there is known once the server was asked. */
+static kg_status give_server(struct kg_suite *s, struct kg_err *err)
+{
+    KG_TRY(kg_config_set(s->config, "server.url", base_url, false, "--base-url", err));
+    return kg_config_set(s->config, "server.api", api, false, "--api", err);
+}
+
 static kg_status give_model(struct kg_suite *s, struct kg_err *err)
 {
     enum kg_dtype ct;
@@ -238,6 +280,8 @@ struct evaluation {
     struct kg_eval_set *sets; /* (suite.n) */
     struct kg_loaded policy, ref;
     struct kg_eval_local local;
+    struct kg_eval_remote remote;
+    struct kg_str key;
     struct kg_eval_report report;
     struct dump dump;
 };
@@ -248,6 +292,8 @@ static void release(struct evaluation *e)
     kg_str_release(&e->dump.temporary);
     kg_eval_report_release(&e->report);
     kg_suite_sets_free(e->sets, e->suite.n);
+    kg_eval_remote_close(&e->remote);
+    kg_str_release(&e->key);
     kg_load_release(&e->ref);
     kg_load_release(&e->policy);
     kg_suite_release(&e->suite);
@@ -273,7 +319,9 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
         if (strchr(argv[i], '='))
             KG_TRY(kg_config_override(e->suite.config, argv[i], "command line", err));
     KG_TRY(give_flags(&e->suite, err));
-    if (load.dir)
+    if (base_url)
+        KG_TRY(give_server(&e->suite, err));
+    else if (load.dir)
         KG_TRY(give_model(&e->suite, err));
     KG_TRY(kg_suite_resolve(&e->suite, err));
     return kg_suite_sets(&e->sets, &e->suite, data_dir, err);
@@ -306,6 +354,37 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
     return KG_OK;
 }
 
+/* One line; the blanks around it are not of the key. */
+static kg_status read_key(struct kg_str *key, struct kg_err *err)
+{
+    enum { MAX_KEY_BYTES = 4096 };
+    static const char blanks[] = " \t\r\n";
+
+    KG_TRY(kg_file_read(key, key_file, MAX_KEY_BYTES, err));
+    while (key->len > 0 && strchr(blanks, key->data[key->len - 1]))
+        key->data[--key->len] = '\0';
+    if (key->len == 0 || strpbrk(key->data, blanks))
+        return kg_fail(err, KG_EFORMAT, "%s: expected one line with a key, found %s",
+                       key_file, key->len ? "blanks in it" : "none");
+    return KG_OK;
+}
+
+static kg_status open_server(struct evaluation *e, struct kg_err *err)
+{
+    struct kg_eval_remote_opts opts = {.base_url = base_url,
+                                       .model = load.dir,
+                                       .completions = strcmp(api, "completions") == 0,
+                                       .in_flight = (int)in_flight,
+                                       .timeout_ms = (int)timeout_s * 1000};
+
+    if (key_file)
+        KG_TRY(read_key(&e->key, err));
+    opts.key = key_file ? e->key.data : NULL;
+    KG_TRY(kg_eval_remote_open(&e->remote, &opts, err));
+    return kg_config_set(e->suite.config, "server.model", e->remote.model, false,
+                         base_url, err);
+}
+
 /* ---- the dry run ---- */
 
 static kg_status put_plan(struct kg_str *out, const struct kg_eval_set *set,
@@ -316,6 +395,8 @@ static kg_status put_plan(struct kg_str *out, const struct kg_eval_set *set,
     KG_TRY(kg_str_printf(out, err, "%s: task %s", set->name, set->task->name));
     if (strcmp(set->task->name, "math") == 0)
         KG_TRY(kg_str_printf(out, err, " (grader %s)", set->task_opts.grader));
+    if (set->limit)
+        KG_TRY(kg_str_printf(out, err, ", %lld problems at most", (long long)set->limit));
     KG_TRY(kg_str_printf(
         out, err, ", n %d, temperature %g, top_p %g, top_k %d, max_tokens %d\n    ",
         set->samples, (double)s->temperature, (double)s->top_p, s->top_k, s->max_tokens));
@@ -327,13 +408,32 @@ static kg_status put_plan(struct kg_str *out, const struct kg_eval_set *set,
     return kg_str_putc(out, '\n', err);
 }
 
+static kg_status put_plans(struct kg_str *out, const struct evaluation *e,
+                           struct kg_err *err)
+{
+    size_t missing = 0;
+
+    KG_TRY(kg_str_printf(out, err, "%s: %zu set%s, seed %lld\n",
+                         e->suite_path ? e->suite_path : "no suite", e->suite.n,
+                         e->suite.n == 1 ? "" : "s",
+                         (long long)kg_config_int(e->suite.config, "suite.seed")));
+    for (size_t i = 0; i < e->suite.n; i++) {
+        KG_TRY(put_plan(out, &e->sets[i], err));
+        missing += !kg_eval_set_has_data(&e->sets[i]);
+    }
+    if (missing)
+        KG_TRY(kg_str_printf(out, err,
+                             "%zu of %zu sets are missing their file: put it there, or "
+                             "name the folder by --data-dir\n",
+                             missing, e->suite.n));
+    return KG_OK;
+}
+
 static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
 {
     struct kg_str out = {0};
-    kg_status status = KG_OK;
+    kg_status status = put_plans(&out, e, err);
 
-    for (size_t i = 0; i < e->suite.n && status == KG_OK; i++)
-        status = put_plan(&out, &e->sets[i], err);
     if (status == KG_OK)
         status = kg_cli_put(&out, err);
     kg_str_release(&out);
@@ -387,6 +487,23 @@ static kg_status put_votes(struct kg_str *out, const struct kg_eval_score *s,
     return KG_OK;
 }
 
+/* Of episodes: searches, turns, share finished, ... */
+static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
+                            const struct kg_eval_score *s, struct kg_err *err)
+{
+    for (int i = 0; i < set->ks.n_extra; i++) {
+        const struct kg_eval_metric *m = kg_eval_metric_find(s, set->ks.extra[i]);
+
+        if (json)
+            KG_TRY(kg_str_printf(out, err, ", \"%s\": %.6g, \"%s_stderr\": %.6g", m->name,
+                                 m->value, m->name, m->stderror));
+        else
+            KG_TRY(kg_str_printf(out, err, "%-8s  %.3f +- %.3f an episode\n", m->name,
+                                 m->value, m->stderror));
+    }
+    return KG_OK;
+}
+
 static kg_status put_one_set(struct kg_str *out, const struct evaluation *e,
                              struct kg_err *err)
 {
@@ -397,6 +514,7 @@ static kg_status put_one_set(struct kg_str *out, const struct evaluation *e,
     r.seconds = e->report.seconds;
     KG_TRY(put_single(out, &r, err));
     KG_TRY(put_votes(out, &s->score, err));
+    KG_TRY(put_extras(out, &e->sets[0], &s->score, err));
     return json ? kg_str_puts(out, "}\n", err)
                 : kg_str_printf(out, err, "time      %.1f s\n", r.seconds);
 }
@@ -406,7 +524,7 @@ static kg_status show_report(const struct evaluation *e, struct kg_err *err)
     struct kg_str out = {0};
     kg_status status;
 
-    if (!e->suite_path)
+    if (!e->suite_path && !base_url)
         status = put_one_set(&out, e, err);
     else if (json)
         status = kg_eval_report_json(&out, &e->report, &e->suite, e->sets, err);
@@ -424,14 +542,14 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
 {
     struct kg_eval_run run = {.suite = &e->suite,
                               .sets = e->sets,
-                              .source = &e->local.source,
+                              .source = base_url ? &e->remote.source : &e->local.source,
                               .out = out_dir,
                               .dump = dump_path ? dump_line : NULL,
                               .user = &e->dump};
 
     if (e->suite_path)
         KG_TRY(kg_suite_check_data(e->sets, e->suite.n, err));
-    KG_TRY(open_models(e, err));
+    KG_TRY(base_url ? open_server(e, err) : open_models(e, err));
     if (dump_path)
         KG_TRY(dump_open(&e->dump, dump_path, err));
     KG_TRY(kg_eval_suite(&e->report, &run, err));
@@ -442,20 +560,46 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
 
 static const char *usage_error(void)
 {
-    if (!load.dir && !dry_run)
-        return "expected --model DIR";
+    if (!load.dir && !base_url && !dry_run)
+        return "expected --model DIR, or --base-url URL";
     if (out_dir && dump_path)
         return "expected --out or --dump, found both (--out keeps every sample)";
+    if (base_url && reference)
+        return "expected --reference with a checkpoint folder, found --base-url";
     return NULL;
+}
+
+/* kedge eval compare A B */
+static kg_status compare(char **dirs, struct kg_err *err)
+{
+    struct kg_eval_comparison c;
+    struct kg_str out = {0};
+    kg_status status;
+
+    KG_TRY(kg_eval_compare(&c, dirs[0], dirs[1], err));
+    status = json ? kg_eval_comparison_json(&out, &c, err)
+                  : kg_eval_comparison_table(&out, &c, err);
+    if (status == KG_OK)
+        status = kg_cli_put(&out, err);
+    kg_str_release(&out);
+    kg_eval_comparison_release(&c);
+    return status;
 }
 
 int kg_cmd_eval(int argc, char **argv)
 {
     struct evaluation e = {0};
-    const char *wrong = usage_error();
+    const char *wrong;
     struct kg_err err;
     kg_status status;
 
+    if (argc > 0 && strcmp(argv[0], "compare") == 0) {
+        if (argc != 3)
+            return kg_cli_usage("expected compare DIR_A DIR_B, found %d folders",
+                                argc - 1);
+        return kg_cli_exit(compare(argv + 1, &err), &err);
+    }
+    wrong = usage_error();
     if (wrong)
         return kg_cli_usage("%s", wrong);
     kg_signal_install();

@@ -39,7 +39,8 @@ const struct kg_command kg_commands[] = {
      "algorithm. Nothing is written into RUN.",
      -1},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
-     "--model DIR [SUITE.yaml] [flags] [section.key=value ...]", kg_eval_flags,
+     "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
+     kg_eval_flags,
      "SUITE.yaml names sets of problems and how they are sampled and graded "
      "(docs/evaluate.md; suites/ has the published protocols); assignments override it, "
      "and a flag about a set is given to all of its sets. Without a suite --task and "
@@ -48,7 +49,10 @@ const struct kg_command kg_commands[] = {
      "pass@k and maj@k with their standard errors over problems. A sample is a function "
      "of the model, the seed, the set, the problem and the sample's number, so that "
      "--out DIR can be taken up again after any interruption and ends with the same "
-     "bytes.",
+     "bytes.\n\n"
+     "`compare` takes two finished folders of the same problems and prints B - A of "
+     "every "
+     "metric with a paired 95 % interval.",
      -1},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,

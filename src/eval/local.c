@@ -2,7 +2,7 @@
  *
  * A set goes through the engine in slices of some batches, so that memory holds the
  * trajectories of a slice and not of the set. An answer is given on as it finishes; with
- * scores, when its slice has.
+ * scores, and of episodes, when its slice has.
  */
 #include "eval/runner.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { SLICE_BATCHES = 16 };
+enum { SLICE_BATCHES = 16, EPISODE_BATCHES = 4 };
 
 struct local_work {
     struct kg_eval_local *local;
@@ -20,7 +20,8 @@ struct local_work {
     struct kg_prompts prompts;
     struct kg_eval_opts opts;
     struct kg_rollout *engine;
-    struct kg_request *requests; /* (n_requests) of the slice */
+    struct kg_episodes *episodes; /* NULL: answers of one turn */
+    struct kg_request *requests;  /* (n_requests) of the slice */
     size_t n_requests;
     size_t capacity;
     struct kg_traj *trajs; /* (n_trajs) of the slice */
@@ -62,6 +63,31 @@ static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,
 
 /* ---- one answer ---- */
 
+static void count(double extra[KG_EVAL_EXTRAS], const struct kg_traj_episode *e)
+{
+    extra[0] = e->calls;
+    extra[1] = e->turns;
+    extra[2] = e->answered;
+    extra[3] = e->invalid;
+    extra[4] = e->failed;
+}
+
+static kg_status give_episode(struct local_work *w, struct kg_eval_fresh *fresh,
+                              const struct kg_traj *t, struct kg_err *err)
+{
+    struct kg_episode_text text;
+    kg_status status;
+
+    KG_TRY(kg_episode_text_init(&text, w->local->tok, t, err));
+    count(fresh->extra, &t->episode);
+    fresh->text = kg_str_text(&text.model);
+    fresh->n = text.model.len;
+    fresh->episode = &text;
+    status = w->take(w->user, fresh, err);
+    kg_episode_text_release(&text);
+    return status;
+}
+
 static kg_status give(struct local_work *w, const struct kg_traj *t,
                       const struct kg_eval_answer *sums, struct kg_err *err)
 {
@@ -74,9 +100,11 @@ static kg_status give(struct local_work *w, const struct kg_traj *t,
         .sums = sums,
     };
     struct kg_str text = {0};
-    kg_status status = kg_rollout_text(&text, w->local->tok, t, s->stops, s->n_stops,
-                                       err);
+    kg_status status;
 
+    if (t->episode.turns > 0)
+        return give_episode(w, &fresh, t, err);
+    status = kg_rollout_text(&text, w->local->tok, t, s->stops, s->n_stops, err);
     fresh.text = kg_str_text(&text);
     fresh.n = text.len;
     if (status == KG_OK)
@@ -130,6 +158,14 @@ static kg_status give_scored(struct local_work *w, struct kg_err *err)
     return status;
 }
 
+/* Episodes are given on when their slice has been played. */
+static kg_status give_episodes(struct local_work *w, kg_status status, struct kg_err *err)
+{
+    for (size_t i = 0; i < w->n_trajs && status == KG_OK; i++)
+        status = give(w, &w->trajs[i], NULL, err);
+    return status;
+}
+
 static kg_status run_slice(struct local_work *w, struct kg_err *err)
 {
     struct kg_sampling sampling = kg_eval_sampling(&w->opts);
@@ -141,10 +177,16 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
     w->trajs = kg_mem_calloc(w->n_trajs, sizeof *w->trajs, "evaluated answers", err);
     if (!w->trajs)
         return err->code;
-    status = kg_rollout_run(w->engine, w->trajs, w->requests, w->n_requests, &sampling,
-                            score ? NULL : finished, w, err);
+    if (w->episodes)
+        status = kg_episodes_run(w->episodes, w->engine, w->trajs, w->requests,
+                                 w->n_requests, &sampling, &w->prompts, NULL, err);
+    else
+        status = kg_rollout_run(w->engine, w->trajs, w->requests, w->n_requests,
+                                &sampling, score ? NULL : finished, w, err);
     if (status == KG_OK && score)
         status = give_scored(w, err);
+    else if (w->episodes)
+        status = give_episodes(w, status, err);
     for (size_t i = 0; i < w->n_trajs; i++)
         kg_traj_release(&w->trajs[i]);
     kg_mem_free(w->trajs);
@@ -165,9 +207,13 @@ static bool all_there(const bool *there, size_t n)
 
 static kg_status run_set(struct local_work *w, const bool *there, struct kg_err *err)
 {
-    size_t enough = (size_t)w->local->max_batch * SLICE_BATCHES;
+    size_t enough = (size_t)w->local->max_batch *
+                    (w->set->episode.env ? EPISODE_BATCHES : SLICE_BATCHES);
     struct kg_rollout_opts ro = kg_eval_rollout_opts(&w->prompts, &w->opts);
 
+    if (w->set->episode.env)
+        KG_TRY(kg_episodes_open(&w->episodes, w->local->tok, &w->set->episode, err));
+    kg_episodes_fit(&ro, w->episodes);
     KG_TRY(kg_rollout_create(&w->engine, w->local->model, w->local->tok, &ro, err));
     for (size_t i = 0; i < w->prompts.n; i++) {
         KG_TRY(ask(w, i, there + i * (size_t)w->opts.samples, err));
@@ -195,6 +241,7 @@ static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
     status = run_set(&w, there, err);
 out:
     kg_rollout_free(w.engine);
+    kg_episodes_close(w.episodes);
     kg_mem_free(w.requests);
     kg_prompts_release(&w.prompts);
     return status;

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 enum {
-    KG_EVAL_KS = 16,         /* k's of pass@k, and of maj@k */
+    KG_EVAL_KS = 64,         /* k's of pass@k, and of maj@k */
     KG_EVAL_MAX_N = 4096,    /* answers to a problem */
     KG_EVAL_MAX_VOTES = 512, /* k of maj@k */
     KG_EVAL_EXTRAS = 8,      /* numbers of its own that a set may have */

@@ -5,6 +5,7 @@
 #include "data/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- JSON ---- */
@@ -117,7 +118,7 @@ kg_status kg_eval_report_problems(struct kg_str *out, const struct kg_eval_repor
 
 /* ---- table ---- */
 
-enum { MOST_COLUMNS = 64, CELL_BYTES = 32 };
+enum { MOST_COLUMNS = 2 * KG_EVAL_KS + 16, CELL_BYTES = 32 };
 
 struct table {
     const char *names[MOST_COLUMNS]; /* of metrics, in order of appearance */
@@ -131,7 +132,7 @@ static bool is_share(const char *name)
 {
     return strncmp(name, "pass@", 5) == 0 || strncmp(name, "maj@", 4) == 0 ||
            strcmp(name, "accuracy") == 0 || strcmp(name, "truncated") == 0 ||
-           strcmp(name, "undecided") == 0;
+           strcmp(name, "undecided") == 0 || strcmp(name, "finished") == 0;
 }
 
 static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
@@ -142,8 +143,23 @@ static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
         snprintf(text, CELL_BYTES, "-");
     else if (strcmp(m->name, "reward") == 0)
         snprintf(text, CELL_BYTES, "%.3f +- %.3f", m->value, m->stderror);
+    else if (scale == 1 && strcmp(m->name, "tokens") != 0)
+        snprintf(text, CELL_BYTES, "%.2f +- %.2f", m->value, m->stderror);
     else
         snprintf(text, CELL_BYTES, "%.1f +- %.1f", scale * m->value, scale * m->stderror);
+}
+
+/* With many k's those that are powers of two are shown; results.json has all. */
+static bool is_shown(const struct kg_eval_score *s, const char *name)
+{
+    enum { MANY = 8 };
+    const char *at = strchr(name, '@');
+    long k = at ? strtol(at + 1, NULL, 10) : 0;
+    int n = 0;
+
+    for (size_t i = 0; i < s->n; i++)
+        n += strchr(s->metrics[i].name, '@') != NULL;
+    return !at || n <= MANY || (k & (k - 1)) == 0;
 }
 
 static void add_columns(struct table *t, const struct kg_eval_score *s, const char *name)
@@ -156,7 +172,7 @@ static void add_columns(struct table *t, const struct kg_eval_score *s, const ch
 
         while (c < t->n && strcmp(t->names[c], s->metrics[i].name) != 0)
             c++;
-        if (c == MOST_COLUMNS)
+        if (c == MOST_COLUMNS || !is_shown(s, s->metrics[i].name))
             continue;
         if (c == t->n) {
             t->names[t->n++] = s->metrics[i].name;

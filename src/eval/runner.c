@@ -25,8 +25,9 @@ struct set_work {
 /* An answer that waits for its grade. */
 struct pending {
     struct kg_eval_fresh fresh;
-    struct kg_str text;         /* owned */
-    struct kg_eval_answer sums; /* when scored */
+    struct kg_str text;             /* owned */
+    struct kg_episode_text episode; /* owned; empty for an answer of one turn */
+    struct kg_eval_answer sums;     /* when scored */
 };
 
 struct work {
@@ -74,8 +75,24 @@ static kg_status put_numbers(struct kg_str *out, const struct kg_eval_answer *a,
     return KG_OK;
 }
 
+/* An episode in order, by who wrote it. */
+static kg_status put_segments(struct kg_str *out, const struct kg_episode_text *e,
+                              struct kg_err *err)
+{
+    static const char *const names[KG_SOURCE_COUNT] = {"prompt", "model", "tool"};
+
+    KG_TRY(kg_str_puts(out, ", \"segments\": [", err));
+    for (size_t i = 0; i < e->n_spans; i++) {
+        KG_TRY(kg_str_printf(out, err, "%s{\"source\": \"%s\", \"text\": ", i ? ", " : "",
+                             names[e->spans[i].source]));
+        KG_TRY(kg_json_put_string(out, e->spans[i].text, e->spans[i].n, err));
+        KG_TRY(kg_str_putc(out, '}', err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
 static kg_status put_line(struct kg_str *out, const struct kg_eval_set *set, size_t i,
-                          const struct kg_eval_answer *a, const struct kg_str *text,
+                          const struct kg_eval_answer *a, const struct pending *p,
                           struct kg_err *err)
 {
     size_t samples = (size_t)set->samples;
@@ -99,7 +116,9 @@ static kg_status put_line(struct kg_str *out, const struct kg_eval_set *set, siz
         KG_TRY(put_text(out, "extracted", a->extracted, strlen(a->extracted), err));
     KG_TRY(put_text(out, "prompt", r->prompt, strlen(r->prompt), err));
     KG_TRY(put_text(out, "ground_truth", r->ground_truth, strlen(r->ground_truth), err));
-    KG_TRY(put_text(out, "response", kg_str_text(text), text->len, err));
+    KG_TRY(put_text(out, "response", kg_str_text(&p->text), p->text.len, err));
+    if (p->episode.spans)
+        KG_TRY(put_segments(out, &p->episode, err));
     return kg_str_puts(out, "}\n", err);
 }
 
@@ -237,7 +256,7 @@ static kg_status settle(struct work *w, struct pending *p, const struct kg_grade
     a->finish = p->fresh.finish;
     memcpy(a->extra, p->fresh.extra, sizeof a->extra);
     KG_TRY(extract(a, s->set, item, err));
-    KG_TRY(put_line(&w->line, s->set, at, a, &p->text, err));
+    KG_TRY(put_line(&w->line, s->set, at, a, p, err));
     KG_TRY(keep_line(w, &s->places[at], err));
     a->there = s->there[at] = true;
     s->done++;
@@ -259,14 +278,18 @@ static kg_status grade_pending(struct work *w, struct kg_err *err)
         items[i] = (struct kg_grade_item){
             .record = &set->data.records[w->pending[i].fresh.problem],
             .response = kg_str_text(&w->pending[i].text),
-            .n = w->pending[i].text.len};
+            .n = w->pending[i].text.len,
+            .spans = w->pending[i].episode.spans,
+            .n_spans = w->pending[i].episode.n_spans};
     if (w->n_pending > 0)
         status = kg_task_grade(grades, set->task, &set->task_opts, items, w->n_pending,
                                err);
     for (size_t i = 0; i < w->n_pending && status == KG_OK; i++)
         status = settle(w, &w->pending[i], &grades[i], &items[i], err);
-    for (size_t i = 0; i < w->n_pending; i++)
+    for (size_t i = 0; i < w->n_pending; i++) {
         kg_str_release(&w->pending[i].text);
+        kg_episode_text_release(&w->pending[i].episode);
+    }
     w->n_pending = 0;
     return status;
 }
@@ -277,12 +300,22 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     struct work *w = user;
     const struct kg_task_row *task = w->now->set->task;
     bool in_batches = !task->grade && !task->grade_by;
-    struct pending *p = &w->pending[w->n_pending++];
+    struct pending *p;
 
+    if (w->now->set->episode.env && !fresh->episode)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected an episode (env %s), found an answer of one turn: who "
+                       "answers here plays none",
+                       w->now->set->episode.env->name);
+    p = &w->pending[w->n_pending++];
     *p = (struct pending){.fresh = *fresh};
     if (fresh->sums)
         p->sums = *fresh->sums;
     KG_TRY(kg_str_append(&p->text, fresh->text, fresh->n, err));
+    if (fresh->episode) {
+        p->episode = *fresh->episode;
+        *fresh->episode = (struct kg_episode_text){0};
+    }
     return in_batches && w->n_pending < PENDING ? KG_OK : grade_pending(w, err);
 }
 
@@ -400,6 +433,19 @@ void kg_eval_report_release(struct kg_eval_report *r)
 
 /* ---- the folder ---- */
 
+/* What an index file finds depends on what is in it; a server cannot be asked. */
+static kg_status put_index(struct kg_str *out, const struct kg_eval_set *set,
+                           struct kg_err *err)
+{
+    const char *where = set->episode.env ? set->episode.env_opts.retriever : "";
+    char label[KG_SUITE_NAME_BYTES + 24];
+
+    if (!*where || !kg_file_exists(where))
+        return KG_OK;
+    snprintf(label, sizeof label, "sets.%s.search", set->name);
+    return kg_inputs_put_file(out, label, where, err);
+}
+
 static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_err *err)
 {
     struct kg_eval_source *source = w->run->source;
@@ -412,6 +458,7 @@ static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_
         snprintf(label, sizeof label, "sets.%s.data", set->name);
         if (set->path.len)
             KG_TRY(kg_inputs_put_file(out, label, set->path.data, err));
+        KG_TRY(put_index(out, set, err));
     }
     if (source->put_inputs)
         KG_TRY(source->put_inputs(source, out, err));

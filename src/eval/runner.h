@@ -25,7 +25,11 @@ struct kg_eval_fresh {
     int64_t tokens;
     enum kg_finish finish;
     const struct kg_eval_answer *sums; /* its token sums where it is scored; or NULL */
-    double extra[KG_EVAL_EXTRAS];
+    double
+        extra[KG_EVAL_EXTRAS]; /* of episodes: calls, turns, answered, invalid, failed */
+    /* of an episode, whose text is what the model wrote; NULL: one turn. Taken over:
+     * {0} afterwards */
+    struct kg_episode_text *episode;
 };
 typedef kg_status (*kg_eval_take_fn)(void *user, const struct kg_eval_fresh *fresh,
                                      struct kg_err *err);

@@ -79,6 +79,26 @@ const struct kg_opt_row kg_suite_set_rows[] = {
      "least probability kept, as a share of the largest; 0 is off", false},
     {"max_tokens", KG_OPT_INT, "512", 1, 1e7, NULL, "longest answer", false},
     {"stops", KG_OPT_LIST, "", 0, 0, NULL, "strings that end an answer", false},
+    {"metric", KG_OPT_CHOICE, "em", 0, 0, "em|subem|f1|format",
+     "task search-qa: what is rewarded; accuracy is exact match", false},
+    {"answer_tags", KG_OPT_CHOICE, "1", 0, 0, "1|2",
+     "task search-qa: pairs of answer tags that an answer needs", false},
+    {"env", KG_OPT_CHOICE, "none", 0, 0, "none|search|calculator",
+     "what an answer's turns talk to; none: an answer is one turn, of max_tokens", false},
+    {"turns", KG_OPT_INT, "4", 0, 1000, NULL,
+     "turns in which a tool may be called; one more follows without", false},
+    {"obs_tokens", KG_OPT_INT, "500", 1, 1e6, NULL, "longest observation", false},
+    {"context", KG_OPT_INT, "4096", 2, 1e7, NULL,
+     "longest episode in tokens, prompt and observations included", false},
+    {"search_where", KG_OPT_STRING, "", 0, 0, NULL,
+     "env search: an index file, or http://HOST:PORT/retrieve", true},
+    {"search_topk", KG_OPT_INT, "3", 1, 1000, NULL, "passages for a query", false},
+    {"search_when_down", KG_OPT_CHOICE, "stop", 0, 0, "stop|observe",
+     "a retriever that stays down stops the evaluation, or is told to the model", true},
+    {"search_timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
+     "time limit of one request to the retriever", true},
+    {"search_tries", KG_OPT_INT, "4", 1, 1000, NULL, "tries before it counts as down",
+     true},
     END,
 };
 
@@ -365,7 +385,43 @@ static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
         .grader = text(v, "grader"),
         .keep_thinking = is_on(v, "keep_thinking"),
         .exclude = text(v, "exclude"),
+        .metric = text(v, "metric"),
+        .answer_tags = text(v, "answer_tags")[0] - '0',
+        .format = {.structure = 0.2, .final = 0.1}, /* Search-R1's example */
     };
+}
+
+/* What is counted of episodes; see struct kg_eval_fresh. */
+static const char *const searched[] = {"searches", "turns", "finished", "invalid",
+                                       "failed"};
+static const char *const called[] = {"calls", "turns", "finished", "invalid", "failed"};
+
+static kg_status read_episode(struct kg_eval_set *set, struct values *v,
+                              struct kg_err *err)
+{
+    const char *env = text(v, "env");
+    bool searches = strcmp(env, "search") == 0;
+
+    if (strcmp(env, "none") == 0)
+        return KG_OK;
+    set->episode = (struct kg_episode_opts){
+        .turns = (int32_t)whole(v, "turns"),
+        .turn_tokens = (int32_t)whole(v, "max_tokens"),
+        .obs_tokens = (int32_t)whole(v, "obs_tokens"),
+        .context = (int32_t)whole(v, "context"),
+        .env_opts = {.retriever = text(v, "search_where"),
+                     .topk = (int)whole(v, "search_topk"),
+                     .stop_when_down = strcmp(text(v, "search_when_down"), "stop") == 0,
+                     .timeout_ms = (int)whole(v, "search_timeout_ms"),
+                     .tries = (int)whole(v, "search_tries")},
+    };
+    set->ks.extra = searches ? searched : called;
+    set->ks.n_extra = sizeof called / sizeof *called;
+    if (searches && !*set->episode.env_opts.retriever)
+        return kg_fail(err, KG_EINVAL,
+                       "search_where: expected an index file or "
+                       "http://HOST:PORT/retrieve for env search, found none");
+    return kg_env_find(&set->episode.env, env, err);
 }
 
 static struct kg_sampling sampling(struct values *v, uint64_t seed)
@@ -420,6 +476,7 @@ static kg_status read_set(struct kg_eval_set *set, struct values *v, const char 
     KG_TRY(kg_task_find(&set->task, text(v, "task"), err));
     KG_TRY(read_path(set, v, data_dir, err));
     KG_TRY(read_stops(set, v, err));
+    KG_TRY(read_episode(set, v, err));
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, v, "pass_k", set->samples, err));
     KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, v, "maj_k", set->samples, err));
     return check_names(set, err);

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "data/options.h"
 #include "eval/eval.h"
+#include "rollout/episode.h"
 #include "task/prompts.h"
 #include "text/chat_template.h"
 
@@ -55,7 +56,8 @@ struct kg_eval_set {
     const struct kg_task_row *task;
     struct kg_task_opts task_opts; /* chat is owned by the set */
     struct kg_sampling sampling;
-    char **stops; /* owned (sampling.n_stops) */
+    char **stops;                   /* owned (sampling.n_stops) */
+    struct kg_episode_opts episode; /* env NULL: answers of one turn */
     int32_t samples;
     int64_t limit;  /* problems used at most; 0: all */
     int64_t expect; /* records that the file must have; 0: any number */

@@ -43,7 +43,8 @@ static kg_status run_with(const char *command, const char *response, size_t n,
     struct kg_record r = record();
 
     for (size_t i = 0; i < n; i++)
-        items[i] = (struct kg_grade_item){&r, response, strlen(response)};
+        items[i] = (struct kg_grade_item){
+            .record = &r, .response = response, .n = strlen(response)};
     memset(&err, 0, sizeof err);
     memset(grades, 0, sizeof grades);
     assert_int_equal(kg_task_find(&row, "external", &err), KG_OK);

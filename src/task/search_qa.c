@@ -229,6 +229,25 @@ kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts
 
 /* ---- grading ---- */
 
+/* The episode of an item; one turn is one span.   whole: that span */
+static struct kg_qa_episode episode_of(struct kg_span *whole,
+                                       const struct kg_grade_item *item)
+{
+    const char *prompt = item->record->prompt ? item->record->prompt : "";
+
+    *whole = (struct kg_span){item->response, item->n, KG_SOURCE_MODEL};
+    return (struct kg_qa_episode){.prompt = prompt,
+                                  .prompt_n = strlen(prompt),
+                                  .spans = item->spans ? item->spans : whole,
+                                  .n_spans = item->spans ? item->n_spans : 1};
+}
+
+static bool find_answer(struct kg_qa_text *answer, const struct kg_task_opts *opts,
+                        const struct kg_qa_episode *e)
+{
+    return kg_qa_extract(answer, e, opts->answer_tags == 2 ? 2 : 1);
+}
+
 static kg_status score(struct kg_grade *g, const struct kg_task_opts *opts,
                        const struct kg_qa_episode *e, const struct golds *golds,
                        struct kg_err *err)
@@ -242,7 +261,7 @@ static kg_status score(struct kg_grade *g, const struct kg_task_opts *opts,
     double right = 0;
 
     KG_TRY(kg_qa_metric_find(&metric, format ? "em" : name, err));
-    facts.answered = kg_qa_extract(&answer, e, opts->answer_tags == 2 ? 2 : 1);
+    facts.answered = find_answer(&answer, opts, e);
     if (facts.answered) {
         KG_TRY(kg_qa_score(&g->reward, metric, answer, golds->text, golds->n, err));
         KG_TRY(kg_qa_score(&right, metric->exact ? metric : exact, answer, golds->text,
@@ -260,12 +279,8 @@ static kg_status score(struct kg_grade *g, const struct kg_task_opts *opts,
 kg_status kg_task_search_qa_grade(struct kg_grade *g, const struct kg_task_opts *opts,
                                   const struct kg_grade_item *item, struct kg_err *err)
 {
-    const struct kg_span whole = {item->response, item->n, KG_SOURCE_MODEL};
-    const char *prompt = item->record->prompt ? item->record->prompt : "";
-    const struct kg_qa_episode e = {.prompt = prompt,
-                                    .prompt_n = strlen(prompt),
-                                    .spans = item->spans ? item->spans : &whole,
-                                    .n_spans = item->spans ? item->n_spans : 1};
+    struct kg_span whole;
+    const struct kg_qa_episode e = episode_of(&whole, item);
     struct golds golds;
     kg_status status;
 
@@ -275,4 +290,28 @@ kg_status kg_task_search_qa_grade(struct kg_grade *g, const struct kg_task_opts 
 out:
     golds_release(&golds);
     return status;
+}
+
+kg_status kg_task_search_qa_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                                    const struct kg_grade_item *item, struct kg_err *err)
+{
+    struct kg_span whole;
+    const struct kg_qa_episode e = episode_of(&whole, item);
+    struct kg_qa_text answer;
+
+    find_answer(&answer, opts, &e);
+    return kg_str_append(out, answer.text, answer.n, err);
+}
+
+kg_status kg_task_search_qa_same(bool *same, const struct kg_task_opts *opts,
+                                 const char *a, const char *b, struct kg_err *err)
+{
+    const struct kg_qa_text gold = {b, strlen(b)};
+    double equal;
+
+    (void)opts;
+    KG_TRY(kg_qa_score(&equal, kg_qa_metrics(), (struct kg_qa_text){a, strlen(a)}, &gold,
+                       1, err));
+    *same = equal == 1;
+    return KG_OK;
 }

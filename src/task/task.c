@@ -63,6 +63,8 @@ static const struct kg_task_row table[] = {
                 "sub-EM, F1 or format",
         .load = kg_task_search_qa_load,
         .grade_by = kg_task_search_qa_grade,
+        .extract = kg_task_search_qa_extract,
+        .same = kg_task_search_qa_same,
     },
     {
         .name = "none",

@@ -58,6 +58,12 @@ kg_status kg_task_math_extract(struct kg_str *out, const struct kg_task_opts *op
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_math_same(bool *same, const struct kg_task_opts *opts, const char *a,
                             const char *b, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_search_qa_extract(struct kg_str *out, const struct kg_task_opts *opts,
+                                    const struct kg_grade_item *item,
+                                    struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_search_qa_same(bool *same, const struct kg_task_opts *opts,
+                                 const char *a, const char *b,
+                                 struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                             const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,

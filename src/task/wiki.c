@@ -339,7 +339,7 @@ static kg_status put_corpus(struct kg_str *out, const struct kg_wiki *w,
 {
     struct kg_wiki_counts counts;
     uint32_t *order;
-    kg_status status;
+    kg_status status = KG_OK;
 
     kg_wiki_count(&counts, w);
     KG_TRY(draw_order(&order, w, counts.passages, KG_WIKI_DRAW_CORPUS, err));

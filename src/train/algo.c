@@ -2,6 +2,7 @@
 #include "train/algo.h"
 
 #include "base/log.h"
+#include "policy/presets.h"
 #include "rollout/rollout.h"
 #include "train/episodes.h"
 
@@ -69,22 +70,27 @@ static kg_status check_updates(const struct kg_config *config, struct kg_err *er
         (long long)prompts, (long long)updates);
 }
 
-/* A value that a file or an assignment gave is found again by its place; what a preset
- * or a default gave is the composition's own. */
+/* Where the value of a refused key came from; a default is the composition's own. */
 static kg_status name_source(const struct kg_config *config, struct kg_err *err)
 {
-    struct kg_err found = *err;
+    const char *preset = kg_config_text(config, "algo.preset");
+    struct kg_err found = *err, none;
     size_t n = strcspn(found.message, ":");
 
     for (size_t i = 0; i < kg_algo_n_keys(); i++) {
-        const char *key = kg_algo_key(i);
-        const char *preset = kg_config_text(config, "algo.preset");
+        const char *key = kg_algo_key(i), *source;
+        const struct kg_preset *from;
 
-        if (strlen(key) == n && memcmp(key, found.message, n) == 0 &&
-            kg_config_is_set(config, key))
-            return kg_fail(err, found.code, "%s; %s is from %s%s%s", found.message, key,
-                           kg_config_source(config, key),
-                           *preset ? ", beside preset " : "", preset);
+        if (strlen(key) != n || memcmp(key, found.message, n) != 0)
+            continue;
+        source = kg_config_source(config, key);
+        if (strcmp(source, "default") == 0)
+            break;
+        if (kg_preset_find(&from, source, &none) == KG_OK)
+            return kg_fail(err, found.code, "%s; %s is from preset %s", found.message,
+                           key, source);
+        return kg_fail(err, found.code, "%s; %s is from %s%s%s", found.message, key,
+                       source, *preset ? ", beside preset " : "", preset);
     }
     return err->code;
 }

@@ -23,7 +23,7 @@
 #include "tensor/cpu/head_internal.h"
 #include "tensor/cpu/parallel_internal.h"
 
-enum { BLOCK_ROWS = 1024, STRIP_TILES = 2 };
+enum { BLOCK_ROWS = 1024, STRIP_TILES = 2, UNIT_ROWS = 128 /* of one thread's tile */ };
 
 /* What a row multiplies, see above. */
 struct factors {
@@ -207,7 +207,7 @@ static void scatter_row(const struct block *b, const struct job *job, int64_t i)
 /* ---- dz of a chunk of rows in one tile ---- */
 /* Of one thread: a chunk's logits. */
 struct scratch {
-    float *z;  /* owned (KG_HEAD_ROWS, width) */
+    float *z;  /* owned (UNIT_ROWS, width) */
     float *zq; /* owned, NULL without an anchor */
     double *a; /* owned (width), zero between rows */
     struct column {
@@ -333,7 +333,7 @@ static kg_status fill_dz(struct kg_mat dz, const struct scratch *w, const struct
                          struct kg_err *err)
 {
     const struct kg_head *h = job->h;
-    int64_t rows = b->rows - i0 < KG_HEAD_ROWS ? b->rows - i0 : KG_HEAD_ROWS;
+    int64_t rows = b->rows - i0 < UNIT_ROWS ? b->rows - i0 : UNIT_ROWS;
     int64_t cols = tile_cols(job, tile);
     struct kg_mat z = kg_mat(w->z, KG_F32, rows, cols);
     struct kg_mat hidden = kg_mat(b->hidden, job->dtype, b->rows, h->hidden.cols);
@@ -363,10 +363,10 @@ static kg_status fill_dz(struct kg_mat dz, const struct scratch *w, const struct
 static kg_status scratch_init(struct scratch *w, const struct job *job,
                               struct kg_err *err)
 {
-    KG_TRY(get(&w->z, KG_HEAD_ROWS * job->width, sizeof *w->z, err));
+    KG_TRY(get(&w->z, UNIT_ROWS * job->width, sizeof *w->z, err));
     KG_TRY(get(&w->a, job->width, sizeof *w->a, err));
     KG_TRY(get(&w->columns, job->h->k + 1, sizeof *w->columns, err));
-    return with_anchor(job) ? get(&w->zq, KG_HEAD_ROWS * job->width, sizeof *w->zq, err)
+    return with_anchor(job) ? get(&w->zq, UNIT_ROWS * job->width, sizeof *w->zq, err)
                             : KG_OK;
 }
 
@@ -383,7 +383,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b,
                             const struct job *job, int64_t tile, int64_t n_tiles,
                             struct kg_err *err)
 {
-    int64_t units = (b->rows + KG_HEAD_ROWS - 1) / KG_HEAD_ROWS * n_tiles;
+    int64_t units = (b->rows + UNIT_ROWS - 1) / UNIT_ROWS * n_tiles;
     int64_t next = 0;
     kg_status status = KG_OK;
 #pragma omp parallel if (units > 1 &&                                                    \
@@ -393,7 +393,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b,
         struct kg_err mine;
         kg_status got = scratch_init(&w, job, &mine);
         for (int64_t i = 0; got == KG_OK && (i = kg_cpu_take(&next)) < units;)
-            got = fill_dz(dz, &w, b, job, i / n_tiles * KG_HEAD_ROWS, tile + i % n_tiles,
+            got = fill_dz(dz, &w, b, job, i / n_tiles * UNIT_ROWS, tile + i % n_tiles,
                           &mine);
         if (got != KG_OK)
             kg_cpu_report(&status, err, &mine);

@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-enum { KG_HEAD_ROWS = 128 }; /* rows per chunk */
+enum { KG_HEAD_ROWS = 256 }; /* rows per chunk of the forward */
 
 /* Columns per tile, a multiple of KG_LANES. */
 int64_t kg_cpu_head_tile_width(int64_t vocab);

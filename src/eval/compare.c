@@ -1,0 +1,514 @@
+/* Reading two folders of results, pairing their problems, and the bootstrap. */
+#include "eval/compare.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "data/json.h"
+#include "data/records.h"
+#include "eval/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_METRICS = 2 * KG_EVAL_KS + 32,
+    MAX_PROBLEMS = 1 << 28,
+    MAX_MANIFEST_BYTES = 1 << 24
+};
+
+/* ---- folders ---- */
+
+struct metric {
+    char name[KG_EVAL_NAME_BYTES];
+    double *x; /* (problems) owned */
+    size_t capacity;
+};
+struct set {
+    char name[KG_SUITE_NAME_BYTES];
+    int64_t *number; /* (n) owned: of the problems */
+    size_t n;
+    size_t capacity;
+    struct metric metrics[MAX_METRICS];
+    size_t n_metrics;
+};
+struct folder {
+    const char *dir;
+    struct set *sets; /* (n) owned */
+    size_t n;
+    size_t capacity;
+};
+
+static void folder_release(struct folder *f)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        for (size_t m = 0; m < f->sets[i].n_metrics; m++)
+            kg_mem_free(f->sets[i].metrics[m].x);
+        kg_mem_free(f->sets[i].number);
+    }
+    kg_mem_free(f->sets);
+}
+
+/* Lines of a set stand together. */
+static kg_status set_for(struct set **set, struct folder *f, const char *name,
+                         struct kg_err *err)
+{
+    if (f->n == 0 || strcmp(f->sets[f->n - 1].name, name) != 0) {
+        KG_TRY(kg_mem_grow(&f->sets, &f->capacity, f->n + 1, sizeof *f->sets,
+                           KG_SUITE_MAX_SETS, "compared sets", err));
+        snprintf(f->sets[f->n].name, sizeof f->sets[f->n].name, "%s", name);
+        f->n++;
+    }
+    *set = &f->sets[f->n - 1];
+    return KG_OK;
+}
+
+static kg_status put_value(struct set *s, const char *name, double x,
+                           const struct kg_json_doc *line, struct kg_err *err)
+{
+    size_t m = 0;
+
+    while (m < s->n_metrics && strcmp(s->metrics[m].name, name) != 0)
+        m++;
+    if (m == MAX_METRICS || strlen(name) >= KG_EVAL_NAME_BYTES ||
+        (m == s->n_metrics && s->n > 1))
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected the metrics of the set's first problem, found "
+                       "'%.60s' too",
+                       line->where, name);
+    if (m == s->n_metrics)
+        snprintf(s->metrics[s->n_metrics++].name, KG_EVAL_NAME_BYTES, "%s", name);
+    KG_TRY(kg_mem_grow(&s->metrics[m].x, &s->metrics[m].capacity, s->n,
+                       sizeof *s->metrics[m].x, MAX_PROBLEMS, "compared values", err));
+    s->metrics[m].x[s->n - 1] = x;
+    return KG_OK;
+}
+
+static kg_status read_problem(struct folder *f, const struct kg_json_doc *line,
+                              struct kg_err *err)
+{
+    const char *name;
+    int64_t number;
+    struct set *s;
+
+    KG_TRY(kg_json_need_text(&name, line, line->root, "set", err));
+    KG_TRY(kg_json_need_int(&number, line, line->root, "problem", 0, INT64_MAX, err));
+    KG_TRY(set_for(&s, f, name, err));
+    KG_TRY(kg_mem_grow(&s->number, &s->capacity, s->n + 1, sizeof *s->number,
+                       MAX_PROBLEMS, "compared problems", err));
+    s->number[s->n++] = number;
+    for (size_t i = 0; i < kg_json_size(line->root); i++) {
+        const struct kg_json *v = kg_json_value_at(line->root, i);
+        const char *key = kg_json_key_at(line->root, i);
+
+        if (kg_json_is_number(v) && strcmp(key, "problem") != 0)
+            KG_TRY(put_value(s, key, kg_json_real(v, 0), line, err));
+    }
+    return KG_OK;
+}
+
+static kg_status read_problems(struct folder *f, const char *path, struct kg_err *err)
+{
+    struct kg_records *records = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = true;
+    kg_status status;
+
+    KG_TRY(kg_records_open(&records, path, err));
+    while (more) {
+        KG_TRY_GOTO(out, kg_records_next(records, &doc, &more, err));
+        if (more)
+            KG_TRY_GOTO(out, read_problem(f, &doc, err));
+    }
+out:
+    kg_json_release(&doc);
+    kg_records_close(records);
+    return status;
+}
+
+static kg_status folder_read(struct folder *f, const char *dir, struct kg_err *err)
+{
+    char *results = kg_path_join(dir, "results.json", err);
+    char *problems = results ? kg_path_join(dir, "problems.jsonl", err) : NULL;
+    kg_status status = problems ? KG_OK : err->code;
+
+    *f = (struct folder){.dir = dir};
+    if (status == KG_OK && !kg_file_exists(results))
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "%s: expected a finished evaluation, found no results.json; the "
+                         "command that began it goes on",
+                         dir);
+    if (status == KG_OK)
+        status = read_problems(f, problems, err);
+    kg_mem_free(problems);
+    kg_mem_free(results);
+    return status;
+}
+
+/* ---- whether they can be compared ---- */
+
+static kg_status same_problems(const struct set *a, const struct set *b,
+                               const struct folder *in_a, const struct folder *in_b,
+                               struct kg_err *err)
+{
+    if (strcmp(a->name, b->name) != 0)
+        return kg_fail(err, KG_ECONFLICT,
+                       "expected the same sets, found %s in %s and %s "
+                       "in %s at its place",
+                       a->name, in_a->dir, b->name, in_b->dir);
+    if (a->n != b->n)
+        return kg_fail(
+            err, KG_ECONFLICT,
+            "set %s: expected the same problems, found %zu in %s and %zu in %s", a->name,
+            a->n, in_a->dir, b->n, in_b->dir);
+    for (size_t i = 0; i < a->n; i++)
+        if (a->number[i] != b->number[i])
+            return kg_fail(err, KG_ECONFLICT,
+                           "set %s: expected the same problems, found problem %lld in %s "
+                           "and %lld in %s at its place",
+                           a->name, (long long)a->number[i], in_a->dir,
+                           (long long)b->number[i], in_b->dir);
+    return KG_OK;
+}
+
+/* The text of a data file's hash in a manifest; "" for a set without a file. */
+static const char *data_hash(const struct kg_json_doc *manifest, const char *set)
+{
+    char key[KG_SUITE_NAME_BYTES + 16];
+    const char *hash;
+
+    snprintf(key, sizeof key, "sets.%s.data", set);
+    hash = kg_json_text(
+        kg_json_get(kg_json_get(kg_json_get(manifest->root, "inputs"), key), "hash"),
+        NULL);
+    return hash ? hash : "";
+}
+
+static kg_status read_manifest(struct kg_json_doc *doc, const char *dir,
+                               struct kg_err *err)
+{
+    char *path = kg_path_join(dir, "manifest.json", err);
+    kg_status status = path ? kg_json_read(doc, path, MAX_MANIFEST_BYTES, err)
+                            : err->code;
+
+    kg_mem_free(path);
+    return status;
+}
+
+static kg_status same_data(const struct folder *a, const struct folder *b,
+                           struct kg_err *err)
+{
+    struct kg_json_doc x = {0}, y = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, read_manifest(&x, a->dir, err));
+    KG_TRY_GOTO(out, read_manifest(&y, b->dir, err));
+    for (size_t i = 0; i < a->n && status == KG_OK; i++) {
+        const char *p = data_hash(&x, a->sets[i].name);
+        const char *q = data_hash(&y, a->sets[i].name);
+
+        if (strcmp(p, q) != 0)
+            status = kg_fail(err, KG_ECONFLICT,
+                             "set %s: expected the same data, found a file of hash '%s' "
+                             "in %s and '%s' in %s",
+                             a->sets[i].name, p, a->dir, q, b->dir);
+    }
+out:
+    kg_json_release(&x);
+    kg_json_release(&y);
+    return status;
+}
+
+static kg_status can_compare(const struct folder *a, const struct folder *b,
+                             struct kg_err *err)
+{
+    if (a->n != b->n)
+        return kg_fail(err, KG_ECONFLICT,
+                       "expected the same sets, found %zu in %s and %zu in %s", a->n,
+                       a->dir, b->n, b->dir);
+    for (size_t i = 0; i < a->n; i++)
+        KG_TRY(same_problems(&a->sets[i], &b->sets[i], a, b, err));
+    return same_data(a, b, err);
+}
+
+/* ---- the bootstrap ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Sorts means. */
+static void ends_of(double *low, double *high, double *means)
+{
+    qsort(means, KG_EVAL_RESAMPLES, sizeof *means, by_value);
+    *low = means[KG_EVAL_TAIL - 1];
+    *high = means[KG_EVAL_RESAMPLES - KG_EVAL_TAIL];
+}
+
+static void resample(double *means, const double *d, int64_t n, uint32_t set)
+{
+    const struct kg_rng_key key = {0, KG_RNG_BOOTSTRAP};
+
+    for (uint64_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
+        double sum = 0;
+
+        for (int64_t i = 0; i < n; i++)
+            sum += d[kg_rng_below(key, r, set, (uint32_t)i, (uint64_t)n)];
+        means[r] = sum / (double)n;
+    }
+}
+
+kg_status kg_eval_interval(double *low, double *high, double *means, const double *d,
+                           int64_t n, uint32_t set, struct kg_err *err)
+{
+    double *sorted = kg_mem_calloc(KG_EVAL_RESAMPLES, sizeof *sorted, "resamples", err);
+
+    if (!sorted)
+        return err->code;
+    resample(sorted, d, n, set);
+    if (means)
+        memcpy(means, sorted, KG_EVAL_RESAMPLES * sizeof *means);
+    ends_of(low, high, sorted);
+    kg_mem_free(sorted);
+    return KG_OK;
+}
+
+/* ---- differences ---- */
+
+static const struct metric *find(const struct set *s, const char *name)
+{
+    for (size_t m = 0; m < s->n_metrics; m++)
+        if (strcmp(s->metrics[m].name, name) == 0)
+            return &s->metrics[m];
+    return NULL;
+}
+
+static void summarise(struct kg_eval_difference *row, double *d, const double *a,
+                      const double *b, int64_t n)
+{
+    double square = 0;
+
+    for (int64_t p = 0; p < n; p++) {
+        d[p] = b[p] - a[p];
+        row->a += a[p] / (double)n;
+        row->b += b[p] / (double)n;
+        row->difference += d[p] / (double)n;
+        row->better += d[p] > 0;
+        row->worse += d[p] < 0;
+    }
+    for (int64_t p = 0; p < n; p++)
+        square += (d[p] - row->difference) * (d[p] - row->difference);
+    row->stderror = n > 1 ? sqrt(square / (double)(n - 1) / (double)n) : 0;
+}
+
+/* What is compared, and the sums for the mean over the sets. */
+struct pairing {
+    const struct folder *a;
+    const struct folder *b;
+    struct kg_eval_comparison *out;
+    double *means; /* (KG_EVAL_RESAMPLES) of one set */
+    double *sums;  /* (KG_EVAL_RESAMPLES) over the sets */
+    double *d;     /* (longest set) */
+};
+
+/* Row of one metric of one set; its resampled means are added to the sums. */
+static kg_status compare_set(struct pairing *p, size_t set, const char *name,
+                             struct kg_err *err)
+{
+    const struct set *a = &p->a->sets[set];
+    struct kg_eval_difference *row = &p->out->rows[p->out->n++];
+
+    snprintf(row->set, sizeof row->set, "%s", a->name);
+    snprintf(row->metric, sizeof row->metric, "%s", name);
+    row->problems = (int64_t)a->n;
+    summarise(row, p->d, find(a, name)->x, find(&p->b->sets[set], name)->x,
+              (int64_t)a->n);
+    KG_TRY(kg_eval_interval(&row->low, &row->high, p->means, p->d, (int64_t)a->n,
+                            (uint32_t)set, err));
+    for (size_t r = 0; r < KG_EVAL_RESAMPLES; r++)
+        p->sums[r] += p->means[r] / (double)p->a->n;
+    return KG_OK;
+}
+
+static bool in_both(const struct pairing *p, size_t set, const char *name)
+{
+    return find(&p->a->sets[set], name) && find(&p->b->sets[set], name);
+}
+
+static kg_status compare_sets(struct pairing *p, struct kg_err *err)
+{
+    for (size_t s = 0; s < p->a->n; s++)
+        for (size_t m = 0; m < p->a->sets[s].n_metrics; m++)
+            if (in_both(p, s, p->a->sets[s].metrics[m].name))
+                KG_TRY(compare_set(p, s, p->a->sets[s].metrics[m].name, err));
+    return KG_OK;
+}
+
+/* The unweighted mean over the sets; their rows are computed again for its resamples and
+ * dropped. */
+static kg_status compare_mean(struct pairing *p, const char *name, struct kg_err *err)
+{
+    size_t n = p->out->n;
+    struct kg_eval_difference mean = {.set = "mean"};
+    double square = 0;
+
+    snprintf(mean.metric, sizeof mean.metric, "%s", name);
+    memset(p->sums, 0, KG_EVAL_RESAMPLES * sizeof *p->sums);
+    for (size_t s = 0; s < p->a->n; s++) {
+        struct kg_eval_difference *row = &p->out->rows[n];
+
+        memset(row, 0, sizeof *row);
+        p->out->n = n;
+        KG_TRY(compare_set(p, s, name, err));
+        mean.problems += row->problems;
+        mean.a += row->a / (double)p->a->n;
+        mean.b += row->b / (double)p->a->n;
+        mean.difference += row->difference / (double)p->a->n;
+        square += row->stderror * row->stderror;
+    }
+    mean.stderror = sqrt(square) / (double)p->a->n;
+    ends_of(&mean.low, &mean.high, p->sums);
+    p->out->rows[n] = mean;
+    p->out->n = n + 1;
+    return KG_OK;
+}
+
+static kg_status compare_means(struct pairing *p, struct kg_err *err)
+{
+    for (size_t m = 0; m < p->a->sets[0].n_metrics; m++) {
+        const char *name = p->a->sets[0].metrics[m].name;
+        bool all = true;
+
+        for (size_t s = 0; s < p->a->n; s++)
+            all = all && in_both(p, s, name);
+        if (all)
+            KG_TRY(compare_mean(p, name, err));
+    }
+    return KG_OK;
+}
+
+static kg_status compare_folders(struct kg_eval_comparison *c, const struct folder *a,
+                                 const struct folder *b, struct kg_err *err)
+{
+    struct pairing p = {.a = a, .b = b, .out = c};
+    size_t longest = 0, rows = MAX_METRICS;
+    kg_status status = KG_OK;
+
+    for (size_t s = 0; s < a->n; s++) {
+        longest = a->sets[s].n > longest ? a->sets[s].n : longest;
+        rows += a->sets[s].n_metrics;
+    }
+    c->rows = kg_mem_calloc(rows, sizeof *c->rows, "comparison", err);
+    p.means = kg_mem_calloc(KG_EVAL_RESAMPLES, sizeof *p.means, "resamples", err);
+    p.sums = kg_mem_calloc(KG_EVAL_RESAMPLES, sizeof *p.sums, "resamples", err);
+    p.d = kg_mem_calloc(longest, sizeof *p.d, "differences", err);
+    if (!c->rows || !p.means || !p.sums || !p.d)
+        status = KG_ENOMEM;
+    if (status == KG_OK)
+        status = compare_sets(&p, err);
+    if (status == KG_OK && a->n > 1)
+        status = compare_means(&p, err);
+    kg_mem_free(p.d);
+    kg_mem_free(p.sums);
+    kg_mem_free(p.means);
+    return status;
+}
+
+kg_status kg_eval_compare(struct kg_eval_comparison *c, const char *dir_a,
+                          const char *dir_b, struct kg_err *err)
+{
+    struct folder a = {0}, b = {0};
+    kg_status status;
+
+    *c = (struct kg_eval_comparison){0};
+    KG_TRY_GOTO(out, folder_read(&a, dir_a, err));
+    KG_TRY_GOTO(out, folder_read(&b, dir_b, err));
+    KG_TRY_GOTO(out, can_compare(&a, &b, err));
+    status = compare_folders(c, &a, &b, err);
+out:
+    folder_release(&a);
+    folder_release(&b);
+    if (status != KG_OK)
+        kg_eval_comparison_release(c);
+    return status;
+}
+
+void kg_eval_comparison_release(struct kg_eval_comparison *c)
+{
+    kg_mem_free(c->rows);
+    *c = (struct kg_eval_comparison){0};
+}
+
+/* ---- output ---- */
+
+static kg_status put_row(struct kg_str *out, const struct kg_eval_difference *row,
+                         struct kg_err *err)
+{
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"a", row->a},
+                   {"b", row->b},
+                   {"difference", row->difference},
+                   {"stderr", row->stderror},
+                   {"low", row->low},
+                   {"high", row->high}};
+
+    KG_TRY(kg_str_printf(out, err, "{\"set\": \"%s\", \"metric\": ", row->set));
+    KG_TRY(kg_json_put_string(out, row->metric, strlen(row->metric), err));
+    KG_TRY(kg_str_printf(out, err, ", \"problems\": %lld", (long long)row->problems));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        KG_TRY(kg_str_printf(out, err, ", \"%s\": ", numbers[i].name));
+        KG_TRY(kg_json_put_double(out, numbers[i].value, err));
+    }
+    return kg_str_printf(out, err, ", \"better\": %lld, \"worse\": %lld}",
+                         (long long)row->better, (long long)row->worse);
+}
+
+kg_status kg_eval_comparison_json(struct kg_str *out, const struct kg_eval_comparison *c,
+                                  struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "{\"resamples\": %d, \"rows\": [", KG_EVAL_RESAMPLES));
+    for (size_t i = 0; i < c->n; i++) {
+        KG_TRY(kg_str_puts(out, i ? ",\n " : "\n ", err));
+        KG_TRY(put_row(out, &c->rows[i], err));
+    }
+    return kg_str_puts(out, "]}\n", err);
+}
+
+kg_status kg_eval_comparison_table(struct kg_str *out, const struct kg_eval_comparison *c,
+                                   struct kg_err *err)
+{
+    int wide = 4;
+
+    for (size_t i = 0; i < c->n; i++) {
+        int n = (int)strlen(c->rows[i].set);
+
+        wide = n > wide ? n : wide;
+    }
+    KG_TRY(kg_str_printf(
+        out, err,
+        "%-*s  problems  %-12s          A          B      B - A     stderr  "
+        "95 %% interval             better/worse\n",
+        wide, "set", "metric"));
+    for (size_t i = 0; i < c->n; i++) {
+        const struct kg_eval_difference *r = &c->rows[i];
+        const char *sure = r->low > 0 || r->high < 0 ? "*" : " ";
+
+        KG_TRY(kg_str_printf(out, err,
+                             "%-*s  %8lld  %-12s %10.4f %10.4f %+10.4f %10.4f  [%+9.4f, "
+                             "%+9.4f] %s",
+                             wide, r->set, (long long)r->problems, r->metric, r->a, r->b,
+                             r->difference, r->stderror, r->low, r->high, sure));
+        if (strcmp(r->set, "mean") != 0)
+            KG_TRY(kg_str_printf(out, err, "  %lld/%lld", (long long)r->better,
+                                 (long long)r->worse));
+        KG_TRY(kg_str_putc(out, '\n', err));
+    }
+    return KG_OK;
+}

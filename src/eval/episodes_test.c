@@ -1,0 +1,267 @@
+/* Episodes in an evaluation: played by the local source, counted, kept by who wrote
+ * what, and the same whatever else is in the batch. */
+#include "eval/runner.h"
+
+#include "base/clock.h"
+#include "base/folder_testing.h"
+#include "eval/suite.h"
+
+#define MODEL "tests/data/verl_digit_llama"
+
+static struct kg_model *model;
+static struct kg_tokenizer *tok;
+
+static void ok(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* The digit model writes figures and no tags: its turns are all illegal. The remark that
+ * it then reads cannot be written in its alphabet, so the environment here is one whose
+ * remarks are figures. */
+static kg_status figures_open(void **state, const struct kg_env_opts *opts,
+                              struct kg_err *e)
+{
+    (void)opts;
+    (void)e;
+    *state = &model;
+    return KG_OK;
+}
+
+static void figures_close(void *state) { (void)state; }
+
+static kg_status figures_step(struct kg_env_result *result, struct kg_str *observation,
+                              void *state, const struct kg_env_turn *turn,
+                              struct kg_err *e)
+{
+    (void)state;
+    *result = (struct kg_env_result){.next = turn->last ? KG_ENV_DONE : KG_ENV_OBSERVE,
+                                     .valid = true,
+                                     .called = !turn->last,
+                                     .answered = turn->last};
+    return turn->last ? KG_OK : kg_str_puts(observation, "7,7:", e);
+}
+
+static const struct kg_env_row figures = {.name = "figures",
+                                          .help = "figures back",
+                                          .open = figures_open,
+                                          .close = figures_close,
+                                          .step = figures_step};
+
+static const char DATA[] = "{\"question\":\"1,2:\",\"answer\":\"3\"}\n"
+                           "{\"question\":\"4,5:\",\"answer\":\"6\"}\n"
+                           "{\"question\":\"7,8:\",\"answer\":\"9\"}\n";
+static const char SUITE[] = "suite: {name: t}\n"
+                            "defaults: {task: qa-number, data: d.jsonl, max_tokens: 5,\n"
+                            "  env: calculator, turns: 2, context: 60}\n"
+                            "sets:\n"
+                            "  a: {group: g, samples: 2}\n"
+                            "  b: {group: g, problems: 2}\n";
+
+static int make_all(void **state)
+{
+    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, false};
+
+    kg_threads_set(1);
+    if (kg_model_open(&model, MODEL, &opts, &err) != KG_OK ||
+        kg_tokenizer_open(&tok, MODEL, &err) != KG_OK || make_dir(state))
+        return 1;
+    put("d.jsonl", DATA);
+    return 0;
+}
+
+static int free_all(void **state)
+{
+    kg_model_free(model);
+    kg_tokenizer_close(tok);
+    (void)remove_dir(state);
+    return 0;
+}
+
+struct outcome {
+    struct kg_suite suite;
+    struct kg_eval_set *sets;
+    struct kg_eval_report report;
+    struct kg_str lines;
+};
+
+static kg_status add_line(void *user, const char *line, size_t n, struct kg_err *e)
+{
+    return kg_str_append(&((struct outcome *)user)->lines, line, n, e);
+}
+
+static void open_suite(struct outcome *o)
+{
+    memset(o, 0, sizeof *o);
+    put("s.yaml", SUITE);
+    ok(kg_suite_open(&o->suite, in_dir("s.yaml"), &err));
+    ok(kg_suite_resolve(&o->suite, &err));
+    ok(kg_suite_sets(&o->sets, &o->suite, dir, &err));
+}
+
+static void play(struct outcome *o, int32_t max_batch)
+{
+    struct kg_eval_local local = {
+        .model = model, .tok = tok, .model_dir = MODEL, .max_batch = max_batch};
+    struct kg_eval_run run = {
+        .suite = &o->suite, .source = &local.source, .dump = add_line, .user = o};
+
+    open_suite(o);
+    for (size_t i = 0; i < o->suite.n; i++)
+        o->sets[i].episode.env = &figures;
+    kg_eval_local_init(&local);
+    run.sets = o->sets;
+    ok(kg_eval_suite(&o->report, &run, &err));
+}
+
+static void release(struct outcome *o)
+{
+    kg_str_release(&o->lines);
+    kg_eval_report_release(&o->report);
+    kg_suite_sets_free(o->sets, o->suite.n);
+    kg_suite_release(&o->suite);
+}
+
+static void expect_mean(const struct kg_eval_score *s, const char *name, double value)
+{
+    const struct kg_eval_metric *m = kg_eval_metric_find(s, name);
+
+    assert_non_null(m);
+    if (m->value != value)
+        fail_msg("%s: expected %g, found %g", name, value, m->value);
+}
+
+static void turns_and_calls_are_counted(void **state)
+{
+    struct outcome o;
+
+    (void)state;
+    play(&o, 8);
+    for (size_t i = 0; i < 2; i++) {
+        const struct kg_eval_score *s = &o.report.sets[i].score;
+
+        expect_mean(s, "turns", 3);
+        expect_mean(s, "calls", 2);
+        expect_mean(s, "finished", 1);
+        expect_mean(s, "invalid", 0);
+        expect_mean(s, "failed", 0);
+    }
+    expect_mean(&o.report.mean, "calls", 2);
+    assert_int_equal(o.report.n_groups, 1);
+    expect_mean(&o.report.groups[0].mean, "turns", 3);
+    release(&o);
+}
+
+/* Segments stand in order, and what a tool said is not in the response. */
+static void lines_say_who_wrote_what(void **state)
+{
+    struct kg_json_doc doc;
+    struct outcome o;
+    size_t n = 0;
+
+    (void)state;
+    play(&o, 8);
+    for (char *line = o.lines.data; *line; n++) {
+        char *end = strchr(line, '\n');
+        const struct kg_json *segments;
+        struct kg_str model_text = {0};
+        size_t len;
+        const char *text;
+
+        ok(kg_json_parse(&doc, line, (size_t)(end - line), "line", &err));
+        segments = kg_json_get(doc.root, "segments");
+        assert_int_equal(kg_json_size(segments), 5);
+        for (size_t i = 0; i < 5; i++) {
+            const struct kg_json *s = kg_json_at(segments, i);
+
+            text = kg_json_text(kg_json_get(s, "text"), &len);
+            assert_string_equal(kg_json_text(kg_json_get(s, "source"), NULL),
+                                i % 2 ? "tool" : "model");
+            if (i % 2)
+                assert_string_equal(text, "7,7:");
+            else
+                ok(kg_str_append(&model_text, text, len, &err));
+        }
+        assert_string_equal(kg_json_text(kg_json_get(doc.root, "response"), NULL),
+                            kg_str_text(&model_text));
+        kg_str_release(&model_text);
+        kg_json_release(&doc);
+        line = end + 1;
+    }
+    assert_int_equal(n, 3 * 2 + 2);
+    release(&o);
+}
+
+static void the_batch_changes_nothing(void **state)
+{
+    struct outcome one, many;
+
+    (void)state;
+    play(&one, 1);
+    play(&many, 8);
+    assert_string_equal(one.lines.data, many.lines.data);
+    release(&one);
+    release(&many);
+}
+
+/* A source of answers of one turn, as a server is. */
+static kg_status one_turn(struct kg_eval_source *self, struct kg_eval_set *set,
+                          const bool *there, kg_eval_take_fn take, void *user,
+                          struct kg_err *e)
+{
+    const struct kg_eval_fresh fresh = {.text = "3", .n = 1, .finish = KG_FINISH_STOP};
+
+    (void)self;
+    (void)set;
+    (void)there;
+    return take(user, &fresh, e);
+}
+
+static kg_status load(struct kg_eval_source *self, struct kg_eval_set *set,
+                      struct kg_err *e)
+{
+    (void)self;
+    return kg_eval_set_load(set, NULL, NULL, e);
+}
+
+static void answers_of_one_turn_are_no_episodes(void **state)
+{
+    struct kg_eval_source source = {load, one_turn, NULL};
+    struct outcome o;
+    struct kg_eval_run run = {.suite = &o.suite, .source = &source};
+
+    (void)state;
+    open_suite(&o);
+    run.sets = o.sets;
+    assert_int_equal(kg_eval_suite(&o.report, &run, &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "expected an episode (env calculator)"));
+    release(&o);
+}
+
+static void a_search_needs_a_place(void **state)
+{
+    struct kg_eval_set *sets;
+    struct kg_suite suite;
+
+    (void)state;
+    put("n.yaml", "sets: {a: {task: search-qa, data: d.jsonl, env: search}}\n");
+    ok(kg_suite_open(&suite, in_dir("n.yaml"), &err));
+    ok(kg_suite_resolve(&suite, &err));
+    assert_int_equal(kg_suite_sets(&sets, &suite, dir, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "set a: search_where: expected an index file"));
+    kg_suite_release(&suite);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(turns_and_calls_are_counted),
+        cmocka_unit_test(lines_say_who_wrote_what),
+        cmocka_unit_test(the_batch_changes_nothing),
+        cmocka_unit_test(answers_of_one_turn_are_no_episodes),
+        cmocka_unit_test(a_search_needs_a_place),
+    };
+
+    return cmocka_run_group_tests(tests, make_all, free_all);
+}

@@ -1,0 +1,339 @@
+/* Asking a server: bodies, answers, and what can be wrong with them. */
+#include "eval/remote.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/signal.h"
+#include "data/json.h"
+#include "net/http_client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { POLL_MS = 200, SHOWN_BYTES = 200 };
+
+static int or_default(int x, int fallback) { return x > 0 ? x : fallback; }
+
+/* ---- prompts ---- */
+
+static const char AS_JSON[] = "{{ messages | tojson }}";
+
+/* The template under which a list of messages is its own JSON. */
+static kg_status messages_as_json(struct kg_chat_template **t, struct kg_err *err)
+{
+    return kg_chat_template_parse(t, AS_JSON, sizeof AS_JSON - 1, "messages", err);
+}
+
+static kg_status check_messages(const struct kg_eval_set *set, struct kg_err *err)
+{
+    for (size_t i = 0; i < set->data.n; i++) {
+        const struct kg_record *r = &set->data.records[i];
+        struct kg_json_doc doc = {0};
+        struct kg_err parse;
+        bool is_list = *r->prompt == '[' &&
+                       kg_json_parse(&doc, r->prompt, strlen(r->prompt), "prompt",
+                                     &parse) == KG_OK;
+
+        kg_json_release(&doc);
+        if (!is_list)
+            return kg_fail(
+                err, KG_EINVAL,
+                "set %s: record %lld: expected a list of messages for the chat "
+                "API, found text; user_turn: true makes it one",
+                set->name, (long long)r->line);
+    }
+    return KG_OK;
+}
+
+static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
+                         struct kg_err *err)
+{
+    const struct kg_eval_remote *r = (const struct kg_eval_remote *)self;
+    struct kg_chat_template *chat = NULL;
+
+    if (r->opts.completions)
+        return kg_eval_set_load(set, NULL, NULL, err);
+    KG_TRY(messages_as_json(&chat, err));
+    KG_TRY(kg_eval_set_load(set, chat, NULL, err));
+    return check_messages(set, err);
+}
+
+/* ---- requests ---- */
+
+static kg_status put_number(struct kg_str *out, const char *key, double x,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, ", \"%s\": ", key));
+    return kg_json_put_double(out, x, err);
+}
+
+static kg_status put_stops(struct kg_str *out, const struct kg_sampling *s,
+                           struct kg_err *err)
+{
+    for (int i = 0; i < s->n_stops; i++) {
+        KG_TRY(kg_str_puts(out, i ? ", " : ", \"stop\": [", err));
+        KG_TRY(kg_json_put_string(out, s->stops[i], strlen(s->stops[i]), err));
+    }
+    return s->n_stops ? kg_str_putc(out, ']', err) : KG_OK;
+}
+
+/* What is off is not sent: servers differ in what they know. */
+static kg_status put_sampling(struct kg_str *out, const struct kg_sampling *s,
+                              struct kg_err *err)
+{
+    /* the shortest text that is the same float, as the suite said it */
+    KG_TRY(kg_str_puts(out, ", \"temperature\": ", err));
+    KG_TRY(kg_json_put_float(out, s->temperature, err));
+    KG_TRY(kg_str_puts(out, ", \"top_p\": ", err));
+    KG_TRY(kg_json_put_float(out, s->top_p, err));
+    if (s->top_k > 0)
+        KG_TRY(put_number(out, "top_k", s->top_k, err));
+    if (s->min_p > 0) {
+        KG_TRY(kg_str_puts(out, ", \"min_p\": ", err));
+        KG_TRY(kg_json_put_float(out, s->min_p, err));
+    }
+    KG_TRY(put_number(out, "max_tokens", s->max_tokens, err));
+    return put_stops(out, s, err);
+}
+
+static kg_status put_body(struct kg_str *out, const struct kg_eval_remote *r,
+                          const struct kg_eval_set *set, size_t i, struct kg_err *err)
+{
+    const struct kg_record *record = &set->data.records[i / (size_t)set->samples];
+    uint64_t seed = kg_eval_seed(set->sampling.rng.seed, set->name, record->line,
+                                 (int32_t)(i % (size_t)set->samples));
+
+    KG_TRY(kg_str_puts(out, "{\"model\": ", err));
+    KG_TRY(kg_json_put_string(out, r->model, strlen(r->model), err));
+    if (r->opts.completions) {
+        KG_TRY(kg_str_puts(out, ", \"prompt\": ", err));
+        KG_TRY(kg_json_put_string(out, record->prompt, strlen(record->prompt), err));
+    } else
+        KG_TRY(kg_str_printf(out, err, ", \"messages\": %s", record->prompt));
+    KG_TRY(
+        kg_str_printf(out, err, ", \"n\": 1, \"seed\": %llu", (unsigned long long)seed));
+    KG_TRY(put_sampling(out, &set->sampling, err));
+    return kg_str_putc(out, '}', err);
+}
+
+/* ---- answers ---- */
+
+/* What the server says of its error: OpenAI's shape, else the body's beginning. */
+static kg_status refused(const struct kg_http_answer *a, const char *url,
+                         struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_err parse;
+    const char *message = NULL;
+    bool is_json = kg_json_parse(&doc, a->body, a->body_n, "answer", &parse) == KG_OK;
+
+    if (is_json)
+        message = kg_json_text(kg_json_get(kg_json_get(doc.root, "error"), "message"),
+                               NULL);
+    kg_fail(err, KG_EIO, "%s: expected status 200, found %d: %.*s", url, a->http_status,
+            SHOWN_BYTES, message ? message : a->body);
+    for (char *p = err->message; *p; p++)
+        *p = *p == '\n' || *p == '\r' ? ' ' : *p;
+    kg_json_release(&doc);
+    return err->code;
+}
+
+static kg_status check_answer(const struct kg_http_answer *a, const char *url,
+                              struct kg_err *err)
+{
+    if (a->status != KG_OK)
+        return kg_fail(err, a->status, "%s: %s", url, a->reason);
+    return a->http_status == 200 ? KG_OK : refused(a, url, err);
+}
+
+/* A message without content (null) is an empty answer. */
+static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_doc *doc,
+                             bool completions, struct kg_err *err)
+{
+    const struct kg_json *choice = kg_json_at(kg_json_get(doc->root, "choices"), 0);
+    const struct kg_json *from = completions ? choice : kg_json_get(choice, "message");
+    const struct kg_json *text = kg_json_get(from, completions ? "text" : "content");
+    const char *finish;
+
+    fresh->text = kg_json_text(text, &fresh->n);
+    if (!fresh->text && text && kg_json_type(text) == KG_JSON_NULL) {
+        fresh->text = "";
+        fresh->n = 0;
+    }
+    if (!fresh->text)
+        return kg_fail(err, KG_EFORMAT, "%s: expected choices[0].%s, found none",
+                       doc->where, completions ? "text" : "message.content");
+    KG_TRY(kg_json_need_text(&finish, doc, choice, "finish_reason", err));
+    fresh->finish = strcmp(finish, "length") == 0 ? KG_FINISH_LENGTH : KG_FINISH_STOP;
+    return kg_json_need_int(&fresh->tokens, doc, kg_json_get(doc->root, "usage"),
+                            "completion_tokens", 0, INT64_MAX, err);
+}
+
+/* ---- a set ---- */
+
+struct asking {
+    struct kg_eval_remote *remote;
+    const struct kg_eval_set *set;
+    kg_eval_take_fn take;
+    void *user;
+};
+
+static kg_status answered(void *user, const struct kg_http_answer *a, struct kg_err *err)
+{
+    const struct asking *q = user;
+    size_t samples = (size_t)q->set->samples;
+    struct kg_eval_fresh fresh = {.problem = a->ticket / samples,
+                                  .sample = (int32_t)(a->ticket % samples)};
+    struct kg_json_doc doc = {0};
+    kg_status status;
+
+    KG_TRY(check_answer(a, q->remote->url, err));
+    KG_TRY(kg_json_parse(&doc, a->body, a->body_n, q->remote->url, err));
+    status = read_choice(&fresh, &doc, q->remote->opts.completions, err);
+    if (status == KG_OK)
+        status = q->take(q->user, &fresh, err);
+    kg_json_release(&doc);
+    return status;
+}
+
+static kg_status submit(struct asking *q, size_t i, struct kg_err *err)
+{
+    struct kg_str body = {0};
+    kg_status status = put_body(&body, q->remote, q->set, i, err);
+
+    if (status == KG_OK)
+        status = kg_http_client_submit(q->remote->client, q->remote->url, body.data,
+                                       body.len, i, err);
+    kg_str_release(&body);
+    return status;
+}
+
+static kg_status open_client(struct kg_eval_remote *r, struct kg_err *err)
+{
+    const struct kg_http_client_opts opts = {
+        .max_in_flight = or_default(r->opts.in_flight, 16),
+        .timeout_ms = or_default(r->opts.timeout_ms, 600000),
+        .tries = or_default(r->opts.tries, 6),
+        .backoff_ms = or_default(r->opts.backoff_ms, 500),
+        .bearer_key = r->opts.key,
+    };
+
+    kg_http_client_close(r->client);
+    r->client = NULL;
+    return kg_http_client_open(&r->client, &opts, err);
+}
+
+/* A client of its own for every set: what a failed one left in flight is dropped. */
+static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
+                        const bool *there, kg_eval_take_fn take, void *user,
+                        struct kg_err *err)
+{
+    struct kg_eval_remote *r = (struct kg_eval_remote *)self;
+    struct asking q = {r, set, take, user};
+    size_t window = (size_t)or_default(r->opts.in_flight, 16);
+    size_t n = set->data.n * (size_t)set->samples, i = 0;
+
+    KG_TRY(open_client(r, err));
+    for (;;) {
+        for (; i < n && kg_http_client_waiting(r->client) < window; i++)
+            if (!there[i])
+                KG_TRY(submit(&q, i, err));
+        if (kg_http_client_waiting(r->client) == 0)
+            return KG_OK;
+        KG_TRY(kg_http_client_poll(r->client, POLL_MS, answered, &q, err));
+        if (kg_signal_stop_requested())
+            return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while waiting");
+    }
+}
+
+/* ---- the model ---- */
+
+static kg_status one_model(struct kg_eval_remote *r, const struct kg_json_doc *doc,
+                           struct kg_err *err)
+{
+    const struct kg_json *list = kg_json_get(doc->root, "data");
+    const char *id = kg_json_text(kg_json_get(kg_json_at(list, 0), "id"), NULL);
+    struct kg_str names = {0};
+    kg_status status = KG_OK;
+
+    if (kg_json_size(list) == 1 && id) {
+        r->model = kg_mem_strdup(id, err);
+        return r->model ? KG_OK : err->code;
+    }
+    for (size_t i = 0; i < kg_json_size(list) && i < 8 && status == KG_OK; i++) {
+        id = kg_json_text(kg_json_get(kg_json_at(list, i), "id"), NULL);
+        status = kg_str_printf(&names, err, "%s%.60s", i ? ", " : "", id ? id : "?");
+    }
+    if (status == KG_OK)
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "%s: expected one model, or --model NAME, found %zu: %s",
+                         doc->where, kg_json_size(list), kg_str_text(&names));
+    kg_str_release(&names);
+    return status;
+}
+
+static kg_status take_models(void *user, const struct kg_http_answer *a,
+                             struct kg_err *err)
+{
+    struct kg_eval_remote *r = user;
+    struct kg_json_doc doc = {0};
+    char where[256];
+    kg_status status;
+
+    snprintf(where, sizeof where, "%.200s/models", r->opts.base_url);
+    KG_TRY(check_answer(a, where, err));
+    KG_TRY(kg_json_parse(&doc, a->body, a->body_n, where, err));
+    status = one_model(r, &doc, err);
+    kg_json_release(&doc);
+    return status;
+}
+
+static kg_status find_model(struct kg_eval_remote *r, struct kg_err *err)
+{
+    char *url = kg_path_join(r->opts.base_url, "models", err);
+    kg_status status = url ? KG_OK : err->code;
+
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, open_client(r, err));
+    KG_TRY_GOTO(out, kg_http_client_submit(r->client, url, NULL, 0, 0, err));
+    while (status == KG_OK && kg_http_client_waiting(r->client) > 0)
+        status = kg_http_client_poll(r->client, POLL_MS, take_models, r, err);
+out:
+    kg_mem_free(url);
+    return status;
+}
+
+kg_status kg_eval_remote_open(struct kg_eval_remote *r,
+                              const struct kg_eval_remote_opts *opts, struct kg_err *err)
+{
+    const char *path = opts->completions ? "completions" : "chat/completions";
+    kg_status status = KG_OK;
+
+    *r = (struct kg_eval_remote){.source = {.prepare = prepare, .answer = answer},
+                                 .opts = *opts};
+    if (strncmp(opts->base_url, "http://", 7) != 0 &&
+        strncmp(opts->base_url, "https://", 8) != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "expected an address such as http://127.0.0.1:8000/v1, found "
+                       "'%.80s'",
+                       opts->base_url);
+    r->url = kg_path_join(opts->base_url, path, err);
+    if (!r->url)
+        return err->code;
+    if (opts->model) {
+        r->model = kg_mem_strdup(opts->model, err);
+        status = r->model ? KG_OK : err->code;
+    } else
+        status = find_model(r, err);
+    if (status != KG_OK)
+        kg_eval_remote_close(r);
+    return status;
+}
+
+void kg_eval_remote_close(struct kg_eval_remote *r)
+{
+    kg_http_client_close(r->client);
+    kg_mem_free(r->model);
+    kg_mem_free(r->url);
+    *r = (struct kg_eval_remote){0};
+}

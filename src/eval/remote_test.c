@@ -1,0 +1,369 @@
+/* Evaluation of a server: what is asked, what comes back, what can go wrong, and taking
+ * up again. The server is a double whose answer is a function of the request. */
+#include "eval/remote.h"
+
+#include "base/clock.h"
+#include "base/folder_testing.h"
+#include "net/http_server.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+enum mood {
+    WELL,
+    BUSY_AT_FIRST,
+    REFUSING_AFTER,
+    NO_JSON,
+    NO_CHOICE,
+    NO_USAGE,
+    TWO_MODELS
+};
+
+static struct kg_http_server *server;
+static char url[80];
+static _Atomic int mood;
+static _Atomic int asked;
+static struct kg_str last_body; /* of the server's thread; read when nothing is asked */
+
+static void ok(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* ---- the double ---- */
+
+static kg_status error_body(struct kg_str *body, int status, const char *message,
+                            struct kg_err *e)
+{
+    KG_TRY(kg_str_printf(body, e, "{\"error\": {\"code\": %d, \"message\": ", status));
+    KG_TRY(kg_json_put_string(body, message, strlen(message), e));
+    return kg_str_puts(body, "}}", e);
+}
+
+static void reply(struct kg_http_exchange *x, int status, const char *text)
+{
+    kg_http_reply(x, status, "application/json", text, strlen(text));
+}
+
+static void models(void *user, struct kg_http_exchange *x)
+{
+    (void)user;
+    reply(x, 200,
+          mood == TWO_MODELS ? "{\"data\": [{\"id\": \"a\"}, {\"id\": \"b\"}]}"
+                             : "{\"data\": [{\"id\": \"only\"}]}");
+}
+
+/* The answer to a seed: its last digit; every third is cut off. */
+static void put_answer(char text[300], uint64_t seed, bool chat)
+{
+    const char *usage = mood == NO_USAGE ? "{}" : "{\"completion_tokens\": 4}";
+    const char *finish = seed % 3 == 0 ? "length" : "stop";
+
+    if (mood == NO_CHOICE)
+        snprintf(text, 300, "{\"choices\": [], \"usage\": %s}", usage);
+    else if (chat)
+        snprintf(text, 300,
+                 "{\"choices\": [{\"message\": {\"content\": \"it is %d\"}, "
+                 "\"finish_reason\": \"%s\"}], \"usage\": %s}",
+                 (int)(seed % 10), finish, usage);
+    else
+        snprintf(text, 300,
+                 "{\"choices\": [{\"text\": \"%d\", \"finish_reason\": \"%s\"}], "
+                 "\"usage\": %s}",
+                 (int)(seed % 10), finish, usage);
+}
+
+static void complete(void *user, struct kg_http_exchange *x)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_err e;
+    size_t n;
+    const char *body = kg_http_body(x, &n);
+    int number = ++asked;
+    char text[300];
+
+    (void)user;
+    kg_str_clear(&last_body);
+    if (kg_str_append(&last_body, body, n, &e) != KG_OK ||
+        kg_json_parse(&doc, body, n, "body", &e) != KG_OK) {
+        reply(x, 400, "{}");
+        return;
+    }
+    if (mood == BUSY_AT_FIRST && number <= 4)
+        reply(x, 500, "{}");
+    else if (mood == REFUSING_AFTER && number > 5)
+        reply(x, 400, "{\"error\": {\"message\": \"no\\nmore\"}}");
+    else if (mood == NO_JSON)
+        reply(x, 200, "well");
+    else {
+        put_answer(text, (uint64_t)kg_json_int(kg_json_get(doc.root, "seed"), 0),
+                   kg_json_get(doc.root, "messages") != NULL);
+        reply(x, 200, text);
+    }
+    kg_json_release(&doc);
+}
+
+static const struct kg_http_route routes[] = {
+    {"GET", "/v1/models", models, "models"},
+    {"POST", "/v1/completions", complete, "text"},
+    {"POST", "/v1/chat/completions", complete, "chat"},
+    {NULL, NULL, NULL, NULL},
+};
+
+/* ---- set-up ---- */
+
+static const char DATA[] = "{\"question\":\"1+2\",\"answer\":\"3\"}\n"
+                           "{\"question\":\"say \\\"5\\\"\",\"answer\":\"5\"}\n"
+                           "{\"question\":\"2+2\",\"answer\":\"4\"}\n";
+static const char SUITE[] = "suite:\n  seed: 5\n"
+                            "defaults:\n"
+                            "  task: qa-number\n"
+                            "  data: data.jsonl\n"
+                            "  user_turn: true\n"
+                            "  max_tokens: 10\n"
+                            "  temperature: 0.7\n"
+                            "  samples: 4\n"
+                            "sets:\n"
+                            "  one:\n"
+                            "    template: 'Q: {prompt}'\n"
+                            "  two:\n"
+                            "    top_k: 3\n"
+                            "    min_p: 0.25\n"
+                            "    stops: [\"a\", \"b\\n\"]\n"
+                            "    samples: 2\n";
+
+static int make_all(void **state)
+{
+    static const struct kg_http_server_opts opts = {
+        .routes = routes, .error_body = error_body, .bearer_key = "secret"};
+
+    if (make_dir(state) || kg_http_server_start(&server, &opts, &err) != KG_OK)
+        return 1;
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1", kg_http_server_port(server));
+    put("data.jsonl", DATA);
+    put("suite.yaml", SUITE);
+    put("chat.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+    return 0;
+}
+
+static int free_all(void **state)
+{
+    kg_http_server_stop(server, 1000);
+    kg_str_release(&last_body);
+    return remove_dir(state);
+}
+
+struct outcome {
+    struct kg_suite suite;
+    struct kg_eval_set *sets;
+    struct kg_eval_report report;
+    struct kg_str lines;
+};
+
+static kg_status add_line(void *user, const char *line, size_t n, struct kg_err *e)
+{
+    return kg_str_append(&((struct outcome *)user)->lines, line, n, e);
+}
+
+static struct kg_eval_remote_opts remote_opts(void)
+{
+    return (struct kg_eval_remote_opts){
+        .base_url = url, .key = "secret", .in_flight = 3, .tries = 3, .backoff_ms = 1};
+}
+
+static kg_status run(struct outcome *o, const char *out, enum mood how,
+                     const struct kg_eval_remote_opts *opts, const char *assignment)
+{
+    struct kg_eval_remote r;
+    struct kg_eval_run run = {.suite = &o->suite,
+                              .source = &r.source,
+                              .out = out ? in_dir(out) : NULL,
+                              .dump = out ? NULL : add_line,
+                              .user = o};
+    kg_status status;
+
+    mood = how;
+    asked = 0;
+    memset(o, 0, sizeof *o);
+    ok(kg_suite_open(&o->suite, in_dir("suite.yaml"), &err));
+    if (assignment)
+        ok(kg_config_override(o->suite.config, assignment, "test", &err));
+    ok(kg_suite_resolve(&o->suite, &err));
+    ok(kg_suite_sets(&o->sets, &o->suite, dir, &err));
+    run.sets = o->sets;
+    status = kg_eval_remote_open(&r, opts, &err);
+    if (status != KG_OK)
+        return status;
+    status = kg_eval_suite(&o->report, &run, &err);
+    kg_eval_remote_close(&r);
+    return status;
+}
+
+static void release(struct outcome *o)
+{
+    kg_str_release(&o->lines);
+    kg_eval_report_release(&o->report);
+    kg_suite_sets_free(o->sets, o->suite.n);
+    kg_suite_release(&o->suite);
+}
+
+static void fails(enum mood how, const struct kg_eval_remote_opts *opts, kg_status status,
+                  const char *says)
+{
+    struct outcome o;
+
+    assert_int_equal(run(&o, NULL, how, opts, NULL), status);
+    if (!strstr(err.message, says))
+        fail_msg("expected '%s' in '%s'", says, err.message);
+    release(&o);
+}
+
+/* ---- asking ---- */
+
+/* The only request of a run that asks for one sample. */
+static void the_body_says_all_that_counts(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    struct outcome o;
+    char expected[600];
+
+    (void)state;
+    put("suite.yaml",
+        "suite:\n  seed: 5\nsets:\n  two:\n    task: qa-number\n    data: data.jsonl\n"
+        "    user_turn: true\n    problems: 2\n    max_tokens: 10\n    temperature: 0.7\n"
+        "    top_k: 3\n    min_p: 0.25\n    stops: [\"a\", \"b\\n\"]\n");
+    ok(run(&o, NULL, WELL, &opts, NULL));
+    release(&o);
+    opts.in_flight = 1;
+    ok(run(&o, NULL, WELL, &opts, NULL));
+    snprintf(expected, sizeof expected,
+             "{\"model\": \"only\", \"messages\": [{\"role\": \"user\", \"content\": "
+             "\"say \\\"5\\\"\"}], \"n\": 1, \"seed\": %llu, \"temperature\": 0.7, "
+             "\"top_p\": 1, \"top_k\": 3, \"min_p\": 0.25, \"max_tokens\": 10, \"stop\": "
+             "[\"a\", \"b\\n\"]}",
+             (unsigned long long)kg_eval_seed(5, "two", 2, 0));
+    assert_string_equal(last_body.data, expected);
+    release(&o);
+    opts.completions = true;
+    opts.model = "named";
+    put("suite.yaml", "sets:\n  one:\n    task: qa-number\n    data: data.jsonl\n    "
+                      "template: 'Q: {prompt}'\n    problems: 1\n");
+    ok(run(&o, NULL, WELL, &opts, NULL));
+    snprintf(expected, sizeof expected,
+             "{\"model\": \"named\", \"prompt\": \"Q: 1+2\", \"n\": 1, \"seed\": %llu, "
+             "\"temperature\": 1, \"top_p\": 1, \"max_tokens\": 512}",
+             (unsigned long long)kg_eval_seed(1, "one", 1, 0));
+    assert_string_equal(last_body.data, expected);
+    release(&o);
+    put("suite.yaml", SUITE);
+}
+
+/* A chat template from a file renders what goes to /completions. */
+static void completions_get_rendered_text(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    char assignment[300];
+    struct outcome o;
+
+    (void)state;
+    opts.completions = true;
+    fails(WELL, &opts, KG_EINVAL, "set one: chat_template: expected a file, found auto");
+    snprintf(assignment, sizeof assignment, "defaults.chat_template=%s",
+             in_dir("chat.jinja"));
+    ok(run(&o, NULL, WELL, &opts, assignment));
+    assert_non_null(strstr(o.lines.data, "\"prompt\": \"<user>Q: 1+2\""));
+    release(&o);
+}
+
+static void answers_are_graded_and_counted(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    struct outcome o, busy;
+    int right = 0, cut = 0;
+    static const int truth[] = {3, 5, 4};
+
+    (void)state;
+    ok(run(&o, NULL, WELL, &opts, NULL));
+    ok(run(&busy, NULL, BUSY_AT_FIRST, &opts, NULL));
+    assert_string_equal(o.lines.data, busy.lines.data);
+    for (int p = 0; p < 3; p++)
+        for (int j = 0; j < 4; j++) {
+            uint64_t seed = kg_eval_seed(5, "one", p + 1, j);
+
+            right += (int)(seed % 10) == truth[p];
+            cut += seed % 3 == 0;
+        }
+    assert_float_equal(kg_eval_metric_find(&o.report.sets[0].score, "accuracy")->value,
+                       right / 12.0, 1e-12);
+    assert_float_equal(kg_eval_metric_find(&o.report.sets[0].score, "truncated")->value,
+                       cut / 12.0, 1e-12);
+    assert_float_equal(kg_eval_metric_find(&o.report.sets[1].score, "tokens")->value, 4,
+                       0);
+    release(&o);
+    release(&busy);
+}
+
+static void what_was_answered_is_kept(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    struct outcome o;
+    struct kg_str whole = {0}, parts = {0};
+
+    (void)state;
+    ok(run(&o, "whole", WELL, &opts, NULL));
+    release(&o);
+    opts.in_flight = 1;
+    assert_int_equal(run(&o, "parts", REFUSING_AFTER, &opts, NULL), KG_EIO);
+    assert_non_null(strstr(err.message, "expected status 200, found 400: no more"));
+    release(&o);
+    ok(run(&o, "parts", WELL, &opts, NULL));
+    assert_int_equal(asked, 18 - 5);
+    release(&o);
+    ok(kg_file_read(&whole, in_dir("whole/samples.jsonl.zst"), 1 << 20, &err));
+    ok(kg_file_read(&parts, in_dir("parts/samples.jsonl.zst"), 1 << 20, &err));
+    assert_int_equal(whole.len, parts.len);
+    assert_memory_equal(whole.data, parts.data, whole.len);
+    kg_str_release(&whole);
+    kg_str_release(&parts);
+}
+
+static void what_is_wrong_with_a_server_is_said(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    char closed[80];
+
+    (void)state;
+    fails(NO_JSON, &opts, KG_EFORMAT, "/v1/chat/completions");
+    fails(NO_CHOICE, &opts, KG_EFORMAT,
+          "expected choices[0].message.content, found none");
+    fails(NO_USAGE, &opts, KG_EFORMAT, "completion_tokens");
+    fails(TWO_MODELS, &opts, KG_ENOTFOUND,
+          "expected one model, or --model NAME, found 2: a, b");
+    opts.key = "wrong";
+    fails(WELL, &opts, KG_EIO, "expected status 200, found 401");
+    opts.base_url = "127.0.0.1:80";
+    fails(WELL, &opts, KG_EINVAL, "expected an address such as http://");
+    snprintf(closed, sizeof closed, "http://127.0.0.1:1/v1");
+    opts.base_url = closed;
+    opts.tries = 1;
+    fails(WELL, &opts, KG_EIO, "127.0.0.1:1");
+    put("suite.yaml", "sets:\n  one:\n    task: qa-number\n    data: data.jsonl\n");
+    opts = remote_opts();
+    fails(WELL, &opts, KG_EINVAL, "user_turn: true makes it one");
+    put("suite.yaml", SUITE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_body_says_all_that_counts),
+        cmocka_unit_test(completions_get_rendered_text),
+        cmocka_unit_test(answers_are_graded_and_counted),
+        cmocka_unit_test(what_was_answered_is_kept),
+        cmocka_unit_test(what_is_wrong_with_a_server_is_said),
+    };
+
+    return cmocka_run_group_tests_name("evaluation of a server", tests, make_all,
+                                       free_all);
+}

@@ -1,0 +1,161 @@
+#!/bin/sh
+# `kedge eval` from outside: one checkpoint evaluated here, behind `kedge serve` and in training gives the same samples and
+# scores; a killed evaluation ends with the same bytes; two are compared; the published suites are read. A random model of
+# two layers answers. Run from the top of the tree.
+set -u
+work=$(mktemp -d) || exit 1
+pid=
+trap '[ -n "$pid" ] && kill "$pid" 2>/dev/null; rm -rf "$work"' EXIT
+failures=0
+
+ok() { echo "[       OK ] $1"; }
+failed() { echo "$2"; echo "[  FAILED  ] $1"; failures=$((failures + 1)); }
+skip_all() { echo "skip: $1"; echo "[  SKIPPED ] eval"; exit 0; }
+# pass NAME COMMAND...: one test; what the command says is shown when it fails
+pass() {
+    name=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then ok "$name"; else failed "$name" "$(cat "$work/out" "$work/said" 2>&1)"; fi
+}
+# evaluate FLAGS...: what is said goes to $work/said
+evaluate() { ./kedge eval "$@" --threads 1 >"$work/table" 2>"$work/said"; }
+refuses() {
+    words=$1
+    shift
+    evaluate "$@" && { echo "expected a refusal: $words"; return 1; }
+    grep -qF -e "$words" "$work/said" || { echo "expected $words"; return 1; }
+}
+
+[ -x ./kedge ] || skip_all "./kedge is not built"
+cat docs/*.md >"$work/text"
+./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 512 --train-tokenizer "$work/text" --vocab 600 \
+    "$work/tiny" >/dev/null 2>&1 || skip_all "no model could be made"
+cp tests/data/chat_templates/Qwen-Qwen1.5-72B-Chat.jinja "$work/tiny/chat_template.jinja"
+
+# Problems whose gold answer is one that the model says, so that some answers are right.
+problems() {
+    for i in 1 2 3 4 5; do
+        echo "{\"prompt\":[{\"role\":\"user\",\"content\":\"Problem $i: 7 x \\\"$i\\\"?\"}],\"answer\":\"$1\"}"
+    done >"$work/data.jsonl"
+}
+sets="--data-dir $work suite.seed=7 $work/suite.yaml"
+cat >"$work/suite.yaml" <<YAML
+sets:
+  val:
+    task: qa-number
+    data: data.jsonl
+    samples: 4
+    temperature: 0.8
+    top_p: 0.95
+    max_tokens: 40
+    stops: ["."]
+    pass_k: [1, 4]
+    maj_k: [3]
+YAML
+problems 1
+evaluate $sets --model "$work/tiny" --dump "$work/first.jsonl" || { cat "$work/said"; failed "a first run" ""; exit 1; }
+gold=$(sed -n 's/.*"extracted": "\([0-9]\{1,\}\)".*/\1/p' "$work/first.jsonl" | head -1)
+problems "${gold:-1}"
+
+# ---- the same samples and scores, three ways ----
+# The prompt of the chat API is its messages, not their rendering; all else is compared.
+samples_of() { zstd_cat "$1/samples.jsonl.zst" | sed 's/, "prompt": .*, "ground_truth"/, "ground_truth"/; s/"stop_string"/"stop"/'; }
+zstd_cat() { ./kedge data head -n 1000 "$1" | sed 's/":/": /g; s/,"/, "/g'; }
+locally() { evaluate $sets --model "$work/tiny" --out "$work/local" && samples_of "$work/local" >"$work/local.jsonl" &&
+    [ "$(wc -l <"$work/local.jsonl")" = 20 ] && grep -q '"correct": *true' "$work/local.jsonl"; }
+serve() {
+    ./kedge serve --model "$work/tiny" --port 0 --threads 1 2>"$work/log" &
+    pid=$!
+    for _ in $(seq 100); do
+        at=$(sed -n 's|^serving tiny at \(http://[^ ]*/v1\) .*|\1|p' "$work/log" 2>/dev/null)
+        [ -n "$at" ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+by_chat() {
+    evaluate $sets --base-url "$at" --out "$work/chat" && samples_of "$work/chat" | diff "$work/local.jsonl" - &&
+        diff "$work/local/results.json" "$work/chat/results.json"
+}
+by_completions() {
+    evaluate $sets --base-url "$at" --model tiny --api completions --chat-template "$work/tiny/chat_template.jinja" \
+        --out "$work/text-api" --in-flight 3 && samples_of "$work/text-api" | diff "$work/local.jsonl" - &&
+        diff "$work/local/results.json" "$work/text-api/results.json" &&
+        grep -q 'model: "tiny"' "$work/text-api/config.yaml"
+}
+# field NAME FILE: the number behind "NAME": or "NAME": {"value":
+field() { sed -n "s#.*\"$1\": \({\"value\": \)\{0,1\}\([-0-9.e]*\).*#\2#p" "$2" | head -1; }
+in_training() {
+    ./kedge train model.path="$work/tiny" task.name=qa-number data.train="$work/data.jsonl" data.val="$work/data.jsonl" \
+        run.seed=7 run.dir="$work/run" eval.samples=4 eval.temperature=0.8 eval.top_p=0.95 rollout.max_tokens=40 \
+        'rollout.stop=["."]' rollout.prompts=2 rollout.samples=2 train.steps=1 algo.preset=grpo >"$work/said" 2>&1 ||
+        return 1
+    grep '"validation"' "$work/run/metrics.jsonl" | head -1 >"$work/val"
+    for pair in accuracy:accuracy accuracy_stderr:- reward:reward response_tokens:tokens truncated:truncated; do
+        mine=${pair#*:}
+        [ "$mine" = - ] && mine=$(sed -n 's/.*"accuracy": {"value": [^,]*, "stderr": \([-0-9.e]*\)}.*/\1/p' \
+            "$work/local/results.json" | head -1) || mine=$(field "$mine" "$work/local/results.json")
+        [ -n "$mine" ] && [ "$(field "val/${pair%:*}" "$work/val")" = "$mine" ] ||
+            { echo "${pair%:*}: expected $mine in:"; cat "$work/val"; return 1; }
+    done
+}
+
+# ---- taken up again ----
+killed() {
+    for pause in 0.05 0.12 0.2; do
+        timeout -s KILL "$pause" ./kedge eval $sets --model "$work/tiny" --threads 1 --max-batch 2 --out "$work/killed" \
+            >/dev/null 2>&1
+    done
+    evaluate $sets --model "$work/tiny" --out "$work/killed" && diff -r "$work/local" "$work/killed"
+}
+
+# ---- comparison ----
+compared() {
+    evaluate $sets --model "$work/tiny" --seed 8 --out "$work/other" && evaluate compare "$work/local" "$work/other" &&
+        grep -q '^val .* accuracy' "$work/table" && grep -q 'pass@4' "$work/table" &&
+        ./kedge eval compare "$work/local" "$work/other" --json | grep -q '"resamples": 10000'
+}
+not_comparable() {
+    evaluate $sets --model "$work/tiny" --problems 4 --out "$work/fewer" || return 1
+    refuses "set val: expected the same problems, found 5" compare "$work/local" "$work/fewer" &&
+        refuses "expected a finished evaluation" compare "$work/local" "$work"
+}
+
+# ---- suites ----
+published() {
+    for suite in suites/*.yaml; do
+        evaluate "$suite" --dry-run --data-dir "$work/none" || return 1
+        grep -q 'MISSING .*/aime24.jsonl, 30 records, from ' "$work/table" || { cat "$work/table"; return 1; }
+        refuses "files missing: aime24: " "$suite" --data-dir "$work/none" --model "$work/tiny" --out "$work/no" || return 1
+        [ -e "$work/no" ] && return 1
+        sed -n 's/.*MISSING [^,]*\/\([^,/]*\), \([0-9]*\) records.*/\1 \2/p' "$work/table" >"$work/counts"
+        [ -d ../shared/data/math ] || continue
+        while read -r file count; do
+            [ "$(wc -l <"../shared/data/math/$file")" = "$count" ] || { echo "$file: $count"; return 1; }
+        done <"$work/counts"
+    done
+}
+wrong() {
+    refuses "did you mean 'sets.val.samples'?" "$work/suite.yaml" sets.val.sample=2 --model "$work/tiny" &&
+        refuses "expected a k from 1 to the number of samples, 2, found '4'" $sets -n 2 --model "$work/tiny" &&
+        refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" &&
+        refuses "changes: sets.val.temperature: 0.8 -> 0.5" $sets -t 0.5 --model "$work/tiny" --out "$work/local" &&
+        refuses "expected --model DIR, or --base-url URL" "$work/suite.yaml" &&
+        refuses "expected compare DIR_A DIR_B" compare "$work/local" &&
+        refuses "expected one suite" "$work/suite.yaml" "$work/suite.yaml" --model "$work/tiny" &&
+        refuses "user_turn: true makes it one" --base-url http://127.0.0.1:9/v1 --model m --task arithmetic --level easy
+}
+
+pass "a suite is run here" locally
+serve || failed "a server starts" "$(cat "$work/log")"
+pass "the same samples and scores through the chat API of kedge serve" by_chat
+pass "the same samples and scores through the completions API" by_completions
+kill "$pid" && wait "$pid"
+pid=
+pass "the same scores as the validation of training" in_training
+pass "a killed evaluation ends with the same bytes" killed
+pass "two evaluations are compared" compared
+pass "other problems are not compared" not_comparable
+pass "the published suites are read and say what is missing" published
+pass "wrong requests say what was expected" wrong
+[ "$failures" = 0 ]
