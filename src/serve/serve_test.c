@@ -1,0 +1,357 @@
+/* Tests of the server in this process: clients that come and leave, failures that stay
+ * alone, the drain, and memory that is given back. */
+#include "rollout/rollout_testing.h"
+
+#include "base/rng.h"
+#include "net/http_client.h"
+#include "serve/serve.h"
+
+#include <arpa/inet.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct kg_model *model;
+static struct kg_tokenizer *tok;
+static struct kg_serve *server;
+static struct kg_http_client *client;
+static pthread_t thread;
+static atomic_bool stop;
+static char url[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    model = make_model(KG_F32, TEST_V);
+    tok = letters();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    kg_model_free(model);
+    kg_tokenizer_close(tok);
+    return kg_mem_current_bytes() != 0;
+}
+
+static bool asked(void *user)
+{
+    (void)user;
+    return atomic_load(&stop);
+}
+
+static void *serve_main(void *user)
+{
+    struct kg_err err;
+    (void)user;
+    if (kg_serve_run(server, asked, NULL, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    return NULL;
+}
+
+static void start(struct kg_serve_opts opts)
+{
+    struct kg_http_client_opts c = {.max_in_flight = 64, .tries = 1};
+    opts.model = model;
+    opts.tok = tok;
+    opts.name = "letters";
+    opts.max_batch = opts.max_batch > 0 ? opts.max_batch : 8;
+    atomic_store(&stop, false);
+    NEED(kg_serve_open(&server, &opts, err));
+    NEED(kg_http_client_open(&client, &c, err));
+    assert_int_equal(pthread_create(&thread, NULL, serve_main, NULL), 0);
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/completions",
+             kg_serve_port(server));
+}
+
+static void end_run(void)
+{
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+}
+
+static void end(void)
+{
+    end_run();
+    kg_http_client_close(client);
+    kg_serve_close(server);
+}
+
+/* ---- asking ---- */
+
+struct answers {
+    int n;
+    int status[64];
+    char body[64][8192];
+};
+static struct answers got;
+
+static kg_status take(void *user, const struct kg_http_answer *a, struct kg_err *err)
+{
+    (void)user;
+    (void)err;
+    assert_int_equal(a->status, KG_OK);
+    got.status[a->ticket] = a->http_status;
+    snprintf(got.body[a->ticket], sizeof got.body[0], "%s", a->body);
+    got.n++;
+    return KG_OK;
+}
+
+static void ask(uint64_t ticket, const char *body)
+{
+    NEED(kg_http_client_submit(client, url, body, strlen(body), ticket, err));
+}
+
+static void wait_answers(void)
+{
+    double until = kg_clock_seconds() + 20;
+    got.n = 0;
+    while (kg_http_client_waiting(client) > 0 && kg_clock_seconds() < until)
+        NEED(kg_http_client_poll(client, 100, take, NULL, err));
+    assert_int_equal(kg_http_client_waiting(client), 0);
+}
+
+/* The ids behind "token_ids": as text. */
+static void ids_of(char *out, size_t size, const char *body)
+{
+    const char *at = strstr(body, "\"token_ids\": ");
+    assert_non_null(at);
+    snprintf(out, size, "%.*s", (int)strcspn(at, "]"), at);
+}
+
+static int raw_request(const char *body)
+{
+    char text[1024];
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)kg_serve_port(server)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    snprintf(text, sizeof text,
+             "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+    return fd;
+}
+
+/* ---- tests ---- */
+
+static void answers_do_not_depend_on_company(void **state)
+{
+    char body[256];
+    char alone[8][512];
+    char now[512];
+    (void)state;
+    start((struct kg_serve_opts){.max_batch = 3});
+    for (uint64_t i = 0; i < 8; i++) {
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[%d,5],\"max_tokens\":20,\"seed\":%d,\"return_token_ids\":"
+                 "true}",
+                 (int)i, (int)i);
+        ask(i, body);
+        wait_answers();
+        assert_int_equal(got.status[i], 200);
+        ids_of(alone[i], sizeof alone[i], got.body[i]);
+    }
+    for (uint64_t i = 0; i < 8; i++) {
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[%d,5],\"max_tokens\":20,\"seed\":%d,\"return_token_ids\":"
+                 "true,\"n\":%d}",
+                 (int)i, (int)i, 1 + (int)i % 3);
+        ask(i, body);
+    }
+    wait_answers();
+    for (uint64_t i = 0; i < 8; i++) {
+        assert_int_equal(got.status[i], 200);
+        ids_of(now, sizeof now, got.body[i]);
+        assert_string_equal(now, alone[i]);
+    }
+    end();
+}
+
+/* Seeds s and s + 1 of two requests are the two answers of one, where the draw changes
+ * between them, too. */
+static void answer_i_is_drawn_with_seed_plus_i(void **state)
+{
+    static const char form[] =
+        "{\"prompt\":\"ab\",\"max_tokens\":20,\"seed\":%d,\"n\":%d,"
+        "\"return_token_ids\":true}";
+    char body[256];
+    char one[512];
+    (void)state;
+    start((struct kg_serve_opts){0});
+    for (int i = 0; i < 3; i++) {
+        snprintf(body, sizeof body, form, 4094 + i, 1);
+        ask((uint64_t)i, body);
+    }
+    snprintf(body, sizeof body, form, 4094, 3);
+    ask(3, body);
+    wait_answers();
+    for (int i = 0; i < 3; i++) {
+        ids_of(one, sizeof one, got.body[i]);
+        if (strstr(got.body[3], one) == NULL)
+            fail_msg("answer %d, %s, is not in %s", i, one, got.body[3]);
+    }
+    end();
+}
+
+static void a_failure_is_an_answer_and_the_server_lives_on(void **state)
+{
+    float *weight = model->norm->compute.data;
+    float good = weight[0];
+    (void)state;
+    start((struct kg_serve_opts){0});
+    weight[0] = NAN;
+    ask(0, "{\"prompt\":\"ab\",\"max_tokens\":5}");
+    wait_answers();
+    assert_int_equal(got.status[0], 500);
+    assert_non_null(strstr(got.body[0], "\"type\": \"server_error\""));
+    ask(0, "{\"prompt\":\"ab\",\"max_tokens\":5,\"stream\":true}");
+    wait_answers();
+    assert_int_equal(got.status[0], 500); /* nothing had been streamed yet */
+    weight[0] = good;
+    ask(0, "{\"prompt\":\"ab\",\"max_tokens\":5}");
+    wait_answers();
+    assert_int_equal(got.status[0], 200);
+    end();
+}
+
+static void what_can_never_run_is_refused(void **state)
+{
+    (void)state;
+    start((struct kg_serve_opts){.kv_tokens = 64});
+    ask(0, "{\"prompt\":\"ab\",\"max_tokens\":400}");
+    wait_answers();
+    assert_int_equal(got.status[0], 400);
+    assert_non_null(strstr(got.body[0], "cache of"));
+    ask(0, "{\"prompt\":\"ab\",\"max_tokens\":40}");
+    wait_answers();
+    assert_int_equal(got.status[0], 200);
+    end();
+}
+
+static void what_is_open_after_the_drain_gets_an_error(void **state)
+{
+    char text[1 << 14];
+    size_t n = 0;
+    ssize_t more;
+    (void)state;
+    start((struct kg_serve_opts){.drain_s = 1, .max_batch = 1});
+    /* some minutes of work */
+    int fd = raw_request("{\"prompt\":\"ab\",\"max_tokens\":500,\"ignore_eos\":true,"
+                         "\"n\":128}");
+    usleep(100000);
+    int second = raw_request("{\"prompt\":[[1],[2],[3]],\"max_tokens\":500,"
+                             "\"ignore_eos\":true,\"n\":64}");
+    usleep(100000);
+    end();
+    for (int i = 0; i < 2; i++, fd = second) {
+        for (n = 0; (more = recv(fd, text + n, sizeof text - 1 - n, 0)) > 0;)
+            n += (size_t)more;
+        text[n] = '\0';
+        if (strstr(text, "HTTP/1.1 503") == NULL && strstr(text, "HTTP/1.1 200") == NULL)
+            fail_msg("expected an answer, got: %s", text);
+        close(fd);
+    }
+}
+
+/* Streams that are read, left at once, left half-way, or never read; then all is as it
+ * was. */
+static void misbehave(uint32_t round)
+{
+    const struct kg_rng_key key = {5, KG_RNG_TEST};
+    static const char stream[] = "{\"prompt\":\"abc\",\"max_tokens\":60,\"ignore_eos\":"
+                                 "true,\"n\":3,\"stream\":true,"
+                                 "\"logprobs\":3,\"stop\":[\"zz\"]}";
+    int fds[24];
+    for (uint32_t i = 0; i < 24; i++) {
+        fds[i] = raw_request(stream);
+        if (kg_rng_below(key, round, i, 0, 3) == 0) {
+            close(fds[i]);
+            fds[i] = -1;
+        }
+    }
+    for (uint64_t i = 0; i < 16; i++)
+        ask(i, i % 2 ? stream : "{\"prompt\":[1,2],\"max_tokens\":30,\"n\":2}");
+    wait_answers();
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(got.status[i], 200);
+    for (uint32_t i = 0; i < 24; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static void wait_idle(void)
+{
+    struct kg_http_client_opts c = {.max_in_flight = 64, .tries = 1};
+    char where[80];
+    bool idle = false;
+    kg_http_client_close(client); /* and its connections */
+    NEED(kg_http_client_open(&client, &c, err));
+    snprintf(where, sizeof where, "http://127.0.0.1:%d/metrics", kg_serve_port(server));
+    for (int i = 0; i < 500 && !idle; i++) {
+        NEED(kg_http_client_submit(client, where, NULL, 0, 0, err));
+        wait_answers();
+        idle = strstr(got.body[0], "\nkedge_requests_open 0\n") &&
+               strstr(got.body[0], "\nkedge_sequences_running 0\n") &&
+               strstr(got.body[0], "\nkedge_http_connections 1\n");
+        usleep(5000);
+    }
+    if (!idle)
+        fail_msg("still busy: %s", got.body[0]);
+}
+
+static void clients_that_leave_take_their_memory_with_them(void **state)
+{
+    uint64_t after_first = 0;
+    (void)state;
+    start((struct kg_serve_opts){.max_batch = 16, .kv_tokens = 16384});
+    for (uint32_t round = 0; round < 4; round++) {
+        misbehave(round);
+        wait_idle();
+        uint64_t now = kg_mem_current_bytes();
+        if (round == 1)
+            after_first = now;
+        if (round > 1 && now > after_first + 4096)
+            fail_msg("round %u: %llu bytes, after the second %llu", round,
+                     (unsigned long long)now, (unsigned long long)after_first);
+    }
+    end();
+}
+
+static void a_server_that_cannot_get_memory_does_not_open(void **state)
+{
+    struct kg_serve_opts opts = {.model = model, .tok = tok, .name = "m", .max_batch = 2};
+    uint64_t before = kg_mem_current_bytes();
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        struct kg_err err;
+        kg_mem_fail_at(n);
+        kg_status status = kg_serve_open(&server, &opts, &err);
+        kg_mem_fail_at(0);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    kg_serve_close(server);
+    assert_int_equal(kg_mem_current_bytes(), before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_do_not_depend_on_company),
+        cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
+        cmocka_unit_test(a_failure_is_an_answer_and_the_server_lives_on),
+        cmocka_unit_test(what_can_never_run_is_refused),
+        cmocka_unit_test(what_is_open_after_the_drain_gets_an_error),
+        cmocka_unit_test(clients_that_leave_take_their_memory_with_them),
+        cmocka_unit_test(a_server_that_cannot_get_memory_does_not_open),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
