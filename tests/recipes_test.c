@@ -255,6 +255,61 @@ static void assert_setting(const char *path, const char *key, const char *value)
     kg_str_release(&given);
 }
 
+/* arXiv 2505.17508 (Appendix H) and 2602.04879 (Appendix E). */
+static const char *const baselines[][3] = {
+    {"rpg-math", "data.max_prompt_tokens", "2048"},
+    {"rpg-math", "rollout.prompts", "512"},
+    {"rpg-math", "rollout.samples", "16"},
+    {"rpg-math", "rollout.max_tokens", "2048"},
+    {"rpg-math", "rollout.temperature", "1"},
+    {"rpg-math", "rollout.dynamic", "true"},
+    {"rpg-math", "rollout.oversample", "3"},
+    {"rpg-math", "rollout.max_refills", "20"},
+    {"rpg-math", "rollout.overlong_buffer", "512"},
+    {"rpg-math", "train.updates_per_step", "16"},
+    {"rpg-math", "train.steps", "400"},
+    {"rpg-math", "optim.lr", "1e-6"},
+    {"rpg-math", "optim.warmup_steps", "10"},
+    {"rpg-math", "optim.weight_decay", "0.1"},
+    {"rpg-math", "optim.clip_norm", "1"},
+    {"rpg-math", "algo.clip_low", "0.2"},
+    {"rpg-math", "algo.clip_high", "0.28"},
+    {"rpg-math", "algo.dual_clip", "10"},
+    {"rpg-math", "algo.advantage", "rpg"},
+    {"rpg-math", "algo.aggregate", "token-mean"},
+    {"rpg-math", "kl.beta", "0.0001"},
+    {"rpg-math", "task.wrong_reward", "-1"},
+    {"rpg-math", "eval.every", "10"},
+    {"rpg-math", "eval.samples", "32"},
+    {"rpg-math", "eval.temperature", "1.0"},
+    {"rpg-math", "eval.top_p", "1.0"},
+    {"dppo-math-8b", "data.max_prompt_tokens", "1024"},
+    {"dppo-math-8b", "rollout.prompts", "128"},
+    {"dppo-math-8b", "rollout.samples", "8"},
+    {"dppo-math-8b", "rollout.max_tokens", "8000"},
+    {"dppo-math-8b", "rollout.temperature", "1"},
+    {"dppo-math-8b", "train.updates_per_step", "4"},
+    {"dppo-math-8b", "train.steps", "1400"},
+    {"dppo-math-8b", "optim.lr", "1e-6"},
+    {"dppo-math-8b", "algo.surrogate", "dppo-binary-tv"},
+    {"dppo-math-8b", "task.wrong_reward", "-1"},
+    {"dppo-math-8b", "eval.every", "10"},
+    {"dppo-math-8b", "eval.samples", "32"},
+    {"dppo-math-8b", "eval.temperature", "0.7"},
+    {"dppo-math-8b", "eval.top_p", "0.95"},
+};
+
+static void rpg_and_dppo_have_the_published_settings(void **state)
+{
+    char path[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof baselines / sizeof *baselines; i++) {
+        snprintf(path, sizeof path, "recipes/%s.yaml", baselines[i][0]);
+        assert_setting(path, baselines[i][1], baselines[i][2]);
+    }
+}
+
 static void ema_pg_math_has_the_published_settings(void **state)
 {
     static const char *const paths[] = {"recipes/ema-pg-math-8k.yaml",
@@ -339,6 +394,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_recipe_plans_as_it_stands),
         cmocka_unit_test(ema_pg_math_has_the_published_settings),
+        cmocka_unit_test(rpg_and_dppo_have_the_published_settings),
         cmocka_unit_test(search_agents_have_the_published_settings),
         cmocka_unit_test(search_recipes_agree_with_their_presets),
     };

@@ -77,6 +77,19 @@ static void the_mode_and_thinking_are_options(void **state)
     assert_true(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
 }
 
+/* Published graders of mathematics: 1 and -1. What is not graded stays between. */
+static void a_wrong_answer_earns_what_is_said(void **state)
+{
+    struct kg_task_opts opts = {.wrong_reward = -1};
+    char five[] = "5", sum[] = "\\sum_{k=1}^n k^2";
+
+    (void)state;
+    assert_true(grade(&opts, five, "\\boxed{5}").reward == 1);
+    assert_true(grade(&opts, five, "\\boxed{4}").reward == -1);
+    assert_false(grade(&opts, five, "\\boxed{4}").correct);
+    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").reward == 0);
+}
+
 static const char FILE_TEXT[] =
     "{\"id\":\"a\",\"problem\":\"p\",\"answer\":\"\\\\frac{1}{2}\"}\n"
     "{\"id\":\"b\",\"problem\":\"p\",\"answer\":\"\\\\frac{1}{2\"}\n"
@@ -231,6 +244,7 @@ int main(void)
         cmocka_unit_test(a_gold_answer_that_fails_stops_the_run),
         cmocka_unit_test(excluded_records_are_left_out),
         cmocka_unit_test(a_record_is_excluded_by_its_file),
+        cmocka_unit_test(a_wrong_answer_earns_what_is_said),
         cmocka_unit_test(golds_in_parquet_are_checked_too),
         cmocka_unit_test(published_golds_grade_themselves_right),
     };

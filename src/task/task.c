@@ -253,6 +253,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
         if (status != KG_OK)
             return kg_err_prefix(err, "task %s: record %lld", row->name,
                                  (long long)r->line);
+        if (row->exact_reward && grades[i].graded && !grades[i].correct)
+            grades[i].reward = opts->wrong_reward;
     }
     return KG_OK;
 }

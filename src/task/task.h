@@ -100,6 +100,7 @@ struct kg_task_opts {
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: for one batch */
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
+    double wrong_reward; /* tasks of exact reward: what a wrong answer earns, below 1 */
     bool keep_thinking;  /* math: read what stands before </think> too */
     /* math: names (ids, or lines where there is none) of records to leave out, "a,b" */
     const char *exclude;
@@ -129,7 +130,7 @@ struct kg_task_row {
     const char *name;
     const char *help;
     const char *levels; /* generators: "easy|hard"; NULL for tasks that read data */
-    bool exact_reward;  /* reward is 0/1 and equals accuracy */
+    bool exact_reward;  /* reward is 1 when right, else opts.wrong_reward */
     /* Fill d from a file (data tasks; path given) or by generation (path NULL). */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);

@@ -137,6 +137,7 @@ static void fill_task_opts(struct kg_run *run)
         .command = kg_config_text(c, "task.command"),
         .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
         .grader = kg_config_text(c, "task.grader"),
+        .wrong_reward = kg_config_real(c, "task.wrong_reward"),
         .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
         .exclude = kg_config_text(c, "task.exclude"),
         .metric = kg_config_text(c, "task.metric"),
@@ -258,6 +259,11 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
         KG_TRY(kg_prompts_chat(&run->chat, kg_config_text(c, "data.chat_template"),
                                run->model->dir, kg_config_text(c, "data.template"), err));
     fill_task_opts(run);
+    if (run->task_opts.wrong_reward != 0 && !run->task->exact_reward)
+        return kg_fail(err, KG_EINVAL,
+                       "task.wrong_reward: expected 0 for task %s, whose answers are not "
+                       "right or wrong alone, found %g",
+                       run->task->name, run->task_opts.wrong_reward);
     KG_TRY(read_weights(run, err));
     if (!offline || has_train)
         KG_TRY(

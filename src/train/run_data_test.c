@@ -147,6 +147,8 @@ static void lists_that_do_not_fit_are_refused(void **state)
          "expected a template with {prompt}, found 'x'"},
         {"data.val=[" A ", " B "]", "data.val_templates=[1, 2, 3]",
          "data.val_templates: expected an item for each of the 2 files of data.val"},
+        {"task.name=digits", "task.wrong_reward=-1",
+         "task.wrong_reward: expected 0 for task digits"},
         {"data.train=[" A ", " ROOT "/none]", "data.weights=[]", "none: "},
     };
 

@@ -42,6 +42,10 @@ static const struct kg_opt_row rows[] = {
      "external grader: command that reads and answers JSONL", false},
     {"task.grader", KG_OPT_CHOICE, "default", 0, 0, "default|ema-pg|mathd|dapo",
      "task math: how answers are graded (docs/grader.md)", false},
+    {"task.wrong_reward", KG_OPT_REAL, "0", -1e6, 0.999999, NULL,
+     "reward of a wrong answer, where a right one has 1 (published graders of "
+     "mathematics: -1); one that is not graded has 0",
+     false},
     {"task.keep_thinking", KG_OPT_BOOL, "false", 0, 0, NULL,
      "task math: an answer may stand before </think>", false},
     {"task.metric", KG_OPT_CHOICE, "em", 0, 0, "em|subem|f1|format",
