@@ -63,8 +63,9 @@ samples_of() { zstd_cat "$1/samples.jsonl.zst" | sed 's/, "prompt": .*, "ground_
 zstd_cat() { ./kedge data head -n 1000 "$1" | sed 's/":/": /g; s/,"/, "/g'; }
 locally() { evaluate $sets --model "$work/tiny" --out "$work/local" && samples_of "$work/local" >"$work/local.jsonl" &&
     [ "$(wc -l <"$work/local.jsonl")" = 20 ] && grep -q '"correct": *true' "$work/local.jsonl"; }
+echo secret >"$work/key"
 serve() {
-    ./kedge serve --model "$work/tiny" --port 0 --threads 1 2>"$work/log" &
+    ./kedge serve --model "$work/tiny" --port 0 --threads 1 --api-key-file "$work/key" 2>"$work/log" &
     pid=$!
     for _ in $(seq 100); do
         at=$(sed -n 's|^serving tiny at \(http://[^ ]*/v1\) .*|\1|p' "$work/log" 2>/dev/null)
@@ -74,12 +75,13 @@ serve() {
     return 1
 }
 by_chat() {
-    evaluate $sets --base-url "$at" --out "$work/chat" && samples_of "$work/chat" | diff "$work/local.jsonl" - &&
+    refuses "expected status 200, found 401" $sets --base-url "$at" || return 1
+    evaluate $sets --base-url "$at" --key-file "$work/key" --out "$work/chat" && samples_of "$work/chat" | diff "$work/local.jsonl" - &&
         diff "$work/local/results.json" "$work/chat/results.json"
 }
 by_completions() {
     evaluate $sets --base-url "$at" --model tiny --api completions --chat-template "$work/tiny/chat_template.jinja" \
-        --out "$work/text-api" --in-flight 3 && samples_of "$work/text-api" | diff "$work/local.jsonl" - &&
+        --key-file "$work/key" --out "$work/text-api" --in-flight 3 && samples_of "$work/text-api" | diff "$work/local.jsonl" - &&
         diff "$work/local/results.json" "$work/text-api/results.json" &&
         grep -q 'model: "tiny"' "$work/text-api/config.yaml"
 }
@@ -123,7 +125,7 @@ not_comparable() {
 
 # ---- suites ----
 published() {
-    for suite in suites/*.yaml; do
+    for suite in suites/ema-pg-math.yaml suites/rpg.yaml suites/dppo.yaml; do
         evaluate "$suite" --dry-run --data-dir "$work/none" || return 1
         grep -q 'MISSING .*/aime24.jsonl, 30 records, from ' "$work/table" || { cat "$work/table"; return 1; }
         refuses "files missing: aime24: " "$suite" --data-dir "$work/none" --model "$work/tiny" --out "$work/no" || return 1
@@ -133,6 +135,10 @@ published() {
         while read -r file count; do
             [ "$(wc -l <"../shared/data/math/$file")" = "$count" ] || { echo "$file: $count"; return 1; }
         done <"$work/counts"
+    done
+    for suite in suites/*.yaml; do
+        evaluate "$suite" --dry-run --data-dir "$work/none" && grep -q '^[0-9]* of [0-9]* sets are missing' "$work/table" ||
+            return 1
     done
 }
 wrong() {

@@ -99,7 +99,8 @@ static kg_status scan_text(struct scan *s, const struct kg_str *text, const char
     yaml_parser_set_encoding(&s->yaml, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&s->yaml, (const unsigned char *)kg_str_text(text),
                                  text->len);
-    while (next(s) && s->event.type != YAML_MAPPING_START_EVENT)
+    while (next(s) && (s->event.type == YAML_STREAM_START_EVENT ||
+                       s->event.type == YAML_DOCUMENT_START_EVENT))
         ;
     if (s->event.type == YAML_MAPPING_START_EVENT)
         status = read_keys(s, section);

@@ -606,9 +606,49 @@ static void every_failed_allocation_is_a_status(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_config, free_config)
 
+/* ---- names before there is a table ---- */
+
+static void scans_to(const char *yaml, const char *expected)
+{
+    char path[] = "/tmp/kedge-scan-XXXXXX", found[200] = "";
+    int fd = mkstemp(path);
+    char **names;
+    size_t n;
+
+    assert_true(fd >= 0 && write(fd, yaml, strlen(yaml)) == (ssize_t)strlen(yaml));
+    close(fd);
+    assert_int_equal(kg_config_scan(&names, &n, path, "sets", &err), KG_OK);
+    for (size_t i = 0; i < n; i++)
+        snprintf(found + strlen(found), sizeof found - strlen(found), "%s;", names[i]);
+    assert_string_equal(found, expected);
+    kg_file_names_free(names, n);
+    unlink(path);
+}
+
+static void names_of_a_section_are_found_in_order(void **state)
+{
+    char **names;
+    size_t n;
+
+    (void)state;
+    scans_to("a: 1\nsets:\n  x:\n    sets: {y: 1}\n  b: [1, {c: 2}]\nz: {sets: {q: 1}}\n",
+             "x;b;");
+    scans_to("sets: {b.k: 1, a: {}, b.l: 2, b: {}}", "b;a;");
+    scans_to("? [sets]\n: 1\n", "");
+    scans_to("sets:\n", "");
+    scans_to("sets: [a, b]\n", "");
+    scans_to("- sets: {a: 1}\n", "");
+    scans_to("", "");
+    scans_to("sets: {a: 1, b: {x", "a;b;"); /* the load says what is wrong */
+    scans_to("a: &x [*x, *x]\nsets: {c: *x}\n", "c;");
+    assert_int_equal(kg_config_scan(&names, &n, "/nonexistent/x", "sets", &err),
+                     KG_ENOTFOUND);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_of_a_section_are_found_in_order),
         TEST(defaults_stand_without_any_source),
         TEST(yaml_gives_every_type),
         TEST(keys_may_be_joined_by_dots),
