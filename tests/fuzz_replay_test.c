@@ -12,6 +12,7 @@
 #include "net/http_parse_fuzz.c"
 #include "search/retrieve_fuzz.c"
 #include "serve/api_fuzz.c"
+#include "task/env_fuzz.c"
 #include "task/grade_fuzz.c"
 #include "text/jinja_fuzz.c"
 #include "text/tokenizer_fuzz.c"
@@ -37,6 +38,7 @@ static const struct target targets[] = {
     {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
     {"tests/fuzz/config", kg_fuzz_config},
     {"tests/fuzz/grade", kg_fuzz_grade},
+    {"tests/fuzz/env", kg_fuzz_env},
     {"tests/fuzz/math", kg_fuzz_math},
     {"tests/fuzz/api", kg_fuzz_api},
     {"tests/fuzz/jinja", kg_fuzz_jinja},
