@@ -252,6 +252,14 @@ static struct answer answer_to(struct kg_http_exchange *x, int status, const cha
     return (struct answer){status, type, -1, false, x->close_after, ""};
 }
 
+/* Under the lock: the first bytes of the answer. What stands in out is empty room that
+ * the server's thread has left there. */
+static void take_text(struct kg_http_exchange *x, const struct kg_str *text)
+{
+    kg_str_release(&x->out);
+    x->out = *text;
+}
+
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
                    const char *body, size_t n)
 {
@@ -264,7 +272,7 @@ void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *cont
         status = kg_str_append(&text, body, n, &err);
     pthread_mutex_lock(&x->s->lock);
     x->broken = status != KG_OK;
-    x->out = text;
+    take_text(x, &text);
     end_and_unlock(x);
 }
 
@@ -289,7 +297,7 @@ void kg_http_stream_begin(struct kg_http_exchange *x, int http_status,
     pthread_mutex_lock(&x->s->lock);
     x->chunked = a.chunked;
     x->broken = status != KG_OK;
-    x->out = text;
+    take_text(x, &text);
     push_woken(x);
     pthread_mutex_unlock(&x->s->lock);
 }

@@ -205,6 +205,33 @@ static void an_answer_may_come_later_from_another_thread(void **state)
     stop_server();
 }
 
+static void one_connection_takes_one_later_answer_after_the_other(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    for (int i = 0; i < 4; i++) {
+        held = NULL;
+        say(fd, "GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
+        struct kg_http_exchange *x = wait_held();
+        usleep(20000); /* the server's thread has looked for an answer */
+        if (i % 2 == 0) {
+            kg_http_reply(x, 200, "text/plain", "whole", 5);
+            hear_until(fd, "whole");
+            continue;
+        }
+        kg_http_stream_begin(x, 200, "text/plain");
+        NEED(kg_http_stream_write(x, "one", 3, err));
+        hear_until(fd, "one\r\n"); /* so two buffers go round */
+        NEED(kg_http_stream_write(x, "two", 3, err));
+        hear_until(fd, "two\r\n");
+        kg_http_stream_end(x);
+        hear_until(fd, "0\r\n\r\n");
+    }
+    close(fd);
+    stop_server(); /* all memory has been given back */
+}
+
 static void a_stream_arrives_piece_by_piece(void **state)
 {
     (void)state;
@@ -436,6 +463,8 @@ int main(void)
         cmocka_unit_test_teardown(the_key_is_asked_for_everywhere_but_on_the_open_path,
                                   stop_left),
         cmocka_unit_test_teardown(an_answer_may_come_later_from_another_thread,
+                                  stop_left),
+        cmocka_unit_test_teardown(one_connection_takes_one_later_answer_after_the_other,
                                   stop_left),
         cmocka_unit_test_teardown(a_stream_arrives_piece_by_piece, stop_left),
         cmocka_unit_test_teardown(an_old_client_gets_a_stream_without_chunks, stop_left),

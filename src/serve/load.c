@@ -81,9 +81,16 @@ static kg_status make_requests(struct load *l, struct kg_err *err)
     return KG_OK;
 }
 
+static void release_trajs(struct load *l)
+{
+    for (int i = 0; l->trajs && i < l->opts.streams; i++)
+        kg_traj_release(&l->trajs[i]);
+}
+
 static kg_status run_alone(double *seconds, struct load *l, struct kg_err *err)
 {
     struct kg_sampling s = sampling(l);
+    release_trajs(l);
     double start = kg_clock_seconds();
     KG_TRY(kg_rollout_run(l->engine, l->trajs, l->requests, (size_t)l->opts.streams, &s,
                           NULL, NULL, err));
@@ -355,8 +362,7 @@ static kg_status run_rounds(struct load *l, struct kg_err *err)
 
 static void release(struct load *l)
 {
-    for (int i = 0; l->trajs && i < l->opts.streams; i++)
-        kg_traj_release(&l->trajs[i]);
+    release_trajs(l);
     kg_mem_free(l->trajs);
     kg_mem_free(l->requests);
     kg_mem_free(l->prompts);
