@@ -51,14 +51,20 @@ static int setup(void **state)
         "'{\"prompt\": [{\"role\": \"user\", \"content\": \"What is 2 + ' $i '?"
         "\"}], \"data_source\": \"stand-in\", \"reward_model\": "
         "{\"ground_truth\": \"4\"}}'; done > $W/data.jsonl && "
+        "echo '{\"prompt\": \"q\", \"segments\": [{\"source\": \"model\", \"text\": "
+        "\"a\"}]}' > $W/episodes.jsonl && echo '{\"id\": 1, \"contents\": \"t\"}' > "
+        "$W/corpus.jsonl && ./kedge search index $W/corpus.jsonl $W/index.db > $W/said "
+        "2>&1 && "
         "./kedge new --hidden 32 --ffn 32 --layers 1 --heads 1 --vocab 300 "
         "--max-positions 65536 --train-tokenizer tests/data/tokenizer/corpus.txt "
         "$W/model > $W/said 2>&1 || { cat $W/said; exit 1; }");
 }
 
 static const char *const stand_ins[][2] = {
-    {"model.path", "model"},    {"data.train", "data.jsonl"}, {"data.val", "data.jsonl"},
-    {"sft.data", "data.jsonl"}, {"anchor.path", "model"},     {"eval.reference", "model"},
+    {"model.path", "model"},      {"data.train", "data.jsonl"},
+    {"data.val", "data.jsonl"},   {"sft.data", "episodes.jsonl"},
+    {"anchor.path", "model"},     {"eval.reference", "model"},
+    {"search.where", "index.db"},
 };
 
 /* Assignments for what the recipe names and is not here. A stage starts from a model in

@@ -56,12 +56,12 @@ static int64_t passages_of(const struct part *p)
     return p->works + p->people + p->places;
 }
 
-/* Two about every work, one about every person. */
-static int64_t questions_of(const struct part *p) { return 2 * p->works + p->people; }
+/* One about every work, one about every person. */
+static int64_t questions_of(const struct part *p) { return p->works + p->people; }
 
 static struct part part_of(int64_t works, int64_t first)
 {
-    return (struct part){first, works, works / 2, works / 3};
+    return (struct part){first, works, 2 * works / 3, works / 3};
 }
 
 static struct kg_rng_key key_of(const struct kg_wiki *w)
@@ -234,20 +234,17 @@ void kg_wiki_stranger(int64_t *person, int64_t *birthplace, const struct kg_wiki
 /* ---- questions ---- */
 
 static void ask_about_work(struct kg_wiki_question *q, const struct kg_wiki *w,
-                           enum kg_wiki_part part, int64_t work, bool teacher)
+                           enum kg_wiki_part part, int64_t work)
 {
     const struct part *p = &w->parts[part];
     int64_t author = author_of(w, part, work);
-    int64_t born = place_name(p, birthplace_of(w, part, author));
-    int64_t taught = person_name(p, teacher_of(w, part, author));
 
-    q->source = teacher ? "teacher" : "birthplace";
-    q->format = teacher ? "Under whom did the author of %s study?"
-                        : "Where was the author of %s born?";
+    q->source = "birthplace";
+    q->format = "Where was the author of %s born?";
     q->asked = work_name(p, work);
     q->bridge = person_name(p, author);
-    q->answer = teacher ? taught : born;
-    q->other = teacher ? born : taught;
+    q->answer = place_name(p, birthplace_of(w, part, author));
+    q->other = person_name(p, teacher_of(w, part, author));
 }
 
 static void ask_about_person(struct kg_wiki_question *q, const struct kg_wiki *w,
@@ -268,10 +265,10 @@ void kg_wiki_question(struct kg_wiki_question *q, const struct kg_wiki *w,
 {
     int64_t works = w->parts[part].works, k = w->questions[part][i];
 
-    if (k < 2 * works)
-        ask_about_work(q, w, part, k / 2, k % 2);
+    if (k < works)
+        ask_about_work(q, w, part, k);
     else
-        ask_about_person(q, w, part, k - 2 * works);
+        ask_about_person(q, w, part, k - works);
 }
 
 /* ---- passages ---- */
@@ -286,8 +283,7 @@ static kg_status put_work(struct kg_str *out, const struct kg_wiki *w,
 
     kg_wiki_name(name, w, work_name(p, work));
     kg_wiki_name(author, w, person_name(p, author_of(w, part, work)));
-    return kg_str_printf(out, err,
-                         "\"title\": \"%s\", \"text\": \"%s is a %s by %s.\"}\n", name,
+    return kg_str_printf(out, err, "\"contents\": \"%s\\n%s is a %s by %s.\"}\n", name,
                          name, kinds[kind], author);
 }
 
@@ -301,7 +297,7 @@ static kg_status put_person(struct kg_str *out, const struct kg_wiki *w,
     kg_wiki_name(born, w, place_name(p, birthplace_of(w, part, person)));
     kg_wiki_name(teacher, w, person_name(p, teacher_of(w, part, person)));
     return kg_str_printf(out, err,
-                         "\"title\": \"%s\", \"text\": \"%s was born in %s and studied "
+                         "\"contents\": \"%s\\n%s was born in %s and studied "
                          "under %s.\"}\n",
                          name, name, born, teacher);
 }
@@ -314,8 +310,7 @@ static kg_status put_place(struct kg_str *out, const struct kg_wiki *w,
 
     kg_wiki_name(name, w, place_name(p, place));
     kg_wiki_name(river, w, river_name(p, place));
-    return kg_str_printf(out, err,
-                         "\"title\": \"%s\", \"text\": \"%s lies on the river %s.\"}\n",
+    return kg_str_printf(out, err, "\"contents\": \"%s\\n%s lies on the river %s.\"}\n",
                          name, name, river);
 }
 
@@ -417,7 +412,6 @@ static kg_status put_words(struct kg_str *out, struct kg_err *err)
 {
     static const char *const texts[] = {
         "Where was the author of 0 born?\\n",
-        "Under whom did the author of 0 study?\\n",
         "On which river lies the birthplace of 0?\\n",
         "\\n\\n<information>Doc 1(Title: 0) 0 is a novel by 0.\\nDoc 2(Title: 0) 0 is a "
         "play by 0.</information>\\n\\n",

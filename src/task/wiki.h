@@ -23,8 +23,8 @@
 
 struct kg_wiki_opts {
     uint64_t seed;
-    int64_t works; /* that training asks about: 8 to 3,000; half as many people, a third
-                    * as many places; the test's part has an eighth of that */
+    int64_t works; /* that training asks about: 8 to 3,000; two thirds as many people, a
+                    * third as many places; the test's part has an eighth of that */
 };
 
 struct kg_wiki; /* opaque */
@@ -42,7 +42,7 @@ struct kg_wiki_counts {
 void kg_wiki_count(struct kg_wiki_counts *out, const struct kg_wiki *w);
 
 /* Into the folder dir, which is made:
- *   corpus.jsonl       {id, title, text}
+ *   corpus.jsonl       {id, contents}
  *   train.jsonl        {id, question, golden_answers, data_source, extra_info.hops}: what
  *   test.jsonl         is asked, and the names whose passages must be read
  *   tokenizer.jsonl    {text}: every syllable, and the words around names

@@ -19,9 +19,9 @@ static const struct way {
     enum who search[SEARCHES];
     enum who answer;
 } ways[KG_WIKI_WAYS] = {
-    {"right", 0, {ASKED, BRIDGE}, GOLD},         {"early", 35, {ASKED}, BRIDGE},
-    {"misread", 30, {ASKED, BRIDGE}, OTHER},     {"again", 15, {ASKED, ASKED}, BRIDGE},
-    {"astray", 10, {STRANGER}, STRANGERS_PLACE}, {"guess", 10, {NOBODY}, STRANGER},
+    {"right", 0, {ASKED, BRIDGE}, GOLD},        {"early", 45, {ASKED}, BRIDGE},
+    {"misread", 30, {ASKED, BRIDGE}, OTHER},    {"again", 15, {ASKED, ASKED}, BRIDGE},
+    {"astray", 5, {STRANGER}, STRANGERS_PLACE}, {"guess", 5, {NOBODY}, STRANGER},
 };
 enum { WEIGHTS = 100 };
 
