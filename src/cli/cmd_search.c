@@ -19,7 +19,8 @@
 
 enum { DEFAULT_PORT = 8000, DRAIN_MS = 5000 };
 
-static double k1 = -1, b = -1;
+static struct kg_bm25 bm25 = {-1, -1, -1, -1, -1};
+static bool all_words;
 static bool words_as_are;
 static int64_t topk = 3;
 static bool as_json;
@@ -31,12 +32,19 @@ static int64_t clients = 1;
 static double seconds = 10;
 
 const struct kg_flag kg_search_flags[] = {
-    {"k1", 0, KG_FLAG_REAL, &k1, "X",
+    {"k1", 0, KG_FLAG_REAL, &bm25.k1, "X",
      "BM25: how soon further occurrences of a word stop counting (default 1.2; index: "
      "kept in it; query, serve, bench: instead of the index's)",
      0, 1000, NULL},
-    {"b", 0, KG_FLAG_REAL, &b, "X",
-     "BM25: how much long passages pay for their length (default 0.75)", 0, 1, NULL},
+    {"b", 0, KG_FLAG_REAL, &bm25.b, "X",
+     "BM25: how much long passages pay for their length (default 0.55)", 0, 1, NULL},
+    {"delta", 0, KG_FLAG_REAL, &bm25.delta, "X",
+     "BM25+: for having a word at all; 0: BM25 (default 0.3)", 0, 10, NULL},
+    {"idf-power", 0, KG_FLAG_REAL, &bm25.power, "X",
+     "how much more rare words count; 1: BM25 (default 1.2)", 0, 4, NULL},
+    {"all-words", 0, KG_FLAG_TRUE, &all_words, NULL,
+     "stop words count like others (default: only where there is little else)", 0, 0,
+     NULL},
     {"no-stemming", 0, KG_FLAG_TRUE, &words_as_are, NULL,
      "index: words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
     {"topk", 'k', KG_FLAG_INT, &topk, "N", "passages for a query (default 3)", 1,
@@ -70,8 +78,6 @@ const struct kg_flag kg_search_flags[] = {
 
 static kg_status open_index(struct kg_index **index, const char *path, struct kg_err *err)
 {
-    const struct kg_bm25 bm25 = {k1, b};
-
     return kg_index_open(index, path, &bm25, err);
 }
 
@@ -94,16 +100,12 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     struct kg_index_build_opts opts = {.corpus = argv[0],
                                        .path = argv[1],
                                        .words_as_are = words_as_are,
-                                       .bm25 = kg_bm25_default};
+                                       .bm25 = kg_bm25_merge(&bm25, &kg_bm25_default)};
     struct kg_index_info info;
     double start = kg_clock_seconds();
     double took;
 
     (void)argc;
-    if (k1 >= 0)
-        opts.bm25.k1 = k1;
-    if (b >= 0)
-        opts.bm25.b = b;
     KG_TRY(kg_index_build(&info, &opts, err));
     took = kg_clock_seconds() - start;
     print_info(&info, argv[1]);
@@ -224,7 +226,6 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
                                           .max_body_bytes = (size_t)max_body,
                                           .max_connections = (int)max_connections,
                                           .timeout_s = (int)timeout_s};
-    const struct kg_bm25 bm25 = {k1, b};
     struct kg_index_info info;
     struct kg_search_service *s;
 
@@ -250,8 +251,7 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
                                               .topk = (int)topk,
                                               .clients = (int)clients,
                                               .seconds = seconds,
-                                              .k1 = k1,
-                                              .b = b};
+                                              .bm25 = &bm25};
     struct kg_str out = {0};
     kg_status status;
 
@@ -283,6 +283,8 @@ int kg_cmd_search(int argc, char **argv)
 {
     struct kg_err err;
 
+    if (all_words)
+        bm25.stop_words = 1;
     for (size_t i = 0; argc > 0 && i < sizeof actions / sizeof *actions; i++) {
         const struct action *a = &actions[i];
 

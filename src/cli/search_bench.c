@@ -111,12 +111,11 @@ static kg_status ask_searcher(struct bench *b, struct kg_searcher *s, struct kg_
 
 static kg_status ask_index(struct bench *b, struct kg_err *err)
 {
-    const struct kg_bm25 bm25 = {b->opts->k1, b->opts->b};
     struct kg_searcher *s = NULL;
     struct kg_index *index = NULL;
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_index_open(&index, b->opts->where, &bm25, err));
+    KG_TRY_GOTO(out, kg_index_open(&index, b->opts->where, b->opts->bm25, err));
     KG_TRY_GOTO(out, kg_searcher_open(&s, index, err));
     status = ask_searcher(b, s, err);
 out:

@@ -30,8 +30,6 @@ enum {
     MAX_PASSAGES = UINT32_MAX - 1,
 };
 
-const struct kg_bm25 kg_bm25_default = {1.2, 0.75};
-
 struct counter {
     fts5_tokenizer inner;
     void *inner_user;
@@ -422,6 +420,9 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
     KG_TRY(put_meta(b, "stemmed", !b->opts->words_as_are, err));
     KG_TRY(put_meta(b, "k1", b->opts->bm25.k1, err));
     KG_TRY(put_meta(b, "b", b->opts->bm25.b, err));
+    KG_TRY(put_meta(b, "delta", b->opts->bm25.delta, err));
+    KG_TRY(put_meta(b, "power", b->opts->bm25.power, err));
+    KG_TRY(put_meta(b, "stop_words", b->opts->bm25.stop_words, err));
     return kg_sql_exec(b->db, path, "COMMIT", err);
 }
 
@@ -459,15 +460,6 @@ static kg_status finish(struct builder *b, struct kg_err *err)
     return kg_file_replace(b->temporary.data, b->opts->path, err);
 }
 
-static kg_status check_opts(const struct kg_index_build_opts *opts, struct kg_err *err)
-{
-    if (!(opts->bm25.k1 >= 0 && opts->bm25.k1 <= 1000))
-        return kg_fail(err, KG_EINVAL, "k1: expected 0 to 1000, found %g", opts->bm25.k1);
-    if (!(opts->bm25.b >= 0 && opts->bm25.b <= 1))
-        return kg_fail(err, KG_EINVAL, "b: expected 0 to 1, found %g", opts->bm25.b);
-    return KG_OK;
-}
-
 kg_status kg_index_build(struct kg_index_info *info,
                          const struct kg_index_build_opts *opts, struct kg_err *err)
 {
@@ -477,7 +469,7 @@ kg_status kg_index_build(struct kg_index_info *info,
 
     *info = (struct kg_index_info){
         .version = KG_INDEX_VERSION, .stemmed = !opts->words_as_are, .bm25 = opts->bm25};
-    KG_TRY(check_opts(opts, err));
+    KG_TRY(kg_bm25_check(&opts->bm25, err));
     KG_TRY_GOTO(out, builder_open(&b, err));
     KG_TRY_GOTO(out, add_records(&b, err));
     KG_TRY_GOTO(out, finish(&b, err));

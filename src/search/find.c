@@ -8,9 +8,10 @@
  *
  * which stops only at passages with a word of G and none before it, and for these has the
  * positions of the later words too: a merge of sorted lists, which costs nanoseconds an
- * entry. A word adds less than idf (k1 + 1) to a score; when all words still to come add
- * together less than the topk-th best score so far, no passage that has only those can
- * be among the topk, and the search ends. (MaxScore: Turtle and Flood 1995.)
+ * entry. A word adds less than idf^power (k1 + 1 + delta) to a score; when all words
+ * still to come add together less than the topk-th best score so far, no passage that
+ * has only those can be among the topk, and the search ends. (MaxScore: Turtle and Flood
+ * 1995.)
  *
  * A score is summed in one order of the words whatever the groups are, so the cut of the
  * groups changes no bit of it.
@@ -38,7 +39,7 @@ struct word {
     int times;       /* in the query */
     bool stop;
     int64_t passages; /* that have it */
-    double weight;    /* times * idf * (k1 + 1): more it cannot add */
+    double weight;    /* times * idf^power */
 };
 
 struct candidate {
@@ -67,6 +68,7 @@ struct kg_searcher {
     int first, behind; /* words of the group */
     int64_t rows, rows_max;
     double norm_scale, norm_base; /* of k1 (1 - b + b length / mean) */
+    double saturated, delta;      /* k1 + 1, delta */
 
     struct candidate *best; /* (topk) sorted */
     size_t n_best, topk;
@@ -137,7 +139,7 @@ static void score_row(const Fts5ExtensionApi *api, Fts5Context *fts, sqlite3_con
         int tf = count_in(api, fts, phrase);
 
         if (tf > 0)
-            score += s->words[i].weight * tf / (tf + norm);
+            score += s->words[i].weight * (s->saturated * tf / (tf + norm) + s->delta);
     }
     keep(s, score, row);
     s->rows++;
@@ -330,7 +332,7 @@ static void weigh(struct kg_searcher *s)
         double n = (double)w->passages;
         double idf = log(1 + (passages - n + 0.5) / (n + 0.5));
 
-        w->weight = w->times * idf * (s->index->bm25.k1 + 1);
+        w->weight = w->times * pow(idf, s->index->bm25.power);
     }
     qsort(s->words, (size_t)s->n_words, sizeof *s->words, by_weight);
 }
@@ -348,7 +350,7 @@ static kg_status choose(struct kg_searcher *s, struct kg_err *err)
     drop_words(s, is_absent);
     for (int i = 0; i < s->n_words; i++)
         others += !s->words[i].stop;
-    if (others >= ENOUGH_WORDS)
+    if (others >= ENOUGH_WORDS && !s->index->bm25.stop_words)
         drop_words(s, is_stop);
     weigh(s);
     for (n = 0; n < s->n_words && n < KG_QUERY_TERMS_MAX; n++) {
@@ -421,7 +423,7 @@ static bool worth_it(const struct kg_searcher *s)
     if (s->first == s->n_words || s->rows >= s->rows_max)
         return false;
     for (int i = s->first; i < s->n_words; i++)
-        most += s->words[i].weight;
+        most += s->words[i].weight * (s->saturated + s->delta);
     return s->n_best < s->topk || most >= s->best[s->n_best - 1].score;
 }
 
@@ -501,6 +503,8 @@ static kg_status begin(struct kg_searcher *s, int topk, struct kg_err *err)
     s->rows_max = KG_QUERY_ROWS_MAX;
     s->norm_base = bm25->k1 * (1 - bm25->b);
     s->norm_scale = mean > 0 ? bm25->k1 * bm25->b / mean : 0;
+    s->saturated = bm25->k1 + 1;
+    s->delta = bm25->delta;
     return KG_OK;
 }
 

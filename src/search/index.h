@@ -29,13 +29,21 @@ enum {
     KG_QUERY_POSTINGS_MAX = 8000000 /* entries of word lists walked for one query */
 };
 
-/* score = sum over words of idf (k1 + 1) tf / (tf + k1 (1 - b + b length / mean length)),
- * idf = ln(1 + (N - n + 1/2) / (n + 1/2)) */
+/* score = sum over words of  idf^power ((k1 + 1) tf / (tf + k1 (1 - b + b length / mean
+ * length)) + delta),   idf = ln(1 + (N - n + 1/2) / (n + 1/2))
+ * delta 0 and power 1 is BM25; delta is that of BM25+ (Lv and Zhai 2011). */
 struct kg_bm25 {
-    double k1; /* >= 0 */
-    double b;  /* 0 to 1 */
+    double k1;      /* 0 to 1000 */
+    double b;       /* 0 to 1 */
+    double delta;   /* 0 to 10: for having the word at all */
+    double power;   /* 0 to 4: of idf, how much more rare words count */
+    int stop_words; /* 1: they count like others, 0: only where there is little else */
 };
 extern const struct kg_bm25 kg_bm25_default;
+extern const struct kg_bm25 kg_bm25_unset; /* every field negative: the index's own */
+kg_status kg_bm25_check(const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_CHECK;
+/* The fields of `over` that are not negative, else those of `under`. */
+struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *under);
 
 struct kg_passage {
     const char *id;       /* "" when the server gives none */

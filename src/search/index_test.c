@@ -15,6 +15,9 @@ static void must(kg_status status)
         fail_msg("%s", err.message);
 }
 
+/* BM25 without additions */
+static const struct kg_bm25 plain = {.k1 = 1.2, .b = 0.75, .power = 1};
+
 static struct kg_index_info build_with(const char *corpus,
                                        const struct kg_index_build_opts *opts)
 {
@@ -30,7 +33,7 @@ static struct kg_index_info build_with(const char *corpus,
 
 static struct kg_index_info build(const char *corpus)
 {
-    struct kg_index_build_opts o = {.bm25 = {1.2, 0.75}};
+    struct kg_index_build_opts o = {.bm25 = plain};
 
     return build_with(corpus, &o);
 }
@@ -119,7 +122,7 @@ static void a_corpus_becomes_an_index(void **state)
 
 static void without_stemming_words_are_as_they_are(void **state)
 {
-    struct kg_index_build_opts o = {.words_as_are = true, .bm25 = {1.2, 0.75}};
+    struct kg_index_build_opts o = {.words_as_are = true, .bm25 = plain};
     struct engine e;
 
     (void)state;
@@ -173,8 +176,8 @@ static void a_failed_build_keeps_the_old_index(void **state)
 
 static void bad_settings_are_refused(void **state)
 {
-    struct kg_index_build_opts o = {.bm25 = {-1, 0.5}};
-    struct kg_bm25 wrong = {1, 1.5};
+    struct kg_index_build_opts o = {.bm25 = {-1, 0.5, 0, 1, 0}};
+    struct kg_bm25 wrong = {1, 1.5, 0, 1, 0};
     struct kg_index_info info;
     struct kg_index *index;
 
@@ -392,7 +395,7 @@ static void stop_words_count_where_there_is_little_else(void **state)
 
 static void bm25_is_the_formula(void **state)
 {
-    const struct kg_bm25 bm25 = {2, 0.5};
+    const struct kg_bm25 bm25 = {2, 0.5, 0, 1, 0};
     struct engine e;
     /* N 4, mean length 25/4; 'cat' is in 2 passages: twice in the first of 7 words */
     double idf = log(1 + (4 - 2 + 0.5) / (2 + 0.5));
@@ -406,6 +409,22 @@ static void bm25_is_the_formula(void **state)
     assert_float_equal(e.hits.passages[1].score, idf * 3 * 1 / (1 + norm), 1e-12);
     found(&e, "cat cat cat", 3);
     assert_float_equal(e.hits.passages[0].score, 3 * idf * 3 * 2 / (2 + norm), 1e-12);
+    stop(&e);
+}
+
+static void its_additions_are_the_formula(void **state)
+{
+    const struct kg_bm25 over = {.k1 = -1, .b = -1, .delta = 0.5, .power = 2};
+    struct engine e;
+    double idf = log(1 + (4 - 2 + 0.5) / (2 + 0.5));
+    double norm = 1.2 * (0.25 + 0.75 * 7 / (25.0 / 4));
+
+    (void)state;
+    build(animals);
+    start(&e, &over);
+    assert_string_equal(found(&e, "cat", 3), "cat dog");
+    assert_float_equal(e.hits.passages[1].score, idf * idf * (2.2 * 1 / (1 + norm) + 0.5),
+                       1e-12);
     stop(&e);
 }
 
@@ -602,6 +621,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(stop_words_count_where_there_is_little_else,
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(bm25_is_the_formula, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(its_additions_are_the_formula, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(pruned_search_finds_the_best, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(answers_do_not_depend_on_what_was_asked_before,

@@ -97,7 +97,7 @@ static kg_status get_meta(double *out, sqlite3 *db, const char *path, const char
 static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *path,
                            struct kg_err *err)
 {
-    double passages, terms, tokens, stemmed;
+    double passages, terms, tokens, stemmed, stop_words;
 
     KG_TRY(get_meta(&passages, db, path, "passages", err));
     KG_TRY(get_meta(&terms, db, path, "terms", err));
@@ -105,11 +105,15 @@ static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *
     KG_TRY(get_meta(&stemmed, db, path, "stemmed", err));
     KG_TRY(get_meta(&info->bm25.k1, db, path, "k1", err));
     KG_TRY(get_meta(&info->bm25.b, db, path, "b", err));
+    KG_TRY(get_meta(&info->bm25.delta, db, path, "delta", err));
+    KG_TRY(get_meta(&info->bm25.power, db, path, "power", err));
+    KG_TRY(get_meta(&stop_words, db, path, "stop_words", err));
     info->version = KG_INDEX_VERSION;
     info->passages = (int64_t)passages;
     info->terms = (int64_t)terms;
     info->tokens = (int64_t)tokens;
     info->stemmed = stemmed != 0;
+    info->bm25.stop_words = stop_words != 0;
     if (passages >= 1 && passages < UINT32_MAX && tokens >= 0)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT, "%s: expected a number of passages, found %g", path,
@@ -156,17 +160,8 @@ out:
 static kg_status set_bm25(struct kg_index *index, const struct kg_bm25 *bm25,
                           struct kg_err *err)
 {
-    index->bm25 = index->info.bm25;
-    if (bm25 && !(bm25->k1 < 0))
-        index->bm25.k1 = bm25->k1;
-    if (bm25 && !(bm25->b < 0))
-        index->bm25.b = bm25->b;
-    if (!(index->bm25.k1 >= 0 && index->bm25.k1 <= 1000))
-        return kg_fail(err, KG_EINVAL, "k1: expected 0 to 1000, found %g",
-                       index->bm25.k1);
-    if (!(index->bm25.b >= 0 && index->bm25.b <= 1))
-        return kg_fail(err, KG_EINVAL, "b: expected 0 to 1, found %g", index->bm25.b);
-    return KG_OK;
+    index->bm25 = kg_bm25_merge(bm25 ? bm25 : &kg_bm25_unset, &index->info.bm25);
+    return kg_bm25_check(&index->bm25, err);
 }
 
 static kg_status open_file(struct kg_index *index, const char *path,
