@@ -1,8 +1,9 @@
 /* Answers from the engine of this process.
  *
- * A set goes through the engine in slices of some batches, so that memory holds the
- * trajectories of a slice and not of the set. An answer is given on as it finishes; with
- * scores, and of episodes, when its slice has.
+ * A set flows through the open engine: as many requests wait as a batch has room for, an
+ * answer is given on and forgotten when it finishes, and the batch runs dry once, at the
+ * end of the set. Where answers are scored, and for episodes, it goes in slices of some
+ * batches, and answers are given on when their slice is done.
  */
 #include "eval/runner.h"
 
@@ -14,6 +15,14 @@
 
 enum { SLICE_BATCHES = 16, EPISODE_BATCHES = 4 };
 
+/* A request in the open engine, with its trajectories. */
+struct group {
+    struct kg_request request; /* first: the engine hands it back */
+    struct kg_traj *trajs;     /* (request.n_samples) owned */
+    int32_t left;              /* of them to be reported */
+    struct group *next;
+};
+
 struct local_work {
     struct kg_eval_local *local;
     struct kg_eval_set *set;
@@ -21,7 +30,8 @@ struct local_work {
     struct kg_eval_opts opts;
     struct kg_rollout *engine;
     struct kg_episodes *episodes; /* NULL: answers of one turn */
-    struct kg_request *requests;  /* (n_requests) of the slice */
+    struct group *groups;         /* owned, in the open engine */
+    struct kg_request *requests;  /* (n_requests) of the slice, or of one problem */
     size_t n_requests;
     size_t capacity;
     struct kg_traj *trajs; /* (n_trajs) of the slice */
@@ -113,11 +123,6 @@ static kg_status give(struct local_work *w, const struct kg_traj *t,
     return status;
 }
 
-static kg_status finished(void *user, const struct kg_traj *t, struct kg_err *err)
-{
-    return give(user, t, NULL, err);
-}
-
 /* ---- a slice ---- */
 
 /* Runs of samples of problem i that are not there. */
@@ -182,7 +187,7 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
                                  w->n_requests, &sampling, &w->prompts, NULL, err);
     else
         status = kg_rollout_run(w->engine, w->trajs, w->requests, w->n_requests,
-                                &sampling, score ? NULL : finished, w, err);
+                                &sampling, NULL, NULL, err);
     if (status == KG_OK && score)
         status = give_scored(w, err);
     else if (w->episodes)
@@ -192,6 +197,104 @@ static kg_status run_slice(struct local_work *w, struct kg_err *err)
     kg_mem_free(w->trajs);
     w->trajs = NULL;
     w->n_requests = w->n_trajs = 0;
+    return status;
+}
+
+/* ---- the open engine ---- */
+
+static void group_free(struct group *g)
+{
+    for (int32_t i = 0; g->trajs && i < g->request.n_samples; i++)
+        kg_traj_release(&g->trajs[i]);
+    kg_mem_free(g->trajs);
+    kg_mem_free(g);
+}
+
+/* Drop the groups whose trajectories were all reported; all: the others too. */
+static void sweep(struct local_work *w, bool all)
+{
+    for (struct group **at = &w->groups; *at;) {
+        struct group *g = *at;
+
+        if (g->left > 0 && !all) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        group_free(g);
+    }
+}
+
+static kg_status reported(void *user, const struct kg_request *q, struct kg_traj *t,
+                          const struct kg_err *failure, struct kg_err *err)
+{
+    struct local_work *w = user;
+    struct group *g = w->groups;
+
+    while (&g->request != q)
+        g = g->next;
+    if (failure) {
+        *err = *failure;
+        return err->code;
+    }
+    KG_TRY(give(w, t, NULL, err));
+    kg_traj_release(t);
+    g->left--;
+    return KG_OK;
+}
+
+static kg_status submit(struct local_work *w, const struct kg_request *q,
+                        struct kg_err *err)
+{
+    struct group *g = kg_mem_calloc(1, sizeof *g, "requests", err);
+
+    if (!g)
+        return err->code;
+    g->request = *q;
+    g->left = q->n_samples;
+    g->trajs = kg_mem_calloc((size_t)q->n_samples, sizeof *g->trajs, "evaluated answers",
+                             err);
+    g->next = w->groups;
+    w->groups = g;
+    return g->trajs ? kg_rollout_submit(w->engine, &g->request, g->trajs, err)
+                    : err->code;
+}
+
+/* Submit problem after problem from *next on while less than a batch waits. */
+static kg_status refill(struct local_work *w, size_t *next, const bool *there,
+                        struct kg_err *err)
+{
+    struct kg_rollout_load load;
+
+    for (; *next < w->prompts.n; (*next)++) {
+        kg_rollout_get_load(&load, w->engine);
+        if (load.waiting >= w->local->max_batch)
+            return KG_OK;
+        w->n_requests = 0;
+        KG_TRY(ask(w, *next, there + *next * (size_t)w->opts.samples, err));
+        for (size_t i = 0; i < w->n_requests; i++)
+            KG_TRY(submit(w, &w->requests[i], err));
+    }
+    return KG_OK;
+}
+
+static kg_status run_open(struct local_work *w, const bool *there, struct kg_err *err)
+{
+    struct kg_sampling sampling = kg_eval_sampling(&w->opts);
+    struct kg_rollout_session session = {
+        .sampling = &sampling, .finished = reported, .user = w};
+    struct kg_rollout_load load = {.running = 1};
+    size_t next = 0;
+    kg_status status;
+
+    KG_TRY(kg_rollout_begin(w->engine, &session, err));
+    do {
+        KG_TRY_GOTO(out, refill(w, &next, there, err));
+        KG_TRY_GOTO(out, kg_rollout_step(w->engine, &load, err));
+        sweep(w, false);
+    } while (next < w->prompts.n || load.running + load.waiting > 0);
+out:
+    sweep(w, true);
     return status;
 }
 
@@ -215,6 +318,8 @@ static kg_status run_set(struct local_work *w, const bool *there, struct kg_err 
         KG_TRY(kg_episodes_open(&w->episodes, w->local->tok, &w->set->episode, err));
     kg_episodes_fit(&ro, w->episodes);
     KG_TRY(kg_rollout_create(&w->engine, w->local->model, w->local->tok, &ro, err));
+    if (!w->episodes && !w->local->score)
+        return run_open(w, there, err);
     for (size_t i = 0; i < w->prompts.n; i++) {
         KG_TRY(ask(w, i, there + i * (size_t)w->opts.samples, err));
         if (w->n_trajs >= enough)

@@ -81,7 +81,7 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
 
     KG_TRY(kg_file_list(&names, &n, r->dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        bool known = strstr(names[i], ".tmp") != NULL; /* a write that was cut off */
+        bool known = strstr(names[i], ".tmp-") != NULL; /* a write that was cut off */
 
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
             known = known || strcmp(names[i], ours[k]) == 0;
@@ -91,6 +91,27 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
                 "%s: expected an empty folder or one of an evaluation, found "
                 "%.80s and no config.yaml",
                 r->dir, names[i]);
+    }
+    kg_file_names_free(names, n);
+    return status;
+}
+
+/* What an atomic write left when it was killed; the lock is held, so nobody is at it. */
+static kg_status remove_temporary(const struct kg_results *r, struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_file_list(&names, &n, r->dir, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        char *path = strstr(names[i], ".tmp-") ? in(r, names[i], err) : NULL;
+
+        if (path)
+            status = kg_file_remove_tree(path, err);
+        else if (strstr(names[i], ".tmp-"))
+            status = err->code;
+        kg_mem_free(path);
     }
     kg_file_names_free(names, n);
     return status;
@@ -188,6 +209,7 @@ kg_status kg_results_open(struct kg_results *r, const char *dir,
     if (!has(r, "config.yaml"))
         KG_TRY_GOTO(out, refuse_others(r, err));
     KG_TRY_GOTO(out, lock(r, err));
+    KG_TRY_GOTO(out, remove_temporary(r, err));
     if (has(r, "config.yaml"))
         KG_TRY_GOTO(out, check(r, config, sets, n_sets, inputs, err));
     else

@@ -307,11 +307,12 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
                        "expected an episode (env %s), found an answer of one turn: who "
                        "answers here plays none",
                        w->now->set->episode.env->name);
-    p = &w->pending[w->n_pending++];
+    p = &w->pending[w->n_pending];
     *p = (struct pending){.fresh = *fresh};
     if (fresh->sums)
         p->sums = *fresh->sums;
     KG_TRY(kg_str_append(&p->text, fresh->text, fresh->n, err));
+    w->n_pending++; /* whole: what is pending is graded even after a failure */
     if (fresh->episode) {
         p->episode = *fresh->episode;
         *fresh->episode = (struct kg_episode_text){0};
@@ -333,6 +334,9 @@ static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *e
     first = *err;
     (void)!grade_pending(w, err);
     *err = first;
+    if (status == KG_EINTERRUPTED && w->kept)
+        kg_log_info("%s: what was answered is kept; the same command goes on",
+                    w->run->out);
     return kg_err_prefix(err, "set %s", s->set->name);
 }
 
