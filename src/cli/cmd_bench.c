@@ -16,7 +16,7 @@ static const char *model;
 static int64_t streams;
 static int64_t tokens;
 static int64_t rounds;
-static int64_t piece_ms = 20;
+static int64_t piece_ms = 50;
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object a figure on stdout", 0, 0,
@@ -34,7 +34,7 @@ const struct kg_flag kg_bench_flags[] = {
     {"rounds", 0, KG_FLAG_INT, &rounds, "N",
      "serve: how often both sides are measured (default 5)", 1, 4096, NULL},
     {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
-     "serve: as in `kedge serve` (default 20)", 0, 60000, NULL},
+     "serve: as in `kedge serve` (default 50)", 0, 60000, NULL},
     {0},
 };
 

@@ -29,7 +29,7 @@ static int64_t max_requests;
 static int64_t max_body;
 static int64_t max_connections;
 static int64_t drain;
-static int64_t piece_ms = 20;
+static int64_t piece_ms = 50;
 static int64_t seed = -1;
 
 const struct kg_flag kg_serve_flags[] = {
@@ -59,10 +59,10 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-body", 0, KG_FLAG_INT, &max_body, "BYTES",
      "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
-     "connections; further ones are closed (default 1024)", 1, 1 << 20, NULL},
+     "connections; further ones get 503 (default 1024)", 1, 1 << 20, NULL},
     {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
      "pieces of a stream are at least so far apart, tokens between are told together "
-     "(default 20; 0: a piece for each token)",
+     "(default 50; 0: a piece for each token)",
      0, 60000, NULL},
     {"drain", 0, KG_FLAG_INT, &drain, "S",
      "seconds that open answers get after SIGTERM (default 30)", 1, 86400, NULL},

@@ -42,6 +42,13 @@ static void lose_exchange(struct kg_http_conn *c)
         kg_http_exchange_free(x);
 }
 
+static void count_closed(struct kg_http_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->stats.connections--;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void conn_close(struct kg_http_server *s, struct kg_http_conn *c)
 {
     if (c->phase == KG_HTTP_PHASE_CLOSED)
@@ -58,9 +65,7 @@ static void conn_close(struct kg_http_server *s, struct kg_http_conn *c)
         c->next->prev = c->prev;
     c->next = s->dead; /* events of this round may still name it */
     s->dead = c;
-    pthread_mutex_lock(&s->lock);
-    s->stats.connections--;
-    pthread_mutex_unlock(&s->lock);
+    count_closed(s);
 }
 
 static void bury(struct kg_http_server *s)
@@ -518,16 +523,34 @@ static bool has_room(struct kg_http_server *s)
     return room;
 }
 
+/* No room: the client is told, as far as it listens before it speaks. */
+static void turn_away(struct kg_http_server *s, int fd)
+{
+    struct kg_str text = {0};
+    struct kg_err err;
+    if (kg_http_refusal(&text, s, 503, "too many connections", "", &err) == KG_OK) {
+        /* a fresh socket has room for all of it; if not, closing says enough */
+        ssize_t n = send(fd, text.data, text.len, MSG_NOSIGNAL);
+        (void)n;
+    }
+    kg_str_release(&text);
+    shutdown(fd, SHUT_WR);
+    close(fd);
+}
+
 static void conn_open(struct kg_http_server *s, int fd)
 {
     struct kg_err err;
     int yes = 1;
     struct epoll_event e = {.events = EPOLLIN};
-    struct kg_http_conn *c = has_room(s)
-                                 ? kg_mem_calloc(1, sizeof *c, "HTTP connection", &err)
-                                 : NULL;
+    if (!has_room(s)) {
+        turn_away(s, fd);
+        return;
+    }
+    struct kg_http_conn *c = kg_mem_calloc(1, sizeof *c, "HTTP connection", &err);
     if (c == NULL) {
         close(fd);
+        count_closed(s);
         return;
     }
     c->fd = fd;

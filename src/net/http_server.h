@@ -41,7 +41,7 @@ struct kg_http_server_opts {
     size_t max_body_bytes;   /* 0: 1 MiB; beyond: 413 */
     size_t max_head_bytes;   /* request line and header; 0: 32 KiB; beyond: 414, 431 */
     size_t max_stream_bytes; /* written and not yet taken by the client; 0: 1 MiB */
-    int max_connections;     /* 0: 1024; further ones are closed at once, and counted */
+    int max_connections;     /* 0: 1024; further ones get 503 and are counted */
     /* 0: 30. Cut off: a sender that is silent for so long (408 when it had begun), a
      * reader that takes nothing of an answer for so long. */
     int idle_timeout_s;

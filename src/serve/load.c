@@ -267,9 +267,10 @@ static kg_status run_queue(double *waits, int n_waiting, struct load *l,
         KG_TRY(poll(l, err));
     for (int i = n; i < n + n_waiting; i++)
         KG_TRY(ask(l, i, half, err));
+    double asked = kg_clock_seconds();
     KG_TRY(run_until_told(l, 0, err));
-    for (int i = 0; i < n; i++)
-        ends[i] = l->seen[i].end;
+    for (int i = 0; i < n; i++) /* a slot that was free already waited for the asking */
+        ends[i] = l->seen[i].end > asked ? l->seen[i].end : asked;
     for (int i = 0; i < n_waiting; i++)
         firsts[i] = l->seen[n + i].first;
     qsort(ends, (size_t)n, sizeof *ends, by_value);
