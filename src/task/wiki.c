@@ -239,6 +239,7 @@ static void ask_about_work(struct kg_wiki_question *q, const struct kg_wiki *w,
     const struct part *p = &w->parts[part];
     int64_t author = author_of(w, part, work);
 
+    q->about_work = true;
     q->source = "birthplace";
     q->format = "Where was the author of %s born?";
     q->asked = work_name(p, work);
@@ -253,6 +254,7 @@ static void ask_about_person(struct kg_wiki_question *q, const struct kg_wiki *w
     const struct part *p = &w->parts[part];
     int64_t place = birthplace_of(w, part, person);
 
+    q->about_work = false;
     q->source = "river";
     q->format = "On which river lies the birthplace of %s?";
     q->asked = person_name(p, person);

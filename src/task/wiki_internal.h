@@ -28,6 +28,7 @@ uint64_t kg_wiki_draw(const struct kg_wiki *w, enum kg_wiki_draw what, int64_t i
 void kg_wiki_name(char out[KG_WIKI_NAME], const struct kg_wiki *w, int64_t name);
 
 struct kg_wiki_question {
+    bool about_work;    /* or about a person */
     const char *source; /* "birthplace", "river" */
     const char *format; /* with one %s for the name that is asked about */
     int64_t asked;      /* names: what is asked about, */
