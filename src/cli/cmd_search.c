@@ -65,7 +65,7 @@ const struct kg_flag kg_search_flags[] = {
     {"max-body", 0, KG_FLAG_INT, &max_body, "BYTES",
      "serve: size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
-     "serve: connections; further ones are closed (default 1024)", 1, 1 << 20, NULL},
+     "serve: connections; further ones are told 503 (default 1024)", 1, 1 << 20, NULL},
     {"timeout", 0, KG_FLAG_INT, &timeout_s, "S",
      "serve: seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400,
      NULL},
