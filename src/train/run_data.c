@@ -56,12 +56,16 @@ fail:
     return status;
 }
 
-/* A list beside a list of files has an item for each of them, or none. */
+/* Only so many files have a place among the parts; a list beside a list of files has an
+ * item for each of them, or none. */
 static kg_status check_list(const struct kg_config *c, const char *key, const char *files,
                             struct kg_err *err)
 {
     size_t n = kg_config_list_size(c, key), expected = kg_config_list_size(c, files);
 
+    if (expected > KG_EPOCHS_PARTS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d files, found %zu", files,
+                       KG_EPOCHS_PARTS, expected);
     if (n == 0 || n == expected)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
@@ -148,12 +152,52 @@ static void fill_task_opts(struct kg_run *run)
     };
 }
 
-/* Of several files, records without a data_source are told apart by their file. */
-static kg_status name_sources(struct kg_dataset *d, struct kg_err *err)
+/* The last n parts of a path, or all of it. */
+static const char *tail(const char *path, int n)
 {
-    const char *slash = strrchr(d->name, '/');
-    const char *base = slash ? slash + 1 : d->name;
+    const char *p = path + strlen(path);
 
+    while (p > path && (p[-1] != '/' || --n > 0))
+        p--;
+    return p;
+}
+
+/* Whether another file of the list ends in the same n parts. */
+static kg_status is_shared(bool *shared, const struct kg_config *c, const char *files,
+                           const char *path, int n, struct kg_err *err)
+{
+    *shared = false;
+    for (size_t i = 0; i < kg_config_list_size(c, files); i++) {
+        struct kg_str other = {0};
+        kg_status status = kg_config_list_at(&other, c, files, i, err);
+        const char *text = kg_str_text(&other);
+
+        if (status == KG_OK && strcmp(text, path) != 0 &&
+            strcmp(tail(text, n), tail(path, n)) == 0)
+            *shared = true;
+        kg_str_release(&other);
+        KG_TRY(status);
+    }
+    return KG_OK;
+}
+
+/* The shortest end of the path that no other file of the list has: its name, and as many
+ * folders before it as that takes.   name: into path */
+static kg_status find_name(const char **name, const struct kg_config *c,
+                           const char *files, const char *path, struct kg_err *err)
+{
+    bool shared = true;
+
+    for (int n = 1; shared; n++) {
+        KG_TRY(is_shared(&shared, c, files, path, n, err));
+        *name = tail(path, n);
+    }
+    return KG_OK;
+}
+
+/* Of several files, records without a data_source are told apart by their file. */
+static kg_status name_sources(struct kg_dataset *d, const char *base, struct kg_err *err)
+{
     for (size_t i = 0; i < d->n; i++) {
         struct kg_record *r = &d->records[i];
 
@@ -197,16 +241,19 @@ static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
 {
     struct kg_prompts more = {0};
     struct kg_dataset more_data = {0};
+    const char *path, *name;
     struct file file;
     kg_status status;
 
     KG_TRY(file_at(&file, run->config, from, i, err));
+    path = kg_str_text(&file.path);
     opts.template_text = kg_str_text(&file.template_text);
     opts.chat = file.own_template ? NULL : opts.chat;
     KG_TRY_GOTO(out, load_file(i > 0 ? &more : p, i > 0 ? &more_data : d, run, &opts,
-                               kg_str_text(&file.path), from->limit, err));
+                               path, from->limit, err));
+    KG_TRY_GOTO(out, find_name(&name, run->config, from->files, path, err));
     if (kg_config_list_size(run->config, from->files) > 1)
-        KG_TRY_GOTO(out, name_sources(i > 0 ? &more_data : d, err));
+        KG_TRY_GOTO(out, name_sources(i > 0 ? &more_data : d, name, err));
     if (i > 0)
         status = kg_prompts_join(p, d, &more, &more_data, err);
 out:
@@ -225,9 +272,6 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
     bool train = p == &run->train;
 
     KG_TRY(check_list(run->config, from->templates, from->files, err));
-    if (n > KG_EPOCHS_PARTS)
-        return kg_fail(err, KG_EINVAL, "%s: expected at most %d files, found %zu",
-                       from->files, KG_EPOCHS_PARTS, n);
     if (n == 0)
         return load_file(p, d, run, opts, NULL, from->limit, err);
     for (size_t i = 0; i < n; i++) {

@@ -71,6 +71,35 @@ static void files_are_one_set_and_each_is_counted(void **state)
     close_run(&o);
 }
 
+/* Files of one name are told apart by their folders, as far as that takes. */
+static void files_of_one_name_are_sources_of_their_own(void **state)
+{
+    static const char *const paths[] = {ROOT "/nq/x/train.jsonl",
+                                        ROOT "/hotpotqa/x/train.jsonl",
+                                        ROOT "/hotpotqa/y/train.jsonl", A};
+    static const char *const names[] = {"nq/x/train.jsonl", "hotpotqa/x/train.jsonl",
+                                        "y/train.jsonl", "a.jsonl"};
+    static const char line[] = "{\"prompt\": \"1,4:9,2\", \"completion\": \"7\"}\n";
+    struct kg_str list = {0};
+    struct opened o;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        NEED(kg_str_printf(&list, err, "%s%s", i ? ", " : "data.train=[", paths[i]));
+    NEED(kg_str_puts(&list, "]", err));
+    NEED(kg_file_make_dirs(ROOT "/nq/x", err));
+    NEED(kg_file_make_dirs(ROOT "/hotpotqa/x", err));
+    NEED(kg_file_make_dirs(ROOT "/hotpotqa/y", err));
+    for (int i = 0; i < 3; i++)
+        NEED(kg_file_write_atomic(paths[i], line, strlen(line), err));
+    open_run(&o, ROOT "/names", (const char *const[]){kg_str_text(&list), NULL});
+    assert_int_equal(o.run.train_data.n, 6);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(o.run.train_data.records[i].data_source, names[i]);
+    close_run(&o);
+    kg_str_release(&list);
+}
+
 static void every_step_has_the_shares_of_its_files(void **state)
 {
     uint32_t index[400], count[3] = {0};
@@ -164,6 +193,33 @@ static void lists_that_do_not_fit_are_refused(void **state)
             fail_msg("expected '%s', found: %s", rows[i][2], err.message);
         kg_config_free(config);
     }
+}
+
+/* Weights are read before the files are: no more of them than there is room for. */
+static void too_many_files_are_refused(void **state)
+{
+    static const char *const keys[] = {"data.train", "data.weights"};
+    static const char *const items[] = {A, "1"};
+    struct kg_str list[2] = {{0}, {0}};
+    const char *extra[3] = {NULL};
+    struct kg_config *config;
+    struct kg_err e = {0};
+    struct kg_run run;
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        NEED(kg_str_printf(&list[k], err, "%s=[", keys[k]));
+        for (int i = 0; i < KG_EPOCHS_PARTS + 1; i++)
+            NEED(kg_str_printf(&list[k], err, "%s%s", i ? ", " : "", items[k]));
+        NEED(kg_str_puts(&list[k], "]", err));
+        extra[k] = kg_str_text(&list[k]);
+    }
+    config = config_of(ROOT "/refused", extra);
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
+    assert_non_null(strstr(e.message, "data.train: expected at most 64 files, found 65"));
+    kg_config_free(config);
+    kg_str_release(&list[0]);
+    kg_str_release(&list[1]);
 }
 
 /* A warm start's fault is in a file, not in "one of them". */
@@ -334,10 +390,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_one_set_and_each_is_counted),
+        cmocka_unit_test(files_of_one_name_are_sources_of_their_own),
         cmocka_unit_test(every_step_has_the_shares_of_its_files),
         cmocka_unit_test(without_weights_an_epoch_has_each_problem_once),
         cmocka_unit_test(each_file_has_its_template),
         cmocka_unit_test(lists_that_do_not_fit_are_refused),
+        cmocka_unit_test(too_many_files_are_refused),
         cmocka_unit_test(a_fault_names_its_file),
         cmocka_unit_test(a_gold_answer_of_any_file_stops_the_run),
         cmocka_unit_test(an_interrupted_run_goes_on_in_the_same_mix),
