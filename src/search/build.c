@@ -19,9 +19,11 @@
 #include "data/records.h"
 #include "search/seen.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     WORDS_IN_MEMORY_BYTES = 256 << 20, /* before FTS5 writes a run */
@@ -41,6 +43,7 @@ struct builder {
     struct kg_index_info *info;
     struct kg_records *records;
     struct kg_str temporary; /* path */
+    bool begun;              /* the temporary file is this call's */
     sqlite3 *db;
     sqlite3_stmt *put_passage, *put_words, *put_lengths;
     struct counter counter;
@@ -166,16 +169,28 @@ static kg_status make_tables(struct builder *b, struct kg_err *err)
                           "INSERT INTO length VALUES (?1, ?2)", err);
 }
 
+/* A file or a link goes, a folder stays: nothing here ever makes one. */
+static kg_status remove_file(const char *path, struct kg_err *err)
+{
+    if (unlink(path) == 0 || errno == ENOENT)
+        return KG_OK;
+    return kg_fail(err, KG_EIO,
+                   "%s: expected no such file or one that can be removed, found: %s",
+                   path, strerror(errno));
+}
+
 static kg_status builder_open(struct builder *b, struct kg_err *err)
 {
     int code;
 
     KG_TRY(kg_records_open(&b->records, b->opts->corpus, err));
-    KG_TRY(kg_str_printf(&b->temporary, err, "%s.tmp", b->opts->path));
+    KG_TRY(
+        kg_str_printf(&b->temporary, err, "%s.tmp-%ld", b->opts->path, (long)getpid()));
     if (kg_file_is_dir(b->opts->path))
         return kg_fail(err, KG_EINVAL, "%s: expected a file to write, found a folder",
                        b->opts->path);
-    KG_TRY(kg_file_remove_tree(b->temporary.data, err));
+    KG_TRY(remove_file(b->temporary.data, err));
+    b->begun = true;
     code = sqlite3_open_v2(
         b->temporary.data, &b->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
@@ -478,8 +493,7 @@ out:
     drop_statements(&b);
     sqlite3_close(b.db);
     b.db = NULL;
-    if (status != KG_OK && b.temporary.len > 0 &&
-        kg_file_remove_tree(b.temporary.data, &ignored) != KG_OK)
+    if (status != KG_OK && b.begun && remove_file(b.temporary.data, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
     builder_close(&b);
     return status;

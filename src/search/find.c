@@ -447,6 +447,20 @@ static kg_status run_groups(struct kg_searcher *s, struct kg_err *err)
 
 /* ---- the answer ---- */
 
+/* A column's text, as an offset until all are there. */
+static kg_status take_column(const char **offset, struct kg_searcher *s, int column,
+                             struct kg_err *err)
+{
+    const unsigned char *text = sqlite3_column_text(s->passage, column);
+    size_t n = (size_t)sqlite3_column_bytes(s->passage, column);
+
+    if (!text)
+        return kg_sql_fail(err, s->db, sqlite3_errcode(s->db), s->index->path,
+                           "read a passage");
+    *offset = (const char *)(uintptr_t)s->text.len;
+    return kg_str_append(&s->text, text, n + 1, err);
+}
+
 static kg_status fetch(struct kg_searcher *s, size_t i, struct kg_err *err)
 {
     kg_status status;
@@ -459,12 +473,8 @@ static kg_status fetch(struct kg_searcher *s, size_t i, struct kg_err *err)
         goto out;
     }
     s->passages[i].score = s->best[i].score;
-    s->passages[i].id = (const char *)(uintptr_t)s->text.len; /* offsets, until all are */
-    KG_TRY_GOTO(out, kg_str_append(&s->text, sqlite3_column_text(s->passage, 0),
-                                   (size_t)sqlite3_column_bytes(s->passage, 0) + 1, err));
-    s->passages[i].contents = (const char *)(uintptr_t)s->text.len;
-    status = kg_str_append(&s->text, sqlite3_column_text(s->passage, 1),
-                           (size_t)sqlite3_column_bytes(s->passage, 1) + 1, err);
+    KG_TRY_GOTO(out, take_column(&s->passages[i].id, s, 0, err));
+    status = take_column(&s->passages[i].contents, s, 1, err);
 out:
     sqlite3_reset(s->passage);
     return status;

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <sqlite3.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static void must(kg_status status)
 {
@@ -52,6 +53,18 @@ static kg_status try_build(const char *corpus)
 {
     put("corpus", corpus);
     return build_again();
+}
+
+static void nothing_temporary(void)
+{
+    char **names;
+    size_t n;
+
+    must(kg_file_list(&names, &n, dir, &err));
+    for (size_t i = 0; i < n; i++)
+        if (strstr(names[i], ".tmp"))
+            fail_msg("left behind: %s", names[i]);
+    kg_file_names_free(names, n);
 }
 
 struct engine {
@@ -117,7 +130,7 @@ static void a_corpus_becomes_an_index(void **state)
     assert_string_equal(found(&e, "cafe", 3), "5"); /* its line is its id */
     assert_string_equal(e.hits.passages[0].contents, "\"Café\"\nA house for coffee.");
     stop(&e);
-    assert_false(kg_file_exists(in_dir("index.tmp")));
+    nothing_temporary();
 }
 
 static void without_stemming_words_are_as_they_are(void **state)
@@ -139,7 +152,7 @@ static void refused(const char *corpus, const char *message)
     if (!strstr(err.message, message))
         fail_msg("expected '%s' in '%s'", message, err.message);
     assert_false(kg_file_exists(in_dir("index")));
-    assert_false(kg_file_exists(in_dir("index.tmp")));
+    nothing_temporary();
 }
 
 static void bad_corpora_are_refused(void **state)
@@ -172,6 +185,30 @@ static void a_failed_build_keeps_the_old_index(void **state)
     start(&e, NULL);
     assert_string_equal(found(&e, "cats", 3), "cat dog");
     stop(&e);
+}
+
+/* What was there under the temporary name stays when it is not the build's to remove. */
+static void folders_are_left_alone(void **state)
+{
+    char name[64], inside[80];
+
+    (void)state;
+    snprintf(name, sizeof name, "index.tmp-%ld", (long)getpid());
+    snprintf(inside, sizeof inside, "%s/mine", name);
+    must(kg_file_make_dirs(in_dir(name), &err));
+    put(inside, "kept");
+    assert_int_equal(try_build(animals), KG_EIO);
+    assert_non_null(strstr(err.message, name));
+    holds(inside, "kept");
+    must(kg_file_remove_tree(in_dir(name), &err));
+    must(kg_file_make_dirs(in_dir("index.tmp"), &err));
+    put("index.tmp/mine", "kept");
+    must(try_build(animals));
+    holds("index.tmp/mine", "kept");
+    must(kg_file_remove_tree(in_dir("index.tmp"), &err));
+    put(name, "of a process that had this number and died");
+    must(try_build(animals));
+    nothing_temporary();
 }
 
 static void bad_settings_are_refused(void **state)
@@ -580,7 +617,7 @@ static void without_memory_nothing_is_left(void **state)
         /* after the rename it is there, and whole */
         if (kg_file_exists(in_dir("index")))
             must(kg_index_verify(in_dir("index"), &err));
-        assert_false(kg_file_exists(in_dir("index.tmp")));
+        nothing_temporary();
         assert_int_equal(kg_mem_current_bytes(), 0);
     }
     for (uint64_t n = 1, ok = 0; !ok; n++) {
@@ -609,6 +646,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(bad_corpora_are_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_failed_build_keeps_the_old_index, make_dir,
                                         remove_dir),
+        cmocka_unit_test_setup_teardown(folders_are_left_alone, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(bad_settings_are_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(many_ids_fit, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(what_is_no_index_is_named, make_dir, remove_dir),
