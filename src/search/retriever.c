@@ -21,6 +21,7 @@ enum {
     TIMEOUT_MS = 30000,
     TRIES = 4,
     CACHE = 100000,
+    CACHE_BYTES = 256 << 20,
     MAX_WAITERS = 1 << 24,
 };
 
@@ -38,7 +39,8 @@ struct kg_retriever {
     void *engine;
     int64_t cache; /* answers kept at most */
     int64_t kept;
-    struct kg_question **buckets; /* (n_buckets), a power of two */
+    size_t cache_bytes, kept_bytes; /* the same in bytes */
+    struct kg_question **buckets;   /* (n_buckets), a power of two */
     size_t n_buckets, n_questions;
     struct kg_question *oldest, *newest;
     struct delivery *ready; /* [first_ready, n_ready) */
@@ -63,6 +65,7 @@ kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *pas
     if (!q->passages)
         return KG_ENOMEM;
     q->n_passages = n;
+    q->bytes = bytes;
     text = (char *)(q->passages + n);
     for (size_t i = 0; i < n; i++) {
         q->passages[i] = (struct kg_passage){text, NULL, passages[i].score};
@@ -168,6 +171,8 @@ static kg_status make_room(struct kg_retriever *r, struct kg_err *err)
 
 /* ---- the list by age ---- */
 
+static size_t size_of(const struct kg_question *q) { return sizeof *q + q->n + q->bytes; }
+
 static void unlink_age(struct kg_retriever *r, struct kg_question *q)
 {
     *(q->older ? &q->older->newer : &r->oldest) = q->newer;
@@ -175,6 +180,7 @@ static void unlink_age(struct kg_retriever *r, struct kg_question *q)
     q->older = q->newer = NULL;
     q->kept = false;
     r->kept--;
+    r->kept_bytes -= size_of(q);
 }
 
 static void link_newest(struct kg_retriever *r, struct kg_question *q)
@@ -184,6 +190,7 @@ static void link_newest(struct kg_retriever *r, struct kg_question *q)
     r->newest = q;
     q->kept = true;
     r->kept++;
+    r->kept_bytes += size_of(q);
 }
 
 /* Out of table and list; freed when nobody is owed its answer any more. */
@@ -201,7 +208,7 @@ static void forget(struct kg_retriever *r, struct kg_question *q)
 
 static void trim(struct kg_retriever *r)
 {
-    while (r->kept > r->cache)
+    while (r->kept > r->cache || r->kept_bytes > r->cache_bytes)
         forget(r, r->oldest);
 }
 
@@ -215,6 +222,7 @@ static void fill_in(struct kg_retriever_opts *o)
     o->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
     o->tries = o->tries ? o->tries : TRIES;
     o->cache = o->cache ? o->cache : CACHE;
+    o->cache_bytes = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
 }
 
 static kg_status check(const struct kg_retriever_opts *o, struct kg_err *err)
@@ -251,6 +259,7 @@ static kg_status open_row(struct kg_retriever *r, const struct kg_retriever_opts
     if (!r->buckets)
         return KG_ENOMEM;
     r->cache = o->cache < 0 ? 0 : o->cache;
+    r->cache_bytes = o->cache_bytes;
     r->row = row_for(o->where);
     if (!r->row)
         return kg_fail(err, KG_EINVAL,

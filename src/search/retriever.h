@@ -29,13 +29,14 @@ typedef kg_status (*kg_retrieved_fn)(void *user, const struct kg_retrieved *a,
                                      struct kg_err *err);
 
 struct kg_retriever_opts {
-    const char *where; /* an index file, or http://HOST:PORT/retrieve */
-    int topk;          /* passages for a query; 0: 3 */
-    int batch;         /* queries in one request; 0: 64 */
-    int max_in_flight; /* requests; 0: 8 */
-    int timeout_ms;    /* of one try; 0: 30,000 */
-    int tries;         /* 0: 4 */
-    int64_t cache;     /* answers kept, least recently used go; 0: 100,000; -1: none */
+    const char *where;  /* an index file, or http://HOST:PORT/retrieve */
+    int topk;           /* passages for a query; 0: 3 */
+    int batch;          /* queries in one request; 0: 64 */
+    int max_in_flight;  /* requests; 0: 8 */
+    int timeout_ms;     /* of one try; 0: 30,000 */
+    int tries;          /* 0: 4 */
+    int64_t cache;      /* answers kept, least recently used go; 0: 100,000; -1: none */
+    size_t cache_bytes; /* of the answers kept, with their queries; 0: 256 MiB */
 };
 
 struct kg_retriever_stats {

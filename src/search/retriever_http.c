@@ -195,6 +195,14 @@ static void fail_all(struct engine *e, struct request *r, const char *reason)
     give_back(e, r);
 }
 
+/* No memory is no answer of the server's: it ends the poll. */
+static void give_up(struct engine *e, struct request *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        r->questions[i]->status = KG_ENOMEM;
+    give_back(e, r);
+}
+
 /* The beginning of what a server said, in one line that can be printed. */
 static void quote(char out[QUOTED_BYTES + 1], const char *body, size_t n)
 {
@@ -203,6 +211,18 @@ static void quote(char out[QUOTED_BYTES + 1], const char *body, size_t n)
     for (size_t i = 0; i < m; i++)
         out[i] = (char)(body[i] >= ' ' && body[i] <= '~' ? body[i] : '.');
     out[m] = 0;
+}
+
+/* The best topk: what a server sends beyond what was asked for is not kept. */
+static void take_passages(struct kg_question *q, const struct kg_retrieve_answer *a,
+                          size_t i, int topk)
+{
+    size_t n = a->first[i + 1] - a->first[i];
+    struct kg_err ignored;
+
+    if (n > (size_t)topk)
+        n = (size_t)topk;
+    q->status = kg_question_answer(q, a->passages + a->first[i], n, &ignored);
 }
 
 static kg_status read_answer(struct engine *e, struct request *r,
@@ -224,9 +244,7 @@ static kg_status read_answer(struct engine *e, struct request *r,
     if (kg_retrieve_answer_read(&answer, a->body, a->body_n, r->n, err) != KG_OK)
         return kg_err_prefix(err, "%s: ", e->url);
     for (size_t i = 0; i < r->n; i++)
-        r->questions[i]->status = kg_question_answer(
-            r->questions[i], answer.passages + answer.first[i],
-            answer.first[i + 1] - answer.first[i], err);
+        take_passages(r->questions[i], &answer, i, e->topk);
     kg_retrieve_answer_release(&answer);
     return KG_OK;
 }
@@ -236,10 +254,13 @@ static kg_status on_http(void *user, const struct kg_http_answer *a, struct kg_e
     struct engine *e = user;
     struct request *r = &e->requests[a->ticket];
     struct kg_err why;
+    kg_status status = read_answer(e, r, a, &why);
 
     (void)err;
-    if (read_answer(e, r, a, &why) == KG_OK)
+    if (status == KG_OK)
         give_back(e, r);
+    else if (status == KG_ENOMEM)
+        give_up(e, r);
     else
         fail_all(e, r, why.message);
     return KG_OK;

@@ -20,6 +20,7 @@ struct kg_question {
     struct kg_question *next;
     struct kg_passage *passages; /* (n_passages) one block with their texts, or NULL */
     size_t n_passages;
+    size_t bytes;     /* of that block */
     char *reason;     /* owned; why there is no answer, or NULL */
     kg_status status; /* ENOMEM ends the poll that takes the question back */
 

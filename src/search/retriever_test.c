@@ -180,6 +180,27 @@ static void the_oldest_answers_leave_the_cache(void **state)
     kg_retriever_close(r);
 }
 
+/* Room for one answer and a half: what is asked in turn is never found there. */
+static void the_cache_is_bounded_in_bytes(void **state)
+{
+    struct kg_retriever *r;
+
+    (void)state;
+    make_index();
+    r = open_with(
+        (struct kg_retriever_opts){.where = in_dir("index"), .cache_bytes = 350});
+    for (uint64_t t = 0; t < 6; t++) {
+        ask(r, t % 2 ? "slipstream" : "mat", t);
+        collect_all(r);
+        assert_string_equal(answer_to(t), t % 2 ? "wing" : "cat");
+    }
+    assert_int_equal(stats_of(r).cached, 0);
+    ask(r, "slipstream", 6);
+    collect_all(r);
+    assert_int_equal(stats_of(r).cached, 1);
+    kg_retriever_close(r);
+}
+
 static void without_a_cache_nothing_is_kept(void **state)
 {
     struct kg_retriever *r = open_index(-1);
@@ -482,6 +503,50 @@ static void no_server_fails(void **state)
     kg_retriever_close(r);
 }
 
+/* Wherever memory ends while an answer is read, the poll says so: no failed search. */
+static void no_memory_is_no_failed_search(void **state)
+{
+    kg_status status = KG_ENOMEM;
+
+    (void)state;
+    faulty_start(HTTP("{\"result\": [[{\"id\": \"a\", \"contents\": \"x\"}]]}"), 0, 0);
+    for (uint64_t n = 1; status != KG_OK && n < 100; n++) {
+        struct kg_retriever *r = open_http(2000, 1);
+
+        got.n = 0;
+        ask(r, "cats", 1);
+        must(kg_retriever_poll(r, 0, collect, &got, &err)); /* it is sent */
+        kg_mem_fail_at(n);
+        status = kg_retriever_poll(r, 2000, collect, &got, &err);
+        kg_mem_fail_at(0);
+        if (status != KG_OK)
+            assert_int_equal(status, KG_ENOMEM);
+        else
+            assert_string_equal(answer_to(1), "a");
+        assert_false(got.n > 0 && got.failed[0]);
+        kg_retriever_close(r);
+    }
+    assert_int_equal(status, KG_OK);
+    faulty_stop();
+}
+
+static void more_than_was_asked_for_is_not_kept(void **state)
+{
+    struct kg_retriever *r;
+
+    (void)state;
+    faulty_start(HTTP("{\"result\": [[{\"id\": \"a\", \"contents\": \"x\"}, "
+                      "{\"id\": \"b\", \"contents\": \"y\"}, "
+                      "{\"id\": \"c\", \"contents\": \"z\"}]]}"),
+                 0, 0);
+    r = open_http(2000, 1);
+    ask(r, "cats", 1);
+    collect_all(r);
+    assert_string_equal(answer_to(1), "a b");
+    kg_retriever_close(r);
+    faulty_stop();
+}
+
 /* ---- answers of both shapes, and what is sent ---- */
 
 static void both_shapes_of_answers_are_read(void **state)
@@ -590,6 +655,7 @@ int main(void)
         T(an_index_answers),
         T(equal_queries_are_asked_once),
         T(the_oldest_answers_leave_the_cache),
+        T(the_cache_is_bounded_in_bytes),
         T(without_a_cache_nothing_is_kept),
         T(many_queries_fit),
         T(an_answer_may_ask),
@@ -600,6 +666,8 @@ int main(void)
         T(a_huge_answer_fails),
         T(a_slow_server_fails_in_time),
         T(no_server_fails),
+        T(no_memory_is_no_failed_search),
+        T(more_than_was_asked_for_is_not_kept),
         T(both_shapes_of_answers_are_read),
         T(queries_go_out_in_batches),
     };
