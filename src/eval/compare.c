@@ -2,6 +2,7 @@
 #include "eval/compare.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "data/json.h"
@@ -23,12 +24,17 @@ enum {
 
 struct metric {
     char name[KG_EVAL_NAME_BYTES];
-    double *x; /* (problems) owned */
+    double *x; /* (n) owned: of the problems */
+    size_t n;
     size_t capacity;
+};
+struct problem {
+    int64_t number;
+    uint64_t truth; /* hash of its gold answer */
 };
 struct set {
     char name[KG_SUITE_NAME_BYTES];
-    int64_t *number; /* (n) owned: of the problems */
+    struct problem *problems; /* (n) owned */
     size_t n;
     size_t capacity;
     struct metric metrics[MAX_METRICS];
@@ -46,7 +52,7 @@ static void folder_release(struct folder *f)
     for (size_t i = 0; i < f->n; i++) {
         for (size_t m = 0; m < f->sets[i].n_metrics; m++)
             kg_mem_free(f->sets[i].metrics[m].x);
-        kg_mem_free(f->sets[i].number);
+        kg_mem_free(f->sets[i].problems);
     }
     kg_mem_free(f->sets);
 }
@@ -82,23 +88,14 @@ static kg_status put_value(struct set *s, const char *name, double x,
         snprintf(s->metrics[s->n_metrics++].name, KG_EVAL_NAME_BYTES, "%s", name);
     KG_TRY(kg_mem_grow(&s->metrics[m].x, &s->metrics[m].capacity, s->n,
                        sizeof *s->metrics[m].x, MAX_PROBLEMS, "compared values", err));
-    s->metrics[m].x[s->n - 1] = x;
+    s->metrics[m].x[s->metrics[m].n++] = x;
     return KG_OK;
 }
 
-static kg_status read_problem(struct folder *f, const struct kg_json_doc *line,
-                              struct kg_err *err)
+/* A value that is no finite number is written as text, and so is none. */
+static kg_status put_values(struct set *s, const struct kg_json_doc *line,
+                            struct kg_err *err)
 {
-    const char *name;
-    int64_t number;
-    struct set *s;
-
-    KG_TRY(kg_json_need_text(&name, line, line->root, "set", err));
-    KG_TRY(kg_json_need_int(&number, line, line->root, "problem", 0, INT64_MAX, err));
-    KG_TRY(set_for(&s, f, name, err));
-    KG_TRY(kg_mem_grow(&s->number, &s->capacity, s->n + 1, sizeof *s->number,
-                       MAX_PROBLEMS, "compared problems", err));
-    s->number[s->n++] = number;
     for (size_t i = 0; i < kg_json_size(line->root); i++) {
         const struct kg_json *v = kg_json_value_at(line->root, i);
         const char *key = kg_json_key_at(line->root, i);
@@ -106,7 +103,30 @@ static kg_status read_problem(struct folder *f, const struct kg_json_doc *line,
         if (kg_json_is_number(v) && strcmp(key, "problem") != 0)
             KG_TRY(put_value(s, key, kg_json_real(v, 0), line, err));
     }
+    for (size_t m = 0; m < s->n_metrics; m++)
+        if (s->metrics[m].n != s->n)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected a number for '%s' as for the set's first "
+                           "problem, found none",
+                           line->where, s->metrics[m].name);
     return KG_OK;
+}
+
+static kg_status read_problem(struct folder *f, const struct kg_json_doc *line,
+                              struct kg_err *err)
+{
+    const char *name, *truth;
+    int64_t number;
+    struct set *s;
+
+    KG_TRY(kg_json_need_text(&name, line, line->root, "set", err));
+    KG_TRY(kg_json_need_int(&number, line, line->root, "problem", 0, INT64_MAX, err));
+    KG_TRY(kg_json_need_text(&truth, line, line->root, "ground_truth", err));
+    KG_TRY(set_for(&s, f, name, err));
+    KG_TRY(kg_mem_grow(&s->problems, &s->capacity, s->n + 1, sizeof *s->problems,
+                       MAX_PROBLEMS, "compared problems", err));
+    s->problems[s->n++] = (struct problem){number, kg_hash_bytes(truth, strlen(truth))};
+    return put_values(s, line, err);
 }
 
 static kg_status read_problems(struct folder *f, const char *path, struct kg_err *err)
@@ -163,13 +183,21 @@ static kg_status same_problems(const struct set *a, const struct set *b,
             err, KG_ECONFLICT,
             "set %s: expected the same problems, found %zu in %s and %zu in %s", a->name,
             a->n, in_a->dir, b->n, in_b->dir);
-    for (size_t i = 0; i < a->n; i++)
-        if (a->number[i] != b->number[i])
+    for (size_t i = 0; i < a->n; i++) {
+        const struct problem *p = &a->problems[i], *q = &b->problems[i];
+
+        if (p->number != q->number)
             return kg_fail(err, KG_ECONFLICT,
                            "set %s: expected the same problems, found problem %lld in %s "
                            "and %lld in %s at its place",
-                           a->name, (long long)a->number[i], in_a->dir,
-                           (long long)b->number[i], in_b->dir);
+                           a->name, (long long)p->number, in_a->dir, (long long)q->number,
+                           in_b->dir);
+        if (p->truth != q->truth)
+            return kg_fail(err, KG_ECONFLICT,
+                           "set %s: expected the same problems, found another "
+                           "ground_truth for problem %lld in %s than in %s",
+                           a->name, (long long)p->number, in_b->dir, in_a->dir);
+    }
     return KG_OK;
 }
 
@@ -197,6 +225,71 @@ static kg_status read_manifest(struct kg_json_doc *doc, const char *dir,
     return status;
 }
 
+static kg_status open_config(struct kg_suite *s, const char *dir, struct kg_err *err)
+{
+    char *path = kg_path_join(dir, "config.yaml", err);
+    kg_status status = path ? kg_suite_open(s, path, err) : err->code;
+
+    kg_mem_free(path);
+    return status;
+}
+
+/* What chooses the problems of a set beside its file: without one, the generator's
+ * task, level and seed. */
+static kg_status put_choice(struct kg_str *out, const struct kg_suite *s, const char *set,
+                            bool has_file, struct kg_err *err)
+{
+    static const char *const of_file[] = {"prompt_key", "answer_key", NULL};
+    static const char *const of_task[] = {"task", "level", NULL};
+    const char *const *keys = has_file ? of_file : of_task;
+    char key[2 * KG_SUITE_NAME_BYTES];
+
+    for (; *keys; keys++) {
+        snprintf(key, sizeof key, "sets.%s.%s", set, *keys);
+        KG_TRY(
+            kg_str_printf(out, err, "%s '%s', ", *keys, kg_config_text(s->config, key)));
+    }
+    return has_file ? KG_OK
+                    : kg_str_printf(out, err, "seed %lld, ",
+                                    (long long)kg_config_int(s->config, "suite.seed"));
+}
+
+static kg_status same_choice(const struct kg_suite *a, const struct kg_suite *b,
+                             const char *set, bool has_file, struct kg_err *err)
+{
+    struct kg_str x = {0}, y = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, put_choice(&x, a, set, has_file, err));
+    KG_TRY_GOTO(out, put_choice(&y, b, set, has_file, err));
+    if (strcmp(x.data, y.data) != 0)
+        status = kg_fail(err, KG_ECONFLICT,
+                         "set %s: expected the same problems, found those of %.*s and of "
+                         "%.*s",
+                         set, (int)x.len - 2, x.data, (int)y.len - 2, y.data);
+out:
+    kg_str_release(&x);
+    kg_str_release(&y);
+    return status;
+}
+
+static kg_status same_choices(const struct folder *a, const struct folder *b,
+                              const struct kg_json_doc *manifest, struct kg_err *err)
+{
+    struct kg_suite x = {0}, y = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, open_config(&x, a->dir, err));
+    KG_TRY_GOTO(out, open_config(&y, b->dir, err));
+    for (size_t i = 0; i < a->n && status == KG_OK; i++)
+        status = same_choice(&x, &y, a->sets[i].name,
+                             *data_hash(manifest, a->sets[i].name) != 0, err);
+out:
+    kg_suite_release(&x);
+    kg_suite_release(&y);
+    return status;
+}
+
 static kg_status same_data(const struct folder *a, const struct folder *b,
                            struct kg_err *err)
 {
@@ -215,6 +308,8 @@ static kg_status same_data(const struct folder *a, const struct folder *b,
                              "in %s and '%s' in %s",
                              a->sets[i].name, p, a->dir, q, b->dir);
     }
+    if (status == KG_OK)
+        status = same_choices(a, b, &x, err);
 out:
     kg_json_release(&x);
     kg_json_release(&y);

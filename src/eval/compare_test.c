@@ -12,6 +12,9 @@ static void ok(kg_status status)
         fail_msg("%s", err.message);
 }
 
+/* Set x has a file, set y a generator. */
+static const char CONFIG[] = "sets: {x: {data: d.jsonl}, y: {task: countdown}}\n";
+
 /* A finished folder of results with these problems. */
 static void put_folder(const char *name, const char *problems, const char *inputs)
 {
@@ -25,22 +28,32 @@ static void put_folder(const char *name, const char *problems, const char *input
     snprintf(file, sizeof file, "%s/manifest.json", name);
     snprintf(text, sizeof text, "{\"kedge\": \"0\", \"inputs\": {%s}}\n", inputs);
     put(file, text);
+    snprintf(file, sizeof file, "%s/config.yaml", name);
+    put(file, CONFIG);
 }
 
 static const char INPUTS[] = "\"sets.x.data\": {\"bytes\": 1, \"hash\": \"abc\"}";
 
-static const char A[] =
-    "{\"set\":\"x\",\"problem\":1,\"id\":\"p\",\"accuracy\":0.5,\"tokens\":10,"
-    "\"pass@4\":1,\"prompt\":\"q\"}\n"
-    "{\"set\":\"x\",\"problem\":2,\"accuracy\":0,\"tokens\":20,\"pass@4\":0}\n"
-    "{\"set\":\"x\",\"problem\":7,\"accuracy\":1,\"tokens\":30,\"pass@4\":1}\n"
-    "{\"set\":\"y\",\"problem\":1,\"accuracy\":0.25,\"tokens\":7}\n"
-    "{\"set\":\"y\",\"problem\":2,\"accuracy\":0.25,\"tokens\":9}\n";
-static const char B[] = "{\"set\":\"x\",\"problem\":1,\"accuracy\":1,\"tokens\":10}\n"
-                        "{\"set\":\"x\",\"problem\":2,\"accuracy\":0.25,\"tokens\":21}\n"
-                        "{\"set\":\"x\",\"problem\":7,\"accuracy\":0.75,\"tokens\":30}\n"
-                        "{\"set\":\"y\",\"problem\":1,\"accuracy\":0.5,\"tokens\":7}\n"
-                        "{\"set\":\"y\",\"problem\":2,\"accuracy\":0.5,\"tokens\":9}\n";
+static const char A[] = "{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\",\"id\":"
+                        "\"p\",\"accuracy\":0.5,\"tokens\":10,"
+                        "\"pass@4\":1,\"prompt\":\"q\"}\n"
+                        "{\"set\":\"x\",\"problem\":2,\"ground_truth\":\"g\","
+                        "\"accuracy\":0,\"tokens\":20,\"pass@4\":0}\n"
+                        "{\"set\":\"x\",\"problem\":7,\"ground_truth\":\"g\","
+                        "\"accuracy\":1,\"tokens\":30,\"pass@4\":1}\n"
+                        "{\"set\":\"y\",\"problem\":1,\"ground_truth\":\"g\","
+                        "\"accuracy\":0.25,\"tokens\":7}\n"
+                        "{\"set\":\"y\",\"problem\":2,\"ground_truth\":\"g\","
+                        "\"accuracy\":0.25,\"tokens\":9}\n";
+static const char B[] =
+    "{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\",\"accuracy\":1,\"tokens\":10}\n"
+    "{\"set\":\"x\",\"problem\":2,\"ground_truth\":\"g\",\"accuracy\":0.25,\"tokens\":21}"
+    "\n"
+    "{\"set\":\"x\",\"problem\":7,\"ground_truth\":\"g\",\"accuracy\":0.75,\"tokens\":30}"
+    "\n"
+    "{\"set\":\"y\",\"problem\":1,\"ground_truth\":\"g\",\"accuracy\":0.5,\"tokens\":7}\n"
+    "{\"set\":\"y\",\"problem\":2,\"ground_truth\":\"g\",\"accuracy\":0.5,\"tokens\":9}"
+    "\n";
 
 static const struct kg_eval_difference *row(const struct kg_eval_comparison *c,
                                             const char *set, const char *metric)
@@ -164,6 +177,17 @@ static void many_problems_give_the_normal_interval(void **state)
     assert_float_equal(high, mean + 1.96 * error, 0.1 * error);
 }
 
+static void other_choice(const char *config, const char *says)
+{
+    struct kg_eval_comparison c;
+
+    put_folder("b", B, INPUTS);
+    put("b/config.yaml", config);
+    assert_int_equal(kg_eval_compare(&c, in_dir("a"), in_dir("b"), &err), KG_ECONFLICT);
+    if (!strstr(err.message, says))
+        fail_msg("expected '%s' in '%s'", says, err.message);
+}
+
 static void what_cannot_be_compared_is_refused(void **state)
 {
     static const struct {
@@ -172,20 +196,35 @@ static void what_cannot_be_compared_is_refused(void **state)
         kg_status status;
         const char *says;
     } rows[] = {
-        {"{\"set\":\"x\",\"problem\":1,\"accuracy\":1}\n", INPUTS, KG_ECONFLICT,
-         "expected the same sets, found 2 in "},
-        {"{\"set\":\"x\",\"problem\":1}\n{\"set\":\"z\",\"problem\":1}\n", INPUTS,
-         KG_ECONFLICT, "set x: expected the same problems, found 3 in "},
-        {"{\"set\":\"z\",\"problem\":1}\n{\"set\":\"x\",\"problem\":1}\n", INPUTS,
-         KG_ECONFLICT, "expected the same sets, found x in "},
-        {"{\"set\":\"x\",\"problem\":1}\n{\"set\":\"x\",\"problem\":2}\n{\"set\":\"x\","
-         "\"problem\":8}\n{\"set\":\"y\",\"problem\":1}\n{\"set\":\"y\",\"problem\":2}\n",
+        {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\",\"accuracy\":1}\n", INPUTS,
+         KG_ECONFLICT, "expected the same sets, found 2 in "},
+        {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"z\","
+         "\"problem\":1,\"ground_truth\":\"g\"}\n",
+         INPUTS, KG_ECONFLICT, "set x: expected the same problems, found 3 in "},
+        {"{\"set\":\"z\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
+         "\"problem\":1,\"ground_truth\":\"g\"}\n",
+         INPUTS, KG_ECONFLICT, "expected the same sets, found x in "},
+        {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
+         "\"problem\":2,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
+         "\"problem\":8,\"ground_truth\":\"g\"}\n{\"set\":\"y\",\"problem\":1,\"ground_"
+         "truth\":\"g\"}\n{\"set\":\"y\",\"problem\":2,\"ground_truth\":\"g\"}\n",
          INPUTS, KG_ECONFLICT, "found problem 7 in "},
         {B, "\"sets.x.data\": {\"bytes\": 1, \"hash\": \"abd\"}", KG_ECONFLICT,
          "set x: expected the same data, found a file of hash 'abc' in "},
-        {"{\"problem\":1}\n", INPUTS, KG_EFORMAT, "problems.jsonl line 1"},
-        {"{\"set\":\"x\",\"problem\":1}\n{\"set\":\"x\",\"problem\":2,\"new\":1}\n",
+        {"{\"problem\":1,\"ground_truth\":\"g\"}\n", INPUTS, KG_EFORMAT,
+         "problems.jsonl line 1"},
+        {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
+         "\"problem\":2,\"ground_truth\":\"g\",\"new\":1}\n",
          INPUTS, KG_EFORMAT, "found 'new' too"},
+        {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\",\"tokens\":2}\n{\"set\":"
+         "\"x\",\"problem\":2,\"ground_truth\":\"g\",\"tokens\":\"nan\"}\n",
+         INPUTS, KG_EFORMAT, "line 2: expected a number for 'tokens'"},
+        {"{\"set\":\"x\",\"problem\":1}\n", INPUTS, KG_EFORMAT, "ground_truth"},
+        {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
+         "\"problem\":2,\"ground_truth\":\"h\"}\n{\"set\":\"x\",\"problem\":7,"
+         "\"ground_truth\":\"g\"}\n{\"set\":\"y\",\"problem\":1,\"ground_truth\":\"g\"}"
+         "\n{\"set\":\"y\",\"problem\":2,\"ground_truth\":\"g\"}\n",
+         INPUTS, KG_ECONFLICT, "found another ground_truth for problem 2 in "},
     };
     struct kg_eval_comparison c;
 
@@ -198,6 +237,13 @@ static void what_cannot_be_compared_is_refused(void **state)
         if (!strstr(err.message, rows[i].says))
             fail_msg("expected '%s' in '%s'", rows[i].says, err.message);
     }
+    other_choice("sets: {x: {data: e.jsonl}, y: {task: countdown, level: hard}}\n",
+                 "set y: expected the same problems, found those of task 'countdown', "
+                 "level '', seed 1 and of task 'countdown', level 'hard', seed 1");
+    other_choice("suite: {seed: 2}\nsets: {x: {data: d}, y: {task: countdown}}\n",
+                 "level '', seed 2");
+    other_choice("sets: {x: {data: d, prompt_key: q}, y: {task: countdown}}\n",
+                 "set x: expected the same problems, found those of prompt_key ''");
     ok(kg_file_remove_tree(in_dir("b/results.json"), &err));
     assert_int_equal(kg_eval_compare(&c, in_dir("a"), in_dir("b"), &err), KG_ENOTFOUND);
     assert_non_null(strstr(err.message, "b: expected a finished evaluation"));
