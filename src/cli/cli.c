@@ -4,6 +4,8 @@
  */
 #include "cli/cli.h"
 
+#include "cli/printable.h"
+
 #include "base/log.h"
 
 #include <errno.h>
@@ -23,10 +25,26 @@ static void say_where(void)
     fprintf(stderr, "kedge%s%s: ", command_name[0] ? " " : "", command_name);
 }
 
+/* Messages quote files and servers. Without memory: there may be none left. */
+static void say_printable(const char *text)
+{
+    for (size_t n = strlen(text); n > 0;) {
+        size_t width = kg_cli_printable_at(text, n, true);
+
+        if (width)
+            fwrite(text, 1, width, stderr);
+        else
+            fprintf(stderr, "\\x%02x", (unsigned char)*text);
+        text += width ? width : 1;
+        n -= width ? width : 1;
+    }
+}
+
 int kg_cli_fail(const struct kg_err *err)
 {
     say_where();
-    fprintf(stderr, "%s\n", err->message);
+    say_printable(err->message);
+    fputc('\n', stderr);
     return KG_EXIT_FAILURE;
 }
 

@@ -7,6 +7,7 @@
  */
 #include "cli/cli.h"
 #include "cli/load.h"
+#include "cli/printable.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -136,12 +137,6 @@ static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err 
 
 /* ---- what the engine says ---- */
 
-static bool is_control(char byte)
-{
-    unsigned char b = (unsigned char)byte;
-    return (b < 0x20 && b != '\n' && b != '\t') || b == 0x7f;
-}
-
 /* Append the text as JSON holds it: U+FFFD for a byte that is no character; for a
  * terminal, which would obey them, for control characters too. */
 static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool terminal,
@@ -155,7 +150,7 @@ static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool t
         size_t n = kg_utf8_valid_prefix(bytes + i, most) > 0
                        ? kg_utf8_decode(&cp, bytes + i)
                        : 0;
-        if (n == 0 || (terminal && is_control(bytes[i])))
+        if (n == 0 || (terminal && kg_cli_printable_at(bytes + i, left, true) == 0))
             KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
         else
             KG_TRY(kg_str_append(out, bytes + i, n, err));

@@ -139,6 +139,7 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
 {
     struct kg_retrieve_answer answer;
     struct bench *b = user;
+    bool found;
 
     if (a->status != KG_OK)
         return kg_fail(err, a->status, "%s: %s", b->opts->where, a->reason);
@@ -146,8 +147,9 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
         return kg_fail(err, KG_EIO, "%s: expected HTTP status 200, found %d: %.200s",
                        b->opts->where, a->http_status, a->body);
     KG_TRY(kg_retrieve_answer_read(&answer, a->body, a->body_n, 1, err));
-    KG_TRY(count(b, a->seconds, answer.first[1] > 0, err));
+    found = answer.first[1] > 0;
     kg_retrieve_answer_release(&answer);
+    KG_TRY(count(b, a->seconds, found, err));
     return goes_on(b) ? send_next(b, err) : KG_OK;
 }
 
@@ -197,8 +199,7 @@ static kg_status print(struct kg_str *out, struct bench *b, double seconds,
 kg_status kg_search_bench(struct kg_str *out, const struct kg_search_bench_opts *opts,
                           struct kg_err *err)
 {
-    bool remote = strncmp(opts->where, "http://", 7) == 0 ||
-                  strncmp(opts->where, "https://", 8) == 0;
+    bool remote = kg_http_is_address(opts->where);
     struct bench b = {.opts = opts};
     kg_status status;
 

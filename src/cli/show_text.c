@@ -2,46 +2,12 @@
  * characters never reach the terminal as they are. */
 #include "cli/show.h"
 
-#include "text/unicode.h"
-
-#include <string.h>
+#include "cli/printable.h"
 
 static const char *const NAMES[KG_SOURCE_COUNT] = {"prompt", "model", "tool"};
 /* grey, green, cyan */
 static const char *const COLOURS[KG_SOURCE_COUNT] = {"\x1b[90m", "\x1b[32m", "\x1b[36m"};
 static const char PLAIN[] = "\x1b[0m";
-
-/* Length of the printable character at text, 0 for what is none. */
-static size_t printable_at(const char *text, size_t n, bool lines)
-{
-    uint32_t cp;
-    size_t width;
-
-    if (kg_utf8_valid_prefix(text, n < 4 ? n : 4) == 0)
-        return 0;
-    width = kg_utf8_decode(&cp, text);
-    if (cp == '\n' || cp == '\t')
-        return lines ? width : 0;
-    return cp < 0x20 || (cp >= 0x7f && cp < 0xa0) ? 0 : width;
-}
-
-/* lines: line ends and tabs stay */
-static kg_status put_safe(struct kg_str *out, const char *text, size_t n, bool lines,
-                          struct kg_err *err)
-{
-    for (size_t at = 0; at < n;) {
-        size_t width = printable_at(text + at, n - at, lines);
-
-        if (width)
-            KG_TRY(kg_str_append(out, text + at, width, err));
-        else if (text[at] == '\n')
-            KG_TRY(kg_str_puts(out, "\\n", err));
-        else
-            KG_TRY(kg_str_printf(out, err, "\\x%02x", (unsigned char)text[at]));
-        at += width ? width : 1;
-    }
-    return KG_OK;
-}
 
 static kg_status put_number(struct kg_str *out, bool there, double x, struct kg_err *err)
 {
@@ -62,7 +28,7 @@ static kg_status put_row(struct kg_str *out, const struct kg_shown *s, size_t i,
     if (c->divergence)
         KG_TRY(put_number(out, p->compared, p->divergence, err));
     KG_TRY(kg_str_puts(out, "  |", err));
-    KG_TRY(put_safe(out, s->text.data + p->from, p->n, false, err));
+    KG_TRY(kg_cli_put_printable(out, s->text.data + p->from, p->n, false, err));
     return kg_str_puts(out, "|\n", err);
 }
 
@@ -89,8 +55,8 @@ static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t fr
                  first->source == KG_SOURCE_MODEL && first->token >= 0;
 
     if (!table)
-        return put_safe(out, kg_str_text(&s->text) + first->from,
-                        last->from + last->n - first->from, true, err);
+        return kg_cli_put_printable(out, kg_str_text(&s->text) + first->from,
+                                    last->from + last->n - first->from, true, err);
     KG_TRY(put_columns(out, c, err));
     for (size_t i = from; i < to; i++)
         KG_TRY(put_row(out, s, i, c, err));
@@ -112,7 +78,8 @@ kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
                        struct kg_err *err)
 {
     KG_TRY(kg_str_printf(out, err, "line %lld: ", (long long)s->line));
-    KG_TRY(put_safe(out, kg_str_text(&s->heading), s->heading.len, false, err));
+    KG_TRY(
+        kg_cli_put_printable(out, kg_str_text(&s->heading), s->heading.len, false, err));
     KG_TRY(kg_str_putc(out, '\n', err));
     for (size_t i = 0; i < s->n;) {
         size_t to = i + 1;

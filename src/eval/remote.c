@@ -311,8 +311,7 @@ kg_status kg_eval_remote_open(struct kg_eval_remote *r,
 
     *r = (struct kg_eval_remote){.source = {.prepare = prepare, .answer = answer},
                                  .opts = *opts};
-    if (strncmp(opts->base_url, "http://", 7) != 0 &&
-        strncmp(opts->base_url, "https://", 8) != 0)
+    if (!kg_http_is_address(opts->base_url))
         return kg_fail(err, KG_EINVAL,
                        "expected an address such as http://127.0.0.1:8000/v1, found "
                        "'%.80s'",

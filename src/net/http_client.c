@@ -191,6 +191,11 @@ fail:
     return status;
 }
 
+bool kg_http_is_address(const char *where)
+{
+    return strncmp(where, "http://", 7) == 0 || strncmp(where, "https://", 8) == 0;
+}
+
 void kg_http_client_close(struct kg_http_client *c)
 {
     if (c == NULL)

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,6 +60,9 @@ kg_status kg_http_client_open(struct kg_http_client **c,
                               const struct kg_http_client_opts *opts,
                               struct kg_err *err) KG_MUST_CHECK;
 void kg_http_client_close(struct kg_http_client *c); /* drops what is in flight */
+
+/* http://... or https://... */
+bool kg_http_is_address(const char *where);
 
 /* POST a JSON body (copied), or GET when body is NULL.   ticket: given back */
 kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,

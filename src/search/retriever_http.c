@@ -40,11 +40,6 @@ struct engine {
     void *user;
 };
 
-static bool http_takes(const char *where)
-{
-    return strncmp(where, "http://", 7) == 0 || strncmp(where, "https://", 8) == 0;
-}
-
 static void http_close(void *engine)
 {
     struct engine *e = engine;
@@ -290,7 +285,11 @@ static void http_stats(struct kg_retriever_stats *out, const void *engine)
 }
 
 const struct kg_retriever_engine kg_retriever_http = {
-    "http",     "a server with Search-R1's POST /retrieve",
-    http_takes, http_open,
-    http_close, http_ask,
-    http_poll,  http_stats};
+    "http",
+    "a server with Search-R1's POST /retrieve",
+    kg_http_is_address,
+    http_open,
+    http_close,
+    http_ask,
+    http_poll,
+    http_stats};
