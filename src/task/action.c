@@ -38,12 +38,6 @@ void kg_tagged_next(struct kg_tagged *out, const struct kg_tag_pair *pair,
     out->end = (size_t)(close - text) + strlen(pair->close);
 }
 
-/* What Python's str.strip() takes for white space. */
-static bool is_blank(uint32_t cp)
-{
-    return kg_unicode_is_space(cp) || (cp >= 0x1c && cp <= 0x1f);
-}
-
 /* Length of the character at the start of n > 0 bytes when it is white space, else 0. */
 static size_t blank_at(const char *text, size_t n)
 {
@@ -53,7 +47,7 @@ static size_t blank_at(const char *text, size_t n)
     if (kg_utf8_valid_prefix(text, head) == 0)
         return 0;
     head = kg_utf8_decode(&cp, text);
-    return is_blank(cp) ? head : 0;
+    return kg_unicode_is_blank(cp) ? head : 0;
 }
 
 /* The same for the character that ends at byte n. */

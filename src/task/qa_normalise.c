@@ -24,11 +24,6 @@ static size_t character(uint32_t *cp, const char *text, size_t n)
     return kg_utf8_decode(cp, text);
 }
 
-static bool is_blank(uint32_t cp)
-{
-    return cp < BAD_BYTE && (kg_unicode_is_space(cp) || (cp >= 0x1c && cp <= 0x1f));
-}
-
 static bool is_punctuation(uint32_t cp) { return cp < 0x80 && ispunct((int)cp); }
 
 /* What re calls \w; the underscore, which it counts too, is punctuation and gone. */
@@ -112,7 +107,7 @@ static kg_status put(struct words *w, uint32_t cp, struct kg_err *err)
 
     if (!is_word(cp))
         end_word(w);
-    if (is_blank(cp)) {
+    if (cp < BAD_BYTE && kg_unicode_is_blank(cp)) {
         w->gap = true;
         return KG_OK;
     }

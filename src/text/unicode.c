@@ -68,6 +68,11 @@ bool kg_unicode_is_space(uint32_t cp)
     return in_ranges(cp, SPACES, sizeof SPACES / sizeof *SPACES);
 }
 
+bool kg_unicode_is_blank(uint32_t cp)
+{
+    return kg_unicode_is_space(cp) || (cp >= 0x1c && cp <= 0x1f);
+}
+
 /* Length of the valid sequence at s, of at most n bytes; 0 when it is not valid. */
 static size_t sequence_length(const unsigned char *s, size_t n)
 {

@@ -29,6 +29,8 @@ size_t kg_utf8_encode(char out[4], uint32_t cp);
 /* The White_Space property: what \s means to HuggingFace's regular expressions. It is
  * stable since Unicode 6.3. */
 bool kg_unicode_is_space(uint32_t cp);
+/* What Python's str.strip() and str.split() take for it: U+001C to U+001F too. */
+bool kg_unicode_is_blank(uint32_t cp);
 
 /* What templates need of categories and case, character by character (no special casing:
  * the upper case of U+00DF is itself). */

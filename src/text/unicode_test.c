@@ -68,6 +68,8 @@ static void white_space_is_the_unicode_property(void **state)
     for (uint32_t cp = 0; cp < 0x110000; cp++)
         n += kg_unicode_is_space(cp);
     assert_int_equal(n, 25);
+    assert_true(kg_unicode_is_blank(0x1c) && kg_unicode_is_blank(0x3000));
+    assert_false(kg_unicode_is_space(0x1c) || kg_unicode_is_blank(0x1b));
     assert_true(kg_unicode_is_space(0x85) && kg_unicode_is_space(0x3000));
     assert_false(kg_unicode_is_space(0x180E) || kg_unicode_is_space(0x200B));
 }
