@@ -68,12 +68,13 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
 
 /* ---- preparing ---- */
 
-/* Seeds seed, seed + 1, .. of a prompt: one group, or two where the draw changes. */
+/* Choice i has seed + i, counted through all prompts. A prompt is one group, or two where
+ * the draw changes. */
 static void plan_prompt(struct kg_serve_job *job, size_t prompt)
 {
     const struct kg_api_prompt *p = &job->r.prompts[prompt];
     int32_t left = (int32_t)job->r.n;
-    uint64_t seed = job->answer.seed;
+    uint64_t seed = job->answer.seed + prompt * (uint64_t)job->r.n;
     while (left > 0) {
         int32_t sample = kg_seed_sample(seed);
         int32_t room = KG_SEED_SAMPLES - sample;

@@ -405,14 +405,15 @@ static void submit_ready(struct kg_serve *s)
     }
 }
 
-/* Answer what is finished; give up whose client has left. */
+/* Answer what is finished; give up whose client has left, and the rest of a request of
+ * which a part has failed. */
 static void sweep(struct kg_serve *s)
 {
     struct kg_serve_job **at = &s->live;
     while (*at) {
         struct kg_serve_job *job = *at;
         job->lost |= kg_http_gone(job->x);
-        if (job->left > 0 && !job->lost) {
+        if (job->left > 0 && !job->lost && !job->failed) {
             at = &job->next;
             continue;
         }

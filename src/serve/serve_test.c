@@ -199,6 +199,29 @@ static void answer_i_is_drawn_with_seed_plus_i(void **state)
     end();
 }
 
+/* The same prompt again gets other answers: those that n would have given. */
+static void every_prompt_has_seeds_of_its_own(void **state)
+{
+    char one[512];
+    const char *at;
+    (void)state;
+    start((struct kg_serve_opts){0});
+    ask(0, "{\"prompt\":[\"ab\",\"ab\"],\"n\":2,\"max_tokens\":20,\"seed\":4093,"
+           "\"return_token_ids\":true}");
+    ask(1, "{\"prompt\":\"ab\",\"n\":4,\"max_tokens\":20,\"seed\":4093,"
+           "\"return_token_ids\":true}");
+    wait_answers();
+    at = strstr(got.body[0], "\"choices\"");
+    for (int i = 0; i < 4; i++) {
+        at = strstr(at, "\"token_ids\"");
+        assert_non_null(at);
+        ids_of(one, sizeof one, at++);
+        if (strstr(got.body[1], one) == NULL || strstr(at, one) != NULL)
+            fail_msg("answer %d: %s of %s, against %s", i, one, got.body[0], got.body[1]);
+    }
+    end();
+}
+
 static void a_failure_is_an_answer_and_the_server_lives_on(void **state)
 {
     float *weight = model->norm->compute.data;
@@ -305,6 +328,30 @@ static void wait_idle(void)
         fail_msg("still busy: %s", got.body[0]);
 }
 
+/* Token 7 makes an answer fail; the one beside it would have gone on. */
+static void a_failed_answer_ends_its_siblings(void **state)
+{
+    struct kg_model *good = model;
+    struct kg_model_config c = config(TEST_V);
+    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    c.tied = false;
+    (void)state;
+    NEED(kg_model_create(&model, &c, &opts, 11, err));
+    float *row = (float *)model->embed->compute.data + (size_t)7 * (size_t)c.hidden;
+    row[0] = NAN;
+    start((struct kg_serve_opts){0});
+    ask(0, "{\"prompt\":[[7],[1]],\"max_tokens\":400,\"top_k\":1,\"ignore_eos\":true}");
+    wait_answers();
+    assert_int_equal(got.status[0], 500);
+    wait_idle();
+    const char *count = strstr(got.body[0], "\nkedge_completion_tokens_total ");
+    assert_non_null(count);
+    assert_in_range(atoi(strchr(count, ' ')), 0, 4);
+    end();
+    kg_model_free(model);
+    model = good;
+}
+
 static void clients_that_leave_take_their_memory_with_them(void **state)
 {
     uint64_t after_first = 0;
@@ -347,9 +394,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_do_not_depend_on_company),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
+        cmocka_unit_test(every_prompt_has_seeds_of_its_own),
         cmocka_unit_test(a_failure_is_an_answer_and_the_server_lives_on),
         cmocka_unit_test(what_can_never_run_is_refused),
         cmocka_unit_test(what_is_open_after_the_drain_gets_an_error),
+        cmocka_unit_test(a_failed_answer_ends_its_siblings),
         cmocka_unit_test(clients_that_leave_take_their_memory_with_them),
         cmocka_unit_test(a_server_that_cannot_get_memory_does_not_open),
     };
