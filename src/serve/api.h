@@ -110,6 +110,16 @@ struct kg_api_usage {
     int64_t prompt_tokens, completion_tokens;
 };
 
+/* Where the next token's text begins, in characters: a character counts when its last
+ * byte is there, so that a token that only begins one moves nothing. Bytes that are no
+ * character count as one each. {0} is the beginning. */
+struct kg_api_offset {
+    size_t characters;
+    char part[4]; /* of a character that is not complete */
+    size_t n;     /* bytes in it */
+};
+void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n);
+
 /* One choice, whole or a piece of it. */
 struct kg_api_choice {
     int index;
@@ -117,9 +127,9 @@ struct kg_api_choice {
     const char *text;
     size_t text_n;
     const struct kg_traj *t;
-    size_t from, to;       /* tokens of t that this piece lists */
-    size_t text_offset;    /* characters before token `from` */
-    enum kg_finish finish; /* NONE: goes on */
+    size_t from, to;              /* tokens of t that this piece lists */
+    struct kg_api_offset *offset; /* before token `from`; moved behind what is listed */
+    enum kg_finish finish;        /* NONE: goes on */
 };
 
 /* A whole answer is begin, choices, end; so is a piece of a stream, with `piece` true.
@@ -136,8 +146,5 @@ kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool
 /* The entry of the model in GET /v1/models. */
 kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
                            struct kg_err *err) KG_MUST_CHECK;
-
-/* Characters of UTF-8 text; bytes that are none count as one each. */
-size_t kg_api_characters(const char *text, size_t n);
 
 #endif

@@ -287,7 +287,9 @@ static void answer_is(enum kg_api_kind kind, const char *body, bool piece,
     struct kg_api_usage usage = {1, 2};
     need(parse(kind, body));
     make_traj(&t);
+    struct kg_api_offset offset = {0};
     struct kg_api_choice c = {.first = true,
+                              .offset = &offset,
                               .text = "2,",
                               .text_n = 2,
                               .t = &t,
@@ -334,12 +336,31 @@ static void answers_have_the_shapes_of_the_api(void **state)
               "[6,14]}], \"usage\": null, \"seed\": 9}");
 }
 
-static void characters_are_counted(void **state)
+/* As one token, and as tokens of a byte each. */
+static void offset_is(const char *text, const char *expected)
+{
+    struct kg_api_offset whole = {0};
+    struct kg_api_offset bytes = {0};
+    char found[64] = "";
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++) {
+        kg_api_offset_add(&bytes, text + i, 1);
+        snprintf(found + strlen(found), 4, "%zu ", bytes.characters);
+    }
+    kg_api_offset_add(&whole, text, n);
+    assert_string_equal(found, expected);
+    assert_int_equal(whole.characters, bytes.characters);
+}
+
+static void a_character_counts_when_it_is_complete(void **state)
 {
     (void)state;
-    assert_int_equal(kg_api_characters("a\303\251\342\202\254", 6), 3);
-    assert_int_equal(kg_api_characters("\377\342\202", 3), 3);
-    assert_int_equal(kg_api_characters("\360\237\230\200x", 5), 2);
+    offset_is("a\303\251\342\202\254", "1 1 2 2 2 3 ");
+    offset_is("\360\237\230\200x", "0 0 0 1 2 ");
+    offset_is("\377\342\202", "1 1 1 "); /* the end may become one yet */
+    offset_is("\342\202x", "0 0 3 ");    /* no character: each byte is one */
+    offset_is("\342\303\251", "0 1 2 ");
+    offset_is("\340\200\200", "0 0 3 ");
 }
 
 /* docs/serve.md names every field. */
@@ -387,7 +408,7 @@ int main(void)
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
-        cmocka_unit_test(characters_are_counted),
+        cmocka_unit_test(a_character_counts_when_it_is_complete),
         cmocka_unit_test(every_field_is_documented),
         cmocka_unit_test_teardown(memory_that_runs_out_is_a_status, release),
     };

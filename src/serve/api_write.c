@@ -35,17 +35,32 @@ kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
                          (long long)m->created, m->max_len);
 }
 
-size_t kg_api_characters(const char *text, size_t n)
+/* ---- offsets ---- */
+
+/* The bytes begin a character and do not end it. */
+static bool is_incomplete(const char *text, size_t n)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < n;) {
-        size_t left = n - i < 4 ? n - i : 4;
-        uint32_t cp;
-        size_t valid = kg_utf8_valid_prefix(text + i, left);
-        i += valid > 0 ? kg_utf8_decode(&cp, text + i) : 1;
-        count++;
+    unsigned char c = (unsigned char)text[0];
+    size_t whole = c < 0xc2 || c > 0xf4 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+    for (size_t i = 1; i < n; i++)
+        if (((unsigned char)text[i] & 0xc0) != 0x80)
+            return false;
+    return n < whole;
+}
+
+void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        o->part[o->n++] = text[i];
+        while (o->n > 0 && !is_incomplete(o->part, o->n)) {
+            uint32_t cp;
+            size_t valid = kg_utf8_valid_prefix(o->part, o->n);
+            size_t done = valid > 0 ? kg_utf8_decode(&cp, o->part) : 1;
+            o->n -= done;
+            memmove(o->part, o->part + done, o->n);
+            o->characters++;
+        }
     }
-    return count;
 }
 
 /* ---- tokens with log-probs ---- */
@@ -163,11 +178,11 @@ static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
                              struct kg_str *bytes, const struct kg_api_choice *c,
                              struct kg_err *err)
 {
-    size_t offset = c->text_offset;
     for (size_t i = c->from; i < c->to; i++) {
-        KG_TRY(kg_str_printf(out, err, i > c->from ? ", %zu" : "%zu", offset));
+        KG_TRY(kg_str_printf(out, err, i > c->from ? ", %zu" : "%zu",
+                             c->offset->characters));
         KG_TRY(token_bytes(bytes, a, c->t->tokens[i], err));
-        offset += kg_api_characters(kg_str_text(bytes), bytes->len);
+        kg_api_offset_add(c->offset, kg_str_text(bytes), bytes->len);
     }
     return KG_OK;
 }

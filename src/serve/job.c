@@ -191,16 +191,16 @@ static kg_status send_scratch(struct kg_serve_job *job, struct kg_err *err)
     return kg_http_stream_write(job->x, out->data, out->len, err);
 }
 
-static struct kg_api_choice describe(const struct kg_serve_job *job, size_t index)
+static struct kg_api_choice describe(struct kg_serve_job *job, size_t index)
 {
     const struct kg_traj *t = &job->trajs[index];
-    const struct kg_serve_choice *choice = &job->choices[index];
+    struct kg_serve_choice *choice = &job->choices[index];
     return (struct kg_api_choice){.index = (int)index,
                                   .first = !choice->begun,
                                   .t = t,
                                   .from = choice->told,
                                   .to = t->n,
-                                  .text_offset = choice->offset};
+                                  .offset = &choice->offset};
 }
 
 /* What the prompt puts in front of the first piece. */
@@ -212,24 +212,8 @@ static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, siz
     if (choice->told > 0)
         return KG_OK;
     choice->told = job->trajs[index].prompt_n;
-    choice->offset = kg_api_characters(kg_str_text(prompt), prompt->len);
+    kg_api_offset_add(&choice->offset, kg_str_text(prompt), prompt->len);
     return kg_str_append(text, kg_str_text(prompt), prompt->len, err);
-}
-
-/* Characters of the tokens that a piece lists. */
-static kg_status pass_tokens(struct kg_serve_job *job, size_t index, struct kg_err *err)
-{
-    struct kg_serve_choice *choice = &job->choices[index];
-    const struct kg_traj *t = &job->trajs[index];
-    struct kg_str bytes = {0};
-    kg_status status = KG_OK;
-    if (job->r.logprobs && job->s->opts.tok)
-        status = kg_tokenizer_decode(&bytes, job->s->opts.tok, t->tokens + choice->told,
-                                     t->n - choice->told, false, err);
-    choice->offset += kg_api_characters(kg_str_text(&bytes), bytes.len);
-    choice->told = t->n;
-    kg_str_release(&bytes);
-    return status;
 }
 
 /* One piece: text, the tokens since the last one, and how it ends if it does. */
@@ -248,7 +232,7 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index,
     KG_TRY(kg_api_put_choice(out, &job->answer, true, &c, err));
     KG_TRY(kg_api_put_end(out, &job->answer, true, NULL, err));
     job->choices[index].begun = true;
-    KG_TRY(pass_tokens(job, index, err));
+    job->choices[index].told = c.to;
     return send_scratch(job, err);
 }
 

@@ -25,9 +25,9 @@ struct kg_serve_choice {
     struct kg_serve_text text;
     struct kg_str pending; /* owned; may be told, and waits for more */
     double last;           /* when a piece was told, seconds of the clock */
-    size_t told;   /* tokens of the trajectory that have been told, prompt included */
-    size_t offset; /* characters before token `told` */
-    bool begun;    /* something has been told */
+    size_t told; /* tokens of the trajectory that have been told, prompt included */
+    struct kg_api_offset offset; /* of token `told` */
+    bool begun;                  /* something has been told */
 };
 
 struct kg_serve_job {
