@@ -88,11 +88,17 @@ struct golds {
     struct kg_qa_text *text; /* (n) owned array */
     size_t n;
     size_t capacity;
+    char **number; /* (n_numbers) owned: those of the texts that are numbers */
+    size_t n_numbers;
+    size_t number_capacity;
 };
 
 static void golds_release(struct golds *g)
 {
     kg_json_release(&g->doc);
+    for (size_t i = 0; i < g->n_numbers; i++)
+        kg_mem_free(g->number[i]);
+    kg_mem_free(g->number);
     kg_mem_free(g->text);
 }
 
@@ -104,30 +110,69 @@ static kg_status add_gold(struct golds *g, struct kg_qa_text gold, struct kg_err
     return KG_OK;
 }
 
+/* A year that the file has as a number is the text of it. */
+static kg_status add_number(struct golds *g, const struct kg_json *v, struct kg_err *err)
+{
+    struct kg_str digits = {0};
+    size_t n;
+    char *text;
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_mem_grow(&g->number, &g->number_capacity, g->n_numbers + 1,
+                                 sizeof *g->number, MAX_GOLDS, "gold answers", err));
+    KG_TRY_GOTO(out, kg_json_put_value(&digits, v, err));
+    n = digits.len;
+    text = kg_str_take(&digits, err);
+    if (!text)
+        return err->code;
+    g->number[g->n_numbers++] = text;
+    return add_gold(g, (struct kg_qa_text){text, n}, err);
+out:
+    kg_str_release(&digits);
+    return status;
+}
+
 static kg_status add_value(struct golds *g, const struct kg_json *v, struct kg_err *err)
 {
     struct kg_qa_text gold;
 
+    if (kg_json_is_number(v))
+        return add_number(g, v, err);
     gold.text = kg_json_text(v, &gold.n);
     if (!gold.text)
         return kg_fail(err, KG_EFORMAT,
-                       "expected gold answers that are strings, found %s",
+                       "expected gold answers that are strings or numbers, found %s",
                        kg_json_type_name(v));
     return add_gold(g, gold, err);
+}
+
+/* A list or an object is JSON; what looks like one and is not, is one answer as it
+ * stands ("[sic]"). */
+static kg_status parse_golds(bool *parsed, struct golds *g, const char *truth,
+                             struct kg_err *err)
+{
+    kg_status status;
+
+    *parsed = false;
+    if (*truth != '[' && *truth != '{')
+        return KG_OK;
+    status = kg_json_parse(&g->doc, truth, strlen(truth), "gold answers", err);
+    *parsed = status == KG_OK;
+    if (!*parsed)
+        memset(&g->doc, 0, sizeof g->doc);
+    return status == KG_EFORMAT ? KG_OK : status;
 }
 
 /* {"target": text or list} is verl's; a list is alternatives; all else is one answer. */
 static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
 {
     const struct kg_json *v;
+    bool parsed;
 
     memset(g, 0, sizeof *g);
-    if ((strncmp(truth, "[\"", 2) != 0 && strncmp(truth, "{\"", 2) != 0 &&
-         strcmp(truth, "[]") != 0) ||
-        kg_json_parse(&g->doc, truth, strlen(truth), "gold answers", err) != KG_OK) {
-        memset(&g->doc, 0, sizeof g->doc);
+    KG_TRY(parse_golds(&parsed, g, truth, err));
+    if (!parsed)
         return add_gold(g, (struct kg_qa_text){truth, strlen(truth)}, err);
-    }
     v = g->doc.root;
     if (kg_json_type(v) == KG_JSON_OBJECT)
         v = kg_json_get(v, "target");
@@ -209,7 +254,7 @@ kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts
     KG_TRY(kg_task_read(d, path, opts, true, err));
     for (size_t i = 0; i < d->n; i++) {
         struct kg_record *r = &d->records[i];
-        bool empty;
+        bool empty = false;
 
         if (prepare(r, &empty, opts, err) != KG_OK) {
             status = kg_err_prefix(err, "%s: %s %lld", d->name, d->unit,

@@ -113,15 +113,38 @@ static void files_of_search_r1_are_taken_as_they_are(void **state)
     kg_dataset_release(&d);
 }
 
+/* Years come as numbers; brackets alone make no list. */
+static void numbers_are_answers_and_brackets_may_be(void **state)
+{
+    const struct kg_task_opts opts = {0};
+    struct kg_dataset d;
+
+    (void)state;
+    load(&d, &opts,
+         "{\"question\":\"q\",\"golden_answers\":[1972,\"1972 AD\",-0.5]}\n"
+         "{\"question\":\"q\",\"golden_answers\":1972}\n"
+         "{\"question\":\"q\",\"reward_model\":{\"ground_truth\":{\"target\":7}}}\n"
+         "{\"question\":\"q\",\"answer\":\"[sic] Rome\"}\n"
+         "{\"question\":\"q\",\"answer\":\"{1, 2\"}\n");
+    assert_string_equal(d.records[0].ground_truth, "[\"1972\",\"1972 AD\",\"-0.5\"]");
+    assert_string_equal(d.records[1].ground_truth, "[\"1972\"]");
+    assert_string_equal(d.records[2].ground_truth, "[\"7\"]");
+    assert_string_equal(d.records[3].ground_truth, "[\"[sic] Rome\"]");
+    assert_string_equal(d.records[4].ground_truth, "[\"{1, 2\"]");
+    kg_dataset_release(&d);
+}
+
 static void what_is_no_answer_is_refused_with_its_place(void **state)
 {
     static const char *const bad[] = {
         "{\"question\":\"q\",\"golden_answers\":[]}\n",
-        "{\"question\":\"q\",\"golden_answers\":[\"a\",1]}\n",
+        "{\"question\":\"q\",\"golden_answers\":[\"a\",[1]]}\n",
+        "{\"question\":\"q\",\"golden_answers\":[null,\"a\"]}\n",
+        "{\"question\":\"q\",\"golden_answers\":[true]}\n",
         "{\"question\":\"q\",\"reward_model\":{\"ground_truth\":{\"x\":\"y\"}}}\n",
         "{\"question\":\"q\"}\n"};
-    static const char *const says[] = {"found none", "found integer", "found null",
-                                       "found none"};
+    static const char *const says[] = {"found none", "found array", "found null",
+                                       "found bool", "found null",  "found none"};
     const struct kg_task_opts opts = {0};
     struct kg_dataset d;
 
@@ -265,6 +288,7 @@ int main(void)
         cmocka_unit_test(a_template_stands_alone_around_the_question),
         cmocka_unit_test(a_chat_template_renders_one_user_turn),
         cmocka_unit_test(files_of_search_r1_are_taken_as_they_are),
+        cmocka_unit_test(numbers_are_answers_and_brackets_may_be),
         cmocka_unit_test(what_is_no_answer_is_refused_with_its_place),
         cmocka_unit_test(each_metric_rewards),
         cmocka_unit_test(a_tools_words_are_no_answer),
