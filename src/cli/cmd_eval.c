@@ -347,6 +347,7 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
         .tok = e->policy.tok,
         .model_dir = load.dir,
         .reference = e->ref.model,
+        .reference_dir = reference,
         .max_batch = (int32_t)max_batch,
         .score = !e->suite_path || reference,
     };

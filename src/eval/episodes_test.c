@@ -239,6 +239,28 @@ static void answers_of_one_turn_are_no_episodes(void **state)
     release(&o);
 }
 
+static void a_context_beyond_the_model_is_refused(void **state)
+{
+    struct kg_eval_local local = {
+        .model = model, .tok = tok, .model_dir = MODEL, .max_batch = 1};
+    struct kg_eval_run run = {.source = &local.source};
+    struct outcome o;
+    char expected[100];
+
+    (void)state;
+    open_suite(&o);
+    o.sets[1].episode.context = model->config.max_positions + 1;
+    run.suite = &o.suite;
+    run.sets = o.sets;
+    kg_eval_local_init(&local);
+    assert_int_equal(kg_eval_suite(&o.report, &run, &err), KG_EINVAL);
+    snprintf(expected, sizeof expected,
+             "set b: context: expected at most the model's max_positions, %d, found %d",
+             model->config.max_positions, model->config.max_positions + 1);
+    assert_string_equal(err.message, expected);
+    release(&o);
+}
+
 static void a_search_needs_a_place(void **state)
 {
     struct kg_eval_set *sets;
@@ -260,6 +282,7 @@ int main(void)
         cmocka_unit_test(lines_say_who_wrote_what),
         cmocka_unit_test(the_batch_changes_nothing),
         cmocka_unit_test(answers_of_one_turn_are_no_episodes),
+        cmocka_unit_test(a_context_beyond_the_model_is_refused),
         cmocka_unit_test(a_search_needs_a_place),
     };
 

@@ -207,13 +207,17 @@ static int32_t room(const struct kg_model *m, size_t prompt_n, int32_t limit)
     return left < limit ? (int32_t)left : limit;
 }
 
-struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_prompts *prompts,
+struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_model *m,
+                                            const struct kg_prompts *prompts,
                                             const struct kg_eval_opts *opts)
 {
+    int64_t longest = (int64_t)prompts->longest + opts->sampling.max_tokens;
+    int32_t positions = m->config.max_positions;
+
     return (struct kg_rollout_opts){.max_batch = opts->max_batch,
                                     .stop_on_signal = opts->stop_on_signal,
-                                    .max_len = (int32_t)prompts->longest +
-                                               opts->sampling.max_tokens};
+                                    .max_len = longest < positions ? (int32_t)longest
+                                                                   : positions};
 }
 
 struct kg_sampling kg_eval_sampling(const struct kg_eval_opts *opts)
@@ -265,7 +269,7 @@ static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
                             const struct kg_prompts *prompts,
                             const struct kg_eval_opts *opts, struct kg_err *err)
 {
-    struct kg_rollout_opts ro = kg_eval_rollout_opts(prompts, opts);
+    struct kg_rollout_opts ro = kg_eval_rollout_opts(m, prompts, opts);
     struct kg_sampling sampling = kg_eval_sampling(opts);
     struct kg_request *requests = kg_mem_calloc(prompts->n, sizeof *requests, "requests",
                                                 err);

@@ -75,7 +75,8 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
 uint64_t kg_eval_seed(uint64_t seed, const char *set, int64_t problem, int32_t sample);
 
 /* What the engine is made and asked for: samples first.. of prompt i. */
-struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_prompts *prompts,
+struct kg_rollout_opts kg_eval_rollout_opts(const struct kg_model *m,
+                                            const struct kg_prompts *prompts,
                                             const struct kg_eval_opts *opts);
 struct kg_request kg_eval_request(const struct kg_model *m,
                                   const struct kg_prompts *prompts, size_t i,

@@ -54,8 +54,14 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
+    int32_t positions = l->model->config.max_positions;
     struct kg_prompts prompts;
 
+    if (set->episode.env && set->episode.context > positions)
+        return kg_fail(err, KG_EINVAL,
+                       "set %s: context: expected at most the model's max_positions, %d, "
+                       "found %d",
+                       set->name, positions, set->episode.context);
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
@@ -68,7 +74,9 @@ static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,
 {
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
 
-    return kg_inputs_put_model(out, "model", l->model_dir, err);
+    KG_TRY(kg_inputs_put_model(out, "model", l->model_dir, err));
+    return l->reference ? kg_inputs_put_model(out, "reference", l->reference_dir, err)
+                        : KG_OK;
 }
 
 /* ---- one answer ---- */
@@ -312,7 +320,8 @@ static kg_status run_set(struct local_work *w, const bool *there, struct kg_err 
 {
     size_t enough = (size_t)w->local->max_batch *
                     (w->set->episode.env ? EPISODE_BATCHES : SLICE_BATCHES);
-    struct kg_rollout_opts ro = kg_eval_rollout_opts(&w->prompts, &w->opts);
+    struct kg_rollout_opts ro = kg_eval_rollout_opts(w->local->model, &w->prompts,
+                                                     &w->opts);
 
     if (w->set->episode.env)
         KG_TRY(kg_episodes_open(&w->episodes, w->local->tok, &w->set->episode, err));

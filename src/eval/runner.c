@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/inputs.h"
+#include "text/unicode.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -161,17 +162,24 @@ static kg_status read_answer(struct kg_eval_answer *a, const struct kg_eval_ks *
 {
     const struct kg_json *o = line->root;
     const char *extracted = kg_json_text(kg_json_get(o, "extracted"), NULL);
-    const char *finish = kg_json_text(kg_json_get(o, "finish_reason"), NULL);
+    const struct kg_json *graded, *correct, *reward, *extra;
+    const char *finish;
 
-    a->grade.graded = kg_json_bool(kg_json_get(o, "graded"), false);
-    a->grade.correct = kg_json_bool(kg_json_get(o, "correct"), false);
-    a->grade.reward = kg_json_real(kg_json_get(o, "reward"), 0);
+    KG_TRY(kg_json_need(&graded, line, o, "graded", KG_JSON_BOOL, err));
+    KG_TRY(kg_json_need(&correct, line, o, "correct", KG_JSON_BOOL, err));
+    KG_TRY(kg_json_need(&reward, line, o, "reward", KG_JSON_REAL, err));
+    KG_TRY(kg_json_need_text(&finish, line, o, "finish_reason", err));
+    a->grade.graded = kg_json_bool(graded, false);
+    a->grade.correct = kg_json_bool(correct, false);
+    a->grade.reward = kg_json_real(reward, 0);
     a->scored = kg_json_get(o, "entropy") != NULL;
     a->entropy = kg_json_real(kg_json_get(o, "entropy"), 0);
     a->kl_k1 = kg_json_real(kg_json_get(o, "kl_k1"), 0);
     a->kl_k3 = kg_json_real(kg_json_get(o, "kl_k3"), 0);
-    for (int i = 0; i < ks->n_extra; i++)
-        a->extra[i] = kg_json_real(kg_json_get(o, ks->extra[i]), 0);
+    for (int i = 0; i < ks->n_extra; i++) {
+        KG_TRY(kg_json_need(&extra, line, o, ks->extra[i], KG_JSON_REAL, err));
+        a->extra[i] = kg_json_real(extra, 0);
+    }
     a->finish = finish_of(finish);
     KG_TRY(kg_json_need_int(&a->tokens, line, o, "tokens", 0, INT64_MAX, err));
     a->extracted = extracted ? kg_mem_strdup(extracted, err) : NULL;
@@ -225,20 +233,22 @@ static kg_status keep_line(struct work *w, struct kg_result_place *place,
                         : KG_OK;
 }
 
+/* As UTF-8, which is what is read back: votes are the same before and after. */
 static kg_status extract(struct kg_eval_answer *a, const struct kg_eval_set *set,
                          const struct kg_grade_item *item, struct kg_err *err)
 {
-    struct kg_str found = {0};
+    struct kg_str found = {0}, valid = {0};
     kg_status status = KG_OK;
 
     if (!set->task->extract)
         return KG_OK;
     KG_TRY_GOTO(out, set->task->extract(&found, &set->task_opts, item, err));
-    KG_TRY_GOTO(out, kg_str_puts(&found, "", err));
-    a->extracted = kg_mem_strdup(kg_str_text(&found), err);
+    KG_TRY_GOTO(out, kg_utf8_make_valid(&valid, kg_str_text(&found), found.len, err));
+    a->extracted = kg_mem_strdup(kg_str_text(&valid), err);
     status = a->extracted ? KG_OK : err->code;
 out:
     kg_str_release(&found);
+    kg_str_release(&valid);
     return status;
 }
 
@@ -485,7 +495,12 @@ static kg_status take_up(struct work *w, struct kg_err *err)
         done += w->sets[i].done;
         n += w->sets[i].n;
     }
-    if (done > 0)
+    if (w->results.complete && done < n)
+        status = kg_fail(err, KG_ECONFLICT,
+                         "%s: expected %zu answers in a finished evaluation, found %zu; "
+                         "without its results.json all are sampled again",
+                         w->run->out, n, done);
+    else if (done > 0)
         kg_log_info("%s: %zu of %zu answers are there already", w->run->out, done, n);
 out:
     kg_str_release(&inputs);

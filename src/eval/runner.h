@@ -54,6 +54,7 @@ struct kg_eval_local {
     const struct kg_tokenizer *tok;
     const char *model_dir;
     const struct kg_model *reference; /* NULL: no KL */
+    const char *reference_dir;        /* with it */
     int32_t max_batch;
     bool score; /* entropy and KL of the sampled tokens too */
 };

@@ -577,6 +577,94 @@ static void a_folder_of_another_evaluation_is_refused(void **state)
     assert_false(kg_file_exists(in_dir("theirs/lock")));
 }
 
+static void another_reference_is_another_evaluation(void **state)
+{
+    struct breaking b = source(-1, 8);
+    struct outcome o;
+
+    (void)state;
+    whole("alone");
+    b.local.reference = model;
+    b.local.reference_dir = MODEL;
+    b.local.score = true;
+    assert_int_equal(run(&o, "alone", NULL, b), KG_ECONFLICT);
+    says("reference/");
+    release(&o);
+}
+
+/* Lines that lack an answer or a grade, as after an edit by hand. */
+static void a_finished_folder_has_every_answer_and_grade(void **state)
+{
+    struct outcome o;
+
+    (void)state;
+    whole("short");
+    ok(run(&o, NULL, NULL, source(-1, 8)));
+    *(strchr(o.lines.data, '\n') + 1) = '\0';
+    put("short/samples.jsonl.zst", o.lines.data);
+    release(&o);
+    assert_int_equal(run(&o, "short", NULL, source(-1, 8)), KG_ECONFLICT);
+    says("expected 34 answers in a finished evaluation, found 1");
+    release(&o);
+    put("short/samples.jsonl.zst",
+        "{\"set\":\"all\",\"problem\":1,\"sample\":0,\"tokens\":1,\"correct\":true}\n");
+    assert_int_equal(run(&o, "short", NULL, source(-1, 8)), KG_EFORMAT);
+    says("key 'graded'");
+    release(&o);
+}
+
+/* Answers of bytes that are no UTF-8. */
+static kg_status bad_bytes(struct kg_eval_source *self, struct kg_eval_set *set,
+                           const bool *there, kg_eval_take_fn take, void *user,
+                           struct kg_err *e)
+{
+    static const char *const texts[] = {"\\boxed{\xFE}", "\\boxed{\xFF}"};
+
+    (void)self;
+    for (size_t i = 0; i < set->data.n * 2; i++) {
+        const struct kg_eval_fresh fresh = {.problem = i / 2,
+                                            .sample = (int32_t)(i % 2),
+                                            .text = texts[i % 2],
+                                            .n = strlen(texts[i % 2]),
+                                            .finish = KG_FINISH_STOP};
+
+        if (!there[i])
+            KG_TRY(take(user, &fresh, e));
+    }
+    return KG_OK;
+}
+
+static void what_is_voted_for_is_what_is_read_back(void **state)
+{
+    struct breaking b = source(-1, 8);
+
+    (void)state;
+    b.source.answer = bad_bytes;
+    put("suite.yaml", "sets: {a: {data: data.jsonl, task: math, samples: 2}}\n");
+    for (int i = 0; i < 2; i++) {
+        struct outcome o;
+
+        ok(run(&o, "bytes", NULL, b));
+        for (size_t j = 0; j < o.report.sets[0].n; j++)
+            assert_string_equal(o.report.sets[0].answers[j].extracted, "\xEF\xBF\xBD");
+        release(&o);
+    }
+    put("suite.yaml", SUITE);
+}
+
+static void the_engine_has_no_more_positions_than_the_model(void **state)
+{
+    const struct kg_prompts prompts = {.longest = 5};
+    struct kg_eval_opts opts = {.max_batch = 1};
+
+    (void)state;
+    opts.sampling.max_tokens = 3;
+    assert_int_equal(kg_eval_rollout_opts(model, &prompts, &opts).max_len, 8);
+    opts.sampling.max_tokens = 10000000;
+    assert_int_equal(kg_eval_rollout_opts(model, &prompts, &opts).max_len,
+                     model->config.max_positions);
+}
+
 /* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
 static void without(uint64_t allocation, uint64_t request)
 {
@@ -631,6 +719,10 @@ int main(void)
         cmocka_unit_test(a_killed_run_ends_with_the_same_bytes),
         cmocka_unit_test(an_end_that_was_cut_short_is_done_again),
         cmocka_unit_test(a_folder_of_another_evaluation_is_refused),
+        cmocka_unit_test(another_reference_is_another_evaluation),
+        cmocka_unit_test(a_finished_folder_has_every_answer_and_grade),
+        cmocka_unit_test(what_is_voted_for_is_what_is_read_back),
+        cmocka_unit_test(the_engine_has_no_more_positions_than_the_model),
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };
 

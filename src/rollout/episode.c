@@ -110,22 +110,6 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *o)
 
 /* ---- an observation ---- */
 
-/* Each byte that is not UTF-8 becomes U+FFFD. */
-static kg_status make_valid(struct kg_str *out, const char *text, size_t n,
-                            struct kg_err *err)
-{
-    kg_str_clear(out);
-    for (size_t at = 0; at < n; at++) {
-        size_t good = kg_utf8_valid_prefix(text + at, n - at);
-
-        KG_TRY(kg_str_append(out, text + at, good, err));
-        at += good;
-        if (at < n)
-            KG_TRY(kg_str_puts(out, "\xEF\xBF\xBD", err));
-    }
-    return KG_OK;
-}
-
 static void end_episode(struct run *x, size_t i, bool cut)
 {
     struct kg_traj *t = &x->trajs[i];
@@ -147,7 +131,8 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
     size_t seen, room;
 
     e->ids.n = 0;
-    KG_TRY(make_valid(&e->valid, text, n, err));
+    kg_str_clear(&e->valid);
+    KG_TRY(kg_utf8_make_valid(&e->valid, text, n, err));
     if (kg_tokenizer_encode(&e->ids, e->tok, kg_str_text(&e->valid), e->valid.len, plain,
                             err) != KG_OK)
         return kg_err_prefix(err, "observation of prompt %lld, sample %d",

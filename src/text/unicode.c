@@ -137,6 +137,20 @@ kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err)
                    (unsigned char)text[ok]);
 }
 
+kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
+                             struct kg_err *err)
+{
+    for (size_t at = 0; at < n; at++) {
+        size_t good = kg_utf8_valid_prefix(text + at, n - at);
+
+        KG_TRY(kg_str_append(out, text + at, good, err));
+        at += good;
+        if (at < n)
+            KG_TRY(kg_str_puts(out, "\xEF\xBF\xBD", err));
+    }
+    return KG_OK;
+}
+
 size_t kg_utf8_decode(uint32_t *cp, const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;

@@ -20,6 +20,9 @@ size_t kg_utf8_valid_prefix(const char *text, size_t n);
 
 /* EFORMAT naming the byte and its offset when the text is not UTF-8. */
 kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err) KG_MUST_CHECK;
+/* Append the text; each byte that is not UTF-8 becomes U+FFFD. */
+kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* One code point of valid text (1..4 bytes read).   returns its length in bytes */
 size_t kg_utf8_decode(uint32_t *cp, const char *text);

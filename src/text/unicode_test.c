@@ -61,6 +61,18 @@ static void invalid_sequences_are_found_at_their_offset(void **state)
     assert_non_null(strstr(err.message, "0xff"));
 }
 
+static void what_is_not_utf8_is_replaced(void **state)
+{
+    static const char text[] = "a\xFF\xC3\xA9\xE2\x82";
+    struct kg_str out = {0};
+    struct kg_err e;
+
+    (void)state;
+    assert_int_equal(kg_utf8_make_valid(&out, text, sizeof text - 1, &e), KG_OK);
+    assert_string_equal(out.data, "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD");
+    kg_str_release(&out);
+}
+
 static void white_space_is_the_unicode_property(void **state)
 {
     int n = 0;
@@ -182,6 +194,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_point_is_written_and_read_back),
         cmocka_unit_test(invalid_sequences_are_found_at_their_offset),
+        cmocka_unit_test(what_is_not_utf8_is_replaced),
         cmocka_unit_test(white_space_is_the_unicode_property),
         cmocka_unit_test(nfc_of_every_code_point_in_context),
         cmocka_unit_test(nfc_joins_and_sorts),
