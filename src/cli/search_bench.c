@@ -139,6 +139,7 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
 {
     struct kg_retrieve_answer answer;
     struct bench *b = user;
+    kg_status status = KG_OK;
     bool found;
 
     if (a->status != KG_OK)
@@ -148,7 +149,10 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
                        b->opts->where, a->http_status, a->body);
     KG_TRY(kg_retrieve_answer_read(&answer, a->body, a->body_n, 1, err));
     found = answer.first[1] > 0;
+    if (answer.wrong[0])
+        status = kg_fail(err, KG_EFORMAT, "%s: %s", b->opts->where, answer.wrong[0]);
     kg_retrieve_answer_release(&answer);
+    KG_TRY(status);
     KG_TRY(count(b, a->seconds, found, err));
     return goes_on(b) ? send_next(b, err) : KG_OK;
 }

@@ -228,7 +228,7 @@ static kg_status read_passage(struct kg_passage *p, const struct kg_json *v,
     const struct kg_json *document = kg_json_get(v, "document");
     const struct kg_json *score = kg_json_get(v, "score");
 
-    p->id = "";
+    *p = (struct kg_passage){.id = ""};
     if (!document)
         return read_document(p, v, at, err);
     if (score && !kg_json_is_number(score))
@@ -268,23 +268,37 @@ static kg_status read_lists(const struct kg_json **lists, size_t *total,
     return KG_OK;
 }
 
+static kg_status read_list(struct kg_passage *passages, const struct kg_json *list,
+                           size_t query, struct kg_err *err)
+{
+    struct place at = {query, 0};
+
+    for (at.hit = 0; at.hit < kg_json_size(list); at.hit++)
+        KG_TRY(read_passage(&passages[at.hit], kg_json_at(list, at.hit), &at, err));
+    return KG_OK;
+}
+
 static kg_status read_passages(struct kg_retrieve_answer *a, const struct kg_json *lists,
                                size_t total, struct kg_err *err)
 {
-    struct place at = {0, 0};
-    size_t next = 0;
+    struct kg_err why;
 
     a->passages = kg_mem_calloc(total, sizeof *a->passages, "passages", err);
     a->first = kg_mem_calloc(a->n + 1, sizeof *a->first, "passages", err);
-    if (!a->passages || !a->first)
+    a->wrong = kg_mem_calloc(a->n, sizeof *a->wrong, "passages", err);
+    if (!a->passages || !a->first || !a->wrong)
         return KG_ENOMEM;
-    for (at.query = 0; at.query < a->n; at.query++) {
-        const struct kg_json *list = kg_json_at(lists, at.query);
+    for (size_t i = 0; i < a->n; i++) {
+        const struct kg_json *list = kg_json_at(lists, i);
 
-        for (at.hit = 0; at.hit < kg_json_size(list); at.hit++)
-            KG_TRY(
-                read_passage(&a->passages[next++], kg_json_at(list, at.hit), &at, err));
-        a->first[at.query + 1] = next;
+        a->first[i + 1] = a->first[i];
+        if (read_list(a->passages + a->first[i], list, i, &why) == KG_OK) {
+            a->first[i + 1] += kg_json_size(list);
+            continue;
+        }
+        a->wrong[i] = kg_mem_strdup(why.message, err);
+        if (!a->wrong[i])
+            return KG_ENOMEM;
     }
     return KG_OK;
 }
@@ -308,6 +322,9 @@ out:
 
 void kg_retrieve_answer_release(struct kg_retrieve_answer *a)
 {
+    for (size_t i = 0; a->wrong && i < a->n; i++)
+        kg_mem_free(a->wrong[i]);
+    kg_mem_free(a->wrong);
     kg_json_release(&a->doc);
     kg_mem_free(a->passages);
     kg_mem_free(a->first);

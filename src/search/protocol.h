@@ -51,9 +51,11 @@ struct kg_retrieve_answer { /* {0} allowed */
     struct kg_json_doc doc;
     struct kg_passage *passages; /* of all queries; texts in the document */
     size_t *first;               /* (n + 1) where the passages of a query begin */
+    char **wrong;                /* (n) owned; why a list cannot be read, or NULL */
     size_t n;                    /* queries */
 };
-/* Either shape. A score that is not there is 0, an id "", other keys are not read.
+/* Either shape. A score that is not there is 0, an id "", other keys are not read. A list
+ * with a document that cannot be read is `wrong` and empty; the others stand.
  * n: queries that were asked.   errors: EFORMAT what was expected, what was found; all is
  * released then */
 kg_status kg_retrieve_answer_read(struct kg_retrieve_answer *a, const char *body,

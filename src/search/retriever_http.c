@@ -2,7 +2,8 @@
  *
  * Questions wait until poll and then go out together, so many in a request, so many
  * requests at a time; when a request ends, the next one goes. An answer that cannot be
- * read fails all of its questions with what was expected and what was found.
+ * read fails all of its questions with what was expected and what was found; a document
+ * that cannot be read fails the question it answers.
  */
 #include "search/retriever_internal.h"
 
@@ -209,15 +210,20 @@ static void quote(char out[QUOTED_BYTES + 1], const char *body, size_t n)
 }
 
 /* The best topk: what a server sends beyond what was asked for is not kept. */
-static void take_passages(struct kg_question *q, const struct kg_retrieve_answer *a,
-                          size_t i, int topk)
+static void take_passages(const struct engine *e, struct kg_question *q,
+                          const struct kg_retrieve_answer *a, size_t i)
 {
     size_t n = a->first[i + 1] - a->first[i];
-    struct kg_err ignored;
+    struct kg_err why;
 
-    if (n > (size_t)topk)
-        n = (size_t)topk;
-    q->status = kg_question_answer(q, a->passages + a->first[i], n, &ignored);
+    if (n > (size_t)e->topk)
+        n = (size_t)e->topk;
+    if (!a->wrong[i]) {
+        q->status = kg_question_answer(q, a->passages + a->first[i], n, &why);
+        return;
+    }
+    kg_fail(&why, KG_EFORMAT, "%s: %s", e->url, a->wrong[i]);
+    kg_question_fail(q, why.message);
 }
 
 static kg_status read_answer(struct engine *e, struct request *r,
@@ -239,7 +245,7 @@ static kg_status read_answer(struct engine *e, struct request *r,
     if (kg_retrieve_answer_read(&answer, a->body, a->body_n, r->n, err) != KG_OK)
         return kg_err_prefix(err, "%s: ", e->url);
     for (size_t i = 0; i < r->n; i++)
-        take_passages(r->questions[i], &answer, i, e->topk);
+        take_passages(e, r->questions[i], &answer, i);
     kg_retrieve_answer_release(&answer);
     return KG_OK;
 }

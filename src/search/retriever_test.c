@@ -428,20 +428,44 @@ static void wrong_answers_fail_with_what_was_found(void **state)
     fails(HTTP("{\"result\": [[]]}"), 0, "expected 2 lists");
     fails(HTTP("{\"result\": [[], [], []]}"), 0, "expected 2 lists");
     fails(HTTP("{\"result\": [[], 5]}"), 0, "result[1]: expected a list");
-    fails(HTTP("{\"result\": [[], [5]]}"), 0, "result[1][0]: expected a document");
-    fails(HTTP("{\"result\": [[{}], []]}"), 0, "'contents', found null");
-    fails(HTTP("{\"result\": [[{\"document\": {\"contents\": 1}}], []]}"), 0,
-          "'contents', found integer");
-    fails(HTTP("{\"result\": [[{\"document\": {\"contents\": \"x\"}, \"score\": \"y\"}], "
-               "[]]}"),
-          0, "a number as score, found string");
     fails(HTTP("{\"result\": [[], []"), 0, "answer");
     fails(HTTP("{\"result\": [[\"\\ud800\"], []]}"), 0, "answer");
-    fails(HTTP("{\"result\": [[\"a\\u0000b\"], []]}"), 0, "without NUL");
     fails("HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\n\r\noh no", 0,
           "found 500 after 1 try: oh no");
     fails("HTTP/1.1 422 Unprocessable\r\nConnection: close\r\n\r\n{\"detail\": 1}", 0,
           "found 422");
+}
+
+/* Of two queries: the first fails with `message`, the second has its answer. */
+static void the_first_fails(const char *say, const char *message)
+{
+    struct kg_retriever *r;
+
+    faulty_start(say, 0, 0);
+    r = open_http(2000, 1);
+    ask(r, "cats", 1);
+    ask(r, "dogs", 2);
+    collect_all(r);
+    assert_string_equal(answer_to(2), "b");
+    if (!strstr(answer_to(1), message))
+        fail_msg("expected '%s' in '%s'", message, answer_to(1));
+    assert_int_equal(stats_of(r).failed, 1);
+    kg_retriever_close(r);
+    faulty_stop();
+}
+
+static void a_wrong_document_fails_its_query_alone(void **state)
+{
+#define AND_B ", [{\"id\": \"b\", \"contents\": \"y\"}]]}"
+    (void)state;
+    the_first_fails(HTTP("{\"result\": [[5]" AND_B), "result[0][0]: expected a document");
+    the_first_fails(HTTP("{\"result\": [[\"x\", {}]" AND_B), "'contents', found null");
+    the_first_fails(HTTP("{\"result\": [[{\"document\": {\"contents\": 1}}]" AND_B),
+                    "'contents', found integer");
+    the_first_fails(HTTP("{\"result\": [[{\"document\": {\"contents\": \"x\"}, "
+                         "\"score\": \"y\"}]" AND_B),
+                    "a number as score, found string");
+    the_first_fails(HTTP("{\"result\": [[\"a\\u0000b\"]" AND_B), "without NUL");
 }
 
 static void half_answers_and_none_fail(void **state)
@@ -662,6 +686,7 @@ int main(void)
         T(closing_drops_what_waits),
         T(what_cannot_be_opened_is_named),
         T(wrong_answers_fail_with_what_was_found),
+        T(a_wrong_document_fails_its_query_alone),
         T(half_answers_and_none_fail),
         T(a_huge_answer_fails),
         T(a_slow_server_fails_in_time),
