@@ -24,6 +24,7 @@ static int64_t port = DEFAULT_PORT;
 static int64_t max_batch;
 static int64_t max_len;
 static int64_t kv_tokens;
+static int64_t default_tokens;
 static int64_t prefill_chunk;
 static int64_t max_requests;
 static int64_t max_body;
@@ -52,6 +53,10 @@ const struct kg_flag kg_serve_flags[] = {
      "tokens that the cache holds (default: max-batch times max-len, 65,536 at most "
      "unless max-len is more)",
      64, 1e12, NULL},
+    {"default-max-tokens", 0, KG_FLAG_INT, &default_tokens, "N",
+     "new tokens of requests that name no max_tokens (default: chat what is left of the "
+     "context, completions 16)",
+     1, INT_MAX, NULL},
     {"prefill-chunk", 0, KG_FLAG_INT, &prefill_chunk, "N",
      "prompt tokens that one step computes (default 512)", 1, 1 << 20, NULL},
     {"max-requests", 0, KG_FLAG_INT, &max_requests, "N",
@@ -142,6 +147,7 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
         .max_batch = (int32_t)max_batch,
         .max_len = (int32_t)max_len,
         .kv_tokens = kv_tokens,
+        .default_tokens = (int32_t)default_tokens,
         .prefill_chunk = (int32_t)prefill_chunk,
         .max_requests = (int)max_requests,
         .max_body_bytes = (size_t)max_body,

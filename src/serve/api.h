@@ -88,6 +88,9 @@ struct kg_api_model {
     const struct kg_chat_template *chat; /* NULL: no chat */
     int32_t vocab;
     int32_t max_len; /* prompt and answer */
+    /* new tokens when a request names none; 0: for chat all the room that is left, for
+     * completions KG_API_DEFAULT_TOKENS */
+    int32_t default_tokens;
 };
 
 /* Check that the request is for this model, make its prompts tokens, and settle

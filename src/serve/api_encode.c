@@ -218,12 +218,14 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
 }
 
 /* The default never asks for more than there is. */
-static void settle_max_tokens(struct kg_api_request *r, int64_t room)
+static void settle_max_tokens(struct kg_api_request *r, const struct kg_api_model *m,
+                              int64_t room)
 {
+    int64_t usual = m->default_tokens > 0    ? m->default_tokens
+                    : r->kind == KG_API_CHAT ? room
+                                             : KG_API_DEFAULT_TOKENS;
     if (r->max_tokens == 0)
-        r->max_tokens = r->kind == KG_API_CHAT || room < KG_API_DEFAULT_TOKENS
-                            ? room
-                            : KG_API_DEFAULT_TOKENS;
+        r->max_tokens = usual < room ? usual : room;
 }
 
 static kg_status check_model(const struct kg_api_request *r, struct kg_api_fault *fault,
@@ -248,7 +250,7 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
     fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
     KG_TRY(r->kind == KG_API_CHAT ? encode_chat(r, m, err) : encode_prompts(r, m, err));
     KG_TRY(check_length(r, fault, m, &room, err));
-    settle_max_tokens(r, room);
+    settle_max_tokens(r, m, room);
     fault->param = "n";
     if (r->n_prompts * (size_t)r->n > KG_API_MAX_CHOICES)
         return kg_fail(err, KG_EINVAL,

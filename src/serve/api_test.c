@@ -212,6 +212,29 @@ static void prompts_become_tokens(void **state)
     assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
 }
 
+static void max_tokens_has_a_default(void **state)
+{
+    static const char chat_body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}";
+    struct kg_api_model m = model();
+    (void)state;
+    need(encode(KG_API_CHAT, chat_body));
+    assert_int_equal(r.max_tokens, 64 - (int)r.prompts[0].ids.n);
+    need(encode(KG_API_COMPLETION, "{\"prompt\":\"1\"}"));
+    assert_int_equal(r.max_tokens, KG_API_DEFAULT_TOKENS);
+    m.default_tokens = 20;
+    need(parse(KG_API_CHAT, chat_body));
+    need(kg_api_encode(&r, &fault, &m, &err));
+    assert_int_equal(r.max_tokens, 20);
+    need(parse(KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":30}"));
+    need(kg_api_encode(&r, &fault, &m, &err));
+    assert_int_equal(r.max_tokens, 30);
+    m.default_tokens = 1000;
+    need(parse(KG_API_COMPLETION, "{\"prompt\":\"1\"}"));
+    need(kg_api_encode(&r, &fault, &m, &err));
+    assert_int_equal(r.max_tokens, 63);
+}
+
 static void content_may_come_in_parts(void **state)
 {
     struct kg_ids whole;
@@ -405,6 +428,7 @@ int main(void)
         cmocka_unit_test_teardown(null_is_the_default, release),
         cmocka_unit_test_teardown(what_is_wrong_is_named, release),
         cmocka_unit_test_teardown(prompts_become_tokens, release),
+        cmocka_unit_test_teardown(max_tokens_has_a_default, release),
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),

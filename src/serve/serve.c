@@ -238,7 +238,8 @@ static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
                                      .tok = o->tok,
                                      .chat = o->chat,
                                      .vocab = o->model->config.vocab,
-                                     .max_len = o->max_len};
+                                     .max_len = o->max_len,
+                                     .default_tokens = o->default_tokens};
     snprintf(s->prefix, sizeof s->prefix, "%llx-", (unsigned long long)s->model.created);
 }
 
@@ -249,6 +250,18 @@ static kg_status begin_engine(struct kg_serve *s, struct kg_err *err)
                                          .user = s,
                                          .steady = true};
     return kg_rollout_begin(s->engine, &session, err);
+}
+
+/* A chat request without max_tokens takes a whole context, unless told otherwise. */
+static void log_room(const struct kg_serve_opts *o)
+{
+    int64_t whole = o->kv_tokens / o->max_len;
+    kg_log_info("the cache of %lld tokens holds %lld sequences of %d; the batch is %d%s",
+                (long long)o->kv_tokens, (long long)whole, o->max_len, o->max_batch,
+                whole < o->max_batch && o->default_tokens == 0
+                    ? ": chat requests without max_tokens wait for one another"
+                      " (--default-max-tokens, --max-len, --kv-tokens)"
+                    : "");
 }
 
 static kg_status open_engine(struct kg_serve *s, struct kg_err *err)
@@ -303,6 +316,7 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
     pthread_cond_init(&s->ready_due, &attr);
     pthread_condattr_destroy(&attr);
     take_opts(s, opts);
+    log_room(&s->opts);
     KG_TRY_GOTO(out, open_engine(s, err));
     KG_TRY_GOTO(out, start_intake(s, err));
     KG_TRY_GOTO(out, open_http(s, err));

@@ -28,6 +28,7 @@ struct kg_serve_opts {
     int32_t max_len;                     /* prompt and answer; 0: the model's positions */
     int64_t kv_tokens;                   /* of the cache; 0: see kg_serve_kv_tokens */
     int32_t prefill_chunk;               /* prompt tokens that a step computes; 0: 512 */
+    int32_t default_tokens;              /* as in struct kg_api_model */
     int max_requests;                    /* taken and not answered; beyond: 429; 0: 512 */
     size_t max_body_bytes;               /* 0: 4 MiB */
     int max_connections;                 /* 0: 1024 */
