@@ -45,19 +45,6 @@ static kg_status check_messages(const struct kg_eval_set *set, struct kg_err *er
     return KG_OK;
 }
 
-static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
-                         struct kg_err *err)
-{
-    const struct kg_eval_remote *r = (const struct kg_eval_remote *)self;
-    struct kg_chat_template *chat = NULL;
-
-    if (r->opts.completions)
-        return kg_eval_set_load(set, NULL, NULL, err);
-    KG_TRY(messages_as_json(&chat, err));
-    KG_TRY(kg_eval_set_load(set, chat, NULL, err));
-    return check_messages(set, err);
-}
-
 /* ---- requests ---- */
 
 static kg_status put_number(struct kg_str *out, const char *key, double x,
@@ -272,6 +259,20 @@ static kg_status one_model(struct kg_eval_remote *r, const struct kg_json_doc *d
     return status;
 }
 
+/* 0 where the server does not say. */
+static int64_t max_len_of(const struct kg_json *list, const char *model)
+{
+    for (size_t i = 0; i < kg_json_size(list); i++) {
+        const struct kg_json *m = kg_json_at(list, i);
+        const char *id = kg_json_text(kg_json_get(m, "id"), NULL);
+
+        if (id && strcmp(id, model) == 0)
+            return kg_json_int(kg_json_get(m, "max_model_len"), 0);
+    }
+    return 0;
+}
+
+/* Of a model that was named a list is not needed, and some servers have none. */
 static kg_status take_models(void *user, const struct kg_http_answer *a,
                              struct kg_err *err)
 {
@@ -281,14 +282,19 @@ static kg_status take_models(void *user, const struct kg_http_answer *a,
     kg_status status;
 
     snprintf(where, sizeof where, "%.200s/models", r->opts.base_url);
+    r->listed = true;
+    if (r->model && a->status == KG_OK && a->http_status != 200)
+        return KG_OK;
     KG_TRY(check_answer(a, where, err));
     KG_TRY(kg_json_parse(&doc, a->body, a->body_n, where, err));
-    status = one_model(r, &doc, err);
+    status = r->model ? KG_OK : one_model(r, &doc, err);
+    if (status == KG_OK)
+        r->max_len = max_len_of(kg_json_get(doc.root, "data"), r->model);
     kg_json_release(&doc);
     return status;
 }
 
-static kg_status find_model(struct kg_eval_remote *r, struct kg_err *err)
+static kg_status list_models(struct kg_eval_remote *r, struct kg_err *err)
 {
     char *url = kg_path_join(r->opts.base_url, "models", err);
     kg_status status = url ? KG_OK : err->code;
@@ -301,6 +307,36 @@ static kg_status find_model(struct kg_eval_remote *r, struct kg_err *err)
 out:
     kg_mem_free(url);
     return status;
+}
+
+/* A limit that no prompt leaves room for is better known before the first sample. How
+ * long prompts are in the server's tokens is not known here. */
+static kg_status check_limit(struct kg_eval_remote *r, const struct kg_eval_set *set,
+                             struct kg_err *err)
+{
+    if (!r->listed)
+        KG_TRY(list_models(r, err));
+    if (r->max_len > 0 && set->sampling.max_tokens >= r->max_len)
+        return kg_fail(err, KG_EINVAL,
+                       "set %s: max_tokens: expected less than the server's "
+                       "max_model_len for %.60s, %lld, found %d",
+                       set->name, r->model, (long long)r->max_len,
+                       set->sampling.max_tokens);
+    return KG_OK;
+}
+
+static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
+                         struct kg_err *err)
+{
+    struct kg_eval_remote *r = (struct kg_eval_remote *)self;
+    struct kg_chat_template *chat = NULL;
+
+    if (!r->opts.completions)
+        KG_TRY(messages_as_json(&chat, err));
+    KG_TRY(kg_eval_set_load(set, chat, NULL, err));
+    if (!r->opts.completions)
+        KG_TRY(check_messages(set, err));
+    return check_limit(r, set, err);
 }
 
 kg_status kg_eval_remote_open(struct kg_eval_remote *r,
@@ -323,7 +359,7 @@ kg_status kg_eval_remote_open(struct kg_eval_remote *r,
         r->model = kg_mem_strdup(opts->model, err);
         status = r->model ? KG_OK : err->code;
     } else
-        status = find_model(r, err);
+        status = list_models(r, err);
     if (status != KG_OK)
         kg_eval_remote_close(r);
     return status;

@@ -24,12 +24,15 @@ struct kg_eval_remote_opts {
 struct kg_eval_remote {
     struct kg_eval_source source; /* first */
     struct kg_eval_remote_opts opts;
-    char *url;   /* owned: where requests go */
-    char *model; /* owned */
+    char *url;       /* owned: where requests go */
+    char *model;     /* owned */
+    bool listed;     /* the list of models was asked for */
+    int64_t max_len; /* positions of the model by that list; 0: not said */
     struct kg_http_client *client;
 };
 
-/* Opens nothing but asks for the list of models where none is named.
+/* Opens nothing but asks for the list of models where none is named; else it is asked
+ * for once, for the model's positions, when the first set is prepared.
  * errors: EINVAL (no http:// or https:// address), EIO, ETIMEOUT (server not reached),
  * EFORMAT (an answer of another shape), ENOTFOUND (no or several models: named) */
 kg_status kg_eval_remote_open(struct kg_eval_remote *r,

@@ -16,7 +16,8 @@ enum mood {
     NO_JSON,
     NO_CHOICE,
     NO_USAGE,
-    TWO_MODELS
+    TWO_MODELS,
+    NO_LIST
 };
 
 static struct kg_http_server *server;
@@ -49,9 +50,10 @@ static void reply(struct kg_http_exchange *x, int status, const char *text)
 static void models(void *user, struct kg_http_exchange *x)
 {
     (void)user;
-    reply(x, 200,
-          mood == TWO_MODELS ? "{\"data\": [{\"id\": \"a\"}, {\"id\": \"b\"}]}"
-                             : "{\"data\": [{\"id\": \"only\"}]}");
+    reply(x, mood == NO_LIST ? 404 : 200,
+          mood == TWO_MODELS
+              ? "{\"data\": [{\"id\": \"a\"}, {\"id\": \"b\", \"max_model_len\": 11}]}"
+              : "{\"data\": [{\"id\": \"only\"}]}");
 }
 
 /* The answer to a seed: its last digit; every third is cut off. */
@@ -354,6 +356,27 @@ static void what_is_wrong_with_a_server_is_said(void **state)
     put("suite.yaml", SUITE);
 }
 
+/* The limit is read of the model that is asked, named or not; nothing is sampled. */
+static void a_limit_beyond_the_server_is_refused(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    struct outcome o;
+
+    (void)state;
+    opts.model = "b";
+    ok(run(&o, NULL, TWO_MODELS, &opts, NULL));
+    release(&o);
+    assert_int_equal(run(&o, NULL, TWO_MODELS, &opts, "sets.two.max_tokens=11"),
+                     KG_EINVAL);
+    assert_string_equal(err.message,
+                        "set two: max_tokens: expected less than the server's "
+                        "max_model_len for b, 11, found 11");
+    assert_int_equal(asked, 0);
+    release(&o);
+    ok(run(&o, NULL, NO_LIST, &opts, "sets.two.max_tokens=11"));
+    release(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +385,7 @@ int main(void)
         cmocka_unit_test(answers_are_graded_and_counted),
         cmocka_unit_test(what_was_answered_is_kept),
         cmocka_unit_test(what_is_wrong_with_a_server_is_said),
+        cmocka_unit_test(a_limit_beyond_the_server_is_refused),
     };
 
     return cmocka_run_group_tests_name("evaluation of a server", tests, make_all,
