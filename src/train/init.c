@@ -5,6 +5,7 @@
 #include "data/safetensors.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
+#include "train/train_options.h"
 
 #include <string.h>
 
@@ -108,6 +109,37 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
     if (strcmp(kg_config_text(config, "init.parts"), "model") == 0)
         return KG_OK; /* its default, as config.yaml of a run writes it */
     return kg_fail(err, KG_EINVAL, "init.parts: expected init.from with it, found none");
+}
+
+/* What config.yaml says, if that is a checkpoint of the run that is named now. */
+static kg_status pin_as_before(struct kg_config *config, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(kg_config_text(config, "run.dir"), "config.yaml"),
+                   all = kg_path_in(kg_config_text(config, "init.from"), "checkpoints/");
+    struct kg_config *before;
+    const char *found;
+    kg_status status = KG_OK;
+
+    if (!kg_file_exists(path.text))
+        return KG_OK; /* said where the run is looked at */
+    KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
+    found = kg_config_text(before, "init.from");
+    if (strncmp(found, all.text, strlen(all.text)) == 0)
+        status = kg_config_set(config, "init.from", found, false, path.text, err);
+    kg_config_free(before);
+    return status;
+}
+
+kg_status kg_init_pin(struct kg_config *config, bool resume, struct kg_err *err)
+{
+    struct kg_init init;
+
+    if (!*kg_config_text(config, "init.from"))
+        return KG_OK;
+    if (resume)
+        return pin_as_before(config, err);
+    KG_TRY(kg_init_find(&init, config, err));
+    return kg_config_set(config, "init.from", init.dir.text, false, "init.from", err);
 }
 
 struct kg_path kg_init_model_dir(const struct kg_init *init,

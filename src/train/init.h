@@ -31,6 +31,11 @@ struct kg_run;
  * errors: EINVAL, NOTFOUND (no checkpoint there) */
 kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
                        struct kg_err *err) KG_MUST_CHECK;
+/* Make init.from the checkpoint that it stands for: the newest of the run it names; on
+ * resume the one that config.yaml in run.dir has, whatever came after it.
+ * errors: as above */
+kg_status kg_init_pin(struct kg_config *config, bool resume,
+                      struct kg_err *err) KG_MUST_CHECK;
 /* The model folder that a run of this config opens. */
 struct kg_path kg_init_model_dir(const struct kg_init *init,
                                  const struct kg_config *config);

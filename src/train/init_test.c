@@ -274,21 +274,33 @@ static void a_schedule_free_run_is_named_as_one(void **state)
     kg_config_free(config);
 }
 
-/* The first stage goes on, and its newest checkpoint is another: the second would resume
- * from its own, but it is no longer what its manifest says. Comes last. */
+/* The first stage goes on: what the second started from is still what it was. */
+static void a_first_stage_may_go_on(void **state)
+{
+    struct kg_str text = {0};
+
+    (void)state;
+    train_with(FIRST, true, (const char *const[]){"train.steps=4", NULL});
+    train_second(ROOT "/whole", "train.steps=3", true);
+    NEED(kg_file_read(&text, ROOT "/whole/config.yaml", 1 << 20, err));
+    assert_non_null(strstr(text.data, FIRST "/checkpoints/step-000003"));
+    kg_str_release(&text);
+}
+
+/* The checkpoint itself may not change. Comes last. */
 static void a_first_stage_that_changed_is_named(void **state)
 {
     static const char *const extra[] = {"model.path=", "init.from=" FIRST,
                                         "init.parts=[model, anchor, optimizer]",
-                                        "train.steps=3", NULL};
+                                        "train.steps=4", NULL};
     struct kg_config *config = config_with(ROOT "/whole", extra);
     struct kg_err e = {0};
     bool stopped;
 
     (void)state;
-    train_with(FIRST, true, (const char *const[]){"train.steps=4", NULL});
+    assert_int_equal(system("echo >> " FIRST "/checkpoints/step-000003/state.json"), 0);
     assert_int_equal(kg_train_run(config, true, &stopped, &e), KG_ECONFLICT);
-    assert_non_null(strstr(e.message, "init.from/state.safetensors: expected "));
+    assert_non_null(strstr(e.message, "init.from/state.json: expected "));
     kg_config_free(config);
 }
 
@@ -304,6 +316,7 @@ int main(void)
         cmocka_unit_test(the_plan_says_where_it_starts),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_schedule_free_run_is_named_as_one),
+        cmocka_unit_test(a_first_stage_may_go_on),
         cmocka_unit_test(a_first_stage_that_changed_is_named),
     };
 

@@ -265,13 +265,14 @@ static kg_status run_phases(struct kg_run *run, bool resume, bool *stopped,
     return rl_steps(run, stopped, err);
 }
 
-kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stopped,
+kg_status kg_train_run(struct kg_config *config, bool resume, bool *stopped,
                        struct kg_err *err)
 {
     struct kg_run run;
     kg_status status;
 
     *stopped = false;
+    KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_open(&run, config, err));
     kg_signal_install();
     status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->ct, err);

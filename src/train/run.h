@@ -128,11 +128,12 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* The whole of it: create or resume the run directory, warm start, RL, checkpoints,
- * validation. resume: continue from the newest checkpoint.
+ * validation. resume: continue from the newest checkpoint. init.from of the config
+ * becomes the checkpoint that it stands for.
  * errors: ECONFLICT (resume with another config or other files, listed; another process
  * at work in the run directory). A stop request is none: it saves and returns OK with
  * *stopped set */
-kg_status kg_train_run(const struct kg_config *config, bool resume, bool *stopped,
+kg_status kg_train_run(struct kg_config *config, bool resume, bool *stopped,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* What a run would do: batch arithmetic, memory, disk. Text for the user; starts
