@@ -49,19 +49,31 @@ static kg_status encode(struct kg_prompts *p, const struct kg_eval_local *l,
     return kg_prompts_init(p, &set->data, l->tok, &opts, err);
 }
 
+enum { DEFAULT_CONTEXT = 4096 };
+
+static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
+                                struct kg_err *err)
+{
+    if (!set->episode.env)
+        return KG_OK;
+    if (set->episode.context == 0)
+        set->episode.context = positions < DEFAULT_CONTEXT ? positions : DEFAULT_CONTEXT;
+    if (set->episode.context <= positions)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "set %s: context: expected at most the model's max_positions, %d, "
+                   "found %d",
+                   set->name, positions, set->episode.context);
+}
+
 /* A prompt that the model cannot take is better known now than after the sets before. */
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
-    int32_t positions = l->model->config.max_positions;
     struct kg_prompts prompts;
 
-    if (set->episode.env && set->episode.context > positions)
-        return kg_fail(err, KG_EINVAL,
-                       "set %s: context: expected at most the model's max_positions, %d, "
-                       "found %d",
-                       set->name, positions, set->episode.context);
+    KG_TRY(settle_context(set, l->model->config.max_positions, err));
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);

@@ -88,8 +88,10 @@ const struct kg_opt_row kg_suite_set_rows[] = {
     {"turns", KG_OPT_INT, "4", 0, 1000, NULL,
      "turns in which a tool may be called; one more follows without", false},
     {"obs_tokens", KG_OPT_INT, "500", 1, 1e6, NULL, "longest observation", false},
-    {"context", KG_OPT_INT, "4096", 2, 1e7, NULL,
-     "longest episode in tokens, prompt and observations included", false},
+    {"context", KG_OPT_INT, "0", 0, 1e7, NULL,
+     "longest episode in tokens, prompt and observations included; 0: 4096, or the "
+     "model's positions where they are fewer",
+     false},
     {"search_where", KG_OPT_STRING, "", 0, 0, NULL,
      "env search: an index file, or http://HOST:PORT/retrieve", true},
     {"search_topk", KG_OPT_INT, "3", 1, 1000, NULL, "passages for a query", false},
