@@ -316,7 +316,7 @@ static void damage_is_found(void **state)
     must(kg_file_write_atomic(in_dir("index"), bytes.data, bytes.len - 100, &err));
     not_opened(KG_EFORMAT, "the file was cut off");
     must(kg_file_write_atomic(in_dir("index"), bytes.data, bytes.len / 2, &err));
-    not_opened(KG_EFORMAT, "");
+    not_opened(KG_EFORMAT, "found a damaged file");
     must(kg_file_write_atomic(in_dir("index"), bytes.data, 600, &err));
     not_opened(KG_EFORMAT, "");
     kg_str_release(&bytes);

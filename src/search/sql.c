@@ -33,6 +33,11 @@ kg_status kg_sql_fail(struct kg_err *err, sqlite3 *db, int code, const char *pat
 {
     const char *why = db ? sqlite3_errmsg(db) : sqlite3_errstr(code);
 
+    if ((code & 0xff) == SQLITE_CORRUPT)
+        return kg_fail(err, status_of(code),
+                       "%s: expected a whole index, found a damaged file (%s): build it "
+                       "anew from its corpus",
+                       path, why);
     return kg_fail(err, status_of(code), "%s: cannot %s: %s", path, doing, why);
 }
 
