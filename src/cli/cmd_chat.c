@@ -10,6 +10,7 @@
 #include "cli/printable.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "rollout/rollout.h"
@@ -405,6 +406,9 @@ static kg_status converse(struct chat *c, struct kg_err *err)
 
 static kg_status open_chat(struct chat *c, struct kg_err *err)
 {
+    if (!kg_file_is_dir(load.dir))
+        return kg_fail(err, KG_ENOTFOUND, "%s: expected a checkpoint folder, found none",
+                       load.dir);
     KG_TRY(kg_chat_template_choose(&c->tmpl, chat_template, load.dir, err));
     if (c->tmpl == NULL)
         return kg_fail(
