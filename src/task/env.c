@@ -54,14 +54,39 @@ kg_status kg_env_find(const struct kg_env_row **row, const char *name, struct kg
                    name);
 }
 
-kg_status kg_env_put_remark(struct kg_str *out, const char *what,
-                            const struct kg_tag_pair *tool, const char *inside,
+static kg_status put_remark(struct kg_str *out, const struct kg_action *action,
+                            const struct kg_action_tags *tags, const char *inside,
                             struct kg_err *err)
 {
+    const char *article = strchr("aeiou", inside[0]) ? "an" : "a";
+
+    KG_TRY(kg_str_puts(out, "\nThat step of mine cannot be carried out: ", err));
+    if (action->kind == KG_ACTION_TOOL)
+        KG_TRY(kg_str_printf(out, err, "its %s is empty", inside));
+    else
+        KG_TRY(kg_str_printf(out, err, "it holds neither %s %s nor an answer", article,
+                             inside));
     return kg_str_printf(
         out, err,
-        "\nThat step of mine cannot be carried out: %s. To use the tool I write the %s "
-        "between %s and %s; to finish I write the answer between <answer> and "
-        "</answer>. I try once more.\n",
-        what, inside, tool->open, tool->close);
+        ". To use the tool I write the %s between %s and %s; to finish I write the "
+        "answer between <answer> and </answer>. I try once more.\n",
+        inside, tags->tool.open, tags->tool.close);
+}
+
+kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
+                           struct kg_str *observation, const struct kg_action_tags *tags,
+                           const char *inside, const struct kg_env_turn *turn,
+                           struct kg_err *err)
+{
+    kg_action_read(action, tags, turn->text, turn->n);
+    *result = (struct kg_env_result){.next = KG_ENV_DONE};
+    result->answered = action->kind == KG_ACTION_ANSWER;
+    result->valid = result->answered || (action->kind == KG_ACTION_TOOL && action->n > 0);
+    if (result->answered || turn->last)
+        return KG_OK;
+    result->called = result->valid;
+    if (result->called)
+        return KG_OK;
+    result->next = KG_ENV_OBSERVE;
+    return put_remark(observation, action, tags, inside, err);
 }

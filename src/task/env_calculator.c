@@ -44,23 +44,11 @@ kg_status kg_env_calculator_step(struct kg_env_result *result, struct kg_str *ob
     struct calculator *c = state;
     struct kg_action action;
 
-    kg_action_read(&action, &TAGS, turn->text, turn->n);
-    *result = (struct kg_env_result){.next = KG_ENV_DONE};
-    if (action.kind == KG_ACTION_ANSWER) {
-        result->valid = result->answered = true;
-        return KG_OK;
-    }
-    result->valid = action.kind == KG_ACTION_TOOL && action.n > 0;
-    if (turn->last)
+    KG_TRY(
+        kg_env_read_turn(result, &action, observation, &TAGS, "expression", turn, err));
+    if (!result->called)
         return KG_OK;
     result->next = KG_ENV_OBSERVE;
-    if (!result->valid)
-        return kg_env_put_remark(observation,
-                                 action.kind == KG_ACTION_TOOL
-                                     ? "its expression is empty"
-                                     : "it holds neither an expression nor an answer",
-                                 &TAGS.tool, "expression", err);
-    result->called = true;
     KG_TRY(work_out(result, observation, &action, err));
     c->calls++;
     c->failed += result->failed;

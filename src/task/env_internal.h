@@ -44,9 +44,14 @@ kg_status kg_env_calculator_step(struct kg_env_result *result, struct kg_str *ob
 void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
 
 /* ---- shared ---- */
-/* What a turn without a legal action is answered with: `what` was wrong, both formats. */
-kg_status kg_env_put_remark(struct kg_str *out, const char *what,
-                            const struct kg_tag_pair *tool, const char *inside,
-                            struct kg_err *err) KG_MUST_CHECK;
+/* Reads a turn as every environment does. A legal answer ends the episode, and so does
+ * the last turn; a turn without a legal action gets a remark that names both formats,
+ * with `inside` for what stands between the tool's tags.
+ * result: called is set when the tool is to be called with action; the caller then says
+ * what is next */
+kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
+                           struct kg_str *observation, const struct kg_action_tags *tags,
+                           const char *inside, const struct kg_env_turn *turn,
+                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

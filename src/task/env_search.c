@@ -12,8 +12,6 @@
 
 #include <string.h>
 
-static const char QUERY[] = "query";
-
 struct search {
     struct kg_env_source source; /* self owned */
     bool stop_when_down;
@@ -60,24 +58,10 @@ kg_status kg_env_search_step(struct kg_env_result *result, struct kg_str *observ
     struct search *s = state;
     struct kg_action action;
 
-    kg_action_read(&action, &kg_search_tags, turn->text, turn->n);
-    *result = (struct kg_env_result){.next = KG_ENV_DONE};
-    if (action.kind == KG_ACTION_ANSWER) {
-        result->valid = result->answered = true;
+    KG_TRY(kg_env_read_turn(result, &action, observation, &kg_search_tags, "query", turn,
+                            err));
+    if (!result->called)
         return KG_OK;
-    }
-    result->valid = action.kind == KG_ACTION_TOOL && action.n > 0;
-    if (turn->last)
-        return KG_OK;
-    if (!result->valid) {
-        result->next = KG_ENV_OBSERVE;
-        return kg_env_put_remark(observation,
-                                 action.kind == KG_ACTION_TOOL
-                                     ? "its query is empty"
-                                     : "it holds neither a query nor an answer",
-                                 &kg_search_tags.tool, QUERY, err);
-    }
-    result->called = true;
     result->next = KG_ENV_WAIT;
     s->calls++;
     return s->source.ask(s->source.self, action.text, action.n, turn->episode, err);
