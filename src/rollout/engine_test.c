@@ -435,6 +435,35 @@ static void a_long_prompt_does_not_hold_up_a_stream(void **state)
     kg_rollout_free(seen.r);
 }
 
+/* The rule for a cache's size is the engine's own: blocks, not tokens. */
+static void a_cache_for_n_sequences_runs_n_at_once(void **state)
+{
+    static const int32_t lengths[] = {KG_KV_BLOCK, KG_KV_BLOCK + 1, KG_KV_BLOCK + 8};
+    enum { N = 5 };
+    (void)state;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct kg_rollout_opts o = {.max_batch = N, .max_len = lengths[i]};
+        struct kg_sampling s = plain(lengths[i] - 3);
+        struct kg_request q = prompt_of(3, &s, 1);
+        struct kg_rollout_load load;
+        struct kg_traj t[N] = {0};
+        struct seen seen;
+        o.kv_tokens = kg_rollout_kv_tokens(N, lengths[i]);
+        assert_int_equal(kg_rollout_kv_sequences(o.kv_tokens, lengths[i]), N);
+        assert_int_equal(kg_rollout_kv_sequences(o.kv_tokens - 1, lengths[i]), N - 1);
+        open_engine(&seen, models[KG_F32], &o, true);
+        for (int k = 0; k < N; k++)
+            NEED(kg_rollout_submit(seen.r, &q, &t[k], err));
+        NEED(kg_rollout_step(seen.r, &load, err));
+        assert_int_equal(load.running, N);
+        assert_int_equal(load.waiting, 0);
+        step_to_the_end(&seen);
+        release(t, N);
+        kg_rollout_free(seen.r);
+    }
+    assert_int_equal(kg_rollout_kv_sequences(0, 10), 0);
+}
+
 static void a_request_that_fails_leaves_the_others_alone(void **state)
 {
     (void)state;
@@ -708,6 +737,7 @@ int main(void)
         cmocka_unit_test(random_episodes_are_scored_alike_whatever_shares_the_batch),
         cmocka_unit_test(so_are_they_in_bf16),
         cmocka_unit_test(a_long_prompt_does_not_hold_up_a_stream),
+        cmocka_unit_test(a_cache_for_n_sequences_runs_n_at_once),
         cmocka_unit_test(a_request_that_fails_leaves_the_others_alone),
         cmocka_unit_test(cancelling_frees_rows_and_blocks_at_once),
         cmocka_unit_test(parked_episodes_hold_blocks_and_no_row),

@@ -88,11 +88,23 @@ static kg_status check_opts(const struct kg_rollout_opts *o, struct kg_err *err)
     return KG_OK;
 }
 
+int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len)
+{
+    return ((int64_t)n * kg_rollout_blocks(max_len) + 1) * KG_KV_BLOCK;
+}
+
+int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len)
+{
+    int64_t blocks = kv_tokens / KG_KV_BLOCK;
+    return blocks > 0 ? (blocks - 1) / kg_rollout_blocks(max_len) : 0;
+}
+
 static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_err *err)
 {
-    int64_t blocks = r->opts.kv_tokens > 0
-                         ? (r->opts.kv_tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK
-                         : (int64_t)r->opts.max_open * r->blocks_per_seq + 1;
+    int64_t tokens = r->opts.kv_tokens > 0
+                         ? r->opts.kv_tokens
+                         : kg_rollout_kv_tokens(r->opts.max_open, r->opts.max_len);
+    int64_t blocks = (tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
     if (blocks > INT32_MAX / KG_KV_BLOCK)
         return kg_fail(
             err, KG_EINVAL,

@@ -90,7 +90,7 @@ static inline int32_t kg_seed_sample(uint64_t seed)
 struct kg_rollout_opts {
     int32_t max_batch;     /* sequences that decode together */
     int32_t prefill_chunk; /* tokens of a prompt computed at once; 0: 512 */
-    /* cache size in tokens; 0: enough for max_open sequences of max_len */
+    /* cache size in tokens; 0: kg_rollout_kv_tokens(max_open, max_len) */
     int64_t kv_tokens;
     int32_t max_len; /* longest prompt + answer */
     /* sequences that hold cache blocks, parked ones included; 0: max_batch */
@@ -106,6 +106,13 @@ struct kg_rollout_stats {
     double prefill_seconds;
     double decode_seconds;
 };
+
+/* Tokens of cache in which n sequences of max_len run together. The cache is given out in
+ * blocks, so this is more than n max_len; one block is for the copy that a group may need
+ * of its prompt's last. */
+int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len);
+/* The most sequences of max_len that run together in that much. */
+int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len);
 
 struct kg_rollout; /* opaque: model borrowed, cache and scratch owned */
 kg_status kg_rollout_create(struct kg_rollout **r, const struct kg_model *m,

@@ -15,6 +15,7 @@ enum {
     DEFAULT_BATCH = 64,
     DEFAULT_REQUESTS = 512,
     DEFAULT_DRAIN_S = 30,
+    DEFAULT_KV_TOKENS = 65536,
     IDLE_MS = 100,
     CLOSE_MS = 3000,
 };
@@ -214,10 +215,10 @@ static void *intake_main(void *user)
 
 int64_t kg_serve_kv_tokens(int32_t max_batch, int32_t max_len)
 {
-    int64_t all = (int64_t)max_batch * max_len;
-    int64_t most = 65536 > max_len ? 65536 : max_len;
-    /* a block more than one sequence, since its group may need a copy of one */
-    return (all < most ? all : most) + 64;
+    int64_t all = kg_rollout_kv_tokens(max_batch, max_len);
+    int64_t one = kg_rollout_kv_tokens(1, max_len);
+    int64_t most = one > DEFAULT_KV_TOKENS ? one : DEFAULT_KV_TOKENS;
+    return all < most ? all : most;
 }
 
 static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
@@ -255,7 +256,7 @@ static kg_status begin_engine(struct kg_serve *s, struct kg_err *err)
 /* A chat request without max_tokens takes a whole context, unless told otherwise. */
 static void log_room(const struct kg_serve_opts *o)
 {
-    int64_t whole = o->kv_tokens / o->max_len;
+    int64_t whole = kg_rollout_kv_sequences(o->kv_tokens, o->max_len);
     kg_log_info("the cache of %lld tokens holds %lld sequences of %d; the batch is %d%s",
                 (long long)o->kv_tokens, (long long)whole, o->max_len, o->max_batch,
                 whole < o->max_batch && o->default_tokens == 0

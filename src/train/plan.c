@@ -175,7 +175,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     ro.max_open = ro.max_batch;
     kg_episodes_fit(&ro, run->episodes);
     if (kv_tokens == 0)
-        kv_tokens = (int64_t)ro.max_open * (ro.max_len + KG_KV_BLOCK);
+        kv_tokens = kg_rollout_kv_tokens(ro.max_open, ro.max_len);
     kv = (uint64_t)(kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
     KG_TRY(kg_str_printf(out, err,
                          "memory      %.2f GB: weights %.2f (%llu copies), gradients and "
