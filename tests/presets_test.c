@@ -5,6 +5,7 @@
 #include "run_testing.h"
 
 #include "policy/presets.h"
+#include "train/metric_testing.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -83,6 +84,7 @@ static void every_method_makes_its_steps(void **state)
         snprintf(dir, sizeof dir, ROOT "/%s", p->name);
         if (train(dir, false, extra, &why) != KG_OK)
             fail_msg("%s: %s", p->name, why.message);
+        metrics_have_rows(dir, NULL);
         /* a teacher that is the student itself has nothing to teach */
         if (strncmp(p->name, "distill-", 8) != 0 && !(last(dir, "optim/grad_norm") > 0))
             fail_msg("%s: the first step has no gradient", p->name);

@@ -4,6 +4,7 @@
 #include "data/json.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 void kg_metrics_put(struct kg_metrics *m, const char *name, double value)
@@ -27,6 +28,13 @@ double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallb
         if (strcmp(m->row[i].name, name) == 0)
             return m->row[i].value;
     return fallback;
+}
+
+double kg_metrics_stderr(double n, double sum, double squares)
+{
+    double spread = squares - sum * sum / n;
+
+    return n > 1 ? sqrt(fmax(0, spread / (n - 1)) / n) : 0;
 }
 
 kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,

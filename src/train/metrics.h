@@ -1,6 +1,6 @@
 /* The numbers of one step: an ordered list of name and value, and its line of JSON.
  *
- * Names are "group/what"; docs/training.md says what each means.
+ * Names are "group/what"; each has a row in metric_table.c that says what it means.
  */
 #ifndef KG_TRAIN_METRICS_H
 #define KG_TRAIN_METRICS_H
@@ -21,6 +21,9 @@ struct kg_metrics {
 /* Add or overwrite. More than KG_METRICS_MAX names is a programmer error (assert). */
 void kg_metrics_put(struct kg_metrics *m, const char *name, double value);
 double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback);
+/* Standard error of the mean of n numbers from their sum and the sum of their squares:
+ * sqrt( sum (x - mean)^2 / (n - 1) / n ),  0 for one number */
+double kg_metrics_stderr(double n, double sum, double squares);
 /* {"phase": phase, "step": step, name: value, ...} and a newline. */
 kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
                           const char *phase, int64_t step,

@@ -70,6 +70,30 @@ static void put_greedy(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "reward/greedy_ungraded", b->greedy_ungraded / n);
 }
 
+/* Answers of one prompt are alike: the errors of the step's means are over prompts. */
+static void put_errors(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    double n = 0, reward = 0, reward_squares = 0, right = 0, right_squares = 0;
+
+    for (size_t g = 0; g < b->n_trajs / (size_t)b->group; g++) {
+        double r = 0, c = 0;
+
+        if (!kg_rl_learns(b, g * (size_t)b->group))
+            continue;
+        for (size_t i = g * (size_t)b->group; i < (g + 1) * (size_t)b->group; i++) {
+            r += b->trajs[i].reward / b->group;
+            c += (double)(b->grades[i].graded && b->grades[i].correct) / b->group;
+        }
+        n++;
+        reward += r, reward_squares += r * r;
+        right += c, right_squares += c * c;
+    }
+    kg_metrics_put(log, "reward/mean_stderr",
+                   kg_metrics_stderr(n, reward, reward_squares));
+    kg_metrics_put(log, "reward/accuracy_stderr",
+                   kg_metrics_stderr(n, right, right_squares));
+}
+
 static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double sum = 0, square = 0, low = INFINITY, high = -INFINITY, right = 0, ungraded = 0;
@@ -102,6 +126,7 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "reward/max", high);
     kg_metrics_put(log, "reward/accuracy", right / n);
     kg_metrics_put(log, "reward/ungraded", ungraded / n);
+    put_errors(log, b);
     put_shaping(log, b);
     put_greedy(log, b);
     kg_metrics_put(log, "groups/all_right", (double)all_right / (double)groups);

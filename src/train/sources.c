@@ -1,7 +1,6 @@
 /* Sums by data source, and their metrics. */
 #include "train/sources.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,14 +57,6 @@ static void put(struct kg_metrics *log, const char *prefix, const char *what,
     kg_metrics_put(log, name, value);
 }
 
-static double standard_error(const struct kg_source_sums *row)
-{
-    double n = row->problems;
-    double spread = row->share_squared - row->share * row->share / n;
-
-    return n > 1 ? sqrt(fmax(0, spread / (n - 1)) / n) : 0;
-}
-
 void kg_sources_put(struct kg_metrics *log, const char *prefix,
                     const struct kg_sources *s)
 {
@@ -77,6 +68,7 @@ void kg_sources_put(struct kg_metrics *log, const char *prefix,
         put(log, prefix, "length", row, row->tokens / row->answers);
         put(log, prefix, "answers", row, row->answers);
         if (row->problems > 0)
-            put(log, prefix, "accuracy_stderr", row, standard_error(row));
+            put(log, prefix, "accuracy_stderr", row,
+                kg_metrics_stderr(row->problems, row->share, row->share_squared));
     }
 }
