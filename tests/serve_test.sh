@@ -99,6 +99,23 @@ same_bits() {
         tail -1 "$work/one" | diff - "$work/three" || return 1
     done
 }
+# Log-probs of a prompt are those of kedge score, alone, in company, in pieces, and without an answer.
+echo_scores() {
+    ids=$(seq 0 7 599 | paste -sd, -)
+    echo "{\"ids\":[$ids]}" | ./kedge score -m "$work/tiny" | sed 's/.*\[[^,]*, *\(.*\)\].*/\1/; s/, */,/g' >"$work/one"
+    [ -s "$work/one" ] || return 1
+    for tail in '"max_tokens":0' '"max_tokens":1,"n":2' '"max_tokens":0,"stream":true'; do
+        for _ in 1 2 3; do
+            curl -sS -m 10 "$at/v1/completions" -d '{"prompt":[1,2,3],"max_tokens":20,"echo":true,"logprobs":3}' >/dev/null &
+        done
+        ask 200 /v1/completions -d "{\"prompt\":[$ids],\"echo\":true,\"logprobs\":1,\"temperature\":0,$tail}" || return 1
+        sed -n 's/.*"token_logprobs": \[null, \([^]]*\)\].*/\1/p' "$work/body" | head -1 | sed 's/, */,/g' |
+            cut -d, -f1-85 | diff "$work/one" - || return 1
+    done
+    ask 200 /v1/completions -d '{"prompt":"Hello there","echo":true,"logprobs":1,"max_tokens":0}' &&
+        has '"text": "Hello there"' '"top_logprobs": [null, {' '"text_offset": [0, ' '"completion_tokens": 0' '"length"' &&
+        ask 400 /v1/completions -d '{"prompt":"x","max_tokens":0}' && has 'together with echo'
+}
 a_seed_is_told() {
     ask 200 /v1/completions -d '{"prompt":"x","max_tokens":6}' || return 1
     first=$(field text) seed=$(field seed)
@@ -238,6 +255,7 @@ pass "a completion with log-probs" completion
 pass "a chat answer with log-probs" chat
 pass "prompts as text, ids and lists of them" prompts_of_all_kinds
 pass "an answer has the bits of kedge generate, alone or in company, streamed or whole" same_bits
+pass "an echoed prompt has the log-probs of kedge score" echo_scores
 pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
 pass "stop strings never leak into a stream" stop_strings_never_leak

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 
 #include <assert.h>
+#include <math.h>
 
 /* ---- the plan: groups and rows ---- */
 
@@ -120,7 +121,7 @@ static kg_status start_sample(struct kg_rollout *r, struct kg_group *g,
     seq->sampling = kg_rollout_sampling(r, g->request);
     seq->traj = t;
     seq->generated = 0;
-    seq->limit = kg_rollout_limit(seq->sampling, g->request->max_tokens);
+    seq->limit = kg_rollout_first_limit(r, g->request);
     seq->ended = seq->silent = false;
     seq->status = KG_OK;
     kg_str_clear(&seq->text);
@@ -185,6 +186,8 @@ static int32_t pack_prompts(struct kg_rollout *r, struct kg_worker *w, int32_t *
         int32_t piece = (int32_t)(left < room ? left : room);
         if (piece == 0 || g->waiting == 0)
             continue;
+        g->piece_row = (int32_t)w->n_rows;
+        g->piece_n = piece;
         kg_worker_add(w, g->tokens + g->cached,
                       g->resumed ? g->resumed->blocks : g->blocks, g->cached, piece);
         g->cached += piece;
@@ -194,6 +197,53 @@ static int32_t pack_prompts(struct kg_rollout *r, struct kg_worker *w, int32_t *
         rows[n++] = (int32_t)w->n_rows - 1;
     }
     return n;
+}
+
+/* A row predicts the token behind it, the last one of a prompt what is sampled. The head
+ * writes where the caller wants the scores, and keeps no more than its tiles.
+ * The group fails alone, by logits that are not finite. */
+static kg_status score_piece(struct kg_rollout *r, struct kg_group *g,
+                             struct kg_mat hidden, struct kg_err *err)
+{
+    const struct kg_sampling *s = kg_rollout_sampling(r, g->request);
+    const struct kg_prompt_scores *to = g->request->scores;
+    int32_t n = g->cached < g->n_tokens ? g->piece_n : g->piece_n - 1;
+    size_t at = (size_t)(g->cached - g->piece_n + 1);
+    size_t first = at * (size_t)s->record_top_k;
+    if (n <= 0)
+        return KG_OK;
+    for (int32_t i = 0; i < n; i++)
+        r->prompt_inv_temp[i] = kg_inv_temperature(s->temperature);
+    struct kg_head h = {.hidden = kg_mat_rows(hidden, g->piece_row, n),
+                        .weight = r->m->head->compute,
+                        .inv_temp = r->prompt_inv_temp,
+                        .target = g->tokens + at,
+                        .top_k = s->record_top_k};
+    struct kg_head_out out = {.lse = r->prompt_lse,
+                              .logp = to->logp + at,
+                              .top_ids = h.top_k > 0 ? to->top_ids + first : NULL,
+                              .top_logp = h.top_k > 0 ? to->top_logp + first : NULL};
+    KG_TRY(kg_op_head(r->m->backend, &out, &h, err));
+    for (int32_t i = 0; i < n && g->status == KG_OK; i++)
+        if (!isfinite(r->prompt_lse[i]))
+            g->status = kg_fail(&g->err, KG_ENONFINITE,
+                                "prompt %lld, token %zu: expected finite logits, found a "
+                                "log sum exp of %g",
+                                (long long)g->request->prompt_index, at + (size_t)i,
+                                r->prompt_lse[i]);
+    return KG_OK;
+}
+
+static kg_status score_pieces(struct kg_rollout *r, struct kg_mat hidden,
+                              struct kg_err *err)
+{
+    for (int32_t i = 0; i < r->n_groups; i++) {
+        struct kg_group *g = r->order[i];
+        if (g->piece_n > 0 && g->request->scores && !g->resumed)
+            KG_TRY(score_piece(r, g, hidden, err));
+        g->piece_n = 0;
+    }
+    return KG_OK;
 }
 
 /* Compute one chunk of what is missing.   *any: there was something to compute */
@@ -206,6 +256,7 @@ static kg_status prefill_chunk(bool *any, struct kg_rollout *r, struct kg_err *e
     if (!*any)
         return KG_OK;
     KG_TRY(kg_worker_forward(&hidden, w, r, err));
+    KG_TRY(score_pieces(r, hidden, err));
     r->stats.prefill_tokens += w->n_rows;
     if (n == 0)
         return KG_OK;
@@ -264,17 +315,34 @@ static kg_status head_of_ready(struct kg_rollout *r, struct kg_err *err)
     return kg_rollout_head(r, kg_mat_rows(r->ready, 0, r->n_ready), 0, err);
 }
 
+/* The first token, or the end of a sequence that gets none. */
+static kg_status begin_answer(struct kg_rollout *r, struct kg_seq *seq,
+                              struct kg_err *err)
+{
+    const struct kg_group *g = seq->group;
+    struct kg_sampler_pick *pick = &r->picks[0];
+    if (g->status == KG_OK && seq->limit > 0) {
+        copy_partial_block(r, seq);
+        kg_rollout_draw(pick, r, &r->workers[0], seq, g->row);
+        return kg_rollout_commit(r, seq, pick, g->row, err);
+    }
+    seq->ended = true;
+    seq->status = g->status;
+    if (g->status != KG_OK)
+        seq->err = g->err;
+    else
+        seq->traj->finish = KG_FINISH_LENGTH;
+    return KG_OK;
+}
+
 static kg_status draw_first(struct kg_rollout *r, struct kg_err *err)
 {
-    struct kg_sampler_pick *pick = &r->picks[0];
     r->committing = true;
     for (int32_t i = 0; i < r->n_starting; i++) {
         struct kg_seq *seq = r->starting[i];
         if (seq->group->row < 0 || seq->silent)
             continue;
-        copy_partial_block(r, seq);
-        kg_rollout_draw(pick, r, &r->workers[0], seq, seq->group->row);
-        KG_TRY(kg_rollout_commit(r, seq, pick, seq->group->row, err));
+        KG_TRY(begin_answer(r, seq, err));
     }
     r->committing = false;
     kg_rollout_purge(r);

@@ -163,7 +163,7 @@ static kg_status check_cache(const struct kg_rollout *r, const struct kg_request
 static kg_status check_room(const struct kg_rollout *r, const struct kg_request *q,
                             struct kg_err *err)
 {
-    int32_t limit = kg_rollout_limit(kg_rollout_sampling(r, q), q->max_tokens);
+    int32_t limit = kg_rollout_first_limit(r, q);
     int32_t most = q->context > 0 && q->context < r->opts.max_len ? q->context
                                                                   : r->opts.max_len;
     if (q->context > r->opts.max_len)
@@ -203,7 +203,9 @@ static kg_status check_request(const struct kg_rollout *r, const struct kg_reque
     if (q->prompt_n == 0)
         return kg_fail(err, KG_EINVAL,
                        "expected at least one token, found an empty prompt");
-    if (q->n_samples < 1 || q->max_tokens < 0 || q->first_sample < 0 || q->context < 0)
+    bool limited = q->max_tokens >= 0 ||
+                   (q->max_tokens == KG_PROMPT_ONLY && q->context == 0);
+    if (q->n_samples < 1 || !limited || q->first_sample < 0 || q->context < 0)
         return kg_fail(err, KG_EINVAL,
                        "expected at least one sample, and a limit, a first sample and a "
                        "context of at least 0, found %d, %d, %d and %d",

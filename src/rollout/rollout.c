@@ -54,11 +54,12 @@ void kg_rollout_free(struct kg_rollout *r)
         worker_release(&r->workers[i]);
     for (int32_t i = 0; r->seqs && i < r->opts.max_open; i++)
         kg_str_release(&r->seqs[i].text);
-    void *blocks[] = {r->workers,  r->seqs,      r->groups,     r->block_slab,
-                      r->picks,    r->last_rows, r->logits,     r->lse,
-                      r->inv_temp, r->top_ids,   r->top_logp,   r->pending,
-                      r->spare,    r->running,   r->starting,   r->resuming,
-                      r->over,     r->order,     r->ready.data, r->open_hidden.data};
+    void *blocks[] = {
+        r->workers,         r->seqs,      r->groups, r->block_slab, r->picks,
+        r->last_rows,       r->logits,    r->lse,    r->inv_temp,   r->top_ids,
+        r->top_logp,        r->pending,   r->spare,  r->running,    r->starting,
+        r->resuming,        r->over,      r->order,  r->ready.data, r->open_hidden.data,
+        r->prompt_inv_temp, r->prompt_lse};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         kg_mem_free(blocks[i]);
     kg_kv_free(r->kv);
@@ -143,6 +144,7 @@ static kg_status init_arrays(struct kg_rollout *r, struct kg_err *err)
 {
     kg_status status = KG_OK;
     size_t B = (size_t)r->opts.max_batch;
+    size_t chunk = (size_t)r->opts.prefill_chunk;
     const struct kg_model_config *c = &r->m->config;
     size_t row = (size_t)c->hidden;
     size_t bytes = kg_dtype_traits(r->m->ct)->bytes;
@@ -150,6 +152,8 @@ static kg_status init_arrays(struct kg_rollout *r, struct kg_err *err)
     r->last_rows = alloc(B, sizeof *r->last_rows, &status, err);
     r->lse = alloc(B, sizeof *r->lse, &status, err);
     r->inv_temp = alloc(B, sizeof *r->inv_temp, &status, err);
+    r->prompt_inv_temp = alloc(chunk, sizeof *r->prompt_inv_temp, &status, err);
+    r->prompt_lse = alloc(chunk, sizeof *r->prompt_lse, &status, err);
     r->logits = alloc(B * (size_t)c->vocab, sizeof *r->logits, &status, err);
     r->ready = kg_mat(alloc(B * row, bytes, &status, err), r->m->ct, r->opts.max_batch,
                       c->hidden);

@@ -57,13 +57,28 @@ struct kg_sampling {
     struct kg_rng_key rng;
 };
 
+/* The log-probs of a prompt's own tokens, as kg_score gives them at the sampling's
+ * temperature. The arrays are the caller's and are filled while the prompt is computed,
+ * from position 1 on: nothing comes before token 0. */
+struct kg_prompt_scores {
+    float *logp;      /* (prompt_n) of token t given those before it */
+    int32_t *top_ids; /* (prompt_n,K) the likeliest there, K the sampling's record_top_k;
+                       * NULL where that is 0 */
+    float *top_logp;  /* (prompt_n,K) */
+};
+
+/* max_tokens of a request whose prompt alone is computed, for its scores: its
+ * trajectories end by LENGTH without a token. Not of an episode. */
+enum { KG_PROMPT_ONLY = -1 };
+
 struct kg_request {
     const int32_t *prompt; /* borrowed while the engine runs */
     size_t prompt_n;       /* >= 1 */
     int64_t prompt_index;
     uint64_t draw;
-    int32_t n_samples;    /* group size: trajectories of this prompt */
-    int32_t max_tokens;   /* at most this many new tokens; 0: the sampling's max_tokens */
+    int32_t n_samples; /* group size: trajectories of this prompt */
+    /* at most this many new tokens; 0: the sampling's max_tokens; or KG_PROMPT_ONLY */
+    int32_t max_tokens;
     int32_t first_sample; /* the group is samples first_sample.. of the draw */
     /* its own parameters, borrowed; NULL: the session's */
     const struct kg_sampling *sampling;
@@ -71,6 +86,7 @@ struct kg_request {
      * many tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them
      * are taken when it starts. */
     int32_t context;
+    const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
 };
 
 /* Where one number says how a sample is drawn (the `seed` of a request over HTTP, the

@@ -48,10 +48,14 @@ struct kg_group {
     /* the block that the prompt fills in part: the last sample shares it and goes on in
      * it, the others copy it; -1 for none */
     int32_t partial;
-    int32_t cached;  /* tokens whose keys are in the cache */
-    int32_t started; /* samples; cancelled ones are passed over */
-    int32_t waiting; /* sequences that have no token yet */
-    int32_t row;     /* of its last hidden state in `ready`; -1: not there */
+    int32_t cached;    /* tokens whose keys are in the cache */
+    int32_t started;   /* samples; cancelled ones are passed over */
+    int32_t waiting;   /* sequences that have no token yet */
+    int32_t row;       /* of its last hidden state in `ready`; -1: not there */
+    int32_t piece_row; /* its rows of the current pack of prompts */
+    int32_t piece_n;
+    kg_status status; /* other than OK: its prompt could not be scored, with err */
+    struct kg_err err;
 };
 
 struct kg_seq {
@@ -105,6 +109,8 @@ struct kg_rollout {
     struct kg_mat ready;       /* (max_batch,D) ct */
     struct kg_mat open_hidden; /* (1,D) ct */
     int32_t *last_rows;        /* (max_batch) owned: where they stand in a pack */
+    float *prompt_inv_temp;    /* (prefill_chunk) owned: of a prompt that is scored */
+    double *prompt_lse;        /* (prefill_chunk) owned */
     float *logits;             /* (max_batch,V) owned */
     double *lse;               /* (max_batch) owned */
     float *inv_temp;           /* (max_batch) owned */
@@ -148,21 +154,30 @@ static inline int32_t kg_rollout_limit(const struct kg_sampling *s, int32_t max_
 {
     return max_tokens > 0 ? max_tokens : s->max_tokens;
 }
+/* New tokens of a request's first turn at most. */
+static inline int32_t kg_rollout_first_limit(const struct kg_rollout *r,
+                                             const struct kg_request *q)
+{
+    if (q->max_tokens == KG_PROMPT_ONLY)
+        return 0;
+    return kg_rollout_limit(kg_rollout_sampling(r, q), q->max_tokens);
+}
 /* Tokens of the prompt and all that can follow. */
 static inline int64_t kg_rollout_longest(const struct kg_rollout *r,
                                          const struct kg_request *q)
 {
     if (q->context > 0)
         return q->context;
-    return (int64_t)q->prompt_n +
-           kg_rollout_limit(kg_rollout_sampling(r, q), q->max_tokens);
+    return (int64_t)q->prompt_n + kg_rollout_first_limit(r, q);
 }
-/* Blocks of one whole sequence: the last token is never fed back, so its key is never
- * stored. */
+/* Blocks of one whole sequence: the last token is never fed back unless it is the
+ * prompt's, so its key is never stored. */
 static inline int32_t kg_rollout_need(const struct kg_rollout *r,
                                       const struct kg_request *q)
 {
-    return kg_rollout_blocks(kg_rollout_longest(r, q) - 1);
+    int64_t stored = kg_rollout_longest(r, q) - 1;
+    return kg_rollout_blocks(stored > (int64_t)q->prompt_n ? stored
+                                                           : (int64_t)q->prompt_n);
 }
 /* The copy that the first of several samples needs of the block that a prompt fills in
  * part. */

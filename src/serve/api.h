@@ -19,7 +19,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KG_API_MAX_CHOICES = 256, KG_API_MAX_TOP = 20, KG_API_DEFAULT_TOKENS = 16 };
+enum {
+    KG_API_MAX_CHOICES = 256,
+    KG_API_MAX_TOP = 20,
+    KG_API_DEFAULT_TOKENS = 16,
+    KG_API_NOT_GIVEN = -1
+};
 
 enum kg_api_kind { KG_API_COMPLETION, KG_API_CHAT, KG_API_KINDS };
 
@@ -36,6 +41,9 @@ kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
 struct kg_api_prompt {
     struct kg_ids ids;  /* owned */
     struct kg_str text; /* owned; filled for echo */
+    /* bytes of the first tokens that stand for nothing in text (BOS); filled for echo */
+    size_t added;
+    struct kg_prompt_scores scores; /* owned; for echo with logprobs, for the engine */
 };
 
 struct kg_api_request {
@@ -53,7 +61,7 @@ struct kg_api_request {
     int64_t n;
     bool seeded;
     uint64_t seed;
-    int64_t max_tokens; /* 0: not given */
+    int64_t max_tokens; /* KG_API_NOT_GIVEN until it is settled; 0: none, with echo */
     double temperature, top_p, min_p;
     int64_t top_k;
     const char *stops[KG_MAX_STOPS];
@@ -130,7 +138,9 @@ struct kg_api_choice {
     const char *text;
     size_t text_n;
     const struct kg_traj *t;
-    size_t from, to;              /* tokens of t that this piece lists */
+    size_t from, to; /* tokens of t that this piece lists */
+    /* not NULL: its tokens with their scores are listed in front of them */
+    const struct kg_api_prompt *prompt;
     struct kg_api_offset *offset; /* before token `from`; moved behind what is listed */
     enum kg_finish finish;        /* NONE: goes on */
 };

@@ -22,6 +22,21 @@ static kg_status need_tokenizer(const struct kg_api_model *m, struct kg_err *err
 
 /* ---- completions ---- */
 
+/* The tokens say more than the text when the encoding put something in front. */
+static kg_status find_added(struct kg_api_prompt *p, const struct kg_api_model *m,
+                            struct kg_err *err)
+{
+    struct kg_str all = {0};
+    size_t n = p->text.len;
+    kg_status status = kg_tokenizer_decode(&all, m->tok, p->ids.ids, p->ids.n, false,
+                                           err);
+    if (status == KG_OK && all.len > n &&
+        memcmp(all.data + all.len - n, kg_str_text(&p->text), n) == 0)
+        p->added = all.len - n;
+    kg_str_release(&all);
+    return status;
+}
+
 static kg_status encode_text(struct kg_api_prompt *p, const struct kg_api_request *r,
                              const struct kg_api_model *m, const char *text, size_t n,
                              struct kg_err *err)
@@ -30,7 +45,10 @@ static kg_status encode_text(struct kg_api_prompt *p, const struct kg_api_reques
                                   .add_special = r->kind == KG_API_COMPLETION};
     KG_TRY(need_tokenizer(m, err));
     KG_TRY(kg_tokenizer_encode(&p->ids, m->tok, text, n, opts, err));
-    return r->echo ? kg_str_append(&p->text, text, n, err) : KG_OK;
+    if (!r->echo)
+        return KG_OK;
+    KG_TRY(kg_str_append(&p->text, text, n, err));
+    return find_added(p, m, err);
 }
 
 static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *r,
@@ -206,15 +224,15 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
             return kg_fail(err, KG_EINVAL,
                            "expected a prompt of at least one token, found none");
     }
+    int64_t needed = r->max_tokens == KG_API_NOT_GIVEN ? 1 : r->max_tokens;
     *room = m->max_len - (int64_t)longest;
-    if (*room >= 1 && r->max_tokens <= *room)
+    if (needed <= *room)
         return KG_OK;
     fault->code = "context_length_exceeded";
     return kg_fail(err, KG_EINVAL,
                    "the context is %d tokens: a prompt of %zu and an answer of %lld do "
                    "not fit",
-                   m->max_len, longest,
-                   r->max_tokens > 0 ? (long long)r->max_tokens : 1LL);
+                   m->max_len, longest, (long long)needed);
 }
 
 /* The default never asks for more than there is. */
@@ -224,8 +242,25 @@ static void settle_max_tokens(struct kg_api_request *r, const struct kg_api_mode
     int64_t usual = m->default_tokens > 0    ? m->default_tokens
                     : r->kind == KG_API_CHAT ? room
                                              : KG_API_DEFAULT_TOKENS;
-    if (r->max_tokens == 0)
+    if (r->max_tokens == KG_API_NOT_GIVEN)
         r->max_tokens = usual < room ? usual : room;
+}
+
+/* Room for the log-probs of the prompts' tokens. */
+static kg_status want_scores(struct kg_api_request *r, struct kg_err *err)
+{
+    static const char what[] = "log-probs of a prompt";
+    size_t k = (size_t)r->top_logprobs;
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        struct kg_prompt_scores *s = &r->prompts[i].scores;
+        size_t n = r->prompts[i].ids.n;
+        s->logp = kg_mem_calloc(n, sizeof *s->logp, what, err);
+        s->top_ids = k > 0 ? kg_mem_calloc(n * k, sizeof *s->top_ids, what, err) : NULL;
+        s->top_logp = k > 0 ? kg_mem_calloc(n * k, sizeof *s->top_logp, what, err) : NULL;
+        if (s->logp == NULL || (k > 0 && (s->top_ids == NULL || s->top_logp == NULL)))
+            return err->code;
+    }
+    return KG_OK;
 }
 
 static kg_status check_model(const struct kg_api_request *r, struct kg_api_fault *fault,
@@ -257,5 +292,5 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
                        "%zu prompts with n %lld give more than %d answers", r->n_prompts,
                        (long long)r->n, KG_API_MAX_CHOICES);
     fault->param = NULL;
-    return KG_OK;
+    return r->echo && r->logprobs ? want_scores(r, err) : KG_OK;
 }

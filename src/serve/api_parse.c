@@ -167,8 +167,8 @@ static kg_status take_max_tokens(struct kg_api_request *r, const struct kg_json 
                                  struct kg_err *err)
 {
     int64_t n;
-    KG_TRY(take_int(&n, v, 1, INT_MAX / 2, err));
-    if (r->max_tokens != 0 && r->max_tokens != n)
+    KG_TRY(take_int(&n, v, r->kind == KG_API_CHAT ? 1 : 0, INT_MAX / 2, err));
+    if (r->max_tokens != KG_API_NOT_GIVEN && r->max_tokens != n)
         return kg_fail(err, KG_EINVAL,
                        "max_tokens and max_completion_tokens differ: %lld and %lld",
                        (long long)r->max_tokens, (long long)n);
@@ -262,7 +262,8 @@ const struct kg_api_field kg_api_fields[] = {
      take_messages},
     {"prompt", TEXT, "", "text, token ids, or an array of either", take_prompt},
     {"max_tokens", BOTH, "",
-     "new tokens at most; 16 for completions, what is left of the context for chat",
+     "new tokens at most; 16 for completions (0 with echo: none), what is left of the "
+     "context for chat",
      take_max_tokens},
     {"max_completion_tokens", CHAT, "", "the newer name of max_tokens", take_max_tokens},
     {"temperature", BOTH, "", "0 takes the likeliest token; 1", take_temperature},
@@ -283,7 +284,8 @@ const struct kg_api_field kg_api_fields[] = {
     {"logprobs", BOTH, "", "chat: true or false; completions: 0 to 20 other ids",
      take_logprobs},
     {"top_logprobs", CHAT, "", "0 to 20 other ids with each token", take_top_logprobs},
-    {"echo", TEXT, "", "the prompt's text before the answer's", take_echo},
+    {"echo", TEXT, "",
+     "the prompt's text, and with logprobs its tokens, before the answer's", take_echo},
     {"ignore_eos", BOTH, "", "extension: go on after an end token", take_ignore_eos},
     {"return_token_ids", BOTH, "", "extension: list the ids of prompt and answer",
      take_token_ids},
@@ -406,11 +408,10 @@ static kg_status check_together(const struct kg_api_request *r,
     fault->param = "stream_options";
     if (r->include_usage && !r->stream)
         return kg_fail(err, KG_EINVAL, "stream_options: expected stream to be true");
-    fault->param = "echo";
-    if (r->echo && r->logprobs)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "echo: log-probs of the prompt are not supported: leave out "
-                       "either echo or logprobs");
+    fault->param = "max_tokens";
+    if (r->max_tokens == 0 && !r->echo)
+        return kg_fail(err, KG_EINVAL,
+                       "max_tokens: expected an integer from 1, or 0 together with echo");
     fault->param = NULL;
     return KG_OK;
 }
@@ -419,7 +420,11 @@ kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
                        enum kg_api_kind kind, const char *body, size_t n,
                        struct kg_err *err)
 {
-    *r = (struct kg_api_request){.kind = kind, .n = 1, .temperature = 1, .top_p = 1};
+    *r = (struct kg_api_request){.kind = kind,
+                                 .n = 1,
+                                 .max_tokens = KG_API_NOT_GIVEN,
+                                 .temperature = 1,
+                                 .top_p = 1};
     *fault = (struct kg_api_fault){.status = 400};
     KG_TRY(kg_json_parse(&r->doc, body, n, "the body", err));
     if (kg_json_type(r->doc.root) != KG_JSON_OBJECT)
@@ -434,6 +439,9 @@ void kg_api_release(struct kg_api_request *r)
     for (size_t i = 0; i < r->n_prompts; i++) {
         kg_ids_release(&r->prompts[i].ids);
         kg_str_release(&r->prompts[i].text);
+        kg_mem_free(r->prompts[i].scores.logp);
+        kg_mem_free(r->prompts[i].scores.top_ids);
+        kg_mem_free(r->prompts[i].scores.top_logp);
     }
     kg_mem_free(r->prompts);
     kg_json_release(&r->doc);

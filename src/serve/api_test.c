@@ -167,8 +167,8 @@ static const struct bad {
      "stream_options", "stream to be true"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stream_options\":{\"x\":true}}",
      "stream_options", "'x'"},
-    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"echo\":true,\"logprobs\":1}", "echo",
-     "log-probs of the prompt"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"max_tokens\":0}", "max_tokens", "from 1"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"echo\":true}", "echo", "unknown field"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"frequency_penalty\":0.5}",
      "frequency_penalty", "only 0 can be given, found 0.5"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":{\"1\":2}}", "logit_bias",
@@ -359,6 +359,76 @@ static void answers_have_the_shapes_of_the_api(void **state)
               "[6,14]}], \"usage\": null, \"seed\": 9}");
 }
 
+/* The prompt "12" behind a token that is not of the text, and the answer "," or none. */
+static void echo_is(const char *body, size_t n, const char *expected)
+{
+    int32_t ids[] = {5, 5, 6}, top_ids[] = {-1, 7, 6};
+    float logp[] = {0, -0.25f, -2}, top_logp[] = {0, -0.25f, -0.125f};
+    const int32_t top = 8;
+    const float top_answer = -0.5f;
+    struct kg_api_model m = model();
+    struct kg_api_answer a = {.r = &r, .m = &m, .id = "id"};
+    struct kg_traj t = {.top_k = 1, .finish = KG_FINISH_LENGTH};
+    struct kg_traj_step step = {
+        .token = 14, .logp = -1.5f, .top_ids = &top, .top_logp = &top_answer};
+    struct kg_api_prompt prompt = {.added = 1, .scores = {logp, top_ids, top_logp}};
+    struct kg_api_offset offset = {.characters = 2};
+    struct kg_str out = {0};
+    need(parse(KG_API_COMPLETION, body));
+    need(kg_traj_append(&t, ids, 3, KG_SOURCE_PROMPT, &err));
+    if (n > 0)
+        need(kg_traj_push(&t, &step, &err));
+    struct kg_api_choice c = {.first = true,
+                              .offset = &offset,
+                              .text = "12,",
+                              .text_n = 2 + n,
+                              .t = &t,
+                              .from = 3,
+                              .to = 3 + n,
+                              .prompt = &prompt,
+                              .finish = KG_FINISH_LENGTH};
+    need(kg_api_put_choice(&out, &a, false, &c, &err));
+    assert_string_equal(out.data, expected);
+    kg_str_release(&out);
+    kg_traj_release(&t);
+}
+
+static void an_echoed_prompt_is_listed_before_the_answer(void **state)
+{
+    (void)state;
+    echo_is("{\"prompt\":\"12\",\"echo\":true,\"logprobs\":1,\"return_token_ids\":true}",
+            1,
+            "{\"index\": 0, \"text\": \"12,\", \"logprobs\": {\"tokens\": [\"1\", \"1\", "
+            "\"2\", \",\"], \"token_logprobs\": [null, -0.25, -2, -1.5], "
+            "\"top_logprobs\": [null, {\"3\": -0.25, \"1\": -0.25}, {\"2\": -0.125}, "
+            "{\"4\": -0.5, \",\": -1.5}], \"text_offset\": [0, 0, 1, 2]}, "
+            "\"finish_reason\": \"length\", \"prompt_token_ids\": [5,5,6], "
+            "\"token_ids\": [14]}");
+    echo_is("{\"prompt\":\"12\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0}", 0,
+            "{\"index\": 0, \"text\": \"12\", \"logprobs\": {\"tokens\": [\"1\", \"1\", "
+            "\"2\"], \"token_logprobs\": [null, -0.25, -2], \"top_logprobs\": [null, "
+            "{\"3\": -0.25, \"1\": -0.25}, {\"2\": -0.125}], \"text_offset\": [0, 0, "
+            "1]}, \"finish_reason\": \"length\"}");
+}
+
+static void scores_are_wanted_for_echo_with_logprobs(void **state)
+{
+    (void)state;
+    need(encode(KG_API_COMPLETION, "{\"prompt\":[\"1\",\"12,\"],\"echo\":true,"
+                                   "\"logprobs\":3,\"max_tokens\":0}"));
+    assert_int_equal(r.max_tokens, 0);
+    assert_non_null(r.prompts[1].scores.logp);
+    assert_non_null(r.prompts[1].scores.top_ids);
+    assert_int_equal(r.prompts[1].added, 0);
+    need(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"echo\":true,\"logprobs\":0}"));
+    assert_non_null(r.prompts[0].scores.logp);
+    assert_null(r.prompts[0].scores.top_ids);
+    need(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"echo\":true}"));
+    assert_null(r.prompts[0].scores.logp);
+    need(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"logprobs\":2}"));
+    assert_null(r.prompts[0].scores.logp);
+}
+
 /* As one token, and as tokens of a byte each. */
 static void offset_is(const char *text, const char *expected)
 {
@@ -401,16 +471,12 @@ static void every_field_is_documented(void **state)
     kg_str_release(&page);
 }
 
-static void memory_that_runs_out_is_a_status(void **state)
+static void runs_out(enum kg_api_kind kind, const char *body)
 {
-    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
-                               "\"text\",\"text\":\"12\"}]}],\"stop\":[\"a\"]}";
     struct kg_api_model m = model();
-    (void)state;
     for (uint64_t n = 1;; n++) {
         kg_mem_fail_at(n);
-        kg_status status = kg_api_parse(&r, &fault, KG_API_CHAT, body, strlen(body),
-                                        &err);
+        kg_status status = kg_api_parse(&r, &fault, kind, body, strlen(body), &err);
         if (status == KG_OK)
             status = kg_api_encode(&r, &fault, &m, &err);
         kg_mem_fail_at(0);
@@ -419,6 +485,18 @@ static void memory_that_runs_out_is_a_status(void **state)
             break;
         assert_int_equal(status, KG_ENOMEM);
     }
+}
+
+static void memory_that_runs_out_is_a_status(void **state)
+{
+    static const char *const bodies[KG_API_KINDS] = {
+        "{\"prompt\":[\"1\",\"2\"],\"echo\":true,\"logprobs\":2}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
+        "\"12\"}]"
+        "}],\"stop\":[\"a\"]}"};
+    (void)state;
+    for (int kind = 0; kind < KG_API_KINDS; kind++)
+        runs_out(kind, bodies[kind]);
 }
 
 int main(void)
@@ -432,6 +510,8 @@ int main(void)
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
+        cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),
+        cmocka_unit_test_teardown(scores_are_wanted_for_echo_with_logprobs, release),
         cmocka_unit_test(a_character_counts_when_it_is_complete),
         cmocka_unit_test(every_field_is_documented),
         cmocka_unit_test_teardown(memory_that_runs_out_is_a_status, release),

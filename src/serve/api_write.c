@@ -152,13 +152,31 @@ static kg_status put_pair(struct kg_str *out, const struct kg_api_answer *a,
     return put_logp(out, logp, err);
 }
 
-/* The likeliest ids, and the sampled one if it is none of them. */
+/* Whether token i is listed for its prompt's sake; what was recorded with it is there. */
+static bool is_of_prompt(const struct kg_api_choice *c, size_t i)
+{
+    return c->prompt && i < c->t->prompt_n;
+}
+
+static size_t first_listed(const struct kg_api_choice *c)
+{
+    return c->prompt ? 0 : c->from;
+}
+
+static float logp_at(const struct kg_api_choice *c, size_t i)
+{
+    return is_of_prompt(c, i) ? c->prompt->scores.logp[i] : c->t->logp[i];
+}
+
+/* The likeliest ids, and the token if it is none of them. */
 static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
-                         struct kg_str *bytes, const struct kg_traj *t, size_t i,
+                         struct kg_str *bytes, const struct kg_api_choice *c, size_t i,
                          struct kg_err *err)
 {
-    const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
-    const float *logp = t->top_logp + i * (size_t)t->top_k;
+    const struct kg_traj *t = c->t;
+    const struct kg_prompt_scores *s = is_of_prompt(c, i) ? &c->prompt->scores : NULL;
+    const int32_t *ids = (s ? s->top_ids : t->top_ids) + i * (size_t)t->top_k;
+    const float *logp = (s ? s->top_logp : t->top_logp) + i * (size_t)t->top_k;
     bool listed = false;
     KG_TRY(kg_str_putc(out, '{', err));
     for (int k = 0; k < t->top_k; k++) {
@@ -169,15 +187,35 @@ static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
     }
     if (!listed) {
         KG_TRY(kg_str_puts(out, ", ", err));
-        KG_TRY(put_pair(out, a, bytes, t->tokens[i], t->logp[i], err));
+        KG_TRY(put_pair(out, a, bytes, t->tokens[i], logp_at(c, i), err));
     }
     return kg_str_putc(out, '}', err);
+}
+
+/* The tokens of a prompt count by themselves: its text has moved the choice's offset
+ * already, and bytes that are not of it (BOS) begin where it begins. */
+static kg_status put_prompt_offsets(struct kg_str *out, const struct kg_api_answer *a,
+                                    struct kg_str *bytes, const struct kg_api_choice *c,
+                                    struct kg_err *err)
+{
+    struct kg_api_offset at = {0};
+    size_t added = c->prompt->added;
+    for (size_t i = 0; i < c->t->prompt_n; i++) {
+        KG_TRY(kg_str_printf(out, err, i > 0 ? ", %zu" : "%zu", at.characters));
+        KG_TRY(token_bytes(bytes, a, c->t->tokens[i], err));
+        size_t skip = added < bytes->len ? added : bytes->len;
+        added -= skip;
+        kg_api_offset_add(&at, kg_str_text(bytes) + skip, bytes->len - skip);
+    }
+    return c->from < c->to ? kg_str_puts(out, ", ", err) : KG_OK;
 }
 
 static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
                              struct kg_str *bytes, const struct kg_api_choice *c,
                              struct kg_err *err)
 {
+    if (c->prompt)
+        KG_TRY(put_prompt_offsets(out, a, bytes, c, err));
     for (size_t i = c->from; i < c->to; i++) {
         KG_TRY(kg_str_printf(out, err, i > c->from ? ", %zu" : "%zu",
                              c->offset->characters));
@@ -187,29 +225,50 @@ static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
     return KG_OK;
 }
 
+/* Nothing comes before the first token of a prompt: null. */
+static kg_status put_text_logps(struct kg_str *out, const struct kg_api_choice *c,
+                                struct kg_err *err)
+{
+    size_t first = first_listed(c);
+    for (size_t i = first; i < c->to; i++) {
+        KG_TRY(kg_str_puts(out, i > first ? ", " : "", err));
+        KG_TRY(i == 0 ? kg_str_puts(out, "null", err)
+                      : put_logp(out, logp_at(c, i), err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_tops(struct kg_str *out, const struct kg_api_answer *a,
+                          struct kg_str *bytes, const struct kg_api_choice *c,
+                          struct kg_err *err)
+{
+    size_t first = first_listed(c);
+    if (c->t->top_k == 0)
+        return kg_str_puts(out, "null", err);
+    KG_TRY(kg_str_putc(out, '[', err));
+    for (size_t i = first; i < c->to; i++) {
+        KG_TRY(kg_str_puts(out, i > first ? ", " : "", err));
+        KG_TRY(i == 0 ? kg_str_puts(out, "null", err)
+                      : put_top(out, a, bytes, c, i, err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
 static kg_status put_text_logprobs(struct kg_str *out, const struct kg_api_answer *a,
                                    struct kg_str *bytes, const struct kg_api_choice *c,
                                    struct kg_err *err)
 {
-    const struct kg_traj *t = c->t;
+    size_t first = first_listed(c);
     KG_TRY(kg_str_puts(out, "{\"tokens\": [", err));
-    for (size_t i = c->from; i < c->to; i++) {
-        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
-        KG_TRY(put_token(out, a, bytes, t->tokens[i], err));
+    for (size_t i = first; i < c->to; i++) {
+        KG_TRY(kg_str_puts(out, i > first ? ", " : "", err));
+        KG_TRY(put_token(out, a, bytes, c->t->tokens[i], err));
     }
     KG_TRY(kg_str_puts(out, "], \"token_logprobs\": [", err));
-    for (size_t i = c->from; i < c->to; i++) {
-        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
-        KG_TRY(put_logp(out, t->logp[i], err));
-    }
+    KG_TRY(put_text_logps(out, c, err));
     KG_TRY(kg_str_puts(out, "], \"top_logprobs\": ", err));
-    KG_TRY(kg_str_puts(out, t->top_k > 0 ? "[" : "null", err));
-    for (size_t i = c->from; i < c->to && t->top_k > 0; i++) {
-        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
-        KG_TRY(put_top(out, a, bytes, t, i, err));
-    }
-    KG_TRY(kg_str_puts(out, t->top_k > 0 ? "], " : ", ", err));
-    KG_TRY(kg_str_puts(out, "\"text_offset\": [", err));
+    KG_TRY(put_tops(out, a, bytes, c, err));
+    KG_TRY(kg_str_puts(out, ", \"text_offset\": [", err));
     KG_TRY(put_offsets(out, a, bytes, c, err));
     return kg_str_puts(out, "]}", err);
 }

@@ -69,7 +69,7 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
 /* ---- preparing ---- */
 
 /* Choice i has seed + i, counted through all prompts. A prompt is one group, or two where
- * the draw changes. */
+ * the draw changes; the first, whose prompt is computed first, has it scored. */
 static void plan_prompt(struct kg_serve_job *job, size_t prompt)
 {
     const struct kg_api_prompt *p = &job->r.prompts[prompt];
@@ -85,9 +85,11 @@ static void plan_prompt(struct kg_serve_job *job, size_t prompt)
                   .prompt_index = (int64_t)prompt,
                   .draw = kg_seed_draw(seed),
                   .n_samples = n,
-                  .max_tokens = (int32_t)job->r.max_tokens,
+                  .max_tokens = job->r.max_tokens > 0 ? (int32_t)job->r.max_tokens
+                                                      : KG_PROMPT_ONLY,
                   .first_sample = sample,
-                  .sampling = &job->sampling},
+                  .sampling = &job->sampling,
+                  .scores = left == job->r.n && p->scores.logp ? &p->scores : NULL},
             .job = job};
         seed += (uint64_t)n;
         left -= n;
@@ -102,7 +104,7 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                          .top_p = (float)r->top_p,
                                          .top_k = (int)r->top_k,
                                          .min_p = (float)r->min_p,
-                                         .max_tokens = (int32_t)r->max_tokens,
+                                         .max_tokens = 1, /* groups have their own */
                                          .ignore_eos = r->ignore_eos,
                                          .stops = r->stops,
                                          .n_stops = r->n_stops,
@@ -194,12 +196,15 @@ static kg_status send_scratch(struct kg_serve_job *job, struct kg_err *err)
 static struct kg_api_choice describe(struct kg_serve_job *job, size_t index)
 {
     const struct kg_traj *t = &job->trajs[index];
+    const struct kg_api_prompt *prompt = &job->r.prompts[index / (size_t)job->r.n];
     struct kg_serve_choice *choice = &job->choices[index];
     return (struct kg_api_choice){.index = (int)index,
                                   .first = !choice->begun,
                                   .t = t,
                                   .from = choice->told,
                                   .to = t->n,
+                                  .prompt = !choice->begun && prompt->scores.logp ? prompt
+                                                                                  : NULL,
                                   .offset = &choice->offset};
 }
 
