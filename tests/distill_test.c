@@ -47,7 +47,6 @@ static kg_status distill(const char *dir, bool resume, const char *const *extra,
     char *assignments[64];
     size_t n = 0;
     struct kg_config *config;
-    bool stopped;
     kg_status status;
 
     snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
@@ -58,7 +57,7 @@ static kg_status distill(const char *dir, bool resume, const char *const *extra,
         assignments[n++] = (char *)(uintptr_t)*a;
     assignments[n++] = run_dir;
     KG_TRY(kg_distill_config(&config, NULL, assignments, n, err));
-    status = kg_train_run(config, resume, &stopped, err);
+    status = kg_train_run(config, resume, false, err);
     kg_config_free(config);
     return status;
 }

@@ -133,10 +133,10 @@ static void a_queue_that_was_stopped_goes_on(void **state)
 
     (void)state;
     need_kedge();
-    write_queue("long" SMALL " train.steps=400\n"
+    write_queue("long" SMALL " train.steps=60\n"
                 "next" SMALL " train.steps=1\n");
     assert_int_equal(shell("tools/queue %s/list %s/b 2>%s/said & q=$!; "
-                           "until [ -s %s/b/long/metrics.jsonl ]; do sleep 0.1; done; "
+                           "until [ -s %s/b/long/metrics.jsonl ]; do sleep 0.02; done; "
                            "kill -TERM $q; wait $q"),
                      130);
     assert_int_equal(read_rows(rows, 4, "b"), 0);

@@ -61,8 +61,7 @@ RUN_UNUSED static kg_status train(const char *dir, bool resume, const char *cons
                                   struct kg_err *err)
 {
     struct kg_config *config = config_of(dir, extra);
-    bool stopped;
-    kg_status status = kg_train_run(config, resume, &stopped, err);
+    kg_status status = kg_train_run(config, resume, false, err);
 
     kg_config_free(config);
     return status;

@@ -84,13 +84,11 @@ kg_status kg_file_sync_dir(const char *path, struct kg_err *err)
 
     if (fd < 0)
         return kg_file_fail(err, path, "open the folder");
-    bool failed = kg_file_fails() || fsync(fd) != 0;
+    bool failed = kg_file_sync_fd(fd) != 0;
     int e = errno;
     close(fd);
     errno = e;
-    if (failed && e != EINVAL) /* EINVAL: this file system does not sync folders */
-        return kg_file_fail(err, path, "sync the folder");
-    return KG_OK;
+    return failed ? kg_file_fail(err, path, "sync the folder") : KG_OK;
 }
 
 kg_status kg_file_sync_parent(const char *path, struct kg_err *err)
@@ -332,7 +330,7 @@ static kg_status sync_file(const char *path, struct kg_err *err)
 
     if (fd < 0)
         return kg_file_fail(err, path, "open");
-    synced = !kg_file_fails() && fsync(fd) == 0;
+    synced = kg_file_sync_fd(fd) == 0;
     close(fd);
     return synced ? KG_OK : kg_file_fail(err, path, "sync");
 }

@@ -112,6 +112,9 @@ kg_status kg_file_free_bytes(uint64_t *bytes, const char *path,
 /* Tests only: the n-th request to the system that touches a file (open, read, write,
  * sync, rename, ...; 1 = the next) fails once with this errno; 0 switches it off. */
 void kg_file_fail_at(uint64_t n, int error_number);
+/* Tests only: syncs count as requests and can fail, but do not wait for the disk. What a
+ * process that ends or is killed leaves behind is the same without them. */
+void kg_file_skip_syncs(bool skip);
 
 /* dir + "/" + name into a fresh string.   owned; NULL on ENOMEM */
 char *kg_path_join(const char *dir, const char *name, struct kg_err *err) KG_MUST_CHECK;

@@ -10,6 +10,9 @@
 /* True, with errno set, for the one request that kg_file_fail_at named. */
 bool kg_file_fails(void);
 
+/* fsync, under both switches of the tests.   returns 0 or -1 */
+int kg_file_sync_fd(int fd);
+
 /* "PATH: cannot DOING: TEXT" for errno.   returns NOTFOUND, ENOSPACE, ENOMEM or EIO */
 kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing);
 

@@ -2,6 +2,7 @@
  * fail once. */
 #include "base/file.h"
 
+#include "base/file_internal.h"
 #include "base/folder_testing.h"
 
 #include <errno.h>
@@ -312,6 +313,20 @@ static void a_lock_is_held_by_one_process(void **state)
     kg_file_lock_release(&lock);
 }
 
+static void skipped_syncs_still_count_and_fail(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_file_sync_fd(-1), -1);
+    kg_file_skip_syncs(true);
+    assert_int_equal(kg_file_sync_fd(-1), 0);
+    kg_file_fail_at(2, ENOSPC);
+    assert_int_equal(kg_file_sync_fd(-1), 0);
+    assert_int_equal(kg_file_sync_fd(-1), -1);
+    assert_int_equal(errno, ENOSPC);
+    kg_file_skip_syncs(false);
+    assert_int_equal(kg_file_sync_fd(-1), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -339,6 +354,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(copy_is_whole_or_absent, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lock_is_held_by_one_process, make_dir,
                                         remove_dir),
+        cmocka_unit_test(skipped_syncs_still_count_and_fail),
     };
 
     return cmocka_run_group_tests_name("file", tests, NULL, NULL);

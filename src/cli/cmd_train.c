@@ -82,7 +82,6 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
     struct kg_config *config = NULL;
     struct kg_err err;
     const char *recipe;
-    bool stopped;
     kg_status status;
     int extra;
 
@@ -100,7 +99,7 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
         status = kg_config_override(config, forced, "kedge sft", &err);
     if (status == KG_OK)
         status = dry_run ? print_plan(config, &err)
-                         : kg_train_run(config, resume, &stopped, &err);
+                         : kg_train_run(config, resume, true, &err);
     kg_config_free(config);
     return kg_cli_exit(status, &err);
 }

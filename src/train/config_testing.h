@@ -5,13 +5,15 @@
 #ifndef KG_TRAIN_CONFIG_TESTING_H
 #define KG_TRAIN_CONFIG_TESTING_H
 
+#include "base/file.h"
 #include "base/need_testing.h"
 #include "train/train_options.h"
 
 #include <stdio.h>
 
 /* run.dir is dir; the later of two lists is the stronger. A list ends with NULL, and may
- * be NULL. */
+ * be NULL. From here on nothing waits for the disk: a run syncs often, each time as slow
+ * as the disk is busy, and no test cuts the power. */
 static inline struct kg_config *config_from(const char *dir,
                                             const char *const *const *lists, size_t n)
 {
@@ -20,6 +22,7 @@ static inline struct kg_config *config_from(const char *dir,
     size_t count = 0;
     struct kg_config *config = NULL;
 
+    kg_file_skip_syncs(true);
     snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
     for (size_t i = 0; i < n; i++)
         for (const char *const *a = lists[i]; a && *a; a++) {

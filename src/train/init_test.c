@@ -28,9 +28,8 @@ static struct kg_config *config_with(const char *dir, const char *const *extra)
 static void train_with(const char *dir, bool resume, const char *const *extra)
 {
     struct kg_config *config = config_with(dir, extra);
-    bool stopped;
 
-    NEED(kg_train_run(config, resume, &stopped, err));
+    NEED(kg_train_run(config, resume, false, err));
     kg_config_free(config);
 }
 
@@ -295,11 +294,10 @@ static void a_first_stage_that_changed_is_named(void **state)
                                         "train.steps=4", NULL};
     struct kg_config *config = config_with(ROOT "/whole", extra);
     struct kg_err e = {0};
-    bool stopped;
 
     (void)state;
     assert_int_equal(system("echo >> " FIRST "/checkpoints/step-000003/state.json"), 0);
-    assert_int_equal(kg_train_run(config, true, &stopped, &e), KG_ECONFLICT);
+    assert_int_equal(kg_train_run(config, true, false, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "init.from/state.json: expected "));
     kg_config_free(config);
 }

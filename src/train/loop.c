@@ -135,9 +135,8 @@ static bool due(int64_t every, int64_t step, int64_t last)
 }
 
 /* Between steps a stop was requested. What is saved already is not written again. */
-static kg_status stop_here(struct kg_run *run, bool *stopped, struct kg_err *err)
+static kg_status stop_here(struct kg_run *run, struct kg_err *err)
 {
-    *stopped = true;
     kg_log_info("stop requested: saving and leaving");
     return kg_checkpoint_save(run, err);
 }
@@ -157,7 +156,7 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
     return status;
 }
 
-static kg_status warm_start(struct kg_run *run, bool *stopped, struct kg_err *err)
+static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = kg_config_int(run->config, "sft.steps");
     int64_t every = kg_config_int(run->config, "checkpoint.every");
@@ -168,7 +167,7 @@ static kg_status warm_start(struct kg_run *run, bool *stopped, struct kg_err *er
         KG_TRY(kg_run_start_sft(run, err));
     while (run->count.sft_step < last) {
         if (kg_signal_stop_requested())
-            return stop_here(run, stopped, err);
+            return stop_here(run, err);
         KG_TRY(kg_sft_step(run, err));
         if (run->count.sft_step < last && every > 0 && run->count.sft_step % every == 0)
             KG_TRY(kg_checkpoint_save(run, err));
@@ -196,7 +195,7 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status rl_steps(struct kg_run *run, bool *stopped, struct kg_err *err)
+static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = kg_config_int(run->config, "train.steps");
     int64_t save_every = kg_config_int(run->config, "checkpoint.every");
@@ -206,7 +205,7 @@ static kg_status rl_steps(struct kg_run *run, bool *stopped, struct kg_err *err)
         kg_status status;
 
         if (kg_signal_stop_requested())
-            return stop_here(run, stopped, err);
+            return stop_here(run, err);
         status = kg_rl_step(run, err);
         if (status == KG_OK && due(eval_every, run->count.step, last))
             status = kg_run_validate(run, err);
@@ -242,8 +241,7 @@ static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
     return kg_run_validate(run, err);
 }
 
-static kg_status run_phases(struct kg_run *run, bool resume, bool *stopped,
-                            struct kg_err *err)
+static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
 {
     bool found = false;
 
@@ -258,26 +256,26 @@ static kg_status run_phases(struct kg_run *run, bool resume, bool *stopped,
     KG_TRY(kg_run_dir_cut(run, err));
     KG_TRY(say_disk(run, err));
     KG_TRY(missed_validation(run, err));
-    KG_TRY(warm_start(run, stopped, err));
-    if (*stopped)
-        return KG_OK;
+    KG_TRY(warm_start(run, err));
+    if (run->count.sft_step < kg_config_int(run->config, "sft.steps"))
+        return KG_OK; /* stopped */
     KG_TRY(begin_rl(run, err));
-    return rl_steps(run, stopped, err);
+    return rl_steps(run, err);
 }
 
-kg_status kg_train_run(struct kg_config *config, bool resume, bool *stopped,
+kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err)
 {
     struct kg_run run;
     kg_status status;
 
-    *stopped = false;
     KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_open(&run, config, err));
-    kg_signal_install();
+    if (stop_on_signal)
+        kg_signal_install();
     status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->ct, err);
     if (status == KG_OK)
-        status = run_phases(&run, resume, stopped, err);
+        status = run_phases(&run, resume, err);
     kg_log_progress_end();
     kg_run_close(&run);
     return status;

@@ -538,12 +538,11 @@ static void a_run_relates_its_speed_to_the_ceiling(void **state)
 {
     static const char *const extra[] = {"train.steps=1", NULL};
     struct kg_config *config = config_of(ROOT "/speed", extra);
-    bool stopped;
     double share;
 
     (void)state;
     fresh(ROOT "/speed");
-    NEED(kg_train_run(config, false, &stopped, err));
+    NEED(kg_train_run(config, false, false, err));
     share = last_metric(ROOT "/speed", "share_of_gemm_ceiling");
     assert_true(share > 0 && share < 1);
     kg_config_free(config);

@@ -284,9 +284,8 @@ static void train_to(const char *dir, const char *steps, bool resume)
                                  "checkpoint.every=1",
                                  NULL};
     struct kg_config *config = config_of(dir, extra);
-    bool stopped;
 
-    NEED(kg_train_run(config, resume, &stopped, err));
+    NEED(kg_train_run(config, resume, false, err));
     kg_config_free(config);
 }
 
@@ -359,7 +358,6 @@ static void a_change_of_any_file_is_named(void **state)
     static const char line[] = "{\"prompt\": \"1,4:9,2\", \"completion\": \"7\"}\n";
     struct kg_config *config;
     struct kg_err e = {0};
-    bool stopped;
 
     (void)state;
     NEED(kg_file_write_atomic(C, line, strlen(line), err));
@@ -367,7 +365,7 @@ static void a_change_of_any_file_is_named(void **state)
                        (const char *const[]){weighed[0], weighed[1], weighed[2],
                                              "data.val=[" A ", " B "]", "eval.problems=3",
                                              "eval.samples=2", "train.steps=4", NULL});
-    assert_int_equal(kg_train_run(config, true, &stopped, &e), KG_ECONFLICT);
+    assert_int_equal(kg_train_run(config, true, false, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "data.train 3: expected "));
     kg_config_free(config);
 }

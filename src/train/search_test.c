@@ -165,14 +165,13 @@ static kg_status train(const char *dir, bool resume, int up, const char *const *
 {
     const char *const *const lists[] = {base, extra};
     struct kg_config *c = config_from(dir, lists, 2);
-    bool stopped;
     kg_status status;
 
     if (!resume)
         NEED(kg_file_remove_tree(dir, err));
     requests = 0;
     up_until = up;
-    status = kg_train_run(c, resume, &stopped, e);
+    status = kg_train_run(c, resume, false, e);
     kg_config_free(c);
     return status;
 }
