@@ -59,3 +59,17 @@ kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
     kg_map_close(&map);
     return KG_OK;
 }
+
+/* A few kilobytes at a time: bit by bit is fast enough and needs no table. */
+uint32_t kg_hash_crc32c(const void *bytes, size_t n)
+{
+    const unsigned char *from = bytes;
+    uint32_t crc = 0xffffffffu;
+
+    for (size_t i = 0; i < n; i++) {
+        crc ^= from[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    return ~crc;
+}

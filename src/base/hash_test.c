@@ -102,6 +102,26 @@ static void hashes_a_file_as_its_bytes(void **state)
     assert_int_equal(kg_hash_file(&hash, &n, in_dir("x"), &err), KG_ENOTFOUND);
 }
 
+/* The check value of the catalogue of CRCs, and the vectors of RFC 3720. */
+static void crc32c_is_the_published_one(void **state)
+{
+    unsigned char bytes[32];
+
+    (void)state;
+    assert_int_equal(kg_hash_crc32c("", 0), 0);
+    assert_int_equal(kg_hash_crc32c("123456789", 9), 0xe3069283u);
+    memset(bytes, 0, sizeof bytes);
+    assert_int_equal(kg_hash_crc32c(bytes, 32), 0x8a9136aau);
+    memset(bytes, 0xff, sizeof bytes);
+    assert_int_equal(kg_hash_crc32c(bytes, 32), 0x62a8ab43u);
+    for (int i = 0; i < 32; i++)
+        bytes[i] = (unsigned char)i;
+    assert_int_equal(kg_hash_crc32c(bytes, 32), 0x46dd794eu);
+    for (int i = 0; i < 32; i++)
+        bytes[i] = (unsigned char)(31 - i);
+    assert_int_equal(kg_hash_crc32c(bytes, 32), 0x113fdb5cu);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -109,6 +129,7 @@ int main(void)
         cmocka_unit_test(changes_with_the_length_even_of_zeros),
         cmocka_unit_test(changes_when_words_change_places),
         cmocka_unit_test(stays_the_function_that_manifests_were_written_with),
+        cmocka_unit_test(crc32c_is_the_published_one),
         cmocka_unit_test_setup_teardown(hashes_a_file_as_its_bytes, make_dir, remove_dir),
     };
 

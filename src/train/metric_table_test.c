@@ -43,11 +43,10 @@ static void train_and_look(const char *dir, const char *const *extra)
 {
     const char *const *const lists[] = {rl_base, steps, extra};
     struct kg_config *config;
-    bool stopped;
 
     fresh(dir);
     config = config_from(dir, lists, 3);
-    NEED(kg_train_run(config, false, &stopped, err));
+    NEED(kg_train_run(config, false, false, err));
     kg_config_free(config);
     metrics_have_rows(dir, seen);
 }

@@ -1,8 +1,6 @@
 /* An ordered list of numbers; the order of first mention is the order in the log. */
 #include "train/metrics.h"
 
-#include "data/json.h"
-
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -49,4 +47,38 @@ kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
         KG_TRY(kg_json_put_double(out, m->row[i].value, err));
     }
     return kg_str_puts(out, "}\n", err);
+}
+
+static double value_of(const struct kg_json *v)
+{
+    const char *text = kg_json_text(v, NULL);
+
+    if (text && strcmp(text, "inf") == 0)
+        return INFINITY;
+    if (text && strcmp(text, "-inf") == 0)
+        return -INFINITY;
+    return kg_json_is_number(v) ? kg_json_real(v, 0) : NAN;
+}
+
+kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *step,
+                           const struct kg_json_doc *doc, struct kg_err *err)
+{
+    m->n = 0;
+    KG_TRY(kg_json_need_text(phase, doc, doc->root, "phase", err));
+    KG_TRY(kg_json_need_int(step, doc, doc->root, "step", 0, INT64_MAX, err));
+    for (size_t i = 0; i < kg_json_size(doc->root); i++) {
+        const char *name = kg_json_key_at(doc->root, i);
+
+        if (strcmp(name, "phase") == 0 || strcmp(name, "step") == 0)
+            continue;
+        if (m->n == KG_METRICS_MAX || strlen(name) >= KG_METRIC_NAME)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected at most %d metrics with names of at most %d "
+                           "bytes, found '%.100s' as number %d",
+                           doc->where, KG_METRICS_MAX, KG_METRIC_NAME - 1, name,
+                           m->n + 1);
+        strcpy(m->row[m->n].name, name);
+        m->row[m->n++].value = value_of(kg_json_value_at(doc->root, i));
+    }
+    return KG_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "data/json.h"
 
 enum { KG_METRICS_MAX = 320, KG_METRIC_NAME = 64 };
 
@@ -28,5 +29,12 @@ double kg_metrics_stderr(double n, double sum, double squares);
 kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
                           const char *phase, int64_t step,
                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Such a line again. phase: borrowed from doc. A value that is null or no number (the
+ * strings that stand for what is not finite) is NaN or that infinity.
+ * errors: EFORMAT (no phase or step, too many names, or one too long) */
+kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *step,
+                           const struct kg_json_doc *doc,
+                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

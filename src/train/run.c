@@ -13,6 +13,7 @@
 #include "train/path.h"
 #include "train/reference.h"
 #include "train/run_data.h"
+#include "train/run_events.h"
 
 #include <math.h>
 #include <string.h>
@@ -323,6 +324,7 @@ void kg_run_close(struct kg_run *run)
 
     if (run->metrics_open && kg_file_writer_close(&run->metrics, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
+    kg_run_events_close(run);
     kg_file_lock_release(&run->lock);
     kg_rollout_free(run->engine);
     kg_episodes_close(run->episodes);
@@ -441,6 +443,7 @@ kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char 
     struct kg_str line = {0};
     kg_status status;
 
+    kg_run_events_put(run, m, phase, step);
     KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
     KG_TRY_GOTO(out, kg_file_writer_put(&run->metrics, line.data, line.len, err));
     status = kg_file_writer_flush(&run->metrics, err);

@@ -22,6 +22,7 @@
 #include "train/metrics.h"
 #include "train/pass.h"
 #include "train/sft_data.h"
+#include "train/tfevents.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -97,7 +98,10 @@ struct kg_run {
     struct kg_file_lock lock; /* of the run directory */
     struct kg_file_writer metrics;
     bool metrics_open;
-    double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
+    struct kg_tfevents events; /* of the phase that was logged last (run_events.h) */
+    bool events_sft;           /* which that is */
+    bool events_off;           /* not asked for, or given up */
+    double gemm_ceiling;       /* FLOP/s of this machine, measured at start; 0 unknown */
 };
 
 /* Load and build all of it; nothing is written. */
@@ -113,7 +117,7 @@ kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 struct kg_sampling kg_run_sampling(const struct kg_run *run);
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run);
 
-/* Append a line to metrics.jsonl. */
+/* Append a line to metrics.jsonl and an event to the TensorBoard events. */
 kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
                      int64_t step, struct kg_err *err) KG_MUST_CHECK;
 

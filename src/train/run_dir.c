@@ -7,6 +7,7 @@
 #include "train/checkpoint.h"
 #include "train/inputs.h"
 #include "train/path.h"
+#include "train/run_events.h"
 #include "train/train_options.h"
 
 #include <stdio.h>
@@ -177,5 +178,6 @@ kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_writer_append(&run->metrics, in_run(run, "metrics.jsonl").text,
                                  run->count.metrics_bytes, err));
     run->metrics_open = true;
+    kg_run_events_resume(run);
     return remove_later_dumps(run, err);
 }

@@ -16,8 +16,8 @@ kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err) KG_MUST_CHEC
  * inputs differ, each is listed) */
 kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* Open metrics.jsonl cut to count.metrics_bytes, and remove dumps of steps after the
- * present ones. */
+/* Open metrics.jsonl cut to count.metrics_bytes, void TensorBoard events of steps after
+ * the present ones, and remove dumps of these. */
 kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

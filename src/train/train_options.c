@@ -356,6 +356,8 @@ static const struct kg_opt_row rows[] = {
 
     {"log.rollouts", KG_OPT_BOOL, "true", 0, 0, NULL,
      "dump every trajectory of every step", true},
+    {"log.tensorboard", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "write TensorBoard event files beside metrics.jsonl", true},
     {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
 };
 

@@ -1,0 +1,122 @@
+/* Which folder, from which step, and what of metrics.jsonl must be said again. */
+#include "train/run_events.h"
+
+#include "base/log.h"
+#include "train/path.h"
+
+#include <string.h>
+
+static bool is_sft(const char *phase) { return strcmp(phase, "sft") == 0; }
+
+static struct kg_path folder(const struct kg_run *run, bool sft)
+{
+    struct kg_path p = kg_path_in(run->dir, "sft");
+
+    if (!sft)
+        strcpy(p.text, run->dir); /* at most KG_RUN_DIR_MAX bytes */
+    return p;
+}
+
+static void give_up(struct kg_run *run, const struct kg_err *err)
+{
+    kg_log_warn("no more TensorBoard events until the run is resumed: %s", err->message);
+    if (run->events.open)
+        kg_tfevents_abort(&run->events);
+    run->events_off = true;
+}
+
+/* A line of metrics.jsonl, if it is of the folder and not before the step. */
+static kg_status say_again(struct kg_run *run, const char *text, size_t n, int64_t from,
+                           struct kg_err *err)
+{
+    struct kg_json_doc doc;
+    struct kg_metrics m;
+    const char *phase;
+    int64_t step;
+    kg_status status;
+
+    KG_TRY(kg_json_parse(&doc, text, n, "metrics.jsonl", err));
+    status = kg_metrics_parse(&m, &phase, &step, &doc, err);
+    if (status == KG_OK && step >= from && is_sft(phase) == run->events_sft)
+        status = kg_tfevents_put(&run->events, &m, step, err);
+    kg_json_release(&doc);
+    return status;
+}
+
+static kg_status say_lines_again(struct kg_run *run, int64_t from, struct kg_err *err)
+{
+    struct kg_map map;
+    const char *at, *end;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_map_open(&map, kg_path_in(run->dir, "metrics.jsonl").text, err));
+    at = (const char *)map.data;
+    for (end = at + map.bytes; at < end && status == KG_OK;) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+
+        if (!stop)
+            break;
+        status = say_again(run, at, (size_t)(stop - at), from, err);
+        at = stop + 1;
+    }
+    kg_map_close(&map);
+    return status;
+}
+
+/* Events from step `from` on are void and said again out of metrics.jsonl: a validation
+ * of that very step may have come after the checkpoint. Where there are none yet
+ * (log.tensorboard was off) all lines are said. */
+static kg_status begin(struct kg_run *run, bool sft, int64_t from, struct kg_err *err)
+{
+    struct kg_path dir = folder(run, sft);
+    bool exist;
+
+    KG_TRY(kg_tfevents_close(&run->events, err));
+    KG_TRY(kg_tfevents_exist(&exist, dir.text, err));
+    from = exist ? from : 0;
+    run->events_sft = sft;
+    KG_TRY(kg_tfevents_open(&run->events, dir.text, from, err));
+    return say_lines_again(run, from, err);
+}
+
+void kg_run_events_resume(struct kg_run *run)
+{
+    bool sft = run->count.sft_step < kg_config_int(run->config, "sft.steps");
+    bool exist = false;
+    struct kg_err err;
+    kg_status status;
+
+    run->events_off = !kg_config_bool(run->config, "log.tensorboard");
+    if (run->events_off)
+        return;
+    status = kg_tfevents_exist(&exist, folder(run, sft).text, &err);
+    if (status == KG_OK && exist)
+        status = begin(run, sft, sft ? run->count.sft_step : run->count.step, &err);
+    if (status != KG_OK)
+        give_up(run, &err);
+}
+
+void kg_run_events_put(struct kg_run *run, const struct kg_metrics *m, const char *phase,
+                       int64_t step)
+{
+    bool sft = is_sft(phase);
+    struct kg_err err;
+    kg_status status = KG_OK;
+
+    if (run->events_off)
+        return;
+    if (!run->events.open || sft != run->events_sft)
+        status = begin(run, sft, step > 0 ? step - 1 : 0, &err);
+    if (status == KG_OK)
+        status = kg_tfevents_put(&run->events, m, step, &err);
+    if (status != KG_OK)
+        give_up(run, &err);
+}
+
+void kg_run_events_close(struct kg_run *run)
+{
+    struct kg_err err;
+
+    if (kg_tfevents_close(&run->events, &err) != KG_OK)
+        kg_log_warn("%s", err.message);
+}
