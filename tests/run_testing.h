@@ -10,6 +10,7 @@
 #include "data/options.h"
 #include "train/config_testing.h"
 #include "train/run.h"
+#include "train/same_testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -67,38 +70,34 @@ RUN_UNUSED static kg_status train(const char *dir, bool resume, const char *cons
     return status;
 }
 
+/* `kedge train` of the same config in a process of its own, silent. */
+RUN_UNUSED static pid_t start_kedge(const char *dir, bool resume,
+                                    const char *const *extra)
+{
+    const char *const *const lists[] = {run_base, run_also, extra};
+    const char *argv[96] = {"./kedge", "train"};
+    char run_dir[256];
+    int n = 2;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child > 0)
+        return child;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (const char *const *a = lists[i]; a && *a; a++)
+            argv[n++] = *a;
+    snprintf(run_dir, sizeof run_dir, "run.dir=%s", dir);
+    argv[n++] = run_dir;
+    if (resume)
+        argv[n++] = "--resume";
+    if (freopen("/dev/null", "w", stderr))
+        execv("./kedge", (char *const *)(uintptr_t)argv);
+    _exit(127);
+}
+
 RUN_UNUSED static void must_train(const char *dir, bool resume, const char *const *extra)
 {
     NEED(train(dir, resume, extra, err));
-}
-
-RUN_UNUSED static void read_in(struct kg_str *out, const char *dir, const char *name)
-{
-    char path[512];
-
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    NEED(kg_file_read(out, path, 1u << 30, err));
-}
-
-RUN_UNUSED static bool same_file(const char *a_dir, const char *b_dir, const char *name)
-{
-    struct kg_str a = {0}, b = {0};
-    bool same;
-
-    read_in(&a, a_dir, name);
-    read_in(&b, b_dir, name);
-    assert_true(a.len > 0);
-    same = a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
-    kg_str_release(&a);
-    kg_str_release(&b);
-    return same;
-}
-
-RUN_UNUSED static void assert_same_file(const char *a_dir, const char *b_dir,
-                                        const char *name)
-{
-    if (!same_file(a_dir, b_dir, name))
-        fail_msg("%s differs in %s and %s", name, a_dir, b_dir);
 }
 
 /* Every value of a metric, in order.   returns how many */

@@ -1,11 +1,20 @@
-/* Training of a search agent against a server that can go down: it stops behind its last
- * whole step and goes on with the same bits, or the model is told.
+/* Training of a search agent: against a server that can go down it stops behind its last
+ * whole step and goes on with the same bits, or the model is told; over an index it goes
+ * on with the same bits after kill -9 at any moment.
  *
  * The policy learns its turns in the run's own warm start, so that it really searches. */
 #include "train/rl_testing.h"
 
+#include "base/clock.h"
+#include "base/rng.h"
 #include "net/http_server.h"
+#include "search/index.h"
 #include "search/protocol.h"
+#include "train/same_testing.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define ROOT "build/test-runs/search"
 
@@ -176,21 +185,6 @@ static kg_status train(const char *dir, bool resume, int up, const char *const *
     return status;
 }
 
-static void same_file(const char *a, const char *b)
-{
-    struct kg_str x = {0}, y = {0};
-
-    NEED(kg_file_read(&x, a, 1u << 24, err));
-    NEED(kg_file_read(&y, b, 1u << 24, err));
-    assert_int_equal(x.len, y.len);
-    assert_memory_equal(x.data, y.data, x.len);
-    kg_str_release(&x);
-    kg_str_release(&y);
-}
-
-#define MODEL "/checkpoints/step-000003/model/model.safetensors"
-#define DUMP  "/rollouts/step-000003.jsonl.zst"
-
 static void a_run_goes_on_behind_a_server_that_was_down(void **state)
 {
     struct kg_err e = {0};
@@ -209,8 +203,9 @@ static void a_run_goes_on_behind_a_server_that_was_down(void **state)
     assert_non_null(strstr(e.message, "kedge train --resume goes on"));
     if (train(ROOT "/broken", true, 1 << 20, NULL, &e) != KG_OK)
         fail_msg("%s", e.message);
-    same_file(ROOT "/whole" MODEL, ROOT "/broken" MODEL);
-    same_file(ROOT "/whole" DUMP, ROOT "/broken" DUMP);
+    assert_same_file(ROOT "/whole", ROOT "/broken",
+                     "checkpoints/step-000003/model/model.safetensors");
+    assert_same_file(ROOT "/whole", ROOT "/broken", "rollouts/step-000003.jsonl.zst");
 }
 
 static void a_model_can_be_told_that_a_server_is_down(void **state)
@@ -227,11 +222,79 @@ static void a_model_can_be_told_that_a_server_is_down(void **state)
                 last_metric(ROOT "/told", "episode/calls"));
 }
 
+/* ---- kill -9 ---- */
+
+enum { INDEXED_STEPS = 5, ROUNDS = 4, KILLS = 2 };
+
+static const char *const indexed[] = {"search.where=" ROOT "/index",
+                                      "search.topk=2",
+                                      "train.steps=5",
+                                      "checkpoint.every=1",
+                                      "anchor.kind=ema",
+                                      "kl.estimator=k3",
+                                      "kl.beta=0.1",
+                                      NULL};
+
+static void build_index(void)
+{
+    struct kg_index_build_opts opts = {
+        .corpus = ROOT "/corpus.jsonl", .path = ROOT "/index", .bm25 = kg_bm25_default};
+    struct kg_index_info info;
+
+    put_records("corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
+    NEED(kg_index_build(&info, &opts, err));
+}
+
+/* Training in a child that is killed after so many seconds, unless it is done by then. */
+static void train_and_be_killed(const char *dir, double seconds)
+{
+    bool resume = kg_file_exists(ROOT "/killed/config.yaml");
+    struct kg_err e;
+    int status;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(train(dir, resume, 0, indexed, &e) == KG_OK ? 0 : 1);
+    usleep((useconds_t)(seconds * 1e6));
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+}
+
+/* The moments lie anywhere in the time that the whole run takes: in its warm start, its
+ * episodes, its saves. */
+static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **state)
+{
+    struct kg_rng_key key = {(uint64_t)kg_clock_unix_seconds(), KG_RNG_TEST};
+    double seconds = -kg_clock_seconds();
+    struct kg_err e = {0};
+
+    (void)state;
+    print_message("moments drawn with seed %llu\n", (unsigned long long)key.seed);
+    build_index();
+    if (train(ROOT "/unkilled", false, 0, indexed, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    seconds += kg_clock_seconds();
+    assert_true(last_metric(ROOT "/unkilled", "episode/calls") > 0.5);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        NEED(kg_file_remove_tree(ROOT "/killed", err));
+        for (uint32_t i = 0; i < KILLS; i++)
+            train_and_be_killed(ROOT "/killed",
+                                seconds * kg_rng_uniform(key, round, i, 0));
+        if (train(ROOT "/killed", kg_file_exists(ROOT "/killed/config.yaml"), 0, indexed,
+                  &e) != KG_OK)
+            fail_msg("%s", e.message);
+        assert_same_run(ROOT "/unkilled", ROOT "/killed", INDEXED_STEPS);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_goes_on_behind_a_server_that_was_down),
         cmocka_unit_test(a_model_can_be_told_that_a_server_is_down),
+        cmocka_unit_test(a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
