@@ -72,8 +72,6 @@ static const struct rewrite signs[] = {
     {"\xcf\x80", "\\pi "},           /* pi */
     {"\xe2\x88\x9a", "\\sqrt "},     /* root */
     {"\xc2\xb0", "^\\circ "},        /* degree */
-    {"\xc2\xb2", "^2"},              /* square */
-    {"\xc2\xb3", "^3"},              /* cube */
     {"\xe2\x89\xa4", "\\le "},       /* at most */
     {"\xe2\x89\xa5", "\\ge "},       /* at least */
     {"\xe2\x89\xa0", "\\ne "},       /* not equal */
@@ -87,25 +85,43 @@ static const struct rewrite signs[] = {
     {"\xc2\xbd", "\\frac12 "},       /* one half */
     {"\xc2\xbc", "\\frac14 "},       /* one quarter */
     {"\xc2\xbe", "\\frac34 "},       /* three quarters */
-    {"\xef\xbc\x8c", ","},           /* full-width comma */
-    {"\xef\xbc\x9b", ";"},           /* full-width semicolon */
-    {"\xef\xbc\x9a", ":"},           /* full-width colon */
-    {"\xef\xbc\x88", "("},           /* full-width brackets */
-    {"\xef\xbc\x89", ")"},
-    {"\xe3\x80\x81", ","}, /* ideographic comma */
-    {"\xe3\x80\x82", " "}, /* ideographic full stop */
-    {"\xc2\xa0", " "},     /* hard space */
-    {"\xe2\x80\x89", " "}, /* thin space */
-    {"\xe2\x80\xaf", " "}, /* narrow hard space */
-    {"\xe2\x80\x99", "'"}, /* apostrophe */
-    {"\xe2\x82\xac", ""},  /* euro */
-    {"\xc2\xa3", ""},      /* pound */
-    {"\xef\xbc\x85", "%"}, /* full-width percent */
+    {"\xe2\x85\x93", "\\frac13 "},   /* one third */
+    {"\xe2\x85\x94", "\\frac23 "},   /* two thirds */
+    {"\xe2\x85\x9b", "\\frac18 "},   /* one eighth */
+    {"\xe2\x85\x9c", "\\frac38 "},   /* three eighths */
+    {"\xe2\x85\x9d", "\\frac58 "},   /* five eighths */
+    {"\xe2\x85\x9e", "\\frac78 "},   /* seven eighths */
+    {"\xe3\x80\x81", ","},           /* ideographic comma */
+    {"\xe3\x80\x82", " "},           /* ideographic full stop */
+    {"\xc2\xa0", " "},               /* hard space */
+    {"\xe2\x80\x89", " "},           /* thin space */
+    {"\xe2\x80\xaf", " "},           /* narrow hard space */
+    {"\xe2\x80\x99", "'"},           /* apostrophe */
+    {"\xe2\x82\xac", ""},            /* euro */
+    {"\xc2\xa3", ""},                /* pound */
+    {"\xc2\xa5", ""},                /* yen */
     {"\xe2\x84\x9d", "\\R "},
+    {"\xe2\x80\xa6", "\\dots "},
     {"\xce\xb1", "\\alpha "},
     {"\xce\xb2", "\\beta "},
     {"\xce\xb8", "\\theta "},
     {"\xce\xbb", "\\lambda "},
+};
+
+/* Signs that stand above or below the line: runs of them are one script. */
+static const struct script {
+    const char *sign;
+    char place;
+    char plain;
+} scripts[] = {
+    {"\xc2\xb9", '^', '1'},     {"\xc2\xb2", '^', '2'},     {"\xc2\xb3", '^', '3'},
+    {"\xe2\x81\xb0", '^', '0'}, {"\xe2\x81\xb4", '^', '4'}, {"\xe2\x81\xb5", '^', '5'},
+    {"\xe2\x81\xb6", '^', '6'}, {"\xe2\x81\xb7", '^', '7'}, {"\xe2\x81\xb8", '^', '8'},
+    {"\xe2\x81\xb9", '^', '9'}, {"\xe2\x81\xba", '^', '+'}, {"\xe2\x81\xbb", '^', '-'},
+    {"\xe2\x81\xbf", '^', 'n'}, {"\xe2\x82\x80", '_', '0'}, {"\xe2\x82\x81", '_', '1'},
+    {"\xe2\x82\x82", '_', '2'}, {"\xe2\x82\x83", '_', '3'}, {"\xe2\x82\x84", '_', '4'},
+    {"\xe2\x82\x85", '_', '5'}, {"\xe2\x82\x86", '_', '6'}, {"\xe2\x82\x87", '_', '7'},
+    {"\xe2\x82\x88", '_', '8'}, {"\xe2\x82\x89", '_', '9'}, {"\xe2\x82\x99", '_', 'n'},
 };
 
 /* Two- and three-byte pieces of TeX. */
@@ -147,6 +163,68 @@ static const struct rewrite *whole_command(const char *name, size_t len)
             return &commands[i];
     }
     return NULL;
+}
+
+static const struct script *script_at(const char *text, size_t n)
+{
+    if (n == 0 || (unsigned char)text[0] < 0x80)
+        return NULL;
+    for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
+        size_t size = strlen(scripts[i].sign);
+
+        if (size <= n && memcmp(scripts[i].sign, text, size) == 0)
+            return &scripts[i];
+    }
+    return NULL;
+}
+
+/* The run of raised or lowered signs at text, as ^{..} or _{..}; *taken: its bytes, 0
+ * for none. */
+static kg_status put_script(struct kg_str *out, size_t *taken, const char *text, size_t n,
+                            struct kg_err *err)
+{
+    const struct script *first = script_at(text, n);
+    const struct script *s = first;
+
+    *taken = 0;
+    if (!first)
+        return KG_OK;
+    KG_TRY(kg_str_putc(out, first->place, err));
+    KG_TRY(kg_str_putc(out, '{', err));
+    for (; s && s->place == first->place; s = script_at(text + *taken, n - *taken)) {
+        KG_TRY(kg_str_putc(out, s->plain, err));
+        *taken += strlen(s->sign);
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+/* A full-width form of an ASCII sign (U+FF01 to U+FF5E); 0 for none. */
+static char full_width(const char *text, size_t n)
+{
+    unsigned char b = n >= 3 ? (unsigned char)text[1] : 0;
+    unsigned char c = n >= 3 ? (unsigned char)text[2] : 0;
+
+    if ((unsigned char)text[0] != 0xef || b < 0xbc || b > 0xbd || c < 0x80 || c > 0xbf)
+        return 0;
+    c = (unsigned char)((b - 0xbc) * 0x40 + (c - 0x80) + 0x20);
+    return c > 0x20 && c < 0x7f ? (char)c : 0;
+}
+
+/* Digits of a thousand behind ",\\!" and spaces: 10,\\!080, which is one number in
+ * brackets too.   returns the bytes up to them, 0 for none */
+static size_t tight_thousand(const char *text, size_t n)
+{
+    size_t i = 3;
+
+    if (n < 6 || memcmp(text, ",\\!", 3) != 0)
+        return 0;
+    while (i < n && text[i] == ' ')
+        i++;
+    for (size_t k = 0; k < 3; k++) {
+        if (i + k >= n || !isdigit((unsigned char)text[i + k]))
+            return 0;
+    }
+    return i + 3 < n && isdigit((unsigned char)text[i + 3]) ? 0 : i;
 }
 
 /* A backslash that is doubled by mistake: a command that we know follows, and no table of
@@ -199,41 +277,42 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
     return row ? row->to : NULL;
 }
 
+/* One piece of the text made plain; *taken: the bytes that it was. */
+static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text,
+                             size_t n, bool rows, struct kg_err *err)
+{
+    bool behind_digit = out->len > 0 && isdigit((unsigned char)out->data[out->len - 1]);
+    const char *to;
+
+    *taken = 1;
+    if (doubled(text, n, rows))
+        return KG_OK;
+    if (n >= 2 && text[0] == '\\' && text[1] == '\\') {
+        *taken = 2;
+        return kg_str_puts(out, rows ? "\\\\" : " ", err);
+    }
+    *taken = behind_digit ? tight_thousand(text, n) : 0;
+    if (*taken)
+        return KG_OK;
+    to = rewrite_at(text, n, taken);
+    if (to)
+        return kg_str_puts(out, to, err);
+    KG_TRY(put_script(out, taken, text, n, err));
+    if (*taken)
+        return KG_OK;
+    *taken = full_width(text, n) ? 3 : 1;
+    return kg_str_putc(out, *taken == 3 ? full_width(text, n) : text[0], err);
+}
+
 kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
                         struct kg_err *err)
 {
     bool rows = has_rows(text, n);
-    size_t i = 0;
+    size_t taken;
+    size_t i;
 
-    while (i < n) {
-        size_t taken;
-        const char *to;
-
-        if (doubled(text + i, n - i, rows)) {
-            i++;
-            continue;
-        }
-        if (n - i >= 2 && text[i] == '\\' && text[i + 1] == '\\') {
-            KG_TRY(kg_str_puts(out, rows ? "\\\\" : " ", err));
-            i += 2;
-            continue;
-        }
-        if (n - i >= 3 && memcmp(text + i, ",\\!", 3) == 0) {
-            /* thousands: nothing may stand between comma and digits */
-            KG_TRY(kg_str_putc(out, ',', err));
-            for (i += 3; i < n && text[i] == ' ';)
-                i++;
-            continue;
-        }
-        to = rewrite_at(text + i, n - i, &taken);
-        if (to) {
-            KG_TRY(kg_str_puts(out, to, err));
-            i += taken;
-            continue;
-        }
-        KG_TRY(kg_str_putc(out, text[i], err));
-        i++;
-    }
+    for (i = 0; i < n; i += taken)
+        KG_TRY(clean_piece(out, &taken, text + i, n - i, rows, err));
     while (out->len > 0 && strchr(" .,;:\n\t\\", out->data[out->len - 1]))
         out->data[--out->len] = 0;
     for (i = 0; i < out->len && isspace((unsigned char)out->data[i]);)

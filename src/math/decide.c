@@ -18,9 +18,10 @@
 
 enum {
     BALL_BITS = 160,
-    POINTS = 4,      /* that must agree */
-    POINTS_CA = 2,   /* of them given to Calcium where values are not rational */
-    MAX_POINTS = 12, /* tried: at some a value is not defined */
+    POINTS = 4,       /* that must agree */
+    POINTS_MANY = 12, /* where values are whole, or pieces of functions meet */
+    POINTS_CA = 2,    /* of them given to Calcium where values are not rational */
+    MAX_POINTS = 36,  /* tried: at some a value is not defined */
 };
 
 static enum kg_math_verdict because(struct kg_math_decider *d, enum kg_math_verdict v,
@@ -51,6 +52,13 @@ static bool is_combinatorial(const struct kg_math_node *n)
             n->op == KG_MATH_GCD || n->op == KG_MATH_LCM);
 }
 
+static bool is_stepped(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_FUNC &&
+           (n->op == KG_MATH_ABS || n->op == KG_MATH_FLOOR || n->op == KG_MATH_CEIL ||
+            n->op == KG_MATH_MAX || n->op == KG_MATH_MIN);
+}
+
 /* A power, or a factorial, whose symbols are best taken as whole numbers. */
 static bool wants_whole(const struct kg_math_tree *t, int node)
 {
@@ -68,6 +76,17 @@ static bool wants_whole(const struct kg_math_tree *t, int node)
             return true;
     }
     return false;
+}
+
+/* Points that must agree: many where a few may agree by chance, since all of them are
+ * even, or on the same side of a step. */
+static int points_for(const struct kg_math_tree *t, int a, int b, bool whole)
+{
+    if (!kg_math_any(t, a, is_variable) && !kg_math_any(t, b, is_variable))
+        return 1;
+    return whole || kg_math_any(t, a, is_stepped) || kg_math_any(t, b, is_stepped)
+               ? POINTS_MANY
+               : POINTS;
 }
 
 /* ---- the work of one decision, inside a session ---- */
@@ -201,21 +220,45 @@ static bool same_rounded(const arb_t a, const arb_t b, slong decimals)
     return same;
 }
 
-/* Decimals by which a gold answer is rounded: more for a small one, so that 2e-19 is not
- * 0. */
-static slong decimals_for(const acb_t gold, int decimals)
+/* log10 |x| of the real number, far below zero for zero. */
+static double log10_size(const arb_t x)
 {
-    double size = fabs(arf_get_d(arb_midref(acb_realref(gold)), ARF_RND_NEAR)) +
-                  fabs(arf_get_d(arb_midref(acb_imagref(gold)), ARF_RND_NEAR));
+    arf_t mantissa;
+    fmpz_t exponent;
+    double log = -1e9;
 
-    if (size > 0 && size < 1e-3)
-        return decimals - 1 - (slong)floor(log10(size));
-    return decimals;
+    if (arf_is_special(arb_midref(x)))
+        return log;
+    arf_init(mantissa);
+    fmpz_init(exponent);
+    arf_frexp(mantissa, exponent, arb_midref(x));
+    log = fmax(log, log10(fabs(arf_get_d(mantissa, ARF_RND_NEAR))) +
+                        fmpz_get_d(exponent) * log10(2));
+    fmpz_clear(exponent);
+    arf_clear(mantissa);
+    return log;
+}
+
+/* Decimals to which two values are rounded: more where one of them is small but not
+ * zero, so that 2e-19 is not 0. */
+static slong decimals_for(const acb_t gold, const acb_t x, int decimals)
+{
+    double logs[] = {
+        fmax(log10_size(acb_realref(gold)), log10_size(acb_imagref(gold))),
+        fmax(log10_size(acb_realref(x)), log10_size(acb_imagref(x))),
+    };
+    double smallest = 0;
+
+    for (size_t i = 0; i < 2; i++) {
+        if (logs[i] > -1e9)
+            smallest = fmin(smallest, logs[i]);
+    }
+    return smallest < -3 ? decimals - 1 - (slong)floor(smallest) : decimals;
 }
 
 static bool is_near(const struct kg_math_near *near, const acb_t gold, const acb_t x)
 {
-    slong decimals = decimals_for(gold, near->decimals);
+    slong decimals = decimals_for(gold, x, near->decimals);
     acb_t difference;
     double size;
 
@@ -249,9 +292,15 @@ static enum kg_math_verdict at_point(struct kg_math_decider *d, struct kg_math_e
 
 struct tally {
     int good;      /* points at which both sides have a value */
+    int zeros;     /* others, at which both are zero: that says little */
     bool rational; /* at all of them */
     int used[MAX_POINTS];
 };
+
+static bool are_zero(const struct pair *p)
+{
+    return p->rational && fmpq_is_zero(p->qa) && fmpq_is_zero(p->qb);
+}
 
 static enum kg_math_verdict walk_points(struct kg_math_decider *d, struct kg_math_eval *e,
                                         struct tally *tally, int a, int b, int points,
@@ -267,6 +316,10 @@ static enum kg_math_verdict walk_points(struct kg_math_decider *d, struct kg_mat
          e->point++) {
         if (!pair_eval(&p, e, a, b))
             continue;
+        if (are_zero(&p)) {
+            tally->zeros++;
+            continue;
+        }
         tally->used[tally->good++] = e->point;
         tally->rational = tally->rational && p.rational && fmpq_equal(p.qa, p.qb);
         v = at_point(d, e, &p, near);
@@ -341,10 +394,10 @@ static enum kg_math_verdict equal(struct kg_math_decider *d, const struct questi
     struct tally tally = {0};
     enum kg_math_verdict v;
 
-    v = walk_points(d, &e, &tally, a, b, variables ? POINTS : 1, near);
+    v = walk_points(d, &e, &tally, a, b, points_for(t, a, b, e.whole), near);
     if (v != KG_MATH_RIGHT)
         return v;
-    if (tally.good == 0)
+    if (tally.good + tally.zeros < (variables ? 2 : 1))
         return because(d, KG_MATH_UNDECIDED,
                        e.large       ? "the numbers are too large"
                        : e.undefined ? "a value is not defined"
@@ -462,13 +515,14 @@ static enum kg_math_verdict proportional(struct kg_math_decider *d,
     struct pair first;
     struct pair p;
     int good = 0;
-    int used[POINTS];
+    int points = points_for(t, a, b, e.whole);
+    int used[MAX_POINTS];
     bool differs = false;
     bool rational = true;
 
     pair_init(&first);
     pair_init(&p);
-    for (; e.point < MAX_POINTS && good < POINTS && !differs; e.point++) {
+    for (; e.point < MAX_POINTS && good < points && !differs; e.point++) {
         struct pair *here = good ? &p : &first;
 
         if (!pair_eval(here, &e, a, b) || (good == 0 && (*sign = ratio_sign(here)) == 0))

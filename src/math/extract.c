@@ -237,6 +237,7 @@ static bool is_running(const char *text, size_t len)
 {
     static const char shortest[] = " is of to so we be by if no he it as us my la le de ";
     char spaced[5] = {' ', text[0], len == 2 ? text[1] : ' ', ' ', 0};
+    const struct kg_math_command *row;
     bool lower = false;
 
     if (len == 2)
@@ -247,7 +248,9 @@ static bool is_running(const char *text, size_t len)
         if (isupper((unsigned char)text[i]))
             return false; /* RCs is a product */
     }
-    return len > 2 && lower && !kg_math_word_find(text, len);
+    row = kg_math_word_find(text, len);
+    return len > 2 && lower &&
+           (!row || row->group == KG_MATH_G_QUALIFIER || row->group == KG_MATH_G_SCALE);
 }
 
 /* Running words of the text, outside of \text{} and its kin; many as soon as one is
@@ -339,6 +342,15 @@ static const char *find_close(struct walk *w, size_t i, const char *inside)
     return found;
 }
 
+/* Whether what stands between dollars is running text between sums of money: words, or
+ * more than one line without a command. */
+static bool is_money(const struct candidate *c, bool single)
+{
+    return running_words(c->text, c->n) >= 2 ||
+           (single && memchr(c->text, '\n', c->n) &&
+            (!memchr(c->text, '\\', c->n) || find_text(c->text, c->n, "\n\n")));
+}
+
 /* The formula that opens at p. */
 static bool formula_at(struct candidate *out, struct walk *w, const char *p)
 {
@@ -355,10 +367,7 @@ static bool formula_at(struct candidate *out, struct walk *w, const char *p)
             continue;
         *out = (struct candidate){inside, (size_t)(close - inside),
                                   close + strlen(d->close), true};
-        /* a dollar that is money has running text behind it */
-        return out->n > 0 &&
-               !(d->open[0] == '$' && (running_words(out->text, out->n) >= 2 ||
-                                       (open == 1 && memchr(out->text, '\n', out->n))));
+        return out->n > 0 && !(d->open[0] == '$' && is_money(out, open == 1));
     }
     return false;
 }
@@ -539,12 +548,32 @@ static bool only_joins(const char *from, const char *to)
     return true;
 }
 
+/* Without the marks of emphasis around it, a full stop behind them included: **12**. */
+static struct kg_math_text unmarked(struct kg_math_text t)
+{
+    size_t end = t.n;
+
+    while (t.n > 0 && strchr("*`", t.text[0])) {
+        t.text++;
+        t.n--;
+        end--;
+    }
+    while (end > 0 && strchr("*`. ", t.text[end - 1])) {
+        end--;
+        if (strchr("*`", t.text[end]))
+            t.n = end;
+    }
+    return t;
+}
+
 static kg_status put(struct kg_math_found *found, const char *text, size_t n, bool plain,
                      struct kg_err *err)
 {
+    struct kg_math_text bare = unmarked((struct kg_math_text){text, n});
+
     found->any = true;
     found->plain = plain;
-    return kg_str_append(&found->text, text, n, err);
+    return kg_str_append(&found->text, bare.text, bare.n, err);
 }
 
 /* The formulas of the text where nothing but them and joining words is there. */
@@ -732,12 +761,15 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
 {
     typedef kg_status way(struct kg_math_found *, struct kg_math_text, struct kg_err *);
     static way *const ways[] = {put_bare, put_anchored, put_last};
+    bool told;
 
     if (t.n > KG_MATH_MAX_RESPONSE) {
         t.text += t.n - KG_MATH_MAX_RESPONSE;
         t.n = KG_MATH_MAX_RESPONSE;
     }
     t = trimmed(t);
+    /* a response of several lines is no bare answer */
+    told = form == KG_MATH_FORM_RESPONSE && t.n && memchr(t.text, '\n', t.n);
     if (form == KG_MATH_FORM_BRACKET)
         return put_bracket(found, t, err);
     KG_TRY(put_hoped(found, t, err));
@@ -745,8 +777,7 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
         KG_TRY(put_boxes(found, t.text, t.n, err));
     if (form == KG_MATH_FORM_ANSWER && !found->any)
         return put(found, t.text, t.n, true, err);
-    for (size_t i = form == KG_MATH_FORM_RESPONSE;
-         i < sizeof ways / sizeof *ways && !found->any; i++)
+    for (size_t i = told; i < sizeof ways / sizeof *ways && !found->any; i++)
         KG_TRY(ways[i](found, t, err));
     return KG_OK;
 }

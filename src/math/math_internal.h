@@ -184,6 +184,10 @@ enum kg_math_group {
     KG_MATH_G_OPERATOR,
     KG_MATH_G_DOTS,
     KG_MATH_G_UNIT,
+    KG_MATH_G_SCALE,     /* op: power of ten */
+    KG_MATH_G_QUALIFIER, /* changes the value that stands beside it */
+    KG_MATH_G_INFIX,     /* \over, \choose: what stands before is its argument */
+    KG_MATH_G_TO,        /* 3 to 4 is a ratio */
     KG_MATH_G_PRIME,
 };
 /* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */

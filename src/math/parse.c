@@ -168,9 +168,21 @@ static int build_list(struct kg_math_tree *t, const struct items *items)
     return list;
 }
 
+/* "left \over right", "left \choose right" */
+static int infix(struct kg_math_parser *p, int choose, int left)
+{
+    int right = kg_math_parse_chain(p);
+
+    if (!right)
+        return 0;
+    return choose ? kg_math_node(p->t, KG_MATH_FUNC, KG_MATH_BINOMIAL, left, right)
+                  : kg_math_node(p->t, KG_MATH_DIV, 0, left, right);
+}
+
 int kg_math_parse_list(struct kg_math_parser *p)
 {
     struct items items = {.n = 0};
+    const struct kg_math_command *row;
     char before = 0;
 
     if (p->depth >= KG_MATH_MAX_DEPTH)
@@ -185,6 +197,10 @@ int kg_math_parse_list(struct kg_math_parser *p)
             kg_math_parse_fail(p, "too many items in a list");
             break;
         }
+        while ((row = eat_group(p, KG_MATH_G_INFIX)) != NULL && item)
+            item = infix(p, row->op, item);
+        if (!item)
+            break;
         items.before[items.n] = before;
         items.node[items.n++] = item;
         before = separator(p);
@@ -230,9 +246,9 @@ static int parse_ratio(struct kg_math_parser *p)
     int left = kg_math_parse_sum(p);
     int right;
 
-    if (!left || kg_math_look(p) != ':')
+    if (!left || !(kg_math_eat(p, ":") ||
+                   (p->t->nodes[left].kind == KG_MATH_NUM && eat_group(p, KG_MATH_G_TO))))
         return left;
-    p->p++;
     if (p->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_parse_fail(p, "nested too deep");
     p->depth++;
@@ -321,6 +337,24 @@ static int signed_node(struct kg_math_tree *t, char sign, int node)
     return kg_math_node(t, KG_MATH_PM, sign == 'm', node, 0);
 }
 
+/* Whether the [ that comes next is the end of [2,5[: nothing that could be inside of
+ * brackets follows. */
+static bool closes_open_end(struct kg_math_parser *p)
+{
+    static const char *const next[] = {",", ")", "\\cup", "\\cap", "\\text"};
+    const char *from = p->p;
+    bool closes = p->brackets > 0;
+
+    p->p++;
+    if (closes && kg_math_look(p) != 0) {
+        closes = false;
+        for (size_t i = 0; i < sizeof next / sizeof *next; i++)
+            closes = closes || kg_math_eat(p, next[i]);
+    }
+    p->p = from;
+    return closes;
+}
+
 bool kg_math_starts_value(struct kg_math_parser *p)
 {
     size_t len;
@@ -329,8 +363,10 @@ bool kg_math_starts_value(struct kg_math_parser *p)
 
     if (c == 0)
         return false;
-    if (isdigit((unsigned char)c) || strchr("([{", c))
+    if (isdigit((unsigned char)c) || strchr("({", c))
         return true;
+    if (c == '[')
+        return !closes_open_end(p);
     if (c == '.')
         return p->end - p->p > 1 && isdigit((unsigned char)p->p[1]);
     if (c == '|')
@@ -351,18 +387,81 @@ bool kg_math_starts_value(struct kg_math_parser *p)
     case KG_MATH_G_PERCENT:
     case KG_MATH_G_DEGREE:
     case KG_MATH_G_PRIME:
+    case KG_MATH_G_INFIX:
+    case KG_MATH_G_TO:
         return false;
     default:
         return true;
     }
 }
 
-/* Words behind a value are its unit; a power of the unit goes with it. */
+static bool is_name_node(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
+}
+
+/* The first word of [*at, end) that the table has, behind which *at is left; NULL for
+ * none. */
+static const struct kg_math_command *known_word(const char **at, const char *end)
+{
+    while (*at < end) {
+        const struct kg_math_command *row;
+        size_t n = 0;
+
+        while (*at + n < end && isalpha((unsigned char)(*at)[n]))
+            n++;
+        row = n ? kg_math_word_find(*at, n) : NULL;
+        *at += n ? n : 1;
+        if (row)
+            return row;
+    }
+    return NULL;
+}
+
+/* Words beside a value are its unit, which a power goes with; but million, percent and
+ * degrees count, and what changes the value ("not", "squared") leaves none that is known.
+ */
 static int with_unit(struct kg_math_parser *p, int value, int words)
 {
-    while (p->t->nodes[words].kind == KG_MATH_POW)
-        words = p->t->nodes[words].a;
-    return kg_math_node(p->t, KG_MATH_UNIT, 0, value, words);
+    struct kg_math_tree *t = p->t;
+    const struct kg_math_command *row;
+    const char *at;
+    const char *end;
+
+    while (t->nodes[words].kind == KG_MATH_POW)
+        words = t->nodes[words].a;
+    at = kg_math_leaf_text(t, words);
+    end = at + t->nodes[words].len;
+    while ((row = known_word(&at, end)) != NULL) {
+        if (row->group == KG_MATH_G_QUALIFIER)
+            return kg_math_node(t, KG_MATH_MUL, 0, value, words);
+        if (row->group == KG_MATH_G_PERCENT)
+            value = kg_math_node(t, KG_MATH_PERCENT, 0, value, 0);
+        if (row->group == KG_MATH_G_DEGREE)
+            value = kg_math_node(t, KG_MATH_DEGREE, 0, value, 0);
+        if (row->group == KG_MATH_G_SCALE)
+            value = kg_math_node(t, KG_MATH_MUL, 0, value,
+                                 kg_math_node(t, KG_MATH_POW, 0, kg_math_small(t, 10),
+                                              kg_math_small(t, row->op)));
+    }
+    return kg_math_node(t, KG_MATH_UNIT, 0, value, words);
+}
+
+/* A plain word that the table has not, behind a number or its unit ("5 apples"): WORDS.
+ * Short ones, and what is not set apart, are products of letters.   returns 0 for none */
+static int unit_word(struct kg_math_parser *p, int left)
+{
+    bool unit = p->t->nodes[left].kind == KG_MATH_UNIT;
+    size_t len;
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
+    const char *word = p->p;
+
+    if (row || len < (unit ? 2 : 4) || *word == '\\' ||
+        !isspace((unsigned char)word[-1]) || kg_math_any(p->t, left, is_name_node) ||
+        (word + len < p->end && strchr("(_^", word[len])))
+        return 0;
+    p->p += len;
+    return kg_math_leaf(p->t, KG_MATH_WORDS, 0, word, len);
 }
 
 static bool is_words(const struct kg_math_tree *t, int node)
@@ -388,11 +487,24 @@ static int parse_operand(struct kg_math_parser *p)
     return signed_node(p->t, sign, kg_math_parse_postfix(p));
 }
 
+/* The x of 6.02 x 10^23. */
+static bool eat_times_ten(struct kg_math_parser *p)
+{
+    const char *from = p->p;
+
+    if (kg_math_eat(p, "x") && kg_math_eat(p, "10^")) {
+        p->p -= 3;
+        return true;
+    }
+    p->p = from;
+    return false;
+}
+
 /* Consume * / or nothing.   returns '*', '/', ' ' for a product without a sign, 0 at the
  * end of the product */
 static char eat_product(struct kg_math_parser *p)
 {
-    if (kg_math_eat(p, "*") || eat_group(p, KG_MATH_G_TIMES))
+    if (kg_math_eat(p, "*") || eat_group(p, KG_MATH_G_TIMES) || eat_times_ten(p))
         return '*';
     if (kg_math_eat(p, "/") || eat_group(p, KG_MATH_G_OVER))
         return '/';
@@ -417,7 +529,9 @@ static int parse_term(struct kg_math_parser *p)
 
         if (!op || (op == ' ' && p->t->nodes[left].kind == KG_MATH_TUPLE))
             return left;
-        right = op == ' ' ? kg_math_parse_postfix(p) : parse_operand(p);
+        right = op == ' ' ? unit_word(p, left) : parse_operand(p);
+        if (!right && op == ' ')
+            right = kg_math_parse_postfix(p);
         if (!right)
             return 0;
         if (is_words(p->t, right) || continues_unit(p->t, left, right))

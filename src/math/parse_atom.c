@@ -5,6 +5,8 @@
 #include <ctype.h>
 #include <string.h>
 
+enum { MAX_NAME = 100 }; /* of a name that gets something behind it */
+
 static bool digit_at(const char *p, const char *end)
 {
     return p < end && isdigit((unsigned char)*p);
@@ -125,7 +127,10 @@ static const char *whole_end(struct kg_math_parser *p)
     if (at - p->p > 3 || at == p->p || *p->p == '0')
         return at;
     more = commas ? thousands(at, p->end, ',') : at;
-    return more > at ? more : thousands(at, p->end, ' ');
+    if (more > at)
+        return more;
+    more = thousands(at, p->end, ' ');
+    return more < p->end && *more == '/' ? at : more; /* 5 121/144 */
 }
 
 /* The repeating digits behind a decimal point, \overline{..} or \dot{..}, or NULL */
@@ -252,6 +257,13 @@ static int with_fraction(struct kg_math_parser *p, int number)
     return number;
 }
 
+/* Inside of brackets a comma separates: (1,3) is no 1.3. */
+static bool is_decimal_comma(const struct kg_math_parser *p, const char *at)
+{
+    return *at == ',' && (p->flags & KG_MATH_DECIMAL_COMMA) && p->brackets == 0 &&
+           digit_at(at + 1, p->end);
+}
+
 int kg_math_parse_number(struct kg_math_parser *p)
 {
     struct number out = {.whole = true};
@@ -264,8 +276,7 @@ int kg_math_parse_number(struct kg_math_parser *p)
     if (!put_digits(&out, p->p, at))
         return kg_math_parse_fail(p, "too many digits");
     point = at;
-    if (at < p->end && (*at == '.' || (*at == ',' && (p->flags & KG_MATH_DECIMAL_COMMA) &&
-                                       digit_at(at + 1, p->end)))) {
+    if (at < p->end && (*at == '.' || is_decimal_comma(p, at))) {
         out.whole = false;
         out.text[out.n < sizeof out.text ? out.n++ : 0] = '.';
         for (at++; digit_at(at, p->end);)
@@ -312,7 +323,7 @@ int kg_math_parse_arg(struct kg_math_parser *p)
         size_t len;
 
         if (!kg_math_ahead(p, &len))
-            return kg_math_leaf(p->t, KG_MATH_SYM, 0, p->p++, 1);
+            return kg_math_parse_letter(p);
     }
     return kg_math_parse_primary(p);
 }
@@ -356,7 +367,7 @@ int kg_math_parse_script(struct kg_math_parser *p)
 static int with_subscript(struct kg_math_parser *p, int node)
 {
     struct kg_math_tree *t = p->t;
-    char lead[160];
+    char lead[MAX_NAME + 2];
     const char *sub;
     size_t n;
     int at = node;
@@ -365,7 +376,7 @@ static int with_subscript(struct kg_math_parser *p, int node)
     while (t->nodes[at].kind == KG_MATH_POW)
         at = t->nodes[at].a;
     sub = kg_math_raw_arg(p, &n);
-    if (!sub || t->nodes[at].len >= 100)
+    if (!sub || t->nodes[at].len > MAX_NAME)
         return kg_math_parse_fail(p, "a subscript that cannot be read");
     memcpy(lead, kg_math_leaf_text(t, at), t->nodes[at].len);
     lead[t->nodes[at].len] = '_';
@@ -402,6 +413,45 @@ static int with_prime(struct kg_math_parser *p, int node)
     return node;
 }
 
+/* I(0) is a value of the function I and no product with zero: a name of its own.
+ * returns false, with nothing consumed, where no whole number in brackets follows */
+static bool with_argument(struct kg_math_parser *p, int node)
+{
+    struct kg_math_tree *t = p->t;
+    const char *to = p->p + 1;
+    char lead[MAX_NAME + 1];
+    int named;
+
+    while (digit_at(to, p->end))
+        to++;
+    if (t->nodes[node].kind != KG_MATH_SYM || t->nodes[node].len > MAX_NAME ||
+        to == p->p + 1 || to == p->end || *to != ')')
+        return false;
+    memcpy(lead, kg_math_leaf_text(t, node), t->nodes[node].len);
+    lead[t->nodes[node].len] = 0;
+    named = kg_math_name(p, KG_MATH_SYM, lead, p->p, (size_t)(to + 1 - p->p));
+    if (named)
+        t->nodes[node] = t->nodes[named];
+    p->p = to + 1;
+    return true;
+}
+
+/* The o of 90^o, which is meant for a ring. */
+static bool eat_ring(struct kg_math_parser *p, bool braces)
+{
+    static const char *const rings[] = {"o", "\\text{o}", "\\mathrm{o}"};
+    const char *from = p->p;
+
+    for (size_t i = 0; i < sizeof rings / sizeof *rings; i++) {
+        if (kg_math_eat(p, rings[i]) &&
+            (braces ? kg_math_eat(p, "}")
+                    : p->p == p->end || !isalnum((unsigned char)*p->p)))
+            return true;
+        p->p = from;
+    }
+    return false;
+}
+
 /* The group of the only command inside ^{..} or behind ^, consumed if it is one that
  * stands above without being a power; KG_MATH_G_SYMBOL otherwise. */
 static enum kg_math_group eat_raised(struct kg_math_parser *p)
@@ -412,6 +462,8 @@ static enum kg_math_group eat_raised(struct kg_math_parser *p)
     const struct kg_math_command *row;
     size_t len;
 
+    if (eat_ring(p, braces))
+        return KG_MATH_G_DEGREE;
     while ((row = kg_math_ahead(p, &len)) != NULL &&
            (row->group == KG_MATH_G_DEGREE || row->group == KG_MATH_G_PRIME)) {
         group = row->group;
@@ -469,6 +521,8 @@ int kg_math_parse_postfix(struct kg_math_parser *p)
         if (c == '^' || (c == '_' && takes_subscript(p->t, node))) {
             p->p++;
             node = c == '^' ? with_power(p, node) : with_subscript(p, node);
+        } else if (c == '(' && with_argument(p, node)) {
+            continue;
         } else if (c == '!') {
             p->p++;
             node = kg_math_node(p->t, KG_MATH_FUNC, KG_MATH_FACTORIAL, node, 0);

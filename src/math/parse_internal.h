@@ -25,6 +25,8 @@ int kg_math_parse_postfix(struct kg_math_parser *p);
 int kg_math_parse_primary(struct kg_math_parser *p);
 /* An argument of \frac and its kin: {..}, one digit, one letter, or a command. */
 int kg_math_parse_arg(struct kg_math_parser *p);
+/* One letter: a name, or e or i. */
+int kg_math_parse_letter(struct kg_math_parser *p);
 /* What stands behind ^. */
 int kg_math_parse_script(struct kg_math_parser *p);
 int kg_math_parse_function(struct kg_math_parser *p, int func);

@@ -139,9 +139,11 @@ int kg_math_parse_function(struct kg_math_parser *p, int func)
 
 /* ---- brackets ---- */
 
+/* (..), [..], [..); an open end may be written turned round: ]2,5[. */
 static int parse_brackets(struct kg_math_parser *p)
 {
-    int brackets = *p->p++ == '[' ? KG_MATH_LEFT_SQUARE : 0;
+    char open = *p->p++;
+    int brackets = open == '[' ? KG_MATH_LEFT_SQUARE : 0;
     int bars = p->bars;
     int list;
 
@@ -154,11 +156,11 @@ static int parse_brackets(struct kg_math_parser *p)
         return 0;
     if (kg_math_eat(p, "]"))
         brackets |= KG_MATH_RIGHT_SQUARE;
-    else if (!kg_math_eat(p, ")"))
+    else if (!kg_math_eat(p, ")") && !kg_math_eat(p, "["))
         return kg_math_parse_fail(p, "a bracket is not closed");
     if (p->t->nodes[list].b)
         return kg_math_node(p->t, KG_MATH_TUPLE, brackets, list, 0);
-    if (brackets != KG_MATH_ROUND && brackets != KG_MATH_SQUARE)
+    if ((brackets != KG_MATH_ROUND && brackets != KG_MATH_SQUARE) || open == ']')
         return kg_math_parse_fail(p, "brackets do not match");
     return p->t->nodes[list].a;
 }
@@ -515,6 +517,8 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
     case KG_MATH_G_DOTS:
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "...", 3);
     case KG_MATH_G_UNIT:
+    case KG_MATH_G_SCALE:
+    case KG_MATH_G_QUALIFIER:
         return kg_math_leaf(p->t, KG_MATH_WORDS, 0, row->name, strlen(row->name));
     case KG_MATH_G_DEGREE:
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "circ", 4);
@@ -523,8 +527,7 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
     }
 }
 
-/* One letter: a name, or e or i. */
-static int parse_letter(struct kg_math_parser *p)
+int kg_math_parse_letter(struct kg_math_parser *p)
 {
     char c = *p->p;
     bool subscript = p->p + 1 < p->end && p->p[1] == '_';
@@ -544,7 +547,7 @@ static int parse_command(struct kg_math_parser *p)
     if (len == 0)
         return kg_math_parse_fail(p, "not a formula");
     if (!row && *name != '\\')
-        return parse_letter(p);
+        return kg_math_parse_letter(p);
     p->p += len;
     if (row)
         return parse_known(p, row);
@@ -564,7 +567,7 @@ static int primary(struct kg_math_parser *p)
     if (isdigit((unsigned char)c) ||
         (c == '.' && p->end - p->p > 1 && isdigit((unsigned char)p->p[1])))
         return kg_math_parse_number(p);
-    if (c == '(' || c == '[')
+    if (strchr("([]", c))
         return parse_brackets(p);
     if (c == '{')
         return kg_math_parse_braces(p);
