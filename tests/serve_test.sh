@@ -142,6 +142,50 @@ stop_strings_never_leak() {
     ! grep -qF -e "$word" "$work/told" && printf %s "$text" | grep -qF -e "$(cat "$work/told")$word"
 }
 
+# ---- tools ----
+# A model that has learned one call by heart: the template of Qwen2.5 writes it as <tool_call>.
+tools='[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}}]'
+call='{"type":"function","function":{"name":"weather","arguments":{"city":"Bern"}}}'
+asked='{"role":"user","content":"Weather?"}'
+learn_a_call() {
+    ./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 1024 --no-tie --train-tokenizer "$work/text" --vocab 600 \
+        "$work/caller" && cp tests/data/chat_templates/Qwen-Qwen2.5-7B-Instruct.jinja "$work/caller/chat_template.jinja" &&
+        echo "{\"messages\":[$asked,{\"role\":\"assistant\",\"content\":\"I look.\",\"tool_calls\":[$call]}],\"tools\":$tools}" \
+            >"$work/call.jsonl" &&
+        ./kedge sft model.path="$work/caller" run.dir="$work/run" sft.data="$work/call.jsonl" task.name=countdown \
+            task.level=easy data.chat_template=auto sft.steps=80 sft.batch=1 sft.lr=1e-2 sft.warmup_steps=5 \
+            eval.problems=1 eval.at_start=false rollout.max_tokens=4 && rm -rf "$work/tiny" &&
+        mv "$work/run/checkpoints/latest/model" "$work/tiny"
+}
+ask_caller() { ask 200 /v1/chat/completions -d "{\"messages\":[$1],\"tools\":$tools,\"temperature\":0,\"max_tokens\":$2}"; }
+tool_calls() {
+    said='"name": "weather", "arguments": "{\"city\":\"Bern\"}"}}]'
+    ask_caller "$asked" 80 && has '"content": "I look.", "tool_calls": [{"id": "call_' "$said" '"finish_reason": "tool_calls"' &&
+        ask_caller "$asked" '80,"stream":true' && has "$said" '"delta": {"tool_calls": [{"index": 0, "id": "call_' \
+            '"finish_reason": "tool_calls"' && lacks '<' &&
+        ask_caller "$asked" 50 && has '"content": "I look.\n<tool_call>' '"finish_reason": "length"' && lacks '"tool_calls"' &&
+        ask_caller "$asked" '50,"stream":true' && has '<tool_call>' '"finish_reason": "length"' && lacks '"tool_calls"' &&
+        ask_caller "$asked" '9,"tool_choice":"none"' && has '"prompt_tokens": 7' && lacks '"tool_calls"'
+}
+# The prompt with the call and its result is what the template makes of them.
+tool_results() {
+    arguments='{\"city\": \"Bern\"}'
+    made='{"id":"x","type":"function","function":{"name":"weather","arguments":"'$(printf %s "$arguments" | sed 's/"/\\"/g')'"}}'
+    result='{"role":"tool","tool_call_id":"x","content":"rain"}'
+    answered() { echo "$asked,{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[$1]},$result"; }
+    ask_caller "$(answered "$made")" '1,"return_token_ids":true' || return 1
+    found=$(ids prompt_token_ids)
+    echo "{\"messages\":[$(answered "$call")],\"tools\":$tools,\"add_generation_prompt\":true}" |
+        ./kedge chat-template --model "$work/tiny" >"$work/line"
+    expected=$(./kedge tokenize -m "$work/tiny" <"$work/line" | sed 's/.*\[\(.*\)\].*/\1/; s/ //g')
+    [ -n "$found" ] && [ "$found" = "$expected" ]
+}
+tools_need_a_template() {
+    ask 400 /v1/chat/completions -d "{\"messages\":[$asked],\"tools\":$tools}" && has '"param": "tools"' 'no place for them' &&
+        ask 400 /v1/chat/completions -d "{\"messages\":[$asked],\"tools\":$tools,\"tool_choice\":\"required\"}" &&
+        has '"param": "tool_choice"' 'unsupported_parameter'
+}
+
 # ---- kedge chat ----
 ids() { sed -n "s/.*\"$1\": \[\([0-9,]*\)\].*/\1/p" "$work/body"; }
 # The second answer is the one to the tokens of the first, end to end, with the new message behind them.
@@ -261,6 +305,7 @@ pass "a chat answer is streamed, with usage" stream_chat
 pass "stop strings never leak into a stream" stop_strings_never_leak
 pass "kedge chat appends tokens to tokens" chat_appends_tokens
 pass "kedge chat says that a template lacks" chat_needs_a_template
+pass "tools are refused where the template has no place for them" tools_need_a_template
 pass "wrong requests get errors in OpenAI's shape, and the server lives on" errors
 pass "a client that leaves frees its slots" a_client_that_leaves
 pass "metrics" metrics
@@ -273,4 +318,11 @@ pass "too many open requests are refused with 429" queue_limit
 stop
 start --max-batch 4 || failed "the server starts again" "$(cat "$work/log")"
 pass "SIGTERM drains: open answers are finished, new ones refused" drain
+if learn_a_call >"$work/body" 2>&1 && start; then
+    pass "tool calls are read out of answers, whole and streamed" tool_calls
+    pass "calls and their results reach the template" tool_results
+    stop
+else
+    failed "a model learns a tool call" "$(cat "$work/body" "$work/log")"
+fi
 exit $((failures > 0))

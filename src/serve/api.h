@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "rollout/rollout.h"
+#include "serve/tools.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -51,6 +52,10 @@ struct kg_api_request {
     struct kg_json_doc doc; /* owned; what is borrowed below */
     const char *model;      /* NULL: not named */
     const struct kg_json *prompt, *messages, *template_vars;
+    const struct kg_json *tools; /* NULL: none that the model may call */
+    bool no_tools;               /* tool_choice is "none" */
+    bool one_call;               /* parallel_tool_calls is false */
+    bool reads_calls;            /* tool calls are read out of the answers */
     bool stream;
     bool include_usage;
     bool logprobs;
@@ -99,6 +104,7 @@ struct kg_api_model {
     /* new tokens when a request names none; 0: for chat all the room that is left, for
      * completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
+    bool knows_calls; /* of kg_tool_calls_known */
 };
 
 /* Check that the request is for this model, make its prompts tokens, and settle
@@ -143,6 +149,7 @@ struct kg_api_choice {
     const struct kg_api_prompt *prompt;
     struct kg_api_offset *offset; /* before token `from`; moved behind what is listed */
     enum kg_finish finish;        /* NONE: goes on */
+    const struct kg_tool_calls *calls; /* that the answer makes; NULL: none */
 };
 
 /* A whole answer is begin, choices, end; so is a piece of a stream, with `piece` true.

@@ -146,7 +146,7 @@ static kg_status put_message(struct kg_str *out, const struct kg_json *message,
         return kg_fail(err, KG_EINVAL, "role: expected a string, found %s",
                        kg_json_type_name(kg_json_get(message, "role")));
     if (type != KG_JSON_STRING && type != KG_JSON_ARRAY &&
-        (type != KG_JSON_NULL || kg_json_get(message, "tool_calls") == NULL))
+        (type != KG_JSON_NULL || kg_json_size(kg_json_get(message, "tool_calls")) == 0))
         return kg_fail(err, KG_EINVAL,
                        "content: expected a string or an array of text parts, found %s",
                        kg_json_type_name(content));
@@ -158,18 +158,25 @@ static kg_status put_message(struct kg_str *out, const struct kg_json *message,
         KG_TRY(kg_str_putc(out, ':', err));
         if (value == content && type == KG_JSON_ARRAY)
             KG_TRY(put_parts(out, value, err));
+        else if (strcmp(key, "tool_calls") == 0 && kg_json_type(value) != KG_JSON_NULL)
+            KG_TRY(kg_tool_calls_put(out, value, err));
         else
             KG_TRY(kg_json_put_value(out, value, err));
     }
     return kg_str_putc(out, '}', err);
 }
 
-/* The template's variables as JSON. */
+/* The template's variables as JSON.   tools: NULL for none */
 static kg_status put_variables(struct kg_str *out, const struct kg_api_request *r,
-                               struct kg_err *err)
+                               const struct kg_json *tools, struct kg_err *err)
 {
     const struct kg_json *vars = r->template_vars;
     KG_TRY(kg_str_puts(out, "{\"add_generation_prompt\": true, ", err));
+    if (tools) {
+        KG_TRY(kg_str_puts(out, "\"tools\": ", err));
+        KG_TRY(kg_json_put_value(out, tools, err));
+        KG_TRY(kg_str_puts(out, ", ", err));
+    }
     for (size_t i = 0; i < kg_json_size(vars); i++) {
         const char *key = kg_json_key_at(vars, i);
         KG_TRY(kg_json_put_string(out, key, strlen(key), err));
@@ -187,25 +194,55 @@ static kg_status put_variables(struct kg_str *out, const struct kg_api_request *
 }
 
 /* No date gets in, as in training: a prompt is the same on every day. */
-static kg_status encode_chat(struct kg_api_request *r, const struct kg_api_model *m,
-                             struct kg_err *err)
+static kg_status render(struct kg_str *text, const struct kg_api_request *r,
+                        const struct kg_api_model *m, const struct kg_json *tools,
+                        struct kg_err *err)
 {
     const struct kg_chat_opts opts = {.no_clock = true};
     struct kg_json_doc doc = {0};
     struct kg_str json = {0};
+    kg_status status;
+    KG_TRY_GOTO(out, put_variables(&json, r, tools, err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
+    status = kg_chat_template_render(text, m->chat, doc.root, &opts, err);
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
+}
+
+/* A template that says the same without the tools would pass over them. */
+static kg_status check_tools(const struct kg_api_request *r, const struct kg_api_model *m,
+                             const struct kg_str *with, struct kg_api_fault *fault,
+                             struct kg_err *err)
+{
+    struct kg_str without = {0};
+    kg_status status = render(&without, r, m, NULL, err);
+    if (status == KG_OK && with->len == without.len &&
+        memcmp(kg_str_text(with), kg_str_text(&without), with->len) == 0) {
+        *fault = (struct kg_api_fault){400, "tools", "unsupported_parameter"};
+        status = kg_fail(err, KG_EUNSUPPORTED,
+                         "tools: the model's chat template has no place for them");
+    }
+    kg_str_release(&without);
+    return status;
+}
+
+static kg_status encode_chat(struct kg_api_request *r, struct kg_api_fault *fault,
+                             const struct kg_api_model *m, struct kg_err *err)
+{
     struct kg_str text = {0};
     kg_status status;
     if (m->chat == NULL)
         return kg_fail(err, KG_EINVAL,
                        "the model has no chat template: use /v1/completions");
     KG_TRY(add_prompt(r, 1, err));
-    KG_TRY_GOTO(out, put_variables(&json, r, err));
-    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
-    KG_TRY_GOTO(out, kg_chat_template_render(&text, m->chat, doc.root, &opts, err));
+    KG_TRY_GOTO(out, render(&text, r, m, r->tools, err));
+    if (r->tools)
+        KG_TRY_GOTO(out, check_tools(r, m, &text, fault, err));
+    r->reads_calls = r->tools && m->knows_calls;
     status = encode_text(&r->prompts[0], r, m, kg_str_text(&text), text.len, err);
 out:
-    kg_json_release(&doc);
-    kg_str_release(&json);
     kg_str_release(&text);
     return status;
 }
@@ -283,7 +320,8 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
     if (r->n_stops > 0)
         KG_TRY(need_tokenizer(m, err));
     fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
-    KG_TRY(r->kind == KG_API_CHAT ? encode_chat(r, m, err) : encode_prompts(r, m, err));
+    KG_TRY(r->kind == KG_API_CHAT ? encode_chat(r, fault, m, err)
+                                  : encode_prompts(r, m, err));
     KG_TRY(check_length(r, fault, m, &room, err));
     settle_max_tokens(r, m, room);
     fault->param = "n";

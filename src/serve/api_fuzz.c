@@ -1,5 +1,6 @@
 /* Fuzz target: whatever a request's body is, it is taken or refused with a 4xx and an
- * error that is JSON. */
+ * error that is JSON; and whatever an answer is, what a stream tells of it before the
+ * tool calls is its content. */
 #include "serve/api.h"
 
 #include <stdlib.h>
@@ -20,10 +21,23 @@ static void fuzz_error(const struct kg_api_fault *fault, const char *message)
     kg_str_release(&body);
 }
 
+static void fuzz_calls(const char *text, size_t n)
+{
+    struct kg_tool_calls calls;
+    struct kg_err err;
+    size_t settled;
+    if (kg_tool_calls_read(&calls, text, n, &err) != KG_OK ||
+        kg_tool_calls_settled(&settled, text, n / 2, &err) != KG_OK)
+        abort();
+    if (calls.content_n > n || settled > calls.content_n || settled > n / 2)
+        abort();
+    kg_tool_calls_release(&calls);
+}
+
 /* The first byte chooses the kind. */
 int kg_fuzz_api(const uint8_t *bytes, size_t n)
 {
-    static const char words[] = "{{ messages[0].content }}{{ x }}";
+    static const char words[] = "{{ messages[0].content }}{{ x }}{{ tools }}";
     const struct kg_api_model m = {.name = "m", .vocab = 16, .max_len = 64};
     struct kg_api_model with_chat = m;
     struct kg_chat_template *chat = NULL;
@@ -32,6 +46,7 @@ int kg_fuzz_api(const uint8_t *bytes, size_t n)
     struct kg_err err;
     if (n == 0)
         return 0;
+    fuzz_calls((const char *)bytes + 1, n - 1);
     if (kg_chat_template_parse(&chat, words, sizeof words - 1, "fuzz", &err) != KG_OK)
         return 0;
     with_chat.chat = chat;

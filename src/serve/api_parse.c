@@ -98,6 +98,51 @@ static kg_status take_vars(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
+static bool is_tool(const struct kg_json *v)
+{
+    const char *type = kg_json_text(kg_json_get(v, "type"), NULL);
+    const struct kg_json *function = kg_json_get(v, "function");
+    return type && strcmp(type, "function") == 0 &&
+           kg_json_text(kg_json_get(function, "name"), NULL) != NULL;
+}
+
+static kg_status take_tools(struct kg_api_request *r, const struct kg_json *v,
+                            struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return wrong(err, "an array of tools", v);
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        if (!is_tool(kg_json_at(v, i)))
+            return kg_fail(err, KG_EINVAL,
+                           "tool %zu: expected {\"type\": \"function\", \"function\": "
+                           "{\"name\": ...}}",
+                           i);
+    r->tools = kg_json_size(v) > 0 ? v : NULL;
+    return KG_OK;
+}
+
+/* A call cannot be forced. */
+static kg_status take_tool_choice(struct kg_api_request *r, const struct kg_json *v,
+                                  struct kg_err *err)
+{
+    const char *choice = kg_json_text(v, NULL);
+    r->no_tools = choice && strcmp(choice, "none") == 0;
+    if (r->no_tools || (choice && strcmp(choice, "auto") == 0))
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "not supported: only \"none\" or \"auto\" can be given, found %.60s",
+                   choice ? choice : kg_json_type_name(v));
+}
+
+static kg_status take_parallel(struct kg_api_request *r, const struct kg_json *v,
+                               struct kg_err *err)
+{
+    bool many = true;
+    KG_TRY(take_bool(&many, v, err));
+    r->one_call = !many;
+    return KG_OK;
+}
+
 static kg_status take_stream(struct kg_api_request *r, const struct kg_json *v,
                              struct kg_err *err)
 {
@@ -258,8 +303,14 @@ enum {
 
 const struct kg_api_field kg_api_fields[] = {
     {"model", BOTH, "", "the name that /v1/models gives; may be left out", take_model},
-    {"messages", CHAT, "", "role and content (text, or parts of type text)",
+    {"messages", CHAT, "",
+     "role and content (text, or parts of type text); of the assistant tool_calls, too",
      take_messages},
+    {"tools", CHAT, "", "functions that the model may call, for the chat template",
+     take_tools},
+    {"tool_choice", CHAT, "", "auto, or none: the model is not told of the tools",
+     take_tool_choice},
+    {"parallel_tool_calls", CHAT, "", "true; with tools false is refused", take_parallel},
     {"prompt", TEXT, "", "text, token ids, or an array of either", take_prompt},
     {"max_tokens", BOTH, "",
      "new tokens at most; 16 for completions (0 with echo: none), what is left of the "
@@ -299,7 +350,6 @@ const struct kg_api_field kg_api_fields[] = {
     {"prompt_cache_key", BOTH, "*", "", NULL},
     {"prompt_cache_retention", BOTH, "*", "", NULL},
     {"prediction", CHAT, "*", "", NULL},
-    {"parallel_tool_calls", CHAT, "*", "", NULL},
 
     {"store", CHAT, "false", "", NULL},
     {"presence_penalty", BOTH, "0", "", NULL},
@@ -308,8 +358,6 @@ const struct kg_api_field kg_api_fields[] = {
     {"logit_bias", BOTH, "{}", "", NULL},
     {"best_of", TEXT, "1", "", NULL},
     {"suffix", TEXT, "\"\"", "", NULL},
-    {"tools", CHAT, "[]", "", NULL},
-    {"tool_choice", CHAT, "\"none\" or \"auto\"", "", NULL},
     {"functions", CHAT, "[]", "", NULL},
     {"function_call", CHAT, "\"none\" or \"auto\"", "", NULL},
     {"response_format", BOTH, "{\"type\":\"text\"}", "", NULL},
@@ -385,10 +433,11 @@ static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *faul
                            f ? " in this kind of request" : "");
         }
         fault->param = f->name;
-        if (!f->take && f->neutral[0] != '*')
-            fault->code = "unsupported_parameter";
-        KG_TRY(take_field(r, f, kg_json_value_at(root, i), err));
-        fault->code = NULL;
+        if (take_field(r, f, kg_json_value_at(root, i), err) != KG_OK) {
+            if (err->code == KG_EUNSUPPORTED)
+                fault->code = "unsupported_parameter";
+            return err->code;
+        }
     }
     fault->param = NULL;
     return KG_OK;
@@ -396,9 +445,16 @@ static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *faul
 
 /* ---- fields that concern each other ---- */
 
-static kg_status check_together(const struct kg_api_request *r,
-                                struct kg_api_fault *fault, struct kg_err *err)
+static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *fault,
+                                struct kg_err *err)
 {
+    if (r->no_tools)
+        r->tools = NULL;
+    fault->param = "parallel_tool_calls";
+    if (r->tools && r->one_call)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "parallel_tool_calls: not supported: a model may make several "
+                       "calls at once");
     fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
     if (r->prompt == NULL && r->messages == NULL)
         return kg_fail(err, KG_EINVAL, "expected the field '%s'", fault->param);

@@ -173,8 +173,17 @@ static const struct bad {
      "frequency_penalty", "only 0 can be given, found 0.5"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":{\"1\":2}}", "logit_bias",
      "not supported"},
-    {KG_API_CHAT, "{\"messages\":[{}],\"tools\":[{}]}", "tools", "not supported"},
-    {KG_API_CHAT, "{\"messages\":[{}],\"tool_choice\":\"or\"}", "tool_choice", "only"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"tools\":[{}]}", "tools", "tool 0: expected"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"tools\":{}}", "tools", "an array of tools"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"tool_choice\":\"required\"}", "tool_choice",
+     "only \"none\" or \"auto\" can be given, found required"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"tool_choice\":{\"type\":\"function\"}}",
+     "tool_choice", "found object"},
+    {KG_API_CHAT,
+     "{\"messages\":[{}],\"parallel_tool_calls\":false,\"tools\":[{\"type\":\"function\","
+     "\"function\":{\"name\":\"f\"}}]}",
+     "parallel_tool_calls", "not supported"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"functions\":[{}]}", "functions", "not supported"},
     {KG_API_CHAT, "{\"messages\":[{}],\"response_format\":{\"type\":\"json_object\"}}",
      "response_format", "not supported"},
     {KG_API_CHAT, "{\"messages\":[{}],\"chat_template_kwargs\":{\"messages\":1}}",
@@ -210,6 +219,59 @@ static void prompts_become_tokens(void **state)
     need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"12,\"}]}"));
     assert_int_equal(r.max_tokens, 64 - (int64_t)r.prompts[0].ids.n);
     assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
+}
+
+static const char TOOLS[] =
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]";
+
+static void with_template(const char *text)
+{
+    kg_chat_template_close(chat);
+    if (text)
+        need(kg_chat_template_parse(&chat, text, strlen(text), "test", &err));
+    else
+        need(kg_chat_template_open(&chat, DIGITS, NULL, &err));
+}
+
+static kg_status ask_with_tools(const char *more)
+{
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"},{\"role\":"
+             "\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":"
+             "\"2\",\"arguments\":\"{\\\"a\\\": 5}\"}}]},{\"role\":\"tool\",\"content\":"
+             "\"6\"}],%s%s}",
+             TOOLS, more);
+    return encode(KG_API_CHAT, body);
+}
+
+/* The template gets the tools, and arguments as an object. */
+static void tools_go_to_the_template(void **state)
+{
+    (void)state;
+    with_template(
+        "{{ messages[0].content }}{% for c in messages[1].tool_calls %}"
+        "{{ c.function.name }}{{ c.function.arguments.a }}{% endfor %}"
+        "{{ messages[2].content }}{% if tools %}{{ tools | length }}{% endif %}");
+    need(ask_with_tools(""));
+    assert_int_equal(r.prompts[0].ids.n, 5);
+    assert_int_equal(r.prompts[0].ids.ids[2], 9);
+    assert_false(r.reads_calls); /* not the form that is known */
+    need(ask_with_tools(",\"tool_choice\":\"none\",\"parallel_tool_calls\":false"));
+    assert_int_equal(r.prompts[0].ids.n, 4);
+    need(ask_with_tools(",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true"));
+    assert_int_equal(r.prompts[0].ids.n, 5);
+    with_template("{{ messages[0].content }}");
+    refused(ask_with_tools(""), "tools", "no place for them");
+    assert_string_equal(fault.code, "unsupported_parameter");
+    with_template(NULL);
+    refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":null,"
+                                "\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                                "\"arguments\":\"[\"}}]}]}"),
+            "messages", "message 0: tool_calls: call 0: arguments");
+    refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":null,"
+                                "\"tool_calls\":[]}]}"),
+            "messages", "content");
 }
 
 static void max_tokens_has_a_default(void **state)
@@ -411,6 +473,51 @@ static void an_echoed_prompt_is_listed_before_the_answer(void **state)
             "1]}, \"finish_reason\": \"length\"}");
 }
 
+static void calls_are(const char *text, enum kg_finish finish, bool piece,
+                      const char *expected)
+{
+    struct kg_api_model m = model();
+    struct kg_api_answer a = {.r = &r, .m = &m, .id = "id"};
+    struct kg_traj t = {.finish = finish};
+    struct kg_api_offset offset = {0};
+    struct kg_tool_calls calls;
+    struct kg_str out = {0};
+    need(parse(KG_API_CHAT, "{\"messages\":[{}]}"));
+    need(kg_tool_calls_read(&calls, text, strlen(text), &err));
+    struct kg_api_choice c = {.index = 2,
+                              .offset = &offset,
+                              .text = text,
+                              .text_n = calls.content_n,
+                              .t = &t,
+                              .calls = &calls,
+                              .finish = finish};
+    need(kg_api_put_choice(&out, &a, piece, &c, &err));
+    assert_string_equal(out.data, expected);
+    kg_tool_calls_release(&calls);
+    kg_str_release(&out);
+}
+
+static void calls_have_the_shape_of_the_api(void **state)
+{
+    static const char two[] =
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}</tool_call>\n"
+        "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
+    (void)state;
+    calls_are(
+        two, KG_FINISH_STOP, false,
+        "{\"index\": 2, \"message\": {\"role\": \"assistant\", \"content\": null, "
+        "\"tool_calls\": [{\"id\": \"call_id-2-0\", \"type\": \"function\", "
+        "\"function\": {\"name\": \"f\", \"arguments\": "
+        "\"{\\\"a\\\":\\\"x\\\"}\"}}, {\"id\": \"call_id-2-1\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"g\", \"arguments\": \"{}\"}}], "
+        "\"refusal\": null}, \"logprobs\": null, \"finish_reason\": \"tool_calls\"}");
+    calls_are(strchr(two, '\n') + 1, KG_FINISH_LENGTH, true,
+              "{\"index\": 2, \"delta\": {\"tool_calls\": [{\"index\": 0, \"id\": "
+              "\"call_id-2-0\", \"type\": \"function\", \"function\": {\"name\": \"g\", "
+              "\"arguments\": \"{}\"}}]}, \"logprobs\": null, \"finish_reason\": "
+              "\"length\"}");
+}
+
 static void scores_are_wanted_for_echo_with_logprobs(void **state)
 {
     (void)state;
@@ -506,11 +613,13 @@ int main(void)
         cmocka_unit_test_teardown(null_is_the_default, release),
         cmocka_unit_test_teardown(what_is_wrong_is_named, release),
         cmocka_unit_test_teardown(prompts_become_tokens, release),
+        cmocka_unit_test_teardown(tools_go_to_the_template, release),
         cmocka_unit_test_teardown(max_tokens_has_a_default, release),
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
         cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),
+        cmocka_unit_test_teardown(calls_have_the_shape_of_the_api, release),
         cmocka_unit_test_teardown(scores_are_wanted_for_echo_with_logprobs, release),
         cmocka_unit_test(a_character_counts_when_it_is_complete),
         cmocka_unit_test(every_field_is_documented),

@@ -290,29 +290,89 @@ static kg_status put_logprobs(struct kg_str *out, const struct kg_api_answer *a,
 
 /* ---- choices ---- */
 
+static bool has_calls(const struct kg_api_choice *c)
+{
+    return c->calls && c->calls->n > 0;
+}
+
+/* The id is the answer's with two numbers: of the choice and of the call. */
+static kg_status put_call(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                          const struct kg_api_choice *c, size_t i, struct kg_err *err)
+{
+    const char *name = kg_tool_call_name(c->calls, i);
+    struct kg_str arguments = {0};
+    KG_TRY(kg_str_putc(out, '{', err));
+    if (piece)
+        KG_TRY(kg_str_printf(out, err, "\"index\": %zu, ", i));
+    KG_TRY(kg_str_printf(out, err,
+                         "\"id\": \"call_%s-%d-%zu\", \"type\": \"function\", "
+                         "\"function\": {\"name\": ",
+                         a->id, c->index, i));
+    KG_TRY(kg_json_put_string(out, name, strlen(name), err));
+    KG_TRY(kg_str_puts(out, ", \"arguments\": ", err));
+    kg_status status = kg_json_put_value(&arguments, kg_tool_call_arguments(c->calls, i),
+                                         err);
+    if (status == KG_OK)
+        status = kg_json_put_string(out, kg_str_text(&arguments), arguments.len, err);
+    kg_str_release(&arguments);
+    KG_TRY(status);
+    return kg_str_puts(out, "}}", err);
+}
+
+static kg_status put_calls(struct kg_str *out, const struct kg_api_answer *a, bool piece,
+                           const struct kg_api_choice *c, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "\"tool_calls\": [", err));
+    for (size_t i = 0; i < c->calls->n; i++) {
+        KG_TRY(kg_str_puts(out, i > 0 ? ", " : "", err));
+        KG_TRY(put_call(out, a, piece, c, i, err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+/* Members of a message, each with a comma behind it. */
+static kg_status put_members(struct kg_str *out, const struct kg_api_answer *a,
+                             bool piece, const struct kg_api_choice *c,
+                             struct kg_err *err)
+{
+    bool silent = piece && c->text_n == 0 && !c->first;
+    if (!piece || c->first)
+        KG_TRY(kg_str_puts(out, "\"role\": \"assistant\", ", err));
+    if (!silent) {
+        KG_TRY(kg_str_puts(out, "\"content\": ", err));
+        KG_TRY(c->text_n == 0 && has_calls(c)
+                   ? kg_str_puts(out, "null", err)
+                   : kg_json_put_string(out, c->text, c->text_n, err));
+        KG_TRY(kg_str_puts(out, ", ", err));
+    }
+    if (has_calls(c)) {
+        KG_TRY(put_calls(out, a, piece, c, err));
+        KG_TRY(kg_str_puts(out, ", ", err));
+    }
+    return piece ? KG_OK : kg_str_puts(out, "\"refusal\": null, ", err);
+}
+
 static kg_status put_text(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                           const struct kg_api_choice *c, struct kg_err *err)
 {
-    bool silent = piece && c->text_n == 0 && !c->first;
     if (a->r->kind == KG_API_COMPLETION) {
         KG_TRY(kg_str_puts(out, "\"text\": ", err));
         return kg_json_put_string(out, c->text, c->text_n, err);
     }
     KG_TRY(kg_str_printf(out, err, "\"%s\": {", piece ? "delta" : "message"));
-    if (!piece || c->first)
-        KG_TRY(kg_str_puts(out, "\"role\": \"assistant\", ", err));
-    if (!silent) {
-        KG_TRY(kg_str_puts(out, "\"content\": ", err));
-        KG_TRY(kg_json_put_string(out, c->text, c->text_n, err));
-    }
-    return kg_str_puts(out, piece ? "}" : ", \"refusal\": null}", err);
+    KG_TRY(put_members(out, a, piece, c, err));
+    if (out->data[out->len - 1] == ' ') /* the last comma */
+        out->len -= 2;
+    return kg_str_putc(out, '}', err);
 }
 
-static const char *finish_word(enum kg_finish finish)
+static const char *finish_word(const struct kg_api_choice *c)
 {
-    if (finish == KG_FINISH_NONE)
+    if (c->finish == KG_FINISH_NONE)
         return "null";
-    return finish == KG_FINISH_LENGTH ? "\"length\"" : "\"stop\"";
+    if (c->finish == KG_FINISH_LENGTH)
+        return "\"length\"";
+    return has_calls(c) ? "\"tool_calls\"" : "\"stop\"";
 }
 
 static kg_status put_ids(struct kg_str *out, const struct kg_api_choice *c, bool prompt,
@@ -348,7 +408,7 @@ kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, b
     KG_TRY(kg_str_printf(out, err, "{\"index\": %d, ", c->index));
     KG_TRY(put_text(out, a, piece, c, err));
     KG_TRY(put_logprobs(out, a, c, err));
-    KG_TRY(kg_str_printf(out, err, ", \"finish_reason\": %s", finish_word(c->finish)));
+    KG_TRY(kg_str_printf(out, err, ", \"finish_reason\": %s", finish_word(c)));
     if (a->r->token_ids)
         KG_TRY(put_ids(out, c, !piece || c->first, err));
     return kg_str_putc(out, '}', err);

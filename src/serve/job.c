@@ -221,15 +221,27 @@ static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, siz
     return kg_str_append(text, kg_str_text(prompt), prompt->len, err);
 }
 
-/* One piece: text, the tokens since the last one, and how it ends if it does. */
-static kg_status tell_piece(struct kg_serve_job *job, size_t index,
-                            const struct kg_str *text, enum kg_finish finish,
+/* The calls that a finished answer makes, if they are read out of it. */
+static kg_status read_calls(struct kg_tool_calls *calls, const struct kg_serve_job *job,
+                            const struct kg_str *text, struct kg_err *err)
+{
+    *calls = (struct kg_tool_calls){.content_n = text->len};
+    if (!job->r.reads_calls)
+        return KG_OK;
+    return kg_tool_calls_read(calls, kg_str_text(text), text->len, err);
+}
+
+/* One piece: text_n bytes of what waits, the tokens since the last one, and how it ends
+ * if it does. */
+static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t text_n,
+                            const struct kg_tool_calls *calls, enum kg_finish finish,
                             struct kg_err *err)
 {
     struct kg_str *out = &job->s->scratch;
     struct kg_api_choice c = describe(job, index);
-    c.text = kg_str_text(text);
-    c.text_n = text->len;
+    c.text = kg_str_text(&job->choices[index].pending);
+    c.text_n = text_n;
+    c.calls = calls;
     c.finish = finish;
     kg_str_clear(out);
     KG_TRY(kg_str_puts(out, "data: ", err));
@@ -242,23 +254,30 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index,
 }
 
 /* The first piece leaves at once, later ones with what came since. */
-static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice *choice)
+static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice *choice,
+                   size_t text_n)
 {
     double gap = job->s->opts.piece_seconds;
     if (!choice->begun)
         return true;
-    if (choice->pending.len == 0 && !job->r.logprobs && !job->r.token_ids)
+    if (text_n == 0 && !job->r.logprobs && !job->r.token_ids)
         return false;
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
 
-static kg_status tell_pending(struct kg_serve_job *job, size_t index,
-                              enum kg_finish finish, struct kg_err *err)
+static kg_status tell_pending(struct kg_serve_job *job, size_t index, size_t text_n,
+                              struct kg_err *err)
 {
     struct kg_serve_choice *choice = &job->choices[index];
+    struct kg_str *pending = &choice->pending;
     choice->last = kg_clock_seconds();
-    KG_TRY(tell_piece(job, index, &choice->pending, finish, err));
-    kg_str_clear(&choice->pending);
+    KG_TRY(tell_piece(job, index, text_n, NULL, KG_FINISH_NONE, err));
+    if (text_n == pending->len) {
+        kg_str_clear(pending);
+        return KG_OK;
+    }
+    pending->len -= text_n; /* what may become a tool call waits */
+    memmove(pending->data, pending->data + text_n, pending->len + 1);
     return KG_OK;
 }
 
@@ -271,17 +290,24 @@ static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_er
     if (tok)
         KG_TRY(kg_serve_text_add(&choice->pending, &choice->text, tok,
                                  t->tokens[t->n - 1], job->r.stops, job->r.n_stops, err));
-    return is_due(job, choice) ? tell_pending(job, index, KG_FINISH_NONE, err) : KG_OK;
+    size_t n = choice->pending.len;
+    if (job->r.reads_calls)
+        KG_TRY(kg_tool_calls_settled(&n, kg_str_text(&choice->pending), n, err));
+    return is_due(job, choice, n) ? tell_pending(job, index, n, err) : KG_OK;
 }
 
 static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     struct kg_serve_choice *choice = &job->choices[index];
     enum kg_finish finish = job->trajs[index].finish;
+    struct kg_tool_calls calls;
     KG_TRY(begin_choice(&choice->pending, job, index, err));
     KG_TRY(kg_serve_text_end(&choice->pending, &choice->text, job->r.stops,
                              job->r.n_stops, finish, err));
-    return tell_pending(job, index, finish, err);
+    KG_TRY(read_calls(&calls, job, &choice->pending, err));
+    kg_status status = tell_piece(job, index, calls.content_n, &calls, finish, err);
+    kg_tool_calls_release(&calls);
+    return status;
 }
 
 /* The client has left, does not read, or there is no memory for it: the others go on. */
@@ -348,16 +374,21 @@ static kg_status put_whole_choice(struct kg_str *out, struct kg_serve_job *job, 
 {
     const struct kg_tokenizer *tok = job->s->opts.tok;
     struct kg_str text = {0};
+    struct kg_tool_calls calls = {0};
     kg_status status = begin_choice(&text, job, i, err);
     if (status == KG_OK && tok)
         status = kg_rollout_text(&text, tok, &job->trajs[i], job->r.stops, job->r.n_stops,
                                  err);
+    if (status == KG_OK)
+        status = read_calls(&calls, job, &text, err);
     struct kg_api_choice c = describe(job, i);
     c.text = kg_str_text(&text);
-    c.text_n = text.len;
+    c.text_n = calls.content_n;
+    c.calls = &calls;
     c.finish = job->trajs[i].finish;
     if (status == KG_OK)
         status = kg_api_put_choice(out, &job->answer, false, &c, err);
+    kg_tool_calls_release(&calls);
     kg_str_release(&text);
     return status;
 }

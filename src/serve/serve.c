@@ -317,6 +317,8 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
     pthread_cond_init(&s->ready_due, &attr);
     pthread_condattr_destroy(&attr);
     take_opts(s, opts);
+    KG_TRY_GOTO(out,
+                kg_tool_calls_known(&s->model.knows_calls, opts->chat, opts->tok, err));
     log_room(&s->opts);
     KG_TRY_GOTO(out, open_engine(s, err));
     KG_TRY_GOTO(out, start_intake(s, err));

@@ -1,0 +1,279 @@
+/* Tool calls in messages and in answers. */
+#define _GNU_SOURCE /* memmem */
+#include "serve/tools.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static const char OPEN[] = "<tool_call>";
+static const char CLOSE[] = "</tool_call>";
+enum { OPEN_N = sizeof OPEN - 1, CLOSE_N = sizeof CLOSE - 1, MAX_CALLS = 1 << 16 };
+
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+static size_t skip_space(const char *text, size_t n, size_t at)
+{
+    while (at < n && is_space(text[at]))
+        at++;
+    return at;
+}
+
+void kg_tool_calls_release(struct kg_tool_calls *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        kg_json_release(&c->calls[i]);
+    kg_mem_free(c->calls);
+    *c = (struct kg_tool_calls){0};
+}
+
+const char *kg_tool_call_name(const struct kg_tool_calls *c, size_t i)
+{
+    return kg_json_text(kg_json_get(c->calls[i].root, "name"), NULL);
+}
+
+const struct kg_json *kg_tool_call_arguments(const struct kg_tool_calls *c, size_t i)
+{
+    return kg_json_get(c->calls[i].root, "arguments");
+}
+
+/* ---- the form ---- */
+
+static bool is_call(const struct kg_json *v)
+{
+    return kg_json_type(v) == KG_JSON_OBJECT && kg_json_size(v) == 2 &&
+           kg_json_text(kg_json_get(v, "name"), NULL) != NULL &&
+           kg_json_type(kg_json_get(v, "arguments")) == KG_JSON_OBJECT;
+}
+
+/* What stands between two tags.   *yes: it is a call, added to c */
+static kg_status read_call(bool *yes, struct kg_tool_calls *c, const char *text, size_t n,
+                           struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    kg_status status = kg_json_parse(&doc, text, n, "tool call", err);
+    *yes = status == KG_OK && is_call(doc.root);
+    if (*yes)
+        status = kg_mem_grow(&c->calls, &c->capacity, c->n + 1, sizeof *c->calls,
+                             MAX_CALLS, "tool calls", err);
+    if (*yes && status == KG_OK) {
+        c->calls[c->n++] = doc;
+        return KG_OK;
+    }
+    kg_json_release(&doc);
+    return status == KG_ENOMEM ? status : KG_OK;
+}
+
+/* What text is from some byte to its end. OTHER stays OTHER whatever follows. */
+enum tail { OTHER, MAY_BECOME_CALLS, CALLS };
+
+/* One call from `*at`, which is moved behind it. */
+static kg_status read_one(enum tail *tail, struct kg_tool_calls *c, const char *text,
+                          size_t n, size_t *at, struct kg_err *err)
+{
+    bool yes;
+    size_t left = n - *at;
+    *tail = OTHER;
+    if (memcmp(text + *at, OPEN, left < OPEN_N ? left : OPEN_N) != 0)
+        return KG_OK;
+    *tail = MAY_BECOME_CALLS;
+    if (left <= OPEN_N)
+        return KG_OK;
+    const char *body = text + *at + OPEN_N;
+    const char *end = memmem(body, left - OPEN_N, CLOSE, CLOSE_N);
+    size_t brace = skip_space(body, left - OPEN_N, 0);
+    if (brace < left - OPEN_N && body[brace] != '{')
+        *tail = OTHER;
+    if (*tail == OTHER || end == NULL)
+        return KG_OK;
+    KG_TRY(read_call(&yes, c, body, (size_t)(end - body), err));
+    *tail = yes ? CALLS : OTHER;
+    *at = (size_t)(end - text) + CLOSE_N;
+    return KG_OK;
+}
+
+static kg_status read_tail(enum tail *tail, struct kg_tool_calls *c, const char *text,
+                           size_t n, size_t at, struct kg_err *err)
+{
+    *tail = MAY_BECOME_CALLS;
+    kg_tool_calls_release(c);
+    for (at = skip_space(text, n, at); at < n; at = skip_space(text, n, at)) {
+        KG_TRY(read_one(tail, c, text, n, &at, err));
+        if (*tail != CALLS)
+            return KG_OK;
+    }
+    return KG_OK;
+}
+
+/* The first byte from which on text is calls, or may become calls. */
+static kg_status find_tail(size_t *found, enum tail *tail, struct kg_tool_calls *c,
+                           const char *text, size_t n, bool finished, struct kg_err *err)
+{
+    for (size_t at = 0; at < n; at++) {
+        bool begins = text[at] == '<' || is_space(text[at]);
+        if (!begins || (at > 0 && is_space(text[at - 1])))
+            continue;
+        KG_TRY(read_tail(tail, c, text, n, at, err));
+        *found = at;
+        if (*tail == CALLS || (*tail == MAY_BECOME_CALLS && !finished))
+            return KG_OK;
+    }
+    *found = n;
+    *tail = OTHER;
+    return KG_OK;
+}
+
+kg_status kg_tool_calls_read(struct kg_tool_calls *c, const char *text, size_t n,
+                             struct kg_err *err)
+{
+    enum tail tail;
+    size_t at = 0;
+    *c = (struct kg_tool_calls){0};
+    kg_status status = find_tail(&at, &tail, c, text, n, true, err);
+    if (status != KG_OK || tail != CALLS)
+        kg_tool_calls_release(c);
+    c->content_n = at;
+    return status;
+}
+
+kg_status kg_tool_calls_settled(size_t *settled, const char *text, size_t n,
+                                struct kg_err *err)
+{
+    enum tail tail;
+    struct kg_tool_calls c = {0};
+    kg_status status = find_tail(settled, &tail, &c, text, n, false, err);
+    kg_tool_calls_release(&c);
+    return status;
+}
+
+/* ---- the model's form ---- */
+
+static const char PROBE[] =
+    "{\"add_generation_prompt\": false, \"tools\": [{\"type\": \"function\", "
+    "\"function\": {\"name\": \"probe\", \"description\": \"probe\", \"parameters\": "
+    "{\"type\": \"object\", \"properties\": {\"key\": {\"type\": \"string\"}}}}}], "
+    "\"messages\": [{\"role\": \"user\", \"content\": \"probe\"}, {\"role\": "
+    "\"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"id\": "
+    "\"call00000\", \"function\": {\"name\": \"probe\", \"arguments\": {\"key\": "
+    "\"value\"}}}]}]}";
+
+/* The last call of the rendering, which may explain the form before it. */
+static kg_status is_probe(bool *yes, const struct kg_str *text, struct kg_err *err)
+{
+    struct kg_tool_calls c = {0};
+    const char *open = NULL;
+    const char *end;
+    *yes = false;
+    for (const char *at = kg_str_text(text); (at = strstr(at, OPEN)) != NULL; at++)
+        open = at + OPEN_N;
+    end = open ? strstr(open, CLOSE) : NULL;
+    if (end == NULL)
+        return KG_OK;
+    kg_status status = read_call(yes, &c, open, (size_t)(end - open), err);
+    if (*yes && status == KG_OK) {
+        const char *value = kg_json_text(
+            kg_json_get(kg_tool_call_arguments(&c, 0), "key"), NULL);
+        *yes = strcmp(kg_tool_call_name(&c, 0), "probe") == 0 && value &&
+               strcmp(value, "value") == 0;
+    }
+    kg_tool_calls_release(&c);
+    return status;
+}
+
+static bool is_text(const struct kg_tokenizer *tok, const char *tag)
+{
+    int32_t id = kg_tokenizer_find(tok, tag);
+    return id < 0 || !kg_tokenizer_is_special(tok, id);
+}
+
+kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
+                              const struct kg_tokenizer *tok, struct kg_err *err)
+{
+    const struct kg_chat_opts opts = {.no_clock = true};
+    struct kg_json_doc doc = {0};
+    struct kg_str text = {0};
+    kg_status status;
+    *known = false;
+    if (chat == NULL || tok == NULL || !is_text(tok, OPEN) || !is_text(tok, CLOSE))
+        return KG_OK;
+    KG_TRY(kg_json_parse(&doc, PROBE, sizeof PROBE - 1, "probe", err));
+    status = kg_chat_template_render(&text, chat, doc.root, &opts, err);
+    if (status == KG_OK)
+        status = is_probe(known, &text, err);
+    kg_json_release(&doc);
+    kg_str_release(&text);
+    return status == KG_ENOMEM ? status : KG_OK; /* a template may refuse calls */
+}
+
+/* ---- messages ---- */
+
+static kg_status put_arguments(struct kg_str *out, const struct kg_json *v,
+                               struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_err unread;
+    size_t n;
+    const char *text = kg_json_text(v, &n);
+    kg_status status = KG_OK;
+    if (text) {
+        status = kg_json_parse(&doc, text, n, "arguments", &unread);
+        v = doc.root;
+    }
+    if (status == KG_ENOMEM)
+        *err = unread;
+    else if (status != KG_OK || kg_json_type(v) != KG_JSON_OBJECT)
+        status = kg_fail(err, KG_EINVAL,
+                         "arguments: expected an object or its text, found %.100s",
+                         text ? text : kg_json_type_name(v));
+    if (status == KG_OK)
+        status = kg_json_put_value(out, v, err);
+    kg_json_release(&doc);
+    return status;
+}
+
+typedef kg_status (*put_fn)(struct kg_str *out, const struct kg_json *v,
+                            struct kg_err *err);
+
+/* An object as it is, but for the value of one key, which `put` writes. */
+static kg_status put_object(struct kg_str *out, const struct kg_json *v, const char *key,
+                            put_fn put, struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '{', err));
+    for (size_t i = 0; i < kg_json_size(v); i++) {
+        const char *name = kg_json_key_at(v, i);
+        const struct kg_json *value = kg_json_value_at(v, i);
+        KG_TRY(kg_str_puts(out, i > 0 ? "," : "", err));
+        KG_TRY(kg_json_put_string(out, name, strlen(name), err));
+        KG_TRY(kg_str_putc(out, ':', err));
+        KG_TRY(strcmp(name, key) == 0 ? put(out, value, err)
+                                      : kg_json_put_value(out, value, err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status put_function(struct kg_str *out, const struct kg_json *v,
+                              struct kg_err *err)
+{
+    if (kg_json_text(kg_json_get(v, "name"), NULL) == NULL)
+        return kg_fail(err, KG_EINVAL, "function: expected an object with a name");
+    return put_object(out, v, "arguments", put_arguments, err);
+}
+
+kg_status kg_tool_calls_put(struct kg_str *out, const struct kg_json *calls,
+                            struct kg_err *err)
+{
+    if (kg_json_type(calls) != KG_JSON_ARRAY)
+        return kg_fail(err, KG_EINVAL, "tool_calls: expected an array, found %s",
+                       kg_json_type_name(calls));
+    KG_TRY(kg_str_putc(out, '[', err));
+    for (size_t i = 0; i < kg_json_size(calls); i++) {
+        const struct kg_json *call = kg_json_at(calls, i);
+        KG_TRY(kg_str_puts(out, i > 0 ? "," : "", err));
+        if (kg_json_type(kg_json_get(call, "function")) != KG_JSON_OBJECT)
+            return kg_fail(err, KG_EINVAL,
+                           "tool_calls: call %zu: expected an object with a function", i);
+        if (put_object(out, call, "function", put_function, err) != KG_OK)
+            return kg_err_prefix(err, "tool_calls: call %zu", i);
+    }
+    return kg_str_putc(out, ']', err);
+}
