@@ -1,336 +1,17 @@
-/* JSON over jansson: parse into a pool, then a flat tree of our own that look-ups walk.
+/* JSON documents as their readers see them, and values as text.
  *
- * jansson checks the grammar and decodes strings and numbers. Its values are not what
- * callers see: they have no indexed access to the members of an object, and freeing
- * hundreds of thousands of them one by one costs more than parsing. So everything,
- * jansson's blocks included, comes from a pool that belongs to the document and goes away
- * in one piece, and a tree of arrays points into it.
- *
- * It is not a DOM: a document never changes after parsing.
+ * A document is a flat tree: the members of a list lie side by side, so that any of them
+ * is reached by its index, and a long object has an index of its keys. It is not a DOM: a
+ * document never changes once it is there.
  */
-#define _GNU_SOURCE /* qsort_r */
-#include "data/json.h"
+#include "data/json_internal.h"
 
-#include "base/file.h"
-#include "base/mem.h"
+#include "data/utf8.h"
 
-#include <assert.h>
-#include <jansson.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-    MAX_DEPTH = 64,
-    FIRST_CHUNK_BYTES = 4 << 10,
-    LAST_CHUNK_BYTES = 1 << 20,
-    POOL_ALIGN = 16,
-    SCAN_MEMBERS = 12, /* up to this many a scan beats the sorted index */
-};
-
-struct kg_json {
-    enum kg_json_type type;
-    uint32_t n; /* array and object: members */
-    union {
-        bool truth;
-        int64_t integer;
-        double real;
-        struct {
-            const char *bytes; /* in the pool, NUL terminated */
-            size_t len;
-        } text;
-        struct {
-            struct kg_json *items; /* (n) */
-            const char **keys;     /* (n) object only, in the order of the text */
-            uint32_t *sorted;      /* (n) members by key, or NULL for small objects */
-        } list;
-    } u;
-};
-
-/* ---- the pool ---- */
-
-struct chunk {
-    struct chunk *next;
-    size_t used;
-    size_t capacity; /* bytes behind the header */
-};
-struct kg_json_pool {
-    struct chunk *head;
-    struct kg_err err; /* of the last allocation that failed */
-};
-
-static size_t round_up(size_t n)
-{
-    return (n + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN;
-}
-
-static struct chunk *chunk_add(struct kg_json_pool *pool, size_t need)
-{
-    size_t header = round_up(sizeof(struct chunk));
-    size_t capacity = pool->head ? 2 * pool->head->capacity : FIRST_CHUNK_BYTES;
-    struct chunk *chunk;
-
-    capacity = capacity > LAST_CHUNK_BYTES ? LAST_CHUNK_BYTES : capacity;
-    capacity = capacity < need ? need : capacity;
-    chunk = kg_mem_calloc(1, header + capacity, "JSON document", &pool->err);
-    if (!chunk)
-        return NULL;
-    chunk->capacity = capacity;
-    chunk->next = pool->head;
-    pool->head = chunk;
-    return chunk;
-}
-
-static void *pool_alloc(struct kg_json_pool *pool, size_t n)
-{
-    struct chunk *chunk = pool->head;
-    void *block;
-
-    if (n > SIZE_MAX / 4)
-        return NULL;
-    n = round_up(n ? n : 1);
-    if (!chunk || chunk->capacity - chunk->used < n)
-        chunk = chunk_add(pool, n);
-    if (!chunk)
-        return NULL;
-    block = (char *)chunk + round_up(sizeof *chunk) + chunk->used;
-    chunk->used += n;
-    return block;
-}
-
-static void pool_free(struct kg_json_pool *pool)
-{
-    while (pool && pool->head) {
-        struct chunk *next = pool->head->next;
-
-        kg_mem_free(pool->head);
-        pool->head = next;
-    }
-    kg_mem_free(pool);
-}
-
-/* jansson's allocator is one for the process. While a thread parses, its blocks come from
- * the document's pool; at any other time (another user of jansson in the process) they
- * are malloc's. */
-static _Thread_local struct kg_json_pool *parsing;
-static pthread_once_t hooks_once = PTHREAD_ONCE_INIT;
-
-static void *hook_malloc(size_t n)
-{
-    return parsing ? pool_alloc(parsing, n) : malloc(n);
-}
-
-static void hook_free(void *block)
-{
-    if (!parsing)
-        free(block);
-}
-
-static void hooks_install(void)
-{
-    json_set_alloc_funcs(hook_malloc, hook_free);
-    json_object_seed(0);
-}
-
-/* ---- from jansson's values to the tree ---- */
-
-static bool convert(struct kg_json *v, json_t *from, struct kg_json_pool *pool);
-
-static bool convert_array(struct kg_json *v, json_t *from, struct kg_json_pool *pool)
-{
-    v->type = KG_JSON_ARRAY;
-    v->n = (uint32_t)json_array_size(from);
-    v->u.list.items = pool_alloc(pool, v->n * sizeof *v->u.list.items);
-    if (!v->u.list.items)
-        return false;
-    for (uint32_t i = 0; i < v->n; i++) {
-        if (!convert(&v->u.list.items[i], json_array_get(from, i), pool))
-            return false;
-    }
-    return true;
-}
-
-static int compare_keys(const void *a, const void *b, void *keys)
-{
-    const char *const *key = keys;
-
-    return strcmp(key[*(const uint32_t *)a], key[*(const uint32_t *)b]);
-}
-
-static bool sort_keys(struct kg_json *v, struct kg_json_pool *pool)
-{
-    v->u.list.sorted = NULL;
-    if (v->n <= SCAN_MEMBERS)
-        return true;
-    v->u.list.sorted = pool_alloc(pool, v->n * sizeof *v->u.list.sorted);
-    if (!v->u.list.sorted)
-        return false;
-    for (uint32_t i = 0; i < v->n; i++)
-        v->u.list.sorted[i] = i;
-    qsort_r(v->u.list.sorted, v->n, sizeof *v->u.list.sorted, compare_keys,
-            v->u.list.keys);
-    return true;
-}
-
-static bool convert_object(struct kg_json *v, json_t *from, struct kg_json_pool *pool)
-{
-    uint32_t i = 0;
-
-    v->type = KG_JSON_OBJECT;
-    v->n = (uint32_t)json_object_size(from);
-    v->u.list.items = pool_alloc(pool, v->n * sizeof *v->u.list.items);
-    v->u.list.keys = pool_alloc(pool, v->n * sizeof *v->u.list.keys);
-    if (!v->u.list.items || !v->u.list.keys)
-        return false;
-    /* jansson iterates in the order of insertion */
-    for (void *it = json_object_iter(from); it;
-         it = json_object_iter_next(from, it), i++) {
-        v->u.list.keys[i] = json_object_iter_key(it);
-        if (!convert(&v->u.list.items[i], json_object_iter_value(it), pool))
-            return false;
-    }
-    return sort_keys(v, pool);
-}
-
-/* v is fully written.   returns false when the pool is out of memory */
-static bool convert(struct kg_json *v, json_t *from, struct kg_json_pool *pool)
-{
-    memset(v, 0, sizeof *v);
-    switch (json_typeof(from)) {
-    case JSON_OBJECT:
-        return convert_object(v, from, pool);
-    case JSON_ARRAY:
-        return convert_array(v, from, pool);
-    case JSON_STRING:
-        v->type = KG_JSON_STRING;
-        v->u.text.bytes = json_string_value(from);
-        v->u.text.len = json_string_length(from);
-        return true;
-    case JSON_INTEGER:
-        v->type = KG_JSON_INT;
-        v->u.integer = json_integer_value(from);
-        return true;
-    case JSON_REAL:
-        v->type = KG_JSON_REAL;
-        v->u.real = json_real_value(from);
-        return true;
-    case JSON_TRUE:
-    case JSON_FALSE:
-        v->type = KG_JSON_BOOL;
-        v->u.truth = json_is_true(from);
-        return true;
-    case JSON_NULL:
-        break;
-    }
-    v->type = KG_JSON_NULL;
-    return true;
-}
-
-/* ---- parsing ---- */
-
-/* jansson recurses up to 2,048 levels; a document has at most MAX_DEPTH, counted before
- * it is parsed. */
-static kg_status check_depth(const char *text, size_t n, const char *where,
-                             struct kg_err *err)
-{
-    bool in_string = false;
-    int depth = 0;
-    int64_t line = 1;
-
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-
-        line += c == '\n';
-        if (in_string) {
-            i += c == '\\';
-            in_string = c != '"';
-            continue;
-        }
-        in_string = c == '"';
-        depth += (c == '[' || c == '{') - (c == ']' || c == '}');
-        if (depth > MAX_DEPTH)
-            return kg_fail(
-                err, KG_EFORMAT,
-                "%s: line %lld: expected JSON nested at most %d deep, found more", where,
-                (long long)line, MAX_DEPTH);
-    }
-    return KG_OK;
-}
-
-static kg_status report(const json_error_t *error, const char *where, struct kg_err *err)
-{
-    char what[JSON_ERROR_TEXT_LENGTH];
-    size_t n = strnlen(error->text, sizeof what - 1);
-
-    /* jansson quotes the text near the error: keep the message on one line */
-    for (size_t i = 0; i < n; i++)
-        what[i] = (unsigned char)error->text[i] < ' ' ? ' ' : error->text[i];
-    what[n] = 0;
-    return kg_fail(err, KG_EFORMAT,
-                   "%s: line %d column %d: expected JSON, found an error: %s", where,
-                   error->line, error->column, what);
-}
-
-static kg_status parse_into(struct kg_json_doc *doc, const char *text, size_t n,
-                            struct kg_err *err)
-{
-    size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    struct kg_json_pool *pool = doc->pool;
-    json_error_t error;
-    json_t *root;
-
-    pthread_once(&hooks_once, hooks_install);
-    parsing = pool;
-    root = json_loadb(text, n, flags, &error);
-    parsing = NULL;
-    if (!root && pool->err.code == KG_ENOMEM)
-        return kg_fail(err, KG_ENOMEM, "%s: %s", doc->where, pool->err.message);
-    if (!root)
-        return report(&error, doc->where, err);
-    doc->root = pool_alloc(pool, sizeof *doc->root);
-    if (!doc->root || !convert(doc->root, root, pool))
-        return kg_fail(err, KG_ENOMEM, "%s: %s", doc->where, pool->err.message);
-    return KG_OK;
-}
-
-kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
-                        const char *where, struct kg_err *err)
-{
-    kg_status status;
-
-    memset(doc, 0, sizeof *doc);
-    KG_TRY(check_depth(text, n, where, err));
-    doc->where = kg_mem_strdup(where, err);
-    doc->pool = doc->where ? kg_mem_calloc(1, sizeof *doc->pool, "JSON document", err)
-                           : NULL;
-    status = doc->pool ? parse_into(doc, n ? text : "", n, err) : err->code;
-    if (status != KG_OK)
-        kg_json_release(doc);
-    return status;
-}
-
-kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
-                       struct kg_err *err)
-{
-    struct kg_str text = {0};
-    kg_status status;
-
-    memset(doc, 0, sizeof *doc);
-    KG_TRY_GOTO(out, kg_file_read(&text, path, max_bytes, err));
-    KG_TRY_GOTO(out, kg_json_parse(doc, kg_str_text(&text), text.len, path, err));
-out:
-    kg_str_release(&text);
-    return status;
-}
-
-void kg_json_release(struct kg_json_doc *doc)
-{
-    pool_free(doc->pool);
-    kg_mem_free(doc->where);
-    memset(doc, 0, sizeof *doc);
-}
 
 /* ---- looking ---- */
 
@@ -503,33 +184,6 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
 
 /* ---- writing ---- */
 
-/* Bytes of the UTF-8 sequence at text (n bytes left), or 0 where it is not valid. */
-static size_t utf8_length(const unsigned char *text, size_t n)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned char lead = text[0];
-    size_t length = lead < 0x80   ? 1
-                    : lead < 0xc0 ? 0
-                    : lead < 0xe0 ? 2
-                    : lead < 0xf0 ? 3
-                                  : 4;
-    uint32_t code;
-
-    if (length == 1)
-        return 1;
-    if (length == 0 || lead > 0xf4 || length > n)
-        return 0;
-    code = lead & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (text[i] & 0x3f);
-    }
-    if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-        return 0;
-    return length;
-}
-
 static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *err)
 {
     static const char plain[] = "\"\\\b\f\n\r\t";
@@ -546,15 +200,15 @@ static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err)
 {
-    const unsigned char *bytes = (const unsigned char *)text;
     size_t start = 0; /* of the run that passes through as it is */
     size_t i = 0;
 
     KG_TRY(kg_str_putc(out, '"', err));
     while (i < n) {
-        size_t length = utf8_length(bytes + i, n - i);
+        size_t length = kg_utf8_length(text + i, n - i);
+        unsigned char c = (unsigned char)text[i];
 
-        if (length > 0 && bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\') {
+        if (length > 0 && c >= ' ' && c != '"' && c != '\\') {
             i += length;
             continue;
         }
@@ -562,7 +216,7 @@ kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
         if (length == 0)
             KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
         else
-            KG_TRY(put_escape(out, bytes[i], err));
+            KG_TRY(put_escape(out, c, err));
         start = ++i;
     }
     KG_TRY(kg_str_append(out, text + start, n - start, err));

@@ -1,9 +1,10 @@
 /* JSON: a parsed document as borrowed, typed look-ups, and a writer that emits into a
  * kg_str.
  *
- * jansson stands behind json.c alone. A struct kg_json is a value inside a document and
- * lives as long as the document. Every getter names the key and what was found instead;
- * `where` of the document (a file name, "stdin line 12") goes in front.
+ * A struct kg_json is a value inside a document and lives as long as the document. A
+ * document comes about by the calls of a builder, of which the parser of text is one
+ * user. Every getter names the key and what was found instead; `where` of the document (a
+ * file name, "stdin line 12") goes in front.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -18,8 +19,8 @@ struct kg_json; /* opaque value */
 struct kg_json_pool;
 struct kg_json_doc {
     struct kg_json *root;      /* in the pool */
-    char *where;               /* owned */
-    struct kg_json_pool *pool; /* owned: every value of the document */
+    char *where;               /* in the pool */
+    struct kg_json_pool *pool; /* owned: all that the document has */
 };
 
 enum kg_json_type {
@@ -65,6 +66,53 @@ kg_status kg_json_need_int(int64_t *out, const struct kg_json_doc *doc,
 kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
                             const struct kg_json *object, const char *key,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- building: a document by calls instead of text ----
+ * Values come in the order of the text: into the list that was opened last, in an object
+ * each behind its key. The first one is the root. After a call that failed the document
+ * is released, or begun anew; errors do not name the place, the caller does. */
+struct kg_json_builder; /* opaque: makes one document after the other */
+enum { KG_JSON_VALUE_BYTES = 8 };
+
+/* max_bytes: of a document. A text and a key count as many as they have, and every value
+ * KG_JSON_VALUE_BYTES more. */
+kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
+                                 struct kg_err *err) KG_MUST_CHECK;
+void kg_json_builder_free(struct kg_json_builder *b); /* NULL is allowed */
+
+/* doc: {0}, or a document that goes away: its memory is used again. Borrowed until the
+ * end. */
+kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
+                        const char *where, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_end(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
+
+/* Text and keys must be UTF-8, and are copied.   errors: ENOMEM, EFORMAT (too many bytes;
+ * a NUL in a key) */
+kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
+                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_add_null(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_add_bool(struct kg_json_builder *b, bool truth,
+                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_add_int(struct kg_json_builder *b, int64_t x,
+                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_add_real(struct kg_json_builder *b, double x, /* finite */
+                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
+                           struct kg_err *err) KG_MUST_CHECK;
+/* The value that the text is; text is borrowed, and checked to be UTF-8.   errors: as
+ * above, EFORMAT with line and column */
+kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* An array or an object.   errors: as above, EFORMAT (nested too deep) */
+kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* errors: ENOMEM, EFORMAT (an object has a key twice) */
+kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
+
+/* As kg_json_parse, for one text after the other: begin, add_parsed, end. */
+kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
+                             const char *text, size_t n, const char *where,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- writing ---- */
 /* A quoted, escaped string (UTF-8 passes through; invalid bytes become U+FFFD). */

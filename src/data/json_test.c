@@ -110,6 +110,119 @@ static void malformed_text_is_refused_with_its_line(void **state)
     refuses(deep, sizeof deep, "nested at most 64");
 }
 
+static void errors_say_what_was_expected_and_where(void **state)
+{
+    static const struct {
+        const char *text, *message;
+    } rows[] = {
+        {"", "line 1 column 1: expected a JSON value, found the end"},
+        {"{\"a\": x}", "line 1 column 7: expected a JSON value, found 'x'"},
+        {"{\"a\" 1}", "line 1 column 6: expected ':' behind a key, found '1'"},
+        {"{a:1}", "line 1 column 2: expected a key in quotes, found 'a'"},
+        {"{\"a\":1,}", "line 1 column 8: expected a key in quotes, found '}'"},
+        {"{\"a\":1]", "line 1 column 7: expected ',' or '}' behind a value, found ']'"},
+        {"[\"\xc3\xa9\" 1]",
+         "line 1 column 6: expected ',' or ']' behind a value, found '1'"},
+        {"[1\n\n2]", "line 3 column 1: expected ',' or ']' behind a value, found '2'"},
+        {"[1", "line 1 column 3: expected ',' or ']' behind a value, found the end"},
+        {"[1]\n\x01",
+         "line 2 column 1: expected the end behind a JSON value, found the byte 0x01"},
+        {"\xff", "line 1 column 1: expected a JSON value, found the byte 0xff"},
+        {"[01]", "line 1 column 3: expected ',' or ']' behind a value, found '1'"},
+        {"[1.]", "line 1 column 4: expected a digit, found ']'"},
+        {"[-]", "line 1 column 3: expected a digit, found ']'"},
+        {"[1e+]", "line 1 column 5: expected a digit, found ']'"},
+        {"[\"ab", "line 1 column 5: expected the end of a string, found the end"},
+        {"[\"a\nb\"]", "line 1 column 4: expected control characters of a string as "
+                       "\\u00XX, found the byte 0x0a"},
+        {"[\"a\xc3\"]",
+         "line 1 column 4: expected UTF-8 in a string, found the byte 0xc3"},
+        {"[\"\\x\"]",
+         "line 1 column 4: expected one of \"\\/bfnrtu behind a backslash, found 'x'"},
+        {"[\"\\u12g4\"]",
+         "line 1 column 5: expected four hexadecimal digits behind \\u, found '1'"},
+        {"[\"\\udc00\"]", "line 1 column 3: expected a whole surrogate pair, found half "
+                          "of one in a string"},
+        {"[\"\\ud800\\u0041\"]", "line 1 column 3: expected a whole surrogate pair, "
+                                 "found half of one in a string"},
+        {"[9223372036854775808]",
+         "line 1 column 2: expected an integer of 64 bits, found "
+         "one that is too big"},
+        {"[-1e400]",
+         "line 1 column 2: expected a number that a double can hold, found an "
+         "overflow"},
+        {"[1,\n {\"k\":0, \"l\":1, \"k\":2}]",
+         "line 2 column 22: expected every key of an object once, found a duplicate of "
+         "'k'"},
+        {"{\"a\\u0000\":1}",
+         "line 1 column 2: expected a key without NUL, found one behind 'a'"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        refuses(rows[i].text, strlen(rows[i].text), "doc: line ");
+        assert_string_equal(err.message + strlen("doc: "), rows[i].message);
+    }
+}
+
+/* Strings are read eight bytes at a time: what is not plain stands at each of them. */
+static void strings_are_read_alike_at_every_offset(void **state)
+{
+    static const struct {
+        const char *in, *out;
+    } parts[] = {
+        {"\\\"", "\""},
+        {"\\\\", "\\"},
+        {"\\n", "\n"},
+        {"\\u00e9", "\xc3\xa9"},
+        {"\\u20AC", "\xe2\x82\xac"},
+        {"\\uD83d\\uDE00", "\xf0\x9f\x98\x80"},
+        {"\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80"},
+        {"\x7f!#[]", "\x7f!#[]"},
+    };
+    static const char filler[] = "abcdefghijklmnopqrstuvwxyz";
+    char text[128], expected[128];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        for (int k = 0; k < 26 * 26; k++) {
+            struct kg_json_doc doc;
+            size_t n;
+
+            snprintf(text, sizeof text, "[\"%.*s%s%.*s\", \"\"]", k / 26, filler,
+                     parts[i].in, k % 26, filler);
+            snprintf(expected, sizeof expected, "%.*s%s%.*s", k / 26, filler,
+                     parts[i].out, k % 26, filler);
+            parse(&doc, text);
+            assert_string_equal(kg_json_text(kg_json_at(doc.root, 0), &n), expected);
+            assert_int_equal(n, strlen(expected));
+            assert_string_equal(kg_json_text(kg_json_at(doc.root, 1), &n), "");
+            kg_json_release(&doc);
+        }
+    }
+}
+
+static void numbers_are_exact_to_their_limits(void **state)
+{
+    struct kg_json_doc doc;
+
+    (void)state;
+    parse(&doc, "[9223372036854775807,-9223372036854775808,-0,0e1,-0.0,1E-400,"
+                "0.1000000000000000000000000000000000000000000000000000000000001,"
+                "123456789012345678901234567890.5,1.7976931348623157e308]");
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 0), 0), INT64_MAX);
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 1), 0), INT64_MIN);
+    assert_int_equal(kg_json_type(kg_json_at(doc.root, 2)), KG_JSON_INT);
+    assert_int_equal(kg_json_type(kg_json_at(doc.root, 3)), KG_JSON_REAL);
+    assert_true(signbit(kg_json_real(kg_json_at(doc.root, 4), 1)));
+    assert_true(kg_json_real(kg_json_at(doc.root, 5), 1) == 0);
+    assert_true(kg_json_real(kg_json_at(doc.root, 6), 1) == 0.1);
+    assert_true(kg_json_real(kg_json_at(doc.root, 7), 1) ==
+                123456789012345678901234567890.5);
+    assert_true(kg_json_real(kg_json_at(doc.root, 8), 1) == 1.7976931348623157e308);
+    kg_json_release(&doc);
+}
+
 static void brackets_in_strings_do_not_count_as_depth(void **state)
 {
     struct kg_json_doc doc;
@@ -311,6 +424,9 @@ int main(void)
         cmocka_unit_test(values_have_their_types),
         cmocka_unit_test(large_objects_keep_order_and_find_every_key),
         cmocka_unit_test(malformed_text_is_refused_with_its_line),
+        cmocka_unit_test(errors_say_what_was_expected_and_where),
+        cmocka_unit_test(strings_are_read_alike_at_every_offset),
+        cmocka_unit_test(numbers_are_exact_to_their_limits),
         cmocka_unit_test(brackets_in_strings_do_not_count_as_depth),
         cmocka_unit_test(demands_name_key_and_types),
         cmocka_unit_test(floats_read_back_as_the_same_bits),

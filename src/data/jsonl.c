@@ -21,9 +21,10 @@ enum { CHUNK_BYTES = 4096, COMPRESSION_LEVEL = 3, OUT_BYTES = 64 << 10 };
 struct kg_jsonl {
     FILE *stream;
     bool owns_stream;
-    char *name;         /* owned */
-    struct kg_str line; /* the current one, without its line break */
-    int64_t number;     /* of the current line, from 1 */
+    char *name;                      /* owned */
+    struct kg_json_builder *builder; /* owned */
+    struct kg_str line;              /* the current one, without its line break */
+    int64_t number;                  /* of the current line, from 1 */
 };
 
 /* ---- reading lines ---- */
@@ -38,7 +39,7 @@ kg_status kg_jsonl_open_stream(struct kg_jsonl **r, FILE *stream, const char *na
     fresh->stream = stream;
     fresh->line.max = KG_JSONL_MAX_LINE_BYTES;
     fresh->name = kg_mem_strdup(name, err);
-    if (!fresh->name) {
+    if (!fresh->name || kg_json_builder_create(&fresh->builder, SIZE_MAX, err) != KG_OK) {
         kg_jsonl_close(fresh);
         return KG_ENOMEM;
     }
@@ -71,6 +72,7 @@ void kg_jsonl_close(struct kg_jsonl *r)
         return;
     if (r->owns_stream)
         fclose(r->stream);
+    kg_json_builder_free(r->builder);
     kg_str_release(&r->line);
     kg_mem_free(r->name);
     kg_mem_free(r);
@@ -121,25 +123,38 @@ static bool is_blank(const struct kg_str *line)
     return true;
 }
 
-kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
-                        struct kg_err *err)
+/* The next line that is not blank. */
+static kg_status find_line(struct kg_jsonl *r, bool *more, struct kg_err *err)
 {
-    char where[KG_ERR_MESSAGE_BYTES / 2];
-
-    kg_json_release(doc);
     do
         KG_TRY(read_line(r, more, err));
     while (*more && is_blank(&r->line));
-    if (!*more)
-        return KG_OK;
+    return KG_OK;
+}
+
+static kg_status parse_line(struct kg_jsonl *r, struct kg_json_doc *doc,
+                            struct kg_err *err)
+{
+    char where[KG_ERR_MESSAGE_BYTES / 2];
+
     snprintf(where, sizeof where, "%.300s line %lld", r->name, (long long)r->number);
-    KG_TRY(kg_json_parse(doc, r->line.data, r->line.len, where, err));
+    KG_TRY(kg_json_parse_next(doc, r->builder, r->line.data, r->line.len, where, err));
     if (kg_json_type(doc->root) == KG_JSON_OBJECT)
         return KG_OK;
-    kg_fail(err, KG_EFORMAT, "%s: expected a JSON object, found %s", where,
-            kg_json_type_name(doc->root));
-    kg_json_release(doc);
-    return KG_EFORMAT;
+    return kg_fail(err, KG_EFORMAT, "%s: expected a JSON object, found %s", where,
+                   kg_json_type_name(doc->root));
+}
+
+kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
+                        struct kg_err *err)
+{
+    kg_status status = find_line(r, more, err);
+
+    if (status == KG_OK && *more)
+        status = parse_line(r, doc, err);
+    if (status != KG_OK || !*more)
+        kg_json_release(doc);
+    return status;
 }
 
 int64_t kg_jsonl_line(const struct kg_jsonl *r) { return r->number; }

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { CHUNK_BYTES = 4096 };
+
 struct kg_records {
     char *path;               /* owned */
     enum kg_unpack_text kind; /* which of the readers below */
@@ -21,10 +23,11 @@ struct kg_records {
     struct kg_jsonl *lines;   /* owned; lines */
     struct kg_parquet *file;  /* owned; Parquet */
     struct kg_parquet_rows *rows;
-    struct kg_str element; /* of an array: its text */
-    int64_t number;        /* of an array: elements so far */
-    int64_t line;          /* of an array: where the reader is, from 1 */
-    bool ended;            /* of an array: its ] was read */
+    struct kg_json_builder *builder; /* owned; arrays */
+    struct kg_str element;           /* of an array: its text */
+    int64_t number;                  /* of an array: elements so far */
+    int64_t line;                    /* of an array: where the reader is, from 1 */
+    bool ended;                      /* of an array: its ] was read */
     char format[32];
 };
 
@@ -73,7 +76,7 @@ static kg_status open_any(struct kg_records *r, const char *path, struct kg_err 
     if (r->kind == KG_TEXT_LINES)
         return kg_jsonl_open_stream(&r->lines, kg_unpack_stream(r->unpack), path, err);
     next_solid(r); /* the [ that was seen */
-    return KG_OK;
+    return kg_json_builder_create(&r->builder, SIZE_MAX, err);
 }
 
 kg_status kg_records_open(struct kg_records **r, const char *path, struct kg_err *err)
@@ -101,6 +104,7 @@ void kg_records_close(struct kg_records *r)
     kg_parquet_close(r->file);
     kg_jsonl_close(r->lines);
     kg_unpack_close(r->unpack);
+    kg_json_builder_free(r->builder);
     kg_str_release(&r->element);
     kg_mem_free(r->path);
     kg_mem_free(r);
@@ -139,32 +143,44 @@ static kg_status bad_array(const struct kg_records *r, const char *expected, int
                    (long long)r->line, expected, found);
 }
 
+static kg_status extend_element(struct kg_records *r, const char *chunk, size_t n,
+                                struct kg_err *err)
+{
+    if (n > KG_JSONL_MAX_LINE_BYTES - r->element.len)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s line %lld: expected an element of at most %d bytes, found "
+                       "a longer one",
+                       r->path, (long long)r->line, KG_JSONL_MAX_LINE_BYTES);
+    return kg_str_append(&r->element, chunk, n, err);
+}
+
 /* From the { that was read to the } that belongs to it, into r->element. */
 static kg_status cut_element(struct kg_records *r, struct kg_err *err)
 {
+    char chunk[CHUNK_BYTES];
+    size_t n = 0;
     int depth = 1;
     bool in_text = false;
     bool escaped = false;
 
     kg_str_clear(&r->element);
-    KG_TRY(kg_str_putc(&r->element, '{', err));
+    chunk[n++] = '{';
     while (depth > 0) {
         int c = next_char(r);
 
         if (c == EOF)
             return bad_array(r, "the end of an object", c, err);
-        if (r->element.len >= KG_JSONL_MAX_LINE_BYTES)
-            return kg_fail(err, KG_EFORMAT,
-                           "%s line %lld: expected an element of at most %d bytes, found "
-                           "a longer one",
-                           r->path, (long long)r->line, KG_JSONL_MAX_LINE_BYTES);
-        KG_TRY(kg_str_putc(&r->element, (char)c, err));
+        if (n == sizeof chunk) {
+            KG_TRY(extend_element(r, chunk, n, err));
+            n = 0;
+        }
+        chunk[n++] = (char)c;
         if (!in_text)
             depth += (c == '{' || c == '[') - (c == '}' || c == ']');
         in_text ^= c == '"' && !escaped;
         escaped = in_text && c == '\\' && !escaped;
     }
-    return KG_OK;
+    return extend_element(r, chunk, n, err);
 }
 
 /* The end of the array, and nothing behind it. */
@@ -201,7 +217,8 @@ static kg_status next_element(struct kg_records *r, struct kg_json_doc *doc, boo
     KG_TRY(cut_element(r, err));
     r->number++;
     *more = true;
-    return kg_json_parse(doc, r->element.data, r->element.len, where, err);
+    return kg_json_parse_next(doc, r->builder, r->element.data, r->element.len, where,
+                              err);
 }
 
 /* ---- records ---- */
@@ -216,8 +233,9 @@ kg_status kg_records_next(struct kg_records *r, struct kg_json_doc *doc, bool *m
     if (r->kind == KG_TEXT_LINES) {
         status = kg_jsonl_next(r->lines, doc, more, err);
     } else {
-        kg_json_release(doc);
         status = next_element(r, doc, more, err);
+        if (status != KG_OK || !*more)
+            kg_json_release(doc);
     }
     return kg_unpack_explain(r->unpack, status, err);
 }

@@ -1,0 +1,399 @@
+/* JSON documents as they come about: memory in chunks that go away together, and a stack
+ * of the values whose array or object is still open.
+ *
+ * How many members a list has is known when it is closed. So values wait on the stack,
+ * and closing moves those of the list, in one block, into the document; what stays on the
+ * stack is the list itself, as a member of the one around it.
+ */
+#define _GNU_SOURCE /* qsort_r */
+#include "data/json_internal.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FIRST_CHUNK_BYTES = 4 << 10,
+    LAST_CHUNK_BYTES = 1 << 20,
+    POOL_ALIGN = 16,
+    FIRST_MEMBERS = 64,
+    SCAN_MEMBERS = 12, /* up to this many a scan beats the sorted index */
+};
+
+/* ---- the pool ---- */
+
+struct kg_json_pool {
+    struct kg_json_pool *next; /* older ones */
+    size_t used;
+    size_t capacity; /* bytes behind this header */
+};
+
+static size_t round_up(size_t n)
+{
+    return (n + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN;
+}
+
+static kg_status add_chunk(struct kg_json_doc *doc, size_t need, struct kg_err *err)
+{
+    size_t header = round_up(sizeof(struct kg_json_pool));
+    size_t capacity = doc->pool ? 2 * doc->pool->capacity : FIRST_CHUNK_BYTES;
+    struct kg_json_pool *chunk;
+
+    capacity = capacity > LAST_CHUNK_BYTES ? LAST_CHUNK_BYTES : capacity;
+    capacity = capacity < need ? need : capacity;
+    chunk = kg_mem_calloc(1, header + capacity, "JSON document", err);
+    if (!chunk)
+        return KG_ENOMEM;
+    chunk->capacity = capacity;
+    chunk->next = doc->pool;
+    doc->pool = chunk;
+    return KG_OK;
+}
+
+void *kg_json_alloc(struct kg_json_doc *doc, size_t n, struct kg_err *err)
+{
+    struct kg_json_pool *chunk = doc->pool;
+    void *block;
+
+    if (n > SIZE_MAX / 4) {
+        kg_fail(err, KG_ENOMEM, "JSON document: %zu bytes are too many", n);
+        return NULL;
+    }
+    n = round_up(n ? n : 1);
+    if (!chunk || chunk->capacity - chunk->used < n) {
+        if (add_chunk(doc, n, err) != KG_OK)
+            return NULL;
+        chunk = doc->pool;
+    }
+    block = (char *)chunk + round_up(sizeof *chunk) + chunk->used;
+    chunk->used += n;
+    return block;
+}
+
+static void free_chunks(struct kg_json_pool *chunk)
+{
+    while (chunk) {
+        struct kg_json_pool *next = chunk->next;
+
+        kg_mem_free(chunk);
+        chunk = next;
+    }
+}
+
+void kg_json_release(struct kg_json_doc *doc)
+{
+    free_chunks(doc->pool);
+    memset(doc, 0, sizeof *doc);
+}
+
+/* An empty document in the newest chunk of the old one, unless that is a giant. */
+static void empty(struct kg_json_doc *doc)
+{
+    struct kg_json_pool *kept = doc->pool;
+
+    if (kept && kept->capacity <= LAST_CHUNK_BYTES) {
+        free_chunks(kept->next);
+        kept->next = NULL;
+        kept->used = 0;
+        *doc = (struct kg_json_doc){.pool = kept};
+        return;
+    }
+    kg_json_release(doc);
+}
+
+/* ---- the stack ---- */
+
+struct member {
+    struct kg_json value;
+    const char *key; /* in the pool; NULL outside of objects */
+    size_t key_bytes;
+};
+struct kg_json_builder {
+    struct kg_json_doc *doc; /* borrowed: the one that has begun */
+    struct member *stack;    /* owned (capacity) */
+    size_t n, capacity;
+    size_t open[KG_JSON_MAX_DEPTH]; /* where the open lists are in the stack */
+    int depth;
+    const char *key; /* of the next value */
+    size_t key_bytes;
+    size_t bytes, max_bytes;
+};
+
+kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
+                                 struct kg_err *err)
+{
+    *b = kg_mem_calloc(1, sizeof **b, "JSON document", err);
+    if (!*b)
+        return KG_ENOMEM;
+    (*b)->max_bytes = max_bytes;
+    return KG_OK;
+}
+
+void kg_json_builder_free(struct kg_json_builder *b)
+{
+    if (!b)
+        return;
+    kg_mem_free(b->stack);
+    kg_mem_free(b);
+}
+
+/* Bytes that the document is to grow by. */
+static kg_status count(struct kg_json_builder *b, size_t bytes, struct kg_err *err)
+{
+    if (bytes > b->max_bytes - b->bytes)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected a record of at most %zu bytes, found a larger one",
+                       b->max_bytes);
+    b->bytes += bytes;
+    return KG_OK;
+}
+
+/* Is a value expected now, and if it needs a key, is that here? */
+static bool is_expected(const struct kg_json_builder *b)
+{
+    if (b->depth == 0)
+        return b->n == 0 && !b->key;
+    return (b->stack[b->open[b->depth - 1]].value.type == KG_JSON_OBJECT) == !!b->key;
+}
+
+/* The next value.   *v: to be filled before the next call */
+static kg_status push(struct kg_json **v, struct kg_json_builder *b,
+                      enum kg_json_type type, struct kg_err *err)
+{
+    struct member *m;
+
+    assert(is_expected(b));
+    KG_TRY(count(b, KG_JSON_VALUE_BYTES, err));
+    if (b->n == b->capacity)
+        KG_TRY(kg_mem_grow(&b->stack, &b->capacity, b->n + 1, sizeof *b->stack,
+                           UINT32_MAX, "JSON document", err));
+    m = &b->stack[b->n++];
+    m->key = b->key;
+    m->key_bytes = b->key_bytes;
+    m->value.type = type;
+    m->value.n = 0;
+    b->key = NULL;
+    *v = &m->value;
+    return KG_OK;
+}
+
+/* A copy in the document, with a NUL behind it.   returns NULL with err set */
+static const char *copy_text(struct kg_json_builder *b, const char *text, size_t n,
+                             struct kg_err *err)
+{
+    char *copy = kg_json_alloc(b->doc, n + 1, err);
+
+    if (!copy)
+        return NULL;
+    if (n > 0)
+        memcpy(copy, text, n);
+    copy[n] = 0;
+    return copy;
+}
+
+/* ---- a document ---- */
+
+struct kg_json_doc *kg_json_begun(const struct kg_json_builder *b) { return b->doc; }
+
+kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
+                        const char *where, struct kg_err *err)
+{
+    size_t n = strlen(where) + 1;
+
+    if (b->capacity == 0)
+        KG_TRY(kg_mem_grow(&b->stack, &b->capacity, FIRST_MEMBERS, sizeof *b->stack,
+                           UINT32_MAX, "JSON document", err));
+    empty(doc);
+    doc->where = kg_json_alloc(doc, n, err);
+    if (!doc->where)
+        return KG_ENOMEM;
+    memcpy(doc->where, where, n);
+    b->doc = doc;
+    b->n = 0;
+    b->depth = 0;
+    b->key = NULL;
+    b->bytes = 0;
+    return KG_OK;
+}
+
+kg_status kg_json_end(struct kg_json_builder *b, struct kg_err *err)
+{
+    struct kg_json *root = kg_json_alloc(b->doc, sizeof *root, err);
+
+    assert(b->depth == 0 && b->n == 1);
+    if (!root)
+        return KG_ENOMEM;
+    *root = b->stack[0].value;
+    b->doc->root = root;
+    return KG_OK;
+}
+
+/* ---- values ---- */
+
+kg_status kg_json_hold_key(struct kg_json_builder *b, const char *key, size_t n,
+                           struct kg_err *err)
+{
+    if (memchr(key, 0, n))
+        return kg_fail(err, KG_EFORMAT,
+                       "expected a key without NUL, found one behind '%.100s'", key);
+    KG_TRY(count(b, n, err));
+    b->key = key;
+    b->key_bytes = n;
+    return KG_OK;
+}
+
+kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
+                          struct kg_err *err)
+{
+    const char *copy = copy_text(b, key, n, err);
+
+    return copy ? kg_json_hold_key(b, copy, n, err) : KG_ENOMEM;
+}
+
+kg_status kg_json_add_null(struct kg_json_builder *b, struct kg_err *err)
+{
+    struct kg_json *v;
+
+    return push(&v, b, KG_JSON_NULL, err);
+}
+
+kg_status kg_json_add_bool(struct kg_json_builder *b, bool truth, struct kg_err *err)
+{
+    struct kg_json *v;
+
+    KG_TRY(push(&v, b, KG_JSON_BOOL, err));
+    v->u.truth = truth;
+    return KG_OK;
+}
+
+kg_status kg_json_add_int(struct kg_json_builder *b, int64_t x, struct kg_err *err)
+{
+    struct kg_json *v;
+
+    KG_TRY(push(&v, b, KG_JSON_INT, err));
+    v->u.integer = x;
+    return KG_OK;
+}
+
+kg_status kg_json_add_real(struct kg_json_builder *b, double x, struct kg_err *err)
+{
+    struct kg_json *v;
+
+    assert(isfinite(x));
+    KG_TRY(push(&v, b, KG_JSON_REAL, err));
+    v->u.real = x;
+    return KG_OK;
+}
+
+kg_status kg_json_hold_text(struct kg_json_builder *b, const char *text, size_t n,
+                            struct kg_err *err)
+{
+    struct kg_json *v;
+
+    KG_TRY(count(b, n, err));
+    KG_TRY(push(&v, b, KG_JSON_STRING, err));
+    v->u.text.bytes = text;
+    v->u.text.len = n;
+    return KG_OK;
+}
+
+kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
+                           struct kg_err *err)
+{
+    const char *copy = copy_text(b, text, n, err);
+
+    return copy ? kg_json_hold_text(b, copy, n, err) : KG_ENOMEM;
+}
+
+/* ---- lists ---- */
+
+kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
+                       struct kg_err *err)
+{
+    struct kg_json *v;
+
+    assert(type == KG_JSON_ARRAY || type == KG_JSON_OBJECT);
+    if (b->depth == KG_JSON_MAX_DEPTH)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected JSON nested at most %d deep, found more",
+                       KG_JSON_MAX_DEPTH);
+    KG_TRY(push(&v, b, type, err));
+    b->open[b->depth++] = b->n - 1;
+    return KG_OK;
+}
+
+static kg_status duplicate(const char *key, struct kg_err *err)
+{
+    return kg_fail(err, KG_EFORMAT,
+                   "expected every key of an object once, found a duplicate of '%.100s'",
+                   key);
+}
+
+static kg_status compare_all(const struct member *m, size_t n, struct kg_err *err)
+{
+    for (size_t i = 1; i < n; i++)
+        for (size_t j = 0; j < i; j++)
+            if (m[i].key_bytes == m[j].key_bytes &&
+                memcmp(m[i].key, m[j].key, m[i].key_bytes) == 0)
+                return duplicate(m[i].key, err);
+    return KG_OK;
+}
+
+static int compare_keys(const void *a, const void *b, void *keys)
+{
+    const char *const *key = keys;
+
+    return strcmp(key[*(const uint32_t *)a], key[*(const uint32_t *)b]);
+}
+
+static kg_status sort_keys(struct kg_json *v, struct kg_json_doc *doc, struct kg_err *err)
+{
+    uint32_t *sorted = kg_json_alloc(doc, v->n * sizeof *sorted, err);
+
+    if (!sorted)
+        return KG_ENOMEM;
+    for (uint32_t i = 0; i < v->n; i++)
+        sorted[i] = i;
+    qsort_r(sorted, v->n, sizeof *sorted, compare_keys, v->u.list.keys);
+    for (uint32_t i = 1; i < v->n; i++)
+        if (compare_keys(&sorted[i - 1], &sorted[i], v->u.list.keys) == 0)
+            return duplicate(v->u.list.keys[sorted[i]], err);
+    v->u.list.sorted = sorted;
+    return KG_OK;
+}
+
+static kg_status take_keys(struct kg_json *v, const struct member *m,
+                           struct kg_json_doc *doc, struct kg_err *err)
+{
+    v->u.list.keys = kg_json_alloc(doc, v->n * sizeof *v->u.list.keys, err);
+    if (!v->u.list.keys)
+        return KG_ENOMEM;
+    for (uint32_t i = 0; i < v->n; i++)
+        v->u.list.keys[i] = m[i].key;
+    return v->n <= SCAN_MEMBERS ? compare_all(m, v->n, err) : sort_keys(v, doc, err);
+}
+
+kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err)
+{
+    struct member *list = &b->stack[b->open[b->depth - 1]];
+    const struct member *members = list + 1;
+    struct kg_json *v = &list->value;
+
+    assert(b->depth > 0 && !b->key);
+    v->n = (uint32_t)(b->stack + b->n - members);
+    v->u.list.keys = NULL;
+    v->u.list.sorted = NULL;
+    v->u.list.items = kg_json_alloc(b->doc, v->n * sizeof *v->u.list.items, err);
+    if (!v->u.list.items)
+        return KG_ENOMEM;
+    for (uint32_t i = 0; i < v->n; i++)
+        v->u.list.items[i] = members[i].value;
+    if (v->type == KG_JSON_OBJECT)
+        KG_TRY(take_keys(v, members, b->doc, err));
+    b->n -= v->n;
+    b->depth--;
+    return KG_OK;
+}

@@ -1,0 +1,16 @@
+/* What is UTF-8 and what is not: no surrogates, no overlong forms, nothing above
+ * U+10FFFF.
+ *
+ * For readers of bytes below text/, which has the rest of Unicode.
+ */
+#ifndef KG_DATA_UTF8_H
+#define KG_DATA_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of the character at text (n > 0 bytes are there), or 0 where it is malformed. */
+size_t kg_utf8_length(const char *text, size_t n);
+bool kg_utf8_is_valid(const char *text, size_t n);
+
+#endif

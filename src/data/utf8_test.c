@@ -1,0 +1,97 @@
+/* Tests of what is UTF-8. */
+#include "data/utf8.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const good[] = {"",
+                                   "plain",
+                                   "\x7f",
+                                   "\xc2\x80",
+                                   "\xdf\xbf",
+                                   "\xe0\xa0\x80",
+                                   "\xed\x9f\xbf",
+                                   "\xee\x80\x80",
+                                   "\xef\xbf\xbf",
+                                   "\xf0\x90\x80\x80",
+                                   "\xf4\x8f\xbf\xbf"};
+static const char *const bad[] = {"\x80",             /* begins nothing */
+                                  "\xc1\xbf",         /* overlong */
+                                  "\xe0\x9f\xbf",     /* overlong */
+                                  "\xf0\x8f\xbf\xbf", /* overlong */
+                                  "\xed\xa0\x80",     /* a surrogate */
+                                  "\xed\xbf\xbf",     /* a surrogate */
+                                  "\xf4\x90\x80\x80", /* above U+10FFFF */
+                                  "\xf8\x88\x80\x80\x80",
+                                  "\xff",
+                                  "\xe2\x82", /* cut */
+                                  "\xe2\x82z"};
+
+/* The same in front of, behind and inside of more than eight plain bytes. */
+static bool is_valid_anywhere(const char *part)
+{
+    bool valid = kg_utf8_is_valid(part, strlen(part));
+    char text[64];
+
+    for (size_t before = 0; before < 20; before++) {
+        for (size_t behind = 0; behind < 20; behind++) {
+            size_t n = strlen(part);
+
+            memset(text, 'a', sizeof text);
+            memcpy(text + before, part, n);
+            assert_int_equal(kg_utf8_is_valid(text, before + n + behind), valid);
+        }
+    }
+    return valid;
+}
+
+static void characters_are_valid_at_every_offset(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        size_t n = strlen(good[i]);
+
+        assert_true(is_valid_anywhere(good[i]));
+        if (n > 0 && n != 5)
+            assert_int_equal(kg_utf8_length(good[i], n), n);
+    }
+}
+
+static void what_is_malformed_is_seen_at_every_offset(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(is_valid_anywhere(bad[i]));
+        assert_int_equal(kg_utf8_length(bad[i], strlen(bad[i])), 0);
+    }
+}
+
+/* Every pair of bytes, against the definition. */
+static void pairs_of_bytes_follow_the_definition(void **state)
+{
+    (void)state;
+    for (unsigned a = 0; a < 256; a++) {
+        for (unsigned b = 0; b < 256; b++) {
+            const char pair[2] = {(char)a, (char)b};
+            bool two = a >= 0xc2 && a < 0xe0 && b >= 0x80 && b < 0xc0;
+
+            assert_int_equal(kg_utf8_is_valid(pair, 2), two || (a < 0x80 && b < 0x80));
+            assert_int_equal(kg_utf8_length(pair, 2), two ? 2 : a < 0x80);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(characters_are_valid_at_every_offset),
+        cmocka_unit_test(what_is_malformed_is_seen_at_every_offset),
+        cmocka_unit_test(pairs_of_bytes_follow_the_definition),
+    };
+
+    return cmocka_run_group_tests_name("utf8", tests, NULL, NULL);
+}
