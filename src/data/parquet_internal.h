@@ -82,8 +82,6 @@ struct kg_parquet_chunk {
 kg_status kg_parquet_read_schema(struct kg_parquet *file, const struct kg_thrift *footer,
                                  const struct kg_thrift_list *elements,
                                  struct kg_err *err) KG_MUST_CHECK;
-/* Well-formed UTF-8 without surrogates. */
-bool kg_parquet_is_utf8(const void *bytes, size_t n);
 
 /* parquet.c: the descriptions of a row group's columns, one after the other */
 struct kg_thrift kg_parquet_chunks(const struct kg_parquet *file, size_t group);
@@ -146,9 +144,13 @@ kg_status kg_parquet_column_start(struct kg_parquet_column **c, struct kg_parque
 /* Put "FILE: column 'x', row group 1, page 2: " in front of the error. */
 kg_status kg_parquet_column_blame(const struct kg_parquet_column *c, struct kg_err *err);
 
-/* ---- one value as JSON, parquet_value.c ---- */
-kg_status kg_parquet_put_value(struct kg_str *out, const struct kg_parquet_node *node,
-                               const void *values, size_t i,
-                               struct kg_err *err) KG_MUST_CHECK;
+/* ---- one value of a column into a document, parquet_value.c ---- */
+/* scratch: what is in it is lost */
+kg_status kg_parquet_add_value(struct kg_json_builder *b, struct kg_str *scratch,
+                               const struct kg_parquet_node *node, const void *values,
+                               size_t i, struct kg_err *err) KG_MUST_CHECK;
+/* A text as the key of the next value. */
+kg_status kg_parquet_add_key(struct kg_json_builder *b, const void *values, size_t i,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 #endif

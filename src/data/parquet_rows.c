@@ -6,7 +6,8 @@
  * which they do not is refused. Each step takes at least an entry from a cursor, so no
  * file can make this run on.
  *
- * A row is written as JSON text and parsed, so that a document has one way to come about.
+ * What the levels say goes straight to the builder of documents; there is no text in
+ * between.
  */
 #include "data/parquet_internal.h"
 
@@ -23,12 +24,13 @@ struct cursor {
 };
 
 struct kg_parquet_rows {
-    struct kg_parquet *file; /* borrowed */
-    struct cursor *cursors;  /* owned, one for each leaf */
-    size_t group;            /* the next to be opened, from 0 */
-    int64_t left;            /* rows of the open group */
-    int64_t number;          /* of the row last returned, from 1 */
-    struct kg_str text;      /* of the row */
+    struct kg_parquet *file;         /* borrowed */
+    struct cursor *cursors;          /* owned, one for each leaf */
+    size_t group;                    /* the next to be opened, from 0 */
+    int64_t left;                    /* rows of the open group */
+    int64_t number;                  /* of the row last returned, from 1 */
+    struct kg_json_builder *builder; /* owned */
+    struct kg_str scratch;           /* of one value */
 };
 
 /* ---- cursors ---- */
@@ -65,6 +67,17 @@ static kg_status disagree(const struct kg_parquet_rows *r, size_t leaf,
     kg_fail(err, KG_EFORMAT, "row %lld: its levels do not fit those of column '%s'",
             (long long)r->number, r->file->nodes[r->file->leaves[node->leaf]].path);
     return kg_parquet_column_blame(r->cursors[leaf].column, err);
+}
+
+/* A call of the builder for the node, or a value of it. */
+static kg_status placed(const struct kg_parquet_rows *r,
+                        const struct kg_parquet_node *node, kg_status status,
+                        struct kg_err *err)
+{
+    if (status == KG_OK)
+        return KG_OK;
+    kg_err_prefix(err, "row %lld", (long long)r->number);
+    return kg_parquet_column_blame(r->cursors[node->leaf].column, err);
 }
 
 /* Is every leaf of the node at an entry where it is there (or where it is not)? */
@@ -117,18 +130,20 @@ static bool is_present(const struct kg_parquet_rows *r,
 }
 
 static kg_status put_leaf(struct kg_parquet_rows *r, const struct kg_parquet_node *node,
-                          struct kg_err *err)
+                          bool as_key, struct kg_err *err)
 {
     struct cursor *c = &r->cursors[node->leaf];
+    const void *values = c->batch.values;
     kg_status status;
 
     if (def_of(c) != node->def)
         return disagree(r, node->leaf, node, err);
-    status = kg_parquet_put_value(&r->text, node, c->batch.values, c->value_at, err);
-    if (status != KG_OK) {
-        kg_err_prefix(err, "row %lld", (long long)r->number);
-        return kg_parquet_column_blame(c->column, err);
-    }
+    if (as_key)
+        status = kg_parquet_add_key(r->builder, values, c->value_at, err);
+    else
+        status = kg_parquet_add_value(r->builder, &r->scratch, node, values, c->value_at,
+                                      err);
+    KG_TRY(placed(r, node, status, err));
     return advance(c, true, err);
 }
 
@@ -143,15 +158,15 @@ static kg_status put_struct(struct kg_parquet_rows *r, const struct kg_parquet_n
 {
     const struct kg_parquet_node *child = node + 1;
 
-    KG_TRY(kg_str_putc(&r->text, '{', err));
+    KG_TRY(placed(r, node, kg_json_open(r->builder, KG_JSON_OBJECT, err), err));
     for (size_t i = 0; i < node->n_children; i++, child = next_child(r, child)) {
-        if (i > 0)
-            KG_TRY(kg_str_putc(&r->text, ',', err));
-        KG_TRY(kg_json_put_string(&r->text, child->name, strlen(child->name), err));
-        KG_TRY(kg_str_putc(&r->text, ':', err));
+        kg_status status = kg_json_add_key(r->builder, child->name, strlen(child->name),
+                                           err);
+
+        KG_TRY(placed(r, child, status, err));
         KG_TRY(put_node(r, child, err));
     }
-    return kg_str_putc(&r->text, '}', err);
+    return placed(r, node, kg_json_close(r->builder, err), err);
 }
 
 /* What a list holds: the one child of its repeated group, unless that group is itself
@@ -167,11 +182,20 @@ static const struct kg_parquet_node *element_of(const struct kg_parquet_node *li
     return repeated->n_children == 1 && !old ? repeated + 1 : NULL;
 }
 
-/* What stands between two brackets for each repetition. */
+/* What each repetition becomes: what it is itself, its only child, or a key and a
+ * value. */
 enum item { ITEM_ITSELF, ITEM_CHILD, ITEM_PAIR };
 
 static kg_status put_content(struct kg_parquet_rows *r,
                              const struct kg_parquet_node *node, struct kg_err *err);
+
+static kg_status put_pair(struct kg_parquet_rows *r, const struct kg_parquet_node *key,
+                          struct kg_err *err)
+{
+    KG_TRY(check_presence(r, key, true, err));
+    KG_TRY(put_leaf(r, key, true, err));
+    return put_node(r, next_child(r, key), err);
+}
 
 static kg_status put_item(struct kg_parquet_rows *r,
                           const struct kg_parquet_node *repeated, enum item item,
@@ -182,9 +206,7 @@ static kg_status put_item(struct kg_parquet_rows *r,
     case ITEM_CHILD:
         return put_node(r, repeated + 1, err);
     case ITEM_PAIR:
-        KG_TRY(put_node(r, repeated + 1, err));
-        KG_TRY(kg_str_putc(&r->text, ':', err));
-        return put_node(r, next_child(r, repeated + 1), err);
+        return put_pair(r, repeated + 1, err);
     default:
         return put_content(r, repeated, err);
     }
@@ -194,22 +216,20 @@ static kg_status put_repeated(struct kg_parquet_rows *r,
                               const struct kg_parquet_node *repeated, enum item item,
                               struct kg_err *err)
 {
-    const char *brackets = item == ITEM_PAIR ? "{}" : "[]";
+    enum kg_json_type type = item == ITEM_PAIR ? KG_JSON_OBJECT : KG_JSON_ARRAY;
     bool again = is_present(r, repeated);
 
-    KG_TRY(kg_str_putc(&r->text, brackets[0], err));
+    KG_TRY(placed(r, repeated, kg_json_open(r->builder, type, err), err));
     if (!again)
         KG_TRY(pass_absent(r, repeated, err));
     while (again) {
         KG_TRY(put_item(r, repeated, item, err));
         again = rep_of(&r->cursors[repeated->leaf]) == repeated->rep;
-        if (again) {
+        if (again)
             KG_TRY(check_repetition(r, repeated, true, err));
-            KG_TRY(kg_str_putc(&r->text, ',', err));
-        }
     }
     KG_TRY(check_repetition(r, repeated, false, err));
-    return kg_str_putc(&r->text, brackets[1], err);
+    return placed(r, repeated, kg_json_close(r->builder, err), err);
 }
 
 static bool has_text_keys(const struct kg_parquet_node *key)
@@ -225,7 +245,7 @@ static kg_status put_content(struct kg_parquet_rows *r,
     const struct kg_parquet_node *child = node + 1;
 
     if (node->n_children == 0)
-        return put_leaf(r, node, err);
+        return put_leaf(r, node, false, err);
     switch (node->kind) {
     case KG_PARQUET_AS_LIST:
         return put_repeated(r, child, element_of(node, child) ? ITEM_CHILD : ITEM_ITSELF,
@@ -245,7 +265,7 @@ static kg_status put_node(struct kg_parquet_rows *r, const struct kg_parquet_nod
         return put_repeated(r, node, ITEM_ITSELF, err);
     if (node->repetition == KG_PARQUET_OPTIONAL && !is_present(r, node)) {
         KG_TRY(pass_absent(r, node, err));
-        return kg_str_puts(&r->text, "null", err);
+        return placed(r, node, kg_json_add_null(r->builder, err), err);
     }
     KG_TRY(check_presence(r, node, true, err));
     return put_content(r, node, err);
@@ -301,7 +321,6 @@ static kg_status put_row(struct kg_parquet_rows *r, struct kg_err *err)
                                            : "a list that goes on");
         return kg_parquet_column_blame(r->cursors[i].column, err);
     }
-    kg_str_clear(&r->text);
     return put_struct(r, r->file->nodes, err);
 }
 
@@ -316,10 +335,11 @@ kg_status kg_parquet_rows_open(struct kg_parquet_rows **r, struct kg_parquet *fi
     if (!fresh)
         return KG_ENOMEM;
     fresh->file = file;
-    fresh->text.max = KG_PARQUET_MAX_RECORD_BYTES;
     fresh->cursors = kg_mem_calloc(file->n_leaves, sizeof *fresh->cursors, "rows", err);
-    if (!fresh->cursors) {
-        kg_mem_free(fresh);
+    if (!fresh->cursors ||
+        kg_json_builder_create(&fresh->builder, KG_PARQUET_MAX_RECORD_BYTES, err) !=
+            KG_OK) {
+        kg_parquet_rows_close(fresh);
         return KG_ENOMEM;
     }
     *r = fresh;
@@ -330,18 +350,17 @@ void kg_parquet_rows_close(struct kg_parquet_rows *r)
 {
     if (!r)
         return;
-    close_group(r);
+    if (r->cursors)
+        close_group(r);
     kg_mem_free(r->cursors);
-    kg_str_release(&r->text);
+    kg_json_builder_free(r->builder);
+    kg_str_release(&r->scratch);
     kg_mem_free(r);
 }
 
-kg_status kg_parquet_rows_next(struct kg_parquet_rows *r, struct kg_json_doc *doc,
-                               bool *more, struct kg_err *err)
+/* Open row groups until one has a row.   *more: false where there is none */
+static kg_status find_row(struct kg_parquet_rows *r, bool *more, struct kg_err *err)
 {
-    char where[KG_ERR_MESSAGE_BYTES / 2];
-
-    kg_json_release(doc);
     *more = false;
     while (r->left == 0) {
         KG_TRY(check_end(r, err));
@@ -352,9 +371,30 @@ kg_status kg_parquet_rows_next(struct kg_parquet_rows *r, struct kg_json_doc *do
     *more = true;
     r->left--;
     r->number++;
+    return KG_OK;
+}
+
+static kg_status build_row(struct kg_parquet_rows *r, struct kg_json_doc *doc,
+                           struct kg_err *err)
+{
+    char where[KG_ERR_MESSAGE_BYTES / 2];
+
     snprintf(where, sizeof where, "%.300s row %lld", r->file->name, (long long)r->number);
+    KG_TRY(kg_json_begin(r->builder, doc, where, err));
     KG_TRY(put_row(r, err));
-    return kg_json_parse(doc, r->text.data, r->text.len, where, err);
+    return kg_json_end(r->builder, err);
+}
+
+kg_status kg_parquet_rows_next(struct kg_parquet_rows *r, struct kg_json_doc *doc,
+                               bool *more, struct kg_err *err)
+{
+    kg_status status = find_row(r, more, err);
+
+    if (status == KG_OK && *more)
+        status = build_row(r, doc, err);
+    if (status != KG_OK || !*more)
+        kg_json_release(doc);
+    return status;
 }
 
 int64_t kg_parquet_rows_number(const struct kg_parquet_rows *r) { return r->number; }

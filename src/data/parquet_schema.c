@@ -7,6 +7,7 @@
 #include "data/parquet_internal.h"
 
 #include "base/mem.h"
+#include "data/utf8.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -186,53 +187,13 @@ static void mean_group(struct kg_parquet_node *node, const struct element *e)
 
 /* ---- names ---- */
 
-/* Bytes of the character at p, 0 if it is malformed; p < end. */
-static size_t utf8_step(const unsigned char *p, const unsigned char *end)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : 4;
-    uint32_t code = p[0] & (n == 1 ? 0x7fu : 0xffu >> (n + 1));
-
-    if ((n == 4 && p[0] >> 3 != 30) || n > (size_t)(end - p))
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if (p[i] >> 6 != 2)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    if (code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-        return 0;
-    return n;
-}
-
-bool kg_parquet_is_utf8(const void *bytes, size_t n)
-{
-    const unsigned char *p = bytes;
-    const unsigned char *end = p + n;
-    uint64_t eight;
-
-    while (p < end) {
-        while (end - p >= 8) {
-            memcpy(&eight, p, 8);
-            if (eight & 0x8080808080808080u)
-                break;
-            p += 8;
-        }
-        size_t step = p < end ? utf8_step(p, end) : 0;
-        if (step == 0)
-            return p == end;
-        p += step;
-    }
-    return true;
-}
-
 static kg_status read_name(char **name, const struct kg_parquet *file, size_t i,
                            const struct kg_thrift_bytes *from, struct kg_err *err)
 {
     size_t n = from->n;
 
-    if (n > MAX_NAME_BYTES ||
-        (n > 0 && (memchr(from->data, 0, n) || !kg_parquet_is_utf8(from->data, n))))
+    if (n > MAX_NAME_BYTES || (n > 0 && (memchr(from->data, 0, n) ||
+                                         !kg_utf8_is_valid((const char *)from->data, n))))
         return kg_fail(err, KG_EFORMAT,
                        "%s: schema element %zu: expected a name in UTF-8 of at most %d "
                        "bytes, found %zu others",

@@ -204,6 +204,61 @@ static void a_checksum_finds_any_damage_of_a_page(void **state)
     kg_str_release(&whole);
 }
 
+static void rows_that_are_no_records_are_refused_with_their_place(void **state)
+{
+    static const struct {
+        const char *name, *place, *message;
+    } rows[] = {
+        {"equal_keys", "x.key_value.key",
+         "expected every key of an object once, found a duplicate of 'a'"},
+        {"many_equal_keys", "x.key_value.key",
+         "expected every key of an object once, found a duplicate of '0'"},
+        {"nul_key", "x.key_value.key",
+         "expected a key without NUL, found one behind 'b'"},
+        {"not_utf8", "x", "expected UTF-8 text, found 3 bytes that are not"},
+        {"unsigned", "x",
+         "expected an integer of at most 63 bits, found 9223372036854775808"},
+        {"large", "x.list.element",
+         "expected a record of at most 67108864 bytes, found a larger one"},
+    };
+    char path[256], expected[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_str whole;
+
+        snprintf(path, sizeof path, FOLDER "refused/%s.parquet", rows[i].name);
+        whole = read_all(path);
+        assert_int_not_equal(read_bytes(whole.data, whole.len), KG_OK);
+        snprintf(expected, sizeof expected,
+                 "x.parquet: column '%s', row group 1, page 2: row 2: %s", rows[i].place,
+                 rows[i].message);
+        assert_string_equal(err.message, expected);
+        kg_str_release(&whole);
+    }
+}
+
+static void a_row_outlives_its_reader(void **state)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_parquet_rows *rows;
+    struct kg_parquet *file;
+    struct kg_str text = {0};
+    bool more;
+
+    (void)state;
+    assert_int_equal(kg_parquet_open(&file, FOLDER "digits-test.parquet", &err), KG_OK);
+    assert_int_equal(kg_parquet_rows_open(&rows, file, &err), KG_OK);
+    assert_int_equal(kg_parquet_rows_next(rows, &doc, &more, &err), KG_OK);
+    kg_parquet_rows_close(rows);
+    kg_parquet_close(file);
+    assert_string_equal(doc.where, FOLDER "digits-test.parquet row 1");
+    assert_int_equal(kg_json_put_value(&text, doc.root, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&text), "\"prompt\""));
+    kg_json_release(&doc);
+    kg_str_release(&text);
+}
+
 static void every_failed_allocation_is_a_status(void **state)
 {
     struct kg_str whole = read_all(FOLDER "digits-test.parquet");
@@ -255,6 +310,8 @@ int main(void)
         cmocka_unit_test(a_cut_file_is_refused_at_every_length),
         cmocka_unit_test(any_byte_may_be_wrong),
         cmocka_unit_test(a_checksum_finds_any_damage_of_a_page),
+        cmocka_unit_test(rows_that_are_no_records_are_refused_with_their_place),
+        cmocka_unit_test(a_row_outlives_its_reader),
         cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(what_is_no_parquet_file_is_said),
     };

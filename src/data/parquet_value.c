@@ -1,12 +1,14 @@
-/* One value of a Parquet column as JSON text.
+/* One value of a Parquet column as a value of a JSON document.
  *
  * What JSON has no type for becomes a string that loses nothing: decimals with their
  * scale, times with the digits that the column keeps.
  */
 #include "data/parquet_internal.h"
 
+#include "data/utf8.h"
+
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SECONDS_A_DAY = 86400, JULIAN_1970 = 2440588, MAX_DECIMAL_BYTES = 16 };
@@ -24,17 +26,17 @@ static int64_t int_at(const struct kg_parquet_node *node, const void *values, si
     return ((const int64_t *)values)[i];
 }
 
-static kg_status put_text(struct kg_str *out, const struct kg_parquet_text *t,
-                          struct kg_err *err)
+static kg_status check_text(const struct kg_parquet_text *t, struct kg_err *err)
 {
-    if (!kg_parquet_is_utf8(t->data, t->n))
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected UTF-8 text, found %zu bytes that are not", t->n);
-    return kg_json_put_string(out, t->data, t->n, err);
+    if (kg_utf8_is_valid(t->data, t->n))
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "expected UTF-8 text, found %zu bytes that are not", t->n);
 }
 
-static kg_status put_unsigned(struct kg_str *out, const struct kg_parquet_node *node,
-                              int64_t v, struct kg_err *err)
+static kg_status add_unsigned(struct kg_json_builder *b,
+                              const struct kg_parquet_node *node, int64_t v,
+                              struct kg_err *err)
 {
     uint64_t u = (uint64_t)v;
 
@@ -44,7 +46,7 @@ static kg_status put_unsigned(struct kg_str *out, const struct kg_parquet_node *
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected an integer of at most 63 bits, found %llu",
                        (unsigned long long)u);
-    return kg_str_printf(out, err, "%llu", (unsigned long long)u);
+    return kg_json_add_int(b, (int64_t)u, err);
 }
 
 /* ---- decimals ---- */
@@ -88,7 +90,7 @@ static kg_status put_decimal(struct kg_str *out, const struct kg_parquet_node *n
         if (written == node->scale)
             *--p = '.';
     }
-    return kg_str_printf(out, err, "\"%s%s\"", v < 0 ? "-" : "", p);
+    return kg_str_printf(out, err, "%s%s", v < 0 ? "-" : "", p);
 }
 
 /* ---- dates and times ---- */
@@ -143,19 +145,16 @@ static kg_status put_time(struct kg_str *out, int64_t units, int digits,
     if (units < 0 || units >= SECONDS_A_DAY * units_a_second(digits))
         return kg_fail(err, KG_EFORMAT, "expected a time of the day, found %lld",
                        (long long)units);
-    KG_TRY(kg_str_putc(out, '"', err));
-    KG_TRY(put_clock(out, units, digits, err));
-    return kg_str_putc(out, '"', err);
+    return put_clock(out, units, digits, err);
 }
 
 static kg_status put_moment(struct kg_str *out, int64_t days, int64_t units, int digits,
                             const char *zone, struct kg_err *err)
 {
-    KG_TRY(kg_str_putc(out, '"', err));
     KG_TRY(put_date(out, days, err));
     KG_TRY(kg_str_putc(out, 'T', err));
     KG_TRY(put_clock(out, units, digits, err));
-    return kg_str_printf(out, err, "%s\"", zone);
+    return kg_str_puts(out, zone, err);
 }
 
 static kg_status put_timestamp(struct kg_str *out, const struct kg_parquet_node *node,
@@ -188,12 +187,11 @@ static kg_status put_int96(struct kg_str *out, const struct kg_parquet_text *t,
 static kg_status put_uuid(struct kg_str *out, const struct kg_parquet_text *t,
                           struct kg_err *err)
 {
-    KG_TRY(kg_str_putc(out, '"', err));
     for (int i = 0; i < 16; i++)
         KG_TRY(kg_str_printf(out, err, "%s%02x",
                              i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                              (unsigned char)t->data[i]));
-    return kg_str_putc(out, '"', err);
+    return KG_OK;
 }
 
 static float half_to_float(unsigned h)
@@ -211,65 +209,120 @@ static float half_to_float(unsigned h)
     return h >> 15 ? -x : x;
 }
 
-/* A float stays one when it is whole: 3.0, not 3. Single precision has its own shortest
- * spelling. */
-static kg_status put_real(struct kg_str *out, double x, bool is_single,
-                          struct kg_err *err)
+/* The double of the shortest decimal that reads back as the float: 0.1, where the float
+ * itself is 0.100000001490116. */
+static kg_status widen(double *x, float single, struct kg_str *scratch,
+                       struct kg_err *err)
 {
-    size_t before = out->len;
-
-    KG_TRY(is_single ? kg_json_put_float(out, (float)x, err)
-                     : kg_json_put_double(out, x, err));
-    if (strpbrk(out->data + before, ".en"))
-        return KG_OK;
-    return kg_str_puts(out, ".0", err);
+    kg_str_clear(scratch);
+    KG_TRY(kg_json_put_float(scratch, single, err));
+    *x = strtod(kg_str_text(scratch), NULL);
+    return KG_OK;
 }
 
-static kg_status put_plain(struct kg_str *out, const struct kg_parquet_node *node,
-                           const void *values, size_t i, struct kg_err *err)
+static kg_status add_double(struct kg_json_builder *b, double x, struct kg_err *err)
 {
-    switch (node->type) {
-    case KG_PARQUET_BOOL:
-        return kg_str_puts(out, ((const uint8_t *)values)[i] ? "true" : "false", err);
-    case KG_PARQUET_INT32:
-    case KG_PARQUET_INT64:
-        return kg_str_printf(out, err, "%lld", (long long)int_at(node, values, i));
-    case KG_PARQUET_FLOAT:
-        return put_real(out, (double)((const float *)values)[i], true, err);
-    case KG_PARQUET_DOUBLE:
-        return put_real(out, ((const double *)values)[i], false, err);
-    case KG_PARQUET_INT96:
-        return put_int96(out, text_at(values, i), err);
-    default:
-        return put_text(out, text_at(values, i), err);
-    }
+    if (isnan(x))
+        return kg_json_add_text(b, "nan", 3, err);
+    if (isinf(x))
+        return x > 0 ? kg_json_add_text(b, "inf", 3, err)
+                     : kg_json_add_text(b, "-inf", 4, err);
+    return kg_json_add_real(b, x, err);
 }
 
-kg_status kg_parquet_put_value(struct kg_str *out, const struct kg_parquet_node *node,
-                               const void *values, size_t i, struct kg_err *err)
+static kg_status add_float(struct kg_json_builder *b, struct kg_str *scratch,
+                           float single, struct kg_err *err)
 {
-    const unsigned char *half;
+    double x = (double)single;
 
+    if (isfinite(single))
+        KG_TRY(widen(&x, single, scratch, err));
+    return add_double(b, x, err);
+}
+
+static kg_status add_half(struct kg_json_builder *b, struct kg_str *scratch,
+                          const struct kg_parquet_text *t, struct kg_err *err)
+{
+    const unsigned char *half = (const unsigned char *)t->data;
+
+    return add_float(b, scratch, half_to_float(half[0] | (unsigned)half[1] << 8), err);
+}
+
+/* Values that become a string, without its quotes. */
+static kg_status put_text(struct kg_str *out, const struct kg_parquet_node *node,
+                          const void *values, size_t i, struct kg_err *err)
+{
     switch (node->kind) {
-    case KG_PARQUET_AS_UNSIGNED:
-        return put_unsigned(out, node, int_at(node, values, i), err);
     case KG_PARQUET_AS_DECIMAL:
         return put_decimal(out, node, values, i, err);
     case KG_PARQUET_AS_DATE:
-        KG_TRY(kg_str_putc(out, '"', err));
-        KG_TRY(put_date(out, int_at(node, values, i), err));
-        return kg_str_putc(out, '"', err);
+        return put_date(out, int_at(node, values, i), err);
     case KG_PARQUET_AS_TIME:
         return put_time(out, int_at(node, values, i), node->scale, err);
     case KG_PARQUET_AS_TIMESTAMP:
         return put_timestamp(out, node, int_at(node, values, i), err);
     case KG_PARQUET_AS_UUID:
         return put_uuid(out, text_at(values, i), err);
-    case KG_PARQUET_AS_HALF:
-        half = (const unsigned char *)text_at(values, i)->data;
-        return put_real(out, (double)half_to_float(half[0] | (unsigned)half[1] << 8),
-                        true, err);
     default:
-        return put_plain(out, node, values, i, err);
+        return put_int96(out, text_at(values, i), err);
     }
+}
+
+static kg_status add_put_text(struct kg_json_builder *b, struct kg_str *scratch,
+                              const struct kg_parquet_node *node, const void *values,
+                              size_t i, struct kg_err *err)
+{
+    kg_str_clear(scratch);
+    KG_TRY(put_text(scratch, node, values, i, err));
+    return kg_json_add_text(b, kg_str_text(scratch), scratch->len, err);
+}
+
+static kg_status add_plain(struct kg_json_builder *b, struct kg_str *scratch,
+                           const struct kg_parquet_node *node, const void *values,
+                           size_t i, struct kg_err *err)
+{
+    const struct kg_parquet_text *t;
+
+    switch (node->type) {
+    case KG_PARQUET_BOOL:
+        return kg_json_add_bool(b, ((const uint8_t *)values)[i] != 0, err);
+    case KG_PARQUET_INT32:
+    case KG_PARQUET_INT64:
+        return kg_json_add_int(b, int_at(node, values, i), err);
+    case KG_PARQUET_FLOAT:
+        return add_float(b, scratch, ((const float *)values)[i], err);
+    case KG_PARQUET_DOUBLE:
+        return add_double(b, ((const double *)values)[i], err);
+    case KG_PARQUET_INT96:
+        return add_put_text(b, scratch, node, values, i, err);
+    default:
+        t = text_at(values, i);
+        KG_TRY(check_text(t, err));
+        return kg_json_add_text(b, t->data, t->n, err);
+    }
+}
+
+kg_status kg_parquet_add_value(struct kg_json_builder *b, struct kg_str *scratch,
+                               const struct kg_parquet_node *node, const void *values,
+                               size_t i, struct kg_err *err)
+{
+    switch (node->kind) {
+    case KG_PARQUET_AS_PLAIN:
+        return add_plain(b, scratch, node, values, i, err);
+    case KG_PARQUET_AS_UNSIGNED:
+        return add_unsigned(b, node, int_at(node, values, i), err);
+    case KG_PARQUET_AS_HALF:
+        return add_half(b, scratch, text_at(values, i), err);
+    default:
+        return add_put_text(b, scratch, node, values, i, err);
+    }
+}
+
+kg_status kg_parquet_add_key(struct kg_json_builder *b, const void *values, size_t i,
+                             struct kg_err *err)
+{
+    const struct kg_parquet_text *t = text_at(values, i);
+
+    KG_TRY(check_text(t, err));
+    return kg_json_add_key(b, t->data, t->n, err);
 }

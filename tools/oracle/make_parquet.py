@@ -296,6 +296,23 @@ def make_seeds(out):
     pq.write_table(x, out / "nested.parquet", data_page_size=64, **plain)
 
 
+def make_refused(out):
+    """Well-formed files whose second row cannot be a record."""
+    out.mkdir(exist_ok=True)
+    pairs = pa.map_(pa.string(), pa.int32())
+    columns = {
+        "equal_keys": pa.array([[("a", 1)], [("a", 1), ("b", 2), ("a", 3)]], pairs),
+        "many_equal_keys": pa.array([[], [(str(i % 39), i) for i in range(40)]], pairs),
+        "nul_key": pa.array([[("a", 1)], [("b\0c", 2)]], pairs),
+        "not_utf8": pa.array([b"abc", b"ab\xc3"]),
+        "unsigned": pa.array([2**63 - 1, 2**63], pa.uint64()),
+        "large": pa.array([["a"], ["x" * 2**20] * 70]),
+    }
+    for name, column in columns.items():
+        pq.write_table(pa.table({"x": column}), out / f"{name}.parquet", compression="zstd", store_schema=False,
+                       write_statistics=False, dictionary_pagesize_limit=4 << 20)
+
+
 def make_duckdb(out):
     import duckdb
 
@@ -327,6 +344,7 @@ def main():
     for old in [*out.glob("*.parquet"), *out.glob("*.jsonl")]:
         old.unlink()
     make_files(out)
+    make_refused(out / "refused")
     for name in ("train", "test"):
         copied = (pathlib.Path(sys.argv[2]) / f"{name}.parquet").read_bytes()
         (out / f"digits-{name}.parquet").write_bytes(copied)
