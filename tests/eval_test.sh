@@ -85,6 +85,18 @@ by_completions() {
         diff "$work/local/results.json" "$work/text-api/results.json" &&
         grep -q 'model: "tiny"' "$work/text-api/config.yaml"
 }
+# Prompts that leave less than max_tokens of the 512 positions, and a limit that none leaves.
+cut_like_here() {
+    for limit in 490 600; do
+        flags="-n 2 --problems 3 --max-tokens $limit defaults.stops=[] sets.val.stops=[] sets.val.pass_k=[1] sets.val.maj_k=[]"
+        evaluate $sets $flags --model "$work/tiny" --out "$work/cut-$limit" || return 1
+        evaluate $sets $flags --base-url "$at" --key-file "$work/key" --out "$work/cut-served-$limit" || return 1
+        grep -q "3 of 3 prompts leave less than max_tokens $limit of the server's 512" "$work/said" || return 1
+        samples_of "$work/cut-$limit" >"$work/cut.jsonl" && grep -q '"finish_reason": "length"' "$work/cut.jsonl" &&
+            samples_of "$work/cut-served-$limit" | diff "$work/cut.jsonl" - &&
+            diff "$work/cut-$limit/results.json" "$work/cut-served-$limit/results.json" || return 1
+    done
+}
 # field NAME FILE: the number behind "NAME": or "NAME": {"value":
 field() { sed -n "s#.*\"$1\": \({\"value\": \)\{0,1\}\([-0-9.e]*\).*#\2#p" "$2" | head -1; }
 in_training() {
@@ -156,6 +168,7 @@ pass "a suite is run here" locally
 serve || failed "a server starts" "$(cat "$work/log")"
 pass "the same samples and scores through the chat API of kedge serve" by_chat
 pass "the same samples and scores through the completions API" by_completions
+pass "answers get what their prompts leave of the server's positions, as here" cut_like_here
 kill "$pid" && wait "$pid"
 pid=
 pass "the same scores as the validation of training" in_training

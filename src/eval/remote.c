@@ -2,6 +2,7 @@
 #include "eval/remote.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/signal.h"
 #include "data/json.h"
@@ -66,7 +67,7 @@ static kg_status put_stops(struct kg_str *out, const struct kg_sampling *s,
 
 /* What is off is not sent: servers differ in what they know. */
 static kg_status put_sampling(struct kg_str *out, const struct kg_sampling *s,
-                              struct kg_err *err)
+                              int32_t limit, struct kg_err *err)
 {
     /* the shortest text that is the same float, as the suite said it */
     KG_TRY(kg_str_puts(out, ", \"temperature\": ", err));
@@ -79,12 +80,13 @@ static kg_status put_sampling(struct kg_str *out, const struct kg_sampling *s,
         KG_TRY(kg_str_puts(out, ", \"min_p\": ", err));
         KG_TRY(kg_json_put_float(out, s->min_p, err));
     }
-    KG_TRY(put_number(out, "max_tokens", s->max_tokens, err));
+    KG_TRY(put_number(out, "max_tokens", limit, err));
     return put_stops(out, s, err);
 }
 
 static kg_status put_body(struct kg_str *out, const struct kg_eval_remote *r,
-                          const struct kg_eval_set *set, size_t i, struct kg_err *err)
+                          const struct kg_eval_set *set, size_t i, int32_t limit,
+                          struct kg_err *err)
 {
     const struct kg_record *record = &set->data.records[i / (size_t)set->samples];
     uint64_t seed = kg_eval_seed(set->sampling.rng.seed, set->name, record->line,
@@ -99,7 +101,7 @@ static kg_status put_body(struct kg_str *out, const struct kg_eval_remote *r,
         KG_TRY(kg_str_printf(out, err, ", \"messages\": %s", record->prompt));
     KG_TRY(
         kg_str_printf(out, err, ", \"n\": 1, \"seed\": %llu", (unsigned long long)seed));
-    KG_TRY(put_sampling(out, &set->sampling, err));
+    KG_TRY(put_sampling(out, &set->sampling, limit, err));
     return kg_str_putc(out, '}', err);
 }
 
@@ -158,41 +160,123 @@ static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_d
 
 /* ---- a set ---- */
 
+/* How a sample was asked for. The engine of this process ends an answer where the model's
+ * positions end; a server refuses a max_tokens that its prompt leaves no room for, and
+ * how long the prompt is in its tokens is not known here. So a sample that was refused is
+ * asked for as one token, whose answer tells the prompt's length, and then with what is
+ * left. */
+enum way { AS_THE_SET_SAYS, ONE_TOKEN, WHAT_IS_LEFT, WAYS };
+
 struct asking {
     struct kg_eval_remote *remote;
     const struct kg_eval_set *set;
     kg_eval_take_fn take;
     void *user;
+    int32_t *room; /* (problems) owned: new tokens that fit, LESS: less than asked for */
+    size_t *again; /* (n_again) owned: samples to be asked for once more */
+    size_t n_again, capacity;
 };
+enum { ENOUGH = 0, LESS = -1 }; /* of room */
+
+static kg_status ask_again(struct asking *q, size_t i, struct kg_err *err)
+{
+    KG_TRY(kg_mem_grow(&q->again, &q->capacity, q->n_again + 1, sizeof *q->again,
+                       SIZE_MAX / sizeof *q->again, "refused samples", err));
+    q->again[q->n_again++] = i;
+    return KG_OK;
+}
+
+static kg_status read_room(struct asking *q, const struct kg_json_doc *doc, size_t i,
+                           struct kg_err *err)
+{
+    int64_t prompt;
+    int64_t most = q->set->sampling.max_tokens;
+    KG_TRY(kg_json_need_int(&prompt, doc, kg_json_get(doc->root, "usage"),
+                            "prompt_tokens", 0, INT32_MAX, err));
+    int64_t left = q->remote->max_len - prompt;
+    left = left < most ? left : most;
+    q->room[i / (size_t)q->set->samples] = left > 1 ? (int32_t)left : 1;
+    return ask_again(q, i, err);
+}
+
+static kg_status take_answer(struct asking *q, const struct kg_json_doc *doc, size_t i,
+                             struct kg_err *err)
+{
+    size_t samples = (size_t)q->set->samples;
+    struct kg_eval_fresh fresh = {.problem = i / samples,
+                                  .sample = (int32_t)(i % samples)};
+    KG_TRY(read_choice(&fresh, doc, q->remote->opts.completions, err));
+    return q->take(q->user, &fresh, err);
+}
+
+/* A prompt for which not even one token is left stops the evaluation, as here. */
+static kg_status final_refusal(const struct asking *q, size_t i, struct kg_err *err)
+{
+    const struct kg_record *r = &q->set->data.records[i / (size_t)q->set->samples];
+
+    return kg_err_prefix(err, "set %s: record %lld", q->set->name, (long long)r->line);
+}
 
 static kg_status answered(void *user, const struct kg_http_answer *a, struct kg_err *err)
 {
-    const struct asking *q = user;
-    size_t samples = (size_t)q->set->samples;
-    struct kg_eval_fresh fresh = {.problem = a->ticket / samples,
-                                  .sample = (int32_t)(a->ticket % samples)};
+    struct asking *q = user;
+    size_t i = a->ticket / WAYS;
+    enum way way = a->ticket % WAYS;
     struct kg_json_doc doc = {0};
     kg_status status;
 
-    KG_TRY(check_answer(a, q->remote->url, err));
+    if (a->status == KG_OK && a->http_status == 400 && way == AS_THE_SET_SAYS &&
+        q->remote->max_len > 0) {
+        int32_t *room = &q->room[i / (size_t)q->set->samples];
+        *room = *room == ENOUGH ? LESS : *room;
+        return ask_again(q, i, err);
+    }
+    if (check_answer(a, q->remote->url, err) != KG_OK)
+        return a->http_status == 400 ? final_refusal(q, i, err) : err->code;
     KG_TRY(kg_json_parse(&doc, a->body, a->body_n, q->remote->url, err));
-    status = read_choice(&fresh, &doc, q->remote->opts.completions, err);
-    if (status == KG_OK)
-        status = q->take(q->user, &fresh, err);
+    status = way == ONE_TOKEN ? read_room(q, &doc, i, err) : take_answer(q, &doc, i, err);
     kg_json_release(&doc);
     return status;
 }
 
 static kg_status submit(struct asking *q, size_t i, struct kg_err *err)
 {
+    int32_t room = q->room[i / (size_t)q->set->samples];
+    enum way way = room == ENOUGH ? AS_THE_SET_SAYS
+                   : room == LESS ? ONE_TOKEN
+                                  : WHAT_IS_LEFT;
+    int32_t limit = room == ENOUGH ? q->set->sampling.max_tokens
+                    : room == LESS ? 1
+                                   : room;
     struct kg_str body = {0};
-    kg_status status = put_body(&body, q->remote, q->set, i, err);
+    kg_status status = put_body(&body, q->remote, q->set, i, limit, err);
 
     if (status == KG_OK)
         status = kg_http_client_submit(q->remote->client, q->remote->url, body.data,
-                                       body.len, i, err);
+                                       body.len, i * WAYS + way, err);
     kg_str_release(&body);
     return status;
+}
+
+static kg_status submit_again(struct asking *q, struct kg_err *err)
+{
+    size_t n = q->n_again;
+    q->n_again = 0;
+    for (size_t i = 0; i < n; i++)
+        KG_TRY(submit(q, q->again[i], err));
+    return KG_OK;
+}
+
+static void log_room(const struct asking *q)
+{
+    int32_t most = q->set->sampling.max_tokens;
+    size_t n = 0;
+    for (size_t p = 0; p < q->set->data.n; p++)
+        n += q->room[p] > 0 && q->room[p] < most;
+    if (n > 0)
+        kg_log_info("set %s: %zu of %zu prompts leave less than max_tokens %d of the "
+                    "server's %lld: answers to them end there",
+                    q->set->name, n, q->set->data.n, most, (long long)q->remote->max_len);
 }
 
 static kg_status open_client(struct kg_eval_remote *r, struct kg_err *err)
@@ -210,27 +294,47 @@ static kg_status open_client(struct kg_eval_remote *r, struct kg_err *err)
     return kg_http_client_open(&r->client, &opts, err);
 }
 
+static kg_status ask_all(struct asking *q, const bool *there, struct kg_err *err)
+{
+    struct kg_http_client *client = q->remote->client;
+    size_t window = (size_t)or_default(q->remote->opts.in_flight, 16);
+    size_t n = q->set->data.n * (size_t)q->set->samples, i = 0;
+
+    for (;;) {
+        KG_TRY(submit_again(q, err));
+        for (; i < n && kg_http_client_waiting(client) < window; i++)
+            if (!there[i])
+                KG_TRY(submit(q, i, err));
+        if (kg_http_client_waiting(client) == 0)
+            return KG_OK;
+        KG_TRY(kg_http_client_poll(client, POLL_MS, answered, q, err));
+        if (kg_signal_stop_requested())
+            return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while waiting");
+    }
+}
+
 /* A client of its own for every set: what a failed one left in flight is dropped. */
 static kg_status answer(struct kg_eval_source *self, struct kg_eval_set *set,
                         const bool *there, kg_eval_take_fn take, void *user,
                         struct kg_err *err)
 {
     struct kg_eval_remote *r = (struct kg_eval_remote *)self;
-    struct asking q = {r, set, take, user};
-    size_t window = (size_t)or_default(r->opts.in_flight, 16);
-    size_t n = set->data.n * (size_t)set->samples, i = 0;
+    struct asking q = {.remote = r, .set = set, .take = take, .user = user};
+    bool never_fits = r->max_len > 0 && set->sampling.max_tokens >= r->max_len;
+    kg_status status = KG_OK;
 
-    KG_TRY(open_client(r, err));
-    for (;;) {
-        for (; i < n && kg_http_client_waiting(r->client) < window; i++)
-            if (!there[i])
-                KG_TRY(submit(&q, i, err));
-        if (kg_http_client_waiting(r->client) == 0)
-            return KG_OK;
-        KG_TRY(kg_http_client_poll(r->client, POLL_MS, answered, &q, err));
-        if (kg_signal_stop_requested())
-            return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while waiting");
-    }
+    q.room = kg_mem_calloc(set->data.n, sizeof *q.room, "room of problems", err);
+    if (!q.room)
+        return err->code;
+    for (size_t p = 0; p < set->data.n; p++)
+        q.room[p] = never_fits ? LESS : ENOUGH;
+    KG_TRY_GOTO(out, open_client(r, err));
+    status = ask_all(&q, there, err);
+    log_room(&q);
+out:
+    kg_mem_free(q.room);
+    kg_mem_free(q.again);
+    return status;
 }
 
 /* ---- the model ---- */
@@ -309,22 +413,6 @@ out:
     return status;
 }
 
-/* A limit that no prompt leaves room for is better known before the first sample. How
- * long prompts are in the server's tokens is not known here. */
-static kg_status check_limit(struct kg_eval_remote *r, const struct kg_eval_set *set,
-                             struct kg_err *err)
-{
-    if (!r->listed)
-        KG_TRY(list_models(r, err));
-    if (r->max_len > 0 && set->sampling.max_tokens >= r->max_len)
-        return kg_fail(err, KG_EINVAL,
-                       "set %s: max_tokens: expected less than the server's "
-                       "max_model_len for %.60s, %lld, found %d",
-                       set->name, r->model, (long long)r->max_len,
-                       set->sampling.max_tokens);
-    return KG_OK;
-}
-
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {
@@ -336,7 +424,7 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     KG_TRY(kg_eval_set_load(set, chat, NULL, err));
     if (!r->opts.completions)
         KG_TRY(check_messages(set, err));
-    return check_limit(r, set, err);
+    return r->listed ? KG_OK : list_models(r, err);
 }
 
 kg_status kg_eval_remote_open(struct kg_eval_remote *r,

@@ -27,7 +27,8 @@ struct kg_eval_remote {
     char *url;       /* owned: where requests go */
     char *model;     /* owned */
     bool listed;     /* the list of models was asked for */
-    int64_t max_len; /* positions of the model by that list; 0: not said */
+    int64_t max_len; /* positions of the model by that list; 0: not said. An answer gets
+                      * what its prompt leaves of them, as here */
     struct kg_http_client *client;
 };
 

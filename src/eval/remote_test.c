@@ -17,13 +17,16 @@ enum mood {
     NO_CHOICE,
     NO_USAGE,
     TWO_MODELS,
-    NO_LIST
+    NO_LIST,
+    NARROW /* prompts and answers share `positions` characters and tokens */
 };
 
 static struct kg_http_server *server;
 static char url[80];
 static _Atomic int mood;
 static _Atomic int asked;
+static _Atomic int positions;
+static _Atomic int cut_short;   /* requests for exactly what the prompt leaves */
 static struct kg_str last_body; /* of the server's thread; read when nothing is asked */
 
 static void ok(kg_status status)
@@ -49,7 +52,15 @@ static void reply(struct kg_http_exchange *x, int status, const char *text)
 
 static void models(void *user, struct kg_http_exchange *x)
 {
+    char text[100];
+
     (void)user;
+    snprintf(text, sizeof text, "{\"data\": [{\"id\": \"only\", \"max_model_len\": %d}]}",
+             positions);
+    if (mood == NARROW) {
+        reply(x, 200, text);
+        return;
+    }
     reply(x, mood == NO_LIST ? 404 : 200,
           mood == TWO_MODELS
               ? "{\"data\": [{\"id\": \"a\"}, {\"id\": \"b\", \"max_model_len\": 11}]}"
@@ -76,6 +87,26 @@ static void put_answer(char text[300], uint64_t seed, bool chat)
                  (int)(seed % 10), finish, usage);
 }
 
+static void answer_narrow(struct kg_http_exchange *x, const struct kg_json *body)
+{
+    const struct kg_json *message = kg_json_at(kg_json_get(body, "messages"), 0);
+    int prompt = (int)strlen(kg_json_text(kg_json_get(message, "content"), NULL));
+    int limit = (int)kg_json_int(kg_json_get(body, "max_tokens"), 0);
+    int seed = (int)(kg_json_int(kg_json_get(body, "seed"), 0) % 10);
+    char text[300];
+
+    cut_short += limit > 1 && limit == positions - prompt;
+    if (prompt + limit > positions) {
+        reply(x, 400, "{\"error\": {\"message\": \"too long\"}}");
+        return;
+    }
+    snprintf(text, sizeof text,
+             "{\"choices\": [{\"message\": {\"content\": \"%d\"}, \"finish_reason\": "
+             "\"stop\"}], \"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d}}",
+             seed, prompt, limit);
+    reply(x, 200, text);
+}
+
 static void complete(void *user, struct kg_http_exchange *x)
 {
     struct kg_json_doc doc = {0};
@@ -98,6 +129,8 @@ static void complete(void *user, struct kg_http_exchange *x)
         reply(x, 400, "{\"error\": {\"message\": \"no\\nmore\"}}");
     else if (mood == NO_JSON)
         reply(x, 200, "well");
+    else if (mood == NARROW)
+        answer_narrow(x, doc.root);
     else {
         put_answer(text, (uint64_t)kg_json_int(kg_json_get(doc.root, "seed"), 0),
                    kg_json_get(doc.root, "messages") != NULL);
@@ -356,8 +389,8 @@ static void what_is_wrong_with_a_server_is_said(void **state)
     put("suite.yaml", SUITE);
 }
 
-/* The limit is read of the model that is asked, named or not; nothing is sampled. */
-static void a_limit_beyond_the_server_is_refused(void **state)
+/* The positions are those of the model that is asked, named or not. */
+static void no_list_is_no_limit(void **state)
 {
     struct kg_eval_remote_opts opts = remote_opts();
     struct outcome o;
@@ -366,15 +399,62 @@ static void a_limit_beyond_the_server_is_refused(void **state)
     opts.model = "b";
     ok(run(&o, NULL, TWO_MODELS, &opts, NULL));
     release(&o);
-    assert_int_equal(run(&o, NULL, TWO_MODELS, &opts, "sets.two.max_tokens=11"),
-                     KG_EINVAL);
-    assert_string_equal(err.message,
-                        "set two: max_tokens: expected less than the server's "
-                        "max_model_len for b, 11, found 11");
-    assert_int_equal(asked, 0);
-    release(&o);
     ok(run(&o, NULL, NO_LIST, &opts, "sets.two.max_tokens=11"));
     release(&o);
+}
+
+/* One request at a time, so that their number is known: 18 samples; of set one 'Q: say
+ * "5"' has 10 characters, the others 6; of set two 7 and 3. */
+static void narrow(int n, const char *max_tokens, int expected_asked, int expected_cut)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    struct outcome o;
+
+    opts.in_flight = 1;
+    positions = n;
+    cut_short = 0;
+    ok(run(&o, NULL, NARROW, &opts, max_tokens));
+    assert_int_equal(asked, expected_asked);
+    assert_int_equal(cut_short, expected_cut);
+    release(&o);
+}
+
+static void an_answer_gets_what_the_prompt_leaves(void **state)
+{
+    (void)state;
+    narrow(21, "defaults.max_tokens=10", 18, 0);
+    /* refused, asked for one token, asked for nine; then the other three samples */
+    narrow(19, "defaults.max_tokens=10", 18 + 2, 4);
+    /* nothing leaves so much: every problem is asked for one token first */
+    narrow(19, "defaults.max_tokens=19", 18 + 6, 18);
+}
+
+static void many_at_once_get_the_same(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+    struct outcome one, many;
+
+    (void)state;
+    positions = 12;
+    opts.in_flight = 1;
+    ok(run(&one, NULL, NARROW, &opts, NULL));
+    opts.in_flight = 7;
+    ok(run(&many, NULL, NARROW, &opts, NULL));
+    assert_string_equal(one.lines.data, many.lines.data);
+    assert_non_null(strstr(one.lines.data, "\"tokens\": 2,"));
+    release(&one);
+    release(&many);
+}
+
+/* As here: it is named, and the evaluation stops. */
+static void a_prompt_that_leaves_nothing_stops_it(void **state)
+{
+    struct kg_eval_remote_opts opts = remote_opts();
+
+    (void)state;
+    positions = 10;
+    fails(NARROW, &opts, KG_EIO, "set one: record 2: http://127.0.0.1");
+    assert_non_null(strstr(err.message, "found 400: too long"));
 }
 
 int main(void)
@@ -385,7 +465,10 @@ int main(void)
         cmocka_unit_test(answers_are_graded_and_counted),
         cmocka_unit_test(what_was_answered_is_kept),
         cmocka_unit_test(what_is_wrong_with_a_server_is_said),
-        cmocka_unit_test(a_limit_beyond_the_server_is_refused),
+        cmocka_unit_test(no_list_is_no_limit),
+        cmocka_unit_test(an_answer_gets_what_the_prompt_leaves),
+        cmocka_unit_test(many_at_once_get_the_same),
+        cmocka_unit_test(a_prompt_that_leaves_nothing_stops_it),
     };
 
     return cmocka_run_group_tests_name("evaluation of a server", tests, make_all,
