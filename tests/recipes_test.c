@@ -145,6 +145,34 @@ static void every_recipe_plans_as_it_stands(void **state)
     assert_true(found >= 5);
 }
 
+/* RPG's files hold each problem as often as it is answered, in another order each time:
+ * validation takes it once. */
+static void a_validation_file_of_repeated_problems_is_taken_once(void **state)
+{
+    static const char *const recipes[] = {"rpg-math", "dppo-math-8b"};
+    char line[512];
+
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    assert_int_equal(shell("for i in 1 2 3 4; do cat $W/data.jsonl; tac $W/data.jsonl; "
+                           "done > $W/again.jsonl"),
+                     0);
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        snprintf(line, sizeof line,
+                 "./kedge train recipes/%s.yaml --dry-run run.dir=$W/run "
+                 "model.path=$W/model data.train=$W/data.jsonl "
+                 "data.val=\"[$W/again.jsonl, $W/data.jsonl]\" > $W/out 2> $W/err && "
+                 "grep -q 'again.jsonl: 8 problems x 32 samples = 256 answers; 56 "
+                 "repeated records left out$' $W/out && grep -q 'data.jsonl: 8 problems "
+                 "x 32 samples = 256 answers$' $W/out",
+                 recipes[i]);
+        assert_int_equal(shell(line), 0);
+    }
+}
+
 /* ---- published settings ---- */
 
 struct setting {
@@ -399,6 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_recipe_plans_as_it_stands),
+        cmocka_unit_test(a_validation_file_of_repeated_problems_is_taken_once),
         cmocka_unit_test(ema_pg_math_has_the_published_settings),
         cmocka_unit_test(rpg_and_dppo_have_the_published_settings),
         cmocka_unit_test(search_agents_have_the_published_settings),

@@ -29,7 +29,7 @@ static const char *data_path, *task_name, *grader, *exclude, *level, *template_t
     *search_where;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
-static bool keep_thinking, user_turn, json, dry_run;
+static bool keep_thinking, unique, user_turn, json, dry_run;
 static struct kg_flag_list stops;
 static int64_t count = -1, samples = -1, max_tokens = -1, top_k = -1, seed = -1,
                timeout_ms = -1, turns = -1, search_topk = -1, max_batch = 64;
@@ -61,6 +61,8 @@ const struct kg_flag kg_eval_flags[] = {
      "task math: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
     {"keep-thinking", 0, KG_FLAG_TRUE, &keep_thinking, NULL,
      "task math: an answer may stand before </think>", 0, 0, NULL},
+    {"unique", 0, KG_FLAG_TRUE, &unique, NULL,
+     "of records with equal problem and answer the first alone", 0, 0, NULL},
     {"exclude", 0, KG_FLAG_TEXT, &exclude, "IDS",
      "task math: ids (else lines) of records to leave out, \"a,b\"", 0, 0, NULL},
     {"task", 0, KG_FLAG_TEXT, &task_name, "NAME",
@@ -135,6 +137,7 @@ static const struct {
     {"--task", "task", &task_name, NULL, NULL, NULL},
     {"--grader", "grader", &grader, NULL, NULL, NULL},
     {"--keep-thinking", "keep_thinking", NULL, NULL, NULL, &keep_thinking},
+    {"--unique", "unique", NULL, NULL, NULL, &unique},
     {"--exclude", "exclude", &exclude, NULL, NULL, NULL},
     {"--level", "level", &level, NULL, NULL, NULL},
     {"--problems", "problems", NULL, &count, NULL, NULL},
@@ -388,8 +391,28 @@ static kg_status open_server(struct evaluation *e, struct kg_err *err)
 
 /* ---- the dry run ---- */
 
-static kg_status put_plan(struct kg_str *out, const struct kg_eval_set *set,
-                          struct kg_err *err)
+/* What is in the file of a set. Problems that only a model's chat template can render
+ * are read as text where there is no model. */
+static kg_status put_problems(struct kg_str *out, struct kg_eval_set *set,
+                              struct kg_err *err)
+{
+    const char *dir = base_url ? NULL : load.dir;
+    struct kg_err found = {0};
+
+    if (!dir && strcmp(set->chat_name, "auto") == 0)
+        set->task_opts.user_turn = false;
+    if (kg_eval_set_load(set, NULL, dir, &found) != KG_OK)
+        return kg_str_printf(out, err, "    cannot be used: %s\n", found.message);
+    KG_TRY(kg_str_printf(out, err, "    %zu problems x %d samples = %lld answers",
+                         set->data.n, set->samples,
+                         (long long)set->data.n * set->samples));
+    if (set->data.dropped_repeated)
+        KG_TRY(kg_str_printf(out, err, "; %lld repeated records left out",
+                             (long long)set->data.dropped_repeated));
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status put_plan(struct kg_str *out, struct kg_eval_set *set, struct kg_err *err)
 {
     const struct kg_sampling *s = &set->sampling;
 
@@ -406,7 +429,8 @@ static kg_status put_plan(struct kg_str *out, const struct kg_eval_set *set,
                              (long long)set->task_opts.count);
     KG_TRY(kg_str_puts(out, kg_eval_set_has_data(set) ? "found " : "MISSING ", err));
     KG_TRY(kg_eval_set_put_needs(out, set, err));
-    return kg_str_putc(out, '\n', err);
+    KG_TRY(kg_str_putc(out, '\n', err));
+    return kg_eval_set_has_data(set) ? put_problems(out, set, err) : KG_OK;
 }
 
 static kg_status put_plans(struct kg_str *out, const struct evaluation *e,

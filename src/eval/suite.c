@@ -40,12 +40,15 @@ const struct kg_opt_row kg_suite_set_rows[] = {
     {"source", KG_OPT_STRING, "", 0, 0, NULL, "where to get the file", true},
     {"licence", KG_OPT_STRING, "", 0, 0, NULL, "of the file", true},
     {"expect", KG_OPT_INT, "0", 0, 1e9, NULL,
-     "records that the file must have; 0 is any number", false},
+     "records that the file must have, with unique different ones; 0 is any number",
+     false},
     {"group", KG_OPT_STRING, "", 0, 0, NULL,
      "sets of one group get a mean of their own, unweighted", false},
     {"only_source", KG_OPT_STRING, "", 0, 0, NULL,
      "use the records of this data_source alone", false},
     {"problems", KG_OPT_INT, "0", 0, 1e7, NULL, "problems used at most; 0 is all", false},
+    {"unique", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "of records with equal problem, gold answer and data_source the first", false},
     {"exclude", KG_OPT_STRING, "", 0, 0, NULL,
      "task math: ids (else lines) of records to leave out, 'a,b'", false},
     {"prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
@@ -380,6 +383,7 @@ static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
         .held_out = true,
         .prompt_key = text(v, "prompt_key"),
         .answer_key = text(v, "answer_key"),
+        .unique = is_on(v, "unique"),
         .template_text = text(v, "template"),
         .user_turn = is_on(v, "user_turn"),
         .command = text(v, "command"),
@@ -510,24 +514,23 @@ void kg_eval_set_release(struct kg_eval_set *set)
 /* ---- problems ---- */
 
 /* Keep the records that count, in order, as many as are wanted. */
-static void filter(struct kg_eval_set *set)
+static kg_status filter(struct kg_eval_set *set, struct kg_err *err)
 {
-    struct kg_dataset *d = &set->data;
-    size_t kept = 0;
+    const struct kg_dataset *d = &set->data;
+    bool *drop = kg_mem_calloc(d->n, sizeof *drop, "problems", err);
+    int64_t kept = 0;
 
+    if (!drop)
+        return err->code;
     for (size_t i = 0; i < d->n; i++) {
-        struct kg_record r = d->records[i];
-        bool wanted = !*set->only || strcmp(r.data_source, set->only) == 0;
+        bool wanted = !*set->only || strcmp(d->records[i].data_source, set->only) == 0;
 
-        if (!wanted || (set->limit && kept == (size_t)set->limit)) {
-            kg_record_release(&d->records[i]);
-            continue;
-        }
-        if (kept < i)
-            memset(&d->records[i], 0, sizeof d->records[i]);
-        d->records[kept++] = r;
+        drop[i] = !wanted || (set->limit && kept == set->limit);
+        kept += !drop[i];
     }
-    d->n = kept;
+    kg_dataset_drop(&set->data, drop);
+    kg_mem_free(drop);
+    return KG_OK;
 }
 
 static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_err *err)
@@ -547,11 +550,12 @@ static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_
                                set->task_opts.template_text, err));
     set->task_opts.chat = set->chat;
     KG_TRY(kg_task_load(&set->data, set->task, &set->task_opts, path, err));
+    kg_dataset_warn_repeated(&set->data, "unique: true");
     set->records = (int64_t)set->data.n + set->data.dropped_excluded;
     if (set->expect && set->records != set->expect)
         return kg_fail(err, KG_EINVAL, "%s: expected %lld records, found %lld",
                        set->data.name, (long long)set->expect, (long long)set->records);
-    filter(set);
+    KG_TRY(filter(set, err));
     if (set->data.n == 0)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected a record of data_source '%.60s', found none among "

@@ -205,6 +205,23 @@ static void missing_files_are_listed_together(void **state)
     kg_suite_release(&s);
 }
 
+/* With unique, `expect` counts problems. */
+static void a_repeated_problem_can_be_taken_once(void **state)
+{
+    static const char again[] = "{\"question\":\"1\",\"answer\":\"2\"}\n"
+                                "{\"question\":\"3\",\"answer\":\"4\"}\n"
+                                "{\"question\":\"1\",\"answer\":\"2\"}\n";
+
+    (void)state;
+    put("again.jsonl", again);
+    ok(first_set("sets:\n  a:\n    data: again.jsonl\n    task: qa-number\n    unique: "
+                 "true\n    expect: 2\n"));
+    assert_int_equal(first_set("sets:\n  a:\n    data: again.jsonl\n    task: qa-number\n"
+                               "    expect: 2\n"),
+                     KG_EINVAL);
+    says("expected 2 records, found 3");
+}
+
 /* A chat template wraps the problem in its template of text, as one user turn. */
 static void a_problem_can_be_a_user_turn(void **state)
 {
@@ -710,6 +727,7 @@ int main(void)
         cmocka_unit_test(a_suite_that_is_wrong_says_where),
         cmocka_unit_test(a_set_has_what_defaults_say_unless_it_says),
         cmocka_unit_test(missing_files_are_listed_together),
+        cmocka_unit_test(a_repeated_problem_can_be_taken_once),
         cmocka_unit_test(a_problem_can_be_a_user_turn),
         cmocka_unit_test(a_suite_is_run_and_counted),
         cmocka_unit_test(a_sample_depends_on_its_seed_alone),

@@ -4,10 +4,13 @@
  * A file is either read whole or refused with the record that is wrong: one that went
  * missing in silence would change what a run means.
  */
+#include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "data/records.h"
 #include "task/task_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_RECORDS = 1 << 28 };
@@ -69,10 +72,28 @@ kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
     return status;
 }
 
+void kg_dataset_drop(struct kg_dataset *d, const bool *drop)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < d->n; i++) {
+        struct kg_record r = d->records[i];
+
+        if (drop[i]) {
+            kg_record_release(&d->records[i]);
+            continue;
+        }
+        if (kept < i)
+            memset(&d->records[i], 0, sizeof d->records[i]);
+        d->records[kept++] = r;
+    }
+    d->n = kept;
+}
+
 /* ---- several files ---- */
 
 static kg_status add_file(struct kg_dataset *d, const char *name, size_t end,
-                          struct kg_err *err)
+                          int64_t repeated, struct kg_err *err)
 {
     struct kg_dataset_file *file;
 
@@ -80,6 +101,7 @@ static kg_status add_file(struct kg_dataset *d, const char *name, size_t end,
                        MAX_RECORDS, "files of a data set", err));
     file = &d->files[d->n_files];
     file->end = end;
+    file->dropped_repeated = repeated;
     KG_TRY(copy(&file->name, name, err));
     d->n_files++;
     return KG_OK;
@@ -107,15 +129,17 @@ kg_status kg_dataset_join(struct kg_dataset *d, struct kg_dataset *more,
     KG_TRY(kg_mem_grow(&d->records, &d->capacity, d->n + more->n, sizeof *d->records,
                        MAX_RECORDS, "data set", err));
     if (d->n_files == 0)
-        KG_TRY(add_file(d, d->name, d->n, err));
+        KG_TRY(add_file(d, d->name, d->n, d->dropped_repeated, err));
     KG_TRY(join_names(d, more->name, err));
-    KG_TRY(add_file(d, more->name, d->n + more->n, err));
+    KG_TRY(add_file(d, more->name, d->n + more->n, more->dropped_repeated, err));
     if (more->n > 0)
         memcpy(d->records + d->n, more->records, more->n * sizeof *d->records);
     d->n += more->n;
     d->dropped_no_prompt += more->dropped_no_prompt;
     d->dropped_too_long += more->dropped_too_long;
     d->dropped_excluded += more->dropped_excluded;
+    d->dropped_repeated += more->dropped_repeated;
+    d->repeated += more->repeated;
     more->n = 0; /* moved */
     kg_dataset_release(more);
     return KG_OK;
@@ -127,6 +151,93 @@ const char *kg_dataset_file(const struct kg_dataset *d, size_t i)
         if (i < d->files[f].end)
             return d->files[f].name;
     return d->name;
+}
+
+/* ---- repeated problems ---- */
+
+/* Published validation files hold each problem as often as it is to be answered. */
+struct place {
+    uint64_t hash; /* of what makes the problem */
+    size_t at;
+};
+
+static uint64_t problem_hash(const struct kg_record *r)
+{
+    return kg_hash_bytes(r->prompt, strlen(r->prompt)) * 3 +
+           kg_hash_bytes(r->ground_truth, strlen(r->ground_truth)) * 5 +
+           kg_hash_bytes(r->data_source, strlen(r->data_source)) * 7;
+}
+
+static bool is_same(const struct kg_record *a, const struct kg_record *b)
+{
+    return strcmp(a->prompt, b->prompt) == 0 &&
+           strcmp(a->ground_truth, b->ground_truth) == 0 &&
+           strcmp(a->data_source, b->data_source) == 0;
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+
+    if (x->hash != y->hash)
+        return x->hash < y->hash ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Whether one of the places first .. i-1, of an equal hash, is the problem of i. */
+static bool is_again(const struct kg_dataset *d, const struct place *places, size_t first,
+                     size_t i, const bool *again)
+{
+    for (size_t j = first; j < i; j++)
+        if (!again[places[j].at] &&
+            is_same(&d->records[places[j].at], &d->records[places[i].at]))
+            return true;
+    return false;
+}
+
+/* again[i]: an earlier record is the same problem. */
+static kg_status mark_again(bool *again, const struct kg_dataset *d, struct kg_err *err)
+{
+    struct place *places = kg_mem_calloc(d->n, sizeof *places, "records", err);
+    size_t first = 0;
+
+    if (!places)
+        return err->code;
+    for (size_t i = 0; i < d->n; i++)
+        places[i] = (struct place){problem_hash(&d->records[i]), i};
+    qsort(places, d->n, sizeof *places, by_hash);
+    for (size_t i = 0; i < d->n; i++) {
+        first = places[i].hash == places[first].hash ? first : i;
+        again[places[i].at] = is_again(d, places, first, i, again);
+    }
+    kg_mem_free(places);
+    return KG_OK;
+}
+
+static kg_status settle_repeated(struct kg_dataset *d, bool unique, struct kg_err *err)
+{
+    bool *again = kg_mem_calloc(d->n, sizeof *again, "records", err);
+    kg_status status = again ? mark_again(again, d, err) : err->code;
+    int64_t n = 0;
+
+    for (size_t i = 0; i < d->n && status == KG_OK; i++)
+        n += again[i];
+    if (unique && n > 0)
+        kg_dataset_drop(d, again);
+    if (unique)
+        d->dropped_repeated = n;
+    else
+        d->repeated = n;
+    kg_mem_free(again);
+    return status;
+}
+
+void kg_dataset_warn_repeated(const struct kg_dataset *d, const char *key)
+{
+    if (d->repeated > 0)
+        kg_log_warn("%s: %lld of %zu records repeat a problem of the file, and count as "
+                    "problems of their own; %s keeps the first of each",
+                    d->name, (long long)d->repeated, d->n, key);
 }
 
 /* ---- looking into a line ---- */
@@ -396,6 +507,7 @@ kg_status kg_task_read(struct kg_dataset *d, const char *path,
     KG_TRY_GOTO(out, kg_records_open(&records, path, err));
     d->unit = kg_records_unit(records);
     KG_TRY_GOTO(out, read_records(d, records, opts, need_answer, err));
+    KG_TRY_GOTO(out, settle_repeated(d, opts->unique, err));
 out:
     kg_records_close(records);
     if (status != KG_OK)

@@ -155,7 +155,7 @@ static void a_record_is_excluded_by_its_file(void **state)
 static void golds_in_parquet_are_checked_too(void **state)
 {
     static const char *const files[] = {"rpg_aime-2024", "rpg_aime25", "rpg_amc-23"};
-    static const size_t rows[] = {960, 960, 1280};
+    static const size_t rows[] = {960, 960, 1280}, problems[] = {30, 30, 40};
     struct kg_task_opts opts = {.grader = "dapo"};
     struct kg_dataset d;
     char file[128];
@@ -170,6 +170,7 @@ static void golds_in_parquet_are_checked_too(void **state)
         if (kg_task_load(&d, row(), &opts, file, &err) != KG_OK)
             fail_msg("%s", err.message);
         assert_int_equal(d.n, rows[i]);
+        assert_int_equal(d.repeated, rows[i] - problems[i]);
         kg_dataset_release(&d);
     }
     opts.grader = "default";

@@ -33,6 +33,7 @@ struct kg_record {
 struct kg_dataset_file {
     char *name; /* owned */
     size_t end; /* records before it are of this file or of those before it */
+    int64_t dropped_repeated; /* see struct kg_dataset */
 };
 struct kg_dataset {
     struct kg_record *records; /* owned */
@@ -48,6 +49,10 @@ struct kg_dataset {
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
     int64_t dropped_excluded; /* by name: see task_opts.exclude */
+    int64_t dropped_repeated; /* see task_opts.unique */
+    /* records that are there though their problem stands in the file before: with equal
+     * prompt, gold answer and data_source */
+    int64_t repeated;
 };
 void kg_record_release(struct kg_record *r);
 void kg_dataset_release(struct kg_dataset *d);
@@ -57,6 +62,11 @@ kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
  * then names both, its counts are sums. */
 kg_status kg_dataset_join(struct kg_dataset *d, struct kg_dataset *more,
                           struct kg_err *err) KG_MUST_CHECK;
+/* Leave out the records that drop (n) marks; the others stay in order. */
+void kg_dataset_drop(struct kg_dataset *d, const bool *drop);
+/* Say in the log that there are repeated records; nothing where there are none.   key:
+ * what leaves them out */
+void kg_dataset_warn_repeated(const struct kg_dataset *d, const char *key);
 /* The file that record i is of: what its line counts in.   borrowed */
 const char *kg_dataset_file(const struct kg_dataset *d, size_t i);
 
@@ -89,6 +99,8 @@ struct kg_task_opts {
     /* data files: column names; "" for the verl schema and the usual names */
     const char *prompt_key;
     const char *answer_key; /* "a.b" is key b of the object a */
+    /* data files: of records with equal prompt, gold answer and data_source the first */
+    bool unique;
     /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
     const char *template_text;
     /* the prompt is text (of a list, the content of its one message): filled into

@@ -310,6 +310,38 @@ static void parquet_gives_the_records_of_its_json_lines(void **state)
     kg_dataset_release(&b);
 }
 
+/* What a published validation file looks like: each problem again, in another order. */
+static void a_problem_that_stands_again_is_counted_or_left_out(void **state)
+{
+    static const char text[] =
+        "{\"problem\":\"p\",\"answer\":\"1\"}\n{\"problem\":\"q\",\"answer\":\"2\"}\n"
+        "{\"problem\":\"q\",\"answer\":\"2\",\"id\":\"x\"}\n"
+        "{\"problem\":\"p\",\"answer\":\"1\",\"data_source\":\"s\"}\n"
+        "{\"problem\":\"p\",\"answer\":\"1\"}\n{\"problem\":\"p\",\"answer\":\"2\"}\n"
+        "{\"problem\":\"q\",\"answer\":\"2\"}\n";
+    static const int64_t lines[] = {1, 2, 4, 6};
+    struct kg_task_opts opts = {.unique = true};
+    struct kg_dataset d;
+
+    (void)state;
+    write_file(text);
+    assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_OK);
+    assert_int_equal(d.n, 4);
+    for (size_t i = 0; i < d.n; i++)
+        assert_int_equal(d.records[i].line, lines[i]);
+    assert_int_equal(d.dropped_repeated, 3);
+    assert_int_equal(d.repeated, 0);
+    kg_dataset_release(&d);
+    opts.unique = false;
+    assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_OK);
+    assert_int_equal(d.n, 7);
+    assert_int_equal(d.dropped_repeated, 0);
+    assert_int_equal(d.repeated, 3);
+    kg_dataset_release(&d);
+    unlink(path);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
 /* ---- generators ---- */
 
 static void generate(struct kg_dataset *d, const char *task,
@@ -827,6 +859,7 @@ int main(void)
         cmocka_unit_test(every_failed_allocation_of_reading_is_a_status),
         cmocka_unit_test(a_template_surrounds_the_prompt),
         cmocka_unit_test(parquet_gives_the_records_of_its_json_lines),
+        cmocka_unit_test(a_problem_that_stands_again_is_counted_or_left_out),
         cmocka_unit_test(problem_i_depends_on_its_index_alone),
         cmocka_unit_test(seeds_and_levels_differ_and_levels_take_turns),
         cmocka_unit_test(solutions_grade_right_unless_faulty),

@@ -83,6 +83,36 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                              (double)n_prompts(run));
 }
 
+static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
+{
+    if (n > 0)
+        KG_TRY(kg_str_printf(out, err, "; %lld repeated records left out", (long long)n));
+    return kg_str_putc(out, '\n', err);
+}
+
+/* What a validation is: the problems of each file, and the answers to them. */
+static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
+                                  struct kg_err *err)
+{
+    int64_t samples = kg_config_int(run->config, "eval.samples");
+    const struct kg_dataset *d = &run->val_data;
+    size_t files = d->n_files ? d->n_files : 1, at = 0;
+
+    for (size_t f = 0; run->val.n > 0 && f < files; f++) {
+        size_t end = d->n_files ? d->files[f].end : d->n, first = at;
+
+        while (at < run->val.n && (size_t)run->val.record[at] < end)
+            at++;
+        KG_TRY(kg_str_printf(out, err,
+                             "validation  %s: %zu problems x %lld samples = %lld answers",
+                             d->n_files ? d->files[f].name : d->name, at - first,
+                             (long long)samples, (long long)(at - first) * samples));
+        KG_TRY(put_repeated(
+            out, d->n_files ? d->files[f].dropped_repeated : d->dropped_repeated, err));
+    }
+    return KG_OK;
+}
+
 static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
                                struct kg_err *err)
 {
@@ -209,6 +239,7 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
     KG_TRY(kg_run_open(&run, config, err));
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
     KG_TRY_GOTO(out, file_lines(out, &run, err));
+    KG_TRY_GOTO(out, validation_lines(out, &run, err));
     KG_TRY_GOTO(out, sampling_lines(out, &run, err));
     KG_TRY_GOTO(out, episode_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));

@@ -136,6 +136,7 @@ static void fill_task_opts(struct kg_run *run)
         .count = kg_config_int(c, "task.count"),
         .prompt_key = kg_config_text(c, "data.prompt_key"),
         .answer_key = kg_config_text(c, "data.answer_key"),
+        .unique = kg_config_bool(c, "data.unique"),
         .template_text = kg_config_text(c, "data.template"),
         .chat = run->chat,
         .command = kg_config_text(c, "task.command"),
@@ -227,10 +228,12 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
     KG_TRY(kg_task_load(d, run->task, task_opts, path, err));
     KG_TRY(kg_prompts_init(p, d, run->tok, &opts, err));
     kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
-                "%lld over %zu tokens, %lld by name",
+                "%lld over %zu tokens, %lld by name, %lld repeated",
                 d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
                 (long long)p->dropped_too_long, opts.max_tokens,
-                (long long)d->dropped_excluded);
+                (long long)d->dropped_excluded, (long long)d->dropped_repeated);
+    if (task_opts->held_out)
+        kg_dataset_warn_repeated(d, "data.unique=true");
     return KG_OK;
 }
 

@@ -77,6 +77,10 @@ static const struct kg_opt_row rows[] = {
      "its own; empty: all files are shuffled into one",
      false},
     {"data.val", KG_OPT_LIST, "", 0, 0, NULL, "files of validation problems", false},
+    {"data.unique", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "of the records of a file with equal prompt, gold answer and data_source the first "
+     "alone (published validation files hold each problem 32 times)",
+     false},
     {"data.prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
      "column of the prompt; empty: verl's schema and usual names", false},
     {"data.answer_key", KG_OPT_STRING, "", 0, 0, NULL, "column of the answer", false},
