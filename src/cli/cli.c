@@ -7,6 +7,7 @@
 #include "cli/printable.h"
 
 #include "base/log.h"
+#include "base/watch.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -154,7 +155,11 @@ static int run_command(const struct kg_command *c, int argc, char **argv)
         return c->run(argc, argv);
     if (kg_flags_parse(c, &argc, argv, &help, &err) != KG_OK)
         return kg_cli_usage("%s", err.message);
-    return help ? print_help(c) : c->run(argc, argv);
+    if (help)
+        return print_help(c);
+    if (kg_watch_start(&err) != KG_OK) /* it does without */
+        kg_log_warn("%s", err.message);
+    return c->run(argc, argv);
 }
 
 int kg_cli_main(int argc, char **argv)

@@ -1,0 +1,148 @@
+/* Tests of the watch: what it says when asked, when it warns and when it does not. */
+#include "base/watch.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/phase.h"
+#include "base/watch_testing.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FILE_SAID "build/test-runs/watch.log"
+
+static void usr1_says_what_is_going_on(void **state)
+{
+    struct heard h;
+    int run;
+
+    (void)state;
+    hear_watch(&h, 0);
+    run = kg_phase_begin(200, "steps", "training");
+    kg_phase_at(run, 12);
+    (void)kg_phase_begin(64, "sequences", "generating");
+    kill(getpid(), SIGUSR1);
+    wait_for_text(&h, "last progress", 1);
+    assert_non_null(strstr(heard_text(&h), "state: process "));
+    assert_non_null(strstr(heard_text(&h), "\n  training: 12 of 200 steps, for "));
+    assert_non_null(strstr(heard_text(&h), "\n    generating: 0 of 64 sequences, for "));
+    assert_null(strstr(heard_text(&h), "warning"));
+    kg_phase_end(run);
+    kill(getpid(), SIGUSR1);
+    wait_for_text(&h, "no thread is in a phase", 1);
+    stop_hearing(&h);
+}
+
+/* The signal that asks interrupts nobody who sleeps, and is gone with the watch. */
+static void no_system_call_is_broken_off(void **state)
+{
+    struct heard h;
+    struct sigaction now;
+    sigset_t mask;
+
+    (void)state;
+    hear_watch(&h, 0);
+    kill(getpid(), SIGUSR1);
+    assert_int_equal(usleep(100000), 0);
+    wait_for_text(&h, "state: ", 1);
+    stop_hearing(&h);
+    sigaction(SIGUSR1, NULL, &now);
+    assert_true(now.sa_handler == SIG_DFL);
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    assert_false(sigismember(&mask, SIGUSR1));
+}
+
+static void what_does_not_move_is_warned_of_at_doubling_times(void **state)
+{
+    struct heard h;
+    double began = kg_clock_seconds(), second;
+    int p, w;
+
+    (void)state;
+    hear_watch(&h, 0.2);
+    p = kg_phase_begin(64, "sequences", "generating");
+    while (!strstr(heard_text(&h), "has moved")) { /* it waits again and again */
+        w = kg_phase_wait(began, "waiting for %s", "http://127.0.0.1:1/retrieve");
+        usleep(5000);
+        kg_phase_end(w);
+        assert_true(kg_clock_seconds() - began < 20);
+    }
+    assert_true(kg_clock_seconds() - began >= 0.2);
+    w = kg_phase_wait(began, "waiting for %s", "http://127.0.0.1:1/retrieve");
+    wait_for_text(&h, "warning: nothing has moved for ", 2);
+    second = kg_clock_seconds() - began;
+    assert_true(second >= 0.4);
+    assert_non_null(strstr(heard_text(&h), "s: waiting for http://127.0.0.1:1/retrieve, "
+                                           "for "));
+    assert_non_null(strstr(heard_text(&h), "; in generating: 0 of 64 sequences, for "));
+    wait_for_text(&h, "warning: nothing has moved for ", 3);
+    assert_true(kg_clock_seconds() - began >= 0.8);
+    assert_null(strstr(heard_text(&h), "again"));
+    kg_phase_at(p, 1);
+    wait_for_text(&h, "it moves again, after ", 1);
+    kg_phase_end(w);
+    kg_phase_end(p);
+    stop_hearing(&h);
+}
+
+static void who_works_or_is_idle_is_left_alone(void **state)
+{
+    struct heard h;
+    double began = kg_clock_seconds();
+    int p = kg_phase_begin(0, "passages", "indexing"), idle;
+
+    (void)state;
+    hear_watch(&h, 0.5);
+    for (int i = 0; kg_clock_seconds() - began < 0.9; i++) {
+        kg_phase_at(p, i);
+        usleep(1000);
+    }
+    idle = kg_phase_idle("waiting for requests");
+    usleep(800000);
+    kg_phase_end(idle);
+    kg_phase_end(p);
+    stop_hearing(&h);
+    assert_null(strstr(h.text, "warning"));
+}
+
+static void it_is_written_to_a_file_too(void **state)
+{
+    struct heard h;
+    char line[256] = "";
+    FILE *f;
+
+    (void)state;
+    (void)remove(FILE_SAID);
+    (void)system("mkdir -p build/test-runs");
+    kg_watch_file(FILE_SAID);
+    hear_watch(&h, 0);
+    kill(getpid(), SIGUSR1);
+    wait_for_text(&h, "no thread is in a phase", 1);
+    stop_hearing(&h);
+    kg_watch_file(NULL);
+    f = fopen(FILE_SAID, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_non_null(strstr(line, "Z state: process "));
+    fclose(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(usr1_says_what_is_going_on),
+        cmocka_unit_test(no_system_call_is_broken_off),
+        cmocka_unit_test(what_does_not_move_is_warned_of_at_doubling_times),
+        cmocka_unit_test(who_works_or_is_idle_is_left_alone),
+        cmocka_unit_test(it_is_written_to_a_file_too),
+    };
+
+    return cmocka_run_group_tests_name("watch", tests, NULL, NULL);
+}
