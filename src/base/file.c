@@ -13,6 +13,7 @@
 
 #include "base/file_internal.h"
 #include "base/mem.h"
+#include "base/phase.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -97,6 +98,7 @@ static int sys_write(int fd, const unsigned char *from, size_t n)
             return -1;
         from += put;
         n -= (size_t)put;
+        kg_phase_tick();
     }
     return 0;
 }

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 
 #include "base/file.h"
+#include "base/phase.h"
 
 #include <string.h>
 
@@ -52,9 +53,12 @@ kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
                        struct kg_err *err)
 {
     struct kg_map map;
+    int phase;
 
     KG_TRY(kg_map_open(&map, path, err));
+    phase = kg_phase_begin(0, NULL, "hashing %s", path);
     *hash = kg_hash_bytes(map.data, map.bytes);
+    kg_phase_end(phase);
     *n_bytes = map.bytes;
     kg_map_close(&map);
     return KG_OK;

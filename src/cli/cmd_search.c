@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/signal.h"
 #include "data/jsonl.h"
 #include "search/index.h"
@@ -232,6 +233,7 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
                                           .timeout_s = (int)timeout_s};
     struct kg_index_info info;
     struct kg_search_service *s;
+    int phase;
 
     (void)argc;
     opts.bm25 = &bm25;
@@ -240,8 +242,11 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     kg_search_service_info(&info, s);
     kg_log_info("serving %lld passages at http://%s:%d/retrieve",
                 (long long)info.passages, host, kg_search_service_port(s));
+    phase = kg_phase_idle("serving %s at http://%s:%d/retrieve", argv[0], host,
+                          kg_search_service_port(s));
     while (!kg_signal_stop_requested())
         nanosleep(&pause, NULL);
+    kg_phase_end(phase);
     kg_search_service_stop(s, DRAIN_MS);
     return KG_OK;
 }

@@ -12,8 +12,8 @@ const struct kg_command kg_commands[] = {
      "algo.preset; `kedge presets` lists them) is weaker than either. The run directory "
      "(run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
      "checkpoints/step-NNNNNN/{model,anchor}. SIGINT and SIGTERM finish the step, save "
-     "and "
-     "leave with status 0.",
+     "and leave with status 0; SIGUSR1 makes it (and every other command) say what it is "
+     "doing.",
      -1},
     {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,

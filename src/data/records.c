@@ -6,6 +6,7 @@
 #include "data/records.h"
 
 #include "base/mem.h"
+#include "base/phase.h"
 #include "data/jsonl.h"
 #include "data/parquet.h"
 #include "data/unpack.h"
@@ -228,6 +229,7 @@ kg_status kg_records_next(struct kg_records *r, struct kg_json_doc *doc, bool *m
 {
     kg_status status;
 
+    kg_phase_tick();
     if (r->kind == KG_TEXT_PARQUET)
         return kg_parquet_rows_next(r->rows, doc, more, err);
     if (r->kind == KG_TEXT_LINES) {

@@ -1,9 +1,11 @@
 /* Asking a server: bodies, answers, and what can be wrong with them. */
 #include "eval/remote.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/signal.h"
 #include "data/json.h"
 #include "net/http_client.h"
@@ -279,19 +281,48 @@ static void log_room(const struct asking *q)
                     q->set->name, n, q->set->data.n, most, (long long)q->remote->max_len);
 }
 
+static int timeout_ms(const struct kg_eval_remote *r)
+{
+    return or_default(r->opts.timeout_ms, 600000);
+}
+
+static int tries(const struct kg_eval_remote *r) { return or_default(r->opts.tries, 6); }
+
 static kg_status open_client(struct kg_eval_remote *r, struct kg_err *err)
 {
     const struct kg_http_client_opts opts = {
         .max_in_flight = or_default(r->opts.in_flight, 16),
-        .timeout_ms = or_default(r->opts.timeout_ms, 600000),
-        .tries = or_default(r->opts.tries, 6),
+        .timeout_ms = timeout_ms(r),
+        .tries = tries(r),
         .backoff_ms = or_default(r->opts.backoff_ms, 500),
         .bearer_key = r->opts.key,
     };
 
     kg_http_client_close(r->client);
     r->client = NULL;
+    r->heard = kg_clock_seconds();
     return kg_http_client_open(&r->client, &opts, err);
+}
+
+/* For answers, a little: what is on its way to url goes on. */
+static kg_status wait_for(struct kg_eval_remote *r, const char *url,
+                          kg_http_answer_fn done, void *user, struct kg_err *err)
+{
+    size_t n = kg_http_client_waiting(r->client);
+    int phase = kg_phase_wait(r->heard, "waiting for %s: %zu requests, %d tries of %g s",
+                              url, n, tries(r), 1e-3 * timeout_ms(r));
+    kg_status status = kg_http_client_poll(r->client, POLL_MS, done, user, err);
+
+    kg_phase_end(phase);
+    KG_TRY(status);
+    if (kg_http_client_waiting(r->client) < n) {
+        r->heard = kg_clock_seconds();
+        kg_phase_tick();
+    }
+    if (kg_signal_stop_requested())
+        return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while waiting for %s",
+                       url);
+    return KG_OK;
 }
 
 static kg_status ask_all(struct asking *q, const bool *there, struct kg_err *err)
@@ -307,9 +338,7 @@ static kg_status ask_all(struct asking *q, const bool *there, struct kg_err *err
                 KG_TRY(submit(q, i, err));
         if (kg_http_client_waiting(client) == 0)
             return KG_OK;
-        KG_TRY(kg_http_client_poll(client, POLL_MS, answered, q, err));
-        if (kg_signal_stop_requested())
-            return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while waiting");
+        KG_TRY(wait_for(q->remote, q->remote->url, answered, q, err));
     }
 }
 
@@ -407,7 +436,7 @@ static kg_status list_models(struct kg_eval_remote *r, struct kg_err *err)
     KG_TRY_GOTO(out, open_client(r, err));
     KG_TRY_GOTO(out, kg_http_client_submit(r->client, url, NULL, 0, 0, err));
     while (status == KG_OK && kg_http_client_waiting(r->client) > 0)
-        status = kg_http_client_poll(r->client, POLL_MS, take_models, r, err);
+        status = wait_for(r, url, take_models, r, err);
 out:
     kg_mem_free(url);
     return status;

@@ -30,6 +30,7 @@ struct kg_eval_remote {
     int64_t max_len; /* positions of the model by that list; 0: not said. An answer gets
                       * what its prompt leaves of them, as here */
     struct kg_http_client *client;
+    double heard; /* when it answered last, or the client was opened */
 };
 
 /* Opens nothing but asks for the list of models where none is named; else it is asked

@@ -4,9 +4,13 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
+#include "base/signal.h"
 #include "net/http_server.h"
+#include "net/stuck_testing.h"
 
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum mood {
@@ -457,6 +461,36 @@ static void a_prompt_that_leaves_nothing_stops_it(void **state)
     assert_non_null(strstr(err.message, "found 400: too long"));
 }
 
+/* A server that never answers is waited for by name, and left when a stop is asked for:
+ * in a process of its own, which is asked once. */
+static void a_server_that_never_answers_is_left(void **state)
+{
+    struct kg_eval_remote r;
+    struct kg_eval_remote_opts opts = {0};
+    char here[80];
+    int port, fd = open_stuck(&port), status = 0;
+    pid_t pid;
+
+    (void)state;
+    snprintf(here, sizeof here, "http://127.0.0.1:%d/v1", port);
+    opts.base_url = here;
+    pid = fork();
+    if (pid == 0) {
+        bool left, named;
+
+        kg_signal_install();
+        left = kg_eval_remote_open(&r, &opts, &err) == KG_EINTERRUPTED;
+        named = strstr(err.message, here) && strstr(err.message, "/models");
+        _exit(left && named ? 50 : 51);
+    }
+    until_asked(fd);
+    kill(pid, SIGINT);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    close(fd);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,6 +503,7 @@ int main(void)
         cmocka_unit_test(an_answer_gets_what_the_prompt_leaves),
         cmocka_unit_test(many_at_once_get_the_same),
         cmocka_unit_test(a_prompt_that_leaves_nothing_stops_it),
+        cmocka_unit_test(a_server_that_never_answers_is_left),
     };
 
     return cmocka_run_group_tests_name("evaluation of a server", tests, make_all,

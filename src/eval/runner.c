@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "data/inputs.h"
 #include "text/unicode.h"
 
@@ -21,6 +22,7 @@ struct set_work {
     size_t n;
     size_t done;
     size_t right;
+    int phase; /* while it is answered */
 };
 
 /* An answer that waits for its grade. */
@@ -271,6 +273,7 @@ static kg_status settle(struct work *w, struct pending *p, const struct kg_grade
     a->there = s->there[at] = true;
     s->done++;
     s->right += a->grade.graded && a->grade.correct;
+    kg_phase_at(s->phase, (int64_t)s->done);
     kg_log_progress(10000, "%s: %zu of %zu answers, %.1f %% right", s->set->name, s->done,
                     s->n, 100.0 * (double)s->right / (double)s->done);
     return KG_OK;
@@ -338,9 +341,14 @@ static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *e
     kg_status status;
 
     w->now = s;
+    s->phase = kg_phase_begin((int64_t)s->n, "answers", "set %s", s->set->name);
+    kg_phase_at(s->phase, (int64_t)s->done);
     status = source->answer(source, s->set, s->there, take_fresh, w, err);
-    if (status == KG_OK)
-        return grade_pending(w, err);
+    if (status == KG_OK) {
+        status = grade_pending(w, err);
+        kg_phase_end(s->phase);
+        return status;
+    }
     first = *err;
     (void)!grade_pending(w, err);
     *err = first;

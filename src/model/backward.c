@@ -12,6 +12,8 @@
  */
 #include "model/acts_internal.h"
 
+#include "base/phase.h"
+
 #include <assert.h>
 #include <math.h>
 
@@ -154,6 +156,7 @@ static kg_status attention_bwd(const struct kg_pass *p, int32_t l, struct kg_mat
 static kg_status layer_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
                            float *grads, struct kg_err *err)
 {
+    kg_phase_tick();
     if (p->acts->checkpoint)
         KG_TRY(kg_layer_forward(p, l, false, err));
     KG_TRY(ffn_bwd(p, l, dx, grads, err));

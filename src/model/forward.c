@@ -14,6 +14,8 @@
  */
 #include "model/acts_internal.h"
 
+#include "base/phase.h"
+
 #include <assert.h>
 #include <math.h>
 
@@ -135,6 +137,7 @@ kg_status kg_layer_forward(const struct kg_pass *p, int32_t l, bool whole,
     const struct kg_mat x = kg_pass_x(p, l);
     const float eps = p->m->config.norm_eps;
 
+    kg_phase_tick();
     KG_TRY(kg_op_rmsnorm(be, a.h1, a.inv1, x, kg_param_vector(w->norm1), eps, err));
     KG_TRY(queries_keys_values(p, w, &a, err));
     KG_TRY(attend(p, l, &a, err));

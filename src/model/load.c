@@ -12,6 +12,7 @@
 #include "model/model_internal.h"
 
 #include "base/file.h"
+#include "base/phase.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -132,6 +133,7 @@ static kg_status convert_piece(void *dst, enum kg_dtype to, const void *src,
                                struct kg_err *err)
 {
     const int64_t n = total - first < CONVERT_PIECE ? total - first : CONVERT_PIECE;
+    kg_phase_tick();
     return kg_dtype_convert((char *)dst + (size_t)first * kg_dtype_traits(to)->bytes, to,
                             (const char *)src +
                                 (size_t)first * kg_dtype_traits(from)->bytes,

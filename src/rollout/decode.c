@@ -137,6 +137,7 @@ kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_seq *seq,
     if (seq->status == KG_OK)
         seq->status = append(r, seq, pick, row);
     seq->ended = seq->status != KG_OK || seq->traj->finish != KG_FINISH_NONE;
+    r->longest = seq->traj->n > r->longest ? seq->traj->n : r->longest;
     if (seq->status != KG_OK || s->token == NULL)
         return KG_OK;
     return s->token(s->user, seq->request, seq->traj, err);

@@ -7,11 +7,13 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/phase.h"
+#include "base/signal.h"
 #include "text/unicode.h"
 
 #include <string.h>
 
-enum { POLL_MS = 200, MOST_EMPTY_POLLS = 1000 };
+enum { POLL_MS = 200, MOST_EMPTY_POLLS = 1000, STOP_AFTER_S = 1 };
 
 struct kg_episodes {
     struct kg_episode_opts opts;
@@ -40,6 +42,7 @@ struct run {
     size_t n;
     size_t n_waiting;
     size_t n_heard; /* observations delivered */
+    double moved;   /* when something decoded or was delivered last */
     double *seconds_idle;
 };
 
@@ -305,6 +308,20 @@ static int64_t computed(const struct kg_rollout *r)
     return s->prefill_tokens + s->decode_tokens;
 }
 
+/* A tool that answers lets the run finish what it does. For one that does not a request
+ * to stop does not wait. */
+static kg_status give_up_waiting(const struct run *x, struct kg_err *err)
+{
+    double waited = kg_clock_seconds() - x->moved;
+
+    if (waited < STOP_AFTER_S || !kg_signal_stop_requested())
+        return KG_OK;
+    return kg_fail(err, KG_EINTERRUPTED,
+                   "stopped by a signal: %zu episodes had waited %.0f s for environment "
+                   "%s",
+                   x->n_waiting, waited, x->e->opts.env->name);
+}
+
 /* Observations that are there; `idle`: nothing can decode, so wait for one.
  * empty: polls in a row that came back early with nothing, while all waited */
 static kg_status hear(struct run *x, bool idle, int *empty, struct kg_err *err)
@@ -316,11 +333,13 @@ static kg_status hear(struct run *x, bool idle, int *empty, struct kg_err *err)
     if (x->n_waiting > 0 && env->poll)
         KG_TRY(env->poll(x->e->state, idle ? POLL_MS : 0, deliver, x, err));
     seconds = kg_clock_seconds() - start;
+    if (!idle || x->n_heard > heard)
+        x->moved = start + seconds;
     if (idle && x->seconds_idle)
         *x->seconds_idle += seconds;
     *empty = idle && x->n_heard == heard && seconds < 1e-3 * POLL_MS / 2 ? *empty + 1 : 0;
     if (*empty < MOST_EMPTY_POLLS)
-        return KG_OK;
+        return give_up_waiting(x, err);
     return kg_fail(err, KG_EINVAL,
                    "environment %s: expected observations for %zu episodes that wait, "
                    "and nothing is on its way",
@@ -330,8 +349,9 @@ static kg_status hear(struct run *x, bool idle, int *empty, struct kg_err *err)
 static kg_status run_all(struct run *x, struct kg_err *err)
 {
     struct kg_rollout_load load;
-    int empty = 0;
+    int phase = kg_phase_begin((int64_t)x->n, "episodes", "generating"), empty = 0;
 
+    x->moved = kg_clock_seconds();
     kg_rollout_get_load(&load, x->r);
     while (load.running + load.waiting + load.parked > 0) {
         int64_t before = computed(x->r);
@@ -339,7 +359,9 @@ static kg_status run_all(struct run *x, struct kg_err *err)
         KG_TRY(kg_rollout_step(x->r, NULL, err));
         KG_TRY(hear(x, computed(x->r) == before, &empty, err));
         kg_rollout_get_load(&load, x->r);
+        kg_rollout_show(phase, x->r, (int64_t)x->n);
     }
+    kg_phase_end(phase);
     return KG_OK;
 }
 
@@ -371,6 +393,15 @@ out:
     kg_mem_free(x.episodes);
     kg_mem_free(x.requests);
     return status;
+}
+
+bool kg_episodes_stats(struct kg_env_stats *out, const struct kg_episodes *e)
+{
+    *out = (struct kg_env_stats){0};
+    if (!e || !e->opts.env->stats)
+        return false;
+    e->opts.env->stats(out, e->state);
+    return true;
 }
 
 /* ---- as text ---- */

@@ -54,12 +54,17 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
  * environment; NULL allowed.
  * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context; more
  * than KG_MAX_STOPS stop strings; an environment that breaks its contract), of the
- * environment: EIO where a tool stays down and that is to stop the run */
+ * environment: EIO where a tool stays down and that is to stop the run; EINTERRUPTED: a
+ * stop was requested, and for a second all waited for the environment */
 kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
                           struct kg_traj *trajs, const struct kg_request *requests,
                           size_t n_requests, const struct kg_sampling *s,
                           const struct kg_prompts *prompts, double *seconds_idle,
                           struct kg_err *err) KG_MUST_CHECK;
+
+/* What the environment's tools did since the episodes were opened.
+ * returns false: nothing is counted (e NULL too) */
+bool kg_episodes_stats(struct kg_env_stats *out, const struct kg_episodes *e);
 
 /* ---- an episode as text ---- */
 

@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/signal.h"
 #include "rollout/rollout_internal.h"
 
@@ -233,6 +234,7 @@ kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session
                            struct kg_err *err)
 {
     memset(&r->stats, 0, sizeof r->stats);
+    r->longest = 0;
     r->session = *s;
     kg_rollout_reset(r);
     return prepare_workers(r, err);
@@ -249,6 +251,14 @@ kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
     if (load)
         kg_rollout_get_load(load, r);
     return KG_OK;
+}
+
+void kg_rollout_show(int phase, const struct kg_rollout *r, int64_t of)
+{
+    struct kg_rollout_load load;
+    kg_rollout_get_load(&load, r);
+    kg_phase_at(phase, of - load.running - load.waiting - load.parked);
+    kg_phase_note(phase, "tokens of the longest", (int64_t)r->longest);
 }
 
 /* ---- a run ---- */
@@ -301,7 +311,11 @@ kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
     memset(trajs, 0, n_trajs * sizeof *trajs);
     KG_TRY(kg_rollout_begin(r, &session, err));
     KG_TRY(submit_all(r, trajs, requests, n_requests, err));
-    while (load.running + load.waiting > 0)
+    int phase = kg_phase_begin((int64_t)n_trajs, "sequences", "generating");
+    while (load.running + load.waiting > 0) {
         KG_TRY(kg_rollout_step(r, &load, err));
+        kg_rollout_show(phase, r, (int64_t)n_trajs);
+    }
+    kg_phase_end(phase);
     return KG_OK;
 }

@@ -219,6 +219,9 @@ kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
 kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_rollout_get_load(struct kg_rollout_load *load, const struct kg_rollout *r);
+/* On the board of phases (base/phase.h): how many of all sequences are done, and how long
+ * the longest of the session is. */
+void kg_rollout_show(int phase, const struct kg_rollout *r, int64_t of);
 
 /* Give up n trajectories, of one request or several, wherever they are: in the queue,
  * running, parked. Rows and blocks are free at once (within a token callback: before

@@ -139,6 +139,7 @@ struct kg_rollout {
     bool committing;       /* token callbacks are being called */
     bool any_silent;
     struct kg_rollout_stats stats;
+    size_t longest; /* tokens that a sequence of the session has reached */
 };
 
 static inline int32_t kg_rollout_blocks(int64_t tokens)

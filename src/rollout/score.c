@@ -9,6 +9,7 @@
 #include "rollout/score.h"
 
 #include "base/mem.h"
+#include "base/phase.h"
 #include "rollout/rollout.h"
 
 #include <math.h>
@@ -254,6 +255,7 @@ static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg
 
 static kg_status score_packs(struct scorer *s, size_t n_seqs, struct kg_err *err)
 {
+    int phase = kg_phase_begin((int64_t)n_seqs, "sequences", "scoring");
     for (size_t first = 0; first < n_seqs;) {
         struct kg_pack pack;
         struct kg_mat hidden;
@@ -266,7 +268,9 @@ static kg_status score_packs(struct scorer *s, size_t n_seqs, struct kg_err *err
         }
         KG_TRY(deal_out(s, first, last, err));
         first = last;
+        kg_phase_at(phase, (int64_t)first);
     }
+    kg_phase_end(phase);
     return KG_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/signal.h"
 #include "base/str.h"
 #include "data/records.h"
@@ -51,6 +52,7 @@ struct builder {
     struct kg_str contents; /* of a record that has title and text */
     uint32_t *lengths;      /* (KG_LENGTHS_A_ROW) */
     double start;
+    int phase;
 };
 
 /* ---- counting words ----
@@ -347,6 +349,7 @@ static kg_status add_record(struct builder *b, const struct record *r, struct kg
     b->lengths[(row - 1) % KG_LENGTHS_A_ROW] = b->counter.words;
     b->info->tokens += b->counter.words;
     b->info->passages = row;
+    kg_phase_at(b->phase, row);
     return row % KG_LENGTHS_A_ROW == 0 ? flush_lengths(b, err) : KG_OK;
 }
 
@@ -420,6 +423,7 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
     if (b->info->passages % KG_LENGTHS_A_ROW != 0)
         KG_TRY(flush_lengths(b, err));
     drop_statements(b);
+    kg_phase_begin(0, NULL, "merging the word lists (SQLite does not say how far it is)");
     kg_log_progress(PROGRESS_MS, "indexing: merging the word lists of %lld passages",
                     (long long)b->info->passages);
     KG_TRY(kg_sql_exec(b->db, path,
@@ -485,6 +489,7 @@ kg_status kg_index_build(struct kg_index_info *info,
     *info = (struct kg_index_info){
         .version = KG_INDEX_VERSION, .stemmed = !opts->words_as_are, .bm25 = opts->bm25};
     KG_TRY(kg_bm25_check(&opts->bm25, err));
+    b.phase = kg_phase_begin(0, "passages", "indexing %s", opts->corpus);
     KG_TRY_GOTO(out, builder_open(&b, err));
     KG_TRY_GOTO(out, add_records(&b, err));
     KG_TRY_GOTO(out, finish(&b, err));
@@ -496,5 +501,6 @@ out:
     if (status != KG_OK && b.begun && remove_file(b.temporary.data, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
     builder_close(&b);
+    kg_phase_end(b.phase);
     return status;
 }

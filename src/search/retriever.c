@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/str.h"
 
 #include <string.h>
@@ -35,6 +36,9 @@ struct delivery {
 };
 
 struct kg_retriever {
+    char *where; /* owned */
+    int timeout_ms, tries;
+    double since; /* when the engine answered last, or was first asked */
     const struct kg_retriever_engine *row;
     void *engine;
     int64_t cache; /* answers kept at most */
@@ -260,6 +264,11 @@ static kg_status open_row(struct kg_retriever *r, const struct kg_retriever_opts
         return KG_ENOMEM;
     r->cache = o->cache < 0 ? 0 : o->cache;
     r->cache_bytes = o->cache_bytes;
+    r->timeout_ms = o->timeout_ms;
+    r->tries = o->tries;
+    r->where = kg_mem_strdup(o->where, err);
+    if (!r->where)
+        return KG_ENOMEM;
     r->row = row_for(o->where);
     if (!r->row)
         return kg_fail(err, KG_EINVAL,
@@ -316,6 +325,7 @@ void kg_retriever_close(struct kg_retriever *r)
             question_free(q);
         }
     kg_mem_free(r->buckets);
+    kg_mem_free(r->where);
     kg_mem_free(r);
 }
 
@@ -337,7 +347,8 @@ static kg_status wait_for(struct kg_retriever *r, struct kg_question *q,
     KG_TRY(kg_mem_grow(&q->waiters, &q->waiters_capacity, q->n_waiters + 1,
                        sizeof *q->waiters, MAX_WAITERS, "waiters", err));
     q->waiters[q->n_waiters++] = *w;
-    r->in_flight++;
+    if (r->in_flight++ == 0)
+        r->since = w->since;
     return KG_OK;
 }
 
@@ -392,6 +403,7 @@ static void on_answered(void *user, struct kg_question *q)
     struct kg_retriever *r = user;
 
     r->in_flight -= q->n_waiters;
+    r->since = kg_clock_seconds();
     for (size_t i = 0; i < q->n_waiters; i++) {
         kg_status status = deliver_later(r, q, &q->waiters[i], &r->err);
 
@@ -455,19 +467,34 @@ static kg_status poll_engine(struct kg_retriever *r, int timeout_ms, struct kg_e
     return r->status;
 }
 
+/* On the board of phases; an index in this process has no tries. */
+static int show_wait(const struct kg_retriever *r)
+{
+    if (r->row == &kg_retriever_index)
+        return kg_phase_wait(r->since, "waiting for the index %s: %zu queries", r->where,
+                             r->in_flight);
+    return kg_phase_wait(
+        r->since, "waiting for the retriever %s: %zu queries, %d %s of %g s", r->where,
+        r->in_flight, r->tries, r->tries == 1 ? "try" : "tries", 1e-3 * r->timeout_ms);
+}
+
 kg_status kg_retriever_poll(struct kg_retriever *r, int timeout_ms, kg_retrieved_fn done,
                             void *user, struct kg_err *err)
 {
     double until = kg_clock_seconds() + timeout_ms / 1e3;
     double left = timeout_ms;
+    int phase = -1;
 
     if (r->in_flight > 0)
         KG_TRY(
             poll_engine(r, 0, err)); /* what was asked goes out even if some is ready */
+    if (r->first_ready == r->n_ready && r->in_flight > 0 && left > 0)
+        phase = show_wait(r);
     while (r->first_ready == r->n_ready && r->in_flight > 0 && left > 0) {
         KG_TRY(poll_engine(r, left < 1 ? 1 : (int)left, err));
         left = (until - kg_clock_seconds()) * 1e3;
     }
+    kg_phase_end(phase);
     if (r->first_ready == r->n_ready)
         return KG_OK;
     return deliver_ready(r, done, user, err);

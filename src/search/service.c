@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/str.h"
 #include "data/json.h"
 #include "net/http_server.h"
@@ -33,6 +34,7 @@ struct worker {
     pthread_t thread;
     bool runs;
     struct kg_str out;
+    int phase; /* while it answers */
 };
 
 struct kg_search_service {
@@ -163,6 +165,7 @@ static kg_status answer_queries(struct worker *w, const struct kg_retrieve_reque
                                 err));
         count_hits(t, &hits);
         KG_TRY(kg_retrieve_answer_put(&w->out, i, hits.passages, hits.n, r->scores, err));
+        kg_phase_at(w->phase, (int64_t)i + 1);
     }
     return kg_retrieve_answer_end(&w->out, err);
 }
@@ -217,6 +220,7 @@ static void handle(struct worker *w, const struct waiting *job)
     struct kg_err err;
     kg_status status;
 
+    w->phase = kg_phase_begin(0, "queries", "answering a request");
     if (kg_http_gone(job->x))
         status = kg_fail(&err, KG_EIO, "the client has left");
     else
@@ -227,6 +231,7 @@ static void handle(struct worker *w, const struct waiting *job)
         kg_http_reply(job->x, 200, "application/json", w->out.data, w->out.len);
     else
         kg_http_reply_error(job->x, http_status_of(status), err.message);
+    kg_phase_end(w->phase);
 }
 
 static bool next_job(struct waiting *job, struct kg_search_service *s)

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "net/http_server.h"
 
 #include <signal.h>
@@ -448,6 +449,7 @@ static void count_load(struct kg_serve *s, const struct kg_rollout_load *load)
     s->metrics.waiting = load->waiting;
     s->metrics.steps += load->running > 0;
     pthread_mutex_unlock(&s->lock);
+    kg_phase_note(s->phase, "sequences that decode", load->running);
 }
 
 /* A failure of the engine itself ends all answers; the server goes on. */
@@ -474,10 +476,12 @@ static void wait_ready(struct kg_serve *s)
     until.tv_nsec += IDLE_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
+    int phase = kg_phase_idle("waiting for requests");
     pthread_mutex_lock(&s->lock);
     if (s->ready.first == NULL)
         pthread_cond_timedwait(&s->ready_due, &s->lock, &until);
     pthread_mutex_unlock(&s->lock);
+    kg_phase_end(phase);
 }
 
 static bool has_open(struct kg_serve *s)
@@ -502,15 +506,18 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err)
 {
     double until = 0; /* of draining; 0: not yet */
+    s->phase = kg_phase_begin(0, NULL, "serving %s", s->opts.name);
     for (;;) {
         if (until == 0 && stop(user))
             until = begin_drain(s);
         if (until > 0 && (!has_open(s) || kg_clock_seconds() > until))
-            return KG_OK;
+            break;
         submit_ready(s);
         if (s->live == NULL)
             wait_ready(s);
         else
             KG_TRY(step(s, err));
     }
+    kg_phase_end(s->phase);
+    return KG_OK;
 }

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE /* pipe2 */
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "task/task_internal.h"
 
 #include <errno.h>
@@ -320,6 +321,9 @@ static kg_status judge(struct run *run, int wait_status, struct kg_err *err)
 
 static kg_status run_started(struct run *run, struct kg_err *err)
 {
+    int phase = kg_phase_wait(kg_clock_seconds(),
+                              "waiting for '%.80s', which is killed after %g s",
+                              run->child->command, 1e-3 * run->child->timeout_ms);
     kg_status status;
     int wait_status;
 
@@ -327,6 +331,7 @@ static kg_status run_started(struct run *run, struct kg_err *err)
     KG_TRY_GOTO(out, await(run, err));
 out:
     wait_status = finish(run);
+    kg_phase_end(phase);
     if (status == KG_OK)
         return judge(run, wait_status, err);
     if (status == KG_ETIMEOUT && run->said_n > 0)

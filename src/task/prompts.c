@@ -3,6 +3,7 @@
 #include "task/prompts.h"
 
 #include "base/mem.h"
+#include "base/phase.h"
 
 #include <assert.h>
 #include <string.h>
@@ -51,6 +52,7 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
     for (size_t row = 0; row < n; row++) {
         struct kg_ids *ids = &p->ids[p->n];
 
+        kg_phase_tick();
         KG_TRY_GOTO(fail, encode_one(ids, data, row, tok, opts->add_special, err));
         if (ids->n <= opts->max_tokens) {
             p->longest = ids->n > p->longest ? ids->n : p->longest;

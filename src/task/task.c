@@ -7,6 +7,7 @@
 #include "task/task.h"
 
 #include "base/mem.h"
+#include "base/phase.h"
 #include "task/task_internal.h"
 
 #include <stdio.h>
@@ -244,6 +245,7 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
 {
     if (!row->grade && !row->grade_by)
         return kg_task_external_grade(grades, opts, items, n, err);
+    int phase = kg_phase_begin((int64_t)n, "answers", "grading");
     for (size_t i = 0; i < n; i++) {
         const struct kg_record *r = items[i].record;
         kg_status status = row->grade_by ? row->grade_by(&grades[i], opts, &items[i], err)
@@ -255,6 +257,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                                  (long long)r->line);
         if (row->exact_reward && grades[i].graded && !grades[i].correct)
             grades[i].reward = opts->wrong_reward;
+        kg_phase_at(phase, (int64_t)i + 1);
     }
+    kg_phase_end(phase);
     return KG_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "data/json.h"
 #include "data/safetensors.h"
 #include "train/anchor.h"
@@ -334,11 +335,13 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
               run->count.sft_step >= kg_config_int(run->config, "sft.steps");
     char name[KG_CHECKPOINT_NAME];
     kg_status status;
+    int phase;
 
     snprintf(name, sizeof name, "%s-%06lld", rl ? "step" : "sft",
              (long long)(rl ? run->count.step : run->count.sft_step));
     if (strcmp(name, run->saved_name) == 0)
         return KG_OK;
+    phase = kg_phase_begin(0, NULL, "saving checkpoint %s", name);
     KG_TRY(kg_file_make_dirs(root.text, err));
     KG_TRY(kg_file_remove_tree(temporary.text, err));
     KG_TRY(check_space(run, root.text, err));
@@ -351,6 +354,7 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
     memcpy(run->saved_name, name, sizeof name);
     kg_log_info("saved %s/%s", root.text, name);
+    kg_phase_end(phase);
     return remove_old(root.text, kg_config_int(run->config, "checkpoint.keep"), err);
 fail : {
     struct kg_err ignored = {0};

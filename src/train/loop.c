@@ -2,17 +2,21 @@
  * stopping.
  *
  * A stop request (SIGINT, SIGTERM) is looked at between steps: the step in progress is
- * finished, a checkpoint is written. A step that fails before its first update, and a
- * validation that fails, leave a checkpoint of the last whole step too.
+ * finished, unless it waits for a tool that does not answer, and a checkpoint is written.
+ * A step that fails before its first update, and a validation that fails, leave a
+ * checkpoint of the last whole step too.
  */
 #include "train/run.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/phase.h"
 #include "base/signal.h"
+#include "base/watch.h"
 #include "train/bench.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
+#include "train/path.h"
 #include "train/run_dir.h"
 #include "train/sources.h"
 
@@ -118,14 +122,18 @@ static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
 {
     struct kg_metrics log = {.n = 0};
+    int phase;
 
     if (run->val.n == 0 || run->count.validated == run->count.step + 1)
         return KG_OK; /* the second: done before a stop */
+    phase = kg_phase_begin(0, NULL, "validation after step %lld",
+                           (long long)run->count.step);
     KG_TRY(validate_policy(run, &log, err));
     if (run->anchor && kg_config_bool(run->config, "eval.anchor"))
         KG_TRY(validate_model(run, run->anchor, "val_anchor", &log, err));
     KG_TRY(kg_run_log(run, &log, "validation", run->count.step, err));
     run->count.validated = run->count.step + 1;
+    kg_phase_end(phase);
     return KG_OK;
 }
 
@@ -148,7 +156,8 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
 {
     struct kg_err err;
 
-    if (status == KG_ENONFINITE || run->midway || run->count.step == 0)
+    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || run->midway ||
+        run->count.step == 0)
         return status;
     if (kg_checkpoint_save(run, &err) != KG_OK)
         kg_log_warn("step %lld is not saved: %s", (long long)run->count.step,
@@ -160,18 +169,22 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = kg_config_int(run->config, "sft.steps");
     int64_t every = kg_config_int(run->config, "checkpoint.every");
+    int phase;
 
     if (run->count.sft_step >= last)
         return KG_OK;
     if (!run->optim)
         KG_TRY(kg_run_start_sft(run, err));
+    phase = kg_phase_begin(last, "updates", "warm start");
     while (run->count.sft_step < last) {
+        kg_phase_at(phase, run->count.sft_step);
         if (kg_signal_stop_requested())
             return stop_here(run, err);
         KG_TRY(kg_sft_step(run, err));
         if (run->count.sft_step < last && every > 0 && run->count.sft_step % every == 0)
             KG_TRY(kg_checkpoint_save(run, err));
     }
+    kg_phase_end(phase);
     kg_log_progress_end();
     return KG_OK;
 }
@@ -200,10 +213,12 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
     int64_t last = kg_config_int(run->config, "train.steps");
     int64_t save_every = kg_config_int(run->config, "checkpoint.every");
     int64_t eval_every = kg_config_int(run->config, "eval.every");
+    int phase = kg_phase_begin(last, "steps", "training");
 
     while (run->count.step < last) {
         kg_status status;
 
+        kg_phase_at(phase, run->count.step);
         if (kg_signal_stop_requested())
             return stop_here(run, err);
         status = kg_rl_step(run, err);
@@ -214,6 +229,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
         if (due(save_every, run->count.step, last))
             KG_TRY(kg_checkpoint_save(run, err));
     }
+    kg_phase_end(phase);
     return KG_OK;
 }
 
@@ -241,9 +257,23 @@ static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
     return kg_run_validate(run, err);
 }
 
+/* One that is stopped in the warm start does not go on to RL. */
+static kg_status all_steps(struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(missed_validation(run, err));
+    KG_TRY(warm_start(run, err));
+    if (run->count.sft_step < kg_config_int(run->config, "sft.steps"))
+        return KG_OK;
+    KG_TRY(begin_rl(run, err));
+    return rl_steps(run, err);
+}
+
+/* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
+ * is kept is the last whole step. */
 static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
 {
     bool found = false;
+    kg_status status;
 
     if (resume) {
         KG_TRY(kg_run_dir_check(run, err));
@@ -254,22 +284,21 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
         KG_TRY(kg_run_dir_create(run, err));
     }
     KG_TRY(kg_run_dir_cut(run, err));
+    kg_watch_file(kg_path_in(run->dir, "watch.log").text);
     KG_TRY(say_disk(run, err));
-    KG_TRY(missed_validation(run, err));
-    KG_TRY(warm_start(run, err));
-    if (run->count.sft_step < kg_config_int(run->config, "sft.steps"))
-        return KG_OK; /* stopped */
-    KG_TRY(begin_rl(run, err));
-    return rl_steps(run, err);
+    status = all_steps(run, err);
+    if (status != KG_EINTERRUPTED)
+        return status;
+    kg_log_info("%s", err->message);
+    return stop_here(run, err);
 }
 
-kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
-                       struct kg_err *err)
+static kg_status open_and_run(const struct kg_config *config, bool resume,
+                              bool stop_on_signal, struct kg_err *err)
 {
     struct kg_run run;
     kg_status status;
 
-    KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_open(&run, config, err));
     if (stop_on_signal)
         kg_signal_install();
@@ -278,5 +307,21 @@ kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signa
         status = run_phases(&run, resume, err);
     kg_log_progress_end();
     kg_run_close(&run);
+    return status;
+}
+
+kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
+                       struct kg_err *err)
+{
+    int phase = kg_phase_begin(0, NULL, "run %s", kg_config_text(config, "run.dir"));
+    kg_status status;
+
+    kg_watch_after(kg_config_real(config, "log.watchdog_s"));
+    status = kg_init_pin(config, resume, err);
+    if (status == KG_OK)
+        status = open_and_run(config, resume, stop_on_signal, err);
+    kg_watch_file(NULL);
+    kg_watch_after(KG_WATCH_WARN_S);
+    kg_phase_end(phase);
     return status;
 }

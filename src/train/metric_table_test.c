@@ -75,10 +75,19 @@ static kg_status digit_step(struct kg_env_result *result, struct kg_str *observa
     return kg_str_puts(observation, "1", err);
 }
 
+static void digit_stats(struct kg_env_stats *out, const void *state)
+{
+    (void)state;
+    *out = (struct kg_env_stats){.calls = 1};
+}
+
 static void step_with_episodes(const char *dir)
 {
-    static const struct kg_env_row row = {
-        .name = "digit", .open = digit_open, .close = digit_close, .step = digit_step};
+    static const struct kg_env_row row = {.name = "digit",
+                                          .open = digit_open,
+                                          .close = digit_close,
+                                          .step = digit_step,
+                                          .stats = digit_stats};
     struct opened o;
 
     open_run(&o, dir, episodes);

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "rollout/score.h"
 #include "train/anchor.h"
 
@@ -255,13 +256,17 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
 {
     struct pass_arrays a = {0};
     kg_status status;
+    int phase;
 
     *(p->model == run->anchor ? &b->anchor_passes : &b->own_passes) += 1;
     KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
     pass_ask(&a, b, p);
+    phase = kg_phase_begin(0, NULL, "%s",
+                           p->model == run->anchor ? "anchor pass" : "policy pass");
     KG_TRY_GOTO(out,
                 kg_score(p->model, kg_run_score_acts(run, p->model), run->score_tokens,
                          a.seqs, b->n_trajs, p->k, p->top_k, a.from, err));
+    kg_phase_end(phase);
     pass_take(b, &a, p);
 out:
     pass_release(&a);

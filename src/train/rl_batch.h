@@ -40,6 +40,8 @@ struct kg_rl_batch {
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
     double seconds_idle;            /* all waited for a tool and nothing decoded */
+    struct kg_env_stats tools;      /* sum over the step's rollouts, where counted */
+    bool tools_counted;
     /* forwards over the whole batch before the update: of the anchor's weights, and of
      * the policy's or its sampler's (old log-probs, kept mass, sum of squares) */
     int anchor_passes, own_passes;

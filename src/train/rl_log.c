@@ -202,6 +202,22 @@ static void put_episodes(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_metrics_put(log, "episode/seconds_idle", b->seconds_idle);
 }
 
+/* Of all rollouts of the step. */
+static void put_tools(struct kg_metrics *log, const struct kg_rl_batch *b)
+{
+    const struct kg_env_stats *s = &b->tools;
+
+    if (!b->tools_counted)
+        return;
+    kg_metrics_put(log, "tool/calls", (double)s->calls);
+    kg_metrics_put(log, "tool/requests", (double)s->requests);
+    kg_metrics_put(log, "tool/cached", (double)s->cached);
+    kg_metrics_put(log, "tool/retries", (double)s->retries);
+    kg_metrics_put(log, "tool/failed", (double)s->failed);
+    kg_metrics_put(log, "tool/seconds_a_call",
+                   s->calls > 0 ? s->seconds / (double)s->calls : 0);
+}
+
 /* Over everything that was sampled: the other groups are of the answers learned from. */
 static void put_dynamic(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
@@ -347,6 +363,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     put_sources(&log, b, run);
     put_lengths(&log, b);
     put_episodes(&log, b, run);
+    put_tools(&log, b);
     kg_metrics_put(&log, "advantage/mean", a->mean);
     kg_metrics_put(&log, "advantage/min", a->min);
     kg_metrics_put(&log, "advantage/max", a->max);

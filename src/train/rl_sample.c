@@ -108,14 +108,30 @@ static void add_stats(struct kg_rollout_stats *sum, const struct kg_rollout_stat
     sum->decode_seconds += s->decode_seconds;
 }
 
+/* What the tools did between two counts. */
+static void add_tools(struct kg_env_stats *sum, const struct kg_env_stats *from,
+                      const struct kg_env_stats *to)
+{
+    sum->calls += to->calls - from->calls;
+    sum->requests += to->requests - from->requests;
+    sum->cached += to->cached - from->cached;
+    sum->retries += to->retries - from->retries;
+    sum->failed += to->failed - from->failed;
+    sum->seconds += to->seconds - from->seconds;
+}
+
 static kg_status roll(struct generation *g, struct kg_rl_batch *b, struct kg_run *run,
                       const struct kg_sampling *sampling, struct kg_err *err)
 {
     struct kg_eval_opts grading = kg_run_eval_opts(run);
-    kg_status status = kg_episodes_run(run->episodes, run->engine, g->trajs, g->requests,
-                                       g->n_prompts, sampling, &run->train,
-                                       &b->seconds_idle, err);
+    struct kg_env_stats before, after;
+    kg_status status;
 
+    (void)kg_episodes_stats(&before, run->episodes);
+    status = kg_episodes_run(run->episodes, run->engine, g->trajs, g->requests,
+                             g->n_prompts, sampling, &run->train, &b->seconds_idle, err);
+    b->tools_counted = kg_episodes_stats(&after, run->episodes);
+    add_tools(&b->tools, &before, &after);
     add_stats(&b->rolled, kg_rollout_stats(run->engine));
     if (status != KG_OK)
         return kg_run_tool_failed(run, status, err);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/phase.h"
 #include "policy/shaping.h"
 #include "train/anchor.h"
 #include "train/answers.h"
@@ -307,6 +308,7 @@ static kg_status micro_batches(struct update *u, size_t first, size_t last,
 {
     const struct kg_rl_batch *b = u->b;
     int64_t budget = u->run->pass->max_tokens;
+    int phase = kg_phase_begin((int64_t)(last - first), "sequences", "micro-batches");
 
     for (size_t i = first; i < last;) {
         size_t j = i;
@@ -316,7 +318,9 @@ static kg_status micro_batches(struct update *u, size_t first, size_t last,
             tokens += (int64_t)b->trajs[j++].n;
         KG_TRY(work(u, i, j, err));
         i = j;
+        kg_phase_at(phase, (int64_t)(i - first));
     }
+    kg_phase_end(phase);
     return KG_OK;
 }
 
@@ -463,6 +467,7 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
     size_t n = (size_t)kg_config_int(run->config, "train.updates_per_step");
     size_t first = 0;
     kg_status status = KG_OK;
+    int phase = kg_phase_begin((int64_t)n, "updates", "learning");
 
     for (size_t i = 0; i < n && status == KG_OK; i++) {
         struct update u = {.run = run,
@@ -479,7 +484,9 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
         if (status == KG_OK)
             status = update(&u, err);
         update_release(&u);
+        kg_phase_at(phase, (int64_t)i + 1);
     }
+    kg_phase_end(phase);
     return status;
 }
 
@@ -584,6 +591,7 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     struct kg_rl_batch b = {0};
     struct kg_rl_totals totals = {0};
     struct kg_err why = {0};
+    int phase = kg_phase_begin(0, NULL, "step %lld", (long long)run->count.step + 1);
     kg_status status = make_batch(&b, &totals, run, &why);
 
     run->midway = status == KG_ENONFINITE;
@@ -595,5 +603,6 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
         *err = why;
     run->midway = run->midway && status != KG_OK;
     kg_rl_batch_release(&b);
+    kg_phase_end(phase);
     return status;
 }

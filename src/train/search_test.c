@@ -7,7 +7,9 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "base/watch_testing.h"
 #include "net/http_server.h"
+#include "net/stuck_testing.h"
 #include "search/index.h"
 #include "search/protocol.h"
 #include "train/same_testing.h"
@@ -197,6 +199,10 @@ static void a_run_goes_on_behind_a_server_that_was_down(void **state)
     assert_true(all >= 3); /* one a step at least: other questions */
     assert_true(last_metric(ROOT "/whole", "episode/calls") > 0.5);
     assert_true(last_metric(ROOT "/whole", "mismatch/first_update_max") == 0);
+    assert_true(last_metric(ROOT "/whole", "tool/calls") >= 1);
+    assert_true(last_metric(ROOT "/whole", "tool/requests") >= 1);
+    assert_true(last_metric(ROOT "/whole", "tool/failed") == 0);
+    assert_true(last_metric(ROOT "/whole", "tool/seconds_a_call") > 0);
     assert_int_equal(train(ROOT "/broken", false, all - 1, NULL, &e), KG_EIO);
     assert_non_null(strstr(e.message, "search: expected an answer of the retriever"));
     assert_non_null(strstr(e.message, "500"));
@@ -218,6 +224,8 @@ static void a_model_can_be_told_that_a_server_is_down(void **state)
     if (train(ROOT "/told", false, 0, observe, &e) != KG_OK)
         fail_msg("%s", e.message);
     assert_true(last_metric(ROOT "/told", "episode/failed") > 0.5);
+    assert_true(last_metric(ROOT "/told", "tool/failed") ==
+                last_metric(ROOT "/told", "tool/calls"));
     assert_true(last_metric(ROOT "/told", "episode/failed") ==
                 last_metric(ROOT "/told", "episode/calls"));
 }
@@ -289,12 +297,90 @@ static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **s
     }
 }
 
+/* ---- a server that takes a request and never answers ---- */
+
+static int open_stuck_retriever(char assignment[80])
+{
+    int port, fd = open_stuck(&port);
+
+    snprintf(assignment, 80, "search.where=http://127.0.0.1:%d/retrieve", port);
+    return fd;
+}
+
+static void a_server_that_never_answers_is_named_in_a_warning(void **state)
+{
+    char stuck[80], wait[160];
+    const char *const extra[] = {stuck, "search.timeout_ms=800", "search.tries=1",
+                                 "log.watchdog_s=0.3", NULL};
+    int fd = open_stuck_retriever(stuck);
+    struct kg_str log = {0};
+    struct kg_err e = {0};
+    struct heard h;
+
+    (void)state;
+    hear_watch(&h, 0);
+    assert_int_equal(train(ROOT "/stuck", false, 0, extra, &e), KG_EIO);
+    stop_hearing(&h);
+    close(fd);
+    snprintf(wait, sizeof wait,
+             "s: waiting for the retriever %s: ", strchr(stuck, '=') + 1);
+    assert_non_null(strstr(h.text, "warning: nothing has moved for "));
+    assert_non_null(strstr(h.text, wait));
+    assert_non_null(strstr(h.text, " 1 try of 0.8 s, for "));
+    assert_non_null(strstr(h.text, "; in generating: 0 of 9 episodes, "));
+    assert_non_null(strstr(h.text, "; in step 1, for "));
+    assert_non_null(strstr(h.text, "; in training: 0 of 3 steps, for "));
+    assert_non_null(strstr(h.text, "; in run " ROOT "/stuck, for "));
+    NEED(kg_file_read(&log, ROOT "/stuck/watch.log", 1u << 20, err));
+    assert_non_null(strstr(log.data, wait));
+    kg_str_release(&log);
+}
+
+/* In a process of its own: a stop is asked for once. */
+static void a_wait_is_left_when_a_stop_is_asked_for(void **state)
+{
+    char stuck[80];
+    const char *const extra[] = {stuck, "search.timeout_ms=600000", NULL};
+    int fd = open_stuck_retriever(stuck), status = 0;
+    struct kg_err e = {0};
+    double asked;
+    pid_t pid;
+
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT "/left", err));
+    pid = fork();
+    if (pid == 0) {
+        const char *const *const lists[] = {base, extra};
+        struct kg_config *c = config_from(ROOT "/left", lists, 2);
+
+        _exit(kg_train_run(c, false, true, &e) == KG_OK ? 50 : 51);
+    }
+    until_asked(fd);
+    asked = kg_clock_seconds();
+    kill(pid, SIGINT);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    close(fd);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 50);
+    assert_true(kg_clock_seconds() - asked < 30); /* of the 600 of a try */
+    assert_true(kg_file_exists(ROOT "/left/checkpoints/step-000000"));
+    assert_false(kg_file_exists(ROOT "/left/checkpoints/step-000001"));
+    /* the step is taken again, from a server that answers */
+    if (train(ROOT "/left", true, 1 << 20, NULL, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    assert_same_file(ROOT "/whole", ROOT "/left",
+                     "checkpoints/step-000003/model/model.safetensors");
+    assert_same_file(ROOT "/whole", ROOT "/left", "rollouts/step-000003.jsonl.zst");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_goes_on_behind_a_server_that_was_down),
         cmocka_unit_test(a_model_can_be_told_that_a_server_is_down),
         cmocka_unit_test(a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not),
+        cmocka_unit_test(a_server_that_never_answers_is_named_in_a_warning),
+        cmocka_unit_test(a_wait_is_left_when_a_stop_is_asked_for),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

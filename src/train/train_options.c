@@ -362,6 +362,10 @@ static const struct kg_opt_row rows[] = {
      "dump every trajectory of every step", true},
     {"log.tensorboard", KG_OPT_BOOL, "true", 0, 0, NULL,
      "write TensorBoard event files beside metrics.jsonl", true},
+    {"log.watchdog_s", KG_OPT_REAL, "300", 0, 1e9, NULL,
+     "seconds without any progress after which a warning says what is waited for; 0: "
+     "never",
+     true},
     {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
 };
 
