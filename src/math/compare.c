@@ -129,7 +129,7 @@ static int last_part(const struct kg_math_compare *c, int node)
 
 /* Drop what carries no value: units, degrees, what follows about-equal, "x in" before a
  * set; a = b = c is a = c. */
-static int strip(struct kg_math_compare *c, int node)
+int kg_math_strip(struct kg_math_compare *c, int node)
 {
     for (;;) {
         const struct kg_math_node *n = kg_math_at(c, node);
@@ -374,27 +374,69 @@ static verdict relations(struct kg_math_compare *c, int gold, int answer)
 
 /* ---- ratios ---- */
 
+enum { MAX_RATIO = 8 };
+
+static bool is_zero(const struct kg_math_compare *c, int node)
+{
+    return kg_math_at(c, node)->kind == KG_MATH_NUM &&
+           strspn(kg_math_leaf_text(c->tree, node), "0.") ==
+               strlen(kg_math_leaf_text(c->tree, node));
+}
+
+/* The parts of a : b : c.   returns how many */
+static int ratio_parts(const struct kg_math_compare *c, int node, int part[MAX_RATIO])
+{
+    int n = 0;
+
+    for (; kg_math_at(c, node)->kind == KG_MATH_RATIO && n + 1 < MAX_RATIO;
+         node = kg_math_at(c, node)->b)
+        part[n++] = kg_math_at(c, node)->a;
+    part[n++] = node;
+    return n;
+}
+
+static int product(struct kg_math_compare *c, int a, int b)
+{
+    return kg_math_node(c->tree, KG_MATH_MUL, 0, a, b);
+}
+
+/* The same parts, or a b' = a' b for all of them. */
 static verdict ratios(struct kg_math_compare *c, int gold, int answer)
 {
-    const struct kg_math_node *g = kg_math_at(c, gold);
-    const struct kg_math_node *a = kg_math_at(c, answer);
-    verdict v;
-    int over;
-    int under;
+    int g[MAX_RATIO];
+    int a[MAX_RATIO];
+    int n = ratio_parts(c, gold, g);
+    verdict same = KG_MATH_RIGHT;
+    verdict v = KG_MATH_RIGHT;
 
-    v = kg_math_both(kg_math_compare_inner(c, g->a, a->a),
-                     kg_math_compare_inner(c, g->b, a->b));
-    if (v == KG_MATH_RIGHT || kg_math_at(c, g->b)->kind == KG_MATH_RATIO ||
-        kg_math_at(c, a->b)->kind == KG_MATH_RATIO)
-        return v;
-    over = kg_math_node(c->tree, KG_MATH_DIV, 0, g->a, g->b);
-    under = kg_math_node(c->tree, KG_MATH_DIV, 0, a->a, a->b);
-    v = kg_math_equal(&c->decider, over, under, NULL);
-    /* 12:00 and 1:00 are times of day */
-    return v == KG_MATH_UNDECIDED ? KG_MATH_WRONG : v;
+    if (n != ratio_parts(c, answer, a))
+        return kg_math_conclude(c, KG_MATH_WRONG, "the number of parts is different");
+    for (int i = 0; i < n && same == KG_MATH_RIGHT; i++)
+        same = kg_math_compare_inner(c, g[i], a[i]);
+    if (same == KG_MATH_RIGHT || is_zero(c, g[0]) != is_zero(c, a[0]) ||
+        is_zero(c, g[n - 1]) || is_zero(c, a[n - 1]))
+        return same; /* 12:00 and 1:00 are times of day */
+    for (int i = 1; i < n && v != KG_MATH_WRONG; i++)
+        v = kg_math_both(v, kg_math_equal(&c->decider, product(c, g[0], a[i]),
+                                          product(c, a[0], g[i]), NULL));
+    return v;
 }
 
 /* ---- words ---- */
+
+/* Bytes of the article in front of words. */
+static size_t article(const char *text)
+{
+    static const char *const articles[] = {"a ", "an ", "the "};
+
+    size_t spaces = strspn(text, " ");
+
+    for (size_t i = 0; i < sizeof articles / sizeof *articles; i++) {
+        if (strncasecmp(text + spaces, articles[i], strlen(articles[i])) == 0)
+            return spaces + strlen(articles[i]);
+    }
+    return 0;
+}
 
 /* The letters of words, or of a product of letters; false for anything else. */
 static bool letters(const struct kg_math_compare *c, int node, char *out, size_t size,
@@ -413,7 +455,8 @@ static bool letters(const struct kg_math_compare *c, int node, char *out, size_t
     } else if (x->kind != KG_MATH_WORDS && x->kind != KG_MATH_SYM) {
         return false;
     }
-    for (size_t i = 0; i < len && *n + 1 < size; i++) {
+    for (size_t i = x->kind == KG_MATH_WORDS ? article(text) : 0;
+         i < len && *n + 1 < size; i++) {
         if (isalnum((unsigned char)text[i]))
             out[(*n)++] = (char)tolower((unsigned char)text[i]);
     }
@@ -494,7 +537,7 @@ static bool is_value(const struct kg_math_compare *c, int node)
            (kind == KG_MATH_MATRIX && kg_math_at(c, node)->op == 1);
 }
 
-static bool is_infinite(const struct kg_math_compare *c, int node, int *sign)
+bool kg_math_is_infinite(const struct kg_math_compare *c, int node, int *sign)
 {
     *sign = 1;
     while (kg_math_at(c, node)->kind == KG_MATH_NEG) {
@@ -530,9 +573,9 @@ static verdict single(struct kg_math_compare *c, int gold, int answer)
 
     if (g == KG_MATH_WORDS || a == KG_MATH_WORDS)
         return words(c, gold, answer);
-    if (is_infinite(c, gold, &gs) && is_infinite(c, answer, &as))
+    if (kg_math_is_infinite(c, gold, &gs) && kg_math_is_infinite(c, answer, &as))
         return kg_math_conclude(c, gs == as ? KG_MATH_RIGHT : KG_MATH_WRONG, "infinity");
-    if (is_infinite(c, gold, &gs) != is_infinite(c, answer, &as) &&
+    if (kg_math_is_infinite(c, gold, &gs) != kg_math_is_infinite(c, answer, &as) &&
         !(has_infinity(c, gold) && has_infinity(c, answer)))
         return kg_math_conclude(c, KG_MATH_WRONG, "infinity against something else");
     if (is_constant_set(c, gold) || is_constant_set(c, answer))
@@ -608,7 +651,8 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
 
 static bool has_relation(const struct kg_math_compare *c, int node)
 {
-    return kg_math_at(c, node)->kind == KG_MATH_REL ||
+    return (kg_math_at(c, node)->kind == KG_MATH_REL &&
+            kg_math_at(c, node)->op != KG_MATH_IN) ||
            (kg_math_at(c, node)->kind == KG_MATH_LIST &&
             has_relation(c, kg_math_at(c, node)->a));
 }
@@ -621,35 +665,98 @@ static verdict sets(struct kg_math_compare *c, int gold, int answer)
     return kg_math_unions(c, gold, answer);
 }
 
+static bool is_reals(const struct kg_math_compare *c, int node)
+{
+    return kg_math_at(c, node)->kind == KG_MATH_CONST &&
+           kg_math_at(c, node)->op == KG_MATH_REALS;
+}
+
 static bool is_set(const struct kg_math_compare *c, int node)
 {
-    return kg_math_at(c, node)->kind == KG_MATH_TUPLE || kg_math_is_reals(c, node) ||
+    return kg_math_at(c, node)->kind == KG_MATH_TUPLE || is_reals(c, node) ||
            kg_math_at(c, node)->kind == KG_MATH_SETOP;
 }
 
-/* Of one equation the right side counts, where the left is but a name or has a value of
- * its own. */
-static int unwrap_equation(struct kg_math_compare *c, int node, int other)
+/* m + n, xy, |a - b|: names alone, as of what a problem asks for. */
+static bool is_made_of_names(const struct kg_math_compare *c, int node)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+
+    switch ((enum kg_math_kind)n->kind) {
+    case KG_MATH_SYM:
+        return true;
+    case KG_MATH_ADD:
+    case KG_MATH_MUL:
+        return is_made_of_names(c, n->a) && is_made_of_names(c, n->b);
+    case KG_MATH_NEG:
+        return is_made_of_names(c, n->a);
+    case KG_MATH_FUNC:
+        return n->op == KG_MATH_ABS && is_made_of_names(c, n->a);
+    default:
+        return false;
+    }
+}
+
+/* Of one equation the right side counts, where the left is but a name, has a value of
+ * its own, or is the same as the right; in an answer also where it is made of names. */
+static int unwrap_equation(struct kg_math_compare *c, int node, int other, bool quantity)
 {
     const struct kg_math_node *n = kg_math_at(c, node);
 
     if (!kg_math_is_relation(c, node, KG_MATH_EQ) ||
         kg_math_at(c, other)->kind == KG_MATH_REL)
         return node;
-    if (kg_math_is_name(c, n->a) || !has_variable(c, n->a))
-        return strip(c, n->b);
+    if (!kg_math_is_name(c, n->a) && kg_math_is_name(c, n->b) && has_variable(c, n->b) &&
+        !has_variable(c, n->a))
+        return kg_math_strip(c, n->a);
+    if (kg_math_is_name(c, n->a) || !has_variable(c, n->a) ||
+        (quantity && !has_variable(c, n->b) && is_made_of_names(c, n->a)) ||
+        (is_value(c, n->a) && is_value(c, n->b) &&
+         kg_math_equal(&c->decider, n->a, n->b, NULL) == KG_MATH_RIGHT))
+        return kg_math_strip(c, n->b);
     return node;
+}
+
+static bool is_pi(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_CONST && n->op == KG_MATH_PI;
+}
+
+/* 45 degrees as 45 pi / 180 where the other side has pi. */
+static int in_radians(struct kg_math_compare *c, int node, int other)
+{
+    struct kg_math_tree *t = c->tree;
+
+    if (kg_math_at(c, node)->kind != KG_MATH_DEGREE || !kg_math_any(t, other, is_pi))
+        return node;
+    return product(c, kg_math_at(c, node)->a,
+                   kg_math_node(t, KG_MATH_DIV, 0,
+                                kg_math_node(t, KG_MATH_CONST, KG_MATH_PI, 0, 0),
+                                kg_math_small(t, 180)));
+}
+
+/* P(3,4) is the point P. */
+static int without_point_name(const struct kg_math_compare *c, int node)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+    const char *name = kg_math_leaf_text(c->tree, n->a);
+
+    return n->kind == KG_MATH_MUL && kg_math_at(c, n->a)->kind == KG_MATH_SYM &&
+                   kg_math_at(c, n->b)->kind == KG_MATH_TUPLE &&
+                   isupper((unsigned char)name[0]) && (name[1] == 0 || name[1] == '_')
+               ? n->b
+               : node;
 }
 
 static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 {
-    int g;
-    int a;
+    int g = in_radians(c, gold, answer);
+    int a = in_radians(c, answer, gold);
 
-    gold = kg_math_matrix_value(c, strip(c, gold));
-    answer = kg_math_matrix_value(c, strip(c, answer));
-    g = unwrap_equation(c, gold, answer);
-    answer = unwrap_equation(c, answer, gold);
+    gold = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, g)));
+    answer = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, a)));
+    g = unwrap_equation(c, gold, answer, false);
+    answer = unwrap_equation(c, answer, gold, true);
     gold = g;
     if (c->tree->full)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
@@ -657,8 +764,8 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
         return kg_math_conclude(c, KG_MATH_RIGHT, "the formulas are the same");
     g = kg_math_at(c, gold)->kind;
     a = kg_math_at(c, answer)->kind;
-    if (g == KG_MATH_SETOP || a == KG_MATH_SETOP || kg_math_is_reals(c, gold) ||
-        kg_math_is_reals(c, answer) || (is_set(c, gold) && a == KG_MATH_REL) ||
+    if (g == KG_MATH_SETOP || a == KG_MATH_SETOP || is_reals(c, gold) ||
+        is_reals(c, answer) || (is_set(c, gold) && a == KG_MATH_REL) ||
         (g == KG_MATH_REL && is_set(c, answer)))
         return sets(c, gold, answer);
     if (kg_math_is_matrix(c, gold) || kg_math_is_matrix(c, answer))

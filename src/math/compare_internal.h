@@ -41,7 +41,10 @@ verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *
 verdict kg_math_in_any_order(struct kg_math_compare *c, const struct kg_math_items *g,
                              const struct kg_math_items *a);
 
-bool kg_math_is_reals(const struct kg_math_compare *c, int node);
+/* Without what carries no value: units, degrees, "x in" before a set. */
+int kg_math_strip(struct kg_math_compare *c, int node);
+bool kg_math_is_infinite(const struct kg_math_compare *c, int node, int *sign);
+
 /* Sets of real numbers, at least one of them a union, an interval or all. */
 verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer);
 

@@ -1,4 +1,10 @@
-/* Intervals, unions and what relations mean as sets of real numbers. */
+/* Sets of real numbers: intervals, unions, differences, and what relations mean.
+ *
+ * The ends of all intervals and the single points, in order, cut the line into points and
+ * open gaps between them. A set holds all of such a cell or none of it, so two sets are
+ * the same when they hold the same cells. Where the order is not known (ends with
+ * variables) unions are compared piece by piece.
+ */
 #include "math/compare_internal.h"
 
 /* ---- intervals ---- */
@@ -54,120 +60,211 @@ static int as_interval(struct kg_math_compare *c, int node)
                     closed ? KG_MATH_LEFT_SQUARE : 0);
 }
 
-static int everything(struct kg_math_compare *c)
+/* A relation or list as unions and differences of intervals and finite sets; anything
+ * else as it is. */
+static int as_set(struct kg_math_compare *c, int node)
 {
-    return interval(c, infinity(c, -1), infinity(c, 1), KG_MATH_ROUND);
-}
-
-/* The real line without some points: what is left between them.   returns false where
- * their order is not known */
-static bool put_gaps(struct kg_math_compare *c, struct kg_math_items *out,
-                     struct kg_math_items *points)
-{
-    int low = infinity(c, -1);
-
-    if (points->more || out->n + points->n + 1 > KG_MATH_MAX_ITEMS)
-        return false;
-    for (int i = 1; i < points->n; i++) {
-        for (int j = i; j > 0; j--) {
-            int sign = kg_math_order(&c->decider, points->node[j - 1], points->node[j]);
-            int swap = points->node[j];
-
-            if (sign == 0)
-                return false;
-            if (sign < 0)
-                break;
-            points->node[j] = points->node[j - 1];
-            points->node[j - 1] = swap;
-        }
-    }
-    for (int i = 0; i < points->n; i++) {
-        out->node[out->n++] = interval(c, low, points->node[i], KG_MATH_ROUND);
-        low = points->node[i];
-    }
-    out->node[out->n++] = interval(c, low, infinity(c, 1), KG_MATH_ROUND);
-    return true;
-}
-
-bool kg_math_is_reals(const struct kg_math_compare *c, int node)
-{
-    return kg_math_at(c, node)->kind == KG_MATH_CONST &&
-           kg_math_at(c, node)->op == KG_MATH_REALS;
-}
-
-/* "x != 3", or the reals without {..}: the points that are left out. */
-static bool left_out(struct kg_math_compare *c, struct kg_math_items *points, int node)
-{
-    const struct kg_math_node *n = kg_math_at(c, node);
-
-    if (kg_math_is_relation(c, node, KG_MATH_NE) && kg_math_is_name(c, n->a)) {
-        kg_math_gather(c, points, n->b);
-        return true;
-    }
-    if (n->kind != KG_MATH_SETOP || n->op != '\\' || !kg_math_is_reals(c, n->a) ||
-        kg_math_at(c, n->b)->kind != KG_MATH_SET || !kg_math_at(c, n->b)->a)
-        return false;
-    kg_math_gather(c, points, kg_math_at(c, n->b)->a);
-    return true;
-}
-
-/* The pieces of a union, relations as intervals.   returns false where a part is none */
-static bool pieces(struct kg_math_compare *c, struct kg_math_items *out, int node)
-{
-    const struct kg_math_node *n = kg_math_at(c, node);
+    struct kg_math_tree *t = c->tree;
+    const struct kg_math_node *n;
     struct kg_math_items points = {.n = 0};
-    int made;
+    int made = 0;
+    int last = 0;
+
+    node = kg_math_strip(c, node);
+    n = kg_math_at(c, node);
+    if (n->kind == KG_MATH_SETOP) {
+        made = as_set(c, n->a);
+        return kg_math_node(t, KG_MATH_SETOP, n->op, made,
+                            as_set(c, kg_math_at(c, node)->b));
+    }
+    if (n->kind == KG_MATH_LIST) {
+        made = as_set(c, n->a);
+        while ((node = kg_math_at(c, node)->b) != 0)
+            made = kg_math_node(t, KG_MATH_SETOP, '|', made,
+                                as_set(c, kg_math_at(c, node)->a));
+        return made;
+    }
+    if (n->kind == KG_MATH_SET && n->a) {
+        kg_math_gather(c, &points, n->a);
+        for (int i = 0; i < points.n; i++)
+            kg_math_list_add(t, &made, &last, points.node[i]);
+        return kg_math_node(t, KG_MATH_SET, 0, made, 0);
+    }
+    if (kg_math_is_relation(c, node, KG_MATH_NE) && kg_math_is_name(c, n->a)) {
+        made = as_set(c, kg_math_node(t, KG_MATH_SET, 0, n->b, 0));
+        return kg_math_node(t, KG_MATH_SETOP, '\\',
+                            kg_math_node(t, KG_MATH_CONST, KG_MATH_REALS, 0, 0), made);
+    }
+    made = as_interval(c, node);
+    return made ? made : node;
+}
+
+/* ---- cells of the line ---- */
+
+/* Ends of intervals and single points, and their place in the order of them. */
+struct marks {
+    int node[KG_MATH_MAX_ITEMS];
+    int rank[KG_MATH_MAX_ITEMS];
+    int n;
+    int distinct;
+    int at[KG_MATH_MAX_ITEMS]; /* by rank, one node each */
+};
+
+/* Add a number; a second one of the same value has the same rank.   returns false where
+ * its place is not known */
+static bool add_mark(struct kg_math_compare *c, struct marks *m, int node)
+{
+    int place = 0;
+    bool fresh = true;
+
+    if (m->n == KG_MATH_MAX_ITEMS)
+        return false;
+    for (; place < m->distinct; place++) {
+        int sign = kg_math_order(&c->decider, node, m->at[place]);
+
+        if (sign == 0 &&
+            kg_math_equal(&c->decider, node, m->at[place], NULL) != KG_MATH_RIGHT)
+            return false;
+        fresh = sign != 0;
+        if (sign <= 0)
+            break;
+    }
+    if (fresh) {
+        for (int i = m->distinct++; i > place; i--)
+            m->at[i] = m->at[i - 1];
+        m->at[place] = node;
+        for (int i = 0; i < m->n; i++)
+            m->rank[i] += m->rank[i] >= place;
+    }
+    m->node[m->n] = node;
+    m->rank[m->n++] = place;
+    return true;
+}
+
+/* Add what the set is made of.   returns false where it is no set of known numbers */
+static bool add_marks(struct kg_math_compare *c, struct marks *m, int set)
+{
+    const struct kg_math_node *n = kg_math_at(c, set);
+    int sign;
+
+    if (n->kind == KG_MATH_CONST)
+        return n->op == KG_MATH_REALS || n->op == KG_MATH_EMPTY;
+    if (n->kind == KG_MATH_SETOP)
+        return add_marks(c, m, n->a) && add_marks(c, m, n->b);
+    if (n->kind != KG_MATH_SET &&
+        (n->kind != KG_MATH_TUPLE || kg_math_list_length(c->tree, n->a) != 2))
+        return false;
+    for (int list = n->a; list; list = kg_math_at(c, list)->b) {
+        int item = kg_math_at(c, list)->a;
+        bool infinite = kg_math_is_infinite(c, item, &sign);
+
+        if (infinite ? n->kind == KG_MATH_SET : !add_mark(c, m, item))
+            return false;
+    }
+    return true;
+}
+
+/* Cells are numbered along the line: gap 0, point 1, gap 2, .. The cell of a number; for
+ * an infinity what is before or behind all cells. */
+static int cell_of(const struct kg_math_compare *c, const struct marks *m, int node)
+{
+    int sign;
+
+    if (kg_math_is_infinite(c, node, &sign))
+        return sign < 0 ? -1 : 2 * m->distinct + 1;
+    for (int i = 0; i < m->n; i++) {
+        if (m->node[i] == node)
+            return 2 * m->rank[i] + 1;
+    }
+    return -1;
+}
+
+static bool interval_holds(const struct kg_math_compare *c, const struct marks *m,
+                           int tuple, int cell)
+{
+    const struct kg_math_node *n = kg_math_at(c, tuple);
+    int low = cell_of(c, m, kg_math_at(c, n->a)->a);
+    int high = cell_of(c, m, kg_math_at(c, kg_math_at(c, n->a)->b)->a);
+
+    return (cell > low || (cell == low && (n->op & KG_MATH_LEFT_SQUARE))) &&
+           (cell < high || (cell == high && (n->op & KG_MATH_RIGHT_SQUARE)));
+}
+
+static bool holds(const struct kg_math_compare *c, const struct marks *m, int set,
+                  int cell)
+{
+    const struct kg_math_node *n = kg_math_at(c, set);
+    bool in = false;
+
+    switch ((enum kg_math_kind)n->kind) {
+    case KG_MATH_CONST:
+        return n->op == KG_MATH_REALS;
+    case KG_MATH_TUPLE:
+        return interval_holds(c, m, set, cell);
+    case KG_MATH_SETOP:
+        in = holds(c, m, n->a, cell);
+        if (n->op == '|')
+            return in || holds(c, m, n->b, cell);
+        return in && holds(c, m, n->b, cell) == (n->op == '&');
+    default:
+        for (int list = n->a; list && !in; list = kg_math_at(c, list)->b)
+            in = cell_of(c, m, kg_math_at(c, list)->a) == cell;
+        return in;
+    }
+}
+
+static verdict cell_by_cell(struct kg_math_compare *c, int gold, int answer)
+{
+    struct marks m = {.n = 0};
+
+    if (!add_marks(c, &m, gold) || !add_marks(c, &m, answer))
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "sets that are not worked out");
+    for (int cell = 0; cell <= 2 * m.distinct; cell++) {
+        if (holds(c, &m, gold, cell) != holds(c, &m, answer, cell))
+            return kg_math_conclude(c, KG_MATH_WRONG, "the sets are different");
+    }
+    return kg_math_conclude(c, KG_MATH_RIGHT, "the sets are the same");
+}
+
+/* ---- piece by piece ---- */
+
+/* The pieces of a union.   returns false where it is more than one */
+static bool pieces(struct kg_math_compare *c, struct kg_math_items *out, int set)
+{
+    const struct kg_math_node *n = kg_math_at(c, set);
 
     if (n->kind == KG_MATH_SETOP && n->op == '|')
-        return pieces(c, out, n->a) && pieces(c, out, kg_math_at(c, node)->b);
-    if (n->kind == KG_MATH_LIST) {
-        for (; node; node = kg_math_at(c, node)->b) {
-            if (!pieces(c, out, kg_math_at(c, node)->a))
-                return false;
-        }
-        return true;
-    }
-    if (n->kind == KG_MATH_SET) {
-        kg_math_gather(c, out, n->a);
-        return !out->more;
-    }
-    if (left_out(c, &points, node))
-        return put_gaps(c, out, &points);
-    made = n->kind == KG_MATH_REL      ? as_interval(c, node)
-           : kg_math_is_reals(c, node) ? everything(c)
-                                       : node;
-    if (!made || kg_math_at(c, made)->kind == KG_MATH_SETOP ||
-        out->n == KG_MATH_MAX_ITEMS)
+        return pieces(c, out, n->a) && pieces(c, out, n->b);
+    if (n->kind == KG_MATH_SETOP || out->n == KG_MATH_MAX_ITEMS)
         return false;
-    out->node[out->n++] = made;
-    return true;
-}
-
-/* Intersections and differences: part by part. */
-static verdict set_parts(struct kg_math_compare *c, int gold, int answer)
-{
-    const struct kg_math_node *g = kg_math_at(c, gold);
-    const struct kg_math_node *a = kg_math_at(c, answer);
-    verdict v;
-
-    if (g->kind != KG_MATH_SETOP || a->kind != KG_MATH_SETOP || g->op != a->op)
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "sets that are not worked out");
-    v = kg_math_compare_inner(c, g->a, a->a);
-    return v == KG_MATH_RIGHT
-               ? kg_math_compare_inner(c, kg_math_at(c, gold)->b,
-                                       kg_math_at(c, answer)->b)
-               : kg_math_conclude(c, KG_MATH_UNDECIDED, "sets that are not worked out");
+    if (n->kind == KG_MATH_SET && n->a)
+        kg_math_gather(c, out, n->a);
+    else
+        out->node[out->n++] = set;
+    return !out->more;
 }
 
 verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
 {
     struct kg_math_items g = {.n = 0};
     struct kg_math_items a = {.n = 0};
+    verdict piecewise;
+    verdict v;
 
-    if (pieces(c, &g, gold) && pieces(c, &a, answer))
-        return kg_math_in_any_order(c, &g, &a);
-    if (kg_math_at(c, gold)->kind == KG_MATH_SETOP ||
-        kg_math_at(c, answer)->kind == KG_MATH_SETOP)
-        return set_parts(c, gold, answer);
-    return kg_math_conclude(c, KG_MATH_WRONG, "a set against something else");
+    gold = as_set(c, gold);
+    answer = as_set(c, answer);
+    if (c->tree->full)
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
+    v = cell_by_cell(c, gold, answer);
+    if (v == KG_MATH_RIGHT)
+        return v;
+    if (!pieces(c, &g, gold) || !pieces(c, &a, answer))
+        return v;
+    if (g.n == 1 && a.n == 1 &&
+        (kg_math_at(c, g.node[0])->kind != KG_MATH_TUPLE ||
+         kg_math_at(c, a.node[0])->kind != KG_MATH_TUPLE))
+        return kg_math_conclude(c, KG_MATH_WRONG, "a set against something else");
+    piecewise = kg_math_in_any_order(c, &g, &a);
+    /* decimals may be near enough; other pieces may be the same set */
+    return piecewise == KG_MATH_RIGHT || v == KG_MATH_UNDECIDED ? piecewise : v;
 }

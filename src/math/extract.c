@@ -576,6 +576,16 @@ static kg_status put(struct kg_math_found *found, const char *text, size_t n, bo
     return kg_str_append(&found->text, bare.text, bare.n, err);
 }
 
+/* Where the candidate starts, opening delimiter included; not before `from`. */
+static const char *opening(const struct candidate *c, const char *from)
+{
+    const char *at = c->text;
+
+    while (at > from && strchr("$\\([", at[-1]))
+        at--;
+    return at;
+}
+
 /* The formulas of the text where nothing but them and joining words is there. */
 static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
                             struct kg_err *err)
@@ -586,11 +596,7 @@ static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
     size_t start = found->text.len;
 
     while (next_candidate(&c, &w)) {
-        const char *open = c.text;
-
-        while (open > behind && strchr("$\\([", open[-1]))
-            open--;
-        if (!c.formula || !only_joins(behind, open))
+        if (!c.formula || !only_joins(behind, opening(&c, behind)))
             goto none;
         if (found->text.len > start)
             KG_TRY(kg_str_puts(&found->text, ", ", err));
@@ -605,15 +611,32 @@ none:
     return KG_OK;
 }
 
+/* Whether `at` comes behind "are": "the solutions are $x = 1$ and $x = 2$." */
+static bool starts_list(const char *start, const char *at)
+{
+    while (at > start && strchr(" :\n", at[-1]))
+        at--;
+    return at - start >= 4 && strncasecmp(at - 4, " are", 4) == 0;
+}
+
+/* The last candidate; all of those behind "are", as they were written. */
 static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
 {
     struct walk w = walk_of(t);
     struct candidate c;
     struct candidate last = {0};
+    const char *list = NULL;
 
-    while (next_candidate(&c, &w))
+    while (next_candidate(&c, &w)) {
+        const char *at = opening(&c, last.n ? last.end : t.text);
+
+        if (!(list && only_joins(last.end, at)))
+            list = starts_list(t.text, at) ? at : NULL;
         last = is_mention(&c) && last.n ? last : c;
+    }
+    if (list && list < opening(&last, list))
+        return put(found, list, (size_t)(last.end - list), false, err);
     return last.n ? put(found, last.text, last.n, !last.formula, err) : KG_OK;
 }
 
@@ -695,7 +718,11 @@ static kg_status put_bare(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
 {
     int words = t.n ? running_words(t.text, t.n) : 99;
+    const char *phrase;
 
+    KG_TRY(kg_math_phrase(&phrase, t.text, t.n, err));
+    if (phrase)
+        return put(found, t.text, t.n, true, err);
     if (has_formula(t))
         return words < 99 ? put_joined(found, t, err) : KG_OK;
     if (words <= 1)

@@ -110,12 +110,49 @@ out:
     return status;
 }
 
+kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
+                         struct kg_err *err)
+{
+    static const struct {
+        const char *words; /* without spaces */
+        const char *formula;
+    } rows[] = {
+        {"nosolution", "\\emptyset"},
+        {"nosolutions", "\\emptyset"},
+        {"norealsolution", "\\emptyset"},
+        {"norealsolutions", "\\emptyset"},
+        {"emptyset", "\\emptyset"},
+        {"theemptyset", "\\emptyset"},
+        {"none", "\\emptyset"},
+        {"allrealnumbers", "\\mathbb{R}"},
+        {"allrealvalues", "\\mathbb{R}"},
+        {"allreals", "\\mathbb{R}"},
+        {"therealnumbers", "\\mathbb{R}"},
+    };
+    struct kg_str plain = {0};
+    kg_status status = KG_OK;
+
+    *formula = NULL;
+    if (n == 0 || n > 64)
+        return KG_OK;
+    KG_TRY_GOTO(out, kg_math_words(&plain, text, n, err));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(kg_str_text(&plain), rows[i].words) == 0)
+            *formula = rows[i].formula;
+    }
+out:
+    kg_str_release(&plain);
+    return status;
+}
+
 static struct kg_math_text text_of(const struct kg_str *s)
 {
     return (struct kg_math_text){kg_str_text(s), s->len};
 }
 
 /* ---- default ---- */
+
+#define LOWER "abcdefghijklmnopqrstuvwxyz"
 
 /* The two texts of one comparison, made plain. */
 struct sides {
@@ -155,14 +192,26 @@ static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, i
     return kg_math_say(job, v, c.decider.reason);
 }
 
+/* A formula made plain; of a phrase that names a set, the set. */
+static kg_status make_plain(struct kg_str *out, const struct kg_str *text,
+                            struct kg_err *err)
+{
+    const char *formula;
+
+    KG_TRY(kg_math_phrase(&formula, kg_str_text(text), text->len, err));
+    if (formula)
+        return kg_str_puts(out, formula, err);
+    return kg_math_clean(out, kg_str_text(text), text->len, err);
+}
+
+/* Words and not a product: more than three letters, or not all of them small. */
 static bool is_word(const struct kg_str *s)
 {
-    bool letters = false;
+    bool letters = s->len > 3 || (s->len > 0 && strspn(s->data, LOWER) < s->len);
 
     for (size_t i = 0; i < s->len; i++) {
         if (!isalpha((unsigned char)s->data[i]) && !strchr(" -'", s->data[i]))
             return false;
-        letters = true;
     }
     return letters;
 }
@@ -179,7 +228,8 @@ static bool has_tight_comma(const struct kg_str *s)
 }
 
 /* The letter of a choice that is the whole text ("C") or, *marked, stands in round
- * brackets before what it stands for ("\\textbf{(C)}\\ 12"); 0 for neither. */
+ * brackets before what it stands for ("\\textbf{(C)}\\ 12", "C) 12", "C. 12"); 0 for
+ * neither. */
 static char choice_letter(struct kg_math_text t, bool *marked)
 {
     size_t i = 0;
@@ -193,6 +243,8 @@ static char choice_letter(struct kg_math_text t, bool *marked)
     i += *marked;
     if (i >= t.n || t.text[i] < 'A' || t.text[i] > 'J')
         return 0;
+    *marked = *marked || (t.n - i >= 3 && strchr(").:", t.text[i + 1]) &&
+                          (t.text[i + 1] == ')' || t.text[i + 2] == ' '));
     return *marked || i + 1 == t.n || (len && t.text[i + 1] == '}') ? t.text[i] : 0;
 }
 
@@ -224,10 +276,8 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
     if (are_choices(&same, &gold->text, &answer->text))
         return kg_math_say(job, same ? KG_MATH_RIGHT : KG_MATH_WRONG,
                            same ? "the same letter" : "another letter");
-    KG_TRY_GOTO(out,
-                kg_math_clean(&s.gold, kg_str_text(&gold->text), gold->text.len, err));
-    KG_TRY_GOTO(
-        out, kg_math_clean(&s.answer, kg_str_text(&answer->text), answer->text.len, err));
+    KG_TRY_GOTO(out, make_plain(&s.gold, &gold->text, err));
+    KG_TRY_GOTO(out, make_plain(&s.answer, &answer->text, err));
     KG_TRY_GOTO(out, same_words(&same, text_of(&s.gold), text_of(&s.answer), err));
     if (same) {
         kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");

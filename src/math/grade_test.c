@@ -84,6 +84,8 @@ static void numbers_are_read_in_every_notation(void **state)
     right("\\frac{1}{6}", "0.1\\overline{6}");
     right("90", "90^\\circ");
     right("90^{\\circ}", "90 degrees");
+    right("\\frac{\\pi}{4}", "45^\\circ");
+    wrong("\\frac{\\pi}{4}", "90^\\circ");
     right("\\$28.00", "28");
     right("15", "15\\mbox{ cm}^2");
     right("5 \\mathrm{~m} / \\mathrm{s}", "5");
@@ -244,6 +246,30 @@ static void tuples_and_intervals_have_order_and_ends(void **state)
     wrong("\\emptyset", "\\{\\emptyset\\}");
 }
 
+static void sets_of_reals_are_compared_point_by_point(void **state)
+{
+    static const char outside[] = "(-\\infty,-1)\\cup(2,\\infty)";
+
+    (void)state;
+    right(outside, "\\mathbb{R}\\setminus[-1,2]");
+    right(outside, "(-\\infty,-1)\\cup(2,5]\\cup(4,\\infty)");
+    right(outside, "x\\in(-\\infty,-1) \\text{ or } x\\in(2,\\infty)");
+    wrong(outside, "\\mathbb{R}\\setminus(-1,2)");
+    wrong(outside, "(-\\infty,-1)\\cap(2,\\infty)");
+    wrong(outside, "x^2+1=0");
+    right("(0,2]", "(0,3)\\cap(-1,2]");
+    wrong("(0,2]", "(0,1)\\cup(1,2]");
+    right("[-1,0)\\cup(0,1]", "[-1,1]\\setminus\\{0\\}");
+    right("\\emptyset", "(0,1)\\cap[1,2]");
+    right("[0,\\sqrt2]", "[0,1]\\cup(1,\\frac{2}{\\sqrt2}]");
+    right("[0.333333,1)\\cup(2,3)", "[1/3,1)\\cup(2,3)");
+    right("(a,b)\\cup(c,d)", "(c,d)\\cup(a,b)");
+    wrong("(a,b)\\cup(c,d)", "(a,b)\\cup(c,e)");
+    right("\\emptyset", "\\text{no solution}");
+    right("\\mathbb{R}", "The answer is all real numbers.");
+    wrong("\\mathbb{R}", "\\mathbb{Z}");
+}
+
 static void a_relation_may_answer_a_set_by_choice(void **state)
 {
     struct kg_math_opts opts = {.relation_as_set = true};
@@ -271,6 +297,12 @@ static void relations_are_compared_as_relations(void **state)
     wrong("x^2+y^2=1", "x^2+y^2=2");
     wrong("x > 5", "x < 5");
     wrong("x \\ge 5", "x > 5");
+    right("5", "m + n = 2 + 3 = 5");
+    right("5", "|x - y| = 5");
+    right("5", "5 = x");
+    right("(x-1)(x+1)", "x^2-1 = (x-1)(x+1)");
+    wrong("5", "2x + y = 5");
+    wrong("5", "x + 5 = 5");
     wrong("x = 1", "y = 1");
     wrong("a+3z=0", "0");
 }
@@ -301,6 +333,8 @@ static void words_are_compared_as_words(void **state)
     wrong("\\text{oddd}", "odd");
     wrong("\\text{E}", "D");
     wrong("listen", "silent");
+    right("xy", "yx");
+    right("ellipse", "\\text{an ellipse}");
 }
 
 static void ratios_are_compared_as_ratios(void **state)
@@ -308,6 +342,10 @@ static void ratios_are_compared_as_ratios(void **state)
     (void)state;
     right("V_{1}:V_{2}=11:21", "11:21");
     right("1:2", "2:4");
+    right("1:2:3", "2:4:6");
+    right("3:4", "3 to 4");
+    wrong("1:2:3", "1:3:2");
+    wrong("1:2:3", "1:2");
     wrong("12:00", "1:00");
     wrong("4:30", "5:30");
 }
@@ -327,6 +365,9 @@ static void the_answer_is_found_in_text(void **state)
     right("105", "The sum is 35 + 70 = 105.");
     right("2,3", "either \\boxed{2} or \\boxed{3}");
     right("12", "The final answer is **12**.");
+    right("1,2,3", "The solutions are $x=1$, $x=2$, and $x=3$.");
+    right("3", "When $n=2$, $x=3$.");
+    right("(3,4)", "P(3,4)");
     right("B", "**B**");
     right("(1,2)", "So we have\n$\\left(1,\n2\\right)$");
     right("5", "It costs $5\nand not $6, so 5.");
@@ -365,6 +406,8 @@ static void a_choice_is_a_letter(void **state)
     assert_int_equal(grade(&opts, "(A) Cecile", "C", reason), KG_MATH_WRONG);
     right("\\textbf{(B)}\\ 12", "B");
     right("A", "\\boxed{(A) 5}");
+    right("A", "\\boxed{A) 5}");
+    right("A", "A. 5");
     wrong("\\textbf{(B)}\\ 12", "\\boxed{\\text{C}}");
 }
 
@@ -684,6 +727,7 @@ int main(void)
         cmocka_unit_test(functions_are_decided_exactly),
         cmocka_unit_test(lists_and_sets_have_no_order),
         cmocka_unit_test(tuples_and_intervals_have_order_and_ends),
+        cmocka_unit_test(sets_of_reals_are_compared_point_by_point),
         cmocka_unit_test(a_relation_may_answer_a_set_by_choice),
         cmocka_unit_test(relations_are_compared_as_relations),
         cmocka_unit_test(matrices_are_compared_by_cells),

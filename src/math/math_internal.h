@@ -248,6 +248,10 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
 /* Whether there is running text in it. */
 bool kg_math_is_prose(struct kg_math_text t);
+/* The formula of the set that a phrase names ("no solution", "all real numbers"), static;
+ * NULL in *formula for other texts.   errors: ENOMEM */
+kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
+                         struct kg_err *err) KG_MUST_CHECK;
 /* The letter of a multiple-choice answer, 0 for none. */
 char kg_math_choice(const char *text, size_t n);
 /* Words compared without case, spacing, markup and end punctuation. */
