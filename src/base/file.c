@@ -12,13 +12,18 @@
 #include "base/file.h"
 
 #include "base/file_internal.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -339,13 +344,66 @@ void kg_file_writer_abort(struct kg_file_writer *w)
 
 /* ---- complete or absent ---- */
 
-/* path.tmp-PID-N: beside the file, and no other writer's. */
-static kg_status temporary_name(struct kg_str *name, const char *path, struct kg_err *err)
+kg_status kg_file_temporary(struct kg_str *name, const char *path, struct kg_err *err)
 {
     static _Atomic unsigned count;
 
     return kg_str_printf(name, err, "%s.tmp-%ld-%u", path, (long)getpid(),
                          atomic_fetch_add(&count, 1));
+}
+
+/* The number of a process after ".tmp-", with or without a count behind it.
+ * returns 0 for every other ending */
+static long process_of(const char *ending)
+{
+    char *end;
+    long pid;
+
+    if (strncmp(ending, ".tmp-", 5) != 0 || !isdigit((unsigned char)ending[5]))
+        return 0;
+    pid = strtol(ending + 5, &end, 10);
+    if (*end == '-')
+        end += 1 + strspn(end + 1, "0123456789");
+    return *end == '\0' && pid <= INT_MAX ? pid : 0;
+}
+
+/* `entry` stands beside path. One that cannot be removed is no reason to stop: whatever
+ * it is, it is in nobody's way. */
+static kg_status remove_if_stale(const char *path, const char *entry, struct kg_err *err)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t n = strlen(base);
+    struct kg_str stale = {0};
+    long pid = strncmp(entry, base, n) == 0 ? process_of(entry + n) : 0;
+    kg_status status;
+
+    if (pid == 0 || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
+        return KG_OK;
+    status = kg_str_printf(&stale, err, "%.*s%s", (int)(base - path), path, entry);
+    if (status == KG_OK && unlink(stale.data) != 0)
+        kg_log_warn("%s of process %ld, which is gone, stays: %s", stale.data, pid,
+                    strerror(errno));
+    kg_str_release(&stale);
+    return status;
+}
+
+kg_status kg_file_remove_stale(const char *path, struct kg_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct kg_str folder = {0};
+    char **names = NULL;
+    size_t n = 0;
+    kg_status status;
+
+    KG_TRY_GOTO(out, slash ? kg_str_append(&folder, path, (size_t)(slash - path) + 1, err)
+                           : kg_str_puts(&folder, ".", err));
+    KG_TRY_GOTO(out, kg_file_list(&names, &n, folder.data, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = remove_if_stale(path, names[i], err);
+out:
+    kg_file_names_free(names, n);
+    kg_str_release(&folder);
+    return status;
 }
 
 /* Move the finished file to its name. On failure it is gone. */
@@ -366,7 +424,7 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
     struct kg_file_writer w = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, temporary_name(&temporary, path, err));
+    KG_TRY_GOTO(out, kg_file_temporary(&temporary, path, err));
     KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
     KG_TRY_GOTO(out, kg_file_writer_put(&w, bytes, n, err));
     KG_TRY_GOTO(out, kg_file_writer_close(&w, err));
@@ -403,7 +461,7 @@ kg_status kg_file_copy(const char *from, const char *to, struct kg_err *err)
     kg_status status;
 
     KG_TRY(open_to_read(&fd, &bytes, from, err));
-    KG_TRY_GOTO(out, temporary_name(&temporary, to, err));
+    KG_TRY_GOTO(out, kg_file_temporary(&temporary, to, err));
     KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
     KG_TRY_GOTO(out, copy_into(&w, fd, from, err));
     KG_TRY_GOTO(out, kg_file_writer_close(&w, err));

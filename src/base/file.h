@@ -33,6 +33,14 @@ void kg_map_close(struct kg_map *map);
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
+/* PATH.tmp-PID-N into name: beside the file, and no other writer's. What is killed leaves
+ * it there; remove_stale takes away what processes that are gone left of such names for
+ * this path. Of another machine's or container's processes it knows nothing: a name of
+ * theirs is stale too.   errors: NOTFOUND, EIO (no such folder) */
+kg_status kg_file_temporary(struct kg_str *name, const char *path,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_file_remove_stale(const char *path, struct kg_err *err) KG_MUST_CHECK;
+
 /* A stream of writes into path, for large files. Bytes are buffered; `_close` flushes,
  * fsyncs and closes, and on failure does what `_abort` does: closes and unlinks (a file
  * that was continued is kept, its unflushed bytes are lost). After either, w is {0}, and

@@ -313,6 +313,48 @@ static void a_lock_is_held_by_one_process(void **state)
     kg_file_lock_release(&lock);
 }
 
+static pid_t gone_process(void)
+{
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    return child;
+}
+
+/* %ld is the process */
+static void put_temporary(char name[64], const char *format, long pid)
+{
+    snprintf(name, 64, format, pid);
+    put(name, "half");
+}
+
+static void only_what_a_gone_process_left_is_removed(void **state)
+{
+    static const char *const go[] = {"a.tmp-%ld", "a.tmp-%ld-0", "a.tmp-%ld-12"};
+    static const char *const stay[] = {"a.tmp-%ldx",   "a.tmp-%ld-1-2",
+                                       "a.tmp-x%ld",   "b.tmp-%ld-0",
+                                       "ba.tmp-%ld-0", "a.tmp-9%ld0000000000000000000"};
+    long gone = gone_process();
+    char name[64];
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++)
+        put_temporary(name, go[i], gone);
+    for (size_t i = 0; i < 6; i++)
+        put_temporary(name, stay[i], gone);
+    put_temporary(name, "a.tmp-%ld-0", (long)getpid());
+    put_temporary(name, "a.tmp-%ld-0", (long)getppid());
+    snprintf(name, sizeof name, "a.tmp-%ld-7", gone);
+    assert_int_equal(kg_file_make_dirs(in_dir(name), &err), KG_OK);
+    assert_int_equal(kg_file_remove_stale(in_dir("a"), &err), KG_OK);
+    assert_true(kg_file_is_dir(in_dir(name))); /* of no writer */
+    has_files(6 + 2 + 1);
+    assert_int_equal(kg_file_remove_stale(in_dir("absent/a"), &err), KG_ENOTFOUND);
+}
+
 static void skipped_syncs_still_count_and_fail(void **state)
 {
     (void)state;
@@ -354,6 +396,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(copy_is_whole_or_absent, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lock_is_held_by_one_process, make_dir,
                                         remove_dir),
+        cmocka_unit_test_setup_teardown(only_what_a_gone_process_left_is_removed,
+                                        make_dir, remove_dir),
         cmocka_unit_test(skipped_syncs_still_count_and_fail),
     };
 

@@ -244,16 +244,18 @@ struct dump {
     struct kg_str temporary; /* empty: what --dump names is written at once */
 };
 
-/* Answers go to PATH.tmp-PID, which takes the name when all are there: a failure leaves
- * neither half a file nor less than was there. A device, a pipe or a link is written to
- * as it is. */
+/* Answers go to a temporary file, which takes the name when all are there: a failure
+ * leaves neither half a file nor less than was there. A device, a pipe or a link is
+ * written to as it is. */
 static kg_status dump_open(struct dump *d, const char *path, struct kg_err *err)
 {
     struct stat st;
 
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return kg_file_writer_open(&d->file, path, err);
-    KG_TRY(kg_str_printf(&d->temporary, err, "%s.tmp-%ld", path, (long)getpid()));
+    if (kg_file_remove_stale(path, err) != KG_OK)
+        return kg_err_prefix(err, "--dump");
+    KG_TRY(kg_file_temporary(&d->temporary, path, err));
     if (kg_file_writer_open(&d->file, d->temporary.data, err) != KG_OK)
         return kg_err_prefix(err, "--dump");
     return KG_OK;

@@ -186,11 +186,11 @@ static kg_status builder_open(struct builder *b, struct kg_err *err)
     int code;
 
     KG_TRY(kg_records_open(&b->records, b->opts->corpus, err));
-    KG_TRY(
-        kg_str_printf(&b->temporary, err, "%s.tmp-%ld", b->opts->path, (long)getpid()));
     if (kg_file_is_dir(b->opts->path))
         return kg_fail(err, KG_EINVAL, "%s: expected a file to write, found a folder",
                        b->opts->path);
+    KG_TRY(kg_file_remove_stale(b->opts->path, err));
+    KG_TRY(kg_file_temporary(&b->temporary, b->opts->path, err));
     KG_TRY(remove_file(b->temporary.data, err));
     b->begun = true;
     code = sqlite3_open_v2(

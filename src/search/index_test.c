@@ -5,9 +5,13 @@
 #include "base/str.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void must(kg_status status)
@@ -187,17 +191,29 @@ static void a_failed_build_keeps_the_old_index(void **state)
     stop(&e);
 }
 
+/* The name of the temporary file of the build that comes after `ahead` others. */
+static void next_temporary(char name[64], unsigned ahead)
+{
+    struct kg_str one = {0};
+
+    must(kg_file_temporary(&one, "index", &err));
+    snprintf(name, 64, "index.tmp-%ld-%u", (long)getpid(),
+             (unsigned)atoi(strrchr(one.data, '-') + 1) + ahead);
+    kg_str_release(&one);
+}
+
 /* What was there under the temporary name stays when it is not the build's to remove. */
 static void folders_are_left_alone(void **state)
 {
     char name[64], inside[80];
 
     (void)state;
-    snprintf(name, sizeof name, "index.tmp-%ld", (long)getpid());
+    put("corpus", animals);
+    next_temporary(name, 2); /* 1 is what put() writes under */
     snprintf(inside, sizeof inside, "%s/mine", name);
     must(kg_file_make_dirs(in_dir(name), &err));
     put(inside, "kept");
-    assert_int_equal(try_build(animals), KG_EIO);
+    assert_int_equal(build_again(), KG_EIO);
     assert_non_null(strstr(err.message, name));
     holds(inside, "kept");
     must(kg_file_remove_tree(in_dir(name), &err));
@@ -206,8 +222,68 @@ static void folders_are_left_alone(void **state)
     must(try_build(animals));
     holds("index.tmp/mine", "kept");
     must(kg_file_remove_tree(in_dir("index.tmp"), &err));
+    next_temporary(name, 2);
     put(name, "of a process that had this number and died");
+    must(build_again());
+    nothing_temporary();
+}
+
+static bool has_temporary_of(pid_t child)
+{
+    char prefix[64], **names;
+    size_t n;
+    bool has = false;
+
+    snprintf(prefix, sizeof prefix, "index.tmp-%ld-", (long)child);
+    must(kg_file_list(&names, &n, dir, &err));
+    for (size_t i = 0; i < n; i++)
+        has = has || strncmp(names[i], prefix, strlen(prefix)) == 0;
+    kg_file_names_free(names, n);
+    return has;
+}
+
+/* In a child that waits for the rest of its corpus, and is killed. */
+static void kill_a_build(void)
+{
+    struct kg_index_info info;
+    struct kg_index_build_opts o = {.bm25 = kg_bm25_default};
+    struct kg_err e;
+    int fd, status;
+    pid_t child;
+
+    o.corpus = in_dir("pipe");
+    o.path = in_dir("index");
+    assert_int_equal(mkfifo(o.corpus, 0600), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(kg_index_build(&info, &o, &e) == KG_OK ? 0 : 1);
+    fd = open(o.corpus, O_WRONLY); /* returns when the build reads */
+    assert_true(fd >= 0);
+    for (int i = 0; i < 2000; i++) /* more than is read ahead */
+        assert_true(dprintf(fd,
+                            "{\"title\": \"%d\", \"text\": \"a passage of some "
+                            "words that goes on and on\"}\n",
+                            i) > 0);
+    for (int i = 0; i < 2000 && !has_temporary_of(child); i++)
+        usleep(5000);
+    assert_true(has_temporary_of(child));
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_true(has_temporary_of(child));
+    close(fd);
+}
+
+static void what_a_killed_build_left_goes_with_the_next(void **state)
+{
+    (void)state;
+    kill_a_build();
+    put("other.tmp-1-0", "of somebody else");
     must(try_build(animals));
+    must(kg_index_verify(in_dir("index"), &err));
+    holds("other.tmp-1-0", "of somebody else");
+    must(kg_file_remove_tree(in_dir("other.tmp-1-0"), &err));
     nothing_temporary();
 }
 
@@ -647,6 +723,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_failed_build_keeps_the_old_index, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(folders_are_left_alone, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(what_a_killed_build_left_goes_with_the_next,
+                                        make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(bad_settings_are_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(many_ids_fit, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(what_is_no_index_is_named, make_dir, remove_dir),
@@ -668,5 +746,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_memory_nothing_is_left, make_dir,
                                         remove_dir),
     };
+    kg_file_skip_syncs(true); /* hundreds of builds, and no test cuts the power */
     return cmocka_run_group_tests_name("search index", tests, NULL, NULL);
 }

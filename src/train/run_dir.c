@@ -130,6 +130,8 @@ kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
         return kg_fail(err, KG_ENOTFOUND,
                        "%s: expected a run to resume, found no config.yaml", run->dir);
     KG_TRY(lock(run, err));
+    KG_TRY(kg_file_remove_stale(in_run(run, "config.yaml").text, err));
+    KG_TRY(kg_file_remove_stale(in_run(run, "manifest.json").text, err));
     KG_TRY(check_config(run, err));
     KG_TRY(kg_inputs_check(run->config, in_run(run, "manifest.json").text, err));
     return write_config(run, err);
