@@ -61,18 +61,19 @@ models() {
         ask 200 /v1/models/tiny && has '"object": "model"' && ask 404 /v1/models/other && has 'not_found'
 }
 completion() {
-    ask 200 /v1/completions -d '{"model":"tiny","prompt":"Hello","max_tokens":5,"seed":1,"logprobs":2}' &&
+    ask 200 /v1/completions -d '{"model":"tiny","prompt":"Hello","max_tokens":5,"seed":1,"logprobs":2,"ignore_eos":true}' &&
         has '"object": "text_completion"' '"finish_reason": "length"' '"completion_tokens": 5' '"top_logprobs": [{' \
             '"text_offset": [0, ' '"seed": 1'
 }
 chat() {
     ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}],
-        "max_completion_tokens":3,"n":2,"logprobs":true,"top_logprobs":2,"temperature":0.7,"user":"me"}' &&
+        "max_completion_tokens":3,"n":2,"logprobs":true,"top_logprobs":2,"temperature":0.7,"user":"me",
+        "ignore_eos":true}' &&
         has '"object": "chat.completion"' '"role": "assistant"' '"index": 1' '"bytes": [' '"refusal": null' \
             '"completion_tokens": 6'
 }
 prompts_of_all_kinds() {
-    ask 200 /v1/completions -d '{"prompt":["a","b"],"max_tokens":2,"n":2}' && has '"index": 3' '"completion_tokens": 8' &&
+    ask 200 /v1/completions -d '{"prompt":["a","b"],"max_tokens":2,"n":2,"ignore_eos":true}' && has '"index": 3' '"completion_tokens": 8' &&
         ask 200 /v1/completions -d '{"prompt":[5,6,7],"max_tokens":2,"return_token_ids":true}' &&
         has '"prompt_token_ids": [5,6,7]' &&
         ask 200 /v1/completions -d '{"prompt":[[5],[6,7]],"max_tokens":1}' && has '"prompt_tokens": 3' &&
@@ -116,6 +117,16 @@ echo_scores() {
         has '"text": "Hello there"' '"top_logprobs": [null, {' '"text_offset": [0, ' '"completion_tokens": 0' '"length"' &&
         ask 400 /v1/completions -d '{"prompt":"x","max_tokens":0}' && has 'together with echo'
 }
+# What is added to the logits decides what is drawn; the log-probs are those of kedge score, as ever.
+adjusted() {
+    with='"prompt":[5,6],"temperature":0,"max_tokens":12,"return_token_ids":true,"logprobs":0'
+    ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"77\":100}}" && has '"token_ids": [77,77,77,77,77,77,77,77,77,77,77,77]' &&
+        sed -n 's/.*"token_logprobs": \[\([^]]*\)\].*/\1/p' "$work/body" | sed 's/, */,/g' >"$work/two" &&
+        echo >>"$work/two" && echo '{"ids":[5,6,77,77,77,77,77,77,77,77,77,77,77,77]}' | ./kedge score -m "$work/tiny" |
+        sed 's/.*\[[^,]*, *[^,]*, *\(.*\)\].*/\1/; s/, */,/g' | diff - "$work/two" || return 1
+    ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"77\":99,\"78\":98.3,\"79\":97.6},\"presence_penalty\":2,
+        \"frequency_penalty\":2}" && has '"token_ids": [77,78,79,77,78,79,77' # said once: 4 less, then 2 less each time
+}
 a_seed_is_told() {
     ask 200 /v1/completions -d '{"prompt":"x","max_tokens":6}' || return 1
     first=$(field text) seed=$(field seed)
@@ -125,7 +136,7 @@ a_seed_is_told() {
 # ---- streams ----
 stream_chat() {
     ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4,"stream":true,
-        "stream_options":{"include_usage":true}}' &&
+        "ignore_eos":true,"stream_options":{"include_usage":true}}' &&
         has 'data: {"id": "chatcmpl-' '"delta": {"role": "assistant", "content": ' '"delta": {}' '"choices": []' \
             '"completion_tokens": 4' 'data: [DONE]' '"usage": null' &&
         [ "$(tail -c 14 "$work/body")" = "data: [DONE]" ]
@@ -222,7 +233,8 @@ errors() {
         error 400 $c -d '{"max_tokens":3}' && has '"param": "prompt"' &&
         error 404 $c -d '{"model":"gpt","prompt":"x"}' && has 'model_not_found' &&
         error 400 $c -d '{"prompt":"x","colour":1}' && has "unknown field 'colour'" 'unknown_parameter' &&
-        error 400 $c -d '{"prompt":"x","frequency_penalty":1}' && has '"param": "frequency_penalty"' 'unsupported' &&
+        error 400 $c -d '{"prompt":"x","repetition_penalty":2}' && has '"param": "repetition_penalty"' 'unsupported' &&
+        error 400 $c -d '{"prompt":"x","logit_bias":{"600":1}}' && has '"param": "logit_bias"' 'from 0 to 599' &&
         error 400 $c -d '{"prompt":"x","max_tokens":600}' && has 'context_length_exceeded' &&
         error 400 $c -d '{"prompt":[600]}' && has 'from 0 to 599' &&
         printf '{"prompt":"\377"}' >"$work/bad" && error 400 $c --data-binary "@$work/bad" &&
@@ -300,6 +312,7 @@ pass "a chat answer with log-probs" chat
 pass "prompts as text, ids and lists of them" prompts_of_all_kinds
 pass "an answer has the bits of kedge generate, alone or in company, streamed or whole" same_bits
 pass "an echoed prompt has the log-probs of kedge score" echo_scores
+pass "penalties and biases change what is drawn and no log-prob" adjusted
 pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
 pass "stop strings never leak into a stream" stop_strings_never_leak

@@ -66,7 +66,12 @@ static kg_status draw(struct kg_sampler_pick *pick, struct kg_rollout *r,
 {
     int32_t V = r->m->config.vocab;
     const struct kg_sampling *s = seq->sampling;
-    struct kg_sampler_row z = {r->logits + row * V, V, r->lse[row]};
+    const struct kg_traj *t = seq->traj;
+    struct kg_sampler_row z = {.z = r->logits + row * V,
+                               .vocab = V,
+                               .lse = r->lse[row],
+                               .said = t->tokens + t->prompt_n,
+                               .n_said = t->n - t->prompt_n};
     double u = kg_rng_uniform(s->rng, seq->request->draw, (uint32_t)seq->traj->sample,
                               (uint32_t)seq->generated);
     if (kg_sampler_draw(pick, &w->scratch, &z, s, u, &seq->err) == KG_OK)

@@ -178,6 +178,18 @@ static kg_status check_room(const struct kg_rollout *r, const struct kg_request 
     return check_cache(r, q, err);
 }
 
+static kg_status check_bias(const struct kg_rollout *r, const struct kg_adjust *a,
+                            struct kg_err *err)
+{
+    int32_t V = r->m->config.vocab;
+    for (size_t i = 0; a && i < a->n_bias; i++)
+        if (a->bias[i].id < 0 || a->bias[i].id >= V)
+            return kg_fail(err, KG_EINVAL,
+                           "a bias is for id %d, expected an id between 0 and %d",
+                           a->bias[i].id, V - 1);
+    return KG_OK;
+}
+
 static kg_status check_sampling(const struct kg_rollout *r, const struct kg_sampling *s,
                                 struct kg_err *err)
 {
@@ -194,7 +206,7 @@ static kg_status check_sampling(const struct kg_rollout *r, const struct kg_samp
                        "ids to record with a token must be between 0 and the "
                        "vocabulary's %d, it is %d",
                        r->m->config.vocab, s->record_top_k);
-    return KG_OK;
+    return check_bias(r, s->adjust, err);
 }
 
 static kg_status check_request(const struct kg_rollout *r, const struct kg_request *q,
@@ -241,9 +253,8 @@ static kg_status grow_scratch(struct kg_rollout *r, const struct kg_sampling *s,
                               struct kg_err *err)
 {
     int32_t V = r->m->config.vocab;
-    for (int i = 0; kg_sampler_truncates(s, V) && i < r->n_workers; i++)
-        if (r->workers[i].scratch.candidates == NULL)
-            KG_TRY(kg_sampler_scratch_init(&r->workers[i].scratch, V, err));
+    for (int i = 0; i < r->n_workers; i++)
+        KG_TRY(kg_sampler_scratch_grow(&r->workers[i].scratch, s, V, err));
     return KG_OK;
 }
 

@@ -42,6 +42,19 @@ static inline float kg_inv_temperature(float temperature)
  * whose probability is at least min_p times the largest. The most likely id is always
  * kept. Kept ids stand by falling probability, ties by the smaller id. */
 
+/* What is added to the logits, before the temperature, when a token is drawn. It changes
+ * what is drawn and nothing that is recorded: log-probs stay those of the model. */
+struct kg_logit_bias {
+    int32_t id;
+    float add;
+};
+struct kg_adjust {
+    const struct kg_logit_bias *bias; /* (n_bias) borrowed; no id twice */
+    size_t n_bias;
+    float presence;  /* subtracted from ids that the answer has already */
+    float frequency; /* subtracted from them, times how often it has them */
+};
+
 struct kg_sampling {
     float temperature; /* 0: greedy */
     float top_p;       /* 1: off */
@@ -54,6 +67,7 @@ struct kg_sampling {
     int record_top_k; /* K most likely ids to record with every token; 0 none */
     /* keep the ids that truncated sampling kept; over KG_MAX_KEPT is an error */
     bool record_kept;
+    const struct kg_adjust *adjust; /* borrowed; NULL: nothing; not with record_kept */
     struct kg_rng_key rng;
 };
 

@@ -24,21 +24,34 @@ enum {
     BLOCK = 512,
     LANES = 8,
     MOST_SPANS = 1024,
-    THREADED = 32768 /* ids from which one row's sums are worth waking threads */
+    THREADED = 32768, /* ids from which one row's sums are worth waking threads */
+    MOST_ADDED = 1000000
 };
 
-kg_status kg_sampler_scratch_init(struct kg_sampler_scratch *scratch, int32_t vocab,
+kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
+                                  const struct kg_sampling *s, int32_t vocab,
                                   struct kg_err *err)
 {
-    scratch->candidates = kg_mem_calloc((size_t)vocab, sizeof *scratch->candidates,
-                                        "candidates of truncated sampling", err);
-    return scratch->candidates ? KG_OK : err->code;
+    static const char what[] = "scratch of sampling";
+    size_t n = (size_t)vocab;
+    bool truncates = kg_sampler_truncates(s, vocab);
+    if (truncates && scratch->candidates == NULL)
+        scratch->candidates = kg_mem_calloc(n, sizeof *scratch->candidates, what, err);
+    if (s->adjust && scratch->adjusted == NULL)
+        scratch->adjusted = kg_mem_calloc(n, sizeof *scratch->adjusted, what, err);
+    if (s->adjust && scratch->times == NULL)
+        scratch->times = kg_mem_calloc(n, sizeof *scratch->times, what, err);
+    bool there = (!truncates || scratch->candidates) &&
+                 (!s->adjust || (scratch->adjusted && scratch->times));
+    return there ? KG_OK : err->code;
 }
 
 void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch)
 {
     kg_mem_free(scratch->candidates);
-    scratch->candidates = NULL;
+    kg_mem_free(scratch->adjusted);
+    kg_mem_free(scratch->times);
+    *scratch = (struct kg_sampler_scratch){0};
 }
 
 static kg_status check_stops(const struct kg_sampling *s, struct kg_err *err)
@@ -54,6 +67,27 @@ static kg_status check_stops(const struct kg_sampling *s, struct kg_err *err)
                            "stop string %d has %zu bytes, expected between 1 and %d",
                            i + 1, n, KG_MAX_STOP_BYTES);
     }
+    return KG_OK;
+}
+
+static kg_status check_adjust(const struct kg_sampling *s, struct kg_err *err)
+{
+    const struct kg_adjust *a = s->adjust;
+    if (a == NULL)
+        return KG_OK;
+    if (s->record_kept)
+        return kg_fail(err, KG_EINVAL,
+                       "kept ids cannot be recorded where logits are adjusted");
+    if (!(fabsf(a->presence) <= MOST_ADDED && fabsf(a->frequency) <= MOST_ADDED))
+        return kg_fail(err, KG_EINVAL,
+                       "penalties must be between -%d and %d, presence is %g and "
+                       "frequency %g",
+                       MOST_ADDED, MOST_ADDED, (double)a->presence, (double)a->frequency);
+    for (size_t i = 0; i < a->n_bias; i++)
+        if (!(fabsf(a->bias[i].add) <= MOST_ADDED))
+            return kg_fail(err, KG_EINVAL,
+                           "the bias of id %d must be between -%d and %d, it is %g",
+                           a->bias[i].id, MOST_ADDED, MOST_ADDED, (double)a->bias[i].add);
     return KG_OK;
 }
 
@@ -75,6 +109,7 @@ kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err)
     if (s->max_tokens < 1)
         return kg_fail(err, KG_EINVAL, "max tokens must be at least 1, it is %d",
                        s->max_tokens);
+    KG_TRY(check_adjust(s, err));
     return check_stops(s, err);
 }
 
@@ -421,6 +456,42 @@ static kg_status draw_truncated(struct kg_sampler_pick *pick,
     return s->record_kept ? record_kept(pick, c, n, row->vocab, err) : KG_OK;
 }
 
+/* ---- adjusted ---- */
+
+/* Ids are counted, then each is lowered once, where it comes first. */
+static void add_penalties(float *z, int32_t *times, const struct kg_sampler_row *row,
+                          const struct kg_adjust *a, float inv_temp)
+{
+    for (size_t i = 0; i < row->n_said; i++)
+        times[row->said[i]]++;
+    for (size_t i = 0; i < row->n_said; i++) {
+        int32_t id = row->said[i];
+        if (times[id] > 0)
+            z[id] -= inv_temp * (a->presence + a->frequency * (float)times[id]);
+        times[id] = 0;
+    }
+}
+
+/* The row from which the token is drawn, in the scratch. */
+static struct kg_sampler_row adjust(struct kg_sampler_scratch *scratch,
+                                    const struct kg_sampler_row *row,
+                                    const struct kg_sampling *s)
+{
+    double sums[MOST_SPANS];
+    const struct kg_adjust *a = s->adjust;
+    float inv_temp = kg_inv_temperature(s->temperature);
+    float *z = scratch->adjusted;
+    memcpy(z, row->z, (size_t)row->vocab * sizeof *z);
+    for (size_t i = 0; i < a->n_bias; i++)
+        z[a->bias[i].id] += inv_temp * a->bias[i].add;
+    add_penalties(z, scratch->times, row, a, inv_temp);
+    float largest = z[argmax(z, row->vocab)];
+    float above = largest + 1e-3f + 1e-6f * fabsf(largest); /* as in draw_full */
+    struct part part = part_of(z, row->vocab, above);
+    double lse = (double)above + log(sum_spans(sums, &part));
+    return (struct kg_sampler_row){.z = z, .vocab = row->vocab, .lse = lse};
+}
+
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,
@@ -429,14 +500,15 @@ kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
     if (!isfinite(row->lse))
         return kg_fail(err, KG_ENONFINITE,
                        "expected finite logits, found a log sum exp of %g", row->lse);
+    struct kg_sampler_row from = s->adjust ? adjust(scratch, row, s) : *row;
     pick->n_kept = 0;
     if (s->temperature == 0) {
-        pick->token = argmax(row->z, row->vocab);
-    } else if (kg_sampler_truncates(s, row->vocab)) {
+        pick->token = argmax(from.z, from.vocab);
+    } else if (kg_sampler_truncates(s, from.vocab)) {
         assert(scratch != NULL);
-        KG_TRY(draw_truncated(pick, scratch->candidates, row, s, u, err));
+        KG_TRY(draw_truncated(pick, scratch->candidates, &from, s, u, err));
     } else {
-        pick->token = draw_full(row, u);
+        pick->token = draw_full(&from, u);
     }
     pick->logp = (float)((double)row->z[pick->token] - row->lse);
     return KG_OK;

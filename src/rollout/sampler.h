@@ -17,9 +17,11 @@
 
 /* One row as the head returned it. */
 struct kg_sampler_row {
-    const float *z; /* (V) logits over temperature; borrowed */
-    int32_t vocab;  /* V */
-    double lse;     /* log sum_v exp z_v */
+    const float *z;      /* (V) logits over temperature; borrowed */
+    int32_t vocab;       /* V */
+    double lse;          /* log sum_v exp z_v */
+    const int32_t *said; /* (n_said) what the answer has already; for penalties */
+    size_t n_said;
 };
 
 struct kg_sampler_candidate {
@@ -27,11 +29,15 @@ struct kg_sampler_candidate {
     int32_t id;
 };
 
-/* Room for truncated sampling: for one thread, reused from row to row. */
+/* Room for sampling that truncates or adjusts: for one thread, reused from row to row. */
 struct kg_sampler_scratch {
-    struct kg_sampler_candidate *candidates; /* (V) owned */
+    struct kg_sampler_candidate *candidates; /* (V) owned, to truncate */
+    float *adjusted;                         /* (V) owned, as the next: to adjust */
+    int32_t *times;                          /* (V) zeros between two rows */
 };
-kg_status kg_sampler_scratch_init(struct kg_sampler_scratch *scratch, int32_t vocab,
+/* Make what s needs and is not there yet.   {0}: nothing is */
+kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
+                                  const struct kg_sampling *s, int32_t vocab,
                                   struct kg_err *err) KG_MUST_CHECK;
 void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch);
 
@@ -42,14 +48,14 @@ struct kg_sampler_pick {
     int32_t kept[KG_MAX_KEPT]; /* (n_kept) filled when sampling asks for it */
 };
 
-/* Ranges of the sampling parameters (temperature, top_p, top_k, min_p, max_tokens,
- * stops).
+/* Ranges of the sampling parameters (temperature, top_p, top_k, min_p, max_tokens, stops,
+ * adjust, its ids left out).
  * errors: EINVAL */
 kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err) KG_MUST_CHECK;
 /* Whether a row needs scratch: sampling keeps less than the vocabulary. */
 bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab);
 
-/* Draw a token.   scratch NULL allowed when nothing is truncated; u in [0, 1)
+/* Draw a token.   scratch NULL allowed when nothing is truncated or adjusted; u in [0, 1)
  * temperature 0: the largest logit, ties by the smaller id; u is not looked at.
  * errors: ENONFINITE (lse), EINVAL (more than KG_MAX_KEPT ids kept while record_kept) */
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,

@@ -43,7 +43,7 @@ static struct kg_sampler_row make_row(int32_t V, uint64_t number, float scale, b
         largest = z[v] > largest ? z[v] : largest;
     for (int32_t v = 0; v < V; v++)
         sum += exp(z[v] - largest);
-    struct kg_sampler_row row = {z, V, largest + log(sum)};
+    struct kg_sampler_row row = {.z = z, .vocab = V, .lse = largest + log(sum)};
     for (int32_t v = 0; v < V; v++)
         p[v] = exp(z[v] - row.lse);
     return row;
@@ -247,6 +247,88 @@ static void truncation_keeps_what_a_full_sort_keeps(void **state)
             }
 }
 
+/* The token is that of a row with the sum written out; its log-prob is the model's. */
+static void check_adjusted(const struct kg_sampler_row *row, const struct kg_sampling *s,
+                           double u)
+{
+    static float plain_z[MAX_V];
+    const struct kg_adjust *a = s->adjust;
+    float inv_temp = kg_inv_temperature(s->temperature);
+    struct kg_sampling unadjusted = *s;
+    struct kg_sampler_pick expected;
+    double sum = 0;
+    unadjusted.adjust = NULL;
+    for (int32_t v = 0; v < row->vocab; v++) {
+        int times = 0;
+        plain_z[v] = row->z[v];
+        for (size_t i = 0; i < a->n_bias; i++)
+            plain_z[v] += a->bias[i].id == v ? a->bias[i].add * inv_temp : 0;
+        for (size_t i = 0; i < row->n_said; i++)
+            times += row->said[i] == v;
+        plain_z[v] -= times > 0 ? inv_temp * (a->presence + a->frequency * (float)times)
+                                : 0;
+        sum += exp((double)plain_z[v]);
+    }
+    struct kg_sampler_row written = {.z = plain_z, .vocab = row->vocab, .lse = log(sum)};
+    assert_int_equal(kg_sampler_draw(&pick, &scratch, row, s, u, &err), KG_OK);
+    assert_int_equal(kg_sampler_draw(&expected, &scratch, &written, &unadjusted, u, &err),
+                     KG_OK);
+    assert_int_equal(pick.token, expected.token);
+    assert_true(pick.logp == (float)((double)row->z[pick.token] - row->lse));
+}
+
+static void adjusting_changes_what_is_drawn_and_no_log_prob(void **state)
+{
+    static const struct kg_logit_bias bias[] = {{3, 2}, {500, -100}, {0, 1.5f}};
+    static const int32_t said[] = {7, 9, 7, 3, 7};
+    static const struct kg_adjust ways[] = {
+        {0},
+        {.bias = bias, .n_bias = 3},
+        {.presence = 1.5f},
+        {.frequency = 0.75f},
+        {.bias = bias, .n_bias = 3, .presence = -2, .frequency = -1},
+    };
+    static const struct kg_sampling samplings[] = {
+        {.temperature = 1, .top_p = 1},
+        {.temperature = 0.5f, .top_p = 0.9f},
+        {.temperature = 1.3f, .top_p = 1, .top_k = 7, .min_p = 0.01f},
+        {.temperature = 0, .top_p = 1},
+    };
+    struct kg_sampler_row row = make_row(1500, 77, 2, false);
+    (void)state;
+    row.said = said;
+    row.n_said = 5;
+    z[7] += 4; /* likely enough to be seen */
+    row.lse += 1;
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+        for (size_t j = 0; j < sizeof samplings / sizeof *samplings; j++)
+            for (uint32_t d = 0; d < 60; d++) {
+                struct kg_sampling s = samplings[j];
+                s.adjust = &ways[w];
+                check_adjusted(&row, &s, kg_rng_uniform(key, 900 + j, d, 0));
+            }
+}
+
+static void a_bias_forces_and_forbids(void **state)
+{
+    const struct kg_logit_bias up = {5, 100}, down[] = {{0, -100}, {1, -100}};
+    const struct kg_adjust force = {.bias = &up, .n_bias = 1};
+    const struct kg_adjust forbid = {.bias = down, .n_bias = 2};
+    struct kg_sampler_row row = make_row(3, 5, 1, false);
+    struct kg_sampling s = plain();
+    (void)state;
+    s.adjust = &forbid;
+    for (uint32_t d = 0; d < 100; d++) {
+        double u = kg_rng_uniform(key, 1000, d, 0);
+        assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, u, &err), KG_OK);
+        assert_int_equal(pick.token, 2);
+    }
+    row = make_row(10, 5, 1, false);
+    s.adjust = &force;
+    assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, 0.99, &err), KG_OK);
+    assert_int_equal(pick.token, 5);
+}
+
 static void too_many_kept_ids_are_an_error_only_when_recorded(void **state)
 {
     (void)state;
@@ -274,6 +356,9 @@ static void parameters_out_of_range_are_named(void **state)
 {
     (void)state;
     const char *empty[] = {""};
+    const struct kg_logit_bias nan = {4, NAN};
+    const struct kg_adjust endless = {.presence = INFINITY}, none = {0};
+    const struct kg_adjust biased = {.bias = &nan, .n_bias = 1};
     const struct {
         struct kg_sampling s;
         const char *word;
@@ -288,6 +373,16 @@ static void parameters_out_of_range_are_named(void **state)
         {{.temperature = 1, .top_p = 1, .max_tokens = 1, .stops = empty, .n_stops = 1},
          "stop"},
         {{.temperature = 1, .top_p = 1, .max_tokens = 1, .n_stops = 17}, "stop strings"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 1, .adjust = &endless},
+         "penalties"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 1, .adjust = &biased},
+         "bias of id 4"},
+        {{.temperature = 1,
+          .top_p = 1,
+          .max_tokens = 1,
+          .adjust = &none,
+          .record_kept = true},
+         "kept ids"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(kg_sampler_check(&cases[i].s, &err), KG_EINVAL);
@@ -300,7 +395,11 @@ static void parameters_out_of_range_are_named(void **state)
 static int setup(void **state)
 {
     (void)state;
-    return kg_sampler_scratch_init(&scratch, MAX_V, &err) != KG_OK;
+    static const struct kg_adjust none;
+    struct kg_sampling all = plain();
+    all.top_p = 0.5f;
+    all.adjust = &none;
+    return kg_sampler_scratch_grow(&scratch, &all, MAX_V, &err) != KG_OK;
 }
 
 static int teardown(void **state)
@@ -319,6 +418,8 @@ int main(void)
         cmocka_unit_test(frequencies_under_truncation_are_renormalised),
         cmocka_unit_test(greedy_takes_the_smaller_of_equal_ids),
         cmocka_unit_test(truncation_keeps_what_a_full_sort_keeps),
+        cmocka_unit_test(adjusting_changes_what_is_drawn_and_no_log_prob),
+        cmocka_unit_test(a_bias_forces_and_forbids),
         cmocka_unit_test(too_many_kept_ids_are_an_error_only_when_recorded),
         cmocka_unit_test(a_row_that_is_not_finite_is_refused),
         cmocka_unit_test(parameters_out_of_range_are_named),

@@ -69,6 +69,10 @@ struct kg_api_request {
     int64_t max_tokens; /* KG_API_NOT_GIVEN until it is settled; 0: none, with echo */
     double temperature, top_p, min_p;
     int64_t top_k;
+    double presence, frequency;
+    const struct kg_json *bias;     /* NULL: none */
+    struct kg_logit_bias *bias_ids; /* (n_bias) owned; filled by kg_api_encode */
+    size_t n_bias;
     const char *stops[KG_MAX_STOPS];
     int n_stops;
     struct kg_api_prompt *prompts; /* (n_prompts) owned; filled by kg_api_encode */

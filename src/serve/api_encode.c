@@ -300,6 +300,41 @@ static kg_status want_scores(struct kg_api_request *r, struct kg_err *err)
     return KG_OK;
 }
 
+/* An id as it is written, without a sign or zeros in front. */
+static bool read_id(int32_t *id, const char *text, int32_t vocab)
+{
+    int64_t x = 0;
+    size_t n = strlen(text);
+    bool plain = n > 0 && n < 11 && (text[0] != '0' || n == 1);
+    for (size_t i = 0; i < n && plain; i++) {
+        plain = text[i] >= '0' && text[i] <= '9';
+        x = 10 * x + (text[i] - '0');
+    }
+    *id = plain && x < vocab ? (int32_t)x : -1;
+    return *id >= 0;
+}
+
+static kg_status encode_bias(struct kg_api_request *r, const struct kg_api_model *m,
+                             struct kg_err *err)
+{
+    size_t n = kg_json_size(r->bias);
+    if (n == 0)
+        return KG_OK;
+    r->bias_ids = kg_mem_calloc(n, sizeof *r->bias_ids, "logit_bias", err);
+    if (r->bias_ids == NULL)
+        return err->code;
+    for (; r->n_bias < n; r->n_bias++) {
+        struct kg_logit_bias *b = &r->bias_ids[r->n_bias];
+        const char *key = kg_json_key_at(r->bias, r->n_bias);
+        if (!read_id(&b->id, key, m->vocab))
+            return kg_fail(err, KG_EINVAL,
+                           "logit_bias: expected an id from 0 to %d, found '%.40s'",
+                           m->vocab - 1, key);
+        b->add = (float)kg_json_real(kg_json_value_at(r->bias, r->n_bias), 0);
+    }
+    return KG_OK;
+}
+
 static kg_status check_model(const struct kg_api_request *r, struct kg_api_fault *fault,
                              const struct kg_api_model *m, struct kg_err *err)
 {
@@ -319,6 +354,8 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
     fault->param = "stop";
     if (r->n_stops > 0)
         KG_TRY(need_tokenizer(m, err));
+    fault->param = "logit_bias";
+    KG_TRY(encode_bias(r, m, err));
     fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
     KG_TRY(r->kind == KG_API_CHAT ? encode_chat(r, fault, m, err)
                                   : encode_prompts(r, m, err));

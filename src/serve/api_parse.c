@@ -248,6 +248,33 @@ static kg_status take_top_k(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
+static kg_status take_presence(struct kg_api_request *r, const struct kg_json *v,
+                               struct kg_err *err)
+{
+    return take_real(&r->presence, v, -2, 2, err);
+}
+
+static kg_status take_frequency(struct kg_api_request *r, const struct kg_json *v,
+                                struct kg_err *err)
+{
+    return take_real(&r->frequency, v, -2, 2, err);
+}
+
+/* Whether ids are the model's is seen when the model is. */
+static kg_status take_bias(struct kg_api_request *r, const struct kg_json *v,
+                           struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_OBJECT)
+        return wrong(err, "an object of ids and numbers", v);
+    for (size_t i = 0; i < kg_json_size(v); i++) {
+        double add;
+        if (take_real(&add, kg_json_value_at(v, i), -100, 100, err) != KG_OK)
+            return kg_err_prefix(err, "'%.40s'", kg_json_key_at(v, i));
+    }
+    r->bias = v;
+    return KG_OK;
+}
+
 static kg_status take_ignore_eos(struct kg_api_request *r, const struct kg_json *v,
                                  struct kg_err *err)
 {
@@ -322,6 +349,11 @@ const struct kg_api_field kg_api_fields[] = {
     {"top_k", BOTH, "", "extension: keep so many ids; 0 or -1: off", take_top_k},
     {"min_p", BOTH, "", "extension: keep ids with so much of the largest; 0: off",
      take_min_p},
+    {"presence_penalty", BOTH, "", "less of what the answer has already; -2 to 2",
+     take_presence},
+    {"frequency_penalty", BOTH, "", "the same, times how often; -2 to 2", take_frequency},
+    {"logit_bias", BOTH, "", "ids and what is added to their logits; -100 to 100",
+     take_bias},
     {"n", BOTH, "", "answers to each prompt, 1 to 128", take_n},
     {"seed", BOTH, "",
      "answer i is drawn with seed + i; without it, with one of the "
@@ -352,10 +384,7 @@ const struct kg_api_field kg_api_fields[] = {
     {"prediction", CHAT, "*", "", NULL},
 
     {"store", CHAT, "false", "", NULL},
-    {"presence_penalty", BOTH, "0", "", NULL},
-    {"frequency_penalty", BOTH, "0", "", NULL},
     {"repetition_penalty", BOTH, "1", "", NULL},
-    {"logit_bias", BOTH, "{}", "", NULL},
     {"best_of", TEXT, "1", "", NULL},
     {"suffix", TEXT, "\"\"", "", NULL},
     {"functions", CHAT, "[]", "", NULL},
@@ -500,6 +529,7 @@ void kg_api_release(struct kg_api_request *r)
         kg_mem_free(r->prompts[i].scores.top_logp);
     }
     kg_mem_free(r->prompts);
+    kg_mem_free(r->bias_ids);
     kg_json_release(&r->doc);
     *r = (struct kg_api_request){0};
 }

@@ -169,10 +169,16 @@ static const struct bad {
      "stream_options", "'x'"},
     {KG_API_CHAT, "{\"messages\":[{}],\"max_tokens\":0}", "max_tokens", "from 1"},
     {KG_API_CHAT, "{\"messages\":[{}],\"echo\":true}", "echo", "unknown field"},
-    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"frequency_penalty\":0.5}",
-     "frequency_penalty", "only 0 can be given, found 0.5"},
-    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":{\"1\":2}}", "logit_bias",
-     "not supported"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"repetition_penalty\":1.5}",
+     "repetition_penalty", "only 1 can be given, found 1.5"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"frequency_penalty\":2.5}",
+     "frequency_penalty", "from -2 to 2"},
+    {KG_API_CHAT, "{\"messages\":[{}],\"presence_penalty\":\"x\"}", "presence_penalty",
+     "from -2 to 2"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":{\"1\":101}}", "logit_bias",
+     "'1': expected a number from -100 to 100"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":[1]}", "logit_bias",
+     "an object of ids"},
     {KG_API_CHAT, "{\"messages\":[{}],\"tools\":[{}]}", "tools", "tool 0: expected"},
     {KG_API_CHAT, "{\"messages\":[{}],\"tools\":{}}", "tools", "an array of tools"},
     {KG_API_CHAT, "{\"messages\":[{}],\"tool_choice\":\"required\"}", "tool_choice",
@@ -246,6 +252,18 @@ static kg_status ask_with_tools(const char *more)
 }
 
 /* The template gets the tools, and arguments as an object. */
+static void what_is_added_to_logits_is_read(void **state)
+{
+    (void)state;
+    need(encode(KG_API_COMPLETION,
+                "{\"prompt\":\"1\",\"presence_penalty\":-2,\"frequency_penalty\":0.5,"
+                "\"logit_bias\":{\"0\":-100,\"15\":2.5}}"));
+    assert_true(r.presence == -2 && r.frequency == 0.5);
+    assert_int_equal(r.n_bias, 2);
+    assert_true(r.bias_ids[0].id == 0 && r.bias_ids[0].add == -100);
+    assert_true(r.bias_ids[1].id == 15 && r.bias_ids[1].add == 2.5f);
+}
+
 static void tools_go_to_the_template(void **state)
 {
     (void)state;
@@ -329,6 +347,13 @@ static void what_does_not_fit_the_model_is_refused(void **state)
     refused(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":64}"), "prompt",
             "64 tokens: a prompt of 1 and an answer of 64");
     assert_string_equal(fault.code, "context_length_exceeded");
+    static const char *const no_ids[] = {"16", "-1", "01", "1.0", "", "12345678901", "a"};
+    for (size_t i = 0; i < sizeof no_ids / sizeof *no_ids; i++) {
+        char body[80];
+        snprintf(body, sizeof body, "{\"prompt\":\"1\",\"logit_bias\":{\"%s\":1}}",
+                 no_ids[i]);
+        refused(encode(KG_API_COMPLETION, body), "logit_bias", "an id from 0 to 15");
+    }
     refused(encode(KG_API_COMPLETION, "{\"prompt\":[[1],[2],[3]],\"n\":100}"), "n",
             "more than 256");
     refused(encode(KG_API_CHAT, "{\"messages\":[7]}"), "messages", "message 0");
@@ -597,7 +622,8 @@ static void runs_out(enum kg_api_kind kind, const char *body)
 static void memory_that_runs_out_is_a_status(void **state)
 {
     static const char *const bodies[KG_API_KINDS] = {
-        "{\"prompt\":[\"1\",\"2\"],\"echo\":true,\"logprobs\":2}",
+        "{\"prompt\":[\"1\",\"2\"],\"echo\":true,\"logprobs\":2,\"logit_bias\":{\"1\":2}"
+        "}",
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
         "\"12\"}]"
         "}],\"stop\":[\"a\"]}"};
@@ -613,6 +639,7 @@ int main(void)
         cmocka_unit_test_teardown(null_is_the_default, release),
         cmocka_unit_test_teardown(what_is_wrong_is_named, release),
         cmocka_unit_test_teardown(prompts_become_tokens, release),
+        cmocka_unit_test_teardown(what_is_added_to_logits_is_read, release),
         cmocka_unit_test_teardown(tools_go_to_the_template, release),
         cmocka_unit_test_teardown(max_tokens_has_a_default, release),
         cmocka_unit_test_teardown(content_may_come_in_parts, release),

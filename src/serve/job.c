@@ -110,6 +110,12 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                          .n_stops = r->n_stops,
                                          .record_top_k = r->top_logprobs,
                                          .rng = kg_seed_key()};
+    job->adjust = (struct kg_adjust){.bias = r->bias_ids,
+                                     .n_bias = r->n_bias,
+                                     .presence = (float)r->presence,
+                                     .frequency = (float)r->frequency};
+    if (r->n_bias > 0 || r->presence != 0 || r->frequency != 0)
+        job->sampling.adjust = &job->adjust;
     job->groups = kg_mem_calloc(2 * r->n_prompts, sizeof *job->groups, "request", err);
     job->trajs = kg_mem_calloc(n, sizeof *job->trajs, "request", err);
     job->choices = kg_mem_calloc(n, sizeof *job->choices, "request", err);

@@ -36,6 +36,7 @@ struct kg_serve_job {
     struct kg_api_request r;
     struct kg_api_answer answer;
     struct kg_sampling sampling;
+    struct kg_adjust adjust;       /* what sampling points to, if it does */
     struct kg_serve_group *groups; /* (n_groups) owned */
     size_t n_groups;
     struct kg_traj *trajs;           /* (n_choices) owned */
