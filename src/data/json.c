@@ -197,6 +197,22 @@ static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *
     return kg_str_append(out, pair, 2, err);
 }
 
+/* Bytes of the text that pass through as they are, looked at by whole words: there may
+ * be more behind them. */
+static size_t plain_prefix(const char *text, size_t n)
+{
+    size_t plain = KG_JSON_WORD_BYTES;
+    size_t i = 0;
+    uint64_t eight;
+
+    while (plain == KG_JSON_WORD_BYTES && n - i >= KG_JSON_WORD_BYTES) {
+        memcpy(&eight, text + i, sizeof eight);
+        plain = kg_json_plain_bytes(eight);
+        i += plain;
+    }
+    return i;
+}
+
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err)
 {
@@ -204,7 +220,7 @@ kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
     size_t i = 0;
 
     KG_TRY(kg_str_putc(out, '"', err));
-    while (i < n) {
+    while ((i += plain_prefix(text + i, n - i)) < n) {
         size_t length = kg_utf8_length(text + i, n - i);
         unsigned char c = (unsigned char)text[i];
 

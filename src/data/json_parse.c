@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD_BYTES = 8, SHORT_NUMBER_BYTES = 40 };
+enum { SHORT_NUMBER_BYTES = 40 };
 
 struct parser {
     struct kg_json_builder *builder; /* borrowed */
@@ -91,20 +91,6 @@ static bool is_digit(const struct parser *p)
 }
 
 /* ---- strings ---- */
-
-/* How many of eight bytes, from the first on, are plain: no quote, no backslash, no
- * control character, and ASCII. A borrow marks bytes behind one that is marked rightly,
- * never the first. */
-static size_t plain_bytes(uint64_t eight)
-{
-    const uint64_t ones = UINT64_C(0x0101010101010101);
-    uint64_t quote = (eight ^ ones * '"') - ones;
-    uint64_t backslash = (eight ^ ones * '\\') - ones;
-    uint64_t control = eight - ones * ' ';
-    uint64_t marks = (quote | backslash | control | eight) & ones * 0x80;
-
-    return marks ? (size_t)__builtin_ctzll(marks) / 8 : WORD_BYTES;
-}
 
 /* The four digits behind \u.   returns -1 where they are none */
 static int take_hex(struct parser *p)
@@ -220,13 +206,13 @@ static kg_status take_character(struct parser *p)
 /* Eight bytes are copied whatever they are; those that are not plain are written over. */
 static void take_plain(struct parser *p)
 {
-    size_t n = WORD_BYTES;
+    size_t n = KG_JSON_WORD_BYTES;
     uint64_t eight;
 
-    while (n == WORD_BYTES && p->end - p->at >= WORD_BYTES) {
-        memcpy(&eight, p->at, WORD_BYTES);
-        memcpy(p->decoded, &eight, WORD_BYTES);
-        n = plain_bytes(eight);
+    while (n == KG_JSON_WORD_BYTES && p->end - p->at >= KG_JSON_WORD_BYTES) {
+        memcpy(&eight, p->at, KG_JSON_WORD_BYTES);
+        memcpy(p->decoded, &eight, KG_JSON_WORD_BYTES);
+        n = kg_json_plain_bytes(eight);
         p->decoded += n;
         p->at += n;
     }

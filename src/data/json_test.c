@@ -165,8 +165,17 @@ static void errors_say_what_was_expected_and_where(void **state)
     }
 }
 
-/* Strings are read eight bytes at a time: what is not plain stands at each of them. */
-static void strings_are_read_alike_at_every_offset(void **state)
+static void is_text(const struct kg_json *v, const char *expected)
+{
+    size_t n;
+
+    assert_string_equal(kg_json_text(v, &n), expected);
+    assert_int_equal(n, strlen(expected));
+}
+
+/* Strings are read and written eight bytes at a time: what is not plain stands at each of
+ * them. */
+static void strings_are_read_and_written_alike_at_every_offset(void **state)
 {
     static const struct {
         const char *in, *out;
@@ -182,24 +191,30 @@ static void strings_are_read_alike_at_every_offset(void **state)
     };
     static const char filler[] = "abcdefghijklmnopqrstuvwxyz";
     char text[128], expected[128];
+    struct kg_str out = {0};
 
     (void)state;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         for (int k = 0; k < 26 * 26; k++) {
             struct kg_json_doc doc;
-            size_t n;
 
             snprintf(text, sizeof text, "[\"%.*s%s%.*s\", \"\"]", k / 26, filler,
                      parts[i].in, k % 26, filler);
             snprintf(expected, sizeof expected, "%.*s%s%.*s", k / 26, filler,
                      parts[i].out, k % 26, filler);
             parse(&doc, text);
-            assert_string_equal(kg_json_text(kg_json_at(doc.root, 0), &n), expected);
-            assert_int_equal(n, strlen(expected));
-            assert_string_equal(kg_json_text(kg_json_at(doc.root, 1), &n), "");
+            is_text(kg_json_at(doc.root, 0), expected);
+            is_text(kg_json_at(doc.root, 1), "");
+            kg_json_release(&doc);
+            kg_str_clear(&out);
+            assert_int_equal(kg_json_put_string(&out, expected, strlen(expected), &err),
+                             KG_OK);
+            parse(&doc, kg_str_text(&out));
+            is_text(doc.root, expected);
             kg_json_release(&doc);
         }
     }
+    kg_str_release(&out);
 }
 
 static void numbers_are_exact_to_their_limits(void **state)
@@ -425,7 +440,7 @@ int main(void)
         cmocka_unit_test(large_objects_keep_order_and_find_every_key),
         cmocka_unit_test(malformed_text_is_refused_with_its_line),
         cmocka_unit_test(errors_say_what_was_expected_and_where),
-        cmocka_unit_test(strings_are_read_alike_at_every_offset),
+        cmocka_unit_test(strings_are_read_and_written_alike_at_every_offset),
         cmocka_unit_test(numbers_are_exact_to_their_limits),
         cmocka_unit_test(brackets_in_strings_do_not_count_as_depth),
         cmocka_unit_test(demands_name_key_and_types),
