@@ -20,6 +20,7 @@ static double seconds_of(clockid_t id)
 
 double kg_clock_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
 double kg_clock_unix_seconds(void) { return seconds_of(CLOCK_REALTIME); }
+double kg_clock_thread_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 /* More than 1024 cores do not fit the fixed set: then OpenMP's own count is used. */
 static int usable_cores(void)

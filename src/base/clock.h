@@ -10,6 +10,7 @@
 
 double kg_clock_seconds(void); /* monotonic */
 double kg_clock_unix_seconds(void);
+double kg_clock_thread_seconds(void); /* of a processor, used by the calling thread */
 
 /* Threads that parallel regions use. 0: as many as the cores this process may run on. */
 void kg_threads_set(int n);

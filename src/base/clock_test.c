@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -18,6 +19,23 @@ static void time_goes_forward(void **state)
     (void)state;
     assert_true(b >= a);
     assert_true(kg_clock_unix_seconds() > 1.6e9);
+}
+
+static void a_thread_that_sleeps_uses_no_processor(void **state)
+{
+    const struct timespec nap = {.tv_nsec = 30000000};
+    double wall = kg_clock_seconds();
+    double used = kg_clock_thread_seconds();
+    volatile double sum = 0;
+
+    (void)state;
+    assert_int_equal(nanosleep(&nap, NULL), 0);
+    wall = kg_clock_seconds() - wall;
+    assert_true(kg_clock_thread_seconds() - used < wall / 2);
+    used = kg_clock_thread_seconds();
+    for (int i = 0; i < 100000; i++)
+        sum = sum + i;
+    assert_true(kg_clock_thread_seconds() > used);
 }
 
 static void zero_threads_means_the_usable_cores(void **state)
@@ -58,6 +76,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_goes_forward),
+        cmocka_unit_test(a_thread_that_sleeps_uses_no_processor),
         cmocka_unit_test(zero_threads_means_the_usable_cores),
         cmocka_unit_test(parallel_regions_use_the_count),
     };

@@ -462,12 +462,12 @@ static kg_status put_columns(struct kg_str *out, struct kg_parquet *file,
     for (size_t c = 0; c < kg_parquet_columns(file); c++) {
         struct column_sum sum = {0};
         struct kg_parquet_leaf leaf;
-        double start = kg_clock_seconds();
+        double start = kg_clock_thread_seconds();
 
         kg_parquet_leaf(&leaf, file, c);
         for (size_t g = 0; g < kg_parquet_groups(file); g++)
             KG_TRY(read_chunk(&sum, file, g, c, leaf.type, err));
-        KG_TRY(put_column(out, &leaf, &sum, kg_clock_seconds() - start, err));
+        KG_TRY(put_column(out, &leaf, &sum, kg_clock_thread_seconds() - start, err));
     }
     return KG_OK;
 }

@@ -137,7 +137,8 @@ const struct kg_command kg_commands[] = {
      "and "
      "largest size (bytes of a text, items of an array, or the number itself). columns: "
      "decodes each "
-     "column of a Parquet file, with its type, values, bytes and speed.",
+     "column of a Parquet file, with its type, its values, their MB when decoded, and MB "
+     "a second of processor time.",
      2},
     {"search", "an index of passages: make it, ask it, serve it", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
