@@ -106,6 +106,11 @@ static void say(bool warning, const char *fmt, ...)
 
 /* ---- the state ---- */
 
+static bool is_idle(const struct kg_phase_stack *stack)
+{
+    return stack->phases[stack->n - 1].kind == KG_PHASE_IDLE;
+}
+
 static void say_stack(const struct kg_phase_stack *stack, double quiet, double now)
 {
     char text[KG_PHASE_TEXT + 160];
@@ -114,7 +119,8 @@ static void say_stack(const struct kg_phase_stack *stack, double quiet, double n
         kg_phase_describe(text, sizeof text, &stack->phases[i], now);
         say(false, "  %*s%s", 2 * i, "", text);
     }
-    say(false, "  last progress %.0f s ago", quiet);
+    if (!is_idle(stack))
+        say(false, "  last progress %.0f s ago", quiet);
 }
 
 static void say_process(double now)
@@ -144,13 +150,12 @@ static void warn(const struct kg_phase_stack *stack, double quiet, double now)
 static void look_at(struct seen *seen, const struct kg_phase_stack *stack, double warn_s,
                     double now)
 {
-    bool idle = stack->phases[stack->n - 1].kind == KG_PHASE_IDLE;
     bool moved = !seen->there || seen->progress != stack->progress;
 
     if (moved && seen->there && seen->times > 1)
         say(false, "it moves again, after %.0f s: %s", now - seen->since,
             stack->phases[0].text);
-    if (moved || idle)
+    if (moved || is_idle(stack))
         *seen = (struct seen){true, stack->progress, now, 1};
     if (warn_s <= 0 || now - seen->since < warn_s * seen->times)
         return;

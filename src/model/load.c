@@ -286,7 +286,9 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
     KG_TRY(kg_model_config_read(&config, dir, err));
     struct kg_model *m = NULL;
     KG_TRY(kg_model_outline(&m, &config, opts, err));
+    const int phase = kg_phase_begin(0, NULL, "loading %s", dir);
     const kg_status status = load(m, dir, opts, err);
+    kg_phase_end(phase);
     if (status != KG_OK) {
         kg_model_free(m);
         return strstr(err->message, dir) ? status : kg_err_prefix(err, "%s", dir);

@@ -476,12 +476,10 @@ static void wait_ready(struct kg_serve *s)
     until.tv_nsec += IDLE_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
-    int phase = kg_phase_idle("waiting for requests");
     pthread_mutex_lock(&s->lock);
     if (s->ready.first == NULL)
         pthread_cond_timedwait(&s->ready_due, &s->lock, &until);
     pthread_mutex_unlock(&s->lock);
-    kg_phase_end(phase);
 }
 
 static bool has_open(struct kg_serve *s)
@@ -506,6 +504,7 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err)
 {
     double until = 0; /* of draining; 0: not yet */
+    int idle = -1;    /* the phase in which it waits for requests */
     s->phase = kg_phase_begin(0, NULL, "serving %s", s->opts.name);
     for (;;) {
         if (until == 0 && stop(user))
@@ -513,10 +512,14 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
         if (until > 0 && (!has_open(s) || kg_clock_seconds() > until))
             break;
         submit_ready(s);
-        if (s->live == NULL)
+        if (s->live == NULL) {
+            idle = idle < 0 ? kg_phase_idle("waiting for requests") : idle;
             wait_ready(s);
-        else
-            KG_TRY(step(s, err));
+            continue;
+        }
+        kg_phase_end(idle);
+        idle = -1;
+        KG_TRY(step(s, err));
     }
     kg_phase_end(s->phase);
     return KG_OK;

@@ -183,15 +183,19 @@ static kg_status load_records(struct kg_dataset *d, const struct kg_task_row *ro
                               struct kg_err *err)
 {
     struct kg_task_opts plain = *opts;
+    const char *what = path ? path : row->name;
+    kg_status status;
+    int phase;
 
-    if (!opts->user_turn)
-        return row->load(d, opts, path, err);
-    if (!opts->chat)
+    if (opts->user_turn && !opts->chat)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected a chat template for user turns, found none",
-                       path ? path : row->name);
-    plain.chat = NULL;
-    return row->load(d, &plain, path, err);
+                       "%s: expected a chat template for user turns, found none", what);
+    if (opts->user_turn)
+        plain.chat = NULL;
+    phase = kg_phase_begin(0, NULL, "reading %s", what);
+    status = row->load(d, &plain, path, err);
+    kg_phase_end(phase);
+    return status;
 }
 
 static kg_status check_records(const struct kg_dataset *d, struct kg_err *err)
