@@ -10,6 +10,7 @@
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
 #include "net/http_parse_fuzz.c"
+#include "net/http_server_fuzz.c"
 #include "search/retrieve_fuzz.c"
 #include "serve/api_fuzz.c"
 #include "task/env_fuzz.c"
@@ -44,6 +45,7 @@ static const struct target targets[] = {
     {"tests/fuzz/jinja", kg_fuzz_jinja},
     {"tests/fuzz/retrieve", kg_fuzz_retrieve},
     {"tests/fuzz/http_parse", kg_fuzz_http_parse},
+    {"tests/fuzz/http_server", kg_fuzz_http_server},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 
