@@ -7,6 +7,7 @@
  */
 #include "eval/runner.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "data/inputs.h"
 #include "rollout/rollout.h"
@@ -66,19 +67,41 @@ static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
                    set->name, positions, set->episode.context);
 }
 
+/* Answers of one turn: an episode's turns share its context. */
+static kg_status count_room(struct kg_eval_set *set, const struct kg_prompts *prompts,
+                            int32_t positions, struct kg_err *err)
+{
+    struct kg_str said = {0};
+    kg_status status;
+
+    set->positions = positions;
+    set->short_of_room = 0;
+    for (size_t i = 0; i < prompts->n && !set->episode.env; i++)
+        set->short_of_room += (int64_t)prompts->ids[i].n + set->sampling.max_tokens >
+                              positions;
+    status = kg_eval_set_put_room(&said, set, err);
+    if (status == KG_OK && said.len > 0)
+        kg_log_warn("set %s: %s", set->name, said.data);
+    kg_str_release(&said);
+    return status;
+}
+
 /* A prompt that the model cannot take is better known now than after the sets before. */
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
+    int32_t positions = l->model->config.max_positions;
     struct kg_prompts prompts;
+    kg_status status;
 
-    KG_TRY(settle_context(set, l->model->config.max_positions, err));
+    KG_TRY(settle_context(set, positions, err));
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
+    status = count_room(set, &prompts, positions, err);
     kg_prompts_release(&prompts);
-    return KG_OK;
+    return status;
 }
 
 static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,

@@ -49,9 +49,11 @@ static kg_status put_set(struct kg_str *out, const struct kg_eval_set_report *r,
     KG_TRY(kg_str_puts(out, ", ", err));
     KG_TRY(put_text(out, "task", set->task->name, err));
     KG_TRY(kg_str_printf(out, err,
-                         ", \"problems\": %lld, \"samples\": %d, \"left_out\": %lld, ",
+                         ", \"problems\": %lld, \"samples\": %d, \"left_out\": %lld, "
+                         "\"short_of_room\": %lld, ",
                          (long long)r->score.problems, r->score.samples,
-                         (long long)(set->records - (int64_t)set->data.n)));
+                         (long long)(set->records - (int64_t)set->data.n),
+                         (long long)set->short_of_room));
     KG_TRY(put_metrics(out, &r->score, err));
     return kg_str_putc(out, '}', err);
 }
@@ -215,6 +217,17 @@ static void group_name(char text[KG_SUITE_NAME_BYTES + 16],
     snprintf(text, KG_SUITE_NAME_BYTES + 16, "%.64s (%zu sets)", g->name, g->sets);
 }
 
+/* What a reader of the numbers has to know of a set. */
+static kg_status put_notes(struct kg_str *out, const struct kg_eval_set *set,
+                           struct kg_err *err)
+{
+    if (set->short_of_room == 0)
+        return KG_OK;
+    KG_TRY(kg_str_printf(out, err, "%s: ", set->name));
+    KG_TRY(kg_eval_set_put_room(out, set, err));
+    return kg_str_putc(out, '\n', err);
+}
+
 kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *r,
                                const struct kg_eval_set *sets, struct kg_err *err)
 {
@@ -235,5 +248,9 @@ kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *
         group_name(name, &r->groups[i]);
         KG_TRY(put_row(out, &t, name, &r->groups[i].mean, err));
     }
-    return all ? put_row(out, &t, "mean", &r->mean, err) : KG_OK;
+    if (all)
+        KG_TRY(put_row(out, &t, "mean", &r->mean, err));
+    for (size_t i = 0; i < r->n_sets; i++)
+        KG_TRY(put_notes(out, &sets[i], err));
+    return KG_OK;
 }

@@ -203,7 +203,7 @@ kg_status kg_suite_open(struct kg_suite *s, const char *path, struct kg_err *err
     const struct kg_opt_row *tables[2] = {kg_suite_rows};
     kg_status status;
 
-    *s = (struct kg_suite){0};
+    *s = (struct kg_suite){.is_file = path};
     KG_TRY_GOTO(out, path ? read_names(s, path, err) : only_name(s, err));
     KG_TRY_GOTO(out, make_rows(s, err));
     tables[1] = s->rows;
@@ -463,8 +463,24 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
     return KG_OK;
 }
 
+/* What leaves records out is a key of the suite, or the flag that makes its one set. */
+static kg_status read_exclude(struct kg_eval_set *set, struct values *v, bool is_file,
+                              struct kg_err *err)
+{
+    struct kg_task_opts *opts = &set->task_opts;
+    size_t n = kg_task_names(opts->exclude);
+
+    if (is_file)
+        snprintf(set->exclude_key, sizeof set->exclude_key, "sets.%.63s.exclude", v->set);
+    else
+        snprintf(set->exclude_key, sizeof set->exclude_key, "--exclude");
+    opts->exclude_key = set->exclude_key;
+    opts->excluded = n ? kg_mem_calloc(n, sizeof *opts->excluded, "names", err) : NULL;
+    return n && !opts->excluded ? err->code : KG_OK;
+}
+
 static kg_status read_set(struct kg_eval_set *set, struct values *v, const char *data_dir,
-                          struct kg_err *err)
+                          bool is_file, struct kg_err *err)
 {
     uint64_t seed = (uint64_t)kg_config_int(v->config, "suite.seed");
 
@@ -480,6 +496,7 @@ static kg_status read_set(struct kg_eval_set *set, struct values *v, const char 
     set->task_opts = task_opts(v, seed);
     set->sampling = sampling(v, seed);
     KG_TRY(kg_task_find(&set->task, text(v, "task"), err));
+    KG_TRY(read_exclude(set, v, is_file, err));
     KG_TRY(read_path(set, v, data_dir, err));
     KG_TRY(read_stops(set, v, err));
     KG_TRY(read_episode(set, v, err));
@@ -494,7 +511,7 @@ kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, si
     struct values v = {.config = s->config, .set = s->names[i]};
 
     *set = (struct kg_eval_set){0};
-    if (read_set(set, &v, data_dir, err) == KG_OK)
+    if (read_set(set, &v, data_dir, s->is_file, err) == KG_OK)
         return KG_OK;
     kg_eval_set_release(set);
     return kg_err_prefix(err, "set %s", s->names[i]);
@@ -505,6 +522,7 @@ void kg_eval_set_release(struct kg_eval_set *set)
     for (int i = 0; set->stops && i < set->sampling.n_stops; i++)
         kg_mem_free(set->stops[i]);
     kg_mem_free(set->stops);
+    kg_mem_free(set->task_opts.excluded);
     kg_str_release(&set->path);
     kg_dataset_release(&set->data);
     kg_chat_template_close(set->chat);
@@ -602,6 +620,44 @@ kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *se
         KG_TRY(kg_str_printf(out, err, ", from %s", set->source));
     if (*set->licence)
         KG_TRY(kg_str_printf(out, err, " (%s)", set->licence));
+    return KG_OK;
+}
+
+kg_status kg_eval_set_put_room(struct kg_str *out, const struct kg_eval_set *set,
+                               struct kg_err *err)
+{
+    if (set->short_of_room == 0)
+        return KG_OK;
+    return kg_str_printf(out, err,
+                         "%lld of %zu problems leave an answer less than max_tokens, %d, "
+                         "of the model's %d positions: it ends where they end",
+                         (long long)set->short_of_room, set->data.n,
+                         set->sampling.max_tokens, set->positions);
+}
+
+/* Marks in set i what other sets with the same list met. */
+static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
+{
+    const struct kg_task_opts *mine = &sets[i].task_opts;
+    size_t names = kg_task_names(mine->exclude);
+
+    for (size_t s = 0; s < n && names > 0; s++) {
+        const struct kg_task_opts *other = &sets[s].task_opts;
+
+        if (strcmp(other->exclude, mine->exclude) != 0)
+            continue;
+        for (size_t k = 0; k < names; k++)
+            mine->excluded[k] |= other->excluded[k];
+    }
+}
+
+kg_status kg_suite_check_excluded(const struct kg_eval_set *sets, size_t n,
+                                  struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        share_excluded(sets, n, i);
+        KG_TRY(kg_task_check_excluded(&sets[i].task_opts, err));
+    }
     return KG_OK;
 }
 

@@ -29,6 +29,7 @@ struct kg_suite {
     struct kg_config *config; /* owned */
     char **names;             /* (n) owned: the sets, in the order of the file */
     size_t n;
+    bool is_file;            /* false: there is one set, which flags make */
     struct kg_opt_row *rows; /* owned, and their keys */
 };
 
@@ -54,7 +55,8 @@ struct kg_eval_set {
     const char *only;      /* data_source of the records that count, "" for all */
     struct kg_str path;    /* owned: the data file, "" where problems are generated */
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* chat is owned by the set */
+    struct kg_task_opts task_opts; /* chat is owned by the set, as excluded is */
+    char exclude_key[KG_SUITE_NAME_BYTES + 16]; /* of task_opts */
     struct kg_sampling sampling;
     char **stops;                   /* owned (sampling.n_stops) */
     struct kg_episode_opts episode; /* env NULL: answers of one turn */
@@ -65,6 +67,10 @@ struct kg_eval_set {
     struct kg_chat_template *chat; /* owned or NULL */
     struct kg_dataset data;        /* owned: the problems, once loaded */
     int64_t records;               /* that the file has */
+    /* problems whose prompt leaves fewer than max_tokens of the model's positions
+     * (answers of one turn, here): their answers end there; of positions in all */
+    int64_t short_of_room;
+    int32_t positions;
 };
 
 /* Set i as the suite says, nothing opened.   data_dir: in front of relative paths, NULL
@@ -85,6 +91,13 @@ bool kg_eval_set_has_data(const struct kg_eval_set *set);
 /* "expected FILE: 30 records (from ..., licence ...)" */
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
+/* "3 of 30 problems leave ..."; nothing where short_of_room is 0. */
+kg_status kg_eval_set_put_room(struct kg_str *out, const struct kg_eval_set *set,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* A name to be excluded that no record of a loaded set has (a list that is given to
+ * several sets: of none of them) is an error. */
+kg_status kg_suite_check_excluded(const struct kg_eval_set *sets, size_t n,
+                                  struct kg_err *err) KG_MUST_CHECK;
 /* How the set is evaluated. */
 struct kg_eval_opts kg_eval_set_opts(const struct kg_eval_set *set);
 

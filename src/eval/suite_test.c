@@ -347,6 +347,41 @@ static void release(struct outcome *o)
     kg_suite_release(&o->suite);
 }
 
+static kg_status two_sets(const char *key, const char *exclude)
+{
+    static const char yaml[] =
+        "sets:\n  a: {data: data.jsonl, task: math, max_tokens: 2}\n"
+        "  b: {data: gold.jsonl, task: math, max_tokens: 2}\n";
+    struct outcome o;
+    char assignment[64];
+    kg_status status;
+
+    put("gold.jsonl", "{\"id\":\"bad\",\"problem\":\"1\",\"answer\":\"\"}\n"
+                      "{\"problem\":\"2\",\"answer\":\"4\"}\n");
+    put("suite.yaml", yaml);
+    snprintf(assignment, sizeof assignment, "%s=%s", key, exclude);
+    status = run(&o, NULL, assignment, source(-1, 8));
+    release(&o);
+    put("suite.yaml", SUITE);
+    return status;
+}
+
+/* The advice names the key that works, and keeps what is left out already; a name is to
+ * be that of a record of a set that it is given to. */
+static void what_is_left_out_by_name_is_there(void **state)
+{
+    (void)state;
+    assert_int_equal(two_sets("sets.b.exclude", "2"), KG_EFORMAT);
+    says("set b: ");
+    says("to leave them out: sets.b.exclude=\"2,bad\"");
+    ok(two_sets("sets.b.exclude", "bad"));
+    assert_int_equal(two_sets("sets.b.exclude", "bad,nope"), KG_EINVAL);
+    says("sets.b.exclude: expected names of records of task math (ids, else lines), "
+         "found 'nope', which none has");
+    ok(two_sets("defaults.exclude", "bad,p")); /* each of another set */
+    assert_int_equal(two_sets("defaults.exclude", "bad,nope"), KG_EINVAL);
+}
+
 static double metric(const struct kg_eval_score *s, const char *name)
 {
     const struct kg_eval_metric *m = kg_eval_metric_find(s, name);
@@ -682,6 +717,30 @@ static void the_engine_has_no_more_positions_than_the_model(void **state)
                      model->config.max_positions);
 }
 
+/* The prompt "1,1,2" and its start have an id more than the 5 that are left. */
+static void prompts_that_leave_less_than_max_tokens_are_counted(void **state)
+{
+    struct outcome o;
+    struct kg_str table = {0}, json = {0};
+    char assignment[64];
+
+    (void)state;
+    snprintf(assignment, sizeof assignment, "defaults.max_tokens=%d",
+             model->config.max_positions - 5);
+    put("suite.yaml", "sets: {a: {data: data.jsonl, task: qa-number, problems: 3}}\n");
+    ok(run(&o, NULL, assignment, source(-1, 8)));
+    assert_int_equal(o.sets[0].short_of_room, 1);
+    ok(kg_eval_report_table(&table, &o.report, o.sets, &err));
+    assert_non_null(strstr(table.data, "a: 1 of 3 problems leave an answer less than "
+                                       "max_tokens, "));
+    ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
+    assert_non_null(strstr(json.data, "\"short_of_room\": 1"));
+    kg_str_release(&table);
+    kg_str_release(&json);
+    release(&o);
+    put("suite.yaml", SUITE);
+}
+
 /* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
 static void without(uint64_t allocation, uint64_t request)
 {
@@ -729,6 +788,7 @@ int main(void)
         cmocka_unit_test(missing_files_are_listed_together),
         cmocka_unit_test(a_repeated_problem_can_be_taken_once),
         cmocka_unit_test(a_problem_can_be_a_user_turn),
+        cmocka_unit_test(what_is_left_out_by_name_is_there),
         cmocka_unit_test(a_suite_is_run_and_counted),
         cmocka_unit_test(a_sample_depends_on_its_seed_alone),
         cmocka_unit_test(validation_of_training_is_the_same_evaluation),
@@ -740,6 +800,7 @@ int main(void)
         cmocka_unit_test(another_reference_is_another_evaluation),
         cmocka_unit_test(a_finished_folder_has_every_answer_and_grade),
         cmocka_unit_test(what_is_voted_for_is_what_is_read_back),
+        cmocka_unit_test(prompts_that_leave_less_than_max_tokens_are_counted),
         cmocka_unit_test(the_engine_has_no_more_positions_than_the_model),
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };

@@ -202,22 +202,64 @@ static bool is_named(const char *item, size_t len, const char *file, const char 
            memcmp(item + m + 1, name, n) == 0;
 }
 
-static bool is_listed(const char *list, const char *file, const char *name)
+/* The name at *at of a list, without the blanks before it; *at moves behind it.
+ * returns NULL at the end */
+static const char *next_name(const char **at, size_t *len)
 {
+    const char *name = *at ? *at + strspn(*at, " ") : NULL;
+    const char *comma = name ? strchr(name, ',') : NULL;
 
-    for (const char *at = list; at && *at;) {
-        const char *comma = strchr(at, ',');
-        size_t len = comma ? (size_t)(comma - at) : strlen(at);
+    if (!name || !*name)
+        return NULL;
+    *len = comma ? (size_t)(comma - name) : strlen(name);
+    *at = comma ? comma + 1 : NULL;
+    return name;
+}
 
-        while (len > 0 && *at == ' ') {
-            at++;
-            len--;
-        }
-        if (is_named(at, len, file, name))
-            return true;
-        at = comma ? comma + 1 : NULL;
+size_t kg_task_names(const char *list)
+{
+    size_t n = 0, len;
+
+    while (next_name(&list, &len))
+        n++;
+    return n;
+}
+
+static const char *key_of(const struct kg_task_opts *opts)
+{
+    return opts->exclude_key ? opts->exclude_key : "task.exclude";
+}
+
+kg_status kg_task_check_excluded(const struct kg_task_opts *opts, struct kg_err *err)
+{
+    const char *at = opts->exclude, *name;
+    size_t len;
+
+    for (size_t i = 0; (name = next_name(&at, &len)); i++)
+        if (!opts->excluded[i])
+            return kg_fail(
+                err, KG_EINVAL,
+                "%s: expected names of records of task math (ids, else lines), "
+                "found '%.*s', which none has",
+                key_of(opts), len < 80 ? (int)len : 80, name);
+    return KG_OK;
+}
+
+/* Whether a record is in the list; every name of it is marked as met. */
+static bool is_listed(const struct kg_task_opts *opts, const char *file, const char *name)
+{
+    const char *at = opts->exclude, *item;
+    bool listed = false;
+    size_t len;
+
+    for (size_t i = 0; (item = next_name(&at, &len)); i++) {
+        if (!is_named(item, len, file, name))
+            continue;
+        listed = true;
+        if (opts->excluded)
+            opts->excluded[i] = true;
     }
-    return false;
+    return listed;
 }
 
 struct failures {
@@ -239,43 +281,58 @@ static void note_failure(struct failures *f, const struct kg_dataset *d, const c
     f->n++;
 }
 
+static kg_status check_record(bool *excluded, struct failures *failures,
+                              const struct kg_dataset *d, const struct kg_record *r,
+                              const struct kg_task_opts *opts,
+                              const struct kg_math_opts *how, struct kg_err *err)
+{
+    char name[80], why[160] = "";
+    bool good;
+
+    record_name(name, r);
+    *excluded = is_listed(opts, d->name, name);
+    KG_TRY(check_gold(&good, why, how, r, err));
+    if (!good || *excluded)
+        note_failure(failures, d, name, good ? "grades itself right" : why, *excluded);
+    return KG_OK;
+}
+
+/* What to do stands there to be copied, with the names that are in the list already. */
+static kg_status fail_golds(const struct failures *f, const struct kg_dataset *d,
+                            const struct kg_task_opts *opts, struct kg_err *err)
+{
+    const char *before = opts->exclude ? opts->exclude : "";
+    bool more = f->n > NAMED, fits = strlen(before) < sizeof f->names / 2;
+    const char *names = fits ? before : "";
+
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected gold answers that grade themselves right, found %zu "
+                   "that do not; to leave them out%s: %s=\"%s%s%s%s\"",
+                   d->name, f->n, fits ? "" : ", add to", key_of(opts), names,
+                   *names ? "," : "", f->names, more ? ",..." : "");
+}
+
 static kg_status check_golds(struct kg_dataset *d, const struct kg_task_opts *opts,
                              struct kg_err *err)
 {
+    bool *excluded = kg_mem_calloc(d->n, sizeof *excluded, "gold answers", err);
     struct failures failures = {.n = 0};
     struct kg_math_opts how;
-    size_t kept = 0;
+    kg_status status = excluded ? KG_OK : err->code;
 
-    KG_TRY(math_opts(&how, opts, err));
+    KG_TRY_GOTO(out, status);
+    KG_TRY_GOTO(out, math_opts(&how, opts, err));
     for (size_t i = 0; i < d->n; i++) {
-        struct kg_record r = d->records[i];
-        char name[80];
-        char why[160] = "";
-        bool good;
-        bool excluded;
-
-        record_name(name, &r);
-        excluded = is_listed(opts->exclude, d->name, name);
-        KG_TRY(check_gold(&good, why, &how, &r, err));
-        if (!good || excluded)
-            note_failure(&failures, d, name, good ? "grades itself right" : why,
-                         excluded);
-        if (excluded) {
-            kg_record_release(&d->records[i]);
-            d->dropped_excluded++;
-            continue;
-        }
-        if (kept < i)
-            memset(&d->records[i], 0, sizeof d->records[i]);
-        d->records[kept++] = r;
+        KG_TRY_GOTO(out, check_record(&excluded[i], &failures, d, &d->records[i], opts,
+                                      &how, err));
+        d->dropped_excluded += excluded[i];
     }
-    d->n = kept;
-    if (failures.n == 0)
-        return KG_OK;
-    return kg_fail(err, KG_EFORMAT,
-                   "%s: expected gold answers that grade themselves right, found %zu "
-                   "that do not; to leave them out: task.exclude: \"%s%s\"",
-                   d->name, failures.n, failures.names, failures.n > NAMED ? ",..." : "");
+    kg_dataset_drop(d, excluded);
+    if (failures.n > 0)
+        status = fail_golds(&failures, d, opts, err);
+out:
+    kg_mem_free(excluded);
+    return status;
 }
 
 /* GSM8K's own answers are worked solutions that end in "#### n". */

@@ -116,6 +116,10 @@ struct kg_task_opts {
     bool keep_thinking;  /* math: read what stands before </think> too */
     /* math: names (ids, or lines where there is none) of records to leave out, "a,b" */
     const char *exclude;
+    const char *exclude_key; /* what says it, for advice; NULL: task.exclude */
+    /* NULL, or a flag for each name of exclude (kg_task_names of them): set where
+     * a record has the name, by every file that is loaded; borrowed */
+    bool *excluded;
     const char *metric; /* search-qa: a metric of task/qa.h or "format"; NULL: em */
     int answer_tags;    /* search-qa: pairs an answer needs, the prompt's counted; 0: 1 */
     struct kg_qa_format format; /* search-qa, metric format */
@@ -174,6 +178,12 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
 kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
                        const struct kg_task_opts *opts, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
+
+/* How many names a list "a,b" has. */
+size_t kg_task_names(const char *list);
+/* errors: EINVAL with the first name of opts->exclude that no record had */
+kg_status kg_task_check_excluded(const struct kg_task_opts *opts,
+                                 struct kg_err *err) KG_MUST_CHECK;
 
 /* Grade n responses, items[i] into grades[i]; runs the row's function, or the external
  * command once for the batch.

@@ -287,17 +287,57 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
     return KG_OK;
 }
 
-kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
+/* Whether training problems are read: where answers are, they need not be. */
+static bool has_problems(const struct kg_config *c)
+{
+    return !*kg_config_text(c, "rollout.data") || *kg_config_text(c, "data.train");
+}
+
+static kg_status load_lists(struct kg_run *run, struct kg_err *err)
 {
     static const struct source train = {"data.train", "data.templates", 0};
     const struct kg_config *c = run->config;
     struct source val = {"data.val", "data.val_templates",
                          (size_t)kg_config_int(c, "eval.problems")};
+    struct kg_task_opts held_out;
+
+    if (has_problems(c))
+        KG_TRY(
+            load_list(&run->train, &run->train_data, run, &train, &run->task_opts, err));
+    held_out = run->task_opts;
+    held_out.held_out = true;
+    held_out.count = kg_config_int(c, "task.val_count");
+    if (!*kg_config_text(c, "data.val") && !run->task->levels)
+        return KG_OK; /* no validation set: none is made up */
+    return load_list(&run->val, &run->val_data, run, &val, &held_out, err);
+}
+
+/* The same where records are left out by name: a name that none has is a mistake. */
+static kg_status load_without(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_task_opts *opts = &run->task_opts;
+    bool *excluded = kg_mem_calloc(kg_task_names(opts->exclude), sizeof *excluded,
+                                   "task.exclude", err);
+    kg_status status;
+
+    if (!excluded)
+        return err->code;
+    opts->excluded = excluded;
+    status = load_lists(run, err);
+    if (status == KG_OK && has_problems(run->config))
+        status = kg_task_check_excluded(opts, err);
+    opts->excluded = NULL;
+    kg_mem_free(excluded);
+    return status;
+}
+
+kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
     bool offline = *kg_config_text(c, "rollout.data");
     bool has_train = *kg_config_text(c, "data.train"),
          has_val = *kg_config_text(c, "data.val"),
          has_sft = *kg_config_text(c, "sft.data");
-    struct kg_task_opts held_out;
 
     KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
     if (!run->task->levels && !offline)
@@ -312,15 +352,9 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                        "right or wrong alone, found %g",
                        run->task->name, run->task_opts.wrong_reward);
     KG_TRY(read_weights(run, err));
-    if (!offline || has_train)
-        KG_TRY(
-            load_list(&run->train, &run->train_data, run, &train, &run->task_opts, err));
-    held_out = run->task_opts;
-    held_out.held_out = true;
-    held_out.count = kg_config_int(c, "task.val_count");
-    if (!has_val && !run->task->levels)
-        return KG_OK; /* no validation set: none is made up */
-    return load_list(&run->val, &run->val_data, run, &val, &held_out, err);
+    if (kg_task_names(run->task_opts.exclude) == 0)
+        return load_lists(run, err);
+    return load_without(run, err);
 }
 
 /* ---- warm start ---- */

@@ -268,6 +268,12 @@ static void a_gold_answer_of_any_file_stops_the_run(void **state)
                                    "task.exclude=bad.jsonl:2", NULL});
     assert_int_equal(o.run.train.n, 2);
     close_run(&o);
+    config = config_of(ROOT "/golds", (const char *const[]){
+                                          extra[0], extra[1], extra[2], extra[3],
+                                          "task.exclude=bad.jsonl:2,good.jsonl:2", NULL});
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
+    assert_non_null(strstr(e.message, "found 'good.jsonl:2', which none has"));
+    kg_config_free(config);
 }
 
 /* ---- whole runs ---- */
