@@ -52,6 +52,9 @@ ask() {
 has() { for part; do grep -qF -e "$part" "$work/body" || { echo "expected $part in:"; cat "$work/body"; return 1; }; done; }
 lacks() { ! grep -qF -e "$1" "$work/body" || { echo "did not expect $1"; return 1; }; }
 # field KEY: the number or quoted text behind the first "KEY":
+# ids KEY: those behind "KEY":
+ids() { sed -n "s/.*\"$1\": \[\([0-9,]*\)\].*/\1/p" "$work/body"; }
+error() { ask "$@" && has '{"error": {"message": ' '"type": ' '"param": ' '"code": '; }
 field() { sed -n "s/.*\"$1\": \(\"[^\"]*\"\|[-0-9.]*\).*/\1/p" "$work/body" | head -1; }
 
 # ---- endpoints ----
@@ -78,6 +81,16 @@ prompts_of_all_kinds() {
         has '"prompt_token_ids": [5,6,7]' &&
         ask 200 /v1/completions -d '{"prompt":[[5],[6,7]],"max_tokens":1}' && has '"prompt_tokens": 3' &&
         ask 200 /v1/completions -d '{"prompt":"echo ","max_tokens":1,"echo":true}' && has '"text": "echo '
+}
+# What a prompt becomes, and back; the ids are those that a chat request gets.
+tokens() {
+    ask 200 /tokenize -d '{"prompt":"Hello there"}' && has '"count": ' '"max_model_len": 512' || return 1
+    found=$(ids tokens)
+    ask 200 /detokenize -d "{\"tokens\":[$found]}" && has '{"prompt": "Hello there"}' &&
+        ask 200 /tokenize -d '{"messages":[{"role":"user","content":"Hi"}]}' || return 1
+    found=$(ids tokens)
+    ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"return_token_ids":true}' &&
+        has "\"prompt_token_ids\": [$found]" && error 400 /tokenize -d '{"tokens":[1]}' && error 400 /detokenize -d '{"tokens":[600]}'
 }
 # Alone or in company, the bits are those of `kedge generate`.
 same_bits() {
@@ -198,7 +211,6 @@ tools_need_a_template() {
 }
 
 # ---- kedge chat ----
-ids() { sed -n "s/.*\"$1\": \[\([0-9,]*\)\].*/\1/p" "$work/body"; }
 # The second answer is the one to the tokens of the first, end to end, with the new message behind them.
 chat_appends_tokens() {
     printf 'Hello\nAnd now\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 >"$work/said" 2>"$work/body" || return 1
@@ -225,7 +237,6 @@ chat_needs_a_template() {
 }
 
 # ---- errors ----
-error() { ask "$@" && has '{"error": {"message": ' '"type": ' '"param": ' '"code": '; }
 errors() {
     c=/v1/completions
     error 400 $c -d '{"prompt":' && error 400 $c -d '[]' && error 400 $c -d '' &&
@@ -310,6 +321,7 @@ pass "the model is listed" models
 pass "a completion with log-probs" completion
 pass "a chat answer with log-probs" chat
 pass "prompts as text, ids and lists of them" prompts_of_all_kinds
+pass "text to ids and back" tokens
 pass "an answer has the bits of kedge generate, alone or in company, streamed or whole" same_bits
 pass "an echoed prompt has the log-probs of kedge score" echo_scores
 pass "penalties and biases change what is drawn and no log-prob" adjusted

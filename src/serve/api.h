@@ -27,7 +27,18 @@ enum {
     KG_API_NOT_GIVEN = -1
 };
 
-enum kg_api_kind { KG_API_COMPLETION, KG_API_CHAT, KG_API_KINDS };
+/* The last two are vLLM's, and answered without the model. */
+enum kg_api_kind {
+    KG_API_COMPLETION,
+    KG_API_CHAT,
+    KG_API_TOKENIZE,
+    KG_API_DETOKENIZE,
+    KG_API_KINDS
+};
+static inline bool kg_api_is_answered(enum kg_api_kind kind) /* by the model */
+{
+    return kind == KG_API_COMPLETION || kind == KG_API_CHAT;
+}
 
 /* What an error answer says besides its message. */
 struct kg_api_fault {
@@ -41,7 +52,7 @@ kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
 
 struct kg_api_prompt {
     struct kg_ids ids;  /* owned */
-    struct kg_str text; /* owned; filled for echo */
+    struct kg_str text; /* owned; filled for echo and for ids to text */
     /* bytes of the first tokens that stand for nothing in text (BOS); filled for echo */
     size_t added;
     struct kg_prompt_scores scores; /* owned; for echo with logprobs, for the engine */
@@ -56,6 +67,8 @@ struct kg_api_request {
     bool no_tools;               /* tool_choice is "none" */
     bool one_call;               /* parallel_tool_calls is false */
     bool reads_calls;            /* tool calls are read out of the answers */
+    bool special_given;          /* add_special says; else text gets BOS, messages not */
+    bool add_special;
     bool stream;
     bool include_usage;
     bool logprobs;
@@ -96,6 +109,9 @@ kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
                        enum kg_api_kind kind, const char *body, size_t n,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_api_release(struct kg_api_request *r); /* {0} allowed */
+
+/* The field that says what is asked: prompt, messages or tokens. */
+const char *kg_api_asked(const struct kg_api_request *r);
 
 /* The model that is served. */
 struct kg_api_model {
@@ -166,6 +182,11 @@ kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, b
 kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                          const struct kg_api_usage *usage,
                          struct kg_err *err) KG_MUST_CHECK;
+
+/* The whole answer to a request for tokens or for their text. */
+kg_status kg_api_put_tokens(struct kg_str *out, const struct kg_api_request *r,
+                            const struct kg_api_model *m,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 /* The entry of the model in GET /v1/models. */
 kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,

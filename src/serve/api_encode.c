@@ -41,8 +41,7 @@ static kg_status encode_text(struct kg_api_prompt *p, const struct kg_api_reques
                              const struct kg_api_model *m, const char *text, size_t n,
                              struct kg_err *err)
 {
-    struct kg_encode_opts opts = {.parse_special = true,
-                                  .add_special = r->kind == KG_API_COMPLETION};
+    struct kg_encode_opts opts = {.parse_special = true, .add_special = r->add_special};
     KG_TRY(need_tokenizer(m, err));
     KG_TRY(kg_tokenizer_encode(&p->ids, m->tok, text, n, opts, err));
     if (!r->echo)
@@ -67,7 +66,7 @@ static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *
                            m->vocab - 1, (long long)id);
         KG_TRY(kg_ids_push(&p->ids, (int32_t)id, err));
     }
-    if (!r->echo)
+    if (!r->echo && r->kind != KG_API_DETOKENIZE)
         return KG_OK;
     KG_TRY(need_tokenizer(m, err));
     return kg_tokenizer_decode(&p->text, m->tok, p->ids.ids, p->ids.n, false, err);
@@ -90,7 +89,8 @@ static kg_status encode_prompt(struct kg_api_prompt *p, const struct kg_api_requ
 static kg_status encode_prompts(struct kg_api_request *r, const struct kg_api_model *m,
                                 struct kg_err *err)
 {
-    bool one = kg_json_type(r->prompt) == KG_JSON_STRING ||
+    bool one = r->kind == KG_API_DETOKENIZE ||
+               kg_json_type(r->prompt) == KG_JSON_STRING ||
                kg_json_type(kg_json_at(r->prompt, 0)) == KG_JSON_INT;
     size_t n = one ? 1 : kg_json_size(r->prompt);
     if (n > KG_API_MAX_CHOICES)
@@ -356,9 +356,10 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
         KG_TRY(need_tokenizer(m, err));
     fault->param = "logit_bias";
     KG_TRY(encode_bias(r, m, err));
-    fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
-    KG_TRY(r->kind == KG_API_CHAT ? encode_chat(r, fault, m, err)
-                                  : encode_prompts(r, m, err));
+    fault->param = kg_api_asked(r);
+    KG_TRY(r->messages ? encode_chat(r, fault, m, err) : encode_prompts(r, m, err));
+    if (!kg_api_is_answered(r->kind))
+        return KG_OK;
     KG_TRY(check_length(r, fault, m, &room, err));
     settle_max_tokens(r, m, room);
     fault->param = "n";

@@ -54,7 +54,8 @@ int kg_fuzz_api(const uint8_t *bytes, size_t n)
                                     (const char *)bytes + 1, n - 1, &err);
     if (status == KG_OK)
         status = kg_api_encode(&r, &fault, &with_chat, &err);
-    if (status == KG_OK && (r.max_tokens < (r.echo ? 0 : 1) || r.max_tokens > 63))
+    if (status == KG_OK && kg_api_is_answered(r.kind) &&
+        (r.max_tokens < (r.echo ? 0 : 1) || r.max_tokens > 63))
         abort();
     if (status != KG_OK)
         fuzz_error(&fault, err.message);

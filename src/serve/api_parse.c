@@ -76,6 +76,8 @@ static kg_status take_prompt(struct kg_api_request *r, const struct kg_json *v,
                              struct kg_err *err)
 {
     enum kg_json_type type = kg_json_type(v);
+    if (r->kind == KG_API_TOKENIZE && type != KG_JSON_STRING)
+        return wrong(err, "a string", v);
     if (type != KG_JSON_STRING && (type != KG_JSON_ARRAY || kg_json_size(v) == 0))
         return wrong(err,
                      "a string, an array of token ids, or an array of either with at "
@@ -83,6 +85,22 @@ static kg_status take_prompt(struct kg_api_request *r, const struct kg_json *v,
                      v);
     r->prompt = v;
     return KG_OK;
+}
+
+static kg_status take_tokens(struct kg_api_request *r, const struct kg_json *v,
+                             struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return wrong(err, "an array of token ids", v);
+    r->prompt = v;
+    return KG_OK;
+}
+
+static kg_status take_add_special(struct kg_api_request *r, const struct kg_json *v,
+                                  struct kg_err *err)
+{
+    r->special_given = true;
+    return take_bool(&r->add_special, v, err);
 }
 
 static kg_status take_vars(struct kg_api_request *r, const struct kg_json *v,
@@ -326,19 +344,22 @@ enum {
     TEXT = 1u << KG_API_COMPLETION,
     CHAT = 1u << KG_API_CHAT,
     BOTH = TEXT | CHAT,
+    IDS = 1u << KG_API_TOKENIZE,
+    WORDS = 1u << KG_API_DETOKENIZE,
 };
 
 const struct kg_api_field kg_api_fields[] = {
-    {"model", BOTH, "", "the name that /v1/models gives; may be left out", take_model},
-    {"messages", CHAT, "",
+    {"model", BOTH | IDS | WORDS, "", "the name that /v1/models gives; may be left out",
+     take_model},
+    {"messages", CHAT | IDS, "",
      "role and content (text, or parts of type text); of the assistant tool_calls, too",
      take_messages},
-    {"tools", CHAT, "", "functions that the model may call, for the chat template",
+    {"tools", CHAT | IDS, "", "functions that the model may call, for the chat template",
      take_tools},
-    {"tool_choice", CHAT, "", "auto, or none: the model is not told of the tools",
+    {"tool_choice", CHAT | IDS, "", "auto, or none: the model is not told of the tools",
      take_tool_choice},
     {"parallel_tool_calls", CHAT, "", "true; with tools false is refused", take_parallel},
-    {"prompt", TEXT, "", "text, token ids, or an array of either", take_prompt},
+    {"prompt", TEXT | IDS, "", "text, token ids, or an array of either", take_prompt},
     {"max_tokens", BOTH, "",
      "new tokens at most; 16 for completions (0 with echo: none), what is left of the "
      "context for chat",
@@ -372,7 +393,10 @@ const struct kg_api_field kg_api_fields[] = {
     {"ignore_eos", BOTH, "", "extension: go on after an end token", take_ignore_eos},
     {"return_token_ids", BOTH, "", "extension: list the ids of prompt and answer",
      take_token_ids},
-    {"chat_template_kwargs", CHAT, "",
+    {"tokens", WORDS, "", "ids whose text is wanted", take_tokens},
+    {"add_special_tokens", IDS, "",
+     "whether BOS goes in front; of a prompt, not of messages", take_add_special},
+    {"chat_template_kwargs", CHAT | IDS, "",
      "extension: variables of the chat template, such as enable_thinking", take_vars},
 
     {"user", BOTH, "*", "", NULL},
@@ -394,8 +418,9 @@ const struct kg_api_field kg_api_fields[] = {
     {"skip_special_tokens", BOTH, "true", "", NULL},
     {"spaces_between_special_tokens", BOTH, "true", "", NULL},
     {"use_beam_search", BOTH, "false", "", NULL},
-    {"add_generation_prompt", CHAT, "true", "", NULL},
-    {"continue_final_message", CHAT, "false", "", NULL},
+    {"return_token_strs", IDS, "false", "", NULL},
+    {"add_generation_prompt", CHAT | IDS, "true", "", NULL},
+    {"continue_final_message", CHAT | IDS, "false", "", NULL},
     {0},
 };
 
@@ -474,6 +499,13 @@ static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *faul
 
 /* ---- fields that concern each other ---- */
 
+const char *kg_api_asked(const struct kg_api_request *r)
+{
+    if (r->messages || r->kind == KG_API_CHAT)
+        return "messages";
+    return r->kind == KG_API_DETOKENIZE ? "tokens" : "prompt";
+}
+
 static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *fault,
                                 struct kg_err *err)
 {
@@ -484,9 +516,13 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
         return kg_fail(err, KG_EUNSUPPORTED,
                        "parallel_tool_calls: not supported: a model may make several "
                        "calls at once");
-    fault->param = r->kind == KG_API_CHAT ? "messages" : "prompt";
+    fault->param = kg_api_asked(r);
     if (r->prompt == NULL && r->messages == NULL)
         return kg_fail(err, KG_EINVAL, "expected the field '%s'", fault->param);
+    if (r->prompt && r->messages)
+        return kg_fail(err, KG_EINVAL, "expected either prompt or messages, found both");
+    if (!r->special_given)
+        r->add_special = r->messages == NULL;
     fault->param = "top_logprobs";
     if (r->top_logprobs > 0 && !r->logprobs)
         return kg_fail(err, KG_EINVAL, "top_logprobs: expected logprobs to be true");

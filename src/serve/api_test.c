@@ -116,12 +116,16 @@ static void null_is_the_default(void **state)
     (void)state;
     for (const struct kg_api_field *f = kg_api_fields; f->name; f++) {
         char body[256];
-        bool text = f->kinds & 1u << KG_API_COMPLETION;
-        bool own = strcmp(f->name, "prompt") == 0 || strcmp(f->name, "messages") == 0;
-        snprintf(body, sizeof body, "{%s, \"%s\": null}",
-                 text ? "\"prompt\": \"1\"" : "\"messages\": [{}]",
-                 own ? "user" : f->name);
-        need(parse(text ? KG_API_COMPLETION : KG_API_CHAT, body));
+        static const char *const asked[KG_API_KINDS] = {
+            "\"prompt\": \"1\"", "\"messages\": [{}]", "\"prompt\": \"1\"",
+            "\"tokens\": []"};
+        int kind = 0;
+        while (!(f->kinds & 1u << kind))
+            kind++;
+        bool own = strncmp(asked[kind] + 1, f->name, strlen(f->name)) == 0;
+        snprintf(body, sizeof body, "{%s, \"%s\": null}", asked[kind],
+                 own ? "model" : f->name);
+        need(parse(kind, body));
         assert_true(r.temperature == 1 && r.top_p == 1 && r.n == 1 && !r.seeded);
     }
 }
@@ -136,6 +140,18 @@ static const struct bad {
     {KG_API_COMPLETION, "[1]", NULL, "expected a JSON object, found array"},
     {KG_API_COMPLETION, "{}", "prompt", "expected the field"},
     {KG_API_CHAT, "{}", "messages", "expected the field"},
+    {KG_API_TOKENIZE, "{}", "prompt", "expected the field"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"messages\":[{}]}", "messages", "found both"},
+    {KG_API_TOKENIZE, "{\"prompt\":[1]}", "prompt", "a string"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"max_tokens\":1}", "max_tokens",
+     "unknown field"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"return_token_strs\":true}",
+     "return_token_strs", "not supported"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"add_special_tokens\":1}", "add_special_tokens",
+     "true or false"},
+    {KG_API_DETOKENIZE, "{}", "tokens", "expected the field"},
+    {KG_API_DETOKENIZE, "{\"tokens\":\"1\"}", "tokens", "an array of token ids"},
+    {KG_API_DETOKENIZE, "{\"prompt\":\"1\"}", "prompt", "unknown field"},
     {KG_API_CHAT, "{\"messages\":[]}", "messages", "at least one message"},
     {KG_API_CHAT, "{\"messages\":\"hi\"}", "messages", "found string"},
     {KG_API_CHAT, "{\"messages\":[{}],\"prompt\":\"x\"}", "prompt", "unknown field"},
@@ -561,6 +577,35 @@ static void scores_are_wanted_for_echo_with_logprobs(void **state)
     assert_null(r.prompts[0].scores.logp);
 }
 
+static void tokens_are(enum kg_api_kind kind, const char *body, const char *expected)
+{
+    struct kg_api_model m = model();
+    struct kg_str out = {0};
+    need(encode(kind, body));
+    need(kg_api_put_tokens(&out, &r, &m, &err));
+    assert_string_equal(kg_str_text(&out), expected);
+    kg_str_release(&out);
+}
+
+static void text_becomes_ids_and_ids_text(void **state)
+{
+    static const char ids[] = "{\"count\": 3, \"max_model_len\": 64, \"tokens\": "
+                              "[5,6,14], \"token_strs\": null}";
+    (void)state;
+    tokens_are(KG_API_TOKENIZE, "{\"prompt\":\"12,\",\"add_special_tokens\":false}", ids);
+    tokens_are(KG_API_TOKENIZE,
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"12,\"}],\"model\":"
+               "\"digits\",\"add_generation_prompt\":true}",
+               ids);
+    tokens_are(
+        KG_API_TOKENIZE, "{\"prompt\":\"\"}",
+        "{\"count\": 0, \"max_model_len\": 64, \"tokens\": [], \"token_strs\": null}");
+    tokens_are(KG_API_DETOKENIZE, "{\"tokens\":[5,6,14]}", "{\"prompt\": \"12,\"}");
+    tokens_are(KG_API_DETOKENIZE, "{\"tokens\":[]}", "{\"prompt\": \"\"}");
+    refused(encode(KG_API_DETOKENIZE, "{\"tokens\":[16]}"), "tokens", "from 0 to 15");
+    refused(encode(KG_API_DETOKENIZE, "{\"tokens\":[[1]]}"), "tokens", "token 0");
+}
+
 /* As one token, and as tokens of a byte each. */
 static void offset_is(const char *text, const char *expected)
 {
@@ -626,7 +671,8 @@ static void memory_that_runs_out_is_a_status(void **state)
         "}",
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
         "\"12\"}]"
-        "}],\"stop\":[\"a\"]}"};
+        "}],\"stop\":[\"a\"]}",
+        "{\"prompt\":\"12,\"}", "{\"tokens\":[5,6]}"};
     (void)state;
     for (int kind = 0; kind < KG_API_KINDS; kind++)
         runs_out(kind, bodies[kind]);
@@ -648,6 +694,7 @@ int main(void)
         cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),
         cmocka_unit_test_teardown(calls_have_the_shape_of_the_api, release),
         cmocka_unit_test_teardown(scores_are_wanted_for_echo_with_logprobs, release),
+        cmocka_unit_test_teardown(text_becomes_ids_and_ids_text, release),
         cmocka_unit_test(a_character_counts_when_it_is_complete),
         cmocka_unit_test(every_field_is_documented),
         cmocka_unit_test_teardown(memory_that_runs_out_is_a_status, release),

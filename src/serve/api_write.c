@@ -35,6 +35,21 @@ kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
                          (long long)m->created, m->max_len);
 }
 
+kg_status kg_api_put_tokens(struct kg_str *out, const struct kg_api_request *r,
+                            const struct kg_api_model *m, struct kg_err *err)
+{
+    const struct kg_api_prompt *p = &r->prompts[0];
+    if (r->kind == KG_API_DETOKENIZE) {
+        KG_TRY(kg_str_puts(out, "{\"prompt\": ", err));
+        KG_TRY(kg_json_put_string(out, kg_str_text(&p->text), p->text.len, err));
+        return kg_str_putc(out, '}', err);
+    }
+    KG_TRY(kg_str_printf(out, err, "{\"count\": %zu, \"max_model_len\": %d, \"tokens\": ",
+                         p->ids.n, m->max_len));
+    KG_TRY(kg_json_put_ints(out, p->ids.ids, p->ids.n, err));
+    return kg_str_puts(out, ", \"token_strs\": null}", err);
+}
+
 /* ---- offsets ---- */
 
 /* The bytes begin a character and do not end it. */

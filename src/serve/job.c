@@ -47,7 +47,7 @@ static void count_answer(struct kg_serve_job *job, int status)
     struct kg_serve *s = job->s;
     pthread_mutex_lock(&s->lock);
     kg_serve_metrics_count_answer(&s->metrics, job->r.kind, status);
-    if (status == 200)
+    if (status == 200 && kg_api_is_answered(job->r.kind))
         kg_serve_metrics_observe(&s->metrics.request, kg_clock_seconds() - job->received);
     pthread_mutex_unlock(&s->lock);
 }
@@ -62,6 +62,22 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
         kg_str_clear(&body);
     kg_http_reply(job->x, fault->status, "application/json", kg_str_text(&body),
                   body.len);
+    kg_str_release(&body);
+    kg_serve_job_free(job);
+}
+
+void kg_serve_job_answer_tokens(struct kg_serve_job *job)
+{
+    struct kg_err err;
+    struct kg_str body = {0};
+    if (kg_api_put_tokens(&body, &job->r, &job->s->model, &err) != KG_OK) {
+        const struct kg_api_fault fault = {.status = 503};
+        kg_str_release(&body);
+        kg_serve_job_refuse(job, &fault, err.message);
+        return;
+    }
+    count_answer(job, 200);
+    kg_http_reply(job->x, 200, "application/json", kg_str_text(&body), body.len);
     kg_str_release(&body);
     kg_serve_job_free(job);
 }
@@ -156,6 +172,8 @@ kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fa
     const char *body = kg_http_body(job->x, &n);
     KG_TRY(kg_api_parse(&job->r, fault, kind, body, n, err));
     KG_TRY(kg_api_encode(&job->r, fault, &job->s->model, err));
+    if (!kg_api_is_answered(kind))
+        return KG_OK;
     name_answer(job);
     return plan(job, err);
 }

@@ -92,6 +92,16 @@ static void on_chat(void *user, struct kg_http_exchange *x)
     take(user, x, KG_API_CHAT);
 }
 
+static void on_tokenize(void *user, struct kg_http_exchange *x)
+{
+    take(user, x, KG_API_TOKENIZE);
+}
+
+static void on_detokenize(void *user, struct kg_http_exchange *x)
+{
+    take(user, x, KG_API_DETOKENIZE);
+}
+
 static void on_health(void *user, struct kg_http_exchange *x)
 {
     static const char ok[] = "{\"status\": \"ok\"}";
@@ -165,6 +175,8 @@ static const struct kg_http_route routes[] = {
     {"GET", "/v1/models/", on_model, "the same by its name"},
     {"POST", "/v1/completions", on_completions, "text or ids to text"},
     {"POST", "/v1/chat/completions", on_chat, "messages to an answer"},
+    {"POST", "/tokenize", on_tokenize, "text or messages to ids"},
+    {"POST", "/detokenize", on_detokenize, "ids to text"},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -189,6 +201,10 @@ static void prepare(struct kg_serve *s, struct kg_serve_job *job)
     if (status != KG_OK) {
         fault.status = status == KG_ENOMEM ? 503 : fault.status;
         kg_serve_job_refuse(job, &fault, err.message);
+        return;
+    }
+    if (!kg_api_is_answered(job->r.kind)) {
+        kg_serve_job_answer_tokens(job);
         return;
     }
     pthread_mutex_lock(&s->lock);

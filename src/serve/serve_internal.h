@@ -90,6 +90,8 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
 /* The intake's work: parse, encode, plan.   on failure *fault */
 kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
                                struct kg_err *err) KG_MUST_CHECK;
+/* Answer a request that needs no model, and free. */
+void kg_serve_job_answer_tokens(struct kg_serve_job *job);
 kg_status kg_serve_job_submit(struct kg_serve_job *job, struct kg_err *err) KG_MUST_CHECK;
 /* The engine's callbacks. */
 kg_status kg_serve_on_token(void *user, const struct kg_request *q,
