@@ -27,6 +27,7 @@ static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
     *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
     *search_where;
+static const char *only_sets, *without_sets;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
 static bool keep_thinking, unique, user_turn, json, dry_run;
@@ -53,6 +54,10 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"data-dir", 0, KG_FLAG_TEXT, &data_dir, "DIR",
      "where the data files of a suite lie (default: here)", 0, 0, NULL},
+    {"sets", 0, KG_FLAG_TEXT, &only_sets, "NAMES",
+     "of a suite: evaluate these sets alone, \"a,b\"", 0, 0, NULL},
+    {"without", 0, KG_FLAG_TEXT, &without_sets, "NAMES",
+     "of a suite: leave these sets out", 0, 0, NULL},
     {"dry-run", 0, KG_FLAG_TRUE, &dry_run, NULL,
      "say what would be evaluated, and which files are missing", 0, 0, NULL},
     {"data", 'd', KG_FLAG_TEXT, &data_path, "FILE",
@@ -207,6 +212,10 @@ static kg_status give_flags(struct kg_suite *s, struct kg_err *err)
             KG_TRY(kg_suite_set_all(s, flag_keys[i].key, value, flag_keys[i].flag, err));
     }
     KG_TRY(give_stops(s, err));
+    if (only_sets)
+        KG_TRY(kg_suite_pick(s, only_sets, false, "--sets", err));
+    if (without_sets)
+        KG_TRY(kg_suite_pick(s, without_sets, true, "--without", err));
     if (seed < 0)
         return KG_OK;
     snprintf(number, sizeof number, "%lld", (long long)seed);
@@ -448,10 +457,12 @@ static kg_status put_plans(struct kg_str *out, const struct evaluation *e,
         KG_TRY(put_plan(out, &e->sets[i], err));
         missing += !kg_eval_set_has_data(&e->sets[i]);
     }
+    for (size_t i = e->suite.n; i < e->suite.n_all; i++)
+        KG_TRY(kg_str_printf(out, err, "left out: %s\n", e->suite.names[i]));
     if (missing)
         KG_TRY(kg_str_printf(out, err,
-                             "%zu of %zu sets are missing their file: put it there, or "
-                             "name the folder by --data-dir\n",
+                             "%zu of %zu sets are missing their file: put it there, name "
+                             "the folder by --data-dir, or leave them out by --without\n",
                              missing, e->suite.n));
     return KG_OK;
 }
@@ -571,7 +582,7 @@ static kg_status show_report(const struct evaluation *e, struct kg_err *err)
     else if (json)
         status = kg_eval_report_json(&out, &e->report, &e->suite, e->sets, err);
     else
-        status = kg_eval_report_table(&out, &e->report, e->sets, err);
+        status = kg_eval_report_table(&out, &e->report, &e->suite, e->sets, err);
     if (status == KG_OK)
         status = kg_cli_put(&out, err);
     kg_str_release(&out);
@@ -606,6 +617,8 @@ static const char *usage_error(void)
         return "expected --model DIR, or --base-url URL";
     if (out_dir && dump_path)
         return "expected --out or --dump, found both (--out keeps every sample)";
+    if (only_sets && without_sets)
+        return "expected --sets or --without, found both";
     if (base_url && reference)
         return "expected --reference with a checkpoint folder, found --base-url";
     return NULL;

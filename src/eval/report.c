@@ -77,6 +77,10 @@ kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r
         KG_TRY(put_metrics(out, &r->groups[i].mean, err));
         KG_TRY(kg_str_putc(out, '}', err));
     }
+    KG_TRY(kg_str_puts(out, "],\n \"left_out\": [", err));
+    for (size_t i = suite->n; i < suite->n_all; i++)
+        KG_TRY(kg_str_printf(out, err, "%s\"%s\"", i > suite->n ? ", " : "",
+                             suite->names[i]));
     KG_TRY(kg_str_printf(out, err, "],\n \"mean\": {\"sets\": %zu, ", r->n_sets));
     KG_TRY(put_metrics(out, &r->mean, err));
     return kg_str_puts(out, "}}\n", err);
@@ -211,10 +215,40 @@ static kg_status put_header(struct kg_str *out, const struct table *t, struct kg
     return kg_str_putc(out, '\n', err);
 }
 
-static void group_name(char text[KG_SUITE_NAME_BYTES + 16],
-                       const struct kg_eval_group_report *g)
+enum { ROW_BYTES = KG_SUITE_NAME_BYTES + 56 };
+
+/* "NAME (5 sets)", or "NAME (5 of 7 sets)" where others were left out.   group NULL: of
+ * all sets */
+static void row_name(char text[ROW_BYTES], const char *name, size_t sets,
+                     const struct kg_suite *suite, const char *group)
 {
-    snprintf(text, KG_SUITE_NAME_BYTES + 16, "%.64s (%zu sets)", g->name, g->sets);
+    char key[KG_SUITE_NAME_BYTES + 16];
+    size_t all = sets;
+
+    for (size_t i = suite->n; i < suite->n_all; i++) {
+        snprintf(key, sizeof key, "sets.%.63s.group", suite->names[i]);
+        all += !group || strcmp(kg_config_text(suite->config, key), group) == 0;
+    }
+    if (all > sets)
+        snprintf(text, ROW_BYTES, "%.64s (%zu of %zu sets)", name, sets, all);
+    else
+        snprintf(text, ROW_BYTES, "%.64s (%zu sets)", name, sets);
+}
+
+static void group_name(char text[ROW_BYTES], const struct kg_eval_group_report *g,
+                       const struct kg_suite *suite)
+{
+    row_name(text, g->name, g->sets, suite, g->name);
+}
+
+/* The sets that the mean is not of. */
+static kg_status put_left_out(struct kg_str *out, const struct kg_suite *suite,
+                              struct kg_err *err)
+{
+    for (size_t i = suite->n; i < suite->n_all; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%s",
+                             i > suite->n ? ", " : "left out: ", suite->names[i]));
+    return suite->n < suite->n_all ? kg_str_putc(out, '\n', err) : KG_OK;
 }
 
 /* What a reader of the numbers has to know of a set. */
@@ -229,27 +263,32 @@ static kg_status put_notes(struct kg_str *out, const struct kg_eval_set *set,
 }
 
 kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *r,
+                               const struct kg_suite *suite,
                                const struct kg_eval_set *sets, struct kg_err *err)
 {
     struct table t = {.first = 4};
-    char name[KG_SUITE_NAME_BYTES + 16];
+    char name[ROW_BYTES], mean[ROW_BYTES];
     bool all = r->n_sets > 1;
 
+    row_name(mean, "mean", r->n_sets, suite, NULL);
     for (size_t i = 0; i < r->n_sets; i++)
         add_columns(&t, &r->sets[i].score, sets[i].name);
     for (size_t i = 0; i < r->n_groups; i++) {
-        group_name(name, &r->groups[i]);
+        group_name(name, &r->groups[i], suite);
         add_columns(&t, &r->groups[i].mean, name);
     }
+    if (all)
+        add_columns(&t, &r->mean, mean);
     KG_TRY(put_header(out, &t, err));
     for (size_t i = 0; i < r->n_sets; i++)
         KG_TRY(put_row(out, &t, sets[i].name, &r->sets[i].score, err));
     for (size_t i = 0; i < r->n_groups; i++) {
-        group_name(name, &r->groups[i]);
+        group_name(name, &r->groups[i], suite);
         KG_TRY(put_row(out, &t, name, &r->groups[i].mean, err));
     }
     if (all)
-        KG_TRY(put_row(out, &t, "mean", &r->mean, err));
+        KG_TRY(put_row(out, &t, mean, &r->mean, err));
+    KG_TRY(put_left_out(out, suite, err));
     for (size_t i = 0; i < r->n_sets; i++)
         KG_TRY(put_notes(out, &sets[i], err));
     return KG_OK;

@@ -119,23 +119,27 @@ static kg_status remove_temporary(const struct kg_results *r, struct kg_err *err
 
 /* ---- a folder that is there ---- */
 
-static kg_status put_names(struct kg_str *out, char *const *names, size_t n,
+static kg_status put_names(struct kg_str *out, const struct kg_suite *s,
                            struct kg_err *err)
 {
-    for (size_t i = 0; i < n; i++)
-        KG_TRY(kg_str_printf(out, err, "%s%s", i ? ", " : "", names[i]));
+    for (size_t i = 0; i < s->n_all; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%s",
+                             i == s->n ? "; left out: "
+                             : i       ? ", "
+                                       : "",
+                             s->names[i]));
     return KG_OK;
 }
 
 /* The tables of two suites can be compared when their sets have the same names. */
 static kg_status same_sets(const struct kg_results *r, const struct kg_suite *before,
-                           char *const *sets, size_t n, struct kg_err *err)
+                           const struct kg_suite *suite, struct kg_err *err)
 {
     struct kg_str was = {0}, is = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, put_names(&was, before->names, before->n, err));
-    KG_TRY_GOTO(out, put_names(&is, sets, n, err));
+    KG_TRY_GOTO(out, put_names(&was, before, err));
+    KG_TRY_GOTO(out, put_names(&is, suite, err));
     if (strcmp(kg_str_text(&was), kg_str_text(&is)) != 0)
         status = kg_fail(err, KG_ECONFLICT,
                          "%s: expected the sets that it was begun with (%.200s), found "
@@ -166,9 +170,8 @@ static kg_status same_config(const struct kg_results *r, const struct kg_suite *
     return status;
 }
 
-static kg_status check(const struct kg_results *r, const struct kg_config *config,
-                       char *const *sets, size_t n_sets, const char *inputs,
-                       struct kg_err *err)
+static kg_status check(const struct kg_results *r, const struct kg_suite *suite,
+                       const char *inputs, struct kg_err *err)
 {
     char *path = in(r, "config.yaml", err);
     char *manifest = path ? in(r, "manifest.json", err) : NULL;
@@ -177,8 +180,9 @@ static kg_status check(const struct kg_results *r, const struct kg_config *confi
 
     KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out, kg_suite_open(&before, path, err));
-    KG_TRY_GOTO(out, same_sets(r, &before, sets, n_sets, err));
-    KG_TRY_GOTO(out, same_config(r, &before, config, err));
+    KG_TRY_GOTO(out, kg_suite_choose(&before, err));
+    KG_TRY_GOTO(out, same_sets(r, &before, suite, err));
+    KG_TRY_GOTO(out, same_config(r, &before, suite->config, err));
     status = kg_inputs_compare(manifest, inputs, err);
 out:
     kg_suite_release(&before);
@@ -197,8 +201,8 @@ static kg_status lock(struct kg_results *r, struct kg_err *err)
 }
 
 kg_status kg_results_open(struct kg_results *r, const char *dir,
-                          const struct kg_config *config, char *const *sets,
-                          size_t n_sets, const char *inputs, struct kg_err *err)
+                          const struct kg_suite *suite, const char *inputs,
+                          struct kg_err *err)
 {
     kg_status status;
 
@@ -211,9 +215,9 @@ kg_status kg_results_open(struct kg_results *r, const char *dir,
     KG_TRY_GOTO(out, lock(r, err));
     KG_TRY_GOTO(out, remove_temporary(r, err));
     if (has(r, "config.yaml"))
-        KG_TRY_GOTO(out, check(r, config, sets, n_sets, inputs, err));
+        KG_TRY_GOTO(out, check(r, suite, inputs, err));
     else
-        KG_TRY_GOTO(out, begin(r, config, inputs, err));
+        KG_TRY_GOTO(out, begin(r, suite->config, inputs, err));
     r->complete = has(r, "results.json");
 out:
     if (status != KG_OK)

@@ -19,7 +19,7 @@
 #include "base/status.h"
 #include "base/str.h"
 #include "data/json.h"
-#include "data/options.h"
+#include "eval/suite.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,8 +43,7 @@ struct kg_results {
  * errors: ECONFLICT (another config or other inputs, the difference named; another
  * process at work in it; not a folder of results), EIO */
 kg_status kg_results_open(struct kg_results *r, const char *dir,
-                          const struct kg_config *config, char *const *sets,
-                          size_t n_sets, const char *inputs,
+                          const struct kg_suite *suite, const char *inputs,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_results_close(struct kg_results *r); /* {0} allowed */
 

@@ -495,8 +495,7 @@ static kg_status take_up(struct work *w, struct kg_err *err)
     kg_status status;
 
     KG_TRY_GOTO(out, put_inputs(&inputs, w, err));
-    KG_TRY_GOTO(out, kg_results_open(&w->results, w->run->out, suite->config,
-                                     suite->names, suite->n, inputs.data, err));
+    KG_TRY_GOTO(out, kg_results_open(&w->results, w->run->out, suite, inputs.data, err));
     w->kept = true;
     KG_TRY_GOTO(out, kg_results_read(&w->results, take_kept, w, err));
     for (size_t i = 0; i < w->n; i++) {

@@ -102,6 +102,7 @@ kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r
                               struct kg_err *err) KG_MUST_CHECK;
 /* Aligned columns for a terminal. */
 kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *r,
+                               const struct kg_suite *suite,
                                const struct kg_eval_set *sets,
                                struct kg_err *err) KG_MUST_CHECK;
 /* One line for each problem: set, problem, id, prompt, ground_truth, metrics. */

@@ -22,6 +22,8 @@ const struct kg_opt_row kg_suite_rows[] = {
     {"suite.about", KG_OPT_STRING, "", 0, 0, NULL,
      "which protocol this is, and from where", true},
     {"suite.seed", KG_OPT_INT, "1", 0, 1e15, NULL, "seed of the draws", false},
+    {"suite.sets", KG_OPT_LIST, "", 0, 0, NULL,
+     "the sets that are evaluated (--sets, --without); none: all", true},
     {"model.path", KG_OPT_STRING, "", 0, 0, NULL, "checkpoint folder (--model)", true},
     {"model.dtype", KG_OPT_STRING, "", 0, 0, NULL, "numbers it computes with (--dtype)",
      false},
@@ -205,6 +207,7 @@ kg_status kg_suite_open(struct kg_suite *s, const char *path, struct kg_err *err
 
     *s = (struct kg_suite){.is_file = path};
     KG_TRY_GOTO(out, path ? read_names(s, path, err) : only_name(s, err));
+    s->n_all = s->n;
     KG_TRY_GOTO(out, make_rows(s, err));
     tables[1] = s->rows;
     KG_TRY_GOTO(out, kg_config_create(&s->config, tables, 2, err));
@@ -233,8 +236,99 @@ void kg_suite_release(struct kg_suite *s)
     for (size_t i = 0; s->rows && i < (s->n + 1) * per_set; i++)
         free_key(s->rows[i].key);
     kg_mem_free(s->rows);
-    kg_file_names_free(s->names, s->n);
+    kg_file_names_free(s->names, s->n_all ? s->n_all : s->n);
     *s = (struct kg_suite){0};
+}
+
+/* ---- which sets ---- */
+
+/* The place of a name of len bytes; n_all where no set has it. */
+static size_t place_of(const struct kg_suite *s, const char *name, size_t len)
+{
+    size_t i = 0;
+
+    while (i < s->n_all &&
+           (strlen(s->names[i]) != len || memcmp(s->names[i], name, len) != 0))
+        i++;
+    return i;
+}
+
+static kg_status mark_set(bool *marked, const struct kg_suite *s, const char *name,
+                          size_t len, const char *where, struct kg_err *err)
+{
+    size_t i = place_of(s, name, len);
+    struct kg_str names = {0};
+
+    if (i < s->n_all) {
+        marked[i] = true;
+        return KG_OK;
+    }
+    for (size_t k = 0; k < s->n_all; k++)
+        KG_TRY(kg_str_printf(&names, err, "%s%s", k ? ", " : "", s->names[k]));
+    kg_fail(err, KG_EINVAL, "%s: expected sets of %.400s, found '%.*s'", where,
+            kg_str_text(&names), len < 80 ? (int)len : 80, name);
+    kg_str_release(&names);
+    return err->code;
+}
+
+/* The sets of a list "a,b" or of lines. */
+static kg_status mark_sets(bool *marked, const struct kg_suite *s, const char *list,
+                           const char *where, struct kg_err *err)
+{
+    static const char between[] = ", \n";
+
+    for (const char *at = list + strspn(list, between); *at;) {
+        size_t len = strcspn(at, between);
+
+        KG_TRY(mark_set(marked, s, at, len, where, err));
+        at += len;
+        at += strspn(at, between);
+    }
+    return KG_OK;
+}
+
+kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
+                        const char *where, struct kg_err *err)
+{
+    bool marked[KG_SUITE_MAX_SETS] = {false};
+    struct kg_str lines = {0};
+    kg_status status;
+
+    KG_TRY(mark_sets(marked, s, list, where, err));
+    for (size_t i = 0; i < s->n_all; i++)
+        if (marked[i] != without)
+            KG_TRY_GOTO(out, kg_str_printf(&lines, err, "%s%s", lines.len ? "\n" : "",
+                                           s->names[i]));
+    if (lines.len == 0) {
+        status = kg_fail(err, KG_EINVAL,
+                         "%s: expected a set to evaluate, found none left", where);
+        goto out;
+    }
+    status = kg_config_set(s->config, "suite.sets", lines.data, false, where, err);
+out:
+    kg_str_release(&lines);
+    return status;
+}
+
+kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err)
+{
+    const char *list = kg_config_text(s->config, "suite.sets");
+    bool marked[KG_SUITE_MAX_SETS] = {false};
+    char *names[KG_SUITE_MAX_SETS];
+    size_t n = 0, left = 0;
+
+    if (!*list)
+        return KG_OK;
+    KG_TRY(mark_sets(marked, s, list, "suite.sets", err));
+    for (size_t i = 0; i < s->n_all; i++)
+        if (marked[i])
+            names[n++] = s->names[i];
+    for (size_t i = 0; i < s->n_all; i++)
+        if (!marked[i])
+            names[n + left++] = s->names[i];
+    memcpy(s->names, names, s->n_all * sizeof *names);
+    s->n = n;
+    return KG_OK;
 }
 
 /* ---- values of a set ---- */
@@ -264,7 +358,7 @@ kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; kg_suite_set_rows[k].key; k++)
             KG_TRY(resolve_key(s, s->names[i], kg_suite_set_rows[k].key, err));
-    return KG_OK;
+    return kg_suite_choose(s, err);
 }
 
 kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,

@@ -27,8 +27,11 @@ extern const struct kg_opt_row kg_suite_rows[];
 
 struct kg_suite {
     struct kg_config *config; /* owned */
-    char **names;             /* (n) owned: the sets, in the order of the file */
+    /* (n_all) owned: the n sets that are evaluated, then those that suite.sets leaves
+     * out; both in the order of the file */
+    char **names;
     size_t n;
+    size_t n_all;
     bool is_file;            /* false: there is one set, which flags make */
     struct kg_opt_row *rows; /* owned, and their keys */
 };
@@ -39,7 +42,14 @@ struct kg_suite {
 kg_status kg_suite_open(struct kg_suite *s, const char *path,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_suite_release(struct kg_suite *s); /* {0} allowed */
-/* Give every set a value for every key that it does not say: the one of defaults. */
+/* Give suite.sets the sets that a list "a,b" names; without: the others.
+ * errors: EINVAL (a name of no set, none left) */
+kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
+                        const char *where, struct kg_err *err) KG_MUST_CHECK;
+/* Leave out what suite.sets does not name.   errors: EINVAL (a name of no set) */
+kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err) KG_MUST_CHECK;
+/* Give every set a value for every key that it does not say, the one of defaults; then
+ * choose. */
 kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err) KG_MUST_CHECK;
 /* Give a key to all sets. */
 kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,

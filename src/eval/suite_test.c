@@ -417,6 +417,65 @@ static void a_suite_is_run_and_counted(void **state)
     release(&o);
 }
 
+static void sets_can_be_left_out(void **state)
+{
+    struct kg_str table = {0}, json = {0};
+    struct outcome all, o;
+
+    (void)state;
+    ok(run(&all, NULL, NULL, source(-1, 8)));
+    ok(run(&o, "part", "suite.sets=[two, odd]", source(-1, 8)));
+    assert_int_equal(o.report.n_sets, 2);
+    assert_string_equal(o.sets[0].name, "odd");
+    assert_float_equal(metric(&o.report.mean, "tokens"),
+                       (metric(&all.report.sets[1].score, "tokens") +
+                        metric(&all.report.sets[2].score, "tokens")) /
+                           2,
+                       1e-12);
+    ok(kg_eval_report_table(&table, &o.report, &o.suite, o.sets, &err));
+    assert_non_null(strstr(table.data, "\nboth (1 of 2 sets) "));
+    assert_non_null(strstr(table.data, "\nmean (2 of 3 sets) "));
+    assert_non_null(strstr(table.data, "\nleft out: all\n"));
+    ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
+    assert_non_null(
+        strstr(json.data, "\"left_out\": [\"all\"],\n \"mean\": {\"sets\": 2"));
+    kg_str_release(&table);
+    kg_str_release(&json);
+    release(&o);
+    release(&all);
+    assert_int_equal(run(&o, "part", NULL, source(-1, 8)), KG_ECONFLICT);
+    says("expected the sets that it was begun with (odd, two; left out: all), found all, "
+         "odd, two");
+    release(&o);
+    ok(run(&o, "part", "suite.sets=[odd, two]", source(0, 8)));
+    release(&o);
+}
+
+static void sets_are_picked_by_their_names(void **state)
+{
+    struct kg_suite s;
+
+    (void)state;
+    ok(kg_suite_open(&s, in_dir("suite.yaml"), &err));
+    assert_int_equal(kg_suite_pick(&s, "odd,tow", false, "--sets", &err), KG_EINVAL);
+    says("--sets: expected sets of all, odd, two, found 'tow'");
+    assert_int_equal(kg_suite_pick(&s, "odd,all, two", true, "--without", &err),
+                     KG_EINVAL);
+    says("--without: expected a set to evaluate, found none left");
+    ok(kg_suite_pick(&s, "odd", true, "--without", &err));
+    assert_string_equal(kg_config_text(s.config, "suite.sets"), "all\ntwo");
+    ok(kg_suite_pick(&s, "two, all", false, "--sets", &err));
+    ok(kg_suite_resolve(&s, &err));
+    assert_int_equal(s.n, 2);
+    assert_string_equal(s.names[0], "all");
+    assert_string_equal(s.names[1], "two");
+    assert_string_equal(s.names[2], "odd");
+    kg_suite_release(&s);
+    assert_int_equal(first_set("suite: {sets: [b]}\nsets:\n  a: {data: data.jsonl}\n"),
+                     KG_EINVAL);
+    says("suite.sets: expected sets of a, found 'b'");
+}
+
 /* The same samples whatever else is asked for, however many run together. */
 static void a_sample_depends_on_its_seed_alone(void **state)
 {
@@ -730,7 +789,7 @@ static void prompts_that_leave_less_than_max_tokens_are_counted(void **state)
     put("suite.yaml", "sets: {a: {data: data.jsonl, task: qa-number, problems: 3}}\n");
     ok(run(&o, NULL, assignment, source(-1, 8)));
     assert_int_equal(o.sets[0].short_of_room, 1);
-    ok(kg_eval_report_table(&table, &o.report, o.sets, &err));
+    ok(kg_eval_report_table(&table, &o.report, &o.suite, o.sets, &err));
     assert_non_null(strstr(table.data, "a: 1 of 3 problems leave an answer less than "
                                        "max_tokens, "));
     ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
@@ -790,6 +849,8 @@ int main(void)
         cmocka_unit_test(a_problem_can_be_a_user_turn),
         cmocka_unit_test(what_is_left_out_by_name_is_there),
         cmocka_unit_test(a_suite_is_run_and_counted),
+        cmocka_unit_test(sets_can_be_left_out),
+        cmocka_unit_test(sets_are_picked_by_their_names),
         cmocka_unit_test(a_sample_depends_on_its_seed_alone),
         cmocka_unit_test(validation_of_training_is_the_same_evaluation),
         cmocka_unit_test(a_folder_keeps_all_and_is_read_again),
