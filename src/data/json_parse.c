@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT_NUMBER_BYTES = 40 };
+enum { SHORT_NUMBER_BYTES = 40, MOST_QUOTED_BYTES = 20 };
 
 struct parser {
     struct kg_json_builder *builder; /* borrowed */
@@ -24,6 +24,8 @@ struct parser {
     char *decoded; /* where the next string goes */
     struct kg_err *err;
 };
+
+static bool is_in(char c, char least, char most) { return c >= least && c <= most; }
 
 /* ---- errors ---- */
 
@@ -45,10 +47,21 @@ static kg_status place(const struct parser *p, const char *at)
                          (long long)column);
 }
 
+/* Bytes of the word at `at`, or of the one character. */
+static size_t word_bytes(const char *at, size_t left)
+{
+    size_t n = 0;
+
+    while (n < left && n < MOST_QUOTED_BYTES &&
+           (is_in(at[n], 'a', 'z') || is_in(at[n], 'A', 'Z') || is_in(at[n], '0', '9')))
+        n++;
+    return n > 0 || left == 0 ? n : kg_utf8_length(at, left);
+}
+
 static kg_status bad(const struct parser *p, const char *at, const char *expected)
 {
     size_t left = (size_t)(p->end - at);
-    size_t n = left > 0 ? kg_utf8_length(at, left) : 0;
+    size_t n = word_bytes(at, left);
 
     if (left == 0)
         kg_fail(p->err, KG_EFORMAT, "expected %s, found the end", expected);
@@ -87,7 +100,7 @@ static bool take(struct parser *p, char c)
 
 static bool is_digit(const struct parser *p)
 {
-    return p->at < p->end && *p->at >= '0' && *p->at <= '9';
+    return p->at < p->end && is_in(*p->at, '0', '9');
 }
 
 /* ---- strings ---- */
@@ -101,10 +114,10 @@ static int take_hex(struct parser *p)
         return -1;
     for (int i = 0; i < 4; i++) {
         char c = p->at[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
+        int digit = is_in(c, '0', '9')   ? c - '0'
+                    : is_in(c, 'a', 'f') ? c - 'a' + 10
+                    : is_in(c, 'A', 'F') ? c - 'A' + 10
+                                         : -1;
 
         if (digit < 0)
             return -1;
@@ -236,18 +249,13 @@ static kg_status take_string(const char **text, size_t *n, struct parser *p)
 
 /* ---- numbers ---- */
 
-static void skip_digits(struct parser *p)
-{
-    while (is_digit(p))
-        p->at++;
-}
-
 /* At least one digit. */
 static kg_status take_digits(struct parser *p)
 {
     if (!is_digit(p))
         return bad(p, p->at, "a digit");
-    skip_digits(p);
+    while (is_digit(p))
+        p->at++;
     return KG_OK;
 }
 
@@ -293,8 +301,7 @@ static kg_status add_real(struct parser *p, const char *start)
     if (isfinite(x))
         return kg_json_add_real(p->builder, x, p->err);
     kg_fail(p->err, KG_EFORMAT,
-            "expected a number that a double can hold, found an "
-            "overflow");
+            "expected a number that a double can hold, found an overflow");
     return place(p, start);
 }
 

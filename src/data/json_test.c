@@ -117,6 +117,7 @@ static void errors_say_what_was_expected_and_where(void **state)
     } rows[] = {
         {"", "line 1 column 1: expected a JSON value, found the end"},
         {"{\"a\": x}", "line 1 column 7: expected a JSON value, found 'x'"},
+        {"[1, NaN]", "line 1 column 5: expected a JSON value, found 'NaN'"},
         {"{\"a\" 1}", "line 1 column 6: expected ':' behind a key, found '1'"},
         {"{a:1}", "line 1 column 2: expected a key in quotes, found 'a'"},
         {"{\"a\":1,}", "line 1 column 8: expected a key in quotes, found '}'"},
@@ -140,7 +141,7 @@ static void errors_say_what_was_expected_and_where(void **state)
         {"[\"\\x\"]",
          "line 1 column 4: expected one of \"\\/bfnrtu behind a backslash, found 'x'"},
         {"[\"\\u12g4\"]",
-         "line 1 column 5: expected four hexadecimal digits behind \\u, found '1'"},
+         "line 1 column 5: expected four hexadecimal digits behind \\u, found '12g4'"},
         {"[\"\\udc00\"]", "line 1 column 3: expected a whole surrogate pair, found half "
                           "of one in a string"},
         {"[\"\\ud800\\u0041\"]", "line 1 column 3: expected a whole surrogate pair, "
