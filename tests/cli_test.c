@@ -132,6 +132,34 @@ static size_t count_lines(const struct kg_str *s)
     return n;
 }
 
+/* ---- a page of runs ---- */
+
+static void report_writes_a_page_of_runs(void **state)
+{
+    (void)state;
+    need_kedge();
+    expect_refusal(2, kedge("", "report"), "expected 1 to 32 runs, found 0");
+    expect_refusal(2, kedge("", "report a b"), "expected --out FILE with several runs");
+    expect_refusal(2, kedge("", "report --metrics a"), "expected no run, found a");
+    expect_refusal(1, kedge("", "report %s/none", work), "expected a run");
+    expect(0, kedge("",
+                    "train task.name=digits model.path=" DIGITS " data.train=" DIGITS
+                    "/train.jsonl rollout.prompts=2 rollout.samples=2 train.steps=1 "
+                    "rollout.max_tokens=4 log.report=false run.dir=%s/plots",
+                    work));
+    expect(0, kedge("", "report %s/plots", work));
+    expect_said("/plots/report.html");
+    read_back(&out, "plots/report.html");
+    assert_non_null(strstr(out.data, "<title>plots</title>"));
+    expect(0, kedge("", "report %s/plots %s/plots --out %s/two.html", work, work, work));
+    read_back(&out, "two.html");
+    assert_non_null(strstr(out.data, "/plots</label>"));
+    expect(0, kedge("", "report %s/plots -o /dev/stdout", work));
+    assert_non_null(strstr(out.data, "</html>"));
+    expect(0, kedge("", "report --metrics"));
+    assert_non_null(strstr(out.data, "| rl | `kl/value` | KL term a token"));
+}
+
 /* ---- the command line ---- */
 
 static void help_and_version_of_everything_exit_0(void **state)
@@ -782,6 +810,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_and_version_of_everything_exit_0),
+        cmocka_unit_test(report_writes_a_page_of_runs),
         cmocka_unit_test(completion_is_valid_bash),
         cmocka_unit_test(wrong_command_lines_exit_2_and_name_what_is_near),
         cmocka_unit_test(output_that_cannot_be_written_exits_1),

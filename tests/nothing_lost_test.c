@@ -564,8 +564,9 @@ static void skips_a_step_whose_loss_is_not_finite(void **state)
 /* ---- memory that runs out ---- */
 
 /* without what a run does not end for when it fails */
-static const char *const one_step[] = {"train.steps=1", "sft.steps=1", "eval.problems=2",
-                                       "log.tensorboard=false", NULL};
+static const char *const one_step[] = {"train.steps=1",    "sft.steps=1",
+                                       "eval.problems=2",  "log.tensorboard=false",
+                                       "log.report=false", NULL};
 
 static kg_status train_with_failure_at(uint64_t n, struct kg_err *why)
 {

@@ -6,6 +6,7 @@
 
 #include "cli/printable.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/watch.h"
 
@@ -14,6 +15,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *command_name = ""; /* of the command that runs, for messages */
@@ -86,6 +88,22 @@ kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
     }
     kg_str_clear(s);
     return KG_OK;
+}
+
+kg_status kg_cli_write_file(const char *path, const struct kg_str *s, struct kg_err *err)
+{
+    struct kg_file_writer file;
+    struct stat st;
+    kg_status status;
+
+    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return kg_file_write_atomic(path, s->data, s->len, err);
+    KG_TRY(kg_file_writer_open(&file, path, err));
+    status = kg_file_writer_put(&file, s->data, s->len, err);
+    if (status == KG_OK)
+        return kg_file_writer_close(&file, err);
+    kg_file_writer_abort(&file);
+    return status;
 }
 
 void kg_cli_bytes(char text[32], double bytes)

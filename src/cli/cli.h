@@ -102,6 +102,11 @@ int kg_cli_exit(kg_status status, const struct kg_err *err);
  * errors: EIO (of the device or pipe) */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
+/* Write s into a file, whole or not at all; a device, a pipe or a link is written to as
+ * it is.   errors: EIO, ENOSPACE */
+kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
+                            struct kg_err *err) KG_MUST_CHECK;
+
 /* One line of a filter: doc is the line's object; its answer is appended to out. */
 typedef kg_status kg_cli_line_fn(struct kg_str *out, const struct kg_json_doc *doc,
                                  void *context, struct kg_err *err);
@@ -126,6 +131,7 @@ int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_distill(int argc, char **argv);
 int kg_cmd_replay(int argc, char **argv);
+int kg_cmd_report(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
 int kg_cmd_wiki(int argc, char **argv);
@@ -151,6 +157,7 @@ extern const struct kg_flag kg_inspect_flags[];
 extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
 extern const struct kg_flag kg_replay_flags[];
+extern const struct kg_flag kg_report_flags[];
 extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
 extern const struct kg_flag kg_wiki_flags[];

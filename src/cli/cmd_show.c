@@ -3,7 +3,6 @@
 #include "cli/load.h"
 #include "cli/show.h"
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "data/records.h"
 #include "model/model.h"
@@ -11,7 +10,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static struct kg_load_args load;
@@ -179,24 +177,6 @@ static kg_status open_models(struct showing *w, struct kg_err *err)
     return reference ? kg_load_model(&w->ref, &args, err) : KG_OK;
 }
 
-/* A device, a pipe or a link is written to as it is. */
-static kg_status write_page(const struct kg_str *page, const char *path,
-                            struct kg_err *err)
-{
-    struct kg_file_writer file;
-    struct stat st;
-    kg_status status;
-
-    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode))
-        return kg_file_write_atomic(path, page->data, page->len, err);
-    KG_TRY(kg_file_writer_open(&file, path, err));
-    status = kg_file_writer_put(&file, page->data, page->len, err);
-    if (status == KG_OK)
-        return kg_file_writer_close(&file, err);
-    kg_file_writer_abort(&file);
-    return status;
-}
-
 static kg_status show(struct showing *w, const char *path, struct kg_err *err)
 {
     KG_TRY(open_models(w, err));
@@ -206,7 +186,7 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
     if (!html_path)
         return KG_OK;
     KG_TRY(kg_show_html_foot(&w->out, err));
-    return write_page(&w->out, html_path, err);
+    return kg_cli_write_file(html_path, &w->out, err);
 }
 
 int kg_cmd_show(int argc, char **argv)

@@ -38,6 +38,14 @@ const struct kg_command kg_commands[] = {
      "cosine to the gradient of the exact KL. Keys of algo, kl and anchor change the "
      "algorithm. Nothing is written into RUN.",
      -1},
+    {"report", "a page of plots of one or several runs", kg_cmd_report,
+     "[flags] RUN [RUN...] | --metrics", kg_report_flags,
+     "One HTML file without scripts, out of metrics.jsonl and config.yaml of each run: "
+     "what it is, its first and last numbers, what differs in the configs, and a plot of "
+     "every metric with what it means. Several runs lie over each other in every plot. A "
+     "run writes its own as report.html at every checkpoint and at its end "
+     "(log.report).",
+     -1},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
      kg_eval_flags,

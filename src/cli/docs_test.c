@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include "base/file.h"
+#include "train/metric_table.h"
 #include "train/train_options.h"
 
 #include <setjmp.h>
@@ -45,6 +46,16 @@ static void the_page_of_algorithms_is_current(void **state)
     kg_str_release(&want);
 }
 
+static void the_page_of_metrics_is_current(void **state)
+{
+    struct kg_str want = {0};
+
+    (void)state;
+    ok(kg_metric_page(&want, &err));
+    ends_with("docs/metrics.md", NULL, &want);
+    kg_str_release(&want);
+}
+
 static void the_page_of_keys_is_current(void **state)
 {
     struct kg_config *config;
@@ -63,6 +74,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_page_of_algorithms_is_current),
+        cmocka_unit_test(the_page_of_metrics_is_current),
         cmocka_unit_test(the_page_of_keys_is_current),
     };
 

@@ -3,6 +3,7 @@
  * from the anchor (--divergence: blue where the policy is above it, red where below). */
 #include "cli/show.h"
 
+#include "text/html.h"
 #include "text/unicode.h"
 
 #include <math.h>
@@ -22,35 +23,12 @@ static const char HEAD[] =
     "b{display:block;font:bold .8em sans-serif;color:#666}\n"
     "</style>\n<title>";
 
-static kg_status put_escaped(struct kg_str *out, const char *text, size_t n,
-                             struct kg_err *err)
-{
-    for (size_t at = 0; at < n; at++) {
-        unsigned char c = (unsigned char)text[at];
-        size_t width = 1;
-
-        if (c == '<' || c == '>' || c == '&' || c == '"' || c == '\'')
-            KG_TRY(kg_str_printf(out, err, "&#%d;", c));
-        else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ||
-                 kg_utf8_valid_prefix(text + at, n - at < 4 ? n - at : 4) == 0)
-            KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
-        else {
-            uint32_t cp;
-
-            width = kg_utf8_decode(&cp, text + at);
-            KG_TRY(kg_str_append(out, text + at, width, err));
-        }
-        at += width - 1;
-    }
-    return KG_OK;
-}
-
 kg_status kg_show_html_head(struct kg_str *out, const char *title, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, HEAD, err));
-    KG_TRY(put_escaped(out, title, strlen(title), err));
+    KG_TRY(kg_html_put(out, title, strlen(title), err));
     KG_TRY(kg_str_puts(out, "</title></head><body>\n<h1>", err));
-    KG_TRY(put_escaped(out, title, strlen(title), err));
+    KG_TRY(kg_html_put(out, title, strlen(title), err));
     return kg_str_puts(out, "</h1>\n", err);
 }
 
@@ -124,7 +102,7 @@ static kg_status put_tokens(struct kg_str *out, const struct kg_shown *s, size_t
     KG_TRY(kg_str_puts(out, "\" style=\"", err));
     KG_TRY(put_colour(out, &s->pieces[i], c, err));
     KG_TRY(kg_str_puts(out, "\">", err));
-    KG_TRY(put_escaped(out, s->text.data + from, last->from + last->n - from, err));
+    KG_TRY(kg_html_put(out, s->text.data + from, last->from + last->n - from, err));
     return kg_str_puts(out, "</span>", err);
 }
 
@@ -147,7 +125,7 @@ static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t fr
         i += n;
     }
     if (!tokens)
-        KG_TRY(put_escaped(out, kg_str_text(&s->text) + first->from,
+        KG_TRY(kg_html_put(out, kg_str_text(&s->text) + first->from,
                            last->from + last->n - first->from, err));
     return kg_str_puts(out, "</div>\n", err);
 }
@@ -157,7 +135,7 @@ kg_status kg_show_html(struct kg_str *out, const struct kg_shown *s,
 {
     KG_TRY(kg_str_printf(out, err, "<h2>line %lld</h2>\n<p class=\"h\">",
                          (long long)s->line));
-    KG_TRY(put_escaped(out, kg_str_text(&s->heading), s->heading.len, err));
+    KG_TRY(kg_html_put(out, kg_str_text(&s->heading), s->heading.len, err));
     KG_TRY(kg_str_puts(out, "</p>\n", err));
     for (size_t i = 0; i < s->n;) {
         size_t to = i + 1;

@@ -21,7 +21,7 @@ bool kg_config_truncates(const struct kg_config *config)
            kg_config_real(config, "rollout.min_p") > 0;
 }
 
-static bool off_policy(const struct kg_config *c)
+bool kg_config_off_policy(const struct kg_config *c)
 {
     return kg_config_int(c, "train.updates_per_step") > 1 ||
            kg_config_int(c, "rollout.lag") > 0 ||
@@ -101,7 +101,7 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
     struct kg_algo_setting setting = {
         .vocab = vocab,
         .samples = kg_config_int(config, "rollout.samples"),
-        .off_policy = off_policy(config),
+        .off_policy = kg_config_off_policy(config),
         .sampled_old = strcmp(kg_config_text(config, "train.old_logp"), "sampled") == 0,
         .truncated_sampling = kg_config_truncates(config),
         .max_top_k = KG_MAX_KEPT,
@@ -126,4 +126,18 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
                     "what was kept are never drawn",
                     kg_algo_row_name(algo, KG_TABLE_KL));
     return KG_OK;
+}
+
+kg_status kg_config_algorithm(struct kg_str *out, const struct kg_config *c,
+                              struct kg_err *err)
+{
+    const char *preset = kg_config_text(c, "algo.preset");
+
+    return kg_str_printf(
+        out, err,
+        "%s: advantage %s, surrogate %s, %s; KL %s x %g in the %s against %s anchor",
+        *preset ? preset : "(no preset)", kg_config_text(c, "algo.advantage"),
+        kg_config_text(c, "algo.surrogate"), kg_config_text(c, "algo.aggregate"),
+        kg_config_text(c, "kl.estimator"), kg_config_real(c, "kl.beta"),
+        kg_config_text(c, "kl.in"), kg_config_text(c, "anchor.kind"));
 }

@@ -16,6 +16,13 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
  * the run around it: algo, kl, anchor. */
 bool kg_config_of_algorithm(const char *key);
 
+/* Whether the policy that is updated may be another one than the policy that sampled. */
+bool kg_config_off_policy(const struct kg_config *config);
+
+/* The choices in one line, for the user. */
+kg_status kg_config_algorithm(struct kg_str *out, const struct kg_config *config,
+                              struct kg_err *err) KG_MUST_CHECK;
+
 /* Whether the sampler of this run truncates the distribution. */
 bool kg_config_truncates(const struct kg_config *config);
 

@@ -18,6 +18,7 @@
 #include "train/episodes.h"
 #include "train/path.h"
 #include "train/run_dir.h"
+#include "train/run_report.h"
 #include "train/sources.h"
 
 #include <stdio.h>
@@ -137,6 +138,14 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+static kg_status save(struct kg_run *run, struct kg_err *err)
+{
+    kg_status status = kg_checkpoint_save(run, err);
+
+    kg_run_report(run);
+    return status;
+}
+
 static bool due(int64_t every, int64_t step, int64_t last)
 {
     return step == last || (every > 0 && step % every == 0);
@@ -146,7 +155,7 @@ static bool due(int64_t every, int64_t step, int64_t last)
 static kg_status stop_here(struct kg_run *run, struct kg_err *err)
 {
     kg_log_info("stop requested: saving and leaving");
-    return kg_checkpoint_save(run, err);
+    return save(run, err);
 }
 
 /* After a failure that left the weights of the last whole step untouched (a grader that
@@ -159,7 +168,7 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
     if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || run->midway ||
         run->count.step == 0)
         return status;
-    if (kg_checkpoint_save(run, &err) != KG_OK)
+    if (save(run, &err) != KG_OK)
         kg_log_warn("step %lld is not saved: %s", (long long)run->count.step,
                     err.message);
     return status;
@@ -182,7 +191,7 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
             return stop_here(run, err);
         KG_TRY(kg_sft_step(run, err));
         if (run->count.sft_step < last && every > 0 && run->count.sft_step % every == 0)
-            KG_TRY(kg_checkpoint_save(run, err));
+            KG_TRY(save(run, err));
     }
     kg_phase_end(phase);
     kg_log_progress_end();
@@ -200,7 +209,7 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_run_start_rl(run, err));
     KG_TRY(kg_init_rl(run, err));
     if (warm)
-        KG_TRY(kg_checkpoint_save(run, err));
+        KG_TRY(save(run, err));
     if (kg_signal_stop_requested())
         return KG_OK; /* a resumed run validates */
     if (kg_config_bool(run->config, "eval.at_start"))
@@ -227,7 +236,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
         if (status != KG_OK)
             return keep_what_stands(run, status);
         if (due(save_every, run->count.step, last))
-            KG_TRY(kg_checkpoint_save(run, err));
+            KG_TRY(save(run, err));
     }
     kg_phase_end(phase);
     return KG_OK;
@@ -306,6 +315,8 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     kg_log_progress_end();
+    if (run.metrics_open)
+        kg_run_report(&run);
     kg_run_close(&run);
     return status;
 }

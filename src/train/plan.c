@@ -6,6 +6,7 @@
 #include "train/run.h"
 
 #include "base/clock.h"
+#include "train/algo.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
@@ -153,18 +154,9 @@ static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
                                  struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-
-    return kg_str_printf(
-        out, err,
-        "algorithm   %s: advantage %s, surrogate %s, %s; KL %s x %g in the %s "
-        "against %s anchor\n",
-        *kg_config_text(c, "algo.preset") ? kg_config_text(c, "algo.preset")
-                                          : "(no preset)",
-        kg_config_text(c, "algo.advantage"), kg_config_text(c, "algo.surrogate"),
-        kg_config_text(c, "algo.aggregate"), kg_config_text(c, "kl.estimator"),
-        kg_config_real(c, "kl.beta"), kg_config_text(c, "kl.in"),
-        kg_config_text(c, "anchor.kind"));
+    KG_TRY(kg_str_puts(out, "algorithm   ", err));
+    KG_TRY(kg_config_algorithm(out, run->config, err));
+    return kg_str_putc(out, '\n', err);
 }
 
 /* Activations of every model that scores. */

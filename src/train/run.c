@@ -12,6 +12,7 @@
 #include "train/episodes.h"
 #include "train/path.h"
 #include "train/reference.h"
+#include "train/report.h"
 #include "train/run_data.h"
 #include "train/run_events.h"
 
@@ -325,6 +326,7 @@ void kg_run_close(struct kg_run *run)
     if (run->metrics_open && kg_file_writer_close(&run->metrics, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
     kg_run_events_close(run);
+    kg_report_run_free(run->report);
     kg_file_lock_release(&run->lock);
     kg_rollout_free(run->engine);
     kg_episodes_close(run->episodes);

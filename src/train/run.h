@@ -29,6 +29,8 @@
 
 enum { KG_MAX_LAG = 64, KG_CHECKPOINT_NAME = 32 };
 
+struct kg_report_run; /* train/report.h */
+
 struct kg_counters {
     int64_t sft_step;     /* supervised updates done */
     int64_t step;         /* RL steps done */
@@ -98,10 +100,11 @@ struct kg_run {
     struct kg_file_lock lock; /* of the run directory */
     struct kg_file_writer metrics;
     bool metrics_open;
-    struct kg_tfevents events; /* of the phase that was logged last (run_events.h) */
-    bool events_sft;           /* which that is */
-    bool events_off;           /* not asked for, or given up */
-    double gemm_ceiling;       /* FLOP/s of this machine, measured at start; 0 unknown */
+    struct kg_tfevents events;    /* of the phase that was logged last (run_events.h) */
+    bool events_sft;              /* which that is */
+    bool events_off;              /* not asked for, or given up */
+    struct kg_report_run *report; /* what report.html shows; NULL: nothing yet */
+    double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
 };
 
 /* Load and build all of it; nothing is written. */

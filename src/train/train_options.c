@@ -366,6 +366,8 @@ static const struct kg_opt_row rows[] = {
      "seconds without any progress after which a warning says what is waited for; 0: "
      "never",
      true},
+    {"log.report", KG_OPT_BOOL, "true", 0, 0, NULL,
+     "write report.html, a page of plots, at every checkpoint and at the end", true},
     {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
 };
 

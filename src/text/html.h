@@ -1,0 +1,14 @@
+/* Text for a page of HTML. */
+#ifndef KG_TEXT_HTML_H
+#define KG_TEXT_HTML_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+/* Append text so that it is shown as it stands, inside an element or a quoted attribute:
+ * < > & " ' are escaped; bytes that are not UTF-8 and control characters but line break
+ * and tab become U+FFFD.   errors: ENOMEM */
+kg_status kg_html_put(struct kg_str *out, const char *text, size_t n,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,38 @@
+/* The run's own page. What was read of metrics.jsonl is kept, so that a checkpoint reads
+ * the lines since the last one and not the whole log. */
+#include "train/run_report.h"
+
+#include "base/log.h"
+#include "train/path.h"
+#include "train/report.h"
+
+static kg_status write_page(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_str page = {0};
+    bool more = true;
+    kg_status status;
+
+    if (run->report)
+        KG_TRY(kg_report_run_read(run->report, &more, err));
+    else
+        KG_TRY(kg_report_run_open(&run->report, run->dir, err));
+    if (!more)
+        return KG_OK;
+    KG_TRY_GOTO(out, kg_report_page(&page, &run->report, 1, err));
+    status = kg_file_write_atomic(kg_path_in(run->dir, "report.html").text, page.data,
+                                  page.len, err);
+out:
+    kg_str_release(&page);
+    return status;
+}
+
+void kg_run_report(struct kg_run *run)
+{
+    struct kg_err err;
+
+    if (!kg_config_bool(run->config, "log.report") || write_page(run, &err) == KG_OK)
+        return;
+    kg_log_warn("%s/report.html is not written: %s", run->dir, err.message);
+    kg_report_run_free(run->report); /* a line may be in it by half */
+    run->report = NULL;
+}
