@@ -3,20 +3,9 @@
 # scores; a killed evaluation ends with the same bytes; two are compared; the published suites are read. A random model of
 # two layers answers. Run from the top of the tree.
 set -u
-work=$(mktemp -d) || exit 1
-pid=
-trap '[ -n "$pid" ] && kill "$pid" 2>/dev/null; rm -rf "$work"' EXIT
-failures=0
+. tests/harness.sh
+told=$work/said
 
-ok() { echo "[       OK ] $1"; }
-failed() { echo "$2"; echo "[  FAILED  ] $1"; failures=$((failures + 1)); }
-skip_all() { echo "skip: $1"; echo "[  SKIPPED ] eval"; exit 0; }
-# pass NAME COMMAND...: one test; what the command says is shown when it fails
-pass() {
-    name=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then ok "$name"; else failed "$name" "$(cat "$work/out" "$work/said" 2>&1)"; fi
-}
 # evaluate FLAGS...: what is said goes to $work/said
 evaluate() { ./kedge eval "$@" --threads 1 >"$work/table" 2>"$work/said"; }
 refuses() {
@@ -26,11 +15,8 @@ refuses() {
     grep -qF -e "$words" "$work/said" || { echo "expected $words"; return 1; }
 }
 
-[ -x ./kedge ] || skip_all "./kedge is not built"
-cat docs/*.md >"$work/text"
-./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 512 --train-tokenizer "$work/text" --vocab 600 \
-    "$work/tiny" >/dev/null 2>&1 || skip_all "no model could be made"
-cp tests/data/chat_templates/Qwen-Qwen1.5-72B-Chat.jinja "$work/tiny/chat_template.jinja"
+[ -x ./kedge ] || skip_all eval "./kedge is not built"
+tiny_model || skip_all eval "no model could be made"
 
 # Problems whose gold answer is one that the model says, so that some answers are right.
 problems() {

@@ -352,28 +352,4 @@ static struct kg_golden_report check(const char *folder)
     return r;
 }
 
-static void part_of_the_published_numbers(void **state)
-{
-    (void)state;
-    assert_int_equal(check("tests/data/golden").files, 12);
-}
-
-static void all_of_the_published_numbers(void **state)
-{
-    (void)state;
-    if (!kg_file_is_dir("../shared/golden")) {
-        printf("skip: ../shared/golden is not there\n");
-        skip();
-    }
-    assert_int_equal(check("../shared/golden").passed, 1171);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(part_of_the_published_numbers),
-        cmocka_unit_test(all_of_the_published_numbers),
-    };
-
-    return cmocka_run_group_tests_name("head golden", tests, NULL, NULL);
-}
+#include "golden_testing.h"

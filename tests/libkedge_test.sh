@@ -7,20 +7,8 @@ cc=${CC:-cc}
 # a folder built under sanitizers is called after them
 variant=${build##*/}
 case $variant in *-*) cc="$cc -fsanitize=$(echo "${variant#*-}" | tr - ,)" ;; esac
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+. tests/harness.sh
 prefix=$work/prefix
-failures=0
-
-ok() { echo "[       OK ] $1"; }
-failed() { echo "$2"; echo "[  FAILED  ] $1"; failures=$((failures + 1)); }
-skipped() { echo "skip: $1: $2"; echo "[  SKIPPED ] $1"; }
-# pass NAME COMMAND...: one test; what the command says is shown when it fails
-pass() {
-    name=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then ok "$name"; else failed "$name" "$(cat "$work/out")"; fi
-}
 
 only_kedge_is_exported() {
     nm -D --defined-only "$build/libkedge.so.0" | awk '{print $3}' | grep -v '^kedge_\|^KEDGE_0$' && return 1

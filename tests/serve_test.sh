@@ -2,27 +2,12 @@
 # `kedge serve` as a client meets it: curl against every endpoint, streams, errors, the key, a client that leaves, and
 # the drain. A random model of two layers answers. Run from the top of the tree.
 set -u
-work=$(mktemp -d) || exit 1
-pid=
-trap '[ -n "$pid" ] && kill "$pid" 2>/dev/null; rm -rf "$work"' EXIT
-failures=0
+. tests/harness.sh
+told="$work/body $work/log"
 
-ok() { echo "[       OK ] $1"; }
-failed() { echo "$2"; echo "[  FAILED  ] $1"; failures=$((failures + 1)); }
-skip_all() { echo "skip: $1"; echo "[  SKIPPED ] serve"; exit 0; }
-# pass NAME COMMAND...: one test; what the command says is shown when it fails
-pass() {
-    name=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then ok "$name"; else failed "$name" "$(cat "$work/out" "$work/body" "$work/log" 2>&1)"; fi
-}
-
-[ -x ./kedge ] || skip_all "./kedge is not built"
-command -v curl >/dev/null || skip_all "there is no curl"
-cat docs/*.md >"$work/text"
-./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 512 --no-tie --train-tokenizer "$work/text" --vocab 600 \
-    "$work/tiny" >/dev/null 2>&1 || skip_all "no model could be made"
-cp tests/data/chat_templates/Qwen-Qwen1.5-72B-Chat.jinja "$work/tiny/chat_template.jinja"
+[ -x ./kedge ] || skip_all serve "./kedge is not built"
+command -v curl >/dev/null || skip_all serve "there is no curl"
+tiny_model --no-tie || skip_all serve "no model could be made"
 
 # start FLAGS...: a server on a free port; its address in $at
 start() {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/signal.h"
+#include "base/sort.h"
 #include "data/records.h"
 #include "net/http_client.h"
 #include "search/index.h"
@@ -171,14 +172,6 @@ static kg_status ask_server(struct bench *b, struct kg_err *err)
 
 /* ---- the result ---- */
 
-static int by_size(const void *a, const void *b)
-{
-    const double *x = a;
-    const double *y = b;
-
-    return *x < *y ? -1 : *x > *y;
-}
-
 /* In ms: the smallest time that at least this share of the answers took at most. */
 static double percentile(const struct bench *b, double share)
 {
@@ -190,7 +183,7 @@ static double percentile(const struct bench *b, double share)
 static kg_status print(struct kg_str *out, struct bench *b, double seconds,
                        struct kg_err *err)
 {
-    qsort(b->took, b->n_took, sizeof *b->took, by_size);
+    kg_sort_doubles(b->took, b->n_took);
     return kg_str_printf(
         out, err,
         "%s: %zu answers in %.1f s, %.1f a second; ms: median %.2f, 95 %% "

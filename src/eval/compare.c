@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/sort.h"
 #include "data/json.h"
 #include "data/records.h"
 #include "eval/suite.h"
@@ -330,17 +331,10 @@ static kg_status can_compare(const struct folder *a, const struct folder *b,
 
 /* ---- the bootstrap ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Sorts means. */
 static void ends_of(double *low, double *high, double *means)
 {
-    qsort(means, KG_EVAL_RESAMPLES, sizeof *means, by_value);
+    kg_sort_doubles(means, KG_EVAL_RESAMPLES);
     *low = means[KG_EVAL_TAIL - 1];
     *high = means[KG_EVAL_RESAMPLES - KG_EVAL_TAIL];
 }

@@ -3,6 +3,7 @@
 #include "eval/compare.h"
 
 #include "base/folder_testing.h"
+#include "base/sort.h"
 
 #include <math.h>
 
@@ -124,13 +125,6 @@ static void the_same_every_time(void **state)
     kg_str_release(&table);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Of 5 differences there are 3,125 resamples: their exact mean, variance and points, and
  * what 10,000 draws make of them. */
 static void the_bootstrap_is_that_of_all_resamples(void **state)
@@ -145,7 +139,7 @@ static void the_bootstrap_is_that_of_all_resamples(void **state)
             all[i] += d[x % 5] / 5;
         exact += all[i] * all[i] / 3125;
     }
-    qsort(all, 3125, sizeof *all, by_value);
+    kg_sort_doubles(all, 3125);
     ok(kg_eval_interval(&low, &high, drawn, d, 5, 3, &err));
     for (int i = 0; i < KG_EVAL_RESAMPLES; i++) {
         mean += drawn[i] / KG_EVAL_RESAMPLES;

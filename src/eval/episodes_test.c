@@ -1,21 +1,6 @@
 /* Episodes in an evaluation: played by the local source, counted, kept by who wrote
  * what, and the same whatever else is in the batch. */
-#include "eval/runner.h"
-
-#include "base/clock.h"
-#include "base/folder_testing.h"
-#include "eval/suite.h"
-
-#define MODEL "tests/data/verl_digit_llama"
-
-static struct kg_model *model;
-static struct kg_tokenizer *tok;
-
-static void ok(kg_status status)
-{
-    if (status != KG_OK)
-        fail_msg("%s", err.message);
-}
+#include "eval/eval_testing.h"
 
 /* The digit model writes figures and no tags: its turns are all illegal. The remark that
  * it then reads cannot be written in its alphabet, so the environment here is one whose
@@ -61,43 +46,16 @@ static const char SUITE[] = "suite: {name: t}\n"
 
 static int make_all(void **state)
 {
-    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, false};
-
-    kg_threads_set(1);
-    if (kg_model_open(&model, MODEL, &opts, &err) != KG_OK ||
-        kg_tokenizer_open(&tok, MODEL, &err) != KG_OK || make_dir(state))
+    if (open_digit_model(state))
         return 1;
     put("d.jsonl", DATA);
     return 0;
 }
 
-static int free_all(void **state)
-{
-    kg_model_free(model);
-    kg_tokenizer_close(tok);
-    (void)remove_dir(state);
-    return 0;
-}
-
-struct outcome {
-    struct kg_suite suite;
-    struct kg_eval_set *sets;
-    struct kg_eval_report report;
-    struct kg_str lines;
-};
-
-static kg_status add_line(void *user, const char *line, size_t n, struct kg_err *e)
-{
-    return kg_str_append(&((struct outcome *)user)->lines, line, n, e);
-}
-
 static void open_suite(struct outcome *o)
 {
-    memset(o, 0, sizeof *o);
     put("s.yaml", SUITE);
-    ok(kg_suite_open(&o->suite, in_dir("s.yaml"), &err));
-    ok(kg_suite_resolve(&o->suite, &err));
-    ok(kg_suite_sets(&o->sets, &o->suite, dir, &err));
+    open_outcome(o, "s.yaml", NULL);
 }
 
 static void play(struct outcome *o, int32_t max_batch)
@@ -113,14 +71,6 @@ static void play(struct outcome *o, int32_t max_batch)
     kg_eval_local_init(&local);
     run.sets = o->sets;
     ok(kg_eval_suite(&o->report, &run, &err));
-}
-
-static void release(struct outcome *o)
-{
-    kg_str_release(&o->lines);
-    kg_eval_report_release(&o->report);
-    kg_suite_sets_free(o->sets, o->suite.n);
-    kg_suite_release(&o->suite);
 }
 
 static void expect_mean(const struct kg_eval_score *s, const char *name, double value)
@@ -286,5 +236,5 @@ int main(void)
         cmocka_unit_test(a_search_needs_a_place),
     };
 
-    return cmocka_run_group_tests(tests, make_all, free_all);
+    return cmocka_run_group_tests(tests, make_all, close_digit_model);
 }

@@ -2,9 +2,8 @@
  * up again. The server is a double whose answer is a function of the request. */
 #include "eval/remote.h"
 
-#include "base/clock.h"
-#include "base/folder_testing.h"
 #include "base/signal.h"
+#include "eval/eval_testing.h"
 #include "net/http_server.h"
 #include "net/stuck_testing.h"
 
@@ -32,12 +31,6 @@ static _Atomic int asked;
 static _Atomic int positions;
 static _Atomic int cut_short;   /* requests for exactly what the prompt leaves */
 static struct kg_str last_body; /* of the server's thread; read when nothing is asked */
-
-static void ok(kg_status status)
-{
-    if (status != KG_OK)
-        fail_msg("%s", err.message);
-}
 
 /* ---- the double ---- */
 
@@ -193,18 +186,6 @@ static int free_all(void **state)
     return remove_dir(state);
 }
 
-struct outcome {
-    struct kg_suite suite;
-    struct kg_eval_set *sets;
-    struct kg_eval_report report;
-    struct kg_str lines;
-};
-
-static kg_status add_line(void *user, const char *line, size_t n, struct kg_err *e)
-{
-    return kg_str_append(&((struct outcome *)user)->lines, line, n, e);
-}
-
 static struct kg_eval_remote_opts remote_opts(void)
 {
     return (struct kg_eval_remote_opts){
@@ -224,12 +205,7 @@ static kg_status run(struct outcome *o, const char *out, enum mood how,
 
     mood = how;
     asked = 0;
-    memset(o, 0, sizeof *o);
-    ok(kg_suite_open(&o->suite, in_dir("suite.yaml"), &err));
-    if (assignment)
-        ok(kg_config_override(o->suite.config, assignment, "test", &err));
-    ok(kg_suite_resolve(&o->suite, &err));
-    ok(kg_suite_sets(&o->sets, &o->suite, dir, &err));
+    open_outcome(o, "suite.yaml", assignment);
     run.sets = o->sets;
     status = kg_eval_remote_open(&r, opts, &err);
     if (status != KG_OK)
@@ -237,14 +213,6 @@ static kg_status run(struct outcome *o, const char *out, enum mood how,
     status = kg_eval_suite(&o->report, &run, &err);
     kg_eval_remote_close(&r);
     return status;
-}
-
-static void release(struct outcome *o)
-{
-    kg_str_release(&o->lines);
-    kg_eval_report_release(&o->report);
-    kg_suite_sets_free(o->sets, o->suite.n);
-    kg_suite_release(&o->suite);
 }
 
 static void fails(enum mood how, const struct kg_eval_remote_opts *opts, kg_status status,

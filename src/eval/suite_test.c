@@ -1,26 +1,11 @@
 /* Suites from YAML, the run of a suite, its folder: taken up again after any end, with
  * the same bytes; validation of training beside it. */
-#include "eval/runner.h"
-
-#include "base/clock.h"
-#include "base/folder_testing.h"
-#include "eval/suite.h"
+#include "eval/eval_testing.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define MODEL "tests/data/verl_digit_llama"
-
-static struct kg_model *model;
-static struct kg_tokenizer *tok;
-
-static void ok(kg_status status)
-{
-    if (status != KG_OK)
-        fail_msg("%s", err.message);
-}
 
 static void says(const char *text)
 {
@@ -61,23 +46,10 @@ static const char SUITE[] = "suite:\n"
 
 static int make_all(void **state)
 {
-    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, false};
-
-    kg_threads_set(1);
-    if (kg_model_open(&model, MODEL, &opts, &err) != KG_OK ||
-        kg_tokenizer_open(&tok, MODEL, &err) != KG_OK || make_dir(state))
+    if (open_digit_model(state))
         return 1;
     put("data.jsonl", DATA);
     put("suite.yaml", SUITE);
-    return 0;
-}
-
-/* Kernels keep scratch for good, so what may leak is looked for around a run. */
-static int free_all(void **state)
-{
-    kg_model_free(model);
-    kg_tokenizer_close(tok);
-    (void)remove_dir(state);
     return 0;
 }
 
@@ -308,18 +280,6 @@ static struct breaking source(int left, int32_t max_batch)
     return b;
 }
 
-struct outcome {
-    struct kg_suite suite;
-    struct kg_eval_set *sets;
-    struct kg_eval_report report;
-    struct kg_str lines;
-};
-
-static kg_status add_line(void *user, const char *line, size_t n, struct kg_err *e)
-{
-    return kg_str_append(&((struct outcome *)user)->lines, line, n, e);
-}
-
 static kg_status run(struct outcome *o, const char *out, const char *assignment,
                      struct breaking b)
 {
@@ -329,22 +289,9 @@ static kg_status run(struct outcome *o, const char *out, const char *assignment,
                               .dump = out ? NULL : add_line,
                               .user = o};
 
-    memset(o, 0, sizeof *o);
-    ok(kg_suite_open(&o->suite, in_dir("suite.yaml"), &err));
-    if (assignment)
-        ok(kg_config_override(o->suite.config, assignment, "test", &err));
-    ok(kg_suite_resolve(&o->suite, &err));
-    ok(kg_suite_sets(&o->sets, &o->suite, dir, &err));
+    open_outcome(o, "suite.yaml", assignment);
     run.sets = o->sets;
     return kg_eval_suite(&o->report, &run, &err);
-}
-
-static void release(struct outcome *o)
-{
-    kg_str_release(&o->lines);
-    kg_eval_report_release(&o->report);
-    kg_suite_sets_free(o->sets, o->suite.n);
-    kg_suite_release(&o->suite);
 }
 
 static kg_status two_sets(const char *key, const char *exclude)
@@ -866,5 +813,5 @@ int main(void)
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };
 
-    return cmocka_run_group_tests_name("suites", tests, make_all, free_all);
+    return cmocka_run_group_tests_name("suites", tests, make_all, close_digit_model);
 }

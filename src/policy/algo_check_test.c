@@ -2,8 +2,6 @@
  * its setting, and what the message must say. */
 #include "policy/policy_testing.h"
 
-#include "policy/presets.h"
-
 enum change {
     NOTHING,
     OFF_POLICY,
@@ -152,16 +150,6 @@ static const struct refusal refusals[] = {
 
 static struct kg_algo algo;
 
-static void set_values(const struct kg_preset *p)
-{
-    if (kg_preset_base(p))
-        set_values(kg_preset_base(p));
-    for (const struct kg_preset_value *v = p->values; v->key; v++)
-        for (size_t i = 0; i < kg_algo_n_keys(); i++)
-            if (strcmp(v->key, kg_algo_key(i)) == 0)
-                must_set(&algo, v->key, v->value);
-}
-
 static void load(const char *name)
 {
     const struct kg_preset *p;
@@ -170,7 +158,7 @@ static void load(const char *name)
     kg_algo_init(&algo);
     algo.length_norm = 128;
     assert_int_equal(kg_preset_find(&p, name, &err), KG_OK);
-    set_values(p);
+    set_values(&algo, p);
 }
 
 static struct kg_algo_setting setting_of(enum change change)

@@ -1,21 +1,9 @@
 /* Keys, tables, presets, and the combinations that are refused with a reason. */
 #include "policy/policy_testing.h"
 
-#include "policy/presets.h"
 #include "policy/shaping.h"
 
 static struct kg_algo algo;
-
-/* Of the keys that policy/ reads; a recipe's sizes are train's. */
-static void set_values(const struct kg_preset *p)
-{
-    if (kg_preset_base(p))
-        set_values(kg_preset_base(p));
-    for (const struct kg_preset_value *v = p->values; v->key; v++)
-        for (size_t i = 0; i < kg_algo_n_keys(); i++)
-            if (strcmp(v->key, kg_algo_key(i)) == 0)
-                must_set(&algo, v->key, v->value);
-}
 
 static void preset(const char *name)
 {
@@ -24,7 +12,7 @@ static void preset(const char *name)
 
     kg_algo_init(&algo);
     assert_int_equal(kg_preset_find(&p, name, &err), KG_OK);
-    set_values(p);
+    set_values(&algo, p);
 }
 
 static void every_preset_is_a_computable_algorithm(void **state)

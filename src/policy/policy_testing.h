@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "policy/policy.h"
+#include "policy/presets.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -106,6 +107,17 @@ static inline void must_set(struct kg_algo *algo, const char *key, const char *v
 
     if (kg_algo_set(algo, key, value, &err) != KG_OK)
         fail_msg("%s", err.message);
+}
+
+/* Of the keys that policy/ reads; a recipe's sizes are train's. */
+static inline void set_values(struct kg_algo *algo, const struct kg_preset *p)
+{
+    if (kg_preset_base(p))
+        set_values(algo, kg_preset_base(p));
+    for (const struct kg_preset_value *v = p->values; v->key; v++)
+        for (size_t i = 0; i < kg_algo_n_keys(); i++)
+            if (strcmp(v->key, kg_algo_key(i)) == 0)
+                must_set(algo, v->key, v->value);
 }
 
 static inline void sweep_init(struct sweep *s, const struct world *w)

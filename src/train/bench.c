@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "tensor/backend.h"
 
 #include <stdlib.h>
@@ -174,19 +175,12 @@ kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
     return raise_ceiling(&t->ceiling, r, job->ceiling, err);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The i-th of the sorted seconds. */
 static double ranked(const struct kg_bench_timing *t, int i)
 {
     struct kg_bench_timing sorted = *t;
 
-    qsort(sorted.seconds, (size_t)t->n, sizeof sorted.seconds[0], by_value);
+    kg_sort_doubles(sorted.seconds, (size_t)t->n);
     return sorted.seconds[i];
 }
 

@@ -6,7 +6,9 @@
 #include "train/rl_testing.h"
 
 #include "rollout/score.h"
+#include "train/agent_testing.h"
 #include "train/episodes.h"
+#include "train/same_testing.h"
 
 #define ROOT "build/test-runs/episode"
 
@@ -83,37 +85,9 @@ static const struct kg_env_row script_row = {
 
 static int setup(void **state)
 {
-    static const char *const texts[] = {"1 + 2 = 3 and 4 * 5 = 20 <result> </result>"};
-    static const char *const specials[] = {"<|endoftext|>"};
-    struct kg_bpe_train train = {
-        .vocab_size = 264, .specials = specials, .n_specials = 1};
-    struct kg_model_config c = {.vocab = 264,
-                                .hidden = 32,
-                                .ffn = 48,
-                                .layers = 2,
-                                .heads = 2,
-                                .kv_heads = 1,
-                                .head_dim = 16,
-                                .max_positions = 256,
-                                .norm_eps = 1e-6f,
-                                .rope_theta = 10000,
-                                .tied = true,
-                                .qkv_bias = true,
-                                .init_range = 0.2f,
-                                .bos = -1,
-                                .dtype_name = "float32"};
-    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
-    struct kg_model_save save = {.dtype = KG_F32, .source_dir = ROOT "/tokenizer"};
-    struct kg_model *m = NULL;
-
     (void)state;
     fresh(ROOT);
-    NEED(kg_file_make_dirs(ROOT "/tokenizer", err));
-    NEED(kg_bpe_train_write(ROOT "/tokenizer", texts, 1, &train, err));
-    NEED(kg_arch_find(&c.arch, "qwen2", err));
-    NEED(kg_model_create(&m, &c, &opts, 5, err));
-    NEED(kg_model_save(m, ROOT "/model", &save, err));
-    kg_model_free(m);
+    make_agent(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7, false);
     return 0;
 }
 
@@ -288,7 +262,6 @@ static void a_resumed_run_of_episodes_gives_the_same_bits(void **state)
     static const char *const two[] = {"train.steps=2", NULL};
     static const char *const other_batch[] = {"rollout.max_batch=9", "episode.open=11",
                                               NULL};
-    struct kg_str a = {0}, b = {0};
 
     (void)state;
     NEED(kg_file_remove_tree(ROOT "/once", err));
@@ -296,15 +269,9 @@ static void a_resumed_run_of_episodes_gives_the_same_bits(void **state)
     train(ROOT "/once", false, NULL);
     train(ROOT "/twice", false, two);
     train(ROOT "/twice", true, other_batch);
-    NEED(kg_file_read(&a, ROOT "/once/checkpoints/step-000003/model/model.safetensors",
-                      1u << 24, err));
-    NEED(kg_file_read(&b, ROOT "/twice/checkpoints/step-000003/model/model.safetensors",
-                      1u << 24, err));
-    assert_int_equal(a.len, b.len);
-    assert_memory_equal(a.data, b.data, a.len);
+    assert_same_file(ROOT "/once", ROOT "/twice",
+                     "checkpoints/step-000003/model/model.safetensors");
     assert_true(last_metric(ROOT "/once", "episode/invalid") > 0);
-    kg_str_release(&a);
-    kg_str_release(&b);
 }
 
 static void expect_refusal(const char *const *extra, const char *word)

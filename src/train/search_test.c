@@ -12,6 +12,7 @@
 #include "net/stuck_testing.h"
 #include "search/index.h"
 #include "search/protocol.h"
+#include "train/agent_testing.h"
 #include "train/same_testing.h"
 
 #include <signal.h>
@@ -110,48 +111,18 @@ static void put_records(const char *name, const char *format)
     kg_str_release(&text);
 }
 
-static void make_model(void)
-{
-    static const char *const texts[] = {
-        "<search>10</search><search>23</search><answer>45</answer>\n\n<information>Doc 1"
-        "(Title: 67) is 2</information>\n\n<answer>89</answer><search>45</search>"};
-    static const char *const specials[] = {"<|endoftext|>"};
-    struct kg_bpe_train train = {
-        .vocab_size = 290, .specials = specials, .n_specials = 1};
-    struct kg_model_config c = {.vocab = 290,
-                                .hidden = 32,
-                                .ffn = 64,
-                                .layers = 2,
-                                .heads = 2,
-                                .kv_heads = 1,
-                                .head_dim = 16,
-                                .max_positions = 512,
-                                .norm_eps = 1e-6f,
-                                .rope_theta = 10000,
-                                .tied = true,
-                                .qkv_bias = true,
-                                .init_range = 0.1f,
-                                .bos = -1,
-                                .dtype_name = "float32"};
-    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
-    struct kg_model_save save = {.dtype = KG_F32, .source_dir = ROOT "/tokenizer"};
-    struct kg_model *m = NULL;
-
-    NEED(kg_file_make_dirs(ROOT "/tokenizer", err));
-    NEED(kg_bpe_train_write(ROOT "/tokenizer", texts, 1, &train, err));
-    NEED(kg_arch_find(&c.arch, "qwen2", err));
-    NEED(kg_model_create(&m, &c, &opts, 5, err));
-    NEED(kg_model_save(m, ROOT "/model", &save, err));
-    kg_model_free(m);
-}
-
 static int setup(void **state)
 {
     struct kg_http_server_opts opts = {.routes = routes};
 
     (void)state;
     fresh(ROOT);
-    make_model();
+    make_agent(
+        ROOT,
+        "<search>10</search><search>23</search><answer>45</answer>\n\n<information>"
+        "Doc 1(Title: 67) is 2</information>\n\n<answer>89</answer><search>45"
+        "</search>",
+        33, true);
     put_records("train.jsonl", "{\"question\": \"%d?\", \"answer\": \"%d%d\"}\n");
     put_records("sft.jsonl",
                 "{\"prompt\": \"%d?\", \"segments\": [{\"source\": \"model\", \"text\": "

@@ -1,0 +1,53 @@
+/* What tests of training on episodes share: a small policy over a byte-level tokenizer
+ * that knows some words.
+ *
+ * Included by *_test.c only.
+ */
+#ifndef KG_TRAIN_AGENT_TESTING_H
+#define KG_TRAIN_AGENT_TESTING_H
+
+#include "base/file.h"
+#include "base/need_testing.h"
+#include "model/model.h"
+#include "text/bpe_train.h"
+
+#include <stdio.h>
+
+/* ROOT/model with the tokenizer in it, of which `more` ids stand for pieces of the text.
+ * wide: a policy that can learn its turns, not only make noise */
+static inline void make_agent(const char *root, const char *text, int more, bool wide)
+{
+    static const char *const specials[] = {"<|endoftext|>"};
+    struct kg_bpe_train train = {
+        .vocab_size = 257 + more, .specials = specials, .n_specials = 1};
+    struct kg_model_config c = {.vocab = 257 + more,
+                                .hidden = 32,
+                                .ffn = wide ? 64 : 48,
+                                .layers = 2,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 16,
+                                .max_positions = wide ? 512 : 256,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = wide ? 0.1f : 0.2f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    char tokenizer[256], model[256];
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = tokenizer};
+    struct kg_model *m = NULL;
+
+    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer", root);
+    snprintf(model, sizeof model, "%s/model", root);
+    NEED(kg_file_make_dirs(tokenizer, err));
+    NEED(kg_bpe_train_write(tokenizer, &text, 1, &train, err));
+    NEED(kg_arch_find(&c.arch, "qwen2", err));
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, model, &save, err));
+    kg_model_free(m);
+}
+
+#endif

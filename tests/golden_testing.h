@@ -1,0 +1,32 @@
+/* The two tests of a program that holds kedge against the published numbers, and its
+ * main. Include it at the end, after
+ *     static struct kg_golden_report check(const char *folder);
+ * which fails the test or returns what it found.
+ */
+#include "base/file.h"
+
+static void part_of_the_published_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(check("tests/data/golden").files, 12);
+}
+
+static void all_of_the_published_numbers(void **state)
+{
+    (void)state;
+    if (!kg_file_is_dir("../shared/golden")) {
+        printf("skip: ../shared/golden is not there\n");
+        skip();
+    }
+    assert_int_equal(check("../shared/golden").passed, 1171);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(part_of_the_published_numbers),
+        cmocka_unit_test(all_of_the_published_numbers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
