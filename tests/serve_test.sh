@@ -133,7 +133,7 @@ a_seed_is_told() {
 
 # ---- streams ----
 stream_chat() {
-    ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4,"stream":true,
+    ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":4,"seed":1,"stream":true,
         "ignore_eos":true,"stream_options":{"include_usage":true}}' &&
         has 'data: {"id": "chatcmpl-' '"delta": {"role": "assistant", "content": ' '"delta": {}' '"choices": []' \
             '"completion_tokens": 4' 'data: [DONE]' '"usage": null' &&
