@@ -28,7 +28,7 @@ sets="--data-dir $work suite.seed=7 $work/suite.yaml"
 cat >"$work/suite.yaml" <<YAML
 sets:
   val:
-    task: qa-number
+    task: math
     data: data.jsonl
     samples: 4
     temperature: 0.8
@@ -80,16 +80,29 @@ cut_like_here() {
         grep -q "3 of 3 prompts leave less than max_tokens $limit of the server's 512" "$work/said" || return 1
         samples_of "$work/cut-$limit" >"$work/cut.jsonl" && grep -q '"finish_reason": "length"' "$work/cut.jsonl" &&
             samples_of "$work/cut-served-$limit" | diff "$work/cut.jsonl" - &&
+            grep -q '"cut_short": [1-3],' "$work/cut-$limit/results.json" &&
+            grep -q ' of 3 problems have an answer that ended for its length before max_tokens ' "$work/table" &&
             diff "$work/cut-$limit/results.json" "$work/cut-served-$limit/results.json" || return 1
     done
 }
 # field NAME FILE: the number behind "NAME": or "NAME": {"value":
 field() { sed -n "s#.*\"$1\": \({\"value\": \)\{0,1\}\([-0-9.e]*\).*#\2#p" "$2" | head -1; }
+# Of every sample: how it ended, its tokens, whether it was graded, the reward, the text.
+of_folder() {
+    samples_of "$1" | sed 's/.*"finish_reason": "\([a-z_]*\)", "tokens": \([0-9]*\), "graded": \([a-z]*\), .*"reward": \([^,]*\),.*"response": \(.*\)}$/\1 \2 \3 \4 \5/'
+}
+of_run() {
+    zstd_cat "$1" | sed 's/"stop_string"/"stop"/; s/"reward": null/"reward": 0/; s/.*"finish": "\([a-z_]*\)", "reward": \([^,]*\), "graded": \([a-z]*\), .*"source": "p*\(m*\)".*"text": \(.*\)}$/\1 \4 \3 \2 \5/' |
+        while read -r finish model rest; do printf '%s %s %s\n' "$finish" "${#model}" "$rest"; done
+}
 in_training() {
-    ./kedge train model.path="$work/tiny" task.name=qa-number data.train="$work/data.jsonl" data.val="$work/data.jsonl" \
+    ./kedge train model.path="$work/tiny" task.name=math log.validation=true data.train="$work/data.jsonl" data.val="$work/data.jsonl" \
         run.seed=7 run.dir="$work/run" eval.samples=4 eval.temperature=0.8 eval.top_p=0.95 rollout.max_tokens=40 \
         'rollout.stop=["."]' rollout.prompts=2 rollout.samples=2 train.steps=1 algo.preset=grpo >"$work/said" 2>&1 ||
         return 1
+    of_folder "$work/local" >"$work/evaluated" && of_run "$work/run/rollouts/val-000000.jsonl.zst" >"$work/validated" &&
+        [ "$(wc -l <"$work/evaluated")" = 20 ] && grep -q '^[a-z]* [0-9]* true 1 "' "$work/evaluated" &&
+        diff "$work/evaluated" "$work/validated" || return 1
     grep '"validation"' "$work/run/metrics.jsonl" | head -1 >"$work/val"
     for pair in accuracy:accuracy accuracy_stderr:- reward:reward response_tokens:tokens truncated:truncated; do
         mine=${pair#*:}
@@ -134,6 +147,8 @@ published() {
             [ "$(wc -l <"../shared/data/math/$file")" = "$count" ] || { echo "$file: $count"; return 1; }
         done <"$work/counts"
     done
+    evaluate suites/ema-pg-math.yaml --dry-run --without amc,amc25 --data-dir "$work/none" &&
+        grep -q 'ema-pg-math.yaml: 5 sets, ' "$work/table" && grep -q '^left out: amc25$' "$work/table" || return 1
     for suite in suites/*.yaml; do
         evaluate "$suite" --dry-run --data-dir "$work/none" && grep -q '^[0-9]* of [0-9]* sets are missing' "$work/table" ||
             return 1
@@ -157,7 +172,7 @@ pass "the same samples and scores through the completions API" by_completions
 pass "answers get what their prompts leave of the server's positions, as here" cut_like_here
 kill "$pid" && wait "$pid"
 pid=
-pass "the same scores as the validation of training" in_training
+pass "the same samples and scores in the validation of training" in_training
 pass "a killed evaluation ends with the same bytes" killed
 pass "two evaluations are compared" compared
 pass "other problems are not compared" not_comparable

@@ -543,16 +543,15 @@ static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
 }
 
 /* Answers that the model's positions ended, not max_tokens. */
-static kg_status put_room(struct kg_str *out, const struct kg_eval_set *set,
-                          struct kg_err *err)
+static kg_status put_cut(struct kg_str *out, const struct kg_eval_set_report *r,
+                         const struct kg_eval_set *set, struct kg_err *err)
 {
     if (json)
-        return kg_str_printf(out, err, ", \"short_of_room\": %lld",
-                             (long long)set->short_of_room);
-    if (set->short_of_room == 0)
+        return kg_str_printf(out, err, ", \"cut_short\": %lld", (long long)r->cut_short);
+    if (r->cut_short == 0)
         return KG_OK;
-    KG_TRY(kg_str_puts(out, "room      ", err));
-    KG_TRY(kg_eval_set_put_room(out, set, err));
+    KG_TRY(kg_str_puts(out, "cut short ", err));
+    KG_TRY(kg_eval_report_put_cut(out, r, set, err));
     return kg_str_putc(out, '\n', err);
 }
 
@@ -567,7 +566,7 @@ static kg_status put_one_set(struct kg_str *out, const struct evaluation *e,
     KG_TRY(put_single(out, &r, err));
     KG_TRY(put_votes(out, &s->score, err));
     KG_TRY(put_extras(out, &e->sets[0], &s->score, err));
-    KG_TRY(put_room(out, &e->sets[0], err));
+    KG_TRY(put_cut(out, s, &e->sets[0], err));
     return json ? kg_str_puts(out, "}\n", err)
                 : kg_str_printf(out, err, "time      %.1f s\n", r.seconds);
 }

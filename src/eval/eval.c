@@ -5,10 +5,25 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "rollout/score.h"
+#include "text/unicode.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* As UTF-8: what a server can answer, and what is kept, is what is graded everywhere. */
+static kg_status valid_text(struct kg_str *text, const struct kg_tokenizer *tok,
+                            const struct kg_traj *t, const struct kg_sampling *s,
+                            struct kg_err *err)
+{
+    struct kg_str bytes = {0};
+    kg_status status = kg_rollout_text(&bytes, tok, t, s->stops, s->n_stops, err);
+
+    if (status == KG_OK)
+        status = kg_utf8_make_valid(text, kg_str_text(&bytes), bytes.len, err);
+    kg_str_release(&bytes);
+    return status;
+}
 
 /* The text of an answer, and what its grader reads; of an episode that is told apart by
  * who wrote it. */
@@ -17,7 +32,7 @@ static kg_status put_item(struct kg_grade_item *item, struct kg_str *text,
                           const struct kg_traj *t, const struct kg_sampling *s,
                           struct kg_err *err)
 {
-    KG_TRY(kg_rollout_text(text, tok, t, s->stops, s->n_stops, err));
+    KG_TRY(valid_text(text, tok, t, s, err));
     item->response = kg_str_text(text);
     item->n = text->len;
     if (t->episode.turns == 0)

@@ -68,22 +68,18 @@ static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
 }
 
 /* Answers of one turn: an episode's turns share its context. */
-static kg_status count_room(struct kg_eval_set *set, const struct kg_prompts *prompts,
-                            int32_t positions, struct kg_err *err)
+static void warn_of_room(const struct kg_eval_set *set, const struct kg_prompts *prompts,
+                         int32_t positions)
 {
-    struct kg_str said = {0};
-    kg_status status;
+    int32_t most = set->sampling.max_tokens;
+    size_t n = 0;
 
-    set->positions = positions;
-    set->short_of_room = 0;
     for (size_t i = 0; i < prompts->n && !set->episode.env; i++)
-        set->short_of_room += (int64_t)prompts->ids[i].n + set->sampling.max_tokens >
-                              positions;
-    status = kg_eval_set_put_room(&said, set, err);
-    if (status == KG_OK && said.len > 0)
-        kg_log_warn("set %s: %s", set->name, said.data);
-    kg_str_release(&said);
-    return status;
+        n += (int64_t)prompts->ids[i].n + most > positions;
+    if (n > 0)
+        kg_log_warn("set %s: %zu of %zu prompts leave less than max_tokens %d of the "
+                    "model's %d positions: answers to them end there",
+                    set->name, n, prompts->n, most, positions);
 }
 
 /* A prompt that the model cannot take is better known now than after the sets before. */
@@ -93,15 +89,14 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
     int32_t positions = l->model->config.max_positions;
     struct kg_prompts prompts;
-    kg_status status;
 
     KG_TRY(settle_context(set, positions, err));
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
-    status = count_room(set, &prompts, positions, err);
+    warn_of_room(set, &prompts, positions);
     kg_prompts_release(&prompts);
-    return status;
+    return KG_OK;
 }
 
 static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,

@@ -50,10 +50,10 @@ static kg_status put_set(struct kg_str *out, const struct kg_eval_set_report *r,
     KG_TRY(put_text(out, "task", set->task->name, err));
     KG_TRY(kg_str_printf(out, err,
                          ", \"problems\": %lld, \"samples\": %d, \"left_out\": %lld, "
-                         "\"short_of_room\": %lld, ",
+                         "\"cut_short\": %lld, ",
                          (long long)r->score.problems, r->score.samples,
                          (long long)(set->records - (int64_t)set->data.n),
-                         (long long)set->short_of_room));
+                         (long long)r->cut_short));
     KG_TRY(put_metrics(out, &r->score, err));
     return kg_str_putc(out, '}', err);
 }
@@ -251,14 +251,26 @@ static kg_status put_left_out(struct kg_str *out, const struct kg_suite *suite,
     return suite->n < suite->n_all ? kg_str_putc(out, '\n', err) : KG_OK;
 }
 
-/* What a reader of the numbers has to know of a set. */
-static kg_status put_notes(struct kg_str *out, const struct kg_eval_set *set,
-                           struct kg_err *err)
+kg_status kg_eval_report_put_cut(struct kg_str *out, const struct kg_eval_set_report *r,
+                                 const struct kg_eval_set *set, struct kg_err *err)
 {
-    if (set->short_of_room == 0)
+    if (r->cut_short == 0)
+        return KG_OK;
+    return kg_str_printf(out, err,
+                         "%lld of %lld problems have an answer that ended for its length "
+                         "before max_tokens %d: where the model's positions end",
+                         (long long)r->cut_short, (long long)r->score.problems,
+                         set->sampling.max_tokens);
+}
+
+/* What a reader of the numbers has to know of a set. */
+static kg_status put_notes(struct kg_str *out, const struct kg_eval_set_report *r,
+                           const struct kg_eval_set *set, struct kg_err *err)
+{
+    if (r->cut_short == 0)
         return KG_OK;
     KG_TRY(kg_str_printf(out, err, "%s: ", set->name));
-    KG_TRY(kg_eval_set_put_room(out, set, err));
+    KG_TRY(kg_eval_report_put_cut(out, r, set, err));
     return kg_str_putc(out, '\n', err);
 }
 
@@ -290,6 +302,6 @@ kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *
         KG_TRY(put_row(out, &t, mean, &r->mean, err));
     KG_TRY(put_left_out(out, suite, err));
     for (size_t i = 0; i < r->n_sets; i++)
-        KG_TRY(put_notes(out, &sets[i], err));
+        KG_TRY(put_notes(out, &r->sets[i], &sets[i], err));
     return KG_OK;
 }

@@ -324,7 +324,8 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     *p = (struct pending){.fresh = *fresh};
     if (fresh->sums)
         p->sums = *fresh->sums;
-    KG_TRY(kg_str_append(&p->text, fresh->text, fresh->n, err));
+    /* what is graded is what is kept, and what a server can answer */
+    KG_TRY(kg_utf8_make_valid(&p->text, fresh->text, fresh->n, err));
     w->n_pending++; /* whole: what is pending is graded even after a failure */
     if (fresh->episode) {
         p->episode = *fresh->episode;
@@ -360,6 +361,22 @@ static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *e
 
 /* ---- metrics ---- */
 
+static int64_t count_cut(const struct set_work *s)
+{
+    int32_t samples = s->set->samples, most = s->set->sampling.max_tokens;
+    int64_t n = 0;
+
+    for (size_t p = 0; p < s->set->data.n && !s->set->episode.env; p++) {
+        const struct kg_eval_answer *a = s->answers + p * (size_t)samples;
+        bool cut = false;
+
+        for (int32_t i = 0; i < samples; i++)
+            cut |= a[i].finish == KG_FINISH_LENGTH && a[i].tokens < most;
+        n += cut;
+    }
+    return n;
+}
+
 static kg_status score_set(struct kg_eval_set_report *r, struct set_work *s,
                            struct kg_err *err)
 {
@@ -380,6 +397,7 @@ static kg_status score_set(struct kg_eval_set_report *r, struct set_work *s,
     kg_mem_free(class_of);
     if (status != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
+    r->cut_short = count_cut(s);
     r->answers = s->answers; /* they move */
     r->n = s->n;
     s->answers = NULL;

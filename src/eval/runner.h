@@ -65,6 +65,9 @@ struct kg_eval_set_report {
     struct kg_eval_score score;
     struct kg_eval_answer *answers; /* (n) owned */
     size_t n;
+    /* problems with an answer that ended for its length before max_tokens: where the
+     * model's positions end */
+    int64_t cut_short;
 };
 struct kg_eval_group_report {
     const char *name; /* borrowed from the suite */
@@ -100,6 +103,10 @@ kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r
                               const struct kg_suite *suite,
                               const struct kg_eval_set *sets,
                               struct kg_err *err) KG_MUST_CHECK;
+/* "3 of 30 problems have an answer ..."; nothing where none was cut short. */
+kg_status kg_eval_report_put_cut(struct kg_str *out, const struct kg_eval_set_report *r,
+                                 const struct kg_eval_set *set,
+                                 struct kg_err *err) KG_MUST_CHECK;
 /* Aligned columns for a terminal. */
 kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *r,
                                const struct kg_suite *suite,

@@ -717,18 +717,6 @@ kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *se
     return KG_OK;
 }
 
-kg_status kg_eval_set_put_room(struct kg_str *out, const struct kg_eval_set *set,
-                               struct kg_err *err)
-{
-    if (set->short_of_room == 0)
-        return KG_OK;
-    return kg_str_printf(out, err,
-                         "%lld of %zu problems leave an answer less than max_tokens, %d, "
-                         "of the model's %d positions: it ends where they end",
-                         (long long)set->short_of_room, set->data.n,
-                         set->sampling.max_tokens, set->positions);
-}
-
 /* Marks in set i what other sets with the same list met. */
 static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
 {

@@ -77,10 +77,6 @@ struct kg_eval_set {
     struct kg_chat_template *chat; /* owned or NULL */
     struct kg_dataset data;        /* owned: the problems, once loaded */
     int64_t records;               /* that the file has */
-    /* problems whose prompt leaves fewer than max_tokens of the model's positions
-     * (answers of one turn, here): their answers end there; of positions in all */
-    int64_t short_of_room;
-    int32_t positions;
 };
 
 /* Set i as the suite says, nothing opened.   data_dir: in front of relative paths, NULL
@@ -101,9 +97,6 @@ bool kg_eval_set_has_data(const struct kg_eval_set *set);
 /* "expected FILE: 30 records (from ..., licence ...)" */
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* "3 of 30 problems leave ..."; nothing where short_of_room is 0. */
-kg_status kg_eval_set_put_room(struct kg_str *out, const struct kg_eval_set *set,
-                               struct kg_err *err) KG_MUST_CHECK;
 /* A name to be excluded that no record of a loaded set has (a list that is given to
  * several sets: of none of them) is an error. */
 kg_status kg_suite_check_excluded(const struct kg_eval_set *sets, size_t n,

@@ -723,24 +723,51 @@ static void the_engine_has_no_more_positions_than_the_model(void **state)
                      model->config.max_positions);
 }
 
-/* The prompt "1,1,2" and its start have an id more than the 5 that are left. */
-static void prompts_that_leave_less_than_max_tokens_are_counted(void **state)
+/* Answers with the length that the positions left, and others. */
+static kg_status at_the_end(struct kg_eval_source *self, struct kg_eval_set *set,
+                            const bool *there, kg_eval_take_fn take, void *user,
+                            struct kg_err *e)
 {
-    struct outcome o;
+    static const struct {
+        int64_t tokens;
+        enum kg_finish finish;
+    } answers[] = {{9, KG_FINISH_LENGTH}, {10, KG_FINISH_LENGTH}, {9, KG_FINISH_STOP},
+                   {3, KG_FINISH_LENGTH}, {3, KG_FINISH_STOP},    {10, KG_FINISH_LENGTH}};
+
+    (void)self;
+    for (size_t i = 0; i < set->data.n * 2; i++) {
+        const struct kg_eval_fresh fresh = {.problem = i / 2,
+                                            .sample = (int32_t)(i % 2),
+                                            .text = "3",
+                                            .n = 1,
+                                            .tokens = answers[i].tokens,
+                                            .finish = answers[i].finish};
+
+        if (!there[i])
+            KG_TRY(take(user, &fresh, e));
+    }
+    return KG_OK;
+}
+
+static void answers_that_the_positions_end_are_said(void **state)
+{
+    struct breaking b = source(-1, 8);
     struct kg_str table = {0}, json = {0};
-    char assignment[64];
+    struct outcome o;
 
     (void)state;
-    snprintf(assignment, sizeof assignment, "defaults.max_tokens=%d",
-             model->config.max_positions - 5);
-    put("suite.yaml", "sets: {a: {data: data.jsonl, task: qa-number, problems: 3}}\n");
-    ok(run(&o, NULL, assignment, source(-1, 8)));
-    assert_int_equal(o.sets[0].short_of_room, 1);
+    b.source.answer = at_the_end;
+    put("suite.yaml",
+        "sets: {a: {data: data.jsonl, task: qa-number, problems: 3, samples: "
+        "2, max_tokens: 10}}\n");
+    ok(run(&o, NULL, NULL, b));
+    assert_int_equal(o.report.sets[0].cut_short, 2);
     ok(kg_eval_report_table(&table, &o.report, &o.suite, o.sets, &err));
-    assert_non_null(strstr(table.data, "a: 1 of 3 problems leave an answer less than "
-                                       "max_tokens, "));
+    assert_non_null(strstr(table.data,
+                           "\na: 2 of 3 problems have an answer that ended for "
+                           "its length before max_tokens 10"));
     ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
-    assert_non_null(strstr(json.data, "\"short_of_room\": 1"));
+    assert_non_null(strstr(json.data, "\"cut_short\": 2"));
     kg_str_release(&table);
     kg_str_release(&json);
     release(&o);
@@ -808,7 +835,7 @@ int main(void)
         cmocka_unit_test(another_reference_is_another_evaluation),
         cmocka_unit_test(a_finished_folder_has_every_answer_and_grade),
         cmocka_unit_test(what_is_voted_for_is_what_is_read_back),
-        cmocka_unit_test(prompts_that_leave_less_than_max_tokens_are_counted),
+        cmocka_unit_test(answers_that_the_positions_end_are_said),
         cmocka_unit_test(the_engine_has_no_more_positions_than_the_model),
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };

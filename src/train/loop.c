@@ -13,6 +13,7 @@
 #include "base/phase.h"
 #include "base/signal.h"
 #include "base/watch.h"
+#include "data/jsonl.h"
 #include "train/bench.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
@@ -34,11 +35,51 @@ static void put(struct kg_metrics *m, const char *prefix, const char *name, doub
 
 /* Answers of a validation come in the order of their problems. */
 struct by_source {
+    struct kg_zst_writer *dump; /* owned; NULL: they are not kept */
+    struct kg_str line;         /* owned */
     struct kg_sources sources;
     int32_t samples;
     int32_t seen; /* answers of the present problem */
     int32_t right;
 };
+
+/* RUN/rollouts/val-NNNNNN.jsonl.zst, val_anchor of the anchor's. */
+static kg_status dump_open(struct by_source *b, const struct kg_run *run,
+                           const char *prefix, struct kg_err *err)
+{
+    char name[64];
+
+    if (!kg_config_bool(run->config, "log.validation"))
+        return KG_OK;
+    snprintf(name, sizeof name, "rollouts/%.20s-%06lld.jsonl.zst", prefix,
+             (long long)run->count.step);
+    return kg_zst_open(&b->dump, kg_path_in(run->dir, name).text, 0, err);
+}
+
+static kg_status dump_answer(struct by_source *b, const struct kg_traj *t,
+                             const char *text, struct kg_err *err)
+{
+    const struct kg_traj_notes notes = {.text = text};
+
+    if (!b->dump)
+        return KG_OK;
+    kg_str_clear(&b->line);
+    KG_TRY(kg_traj_put_json(&b->line, t, &notes, err));
+    return kg_zst_put(b->dump, b->line.data, b->line.len, err);
+}
+
+static kg_status dump_close(struct by_source *b, kg_status status, struct kg_err *err)
+{
+    uint64_t bytes;
+
+    kg_str_release(&b->line);
+    if (b->dump && status == KG_OK)
+        status = kg_zst_end_frame(b->dump, &bytes, err);
+    if (b->dump && status == KG_OK)
+        return kg_zst_close(b->dump, err);
+    kg_zst_abort(b->dump);
+    return status;
+}
 
 static kg_status add_answer(void *user, const struct kg_traj *t,
                             const struct kg_record *r, const struct kg_grade *g,
@@ -48,8 +89,7 @@ static kg_status add_answer(void *user, const struct kg_traj *t,
     struct kg_source_sums *row = kg_sources_row(&b->sources, r->data_source);
     bool right = g->graded && g->correct;
 
-    (void)text;
-    (void)err;
+    KG_TRY(dump_answer(b, t, text, err));
     row->answers++;
     row->reward += t->reward;
     row->correct += right;
@@ -70,9 +110,11 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     struct by_source by = {.samples = opts.samples};
     struct kg_eval_result r;
     char under[KG_METRIC_NAME];
-    kg_status status = kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by,
-                                   err);
+    kg_status status = dump_open(&by, run, prefix, err);
 
+    if (status == KG_OK)
+        status = kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by, err);
+    status = dump_close(&by, status, err);
     if (status != KG_OK && kg_run_tool_failed(run, status, err) != KG_OK)
         return kg_err_prefix(err, "validation after step %lld",
                              (long long)run->count.step);

@@ -144,6 +144,8 @@ static bool is_later_dump(const struct kg_run *run, const char *name)
         const char *prefix;
         int64_t done;
     } kinds[] = {{"step-", run->count.step},
+                 {"val-", run->count.step},
+                 {"val_anchor-", run->count.step},
                  {"skipped-sft-", run->count.sft_step},
                  {"skipped-", run->count.step}};
 

@@ -360,6 +360,8 @@ static const struct kg_opt_row rows[] = {
 
     {"log.rollouts", KG_OPT_BOOL, "true", 0, 0, NULL,
      "dump every trajectory of every step", true},
+    {"log.validation", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "dump every answer of every validation", true},
     {"log.tensorboard", KG_OPT_BOOL, "true", 0, 0, NULL,
      "write TensorBoard event files beside metrics.jsonl", true},
     {"log.watchdog_s", KG_OPT_REAL, "300", 0, 1e9, NULL,
