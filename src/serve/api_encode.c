@@ -66,9 +66,10 @@ static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *
                            m->vocab - 1, (long long)id);
         KG_TRY(kg_ids_push(&p->ids, (int32_t)id, err));
     }
-    if (!r->echo && r->kind != KG_API_DETOKENIZE)
+    if (r->kind == KG_API_DETOKENIZE)
+        KG_TRY(need_tokenizer(m, err));
+    else if (!r->echo || m->tok == NULL) /* without one, answers have no text either */
         return KG_OK;
-    KG_TRY(need_tokenizer(m, err));
     return kg_tokenizer_decode(&p->text, m->tok, p->ids.ids, p->ids.n, false, err);
 }
 

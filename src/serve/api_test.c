@@ -575,6 +575,12 @@ static void scores_are_wanted_for_echo_with_logprobs(void **state)
     assert_null(r.prompts[0].scores.logp);
     need(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"logprobs\":2}"));
     assert_null(r.prompts[0].scores.logp);
+    struct kg_api_model ids_only = {.name = "ids", .vocab = 16, .max_len = 64};
+    need(parse(KG_API_COMPLETION, "{\"prompt\":[1,2],\"echo\":true,\"logprobs\":0}"));
+    need(kg_api_encode(&r, &fault, &ids_only, &err));
+    assert_non_null(r.prompts[0].scores.logp);
+    need(parse(KG_API_DETOKENIZE, "{\"tokens\":[1,2]}"));
+    refused(kg_api_encode(&r, &fault, &ids_only, &err), "tokens", "no tokenizer");
 }
 
 static void tokens_are(enum kg_api_kind kind, const char *body, const char *expected)
