@@ -306,7 +306,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory",
      "most that was ever allocated, GB"},
     {"rl", "reward/source/NAME", KG_METRICS_SOURCE, "reward",
-     "mean reward by `data_source` (24 bytes of it), where the training data has "
+     "mean reward by `data_source`, where the training data has "
      "several; beyond 16 in a step: `other`"},
     {"rl", "accuracy/source/NAME", KG_METRICS_SOURCE, "accuracy",
      "share of its answers that are correct"},

@@ -687,26 +687,66 @@ static void rewards_are_told_apart_by_source(void **state)
     close_run(&o);
 }
 
-/* Both have the same first 24 bytes: one name, which is escaped in the log. */
-static void sources_that_share_their_name_are_one(void **state)
+#define QUARTER "a source of twenty-five b"
+#define LONGEST QUARTER QUARTER QUARTER QUARTER
+
+/* One record of each source. */
+static void put_sources(const char *a, const char *b)
 {
-    static const char lines[] =
-        "{\"prompt\": \"8,3:9,4\", \"completion\": \"7\", \"data_source\": "
-        "\"a \\\"quoted\\\" source that is 1\"}\n"
-        "{\"prompt\": \"3,3:9,6\", \"completion\": \"3\", \"data_source\": "
-        "\"a \\\"quoted\\\" source that is 2\"}\n";
-    static const char *const extra[] = {"data.train=" ROOT "/sources.jsonl", NULL};
+    char lines[1024];
+
+    snprintf(lines, sizeof lines,
+             "{\"prompt\": \"8,3:9,4\", \"completion\": \"7\", \"data_source\": "
+             "\"%s\"}\n"
+             "{\"prompt\": \"3,3:9,6\", \"completion\": \"3\", \"data_source\": "
+             "\"%s\"}\n",
+             a, b);
+    NEED(kg_file_make_dirs(ROOT, err));
+    NEED(kg_file_write_atomic(ROOT "/sources.jsonl", lines, strlen(lines), err));
+}
+
+/* As long as they may be, alike but for the last byte, and escaped in the log. */
+static void sources_with_long_names_stay_two(void **state)
+{
+    static const char *const extra[] = {"data.train=" ROOT "/sources.jsonl",
+                                        "data.val=" ROOT "/sources.jsonl",
+                                        "eval.problems=2", NULL};
+    static const char *const groups[] = {"", "val/"};
+    char a[160], b[160], name[2][200];
     struct opened o;
 
     (void)state;
-    NEED(kg_file_make_dirs(ROOT, err));
-    NEED(kg_file_write_atomic(ROOT "/sources.jsonl", lines, strlen(lines), err));
+    snprintf(a, sizeof a, "a \\\"quoted\\\" %.88s1", LONGEST);
+    snprintf(b, sizeof b, "a \\\"quoted\\\" %.88s2", LONGEST);
+    put_sources(a, b);
     open_run(&o, ROOT "/shared", extra);
     step(&o);
-    assert_true(
-        fabs(last_metric(ROOT "/shared", "reward/source/a \\\"quoted\\\" source that i") -
-             last_metric(ROOT "/shared", "reward/mean")) < 1e-12);
+    NEED(kg_run_validate(&o.run, err));
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(name[0], sizeof name[0], "%sanswers/source/%s", groups[i], a);
+        snprintf(name[1], sizeof name[1], "%sanswers/source/%s", groups[i], b);
+        assert_true(last_metric(ROOT "/shared", name[0]) ==
+                    last_metric(ROOT "/shared", name[1]));
+    }
     close_run(&o);
+}
+
+static void a_source_too_long_for_a_metric_is_refused(void **state)
+{
+    static const char *const extra[] = {"data.train=" ROOT "/sources.jsonl", NULL};
+    struct kg_config *config = config_of(ROOT "/too-long", extra);
+    struct kg_run run;
+    struct kg_err e = {0};
+
+    (void)state;
+    put_sources(LONGEST, LONGEST "!");
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
+    assert_non_null(strstr(e.message, "data.train: expected the data_source"));
+    assert_non_null(strstr(e.message, "at most 100 bytes, found 101: 'a source"));
+    put_sources(LONGEST "!", LONGEST "!"); /* one source: no metric is named by it */
+    NEED(kg_run_open(&run, config, err));
+    kg_run_close(&run);
+    kg_config_free(config);
 }
 
 /* Promise 1 in numbers: before the first update the policy is the sampler. */
@@ -754,7 +794,8 @@ int main(void)
         cmocka_unit_test(a_step_survives_allocations_that_fail),
         cmocka_unit_test(the_plan_says_what_is_sampled_besides),
         cmocka_unit_test(rewards_are_told_apart_by_source),
-        cmocka_unit_test(sources_that_share_their_name_are_one),
+        cmocka_unit_test(sources_with_long_names_stay_two),
+        cmocka_unit_test(a_source_too_long_for_a_metric_is_refused),
         cmocka_unit_test(on_policy_there_is_no_mismatch),
         cmocka_unit_test(a_buffer_longer_than_the_answers_is_refused),
     };

@@ -87,7 +87,7 @@ static inline void disturb(struct kg_model *m)
 static inline double last_metric(const char *dir, const char *name)
 {
     struct kg_str text = {0};
-    char path[256], key[80];
+    char path[256], key[256];
     const char *found = NULL;
     double value;
 

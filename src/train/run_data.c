@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "train/sources.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -352,9 +353,10 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                        "right or wrong alone, found %g",
                        run->task->name, run->task_opts.wrong_reward);
     KG_TRY(read_weights(run, err));
-    if (kg_task_names(run->task_opts.exclude) == 0)
-        return load_lists(run, err);
-    return load_without(run, err);
+    KG_TRY(kg_task_names(run->task_opts.exclude) == 0 ? load_lists(run, err)
+                                                      : load_without(run, err));
+    KG_TRY(kg_sources_check(&run->train, "data.train", err));
+    return kg_sources_check(&run->val, "data.val", err);
 }
 
 /* ---- warm start ---- */

@@ -17,11 +17,28 @@ bool kg_sources_differ(const struct kg_prompts *p)
     return false;
 }
 
+kg_status kg_sources_check(const struct kg_prompts *p, const char *key,
+                           struct kg_err *err)
+{
+    if (!kg_sources_differ(p))
+        return KG_OK;
+    for (size_t i = 0; i < p->n; i++) {
+        const char *name = kg_source_of(p, i);
+
+        if (strlen(name) > KG_SOURCE_NAME)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected the data_source of a record, which its metrics "
+                           "are named by, to have at most %d bytes, found %zu: '%.300s'",
+                           key, KG_SOURCE_NAME, strlen(name), name);
+    }
+    return KG_OK;
+}
+
 struct kg_source_sums *kg_sources_row(struct kg_sources *s, const char *name)
 {
     size_t at = 0;
 
-    while (at < s->n && strncmp(s->row[at].name, name, KG_SOURCE_NAME) != 0)
+    while (at < s->n && strcmp(s->row[at].name, name) != 0)
         at++;
     at = at > KG_SOURCES ? KG_SOURCES : at;
     if (at == s->n)
@@ -37,23 +54,12 @@ void kg_source_problem(struct kg_source_sums *row, double share)
     row->share_squared += share * share;
 }
 
-/* How much of a source is its name: whole characters of KG_SOURCE_NAME bytes. */
-static int name_length(const char *source)
-{
-    int n = (int)strnlen(source, KG_SOURCE_NAME);
-
-    while (n > 0 && ((unsigned char)source[n] & 0xc0) == 0x80)
-        n--;
-    return n;
-}
-
 static void put(struct kg_metrics *log, const char *prefix, const char *what,
                 const struct kg_source_sums *row, double value)
 {
     char name[KG_METRIC_NAME];
 
-    snprintf(name, sizeof name, "%s%s/source/%.*s", prefix, what, name_length(row->name),
-             row->name);
+    snprintf(name, sizeof name, "%s%s/source/%s", prefix, what, row->name);
     kg_metrics_put(log, name, value);
 }
 

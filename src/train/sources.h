@@ -1,8 +1,7 @@
 /* What is known of answers by the data source of their problem: sums, and the metrics of
  * them.
  *
- * A source's name is its first 24 bytes (whole characters): sources that are cut alike
- * are one. The first 16 of a list have their own names, the rest are one, "other".
+ * The first 16 of a list have their own names, the rest are one, "other".
  */
 #ifndef KG_TRAIN_SOURCES_H
 #define KG_TRAIN_SOURCES_H
@@ -12,10 +11,13 @@
 
 #include <stdbool.h>
 
-enum { KG_SOURCES = 16, KG_SOURCE_NAME = 24 };
+enum {
+    KG_SOURCES = 16,
+    KG_SOURCE_NAME = 100 /* bytes at most, for the names of metrics */
+};
 
 struct kg_source_sums {
-    const char *name; /* borrowed; KG_SOURCE_NAME bytes count */
+    const char *name; /* borrowed */
     double answers;
     double reward;
     double correct;
@@ -33,6 +35,11 @@ struct kg_sources {
 const char *kg_source_of(const struct kg_prompts *p, size_t i);
 /* Whether there are two of them. */
 bool kg_sources_differ(const struct kg_prompts *p);
+
+/* Whether the names of several sources can stand in those of metrics.
+ * errors: EINVAL (the source, behind the key whose file has it) */
+kg_status kg_sources_check(const struct kg_prompts *p, const char *key,
+                           struct kg_err *err) KG_MUST_CHECK;
 
 /* The sums of a source; added when it is new. */
 struct kg_source_sums *kg_sources_row(struct kg_sources *s, const char *name);
