@@ -786,7 +786,7 @@ verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer)
 
     if (c->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "nested too deep");
-    if (kg_math_budget_spent(&c->decider.budget))
+    if (kg_math_budget_spent(c->decider.budget))
         return kg_math_conclude(c, KG_MATH_UNDECIDED,
                                 "the time limit of an answer was reached");
     c->depth++;

@@ -273,6 +273,23 @@ static bool is_near(const struct kg_math_near *near, const acb_t gold, const acb
     return size <= near->absolute * (1 + 1e-9);
 }
 
+/* Whether both values are enclosed closely enough to say what they are to the decimals
+ * that count. */
+static bool is_close_enclosure(const struct kg_math_near *near, const struct pair *p)
+{
+    double bits = -log2(10) * (double)(decimals_for(p->a, p->b, near->decimals) + 1);
+    mag_srcptr radius[] = {arb_radref(acb_realref(p->a)), arb_radref(acb_imagref(p->a)),
+                           arb_radref(acb_realref(p->b)), arb_radref(acb_imagref(p->b))};
+
+    if (near->absolute > 0)
+        bits = log2(near->absolute / 10);
+    for (size_t i = 0; i < sizeof radius / sizeof *radius; i++) {
+        if (!mag_is_zero(radius[i]) && mag_get_d_log2_approx(radius[i]) > bits)
+            return false;
+    }
+    return true;
+}
+
 /* ---- equality ---- */
 
 /* What is known after one point, or KG_MATH_RIGHT for no difference so far. */
@@ -282,6 +299,8 @@ static enum kg_math_verdict at_point(struct kg_math_decider *d, struct kg_math_e
 {
     bool differ = p->rational ? !fmpq_equal(p->qa, p->qb) : !acb_overlaps(p->a, p->b);
 
+    if (!differ && near && near->on && !p->rational && !is_close_enclosure(near, p))
+        return because(d, KG_MATH_UNDECIDED, "the numbers are too large");
     if (!differ || (near && near->on && is_near(near, p->a, p->b)))
         return KG_MATH_RIGHT;
     if (e->opaque)
@@ -366,7 +385,7 @@ static enum kg_math_verdict in_session(struct kg_math_decider *d, compare_fn com
     enum kg_math_verdict v;
     int stopped;
 
-    kg_math_session_begin(&s, &d->budget);
+    kg_math_session_begin(&s, d->budget);
     stopped = setjmp(s.out);
     if (stopped)
         v = because(d, KG_MATH_UNDECIDED,
@@ -444,7 +463,7 @@ int kg_math_order(struct kg_math_decider *d, int a, int b)
 
     if (kg_math_any(d->tree, a, is_variable) || kg_math_any(d->tree, b, is_variable))
         return 0;
-    kg_math_session_begin(&s, &d->budget);
+    kg_math_session_begin(&s, d->budget);
     stopped = setjmp(s.out);
     if (!stopped)
         sign = order(d, a, b);

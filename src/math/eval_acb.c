@@ -207,6 +207,7 @@ bool kg_math_eval_acb(struct kg_math_eval *e, acb_t out, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
 
+    kg_math_step();
     switch ((enum kg_math_kind)n->kind) {
     case KG_MATH_NUM:
     case KG_MATH_SYM:

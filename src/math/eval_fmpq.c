@@ -254,6 +254,7 @@ bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
 
+    kg_math_step();
     switch ((enum kg_math_kind)n->kind) {
     case KG_MATH_NUM:
         return number(e, out, node);

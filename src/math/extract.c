@@ -783,6 +783,16 @@ static struct kg_math_text trimmed(struct kg_math_text t)
     return t;
 }
 
+/* The end of a text that is too long to be looked at whole. */
+static struct kg_math_text tail_of(struct kg_math_text t)
+{
+    if (t.n > KG_MATH_MAX_RESPONSE) {
+        t.text += t.n - KG_MATH_MAX_RESPONSE;
+        t.n = KG_MATH_MAX_RESPONSE;
+    }
+    return t;
+}
+
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err)
 {
@@ -790,11 +800,7 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
     static way *const ways[] = {put_bare, put_anchored, put_last};
     bool told;
 
-    if (t.n > KG_MATH_MAX_RESPONSE) {
-        t.text += t.n - KG_MATH_MAX_RESPONSE;
-        t.n = KG_MATH_MAX_RESPONSE;
-    }
-    t = trimmed(t);
+    t = trimmed(tail_of(t));
     /* a response of several lines is no bare answer */
     told = form == KG_MATH_FORM_RESPONSE && t.n && memchr(t.text, '\n', t.n);
     if (form == KG_MATH_FORM_BRACKET)
@@ -818,23 +824,27 @@ static bool stands_alone(const char *text, size_t n, size_t i)
            (i + 1 == n || !(isalnum((unsigned char)text[i + 1]) || text[i + 1] == '\''));
 }
 
-/* The first letter that stands alone at the start, spaces and brackets aside. */
+/* The first letter that stands alone at the start of the line, spaces and brackets
+ * aside. */
 static char leading(const char *text, size_t n)
 {
     size_t i = 0;
 
-    while (i < n && strchr(" \n(*[:$", text[i]))
+    while (i < n && strchr(" (*[:$", text[i]))
         i++;
     return i < n && stands_alone(text, n, i) ? text[i] : 0;
 }
 
 char kg_math_choice(const char *text, size_t n)
 {
-    struct kg_math_text t = {text, n};
+    struct kg_math_text t = trimmed(tail_of((struct kg_math_text){text, n}));
     struct kg_math_text rest;
-    const char *line = text;
-    char found = leading(text, n);
+    const char *line;
+    char found;
 
+    text = line = t.text;
+    n = t.n;
+    found = leading(text, n);
     if (!found && behind_anchor(&rest, t))
         found = leading(rest.text, rest.n);
     while (!found && (line = memchr(line, '\n', (size_t)(text + n - line))) != NULL) {

@@ -58,6 +58,8 @@ struct kg_math_session {
 void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *budget);
 /* stopped: after the jump; frees what the interrupted call held. */
 void kg_math_session_end(bool stopped);
+/* Count one evaluated node. */
+void kg_math_step(void);
 const char *kg_math_stop_reason(enum kg_math_stop stop);
 
 #endif

@@ -2,9 +2,10 @@
  * answer that is graded.
  *
  * FLINT cannot report that it ran out of anything; it aborts. So its allocator jumps out
- * when the budget is spent: number of blocks (which bounds work, and is the same on every
- * machine), bytes, and as a last resort time. All blocks hang in a list of the thread;
- * after a jump FLINT's own caches are dropped in order and the rest of the list is freed.
+ * when the budget is spent: numbers of blocks and of nodes evaluated (which bound work,
+ * and are the same on every machine), bytes, and as a last resort processor time. All
+ * blocks hang in a list of the thread; after a jump FLINT's own caches are dropped in
+ * order and the rest of the list is freed.
  */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -16,6 +17,7 @@
 enum {
     MAX_BYTES = 48 << 20, /* of FLINT, for one answer */
     MAX_BLOCKS = 300000,  /* allocations for one answer */
+    MAX_STEPS = 1000000,  /* nodes evaluated for one answer */
     CLOCK_EVERY = 256,    /* allocations */
 };
 static const double MAX_SECONDS = 0.7;
@@ -56,7 +58,7 @@ static void charge(size_t bytes)
         stop(KG_MATH_STOP_MEMORY);
     if (--b->allocations < 0)
         stop(KG_MATH_STOP_WORK);
-    if (b->allocations % CLOCK_EVERY == 0 && kg_clock_seconds() > b->deadline)
+    if (b->allocations % CLOCK_EVERY == 0 && kg_clock_thread_seconds() > b->deadline)
         stop(KG_MATH_STOP_TIME);
 }
 
@@ -132,15 +134,22 @@ static void install(void)
     flint_set_abort(flint_gave_up);
 }
 
+void kg_math_step(void)
+{
+    if (--state.session->budget->steps < 0)
+        stop(KG_MATH_STOP_WORK);
+}
+
 void kg_math_budget_start(struct kg_math_budget *b)
 {
+    b->steps = MAX_STEPS;
     b->allocations = MAX_BLOCKS;
-    b->deadline = kg_clock_seconds() + MAX_SECONDS;
+    b->deadline = kg_clock_thread_seconds() + MAX_SECONDS;
 }
 
 bool kg_math_budget_spent(const struct kg_math_budget *b)
 {
-    return b->allocations < 0 || kg_clock_seconds() > b->deadline;
+    return b->allocations < 0 || b->steps < 0 || kg_clock_thread_seconds() > b->deadline;
 }
 
 void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *budget)

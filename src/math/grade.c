@@ -163,7 +163,8 @@ struct sides {
 static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, int flags,
                                struct kg_err *err)
 {
-    struct kg_math_compare c = {.tree = job->tree, .opts = job->opts};
+    struct kg_math_compare c = {
+        .tree = job->tree, .opts = job->opts, .decider.budget = &job->budget};
     const char *why;
     int gold;
     int answer;
@@ -185,7 +186,6 @@ static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, i
         job->result->verdict = KG_MATH_UNDECIDED;
         return KG_OK;
     }
-    kg_math_budget_start(&c.decider.budget);
     v = kg_math_compare(&c, gold, answer);
     if (c.decider.no_memory)
         return kg_fail(err, KG_ENOMEM, "grading: out of memory");
@@ -412,6 +412,7 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
     job.tree = kg_mem_calloc(1, sizeof *job.tree, "grading", err);
     if (!job.tree)
         return err->code;
+    kg_math_budget_start(&job.budget);
     status = grade_golds(&job, golds, n_golds, err);
     kg_mem_free(job.tree);
     return status;

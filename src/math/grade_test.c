@@ -200,6 +200,8 @@ static void chance_is_no_proof(void **state)
     right("(-1)^n", "(-1)^{n+2}");
     right("\\binom{n}{2}", "\\frac{n^2-n}{2}");
     right("x - x", "0");
+    undecided("0.5", "\\cos(10^{1000})");
+    undecided("0.5", "3^{126000}-3^{126000}+1");
 }
 
 /* ---- other kinds ---- */
@@ -515,6 +517,46 @@ static void long_texts_end_in_time(void)
     }
 }
 
+/* All alternatives share one budget; each takes long: a long chain of factorials. */
+static void many_alternatives_end_in_time(void)
+{
+    enum { N = 64 };
+    struct kg_math_opts opts = {0};
+    struct kg_math_result r = {0};
+    struct kg_math_text golds[N];
+    char gold[N][700];
+    char answer[1300];
+    double start = kg_clock_thread_seconds();
+
+    repeat(answer, sizeof answer, "!", 600);
+    for (size_t i = 0; i < N; i++) {
+        golds[i].n = (size_t)snprintf(gold[i], sizeof gold[i], "y=3%s+%zu", answer, i);
+        golds[i].text = gold[i];
+    }
+    memmove(answer + 5, answer, 601);
+    memcpy(answer, "2y=2*", 5);
+    ok(kg_math_grade(&r, &opts, (struct kg_math_text){answer, strlen(answer)}, golds, N,
+                     &err));
+    assert_int_equal(r.verdict, KG_MATH_UNDECIDED);
+    kg_math_result_release(&r);
+    assert_true(kg_clock_thread_seconds() - start < 1.5);
+}
+
+/* A choice is looked for at the start of every line. */
+static void many_lines_end_in_time(void)
+{
+    struct kg_math_opts opts = {.form = KG_MATH_FORM_CHOICE};
+    static char text[1 << 17];
+    char reason[128];
+    double start = kg_clock_thread_seconds();
+
+    repeat(text, sizeof text, "\n", sizeof text - 1);
+    text[0] = '-';
+    text[sizeof text - 4] = '-';
+    assert_int_equal(grade(&opts, "B", text, reason), KG_MATH_WRONG);
+    assert_true(kg_clock_thread_seconds() - start < 1.5);
+}
+
 static void hostile_answers_end_in_time_and_memory(void **state)
 {
     static const char *const hostile[] = {
@@ -541,13 +583,13 @@ static void hostile_answers_end_in_time_and_memory(void **state)
         for (size_t k = 0; k < 2; k++) {
             struct kg_math_opts opts = {0};
             char reason[128];
-            double start = kg_clock_seconds();
+            double start = kg_clock_thread_seconds();
             const char *gold = k ? "\\sqrt{2}+\\sqrt{3}" : hostile[i];
             char spaced[256];
 
             snprintf(spaced, sizeof spaced, "(%s)+0", hostile[i]);
             grade(&opts, gold, spaced, reason);
-            assert_true(kg_clock_seconds() - start < 1.5);
+            assert_true(kg_clock_thread_seconds() - start < 1.5);
         }
     }
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
@@ -559,6 +601,8 @@ static void hostile_answers_end_in_time_and_memory(void **state)
     }
     assert_true(kg_mem_peak_bytes() < (uint64_t)64 << 20);
     long_texts_end_in_time();
+    many_alternatives_end_in_time();
+    many_lines_end_in_time();
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 

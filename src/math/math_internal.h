@@ -8,12 +8,22 @@
 #include <stdint.h>
 
 /* ---- one grading ---- */
+/* Work that one grading may still do, all alternatives together; see flint_memory.c. */
+struct kg_math_budget {
+    double deadline; /* seconds of kg_clock_thread_seconds */
+    int64_t allocations;
+    int64_t steps; /* nodes evaluated */
+};
+void kg_math_budget_start(struct kg_math_budget *b);
+bool kg_math_budget_spent(const struct kg_math_budget *b);
+
 struct kg_math_job {
     const struct kg_math_opts *opts;
     struct kg_math_text answer;
     struct kg_math_text gold; /* the alternative that is tried */
     struct kg_math_result *result;
     struct kg_math_tree *tree; /* borrowed scratch */
+    struct kg_math_budget budget;
 };
 /* Set verdict and reason.   returns KG_OK, for `return kg_math_say(..)` */
 kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v,
@@ -200,18 +210,11 @@ struct kg_math_near {
     int decimals;    /* rounded to so many */
     double absolute; /* > 0: |a - b| at most this */
 };
-/* Work that one grading may still do; see flint.c. */
-struct kg_math_budget {
-    double deadline; /* seconds of kg_clock_seconds */
-    int64_t allocations;
-};
-void kg_math_budget_start(struct kg_math_budget *b);
-bool kg_math_budget_spent(const struct kg_math_budget *b);
 struct kg_math_decider {
     const struct kg_math_tree *tree;
-    struct kg_math_budget budget;
-    char reason[96]; /* of the last decision */
-    bool no_memory;  /* the door of memory refused: no verdict counts */
+    struct kg_math_budget *budget; /* borrowed */
+    char reason[96];               /* of the last decision */
+    bool no_memory;                /* the door of memory refused: no verdict counts */
 };
 /* Whether a and b are the same number or function. */
 enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,

@@ -752,7 +752,7 @@ static bool may_evaluate(const char *text, size_t n)
 static enum kg_math_verdict algebra(struct kg_math_job *job, struct kg_math_text gold,
                                     struct kg_math_text answer, struct kg_err *err)
 {
-    struct kg_math_decider d = {.tree = job->tree};
+    struct kg_math_decider d = {.tree = job->tree, .budget = &job->budget};
     struct kg_str both = {0};
     const char *why;
     enum kg_math_verdict v = KG_MATH_WRONG;
@@ -768,7 +768,6 @@ static enum kg_math_verdict algebra(struct kg_math_job *job, struct kg_math_text
         b = a ? kg_math_parse(job->tree, answer.text, answer.n, KG_MATH_NO_THOUSANDS,
                               &why)
               : 0;
-        kg_math_budget_start(&d.budget);
         v = b ? kg_math_equal(&d, a, b, NULL) : KG_MATH_WRONG;
     }
     kg_str_release(&both);
