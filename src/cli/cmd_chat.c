@@ -268,10 +268,11 @@ static kg_status append(struct chat *c, const struct kg_ids *more, struct kg_err
 static kg_status begin_answer(struct chat *c, const struct kg_str *full,
                               struct kg_err *err)
 {
-    const struct kg_encode_opts opts = {.parse_special = true};
+    struct kg_encode_opts opts = {.parse_special = true};
     struct kg_ids more = {0};
     size_t n = c->known.len;
     bool goes_on = n > 0 && full->len >= n && memcmp(full->data, c->known.data, n) == 0;
+    opts.continues = goes_on;
     if (goes_on) {
         kg_status status = kg_tokenizer_encode(&more, c->l.tok, full->data + n,
                                                full->len - n, opts, err);
@@ -300,21 +301,35 @@ static kg_status run_answer(struct chat *c, struct kg_err *err)
     return show(c, err);
 }
 
+/* Append the newest answer: as the words that follow the prompt, or as a text by itself.
+ */
+static kg_status put_answer(struct kg_str *out, struct chat *c, bool itself,
+                            struct kg_err *err)
+{
+    struct kg_str said = {0};
+    const int32_t *ids = c->t.tokens + c->turn_from;
+    kg_status status = (itself ? kg_tokenizer_decode_text : kg_tokenizer_decode)(
+        &said, c->l.tok, ids, c->t.n - c->turn_from, true, err);
+    if (status == KG_OK)
+        status = put_clean(out, &said, false, err);
+    kg_str_release(&said);
+    return status;
+}
+
 /* What was answered becomes a message, and the text that the tokens stand for grows. */
 static kg_status keep_answer(struct chat *c, struct kg_str *full, struct kg_err *err)
 {
-    struct kg_str said = {0};
-    size_t from = full->len;
-    kg_status status = kg_tokenizer_decode(&said, c->l.tok, c->t.tokens + c->turn_from,
-                                           c->t.n - c->turn_from, true, err);
-    if (status == KG_OK)
-        status = put_clean(full, &said, false, err);
-    kg_str_release(&said);
-    KG_TRY(status);
+    struct kg_str message = {0};
+    kg_status status;
+    KG_TRY_GOTO(out, put_answer(full, c, false, err));
+    KG_TRY_GOTO(out, put_answer(&message, c, true, err));
     kg_str_release(&c->known);
     c->known = *full;
     *full = (struct kg_str){0};
-    return add_message(c, "assistant", c->known.data + from, c->known.len - from, err);
+    status = add_message(c, "assistant", kg_str_text(&message), message.len, err);
+out:
+    kg_str_release(&message);
+    return status;
 }
 
 static kg_status answer(struct chat *c, const char *line, size_t n, struct kg_err *err)

@@ -106,7 +106,8 @@ struct job {
 static kg_status add_text(struct job *j, const char *text, size_t n, const char *where,
                           struct kg_err *err)
 {
-    struct kg_encode_opts opts = {parse_special, add_special};
+    struct kg_encode_opts opts = {.parse_special = parse_special,
+                                  .add_special = add_special};
     if (j->l.tok == NULL)
         return kg_fail(
             err, KG_EINVAL,

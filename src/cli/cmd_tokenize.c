@@ -11,7 +11,7 @@ static bool add_special;
 
 const struct kg_flag kg_tokenize_flags[] = {
     {"model", 'm', KG_FLAG_TEXT, &model_dir, "DIR",
-     "folder with tokenizer.json or token_ids.json", 0, 0, NULL},
+     "folder with tokenizer.json, tokenizer.model or token_ids.json", 0, 0, NULL},
     {"decode", 'd', KG_FLAG_TRUE, &decode, NULL,
      "ids to text; special tokens are printed", 0, 0, NULL},
     {"no-parse-special", 0, KG_FLAG_FALSE, &parse_special, NULL,
@@ -27,7 +27,8 @@ static kg_status encode_line(struct kg_str *out, const struct kg_tokenizer *tok,
     const struct kg_json *v;
     struct kg_ids ids = {0};
     size_t n;
-    struct kg_encode_opts opts = {parse_special, add_special};
+    struct kg_encode_opts opts = {.parse_special = parse_special,
+                                  .add_special = add_special};
     KG_TRY(kg_json_need(&v, doc, doc->root, "text", KG_JSON_STRING, err));
     const char *text = kg_json_text(v, &n);
     kg_status status = kg_tokenizer_encode(&ids, tok, text, n, opts, err);
@@ -49,7 +50,7 @@ static kg_status decode_line(struct kg_str *out, const struct kg_tokenizer *tok,
     struct kg_str text = {0};
     kg_status status = KG_OK;
     KG_TRY_GOTO(out, kg_load_ids(&ids, doc, kg_tokenizer_vocab_size(tok), err));
-    status = kg_tokenizer_decode(&text, tok, ids.ids, ids.n, false, err);
+    status = kg_tokenizer_decode_text(&text, tok, ids.ids, ids.n, false, err);
     if (status != KG_OK)
         status = kg_err_prefix(err, "%s", doc->where);
     KG_TRY_GOTO(out, status);

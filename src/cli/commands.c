@@ -100,7 +100,7 @@ const struct kg_command kg_commands[] = {
      "--model DIR [flags] < LINES", kg_tokenize_flags,
      "Every line of stdin is {\"text\": text}, every line of stdout {\"ids\": [...]}; "
      "with --decode the other way round. "
-     "A folder with nothing but tokenizer.json is enough.",
+     "A folder with nothing but tokenizer.json or tokenizer.model is enough.",
      0},
     {"chat-template", "messages to the prompt that a model's template makes of them",
      kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,

@@ -198,7 +198,8 @@ static kg_status add_token(struct kg_shown *s, const struct kg_json_doc *doc,
                        doc->where, kg_tokenizer_vocab_size(tok), (long long)token);
     piece.token = (int32_t)token;
     KG_TRY(source_of(&piece.source, c->source[i], doc, err));
-    KG_TRY(kg_tokenizer_decode(&s->text, tok, &piece.token, 1, false, err));
+    KG_TRY((i == 0 ? kg_tokenizer_decode_text
+                   : kg_tokenizer_decode)(&s->text, tok, &piece.token, 1, false, err));
     piece.n = s->text.len - piece.from;
     /* written as float32: the same bits again */
     piece.logp = (float)kg_json_real(logp, 0);

@@ -464,6 +464,8 @@ static void test_sidecars_travel_along_byte_for_byte(void **state)
     write_variant(from, qwen2_dir, (struct edit){NOTHING, NULL});
     snprintf(path, sizeof path, "%s/tokenizer.json", from);
     NEED(kg_file_write_atomic(path, tokenizer, sizeof tokenizer - 1, err));
+    snprintf(path, sizeof path, "%s/tokenizer.model", from);
+    NEED(kg_file_write_atomic(path, "\n\0\xFF", 3, err));
     snprintf(path, sizeof path, "%s/notes.txt", from);
     NEED(kg_file_write_atomic(path, "x", 1, err));
 
@@ -472,6 +474,11 @@ static void test_sidecars_travel_along_byte_for_byte(void **state)
     snprintf(path, sizeof path, "%s/tokenizer.json", to);
     NEED(kg_file_read(&text, path, 1 << 10, err));
     assert_string_equal(kg_str_text(&text), tokenizer);
+    kg_str_clear(&text);
+    snprintf(path, sizeof path, "%s/tokenizer.model", to);
+    NEED(kg_file_read(&text, path, 1 << 10, err));
+    assert_int_equal(text.len, 3);
+    assert_memory_equal(text.data, "\n\0\xFF", 3);
     snprintf(path, sizeof path, "%s/notes.txt", to);
     assert_false(kg_file_exists(path));
 

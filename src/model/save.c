@@ -24,6 +24,7 @@ static const uint64_t default_shard_bytes = (uint64_t)4 << 30;
  * present. */
 static const char *const sidecars[] = {
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.json",

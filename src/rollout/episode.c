@@ -130,7 +130,7 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
     struct kg_episodes *e = x->e;
     const struct kg_episode_opts *o = &e->opts;
     struct kg_traj *t = &x->trajs[i];
-    struct kg_encode_opts plain = {.parse_special = false, .add_special = false};
+    struct kg_encode_opts plain = {.continues = true};
     size_t seen, room;
 
     e->ids.n = 0;

@@ -53,7 +53,8 @@ kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
 struct kg_api_prompt {
     struct kg_ids ids;  /* owned */
     struct kg_str text; /* owned; filled for echo and for ids to text */
-    /* bytes of the first tokens that stand for nothing in text (BOS); filled for echo */
+    /* bytes of the first tokens that stand for nothing in text (BOS, the space that a
+     * tokenizer puts in front); filled for echo */
     size_t added;
     struct kg_prompt_scores scores; /* owned; for echo with logprobs, for the engine */
 };

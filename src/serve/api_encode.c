@@ -22,7 +22,8 @@ static kg_status need_tokenizer(const struct kg_api_model *m, struct kg_err *err
 
 /* ---- completions ---- */
 
-/* The tokens say more than the text when the encoding put something in front. */
+/* The tokens say more than the text when the encoding put something in front (BOS, the
+ * space of a SentencePiece tokenizer). */
 static kg_status find_added(struct kg_api_prompt *p, const struct kg_api_model *m,
                             struct kg_err *err)
 {
@@ -70,7 +71,8 @@ static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *
         KG_TRY(need_tokenizer(m, err));
     else if (!r->echo || m->tok == NULL) /* without one, answers have no text either */
         return KG_OK;
-    return kg_tokenizer_decode(&p->text, m->tok, p->ids.ids, p->ids.n, false, err);
+    KG_TRY(kg_tokenizer_decode_text(&p->text, m->tok, p->ids.ids, p->ids.n, false, err));
+    return find_added(p, m, err);
 }
 
 static kg_status encode_prompt(struct kg_api_prompt *p, const struct kg_api_request *r,

@@ -1,23 +1,58 @@
-/* Text to ids through the pipeline of a byte-level BPE.
+/* Text to ids through the pipeline of a BPE.
  *
- * text -> added tokens out (raw) -> NFC -> added tokens out (normalized) -> pre-token
- * stages -> bytes -> merges. Every stage works on borrowed stretches of one text; only
- * NFC and the space in front make copies. A pre-token's bytes are written to the output
- * as ids and merged there in place.
+ * text -> added tokens out (raw) -> normalizer -> added tokens out (normalized) ->
+ * pre-token stages -> bytes or characters -> merges. Every stage works on borrowed
+ * stretches of one text; only the normalizer and what puts something in front make
+ * copies. A pre-token's bytes are written to the output as ids and merged there in place.
  */
 #include "text/tokenizer_internal.h"
 #include "text/unicode.h"
+
+#include <string.h>
 
 struct encoder {
     const struct kg_tokenizer *tok;
     struct kg_ids *out;
     bool with_special;
-    struct kg_str normal; /* NFC of the present stretch */
-    struct kg_str spaced; /* the present stretch with a space in front */
+    bool continues; /* the text goes on behind other tokens */
+    bool at_start;  /* the present stretch begins the text */
+    struct kg_normalizer_work normal;
+    struct kg_str front; /* the present stretch with something in front */
     struct kg_pretoken_scan scans[KG_MAX_STAGES];
     struct kg_bpe_scratch scratch;
     struct kg_err *err;
 };
+
+static kg_status bytes_to_ids(struct encoder *e, int32_t *ids, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        ids[i] = e->tok->byte_ids[(unsigned char)text[i]];
+        if (ids[i] < 0)
+            return kg_fail(e->err, KG_EFORMAT,
+                           "the vocabulary has no token for byte 0x%02x of '%.*s'",
+                           (unsigned char)text[i], n < 40 ? (int)n : 40, text);
+    }
+    return KG_OK;
+}
+
+/* *n becomes the number of ids. */
+static kg_status chars_to_ids(struct encoder *e, int32_t *ids, const char *text,
+                              size_t *n)
+{
+    size_t used = 0;
+    for (size_t i = 0, len; i < *n; i += len) {
+        uint32_t cp;
+        len = kg_utf8_decode(&cp, text + i);
+        int32_t id = kg_vocab_find(&e->tok->vocab, text + i, len, false);
+        if (id < 0)
+            KG_TRY(bytes_to_ids(e, ids + used, text + i, len));
+        else
+            ids[used] = id;
+        used += id < 0 ? len : 1;
+    }
+    *n = used;
+    return KG_OK;
+}
 
 static kg_status encode_pretoken(struct encoder *e, const char *text, size_t n)
 {
@@ -27,13 +62,10 @@ static kg_status encode_pretoken(struct encoder *e, const char *text, size_t n)
         return kg_ids_push(e->out, whole, e->err);
     KG_TRY(kg_ids_reserve(e->out, e->out->n + n, e->err));
     int32_t *ids = e->out->ids + e->out->n;
-    for (size_t i = 0; i < n; i++) {
-        ids[i] = tok->byte_ids[(unsigned char)text[i]];
-        if (ids[i] < 0)
-            return kg_fail(e->err, KG_EFORMAT,
-                           "the vocabulary has no token for byte 0x%02x of '%.*s'",
-                           (unsigned char)text[i], n < 40 ? (int)n : 40, text);
-    }
+    if (tok->by_char)
+        KG_TRY(chars_to_ids(e, ids, text, &n));
+    else
+        KG_TRY(bytes_to_ids(e, ids, text, n));
     KG_TRY(kg_bpe_merge(ids, &n, &tok->merges, &e->scratch, e->err));
     e->out->n += n;
     return KG_OK;
@@ -41,41 +73,95 @@ static kg_status encode_pretoken(struct encoder *e, const char *text, size_t n)
 
 static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n);
 
-/* At most one stage of a tokenizer does this, so one buffer is enough. */
+/* Nothing is put in front of a text that goes on behind other tokens. */
+static bool may_prepend(const struct encoder *e)
+{
+    return !(e->continues && e->at_start);
+}
+
+/* At most one stage of a tokenizer puts something in front, so one buffer is enough. */
 static kg_status space_in_front(struct encoder *e, size_t stage, const char *text,
                                 size_t n)
 {
-    if (text[0] == ' ')
+    if (text[0] == ' ' || !may_prepend(e))
         return run_stages(e, stage + 1, text, n);
-    kg_str_clear(&e->spaced);
-    KG_TRY(kg_str_putc(&e->spaced, ' ', e->err));
-    KG_TRY(kg_str_append(&e->spaced, text, n, e->err));
-    return run_stages(e, stage + 1, e->spaced.data, e->spaced.len);
+    kg_str_clear(&e->front);
+    KG_TRY(kg_str_putc(&e->front, ' ', e->err));
+    KG_TRY(kg_str_append(&e->front, text, n, e->err));
+    return run_stages(e, stage + 1, e->front.data, e->front.len);
 }
 
-static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n)
+/* Pieces of text that begin with mark, and what stands before the first. */
+static kg_status cut_at_marks(struct encoder *e, size_t stage, const char *text, size_t n)
 {
-    if (stage == e->tok->n_stages)
-        return encode_pretoken(e, text, n);
-    if (!e->tok->stages[stage].pattern)
-        return space_in_front(e, stage, text, n);
+    const struct kg_str *mark = &e->tok->stages[stage].mark;
+    size_t start = 0;
+    for (size_t i = 1; i < n; i++) {
+        if (i + mark->len > n || memcmp(text + i, mark->data, mark->len) != 0)
+            continue;
+        KG_TRY(run_stages(e, stage + 1, text + start, i - start));
+        start = i;
+    }
+    return run_stages(e, stage + 1, text + start, n - start);
+}
+
+static kg_status mark_spaces(struct encoder *e, size_t stage, const char *text, size_t n)
+{
+    const struct kg_pretoken_stage *s = &e->tok->stages[stage];
+    const struct kg_str *mark = &s->mark;
+    const struct kg_str space = {.data = " ", .len = 1};
+    bool marked = text[0] == ' ' ||
+                  (n >= mark->len && memcmp(text, mark->data, mark->len) == 0);
+    bool wanted = s->front == KG_MARK_ALWAYS ||
+                  (s->front == KG_MARK_FIRST && e->at_start);
+    kg_str_clear(&e->front);
+    if (wanted && !marked && may_prepend(e))
+        KG_TRY(kg_str_append(&e->front, mark->data, mark->len, e->err));
+    KG_TRY(kg_replace_all(&e->front, text, n, &space, mark, e->err));
+    if (s->split)
+        return cut_at_marks(e, stage, e->front.data, e->front.len);
+    return run_stages(e, stage + 1, e->front.data, e->front.len);
+}
+
+static kg_status cut_by_pattern(struct encoder *e, size_t stage, const char *text,
+                                size_t n)
+{
     struct kg_pretoken_scan *scan = &e->scans[stage];
+    bool first = e->at_start;
     kg_pretoken_scan_start(scan, text, n);
     for (;;) {
         size_t start, len;
         KG_TRY(kg_pretoken_scan_next(scan, &start, &len, e->err));
         if (len == 0)
             return KG_OK;
+        e->at_start = first && start == 0;
         KG_TRY(run_stages(e, stage + 1, text + start, len));
     }
+}
+
+static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n)
+{
+    if (stage == e->tok->n_stages)
+        return encode_pretoken(e, text, n);
+    switch (e->tok->stages[stage].kind) {
+    case KG_PRETOKEN_PATTERN:
+        return cut_by_pattern(e, stage, text, n);
+    case KG_PRETOKEN_SPACE:
+        return space_in_front(e, stage, text, n);
+    case KG_PRETOKEN_MARK:
+        return mark_spaces(e, stage, text, n);
+    }
+    return KG_OK;
 }
 
 static kg_status encode_normalized(struct encoder *e, const char *text, size_t n)
 {
     struct kg_added_scan scan;
     struct kg_added_piece piece;
+    bool first = e->at_start;
     kg_added_scan_start(&scan, &e->tok->normalized, text, n, e->with_special);
     while (kg_added_scan_next(&scan, &piece)) {
+        e->at_start = first && piece.start == 0;
         if (piece.token)
             KG_TRY(kg_ids_push(e->out, piece.token->id, e->err));
         else
@@ -86,11 +172,9 @@ static kg_status encode_normalized(struct encoder *e, const char *text, size_t n
 
 static kg_status encode_plain(struct encoder *e, const char *text, size_t n)
 {
-    if (!e->tok->nfc || kg_unicode_is_surely_nfc(text, n))
-        return encode_normalized(e, text, n);
-    kg_str_clear(&e->normal);
-    KG_TRY(kg_unicode_nfc(&e->normal, text, n, e->err));
-    return encode_normalized(e, e->normal.data, e->normal.len);
+    KG_TRY(kg_normalize(&text, &n, &e->tok->normalizer, text, n, may_prepend(e),
+                        &e->normal, e->err));
+    return encode_normalized(e, text, n);
 }
 
 static kg_status encode_text(struct encoder *e, const char *text, size_t n)
@@ -99,6 +183,7 @@ static kg_status encode_text(struct encoder *e, const char *text, size_t n)
     struct kg_added_piece piece;
     kg_added_scan_start(&scan, &e->tok->raw, text, n, e->with_special);
     while (kg_added_scan_next(&scan, &piece)) {
+        e->at_start = piece.start == 0;
         if (piece.token)
             KG_TRY(kg_ids_push(e->out, piece.token->id, e->err));
         else
@@ -120,8 +205,8 @@ static void encoder_release(struct encoder *e)
     for (size_t i = 0; i < KG_MAX_STAGES; i++)
         kg_pretoken_scan_release(&e->scans[i]);
     kg_bpe_scratch_release(&e->scratch);
-    kg_str_release(&e->normal);
-    kg_str_release(&e->spaced);
+    kg_normalizer_work_release(&e->normal);
+    kg_str_release(&e->front);
 }
 
 kg_status kg_bpe_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
@@ -129,8 +214,11 @@ kg_status kg_bpe_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
                         struct kg_err *err)
 {
     kg_status status = KG_OK;
-    struct encoder e = {
-        .tok = tok, .out = out, .with_special = opts.parse_special, .err = err};
+    struct encoder e = {.tok = tok,
+                        .out = out,
+                        .with_special = opts.parse_special,
+                        .continues = opts.continues,
+                        .err = err};
     for (size_t i = 0; i < tok->n_stages; i++)
         if (tok->stages[i].pattern)
             KG_TRY_GOTO(out,

@@ -51,12 +51,33 @@ static kg_status read_chars(struct kg_tokenizer *tok, const struct kg_json_doc *
     return KG_OK;
 }
 
-kg_status kg_chars_parse(struct kg_tokenizer *tok, const char *json, size_t n,
-                         const char *where, struct kg_err *err)
+/* The characters that char_ords of tokenizer_config.json does not list are special. */
+static void mark_special_chars(struct kg_tokenizer *tok, const struct kg_json *ords)
+{
+    for (int32_t id = 0; id < tok->vocab.n_ids; id++) {
+        size_t n;
+        uint32_t cp;
+        bool listed = false;
+        const char *bytes = kg_vocab_bytes(&tok->vocab, id, &n);
+        if (!bytes)
+            continue;
+        kg_utf8_decode(&cp, bytes);
+        for (size_t i = 0; i < kg_json_size(ords) && !listed; i++)
+            listed = kg_json_int(kg_json_at(ords, i), -1) == (int64_t)cp;
+        if (!listed)
+            tok->vocab.flags[id] |= KG_VOCAB_SPECIAL;
+    }
+}
+
+kg_status kg_chars_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
+                         struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    KG_TRY(kg_json_parse(&doc, json, n, where, err));
+    const struct kg_json *ords = kg_json_get(file->config, "char_ords");
+    KG_TRY(kg_json_parse(&doc, file->bytes, file->n, file->where, err));
     kg_status status = read_chars(tok, &doc, err);
+    if (status == KG_OK && kg_json_type(ords) == KG_JSON_ARRAY)
+        mark_special_chars(tok, ords);
     kg_json_release(&doc);
     return status;
 }

@@ -13,11 +13,12 @@
 enum { MAX_FILE_BYTES = 256 << 20, MAX_IDS = 1 << 30 };
 
 /* The first kind whose file is in the folder is taken. */
-static const struct kg_tokenizer_kind KINDS[] = {
-    {"bpe", "tokenizer.json", kg_bpe_parse, kg_bpe_encode},
-    {"chars", "token_ids.json", kg_chars_parse, kg_chars_encode},
+enum { KIND_JSON, KIND_MODEL, KIND_CHARS, N_KINDS };
+static const struct kg_tokenizer_kind KINDS[N_KINDS] = {
+    [KIND_JSON] = {"bpe", "tokenizer.json", kg_bpe_parse, kg_bpe_encode},
+    [KIND_MODEL] = {"bpe", "tokenizer.model", kg_pieces_parse, kg_bpe_encode},
+    [KIND_CHARS] = {"chars", "token_ids.json", kg_chars_parse, kg_chars_encode},
 };
-enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
 
 /* ---- ids ---- */
 
@@ -45,15 +46,15 @@ kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err)
 /* ---- opening ---- */
 
 static kg_status parse_kind(struct kg_tokenizer **out,
-                            const struct kg_tokenizer_kind *kind, const char *json,
-                            size_t n, const char *where, struct kg_err *err)
+                            const struct kg_tokenizer_kind *kind,
+                            const struct kg_tokenizer_file *file, struct kg_err *err)
 {
     struct kg_tokenizer *tok = kg_mem_calloc(1, sizeof *tok, "tokenizer", err);
     if (!tok)
         return err->code;
     tok->kind = kind;
     tok->eos = -1;
-    kg_status status = kind->parse(tok, json, n, where, err);
+    kg_status status = kind->parse(tok, file, err);
     if (status != KG_OK) {
         kg_tokenizer_close(tok);
         return status;
@@ -66,7 +67,15 @@ static kg_status parse_kind(struct kg_tokenizer **out,
 kg_status kg_tokenizer_parse(struct kg_tokenizer **tok, const char *json, size_t n,
                              const char *where, struct kg_err *err)
 {
-    return parse_kind(tok, &KINDS[0], json, n, where, err);
+    const struct kg_tokenizer_file file = {.bytes = json, .n = n, .where = where};
+    return parse_kind(tok, &KINDS[KIND_JSON], &file, err);
+}
+
+kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes, size_t n,
+                                   const char *where, struct kg_err *err)
+{
+    const struct kg_tokenizer_file file = {.bytes = bytes, .n = n, .where = where};
+    return parse_kind(tok, &KINDS[KIND_MODEL], &file, err);
 }
 
 /* dir/name as JSON; an absent file leaves doc empty. */
@@ -83,45 +92,20 @@ static kg_status read_optional(struct kg_json_doc *doc, const char *dir, const c
     return status;
 }
 
-/* `chars`: the characters that char_ords does not list are special. */
-static void mark_special_chars(struct kg_tokenizer *tok, const struct kg_json *ords)
+/* The end token that tokenizer_config.json names, as text or as an object with content.
+ */
+static void read_eos(struct kg_tokenizer *tok, const struct kg_json *config)
 {
-    for (int32_t id = 0; id < tok->vocab.n_ids; id++) {
-        size_t n;
-        uint32_t cp;
-        bool listed = false;
-        const char *bytes = kg_vocab_bytes(&tok->vocab, id, &n);
-        if (!bytes)
-            continue;
-        kg_utf8_decode(&cp, bytes);
-        for (size_t i = 0; i < kg_json_size(ords) && !listed; i++)
-            listed = kg_json_int(kg_json_at(ords, i), -1) == (int64_t)cp;
-        if (!listed)
-            tok->vocab.flags[id] |= KG_VOCAB_SPECIAL;
-    }
-}
-
-/* What tokenizer_config.json adds to the ids: the end token, as text or as an object with
- * content. */
-static kg_status read_tokenizer_config(struct kg_tokenizer *tok, const char *dir,
-                                       struct kg_err *err)
-{
-    struct kg_json_doc doc = {0};
     size_t n;
-    KG_TRY(read_optional(&doc, dir, "tokenizer_config.json", err));
-    const struct kg_json *eos = kg_json_get(doc.root, "eos_token");
-    const struct kg_json *ords = kg_json_get(doc.root, "char_ords");
+    const struct kg_json *eos = kg_json_get(config, "eos_token");
     if (kg_json_type(eos) == KG_JSON_OBJECT)
         eos = kg_json_get(eos, "content");
     const char *text = kg_json_text(eos, &n);
-    if (text)
-        tok->eos = kg_tokenizer_find(tok, text);
-    if (text && tok->eos < 0)
+    if (!text)
+        return;
+    tok->eos = kg_tokenizer_find(tok, text);
+    if (tok->eos < 0)
         tok->eos = kg_vocab_find(&tok->vocab, text, n, false);
-    if (kg_json_type(ords) == KG_JSON_ARRAY && tok->kind == &KINDS[1])
-        mark_special_chars(tok, ords);
-    kg_json_release(&doc);
-    return KG_OK;
 }
 
 /* Models have rows for more ids than their tokenizer has tokens (Qwen2: 151,936 against
@@ -145,15 +129,20 @@ static kg_status open_kind(struct kg_tokenizer **out,
 {
     kg_status status;
     struct kg_str text = {0};
+    struct kg_json_doc config = {0};
     struct kg_tokenizer *tok = NULL;
     KG_TRY_GOTO(out, kg_file_read(&text, path, MAX_FILE_BYTES, err));
-    KG_TRY_GOTO(out, parse_kind(&tok, kind, kg_str_text(&text), text.len, path, err));
-    KG_TRY_GOTO(out, read_tokenizer_config(tok, dir, err));
+    KG_TRY_GOTO(out, read_optional(&config, dir, "tokenizer_config.json", err));
+    const struct kg_tokenizer_file file = {
+        .bytes = kg_str_text(&text), .n = text.len, .where = path, .config = config.root};
+    KG_TRY_GOTO(out, parse_kind(&tok, kind, &file, err));
+    read_eos(tok, config.root);
     KG_TRY_GOTO(out, read_padding(tok, dir, err));
     *out = tok;
     tok = NULL;
 out:
     kg_str_release(&text);
+    kg_json_release(&config);
     kg_tokenizer_close(tok);
     return status;
 }
@@ -171,16 +160,19 @@ kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
         if (there)
             return status;
     }
-    return kg_fail(err, KG_ENOTFOUND, "%s: no tokenizer (expected %s or %s)", dir,
-                   KINDS[0].file, KINDS[1].file);
+    return kg_fail(err, KG_ENOTFOUND, "%s: no tokenizer (expected %s, %s or %s)", dir,
+                   KINDS[0].file, KINDS[1].file, KINDS[2].file);
 }
 
 void kg_tokenizer_close(struct kg_tokenizer *tok)
 {
     if (!tok)
         return;
-    for (size_t i = 0; i < KG_MAX_STAGES; i++)
+    for (size_t i = 0; i < KG_MAX_STAGES; i++) {
         kg_pretoken_free(tok->stages[i].pattern);
+        kg_str_release(&tok->stages[i].mark);
+    }
+    kg_normalizer_release(&tok->normalizer);
     kg_added_release(&tok->raw);
     kg_added_release(&tok->normalized);
     kg_ids_release(&tok->prefix);
@@ -204,7 +196,7 @@ int32_t kg_tokenizer_eos(const struct kg_tokenizer *tok) { return tok->eos; }
 int32_t kg_tokenizer_find(const struct kg_tokenizer *tok, const char *piece)
 {
     size_t n = strlen(piece);
-    if (tok->kind == &KINDS[1])
+    if (tok->kind == &KINDS[KIND_CHARS])
         return kg_vocab_find(&tok->vocab, piece, n, false);
     const struct kg_added_token *token = kg_added_find(&tok->raw, piece, n);
     if (!token)
@@ -231,11 +223,12 @@ kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok
     return status;
 }
 
-kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
-                              const int32_t *ids, size_t n, bool skip_special,
-                              struct kg_err *err)
+/* ids[from, to) */
+static kg_status decode_range(struct kg_str *out, const struct kg_tokenizer *tok,
+                              const int32_t *ids, size_t from, size_t to,
+                              bool skip_special, struct kg_err *err)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = from; i < to; i++) {
         size_t len;
         if (ids[i] < 0 || ids[i] >= tok->n_padded)
             return kg_fail(err, KG_EINVAL,
@@ -246,4 +239,36 @@ kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok
             KG_TRY(kg_str_append(out, bytes, len, err));
     }
     return KG_OK;
+}
+
+kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
+                              const int32_t *ids, size_t n, bool skip_special,
+                              struct kg_err *err)
+{
+    return decode_range(out, tok, ids, 0, n, skip_special, err);
+}
+
+/* Spaces at the beginning of the first id's bytes that stand for nothing. */
+static size_t lead_of(const struct kg_tokenizer *tok, const char *bytes, size_t n)
+{
+    size_t lead = 0;
+    while (lead < n && lead < (size_t)tok->lead && bytes[lead] == ' ')
+        lead++;
+    return lead;
+}
+
+kg_status kg_tokenizer_decode_text(struct kg_str *out, const struct kg_tokenizer *tok,
+                                   const int32_t *ids, size_t n, bool skip_special,
+                                   struct kg_err *err)
+{
+    size_t begin = out->len;
+    size_t i = 0;
+    for (; i < n && out->len == begin; i++) /* up to the first that prints something */
+        KG_TRY(decode_range(out, tok, ids, i, i + 1, skip_special, err));
+    size_t lead = lead_of(tok, kg_str_text(out) + begin, out->len - begin);
+    if (lead > 0) {
+        out->len -= lead;
+        memmove(out->data + begin, out->data + begin + lead, out->len - begin + 1);
+    }
+    return decode_range(out, tok, ids, i, n, skip_special, err);
 }

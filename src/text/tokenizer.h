@@ -1,17 +1,26 @@
 /* Tokenizers: text to ids and back.
  *
- * A table of kinds: `bpe` reads HuggingFace's tokenizer.json (byte-level BPE, its
- * pre-tokenizer regex, NFC, added and special tokens, the ByteLevel or TemplateProcessing
- * post-processor); `chars` reads a token_ids.json that maps single characters to ids.
- * Anything else is refused by name. Decoding is exact: decode(encode(t)) == NFC(t) for
- * every valid UTF-8 text (t itself where the file names no NFC), and the bytes of an id
- * never depend on its neighbours. Two settings of a tokenizer.json lose that by design:
- * add_prefix_space, and lstrip/rstrip of an added token, which swallow white space.
+ * A table of kinds: `bpe` reads HuggingFace's tokenizer.json (BPE of bytes, or of
+ * characters with byte_fallback as SentencePiece's are converted; normalizer,
+ * pre-tokenizer, added and special tokens, post-processor, decoder) or a tokenizer.model
+ * (SentencePiece's BPE, or tiktoken's ranks as Llama 3 has them); `chars` reads a
+ * token_ids.json that maps single characters to ids. Anything else is refused by name.
  *
- * Ids equal those of HuggingFace's `tokenizers`; pretoken.h says how the two regular
- * expression engines were brought together. One difference is left, on purpose: NFC here
- * is Unicode 15's (utf8proc 2.8), there it is that of Unicode 9, which does not know the
- * 98 combining marks and the composite U+11938 added since and leaves them unsorted.
+ * The bytes of an id never depend on its neighbours, so text grows by appending what
+ * single ids decode to. SentencePiece puts a space in front of every text: those bytes
+ * are the first id's too, and kg_tokenizer_decode_text leaves them out. Decoding is
+ * exact: decode_text(encode(t)) == NFC(t) for every valid UTF-8 text (t itself where the
+ * file names no NFC), and decode(encode(t)) is that too where t `continues` other text.
+ * Some settings lose that by design: add_prefix_space; Metaspace, which puts nothing in
+ * front of what begins with a space; SentencePiece's mark U+2581, which becomes a space;
+ * the space in front of every stretch behind an added token (Prepend, or Metaspace with
+ * `always`); lstrip and rstrip of an added token, which swallow white space.
+ *
+ * Ids equal those of HuggingFace's `tokenizers`, of `sentencepiece` and of `tiktoken`;
+ * pretoken.h says how the two regular expression engines were brought together. One
+ * difference is left, on purpose: NFC here is Unicode 15's (utf8proc 2.8), there it is
+ * that of Unicode 9, which does not know the 98 combining marks and the composite U+11938
+ * added since and leaves them unsorted.
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
@@ -32,14 +41,17 @@ struct kg_ids {
 void kg_ids_release(struct kg_ids *ids);
 kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err) KG_MUST_CHECK;
 
-/* From a model folder: tokenizer.json, else token_ids.json.
+/* From a model folder: tokenizer.json, else tokenizer.model, else token_ids.json.
  * errors: NOTFOUND (neither is there), EFORMAT, UNSUPPORTED naming the field and its
  * value */
 kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
-/* From the text of a tokenizer.json; for tests and fuzzing. */
+/* From the text of a tokenizer.json, or the bytes of a tokenizer.model without a
+ * tokenizer_config.json beside it; for tests and fuzzing. */
 kg_status kg_tokenizer_parse(struct kg_tokenizer **tok, const char *json, size_t n,
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes, size_t n,
+                                   const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_tokenizer_close(struct kg_tokenizer *tok);
 
 const char *kg_tokenizer_kind(const struct kg_tokenizer *tok);   /* "bpe", "chars" */
@@ -52,12 +64,14 @@ bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id);
 
 /* Append the ids of text. parse_special: special tokens in the text are recognised (added
  * tokens that are not marked special, such as <think>, always are: they are vocabulary);
- * add_special: the post-processor adds its tokens (BOS). On failure out is as it was.
+ * add_special: the post-processor adds its tokens (BOS); continues: the text goes on
+ * behind other tokens, so that no space is put in front. On failure out is as it was.
  * errors: EFORMAT (not UTF-8, with byte offset; a character or byte that the vocabulary
  * lacks), ENOMEM */
 struct kg_encode_opts {
     bool parse_special;
     bool add_special;
+    bool continues;
 };
 kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
                               const char *text, size_t n, struct kg_encode_opts opts,
@@ -70,6 +84,11 @@ kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok
 kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
                               const int32_t *ids, size_t n, bool skip_special,
                               struct kg_err *err) KG_MUST_CHECK;
+/* The same for ids that begin a text: without the space that the tokenizer puts in front
+ * of every text. */
+kg_status kg_tokenizer_decode_text(struct kg_str *out, const struct kg_tokenizer *tok,
+                                   const int32_t *ids, size_t n, bool skip_special,
+                                   struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- training a byte-level BPE on text (deterministic: ties by the smaller pair of ids)
  * ---- */

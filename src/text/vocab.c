@@ -53,6 +53,7 @@ void kg_vocab_release(struct kg_vocab *v)
     kg_mem_free(v->offsets);
     kg_mem_free(v->lengths);
     kg_mem_free(v->flags);
+    kg_mem_free(v->texts);
     kg_mem_free(v->blob);
     kg_mem_free(v->slots);
     *v = (struct kg_vocab){0};
@@ -72,6 +73,18 @@ static uint32_t slot_of(const struct kg_vocab *v, const char *bytes, size_t n, b
     }
 }
 
+/* Bytes into the blob. */
+static kg_status keep(struct kg_vocab *v, uint32_t *offset, const char *bytes, size_t n,
+                      struct kg_err *err)
+{
+    KG_TRY(kg_mem_grow(&v->blob, &v->blob_capacity, v->blob_used + n + 1, 1,
+                       MAX_BLOB_BYTES, "token bytes", err));
+    memcpy(v->blob + v->blob_used, bytes, n);
+    *offset = (uint32_t)v->blob_used;
+    v->blob_used += n;
+    return KG_OK;
+}
+
 kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t n,
                        int flags, struct kg_err *err)
 {
@@ -86,14 +99,12 @@ kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t
     if (v->slots[at] >= 0)
         return kg_fail(err, KG_EFORMAT, "tokens %d and %lld are spelled alike: '%.*s'",
                        v->slots[at], (long long)id, shown, bytes);
-    KG_TRY(kg_mem_grow(&v->blob, &v->blob_capacity, v->blob_used + n + 1, 1,
-                       MAX_BLOB_BYTES, "token bytes", err));
-    memcpy(v->blob + v->blob_used, bytes, n);
-    v->offsets[id] = (uint32_t)v->blob_used;
+    KG_TRY(keep(v, &v->offsets[id], bytes, n, err));
     v->lengths[id] = (uint32_t)n;
     v->flags[id] = (uint8_t)(flags | KG_VOCAB_PRESENT);
-    v->blob_used += n;
     v->slots[at] = (int32_t)id;
+    if (v->texts)
+        v->texts[id] = (struct kg_vocab_text){v->offsets[id], v->lengths[id]};
     return KG_OK;
 }
 
@@ -102,11 +113,40 @@ int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, boo
     return v->slots ? v->slots[slot_of(v, bytes, n, raw)] : -1;
 }
 
-const char *kg_vocab_bytes(const struct kg_vocab *v, int32_t id, size_t *n)
+/* Every id prints its bytes, until told otherwise. */
+static kg_status make_texts(struct kg_vocab *v, struct kg_err *err)
+{
+    v->texts = kg_mem_calloc((size_t)v->n_ids, sizeof *v->texts, "token texts", err);
+    if (!v->texts)
+        return err->code;
+    for (int32_t id = 0; id < v->n_ids; id++)
+        v->texts[id] = (struct kg_vocab_text){v->offsets[id], v->lengths[id]};
+    return KG_OK;
+}
+
+kg_status kg_vocab_set_text(struct kg_vocab *v, int32_t id, const char *text, size_t n,
+                            struct kg_err *err)
+{
+    if (!v->texts)
+        KG_TRY(make_texts(v, err));
+    v->texts[id].length = (uint32_t)n;
+    return keep(v, &v->texts[id].offset, text, n, err);
+}
+
+const char *kg_vocab_key(const struct kg_vocab *v, int32_t id, size_t *n)
 {
     *n = 0;
     if (id < 0 || id >= v->n_ids || !(v->flags[id] & KG_VOCAB_PRESENT))
         return NULL;
     *n = v->lengths[id];
     return v->blob + v->offsets[id];
+}
+
+const char *kg_vocab_bytes(const struct kg_vocab *v, int32_t id, size_t *n)
+{
+    const char *key = kg_vocab_key(v, id, n);
+    if (!key || !v->texts)
+        return key;
+    *n = v->texts[id].length;
+    return v->blob + v->texts[id].offset;
 }

@@ -1,7 +1,8 @@
 /* The vocabulary: the bytes of every id, and the way back from bytes to an id.
  *
  * It knows nothing of merges. Ids may leave holes. Two ids never have the same bytes and
- * kind.
+ * kind. What an id prints may be other than the bytes it is found by, where a decoder
+ * says so (SentencePiece's U+2581 for a space).
  */
 #ifndef KG_TEXT_VOCAB_H
 #define KG_TEXT_VOCAB_H
@@ -20,12 +21,19 @@ enum kg_vocab_flag {
     KG_VOCAB_RAW = 4,
 };
 
+/* What an id prints, in the blob. */
+struct kg_vocab_text {
+    uint32_t offset;
+    uint32_t length;
+};
+
 struct kg_vocab {
-    int32_t n_ids;     /* largest id + 1 */
-    uint32_t *offsets; /* (n_ids) into blob; owned */
-    uint32_t *lengths; /* (n_ids) bytes; owned */
-    uint8_t *flags;    /* (n_ids) enum kg_vocab_flag; owned */
-    char *blob;        /* owned */
+    int32_t n_ids;               /* largest id + 1 */
+    uint32_t *offsets;           /* (n_ids) into blob; owned */
+    uint32_t *lengths;           /* (n_ids) bytes; owned */
+    uint8_t *flags;              /* (n_ids) enum kg_vocab_flag; owned */
+    struct kg_vocab_text *texts; /* (n_ids) owned; NULL where every id prints its bytes */
+    char *blob;                  /* owned */
     size_t blob_used;
     size_t blob_capacity;
     int32_t *slots; /* (mask + 1) id or -1, hashed by bytes; owned */
@@ -45,7 +53,13 @@ kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t
 /* The id of these bytes, RAW or not as asked; -1 when there is none. */
 int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, bool raw);
 
-/* Bytes of an id (borrowed), or NULL when the id has none. */
+/* The id, which has bytes, prints these from now on.   errors: ENOMEM */
+kg_status kg_vocab_set_text(struct kg_vocab *v, int32_t id, const char *text, size_t n,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* Bytes that an id is found by (borrowed), or NULL when the id has none. */
+const char *kg_vocab_key(const struct kg_vocab *v, int32_t id, size_t *n);
+/* What an id prints (borrowed), or NULL when the id has no bytes. */
 const char *kg_vocab_bytes(const struct kg_vocab *v, int32_t id, size_t *n);
 
 #endif

@@ -22,10 +22,11 @@ static kg_status tag(struct kg_sft_set *set, size_t from, enum kg_source source,
 }
 
 static kg_status encode(struct kg_sft_set *set, const struct kg_sft_piece *p,
-                        const char *text, bool add_special,
+                        const char *text, bool first, bool add_special,
                         const struct kg_tokenizer *tok, struct kg_err *err)
 {
-    struct kg_encode_opts enc = {.parse_special = !p->plain, .add_special = add_special};
+    struct kg_encode_opts enc = {
+        .parse_special = !p->plain, .add_special = add_special, .continues = !first};
     size_t from = set->tokens.n;
 
     KG_TRY(kg_tokenizer_encode(&set->tokens, tok, text + p->at, p->n, enc, err));
@@ -45,11 +46,11 @@ static kg_status append_record(struct kg_sft_set *set, const struct kg_sft_recor
     bool add = opts->add_special;
 
     if (add && !starts_with_prompt(r)) {
-        KG_TRY(encode(set, &empty, "", true, tok, err));
+        KG_TRY(encode(set, &empty, "", true, true, tok, err));
         add = false;
     }
     for (size_t i = 0; i < r->n; i++) {
-        KG_TRY(encode(set, &r->pieces[i], kg_str_text(&r->text), add, tok, err));
+        KG_TRY(encode(set, &r->pieces[i], kg_str_text(&r->text), i == 0, add, tok, err));
         add = false;
     }
     return KG_OK;

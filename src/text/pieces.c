@@ -1,0 +1,181 @@
+/* What the two forms of tokenizer.model have in common. */
+#include "text/pieces.h"
+
+#include "base/mem.h"
+#include "text/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- merges ---- */
+
+static int32_t ranked(const struct kg_vocab *v, const int32_t *rank, const char *bytes,
+                      size_t n)
+{
+    int32_t id = kg_vocab_find(v, bytes, n, false);
+    return id >= 0 && rank[id] >= 0 ? id : -1;
+}
+
+/* The ways to make token id of two others: counted, and put into m unless it is NULL. */
+static size_t cut_token(const struct kg_tokenizer *tok, const int32_t *rank, int32_t id,
+                        struct kg_merges *m)
+{
+    const struct kg_vocab *v = &tok->vocab;
+    size_t n, found = 0;
+    const char *bytes = kg_vocab_key(v, id, &n);
+    for (size_t i = 1; i < n; i++) {
+        if (tok->by_char && ((unsigned char)bytes[i] & 0xC0) == 0x80)
+            continue;
+        int32_t left = ranked(v, rank, bytes, i);
+        int32_t right = left < 0 ? -1 : ranked(v, rank, bytes + i, n - i);
+        if (right < 0)
+            continue;
+        found++;
+        if (m)
+            kg_merges_put(m, left, right, rank[id], id);
+    }
+    return found;
+}
+
+kg_status kg_pieces_merge(struct kg_tokenizer *tok, const int32_t *rank,
+                          struct kg_err *err)
+{
+    size_t n = 0;
+    for (int32_t id = 0; id < tok->vocab.n_ids; id++)
+        if (rank[id] >= 0)
+            n += cut_token(tok, rank, id, NULL);
+    KG_TRY(kg_merges_init(&tok->merges, n, err));
+    for (int32_t id = 0; id < tok->vocab.n_ids; id++)
+        if (rank[id] >= 0)
+            cut_token(tok, rank, id, &tok->merges);
+    return KG_OK;
+}
+
+/* ---- added tokens ---- */
+
+/* {"128000": {"content": ...}, ...}: the id of the i-th. */
+static kg_status added_id(struct kg_reader *r, const struct kg_json *added, size_t i,
+                          int64_t *id)
+{
+    const char *key = kg_json_key_at(added, i);
+    char *end;
+    *id = strtoll(key, &end, 10);
+    if (*key >= '0' && *key <= '9' && *end == '\0' && *id < KG_VOCAB_MAX_IDS)
+        return KG_OK;
+    return kg_fail(r->err, KG_EFORMAT,
+                   "tokenizer_config.json: added_tokens_decoder: key '%.40s': expected "
+                   "an id from 0 to %d",
+                   key, KG_VOCAB_MAX_IDS - 1);
+}
+
+kg_status kg_pieces_n_ids(struct kg_reader *r, const struct kg_json *config, int64_t n,
+                          int64_t *n_ids)
+{
+    const struct kg_json *added = kg_json_get(config, "added_tokens_decoder");
+    *n_ids = n;
+    for (size_t i = 0; i < kg_json_size(added); i++) {
+        int64_t id;
+        KG_TRY(added_id(r, added, i, &id));
+        *n_ids = id >= *n_ids ? id + 1 : *n_ids;
+    }
+    return KG_OK;
+}
+
+kg_status kg_pieces_add(struct kg_reader *r, const struct kg_json *config, bool *given)
+{
+    const struct kg_json *added = kg_json_get(config, "added_tokens_decoder");
+    *given = kg_json_size(added) > 0;
+    for (size_t i = 0; i < kg_json_size(added); i++) {
+        int64_t id;
+        KG_TRY(added_id(r, added, i, &id));
+        KG_TRY(kg_reader_add(r, kg_json_value_at(added, i), id));
+    }
+    return KG_OK;
+}
+
+static bool stands_in(const struct kg_added *set, int32_t id)
+{
+    for (size_t i = 0; i < set->n; i++)
+        if (set->tokens[i].id == id)
+            return true;
+    return false;
+}
+
+bool kg_pieces_is_added(const struct kg_tokenizer *tok, int32_t id)
+{
+    return stands_in(&tok->raw, id) || stands_in(&tok->normalized, id);
+}
+
+kg_status kg_pieces_add_special(struct kg_reader *r, int32_t id)
+{
+    struct kg_tokenizer *tok = r->tok;
+    struct kg_added_token token = {.id = id, .special = true};
+    const char *key = kg_vocab_key(&tok->vocab, id, &token.n);
+    if (kg_pieces_is_added(tok, id))
+        return KG_OK;
+    token.content = kg_mem_copy(key, token.n, "added token", r->err);
+    if (!token.content)
+        return r->err->code;
+    kg_status status = kg_added_push(&tok->raw, &token, r->err);
+    kg_mem_free(token.content);
+    tok->vocab.flags[id] |= KG_VOCAB_SPECIAL;
+    return status;
+}
+
+/* ---- the ends of a text ---- */
+
+/* The token that config[key] names, as text or as an object with content; *id stays where
+ * it names none. */
+static kg_status find_named(struct kg_reader *r, const struct kg_json *config,
+                            const char *key, int32_t *id)
+{
+    size_t n;
+    bool raw;
+    const struct kg_json *token = kg_json_get(config, key);
+    if (kg_json_type(token) == KG_JSON_OBJECT)
+        token = kg_json_get(token, "content");
+    const char *text = kg_json_text(token, &n);
+    if (!text)
+        return KG_OK;
+    KG_TRY(kg_reader_find(r, text, n, id, &raw));
+    if (*id >= 0)
+        return KG_OK;
+    return kg_fail(r->err, KG_EFORMAT,
+                   "%s: %s of tokenizer_config.json is '%.40s', expected a token of the "
+                   "vocabulary",
+                   r->where, key, text);
+}
+
+kg_status kg_pieces_add_ends(struct kg_reader *r, const struct kg_json *config,
+                             int32_t bos, int32_t eos)
+{
+    struct kg_tokenizer *tok = r->tok;
+    KG_TRY(find_named(r, config, "bos_token", &bos));
+    KG_TRY(find_named(r, config, "eos_token", &eos));
+    tok->eos = eos;
+    if (bos >= 0 && kg_json_bool(kg_json_get(config, "add_bos_token"), true))
+        KG_TRY(kg_ids_push(&tok->prefix, bos, r->err));
+    if (eos >= 0 && kg_json_bool(kg_json_get(config, "add_eos_token"), false))
+        KG_TRY(kg_ids_push(&tok->suffix, eos, r->err));
+    return KG_OK;
+}
+
+/* ---- which of the two ---- */
+
+/* SentencePiece's message begins with the tag of its first piece, a line feed; a line of
+ * tiktoken's with a character of base64. */
+kg_status kg_pieces_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
+                          struct kg_err *err)
+{
+    struct kg_reader r = {.tok = tok, .where = file->where, .err = err};
+    kg_status status;
+    if (file->n == 0)
+        return kg_fail(err, KG_EFORMAT, "%s: expected a model, found nothing",
+                       file->where);
+    if (file->bytes[0] == '\n')
+        status = kg_sentencepiece_parse(&r, file);
+    else
+        status = kg_tiktoken_parse(&r, file);
+    kg_reader_release(&r);
+    return status;
+}

@@ -1,0 +1,377 @@
+/* tokenizer.model as SentencePiece writes it: a protocol buffer of pieces with scores,
+ * and how text is made ready for them.
+ *
+ * What is read is a BPE with byte_fallback whose normalizer changes nothing but spaces,
+ * as that of Llama 2, Mistral and their kin. Other models are refused by the name of the
+ * field. Fields that speak of training are read over; source: sentencepiece_model.proto.
+ *
+ * SentencePiece itself knows nothing of special tokens in a text. Here they are added
+ * tokens, as in HuggingFace's classes, and so `legacy` of tokenizer_config.json counts: a
+ * space is put in front of every stretch of text between them, or where it is false, in
+ * front of the text alone and where it has none.
+ */
+#include "text/pieces.h"
+
+#include "base/mem.h"
+#include "data/protobuf.h"
+#include "text/unicode.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum piece_type {
+    NORMAL = 1,
+    UNKNOWN = 2,
+    CONTROL = 3,
+    USER_DEFINED = 4,
+    UNUSED = 5,
+    BYTE = 6,
+};
+enum { MODEL_BPE = 2, MAX_PIECE_BYTES = 1024 };
+
+struct piece {
+    const char *text; /* borrowed from the file */
+    size_t n;
+    float score;
+    uint64_t type; /* enum piece_type */
+    int32_t id;
+};
+
+struct model {
+    struct piece *pieces; /* owned; by id */
+    size_t n;
+    size_t capacity;
+    uint64_t type; /* of the model */
+    bool byte_fallback;
+    bool space_as_suffix;
+    bool dummy_prefix;
+    bool removes_spaces;
+    bool escapes_spaces;
+    int32_t bos; /* -1: none */
+    int32_t eos;
+};
+
+static kg_status refuse(struct kg_reader *r, const char *field, const char *found,
+                        const char *expected)
+{
+    return kg_fail(r->err, KG_EUNSUPPORTED, "%s: %s is %s, expected %s", r->where, field,
+                   found, expected);
+}
+
+/* ---- the messages ---- */
+
+static kg_status next_field(struct kg_reader *r, struct kg_protobuf *p,
+                            struct kg_protobuf_field *f, bool *more)
+{
+    if (kg_protobuf_next(p, f, more, r->err) != KG_OK)
+        return kg_err_prefix(r->err, "%s", r->where);
+    return KG_OK;
+}
+
+static kg_status read_piece(struct kg_reader *r, struct model *m, struct kg_protobuf p)
+{
+    struct kg_protobuf_field f;
+    bool more;
+    KG_TRY(kg_mem_grow(&m->pieces, &m->capacity, m->n + 1, sizeof *m->pieces,
+                       KG_VOCAB_MAX_IDS, "pieces", r->err));
+    struct piece *piece = &m->pieces[m->n];
+    *piece = (struct piece){.text = "", .type = NORMAL, .id = (int32_t)m->n};
+    for (;;) {
+        KG_TRY(next_field(r, &p, &f, &more));
+        if (!more)
+            break;
+        if (f.number == 1 && f.wire == KG_PROTOBUF_BYTES) {
+            piece->text = (const char *)f.bytes;
+            piece->n = f.n;
+        } else if (f.number == 2 && f.wire == KG_PROTOBUF_32BIT) {
+            piece->score = kg_protobuf_float(&f);
+        } else if (f.number == 3 && f.wire == KG_PROTOBUF_VARINT) {
+            piece->type = f.value;
+        }
+    }
+    if (piece->n == 0 || piece->n > MAX_PIECE_BYTES ||
+        kg_utf8_valid_prefix(piece->text, piece->n) != piece->n || isnan(piece->score) ||
+        piece->type < NORMAL || piece->type > BYTE)
+        return kg_fail(
+            r->err, KG_EFORMAT,
+            "%s: piece %zu: expected UTF-8 text of at most %d bytes, a score and a "
+            "known type",
+            r->where, m->n, MAX_PIECE_BYTES);
+    m->n++;
+    return KG_OK;
+}
+
+static kg_status read_trainer(struct kg_reader *r, struct model *m, struct kg_protobuf p)
+{
+    struct kg_protobuf_field f;
+    bool more;
+    for (;;) {
+        KG_TRY(next_field(r, &p, &f, &more));
+        if (!more)
+            return KG_OK;
+        switch (f.number) {
+        case 3:
+            m->type = f.value;
+            break;
+        case 24:
+            m->space_as_suffix = f.value != 0;
+            break;
+        case 35:
+            m->byte_fallback = f.value != 0;
+            break;
+        case 41:
+            m->bos = (int32_t)f.value;
+            break;
+        case 42:
+            m->eos = (int32_t)f.value;
+            break;
+        default: /* of training, or of pieces whose type says it too */
+            break;
+        }
+    }
+}
+
+/* normalizer_spec and denormalizer_spec */
+static kg_status read_normalizer(struct kg_reader *r, struct model *m,
+                                 struct kg_protobuf p, bool denormalizer)
+{
+    const char *name = denormalizer ? "denormalizer_spec.precompiled_charsmap"
+                                    : "normalizer_spec.precompiled_charsmap";
+    struct kg_protobuf_field f;
+    bool more;
+    for (;;) {
+        KG_TRY(next_field(r, &p, &f, &more));
+        if (!more)
+            return KG_OK;
+        if (f.number == 2 && (f.wire != KG_PROTOBUF_BYTES || f.n > 0))
+            return refuse(r, name, "a map of characters",
+                          "none (the normalizer 'identity')");
+        if (f.number > 6)
+            return kg_fail(r->err, KG_EUNSUPPORTED,
+                           "%s: normalizer_spec: field %u is not known to kedge",
+                           r->where, f.number);
+        if (denormalizer)
+            continue;
+        m->dummy_prefix = f.number == 3 ? f.value != 0 : m->dummy_prefix;
+        m->removes_spaces = f.number == 4 ? f.value != 0 : m->removes_spaces;
+        m->escapes_spaces = f.number == 5 ? f.value != 0 : m->escapes_spaces;
+    }
+}
+
+static kg_status read_model(struct kg_reader *r, struct model *m, struct kg_protobuf p)
+{
+    struct kg_protobuf_field f;
+    bool more;
+    for (;;) {
+        KG_TRY(next_field(r, &p, &f, &more));
+        if (!more)
+            return KG_OK;
+        if (f.wire != KG_PROTOBUF_BYTES || f.number > 5)
+            return kg_fail(r->err, KG_EFORMAT,
+                           "%s: expected the five parts of a SentencePiece model, found "
+                           "field %u",
+                           r->where, f.number);
+        struct kg_protobuf part = kg_protobuf_over(f.bytes, f.n);
+        if (f.number == 1)
+            KG_TRY(read_piece(r, m, part));
+        else if (f.number == 2)
+            KG_TRY(read_trainer(r, m, part));
+        else if (f.number != 4) /* 4: examples for its own test */
+            KG_TRY(read_normalizer(r, m, part, f.number == 5));
+    }
+}
+
+/* ---- what is supported ---- */
+
+static kg_status check_model(struct kg_reader *r, const struct model *m)
+{
+    static const char *const types[] = {"0", "UNIGRAM", "BPE", "WORD", "CHAR"};
+    if (m->type != MODEL_BPE)
+        return refuse(r, "trainer_spec.model_type",
+                      m->type < 5 ? types[m->type] : "not known", "BPE");
+    if (!m->byte_fallback)
+        return refuse(r, "trainer_spec.byte_fallback", "false",
+                      "true (other characters would be lost)");
+    if (m->space_as_suffix)
+        return refuse(r, "trainer_spec.treat_whitespace_as_suffix", "true", "false");
+    if (m->removes_spaces)
+        return refuse(r, "normalizer_spec.remove_extra_whitespaces", "true", "false");
+    if (!m->escapes_spaces)
+        return refuse(r, "normalizer_spec.escape_whitespaces", "false", "true");
+    for (size_t i = 0; i < m->n; i++)
+        if (m->pieces[i].type == UNUSED)
+            return kg_fail(r->err, KG_EUNSUPPORTED,
+                           "%s: piece %zu is of type UNUSED, expected another", r->where,
+                           i);
+    return KG_OK;
+}
+
+/* A piece can be merged from its characters only if each of them is a piece. */
+static kg_status check_characters(struct kg_reader *r, const struct piece *piece)
+{
+    for (size_t i = 0, n; i < piece->n; i += n) {
+        uint32_t cp;
+        n = kg_utf8_decode(&cp, piece->text + i);
+        if (kg_vocab_find(&r->tok->vocab, piece->text + i, n, false) < 0)
+            return kg_fail(r->err, KG_EUNSUPPORTED,
+                           "%s: piece %d '%.*s': expected every character of it to be a "
+                           "piece, found none for '%.*s'",
+                           r->where, piece->id, piece->n < 40 ? (int)piece->n : 40,
+                           piece->text, (int)n, piece->text + i);
+    }
+    return KG_OK;
+}
+
+/* ---- pieces into the tokenizer ---- */
+
+static kg_status put_pieces(struct kg_reader *r, const struct model *m)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        const struct piece *piece = &m->pieces[i];
+        if (kg_vocab_put(&r->tok->vocab, piece->id, piece->text, piece->n,
+                         piece->type == NORMAL ? 0 : KG_VOCAB_RAW, r->err) != KG_OK)
+            return kg_err_prefix(r->err, "%s: piece %zu", r->where, i);
+    }
+    for (size_t i = 0; i < m->n; i++)
+        if (m->pieces[i].type == NORMAL)
+            KG_TRY(check_characters(r, &m->pieces[i]));
+    return KG_OK;
+}
+
+static int by_score(const void *a, const void *b)
+{
+    const struct piece *x = a;
+    const struct piece *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+/* The best score is merged first; equal ones are of one rank. Sorts the pieces. */
+static kg_status make_merges(struct kg_reader *r, struct model *m)
+{
+    struct kg_tokenizer *tok = r->tok;
+    int32_t next = 0;
+    int32_t *rank = kg_mem_calloc((size_t)tok->vocab.n_ids, sizeof *rank, "token ranks",
+                                  r->err);
+    if (!rank)
+        return r->err->code;
+    for (int32_t id = 0; id < tok->vocab.n_ids; id++)
+        rank[id] = -1;
+    qsort(m->pieces, m->n, sizeof *m->pieces, by_score);
+    for (size_t i = 0; i < m->n; i++) {
+        next += i > 0 && m->pieces[i].score != m->pieces[i - 1].score;
+        if (m->pieces[i].type == NORMAL)
+            rank[m->pieces[i].id] = next;
+    }
+    kg_status status = kg_pieces_merge(tok, rank, r->err);
+    kg_mem_free(rank);
+    return status;
+}
+
+/* ---- spaces ---- */
+
+static kg_status set_spaces(struct kg_reader *r, const struct model *m,
+                            const struct kg_json *config)
+{
+    struct kg_tokenizer *tok = r->tok;
+    bool front = m->dummy_prefix &&
+                 kg_json_bool(kg_json_get(config, "add_prefix_space"), true);
+    bool legacy = kg_json_bool(kg_json_get(config, "legacy"), true);
+    tok->lead = front;
+    KG_TRY(
+        kg_normalizer_add(&r->texts, KG_NORMALIZE_REPLACE, KG_SPACE_MARK, " ", r->err));
+    if (front && !legacy) {
+        struct kg_pretoken_stage *stage = &tok->stages[tok->n_stages++];
+        stage->kind = KG_PRETOKEN_MARK;
+        stage->front = KG_MARK_FIRST;
+        return kg_str_puts(&stage->mark, KG_SPACE_MARK, r->err);
+    }
+    if (front)
+        KG_TRY(kg_normalizer_add(&tok->normalizer, KG_NORMALIZE_PREPEND, NULL,
+                                 KG_SPACE_MARK, r->err));
+    return kg_normalizer_add(&tok->normalizer, KG_NORMALIZE_REPLACE, " ", KG_SPACE_MARK,
+                             r->err);
+}
+
+/* ---- added tokens ---- */
+
+/* A piece that is never cut nor merged: looked for in text whose spaces are marked. */
+static kg_status add_user_defined(struct kg_reader *r, const struct piece *piece)
+{
+    struct kg_tokenizer *tok = r->tok;
+    struct kg_added_token token = {.n = piece->n, .id = piece->id};
+    if (kg_pieces_is_added(tok, piece->id))
+        return KG_OK;
+    if (tok->n_stages > 0)
+        return kg_fail(r->err, KG_EUNSUPPORTED,
+                       "%s: piece %d '%.*s' is USER_DEFINED: expected legacy of "
+                       "tokenizer_config.json to be true, found false",
+                       r->where, piece->id, piece->n < 40 ? (int)piece->n : 40,
+                       piece->text);
+    token.content = kg_mem_copy(piece->text, piece->n, "added token", r->err);
+    if (!token.content)
+        return r->err->code;
+    kg_status status = kg_added_push(&tok->normalized, &token, r->err);
+    kg_mem_free(token.content);
+    return status;
+}
+
+static kg_status add_tokens(struct kg_reader *r, const struct model *m,
+                            const struct kg_json *config)
+{
+    bool given;
+    KG_TRY(kg_pieces_add(r, config, &given));
+    for (size_t i = 0; i < m->n; i++) {
+        const struct piece *piece = &m->pieces[i];
+        if (piece->type == UNKNOWN || piece->type == CONTROL)
+            KG_TRY(kg_pieces_add_special(r, piece->id));
+        else if (piece->type == USER_DEFINED)
+            KG_TRY(add_user_defined(r, piece));
+    }
+    kg_added_sort(&r->tok->raw);
+    kg_added_sort(&r->tok->normalized);
+    return KG_OK;
+}
+
+/* ---- the whole ---- */
+
+static int32_t known(const struct model *m, int32_t id)
+{
+    return id >= 0 && (size_t)id < m->n ? id : -1;
+}
+
+static kg_status build(struct kg_reader *r, struct model *m, const struct kg_json *config)
+{
+    int64_t n_ids;
+    r->tok->by_char = true;
+    KG_TRY(kg_pieces_n_ids(r, config, (int64_t)m->n, &n_ids));
+    KG_TRY(kg_vocab_init(&r->tok->vocab, n_ids, (size_t)n_ids, r->err));
+    KG_TRY(put_pieces(r, m));
+    KG_TRY(kg_reader_find_bytes(r));
+    KG_TRY(set_spaces(r, m, config));
+    KG_TRY(add_tokens(r, m, config));
+    KG_TRY(make_merges(r, m));
+    KG_TRY(kg_reader_set_texts(r));
+    return kg_pieces_add_ends(r, config, known(m, m->bos), known(m, m->eos));
+}
+
+kg_status kg_sentencepiece_parse(struct kg_reader *r,
+                                 const struct kg_tokenizer_file *file)
+{
+    /* the defaults of sentencepiece_model.proto */
+    struct model m = {.type = 1,
+                      .dummy_prefix = true,
+                      .removes_spaces = true,
+                      .escapes_spaces = true,
+                      .bos = 1,
+                      .eos = 2};
+    kg_status status = read_model(r, &m, kg_protobuf_over(file->bytes, file->n));
+    if (status == KG_OK)
+        status = check_model(r, &m);
+    if (status == KG_OK)
+        status = build(r, &m, file->config);
+    kg_mem_free(m.pieces);
+    return status;
+}
