@@ -2,6 +2,8 @@
  * honoured. */
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/jsonl.h"
+#include "math/math.h"
 #include "task/task.h"
 
 #include <setjmp.h>
@@ -225,12 +227,18 @@ static void published_golds_grade_themselves_right(void **state)
         {"amc_2022_2023_83", "", 83},
         {"deepscaler_sub_1209", "dsr_sub/265,dsr_sub/1187", 1207},
         {"gsm8k_test", "", 1319},
+        {"gsm8k_train", "", 7473},
         {"math500", "", 500},
         {"math_train_7474", "math_train/5328,math_train/5330", 7472},
         {"minerva_math", "", 272},
         {"olympiadbench_math_text_en_675", "", 675},
         {"svamp", "", 1000},
+        /* as they were published: worked solutions behind which the answer stands */
+        {"raw/gsm8k_test", "", 1319},
+        {"raw/gsm8k_train", "", 7473},
+        {"raw/math500", "", 500},
     };
+    size_t golds = 0;
 
     (void)state;
     if (access("../shared/data/math", R_OK) != 0) {
@@ -246,7 +254,72 @@ static void published_golds_grade_themselves_right(void **state)
         if (kg_task_load(&d, row(), &opts, file, &err) != KG_OK)
             fail_msg("%s", err.message);
         assert_int_equal(d.n, sets[i].n);
+        golds += strncmp(sets[i].file, "raw/", 4) != 0 ? d.n + (size_t)d.dropped_excluded
+                                                       : 0;
         kg_dataset_release(&d);
+    }
+    assert_int_equal(golds, 21080); /* docs/grader.md */
+}
+
+/* A bare answer where there is one, else the response. */
+static bool is_as_expected(const struct kg_json_doc *doc)
+{
+    const struct kg_json *answer = kg_json_get(doc->root, "answer");
+    struct kg_math_opts opts = {.form = answer ? KG_MATH_FORM_ANSWER
+                                               : KG_MATH_FORM_RESPONSE};
+    struct kg_math_result result = {0};
+    struct kg_math_text text, gold;
+    bool right;
+
+    text.text = kg_json_text(answer ? answer : kg_json_get(doc->root, "response"),
+                             &text.n);
+    gold.text = kg_json_text(kg_json_get(doc->root, "gold"), &gold.n);
+    assert_int_equal(kg_math_grade(&result, &opts, text, &gold, 1, &err), KG_OK);
+    right = result.verdict == KG_MATH_RIGHT;
+    kg_math_result_release(&result);
+    return right == kg_json_bool(kg_json_get(doc->root, "expected"), false);
+}
+
+/* Answers of real models with the verdicts of the graders they came with: the one where
+ * kedge differs stands in docs/grader.md. */
+static void verdicts_on_answers_of_models_agree(void **state)
+{
+    static const struct {
+        const char *file;
+        int cases;
+        int64_t differs; /* idx of the only one; -1: none */
+    } files[] = {{"../shared/data/gsm8k_model_solutions.jsonl", 2640, -1},
+                 {"../shared/data/grader_model_outputs.jsonl", 66, 72}};
+
+    (void)state;
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        struct kg_json_doc doc = {0};
+        struct kg_jsonl *lines;
+        int cases = 0, differ = 0;
+        bool more = true;
+
+        if (access(files[f].file, R_OK) != 0) {
+            print_message("skip: no %s\n", files[f].file);
+            skip();
+        }
+        assert_int_equal(kg_jsonl_open(&lines, files[f].file, &err), KG_OK);
+        for (;; cases++) {
+            int64_t idx;
+
+            assert_int_equal(kg_jsonl_next(lines, &doc, &more, &err), KG_OK);
+            if (!more)
+                break;
+            idx = kg_json_int(kg_json_get(doc.root, "idx"), -1);
+            if (is_as_expected(&doc))
+                continue;
+            if (idx != files[f].differs)
+                fail_msg("%s: idx %lld", files[f].file, (long long)idx);
+            differ++;
+        }
+        assert_int_equal(cases, files[f].cases);
+        assert_int_equal(differ, files[f].differs >= 0);
+        kg_json_release(&doc);
+        kg_jsonl_close(lines);
     }
 }
 
@@ -279,6 +352,7 @@ int main(void)
         cmocka_unit_test(a_wrong_answer_earns_what_is_said),
         cmocka_unit_test(golds_in_parquet_are_checked_too),
         cmocka_unit_test(published_golds_grade_themselves_right),
+        cmocka_unit_test(verdicts_on_answers_of_models_agree),
     };
 
     return cmocka_run_group_tests_name("task math", tests, make_file, remove_file);
