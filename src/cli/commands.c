@@ -207,7 +207,7 @@ const struct kg_command kg_commands[] = {
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
      "[flags]", kg_doctor_flags, NULL, 0},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
-     "[flags] [ceilings|decode|train|policy|head|exact-kl|selection|episodes|serve]",
+     "[flags] [ceilings|decode|train|policy|head|exact-kl|selection|episodes|grader|serve]",
      kg_bench_flags,
      "Without a name all are run, in about five minutes on an idle machine of two cores; "
      "10 GB of memory are used.\n\n"
@@ -217,7 +217,8 @@ const struct kg_command kg_commands[] = {
      "the policy mathematics as a share of a training step. head: the vocabulary head "
      "forward and backward with Top-k, and its memory. exact-kl: the same with the "
      "exact KL of two heads. selection: the largest 32 of the vocabulary. "
-     "episodes: a rollout whose tool takes 200 ms, against an instant one. serve (never "
+     "episodes: a rollout whose tool takes 200 ms, against an instant one. grader: "
+     "mathematical answers graded a second of processor time. serve (never "
      "run without its name): --streams clients of `kedge serve` on --model, beside the "
      "engine alone on the same sequences.\n\n"
      "A ceiling is measured again beside every row that is related to it; a row is the "

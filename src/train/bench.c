@@ -303,6 +303,8 @@ static const struct kg_bench_row rows[] = {
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
      kg_bench_episodes},
+    {"grader", "grading of mathematics: answers a second of processor time", false,
+     kg_bench_grader},
     {"head", "vocabulary head with Top-k, forward and backward, and its memory", true,
      kg_bench_head},
     {"exact-kl", "the same with the exact KL of two heads", true, kg_bench_exact_kl},

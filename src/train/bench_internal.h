@@ -112,6 +112,8 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
 /* bench_episodes.c */
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* bench_grader.c */
+kg_status kg_bench_grader(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_head.c */
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;

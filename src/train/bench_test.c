@@ -114,6 +114,21 @@ static void policy_mathematics_of_every_preset_is_timed(void **state)
     kg_str_release(&out);
 }
 
+/* The answers of the benchmark get the verdicts that stand beside them, whatever the
+ * rate of this machine. */
+static void the_grader_is_measured(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    if (kg_bench_run(&out, "grader", KG_F32, true, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(
+        strstr(kg_str_text(&out), "\"unit\": \"answers/s\", \"at_least\": 1"));
+    kg_str_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +138,7 @@ int main(void)
         cmocka_unit_test(memory_above_its_bar_is_not_met),
         cmocka_unit_test(rows_are_json_objects),
         cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
+        cmocka_unit_test(the_grader_is_measured),
     };
 
     return cmocka_run_group_tests_name("train/bench", tests, NULL, NULL);
