@@ -737,10 +737,11 @@ static void failures_of_new_leave_nothing_behind(void **state)
 static void data_files_of_every_format_convert_to_the_same_lines(void **state)
 {
     struct kg_str lines = {0};
-    char zst[128];
+    char zst[128], gz[128];
 
     (void)state;
     need_kedge();
+    snprintf(gz, sizeof gz, "%s/x.jsonl.gz", work);
     snprintf(zst, sizeof zst, "%s/x.zst", work);
     expect(0, kedge("", "data convert " PARQUET "duckdb_snappy.parquet"));
     assert_int_equal(count_lines(&out), 300);
@@ -751,6 +752,13 @@ static void data_files_of_every_format_convert_to_the_same_lines(void **state)
     assert_int_equal(out.len, 0);
     expect(0, kedge("", "data convert %s", zst));
     assert_string_equal(kg_str_text(&lines), kg_str_text(&out));
+    expect(0, kedge("", "data convert %s -o %s", zst, gz));
+    expect(0, kedge("", "data check %s", gz));
+    assert_non_null(strstr(kg_str_text(&out), ", gzip"));
+    expect(0, kedge("", "data convert %s", gz));
+    assert_string_equal(kg_str_text(&lines), kg_str_text(&out));
+    expect(1, kedge("", "data convert %s -o %s/x.parquet", zst, work));
+    assert_non_null(strstr(kg_str_text(&said), "found .parquet, which is read and not "));
     expect(0, kedge("", "data head -n 2 %s", zst));
     assert_int_equal(count_lines(&out), 2);
     assert_true(strncmp(out.data, lines.data, out.len) == 0);

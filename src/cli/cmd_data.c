@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/gz.h"
 #include "data/jsonl.h"
 #include "data/parquet.h"
 #include "data/records.h"
@@ -26,8 +27,8 @@ static bool as_json;
 const struct kg_flag kg_data_flags[] = {
     {"count", 'n', KG_FLAG_INT, &count, "N", "head: records (default 5)", 1, 1e9, NULL},
     {"out", 'o', KG_FLAG_TEXT, &out_path, "FILE",
-     "convert: write there, compressed when it ends in .zst (default stdout)", 0, 0,
-     NULL},
+     "convert: write there, compressed when it ends in .gz or .zst (default stdout)", 0,
+     0, NULL},
     {"prompt-key", 0, KG_FLAG_TEXT, &prompt_key, "KEY",
      "check: where the prompt is, as data.prompt_key", 0, 0, NULL},
     {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY",
@@ -110,8 +111,9 @@ static kg_status check(const char *path, struct kg_err *err)
 /* ---- head and convert ---- */
 
 struct sink {
-    struct kg_zst_writer *packed; /* -o FILE.zst */
-    struct kg_file_writer plain;  /* -o FILE */
+    struct kg_zst_writer *zst;   /* -o FILE.zst */
+    struct kg_gz_writer *gz;     /* -o FILE.gz */
+    struct kg_file_writer plain; /* -o FILE */
     struct kg_str text;
 };
 
@@ -127,16 +129,26 @@ static kg_status sink_open(struct sink *s, const char *path, struct kg_err *err)
 {
     if (!path)
         return KG_OK;
-    return ends_in(path, ".zst") ? kg_zst_open(&s->packed, path, 0, err)
-                                 : kg_file_writer_open(&s->plain, path, err);
+    if (ends_in(path, ".parquet"))
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected a name for JSON lines (.jsonl, .jsonl.gz, "
+                       ".jsonl.zst), found .parquet, which is read and not written",
+                       path);
+    if (ends_in(path, ".zst"))
+        return kg_zst_open(&s->zst, path, 0, err);
+    if (ends_in(path, ".gz"))
+        return kg_gz_open(&s->gz, path, err);
+    return kg_file_writer_open(&s->plain, path, err);
 }
 
 static kg_status sink_flush(struct sink *s, struct kg_err *err)
 {
     kg_status status;
 
-    if (s->packed)
-        status = kg_zst_put(s->packed, s->text.data, s->text.len, err);
+    if (s->zst)
+        status = kg_zst_put(s->zst, s->text.data, s->text.len, err);
+    else if (s->gz)
+        status = kg_gz_put(s->gz, s->text.data, s->text.len, err);
     else if (s->plain.path)
         status = kg_file_writer_put(&s->plain, s->text.data, s->text.len, err);
     else
@@ -151,10 +163,13 @@ static kg_status sink_close(struct sink *s, kg_status status, struct kg_err *err
     if (status == KG_OK && s->text.len > 0)
         status = sink_flush(s, err);
     if (status != KG_OK) {
-        kg_zst_abort(s->packed);
+        kg_zst_abort(s->zst);
+        kg_gz_abort(s->gz);
         kg_file_writer_abort(&s->plain);
-    } else if (s->packed) {
-        status = kg_zst_close(s->packed, err);
+    } else if (s->zst) {
+        status = kg_zst_close(s->zst, err);
+    } else if (s->gz) {
+        status = kg_gz_close(s->gz, err);
     } else if (s->plain.path) {
         status = kg_file_writer_close(&s->plain, err);
     }

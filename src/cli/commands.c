@@ -207,7 +207,8 @@ const struct kg_command kg_commands[] = {
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
      "[flags]", kg_doctor_flags, NULL, 0},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
-     "[flags] [ceilings|decode|train|policy|head|exact-kl|selection|episodes|grader|serve]",
+     "[flags] "
+     "[ceilings|decode|train|policy|head|exact-kl|selection|episodes|grader|serve]",
      kg_bench_flags,
      "Without a name all are run, in about five minutes on an idle machine of two cores; "
      "10 GB of memory are used.\n\n"

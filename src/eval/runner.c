@@ -632,8 +632,10 @@ static kg_status work_run(struct kg_eval_report *report, struct work *w,
 {
     if (w->run->out)
         KG_TRY(take_up(w, err));
-    for (size_t i = 0; i < w->n; i++)
+    for (size_t i = 0; i < w->n; i++) {
         KG_TRY(answer_set(w, &w->sets[i], err));
+        kg_log_progress_end(); /* the last state of each set is said */
+    }
     KG_TRY(score_all(report, w, err));
     if (w->kept && !w->results.complete)
         KG_TRY(write_folder(w, report, err));

@@ -2,6 +2,8 @@
  * the same bytes; validation of training beside it. */
 #include "eval/eval_testing.h"
 
+#include "base/log.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -423,6 +425,29 @@ static void sets_are_picked_by_their_names(void **state)
     says("suite.sets: expected sets of a, found 'b'");
 }
 
+/* How far each set came, whatever was left unsaid in between. */
+static void the_last_state_of_every_set_is_said(void **state)
+{
+    static const char *const ends[] = {"all: 16 of 16 answers, ", "odd: 8 of 8 answers, ",
+                                       "two: 10 of 10 answers, "};
+    struct kg_str said = {0};
+    struct outcome o;
+    FILE *f = fopen(in_dir("said"), "w");
+
+    (void)state;
+    assert_non_null(f);
+    kg_log_set_stream(f, false);
+    ok(run(&o, NULL, NULL, source(-1, 8)));
+    kg_log_set_stream(NULL, false);
+    fclose(f);
+    release(&o);
+    ok(kg_file_read(&said, in_dir("said"), 1 << 16, &err));
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (!strstr(said.data, ends[i]))
+            fail_msg("expected '%s' in '%s'", ends[i], said.data);
+    kg_str_release(&said);
+}
+
 /* The same samples whatever else is asked for, however many run together. */
 static void a_sample_depends_on_its_seed_alone(void **state)
 {
@@ -823,6 +848,7 @@ int main(void)
         cmocka_unit_test(a_problem_can_be_a_user_turn),
         cmocka_unit_test(what_is_left_out_by_name_is_there),
         cmocka_unit_test(a_suite_is_run_and_counted),
+        cmocka_unit_test(the_last_state_of_every_set_is_said),
         cmocka_unit_test(sets_can_be_left_out),
         cmocka_unit_test(sets_are_picked_by_their_names),
         cmocka_unit_test(a_sample_depends_on_its_seed_alone),
