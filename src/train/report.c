@@ -105,15 +105,19 @@ kg_status kg_report_help(struct kg_report *r, const char *help)
     return KG_OK;
 }
 
-const char *kg_report_help_of(const struct kg_metric_row *row)
+kg_status kg_report_meaning(struct kg_report *r, const char *name,
+                            const struct kg_metric_row *row)
 {
-    return row ? row->help : "(not known to this version of kedge)";
+    static const char anchor[] = "val_anchor/";
+
+    if (strncmp(name, anchor, sizeof anchor - 1) == 0)
+        KG_TRY(kg_report_text(r, "of the anchor: "));
+    return kg_report_help(r, row ? row->help : "(not known to this version of kedge)");
 }
 
-kg_status kg_report_meaning(struct kg_report *r, const struct kg_metric_row *row)
+kg_status kg_report_last_cell(struct kg_report *r)
 {
-    KG_TRY(kg_str_puts(r->out, "<td class=\"w\">", r->err));
-    return kg_report_help(r, kg_report_help_of(row));
+    return kg_str_puts(r->out, "<td class=\"w\">", r->err);
 }
 
 kg_status kg_report_number(struct kg_report *r, double x, double error)

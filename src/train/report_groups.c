@@ -150,7 +150,7 @@ static kg_status put_caption(struct kg_report *r, const struct lines *l)
             KG_TRY(kg_str_puts(r->out, i ? "<p><b>" : "<b>", r->err));
             KG_TRY(kg_report_text(r, s->row && source_of(s) ? s->row->name : s->name));
             KG_TRY(kg_str_puts(r->out, "</b> ", r->err));
-            KG_TRY(kg_report_help(r, kg_report_help_of(s->row)));
+            KG_TRY(kg_report_meaning(r, s->name, s->row));
             KG_TRY(kg_str_puts(r->out, " &middot; last ", r->err));
         }
         KG_TRY(put_last(r, &l->line[i]));
@@ -231,7 +231,8 @@ static kg_status put_constants(struct kg_report *r, const struct lines *l)
                 i++;
             }
         }
-        KG_TRY(kg_report_meaning(r, line->series->row));
+        KG_TRY(kg_report_last_cell(r));
+        KG_TRY(kg_report_meaning(r, line->series->name, line->series->row));
     }
     return KG_OK;
 }

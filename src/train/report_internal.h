@@ -16,9 +16,11 @@ struct kg_report {
 /* Text as it stands; with what is between backticks as code. */
 kg_status kg_report_text(struct kg_report *r, const char *text);
 kg_status kg_report_help(struct kg_report *r, const char *help);
-/* Of a metric; row NULL: that this version does not know it. And as the last cell. */
-const char *kg_report_help_of(const struct kg_metric_row *row);
-kg_status kg_report_meaning(struct kg_report *r, const struct kg_metric_row *row);
+/* What the metric of this name means; row NULL: that this version does not know it. */
+kg_status kg_report_meaning(struct kg_report *r, const char *name,
+                            const struct kg_metric_row *row);
+/* The last cell of a row begins, for such words. */
+kg_status kg_report_last_cell(struct kg_report *r);
 /* Four digits, and "&plusmn; error" where that is a number. */
 kg_status kg_report_number(struct kg_report *r, double x, double error);
 /* A row of a table begins: its name. */

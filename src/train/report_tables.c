@@ -237,7 +237,9 @@ static kg_status put_finals(struct kg_report *r)
             KG_TRY(put_change(r, kg_history_find(&r->runs[run]->history, finals[i].phase,
                                                  finals[i].name)));
         }
-        KG_TRY(kg_report_meaning(r, kg_metric_find(finals[i].phase, finals[i].name)));
+        KG_TRY(kg_report_last_cell(r));
+        KG_TRY(kg_report_meaning(r, finals[i].name,
+                                 kg_metric_find(finals[i].phase, finals[i].name)));
     }
     return kg_str_puts(r->out, "</table></div>\n", r->err);
 }
@@ -285,7 +287,7 @@ static kg_status put_config_rows(struct kg_report *r, const struct kg_config *de
             KG_TRY(put_value(r, r->runs[run]->config, row->key));
         if (defaults)
             KG_TRY(put_value(r, defaults, row->key));
-        KG_TRY(kg_str_puts(r->out, "<td class=\"w\">", r->err));
+        KG_TRY(kg_report_last_cell(r));
         KG_TRY(kg_report_help(r, row->help));
     }
     return kg_str_puts(r->out, "</table></div></details>\n", r->err);

@@ -171,7 +171,7 @@ static const char metrics[] = LINE("sft", 1, "\"loss\": 2.5, \"seconds\": 1")
                     "\"reward/mean\": 0.75, \"kl/value\": 4, \"policy/clip_dual\": 0")
                     LINE("validation", 4,
                          "\"val/accuracy\": 0.5, \"val/accuracy_stderr\": 0.0625, "
-                         "\"val/seconds\": 4");
+                         "\"val/seconds\": 4, \"val_anchor/entropy\": 2");
 
 static void a_run_is_told_with_its_numbers(void **state)
 {
@@ -203,6 +203,7 @@ static void every_metric_is_there_with_what_it_means(void **state)
     assert_non_null(strstr(plot_titled("reward"), "&middot; last "));
     has("a&#38;b 2");
     has("<b>mine</b> (not known to this version of kedge)");
+    has("val_anchor/entropy<td class=\"n\">2<td class=\"w\">of the anchor: entropy of");
     has("<summary>Other numbers</summary>");
     /* what never changed is a row and no plot */
     has("<th scope=\"row\">policy/clip_dual<td class=\"n\">0<td class=\"w\">share of "
