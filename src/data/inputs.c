@@ -112,13 +112,15 @@ static kg_status put_difference(struct kg_str *out, const char *label,
 }
 
 static kg_status compare(struct kg_str *diff, const struct kg_json *before,
-                         const struct kg_json *now, struct kg_err *err)
+                         const struct kg_json *now, const char *past, struct kg_err *err)
 {
     for (size_t i = 0; i < kg_json_size(before); i++) {
         const char *label = kg_json_key_at(before, i);
         const struct kg_json *was = kg_json_value_at(before, i),
                              *is = kg_json_get(now, label);
 
+        if (past && strncmp(label, past, strlen(past)) == 0)
+            continue;
         if (!same(was, is))
             KG_TRY(put_difference(diff, label, was, is, err));
     }
@@ -132,10 +134,10 @@ static kg_status compare(struct kg_str *diff, const struct kg_json *before,
 }
 
 static kg_status check_against(const struct kg_json *before, const struct kg_json *now,
-                               const char *manifest, struct kg_err *err)
+                               const char *manifest, const char *past, struct kg_err *err)
 {
     struct kg_str diff = {0};
-    kg_status status = compare(&diff, before, now, err);
+    kg_status status = compare(&diff, before, now, past, err);
 
     if (status == KG_OK && diff.len > 0)
         status = kg_fail(err, KG_ECONFLICT,
@@ -145,7 +147,8 @@ static kg_status check_against(const struct kg_json *before, const struct kg_jso
     return status;
 }
 
-kg_status kg_inputs_compare(const char *manifest, const char *present, struct kg_err *err)
+kg_status kg_inputs_compare(const char *manifest, const char *present, const char *past,
+                            struct kg_err *err)
 {
     struct kg_json_doc before = {0}, now = {0};
     const struct kg_json *inputs;
@@ -156,7 +159,7 @@ kg_status kg_inputs_compare(const char *manifest, const char *present, struct kg
         out, kg_json_need(&inputs, &before, before.root, "inputs", KG_JSON_OBJECT, err));
     KG_TRY_GOTO(out,
                 kg_json_parse(&now, present, strlen(present), "the present files", err));
-    status = check_against(inputs, now.root, manifest, err);
+    status = check_against(inputs, now.root, manifest, past, err);
 out:
     kg_json_release(&now);
     kg_json_release(&before);

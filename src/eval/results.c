@@ -183,7 +183,7 @@ static kg_status check(const struct kg_results *r, const struct kg_suite *suite,
     KG_TRY_GOTO(out, kg_suite_choose(&before, err));
     KG_TRY_GOTO(out, same_sets(r, &before, suite, err));
     KG_TRY_GOTO(out, same_config(r, &before, suite->config, err));
-    status = kg_inputs_compare(manifest, inputs, err);
+    status = kg_inputs_compare(manifest, inputs, NULL, err);
 out:
     kg_suite_release(&before);
     kg_mem_free(manifest);

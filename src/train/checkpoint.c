@@ -145,10 +145,24 @@ out:
     return status;
 }
 
+/* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
+ * long as the run is; before the first, whence the model came. */
+static struct kg_path small_files_of(const struct kg_run *run)
+{
+    struct kg_path dir;
+
+    if (run->saved_name[0]) {
+        dir = kg_path_in(kg_path_in(run->dir, "checkpoints").text, run->saved_name);
+        return kg_path_in(dir.text, "model");
+    }
+    snprintf(dir.text, sizeof dir.text, "%s", run->model->dir);
+    return dir;
+}
+
 static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *err)
 {
-    struct kg_model_save save = {.dtype = saved_dtype(run),
-                                 .source_dir = run->model->dir};
+    struct kg_path small = small_files_of(run);
+    struct kg_model_save save = {.dtype = saved_dtype(run), .source_dir = small.text};
 
     KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(kg_optim_weights(&save.weights, run->optim, run->model, err));

@@ -92,6 +92,22 @@ static kg_status find_checkpoint(struct kg_path *dir, const char *from,
     return KG_OK;
 }
 
+/* The newest of this run, if it has one. */
+static kg_status find_own(struct kg_init *init, const struct kg_config *config,
+                          struct kg_err *err)
+{
+    const char *run = kg_config_text(config, "run.dir");
+    char name[KG_CHECKPOINT_NAME];
+
+    if (!*run || strlen(run) > KG_RUN_DIR_MAX)
+        return KG_OK; /* refused where a run is opened */
+    KG_TRY(kg_checkpoint_last(name, run, err));
+    init->own = name[0] != '\0';
+    if (init->own)
+        init->dir = kg_path_in(kg_path_in(run, "checkpoints").text, name);
+    return KG_OK;
+}
+
 kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
                        struct kg_err *err)
 {
@@ -104,7 +120,8 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
     if (*from) {
         KG_TRY(read_parts(init, config, err));
         KG_TRY(check_parts(init, config, err));
-        return find_checkpoint(&init->dir, from, err);
+        KG_TRY(find_own(init, config, err));
+        return init->own ? KG_OK : find_checkpoint(&init->dir, from, err);
     }
     if (strcmp(kg_config_text(config, "init.parts"), "model") == 0)
         return KG_OK; /* its default, as config.yaml of a run writes it */
@@ -227,7 +244,7 @@ kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status;
 
-    if (!run->init.model)
+    if (!run->init.model || run->init.own)
         return KG_OK;
     KG_TRY(open_state(&set, &run->init, err));
     status = take(run->model->master, set, run, "master", err);
@@ -264,7 +281,7 @@ kg_status kg_init_check(const struct kg_run *run, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status;
 
-    if (!run->init.anchor && !run->init.optimizer)
+    if (run->init.own || (!run->init.anchor && !run->init.optimizer))
         return KG_OK;
     KG_TRY(check_shapes(run, err));
     KG_TRY(open_state(&set, &run->init, err));

@@ -8,6 +8,8 @@
  *   optimizer  Adam's moments and the number of updates in them; the schedule of the
  *              learning rate begins anew
  * Everything else begins as in any run: steps, the row of prompts, the KL coefficient.
+ * The other run is needed at the start alone: as soon as this one has a checkpoint, that
+ * holds its state and the model's small files, and is what it is opened from.
  * Schedule-free runs are refused: what they learn is not what they train, and their
  * average has no second beginning.
  */
@@ -24,10 +26,11 @@
 struct kg_init {
     struct kg_path dir; /* the checkpoint; "" without init.from */
     bool model, anchor, optimizer;
+    bool own; /* dir is of this run: its state is loaded as that of any other */
 };
 struct kg_run;
 
-/* As init.from, init.parts, model.path and what they exclude say.
+/* As init.from, init.parts, model.path and what they exclude say, and run.dir has.
  * errors: EINVAL, NOTFOUND (no checkpoint there) */
 kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
                        struct kg_err *err) KG_MUST_CHECK;

@@ -6,6 +6,7 @@
 
 #include "data/safetensors.h"
 #include "train/checkpoint.h"
+#include "train/same_testing.h"
 
 #define FIRST ROOT "/first"
 #define STATE FIRST "/checkpoints/latest/state.safetensors"
@@ -164,22 +165,13 @@ static void train_second(const char *dir, const char *steps, bool resume)
 
 static void a_stage_resumes_to_the_same_bits(void **state)
 {
-    struct kg_str text[2] = {{0}, {0}};
-
     (void)state;
     fresh(ROOT "/whole");
     fresh(ROOT "/parts");
     train_second(ROOT "/whole", "train.steps=2", false);
     train_second(ROOT "/parts", "train.steps=1", false);
     train_second(ROOT "/parts", "train.steps=2", true);
-    NEED(kg_file_read(&text[0], ROOT "/whole/checkpoints/latest/state.safetensors",
-                      1 << 28, err));
-    NEED(kg_file_read(&text[1], ROOT "/parts/checkpoints/latest/state.safetensors",
-                      1 << 28, err));
-    assert_int_equal(text[0].len, text[1].len);
-    assert_memory_equal(text[0].data, text[1].data, text[0].len);
-    kg_str_release(&text[0]);
-    kg_str_release(&text[1]);
+    assert_same_steps(ROOT "/whole", ROOT "/parts", 2);
 }
 
 /* A third stage counts the updates of both before it. */
@@ -286,19 +278,101 @@ static void a_first_stage_may_go_on(void **state)
     kg_str_release(&text);
 }
 
-/* The checkpoint itself may not change. Comes last. */
-static void a_first_stage_that_changed_is_named(void **state)
+/* ---- a first stage that goes away ---- */
+
+#define COPY ROOT "/copy"
+
+/* A second stage from a copy of the first, with two assignments more. */
+static struct kg_config *from_copy(const char *dir, const char *a, const char *b)
 {
-    static const char *const extra[] = {"model.path=", "init.from=" FIRST,
-                                        "init.parts=[model, anchor, optimizer]",
-                                        "train.steps=4", NULL};
-    struct kg_config *config = config_with(ROOT "/whole", extra);
-    struct kg_err e = {0};
+    return config_with(
+        dir, (const char *const[]){"model.path=", "init.from=" COPY, a, b, NULL});
+}
+
+static void train_from_copy(const char *dir, bool resume, const char *parts,
+                            const char *steps)
+{
+    struct kg_config *config = from_copy(dir, parts, steps);
+
+    NEED(kg_train_run(config, resume, false, err));
+    kg_config_free(config);
+}
+
+static void copy_first(void)
+{
+    fresh(COPY);
+    assert_int_equal(system("cp -r " FIRST " " COPY), 0);
+}
+
+/* The checkpoint of step 0 that a request to stop leaves: RL has begun, no step is done.
+ */
+static void stop_at_step_0(const char *dir, const char *parts)
+{
+    struct opened o;
+
+    fresh(dir);
+    o.config = from_copy(dir, parts, "train.steps=4");
+    NEED(kg_init_pin(o.config, false, err));
+    NEED(kg_run_open(&o.run, o.config, err));
+    NEED(kg_run_dir_create(&o.run, err));
+    NEED(kg_run_dir_cut(&o.run, err));
+    NEED(kg_run_start_rl(&o.run, err));
+    NEED(kg_init_rl(&o.run, err));
+    NEED(kg_checkpoint_save(&o.run, err));
+    close_run(&o);
+}
+
+/* Old checkpoints of the second stage go as new ones come (checkpoint.keep 2), so that
+ * nothing is left of what stood beside the first. */
+static void the_first_stage_is_needed_at_the_start_alone(void **state)
+{
+    static const char all[] = "init.parts=[model, anchor, optimizer]",
+                      warm[] = "sft.steps=2", four[] = "train.steps=4";
 
     (void)state;
-    assert_int_equal(system("echo >> " FIRST "/checkpoints/step-000003/state.json"), 0);
+    copy_first();
+    fresh(ROOT "/there");
+    fresh(ROOT "/gone");
+    fresh(ROOT "/warm-there");
+    fresh(ROOT "/warm-gone");
+    train_from_copy(ROOT "/there", false, all, four);
+    train_from_copy(ROOT "/gone", false, all, "train.steps=1");
+    stop_at_step_0(ROOT "/gone-at-0", all);
+    train_from_copy(ROOT "/warm-there", false, warm, four);
+    train_from_copy(ROOT "/warm-gone", false, warm, "train.steps=0");
+    NEED(kg_file_remove_tree(COPY, err));
+    train_from_copy(ROOT "/gone", true, all, four);
+    assert_same_steps(ROOT "/there", ROOT "/gone", 4);
+    train_from_copy(ROOT "/gone-at-0", true, all, four);
+    assert_same_steps(ROOT "/there", ROOT "/gone-at-0", 4);
+    train_from_copy(ROOT "/warm-gone", true, warm, four);
+    assert_same_steps(ROOT "/warm-there", ROOT "/warm-gone", 4);
+    assert_true(kg_file_exists(ROOT "/gone/checkpoints/latest/model/token_ids.json"));
+}
+
+/* Before it has a checkpoint a run begins anew: what it starts from may not change. */
+static void a_first_stage_that_changed_at_the_start_is_named(void **state)
+{
+    static const char all[] = "init.parts=[model, anchor, optimizer]",
+                      two[] = "train.steps=2";
+    struct kg_config *config;
+    struct kg_err e = {0};
+    struct kg_run run;
+
+    (void)state;
+    copy_first();
+    fresh(ROOT "/begun");
+    config = from_copy(ROOT "/begun", all, two);
+    NEED(kg_init_pin(config, false, err));
+    NEED(kg_run_open(&run, config, err));
+    NEED(kg_run_dir_create(&run, err));
+    kg_run_close(&run);
+    assert_int_equal(system("echo >> " COPY "/checkpoints/latest/state.json"), 0);
     assert_int_equal(kg_train_run(config, true, false, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "init.from/state.json: expected "));
+    NEED(kg_file_remove_tree(COPY, err));
+    assert_int_equal(kg_train_run(config, true, false, &e), KG_ENOTFOUND);
+    assert_non_null(strstr(e.message, "init.from: expected a checkpoint or a run"));
     kg_config_free(config);
 }
 
@@ -315,7 +389,8 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_schedule_free_run_is_named_as_one),
         cmocka_unit_test(a_first_stage_may_go_on),
-        cmocka_unit_test(a_first_stage_that_changed_is_named),
+        cmocka_unit_test(the_first_stage_is_needed_at_the_start_alone),
+        cmocka_unit_test(a_first_stage_that_changed_at_the_start_is_named),
     };
 
     return cmocka_run_group_tests(tests, train_first, NULL);

@@ -25,6 +25,19 @@ static kg_status put_list(struct kg_str *out, const struct kg_config *config,
     return status;
 }
 
+/* Where the model comes from, and what init.from gives besides; of the latter nothing
+ * where the run has its own. */
+static kg_status put_models(struct kg_str *out, const struct kg_config *config,
+                            const struct kg_init *init, struct kg_err *err)
+{
+    if (*init->dir.text && !init->own)
+        KG_TRY(kg_inputs_put_model(out, "init.from", init->dir.text, err));
+    if (init->model && init->own)
+        return KG_OK;
+    return kg_inputs_put_model(out, init->model ? "init.from/model" : "model.path",
+                               kg_init_model_dir(init, config).text, err);
+}
+
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
                          struct kg_err *err)
 {
@@ -37,10 +50,7 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
         KG_TRY(
             kg_inputs_put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
     KG_TRY(kg_init_find(&init, config, err));
-    if (*init.dir.text)
-        KG_TRY(kg_inputs_put_model(out, "init.from", init.dir.text, err));
-    KG_TRY(kg_inputs_put_model(out, init.model ? "init.from/model" : "model.path",
-                               kg_init_model_dir(&init, config).text, err));
+    KG_TRY(put_models(out, config, &init, err));
     return kg_str_putc(out, '}', err);
 }
 
@@ -48,10 +58,12 @@ kg_status kg_inputs_check(const struct kg_config *config, const char *manifest,
                           struct kg_err *err)
 {
     struct kg_str now = {0};
+    struct kg_init init;
     kg_status status;
 
+    KG_TRY_GOTO(out, kg_init_find(&init, config, err));
     KG_TRY_GOTO(out, kg_inputs_json(&now, config, err));
-    status = kg_inputs_compare(manifest, now.data, err);
+    status = kg_inputs_compare(manifest, now.data, init.own ? "init.from/" : NULL, err);
 out:
     kg_str_release(&now);
     return status;

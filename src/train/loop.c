@@ -240,16 +240,19 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* Between warm start and RL: RL's optimizer and anchor begin here, and a checkpoint of
- * step 0 is kept. */
+/* Between warm start and RL: RL's optimizer and anchor begin here, unless a checkpoint of
+ * step 0 had them, and such a checkpoint is kept behind a warm start. */
 static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 {
-    bool warm = kg_config_int(run->config, "sft.steps") > 0;
+    bool warm = kg_config_int(run->config, "sft.steps") > 0,
+         begun = strncmp(run->saved_name, "step-", 5) == 0;
 
     if (run->count.step > 0)
         return KG_OK;
-    KG_TRY(kg_run_start_rl(run, err));
-    KG_TRY(kg_init_rl(run, err));
+    if (!begun) {
+        KG_TRY(kg_run_start_rl(run, err));
+        KG_TRY(kg_init_rl(run, err));
+    }
     if (warm)
         KG_TRY(save(run, err));
     if (kg_signal_stop_requested())

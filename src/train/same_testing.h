@@ -95,7 +95,7 @@ static inline void assert_same_log(const char *a_dir, const char *b_dir)
 }
 
 /* What a run leaves behind that its `steps` steps decide; it has an anchor of its own. */
-static inline void assert_same_run(const char *a, const char *b, int steps)
+static inline void assert_same_steps(const char *a, const char *b, int steps)
 {
     assert_same_file(a, b, "checkpoints/latest/model/model.safetensors");
     assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
@@ -106,6 +106,12 @@ static inline void assert_same_run(const char *a, const char *b, int steps)
         snprintf(dump, sizeof dump, "rollouts/step-%06d.jsonl.zst", i);
         assert_same_file(a, b, dump);
     }
+}
+
+/* And the log, where both were validated after the same steps. */
+static inline void assert_same_run(const char *a, const char *b, int steps)
+{
+    assert_same_steps(a, b, steps);
     assert_same_log(a, b);
 }
 
