@@ -236,7 +236,8 @@ static size_t skip_command(const char *text, size_t n, size_t i)
 static bool is_running(const char *text, size_t len)
 {
     static const char shortest[] = " is of to so we be by if no he it as us my la le de ";
-    char spaced[5] = {' ', text[0], len == 2 ? text[1] : ' ', ' ', 0};
+    char spaced[5] = {' ', (char)tolower((unsigned char)text[0]),
+                      len == 2 ? text[1] : ' ', ' ', 0};
     const struct kg_math_command *row;
     bool lower = false;
 
@@ -325,16 +326,24 @@ static struct walk walk_of(struct kg_math_text t)
     return (struct walk){.start = t.text, .at = t.text, .end = t.text + t.n};
 }
 
+static const char *find_between(const char *from, const char *end, const char *what)
+{
+    return from < end ? find_text(from, (size_t)(end - from), what) : NULL;
+}
+
 /* The closing delimiter for a formula whose inside starts at `inside`, or NULL. */
 static const char *find_close(struct walk *w, size_t i, const char *inside)
 {
     const char *limit = w->end - inside < KG_MATH_MAX_TEXT ? w->end
                                                            : inside + KG_MATH_MAX_TEXT;
     const char *from = w->clear[i] && w->clear[i] > inside ? w->clear[i] : inside;
-    const char *found = from < limit
-                            ? find_text(from, (size_t)(limit - from), delimiters[i].close)
-                            : NULL;
-    size_t tail = strlen(delimiters[i].close) - 1;
+    const char *close = delimiters[i].close;
+    const char *found = find_between(from, limit, close);
+    size_t tail = strlen(close) - 1;
+
+    /* \$ is money */
+    while (found && *close == '$' && found > inside && found[-1] == '\\')
+        found = find_between(found + 1, limit, close);
 
     /* one that starts before the limit and ends behind it has not been seen */
     if (!found && (size_t)(limit - inside) > tail && limit - (ptrdiff_t)tail > from)
@@ -667,6 +676,8 @@ static bool behind_anchor(struct kg_math_text *out, struct kg_math_text t)
     const char *end = t.text + t.n;
     const char *stop;
 
+    if (starts_with(t.text, t.n, "A:"))
+        best = t.text + 2;
     for (size_t i = 0; i < sizeof anchors / sizeof *anchors; i++) {
         const char *at = last_of(t.text, t.n, anchors[i]);
 
@@ -741,6 +752,15 @@ static kg_status put_anchored(struct kg_math_found *found, struct kg_math_text t
     return found->any ? KG_OK : put_first(found, rest, err);
 }
 
+/* A bare answer that nothing announces. */
+static kg_status put_bare_alone(struct kg_math_found *found, struct kg_math_text t,
+                                struct kg_err *err)
+{
+    struct kg_math_text rest;
+
+    return behind_anchor(&rest, t) ? KG_OK : put_bare(found, t, err);
+}
+
 /* "The final answer is X. I hope it is correct." */
 static kg_status put_hoped(struct kg_math_found *found, struct kg_math_text t,
                            struct kg_err *err)
@@ -797,7 +817,7 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err)
 {
     typedef kg_status way(struct kg_math_found *, struct kg_math_text, struct kg_err *);
-    static way *const ways[] = {put_bare, put_anchored, put_last};
+    static way *const ways[] = {put_bare_alone, put_anchored, put_last};
     bool told;
 
     t = trimmed(tail_of(t));

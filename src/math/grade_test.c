@@ -117,7 +117,8 @@ static void numbers_are_read_in_print(void **state)
     right("90^\\circ", "90^o");
     right("\\frac e2", "\\frac{e}{2}");
     right("\\log_e 2", "\\ln 2");
-    wrong("1234/5", "5 123/5");
+    undecided("5", "1 5");
+    right("16", "8(2)");
 }
 
 static void words_beside_a_number_are_units_or_count(void **state)
@@ -369,6 +370,11 @@ static void the_answer_is_found_in_text(void **state)
     right("12", "The final answer is **12**.");
     right("1,2,3", "The solutions are $x=1$, $x=2$, and $x=3$.");
     right("3", "When $n=2$, $x=3$.");
+    right("5", "3 + 2 = 5\n#### 5");
+    right("5", "A: 5");
+    right("5", "We get 5");
+    right("5", "The answer is $\\$5$.");
+    wrong("5", "The answer is 5 or 6.");
     right("(3,4)", "P(3,4)");
     right("B", "**B**");
     right("(1,2)", "So we have\n$\\left(1,\n2\\right)$");

@@ -525,6 +525,8 @@ static int parse_term(struct kg_math_parser *p)
 
     while (left) {
         char op = eat_product(p);
+        bool digits = op == ' ' && p->t->nodes[left].kind == KG_MATH_NUM &&
+                      isdigit((unsigned char)kg_math_look(p));
         int right;
 
         if (!op || (op == ' ' && p->t->nodes[left].kind == KG_MATH_TUPLE))
@@ -534,6 +536,8 @@ static int parse_term(struct kg_math_parser *p)
             right = kg_math_parse_postfix(p);
         if (!right)
             return 0;
+        if (digits && p->t->nodes[right].kind == KG_MATH_NUM)
+            return kg_math_parse_fail(p, "two numbers side by side");
         if (is_words(p->t, right) || continues_unit(p->t, left, right))
             left = with_unit(p, left, right);
         else if (is_words(p->t, left) && op == ' ')
