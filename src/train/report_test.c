@@ -224,6 +224,73 @@ static void gaps_are_gaps(void **state)
     assert_null(strstr(plot_titled("KL"), "<path class=\"b c0"));
 }
 
+/* The vertices of the path of this class: x and y in turn.   returns how many numbers */
+static int vertices(double *out, int most, const char *plot, const char *class)
+{
+    const char *at = strstr(plot, class);
+    int n = 0;
+
+    assert_non_null(at);
+    at = strstr(at, " d=\"") + 4;
+    while (*at != '"') {
+        char *end;
+        double x = strtod(at, &end);
+
+        if (end == at) { /* a letter; that of h0 is no vertex */
+            at += *at == 'h' ? 2 : 1;
+            continue;
+        }
+        assert_true(n < most);
+        out[n++] = x;
+        at = end;
+    }
+    return n;
+}
+
+/* Steps 1, 2, (3,) 4 and numbers 1, 2, 4. */
+static void places_are_in_proportion(void **state)
+{
+    double v[16];
+
+    (void)state;
+    make_run("one", "preset=ema-pg", metrics);
+    make_page(one, 1);
+    assert_int_equal(vertices(v, 16, plot_titled("KL"), "\"l c0"), 6);
+    assert_true(fabs((v[2] - v[0]) * 3 - (v[4] - v[0])) < 0.5);
+    assert_true(fabs((v[1] - v[3]) * 3 - (v[1] - v[5])) < 0.5);
+    assert_true(v[5] < v[3] && v[3] < v[1] && v[5] > 0);
+    /* the shade of 0.25 +- 0.125 and 0.5 +- 0.0625: up forwards, down backwards */
+    assert_int_equal(vertices(v, 16, plot_titled("accuracy"), "\"b c0"), 8);
+    assert_true(v[0] == v[6] && v[2] == v[4]);
+    assert_true(fabs((v[7] - v[1]) / (v[5] - v[3]) - 2) < 0.05);
+}
+
+/* A spike of one step in 15,000 reaches the top of the plot. */
+static void a_spike_is_seen(void **state)
+{
+    static double line[4096], shade[4096];
+    struct kg_str log = {0};
+    double top = INFINITY, mean_top = INFINITY;
+    int n;
+
+    (void)state;
+    for (int i = 1; i <= 15000; i++)
+        OK(kg_str_printf(&log, &err,
+                         "{\"phase\": \"rl\", \"step\": %d, \"kl/value\": %d}\n", i,
+                         i == 7777 ? 100 : 0));
+    make_run("one", "preset=grpo", kg_str_text(&log));
+    kg_str_release(&log);
+    make_page(one, 1);
+    n = vertices(shade, 4096, plot_titled("KL"), "\"b c0");
+    for (int i = 1; i < n; i += 2)
+        top = fmin(top, shade[i]);
+    n = vertices(line, 4096, plot_titled("KL"), "\"l c0");
+    for (int i = 1; i < n; i += 2)
+        mean_top = fmin(mean_top, line[i]);
+    assert_true(top < 20);
+    assert_true(mean_top > top + 100);
+}
+
 /* ---- several ---- */
 
 static void runs_lie_over_each_other(void **state)
@@ -402,6 +469,8 @@ int main(void)
         TEST(a_run_is_told_with_its_numbers),
         TEST(every_metric_is_there_with_what_it_means),
         TEST(gaps_are_gaps),
+        TEST(places_are_in_proportion),
+        TEST(a_spike_is_seen),
         TEST(runs_lie_over_each_other),
         TEST(runs_of_one_name_are_told_apart),
         TEST(the_same_runs_give_the_same_bytes),
