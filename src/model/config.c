@@ -1,4 +1,4 @@
-/* Reading a HuggingFace config.json of a Qwen2, Qwen3 or Llama model.
+/* Reading a HuggingFace config.json of a Qwen2, Qwen3, Llama or Mistral model.
  *
  * One table names every field that HuggingFace writes for these families, with its rule:
  * honoured by the reader below, without effect on a causal language model's weights and
@@ -23,7 +23,8 @@ enum {
     MAX_LAYERS = 1024,
     MAX_HEADS = 1024,
     MAX_POSITIONS = 1 << 27,
-    QWEN3_HEAD_DIM = 128, /* Qwen3Config's default */
+    QWEN3_HEAD_DIM = 128,  /* Qwen3Config's default */
+    MISTRAL_WINDOW = 4096, /* MistralConfig's default */
 };
 
 /* ---- families ---- */
@@ -32,15 +33,23 @@ static const struct kg_arch ARCHS[] = {
     {.model_type = "qwen2",
      .class_name = "Qwen2ForCausalLM",
      .help = "Qwen2, Qwen2.5: biases on q, k, v",
-     .qkv_bias = true},
+     .qkv_bias = true,
+     .default_positions = 32768},
     {.model_type = "qwen3",
      .class_name = "Qwen3ForCausalLM",
      .help = "Qwen3: norms of queries and keys, head_dim",
      .qk_norm = true,
-     .explicit_head_dim = true},
+     .explicit_head_dim = true,
+     .default_positions = 32768},
     {.model_type = "llama",
      .class_name = "LlamaForCausalLM",
-     .help = "Llama 2 and 3: rope_scaling llama3"},
+     .help = "Llama 2 and 3: rope_scaling llama3",
+     .default_positions = 2048},
+    {.model_type = "mistral",
+     .class_name = "MistralForCausalLM",
+     .help = "Mistral without a sliding window (7B from v0.2 on)",
+     .window = true,
+     .default_positions = 131072},
     {.model_type = NULL},
 };
 
@@ -55,10 +64,9 @@ kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
             return KG_OK;
         }
     }
-    return kg_fail(err, KG_EUNSUPPORTED,
-                   "architecture '%.60s' is not supported; expected one of %s, %s, %s",
-                   model_type, ARCHS[0].model_type, ARCHS[1].model_type,
-                   ARCHS[2].model_type);
+    const size_t n = sizeof ARCHS / sizeof *ARCHS - 1;
+    return kg_str_unknown(KG_EUNSUPPORTED, "architecture", model_type, ARCHS, n,
+                          sizeof *ARCHS, err);
 }
 
 /* ---- fields ---- */
@@ -124,8 +132,9 @@ static const struct field FIELDS[] = {
     {"tie_encoder_decoder", IS_FALSE},
     {"use_mrope", IS_FALSE},
 
-    /* These two speak of the sliding window, which use_sliding_window switches off. */
-    {"sliding_window", NO_EFFECT},
+    /* These two speak of the sliding window, which use_sliding_window switches off where
+     * the family has it. */
+    {"sliding_window", HONOURED},
     {"max_window_layers", NO_EFFECT},
     /* Who wrote the file, and how the Python classes cache, batch and return. */
     {"_name_or_path", NO_EFFECT},
@@ -330,8 +339,8 @@ static kg_status read_sizes(const struct reader *r)
      * a default. */
     KG_TRY(read_size(r, "num_key_value_heads", MAX_HEADS, is_llama ? c->heads : 0,
                      &c->kv_heads));
-    KG_TRY(read_size(r, "max_position_embeddings", MAX_POSITIONS, is_llama ? 2048 : 32768,
-                     &c->max_positions));
+    KG_TRY(read_size(r, "max_position_embeddings", MAX_POSITIONS,
+                     c->arch->default_positions, &c->max_positions));
     if (c->heads % c->kv_heads)
         return kg_fail(
             r->err, KG_EINVAL,
@@ -350,6 +359,23 @@ static kg_status read_sizes(const struct reader *r)
                        "%s: head_dim is %d, expected an even number from 2 to %d",
                        r->doc->where, c->head_dim, KG_MAX_HEAD_DIM);
     return KG_OK;
+}
+
+/* A window over which no sequence can grow is none. */
+static kg_status read_window(const struct reader *r)
+{
+    const struct kg_json *value = kg_json_get(r->root, "sliding_window");
+    int64_t window = value ? kg_json_int(value, 0) : MISTRAL_WINDOW;
+    bool none = value && kg_json_type(value) == KG_JSON_NULL;
+    if (!r->c->arch->window || none || window >= r->c->max_positions)
+        return KG_OK;
+    if (value)
+        return refuse(r, "sliding_window", value,
+                      "null, or max_position_embeddings or more");
+    return kg_fail(r->err, KG_EUNSUPPORTED,
+                   "%s: sliding_window is not given, which means %d: expected null, or "
+                   "max_position_embeddings or more",
+                   r->doc->where, MISTRAL_WINDOW);
 }
 
 static kg_status read_numbers(const struct reader *r)
@@ -539,6 +565,7 @@ static kg_status read_all(const struct reader *r)
     KG_TRY(read_family(r));
     KG_TRY(check_fields(r));
     KG_TRY(read_sizes(r));
+    KG_TRY(read_window(r));
     KG_TRY(read_numbers(r));
     KG_TRY(read_dtype(r));
     KG_TRY(read_rope(r));

@@ -17,6 +17,8 @@ struct kg_arch {
     bool qkv_bias;          /* q, k, v projections have a bias by default */
     bool qk_norm;           /* RMS norm of every query and key head */
     bool explicit_head_dim; /* head_dim field expected; else hidden/heads when absent */
+    bool window; /* sliding_window counts by itself, without use_sliding_window */
+    int32_t default_positions; /* max_position_embeddings where absent */
 };
 /* Table of supported families, ended by a row with model_type NULL. */
 const struct kg_arch *kg_arch_table(void);

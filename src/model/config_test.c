@@ -64,17 +64,47 @@ static void llama3_scaling_is_read(void **state)
 
 static void newer_transformers_layout_is_read(void **state)
 {
-    static const char *const dirs[] = {CONFIGS "transformers_qwen2",
-                                       CONFIGS "transformers_qwen3",
-                                       CONFIGS "transformers_llama"};
+    static const char *const dirs[] = {
+        CONFIGS "transformers_qwen2", CONFIGS "transformers_qwen3",
+        CONFIGS "transformers_llama", CONFIGS "transformers_mistral"};
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         struct kg_model_config c = read_dir(dirs[i]);
         assert_int_equal(c.hidden, 256);
         assert_int_equal(c.head_dim, i == 1 ? 128 : 64);
         assert_true(c.rope_theta == (i == 2 ? 500000 : 10000));
         assert_true(c.rope_llama3 == (i == 2));
         assert_string_equal(c.dtype_name, "bfloat16");
+    }
+}
+
+static void a_sliding_window_that_slides_is_refused(void **state)
+{
+    static const struct {
+        const char *fields, *named; /* NULL: it is read */
+    } rows[] = {
+        {"\"sliding_window\": null, ", NULL},
+        {"\"sliding_window\": 8192, ", NULL},
+        {"\"sliding_window\": 8191, ", "sliding_window is 8191"},
+        {"\"sliding_window\": \"all\", ", "sliding_window is \"all\""},
+        {"", "sliding_window is not given"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"mistral\", %s\"vocab_size\": 320, \"hidden_size\": "
+                 "64, \"intermediate_size\": 96, \"num_hidden_layers\": 2, "
+                 "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+                 "\"max_position_embeddings\": 8192}",
+                 rows[i].fields);
+        kg_status status = kg_model_config_parse(&c, text, strlen(text), "m.json", &err);
+        if (!rows[i].named && status != KG_OK)
+            fail_msg("%s", err.message);
+        if (rows[i].named &&
+            (status != KG_EUNSUPPORTED || !strstr(err.message, rows[i].named)))
+            fail_msg("%s: status %d", rows[i].fields, status);
     }
 }
 
@@ -130,7 +160,7 @@ static kg_status parse_with(struct kg_model_config *c, const char *field)
 static void fields_with_another_effect_are_refused_with_their_value(void **state)
 {
     static const char *const rows[][2] = {
-        {"\"model_type\": \"mistral\"", "qwen2, qwen3, llama"},
+        {"\"model_type\": \"gemma\"", "qwen2, qwen3, llama, mistral"},
         {"\"architectures\": [\"LlamaForCausalLM\"]", "LlamaForCausalLM"},
         {"\"architectures\": [\"Qwen2ForSequenceClassification\"]", "Classification"},
         {"\"hidden_act\": \"gelu\"", "gelu"},
@@ -258,8 +288,9 @@ static void end_tokens_are_a_set_with_a_limit(void **state)
 static void what_is_written_reads_as_the_same(void **state)
 {
     static const char *const dirs[] = {
-        CONFIGS "qwen2_1.5b", CONFIGS "llama3.2_1b", CONFIGS "transformers_qwen3",
-        CONFIGS "transformers_llama", "tests/data/verl_digit_llama"};
+        CONFIGS "qwen2_1.5b",           CONFIGS "llama3.2_1b",
+        CONFIGS "transformers_qwen3",   CONFIGS "transformers_llama",
+        CONFIGS "transformers_mistral", "tests/data/verl_digit_llama"};
     (void)state;
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
         struct kg_model_config a = read_dir(dirs[i]);
@@ -345,6 +376,7 @@ int main(void)
         cmocka_unit_test(qwen2_is_read_with_the_end_tokens_of_both_files),
         cmocka_unit_test(llama3_scaling_is_read),
         cmocka_unit_test(newer_transformers_layout_is_read),
+        cmocka_unit_test(a_sliding_window_that_slides_is_refused),
         cmocka_unit_test(small_checkpoints_are_read),
         cmocka_unit_test(fields_with_another_effect_are_refused_with_their_value),
         cmocka_unit_test(impossible_sizes_are_refused),

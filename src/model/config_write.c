@@ -93,6 +93,8 @@ static kg_status put_rope(const struct writer *w, const struct kg_model_config *
 /* Fields that only one family's class has. */
 static kg_status put_family(const struct writer *w, const struct kg_model_config *c)
 {
+    if (c->arch->window)
+        return put_word(w, "sliding_window", "null");
     if (strcmp(c->arch->model_type, "llama") == 0) {
         KG_TRY(put_word(w, "mlp_bias", "false"));
         KG_TRY(put_int(w, "pretraining_tp", 1));

@@ -75,11 +75,10 @@ static void what_may_be_a_stop_string_is_held_back(void **state)
 }
 
 /* Random tokens, with special ones and stop strings among them. */
-static void all_that_was_told_is_the_answer(void **state)
+static void check_told(const struct kg_tokenizer *tokenizer)
 {
     static const char *const stops[] = {"e", "th", "<|", "\303\251"};
     const struct kg_rng_key key = {1, KG_RNG_TEST};
-    (void)state;
     for (uint32_t round = 0; round < 300; round++) {
         struct kg_serve_text told = {0};
         struct kg_str out = {0};
@@ -91,17 +90,18 @@ static void all_that_was_told_is_the_answer(void **state)
         t.finish = KG_FINISH_LENGTH;
         for (uint32_t i = 0; i < 60 && t.finish == KG_FINISH_LENGTH; i++) {
             struct kg_traj_step step = {
-                .token = (int32_t)kg_rng_below(key, round, i, 0,
-                                               (uint64_t)kg_tokenizer_vocab_size(tok))};
+                .token = (int32_t)kg_rng_below(
+                    key, round, i, 0, (uint64_t)kg_tokenizer_vocab_size(tokenizer))};
             size_t seen = raw.len;
             NEED(kg_traj_push(&t, &step, err));
-            NEED(kg_tokenizer_decode(&raw, tok, &step.token, 1, false, err));
-            NEED(kg_serve_text_add(&out, &told, tok, step.token, stops, n_stops, err));
+            NEED(kg_tokenizer_decode(&raw, tokenizer, &step.token, 1, false, err));
+            NEED(kg_serve_text_add(&out, &told, tokenizer, step.token, stops, n_stops,
+                                   err));
             if (kg_stop_find(&at, &raw, seen, stops, n_stops))
                 t.finish = KG_FINISH_STRING;
         }
         NEED(kg_serve_text_end(&out, &told, stops, n_stops, t.finish, err));
-        NEED(kg_rollout_text(&whole, tok, &t, stops, n_stops, err));
+        NEED(kg_rollout_text(&whole, tokenizer, &t, stops, n_stops, err));
         assert_string_equal(kg_str_text(&out), kg_str_text(&whole));
         kg_serve_text_release(&told);
         kg_str_release(&out);
@@ -109,6 +109,16 @@ static void all_that_was_told_is_the_answer(void **state)
         kg_str_release(&whole);
         kg_traj_release(&t);
     }
+}
+
+static void all_that_was_told_is_the_answer(void **state)
+{
+    struct kg_tokenizer *sentencepiece;
+    (void)state;
+    check_told(tok);
+    NEED(kg_tokenizer_open(&sentencepiece, "tests/data/tokenizer/spm", err));
+    check_told(sentencepiece);
+    kg_tokenizer_close(sentencepiece);
 }
 
 int main(void)

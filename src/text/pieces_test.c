@@ -347,6 +347,26 @@ static void tokenizer_config_adds_tokens_and_ends(void **state)
     kg_tokenizer_close(tok);
 }
 
+static void tokens_of_added_tokens_json_need_their_flags(void **state)
+{
+    char dir[] = "/tmp/kedge-pieces-XXXXXX";
+    char path[64];
+    struct kg_tokenizer *tok = NULL;
+    struct kg_err why;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    NEED(kg_file_copy(DATA "spm/tokenizer.model", path, err));
+    snprintf(path, sizeof path, "%s/added_tokens.json", dir);
+    NEED(kg_file_write_atomic(path, "{\"<pad>\": 620}", 14, err));
+    assert_int_equal(kg_tokenizer_open(&tok, dir, &why), KG_EUNSUPPORTED);
+    assert_non_null(strstr(why.message, "added_tokens_decoder"));
+    NEED(kg_file_write_atomic(path, "{}", 2, err));
+    NEED(kg_tokenizer_open(&tok, dir, err));
+    kg_tokenizer_close(tok);
+    NEED(kg_file_remove_tree(dir, err));
+}
+
 static void llama3_brings_its_special_tokens(void **state)
 {
     struct kg_tokenizer *tok;
@@ -684,6 +704,7 @@ int main(void)
         cmocka_unit_test(control_pieces_are_special_tokens),
         cmocka_unit_test(legacy_says_where_a_space_is_put_in_front),
         cmocka_unit_test(tokenizer_config_adds_tokens_and_ends),
+        cmocka_unit_test(tokens_of_added_tokens_json_need_their_flags),
         cmocka_unit_test(llama3_brings_its_special_tokens),
         cmocka_unit_test(a_made_model_is_read),
         cmocka_unit_test(other_models_are_refused_by_name),

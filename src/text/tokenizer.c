@@ -123,6 +123,25 @@ static kg_status read_padding(struct kg_tokenizer *tok, const char *dir,
     return KG_OK;
 }
 
+/* Older folders list tokens beside a tokenizer.model without saying how they are found in
+ * a text. */
+static kg_status check_added(const struct kg_tokenizer_kind *kind, const char *dir,
+                             const struct kg_json *config, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    if (kind != &KINDS[KIND_MODEL] || kg_json_get(config, "added_tokens_decoder"))
+        return KG_OK;
+    KG_TRY(read_optional(&doc, dir, "added_tokens.json", err));
+    size_t n = kg_json_size(doc.root);
+    kg_json_release(&doc);
+    if (n == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "%s: added_tokens.json has %zu tokens: expected them in "
+                   "added_tokens_decoder of tokenizer_config.json, too",
+                   dir, n);
+}
+
 static kg_status open_kind(struct kg_tokenizer **out,
                            const struct kg_tokenizer_kind *kind, const char *dir,
                            const char *path, struct kg_err *err)
@@ -133,6 +152,7 @@ static kg_status open_kind(struct kg_tokenizer **out,
     struct kg_tokenizer *tok = NULL;
     KG_TRY_GOTO(out, kg_file_read(&text, path, MAX_FILE_BYTES, err));
     KG_TRY_GOTO(out, read_optional(&config, dir, "tokenizer_config.json", err));
+    KG_TRY_GOTO(out, check_added(kind, dir, config.root, err));
     const struct kg_tokenizer_file file = {
         .bytes = kg_str_text(&text), .n = text.len, .where = path, .config = config.root};
     KG_TRY_GOTO(out, parse_kind(&tok, kind, &file, err));

@@ -7,7 +7,7 @@ import os
 import tempfile
 
 import transformers
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
@@ -25,8 +25,8 @@ def saved(config):
 
 
 def written_by_transformers():
-    for cls in (Qwen2Config, Qwen3Config, LlamaConfig):
-        extra = dict(rope_parameters=LLAMA3) if cls is LlamaConfig else {}
+    for cls in (Qwen2Config, Qwen3Config, LlamaConfig, MistralConfig):
+        extra = {LlamaConfig: dict(rope_parameters=LLAMA3), MistralConfig: dict(sliding_window=None)}.get(cls, {})
         config = cls(**SIZES, bos_token_id=3, eos_token_id=[1, 2], dtype="bfloat16", **extra)
         config.architectures = [cls.__name__.replace("Config", "ForCausalLM")]
         folder = ROOT + "transformers_" + config.model_type
