@@ -196,6 +196,13 @@ tools_need_a_template() {
 }
 
 # ---- kedge chat ----
+# A word behind / is for kedge: one that it does not know is said, and nothing is answered. What follows /quit is not read.
+chat_takes_commands() {
+    printf '/hlep\n/help\n/quit\nHello\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 >"$work/said" 2>"$work/body" || return 1
+    [ ! -s "$work/said" ] && grep -q "found '/hlep'" "$work/body" && grep -q '^/quit  *leaves' "$work/body" || return 1
+    printf '/etc/x\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 --seed 1 >"$work/said" 2>"$work/body" || return 1
+    printf '//etc/x\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 --seed 1 2>/dev/null | cmp - "$work/said"
+}
 # The second answer is the one to the tokens of the first, end to end, with the new message behind them.
 chat_appends_tokens() {
     printf 'Hello\nAnd now\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 >"$work/said" 2>"$work/body" || return 1
@@ -314,6 +321,7 @@ pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
 pass "stop strings never leak into a stream" stop_strings_never_leak
 pass "kedge chat appends tokens to tokens" chat_appends_tokens
+pass "kedge chat takes commands, and says which it does not know" chat_takes_commands
 pass "kedge chat says that a template lacks" chat_needs_a_template
 pass "tools are refused where the template has no place for them" tools_need_a_template
 pass "wrong requests get errors in OpenAI's shape, and the server lives on" errors

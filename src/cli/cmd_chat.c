@@ -88,6 +88,7 @@ struct chat {
     struct kg_serve_text text;
     struct kg_str out;
     bool said_rewritten;
+    bool leaves;      /* /quit was said */
     bool interactive; /* somebody types */
     bool terminal;    /* somebody looks */
 };
@@ -360,13 +361,66 @@ static kg_status begin_conversation(struct chat *c, struct kg_err *err)
                        : KG_OK;
 }
 
+/* ---- lines that are for kedge and not for the model ---- */
+
+static kg_status leave(struct chat *c, struct kg_err *err)
+{
+    (void)err;
+    c->leaves = true;
+    return KG_OK;
+}
+
+static kg_status show_commands(struct chat *c, struct kg_err *err);
+
+static const struct {
+    const char *name;
+    const char *help;
+    kg_status (*run)(struct chat *c, struct kg_err *err);
+} commands[] = {
+    {"/new", "begins another conversation", begin_conversation},
+    {"/help", "says this", show_commands},
+    {"/quit", "leaves, as Ctrl-D does", leave},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static kg_status show_commands(struct chat *c, struct kg_err *err)
+{
+    (void)c;
+    (void)err;
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        kg_log_info("%-6s %s", commands[i].name, commands[i].help);
+    kg_log_info("//     a message that begins with one /; Ctrl-C ends an answer");
+    return KG_OK;
+}
+
+/* A first word of / and letters, alone or before a blank: a path is none. */
+static bool is_command(const char *line)
+{
+    size_t n = 1 + strspn(line + (*line == '/'), "abcdefghijklmnopqrstuvwxyz_-");
+
+    return *line == '/' && n > 1 && (line[n] == '\0' || line[n] == ' ');
+}
+
+/* What is no command of the table is said, and does not go to the model. */
+static kg_status run_command(struct chat *c, const char *line, struct kg_err *err)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(line, commands[i].name) == 0)
+            return commands[i].run(c, err);
+    kg_log_warn("expected /new, /help or /quit, found '%.60s'; a message that begins "
+                "with / is written //",
+                line);
+    return KG_OK;
+}
+
 /* A message that cannot be answered (too long, refused by the template) is taken back. */
 static kg_status take_line(struct chat *c, const char *line, size_t n, struct kg_err *err)
 {
     size_t before = c->messages.len;
-    if (strcmp(line, "/new") == 0)
-        return begin_conversation(c, err);
-    kg_status status = answer(c, line, n, err);
+    bool escaped = line[0] == '/' && line[1] == '/';
+    if (is_command(line))
+        return run_command(c, line, err);
+    kg_status status = answer(c, line + escaped, n - escaped, err);
     if (status == KG_ESHAPE || status == KG_EFORMAT) {
         kg_log_warn("%s", err->message);
         c->messages.len = before;
@@ -410,8 +464,8 @@ static kg_status converse(struct chat *c, struct kg_err *err)
     kg_status status = begin_conversation(c, err);
     if (status == KG_OK && c->interactive)
         kg_log_info("Ctrl-C ends an answer, /new begins another conversation, Ctrl-D "
-                    "leaves");
-    while (status == KG_OK && read_line(c, &line, &capacity, &n))
+                    "leaves, /help says more");
+    while (status == KG_OK && !c->leaves && read_line(c, &line, &capacity, &n))
         status = take_line(c, line, n, err);
     if (c->interactive)
         fputs("\n", stderr);

@@ -78,7 +78,8 @@ const struct kg_command kg_commands[] = {
     {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
      kg_chat_flags,
      "A line is a message, the answer is printed as it comes. Ctrl-C ends an answer, "
-     "/new begins another conversation, Ctrl-D leaves. The conversation is kept as "
+     "/new begins another conversation, /quit and Ctrl-D leave, /help lists such lines; "
+     "a message that begins with / is written //. The conversation is kept as "
      "tokens: what the model said is never tokenised again, unless the chat template "
      "rewrites earlier turns.",
      0},

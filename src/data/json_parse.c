@@ -68,6 +68,10 @@ static kg_status bad(const struct parser *p, const char *at, const char *expecte
     else if (n == 0 || (n == 1 && (*at < ' ' || *at == 0x7f)))
         kg_fail(p->err, KG_EFORMAT, "expected %s, found the byte 0x%02x", expected,
                 (unsigned char)*at);
+    else if (left >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0) /* it is not seen */
+        kg_fail(p->err, KG_EFORMAT,
+                "expected %s, found a byte-order mark (EF BB BF): JSON has none",
+                expected);
     else
         kg_fail(p->err, KG_EFORMAT, "expected %s, found '%.*s'", expected, (int)n, at);
     return place(p, at);

@@ -129,6 +129,8 @@ static void errors_say_what_was_expected_and_where(void **state)
         {"[1]\n\x01",
          "line 2 column 1: expected the end behind a JSON value, found the byte 0x01"},
         {"\xff", "line 1 column 1: expected a JSON value, found the byte 0xff"},
+        {"\xef\xbb\xbf[1]", "line 1 column 1: expected a JSON value, found a byte-order "
+                            "mark (EF BB BF): JSON has none"},
         {"[01]", "line 1 column 3: expected ',' or ']' behind a value, found '1'"},
         {"[1.]", "line 1 column 4: expected a digit, found ']'"},
         {"[-]", "line 1 column 3: expected a digit, found ']'"},

@@ -126,7 +126,11 @@ static kg_status find_footer(struct kg_parquet *file, struct kg_err *err)
     const unsigned char *end = file->bytes + file->n;
     uint32_t n;
 
-    if (file->n < MAGIC_BYTES + TAIL_BYTES || memcmp(file->bytes, "PAR", 3) != 0)
+    if (file->n < MAGIC_BYTES + TAIL_BYTES)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected a Parquet file of at least %d bytes, found %zu",
+                       file->name, MAGIC_BYTES + TAIL_BYTES, (size_t)file->n);
+    if (memcmp(file->bytes, "PAR", 3) != 0)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected a Parquet file, found no PAR1 at its start",
                        file->name);

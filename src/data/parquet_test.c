@@ -282,6 +282,9 @@ static void what_is_no_parquet_file_is_said(void **state)
 {
     (void)state;
     assert_int_equal(read_bytes("PAR1", 4), KG_EFORMAT);
+    assert_string_equal(
+        err.message, "x.parquet: expected a Parquet file of at least 12 bytes, found 4");
+    assert_int_equal(read_bytes("[1, 2, 3, 4, 5]", 15), KG_EFORMAT);
     assert_string_equal(err.message,
                         "x.parquet: expected a Parquet file, found no PAR1 at its start");
     assert_int_equal(read_bytes("PAR1\0\0\0\0PARE", 12), KG_EUNSUPPORTED);
