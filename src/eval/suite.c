@@ -171,6 +171,7 @@ static bool is_name(const char *name)
 static kg_status read_names(struct kg_suite *s, const char *path, struct kg_err *err)
 {
     KG_TRY(kg_config_scan(&s->names, &s->n, path, "sets", err));
+    s->n_all = s->n;
     if (s->n == 0)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected a section 'sets' with at least one set, such as "
@@ -196,7 +197,7 @@ static kg_status only_name(struct kg_suite *s, struct kg_err *err)
     s->names[0] = kg_mem_strdup(KG_EVAL_SET, err);
     if (!s->names[0])
         return err->code;
-    s->n = 1;
+    s->n = s->n_all = 1;
     return KG_OK;
 }
 
@@ -207,7 +208,6 @@ kg_status kg_suite_open(struct kg_suite *s, const char *path, struct kg_err *err
 
     *s = (struct kg_suite){.is_file = path};
     KG_TRY_GOTO(out, path ? read_names(s, path, err) : only_name(s, err));
-    s->n_all = s->n;
     KG_TRY_GOTO(out, make_rows(s, err));
     tables[1] = s->rows;
     KG_TRY_GOTO(out, kg_config_create(&s->config, tables, 2, err));
@@ -233,10 +233,10 @@ void kg_suite_release(struct kg_suite *s)
     size_t per_set = count_rows(kg_suite_set_rows);
 
     kg_config_free(s->config);
-    for (size_t i = 0; s->rows && i < (s->n + 1) * per_set; i++)
+    for (size_t i = 0; s->rows && i < (s->n_all + 1) * per_set; i++)
         free_key(s->rows[i].key);
     kg_mem_free(s->rows);
-    kg_file_names_free(s->names, s->n_all ? s->n_all : s->n);
+    kg_file_names_free(s->names, s->n_all);
     *s = (struct kg_suite){0};
 }
 

@@ -402,6 +402,7 @@ static void sets_can_be_left_out(void **state)
 
 static void sets_are_picked_by_their_names(void **state)
 {
+    uint64_t held = kg_mem_current_bytes();
     struct kg_suite s;
 
     (void)state;
@@ -420,6 +421,7 @@ static void sets_are_picked_by_their_names(void **state)
     assert_string_equal(s.names[1], "two");
     assert_string_equal(s.names[2], "odd");
     kg_suite_release(&s);
+    assert_int_equal(kg_mem_current_bytes(), held);
     assert_int_equal(first_set("suite: {sets: [b]}\nsets:\n  a: {data: data.jsonl}\n"),
                      KG_EINVAL);
     says("suite.sets: expected sets of a, found 'b'");
