@@ -126,12 +126,13 @@ static const struct script {
 
 /* Two- and three-byte pieces of TeX. */
 static const struct rewrite pieces[] = {
-    {"\\!", ""},    {"\\,", " "},    {"\\;", " "},    {"\\:", " "},    {"\\ ", " "},
-    {"\\>", " "},   {"\\$", ""},     {"\\%", "%"},    {"\\(", " "},    {"\\)", " "},
-    {"\\[", " "},   {"\\]", " "},    {"\\&", "&"},    {"\\#", "#"},    {"\\-", ""},
-    {"\\/", ""},    {"{,}", ","},    {"~", " "},      {"**", "^"},     {"$", ""},
-    {"\\\n", "\n"}, {"!=", "\\ne "}, {"<=", "\\le "}, {">=", "\\ge "}, {"\\|", "\\Vert "},
-    {"{.}", "."},   {"\\_", "_"},
+    {"\\!", ""},        {"\\,", " "},    {"\\;", " "},        {"\\:", " "},
+    {"\\ ", " "},       {"\\>", " "},    {"\\$", ""},         {"\\%", "%"},
+    {"\\(", " "},       {"\\)", " "},    {"\\[", " "},        {"\\]", " "},
+    {"\\&", "&"},       {"\\#", "#"},    {"\\-", ""},         {"\\/", ""},
+    {"{,}", ","},       {"~", " "},      {"**", "^"},         {"$", ""},
+    {"\\\n", "\n"},     {"!=", "\\ne "}, {"<=", "\\le "},     {">=", "\\ge "},
+    {"\\|", "\\Vert "}, {"{.}", "."},    {"...", "\\ldots "}, {"\\_", "_"},
 };
 
 static const struct rewrite *match(const struct rewrite *rows, size_t n, const char *text,
@@ -271,7 +272,7 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
     }
     if ((unsigned char)text[0] >= 0x80)
         row = match(signs, sizeof signs / sizeof *signs, text, n);
-    else if (strchr("\\{~*$!<>|", text[0]))
+    else if (strchr("\\{~*$!<>|.", text[0]))
         row = match(pieces, sizeof pieces / sizeof *pieces, text, n);
     *taken = row ? strlen(row->from) : 0;
     return row ? row->to : NULL;

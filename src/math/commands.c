@@ -287,7 +287,8 @@ static const struct kg_math_command *find(const struct kg_math_command *rows, si
                                           const char *name, size_t len)
 {
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(rows[i].name, name, len) == 0 && rows[i].name[len] == 0)
+        if (len > 0 && rows[i].name[0] == name[0] &&
+            strncmp(rows[i].name, name, len) == 0 && rows[i].name[len] == 0)
             return &rows[i];
     }
     return NULL;

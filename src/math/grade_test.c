@@ -95,6 +95,12 @@ static void numbers_are_read_in_every_notation(void **state)
     right("28\\%", "28 percent");
     right("025", "25");
     right(".4", "0.4");
+    right("\\frac13", "0.333...");
+    right("\\frac16", "0.1666\\ldots");
+    right("\\frac17", "0.142857142857\xe2\x80\xa6");
+    right("5", "5...");
+    wrong("\\frac13", "0.33...");
+    wrong("\\sqrt2", "1.414...");
     wrong("10", "11");
     wrong("32349", "32, 349");
     wrong("0.5", "0.51");

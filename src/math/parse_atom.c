@@ -154,6 +154,38 @@ static const char *repeating(struct kg_math_parser *p, size_t *n)
     return NULL;
 }
 
+/* How many digits at the end repeat: one that stands there three times, or more that
+ * stand there twice; 0 for none. */
+static size_t repeated_block(const char *digits, size_t n)
+{
+    for (size_t len = 1; 2 * len <= n; len++) {
+        const char *block = digits + n - len;
+        size_t times = 1;
+
+        while ((times + 1) * len <= n && memcmp(block - times * len, block, len) == 0)
+            times++;
+        if (times >= (len == 1 ? 3 : 2))
+            return len;
+    }
+    return 0;
+}
+
+/* The dots of 0.1666\ldots, or at the end of the text of any number. */
+static bool eat_dots(struct kg_math_parser *p, bool whole)
+{
+    const char *from = p->p;
+    size_t len;
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
+
+    if (row && row->group == KG_MATH_G_DOTS) {
+        p->p += len;
+        if (!whole || kg_math_look(p) == 0)
+            return true;
+    }
+    p->p = from;
+    return false;
+}
+
 /* number + repeated digits / 99..900..0, exactly; `places` digits stand before them */
 static int add_repeating(struct kg_math_parser *p, int number, size_t places,
                          const char *digits, size_t n)
@@ -287,6 +319,10 @@ int kg_math_parse_number(struct kg_math_parser *p)
     p->p = at;
     node = kg_math_leaf(p->t, KG_MATH_NUM, 0, out.text, out.n);
     digits = out.whole ? NULL : repeating(p, &n);
+    if (!digits && eat_dots(p, out.whole)) {
+        n = out.whole ? 0 : repeated_block(point + 1, (size_t)(at - point - 1));
+        digits = n ? at - n : NULL;
+    }
     if (digits)
         return add_repeating(p, node, (size_t)(at - point - 1), digits, n);
     node = with_exponent(p, node);
