@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WORD_BYTES = 8 };
+
 /* ---- looking ---- */
 
 enum kg_json_type kg_json_type(const struct kg_json *v)
@@ -197,17 +199,31 @@ static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *
     return kg_str_append(out, pair, 2, err);
 }
 
+/* How many of eight bytes of text, from the first on, may stand in a string as they are
+ * and are ASCII: no quote, no backslash, no control character. A borrow marks bytes
+ * behind one that is marked rightly, never the first. */
+static size_t plain_bytes(uint64_t eight)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    uint64_t quote = (eight ^ ones * '"') - ones;
+    uint64_t backslash = (eight ^ ones * '\\') - ones;
+    uint64_t control = eight - ones * ' ';
+    uint64_t marks = (quote | backslash | control | eight) & ones * 0x80;
+
+    return marks ? (size_t)__builtin_ctzll(marks) / 8 : WORD_BYTES;
+}
+
 /* Bytes of the text that pass through as they are, looked at by whole words: there may
  * be more behind them. */
 static size_t plain_prefix(const char *text, size_t n)
 {
-    size_t plain = KG_JSON_WORD_BYTES;
+    size_t plain = WORD_BYTES;
     size_t i = 0;
     uint64_t eight;
 
-    while (plain == KG_JSON_WORD_BYTES && n - i >= KG_JSON_WORD_BYTES) {
+    while (plain == WORD_BYTES && n - i >= WORD_BYTES) {
         memcpy(&eight, text + i, sizeof eight);
-        plain = kg_json_plain_bytes(eight);
+        plain = plain_bytes(eight);
         i += plain;
     }
     return i;

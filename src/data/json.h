@@ -3,8 +3,9 @@
  *
  * A struct kg_json is a value inside a document and lives as long as the document. A
  * document comes about by the calls of a builder, of which the parser of text is one
- * user. Every getter names the key and what was found instead; `where` of the document (a
- * file name, "stdin line 12") goes in front.
+ * user; jansson stands behind that one (json_parse.c) alone. Every getter names the key
+ * and what was found instead; `where` of the document (a file name, "stdin line 12") goes
+ * in front.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H

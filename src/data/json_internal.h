@@ -4,7 +4,7 @@
 
 #include "data/json.h"
 
-enum { KG_JSON_MAX_DEPTH = 64, KG_JSON_WORD_BYTES = 8 };
+enum { KG_JSON_MAX_DEPTH = 64 };
 
 struct kg_json {
     enum kg_json_type type;
@@ -36,19 +36,5 @@ kg_status kg_json_hold_key(struct kg_json_builder *b, const char *key, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_hold_text(struct kg_json_builder *b, const char *text, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-
-/* How many of eight bytes of text, from the first on, may stand in a string as they are
- * and are ASCII: no quote, no backslash, no control character. A borrow marks bytes
- * behind one that is marked rightly, never the first. */
-static inline size_t kg_json_plain_bytes(uint64_t eight)
-{
-    const uint64_t ones = UINT64_C(0x0101010101010101);
-    uint64_t quote = (eight ^ ones * '"') - ones;
-    uint64_t backslash = (eight ^ ones * '\\') - ones;
-    uint64_t control = eight - ones * ' ';
-    uint64_t marks = (quote | backslash | control | eight) & ones * 0x80;
-
-    return marks ? (size_t)__builtin_ctzll(marks) / 8 : KG_JSON_WORD_BYTES;
-}
 
 #endif
