@@ -47,7 +47,7 @@ kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err) KG_MUS
 kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
 /* From the text of a tokenizer.json, or the bytes of a tokenizer.model without a
- * tokenizer_config.json beside it; for tests and fuzzing. */
+ * tokenizer_config.json beside it; for tests, fuzzing and benchmarks. */
 kg_status kg_tokenizer_parse(struct kg_tokenizer **tok, const char *json, size_t n,
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes, size_t n,
@@ -99,10 +99,14 @@ struct kg_bpe_train {
     size_t n_specials;
     const char *pattern; /* pre-tokenizer regex; NULL for the Qwen2 one */
 };
-/* Writes dir/tokenizer.json (loads in `tokenizers`), tokenizer_config.json.
+/* Append the text of a tokenizer.json that loads in `tokenizers` and kg_tokenizer_parse.
  * texts: n documents; specials found in them are cut out first.
  * errors: EINVAL (vocab too small; text that gives fewer tokens than asked, naming the
- * number reached), EFORMAT (not UTF-8, naming the document), EIO */
+ * number reached), EFORMAT (not UTF-8, naming the document) */
+kg_status kg_bpe_train_json(struct kg_str *out, const char *const *texts, size_t n,
+                            const struct kg_bpe_train *opts,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* The same as dir/tokenizer.json, with a tokenizer_config.json.   errors: those, EIO */
 kg_status kg_bpe_train_write(const char *dir, const char *const *texts, size_t n,
                              const struct kg_bpe_train *opts,
                              struct kg_err *err) KG_MUST_CHECK;

@@ -7,7 +7,6 @@
 #include "train/bench_internal.h"
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "rollout/episode.h"
 
@@ -126,17 +125,12 @@ static kg_status make_tokenizer(struct kg_tokenizer **tok, struct kg_err *err)
     static const char *const texts[] = {"text"};
     static const char *const end[] = {"<end>"};
     struct kg_bpe_train train = {.vocab_size = 257, .specials = end, .n_specials = 1};
-    struct kg_err ignored;
-    char dir[] = "/tmp/kedge-bench-XXXXXX";
-    kg_status status;
+    struct kg_str json = {0};
+    kg_status status = kg_bpe_train_json(&json, texts, 1, &train, err);
 
-    if (!mkdtemp(dir))
-        return kg_fail(err, KG_EIO, "expected a folder under /tmp, found none");
-    status = kg_bpe_train_write(dir, texts, 1, &train, err);
     if (status == KG_OK)
-        status = kg_tokenizer_open(tok, dir, err);
-    if (kg_file_remove_tree(dir, &ignored) != KG_OK && status == KG_OK)
-        return kg_fail(err, ignored.code, "%s", ignored.message);
+        status = kg_tokenizer_parse(tok, json.data, json.len, "tokenizer.json", err);
+    kg_str_release(&json);
     return status;
 }
 
