@@ -345,8 +345,7 @@ static kg_status dump_all(const struct work *w, const struct kg_prompts *prompts
         const struct kg_record *r =
             &prompts->data->records[prompts->record[w->trajs[i].prompt_index]];
 
-        KG_TRY(
-            dump(user, &w->trajs[i], r, &w->grades[i], kg_str_text(&w->texts[i]), err));
+        KG_TRY(dump(user, &w->trajs[i], r, &w->grades[i], &w->texts[i], err));
     }
     return KG_OK;
 }

@@ -60,7 +60,7 @@ struct kg_eval_result {
 /* Called for every graded answer in order; NULL allowed. text borrowed. */
 typedef kg_status (*kg_eval_dump_fn)(void *user, const struct kg_traj *t,
                                      const struct kg_record *r, const struct kg_grade *g,
-                                     const char *text, struct kg_err *err);
+                                     const struct kg_str *text, struct kg_err *err);
 
 kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
                       const struct kg_tokenizer *tok, const struct kg_prompts *prompts,

@@ -57,7 +57,7 @@ static kg_status dump_open(struct by_source *b, const struct kg_run *run,
 }
 
 static kg_status dump_answer(struct by_source *b, const struct kg_traj *t,
-                             const char *text, struct kg_err *err)
+                             const struct kg_str *text, struct kg_err *err)
 {
     const struct kg_traj_notes notes = {.text = text};
 
@@ -83,7 +83,7 @@ static kg_status dump_close(struct by_source *b, kg_status status, struct kg_err
 
 static kg_status add_answer(void *user, const struct kg_traj *t,
                             const struct kg_record *r, const struct kg_grade *g,
-                            const char *text, struct kg_err *err)
+                            const struct kg_str *text, struct kg_err *err)
 {
     struct by_source *b = user;
     struct kg_source_sums *row = kg_sources_row(&b->sources, r->data_source);

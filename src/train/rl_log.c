@@ -405,7 +405,7 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
     if (t->n == 0)
         return KG_OK; /* of a rollout that was broken off */
     KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, run->stops, run->n_stops, err));
-    notes->text = kg_str_text(&text);
+    notes->text = &text;
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
 out:

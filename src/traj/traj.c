@@ -214,7 +214,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(put_episode(out, &t->episode, err));
     if (notes->text) {
         KG_TRY(kg_str_puts(out, ",\"text\":", err));
-        KG_TRY(kg_json_put_string(out, notes->text, strlen(notes->text), err));
+        KG_TRY(kg_json_put_string(out, kg_str_text(notes->text), notes->text->len, err));
     }
     return kg_str_puts(out, "}\n", err);
 }

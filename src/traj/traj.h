@@ -112,7 +112,7 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
 struct kg_traj_notes {
     const double *advantage;   /* of the trajectory; NULL: none */
     const double *anchor_logp; /* of its MODEL tokens in order; NULL: none */
-    const char *text;          /* NULL: none */
+    const struct kg_str *text; /* NULL: none */
 };
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes,

@@ -105,7 +105,9 @@ static void the_dump_is_one_line_that_reads_back(void **state)
 {
     const int32_t prompt[2] = {3, 4};
     const double advantage = 0.1, anchored = -0.5;
-    const struct kg_traj_notes notes = {&advantage, &anchored, "a\n\"b\""};
+    char bytes[] = "a\n\"b\"\0c";
+    const struct kg_str text = {.data = bytes, .len = sizeof bytes - 1};
+    const struct kg_traj_notes notes = {&advantage, &anchored, &text};
     struct kg_traj t = {.prompt_index = 12,
                         .draw = 34,
                         .sample = 5,
@@ -116,6 +118,8 @@ static void the_dump_is_one_line_that_reads_back(void **state)
                         .temperature = 0.7f};
     struct kg_str out = {0};
     struct kg_json_doc doc;
+    const char *found;
+    size_t n;
 
     (void)state;
     assert_int_equal(kg_traj_append(&t, prompt, 2, KG_SOURCE_PROMPT, &err), KG_OK);
@@ -142,7 +146,9 @@ static void the_dump_is_one_line_that_reads_back(void **state)
                 -0.5);
     assert_int_equal(kg_json_type(kg_json_at(kg_json_get(doc.root, "anchor_logp"), 3)),
                      KG_JSON_NULL);
-    assert_string_equal(kg_json_text(kg_json_get(doc.root, "text"), NULL), "a\n\"b\"");
+    found = kg_json_text(kg_json_get(doc.root, "text"), &n);
+    assert_int_equal(n, text.len);
+    assert_memory_equal(found, bytes, n);
     kg_json_release(&doc);
     kg_str_release(&out);
     kg_traj_release(&t);
