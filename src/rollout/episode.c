@@ -424,6 +424,21 @@ static size_t stretch(const struct kg_traj *t, size_t i)
     return end;
 }
 
+/* Append tokens first .. end-1; a byte that is not UTF-8 becomes U+FFFD. */
+static kg_status put_valid(struct kg_str *out, const struct kg_tokenizer *tok,
+                           const struct kg_traj *t, size_t first, size_t end,
+                           struct kg_err *err)
+{
+    struct kg_str bytes = {0};
+    kg_status status = kg_tokenizer_decode(&bytes, tok, t->tokens + first, end - first,
+                                           true, err);
+
+    if (status == KG_OK)
+        status = kg_utf8_make_valid(out, kg_str_text(&bytes), bytes.len, err);
+    kg_str_release(&bytes);
+    return status;
+}
+
 static kg_status put_stretches(struct kg_episode_text *x, const struct kg_tokenizer *tok,
                                const struct kg_traj *t, struct kg_err *err)
 {
@@ -431,7 +446,7 @@ static kg_status put_stretches(struct kg_episode_text *x, const struct kg_tokeni
         size_t end = stretch(t, i), from = x->all.len;
         struct kg_span *span = &x->spans[x->n_spans++];
 
-        KG_TRY(kg_tokenizer_decode(&x->all, tok, t->tokens + i, end - i, true, err));
+        KG_TRY(put_valid(&x->all, tok, t, i, end, err));
         span->n = x->all.len - from;
         span->source = (enum kg_source)t->source[i];
         if (span->source == KG_SOURCE_MODEL)

@@ -68,7 +68,8 @@ bool kg_episodes_stats(struct kg_env_stats *out, const struct kg_episodes *e);
 
 /* ---- an episode as text ---- */
 
-/* What follows the prompt, special tokens left out; stop strings stay, they are tags. */
+/* What follows the prompt, as UTF-8, special tokens left out; stop strings stay, they are
+ * tags. */
 struct kg_episode_text {
     struct kg_str all;     /* owned: in order, observations included */
     struct kg_str model;   /* owned: what the model wrote, all turns in a row */
