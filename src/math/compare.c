@@ -564,6 +564,16 @@ static bool is_constant_set(const struct kg_math_compare *c, int node)
            kg_math_at(c, node)->op >= KG_MATH_INF;
 }
 
+/* a : b as the number a / b; other ratios, and times of day, as they are. */
+static int ratio_value(struct kg_math_compare *c, int node)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+
+    if (n->kind != KG_MATH_RATIO || !is_value(c, n->b) || is_zero(c, n->b))
+        return node;
+    return kg_math_node(c->tree, KG_MATH_DIV, 0, n->a, n->b);
+}
+
 static verdict single(struct kg_math_compare *c, int gold, int answer)
 {
     int g = kg_math_at(c, gold)->kind;
@@ -582,15 +592,10 @@ static verdict single(struct kg_math_compare *c, int gold, int answer)
         return kg_math_conclude(c, KG_MATH_WRONG, "a set against something else");
     if (g == KG_MATH_RATIO && a == KG_MATH_RATIO)
         return ratios(c, gold, answer);
-    if (g == KG_MATH_RATIO && is_value(c, answer))
-        return values(c,
-                      kg_math_node(c->tree, KG_MATH_DIV, 0, kg_math_at(c, gold)->a,
-                                   kg_math_at(c, gold)->b),
-                      answer);
-    if (a == KG_MATH_RATIO && is_value(c, gold))
-        return values(c, gold,
-                      kg_math_node(c->tree, KG_MATH_DIV, 0, kg_math_at(c, answer)->a,
-                                   kg_math_at(c, answer)->b));
+    if (g == KG_MATH_RATIO || a == KG_MATH_RATIO) {
+        gold = ratio_value(c, gold);
+        answer = ratio_value(c, answer);
+    }
     if (is_value(c, gold) && is_value(c, answer))
         return values(c, gold, answer);
     return kg_math_conclude(c, KG_MATH_WRONG, "answers of different kinds");

@@ -216,15 +216,14 @@ static bool is_word(const struct kg_str *s)
     return letters;
 }
 
-/* A digit, a comma, a digit. */
-static bool has_tight_comma(const struct kg_str *s)
+/* A digit, a comma, a digit; and no other comma. */
+static bool has_decimal_comma(const struct kg_str *s)
 {
-    for (size_t i = 1; i + 1 < s->len; i++) {
-        if (s->data[i] == ',' && isdigit((unsigned char)s->data[i - 1]) &&
-            isdigit((unsigned char)s->data[i + 1]))
-            return true;
-    }
-    return false;
+    const char *comma = memchr(kg_str_text(s), ',', s->len);
+    size_t at = comma ? (size_t)(comma - s->data) : 0;
+
+    return at > 0 && at + 1 < s->len && isdigit((unsigned char)comma[-1]) &&
+           isdigit((unsigned char)comma[1]) && !memchr(comma + 1, ',', s->len - at - 1);
 }
 
 /* The letter of a choice that is the whole text ("C") or, *marked, stands in round
@@ -290,7 +289,7 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
     }
     KG_TRY_GOTO(out, compare_trees(job, &s, 0, err));
     if (job->result->verdict != KG_MATH_RIGHT && answer->plain &&
-        has_tight_comma(&s.answer)) {
+        has_decimal_comma(&s.answer)) {
         struct kg_math_result first = *job->result;
 
         KG_TRY_GOTO(out, compare_trees(job, &s, KG_MATH_DECIMAL_COMMA, err));

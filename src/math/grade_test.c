@@ -155,6 +155,7 @@ static void decimals_count_to_the_sixth(void **state)
     wrong("0", "0.0000001");
     wrong("\\frac{1}{2004!}", "1.0e-10");
     wrong("1.3", "(1,3)");
+    wrong("(-1,1)", "-1,0,1");
     right("1.3", "1,3");
 }
 
@@ -167,6 +168,7 @@ static void expressions_are_decided_exactly(void **state)
     right("\\frac{1+\\sqrt5}{2}", "2\\cos 36^\\circ");
     right("-1", "e^{i\\pi}");
     right("3", "\\log_2(8)");
+    right("(\\ln 2)^2", "\\ln{\\left(2\\right)}^{2}");
     right("\\ln 6", "\\ln 2 + \\ln 3");
     right("10", "\\binom{5}{2}");
     right("120", "5!");
@@ -353,6 +355,9 @@ static void ratios_are_compared_as_ratios(void **state)
     right("1:2", "2:4");
     right("1:2:3", "2:4:6");
     right("3:4", "3 to 4");
+    right("\\frac12", "1:2");
+    wrong("05:00", "5");
+    wrong("3:5:7", "3");
     wrong("1:2:3", "1:3:2");
     wrong("1:2:3", "1:2");
     wrong("12:00", "1:00");

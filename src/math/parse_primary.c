@@ -106,6 +106,30 @@ static bool is_minus_one(const struct kg_math_tree *t, int node)
            strcmp(kg_math_leaf_text(t, n->a), "1") == 0;
 }
 
+/* Whether the argument comes in brackets, in braces of their own too: a power behind
+ * \sin{(x)} is of the sine. */
+static bool is_bracketed(struct kg_math_parser *p)
+{
+    char c = kg_math_look(p);
+    const char *from = p->p;
+    const char *group;
+    size_t n;
+    int depth = 0;
+
+    if (c != '{')
+        return c == '(' || c == '[';
+    group = kg_math_raw_group(p, &n);
+    p->p = from;
+    if (!group || n < 2 || group[0] != '(')
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        depth += (group[i] == '(') - (group[i] == ')');
+        if (depth == 0)
+            return i + 1 == n;
+    }
+    return false;
+}
+
 int kg_math_parse_function(struct kg_math_parser *p, int func)
 {
     int power = 0;
@@ -129,8 +153,7 @@ int kg_math_parse_function(struct kg_math_parser *p, int func)
         func = inverse(func);
         power = 0;
     }
-    arg = kg_math_look(p) == '(' || kg_math_look(p) == '[' ? kg_math_parse_primary(p)
-                                                           : bare_argument(p);
+    arg = is_bracketed(p) ? kg_math_parse_primary(p) : bare_argument(p);
     if (!arg)
         return 0;
     arg = build_call(p->t, func, arg, base);
