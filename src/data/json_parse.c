@@ -182,16 +182,58 @@ kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
     return status;
 }
 
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* Behind the digits, quoted text or other byte at `at`. */
+static const char *pass(const char *at, const char *end)
+{
+    bool quoted = *at == '"';
+    bool digits = is_digit(*at);
+
+    for (at++; at < end; at++) {
+        if (quoted && *at == '"')
+            return at + 1;
+        if (!quoted && !(digits && is_digit(*at)))
+            return at;
+        if (quoted && *at == '\\' && at + 1 < end)
+            at++;
+    }
+    return end;
+}
+
+/* Append the text; a positive integer of more digits than 64 bits can hold gets a ".0",
+ * which makes it a real number for jansson. */
+static kg_status widen(struct kg_str *out, const char *text, size_t n, struct kg_err *err)
+{
+    enum { INT64_DIGITS = 19 };
+    const char *end = text + n;
+    const char *from = text;
+
+    for (const char *at = text, *next; at < end; at = next) {
+        bool whole = is_digit(*at) && (at == text || !strchr(".eE+-", at[-1]));
+
+        next = pass(at, end);
+        if (!whole || next - at <= INT64_DIGITS || (next < end && strchr(".eE", *next)))
+            continue;
+        KG_TRY(kg_str_append(out, from, (size_t)(next - from), err));
+        KG_TRY(kg_str_puts(out, ".0", err));
+        from = next;
+    }
+    return kg_str_append(out, from, (size_t)(end - from), err);
+}
+
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err)
 {
-    struct kg_str text = {0};
+    struct kg_str text = {0}, wide = {0};
     kg_status status;
 
     memset(doc, 0, sizeof *doc);
     KG_TRY_GOTO(out, kg_file_read(&text, path, max_bytes, err));
-    KG_TRY_GOTO(out, kg_json_parse(doc, kg_str_text(&text), text.len, path, err));
+    KG_TRY_GOTO(out, widen(&wide, kg_str_text(&text), text.len, err));
+    KG_TRY_GOTO(out, kg_json_parse(doc, kg_str_text(&wide), wide.len, path, err));
 out:
     kg_str_release(&text);
+    kg_str_release(&wide);
     return status;
 }

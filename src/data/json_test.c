@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -422,6 +423,32 @@ static void a_file_is_read_and_named(void **state)
     assert_non_null(strstr(err.message, "tests/data/absent.json"));
 }
 
+static void a_file_may_have_integers_beyond_64_bits(void **state)
+{
+    static const char text[] = "[1000000000000000019884624838656, 9223372036854775807, "
+                               "\"\\\"123456789012345678901234567890\", "
+                               "12345678901234567890.5e0]";
+    char path[] = "/tmp/kedge-json-XXXXXX";
+    struct kg_json_doc doc;
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(kg_json_read(&doc, path, 1 << 20, &err), KG_OK);
+    unlink(path);
+    assert_int_equal(kg_json_type(kg_json_at(doc.root, 0)), KG_JSON_REAL);
+    assert_true(kg_json_real(kg_json_at(doc.root, 0), 0) ==
+                1000000000000000019884624838656.0);
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 0), -1), -1);
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 1), 0), INT64_MAX);
+    assert_string_equal(kg_json_text(kg_json_at(doc.root, 2), NULL),
+                        "\"123456789012345678901234567890");
+    assert_true(kg_json_real(kg_json_at(doc.root, 3), 0) == 12345678901234567890.5);
+    kg_json_release(&doc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +467,7 @@ int main(void)
         cmocka_unit_test(written_values_parse_to_the_same_text),
         cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(a_file_is_read_and_named),
+        cmocka_unit_test(a_file_may_have_integers_beyond_64_bits),
     };
 
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);

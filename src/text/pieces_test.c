@@ -330,7 +330,8 @@ static void legacy_says_where_a_space_is_put_in_front(void **state)
 static void tokenizer_config_adds_tokens_and_ends(void **state)
 {
     static const char config[] =
-        "{\"add_bos_token\": false, \"add_eos_token\": true, \"eos_token\": "
+        "{\"model_max_length\": 1000000000000000019884624838656, \"add_bos_token\": "
+        "false, \"add_eos_token\": true, \"eos_token\": "
         "{\"content\": "
         "\"<|im_end|>\"}, \"added_tokens_decoder\": {\"700\": {\"content\": "
         "\"<|im_end|>\", \"lstrip\": false, \"normalized\": false, \"rstrip\": false, "

@@ -25,6 +25,15 @@ static const char *text_of(const struct kg_json *object, const char *key)
     return text && n > 0 && strlen(text) == n ? text : NULL;
 }
 
+static kg_status add_step(struct kg_reader *r, const char *path,
+                          struct kg_normalizer *norm, enum kg_normalizer_kind kind,
+                          const char *from, const char *to)
+{
+    if (kg_normalizer_add(norm, kind, from, to, r->err) != KG_OK)
+        return kg_err_prefix(r->err, "%s: %s", r->where, path);
+    return KG_OK;
+}
+
 /* {"type": "Replace", "pattern": {"String": from}, "content": to}, of normalizers and
  * decoders */
 static kg_status read_replace(struct kg_reader *r, const char *path,
@@ -44,9 +53,7 @@ static kg_status read_replace(struct kg_reader *r, const char *path,
         return kg_reader_refuse(r, path, "pattern", pattern, "{\"String\": text}");
     if (!to || strlen(to) != n)
         return kg_reader_refuse(r, path, "content", content, "text");
-    if (kg_normalizer_add(norm, KG_NORMALIZE_REPLACE, from, to, r->err) != KG_OK)
-        return kg_err_prefix(r->err, "%s: %s", r->where, path);
-    return KG_OK;
+    return add_step(r, path, norm, KG_NORMALIZE_REPLACE, from, to);
 }
 
 /* ---- normalizer ---- */
@@ -60,8 +67,8 @@ static kg_status read_prepend(struct kg_reader *r, const struct kg_json *value)
     if (!front)
         return kg_reader_refuse(r, "normalizer", "prepend", kg_json_get(value, "prepend"),
                                 "text");
-    return kg_normalizer_add(&r->tok->normalizer, KG_NORMALIZE_PREPEND, NULL, front,
-                             r->err);
+    return add_step(r, "normalizer", &r->tok->normalizer, KG_NORMALIZE_PREPEND, NULL,
+                    front);
 }
 
 /* One that is no Sequence. */
@@ -77,7 +84,7 @@ static kg_status read_normalizer_step(struct kg_reader *r, const struct kg_json 
         return kg_reader_refuse(r, "normalizer", "type", kg_json_get(value, "type"),
                                 "null, NFC, Prepend, Replace or a Sequence of them");
     KG_TRY(kg_reader_check(r, "normalizer", value, nfc));
-    return kg_normalizer_add(norm, KG_NORMALIZE_NFC, NULL, NULL, r->err);
+    return add_step(r, "normalizer", norm, KG_NORMALIZE_NFC, NULL, NULL);
 }
 
 kg_status kg_reader_normalizer(struct kg_reader *r, const struct kg_json *value,
@@ -397,7 +404,7 @@ static kg_status decode_mark(struct kg_reader *r, const struct kg_json *value)
     KG_TRY(check_mark(r, "decoder", value, &mark, &front));
     /* all marks of the first token go */
     r->tok->lead = front == KG_MARK_NEVER ? r->tok->lead : INT32_MAX;
-    return kg_normalizer_add(&r->texts, KG_NORMALIZE_REPLACE, mark, " ", r->err);
+    return add_step(r, "decoder", &r->texts, KG_NORMALIZE_REPLACE, mark, " ");
 }
 
 static kg_status decode_strip(struct kg_reader *r, const struct kg_json *value)
