@@ -4,23 +4,28 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Bytes of a character by its first; 0: none begins so. */
+static size_t whole_length(unsigned char lead)
+{
+    if (lead < 0x80)
+        return 1;
+    if (lead < 0xc2 || lead > 0xf4)
+        return 0;
+    return lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+}
+
 size_t kg_utf8_length(const char *text, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *bytes = (const unsigned char *)text;
-    unsigned char lead = bytes[0];
-    size_t length = lead < 0x80   ? 1
-                    : lead < 0xc0 ? 0
-                    : lead < 0xe0 ? 2
-                    : lead < 0xf0 ? 3
-                                  : 4;
+    size_t length = whole_length(bytes[0]);
     uint32_t code;
 
     if (length == 1)
         return 1;
-    if (length == 0 || lead > 0xf4 || length > n)
+    if (length == 0 || length > n)
         return 0;
-    code = lead & (0x7fu >> length);
+    code = bytes[0] & (0x7fu >> length);
     for (size_t i = 1; i < length; i++) {
         if ((bytes[i] & 0xc0) != 0x80)
             return 0;
@@ -29,6 +34,16 @@ size_t kg_utf8_length(const char *text, size_t n)
     if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
         return 0;
     return length;
+}
+
+size_t kg_utf8_cut(const char *text, size_t n)
+{
+    for (size_t cut = 1; cut <= 3 && cut <= n; cut++) {
+        unsigned char c = (unsigned char)text[n - cut];
+        if ((c & 0xc0) != 0x80)
+            return whole_length(c) > cut ? cut : 0;
+    }
+    return 0;
 }
 
 /* Bytes before the first that is not ASCII, n where all are. */

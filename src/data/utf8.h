@@ -11,6 +11,9 @@
 
 /* Bytes of the character at text (n > 0 bytes are there), or 0 where it is malformed. */
 size_t kg_utf8_length(const char *text, size_t n);
+/* Bytes at the end of text that begin a character and do not end it: its first byte and
+ * bytes that may follow one, too few of them. 0 for none. */
+size_t kg_utf8_cut(const char *text, size_t n);
 bool kg_utf8_is_valid(const char *text, size_t n);
 
 #endif

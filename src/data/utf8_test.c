@@ -85,12 +85,37 @@ static void pairs_of_bytes_follow_the_definition(void **state)
     }
 }
 
+static void a_character_that_is_cut_is_seen(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char text[8];
+        size_t n = strlen(good[i]);
+
+        if (n == 0 || n == 5)
+            continue;
+        text[0] = 'a';
+        memcpy(text + 1, good[i], n);
+        for (size_t cut = 0; cut < n; cut++)
+            assert_int_equal(kg_utf8_cut(text, 1 + cut), cut);
+        assert_int_equal(kg_utf8_cut(text, 1 + n), 0);
+    }
+    assert_int_equal(kg_utf8_cut("", 0), 0);
+    assert_int_equal(kg_utf8_cut("\x80\xbf", 2), 0); /* begun by nothing */
+    assert_int_equal(kg_utf8_cut("a\x80\xbf\x80", 4), 0);
+    assert_int_equal(kg_utf8_cut("\xc1", 1), 0); /* begins nothing */
+    assert_int_equal(kg_utf8_cut("\xf5\x80", 2), 0);
+    assert_int_equal(kg_utf8_cut("\xe2\x82z", 3), 0); /* ended by another */
+    assert_int_equal(kg_utf8_cut("\xe2\x82\xe2", 3), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(characters_are_valid_at_every_offset),
         cmocka_unit_test(what_is_malformed_is_seen_at_every_offset),
         cmocka_unit_test(pairs_of_bytes_follow_the_definition),
+        cmocka_unit_test(a_character_that_is_cut_is_seen),
     };
 
     return cmocka_run_group_tests_name("utf8", tests, NULL, NULL);

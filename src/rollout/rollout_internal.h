@@ -87,7 +87,7 @@ struct kg_worker {
     struct kg_attn_seq *seqs; /* (max_rows) */
     int32_t n_seqs;
     int64_t n_rows;
-    struct kg_sampler_scratch scratch; /* when sampling truncates */
+    struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
     kg_status status;
     struct kg_err err;
 };

@@ -52,7 +52,7 @@ struct kg_sampler_pick {
  * adjust, its ids left out).
  * errors: EINVAL */
 kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err) KG_MUST_CHECK;
-/* Whether a row needs scratch: sampling keeps less than the vocabulary. */
+/* Whether sampling keeps less than the vocabulary. */
 bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab);
 
 /* Draw a token.   scratch NULL allowed when nothing is truncated or adjusted; u in [0, 1)

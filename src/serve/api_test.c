@@ -267,7 +267,6 @@ static kg_status ask_with_tools(const char *more)
     return encode(KG_API_CHAT, body);
 }
 
-/* The template gets the tools, and arguments as an object. */
 static void what_is_added_to_logits_is_read(void **state)
 {
     (void)state;
@@ -280,6 +279,7 @@ static void what_is_added_to_logits_is_read(void **state)
     assert_true(r.bias_ids[1].id == 15 && r.bias_ids[1].add == 2.5f);
 }
 
+/* The template gets the tools, and arguments as an object. */
 static void tools_go_to_the_template(void **state)
 {
     (void)state;
@@ -514,6 +514,39 @@ static void an_echoed_prompt_is_listed_before_the_answer(void **state)
             "1]}, \"finish_reason\": \"length\"}");
 }
 
+/* An end token has a name, and none of it is in the text. */
+static void special_tokens_take_no_place_in_a_text(void **state)
+{
+    struct kg_tokenizer *small;
+    need(kg_tokenizer_open(&small, "tests/data/tokenizer/small", &err));
+    const int32_t end = kg_tokenizer_find(small, "<|im_end|>");
+    const int32_t ids[] = {65, end, 66, 67, end}; /* A, then B and C */
+    struct kg_api_model m = {.name = "small", .tok = small};
+    struct kg_api_answer a = {.r = &r, .m = &m, .id = "id"};
+    struct kg_traj t = {.finish = KG_FINISH_STOP};
+    struct kg_api_offset offset = {0};
+    struct kg_str out = {0};
+    (void)state;
+    need(parse(KG_API_COMPLETION, "{\"prompt\":\"1\",\"logprobs\":0}"));
+    need(kg_traj_append(&t, ids, 1, KG_SOURCE_PROMPT, &err));
+    for (size_t i = 1; i < sizeof ids / sizeof *ids; i++)
+        need(kg_traj_push(&t, &(struct kg_traj_step){.token = ids[i]}, &err));
+    struct kg_api_choice c = {.first = true,
+                              .offset = &offset,
+                              .text = "BC",
+                              .text_n = 2,
+                              .t = &t,
+                              .from = 1,
+                              .to = t.n,
+                              .finish = KG_FINISH_STOP};
+    need(kg_api_put_choice(&out, &a, false, &c, &err));
+    assert_non_null(strstr(kg_str_text(&out), "\"<|im_end|>\", \"B\", \"C\""));
+    assert_non_null(strstr(kg_str_text(&out), "\"text_offset\": [0, 0, 1, 2]"));
+    kg_tokenizer_close(small);
+    kg_str_release(&out);
+    kg_traj_release(&t);
+}
+
 static void calls_are(const char *text, enum kg_finish finish, bool piece,
                       const char *expected)
 {
@@ -556,7 +589,7 @@ static void calls_have_the_shape_of_the_api(void **state)
               "{\"index\": 2, \"delta\": {\"tool_calls\": [{\"index\": 0, \"id\": "
               "\"call_id-2-0\", \"type\": \"function\", \"function\": {\"name\": \"g\", "
               "\"arguments\": \"{}\"}}]}, \"logprobs\": null, \"finish_reason\": "
-              "\"length\"}");
+              "\"tool_calls\"}"); /* the limit cut nothing off */
 }
 
 static void scores_are_wanted_for_echo_with_logprobs(void **state)
@@ -699,6 +732,7 @@ int main(void)
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
         cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),
         cmocka_unit_test_teardown(calls_have_the_shape_of_the_api, release),
+        cmocka_unit_test_teardown(special_tokens_take_no_place_in_a_text, release),
         cmocka_unit_test_teardown(scores_are_wanted_for_echo_with_logprobs, release),
         cmocka_unit_test_teardown(text_becomes_ids_and_ids_text, release),
         cmocka_unit_test(a_character_counts_when_it_is_complete),

@@ -1,7 +1,7 @@
 /* Answers in the shapes of OpenAI's API. */
 #include "serve/api.h"
 
-#include "text/unicode.h"
+#include "data/utf8.h"
 
 #include <math.h>
 #include <string.h>
@@ -52,25 +52,13 @@ kg_status kg_api_put_tokens(struct kg_str *out, const struct kg_api_request *r,
 
 /* ---- offsets ---- */
 
-/* The bytes begin a character and do not end it. */
-static bool is_incomplete(const char *text, size_t n)
-{
-    unsigned char c = (unsigned char)text[0];
-    size_t whole = c < 0xc2 || c > 0xf4 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-    for (size_t i = 1; i < n; i++)
-        if (((unsigned char)text[i] & 0xc0) != 0x80)
-            return false;
-    return n < whole;
-}
-
 void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         o->part[o->n++] = text[i];
-        while (o->n > 0 && !is_incomplete(o->part, o->n)) {
-            uint32_t cp;
-            size_t valid = kg_utf8_valid_prefix(o->part, o->n);
-            size_t done = valid > 0 ? kg_utf8_decode(&cp, o->part) : 1;
+        while (o->n > kg_utf8_cut(o->part, o->n)) {
+            size_t length = kg_utf8_length(o->part, o->n);
+            size_t done = length > 0 ? length : 1;
             o->n -= done;
             memmove(o->part, o->part + done, o->n);
             o->characters++;
@@ -150,7 +138,7 @@ static kg_status put_token(struct kg_str *out, const struct kg_api_answer *a,
     KG_TRY(token_bytes(bytes, a, id, err));
     if (bytes->len == 0)
         return kg_str_printf(out, err, "\"token_id:%d\"", id);
-    if (kg_utf8_valid_prefix(bytes->data, bytes->len) == bytes->len)
+    if (kg_utf8_is_valid(bytes->data, bytes->len))
         return kg_json_put_string(out, bytes->data, bytes->len, err);
     KG_TRY(kg_str_puts(out, "\"bytes:", err));
     for (size_t i = 0; i < bytes->len; i++)
@@ -225,6 +213,7 @@ static kg_status put_prompt_offsets(struct kg_str *out, const struct kg_api_answ
     return c->from < c->to ? kg_str_puts(out, ", ", err) : KG_OK;
 }
 
+/* Special tokens are no part of an answer's text. */
 static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
                              struct kg_str *bytes, const struct kg_api_choice *c,
                              struct kg_err *err)
@@ -234,6 +223,8 @@ static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
     for (size_t i = c->from; i < c->to; i++) {
         KG_TRY(kg_str_printf(out, err, i > c->from ? ", %zu" : "%zu",
                              c->offset->characters));
+        if (a->m->tok && kg_tokenizer_is_special(a->m->tok, c->t->tokens[i]))
+            continue;
         KG_TRY(token_bytes(bytes, a, c->t->tokens[i], err));
         kg_api_offset_add(c->offset, kg_str_text(bytes), bytes->len);
     }
@@ -385,9 +376,9 @@ static const char *finish_word(const struct kg_api_choice *c)
 {
     if (c->finish == KG_FINISH_NONE)
         return "null";
-    if (c->finish == KG_FINISH_LENGTH)
-        return "\"length\"";
-    return has_calls(c) ? "\"tool_calls\"" : "\"stop\"";
+    if (has_calls(c))
+        return "\"tool_calls\"";
+    return c->finish == KG_FINISH_LENGTH ? "\"length\"" : "\"stop\"";
 }
 
 static kg_status put_ids(struct kg_str *out, const struct kg_api_choice *c, bool prompt,

@@ -1,6 +1,7 @@
 /* What may be told of a growing answer. */
 #include "serve/text.h"
 
+#include "data/utf8.h"
 #include "rollout/stop.h"
 
 #include <string.h>
@@ -21,20 +22,6 @@ static size_t may_stop(const struct kg_str *text, const char *stop)
     for (size_t len = most; len > 0; len--)
         if (memcmp(text->data + text->len - len, stop, len) == 0)
             return len;
-    return 0;
-}
-
-/* Bytes at the end of text that begin a character and do not end it. */
-static size_t incomplete(const struct kg_str *text)
-{
-    for (size_t n = 1; n <= 3 && n <= text->len; n++) {
-        unsigned char c = (unsigned char)text->data[text->len - n];
-        size_t whole = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-        if (c < 0x80 || c > 0xf4)
-            return 0;
-        if (whole > 1)
-            return whole > n ? n : 0;
-    }
     return 0;
 }
 
@@ -78,7 +65,8 @@ kg_status kg_serve_text_add(struct kg_str *out, struct kg_serve_text *t,
         held = t->raw.len - at;
     if (t->raw.len - held > t->passed)
         KG_TRY(pass(t, t->raw.len - held, err));
-    return tell(out, t, t->ready.len - incomplete(&t->ready), err);
+    return tell(out, t, t->ready.len - kg_utf8_cut(kg_str_text(&t->ready), t->ready.len),
+                err);
 }
 
 kg_status kg_serve_text_end(struct kg_str *out, struct kg_serve_text *t,
