@@ -64,38 +64,50 @@ static kg_status say_lines_again(struct kg_run *run, int64_t from, struct kg_err
 }
 
 /* Events from step `from` on are void and said again out of metrics.jsonl: a validation
- * of that very step may have come after the checkpoint. Where there are none yet
- * (log.tensorboard was off) all lines are said. */
+ * of that very step may have come after the checkpoint. */
 static kg_status begin(struct kg_run *run, bool sft, int64_t from, struct kg_err *err)
 {
-    struct kg_path dir = folder(run, sft);
-    bool exist;
-
     KG_TRY(kg_tfevents_close(&run->events, err));
-    KG_TRY(kg_tfevents_exist(&exist, dir.text, err));
-    from = exist ? from : 0;
     run->events_sft = sft;
-    KG_TRY(kg_tfevents_open(&run->events, dir.text, from, err));
+    KG_TRY(kg_tfevents_open(&run->events, folder(run, sft).text, from, err));
     return say_lines_again(run, from, err);
+}
+
+/* The folder's lines go up to step `at`, its events less far where they were off or were
+ * given up: from there on all is said again. The folder of a phase that is over is left
+ * alone when nothing is missing. */
+static kg_status resume(struct kg_run *run, bool sft, int64_t at, bool over,
+                        struct kg_err *err)
+{
+    int64_t said;
+
+    KG_TRY(kg_tfevents_last_step(&said, folder(run, sft).text, err));
+    if (over ? said >= at : said < 0 && at == 0)
+        return KG_OK; /* the first line begins them */
+    said = said < 0 ? 0 : said;
+    return begin(run, sft, said < at ? said : at, err);
 }
 
 void kg_run_events_resume(struct kg_run *run)
 {
     bool sft = run->count.sft_step < kg_config_int(run->config, "sft.steps");
-    bool exist = false;
     struct kg_err err;
-    kg_status status;
+    kg_status status = KG_OK;
 
     run->events_off = !kg_config_bool(run->config, "log.tensorboard");
     if (run->events_off)
         return;
-    status = kg_tfevents_exist(&exist, folder(run, sft).text, &err);
-    if (status == KG_OK && exist)
-        status = begin(run, sft, sft ? run->count.sft_step : run->count.step, &err);
+    if (!sft && run->count.sft_step > 0)
+        status = resume(run, true, run->count.sft_step, true, &err);
+    if (status == KG_OK)
+        status = resume(run, sft, sft ? run->count.sft_step : run->count.step, false,
+                        &err);
     if (status != KG_OK)
         give_up(run, &err);
 }
 
+/* A folder that is begun with a line has no earlier ones, but for those of a validation
+ * of step 0; events that it has are of a run that was cut back behind its warm start. */
 void kg_run_events_put(struct kg_run *run, const struct kg_metrics *m, const char *phase,
                        int64_t step)
 {
@@ -106,7 +118,7 @@ void kg_run_events_put(struct kg_run *run, const struct kg_metrics *m, const cha
     if (run->events_off)
         return;
     if (!run->events.open || sft != run->events_sft)
-        status = begin(run, sft, step > 0 ? step - 1 : 0, &err);
+        status = begin(run, sft, 0, &err);
     if (status == KG_OK)
         status = kg_tfevents_put(&run->events, m, step, &err);
     if (status != KG_OK)

@@ -11,7 +11,8 @@
 #include "train/run.h"
 
 /* The run stands where its counters say, metrics.jsonl is cut to it: events of later
- * steps, if there are any, become void. */
+ * steps, if there are any, become void, and lines that were logged while events were off
+ * or given up are said now. */
 void kg_run_events_resume(struct kg_run *run);
 
 /* A line that is about to be appended to metrics.jsonl. */

@@ -1,6 +1,6 @@
 /* To a reader the events of a run are the lines of its metrics.jsonl: from the start,
- * behind a resume that cut lines off, and where they were switched on late. And a run
- * does not end because they cannot be written. */
+ * behind a resume that cut lines off, and where they were off or failed for a while. And
+ * a run does not end because they cannot be written. */
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
@@ -165,6 +165,60 @@ static void switched_on_late_they_begin_with_what_the_log_has(void **state)
     assert_false(kg_file_exists(ROOT "/late/sft"));
     train(ROOT "/late", true, on);
     assert_int_equal(events_are_the_lines(ROOT "/late", false), 1);
+    assert_int_equal(events_are_the_lines(ROOT "/late", true), 1);
+    train(ROOT "/late", true, on); /* nothing is missing of the warm start */
+    assert_int_equal(events_are_the_lines(ROOT "/late", true), 1);
+}
+
+static void what_was_logged_while_they_were_off_is_said_in_the_end(void **state)
+{
+    static const char *const begin[] = {"train.steps=2", NULL};
+    static const char *const off[] = {"log.tensorboard=false", NULL};
+    static const char *const on[] = {"train.steps=6", NULL};
+
+    (void)state;
+    fresh(ROOT "/gap");
+    train(ROOT "/gap", false, begin);
+    train(ROOT "/gap", true, off);
+    assert_int_equal(read_events(&found, ROOT "/gap"), 1);
+    train(ROOT "/gap", true, on);
+    assert_int_equal(events_are_the_lines(ROOT "/gap", false), 2);
+    assert_int_equal(found.last_start, 2); /* no earlier than it must */
+    assert_int_equal(events_are_the_lines(ROOT "/gap", true), 1);
+}
+
+/* Cut the one event file of a folder to half, as a disk that was full leaves it. */
+static void lose_half(const char *folder)
+{
+    struct kg_str file = {0};
+    char **names, path[256] = "";
+    size_t n;
+
+    NEED(kg_file_list(&names, &n, folder, err));
+    for (size_t i = 0; i < n; i++)
+        if (strstr(names[i], "tfevents"))
+            snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    kg_file_names_free(names, n);
+    NEED(kg_file_read(&file, path, 1 << 26, err));
+    NEED(kg_file_write_atomic(path, file.data, file.len / 2, err));
+    kg_str_release(&file);
+}
+
+static void what_they_lack_since_they_failed_is_said_by_a_resume(void **state)
+{
+    static const char *const more[] = {"train.steps=6", NULL};
+
+    (void)state;
+    fresh(ROOT "/failed");
+    train(ROOT "/failed", false, NULL);
+    lose_half(ROOT "/failed");
+    lose_half(ROOT "/failed/sft");
+    train(ROOT "/failed", true, more);
+    assert_int_equal(events_are_the_lines(ROOT "/failed", false), 2);
+    assert_int_equal(found.torn, 1);
+    assert_in_range(found.last_start, 1, 4);
+    assert_int_equal(events_are_the_lines(ROOT "/failed", true), 2);
+    assert_in_range(found.last_start, 1, 3);
 }
 
 /* A file stands where the folder would be. */
@@ -193,6 +247,8 @@ int main(void)
         cmocka_unit_test(a_validation_behind_its_checkpoint_is_said_once),
         cmocka_unit_test(a_resume_within_the_warm_start_is_said_once),
         cmocka_unit_test(switched_on_late_they_begin_with_what_the_log_has),
+        cmocka_unit_test(what_was_logged_while_they_were_off_is_said_in_the_end),
+        cmocka_unit_test(what_they_lack_since_they_failed_is_said_by_a_resume),
         cmocka_unit_test(a_run_goes_on_without_them),
     };
 

@@ -22,7 +22,7 @@
 #define PREFIX  "events.out.tfevents."
 #define VERSION "brain.Event:2" /* the first whose readers know START */
 
-enum { NAME_BYTES = 80 };
+enum { NAME_BYTES = 80, RECORD_BYTES = 16 /* around an event */ };
 
 /* ---- protocol buffers ---- */
 
@@ -169,14 +169,66 @@ static void next_name(char name[NAME_BYTES], const char *last)
              now > before ? now : before, now > before ? 0 : number + 1);
 }
 
-kg_status kg_tfevents_exist(bool *found, const char *dir, struct kg_err *err)
+/* ---- reading back ---- */
+
+static uint64_t get_fixed(const unsigned char *at, int n)
+{
+    uint64_t x = 0;
+
+    for (int i = 0; i < n; i++)
+        x |= (uint64_t)at[i] << (8 * i);
+    return x;
+}
+
+/* The record at the start of n bytes, or 0: it is cut off, or its sums do not fit. */
+static uint64_t record_bytes(const unsigned char *at, uint64_t n)
+{
+    uint64_t length = n < RECORD_BYTES ? 0 : get_fixed(at, 8);
+
+    if (n < RECORD_BYTES || length > n - RECORD_BYTES ||
+        get_fixed(at + 8, 4) != masked_crc(at, 8) ||
+        get_fixed(at + 12 + length, 4) != masked_crc(at + 12, length))
+        return 0;
+    return length + RECORD_BYTES;
+}
+
+/* The step of an event of n bytes, which put_time_and_step began. */
+static int64_t step_of(const unsigned char *event, uint64_t n)
+{
+    uint64_t x = 0;
+
+    for (uint64_t i = 10, shift = 0; i < n && shift < 64; i++, shift += 7) {
+        x |= (uint64_t)(event[i] & 0x7f) << shift;
+        if (event[i] < 0x80)
+            break;
+    }
+    return (int64_t)x;
+}
+
+static kg_status last_step(int64_t *step, const char *path, struct kg_err *err)
+{
+    struct kg_map map;
+    uint64_t n;
+
+    *step = 0;
+    KG_TRY(kg_map_open(&map, path, err));
+    for (uint64_t at = 0; (n = record_bytes(map.data + at, map.bytes - at)) > 0; at += n)
+        *step = step_of(map.data + at + 12, n - RECORD_BYTES);
+    kg_map_close(&map);
+    return KG_OK;
+}
+
+kg_status kg_tfevents_last_step(int64_t *step, const char *dir, struct kg_err *err)
 {
     char name[NAME_BYTES];
 
     KG_TRY(last_name(name, dir, err));
-    *found = name[0] != '\0';
-    return KG_OK;
+    *step = name[0] ? 0 : -1;
+    return strstr(name, ".kedge.") ? last_step(step, kg_path_in(dir, name).text, err)
+                                   : KG_OK;
 }
+
+/* ---- life ---- */
 
 kg_status kg_tfevents_open(struct kg_tfevents *t, const char *dir, int64_t from,
                            struct kg_err *err)

@@ -26,9 +26,10 @@ struct kg_tfevents {
     bool open;
 };
 
-/* Whether there are event files in dir; a folder that is absent has none. */
-kg_status kg_tfevents_exist(bool *found, const char *dir,
-                            struct kg_err *err) KG_MUST_CHECK;
+/* Step of the last whole event in dir, so of what its files say up to now: -1 where there
+ * is no file, 0 where the last one has no event or is none of kedge's. */
+kg_status kg_tfevents_last_step(int64_t *step, const char *dir,
+                                struct kg_err *err) KG_MUST_CHECK;
 
 /* Begin DIR/events.out.tfevents.SECONDS.kedge.NNNN, a name behind all that are there;
  * what those say of steps from `from` on (0 or more) is void.   errors: EIO, ENOSPACE */

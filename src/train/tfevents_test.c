@@ -38,6 +38,7 @@ static void a_file_holds_its_version_a_start_and_the_numbers(void **state)
     write_file(0, 1, 2);
     assert_int_equal(read_events(&found, dir), 1);
     assert_int_equal(found.versions, 1);
+    assert_int_equal(found.torn, 0);
     assert_int_equal(found.starts, 1);
     assert_true(fabs(found.wall_time - kg_clock_unix_seconds()) < 60);
     assert_int_equal(found.n, 4);
@@ -113,19 +114,44 @@ static void files_are_read_in_the_order_they_were_begun(void **state)
     assert_int_equal(n, 6);
 }
 
-static void says_whether_a_folder_has_events(void **state)
+static int64_t last_step(void)
 {
-    bool has = true;
+    int64_t step;
+
+    OK(kg_tfevents_last_step(&step, dir, &err));
+    return step;
+}
+
+static void says_how_far_the_events_of_a_folder_go(void **state)
+{
+    struct kg_str file = {0};
+    int64_t step;
 
     (void)state;
-    OK(kg_tfevents_exist(&has, in_dir("absent"), &err));
-    assert_false(has);
+    OK(kg_tfevents_last_step(&step, in_dir("absent"), &err));
+    assert_int_equal(step, -1);
     put("tfevents", "");
-    OK(kg_tfevents_exist(&has, dir, &err));
-    assert_false(has);
-    write_file(0, 1, 1);
-    OK(kg_tfevents_exist(&has, dir, &err));
-    assert_true(has);
+    assert_int_equal(last_step(), -1);
+    put("events.out.tfevents.0000000001.other", "what another program says");
+    assert_int_equal(last_step(), 0);
+    write_file(0, 1, 300);
+    assert_int_equal(last_step(), 300);
+    write_file(7, 1, 0); /* a start alone */
+    assert_int_equal(last_step(), 7);
+    put("events.out.tfevents.9999999999.kedge.0000", "");
+    assert_int_equal(last_step(), 0);
+    write_file(0, 5, 20000);
+    assert_int_equal(last_step(), 20000);
+    OK(kg_file_read(&file, in_dir("events.out.tfevents.9999999999.kedge.0001"), 1 << 26,
+                    &err));
+    OK(kg_file_write_atomic(in_dir("events.out.tfevents.9999999999.kedge.0002"),
+                            file.data, file.len - 1, &err));
+    assert_int_equal(last_step(), 19999);
+    file.data[file.len / 2] ^= 1;
+    OK(kg_file_write_atomic(in_dir("events.out.tfevents.9999999999.kedge.0003"),
+                            file.data, file.len, &err));
+    assert_in_range(last_step(), 5000, 15000);
+    kg_str_release(&file);
 }
 
 /* Whatever fails: a status, nothing leaked, and what was written before it reads. */
@@ -168,7 +194,7 @@ int main(void)
         TEST(what_is_not_finite_stays_so_and_steps_may_be_large),
         TEST(a_step_with_every_metric_fits),
         TEST(files_are_read_in_the_order_they_were_begun),
-        TEST(says_whether_a_folder_has_events),
+        TEST(says_how_far_the_events_of_a_folder_go),
         TEST(survives_what_fails),
     };
 
