@@ -124,6 +124,8 @@ int kg_phase_idle(const char *fmt, ...)
     return at;
 }
 
+static bool stands(int phase) { return mine && phase >= 0 && phase < mine->depth; }
+
 /* Down to `depth`: progress where work ends. */
 static void cut(int depth)
 {
@@ -140,22 +142,22 @@ static void cut(int depth)
 
 void kg_phase_end(int phase)
 {
-    if (mine && phase >= 0 && phase < mine->depth)
+    if (stands(phase))
         cut(phase);
 }
 
 /* NULL: it is not shown. */
-static struct phase *standing(int phase)
+static struct phase *shown(int phase)
 {
-    if (!mine || phase < 0 || phase >= mine->depth || phase >= KG_PHASE_DEPTH)
-        return NULL;
-    return &mine->phases[phase];
+    return stands(phase) && phase < KG_PHASE_DEPTH ? &mine->phases[phase] : NULL;
 }
 
 void kg_phase_at(int phase, int64_t done)
 {
-    struct phase *p = standing(phase);
+    struct phase *p = shown(phase);
 
+    if (!p && stands(phase))
+        progress(mine); /* too deep to know what was done before */
     if (!p)
         return;
     if (atomic_load_explicit(&p->done, memory_order_relaxed) == done)
@@ -166,7 +168,7 @@ void kg_phase_at(int phase, int64_t done)
 
 void kg_phase_note(int phase, const char *label, int64_t value)
 {
-    struct phase *p = standing(phase);
+    struct phase *p = shown(phase);
 
     if (!p)
         return;

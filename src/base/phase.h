@@ -34,7 +34,8 @@ int kg_phase_wait(double since, const char *fmt, ...) KG_PRINTF(2, 3);
 int kg_phase_idle(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_phase_end(int phase);
 
-/* How many units are done: progress where it differs from before. */
+/* How many units are done: progress where it differs from before, and always in a phase
+ * too deep to be shown. */
 void kg_phase_at(int phase, int64_t done);
 /* One more number to show: "label: value". label: of static storage */
 void kg_phase_note(int phase, const char *label, int64_t value);

@@ -93,12 +93,20 @@ static void what_is_too_deep_or_too_long_is_not_shown(void **state)
     int first = kg_phase_begin(0, NULL, "first"), last = -1;
     char text[16];
     struct kg_phase_stack s;
+    uint64_t before;
 
     (void)state;
     for (int i = 0; i < 2 * KG_PHASE_DEPTH; i++)
         last = kg_phase_begin(5, "units", "%0*d", 2 * KG_PHASE_TEXT, i);
-    kg_phase_at(last, 3);
+    before = look().progress;
     kg_phase_note(last, "label", 1);
+    assert_true(look().progress == before);
+    for (int i = 1; i < 4; i++) { /* who works there does not hang */
+        kg_phase_at(last, i);
+        assert_true(look().progress == before + (uint64_t)i);
+    }
+    kg_phase_at(last + 1, 3); /* nobody is there */
+    assert_true(look().progress == before + 3);
     s = look();
     assert_int_equal(s.n, KG_PHASE_DEPTH);
     assert_int_equal(strlen(s.phases[1].text), KG_PHASE_TEXT - 1);
