@@ -38,7 +38,7 @@ struct seen {
 static struct {
     bool runs;
     pthread_t thread;
-    sigset_t mask_before; /* of the thread that started it */
+    bool was_blocked; /* SIGUSR1, in the thread that started it */
     struct sigaction action_before;
     double began;
     struct seen seen[KG_PHASE_THREADS]; /* the thread's own */
@@ -234,23 +234,31 @@ static kg_status open_bell(struct kg_err *err)
     return KG_OK;
 }
 
+static sigset_t only_usr1(void)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    return set;
+}
+
 /* The new thread has every signal blocked but SIGUSR1, this one keeps its mask and
  * SIGUSR1. */
 static kg_status start_thread(struct kg_err *err)
 {
-    sigset_t all, usr1;
+    sigset_t all, before, usr1 = only_usr1();
     int code;
 
-    sigemptyset(&usr1);
-    sigaddset(&usr1, SIGUSR1);
     sigfillset(&all);
     sigdelset(&all, SIGUSR1);
-    pthread_sigmask(SIG_SETMASK, &all, &watch.mask_before);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     code = pthread_create(&watch.thread, NULL, keep_watch, NULL);
-    pthread_sigmask(SIG_SETMASK, &watch.mask_before, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return kg_fail(err, KG_EIO, "watch: expected a thread, found: %s",
                        strerror(code));
+    watch.was_blocked = sigismember(&before, SIGUSR1) == 1;
     pthread_sigmask(SIG_BLOCK, &usr1, NULL);
     return KG_OK;
 }
@@ -278,6 +286,7 @@ kg_status kg_watch_start(struct kg_err *err)
 void kg_watch_stop(void)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigset_t usr1 = only_usr1();
 
     if (!watch.runs)
         return;
@@ -285,7 +294,8 @@ void kg_watch_stop(void)
     ring();
     pthread_join(watch.thread, NULL);
     sigaction(SIGUSR1, &ignore, NULL); /* one that is pending goes with it */
-    pthread_sigmask(SIG_SETMASK, &watch.mask_before, NULL);
+    if (!watch.was_blocked)
+        pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
     sigaction(SIGUSR1, &watch.action_before, NULL);
     watch.runs = false;
 }

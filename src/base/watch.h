@@ -16,7 +16,9 @@ enum { KG_WATCH_WARN_S = 300 };
 
 /* OK where it runs already.   errors: EIO (no thread, no pipe) */
 kg_status kg_watch_start(struct kg_err *err) KG_MUST_CHECK;
-void kg_watch_stop(void); /* nothing where it does not run */
+/* In the thread that started it, whose SIGUSR1 is then blocked or not as it was before.
+ * Nothing where it does not run. */
+void kg_watch_stop(void);
 
 /* Warn when nothing has moved for warn_s seconds, and again after twice, four times that
  * long ..; 0: never. At first KG_WATCH_WARN_S. */

@@ -59,6 +59,28 @@ static void no_system_call_is_broken_off(void **state)
     assert_false(sigismember(&mask, SIGUSR1));
 }
 
+/* Only SIGUSR1 is the watch's: what its caller blocked or not meanwhile stays so. */
+static void the_mask_of_other_signals_is_the_callers(void **state)
+{
+    struct heard h;
+    sigset_t mine, now;
+
+    (void)state;
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGUSR2);
+    hear_watch(&h, 0);
+    pthread_sigmask(SIG_BLOCK, &mine, NULL);
+    stop_hearing(&h);
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    assert_true(sigismember(&now, SIGUSR2) && !sigismember(&now, SIGUSR1));
+    sigaddset(&mine, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &mine, NULL);
+    hear_watch(&h, 0);
+    stop_hearing(&h);
+    pthread_sigmask(SIG_UNBLOCK, &mine, &now);
+    assert_true(sigismember(&now, SIGUSR2) && sigismember(&now, SIGUSR1));
+}
+
 static void what_does_not_move_is_warned_of_at_doubling_times(void **state)
 {
     struct heard h;
@@ -139,6 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(usr1_says_what_is_going_on),
         cmocka_unit_test(no_system_call_is_broken_off),
+        cmocka_unit_test(the_mask_of_other_signals_is_the_callers),
         cmocka_unit_test(what_does_not_move_is_warned_of_at_doubling_times),
         cmocka_unit_test(who_works_or_is_idle_is_left_alone),
         cmocka_unit_test(it_is_written_to_a_file_too),
