@@ -3,6 +3,8 @@
  * client, and holds nothing in the end. */
 #include "net/http_server.h"
 
+#include "base/mem.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -172,6 +174,7 @@ int kg_fuzz_http_server(const uint8_t *bytes, size_t n)
 {
     struct kg_http_server_opts opts = {
         .max_body_bytes = 4096, .max_head_bytes = 2048, .routes = fuzz_routes};
+    const uint64_t held = kg_mem_current_bytes();
     struct kg_http_server *s;
     struct kg_err err;
     sigset_t clock;
@@ -182,5 +185,7 @@ int kg_fuzz_http_server(const uint8_t *bytes, size_t n)
     if (kg_http_server_start(&s, &opts, &err) == KG_OK) /* else out of ports */
         fuzz_clients(s, bytes, n);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (kg_mem_current_bytes() != held)
+        abort();
     return 0;
 }
