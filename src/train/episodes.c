@@ -1,7 +1,6 @@
 /* Episodes of a run: from the options to an open environment. */
 #include "train/episodes.h"
 
-#include <stdio.h>
 #include <string.h>
 
 bool kg_config_episodes(const struct kg_config *config)
@@ -98,15 +97,6 @@ kg_status kg_run_tool_failed(const struct kg_run *run, kg_status status,
         cause.message, (long long)run->count.step);
 }
 
-static void put(struct kg_metrics *log, const char *prefix, const char *name,
-                double value)
-{
-    char full[KG_METRIC_NAME];
-
-    snprintf(full, sizeof full, "%s/%s", prefix, name);
-    kg_metrics_put(log, full, value);
-}
-
 void kg_episodes_put(struct kg_metrics *log, const char *prefix,
                      const struct kg_episode_sums *sums)
 {
@@ -114,10 +104,10 @@ void kg_episodes_put(struct kg_metrics *log, const char *prefix,
 
     if (sums->episodes == 0)
         return;
-    put(log, prefix, "turns", (double)sums->turns / n);
-    put(log, prefix, "calls", (double)sums->calls / n);
-    put(log, prefix, "invalid", (double)sums->invalid / n);
-    put(log, prefix, "failed", (double)sums->failed / n);
-    put(log, prefix, "answered", (double)sums->answered / n);
-    put(log, prefix, "cut", (double)sums->cut / n);
+    kg_metrics_put_in(log, prefix, "turns", (double)sums->turns / n);
+    kg_metrics_put_in(log, prefix, "calls", (double)sums->calls / n);
+    kg_metrics_put_in(log, prefix, "invalid", (double)sums->invalid / n);
+    kg_metrics_put_in(log, prefix, "failed", (double)sums->failed / n);
+    kg_metrics_put_in(log, prefix, "answered", (double)sums->answered / n);
+    kg_metrics_put_in(log, prefix, "cut", (double)sums->cut / n);
 }

@@ -25,14 +25,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void put(struct kg_metrics *m, const char *prefix, const char *name, double value)
-{
-    char full[KG_METRIC_NAME];
-
-    snprintf(full, sizeof full, "%s/%s", prefix, name);
-    kg_metrics_put(m, full, value);
-}
-
 /* Answers of a validation come in the order of their problems. */
 struct by_source {
     struct kg_zst_writer *dump; /* owned; NULL: they are not kept */
@@ -115,22 +107,24 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     if (status == KG_OK)
         status = kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by, err);
     status = dump_close(&by, status, err);
-    if (status != KG_OK && kg_run_tool_failed(run, status, err) != KG_OK)
+    if (status != KG_OK)
+        status = kg_run_tool_failed(run, status, err);
+    if (status != KG_OK)
         return kg_err_prefix(err, "validation after step %lld",
                              (long long)run->count.step);
-    put(log, prefix, "accuracy", r.accuracy);
-    put(log, prefix, "accuracy_stderr", r.accuracy_stderr);
-    put(log, prefix, "reward", r.reward);
-    put(log, prefix, "reward_stderr", r.reward_stderr);
-    put(log, prefix, "entropy", r.entropy);
+    kg_metrics_put_in(log, prefix, "accuracy", r.accuracy);
+    kg_metrics_put_in(log, prefix, "accuracy_stderr", r.accuracy_stderr);
+    kg_metrics_put_in(log, prefix, "reward", r.reward);
+    kg_metrics_put_in(log, prefix, "reward_stderr", r.reward_stderr);
+    kg_metrics_put_in(log, prefix, "entropy", r.entropy);
     if (opts.reference) {
-        put(log, prefix, "kl", r.kl_k3);
-        put(log, prefix, "kl_k1", r.kl_k1);
+        kg_metrics_put_in(log, prefix, "kl", r.kl_k3);
+        kg_metrics_put_in(log, prefix, "kl_k1", r.kl_k1);
     }
-    put(log, prefix, "response_tokens", r.response_tokens);
-    put(log, prefix, "truncated", r.truncated);
-    put(log, prefix, "ungraded", r.ungraded);
-    put(log, prefix, "seconds", r.seconds);
+    kg_metrics_put_in(log, prefix, "response_tokens", r.response_tokens);
+    kg_metrics_put_in(log, prefix, "truncated", r.truncated);
+    kg_metrics_put_in(log, prefix, "ungraded", r.ungraded);
+    kg_metrics_put_in(log, prefix, "seconds", r.seconds);
     snprintf(under, sizeof under, "%s/episode", prefix);
     kg_episodes_put(log, under, &r.episodes);
     snprintf(under, sizeof under, "%s/", prefix);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 void kg_metrics_put(struct kg_metrics *m, const char *name, double value)
@@ -18,6 +19,15 @@ void kg_metrics_put(struct kg_metrics *m, const char *name, double value)
         m->n++;
     }
     m->row[i].value = value;
+}
+
+void kg_metrics_put_in(struct kg_metrics *m, const char *group, const char *what,
+                       double value)
+{
+    char name[KG_METRIC_NAME];
+
+    snprintf(name, sizeof name, "%s/%s", group, what);
+    kg_metrics_put(m, name, value);
 }
 
 double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback)

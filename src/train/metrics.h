@@ -21,6 +21,9 @@ struct kg_metrics {
 
 /* Add or overwrite. More than KG_METRICS_MAX names is a programmer error (assert). */
 void kg_metrics_put(struct kg_metrics *m, const char *name, double value);
+/* The same of "group/what". */
+void kg_metrics_put_in(struct kg_metrics *m, const char *group, const char *what,
+                       double value);
 double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback);
 /* Standard error of the mean of n numbers from their sum and the sum of their squares:
  * sqrt( sum (x - mean)^2 / (n - 1) / n ),  0 for one number */

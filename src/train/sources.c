@@ -57,10 +57,10 @@ void kg_source_problem(struct kg_source_sums *row, double share)
 static void put(struct kg_metrics *log, const char *prefix, const char *what,
                 const struct kg_source_sums *row, double value)
 {
-    char name[KG_METRIC_NAME];
+    char group[KG_METRIC_NAME];
 
-    snprintf(name, sizeof name, "%s%s/source/%s", prefix, what, row->name);
-    kg_metrics_put(log, name, value);
+    snprintf(group, sizeof group, "%s%s/source", prefix, what);
+    kg_metrics_put_in(log, group, row->name, value);
 }
 
 void kg_sources_put(struct kg_metrics *log, const char *prefix,
