@@ -272,6 +272,7 @@ static bool is_opened(size_t row)
         const struct kg_metric_row *other = kg_metric_at(i);
 
         if (other->plot && other->group == this->group &&
+            strcmp(other->phase, this->phase) == 0 &&
             strcmp(other->plot, this->plot) == 0)
             return true;
     }
