@@ -93,9 +93,11 @@ struct kg_api_request {
     size_t n_prompts;
 };
 
+enum { KG_API_OF_MESSAGES = 1 << KG_API_KINDS }; /* says nothing without messages */
+
 struct kg_api_field {
     const char *name;
-    unsigned kinds;      /* bits 1 << enum kg_api_kind */
+    unsigned kinds;      /* bits 1 << enum kg_api_kind, and KG_API_OF_MESSAGES */
     const char *neutral; /* "": used; "*": passed over; else the values it may have */
     const char *help;
     kg_status (*take)(struct kg_api_request *r, const struct kg_json *v,

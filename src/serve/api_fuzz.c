@@ -23,15 +23,24 @@ static void fuzz_error(const struct kg_api_fault *fault, const char *message)
 
 static void fuzz_calls(const char *text, size_t n)
 {
-    struct kg_tool_calls calls;
+    struct kg_tool_calls grown = {0};
+    struct kg_tool_calls whole = {0};
     struct kg_err err;
-    size_t settled;
-    if (kg_tool_calls_read(&calls, text, n, &err) != KG_OK ||
-        kg_tool_calls_settled(&settled, text, n / 2, &err) != KG_OK)
+    size_t settled = 0;
+    for (size_t seen = 0; seen < n; seen += 1 + n / 16) {
+        if (kg_tool_calls_read(&grown, text, seen, &err) != KG_OK ||
+            grown.content_n < settled || grown.content_n > seen)
+            abort();
+        settled = grown.content_n;
+    }
+    if (kg_tool_calls_end(&grown, text, n, &err) != KG_OK ||
+        kg_tool_calls_end(&whole, text, n, &err) != KG_OK)
         abort();
-    if (calls.content_n > n || settled > calls.content_n || settled > n / 2)
+    if (whole.content_n > n || settled > whole.content_n || whole.n != grown.n ||
+        whole.content_n != grown.content_n)
         abort();
-    kg_tool_calls_release(&calls);
+    kg_tool_calls_release(&grown);
+    kg_tool_calls_release(&whole);
 }
 
 /* The first byte chooses the kind. */

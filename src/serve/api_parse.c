@@ -120,8 +120,7 @@ static bool is_tool(const struct kg_json *v)
 {
     const char *type = kg_json_text(kg_json_get(v, "type"), NULL);
     const struct kg_json *function = kg_json_get(v, "function");
-    return type && strcmp(type, "function") == 0 &&
-           kg_json_text(kg_json_get(function, "name"), NULL) != NULL;
+    return type && strcmp(type, "function") == 0 && kg_tool_name(function) != NULL;
 }
 
 static kg_status take_tools(struct kg_api_request *r, const struct kg_json *v,
@@ -346,6 +345,7 @@ enum {
     BOTH = TEXT | CHAT,
     IDS = 1u << KG_API_TOKENIZE,
     WORDS = 1u << KG_API_DETOKENIZE,
+    TALK = CHAT | IDS | KG_API_OF_MESSAGES,
 };
 
 const struct kg_api_field kg_api_fields[] = {
@@ -354,9 +354,9 @@ const struct kg_api_field kg_api_fields[] = {
     {"messages", CHAT | IDS, "",
      "role and content (text, or parts of type text); of the assistant tool_calls, too",
      take_messages},
-    {"tools", CHAT | IDS, "", "functions that the model may call, for the chat template",
+    {"tools", TALK, "", "functions that the model may call, for the chat template",
      take_tools},
-    {"tool_choice", CHAT | IDS, "", "auto, or none: the model is not told of the tools",
+    {"tool_choice", TALK, "", "auto, or none: the model is not told of the tools",
      take_tool_choice},
     {"parallel_tool_calls", CHAT, "", "true; with tools false is refused", take_parallel},
     {"prompt", TEXT | IDS, "", "text, token ids, or an array of either", take_prompt},
@@ -396,7 +396,7 @@ const struct kg_api_field kg_api_fields[] = {
     {"tokens", WORDS, "", "ids whose text is wanted", take_tokens},
     {"add_special_tokens", IDS, "",
      "whether BOS goes in front; of a prompt, not of messages", take_add_special},
-    {"chat_template_kwargs", CHAT | IDS, "",
+    {"chat_template_kwargs", TALK, "",
      "extension: variables of the chat template, such as enable_thinking", take_vars},
 
     {"user", BOTH, "*", "", NULL},
@@ -506,6 +506,22 @@ const char *kg_api_asked(const struct kg_api_request *r)
     return r->kind == KG_API_DETOKENIZE ? "tokens" : "prompt";
 }
 
+/* A field of messages that was given without any. */
+static kg_status check_prompt_only(const struct kg_api_request *r,
+                                   struct kg_api_fault *fault, struct kg_err *err)
+{
+    const struct kg_json *root = r->doc.root;
+    for (size_t i = 0; i < kg_json_size(root); i++) {
+        const struct kg_api_field *f = find_field(kg_json_key_at(root, i));
+        fault->param = f->name;
+        if (f->kinds & KG_API_OF_MESSAGES &&
+            kg_json_type(kg_json_value_at(root, i)) != KG_JSON_NULL)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected only with messages, found prompt", f->name);
+    }
+    return KG_OK;
+}
+
 static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *fault,
                                 struct kg_err *err)
 {
@@ -521,6 +537,8 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
         return kg_fail(err, KG_EINVAL, "expected the field '%s'", fault->param);
     if (r->prompt && r->messages)
         return kg_fail(err, KG_EINVAL, "expected either prompt or messages, found both");
+    if (r->messages == NULL)
+        KG_TRY(check_prompt_only(r, fault, err));
     if (!r->special_given)
         r->add_special = r->messages == NULL;
     fault->param = "top_logprobs";

@@ -149,6 +149,11 @@ static const struct bad {
      "return_token_strs", "not supported"},
     {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"add_special_tokens\":1}", "add_special_tokens",
      "true or false"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"tools\":[]}", "tools", "only with messages"},
+    {KG_API_TOKENIZE, "{\"tool_choice\":\"none\",\"prompt\":\"1\"}", "tool_choice",
+     "only with messages"},
+    {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"chat_template_kwargs\":{}}",
+     "chat_template_kwargs", "only with messages"},
     {KG_API_DETOKENIZE, "{}", "tokens", "expected the field"},
     {KG_API_DETOKENIZE, "{\"tokens\":\"1\"}", "tokens", "an array of token ids"},
     {KG_API_DETOKENIZE, "{\"prompt\":\"1\"}", "prompt", "unknown field"},
@@ -196,6 +201,10 @@ static const struct bad {
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"logit_bias\":[1]}", "logit_bias",
      "an object of ids"},
     {KG_API_CHAT, "{\"messages\":[{}],\"tools\":[{}]}", "tools", "tool 0: expected"},
+    {KG_API_CHAT,
+     "{\"messages\":[{}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+     "\"a\\u0000b\"}}]}",
+     "tools", "tool 0: expected"},
     {KG_API_CHAT, "{\"messages\":[{}],\"tools\":{}}", "tools", "an array of tools"},
     {KG_API_CHAT, "{\"messages\":[{}],\"tool_choice\":\"required\"}", "tool_choice",
      "only \"none\" or \"auto\" can be given, found required"},
@@ -554,10 +563,10 @@ static void calls_are(const char *text, enum kg_finish finish, bool piece,
     struct kg_api_answer a = {.r = &r, .m = &m, .id = "id"};
     struct kg_traj t = {.finish = finish};
     struct kg_api_offset offset = {0};
-    struct kg_tool_calls calls;
+    struct kg_tool_calls calls = {0};
     struct kg_str out = {0};
     need(parse(KG_API_CHAT, "{\"messages\":[{}]}"));
-    need(kg_tool_calls_read(&calls, text, strlen(text), &err));
+    need(kg_tool_calls_end(&calls, text, strlen(text), &err));
     struct kg_api_choice c = {.index = 2,
                               .offset = &offset,
                               .text = text,

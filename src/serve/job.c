@@ -30,7 +30,8 @@ void kg_serve_job_free(struct kg_serve_job *job)
     for (size_t i = 0; i < job->n_choices; i++) {
         kg_traj_release(&job->trajs[i]);
         kg_serve_text_release(&job->choices[i].text);
-        kg_str_release(&job->choices[i].pending);
+        kg_str_release(&job->choices[i].said);
+        kg_tool_calls_release(&job->choices[i].calls);
     }
     kg_mem_free(job->trajs);
     kg_mem_free(job->choices);
@@ -245,35 +246,26 @@ static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, siz
     return kg_str_append(text, kg_str_text(prompt), prompt->len, err);
 }
 
-/* The calls that a finished answer makes, if they are read out of it. */
-static kg_status read_calls(struct kg_tool_calls *calls, const struct kg_serve_job *job,
-                            const struct kg_str *text, struct kg_err *err)
-{
-    *calls = (struct kg_tool_calls){.content_n = text->len};
-    if (!job->r.reads_calls)
-        return KG_OK;
-    return kg_tool_calls_read(calls, kg_str_text(text), text->len, err);
-}
-
-/* One piece: text_n bytes of what waits, the tokens since the last one, and how it ends
- * if it does. */
-static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t text_n,
-                            const struct kg_tool_calls *calls, enum kg_finish finish,
-                            struct kg_err *err)
+/* One piece: what is said up to `end`, the tokens since the last one, and how it ends if
+ * it does. */
+static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
+                            enum kg_finish finish, struct kg_err *err)
 {
     struct kg_str *out = &job->s->scratch;
+    struct kg_serve_choice *choice = &job->choices[index];
     struct kg_api_choice c = describe(job, index);
-    c.text = kg_str_text(&job->choices[index].pending);
-    c.text_n = text_n;
-    c.calls = calls;
+    c.text = kg_str_text(&choice->said) + choice->told_n;
+    c.text_n = end - choice->told_n;
+    c.calls = finish == KG_FINISH_NONE ? NULL : &choice->calls;
     c.finish = finish;
     kg_str_clear(out);
     KG_TRY(kg_str_puts(out, "data: ", err));
     KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
     KG_TRY(kg_api_put_choice(out, &job->answer, true, &c, err));
     KG_TRY(kg_api_put_end(out, &job->answer, true, NULL, err));
-    job->choices[index].begun = true;
-    job->choices[index].told = c.to;
+    choice->begun = true;
+    choice->told = c.to;
+    choice->told_n = end;
     return send_scratch(job, err);
 }
 
@@ -289,49 +281,37 @@ static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice 
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
 
-static kg_status tell_pending(struct kg_serve_job *job, size_t index, size_t text_n,
-                              struct kg_err *err)
-{
-    struct kg_serve_choice *choice = &job->choices[index];
-    struct kg_str *pending = &choice->pending;
-    choice->last = kg_clock_seconds();
-    KG_TRY(tell_piece(job, index, text_n, NULL, KG_FINISH_NONE, err));
-    if (text_n == pending->len) {
-        kg_str_clear(pending);
-        return KG_OK;
-    }
-    pending->len -= text_n; /* what may become a tool call waits */
-    memmove(pending->data, pending->data + text_n, pending->len + 1);
-    return KG_OK;
-}
-
 static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     const struct kg_traj *t = &job->trajs[index];
     const struct kg_tokenizer *tok = job->s->opts.tok;
     struct kg_serve_choice *choice = &job->choices[index];
-    KG_TRY(begin_choice(&choice->pending, job, index, err));
+    struct kg_str *said = &choice->said;
+    KG_TRY(begin_choice(said, job, index, err));
     if (tok)
-        KG_TRY(kg_serve_text_add(&choice->pending, &choice->text, tok,
-                                 t->tokens[t->n - 1], job->r.stops, job->r.n_stops, err));
-    size_t n = choice->pending.len;
-    if (job->r.reads_calls)
-        KG_TRY(kg_tool_calls_settled(&n, kg_str_text(&choice->pending), n, err));
-    return is_due(job, choice, n) ? tell_pending(job, index, n, err) : KG_OK;
+        KG_TRY(kg_serve_text_add(said, &choice->text, tok, t->tokens[t->n - 1],
+                                 job->r.stops, job->r.n_stops, err));
+    if (job->r.reads_calls) /* what may become a call waits */
+        KG_TRY(kg_tool_calls_read(&choice->calls, kg_str_text(said), said->len, err));
+    size_t end = job->r.reads_calls ? choice->calls.content_n : said->len;
+    if (!is_due(job, choice, end - choice->told_n))
+        return KG_OK;
+    choice->last = kg_clock_seconds();
+    return tell_piece(job, index, end, KG_FINISH_NONE, err);
 }
 
 static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     struct kg_serve_choice *choice = &job->choices[index];
+    struct kg_str *said = &choice->said;
     enum kg_finish finish = job->trajs[index].finish;
-    struct kg_tool_calls calls;
-    KG_TRY(begin_choice(&choice->pending, job, index, err));
-    KG_TRY(kg_serve_text_end(&choice->pending, &choice->text, job->r.stops,
-                             job->r.n_stops, finish, err));
-    KG_TRY(read_calls(&calls, job, &choice->pending, err));
-    kg_status status = tell_piece(job, index, calls.content_n, &calls, finish, err);
-    kg_tool_calls_release(&calls);
-    return status;
+    KG_TRY(begin_choice(said, job, index, err));
+    KG_TRY(kg_serve_text_end(said, &choice->text, job->r.stops, job->r.n_stops, finish,
+                             err));
+    if (job->r.reads_calls)
+        KG_TRY(kg_tool_calls_end(&choice->calls, kg_str_text(said), said->len, err));
+    size_t end = job->r.reads_calls ? choice->calls.content_n : said->len;
+    return tell_piece(job, index, end, finish, err);
 }
 
 /* The client has left, does not read, or there is no memory for it: the others go on. */
@@ -397,22 +377,21 @@ static kg_status put_whole_choice(struct kg_str *out, struct kg_serve_job *job, 
                                   struct kg_err *err)
 {
     const struct kg_tokenizer *tok = job->s->opts.tok;
+    struct kg_tool_calls *calls = &job->choices[i].calls;
     struct kg_str text = {0};
-    struct kg_tool_calls calls = {0};
     kg_status status = begin_choice(&text, job, i, err);
     if (status == KG_OK && tok)
         status = kg_rollout_text(&text, tok, &job->trajs[i], job->r.stops, job->r.n_stops,
                                  err);
-    if (status == KG_OK)
-        status = read_calls(&calls, job, &text, err);
+    if (status == KG_OK && job->r.reads_calls)
+        status = kg_tool_calls_end(calls, kg_str_text(&text), text.len, err);
     struct kg_api_choice c = describe(job, i);
     c.text = kg_str_text(&text);
-    c.text_n = calls.content_n;
-    c.calls = &calls;
+    c.text_n = job->r.reads_calls ? calls->content_n : text.len;
+    c.calls = calls;
     c.finish = job->trajs[i].finish;
     if (status == KG_OK)
         status = kg_api_put_choice(out, &job->answer, false, &c, err);
-    kg_tool_calls_release(&calls);
     kg_str_release(&text);
     return status;
 }

@@ -23,8 +23,10 @@ struct kg_serve_group {
 
 struct kg_serve_choice {
     struct kg_serve_text text;
-    struct kg_str pending; /* owned; may be told, and waits for more */
-    double last;           /* when a piece was told, seconds of the clock */
+    struct kg_str said;         /* owned; of a stream: the answer's text so far */
+    size_t told_n;              /* bytes of it that have been told */
+    struct kg_tool_calls calls; /* owned; read out of what is said */
+    double last;                /* when a piece was told, seconds of the clock */
     size_t told; /* tokens of the trajectory that have been told, prompt included */
     struct kg_api_offset offset; /* of token `told` */
     bool begun;                  /* something has been told */

@@ -19,17 +19,29 @@ static size_t skip_space(const char *text, size_t n, size_t at)
     return at;
 }
 
+static void drop_calls(struct kg_tool_calls *c)
+{
+    while (c->n > 0)
+        kg_json_release(&c->calls[--c->n]);
+}
+
 void kg_tool_calls_release(struct kg_tool_calls *c)
 {
-    for (size_t i = 0; i < c->n; i++)
-        kg_json_release(&c->calls[i]);
+    drop_calls(c);
     kg_mem_free(c->calls);
     *c = (struct kg_tool_calls){0};
 }
 
+const char *kg_tool_name(const struct kg_json *object)
+{
+    size_t n;
+    const char *name = kg_json_text(kg_json_get(object, "name"), &n);
+    return name && n > 0 && strlen(name) == n ? name : NULL;
+}
+
 const char *kg_tool_call_name(const struct kg_tool_calls *c, size_t i)
 {
-    return kg_json_text(kg_json_get(c->calls[i].root, "name"), NULL);
+    return kg_tool_name(c->calls[i].root);
 }
 
 const struct kg_json *kg_tool_call_arguments(const struct kg_tool_calls *c, size_t i)
@@ -42,7 +54,7 @@ const struct kg_json *kg_tool_call_arguments(const struct kg_tool_calls *c, size
 static bool is_call(const struct kg_json *v)
 {
     return kg_json_type(v) == KG_JSON_OBJECT && kg_json_size(v) == 2 &&
-           kg_json_text(kg_json_get(v, "name"), NULL) != NULL &&
+           kg_tool_name(v) != NULL &&
            kg_json_type(kg_json_get(v, "arguments")) == KG_JSON_OBJECT;
 }
 
@@ -64,85 +76,90 @@ static kg_status read_call(bool *yes, struct kg_tool_calls *c, const char *text,
     return status == KG_ENOMEM ? status : KG_OK;
 }
 
-/* What text is from some byte to its end. OTHER stays OTHER whatever follows. */
-enum tail { OTHER, MAY_BECOME_CALLS, CALLS };
+/* What the bytes from c->at are; WORDS and CALL stay that whatever follows. */
+enum item { WORDS, CALL, BEGUN };
 
-/* One call from `*at`, which is moved behind it. */
-static kg_status read_one(enum tail *tail, struct kg_tool_calls *c, const char *text,
-                          size_t n, size_t *at, struct kg_err *err)
+/* Whether a call may begin here: its opening tag and brace, as far as they are there. */
+static enum item read_opening(struct kg_tool_calls *c, const char *text, size_t n)
+{
+    size_t left = n - c->at;
+    if (memcmp(text + c->at, OPEN, left < OPEN_N ? left : OPEN_N) != 0)
+        return WORDS;
+    if (left > OPEN_N && !c->opened) {
+        size_t from = c->seen > OPEN_N ? c->seen : OPEN_N;
+        c->seen = skip_space(text, n, c->at + from) - c->at;
+        c->opened = c->seen < left;
+        if (c->opened && text[c->at + c->seen] != '{')
+            return WORDS;
+    }
+    return BEGUN;
+}
+
+/* Leave c->at for a byte behind it. */
+static void move(struct kg_tool_calls *c, size_t at)
+{
+    c->at = at;
+    c->seen = 0;
+    c->opened = false;
+}
+
+/* Words end the calls before them: these, too, are content. The next may begin at the
+ * next '<' or the white space before it. From a byte within the old ones none can: it
+ * would end with the same tag, and the same words come behind it. */
+static void pass_words(struct kg_tool_calls *c, const char *text, size_t n, size_t at)
+{
+    while (at < n && text[at] != '<' && !is_space(text[at]))
+        at++;
+    drop_calls(c);
+    move(c, at);
+    c->content_n = at;
+}
+
+/* What stands at c->at, which moves behind it unless it is only BEGUN. */
+static kg_status read_item(enum item *item, struct kg_tool_calls *c, const char *text,
+                           size_t n, struct kg_err *err)
 {
     bool yes;
-    size_t left = n - *at;
-    *tail = OTHER;
-    if (memcmp(text + *at, OPEN, left < OPEN_N ? left : OPEN_N) != 0)
+    *item = read_opening(c, text, n);
+    if (*item == WORDS)
+        pass_words(c, text, n, c->at + 1);
+    if (*item == WORDS || !c->opened)
         return KG_OK;
-    *tail = MAY_BECOME_CALLS;
-    if (left <= OPEN_N)
+    const char *from = text + c->at + c->seen;
+    const char *end = memmem(from, n - c->at - c->seen, CLOSE, CLOSE_N);
+    if (end == NULL) { /* all but the beginning of a tag has been looked at */
+        size_t left = n - c->at;
+        if (left > c->seen + CLOSE_N)
+            c->seen = left - CLOSE_N;
         return KG_OK;
-    const char *body = text + *at + OPEN_N;
-    const char *end = memmem(body, left - OPEN_N, CLOSE, CLOSE_N);
-    size_t brace = skip_space(body, left - OPEN_N, 0);
-    if (brace < left - OPEN_N && body[brace] != '{')
-        *tail = OTHER;
-    if (*tail == OTHER || end == NULL)
-        return KG_OK;
+    }
+    const char *body = text + c->at + OPEN_N;
     KG_TRY(read_call(&yes, c, body, (size_t)(end - body), err));
-    *tail = yes ? CALLS : OTHER;
-    *at = (size_t)(end - text) + CLOSE_N;
-    return KG_OK;
-}
-
-static kg_status read_tail(enum tail *tail, struct kg_tool_calls *c, const char *text,
-                           size_t n, size_t at, struct kg_err *err)
-{
-    *tail = MAY_BECOME_CALLS;
-    kg_tool_calls_release(c);
-    for (at = skip_space(text, n, at); at < n; at = skip_space(text, n, at)) {
-        KG_TRY(read_one(tail, c, text, n, &at, err));
-        if (*tail != CALLS)
-            return KG_OK;
-    }
-    return KG_OK;
-}
-
-/* The first byte from which on text is calls, or may become calls. */
-static kg_status find_tail(size_t *found, enum tail *tail, struct kg_tool_calls *c,
-                           const char *text, size_t n, bool finished, struct kg_err *err)
-{
-    for (size_t at = 0; at < n; at++) {
-        bool begins = text[at] == '<' || is_space(text[at]);
-        if (!begins || (at > 0 && is_space(text[at - 1])))
-            continue;
-        KG_TRY(read_tail(tail, c, text, n, at, err));
-        *found = at;
-        if (*tail == CALLS || (*tail == MAY_BECOME_CALLS && !finished))
-            return KG_OK;
-    }
-    *found = n;
-    *tail = OTHER;
+    *item = yes ? CALL : WORDS;
+    if (yes)
+        move(c, (size_t)(end - text) + CLOSE_N);
+    else
+        pass_words(c, text, n, (size_t)(end - text) + CLOSE_N);
     return KG_OK;
 }
 
 kg_status kg_tool_calls_read(struct kg_tool_calls *c, const char *text, size_t n,
                              struct kg_err *err)
 {
-    enum tail tail;
-    size_t at = 0;
-    *c = (struct kg_tool_calls){0};
-    kg_status status = find_tail(&at, &tail, c, text, n, true, err);
-    if (status != KG_OK || tail != CALLS)
-        kg_tool_calls_release(c);
-    c->content_n = at;
-    return status;
+    enum item item = WORDS;
+    while (item != BEGUN && (c->at = skip_space(text, n, c->at)) < n)
+        KG_TRY(read_item(&item, c, text, n, err));
+    return KG_OK;
 }
 
-kg_status kg_tool_calls_settled(size_t *settled, const char *text, size_t n,
-                                struct kg_err *err)
+kg_status kg_tool_calls_end(struct kg_tool_calls *c, const char *text, size_t n,
+                            struct kg_err *err)
 {
-    enum tail tail;
-    struct kg_tool_calls c = {0};
-    kg_status status = find_tail(settled, &tail, &c, text, n, false, err);
-    kg_tool_calls_release(&c);
+    kg_status status = kg_tool_calls_read(c, text, n, err);
+    if (status != KG_OK || c->at < n) /* a call that is cut off */
+        drop_calls(c);
+    if (c->n == 0)
+        c->content_n = n;
     return status;
 }
 
@@ -254,7 +271,7 @@ static kg_status put_object(struct kg_str *out, const struct kg_json *v, const c
 static kg_status put_function(struct kg_str *out, const struct kg_json *v,
                               struct kg_err *err)
 {
-    if (kg_json_text(kg_json_get(v, "name"), NULL) == NULL)
+    if (kg_tool_name(v) == NULL)
         return kg_fail(err, KG_EINVAL, "function: expected an object with a name");
     return put_object(out, v, "arguments", put_arguments, err);
 }

@@ -8,7 +8,8 @@
  *
  * an object of these two keys and no other, once or several times, with white space alone
  * between and behind. An answer that ends so makes these calls, and what stands before
- * them is its content; any other answer is text and stays text.
+ * them is its content; any other answer is text and stays text. What begins like a call
+ * and turns out to be none is content up to its closing tag.
  */
 #ifndef KG_SERVE_TOOLS_H
 #define KG_SERVE_TOOLS_H
@@ -21,23 +22,30 @@
 
 #include <stdbool.h>
 
+/* A reader of an answer that grows: each byte is looked at once, a call parsed once. */
 struct kg_tool_calls {
-    struct kg_json_doc *calls; /* (n) owned */
+    struct kg_json_doc *calls; /* (n) owned; they may yet turn out to be content */
     size_t n, capacity;
-    size_t content_n; /* bytes of the text before them, white space at the end left out;
-                       * without calls all of it */
+    size_t content_n; /* bytes at the front of the text that are content whatever follows;
+                       * behind them white space, calls, and what may become one */
+    size_t at;        /* bytes that are told apart: content, calls, white space */
+    size_t seen;      /* bytes of the call that begins at `at` that need no second look */
+    bool opened;      /* its brace is among them */
 };
 void kg_tool_calls_release(struct kg_tool_calls *c); /* {0} is empty */
 
-/* The calls that the text of a finished answer ends with.   errors: ENOMEM */
+/* Read on: text is that of the last time with more behind it.   errors: ENOMEM */
 kg_status kg_tool_calls_read(struct kg_tool_calls *c, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
+/* Read on to the end of a finished answer: calls are those that it ends with, content_n
+ * the bytes before them, white space at their end left out; without calls all bytes.
+ * errors: ENOMEM */
+kg_status kg_tool_calls_end(struct kg_tool_calls *c, const char *text, size_t n,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* The name that an object has, or NULL: a string that is not empty and has no NUL. */
+const char *kg_tool_name(const struct kg_json *object);
 const char *kg_tool_call_name(const struct kg_tool_calls *c, size_t i);
 const struct kg_json *kg_tool_call_arguments(const struct kg_tool_calls *c, size_t i);
-
-/* Bytes at the front of a growing answer that are content whatever follows. */
-kg_status kg_tool_calls_settled(size_t *settled, const char *text, size_t n,
-                                struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether the template writes calls in this form and the tags are text to the tokenizer:
  * then the model that it was made for means calls by them. Found out by rendering one.

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -26,28 +27,27 @@ static void need(kg_status status)
 
 /* ---- answers ---- */
 
-/* Told piece by piece, byte by byte, the content and the calls are those of the whole. */
+/* Told byte by byte, the content and the calls are those of the whole. */
 static void check_stream(const char *text, size_t content_n, size_t calls)
 {
-    struct kg_tool_calls c;
-    size_t told = 0;
-    size_t settled;
+    struct kg_tool_calls c = {0};
+    size_t settled = 0;
     size_t n = strlen(text);
     for (size_t seen = 0; seen <= n; seen++) {
-        need(kg_tool_calls_settled(&settled, text + told, seen - told, &err));
-        told += settled;
-        assert_true(told <= content_n);
+        need(kg_tool_calls_read(&c, text, seen, &err));
+        assert_in_range(c.content_n, settled, content_n);
+        settled = c.content_n;
     }
-    need(kg_tool_calls_read(&c, text + told, n - told, &err));
+    need(kg_tool_calls_end(&c, text, n, &err));
     assert_int_equal(c.n, calls);
-    assert_int_equal(told + c.content_n, content_n);
+    assert_int_equal(c.content_n, content_n);
     kg_tool_calls_release(&c);
 }
 
 static void answer_has(const char *text, const char *content, size_t calls)
 {
-    struct kg_tool_calls c;
-    need(kg_tool_calls_read(&c, text, strlen(text), &err));
+    struct kg_tool_calls c = {0};
+    need(kg_tool_calls_end(&c, text, strlen(text), &err));
     if (c.n != calls || c.content_n != strlen(content) ||
         memcmp(text, content, c.content_n) != 0)
         fail_msg("%s: expected %zu calls behind '%s', found %zu behind %.*s", text, calls,
@@ -73,6 +73,10 @@ static void an_answer_that_ends_with_calls_makes_them(void **state)
     /* one that is none is content, and so is all before it */
     answer_has("<tool_call>no</tool_call> " CALL, "<tool_call>no</tool_call>", 1);
     answer_has(CALL " hm " CALL, CALL " hm", 1);
+    answer_has("a <b <tool_call> " CALL, "a <b <tool_call>", 1);
+    answer_has("<tool_call>{<tool_call>{}</tool_call>" CALL,
+               "<tool_call>{<tool_call>{}</tool_call>", 1);
+    answer_has("<tool_call>" CALL, "<tool_call>", 1);
 }
 
 static void any_other_answer_stays_text(void **state)
@@ -87,6 +91,8 @@ static void any_other_answer_stays_text(void **state)
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}",
         "<tool_call>{\"name\": \"f\"}</tool_call>",
         "<tool_call>{\"name\": 1, \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"f\\u0000g\", \"arguments\": {}}</tool_call>",
         "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>",
         "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": 1}</tool_call>",
         "<tool_call>{\"name\": \"f\", \"arguments\": {}},</tool_call>",
@@ -97,6 +103,36 @@ static void any_other_answer_stays_text(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         answer_has(texts[i], texts[i], 0);
+}
+
+/* Work grows with the answer and not with its square, however it ends: the seconds are
+ * far more than one look at each byte takes, and far less than one look at each call for
+ * each token. */
+static void many_calls_are_read_in_linear_time(void **state)
+{
+    enum { CALLS = 10000, TOKEN = 4 };
+    struct kg_str text = {0};
+    struct kg_tool_calls c = {0};
+    clock_t before = clock();
+    (void)state;
+    for (int i = 0; i < CALLS; i++)
+        need(kg_str_puts(&text, CALL " ", &err));
+    for (size_t seen = 0; seen <= text.len; seen += TOKEN)
+        need(kg_tool_calls_read(&c, text.data, seen, &err));
+    need(kg_tool_calls_read(&c, text.data, text.len, &err));
+    assert_int_equal(c.n, CALLS);
+    need(kg_str_puts(&text, "and words, <tool_call> {", &err));
+    need(kg_tool_calls_read(&c, text.data, text.len, &err));
+    assert_int_equal(c.n, 0);
+    for (int i = 0; i < CALLS; i++) {
+        need(kg_str_puts(&text, "{<tool_call>{\"", &err));
+        need(kg_tool_calls_read(&c, text.data, text.len, &err));
+    }
+    need(kg_tool_calls_end(&c, text.data, text.len, &err));
+    assert_int_equal(c.content_n, text.len);
+    assert_true((double)(clock() - before) / CLOCKS_PER_SEC < 5);
+    kg_tool_calls_release(&c);
+    kg_str_release(&text);
 }
 
 /* ---- templates ---- */
@@ -155,6 +191,7 @@ static void arguments_become_objects(void **state)
     assert_int_equal(put(&out, "[{}]"), KG_EINVAL);
     assert_int_equal(put(&out, "[7]"), KG_EINVAL);
     assert_int_equal(put(&out, "[{\"function\":{\"arguments\":\"{}\"}}]"), KG_EINVAL);
+    assert_int_equal(put(&out, "[{\"function\":{\"name\":\"f\\u0000\"}}]"), KG_EINVAL);
     assert_int_equal(put(&out, "[{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}]"),
                      KG_EINVAL);
     assert_int_equal(put(&out, "[{\"function\":{\"name\":\"f\",\"arguments\":\"{\"}}]"),
@@ -169,9 +206,9 @@ static void memory_that_runs_out_is_a_status(void **state)
     kg_status status = KG_ENOMEM;
     (void)state;
     for (uint64_t n = 1; status == KG_ENOMEM; n++) {
-        struct kg_tool_calls c;
+        struct kg_tool_calls c = {0};
         kg_mem_fail_at(n);
-        status = kg_tool_calls_read(&c, CALL CALL, 2 * (sizeof CALL - 1), &err);
+        status = kg_tool_calls_end(&c, CALL CALL, 2 * (sizeof CALL - 1), &err);
         kg_mem_fail_at(0);
         assert_int_equal(c.n, status == KG_OK ? 2 : 0);
         kg_tool_calls_release(&c);
@@ -185,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_that_ends_with_calls_makes_them),
         cmocka_unit_test(any_other_answer_stays_text),
+        cmocka_unit_test(many_calls_are_read_in_linear_time),
         cmocka_unit_test(the_form_is_known_by_rendering_a_call),
         cmocka_unit_test(arguments_become_objects),
         cmocka_unit_test(memory_that_runs_out_is_a_status),
