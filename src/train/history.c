@@ -63,20 +63,26 @@ static kg_status add_series(struct kg_history_phase *p, const char *name,
     return KG_OK;
 }
 
-/* Lines of a phase name the same metrics in the same order, nearly always. */
-static kg_status series_named(size_t *at, struct kg_history_phase *p, const char *name,
+/* Lines of a phase name the same metrics in the same order, nearly always: *at is where
+ * to look first. *found: NULL where there are too many. */
+static kg_status series_named(struct kg_series **found, size_t *at,
+                              struct kg_history_phase *p, const char *name,
                               struct kg_err *err)
 {
-    for (size_t i = 0; i < p->n_series; i++) {
-        size_t candidate = (*at + i) % p->n_series;
+    const size_t n = p->n_series;
+    size_t i = 0;
 
-        if (strcmp(p->series[candidate].name, name) == 0) {
-            *at = candidate;
-            return KG_OK;
-        }
-    }
-    *at = p->n_series;
-    return add_series(p, name, err);
+    while (i < n && strcmp(p->series[(*at + i) % n].name, name) != 0)
+        i++;
+    *found = NULL;
+    if (i == KG_HISTORY_SERIES)
+        return KG_OK;
+    if (i == n)
+        KG_TRY(add_series(p, name, err));
+    i = i == n ? n : (*at + i) % n;
+    *found = &p->series[i];
+    *at = i + 1;
+    return KG_OK;
 }
 
 /* ---- points ---- */
@@ -173,13 +179,21 @@ static kg_status add_number(struct kg_history_phase *p, struct kg_series *s, int
 static kg_status add_line(struct kg_history_phase *p, const struct kg_metrics *m,
                           int64_t step, struct kg_err *err)
 {
+    size_t at = 0;
+
     begin_line(p, step);
     for (size_t i = 0; i < p->n_series; i++)
         p->series[i].now = NAN;
-    for (size_t i = 0, at = 0; i < (size_t)m->n; i++, at++) {
-        KG_TRY(series_named(&at, p, m->row[i].name, err));
-        p->series[at].now = m->row[i].value;
-        p->series[at].not_finite += !isfinite(m->row[i].value);
+    for (int i = 0; i < m->n; i++) {
+        struct kg_series *s;
+
+        KG_TRY(series_named(&s, &at, p, m->row[i].name, err));
+        if (!s) {
+            p->beyond++;
+            continue;
+        }
+        s->now = m->row[i].value;
+        s->not_finite += !isfinite(m->row[i].value);
     }
     for (size_t i = 0; i < p->n_series; i++)
         if (isfinite(p->series[i].now))
@@ -212,6 +226,13 @@ static kg_status read_line(struct kg_history *h, const char *text, size_t n,
     return status;
 }
 
+static void leave_out(struct kg_history *h, const struct kg_err *err)
+{
+    if (h->unreadable++ == 0)
+        h->first_unreadable = h->lines + 1;
+    h->why = *err;
+}
+
 static kg_status read_lines(struct kg_history *h, const char *text, uint64_t n,
                             const char *path, struct kg_err *err)
 {
@@ -219,11 +240,16 @@ static kg_status read_lines(struct kg_history *h, const char *text, uint64_t n,
         const char *line = text + h->offset;
         const char *end = memchr(line, '\n', n - h->offset);
         char where[512];
+        kg_status status;
 
         if (!end)
             return KG_OK;
         snprintf(where, sizeof where, "%.480s line %lld", path, (long long)h->lines + 1);
-        KG_TRY(read_line(h, line, (size_t)(end - line), where, err));
+        status = read_line(h, line, (size_t)(end - line), where, err);
+        if (status == KG_EFORMAT)
+            leave_out(h, err);
+        else
+            KG_TRY(status);
         h->offset += (uint64_t)(end - line) + 1;
         h->lines++;
     }

@@ -55,13 +55,16 @@ struct kg_history_phase {
     struct kg_history_tick ticks[KG_HISTORY_POINTS];
     size_t n_ticks;
     int64_t lines, width; /* width: lines of a full point */
+    int64_t beyond;       /* numbers left out: of metrics beyond KG_HISTORY_SERIES */
     int64_t first_step, last_step;
 };
 
 struct kg_history {
     struct kg_history_phase phase[KG_HISTORY_PHASES]; /* sft, rl, validation */
     uint64_t offset;                                  /* bytes of the file read so far */
-    int64_t lines;
+    int64_t lines;                                    /* of it, the next two too */
+    int64_t unreadable, first_unreadable; /* left out: how many, number of the first */
+    struct kg_err why;                    /* of the last of them, with its line */
 };
 
 /* {0} to a history without lines. */
@@ -69,8 +72,8 @@ void kg_history_init(struct kg_history *h);
 void kg_history_release(struct kg_history *h);
 
 /* Read on to the end of the file. A last line without a line break is still being written
- * and is left for the next time.
- * errors: EFORMAT (with the line), NOTFOUND, EIO, ENOMEM */
+ * and is left for the next time; one that cannot be read is counted and left out.
+ * errors: NOTFOUND, EIO, ENOMEM */
 kg_status kg_history_read(struct kg_history *h, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;
 

@@ -12,6 +12,8 @@
             fail_msg("%s", err.message);                                                 \
     } while (0)
 
+#define LONG "a name that is longer than any metric's, by far too many bytes"
+
 static struct kg_history history, other;
 
 static void read_text(struct kg_history *h, const char *text)
@@ -174,27 +176,59 @@ static void reading_on_is_reading_at_once(void **state)
                        kg_history_find(&history, "rl", "kl/max"));
 }
 
-static void refused(const char *text, const char *part)
+static void left_out(const char *text, int64_t line, const char *part)
 {
     kg_history_release(&history);
-    put("metrics.jsonl", text);
-    assert_int_equal(kg_history_read(&history, in_dir("metrics.jsonl"), &err),
-                     KG_EFORMAT);
-    if (!strstr(err.message, part))
-        fail_msg("expected %s in: %s", part, err.message);
+    read_text(&history, text);
+    assert_int_equal(history.unreadable, 1);
+    assert_int_equal(history.first_unreadable, line);
+    if (!strstr(history.why.message, part))
+        fail_msg("expected %s in: %s", part, history.why.message);
 }
 
-static void what_is_no_log_is_refused_with_its_line(void **state)
+static void a_line_that_cannot_be_read_is_counted_and_left_out(void **state)
 {
     (void)state;
-    refused("{\"phase\": \"rl\", \"step\": 1}\nx\n", "metrics.jsonl line 2");
-    refused("{\"phase\": \"test\", \"step\": 1}\n", "found 'test'");
-    refused("{\"step\": 1}\n", "phase");
-    refused("{\"phase\": \"rl\"}\n", "step");
-    refused("{\"phase\": \"rl\", \"step\": 1, \"a name that is longer than any metric's "
-            "may be, by far too many bytes\": 1}\n",
-            "names of at most 63 bytes");
+    left_out("{\"phase\": \"rl\", \"step\": 1, \"a\": 1}\nx\n"
+             "{\"phase\": \"rl\", \"step\": 3, \"a\": 3}\n",
+             2, "metrics.jsonl line 2");
+    assert_int_equal(history.lines, 3);
+    assert_int_equal(kg_history_phase(&history, "rl")->lines, 2);
+    assert_true(series("rl", "a")->n == 2 && series("rl", "a")->last == 3);
+    left_out("{\"phase\": \"test\", \"step\": 1}\n", 1, "found 'test'");
+    left_out("{\"step\": 1}\n", 1, "phase");
+    left_out("{\"phase\": \"rl\"}\n", 1, "step");
+    left_out("{\"phase\": \"rl\", \"step\": 1, \"" LONG LONG LONG "\": 1}\n", 1,
+             "names of at most 143");
+    kg_history_release(&history);
+    read_text(&history, "x\n\n{}\n");
+    assert_true(history.unreadable == 3 && history.first_unreadable == 1);
+    assert_non_null(strstr(history.why.message, "metrics.jsonl line 3"));
     assert_int_equal(kg_history_read(&history, in_dir("absent"), &err), KG_ENOTFOUND);
+}
+
+/* A run over very many sources, a few of them in each line. */
+static void metrics_beyond_the_most_are_counted_and_left_out(void **state)
+{
+    enum { LINES = 30, IN_A_LINE = 100, ALL = LINES * IN_A_LINE };
+    struct kg_str log = {0};
+
+    (void)state;
+    for (int line = 0; line < LINES; line++) {
+        OK(kg_str_printf(&log, &err, "{\"phase\": \"rl\", \"step\": %d", line));
+        for (int i = line * IN_A_LINE; i < (line + 1) * IN_A_LINE; i++)
+            OK(kg_str_printf(&log, &err, ", \"reward/source/%d\": %d", i, i));
+        OK(kg_str_printf(&log, &err, ", \"loss\": %d}\n", line));
+    }
+    read_text(&history, log.data);
+    kg_str_release(&log);
+    assert_int_equal(kg_history_phase(&history, "rl")->n_series, KG_HISTORY_SERIES);
+    assert_int_equal(kg_history_phase(&history, "rl")->beyond,
+                     ALL + 1 - KG_HISTORY_SERIES);
+    assert_int_equal(series("rl", "loss")->n, LINES);
+    assert_int_equal(series("rl", "loss")->last, LINES - 1);
+    assert_int_equal(series("rl", "reward/source/2046")->last, 2046);
+    assert_null(kg_history_find(&history, "rl", "reward/source/2047"));
 }
 
 static void survives_allocations_that_fail(void **state)
@@ -227,7 +261,8 @@ int main(void)
         TEST(what_is_no_finite_number_is_a_gap),
         TEST(a_long_log_keeps_extremes_sums_and_order),
         TEST(reading_on_is_reading_at_once),
-        TEST(what_is_no_log_is_refused_with_its_line),
+        TEST(a_line_that_cannot_be_read_is_counted_and_left_out),
+        TEST(metrics_beyond_the_most_are_counted_and_left_out),
         TEST(survives_allocations_that_fail),
     };
 

@@ -2,6 +2,7 @@
 #include "train/report_internal.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "text/html.h"
 #include "train/path.h"
@@ -64,11 +65,15 @@ kg_status kg_report_run_open(struct kg_report_run **run, const char *dir,
 
 kg_status kg_report_run_read(struct kg_report_run *run, bool *more, struct kg_err *err)
 {
-    uint64_t before = run->history.offset;
+    struct kg_history *h = &run->history;
+    uint64_t before = h->offset;
+    int64_t unreadable = h->unreadable;
 
-    KG_TRY(
-        kg_history_read(&run->history, kg_path_in(run->dir, "metrics.jsonl").text, err));
-    *more = run->history.offset > before;
+    KG_TRY(kg_history_read(h, kg_path_in(run->dir, "metrics.jsonl").text, err));
+    *more = h->offset > before;
+    if (h->unreadable > unreadable)
+        kg_log_warn("%s; lines that a report leaves out: %lld", h->why.message,
+                    (long long)h->unreadable);
     return KG_OK;
 }
 

@@ -26,7 +26,8 @@ struct kg_report_run {
 /* The run in a folder.   errors: NOTFOUND (no run there), EFORMAT (with file and line) */
 kg_status kg_report_run_open(struct kg_report_run **run, const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Read what metrics.jsonl has got since; *more: it was something. */
+/* Read what metrics.jsonl has got since; *more: it was something. Lines that cannot be
+ * read are warned of, here and at the opening, and counted on the page. */
 kg_status kg_report_run_read(struct kg_report_run *run, bool *more,
                              struct kg_err *err) KG_MUST_CHECK;
 void kg_report_run_free(struct kg_report_run *run); /* NULL is allowed */

@@ -147,26 +147,65 @@ static kg_status on_policy(struct kg_report *r, const struct kg_report_run *run)
                          gap->high);
 }
 
+static int64_t beyond(const struct kg_report_run *run)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < KG_HISTORY_PHASES; i++)
+        n += run->history.phase[i].beyond;
+    return n;
+}
+
+static bool something_is_left_out(const struct kg_report *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->runs[i]->history.unreadable > 0 || beyond(r->runs[i]) > 0)
+            return true;
+    return false;
+}
+
+static kg_status left_out(struct kg_report *r, const struct kg_report_run *run)
+{
+    const struct kg_history *h = &run->history;
+
+    if (h->unreadable > 0)
+        KG_TRY(
+            kg_str_printf(r->out, r->err,
+                          "lines of metrics.jsonl that cannot be read: %lld, the first "
+                          "is line %lld. ",
+                          (long long)h->unreadable, (long long)h->first_unreadable));
+    if (beyond(run) > 0)
+        KG_TRY(kg_str_printf(r->out, r->err,
+                             "numbers of metrics behind the first %d of their phase: "
+                             "%lld.",
+                             KG_HISTORY_SERIES, (long long)beyond(run)));
+    return KG_OK;
+}
+
 static const struct {
     const char *name;
     cell_fn *put;
-} facts[] = {{"kedge", version},
-             {"started", started},
-             {"model", model},
-             {"task", task},
-             {"algorithm", algorithm},
-             {"steps", steps},
-             {"a step", batch},
-             {"on-policy", on_policy},
-             {"time of steps and validations", wall_time},
-             {"tokens a second", speed},
-             {"machine", machine}};
+    bool (*when)(const struct kg_report *r); /* NULL: always */
+} facts[] = {{"kedge", version, NULL},
+             {"started", started, NULL},
+             {"model", model, NULL},
+             {"task", task, NULL},
+             {"algorithm", algorithm, NULL},
+             {"steps", steps, NULL},
+             {"a step", batch, NULL},
+             {"on-policy", on_policy, NULL},
+             {"time of steps and validations", wall_time, NULL},
+             {"tokens a second", speed, NULL},
+             {"machine", machine, NULL},
+             {"left out", left_out, something_is_left_out}};
 
 static kg_status put_facts(struct kg_report *r)
 {
     KG_TRY(kg_str_puts(r->out, "<h2 id=\"run\">The run</h2>\n", r->err));
     KG_TRY(kg_report_table(r, ""));
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        if (facts[i].when && !facts[i].when(r))
+            continue;
         KG_TRY(kg_report_row(r, facts[i].name));
         for (size_t run = 0; run < r->n; run++) {
             KG_TRY(kg_str_puts(r->out, "<td>", r->err));

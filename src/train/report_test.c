@@ -4,6 +4,7 @@
 #include "train/report.h"
 
 #include "base/folder_testing.h"
+#include "base/log.h"
 #include "train/report_plot.h"
 #include "train/train_options.h"
 
@@ -421,10 +422,39 @@ static void a_folder_without_a_run_is_refused(void **state)
     (void)state;
     assert_int_equal(kg_report_run_open(&run, in_dir("absent"), &err), KG_ENOTFOUND);
     assert_non_null(strstr(err.message, "expected a run, found no config.yaml"));
-    make_run("one", "preset=grpo", "x\n");
+    make_run("one", "preset=grpo", "");
+    put("one/manifest.json", "x");
     assert_int_equal(kg_report_run_open(&run, in_dir("one"), &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "metrics.jsonl line 1"));
+    assert_non_null(strstr(err.message, "manifest.json"));
     assert_null(run);
+}
+
+/* The rest of the run is there; stderr says which line, as the page does. */
+static void what_is_left_out_is_said(void **state)
+{
+    FILE *said = tmpfile();
+    char text[1024] = "";
+
+    (void)state;
+    make_run("one", "preset=grpo", metrics);
+    make_page(one, 1);
+    assert_int_equal(count("left out"), 0);
+    make_run("one", "preset=grpo",
+             LINE("rl", 1, "\"reward/mean\": 1") "{\"phase\": \"rl\", \n" LINE(
+                 "rl", 3, "\"reward/mean\": 0.5"));
+    assert_non_null(said);
+    kg_log_set_stream(said, false);
+    make_page(one, 1);
+    kg_log_set_stream(NULL, false);
+    rewind(said);
+    (void)fread(text, 1, sizeof text - 1, said);
+    fclose(said);
+    assert_non_null(strstr(text, "metrics.jsonl line 2"));
+    assert_non_null(strstr(text, "lines that a report leaves out: 1"));
+    has("left out<td>lines of metrics.jsonl that cannot be read: 1, the first is line "
+        "2.");
+    has("1 &rarr; <b>0.5</b>");
+    assert_alone();
 }
 
 static kg_status try_page(uint64_t n)
@@ -479,6 +509,7 @@ int main(void)
         TEST(positive_numbers_far_apart_are_logarithmic),
         TEST(a_run_that_has_not_begun_is_a_page),
         TEST(a_folder_without_a_run_is_refused),
+        TEST(what_is_left_out_is_said),
         TEST(survives_allocations_that_fail),
     };
 
