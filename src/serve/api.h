@@ -23,6 +23,7 @@
 enum {
     KG_API_MAX_CHOICES = 256,
     KG_API_MAX_TOP = 20,
+    KG_API_MAX_LISTED = 1 << 20, /* log-probs of prompts' tokens in an answer */
     KG_API_DEFAULT_TOKENS = 16,
     KG_API_NOT_GIVEN = -1
 };

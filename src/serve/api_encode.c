@@ -45,10 +45,7 @@ static kg_status encode_text(struct kg_api_prompt *p, const struct kg_api_reques
     struct kg_encode_opts opts = {.parse_special = true, .add_special = r->add_special};
     KG_TRY(need_tokenizer(m, err));
     KG_TRY(kg_tokenizer_encode(&p->ids, m->tok, text, n, opts, err));
-    if (!r->echo)
-        return KG_OK;
-    KG_TRY(kg_str_append(&p->text, text, n, err));
-    return find_added(p, m, err);
+    return r->echo ? kg_str_append(&p->text, text, n, err) : KG_OK;
 }
 
 static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *r,
@@ -71,8 +68,7 @@ static kg_status take_ids(struct kg_api_prompt *p, const struct kg_api_request *
         KG_TRY(need_tokenizer(m, err));
     else if (!r->echo || m->tok == NULL) /* without one, answers have no text either */
         return KG_OK;
-    KG_TRY(kg_tokenizer_decode_text(&p->text, m->tok, p->ids.ids, p->ids.n, false, err));
-    return find_added(p, m, err);
+    return kg_tokenizer_decode_text(&p->text, m->tok, p->ids.ids, p->ids.n, false, err);
 }
 
 static kg_status encode_prompt(struct kg_api_prompt *p, const struct kg_api_request *r,
@@ -81,12 +77,11 @@ static kg_status encode_prompt(struct kg_api_prompt *p, const struct kg_api_requ
 {
     size_t n;
     const char *text = kg_json_text(v, &n);
-    if (text)
-        return encode_text(p, r, m, text, n, err);
-    if (kg_json_type(v) == KG_JSON_ARRAY)
-        return take_ids(p, r, m, v, err);
-    return kg_fail(err, KG_EINVAL, "expected text or token ids, found %s",
-                   kg_json_type_name(v));
+    if (text == NULL && kg_json_type(v) != KG_JSON_ARRAY)
+        return kg_fail(err, KG_EINVAL, "expected text or token ids, found %s",
+                       kg_json_type_name(v));
+    KG_TRY(text ? encode_text(p, r, m, text, n, err) : take_ids(p, r, m, v, err));
+    return r->echo && m->tok ? find_added(p, m, err) : KG_OK;
 }
 
 static kg_status encode_prompts(struct kg_api_request *r, const struct kg_api_model *m,
@@ -286,6 +281,21 @@ static void settle_max_tokens(struct kg_api_request *r, const struct kg_api_mode
         r->max_tokens = usual < room ? usual : room;
 }
 
+/* What is listed is written in one piece, and nobody decodes meanwhile. */
+static kg_status check_listed(const struct kg_api_request *r, struct kg_err *err)
+{
+    int64_t tokens = 0;
+    for (size_t i = 0; i < r->n_prompts; i++)
+        tokens += (int64_t)r->prompts[i].ids.n;
+    int64_t listed = tokens * r->n * (1 + r->top_logprobs);
+    if (listed <= KG_API_MAX_LISTED)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "logprobs: expected at most %d log-probs of prompts (tokens, times n, "
+                   "times 1 + logprobs), found %lld",
+                   KG_API_MAX_LISTED, (long long)listed);
+}
+
 /* Room for the log-probs of the prompts' tokens. */
 static kg_status want_scores(struct kg_api_request *r, struct kg_err *err)
 {
@@ -370,6 +380,10 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
         return kg_fail(err, KG_EINVAL,
                        "%zu prompts with n %lld give more than %d answers", r->n_prompts,
                        (long long)r->n, KG_API_MAX_CHOICES);
+    fault->param = r->echo && r->logprobs ? "logprobs" : NULL;
+    if (!r->echo || !r->logprobs)
+        return KG_OK;
+    KG_TRY(check_listed(r, err));
     fault->param = NULL;
-    return r->echo && r->logprobs ? want_scores(r, err) : KG_OK;
+    return want_scores(r, err);
 }

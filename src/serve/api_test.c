@@ -625,6 +625,32 @@ static void scores_are_wanted_for_echo_with_logprobs(void **state)
     refused(kg_api_encode(&r, &fault, &ids_only, &err), "tokens", "no tokenizer");
 }
 
+static kg_status list_prompt(int tokens, int n, int top)
+{
+    struct kg_api_model m = {.name = "ids", .vocab = 16, .max_len = 1 << 17};
+    struct kg_str body = {0};
+    need(kg_str_printf(&body, &err,
+                       "{\"echo\":true,\"max_tokens\":0,\"n\":%d,\"logprobs\":%d,"
+                       "\"prompt\":[1",
+                       n, top));
+    for (int i = 1; i < tokens; i++)
+        need(kg_str_puts(&body, ",1", &err));
+    need(kg_str_puts(&body, "]}", &err));
+    need(parse(KG_API_COMPLETION, kg_str_text(&body)));
+    kg_str_release(&body);
+    return kg_api_encode(&r, &fault, &m, &err);
+}
+
+static void what_is_listed_of_prompts_has_a_bound(void **state)
+{
+    (void)state;
+    assert_int_equal(KG_API_MAX_LISTED, 128 * 4096 * 2);
+    need(list_prompt(4096, 128, 1));
+    refused(list_prompt(4097, 128, 1), "logprobs", "at most 1048576 log-probs");
+    refused(list_prompt(4096, 128, 2), "logprobs", "found 1572864");
+    need(list_prompt(4096, 12, 20));
+}
+
 static void tokens_are(enum kg_api_kind kind, const char *body, const char *expected)
 {
     struct kg_api_model m = model();
@@ -743,6 +769,7 @@ int main(void)
         cmocka_unit_test_teardown(calls_have_the_shape_of_the_api, release),
         cmocka_unit_test_teardown(special_tokens_take_no_place_in_a_text, release),
         cmocka_unit_test_teardown(scores_are_wanted_for_echo_with_logprobs, release),
+        cmocka_unit_test_teardown(what_is_listed_of_prompts_has_a_bound, release),
         cmocka_unit_test_teardown(text_becomes_ids_and_ids_text, release),
         cmocka_unit_test(a_character_counts_when_it_is_complete),
         cmocka_unit_test(every_field_is_documented),

@@ -43,6 +43,13 @@ void kg_serve_job_free(struct kg_serve_job *job)
     pthread_mutex_unlock(&s->lock);
 }
 
+static void count(struct kg_serve *s, int64_t *counter)
+{
+    pthread_mutex_lock(&s->lock);
+    ++*counter;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void count_answer(struct kg_serve_job *job, int status)
 {
     struct kg_serve *s = job->s;
@@ -208,14 +215,24 @@ kg_status kg_serve_job_submit(struct kg_serve_job *job, struct kg_err *err)
 
 /* ---- telling ---- */
 
-static kg_status send_scratch(struct kg_serve_job *job, struct kg_err *err)
+/* An event of a stream is made in the scratch of the model's thread, and sent. */
+static kg_status begin_event(struct kg_serve_job *job, struct kg_err *err)
+{
+    kg_str_clear(&job->s->scratch);
+    return kg_str_puts(&job->s->scratch, "data: ", err);
+}
+
+static kg_status send_event(struct kg_serve_job *job, struct kg_err *err)
 {
     struct kg_str *out = &job->s->scratch;
+    KG_TRY(kg_str_puts(out, "\n\n", err));
     if (!job->streaming)
         kg_http_stream_begin(job->x, 200, "text/event-stream; charset=utf-8");
     job->streaming = true;
-    KG_TRY(kg_str_puts(out, "\n\n", err));
-    return kg_http_stream_write(job->x, out->data, out->len, err);
+    kg_status status = kg_http_stream_write(job->x, out->data, out->len, err);
+    if (status != KG_OK) /* it has left, or does not read */
+        kg_serve_job_leave(job);
+    return status;
 }
 
 static struct kg_api_choice describe(struct kg_serve_job *job, size_t index)
@@ -258,15 +275,14 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
     c.text_n = end - choice->told_n;
     c.calls = finish == KG_FINISH_NONE ? NULL : &choice->calls;
     c.finish = finish;
-    kg_str_clear(out);
-    KG_TRY(kg_str_puts(out, "data: ", err));
+    KG_TRY(begin_event(job, err));
     KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
     KG_TRY(kg_api_put_choice(out, &job->answer, true, &c, err));
     KG_TRY(kg_api_put_end(out, &job->answer, true, NULL, err));
     choice->begun = true;
     choice->told = c.to;
     choice->told_n = end;
-    return send_scratch(job, err);
+    return send_event(job, err);
 }
 
 /* The first piece leaves at once, later ones with what came since. */
@@ -314,12 +330,6 @@ static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err 
     return tell_piece(job, index, end, finish, err);
 }
 
-/* The client has left, does not read, or there is no memory for it: the others go on. */
-static void take_status(struct kg_serve_job *job, kg_status status)
-{
-    job->lost |= status != KG_OK;
-}
-
 static struct kg_serve_job *job_of(const struct kg_request *q)
 {
     /* q is the first member of a group */
@@ -331,7 +341,7 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
 {
     struct kg_serve *s = user;
     struct kg_serve_job *job = job_of(q);
-    struct kg_err unread;
+    struct kg_err failure; /* of this answer: the others go on */
     (void)err;
     double now = job->first == 0 ? kg_clock_seconds() : 0;
     pthread_mutex_lock(&s->lock);
@@ -341,8 +351,9 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     pthread_mutex_unlock(&s->lock);
     if (now > 0)
         job->first = now;
-    if (job->r.stream && !job->lost)
-        take_status(job, tell_token(job, (size_t)(t - job->trajs), &unread));
+    if (job->r.stream && job->end == KG_SERVE_WELL &&
+        tell_token(job, (size_t)(t - job->trajs), &failure) != KG_OK)
+        kg_serve_job_fail(job, &failure);
     return KG_OK;
 }
 
@@ -350,16 +361,15 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
                                const struct kg_err *failure, struct kg_err *err)
 {
     struct kg_serve_job *job = job_of(q);
-    struct kg_err unread;
+    struct kg_err untold;
     (void)user;
     (void)err;
     job->left--;
-    if (failure) {
-        job->failed = true;
-        job->failure = *failure;
-    } else if (job->r.stream && !job->lost) {
-        take_status(job, tell_end(job, (size_t)(t - job->trajs), &unread));
-    }
+    if (failure)
+        kg_serve_job_fail(job, failure);
+    else if (job->r.stream && job->end == KG_SERVE_WELL &&
+             tell_end(job, (size_t)(t - job->trajs), &untold) != KG_OK)
+        kg_serve_job_fail(job, &untold);
     return KG_OK;
 }
 
@@ -410,32 +420,47 @@ static kg_status finish_stream(struct kg_serve_job *job, struct kg_err *err)
 {
     struct kg_str *out = &job->s->scratch;
     struct kg_api_usage usage = usage_of(job);
-    kg_str_clear(out);
     if (job->r.include_usage) {
-        KG_TRY(kg_str_puts(out, "data: ", err));
+        KG_TRY(begin_event(job, err));
         KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
         KG_TRY(kg_api_put_end(out, &job->answer, true, &usage, err));
-        KG_TRY(kg_str_puts(out, "\n\n", err));
+        KG_TRY(send_event(job, err));
     }
-    KG_TRY(kg_str_puts(out, "data: [DONE]", err));
-    return send_scratch(job, err);
+    KG_TRY(begin_event(job, err));
+    KG_TRY(kg_str_puts(out, "[DONE]", err));
+    return send_event(job, err);
 }
 
-/* An error after the status line has been sent is an event. */
+/* An error after the status line has been sent is an event. Who has left needs none. */
 static void fail_stream(struct kg_serve_job *job, const struct kg_api_fault *fault)
 {
-    struct kg_err err;
-    struct kg_str *out = &job->s->scratch;
-    kg_str_clear(out);
-    if (kg_str_puts(out, "data: ", &err) == KG_OK &&
-        kg_api_put_error(out, fault, job->failure.message, &err) == KG_OK)
-        take_status(job, send_scratch(job, &err));
+    struct kg_err unread;
+    kg_status status = begin_event(job, &unread);
+    if (status == KG_OK)
+        status = kg_api_put_error(&job->s->scratch, fault, job->failure.message, &unread);
+    if (status == KG_OK)
+        status = send_event(job, &unread);
+    (void)status;
 }
 
-static void finish_failed(struct kg_serve_job *job)
+static void end_well(struct kg_serve_job *job, const struct kg_str *body)
 {
-    struct kg_api_fault fault = {.status = job->failure.code == KG_EINTERRUPTED ? 503
-                                                                                : 500};
+    count_answer(job, 200);
+    if (job->streaming)
+        kg_http_stream_end(job->x);
+    else
+        kg_http_reply(job->x, 200, "application/json", kg_str_text(body), body->len);
+    kg_serve_job_free(job);
+}
+
+static void end_failed(struct kg_serve_job *job)
+{
+    kg_status code = job->failure.code;
+    struct kg_api_fault fault = {.status = 500};
+    if (code == KG_EINTERRUPTED || code == KG_ENOMEM)
+        fault.status = 503;
+    if (code == KG_ENOMEM)
+        count(job->s, &job->s->metrics.out_of_memory);
     if (!job->streaming) {
         kg_serve_job_refuse(job, &fault, job->failure.message);
         return;
@@ -446,41 +471,45 @@ static void finish_failed(struct kg_serve_job *job)
     kg_serve_job_free(job);
 }
 
-static void finish_lost(struct kg_serve_job *job)
+static void end_left(struct kg_serve_job *job)
 {
-    struct kg_serve *s = job->s;
-    pthread_mutex_lock(&s->lock);
-    s->metrics.left++;
-    pthread_mutex_unlock(&s->lock);
+    count(job->s, &job->s->metrics.left);
     if (job->streaming)
         kg_http_stream_end(job->x);
     else
-        kg_http_reply_error(job->x, 503, "the answer could not be kept");
+        kg_http_reply_error(job->x, 503, "the client has left");
     kg_serve_job_free(job);
+}
+
+void kg_serve_job_leave(struct kg_serve_job *job)
+{
+    if (job->end == KG_SERVE_WELL)
+        job->end = KG_SERVE_LEFT;
+}
+
+void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure)
+{
+    if (job->end != KG_SERVE_WELL)
+        return;
+    job->end = KG_SERVE_FAILED;
+    job->failure = *failure;
 }
 
 void kg_serve_job_finish(struct kg_serve_job *job)
 {
     struct kg_err err;
     struct kg_str body = {0};
-    if (job->failed) {
-        finish_failed(job);
-        return;
+    if (job->end == KG_SERVE_WELL) {
+        kg_status status = job->r.stream ? finish_stream(job, &err)
+                                         : put_whole(&body, job, &err);
+        if (status != KG_OK)
+            kg_serve_job_fail(job, &err);
     }
-    if (job->r.stream && !job->lost)
-        take_status(job, finish_stream(job, &err));
-    else if (!job->lost)
-        take_status(job, put_whole(&body, job, &err));
-    if (job->lost) {
-        kg_str_release(&body);
-        finish_lost(job);
-        return;
-    }
-    count_answer(job, 200);
-    if (job->r.stream)
-        kg_http_stream_end(job->x);
+    if (job->end == KG_SERVE_WELL)
+        end_well(job, &body);
+    else if (job->end == KG_SERVE_LEFT)
+        end_left(job);
     else
-        kg_http_reply(job->x, 200, "application/json", kg_str_text(&body), body.len);
+        end_failed(job);
     kg_str_release(&body);
-    kg_serve_job_free(job);
 }

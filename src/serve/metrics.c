@@ -78,6 +78,8 @@ kg_status kg_serve_metrics_put(struct kg_str *out, const struct kg_serve_metrics
         {"steps_total", "counter", "steps of the engine", m->steps},
         {"clients_left_total", "counter", "requests whose client left before the end",
          m->left},
+        {"out_of_memory_total", "counter", "answers given up because memory ran out",
+         m->out_of_memory},
         {"requests_open", "gauge", "requests taken and not answered", m->open},
         {"sequences_running", "gauge", "sequences that decode now", m->running},
         {"sequences_waiting", "gauge", "sequences that wait for a slot", m->waiting},

@@ -24,11 +24,12 @@ struct kg_serve_metrics_count {
 struct kg_serve_metrics {
     struct kg_serve_metrics_count answers[KG_API_KINDS][KG_SERVE_METRICS_STATUSES];
     int64_t prompt_tokens, completion_tokens;
-    int64_t steps;   /* of the engine that decoded something */
-    int64_t left;    /* requests whose client left before the end */
-    int64_t open;    /* requests taken and not answered */
-    int64_t running; /* sequences that decode */
-    int64_t waiting; /* sequences without a slot, and requests not yet submitted */
+    int64_t steps;         /* of the engine that decoded something */
+    int64_t left;          /* requests whose client left before the end */
+    int64_t out_of_memory; /* answers given up because memory ran out */
+    int64_t open;          /* requests taken and not answered */
+    int64_t running;       /* sequences that decode */
+    int64_t waiting;       /* sequences without a slot, and requests not yet submitted */
     struct kg_serve_metrics_histogram request, first_token, queued;
 };
 void kg_serve_metrics_count_answer(struct kg_serve_metrics *m, enum kg_api_kind kind,

@@ -353,11 +353,12 @@ int kg_serve_port(const struct kg_serve *s) { return kg_http_server_port(s->http
 static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status code,
                       const char *why)
 {
+    struct kg_err failure;
     while (job) {
         struct kg_serve_job *next = job->next;
         kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
-        job->failed = true;
-        kg_fail(&job->failure, code, "%s", why);
+        kg_fail(&failure, code, "%s", why);
+        kg_serve_job_fail(job, &failure);
         kg_serve_job_finish(job);
         job = next;
     }
@@ -415,7 +416,7 @@ static void submit(struct kg_serve *s, struct kg_serve_job *job)
     struct kg_err err;
     kg_status status = KG_OK;
     if (kg_http_gone(job->x))
-        job->lost = true;
+        kg_serve_job_leave(job);
     else
         status = kg_serve_job_submit(job, &err);
     if (status != KG_OK) {
@@ -446,8 +447,9 @@ static void sweep(struct kg_serve *s)
     struct kg_serve_job **at = &s->live;
     while (*at) {
         struct kg_serve_job *job = *at;
-        job->lost |= kg_http_gone(job->x);
-        if (job->left > 0 && !job->lost && !job->failed) {
+        if (kg_http_gone(job->x))
+            kg_serve_job_leave(job);
+        if (job->left > 0 && job->end == KG_SERVE_WELL) {
             at = &job->next;
             continue;
         }

@@ -32,6 +32,13 @@ struct kg_serve_choice {
     bool begun;                  /* something has been told */
 };
 
+/* How a job ends; what came first stands. */
+enum kg_serve_end {
+    KG_SERVE_WELL,  /* as it looks until something else is known */
+    KG_SERVE_LEFT,  /* nobody reads the answer any more */
+    KG_SERVE_FAILED /* failure says why */
+};
+
 struct kg_serve_job {
     struct kg_serve *s;
     struct kg_http_exchange *x;
@@ -46,8 +53,7 @@ struct kg_serve_job {
     size_t n_choices;
     size_t left;    /* choices that are not finished */
     bool streaming; /* the stream has begun */
-    bool lost;      /* nobody reads the answer any more */
-    bool failed;    /* failure says why */
+    enum kg_serve_end end;
     struct kg_err failure;
     double received; /* seconds of the clock */
     double first;    /* token; 0: none yet */
@@ -100,7 +106,9 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
                             const struct kg_traj *t, struct kg_err *err);
 kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg_traj *t,
                                const struct kg_err *failure, struct kg_err *err);
-/* All choices are finished, or the job is lost or failed: answer and free. The engine no
+void kg_serve_job_leave(struct kg_serve_job *job);
+void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure);
+/* All choices are finished, or it does not end well: answer and free. The engine no
  * longer holds it. */
 void kg_serve_job_finish(struct kg_serve_job *job);
 

@@ -7,11 +7,13 @@
 #include "serve/serve.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 static struct kg_model *model;
@@ -125,7 +127,7 @@ static void ids_of(char *out, size_t size, const char *body)
 
 static int raw_request(const char *body)
 {
-    char text[1024];
+    char text[2048];
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons((uint16_t)kg_serve_port(server)),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -282,6 +284,44 @@ static void what_is_open_after_the_drain_gets_an_error(void **state)
     }
 }
 
+/* What stands between a choice's index and its end. */
+static void choice_of(char *out, size_t size, const char *body)
+{
+    const char *at = strstr(body, "\"text\": ");
+    assert_non_null(at);
+    const char *end = strstr(at, "\"finish_reason\"");
+    assert_non_null(end);
+    snprintf(out, size, "%.*s", (int)(end - at), at);
+}
+
+/* Two groups then, of which one has the prompt scored for both. */
+static void a_scored_prompt_is_listed_across_a_change_of_draw(void **state)
+{
+    static const char form[] = "{\"prompt\":\"abcd\",\"max_tokens\":6,\"seed\":%d,"
+                               "\"n\":%d,\"echo\":true,\"logprobs\":2}";
+    char body[256];
+    char one[4096];
+    (void)state;
+    start((struct kg_serve_opts){0});
+    for (int i = 0; i < 3; i++) {
+        snprintf(body, sizeof body, form, 4095 + i, 1);
+        ask((uint64_t)i, body);
+    }
+    snprintf(body, sizeof body, form, 4095, 3);
+    ask(3, body);
+    wait_answers();
+    for (int i = 0; i < 3; i++) {
+        choice_of(one, sizeof one, got.body[i]);
+        assert_non_null(strstr(one, "\"token_logprobs\": [null, -"));
+        if (strstr(got.body[3], one) == NULL)
+            fail_msg("answer %d, %s, is not in %s", i, one, got.body[3]);
+    }
+    end();
+}
+
+#define IDS_8  "1,2,3,4,5,6,7,8"
+#define IDS_64 IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8
+
 /* Streams that are read, left at once, left half-way, or never read; then all is as it
  * was. */
 static void misbehave(uint32_t round)
@@ -290,9 +330,13 @@ static void misbehave(uint32_t round)
     static const char stream[] = "{\"prompt\":\"abc\",\"max_tokens\":60,\"ignore_eos\":"
                                  "true,\"n\":3,\"stream\":true,"
                                  "\"logprobs\":3,\"stop\":[\"zz\"]}";
+    /* scored for several steps, for two groups of one prompt */
+    static const char scored[] = "{\"prompt\":[" IDS_64 "," IDS_64 "," IDS_64 "," IDS_64
+                                 "],\"max_tokens\":60,\"ignore_eos\":true,\"echo\":true,"
+                                 "\"logprobs\":3,\"n\":3,\"seed\":4095}";
     int fds[24];
     for (uint32_t i = 0; i < 24; i++) {
-        fds[i] = raw_request(stream);
+        fds[i] = raw_request(i % 3 ? stream : scored);
         if (kg_rng_below(key, round, i, 0, 3) == 0) {
             close(fds[i]);
             fds[i] = -1;
@@ -356,7 +400,8 @@ static void clients_that_leave_take_their_memory_with_them(void **state)
 {
     uint64_t after_first = 0;
     (void)state;
-    start((struct kg_serve_opts){.max_batch = 16, .kv_tokens = 16384});
+    start(
+        (struct kg_serve_opts){.max_batch = 16, .kv_tokens = 16384, .prefill_chunk = 32});
     for (uint32_t round = 0; round < 4; round++) {
         misbehave(round);
         wait_idle();
@@ -367,6 +412,39 @@ static void clients_that_leave_take_their_memory_with_them(void **state)
             fail_msg("round %u: %llu bytes, after the second %llu", round,
                      (unsigned long long)now, (unsigned long long)after_first);
     }
+    end();
+}
+
+/* Whichever thread meets it: the one that asks is answered or cut off, and the next one
+ * is answered. */
+static void memory_that_runs_out_ends_one_answer(void **state)
+{
+    const struct timeval patience = {.tv_sec = 5};
+    char text[256];
+    int out_of_memory = 0;
+    (void)state;
+    start((struct kg_serve_opts){.max_batch = 2});
+    for (uint64_t n = 1; n <= 150; n++) {
+        kg_mem_fail_at(n);
+        int fd = raw_request(n % 2 ? "{\"prompt\":\"ab\",\"max_tokens\":3,\"logprobs\":2}"
+                                   : "{\"prompt\":\"ab\",\"max_tokens\":3,\"logprobs\":2,"
+                                     "\"echo\":true,\"stream\":true}");
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        ssize_t some = recv(fd, text, sizeof text - 1, 0);
+        assert_true(some >= 0 || errno == ECONNRESET); /* not silence */
+        text[some > 0 ? some : 0] = '\0';
+        out_of_memory += strstr(text, "HTTP/1.1 503") != NULL;
+        kg_mem_fail_at(0);
+        close(fd);
+    }
+    wait_idle();
+    const char *count = strstr(got.body[0], "\nkedge_out_of_memory_total ");
+    assert_non_null(count);
+    assert_in_range(atoi(strchr(count, ' ')), 1, 150);
+    assert_true(out_of_memory > 0);
+    ask(0, "{\"prompt\":\"ab\",\"max_tokens\":5}");
+    wait_answers();
+    assert_int_equal(got.status[0], 200);
     end();
 }
 
@@ -394,12 +472,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_do_not_depend_on_company),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
+        cmocka_unit_test(a_scored_prompt_is_listed_across_a_change_of_draw),
         cmocka_unit_test(every_prompt_has_seeds_of_its_own),
         cmocka_unit_test(a_failure_is_an_answer_and_the_server_lives_on),
         cmocka_unit_test(what_can_never_run_is_refused),
         cmocka_unit_test(what_is_open_after_the_drain_gets_an_error),
         cmocka_unit_test(a_failed_answer_ends_its_siblings),
         cmocka_unit_test(clients_that_leave_take_their_memory_with_them),
+        cmocka_unit_test(memory_that_runs_out_ends_one_answer),
         cmocka_unit_test(a_server_that_cannot_get_memory_does_not_open),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
