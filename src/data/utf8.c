@@ -1,4 +1,4 @@
-/* UTF-8 by its definition, with a short way over ASCII. */
+/* UTF-8 byte by byte (RFC 3629), with a short way over ASCII. */
 #include "data/utf8.h"
 
 #include <stdint.h>
@@ -14,27 +14,27 @@ static size_t whole_length(unsigned char lead)
     return lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
 }
 
-size_t kg_utf8_length(const char *text, size_t n)
+/* The second byte carries the limits against overlong forms, surrogates and values above
+ * U+10FFFF. */
+static inline size_t length_of(const char *text, size_t n)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *bytes = (const unsigned char *)text;
-    size_t length = whole_length(bytes[0]);
-    uint32_t code;
+    unsigned char lead = bytes[0];
+    unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    size_t length = whole_length(lead);
 
     if (length == 1)
         return 1;
-    if (length == 0 || length > n)
+    if (length == 0 || length > n || bytes[1] < low || bytes[1] > high)
         return 0;
-    code = bytes[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
+    for (size_t i = 2; i < length; i++)
         if ((bytes[i] & 0xc0) != 0x80)
             return 0;
-        code = code << 6 | (bytes[i] & 0x3f);
-    }
-    if (code < least[length] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-        return 0;
     return length;
 }
+
+size_t kg_utf8_length(const char *text, size_t n) { return length_of(text, n); }
 
 size_t kg_utf8_cut(const char *text, size_t n)
 {
@@ -46,13 +46,12 @@ size_t kg_utf8_cut(const char *text, size_t n)
     return 0;
 }
 
-/* Bytes before the first that is not ASCII, n where all are. */
-static size_t ascii_prefix(const char *text, size_t n)
+size_t kg_utf8_ascii_prefix(const char *text, size_t n)
 {
     uint64_t eight;
     size_t i = 0;
 
-    for (; n - i >= sizeof eight; i += sizeof eight) {
+    for (; i + sizeof eight <= n; i += sizeof eight) {
         memcpy(&eight, text + i, sizeof eight);
         if (eight & UINT64_C(0x8080808080808080))
             break;
@@ -62,17 +61,26 @@ static size_t ascii_prefix(const char *text, size_t n)
     return i;
 }
 
-bool kg_utf8_is_valid(const char *text, size_t n)
+size_t kg_utf8_valid_prefix(const char *text, size_t n)
 {
-    size_t i = ascii_prefix(text, n);
+    size_t i = 0;
 
     while (i < n) {
-        size_t length = kg_utf8_length(text + i, n - i);
+        size_t length;
 
+        if ((signed char)text[i] >= 0)
+            i += kg_utf8_ascii_prefix(text + i, n - i);
+        if (i == n)
+            break;
+        length = length_of(text + i, n - i);
         if (length == 0)
-            return false;
+            return i;
         i += length;
-        i += ascii_prefix(text + i, n - i);
     }
-    return true;
+    return n;
+}
+
+bool kg_utf8_is_valid(const char *text, size_t n)
+{
+    return kg_utf8_valid_prefix(text, n) == n;
 }

@@ -1,7 +1,7 @@
 /* What is UTF-8 and what is not: no surrogates, no overlong forms, nothing above
  * U+10FFFF.
  *
- * For readers of bytes below text/, which has the rest of Unicode.
+ * Code points, and the rest of Unicode, are in text/unicode.h, which has this too.
  */
 #ifndef KG_DATA_UTF8_H
 #define KG_DATA_UTF8_H
@@ -14,6 +14,10 @@ size_t kg_utf8_length(const char *text, size_t n);
 /* Bytes at the end of text that begin a character and do not end it: its first byte and
  * bytes that may follow one, too few of them. 0 for none. */
 size_t kg_utf8_cut(const char *text, size_t n);
+/* Bytes before the first that begins no character, and before the first that is not
+ * ASCII; n where all are in order. */
+size_t kg_utf8_valid_prefix(const char *text, size_t n);
+size_t kg_utf8_ascii_prefix(const char *text, size_t n);
 bool kg_utf8_is_valid(const char *text, size_t n);
 
 #endif

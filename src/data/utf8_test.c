@@ -109,11 +109,47 @@ static void a_character_that_is_cut_is_seen(void **state)
     assert_int_equal(kg_utf8_cut("\xe2\x82\xe2", 3), 1);
 }
 
+static void invalid_sequences_are_found_at_their_offset(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t n, offset;
+    } rows[] = {
+        {"abc\x80", 4, 3},
+        {"abcdefgh\xC0\x80", 10, 8},
+        {"\xC1\xBF", 2, 0},
+        {"\xE0\x9F\xBF", 3, 0},
+        {"a\xED\xA0\x80", 4, 1},
+        {"\xF0\x8F\xBF\xBF", 4, 0},
+        {"\xF4\x90\x80\x80", 4, 0},
+        {"\xF5\x80\x80\x80", 4, 0},
+        {"\xC3\xA9\xC3", 3, 2},
+        {"\xE6\xB1\x28", 3, 0},
+        {"\xFF", 1, 0},
+        {"\xE6\xB1\x89\xF0\x9F\x98", 6, 3},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(kg_utf8_valid_prefix(rows[i].text, rows[i].n), rows[i].offset);
+    assert_int_equal(kg_utf8_valid_prefix("", 0), 0);
+    for (size_t n = 0; n < 40; n++) { /* over more than eight bytes, from any of them */
+        char text[40];
+
+        memset(text, 'a', sizeof text);
+        text[n] = '\xC3';
+        assert_int_equal(kg_utf8_ascii_prefix(text, sizeof text), n);
+        assert_int_equal(kg_utf8_ascii_prefix(text, n), n);
+        assert_int_equal(kg_utf8_valid_prefix(text, sizeof text), n);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(characters_are_valid_at_every_offset),
         cmocka_unit_test(what_is_malformed_is_seen_at_every_offset),
+        cmocka_unit_test(invalid_sequences_are_found_at_their_offset),
         cmocka_unit_test(pairs_of_bytes_follow_the_definition),
         cmocka_unit_test(a_character_that_is_cut_is_seen),
     };

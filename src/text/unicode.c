@@ -73,60 +73,6 @@ bool kg_unicode_is_blank(uint32_t cp)
     return kg_unicode_is_space(cp) || (cp >= 0x1c && cp <= 0x1f);
 }
 
-/* Length of the valid sequence at s, of at most n bytes; 0 when it is not valid. */
-static size_t sequence_length(const unsigned char *s, size_t n)
-{
-    size_t len = s[0] < 0x80   ? 1
-                 : s[0] < 0xC2 ? 0
-                 : s[0] < 0xE0 ? 2
-                 : s[0] < 0xF0 ? 3
-                               : 4;
-    if (len == 1)
-        return 1;
-    if (len == 0 || len > n || s[0] > 0xF4)
-        return 0;
-    /* The second byte carries the limits against overlong forms, surrogates and values
-     * above U+10FFFF. */
-    unsigned char low = s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80;
-    unsigned char high = s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF;
-    if (s[1] < low || s[1] > high)
-        return 0;
-    for (size_t i = 2; i < len; i++)
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    return len;
-}
-
-/* Bytes of plain ASCII at the start, eight at a time. */
-static size_t ascii_prefix(const char *text, size_t n)
-{
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        uint64_t word;
-        memcpy(&word, text + i, 8);
-        if (word & 0x8080808080808080u)
-            break;
-    }
-    while (i < n && (unsigned char)text[i] < 0x80)
-        i++;
-    return i;
-}
-
-size_t kg_utf8_valid_prefix(const char *text, size_t n)
-{
-    size_t i = 0;
-    while (i < n) {
-        i += ascii_prefix(text + i, n - i);
-        if (i == n)
-            break;
-        size_t len = sequence_length((const unsigned char *)text + i, n - i);
-        if (len == 0)
-            return i;
-        i += len;
-    }
-    return n;
-}
-
 kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err)
 {
     size_t ok = kg_utf8_valid_prefix(text, n);
@@ -181,7 +127,7 @@ bool kg_unicode_is_surely_nfc(const char *text, size_t n)
 {
     size_t i = 0;
     while (i < n) {
-        i += ascii_prefix(text + i, n - i);
+        i += kg_utf8_ascii_prefix(text + i, n - i);
         if (i == n)
             break;
         uint32_t cp;

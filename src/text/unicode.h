@@ -1,4 +1,4 @@
-/* UTF-8 and the little Unicode that tokenizers need: validity, white space, NFC.
+/* UTF-8 and the little Unicode that tokenizers need: code points, white space, NFC.
  *
  * utf8proc stands behind unicode.c alone. It knows Unicode 15 (version 2.8); NFC of a
  * character never changes between Unicode versions once it is assigned, so NFC agrees
@@ -9,14 +9,10 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "data/utf8.h" /* what is valid */
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* Length of the longest valid UTF-8 prefix: n when all is valid, else the offset of the
- * first bad sequence. RFC 3629: no surrogates, no overlong forms, nothing above
- * U+10FFFF. */
-size_t kg_utf8_valid_prefix(const char *text, size_t n);
 
 /* EFORMAT naming the byte and its offset when the text is not UTF-8. */
 kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err) KG_MUST_CHECK;
