@@ -23,7 +23,10 @@
 enum {
     KG_API_MAX_CHOICES = 256,
     KG_API_MAX_TOP = 20,
-    KG_API_MAX_LISTED = 1 << 20, /* log-probs of prompts' tokens in an answer */
+    /* log-probs of prompts' tokens in an answer, and in a stream, whose first piece has
+     * to fit into what may wait for a client */
+    KG_API_MAX_LISTED = 1 << 20,
+    KG_API_MAX_STREAMED = 1 << 14,
     KG_API_DEFAULT_TOKENS = 16,
     KG_API_NOT_GIVEN = -1
 };

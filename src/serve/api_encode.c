@@ -288,12 +288,13 @@ static kg_status check_listed(const struct kg_api_request *r, struct kg_err *err
     for (size_t i = 0; i < r->n_prompts; i++)
         tokens += (int64_t)r->prompts[i].ids.n;
     int64_t listed = tokens * r->n * (1 + r->top_logprobs);
-    if (listed <= KG_API_MAX_LISTED)
+    int most = r->stream ? KG_API_MAX_STREAMED : KG_API_MAX_LISTED;
+    if (listed <= most)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "logprobs: expected at most %d log-probs of prompts (tokens, times n, "
-                   "times 1 + logprobs), found %lld",
-                   KG_API_MAX_LISTED, (long long)listed);
+                   "times 1 + logprobs)%s, found %lld",
+                   most, r->stream ? " in a stream" : "", (long long)listed);
 }
 
 /* Room for the log-probs of the prompts' tokens. */

@@ -625,14 +625,14 @@ static void scores_are_wanted_for_echo_with_logprobs(void **state)
     refused(kg_api_encode(&r, &fault, &ids_only, &err), "tokens", "no tokenizer");
 }
 
-static kg_status list_prompt(int tokens, int n, int top)
+static kg_status list_prompt(int tokens, int n, int top, bool stream)
 {
     struct kg_api_model m = {.name = "ids", .vocab = 16, .max_len = 1 << 17};
     struct kg_str body = {0};
     need(kg_str_printf(&body, &err,
                        "{\"echo\":true,\"max_tokens\":0,\"n\":%d,\"logprobs\":%d,"
-                       "\"prompt\":[1",
-                       n, top));
+                       "\"stream\":%s,\"prompt\":[1",
+                       n, top, stream ? "true" : "false"));
     for (int i = 1; i < tokens; i++)
         need(kg_str_puts(&body, ",1", &err));
     need(kg_str_puts(&body, "]}", &err));
@@ -645,10 +645,12 @@ static void what_is_listed_of_prompts_has_a_bound(void **state)
 {
     (void)state;
     assert_int_equal(KG_API_MAX_LISTED, 128 * 4096 * 2);
-    need(list_prompt(4096, 128, 1));
-    refused(list_prompt(4097, 128, 1), "logprobs", "at most 1048576 log-probs");
-    refused(list_prompt(4096, 128, 2), "logprobs", "found 1572864");
-    need(list_prompt(4096, 12, 20));
+    need(list_prompt(4096, 128, 1, false));
+    refused(list_prompt(4097, 128, 1, false), "logprobs", "at most 1048576 log-probs");
+    refused(list_prompt(4096, 128, 2, false), "logprobs", "found 1572864");
+    need(list_prompt(4096, 12, 20, false));
+    need(list_prompt(4096, 2, 1, true));
+    refused(list_prompt(4096, 3, 1, true), "logprobs", "at most 16384 log-probs");
 }
 
 static void tokens_are(enum kg_api_kind kind, const char *body, const char *expected)

@@ -142,6 +142,9 @@ static int raw_request(const char *body)
 
 /* ---- tests ---- */
 
+#define IDS_8  "1,2,3,4,5,6,7,8"
+#define IDS_64 IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8
+
 static void answers_do_not_depend_on_company(void **state)
 {
     char body[256];
@@ -319,9 +322,6 @@ static void a_scored_prompt_is_listed_across_a_change_of_draw(void **state)
     end();
 }
 
-#define IDS_8  "1,2,3,4,5,6,7,8"
-#define IDS_64 IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8 "," IDS_8
-
 /* Streams that are read, left at once, left half-way, or never read; then all is as it
  * was. */
 static void misbehave(uint32_t round)
@@ -394,6 +394,20 @@ static void a_failed_answer_ends_its_siblings(void **state)
     end();
     kg_model_free(model);
     model = good;
+}
+
+/* 64 x 12 x 21 log-probs, nearly the most: all of it reaches a client that reads. */
+static void a_stream_of_a_long_list_arrives(void **state)
+{
+    (void)state;
+    start((struct kg_serve_opts){0});
+    ask(0, "{\"prompt\":[" IDS_64 "],\"max_tokens\":1,\"n\":12,\"echo\":true,"
+           "\"logprobs\":20,\"stream\":true}");
+    wait_answers();
+    assert_int_equal(got.status[0], 200);
+    wait_idle();
+    assert_non_null(strstr(got.body[0], "\nkedge_clients_left_total 0\n"));
+    end();
 }
 
 static void clients_that_leave_take_their_memory_with_them(void **state)
@@ -478,6 +492,7 @@ int main(void)
         cmocka_unit_test(what_can_never_run_is_refused),
         cmocka_unit_test(what_is_open_after_the_drain_gets_an_error),
         cmocka_unit_test(a_failed_answer_ends_its_siblings),
+        cmocka_unit_test(a_stream_of_a_long_list_arrives),
         cmocka_unit_test(clients_that_leave_take_their_memory_with_them),
         cmocka_unit_test(memory_that_runs_out_ends_one_answer),
         cmocka_unit_test(a_server_that_cannot_get_memory_does_not_open),
