@@ -103,7 +103,7 @@ static void check(const struct bad *bad)
              bad->make ? bad->make : "true");
     if (shell(line) != 0)
         fail_msg("%s: cannot make the input", bad->name);
-    snprintf(line, sizeof line, "./kedge %s </dev/null >$W/out 2>$W/err", bad->args);
+    snprintf(line, sizeof line, "./kedge </dev/null %s >$W/out 2>$W/err", bad->args);
     status = shell(line);
     read_said();
     if (status != bad->status)
@@ -361,6 +361,27 @@ static void run_directories(void **state)
     CHECK_ALL(rows);
 }
 
+/* Lines of `kedge grade` whose optional keys are of another type. */
+static void keys_of_grading(void **state)
+{
+#define LINE(key) "echo '{\"answer\": \"5\", \"gold\": \"5\", " key "}' >$W/in"
+    static const struct bad rows[] = {
+        {"strict", LINE("\"strict\": \"no\""), "grade <$W/in", 1,
+         "line 1: key 'strict': expected true or false, found string", NULL},
+        {"relations", LINE("\"allow_set_relation_comp\": 1"), "grade <$W/in", 1,
+         "key 'allow_set_relation_comp': expected true or false, found", NULL},
+        {"language", LINE("\"language\": 7"), "grade <$W/in", 1,
+         "line 1: key 'language': expected string, found", NULL},
+        {"form of a response",
+         "echo '{\"response\": \"5\", \"gold\": \"5\", \"form\": \"poem\"}' >$W/in",
+         "grade <$W/in", 1, "line 1: key 'form': ", NULL},
+    };
+#undef LINE
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
 static void graders_and_dumps(void **state)
 {
     static const struct bad rows[] = {
@@ -468,6 +489,7 @@ int main(void)
         cmocka_unit_test(checkpoints),
         cmocka_unit_test(data_files),
         cmocka_unit_test(run_directories),
+        cmocka_unit_test(keys_of_grading),
         cmocka_unit_test(graders_and_dumps),
         cmocka_unit_test(golden_folders),
         cmocka_unit_test(what_is_left_out_is_said_before_step_0),

@@ -108,6 +108,31 @@ static kg_status read_precision(struct kg_math_opts *o, const struct kg_json_doc
     return KG_OK;
 }
 
+/* Refuse a key of another type; one that is missing or null is not there. */
+static kg_status check_type(const struct kg_json_doc *doc, const char *key,
+                            enum kg_json_type want, const char *name, struct kg_err *err)
+{
+    const struct kg_json *v = kg_json_get(doc->root, key);
+
+    if (!v || kg_json_type(v) == want || kg_json_type(v) == KG_JSON_NULL)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected %s, found %s", doc->where,
+                   key, name, kg_json_type_name(v));
+}
+
+static kg_status read_switches(struct kg_math_opts *o, const struct kg_json_doc *doc,
+                               struct kg_err *err)
+{
+    static const char set[] = "allow_set_relation_comp";
+
+    KG_TRY(check_type(doc, "strict", KG_JSON_BOOL, "true or false", err));
+    KG_TRY(check_type(doc, set, KG_JSON_BOOL, "true or false", err));
+    KG_TRY(check_type(doc, "language", KG_JSON_STRING, "string", err));
+    o->lenient = !kg_json_bool(kg_json_get(doc->root, "strict"), true);
+    o->relation_as_set = kg_json_bool(kg_json_get(doc->root, set), false);
+    return KG_OK;
+}
+
 static kg_status read_line(struct line *line, const struct kg_json_doc *doc,
                            const struct kg_math_mode *mode, struct kg_err *err)
 {
@@ -124,12 +149,10 @@ static kg_status read_line(struct line *line, const struct kg_json_doc *doc,
     KG_TRY(read_text(&line->answer, doc, answer ? answer : response, key, err));
     KG_TRY(read_golds(line, doc, err));
     KG_TRY(read_precision(&line->opts, doc, err));
-    line->opts.lenient = !kg_json_bool(kg_json_get(doc->root, "strict"), true);
-    line->opts.relation_as_set = kg_json_bool(
-        kg_json_get(doc->root, "allow_set_relation_comp"), false);
+    KG_TRY(read_switches(&line->opts, doc, err));
     if (!answer)
         line->opts.form = KG_MATH_FORM_RESPONSE;
-    else if (form) {
+    if (form) {
         struct kg_math_text name;
 
         KG_TRY(read_text(&name, doc, form, "form", err));

@@ -305,6 +305,26 @@ static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text
     return kg_str_putc(out, *taken == 3 ? full_width(text, n) : text[0], err);
 }
 
+static void cut_end(struct kg_str *s)
+{
+    while (s->len > 0 && strchr(" .,;:\n\t\\", s->data[s->len - 1]))
+        s->data[--s->len] = 0;
+}
+
+/* Words at the end that say nothing of the value: "42 in total". */
+static void cut_idle_words(struct kg_str *s)
+{
+    static const char *const rows[] = {" in total", " in all"};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n = strlen(rows[i]);
+
+        if (s->len > n && strcmp(s->data + s->len - n, rows[i]) == 0)
+            s->data[s->len -= n] = 0;
+    }
+    cut_end(s);
+}
+
 kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
                         struct kg_err *err)
 {
@@ -314,8 +334,8 @@ kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
 
     for (i = 0; i < n; i += taken)
         KG_TRY(clean_piece(out, &taken, text + i, n - i, rows, err));
-    while (out->len > 0 && strchr(" .,;:\n\t\\", out->data[out->len - 1]))
-        out->data[--out->len] = 0;
+    cut_end(out);
+    cut_idle_words(out);
     for (i = 0; i < out->len && isspace((unsigned char)out->data[i]);)
         i++;
     if (i > 0) {

@@ -787,13 +787,13 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 
 verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer)
 {
+    const char *spent = kg_math_budget_spent(c->decider.budget);
     verdict v;
 
     if (c->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "nested too deep");
-    if (kg_math_budget_spent(c->decider.budget))
-        return kg_math_conclude(c, KG_MATH_UNDECIDED,
-                                "the time limit of an answer was reached");
+    if (spent)
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, spent);
     c->depth++;
     v = any_kinds(c, gold, answer);
     c->depth--;

@@ -28,21 +28,15 @@ static const char *last_of(const char *text, size_t n, const char *word)
     return NULL;
 }
 
-/* Where the brace at text[0] closes, or n. */
-static size_t brace_end(const char *text, size_t n)
+/* Whether "not" stands before text[at], delimiters aside; but not "or not". */
+static bool is_denied(const char *text, size_t at)
 {
-    int depth = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        if (text[i] == '\\' && i + 1 < n) {
-            i++;
-            continue;
-        }
-        depth += (text[i] == '{') - (text[i] == '}');
-        if (depth == 0)
-            return i;
-    }
-    return n;
+    while (at > 0 && strchr(" $\\(*", text[at - 1]))
+        at--;
+    if (at < 3 || strncasecmp(text + at - 3, "not", 3) != 0 ||
+        (at > 3 && isalpha((unsigned char)text[at - 4])))
+        return false;
+    return at < 6 || strncasecmp(text + at - 6, "or ", 3) != 0;
 }
 
 static const char *find_text(const char *text, size_t n, const char *what)
@@ -113,7 +107,7 @@ static bool box_at(struct box *out, const char *text, size_t n, size_t i)
     if (brace == n || text[brace] != '{')
         return false;
     room = n - brace < KG_MATH_MAX_STRING ? n - brace : KG_MATH_MAX_STRING;
-    end = brace + brace_end(text + brace, room);
+    end = brace + kg_math_brace_end(text + brace, room);
     if (end == brace + room)
         return false;
     *out = (struct box){i, end + 1, text + brace + 1, end - brace - 1};
@@ -127,6 +121,17 @@ static bool last_box(struct box *out, const char *text, size_t n)
             return true;
     }
     return false;
+}
+
+/* The last one that is not denied: "\boxed{6} (not \boxed{5})". */
+static bool last_meant_box(struct box *out, const char *text, size_t n)
+{
+    do {
+        if (!last_box(out, text, n))
+            return false;
+        n = out->from;
+    } while (is_denied(text, out->from));
+    return true;
 }
 
 const char *kg_math_last_boxed(const char *text, size_t n, size_t *len)
@@ -153,7 +158,7 @@ static bool joins_boxes(const char *text, size_t n)
         size_t len = 0;
 
         if (text[i] == '\\' && starts_with(text + i, n - i, "\\text{")) {
-            i += 5 + brace_end(text + i + 5, n - i - 5) + 1;
+            i += 5 + kg_math_brace_end(text + i + 5, n - i - 5) + 1;
             continue;
         }
         while (i + len < n && isalpha((unsigned char)text[i + len]))
@@ -178,7 +183,7 @@ static kg_status put_boxes(struct kg_math_found *found, const char *text, size_t
     size_t count = 0;
     size_t end = n;
 
-    while (count < 16 && last_box(&boxes[count], text, end)) {
+    while (count < 16 && last_meant_box(&boxes[count], text, end)) {
         if (count > 0 &&
             !joins_boxes(text + boxes[count].to, boxes[count - 1].from - boxes[count].to))
             break;
@@ -227,7 +232,7 @@ static size_t skip_command(const char *text, size_t n, size_t i)
                   row->group == KG_MATH_G_OPERATOR)) ||
          starts_with(text + from, i - from, "begin") ||
          starts_with(text + from, i - from, "end")))
-        i += brace_end(text + i, n - i);
+        i += kg_math_brace_end(text + i, n - i);
     return i < n ? i : n;
 }
 
@@ -251,7 +256,8 @@ static bool is_running(const char *text, size_t len)
     }
     row = kg_math_word_find(text, len);
     return len > 2 && lower &&
-           (!row || row->group == KG_MATH_G_QUALIFIER || row->group == KG_MATH_G_SCALE);
+           (!row || row->group == KG_MATH_G_QUALIFIER || row->group == KG_MATH_G_SCALE ||
+            row->group == KG_MATH_G_ABOUT);
 }
 
 /* Running words of the text, outside of \text{} and its kin; many as soon as one is
@@ -293,6 +299,7 @@ struct candidate {
     size_t n;
     const char *end; /* behind it, delimiters included */
     bool formula;
+    bool bare; /* a formula without delimiters */
 };
 
 struct delimiters {
@@ -375,7 +382,7 @@ static bool formula_at(struct candidate *out, struct walk *w, const char *p)
         if (!close)
             continue;
         *out = (struct candidate){inside, (size_t)(close - inside),
-                                  close + strlen(d->close), true};
+                                  close + strlen(d->close), true, false};
         return out->n > 0 && !(d->open[0] == '$' && is_money(out, open == 1));
     }
     return false;
@@ -384,43 +391,6 @@ static bool formula_at(struct candidate *out, struct walk *w, const char *p)
 static bool digit(const char *p, const char *end)
 {
     return p < end && isdigit((unsigned char)*p);
-}
-
-/* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit behind it; or 0. */
-static size_t comma(const char *p, const char *end)
-{
-    static const char *const commas[] = {"{,}", ",\\!", ","};
-
-    for (size_t i = 0; i < sizeof commas / sizeof *commas; i++) {
-        size_t n = strlen(commas[i]);
-
-        if ((size_t)(end - p) > n && memcmp(p, commas[i], n) == 0 && digit(p + n, end))
-            return n;
-    }
-    return 0;
-}
-
-/* The end of a number without sign at p, or p. */
-static const char *number_end(const char *p, const char *end)
-{
-    const char *from = p;
-
-    for (;;) {
-        size_t step = digit(p, end) || (p < end && *p == '.' && digit(p + 1, end));
-
-        if (!step && p > from)
-            step = comma(p, end);
-        if (!step)
-            break;
-        p += step;
-    }
-    if (p > from && p < end && (*p == 'e' || *p == 'E') &&
-        (digit(p + 1, end) ||
-         (p + 1 < end && (p[1] == '-' || p[1] == '+') && digit(p + 2, end)))) {
-        for (p += 2; digit(p, end);)
-            p++;
-    }
-    return p;
 }
 
 static const char *skip_blanks(const char *p, const char *end)
@@ -433,7 +403,7 @@ static const char *skip_blanks(const char *p, const char *end)
 /* Numbers with operators between them: "35 + 70 = 105", "13/28", "28 %". */
 static const char *run_end(const char *p, const char *end)
 {
-    const char *at = number_end(p, end);
+    const char *at = kg_math_number_end(p, end);
 
     while (at > p) {
         const char *next = skip_blanks(at, end);
@@ -451,7 +421,7 @@ static const char *run_end(const char *p, const char *end)
             next++;
         if (next < end && *next == '$')
             next++;
-        after = number_end(next, end);
+        after = kg_math_number_end(next, end);
         at = after > next ? after : p;
     }
     return p;
@@ -472,7 +442,7 @@ static bool plain_tuple(struct candidate *out, const char *p, const char *end)
     }
     if (at == end || !comma || !any)
         return false;
-    *out = (struct candidate){p, (size_t)(at + 1 - p), at + 1, false};
+    *out = (struct candidate){.text = p, .n = (size_t)(at + 1 - p), .end = at + 1};
     return true;
 }
 
@@ -495,7 +465,27 @@ static bool number_at(struct candidate *out, const char *start, const char *p,
         from--;
     else
         from = p;
-    *out = (struct candidate){from, (size_t)(to - from), to, false};
+    *out = (struct candidate){.text = from, .n = (size_t)(to - from), .end = to};
+    return true;
+}
+
+/* The formula without delimiters at p, where a command, or a number and then one, is.
+ * A minus in front belongs to it. */
+static bool bare_at(struct candidate *out, const char *start, const char *p,
+                    const char *end)
+{
+    const char *from = p;
+    const char *to;
+
+    if (*p == '\\' ? !kg_math_value_command(p, end) : !digit(p, end))
+        return false;
+    to = kg_math_bare_end(p, end);
+    if (to == p)
+        return false;
+    if (from > start && from[-1] == '-' &&
+        (from - 1 == start || isspace((unsigned char)from[-2])))
+        from--;
+    *out = (struct candidate){from, (size_t)(to - from), to, true, true};
     return true;
 }
 
@@ -516,7 +506,8 @@ static bool next_candidate(struct candidate *out, struct walk *w)
             w->at++;
             continue;
         }
-        if (!inside_word && number_at(out, w->start, p, w->end)) {
+        if (!inside_word &&
+            (bare_at(out, w->start, p, w->end) || number_at(out, w->start, p, w->end))) {
             w->at = out->end;
             return true;
         }
@@ -628,6 +619,24 @@ static bool starts_list(const char *start, const char *at)
     return at - start >= 4 && strncasecmp(at - 4, " are", 4) == 0;
 }
 
+enum { MAX_SENTENCE = 1024 }; /* bytes of one that are looked at */
+
+/* Whether the sentence goes on behind a formula without delimiters, by more than the word
+ * for what it counts: "\frac{7}{4} apples." says how many, and other text may be of
+ * something else. */
+static bool is_passing(const struct candidate *c, const char *end)
+{
+    const char *limit = end - c->end < MAX_SENTENCE ? end : c->end + MAX_SENTENCE;
+    const char *stop = c->end;
+
+    if (!c->bare)
+        return false;
+    while (stop < limit && *stop != '\n' &&
+           !(*stop == '.' && (stop + 1 == limit || isspace((unsigned char)stop[1]))))
+        stop++;
+    return running_words(c->end, (size_t)(stop - c->end)) > 1;
+}
+
 /* The last candidate; all of those behind "are", as they were written. */
 static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
@@ -640,6 +649,8 @@ static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
     while (next_candidate(&c, &w)) {
         const char *at = opening(&c, last.n ? last.end : t.text);
 
+        if (is_denied(t.text, (size_t)(c.text - t.text)) || is_passing(&c, w.end))
+            continue;
         if (!(list && only_joins(last.end, at)))
             list = starts_list(t.text, at) ? at : NULL;
         last = is_mention(&c) && last.n ? last : c;
@@ -707,6 +718,8 @@ static kg_status put_first(struct kg_math_found *found, struct kg_math_text t,
     struct candidate first = {0};
 
     while (next_candidate(&c, &w)) {
+        if (is_denied(t.text, (size_t)(c.text - t.text)))
+            continue;
         if (has_digit(&c) ||
             (!is_mention(&c) && running_words(t.text, (size_t)(c.text - t.text)) == 0))
             return put(found, c.text, c.n, !c.formula, err);

@@ -147,9 +147,13 @@ void kg_math_budget_start(struct kg_math_budget *b)
     b->deadline = kg_clock_thread_seconds() + MAX_SECONDS;
 }
 
-bool kg_math_budget_spent(const struct kg_math_budget *b)
+const char *kg_math_budget_spent(const struct kg_math_budget *b)
 {
-    return b->allocations < 0 || b->steps < 0 || kg_clock_thread_seconds() > b->deadline;
+    if (b->allocations < 0 || b->steps < 0)
+        return kg_math_stop_reason(KG_MATH_STOP_WORK);
+    return kg_clock_thread_seconds() > b->deadline
+               ? kg_math_stop_reason(KG_MATH_STOP_TIME)
+               : NULL;
 }
 
 void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *budget)

@@ -99,6 +99,11 @@ static void numbers_are_read_in_every_notation(void **state)
     right("\\frac16", "0.1666\\ldots");
     right("\\frac17", "0.142857142857\xe2\x80\xa6");
     right("5", "5...");
+    right("\\frac13", "0.(3)");
+    right("\\frac{4}{33}", "The sum is 0.(12).");
+    wrong("\\frac13", "0.(4)");
+    wrong("\\frac13", "(0.3)(3)");
+    right("10", "2.5(4)");
     wrong("\\frac13", "0.33...");
     wrong("\\sqrt2", "1.414...");
     wrong("10", "11");
@@ -136,11 +141,48 @@ static void words_beside_a_number_are_units_or_count(void **state)
     right("5", "5 USD");
     right("2 \\text{ million}", "2,000,000");
     right("0.75", "75 \\text{ percent of them}");
+    right("3.14", "approximately 3.14");
+    right("3.14", "about 3.14");
+    right("-3", "roughly -3");
+    right("5", "about 5 apples");
+    right("42", "42 in total");
+    right("42", "Answer: 42 in all.");
+    right("5", "Answer: 5 (five)");
+    right("5", "5 (apples)");
+    wrong("3.14", "approximately 3.15");
+    wrong("42", "43 in total");
+    wrong("5", "5 (six)");
+    wrong("5", "5 (xyz)");
+    wrong("5", "5 (million)");
+    undecided("5", "5 (squared)");
+    right("5x+5", "5 (x+1)");
     wrong("2", "2 \\text{ million}");
     wrong("60", "6abcd");
     undecided("2", "\\text{not } 2");
     undecided("2", "2 \\text{ squared}");
     undecided("2", "\\boxed{2 more than x}");
+}
+
+static void quotients_of_units_are_units(void **state)
+{
+    (void)state;
+    right("5", "5 m/s");
+    right("5", "5\\,\\mathrm{m/s}");
+    right("9.8", "9.8 m/s^2");
+    right("9.8", "9.8\\,\\mathrm{m/s^2}");
+    right("9.8", "9.8\\,\\mathrm{m}/\\mathrm{s}^{2}");
+    right("40", "40 km/h");
+    right("\\frac52", "\\frac{5}{2} g/mol");
+    right("3", "3 cm^2");
+    right("5m/s", "5 m/s");
+    wrong("5", "6 m/s");
+    wrong("5", "5m");
+    wrong("5", "5 m");
+    wrong("5", "5m/s");
+    wrong("5", "5 m/n");
+    wrong("5", "5 s/m");
+    wrong("x", "x m/s");
+    wrong("1", "x/s");
 }
 
 static void decimals_count_to_the_sixth(void **state)
@@ -177,6 +219,16 @@ static void expressions_are_decided_exactly(void **state)
     wrong("\\pi", "\\frac{355}{113}");
     wrong("\\sqrt{2}+\\sqrt{3}", "\\pi");
     wrong("10^{10^{10^{10}}}", "10^{10}");
+    right("2", "17 \\bmod 5");
+    right("2", "17 \\mod 5");
+    right("2", "2^{10} \\bmod 7");
+    right("3", "-7 \\bmod 5");
+    wrong("17", "17 \\bmod 5");
+    /* which terms it takes is not known; in a congruence it is no operator */
+    undecided("20", "17+3 \\bmod 5");
+    undecided("5", "17 \\bmod 5 + 3");
+    wrong("2", "x \\equiv 2 \\mod 5");
+    wrong("2", "x = 7 \\mod 5");
 }
 
 static void functions_are_decided_exactly(void **state)
@@ -390,6 +442,19 @@ static void the_answer_is_found_in_text(void **state)
     right("B", "**B**");
     right("(1,2)", "So we have\n$\\left(1,\n2\\right)$");
     right("5", "It costs $5\nand not $6, so 5.");
+    right("7/4", "The total is \\frac{7}{4} apples.");
+    right("-7/4", "So it must be -\\frac{7}{4}.");
+    right("2\\sqrt3", "We see that x = 2\\sqrt{3}");
+    right("2\\pi r^2", "It has an area of 2\\pi r^2.");
+    right("1/2,1/3", "The solutions here are \\frac12 and \\frac{1}{3}.");
+    right("1/2", "The answer is \\frac{1}{2} because the coin is fair.");
+    wrong("4", "We take \\frac{7}{4} and then we look at the other side");
+    right("6", "\\boxed{6} (not \\boxed{5})");
+    right("6", "The answer is not 5 but 6");
+    right("6", "The value is 6, not 5.");
+    right("5", "Whether it is even or not, 5.");
+    wrong("5", "\\boxed{6}, not \\boxed{5}");
+    wrong("5", "We know that it is not 5.");
     wrong("1,2", "\\boxed{1} is one try, but we prefer \\boxed{2}");
     wrong("5", "I do not know.");
     wrong("5", "");
@@ -510,9 +575,29 @@ static void repeat(char *out, size_t size, const char *piece, size_t times)
 static void long_texts_end_in_time(void)
 {
     static char text[1 << 20];
-    static const char *const pieces[] = {"\\(",      "\\boxed{", "$ 1 ",     "(1,",
-                                         "\\text{ ", "1,111",    "Answer: ", "cm",
-                                         "\\frac",   "</think>", "{",        "1 "};
+    static const char *const pieces[] = {
+        "\\(",
+        "\\boxed{",
+        "$ 1 ",
+        "(1,",
+        "\\text{ ",
+        "1,111",
+        "Answer: ",
+        "cm",
+        "\\frac",
+        "</think>",
+        "{",
+        "1 ",
+        "\\frac{",
+        "1\\pi ",
+        "1\\pi a ",
+        "not 1",
+        "not \\boxed{1}",
+        "5 (",
+        "0.(1",
+        "(A) or ",
+        "Option A ",
+    };
     static const char *const names[] = {"default", "ema-pg", "mathd", "dapo"};
 
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
@@ -550,11 +635,13 @@ static void many_alternatives_end_in_time(void)
         golds[i].n = (size_t)snprintf(gold[i], sizeof gold[i], "y=3%s+%zu", answer, i);
         golds[i].text = gold[i];
     }
-    memmove(answer + 5, answer, 601);
-    memcpy(answer, "2y=2*", 5);
+    memmove(answer + 6, answer, 601);
+    memcpy(answer, "2y=2*3", 6);
     ok(kg_math_grade(&r, &opts, (struct kg_math_text){answer, strlen(answer)}, golds, N,
                      &err));
     assert_int_equal(r.verdict, KG_MATH_UNDECIDED);
+    if (!strstr(r.reason, "work limit"))
+        fail_msg("expected that the work limit is named, found '%s'", r.reason);
     kg_math_result_release(&r);
     assert_true(kg_clock_thread_seconds() - start < 1.5);
 }
@@ -782,6 +869,7 @@ int main(void)
         cmocka_unit_test(numbers_are_read_in_every_notation),
         cmocka_unit_test(numbers_are_read_in_print),
         cmocka_unit_test(words_beside_a_number_are_units_or_count),
+        cmocka_unit_test(quotients_of_units_are_units),
         cmocka_unit_test(decimals_count_to_the_sixth),
         cmocka_unit_test(chance_is_no_proof),
         cmocka_unit_test(expressions_are_decided_exactly),

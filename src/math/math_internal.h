@@ -15,7 +15,8 @@ struct kg_math_budget {
     int64_t steps; /* nodes evaluated */
 };
 void kg_math_budget_start(struct kg_math_budget *b);
-bool kg_math_budget_spent(const struct kg_math_budget *b);
+/* Which limit was reached, as a reason (static text); NULL for none. */
+const char *kg_math_budget_spent(const struct kg_math_budget *b);
 
 struct kg_math_job {
     const struct kg_math_opts *opts;
@@ -198,6 +199,8 @@ enum kg_math_group {
     KG_MATH_G_QUALIFIER, /* changes the value that stands beside it */
     KG_MATH_G_INFIX,     /* \over, \choose: what stands before is its argument */
     KG_MATH_G_TO,        /* 3 to 4 is a ratio */
+    KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder */
+    KG_MATH_G_ABOUT,     /* before a value it says nothing of it */
     KG_MATH_G_PRIME,
 };
 /* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
@@ -237,6 +240,15 @@ struct kg_math_compare {
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
 
 /* ---- finding the answer ---- */
+/* Where the brace at text[0] closes, or n. */
+size_t kg_math_brace_end(const char *text, size_t n);
+/* The end of a number without sign at p, or p. */
+const char *kg_math_number_end(const char *p, const char *end);
+/* Bytes of a command with a value at p, as \frac{1}{2} and \pi; 0 for none. */
+size_t kg_math_value_command(const char *p, const char *end);
+/* Where the formula without delimiters that starts at p ends: values that operators join
+ * or that stand side by side, at least one of them a command.   returns p for none */
+const char *kg_math_bare_end(const char *p, const char *end);
 struct kg_math_found {
     struct kg_str text; /* owned: the answer */
     bool any;

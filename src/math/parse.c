@@ -285,14 +285,18 @@ int kg_math_parse_chain(struct kg_math_parser *p)
     int n = 0;
     int chain;
 
-    /* "= 5", "\approx 3.14" */
+    /* "= 5", "\approx 3.14", "about 3.14" */
+    if (eat_group(p, KG_MATH_G_ABOUT))
+        from = p->p;
     op[0] = eat_relation(p);
     if (op[0] >= 0 && op[0] != KG_MATH_EQ && op[0] != KG_MATH_APPROX)
         p->p = from;
     for (;;) {
         if (n == MAX_CHAIN)
             return kg_math_parse_fail(p, "too long a chain of relations");
+        p->related += n > 0;
         part[n] = parse_set(p);
+        p->related -= n > 0;
         if (!part[n])
             return 0;
         op[n] = eat_relation(p);
@@ -390,6 +394,8 @@ bool kg_math_starts_value(struct kg_math_parser *p)
     case KG_MATH_G_INFIX:
     case KG_MATH_G_TO:
         return false;
+    case KG_MATH_G_MOD:
+        return p->related > 0;
     default:
         return true;
     }
@@ -449,7 +455,7 @@ static int with_unit(struct kg_math_parser *p, int value, int words)
 
 /* A plain word that the table has not, behind a number or its unit ("5 apples"): WORDS.
  * Short ones, and what is not set apart, are products of letters.   returns 0 for none */
-static int unit_word(struct kg_math_parser *p, int left)
+static int plain_word(struct kg_math_parser *p, int left)
 {
     bool unit = p->t->nodes[left].kind == KG_MATH_UNIT;
     size_t len;
@@ -462,6 +468,16 @@ static int unit_word(struct kg_math_parser *p, int left)
         return 0;
     p->p += len;
     return kg_math_leaf(p->t, KG_MATH_WORDS, 0, word, len);
+}
+
+/* What behind a value says nothing of it, as WORDS.   returns 0 for none */
+static int idle_words(struct kg_math_parser *p, int left)
+{
+    int words = kg_math_parse_bracketed_word(p, left);
+
+    if (!words && !kg_math_any(p->t, left, is_name_node))
+        words = kg_math_parse_unit(p, left);
+    return words ? words : plain_word(p, left);
 }
 
 static bool is_words(const struct kg_math_tree *t, int node)
@@ -531,7 +547,7 @@ static int parse_term(struct kg_math_parser *p)
 
         if (!op || (op == ' ' && p->t->nodes[left].kind == KG_MATH_TUPLE))
             return left;
-        right = op == ' ' ? unit_word(p, left) : parse_operand(p);
+        right = op == ' ' ? idle_words(p, left) : parse_operand(p);
         if (!right && op == ' ')
             right = kg_math_parse_postfix(p);
         if (!right)
@@ -557,9 +573,28 @@ static int signed_term(struct kg_math_parser *p, char sign)
     return signed_node(p->t, sign, signed_node(p->t, own, parse_term(p)));
 }
 
+/* a \bmod b = a - b floor(a / b).   Among several terms it is not known what it takes. */
+static int remainder_of(struct kg_math_parser *p, int a, bool alone)
+{
+    struct kg_math_tree *t = p->t;
+    int b = parse_term(p);
+    int times;
+
+    if (!b)
+        return 0;
+    if (!alone || strchr("+-", kg_math_look(p) ? *p->p : ' '))
+        return kg_math_parse_fail(p, "a remainder among other terms");
+    times = kg_math_node(t, KG_MATH_FUNC, KG_MATH_FLOOR,
+                         kg_math_node(t, KG_MATH_DIV, 0, a, b), 0);
+    return kg_math_node(
+        t, KG_MATH_ADD, 0, a,
+        kg_math_node(t, KG_MATH_NEG, 0, kg_math_node(t, KG_MATH_MUL, 0, b, times), 0));
+}
+
 int kg_math_parse_sum(struct kg_math_parser *p)
 {
     char sign = eat_sign(p);
+    bool alone = true;
     int left;
 
     if (p->depth >= KG_MATH_MAX_DEPTH)
@@ -570,7 +605,10 @@ int kg_math_parse_sum(struct kg_math_parser *p)
         int right = signed_term(p, sign);
 
         left = right ? kg_math_node(p->t, KG_MATH_ADD, 0, left, right) : 0;
+        alone = false;
     }
+    if (left && !p->related && eat_group(p, KG_MATH_G_MOD))
+        left = remainder_of(p, left, alone);
     p->depth--;
     return left;
 }

@@ -133,15 +133,34 @@ static const char *whole_end(struct kg_math_parser *p)
     return more < p->end && *more == '/' ? at : more; /* 5 121/144 */
 }
 
-/* The repeating digits behind a decimal point, \overline{..} or \dot{..}, or NULL */
+/* The digits of 0.(3), consumed, or NULL; those of 2.5(4) may be a factor. */
+static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
+{
+    const char *from = p->p + 1;
+    const char *at = from;
+
+    if (!strchr(".,", p->p[-1]) || from >= p->end || from[-1] != '(')
+        return NULL;
+    while (digit_at(at, p->end))
+        at++;
+    *n = (size_t)(at - from);
+    if (at == p->end || *at != ')' || *n == 0 || *n > 64)
+        return NULL;
+    p->p = at + 1;
+    return from;
+}
+
+/* The repeating digits behind a decimal point, \overline{..}, \dot{..} or 0.(..), or
+ * NULL */
 static const char *repeating(struct kg_math_parser *p, size_t *n)
 {
     static const char *const marks[] = {"\\overline", "\\bar", "\\dot"};
     const char *from = p->p;
+    const char *text = bracketed_digits(p, n);
 
+    if (text)
+        return text;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        const char *text;
-
         if (!kg_math_eat(p, marks[i]))
             continue;
         text = kg_math_raw_group(p, n);

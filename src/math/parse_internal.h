@@ -1,6 +1,6 @@
 /* What the files of the parser share: parse.c has lists, relations, sums and products,
  * parse_primary.c what stands between operators, parse_atom.c numbers, names, arguments
- * and what is written behind a value. */
+ * and what is written behind a value, parse_unit.c units. */
 #ifndef KG_MATH_PARSE_INTERNAL_H
 #define KG_MATH_PARSE_INTERNAL_H
 
@@ -14,6 +14,7 @@ struct kg_math_parser {
     int flags;
     int brackets; /* open ( or [: a comma separates */
     int bars;     /* open |: the next one closes */
+    int related;  /* right of a relation: \mod belongs to it and is no operator */
     const char *why;
 };
 
@@ -31,6 +32,10 @@ int kg_math_parse_letter(struct kg_math_parser *p);
 int kg_math_parse_script(struct kg_math_parser *p);
 int kg_math_parse_function(struct kg_math_parser *p, int func);
 int kg_math_parse_number(struct kg_math_parser *p);
+/* The quotient of units behind the value `left` (m/s), or the word in brackets behind the
+ * number `left` ("5 (apples)"), as WORDS.   returns 0 for none, with nothing consumed */
+int kg_math_parse_unit(struct kg_math_parser *p, int left);
+int kg_math_parse_bracketed_word(struct kg_math_parser *p, int left);
 int kg_math_parse_braces(struct kg_math_parser *p); /* {..} */
 bool kg_math_is_whole(const struct kg_math_tree *t, int node);
 /* One item: the item. Several: the list. */

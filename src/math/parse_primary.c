@@ -542,9 +542,12 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
     case KG_MATH_G_UNIT:
     case KG_MATH_G_SCALE:
     case KG_MATH_G_QUALIFIER:
+    case KG_MATH_G_ABOUT:
         return kg_math_leaf(p->t, KG_MATH_WORDS, 0, row->name, strlen(row->name));
     case KG_MATH_G_DEGREE:
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "circ", 4);
+    case KG_MATH_G_MOD:
+        return kg_math_leaf(p->t, KG_MATH_SYM, 0, row->name, strlen(row->name));
     default:
         return kg_math_parse_fail(p, "an operator without a value");
     }

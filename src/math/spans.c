@@ -1,0 +1,182 @@
+/* How far numbers and formulas go in running text, where nothing marks their ends. */
+#include "math/math_internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum { MAX_GROUP = 1024 }; /* bytes of an argument that are looked at */
+
+size_t kg_math_brace_end(const char *text, size_t n)
+{
+    int depth = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\\' && i + 1 < n) {
+            i++;
+            continue;
+        }
+        depth += (text[i] == '{') - (text[i] == '}');
+        if (depth == 0)
+            return i;
+    }
+    return n;
+}
+
+/* ---- numbers ---- */
+
+static bool digit(const char *p, const char *end)
+{
+    return p < end && isdigit((unsigned char)*p);
+}
+
+/* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit behind it; or 0. */
+static size_t comma(const char *p, const char *end)
+{
+    static const char *const commas[] = {"{,}", ",\\!", ","};
+
+    for (size_t i = 0; i < sizeof commas / sizeof *commas; i++) {
+        size_t n = strlen(commas[i]);
+
+        if ((size_t)(end - p) > n && memcmp(p, commas[i], n) == 0 && digit(p + n, end))
+            return n;
+    }
+    return 0;
+}
+
+/* Bytes of the repeating digits ".(3)" at p; 0 for none. */
+static size_t repeating(const char *p, const char *end)
+{
+    const char *at = p + 2;
+
+    if (end - p < 4 || p[0] != '.' || p[1] != '(')
+        return 0;
+    while (digit(at, end))
+        at++;
+    return at > p + 2 && at < end && *at == ')' ? (size_t)(at + 1 - p) : 0;
+}
+
+const char *kg_math_number_end(const char *p, const char *end)
+{
+    const char *from = p;
+
+    for (;;) {
+        size_t step = digit(p, end) || (p < end && *p == '.' && digit(p + 1, end));
+
+        if (!step && p > from)
+            step = comma(p, end);
+        if (!step && p > from && repeating(p, end))
+            return p + repeating(p, end);
+        if (!step)
+            break;
+        p += step;
+    }
+    if (p > from && p < end && (*p == 'e' || *p == 'E') &&
+        (digit(p + 1, end) ||
+         (p + 1 < end && (p[1] == '-' || p[1] == '+') && digit(p + 2, end)))) {
+        for (p += 2; digit(p, end);)
+            p++;
+    }
+    return p;
+}
+
+/* ---- formulas ---- */
+
+/* The group of the command at p and, in *n, its bytes with its arguments (0 where one is
+ * not closed). */
+static enum kg_math_group command_at(size_t *n, const char *p, const char *end)
+{
+    const struct kg_math_command *row;
+    const char *at = p + 1;
+
+    *n = 0;
+    if (p == end || *p != '\\')
+        return KG_MATH_G_SYMBOL;
+    while (at < end && isalpha((unsigned char)*at))
+        at++;
+    row = kg_math_command_find(p + 1, (size_t)(at - p - 1));
+    while (row && at < end && *at == '{') {
+        size_t room = end - at < MAX_GROUP ? (size_t)(end - at) : MAX_GROUP;
+        size_t close = kg_math_brace_end(at, room);
+
+        if (close == room)
+            return KG_MATH_G_SYMBOL;
+        at += close + 1;
+    }
+    *n = (size_t)(at - p);
+    return row ? row->group : KG_MATH_G_SYMBOL;
+}
+
+size_t kg_math_value_command(const char *p, const char *end)
+{
+    size_t n;
+    enum kg_math_group group = command_at(&n, p, end);
+
+    return group == KG_MATH_G_FRAC || group == KG_MATH_G_SQRT ||
+                   group == KG_MATH_G_BINOM || group == KG_MATH_G_CONST
+               ? n
+               : 0;
+}
+
+/* Bytes of an operator at p; 0 for none. */
+static size_t operator_at(const char *p, const char *end)
+{
+    size_t n;
+    enum kg_math_group group = command_at(&n, p, end);
+
+    if (strchr("+-*/=^", *p))
+        return 1;
+    return group == KG_MATH_G_TIMES || group == KG_MATH_G_OVER || group == KG_MATH_G_PM
+               ? n
+               : 0;
+}
+
+/* Bytes of a value without command at p: a number, a letter, behind ^ a group; 0 for
+ * none. */
+static size_t plain_value(const char *p, const char *end, char before)
+{
+    size_t room = end - p < MAX_GROUP ? (size_t)(end - p) : MAX_GROUP;
+    size_t close;
+
+    if (*p == '{' && before == '^') {
+        close = kg_math_brace_end(p, room);
+        return close < room ? close + 1 : 0;
+    }
+    if (isalpha((unsigned char)*p))
+        return p + 1 == end || !isalpha((unsigned char)p[1]);
+    return (size_t)(kg_math_number_end(p, end) - p);
+}
+
+/* Whether the letter at p, behind a blank, is a factor: none that may be a word or a
+ * unit, but for one with a power. */
+static bool starts_factor(const char *p, const char *end)
+{
+    return isalpha((unsigned char)*p) &&
+           (!strchr("aAImsghL", *p) || (p + 1 < end && p[1] == '^'));
+}
+
+const char *kg_math_bare_end(const char *p, const char *end)
+{
+    const char *from = p;
+    const char *last = p;
+    bool joined = true; /* what comes next belongs to it behind blanks too */
+    bool command = false;
+
+    while (p < end) {
+        size_t n = kg_math_value_command(p, end);
+
+        command = command || n;
+        if (!n && (joined || p == last || starts_factor(p, end)))
+            n = plain_value(p, end, p > from ? p[-1] : ' ');
+        if (n) {
+            last = p += n;
+            joined = false;
+            continue;
+        }
+        n = operator_at(p, end);
+        if (!n && *p != ' ')
+            break;
+        joined = joined || n;
+        p += n ? n : 1;
+    }
+    return command ? last : from;
+}
