@@ -161,10 +161,11 @@ static kg_status put_timestamp(struct kg_str *out, const struct kg_parquet_node 
                                int64_t units, struct kg_err *err)
 {
     int64_t a_day = SECONDS_A_DAY * units_a_second(node->scale);
-    int64_t days = floor_div(units, a_day);
+    int64_t in_day = units % a_day;
 
-    return put_moment(out, days, units - days * a_day, node->scale, node->utc ? "Z" : "",
-                      err);
+    in_day += in_day < 0 ? a_day : 0;
+    return put_moment(out, floor_div(units, a_day), in_day, node->scale,
+                      node->utc ? "Z" : "", err);
 }
 
 /* Nanoseconds of the day, then the Julian day: how Spark once wrote a moment. */
