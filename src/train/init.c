@@ -92,23 +92,26 @@ static kg_status find_checkpoint(struct kg_path *dir, const char *from,
     return KG_OK;
 }
 
-/* The newest of this run, if it has one. */
+/* The newest of this run up to the step, if it has one. */
 static kg_status find_own(struct kg_init *init, const struct kg_config *config,
-                          struct kg_err *err)
+                          int64_t step, struct kg_err *err)
 {
     const char *run = kg_config_text(config, "run.dir");
     char name[KG_CHECKPOINT_NAME];
 
     if (!*run || strlen(run) > KG_RUN_DIR_MAX)
         return KG_OK; /* refused where a run is opened */
-    KG_TRY(kg_checkpoint_last(name, run, err));
+    if (step == KG_INIT_NEWEST)
+        KG_TRY(kg_checkpoint_last(name, run, err));
+    else
+        KG_TRY(kg_checkpoint_before(name, run, step, err));
     init->own = name[0] != '\0';
     if (init->own)
         init->dir = kg_path_in(kg_path_in(run, "checkpoints").text, name);
     return KG_OK;
 }
 
-kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
+kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int64_t step,
                        struct kg_err *err)
 {
     const char *from = kg_config_text(config, "init.from");
@@ -120,7 +123,7 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
     if (*from) {
         KG_TRY(read_parts(init, config, err));
         KG_TRY(check_parts(init, config, err));
-        KG_TRY(find_own(init, config, err));
+        KG_TRY(find_own(init, config, step, err));
         return init->own ? KG_OK : find_checkpoint(&init->dir, from, err);
     }
     if (strcmp(kg_config_text(config, "init.parts"), "model") == 0)
@@ -155,7 +158,7 @@ kg_status kg_init_pin(struct kg_config *config, bool resume, struct kg_err *err)
         return KG_OK;
     if (resume)
         return pin_as_before(config, err);
-    KG_TRY(kg_init_find(&init, config, err));
+    KG_TRY(kg_init_find(&init, config, KG_INIT_NEWEST, err));
     return kg_config_set(config, "init.from", init.dir.text, false, "init.from", err);
 }
 

@@ -22,6 +22,7 @@
 #include "train/path.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct kg_init {
     struct kg_path dir; /* the checkpoint; "" without init.from */
@@ -30,9 +31,14 @@ struct kg_init {
 };
 struct kg_run;
 
-/* As init.from, init.parts, model.path and what they exclude say, and run.dir has.
+/* step of kg_init_find: whatever the run's newest checkpoint is, of its warm start too */
+#define KG_INIT_NEWEST INT64_MAX
+
+/* As init.from, init.parts, model.path and what they exclude say, and run.dir has: in the
+ * place of init.from comes the run's own newest checkpoint of RL at or before the step,
+ * if it has one; none is before step 0.
  * errors: EINVAL, NOTFOUND (no checkpoint there) */
-kg_status kg_init_find(struct kg_init *init, const struct kg_config *config,
+kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int64_t step,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Make init.from the checkpoint that it stands for: the newest of the run it names; on
  * resume the one that config.yaml in run.dir has, whatever came after it.

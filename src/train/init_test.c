@@ -6,6 +6,7 @@
 
 #include "data/safetensors.h"
 #include "train/checkpoint.h"
+#include "train/replay.h"
 #include "train/same_testing.h"
 
 #define FIRST ROOT "/first"
@@ -376,6 +377,51 @@ static void a_first_stage_that_changed_at_the_start_is_named(void **state)
     kg_config_free(config);
 }
 
+/* ---- replay ---- */
+
+static void replay_to_the_bit(struct kg_replay *r, const char *dir, int64_t step)
+{
+    NEED(kg_replay_run(r, dir, step, NULL, 0, err));
+    assert_true(r->apart_max == 0);
+}
+
+/* Behind the first step the run holds what it learned there; a replay of that step needs
+ * what it began with: the weights for the log-probs, the anchor for the KL. */
+static void a_replay_takes_the_weights_that_the_step_had(void **state)
+{
+    static const char *const extra[] = {"model.path=",
+                                        "init.from=" COPY,
+                                        "init.parts=[model, anchor, optimizer]",
+                                        "checkpoint.every=2",
+                                        "train.updates_per_step=1",
+                                        "train.steps=1",
+                                        NULL};
+    const char *more[sizeof extra / sizeof *extra];
+    struct kg_replay r;
+    struct kg_err e = {0};
+
+    (void)state;
+    copy_first();
+    fresh(ROOT "/again");
+    train_with(ROOT "/again", false, extra);
+    replay_to_the_bit(&r, ROOT "/again", 1);
+    assert_string_equal(r.checkpoint, "");
+    assert_true(r.row[KG_REPLAY_KL].value > 0);
+    assert_true(fabs(r.row[KG_REPLAY_LOSS].value -
+                     last_metric(ROOT "/again", "loss/total")) < 1e-12);
+
+    memcpy(more, extra, sizeof extra);
+    more[5] = "train.steps=3";
+    train_with(ROOT "/again", true, more);
+    NEED(kg_file_remove_tree(ROOT "/again/checkpoints/step-000001", err));
+    replay_to_the_bit(&r, ROOT "/again", 1);
+    NEED(kg_file_remove_tree(COPY, err));
+    replay_to_the_bit(&r, ROOT "/again", 3);
+    assert_string_equal(r.checkpoint, "step-000002");
+    assert_int_equal(kg_replay_run(&r, ROOT "/again", 1, NULL, 0, &e), KG_ENOTFOUND);
+    assert_non_null(strstr(e.message, "init.from: expected a checkpoint or a run"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,6 +437,7 @@ int main(void)
         cmocka_unit_test(a_first_stage_may_go_on),
         cmocka_unit_test(the_first_stage_is_needed_at_the_start_alone),
         cmocka_unit_test(a_first_stage_that_changed_at_the_start_is_named),
+        cmocka_unit_test(a_replay_takes_the_weights_that_the_step_had),
     };
 
     return cmocka_run_group_tests(tests, train_first, NULL);

@@ -49,7 +49,7 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
     if (*kg_config_text(config, "sft.data"))
         KG_TRY(
             kg_inputs_put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
-    KG_TRY(kg_init_find(&init, config, err));
+    KG_TRY(kg_init_find(&init, config, KG_INIT_NEWEST, err));
     KG_TRY(put_models(out, config, &init, err));
     return kg_str_putc(out, '}', err);
 }
@@ -61,7 +61,7 @@ kg_status kg_inputs_check(const struct kg_config *config, const char *manifest,
     struct kg_init init;
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_init_find(&init, config, err));
+    KG_TRY_GOTO(out, kg_init_find(&init, config, KG_INIT_NEWEST, err));
     KG_TRY_GOTO(out, kg_inputs_json(&now, config, err));
     status = kg_inputs_compare(manifest, now.data, init.own ? "init.from/" : NULL, err);
 out:

@@ -161,6 +161,7 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
                        root.text, (long long)out->step - 1);
     if (!out->checkpoint[0]) {
         KG_TRY(kg_run_start_rl(run, err));
+        KG_TRY(kg_init_rl(run, err));
         return kg_rl_refresh_sampler(run, err);
     }
     path = kg_path_in(root.text, out->checkpoint);
@@ -526,7 +527,7 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
 
     *out = (struct kg_replay){.step = step};
     KG_TRY(make_config(&config, dir, assignments, n, err));
-    status = kg_run_open(&r.run, config, err);
+    status = kg_run_open_at(&r.run, config, step - 1, err);
     if (status == KG_OK) {
         status = replay(&r, dir, n == 0, err);
         kg_rl_batch_release(&r.batch);

@@ -48,13 +48,13 @@ static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err
     return kg_dtype_parse(ct, name, err);
 }
 
-static kg_status open_model(struct kg_run *run, struct kg_err *err)
+static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err)
 {
     struct kg_model_opts opts = {.backend = kg_backend_cpu(), .trainable = true};
 
     struct kg_path dir;
 
-    KG_TRY(kg_init_find(&run->init, run->config, err));
+    KG_TRY(kg_init_find(&run->init, run->config, step, err));
     if (!run->init.model)
         KG_TRY(kg_config_require(run->config, "model.path", err));
     dir = kg_init_model_dir(&run->init, run->config);
@@ -277,7 +277,7 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
                              run->tok, &ro, err);
 }
 
-static kg_status open_all(struct kg_run *run, struct kg_err *err)
+static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
     KG_TRY(kg_config_require(run->config, "run.dir", err));
     run->dir = kg_config_text(run->config, "run.dir");
@@ -290,7 +290,7 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
                        "expected something to do, found train.steps 0 and sft.steps 0");
     run->seed = (uint64_t)kg_config_int(run->config, "run.seed");
     kg_threads_set((int)kg_config_int(run->config, "run.threads"));
-    KG_TRY(open_model(run, err));
+    KG_TRY(open_model(run, step, err));
     KG_TRY(open_algorithm(run, err));
     KG_TRY(open_optim(run, err));
     KG_TRY(kg_init_check(run, err));
@@ -306,17 +306,23 @@ static kg_status open_all(struct kg_run *run, struct kg_err *err)
     return open_machinery(run, err);
 }
 
-kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
-                      struct kg_err *err)
+kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
+                         struct kg_err *err)
 {
     kg_status status;
 
     memset(run, 0, sizeof *run);
     run->config = config;
-    status = open_all(run, err);
+    status = open_all(run, step, err);
     if (status != KG_OK)
         kg_run_close(run);
     return status;
+}
+
+kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
+                      struct kg_err *err)
+{
+    return kg_run_open_at(run, config, KG_INIT_NEWEST, err);
 }
 
 void kg_run_close(struct kg_run *run)

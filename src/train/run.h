@@ -110,6 +110,10 @@ struct kg_run {
 /* Load and build all of it; nothing is written. */
 kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
                       struct kg_err *err) KG_MUST_CHECK;
+/* As it stood when the step was done: for a stage that has no checkpoint at or before
+ * that, as it began. */
+kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
+                         struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
 
 /* The optimizer of a phase: supervised or RL. Replaces the present one. */
