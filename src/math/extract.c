@@ -679,9 +679,7 @@ static const char *const anchors[] = {
     "\nA:",
 };
 
-/* What follows the last anchor, up to the end of its line (or of the next, if nothing is
- * on the same).   returns false when there is no anchor */
-static bool behind_anchor(struct kg_math_text *out, struct kg_math_text t)
+bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t)
 {
     const char *best = NULL;
     const char *end = t.text + t.n;
@@ -759,7 +757,7 @@ static kg_status put_anchored(struct kg_math_found *found, struct kg_math_text t
 {
     struct kg_math_text rest;
 
-    if (!behind_anchor(&rest, t))
+    if (!kg_math_behind_anchor(&rest, t))
         return KG_OK;
     KG_TRY(put_bare(found, rest, err));
     return found->any ? KG_OK : put_first(found, rest, err);
@@ -771,7 +769,7 @@ static kg_status put_bare_alone(struct kg_math_found *found, struct kg_math_text
 {
     struct kg_math_text rest;
 
-    return behind_anchor(&rest, t) ? KG_OK : put_bare(found, t, err);
+    return kg_math_behind_anchor(&rest, t) ? KG_OK : put_bare(found, t, err);
 }
 
 /* "The final answer is X. I hope it is correct." */
@@ -805,7 +803,7 @@ static kg_status put_bracket(struct kg_math_found *found, struct kg_math_text t,
     return close ? put(found, open + 1, (size_t)(close - open - 1), true, err) : KG_OK;
 }
 
-static struct kg_math_text trimmed(struct kg_math_text t)
+struct kg_math_text kg_math_trimmed(struct kg_math_text t)
 {
     while (t.n > 0 && isspace((unsigned char)t.text[0])) {
         t.text++;
@@ -816,8 +814,7 @@ static struct kg_math_text trimmed(struct kg_math_text t)
     return t;
 }
 
-/* The end of a text that is too long to be looked at whole. */
-static struct kg_math_text tail_of(struct kg_math_text t)
+struct kg_math_text kg_math_tail(struct kg_math_text t)
 {
     if (t.n > KG_MATH_MAX_RESPONSE) {
         t.text += t.n - KG_MATH_MAX_RESPONSE;
@@ -833,7 +830,7 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
     static way *const ways[] = {put_bare_alone, put_anchored, put_last};
     bool told;
 
-    t = trimmed(tail_of(t));
+    t = kg_math_trimmed(kg_math_tail(t));
     /* a response of several lines is no bare answer */
     told = form == KG_MATH_FORM_RESPONSE && t.n && memchr(t.text, '\n', t.n);
     if (form == KG_MATH_FORM_BRACKET)
@@ -846,47 +843,4 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
     for (size_t i = told; i < sizeof ways / sizeof *ways && !found->any; i++)
         KG_TRY(ways[i](found, t, err));
     return KG_OK;
-}
-
-/* ---- multiple choice ---- */
-
-static bool stands_alone(const char *text, size_t n, size_t i)
-{
-    return text[i] >= 'A' && text[i] <= 'J' &&
-           (i == 0 || !(isalnum((unsigned char)text[i - 1]) || text[i - 1] == '\'')) &&
-           (i + 1 == n || !(isalnum((unsigned char)text[i + 1]) || text[i + 1] == '\''));
-}
-
-/* The first letter that stands alone at the start of the line, spaces and brackets
- * aside. */
-static char leading(const char *text, size_t n)
-{
-    size_t i = 0;
-
-    while (i < n && strchr(" (*[:$", text[i]))
-        i++;
-    return i < n && stands_alone(text, n, i) ? text[i] : 0;
-}
-
-char kg_math_choice(const char *text, size_t n)
-{
-    struct kg_math_text t = trimmed(tail_of((struct kg_math_text){text, n}));
-    struct kg_math_text rest;
-    const char *line;
-    char found;
-
-    text = line = t.text;
-    n = t.n;
-    found = leading(text, n);
-    if (!found && behind_anchor(&rest, t))
-        found = leading(rest.text, rest.n);
-    while (!found && (line = memchr(line, '\n', (size_t)(text + n - line))) != NULL) {
-        line++;
-        found = leading(line, (size_t)(text + n - line));
-    }
-    for (size_t i = n; !found && i-- > 0;) {
-        if (text[i] != 'I' && stands_alone(text, n, i))
-            found = text[i];
-    }
-    return found;
 }

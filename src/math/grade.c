@@ -350,10 +350,13 @@ kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
     enum kg_math_form form = job->opts->form;
     kg_status status;
 
-    if ((form == KG_MATH_FORM_RESPONSE || form == KG_MATH_FORM_AUTO) &&
+    if ((form == KG_MATH_FORM_RESPONSE || form == KG_MATH_FORM_AUTO ||
+         form == KG_MATH_FORM_CHOICE) &&
         !job->opts->keep_thinking)
         job->answer = kg_math_after_thinking(job->answer);
-    if (form == KG_MATH_FORM_CHOICE || (form == KG_MATH_FORM_AUTO && asks_choice(job)))
+    if (form == KG_MATH_FORM_CHOICE ||
+        ((form == KG_MATH_FORM_AUTO || form == KG_MATH_FORM_RESPONSE) &&
+         asks_choice(job)))
         return grade_choice(job, err);
     KG_TRY_GOTO(out, kg_math_extract(&gold, job->gold, KG_MATH_FORM_TEXT, err));
     if (!gold.any)

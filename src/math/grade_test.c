@@ -612,6 +612,8 @@ static void long_texts_end_in_time(void)
             grade(&opts, "5", text, reason);
             opts.form = KG_MATH_FORM_ANSWER;
             grade(&opts, "5", text, reason);
+            opts.form = KG_MATH_FORM_CHOICE;
+            grade(&opts, "B", text, reason);
             if (kg_clock_seconds() - start > 4)
                 fail_msg("'%s' repeated takes %.1f s in mode %s", pieces[i],
                          kg_clock_seconds() - start, names[m]);

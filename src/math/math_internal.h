@@ -261,6 +261,13 @@ struct kg_math_text kg_math_after_thinking(struct kg_math_text t);
 struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t);
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
+/* Without white space at its ends. */
+struct kg_math_text kg_math_trimmed(struct kg_math_text t);
+/* The end of a text that is too long to be looked at whole. */
+struct kg_math_text kg_math_tail(struct kg_math_text t);
+/* What follows the last word that announces an answer, up to the end of its line (or of
+ * the next, if nothing is on the same).   returns false when there is no such word */
+bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t);
 /* Whether there is running text in it. */
 bool kg_math_is_prose(struct kg_math_text t);
 /* The formula of the set that a phrase names ("no solution", "all real numbers"), static;
