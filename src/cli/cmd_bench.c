@@ -17,6 +17,7 @@ static int64_t streams;
 static int64_t tokens;
 static int64_t rounds;
 static int64_t piece_ms = 50;
+static int64_t soak_s;
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object a figure on stdout", 0, 0,
@@ -33,6 +34,8 @@ const struct kg_flag kg_bench_flags[] = {
      1 << 20, NULL},
     {"rounds", 0, KG_FLAG_INT, &rounds, "N",
      "serve: how often both sides are measured (default 5)", 1, 4096, NULL},
+    {"soak", 0, KG_FLAG_INT, &soak_s, "S",
+     "serve: go on with the load for so many seconds (default 0)", 0, 86400, NULL},
     {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
      "serve: as in `kedge serve` (default 50)", 0, 60000, NULL},
     {0},
@@ -51,6 +54,7 @@ static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
                                       .tokens = (int)tokens,
                                       .rounds = (int)rounds,
                                       .piece_seconds = (double)piece_ms / 1e3,
+                                      .soak_seconds = (double)soak_s,
                                       .json = json};
     kg_status status = kg_serve_load(out, &opts, err);
     kg_load_release(&l);

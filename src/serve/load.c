@@ -41,6 +41,8 @@ struct load {
     double *alone_s, *served_s, *ratio;   /* (rounds) */
     uint64_t first_bytes, first_resident; /* after the first round */
     double alone_cpu, served_cpu;         /* seconds of all threads, summed */
+    double soaked_s;                      /* and rounds of it */
+    int64_t soaked;
 };
 
 /* ---- both sides get the same sequences ---- */
@@ -331,6 +333,10 @@ static kg_status report(struct kg_str *out, const struct load *l, const double *
     KG_TRY(put_row(out, l, "the same, 95 % are below", waits[n_waiting * 95 / 100] / step,
                    waits[n_waiting - 1] / step, "decode steps (second: the longest)",
                    err));
+    if (l->soaked > 0)
+        KG_TRY(put_row(out, l, "soak, served alone", l->soaked_s,
+                       (double)(l->soaked * l->opts.streams),
+                       "seconds (second: answers, none of them wrong)", err));
     KG_TRY(put_row(out, l, "heap, after the first round and at the end",
                    (double)l->first_bytes / 1e6, (double)kg_mem_current_bytes() / 1e6,
                    "MB", err));
@@ -357,6 +363,18 @@ static kg_status run_rounds(struct load *l, struct kg_err *err)
             continue;
         l->first_bytes = kg_mem_current_bytes();
         l->first_resident = kg_mem_resident_bytes();
+    }
+    return KG_OK;
+}
+
+/* Load that goes on: an answer that is not what it should be ends it with an error. */
+static kg_status soak(struct load *l, struct kg_err *err)
+{
+    double seconds;
+    while (l->soaked_s < l->opts.soak_seconds) {
+        KG_TRY(run_served(&seconds, l, err));
+        l->soaked_s += seconds;
+        l->soaked++;
     }
     return KG_OK;
 }
@@ -407,6 +425,7 @@ kg_status kg_serve_load(struct kg_str *out, const struct kg_serve_load_opts *opt
     KG_TRY_GOTO(out, open_client(&l, err));
     KG_TRY_GOTO(out, start_server(&l, err));
     KG_TRY_GOTO(out, run_rounds(&l, err));
+    KG_TRY_GOTO(out, soak(&l, err));
     KG_TRY_GOTO(out, run_queue(waits, n_waiting, &l, err));
     status = report(out, &l, waits, n_waiting, err);
 out:

@@ -18,12 +18,13 @@ struct kg_serve_load_opts {
     int tokens;                     /* of each answer; 0: 256 */
     int rounds;                     /* 0: 5 */
     double piece_seconds;           /* of the server */
+    double soak_seconds;            /* served rounds alone, after the paired ones */
     bool json;
 };
 
 /* Append: the rate alone and served, their ratio in the best of the paired rounds and the
  * median, the time from a free slot to the first token of the request that takes it in
- * decode steps, errors, and what memory did over the rounds.
+ * decode steps, what a soak answered, and what memory did over all of it.
  * errors: of the engine and the server; EIO when an answer was not what it should be */
 kg_status kg_serve_load(struct kg_str *out, const struct kg_serve_load_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
