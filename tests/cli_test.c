@@ -766,6 +766,52 @@ static void data_files_of_every_format_convert_to_the_same_lines(void **state)
     kg_str_release(&lines);
 }
 
+static void expect_file(const char *path, const struct kg_str *text)
+{
+    struct kg_str found = {0};
+
+    assert_int_equal(kg_file_read(&found, path, 1 << 20, &err), KG_OK);
+    assert_int_equal(found.len, text->len);
+    assert_memory_equal(found.data, text->data, text->len);
+    kg_str_release(&found);
+}
+
+/* Whatever is written: the file that is read may be the target, and what stands there
+ * stays until all is there. */
+static void a_converted_file_takes_its_name_when_it_is_whole(void **state)
+{
+    static const char *const names[] = {"c.jsonl", "c.jsonl.gz", "c.jsonl.zst"};
+    struct kg_str lines = {0}, kept = {0};
+    char path[128], line[512];
+
+    (void)state;
+    need_kedge();
+    expect(0, kedge("", "data convert " PARQUET "duckdb.jsonl"));
+    assert_int_equal(kg_str_append(&lines, out.data, out.len, &err), KG_OK);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", work, names[i]);
+        expect(0, kedge("", "data convert " PARQUET "duckdb.jsonl -o %s", path));
+        expect(0, kedge("", "data convert %s -o %s", path, path));
+        expect(0, kedge("", "data convert %s", path));
+        assert_string_equal(kg_str_text(&lines), kg_str_text(&out));
+        kg_str_clear(&kept);
+        assert_int_equal(kg_file_read(&kept, path, 1 << 20, &err), KG_OK);
+        expect_refusal(
+            1, kedge("{\"a\": 1}\n{\"a\"\n", "data convert %s/in -o %s", work, path),
+            "line 2");
+        expect_file(path, &kept);
+    }
+    snprintf(line, sizeof line, "ln -s c.jsonl %s/link && ! ls %s | grep tmp-", work,
+             work);
+    assert_int_equal(system(line), 0);
+    snprintf(path, sizeof path, "%s/c.jsonl", work);
+    expect_refusal(1, kedge("", "data convert %s -o %s/link", path, work),
+                   "expected another file than the one that is read");
+    expect_file(path, &lines);
+    kg_str_release(&lines);
+    kg_str_release(&kept);
+}
+
 static void data_is_checked_as_training_reads_it(void **state)
 {
     struct kg_json_doc doc;
@@ -840,6 +886,7 @@ int main(void)
         cmocka_unit_test(broken_checkpoints_are_refused_by_inspect_and_score_alike),
         cmocka_unit_test(failures_of_new_leave_nothing_behind),
         cmocka_unit_test(data_files_of_every_format_convert_to_the_same_lines),
+        cmocka_unit_test(a_converted_file_takes_its_name_when_it_is_whole),
         cmocka_unit_test(data_is_checked_as_training_reads_it),
         cmocka_unit_test(data_is_summed_up_by_key_and_by_column),
     };

@@ -90,13 +90,48 @@ kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
     return KG_OK;
 }
 
+/* A device, a pipe or a link: nothing takes its name. */
+static bool stays_itself(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+kg_status kg_cli_target_open(struct kg_cli_target *t, const char *path,
+                             struct kg_err *err)
+{
+    *t = (struct kg_cli_target){.path = path, .as_it_is = stays_itself(path)};
+    if (t->as_it_is)
+        return kg_str_puts(&t->name, path, err);
+    KG_TRY(kg_file_remove_stale(path, err));
+    return kg_file_temporary(&t->name, path, err);
+}
+
+kg_status kg_cli_target_settle(struct kg_cli_target *t, struct kg_err *err)
+{
+    kg_status status;
+
+    if (t->as_it_is)
+        return KG_OK;
+    status = kg_file_replace(t->name.data, t->path, err);
+    if (status != KG_OK)
+        unlink(t->name.data);
+    return status;
+}
+
+void kg_cli_target_release(struct kg_cli_target *t)
+{
+    kg_str_release(&t->name);
+    *t = (struct kg_cli_target){0};
+}
+
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s, struct kg_err *err)
 {
     struct kg_file_writer file;
-    struct stat st;
     kg_status status;
 
-    if (lstat(path, &st) != 0 || S_ISREG(st.st_mode))
+    if (!stays_itself(path))
         return kg_file_write_atomic(path, s->data, s->len, err);
     KG_TRY(kg_file_writer_open(&file, path, err));
     status = kg_file_writer_put(&file, s->data, s->len, err);

@@ -107,6 +107,20 @@ kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
                             struct kg_err *err) KG_MUST_CHECK;
 
+/* Where a file that comes in parts is written: a temporary file beside path, which takes
+ * its name when all is there, so that a failure leaves what was there, and path may be
+ * the file that is read. A device, a pipe or a link is written to as it is. */
+struct kg_cli_target {
+    const char *path;   /* borrowed */
+    struct kg_str name; /* owned: what is to be written */
+    bool as_it_is;      /* name is path */
+};
+kg_status kg_cli_target_open(struct kg_cli_target *t, const char *path,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* The file called name is whole and closed: it becomes path.   errors: EIO, ENOSPACE */
+kg_status kg_cli_target_settle(struct kg_cli_target *t, struct kg_err *err) KG_MUST_CHECK;
+void kg_cli_target_release(struct kg_cli_target *t); /* {0} allowed */
+
 /* One line of a filter: doc is the line's object; its answer is appended to out. */
 typedef kg_status kg_cli_line_fn(struct kg_str *out, const struct kg_json_doc *doc,
                                  void *context, struct kg_err *err);

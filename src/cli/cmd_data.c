@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_KEYS = 256, MAX_PATH_BYTES = 256, MAX_NESTING = 4, FLUSH_BYTES = 1 << 16 };
 
@@ -111,6 +112,7 @@ static kg_status check(const char *path, struct kg_err *err)
 /* ---- head and convert ---- */
 
 struct sink {
+    struct kg_cli_target target; /* of -o */
     struct kg_zst_writer *zst;   /* -o FILE.zst */
     struct kg_gz_writer *gz;     /* -o FILE.gz */
     struct kg_file_writer plain; /* -o FILE */
@@ -125,8 +127,25 @@ static bool ends_in(const char *text, const char *tail)
     return n >= m && strcmp(text + n - m, tail) == 0;
 }
 
-static kg_status sink_open(struct sink *s, const char *path, struct kg_err *err)
+/* What is written to as it is would be empty before it is read. */
+static kg_status refuse_itself(const struct sink *s, const char *from, struct kg_err *err)
 {
+    struct stat in, out;
+
+    if (s->target.as_it_is && stat(from, &in) == 0 && stat(s->target.path, &out) == 0 &&
+        in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected another file than the one that is read, found a "
+                       "link to it",
+                       s->target.path);
+    return KG_OK;
+}
+
+static kg_status sink_open(struct sink *s, const char *path, const char *from,
+                           struct kg_err *err)
+{
+    const char *name;
+
     if (!path)
         return KG_OK;
     if (ends_in(path, ".parquet"))
@@ -134,11 +153,14 @@ static kg_status sink_open(struct sink *s, const char *path, struct kg_err *err)
                        "%s: expected a name for JSON lines (.jsonl, .jsonl.gz, "
                        ".jsonl.zst), found .parquet, which is read and not written",
                        path);
+    KG_TRY(kg_cli_target_open(&s->target, path, err));
+    KG_TRY(refuse_itself(s, from, err));
+    name = s->target.name.data;
     if (ends_in(path, ".zst"))
-        return kg_zst_open(&s->zst, path, 0, err);
+        return kg_zst_open(&s->zst, name, 0, err);
     if (ends_in(path, ".gz"))
-        return kg_gz_open(&s->gz, path, err);
-    return kg_file_writer_open(&s->plain, path, err);
+        return kg_gz_open(&s->gz, name, err);
+    return kg_file_writer_open(&s->plain, name, err);
 }
 
 static kg_status sink_flush(struct sink *s, struct kg_err *err)
@@ -157,7 +179,8 @@ static kg_status sink_flush(struct sink *s, struct kg_err *err)
     return status;
 }
 
-/* On success what is left is written; else the file goes away. */
+/* On success what is left is written, and has its name; else what was written goes away.
+ */
 static kg_status sink_close(struct sink *s, kg_status status, struct kg_err *err)
 {
     if (status == KG_OK && s->text.len > 0)
@@ -173,6 +196,9 @@ static kg_status sink_close(struct sink *s, kg_status status, struct kg_err *err
     } else if (s->plain.path) {
         status = kg_file_writer_close(&s->plain, err);
     }
+    if (status == KG_OK && s->target.path)
+        status = kg_cli_target_settle(&s->target, err);
+    kg_cli_target_release(&s->target);
     kg_str_release(&s->text);
     return status;
 }
@@ -206,7 +232,7 @@ static kg_status copy_file(const char *path, const char *to, int64_t most,
     kg_status status;
 
     KG_TRY(kg_records_open(&r, path, err));
-    status = sink_open(&sink, to, err);
+    status = sink_open(&sink, to, path, err);
     if (status == KG_OK)
         status = copy_records(&sink, r, most, err);
     status = sink_close(&sink, status, err);

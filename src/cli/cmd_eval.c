@@ -15,11 +15,8 @@
 #include "eval/remote.h"
 #include "eval/runner.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Numbers are below their range until a flag gives them. */
 static struct kg_load_args load;
@@ -250,35 +247,22 @@ static kg_status give_model(struct kg_suite *s, struct kg_err *err)
 
 struct dump {
     struct kg_file_writer file;
-    struct kg_str temporary; /* empty: what --dump names is written at once */
+    struct kg_cli_target target;
 };
 
-/* Answers go to a temporary file, which takes the name when all are there: a failure
- * leaves neither half a file nor less than was there. A device, a pipe or a link is
- * written to as it is. */
 static kg_status dump_open(struct dump *d, const char *path, struct kg_err *err)
 {
-    struct stat st;
+    kg_status status = kg_cli_target_open(&d->target, path, err);
 
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return kg_file_writer_open(&d->file, path, err);
-    if (kg_file_remove_stale(path, err) != KG_OK)
-        return kg_err_prefix(err, "--dump");
-    KG_TRY(kg_file_temporary(&d->temporary, path, err));
-    if (kg_file_writer_open(&d->file, d->temporary.data, err) != KG_OK)
-        return kg_err_prefix(err, "--dump");
-    return KG_OK;
+    if (status == KG_OK)
+        status = kg_file_writer_open(&d->file, d->target.name.data, err);
+    return status == KG_OK ? KG_OK : kg_err_prefix(err, "--dump");
 }
 
-static kg_status dump_close(struct dump *d, const char *path, struct kg_err *err)
+static kg_status dump_close(struct dump *d, struct kg_err *err)
 {
     KG_TRY(kg_file_writer_close(&d->file, err));
-    if (d->temporary.len == 0 || rename(d->temporary.data, path) == 0)
-        return KG_OK;
-    kg_fail(err, KG_EIO, "%s: expected to rename %s to it, found: %s", path,
-            d->temporary.data, strerror(errno));
-    unlink(d->temporary.data);
-    return err->code;
+    return kg_cli_target_settle(&d->target, err);
 }
 
 static kg_status dump_line(void *user, const char *line, size_t n, struct kg_err *err)
@@ -303,7 +287,7 @@ struct evaluation {
 static void release(struct evaluation *e)
 {
     kg_file_writer_abort(&e->dump.file);
-    kg_str_release(&e->dump.temporary);
+    kg_cli_target_release(&e->dump.target);
     kg_eval_report_release(&e->report);
     kg_suite_sets_free(e->sets, e->suite.n);
     kg_eval_remote_close(&e->remote);
@@ -606,7 +590,7 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
         KG_TRY(dump_open(&e->dump, dump_path, err));
     KG_TRY(kg_eval_suite(&e->report, &run, err));
     if (dump_path)
-        KG_TRY(dump_close(&e->dump, dump_path, err));
+        KG_TRY(dump_close(&e->dump, err));
     return show_report(e, err);
 }
 

@@ -258,20 +258,22 @@ static kg_status mark_set(bool *marked, const struct kg_suite *s, const char *na
 {
     size_t i = place_of(s, name, len);
     struct kg_str names = {0};
+    kg_status status;
 
     if (i < s->n_all) {
         marked[i] = true;
         return KG_OK;
     }
     for (size_t k = 0; k < s->n_all; k++)
-        KG_TRY(kg_str_printf(&names, err, "%s%s", k ? ", " : "", s->names[k]));
-    kg_fail(err, KG_EINVAL, "%s: expected sets of %.400s, found '%.*s'", where,
-            kg_str_text(&names), len < 80 ? (int)len : 80, name);
+        KG_TRY_GOTO(out, kg_str_printf(&names, err, "%s%s", k ? ", " : "", s->names[k]));
+    status = kg_fail(err, KG_EINVAL, "%s: expected sets of %.400s, found '%.*s'", where,
+                     kg_str_text(&names), len < 80 ? (int)len : 80, name);
+out:
     kg_str_release(&names);
-    return err->code;
+    return status;
 }
 
-/* The sets of a list "a,b" or of lines. */
+/* The sets of a list "a,b" or of lines, which suite.sets is. */
 static kg_status mark_sets(bool *marked, const struct kg_suite *s, const char *list,
                            const char *where, struct kg_err *err)
 {
@@ -290,13 +292,15 @@ static kg_status mark_sets(bool *marked, const struct kg_suite *s, const char *l
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
                         const char *where, struct kg_err *err)
 {
-    bool marked[KG_SUITE_MAX_SETS] = {false};
+    const char *before = kg_config_text(s->config, "suite.sets");
+    bool from[KG_SUITE_MAX_SETS] = {false}, marked[KG_SUITE_MAX_SETS] = {false};
     struct kg_str lines = {0};
     kg_status status;
 
     KG_TRY(mark_sets(marked, s, list, where, err));
+    KG_TRY(mark_sets(from, s, without ? before : "", "suite.sets", err));
     for (size_t i = 0; i < s->n_all; i++)
-        if (marked[i] != without)
+        if (without ? !marked[i] && (from[i] || !*before) : marked[i])
             KG_TRY_GOTO(out, kg_str_printf(&lines, err, "%s%s", lines.len ? "\n" : "",
                                            s->names[i]));
     if (lines.len == 0) {

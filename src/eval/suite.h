@@ -42,7 +42,8 @@ struct kg_suite {
 kg_status kg_suite_open(struct kg_suite *s, const char *path,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_suite_release(struct kg_suite *s); /* {0} allowed */
-/* Give suite.sets the sets that a list "a,b" names; without: the others.
+/* Give suite.sets the sets that a list "a,b" names; without: of those that it has
+ * (where it is empty: of all) the others.
  * errors: EINVAL (a name of no set, none left) */
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;

@@ -400,6 +400,28 @@ static void sets_can_be_left_out(void **state)
     release(&o);
 }
 
+/* The error that names the sets, on every allocation that can fail under it. */
+static void a_name_of_no_set_is_said_without_memory_too(void **state)
+{
+    uint64_t held = kg_mem_current_bytes();
+    kg_status status = KG_ENOMEM;
+    struct kg_suite s;
+
+    (void)state;
+    ok(kg_suite_open(&s, in_dir("suite.yaml"), &err));
+    for (uint64_t n = 1; status == KG_ENOMEM; n++) {
+        uint64_t before = kg_mem_current_bytes();
+
+        kg_mem_fail_at(n);
+        status = kg_suite_pick(&s, "tow", false, "--sets", &err);
+        kg_mem_fail_at(0);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    assert_int_equal(status, KG_EINVAL);
+    kg_suite_release(&s);
+    assert_int_equal(kg_mem_current_bytes(), held);
+}
+
 static void sets_are_picked_by_their_names(void **state)
 {
     uint64_t held = kg_mem_current_bytes();
@@ -414,6 +436,8 @@ static void sets_are_picked_by_their_names(void **state)
     says("--without: expected a set to evaluate, found none left");
     ok(kg_suite_pick(&s, "odd", true, "--without", &err));
     assert_string_equal(kg_config_text(s.config, "suite.sets"), "all\ntwo");
+    ok(kg_suite_pick(&s, "two,odd", true, "--without", &err)); /* odd is out already */
+    assert_string_equal(kg_config_text(s.config, "suite.sets"), "all");
     ok(kg_suite_pick(&s, "two, all", false, "--sets", &err));
     ok(kg_suite_resolve(&s, &err));
     assert_int_equal(s.n, 2);
@@ -853,6 +877,7 @@ int main(void)
         cmocka_unit_test(the_last_state_of_every_set_is_said),
         cmocka_unit_test(sets_can_be_left_out),
         cmocka_unit_test(sets_are_picked_by_their_names),
+        cmocka_unit_test(a_name_of_no_set_is_said_without_memory_too),
         cmocka_unit_test(a_sample_depends_on_its_seed_alone),
         cmocka_unit_test(validation_of_training_is_the_same_evaluation),
         cmocka_unit_test(a_folder_keeps_all_and_is_read_again),
