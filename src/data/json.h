@@ -38,9 +38,9 @@ enum kg_json_type {
  * errors: EFORMAT with line and column */
 kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* A file of settings. An integer of more than 19 digits, which a record may not have, is
- * a real number here: for "none" transformers writes a model_max_length of
- * 1000000000000000019884624838656. */
+/* A file of settings. An integer beyond 64 bits, which a record may not have, is a real
+ * number here, its last two digits zeros: for "none" transformers writes a
+ * model_max_length of 1000000000000000019884624838656. */
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */

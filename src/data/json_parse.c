@@ -201,39 +201,49 @@ static const char *pass(const char *at, const char *end)
     return end;
 }
 
-/* Append the text; a positive integer of more digits than 64 bits can hold gets a ".0",
- * which makes it a real number for jansson. */
-static kg_status widen(struct kg_str *out, const char *text, size_t n, struct kg_err *err)
+static bool is_beyond_64_bits(const char *digits, size_t n, bool negative)
 {
-    enum { INT64_DIGITS = 19 };
+    const char *last = negative ? "9223372036854775808" : "9223372036854775807";
+    size_t most = strlen(last);
+
+    return n > most || (n == most && memcmp(digits, last, n) > 0);
+}
+
+/* Are the digits from `at` to `next` an integer, and not a part of another number? */
+static bool is_whole(const char *text, const char *at, const char *next, const char *end)
+{
+    const char *before = at > text && at[-1] == '-' ? at - 1 : at;
+
+    return is_digit(*at) && (before == text || !strchr(".eE+-", before[-1])) &&
+           (next == end || !strchr(".eE", *next));
+}
+
+/* The last two digits of an integer beyond 64 bits become "e2", which makes it a real
+ * number for jansson, and leaves every other byte where errors count it. */
+static void widen(char *text, size_t n)
+{
     const char *end = text + n;
-    const char *from = text;
 
-    for (const char *at = text, *next; at < end; at = next) {
-        bool whole = is_digit(*at) && (at == text || !strchr(".eE+-", at[-1]));
-
-        next = pass(at, end);
-        if (!whole || next - at <= INT64_DIGITS || (next < end && strchr(".eE", *next)))
-            continue;
-        KG_TRY(kg_str_append(out, from, (size_t)(next - from), err));
-        KG_TRY(kg_str_puts(out, ".0", err));
-        from = next;
+    for (char *at = text, *next; at < end; at = next) {
+        next = at + (pass(at, end) - at);
+        if (is_whole(text, at, next, end) &&
+            is_beyond_64_bits(at, (size_t)(next - at), at > text && at[-1] == '-'))
+            memcpy(next - 2, "e2", 2);
     }
-    return kg_str_append(out, from, (size_t)(end - from), err);
 }
 
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err)
 {
-    struct kg_str text = {0}, wide = {0};
+    struct kg_str text = {0};
     kg_status status;
 
     memset(doc, 0, sizeof *doc);
     KG_TRY_GOTO(out, kg_file_read(&text, path, max_bytes, err));
-    KG_TRY_GOTO(out, widen(&wide, kg_str_text(&text), text.len, err));
-    KG_TRY_GOTO(out, kg_json_parse(doc, kg_str_text(&wide), wide.len, path, err));
+    if (text.len > 0)
+        widen(text.data, text.len);
+    KG_TRY_GOTO(out, kg_json_parse(doc, kg_str_text(&text), text.len, path, err));
 out:
     kg_str_release(&text);
-    kg_str_release(&wide);
     return status;
 }

@@ -423,30 +423,83 @@ static void a_file_is_read_and_named(void **state)
     assert_non_null(strstr(err.message, "tests/data/absent.json"));
 }
 
+/* kg_json_read of a file that has the text. */
+static kg_status read_text(struct kg_json_doc *doc, const char *text)
+{
+    char path[] = "/tmp/kedge-json-XXXXXX";
+    int fd = mkstemp(path);
+    size_t n = strlen(text);
+    kg_status status;
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, n), n);
+    close(fd);
+    status = kg_json_read(doc, path, 1 << 20, &err);
+    unlink(path);
+    return status;
+}
+
 static void a_file_may_have_integers_beyond_64_bits(void **state)
 {
-    static const char text[] = "[1000000000000000019884624838656, 9223372036854775807, "
-                               "\"\\\"123456789012345678901234567890\", "
-                               "12345678901234567890.5e0]";
-    char path[] = "/tmp/kedge-json-XXXXXX";
     struct kg_json_doc doc;
-    int fd = mkstemp(path);
 
     (void)state;
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
-    close(fd);
-    assert_int_equal(kg_json_read(&doc, path, 1 << 20, &err), KG_OK);
-    unlink(path);
+    assert_int_equal(read_text(&doc, "[1000000000000000019884624838656, "
+                                     "\"\\\"123456789012345678901234567890\", "
+                                     "12345678901234567890.5e0,"
+                                     "1e-0000000000000000000000]"),
+                     KG_OK);
     assert_int_equal(kg_json_type(kg_json_at(doc.root, 0)), KG_JSON_REAL);
     assert_true(kg_json_real(kg_json_at(doc.root, 0), 0) ==
                 1000000000000000019884624838656.0);
     assert_int_equal(kg_json_int(kg_json_at(doc.root, 0), -1), -1);
-    assert_int_equal(kg_json_int(kg_json_at(doc.root, 1), 0), INT64_MAX);
-    assert_string_equal(kg_json_text(kg_json_at(doc.root, 2), NULL),
+    assert_string_equal(kg_json_text(kg_json_at(doc.root, 1), NULL),
                         "\"123456789012345678901234567890");
-    assert_true(kg_json_real(kg_json_at(doc.root, 3), 0) == 12345678901234567890.5);
+    assert_true(kg_json_real(kg_json_at(doc.root, 2), 0) == 12345678901234567890.5);
+    assert_true(kg_json_real(kg_json_at(doc.root, 3), 0) == 1);
     kg_json_release(&doc);
+}
+
+static void integers_stay_whole_up_to_both_ends_of_64_bits(void **state)
+{
+    static const double beyond[] = {
+        9223372036854775808.0,   -9223372036854775809.0,  9999999999999999999.0,
+        -9999999999999999999.0,  18446744073709551616.0,  99999999999999999999.0,
+        -99999999999999999999.0, -99999999999999999999.0,
+    };
+    struct kg_json_doc doc;
+
+    (void)state;
+    assert_int_equal(read_text(&doc, "[9223372036854775807,-9223372036854775808,"
+                                     "1000000000000000000]"),
+                     KG_OK);
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 0), 0), INT64_MAX);
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 1), 0), INT64_MIN);
+    assert_int_equal(kg_json_int(kg_json_at(doc.root, 2), 0), 1000000000000000000);
+    kg_json_release(&doc);
+    assert_int_equal(read_text(&doc, "[9223372036854775808,-9223372036854775809,"
+                                     "9999999999999999999,-9999999999999999999,"
+                                     "18446744073709551616,99999999999999999999,"
+                                     "-99999999999999999999, -99999999999999999999 ]"),
+                     KG_OK);
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        assert_int_equal(kg_json_type(kg_json_at(doc.root, i)), KG_JSON_REAL);
+        assert_true(kg_json_real(kg_json_at(doc.root, i), 0) == beyond[i]);
+    }
+    kg_json_release(&doc);
+    assert_int_equal(read_text(&doc, "-99999999999999999999"), KG_OK);
+    assert_true(kg_json_real(doc.root, 0) == -99999999999999999999.0);
+    kg_json_release(&doc);
+}
+
+static void columns_count_the_digits_that_the_file_has(void **state)
+{
+    struct kg_json_doc doc;
+
+    (void)state;
+    assert_int_equal(read_text(&doc, "[99999999999999999999, 99999999999999999999, x]"),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, "line 1 column 46: "));
 }
 
 int main(void)
@@ -468,6 +521,8 @@ int main(void)
         cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(a_file_is_read_and_named),
         cmocka_unit_test(a_file_may_have_integers_beyond_64_bits),
+        cmocka_unit_test(integers_stay_whole_up_to_both_ends_of_64_bits),
+        cmocka_unit_test(columns_count_the_digits_that_the_file_has),
     };
 
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);
