@@ -18,7 +18,7 @@
 enum {
     FIRST_CHUNK_BYTES = 4 << 10,
     LAST_CHUNK_BYTES = 1 << 20,
-    POOL_ALIGN = 16,
+    POOL_ALIGN = 8, /* of pointers, int64 and double; nothing else lies here */
     FIRST_MEMBERS = 64,
     SCAN_MEMBERS = 12, /* up to this many a scan beats the sorted index */
 };
@@ -89,8 +89,7 @@ void kg_json_release(struct kg_json_doc *doc)
     memset(doc, 0, sizeof *doc);
 }
 
-/* An empty document in the newest chunk of the old one, unless that is a giant. */
-static void empty(struct kg_json_doc *doc)
+void kg_json_empty(struct kg_json_doc *doc)
 {
     struct kg_json_pool *kept = doc->pool;
 
@@ -112,8 +111,9 @@ struct member {
     size_t key_bytes;
 };
 struct kg_json_builder {
-    struct kg_json_doc *doc; /* borrowed: the one that has begun */
-    struct member *stack;    /* owned (capacity) */
+    struct kg_json_doc *doc;    /* borrowed: the one that has begun */
+    struct kg_json_doc scratch; /* owned */
+    struct member *stack;       /* owned (capacity) */
     size_t n, capacity;
     size_t open[KG_JSON_MAX_DEPTH]; /* where the open lists are in the stack */
     int depth;
@@ -136,17 +136,32 @@ void kg_json_builder_free(struct kg_json_builder *b)
 {
     if (!b)
         return;
+    kg_json_release(&b->scratch);
     kg_mem_free(b->stack);
     kg_mem_free(b);
+}
+
+static kg_status check_room(const struct kg_json_builder *b, size_t bytes,
+                            struct kg_err *err)
+{
+    if (bytes <= b->max_bytes - b->bytes)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "expected a record of at most %zu bytes (texts, keys, %d for every "
+                   "value), found a larger one",
+                   b->max_bytes, KG_JSON_VALUE_BYTES);
+}
+
+kg_status kg_json_expect(const struct kg_json_builder *b, size_t values,
+                         struct kg_err *err)
+{
+    return check_room(b, values * KG_JSON_VALUE_BYTES, err);
 }
 
 /* Bytes that the document is to grow by. */
 static kg_status count(struct kg_json_builder *b, size_t bytes, struct kg_err *err)
 {
-    if (bytes > b->max_bytes - b->bytes)
-        return kg_fail(err, KG_EFORMAT,
-                       "expected a record of at most %zu bytes, found a larger one",
-                       b->max_bytes);
+    KG_TRY(check_room(b, bytes, err));
     b->bytes += bytes;
     return KG_OK;
 }
@@ -196,7 +211,7 @@ static const char *copy_text(struct kg_json_builder *b, const char *text, size_t
 
 /* ---- a document ---- */
 
-struct kg_json_doc *kg_json_begun(const struct kg_json_builder *b) { return b->doc; }
+struct kg_json_doc *kg_json_scratch(struct kg_json_builder *b) { return &b->scratch; }
 
 kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
                         const char *where, struct kg_err *err)
@@ -206,7 +221,7 @@ kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
     if (b->capacity == 0)
         KG_TRY(kg_mem_grow(&b->stack, &b->capacity, FIRST_MEMBERS, sizeof *b->stack,
                            UINT32_MAX, "JSON document", err));
-    empty(doc);
+    kg_json_empty(doc);
     doc->where = kg_json_alloc(doc, n, err);
     if (!doc->where)
         return KG_ENOMEM;
@@ -233,24 +248,16 @@ kg_status kg_json_end(struct kg_json_builder *b, struct kg_err *err)
 
 /* ---- values ---- */
 
-kg_status kg_json_hold_key(struct kg_json_builder *b, const char *key, size_t n,
-                           struct kg_err *err)
+kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
+                          struct kg_err *err)
 {
     if (memchr(key, 0, n))
         return kg_fail(err, KG_EFORMAT,
                        "expected a key without NUL, found one behind '%.100s'", key);
     KG_TRY(count(b, n, err));
-    b->key = key;
+    b->key = copy_text(b, key, n, err);
     b->key_bytes = n;
-    return KG_OK;
-}
-
-kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
-                          struct kg_err *err)
-{
-    const char *copy = copy_text(b, key, n, err);
-
-    return copy ? kg_json_hold_key(b, copy, n, err) : KG_ENOMEM;
+    return b->key ? KG_OK : KG_ENOMEM;
 }
 
 kg_status kg_json_add_null(struct kg_json_builder *b, struct kg_err *err)
@@ -288,24 +295,16 @@ kg_status kg_json_add_real(struct kg_json_builder *b, double x, struct kg_err *e
     return KG_OK;
 }
 
-kg_status kg_json_hold_text(struct kg_json_builder *b, const char *text, size_t n,
-                            struct kg_err *err)
+kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
+                           struct kg_err *err)
 {
     struct kg_json *v;
 
     KG_TRY(count(b, n, err));
     KG_TRY(push(&v, b, KG_JSON_STRING, err));
-    v->u.text.bytes = text;
+    v->u.text.bytes = copy_text(b, text, n, err);
     v->u.text.len = n;
-    return KG_OK;
-}
-
-kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
-                           struct kg_err *err)
-{
-    const char *copy = copy_text(b, text, n, err);
-
-    return copy ? kg_json_hold_text(b, copy, n, err) : KG_ENOMEM;
+    return v->u.text.bytes ? KG_OK : KG_ENOMEM;
 }
 
 /* ---- lists ---- */

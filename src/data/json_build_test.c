@@ -134,9 +134,60 @@ static void a_large_document_does_not_stay(void **state)
     assert_true(kg_mem_current_bytes() > bytes + ((uint64_t)4 << 20));
     kg_str_release(&text);
     assert_int_equal(build(b, &doc), KG_OK);
-    assert_true(kg_mem_current_bytes() < bytes + ((uint64_t)1 << 20) + 1000);
+    /* a chunk of the document's and one of the parser's */
+    assert_true(kg_mem_current_bytes() < bytes + ((uint64_t)2 << 20) + 1000);
     kg_json_release(&doc);
     kg_json_builder_free(b);
+}
+
+/* [0,0,...] of so many, as text. */
+static void put_zeros(struct kg_str *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(kg_str_puts(text, i ? ",0" : "[0", &err), KG_OK);
+    assert_int_equal(kg_str_puts(text, "]", &err), KG_OK);
+}
+
+/* A value takes 32 bytes, and the newest chunk may be empty; what the parser had of them
+ * beside is gone when it returns. */
+static void a_document_of_text_holds_its_values_alone(void **state)
+{
+    enum { N = 100000 };
+    struct kg_json_builder *b = builder_of(SIZE_MAX);
+    struct kg_json_doc doc = {0};
+    struct kg_str text = {0};
+    uint64_t before = kg_mem_current_bytes();
+
+    (void)state;
+    put_zeros(&text, N);
+    assert_int_equal(kg_json_parse_next(&doc, b, text.data, text.len, "x", &err), KG_OK);
+    kg_str_release(&text);
+    kg_json_builder_free(b);
+    assert_int_equal(kg_json_size(doc.root), N);
+    assert_true(kg_mem_current_bytes() < before + 32 * N + ((uint64_t)5 << 18));
+    kg_json_release(&doc);
+}
+
+/* An array knows its size: it is refused before its values are taken. */
+static void text_counts_for_the_limit_too(void **state)
+{
+    enum { N = 100000 };
+    struct kg_json_builder *enough = builder_of((N + 1) * KG_JSON_VALUE_BYTES);
+    struct kg_json_builder *less = builder_of(N * KG_JSON_VALUE_BYTES);
+    struct kg_json_doc doc = {0};
+    struct kg_str text = {0};
+
+    (void)state;
+    put_zeros(&text, N);
+    assert_int_equal(kg_json_parse_next(&doc, enough, text.data, text.len, "x", &err),
+                     KG_OK);
+    assert_int_equal(kg_json_parse_next(&doc, less, text.data, text.len, "x", &err),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, "x: expected a record of at most 800000 bytes"));
+    kg_str_release(&text);
+    kg_json_release(&doc);
+    kg_json_builder_free(enough);
+    kg_json_builder_free(less);
 }
 
 /* An object of n keys k0, k1, ...; the last one is k<last>. */
@@ -225,7 +276,8 @@ static void texts_keys_and_values_count_for_the_limit(void **state)
         assert_int_equal(build(enough, &doc), KG_OK);
         assert_int_equal(build(less, &doc), KG_EFORMAT);
         assert_string_equal(err.message,
-                            "expected a record of at most 85 bytes, found a larger one");
+                            "expected a record of at most 85 bytes (texts, keys, 8 for "
+                            "every value), found a larger one");
     }
     kg_json_release(&doc);
     kg_json_builder_free(enough);
@@ -272,6 +324,8 @@ int main(void)
         cmocka_unit_test(a_value_alone_is_a_document),
         cmocka_unit_test(the_next_document_uses_the_memory_of_the_last),
         cmocka_unit_test(a_large_document_does_not_stay),
+        cmocka_unit_test(a_document_of_text_holds_its_values_alone),
+        cmocka_unit_test(text_counts_for_the_limit_too),
         cmocka_unit_test(equal_keys_are_refused_in_objects_of_any_size),
         cmocka_unit_test(keys_hold_no_nul),
         cmocka_unit_test(depth_is_limited),

@@ -28,13 +28,14 @@ struct kg_json {
 /* n bytes that live as long as the document, not zeroed.   returns NULL with err set */
 void *kg_json_alloc(struct kg_json_doc *doc, size_t n, struct kg_err *err) KG_MUST_CHECK;
 
-/* The document that the builder is at. */
-struct kg_json_doc *kg_json_begun(const struct kg_json_builder *b);
-/* As kg_json_add_key and kg_json_add_text, of bytes that lie in the document already, a
- * NUL behind them. */
-kg_status kg_json_hold_key(struct kg_json_builder *b, const char *key, size_t n,
-                           struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_json_hold_text(struct kg_json_builder *b, const char *text, size_t n,
-                            struct kg_err *err) KG_MUST_CHECK;
+/* An empty document in the newest chunk of the old one, unless that is a giant. */
+void kg_json_empty(struct kg_json_doc *doc);
+
+/* Memory of the builder's own, beside the document: a pool without a root, for what is
+ * gone when a call returns. */
+struct kg_json_doc *kg_json_scratch(struct kg_json_builder *b);
+/* Whether so many more values are within the limit.   errors: EFORMAT */
+kg_status kg_json_expect(const struct kg_json_builder *b, size_t values,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 #endif

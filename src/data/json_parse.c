@@ -2,8 +2,8 @@
  *
  * jansson checks the grammar and decodes strings and numbers. Its values are not what
  * callers see: freeing hundreds of thousands of them one by one costs more than parsing.
- * So its blocks come from the document's pool and go away with it, and its keys and
- * strings are the document's as they lie there.
+ * So its blocks come from a pool of the builder's, which is empty again as soon as the
+ * document has copies of the keys and strings.
  */
 #include "data/json_internal.h"
 
@@ -17,10 +17,10 @@
 /* ---- memory ---- */
 
 /* jansson's allocator is one for the process. While a thread parses, its blocks come from
- * the document's pool; at any other time (another user of jansson in the process) they
+ * a scratch pool; at any other time (another user of jansson in the process) they
  * are malloc's. */
 struct parsing {
-    struct kg_json_doc *doc; /* borrowed */
+    struct kg_json_doc *scratch; /* borrowed */
     struct kg_err *err;
     bool no_memory;
 };
@@ -33,7 +33,7 @@ static void *hook_malloc(size_t n)
 
     if (!parsing)
         return malloc(n);
-    block = kg_json_alloc(parsing->doc, n, parsing->err);
+    block = kg_json_alloc(parsing->scratch, n, parsing->err);
     parsing->no_memory |= !block;
     return block;
 }
@@ -56,6 +56,7 @@ static kg_status add(struct kg_json_builder *b, json_t *v, struct kg_err *err);
 
 static kg_status add_array(struct kg_json_builder *b, json_t *array, struct kg_err *err)
 {
+    KG_TRY(kg_json_expect(b, json_array_size(array), err));
     KG_TRY(kg_json_open(b, KG_JSON_ARRAY, err));
     for (size_t i = 0; i < json_array_size(array); i++)
         KG_TRY(add(b, json_array_get(array, i), err));
@@ -70,7 +71,7 @@ static kg_status add_object(struct kg_json_builder *b, json_t *object, struct kg
          at = json_object_iter_next(object, at)) {
         const char *key = json_object_iter_key(at);
 
-        KG_TRY(kg_json_hold_key(b, key, strlen(key), err));
+        KG_TRY(kg_json_add_key(b, key, strlen(key), err));
         KG_TRY(add(b, json_object_iter_value(at), err));
     }
     return kg_json_close(b, err);
@@ -85,7 +86,7 @@ static kg_status add(struct kg_json_builder *b, json_t *v, struct kg_err *err)
     case JSON_ARRAY:
         return add_array(b, v, err);
     case JSON_STRING:
-        return kg_json_hold_text(b, json_string_value(v), json_string_length(v), err);
+        return kg_json_add_text(b, json_string_value(v), json_string_length(v), err);
     case JSON_INTEGER:
         return kg_json_add_int(b, json_integer_value(v), err);
     case JSON_REAL:
@@ -135,9 +136,10 @@ static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
                              struct kg_err *err)
 {
-    struct parsing memory = {.doc = kg_json_begun(b), .err = err};
+    struct parsing memory = {.scratch = kg_json_scratch(b), .err = err};
     json_error_t error;
     json_t *root;
+    kg_status status;
 
     KG_TRY(check_bytes(text, n, err));
     pthread_once(&hooks_once, install_hooks);
@@ -147,8 +149,11 @@ kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t
                       &error);
     parsing = NULL;
     if (root)
-        return add(b, root, err);
-    return memory.no_memory ? KG_ENOMEM : refuse(&error, err);
+        status = add(b, root, err);
+    else
+        status = memory.no_memory ? KG_ENOMEM : refuse(&error, err);
+    kg_json_empty(memory.scratch);
+    return status;
 }
 
 /* ---- documents ---- */

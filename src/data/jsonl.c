@@ -39,7 +39,8 @@ kg_status kg_jsonl_open_stream(struct kg_jsonl **r, FILE *stream, const char *na
     fresh->stream = stream;
     fresh->line.max = KG_JSONL_MAX_LINE_BYTES;
     fresh->name = kg_mem_strdup(name, err);
-    if (!fresh->name || kg_json_builder_create(&fresh->builder, SIZE_MAX, err) != KG_OK) {
+    if (!fresh->name ||
+        kg_json_builder_create(&fresh->builder, KG_JSONL_MAX_LINE_BYTES, err) != KG_OK) {
         kg_jsonl_close(fresh);
         return KG_ENOMEM;
     }

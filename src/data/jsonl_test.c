@@ -139,6 +139,31 @@ static void long_lines_pass_and_longer_ones_do_not(void **state)
     fclose(zeros);
 }
 
+/* 2 bytes of text each, and more in memory: the line is short enough, its values are too
+ * many. */
+static void a_line_of_too_many_values_is_refused(void **state)
+{
+    enum { VALUES = KG_JSONL_MAX_LINE_BYTES / KG_JSON_VALUE_BYTES };
+    static const char start[] = "{\"a\":[0", end[] = "]}";
+    size_t n = sizeof start - 1 + 2 * (size_t)VALUES;
+    char *text = malloc(n + sizeof end);
+    struct kg_json_doc doc = {0};
+    struct kg_jsonl *r;
+    bool more;
+
+    (void)state;
+    memcpy(text, start, sizeof start - 1);
+    for (size_t i = sizeof start - 1; i < n; i += 2)
+        memcpy(text + i, ",0", 2);
+    memcpy(text + n, end, sizeof end);
+    r = open_text(text, n + sizeof end - 1);
+    free(text);
+    assert_int_equal(kg_jsonl_next(r, &doc, &more, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "/x line 1: expected a record of at most "
+                                        "67108864 bytes (texts, keys, 8 for every"));
+    kg_jsonl_close(r);
+}
+
 static void reading_survives_every_failed_allocation(void **state)
 {
     const char *text = "{\"a\": [1, 2, \"x\"]}\n{\"b\": {}}\n";
@@ -343,6 +368,7 @@ int main(void)
         TEST(malformed_lines_are_named),
         TEST(missing_files_and_folders_are_refused),
         TEST(long_lines_pass_and_longer_ones_do_not),
+        TEST(a_line_of_too_many_values_is_refused),
         TEST(reading_survives_every_failed_allocation),
         TEST(frames_read_back_as_one_text),
         TEST(a_file_is_cut_between_frames_and_continued),

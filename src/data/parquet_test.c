@@ -219,7 +219,8 @@ static void rows_that_are_no_records_are_refused_with_their_place(void **state)
         {"unsigned", "x",
          "expected an integer of at most 63 bits, found 9223372036854775808"},
         {"large", "x.list.element",
-         "expected a record of at most 67108864 bytes, found a larger one"},
+         "expected a record of at most 67108864 bytes (texts, keys, 8 for every value), "
+         "found a larger one"},
     };
     char path[256], expected[512];
 

@@ -77,7 +77,7 @@ static kg_status open_any(struct kg_records *r, const char *path, struct kg_err 
     if (r->kind == KG_TEXT_LINES)
         return kg_jsonl_open_stream(&r->lines, kg_unpack_stream(r->unpack), path, err);
     next_solid(r); /* the [ that was seen */
-    return kg_json_builder_create(&r->builder, SIZE_MAX, err);
+    return kg_json_builder_create(&r->builder, KG_JSONL_MAX_LINE_BYTES, err);
 }
 
 kg_status kg_records_open(struct kg_records **r, const char *path, struct kg_err *err)
