@@ -400,7 +400,24 @@ static int product(struct kg_math_compare *c, int a, int b)
     return kg_math_node(c->tree, KG_MATH_MUL, 0, a, b);
 }
 
-/* The same parts, or a b' = a' b for all of them. */
+static int without_unit(const struct kg_math_compare *c, int node)
+{
+    while (kg_math_at(c, node)->kind == KG_MATH_UNIT)
+        node = kg_math_at(c, node)->a;
+    return node;
+}
+
+/* Whether a : b may be a time of day: b is two digits below 60. */
+static bool is_clock(const struct kg_math_compare *c, const int part[MAX_RATIO], int n)
+{
+    int minutes = n == 2 ? without_unit(c, part[1]) : 0;
+    const char *text = kg_math_leaf_text(c->tree, minutes);
+
+    return kg_math_at(c, minutes)->kind == KG_MATH_NUM && strlen(text) == 2 &&
+           isdigit((unsigned char)text[1]) && text[0] < '6';
+}
+
+/* The same parts, or a b' = a' b for all of them; times of day have the same parts. */
 static verdict ratios(struct kg_math_compare *c, int gold, int answer)
 {
     int g[MAX_RATIO];
@@ -414,8 +431,9 @@ static verdict ratios(struct kg_math_compare *c, int gold, int answer)
     for (int i = 0; i < n && same == KG_MATH_RIGHT; i++)
         same = kg_math_compare_inner(c, g[i], a[i]);
     if (same == KG_MATH_RIGHT || is_zero(c, g[0]) != is_zero(c, a[0]) ||
-        is_zero(c, g[n - 1]) || is_zero(c, a[n - 1]))
-        return same; /* 12:00 and 1:00 are times of day */
+        is_zero(c, g[n - 1]) || is_zero(c, a[n - 1]) ||
+        (is_clock(c, g, n) && is_clock(c, a, n)))
+        return same;
     for (int i = 1; i < n && v != KG_MATH_WRONG; i++)
         v = kg_math_both(v, kg_math_equal(&c->decider, product(c, g[0], a[i]),
                                           product(c, a[0], g[i]), NULL));
@@ -753,11 +771,44 @@ static int without_point_name(const struct kg_math_compare *c, int node)
                : node;
 }
 
+/* 'a' or 'p' for words that are am, pm, a.m. or p.m. in any case, else 0. */
+static char half_of_day(const struct kg_math_compare *c, int node)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+    const char *text = kg_math_leaf_text(c->tree, node);
+    char plain[3] = "";
+    size_t len = 0;
+
+    if (n->kind != KG_MATH_WORDS)
+        return 0;
+    for (size_t i = 0; i < n->len; i++) {
+        if (strchr(". ~", text[i]))
+            continue;
+        if (len == 2)
+            return 0;
+        plain[len++] = (char)tolower((unsigned char)text[i]);
+    }
+    return len == 2 && strchr("ap", plain[0]) && plain[1] == 'm' ? plain[0] : 0;
+}
+
+/* 7 am is not 7 pm, though either is 7. */
+static bool other_half_of_day(const struct kg_math_compare *c, int gold, int answer)
+{
+    const struct kg_math_node *g = kg_math_at(c, gold);
+    const struct kg_math_node *a = kg_math_at(c, answer);
+    char gold_half = g->kind == KG_MATH_UNIT ? half_of_day(c, g->b) : 0;
+    char answer_half = a->kind == KG_MATH_UNIT ? half_of_day(c, a->b) : 0;
+
+    return gold_half && answer_half && gold_half != answer_half;
+}
+
 static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 {
     int g = in_radians(c, gold, answer);
     int a = in_radians(c, answer, gold);
 
+    if (other_half_of_day(c, gold, answer))
+        return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
     gold = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, g)));
     answer = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, a)));
     g = unwrap_equation(c, gold, answer, false);

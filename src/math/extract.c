@@ -586,6 +586,75 @@ static const char *opening(const struct candidate *c, const char *from)
     return at;
 }
 
+static const char *skip_marks(const char *p, const char *end)
+{
+    while (p < end && strchr(" *", *p))
+        p++;
+    return p;
+}
+
+/* Bytes of the words behind a value that change it: "3 minus one", "2 hundred thousand";
+ * 0 for none. */
+static size_t changed_by(const char *p, const char *end)
+{
+    const char *start = p;
+    const char *stop = p;
+
+    for (;;) {
+        const struct kg_math_command *row;
+        const char *at = p;
+
+        while (at < end && isalpha((unsigned char)*at))
+            at++;
+        row = at > p ? kg_math_beside_find(p, (size_t)(at - p)) : NULL;
+        if (!row || (row->group != KG_MATH_G_QUALIFIER && row->group != KG_MATH_G_SCALE &&
+                     row->group != KG_MATH_G_DOZEN))
+            return (size_t)(stop - start);
+        stop = at;
+        p = skip_marks(at, end);
+    }
+}
+
+/* The word before p where it changes the value there: "negative 3".   *n: its bytes, 0
+ * for none */
+static const char *changing_word(const char *start, const char *p, size_t *n)
+{
+    const struct kg_math_command *row;
+    const char *end;
+
+    while (p > start && strchr(" *", p[-1]))
+        p--;
+    end = p;
+    while (p > start && isalpha((unsigned char)p[-1]))
+        p--;
+    *n = (size_t)(end - p);
+    row = *n ? kg_math_beside_find(p, *n) : NULL;
+    if (!row || row->group != KG_MATH_G_QUALIFIER || row->op != 1)
+        *n = 0;
+    return p;
+}
+
+/* A candidate of the text t, and the words beside it that change its value. */
+static kg_status put_candidate(struct kg_math_found *found, const struct candidate *c,
+                               struct kg_math_text t, struct kg_err *err)
+{
+    size_t n;
+    const char *before = changing_word(t.text, opening(c, t.text), &n);
+    const char *behind = skip_marks(c->end, t.text + t.n);
+
+    if (n > 0) {
+        KG_TRY(kg_str_append(&found->text, before, n, err));
+        KG_TRY(kg_str_putc(&found->text, ' ', err));
+    }
+    KG_TRY(put(found, c->text, c->n, !c->formula, err));
+    n = changed_by(behind, t.text + t.n);
+    if (n > 0) {
+        KG_TRY(kg_str_putc(&found->text, ' ', err));
+        KG_TRY(kg_str_append(&found->text, behind, n, err));
+    }
+    return KG_OK;
+}
+
 /* The formulas of the text where nothing but them and joining words is there. */
 static kg_status put_joined(struct kg_math_found *found, struct kg_math_text t,
                             struct kg_err *err)
@@ -657,7 +726,7 @@ static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
     }
     if (list && list < opening(&last, list))
         return put(found, list, (size_t)(last.end - list), false, err);
-    return last.n ? put(found, last.text, last.n, !last.formula, err) : KG_OK;
+    return last.n ? put_candidate(found, &last, t, err) : KG_OK;
 }
 
 /* ---- behind a word that announces the answer ---- */
@@ -720,10 +789,10 @@ static kg_status put_first(struct kg_math_found *found, struct kg_math_text t,
             continue;
         if (has_digit(&c) ||
             (!is_mention(&c) && running_words(t.text, (size_t)(c.text - t.text)) == 0))
-            return put(found, c.text, c.n, !c.formula, err);
+            return put_candidate(found, &c, t, err);
         first = first.n || is_mention(&c) ? first : c;
     }
-    return first.n ? put(found, first.text, first.n, !first.formula, err) : KG_OK;
+    return first.n ? put_candidate(found, &first, t, err) : KG_OK;
 }
 
 static bool has_formula(struct kg_math_text t)

@@ -63,6 +63,15 @@ static void undecided(const char *gold, const char *answer)
     expect(KG_MATH_UNDECIDED, gold, answer);
 }
 
+static void not_right(const char *gold, const char *answer)
+{
+    struct kg_math_opts opts = {0};
+    char reason[128];
+
+    if (grade(&opts, gold, answer, reason) == KG_MATH_RIGHT)
+        fail_msg("gold '%s', answer '%s': found right: %s", gold, answer, reason);
+}
+
 /* ---- notations of numbers ---- */
 
 static void numbers_are_read_in_every_notation(void **state)
@@ -161,6 +170,41 @@ static void words_beside_a_number_are_units_or_count(void **state)
     undecided("2", "\\text{not } 2");
     undecided("2", "2 \\text{ squared}");
     undecided("2", "\\boxed{2 more than x}");
+}
+
+static void no_word_that_changes_a_value_is_dropped(void **state)
+{
+    static const char *const rows[][2] = {
+        {"5", "5 dozen"},       {"2", "2 millions"},  {"5", "5 billions"},
+        {"5", "5 thousands"},   {"2", "2 hundreds"},  {"12", "12 lakh"},
+        {"1", "1 quarter"},     {"1", "1 third"},     {"5", "5 thousandths"},
+        {"3", "3 fifteenths"},  {"4", "4 elevenths"}, {"12", "12 hundreths"},
+        {"3", "3 halves"},      {"3", "3 Quarters"},  {"101", "101 base two"},
+        {"5", "5 permille"},    {"2", "2 inverse"},   {"2", "2 exponent three"},
+        {"180", "180 radians"}, {"3", "3 wrong"},     {"3", "3 isnt"},
+        {"3", "3 cannot be"},   {"3", "3 minus one"}, {"3", "3 times two"},
+        {"3", "3 less than"},   {"3", "3 more"},      {"5", "5 apples wrong"},
+        {"5", "5 apples x"},    {"5", "5 (dozen)"},
+    };
+    char text[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        not_right(rows[i][0], rows[i][1]);
+        snprintf(text, sizeof text, "\\boxed{%s}", rows[i][1]);
+        not_right(rows[i][0], text);
+    }
+    undecided("3", "3 \\text{ fifteenths}");
+    undecided("5", "\\boxed{5 fiddles faddles}");
+    right("60", "5 dozen");
+    right("2000000", "2 millions");
+    right("1200000", "12 \\text{ lakh}");
+    right("500000", "5 hundred thousand");
+    right("\\frac{\\pi}{4}", "\\frac{\\pi}{4} \\text{ radians}");
+    right("5", "\\boxed{5 liters of water}");
+    right("5", "\\boxed{5 apples per day}");
+    right("5", "5 dollars a day");
+    right("5", "5 months");
 }
 
 static void quotients_of_units_are_units(void **state)
@@ -414,6 +458,16 @@ static void ratios_are_compared_as_ratios(void **state)
     wrong("1:2:3", "1:2");
     wrong("12:00", "1:00");
     wrong("4:30", "5:30");
+    wrong("2:30", "1:15");
+    wrong("3:45", "1:15");
+    wrong("7 pm", "7 am");
+    wrong("5:30 pm", "5:30 am");
+    wrong("2:30 pm", "\\boxed{1:15 \\text{ am}}");
+    wrong("7 \\text{ p.m.}", "7 \\text{ A.M.}");
+    right("7 pm", "7");
+    right("7 pm", "7 PM");
+    right("5:30 pm", "5:30");
+    right("10:20", "1:2");
 }
 
 /* ---- finding the answer ---- */
@@ -457,6 +511,11 @@ static void the_answer_is_found_in_text(void **state)
     wrong("5", "We know that it is not 5.");
     wrong("1,2", "\\boxed{1} is one try, but we prefer \\boxed{2}");
     wrong("5", "I do not know.");
+    undecided("3", "The answer is 3 minus one.");
+    undecided("3", "So we get $3$ minus one.");
+    undecided("3", "So it is 3 less than that.");
+    undecided("3", "So we would get negative 3.");
+    right("2000000", "There are 2 million of them in the city.");
     wrong("5", "");
 }
 
@@ -871,6 +930,7 @@ int main(void)
         cmocka_unit_test(numbers_are_read_in_every_notation),
         cmocka_unit_test(numbers_are_read_in_print),
         cmocka_unit_test(words_beside_a_number_are_units_or_count),
+        cmocka_unit_test(no_word_that_changes_a_value_is_dropped),
         cmocka_unit_test(quotients_of_units_are_units),
         cmocka_unit_test(decimals_count_to_the_sixth),
         cmocka_unit_test(chance_is_no_proof),

@@ -196,7 +196,10 @@ enum kg_math_group {
     KG_MATH_G_DOTS,
     KG_MATH_G_UNIT,
     KG_MATH_G_SCALE,     /* op: power of ten */
-    KG_MATH_G_QUALIFIER, /* changes the value that stands beside it */
+    KG_MATH_G_DOZEN,     /* op: so many */
+    KG_MATH_G_RADIAN,    /* where the value has pi, it is known to be in radians */
+    KG_MATH_G_LINK,      /* joins the words of a unit */
+    KG_MATH_G_QUALIFIER, /* changes the value before it; op 1: the one behind it too */
     KG_MATH_G_INFIX,     /* \over, \choose: what stands before is its argument */
     KG_MATH_G_TO,        /* 3 to 4 is a ratio */
     KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder */
@@ -206,6 +209,9 @@ enum kg_math_group {
 /* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
+/* The row of a word that stands beside a value, case ignored: those of plain words and
+ * those that mean something there only. NULL: nothing is known of the word. */
+const struct kg_math_command *kg_math_beside_find(const char *name, size_t n);
 
 /* ---- deciding ---- */
 struct kg_math_near {

@@ -406,22 +406,70 @@ static bool is_name_node(const struct kg_math_node *n)
     return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
 }
 
-/* The first word of [*at, end) that the table has, behind which *at is left; NULL for
- * none. */
-static const struct kg_math_command *known_word(const char **at, const char *end)
+/* The next word of [*at, end), behind which *at is left.   returns its bytes, or 0 */
+static size_t next_word(const char **word, const char **at, const char *end)
 {
-    while (*at < end) {
-        const struct kg_math_command *row;
-        size_t n = 0;
+    while (*at < end && !isalpha((unsigned char)**at))
+        ++*at;
+    *word = *at;
+    while (*at < end && isalpha((unsigned char)**at))
+        ++*at;
+    return (size_t)(*at - *word);
+}
 
-        while (*at + n < end && isalpha((unsigned char)(*at)[n]))
-            n++;
-        row = n ? kg_math_word_find(*at, n) : NULL;
-        *at += n ? n : 1;
-        if (row)
-            return row;
+/* Whether the first (or last) word of WORDS is one of which nothing is known. */
+static bool is_unknown(const struct kg_math_tree *t, int words, bool last)
+{
+    const char *at = kg_math_leaf_text(t, words);
+    const char *end = at + t->nodes[words].len;
+    const char *word;
+    bool unknown = false;
+    size_t n;
+
+    while ((n = next_word(&word, &at, end)) > 0) {
+        unknown = !kg_math_beside_find(word, n);
+        if (!last)
+            break;
     }
-    return NULL;
+    return unknown;
+}
+
+/* "3 foo bar": a second word of which nothing is known is no part of a unit. */
+static bool rambles(const struct kg_math_tree *t, int value, int words)
+{
+    const struct kg_math_node *n = &t->nodes[value];
+
+    return n->kind == KG_MATH_UNIT && t->nodes[n->b].kind == KG_MATH_WORDS &&
+           is_unknown(t, n->b, true) && is_unknown(t, words, false);
+}
+
+static bool is_pi(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_CONST && n->op == KG_MATH_PI;
+}
+
+/* The value with what the word beside it makes of it: itself where the word says nothing
+ * of it.   returns 0 where it is not known */
+static int with_word(struct kg_math_tree *t, int value, const struct kg_math_command *row)
+{
+    switch (row ? (enum kg_math_group)row->group : KG_MATH_G_UNIT) {
+    case KG_MATH_G_QUALIFIER:
+        return 0;
+    case KG_MATH_G_RADIAN:
+        return kg_math_any(t, value, is_pi) ? value : 0;
+    case KG_MATH_G_PERCENT:
+        return kg_math_node(t, KG_MATH_PERCENT, 0, value, 0);
+    case KG_MATH_G_DEGREE:
+        return kg_math_node(t, KG_MATH_DEGREE, 0, value, 0);
+    case KG_MATH_G_DOZEN:
+        return kg_math_node(t, KG_MATH_MUL, 0, value, kg_math_small(t, row->op));
+    case KG_MATH_G_SCALE:
+        return kg_math_node(t, KG_MATH_MUL, 0, value,
+                            kg_math_node(t, KG_MATH_POW, 0, kg_math_small(t, 10),
+                                         kg_math_small(t, row->op)));
+    default:
+        return value;
+    }
 }
 
 /* Words beside a value are its unit, which a power goes with; but million, percent and
@@ -430,27 +478,23 @@ static const struct kg_math_command *known_word(const char **at, const char *end
 static int with_unit(struct kg_math_parser *p, int value, int words)
 {
     struct kg_math_tree *t = p->t;
-    const struct kg_math_command *row;
+    const char *word;
     const char *at;
     const char *end;
+    int changed = value;
+    size_t n;
 
     while (t->nodes[words].kind == KG_MATH_POW)
         words = t->nodes[words].a;
+    if (rambles(t, value, words))
+        return kg_math_node(t, KG_MATH_MUL, 0, value, words);
     at = kg_math_leaf_text(t, words);
     end = at + t->nodes[words].len;
-    while ((row = known_word(&at, end)) != NULL) {
-        if (row->group == KG_MATH_G_QUALIFIER)
-            return kg_math_node(t, KG_MATH_MUL, 0, value, words);
-        if (row->group == KG_MATH_G_PERCENT)
-            value = kg_math_node(t, KG_MATH_PERCENT, 0, value, 0);
-        if (row->group == KG_MATH_G_DEGREE)
-            value = kg_math_node(t, KG_MATH_DEGREE, 0, value, 0);
-        if (row->group == KG_MATH_G_SCALE)
-            value = kg_math_node(t, KG_MATH_MUL, 0, value,
-                                 kg_math_node(t, KG_MATH_POW, 0, kg_math_small(t, 10),
-                                              kg_math_small(t, row->op)));
-    }
-    return kg_math_node(t, KG_MATH_UNIT, 0, value, words);
+    while (changed && !t->full && (n = next_word(&word, &at, end)) > 0)
+        changed = with_word(t, changed, kg_math_beside_find(word, n));
+    if (!changed)
+        return kg_math_node(t, KG_MATH_MUL, 0, value, words);
+    return kg_math_node(t, KG_MATH_UNIT, 0, changed, words);
 }
 
 /* A plain word that the table has not, behind a number or its unit ("5 apples"): WORDS.
@@ -461,9 +505,15 @@ static int plain_word(struct kg_math_parser *p, int left)
     size_t len;
     const struct kg_math_command *row = kg_math_ahead(p, &len);
     const char *word = p->p;
+    const struct kg_math_command *beside = len ? kg_math_beside_find(word, len) : NULL;
+    bool links = unit && beside && beside->group == KG_MATH_G_LINK;
 
-    if (row || len < (unit ? 2 : 4) || *word == '\\' ||
-        !isspace((unsigned char)word[-1]) || kg_math_any(p->t, left, is_name_node) ||
+    if (row ||
+        len < (links  ? 1
+               : unit ? 2
+                      : 4) ||
+        *word == '\\' || !isspace((unsigned char)word[-1]) ||
+        kg_math_any(p->t, left, is_name_node) ||
         (word + len < p->end && strchr("(_^", word[len])))
         return 0;
     p->p += len;
@@ -487,12 +537,13 @@ static bool is_words(const struct kg_math_tree *t, int node)
     return t->nodes[node].kind == KG_MATH_WORDS;
 }
 
-/* The s of "5 m/s": a name behind a unit is one too. */
-static bool continues_unit(const struct kg_math_tree *t, int left, int right)
+/* The s of "5 m/s": a name below a unit is one too. */
+static bool continues_unit(const struct kg_math_tree *t, char op, int left, int right)
 {
     while (t->nodes[right].kind == KG_MATH_POW)
         right = t->nodes[right].a;
-    return t->nodes[left].kind == KG_MATH_UNIT && t->nodes[right].kind == KG_MATH_SYM;
+    return op != ' ' && t->nodes[left].kind == KG_MATH_UNIT &&
+           t->nodes[right].kind == KG_MATH_SYM;
 }
 
 /* An operand behind an operator may carry a sign. */
@@ -554,7 +605,7 @@ static int parse_term(struct kg_math_parser *p)
             return 0;
         if (digits && p->t->nodes[right].kind == KG_MATH_NUM)
             return kg_math_parse_fail(p, "two numbers side by side");
-        if (is_words(p->t, right) || continues_unit(p->t, left, right))
+        if (is_words(p->t, right) || continues_unit(p->t, op, left, right))
             left = with_unit(p, left, right);
         else if (is_words(p->t, left) && op == ' ')
             left = with_unit(p, right, left);
