@@ -226,10 +226,42 @@ static bool has_decimal_comma(const struct kg_str *s)
            isdigit((unsigned char)comma[1]) && !memchr(comma + 1, ',', s->len - at - 1);
 }
 
-/* The letter of a choice that is the whole text ("C") or, *marked, stands in round
- * brackets before what it stands for ("\\textbf{(C)}\\ 12", "C) 12", "C. 12"); 0 for
- * neither. */
-static char choice_letter(struct kg_math_text t, bool *marked)
+/* Whether text[i] is the letter of another option: one that is bracketed, or that is
+ * offered with the first ("or D"). */
+static bool is_option(struct kg_math_text t, size_t i)
+{
+    static const char *const joins[] = {"or ", "and ", ", ", "/", "(", "or (", "and ("};
+
+    if (t.text[i] < 'A' || t.text[i] > 'J' || isalnum((unsigned char)t.text[i - 1]) ||
+        (i + 1 < t.n && isalnum((unsigned char)t.text[i + 1])))
+        return false;
+    if (i + 1 < t.n && t.text[i + 1] == ')')
+        return true;
+    for (size_t k = 0; k < sizeof joins / sizeof *joins; k++) {
+        size_t len = strlen(joins[k]);
+
+        if (len <= i && memcmp(t.text + i - len, joins[k], len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool names_another(struct kg_math_text t, size_t first)
+{
+    for (size_t i = first + 1; i < t.n; i++) {
+        if (t.text[i] != t.text[first] && is_option(t, i))
+            return true;
+    }
+    return false;
+}
+
+/* How a choice is written: "C"; "(C)", "C) 12"; "C. 12", "C: 12". */
+enum choice_form { CHOICE_BARE, CHOICE_BRACKETED, CHOICE_DOTTED };
+
+/* The letter of a choice that is the whole text ("C") or stands marked before what it
+ * stands for ("\\textbf{(C)}\\ 12", "C) 12", "C. 12"); 0 for neither, and where another
+ * option is named too. Behind "C." must be a formula: "C. elegans" is none. */
+static char choice_letter(struct kg_math_text t, enum choice_form *form)
 {
     size_t i = 0;
     size_t len;
@@ -238,26 +270,38 @@ static char choice_letter(struct kg_math_text t, bool *marked)
         i++;
     len = wrapper(t.text + i, t.n - i);
     i += len;
-    *marked = t.n - i >= 3 && t.text[i] == '(' && t.text[i + 2] == ')';
-    i += *marked;
+    *form = CHOICE_BARE;
+    if (t.n - i >= 3 && t.text[i] == '(' && t.text[i + 2] == ')') {
+        *form = CHOICE_BRACKETED;
+        i++;
+    }
     if (i >= t.n || t.text[i] < 'A' || t.text[i] > 'J')
         return 0;
-    *marked = *marked || (t.n - i >= 3 && strchr(").:", t.text[i + 1]) &&
-                          (t.text[i + 1] == ')' || t.text[i + 2] == ' '));
-    return *marked || i + 1 == t.n || (len && t.text[i + 1] == '}') ? t.text[i] : 0;
+    if (t.n - i >= 3 && t.text[i + 1] == ')')
+        *form = CHOICE_BRACKETED;
+    else if (t.n - i >= 3 && strchr(".:", t.text[i + 1]) && t.text[i + 2] == ' ')
+        *form = CHOICE_DOTTED;
+    if (*form == CHOICE_BARE)
+        return i + 1 == t.n || (len && t.text[i + 1] == '}') ? t.text[i] : 0;
+    if (*form == CHOICE_DOTTED &&
+        kg_math_is_prose((struct kg_math_text){t.text + i + 2, t.n - i - 2}))
+        return 0;
+    return names_another(t, i) ? 0 : t.text[i];
 }
 
-/* Whether both are letters of a choice, at least one of them bracketed; *same tells. */
+/* Whether both are letters of a choice, at least one of them marked, and not both by a
+ * full stop; *same tells. */
 static bool are_choices(bool *same, const struct kg_str *gold,
                         const struct kg_str *answer)
 {
-    bool gold_marked;
-    bool answer_marked;
-    char g = choice_letter(text_of(gold), &gold_marked);
-    char a = choice_letter(text_of(answer), &answer_marked);
+    enum choice_form gold_form;
+    enum choice_form answer_form;
+    char g = choice_letter(text_of(gold), &gold_form);
+    char a = choice_letter(text_of(answer), &answer_form);
 
     *same = g == a;
-    return g && a && (gold_marked || answer_marked);
+    return g && a && (gold_form != CHOICE_BARE || answer_form != CHOICE_BARE) &&
+           !(gold_form == CHOICE_DOTTED && answer_form == CHOICE_DOTTED);
 }
 
 static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_found *gold,
