@@ -154,6 +154,16 @@ published() {
             return 1
     done
 }
+# A plan fails where the evaluation would with every file there.
+planned() {
+    evaluate $sets --dry-run && refuses "which none has" $sets sets.val.exclude=zz --dry-run &&
+        grep -q '5 problems x 4 samples' "$work/table" &&
+        refuses "which none has" --task arithmetic --level easy --exclude zz --dry-run &&
+        refuses "found 1 of 1 that cannot" $sets sets.val.expect=4 --dry-run &&
+        grep -q 'cannot be used: .*expected 4 records, found 5' "$work/table" &&
+        evaluate $sets --dry-run --data-dir "$work/none" sets.val.exclude=1 && grep -q '1 of 1 sets are missing' "$work/table" &&
+        grep -q "found '1', which none has of those that were read" "$work/said"
+}
 wrong() {
     refuses "did you mean 'sets.val.samples'?" "$work/suite.yaml" sets.val.sample=2 --model "$work/tiny" &&
         refuses "expected a k from 1 to the number of samples, 2, found '4'" $sets -n 2 --model "$work/tiny" &&
@@ -177,5 +187,6 @@ pass "a killed evaluation ends with the same bytes" killed
 pass "two evaluations are compared" compared
 pass "other problems are not compared" not_comparable
 pass "the published suites are read and say what is missing" published
+pass "a plan refuses what the evaluation would" planned
 pass "wrong requests say what was expected" wrong
 [ "$failures" = 0 ]

@@ -386,18 +386,26 @@ static kg_status open_server(struct evaluation *e, struct kg_err *err)
 
 /* ---- the dry run ---- */
 
+/* Sets that could not be evaluated. */
+struct lacks {
+    size_t missing; /* no file */
+    size_t bad;     /* a file that cannot be used */
+};
+
 /* What is in the file of a set. Problems that only a model's chat template can render
  * are read as text where there is no model. */
-static kg_status put_problems(struct kg_str *out, struct kg_eval_set *set,
-                              struct kg_err *err)
+static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
+                              struct kg_eval_set *set, struct kg_err *err)
 {
     const char *dir = base_url ? NULL : load.dir;
     struct kg_err found = {0};
 
     if (!dir && strcmp(set->chat_name, "auto") == 0)
         set->task_opts.user_turn = false;
-    if (kg_eval_set_load(set, NULL, dir, &found) != KG_OK)
+    if (kg_eval_set_load(set, NULL, dir, &found) != KG_OK) {
+        lacks->bad++;
         return kg_str_printf(out, err, "    cannot be used: %s\n", found.message);
+    }
     KG_TRY(kg_str_printf(out, err, "    %zu problems x %d samples = %lld answers",
                          set->data.n, set->samples,
                          (long long)set->data.n * set->samples));
@@ -407,7 +415,8 @@ static kg_status put_problems(struct kg_str *out, struct kg_eval_set *set,
     return kg_str_putc(out, '\n', err);
 }
 
-static kg_status put_plan(struct kg_str *out, struct kg_eval_set *set, struct kg_err *err)
+static kg_status put_plan(struct kg_str *out, struct lacks *lacks,
+                          struct kg_eval_set *set, struct kg_err *err)
 {
     const struct kg_sampling *s = &set->sampling;
 
@@ -425,41 +434,49 @@ static kg_status put_plan(struct kg_str *out, struct kg_eval_set *set, struct kg
     KG_TRY(kg_str_puts(out, kg_eval_set_has_data(set) ? "found " : "MISSING ", err));
     KG_TRY(kg_eval_set_put_needs(out, set, err));
     KG_TRY(kg_str_putc(out, '\n', err));
-    return kg_eval_set_has_data(set) ? put_problems(out, set, err) : KG_OK;
+    if (kg_eval_set_has_data(set))
+        return put_problems(out, lacks, set, err);
+    lacks->missing++;
+    return KG_OK;
 }
 
-static kg_status put_plans(struct kg_str *out, const struct evaluation *e,
-                           struct kg_err *err)
+static kg_status put_plans(struct kg_str *out, struct lacks *lacks,
+                           const struct evaluation *e, struct kg_err *err)
 {
-    size_t missing = 0;
-
     KG_TRY(kg_str_printf(out, err, "%s: %zu set%s, seed %lld\n",
                          e->suite_path ? e->suite_path : "no suite", e->suite.n,
                          e->suite.n == 1 ? "" : "s",
                          (long long)kg_config_int(e->suite.config, "suite.seed")));
-    for (size_t i = 0; i < e->suite.n; i++) {
-        KG_TRY(put_plan(out, &e->sets[i], err));
-        missing += !kg_eval_set_has_data(&e->sets[i]);
-    }
+    for (size_t i = 0; i < e->suite.n; i++)
+        KG_TRY(put_plan(out, lacks, &e->sets[i], err));
     for (size_t i = e->suite.n; i < e->suite.n_all; i++)
         KG_TRY(kg_str_printf(out, err, "left out: %s\n", e->suite.names[i]));
-    if (missing)
+    if (lacks->missing)
         KG_TRY(kg_str_printf(out, err,
                              "%zu of %zu sets are missing their file: put it there, name "
                              "the folder by --data-dir, or leave them out by --without\n",
-                             missing, e->suite.n));
+                             lacks->missing, e->suite.n));
     return KG_OK;
 }
 
+/* A missing file is what a plan is asked for, and no failure; what the evaluation would
+ * refuse when every file is there is one. */
 static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
 {
+    struct lacks lacks = {0};
     struct kg_str out = {0};
-    kg_status status = put_plans(&out, e, err);
+    kg_status status = put_plans(&out, &lacks, e, err);
 
     if (status == KG_OK)
         status = kg_cli_put(&out, err);
     kg_str_release(&out);
-    return status;
+    KG_TRY(status);
+    if (lacks.bad)
+        return kg_fail(err, KG_EINVAL,
+                       "expected sets that can be used, found %zu of %zu that cannot "
+                       "(\"cannot be used\" above)",
+                       lacks.bad, e->suite.n);
+    return kg_suite_check_excluded(&e->suite, e->sets, err);
 }
 
 /* ---- what is printed ---- */

@@ -607,7 +607,7 @@ static kg_status work_init(struct work *w, const struct kg_eval_run *run,
             return KG_ENOMEM;
         }
     }
-    return kg_suite_check_excluded(run->sets, w->n, err);
+    return kg_suite_check_excluded(run->suite, run->sets, err);
 }
 
 static void work_release(struct work *w)

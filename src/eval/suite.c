@@ -2,6 +2,7 @@
 #include "eval/suite.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "math/math.h"
 
@@ -354,7 +355,7 @@ static kg_status resolve_key(struct kg_suite *s, const char *set, const char *ke
     if (kg_config_is_given(s->config, key_of(of_set, set, key)))
         return KG_OK;
     return kg_config_set(s->config, of_set, kg_config_text(s->config, of_all), true,
-                         kg_config_source(s->config, of_all), err);
+                         of_all, err);
 }
 
 kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
@@ -561,17 +562,29 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
     return KG_OK;
 }
 
-/* What leaves records out is a key of the suite, or the flag that makes its one set. */
+/* What leaves records out, to be changed: the key or flag that gave it, else the set's
+ * own; without a suite the flag. */
+static const char *said_by(struct values *v, bool is_file)
+{
+    const char *own = key_of(v->key, v->set, "exclude");
+    const char *source = kg_config_source(v->config, own);
+
+    if (!is_file)
+        return "--exclude";
+    if (!*kg_config_text(v->config, own))
+        return own;
+    return strcmp(source, "defaults.exclude") == 0 || strncmp(source, "--", 2) == 0
+               ? source
+               : own;
+}
+
 static kg_status read_exclude(struct kg_eval_set *set, struct values *v, bool is_file,
                               struct kg_err *err)
 {
     struct kg_task_opts *opts = &set->task_opts;
     size_t n = kg_task_names(opts->exclude);
 
-    if (is_file)
-        snprintf(set->exclude_key, sizeof set->exclude_key, "sets.%.63s.exclude", v->set);
-    else
-        snprintf(set->exclude_key, sizeof set->exclude_key, "--exclude");
+    snprintf(set->exclude_key, sizeof set->exclude_key, "%s", said_by(v, is_file));
     opts->exclude_key = set->exclude_key;
     opts->excluded = n ? kg_mem_calloc(n, sizeof *opts->excluded, "names", err) : NULL;
     return n && !opts->excluded ? err->code : KG_OK;
@@ -737,12 +750,46 @@ static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
     }
 }
 
-kg_status kg_suite_check_excluded(const struct kg_eval_set *sets, size_t n,
-                                  struct kg_err *err)
+/* Whether set i of the suite, evaluated or left out, has the list. */
+static bool has_list(const struct kg_suite *s, size_t i, const char *list)
 {
-    for (size_t i = 0; i < n; i++) {
-        share_excluded(sets, n, i);
-        KG_TRY(kg_task_check_excluded(&sets[i].task_opts, err));
+    char key[KEY_BYTES];
+
+    return strcmp(kg_config_text(s->config, key_of(key, s->names[i], "exclude")), list) ==
+           0;
+}
+
+/* Whether a set has the list whose records were not read: it is left out, or its file is
+ * missing or bad. */
+static bool is_had_unread(const struct kg_suite *s, const struct kg_eval_set *sets,
+                          const char *list)
+{
+    for (size_t i = 0; i < s->n_all; i++) {
+        bool unread = i >= s->n || (sets[i].path.len > 0 && sets[i].data.n == 0);
+
+        if (unread && has_list(s, i, list))
+            return true;
+    }
+    return false;
+}
+
+kg_status kg_suite_check_excluded(const struct kg_suite *s,
+                                  const struct kg_eval_set *sets, struct kg_err *err)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kg_task_opts *opts = &sets[i].task_opts;
+        size_t first = 0;
+
+        while (!has_list(s, first, opts->exclude))
+            first++;
+        if (first < i)
+            continue; /* said of that one */
+        share_excluded(sets, s->n, i);
+        if (kg_task_check_excluded(opts, err) == KG_OK)
+            continue;
+        if (!is_had_unread(s, sets, opts->exclude))
+            return err->code;
+        kg_log_warn("%s of those that were read", err->message);
     }
     return KG_OK;
 }

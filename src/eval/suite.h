@@ -67,7 +67,7 @@ struct kg_eval_set {
     struct kg_str path;    /* owned: the data file, "" where problems are generated */
     const struct kg_task_row *task;
     struct kg_task_opts task_opts; /* chat is owned by the set, as excluded is */
-    char exclude_key[KG_SUITE_NAME_BYTES + 16]; /* of task_opts */
+    char exclude_key[2 * KG_SUITE_NAME_BYTES]; /* of task_opts */
     struct kg_sampling sampling;
     char **stops;                   /* owned (sampling.n_stops) */
     struct kg_episode_opts episode; /* env NULL: answers of one turn */
@@ -99,8 +99,10 @@ bool kg_eval_set_has_data(const struct kg_eval_set *set);
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* A name to be excluded that no record of a loaded set has (a list that is given to
- * several sets: of none of them) is an error. */
-kg_status kg_suite_check_excluded(const struct kg_eval_set *sets, size_t n,
+ * several sets: of none of them) is an error; a warning where a set of the suite has the
+ * list and is left out or not loaded. */
+kg_status kg_suite_check_excluded(const struct kg_suite *s,
+                                  const struct kg_eval_set *sets,
                                   struct kg_err *err) KG_MUST_CHECK;
 /* How the set is evaluated. */
 struct kg_eval_opts kg_eval_set_opts(const struct kg_eval_set *set);

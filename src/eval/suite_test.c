@@ -329,6 +329,59 @@ static void what_is_left_out_by_name_is_there(void **state)
          "found 'nope', which none has");
     ok(two_sets("defaults.exclude", "bad,p")); /* each of another set */
     assert_int_equal(two_sets("defaults.exclude", "bad,nope"), KG_EINVAL);
+    says("defaults.exclude: expected names of records of task math");
+}
+
+/* What the message says, as it stands there, makes the run go. */
+static void the_advice_about_gold_answers_can_be_followed(void **state)
+{
+    static const struct {
+        const char *key, *list, *advised;
+    } cases[] = {{"defaults.exclude", "p", "defaults.exclude"},
+                 {"defaults.exclude", "", "sets.b.exclude"},
+                 {"sets.b.exclude", "", "sets.b.exclude"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char key[64], list[64];
+
+        assert_int_equal(two_sets(cases[i].key, cases[i].list), KG_EFORMAT);
+        const char *advice = strstr(err.message, "to leave them out: ");
+        assert_non_null(advice);
+        assert_int_equal(
+            sscanf(advice, "to leave them out: %63[^=]=\"%63[^\"]\"", key, list), 2);
+        assert_string_equal(key, cases[i].advised);
+        ok(two_sets(key, list));
+    }
+}
+
+/* A name of a set that is left out or not read is no mistake, though it cannot be seen;
+ * one of sets that are all there is. */
+static void a_list_may_name_records_of_a_set_that_is_left_out(void **state)
+{
+    struct kg_str said = {0};
+    FILE *f = fopen(in_dir("said"), "w");
+
+    (void)state;
+    assert_non_null(f);
+    kg_log_set_stream(f, false);
+    put("suite.yaml", "suite: {sets: [a]}\ndefaults: {exclude: 'p,bad'}\n"
+                      "sets:\n  a: {data: data.jsonl, task: math, max_tokens: 2}\n"
+                      "  b: {data: absent.jsonl, task: math}\n");
+    struct outcome o;
+    ok(run(&o, NULL, NULL, source(-1, 8)));
+    release(&o);
+    assert_int_equal(run(&o, NULL, "sets.b.exclude=bad", source(-1, 8)), KG_EINVAL);
+    says("defaults.exclude: ");
+    says("found 'bad'");
+    release(&o);
+    kg_log_set_stream(NULL, false);
+    fclose(f);
+    ok(kg_file_read(&said, in_dir("said"), 1 << 16, &err));
+    assert_non_null(strstr(said.data, "defaults.exclude: expected names"));
+    assert_non_null(strstr(said.data, "found 'bad', which none has of those that were"));
+    kg_str_release(&said);
+    put("suite.yaml", SUITE);
 }
 
 static double metric(const struct kg_eval_score *s, const char *name)
@@ -873,6 +926,8 @@ int main(void)
         cmocka_unit_test(a_repeated_problem_can_be_taken_once),
         cmocka_unit_test(a_problem_can_be_a_user_turn),
         cmocka_unit_test(what_is_left_out_by_name_is_there),
+        cmocka_unit_test(the_advice_about_gold_answers_can_be_followed),
+        cmocka_unit_test(a_list_may_name_records_of_a_set_that_is_left_out),
         cmocka_unit_test(a_suite_is_run_and_counted),
         cmocka_unit_test(the_last_state_of_every_set_is_said),
         cmocka_unit_test(sets_can_be_left_out),

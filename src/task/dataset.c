@@ -158,6 +158,7 @@ const char *kg_dataset_file(const struct kg_dataset *d, size_t i)
 /* Published validation files hold each problem as often as it is to be answered. */
 struct place {
     uint64_t hash; /* of what makes the problem */
+    bool excluded; /* such are behind the others: none stands for one that is wanted */
     size_t at;
 };
 
@@ -181,6 +182,8 @@ static int by_hash(const void *a, const void *b)
 
     if (x->hash != y->hash)
         return x->hash < y->hash ? -1 : 1;
+    if (x->excluded != y->excluded)
+        return x->excluded ? 1 : -1;
     return (x->at > y->at) - (x->at < y->at);
 }
 
@@ -195,7 +198,7 @@ static bool is_again(const struct kg_dataset *d, const struct place *places, siz
     return false;
 }
 
-/* again[i]: an earlier record is the same problem. */
+/* again[i]: a record that goes first is the same problem. */
 static kg_status mark_again(bool *again, const struct kg_dataset *d, struct kg_err *err)
 {
     struct place *places = kg_mem_calloc(d->n, sizeof *places, "records", err);
@@ -204,7 +207,8 @@ static kg_status mark_again(bool *again, const struct kg_dataset *d, struct kg_e
     if (!places)
         return err->code;
     for (size_t i = 0; i < d->n; i++)
-        places[i] = (struct place){problem_hash(&d->records[i]), i};
+        places[i] = (struct place){problem_hash(&d->records[i]), d->records[i].excluded,
+                                   i};
     qsort(places, d->n, sizeof *places, by_hash);
     for (size_t i = 0; i < d->n; i++) {
         first = places[i].hash == places[first].hash ? first : i;
@@ -214,7 +218,7 @@ static kg_status mark_again(bool *again, const struct kg_dataset *d, struct kg_e
     return KG_OK;
 }
 
-static kg_status settle_repeated(struct kg_dataset *d, bool unique, struct kg_err *err)
+kg_status kg_task_settle_repeated(struct kg_dataset *d, bool unique, struct kg_err *err)
 {
     bool *again = kg_mem_calloc(d->n, sizeof *again, "records", err);
     kg_status status = again ? mark_again(again, d, err) : err->code;
@@ -494,9 +498,9 @@ kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *pr
     return kg_task_read(d, path, &opts, need_answer, err);
 }
 
-kg_status kg_task_read(struct kg_dataset *d, const char *path,
-                       const struct kg_task_opts *opts, bool need_answer,
-                       struct kg_err *err)
+kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
+                           const struct kg_task_opts *opts, bool need_answer,
+                           struct kg_err *err)
 {
     struct kg_records *records = NULL;
     kg_status status;
@@ -507,12 +511,22 @@ kg_status kg_task_read(struct kg_dataset *d, const char *path,
     KG_TRY_GOTO(out, kg_records_open(&records, path, err));
     d->unit = kg_records_unit(records);
     KG_TRY_GOTO(out, read_records(d, records, opts, need_answer, err));
-    KG_TRY_GOTO(out, settle_repeated(d, opts->unique, err));
 out:
     kg_records_close(records);
     if (status != KG_OK)
         kg_dataset_release(d);
     return status;
+}
+
+kg_status kg_task_read(struct kg_dataset *d, const char *path,
+                       const struct kg_task_opts *opts, bool need_answer,
+                       struct kg_err *err)
+{
+    KG_TRY(kg_task_read_all(d, path, opts, need_answer, err));
+    if (kg_task_settle_repeated(d, opts->unique, err) == KG_OK)
+        return KG_OK;
+    kg_dataset_release(d);
+    return err->code;
 }
 
 kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,

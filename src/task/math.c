@@ -281,19 +281,28 @@ static void note_failure(struct failures *f, const struct kg_dataset *d, const c
     f->n++;
 }
 
-static kg_status check_record(bool *excluded, struct failures *failures,
-                              const struct kg_dataset *d, const struct kg_record *r,
-                              const struct kg_task_opts *opts,
-                              const struct kg_math_opts *how, struct kg_err *err)
+/* Before repeated ones are dropped, so that every name of the file is met. */
+static void mark_excluded(struct kg_dataset *d, const struct kg_task_opts *opts)
+{
+    char name[80];
+
+    for (size_t i = 0; i < d->n; i++) {
+        record_name(name, &d->records[i]);
+        d->records[i].excluded = is_listed(opts, d->name, name);
+    }
+}
+
+static kg_status check_record(struct failures *failures, const struct kg_dataset *d,
+                              const struct kg_record *r, const struct kg_math_opts *how,
+                              struct kg_err *err)
 {
     char name[80], why[160] = "";
     bool good;
 
     record_name(name, r);
-    *excluded = is_listed(opts, d->name, name);
     KG_TRY(check_gold(&good, why, how, r, err));
-    if (!good || *excluded)
-        note_failure(failures, d, name, good ? "grades itself right" : why, *excluded);
+    if (!good || r->excluded)
+        note_failure(failures, d, name, good ? "grades itself right" : why, r->excluded);
     return KG_OK;
 }
 
@@ -323,8 +332,8 @@ static kg_status check_golds(struct kg_dataset *d, const struct kg_task_opts *op
     KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out, math_opts(&how, opts, err));
     for (size_t i = 0; i < d->n; i++) {
-        KG_TRY_GOTO(out, check_record(&excluded[i], &failures, d, &d->records[i], opts,
-                                      &how, err));
+        KG_TRY_GOTO(out, check_record(&failures, d, &d->records[i], &how, err));
+        excluded[i] = d->records[i].excluded;
         d->dropped_excluded += excluded[i];
     }
     kg_dataset_drop(d, excluded);
@@ -356,7 +365,9 @@ kg_status kg_task_math_load(struct kg_dataset *d, const struct kg_task_opts *opt
 {
     kg_status status;
 
-    KG_TRY(kg_task_read(d, path, opts, true, err));
+    KG_TRY(kg_task_read_all(d, path, opts, true, err));
+    mark_excluded(d, opts);
+    KG_TRY_GOTO(fail, kg_task_settle_repeated(d, opts->unique, err));
     for (size_t i = 0; i < d->n; i++)
         KG_TRY_GOTO(fail, take_marked(&d->records[i], err));
     KG_TRY_GOTO(fail, check_golds(d, opts, err));

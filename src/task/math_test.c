@@ -183,6 +183,36 @@ static void a_name_that_no_record_has_is_refused(void **state)
     assert_int_equal(kg_task_check_excluded(&opts, &err), KG_OK);
 }
 
+/* p2 and p3 are one problem: a name leaves out its record, and the other stays. */
+static void one_of_equal_records_is_excluded(void **state)
+{
+    static const struct {
+        const char *exclude, *stays; /* NULL: neither */
+        int64_t excluded, repeated;
+    } cases[] = {{"p3", "p2", 0, 1}, {"p2", "p3", 0, 1}, {"p3,p2", NULL, 1, 1}};
+
+    (void)state;
+    write_file("{\"id\":\"p1\",\"problem\":\"1\",\"answer\":\"1\"}\n"
+               "{\"id\":\"p2\",\"problem\":\"2\",\"answer\":\"2\"}\n"
+               "{\"id\":\"p3\",\"problem\":\"2\",\"answer\":\"2\"}\n");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool met[2] = {false};
+        struct kg_task_opts opts = {
+            .exclude = cases[i].exclude, .excluded = met, .unique = true};
+        struct kg_dataset d;
+
+        assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_OK);
+        assert_int_equal(kg_task_check_excluded(&opts, &err), KG_OK);
+        assert_int_equal(d.n, cases[i].stays ? 2 : 1);
+        if (cases[i].stays)
+            assert_string_equal(d.records[1].id, cases[i].stays);
+        assert_int_equal(d.dropped_excluded, cases[i].excluded);
+        assert_int_equal(d.dropped_repeated, cases[i].repeated);
+        kg_dataset_release(&d);
+    }
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
 /* verl's Parquet files: checked as JSONL is; rows count where there are no ids. */
 static void golds_in_parquet_are_checked_too(void **state)
 {
@@ -349,6 +379,7 @@ int main(void)
         cmocka_unit_test(excluded_records_are_left_out),
         cmocka_unit_test(a_record_is_excluded_by_its_file),
         cmocka_unit_test(a_name_that_no_record_has_is_refused),
+        cmocka_unit_test(one_of_equal_records_is_excluded),
         cmocka_unit_test(a_wrong_answer_earns_what_is_said),
         cmocka_unit_test(golds_in_parquet_are_checked_too),
         cmocka_unit_test(published_golds_grade_themselves_right),

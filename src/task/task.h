@@ -27,6 +27,7 @@ struct kg_record {
     char *extra_json;   /* owned or NULL: extra_info as JSON text */
     char *id;           /* owned or NULL: the record's name in its file */
     int64_t line;       /* of the file, or index of the generator */
+    bool excluded;      /* by name; only while a file is read */
 };
 
 /* One of several files of a data set. */

@@ -11,6 +11,15 @@ kg_status kg_task_read(struct kg_dataset *d, const char *path,
                        const struct kg_task_opts *opts, bool need_answer,
                        struct kg_err *err) KG_MUST_CHECK;
 
+/* Its two steps, between which a task may mark records as excluded: all records, then
+ * those that repeat a problem counted or dropped. Of equal ones the first that is not
+ * excluded is kept, else the first. */
+kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
+                           const struct kg_task_opts *opts, bool need_answer,
+                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_task_settle_repeated(struct kg_dataset *d, bool unique,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
 /* What a record's answer holds behind a marker becomes its ground truth; the whole answer
  * its worked solution, unless it has one. */
 kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
