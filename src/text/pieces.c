@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "text/unicode.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,10 +38,31 @@ static size_t cut_token(const struct kg_tokenizer *tok, const int32_t *rank, int
     return found;
 }
 
+/* Every place where a token may be cut costs a hash of its bytes, so a file could ask for
+ * more than its size shows. The 151,643 tokens of Qwen2 come to 2^24. */
+static kg_status check_work(const struct kg_tokenizer *tok, const int32_t *rank,
+                            struct kg_err *err)
+{
+    const uint64_t most = (uint64_t)1 << 28;
+    uint64_t work = 0;
+
+    for (int32_t id = 0; id < tok->vocab.n_ids; id++) {
+        const uint64_t n = rank[id] >= 0 ? tok->vocab.lengths[id] : 0;
+        work += n * n;
+    }
+    if (work <= most)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "expected tokens whose squared lengths add up to at most %" PRIu64
+                   ", found %" PRIu64,
+                   most, work);
+}
+
 kg_status kg_pieces_merge(struct kg_tokenizer *tok, const int32_t *rank,
                           struct kg_err *err)
 {
     size_t n = 0;
+    KG_TRY(check_work(tok, rank, err));
     for (int32_t id = 0; id < tok->vocab.n_ids; id++)
         if (rank[id] >= 0)
             n += cut_token(tok, rank, id, NULL);
@@ -93,17 +115,9 @@ kg_status kg_pieces_add(struct kg_reader *r, const struct kg_json *config, bool 
     return KG_OK;
 }
 
-static bool stands_in(const struct kg_added *set, int32_t id)
-{
-    for (size_t i = 0; i < set->n; i++)
-        if (set->tokens[i].id == id)
-            return true;
-    return false;
-}
-
 bool kg_pieces_is_added(const struct kg_tokenizer *tok, int32_t id)
 {
-    return stands_in(&tok->raw, id) || stands_in(&tok->normalized, id);
+    return tok->vocab.flags[id] & KG_VOCAB_ADDED;
 }
 
 kg_status kg_pieces_add_special(struct kg_reader *r, int32_t id)
@@ -118,7 +132,7 @@ kg_status kg_pieces_add_special(struct kg_reader *r, int32_t id)
         return r->err->code;
     kg_status status = kg_added_push(&tok->raw, &token, r->err);
     kg_mem_free(token.content);
-    tok->vocab.flags[id] |= KG_VOCAB_SPECIAL;
+    tok->vocab.flags[id] |= KG_VOCAB_SPECIAL | KG_VOCAB_ADDED;
     return status;
 }
 

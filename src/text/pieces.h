@@ -18,7 +18,8 @@ kg_status kg_tiktoken_parse(struct kg_reader *r,
 
 /* Every merge of two tokens that have a rank into one that has: rank (n_ids), lower is
  * merged earlier, -1 for a token that takes no part. Equal ranks: the leftmost first. A
- * token is cut between characters where by_char.   errors: ENOMEM */
+ * token is cut between characters where by_char.   errors: EFORMAT (too much
+ * work), ENOMEM */
 kg_status kg_pieces_merge(struct kg_tokenizer *tok, const int32_t *rank,
                           struct kg_err *err) KG_MUST_CHECK;
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define DATA   "tests/data/tokenizer/"
 #define SHARED "../shared/data/tokenizers/"
@@ -431,10 +432,10 @@ static void put_piece(struct kg_str *out, const char *text, float score, int typ
     kg_str_release(&piece);
 }
 
-static void make_model(struct kg_str *out, const struct made *m)
+/* The model behind what is there. */
+static void make_more(struct kg_str *out, const struct made *m)
 {
     struct kg_str part = {0};
-    kg_str_clear(out);
     put_piece(out, "<unk>", 0, 2);
     for (int byte = 0; byte < (m->n_bytes ? m->n_bytes : 256); byte++) {
         char name[16];
@@ -458,6 +459,12 @@ static void make_model(struct kg_str *out, const struct made *m)
     put_bytes(out, 3, part.data, part.len);
     NEED(kg_str_puts(out, m->tail ? m->tail : "", err));
     kg_str_release(&part);
+}
+
+static void make_model(struct kg_str *out, const struct made *m)
+{
+    kg_str_clear(out);
+    make_more(out, m);
 }
 
 static void a_made_model_is_read(void **state)
@@ -536,6 +543,74 @@ static void a_model_cut_anywhere_is_refused(void **state)
         kg_mem_free(part);
     }
     kg_str_release(&model);
+}
+
+/* n lines of 768 bytes each. */
+static void put_long_tokens(struct kg_str *out, int n)
+{
+    char line[1024 + 1];
+
+    kg_str_clear(out);
+    memset(line, 'A', sizeof line - 1);
+    for (int i = 0; i < n; i++) {
+        snprintf(line + 1020, 5, "%04d", i); /* digits are of base64 too */
+        NEED(kg_str_printf(out, err, "%s %d\n", line, i));
+    }
+}
+
+/* 455 and 456 times 768^2 are on both sides of 2^28. */
+static void tokens_that_are_too_much_work_are_refused(void **state)
+{
+    struct kg_tokenizer *tok;
+    struct kg_str model = {0};
+    struct kg_err why;
+
+    (void)state;
+    put_long_tokens(&model, 455);
+    NEED(kg_tokenizer_parse_model(&tok, model.data, model.len, "made", err));
+    kg_tokenizer_close(tok);
+    put_long_tokens(&model, 456);
+    assert_int_equal(kg_tokenizer_parse_model(&tok, model.data, model.len, "made", &why),
+                     KG_EFORMAT);
+    assert_string_equal(why.message, "made: expected tokens whose squared lengths add up "
+                                     "to at most 268435456, found 268959744");
+    kg_str_release(&model);
+}
+
+/* Seconds of processor time that a model of so many control pieces takes. */
+static double seconds_to_read_controls(int n)
+{
+    struct kg_tokenizer *tok;
+    struct kg_str model = {0};
+    clock_t start;
+    double seconds;
+
+    for (int i = 0; i < n; i++) {
+        char name[16];
+
+        snprintf(name, sizeof name, "<c%d>", i);
+        put_piece(&model, name, 0, 3);
+    }
+    make_more(&model, &(struct made){0});
+    start = clock();
+    NEED(kg_tokenizer_parse_model(&tok, model.data, model.len, "made", err));
+    seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    assert_true(kg_tokenizer_is_special(tok, n - 1));
+    kg_tokenizer_close(tok);
+    kg_str_release(&model);
+    return seconds;
+}
+
+/* 16 times as many took 256 times as long. */
+static void many_control_pieces_take_their_share_of_time(void **state)
+{
+    double few, many;
+
+    (void)state;
+    few = seconds_to_read_controls(5000);
+    many = seconds_to_read_controls(80000);
+    if (many > 64 * few)
+        fail_msg("5,000 control pieces: %g s; 80,000: %g s", few, many);
 }
 
 static void lines_that_are_no_ranks_are_refused(void **state)
@@ -710,6 +785,8 @@ int main(void)
         cmocka_unit_test(a_made_model_is_read),
         cmocka_unit_test(other_models_are_refused_by_name),
         cmocka_unit_test(a_model_cut_anywhere_is_refused),
+        cmocka_unit_test(tokens_that_are_too_much_work_are_refused),
+        cmocka_unit_test(many_control_pieces_take_their_share_of_time),
         cmocka_unit_test(lines_that_are_no_ranks_are_refused),
         cmocka_unit_test(steps_that_kedge_does_not_do_are_refused_by_name),
         cmocka_unit_test(older_spellings_are_read),

@@ -267,7 +267,7 @@ static kg_status make_merges(struct kg_reader *r, struct model *m)
     }
     kg_status status = kg_pieces_merge(tok, rank, r->err);
     kg_mem_free(rank);
-    return status;
+    return status == KG_OK ? KG_OK : kg_err_prefix(r->err, "%s", r->where);
 }
 
 /* ---- spaces ---- */
@@ -315,6 +315,7 @@ static kg_status add_user_defined(struct kg_reader *r, const struct piece *piece
         return r->err->code;
     kg_status status = kg_added_push(&tok->normalized, &token, r->err);
     kg_mem_free(token.content);
+    tok->vocab.flags[piece->id] |= KG_VOCAB_ADDED;
     return status;
 }
 

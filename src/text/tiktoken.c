@@ -198,7 +198,7 @@ static kg_status make_merges(struct kg_reader *r, int64_t n)
         rank[id] = id < n ? id : -1;
     kg_status status = kg_pieces_merge(tok, rank, r->err);
     kg_mem_free(rank);
-    return status;
+    return status == KG_OK ? KG_OK : kg_err_prefix(r->err, "%s", r->where);
 }
 
 kg_status kg_tiktoken_parse(struct kg_reader *r, const struct kg_tokenizer_file *file)

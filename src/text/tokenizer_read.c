@@ -118,13 +118,13 @@ static kg_status place_added(struct kg_reader *r, const struct kg_added_token *t
 {
     struct kg_vocab *vocab = &r->tok->vocab;
     const int shown = token->n < 40 ? (int)token->n : 40;
+    const int flags = KG_VOCAB_ADDED | (token->special ? KG_VOCAB_SPECIAL : 0);
     int32_t id;
     bool raw;
     KG_TRY(kg_reader_find(r, token->content, token->n, &id, &raw));
     if (id < 0)
         return kg_vocab_put(vocab, token->id, token->content, token->n,
-                            KG_VOCAB_RAW | (token->special ? KG_VOCAB_SPECIAL : 0),
-                            r->err);
+                            KG_VOCAB_RAW | flags, r->err);
     if (id != token->id)
         return kg_fail(r->err, KG_EFORMAT, "'%.*s' has id %d, but %d in model.vocab",
                        shown, token->content, token->id, id);
@@ -133,7 +133,7 @@ static kg_status place_added(struct kg_reader *r, const struct kg_added_token *t
         return kg_fail(r->err, KG_EUNSUPPORTED,
                        "'%.*s' stands for other bytes in model.vocab than its own", shown,
                        token->content);
-    vocab->flags[id] |= token->special ? KG_VOCAB_SPECIAL : 0;
+    vocab->flags[id] |= (uint8_t)flags;
     return KG_OK;
 }
 

@@ -19,6 +19,7 @@ enum kg_vocab_flag {
     KG_VOCAB_SPECIAL = 2,
     /* spelled with characters that stand for no byte: no merge can make it */
     KG_VOCAB_RAW = 4,
+    KG_VOCAB_ADDED = 8, /* looked for in a text before it is cut: kg_added has it */
 };
 
 /* What an id prints, in the blob. */
