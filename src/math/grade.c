@@ -259,8 +259,8 @@ static bool names_another(struct kg_math_text t, size_t first)
 enum choice_form { CHOICE_BARE, CHOICE_BRACKETED, CHOICE_DOTTED };
 
 /* The letter of a choice that is the whole text ("C") or stands marked before what it
- * stands for ("\\textbf{(C)}\\ 12", "C) 12", "C. 12"); 0 for neither, and where another
- * option is named too. Behind "C." must be a formula: "C. elegans" is none. */
+ * stands for ("\\textbf{(C)}\\ 12", "C) 12", "C. 12", "C. a worm"); 0 for neither, and
+ * where another option is named too. */
 static char choice_letter(struct kg_math_text t, enum choice_form *form)
 {
     size_t i = 0;
@@ -283,9 +283,6 @@ static char choice_letter(struct kg_math_text t, enum choice_form *form)
         *form = CHOICE_DOTTED;
     if (*form == CHOICE_BARE)
         return i + 1 == t.n || (len && t.text[i + 1] == '}') ? t.text[i] : 0;
-    if (*form == CHOICE_DOTTED &&
-        kg_math_is_prose((struct kg_math_text){t.text + i + 2, t.n - i - 2}))
-        return 0;
     return names_another(t, i) ? 0 : t.text[i];
 }
 

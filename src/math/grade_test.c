@@ -557,7 +557,7 @@ static void a_choice_is_a_letter(void **state)
     not_right("C", "\\boxed{(C) or (D)}");
     not_right("C", "\\boxed{(C) or D}");
     not_right("C", "(C) or (D)");
-    not_right("E", "\\boxed{E. coli}");
+    right("B", "\\boxed{B. photosynthesis}");
     not_right("A. 5", "\\boxed{A. 7}");
     wrong("\\textbf{(B)}\\ 12", "\\boxed{\\text{C}}");
 }
