@@ -13,6 +13,7 @@
 #include "net/http_server.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct kg_http_exchange {
     struct kg_http_server *s;
@@ -26,10 +27,10 @@ struct kg_http_exchange {
     /* under the lock */
     struct kg_str out; /* owned; to be sent */
     bool ended;
-    bool chunked; /* out is a stream in chunks */
-    bool broken;  /* cannot be completed: close the connection */
-    bool gone;
-    bool queued; /* in the list of the woken */
+    bool chunked;     /* out is a stream in chunks */
+    bool broken;      /* cannot be completed: close the connection */
+    atomic_bool gone; /* read without the lock too */
+    bool queued;      /* in the list of the woken */
     struct kg_http_exchange *next_woken;
 };
 

@@ -344,13 +344,7 @@ void kg_http_stream_end(struct kg_http_exchange *x)
     end_and_unlock(x);
 }
 
-bool kg_http_gone(const struct kg_http_exchange *x)
-{
-    pthread_mutex_lock(&x->s->lock);
-    bool gone = x->gone;
-    pthread_mutex_unlock(&x->s->lock);
-    return gone;
-}
+bool kg_http_gone(const struct kg_http_exchange *x) { return atomic_load(&x->gone); }
 
 const char *kg_http_method(const struct kg_http_exchange *x) { return x->head.method; }
 const char *kg_http_path(const struct kg_http_exchange *x) { return x->head.path; }

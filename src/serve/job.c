@@ -336,6 +336,15 @@ static struct kg_serve_job *job_of(const struct kg_request *q)
     return ((const struct kg_serve_group *)(const void *)q)->job;
 }
 
+static void note_first(struct kg_serve_job *job)
+{
+    struct kg_serve *s = job->s;
+    job->first = kg_clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    kg_serve_metrics_observe(&s->metrics.first_token, job->first - job->received);
+    pthread_mutex_unlock(&s->lock);
+}
+
 kg_status kg_serve_on_token(void *user, const struct kg_request *q,
                             const struct kg_traj *t, struct kg_err *err)
 {
@@ -343,14 +352,9 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     struct kg_serve_job *job = job_of(q);
     struct kg_err failure; /* of this answer: the others go on */
     (void)err;
-    double now = job->first == 0 ? kg_clock_seconds() : 0;
-    pthread_mutex_lock(&s->lock);
-    s->metrics.completion_tokens++;
-    if (now > 0)
-        kg_serve_metrics_observe(&s->metrics.first_token, now - job->received);
-    pthread_mutex_unlock(&s->lock);
-    if (now > 0)
-        job->first = now;
+    s->fresh++;
+    if (job->first == 0)
+        note_first(job);
     if (job->r.stream && job->end == KG_SERVE_WELL &&
         tell_token(job, (size_t)(t - job->trajs), &failure) != KG_OK)
         kg_serve_job_fail(job, &failure);

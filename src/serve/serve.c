@@ -460,6 +460,15 @@ static void sweep(struct kg_serve *s)
     }
 }
 
+/* Of the step that was made, before an answer ends: who has it finds its tokens there. */
+static void count_tokens(struct kg_serve *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->metrics.completion_tokens += s->fresh;
+    pthread_mutex_unlock(&s->lock);
+    s->fresh = 0;
+}
+
 static void count_load(struct kg_serve *s, const struct kg_rollout_load *load)
 {
     pthread_mutex_lock(&s->lock);
@@ -475,6 +484,7 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
 {
     struct kg_rollout_load load;
     kg_status status = kg_rollout_step(s->engine, &load, err);
+    count_tokens(s);
     if (status != KG_OK) {
         kg_log_warn("the engine failed, all open answers with it: %s", err->message);
         KG_TRY(begin_engine(s, err));

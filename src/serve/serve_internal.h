@@ -74,6 +74,7 @@ struct kg_serve {
     struct kg_serve_job *live; /* the model thread's list */
     struct kg_str scratch;     /* the model thread's */
     int phase;                 /* the model thread's, while it serves */
+    int64_t fresh;             /* the model thread's: tokens not yet in the metrics */
     char prefix[24];           /* of ids: tells one start of the server from another */
 
     pthread_mutex_t lock;
