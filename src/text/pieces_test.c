@@ -553,7 +553,7 @@ static void put_long_tokens(struct kg_str *out, int n)
     kg_str_clear(out);
     memset(line, 'A', sizeof line - 1);
     for (int i = 0; i < n; i++) {
-        snprintf(line + 1020, 5, "%04d", i); /* digits are of base64 too */
+        snprintf(line + 1020, 5, "%04d", i % 10000); /* digits are of base64 too */
         NEED(kg_str_printf(out, err, "%s %d\n", line, i));
     }
 }
