@@ -148,10 +148,11 @@ kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
                       &error);
     parsing = NULL;
-    if (root)
-        status = add(b, root, err);
+    /* jansson goes on with half a word when it cannot keep all of it */
+    if (memory.no_memory)
+        status = KG_ENOMEM;
     else
-        status = memory.no_memory ? KG_ENOMEM : refuse(&error, err);
+        status = root ? add(b, root, err) : refuse(&error, err);
     kg_json_empty(memory.scratch);
     return status;
 }
