@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 64 << 20 };
+enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20 };
 
 /* ---- making one ---- */
 
@@ -52,7 +52,7 @@ static kg_status create(struct kg_chat_template **t, const char *where,
     *t = kg_mem_calloc(1, sizeof **t, "chat template", err);
     if (!*t)
         return err->code;
-    (*t)->pool.max_bytes = (size_t)1 << 30;
+    (*t)->pool.max_bytes = MAX_TREE_BYTES;
     (*t)->where = kg_mem_strdup(where, err);
     return (*t)->where ? KG_OK : err->code;
 }
@@ -366,13 +366,17 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                          .out_begin = out->len,
                          .scope = &globals,
                          .err = err};
+    size_t out_max = out->max;
     kg_status status;
 
     j.pool.max_bytes = j.limits.memory_bytes;
     j.steps = j.limits.steps;
+    if (!out_max || out_max > j.out_begin + j.limits.output_bytes)
+        out->max = j.out_begin + j.limits.output_bytes; /* no room beyond it is taken */
     KG_TRY_GOTO(out, set_variables(&j, variables));
     KG_TRY_GOTO(out, kg_jinja_run(&j, j.t->root));
 out:
+    out->max = out_max;
     kg_jinja_pool_release(&j.pool);
     if (status != KG_OK && out->data) {
         out->len = j.out_begin;

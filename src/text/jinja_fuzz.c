@@ -1,6 +1,8 @@
 /* Fuzz target: a template, and behind a NUL byte its variables as JSON. What parses is
- * rendered twice within small limits: to the same text, or to the same error.
+ * rendered twice within small limits: to the same text, or to the same error, and in no
+ * more memory than the limits say.
  */
+#include "base/mem.h"
 #include "text/chat_template.h"
 
 #include <stdlib.h>
@@ -14,17 +16,25 @@ static const char VARIABLES[] =
     "null, \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": "
     "[1, 2.5, true]}}}]}], \"add_generation_prompt\": true, \"s\": \"a,b c\", \"n\": 7}";
 
+enum { MEMORY = 16 << 20, OUTPUT = 1 << 20 };
+
 static void render(const struct kg_chat_template *t, const struct kg_json *variables)
 {
     const struct kg_chat_opts opts = {
-        .limits = {.steps = 200000, .memory_bytes = 16 << 20, .output_bytes = 1 << 20},
+        .limits = {.steps = 200000, .memory_bytes = MEMORY, .output_bytes = OUTPUT},
         .now_s = 1752148800};
     struct kg_str once = {0};
     struct kg_str twice = {0};
     struct kg_err first = {0};
     struct kg_err second = {0};
+    uint64_t before = kg_mem_current_bytes();
+
+    kg_mem_reset_peak();
     kg_status status = kg_chat_template_render(&once, t, variables, &opts, &first);
 
+    /* text that grows is there twice for a moment */
+    if (kg_mem_peak_bytes() - before > MEMORY + 2 * (OUTPUT + 64))
+        abort();
     if (kg_chat_template_render(&twice, t, variables, &opts, &second) != status ||
         strcmp(first.message, second.message) != 0 || once.len != twice.len ||
         memcmp(kg_str_text(&once), kg_str_text(&twice), once.len) != 0)

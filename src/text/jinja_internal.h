@@ -24,7 +24,7 @@
 struct kg_jinja_chunk;
 struct kg_jinja_pool {
     struct kg_jinja_chunk *head; /* owned */
-    size_t bytes;
+    size_t bytes;                /* of the chunks, never more than */
     size_t max_bytes;
 };
 /* Zeroed, 16-byte aligned.   returns borrowed pointer, NULL with err.   errors: ENOMEM */

@@ -211,6 +211,41 @@ static void limits_stop_a_rendering(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
+/* What is held at the worst moment: the pool, and the output while it moves to a larger
+ * place. Each of these comes to its limit by another kind of allocation. */
+static void memory_stays_below_its_limit(void **state)
+{
+    static const char *const greedy[] = {
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% set x = [a, b] %}"
+        "{% endfor %}{% endfor %}",
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor "
+        "%}",
+        "{% for x in range(100000) %}{{ range(100000)|list|length }}{% endfor %}",
+        "{% for x in range(100000) %}{% set y = {'a': x, 'b': [x, x]}|dictsort %}"
+        "{% endfor %}",
+        "{% for x in range(100000) %}{% set y %}{{ x }}abcdefghijkl{% endset %}"
+        "{% endfor %}",
+        "{% macro m(a) %}{% set b = a ~ 'b' %}{% endmacro %}"
+        "{% for x in range(100000) %}{{ m(x) }}{% endfor %}",
+        "{% for x in range(100000) %}{{ 'abcdefgh' * 100 }}{% endfor %}",
+    };
+    const struct kg_chat_limits limits = {
+        .steps = 50000000, .memory_bytes = 4 << 20, .output_bytes = 1 << 20};
+    const struct kg_chat_opts small = {.limits = limits};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof greedy / sizeof *greedy; i++) {
+        struct kg_str out = {0};
+
+        kg_mem_reset_peak();
+        uint64_t before = kg_mem_current_bytes();
+        assert_int_not_equal(render_with(&out, greedy[i], "{}", &small), KG_OK);
+        kg_str_release(&out);
+        assert_in_range(kg_mem_peak_bytes() - before, limits.output_bytes / 2,
+                        limits.memory_bytes + 2 * limits.output_bytes + (64 << 10));
+    }
+}
+
 static void every_failed_allocation_is_reported(void **state)
 {
     static const char text[] = "{% macro m(a, b=2) %}{{ a ~ b }}{% endmacro %}"
@@ -372,6 +407,7 @@ int main(void)
         cmocka_unit_test(published_and_derived_renderings_are_byte_equal),
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(limits_stop_a_rendering),
+        cmocka_unit_test(memory_stays_below_its_limit),
         cmocka_unit_test(every_failed_allocation_is_reported),
         cmocka_unit_test(the_clock_can_be_kept_out),
         cmocka_unit_test_setup_teardown(tools_take_the_template_for_tools, make_dir,

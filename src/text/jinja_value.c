@@ -19,14 +19,19 @@ struct kg_jinja_chunk {
     size_t unused_; /* keeps the bytes behind the header aligned */
 };
 
+/* Whole chunks are counted, not what is used of them: the limit is one of the memory that
+ * is held. */
 static bool chunk_add(struct kg_jinja_pool *pool, size_t need, struct kg_err *err)
 {
+    size_t left = pool->max_bytes - pool->bytes;
+    size_t room = left > sizeof(struct kg_jinja_chunk) ? left - sizeof *pool->head : 0;
     size_t capacity = pool->head ? 2 * pool->head->capacity : CHUNK_BYTES;
     struct kg_jinja_chunk *chunk;
 
     capacity = capacity > (1 << 20) ? 1 << 20 : capacity;
+    capacity = capacity > room ? room : capacity;
     capacity = capacity < need ? need : capacity;
-    if (need > pool->max_bytes - pool->bytes) {
+    if (need > room) {
         kg_fail(err, KG_ENOMEM,
                 "expected a chat template to need at most %zu bytes, "
                 "found more",
@@ -39,6 +44,7 @@ static bool chunk_add(struct kg_jinja_pool *pool, size_t need, struct kg_err *er
     chunk->capacity = capacity;
     chunk->next = pool->head;
     pool->head = chunk;
+    pool->bytes += sizeof *chunk + capacity;
     return true;
 }
 
@@ -57,7 +63,6 @@ void *kg_jinja_alloc(struct kg_jinja_pool *pool, size_t count, size_t size,
     }
     block = (char *)(chunk + 1) + chunk->used;
     chunk->used += n;
-    pool->bytes += n;
     return block;
 }
 
