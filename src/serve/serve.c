@@ -318,6 +318,15 @@ static kg_status open_http(struct kg_serve *s, struct kg_err *err)
     return kg_http_server_start(&s->http, &opts, err);
 }
 
+/* One that fails, or is out to eat memory, is told before clients come. */
+static kg_status try_template(const struct kg_chat_template *chat, struct kg_err *err)
+{
+    if (chat == NULL || kg_chat_template_try(chat, err) == KG_OK)
+        return KG_OK;
+    return kg_err_prefix(err, "--chat-template, tried on one short message (none: "
+                              "completions alone)");
+}
+
 kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
                         struct kg_err *err)
 {
@@ -334,6 +343,7 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
     pthread_cond_init(&s->ready_due, &attr);
     pthread_condattr_destroy(&attr);
     take_opts(s, opts);
+    KG_TRY_GOTO(out, try_template(opts->chat, err));
     KG_TRY_GOTO(out,
                 kg_tool_calls_known(&s->model.knows_calls, opts->chat, opts->tok, err));
     log_room(&s->opts);

@@ -45,7 +45,8 @@ int64_t kg_serve_kv_tokens(int32_t max_batch, int32_t max_len);
 
 struct kg_serve; /* opaque */
 /* Listens when it returns; answers once kg_serve_run is called.
- * errors: EINVAL, EIO (port in use), ENOMEM */
+ * errors: EINVAL, EIO (port in use), EFORMAT (the chat template fails on a short message,
+ * or needs too much for it), ENOMEM */
 kg_status kg_serve_open(struct kg_serve **s, const struct kg_serve_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 int kg_serve_port(const struct kg_serve *s);

@@ -481,9 +481,34 @@ static void a_server_that_cannot_get_memory_does_not_open(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
+/* A template that would hold up every chat request does not get as far as the port. */
+static void a_template_that_fails_is_found_before_listening(void **state)
+{
+    static const char *const texts[] = {
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% set x = [a, b] %}"
+        "{% endfor %}{% endfor %}",
+        "{{ raise_exception('no messages, please') }}",
+    };
+    static const char *const words[] = {"hostile", "no messages, please"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct kg_chat_template *chat;
+        struct kg_err why;
+        NEED(kg_chat_template_parse(&chat, texts[i], strlen(texts[i]), "hostile", err));
+        struct kg_serve_opts opts = {
+            .model = model, .tok = tok, .name = "letters", .max_batch = 2, .chat = chat};
+        assert_int_not_equal(kg_serve_open(&server, &opts, &why), KG_OK);
+        assert_null(server);
+        assert_non_null(strstr(why.message, "tried on one short message"));
+        assert_non_null(strstr(why.message, words[i]));
+        kg_chat_template_close(chat);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_template_that_fails_is_found_before_listening),
         cmocka_unit_test(answers_do_not_depend_on_company),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
         cmocka_unit_test(a_scored_prompt_is_listed_across_a_change_of_draw),

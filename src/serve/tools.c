@@ -206,7 +206,7 @@ static bool is_text(const struct kg_tokenizer *tok, const char *tag)
 kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
                               const struct kg_tokenizer *tok, struct kg_err *err)
 {
-    const struct kg_chat_opts opts = {.no_clock = true};
+    const struct kg_chat_opts opts = {.limits = kg_chat_limits_trial, .no_clock = true};
     struct kg_json_doc doc = {0};
     struct kg_str text = {0};
     kg_status status;

@@ -425,3 +425,24 @@ out:
     kg_str_release(&json);
     return status;
 }
+
+/* ---- trying one ---- */
+
+const struct kg_chat_limits kg_chat_limits_trial = {
+    .steps = 2 * 1000 * 1000, .memory_bytes = 64 << 20, .output_bytes = 1 << 20};
+
+kg_status kg_chat_template_try(const struct kg_chat_template *t, struct kg_err *err)
+{
+    static const char vars[] = "{\"add_generation_prompt\": true, \"messages\": "
+                               "[{\"role\": \"user\", \"content\": \"Hello\"}]}";
+    const struct kg_chat_opts opts = {.limits = kg_chat_limits_trial, .no_clock = true};
+    struct kg_json_doc doc = {0};
+    struct kg_str out = {0};
+    kg_status status;
+
+    KG_TRY(kg_json_parse(&doc, vars, sizeof vars - 1, "trial", err));
+    status = kg_chat_template_render(&out, t, doc.root, &opts, err);
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    return status;
+}

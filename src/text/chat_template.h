@@ -75,6 +75,14 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
                                   const char *model_dir,
                                   struct kg_err *err) KG_MUST_CHECK;
 
+/* Small enough that a template which turns out to be hostile costs a moment. */
+extern const struct kg_chat_limits kg_chat_limits_trial;
+
+/* Render one short message of a user within kg_chat_limits_trial: what fails here is
+ * known before a client asks.   errors: those of kg_chat_template_render */
+kg_status kg_chat_template_try(const struct kg_chat_template *t,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* Append the prompt of a list of messages: add_generation_prompt is true, tools may be
  * NULL. No date gets in (no_clock), so that a prompt is the same on every day.
  * errors: those of kg_chat_template_render */
