@@ -18,13 +18,18 @@ MODULES := base data net tensor policy lib golden text math traj model search ta
 # what libkedge is made of
 LIB_MODULES := base tensor policy lib
 
+# a finding ends the test
+SANITIZE := -fsanitize=$(SAN) -fno-sanitize-recover=all
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
            -Wcast-qual -Wvla -Wno-unknown-pragmas
 OPT_release := -O2 -g
 OPT_debug   := -O0 -g
+# what nobody set is no 0: a bool of 0xfe is an error for the sanitizer of undefined behaviour
+UNSET       := $(if $(SAN),$(shell echo | $(CC) -ftrivial-auto-var-init=pattern -E - >/dev/null 2>&1 && \
+             echo -ftrivial-auto-var-init=pattern))
 CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
                -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -MMD -MP -DKG_VERSION='"$(VERSION)"' \
-               $(if $(WERROR),-Werror) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
+               $(if $(WERROR),-Werror) $(if $(SAN),$(SANITIZE) -fno-omit-frame-pointer $(UNSET)) $(CFLAGS)
 OMP     := -lgomp
 # GNU's OpenMP is not known to the thread sanitizer, LLVM's tells it what a barrier orders
 ifeq ($(SAN),thread)
@@ -35,7 +40,7 @@ endif
 # Arb and Calcium stand apart before FLINT 3
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
 LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
-LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
+LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
 ISAS := generic

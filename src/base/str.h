@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 struct kg_str {
     char *data;      /* owned; NULL when nothing was ever appended */
@@ -36,6 +37,13 @@ const char *kg_str_text(const struct kg_str *s);
 /* Hand the buffer over; s is empty afterwards.   returns owned NUL-terminated block or
  * NULL on ENOMEM */
 char *kg_str_take(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether c is one of the characters of set. A NUL never is: strchr finds the end of the
+ * set, so that a NUL in a text would count as each of its characters. */
+static inline bool kg_char_in(const char *set, char c)
+{
+    return c != '\0' && strchr(set, c) != NULL;
+}
 
 /* Edit distance, for "did you mean". Text is compared byte by byte, case ignored. */
 size_t kg_str_distance(const char *a, const char *b);

@@ -151,6 +151,16 @@ static void unknown_lists_the_names(void **state)
     kg_mem_fail_at(0);
 }
 
+/* strchr finds the end of every set. */
+static void a_nul_is_in_no_set(void **state)
+{
+    (void)state;
+    assert_true(kg_char_in(".,;", ','));
+    assert_false(kg_char_in(".,;", ':'));
+    assert_false(kg_char_in(".,;", '\0'));
+    assert_false(kg_char_in("", '\0'));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +173,7 @@ int main(void)
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test(nearest_finds_typing_errors_only),
         cmocka_unit_test(unknown_lists_the_names),
+        cmocka_unit_test(a_nul_is_in_no_set),
     };
 
     return cmocka_run_group_tests_name("str", tests, NULL, NULL);

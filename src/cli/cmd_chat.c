@@ -448,7 +448,7 @@ static bool read_line(struct chat *c, char **line, size_t *capacity, size_t *n)
         }
         if (got < 0)
             return false;
-        while (got > 0 && strchr("\r\n", (*line)[got - 1]))
+        while (got > 0 && kg_char_in("\r\n", (*line)[got - 1]))
             (*line)[--got] = '\0';
         *n = (size_t)got;
         if (got > 0)

@@ -220,8 +220,8 @@ static bool is_whole(const char *text, const char *at, const char *next, const c
 {
     const char *before = at > text && at[-1] == '-' ? at - 1 : at;
 
-    return is_digit(*at) && (before == text || !strchr(".eE+-", before[-1])) &&
-           (next == end || !strchr(".eE", *next));
+    return is_digit(*at) && (before == text || !kg_char_in(".eE+-", before[-1])) &&
+           (next == end || !kg_char_in(".eE", *next));
 }
 
 /* The last two digits of an integer beyond 64 bits become "e2", which makes it a real

@@ -119,7 +119,7 @@ static kg_status read_line(struct kg_jsonl *r, bool *more, struct kg_err *err)
 static bool is_blank(const struct kg_str *line)
 {
     for (size_t i = 0; i < line->len; i++)
-        if (!strchr(" \t\r", line->data[i]) || line->data[i] == '\0')
+        if (!kg_char_in(" \t\r", line->data[i]))
             return false;
     return true;
 }

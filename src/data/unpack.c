@@ -334,7 +334,7 @@ enum kg_unpack_text kg_unpack_sniff(const struct kg_unpack *u)
     if (u->text_n >= 4 &&
         (memcmp(u->text, "PAR1", 4) == 0 || memcmp(u->text, "PARE", 4) == 0))
         return KG_TEXT_PARQUET;
-    while (i < u->text_n && u->text[i] != 0 && strchr(" \t\r\n", u->text[i]))
+    while (i < u->text_n && kg_char_in(" \t\r\n", u->text[i]))
         i++;
     return i < u->text_n && u->text[i] == '[' ? KG_TEXT_ARRAY : KG_TEXT_LINES;
 }

@@ -60,14 +60,14 @@ static size_t skip_blanks(struct kg_math_text t, size_t i)
 
 static bool starts_line(struct kg_math_text t, size_t i)
 {
-    while (i > 0 && strchr(" *[(", t.text[i - 1]))
+    while (i > 0 && kg_char_in(" *[(", t.text[i - 1]))
         i--;
     return i == 0 || t.text[i - 1] == '\n';
 }
 
 static bool ends_line(struct kg_math_text t, size_t i)
 {
-    while (i < t.n && strchr(" *.)]:", t.text[i]))
+    while (i < t.n && kg_char_in(" *.)]:", t.text[i]))
         i++;
     return at(t, i) == '\n';
 }
@@ -76,7 +76,7 @@ static bool ends_line(struct kg_math_text t, size_t i)
 static bool in_brackets(struct kg_math_text t, size_t i)
 {
     for (size_t k = 0; k < 100 && i-- > 0 && t.text[i] != '\n'; k++) {
-        if (strchr("()", t.text[i]))
+        if (kg_char_in("()", t.text[i]))
             return t.text[i] == '(';
     }
     return false;
@@ -87,10 +87,10 @@ static bool is_marked(struct kg_math_text t, size_t i, struct letter *out)
 {
     char before = i > 0 ? t.text[i - 1] : '\n';
     char after = at(t, i + 1);
-    bool free = is_blank(before) || strchr("*\"'`:", before);
+    bool free = is_blank(before) || kg_char_in("*\"'`:", before);
     bool upper = isupper((unsigned char)t.text[i]);
 
-    if (strchr("([", before) && strchr(")]", after) &&
+    if (kg_char_in("([", before) && kg_char_in(")]", after) &&
         (i < 2 || !isalnum((unsigned char)t.text[i - 2]))) {
         *out = (struct letter){0, true, i - 1, i + 2};
         return true;
@@ -129,12 +129,12 @@ static bool is_operand(struct kg_math_text t, size_t i)
 
     while (at(t, next) == ' ')
         next++;
-    if (strchr("+/^=<>_", at(t, next)) ||
+    if (kg_char_in("+/^=<>_", at(t, next)) ||
         (at(t, next) == '\\' && is_letter(at(t, next + 1))))
         return true;
     while (i > 0 && t.text[i - 1] == ' ')
         i--;
-    return i > 0 && strchr("+-/^<>_", t.text[i - 1]);
+    return i > 0 && kg_char_in("+-/^<>_", t.text[i - 1]);
 }
 
 /* Whether c, with `next` behind it, goes on with a word: an apostrophe does in "A's". */
@@ -150,7 +150,7 @@ static struct letter letter_at(struct kg_math_text t, size_t i)
     struct letter l = {0};
     bool alone = !in_word(at(t, i + 1), at(t, i + 2)) &&
                  (i == 0 || !(in_word(t.text[i - 1], i > 1 ? t.text[i - 2] : ' ') ||
-                              strchr("\\_", t.text[i - 1])));
+                              kg_char_in("\\_", t.text[i - 1])));
 
     if (!alone || toupper((unsigned char)c) < 'A' || toupper((unsigned char)c) > 'J')
         return l;
@@ -170,7 +170,7 @@ static size_t word_before(struct kg_math_text t, size_t i, size_t *n)
 {
     size_t end;
 
-    while (i > 0 && strchr(" (*[\"`", t.text[i - 1]))
+    while (i > 0 && kg_char_in(" (*[\"`", t.text[i - 1]))
         i--;
     end = i;
     while (i > 0 && end - i < 16 && (is_letter(t.text[i - 1]) || t.text[i - 1] == '\''))
@@ -215,9 +215,9 @@ static bool is_one_of_several(struct kg_math_text t, const struct letter *l)
     size_t n;
     size_t next;
 
-    while (i < t.n && strchr("*)]} ", t.text[i]))
+    while (i < t.n && kg_char_in("*)]} ", t.text[i]))
         i++;
-    n = strchr(",/&", at(t, i)) ? 1 : word_length(t, i);
+    n = kg_char_in(",/&", at(t, i)) ? 1 : word_length(t, i);
     if (n != 1 && !is_one_of(" or and ", t.text + i, n))
         return false;
     if (n == 1 && is_letter(at(t, i)))
@@ -252,8 +252,9 @@ static size_t skip_lead(struct kg_math_text t, size_t i, bool *strong)
             if (t.n - i >= n && memcmp(t.text + i, styles[k], n) == 0)
                 i += n;
         }
-        for (; i < t.n && (is_blank(t.text[i]) || strchr("*:=\"'`$({[,", t.text[i])); i++)
-            *strong = *strong || strchr(":=", t.text[i]);
+        for (; i < t.n && (is_blank(t.text[i]) || kg_char_in("*:=\"'`$({[,", t.text[i]));
+             i++)
+            *strong = *strong || kg_char_in(":=", t.text[i]);
         n = word_length(t, i);
         if (n > 1 &&
             (is_one_of(links, t.text + i, n) || is_one_of(idle, t.text + i, n))) {
@@ -288,7 +289,7 @@ static char announced(struct kg_math_text t, bool strong)
 
     for (size_t i = 0; i < t.n; i++) {
         bool says;
-        size_t n = strchr("aAoOcC\\", t.text[i]) ? announcer(t, i, &says) : 0;
+        size_t n = kg_char_in("aAoOcC\\", t.text[i]) ? announcer(t, i, &says) : 0;
         struct letter l;
 
         if (n == 0)
@@ -351,7 +352,7 @@ static char standing(struct kg_math_text t, enum where where, bool list)
 static char behind_anchor(struct kg_math_text t)
 {
     struct kg_math_text rest;
-    bool strong;
+    bool strong = false;
 
     if (!kg_math_behind_anchor(&rest, t))
         return 0;

@@ -74,6 +74,8 @@ static const struct {
     {"So the right one: [B]", 'B'},
     {"Thus, B is correct, and A is incorrect.", 'B'},
     {"The answer to question A is B", 'B'},
+    {"A: B", 'B'},
+    {"答案是 B", 'B'},
 };
 
 static char chosen(enum kg_math_form form, const char *answer)

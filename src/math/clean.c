@@ -240,7 +240,7 @@ static bool doubled(const char *text, size_t n, bool rows)
     if (rows)
         return false;
     if (len == 0)
-        return strchr("%${}[](),!;: ", text[2]) != NULL;
+        return kg_char_in("%${}[](),!;: ", text[2]);
     return true;
 }
 
@@ -272,7 +272,7 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
     }
     if ((unsigned char)text[0] >= 0x80)
         row = match(signs, sizeof signs / sizeof *signs, text, n);
-    else if (strchr("\\{~*$!<>|.", text[0]))
+    else if (kg_char_in("\\{~*$!<>|.", text[0]))
         row = match(pieces, sizeof pieces / sizeof *pieces, text, n);
     *taken = row ? strlen(row->from) : 0;
     return row ? row->to : NULL;
@@ -307,7 +307,7 @@ static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text
 
 static void cut_end(struct kg_str *s)
 {
-    while (s->len > 0 && strchr(" .,;:\n\t\\", s->data[s->len - 1]))
+    while (s->len > 0 && kg_char_in(" .,;:\n\t\\", s->data[s->len - 1]))
         s->data[--s->len] = 0;
 }
 

@@ -782,13 +782,13 @@ static char half_of_day(const struct kg_math_compare *c, int node)
     if (n->kind != KG_MATH_WORDS)
         return 0;
     for (size_t i = 0; i < n->len; i++) {
-        if (strchr(". ~", text[i]))
+        if (kg_char_in(". ~", text[i]))
             continue;
         if (len == 2)
             return 0;
         plain[len++] = (char)tolower((unsigned char)text[i]);
     }
-    return len == 2 && strchr("ap", plain[0]) && plain[1] == 'm' ? plain[0] : 0;
+    return len == 2 && kg_char_in("ap", plain[0]) && plain[1] == 'm' ? plain[0] : 0;
 }
 
 /* 7 am is not 7 pm, though either is 7. */

@@ -31,7 +31,7 @@ static const char *last_of(const char *text, size_t n, const char *word)
 /* Whether "not" stands before text[at], delimiters aside; but not "or not". */
 static bool is_denied(const char *text, size_t at)
 {
-    while (at > 0 && strchr(" $\\(*", text[at - 1]))
+    while (at > 0 && kg_char_in(" $\\(*", text[at - 1]))
         at--;
     if (at < 3 || strncasecmp(text + at - 3, "not", 3) != 0 ||
         (at > 3 && isalpha((unsigned char)text[at - 4])))
@@ -414,7 +414,7 @@ static const char *run_end(const char *p, const char *end)
             at = p = next + 1;
             next = skip_blanks(at, end);
         }
-        if (next == end || !strchr("+-*/=^", *next))
+        if (next == end || !kg_char_in("+-*/=^", *next))
             return p;
         next = skip_blanks(next + 1, end);
         if (next < end && *next == '-')
@@ -437,7 +437,7 @@ static bool plain_tuple(struct candidate *out, const char *p, const char *end)
     for (; at < end && *at != ')' && *at != ']'; at++) {
         comma = comma || *at == ',';
         any = any || isdigit((unsigned char)*at);
-        if (!isdigit((unsigned char)*at) && !strchr(" ,.-/+", *at))
+        if (!isdigit((unsigned char)*at) && !kg_char_in(" ,.-/+", *at))
             return false;
     }
     if (at == end || !comma || !any)
@@ -502,7 +502,7 @@ static bool next_candidate(struct candidate *out, struct walk *w)
             w->at = out->end;
             return true;
         }
-        if (*p == '\\' && p + 1 < w->end && strchr("()[]", p[1])) {
+        if (*p == '\\' && p + 1 < w->end && kg_char_in("()[]", p[1])) {
             w->at++;
             continue;
         }
@@ -536,7 +536,7 @@ static bool only_joins(const char *from, const char *to)
     while (from < to) {
         size_t n = (size_t)(to - from);
 
-        if (strchr(" ,;.\n\t\"\\", *from))
+        if (kg_char_in(" ,;.\n\t\"\\", *from))
             from++;
         else if (starts_with(from, n, "and"))
             from += 3;
@@ -553,14 +553,14 @@ static struct kg_math_text unmarked(struct kg_math_text t)
 {
     size_t end = t.n;
 
-    while (t.n > 0 && strchr("*`", t.text[0])) {
+    while (t.n > 0 && kg_char_in("*`", t.text[0])) {
         t.text++;
         t.n--;
         end--;
     }
-    while (end > 0 && strchr("*`. ", t.text[end - 1])) {
+    while (end > 0 && kg_char_in("*`. ", t.text[end - 1])) {
         end--;
-        if (strchr("*`", t.text[end]))
+        if (kg_char_in("*`", t.text[end]))
             t.n = end;
     }
     return t;
@@ -581,14 +581,14 @@ static const char *opening(const struct candidate *c, const char *from)
 {
     const char *at = c->text;
 
-    while (at > from && strchr("$\\([", at[-1]))
+    while (at > from && kg_char_in("$\\([", at[-1]))
         at--;
     return at;
 }
 
 static const char *skip_marks(const char *p, const char *end)
 {
-    while (p < end && strchr(" *", *p))
+    while (p < end && kg_char_in(" *", *p))
         p++;
     return p;
 }
@@ -622,7 +622,7 @@ static const char *changing_word(const char *start, const char *p, size_t *n)
     const struct kg_math_command *row;
     const char *end;
 
-    while (p > start && strchr(" *", p[-1]))
+    while (p > start && kg_char_in(" *", p[-1]))
         p--;
     end = p;
     while (p > start && isalpha((unsigned char)p[-1]))
@@ -683,7 +683,7 @@ none:
 /* Whether `at` comes behind "are": "the solutions are $x = 1$ and $x = 2$." */
 static bool starts_list(const char *start, const char *at)
 {
-    while (at > start && strchr(" :\n", at[-1]))
+    while (at > start && kg_char_in(" :\n", at[-1]))
         at--;
     return at - start >= 4 && strncasecmp(at - 4, " are", 4) == 0;
 }
@@ -854,7 +854,7 @@ static kg_status put_hoped(struct kg_math_found *found, struct kg_math_text t,
         return KG_OK;
     between.text = at + sizeof words - 1;
     between.n = (size_t)(hope - between.text);
-    while (between.n > 0 && strchr(" .\n", between.text[between.n - 1]))
+    while (between.n > 0 && kg_char_in(" .\n", between.text[between.n - 1]))
         between.n--;
     KG_TRY(put_joined(found, between, err));
     return found->any ? KG_OK : put_first(found, between, err);

@@ -59,7 +59,7 @@ static void lower_words(struct kg_str *s)
 
     for (size_t i = 0; i < s->len; i++) {
         if ((unsigned char)s->data[i] < 0x80 && !isalpha((unsigned char)s->data[i]) &&
-            !strchr(" -'", s->data[i]))
+            !kg_char_in(" -'", s->data[i]))
             return;
         letters++;
     }
@@ -88,7 +88,7 @@ kg_status kg_math_words(struct kg_str *out, const char *text, size_t n,
         if (text[i] != '$' && !is_idle_space(text, n, i))
             KG_TRY(kg_str_putc(out, text[i], err));
     }
-    while (out->len > 0 && strchr(".,;", out->data[out->len - 1]))
+    while (out->len > 0 && kg_char_in(".,;", out->data[out->len - 1]))
         out->data[--out->len] = 0;
     lower_words(out);
     return KG_OK;
@@ -210,7 +210,7 @@ static bool is_word(const struct kg_str *s)
     bool letters = s->len > 3 || (s->len > 0 && strspn(s->data, LOWER) < s->len);
 
     for (size_t i = 0; i < s->len; i++) {
-        if (!isalpha((unsigned char)s->data[i]) && !strchr(" -'", s->data[i]))
+        if (!isalpha((unsigned char)s->data[i]) && !kg_char_in(" -'", s->data[i]))
             return false;
     }
     return letters;
@@ -279,7 +279,7 @@ static char choice_letter(struct kg_math_text t, enum choice_form *form)
         return 0;
     if (t.n - i >= 3 && t.text[i + 1] == ')')
         *form = CHOICE_BRACKETED;
-    else if (t.n - i >= 3 && strchr(".:", t.text[i + 1]) && t.text[i + 2] == ' ')
+    else if (t.n - i >= 3 && kg_char_in(".:", t.text[i + 1]) && t.text[i + 2] == ' ')
         *form = CHOICE_DOTTED;
     if (*form == CHOICE_BARE)
         return i + 1 == t.n || (len && t.text[i + 1] == '}') ? t.text[i] : 0;
@@ -360,11 +360,11 @@ static kg_status grade_choice(struct kg_math_job *job, struct kg_err *err)
 
 static struct kg_math_text trimmed(struct kg_math_text t)
 {
-    while (t.n > 0 && strchr(" \n($", t.text[0])) {
+    while (t.n > 0 && kg_char_in(" \n($", t.text[0])) {
         t.text++;
         t.n--;
     }
-    while (t.n > 0 && strchr(" \n)$.", t.text[t.n - 1]))
+    while (t.n > 0 && kg_char_in(" \n)$.", t.text[t.n - 1]))
         t.n--;
     return t;
 }
@@ -380,7 +380,7 @@ static bool asks_choice(const struct kg_math_job *job)
     if (gold.n == 1 && gold.text[0] >= 'A' && gold.text[0] <= 'J')
         return kg_math_is_prose(answer) && !kg_math_last_boxed(answer.text, answer.n, &n);
     return answer.n == 1 && answer.text[0] >= 'A' && answer.text[0] <= 'J' &&
-           gold.n > 3 && strchr(" ).:\n", gold.text[1]) && kg_math_is_prose(gold) &&
+           gold.n > 3 && kg_char_in(" ).:\n", gold.text[1]) && kg_math_is_prose(gold) &&
            kg_math_choice(gold.text, gold.n) != 0;
 }
 

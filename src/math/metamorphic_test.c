@@ -79,7 +79,7 @@ static bool spaced(char *out, const char *in)
     size_t n = 0;
 
     for (; *in && n + 4 < TEXT; in++) {
-        bool sign = strchr("+=", *in) != NULL;
+        bool sign = kg_char_in("+=", *in);
 
         if (sign)
             out[n++] = ' ';

@@ -205,7 +205,7 @@ int kg_math_parse_list(struct kg_math_parser *p)
         items.node[items.n++] = item;
         before = separator(p);
         /* a separator at the end separates nothing */
-    } while (before && kg_math_look(p) && !strchr(")]}", *p->p));
+    } while (before && kg_math_look(p) && !kg_char_in(")]}", *p->p));
     p->depth--;
     return p->why || items.n == 0 ? 0 : build_list(p->t, &items);
 }
@@ -367,7 +367,7 @@ bool kg_math_starts_value(struct kg_math_parser *p)
 
     if (c == 0)
         return false;
-    if (isdigit((unsigned char)c) || strchr("({", c))
+    if (isdigit((unsigned char)c) || kg_char_in("({", c))
         return true;
     if (c == '[')
         return !closes_open_end(p);
@@ -514,7 +514,7 @@ static int plain_word(struct kg_math_parser *p, int left)
                       : 4) ||
         *word == '\\' || !isspace((unsigned char)word[-1]) ||
         kg_math_any(p->t, left, is_name_node) ||
-        (word + len < p->end && strchr("(_^", word[len])))
+        (word + len < p->end && kg_char_in("(_^", word[len])))
         return 0;
     p->p += len;
     return kg_math_leaf(p->t, KG_MATH_WORDS, 0, word, len);
@@ -633,7 +633,7 @@ static int remainder_of(struct kg_math_parser *p, int a, bool alone)
 
     if (!b)
         return 0;
-    if (!alone || strchr("+-", kg_math_look(p) ? *p->p : ' '))
+    if (!alone || kg_char_in("+-", kg_math_look(p) ? *p->p : ' '))
         return kg_math_parse_fail(p, "a remainder among other terms");
     times = kg_math_node(t, KG_MATH_FUNC, KG_MATH_FLOOR,
                          kg_math_node(t, KG_MATH_DIV, 0, a, b), 0);

@@ -78,7 +78,7 @@ int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *l
     for (size_t i = 0; i < n && used < sizeof name - 1;) {
         size_t style = style_length(text + i, n - i);
 
-        if (style == 0 && !isspace((unsigned char)text[i]) && !strchr("{}", text[i]))
+        if (style == 0 && !isspace((unsigned char)text[i]) && !kg_char_in("{}", text[i]))
             name[used++] = text[i];
         i += style ? style : 1;
     }
@@ -139,7 +139,7 @@ static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
     const char *from = p->p + 1;
     const char *at = from;
 
-    if (!strchr(".,", p->p[-1]) || from >= p->end || from[-1] != '(')
+    if (!kg_char_in(".,", p->p[-1]) || from >= p->end || from[-1] != '(')
         return NULL;
     while (digit_at(at, p->end))
         at++;
@@ -542,7 +542,7 @@ static void skip_scale(struct kg_math_parser *p)
         if (kg_math_eat(p, scales[i]))
             return;
     }
-    if (kg_math_look(p) && strchr("CF", *p->p) &&
+    if (kg_math_look(p) && kg_char_in("CF", *p->p) &&
         !(p->p + 1 < p->end && isalpha((unsigned char)p->p[1])))
         p->p++;
 }

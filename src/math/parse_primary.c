@@ -419,7 +419,7 @@ static int parse_style(struct kg_math_parser *p)
         return 0;
     for (size_t i = 0; i < n; i++) {
         letters += isalpha((unsigned char)text[i]) != 0;
-        if (!isalpha((unsigned char)text[i]) && !strchr(" .~", text[i]))
+        if (!isalpha((unsigned char)text[i]) && !kg_char_in(" .~", text[i]))
             letters = n = 0;
     }
     /* \\mathrm{~m}: what is set apart is a unit, of one letter too */
@@ -593,7 +593,7 @@ static int primary(struct kg_math_parser *p)
     if (isdigit((unsigned char)c) ||
         (c == '.' && p->end - p->p > 1 && isdigit((unsigned char)p->p[1])))
         return kg_math_parse_number(p);
-    if (strchr("([]", c))
+    if (kg_char_in("([]", c))
         return parse_brackets(p);
     if (c == '{')
         return kg_math_parse_braces(p);

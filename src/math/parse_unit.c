@@ -107,7 +107,7 @@ static const char *quotient_end(const char *at, const char *end)
         return NULL;
     at = r.at;
     skip_style(&r);
-    if (r.at < end && (isalnum((unsigned char)*r.at) || strchr("(^_/*", *r.at)))
+    if (r.at < end && (isalnum((unsigned char)*r.at) || kg_char_in("(^_/*", *r.at)))
         return NULL;
     return at;
 }

@@ -441,7 +441,7 @@ static kg_status plain_macro(struct kg_str *out, struct latex *l, struct kg_err 
 
         if (c == '!')
             return KG_OK;
-        return kg_str_putc(out, strchr(",;: >", c) ? ' ' : c == '\\' ? ';' : c, err);
+        return kg_str_putc(out, kg_char_in(",;: >", c) ? ' ' : c == '\\' ? ';' : c, err);
     }
     while (l->p < l->end && *l->p == ' ')
         l->p++;
@@ -824,10 +824,10 @@ static size_t split_tuple(struct kg_math_text parts[MAX_ELEMENTS], struct kg_str
     if (n == 0)
         return 0;
     parts[0] = (struct kg_math_text){text, n};
-    if (n <= 2 || !strchr("()[]", text[0]) || !strchr("()[]", text[n - 1]))
+    if (n <= 2 || !kg_char_in("()[]", text[0]) || !kg_char_in("()[]", text[n - 1]))
         return 1;
     for (size_t i = 1; i < n - 1; i++) {
-        if (strchr("()[]", text[i]))
+        if (kg_char_in("()[]", text[i]))
             return 1;
     }
     for (size_t from = 1, i = 1; i <= n - 1; i++) {

@@ -123,7 +123,7 @@ static size_t operator_at(const char *p, const char *end)
     size_t n;
     enum kg_math_group group = command_at(&n, p, end);
 
-    if (strchr("+-*/=^", *p))
+    if (kg_char_in("+-*/=^", *p))
         return 1;
     return group == KG_MATH_G_TIMES || group == KG_MATH_G_OVER || group == KG_MATH_G_PM
                ? n
@@ -151,7 +151,7 @@ static size_t plain_value(const char *p, const char *end, char before)
 static bool starts_factor(const char *p, const char *end)
 {
     return isalpha((unsigned char)*p) &&
-           (!strchr("aAImsghL", *p) || (p + 1 < end && p[1] == '^'));
+           (!kg_char_in("aAImsghL", *p) || (p + 1 < end && p[1] == '^'));
 }
 
 const char *kg_math_bare_end(const char *p, const char *end)

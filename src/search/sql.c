@@ -94,7 +94,7 @@ static kg_status put_uri(struct kg_str *uri, const char *path, struct kg_err *er
 {
     KG_TRY(kg_str_puts(uri, "file:", err));
     for (const char *p = path; *p; p++) {
-        if (strchr("%?# ", *p))
+        if (kg_char_in("%?# ", *p))
             KG_TRY(kg_str_printf(uri, err, "%%%02X", (unsigned char)*p));
         else
             KG_TRY(kg_str_putc(uri, *p, err));

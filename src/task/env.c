@@ -58,7 +58,7 @@ static kg_status put_remark(struct kg_str *out, const struct kg_action *action,
                             const struct kg_action_tags *tags, const char *inside,
                             struct kg_err *err)
 {
-    const char *article = strchr("aeiou", inside[0]) ? "an" : "a";
+    const char *article = kg_char_in("aeiou", inside[0]) ? "an" : "a";
 
     KG_TRY(kg_str_puts(out, "\nThat step of mine cannot be carried out: ", err));
     if (action->kind == KG_ACTION_TOOL)

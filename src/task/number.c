@@ -45,7 +45,8 @@ static bool is_negative(const char *text, size_t start)
     i -= minus;
     while (i > 0 && (text[i - 1] == '$' || text[i - 1] == '\\'))
         i--;
-    return i == 0 || !(isalnum((unsigned char)text[i - 1]) || strchr(")]%", text[i - 1]));
+    return i == 0 ||
+           !(isalnum((unsigned char)text[i - 1]) || kg_char_in(")]%", text[i - 1]));
 }
 
 struct digits {

@@ -466,7 +466,7 @@ static void put_problem(char out[64], const char *prompt)
     for (const char *c = prompt; *c && n < 63; c++) {
         bool verb = strncmp(c, ", finds", 7) == 0 || strncmp(c, ", loses", 7) == 0;
 
-        if (verb || strchr("0123456789,.", *c))
+        if (verb || kg_char_in("0123456789,.", *c))
             out[n++] = verb ? c[2] : *c;
     }
     out[n] = 0;

@@ -604,7 +604,7 @@ kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j,
             KG_TRY(kg_jinja_emit(j, "%", 1));
             continue;
         }
-        if (!letter || !strchr("srdif", letter))
+        if (!letter || !kg_char_in("srdif", letter))
             return kg_jinja_fail(j, "expected %%s, %%r, %%d, %%f or %%%%, found another");
         if (used == n)
             return kg_jinja_fail(j, "expected more values to format, found %zu", n);

@@ -47,7 +47,7 @@ enum letter_case { LOWER, UPPER, CAPITALIZE, TITLE };
 static bool starts_word(uint32_t before)
 {
     return before == 0 || kg_jinja_is_space(before) ||
-           (before < 128 && strchr("-([{<", (int)before));
+           (before < 128 && kg_char_in("-([{<", (char)before));
 }
 
 static kg_status change_case(struct kg_jv *out, struct kg_jinja *j,

@@ -142,7 +142,7 @@ static kg_status translate_escape(struct translator *t, bool in_class)
         return translate_code_point(t);
     if (c == 'x' && braced(t, 2))
         return copy(t, braced(t, 2));
-    if (c < 0x80 && (strchr("dDnrtfea", c) || ispunct(c) || c == ' '))
+    if (c < 0x80 && (kg_char_in("dDnrtfea", (char)c) || ispunct(c) || c == ' '))
         return copy(t, 2);
     return refuse(t, "escape", 2);
 }
