@@ -152,6 +152,8 @@ static struct kg_math_text text_of(const struct kg_str *s)
 
 /* ---- default ---- */
 
+#define SAME  "the texts are the same"
+#define NUL   "a NUL stands in the answer"
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 
 /* The two texts of one comparison, made plain. */
@@ -312,7 +314,7 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
     if (!same)
         KG_TRY(same_words(&same, text_of(&gold->text), text_of(&answer->text), err));
     if (same)
-        return kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");
+        return kg_math_say(job, KG_MATH_RIGHT, SAME);
     if (are_choices(&same, &gold->text, &answer->text))
         return kg_math_say(job, same ? KG_MATH_RIGHT : KG_MATH_WRONG,
                            same ? "the same letter" : "another letter");
@@ -320,7 +322,7 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
     KG_TRY_GOTO(out, make_plain(&s.answer, &answer->text, err));
     KG_TRY_GOTO(out, same_words(&same, text_of(&s.gold), text_of(&s.answer), err));
     if (same) {
-        kg_math_say(job, KG_MATH_RIGHT, "the texts are the same");
+        kg_math_say(job, KG_MATH_RIGHT, SAME);
         goto out;
     }
     if (is_word(&s.gold) && is_word(&s.answer) && s.gold.len > 1 && s.answer.len > 1) {
@@ -384,17 +386,14 @@ static bool asks_choice(const struct kg_math_job *job)
            kg_math_choice(gold.text, gold.n) != 0;
 }
 
-kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
+/* By what can be read in the answer: a letter, or the formula that is found. */
+static kg_status grade_found(struct kg_math_job *job, struct kg_err *err)
 {
     struct kg_math_found gold = {0};
     struct kg_math_found answer = {0};
     enum kg_math_form form = job->opts->form;
     kg_status status;
 
-    if ((form == KG_MATH_FORM_RESPONSE || form == KG_MATH_FORM_AUTO ||
-         form == KG_MATH_FORM_CHOICE) &&
-        !job->opts->keep_thinking)
-        job->answer = kg_math_after_thinking(job->answer);
     if (form == KG_MATH_FORM_CHOICE ||
         ((form == KG_MATH_FORM_AUTO || form == KG_MATH_FORM_RESPONSE) &&
          asks_choice(job)))
@@ -421,7 +420,46 @@ out:
     return status;
 }
 
+/* The whole answer in the words of the gold answer, or what stands behind "the answer
+ * is", whatever could be read in it: identical text is right. */
+static kg_status compare_words(struct kg_math_job *job, struct kg_err *err)
+{
+    struct kg_math_text words = kg_math_trimmed(kg_math_tail(job->answer));
+    bool same;
+
+    if (words.n > KG_MATH_MAX_STRING || job->gold.n > KG_MATH_MAX_STRING)
+        return KG_OK;
+    KG_TRY(same_words(&same, job->gold, words, err));
+    if (!same && kg_math_behind_anchor(&words, words))
+        KG_TRY(same_words(&same, job->gold, words, err));
+    if (!same)
+        return KG_OK;
+    kg_str_clear(&job->result->extracted);
+    KG_TRY(kg_str_append(&job->result->extracted, words.text, words.n, err));
+    return kg_math_say(job, KG_MATH_RIGHT, SAME);
+}
+
+kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
+{
+    enum kg_math_form form = job->opts->form;
+
+    if ((form == KG_MATH_FORM_RESPONSE || form == KG_MATH_FORM_AUTO ||
+         form == KG_MATH_FORM_CHOICE) &&
+        !job->opts->keep_thinking)
+        job->answer = kg_math_after_thinking(job->answer);
+    if (job->answer.n > 0 && memchr(job->answer.text, 0, job->answer.n))
+        return kg_math_say(job, KG_MATH_WRONG, NUL);
+    KG_TRY(grade_found(job, err));
+    return job->result->verdict == KG_MATH_RIGHT ? KG_OK : compare_words(job, err);
+}
+
 /* ---- all modes ---- */
+
+/* Readers of formulas take a NUL for the end of the text. */
+static bool has_nul(const struct kg_str *s)
+{
+    return s->len > 0 && memchr(s->data, 0, s->len);
+}
 
 static kg_status grade_golds(struct kg_math_job *job, const struct kg_math_text *golds,
                              size_t n, struct kg_err *err)
@@ -434,6 +472,8 @@ static kg_status grade_golds(struct kg_math_job *job, const struct kg_math_text 
         kg_str_clear(&job->result->extracted);
         job->gold = golds[i];
         KG_TRY(mode->grade(job, err));
+        if (has_nul(&job->result->extracted))
+            kg_math_say(job, KG_MATH_WRONG, NUL);
         if (job->result->verdict == KG_MATH_RIGHT)
             return KG_OK;
         if (i > 0 && (job->result->verdict == KG_MATH_WRONG || worst != KG_MATH_WRONG))

@@ -144,7 +144,7 @@ static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
     while (digit_at(at, p->end))
         at++;
     *n = (size_t)(at - from);
-    if (at == p->end || *at != ')' || *n == 0 || *n > 64)
+    if (at == p->end || *at != ')' || *n == 0)
         return NULL;
     p->p = at + 1;
     return from;
@@ -166,7 +166,7 @@ static const char *repeating(struct kg_math_parser *p, size_t *n)
         text = kg_math_raw_group(p, n);
         for (size_t k = 0; text && k < *n; k++)
             text = isdigit((unsigned char)text[k]) ? text : NULL;
-        if (text && *n > 0 && *n <= 64)
+        if (text && *n > 0)
             return text;
     }
     p->p = from;
