@@ -77,7 +77,7 @@ static void other_baselines_by_hand(void **state)
 
 static void equal_rewards_give_no_advantage(void **state)
 {
-    static const double same[S] = {1, 1, 1, 0, 0};
+    static const double same[S] = {1, 1, 1, 0, 0}, zero[S] = {0};
     struct kg_err err;
 
     (void)state;
@@ -87,6 +87,11 @@ static void equal_rewards_give_no_advantage(void **state)
     for (int i = 0; i < S; i++)
         assert_true(seq[i] == 0);
     assert_int_equal(out.groups_equal, 2);
+    run("gpg");
+    in.reward = zero; /* not one that is not 0, to divide by */
+    assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
+    for (int i = 0; i < S; i++)
+        assert_true(seq[i] == 0);
 }
 
 static void whitened_rows_have_mean_zero_and_variance_one(void **state)

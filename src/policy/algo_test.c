@@ -79,6 +79,73 @@ static void ema_pg_needs_recorded_ids_and_an_anchor(void **state)
     assert_int_equal(kg_algo_width(&algo), 0);
 }
 
+/* What the step must supply for a choice on top of a preset, from the formulas. */
+static void the_needs_of_a_choice_are_what_its_formula_reads(void **state)
+{
+    enum { A = KG_NEED_ANCHOR, H = KG_NEED_TOP_SAMPLER, MU = KG_NEED_MU_AT };
+    enum { Q = KG_NEED_TOP_ANCHOR, E = KG_NEED_ENTROPY, ALL = A | H | MU | Q | E };
+    static const struct {
+        const char *base, *key, *value;
+        unsigned needs;
+        bool reads_sample;
+    } rows[] = {
+        {"ema-pg", "kl.top_k", "16", A | H, true},
+        {"ema-pg", "kl.top_k", "0", A, true}, /* the sampled token alone */
+        {"ema-pg", "algo.entropy_coef", "0.1", A | H | E, true},
+        {"ema-pg", "anchor.kind", "iterative", A | H | MU, true},
+        {"ema-pg", "kl.estimator", "topk-forward", A | Q, true},
+        {"dppo-topk-kl", "algo.top_k", "8", H | MU, true}, /* a region without a KL */
+        {"grpo", "kl.estimator", "k3", A, true},
+        {"grpo", "anchor.kind", "iterative", A, true}, /* reads no head */
+        {"grpo", "kl.in", "reward", A, true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        preset(rows[i].base);
+        must_set(&algo, rows[i].key, rows[i].value);
+        if ((kg_algo_needs(&algo) & ALL) != rows[i].needs ||
+            kg_algo_reads_sample(&algo) != rows[i].reads_sample)
+            fail_msg("%s with %s=%s needs %#x, expected %#x", rows[i].base, rows[i].key,
+                     rows[i].value, kg_algo_needs(&algo) & ALL, rows[i].needs);
+    }
+}
+
+/* Without a policy term, what is left of a loss may be a function of the context. */
+static void a_kl_of_the_context_reads_no_sample(void **state)
+{
+    static const struct {
+        const char *estimator, *tail, *in;
+        bool reads;
+    } rows[] = {
+        {"exact-reverse", "true", "loss", false},
+        {"exact-forward", "true", "loss", false},
+        {"topk-forward", "false", "loss", false},
+        {"topk-forward", "true", "loss", true},
+        {"topk-reverse", "false", "loss", true},
+        {"k3", "false", "loss", true},
+        {"k3", "false", "reward", true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        kg_algo_init(&algo);
+        must_set(&algo, "algo.surrogate", "none");
+        must_set(&algo, "anchor.kind", "fixed");
+        must_set(&algo, "kl.estimator", rows[i].estimator);
+        must_set(&algo, "kl.top_k", "4");
+        must_set(&algo, "kl.tail", rows[i].tail);
+        must_set(&algo, "kl.in", rows[i].in);
+        if (kg_algo_reads_sample(&algo) != rows[i].reads)
+            fail_msg("%s, tail %s, in the %s: expected %d", rows[i].estimator,
+                     rows[i].tail, rows[i].in, rows[i].reads);
+        must_set(&algo, "algo.surrogate", "reinforce");
+        assert_true(kg_algo_reads_sample(&algo));
+    }
+    assert_string_equal(kg_preset_kind_name(KG_PRESET_METHOD), "method");
+    assert_string_equal(kg_preset_kind_name(KG_PRESET_RECIPE), "recipe");
+}
+
 static void names_that_do_not_exist_list_those_that_do(void **state)
 {
     const struct kg_preset *p;
@@ -354,6 +421,8 @@ int main(void)
         cmocka_unit_test(every_preset_is_a_computable_algorithm),
         cmocka_unit_test(presets_build_on_one_another),
         cmocka_unit_test(ema_pg_needs_recorded_ids_and_an_anchor),
+        cmocka_unit_test(the_needs_of_a_choice_are_what_its_formula_reads),
+        cmocka_unit_test(a_kl_of_the_context_reads_no_sample),
         cmocka_unit_test(names_that_do_not_exist_list_those_that_do),
         cmocka_unit_test(every_row_tells_what_it_is),
         cmocka_unit_test(what_cannot_be_computed_is_refused_with_the_key),

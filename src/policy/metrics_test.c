@@ -2,13 +2,16 @@
  * what a region dropped. */
 #include "policy/policy_testing.h"
 
-enum { N = 5 };
+enum { N = 5, K = 2 };
 
 static const int64_t begin[] = {0, 3, N};
 static const double p[N] = {0.5, 0.1, 0.4, 0.9, 0.2};
 static const double mu[N] = {0.5, 0.2, 0.3, 0.6, 0.25};
 static const double advantage[N] = {1, -1, 1, 1, -1};
 static double logp[N], mu_logp[N], weight[N], entropy[N], a[N];
+static double old[N], anchor[N], kl_weight[N], at[N * K], anchor_at[N * K], a_at[N * K];
+static double a_entropy[N], term[N];
+static int32_t token[N], ids[N * K];
 static struct kg_algo algo;
 static struct kg_policy_batch b;
 static struct kg_policy_grad g;
@@ -123,11 +126,119 @@ static void micro_batches_add_up_to_the_whole(void **state)
     expect("region/masked_negative_entropy", 0.1);
 }
 
+/* One token of the batch as a batch of its own. */
+static void only_token(int n)
+{
+    static const int64_t one[] = {0, 1};
+
+    b.n_seqs = b.n_tokens = 1;
+    b.seq_begin = one;
+    b.tokens = &token[n];
+    b.logp = &logp[n], b.old_logp = &old[n], b.mu_logp = &mu_logp[n];
+    b.anchor_logp = &anchor[n], b.advantage = &advantage[n], b.entropy = &entropy[n];
+    b.pg_weight = b.entropy_weight = &weight[n];
+    b.kl_weight = &kl_weight[n];
+    b.ids = &ids[n * K], b.logp_at = &at[n * K], b.anchor_at = &anchor_at[n * K];
+}
+
+/* A region, a KL on a head of two ids with its weights, and entropy: every number that
+ * can be listed. The third token has no KL, the first no policy term. */
+static void prepare_all(void)
+{
+    prepare();
+    must_set(&algo, "anchor.kind", "fixed");
+    must_set(&algo, "kl.estimator", "topk-reverse");
+    must_set(&algo, "kl.beta", "0.5");
+    must_set(&algo, "kl.top_k", "2");
+    must_set(&algo, "kl.importance", "true");
+    must_set(&algo, "algo.entropy_coef", "0.1");
+    for (int n = 0; n < N; n++) {
+        token[n] = n;
+        old[n] = mu_logp[n] - 0.05 * (n - 2);
+        anchor[n] = logp[n] + 0.3 * (n - 1);
+        kl_weight[n] = n == 2 ? 0 : 0.25;
+        weight[n] = n == 0 ? 0 : 0.25;
+        for (int j = 0; j < K; j++) {
+            ids[n * K + j] = n + j; /* its own and one more */
+            at[n * K + j] = j == 0 ? logp[n] : log(0.04);
+            anchor_at[n * K + j] = j == 0 ? anchor[n] : log(0.03 + 0.01 * n);
+        }
+    }
+    ids[4 * K] = 9; /* the last token was drawn from the tail */
+    b.tokens = token, b.old_logp = old, b.mu_logp = mu_logp, b.anchor_logp = anchor;
+    b.kl_weight = kl_weight, b.entropy_weight = weight;
+    b.k_sampler = K, b.ids = ids, b.logp_at = at, b.anchor_at = anchor_at;
+    g.a_at = a_at, g.a_entropy = a_entropy;
+}
+
+static void every_number_is_the_same_from_single_tokens(void **state)
+{
+    struct kg_policy_metrics sum = {0};
+    struct kg_policy_metric whole[KG_POLICY_METRICS_MAX];
+    struct kg_policy_metrics all;
+    size_t n_whole;
+
+    (void)state;
+    prepare_all();
+    evaluate();
+    all = g.metrics;
+    n_whole = kg_policy_metrics_list(whole, &algo, &all);
+    for (int n = N - 1; n >= 0; n--) {
+        only_token(n);
+        evaluate();
+        kg_policy_metrics_merge(&sum, &g.metrics);
+    }
+    n_rows = kg_policy_metrics_list(rows, &algo, &sum);
+    assert_int_equal(n_rows, n_whole);
+    for (size_t i = 0; i < n_whole; i++)
+        expect(whole[i].name, whole[i].value);
+    assert_true(all.clips > 0 && all.clips_lower > 0 && all.clips_lower < all.clips);
+    assert_int_equal(sum.clips, all.clips);
+    assert_int_equal(sum.clips_lower, all.clips_lower);
+    assert_int_equal(sum.positive, all.positive);
+    assert_int_equal(sum.negative, all.negative);
+}
+
+static void every_number_by_hand(void **state)
+{
+    double entropies = 0, kl_max = -INFINITY, weights = 0, squares = 0, gaps = 0;
+
+    (void)state;
+    prepare_all();
+    g.kl_term = term;
+    evaluate();
+    n_rows = kg_policy_metrics_list(rows, &algo, &g.metrics);
+    for (int n = 0; n < N; n++) {
+        double s = exp(logp[n] - old[n]);
+
+        entropies += entropy[n] / N;
+        gaps += n == 0 ? 0 : fabs(old[n] - mu_logp[n]) / (N - 1);
+        if (n == 2)
+            continue;
+        kl_max = fmax(kl_max, term[n]);
+        weights += s;
+        squares += s * s;
+    }
+    expect("policy/tokens", N);
+    expect("policy/entropy", entropies);
+    expect("policy/mismatch_mean", gaps);
+    expect("policy/mismatch_max", 0.1);
+    expect("policy/prob_gap_min", -0.1);
+    expect("policy/prob_gap_max", 0.3);
+    expect("kl/tail_tokens", 1.0 / (N - 1));
+    expect("kl/iw_mean", weights / (N - 1));
+    expect("kl/iw_ess", weights * weights / (N - 1) / squares);
+    expect("kl/head_mass", (0.5 + 0.1 + 0.9 + 0.2) / (N - 1) + 0.04);
+    assert_true(g.metrics.kl_tokens == N - 1 && g.metrics.kl_max > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranges_and_what_was_dropped),
         cmocka_unit_test(micro_batches_add_up_to_the_whole),
+        cmocka_unit_test(every_number_is_the_same_from_single_tokens),
+        cmocka_unit_test(every_number_by_hand),
     };
 
     return cmocka_run_group_tests_name("policy/metrics", tests, NULL, NULL);

@@ -44,6 +44,27 @@ static void every_token_pays_for_its_kl(void **state)
     assert_true(mean > 0);
 }
 
+/* An answer without a token of its own: nothing to average, and no answer to count. */
+static void an_empty_answer_has_no_kl(void **state)
+{
+    static const int64_t holed[] = {0, 3, 3, 5, 6};
+    double reward[N] = {0}, all[N], mean, full = kl_reward(all, "k1");
+    struct kg_err err;
+
+    (void)state;
+    for (int published = 0; published < 2; published++) {
+        must_set(&algo, "algo.count_eps", published ? "1e-8" : "0");
+        assert_int_equal(kg_policy_kl_reward(reward, &mean, &algo, S + 1, holed, old_logp,
+                                             anchor_logp, &err),
+                         KG_OK);
+        assert_near(mean, full, 1e-7);
+        assert_int_equal(kg_policy_kl_reward(reward, &mean, &algo, 0, holed, old_logp,
+                                             anchor_logp, &err),
+                         KG_OK);
+        assert_near(mean, 0, 0);
+    }
+}
+
 /* Trajectory rows see the sum over the tokens, token rows the return from each token
  * on. */
 static void the_kl_enters_advantages_of_both_kinds(void **state)
@@ -129,6 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_token_pays_for_its_kl),
+        cmocka_unit_test(an_empty_answer_has_no_kl),
         cmocka_unit_test(the_kl_enters_advantages_of_both_kinds),
         cmocka_unit_test(the_loss_has_no_kl_then),
         cmocka_unit_test(length_costs_only_within_the_buffer),

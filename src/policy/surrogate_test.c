@@ -570,6 +570,100 @@ static void random_selection_draws_every_candidate_alike(void **state)
     }
 }
 
+/* Tokens that each bound holds, by hand from the ratios of the fixture: 1.11 1.65 0.55
+ * 4.48 0.90 0.67, the advantage negative on the third, fourth and sixth. */
+struct counts {
+    const char *surrogate;
+    int64_t low, high, dual; /* the bound that holds */
+    int64_t clips, lower;    /* the published clip fractions */
+};
+
+static void the_tokens_that_a_bound_holds_are_counted(void **state)
+{
+    static const struct counts rows[] = {
+        {"none", 0, 0, 0, 0, 0},       {"reinforce", 0, 0, 0, 0, 0},
+        {"importance", 0, 0, 0, 0, 0}, {"ppo-clip", 2, 1, 1, 3, 1},
+        {"clip-cov", 2, 1, 1, 4, 1}, /* the fourth was selected */
+        {"kl-cov", 0, 0, 0, 3, 0},     {"cispo", 2, 2, 0, 4, 0},
+        {"rpg-rf-fkl", 2, 2, 0, 4, 2}, {"rpg-reinforce-fkl", 2, 1, 1, 4, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct counts *r = &rows[i];
+        const struct kg_policy_metrics *m = &f.g.metrics;
+
+        fixture_init(r->surrogate);
+        loss();
+        if (m->clip_low != r->low || m->clip_high != r->high || m->clip_dual != r->dual ||
+            m->clips != r->clips || m->clips_lower != r->lower)
+            fail_msg("%s: found %d low, %d high, %d dual, clips %d and %d", r->surrogate,
+                     (int)m->clip_low, (int)m->clip_high, (int)m->clip_dual,
+                     (int)m->clips, (int)m->clips_lower);
+        assert_near(m->ratio_max, exp(1.5), 1e-14);
+        assert_near(m->ratio_min, exp(-0.6), 1e-14);
+    }
+}
+
+/* A token that the sampler all but never draws: its weight is cut at e^20 before the cap
+ * of the user is looked at. */
+static void a_weight_stays_a_number_whatever_its_cap(void **state)
+{
+    double plain;
+
+    (void)state;
+    fixture_init("reinforce");
+    loss();
+    plain = f.a[0];
+    must_set(&f.algo, "algo.tis", "1e30");
+    f.mu[0] = f.old[0] - 800;
+    loss();
+    assert_near(f.a[0] / (plain * exp(20)), 1, 1e-12);
+    f.mu[0] = f.old[0] - 20.5;
+    loss();
+    assert_near(f.a[0] / (plain * exp(20)), 1, 1e-12);
+    f.mu[0] = f.old[0] + 20.5;
+    loss();
+    assert_near(f.a[0] / (plain * exp(-20)), 1, 1e-12);
+    f.mu[0] = f.old[0] - 19.5;
+    loss();
+    assert_near(f.a[0] / (plain * exp(19.5)), 1, 1e-12);
+}
+
+static void a_batch_without_tokens_has_no_loss(void **state)
+{
+    static const int64_t empty[] = {0, 0, 0};
+
+    (void)state;
+    fixture_init("ppo-clip");
+    f.b.n_tokens = 0;
+    f.b.seq_begin = empty;
+    assert_true(loss() == 0 && !f.g.any);
+    f.b.n_seqs = 0;
+    assert_true(loss() == 0 && f.g.metrics.tokens == 0);
+}
+
+/* With bounds of no width, every ratio of the sampling policy stands on both. */
+static void a_ratio_on_its_bound_is_not_cut(void **state)
+{
+    static const char *const rows[] = {"ppo-clip", "cispo", "gspo", "rpg-rf-urkl"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct kg_policy_metrics *m = &f.g.metrics;
+
+        fixture_init(rows[i]);
+        must_set(&f.algo, "algo.clip_low", "0");
+        must_set(&f.algo, "algo.clip_high", "0");
+        memcpy(f.logp, f.old, sizeof f.logp);
+        loss();
+        if (m->clip_low || m->clip_high || m->clip_dual || m->clips || m->clips_lower ||
+            m->outside_low || m->outside_high)
+            fail_msg("%s: a ratio of 1 was held by bounds at 1", rows[i]);
+        for (int n = 0; n < N; n++)
+            assert_true(f.a[n] != 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -593,6 +687,10 @@ int main(void)
         cmocka_unit_test(zero_advantages_leave_nothing_to_do),
         cmocka_unit_test(selection_takes_the_largest_covariances),
         cmocka_unit_test(random_selection_draws_every_candidate_alike),
+        cmocka_unit_test(the_tokens_that_a_bound_holds_are_counted),
+        cmocka_unit_test(a_weight_stays_a_number_whatever_its_cap),
+        cmocka_unit_test(a_batch_without_tokens_has_no_loss),
+        cmocka_unit_test(a_ratio_on_its_bound_is_not_cut),
     };
 
     return cmocka_run_group_tests_name("policy/surrogate", tests, NULL, NULL);

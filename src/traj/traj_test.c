@@ -65,6 +65,63 @@ static void records_stay_with_their_tokens(void **state)
     assert_null(t.tokens);
 }
 
+static void what_others_wrote_is_kept_and_has_no_record(void **state)
+{
+    const int32_t words[3] = {7, 8, 9};
+    struct kg_traj t = {.top_k = 1}; /* the least that is recorded */
+
+    (void)state;
+    assert_int_equal(kg_traj_append(&t, words, 2, KG_SOURCE_PROMPT, &err), KG_OK);
+    assert_int_equal(kg_traj_append(&t, words + 2, 1, KG_SOURCE_PROMPT, &err), KG_OK);
+    assert_int_equal(push(&t, 5, 2), KG_OK);
+    assert_int_equal(kg_traj_append(&t, words, 3, KG_SOURCE_TOOL, &err), KG_OK);
+    assert_int_equal(kg_traj_append(&t, NULL, 0, KG_SOURCE_TOOL, &err), KG_OK);
+    assert_int_equal(t.n, 7);
+    assert_int_equal(t.prompt_n, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(t.tokens[i], words[i]);
+        assert_int_equal(t.tokens[4 + i], words[i]);
+    }
+    assert_true(t.top_ids[3] == 5 && t.top_logp[3] == -2.5f && t.kept_n[3] == 2);
+    for (size_t at = 0; at < 7; at++)
+        if (at != 3)
+            assert_true(t.logp[at] == 0 && t.top_ids[at] == 0 && t.top_logp[at] == 0 &&
+                        t.kept_n[at] == 0);
+    kg_traj_release(&t);
+}
+
+static void a_trajectory_may_be_the_models_alone(void **state)
+{
+    struct kg_traj t = {0};
+
+    (void)state;
+    assert_int_equal(kg_traj_model_tokens(&t), 0);
+    for (int32_t i = 0; i < 100; i++) {
+        assert_int_equal(push(&t, i, 0), KG_OK);
+        assert_int_equal(kg_traj_model_tokens(&t), i + 1);
+    }
+    kg_traj_release(&t);
+}
+
+/* 2^26 tokens: one more is refused before anything is asked of memory. */
+static void a_trajectory_has_a_limit(void **state)
+{
+    const size_t most = (size_t)1 << 26;
+    const int32_t first = 1;
+    struct kg_traj t = {0};
+
+    (void)state;
+    assert_int_equal(kg_traj_append(&t, &first, 1, KG_SOURCE_PROMPT, &err), KG_OK);
+    assert_int_equal(kg_traj_append(&t, NULL, most, KG_SOURCE_TOOL, &err), KG_ENOMEM);
+    assert_non_null(strstr(err.message, "a trajectory of at most 67108864 tokens"));
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_traj_append(&t, NULL, most - 1, KG_SOURCE_TOOL, &err), KG_ENOMEM);
+    kg_mem_fail_at(0);
+    assert_null(strstr(err.message, "at most 67108864"));
+    assert_int_equal(t.n, 1);
+    kg_traj_release(&t);
+}
+
 static void without_top_k_and_truncation_nothing_is_held_for_them(void **state)
 {
     struct kg_traj t = {0};
@@ -154,6 +211,29 @@ static void the_dump_is_one_line_that_reads_back(void **state)
     kg_traj_release(&t);
 }
 
+static void an_episode_says_how_it_went(void **state)
+{
+    const struct kg_traj_notes none = {0};
+    struct kg_traj t = {.episode = {.turns = 1}};
+    struct kg_str out = {0};
+
+    (void)state;
+    assert_int_equal(kg_traj_put_json(&out, &t, &none, &err), KG_OK);
+    assert_non_null(strstr(out.data, "\"turns\":1,\"calls\":0,\"invalid\":0,\"failed\":0,"
+                                     "\"answered\":false,\"cut\":false"));
+    kg_str_clear(&out);
+    t.episode = (struct kg_traj_episode){
+        .turns = 5, .calls = 4, .invalid = 3, .failed = 2, .answered = true, .cut = true};
+    assert_int_equal(kg_traj_put_json(&out, &t, &none, &err), KG_OK);
+    assert_non_null(strstr(out.data, "\"turns\":5,\"calls\":4,\"invalid\":3,\"failed\":2,"
+                                     "\"answered\":true,\"cut\":true"));
+    kg_str_clear(&out);
+    t.episode.turns = 0; /* no episode: one answer */
+    assert_int_equal(kg_traj_put_json(&out, &t, &none, &err), KG_OK);
+    assert_null(strstr(out.data, "turns"));
+    kg_str_release(&out);
+}
+
 static void an_ungraded_trajectory_has_no_reward(void **state)
 {
     const struct kg_traj_notes none = {0};
@@ -173,9 +253,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_stay_with_their_tokens),
+        cmocka_unit_test(what_others_wrote_is_kept_and_has_no_record),
+        cmocka_unit_test(a_trajectory_may_be_the_models_alone),
+        cmocka_unit_test(a_trajectory_has_a_limit),
         cmocka_unit_test(without_top_k_and_truncation_nothing_is_held_for_them),
         cmocka_unit_test(a_failed_push_leaves_the_trajectory_as_it_was),
         cmocka_unit_test(the_dump_is_one_line_that_reads_back),
+        cmocka_unit_test(an_episode_says_how_it_went),
         cmocka_unit_test(an_ungraded_trajectory_has_no_reward),
     };
 
