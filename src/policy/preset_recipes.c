@@ -30,7 +30,12 @@ KG_VALUES rpg_math[] = {
     KG_END,
 };
 KG_VALUES dapo_math[] = {
-    RPG_RUN, RPG_FILTERS, {"optim.lr", "1e-6"}, {"algo.dual_clip", "10"}, KG_END,
+    RPG_RUN,
+    RPG_FILTERS,
+    {"optim.lr", "1e-6"},
+    {"algo.dual_clip", "10"},
+    {"algo.ratio_clamp", "0"},
+    KG_END,
 };
 KG_VALUES rpp_math[] = {
     RPG_RUN,
@@ -70,11 +75,13 @@ KG_VALUES dppo_30b[] = {
     KG_END,
 };
 KG_VALUES stability[] = {
+    {"data.max_prompt_tokens", "1024"},
     {"rollout.prompts", "64"},
     {"rollout.samples", "8"},
     {"rollout.max_tokens", "8000"},
     {"rollout.temperature", "1"},
     {"optim.lr", "1e-6"},
+    {"train.steps", "3500"},
     {"train.updates_per_step", "4"},
     KG_END,
 };
@@ -112,6 +119,7 @@ KG_VALUES ema_pg_math_16k[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "0"},
+    {"train.steps", "800"},
     {"train.updates_per_step", "2"},
     KG_END,
 };
@@ -130,7 +138,12 @@ KG_VALUES ema_pg_math_24k[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "0"},
+    {"train.steps", "480"},
     {"train.updates_per_step", "2"},
+    KG_END,
+};
+KG_VALUES fixed_anchor[] = {
+    {"anchor.kind", "fixed"},
     KG_END,
 };
 KG_VALUES ema_pg_search[] = {
@@ -161,6 +174,7 @@ KG_VALUES grpo_search[] = {
     {"rollout.top_p", "0.95"},
     {"algo.aggregate", "token-mean"},
     {"algo.entropy_coef", "0.001"},
+    {"algo.ratio_clamp", "0"},
     {"algo.reproduction", "true"},
     {"optim.lr", "1e-6"},
     {"optim.beta1", "0.9"},
@@ -187,6 +201,7 @@ KG_VALUES grpo_math[] = {
     RPG_RUN,
     {"optim.lr", "1e-6"},
     {"algo.aggregate", "token-mean"},
+    {"algo.ratio_clamp", "0"},
     {"algo.dual_clip", "10"},
     KG_END,
 };
@@ -206,6 +221,7 @@ KG_VALUES dapo_32b[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "20"},
+    {"train.steps", "312"},
     {"train.updates_per_step", "16"},
     KG_END,
 };
@@ -236,29 +252,50 @@ KG_VALUES grpo_clip_higher_30b[] = {
     KG_END,
 };
 KG_VALUES dppo_binary_tv_stability[] = {
-    {"algo.delta_low", "0.15"},      {"algo.delta_high", "0.15"},
-    {"algo.truncate", "0"},          {"rollout.prompts", "64"},
-    {"rollout.samples", "8"},        {"rollout.max_tokens", "8000"},
-    {"rollout.temperature", "1"},    {"optim.lr", "1e-6"},
-    {"train.updates_per_step", "4"}, KG_END,
+    {"algo.delta_low", "0.15"},
+    {"algo.delta_high", "0.15"},
+    {"algo.truncate", "0"},
+    {"data.max_prompt_tokens", "1024"},
+    {"rollout.prompts", "64"},
+    {"rollout.samples", "8"},
+    {"rollout.max_tokens", "8000"},
+    {"rollout.temperature", "1"},
+    {"optim.lr", "1e-6"},
+    {"train.steps", "3500"},
+    {"train.updates_per_step", "4"},
+    KG_END,
 };
 KG_VALUES dppo_binary_kl_stability[] = {
-    {"algo.truncate", "0"},          {"rollout.prompts", "64"},
-    {"rollout.samples", "8"},        {"rollout.max_tokens", "8000"},
-    {"rollout.temperature", "1"},    {"optim.lr", "1e-6"},
-    {"train.updates_per_step", "4"}, KG_END,
+    {"algo.truncate", "0"},
+    {"data.max_prompt_tokens", "1024"},
+    {"rollout.prompts", "64"},
+    {"rollout.samples", "8"},
+    {"rollout.max_tokens", "8000"},
+    {"rollout.temperature", "1"},
+    {"optim.lr", "1e-6"},
+    {"train.steps", "3500"},
+    {"train.updates_per_step", "4"},
+    KG_END,
 };
 KG_VALUES pg_tis_stability[] = {
-    {"algo.truncate", "3"},          {"rollout.prompts", "64"},
-    {"rollout.samples", "8"},        {"rollout.max_tokens", "8000"},
-    {"rollout.temperature", "1"},    {"optim.lr", "1e-6"},
-    {"train.updates_per_step", "4"}, KG_END,
+    {"algo.truncate", "3"},
+    {"data.max_prompt_tokens", "1024"},
+    {"rollout.prompts", "64"},
+    {"rollout.samples", "8"},
+    {"rollout.max_tokens", "8000"},
+    {"rollout.temperature", "1"},
+    {"optim.lr", "1e-6"},
+    {"train.steps", "3500"},
+    {"train.updates_per_step", "4"},
+    KG_END,
 };
 KG_VALUES dppo_binary_tv_verl[] = {
     {"algo.delta_low", "0.15"},
     {"algo.delta_high", "0.15"},
     {"algo.aggregate", "seq-mean-token-sum-norm"},
     {"algo.truncate", "0"},
+    {"algo.length_norm", "8192"},
+    {"data.max_prompt_tokens", "2048"},
     {"rollout.prompts", "256"},
     {"rollout.samples", "16"},
     {"rollout.max_tokens", "8192"},
@@ -271,6 +308,8 @@ KG_VALUES dppo_binary_tv_verl[] = {
 KG_VALUES dppo_binary_kl_verl[] = {
     {"algo.aggregate", "seq-mean-token-sum-norm"},
     {"algo.truncate", "0"},
+    {"algo.length_norm", "8192"},
+    {"data.max_prompt_tokens", "2048"},
     {"rollout.prompts", "256"},
     {"rollout.samples", "16"},
     {"rollout.max_tokens", "8192"},
@@ -290,11 +329,20 @@ static const struct kg_preset rows[] = {
      KG_EMA_PAPER, ema_pg_math_16k},
     {"ema-pg-math-24k", RECIPE, "ema-pg-math", "from step 800 of the 16k run",
      KG_EMA_PAPER, ema_pg_math_24k},
+    {"grpo-ema-pg-math-8k", RECIPE, "ema-pg-math-8k",
+     "the baseline of EMA-PG: the same with the anchor where it started", KG_EMA_PAPER,
+     fixed_anchor},
+    {"grpo-ema-pg-math-16k", RECIPE, "ema-pg-math-16k",
+     "the baseline of EMA-PG: the same with the anchor where it started", KG_EMA_PAPER,
+     fixed_anchor},
+    {"grpo-ema-pg-math-24k", RECIPE, "ema-pg-math-24k",
+     "the baseline of EMA-PG: the same with the anchor where it started", KG_EMA_PAPER,
+     fixed_anchor},
     {"ema-pg-search", RECIPE, "ema-pg-published",
      "search agent, Qwen2.5-3B; 500 tokens are one turn of it", KG_EMA_PAPER,
      ema_pg_search},
     {"grpo-search", RECIPE, "grpo",
-     "the baseline of ema-pg-search, as published by Search-R1",
+     "the baseline of ema-pg-search, as published by Search-R1, v0.2",
      "Jin et al. 2025, arXiv 2503.09516", grpo_search},
     {"rpg-fkl-math", RECIPE, "rpg-fkl", "DAPO-Math-17k, answers of 2k tokens",
      KG_RPG_PAPER, rpg_math},
@@ -382,11 +430,11 @@ static const struct kg_preset rows[] = {
     {"pg-tis-stability", RECIPE, "pg-tis", "stability study: the ratio cut at 3",
      KG_DPPO_PAPER, pg_tis_stability},
     {"dppo-binary-tv-verl", RECIPE, "dppo-binary-tv",
-     "the example in verl: Dr.GRPO's sum, no bound of the ratio",
-     KG_DPPO_PAPER "; verl, examples", dppo_binary_tv_verl},
+     "verl's example as it first came: Dr.GRPO's sum, no bound of the ratio",
+     KG_DPPO_PAPER "; verl at 8f11888, run_qwen30b_dppo.sh", dppo_binary_tv_verl},
     {"dppo-binary-kl-verl", RECIPE, "dppo-binary-kl",
-     "the example in verl: Dr.GRPO's sum, no bound of the ratio",
-     KG_DPPO_PAPER "; verl, examples", dppo_binary_kl_verl},
+     "verl's example as it first came: Dr.GRPO's sum, no bound of the ratio",
+     KG_DPPO_PAPER "; verl at 8f11888, run_qwen30b_dppo.sh", dppo_binary_kl_verl},
 };
 
 struct kg_preset_table kg_preset_recipes(void)
