@@ -1,10 +1,11 @@
-/* kedge presets: what there is, and what each resolves to. */
+/* kedge presets: what there is, what each resolves to, and where it was published. */
 #include "cli/cli.h"
 
 #include "data/json.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
 #include "train/algo.h"
+#include "train/published.h"
 #include "train/train_options.h"
 
 #include <stdio.h>
@@ -14,9 +15,12 @@ enum { VALUE_BYTES = 64 };
 
 static bool as_json;
 static bool all;
+static bool published;
 
 const struct kg_flag kg_presets_flags[] = {
     {"all", 0, KG_FLAG_TRUE, &all, NULL, "every preset with its values", 0, 0, NULL},
+    {"published", 0, KG_FLAG_TRUE, &published, NULL,
+     "published runs value by value, as Markdown (docs/published.md)", 0, 0, NULL},
     {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "one JSON object a preset", 0, 0, NULL},
     {0},
 };
@@ -171,12 +175,18 @@ static kg_status put_every(struct kg_str *out, struct kg_err *err)
     return KG_OK;
 }
 
+/* Everything that is asked for without a name. */
+static kg_status put_tables(struct kg_str *out, struct kg_err *err)
+{
+    return published ? kg_published_page(out, err) : put_every(out, err);
+}
+
 int kg_cmd_presets(int argc, char **argv)
 {
     const struct kg_preset *preset = NULL;
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = argc == 0 ? put_every(&out, &err)
+    kg_status status = argc == 0 ? put_tables(&out, &err)
                                  : kg_preset_find(&preset, argv[0], &err);
 
     if (status == KG_OK && preset)

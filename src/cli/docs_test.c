@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "train/metric_table.h"
+#include "train/published.h"
 #include "train/train_options.h"
 
 #include <setjmp.h>
@@ -56,6 +57,16 @@ static void the_page_of_metrics_is_current(void **state)
     kg_str_release(&want);
 }
 
+static void the_page_of_published_runs_is_current(void **state)
+{
+    struct kg_str want = {0};
+
+    (void)state;
+    ok(kg_published_page(&want, &err));
+    ends_with("docs/published.md", NULL, &want);
+    kg_str_release(&want);
+}
+
 static void the_page_of_keys_is_current(void **state)
 {
     struct kg_config *config;
@@ -75,6 +86,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_page_of_algorithms_is_current),
         cmocka_unit_test(the_page_of_metrics_is_current),
+        cmocka_unit_test(the_page_of_published_runs_is_current),
         cmocka_unit_test(the_page_of_keys_is_current),
     };
 

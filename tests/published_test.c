@@ -1,0 +1,507 @@
+/* The table of published runs against what the program makes of presets, recipes and
+ * suites: each is resolved as `kedge train` and `kedge eval` resolve it, and every value
+ * must be the published one, or the one that the row says kedge has instead. Run from the
+ * repository's root.
+ */
+#include "base/file.h"
+#include "eval/suite.h"
+#include "policy/presets.h"
+#include "train/published.h"
+#include "train/train_options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_ARGS = 8, MAX_FILE = 1 << 20 };
+
+static struct kg_err err;
+
+static void ok(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* All that is wrong is said before a test fails. */
+static size_t wrong;
+
+static void say(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vprint_error(format, args);
+    va_end(args);
+    print_error("\n");
+    wrong++;
+}
+
+static void nothing_is_wrong(void)
+{
+    size_t n = wrong;
+
+    wrong = 0;
+    if (n > 0)
+        fail_msg("%zu findings, see above", n);
+}
+
+/* ---- a run as the program resolves it ---- */
+
+struct resolved {
+    const struct kg_published_run *run;
+    struct kg_config *config; /* owned, by the suite where there is one */
+    struct kg_suite suite;
+};
+
+/* The words of text, cut at spaces in a copy.   returns their number */
+static size_t split(char *words[MAX_ARGS], char *copy)
+{
+    size_t n = 0;
+
+    for (char *at = strtok(copy, " "); at; at = strtok(NULL, " ")) {
+        assert_true(n < MAX_ARGS);
+        words[n++] = at;
+    }
+    return n;
+}
+
+static void resolve(struct resolved *r, const struct kg_published_run *run)
+{
+    char *words[MAX_ARGS], *copy = strdup(run->args ? run->args : "");
+
+    *r = (struct resolved){.run = run};
+    assert_non_null(copy);
+    if (run->suite) {
+        ok(kg_suite_open(&r->suite, run->suite, &err));
+        r->config = r->suite.config;
+    } else {
+        ok(kg_train_config(&r->config, run->recipe, words, split(words, copy), &err));
+    }
+    free(copy);
+}
+
+static void release(struct resolved *r)
+{
+    if (r->run->suite)
+        kg_suite_release(&r->suite);
+    else
+        kg_config_free(r->config);
+}
+
+/* A config of the same keys with nothing given. */
+static void resolve_nothing(struct resolved *r, const struct kg_published_run *run)
+{
+    *r = (struct resolved){.run = run};
+    if (run->suite) {
+        ok(kg_suite_open(&r->suite, run->suite, &err));
+        r->config = r->suite.config;
+        return;
+    }
+    ok(kg_train_config(&r->config, NULL, NULL, 0, &err));
+}
+
+static const struct kg_opt_row *option(const struct kg_config *config, const char *key)
+{
+    for (size_t i = 0; i < kg_config_rows(config); i++)
+        if (strcmp(kg_config_row(config, i)->key, key) == 0)
+            return kg_config_row(config, i);
+    return NULL;
+}
+
+static bool is_same(const struct kg_config *a, const struct kg_config *b,
+                    const struct kg_opt_row *row)
+{
+    bool has_text = row->type == KG_OPT_STRING; /* "" where it is not set */
+
+    if (!has_text && (!kg_config_is_set(a, row->key) || !kg_config_is_set(b, row->key)))
+        return false;
+    switch (row->type) {
+    case KG_OPT_BOOL:
+        return kg_config_bool(a, row->key) == kg_config_bool(b, row->key);
+    case KG_OPT_INT:
+        return kg_config_int(a, row->key) == kg_config_int(b, row->key);
+    case KG_OPT_REAL:
+        return kg_config_real(a, row->key) == kg_config_real(b, row->key);
+    default:
+        return strcmp(kg_config_text(a, row->key), kg_config_text(b, row->key)) == 0;
+    }
+}
+
+/* Whether a value is what the run has for the key; false too where it is no value. */
+static bool has_value(const struct resolved *r, const struct kg_opt_row *row,
+                      const char *value)
+{
+    struct resolved other;
+    struct kg_str line = {0};
+    bool same;
+
+    resolve_nothing(&other, r->run);
+    ok(kg_str_printf(&line, &err, "%s=%s", row->key, value));
+    same = row->type == KG_OPT_LIST
+               ? kg_config_override(other.config, line.data, "row", &err) == KG_OK
+               : kg_config_set(other.config, row->key, value, false, "row", &err) ==
+                     KG_OK;
+    same = same && is_same(r->config, other.config, row);
+    kg_str_release(&line);
+    release(&other);
+    return same;
+}
+
+/* ---- walking the tables ---- */
+
+typedef void (*on_run)(const struct kg_published_study *, const struct resolved *);
+
+static void each_run(on_run visit)
+{
+    for (size_t i = 0; i < kg_published_count(); i++) {
+        const struct kg_published_study *study = kg_published_at(i);
+
+        for (size_t k = 0; k < study->n_runs; k++) {
+            struct resolved r;
+
+            resolve(&r, &study->runs[k]);
+            visit(study, &r);
+            release(&r);
+        }
+    }
+    nothing_is_wrong();
+}
+
+static bool is_key(const struct kg_published_row *row) { return *row->key != '('; }
+
+/* ---- values ---- */
+
+static void check_value(const struct resolved *r, const struct kg_published_row *row)
+{
+    const char *want = row->kedge ? row->kedge : row->value;
+    const struct kg_opt_row *key = option(r->config, row->key);
+
+    if (!key) {
+        say("%s: there is no key %s", r->run->name, row->key);
+        return;
+    }
+    if (!has_value(r, key, want))
+        say("%s: %s: the table says %s, kedge has %s (%s)", r->run->name, row->key, want,
+            kg_config_text(r->config, row->key), kg_config_source(r->config, row->key));
+    if (row->kedge && has_value(r, key, row->value))
+        say("%s: %s: the table says that kedge differs from %s, it has it", r->run->name,
+            row->key, row->value);
+}
+
+static void check_values(const struct kg_published_study *study, const struct resolved *r)
+{
+    for (size_t i = 0; i < study->n_rows; i++)
+        if (is_key(&study->rows[i]) && kg_published_applies(&study->rows[i], r->run))
+            check_value(r, &study->rows[i]);
+}
+
+static void every_value_is_the_published_one_or_the_one_that_is_named(void **state)
+{
+    (void)state;
+    each_run(check_values);
+}
+
+/* ---- rows themselves ---- */
+
+static void check_row(const struct kg_published_study *study, size_t i)
+{
+    const struct kg_published_row *row = &study->rows[i];
+    size_t n = 0;
+
+    for (size_t k = 0; k < study->n_runs; k++) {
+        if (!kg_published_applies(row, &study->runs[k]))
+            continue;
+        n++;
+        if (kg_published_row(study, &study->runs[k], row->key) != row)
+            say("%s: %s has two rows", study->runs[k].name, row->key);
+    }
+    if (n == 0)
+        say("%s: %s of '%s' is of no run", study->title, row->key, row->runs);
+    if (row->kedge && !row->note)
+        say("%s: %s: kedge differs and no note says why", study->title, row->key);
+    assert_true(row->value && *row->source);
+}
+
+static void every_row_is_of_a_run_and_says_why_kedge_differs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < kg_published_count(); i++)
+        for (size_t k = 0; k < kg_published_at(i)->n_rows; k++)
+            check_row(kg_published_at(i), k);
+    nothing_is_wrong();
+}
+
+/* ---- nothing is left out ---- */
+
+/* What a recipe says of the machine it runs on and not of the run, and of a suite's files
+ * where they come from. */
+static const char *const of_the_machine[] = {
+    "run.dir",           "run.threads",       "train.micro_tokens",
+    "algo.preset",       "rollout.max_batch", "rollout.kv_tokens",
+    "search.timeout_ms", "suite.name",        "suite.about",
+};
+static const char *const of_the_file[] = {".data", ".source", ".licence", ".group",
+                                          ".search_where"};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static bool is_exempt(const struct resolved *r, const char *key)
+{
+    for (size_t i = 0; i < sizeof of_the_machine / sizeof *of_the_machine; i++)
+        if (strcmp(key, of_the_machine[i]) == 0)
+            return true;
+    for (size_t i = 0; r->run->suite && i < sizeof of_the_file / sizeof *of_the_file; i++)
+        if (ends_with(key, of_the_file[i]))
+            return true;
+    return false;
+}
+
+static void check_given(const struct kg_published_study *study, const struct resolved *r)
+{
+    for (size_t i = 0; i < kg_config_rows(r->config); i++) {
+        const char *key = kg_config_row(r->config, i)->key;
+
+        if (kg_config_is_given(r->config, key) && !is_exempt(r, key) &&
+            !kg_published_row(study, r->run, key))
+            say("%s: %s is given by %s, and no row of the table says what was "
+                "published",
+                r->run->name, key, kg_config_source(r->config, key));
+    }
+}
+
+static void every_key_that_a_published_run_gives_has_a_row(void **state)
+{
+    (void)state;
+    each_run(check_given);
+}
+
+/* What decides a run, whether its recipe gives it or leaves the default. A key with
+ * `when` counts where that key has the value (with ! in front: has another). */
+static const struct {
+    const char *key, *when, *value;
+} needed[] = {
+    {"model.path", NULL, NULL},
+    {"model.dtype", NULL, NULL},
+    {"run.seed", NULL, NULL},
+    {"task.name", NULL, NULL},
+    {"task.wrong_reward", NULL, NULL},
+    {"task.grader", "task.name", "math"},
+    {"task.keep_thinking", "task.name", "math"},
+    {"task.metric", "task.name", "search-qa"},
+    {"task.answer_tags", "task.name", "search-qa"},
+    {"data.train", NULL, NULL},
+    {"data.val", NULL, NULL},
+    {"data.template", NULL, NULL},
+    {"data.chat_template", NULL, NULL},
+    {"data.max_prompt_tokens", NULL, NULL},
+    {"data.overlong", NULL, NULL},
+    {"rollout.prompts", NULL, NULL},
+    {"rollout.samples", NULL, NULL},
+    {"rollout.max_tokens", NULL, NULL},
+    {"rollout.temperature", NULL, NULL},
+    {"rollout.top_p", NULL, NULL},
+    {"rollout.top_k", NULL, NULL},
+    {"rollout.min_p", NULL, NULL},
+    {"rollout.lag", NULL, NULL},
+    {"rollout.dynamic", NULL, NULL},
+    {"rollout.dynamic_metric", "rollout.dynamic", "true"},
+    {"rollout.oversample", "rollout.dynamic", "true"},
+    {"rollout.max_refills", "rollout.dynamic", "true"},
+    {"rollout.overlong_buffer", NULL, NULL},
+    {"rollout.overlong_factor", "rollout.overlong_buffer", "!0"},
+    {"episode.env", "task.name", "search-qa"},
+    {"episode.turns", "episode.env", "search"},
+    {"episode.turn_tokens", "episode.env", "search"},
+    {"episode.obs_tokens", "episode.env", "search"},
+    {"episode.context", "episode.env", "search"},
+    {"search.topk", "episode.env", "search"},
+    {"algo.advantage", NULL, NULL},
+    {"algo.surrogate", NULL, NULL},
+    {"algo.aggregate", NULL, NULL},
+    {"algo.length_norm", "algo.aggregate", "seq-mean-token-sum-norm"},
+    {"algo.mask", NULL, NULL},
+    {"algo.clip_low", "algo.surrogate", "ppo-clip"},
+    {"algo.clip_high", "algo.surrogate", "ppo-clip"},
+    {"algo.dual_clip", NULL, NULL},
+    {"algo.entropy_coef", NULL, NULL},
+    {"algo.ratio_clamp", NULL, NULL},
+    {"algo.mask_truncated", NULL, NULL},
+    {"algo.tis", NULL, NULL},
+    {"kl.estimator", NULL, NULL},
+    {"kl.after_filter", NULL, NULL},
+    {"kl.beta", "kl.estimator", "!none"},
+    {"kl.in", "kl.estimator", "!none"},
+    {"kl.importance", "kl.estimator", "!none"},
+    {"kl.clamp", "kl.estimator", "!none"},
+    {"kl.top_k", "kl.estimator", "topk-reverse"},
+    {"kl.tail", "kl.estimator", "topk-reverse"},
+    {"kl.gradient", "kl.estimator", "topk-reverse"},
+    {"anchor.kind", NULL, NULL},
+    {"anchor.eta", "anchor.kind", "ema"},
+    {"anchor.period", "anchor.kind", "ema"},
+    {"anchor.unit", "anchor.kind", "ema"},
+    {"optim.kind", NULL, NULL},
+    {"optim.lr", NULL, NULL},
+    {"optim.beta1", NULL, NULL},
+    {"optim.beta2", NULL, NULL},
+    {"optim.eps", NULL, NULL},
+    {"optim.weight_decay", NULL, NULL},
+    {"optim.clip_norm", NULL, NULL},
+    {"optim.schedule", NULL, NULL},
+    {"optim.warmup_steps", NULL, NULL},
+    {"train.steps", NULL, NULL},
+    {"train.updates_per_step", NULL, NULL},
+    {"train.old_logp", NULL, NULL},
+    {"eval.every", NULL, NULL},
+    {"eval.at_start", NULL, NULL},
+    {"eval.problems", NULL, NULL},
+    {"eval.samples", NULL, NULL},
+    {"eval.temperature", NULL, NULL},
+    {"eval.top_p", NULL, NULL},
+    {"eval.anchor", NULL, NULL},
+    {"checkpoint.every", NULL, NULL},
+    {"checkpoint.keep", NULL, NULL},
+};
+
+static bool is_needed(const struct resolved *r, size_t i)
+{
+    const char *value = needed[i].value;
+    bool other = value && *value == '!';
+
+    if (!needed[i].when)
+        return true;
+    return has_value(r, option(r->config, needed[i].when), value + other) != other;
+}
+
+static void check_needed(const struct kg_published_study *study, const struct resolved *r)
+{
+    for (size_t i = 0; !r->run->suite && i < sizeof needed / sizeof *needed; i++)
+        if (is_needed(r, i) && !kg_published_row(study, r->run, needed[i].key))
+            say("%s: no row says what was published for %s", r->run->name, needed[i].key);
+}
+
+static void every_run_says_what_decides_it(void **state)
+{
+    (void)state;
+    each_run(check_needed);
+}
+
+/* ---- presets ---- */
+
+static void check_preset(const struct kg_published_study *study, const struct resolved *r)
+{
+    const struct kg_preset *preset;
+
+    (void)study;
+    if (!r->run->preset)
+        return;
+    ok(kg_preset_find(&preset, r->run->preset, &err));
+    for (size_t i = 0; i < kg_config_rows(r->config); i++) {
+        const struct kg_opt_row *row = kg_config_row(r->config, i);
+        const char *value = kg_preset_get(preset, row->key);
+
+        if (value && !has_value(r, row, value))
+            say("%s: %s is %s, and its preset %s says %s", r->run->name, row->key,
+                kg_config_text(r->config, row->key), preset->name, value);
+    }
+}
+
+static void a_recipe_has_every_value_of_its_preset(void **state)
+{
+    (void)state;
+    each_run(check_preset);
+}
+
+/* Whether a run has the name for a preset, recipe or suite. */
+static bool is_published(const char *name)
+{
+    for (size_t i = 0; i < kg_published_count(); i++)
+        for (size_t k = 0; k < kg_published_at(i)->n_runs; k++) {
+            const struct kg_published_run *run = &kg_published_at(i)->runs[k];
+
+            if ((run->preset && strcmp(run->preset, name) == 0) ||
+                (run->recipe && strcmp(run->recipe, name) == 0) ||
+                (run->suite && strcmp(run->suite, name) == 0))
+                return true;
+        }
+    return false;
+}
+
+static size_t check_folder(const char *folder, bool all)
+{
+    char **names, path[256];
+    size_t n, found = 0;
+
+    ok(kg_file_list(&names, &n, folder, &err));
+    for (size_t i = 0; i < n; i++) {
+        struct kg_str text = {0};
+
+        if (!ends_with(names[i], ".yaml"))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        ok(kg_file_read(&text, path, MAX_FILE, &err));
+        if (all || strstr(kg_str_text(&text), "arXiv")) {
+            found++;
+            if (!is_published(path))
+                fail_msg("%s names a publication and no run of the table is of it", path);
+        }
+        kg_str_release(&text);
+    }
+    kg_file_names_free(names, n);
+    return found;
+}
+
+static void every_preset_recipe_and_suite_of_a_publication_is_in_the_table(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++)
+        if (kg_preset_at(i)->kind == KG_PRESET_RECIPE &&
+            !is_published(kg_preset_at(i)->name))
+            fail_msg("the preset %s is no run of the table", kg_preset_at(i)->name);
+    assert_true(check_folder("recipes", false) >= 7);
+    assert_true(check_folder("suites", true) >= 4);
+}
+
+/* README counts them. */
+static void the_front_page_counts_what_there_is(void **state)
+{
+    struct kg_str page = {0};
+    char want[96];
+    size_t methods = 0;
+
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++)
+        methods += kg_preset_at(i)->kind == KG_PRESET_METHOD;
+    snprintf(want, sizeof want, "%zu methods and %zu published recipes", methods,
+             kg_preset_count() - methods);
+    ok(kg_file_read(&page, "README.md", MAX_FILE, &err));
+    if (!strstr(kg_str_text(&page), want))
+        fail_msg("README.md: expected '%s'", want);
+    kg_str_release(&page);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_value_is_the_published_one_or_the_one_that_is_named),
+        cmocka_unit_test(every_row_is_of_a_run_and_says_why_kedge_differs),
+        cmocka_unit_test(every_key_that_a_published_run_gives_has_a_row),
+        cmocka_unit_test(every_run_says_what_decides_it),
+        cmocka_unit_test(a_recipe_has_every_value_of_its_preset),
+        cmocka_unit_test(every_preset_recipe_and_suite_of_a_publication_is_in_the_table),
+        cmocka_unit_test(the_front_page_counts_what_there_is),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
