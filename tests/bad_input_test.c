@@ -288,7 +288,7 @@ static void data_files(void **state)
         {"nothing but overlong prompts", NULL, TRAIN "data.max_prompt_tokens=1", 1,
          "expected a prompt of at most 1 tokens, found none among 800", NULL},
         {"template without a place", NULL, TRAIN "data.template=x", 1,
-         "expected a template with {prompt}, found 'x'", NULL},
+         "expected a text with {prompt}, found 'x'", NULL},
         {"sft: missing file", NULL, SFT, 1, "s.jsonl: cannot open", NULL},
         {"sft: empty file", ": >$W/s.jsonl", SFT, 1, "s.jsonl: expected", NULL},
         {"sft: malformed line", "printf '{\"text\": \"1\"}\\n{\\n' >$W/s.jsonl", SFT, 1,

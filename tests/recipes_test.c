@@ -57,7 +57,9 @@ static int setup(void **state)
         "2>&1 && "
         "./kedge new --hidden 32 --ffn 32 --layers 1 --heads 1 --vocab 300 "
         "--max-positions 65536 --train-tokenizer tests/data/tokenizer/corpus.txt "
-        "$W/model > $W/said 2>&1 || { cat $W/said; exit 1; }");
+        "$W/model > $W/said 2>&1 && cp tests/data/chat_templates/"
+        "Qwen-Qwen1.5-72B-Chat.jinja $W/model/chat_template.jinja || "
+        "{ cat $W/said; exit 1; }");
 }
 
 static const char *const stand_ins[][2] = {

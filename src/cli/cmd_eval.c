@@ -23,7 +23,7 @@ static struct kg_load_args load;
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
     *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
-    *search_where;
+    *search_where, *system_prompt, *opening, *add_special;
 static const char *only_sets, *without_sets;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
@@ -92,9 +92,17 @@ const struct kg_flag kg_eval_flags[] = {
     {"template", 0, KG_FLAG_TEXT, &template_text, "TEXT",
      "text around the problem; {prompt} is replaced", 0, 0, NULL},
     {"user-turn", 0, KG_FLAG_TRUE, &user_turn, NULL,
-     "the problem in its template is one user message of the chat template", 0, 0, NULL},
+     "the problem in its template is the user's turn of the chat template", 0, 0, NULL},
+    {"system", 0, KG_FLAG_TEXT, &system_prompt, "TEXT",
+     "system prompt in front of every conversation", 0, 0, NULL},
+    {"opening", 0, KG_FLAG_TEXT, &opening, "TEXT",
+     "what the assistant's turn begins with, where the template does not write it", 0, 0,
+     NULL},
     {"chat-template", 0, KG_FLAG_TEXT, &chat_choice, "WHICH",
-     "for prompts that are messages: auto (the model's), none, or a file", 0, 0, NULL},
+     "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
+    {"add-special", 0, KG_FLAG_CHOICE, &add_special, "WHICH",
+     "BOS in front of a prompt: auto (of text), true or false (default auto)", 0, 0,
+     KG_SPECIAL_CHOICES},
     {"prompt-key", 0, KG_FLAG_TEXT, &prompt_key, "KEY", "column of the problem", 0, 0,
      NULL},
     {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY", "column of the answer", 0, 0,
@@ -150,7 +158,10 @@ static const struct {
     {"--top-k", "top_k", NULL, &top_k, NULL, NULL},
     {"--template", "template", &template_text, NULL, NULL, NULL},
     {"--user-turn", "user_turn", NULL, NULL, NULL, &user_turn},
+    {"--system", "system", &system_prompt, NULL, NULL, NULL},
+    {"--opening", "opening", &opening, NULL, NULL, NULL},
     {"--chat-template", "chat_template", &chat_choice, NULL, NULL, NULL},
+    {"--add-special", "add_special", &add_special, NULL, NULL, NULL},
     {"--prompt-key", "prompt_key", &prompt_key, NULL, NULL, NULL},
     {"--answer-key", "answer_key", &answer_key, NULL, NULL, NULL},
     {"--metric", "metric", &metric, NULL, NULL, NULL},
@@ -392,6 +403,30 @@ struct lacks {
     size_t bad;     /* a file that cannot be used */
 };
 
+/* The first problem as the model reads it. */
+static kg_status put_prompt(struct kg_str *out, const struct kg_eval_set *set,
+                            const char *model_dir, struct kg_err *err)
+{
+    const struct kg_record *r = &set->data.records[0];
+    struct kg_tokenizer *tok;
+    struct kg_ids ids = {0};
+    kg_status status;
+
+    KG_TRY(kg_load_tokenizer(&tok, model_dir, err));
+    if (!tok)
+        return KG_OK;
+    KG_TRY_GOTO(out, kg_prompt_encode(&ids, tok, r->prompt, strlen(r->prompt),
+                                      r->rendered, set->special, err));
+    KG_TRY_GOTO(out, kg_str_puts(out, "    first prompt: ", err));
+    KG_TRY_GOTO(out, kg_prompt_show(out, tok, &ids, r->rendered, set->special, "    ",
+                                    SIZE_MAX, err));
+    status = kg_str_putc(out, '\n', err);
+out:
+    kg_ids_release(&ids);
+    kg_tokenizer_close(tok);
+    return status;
+}
+
 /* What is in the file of a set. Problems that only a model's chat template can render
  * are read as text where there is no model. */
 static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
@@ -401,7 +436,8 @@ static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
     struct kg_err found = {0};
 
     if (!dir && strcmp(set->chat_name, "auto") == 0)
-        set->task_opts.user_turn = false;
+        set->task_opts.prompt = (struct kg_prompt_opts){
+            .template_text = set->task_opts.prompt.template_text};
     if (kg_eval_set_load(set, NULL, dir, &found) != KG_OK) {
         lacks->bad++;
         return kg_str_printf(out, err, "    cannot be used: %s\n", found.message);
@@ -412,7 +448,8 @@ static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
     if (set->data.dropped_repeated)
         KG_TRY(kg_str_printf(out, err, "; %lld repeated records left out",
                              (long long)set->data.dropped_repeated));
-    return kg_str_putc(out, '\n', err);
+    KG_TRY(kg_str_putc(out, '\n', err));
+    return dir ? put_prompt(out, set, dir, err) : KG_OK;
 }
 
 static kg_status put_plan(struct kg_str *out, struct lacks *lacks,

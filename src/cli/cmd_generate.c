@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/signal.h"
 #include "rollout/rollout.h"
+#include "text/prompt.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -27,6 +28,8 @@ static bool ignore_eos;
 static bool parse_special = true;
 static bool add_special = true;
 static bool served;
+static struct kg_prompt_opts how = {.prefix = "--"};
+static const char *chat_choice = "auto";
 static double temperature = 1;
 static double top_p = 1;
 static double min_p;
@@ -68,10 +71,21 @@ const struct kg_flag kg_generate_flags[] = {
      "end an answer before this text; may be repeated", 0, 0, NULL},
     {"ignore-eos", 0, KG_FLAG_TRUE, &ignore_eos, NULL, "sample on to the limit", 0, 0,
      NULL},
+    {"template", 0, KG_FLAG_TEXT, &how.template_text, "TEXT",
+     "text around a prompt; {prompt} is replaced", 0, 0, NULL},
+    {"user-turn", 0, KG_FLAG_TRUE, &how.user_turn, NULL,
+     "a prompt of text is the user's turn of the chat template", 0, 0, NULL},
+    {"system", 0, KG_FLAG_TEXT, &how.system, "TEXT",
+     "system prompt in front of every conversation", 0, 0, NULL},
+    {"opening", 0, KG_FLAG_TEXT, &how.opening, "TEXT",
+     "what the assistant's turn begins with, where the template does not write it", 0, 0,
+     NULL},
+    {"chat-template", 0, KG_FLAG_TEXT, &chat_choice, "WHICH",
+     "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
     {"no-parse-special", 0, KG_FLAG_FALSE, &parse_special, NULL,
      "special tokens in a prompt are plain text", 0, 0, NULL},
     {"no-add-special", 0, KG_FLAG_FALSE, &add_special, NULL,
-     "do not add what the tokenizer's post-processor adds (BOS)", 0, 0, NULL},
+     "do not add what the tokenizer's post-processor adds to text (BOS)", 0, 0, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
      "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
      0, "bf16|fp32"},
@@ -87,6 +101,7 @@ const struct kg_flag kg_generate_flags[] = {
 /* One run: prompts read, trajectories being made, the next one to print. */
 struct job {
     struct kg_loaded l;
+    struct kg_chat_template *chat;
     struct kg_ids ids; /* of all prompts, one after the other */
     size_t *from;      /* (n+1) where each begins */
     size_t from_capacity;
@@ -103,19 +118,36 @@ struct job {
 
 /* ---- input ---- */
 
-static kg_status add_text(struct job *j, const char *text, size_t n, const char *where,
-                          struct kg_err *err)
+/* As in training, unless the flags say otherwise. */
+static kg_status encode(struct job *j, const struct kg_str *text, bool rendered,
+                        struct kg_err *err)
 {
-    struct kg_encode_opts opts = {.parse_special = parse_special,
-                                  .add_special = add_special};
+    enum kg_special special = add_special ? KG_SPECIAL_AUTO : KG_SPECIAL_NONE;
+    struct kg_encode_opts plain = {.add_special = kg_special_adds(special, rendered)};
+    const char *t = kg_str_text(text);
+
+    if (parse_special)
+        return kg_prompt_encode(&j->ids, j->l.tok, t, text->len, rendered, special, err);
+    return kg_tokenizer_encode(&j->ids, j->l.tok, t, text->len, plain, err);
+}
+
+static kg_status add_text(struct job *j, const struct kg_prompt_source *from,
+                          const char *where, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    bool rendered;
+    kg_status status;
+
     if (j->l.tok == NULL)
         return kg_fail(
             err, KG_EINVAL,
             "%s: a prompt of text needs a tokenizer, and %s has none: give \"ids\"",
             where, load.dir);
-    if (kg_tokenizer_encode(&j->ids, j->l.tok, text, n, opts, err) != KG_OK)
-        return kg_err_prefix(err, "%s", where);
-    return KG_OK;
+    status = kg_prompt_put(&text, &rendered, from, &how, err);
+    if (status == KG_OK)
+        status = encode(j, &text, rendered, err);
+    kg_str_release(&text);
+    return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", where);
 }
 
 /* What has been added to ids since the last prompt is one more. */
@@ -143,16 +175,18 @@ static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
 {
     const struct kg_json *prompt = kg_json_get(doc->root, "prompt");
     const struct kg_json *ids = kg_json_get(doc->root, "ids");
-    size_t n;
+    struct kg_prompt_source from = {.tools = kg_json_get(doc->root, "tools")};
     if ((prompt == NULL) == (ids == NULL))
         return kg_fail(err, KG_EFORMAT, "%s: expected \"prompt\" or \"ids\", found %s",
                        doc->where, ids ? "both" : "neither");
     if (ids) {
         KG_TRY(kg_load_ids(&j->ids, doc, j->l.model->config.vocab, err));
     } else {
-        KG_TRY(kg_json_need(&prompt, doc, doc->root, "prompt", KG_JSON_STRING, err));
-        const char *text = kg_json_text(prompt, &n);
-        KG_TRY(add_text(j, text, n, doc->where, err));
+        from.messages = kg_json_type(prompt) == KG_JSON_ARRAY ? prompt : NULL;
+        if (!from.messages)
+            KG_TRY(kg_json_need(&prompt, doc, doc->root, "prompt", KG_JSON_STRING, err));
+        from.text = kg_json_text(prompt, &from.n);
+        KG_TRY(add_text(j, &from, doc->where, err));
     }
     return end_prompt(j, doc->where, err);
 }
@@ -180,11 +214,14 @@ out:
 
 static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *err)
 {
+    KG_TRY(kg_prompt_choose(&j->chat, &how, chat_choice, load.dir, err));
+    KG_TRY(kg_prompt_check(&how, err));
     KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, 1, sizeof *j->from, MAX_PROMPTS,
                        "prompts", err));
     if (prompt == NULL)
         return read_lines(j, err);
-    KG_TRY(add_text(j, prompt, strlen(prompt), "prompt", err));
+    KG_TRY(add_text(j, &(struct kg_prompt_source){.text = prompt, .n = strlen(prompt)},
+                    "prompt", err));
     return end_prompt(j, "prompt", err);
 }
 
@@ -333,6 +370,7 @@ static void job_release(struct job *j)
     kg_ids_release(&j->ids);
     kg_str_release(&j->out);
     kg_str_release(&j->text);
+    kg_chat_template_close(j->chat);
     kg_load_release(&j->l);
 }
 

@@ -45,7 +45,8 @@ static kg_status encode(struct kg_prompts *p, const struct kg_eval_local *l,
                         const struct kg_eval_set *set, struct kg_err *err)
 {
     struct kg_prompts_opts opts = {.max_tokens = (size_t)l->model->config.max_positions -
-                                                 1};
+                                                 1,
+                                   .special = set->special};
 
     return kg_prompts_init(p, &set->data, l->tok, &opts, err);
 }

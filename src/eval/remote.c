@@ -442,12 +442,34 @@ out:
     return status;
 }
 
+/* The server makes tokens, and of messages the prompt. */
+static kg_status check_prompt(const struct kg_eval_remote *r, struct kg_eval_set *set,
+                              struct kg_err *err)
+{
+    const char *opening = set->task_opts.prompt.opening;
+
+    if (set->special != KG_SPECIAL_AUTO)
+        return kg_fail(err, KG_EINVAL,
+                       "set %s: add_special: expected auto, found another value: the "
+                       "tokens of a prompt are the server's",
+                       set->name);
+    if (r->opts.completions || !opening || !*opening)
+        return KG_OK;
+    kg_log_warn("set %s: opening is left to the chat template of the server: whether its "
+                "prompts end in '%.40s' is not known here (--api completions with a "
+                "chat_template file makes them here)",
+                set->name, opening);
+    set->task_opts.prompt.opening = NULL;
+    return KG_OK;
+}
+
 static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err)
 {
     struct kg_eval_remote *r = (struct kg_eval_remote *)self;
     struct kg_chat_template *chat = NULL;
 
+    KG_TRY(check_prompt(r, set, err));
     if (!r->opts.completions)
         KG_TRY(messages_as_json(&chat, err));
     KG_TRY(kg_eval_set_load(set, chat, NULL, err));

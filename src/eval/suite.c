@@ -71,9 +71,20 @@ const struct kg_opt_row kg_suite_set_rows[] = {
     {"template", KG_OPT_STRING, "", 0, 0, NULL,
      "text around the problem, {prompt} is replaced; '' for the problem as it is", false},
     {"user_turn", KG_OPT_BOOL, "false", 0, 0, NULL,
-     "the problem, in its template, is one user message of the chat template", false},
+     "the problem, in its template, is the user's turn of the chat template; else text",
+     false},
+    {"system", KG_OPT_STRING, "", 0, 0, NULL,
+     "system prompt in front of every conversation", false},
+    {"opening", KG_OPT_STRING, "", 0, 0, NULL,
+     "text that the assistant's turn begins with, added where the chat template does not "
+     "write it",
+     false},
     {"chat_template", KG_OPT_STRING, "auto", 0, 0, NULL,
-     "auto (the model's), none, or a file", false},
+     "auto (the model's), none, or a file, which must apply to every problem", false},
+    {"add_special", KG_OPT_CHOICE, "auto", 0, 0, KG_SPECIAL_CHOICES,
+     "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
+     "chat template rendered",
+     false},
     {"samples", KG_OPT_INT, "1", 1, KG_EVAL_MAX_N, NULL,
      "answers to each problem: n of avg@n", false},
     {"pass_k", KG_OPT_LIST, "", 0, 0, NULL, "k's of pass@k", false},
@@ -483,8 +494,10 @@ static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
         .prompt_key = text(v, "prompt_key"),
         .answer_key = text(v, "answer_key"),
         .unique = is_on(v, "unique"),
-        .template_text = text(v, "template"),
-        .user_turn = is_on(v, "user_turn"),
+        .prompt = {.template_text = text(v, "template"),
+                   .user_turn = is_on(v, "user_turn"),
+                   .system = text(v, "system"),
+                   .opening = text(v, "opening")},
         .command = text(v, "command"),
         .timeout_ms = (int)whole(v, "timeout_ms"),
         .grader = text(v, "grader"),
@@ -600,6 +613,7 @@ static kg_status read_set(struct kg_eval_set *set, struct values *v, const char 
     set->source = text(v, "source");
     set->licence = text(v, "licence");
     set->chat_name = text(v, "chat_template");
+    set->special = kg_special_named(text(v, "add_special"));
     set->only = text(v, "only_source");
     set->limit = whole(v, "problems");
     set->expect = whole(v, "expect");
@@ -662,22 +676,31 @@ static kg_status filter(struct kg_eval_set *set, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_err *err)
+/* The chat template that the set names, unless there is one already: without a model's
+ * folder auto is none, which user turns cannot be made of. */
+static kg_status choose_chat(struct kg_eval_set *set, const char *model_dir,
+                             struct kg_err *err)
 {
+    struct kg_prompt_opts *how = &set->task_opts.prompt;
     bool is_auto = strcmp(set->chat_name, "auto") == 0;
-    const char *path = set->path.len ? set->path.data : NULL;
 
-    /* without user turns a template of text is all, as kg_prompts_chat has it */
-    if (!set->chat && set->task_opts.user_turn && is_auto && !model_dir)
+    how->chat = set->chat;
+    if (set->chat)
+        return KG_OK;
+    if (is_auto && !model_dir && how->user_turn)
         return kg_fail(err, KG_EINVAL,
                        "chat_template: expected a file, found auto: the template of a "
                        "server is not known here");
-    if (!set->chat && set->task_opts.user_turn)
-        KG_TRY(kg_chat_template_choose(&set->chat, set->chat_name, model_dir, err));
-    else if (!set->chat && path && (model_dir || !is_auto))
-        KG_TRY(kg_prompts_chat(&set->chat, set->chat_name, model_dir,
-                               set->task_opts.template_text, err));
-    set->task_opts.chat = set->chat;
+    if (is_auto && (!model_dir || (set->path.len == 0 && !how->user_turn)))
+        return KG_OK;
+    return kg_prompt_choose(&set->chat, how, set->chat_name, model_dir, err);
+}
+
+static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_err *err)
+{
+    const char *path = set->path.len ? set->path.data : NULL;
+
+    KG_TRY(choose_chat(set, model_dir, err));
     KG_TRY(kg_task_load(&set->data, set->task, &set->task_opts, path, err));
     kg_dataset_warn_repeated(&set->data, "unique: true");
     set->records = (int64_t)set->data.n + set->data.dropped_excluded;

@@ -14,7 +14,7 @@
 #include "data/json.h"
 #include "rollout/rollout.h"
 #include "serve/tools.h"
-#include "text/chat_template.h"
+#include "text/prompt.h"
 #include "text/tokenizer.h"
 
 #include <stdbool.h>
@@ -72,8 +72,7 @@ struct kg_api_request {
     bool no_tools;               /* tool_choice is "none" */
     bool one_call;               /* parallel_tool_calls is false */
     bool reads_calls;            /* tool calls are read out of the answers */
-    bool special_given;          /* add_special says; else text gets BOS, messages not */
-    bool add_special;
+    enum kg_special special;     /* of a prompt; of messages auto */
     bool stream;
     bool include_usage;
     bool logprobs;

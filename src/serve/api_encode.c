@@ -2,6 +2,7 @@
 #include "serve/api.h"
 
 #include "base/mem.h"
+#include "text/prompt.h"
 
 #include <string.h>
 
@@ -42,9 +43,9 @@ static kg_status encode_text(struct kg_api_prompt *p, const struct kg_api_reques
                              const struct kg_api_model *m, const char *text, size_t n,
                              struct kg_err *err)
 {
-    struct kg_encode_opts opts = {.parse_special = true, .add_special = r->add_special};
     KG_TRY(need_tokenizer(m, err));
-    KG_TRY(kg_tokenizer_encode(&p->ids, m->tok, text, n, opts, err));
+    KG_TRY(
+        kg_prompt_encode(&p->ids, m->tok, text, n, r->messages != NULL, r->special, err));
     return r->echo ? kg_str_append(&p->text, text, n, err) : KG_OK;
 }
 

@@ -99,8 +99,10 @@ static kg_status take_tokens(struct kg_api_request *r, const struct kg_json *v,
 static kg_status take_add_special(struct kg_api_request *r, const struct kg_json *v,
                                   struct kg_err *err)
 {
-    r->special_given = true;
-    return take_bool(&r->add_special, v, err);
+    bool add = true;
+    KG_TRY(take_bool(&add, v, err));
+    r->special = add ? KG_SPECIAL_ADD : KG_SPECIAL_NONE;
+    return KG_OK;
 }
 
 static kg_status take_vars(struct kg_api_request *r, const struct kg_json *v,
@@ -539,8 +541,6 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
         return kg_fail(err, KG_EINVAL, "expected either prompt or messages, found both");
     if (r->messages == NULL)
         KG_TRY(check_prompt_only(r, fault, err));
-    if (!r->special_given)
-        r->add_special = r->messages == NULL;
     fault->param = "top_logprobs";
     if (r->top_logprobs > 0 && !r->logprobs)
         return kg_fail(err, KG_EINVAL, "top_logprobs: expected logprobs to be true");

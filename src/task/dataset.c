@@ -23,6 +23,7 @@ void kg_record_release(struct kg_record *r)
     kg_mem_free(r->data_source);
     kg_mem_free(r->extra_json);
     kg_mem_free(r->id);
+    kg_mem_free(r->turns);
     memset(r, 0, sizeof *r);
 }
 
@@ -49,11 +50,13 @@ static kg_status record_copy(struct kg_record *to, const struct kg_record *from,
                              struct kg_err *err)
 {
     to->line = from->line;
+    to->is_single = from->is_single;
     KG_TRY(copy(&to->prompt, from->prompt, err));
     KG_TRY(copy(&to->ground_truth, from->ground_truth ? from->ground_truth : "", err));
     KG_TRY(copy(&to->solution, from->solution, err));
     KG_TRY(copy(&to->data_source, from->data_source ? from->data_source : "", err));
     KG_TRY(copy(&to->id, from->id, err));
+    KG_TRY(copy(&to->turns, from->turns, err));
     return copy(&to->extra_json, from->extra_json, err);
 }
 
@@ -162,16 +165,22 @@ struct place {
     size_t at;
 };
 
+/* What is asked, with what stands around it in a conversation. */
+static const char *asked(const struct kg_record *r)
+{
+    return r->turns ? r->turns : r->prompt;
+}
+
 static uint64_t problem_hash(const struct kg_record *r)
 {
-    return kg_hash_bytes(r->prompt, strlen(r->prompt)) * 3 +
+    return kg_hash_bytes(asked(r), strlen(asked(r))) * 3 +
            kg_hash_bytes(r->ground_truth, strlen(r->ground_truth)) * 5 +
            kg_hash_bytes(r->data_source, strlen(r->data_source)) * 7;
 }
 
 static bool is_same(const struct kg_record *a, const struct kg_record *b)
 {
-    return strcmp(a->prompt, b->prompt) == 0 &&
+    return strcmp(asked(a), asked(b)) == 0 &&
            strcmp(a->ground_truth, b->ground_truth) == 0 &&
            strcmp(a->data_source, b->data_source) == 0;
 }
@@ -276,13 +285,14 @@ static const struct kg_json *find_first(const struct kg_json *object,
 
 struct line {
     const struct kg_json_doc *doc;
-    const struct kg_chat_template *chat; /* or NULL */
     struct kg_str prompt;
+    struct kg_str turns;
     struct kg_str answer;
     struct kg_str solution;
     struct kg_str source;
     struct kg_str extra;
     struct kg_str id;
+    bool is_single; /* turns of one message of text */
 };
 
 static char *text_of(const struct kg_str *s)
@@ -295,6 +305,7 @@ static char *text_of(const struct kg_str *s)
 static void line_clear(struct line *line)
 {
     kg_str_clear(&line->prompt);
+    kg_str_clear(&line->turns);
     kg_str_clear(&line->answer);
     kg_str_clear(&line->solution);
     kg_str_clear(&line->source);
@@ -305,6 +316,7 @@ static void line_clear(struct line *line)
 static void line_release(struct line *line)
 {
     kg_str_release(&line->prompt);
+    kg_str_release(&line->turns);
     kg_str_release(&line->answer);
     kg_str_release(&line->solution);
     kg_str_release(&line->source);
@@ -330,28 +342,29 @@ static kg_status put_text(struct kg_str *out, const struct line *line,
     return kg_str_append(out, text, n, err);
 }
 
-/* verl's prompt is a list of chat messages: rendered by the chat template. Without one a
- * single message is its content. */
+/* verl's prompt is a list of chat messages, which is kept for what makes the text of it
+ * (kg_task_load). Until then the prompt is the content of a single message, so that tasks
+ * find the question, else the list as JSON. */
 static kg_status put_messages(struct line *line, const struct kg_json *v, const char *key,
                               struct kg_err *err)
 {
-    if (line->chat) {
-        if (kg_chat_template_prompt(&line->prompt, line->chat, v,
-                                    kg_json_get(line->doc->root, "tools"), err) != KG_OK)
-            return kg_err_prefix(err, "%s: key '%s'", line->doc->where, key);
-        if (line->prompt.len && memchr(line->prompt.data, 0, line->prompt.len))
-            return kg_fail(err, KG_EFORMAT,
-                           "%s: key '%s': expected text without NUL, found one",
-                           line->doc->where, key);
-        return KG_OK;
+    const struct kg_json *tools = kg_json_get(line->doc->root, "tools");
+    const struct kg_json *only = kg_json_get(kg_json_at(v, 0), "content");
+
+    if (kg_json_size(v) == 0)
+        return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected messages, found none",
+                       line->doc->where, key);
+    KG_TRY(kg_str_puts(&line->turns, "{\"messages\": ", err));
+    KG_TRY(kg_json_put_value(&line->turns, v, err));
+    if (kg_json_type(tools) != KG_JSON_NULL) {
+        KG_TRY(kg_str_puts(&line->turns, ", \"tools\": ", err));
+        KG_TRY(kg_json_put_value(&line->turns, tools, err));
     }
-    if (kg_json_size(v) != 1)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: key '%s': expected one message or a chat template, found "
-                       "%zu messages and no template",
-                       line->doc->where, key, kg_json_size(v));
-    v = kg_json_get(kg_json_at(v, 0), "content");
-    return put_text(&line->prompt, line, v, "content", err);
+    KG_TRY(kg_str_putc(&line->turns, '}', err));
+    line->is_single = kg_json_size(v) == 1 && kg_json_type(only) == KG_JSON_STRING;
+    if (line->is_single)
+        return put_text(&line->prompt, line, only, "content", err);
+    return kg_json_put_value(&line->prompt, v, err);
 }
 
 static kg_status read_prompt(struct line *line, const char *named, struct kg_err *err)
@@ -457,6 +470,8 @@ static kg_status read_record(struct kg_dataset *d, struct line *line,
     KG_TRY(read_answer(line, opts->answer_key, need_answer, err));
     KG_TRY(read_rest(line, &has_solution, err));
     r.prompt = line->prompt.data;
+    r.turns = line->turns.len ? line->turns.data : NULL;
+    r.is_single = line->is_single;
     r.ground_truth = line->answer.data;
     r.data_source = line->source.data;
     r.solution = has_solution ? text_of(&line->solution) : NULL;
@@ -470,7 +485,7 @@ static kg_status read_records(struct kg_dataset *d, struct kg_records *records,
                               struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    struct line line = {.doc = &doc, .chat = opts->chat};
+    struct line line = {.doc = &doc};
     bool more = false;
     kg_status status;
 
@@ -543,4 +558,56 @@ kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
         r->solution = r->ground_truth;
     r->ground_truth = own;
     return KG_OK;
+}
+
+/* ---- questions ---- */
+
+bool kg_task_has_question(const struct kg_record *r) { return !r->turns || r->is_single; }
+
+/* The conversation with another content of its only message. */
+static kg_status put_single(struct kg_str *out, const struct kg_json *root,
+                            const char *text, struct kg_err *err)
+{
+    const struct kg_json *message = kg_json_at(kg_json_get(root, "messages"), 0);
+    const struct kg_json *tools = kg_json_get(root, "tools");
+    const char *role = kg_json_text(kg_json_get(message, "role"), NULL);
+
+    if (!role)
+        role = "user";
+    KG_TRY(kg_str_puts(out, "{\"messages\": [{\"role\": ", err));
+    KG_TRY(kg_json_put_string(out, role, strlen(role), err));
+    KG_TRY(kg_str_puts(out, ", \"content\": ", err));
+    KG_TRY(kg_json_put_string(out, text, strlen(text), err));
+    KG_TRY(kg_str_puts(out, "}]", err));
+    if (tools) {
+        KG_TRY(kg_str_puts(out, ", \"tools\": ", err));
+        KG_TRY(kg_json_put_value(out, tools, err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status set_turns(struct kg_record *r, const char *text, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    kg_status status;
+    char *turns;
+
+    KG_TRY_GOTO(out, kg_json_parse(&doc, r->turns, strlen(r->turns), "prompt", err));
+    KG_TRY_GOTO(out, put_single(&json, doc.root, text, err));
+    turns = kg_str_take(&json, err);
+    KG_TRY_GOTO(out, turns ? KG_OK : err->code);
+    kg_mem_free(r->turns);
+    r->turns = turns;
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
+}
+
+kg_status kg_task_set_question(struct kg_record *r, char *text, struct kg_err *err)
+{
+    kg_mem_free(r->prompt);
+    r->prompt = text;
+    return r->turns ? set_turns(r, text, err) : KG_OK;
 }

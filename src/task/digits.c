@@ -21,16 +21,14 @@ static kg_status append_start(struct kg_record *r, struct kg_err *err)
     size_t n = strlen(r->prompt);
     char *prompt;
 
-    if (n > 0 && r->prompt[n - 1] == START)
+    if (!kg_task_has_question(r) || (n > 0 && r->prompt[n - 1] == START))
         return KG_OK;
     prompt = kg_mem_calloc(n + 2, 1, "prompt", err);
     if (!prompt)
         return err->code;
     memcpy(prompt, r->prompt, n);
     prompt[n] = START;
-    kg_mem_free(r->prompt);
-    r->prompt = prompt;
-    return KG_OK;
+    return kg_task_set_question(r, prompt, err);
 }
 
 static kg_status finish(struct kg_record *r, const struct kg_dataset *d,

@@ -15,13 +15,12 @@ static const char *place_name(const struct kg_dataset *data)
 }
 
 static kg_status encode_one(struct kg_ids *ids, const struct kg_dataset *data, size_t row,
-                            const struct kg_tokenizer *tok, bool add_special,
+                            const struct kg_tokenizer *tok, enum kg_special special,
                             struct kg_err *err)
 {
     const struct kg_record *r = &data->records[row];
-    struct kg_encode_opts opts = {.parse_special = true, .add_special = add_special};
-    kg_status status = kg_tokenizer_encode(ids, tok, r->prompt, strlen(r->prompt), opts,
-                                           err);
+    kg_status status = kg_prompt_encode(ids, tok, r->prompt, strlen(r->prompt),
+                                        r->rendered, special, err);
 
     if (status == KG_OK && ids->n == 0)
         status = kg_fail(err, KG_EINVAL,
@@ -43,6 +42,7 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
 
     memset(p, 0, sizeof *p);
     p->data = data;
+    p->special = opts->special;
     p->ids = kg_mem_calloc(n, sizeof *p->ids, "prompts", err);
     p->record = p->ids ? kg_mem_calloc(n, sizeof *p->record, "prompt rows", err) : NULL;
     if (!p->record) {
@@ -53,7 +53,7 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
         struct kg_ids *ids = &p->ids[p->n];
 
         kg_phase_tick();
-        KG_TRY_GOTO(fail, encode_one(ids, data, row, tok, opts->add_special, err));
+        KG_TRY_GOTO(fail, encode_one(ids, data, row, tok, opts->special, err));
         if (ids->n <= opts->max_tokens) {
             p->longest = ids->n > p->longest ? ids->n : p->longest;
             p->record[p->n++] = (int64_t)row;
@@ -114,17 +114,10 @@ kg_status kg_prompts_join(struct kg_prompts *p, struct kg_dataset *d,
     return KG_OK;
 }
 
-kg_status kg_prompts_chat(struct kg_chat_template **t, const char *choice,
-                          const char *model_dir, const char *template_text,
-                          struct kg_err *err)
+kg_status kg_prompts_show(struct kg_str *out, const struct kg_prompts *p, size_t i,
+                          const struct kg_tokenizer *tok, const char *indent,
+                          size_t max_bytes, struct kg_err *err)
 {
-    *t = NULL;
-    if (!template_text || !*template_text || strcmp(choice, "none") == 0)
-        return kg_chat_template_choose(t, choice, model_dir, err);
-    if (strcmp(choice, "auto") == 0)
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "expected a template of text or a chat template, found both ('%.40s' "
-                   "and '%s')",
-                   template_text, choice);
+    return kg_prompt_show(out, tok, &p->ids[i], p->data->records[p->record[i]].rendered,
+                          p->special, indent, max_bytes, err);
 }

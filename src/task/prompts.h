@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "task/task.h"
+#include "text/prompt.h"
 #include "text/tokenizer.h"
 
 #include <stdbool.h>
@@ -16,13 +17,14 @@ struct kg_prompts {
     int64_t *record;               /* (n) owned: row of data that prompt i is */
     size_t n;
     int64_t dropped_too_long;
-    size_t longest; /* tokens, of those kept */
+    enum kg_special special; /* of opts */
+    size_t longest;          /* tokens, of those kept */
 };
 
 struct kg_prompts_opts {
     size_t max_tokens;
     bool drop_overlong; /* else an over-long prompt is an error that names its line */
-    bool add_special;
+    enum kg_special special;
     size_t limit; /* use the first so many records; 0: all */
 };
 
@@ -37,12 +39,10 @@ kg_status kg_prompts_init(struct kg_prompts *p, const struct kg_dataset *data,
 kg_status kg_prompts_join(struct kg_prompts *p, struct kg_dataset *d,
                           struct kg_prompts *more, struct kg_dataset *more_data,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The chat template that renders prompts which are lists of messages: see
- * kg_chat_template_choose. With a template of text, auto means none.
- * errors: EINVAL (both given), those of kg_chat_template_choose */
-kg_status kg_prompts_chat(struct kg_chat_template **t, const char *choice,
-                          const char *model_dir, const char *template_text,
-                          struct kg_err *err) KG_MUST_CHECK;
+/* Append prompt i, decoded: see kg_prompt_show. */
+kg_status kg_prompts_show(struct kg_str *out, const struct kg_prompts *p, size_t i,
+                          const struct kg_tokenizer *tok, const char *indent,
+                          size_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_prompts_release(struct kg_prompts *p);
 
 #endif

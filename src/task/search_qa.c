@@ -1,9 +1,9 @@
 /* Questions for a search agent: prompts in Search-R1's manner, answers by task/qa.h.
  *
- * A bare question is put into the instruction below and, where a chat template is at
- * hand, into one user turn; with data.template that template alone goes around it. A
- * prompt that names the search and answer tags already is taken as it is: verl's files of
- * Search-R1 hold such. Gold answers are kept as a JSON list of alternatives.
+ * A bare question is put into the instruction below; with data.template that template
+ * alone goes around it. A prompt that names the search and answer tags already is taken
+ * as it is: verl's files of Search-R1 hold such. Gold answers are kept as a JSON list of
+ * alternatives.
  */
 #include "base/log.h"
 #include "base/mem.h"
@@ -44,41 +44,16 @@ static kg_status put_question(struct kg_str *out, const char *question,
     return n > 0 && text[n - 1] == '?' ? KG_OK : kg_str_putc(out, '?', err);
 }
 
-/* One user turn, rendered. */
-static kg_status render(struct kg_str *out, const struct kg_chat_template *chat,
-                        const struct kg_str *content, struct kg_err *err)
-{
-    struct kg_json_doc doc = {0};
-    struct kg_str json = {0};
-    kg_status status;
-
-    KG_TRY_GOTO(out, kg_str_puts(&json, "[{\"role\": \"user\", \"content\": ", err));
-    KG_TRY_GOTO(out, kg_json_put_string(&json, content->data, content->len, err));
-    KG_TRY_GOTO(out, kg_str_puts(&json, "}]", err));
-    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "prompt", err));
-    status = kg_chat_template_prompt(out, chat, doc.root, NULL, err);
-out:
-    kg_json_release(&doc);
-    kg_str_release(&json);
-    return status;
-}
-
 static kg_status make_prompt(struct kg_str *out, const char *question,
                              const struct kg_task_opts *opts, struct kg_err *err)
 {
-    struct kg_str content = {0};
-    kg_status status;
+    const char *own = opts->prompt.template_text;
 
-    if (opts->template_text && *opts->template_text)
+    if (own && *own)
         return put_question(out, question, err);
-    KG_TRY_GOTO(out, kg_str_puts(&content, INSTRUCTION, err));
-    KG_TRY_GOTO(out, put_question(&content, question, err));
-    KG_TRY_GOTO(out, kg_str_putc(&content, '\n', err));
-    status = opts->chat ? render(out, opts->chat, &content, err)
-                        : kg_str_append(out, content.data, content.len, err);
-out:
-    kg_str_release(&content);
-    return status;
+    KG_TRY(kg_str_puts(out, INSTRUCTION, err));
+    KG_TRY(put_question(out, question, err));
+    return kg_str_putc(out, '\n', err);
 }
 
 /* ---- gold answers ---- */
@@ -223,6 +198,18 @@ static kg_status replace(char **text, struct kg_str *by, struct kg_err *err)
     return KG_OK;
 }
 
+static kg_status instruct(struct kg_record *r, const struct kg_task_opts *opts,
+                          struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = make_prompt(&text, r->prompt, opts, err);
+    char *prompt = status == KG_OK ? kg_str_take(&text, err) : NULL;
+
+    kg_str_release(&text);
+    KG_TRY(status);
+    return prompt ? kg_task_set_question(r, prompt, err) : err->code;
+}
+
 static kg_status prepare(struct kg_record *r, bool *empty,
                          const struct kg_task_opts *opts, struct kg_err *err)
 {
@@ -234,10 +221,8 @@ static kg_status prepare(struct kg_record *r, bool *empty,
     KG_TRY_GOTO(out, has_empty(empty, &golds, err));
     KG_TRY_GOTO(out, put_golds(&text, &golds, err));
     KG_TRY_GOTO(out, replace(&r->ground_truth, &text, err));
-    if (is_ready(r->prompt))
-        goto out;
-    KG_TRY_GOTO(out, make_prompt(&text, r->prompt, opts, err));
-    status = replace(&r->prompt, &text, err);
+    if (kg_task_has_question(r) && !is_ready(r->prompt))
+        status = instruct(r, opts, err);
 out:
     golds_release(&golds);
     kg_str_release(&text);

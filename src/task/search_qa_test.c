@@ -60,7 +60,7 @@ static void questions_become_prompts(void **state)
 
 static void a_template_stands_alone_around_the_question(void **state)
 {
-    const struct kg_task_opts opts = {.template_text = "Q: {prompt}\nA:"};
+    const struct kg_task_opts opts = {.prompt.template_text = "Q: {prompt}\nA:"};
     struct kg_dataset d;
 
     (void)state;
@@ -79,10 +79,20 @@ static void a_chat_template_renders_one_user_turn(void **state)
 
     (void)state;
     ok(kg_chat_template_parse(&chat, jinja, strlen(jinja), "test", &err));
-    opts.chat = chat;
+    opts.prompt.chat = chat;
+    opts.prompt.user_turn = true;
     load(&d, &opts, "{\"question\":\"who \\\"x\\\"\",\"golden_answers\":[\"X\"]}\n");
     assert_true(strncmp(d.records[0].prompt, "[user]Answer", 12) == 0);
     assert_non_null(strstr(d.records[0].prompt, "who \"x\"?\n[assistant]"));
+    kg_dataset_release(&d);
+    /* a list of messages with a bare question alike, whether or not text is a turn */
+    opts.prompt.user_turn = false;
+    load(&d, &opts,
+         "{\"prompt\":[{\"role\":\"user\",\"content\":\"who\"}],\"golden_answers\":"
+         "[\"X\"]}\n{\"question\":\"who\",\"golden_answers\":[\"X\"]}\n");
+    assert_true(strncmp(d.records[0].prompt, "[user]Answer", 12) == 0);
+    assert_non_null(strstr(d.records[0].prompt, "who?\n[assistant]"));
+    assert_true(strncmp(d.records[1].prompt, "Answer", 6) == 0);
     kg_dataset_release(&d);
     kg_chat_template_close(chat);
 }

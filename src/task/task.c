@@ -103,97 +103,53 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
 
 /* ---- loading ---- */
 
-/* Replace the prompt by the template with "{prompt}" filled in. `at` is the place of
- * "{prompt}". */
-static kg_status apply_template(struct kg_record *r, const char *text, const char *at,
-                                struct kg_err *err)
-{
-    struct kg_str filled = {0};
-    kg_status status;
-    char *prompt;
-
-    KG_TRY_GOTO(out, kg_str_append(&filled, text, (size_t)(at - text), err));
-    KG_TRY_GOTO(out, kg_str_puts(&filled, r->prompt, err));
-    KG_TRY_GOTO(out, kg_str_puts(&filled, at + strlen("{prompt}"), err));
-    prompt = kg_str_take(&filled, err);
-    KG_TRY_GOTO(out, prompt ? KG_OK : err->code);
-    kg_mem_free(r->prompt);
-    r->prompt = prompt;
-out:
-    kg_str_release(&filled);
-    return status;
-}
-
-static kg_status apply_templates(struct kg_dataset *d, const char *text,
-                                 struct kg_err *err)
-{
-    const char *at = strstr(text, "{prompt}");
-
-    if (!at)
-        return kg_fail(err, KG_EINVAL, "expected a template with {prompt}, found '%.80s'",
-                       text);
-    for (size_t i = 0; i < d->n; i++)
-        KG_TRY(apply_template(&d->records[i], text, at, err));
-    return KG_OK;
-}
-
-/* A prompt of text becomes the only message, of the user. */
-static kg_status render_turn(struct kg_record *r, const struct kg_chat_template *chat,
+/* The text that the model reads takes the place of what the file or generator had. */
+static kg_status make_prompt(struct kg_record *r, const struct kg_prompt_opts *how,
                              struct kg_err *err)
 {
-    struct kg_str text = {0};
+    struct kg_prompt_source from = {.text = r->prompt, .n = strlen(r->prompt)};
     struct kg_json_doc doc = {0};
-    kg_status status;
+    struct kg_str text = {0};
+    kg_status status = KG_OK;
     char *prompt;
 
-    KG_TRY_GOTO(out, kg_str_puts(&text, "[{\"role\": \"user\", \"content\": ", err));
-    KG_TRY_GOTO(out, kg_json_put_string(&text, r->prompt, strlen(r->prompt), err));
-    KG_TRY_GOTO(out, kg_str_puts(&text, "}]", err));
-    KG_TRY_GOTO(out, kg_json_parse(&doc, text.data, text.len, "user turn", err));
-    kg_str_clear(&text);
-    KG_TRY_GOTO(out, kg_chat_template_prompt(&text, chat, doc.root, NULL, err));
-    if (text.len == 0 || memchr(text.data, 0, text.len)) {
-        status = kg_fail(err, KG_EFORMAT, "expected text without NUL, found %s",
-                         text.len ? "one" : "nothing");
-        goto out;
+    if (r->turns) {
+        KG_TRY_GOTO(out, kg_json_parse(&doc, r->turns, strlen(r->turns), "prompt", err));
+        from = (struct kg_prompt_source){.messages = kg_json_get(doc.root, "messages"),
+                                         .tools = kg_json_get(doc.root, "tools")};
     }
+    KG_TRY_GOTO(out, kg_prompt_put(&text, &r->rendered, &from, how, err));
     prompt = kg_str_take(&text, err);
     KG_TRY_GOTO(out, prompt ? KG_OK : err->code);
     kg_mem_free(r->prompt);
+    kg_mem_free(r->turns);
     r->prompt = prompt;
+    r->turns = NULL;
 out:
     kg_json_release(&doc);
     kg_str_release(&text);
     return status;
 }
 
-static kg_status render_turns(struct kg_dataset *d, const struct kg_chat_template *chat,
+static kg_status make_prompts(struct kg_dataset *d, const struct kg_prompt_opts *how,
                               struct kg_err *err)
 {
+    KG_TRY(kg_prompt_check(how, err));
     for (size_t i = 0; i < d->n; i++)
-        if (render_turn(&d->records[i], chat, err) != KG_OK)
-            return kg_err_prefix(err, "%s: record %lld", d->name,
+        if (make_prompt(&d->records[i], how, err) != KG_OK)
+            return kg_err_prefix(err, "%s: %s %lld", d->name,
+                                 d->is_file ? d->unit : "problem",
                                  (long long)d->records[i].line);
     return KG_OK;
 }
 
-/* One message of a list stands for its content; the template comes afterwards. */
 static kg_status load_records(struct kg_dataset *d, const struct kg_task_row *row,
                               const struct kg_task_opts *opts, const char *path,
                               struct kg_err *err)
 {
-    struct kg_task_opts plain = *opts;
-    const char *what = path ? path : row->name;
-    kg_status status;
-    int phase;
+    int phase = kg_phase_begin(0, NULL, "reading %s", path ? path : row->name);
+    kg_status status = row->load(d, opts, path, err);
 
-    if (opts->user_turn && !opts->chat)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected a chat template for user turns, found none", what);
-    if (opts->user_turn)
-        plain.chat = NULL;
-    phase = kg_phase_begin(0, NULL, "reading %s", what);
-    status = row->load(d, &plain, path, err);
     kg_phase_end(phase);
     return status;
 }
@@ -231,10 +187,8 @@ kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
             row->name, opts->level);
     KG_TRY_GOTO(fail, load_records(d, row, opts, path, err));
     KG_TRY_GOTO(fail, check_records(d, err));
-    if (opts->template_text && *opts->template_text)
-        KG_TRY_GOTO(fail, apply_templates(d, opts->template_text, err));
-    if (opts->user_turn)
-        KG_TRY_GOTO(fail, render_turns(d, opts->chat, err));
+    KG_TRY_GOTO(fail, make_prompts(d, &opts->prompt, err));
+    KG_TRY_GOTO(fail, check_records(d, err));
     return KG_OK;
 fail:
     kg_dataset_release(d);

@@ -13,21 +13,26 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "data/options.h"
-#include "text/chat_template.h"
+#include "text/prompt.h"
 #include "traj/traj.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct kg_record {
-    char *prompt;       /* owned; text shown to the model, template applied */
+    char *prompt;       /* owned; text shown to the model: see kg_task_load */
     char *ground_truth; /* owned; "" when the task needs none */
     char *solution;     /* owned or NULL: a worked right response, for SFT warm starts */
     char *data_source;  /* owned */
     char *extra_json;   /* owned or NULL: extra_info as JSON text */
     char *id;           /* owned or NULL: the record's name in its file */
-    int64_t line;       /* of the file, or index of the generator */
-    bool excluded;      /* by name; only while a file is read */
+    /* owned or NULL: the conversation {"messages", "tools"} that the file has as prompt;
+     * only while a file is read */
+    char *turns;
+    bool is_single; /* turns is one message, whose text the prompt is */
+    int64_t line;   /* of the file, or index of the generator */
+    bool excluded;  /* by name; only while a file is read */
+    bool rendered;  /* the prompt is a chat template's: see text/prompt.h */
 };
 
 /* One of several files of a data set. */
@@ -102,14 +107,7 @@ struct kg_task_opts {
     const char *answer_key; /* "a.b" is key b of the object a */
     /* data files: of records with equal prompt, gold answer and data_source the first */
     bool unique;
-    /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
-    const char *template_text;
-    /* the prompt is text (of a list, the content of its one message): filled into
-     * template_text and then one user message of `chat`, which must be there */
-    bool user_turn;
-    /* data files: renders prompts that are lists of messages; NULL: one message is its
-     * content, more are refused; borrowed */
-    const struct kg_chat_template *chat;
+    struct kg_prompt_opts prompt; /* how a record's text or messages become its prompt */
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: for one batch */
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
@@ -173,9 +171,9 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* Load through the row, with the checks that hold for all: at least one record, a prompt
- * each; applies the template.
- * errors: EINVAL (no record, a template without {prompt}, an unknown level: the valid
- * ones are named) */
+ * each; makes the prompts as opts->prompt says.
+ * errors: EINVAL (no record, an unknown level: the valid ones are named), those of
+ * kg_prompt_put */
 kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
                        const struct kg_task_opts *opts, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -201,8 +199,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
  * golden_answers|answer|answers|ground_truth|completion|response}); named
  * columns override. An answer may be text, a number, or an object or array (kept as JSON
  * text). solution, completion or response, where there is one, becomes the worked
- * response. A prompt of several messages is refused: it needs a chat template, which
- * kg_task_load takes from its options.
+ * response. A prompt that is a list of messages is kept as `turns`; kg_task_load makes
+ * the text of it.
  * errors: EFORMAT with the place (malformed, no prompt, no answer), EINVAL (no record) */
 kg_status kg_dataset_read(struct kg_dataset *d, const char *path, const char *prompt_key,
                           const char *answer_key, bool need_answer,

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "task/task.h"
 
-/* kg_dataset_read with the columns and the chat template of opts. */
+/* kg_dataset_read with the columns of opts. */
 kg_status kg_task_read(struct kg_dataset *d, const char *path,
                        const struct kg_task_opts *opts, bool need_answer,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -19,6 +19,13 @@ kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_settle_repeated(struct kg_dataset *d, bool unique,
                                   struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether a record asks a question: text, or a conversation of one message of text. */
+bool kg_task_has_question(const struct kg_record *r);
+/* What it asks becomes text, which is taken (also on failure); a conversation says it in
+ * its message. */
+kg_status kg_task_set_question(struct kg_record *r, char *text,
+                               struct kg_err *err) KG_MUST_CHECK;
 
 /* What a record's answer holds behind a marker becomes its ground truth; the whole answer
  * its worked solution, unless it has one. */

@@ -132,10 +132,11 @@ static void the_usual_schemas_are_read(void **state)
 
 static void messages_are_rendered_by_a_chat_template(void **state)
 {
-    static const char text[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-                               "{% endfor %}{{ tools }}{% if add_generation_prompt %}"
-                               "<assistant>{% endif %}{% if not messages %}"
-                               "{{ raise_exception('nobody') }}{% endif %}";
+    static const char text[] =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% endfor %}{{ tools }}{% if add_generation_prompt %}"
+        "<assistant>{% endif %}{% if messages[0].role == 'nobody' %}"
+        "{{ raise_exception('nobody') }}{% endif %}";
     static const char file[] =
         "{\"prompt\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
         "\"user\", \"content\": \"q\"}], \"tools\": [1], \"answer\": \"1\"}\n"
@@ -152,40 +153,20 @@ static void messages_are_rendered_by_a_chat_template(void **state)
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err),
                      KG_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "found 2 messages and no template"));
-    opts.chat = chat;
+    opts.prompt.chat = chat;
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_OK);
     assert_string_equal(d.records[0].prompt, "<system>s<user>q[1]<assistant>");
     assert_string_equal(d.records[1].prompt, "<user>onlyNone<assistant>");
     assert_string_equal(d.records[2].prompt, "plain");
     kg_dataset_release(&d);
-    write_file("{\"prompt\": [], \"answer\": 1}\n");
+    write_file(
+        "{\"prompt\": [{\"role\": \"nobody\", \"content\": \"\"}, {}], \"answer\": 1}\n");
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err),
                      KG_EFORMAT);
-    assert_non_null(strstr(err.message, "line 1: key 'prompt': t line 1 column"));
+    assert_non_null(strstr(err.message, "line 1: t line 1 column"));
     assert_non_null(strstr(err.message, "the template refuses: nobody"));
     unlink(path);
     kg_chat_template_close(chat);
-}
-
-static void the_chat_template_is_chosen(void **state)
-{
-    struct kg_chat_template *t;
-
-    (void)state;
-    assert_int_equal(kg_prompts_chat(&t, "auto", "tests/data/models", "", &err), KG_OK);
-    assert_null(t); /* a folder without one */
-    assert_int_equal(kg_prompts_chat(&t, "none", "absent", "", &err), KG_OK);
-    assert_null(t);
-    assert_int_equal(kg_prompts_chat(&t, "auto", "absent", "Q: {prompt}", &err), KG_OK);
-    assert_null(t);
-    assert_int_equal(kg_prompts_chat(&t, "x.jinja", ".", "Q: {prompt}", &err), KG_EINVAL);
-    assert_int_equal(kg_prompts_chat(&t, "absent.jinja", ".", "", &err), KG_ENOTFOUND);
-    assert_int_equal(kg_prompts_chat(&t,
-                                     "tests/data/chat_templates/Qwen-Qwen3-0.6B.jinja",
-                                     ".", "", &err),
-                     KG_OK);
-    assert_non_null(t);
-    kg_chat_template_close(t);
 }
 
 static void named_columns_override(void **state)
@@ -222,10 +203,10 @@ static void bad_records_are_refused_with_file_and_line(void **state)
         {"{\"prompt\":\"p\",\"answer\":true}\n", KG_EFORMAT, "found bool"},
         {"{\"prompt\":\"\",\"answer\":\"1\"}\n", KG_EFORMAT, "empty"},
         {"{\"prompt\":7,\"answer\":\"1\"}\n", KG_EFORMAT, "found integer"},
-        {"{\"prompt\":[],\"answer\":\"1\"}\n", KG_EUNSUPPORTED, "found 0"},
-        {"{\"prompt\":[{\"content\":\"a\"},{\"content\":\"b\"}],\"answer\":\"1\"}\n",
-         KG_EUNSUPPORTED, "found 2"},
-        {"{\"prompt\":[{\"role\":\"user\"}],\"answer\":\"1\"}\n", KG_EFORMAT, "content"},
+        {"{\"prompt\":[],\"answer\":\"1\"}\n", KG_EFORMAT,
+         "expected messages, found none"},
+        {"{\"prompt\":[{\"content\":\"a\\u0000b\"}],\"answer\":\"1\"}\n", KG_EFORMAT,
+         "NUL"},
         {"{\"prompt\":\"a\\u0000b\",\"answer\":\"1\"}\n", KG_EFORMAT, "NUL"},
     };
     struct kg_dataset d;
@@ -269,7 +250,7 @@ static void every_failed_allocation_of_reading_is_a_status(void **state)
 
 static void a_template_surrounds_the_prompt(void **state)
 {
-    struct kg_task_opts opts = {.template_text = "Question: {prompt}\nAnswer:"};
+    struct kg_task_opts opts = {.prompt.template_text = "Question: {prompt}\nAnswer:"};
     struct kg_dataset d;
 
     (void)state;
@@ -277,7 +258,7 @@ static void a_template_surrounds_the_prompt(void **state)
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_OK);
     assert_string_equal(d.records[0].prompt, "Question: 2+2?\nAnswer:");
     kg_dataset_release(&d);
-    opts.template_text = "no place";
+    opts.prompt.template_text = "no place";
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err), KG_EINVAL);
     assert_non_null(strstr(err.message, "{prompt}"));
     unlink(path);
@@ -853,7 +834,6 @@ int main(void)
         cmocka_unit_test(a_data_task_without_a_file_is_refused),
         cmocka_unit_test(the_usual_schemas_are_read),
         cmocka_unit_test(messages_are_rendered_by_a_chat_template),
-        cmocka_unit_test(the_chat_template_is_chosen),
         cmocka_unit_test(named_columns_override),
         cmocka_unit_test(bad_records_are_refused_with_file_and_line),
         cmocka_unit_test(every_failed_allocation_of_reading_is_a_status),

@@ -387,6 +387,19 @@ out:
 
 /* ---- prompts ---- */
 
+/* A template of its own file writes the special tokens of the model's folder. */
+static kg_status take_tokens(struct kg_chat_template *t, const char *model_dir,
+                             struct kg_err *err)
+{
+    char *config = kg_path_join(model_dir, "tokenizer_config.json", err);
+    kg_status status = config ? KG_OK : err->code;
+
+    if (config && kg_file_exists(config))
+        status = kg_json_read(&t->config, config, MAX_CONFIG_BYTES, err);
+    kg_mem_free(config);
+    return status;
+}
+
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir, struct kg_err *err)
 {
@@ -397,7 +410,15 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
     if (strcmp(choice, "none") == 0)
         return KG_OK;
     status = kg_chat_template_open(t, is_auto ? model_dir : choice, NULL, err);
-    return is_auto && status == KG_ENOTFOUND ? KG_OK : status;
+    if (is_auto && status == KG_ENOTFOUND)
+        return KG_OK;
+    KG_TRY(status);
+    if (kg_file_is_dir(choice) || is_auto || !model_dir ||
+        take_tokens(*t, model_dir, err) == KG_OK)
+        return KG_OK;
+    kg_chat_template_close(*t);
+    *t = NULL;
+    return err->code;
 }
 
 kg_status kg_chat_template_prompt(struct kg_str *out, const struct kg_chat_template *t,

@@ -46,10 +46,9 @@ kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
     struct kg_sft_opts opts = {
         .max_tokens = (size_t)(kg_config_int(c, "data.max_prompt_tokens") +
                                kg_config_int(c, "rollout.max_tokens")),
-        .add_special = kg_config_bool(c, "data.add_special"),
+        .special = kg_special_named(kg_config_text(c, "data.add_special")),
         .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
-        .template_text = kg_config_text(c, "data.template"),
-        .chat = run->chat};
+        .prompt = run->prompt};
 
     if (!*path)
         return KG_OK;

@@ -18,6 +18,7 @@
 #include "train/checkpoint.h"
 #include "train/episodes.h"
 #include "train/path.h"
+#include "train/run_data.h"
 #include "train/run_dir.h"
 #include "train/run_report.h"
 #include "train/sources.h"
@@ -350,7 +351,9 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
     KG_TRY(kg_run_open(&run, config, err));
     if (stop_on_signal)
         kg_signal_install();
-    status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->ct, err);
+    status = kg_run_data_log(&run, err);
+    if (status == KG_OK)
+        status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->ct, err);
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     kg_log_progress_end();

@@ -114,6 +114,36 @@ static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
     return KG_OK;
 }
 
+enum { SHOWN_BYTES = 1 << 16 };
+
+static bool is_rendered(const struct kg_prompts *p)
+{
+    return p->data->records[p->record[0]].rendered;
+}
+
+/* The first prompt of training and of validation, as the model reads them. */
+static kg_status prompt_lines(struct kg_str *out, const struct kg_run *run,
+                              struct kg_err *err)
+{
+    const struct kg_prompts *p[] = {&run->train, &run->val};
+    static const char *const names[] = {"prompt      ", "            validation: "};
+
+    for (size_t i = 0; i < 2; i++) {
+        if (p[i]->n == 0)
+            continue;
+        KG_TRY(kg_str_puts(out, names[p[0]->n ? i : 0], err));
+        KG_TRY(kg_prompts_show(out, p[i], 0, run->tok, "            ", SHOWN_BYTES, err));
+        KG_TRY(kg_str_putc(out, '\n', err));
+        if (run->chat && !run->prompt.user_turn && !is_rendered(p[i]))
+            KG_TRY(
+                kg_str_puts(out,
+                            "            (there is a chat template: data.user_turn=true "
+                            "makes it the user's turn)\n",
+                            err));
+    }
+    return KG_OK;
+}
+
 static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
                                struct kg_err *err)
 {
@@ -232,6 +262,7 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
     KG_TRY_GOTO(out, file_lines(out, &run, err));
     KG_TRY_GOTO(out, validation_lines(out, &run, err));
+    KG_TRY_GOTO(out, prompt_lines(out, &run, err));
     KG_TRY_GOTO(out, sampling_lines(out, &run, err));
     KG_TRY_GOTO(out, episode_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));

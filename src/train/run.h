@@ -57,6 +57,7 @@ struct kg_run {
     const struct kg_task_row *task;
     struct kg_task_opts task_opts;
     struct kg_chat_template *chat; /* of data.chat_template, or NULL; owned */
+    struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;
     struct kg_dataset train_data, val_data;
     struct kg_prompts train, val;

@@ -21,7 +21,6 @@ struct source {
 struct file {
     struct kg_str path;
     struct kg_str template_text; /* "" for the prompt as it is */
-    bool own_template;
 };
 
 static void file_release(struct file *f)
@@ -39,7 +38,6 @@ static kg_status file_template(struct file *f, const struct kg_config *c, const 
     KG_TRY(kg_config_list_at(&f->template_text, c, key, i, err));
     if (strcmp(kg_str_text(&f->template_text), "{prompt}") == 0)
         kg_str_clear(&f->template_text);
-    f->own_template = f->template_text.len > 0;
     return KG_OK;
 }
 
@@ -138,8 +136,7 @@ static void fill_task_opts(struct kg_run *run)
         .prompt_key = kg_config_text(c, "data.prompt_key"),
         .answer_key = kg_config_text(c, "data.answer_key"),
         .unique = kg_config_bool(c, "data.unique"),
-        .template_text = kg_config_text(c, "data.template"),
-        .chat = run->chat,
+        .prompt = run->prompt,
         .command = kg_config_text(c, "task.command"),
         .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
         .grader = kg_config_text(c, "task.grader"),
@@ -222,7 +219,7 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
         .max_tokens = (size_t)kg_config_int(run->config, "data.max_prompt_tokens"),
         .drop_overlong = strcmp(kg_config_text(run->config, "data.overlong"), "drop") ==
                          0,
-        .add_special = kg_config_bool(run->config, "data.add_special"),
+        .special = kg_special_named(kg_config_text(run->config, "data.add_special")),
         .limit = limit,
     };
 
@@ -251,8 +248,7 @@ static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
 
     KG_TRY(file_at(&file, run->config, from, i, err));
     path = kg_str_text(&file.path);
-    opts.template_text = kg_str_text(&file.template_text);
-    opts.chat = file.own_template ? NULL : opts.chat;
+    opts.prompt.template_text = kg_str_text(&file.template_text);
     KG_TRY_GOTO(out, load_file(i > 0 ? &more : p, i > 0 ? &more_data : d, run, &opts,
                                path, from->limit, err));
     KG_TRY_GOTO(out, find_name(&name, run->config, from->files, path, err));
@@ -332,6 +328,25 @@ static kg_status load_without(struct kg_run *run, struct kg_err *err)
     return status;
 }
 
+/* How prompts are made. A model's own chat template is looked for where files are read,
+ * whose prompts may be messages, and where it is needed. */
+static kg_status open_prompt(struct kg_run *run, bool files, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    const char *choice = kg_config_text(c, "data.chat_template");
+
+    run->prompt = (struct kg_prompt_opts){
+        .template_text = kg_config_text(c, "data.template"),
+        .user_turn = kg_config_bool(c, "data.user_turn"),
+        .system = kg_config_text(c, "data.system"),
+        .opening = kg_config_text(c, "data.opening"),
+        .prefix = "data.",
+    };
+    if (files || run->prompt.user_turn || strcmp(choice, "auto") != 0)
+        KG_TRY(kg_prompt_choose(&run->chat, &run->prompt, choice, run->model->dir, err));
+    return kg_prompt_check(&run->prompt, err);
+}
+
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
@@ -343,9 +358,7 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
     if (!run->task->levels && !offline)
         KG_TRY(kg_config_require(c, "data.train", err));
-    if (has_train || has_val || has_sft || offline)
-        KG_TRY(kg_prompts_chat(&run->chat, kg_config_text(c, "data.chat_template"),
-                               run->model->dir, kg_config_text(c, "data.template"), err));
+    KG_TRY(open_prompt(run, has_train || has_val || has_sft || offline, err));
     fill_task_opts(run);
     if (run->task_opts.wrong_reward != 0 && !run->task->exact_reward)
         return kg_fail(err, KG_EINVAL,
@@ -359,6 +372,28 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     return kg_sources_check(&run->val, "data.val", err);
 }
 
+enum { LOG_BYTES = 1500 }; /* of a prompt that is shown in the log */
+
+static kg_status log_prompt(const struct kg_run *run, const struct kg_prompts *p,
+                            const char *what, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = KG_OK;
+
+    if (p->n > 0)
+        status = kg_prompts_show(&text, p, 0, run->tok, "  ", LOG_BYTES, err);
+    if (text.len > 0)
+        kg_log_info("first prompt of %s: %s", what, kg_str_text(&text));
+    kg_str_release(&text);
+    return status;
+}
+
+kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(log_prompt(run, &run->train, "training", err));
+    return log_prompt(run, &run->val, "validation", err);
+}
+
 /* ---- warm start ---- */
 
 /* Where the sequences of the warm start come from: a file of their own, or the task's
@@ -368,12 +403,11 @@ static kg_status load_sft(struct kg_run *run, struct kg_err *err)
     const struct kg_config *c = run->config;
     const char *path = kg_config_text(c, "sft.data"),
                *level = kg_config_text(c, "sft.level");
-    struct kg_sft_opts opts = {.max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
-                               .add_special = kg_config_bool(c, "data.add_special"),
-                               .eos = run->model->config.n_eos ? run->model->config.eos[0]
-                                                               : -1,
-                               .template_text = run->task_opts.template_text,
-                               .chat = run->chat};
+    struct kg_sft_opts opts = {
+        .max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
+        .special = kg_special_named(kg_config_text(c, "data.add_special")),
+        .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
+        .prompt = run->prompt};
     struct kg_task_opts task_opts = run->task_opts;
     struct kg_dataset data = {0};
     kg_status status;

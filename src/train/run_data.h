@@ -16,6 +16,9 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK
 /* sft of run. */
 kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
+/* The first prompt of training and of validation, as the model reads them, in the log. */
+kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
 /* The prompts at places first .. first+n-1 of the run's endless row: indices into
  * run->train.   errors: ENOMEM */
 kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,

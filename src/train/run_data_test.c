@@ -4,6 +4,7 @@
 #define ROOT "build/test-run-data"
 #include "train/rl_testing.h"
 
+#include "eval/suite.h"
 #include "train/run_data.h"
 
 #define A ROOT "/a.jsonl"
@@ -100,6 +101,73 @@ static void files_of_one_name_are_sources_of_their_own(void **state)
     kg_str_release(&list);
 }
 
+/* The same keys ask the same in training, evaluation and supervised training: question,
+ * system prompt, template, opening and special tokens alike. */
+static void training_and_evaluation_ask_the_same(void **state)
+{
+    static const char jinja[] = "{% for m in messages %}{{ m.content }}:{% endfor %}";
+    static const char suite[] =
+        "defaults:\n  task: digits\n  user_turn: true\n  system: '9'\n  opening: '1'\n"
+        "  template: '{prompt},8'\n  chat_template: " ROOT "/x.jinja\n"
+        "sets:\n  a:\n    data: " A "\n";
+    static const char *const keys[] = {"data.train=" A,
+                                       "data.val=" A,
+                                       "data.user_turn=true",
+                                       "data.system=9",
+                                       "data.opening=1",
+                                       "data.template={prompt},8",
+
+                                       "sft.steps=1",
+                                       "data.chat_template=" ROOT "/x.jinja",
+                                       NULL};
+    struct kg_suite s;
+    struct kg_eval_set set;
+    struct kg_prompts asked;
+    struct opened o;
+
+    (void)state;
+    NEED(kg_file_write_atomic(ROOT "/x.jinja", jinja, sizeof jinja - 1, err));
+    NEED(kg_file_write_atomic(ROOT "/s.yaml", suite, sizeof suite - 1, err));
+    NEED(kg_suite_open(&s, ROOT "/s.yaml", err));
+    NEED(kg_suite_resolve(&s, err));
+    NEED(kg_eval_set_init(&set, &s, 0, NULL, err));
+    NEED(kg_eval_set_load(&set, NULL, NULL, err));
+    open_run(&o, ROOT "/same", keys);
+    NEED(kg_prompts_init(
+        &asked, &set.data, o.run.tok,
+        &(struct kg_prompts_opts){.max_tokens = 99, .special = set.special}, err));
+    assert_string_equal(o.run.train_data.records[0].prompt, "9:0,3:9,2S,8:1");
+    assert_int_equal(asked.n, o.run.train.n);
+    for (size_t i = 0; i < o.run.val.n; i++) {
+        assert_int_equal(asked.ids[i].n, o.run.train.ids[i].n);
+        assert_memory_equal(asked.ids[i].ids, o.run.train.ids[i].ids, 4 * asked.ids[i].n);
+        assert_memory_equal(asked.ids[i].ids, o.run.val.ids[i].ids, 4 * asked.ids[i].n);
+        assert_memory_equal(asked.ids[i].ids, o.run.sft.tokens.ids + o.run.sft.begin[i],
+                            4 * asked.ids[i].n);
+    }
+    close_run(&o);
+    kg_prompts_release(&asked);
+    kg_eval_set_release(&set);
+    kg_suite_release(&s);
+}
+
+/* A template that was named and renders nothing is a mistake, not a detail. */
+static void a_chat_template_that_cannot_apply_is_refused(void **state)
+{
+    static const char *const keys[] = {
+        "data.train=" A,
+        "data.chat_template=tests/data/chat_templates/Qwen-Qwen3-0.6B.jinja", NULL};
+    struct kg_config *config = config_of(ROOT "/named", keys);
+    struct kg_err err = {0};
+    struct kg_run run;
+
+    (void)state;
+    assert_int_equal(kg_run_open(&run, config, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "data.chat_template: expected a list of messages "
+                                        "as prompt, found text; data.user_turn=true"));
+    kg_config_free(config);
+}
+
 static void every_step_has_the_shares_of_its_files(void **state)
 {
     uint32_t index[400], count[3] = {0};
@@ -173,7 +241,7 @@ static void lists_that_do_not_fit_are_refused(void **state)
         {"data.train=[" A ", " B "]", "data.templates=['{prompt}']",
          "data.templates: expected an item for each of the 2 files"},
         {"data.train=[" A ", " B "]", "data.templates=['x', 'y']",
-         "expected a template with {prompt}, found 'x'"},
+         "expected a text with {prompt}, found 'x'"},
         {"data.val=[" A ", " B "]", "data.val_templates=[1, 2, 3]",
          "data.val_templates: expected an item for each of the 2 files of data.val"},
         {"task.name=digits", "task.wrong_reward=-1",
@@ -395,6 +463,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_one_set_and_each_is_counted),
         cmocka_unit_test(files_of_one_name_are_sources_of_their_own),
+        cmocka_unit_test(training_and_evaluation_ask_the_same),
+        cmocka_unit_test(a_chat_template_that_cannot_apply_is_refused),
         cmocka_unit_test(every_step_has_the_shares_of_its_files),
         cmocka_unit_test(without_weights_an_epoch_has_each_problem_once),
         cmocka_unit_test(each_file_has_its_template),

@@ -43,7 +43,7 @@ static kg_status append_record(struct kg_sft_set *set, const struct kg_sft_recor
                                const struct kg_sft_opts *opts, struct kg_err *err)
 {
     static const struct kg_sft_piece empty = {.source = KG_SOURCE_PROMPT};
-    bool add = opts->add_special;
+    bool add = kg_special_adds(opts->special, r->rendered);
 
     if (add && !starts_with_prompt(r)) {
         KG_TRY(encode(set, &empty, "", true, true, tok, err));
@@ -134,6 +134,7 @@ static kg_status add_solution(struct kg_sft_set *set, struct kg_sft_record *pair
     if (!r->solution)
         return kg_fail(err, KG_EINVAL, "expected a worked solution, found none");
     kg_sft_record_clear(pair);
+    pair->rendered = r->rendered;
     KG_TRY(kg_sft_record_add(pair, KG_SOURCE_PROMPT, false, r->prompt, strlen(r->prompt),
                              err));
     KG_TRY(kg_sft_record_add(pair, KG_SOURCE_MODEL, false, r->solution,
@@ -193,8 +194,7 @@ kg_status kg_sft_from_jsonl(struct kg_sft_set *set, const char *path,
                             const struct kg_sft_opts *opts, struct kg_err *err)
 {
     struct kg_str end = {0};
-    struct kg_sft_reading how = {.template_text = opts->template_text,
-                                 .chat = opts->chat};
+    struct kg_sft_reading how = {.prompt = &opts->prompt};
     struct kg_records *reader = NULL;
     kg_status status;
 

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "task/task.h"
+#include "text/prompt.h"
 #include "text/tokenizer.h"
 
 #include <stddef.h>
@@ -33,12 +34,9 @@ struct kg_sft_set {
 /* What every sequence goes through. */
 struct kg_sft_opts {
     size_t max_tokens; /* longer sequences are dropped and counted */
-    bool add_special;
+    enum kg_special special;
     int32_t eos; /* appended to every sequence that ends with the model; -1 for none */
-    /* "{prompt}" is replaced; NULL or "" for the prompt as it is */
-    const char *template_text;
-    /* renders lists of messages; NULL: such records are refused; borrowed */
-    const struct kg_chat_template *chat;
+    struct kg_prompt_opts prompt;
 };
 
 /* prompt and solution of every record (records without one are an error).
@@ -54,9 +52,9 @@ kg_status kg_sft_from_dataset(struct kg_sft_set *set, const struct kg_dataset *d
  *                            solution | answer: loss on the second
  *   prompt and "segments"    [{"source": "model" or "tool", "text"}, ...]: an episode;
  *                            loss on the model's
- *   {"messages"}             a conversation, rendered by opts->chat: loss on the
+ *   {"messages"}             a conversation, rendered by the chat template: loss on the
  *                            assistant's turns with their end token; "tools" is handed on
- * A prompt may be a list of messages as well.
+ * A prompt is made as everywhere (text/prompt.h), and may be a list of messages as well.
  * errors: EFORMAT with the place, EINVAL (no token to learn; nothing left) */
 kg_status kg_sft_from_jsonl(struct kg_sft_set *set, const char *path,
                             const struct kg_tokenizer *tok,

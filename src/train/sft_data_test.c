@@ -110,7 +110,7 @@ static void an_episode_is_tokenised_in_pieces_and_tools_carry_no_loss(void **sta
         {"<|im_end|>", 'm', false},       {NULL, 0, false}};
 
     (void)state;
-    opts.template_text = "where is {prompt}";
+    opts.prompt.template_text = "where is {prompt}";
     read_lines(&set,
                "{\"prompt\": \"the ri\", \"segments\": ["
                "{\"source\": \"model\", \"text\": \"ver<search>x\"},"
@@ -242,7 +242,7 @@ static void of_a_conversation_the_assistants_turns_are_learned(void **state)
 
     (void)state;
     opts.eos = kg_tokenizer_find(tok, "<|im_end|>");
-    opts.chat = chat_from(turns);
+    opts.prompt.chat = chat_from(turns);
     read_lines(&set,
                "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"},"
                "{\"role\": \"assistant\", \"content\": \"good day\"},"
@@ -252,7 +252,7 @@ static void of_a_conversation_the_assistants_turns_are_learned(void **state)
                &opts);
     assert_sequence(&set, 0, want);
     kg_sft_set_release(&set);
-    kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.chat);
+    kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
 }
 
 static void conversations_need_a_template_that_keeps_what_was_said(void **state)
@@ -267,19 +267,19 @@ static void conversations_need_a_template_that_keeps_what_was_said(void **state)
     struct kg_err err;
 
     (void)state;
-    assert_refused(talk, KG_EFORMAT, "key 'messages': expected a chat template");
+    assert_refused(talk, KG_EUNSUPPORTED, "message 2: expected a chat template");
     write_lines(talk);
-    opts.chat = chat = chat_from("{{ messages[-1].content }}");
+    opts.prompt.chat = chat = chat_from("{{ messages[-1].content }}");
     assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "message 2: expected the assistant's turn"));
     kg_chat_template_close(chat);
-    opts.chat = chat = chat_from(
+    opts.prompt.chat = chat = chat_from(
         "{% for m in messages %}{% if not loop.last or not add_generation_prompt or "
         "loop.first %}[{{ m.content }}]{% endif %}{% endfor %}");
     assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_OK);
     kg_sft_set_release(&set);
     kg_chat_template_close(chat);
-    opts.chat = chat = chat_from(
+    opts.prompt.chat = chat = chat_from(
         "{{ messages | length }}{% for m in messages %}[{{ m.content }}]{% endfor %}");
     assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EUNSUPPORTED);
     kg_chat_template_close(chat);

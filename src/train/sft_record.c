@@ -19,6 +19,7 @@ void kg_sft_record_clear(struct kg_sft_record *r)
 {
     kg_str_clear(&r->text);
     r->n = 0;
+    r->rendered = false;
 }
 
 void kg_sft_record_release(struct kg_sft_record *r)
@@ -53,31 +54,6 @@ static const char *first_text(const struct kg_json *object, const char *const *k
 
 /* ---- prompts ---- */
 
-/* The prompt in its template, or as it is. */
-static kg_status put_templated(struct kg_str *out, const char *template_text,
-                               const char *prompt, size_t n, struct kg_err *err)
-{
-    static const char slot[] = "{prompt}";
-    const char *at = template_text ? strstr(template_text, slot) : NULL;
-
-    if (!at)
-        return kg_str_append(out, prompt, n, err);
-    KG_TRY(kg_str_append(out, template_text, (size_t)(at - template_text), err));
-    KG_TRY(kg_str_append(out, prompt, n, err));
-    return kg_str_puts(out, at + sizeof slot - 1, err);
-}
-
-static kg_status need_chat(const struct kg_sft_reading *how, const char *key,
-                           struct kg_err *err)
-{
-    if (how->chat)
-        return KG_OK;
-    return kg_fail(err, KG_EFORMAT,
-                   "key '%s': expected a chat template (data.chat_template) for a list "
-                   "of messages, found none",
-                   key);
-}
-
 /* *found: there is one; it may be empty text. */
 static kg_status add_prompt(struct kg_sft_record *r, bool *found,
                             const struct kg_json *object,
@@ -85,23 +61,18 @@ static kg_status add_prompt(struct kg_sft_record *r, bool *found,
 {
     static const char *const keys[] = {"prompt", "question", "problem", NULL};
     const struct kg_json *list = kg_json_get(object, "prompt");
+    struct kg_prompt_source from = {.tools = kg_json_get(object, "tools")};
     struct kg_str text = {0};
-    const char *raw;
-    size_t n;
     kg_status status;
 
-    *found = true;
-    if (kg_json_type(list) == KG_JSON_ARRAY) {
-        KG_TRY(need_chat(how, "prompt", err));
-        KG_TRY_GOTO(out, kg_chat_template_prompt(&text, how->chat, list,
-                                                 kg_json_get(object, "tools"), err));
-    } else {
-        raw = first_text(object, keys, &n);
-        *found = raw != NULL;
-        if (!raw)
-            return KG_OK;
-        KG_TRY_GOTO(out, put_templated(&text, how->template_text, raw, n, err));
-    }
+    if (kg_json_type(list) == KG_JSON_ARRAY)
+        from.messages = list;
+    else
+        from.text = first_text(object, keys, &from.n);
+    *found = from.messages || from.text;
+    if (!*found)
+        return KG_OK;
+    KG_TRY_GOTO(out, kg_prompt_put(&text, &r->rendered, &from, how->prompt, err));
     status = kg_sft_record_add(r, KG_SOURCE_PROMPT, false, kg_str_text(&text), text.len,
                                err);
 out:
@@ -144,36 +115,21 @@ static kg_status add_segments(struct kg_sft_record *r, const struct kg_json *seg
 
 /* ---- conversations ---- */
 
+struct talk {
+    const struct kg_json *object;
+    const struct kg_sft_reading *how;
+    struct kg_str before, with; /* the text up to a turn, and with it */
+    size_t done;                /* bytes that are pieces of the record */
+};
+
 /* The first n messages as the template writes them.   replaces out */
-static kg_status render(struct kg_str *out, const struct kg_json *object, size_t n,
-                        bool generate, const struct kg_chat_template *chat,
+static kg_status render(struct kg_str *out, const struct talk *t, size_t n, bool generate,
                         struct kg_err *err)
 {
-    const struct kg_json *messages = kg_json_get(object, "messages"),
-                         *tools = kg_json_get(object, "tools");
-    const struct kg_chat_opts opts = {.no_clock = true};
-    struct kg_str text = {0};
-    struct kg_json_doc doc = {0};
-    kg_status status;
-
     kg_str_clear(out);
-    KG_TRY_GOTO(out, kg_str_printf(&text, err, "{\"add_generation_prompt\":%s",
-                                   generate ? "true" : "false"));
-    if (tools) {
-        KG_TRY_GOTO(out, kg_str_puts(&text, ",\"tools\":", err));
-        KG_TRY_GOTO(out, kg_json_put_value(&text, tools, err));
-    }
-    for (size_t i = 0; i < n; i++) {
-        KG_TRY_GOTO(out, kg_str_puts(&text, i ? "," : ",\"messages\":[", err));
-        KG_TRY_GOTO(out, kg_json_put_value(&text, kg_json_at(messages, i), err));
-    }
-    KG_TRY_GOTO(out, kg_str_puts(&text, n ? "]}" : ",\"messages\":[]}", err));
-    KG_TRY_GOTO(out, kg_json_parse(&doc, text.data, text.len, "messages", err));
-    status = kg_chat_template_render(out, chat, doc.root, &opts, err);
-out:
-    kg_json_release(&doc);
-    kg_str_release(&text);
-    return status;
+    return kg_prompt_put_turns(out, kg_json_get(t->object, "messages"), n,
+                               kg_json_get(t->object, "tools"), generate, t->how->prompt,
+                               err);
 }
 
 /* How much of a turn is the model's: up to and with the last end token, else all of it.
@@ -188,13 +144,6 @@ static size_t own_part(const char *turn, size_t n, const char *end)
     return n;
 }
 
-struct talk {
-    const struct kg_json *object;
-    const struct kg_sft_reading *how;
-    struct kg_str before, with; /* the text up to a turn, and with it */
-    size_t done;                /* bytes that are pieces of the record */
-};
-
 /* Message i, of the assistant: what stands before it and was not read, then the turn. */
 static kg_status add_turn(struct kg_sft_record *r, struct talk *t, size_t i,
                           struct kg_err *err)
@@ -202,12 +151,12 @@ static kg_status add_turn(struct kg_sft_record *r, struct talk *t, size_t i,
     const struct kg_str *b = &t->before, *w = &t->with;
     size_t n;
 
-    KG_TRY(render(&t->before, t->object, i, true, t->how->chat, err));
+    KG_TRY(render(&t->before, t, i, true, err));
     if (b->len < t->done || memcmp(kg_str_text(b), kg_str_text(&r->text), t->done) != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected a chat template that keeps earlier turns as they were, "
                        "found one that rewrites them");
-    KG_TRY(render(&t->with, t->object, i + 1, false, t->how->chat, err));
+    KG_TRY(render(&t->with, t, i + 1, false, err));
     if (w->len < b->len || memcmp(kg_str_text(w), kg_str_text(b), b->len) != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected the assistant's turn behind the generation prompt of "
@@ -225,7 +174,9 @@ static kg_status add_messages(struct kg_sft_record *r, const struct kg_json *obj
 {
     const struct kg_json *messages = kg_json_get(object, "messages");
     struct talk talk = {.object = object, .how = how};
-    kg_status status = need_chat(how, "messages", err);
+    kg_status status = KG_OK;
+
+    r->rendered = true;
 
     for (size_t i = 0; status == KG_OK && i < kg_json_size(messages); i++) {
         const struct kg_json *m = kg_json_at(messages, i);

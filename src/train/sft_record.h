@@ -5,7 +5,7 @@
 #define KG_TRAIN_SFT_RECORD_H
 
 #include "data/json.h"
-#include "text/chat_template.h"
+#include "text/prompt.h"
 #include "traj/traj.h"
 
 #include <stdbool.h>
@@ -22,6 +22,7 @@ struct kg_sft_record {
     struct kg_sft_piece *pieces; /* (n) owned; the prompt is the first one, if any */
     size_t n;
     size_t capacity;
+    bool rendered; /* the text is a chat template's */
 };
 void kg_sft_record_clear(struct kg_sft_record *r);
 void kg_sft_record_release(struct kg_sft_record *r);
@@ -29,9 +30,8 @@ kg_status kg_sft_record_add(struct kg_sft_record *r, enum kg_source source, bool
                             const char *text, size_t n, struct kg_err *err) KG_MUST_CHECK;
 
 struct kg_sft_reading {
-    const char *template_text;           /* see struct kg_sft_opts */
-    const struct kg_chat_template *chat; /* may be NULL */
-    const char *end;                     /* text of the end token; "" for none */
+    const struct kg_prompt_opts *prompt;
+    const char *end; /* text of the end token; "" for none */
 };
 /* Fill r, which is cleared first, from an object in one of the forms that
  * kg_sft_from_jsonl names.   errors: EFORMAT, those of the chat template */

@@ -6,6 +6,7 @@
 #include "train/train_options.h"
 
 #include "policy/presets.h"
+#include "text/prompt.h"
 
 #include <string.h>
 
@@ -91,17 +92,30 @@ static const struct kg_opt_row rows[] = {
      false},
     {"data.val_templates", KG_OPT_LIST, "", 0, 0, NULL,
      "the same for each file of data.val; empty: data.template for all", false},
+    {"data.user_turn", KG_OPT_BOOL, "false", 0, 0, NULL,
+     "a question, in its template, is the user's turn of the chat template; else text",
+     false},
+    {"data.system", KG_OPT_STRING, "", 0, 0, NULL,
+     "system prompt in front of every conversation (data.user_turn, or lists of "
+     "messages)",
+     false},
+    {"data.opening", KG_OPT_STRING, "", 0, 0, NULL,
+     "text that the assistant's turn begins with, such as \"<think>\\n\": added where "
+     "the chat template does not write it",
+     false},
     {"data.chat_template", KG_OPT_STRING, "auto", 0, 0, NULL,
-     "prompts that are lists of messages are rendered by: auto (the model's chat "
-     "template, "
-     "if it has one and data.template is empty), none, or a file or folder with one",
+     "user turns and lists of messages are rendered by: auto (the model's chat template, "
+     "if it has one), none, or a file or folder with one, which must apply to every "
+     "prompt",
      false},
     {"data.max_prompt_tokens", KG_OPT_INT, "1024", 1, 1e6, NULL,
      "longer prompts are handled as data.overlong says", false},
     {"data.overlong", KG_OPT_CHOICE, "drop", 0, 0, "drop|error",
      "over-long prompts: drop and count, or stop", false},
-    {"data.add_special", KG_OPT_BOOL, "false", 0, 0, NULL,
-     "let the tokenizer add its special tokens (BOS) to a prompt", false},
+    {"data.add_special", KG_OPT_CHOICE, "auto", 0, 0, KG_SPECIAL_CHOICES,
+     "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
+     "chat template rendered",
+     false},
 
     {"rollout.data", KG_OPT_STRING, "", 0, 0, NULL,
      "JSONL of prompts with responses: answers are read from it instead of sampled "

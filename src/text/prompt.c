@@ -1,0 +1,352 @@
+/* Prompts from questions and conversations, by the one rule of prompt.h. */
+#include "text/prompt.h"
+
+#include "text/unicode.h"
+
+#include <string.h>
+
+static const char SLOT[] = "{prompt}";
+
+static bool is_given(const char *text) { return text && *text; }
+
+static const char *prefix_of(const struct kg_prompt_opts *how)
+{
+    return how->prefix ? how->prefix : "";
+}
+
+kg_status kg_prompt_check(const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    const char *prefix = prefix_of(how);
+
+    if (is_given(how->template_text) && !strstr(how->template_text, SLOT))
+        return kg_fail(err, KG_EINVAL,
+                       "%stemplate: expected a text with {prompt}, found '%.80s'", prefix,
+                       how->template_text);
+    if (how->chat)
+        return KG_OK;
+    if (how->user_turn)
+        return kg_fail(err, KG_EINVAL,
+                       "%suser_turn: expected a chat template for user turns, found none",
+                       prefix);
+    if (is_given(how->system) || is_given(how->opening))
+        return kg_fail(err, KG_EINVAL,
+                       "%s%s: expected a chat template that has a place for it, found "
+                       "none",
+                       prefix, is_given(how->system) ? "system" : "opening");
+    return KG_OK;
+}
+
+kg_status kg_prompt_choose(struct kg_chat_template **t, struct kg_prompt_opts *how,
+                           const char *choice, const char *model_dir, struct kg_err *err)
+{
+    bool is_auto = strcmp(choice, "auto") == 0;
+
+    *t = NULL;
+    how->chat = NULL;
+    how->chat_named = !is_auto && strcmp(choice, "none") != 0;
+    if (is_auto && is_given(how->template_text) && !how->user_turn)
+        return KG_OK;
+    KG_TRY(kg_chat_template_choose(t, choice, model_dir, err));
+    how->chat = *t;
+    return KG_OK;
+}
+
+/* ---- questions ---- */
+
+static kg_status put_templated(struct kg_str *out, const char *template_text,
+                               const char *text, size_t n, struct kg_err *err)
+{
+    const char *at = is_given(template_text) ? strstr(template_text, SLOT) : NULL;
+
+    if (!at)
+        return kg_str_append(out, text, n, err);
+    KG_TRY(kg_str_append(out, template_text, (size_t)(at - template_text), err));
+    KG_TRY(kg_str_append(out, text, n, err));
+    return kg_str_puts(out, at + sizeof SLOT - 1, err);
+}
+
+/* What was asked for and only a conversation has. */
+static kg_status check_text(const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    const char *prefix = prefix_of(how);
+    const char *key = how->chat_named          ? "chat_template"
+                      : is_given(how->system)  ? "system"
+                      : is_given(how->opening) ? "opening"
+                                               : NULL;
+
+    if (!key)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "%s%s: expected a list of messages as prompt, found text; "
+                   "%suser_turn=true makes it the user's turn",
+                   prefix, key, prefix);
+}
+
+/* ---- conversations ---- */
+
+static bool is_system(const struct kg_json *message)
+{
+    const char *role = kg_json_text(kg_json_get(message, "role"), NULL);
+
+    return role && strcmp(role, "system") == 0;
+}
+
+static kg_status put_message(struct kg_str *json, const char *role, const char *text,
+                             size_t n, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(json, err, "{\"role\": \"%s\", \"content\": ", role));
+    KG_TRY(kg_json_put_string(json, text, n, err));
+    return kg_str_putc(json, '}', err);
+}
+
+/* The variables up to the messages, the system prompt being the first. */
+static kg_status begin_variables(struct kg_str *json, const struct kg_json *tools,
+                                 bool generate, const char *system, bool more,
+                                 struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(json, err, "{\"add_generation_prompt\": %s, ",
+                         generate ? "true" : "false"));
+    if (tools) {
+        KG_TRY(kg_str_puts(json, "\"tools\": ", err));
+        KG_TRY(kg_json_put_value(json, tools, err));
+        KG_TRY(kg_str_puts(json, ", ", err));
+    }
+    KG_TRY(kg_str_puts(json, "\"messages\": [", err));
+    if (!is_given(system))
+        return KG_OK;
+    KG_TRY(put_message(json, "system", system, strlen(system), err));
+    return more ? kg_str_puts(json, ", ", err) : KG_OK;
+}
+
+/* No date gets in (no_clock), so that a prompt is the same on every day. */
+static kg_status render(struct kg_str *out, const struct kg_str *json,
+                        const struct kg_chat_template *chat, struct kg_err *err)
+{
+    const struct kg_chat_opts opts = {.no_clock = true};
+    struct kg_json_doc doc = {0};
+    kg_status status = kg_json_parse(&doc, json->data, json->len, "messages", err);
+
+    if (status == KG_OK)
+        status = kg_chat_template_render(out, chat, doc.root, &opts, err);
+    kg_json_release(&doc);
+    return status;
+}
+
+kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_json *messages,
+                              size_t n, const struct kg_json *tools, bool generate,
+                              const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    struct kg_str json = {0};
+    kg_status status;
+
+    if (!how->chat)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected a chat template (%schat_template) for a list of "
+                       "messages, found none",
+                       prefix_of(how));
+    if (is_given(how->system) && is_system(kg_json_at(messages, 0)))
+        return kg_fail(
+            err, KG_EINVAL,
+            "%ssystem: expected messages without a system prompt of their own, "
+            "found one",
+            prefix_of(how));
+    KG_TRY_GOTO(out, begin_variables(&json, tools, generate, how->system, n > 0, err));
+    for (size_t i = 0; i < n; i++) {
+        KG_TRY_GOTO(out, kg_str_puts(&json, i ? ", " : "", err));
+        KG_TRY_GOTO(out, kg_json_put_value(&json, kg_json_at(messages, i), err));
+    }
+    KG_TRY_GOTO(out, kg_str_puts(&json, "]}", err));
+    status = render(out, &json, how->chat, err);
+out:
+    kg_str_release(&json);
+    return status;
+}
+
+static kg_status put_question_turn(struct kg_str *out, const struct kg_str *question,
+                                   const struct kg_json *tools,
+                                   const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    struct kg_str json = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, begin_variables(&json, tools, true, how->system, true, err));
+    KG_TRY_GOTO(out,
+                put_message(&json, "user", kg_str_text(question), question->len, err));
+    KG_TRY_GOTO(out, kg_str_puts(&json, "]}", err));
+    status = render(out, &json, how->chat, err);
+out:
+    kg_str_release(&json);
+    return status;
+}
+
+/* Where the assistant's turn does not begin with it already. */
+static kg_status put_opening(struct kg_str *out, const char *opening, struct kg_err *err)
+{
+    size_t n = is_given(opening) ? strlen(opening) : 0;
+
+    if (n == 0 || (out->len >= n && memcmp(out->data + out->len - n, opening, n) == 0))
+        return KG_OK;
+    return kg_str_append(out, opening, n, err);
+}
+
+/* ---- one prompt ---- */
+
+static kg_status put_question(struct kg_str *out, bool *rendered, const char *text,
+                              size_t n, const struct kg_json *tools,
+                              const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    struct kg_str question = {0};
+    kg_status status;
+
+    *rendered = how->user_turn;
+    if (!how->user_turn) {
+        KG_TRY(check_text(how, err));
+        return put_templated(out, how->template_text, text, n, err);
+    }
+    KG_TRY_GOTO(out, put_templated(&question, how->template_text, text, n, err));
+    KG_TRY_GOTO(out, put_question_turn(out, &question, tools, how, err));
+    status = put_opening(out, how->opening, err);
+out:
+    kg_str_release(&question);
+    return status;
+}
+
+static kg_status put_conversation(struct kg_str *out, bool *rendered,
+                                  const struct kg_prompt_source *from,
+                                  const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    size_t m = kg_json_size(from->messages), n;
+    const struct kg_json *only = m == 1 ? kg_json_at(from->messages, 0) : NULL;
+    const char *content = kg_json_text(kg_json_get(only, "content"), &n);
+    bool templated = is_given(how->template_text);
+
+    *rendered = true;
+    if (content && (templated || !how->chat))
+        return put_question(out, rendered, content, n, from->tools, how, err);
+    if (templated)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%stemplate: expected a question to put into it, found %zu "
+                       "messages",
+                       prefix_of(how), m);
+    if (!how->chat)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected one message of text, or a chat template "
+                       "(%schat_template), found %zu messages and no template",
+                       prefix_of(how), m);
+    KG_TRY(kg_prompt_put_turns(out, from->messages, m, from->tools, true, how, err));
+    return put_opening(out, how->opening, err);
+}
+
+kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
+                        const struct kg_prompt_source *from,
+                        const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    size_t begin = out->len;
+
+    KG_TRY(kg_prompt_check(how, err));
+    KG_TRY(from->text ? put_question(out, rendered, from->text, from->n, NULL, how, err)
+                      : put_conversation(out, rendered, from, how, err));
+    if (out->len > begin && memchr(out->data + begin, 0, out->len - begin))
+        return kg_fail(err, KG_EFORMAT, "expected a prompt without NUL, found one");
+    return KG_OK;
+}
+
+/* ---- tokens ---- */
+
+enum kg_special kg_special_named(const char *name)
+{
+    if (strcmp(name, "true") == 0)
+        return KG_SPECIAL_ADD;
+    return strcmp(name, "false") == 0 ? KG_SPECIAL_NONE : KG_SPECIAL_AUTO;
+}
+
+bool kg_special_adds(enum kg_special special, bool rendered)
+{
+    return special == KG_SPECIAL_ADD || (special == KG_SPECIAL_AUTO && !rendered);
+}
+
+kg_status kg_prompt_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
+                           const char *text, size_t n, bool rendered,
+                           enum kg_special special, struct kg_err *err)
+{
+    const struct kg_encode_opts opts = {
+        .parse_special = true, .add_special = kg_special_adds(special, rendered)};
+
+    return kg_tokenizer_encode(out, tok, text, n, opts, err);
+}
+
+/* What the post-processor adds to every text, as text. */
+static kg_status put_added(struct kg_str *out, const struct kg_tokenizer *tok,
+                           struct kg_err *err)
+{
+    struct kg_ids ids = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out,
+                kg_tokenizer_encode(&ids, tok, "", 0,
+                                    (struct kg_encode_opts){.add_special = true}, err));
+    if (ids.n == 0)
+        goto out;
+    KG_TRY_GOTO(out, kg_str_puts(out, ", ", err));
+    KG_TRY_GOTO(out, kg_tokenizer_decode(out, tok, ids.ids, ids.n, false, err));
+    status = kg_str_puts(out, " added", err);
+out:
+    kg_ids_release(&ids);
+    return status;
+}
+
+/* Lines of text, each behind indent and a bar. */
+static kg_status put_lines(struct kg_str *out, const char *text, size_t n,
+                           const char *indent, struct kg_err *err)
+{
+    for (size_t at = 0; at <= n;) {
+        const char *end = at < n ? memchr(text + at, '\n', n - at) : NULL;
+        size_t len = end ? (size_t)(end - text) - at : n - at;
+
+        KG_TRY(kg_str_printf(out, err, "\n%s| ", indent));
+        KG_TRY(kg_str_append(out, text + at, len, err));
+        at += len + 1;
+    }
+    return KG_OK;
+}
+
+/* How much of text is before byte n or at it, in whole characters. */
+static size_t whole(const char *text, size_t n)
+{
+    while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80)
+        n--;
+    return n;
+}
+
+static kg_status put_cut(struct kg_str *out, const struct kg_str *text,
+                         const char *indent, size_t max_bytes, struct kg_err *err)
+{
+    const char *t = kg_str_text(text);
+    size_t head = text->len, tail = text->len;
+
+    if (text->len <= max_bytes)
+        return put_lines(out, t, text->len, indent, err);
+    head = whole(t, max_bytes / 2);
+    tail = whole(t, text->len - max_bytes / 2);
+    KG_TRY(put_lines(out, t, head, indent, err));
+    KG_TRY(kg_str_printf(out, err, "\n%s.. %zu bytes ..", indent, tail - head));
+    return put_lines(out, t + tail, text->len - tail, indent, err);
+}
+
+kg_status kg_prompt_show(struct kg_str *out, const struct kg_tokenizer *tok,
+                         const struct kg_ids *ids, bool rendered, enum kg_special special,
+                         const char *indent, size_t max_bytes, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_str_printf(out, err, "%zu tokens, %s", ids->n,
+                                   rendered ? "rendered by the chat template" : "text"));
+    if (kg_special_adds(special, rendered))
+        KG_TRY_GOTO(out, put_added(out, tok, err));
+    KG_TRY_GOTO(out, kg_tokenizer_decode(&text, tok, ids->ids, ids->n, false, err));
+    status = put_cut(out, &text, indent, max_bytes, err);
+out:
+    kg_str_release(&text);
+    return status;
+}

@@ -1,0 +1,299 @@
+/* Tests of the one way from a record to its prompt: each setting applies or is refused,
+ * special tokens are the same by one rule, and the prompts of real templates are those
+ * that apply_chat_template makes. */
+#define _GNU_SOURCE /* mkdtemp */
+#include "text/prompt.h"
+
+#include "base/file.h"
+#include "base/need_testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENIZERS "../shared/data/tokenizers/"
+#define TEMPLATES  "../shared/data/chat_templates/"
+
+static const char TURNS[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+                            "{% endfor %}"
+                            "{% if add_generation_prompt %}[assistant]{% endif %}";
+static const char PAIR[] = "[{\"role\": \"system\", \"content\": \"be brief\"}, "
+                           "{\"role\": \"user\", \"content\": \"1+1\"}]";
+static const char SINGLE[] = "[{\"role\": \"user\", \"content\": \"1+1\"}]";
+
+static struct kg_chat_template *chat;
+static struct kg_err failed;
+
+static int set_up(void **state)
+{
+    (void)state;
+    return kg_chat_template_parse(&chat, TURNS, sizeof TURNS - 1, "t", &failed);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    kg_chat_template_close(chat);
+    return 0;
+}
+
+/* What begins with [ is a list of messages. */
+static kg_status make(struct kg_str *out, bool *rendered, const char *prompt,
+                      const struct kg_prompt_opts *how)
+{
+    struct kg_prompt_source from = {.text = prompt, .n = strlen(prompt)};
+    struct kg_json_doc doc = {0};
+    kg_status status;
+
+    kg_str_clear(out);
+    if (*prompt == '[') {
+        assert_int_equal(kg_json_parse(&doc, prompt, strlen(prompt), "p", &failed),
+                         KG_OK);
+        from = (struct kg_prompt_source){.messages = doc.root};
+    }
+    status = kg_prompt_put(out, rendered, &from, how, &failed);
+    kg_json_release(&doc);
+    return status;
+}
+
+/* prefix: not NULL stands for `chat` as chat template */
+static const struct setting {
+    const char *prompt;
+    struct kg_prompt_opts how;
+    const char *text; /* NULL: refused, and why says how */
+    const char *why;
+    bool rendered;
+} settings[] = {
+    {"1+1", {0}, "1+1", NULL, false},
+    {"1+1", {.template_text = "Q: {prompt}!"}, "Q: 1+1!", NULL, false},
+    {"1+1", {.template_text = "Q"}, NULL, "p.template: expected a text", false},
+    {"1+1", {.prefix = "t"}, "1+1", NULL, false},
+    {"1+1", {.prefix = "t", .user_turn = true}, "[user]1+1[assistant]", NULL, true},
+    {"1+1", {.user_turn = true}, NULL, "p.user_turn: expected a chat template", false},
+    {"1+1",
+     {.prefix = "t", .user_turn = true, .template_text = "<{prompt}>", .system = "s"},
+     "[system]s[user]<1+1>[assistant]",
+     NULL,
+     true},
+    {"1+1",
+     {.prefix = "t", .chat_named = true},
+     NULL,
+     "p.chat_template: expected a list of messages as prompt, found text; "
+     "p.user_turn=true",
+     false},
+    {"1+1", {.prefix = "t", .system = "s"}, NULL, "p.system: expected a list", false},
+    {"1+1", {.prefix = "t", .opening = "o"}, NULL, "p.opening: expected a list", false},
+    {"1+1", {.system = "s"}, NULL, "p.system: expected a chat template", false},
+    {"1+1", {.opening = "s"}, NULL, "p.opening: expected a chat template", false},
+    {"1+1",
+     {.prefix = "t", .user_turn = true, .opening = "<think>"},
+     "[user]1+1[assistant]<think>",
+     NULL,
+     true},
+    {"1+1",
+     {.prefix = "t", .user_turn = true, .opening = "[assistant]"},
+     "[user]1+1[assistant]",
+     NULL,
+     true},
+    {SINGLE, {0}, "1+1", NULL, false},
+    {SINGLE, {.prefix = "t"}, "[user]1+1[assistant]", NULL, true},
+    {SINGLE, {.prefix = "t", .template_text = "Q: {prompt}!"}, "Q: 1+1!", NULL, false},
+    {SINGLE,
+     {.prefix = "t", .template_text = "Q: {prompt}!", .user_turn = true},
+     "[user]Q: 1+1![assistant]",
+     NULL,
+     true},
+    {SINGLE,
+     {.prefix = "t", .system = "s", .chat_named = true},
+     "[system]s[user]1+1[assistant]",
+     NULL,
+     true},
+    {PAIR, {0}, NULL, "found 2 messages and no template", false},
+    {PAIR, {.prefix = "t"}, "[system]be brief[user]1+1[assistant]", NULL, true},
+    {PAIR,
+     {.prefix = "t", .user_turn = true},
+     "[system]be brief[user]1+1[assistant]",
+     NULL,
+     true},
+    {PAIR, {.prefix = "t", .system = "s"}, NULL, "a system prompt of their own", false},
+    {PAIR,
+     {.prefix = "t", .template_text = "{prompt}?"},
+     NULL,
+     "p.template: expected a question",
+     false},
+    {"[{\"role\": \"user\", \"content\": \"a\\u0000b\"}]",
+     {.prefix = "t"},
+     NULL,
+     "without NUL",
+     false},
+};
+
+static void every_setting_applies_or_is_refused(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const struct setting *row = &settings[i];
+        struct kg_prompt_opts how = row->how;
+        bool rendered = false;
+        kg_status status;
+
+        how.chat = how.prefix ? chat : NULL;
+        how.prefix = "p.";
+        status = make(&out, &rendered, row->prompt, &how);
+        if (!row->text) {
+            assert_int_not_equal(status, KG_OK);
+            assert_non_null(strstr(failed.message, row->why));
+            continue;
+        }
+        assert_int_equal(status, KG_OK);
+        assert_string_equal(kg_str_text(&out), row->text);
+        assert_int_equal(rendered, row->rendered);
+    }
+    kg_str_release(&out);
+}
+
+static void the_chat_template_is_chosen(void **state)
+{
+    static const char file[] = "tests/data/chat_templates/Qwen-Qwen3-0.6B.jinja";
+    struct kg_prompt_opts how = {0}, text = {.template_text = "Q: {prompt}"};
+    struct kg_chat_template *t;
+
+    (void)state;
+    NEED(kg_prompt_choose(&t, &how, "auto", "tests/data/models", err));
+    assert_null(t); /* a folder without one */
+    NEED(kg_prompt_choose(&t, &how, "none", "absent", err));
+    assert_null(t);
+    assert_false(how.chat_named);
+    NEED(kg_prompt_choose(&t, &text, "auto", "absent", err));
+    assert_null(t); /* every prompt is text: not even looked for */
+    assert_int_equal(kg_prompt_choose(&t, &how, "absent.jinja", ".", &failed),
+                     KG_ENOTFOUND);
+    NEED(kg_prompt_choose(&t, &how, file, ".", err));
+    assert_non_null(t);
+    assert_true(how.chat == t && how.chat_named);
+    kg_chat_template_close(t);
+}
+
+/* A template that is a file of its own writes BOS too: the model's. */
+static void a_template_from_a_file_knows_the_special_tokens(void **state)
+{
+    const struct kg_prompt_source from = {.text = "q", .n = 1};
+    struct kg_prompt_opts how = {.user_turn = true};
+    struct kg_chat_template *t;
+    struct kg_str out = {0};
+    char dir[] = "/tmp/kedge-prompt-XXXXXX", file[64];
+    bool rendered;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(file, sizeof file, "%s/tokenizer_config.json", dir);
+    NEED(kg_file_write_atomic(file, "{\"bos_token\": \"<s>\"}", 20, err));
+    snprintf(file, sizeof file, "%s/x.jinja", dir);
+    NEED(kg_file_write_atomic(file, "{{ bos_token }}{{ messages[0].content }}", 40, err));
+    NEED(kg_prompt_choose(&t, &how, file, dir, err));
+    NEED(kg_prompt_put(&out, &rendered, &from, &how, err));
+    assert_string_equal(kg_str_text(&out), "<s>q");
+    kg_chat_template_close(t);
+    kg_str_release(&out);
+    NEED(kg_file_remove_tree(dir, err));
+}
+
+/* ---- tokens ---- */
+
+static void special_tokens_go_to_text_alone_unless_said(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_special_named("auto"), KG_SPECIAL_AUTO);
+    assert_int_equal(kg_special_named("true"), KG_SPECIAL_ADD);
+    assert_int_equal(kg_special_named("false"), KG_SPECIAL_NONE);
+    assert_true(kg_special_adds(KG_SPECIAL_AUTO, false));
+    assert_false(kg_special_adds(KG_SPECIAL_AUTO, true));
+    assert_true(kg_special_adds(KG_SPECIAL_ADD, true));
+    assert_false(kg_special_adds(KG_SPECIAL_NONE, false));
+}
+
+static void a_prompt_is_shown_with_what_was_added(void **state)
+{
+    static const char text[] = "What is\n1+1?";
+    struct kg_tokenizer *tok;
+    struct kg_ids ids = {0};
+    struct kg_str out = {0};
+
+    (void)state;
+    if (!kg_file_exists(TOKENIZERS "llama3/tokenizer.model")) {
+        print_message("no tokenizer of Llama 3 at " TOKENIZERS "\n");
+        skip();
+    }
+    NEED(kg_tokenizer_open(&tok, TOKENIZERS "llama3", err));
+    NEED(kg_prompt_encode(&ids, tok, text, sizeof text - 1, false, KG_SPECIAL_AUTO, err));
+    NEED(kg_prompt_show(&out, tok, &ids, false, KG_SPECIAL_AUTO, "  ", 1000, err));
+    assert_string_equal(kg_str_text(&out), "8 tokens, text, <|begin_of_text|> added\n"
+                                           "  | <|begin_of_text|>What is\n  | 1+1?");
+    kg_str_clear(&out);
+    NEED(kg_prompt_show(&out, tok, &ids, true, KG_SPECIAL_AUTO, "  ", 20, err));
+    assert_string_equal(kg_str_text(&out),
+                        "8 tokens, rendered by the chat template\n"
+                        "  | <|begin_of\n  .. 9 bytes ..\n  | at is\n  | 1+1?");
+    kg_ids_release(&ids);
+    kg_str_release(&out);
+    kg_tokenizer_close(tok);
+}
+
+/* ---- real templates ---- */
+
+/* What apply_chat_template makes of one user turn; opening where it lacks it. */
+static void prompts_of_real_templates(void **state)
+{
+    static const struct {
+        const char *file, *system, *opening, *text;
+    } rows[] = {
+        {"Qwen-Qwen2.5-7B-Instruct.jinja", "", "",
+         "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+         "assistant.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant"
+         "\n"},
+        {"Qwen-Qwen2.5-7B-Instruct.jinja", "Be brief.", "",
+         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
+         "<|im_start|>assistant\n"},
+        {"DeepSeek-R1-Distill-Qwen-14B.jinja", "", "<think>\n",
+         "<｜User｜>1+1?<｜Assistant｜><think>\n"},
+        {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja", "", "<think>\n",
+         "<｜User｜>1+1?<｜Assistant｜><think>\n"},
+    };
+    struct kg_str out = {0};
+
+    (void)state;
+    if (!kg_file_exists(TEMPLATES "Qwen-Qwen2.5-7B-Instruct.jinja")) {
+        print_message("no chat templates at " TEMPLATES "\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_prompt_opts how = {
+            .user_turn = true, .system = rows[i].system, .opening = rows[i].opening};
+        struct kg_chat_template *t;
+        char path[200];
+        bool rendered;
+
+        snprintf(path, sizeof path, "%s%s", TEMPLATES, rows[i].file);
+        NEED(kg_prompt_choose(&t, &how, path, ".", err));
+        assert_int_equal(make(&out, &rendered, "1+1?", &how), KG_OK);
+        assert_string_equal(kg_str_text(&out), rows[i].text);
+        kg_chat_template_close(t);
+    }
+    kg_str_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_setting_applies_or_is_refused),
+        cmocka_unit_test(the_chat_template_is_chosen),
+        cmocka_unit_test(a_template_from_a_file_knows_the_special_tokens),
+        cmocka_unit_test(special_tokens_go_to_text_alone_unless_said),
+        cmocka_unit_test(a_prompt_is_shown_with_what_was_added),
+        cmocka_unit_test(prompts_of_real_templates),
+    };
+
+    return cmocka_run_group_tests_name("prompt", tests, set_up, tear_down);
+}
