@@ -94,14 +94,40 @@ static bool decode_path(char *path)
     return true;
 }
 
+static size_t scheme_length(const char *target)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
+        if (strncasecmp(target, schemes[i], strlen(schemes[i])) == 0)
+            return strlen(schemes[i]);
+    return 0;
+}
+
+/* "http://host:port/path", the form for proxies: cut the host off, which moves by a byte
+ * to have room for its end.   returns the rest, or NULL */
+static char *cut_host(struct kg_http_head *h, char *target, size_t scheme_n)
+{
+    char *host = target + scheme_n - 1;
+    size_t n = strcspn(host + 1, "/?");
+    if (n == 0 || memchr(host + 1, '@', n))
+        return NULL;
+    memmove(host, host + 1, n);
+    host[n] = '\0';
+    h->host = host;
+    return host + 1 + n;
+}
+
 static int parse_target(struct kg_http_head *h, char *target, const char **why)
 {
-    char *mark = strchr(target, '?');
-    if (target[0] != '/')
-        return refuse(why, 400, "expected a path that begins with '/'");
+    size_t scheme_n = scheme_length(target);
     for (const char *c = target; *c; c++)
         if ((unsigned char)*c <= 0x20 || *c == 0x7f)
             return refuse(why, 400, "control character in the path");
+    if (scheme_n > 0)
+        target = cut_host(h, target, scheme_n);
+    if (target == NULL || (target[0] != '/' && scheme_n == 0))
+        return refuse(why, 400, "expected a path that begins with '/', or http://HOST/");
+    char *mark = strchr(target, '?');
     h->query = "";
     if (mark) {
         *mark = '\0';
@@ -109,7 +135,7 @@ static int parse_target(struct kg_http_head *h, char *target, const char **why)
     }
     if (!decode_path(target))
         return refuse(why, 400, "bad %XX in the path");
-    h->path = target;
+    h->path = *target ? target : "/";
     return 0;
 }
 
@@ -200,6 +226,7 @@ static int take_known(struct kg_http_head *h, struct known_fields *known,
             return refuse(why, 501, "Transfer-Encoding: expected chunked");
     } else if (strcasecmp(f->name, "host") == 0) {
         known->hosts++;
+        h->host = h->host ? h->host : f->value; /* the target's is stronger */
     } else if (strcasecmp(f->name, "connection") == 0) {
         if (list_has(f->value, "close"))
             h->keep_alive = false;

@@ -26,6 +26,7 @@ struct kg_http_head {
     const char *method;
     const char *path;  /* %XX decoded, without the query */
     const char *query; /* "" for none */
+    const char *host; /* whom it is for: of the target, else of the Host field; or NULL */
     struct kg_http_field fields[KG_HTTP_MAX_FIELDS];
     int n_fields;
     bool keep_alive;       /* what the version and the Connection field ask for */

@@ -42,6 +42,32 @@ static void a_head_is_read(void **state)
     assert_null(kg_http_head_field(&head, "accept"));
 }
 
+static void a_target_may_name_its_host(void **state)
+{
+    static const struct {
+        const char *target, *host, *path, *query;
+    } cases[] = {
+        {"/x?y", "a", "/x", "y"},
+        {"http://b:80/x?y", "b:80", "/x", "y"},
+        {"HTTPS://[::1]:8/%41", "[::1]:8", "/A", ""},
+        {"http://b", "b", "/", ""},
+        {"http://b?y", "b", "/", "y"},
+        {"http://b/?http://c/", "b", "/", "http://c/"},
+    };
+    char text[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n",
+                 cases[i].target);
+        assert_int_equal(parse(text), 0);
+        assert_string_equal(head.host, cases[i].host);
+        assert_string_equal(head.path, cases[i].path);
+        assert_string_equal(head.query, cases[i].query);
+    }
+    assert_int_equal(parse("GET / HTTP/1.0\r\n\r\n"), 0);
+    assert_null(head.host);
+}
+
 static void the_connection_field_and_the_version_say_whether_it_goes_on(void **state)
 {
     (void)state;
@@ -62,7 +88,10 @@ static const struct refusal {
     {400, " / HTTP/1.1\r\nHost: a\r\n\r\n"},
     {400, "G(T / HTTP/1.1\r\nHost: a\r\n\r\n"},
     {400, "GET x HTTP/1.1\r\nHost: a\r\n\r\n"},
-    {400, "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+    {400, "GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n"},
+    {400, "GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+    {400, "GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+    {400, "GET http://a\001/ HTTP/1.1\r\nHost: a\r\n\r\n"},
     {400, "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n"},
     {400, "GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n"},
     {400, "GET /%2 HTTP/1.1\r\nHost: a\r\n\r\n"},
@@ -156,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_head_is_read),
+        cmocka_unit_test(a_target_may_name_its_host),
         cmocka_unit_test(the_connection_field_and_the_version_say_whether_it_goes_on),
         cmocka_unit_test(what_could_be_read_in_two_ways_is_refused),
         cmocka_unit_test(too_many_fields_are_refused),
