@@ -259,10 +259,20 @@ until_metric() {
     return 1
 }
 long='{"prompt":"x","max_tokens":500,"ignore_eos":true,"n":64,"stream":true}'
+# of a stream, and of a whole answer: neither is an error of the server
 a_client_that_leaves() {
+    metric http_errors_5xx_total && before=$value
     curl -sS -m 0.2 -N "$at/v1/completions" -d "$long" >/dev/null 2>&1
-    until_metric clients_left_total 1 && until_metric sequences_running 0 && until_metric requests_open 0
+    until_metric clients_left_total 1 && until_metric sequences_running 0 && until_metric requests_open 0 || return 1
+    curl -sS -m 0.2 "$at/v1/completions" -d '{"prompt":"x","max_tokens":500,"ignore_eos":true,"n":64}' >/dev/null 2>&1
+    until_metric clients_left_total 2 && until_metric sequences_running 0 && until_metric requests_open 0 &&
+        until_metric http_errors_5xx_total "$before"
 }
+strangers_names() {
+    ask 200 /health -H 'Host: localhost:1' -H 'Origin: http://[::1]' && error 403 /v1/models -H 'Host: example.com' &&
+        error 403 /health -H 'Origin: https://example.com' && has 'allow-host'
+}
+six() { case $at in 'http://[::1]:'*) ask 200 /health -g ;; *) echo "the address is $at"; return 1 ;; esac; }
 metrics() {
     ask 200 /metrics && has 'kedge_requests_total{endpoint="chat",status="200"}' 'kedge_first_token_seconds_bucket{le="+Inf"}' \
         'kedge_request_seconds_count' 'kedge_sequences_running 0' 'kedge_sequences_waiting 0' 'status="400"' \
@@ -325,10 +335,19 @@ pass "kedge chat takes commands, and says which it does not know" chat_takes_com
 pass "kedge chat says that a template lacks" chat_needs_a_template
 pass "tools are refused where the template has no place for them" tools_need_a_template
 pass "wrong requests get errors in OpenAI's shape, and the server lives on" errors
+pass "strangers' names are refused" strangers_names
 pass "a client that leaves frees its slots" a_client_that_leaves
 pass "metrics" metrics
 pass "flags that cannot work are refused" flags
 pass "SIGTERM ends it with status 0" stop
+if [ -e /proc/net/if_inet6 ] && grep -q '^0*1 ' /proc/net/if_inet6; then
+    start --host ::1 --allow-host example.com || failed "the server starts on ::1" "$(cat "$work/log")"
+    pass "an address of IPv6 is told as clients need it" six
+    pass "other names can be allowed" ask 200 /health -g -H 'Host: example.com:80'
+    stop
+else
+    skipped "an address of IPv6 is told as clients need it" "this machine has no ::1"
+fi
 echo sesame >"$work/key"
 start --api-key-file "$work/key" --max-requests 1 || failed "the server starts again" "$(cat "$work/log")"
 pass "a key is asked for" key

@@ -12,6 +12,7 @@
 #include "base/phase.h"
 #include "base/signal.h"
 #include "data/jsonl.h"
+#include "net/http_host.h"
 #include "search/index.h"
 #include "search/service.h"
 
@@ -30,6 +31,8 @@ static const char *host = "127.0.0.1";
 static int64_t port = DEFAULT_PORT;
 static int64_t workers;
 static int64_t max_queries, max_body, max_connections, max_waiting, timeout_s;
+static int64_t max_answer, max_held;
+static const char *allow_hosts;
 static int64_t clients = 1;
 static double seconds = 10;
 
@@ -68,6 +71,16 @@ const struct kg_flag kg_search_flags[] = {
      "serve: size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
      "serve: connections; further ones are told 503 (default 1024)", 1, 1 << 20, NULL},
+    {"max-answer", 0, KG_FLAG_INT, &max_answer, "BYTES",
+     "serve: size of an answer; beyond: 400 (default 16 MiB)", 1, 1 << 30, NULL},
+    {"max-held", 0, KG_FLAG_INT, &max_held, "BYTES",
+     "serve: bodies and answers of all clients together; beyond: 503 (default 256 MiB)",
+     1 << 20, 1e12, NULL},
+    {"allow-host", 0, KG_FLAG_TEXT, &allow_hosts, "NAMES",
+     "serve: other names, with commas between, that a local server without a key answers "
+     "to; "
+     "*: any (default: localhost and its addresses)",
+     0, 0, NULL},
     {"timeout", 0, KG_FLAG_INT, &timeout_s, "S",
      "serve: seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400,
      NULL},
@@ -230,25 +243,33 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
                                           .max_waiting = (int)max_waiting,
                                           .max_body_bytes = (size_t)max_body,
                                           .max_connections = (int)max_connections,
+                                          .max_answer_bytes = (size_t)max_answer,
+                                          .max_held_bytes = (size_t)max_held,
+                                          .allow_hosts = allow_hosts,
                                           .timeout_s = (int)timeout_s};
     struct kg_index_info info;
-    struct kg_search_service *s;
+    struct kg_search_service *s = NULL;
+    struct kg_str at = {0};
+    kg_status status;
     int phase;
 
     (void)argc;
     opts.bm25 = &bm25;
     kg_signal_install();
-    KG_TRY(kg_search_service_start(&s, &opts, err));
+    KG_TRY_GOTO(out, kg_http_put_host(&at, host, err));
+    KG_TRY_GOTO(out, kg_search_service_start(&s, &opts, err));
     kg_search_service_info(&info, s);
     kg_log_info("serving %lld passages at http://%s:%d/retrieve",
-                (long long)info.passages, host, kg_search_service_port(s));
-    phase = kg_phase_idle("serving %s at http://%s:%d/retrieve", argv[0], host,
+                (long long)info.passages, at.data, kg_search_service_port(s));
+    phase = kg_phase_idle("serving %s at http://%s:%d/retrieve", argv[0], at.data,
                           kg_search_service_port(s));
     while (!kg_signal_stop_requested())
         nanosleep(&pause, NULL);
     kg_phase_end(phase);
+out:
     kg_search_service_stop(s, DRAIN_MS);
-    return KG_OK;
+    kg_str_release(&at);
+    return status;
 }
 
 /* ---- bench ---- */

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/signal.h"
+#include "net/http_host.h"
 #include "serve/serve.h"
 #include "text/chat_template.h"
 
@@ -29,6 +30,8 @@ static int64_t prefill_chunk;
 static int64_t max_requests;
 static int64_t max_body;
 static int64_t max_connections;
+static int64_t max_held;
+static const char *allow_hosts;
 static int64_t drain;
 static int64_t piece_ms = 50;
 static int64_t seed = -1;
@@ -65,6 +68,13 @@ const struct kg_flag kg_serve_flags[] = {
      "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
      "connections; further ones get 503 (default 1024)", 1, 1 << 20, NULL},
+    {"max-held", 0, KG_FLAG_INT, &max_held, "BYTES",
+     "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
+     1e12, NULL},
+    {"allow-host", 0, KG_FLAG_TEXT, &allow_hosts, "NAMES",
+     "other names, with commas between, that a local server without a key answers to; "
+     "*: any (default: localhost and its addresses)",
+     0, 0, NULL},
     {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
      "pieces of a stream are at least so far apart, tokens between are told together "
      "(default 50; 0: a piece for each token)",
@@ -123,17 +133,22 @@ static bool stop_requested(void *user)
 
 static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
 {
-    struct kg_serve *s;
+    struct kg_serve *s = NULL;
+    struct kg_str at = {0};
+    kg_status status;
     kg_signal_install();
-    KG_TRY(kg_serve_open(&s, opts, err));
-    kg_log_info("serving %s at http://%s:%d/v1 (%s key, %s)", opts->name, host,
+    KG_TRY_GOTO(out, kg_http_put_host(&at, host, err));
+    KG_TRY_GOTO(out, kg_serve_open(&s, opts, err));
+    kg_log_info("serving %s at http://%s:%d/v1 (%s key, %s)", opts->name, at.data,
                 kg_serve_port(s), opts->bearer_key ? "with a" : "no",
                 opts->chat ? "completions and chat" : "completions; no chat template");
     if (!opts->bearer_key && !is_loopback(host))
         kg_log_warn("whoever reaches %s can use the model: there is no --api-key-file",
                     host);
-    kg_status status = kg_serve_run(s, stop_requested, NULL, err);
+    status = kg_serve_run(s, stop_requested, NULL, err);
+out:
     kg_serve_close(s);
+    kg_str_release(&at);
     return status;
 }
 
@@ -152,6 +167,8 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
         .max_requests = (int)max_requests,
         .max_body_bytes = (size_t)max_body,
         .max_connections = (int)max_connections,
+        .max_held_bytes = (size_t)max_held,
+        .allow_hosts = allow_hosts,
         .drain_s = (int)drain,
         .seed = seed >= 0 ? (uint64_t)seed : (uint64_t)(kg_clock_unix_seconds() * 1e6)};
 }

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE /* accept4, EPOLLRDHUP */
 #include "base/clock.h"
 #include "base/mem.h"
+#include "net/http_host.h"
 #include "net/http_internal.h"
 
 #include <errno.h>
@@ -169,6 +170,28 @@ static bool may_enter(const struct kg_http_server *s, const struct kg_http_head 
     return same_key(found + 7 + strspn(found + 7, " "), s->key);
 }
 
+/* What a page in a browser of this machine asks for in a stranger's name. */
+static bool is_foreign(char *why, size_t why_n, const struct kg_http_server *s,
+                       const struct kg_http_head *h)
+{
+    const char *origin = kg_http_head_field(h, "origin");
+    const char *names[] = {h->host, origin ? kg_http_origin_host(origin) : h->host};
+    if (!s->local || s->key)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const char *name = names[i] ? names[i] : i == 1 && origin ? origin : "";
+        if (*name == '\0' || kg_http_host_is_local(name) ||
+            kg_http_host_is_among(name, s->opts.allow_hosts))
+            continue;
+        snprintf(why, why_n,
+                 "without a key this server answers to this machine's own names, found "
+                 "%s '%.60s' (--allow-host lets others in)",
+                 i == 0 ? "Host" : "Origin", name);
+        return true;
+    }
+    return false;
+}
+
 static void refuse_method(struct kg_http_server *s, struct kg_http_conn *c,
                           const char *path)
 {
@@ -191,11 +214,15 @@ static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
 {
     struct kg_http_head *h = &c->x->head;
     const char *why;
-    char text[160];
+    char text[192];
     bool path_known;
     int status = kg_http_head_parse(h, c->x->raw.data, c->x->raw.len, &why);
     if (status != 0) {
         refuse(s, c, status, why);
+        return false;
+    }
+    if (is_foreign(text, sizeof text, s, h)) {
+        refuse(s, c, 403, text);
         return false;
     }
     if (!may_enter(s, h)) {
@@ -219,13 +246,17 @@ static bool check_head(struct kg_http_server *s, struct kg_http_conn *c)
     return true;
 }
 
-/* The socket has room: nothing else is under way. A client that misses the word sends
- * its body after a moment all the same. */
+/* The socket has room: nothing else is under way. A client that misses the word goes on
+ * after a moment all the same. */
+static void say(struct kg_http_conn *c, const char *word)
+{
+    ssize_t n = send(c->fd, word, strlen(word), MSG_NOSIGNAL);
+    (void)n;
+}
+
 static void say_continue(struct kg_http_conn *c)
 {
-    static const char word[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    ssize_t n = send(c->fd, word, sizeof word - 1, MSG_NOSIGNAL);
-    (void)n;
+    say(c, "HTTP/1.1 100 Continue\r\n\r\n");
 }
 
 static void refuse_large_head(struct kg_http_server *s, struct kg_http_conn *c)
@@ -278,6 +309,17 @@ static void dispatch(struct kg_http_server *s, struct kg_http_conn *c)
     r->handle(s->opts.user, c->x);
 }
 
+/* The memory that the body has got by now is counted.   returns 0, or 503 and *why */
+static int hold_body(struct kg_http_exchange *x, const char **why)
+{
+    pthread_mutex_lock(&x->s->lock);
+    bool held = kg_http_hold(x, &x->body_held, x->body.capacity - x->body_held);
+    pthread_mutex_unlock(&x->s->lock);
+    *why = "the bodies of open requests take all the memory that this server gives them: "
+           "try again later";
+    return held ? 0 : 503;
+}
+
 static void take_body(struct kg_http_server *s, struct kg_http_conn *c)
 {
     struct kg_http_exchange *x = c->x;
@@ -294,6 +336,8 @@ static void take_body(struct kg_http_server *s, struct kg_http_conn *c)
         if (kg_str_append(&x->body, kg_str_text(&c->in), used, &err) != KG_OK)
             status = 503;
     }
+    if (status == 0)
+        status = hold_body(x, &why);
     if (status != 0) {
         refuse(s, c, status, why);
         return;
@@ -315,10 +359,12 @@ static bool pull(struct kg_http_conn *c, bool *broken)
     pthread_mutex_lock(&x->s->lock);
     if (c->sent == c->out.len) {
         struct kg_str empty = c->out;
+        kg_http_let_go(x, &x->out_held, empty.len);
         kg_str_clear(&empty);
         c->out = x->out;
         x->out = empty;
         c->sent = 0;
+        c->spoke |= c->out.len > 0;
     }
     bool complete = x->ended && c->out.len == 0;
     *broken = x->broken;
@@ -358,12 +404,15 @@ static bool end_exchange(struct kg_http_server *s, struct kg_http_conn *c)
     c->x = NULL;
     if (!queued)
         kg_http_exchange_free(x);
-    if (close_after || c->ended) {
+    if (close_after) {
         conn_finish(s, c);
         return false;
     }
     if (c->out.capacity > KEEP_BYTES)
         kg_str_release(&c->out);
+    if (c->in.len == 0 && c->in.capacity > KEEP_BYTES)
+        kg_str_release(&c->in);
+    c->spoke = c->half = false;
     c->phase = KG_HTTP_PHASE_HEAD;
     c->active = kg_clock_seconds();
     c->began = c->in.len > 0 ? c->active : 0;
@@ -397,7 +446,7 @@ static uint32_t wanted(const struct kg_http_conn *c)
         return EPOLLIN;
     if (c->sent < c->out.len)
         events |= EPOLLOUT;
-    if (c->x && !c->ended)
+    if (c->x && !c->half)
         events |= EPOLLRDHUP;
     return events;
 }
@@ -467,6 +516,26 @@ static void on_readable(struct kg_http_server *s, struct kg_http_conn *c)
         work(s, c);
 }
 
+/* The client sends no more: it waits for the answer, or has left. Who has left is told by
+ * the reset that any byte brings back. Where none can be sent the answer's will tell. */
+static void on_half_close(struct kg_http_conn *c)
+{
+    struct kg_http_exchange *x = c->x;
+    c->half = true;
+    if (x == NULL || x->head.old || c->sent < c->out.len)
+        return;
+    pthread_mutex_lock(&x->s->lock);
+    bool due = x->out.len > 0 || x->ended;
+    bool in_chunks = x->chunked && !x->no_body;
+    pthread_mutex_unlock(&x->s->lock);
+    if (due)
+        return;
+    if (!c->spoke)
+        say_continue(c);
+    else if (in_chunks)
+        say(c, "0"); /* stands in front of the next chunk's size */
+}
+
 static void on_event(struct kg_http_server *s, struct kg_http_conn *c, uint32_t events)
 {
     if (c->phase == KG_HTTP_PHASE_CLOSED)
@@ -479,15 +548,8 @@ static void on_event(struct kg_http_server *s, struct kg_http_conn *c, uint32_t 
         conn_close(s, c);
         return;
     }
-    if (events & EPOLLRDHUP) {
-        pthread_mutex_lock(&s->lock);
-        c->ended = c->x && c->x->ended;
-        pthread_mutex_unlock(&s->lock);
-        if (!c->ended) {
-            conn_close(s, c);
-            return;
-        }
-    }
+    if (events & EPOLLRDHUP)
+        on_half_close(c);
     work(s, c);
 }
 

@@ -23,6 +23,8 @@ struct kg_http_exchange {
     struct kg_str body; /* owned */
     bool no_body;       /* HEAD */
     bool close_after;   /* the answer said so; set when it begins */
+    size_t body_held;   /* of the server's held_bytes; under the lock, as the next */
+    size_t out_held;
 
     /* under the lock */
     struct kg_str out; /* owned; to be sent */
@@ -53,7 +55,9 @@ struct kg_http_conn {
     struct kg_str out;          /* owned; being sent */
     size_t sent;                /* of out */
     bool close_after;
-    bool ended;    /* the client sends no more */
+    bool spoke;    /* bytes of x's answer have been sent, or are in out */
+    bool half;     /* the client has ended its side while x's answer is due */
+    bool ended;    /* and all that it has sent has been read */
     double began;  /* first byte of the request that is due; 0 for none */
     double active; /* the last byte that came or went */
     struct kg_http_conn *prev, *next;
@@ -64,6 +68,7 @@ struct kg_http_server {
     char *key;                       /* owned; NULL for none */
     int listener, epoll, waker;      /* -1 when closed */
     int port;
+    bool local; /* whoever is on this machine may ask, and nobody else */
     pthread_t thread;
     struct kg_http_conn *conns; /* owned list */
     struct kg_http_conn *dead;  /* closed in this round */
@@ -80,7 +85,7 @@ struct kg_http_server {
     struct kg_http_server_stats stats;
 };
 
-enum { KG_HTTP_READ_BYTES = 1 << 16 };
+enum { KG_HTTP_READ_BYTES = 1 << 16, KG_HTTP_SMALL_BYTES = 64 << 10 };
 
 /* http_conn.c: the server's thread. */
 void *kg_http_server_thread(void *server);
@@ -95,6 +100,11 @@ const struct kg_http_route *kg_http_route_find(const struct kg_http_server *s,
 kg_status kg_http_refusal(struct kg_str *out, struct kg_http_server *s, int status,
                           const char *why, const char *extra,
                           struct kg_err *err) KG_MUST_CHECK;
+/* Under the lock: count n bytes more, if there is room for them.   held: x's body_held or
+ * out_held */
+bool kg_http_hold(struct kg_http_exchange *x, size_t *held, size_t n);
+/* Under the lock: n bytes less. */
+void kg_http_let_go(struct kg_http_exchange *x, size_t *held, size_t n);
 /* Let the server's thread look at its flags and at the woken. */
 void kg_http_wake(struct kg_http_server *s);
 /* Frees it, and the server with the last one of a server that has stopped. */

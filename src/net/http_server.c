@@ -169,6 +169,29 @@ const struct kg_http_route *kg_http_route_find(const struct kg_http_server *s,
     return NULL;
 }
 
+/* ---- what is held ---- */
+
+/* Small ones pass when large ones have taken all: who holds much keeps nobody out. */
+bool kg_http_hold(struct kg_http_exchange *x, size_t *held, size_t n)
+{
+    struct kg_http_server *s = x->s;
+    size_t all = (size_t)s->stats.held_bytes;
+    bool small = n <= KG_HTTP_SMALL_BYTES && *held <= KG_HTTP_SMALL_BYTES - n;
+    bool room = all <= s->opts.max_held_bytes && n <= s->opts.max_held_bytes - all;
+    if (!small && !room)
+        return false;
+    s->stats.held_bytes += (long long)n;
+    *held += n;
+    return true;
+}
+
+void kg_http_let_go(struct kg_http_exchange *x, size_t *held, size_t n)
+{
+    n = n < *held ? n : *held;
+    *held -= n;
+    x->s->stats.held_bytes -= (long long)n;
+}
+
 /* ---- exchanges: called from any thread ---- */
 
 static void server_free(struct kg_http_server *s)
@@ -189,6 +212,10 @@ static void server_free(struct kg_http_server *s)
 void kg_http_exchange_free(struct kg_http_exchange *x)
 {
     struct kg_http_server *s = x->s;
+    pthread_mutex_lock(&s->lock);
+    kg_http_let_go(x, &x->body_held, x->body_held);
+    kg_http_let_go(x, &x->out_held, x->out_held);
+    pthread_mutex_unlock(&s->lock);
     kg_str_release(&x->raw);
     kg_str_release(&x->body);
     kg_str_release(&x->out);
@@ -229,11 +256,13 @@ static void push_woken(struct kg_http_exchange *x)
         kg_http_wake(s);
 }
 
-/* Leaves the lock; x is not the caller's any more. */
+/* Leaves the lock; x is not the caller's any more, nor needs it its body. */
 static void end_and_unlock(struct kg_http_exchange *x)
 {
     struct kg_http_server *s = x->s;
     bool orphan = s->ended;
+    kg_str_release(&x->body);
+    kg_http_let_go(x, &x->body_held, x->body_held);
     x->ended = true;
     push_woken(x);
     pthread_mutex_unlock(&s->lock);
@@ -246,22 +275,27 @@ static struct answer answer_to(struct kg_http_exchange *x, int status, const cha
 {
     struct kg_http_server *s = x->s;
     pthread_mutex_lock(&s->lock);
-    count_status(s, status);
     x->close_after = !x->head.keep_alive || s->stopping;
     pthread_mutex_unlock(&s->lock);
     return (struct answer){status, type, -1, false, x->close_after, ""};
 }
 
 /* Under the lock: the first bytes of the answer. What stands in out is empty room that
- * the server's thread has left there. */
-static void take_text(struct kg_http_exchange *x, const struct kg_str *text)
+ * the server's thread has left there. Who has left sees no error.   returns false when
+ * there is no room for it */
+static bool take_text(struct kg_http_exchange *x, const struct kg_str *text, int status)
 {
+    if (!kg_http_hold(x, &x->out_held, text->len))
+        return false;
+    if (!x->gone)
+        count_status(x->s, status);
     kg_str_release(&x->out);
     x->out = *text;
+    return true;
 }
 
-void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
-                   const char *body, size_t n)
+static bool reply(struct kg_http_exchange *x, int http_status, const char *content_type,
+                  const char *body, size_t n)
 {
     struct kg_err err;
     struct kg_str text = {0};
@@ -271,8 +305,29 @@ void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *cont
     if (status == KG_OK && !x->no_body)
         status = kg_str_append(&text, body, n, &err);
     pthread_mutex_lock(&x->s->lock);
+    if (!take_text(x, &text, http_status)) {
+        pthread_mutex_unlock(&x->s->lock);
+        kg_str_release(&text);
+        return false;
+    }
     x->broken = status != KG_OK;
-    take_text(x, &text);
+    end_and_unlock(x);
+    return true;
+}
+
+void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
+                   const char *body, size_t n)
+{
+    if (!reply(x, http_status, content_type, body, n)) /* an error is small */
+        kg_http_reply_error(x, 503,
+                            "the answers that wait for their readers take all the "
+                            "memory that this server gives them: try again later");
+}
+
+void kg_http_drop(struct kg_http_exchange *x)
+{
+    pthread_mutex_lock(&x->s->lock);
+    x->broken = true;
     end_and_unlock(x);
 }
 
@@ -296,8 +351,7 @@ void kg_http_stream_begin(struct kg_http_exchange *x, int http_status,
     kg_status status = put_head(&text, &a, &err);
     pthread_mutex_lock(&x->s->lock);
     x->chunked = a.chunked;
-    x->broken = status != KG_OK;
-    take_text(x, &text);
+    x->broken = status != KG_OK || !take_text(x, &text, http_status);
     push_woken(x);
     pthread_mutex_unlock(&x->s->lock);
 }
@@ -314,10 +368,15 @@ static kg_status put_piece(struct kg_http_exchange *x, const char *data, size_t 
         return kg_fail(err, KG_ENOMEM, "the client does not read: %zu bytes wait for it",
                        x->out.len);
     }
+    size_t before = x->out.len;
     if (x->chunked)
         KG_TRY(kg_str_printf(&x->out, err, "%zx\r\n", n));
     KG_TRY(kg_str_append(&x->out, data, n, err));
-    return x->chunked ? kg_str_puts(&x->out, "\r\n", err) : KG_OK;
+    if (x->chunked)
+        KG_TRY(kg_str_puts(&x->out, "\r\n", err));
+    if (!kg_http_hold(x, &x->out_held, x->out.len - before))
+        return kg_fail(err, KG_ENOMEM, "too much waits for clients that do not read");
+    return KG_OK;
 }
 
 kg_status kg_http_stream_write(struct kg_http_exchange *x, const char *data, size_t n,
@@ -376,6 +435,7 @@ static kg_status take_opts(struct kg_http_server *s,
     o->max_body_bytes = or_default(o->max_body_bytes, 1 << 20);
     o->max_head_bytes = or_default(o->max_head_bytes, 32 << 10);
     o->max_stream_bytes = or_default(o->max_stream_bytes, 1 << 20);
+    o->max_held_bytes = or_default(o->max_held_bytes, 256 << 20);
     o->max_connections = (int)or_default((size_t)o->max_connections, 1024);
     o->idle_timeout_s = (int)or_default((size_t)o->idle_timeout_s, 30);
     o->request_timeout_s = (int)or_default((size_t)o->request_timeout_s, 60);
@@ -422,6 +482,16 @@ static int try_listen(const struct addrinfo *a)
     return -1;
 }
 
+static bool is_loopback(const struct sockaddr_storage *a)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)a;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)a;
+    if (a->ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+    return a->ss_family == AF_INET &&
+           ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
 {
     struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
@@ -446,6 +516,7 @@ static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
         return kg_fail(err, KG_EIO, "getsockname: %s", strerror(errno));
     /* the port stands at the same place in both kinds of address */
     s->port = ntohs(((struct sockaddr_in *)&bound)->sin_port);
+    s->local = is_loopback(&bound);
     return KG_OK;
 }
 

@@ -7,7 +7,14 @@
  * answered in the shape that the owner of the server gives, and the connection is closed
  * so that the answer arrives. Knows nothing of models.
  *
- * A client that closes its sending side while it waits counts as one that has left.
+ * A client may end its sending side and wait for the answer. One that has closed its
+ * connection looks the same until something is sent: so a word that means nothing is sent
+ * when the sending side ends (100 Continue; within a stream in chunks a zero in front of
+ * the next chunk's size), which who has left answers with a reset. HTTP/1.0 has no such
+ * word: there the answer itself tells.
+ *
+ * What requests and answers hold together is bounded (max_held_bytes): beyond it, a large
+ * body or answer gives way to a 503, a small one goes through.
  */
 #ifndef KG_NET_HTTP_SERVER_H
 #define KG_NET_HTTP_SERVER_H
@@ -42,12 +49,19 @@ struct kg_http_server_opts {
     size_t max_head_bytes;   /* request line and header; 0: 32 KiB; beyond: 414, 431 */
     size_t max_stream_bytes; /* written and not yet taken by the client; 0: 1 MiB */
     int max_connections;     /* 0: 1024; further ones get 503 and are counted */
+    /* Bodies, of which some may be unfinished, and answers that wait for their readers,
+     * of all clients; 0: 256 MiB. Beyond it, one body or answer may have 64 KiB. */
+    size_t max_held_bytes;
     /* 0: 30. Cut off: a sender that is silent for so long (408 when it had begun), a
      * reader that takes nothing of an answer for so long. */
     int idle_timeout_s;
     int request_timeout_s;  /* 0: 60; a request takes longer to arrive: 408 */
     const char *bearer_key; /* NULL: no key asked for; copied */
     const char *open_path;  /* NULL or a path that needs no key, "/health"; borrowed */
+    /* A server without a key that listens on this machine alone answers requests whose
+     * Host, and Origin if there is one, is a name of this machine, or one of these: names
+     * separated by commas, "*" for any. Others get 403.   borrowed */
+    const char *allow_hosts;
     const struct kg_http_route *routes; /* ended by method NULL; borrowed */
     kg_http_error_fn error_body;        /* NULL: {"error": message} */
     void *user;                         /* given to handlers */
@@ -59,6 +73,7 @@ struct kg_http_server_stats {
     long long gone;        /* clients that left before their answer was complete */
     long long connections; /* open now */
     long long exchanges;   /* not answered yet */
+    long long held_bytes;  /* of bodies and answers */
 };
 
 struct kg_http_server; /* opaque */
@@ -81,12 +96,16 @@ const char *kg_http_body(const struct kg_http_exchange *x, size_t *n); /* NUL be
 const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
 
 /* Answer whole. body is copied.   Never fails towards the caller: without memory the
- * connection is closed and counted. 429 and 503 carry Retry-After: 1. */
+ * connection is closed and counted. 429 and 503 carry Retry-After: 1. An answer for which
+ * the server has no room (max_held_bytes) becomes a 503. */
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
                    const char *body, size_t n);
 /* The error shape of the server. */
 void kg_http_reply_error(struct kg_http_exchange *x, int http_status,
                          const char *message);
+
+/* End without an answer, and close the connection: for a client that has left. */
+void kg_http_drop(struct kg_http_exchange *x);
 
 /* Answer in pieces: begin, write any number of times, end. Pieces are copied and wait in
  * a buffer for the client.

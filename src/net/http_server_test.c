@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#define END "Host: h\r\nConnection: close\r\n\r\n"
+#define END "Host: localhost\r\nConnection: close\r\n\r\n"
 
 static void answers_carry_length_and_type(void **state)
 {
@@ -72,13 +72,15 @@ static void a_large_body_is_refused_and_the_refusal_arrives(void **state)
     (void)state;
     start_server((struct kg_http_server_opts){0});
     int fd = dial(kg_http_server_port(server));
-    say(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4194304\r\n\r\n");
+    say(fd,
+        "POST /echo HTTP/1.1\r\nHost: 127.1.2.3:80\r\nContent-Length: 4194304\r\n\r\n");
     say_n(fd, big, 4 << 20);
     assert_non_null(strstr(hear(fd), "413 Content Too Large"));
     close(fd);
     fd = dial(kg_http_server_port(server));
-    say(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-            "400000\r\n");
+    say(fd,
+        "POST /echo HTTP/1.1\r\nHost: 127.1.2.3:80\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "400000\r\n");
     say_n(fd, big, 4 << 20);
     assert_non_null(strstr(hear(fd), "413 Content Too Large"));
     close(fd);
@@ -89,7 +91,7 @@ static void a_large_body_is_refused_and_the_refusal_arrives(void **state)
 static void bodies_come_in_pieces_and_in_chunks(void **state)
 {
     static const char text[] =
-        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nabcd"
+        "POST /echo HTTP/1.1\r\nHost: 127.1.2.3:80\r\nContent-Length: 4\r\n\r\nabcd"
         "\r\nPOST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" END
         "2\r\nEF\r\n3\r\nGHI\r\n0\r\n\r\n";
     (void)state;
@@ -126,7 +128,7 @@ static void half_a_request_is_answered_when_the_sender_ends_it(void **state)
     (void)state;
     start_server((struct kg_http_server_opts){0});
     int fd = dial(kg_http_server_port(server));
-    say(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc");
+    say(fd, "POST /echo HTTP/1.1\r\nHost: 127.1.2.3:80\r\nContent-Length: 10\r\n\r\nabc");
     shutdown(fd, SHUT_WR);
     assert_non_null(strstr(hear(fd), "after 3 of 10 bytes"));
     close(fd);
@@ -146,7 +148,7 @@ static void slow_senders_are_cut_off(void **state)
     start_server((struct kg_http_server_opts){.idle_timeout_s = 1});
     int silent = dial(kg_http_server_port(server));
     int half = dial(kg_http_server_port(server));
-    say(half, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\na");
+    say(half, "POST /echo HTTP/1.1\r\nHost: 127.1.2.3:80\r\nContent-Length: 10\r\n\r\na");
     assert_non_null(strstr(hear(half), "408 Request Timeout"));
     assert_string_equal(hear(silent), ""); /* nothing was asked, nothing is answered */
     assert_int_equal(stats().timeouts, 1);
@@ -212,7 +214,7 @@ static void one_connection_takes_one_later_answer_after_the_other(void **state)
     int fd = dial(kg_http_server_port(server));
     for (int i = 0; i < 4; i++) {
         held = NULL;
-        say(fd, "GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
+        say(fd, "GET /held HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
         struct kg_http_exchange *x = wait_held();
         usleep(20000); /* the server's thread has looked for an answer */
         if (i % 2 == 0) {
@@ -285,13 +287,188 @@ static void a_client_that_leaves_is_noticed(void **state)
     x = wait_held();
     kg_http_stream_begin(x, 200, "text/plain");
     NEED(kg_http_stream_write(x, "one", 3, err));
-    hear_until(fd, "one");
+    hear_until(fd, "one\r\n");
     close(fd);
     wait_gone(x);
     assert_int_equal(kg_http_stream_write(x, "two", 3, &e), KG_EIO);
     kg_http_stream_end(x);
     assert_int_equal(stats().gone, 2);
+    assert_int_equal(stats().errors_5xx, 0);
+
+    held = NULL; /* an error that nobody sees is none */
+    fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    x = wait_held();
+    close(fd);
+    wait_gone(x);
+    kg_http_reply_error(x, 503, "nobody");
+    assert_int_equal(stats().errors_5xx, 0);
     expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    stop_server();
+}
+
+/* It has said all and waits: whole answers, streams, and requests sent ahead. */
+static void a_half_closed_client_gets_its_answer(void **state)
+{
+    static const char *const versions[] = {"1.1\r\nHost: localhost", "1.0"};
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    for (int i = 0; i < 2; i++) {
+        char text[256];
+        held = NULL;
+        int fd = dial(kg_http_server_port(server));
+        snprintf(text, sizeof text, "GET /held HTTP/%s\r\n\r\n", versions[i]);
+        say(fd, text);
+        shutdown(fd, SHUT_WR);
+        struct kg_http_exchange *x = wait_held();
+        usleep(50000);
+        assert_false(kg_http_gone(x));
+        kg_http_reply(x, 200, "text/plain", "late", 4);
+        const char *answer = hear(fd);
+        const char *first = i == 0 ? "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200"
+                                   : "HTTP/1.1 200";
+        assert_memory_equal(answer, first, strlen(first));
+        assert_non_null(strstr(answer, "\r\n\r\nlate"));
+        close(fd);
+    }
+    held = NULL;
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /held HTTP/1.1\r\n" END);
+    struct kg_http_exchange *x = wait_held();
+    kg_http_stream_begin(x, 200, "text/plain");
+    NEED(kg_http_stream_write(x, "one", 3, err));
+    hear_until(fd, "3\r\none\r\n");
+    shutdown(fd, SHUT_WR);
+    usleep(50000);
+    NEED(kg_http_stream_write(x, "two", 3, err));
+    usleep(50000);
+    kg_http_stream_end(x);
+    assert_string_equal(hear(fd), "03\r\ntwo\r\n0\r\n\r\n");
+    close(fd);
+    fd = dial(kg_http_server_port(server));
+    say(fd, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\nPOST /echo HTTP/1.1\r\n"
+            "Host: localhost\r\nContent-Length: 2\r\n\r\nab");
+    shutdown(fd, SHUT_WR);
+    const char *both = hear(fd);
+    assert_non_null(strstr(both, "\r\n\r\nhello"));
+    assert_non_null(strstr(both, "\r\n\r\nab"));
+    close(fd);
+    assert_int_equal(stats().gone, 0);
+    stop_server();
+}
+
+/* Bodies of 400 KB that never end, before a server that holds a megabyte. */
+static void bodies_of_all_clients_have_one_bound(void **state)
+{
+    enum { MANY = 20, PART = 400000 };
+    static char part[PART];
+    int fds[MANY];
+    int refused = 0;
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_body_bytes = 500000,
+                                              .max_held_bytes = 1 << 20});
+    kg_mem_reset_peak();
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = dial(kg_http_server_port(server));
+        say(fds[i], "POST /echo HTTP/1.1\r\n");
+        say(fds[i], i % 2 ? "Content-Length: 500000\r\n" END
+                          : "Transfer-Encoding: chunked\r\n" END "7a120\r\n");
+        say_n(fds[i], part, PART);
+    }
+    for (int i = 0; i < 3000 && stats().errors_5xx < MANY - 2; i++)
+        usleep(1000);
+    expect("POST /echo HTTP/1.1\r\nContent-Length: 2\r\n" END "ab", 200, "ab");
+    assert_in_range(stats().held_bytes, PART, 1 << 20);
+    assert_in_range(kg_mem_peak_bytes(), PART, (1 << 20) + MANY * (200 << 10));
+    for (int i = 0; i < MANY; i++) {
+        char text[512] = "";
+        refused += recv(fds[i], text, sizeof text - 1, MSG_DONTWAIT) > 0 &&
+                   strstr(text, "503 Service Unavailable") != NULL;
+        close(fds[i]);
+    }
+    assert_in_range(refused, MANY - 2, MANY - 1);
+    for (int i = 0; i < 2000 && stats().connections > 0; i++)
+        usleep(1000);
+    assert_int_equal(stats().held_bytes, 0);
+    stop_server();
+}
+
+/* What waits for clients that do not read is bounded, and given back. */
+static void answers_of_all_clients_have_one_bound(void **state)
+{
+    enum { MANY = 6 };
+    static char big[16 << 20];
+    int fds[MANY];
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_held_bytes = 40 << 20});
+    for (int i = 0; i < MANY; i++) {
+        held = NULL;
+        fds[i] = dial(kg_http_server_port(server));
+        say(fds[i], "GET /held HTTP/1.1\r\n" END);
+        kg_http_reply(wait_held(), 200, "text/plain", big, sizeof big);
+        assert_true(stats().held_bytes <= 40 << 20);
+    }
+    assert_int_equal(stats().errors_5xx, MANY - 2);
+    assert_non_null(strstr(hear(fds[2]), "503 Service Unavailable"));
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    for (int i = 0; i < 2000 && stats().connections > 0; i++)
+        usleep(1000);
+    assert_int_equal(stats().held_bytes, 0);
+    stop_server();
+}
+
+/* A page in a browser may ask, but not hide whose it is. */
+static void strangers_names_are_refused_by_a_local_server_without_a_key(void **state)
+{
+    static const char *const local[] = {
+        "Host: localhost",      "Host: LOCALHOST:8000",
+        "Host: 127.0.0.1:8000", "Host: 127.9.8.7",
+        "Host: [::1]:8000",     "Host: a.localhost",
+        "Host: example.net:1",  "Host:",
+        "Host: x\r\nX: y",
+    };
+    static const char *const foreign[] = {
+        "Host: example.com",
+        "Host: localhost.example.com",
+        "Host: 127.0.0.1.example.com:80",
+        "Host: [::2]",
+        "Host: localhost\r\nOrigin: http://example.com",
+        "Host: localhost\r\nOrigin: null",
+        "Host: examplexnet",
+    };
+    char text[256];
+    (void)state;
+    start_server((struct kg_http_server_opts){.allow_hosts = "example.net, x"});
+    for (size_t i = 0; i < sizeof local / sizeof *local; i++) {
+        snprintf(text, sizeof text, "GET /hello HTTP/1.1\r\n%s\r\n%s\r\n\r\n", local[i],
+                 i % 2 ? "Connection: close\r\nOrigin: http://localhost:3000"
+                       : "Connection: close");
+        expect(text, 200, "hello");
+    }
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        snprintf(text, sizeof text, "GET /hello HTTP/1.1\r\n%s\r\n\r\n", foreign[i]);
+        expect(text, 403, "this machine's own names");
+    }
+    expect("GET http://example.com/hello HTTP/1.1\r\n" END, 403, "'example.com'");
+    expect("GET http://localhost/hello HTTP/1.1\r\nHost: example.com\r\n"
+           "Connection: close\r\n\r\n",
+           200, "hello");
+    stop_server();
+    start_server((struct kg_http_server_opts){.bearer_key = "k"});
+    expect("GET /hello HTTP/1.1\r\nHost: example.com\r\nAuthorization: Bearer k\r\n"
+           "Connection: close\r\n\r\n",
+           200, "hello");
+    stop_server();
+    start_server((struct kg_http_server_opts){.allow_hosts = "*"});
+    expect("GET /hello HTTP/1.1\r\nHost: example.com\r\nOrigin: null\r\n"
+           "Connection: close\r\n\r\n",
+           200, "hello");
+    stop_server();
+    start_server((struct kg_http_server_opts){.host = "0.0.0.0"});
+    expect("GET /hello HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n", 200,
+           "hello");
     stop_server();
 }
 
@@ -369,10 +546,10 @@ static void stopping_waits_for_open_answers_and_takes_no_new_ones(void **state)
     (void)state;
     start_server((struct kg_http_server_opts){0});
     int idle = dial(kg_http_server_port(server));
-    say(idle, "GET /hello HTTP/1.1\r\nHost: h\r\n\r\n");
+    say(idle, "GET /hello HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
     hear_until(idle, "hello");
     int fd = dial(kg_http_server_port(server));
-    say(fd, "GET /held HTTP/1.1\r\nHost: h\r\n\r\n");
+    say(fd, "GET /held HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
     struct kg_http_exchange *x = wait_held();
     assert_int_equal(pthread_create(&thread, NULL, stop_later, server), 0);
     assert_string_equal(hear(idle), ""); /* had no request under way: let go */
@@ -470,6 +647,11 @@ int main(void)
         cmocka_unit_test_teardown(a_stream_arrives_piece_by_piece, stop_left),
         cmocka_unit_test_teardown(an_old_client_gets_a_stream_without_chunks, stop_left),
         cmocka_unit_test_teardown(a_client_that_leaves_is_noticed, stop_left),
+        cmocka_unit_test_teardown(a_half_closed_client_gets_its_answer, stop_left),
+        cmocka_unit_test_teardown(bodies_of_all_clients_have_one_bound, stop_left),
+        cmocka_unit_test_teardown(answers_of_all_clients_have_one_bound, stop_left),
+        cmocka_unit_test_teardown(
+            strangers_names_are_refused_by_a_local_server_without_a_key, stop_left),
         cmocka_unit_test_teardown(a_client_that_does_not_read_fills_its_own_buffer_alone,
                                   stop_left),
         cmocka_unit_test_teardown(a_reader_that_takes_nothing_is_cut_off, stop_left),

@@ -19,6 +19,8 @@ enum {
     MAX_QUERIES = 512,
     MAX_WAITING = 1024,
     MAX_BODY_BYTES = 4 << 20,
+    MAX_ANSWER_BYTES = 16 << 20,
+    KEEP_BYTES = 1 << 20, /* of a worker's last answer */
     TIMEOUT_S = 30,
     MAX_WORKERS = 256,
 };
@@ -146,6 +148,34 @@ static void count_hits(struct tally *t, const struct kg_hits *hits)
     t->rows += hits->rows;
 }
 
+/* Without what quoting adds. */
+static size_t text_bytes(const struct kg_hits *hits)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < hits->n; i++)
+        n += strlen(hits->passages[i].id) + strlen(hits->passages[i].contents);
+    return n;
+}
+
+/* The answer to query i, if the whole has room for it. */
+static kg_status put_hits(struct worker *w, const struct kg_retrieve_request *r, size_t i,
+                          const struct kg_hits *hits, struct kg_err *err)
+{
+    size_t max = w->service->opts.max_answer_bytes;
+    size_t room = w->out.len < max ? max - w->out.len : 0;
+
+    if (text_bytes(hits) <= room)
+        KG_TRY(
+            kg_retrieve_answer_put(&w->out, i, hits->passages, hits->n, r->scores, err));
+    if (text_bytes(hits) <= room && w->out.len <= max)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "the answer has more than %zu bytes: the passages of %zu of %zu "
+                   "queries fit: ask for fewer queries or a smaller topk (--max-answer)",
+                   max, i, r->n);
+}
+
 static kg_status answer_queries(struct worker *w, const struct kg_retrieve_request *r,
                                 double until, struct tally *t, struct kg_err *err)
 {
@@ -164,7 +194,7 @@ static kg_status answer_queries(struct worker *w, const struct kg_retrieve_reque
         KG_TRY(kg_searcher_find(&hits, w->searcher, query, n, r->topk ? r->topk : o->topk,
                                 err));
         count_hits(t, &hits);
-        KG_TRY(kg_retrieve_answer_put(&w->out, i, hits.passages, hits.n, r->scores, err));
+        KG_TRY(put_hits(w, r, i, &hits, err));
         kg_phase_at(w->phase, (int64_t)i + 1);
     }
     return kg_retrieve_answer_end(&w->out, err);
@@ -191,7 +221,7 @@ static kg_status answer(struct worker *w, struct kg_http_exchange *x, double unt
 
 static int http_status_of(kg_status status)
 {
-    if (status == KG_EINVAL || status == KG_EFORMAT)
+    if (status == KG_EINVAL || status == KG_EFORMAT || status == KG_EUNSUPPORTED)
         return 400;
     return status == KG_ETIMEOUT ? 503 : 500;
 }
@@ -220,17 +250,20 @@ static void handle(struct worker *w, const struct waiting *job)
     struct kg_err err;
     kg_status status;
 
+    if (kg_http_gone(job->x)) { /* nobody's error */
+        kg_http_drop(job->x);
+        return;
+    }
     w->phase = kg_phase_begin(0, "queries", "answering a request");
-    if (kg_http_gone(job->x))
-        status = kg_fail(&err, KG_EIO, "the client has left");
-    else
-        status = answer(w, job->x, until, &t, &err);
+    status = answer(w, job->x, until, &t, &err);
     /* counted first: whoever has the answer finds it in the metrics */
     add_up(s, &t, status, kg_clock_seconds() - job->since);
     if (status == KG_OK)
         kg_http_reply(job->x, 200, "application/json", w->out.data, w->out.len);
     else
         kg_http_reply_error(job->x, http_status_of(status), err.message);
+    if (w->out.capacity > KEEP_BYTES)
+        kg_str_release(&w->out);
     kg_phase_end(w->phase);
 }
 
@@ -270,6 +303,7 @@ static kg_status fill_in(struct kg_search_service_opts *o, struct kg_err *err)
     o->max_queries = o->max_queries ? o->max_queries : MAX_QUERIES;
     o->max_waiting = o->max_waiting ? o->max_waiting : MAX_WAITING;
     o->max_body_bytes = o->max_body_bytes ? o->max_body_bytes : MAX_BODY_BYTES;
+    o->max_answer_bytes = o->max_answer_bytes ? o->max_answer_bytes : MAX_ANSWER_BYTES;
     o->timeout_s = o->timeout_s ? o->timeout_s : TIMEOUT_S;
     if (o->topk < 1 || o->topk > KG_INDEX_TOPK_MAX)
         return kg_fail(err, KG_EINVAL, "topk: expected 1 to %d, found %d",
@@ -308,6 +342,8 @@ static kg_status start(struct kg_search_service *s, struct kg_err *err)
                                              .port = s->opts.port,
                                              .max_body_bytes = s->opts.max_body_bytes,
                                              .max_connections = s->opts.max_connections,
+                                             .max_held_bytes = s->opts.max_held_bytes,
+                                             .allow_hosts = s->opts.allow_hosts,
                                              .routes = routes,
                                              .error_body = error_body,
                                              .user = s};

@@ -21,7 +21,10 @@ struct kg_search_service_opts {
     int max_waiting;            /* requests in the queue; 0: 1024; beyond: 503 */
     size_t max_body_bytes;      /* 0: 4 MiB; beyond: 413 */
     int max_connections;        /* 0: 1024 */
-    int timeout_s;              /* of a request, from its arrival; 0: 30 */
+    size_t max_answer_bytes;    /* of one answer; 0: 16 MiB; beyond: 400 */
+    size_t max_held_bytes;   /* of bodies and answers of all; 0: 256 MiB; beyond: 503 */
+    const char *allow_hosts; /* as in struct kg_http_server_opts */
+    int timeout_s;           /* of a request, from its arrival; 0: 30 */
 };
 
 struct kg_search_service; /* opaque */

@@ -54,6 +54,8 @@ kg_status kg_search_metrics_put(struct kg_str *out, const struct kg_search_metri
         {"rows_scored_total", "counter", "Passages scored.", m->rows},
         {"waiting", "gauge", "Requests that no worker has taken yet.", m->waiting},
         {"passages", "gauge", "Passages of the index.", passages},
+        {"held_bytes", "gauge", "Bytes of bodies and of answers that wait.",
+         http->held_bytes},
         {"connections", "gauge", "Connections that are open.", http->connections},
         {"connections_refused_total", "counter", "Connections beyond the limit.",
          http->refused_connections},

@@ -258,14 +258,32 @@ static void limits_hold(void **state)
     kg_str_release(&body);
 }
 
+/* Few bytes may ask for many. */
+static void an_answer_has_a_bound(void **state)
+{
+    const char *one = "{\"queries\": [\"evan\"], \"topk\": 1}";
+    struct kg_str body = {0};
+
+    (void)state;
+    start((struct kg_search_service_opts){.max_answer_bytes = 3000});
+    must(kg_str_puts(&body, "{\"queries\": [\"genentech\"", &err));
+    for (int i = 0; i < 499; i++)
+        must(kg_str_puts(&body, ",\"genentech\"", &err));
+    must(kg_str_puts(&body, "], \"topk\": 1000}", &err));
+    refuses(body.data, body.len, "400", "the answer has more than 3000 bytes: the ");
+    refuses(body.data, body.len, "400", "ask for fewer queries or a smaller topk");
+    assert_non_null(strstr(post_n(one, strlen(one)), "Evan Morris"));
+    kg_str_release(&body);
+}
+
 static const char *get(const char *path)
 {
     char head[200];
     const char *answer;
     int fd = dial();
 
-    snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-             path);
+    snprintf(head, sizeof head,
+             "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
     say(fd, head, strlen(head));
     answer = hear(fd);
     close(fd);
@@ -372,7 +390,8 @@ static void a_full_queue_says_so(void **state)
         must(kg_str_printf(&body, &err, ", \"evan morris genentech company %d\"", i));
     must(kg_str_puts(&body, "]}", &err));
     must(kg_str_printf(
-        &head, &err, "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n",
+        &head, &err,
+        "POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
         body.len));
     for (int i = 0; i < CLIENTS; i++) {
         fd[i] = dial();
@@ -396,7 +415,7 @@ static void a_full_queue_says_so(void **state)
 
 static void a_client_that_leaves_harms_nobody(void **state)
 {
-    const char *request = "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: "
+    const char *request = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                           "24\r\n\r\n{\"queries\": [\"evan\"   ]}";
 
     (void)state;
@@ -409,11 +428,13 @@ static void a_client_that_leaves_harms_nobody(void **state)
     }
     assert_non_null(strstr(get("/health"), "HTTP/1.1 200 OK"));
     answers_200("{\"queries\": [\"zebra\"]}", "{\"result\":[[]]}");
+    assert_non_null(strstr(get("/metrics"), "\nkedge_search_http_errors_5xx_total 0\n"));
+    assert_non_null(strstr(get("/metrics"), "\nkedge_search_request_errors_total 0\n"));
 }
 
 static void stopping_answers_what_was_taken(void **state)
 {
-    const char *request = "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: "
+    const char *request = "POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                           "25\r\n\r\n{\"queries\": [\"zebra\"   ]}";
     int fd;
 
@@ -458,6 +479,7 @@ int main(void)
         T(topk_is_kept),
         T(wrong_requests_are_refused_with_the_reason),
         T(limits_hold),
+        T(an_answer_has_a_bound),
         T(health_and_metrics_are_there),
         T(many_clients_are_answered),
         T(a_full_queue_says_so),

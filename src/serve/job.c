@@ -481,7 +481,7 @@ static void end_left(struct kg_serve_job *job)
     if (job->streaming)
         kg_http_stream_end(job->x);
     else
-        kg_http_reply_error(job->x, 503, "the client has left");
+        kg_http_drop(job->x);
     kg_serve_job_free(job);
 }
 
@@ -502,7 +502,7 @@ void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure)
 void kg_serve_job_finish(struct kg_serve_job *job)
 {
     struct kg_err err;
-    struct kg_str body = {0};
+    struct kg_str body = {.max = job->s->opts.max_held_bytes};
     if (job->end == KG_SERVE_WELL) {
         kg_status status = job->r.stream ? finish_stream(job, &err)
                                          : put_whole(&body, job, &err);

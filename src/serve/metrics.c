@@ -92,6 +92,8 @@ kg_status kg_serve_metrics_put(struct kg_str *out, const struct kg_serve_metrics
          http->timeouts},
         {"http_refused_connections_total", "counter", "connections beyond the limit",
          http->refused_connections},
+        {"http_held_bytes", "gauge", "bytes of bodies and of answers that wait",
+         http->held_bytes},
         {"http_connections", "gauge", "connections open now", http->connections},
     };
     KG_TRY(put_answers(out, m, err));

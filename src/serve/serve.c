@@ -250,6 +250,7 @@ static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
         o->kv_tokens = kg_serve_kv_tokens(o->max_batch, o->max_len);
     o->max_requests = o->max_requests > 0 ? o->max_requests : DEFAULT_REQUESTS;
     o->max_body_bytes = o->max_body_bytes > 0 ? o->max_body_bytes : (size_t)4 << 20;
+    o->max_held_bytes = o->max_held_bytes > 0 ? o->max_held_bytes : (size_t)256 << 20;
     o->drain_s = o->drain_s > 0 ? o->drain_s : DEFAULT_DRAIN_S;
     s->model = (struct kg_api_model){.name = o->name,
                                      .created = (int64_t)kg_clock_unix_seconds(),
@@ -310,6 +311,8 @@ static kg_status open_http(struct kg_serve *s, struct kg_err *err)
                                        .port = s->opts.port,
                                        .max_body_bytes = s->opts.max_body_bytes,
                                        .max_connections = s->opts.max_connections,
+                                       .max_held_bytes = s->opts.max_held_bytes,
+                                       .allow_hosts = s->opts.allow_hosts,
                                        .bearer_key = s->opts.bearer_key,
                                        .open_path = "/health",
                                        .routes = routes,

@@ -32,6 +32,8 @@ struct kg_serve_opts {
     int max_requests;                    /* taken and not answered; beyond: 429; 0: 512 */
     size_t max_body_bytes;               /* 0: 4 MiB */
     int max_connections;                 /* 0: 1024 */
+    size_t max_held_bytes;               /* of bodies and answers of all; 0: 256 MiB */
+    const char *allow_hosts;             /* as in struct kg_http_server_opts */
     /* A stream's pieces come at least so far apart: tokens between are told together. The
      * first one is told at once. 0: a piece for each token */
     double piece_seconds;

@@ -134,7 +134,8 @@ static int raw_request(const char *body)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     snprintf(text, sizeof text,
-             "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %zu\r\n\r\n%s",
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
              strlen(body), body);
     assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
     return fd;
