@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -196,6 +197,8 @@ static void a_dying_grader_is_named_with_its_last_words(void **state)
     says("nothing on its standard error");
     assert_int_equal(run_with("/no/such/program", "r", 1, 10000), KG_EIO);
     says("found 127");
+    assert_int_equal(run_with("echo >&2; exit 4", "r", 1, 10000), KG_EIO);
+    says("found 4: nothing on its standard error");
     /* a flood is kept to its end */
     assert_int_equal(
         run_with(
@@ -203,6 +206,33 @@ static void a_dying_grader_is_named_with_its_last_words(void **state)
             "r", 1, 10000),
         KG_EIO);
     says("found 1: end");
+    no_child_is_left();
+}
+
+static volatile sig_atomic_t rings;
+static void ring(int number)
+{
+    (void)number;
+    rings++;
+}
+
+/* A signal that the program handles interrupts a wait, and ends none. */
+static void signals_of_the_run_disturb_no_grader(void **state)
+{
+    struct sigaction act = {.sa_handler = ring}, before;
+    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+
+    (void)state;
+    assert_int_equal(sigaction(SIGALRM, &act, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    for (int i = 0; i < 5; i++)
+        if (run_with("sleep 0.02; while read -r x; do echo '{\"score\":1}'; done; exec "
+                     ">&- 2>&-; sleep 0.02",
+                     "r", 20, 10000) != KG_OK)
+            fail_msg("%s", err.message);
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+    assert_true(rings > 20);
     no_child_is_left();
 }
 
@@ -296,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_grader_that_closes_its_outputs_still_ends_in_time),
         cmocka_unit_test(what_a_grader_leaves_behind_is_killed),
         cmocka_unit_test(a_dying_grader_is_named_with_its_last_words),
+        cmocka_unit_test(signals_of_the_run_disturb_no_grader),
         cmocka_unit_test(wrong_answers_are_refused),
         cmocka_unit_test(a_flood_of_answers_is_cut_off),
         cmocka_unit_test(a_command_and_a_limit_are_needed),

@@ -79,6 +79,35 @@ static void the_mode_and_thinking_are_options(void **state)
     assert_true(grade(&opts, five, "<think>\\boxed{5}</think>").correct);
 }
 
+/* The answers 1 to n as a list. */
+static char *list_of(int n)
+{
+    static char text[1024];
+    size_t at = 0;
+
+    for (int i = 1; i <= n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s\"%d\"", i > 1 ? "," : "[",
+                               i);
+    snprintf(text + at, sizeof text - at, "]");
+    return text;
+}
+
+static void each_of_64_gold_answers_counts(void **state)
+{
+    struct kg_task_opts opts = {0};
+    struct kg_record record = {.ground_truth = list_of(64), .line = 1};
+    struct kg_grade_item item = {.record = &record, .response = "\\boxed{1}", .n = 9};
+    struct kg_grade g = {0};
+
+    (void)state;
+    assert_true(grade(&opts, record.ground_truth, "\\boxed{1}").correct);
+    assert_true(grade(&opts, record.ground_truth, "\\boxed{64}").correct);
+    assert_false(grade(&opts, record.ground_truth, "\\boxed{65}").correct);
+    record.ground_truth = list_of(65);
+    assert_int_equal(kg_task_grade(&g, row(), &opts, &item, 1, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "at most 64 gold answers, found 65"));
+}
+
 /* Published graders of mathematics: 1 and -1. What is not graded stays between. */
 static void a_wrong_answer_earns_what_is_said(void **state)
 {
@@ -134,6 +163,10 @@ static void excluded_records_are_left_out(void **state)
     assert_string_equal(d.records[2].ground_truth, "3");
     assert_string_equal(d.records[2].solution, "so 1 + 2\n#### 3");
     kg_dataset_release(&d);
+    write_file("{\"problem\":\"p\",\"answer\":\"1\",\"id\":\"b\"}\n"
+               "{\"problem\":\"q\",\"answer\":\"2\",\"id\":\"5\"}\n");
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "expected at least one record, found none"));
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
@@ -374,6 +407,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_response_is_graded),
+        cmocka_unit_test(each_of_64_gold_answers_counts),
         cmocka_unit_test(the_mode_and_thinking_are_options),
         cmocka_unit_test(a_gold_answer_that_fails_stops_the_run),
         cmocka_unit_test(excluded_records_are_left_out),

@@ -169,6 +169,61 @@ static void messages_are_rendered_by_a_chat_template(void **state)
     kg_chat_template_close(chat);
 }
 
+/* What a template leaves nothing of is found where its record stands. */
+static void a_prompt_that_a_template_empties_is_refused(void **state)
+{
+    static const char text[] = "{% if 'river' in messages[0].content %}"
+                               "{{ messages[0].content }}{% endif %}";
+    static const char file[] =
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"river\"}], \"answer\": 1}\n\n"
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"place\"}], \"answer\": 2}\n";
+    struct kg_task_opts opts = {0};
+    struct kg_chat_template *chat;
+    struct kg_dataset d;
+
+    (void)state;
+    assert_int_equal(kg_chat_template_parse(&chat, text, sizeof text - 1, "t", &err),
+                     KG_OK);
+    opts.prompt.chat = chat;
+    write_file(file);
+    assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err),
+                     KG_EFORMAT);
+    if (!strstr(err.message, "record 3: expected a prompt, found empty text"))
+        fail_msg("%s", err.message);
+    assert_null(d.records);
+    unlink(path);
+    kg_chat_template_close(chat);
+}
+
+static void of_joined_files_the_counts_are_sums(void **state)
+{
+    struct kg_dataset a, b;
+
+    (void)state;
+    read_ok(&a, "{\"prompt\":\"p\",\"answer\":\"1\"}\n");
+    read_ok(&b, "{\"prompt\":\"q\",\"answer\":\"2\"}\n{\"prompt\":\"r\","
+                "\"answer\":\"3\"}\n");
+    a.dropped_no_prompt = 1, b.dropped_no_prompt = 2;
+    a.dropped_too_long = 3, b.dropped_too_long = 4;
+    a.dropped_excluded = 5, b.dropped_excluded = 6;
+    a.dropped_repeated = 7, b.dropped_repeated = 8;
+    a.repeated = 9, b.repeated = 10;
+    assert_int_equal(kg_dataset_join(&a, &b, &err), KG_OK);
+    assert_int_equal(a.n, 3);
+    assert_string_equal(a.records[0].prompt, "p");
+    assert_string_equal(a.records[2].prompt, "r");
+    assert_string_equal(kg_dataset_file(&a, 1), kg_dataset_file(&a, 2));
+    assert_string_not_equal(kg_dataset_file(&a, 0), kg_dataset_file(&a, 1));
+    assert_int_equal(a.dropped_no_prompt, 3);
+    assert_int_equal(a.dropped_too_long, 7);
+    assert_int_equal(a.dropped_excluded, 11);
+    assert_int_equal(a.dropped_repeated, 15);
+    assert_int_equal(a.repeated, 19);
+    assert_int_equal(b.n, 0);
+    kg_dataset_release(&a);
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
 static void named_columns_override(void **state)
 {
     struct kg_dataset d;
@@ -525,6 +580,35 @@ static void generated_text_stays_as_it_is(void **state)
     kg_dataset_release(&d);
 }
 
+/* A run's data is its seed: these were made by the first version. */
+static void a_seed_makes_the_problems_that_it_made(void **state)
+{
+    static const struct {
+        const char *task, *level, *truth, *solution;
+    } rows[] = {
+        {"arithmetic", "easy", "7", " 7 -6=1 +2=3 +4=7 #### 7"},
+        {"arithmetic", "medium", "11", " 2 +7=9 -5=4 +7=11 #### 11"},
+        {"arithmetic", "hard", "0", " 15 -8=7 -5=2 -2=0 #### 0"},
+        {"countdown", "easy", "{\"target\":13,\"numbers\":[13,14,14]}",
+         " 13+14=27; 27-14=13 #### (13+14)-14"},
+        {"countdown", "medium", "{\"target\":73,\"numbers\":[6,37,42]}",
+         " 37-6=31; 31+42=73 #### (37-6)+42"},
+        {"countdown", "hard", "{\"target\":508,\"numbers\":[5,17,41,90]}",
+         " 90*5=450; 450+17=467; 467+41=508 #### ((90*5)+17)+41"},
+    };
+    struct kg_dataset d;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_task_opts opts = {.seed = 7, .level = rows[i].level, .count = 3};
+
+        generate(&d, rows[i].task, &opts);
+        assert_string_equal(d.records[2].ground_truth, rows[i].truth);
+        assert_string_equal(d.records[2].solution, rows[i].solution);
+        kg_dataset_release(&d);
+    }
+}
+
 /* ---- arithmetic ---- */
 
 static void arithmetic_judges_the_number_behind_the_marker(void **state)
@@ -571,6 +655,46 @@ static void countdown_evaluates_exactly_and_uses_each_number_once(void **state)
     expect("countdown", big, "#### 999999999/999999999+3-3", true);
     expect("countdown", big, "#### 999999999*999999999*3*3", false);
     expect("countdown", "{\"target\":1,\"numbers\":[]}", "1", false);
+}
+
+/* What stands in between may be any fraction. */
+static void countdown_adds_and_divides_fractions(void **state)
+{
+    (void)state;
+    expect("countdown", "{\"target\":5,\"numbers\":[1,2,1,3,6]}", "(1/2+1/3)*6", true);
+    expect("countdown", "{\"target\":1,\"numbers\":[1,2,1,3,6]}", "(1/2-1/3)*6", true);
+    expect("countdown", "{\"target\":1,\"numbers\":[2,3,3,4,2]}", "2/3*(3/4)*2", true);
+    expect("countdown", "{\"target\":3,\"numbers\":[2,3,4,9,2]}", "2/3/(4/9)*2", true);
+    expect("countdown", "{\"target\":2,\"numbers\":[1,2,3,2]}", "1/2+3/2", true);
+    expect("countdown", "{\"target\":4,\"numbers\":[1,3,5,3,6]}", "6*(1/3-5/3)", false);
+    expect("countdown", "{\"target\":8,\"numbers\":[1,3,5,3,6]}", "6*(5/3-1/3)", true);
+    expect("countdown", "{\"target\":6,\"numbers\":[6,1,2,3,2]}", "6/(1/2-3/2)", false);
+    expect("countdown", "{\"target\":1,\"numbers\":[1,2]}", "1/2", false);
+}
+
+static void countdown_problems_are_read_from_a_file(void **state)
+{
+    static const char good[] = "{\"prompt\":\"a\",\"answer\":{\"target\":3,"
+                               "\"numbers\":[1,2]}}\n";
+    char bad[256];
+    struct kg_task_opts opts = {0};
+    struct kg_dataset d;
+
+    (void)state;
+    snprintf(bad, sizeof bad, "%s%s%s", good, good, good);
+    write_file(bad);
+    assert_int_equal(kg_task_load(&d, row_of("countdown"), &opts, path, &err), KG_OK);
+    assert_int_equal(d.n, 3);
+    kg_dataset_release(&d);
+    unlink(path);
+    snprintf(bad, sizeof bad, "%s{\"prompt\":\"b\",\"answer\":\"46\"}\n%s", good, good);
+    write_file(bad);
+    assert_int_equal(kg_task_load(&d, row_of("countdown"), &opts, path, &err),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, path));
+    assert_non_null(strstr(err.message, "line 2"));
+    assert_null(d.records);
+    unlink(path);
 }
 
 static void countdown_survives_deep_and_long_text(void **state)
@@ -834,6 +958,8 @@ int main(void)
         cmocka_unit_test(a_data_task_without_a_file_is_refused),
         cmocka_unit_test(the_usual_schemas_are_read),
         cmocka_unit_test(messages_are_rendered_by_a_chat_template),
+        cmocka_unit_test(a_prompt_that_a_template_empties_is_refused),
+        cmocka_unit_test(of_joined_files_the_counts_are_sums),
         cmocka_unit_test(named_columns_override),
         cmocka_unit_test(bad_records_are_refused_with_file_and_line),
         cmocka_unit_test(every_failed_allocation_of_reading_is_a_status),
@@ -847,8 +973,11 @@ int main(void)
         cmocka_unit_test(held_out_problems_are_never_trained_on),
         cmocka_unit_test(wrong_generator_options_are_refused),
         cmocka_unit_test(generated_text_stays_as_it_is),
+        cmocka_unit_test(a_seed_makes_the_problems_that_it_made),
         cmocka_unit_test(arithmetic_judges_the_number_behind_the_marker),
         cmocka_unit_test(countdown_evaluates_exactly_and_uses_each_number_once),
+        cmocka_unit_test(countdown_adds_and_divides_fractions),
+        cmocka_unit_test(countdown_problems_are_read_from_a_file),
         cmocka_unit_test(countdown_survives_deep_and_long_text),
         cmocka_unit_test(a_broken_ground_truth_is_an_error),
         cmocka_unit_test(digit_rewards_agree_with_the_reference),

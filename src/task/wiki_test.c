@@ -200,6 +200,40 @@ static void a_world_follows_from_its_seed(void **state)
     }
 }
 
+static void nobody_studied_under_themselves(void **state)
+{
+    char other[96];
+    int teachers = 0;
+
+    (void)state;
+    snprintf(other, sizeof other, "%s/small", dir);
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        const struct kg_wiki_opts opts = {.seed = seed, .works = 8};
+        struct kg_str corpus = {0};
+        struct kg_wiki *w;
+
+        NEED(kg_wiki_create(&w, &opts, err));
+        NEED(kg_wiki_write(w, other, err));
+        kg_wiki_free(w);
+        read_file(&corpus, other, "corpus.jsonl");
+        for (char *at = corpus.data; (at = strstr(at, " was born in ")) != NULL; at++) {
+            char who[16], where[16], under[16];
+
+            assert_true(at - corpus.data > 6);
+            if (sscanf(at - 6,
+                       "%6[A-Za-z] was born in %15[A-Za-z] and studied under "
+                       "%15[A-Za-z]",
+                       who, where, under) != 3)
+                continue;
+            teachers++;
+            if (strcmp(who, under) == 0)
+                fail_msg("seed %d: %s studied under %s", (int)seed, who, under);
+        }
+        kg_str_release(&corpus);
+    }
+    assert_true(teachers >= 40 * 5);
+}
+
 static void a_world_of_no_size_is_refused(void **state)
 {
     const struct kg_wiki_opts small = {.works = 7}, large = {.works = 3001},
@@ -412,6 +446,7 @@ int main(void)
         cmocka_unit_test(answers_follow_from_the_corpus_in_two_steps),
         cmocka_unit_test(the_corpus_has_a_passage_for_everything_with_one),
         cmocka_unit_test(a_world_follows_from_its_seed),
+        cmocka_unit_test(nobody_studied_under_themselves),
         cmocka_unit_test(a_world_of_no_size_is_refused),
         cmocka_unit_test(episodes_say_what_the_environment_said),
         cmocka_unit_test(who_plays_right_finds_every_answer_in_a_real_index),
