@@ -704,6 +704,47 @@ static kg_status two_turn_episode(struct seen *s, struct kg_traj *t,
     return KG_OK;
 }
 
+/* ---- a device that fails ---- */
+
+static int rows_until_failure;
+static kg_status failing_head(const struct kg_head_out *out, const struct kg_head *h,
+                              struct kg_err *err)
+{
+    if (h->hidden.rows <= rows_until_failure)
+        return kg_backend_cpu()->head(out, h, err);
+    return kg_fail(err, KG_EIO, "the device is gone");
+}
+
+/* Of threads that decode a share each, one fails: the step does. */
+static void a_share_that_fails_fails_the_step(void **state)
+{
+    struct kg_backend broken = *kg_backend_cpu();
+    struct kg_model *m = make_model(KG_F32, TEST_V);
+    struct kg_request q = {.prompt = prompts[0],
+                           .prompt_n = 4,
+                           .n_samples = 5,
+                           .max_tokens = 20,
+                           .sampling = &samplings[0]};
+    struct kg_rollout *r;
+    struct kg_traj t[5] = {0};
+    (void)state;
+    broken.head = failing_head;
+    m->backend = &broken;
+    for (int threads = 1; threads < 4; threads++) {
+        struct kg_rollout_opts o = {.max_batch = 8, .max_len = 64};
+        kg_threads_set(threads);
+        /* one prompt row passes; of five, at 2 threads 2 and 3, the second share fails */
+        rows_until_failure = threads == 2 ? 2 : 1;
+        NEED(kg_rollout_create(&r, m, NULL, &o, err));
+        assert_int_equal(kg_rollout_run(r, t, &q, 1, NULL, NULL, NULL, &refusal), KG_EIO);
+        assert_non_null(strstr(refusal.message, "the device is gone"));
+        release(t, 5);
+        kg_rollout_free(r);
+    }
+    kg_threads_set(1);
+    kg_model_free(m);
+}
+
 static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
 {
     (void)state;
@@ -744,6 +785,7 @@ int main(void)
         cmocka_unit_test(what_cannot_go_on_is_refused_and_stays),
         cmocka_unit_test(impossible_requests_are_refused_and_the_session_goes_on),
         cmocka_unit_test(a_session_can_be_begun_again_after_a_failure),
+        cmocka_unit_test(a_share_that_fails_fails_the_step),
         cmocka_unit_test(running_out_of_memory_is_a_status_and_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -547,6 +547,28 @@ out:
     return status;
 }
 
+static void the_engine_has_room_for_the_episodes(void **state)
+{
+    static const struct {
+        int32_t open, batch, room;
+    } cases[] = {{0, 8, 16}, {2, 8, 8}, {8, 8, 8}, {20, 8, 20}};
+    struct kg_rollout_opts none = {.max_batch = 3, .max_len = 7, .max_open = 5};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct way w = {.open = cases[i].open, .context = 90};
+        struct kg_episode_opts opts = options(&w);
+        struct kg_rollout_opts o = {.max_batch = cases[i].batch};
+        struct kg_episodes *e;
+        NEED(kg_episodes_open(&e, tok, &opts, err));
+        kg_episodes_fit(&o, e);
+        assert_int_equal(o.max_open, cases[i].room);
+        assert_int_equal(o.max_len, 90);
+        kg_episodes_close(e);
+    }
+    kg_episodes_fit(&none, NULL); /* answers of one turn */
+    assert_true(none.max_len == 7 && none.max_open == 5);
+}
+
 static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
 {
     (void)state;
@@ -573,6 +595,7 @@ int main(void)
         cmocka_unit_test(its_text_is_told_apart_by_who_wrote_it),
         cmocka_unit_test(what_a_broken_run_asked_for_is_dropped),
         cmocka_unit_test(what_cannot_be_an_episode_is_refused),
+        cmocka_unit_test(the_engine_has_room_for_the_episodes),
         cmocka_unit_test(running_out_of_memory_is_a_status_and_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -52,11 +52,13 @@ static struct kg_sampler_row make_row(int32_t V, uint64_t number, float scale, b
 static void untruncated_draw_is_the_inverse_cdf(void **state)
 {
     (void)state;
-    const int32_t sizes[] = {1, 2, 16, 511, 512, 513, 5000, 151936, MAX_V};
+    /* up, so that nothing was summed before, and down, when what was is still there */
+    const int32_t sizes[] = {1,      2,     16,     511,    512,  513, 5000,
+                             151936, MAX_V, 524288, 262144, 5000, 512, 2};
     struct kg_sampling s = plain();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct kg_sampler_row row = make_row(sizes[i], i, 3, false);
-        for (uint32_t d = 0; d < (sizes[i] < MAX_V ? 200 : 40); d++) {
+        for (uint32_t d = 0; d < (sizes[i] < 200000 ? 200 : 40); d++) {
             double u = kg_rng_uniform(key, 100 + i, d, 0);
             assert_int_equal(kg_sampler_draw(&pick, NULL, &row, &s, u, &err), KG_OK);
             double before = 0;

@@ -121,6 +121,32 @@ static void the_statistics_of_a_position_agree(void **state)
     }
 }
 
+/* The same numbers whatever else is asked for. */
+static void each_statistic_may_be_asked_for_alone(void **state)
+{
+    struct kg_score_seq seqs[N];
+    struct kg_acts *acts = NULL;
+    (void)state;
+    score(&one, 1000, 1, NULL);
+    assert_int_equal(kg_acts_create(&acts, model, 1000, true, &err), KG_OK);
+    for (int top_k = 0; top_k < 2; top_k++) {
+        fill(seqs, &two, 1);
+        for (int i = 0; i < N; i++)
+            seqs[i].indices = NULL, seqs[i].logp_at = NULL, seqs[i].entropy = NULL,
+            seqs[i].top_ids = top_k ? two.top_ids[i] : NULL,
+            seqs[i].top_logp = top_k ? two.top_logp[i] : NULL;
+        assert_int_equal(kg_score(model, acts, 1000, seqs, N, 0, top_k, NULL, &err),
+                         KG_OK);
+        for (int i = 0; i < N; i++)
+            for (size_t t = 1; t < lengths[i]; t++) {
+                assert_true(two.logp[i][t] == one.logp[i][t]);
+                assert_true(!top_k || two.top_ids[i][t] == one.top_ids[i][t * K]);
+                assert_true(!top_k || two.top_logp[i][t] == one.top_logp[i][t * K]);
+            }
+    }
+    kg_acts_free(acts);
+}
+
 static void rows_before_the_first_wanted_are_skipped(void **state)
 {
     (void)state;
@@ -220,6 +246,7 @@ int main(void)
         cmocka_unit_test(sums_of_squares_are_of_the_softmax_that_was_sampled),
         cmocka_unit_test(packing_leaves_no_trace),
         cmocka_unit_test(the_statistics_of_a_position_agree),
+        cmocka_unit_test(each_statistic_may_be_asked_for_alone),
         cmocka_unit_test(rows_before_the_first_wanted_are_skipped),
         cmocka_unit_test(sequences_that_cannot_be_scored_are_named),
         cmocka_unit_test(running_out_of_memory_is_a_status_and_leaks_nothing),
