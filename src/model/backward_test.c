@@ -298,6 +298,53 @@ static void test_a_kept_forward_serves_one_backward(void **state)
     test_reference_close(&r);
 }
 
+static kg_status refuse_embed(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
+                              struct kg_err *err)
+{
+    (void)x;
+    (void)table;
+    (void)tokens;
+    return kg_fail(err, KG_EIO, "the device is gone");
+}
+
+/* The least pack, one token: what a forward did not keep, or could not end, serves
+ * none. */
+static void test_no_backward_without_a_kept_forward(void **state)
+{
+    (void)state;
+    static const int32_t token = 3, one = 1;
+    static const int32_t *const seqs[] = {&token};
+    struct kg_backend broken = *kg_backend_cpu();
+    struct kg_err why;
+    struct test_reference r;
+    test_reference_open(&r, "llama");
+    struct kg_model *m = test_open(r.dir, KG_F32, true);
+    struct kg_acts *acts = NULL;
+    struct test_pack t = test_pack_of(seqs, &one, 1);
+    const struct kg_forward plain = {.pack = test_pack_get(&t)};
+    const struct kg_forward keep = {.pack = test_pack_get(&t), .keep = true};
+    struct kg_mat hidden;
+    float *grads = test_alloc((size_t)m->n_elements, sizeof *grads), d[32] = {0};
+    const struct kg_mat dh = kg_mat(d, KG_F32, 1, 32);
+    broken.embed = refuse_embed;
+
+    NEED(kg_acts_create(&acts, m, 4, false, err));
+    NEED(kg_model_forward(&hidden, m, acts, &plain, err));
+    assert_int_equal(kg_model_backward(m, acts, plain.pack, dh, grads, &why), KG_EINVAL);
+    NEED(kg_model_forward(&hidden, m, acts, &keep, err));
+    m->backend = &broken;
+    assert_int_equal(kg_model_forward(&hidden, m, acts, &keep, &why), KG_EIO);
+    m->backend = kg_backend_cpu();
+    assert_int_equal(kg_model_backward(m, acts, plain.pack, dh, grads, &why), KG_EINVAL);
+    NEED(kg_model_forward(&hidden, m, acts, &keep, err));
+    NEED(kg_model_backward(m, acts, plain.pack, dh, grads, err));
+    kg_mem_free(grads);
+    kg_acts_free(acts);
+    test_pack_release(&t);
+    kg_model_free(m);
+    test_reference_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_a_pack_has_the_gradient_of_its_sequences),
         cmocka_unit_test(test_gradients_are_finite_differences_of_the_loss),
         cmocka_unit_test(test_a_kept_forward_serves_one_backward),
+        cmocka_unit_test(test_no_backward_without_a_kept_forward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,6 +225,20 @@ static void impossible_sizes_are_refused(void **state)
     }
 }
 
+static void a_size_that_is_not_given_is_refused(void **state)
+{
+    static const char *const sizes[] = {"vocab_size", "hidden_size", "intermediate_size",
+                                        "num_hidden_layers", "num_attention_heads"};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct kg_model_config c;
+        char field[64];
+        snprintf(field, sizeof field, "\"%s\": null", sizes[i]);
+        if (parse_with(&c, field) == KG_OK || !strstr(err.message, sizes[i]))
+            fail_msg("%s: %s", field, err.message);
+    }
+}
+
 static void contradictions_are_refused(void **state)
 {
     struct kg_model_config c;
@@ -380,6 +394,7 @@ int main(void)
         cmocka_unit_test(small_checkpoints_are_read),
         cmocka_unit_test(fields_with_another_effect_are_refused_with_their_value),
         cmocka_unit_test(impossible_sizes_are_refused),
+        cmocka_unit_test(a_size_that_is_not_given_is_refused),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(fields_without_effect_pass),
         cmocka_unit_test(other_families_and_absent_folders_are_refused),

@@ -1,5 +1,6 @@
 /* Checkpoints: what opening accepts and refuses, what saving writes, and that neither
  * leaks. */
+#include "model/model_internal.h"
 #include "model/model_testing.h"
 
 #include "base/str.h"
@@ -409,6 +410,75 @@ static void test_a_saved_model_opens_with_the_same_weights(void **state)
     }
 }
 
+static bool has_index(const struct kg_model *m, uint64_t shard_bytes)
+{
+    char dir[128], path[192];
+    bool found;
+    test_dir(dir, "index");
+    const struct kg_model_save save = {.dtype = KG_F32, .shard_bytes = shard_bytes};
+    NEED(kg_model_save(m, dir, &save, err));
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    found = access(path, F_OK) == 0;
+    test_dir_remove(dir);
+    return found;
+}
+
+/* Readers take an index for a promise of shards beside it. */
+static void test_one_file_has_no_index(void **state)
+{
+    (void)state;
+    struct kg_model *m = test_open(qwen2_dir, KG_F32, false);
+    assert_false(has_index(m, 0));
+    assert_true(has_index(m, 20000));
+    kg_model_free(m);
+}
+
+/* Of weights in fp32 beside bf16, of bf16 alone, and of other weights in their place. */
+static void test_any_stretch_of_a_parameter_can_be_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct kg_model *m = test_open(qwen2_dir, KG_BF16, i == 0);
+        for (size_t k = 0; k < m->n_params; k++) {
+            const struct kg_param *p = &m->params[k];
+            const int64_t n = p->rows * p->cols;
+            float few[3];
+            for (int64_t first = 0; first + 3 <= n; first += (n - 3) / 2 + 1) {
+                NEED(kg_param_read(few, KG_F32, p, NULL, first, 3, err));
+                for (int64_t j = 0; j < 3; j++)
+                    assert_true(few[j] == weight_at(p, first + j) ||
+                                (p->master && few[j] == p->master[first + j]));
+            }
+        }
+        kg_model_free(m);
+    }
+}
+
+/* Around the length of the pieces that threads share. */
+static void test_long_arrays_are_copied_and_zeroed_whole(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 262143, 262144, 262145, 600001};
+    enum { MOST = 600002 };
+    float *a = test_alloc(MOST, sizeof *a), *b = test_alloc(MOST, sizeof *b);
+    for (int64_t i = 0; i < MOST; i++)
+        a[i] = (float)(i + 1);
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        const int64_t n = lengths[l];
+        memset(b, 0, MOST * sizeof *b);
+        kg_model_copy_floats(b, a, n);
+        assert_memory_equal(a, b, (size_t)n * sizeof *a);
+        assert_true(b[n] == 0);
+        memcpy(b, a, MOST * sizeof *b);
+        kg_model_zero_floats(b, n);
+        for (int64_t i = 0; i < n; i++)
+            assert_true(b[i] == 0);
+        assert_true(b[n] == a[n]);
+    }
+    kg_mem_free(a);
+    kg_mem_free(b);
+}
+
 static void test_saving_twice_gives_the_same_bytes(void **state)
 {
     (void)state;
@@ -593,6 +663,9 @@ int main(void)
         cmocka_unit_test(test_fresh_weights_have_the_configured_spread),
         cmocka_unit_test(test_a_clone_has_weights_of_its_own),
         cmocka_unit_test(test_a_saved_model_opens_with_the_same_weights),
+        cmocka_unit_test(test_one_file_has_no_index),
+        cmocka_unit_test(test_any_stretch_of_a_parameter_can_be_read),
+        cmocka_unit_test(test_long_arrays_are_copied_and_zeroed_whole),
         cmocka_unit_test(test_saving_twice_gives_the_same_bytes),
         cmocka_unit_test(test_other_weights_of_the_same_layout_can_be_saved),
         cmocka_unit_test(test_sidecars_travel_along_byte_for_byte),
