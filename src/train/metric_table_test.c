@@ -177,6 +177,9 @@ static void errors_are_over_prompts(void **state)
     /* two prompts of means 0 and 1 */
     assert_true(fabs(kg_metrics_stderr(2, 1, 1) - 0.5) < 1e-15);
     assert_true(kg_metrics_stderr(1, 3, 9) == 0);
+    /* 1, 2, 4 and 5: a variance of 10 / 3 */
+    assert_true(fabs(kg_metrics_stderr(4, 12, 46) - sqrt(10.0 / 12)) < 1e-15);
+    assert_true(kg_metrics_stderr(3, 0.3, 0.03) >= 0); /* equal, but for rounding */
     (void)state;
     assert_true(last_metric(ROOT "/regions", "reward/mean_stderr") > 0);
     assert_true(last_metric(ROOT "/regions", "reward/mean_stderr") <
