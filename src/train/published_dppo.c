@@ -10,10 +10,6 @@
 /* Rows that hold of all three, with their source. */
 #define COMMON_ROWS(defaults)                                                            \
     {NULL, "task.name", "math", NULL, REWARD, NULL},                                     \
-        {NULL, "data.template", "",                                                      \
-         NULL, "(the file)",    "what is asked stands in the file's prompts"},           \
-        {NULL, "data.chat_template", "auto", NULL, "verl/utils/dataset/rl_dataset.py",   \
-         NULL},                                                                          \
         {NULL, "run.seed", "not said", "1", defaults, "torch's default there"},          \
         {NULL, "rollout.temperature", "1", NULL, defaults, NULL},                        \
         {NULL, "rollout.top_p", "1", NULL, defaults, NULL},                              \
@@ -47,6 +43,21 @@
         NULL, "eval.anchor", "false", NULL, defaults, NULL                               \
     }
 
+/* Prompts of DAPO's file. */
+#define DATASET "verl/utils/dataset/rl_dataset.py"
+#define MESSAGE_ROWS                                                                     \
+    {NULL, "data.template", "",                                                          \
+     NULL, "(the file)",    "what is asked stands in the file's prompts"},               \
+        {NULL,    "data.user_turn",                                                      \
+         "false", NULL,                                                                  \
+         DATASET, "the file has lists of messages, which the template renders"},         \
+        {NULL, "data.system", "", NULL, DATASET, NULL},                                  \
+        {NULL, "data.opening", "", NULL, DATASET, NULL},                                 \
+        {NULL, "data.chat_template", "auto", NULL, DATASET, NULL},                       \
+    {                                                                                    \
+        NULL, "data.add_special", "auto", NULL, DATASET, NULL                            \
+    }
+
 /* ---- scaling study ---- */
 
 #define SUITE_D "suites/dppo.yaml"
@@ -73,6 +84,7 @@ static const struct kg_published_run dppo_runs[] = {
 
 static const struct kg_published_row dppo_rows[] = {
     COMMON_ROWS(YAML),
+    MESSAGE_ROWS,
     {"*-8b", "model.path", "Qwen/Qwen3-8B-Base", "models/Qwen3-8B-Base", PAPER_E,
      "where the user keeps it"},
     {"*-30b", "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base",
@@ -165,6 +177,7 @@ const struct kg_published_study kg_published_dppo = {
 
 #define STABLE "recipes/dppo-stability.yaml"
 #define SANITY "sail-sg/Precision-RL, oat/scripts/sanity/"
+#define MAIN   "sail-sg/Precision-RL, oat/main.py (r1_distill_qwen)"
 
 static const struct kg_published_run stability_runs[] = {
     {"dppo-binary-tv-stability", STABLE, NULL, "dppo-binary-tv-stability", NULL},
@@ -178,12 +191,22 @@ static const struct kg_published_run stability_runs[] = {
 
 static const struct kg_published_row stability_rows[] = {
     COMMON_ROWS(SANITY),
+    {NULL, "data.template",
+     "{prompt} Please reason step by step, and put your final answer within "
+     "\\boxed{}.\n",
+     NULL, MAIN, "of the sanity test; the paper prints no prompt"},
+    {NULL, "data.user_turn", "true", NULL, MAIN, NULL},
+    {NULL, "data.system", "", NULL, MAIN, NULL},
+    {NULL, "data.opening", "<think>\n", NULL, MAIN, NULL},
+    {NULL, "data.chat_template", "auto", NULL, MAIN,
+     "there the text that the model's template writes"},
+    {NULL, "data.add_special", "auto", NULL, MAIN, "the template has the BOS"},
     {NULL, "model.path", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
      "models/DeepSeek-R1-Distill-Qwen-1.5B", PAPER_C, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", PAPER_C,
      "bf16 products where the machine has them; master weights are fp32 in both"},
     {NULL, "task.grader", "not said", "default", "-",
-     "the answer stands in the last box; the paper names no grader"},
+     "the answer stands in the last box; the sanity test has a grader of oat"},
     {NULL, "task.wrong_reward", "0", NULL, SANITY, NULL},
     {NULL, "data.train", "1,460 problems of MATH that the start can solve",
      "sanity-test-r1d-1.5b.parquet", PAPER_C,
@@ -253,6 +276,7 @@ static const struct kg_published_run verl_runs[] = {
 
 static const struct kg_published_row verl_rows[] = {
     COMMON_ROWS(VYAML),
+    MESSAGE_ROWS,
     {NULL, "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base", SCRIPT,
      "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VYAML,
