@@ -146,8 +146,9 @@ test: tests kedge                        ## run every test; ends with N passed, 
 unit: $(UNIT_TESTS)                      ## unit tests alone (what the sanitizer build runs)
 	@tools/run-tests $(B) $(UNIT_TESTS)
 
-lint:                                    ## layering, style limits, formatting
+lint:                                    ## layering, style limits, formatting, headers of listed packages
 	@tools/check-layers
+	@tools/check-headers
 	@tools/check-style
 	@tools/check-format
 
