@@ -409,7 +409,50 @@ static void finishes_the_step_and_saves_when_asked_to_stop(void **state)
     stops_and_resumes("\"sft\"", SIGTERM, "sft-", long_sft);
 }
 
-/* ---- a grader that dies ---- */
+/* ---- a grader that hangs, or dies ---- */
+
+/* In the third step, where the file `hang` is: the second is saved, and the run ends in
+ * peace. */
+static void saves_when_asked_to_stop_while_the_grader_hangs(void **state)
+{
+    static const char *const extra[] = {
+        "task.name=external",
+        "data.val=",
+        "sft.steps=0",
+        "checkpoint.every=0",
+        "task.timeout_ms=3600000",
+        "task.command=while read -r l; do n=$((n + 1)); if [ $n -gt 12 ] && [ -e " ROOT
+        "/hang ]; then touch " ROOT "/hangs; sleep 3000; fi; "
+        "echo \"{\\\"score\\\": 0.${#l}}\"; done",
+        NULL,
+    };
+    char name[KG_CHECKPOINT_NAME];
+    int status;
+    pid_t child;
+
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    NEED(kg_file_remove_tree(ROOT "/hung", err));
+    NEED(kg_file_remove_tree(ROOT "/smooth", err));
+    run_shell("rm -f " ROOT "/hang " ROOT "/hangs");
+    NEED(train(ROOT "/smooth", false, extra, err));
+    run_shell("touch " ROOT "/hang");
+    child = start_kedge(ROOT "/hung", false, extra);
+    for (int i = 0; i < 6000 && access(ROOT "/hangs", F_OK) != 0; i++)
+        usleep(10000);
+    kill(child, SIGTERM);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    NEED(kg_checkpoint_newest(name, ROOT "/hung", err));
+    assert_string_equal(name, "step-000002");
+    run_shell("rm " ROOT "/hang");
+    NEED(train(ROOT "/hung", true, extra, err));
+    assert_same_run(ROOT "/smooth", ROOT "/hung", 4);
+}
 
 static void loses_one_step_when_the_grader_dies(void **state)
 {
@@ -650,6 +693,7 @@ int main(void)
         cmocka_unit_test(resumes_exactly_from_every_checkpoint),
         cmocka_unit_test(counts_checkpoints_by_number_beyond_a_million),
         cmocka_unit_test(finishes_the_step_and_saves_when_asked_to_stop),
+        cmocka_unit_test(saves_when_asked_to_stop_while_the_grader_hangs),
         cmocka_unit_test(loses_one_step_when_the_grader_dies),
         cmocka_unit_test(refuses_weights_that_are_not_finite),
         cmocka_unit_test(stops_after_three_rollouts_that_are_not_finite),

@@ -312,7 +312,7 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
 {
     struct work *w = user;
     const struct kg_task_row *task = w->now->set->task;
-    bool in_batches = !task->grade && !task->grade_by;
+    bool in_batches = kg_task_is_external(task);
     struct pending *p;
 
     if (w->now->set->episode.env && !fresh->episode)

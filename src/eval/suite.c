@@ -68,6 +68,10 @@ const struct kg_opt_row kg_suite_set_rows[] = {
     {"command", KG_OPT_STRING, "", 0, 0, NULL, "task external: the grader", false},
     {"timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
      "task external: time limit of one batch", true},
+    {"life", KG_OPT_CHOICE, "auto", 0, 0, "auto|run|batch",
+     "task external: started once, or for every batch; auto finds out", true},
+    {"command_env", KG_OPT_STRING, "", 0, 0, NULL,
+     "task external: environment variables that it gets, 'A,B'", true},
     {"template", KG_OPT_STRING, "", 0, 0, NULL,
      "text around the problem, {prompt} is replaced; '' for the problem as it is", false},
     {"user_turn", KG_OPT_BOOL, "false", 0, 0, NULL,
@@ -500,6 +504,8 @@ static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
                    .opening = text(v, "opening")},
         .command = text(v, "command"),
         .timeout_ms = (int)whole(v, "timeout_ms"),
+        .life = kg_task_life_named(text(v, "life")),
+        .env = text(v, "command_env"),
         .grader = text(v, "grader"),
         .keep_thinking = is_on(v, "keep_thinking"),
         .exclude = text(v, "exclude"),
@@ -648,6 +654,7 @@ void kg_eval_set_release(struct kg_eval_set *set)
         kg_mem_free(set->stops[i]);
     kg_mem_free(set->stops);
     kg_mem_free(set->task_opts.excluded);
+    kg_task_grader_close(set->task_opts.running);
     kg_str_release(&set->path);
     kg_dataset_release(&set->data);
     kg_chat_template_close(set->chat);
@@ -701,6 +708,8 @@ static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_
     const char *path = set->path.len ? set->path.data : NULL;
 
     KG_TRY(choose_chat(set, model_dir, err));
+    if (kg_task_is_external(set->task) && !set->task_opts.running)
+        KG_TRY(kg_task_grader_open(&set->task_opts.running, &set->task_opts, err));
     KG_TRY(kg_task_load(&set->data, set->task, &set->task_opts, path, err));
     kg_dataset_warn_repeated(&set->data, "unique: true");
     set->records = (int64_t)set->data.n + set->data.dropped_excluded;

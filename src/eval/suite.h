@@ -66,7 +66,7 @@ struct kg_eval_set {
     const char *only;      /* data_source of the records that count, "" for all */
     struct kg_str path;    /* owned: the data file, "" where problems are generated */
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* its chat is owned by the set, as excluded is */
+    struct kg_task_opts task_opts; /* the set owns its chat, excluded and running */
     enum kg_special special;
     char exclude_key[2 * KG_SUITE_NAME_BYTES]; /* of task_opts */
     struct kg_sampling sampling;

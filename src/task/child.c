@@ -1,23 +1,30 @@
 /* A program of the user's: run by sh -c, fed, read, and ended, whatever it does.
  *
- * It runs in a process group of its own, so that all it started can be killed with it.
- * Its three pipes are served by one poll loop: a child may write before it has read, read
- * nothing, or never end. posix_spawn instead of fork, as the parent has threads and may
- * hold most of the memory.
+ * It runs in a process group of its own under a guard (guard.c), so that all it started
+ * ends with it, and it gets the variables of the environment that are on a list and no
+ * other. Its three pipes are served by one poll loop: a child may write before it has
+ * read, read nothing, or never end. One that answers line by line stays and can be asked
+ * again. posix_spawn instead of fork, as the parent has threads and may hold most of the
+ * memory.
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/phase.h"
+#include "base/signal.h"
+#include "task/child_internal.h"
 #include "task/task_internal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,21 +36,38 @@ enum {
     PIPES = 3,
     READ_BYTES = 1 << 16,
     STDERR_BYTES = 4096, /* the last ones are kept */
+    SLICE_MS = 50,       /* between two looks at what no pipe tells */
+    LINGER_MS = 200,     /* for what stands in the pipes of a child that has ended */
+    MAX_VARIABLES = 1024,
 };
+static const double PATIENCE = 2;   /* see struct kg_task_talk */
+static const double STOP_GRACE = 3; /* for a batch in which a stop is asked for */
 
 extern char **environ;
 
-struct run {
-    const struct kg_task_child *child;
-    pid_t pid;         /* and process group */
-    int ours[PIPES];   /* our ends; -1 when closed */
-    int theirs[PIPES]; /* the child's ends, until it has started */
-    size_t sent;
-    double deadline;
-    struct kg_str *out;
+struct kg_task_child {
+    struct kg_task_command command; /* text borrowed */
+    struct kg_task_guard guard;
+    pid_t pid;                   /* and process group; 0: none */
+    int ours[PIPES];             /* our ends; -1 when closed */
+    int theirs[PIPES];           /* the child's ends, until it has started */
+    bool ended_input;            /* by us: it ends, sooner or later */
     char said[STDERR_BYTES + 1]; /* the end of its standard error */
     size_t said_n;
     char *buffer; /* owned, READ_BYTES */
+};
+
+/* One batch. */
+struct run {
+    struct kg_task_child *child;
+    const struct kg_task_talk *talk;
+    struct kg_str *out;
+    size_t begin; /* of out, where its answers begin */
+    size_t lines; /* of answers so far */
+    size_t sent;
+    double deadline;
+    double stop; /* when it is broken off, once a stop was asked for; 0: none was */
+    double idle; /* since when nothing has moved */
 };
 
 static void close_one(int *fd)
@@ -53,17 +77,111 @@ static void close_one(int *fd)
     *fd = -1;
 }
 
-static void close_all(struct run *run)
+static void close_all(struct kg_task_child *c)
 {
     for (int i = 0; i < PIPES; i++) {
-        close_one(&run->ours[i]);
-        close_one(&run->theirs[i]);
+        close_one(&c->ours[i]);
+        close_one(&c->theirs[i]);
     }
+}
+
+/* ---- the environment ---- */
+
+/* What programs need to be found, to write and to speak the user's language. Everything
+ * else, keys and passwords among it, is handed on by name alone. */
+static const char *const usual[] = {
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PWD",
+    "TMPDIR",
+    "TZ",
+    "TERM",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+};
+
+static bool is_name(const char *name, const char *variable)
+{
+    size_t n = strlen(name);
+
+    if (n > 0 && name[n - 1] == '*')
+        return strncmp(variable, name, n - 1) == 0;
+    return strncmp(variable, name, n) == 0 && variable[n] == '=';
+}
+
+/* The next name of "A, B".   returns NULL at the end */
+static const char *next_name(const char **list, size_t *n)
+{
+    const char *at = *list + strspn(*list, ", ");
+
+    *n = strcspn(at, ", ");
+    *list = at + *n;
+    return *n ? at : NULL;
+}
+
+static bool is_listed(const char *list, const char *variable)
+{
+    const char *name;
+    size_t n;
+
+    while (list && (name = next_name(&list, &n)))
+        if (strncmp(variable, name, n) == 0 && variable[n] == '=')
+            return true;
+    return false;
+}
+
+static bool is_passed(const char *list, const char *variable)
+{
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++)
+        if (is_name(usual[i], variable))
+            return true;
+    return is_listed(list, variable);
+}
+
+/* A name that is not there is a mistake: the program would miss it without a word. */
+kg_status kg_task_env_check(const char *list, struct kg_err *err)
+{
+    const char *name;
+    size_t n;
+
+    while (list && (name = next_name(&list, &n))) {
+        bool found = false;
+
+        for (char **v = environ; *v; v++)
+            found = found || (strncmp(*v, name, n) == 0 && (*v)[n] == '=');
+        if (!found)
+            return kg_fail(err, KG_EINVAL,
+                           "task.env: expected names of variables that are set, found "
+                           "'%.*s', which is not",
+                           (int)(n < 80 ? n : 80), name);
+    }
+    return KG_OK;
+}
+
+/* envp: (MAX_VARIABLES) its strings are borrowed */
+static void fill_env(char **envp, const struct kg_task_child *c)
+{
+    size_t n = 0;
+
+    for (char **v = environ; *v && n + 2 < MAX_VARIABLES; v++)
+        if (is_passed(c->command.env, *v) &&
+            strncmp(*v, KG_TASK_MARK, strlen(KG_TASK_MARK)) != 0)
+            envp[n++] = *v;
+    envp[n++] = (char *)(uintptr_t)c->guard.mark;
+    envp[n] = NULL;
 }
 
 /* ---- starting ---- */
 
-static kg_status open_pipes(struct run *run, struct kg_err *err)
+static kg_status open_pipes(struct kg_task_child *c, struct kg_err *err)
 {
     for (int i = 0; i < PIPES; i++) {
         int fds[2];
@@ -71,9 +189,9 @@ static kg_status open_pipes(struct run *run, struct kg_err *err)
         if (pipe2(fds, O_CLOEXEC) != 0)
             return kg_fail(err, KG_EIO, "expected a pipe to the grader, found: %s",
                            strerror(errno));
-        run->ours[i] = fds[i == IN];
-        run->theirs[i] = fds[i != IN];
-        if (fcntl(run->ours[i], F_SETFL, O_NONBLOCK) != 0)
+        c->ours[i] = fds[i == IN];
+        c->theirs[i] = fds[i != IN];
+        if (fcntl(c->ours[i], F_SETFL, O_NONBLOCK) != 0)
             return kg_fail(err, KG_EIO, "expected a pipe to the grader, found: %s",
                            strerror(errno));
     }
@@ -81,45 +199,50 @@ static kg_status open_pipes(struct run *run, struct kg_err *err)
 }
 
 /* The child starts with default signals, none blocked, in its own group. */
-static int spawn(struct run *run, posix_spawn_file_actions_t *files,
+static int spawn(struct kg_task_child *c, posix_spawn_file_actions_t *files,
                  posix_spawnattr_t *attr)
 {
     char *const argv[] = {(char[]){"sh"}, (char[]){"-c"},
-                          (char *)(uintptr_t)run->child->command, NULL};
+                          (char *)(uintptr_t)c->command.command, NULL};
     short flags = POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
     sigset_t all;
     sigset_t none;
+    char *envp[MAX_VARIABLES];
     int failed = 0;
 
+    fill_env(envp, c);
     sigfillset(&all);
     sigemptyset(&none);
     for (int i = 0; i < PIPES; i++)
-        failed |= posix_spawn_file_actions_adddup2(files, run->theirs[i], i);
+        failed |= posix_spawn_file_actions_adddup2(files, c->theirs[i], i);
     failed |= posix_spawnattr_setpgroup(attr, 0) |
               posix_spawnattr_setsigdefault(attr, &all) |
               posix_spawnattr_setsigmask(attr, &none) |
               posix_spawnattr_setflags(attr, flags);
-    return failed ? ENOMEM
-                  : posix_spawn(&run->pid, "/bin/sh", files, attr, argv, environ);
+    return failed ? ENOMEM : posix_spawn(&c->pid, "/bin/sh", files, attr, argv, envp);
 }
 
-static kg_status start(struct run *run, struct kg_err *err)
+static kg_status start(struct kg_task_child *c, struct kg_err *err)
 {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     int failed;
 
-    KG_TRY(open_pipes(run, err));
+    KG_TRY(open_pipes(c, err));
+    KG_TRY(kg_task_guard_start(&c->guard, err));
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attr);
-    failed = spawn(run, &files, &attr);
+    failed = spawn(c, &files, &attr);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attr);
     for (int i = 0; i < PIPES; i++)
-        close_one(&run->theirs[i]);
+        close_one(&c->theirs[i]);
+    if (failed)
+        c->pid = 0;
     if (failed)
         return kg_fail(err, KG_EIO, "expected to start '%.80s', found: %s",
-                       run->child->command, strerror(failed));
+                       c->command.command, strerror(failed));
+    kg_task_guard_tell(&c->guard, c->pid);
     return KG_OK;
 }
 
@@ -127,7 +250,7 @@ static kg_status start(struct run *run, struct kg_err *err)
 
 /* write() to a pipe whose reader is gone raises SIGPIPE, in this thread. Block it and
  * take it back. */
-static ssize_t write_quietly(int fd, const char *bytes, size_t n)
+ssize_t kg_task_write_quietly(int fd, const char *bytes, size_t n)
 {
     const struct timespec now = {0};
     sigset_t pipe_only;
@@ -157,35 +280,47 @@ static bool is_retry(void) { return errno == EAGAIN || errno == EINTR; }
  * tell. */
 static void serve_input(struct run *run)
 {
-    size_t left = run->child->input_n - run->sent;
-    ssize_t n = write_quietly(run->ours[IN], run->child->input + run->sent, left);
+    struct kg_task_child *c = run->child;
+    ssize_t n = kg_task_write_quietly(c->ours[IN], run->talk->input + run->sent,
+                                      run->talk->input_n - run->sent);
 
     if (n < 0 && is_retry())
         return;
     if (n > 0)
         run->sent += (size_t)n;
-    if (n < 0 || run->sent == run->child->input_n)
-        close_one(&run->ours[IN]);
+    if (n < 0)
+        close_one(&c->ours[IN]);
+}
+
+static size_t count_lines(const char *text, size_t n)
+{
+    size_t lines = 0;
+
+    for (size_t i = 0; i < n; i++)
+        lines += text[i] == '\n';
+    return lines;
 }
 
 static kg_status serve_output(struct run *run, struct kg_err *err)
 {
-    ssize_t n = read(run->ours[OUT], run->buffer, READ_BYTES);
+    struct kg_task_child *c = run->child;
+    ssize_t n = read(c->ours[OUT], c->buffer, READ_BYTES);
 
     if (n < 0 && is_retry())
         return KG_OK;
     if (n <= 0) {
-        close_one(&run->ours[OUT]);
+        close_one(&c->ours[OUT]);
         return KG_OK;
     }
-    if (run->out->len + (size_t)n > run->child->max_output)
+    if (run->out->len - run->begin + (size_t)n > run->talk->max_output)
         return kg_fail(err, KG_EFORMAT,
                        "'%.80s': expected at most %zu bytes of answers, found more",
-                       run->child->command, run->child->max_output);
-    return kg_str_append(run->out, run->buffer, (size_t)n, err);
+                       c->command.command, run->talk->max_output);
+    run->lines += count_lines(c->buffer, (size_t)n);
+    return kg_str_append(run->out, c->buffer, (size_t)n, err);
 }
 
-static void keep_said(struct run *run, const char *bytes, size_t n)
+static void keep_said(struct kg_task_child *c, const char *bytes, size_t n)
 {
     size_t keep;
 
@@ -193,174 +328,252 @@ static void keep_said(struct run *run, const char *bytes, size_t n)
         bytes += n - STDERR_BYTES;
         n = STDERR_BYTES;
     }
-    keep = run->said_n + n > STDERR_BYTES ? STDERR_BYTES - n : run->said_n;
-    memmove(run->said, run->said + run->said_n - keep, keep);
-    memcpy(run->said + keep, bytes, n);
-    run->said_n = keep + n;
+    keep = c->said_n + n > STDERR_BYTES ? STDERR_BYTES - n : c->said_n;
+    memmove(c->said, c->said + c->said_n - keep, keep);
+    memcpy(c->said + keep, bytes, n);
+    c->said_n = keep + n;
 }
 
-static void serve_error(struct run *run)
+static void serve_error(struct kg_task_child *c)
 {
-    ssize_t n = read(run->ours[ERR], run->buffer, READ_BYTES);
+    ssize_t n = read(c->ours[ERR], c->buffer, READ_BYTES);
 
     if (n > 0)
-        keep_said(run, run->buffer, (size_t)n);
+        keep_said(c, c->buffer, (size_t)n);
     else if (n == 0 || !is_retry())
-        close_one(&run->ours[ERR]);
+        close_one(&c->ours[ERR]);
 }
 
-static int left_ms(const struct run *run)
+/* ---- what no pipe tells ---- */
+
+/* Looked at without reaping it: while it is a zombie, its group's number is still its
+ * own. */
+bool kg_task_child_ended(const struct kg_task_child *c)
 {
-    double left = (run->deadline - kg_clock_seconds()) * 1000;
+    siginfo_t info = {.si_pid = 0};
 
-    return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)left + 1;
-}
-
-static kg_status timed_out(const struct run *run, struct kg_err *err)
-{
-    return kg_fail(err, KG_ETIMEOUT,
-                   "'%.80s': expected to end within %d ms, found it running; killed",
-                   run->child->command, run->child->timeout_ms);
-}
-
-/* Until the child has closed both of its outputs. */
-static kg_status serve(struct run *run, struct kg_err *err)
-{
-    if (run->child->input_n == 0)
-        close_one(&run->ours[IN]);
-    while (run->ours[OUT] >= 0 || run->ours[ERR] >= 0) {
-        struct pollfd fds[PIPES] = {
-            {.fd = run->ours[IN], .events = POLLOUT},
-            {.fd = run->ours[OUT], .events = POLLIN},
-            {.fd = run->ours[ERR], .events = POLLIN},
-        };
-        int wait_ms = left_ms(run);
-
-        if (wait_ms == 0)
-            return timed_out(run, err);
-        if (poll(fds, PIPES, wait_ms) < 0 && errno != EINTR)
-            return kg_fail(err, KG_EIO, "'%.80s': expected to wait for it, found: %s",
-                           run->child->command, strerror(errno));
-        if (fds[IN].revents)
-            serve_input(run);
-        if (fds[OUT].revents)
-            KG_TRY(serve_output(run, err));
-        if (fds[ERR].revents)
-            serve_error(run);
-    }
-    return KG_OK;
-}
-
-/* ---- the end ---- */
-
-/* Wait for the child without reaping it: while it is a zombie, its group's number is
- * still its own. */
-static kg_status await(const struct run *run, struct kg_err *err)
-{
-    struct timespec nap = {.tv_nsec = 200 * 1000};
-
-    for (;;) {
-        siginfo_t info = {.si_pid = 0};
-
-        if (waitid(P_PID, (id_t)run->pid, &info, WEXITED | WNOWAIT | WNOHANG) != 0 &&
-            errno != EINTR)
-            return kg_fail(err, KG_EIO, "'%.80s': expected to wait for it, found: %s",
-                           run->child->command, strerror(errno));
-        if (info.si_pid == run->pid)
-            return KG_OK;
-        if (left_ms(run) == 0)
-            return timed_out(run, err);
-        nanosleep(&nap, NULL);
-        if (nap.tv_nsec < 10 * 1000 * 1000)
-            nap.tv_nsec *= 2;
-    }
-}
-
-/* Kill what is left of the group, and reap the child.   returns its wait status */
-static int finish(struct run *run)
-{
-    int wait_status = 0;
-
-    kill(-run->pid, SIGKILL);
-    while (waitpid(run->pid, &wait_status, 0) < 0 && errno == EINTR)
-        continue;
-    return wait_status;
+    return waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+           info.si_pid == c->pid;
 }
 
 /* The last line with text of its standard error, without control characters. */
-static const char *last_said(struct run *run)
+static const char *last_said(struct kg_task_child *c)
 {
-    char *line = run->said;
+    char *line = c->said;
 
-    while (run->said_n > 0 && (unsigned char)run->said[run->said_n - 1] <= ' ')
-        run->said_n--;
-    run->said[run->said_n] = 0;
-    for (char *c = run->said; *c; c++) {
-        if (*c == '\n')
-            line = c + 1;
+    while (c->said_n > 0 && (unsigned char)c->said[c->said_n - 1] <= ' ')
+        c->said_n--;
+    c->said[c->said_n] = 0;
+    for (char *at = c->said; *at; at++) {
+        if (*at == '\n')
+            line = at + 1;
     }
-    for (char *c = line; *c; c++)
-        *c = (unsigned char)*c < ' ' ? ' ' : *c;
+    for (char *at = line; *at; at++)
+        *at = (unsigned char)*at < ' ' ? ' ' : *at;
     return *line ? line : "nothing on its standard error";
 }
 
-static kg_status judge(struct run *run, int wait_status, struct kg_err *err)
+static kg_status check_time(struct run *run, double now, struct kg_err *err)
 {
-    const char *command = run->child->command;
+    struct kg_task_child *c = run->child;
 
-    if (WIFSIGNALED(wait_status))
-        return kg_fail(err, KG_EIO,
-                       "'%.80s': expected exit status 0, found signal %d (%s): %.300s",
-                       command, WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)),
-                       last_said(run));
-    if (WEXITSTATUS(wait_status) != 0)
-        return kg_fail(err, KG_EIO, "'%.80s': expected exit status 0, found %d: %.300s",
-                       command, WEXITSTATUS(wait_status), last_said(run));
+    if (run->stop == 0 && kg_signal_stop_requested())
+        run->stop = now + STOP_GRACE;
+    if (run->stop != 0 && now >= run->stop && now < run->deadline)
+        return kg_fail(err, KG_EINTERRUPTED,
+                       "'%.80s': stopped by a signal while waiting for it; killed",
+                       c->command.command);
+    if (now < run->deadline)
+        return KG_OK;
+    if (c->said_n == 0)
+        return kg_fail(err, KG_ETIMEOUT,
+                       "'%.80s': expected %s within %d ms, found it running; killed",
+                       c->command.command, run->talk->end ? "to end" : "its answers",
+                       c->command.timeout_ms);
+    return kg_fail(err, KG_ETIMEOUT,
+                   "'%.80s': expected %s within %d ms, found it running; killed: %.300s",
+                   c->command.command, run->talk->end ? "to end" : "its answers",
+                   c->command.timeout_ms, last_said(c));
+}
+
+/* It has read all there is, and says nothing. */
+static bool waits_for_the_end(const struct run *run, double now)
+{
+    int unread = 0;
+
+    return run->talk->patient && run->child->ours[IN] >= 0 &&
+           run->sent == run->talk->input_n && now - run->idle > PATIENCE &&
+           ioctl(run->child->ours[IN], FIONREAD, &unread) == 0 && unread == 0;
+}
+
+/* ---- a batch ---- */
+
+/* Wait for one of the pipes, not long.   moved: whether something went through one */
+static kg_status serve(struct run *run, int wait_ms, bool *moved, struct kg_err *err)
+{
+    struct kg_task_child *c = run->child;
+    bool more = run->sent < run->talk->input_n;
+    struct pollfd fds[PIPES] = {
+        {.fd = more ? c->ours[IN] : -1, .events = POLLOUT},
+        {.fd = c->ours[OUT], .events = POLLIN},
+        {.fd = c->ours[ERR], .events = POLLIN},
+    };
+    int n = poll(fds, PIPES, wait_ms);
+
+    *moved = n > 0;
+    if (n < 0 && errno != EINTR)
+        return kg_fail(err, KG_EIO, "'%.80s': expected to wait for it, found: %s",
+                       c->command.command, strerror(errno));
+    if (n <= 0)
+        return KG_OK;
+    if (fds[IN].revents)
+        serve_input(run);
+    if (fds[OUT].revents)
+        KG_TRY(serve_output(run, err));
+    if (fds[ERR].revents)
+        serve_error(c);
     return KG_OK;
 }
 
-static kg_status run_started(struct run *run, struct kg_err *err)
+/* Whoever holds the pipes of a child that has ended has a moment to say what is left. */
+static kg_status drain(struct run *run, struct kg_err *err)
 {
-    int phase = kg_phase_wait(kg_clock_seconds(),
-                              "waiting for '%.80s', which is killed after %g s",
-                              run->child->command, 1e-3 * run->child->timeout_ms);
-    kg_status status;
-    int wait_status;
+    double limit = kg_clock_seconds() + 5;
+    bool moved = true;
 
-    KG_TRY_GOTO(out, serve(run, err));
-    KG_TRY_GOTO(out, await(run, err));
-out:
-    wait_status = finish(run);
+    run->sent = run->talk->input_n;
+    while (moved && kg_clock_seconds() < limit &&
+           (run->child->ours[OUT] >= 0 || run->child->ours[ERR] >= 0))
+        KG_TRY(serve(run, LINGER_MS, &moved, err));
+    return KG_OK;
+}
+
+/* One whose input has ended has answered when it has ended too: its exit status
+ * counts. */
+static bool is_answered(const struct run *run)
+{
+    if (run->talk->end)
+        return false;
+    return !run->child->ended_input && run->lines >= run->talk->lines;
+}
+
+static kg_status converse(struct run *run, struct kg_err *err)
+{
+    struct kg_task_child *c = run->child;
+
+    while (!is_answered(run)) {
+        double now = kg_clock_seconds();
+        bool open = c->ours[OUT] >= 0 || c->ours[ERR] >= 0, moved = false;
+
+        if (kg_task_child_ended(c))
+            return drain(run, err);
+        KG_TRY(check_time(run, now, err));
+        if (run->talk->end ? run->sent == run->talk->input_n
+                           : waits_for_the_end(run, now)) {
+            c->ended_input = true;
+            close_one(&c->ours[IN]);
+        }
+        /* its outputs closed: it ends within the limit or is late; no pipe tells */
+        KG_TRY(serve(run, open ? SLICE_MS : 2, &moved, err));
+        if (moved)
+            run->idle = kg_clock_seconds();
+    }
+    return KG_OK;
+}
+
+kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *c,
+                            const struct kg_task_talk *talk, struct kg_err *err)
+{
+    double now = kg_clock_seconds();
+    struct run run = {
+        .child = c,
+        .talk = talk,
+        .out = out,
+        .begin = out->len,
+        .deadline = now + c->command.timeout_ms / 1000.0,
+        .idle = now,
+    };
+    int phase = kg_phase_wait(now, "waiting for '%.80s', which is killed after %g s",
+                              c->command.command, 1e-3 * c->command.timeout_ms);
+    kg_status status = converse(&run, err);
+
     kg_phase_end(phase);
-    if (status == KG_OK)
-        return judge(run, wait_status, err);
-    if (status == KG_ETIMEOUT && run->said_n > 0)
-        return kg_fail(
-            err, status,
-            "'%.80s': expected to end within %d ms, found it running; killed: %.300s",
-            run->child->command, run->child->timeout_ms, last_said(run));
     return status;
 }
 
-kg_status kg_task_child_run(struct kg_str *out, const struct kg_task_child *child,
-                            struct kg_err *err)
+kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *c,
+                             const struct kg_task_talk *talk, struct kg_err *err)
 {
-    struct run run = {
-        .child = child,
-        .ours = {-1, -1, -1},
-        .theirs = {-1, -1, -1},
-        .deadline = kg_clock_seconds() + child->timeout_ms / 1000.0,
-        .out = out,
-    };
-    kg_status status;
+    struct run run = {.child = c, .talk = talk, .out = out, .begin = out->len};
+    bool moved;
 
-    run.buffer = kg_mem_calloc(READ_BYTES, 1, "read buffer", err);
-    if (!run.buffer)
+    return serve(&run, 0, &moved, err);
+}
+
+bool kg_task_child_listens(const struct kg_task_child *c) { return c->ours[IN] >= 0; }
+
+bool kg_task_child_is_done(const struct kg_task_child *c) { return c->ended_input; }
+
+/* ---- the two ends ---- */
+
+/* Kill what is left of it, and reap the child.   returns its wait status */
+static int finish(struct kg_task_child *c)
+{
+    int wait_status = 0;
+
+    if (c->pid > 0)
+        kill(-c->pid, SIGKILL);
+    kg_task_guard_end(&c->guard);
+    while (c->pid > 0 && waitpid(c->pid, &wait_status, 0) < 0 && errno == EINTR)
+        continue;
+    c->pid = 0;
+    return wait_status;
+}
+
+kg_status kg_task_child_start(struct kg_task_child **child,
+                              const struct kg_task_command *command, struct kg_err *err)
+{
+    struct kg_task_child *c = kg_mem_calloc(1, sizeof *c, "grader", err);
+
+    *child = NULL;
+    if (!c)
         return err->code;
-    KG_TRY_GOTO(out, start(&run, err));
-    KG_TRY_GOTO(out, run_started(&run, err));
-out:
-    close_all(&run);
-    kg_mem_free(run.buffer);
+    *c = (struct kg_task_child){.command = *command,
+                                .guard = {.fd = -1},
+                                .ours = {-1, -1, -1},
+                                .theirs = {-1, -1, -1}};
+    c->buffer = kg_mem_calloc(READ_BYTES, 1, "read buffer", err);
+    if (!c->buffer || start(c, err) != KG_OK) {
+        kg_task_child_kill(c);
+        return err->code;
+    }
+    *child = c;
+    return KG_OK;
+}
+
+void kg_task_child_kill(struct kg_task_child *c)
+{
+    if (!c)
+        return;
+    close_all(c);
+    finish(c);
+    kg_mem_free(c->buffer);
+    kg_mem_free(c);
+}
+
+kg_status kg_task_child_end(struct kg_task_child *c, struct kg_err *err)
+{
+    const char *command = c->command.command;
+    int wait_status = finish(c), number = WTERMSIG(wait_status);
+    kg_status status = KG_OK;
+
+    if (WIFSIGNALED(wait_status))
+        status = kg_fail(err, KG_EIO,
+                         "'%.80s': expected exit status 0, found signal %d (%s): %.300s",
+                         command, number, strsignal(number), last_said(c));
+    else if (WEXITSTATUS(wait_status) != 0)
+        status = kg_fail(err, KG_EIO, "'%.80s': expected exit status 0, found %d: %.300s",
+                         command, WEXITSTATUS(wait_status), last_said(c));
+    kg_task_child_kill(c);
     return status;
 }

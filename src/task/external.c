@@ -1,4 +1,4 @@
-/* Grading by a program of the user's: one run for a batch.
+/* Grading by a program of the user's: a batch of lines in, as many out.
  *
  * On its standard input a line for each response, {"prompt", "response", "ground_truth",
  * "data_source", "extra_info"}; on its standard output a line for each, in the same
@@ -98,28 +98,51 @@ static kg_status read_grades(struct kg_grade *grades, size_t n,
     return KG_OK;
 }
 
+kg_status kg_task_external_check(const struct kg_task_opts *opts, struct kg_err *err)
+{
+    if (opts->command && *opts->command && opts->timeout_ms >= 1)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "task external: expected a command and a time limit from 1 ms, found "
+                   "%s and %d ms",
+                   opts->command && *opts->command ? "one" : "none", opts->timeout_ms);
+}
+
+/* One start for the batch. */
+static kg_status ask_once(struct kg_str *answers, const struct kg_task_opts *opts,
+                          const struct kg_task_talk *batch, struct kg_err *err)
+{
+    const struct kg_task_command command = {
+        .command = opts->command, .env = opts->env, .timeout_ms = opts->timeout_ms};
+    struct kg_task_talk talk = *batch;
+    struct kg_task_child *child;
+
+    talk.end = true;
+    KG_TRY(kg_task_env_check(opts->env, err));
+    KG_TRY(kg_task_child_start(&child, &command, err));
+    if (kg_task_child_ask(answers, child, &talk, err) == KG_OK)
+        return kg_task_child_end(child, err);
+    kg_task_child_kill(child);
+    return err->code;
+}
+
 kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err)
 {
-    struct kg_task_child child = {.command = opts->command,
-                                  .timeout_ms = opts->timeout_ms};
+    struct kg_task_talk talk = {.lines = n, .max_output = (n + 1) * MAX_LINE_BYTES};
     struct kg_str input = {0};
     struct kg_str answers = {0};
     kg_status status = KG_OK;
 
-    if (!opts->command || !*opts->command || opts->timeout_ms < 1)
-        return kg_fail(err, KG_EINVAL,
-                       "task external: expected a command and a time limit from 1 ms, "
-                       "found %s and %d ms",
-                       opts->command && *opts->command ? "one" : "none",
-                       opts->timeout_ms);
+    KG_TRY(kg_task_external_check(opts, err));
     for (size_t i = 0; i < n; i++)
         KG_TRY_GOTO(out, put_item(&input, &items[i], err));
-    child.input = kg_str_text(&input);
-    child.input_n = input.len;
-    child.max_output = (n + 1) * MAX_LINE_BYTES;
-    KG_TRY_GOTO(out, kg_task_child_run(&answers, &child, err));
+    talk.input = kg_str_text(&input);
+    talk.input_n = input.len;
+    KG_TRY_GOTO(out, opts->running
+                         ? kg_task_grader_ask(&answers, opts->running, &talk, err)
+                         : ask_once(&answers, opts, &talk, err));
     KG_TRY_GOTO(out, read_grades(grades, n, &answers, opts->command, err));
 out:
     kg_str_release(&input);

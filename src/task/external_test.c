@@ -2,6 +2,7 @@
  * or wrong. */
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/signal.h"
 #include "task/task_internal.h"
 
 #include <errno.h>
@@ -35,11 +36,9 @@ static struct kg_record record(void)
                               .extra_json = extra};
 }
 
-static kg_status run_with(const char *command, const char *response, size_t n,
-                          int timeout_ms)
+static kg_status grade_by(const struct kg_task_opts *opts, const char *response, size_t n)
 {
     static struct kg_grade_item items[MAX_ITEMS];
-    struct kg_task_opts opts = {.command = command, .timeout_ms = timeout_ms};
     const struct kg_task_row *row;
     struct kg_record r = record();
 
@@ -49,7 +48,15 @@ static kg_status run_with(const char *command, const char *response, size_t n,
     memset(&err, 0, sizeof err);
     memset(grades, 0, sizeof grades);
     assert_int_equal(kg_task_find(&row, "external", &err), KG_OK);
-    return kg_task_grade(grades, row, &opts, items, n, &err);
+    return kg_task_grade(grades, row, opts, items, n, &err);
+}
+
+static kg_status run_with(const char *command, const char *response, size_t n,
+                          int timeout_ms)
+{
+    const struct kg_task_opts opts = {.command = command, .timeout_ms = timeout_ms};
+
+    return grade_by(&opts, response, n);
 }
 
 static void says(const char *part)
@@ -124,13 +131,36 @@ static void a_grader_that_does_not_read_raises_no_signal(void **state)
     no_child_is_left();
 }
 
+/* The process whose number is in the file is gone, or soon will be: an orphan is reaped
+ * by whoever adopts it, which may take a moment. */
+static void is_gone(const char *name)
+{
+    FILE *file = fopen(name, "r");
+    pid_t pid = 0;
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%d", &pid), 1);
+    fclose(file);
+    for (int i = 0; i < 1000 && kill(pid, 0) == 0; i++) {
+        char stat[64];
+        char line[256] = "";
+
+        snprintf(stat, sizeof stat, "/proc/%d/stat", pid);
+        file = fopen(stat, "r");
+        if (file && fgets(line, sizeof line, file) && strstr(line, ") Z"))
+            i = 1000;
+        if (file)
+            fclose(file);
+        usleep(10000);
+        assert_true(i != 999);
+    }
+}
+
 static void a_slow_grader_is_killed_with_all_it_started(void **state)
 {
     double start = kg_clock_seconds();
     char command[256];
     char name[] = "/tmp/kg_external_XXXXXX";
-    pid_t grandchild = 0;
-    FILE *file;
     int fd = mkstemp(name);
 
     (void)state;
@@ -143,25 +173,8 @@ static void a_slow_grader_is_killed_with_all_it_started(void **state)
     says("400 ms");
     says("hm");
     no_child_is_left();
-    file = fopen(name, "r");
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%d", &grandchild), 1);
-    fclose(file);
+    is_gone(name);
     unlink(name);
-    /* an orphan is reaped by whoever adopts it, which may take a moment */
-    for (int i = 0; i < 200 && kill(grandchild, 0) == 0; i++) {
-        char stat[64];
-        char line[256] = "";
-
-        snprintf(stat, sizeof stat, "/proc/%d/stat", grandchild);
-        file = fopen(stat, "r");
-        if (file && fgets(line, sizeof line, file) && strstr(line, ") Z"))
-            i = 200;
-        if (file)
-            fclose(file);
-        usleep(10000);
-        assert_true(i != 199);
-    }
 }
 
 static void a_grader_that_closes_its_outputs_still_ends_in_time(void **state)
@@ -282,6 +295,245 @@ static void a_command_and_a_limit_are_needed(void **state)
     assert_int_equal(run_with("true", "r", 1, 0), KG_EINVAL);
 }
 
+/* ---- programs that stay ---- */
+
+#define COUNTS "while read -r l; do n=$((n + 1)); echo \"{\\\"score\\\": $n}\"; done"
+
+static struct kg_task_grader_stats stats;
+static useconds_t pause_us; /* between two batches */
+
+/* So many batches of two by one grader; what the last of them returned. */
+static kg_status stay(const char *command, int batches, enum kg_task_life life)
+{
+    struct kg_task_opts opts = {.command = command, .timeout_ms = 10000, .life = life};
+    kg_status status = KG_OK;
+
+    assert_int_equal(kg_task_grader_open(&opts.running, &opts, &err), KG_OK);
+    for (int i = 0; i < batches && status == KG_OK; i++) {
+        usleep(i > 0 ? pause_us : 0);
+        status = grade_by(&opts, "r", 2);
+    }
+    stats = kg_task_grader_stats(opts.running);
+    kg_task_grader_close(opts.running);
+    no_child_is_left();
+    return status;
+}
+
+static void a_grader_that_answers_line_by_line_is_started_once(void **state)
+{
+    (void)state;
+    assert_int_equal(stay(COUNTS, 5, KG_TASK_LIFE_AUTO), KG_OK);
+    assert_true(grades[0].reward == 9 && grades[1].reward == 10);
+    assert_int_equal(stats.starts, 1);
+    assert_int_equal(stats.restarts, 0);
+    assert_int_equal(stats.batches, 5);
+    assert_int_equal(stay(COUNTS, 2, KG_TASK_LIFE_RUN), KG_OK);
+    assert_int_equal(stats.starts, 1);
+    assert_int_equal(stay(COUNTS, 3, KG_TASK_LIFE_BATCH), KG_OK);
+    assert_true(grades[0].reward == 1 && grades[1].reward == 2);
+    assert_int_equal(stats.starts, 3);
+}
+
+/* Its answers wait in a buffer for the end of its input, which the first batch shows. */
+static void a_grader_that_reads_to_the_end_is_started_for_each_batch(void **state)
+{
+    double start = kg_clock_seconds();
+
+    (void)state;
+    assert_int_equal(stay("sed 's/.*/{\"score\": 3}/'", 4, KG_TASK_LIFE_AUTO), KG_OK);
+    assert_true(grades[1].reward == 3);
+    assert_int_equal(stats.starts, 4);
+    assert_int_equal(stats.restarts, 0);
+    assert_true(kg_clock_seconds() - start < 8); /* one wait, not four */
+    /* one that takes a batch and ends is no different */
+    assert_int_equal(stay("read -r l; read -r l; echo '{\"score\": 1}'; echo "
+                          "'{\"score\": 2}'",
+                          3, KG_TASK_LIFE_AUTO),
+                     KG_OK);
+    assert_int_equal(stats.starts, 3);
+    assert_int_equal(stats.restarts, 0);
+    /* where it is said to stay, it must */
+    assert_int_equal(
+        stay("exec <&-; yes '{\"score\": 1}' | head -n 2", 2, KG_TASK_LIFE_RUN), KG_OK);
+    assert_int_equal(stats.restarts, 1);
+}
+
+static void one_that_dies_after_it_has_served_is_started_anew(void **state)
+{
+    char name[] = "/tmp/kg_external_XXXXXX";
+    char command[512];
+    int fd = mkstemp(name);
+
+    (void)state;
+    close(fd);
+    /* once, in the middle of the third batch */
+    snprintf(command, sizeof command,
+             "while read -r l; do n=$((n + 1)); if [ $n = 6 ] && [ -e %s ]; then rm %s; "
+             "kill -9 $$; fi; echo \"{\\\"score\\\": $n}\"; done",
+             name, name);
+    assert_int_equal(stay(command, 4, KG_TASK_LIFE_AUTO), KG_OK);
+    assert_true(grades[0].reward == 3 && grades[1].reward == 4);
+    assert_int_equal(stats.starts, 2);
+    assert_int_equal(stats.restarts, 1);
+    assert_int_equal(stats.batches, 4);
+    assert_int_equal(access(name, F_OK), -1);
+    /* one that never serves is not tried again */
+    assert_int_equal(stay("read -r l; echo no model >&2; exit 3", 2, KG_TASK_LIFE_AUTO),
+                     KG_EIO);
+    says("found 3: no model");
+    assert_int_equal(stats.starts, 1);
+    /* nor where it dies at the first line of a batch */
+    assert_int_equal(stay("read -r l; echo '{\"score\": 1}'; read -r l; "
+                          "echo '{\"score\": 1}'; read -r l; exit 4",
+                          2, KG_TASK_LIFE_RUN),
+                     KG_OK);
+    assert_int_equal(stats.restarts, 1);
+}
+
+static void answers_that_nobody_asked_for_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(stay("while read -r l; do echo '{\"score\": 1}'; echo "
+                          "'{\"score\": 1}'; done",
+                          2, KG_TASK_LIFE_AUTO),
+                     KG_EFORMAT);
+    says("found more");
+    /* late, behind a whole batch */
+    pause_us = 500000;
+    assert_int_equal(stay("while read -r l; do echo '{\"score\": 1}'; n=$((n + 1)); "
+                          "[ $n != 2 ] || echo late; done",
+                          2, KG_TASK_LIFE_AUTO),
+                     KG_EFORMAT);
+    says("late");
+    pause_us = 0;
+}
+
+/* ---- what outlives, or tries to ---- */
+
+static void
+who_holds_the_output_of_a_grader_that_has_ended_is_not_waited_for(void **state)
+{
+    double start = kg_clock_seconds();
+
+    (void)state;
+    assert_int_equal(
+        run_with("cat >/dev/null; sleep 600 & echo '{\"score\":1}'", "r", 1, 60000),
+        KG_OK);
+    assert_true(grades[0].correct);
+    assert_true(kg_clock_seconds() - start < 10);
+    no_child_is_left();
+}
+
+#define ESCAPES "setsid sh -c 'echo $$ > %s; exec sleep 600' >/dev/null 2>&1 & "
+
+static void a_child_in_a_session_of_its_own_ends_with_the_grader(void **state)
+{
+    char name[] = "/tmp/kg_external_XXXXXX";
+    char command[512];
+    int fd = mkstemp(name);
+
+    (void)state;
+    close(fd);
+    snprintf(command, sizeof command,
+             ESCAPES "cat >/dev/null; while [ ! -s %s ]; do sleep 0.01; done; "
+                     "echo '{\"score\":1}'",
+             name, name);
+    assert_int_equal(run_with(command, "r", 1, 60000), KG_OK);
+    is_gone(name);
+    unlink(name);
+    no_child_is_left();
+}
+
+/* Runs in a process of its own, which does not come back. */
+static void hang(const char *command)
+{
+    struct kg_task_opts opts = {.command = command, .timeout_ms = 60000};
+
+    kg_signal_install();
+    assert_int_equal(kg_task_grader_open(&opts.running, &opts, &err), KG_OK);
+    kg_status status = grade_by(&opts, "r", 1);
+    kg_task_grader_close(opts.running);
+    _exit(status == KG_EINTERRUPTED ? 5 : 6);
+}
+
+static pid_t hang_aside(const char *name)
+{
+    char command[512];
+    pid_t pid;
+
+    unlink(name);
+    snprintf(command, sizeof command,
+             ESCAPES "while [ ! -s %s ]; do sleep 0.01; done; sleep 600", name, name);
+    pid = fork();
+    if (pid == 0)
+        hang(command);
+    for (int i = 0; i < 1000 && access(name, F_OK) != 0; i++)
+        usleep(10000);
+    usleep(100000); /* the number is in it */
+    return pid;
+}
+
+static void a_grader_does_not_outlive_a_kedge_that_is_killed(void **state)
+{
+    char name[] = "/tmp/kg_external_XXXXXX";
+    int fd = mkstemp(name), wait_status;
+    pid_t pid;
+
+    (void)state;
+    close(fd);
+    pid = hang_aside(name);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    is_gone(name);
+    unlink(name);
+}
+
+static void a_stop_breaks_off_a_grader_that_hangs(void **state)
+{
+    char name[] = "/tmp/kg_external_XXXXXX";
+    int fd = mkstemp(name), wait_status;
+    double start;
+    pid_t pid;
+
+    (void)state;
+    close(fd);
+    pid = hang_aside(name);
+    start = kg_clock_seconds();
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 5);
+    assert_true(kg_clock_seconds() - start < 15);
+    is_gone(name);
+    unlink(name);
+}
+
+static void the_environment_is_passed_by_name(void **state)
+{
+    static const char shows[] = "cat >/dev/null; [ \"$HOME\" ] && [ \"$PATH\" ] && "
+                                "[ \"$LC_KG\" = 2 ] && echo \"{\\\"score\\\": "
+                                "1${KG_SECRET}${KG_TOKEN}}\"";
+    struct kg_task_opts opts = {.command = shows, .timeout_ms = 10000};
+
+    (void)state;
+    setenv("KG_SECRET", "5", 1);
+    setenv("KG_TOKEN", "7", 1);
+    setenv("LC_KG", "2", 1);
+    setenv("HOME", "/root", 0);
+    assert_int_equal(grade_by(&opts, "r", 1), KG_OK);
+    assert_true(grades[0].reward == 1);
+    opts.env = "KG_TOKEN";
+    assert_int_equal(grade_by(&opts, "r", 1), KG_OK);
+    assert_true(grades[0].reward == 17);
+    opts.env = "KG_SECRET, KG_TOKEN";
+    assert_int_equal(grade_by(&opts, "r", 1), KG_OK);
+    assert_true(grades[0].reward == 157);
+    opts.env = "KG_TOKEN,KG_TOKE";
+    assert_int_equal(grade_by(&opts, "r", 1), KG_EINVAL);
+    says("'KG_TOKE', which is not");
+    assert_int_equal(kg_task_grader_open(&opts.running, &opts, &err), KG_EINVAL);
+}
+
 static void descriptors_do_not_pile_up(void **state)
 {
     int before = dup(0);
@@ -330,6 +582,16 @@ int main(void)
         cmocka_unit_test(wrong_answers_are_refused),
         cmocka_unit_test(a_flood_of_answers_is_cut_off),
         cmocka_unit_test(a_command_and_a_limit_are_needed),
+        cmocka_unit_test(a_grader_that_answers_line_by_line_is_started_once),
+        cmocka_unit_test(a_grader_that_reads_to_the_end_is_started_for_each_batch),
+        cmocka_unit_test(one_that_dies_after_it_has_served_is_started_anew),
+        cmocka_unit_test(answers_that_nobody_asked_for_are_refused),
+        cmocka_unit_test(
+            who_holds_the_output_of_a_grader_that_has_ended_is_not_waited_for),
+        cmocka_unit_test(a_child_in_a_session_of_its_own_ends_with_the_grader),
+        cmocka_unit_test(a_grader_does_not_outlive_a_kedge_that_is_killed),
+        cmocka_unit_test(a_stop_breaks_off_a_grader_that_hangs),
+        cmocka_unit_test(the_environment_is_passed_by_name),
         cmocka_unit_test(descriptors_do_not_pile_up),
         cmocka_unit_test(every_failed_allocation_is_a_status),
     };

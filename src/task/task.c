@@ -197,11 +197,16 @@ fail:
 
 /* ---- grading ---- */
 
+bool kg_task_is_external(const struct kg_task_row *row)
+{
+    return !row->grade && !row->grade_by;
+}
+
 kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n, struct kg_err *err)
 {
-    if (!row->grade && !row->grade_by)
+    if (kg_task_is_external(row))
         return kg_task_external_grade(grades, opts, items, n, err);
     int phase = kg_phase_begin((int64_t)n, "answers", "grading");
     for (size_t i = 0; i < n; i++) {

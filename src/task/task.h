@@ -89,6 +89,15 @@ struct kg_qa_format {
     double retrieval; /* r */
 };
 
+/* How long the program of an external grader runs. */
+enum kg_task_life {
+    KG_TASK_LIFE_AUTO,  /* RUN where it answers before its input ends, else BATCH */
+    KG_TASK_LIFE_RUN,   /* started once, asked for every batch */
+    KG_TASK_LIFE_BATCH, /* started for every batch, its input ends behind it */
+};
+enum kg_task_life kg_task_life_named(const char *name); /* auto, run, batch */
+struct kg_task_grader; /* a program that stays, see below */
+
 struct kg_task_opts {
     uint64_t seed;
     /* generator difficulty: a name of the task's own list; "a+b" mixes */
@@ -110,6 +119,10 @@ struct kg_task_opts {
     struct kg_prompt_opts prompt; /* how a record's text or messages become its prompt */
     const char *command; /* external grader: program and arguments, run by sh -c */
     int timeout_ms;      /* external grader: for one batch */
+    const char *env;     /* external grader: names of variables "A,B" that it gets too */
+    enum kg_task_life life; /* of the external grader that `running` is opened for */
+    /* its program; NULL: started for each batch; borrowed */
+    struct kg_task_grader *running;
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
     double wrong_reward; /* tasks of exact reward: what a wrong answer earns, below 1 */
     bool keep_thinking;  /* math: read what stands before </think> too */
@@ -192,6 +205,22 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
+
+bool kg_task_is_external(const struct kg_task_row *row);
+/* The program of an external grader, which stays from batch to batch: it is started when
+ * it is first asked, and anew where it died after it had served. Calls of several threads
+ * take turns. Give it to opts->running, close it after the last batch.
+ * errors: EINVAL (no command, a variable of opts->env that is not set), ENOMEM */
+kg_status kg_task_grader_open(struct kg_task_grader **grader,
+                              const struct kg_task_opts *opts,
+                              struct kg_err *err) KG_MUST_CHECK;
+void kg_task_grader_close(struct kg_task_grader *grader); /* NULL is allowed */
+struct kg_task_grader_stats {
+    int64_t starts;
+    int64_t restarts; /* of these: in the place of one that had died */
+    int64_t batches;  /* answered */
+};
+struct kg_task_grader_stats kg_task_grader_stats(struct kg_task_grader *grader);
 
 /* A file of any format that data/records.h reads, in verl's schema {prompt: [{content}]
  * or text, data_source, reward_model.ground_truth, extra_info} or plain columns

@@ -92,19 +92,57 @@ kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_o
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err) KG_MUST_CHECK;
 
+/* errors: EINVAL (no command, no time) */
+kg_status kg_task_external_check(const struct kg_task_opts *opts,
+                                 struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- child processes ---- */
-struct kg_task_child {
+struct kg_task_command {
     const char *command; /* run by sh -c in a process group of its own */
-    const char *input;   /* all of the standard input */
-    size_t input_n;
-    size_t max_output; /* bytes of standard output */
-    int timeout_ms;    /* for everything; then the group is killed */
+    /* names "A,B" of variables that it gets besides the usual ones; NULL: none */
+    const char *env;
+    int timeout_ms; /* for a batch; then it is killed with all it started */
 };
-/* Run to the end and append what it wrote.
- * errors: ETIMEOUT, EIO (not started, died, exit status not 0: with the last line of its
- * standard error), EFORMAT (more than max_output) */
-kg_status kg_task_child_run(struct kg_str *out, const struct kg_task_child *child,
+/* errors: EINVAL (a name of a variable that is not set) */
+kg_status kg_task_env_check(const char *names, struct kg_err *err) KG_MUST_CHECK;
+
+struct kg_task_child;
+/* errors: EIO, ENOMEM */
+kg_status kg_task_child_start(struct kg_task_child **child,
+                              const struct kg_task_command *command,
+                              struct kg_err *err) KG_MUST_CHECK;
+struct kg_task_talk {
+    const char *input; /* all of the standard input */
+    size_t input_n;
+    size_t lines;      /* of answers that are waited for */
+    size_t max_output; /* bytes of answers */
+    bool end;          /* the input ends behind this, and the child with it */
+    /* one that has read everything and says nothing for a while has its input ended */
+    bool patient;
+};
+/* Feed it, and append what it writes: until there are enough lines, or it has ended.
+ * errors: ETIMEOUT (with the last line of its standard error), EFORMAT (more than
+ * max_output), EIO, EINTERRUPTED (a stop was asked for, and it took its time) */
+kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
+                            const struct kg_task_talk *talk,
                             struct kg_err *err) KG_MUST_CHECK;
+/* Append what it has written without having been asked. */
+kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
+                             const struct kg_task_talk *talk,
+                             struct kg_err *err) KG_MUST_CHECK;
+bool kg_task_child_ended(const struct kg_task_child *child);
+bool kg_task_child_listens(const struct kg_task_child *child); /* its input is open */
+bool kg_task_child_is_done(const struct kg_task_child *child); /* we have ended it */
+/* Kill what is left of it and all that it started, and free it; NULL is allowed. */
+void kg_task_child_kill(struct kg_task_child *child);
+/* The same for one that has ended.   errors: EIO (its exit status is not 0: with the last
+ * line of its standard error) */
+kg_status kg_task_child_end(struct kg_task_child *child, struct kg_err *err);
+
+/* Ask a program that stays. */
+kg_status kg_task_grader_ask(struct kg_str *out, struct kg_task_grader *grader,
+                             const struct kg_task_talk *talk,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- generators ---- */
 /* Draws of one attempt at one problem, counted: the k-th is a function of seed, index,

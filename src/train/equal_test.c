@@ -135,7 +135,7 @@ static void two_updates_a_step_tell_them_apart(void **state)
 static double moved_by(const char *estimator, const char *gradient, int steps)
 {
     const char *extra[] = {"task.name=external",
-                           "task.command=sed 's/.*/{\"score\": 0}/'",
+                           "task.command=sed -u 's/.*/{\"score\": 0}/'",
                            estimator,
                            gradient,
                            "kl.top_k=4",

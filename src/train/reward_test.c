@@ -69,7 +69,7 @@ static void the_kl_alone_moves_weights(void **state)
                                        "kl.beta=1",
                                        "anchor.kind=fixed",
                                        "task.name=external",
-                                       "task.command=sed 's/.*/{\"score\": 0}/'",
+                                       "task.command=sed -u 's/.*/{\"score\": 0}/'",
                                        NULL};
     struct opened o;
 
@@ -223,7 +223,7 @@ enum { WANTED = 4, ROW = 64 };
 /* An answer is right when it begins with 1 or 2: of four, some are in some prompts. */
 #define BEGINS_LOW                                                                       \
     "task.name=external",                                                                \
-        "task.command=sed -E 's/.*\"response\": *\"[12].*/{\"score\": 1}/; t; "          \
+        "task.command=sed -u -E 's/.*\"response\": *\"[12].*/{\"score\": 1}/; t; "       \
         "s/.*/{\"score\": 0}/'"
 
 /* Trajectories of the same draw and sample are the same. */
@@ -452,7 +452,7 @@ static void a_step_counts_the_prompts_that_it_took(void **state)
 static void too_few_mixed_prompts_are_an_error_that_says_so(void **state)
 {
     static const char *const extra[] = {
-        "task.name=external",     "task.command=sed 's/.*/{\"score\": 0}/'",
+        "task.name=external",     "task.command=sed -u 's/.*/{\"score\": 0}/'",
         "rollout.dynamic=true",   "rollout.max_refills=3",
         "rollout.oversample=1.5", NULL};
     struct opened o;

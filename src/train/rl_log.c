@@ -218,6 +218,18 @@ static void put_tools(struct kg_metrics *log, const struct kg_rl_batch *b)
                    s->calls > 0 ? s->seconds / (double)s->calls : 0);
 }
 
+/* The program of an external grader, since this process began. */
+static void put_grader(struct kg_metrics *log, const struct kg_run *run)
+{
+    struct kg_task_grader_stats s;
+
+    if (!run->task_opts.running)
+        return;
+    s = kg_task_grader_stats(run->task_opts.running);
+    kg_metrics_put(log, "grader/starts", (double)s.starts);
+    kg_metrics_put(log, "grader/restarts", (double)s.restarts);
+}
+
 /* Over everything that was sampled: the other groups are of the answers learned from. */
 static void put_dynamic(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
@@ -364,6 +376,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     put_lengths(&log, b);
     put_episodes(&log, b, run);
     put_tools(&log, b);
+    put_grader(&log, run);
     kg_metrics_put(&log, "advantage/mean", a->mean);
     kg_metrics_put(&log, "advantage/min", a->min);
     kg_metrics_put(&log, "advantage/max", a->max);

@@ -459,7 +459,7 @@ static struct kg_counters steps_that_stand_still(const char *dir,
 }
 
 #define NO_REWARD                                                                        \
-    "task.name=external", "task.command=sed 's/.*/{\"score\": 0}/'", "optim.lr=0.1"
+    "task.name=external", "task.command=sed -u 's/.*/{\"score\": 0}/'", "optim.lr=0.1"
 
 static void a_batch_without_advantages_makes_no_update(void **state)
 {

@@ -353,6 +353,7 @@ void kg_run_close(struct kg_run *run)
     kg_prompts_release(&run->train);
     kg_dataset_release(&run->val_data);
     kg_dataset_release(&run->train_data);
+    kg_task_grader_close(run->task_opts.running);
     kg_chat_template_close(run->chat);
     kg_tokenizer_close(run->tok);
     for (int i = 0; i < run->n_stops; i++)

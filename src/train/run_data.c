@@ -139,6 +139,8 @@ static void fill_task_opts(struct kg_run *run)
         .prompt = run->prompt,
         .command = kg_config_text(c, "task.command"),
         .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
+        .life = kg_task_life_named(kg_config_text(c, "task.life")),
+        .env = kg_config_text(c, "task.env"),
         .grader = kg_config_text(c, "task.grader"),
         .wrong_reward = kg_config_real(c, "task.wrong_reward"),
         .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
@@ -368,6 +370,8 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     KG_TRY(read_weights(run, err));
     KG_TRY(kg_task_names(run->task_opts.exclude) == 0 ? load_lists(run, err)
                                                       : load_without(run, err));
+    if (kg_task_is_external(run->task))
+        KG_TRY(kg_task_grader_open(&run->task_opts.running, &run->task_opts, err));
     KG_TRY(kg_sources_check(&run->train, "data.train", err));
     return kg_sources_check(&run->val, "data.val", err);
 }

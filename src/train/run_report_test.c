@@ -53,6 +53,7 @@ static void a_run_that_fails_leaves_its_page(void **state)
 {
     static const char *const extra[] = {
         "task.name=external",
+        "task.life=batch",
         "task.command=echo >> " ROOT "/calls; [ $(wc -l < " ROOT "/calls) -lt 3 ] || "
         "exit 7; while read -r l; do echo '{\"score\": 1}'; done",
         "data.val=",

@@ -41,6 +41,14 @@ static const struct kg_opt_row rows[] = {
      false},
     {"task.command", KG_OPT_STRING, "", 0, 0, NULL,
      "external grader: command that reads and answers JSONL", false},
+    {"task.life", KG_OPT_CHOICE, "auto", 0, 0, "auto|run|batch",
+     "external grader: its program is started once a run, or for every batch; auto finds "
+     "out which it is made for",
+     true},
+    {"task.env", KG_OPT_STRING, "", 0, 0, NULL,
+     "external grader: names of environment variables that it gets besides PATH, HOME, "
+     "the locale and the like, separated by commas",
+     true},
     {"task.grader", KG_OPT_CHOICE, "default", 0, 0, "default|ema-pg|mathd|dapo",
      "task math: how answers are graded (docs/grader.md)", false},
     {"task.wrong_reward", KG_OPT_REAL, "0", -1e6, 0.999999, NULL,
