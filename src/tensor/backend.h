@@ -20,6 +20,7 @@
 #ifndef KG_TENSOR_BACKEND_H
 #define KG_TENSOR_BACKEND_H
 
+#include "base/idset.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
 
@@ -97,6 +98,8 @@ struct kg_head {
     const int32_t *indices; /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
     int k;                  /* K of indices */
     int top_k;              /* how many of the largest to return; 0 for none */
+    /* (N) ids of which the mass is wanted, n 0: of all; or NULL */
+    const struct kg_idset *sets;
     const struct kg_head_anchor *anchor; /* borrowed; NULL where no exact KL is wanted */
 };
 
@@ -110,6 +113,7 @@ struct kg_head_out {
     float *top_logp;  /* (N,top_k) */
     /* (N,V) the z themselves: decode steps only, never a training batch */
     float *logits;
+    double *set_logp; /* (N) log sum_{v in set} p_v; 0 for all ids */
     /* (N) sum_v p_v (logp_v - logq_v); with an anchor only, as the two below */
     double *kl_reverse;
     double *kl_forward; /* (N) sum_v q_v (logq_v - logp_v) */
@@ -119,6 +123,7 @@ struct kg_head_out {
 /* Backward: the master rule,
  *   dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
  *                + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v)
+ *                + c_S (1[v in set] p_v / S - p_v),   S = sum_{v in set} p_v
  * The anchor gets no gradient. The coefficients are double, as the policy returns them:
  * where a row nearly cancels (p_y near 1, p near q) a rounded one would be all that is
  * left. */
@@ -133,6 +138,8 @@ struct kg_head_grad {
     const double *a_kl_forward; /* (N) dloss/dF; or NULL */
     const double *kl_reverse;   /* (N) R of the forward, where a_kl_reverse is given */
     const double *anchor_lse;   /* (N) of the forward, where either is given */
+    const double *a_set;        /* (N) dloss/dlog S; or NULL */
+    const double *set_logp;     /* (N) of the forward, where a_set is given */
     struct kg_mat dhidden;      /* (N,D) fp32, overwritten */
     struct kg_mat dweight;      /* (V,D) fp32, added to; data NULL when not wanted */
 };

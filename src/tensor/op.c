@@ -350,6 +350,12 @@ static kg_status check_head(const char *op, const struct kg_head *h, struct kg_e
         KG_TRY(check_ids(op, "target", h->target, N, -1, V, err));
     if (h->indices)
         KG_TRY(check_ids(op, "indices", h->indices, N * h->k, -1, V, err));
+    for (int64_t n = 0; h->sets && n < N; n++)
+        if (h->sets[n].n > 0 && h->sets[n].bound != V)
+            return kg_fail(err, KG_ESHAPE,
+                           "%s: the set of row %lld is of %d ids, expected the "
+                           "vocabulary of %lld",
+                           op, (long long)n, h->sets[n].bound, (long long)V);
     if (!h->anchor)
         return KG_OK;
     KG_TRY(check(op, "anchor hidden", h->anchor->hidden, N, ANY, 1u << h->hidden.dtype,
@@ -366,6 +372,9 @@ kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
     if ((out->kl_reverse || out->kl_forward || out->anchor_lse) && !h->anchor)
         return kg_fail(err, KG_EINVAL,
                        "%s: an exact KL is asked for, but no anchor given", op);
+    if (out->set_logp && !h->sets)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: the mass of sets is asked for, but no sets given", op);
     return be->head ? be->head(out, h, err) : missing(be, op, err);
 }
 
@@ -382,9 +391,11 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
         return kg_fail(err, KG_EINVAL,
                        "%s: the gradient of an exact KL needs the anchor and its lse",
                        op);
-    if ((g->a_target && !h->target) || (g->a_indices && !h->indices))
+    if ((g->a_target && !h->target) || (g->a_indices && !h->indices) ||
+        (g->a_set && !h->sets))
         return kg_fail(err, KG_EINVAL, "%s: a gradient needs the ids it belongs to", op);
-    if ((g->a_entropy && !g->entropy) || (g->a_kl_reverse && !g->kl_reverse))
+    if ((g->a_entropy && !g->entropy) || (g->a_kl_reverse && !g->kl_reverse) ||
+        (g->a_set && !g->set_logp))
         return kg_fail(err, KG_EINVAL, "%s: a gradient needs its value of the forward",
                        op);
     return be->head_bwd ? be->head_bwd(g, h, err) : missing(be, op, err);

@@ -44,8 +44,9 @@ struct job {
     bool asked;                       /* target or indices are wanted */
     struct stat *stats;               /* owned (N, tiles) */
     struct anchor_stat *anchor_stats; /* owned (N, tiles), NULL without an anchor */
-    struct kg_head_top *top;          /* owned (N, groups, top_k), NULL when not wanted */
-    int32_t *top_count;               /* owned (N, groups) */
+    double *set_sums; /* owned (N, tiles) sum exp(z - m) over the set, NULL without */
+    struct kg_head_top *top; /* owned (N, groups, top_k), NULL when not wanted */
+    int32_t *top_count;      /* owned (N, groups) */
 };
 
 /* Of one thread. */
@@ -54,6 +55,7 @@ struct scratch {
     float *zq;                /* owned, the anchor's; NULL without one */
     struct kg_head_ask *asks; /* owned (rows of a chunk, K+1) */
     int32_t *start;           /* owned (rows of a chunk, tiles+1) */
+    struct kg_idset_walk *in_set; /* owned (rows of a chunk, tiles) */
 };
 
 static int64_t tile_cols(const struct job *job, int64_t tile)
@@ -80,6 +82,12 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
                            : NULL;
     if (job->h->anchor && !w->zq)
         return err->code;
+    if (job->set_sums) {
+        w->in_set = kg_mem_calloc(rows * (size_t)job->tiles, sizeof *w->in_set,
+                                  "head sets", err);
+        if (!w->in_set)
+            return err->code;
+    }
     if (!job->asked)
         return KG_OK;
     w->asks = kg_mem_calloc(rows * (size_t)(job->h->k + 1), sizeof *w->asks, "head ids",
@@ -97,6 +105,7 @@ static void scratch_release(struct scratch *w)
     kg_mem_free(w->zq);
     kg_mem_free(w->asks);
     kg_mem_free(w->start);
+    kg_mem_free(w->in_set);
 }
 
 /* ---- one row of one tile ---- */
@@ -182,6 +191,19 @@ static void keep_asked(const struct job *job, const struct scratch *w, const flo
     }
 }
 
+/* sum exp(z - m) over the set's ids in the tile, rising */
+static double set_sum(const struct kg_idset *set, struct kg_idset_walk at, const float *z,
+                      float m, int64_t first, int64_t cols)
+{
+    double sum = 0;
+    for (; at.id < first + cols; kg_idset_next(&at, set)) {
+        if (at.id >= set->bound)
+            break;
+        sum += exp((double)z[at.id - first] - (double)m);
+    }
+    return sum;
+}
+
 /* ---- one tile ---- */
 static kg_status tile_logits(float *z, struct kg_mat hidden, struct kg_mat weight,
                              const float *inv_temp, struct kg_err *err)
@@ -201,6 +223,9 @@ static void visit_row(const struct job *job, const struct scratch *w, int64_t r,
     if (job->anchor_stats)
         job->anchor_stats[n * job->tiles + tile] = row_anchor_stat(
             z, stat->m, w->zq + r * cols, cols);
+    if (job->set_sums && job->h->sets[n].n > 0)
+        job->set_sums[n * job->tiles + tile] = set_sum(
+            &job->h->sets[n], w->in_set[r * job->tiles + tile], z, stat->m, first, cols);
     if (job->asked)
         keep_asked(job, w, z, r, n, tile);
     int64_t list = n * job->groups + group;
@@ -233,17 +258,27 @@ static kg_status visit_tile(const struct job *job, const struct scratch *w, int6
     return KG_OK;
 }
 
+/* What the rows of a chunk ask about, by tile. */
+static void sort_chunk(const struct job *job, const struct scratch *w, int64_t n0)
+{
+    const struct kg_head *h = job->h;
+    for (int64_t r = 0; r < KG_HEAD_ROWS && n0 + r < h->hidden.rows; r++) {
+        if (job->asked)
+            kg_cpu_head_sort_ids(w->asks + r * (h->k + 1),
+                                 w->start + r * (job->tiles + 1), h, n0 + r, job->width,
+                                 job->tiles);
+        if (job->set_sums && h->sets[n0 + r].n > 0)
+            kg_cpu_head_set_starts(w->in_set + r * job->tiles, &h->sets[n0 + r],
+                                   job->width, job->tiles);
+    }
+}
+
 static kg_status run_unit(const struct job *job, const struct scratch *w, int64_t unit,
                           struct kg_err *err)
 {
     int64_t chunk = unit / job->groups;
     int64_t group = unit % job->groups;
-    int64_t n0 = chunk * KG_HEAD_ROWS;
-    for (int64_t n = n0; job->asked && n < job->h->hidden.rows && n < n0 + KG_HEAD_ROWS;
-         n++)
-        kg_cpu_head_sort_ids(w->asks + (n - n0) * (job->h->k + 1),
-                             w->start + (n - n0) * (job->tiles + 1), job->h, n,
-                             job->width, job->tiles);
+    sort_chunk(job, w, chunk * KG_HEAD_ROWS);
     int64_t end = (group + 1) * job->tiles / job->groups;
     for (int64_t tile = group * job->tiles / job->groups; tile < end; tile++)
         KG_TRY(visit_tile(job, w, chunk, group, tile, err));
@@ -380,6 +415,17 @@ static void finish_top(const struct job *job, int64_t n, double lse)
     }
 }
 
+/* Tiles in order, as `combine` adds them. */
+static double log_set(const struct job *job, int64_t n, const struct total *p)
+{
+    const struct stat *stat = job->stats + n * job->tiles;
+    const double *sums = job->set_sums + n * job->tiles;
+    double sum = 0;
+    for (int64_t t = 0; t < job->tiles; t++)
+        sum += exp((double)stat[t].m - p->m) * sums[t];
+    return log(sum) - log(p->s);
+}
+
 static void finish_row(const struct job *job, int64_t n)
 {
     struct total p = combine(job->stats + n * job->tiles, job->tiles, sizeof *job->stats);
@@ -390,6 +436,8 @@ static void finish_row(const struct job *job, int64_t n)
         job->out->entropy[n] = (float)(log(p.s) - p.e / p.s);
     if (job->anchor_stats)
         finish_anchor(job, n, &p);
+    if (job->set_sums)
+        job->out->set_logp[n] = job->h->sets[n].n > 0 ? log_set(job, n, &p) : 0;
     finish_asked(job, n, lse);
     if (job->top)
         finish_top(job, n, lse);
@@ -425,6 +473,11 @@ static kg_status job_init(struct job *job, struct kg_err *err)
         if (!job->anchor_stats)
             return err->code;
     }
+    if (job->out->set_logp) {
+        job->set_sums = kg_mem_calloc(n * tiles, sizeof *job->set_sums, "head sets", err);
+        if (!job->set_sums)
+            return err->code;
+    }
     if (job->h->top_k <= 0 || (!job->out->top_ids && !job->out->top_logp))
         return KG_OK;
     job->top = kg_mem_calloc(lists * (size_t)job->h->top_k, sizeof *job->top,
@@ -440,6 +493,7 @@ static void job_release(struct job *job)
 {
     kg_mem_free(job->stats);
     kg_mem_free(job->anchor_stats);
+    kg_mem_free(job->set_sums);
     kg_mem_free(job->top);
     kg_mem_free(job->top_count);
 }

@@ -5,12 +5,14 @@
  * the loss:
  *
  *     dloss/dz_v = a_v - p_v sum_J a - c_H p_v (lp_v + H) + c_R p_v (lp_v - lq_v - R)
- *                  + c_F (p_v - q_v)
+ *                  + c_F (p_v - q_v) + c_S (1[v in set] p_v / S - p_v)
  *                = a_v + p_v (k0 + k1 lp_v + kr (lp_v - lq_v - R)) + kf (p_v - q_v)
- *     k0 = -sum a - c_H H,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
+ *     k0 = -sum a - c_H H - c_S,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
+ *     and for v in the row's set k0 + c_S / S
  *
  * That is fp32 with the differences of two large numbers taken in double; columns with
- * an a_v are double throughout, as a_v and p_v sum a may cancel there. An id whose a_v is
+ * an a_v are double throughout, as a_v and p_v sum a may cancel there, and so are those
+ * of the set. An id whose a_v is
  * 0 changes no bit.
  *
  * Rows without any gradient are left out first. Then blocks of rows meet strips of the
@@ -30,6 +32,7 @@ struct factors {
     double lse;
     double anchor_lse;
     double k0;
+    double ks; /* c_S / S */
     double k1;
     double kr;
     double r; /* R */
@@ -52,16 +55,17 @@ struct job {
 /* One block of rows; R of them at most. Everything is owned. */
 struct block {
     int64_t rows;
-    const int32_t *row;       /* borrowed from the job */
-    void *hidden;             /* (R, D) ct */
-    void *anchor_hidden;      /* (R, Da), NULL without an anchor gradient */
-    void *dz;                 /* (R, columns of the strip) ct, dense */
-    float *dhidden;           /* (R, D) */
-    float *inv_temp;          /* (R), 1 where the head has none */
-    float *anchor_temp;       /* (R) */
-    struct factors *factors;  /* (R) */
-    struct kg_head_ask *asks; /* (R, K+1) */
-    int32_t *start;           /* (R, tiles+1) */
+    const int32_t *row;           /* borrowed from the job */
+    void *hidden;                 /* (R, D) ct */
+    void *anchor_hidden;          /* (R, Da), NULL without an anchor gradient */
+    void *dz;                     /* (R, columns of the strip) ct, dense */
+    float *dhidden;               /* (R, D) */
+    float *inv_temp;              /* (R), 1 where the head has none */
+    float *anchor_temp;           /* (R) */
+    struct factors *factors;      /* (R) */
+    struct kg_head_ask *asks;     /* (R, K+1) */
+    int32_t *start;               /* (R, tiles+1) */
+    struct kg_idset_walk *in_set; /* (R, tiles), NULL without a gradient of sets */
 };
 
 /* ---- which rows, and their factors ---- */
@@ -81,11 +85,17 @@ static double sum_a(const struct job *job, int64_t n, bool *any)
     return sum + a;
 }
 
+/* That of the row's set; all ids have none. */
+static double a_set(const struct job *job, int64_t n)
+{
+    return job->g->a_set && job->h->sets[n].n > 0 ? job->g->a_set[n] : 0.0;
+}
+
 static bool has_gradient(const struct job *job, int64_t n)
 {
     const struct kg_head_grad *g = job->g;
     bool any = at(g->a_entropy, n) != 0.0 || at(g->a_kl_reverse, n) != 0.0 ||
-               at(g->a_kl_forward, n) != 0.0;
+               at(g->a_kl_forward, n) != 0.0 || a_set(job, n) != 0.0;
     sum_a(job, n, &any);
     return any;
 }
@@ -98,10 +108,12 @@ static struct factors factors_of(const struct job *job, int64_t n)
     double ch = at(g->a_entropy, n);
     double entropy = g->a_entropy ? (double)g->entropy[n] : 0.0;
     double t = job->h->inv_temp ? (double)job->h->inv_temp[n] : 1.0;
+    double cs = a_set(job, n);
     return (struct factors){
         .lse = g->lse[n],
         .anchor_lse = g->anchor_lse ? g->anchor_lse[n] : 0.0,
-        .k0 = t * (-a - ch * entropy),
+        .k0 = t * (-a - cs - ch * entropy),
+        .ks = cs != 0.0 ? t * cs * exp(-g->set_logp[n]) : 0.0,
         .k1 = t * -ch,
         .kr = t * at(g->a_kl_reverse, n),
         .r = g->a_kl_reverse ? g->kl_reverse[n] : 0.0,
@@ -154,6 +166,8 @@ static kg_status block_init(struct block *b, const struct job *job, struct kg_er
     KG_TRY(get(&b->factors, r, sizeof *b->factors, err));
     KG_TRY(get(&b->asks, r * (h->k + 1), sizeof *b->asks, err));
     KG_TRY(get(&b->start, r * (job->tiles + 1), sizeof *b->start, err));
+    if (job->g->a_set)
+        KG_TRY(get(&b->in_set, r * job->tiles, sizeof *b->in_set, err));
     if (!with_anchor(job))
         return KG_OK;
     KG_TRY(get(&b->anchor_temp, r, sizeof *b->anchor_temp, err));
@@ -172,6 +186,7 @@ static void block_release(struct block *b)
     kg_mem_free(b->factors);
     kg_mem_free(b->asks);
     kg_mem_free(b->start);
+    kg_mem_free(b->in_set);
 }
 
 static void copy_row(void *dst, int64_t i, struct kg_mat src, int64_t n)
@@ -191,6 +206,9 @@ static void gather_row(struct block *b, const struct job *job, int64_t i)
     b->factors[i] = factors_of(job, n);
     kg_cpu_head_sort_ids(b->asks + i * (h->k + 1), b->start + i * (job->tiles + 1), h, n,
                          job->width, job->tiles);
+    if (b->factors[i].ks != 0.0)
+        kg_cpu_head_set_starts(b->in_set + i * job->tiles, &h->sets[n], job->width,
+                               job->tiles);
     if (!b->anchor_hidden)
         return;
     copy_row(b->anchor_hidden, i, h->anchor->hidden, n);
@@ -210,10 +228,11 @@ struct scratch {
     float *z;  /* owned (UNIT_ROWS, width) */
     float *zq; /* owned, NULL without an anchor */
     double *a; /* owned (width), zero between rows */
+    bool *in;  /* owned (width), false between rows: of the set; NULL without */
     struct column {
         int64_t v; /* within the tile */
         double dz;
-    } * columns; /* owned (K+1) */
+    } * columns; /* owned (K+1, and width where there are sets) */
 };
 
 /* z - lse, with the double's low part: fp32 alone would lose bits of a large lse. */
@@ -261,11 +280,11 @@ static void dense_row_anchor(float *z, const float *zq, const struct factors *f,
 }
 
 /* One column of the dense part, in double. */
-static double dense_at(const struct factors *f, float z, const float *zq)
+static double dense_at(const struct factors *f, bool in_set, float z, const float *zq)
 {
     double lp = (double)z - f->lse;
     double p = exp(lp);
-    double x = f->k0 + f->k1 * lp;
+    double x = f->k0 + (in_set ? f->ks : 0.0) + f->k1 * lp;
     if (!zq)
         return p * x;
     double d = (double)z - (double)*zq - (f->lse - f->anchor_lse);
@@ -305,6 +324,20 @@ static int32_t asked_columns(const struct scratch *w, const struct block *b,
     return n;
 }
 
+/* And those of its set, behind the n that are there. */
+static int32_t set_columns(const struct scratch *w, int32_t n, const struct block *b,
+                           const struct job *job, int64_t i, int64_t tile)
+{
+    int64_t first = tile * job->width, end = first + tile_cols(job, tile);
+    const struct kg_idset *set = &job->h->sets[b->row[i]];
+    struct kg_idset_walk at = b->in_set[i * job->tiles + tile];
+    for (; at.id < end && at.id < set->bound; kg_idset_next(&at, set)) {
+        w->in[at.id - first] = true;
+        w->columns[n++].v = at.id - first;
+    }
+    return n;
+}
+
 /* dz in place of z. */
 static void fill_row(float *z, const float *zq, const struct scratch *w,
                      const struct block *b, const struct job *job, int64_t i,
@@ -312,9 +345,12 @@ static void fill_row(float *z, const float *zq, const struct scratch *w,
 {
     const struct factors *f = b->factors + i;
     int32_t n = asked_columns(w, b, job, i, tile);
+    if (f->ks != 0.0)
+        n = set_columns(w, n, b, job, i, tile);
     for (int32_t s = 0; s < n; s++) {
         int64_t v = w->columns[s].v;
-        w->columns[s].dz = w->a[v] + dense_at(f, z[v], zq ? zq + v : NULL);
+        w->columns[s].dz = w->a[v] +
+                           dense_at(f, w->in && w->in[v], z[v], zq ? zq + v : NULL);
     }
     if (zq)
         dense_row_anchor(z, zq, f, tile_cols(job, tile));
@@ -323,6 +359,8 @@ static void fill_row(float *z, const float *zq, const struct scratch *w,
     for (int32_t s = 0; s < n; s++) {
         z[w->columns[s].v] = (float)w->columns[s].dz;
         w->a[w->columns[s].v] = 0.0;
+        if (w->in)
+            w->in[w->columns[s].v] = false;
     }
 }
 
@@ -365,7 +403,10 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
 {
     KG_TRY(get(&w->z, UNIT_ROWS * job->width, sizeof *w->z, err));
     KG_TRY(get(&w->a, job->width, sizeof *w->a, err));
-    KG_TRY(get(&w->columns, job->h->k + 1, sizeof *w->columns, err));
+    KG_TRY(get(&w->columns, job->h->k + 1 + (job->g->a_set ? job->width : 0),
+               sizeof *w->columns, err));
+    if (job->g->a_set)
+        KG_TRY(get(&w->in, job->width, sizeof *w->in, err));
     return with_anchor(job) ? get(&w->zq, UNIT_ROWS * job->width, sizeof *w->zq, err)
                             : KG_OK;
 }
@@ -375,6 +416,7 @@ static void scratch_release(struct scratch *w)
     kg_mem_free(w->z);
     kg_mem_free(w->zq);
     kg_mem_free(w->a);
+    kg_mem_free(w->in);
     kg_mem_free(w->columns);
 }
 

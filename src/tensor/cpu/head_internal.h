@@ -51,6 +51,11 @@ void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
                           const struct kg_head *h, int64_t n, int64_t width,
                           int64_t tiles);
 
+/* ---- sets of ids, by tile ---- */
+/* Of the walk over the set, at[t]: its first id in tile t or behind.   at (tiles) */
+void kg_cpu_head_set_starts(struct kg_idset_walk *at, const struct kg_idset *set,
+                            int64_t width, int64_t tiles);
+
 /* ---- the k largest: a heap whose root is the worst of those kept ---- */
 struct kg_head_top {
     float z;

@@ -57,3 +57,15 @@ void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
         start[t] = start[t - 1];
     start[0] = 0;
 }
+
+void kg_cpu_head_set_starts(struct kg_idset_walk *at, const struct kg_idset *set,
+                            int64_t width, int64_t tiles)
+{
+    struct kg_idset_walk w;
+    kg_idset_begin(&w, set);
+    for (int64_t t = 0; t < tiles; t++) {
+        while (w.id < set->bound && w.id < t * width)
+            kg_idset_next(&w, set);
+        at[t] = w;
+    }
+}
