@@ -90,14 +90,11 @@ void kg_rollout_draw(struct kg_sampler_pick *pick, struct kg_rollout *r,
 static kg_status push_token(struct kg_rollout *r, struct kg_seq *seq,
                             const struct kg_sampler_pick *pick, int64_t row)
 {
-    struct kg_traj_step step = {.token = pick->token, .logp = pick->logp};
+    struct kg_traj_step step = {
+        .token = pick->token, .logp = pick->logp, .cut = pick->cut, .kept = pick->kept};
     if (seq->traj->top_k > 0) {
         step.top_ids = r->top_ids + row * r->top_k;
         step.top_logp = r->top_logp + row * r->top_k;
-    }
-    if (pick->n_kept > 0) {
-        step.kept = pick->kept;
-        step.kept_n = pick->n_kept;
     }
     return kg_traj_push(seq->traj, &step, &seq->err);
 }

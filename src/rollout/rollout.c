@@ -55,6 +55,8 @@ void kg_rollout_free(struct kg_rollout *r)
         worker_release(&r->workers[i]);
     for (int32_t i = 0; r->seqs && i < r->opts.max_open; i++)
         kg_str_release(&r->seqs[i].text);
+    for (int32_t i = 0; r->picks && i < r->opts.max_batch; i++)
+        kg_sampler_pick_release(&r->picks[i]);
     void *blocks[] = {
         r->workers,         r->seqs,      r->groups, r->block_slab, r->picks,
         r->last_rows,       r->logits,    r->lse,    r->inv_temp,   r->top_ids,

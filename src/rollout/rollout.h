@@ -26,7 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KG_MAX_KEPT = 512, KG_MAX_STOPS = 16, KG_MAX_STOP_BYTES = 256 };
+/* ids that can be recorded with a token: the sampler's likeliest */
+enum { KG_MAX_TOP_K = 512, KG_MAX_STOPS = 16, KG_MAX_STOP_BYTES = 256 };
 
 /* What logits are multiplied with when sampling at this temperature: greedy rows are
  * scored at 1. Whoever scores a trajectory takes the factor from here, so that the bits
@@ -65,7 +66,7 @@ struct kg_sampling {
     const char *const *stops; /* (n_stops) borrowed stop strings; need a tokenizer */
     int n_stops;
     int record_top_k; /* K most likely ids to record with every token; 0 none */
-    /* keep the ids that truncated sampling kept; over KG_MAX_KEPT is an error */
+    /* record the ids that truncated sampling kept, however many they are */
     bool record_kept;
     const struct kg_adjust *adjust; /* borrowed; NULL: nothing; not with record_kept */
     struct kg_rng_key rng;
@@ -161,8 +162,7 @@ typedef kg_status (*kg_rollout_done_fn)(void *user, const struct kg_traj *t,
  * failure too. The cache is cleared first: weights may have changed since the last run.
  * The first trajectory that fails stops the run.
  * errors: EINVAL (empty prompt, prompt + max_tokens over max_len or over the cache,
- * parameters out of range, more than KG_MAX_KEPT ids kept while recorded), ENOMEM,
- * ENONFINITE (logits), EINTERRUPTED */
+ * parameters out of range), ENOMEM, ENONFINITE (logits), EINTERRUPTED */
 kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
                          const struct kg_request *requests, size_t n_requests,
                          const struct kg_sampling *s, kg_rollout_done_fn done, void *user,
@@ -225,7 +225,7 @@ kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
                             struct kg_traj *trajs, struct kg_err *err) KG_MUST_CHECK;
 
 /* Start what has room, then one token for every running sequence. A trajectory that fails
- * (non-finite logits, more kept ids than can be recorded, no memory for its records) is
+ * (non-finite logits, no memory for its records) is
  * given to `finished` with its error; what is returned here is a failure of the engine
  * itself or of a callback, after which only begin and free are allowed.
  * load: out, NULL allowed.

@@ -1,6 +1,7 @@
 /* The engine: promise 1 (the sampler's log-prob is the score's, bit for bit), promise 3
  * (a trajectory does not depend on batch, chunks, threads, neighbours or cache size), and
  * how sequences end. */
+#include "rollout/keep.h"
 #include "rollout/rollout.h"
 
 #include "rollout/rollout_testing.h"
@@ -434,6 +435,16 @@ static void a_stop_string_over_several_tokens_ends_a_sequence(void **state)
 
 /* ---- records ---- */
 
+static bool has_id(const struct kg_idset *s, int32_t id)
+{
+    struct kg_idset_walk w;
+    if (s->n == 0)
+        return false;
+    for (kg_idset_begin(&w, s); w.id < id; kg_idset_next(&w, s))
+        continue;
+    return w.id == id;
+}
+
 static void kept_ids_are_recorded_with_the_token_among_them(void **state)
 {
     (void)state;
@@ -446,36 +457,54 @@ static void kept_ids_are_recorded_with_the_token_among_them(void **state)
     for (int i = 0; i < N_TRAJS; i++) {
         size_t at = 0;
         for (size_t p = 0; p < t[i].n; p++) {
-            bool found = false;
-            for (int32_t j = 0; j < t[i].kept_n[p]; j++)
-                found = found || t[i].kept_ids[at + (size_t)j] == t[i].tokens[p];
-            at += (size_t)t[i].kept_n[p];
-            assert_int_equal(found, p >= t[i].prompt_n);
+            struct kg_idset kept = kg_traj_kept(&t[i], p, &at);
+            assert_int_equal(has_id(&kept, t[i].tokens[p]), p >= t[i].prompt_n);
         }
         assert_int_equal(at, t[i].kept_total);
     }
     release(t, N_TRAJS);
 }
 
-static void more_kept_ids_than_can_be_recorded_are_refused(void **state)
+/* A flat distribution: the nucleus is nearly all of the vocabulary. */
+static struct kg_model *flat_model(void)
 {
-    (void)state;
     struct kg_model *m = make_model(KG_F32, 3000);
-    struct kg_sampling s = sampling();
-    struct kg_rollout_opts o = options(4, 512);
-    struct kg_rollout *r = NULL;
-    struct kg_traj t[N_SAMPLES];
     for (int64_t i = 0; i < m->n_elements; i++)
         m->master[i] *= 0.05f;
     assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
-    s.top_p = 0.999f;
+    return m;
+}
+
+static void a_wide_nucleus_is_recorded_and_found_again(void **state)
+{
+    (void)state;
+    struct kg_model *m = flat_model();
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(4, 512);
+    struct kg_rollout *r = NULL;
+    struct kg_acts *acts = NULL;
+    struct kg_traj t[N_SAMPLES];
+    s.top_p = 0.95f;
     s.record_kept = true;
     assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &refusal), KG_OK);
-    assert_int_equal(kg_rollout_run(r, t, requests, 1, &s, NULL, NULL, &refusal),
-                     KG_EINVAL);
-    assert_non_null(strstr(refusal.message, "prompt 0"));
-    assert_non_null(strstr(refusal.message, "at most 512"));
+    assert_int_equal(kg_rollout_run(r, t, requests, 1, &s, NULL, NULL, &refusal), KG_OK);
+    assert_int_equal(kg_acts_create(&acts, m, 512, false, &refusal), KG_OK);
+    for (int i = 0; i < N_SAMPLES; i++) {
+        struct kg_traj again = t[i];
+        again.kept_n = NULL, again.kept_bytes = NULL, again.kept = NULL;
+        again.kept_total = again.kept_capacity = 0;
+        assert_true(t[i].kept_n[t[i].n - 1] > 2500);
+        assert_int_equal(t[i].cut_n, kg_traj_model_tokens(&t[i]));
+        assert_int_equal(kg_rollout_keep(&again, m, acts, &s, &refusal), KG_OK);
+        assert_int_equal(again.kept_total, t[i].kept_total);
+        assert_memory_equal(again.kept, t[i].kept, t[i].kept_total);
+        assert_memory_equal(again.kept_n, t[i].kept_n, t[i].n * sizeof *t[i].kept_n);
+        kg_mem_free(again.kept_n);
+        kg_mem_free(again.kept_bytes);
+        kg_mem_free(again.kept);
+    }
     release(t, N_SAMPLES);
+    kg_acts_free(acts);
     kg_rollout_free(r);
     kg_model_free(m);
 }
@@ -622,7 +651,7 @@ int main(void)
         cmocka_unit_test(any_id_of_the_eos_set_ends_a_sequence),
         cmocka_unit_test(a_stop_string_over_several_tokens_ends_a_sequence),
         cmocka_unit_test(kept_ids_are_recorded_with_the_token_among_them),
-        cmocka_unit_test(more_kept_ids_than_can_be_recorded_are_refused),
+        cmocka_unit_test(a_wide_nucleus_is_recorded_and_found_again),
         cmocka_unit_test(each_finished_trajectory_is_reported_once),
         cmocka_unit_test(a_prompt_is_computed_once_for_its_group),
         cmocka_unit_test(impossible_requests_are_refused_before_anything_runs),

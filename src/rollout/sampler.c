@@ -41,7 +41,9 @@ kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
         scratch->adjusted = kg_mem_calloc(n, sizeof *scratch->adjusted, what, err);
     if (s->adjust && scratch->times == NULL)
         scratch->times = kg_mem_calloc(n, sizeof *scratch->times, what, err);
-    bool there = (!truncates || scratch->candidates) &&
+    if (truncates && scratch->words == NULL)
+        scratch->words = kg_mem_calloc((n + 63) / 64, sizeof *scratch->words, what, err);
+    bool there = (!truncates || (scratch->candidates && scratch->words)) &&
                  (!s->adjust || (scratch->adjusted && scratch->times));
     return there ? KG_OK : err->code;
 }
@@ -51,7 +53,14 @@ void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch)
     kg_mem_free(scratch->candidates);
     kg_mem_free(scratch->adjusted);
     kg_mem_free(scratch->times);
+    kg_mem_free(scratch->words);
     *scratch = (struct kg_sampler_scratch){0};
+}
+
+void kg_sampler_pick_release(struct kg_sampler_pick *pick)
+{
+    kg_mem_free(pick->room);
+    *pick = (struct kg_sampler_pick){0};
 }
 
 static kg_status check_stops(const struct kg_sampling *s, struct kg_err *err)
@@ -428,32 +437,54 @@ static int32_t walk_candidates(const struct kg_sampler_candidate *c, int32_t n, 
     return c[n - 1].id;
 }
 
+/* Packed by way of a bitmap, which is cleared again. */
 static kg_status record_kept(struct kg_sampler_pick *pick,
-                             const struct kg_sampler_candidate *c, int32_t n,
-                             int32_t vocab, struct kg_err *err)
+                             struct kg_sampler_scratch *scratch, int32_t n, int32_t vocab,
+                             struct kg_err *err)
 {
-    if (n == vocab)
-        return KG_OK;
-    if (n > KG_MAX_KEPT)
-        return kg_fail(
-            err, KG_EINVAL,
-            "truncated sampling keeps %d ids at one token, and at most %d can be "
-            "recorded: tighten top-k, top-p or min-p",
-            n, KG_MAX_KEPT);
-    pick->n_kept = n;
+    const struct kg_sampler_candidate *c = scratch->candidates;
+    size_t most = kg_idset_most(vocab);
+    KG_TRY(kg_mem_grow(&pick->room, &pick->capacity, most, 1, most, "kept ids", err));
     for (int32_t i = 0; i < n; i++)
-        pick->kept[i] = c[i].id;
+        scratch->words[c[i].id / 64] |= (uint64_t)1 << (c[i].id % 64);
+    pick->kept = kg_idset_pack(pick->room, scratch->words, vocab);
+    for (int32_t i = 0; i < n; i++)
+        scratch->words[c[i].id / 64] = 0;
     return KG_OK;
 }
 
+/* n: of the candidates, in order, those that are kept. */
+static void note_cut(struct kg_sampler_pick *pick, const struct kg_sampler_candidate *c,
+                     int32_t n, const struct kg_sampler_row *row)
+{
+    double log_mass = log(sum_weights(c, n)) + (double)c[0].z - row->lse;
+    pick->n_kept = n == row->vocab ? 0 : n;
+    pick->cut = pick->n_kept > 0 && log_mass < 0 ? (float)-log_mass : 0;
+}
+
 static kg_status draw_truncated(struct kg_sampler_pick *pick,
-                                struct kg_sampler_candidate *c,
+                                struct kg_sampler_scratch *scratch,
                                 const struct kg_sampler_row *row,
                                 const struct kg_sampling *s, double u, struct kg_err *err)
 {
-    int32_t n = truncate_row(c, row, s);
+    const struct kg_sampler_candidate *c = scratch->candidates;
+    int32_t n = truncate_row(scratch->candidates, row, s);
     pick->token = walk_candidates(c, n, u);
-    return s->record_kept ? record_kept(pick, c, n, row->vocab, err) : KG_OK;
+    note_cut(pick, c, n, row);
+    return s->record_kept && pick->n_kept > 0
+               ? record_kept(pick, scratch, n, row->vocab, err)
+               : KG_OK;
+}
+
+kg_status kg_sampler_keep(struct kg_sampler_pick *pick,
+                          struct kg_sampler_scratch *scratch,
+                          const struct kg_sampler_row *row, const struct kg_sampling *s,
+                          struct kg_err *err)
+{
+    struct kg_sampling keep = *s;
+    keep.record_kept = true;
+    keep.adjust = NULL;
+    return kg_sampler_draw(pick, scratch, row, &keep, 0, err);
 }
 
 /* ---- adjusted ---- */
@@ -502,11 +533,13 @@ kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                        "expected finite logits, found a log sum exp of %g", row->lse);
     struct kg_sampler_row from = s->adjust ? adjust(scratch, row, s) : *row;
     pick->n_kept = 0;
+    pick->cut = 0;
+    pick->kept = (struct kg_idset){0};
     if (s->temperature == 0) {
         pick->token = argmax(from.z, from.vocab);
     } else if (kg_sampler_truncates(s, from.vocab)) {
         assert(scratch != NULL);
-        KG_TRY(draw_truncated(pick, scratch->candidates, &from, s, u, err));
+        KG_TRY(draw_truncated(pick, scratch, &from, s, u, err));
     } else {
         pick->token = draw_full(&from, u);
     }

@@ -9,6 +9,7 @@
 #ifndef KG_ROLLOUT_SAMPLER_H
 #define KG_ROLLOUT_SAMPLER_H
 
+#include "base/idset.h"
 #include "base/status.h"
 #include "rollout/rollout.h"
 
@@ -34,6 +35,8 @@ struct kg_sampler_scratch {
     struct kg_sampler_candidate *candidates; /* (V) owned, to truncate */
     float *adjusted;                         /* (V) owned, as the next: to adjust */
     int32_t *times;                          /* (V) zeros between two rows */
+    uint64_t
+        *words; /* ((V+63)/64) owned, zeros between two rows: to record what is kept */
 };
 /* Make what s needs and is not there yet.   {0}: nothing is */
 kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
@@ -44,9 +47,14 @@ void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch);
 struct kg_sampler_pick {
     int32_t token;
     float logp;
-    int32_t n_kept;            /* ids that truncation kept; 0: all of the vocabulary */
-    int32_t kept[KG_MAX_KEPT]; /* (n_kept) filled when sampling asks for it */
+    int32_t n_kept; /* ids that truncation kept; 0: all of the vocabulary */
+    float cut;      /* -log of the mass that they have of the full softmax */
+    /* the ids, n 0 where all were or sampling does not ask for them; data lies in room */
+    struct kg_idset kept;
+    uint8_t *room; /* owned (capacity) */
+    size_t capacity;
 };
+void kg_sampler_pick_release(struct kg_sampler_pick *pick);
 
 /* Ranges of the sampling parameters (temperature, top_p, top_k, min_p, max_tokens, stops,
  * adjust, its ids left out).
@@ -57,10 +65,16 @@ bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab);
 
 /* Draw a token.   scratch NULL allowed when nothing is truncated or adjusted; u in [0, 1)
  * temperature 0: the largest logit, ties by the smaller id; u is not looked at.
- * errors: ENONFINITE (lse), EINVAL (more than KG_MAX_KEPT ids kept while record_kept) */
+ * errors: ENONFINITE (lse), ENOMEM (room for what is kept) */
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,
                           double u, struct kg_err *err) KG_MUST_CHECK;
+/* What a draw from the row would keep: n_kept, cut and kept of the pick, whatever
+ * record_kept says. It depends on row and parameters alone.   errors: as above */
+kg_status kg_sampler_keep(struct kg_sampler_pick *pick,
+                          struct kg_sampler_scratch *scratch,
+                          const struct kg_sampler_row *row, const struct kg_sampling *s,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 #endif

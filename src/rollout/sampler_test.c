@@ -191,6 +191,23 @@ static int32_t plain_mask(int32_t V, const struct kg_sampling *s)
     return n;
 }
 
+/* The mask again, by a walk; its mass. */
+static void check_kept(int32_t V, int32_t n, double mass)
+{
+    struct kg_idset_walk w;
+    assert_int_equal(pick.kept.n, n);
+    assert_true(fabs((double)pick.cut - (pick.n_kept > 0 ? -log(mass) : 0)) < 1e-5);
+    if (n == 0)
+        return;
+    kg_idset_begin(&w, &pick.kept);
+    for (int32_t v = 0; v < V; v++)
+        if (mask[v]) {
+            assert_int_equal(w.id, v);
+            kg_idset_next(&w, &pick.kept);
+        }
+    assert_int_equal(w.id, V);
+}
+
 static void check_against_plain(int32_t V, const struct kg_sampling *s, uint64_t number,
                                 bool ties)
 {
@@ -202,15 +219,9 @@ static void check_against_plain(int32_t V, const struct kg_sampling *s, uint64_t
     for (int32_t v = 0; v < V; v++)
         sum += mask[v] ? p[v] : 0;
     kg_status status = kg_sampler_draw(&pick, &scratch, &row, s, u, &err);
-    if (n > KG_MAX_KEPT && n < V) {
-        assert_int_equal(status, KG_EINVAL);
-        assert_non_null(strstr(err.message, "512"));
-        return;
-    }
     assert_int_equal(status, KG_OK);
     assert_int_equal(pick.n_kept, n == V ? 0 : n);
-    for (int32_t i = 0; i < pick.n_kept; i++)
-        assert_int_equal(pick.kept[i], order[i]);
+    check_kept(V, s->record_kept ? pick.n_kept : 0, sum);
     assert_true(mask[pick.token]);
     if (!kg_sampler_truncates(s, V)) /* walks in the order of ids then */
         return;
@@ -331,16 +342,20 @@ static void a_bias_forces_and_forbids(void **state)
     assert_int_equal(pick.token, 5);
 }
 
-static void too_many_kept_ids_are_an_error_only_when_recorded(void **state)
+static void what_is_kept_is_known_without_a_draw(void **state)
 {
     (void)state;
     struct kg_sampling s = plain();
     struct kg_sampler_row row = make_row(3000, 9, 0.1f, false);
     s.top_p = 0.99f;
     assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, 0.5, &err), KG_OK);
-    s.record_kept = true;
-    assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, 0.5, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "at most 512"));
+    assert_int_equal(pick.kept.n, 0); /* not asked for */
+    assert_true(pick.n_kept > 2900 && pick.n_kept < 3000);
+    assert_true(pick.cut > 0.005f && pick.cut <= 0.0101f);
+    assert_int_equal(kg_sampler_keep(&pick, &scratch, &row, &s, &err), KG_OK);
+    plain_mask(3000, &s);
+    check_kept(3000, pick.n_kept, exp(-(double)pick.cut));
+    assert_int_equal(pick.kept.bytes, kg_idset_most(3000));
 }
 
 static void a_row_that_is_not_finite_is_refused(void **state)
@@ -422,7 +437,7 @@ int main(void)
         cmocka_unit_test(truncation_keeps_what_a_full_sort_keeps),
         cmocka_unit_test(adjusting_changes_what_is_drawn_and_no_log_prob),
         cmocka_unit_test(a_bias_forces_and_forbids),
-        cmocka_unit_test(too_many_kept_ids_are_an_error_only_when_recorded),
+        cmocka_unit_test(what_is_kept_is_known_without_a_draw),
         cmocka_unit_test(a_row_that_is_not_finite_is_refused),
         cmocka_unit_test(parameters_out_of_range_are_named),
     };

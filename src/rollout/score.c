@@ -31,6 +31,8 @@ struct score_pack {
         *twice; /* 2 inv_temp, for sum_sq; with the next two only where that is wanted */
     double *lse_twice;
     float *sum_sq;
+    struct kg_idset *sets; /* with the next where masses of sets are wanted */
+    double *set_logp;
     int32_t *indices; /* (rows,K) */
     float *logp_at;   /* (rows,K) */
     int32_t *top_ids; /* (rows,top_k) */
@@ -47,6 +49,7 @@ struct scorer {
     int top_k;
     bool want_entropy;
     bool want_sum_sq;
+    bool want_sets;
     struct score_pack p;
 };
 
@@ -55,7 +58,7 @@ static void pack_release(struct score_pack *p)
     void *blocks[] = {p->tokens,    p->pos,     p->seqs,     p->from,    p->target,
                       p->inv_temp,  p->lse,     p->logp,     p->entropy, p->indices,
                       p->logp_at,   p->top_ids, p->top_logp, p->hidden,  p->twice,
-                      p->lse_twice, p->sum_sq};
+                      p->lse_twice, p->sum_sq,  p->sets,     p->set_logp};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         kg_mem_free(blocks[i]);
 }
@@ -72,12 +75,14 @@ static void *alloc(size_t n, size_t size, kg_status *status, struct kg_err *err)
 static kg_status pack_init(struct scorer *s, int64_t rows, struct kg_err *err)
 {
     struct score_pack *p = &s->p;
-    size_t n = (size_t)rows, n_sq = s->want_sum_sq ? n : 0;
+    size_t n = (size_t)rows, n_sq = s->want_sum_sq ? n : 0, n_set = s->want_sets ? n : 0;
     kg_status status = KG_OK;
     p->rows = rows;
     p->twice = alloc(n_sq, sizeof *p->twice, &status, err);
     p->lse_twice = alloc(n_sq, sizeof *p->lse_twice, &status, err);
     p->sum_sq = alloc(n_sq, sizeof *p->sum_sq, &status, err);
+    p->sets = alloc(n_set, sizeof *p->sets, &status, err);
+    p->set_logp = alloc(n_set, sizeof *p->set_logp, &status, err);
     p->tokens = alloc(n, sizeof *p->tokens, &status, err);
     p->pos = alloc(n, sizeof *p->pos, &status, err);
     p->seqs = alloc(n, sizeof *p->seqs, &status, err);
@@ -136,6 +141,8 @@ static void put_wanted(struct scorer *s, size_t i, int32_t row, int64_t *n_wante
         p->from[w] = row + (int32_t)t - 1;
         p->target[w] = q->tokens[t];
         p->inv_temp[w] = kg_inv_temperature(q->temperature);
+        if (s->want_sets)
+            p->sets[w] = q->sets ? q->sets[t] : (struct kg_idset){0};
         for (size_t j = 0; j < k; j++)
             p->indices[w * k + j] = q->indices ? q->indices[t * k + j] : -1;
     }
@@ -190,10 +197,12 @@ static kg_status run_head(struct scorer *s, struct kg_mat hidden, int64_t n,
                         .target = p->target,
                         .indices = s->k > 0 ? p->indices : NULL,
                         .k = s->k,
-                        .top_k = s->top_k};
+                        .top_k = s->top_k,
+                        .sets = s->want_sets ? p->sets : NULL};
     struct kg_head_out out = {.lse = p->lse,
                               .logp = p->logp,
                               .logp_at = s->k > 0 ? p->logp_at : NULL,
+                              .set_logp = s->want_sets ? p->set_logp : NULL,
                               .entropy = s->want_entropy ? p->entropy : NULL,
                               .top_ids = s->top_k > 0 ? p->top_ids : NULL,
                               .top_logp = s->top_k > 0 ? p->top_logp : NULL};
@@ -219,6 +228,8 @@ static void clear_before(struct kg_score_seq *q, size_t from)
         memset(q->lse, 0, from * sizeof *q->lse);
     if (q->sum_sq)
         memset(q->sum_sq, 0, from * sizeof *q->sum_sq);
+    if (q->set_logp)
+        memset(q->set_logp, 0, from * sizeof *q->set_logp);
 }
 
 /* Sequences [first, last) take their rows; the w-th wanted row is next.
@@ -245,6 +256,7 @@ static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg
         deal(q->entropy, from, p->entropy, w, n, sizeof *q->entropy);
         deal(q->lse, from, p->lse, w, n, sizeof *q->lse);
         deal(q->sum_sq, from, p->sum_sq, w, n, sizeof *q->sum_sq);
+        deal(q->set_logp, from, p->set_logp, w, n, sizeof *q->set_logp);
         deal(q->logp_at, from * k, p->logp_at, w * k, n * k, sizeof *q->logp_at);
         deal(q->top_ids, from * top, p->top_ids, w * top, n * top, sizeof *q->top_ids);
         deal(q->top_logp, from * top, p->top_logp, w * top, n * top, sizeof *q->top_logp);
@@ -278,7 +290,12 @@ kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_t
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    const size_t *only_from, struct kg_err *err)
 {
-    struct scorer s = {m, acts, seqs, only_from, k, top_k, false, false, {0}};
+    struct scorer s = {.m = m,
+                       .acts = acts,
+                       .seqs = seqs,
+                       .only_from = only_from,
+                       .k = k,
+                       .top_k = top_k};
     int64_t total = 0;
     kg_status status = KG_OK;
     for (size_t i = 0; i < n_seqs; i++) {
@@ -286,6 +303,7 @@ kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_t
         total += (int64_t)seqs[i].n;
         s.want_entropy = s.want_entropy || seqs[i].entropy != NULL;
         s.want_sum_sq = s.want_sum_sq || seqs[i].sum_sq != NULL;
+        s.want_sets = s.want_sets || seqs[i].sets != NULL;
     }
     KG_TRY_GOTO(out, pack_init(&s, total < max_tokens ? total : max_tokens, err));
     status = score_packs(&s, n_seqs, err);

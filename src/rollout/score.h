@@ -26,12 +26,16 @@ struct kg_score_seq {
     double *lse;      /* (n) out or NULL */
     /* (n) out or NULL: sum_v p_v^2 of that distribution; a second run of the head */
     float *sum_sq;
+    /* (n) or NULL: sets whose log mass is wanted for position t's token, n 0: all ids */
+    const struct kg_idset *sets;
+    double *set_logp; /* (n) out, where sets are given */
 };
 
 /* Score n_seqs sequences in packs of at most max_tokens tokens, which acts must hold.  k,
  * top_k: widths of the arrays above.  only_from (n_seqs) or NULL: the first position of
  * each sequence that is wanted; the head is not run before it, there logp, entropy,
- * lse and sum_sq are 0 and the other arrays are left alone (so it is for position 0).
+ * lse, sum_sq and set_logp are 0 and the other arrays are left alone (so it is for
+ * position 0).
  * errors: EINVAL (empty sequence, one longer than max_tokens, unknown token), ENOMEM,
  * ENONFINITE */
 kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_tokens,

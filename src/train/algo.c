@@ -21,6 +21,11 @@ bool kg_config_truncates(const struct kg_config *config)
            kg_config_real(config, "rollout.min_p") > 0;
 }
 
+bool kg_config_records_kept(const struct kg_config *config)
+{
+    return kg_config_truncates(config) && !kg_config_bool(config, "algo.reproduction");
+}
+
 bool kg_config_off_policy(const struct kg_config *c)
 {
     return kg_config_int(c, "train.updates_per_step") > 1 ||
@@ -104,7 +109,7 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         .off_policy = kg_config_off_policy(config),
         .sampled_old = strcmp(kg_config_text(config, "train.old_logp"), "sampled") == 0,
         .truncated_sampling = kg_config_truncates(config),
-        .max_top_k = KG_MAX_KEPT,
+        .max_top_k = KG_MAX_TOP_K,
         .provides = KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_EXACT_REVERSE |
                     KG_NEED_EXACT_FORWARD | KG_NEED_SELECTION,
         .reproduction = kg_config_bool(config, "algo.reproduction"),

@@ -25,5 +25,9 @@ kg_status kg_config_algorithm(struct kg_str *out, const struct kg_config *config
 
 /* Whether the sampler of this run truncates the distribution. */
 bool kg_config_truncates(const struct kg_config *config);
+/* Whether it records what it kept, so that ratios are of the policies renormalised on it.
+ * A reproduction does not: its ratios are of the full softmax, as those that it
+ * reproduces. */
+bool kg_config_records_kept(const struct kg_config *config);
 
 #endif

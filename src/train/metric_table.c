@@ -288,6 +288,13 @@ static const struct kg_metric_row rows[] = {
     {"rl", "mismatch/weight_max", KG_METRICS_MISMATCH, "weight", "the largest of them"},
     {"rl", "mismatch/weight_ess", KG_METRICS_MISMATCH, "effective sample",
      "effective sample size of these weights as a share"},
+    {"rl", "mismatch/cut", KG_METRICS_MISMATCH, "truncated sampling",
+     "share of tokens drawn from less than the vocabulary (`rollout.top_p`, `top_k`, "
+     "`min_p`)"},
+    {"rl", "mismatch/cut_nats", KG_METRICS_MISMATCH, "truncated sampling",
+     "-log of the mass that was left, mean of a token: with `algo.reproduction` how far "
+     "the policy that sampled is from the one that ratios refer to; else ratios are "
+     "renormalised and it costs nothing"},
     {"rl", "seconds/step", KG_METRICS_TIME, "seconds of a step",
      "wall time of the step, without validation and saving"},
     {"rl", "seconds/rollout", KG_METRICS_TIME, "seconds of a step",

@@ -52,6 +52,11 @@ static struct slabs slabs_of(struct kg_pass *p, const struct kg_model_config *c,
     add(&s, &p->hidden_rows, wide, ct_bytes);
     add(&s, &p->dhidden_rows, wide, sizeof *p->dhidden_rows);
     add(&s, &p->dhidden, wide, sizeof *p->dhidden);
+    if (opts->sets) {
+        add(&s, &p->sets, n, sizeof *p->sets);
+        add(&s, &p->set_logp, n, sizeof *p->set_logp);
+        add(&s, &p->a_set, n, sizeof *p->a_set);
+    }
     if (opts->anchor) {
         add(&s, &p->kl, n, sizeof *p->kl);
         add(&s, &p->anchor_lse, n, sizeof *p->anchor_lse);
@@ -119,6 +124,9 @@ void kg_pass_free(struct kg_pass *p)
     kg_mem_free(p->a_logp);
     kg_mem_free(p->a_entropy);
     kg_mem_free(p->a_at);
+    kg_mem_free(p->sets);
+    kg_mem_free(p->set_logp);
+    kg_mem_free(p->a_set);
     kg_mem_free(p->kl);
     kg_mem_free(p->anchor_lse);
     kg_mem_free(p->a_kl);
@@ -183,7 +191,14 @@ int64_t kg_pass_want(struct kg_pass *p, int64_t row, int32_t target, float inv_t
     p->inv_temp[i] = inv_temp;
     if (p->k > 0)
         memcpy(p->ids + i * p->k, ids, (size_t)p->k * sizeof *ids);
+    if (p->sets)
+        p->sets[i] = (struct kg_idset){0};
     return i;
+}
+
+void kg_pass_want_set(struct kg_pass *p, int64_t index, const struct kg_idset *set)
+{
+    p->sets[index] = *set;
 }
 
 /* anchor: filled here and pointed to, where the last forward was asked for a KL. */
@@ -197,6 +212,7 @@ static struct kg_head head_of(const struct kg_pass *p, struct kg_head_anchor *an
         .target = p->target,
         .indices = p->k > 0 ? p->ids : NULL,
         .k = p->k,
+        .sets = p->sets,
     };
 
     if (p->ask.kl == KG_PASS_KL_NONE)
@@ -228,8 +244,10 @@ kg_status kg_pass_forward(struct kg_pass *p, const struct kg_pass_ask *ask,
 {
     struct kg_head_anchor anchor;
     struct kg_head head;
-    struct kg_head_out out = {
-        .lse = p->lse, .logp = p->logp, .logp_at = p->k > 0 ? p->logp_at : NULL};
+    struct kg_head_out out = {.lse = p->lse,
+                              .logp = p->logp,
+                              .logp_at = p->k > 0 ? p->logp_at : NULL,
+                              .set_logp = p->set_logp};
 
     p->ask = ask ? *ask : (struct kg_pass_ask){0};
     assert(p->ask.kl == KG_PASS_KL_NONE || (p->anchor_acts && p->ask.anchor));
@@ -265,6 +283,8 @@ kg_status kg_pass_backward(struct kg_pass *p, float *grads, bool use_entropy,
         .a_kl_forward = p->ask.kl == KG_PASS_KL_FORWARD ? p->a_kl : NULL,
         .kl_reverse = p->kl,
         .anchor_lse = p->anchor_lse,
+        .a_set = p->a_set,
+        .set_logp = p->set_logp,
         .dhidden = drows,
         .dweight = kg_mat(grads + m->head->offset, KG_F32, m->config.vocab, width),
     };

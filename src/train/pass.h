@@ -32,6 +32,7 @@ struct kg_pass_ask {
 struct kg_pass_opts {
     int64_t max_tokens; /* of a pack */
     int max_k;          /* most ids of a row */
+    bool sets;          /* rows may carry sets of ids */
     bool checkpoint;    /* see kg_acts_create */
     /* borrowed: asks may name an anchor of this one's shape; NULL: none */
     const struct kg_model *anchor;
@@ -58,12 +59,15 @@ struct kg_pass {
     int64_t n_rows;
     int k;        /* width of ids, set by kg_pass_begin */
     int32_t *ids; /* (max_tokens, k) */
+    /* (max_tokens) of which the log mass is wanted, n 0: of all; NULL unless opts.sets */
+    struct kg_idset *sets;
 
     /* results of the forward */
-    double *lse;    /* (max_tokens) */
-    float *logp;    /* (max_tokens) */
-    float *entropy; /* (max_tokens) */
-    float *logp_at; /* (max_tokens, k) */
+    double *lse;      /* (max_tokens) */
+    float *logp;      /* (max_tokens) */
+    float *entropy;   /* (max_tokens) */
+    float *logp_at;   /* (max_tokens, k) */
+    double *set_logp; /* (max_tokens) as sets; 0 for all ids */
     double *kl; /* (max_tokens) of ask.kl's direction; NULL without room for an anchor */
     double *anchor_lse; /* (max_tokens) as kl */
 
@@ -71,6 +75,7 @@ struct kg_pass {
     double *a_logp;    /* (max_tokens) */
     double *a_entropy; /* (max_tokens) */
     double *a_at;      /* (max_tokens, k) */
+    double *a_set;     /* (max_tokens) dloss/dset_logp, as sets */
     double *a_kl;      /* (max_tokens) as kl */
 
     void *hidden_rows;   /* (max_tokens, D) ct */
@@ -96,12 +101,15 @@ int64_t kg_pass_add(struct kg_pass *p, const int32_t *tokens, size_t n);
  * returns its index */
 int64_t kg_pass_want(struct kg_pass *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
+/* The mass of this set at the index too; its data is borrowed until after the
+ * backward. */
+void kg_pass_want_set(struct kg_pass *p, int64_t index, const struct kg_idset *set);
 
 /* Fills lse, logp, logp_at and what `ask` names (NULL: nothing more). */
 kg_status kg_pass_forward(struct kg_pass *p, const struct kg_pass_ask *ask,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
- * forward was asked for a KL, a_kl. */
+/* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy), a_set (where
+ * rows may carry sets) and, where the forward was asked for a KL, a_kl. */
 kg_status kg_pass_backward(struct kg_pass *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
 

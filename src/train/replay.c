@@ -6,6 +6,7 @@
 #include "data/jsonl.h"
 #include "data/safetensors.h"
 #include "policy/presets.h"
+#include "rollout/keep.h"
 #include "rollout/score.h"
 #include "train/algo.h"
 #include "train/anchor.h"
@@ -224,8 +225,8 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
                          *logp = kg_json_get(doc->root, "logp");
     size_t n = kg_json_size(tokens), letters;
     const char *source = kg_json_text(kg_json_get(doc->root, "source"), &letters);
-    int32_t none[KG_MAX_KEPT] = {0};
-    float nothing[KG_MAX_KEPT] = {0};
+    int32_t none[KG_MAX_TOP_K] = {0};
+    float nothing[KG_MAX_TOP_K] = {0};
 
     if (!source || letters != n || kg_json_size(logp) != n)
         return kg_fail(err, KG_EFORMAT,
@@ -313,13 +314,14 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
 
 /* ---- what the dump leaves out ---- */
 
-/* Not recorded: the sampler's most likely ids. Its weights give them again, to the bit
- * where the checkpoint is that of the step before. */
+/* Not recorded: the sampler's most likely ids, and those that truncation kept. Its
+ * weights give them again, to the bit where the checkpoint is that of the step before. */
 static kg_status record_top(struct replay *r, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
     struct kg_rl_batch *b = &r->batch;
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    struct kg_sampling sampling = kg_run_sampling(run);
 
     for (size_t i = 0; i < b->n_trajs; i++) {
         struct kg_traj *t = &b->trajs[i];
@@ -340,6 +342,9 @@ static kg_status record_top(struct replay *r, struct kg_err *err)
                 r->out->apart_max = fmax(r->out->apart_max,
                                          fabs((double)logp[j] - (double)t->logp[j]));
         kg_mem_free(logp);
+        if (status == KG_OK && sampling.record_kept)
+            status = kg_rollout_keep(t, sampler, kg_run_score_acts(run, sampler),
+                                     &sampling, err);
         KG_TRY(status);
     }
     return KG_OK;
@@ -347,10 +352,6 @@ static kg_status record_top(struct replay *r, struct kg_err *err)
 
 static kg_status check_dump(const struct kg_run *run, struct kg_err *err)
 {
-    if (kg_config_truncates(run->config))
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "the dump does not hold the ids that truncated sampling kept "
-                       "(rollout.top_p, top_k, min_p)");
     if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "the dump does not hold the greedy answers that %s needs",

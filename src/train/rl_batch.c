@@ -13,15 +13,13 @@
 
 /* ---- flattening ---- */
 
-/* How many ids truncated sampling kept at most. */
-static int widest_kept(const struct kg_rl_batch *b)
+/* Whether truncated sampling recorded what it kept. */
+static bool records_kept(const struct kg_rl_batch *b)
 {
-    int32_t widest = 0;
-
     for (size_t i = 0; i < b->n_trajs; i++)
-        for (size_t j = 0; b->trajs[i].kept_n && j < b->trajs[i].n; j++)
-            widest = b->trajs[i].kept_n[j] > widest ? b->trajs[i].kept_n[j] : widest;
-    return widest;
+        if (b->trajs[i].kept_total > 0)
+            return true;
+    return false;
 }
 
 static kg_status count_tokens(struct kg_rl_batch *b, const struct kg_algo *algo,
@@ -35,8 +33,7 @@ static kg_status count_tokens(struct kg_rl_batch *b, const struct kg_algo *algo,
     b->n = b->begin[b->n_trajs];
     b->k_sampler = kg_algo_recorded_top_k(algo);
     b->k_anchor = kg_algo_width(algo) - b->k_sampler;
-    b->k_kept = widest_kept(b);
-    b->k = b->k_sampler + b->k_anchor + b->k_kept;
+    b->k = b->k_sampler + b->k_anchor;
     return KG_OK;
 }
 
@@ -44,7 +41,8 @@ static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, boo
                           struct kg_err *err)
 {
     size_t n = (size_t)b->n;
-    size_t at = n * (size_t)(b->k_sampler + b->k_anchor);
+    size_t at = n * (size_t)b->k;
+    bool kept = records_kept(b);
     struct {
         double **array;
         size_t count;
@@ -58,7 +56,7 @@ static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, boo
         {&b->anchor_logp, anchor ? n : 0},
         {&b->anchor_at, at},
         {&b->mu_at, at},
-        {&b->old_log_kept, b->k_kept > 0 ? n : 0},
+        {&b->old_log_kept, kept ? n : 0},
         {&b->sum_sq, kg_algo_needs(algo) & KG_NEED_SUM_SQ ? n : 0},
     };
 
@@ -67,6 +65,10 @@ static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, boo
                                        "ids of loss tokens", err)
                        : NULL;
     if (!b->ids)
+        return err->code;
+    if (kept)
+        b->kept = kg_mem_calloc(n, sizeof *b->kept, "kept ids of loss tokens", err);
+    if (kept && !b->kept)
         return err->code;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].count == 0)
@@ -78,23 +80,18 @@ static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, boo
     return KG_OK;
 }
 
-/* What the sampler recorded with token j of t, as loss token `at`; `kept` walks t's kept
- * ids. */
+/* What the sampler recorded with token j of t, as loss token `at`. */
 static void flatten_token(struct kg_rl_batch *b, int64_t at, const struct kg_traj *t,
-                          size_t j, const int32_t *kept)
+                          size_t j)
 {
     int32_t *ids = b->ids + at * b->k;
-    int32_t n_kept = t->kept_n ? t->kept_n[j] : 0;
 
     b->tokens[at] = t->tokens[j];
     b->mu_logp[at] = b->old_logp[at] = t->logp[j];
     for (int k = 0; k < b->k_sampler; k++) {
         ids[k] = t->top_ids[j * (size_t)t->top_k + (size_t)k];
-        b->mu_at[at * (b->k_sampler + b->k_anchor) + k] =
-            t->top_logp[j * (size_t)t->top_k + (size_t)k];
+        b->mu_at[at * b->k + k] = t->top_logp[j * (size_t)t->top_k + (size_t)k];
     }
-    for (int k = 0; k < b->k_kept; k++)
-        ids[b->k_sampler + b->k_anchor + k] = k < n_kept ? kept[k] : -1;
 }
 
 static void flatten(struct kg_rl_batch *b)
@@ -103,12 +100,16 @@ static void flatten(struct kg_rl_batch *b)
 
     for (size_t i = 0; i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
-        const int32_t *kept = t->kept_ids;
+        size_t behind = 0;
 
         for (size_t j = 0; j < t->n; j++) {
-            if (t->source[j] == KG_SOURCE_MODEL)
-                flatten_token(b, at++, t, j, kept);
-            kept += t->kept_n ? t->kept_n[j] : 0;
+            struct kg_idset kept = kg_traj_kept(t, j, &behind);
+
+            if (t->source[j] != KG_SOURCE_MODEL)
+                continue;
+            if (b->kept)
+                b->kept[at] = kept;
+            flatten_token(b, at++, t, j);
         }
     }
 }
@@ -119,20 +120,21 @@ static void flatten(struct kg_rl_batch *b)
  * where not wanted. */
 struct pass_plan {
     const struct kg_model *model;
-    int first_id; /* given ids: columns [first_id, first_id + k) of b->ids */
-    int k;
+    int k;        /* given ids: the first k columns of b->ids */
     int top_k;    /* the model's own largest, written to columns k_sampler.. of b->ids */
     double *logp; /* (N) */
-    double *logp_at; /* (N, k_sampler + k_anchor), given ids first, then the own ones */
-    double *log_sum; /* (N) log sum exp over the given ids */
-    double *sum_sq;  /* (N) sum_v p_v^2 */
+    double *logp_at;  /* (N,k of b), given ids first, then the own ones */
+    double *log_kept; /* (N) log mass of b->kept */
+    double *sum_sq;   /* (N) sum_v p_v^2 */
 };
 
 struct pass_arrays {
     struct kg_score_seq *seqs; /* (n_trajs) owned, as below */
     size_t *from;
-    float *logp;      /* (positions) */
-    float *sum_sq;    /* (positions) where wanted */
+    float *logp;           /* (positions) */
+    float *sum_sq;         /* (positions) where wanted */
+    struct kg_idset *sets; /* (positions) as the next: where wanted */
+    double *set_logp;
     int32_t *indices; /* (positions, k) */
     float *logp_at;
     int32_t *top_ids; /* (positions, top_k) */
@@ -145,6 +147,8 @@ static void pass_release(struct pass_arrays *a)
     kg_mem_free(a->from);
     kg_mem_free(a->logp);
     kg_mem_free(a->sum_sq);
+    kg_mem_free(a->sets);
+    kg_mem_free(a->set_logp);
     kg_mem_free(a->indices);
     kg_mem_free(a->logp_at);
     kg_mem_free(a->top_ids);
@@ -165,9 +169,15 @@ static kg_status pass_allocate(struct pass_arrays *a, const struct kg_rl_batch *
     a->sum_sq = a->logp ? kg_mem_calloc(p->sum_sq ? positions : 0, sizeof *a->sum_sq,
                                         what, err)
                         : NULL;
-    a->indices = a->sum_sq ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->indices,
-                                           what, err)
-                           : NULL;
+    a->sets = a->sum_sq
+                  ? kg_mem_calloc(p->log_kept ? positions : 0, sizeof *a->sets, what, err)
+                  : NULL;
+    a->set_logp = a->sets ? kg_mem_calloc(p->log_kept ? positions : 0,
+                                          sizeof *a->set_logp, what, err)
+                          : NULL;
+    a->indices = a->set_logp ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->indices,
+                                             what, err)
+                             : NULL;
     a->logp_at = a->indices ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->logp_at,
                                             what, err)
                             : NULL;
@@ -198,16 +208,21 @@ static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
             .indices = k > 0 ? a->indices + position * k : NULL,
             .logp = a->logp + position,
             .sum_sq = p->sum_sq ? a->sum_sq + position : NULL,
+            .sets = p->log_kept ? a->sets + position : NULL,
+            .set_logp = p->log_kept ? a->set_logp + position : NULL,
             .logp_at = k > 0 ? a->logp_at + position * k : NULL,
             .top_ids = top > 0 ? a->top_ids + position * top : NULL,
             .top_logp = top > 0 ? a->top_logp + position * top : NULL};
         for (size_t j = 0; j < t->n; j++, position++) {
             int32_t *ids = a->indices + position * k;
 
-            if (t->source[j] == KG_SOURCE_MODEL)
-                memcpy(ids, b->ids + at++ * b->k + p->first_id, k * sizeof *ids);
-            else
+            if (t->source[j] != KG_SOURCE_MODEL) {
                 memset(ids, 0xff, k * sizeof *ids); /* -1: nothing is asked for */
+                continue;
+            }
+            if (p->log_kept)
+                a->sets[position] = b->kept[at];
+            memcpy(ids, b->ids + at++ * b->k, k * sizeof *ids);
         }
     }
 }
@@ -215,26 +230,18 @@ static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
 static void take_token(struct kg_rl_batch *b, int64_t at, const struct pass_arrays *a,
                        size_t position, const struct pass_plan *p)
 {
-    int width = b->k_sampler + b->k_anchor;
-    double sum = 0;
-
     if (p->logp)
         p->logp[at] = a->logp[position];
     if (p->sum_sq)
         p->sum_sq[at] = a->sum_sq[position];
-    for (int k = 0; k < p->k; k++) {
-        double x = a->logp_at[position * (size_t)p->k + (size_t)k];
-
-        sum += exp(x);
-        if (p->logp_at)
-            p->logp_at[at * width + k] = x;
-    }
-    if (p->log_sum)
-        p->log_sum[at] = sum > 0 ? log(sum) : 0; /* nothing recorded: all was kept */
+    if (p->log_kept)
+        p->log_kept[at] = a->set_logp[position];
+    for (int k = 0; k < p->k; k++)
+        p->logp_at[at * b->k + k] = a->logp_at[position * (size_t)p->k + (size_t)k];
     for (int k = 0; k < p->top_k; k++) {
         b->ids[at * b->k + b->k_sampler + k] =
             a->top_ids[position * (size_t)p->top_k + (size_t)k];
-        p->logp_at[at * width + p->k + k] =
+        p->logp_at[at * b->k + p->k + k] =
             a->top_logp[position * (size_t)p->top_k + (size_t)k];
     }
 }
@@ -325,11 +332,8 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err
         sampler =
             run->model; /* what follows must be of the policy that the ratio refers to */
     }
-    if (b->k_kept > 0) {
-        struct pass_plan p = {.model = sampler,
-                              .first_id = b->k_sampler + b->k_anchor,
-                              .k = b->k_kept,
-                              .log_sum = b->old_log_kept};
+    if (b->kept) {
+        struct pass_plan p = {.model = sampler, .log_kept = b->old_log_kept};
 
         KG_TRY(run_pass(b, run, &p, err));
     }
@@ -361,6 +365,7 @@ void kg_rl_batch_release(struct kg_rl_batch *b)
     kg_mem_free(b->kl_weight);
     kg_mem_free(b->entropy_weight);
     kg_mem_free(b->ids);
+    kg_mem_free(b->kept);
     kg_mem_free(b->anchor_at);
     kg_mem_free(b->mu_at);
     kg_mem_free(b->old_log_kept);

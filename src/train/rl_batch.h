@@ -61,12 +61,15 @@ struct kg_rl_batch {
     double *entropy_weight;
 
     /* columns of ids: k_sampler that the sampler recorded, then k_anchor of the anchor's
-     * own, then k_kept that truncated sampling kept (-1 in unused slots) */
-    int k_sampler, k_anchor, k_kept;
+     * own */
+    int k_sampler, k_anchor;
     int k;             /* their sum */
     int32_t *ids;      /* (N,k) */
-    double *anchor_at; /* (N, k_sampler + k_anchor) */
-    double *mu_at;     /* (N, k_sampler + k_anchor), 0 in the anchor's columns */
+    double *anchor_at; /* (N,k) */
+    double *mu_at;     /* (N,k), 0 in the anchor's columns */
+    /* (N) what truncated sampling kept, as the trajectories hold it; NULL: nothing is
+     * recorded */
+    struct kg_idset *kept;
     /* (N) log mass of the kept ids under the sampling policy; NULL without */
     double *old_log_kept;
 };

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "model/optim.h"
+#include "train/algo.h"
 #include "train/anchor.h"
 #include "train/episodes.h"
 #include "train/path.h"
@@ -155,6 +156,23 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
         row->tokens += (double)(b->begin[i + 1] - b->begin[i]);
     }
     kg_sources_put(log, "", &sources);
+}
+
+/* What truncation cut, counted where ratios do not see it (algo.reproduction) and where
+ * they do. */
+static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
+                    const struct kg_run *run)
+{
+    double cut = 0, nats = 0;
+
+    if (!kg_config_truncates(run->config))
+        return;
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        cut += (double)b->trajs[i].cut_n;
+        nats += b->trajs[i].cut_nats;
+    }
+    kg_metrics_put(log, "mismatch/cut", b->n > 0 ? cut / (double)b->n : 0);
+    kg_metrics_put(log, "mismatch/cut_nats", b->n > 0 ? nats / (double)b->n : 0);
 }
 
 static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
@@ -374,6 +392,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     put_rewards(&log, b);
     put_sources(&log, b, run);
     put_lengths(&log, b);
+    put_cut(&log, b, run);
     put_episodes(&log, b, run);
     put_tools(&log, b);
     put_grader(&log, run);

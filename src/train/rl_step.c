@@ -82,7 +82,7 @@ static bool selects(const struct update *u)
 static kg_status update_init(struct update *u, struct kg_err *err)
 {
     size_t n = (size_t)u->run->pass->max_tokens;
-    size_t at = n * (size_t)(u->b->k_sampler + u->b->k_anchor);
+    size_t at = n * (size_t)u->b->k;
     size_t exact = u->run->pass->kl ? n : 0;
     size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
     size_t whole = selects(u) ? all : 0;
@@ -148,50 +148,42 @@ static void pack_traj(struct kg_pass *p, const struct kg_rl_batch *b, size_t i)
 
     for (size_t j = 0; j < t->n; j++)
         if (t->source[j] == KG_SOURCE_MODEL) {
-            kg_pass_want(p, row + (int64_t)j - 1, t->tokens[j], inv_temp,
-                         b->ids + at * b->k);
+            int64_t wanted = kg_pass_want(p, row + (int64_t)j - 1, t->tokens[j], inv_temp,
+                                          b->ids + at * b->k);
+
+            if (b->kept)
+                kg_pass_want_set(p, wanted, &b->kept[at]);
             at++;
         }
 }
 
-/* The head's float rows as the policy's doubles; the kept ids become their log mass. */
+/* The head's float rows as the policy's doubles. */
 static void read_rows(struct update *u, const struct kg_pass *p)
 {
-    int width = u->b->k_sampler + u->b->k_anchor;
-
     for (int64_t i = 0; i < p->n_rows; i++) {
-        double kept = 0;
-
         u->logp[i] = p->logp[i];
         u->entropy[i] = p->entropy[i];
         if (p->kl)
             u->kl[i] = p->kl[i];
-        for (int k = 0; k < width; k++)
-            u->logp_at[i * width + k] = p->logp_at[i * p->k + k];
-        for (int k = width; k < p->k; k++)
-            kept += exp((double)p->logp_at[i * p->k + k]);
-        u->log_kept[i] = kept > 0 ? log(kept) : 0;
+        u->log_kept[i] = p->sets ? p->set_logp[i] : 0;
     }
+    for (int64_t i = 0; i < p->n_rows * p->k; i++)
+        u->logp_at[i] = p->logp_at[i];
 }
 
-/* And back. A kept id j carries a_log_kept p_j / P_kept, so that the sum of all a stays
- * what it was. */
+/* And back. */
 static void write_rows(const struct update *u, struct kg_pass *p)
 {
-    int width = u->b->k_sampler + u->b->k_anchor;
-
     for (int64_t i = 0; i < p->n_rows; i++) {
         p->a_logp[i] = u->a_logp[i];
         p->a_entropy[i] = u->a_entropy[i];
         if (p->a_kl)
             p->a_kl[i] = u->a_kl[i];
-        for (int k = 0; k < width; k++)
-            p->a_at[i * p->k + k] = u->a_at[i * width + k];
-        for (int k = width; k < p->k; k++)
-            p->a_at[i * p->k + k] = u->a_log_kept[i] *
-                                    exp((double)p->logp_at[i * p->k + k] -
-                                        u->log_kept[i]);
+        if (p->sets)
+            p->a_set[i] = u->a_log_kept[i];
     }
+    for (int64_t i = 0; i < p->n_rows * p->k; i++)
+        p->a_at[i] = u->a_at[i];
 }
 
 static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
@@ -199,8 +191,7 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
 {
     const struct kg_rl_batch *b = u->b;
     int64_t base = b->begin[first];
-    int64_t at = base * (b->k_sampler + b->k_anchor);
-    bool kept = b->k_kept > 0;
+    int64_t at = base * b->k;
 
     return (struct kg_policy_batch){
         .n_seqs = (int64_t)(last - first),
@@ -219,31 +210,15 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
         .logp_at = u->logp_at,
         .anchor_at = b->anchor_at ? b->anchor_at + at : NULL,
         .mu_at = b->mu_at ? b->mu_at + at : NULL,
-        .log_kept = kept ? u->log_kept : NULL,
-        .old_log_kept = kept ? b->old_log_kept + base : NULL,
+        .ids = b->ids + at,
+        .log_kept = b->kept ? u->log_kept : NULL,
+        .old_log_kept = b->kept ? b->old_log_kept + base : NULL,
         .pg_weight = b->pg_weight + base,
         .kl_weight = b->kl_weight + base,
         .entropy_weight = b->entropy_weight + base,
         .selected = u->selected ? u->selected + (base - b->begin[u->first]) : NULL,
         .kl_divisor = u->totals->kl_divisor,
     };
-}
-
-/* The ids of the policy's columns alone, where kept ids stand beside them. */
-static kg_status policy_ids(int32_t **ids, const struct update *u, size_t first,
-                            size_t last, struct kg_err *err)
-{
-    const struct kg_rl_batch *b = u->b;
-    int width = b->k_sampler + b->k_anchor;
-    int64_t n = b->begin[last] - b->begin[first];
-
-    *ids = kg_mem_calloc((size_t)(n * width), sizeof **ids, "ids of a micro-batch", err);
-    if (!*ids)
-        return err->code;
-    for (int64_t i = 0; i < n; i++)
-        memcpy(*ids + i * width, b->ids + (b->begin[first] + i) * b->k,
-               (size_t)width * sizeof **ids);
-    return KG_OK;
 }
 
 /* Trajectories [first, last) through the forward; their rows are read. */
@@ -279,24 +254,16 @@ static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
                                   .a_kl_exact = p->kl ? u->a_kl : NULL,
                                   .a_log_kept = u->a_log_kept};
     struct kg_policy_batch batch;
-    int32_t *ids = NULL;
-    kg_status status;
 
     KG_TRY(forward(u, first, last, false, err));
     local_begin(u->seq_begin, u->b, first, last);
     batch = policy_batch(u, first, last);
-    KG_TRY(policy_ids(&ids, u, first, last, err));
-    batch.ids = ids;
-    KG_TRY_GOTO(out, kg_policy_loss(&grad, &run->algo, &batch, err));
+    KG_TRY(kg_policy_loss(&grad, &run->algo, &batch, err));
     kg_rl_totals_add(u->totals, &grad, &batch);
-    status = KG_OK;
-    if (grad.any) {
-        write_rows(u, p);
-        status = kg_pass_backward(p, run->optim->grads, entropy, err);
-    }
-out:
-    kg_mem_free(ids);
-    return status;
+    if (!grad.any)
+        return KG_OK;
+    write_rows(u, p);
+    return kg_pass_backward(p, run->optim->grads, entropy, err);
 }
 
 typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,

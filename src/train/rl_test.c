@@ -37,8 +37,10 @@ static void check_token(const struct kg_rl_batch *b, int64_t at, const struct kg
                         size_t j, const struct scores *anchor, const struct scores *model)
 {
     const int32_t *ids = b->ids + at * b->k;
-    int32_t kept = t->kept_n ? t->kept_n[j] : 0;
-    double mass = 0;
+    const struct kg_idset *kept = &b->kept[at];
+    struct kg_idset_walk w;
+    bool found = kept->n == 0;
+    double mass = kept->n == 0;
 
     assert_int_equal(b->tokens[at], t->tokens[j]);
     assert_true(b->mu_logp[at] == (double)t->logp[j]);
@@ -49,13 +51,14 @@ static void check_token(const struct kg_rl_batch *b, int64_t at, const struct kg
         assert_true(b->mu_at[at * TOP + k] == (double)t->top_logp[j * TOP + (size_t)k]);
         assert_true(b->anchor_at[at * TOP + k] == (double)anchor->at[j][ids[k]]);
     }
-    for (int k = 0; k < b->k_kept; k++)
-        if (k < kept)
-            mass += exp((double)model->at[j][ids[TOP + k]]);
-        else
-            assert_int_equal(ids[TOP + k], -1);
-    assert_true(kept == 0 || ids[TOP] == t->tokens[j]);
-    assert_true(fabs(b->old_log_kept[at] - (kept > 0 ? log(mass) : 0)) < 1e-12);
+    assert_int_equal(kept->n, t->kept_n ? 1 + (int32_t)j % 4 : 0);
+    if (kept->n > 0)
+        for (kg_idset_begin(&w, kept); w.id < VOCAB; kg_idset_next(&w, kept)) {
+            mass += exp((double)model->at[j][w.id]);
+            found = found || w.id == t->tokens[j];
+        }
+    assert_true(found);
+    assert_true(fabs(b->old_log_kept[at] - log(mass)) < 1e-6);
 }
 
 static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
@@ -74,7 +77,6 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     NEED(kg_rl_prepare(&b, &o.run, err));
     assert_int_equal(b.k_sampler, TOP);
     assert_int_equal(b.k_anchor, 0);
-    assert_int_equal(b.k_kept, 4);
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores anchor, model;
 
@@ -89,6 +91,77 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     assert_int_equal(b.n, at);
     kg_rl_batch_release(&b);
     close_run(&o);
+}
+
+/* The number of that name in the first line of the run that has it. */
+static double first_metric(const char *dir, const char *name)
+{
+    struct kg_str text = {0};
+    char key[64];
+    const char *at;
+    double value;
+
+    snprintf(key, sizeof key, "\"%s\":", name);
+    NEED(kg_file_read(&text, kg_path_in(dir, "metrics.jsonl").text, 1 << 20, err));
+    at = strstr(kg_str_text(&text), key);
+    assert_non_null(at);
+    value = strtod(at + strlen(key), NULL);
+    kg_str_release(&text);
+    return value;
+}
+
+/* Steps of a truncating sampler: weights, and what its batch was. */
+struct truncated {
+    bool recorded;
+    float *weights; /* (n) owned */
+    size_t n;
+    double cut, cut_nats, gap;
+};
+
+static void step_truncated(struct truncated *out, const char *dir, const char *flag)
+{
+    const char *const extra[] = {"rollout.top_p=0.8", "train.updates_per_step=2",
+                                 "optim.lr=1e-3", flag, NULL};
+    struct opened o;
+    struct kg_err why;
+    struct kg_rl_batch b = {0};
+
+    fresh(dir);
+    open_run(&o, dir, extra);
+    NEED(kg_rl_sample(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    out->recorded = b.kept != NULL;
+    assert_true(out->recorded == (b.old_log_kept != NULL));
+    assert_true(out->recorded == (b.own_passes > 0));
+    kg_rl_batch_release(&b);
+    for (int i = 0; i < 4; i++)
+        NEED(kg_rl_step(&o.run, err));
+    out->n = (size_t)o.run.model->n_elements;
+    out->weights = kg_mem_calloc(out->n, sizeof *out->weights, "test", &why);
+    assert_non_null(out->weights);
+    memcpy(out->weights, o.run.model->master, out->n * sizeof *out->weights);
+    close_run(&o);
+    out->cut = first_metric(dir, "mismatch/cut");
+    out->cut_nats = first_metric(dir, "mismatch/cut_nats");
+    out->gap = first_metric(dir, "mismatch/first_update_max");
+}
+
+/* Full-softmax ratios of a nucleus, as the published search runs have them: nothing that
+ * was kept is recorded, the weights are others, and what was cut is in the log. */
+static void a_reproduction_has_ratios_of_the_full_softmax(void **state)
+{
+    struct truncated on, off;
+
+    (void)state;
+    step_truncated(&on, ROOT "/reproduction", "algo.reproduction=true");
+    step_truncated(&off, ROOT "/renormalised", "algo.reproduction=false");
+    assert_true(!on.recorded && off.recorded);
+    assert_true(memcmp(on.weights, off.weights, on.n * sizeof *on.weights) != 0);
+    assert_true(on.cut > 0.1 && on.cut_nats > 0.01 && on.cut_nats < -log(0.8));
+    assert_true(on.cut == off.cut && on.cut_nats == off.cut_nats); /* the same draws */
+    assert_true(on.gap == 0 && off.gap == 0);
+    kg_mem_free(on.weights);
+    kg_mem_free(off.weights);
 }
 
 /* What is asked of a sampler of another dtype runs in activations of that dtype. */
@@ -552,6 +625,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_arrays_hold_the_model_tokens_and_nothing_else),
+        cmocka_unit_test(a_reproduction_has_ratios_of_the_full_softmax),
         cmocka_unit_test(a_sampler_of_another_dtype_is_asked_too),
         cmocka_unit_test(the_iterative_anchor_is_the_record),
         cmocka_unit_test(recomputed_old_log_probs_leave_the_record_alone),

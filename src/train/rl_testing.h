@@ -120,15 +120,22 @@ static inline void push_model_token(struct kg_traj *t, size_t i, bool keep_ids)
     size_t j = t->n;
     int32_t top[TOP] = {(int32_t)(j % VOCAB), (int32_t)((j + 4) % VOCAB), token_of(i, j)};
     float top_logp[TOP] = {-0.5f - 0.01f * (float)j, -1.5f, -2.5f - 0.1f * (float)i};
-    int32_t kept[] = {token_of(i, j), (token_of(i, j) + 1) % VOCAB,
-                      (token_of(i, j) + 7) % VOCAB, (token_of(i, j) + 9) % VOCAB};
+    static const int32_t beside[] = {0, 1, 7, 9};
+    uint64_t words[(VOCAB + 63) / 64] = {0};
+    uint8_t packed[VOCAB / 8 + 1];
     struct kg_traj_step step = {.token = token_of(i, j),
                                 .logp = -1.0f - 0.125f * (float)j - (float)i,
                                 .top_ids = t->top_k ? top : NULL,
                                 .top_logp = t->top_k ? top_logp : NULL,
-                                .kept = keep_ids ? kept : NULL,
-                                .kept_n = keep_ids ? (int32_t)(1 + j % 4) : 0};
+                                .cut = keep_ids ? 0.5f : 0};
 
+    for (size_t k = 0; k < 1 + j % 4; k++) {
+        int32_t id = (token_of(i, j) + beside[k]) % VOCAB;
+
+        words[id / 64] |= (uint64_t)1 << (id % 64);
+    }
+    if (keep_ids)
+        step.kept = kg_idset_pack(packed, words, VOCAB);
     NEED(kg_traj_push(t, &step, err));
 }
 

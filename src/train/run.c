@@ -119,8 +119,7 @@ static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
     run->count.kl_beta = run->algo.kl_beta;
     KG_TRY(kg_run_anchor_open(run, err));
     run->record_top_k = kg_algo_recorded_top_k(&run->algo);
-    run->width = kg_algo_width(&run->algo) +
-                 (kg_config_truncates(run->config) ? KG_MAX_KEPT : 0);
+    run->width = kg_algo_width(&run->algo);
     return KG_OK;
 }
 
@@ -260,6 +259,7 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     run->pass_opts = (struct kg_pass_opts){
         .max_tokens = micro > longest ? micro : longest,
         .max_k = run->width,
+        .sets = kg_config_records_kept(c),
         .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
         .anchor = exact ? run->anchor : NULL,
     };
@@ -419,7 +419,7 @@ struct kg_sampling kg_run_sampling(const struct kg_run *run)
         .rng = {run->seed, KG_RNG_SAMPLE},
     };
 
-    s.record_kept = s.top_p < 1 || s.top_k > 0 || s.min_p > 0;
+    s.record_kept = kg_config_records_kept(c);
     return s;
 }
 

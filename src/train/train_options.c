@@ -264,7 +264,8 @@ static const struct kg_opt_row rows[] = {
     {"algo.count_eps", KG_OPT_REAL, NULL, 0, 1, NULL,
      "added to token counts that are divided by", false},
     {"algo.reproduction", KG_OPT_BOOL, "false", 0, 0, NULL,
-     "let published compositions through that mislead (such as K1 as a loss off-policy)",
+     "let published compositions through that mislead (such as K1 as a loss off-policy); "
+     "under truncated sampling ratios of the full softmax",
      false},
 
     {"kl.estimator", KG_OPT_STRING, "none", 0, 0, NULL, "KL estimator against the anchor",

@@ -2,7 +2,7 @@
  *
  * All arrays share one capacity. They grow before anything is written, and the count
  * moves last, so a failed allocation leaves the trajectory as it was. The kept ids of
- * truncated sampling are ragged: one flat array in token order and a length per token,
+ * truncated sampling are ragged: one flat array in token order and a size per token,
  * created when the first truncated step arrives.
  */
 #include "traj/traj.h"
@@ -13,10 +13,8 @@
 #include <assert.h>
 #include <string.h>
 
-enum {
-    MAX_TOKENS = 1 << 26,
-    MAX_KEPT = 1 << 30,
-};
+enum { MAX_TOKENS = 1 << 26 };
+static const size_t max_kept = (size_t)1 << 40; /* bytes */
 
 const char *kg_finish_name(enum kg_finish finish)
 {
@@ -38,7 +36,8 @@ void kg_traj_release(struct kg_traj *t)
     kg_mem_free(t->top_ids);
     kg_mem_free(t->top_logp);
     kg_mem_free(t->kept_n);
-    kg_mem_free(t->kept_ids);
+    kg_mem_free(t->kept_bytes);
+    kg_mem_free(t->kept);
     memset(t, 0, sizeof *t);
 }
 
@@ -68,6 +67,9 @@ static kg_status reserve(struct kg_traj *t, size_t need, struct kg_err *err)
     }
     if (t->kept_n)
         KG_TRY(grow(&t->kept_n, &reached, capacity, need, sizeof *t->kept_n, err));
+    if (t->kept_bytes)
+        KG_TRY(
+            grow(&t->kept_bytes, &reached, capacity, need, sizeof *t->kept_bytes, err));
     t->capacity = reached;
     return KG_OK;
 }
@@ -93,20 +95,46 @@ kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
     return KG_OK;
 }
 
-static kg_status push_kept(struct kg_traj *t, const struct kg_traj_step *step,
-                           struct kg_err *err)
+/* The arrays of sets, from the first that there is. */
+static kg_status begin_kept(struct kg_traj *t, struct kg_err *err)
 {
-    size_t n = (size_t)step->kept_n;
     size_t reached = 0;
 
     if (!t->kept_n)
         KG_TRY(grow(&t->kept_n, &reached, 0, t->capacity, sizeof *t->kept_n, err));
-    KG_TRY(kg_mem_grow(&t->kept_ids, &t->kept_capacity, t->kept_total + n,
-                       sizeof *t->kept_ids, MAX_KEPT, "kept ids", err));
-    memcpy(t->kept_ids + t->kept_total, step->kept, n * sizeof *step->kept);
-    t->kept_n[t->n] = step->kept_n;
-    t->kept_total += n;
+    if (!t->kept_bytes)
+        KG_TRY(
+            grow(&t->kept_bytes, &reached, 0, t->capacity, sizeof *t->kept_bytes, err));
     return KG_OK;
+}
+
+kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
+                       struct kg_err *err)
+{
+    if (kept->n == 0)
+        return KG_OK;
+    KG_TRY(begin_kept(t, err));
+    KG_TRY(kg_mem_grow(&t->kept, &t->kept_capacity, t->kept_total + kept->bytes, 1,
+                       max_kept, "kept ids", err));
+    memcpy(t->kept + t->kept_total, kept->data, kept->bytes);
+    t->kept_n[j] = kept->n;
+    t->kept_bytes[j] = kept->bytes;
+    t->kept_total += kept->bytes;
+    t->kept_bound = kept->bound;
+    return KG_OK;
+}
+
+struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at)
+{
+    struct kg_idset s = {.bound = t->kept_bound};
+
+    if (!t->kept_bytes)
+        return s;
+    s.data = t->kept + *at;
+    s.bytes = t->kept_bytes[j];
+    s.n = t->kept_n[j];
+    *at += s.bytes;
+    return s;
 }
 
 kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
@@ -114,13 +142,13 @@ kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
 {
     size_t k = (size_t)t->top_k;
 
-    assert(step->kept_n >= 0 && (step->kept_n == 0 || step->kept));
     KG_TRY(reserve(t, t->n + 1, err));
-    if (step->kept_n > 0)
-        KG_TRY(push_kept(t, step, err));
+    KG_TRY(kg_traj_keep(t, t->n, &step->kept, err));
     t->tokens[t->n] = step->token;
     t->source[t->n] = KG_SOURCE_MODEL;
     t->logp[t->n] = step->logp;
+    t->cut_n += step->cut > 0;
+    t->cut_nats += (double)step->cut;
     if (k > 0) {
         memcpy(t->top_ids + t->n * k, step->top_ids, k * sizeof *step->top_ids);
         memcpy(t->top_logp + t->n * k, step->top_logp, k * sizeof *step->top_logp);

@@ -7,6 +7,7 @@
 #ifndef KG_TRAJ_TRAJ_H
 #define KG_TRAJ_TRAJ_H
 
+#include "base/idset.h"
 #include "base/status.h"
 #include "base/str.h"
 
@@ -54,9 +55,15 @@ struct kg_traj {
     /* (T) number of ids kept by truncated sampling, 0 for all of the vocabulary; NULL
      * when unused */
     int32_t *kept_n;
-    int32_t *kept_ids; /* kept ids of all positions in order, kept_total of them */
+    uint32_t *kept_bytes; /* (T) of them as sets (base/idset.h); NULL as kept_n */
+    uint8_t *kept;        /* the sets of all positions in order, kept_total bytes */
     size_t kept_total;
     size_t kept_capacity;
+    int32_t kept_bound; /* ids of the vocabulary, where something is kept */
+    /* tokens drawn from less than the vocabulary, recorded or not, and the sum of -log of
+     * the mass that they were drawn from */
+    int64_t cut_n;
+    double cut_nats;
     size_t n; /* T */
     size_t capacity;
     int top_k;       /* K */
@@ -76,18 +83,24 @@ void kg_traj_release(struct kg_traj *t);
 /* Append tokens of one source without records (prompt, observation).   errors: ENOMEM */
 kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
                          enum kg_source source, struct kg_err *err) KG_MUST_CHECK;
-/* Append one sampled token with its records; top_ids/top_logp of length t->top_k, kept of
- * length kept_n or NULL. */
+/* Append one sampled token with its records; top_ids/top_logp of length t->top_k; the
+ * bound of kept is the same in all of a trajectory. */
 struct kg_traj_step {
     int32_t token;
     float logp;
     const int32_t *top_ids;
     const float *top_logp;
-    const int32_t *kept;
-    int32_t kept_n;
+    float cut;            /* -log of the mass that truncation left; 0: all of it */
+    struct kg_idset kept; /* n 0: all ids, or not recorded */
 };
 kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
                        struct kg_err *err) KG_MUST_CHECK;
+/* Record what was kept at token j: tokens in order, none of which has a set from j on.
+ * errors: ENOMEM */
+kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* The set of token j, whose bytes begin at *at of t->kept; moves *at behind it. */
+struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
 /* Number of MODEL tokens. */
 size_t kg_traj_model_tokens(const struct kg_traj *t);
 

@@ -12,16 +12,37 @@
 
 #include <cmocka.h>
 
+enum { BOUND = 256 };
 static struct kg_err err;
+
+/* The ids first, first + 10, ...: n of them. */
+static void assert_kept(const struct kg_idset *s, int32_t first, int32_t n)
+{
+    struct kg_idset_walk w;
+
+    assert_int_equal(s->n, n);
+    if (n > 0)
+        kg_idset_begin(&w, s);
+    for (int32_t i = 0; i < n; i++, kg_idset_next(&w, s))
+        assert_int_equal(w.id, first + 10 * i);
+    assert_true(n == 0 || w.id == BOUND);
+}
 
 static kg_status push(struct kg_traj *t, int32_t token, int32_t kept_n)
 {
     const int32_t top_ids[2] = {token, token + 1};
     const float top_logp[2] = {-0.5f * (float)token, -9};
-    const int32_t kept[3] = {token, token + 10, token + 20};
-    struct kg_traj_step step = {token, -0.25f * (float)token, top_ids, top_logp, kept,
-                                kept_n};
+    uint64_t words[BOUND / 64] = {0};
+    uint8_t packed[BOUND / 8];
+    struct kg_traj_step step = {.token = token,
+                                .logp = -0.25f * (float)token,
+                                .top_ids = top_ids,
+                                .top_logp = top_logp,
+                                .cut = kept_n > 0 ? 0.25f : 0};
 
+    for (int32_t i = 0; i < kept_n; i++)
+        words[(token + 10 * i) / 64] |= (uint64_t)1 << ((token + 10 * i) % 64);
+    step.kept = kg_idset_pack(packed, words, BOUND);
     return kg_traj_push(t, &step, &err);
 }
 
@@ -42,8 +63,9 @@ static void records_stay_with_their_tokens(void **state)
     assert_int_equal(t.n, 105);
     assert_int_equal(t.prompt_n, 3);
     assert_int_equal(kg_traj_model_tokens(&t), 100);
-    for (size_t at = 3, kept = 0; at < 105; at++) {
+    for (size_t at = 3, behind = 0; at < 105; at++) {
         int32_t i = (int32_t)(at < 43 ? at - 3 : at - 5);
+        struct kg_idset kept = kg_traj_kept(&t, at, &behind);
 
         if (at == 43 || at == 44) {
             assert_int_equal(t.source[at], KG_SOURCE_TOOL);
@@ -55,12 +77,12 @@ static void records_stay_with_their_tokens(void **state)
         assert_true(t.logp[at] == -0.25f * (float)i);
         assert_int_equal(t.top_ids[2 * at + 1], i + 1);
         assert_true(t.top_logp[2 * at] == -0.5f * (float)i);
-        assert_int_equal(t.kept_n[at], i % 4);
-        for (int32_t j = 0; j < i % 4; j++, kept++)
-            assert_int_equal(t.kept_ids[kept], i + 10 * j);
+        assert_kept(&kept, i, i % 4);
         if (at == 104)
-            assert_int_equal(kept, t.kept_total);
+            assert_int_equal(behind, t.kept_total);
     }
+    assert_int_equal(t.cut_n, 75);
+    assert_true(t.cut_nats == 75 * 0.25);
     kg_traj_release(&t);
     assert_null(t.tokens);
 }
@@ -137,24 +159,29 @@ static void without_top_k_and_truncation_nothing_is_held_for_them(void **state)
 static void a_failed_push_leaves_the_trajectory_as_it_was(void **state)
 {
     struct kg_traj t = {.top_k = 2};
+    size_t behind = 0;
     int failures = 0;
 
     (void)state;
     for (int32_t i = 0; i < 200; i++) {
-        kg_mem_fail_at((uint64_t)(1 + i % 6));
+        kg_mem_fail_at((uint64_t)(1 + i % 7));
         if (push(&t, i, 1) != KG_OK) {
             failures++;
             kg_mem_fail_at(0);
             assert_int_equal(t.n, i);
-            assert_int_equal(t.kept_total, i);
+            assert_int_equal(t.cut_n, i);
             assert_int_equal(push(&t, i, 1), KG_OK);
         }
         kg_mem_fail_at(0);
         assert_int_equal(t.tokens[t.n - 1], i);
     }
     assert_true(failures > 3);
-    for (int32_t i = 0; i < 200; i++)
-        assert_true(t.tokens[i] == i && t.kept_ids[i] == i && t.top_ids[2 * i] == i);
+    for (int32_t i = 0; i < 200; i++) {
+        struct kg_idset kept = kg_traj_kept(&t, (size_t)i, &behind);
+
+        assert_kept(&kept, i, 1);
+        assert_true(t.tokens[i] == i && t.top_ids[2 * i] == i);
+    }
     kg_traj_release(&t);
 }
 
