@@ -172,6 +172,44 @@ static void a_cut_file_is_refused_at_every_length(void **state)
     kg_str_release(&whole);
 }
 
+/* One column x of one row, a required int64 in one page without a byte of data.
+ * encoding: of the page, twice its number */
+static kg_status read_empty_page(unsigned char encoding)
+{
+    static const unsigned char page[] = {0x15, 0, 0x15, 0,    0x15, 0, 0x2c, 0x15, 2,
+                                         0x15, 0, 0x15, 0x06, 0x15, 6, 0,    0};
+    static const unsigned char footer[] = {
+        0x15, 2,    0x19, 0x2c,                                     /* version, schema */
+        0x48, 6,    's',  'c',  'h',  'e',  'm',  'a',  0x15, 2, 0, /* the root */
+        0x15, 4,    0x25, 0,    0x18, 1,    'x',  0,    /* int64 x, required */
+        0x16, 2,    0x19, 0x1c, 0x19, 0x1c,             /* 1 row, 1 group */
+        0x26, 8,    0x1c, 0x15, 4,    0x19, 0x15, 0x0a, /* chunk at 4 */
+        0x19, 0x18, 1,    'x',  0x15, 0,    0x16, 2,    /* path, plain, 1 value */
+        0x16, 0x22, 0x16, 0x22, 0x26, 8,    0,    0,    /* 17 bytes, at 4 */
+        0x16, 0x22, 0x16, 2,    0,    0};               /* of the group */
+    unsigned char file[4 + sizeof page + sizeof footer + 8] = "PAR1";
+    unsigned char *at = file + 4;
+
+    memcpy(at, page, sizeof page);
+    at[10] = encoding;
+    memcpy(at += sizeof page, footer, sizeof footer);
+    at += sizeof footer;
+    *at = sizeof footer;
+    memcpy(at + 4, "PAR1", 4);
+    return read_bytes(file, sizeof file);
+}
+
+static void a_page_without_bytes_has_no_values(void **state)
+{
+    enum { PLAIN = 0, DELTA = 5 };
+
+    (void)state;
+    assert_int_equal(read_empty_page(2 * DELTA), KG_EFORMAT);
+    if (!strstr(err.message, "expected 1 values, found 0 left"))
+        fail_msg("%s", err.message);
+    assert_int_equal(read_empty_page(2 * PLAIN), KG_EFORMAT);
+}
+
 static void any_byte_may_be_wrong(void **state)
 {
     struct kg_str whole = read_all(FOLDER "nested_v2.parquet");
@@ -312,6 +350,7 @@ int main(void)
         cmocka_unit_test(columns_decode_into_arrays),
         cmocka_unit_test(leaves_say_their_path_and_levels),
         cmocka_unit_test(a_cut_file_is_refused_at_every_length),
+        cmocka_unit_test(a_page_without_bytes_has_no_values),
         cmocka_unit_test(any_byte_may_be_wrong),
         cmocka_unit_test(a_checksum_finds_any_damage_of_a_page),
         cmocka_unit_test(rows_that_are_no_records_are_refused_with_their_place),

@@ -335,6 +335,14 @@ static void clamps_hold_as_published_and_can_be_left_out(void **state)
     at_ratio(&value, &coef, "k5", -25, true);
     assert_near(value / (20 * exp(20)), 1, 1e-12);
     assert_true(coef == 1);
+    at_ratio(&value, &coef, "k5", 25, true);
+    assert_near(value / (-20 * exp(-20)), 1, 1e-12);
+    assert_true(coef == 1);
+    for (int sign = -1; sign < 2; sign += 2) { /* within its clamp */
+        at_ratio(&value, &coef, "k5", sign * 19, true);
+        assert_near(value / (-sign * 19 * exp(-sign * 19)), 1, 1e-12);
+        assert_near(coef / (1 - exp(-sign * 19)), 1, 1e-12);
+    }
     at_ratio(&value, &coef, "k4", 25, true);
     assert_true(value == 25 && coef == 25);
 }
