@@ -242,6 +242,7 @@ static void run_way(struct kg_traj *t, const struct way *w)
     NEED(kg_episodes_open(&e, tok, &opts, err));
     make_engine(&r, e, w);
     NEED(kg_episodes_run(e, r, t, requests, N_PROMPTS, &s, &prompts, &idle, err));
+    assert_true(w->waits || idle == 0); /* answered at once: something always decodes */
     kg_rollout_free(r);
     kg_episodes_close(e);
     kg_threads_set(1);
