@@ -14,6 +14,7 @@
 #include "eval/compare.h"
 #include "eval/remote.h"
 #include "eval/runner.h"
+#include "task/wording.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static struct kg_load_args load;
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
     *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
-    *search_where, *system_prompt, *opening, *add_special;
+    *search_where, *system_prompt, *opening, *add_special, *wording;
 static const char *only_sets, *without_sets;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
@@ -111,6 +112,9 @@ const struct kg_flag kg_eval_flags[] = {
      "task search-qa: what is rewarded (default em)", 0, 0, "em|subem|f1|format"},
     {"answer-tags", 0, KG_FLAG_CHOICE, &answer_tags, "N",
      "task search-qa: pairs of tags that an answer needs (default 1)", 0, 0, "1|2"},
+    {"wording", 0, KG_FLAG_CHOICE, &wording, "NAME",
+     "search agents: words of instruction and remark (default kedge)", 0, 0,
+     KG_WORDING_CHOICES},
     {"env", 0, KG_FLAG_CHOICE, &env, "NAME",
      "answers are episodes that talk to it (default none)", 0, 0,
      "none|search|calculator"},
@@ -166,6 +170,7 @@ static const struct {
     {"--answer-key", "answer_key", &answer_key, NULL, NULL, NULL},
     {"--metric", "metric", &metric, NULL, NULL, NULL},
     {"--answer-tags", "answer_tags", &answer_tags, NULL, NULL, NULL},
+    {"--wording", "wording", &wording, NULL, NULL, NULL},
     {"--env", "env", &env, NULL, NULL, NULL},
     {"--search", "search_where", &search_where, NULL, NULL, NULL},
     {"--search-topk", "search_topk", NULL, &search_topk, NULL, NULL},

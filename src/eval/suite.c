@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "math/math.h"
+#include "task/wording.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -104,6 +105,11 @@ const struct kg_opt_row kg_suite_set_rows[] = {
      "task search-qa: what is rewarded; accuracy is exact match", false},
     {"answer_tags", KG_OPT_CHOICE, "1", 0, 0, "1|2",
      "task search-qa: pairs of answer tags that an answer needs", false},
+    {"wording", KG_OPT_CHOICE, "kedge", 0, 0, KG_WORDING_CHOICES,
+     "search agents: instruction around a question and remark on a wrong turn; "
+     "search-r1: "
+     "those of the published runs, word for word",
+     false},
     {"env", KG_OPT_CHOICE, "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn, of max_tokens", false},
     {"turns", KG_OPT_INT, "4", 0, 1000, NULL,
@@ -511,6 +517,7 @@ static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
         .exclude = text(v, "exclude"),
         .metric = text(v, "metric"),
         .answer_tags = text(v, "answer_tags")[0] - '0',
+        .wording = text(v, "wording"),
         .format = {.structure = 0.2, .final = 0.1}, /* Search-R1's example */
     };
 }
@@ -537,7 +544,8 @@ static kg_status read_episode(struct kg_eval_set *set, struct values *v,
                      .topk = (int)whole(v, "search_topk"),
                      .stop_when_down = strcmp(text(v, "search_when_down"), "stop") == 0,
                      .timeout_ms = (int)whole(v, "search_timeout_ms"),
-                     .tries = (int)whole(v, "search_tries")},
+                     .tries = (int)whole(v, "search_tries"),
+                     .wording = text(v, "wording")},
     };
     set->ks.extra = searches ? searched : called;
     set->ks.n_extra = sizeof called / sizeof *called;

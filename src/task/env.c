@@ -75,8 +75,8 @@ static kg_status put_remark(struct kg_str *out, const struct kg_action *action,
 
 kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
                            struct kg_str *observation, const struct kg_action_tags *tags,
-                           const char *inside, const struct kg_env_turn *turn,
-                           struct kg_err *err)
+                           const char *inside, const char *remark,
+                           const struct kg_env_turn *turn, struct kg_err *err)
 {
     kg_action_read(action, tags, turn->text, turn->n);
     *result = (struct kg_env_result){.next = KG_ENV_DONE};
@@ -88,5 +88,7 @@ kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *actio
     if (result->called)
         return KG_OK;
     result->next = KG_ENV_OBSERVE;
+    if (remark)
+        return kg_str_puts(observation, remark, err);
     return put_remark(observation, action, tags, inside, err);
 }

@@ -26,6 +26,7 @@ struct kg_env_opts {
                             * is counted */
     int timeout_ms;        /* search: of one try; 0: the retriever's default */
     int tries;             /* search: 0: the retriever's default */
+    const char *wording;   /* search: see task/wording.h; NULL: the first */
 };
 
 enum kg_env_next {

@@ -44,8 +44,8 @@ kg_status kg_env_calculator_step(struct kg_env_result *result, struct kg_str *ob
     struct calculator *c = state;
     struct kg_action action;
 
-    KG_TRY(
-        kg_env_read_turn(result, &action, observation, &TAGS, "expression", turn, err));
+    KG_TRY(kg_env_read_turn(result, &action, observation, &TAGS, "expression", NULL, turn,
+                            err));
     if (!result->called)
         return KG_OK;
     result->next = KG_ENV_OBSERVE;

@@ -46,12 +46,13 @@ void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
 /* ---- shared ---- */
 /* Reads a turn as every environment does. A legal answer ends the episode, and so does
  * the last turn; a turn without a legal action gets a remark that names both formats,
- * with `inside` for what stands between the tool's tags.
+ * with `inside` for what stands between the tool's tags, or the one given.
  * result: called is set when the tool is to be called with action; the caller then says
  * what is next */
 kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
                            struct kg_str *observation, const struct kg_action_tags *tags,
-                           const char *inside, const struct kg_env_turn *turn,
+                           const char *inside, const char *remark,
+                           const struct kg_env_turn *turn,
                            struct kg_err *err) KG_MUST_CHECK;
 
 #endif

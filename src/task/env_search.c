@@ -1,7 +1,7 @@
 /* The search agent: Search-R1's protocol of turns.
  *
  * <search> query </search> is answered by passages between <information> tags, a legal
- * <answer> ends the episode, anything else gets a remark that names both formats. In the
+ * <answer> ends the episode, anything else gets the remark of a wording. In the
  * last turn nothing is retrieved any more. A retriever that stays down stops the run or
  * is told to the model as an error and counted, as the options say.
  *
@@ -9,12 +9,14 @@
  */
 #include "base/mem.h"
 #include "task/env_internal.h"
+#include "task/wording.h"
 
 #include <string.h>
 
 struct search {
     struct kg_env_source source; /* self owned */
     bool stop_when_down;
+    const struct kg_wording *words;
     struct kg_str observation; /* of the delivery at hand */
     int64_t calls;
     int64_t failed;
@@ -28,7 +30,8 @@ kg_status kg_env_search_create(void **state, const struct kg_env_source *source,
 {
     struct search *s = kg_mem_calloc(1, sizeof *s, "search environment", err);
 
-    if (!s) {
+    if (!s || kg_wording_find(&s->words, opts->wording, err) != KG_OK) {
+        kg_mem_free(s);
         source->close(source->self);
         return err->code;
     }
@@ -58,8 +61,8 @@ kg_status kg_env_search_step(struct kg_env_result *result, struct kg_str *observ
     struct search *s = state;
     struct kg_action action;
 
-    KG_TRY(kg_env_read_turn(result, &action, observation, &kg_search_tags, "query", turn,
-                            err));
+    KG_TRY(kg_env_read_turn(result, &action, observation, &kg_search_tags, "query",
+                            s->words->remark, turn, err));
     if (!result->called)
         return KG_OK;
     result->next = KG_ENV_WAIT;

@@ -7,6 +7,7 @@
 #include "base/need_testing.h"
 #include "search/index.h"
 #include "task/env_internal.h"
+#include "task/wording.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -400,9 +401,35 @@ static void names_that_are_not_there_list_those_that_are(void **state)
                     row->n_stops > 0);
 }
 
+/* The wording says the remark: the published one is the same for every illegal turn. */
+static void the_wording_says_the_remark(void **state)
+{
+    static const char *const turns[] = {"I know it.", "<search> </search>"};
+    const struct kg_wording *words;
+    struct kg_str observation = {0};
+    struct twin twin = {.n = 0};
+    const struct kg_env_source source = {&twin, twin_ask, twin_poll, twin_stats,
+                                         twin_close};
+    void *env;
+
+    (void)state;
+    NEED(kg_wording_find(&words, "search-r1", err));
+    NEED(kg_env_search_create(&env, &source,
+                              &(struct kg_env_opts){.wording = "search-r1"}, err));
+    for (size_t i = 0; i < 2; i++) {
+        struct kg_env_result r = turn_of(env, &observation, turns[i], false);
+
+        assert_true(r.next == KG_ENV_OBSERVE && !r.valid);
+        assert_string_equal(kg_str_text(&observation), words->remark);
+    }
+    kg_env_search_close(env);
+    kg_str_release(&observation);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_wording_says_the_remark),
         cmocka_unit_test(a_query_is_asked_and_its_passages_come_back),
         cmocka_unit_test(an_answer_ends_the_episode),
         cmocka_unit_test(the_last_turn_retrieves_nothing),

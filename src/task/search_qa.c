@@ -1,29 +1,19 @@
 /* Questions for a search agent: prompts in Search-R1's manner, answers by task/qa.h.
  *
- * A bare question is put into the instruction below; with data.template that template
- * alone goes around it. A prompt that names the search and answer tags already is taken
- * as it is: verl's files of Search-R1 hold such. Gold answers are kept as a JSON list of
- * alternatives.
+ * A bare question is put into the instruction of a wording (task/wording.h); with
+ * data.template that template alone goes around it. A prompt that names the search and
+ * answer tags already is taken as it is: verl's files of Search-R1 hold such. Gold
+ * answers are kept as a JSON list of alternatives.
  */
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/qa.h"
 #include "task/task_internal.h"
+#include "task/wording.h"
 
 #include <string.h>
 
 enum { MAX_GOLDS = 1 << 16 };
-
-/* The one complete <answer> pair is the example: see answer_tags 2. */
-static const char INSTRUCTION[] =
-    "Answer the question at the end. First reason about it inside <think> and </think>, "
-    "and do so again whenever new information has reached you. If you find that you lack "
-    "some knowledge, write a query inside <search> and </search>: a search engine then "
-    "puts its best passages between <information> and </information>. You can search as "
-    "many times as you want. As soon as no more knowledge is needed, put the answer "
-    "alone "
-    "inside answer tags, short and without explanation, as in <answer> Beijing "
-    "</answer>. Question: ";
 
 /* ---- prompts ---- */
 
@@ -48,10 +38,12 @@ static kg_status make_prompt(struct kg_str *out, const char *question,
                              const struct kg_task_opts *opts, struct kg_err *err)
 {
     const char *own = opts->prompt.template_text;
+    const struct kg_wording *words;
 
     if (own && *own)
         return put_question(out, question, err);
-    KG_TRY(kg_str_puts(out, INSTRUCTION, err));
+    KG_TRY(kg_wording_find(&words, opts->wording, err));
+    KG_TRY(kg_str_puts(out, words->instruction, err));
     KG_TRY(put_question(out, question, err));
     return kg_str_putc(out, '\n', err);
 }

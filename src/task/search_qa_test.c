@@ -4,6 +4,7 @@
 
 #include "base/folder_testing.h"
 #include "task/qa.h"
+#include "task/wording.h"
 
 static void ok(kg_status status)
 {
@@ -56,6 +57,37 @@ static void questions_become_prompts(void **state)
     assert_string_equal(d.records[1].data_source, "nq");
     assert_string_equal(d.records[2].ground_truth, "[\"1\"]");
     kg_dataset_release(&d);
+}
+
+/* FNV-1a. */
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* The texts of Search-R1, by the hash of what its two functions return for this question
+ * and for an invalid action (computed with them). */
+static void the_published_words_are_word_for_word(void **state)
+{
+    const struct kg_task_opts opts = {.wording = "search-r1"};
+    const struct kg_wording *words;
+    struct kg_dataset d;
+
+    (void)state;
+    load(&d, &opts, "{\"question\":\" who wrote it \",\"golden_answers\":[\"X\"]}\n");
+    assert_int_equal(strlen(d.records[0].prompt), 578);
+    assert_int_equal(hash_of(d.records[0].prompt), UINT64_C(0x4153163b37baf9ce));
+    kg_dataset_release(&d);
+    ok(kg_wording_find(&words, "search-r1", &err));
+    assert_int_equal(strlen(words->remark), 218);
+    assert_int_equal(hash_of(words->remark), UINT64_C(0xc7d517039c78a7ad));
+    assert_int_equal(kg_wording_find(&words, "r1", &err), KG_EINVAL);
+    for (words = kg_wording_table(); words->name; words++)
+        assert_true(!words->source == !words->licence);
 }
 
 static void a_template_stands_alone_around_the_question(void **state)
@@ -295,6 +327,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(questions_become_prompts),
+        cmocka_unit_test(the_published_words_are_word_for_word),
         cmocka_unit_test(a_template_stands_alone_around_the_question),
         cmocka_unit_test(a_chat_template_renders_one_user_turn),
         cmocka_unit_test(files_of_search_r1_are_taken_as_they_are),

@@ -135,6 +135,7 @@ struct kg_task_opts {
     const char *metric; /* search-qa: a metric of task/qa.h or "format"; NULL: em */
     int answer_tags;    /* search-qa: pairs an answer needs, the prompt's counted; 0: 1 */
     struct kg_qa_format format; /* search-qa, metric format */
+    const char *wording;        /* search-qa: see task/wording.h; NULL: the first */
 };
 
 /* A stretch of an episode, in order, by who wrote it. */

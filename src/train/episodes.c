@@ -56,6 +56,7 @@ kg_status kg_episodes_from_config(struct kg_episode_opts *opts, const struct kg_
         .stop_when_down = strcmp(kg_config_text(c, "search.when_down"), "stop") == 0,
         .timeout_ms = (int)kg_config_int(c, "search.timeout_ms"),
         .tries = (int)kg_config_int(c, "search.tries"),
+        .wording = kg_config_text(c, "task.wording"),
     };
     return kg_env_find(&opts->env, kg_config_text(c, "episode.env"), err);
 }

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "task/wording.h"
 #include "train/sources.h"
 
 #include <stdlib.h>
@@ -147,6 +148,7 @@ static void fill_task_opts(struct kg_run *run)
         .exclude = kg_config_text(c, "task.exclude"),
         .metric = kg_config_text(c, "task.metric"),
         .answer_tags = kg_config_text(c, "task.answer_tags")[0] - '0',
+        .wording = kg_config_text(c, "task.wording"),
         .format = {.structure = kg_config_real(c, "task.format_structure"),
                    .final = kg_config_real(c, "task.format_final"),
                    .retrieval = kg_config_real(c, "task.format_retrieval")},
@@ -349,6 +351,20 @@ static kg_status open_prompt(struct kg_run *run, bool files, struct kg_err *err)
     return kg_prompt_check(&run->prompt, err);
 }
 
+static kg_status check_wording(const struct kg_run *run, struct kg_err *err)
+{
+    const char *words = run->task_opts.wording;
+    bool searches = strcmp(kg_config_text(run->config, "episode.env"), "search") == 0 ||
+                    strcmp(run->task->name, "search-qa") == 0;
+
+    if (searches || strcmp(words, kg_wording_table()->name) == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "task.wording: expected %s without task search-qa and episode.env "
+                   "search, found %s",
+                   kg_wording_table()->name, words);
+}
+
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
@@ -367,6 +383,7 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "
                        "right or wrong alone, found %g",
                        run->task->name, run->task_opts.wrong_reward);
+    KG_TRY(check_wording(run, err));
     KG_TRY(read_weights(run, err));
     KG_TRY(kg_task_names(run->task_opts.exclude) == 0 ? load_lists(run, err)
                                                       : load_without(run, err));

@@ -246,6 +246,8 @@ static void lists_that_do_not_fit_are_refused(void **state)
          "data.val_templates: expected an item for each of the 2 files of data.val"},
         {"task.name=digits", "task.wrong_reward=-1",
          "task.wrong_reward: expected 0 for task digits"},
+        {"data.train=" A, "task.wording=search-r1",
+         "task.wording: expected kedge without task search-qa"},
         {"data.train=[" A ", " ROOT "/none]", "data.weights=[]", "none: "},
     };
 

@@ -6,6 +6,7 @@
 #include "train/train_options.h"
 
 #include "policy/presets.h"
+#include "task/wording.h"
 #include "text/prompt.h"
 
 #include <string.h>
@@ -62,6 +63,11 @@ static const struct kg_opt_row rows[] = {
     {"task.answer_tags", KG_OPT_CHOICE, "1", 0, 0, "1|2",
      "task search-qa: pairs of answer tags that an answer needs, those of the prompt "
      "counted where it is 2",
+     false},
+    {"task.wording", KG_OPT_CHOICE, "kedge", 0, 0, KG_WORDING_CHOICES,
+     "search agents: instruction around a question and remark on a wrong turn; "
+     "search-r1: "
+     "those of the published runs, word for word",
      false},
     {"task.format_structure", KG_OPT_REAL, "0.2", 0, 1, NULL,
      "metric format: score of a valid format without a right answer", false},
