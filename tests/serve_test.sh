@@ -15,7 +15,7 @@ start() {
     ./kedge serve --model "$work/tiny" --port 0 --threads 1 "$@" 2>"$work/log" &
     pid=$!
     for _ in $(seq 100); do
-        at=$(sed -n 's|^serving tiny at \(http://[^ ]*\)/v1 .*|\1|p' "$work/log" 2>/dev/null)
+        at=$(sed -n 's|^serving [a-z]* at \(http://[^ ]*\)/v1 .*|\1|p' "$work/log" 2>/dev/null)
         [ -n "$at" ] && return 0
         sleep 0.05
     done
@@ -272,6 +272,19 @@ strangers_names() {
     ask 200 /health -H 'Host: localhost:1' -H 'Origin: http://[::1]' && error 403 /v1/models -H 'Host: example.com' &&
         error 403 /health -H 'Origin: https://example.com' && has 'allow-host'
 }
+# The weights are mapped: what is cut off the file is gone from under the server.
+a_checkpoint_that_is_cut_off() {
+    ./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 64 --dtype fp32 --train-tokenizer "$work/text" --vocab 600 \
+        "$work/whole" >/dev/null 2>&1 && start --model "$work/whole" --dtype fp32 || return 1
+    truncate -s 5000 "$work/whole/model.safetensors"
+    error 500 /v1/completions -d '{"prompt":"x","max_tokens":2}' && has 'model.safetensors: the file was cut off'
+    result=$?
+    wait "$pid"
+    [ $? -eq 1 ] || { echo "expected status 1"; result=1; }
+    pid=
+    [ "$(grep -c 'model.safetensors: the file was cut off' "$work/log")" = 1 ] || result=1
+    return $result
+}
 six() { case $at in 'http://[::1]:'*) ask 200 /health -g ;; *) echo "the address is $at"; return 1 ;; esac; }
 metrics() {
     ask 200 /metrics && has 'kedge_requests_total{endpoint="chat",status="200"}' 'kedge_first_token_seconds_bucket{le="+Inf"}' \
@@ -348,6 +361,7 @@ if [ -e /proc/net/if_inet6 ] && grep -q '^0*1 ' /proc/net/if_inet6; then
 else
     skipped "an address of IPv6 is told as clients need it" "this machine has no ::1"
 fi
+pass "a checkpoint that is cut off ends the server with one line that names it" a_checkpoint_that_is_cut_off
 echo sesame >"$work/key"
 start --api-key-file "$work/key" --max-requests 1 || failed "the server starts again" "$(cat "$work/log")"
 pass "a key is asked for" key

@@ -204,6 +204,8 @@ kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
             status = kg_file_fail(err, path, "map");
         else
             *map = (struct kg_map){.data = data, .bytes = bytes};
+        if (status == KG_OK)
+            kg_map_enter(map, path);
     }
     close(fd);
     return status;
@@ -211,6 +213,8 @@ kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
 
 void kg_map_close(struct kg_map *map)
 {
+    if (map->data)
+        kg_map_leave(map);
     if (map->data)
         munmap((void *)(uintptr_t)map->data, map->bytes);
     *map = (struct kg_map){0};

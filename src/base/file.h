@@ -27,6 +27,15 @@ kg_status kg_map_open(struct kg_map *map, const char *path,
                       struct kg_err *err) KG_MUST_CHECK;
 void kg_map_close(struct kg_map *map);
 
+/* For programs, once: touching a part of a map whose file has been cut off since ends the
+ * process with status 1 and a line that names the file. Without it: with SIGBUS. */
+void kg_map_guard(void);
+/* For a program that asks kg_map_check before it uses what it has computed: such a part
+ * reads as zeros from now on. */
+void kg_map_survive(void);
+/* errors: EIO (a map was touched where its file had been cut off) */
+kg_status kg_map_check(struct kg_err *err) KG_MUST_CHECK;
+
 /* Write the file under a temporary name beside it, fsync, rename, fsync the folder.
  * On failure the old file, if any, is untouched and the temporary one is gone.
  * errors: EIO, ENOSPACE */

@@ -1,14 +1,19 @@
-/* What file.c and dir.c share: the failure switch, errno as a status, and syncing a
- * folder. */
+/* What file.c, dir.c and map_guard.c share: the failure switch, errno as a status,
+ * syncing a folder, and the table of maps. */
 #ifndef KG_BASE_FILE_INTERNAL_H
 #define KG_BASE_FILE_INTERNAL_H
 
+#include "base/file.h"
 #include "base/status.h"
 
 #include <stdbool.h>
 
 /* True, with errno set, for the one request that kg_file_fail_at named. */
 bool kg_file_fails(void);
+
+/* The guard learns of a map, and forgets it. One that finds no room is not guarded. */
+void kg_map_enter(const struct kg_map *map, const char *path);
+void kg_map_leave(const struct kg_map *map);
 
 /* fsync, under both switches of the tests.   returns 0 or -1 */
 int kg_file_sync_fd(int fd);

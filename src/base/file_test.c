@@ -369,9 +369,76 @@ static void skipped_syncs_still_count_and_fail(void **state)
     assert_int_equal(kg_file_sync_fd(-1), -1);
 }
 
+/* ---- maps whose file is cut off ---- */
+
+enum { PAGES = 4 * 65536 };
+
+/* Map a file, cut it off, touch what is gone.   returns what a child may exit with */
+static int touch_what_is_gone(bool survive)
+{
+    struct kg_map map;
+    struct kg_err e;
+
+    kg_map_guard();
+    if (survive)
+        kg_map_survive();
+    if (kg_map_open(&map, in_dir("whole"), &e) != KG_OK ||
+        truncate(in_dir("whole"), 100) != 0 || kg_map_check(&e) != KG_OK)
+        return 50;
+    if (map.data[0] != 'x' || kg_map_check(&e) != KG_OK)
+        return 51;
+    if (map.data[PAGES - 1] != 0 || map.data[PAGES / 2] != 0)
+        return 52;
+    if (kg_map_check(&e) != KG_EIO || !strstr(e.message, "/whole: the file was cut off"))
+        return 53;
+    kg_map_close(&map);
+    return 54;
+}
+
+static int child_that_touches(bool survive, char said[512])
+{
+    int fd[2];
+    int status;
+    ssize_t n;
+
+    assert_int_equal(pipe(fd), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(fd[1], STDERR_FILENO);
+        _exit(touch_what_is_gone(survive));
+    }
+    close(fd[1]);
+    n = read(fd[0], said, 511);
+    said[n > 0 ? n : 0] = '\0';
+    close(fd[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_map_that_is_cut_off_ends_in_one_line(void **state)
+{
+    static char text[PAGES];
+    char said[512];
+    char line[512];
+
+    (void)state;
+    memset(text, 'x', PAGES);
+    assert_int_equal(kg_file_write_atomic(in_dir("whole"), text, PAGES, &err), KG_OK);
+    assert_int_equal(child_that_touches(false, said), 1);
+    snprintf(line, sizeof line, "kedge: %s: the file was cut off while it was in use\n",
+             in_dir("whole"));
+    assert_string_equal(said, line);
+    assert_int_equal(kg_file_write_atomic(in_dir("whole"), text, PAGES, &err), KG_OK);
+    assert_int_equal(child_that_touches(true, said), 54);
+    assert_string_equal(said, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_map_that_is_cut_off_ends_in_one_line, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(reads_what_was_written, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(refuses_too_large_missing_and_folders, make_dir,
                                         remove_dir),

@@ -33,9 +33,15 @@ kg_status kg_sql_run(sqlite3_stmt *statement, sqlite3 *db, const char *path,
 /* The one integer that a query gives. */
 kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sql,
                      struct kg_err *err) KG_MUST_CHECK;
-/* Read only, by maps, without locks: an index never changes in place. */
+/* vfs.c: the name of the door that takes what is missing for an error; NULL without
+ * memory. */
+const char *kg_sql_strict(void);
+/* Read only, without locks: an index never changes in place. */
 kg_status kg_sql_open_index(sqlite3 **db, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* Bytes of a page, out of the first 100 bytes of a database. */
+unsigned kg_sql_page_size(const unsigned char *header);
 
 /* FTS5's door for tokenizers and ranking functions; NULL when SQLite was built without
  * FTS5. */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VERIFY_UP_TO_BYTES = 1 << 30 };
+enum { VERIFY_UP_TO_BYTES = 1 << 30, HEADER_BYTES = 100 };
 
 static kg_status check_kind(sqlite3 *db, const char *path, struct kg_err *err)
 {
@@ -30,32 +30,37 @@ static kg_status check_kind(sqlite3 *db, const char *path, struct kg_err *err)
     return KG_OK;
 }
 
-/* A file that was cut off: SQLite would find out at the first page that is missing. */
-static kg_status check_size(sqlite3 *db, const char *path, uint64_t bytes,
+/* Where SQLite's header has what is asked here. */
+enum { AT_PAGES = 28, AT_APPLICATION = 68 };
+
+static uint32_t number_at(const unsigned char *b, size_t at)
+{
+    return (uint32_t)b[at] << 24 | (uint32_t)b[at + 1] << 16 | (uint32_t)b[at + 2] << 8 |
+           b[at + 3];
+}
+
+/* A file that was cut off: SQLite would find out at the first page that is missing. Of
+ * other databases nothing is known yet. */
+static kg_status check_size(const unsigned char *header, const char *path, uint64_t bytes,
                             struct kg_err *err)
 {
-    int64_t size;
-    unsigned char *header;
-    struct kg_map map;
-    uint64_t pages;
+    uint64_t pages = number_at(header, AT_PAGES);
+    uint64_t size = kg_sql_page_size(header);
 
-    KG_TRY(kg_sql_int(&size, db, path, "PRAGMA page_size", err));
-    KG_TRY(kg_map_open(&map, path, err));
-    header = (unsigned char *)(uintptr_t)map.data;
-    pages = (uint64_t)header[28] << 24 | header[29] << 16 | header[30] << 8 | header[31];
-    kg_map_close(&map);
-    if (pages * (uint64_t)size == bytes)
+    if (number_at(header, AT_APPLICATION) != KG_INDEX_APPLICATION ||
+        pages * size == bytes)
         return KG_OK;
     return kg_fail(
         err, KG_EFORMAT,
         "%s: expected %llu bytes of an index, found %llu: the file was cut off "
         "or grew",
-        path, (unsigned long long)(pages * (uint64_t)size), (unsigned long long)bytes);
+        path, (unsigned long long)(pages * size), (unsigned long long)bytes);
 }
 
 static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,
                             struct kg_err *err)
 {
+    unsigned char header[HEADER_BYTES];
     struct kg_map map;
     bool right;
 
@@ -66,15 +71,17 @@ static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,
     KG_TRY(kg_map_open(&map, path, err));
     *bytes = map.bytes;
     right = map.bytes >= 512 && memcmp(map.data, "SQLite format 3", 16) == 0;
+    if (right)
+        memcpy(header, map.data, sizeof header);
     kg_map_close(&map);
     if (!right)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected an index made by `kedge search index`, found a file "
                        "that is no SQLite database",
                        path);
+    KG_TRY(check_size(header, path, *bytes, err));
     KG_TRY(kg_sql_open_index(db, path, err));
-    KG_TRY(check_kind(*db, path, err));
-    return check_size(*db, path, *bytes, err);
+    return check_kind(*db, path, err);
 }
 
 static kg_status get_meta(double *out, sqlite3 *db, const char *path, const char *key,

@@ -2,6 +2,7 @@
 #include "search/service.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/str.h"
@@ -49,6 +50,7 @@ struct kg_search_service {
     struct waiting *queue; /* a ring of opts.max_waiting */
     size_t head, n;
     bool stop;
+    bool told; /* of the first request that failed for no fault of its own */
     struct kg_search_metrics metrics;
 };
 
@@ -242,6 +244,19 @@ static void add_up(struct kg_search_service *s, const struct tally *t, kg_status
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Once: an index that is gone fails every request. */
+static void tell_first(struct kg_search_service *s, const char *why)
+{
+    bool first;
+
+    pthread_mutex_lock(&s->lock);
+    first = !s->told;
+    s->told = true;
+    pthread_mutex_unlock(&s->lock);
+    if (first)
+        kg_log_warn("a request failed: %s", why);
+}
+
 static void handle(struct worker *w, const struct waiting *job)
 {
     struct kg_search_service *s = w->service;
@@ -258,6 +273,8 @@ static void handle(struct worker *w, const struct waiting *job)
     status = answer(w, job->x, until, &t, &err);
     /* counted first: whoever has the answer finds it in the metrics */
     add_up(s, &t, status, kg_clock_seconds() - job->since);
+    if (status != KG_OK && http_status_of(status) == 500)
+        tell_first(s, err.message);
     if (status == KG_OK)
         kg_http_reply(job->x, 200, "application/json", w->out.data, w->out.len);
     else

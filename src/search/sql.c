@@ -89,6 +89,9 @@ kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sq
     return status;
 }
 
+/* In KiB, of each reader: the inner pages of every tree, and those of frequent words. */
+#define PAGES_IN_MEMORY "PRAGMA cache_size=-32768"
+
 /* A path as a URI: what has a meaning there is written as %XX. */
 static kg_status put_uri(struct kg_str *uri, const char *path, struct kg_err *err)
 {
@@ -102,14 +105,6 @@ static kg_status put_uri(struct kg_str *uri, const char *path, struct kg_err *er
     return kg_str_puts(uri, "?immutable=1", err);
 }
 
-static kg_status map_whole(sqlite3 *db, const char *path, struct kg_err *err)
-{
-    char sql[96];
-
-    snprintf(sql, sizeof sql, "PRAGMA mmap_size=%lld", 1LL << 40);
-    return kg_sql_exec(db, path, sql, err);
-}
-
 kg_status kg_sql_open_index(sqlite3 **db, const char *path, struct kg_err *err)
 {
     const int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
@@ -119,8 +114,9 @@ kg_status kg_sql_open_index(sqlite3 **db, const char *path, struct kg_err *err)
 
     *db = NULL;
     KG_TRY_GOTO(out, put_uri(&uri, path, err));
-    code = sqlite3_open_v2(uri.data, db, flags, NULL);
-    status = code == SQLITE_OK ? map_whole(*db, path, err)
+    code = kg_sql_strict() ? sqlite3_open_v2(uri.data, db, flags, kg_sql_strict())
+                           : SQLITE_NOMEM;
+    status = code == SQLITE_OK ? kg_sql_exec(*db, path, PAGES_IN_MEMORY, err)
                                : kg_sql_fail(err, *db, code, path, "open the index");
     if (status != KG_OK) {
         sqlite3_close(*db);
@@ -146,9 +142,9 @@ struct fts5_api *kg_fts5(sqlite3 *db)
 
 /* ---- the seal ---- */
 
-static unsigned page_size_of(const struct kg_map *map)
+unsigned kg_sql_page_size(const unsigned char *header)
 {
-    unsigned size = map->bytes < 100 ? 0 : map->data[16] * 256u + map->data[17];
+    unsigned size = header[16] * 256u + header[17];
 
     return size == 1 ? 65536 : size; /* the format's way to say it in two bytes */
 }
@@ -161,7 +157,7 @@ kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
     kg_status status = KG_OK;
 
     KG_TRY(kg_map_open(&map, path, err));
-    size = page_size_of(&map);
+    size = map.bytes < 100 ? 0 : kg_sql_page_size(map.data);
     if (size < 512 || page < 2 || map.bytes < page * size)
         status = kg_fail(err, KG_EFORMAT,
                          "%s: expected at least %" PRIu64 " pages of an index, found "

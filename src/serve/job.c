@@ -2,6 +2,7 @@
 #include "serve/serve_internal.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "net/http_server.h"
 
@@ -355,6 +356,8 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     s->fresh++;
     if (job->first == 0)
         note_first(job);
+    if (kg_map_check(&failure) != KG_OK)
+        kg_serve_job_fail(job, &failure);
     if (job->r.stream && job->end == KG_SERVE_WELL &&
         tell_token(job, (size_t)(t - job->trajs), &failure) != KG_OK)
         kg_serve_job_fail(job, &failure);
@@ -371,6 +374,8 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     job->left--;
     if (failure)
         kg_serve_job_fail(job, failure);
+    else if (kg_map_check(&untold) != KG_OK)
+        kg_serve_job_fail(job, &untold);
     else if (job->r.stream && job->end == KG_SERVE_WELL &&
              tell_end(job, (size_t)(t - job->trajs), &untold) != KG_OK)
         kg_serve_job_fail(job, &untold);

@@ -2,6 +2,7 @@
 #include "serve/serve_internal.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
@@ -498,6 +499,10 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
     struct kg_rollout_load load;
     kg_status status = kg_rollout_step(s->engine, &load, err);
     count_tokens(s);
+    if (kg_map_check(err) != KG_OK) { /* weights that are zeros now */
+        fail_live(s, err->code, err->message);
+        return err->code;
+    }
     if (status != KG_OK) {
         kg_log_warn("the engine failed, all open answers with it: %s", err->message);
         KG_TRY(begin_engine(s, err));
@@ -547,6 +552,7 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
     double until = 0; /* of draining; 0: not yet */
     int idle = -1;    /* the phase in which it waits for requests */
     s->phase = kg_phase_begin(0, NULL, "serving %s", s->opts.name);
+    kg_map_survive();
     for (;;) {
         if (until == 0 && stop(user))
             until = begin_drain(s);

@@ -1,0 +1,118 @@
+/* What happens when a mapped file is cut off: a touch of a page that is gone.
+ *
+ * The system ends a process that touches such a page with SIGBUS, and says neither which
+ * file nor why. Here every open map is in a table, and the handler finds the file by the
+ * address. It runs on any thread, in the midst of anything, so it does nothing but look,
+ * write, map and leave.
+ */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#include "base/file_internal.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MAPS = 1024, PATH_SHOWN = 400, TAKEN = 1 };
+
+static struct mapped {
+    _Atomic uintptr_t begin; /* 0: free, TAKEN: being filled in */
+    uintptr_t end;
+    char path[PATH_SHOWN];
+} maps[MAPS];
+static atomic_int cut = -1; /* the first of maps that was found cut off */
+static atomic_bool survives;
+
+void kg_map_enter(const struct kg_map *map, const char *path)
+{
+    for (int i = 0; i < MAPS; i++) {
+        uintptr_t unused = 0;
+
+        if (!atomic_compare_exchange_strong(&maps[i].begin, &unused, TAKEN))
+            continue;
+        maps[i].end = (uintptr_t)map->data + map->bytes;
+        strncpy(maps[i].path, path, PATH_SHOWN - 1);
+        atomic_store(&maps[i].begin, (uintptr_t)map->data);
+        return;
+    }
+}
+
+void kg_map_leave(const struct kg_map *map)
+{
+    for (int i = 0; i < MAPS; i++)
+        if (atomic_load(&maps[i].begin) == (uintptr_t)map->data && i != cut) {
+            atomic_store(&maps[i].begin, 0);
+            return;
+        }
+}
+
+static int find(uintptr_t at)
+{
+    for (int i = 0; i < MAPS; i++) {
+        uintptr_t begin = atomic_load(&maps[i].begin);
+
+        if (begin > TAKEN && at >= begin && at < maps[i].end)
+            return i;
+    }
+    return -1;
+}
+
+static void say(const char *text)
+{
+    ssize_t n = write(STDERR_FILENO, text, strlen(text));
+    (void)n;
+}
+
+#define WHY ": the file was cut off while it was in use"
+
+/* From the page that is gone to the end there are zeros. */
+static bool put_zeros(uintptr_t at, uintptr_t end)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = at / page * page;
+    void *got = mmap((void *)from, end - from, PROT_READ,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+
+    return got != MAP_FAILED;
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    int i = find((uintptr_t)info->si_addr);
+    int none = -1;
+
+    (void)context;
+    if (i < 0) { /* not ours: as if there were no handler */
+        signal(number, SIG_DFL);
+        return;
+    }
+    if (survives && put_zeros((uintptr_t)info->si_addr, maps[i].end)) {
+        atomic_compare_exchange_strong(&cut, &none, i);
+        return;
+    }
+    say("kedge: ");
+    say(maps[i].path);
+    say(WHY "\n");
+    _exit(1);
+}
+
+void kg_map_guard(void)
+{
+    struct sigaction action;
+
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}
+
+void kg_map_survive(void) { survives = true; }
+
+kg_status kg_map_check(struct kg_err *err)
+{
+    int i = cut;
+
+    return i < 0 ? KG_OK : kg_fail(err, KG_EIO, "%s" WHY, maps[i].path);
+}
