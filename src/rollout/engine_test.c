@@ -551,6 +551,72 @@ static void cancelling_frees_rows_and_blocks_at_once(void **state)
     kg_rollout_free(seen.r);
 }
 
+/* Whichever of those that decode: it gets no token more, and the others get theirs. */
+static void any_of_the_running_may_be_cancelled_between_tokens(void **state)
+{
+    (void)state;
+    struct kg_rollout_opts o = {.max_batch = 3, .max_len = LONGEST};
+    struct kg_sampling s = plain(9);
+    struct kg_request q = prompt_of(10, &s, 3);
+    for (int victim = 0; victim < 3; victim++) {
+        struct kg_traj t[3] = {0};
+        struct kg_rollout_load load;
+        struct seen seen;
+        open_engine(&seen, models[KG_F32], &o, true);
+        NEED(kg_rollout_submit(seen.r, &q, t, err));
+        do
+            NEED(kg_rollout_step(seen.r, &load, err));
+        while (t[0].n < 13);
+        seen.cancel = &t[victim];
+        size_t before = t[victim].n;
+        NEED(kg_rollout_step(seen.r, &load, err));
+        assert_int_equal(load.running, 2);
+        step_to_the_end(&seen);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(t[i].finish,
+                             i == victim ? KG_FINISH_CANCELLED : KG_FINISH_LENGTH);
+            assert_true(i == victim ? t[i].n <= before + 1 : t[i].n == 10 + 9);
+        }
+        assert_int_equal(seen.ended, 2);
+        assert_nothing_is_held(seen.r);
+        release(t, 3);
+        kg_rollout_free(seen.r);
+    }
+}
+
+/* The queue of requests moves up as its first ones are taken. */
+static void requests_may_come_while_others_are_taken(void **state)
+{
+    (void)state;
+    enum { MANY = 70 };
+    struct kg_rollout_opts o = {.max_batch = 2, .max_len = 64};
+    struct kg_sampling s = plain(3);
+    struct kg_request q[MANY];
+    struct kg_traj t[MANY] = {0};
+    struct kg_rollout_load load;
+    struct seen seen;
+    int submitted = 0;
+    open_engine(&seen, models[KG_F32], &o, false);
+    for (int i = 0; i < MANY; i++) {
+        q[i] = prompt_of((size_t)(3 + i % 5), &s, 1);
+        q[i].prompt_index = i;
+    }
+    while (submitted < MANY) { /* 15 at first, then one for each that has ended */
+        for (; submitted < MANY && submitted < seen.ended + 15; submitted++)
+            NEED(kg_rollout_submit(seen.r, &q[submitted], &t[submitted], err));
+        NEED(kg_rollout_step(seen.r, &load, err));
+    }
+    step_to_the_end(&seen);
+    assert_int_equal(seen.ended, MANY);
+    for (int i = 0; i < MANY; i++) {
+        assert_int_equal(t[i].prompt_index, i);
+        assert_int_equal(t[i].n, 3 + i % 5 + 3);
+    }
+    assert_nothing_is_held(seen.r);
+    release(t, MANY);
+    kg_rollout_free(seen.r);
+}
+
 static void parked_episodes_hold_blocks_and_no_row(void **state)
 {
     (void)state;
@@ -790,6 +856,8 @@ int main(void)
         cmocka_unit_test(a_cache_for_n_sequences_runs_n_at_once),
         cmocka_unit_test(a_request_that_fails_leaves_the_others_alone),
         cmocka_unit_test(cancelling_frees_rows_and_blocks_at_once),
+        cmocka_unit_test(any_of_the_running_may_be_cancelled_between_tokens),
+        cmocka_unit_test(requests_may_come_while_others_are_taken),
         cmocka_unit_test(parked_episodes_hold_blocks_and_no_row),
         cmocka_unit_test(what_cannot_go_on_is_refused_and_stays),
         cmocka_unit_test(impossible_requests_are_refused_and_the_session_goes_on),

@@ -263,6 +263,11 @@ static void walk_turn(struct walk *w, struct kg_str *text)
     while (w->at < w->t->n && w->t->source[w->at] == KG_SOURCE_MODEL)
         w->at++;
     assert_true(w->at > from && w->at - from <= TURN_TOKENS);
+    /* the environment's first stop ends the turn: it stands in the last token or not */
+    kg_str_clear(text);
+    NEED(
+        kg_tokenizer_decode(text, tok, w->t->tokens + from, w->at - from - 1, true, err));
+    assert_null(strchr(kg_str_text(text), 'e'));
     kg_str_clear(text);
     NEED(kg_tokenizer_decode(text, tok, w->t->tokens + from, w->at - from, true, err));
     w->seen.turns++;
