@@ -433,23 +433,32 @@ static void test_one_file_has_no_index(void **state)
     kg_model_free(m);
 }
 
-/* Of weights in fp32 beside bf16, of bf16 alone, and of other weights in their place. */
+/* The fp32 weights where there are any, what products read where there are none, and
+ * others in their place. */
 static void test_any_stretch_of_a_parameter_can_be_read(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
         struct kg_model *m = test_open(qwen2_dir, KG_BF16, i == 0);
+        float *others = test_alloc((size_t)m->n_elements, sizeof *others), few[3];
+        for (int64_t j = 0; j < m->n_elements; j++)
+            others[j] = (float)j;
+        if (m->master)
+            m->master[m->params[0].offset] = 1.0f / 3; /* no bf16 */
         for (size_t k = 0; k < m->n_params; k++) {
             const struct kg_param *p = &m->params[k];
             const int64_t n = p->rows * p->cols;
-            float few[3];
             for (int64_t first = 0; first + 3 <= n; first += (n - 3) / 2 + 1) {
                 NEED(kg_param_read(few, KG_F32, p, NULL, first, 3, err));
                 for (int64_t j = 0; j < 3; j++)
-                    assert_true(few[j] == weight_at(p, first + j) ||
-                                (p->master && few[j] == p->master[first + j]));
+                    assert_true(few[j] == (p->master ? p->master[first + j]
+                                                     : weight_at(p, first + j)));
+                NEED(kg_param_read(few, KG_F32, p, others, first, 3, err));
+                for (int64_t j = 0; j < 3; j++)
+                    assert_true(few[j] == (float)(p->offset + first + j));
             }
         }
+        kg_mem_free(others);
         kg_model_free(m);
     }
 }
