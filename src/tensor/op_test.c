@@ -681,6 +681,95 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
            "backend empty has no operation add");
 }
 
+/* Computes nothing: what it is asked for has passed the checks. */
+static kg_status accept_attention(struct kg_mat o, float *lse, const struct kg_attn *a,
+                                  struct kg_err *e)
+{
+    (void)o;
+    (void)lse;
+    (void)a;
+    (void)e;
+    return KG_OK;
+}
+static const struct kg_backend accepting = {.name = "accepting",
+                                            .attention = accept_attention};
+
+/* One sequence of 3 queries at position 2 behind 5 rows of others, 4 heads of 2, keys of
+ * 2 heads in 70 rows. */
+static float attended[70 * 8];
+static struct kg_attn attn_of(const struct kg_attn_seq *seq)
+{
+    return (struct kg_attn){.q = f32(attended, 8, 8),
+                            .k = f32(attended, 70, 4),
+                            .v = f32(attended, 70, 4),
+                            .n_heads = 4,
+                            .n_kv_heads = 2,
+                            .head_dim = 2,
+                            .scale = 1,
+                            .seqs = seq,
+                            .n_seqs = 1};
+}
+
+static kg_status attend(const struct kg_attn *a)
+{
+    return kg_op_attention(&accepting, f32(attended, 8, 8), NULL, a, &err);
+}
+
+static void attention_stays_within_its_rows(void **state)
+{
+    (void)state;
+    static const int32_t last[] = {1}, beyond[] = {2}, below[] = {-1}, second[] = {0, 1};
+    static const struct {
+        struct kg_attn_seq seq;
+        const char *says; /* NULL: it is computed */
+    } rows[] = {
+        {{5, 3, 2, 65, NULL}, NULL}, /* the last row of each */
+        {{6, 3, 2, 0, NULL}, "rows 6+3"},
+        {{-1, 3, 2, 0, NULL}, "rows -1+3"},
+        {{5, -1, 2, 0, NULL}, "rows 5+-1"},
+        {{5, 3, -1, 0, NULL}, "at position -1"},
+        {{5, 3, 2, 66, NULL}, "needs key rows 66..70"},
+        {{5, 3, 2, -1, NULL}, "needs key rows -1..3"},
+        {{5, 3, 3, 65, NULL}, "needs key rows 65..70"},
+        {{5, 0, 2, 99, NULL}, NULL}, /* no query, no key */
+        {{5, 3, 2, 0, last}, NULL},  /* keys 64..68 */
+        {{5, 3, 4, 0, last}, "is page 1"},
+        {{5, 3, 2, 0, beyond}, "block 0 of sequence 0 is page 2"},
+        {{5, 3, 2, 0, below}, "page -1"},
+        {{5, 3, 67, 0, second}, NULL}, /* 70 keys: all of page 0, 6 of page 1 */
+        {{5, 3, 68, 0, second}, "block 1 of sequence 0"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_attn a = attn_of(&rows[i].seq);
+        if (!rows[i].says)
+            assert_int_equal(attend(&a), KG_OK);
+        else
+            expect(attend(&a), KG_ESHAPE, rows[i].says);
+    }
+}
+
+static void attention_has_heads_that_fit(void **state)
+{
+    (void)state;
+    const struct kg_attn_seq seq = {5, 3, 2, 65, NULL};
+    uint16_t h[70 * 4] = {0};
+    struct kg_attn a = attn_of(&seq);
+    a.n_heads = 3;
+    expect(attend(&a), KG_ESHAPE, "attention: 8 columns, expected 3 heads of 2");
+    a = attn_of(&seq), a.n_kv_heads = 1;
+    expect(attend(&a), KG_ESHAPE, "4 columns, expected 1 heads of 2");
+    a = attn_of(&seq), a.k.cols = a.k.stride = a.v.cols = a.v.stride = 6;
+    a.k.rows = a.v.rows = 40, a.n_kv_heads = 3;
+    expect(attend(&a), KG_ESHAPE, "4 query heads, expected a multiple of 3 key heads");
+    a = attn_of(&seq), a.v.rows = 69;
+    expect(attend(&a), KG_ESHAPE, "v is 69 x 4, expected 70 x 4");
+    a = attn_of(&seq), a.k = kg_mat(h, KG_BF16, 70, 4);
+    expect(attend(&a), KG_EDTYPE, "k is bf16, expected fp32");
+    a = attn_of(&seq);
+    expect(kg_op_attention(&accepting, f32(attended, 7, 8), NULL, &a, &err), KG_ESHAPE,
+           "o is 7 x 8, expected 8 x 8");
+}
+
 static void no_rows_is_no_work(void **state)
 {
     (void)state;
@@ -715,6 +804,8 @@ int main(void)
         cmocka_unit_test(ema_keeps_copies_and_averages),
         cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
         cmocka_unit_test(wrong_shapes_types_and_ids_are_named_with_their_numbers),
+        cmocka_unit_test(attention_stays_within_its_rows),
+        cmocka_unit_test(attention_has_heads_that_fit),
         cmocka_unit_test(no_rows_is_no_work),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
