@@ -62,6 +62,36 @@ static void llama3_scaling_is_read(void **state)
     assert_int_equal(c.n_eos, 3);
 }
 
+static kg_status parse_with(struct kg_model_config *c, const char *field);
+
+/* Each field of it is needed, and none may contradict another. */
+static void llama3_scaling_is_read_whole(void **state)
+{
+    static const char *const fields[] = {"\"factor\": 8.0", "\"low_freq_factor\": 1.0",
+                                         "\"high_freq_factor\": 4.0",
+                                         "\"original_max_position_embeddings\": 32"};
+    static const char *const wrong[] = {"\"factor\": 0.5", "\"low_freq_factor\": 4.0",
+                                        "\"high_freq_factor\": 1.0",
+                                        "\"original_max_position_embeddings\": 0"};
+    struct kg_model_config c;
+    char text[512];
+    (void)state;
+    for (int miss = 0; miss < 9; miss++) { /* 0..3 left out, 4..7 wrong, 8 as it is */
+        size_t at = (size_t)snprintf(text, sizeof text,
+                                     "\"rope_scaling\": {\"rope_type\""
+                                     ": \"llama3\"");
+        for (int i = 0; i < 4; i++)
+            if (i != miss)
+                at += (size_t)snprintf(text + at, sizeof text - at, ", %s",
+                                       i + 4 == miss ? wrong[i] : fields[i]);
+        snprintf(text + at, sizeof text - at, "}");
+        if ((parse_with(&c, text) == KG_OK) != (miss == 8))
+            fail_msg("%s: %s", text, miss == 8 ? err.message : "not refused");
+    }
+    assert_true(c.rope_factor == 8 && c.rope_low_freq_factor == 1 &&
+                c.rope_high_freq_factor == 4 && c.rope_original_positions == 32);
+}
+
 static void newer_transformers_layout_is_read(void **state)
 {
     static const char *const dirs[] = {
@@ -390,6 +420,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen2_is_read_with_the_end_tokens_of_both_files),
         cmocka_unit_test(llama3_scaling_is_read),
+        cmocka_unit_test(llama3_scaling_is_read_whole),
         cmocka_unit_test(newer_transformers_layout_is_read),
         cmocka_unit_test(a_sliding_window_that_slides_is_refused),
         cmocka_unit_test(small_checkpoints_are_read),
