@@ -53,6 +53,7 @@ static const struct {
     {KG_NEED_ON_POLICY_OR_IW, "on-policy, or kl.importance"},
     {KG_NEED_ENTROPY, "entropy"},
     {KG_NEED_SELECTION, "a first pass over the batch"},
+    {KG_NEED_PARTS, "several rewards"},
 };
 
 /* Text of a cell: a bar would end it. */
@@ -104,7 +105,8 @@ static const char *against_text(enum kg_policy_table table)
                "head.\n";
     return "Value and gradient are compared with `-E_p[A]`, the advantage a constant of "
            "y, and "
-           "for the rpg rows with that plus `kl.beta` times their KL to the old policy. "
+           "for the rpg rows and ipo with that plus `kl.beta` times a KL to the old "
+           "policy. "
            "The "
            "gradient is `c grad log p(y)`; `c` is what is left where nothing is clipped. "
            "With "

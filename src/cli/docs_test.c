@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include "base/file.h"
+#include "policy/presets.h"
 #include "train/metric_table.h"
 #include "train/published.h"
 #include "train/train_options.h"
@@ -81,6 +82,24 @@ static void the_page_of_keys_is_current(void **state)
     kg_config_free(config);
 }
 
+/* What README says of the presets is how many there are. */
+static void the_presets_are_counted_right(void **state)
+{
+    struct kg_str page = {0}, want = {0};
+    int methods = 0, recipes = 0;
+
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++)
+        *(kg_preset_at(i)->kind == KG_PRESET_METHOD ? &methods : &recipes) += 1;
+    ok(kg_str_printf(&want, &err, "* %d methods and %d published recipes as presets",
+                     methods, recipes));
+    ok(kg_file_read(&page, "README.md", MAX_PAGE, &err));
+    if (!strstr(kg_str_text(&page), kg_str_text(&want)))
+        fail_msg("README.md does not say '%s'", kg_str_text(&want));
+    kg_str_release(&page);
+    kg_str_release(&want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -88,6 +107,7 @@ int main(void)
         cmocka_unit_test(the_page_of_metrics_is_current),
         cmocka_unit_test(the_page_of_published_runs_is_current),
         cmocka_unit_test(the_page_of_keys_is_current),
+        cmocka_unit_test(the_presets_are_counted_right),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

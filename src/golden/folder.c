@@ -20,7 +20,7 @@ static const struct family {
     {"agg_loss", kg_golden_agg_loss},         {"policy_losses", kg_golden_policy_losses},
     {"ema_actor_loss", kg_golden_actor_loss}, {"dppo_loss", kg_golden_dppo_loss},
     {"rpg_loss", kg_golden_rpg_loss},         {"misc", kg_golden_misc},
-    {"ema_update", kg_golden_ema_update},
+    {"ema_update", kg_golden_ema_update},     {"corrections", kg_golden_corrections},
 };
 
 struct walk {

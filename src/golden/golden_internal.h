@@ -169,6 +169,7 @@ kg_status kg_golden_dppo_loss(struct kg_golden_case *g, struct kg_err *err);
 kg_status kg_golden_actor_loss(struct kg_golden_case *g, struct kg_err *err);
 kg_status kg_golden_rpg_loss(struct kg_golden_case *g, struct kg_err *err);
 kg_status kg_golden_advantages(struct kg_golden_case *g, struct kg_err *err);
+kg_status kg_golden_corrections(struct kg_golden_case *g, struct kg_err *err);
 kg_status kg_golden_misc(struct kg_golden_case *g, struct kg_err *err);
 kg_status kg_golden_ema_update(struct kg_golden_case *g, struct kg_err *err);
 

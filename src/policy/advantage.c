@@ -48,12 +48,12 @@ static struct group group_at(const struct kg_advantage_job *job, int64_t g)
     return r;
 }
 
-/* seq = (score - group mean) scale, with scale 1 / (std + 1e-6) when asked. */
+/* seq = (score - group mean) scale, with scale 1 / (std + eps) when asked. */
 static void center(struct kg_advantage_job *job, bool by_std)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
         struct group group = group_at(job, g);
-        double divisor = by_std ? group.std + 1e-6 : 1;
+        double divisor = by_std ? group.std + job->algo->std_eps : 1;
 
         for (int64_t i = group.begin; i < group.begin + group.n; i++)
             job->seq[i] = (job->score[i] - group.mean) / divisor;
@@ -176,91 +176,202 @@ static void passk(struct kg_advantage_job *job, bool by_std)
 static void passk_plain(struct kg_advantage_job *job) { passk(job, false); }
 static void passk_std(struct kg_advantage_job *job) { passk(job, true); }
 
+/* By the group's mean: with rewards of 0 and 1 an answer weighs 1/p where a share of p is
+ * right, which makes the gradient that of log p, cut after the group's size. Rewards
+ * whose mean is not above 0 carry no signal for it. */
+static void maxrl(struct kg_advantage_job *job)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        int64_t begin = job->in->group_begin[g], end = job->in->group_begin[g + 1];
+        double mean = sum_of(job->score + begin, end - begin) / (double)(end - begin);
+
+        for (int64_t i = begin; i < end; i++)
+            job->seq[i] = mean > 0 ? (job->score[i] - mean) / mean : 0;
+    }
+}
+
+static void maxrl_eps(struct kg_advantage_job *job)
+{
+    for (int64_t g = 0; g < job->in->n_groups; g++) {
+        struct group group = group_at(job, g);
+        double divisor = group.n >= 2 ? group.mean + 1e-6 : 1;
+
+        for (int64_t i = group.begin; i < group.begin + group.n; i++)
+            job->seq[i] = (job->score[i] - group.mean) / divisor;
+    }
+}
+
+/* out += w (r - mean) / (std + eps), r being reward k */
+static void add_part(double *out, const struct kg_advantage_job *job, int64_t g, int k)
+{
+    const struct kg_policy_scores *in = job->in;
+    int64_t begin = in->group_begin[g], end = in->group_begin[g + 1];
+    double n = (double)(end - begin), mean = 0, squares = 0, divisor;
+
+    for (int64_t i = begin; i < end; i++)
+        mean += in->part[i * in->n_parts + k] / n;
+    for (int64_t i = begin; i < end; i++) {
+        double x = in->part[i * in->n_parts + k] - mean;
+
+        squares += x * x;
+    }
+    divisor = (n > 1 ? sqrt(squares / (n - 1)) : 0) + job->algo->std_eps;
+    for (int64_t i = begin; i < end; i++)
+        out[i] += in->part_weight[k] * (in->part[i * in->n_parts + k] - mean) / divisor;
+}
+
+void kg_advantage_sum_parts(double *out, const struct kg_advantage_job *job)
+{
+    for (int64_t i = 0; i < job->in->n_seqs; i++)
+        out[i] = 0;
+    for (int64_t g = 0; g < job->in->n_groups; g++)
+        for (int k = 0; k < job->in->n_parts; k++)
+            add_part(out, job, g, k);
+}
+
+static void gdpo(struct kg_advantage_job *job)
+{
+    int64_t n = job->in->n_seqs;
+    double mean, std;
+
+    kg_advantage_sum_parts(job->seq, job);
+    mean = sum_of(job->seq, n) / (double)n;
+    std = n > 1 ? deviation(job->seq, n, mean) : 0;
+    for (int64_t i = 0; i < n; i++)
+        job->seq[i] = (job->seq[i] - mean) / (std + job->algo->std_eps);
+}
+
 #define TRAJECTORY KG_SCOPE_SEQUENCE
 static const struct kg_advantage_row rows[] = {
-    {{"grpo", "group mean and deviation", "(R - mean) / (std + 1e-6), std with n - 1",
+    {{"grpo", "group mean and deviation", "(R - mean) / (std + eps), std with n - 1",
       "Shao et al. 2024, arXiv 2402.03300", TRAJECTORY, KG_NEED_GROUP},
      grpo,
-     NULL},
+     NULL,
+     true},
     {{"dr-grpo", "group mean only", "R - mean", "Liu et al. 2025, arXiv 2503.20783",
       TRAJECTORY, KG_NEED_GROUP},
      dr_grpo,
-     NULL},
+     NULL,
+     false},
     {{"rpg", "group mean only (the name used by RPG)", "R - mean", "arXiv 2505.17508",
       TRAJECTORY, KG_NEED_GROUP},
      dr_grpo,
-     NULL},
+     NULL,
+     false},
     {{"batch-std",
       "group mean, deviation of the whole batch; the KL is divided by it too",
       "(R - mean) / (std_batch(R - mean) + 1e-6)", "arXiv 2602.04417, code", TRAJECTORY,
       KG_NEED_GROUP},
      batch_std,
-     NULL},
+     NULL,
+     false},
     {{"batch-mean", "mean of the whole batch", "R - mean_batch", "arXiv 2505.17508, code",
       TRAJECTORY, 0},
      batch_mean,
-     NULL},
+     NULL,
+     false},
     {{"grpo-floor", "grpo with a floor under the deviation",
       "(R - mean) / (max(std, 1e-3) + 1e-6)", "arXiv 2602.04879, code", TRAJECTORY,
       KG_NEED_GROUP},
      grpo_floor,
-     NULL},
+     NULL,
+     false},
     {{"rloo", "leave-one-out mean", "n / (n - 1) (R - mean)",
       "Ahmadian et al. 2024, arXiv 2402.14740", TRAJECTORY, KG_NEED_GROUP},
      rloo,
-     NULL},
+     NULL,
+     false},
     {{"rloo-vectorized", "rloo; a group of one has advantage 0, not its score",
       "n / (n - 1) (R - mean)", "arXiv 2602.04879, code", TRAJECTORY, KG_NEED_GROUP},
      rloo_vectorized,
-     NULL},
+     NULL,
+     false},
     {{"opo", "group mean weighted by length", "R - sum(L R) / sum(L)",
       "Hao et al. 2025, arXiv 2505.23585", TRAJECTORY, KG_NEED_GROUP},
      opo,
-     NULL},
+     NULL,
+     false},
     {{"gpg", "group mean, scaled by the share of answers with reward",
       "(B / #nonzero) (R - mean) / f_norm", "Chu et al. 2025, arXiv 2504.02546",
       TRAJECTORY, KG_NEED_GROUP},
      gpg,
-     NULL},
+     NULL,
+     false},
     {{"passk", "the best answer of a group alone, by its lead",
       "best - second on the best, else 0", "arXiv 2602.04879, code", TRAJECTORY,
       KG_NEED_GROUP},
      passk_plain,
-     NULL},
+     NULL,
+     false},
     {{"passk-std", "passk divided by the group's deviation",
       "(best - second) / (std + 1e-6)", "arXiv 2602.04879, code", TRAJECTORY,
       KG_NEED_GROUP},
      passk_std,
-     NULL},
+     NULL,
+     false},
+    {{"maxrl", "group mean, divided by it: what is seldom right weighs more",
+      "(R - mean) / mean; 0 where mean <= 0",
+      "Tajwar et al. 2026, arXiv 2602.02710; prime-rl", TRAJECTORY, KG_NEED_GROUP},
+     maxrl,
+     NULL,
+     false},
+    {{"maxrl-eps", "maxrl as SkyRL has it; rewards below 0 can turn its sign",
+      "(R - mean) / (mean + 1e-6)", "arXiv 2602.02710; SkyRL", TRAJECTORY, KG_NEED_GROUP},
+     maxrl_eps,
+     NULL,
+     false},
+    {{"gdpo",
+      "of several rewards: each by its own group mean and deviation, their weighted sum "
+      "by "
+      "mean and deviation of the batch",
+      "(X - mean_batch X) / (std_batch X + eps), X = sum_k w_k (R_k - mean) / (std + "
+      "eps)",
+      "Liu et al. 2026, arXiv 2601.05242; TRL, NeMo-RL", KG_SCOPE_BATCH,
+      KG_NEED_GROUP | KG_NEED_PARTS},
+     gdpo,
+     NULL,
+     true},
+    {{"gdpo-token", "gdpo whose sum is whitened over all tokens of the batch",
+      "whiten(sum_k w_k (R_k - mean) / (std + eps))", "arXiv 2601.05242; verl",
+      KG_SCOPE_BATCH, KG_NEED_GROUP | KG_NEED_PARTS},
+     NULL,
+     kg_advantage_gdpo_token,
+     true},
     {{"reinforce++", "discounted return, whitened over all tokens of the batch",
       "whiten(sum_{u >= t} gamma^(u-t) R_u)", "Hu 2025, arXiv 2501.03262", KG_SCOPE_BATCH,
       0},
      NULL,
-     kg_advantage_reinforce_pp},
+     kg_advantage_reinforce_pp,
+     false},
     {{"reinforce++-baseline", "group mean, then whitened over all tokens of the batch",
       "whiten(R - mean)", "Hu 2025, arXiv 2501.03262", KG_SCOPE_BATCH, KG_NEED_GROUP},
      NULL,
-     kg_advantage_reinforce_pp_baseline},
+     kg_advantage_reinforce_pp_baseline,
+     false},
     {{"remax", "return less the reward of the greedy answer",
       "sum_{u >= t} R_u - R_greedy", "Li et al. 2023, arXiv 2310.10505", KG_SCOPE_TOKEN,
       KG_NEED_GREEDY},
      NULL,
-     kg_advantage_remax},
+     kg_advantage_remax,
+     false},
     {{"gae", "generalised advantage estimate of a critic, whitened",
       "whiten(sum_l (gamma lambda)^l delta_{t+l})",
       "Schulman et al. 2015, arXiv 1506.02438", KG_SCOPE_BATCH, KG_NEED_VALUES},
      NULL,
-     kg_advantage_gae},
+     kg_advantage_gae,
+     false},
     {{"token-baseline", "optimal baseline of each position of the group",
       "G_t - sum G w / sum w, w = cumsum(1 - 2 p_y + sum_v p_v^2)",
       "arXiv 2602.04879, code", KG_SCOPE_SEQUENCE, KG_NEED_SUM_SQ | KG_NEED_GROUP},
      NULL,
-     kg_advantage_token_baseline},
+     kg_advantage_token_baseline,
+     false},
     {{"token-baseline-tail", "token-baseline, 0 where one answer alone is that long",
       "as token-baseline", "arXiv 2602.04879, code", KG_SCOPE_SEQUENCE,
       KG_NEED_SUM_SQ | KG_NEED_GROUP},
      NULL,
-     kg_advantage_token_baseline_tail},
+     kg_advantage_token_baseline_tail,
+     false},
 };
 
 struct kg_policy_rows kg_advantage_rows(void)
@@ -282,7 +393,9 @@ static kg_status check_scores(const struct kg_policy_advantage *out,
     } inputs[] = {{KG_NEED_GREEDY, in->greedy, "greedy rewards"},
                   {KG_NEED_VALUES, in->value, "values of a critic"},
                   {KG_NEED_SUM_SQ, in->sum_sq, "sum of squared probabilities"},
-                  {KG_NEED_SUM_SQ, in->old_logp, "old log-probs"}};
+                  {KG_NEED_SUM_SQ, in->old_logp, "old log-probs"},
+                  {KG_NEED_PARTS, in->n_parts > 0 ? in->part : NULL, "several rewards"},
+                  {KG_NEED_PARTS, in->part_weight, "weights of the rewards"}};
 
     for (size_t i = 0; i < KG_COUNT(inputs); i++)
         if ((about->needs & inputs[i].need) && !inputs[i].given)
@@ -308,6 +421,12 @@ static kg_status sum_scores(double *score, const struct kg_policy_scores *in,
                            "reward of trajectory %lld: expected a number, found %g",
                            (long long)i, score[i]);
     }
+    for (int64_t i = 0; in->part && i < in->n_seqs * in->n_parts; i++)
+        if (!isfinite(in->part[i]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "reward %lld of trajectory %lld: expected a number, found %g",
+                           (long long)(i % in->n_parts), (long long)(i / in->n_parts),
+                           in->part[i]);
     return KG_OK;
 }
 

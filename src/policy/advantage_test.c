@@ -75,6 +75,96 @@ static void other_baselines_by_hand(void **state)
     expect((double[]){0.5, 0, 0, 3, 0});
 }
 
+static void maxrl_divides_by_the_mean(void **state)
+{
+    static const double bad[S] = {0, 0, 0, -2, 1};
+    struct kg_err err;
+
+    (void)state;
+    run("maxrl");
+    expect((double[]){1, -1, 0, 3, -3}); /* means 0.5 and 0.5 */
+    run("maxrl-eps");
+    expect(
+        (double[]){0.5 / 0.500001, -0.5 / 0.500001, 0, 1.5 / 0.500001, -1.5 / 0.500001});
+    /* a mean of 0, and one below: no signal, and the sign that the published code has */
+    in.reward = bad;
+    assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
+    expect((double[]){0, 0, 0, -1.5 / (-0.5 + 1e-6), 1.5 / (-0.5 + 1e-6)});
+    run("maxrl");
+    in.reward = bad;
+    assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
+    expect((double[]){0, 0, 0, 0, 0});
+    /* a group of one */
+    in.group_begin = (int64_t[]){0, 1, 5}, in.reward = reward;
+    assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
+    assert_true(seq[0] == 0);
+}
+
+/* Two rewards: of group 0 the first is 1, 0, 0.5 and the second 0, 0, 3; of group 1 the
+ * first is 2, -1 and the second always 1. */
+static const double parts[S * 2] = {1, 0, 0, 0, 0.5, 3, 2, 1, -1, 1};
+static const double part_weight[2] = {1, 0.5};
+
+static void run_parts(const char *row)
+{
+    struct kg_err err;
+
+    run("dr-grpo");
+    must_set(&algo, "algo.advantage", row);
+    in.part = parts, in.part_weight = part_weight, in.n_parts = 2;
+    if (kg_policy_advantages(&out, &algo, &in, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+static void gdpo_normalises_each_reward_by_itself(void **state)
+{
+    double a = 0.5 + 1e-6, b = sqrt(3) + 1e-6, c = sqrt(4.5) + 1e-6, mean = 0, std = 0;
+    double x[S] = {0.5 / a - 0.5 / b, -0.5 / a - 0.5 / b, 1 / b, 1.5 / c, -1.5 / c};
+    double tokens = 0, variance = 0;
+
+    (void)state;
+    for (int i = 0; i < S; i++)
+        mean += x[i] / S;
+    for (int i = 0; i < S; i++)
+        std += (x[i] - mean) * (x[i] - mean) / (S - 1);
+    run_parts("gdpo");
+    for (int i = 0; i < S; i++)
+        assert_near(seq[i], (x[i] - mean) / (sqrt(std) + 1e-6), 1e-14);
+    run_parts("gdpo-token"); /* lengths 2 3 1 4 2 */
+    for (int i = 0; i < S; i++)
+        tokens += x[i] * (double)(begin[i + 1] - begin[i]) / N;
+    for (int i = 0; i < S; i++)
+        variance += (x[i] - tokens) * (x[i] - tokens) *
+                    (double)(begin[i + 1] - begin[i]) / (N - 1);
+    for (int i = 0; i < S; i++)
+        assert_near(token[begin[i]], (x[i] - tokens) / sqrt(variance + 1e-8), 1e-13);
+}
+
+static void gdpo_needs_its_rewards(void **state)
+{
+    static const double bad[S * 2] = {1, 0, 0, 0, 0.5, INFINITY, 2, 1, -1, 1};
+    struct kg_algo_setting setting = {.samples = 2};
+    struct kg_err err;
+
+    (void)state;
+    run_parts("gdpo");
+    in.part = bad;
+    assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_ENONFINITE);
+    assert_non_null(strstr(err.message, "reward 1 of trajectory 2"));
+    in.part = NULL;
+    assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "several rewards"));
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "task.rewards"));
+    setting.provides = KG_NEED_PARTS;
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+    must_set(&algo, "algo.std_eps", "1e-4");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+    must_set(&algo, "algo.advantage", "dr-grpo");
+    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "algo.std_eps"));
+}
+
 static void equal_rewards_give_no_advantage(void **state)
 {
     static const double same[S] = {1, 1, 1, 0, 0}, zero[S] = {0};
@@ -170,6 +260,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grpo_divides_by_the_group_deviation),
         cmocka_unit_test(other_baselines_by_hand),
+        cmocka_unit_test(maxrl_divides_by_the_mean),
+        cmocka_unit_test(gdpo_normalises_each_reward_by_itself),
+        cmocka_unit_test(gdpo_needs_its_rewards),
         cmocka_unit_test(equal_rewards_give_no_advantage),
         cmocka_unit_test(whitened_rows_have_mean_zero_and_variance_one),
         cmocka_unit_test(discounted_returns_reach_back_from_the_last_token),

@@ -110,6 +110,21 @@ void kg_advantage_reinforce_pp_baseline(struct kg_advantage_job *job)
         job->returns[t] = job->token[t];
 }
 
+/* job->seq is free until the token's advantages are there. */
+void kg_advantage_gdpo_token(struct kg_advantage_job *job)
+{
+    const struct kg_policy_scores *in = job->in;
+
+    kg_advantage_sum_parts(job->seq, job);
+    for (int64_t i = 0; i < in->n_seqs; i++)
+        for (int64_t t = in->seq_begin[i]; t < in->seq_begin[i + 1]; t++)
+            job->token[t] = counts(in, t) ? job->seq[i] : 0;
+    whiten(job->token, job);
+    keep_counted(job->token, in);
+    for (int64_t t = 0; t < in->seq_begin[in->n_seqs]; t++)
+        job->returns[t] = job->token[t];
+}
+
 void kg_advantage_remax(struct kg_advantage_job *job)
 {
     const struct kg_policy_scores *in = job->in;

@@ -20,12 +20,14 @@
  * algo.top_k            dppo-topk: ids of the sampler used         1..512
  * algo.tau_pos/_neg     sapo temperatures                          > 0
  * algo.tis              cap of the weight old/sampler              0 is off
+ * algo.tis_low          its lower bound                            0 is off
  * algo.tis_level        what that weight is of                     token, sequence
  * algo.entropy_coef     c_H                                        >= 0
  * algo.length_norm      constant of seq-mean-token-sum-norm        > 0
  * algo.mask_truncated   answers cut by the limit: no policy loss   true, false
  * algo.gamma/.lambda    discount; GAE's lambda                     0..1
  * algo.gpg_norm         gpg's f_norm                               > 0
+ * algo.std_eps          grpo, gdpo: added to what is divided by    > 0
  * algo.cov_ratio        clip-cov, kl-cov: share of tokens chosen   0..1
  * algo.cov_low/_high    clip-cov: range of the covariance          low < high
  * algo.cov_coef         kl-cov: coefficient of |log ratio|         >= 0
@@ -89,6 +91,7 @@ enum kg_policy_need {
     KG_NEED_ON_POLICY_OR_IW = 1 << 10,
     KG_NEED_ENTROPY = 1 << 11,   /* of the current policy; set by algo.entropy_coef */
     KG_NEED_SELECTION = 1 << 12, /* kg_policy_select over the whole optimizer batch */
+    KG_NEED_PARTS = 1 << 13,     /* several rewards of an answer, each by itself */
 };
 
 /* The part that every row of every table begins with. */
@@ -160,12 +163,14 @@ struct kg_algo {
     int top_k; /* of dppo-topk */
     double tau_pos, tau_neg;
     double tis; /* 0 off */
+    double tis_low;
     bool tis_sequence;
     double entropy_coef;
     double length_norm;
     bool mask_truncated;
     double gamma, lambda;
     double gpg_norm;
+    double std_eps;
     double cov_ratio, cov_low, cov_high, cov_coef;
     bool rpg_detach;
     double count_eps;

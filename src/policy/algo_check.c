@@ -26,11 +26,14 @@ static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
         {"algo.tau_pos", a->tau_pos, 1e-9, most, "a number above 0"},
         {"algo.tau_neg", a->tau_neg, 1e-9, most, "a number above 0"},
         {"algo.tis", a->tis, 0, most, "0 (off) or more"},
+        {"algo.tis_low", a->tis_low, 0, a->tis,
+         "0 (off) to algo.tis, the upper bound of the weight"},
         {"algo.entropy_coef", a->entropy_coef, 0, most, "0 or more"},
         {"algo.length_norm", a->length_norm, 0, most, "0 or more"},
         {"algo.gamma", a->gamma, 0, 1, "0 to 1"},
         {"algo.lambda", a->lambda, 0, 1, "0 to 1"},
         {"algo.gpg_norm", a->gpg_norm, 1e-12, most, "a number above 0"},
+        {"algo.std_eps", a->std_eps, 1e-12, 1, "1e-12 to 1"},
         {"algo.cov_ratio", a->cov_ratio, 0, 1, "0 to 1"},
         {"algo.cov_coef", a->cov_coef, 0, most, "0 or more"},
         {"algo.count_eps", a->count_eps, 0, 1e-3, "0 to 0.001"},
@@ -206,6 +209,11 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
                        "algo.tis: old log-probs are the sampler's, their ratio is 1; "
                        "expected train.old_logp recompute, or 0, found %g",
                        a->tis);
+    if (a->mask->pops && !(a->tis > 0))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.tis: algo.mask %s keeps weights old/sampler from "
+                       "algo.tis_low to algo.tis; expected above 0, found %g",
+                       a->mask->about.name, a->tis);
     if ((a->mask->divergence != NULL) != (a->mask_delta > 0))
         return kg_fail(
             err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
@@ -270,6 +278,8 @@ static kg_status check_provisions(const struct kg_algo *a,
          "the reward of a greedy answer of every prompt"},
         {KG_NEED_VALUES, "algo.advantage", "a critic, and kedge trains none"},
         {KG_NEED_SUM_SQ, "algo.advantage", "sum_v p_v^2 of the sampler at every token"},
+        {KG_NEED_PARTS, "algo.advantage",
+         "two rewards or more of an answer, each by itself (task.rewards)"},
         {KG_NEED_EXACT_REVERSE, "kl.estimator", "the two-head pass of the exact KL"},
         {KG_NEED_EXACT_FORWARD, "kl.estimator", "the two-head pass of the exact KL"},
         {KG_NEED_SELECTION, "algo.surrogate",
@@ -282,10 +292,20 @@ static kg_status check_provisions(const struct kg_algo *a,
     for (size_t i = 0; i < KG_COUNT(list); i++)
         if (missing & list[i].need)
             return kg_fail(err, KG_EUNSUPPORTED, "%s: %s needs %s", list[i].key,
-                           rows[i < 3   ? 0
-                                : i < 5 ? 1
+                           rows[i < 4   ? 0
+                                : i < 6 ? 1
                                         : 2],
                            list[i].what);
+    if (!a->advantage->std_eps && a->std_eps != KG_STD_EPS)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.std_eps: algo.advantage %s does not read it; expected the "
+                       "default, %g, found %g",
+                       a->advantage->about.name, KG_STD_EPS, a->std_eps);
+    if ((a->advantage->about.needs & KG_NEED_PARTS) && a->kl_reward)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.in: algo.advantage %s takes rewards of the task alone; "
+                       "expected loss, found reward",
+                       a->advantage->about.name);
     if ((a->advantage->about.needs & KG_NEED_SUM_SQ) && s->truncated_sampling)
         return kg_fail(err, KG_EINVAL,
                        "algo.advantage: %s weighs by the full softmax; expected "

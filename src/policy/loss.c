@@ -140,17 +140,25 @@ static kg_status check_finite(const struct work *w, int64_t begin, int64_t end,
 
 /* ---- policy term ---- */
 
-static double is_weight(const struct work *w, int64_t n, double sequence_log_weight)
+/* outside: whether it passed one of its bounds */
+static double is_weight(const struct work *w, int64_t n, double sequence_log_weight,
+                        bool *outside)
 {
     const struct kg_policy_batch *b = w->b;
+    const struct kg_algo *algo = w->algo;
     double x;
 
+    *outside = false;
     if (b->is_weight)
         return b->is_weight[n];
-    if (!(w->algo->tis > 0) || !b->mu_logp)
+    if (!(algo->tis > 0) || !b->mu_logp)
         return 1;
-    x = w->algo->tis_sequence ? sequence_log_weight : b->old_logp[n] - b->mu_logp[n];
-    return fmin(exp(fmax(fmin(x, 20), -20)), w->algo->tis);
+    x = algo->tis_sequence ? sequence_log_weight : b->old_logp[n] - b->mu_logp[n];
+    x = exp(fmax(fmin(x, 20), -20));
+    *outside = x < algo->tis_low || x > algo->tis;
+    if (*outside && algo->mask->pops)
+        return 0;
+    return fmin(fmax(x, algo->tis_low), algo->tis);
 }
 
 static double sequence_log_weight(const struct work *w, int64_t begin, int64_t end)
@@ -172,13 +180,14 @@ static void gather_pg(struct work *w, int64_t begin, int64_t end)
         double old_kept = b->log_kept ? b->old_log_kept[n] : 0;
         const double *mu = b->mu_logp ? b->mu_logp : b->old_logp;
         size_t at = (size_t)n * (size_t)w->k;
+        bool outside;
 
         w->in[n - begin] = (struct kg_pg_in){
             .logp = b->logp[n] - kept,
             .old = b->old_logp[n] - old_kept,
             .mu = mu[n] - old_kept,
             .advantage = b->advantage[n],
-            .is_weight = is_weight(w, n, log_weight),
+            .is_weight = is_weight(w, n, log_weight, &outside),
             .ids = b->ids ? b->ids + at : NULL,
             .at = b->logp_at ? b->logp_at + at : NULL,
             .mu_at = b->mu_at ? b->mu_at + at : NULL,
@@ -187,6 +196,7 @@ static void gather_pg(struct work *w, int64_t begin, int64_t end)
             .selected = b->selected && b->selected[n],
             .entropy = b->entropy ? b->entropy[n] : 0,
         };
+        w->in[n - begin].outside = outside;
         w->out[n - begin] = (struct kg_pg_out){0};
     }
 }

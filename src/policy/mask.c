@@ -1,5 +1,6 @@
-/* Masks of whole sequences: an answer whose policy has moved too far from the one that
- * sampled it loses its policy term, whatever the surrogate.
+/* Masks: an answer whose policy has moved too far from the one that sampled it loses its
+ * policy term, whatever the surrogate; so do single tokens on which trainer and sampler
+ * disagree (icepop, a bound of the weight that loss.c applies).
  *
  * The divergence of an answer is estimated from its sampled tokens, r = p / mu, and is a
  * constant of the gradient. The KL term, the entropy and the counts that the aggregation
@@ -55,22 +56,51 @@ static double mean_k1(const struct kg_pg_in *in, int64_t n)
     return sum / (double)n;
 }
 
+/* The same from the old policy, which is the sampler unless its log-probs are
+ * recomputed */
+static double mean_k1_old(const struct kg_pg_in *in, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t t = 0; t < n; t++)
+        sum += fmax(fmin(in[t].old - in[t].logp, LOG_RATIO_MAX), -LOG_RATIO_MAX);
+    return sum / (double)n;
+}
+
 #define TRM "Li et al. 2025, arXiv 2512.23075"
 static const struct kg_mask_row rows[] = {
-    {{"none", "no answer is masked", "1", "", KG_SCOPE_SEQUENCE, 0}, NULL, false},
+    {{"none", "no answer is masked", "1", "", KG_SCOPE_SEQUENCE, 0}, NULL, false, false},
     {{"trm-max", "trust region masking by the answer's farthest token",
       "1[max_t (log r)^2 / 2 <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0},
      largest_k2,
+     false,
      false},
     {{"trm-mean", "trust region masking by the answer's mean divergence",
       "1[mean_t (r - 1 - log r) <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0},
      mean_k3,
+     false,
      false},
     {{"off-policy",
       "off-policy sequence masking: answers with A < 0 that the policy has left behind",
       "1[A >= 0 or mean_t log(mu/p) <= delta]", "DeepSeek-AI 2025, arXiv 2512.02556",
       KG_SCOPE_SEQUENCE, 0},
      mean_k1,
+     true,
+     false},
+    {{"off-policy-old",
+      "off-policy with the old policy in the sampler's place, as slime has it",
+      "1[A >= 0 or mean_t log(old/p) <= delta]",
+      "DeepSeek-AI 2025, arXiv 2512.02556; slime", KG_SCOPE_SEQUENCE, 0},
+     mean_k1_old,
+     true,
+     false},
+    {{"icepop",
+      "tokens whose weight old/sampler leaves algo.tis_low .. algo.tis lose their term, "
+      "the others are weighted by it",
+      "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
+      KG_SCOPE_TOKEN, 0},
+     NULL,
+     false,
      true},
 };
 

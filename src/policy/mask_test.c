@@ -91,6 +91,8 @@ static void each_mask_takes_the_answers_that_are_too_far(void **state)
         takes(pg, "off-policy", "0.79", (bool[]){false, false, true});
         takes(pg, "off-policy", "0.81", (bool[]){false, false, false});
         takes(pg, "off-policy", "0.001", (bool[]){false, false, true});
+        takes(pg, "off-policy-old", "0.79", (bool[]){false, false, true});
+        takes(pg, "off-policy-old", "0.81", (bool[]){false, false, false});
     }
 }
 
@@ -155,6 +157,28 @@ static void the_divergence_is_to_the_sampler(void **state)
     assert_near(g.metrics.mask_max, 0.405, 1e-12);
 }
 
+/* ... but where a row says so. */
+static void off_policy_old_is_to_the_old_policy(void **state)
+{
+    double old[N];
+
+    (void)state;
+    prepare("reinforce", "off-policy", "0.7");
+    memcpy(old, logp, sizeof old);
+    b.old_logp = old;
+    b.mu_logp = mu;
+    loss();
+    assert_true(a[6] == 0 && a[4] != 0);
+    prepare("reinforce", "off-policy-old", "0.7");
+    b.old_logp = old;
+    b.mu_logp = mu;
+    loss();
+    assert_true(a[6] != 0);
+    old[6] = mu[6], b.mu_logp = logp;
+    loss();
+    assert_true(a[6] == 0 && a[4] != 0);
+}
+
 static void metrics_add_up_over_micro_batches(void **state)
 {
     struct kg_policy_metrics sum = {0}, whole;
@@ -212,6 +236,7 @@ int main(void)
         cmocka_unit_test(what_is_left_matches_finite_differences),
         cmocka_unit_test(the_kl_of_a_masked_answer_stays),
         cmocka_unit_test(the_divergence_is_to_the_sampler),
+        cmocka_unit_test(off_policy_old_is_to_the_old_policy),
         cmocka_unit_test(metrics_add_up_over_micro_batches),
         cmocka_unit_test(a_delta_belongs_to_a_mask),
     };

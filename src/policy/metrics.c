@@ -48,6 +48,7 @@ void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in
         add_dropped(&m->dropped[in->advantage > 0], in, out);
     m->clips += out->clips;
     m->clips_lower += out->clips_lower;
+    m->tis_outside += in->outside;
     m->masked_positive += out->masked && in->advantage > 0;
     m->masked_negative += out->masked && in->advantage < 0;
     m->ratio_sum += out->ratio;
@@ -188,7 +189,8 @@ static double ess(double sum, double sum_sq, int64_t n)
     return n > 0 && sum_sq > 0 ? sum * sum / ((double)n * sum_sq) : 0;
 }
 
-static void list_policy(struct list *l, const struct kg_policy_metrics *m)
+static void list_policy(struct list *l, const struct kg_algo *algo,
+                        const struct kg_policy_metrics *m)
 {
     put(l, "policy/tokens", (double)m->tokens);
     put(l, "policy/ratio_mean", over(m->ratio_sum, m->ratios));
@@ -209,6 +211,8 @@ static void list_policy(struct list *l, const struct kg_policy_metrics *m)
     put(l, "policy/mismatch_max", m->mismatch_max);
     put(l, "policy/prob_gap_min", m->prob_gap_min);
     put(l, "policy/prob_gap_max", m->prob_gap_max);
+    if (algo->tis > 0)
+        put(l, "policy/tis_outside", over((double)m->tis_outside, m->ratios));
     if (m->entropy_tokens > 0)
         put(l, "policy/entropy", over(m->entropy_sum, m->entropy_tokens));
 }
@@ -293,7 +297,7 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
 {
     struct list l = {out, 0};
 
-    list_policy(&l, m);
+    list_policy(&l, algo, m);
     if (kg_algo_kl_in_loss(algo))
         list_kl(&l, algo, m);
     if (algo->mask->divergence)

@@ -225,6 +225,16 @@ static inline double complex plain_dppo(const struct plain_seq *q, int n, const 
     return stays ? -q->p->advantage[n] * rho * q->x[n] : 0;
 }
 
+static inline double complex plain_ipo(const struct plain_seq *q, int n)
+{
+    const struct kg_algo *g = q->p->algo;
+    double complex x = q->x[n] - q->mu[n];
+    double gap = exp(sg(q->x[n])) - exp(q->mu[n]);
+    bool far = gap > g->delta_high || gap < -g->delta_low;
+
+    return (far ? 0 : -q->p->advantage[n] * cexp(plain_min(x, 20))) + g->kl_beta * x * x;
+}
+
 /* The KL's name in a row of the RPG family. */
 static inline bool plain_kl_is(const char *row, const char *name)
 {
@@ -323,6 +333,8 @@ static inline double complex plain_token(const struct plain_seq *q, int n,
         return selected ? 0 : plain_ppo(cexp(d), a, g, g->dual_clip);
     if (plain_is(row, "kl-cov"))
         return -a * cexp(d) + (selected ? g->cov_coef * plain_abs(d) : 0);
+    if (plain_is(row, "ipo"))
+        return plain_ipo(q, n);
     if (plain_has(row, "rpg-reinforce"))
         return plain_algorithm_2(q, n, row);
     if (plain_has(row, "rpg-rf"))
@@ -343,11 +355,12 @@ static inline bool plain_unmasked(const struct plain_seq *q, int n)
     const char *mask = kg_algo_row_name(q->p->algo, KG_TABLE_MASK);
     double far = 0;
 
-    if (plain_is(mask, "none") ||
-        (plain_is(mask, "off-policy") && q->p->advantage[n] >= 0))
+    if (plain_is(mask, "none") || plain_is(mask, "icepop") ||
+        (plain_has(mask, "off-policy") && q->p->advantage[n] >= 0))
         return true;
     for (int t = q->begin; t < q->end; t++) {
-        double x = fmin(fmax(sg(q->x[t]) - q->mu[t], -20), 20);
+        double from = plain_has(mask, "-old") ? q->old[t] : q->mu[t];
+        double x = fmin(fmax(sg(q->x[t]) - from, -20), 20);
 
         if (plain_is(mask, "trm-max"))
             far = fmax(far, x * x / 2);

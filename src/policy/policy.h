@@ -33,6 +33,11 @@ struct kg_policy_scores {
     const int64_t *seq_begin; /* (S+1) tokens; seq_begin[0] = 0 */
     /* (N) or NULL: added to the reward, which stands on the last token */
     const double *token_reward;
+    /* rows of several rewards (KG_NEED_PARTS), each with its weight; reward is then for
+     * what counts and describes alone */
+    int n_parts;
+    const double *part;        /* (S,n_parts) */
+    const double *part_weight; /* (n_parts) */
     /* (N) or NULL for all: tokens that count (holes, where they are kept) */
     const uint8_t *mask;
     const double *greedy;    /* (S) reward of the greedy answer; KG_NEED_GREEDY */
@@ -185,6 +190,7 @@ struct kg_policy_metrics {
     struct kg_policy_dropped dropped[2]; /* A < 0, A > 0 */
     int64_t clips; /* as the published clip fractions count, and the one for A < 0 */
     int64_t clips_lower;
+    int64_t tis_outside;     /* weight old/sampler beyond a bound of algo.tis */
     int64_t masked_positive; /* dropped by a trust region */
     int64_t masked_negative;
     double ratio_sum; /* of the row's ratio, raw */

@@ -24,11 +24,19 @@ struct kg_advantage_job {
     double batch_std;    /* out */
 };
 
+#define KG_STD_EPS 1e-6 /* the default of algo.std_eps */
+
 struct kg_advantage_row {
     struct kg_policy_about about;
     void (*trajectory)(struct kg_advantage_job *job); /* exactly one of the two is set */
     void (*token)(struct kg_advantage_job *job);
+    bool std_eps; /* reads algo.std_eps */
 };
+
+/* sum_k w_k (r_k - mean_k) / (std_k + eps) of each answer, every reward by itself within
+ * its group.   out (S) */
+void kg_advantage_sum_parts(double *out, const struct kg_advantage_job *job);
+void kg_advantage_gdpo_token(struct kg_advantage_job *job);
 
 void kg_advantage_reinforce_pp(struct kg_advantage_job *job);
 void kg_advantage_reinforce_pp_baseline(struct kg_advantage_job *job);
@@ -44,6 +52,7 @@ struct kg_pg_in {
     double logp, old, mu; /* of the sampled token, in the ratio's frame */
     double advantage;
     double is_weight;
+    bool outside;        /* it passed a bound of algo.tis */
     const int32_t *ids;  /* (K) the sampler's columns of this token, as the next two */
     const double *at;    /* (K) current policy */
     const double *mu_at; /* (K) sampler */
@@ -83,7 +92,9 @@ struct kg_surrogate_row {
     bool own_is;     /* applies is_weight itself */
     bool to_mu;      /* its ratio is to the sampler, not to the old policy */
     bool divergence; /* fills divergence */
-    bool own_kl; /* holds kl.beta times a KL to the old policy; kl.estimator is none */
+    /* holds kl.beta times a KL to the old policy (ipo: a squared log-ratio to the
+     * sampler); kl.estimator is none */
+    bool own_kl;
 };
 
 double kg_pg_log_ratio(double log_ratio, const struct kg_algo *algo, bool *inside);
@@ -124,6 +135,7 @@ enum kg_mask_kind {
     KG_MASK_RELAX_BOTH,
 };
 void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
+void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, int k);
 
 /* row->kind of the rpg functions, and row->style of kg_pg_rpg_reinforce */
@@ -133,12 +145,13 @@ void kg_pg_rpg(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_ca
 void kg_pg_rpg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
                          struct kg_pg_call call);
 
-/* ---- masks of whole sequences ---- */
+/* ---- masks ---- */
 struct kg_mask_row {
     struct kg_policy_about about;
     /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
     bool negative_only; /* tokens of A >= 0 keep their term */
+    bool pops;          /* a weight old/sampler outside its bounds is 0, not the bound */
 };
 /* Takes the terms of a sequence that is too far from the sampler away.
  * returns its divergence; *masked says whether it was over algo.mask_delta */

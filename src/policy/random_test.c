@@ -63,6 +63,7 @@ static void draw_policy_numbers(void)
     algo.tau_pos = between(0.1, 3);
     algo.tau_neg = between(0.1, 3);
     algo.tis = chance(0.6) ? 0 : between(0.5, 4);
+    algo.tis_low = algo.tis == 0 || chance(0.5) ? 0 : algo.tis * uniform();
     algo.tis_sequence = chance(0.5);
     algo.entropy_coef = chance(0.5) ? 0 : between(0, 1);
     algo.length_norm = chance(0.1) ? 0 : between(1, 50);
@@ -77,7 +78,7 @@ static void draw_policy_numbers(void)
 
 static void draw_kl_numbers(void)
 {
-    bool rpg = starts(KG_TABLE_SURROGATE, "rpg-");
+    bool rpg = starts(KG_TABLE_SURROGATE, "rpg-") || starts(KG_TABLE_SURROGATE, "ipo");
 
     if (rpg && chance(0.9))
         must_set(&algo, "kl.estimator", "none");
@@ -112,7 +113,11 @@ static void make_sense(void)
     algo.dual_clip = fabs(algo.dual_clip) > 1 ? fabs(algo.dual_clip) : 0;
     algo.length_norm = fmax(algo.length_norm, 1);
     algo.kl_top_k += starts(KG_TABLE_KL, "truncated-");
-    algo.mask_delta = starts(KG_TABLE_MASK, "none") ? 0 : between(0.001, 1);
+    algo.mask_delta = starts(KG_TABLE_MASK, "none") || starts(KG_TABLE_MASK, "icepop")
+                          ? 0
+                          : between(0.001, 1);
+    if (starts(KG_TABLE_MASK, "icepop") && algo.tis == 0)
+        algo.tis = between(0.8, 4), algo.tis_low = between(0.1, 0.8);
     algo.kl_iw_lower = algo.kl_iw_upper > 0 ? fmin(algo.kl_iw_lower, algo.kl_iw_upper)
                                             : algo.kl_iw_lower;
 }
@@ -191,6 +196,13 @@ static void draw_token(int n, double to_old, double to_mu, double to_anchor)
     draw_top(plain.anchor_top[n], plain.lq[n]);
 }
 
+static double bounded_weight(double k)
+{
+    if (starts(KG_TABLE_MASK, "icepop"))
+        return k >= algo.tis_low && k <= algo.tis ? k : 0;
+    return k < algo.tis_low ? algo.tis_low : k > algo.tis ? algo.tis : k;
+}
+
 /* What a step of training makes of old and sampler where algo.tis is set. */
 static void importance_weights(int s)
 {
@@ -202,7 +214,7 @@ static void importance_weights(int s)
         double one = plain.lo[n][plain.y[n]] - plain.mu[n][plain.y[n]];
         double x = algo.tis_sequence ? sum : one;
 
-        plain.is[n] = algo.tis > 0 ? fmin(exp(fmin(fmax(x, -20), 20)), algo.tis) : 1;
+        plain.is[n] = algo.tis > 0 ? bounded_weight(exp(fmin(fmax(x, -20), 20))) : 1;
     }
 }
 

@@ -307,6 +307,15 @@ static const struct kg_surrogate_row rows[] = {
      .token = kg_pg_mask,
      .kind = KG_MASK_RELAX_BOTH,
      .to_mu = true},
+    {{"ipo",
+      "masked where |mu - p| passes delta, whichever way; kl.beta times the squared "
+      "log-ratio inside the loss",
+      "-A r_mu M + beta (log r_mu)^2", "prime-rl, loss type ipo", TOKEN, 0},
+     .claims = {"c = -A r_mu M + 2 beta log r_mu", KG_TARGET_RETURN, BOTH, 0, 0, "O(1)"},
+     .token = kg_pg_ipo,
+     .to_mu = true,
+     .divergence = true,
+     .own_kl = true},
 
     {{"rpg-fkl", "differentiable, clipped; KL(old||p) with kl.beta inside the loss",
       "dualclip(r A) - beta log r", RPG, TOKEN, 0},

@@ -1,5 +1,5 @@
 /* Trust-region masks: -A sg(min(r, C)) M log p with r = p / mu, everything but log p
- * detached.
+ * detached; and IPO, whose mask is symmetric and whose ratio is not.
  *
  * M is 0 where the update would lead further away from the sampler's policy and the
  * divergence (or the ratio) has already passed its bound. A > 0 is tested against "up",
@@ -112,4 +112,23 @@ void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
     out->clips_lower = drop && in->advantage < 0;
     out->value = drop ? 0 : -in->advantage * weight * in->logp;
     out->coef = drop ? 0 : -in->advantage * weight;
+}
+
+/* -A r M + beta (log r)^2, differentiable, M 0 where the probability has moved beyond
+ * delta, to either side and whatever the advantage;  d/dlog p = -A r M + 2 beta log r */
+void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    const struct kg_algo *algo = call.algo;
+    double x = in->logp - in->mu, r = exp(fmin(x, LOG_RATIO_MAX));
+    double gap = exp(in->logp) - exp(in->mu);
+    bool drop = gap > algo->delta_high || -gap > algo->delta_low;
+
+    out->ratio = r;
+    out->divergence = fabs(gap);
+    out->masked = drop;
+    out->clips = drop && in->advantage != 0;
+    out->clips_lower = drop && in->advantage < 0;
+    out->value = (drop ? 0 : -in->advantage * r) + algo->kl_beta * x * x;
+    out->coef = (drop || x > LOG_RATIO_MAX ? 0 : -in->advantage * r) +
+                2 * algo->kl_beta * x;
 }

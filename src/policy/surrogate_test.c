@@ -82,9 +82,9 @@ static void differences_match(void)
 
 static void differentiable_rows_match_finite_differences(void **state)
 {
-    static const char *const rows[] = {"ppo-clip", "importance", "reinforce", "gpg",
-                                       "sapo",     "gmpo",       "kl-cov",    "clip-cov",
-                                       "rpg-fkl",  "rpg-ufkl",   "rpg-rkl",   "rpg-urkl"};
+    static const char *const rows[] = {
+        "ppo-clip", "importance", "reinforce", "gpg",     "sapo",     "gmpo", "kl-cov",
+        "clip-cov", "rpg-fkl",    "rpg-ufkl",  "rpg-rkl", "rpg-urkl", "ipo"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -350,6 +350,72 @@ static void sampler_mismatch_is_weighted_and_capped(void **state)
     loss();
     assert_near(f.a[0], plain[0] * fmin(exp(0.05 * (2 + 1 + 0 - 1)), 1.04), 1e-15);
     assert_near(f.g.metrics.mismatch_max, 0.15, 1e-15);
+}
+
+/* Weights old/sampler: 1.1, 1.05, 1, 0.95, 0.9, 0.86. */
+static void a_weight_outside_its_bounds_is_cut_or_popped(void **state)
+{
+    double plain[N];
+
+    (void)state;
+    fixture_init("importance");
+    loss();
+    memcpy(plain, f.a, sizeof plain);
+    assert_int_equal(f.g.metrics.tis_outside, 0);
+    must_set(&f.algo, "algo.tis", "1.08");
+    must_set(&f.algo, "algo.tis_low", "0.92");
+    loss();
+    for (int n = 0; n < N; n++)
+        assert_near(f.a[n], plain[n] * fmin(fmax(exp(f.old[n] - f.mu[n]), 0.92), 1.08),
+                    1e-15);
+    assert_int_equal(f.g.metrics.tis_outside, 3);
+    must_set(&f.algo, "algo.mask", "icepop");
+    loss();
+    for (int n = 0; n < N; n++)
+        assert_near(f.a[n], n == 0 || n > 3 ? 0 : plain[n] * exp(f.old[n] - f.mu[n]),
+                    1e-15);
+    assert_true(f.a[1] != 0 && f.a[3] != 0);
+    assert_int_equal(f.g.metrics.tis_outside, 3);
+    /* of whole answers: exp(0.05 (2 + 1 + 0 - 1)) = 1.105, and exp(-0.25) = 0.78 */
+    must_set(&f.algo, "algo.tis_level", "sequence");
+    must_set(&f.algo, "algo.tis", "1.2");
+    loss();
+    for (int n = 0; n < N; n++)
+        assert_near(f.a[n], n < 4 ? plain[n] * exp(0.1) : 0, 1e-15);
+    /* a bound that is met stays */
+    must_set(&f.algo, "algo.tis_level", "token");
+    f.algo.tis = exp(f.old[0] - f.mu[0]), f.algo.tis_low = exp(f.old[5] - f.mu[5]);
+    loss();
+    assert_true(f.a[0] == plain[0] * f.algo.tis && f.a[5] == plain[5] * f.algo.tis_low);
+}
+
+/* Beyond delta to either side, whatever the advantage, only the squared log-ratio is
+ * left; inside, -A r is added. */
+static void ipo_masks_both_ways(void **state)
+{
+    (void)state;
+    fixture_init("ipo");
+    must_set(&f.algo, "algo.delta_low", "0.05");
+    must_set(&f.algo, "algo.delta_high", "0.1");
+    f.algo.kl_beta = 0.02;
+    loss();
+    for (int n = 0; n < N; n++) {
+        double x = f.logp[n] - f.mu[n], gap = exp(f.logp[n]) - exp(f.mu[n]);
+        bool far = gap > 0.1 || gap < -0.05;
+
+        assert_near(f.term[n], (far ? 0 : -f.advantage[n] * exp(x)) + 0.02 * x * x,
+                    1e-14);
+        assert_near(f.a[n] / f.weight[n], (far ? 0 : -f.advantage[n] * exp(x)) + 0.04 * x,
+                    1e-14);
+    }
+    /* token 1 rose by 0.24 with A > 0, token 3 by 0.5 with A < 0: dppo keeps that */
+    assert_int_equal(f.g.metrics.masked_positive, 1);
+    assert_int_equal(f.g.metrics.masked_negative, 3);
+    fixture_init("dppo-binary-tv");
+    must_set(&f.algo, "algo.delta_low", "0.05");
+    must_set(&f.algo, "algo.delta_high", "0.1");
+    loss();
+    assert_true(f.a[1] == 0 && f.a[3] != 0);
 }
 
 static void entropy_enters_with_its_own_weight(void **state)
@@ -678,6 +744,8 @@ int main(void)
         cmocka_unit_test(families_agree_bit_for_bit_on_policy),
         cmocka_unit_test(renormalised_ratios_are_one_on_policy_and_differentiable),
         cmocka_unit_test(sampler_mismatch_is_weighted_and_capped),
+        cmocka_unit_test(a_weight_outside_its_bounds_is_cut_or_popped),
+        cmocka_unit_test(ipo_masks_both_ways),
         cmocka_unit_test(entropy_enters_with_its_own_weight),
         cmocka_unit_test(splitting_the_batch_changes_nothing),
         cmocka_unit_test(what_is_missing_is_named),

@@ -135,6 +135,8 @@ static const struct kg_metric_row rows[] = {
      "the same by K3"},
     {"rl", "policy/gap_mean", KG_METRICS_POLICY, "gap of log-probs",
      "|log p - log old|, mean over the tokens"},
+    {"rl", "policy/tis_outside", KG_METRICS_POLICY, "weights at a bound",
+     "`algo.tis`: share of tokens whose weight old/sampler passed one of its bounds"},
     {"rl", "policy/gap_max", KG_METRICS_POLICY, "gap of log-probs",
      "the largest of them"},
     {"rl", "policy/tokens", KG_METRICS_POLICY, "tokens",

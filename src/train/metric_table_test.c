@@ -37,7 +37,11 @@ static const char *const episodes[] = {"episode.env=calculator", "episode.turns=
 /* Graded by a program. */
 static const char *const external[] = {"task.name=external",
                                        "task.command=sed -u 's/.*/{\"score\": 1}/'",
-                                       "data.val=", "train.steps=1", NULL};
+                                       "algo.tis=2",
+                                       "train.old_logp=recompute",
+                                       "data.val=",
+                                       "train.steps=1",
+                                       NULL};
 static bool seen[MAX_ROWS];
 
 static void train_and_look(const char *dir, const char *const *extra)
