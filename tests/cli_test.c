@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "data/json.h"
+#include "data/manifest.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -666,6 +667,33 @@ static void copy_model(const char *name)
     assert_int_equal(system(line), 0);
 }
 
+/* Of a training checkpoint, and of the model/ in one; a bit that changed is named. */
+static void inspect_verifies_what_was_saved(void **state)
+{
+    char line[256];
+
+    (void)state;
+    need_kedge();
+    snprintf(line, sizeof line, "%s/saved/model", work);
+    assert_int_equal(kg_file_make_dirs(line, &err), KG_OK);
+    snprintf(line, sizeof line, "cp %s/* %s/saved/model", DIGITS, work);
+    assert_int_equal(system(line), 0);
+    expect_refusal(1, kedge("", "inspect --verify %s/saved/model", work),
+                   "expected a checkpoint of a run, with manifest.json");
+    snprintf(line, sizeof line, "%s/saved", work);
+    assert_int_equal(kg_manifest_write(line, &err), KG_OK);
+    expect(0, kedge("", "inspect --verify %s/saved", work));
+    assert_non_null(strstr(out.data, "all are what was saved"));
+    expect(0, kedge("", "inspect --verify --json %s/saved/model", work));
+    assert_non_null(strstr(out.data, "\"files\": "));
+    snprintf(line, sizeof line, "printf x >>%s/saved/model/config.json", work);
+    assert_int_equal(system(line), 0);
+    expect_refusal(1, kedge("", "inspect --verify %s/saved/model", work),
+                   "model/config.json: expected the ");
+    expect_refusal(2, kedge("", "inspect --verify --tensors %s/saved", work),
+                   "expected neither --tensors nor --dtype");
+}
+
 static void broken_checkpoints_are_refused_by_inspect_and_score_alike(void **state)
 {
     (void)state;
@@ -883,6 +911,7 @@ int main(void)
         cmocka_unit_test(new_trains_a_tokenizer),
         cmocka_unit_test(malformed_lines_are_named_and_print_nothing),
         cmocka_unit_test(sequences_beyond_the_models_positions_are_refused),
+        cmocka_unit_test(inspect_verifies_what_was_saved),
         cmocka_unit_test(broken_checkpoints_are_refused_by_inspect_and_score_alike),
         cmocka_unit_test(failures_of_new_leave_nothing_behind),
         cmocka_unit_test(data_files_of_every_format_convert_to_the_same_lines),

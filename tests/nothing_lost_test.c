@@ -298,6 +298,66 @@ static void resumes_from_whatever_a_killed_save_leaves(void **state)
     }
 }
 
+/* ---- a disk that changed what was saved ---- */
+
+#define DAMAGED ROOT "/damaged"
+
+/* n bytes of a file from `at` on, which is a part of its length, become other ones. */
+static void damage(const char *path, double at, size_t n)
+{
+    struct kg_str text = {0};
+    size_t from;
+
+    NEED(kg_file_read(&text, path, 1u << 30, err));
+    assert_true(text.len > n);
+    from = (size_t)(at * (double)(text.len - n));
+    for (size_t i = from; i < from + n; i++)
+        text.data[i] = n == 1 ? (char)(text.data[i] ^ 4) : '\0';
+    NEED(kg_file_write_atomic(path, text.data, text.len, err));
+    kg_str_release(&text);
+}
+
+static void assert_resume_refuses(const char *file, const char *keep)
+{
+    static const char *const more[] = {"train.steps=3", NULL};
+    struct kg_err found = {0};
+
+    if (train(DAMAGED, true, more, &found) == KG_OK)
+        fail_msg("%s was damaged and the run resumed", file);
+    if (!strstr(found.message, file))
+        fail_msg("expected a message that names %s, found: %s", file, found.message);
+    NEED(kg_file_copy(keep, file, err));
+}
+
+/* A bit anywhere, a page of zeros: no weight moves, and a word says which file it was. */
+static void resume_refuses_a_damaged_checkpoint(void **state)
+{
+    static const char *const files[] = {"state.safetensors", "state.json",
+                                        "model/model.safetensors", "model/config.json",
+                                        "anchor/model.safetensors"};
+    static const char *const two[] = {"train.steps=2", NULL};
+    enum { PLACES = 8, PAGE = 512 };
+
+    (void)state;
+    NEED(kg_file_remove_tree(DAMAGED, err));
+    NEED(train(DAMAGED, false, two, err));
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char path[256];
+
+        snprintf(path, sizeof path, DAMAGED "/checkpoints/step-000002/%s", files[f]);
+        NEED(kg_file_copy(path, DAMAGED "/kept", err));
+        for (int i = 0; i <= PLACES; i++) {
+            damage(path, (double)i / PLACES, 1);
+            assert_resume_refuses(path, DAMAGED "/kept");
+        }
+        damage(path, 0.5, strstr(path, ".json") ? 16 : PAGE);
+        assert_resume_refuses(path, DAMAGED "/kept");
+    }
+    NEED(kg_file_remove_tree(DAMAGED "/checkpoints/step-000001", err));
+    NEED(train(DAMAGED, true, NULL, err));
+    assert_same_run(WHOLE, DAMAGED, 4);
+}
+
 /* Every point of the schedule: the run ends there, as a kill after that save would. */
 static void resumes_exactly_from_every_checkpoint(void **state)
 {
@@ -690,6 +750,7 @@ int main(void)
         cmocka_unit_test(keeps_a_checkpoint_when_its_replacement_fails),
         cmocka_unit_test(asks_for_room_before_a_save),
         cmocka_unit_test(resumes_from_whatever_a_killed_save_leaves),
+        cmocka_unit_test(resume_refuses_a_damaged_checkpoint),
         cmocka_unit_test(resumes_exactly_from_every_checkpoint),
         cmocka_unit_test(counts_checkpoints_by_number_beyond_a_million),
         cmocka_unit_test(finishes_the_step_and_saves_when_asked_to_stop),

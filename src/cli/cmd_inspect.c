@@ -1,5 +1,5 @@
 /* kedge inspect: what a checkpoint holds, and the memory that running and training it
- * need.
+ * need; with --verify whether its files are what was saved.
  *
  * The model is opened as the computing commands open it, so whatever they would refuse is
  * refused here.
@@ -7,6 +7,9 @@
 #include "cli/cli.h"
 #include "cli/load.h"
 
+#include "base/file.h"
+#include "base/mem.h"
+#include "data/manifest.h"
 #include "data/safetensors.h"
 
 #include <string.h>
@@ -16,11 +19,16 @@ enum { RUN_TOKENS = 4096, TRAIN_TOKENS = 4096, MAX_DTYPES = 16 };
 static struct kg_load_args load;
 static bool json;
 static bool all;
+static bool verify;
 
 const struct kg_flag kg_inspect_flags[] = {
     {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object", 0, 0, NULL},
     {"tensors", 0, KG_FLAG_TRUE, &all, NULL, "list every tensor (--json always does)", 0,
      0, NULL},
+    {"verify", 0, KG_FLAG_TRUE, &verify, NULL,
+     "read every file of a training checkpoint (DIR or the folder above it has "
+     "manifest.json) and compare its hashes; nothing else is done",
+     0, 0, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
      "compute type that the memory is for (default: bf16 where the machine has it)", 0, 0,
      "bf16|fp32"},
@@ -218,6 +226,48 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
     return all ? put_shapes(out, r, err) : KG_OK;
 }
 
+/* ---- verification ---- */
+
+/* The folder with a manifest that dir is, or is in: a model/ beside the state of a run.
+ * path: owned */
+static kg_status find_manifest(char **path, const char *dir, struct kg_err *err)
+{
+    static const char *const places[] = {KG_MANIFEST_NAME, "../" KG_MANIFEST_NAME};
+    static const char *const folders[] = {".", ".."};
+
+    for (size_t i = 0; i < 2; i++) {
+        char *manifest = kg_path_join(dir, places[i], err);
+        bool found = manifest && kg_file_exists(manifest);
+
+        kg_mem_free(manifest);
+        if (!manifest)
+            return KG_ENOMEM;
+        if (found)
+            return (*path = kg_path_join(dir, folders[i], err)) ? KG_OK : KG_ENOMEM;
+    }
+    return kg_fail(err, KG_ENOTFOUND,
+                   "%s: expected a checkpoint of a run, with %s in it or in the folder "
+                   "above, found none",
+                   dir, KG_MANIFEST_NAME);
+}
+
+static kg_status put_verified(struct kg_str *out, const char *dir, struct kg_err *err)
+{
+    struct kg_manifest_size size;
+    char *path = NULL, bytes[32];
+    kg_status status;
+
+    KG_TRY(find_manifest(&path, dir, err));
+    status = kg_manifest_check(&size, path, err);
+    kg_mem_free(path);
+    KG_TRY(status);
+    kg_cli_bytes(bytes, (double)size.bytes);
+    return json ? kg_str_printf(out, err, "{\"files\": %zu, \"bytes\": %llu}\n",
+                                size.files, (unsigned long long)size.bytes)
+                : kg_str_printf(out, err, "%zu files, %s: all are what was saved\n",
+                                size.files, bytes);
+}
+
 int kg_cmd_inspect(int argc, char **argv)
 {
     struct report r = {0};
@@ -227,8 +277,14 @@ int kg_cmd_inspect(int argc, char **argv)
     if (argc != 1)
         return kg_cli_usage("expected DIR, the folder of a checkpoint");
     load.dir = argv[0];
-    KG_TRY_GOTO(out, examine(&r, &err));
-    KG_TRY_GOTO(out, json ? put_json(&out, &r, &err) : put_text(&out, &r, &err));
+    if (verify && (all || load.dtype))
+        return kg_cli_usage("--verify: expected neither --tensors nor --dtype with it");
+    if (verify) {
+        KG_TRY_GOTO(out, put_verified(&out, argv[0], &err));
+    } else {
+        KG_TRY_GOTO(out, examine(&r, &err));
+        KG_TRY_GOTO(out, json ? put_json(&out, &r, &err) : put_text(&out, &r, &err));
+    }
     status = kg_cli_put(&out, &err);
 out:
     kg_str_release(&out);

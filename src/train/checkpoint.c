@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "data/json.h"
+#include "data/manifest.h"
 #include "data/safetensors.h"
 #include "train/anchor.h"
 #include "train/path.h"
@@ -171,7 +172,8 @@ static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *
     if (kg_run_anchor_saved(run))
         KG_TRY(kg_model_save(run->anchor, kg_path_in(dir, "anchor").text, &save, err));
     KG_TRY(write_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
-    return write_counters(run, kg_path_in(dir, "state.json").text, err);
+    KG_TRY(write_counters(run, kg_path_in(dir, "state.json").text, err));
+    return kg_manifest_write(dir, err);
 }
 
 /* ---- names ---- */
@@ -448,6 +450,7 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
 
 kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err *err)
 {
+    KG_TRY(kg_manifest_check(NULL, dir, err));
     KG_TRY(kg_checkpoint_counters(&run->count, kg_path_in(dir, "state.json").text, err));
     if (run->count.step > 0 ||
         run->count.sft_step >= kg_config_int(run->config, "sft.steps"))

@@ -1,5 +1,6 @@
-/* Checkpoints: RUN/checkpoints/NAME/{model,anchor,state.json,state.safetensors}, and
- * `latest` pointing at the newest.
+/* Checkpoints: RUN/checkpoints/NAME/{model,anchor,state.json,state.safetensors}, listed
+ * with their hashes in manifest.json (data/manifest.h), and `latest` pointing at the
+ * newest.
  *
  * NAME is sft-NNNNNN during the warm start and step-NNNNNN after it. A checkpoint is
  * written under a temporary name, every file synced, then renamed; the link moves after
@@ -29,14 +30,16 @@ kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint, to
- * which the link is moved; *found false without one. */
+ * which the link is moved; *found false without one.
+ * errors: EFORMAT, NOTFOUND (a file is not what was saved: nothing is taken) */
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Newest checkpoint of RL at or before `step`; "" without one. Writes nothing. */
 kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
                                int64_t step, struct kg_err *err) KG_MUST_CHECK;
-/* The state in the checkpoint folder path, for a run that is only looked at. */
+/* The state in the checkpoint folder path, for a run that is only looked at.
+ * errors: as above */
 kg_status kg_checkpoint_read(struct kg_run *run, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
 

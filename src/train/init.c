@@ -2,6 +2,7 @@
 #include "train/init.h"
 
 #include "base/file.h"
+#include "data/manifest.h"
 #include "data/safetensors.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
@@ -160,6 +161,15 @@ kg_status kg_init_pin(struct kg_config *config, bool resume, struct kg_err *err)
         return pin_as_before(config, err);
     KG_TRY(kg_init_find(&init, config, KG_INIT_NEWEST, err));
     return kg_config_set(config, "init.from", init.dir.text, false, "init.from", err);
+}
+
+kg_status kg_init_verify(const struct kg_init *init, struct kg_err *err)
+{
+    if (!init->dir.text[0] || init->own)
+        return KG_OK;
+    return kg_manifest_check(NULL, init->dir.text, err) == KG_OK
+               ? KG_OK
+               : kg_err_prefix(err, "init.from");
 }
 
 struct kg_path kg_init_model_dir(const struct kg_init *init,

@@ -45,6 +45,9 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int
  * errors: as above */
 kg_status kg_init_pin(struct kg_config *config, bool resume,
                       struct kg_err *err) KG_MUST_CHECK;
+/* Is another run's checkpoint what was saved? Its own is checked where it is loaded.
+ * errors: as kg_manifest_check */
+kg_status kg_init_verify(const struct kg_init *init, struct kg_err *err) KG_MUST_CHECK;
 /* The model folder that a run of this config opens. */
 struct kg_path kg_init_model_dir(const struct kg_init *init,
                                  const struct kg_config *config);

@@ -4,6 +4,7 @@
 #define ROOT "build/test-init"
 #include "train/rl_testing.h"
 
+#include "data/manifest.h"
 #include "data/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/replay.h"
@@ -233,6 +234,7 @@ static void what_does_not_fit_is_refused(void **state)
                             "\"num_key_value_heads\": 1/' " ROOT
                             "/odd/model/config.json"),
                      0);
+    NEED(kg_manifest_write(ROOT "/odd", err)); /* of other shapes, not damaged */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *extra[4] = {NULL};
         struct kg_config *config;
@@ -369,12 +371,38 @@ static void a_first_stage_that_changed_at_the_start_is_named(void **state)
     NEED(kg_run_dir_create(&run, err));
     kg_run_close(&run);
     assert_int_equal(system("echo >> " COPY "/checkpoints/latest/state.json"), 0);
+    NEED(kg_manifest_write(COPY "/checkpoints/latest", err)); /* another, not damaged */
     assert_int_equal(kg_train_run(config, true, false, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "init.from/state.json: expected "));
     NEED(kg_file_remove_tree(COPY, err));
     assert_int_equal(kg_train_run(config, true, false, &e), KG_ENOTFOUND);
     assert_non_null(strstr(e.message, "init.from: expected a checkpoint or a run"));
     kg_config_free(config);
+}
+
+/* One bit of what is taken, and the whole stage would be another one. */
+static void a_damaged_first_stage_is_refused(void **state)
+{
+    static const char *const extra[] = {"model.path=", "init.from=" COPY, NULL};
+    struct kg_config *config;
+    struct kg_err e = {0};
+    struct kg_run run;
+    struct kg_str text = {0};
+
+    (void)state;
+    copy_first();
+    read_in(&text, COPY "/checkpoints/latest", "state.safetensors");
+    text.data[text.len - 2] ^= 1;
+    NEED(kg_file_write_atomic(COPY "/checkpoints/latest/state.safetensors", text.data,
+                              text.len, err));
+    kg_str_release(&text);
+    config = config_with(ROOT "/never", extra);
+    assert_int_equal(kg_run_open(&run, config, &e), KG_EFORMAT);
+    assert_non_null(strstr(e.message, "init.from: "));
+    assert_non_null(strstr(e.message, "state.safetensors: damaged"));
+    kg_run_close(&run);
+    kg_config_free(config);
+    NEED(kg_file_remove_tree(COPY, err));
 }
 
 /* ---- replay ---- */
@@ -437,6 +465,7 @@ int main(void)
         cmocka_unit_test(a_first_stage_may_go_on),
         cmocka_unit_test(the_first_stage_is_needed_at_the_start_alone),
         cmocka_unit_test(a_first_stage_that_changed_at_the_start_is_named),
+        cmocka_unit_test(a_damaged_first_stage_is_refused),
         cmocka_unit_test(a_replay_takes_the_weights_that_the_step_had),
     };
 

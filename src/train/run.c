@@ -55,6 +55,7 @@ static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err
     struct kg_path dir;
 
     KG_TRY(kg_init_find(&run->init, run->config, step, err));
+    KG_TRY(kg_init_verify(&run->init, err));
     if (!run->init.model)
         KG_TRY(kg_config_require(run->config, "model.path", err));
     dir = kg_init_model_dir(&run->init, run->config);
