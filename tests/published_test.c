@@ -5,8 +5,11 @@
  */
 #include "base/file.h"
 #include "eval/suite.h"
+#include "model/model.h"
 #include "policy/presets.h"
+#include "text/tokenizer.h"
 #include "train/published.h"
+#include "train/run_data.h"
 #include "train/train_options.h"
 
 #include <setjmp.h>
@@ -15,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -495,6 +499,244 @@ static void the_front_page_counts_what_there_is(void **state)
     kg_str_release(&page);
 }
 
+/* ---- the page ---- */
+
+/* Bars of a line that are no text. */
+static size_t bars(const char *line, size_t n)
+{
+    size_t found = 0;
+
+    for (size_t i = 0; i < n; i++)
+        found += line[i] == '|' && (i == 0 || line[i - 1] != '\\');
+    return found;
+}
+
+static void every_row_of_the_page_has_the_cells_of_its_head(void **state)
+{
+    struct kg_str page = {0};
+    size_t head = 0, rows = 0;
+
+    (void)state;
+    ok(kg_published_page(&page, &err));
+    for (const char *at = page.data, *end; (end = strchr(at, '\n')); at = end + 1) {
+        size_t n = (size_t)(end - at);
+
+        if (*at != '|')
+            head = 0;
+        else if (head == 0)
+            head = bars(at, n);
+        else if (bars(at, n) != head)
+            say("expected %zu cells, found %.*s", head - 1, (int)n, at);
+        rows += *at == '|';
+    }
+    assert_true(rows > 700);
+    kg_str_release(&page);
+    nothing_is_wrong();
+}
+
+/* ---- the first prompt ---- */
+
+#define SHARED "../shared/data"
+#define QWEN   SHARED "/tokenizers/qwen2.5"
+
+static char folder[] = "/tmp/kedge-published-XXXXXX";
+
+/* What stands in the place of a model's folder and of its data. */
+static const struct stand_in {
+    const char *runs;
+    const char *tokenizer; /* folder */
+    const char *chat;      /* template beside it, where the folder has none */
+    bool distilled; /* R1's special tokens in the places of Qwen's, as it was made */
+    const char *data;
+} stand_ins[] = {
+    {"ema-pg-math-* grpo-ema-pg-* suites/ema-pg-math.yaml *-stability",
+     SHARED "/tokenizers/deepseek_r1_distill_qwen", NULL, true,
+     SHARED "/math/aime24.jsonl"},
+    {"*-search-3b suites/search-qa.yaml", QWEN,
+     SHARED "/chat_templates/Qwen-Qwen2.5-7B-Instruct.jinja", false,
+     SHARED "/search/qa/nq_open_dev.jsonl"},
+    {"dapo-32b", QWEN, SHARED "/chat_templates/Qwen-Qwen2.5-7B-Instruct.jinja", false,
+     SHARED "/math/raw/rpg_aime-2024.parquet"},
+    {"suites/rpg.yaml suites/dppo.yaml", SHARED "/tokenizers/qwen3", NULL, false,
+     SHARED "/math/aime24.jsonl"},
+    {"*", SHARED "/tokenizers/qwen3", NULL, false,
+     SHARED "/math/raw/rpg_aime-2024.parquet"},
+};
+
+static const struct stand_in *stand_in_of(const struct kg_published_run *run)
+{
+    for (size_t i = 0; i < sizeof stand_ins / sizeof *stand_ins; i++) {
+        struct kg_published_row row = {.runs = stand_ins[i].runs};
+
+        if (kg_published_applies(&row, run))
+            return &stand_ins[i];
+    }
+    fail_msg("%s has no stand-in", run->name);
+    return NULL;
+}
+
+static void replace_all(struct kg_str *text, const char *from, const char *to)
+{
+    struct kg_str out = {0};
+    const char *at = kg_str_text(text);
+
+    for (const char *hit; (hit = strstr(at, from)); at = hit + strlen(from)) {
+        ok(kg_str_append(&out, at, (size_t)(hit - at), &err));
+        ok(kg_str_puts(&out, to, &err));
+    }
+    ok(kg_str_puts(&out, at, &err));
+    kg_str_release(text);
+    *text = out;
+}
+
+/* A file of one folder into another, with R1's tokens where asked for; nothing where it
+ * is not there. */
+static void copy(const char *from, const char *to, bool distilled)
+{
+    static const char *const tokens[][2] = {
+        {"<|endoftext|>", "<｜end▁of▁sentence｜>"},
+        {"<|im_start|>", "<｜User｜>"},
+        {"<|im_end|>", "<｜Assistant｜>"},
+        {"<|object_ref_start|>", "<｜begin▁of▁sentence｜>"},
+    };
+    struct kg_str text = {0};
+    char path[256];
+
+    if (!kg_file_exists(from))
+        return;
+    ok(kg_file_read(&text, from, 1 << 26, &err));
+    for (size_t i = 0; distilled && i < sizeof tokens / sizeof *tokens; i++)
+        replace_all(&text, tokens[i][0], tokens[i][1]);
+    snprintf(path, sizeof path, "%s/%s", folder, to);
+    ok(kg_file_write_atomic(path, text.data, text.len, &err));
+    kg_str_release(&text);
+}
+
+/* The tokenizer of Qwen2.5 is that of the distilled model but for its added tokens. */
+static void make_folder(const struct stand_in *in)
+{
+    char path[256];
+
+    ok(kg_file_remove_tree(folder, &err));
+    ok(kg_file_make_dirs(folder, &err));
+    snprintf(path, sizeof path, "%s/tokenizer.json",
+             in->distilled ? QWEN : in->tokenizer);
+    copy(path, "tokenizer.json", in->distilled);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", in->tokenizer);
+    copy(path, "tokenizer_config.json", false);
+    if (in->chat)
+        copy(in->chat, "chat_template.jinja", false);
+}
+
+static size_t count(const char *text, const char *word)
+{
+    size_t n = 0;
+
+    for (const char *at = text; (at = strstr(at, word)); at += strlen(word))
+        n++;
+    return n;
+}
+
+/* text is the row's value around a question of some bytes, which brings no instruction
+ * and no role of its own. */
+static void check_prompt(const struct kg_published_row *row, const char *run,
+                         const char *text)
+{
+    const char *hole = strstr(row->value, "{question}");
+    const char *end = hole + strlen("{question}");
+    size_t n = strlen(text), head = (size_t)(hole - row->value), tail = strlen(end);
+
+    assert_non_null(hole);
+    if (n <= head + tail || strncmp(text, row->value, head) != 0 ||
+        strcmp(text + n - tail, end) != 0)
+        say("%s: expected a prompt like\n%s\nfound\n%s", run, row->value, text);
+    else if (count(text, "<|im_") != count(row->value, "<|im_") ||
+             count(text, "Answer:") != count(row->value, "Answer:"))
+        say("%s: the instruction stands twice:\n%s", run, text);
+}
+
+static void training_prompts(const struct kg_published_row *row, const struct resolved *r,
+                             const struct stand_in *in)
+{
+    struct kg_model model = {.dir = folder};
+    struct kg_run run = {.config = r->config, .model = &model};
+    const struct kg_prompts *sets[] = {&run.train, &run.val};
+
+    ok(kg_config_set(r->config, "data.train", in->data, false, "test", &err));
+    ok(kg_config_set(r->config, "data.val", in->data, false, "test", &err));
+    ok(kg_tokenizer_open(&run.tok, folder, &err));
+    ok(kg_run_data_open(&run, &err));
+    for (size_t i = 0; i < 2; i++) {
+        struct kg_str text = {0};
+
+        ok(kg_tokenizer_decode_text(&text, run.tok, sets[i]->ids[0].ids,
+                                    sets[i]->ids[0].n, false, &err));
+        check_prompt(row, r->run->name, kg_str_text(&text));
+        kg_str_release(&text);
+    }
+    kg_prompts_release(&run.train);
+    kg_prompts_release(&run.val);
+    kg_dataset_release(&run.train_data);
+    kg_dataset_release(&run.val_data);
+    kg_chat_template_close(run.chat);
+    kg_tokenizer_close(run.tok);
+}
+
+static void suite_prompts(const struct kg_published_row *row, struct resolved *r,
+                          const struct stand_in *in)
+{
+    struct kg_eval_set set;
+    struct kg_str key = {0};
+
+    ok(kg_str_printf(&key, &err, "sets.%s.data", r->suite.names[0]));
+    ok(kg_config_set(r->config, key.data, in->data, false, "test", &err));
+    key.len = 0;
+    ok(kg_str_printf(&key, &err, "sets.%s.expect", r->suite.names[0]));
+    ok(kg_config_set(r->config, key.data, "0", false, "test", &err));
+    ok(kg_suite_resolve(&r->suite, &err));
+    ok(kg_eval_set_init(&set, &r->suite, 0, NULL, &err));
+    ok(kg_eval_set_load(&set, NULL, folder, &err));
+    check_prompt(row, r->run->name, set.data.records[0].prompt);
+    kg_eval_set_release(&set);
+    kg_str_release(&key);
+}
+
+/* Runs of one recipe ask alike. */
+static void check_first(const struct kg_published_study *study, const struct resolved *r)
+{
+    static const char *asked;
+    const char *file = r->run->suite ? r->run->suite : r->run->recipe;
+    const struct kg_published_row *row = kg_published_row(study, r->run,
+                                                          "(first prompt)");
+    const struct stand_in *in = stand_in_of(r->run);
+    struct resolved mine;
+
+    if (!row)
+        say("%s: no row has the first prompt", r->run->name);
+    if (!row || (asked && strcmp(asked, file) == 0))
+        return;
+    asked = file;
+    make_folder(in);
+    resolve(&mine, r->run);
+    if (r->run->suite)
+        suite_prompts(row, &mine, in);
+    else
+        training_prompts(row, &mine, in);
+    release(&mine);
+}
+
+static void the_first_prompt_is_the_published_one(void **state)
+{
+    (void)state;
+    if (!kg_file_is_dir(SHARED)) {
+        print_message("skip: " SHARED " is not there\n");
+        skip();
+    }
+    assert_non_null(mkdtemp(folder));
+    each_run(check_first);
+    ok(kg_file_remove_tree(folder, &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,6 +747,8 @@ int main(void)
         cmocka_unit_test(a_recipe_has_every_value_of_its_preset),
         cmocka_unit_test(every_preset_recipe_and_suite_of_a_publication_is_in_the_table),
         cmocka_unit_test(the_front_page_counts_what_there_is),
+        cmocka_unit_test(every_row_of_the_page_has_the_cells_of_its_head),
+        cmocka_unit_test(the_first_prompt_is_the_published_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,33 +107,32 @@ static kg_status put_cell(struct kg_str *out, const char *text, bool is_code,
     return KG_OK;
 }
 
-/* A cell after the first; empty where there is no text. */
+/* A cell and the bar behind it; empty where there is no text. */
 static kg_status put_next(struct kg_str *out, const char *text, bool is_code,
                           struct kg_err *err)
 {
-    KG_TRY(kg_str_puts(out, " | ", err));
-    if (!text || !*text)
-        return text ? kg_str_puts(out, "(empty)", err) : KG_OK;
-    if (!is_code)
-        return put_cell(out, text, false, err);
-    KG_TRY(kg_str_putc(out, '`', err));
-    KG_TRY(put_cell(out, text, true, err));
-    return kg_str_putc(out, '`', err);
+    const char *mark = is_code && text && *text ? "`" : "";
+
+    if (text && !*text)
+        text = "(empty)";
+    KG_TRY(kg_str_printf(out, err, " %s", mark));
+    KG_TRY(put_cell(out, text ? text : "", *mark, err));
+    return kg_str_printf(out, err, "%s |", mark);
 }
 
 static kg_status put_row(struct kg_str *out, const struct kg_published_row *row,
                          struct kg_err *err)
 {
-    bool is_key = *row->key != '(';
+    bool is_key = *row->key != '(', is_code = is_key || *row->value == '<';
 
     KG_TRY(kg_str_puts(out, "|", err));
     KG_TRY(put_next(out, row->runs, true, err));
     KG_TRY(put_next(out, row->key, is_key, err));
-    KG_TRY(put_next(out, row->value, is_key, err));
-    KG_TRY(put_next(out, row->kedge, is_key, err));
+    KG_TRY(put_next(out, row->value, is_code, err));
+    KG_TRY(put_next(out, row->kedge, is_code, err));
     KG_TRY(put_next(out, row->source, false, err));
     KG_TRY(put_next(out, row->note, false, err));
-    return kg_str_puts(out, " |\n", err);
+    return kg_str_putc(out, '\n', err);
 }
 
 static kg_status put_run(struct kg_str *out, const struct kg_published_run *run,

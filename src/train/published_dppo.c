@@ -85,6 +85,14 @@ static const struct kg_published_run dppo_runs[] = {
 static const struct kg_published_row dppo_rows[] = {
     COMMON_ROWS(YAML),
     MESSAGE_ROWS,
+    {"*", "(first prompt)",
+     "<|im_start|>user\n"
+     "Solve the following math problem step by step. The last line of your response "
+     "should be of the form Answer: $Answer (without quotes) where $Answer is the answer "
+     "to the problem.\n\n{question}\n\nRemember to put your answer on its own line after "
+     "\"Answer:\".<|im_end|>\n<|im_start|>assistant\n",
+     NULL, "BytedTsinghua-SIA/DAPO-Math-17k (its prompts)",
+     "rendered with the template of Qwen3"},
     {"*-8b", "model.path", "Qwen/Qwen3-8B-Base", "models/Qwen3-8B-Base", PAPER_E,
      "where the user keeps it"},
     {"*-30b", "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base",
@@ -102,7 +110,8 @@ static const struct kg_published_row dppo_rows[] = {
     {NULL, "data.unique", "not said", "true", "-",
      "files that hold a problem 32 times give it once, and 32 answers to it"},
     {NULL, "data.max_prompt_tokens", "1024", NULL, PAPER_E, NULL},
-    {NULL, "data.overlong", "not said", "drop", "-", "no problem of the set is as long"},
+    {NULL, "data.overlong", "not said", "drop", "-",
+     "longer prompts are left out and counted"},
     {"*-8b", "rollout.prompts", "128", NULL, PAPER_E, NULL},
     {"*-8b", "rollout.samples", "8", NULL, PAPER_E, NULL},
     {"*-8b", "rollout.max_tokens", "8000", NULL, PAPER_E, NULL},
@@ -195,6 +204,11 @@ static const struct kg_published_row stability_rows[] = {
      "{prompt} Please reason step by step, and put your final answer within "
      "\\boxed{}.\n",
      NULL, MAIN, "of the sanity test; the paper prints no prompt"},
+    {NULL, "(first prompt)",
+     "<｜begin▁of▁sentence｜><｜User｜>{question} "
+     "Please reason step by step, and put your final answer within \\boxed{}.\n"
+     "<｜Assistant｜><think>\n",
+     NULL, MAIN, NULL},
     {NULL, "data.user_turn", "true", NULL, MAIN, NULL},
     {NULL, "data.system", "", NULL, MAIN, NULL},
     {NULL, "data.opening", "<think>\n", NULL, MAIN, NULL},
@@ -215,7 +229,8 @@ static const struct kg_published_row stability_rows[] = {
     {NULL, "data.unique", "not said", "true", "-",
      "files that hold a problem 32 times give it once, and 32 answers to it"},
     {NULL, "data.max_prompt_tokens", "1024", NULL, SANITY, NULL},
-    {NULL, "data.overlong", "not said", "drop", "-", "no problem of the set is as long"},
+    {NULL, "data.overlong", "not said", "drop", "-",
+     "longer prompts are left out and counted"},
     {NULL, "rollout.prompts", "64", NULL, PAPER_C, NULL},
     {NULL, "rollout.samples", "8", NULL, PAPER_C, NULL},
     {NULL, "rollout.max_tokens", "context of 8,000", "8000", PAPER_C,
@@ -277,6 +292,14 @@ static const struct kg_published_run verl_runs[] = {
 static const struct kg_published_row verl_rows[] = {
     COMMON_ROWS(VYAML),
     MESSAGE_ROWS,
+    {"*", "(first prompt)",
+     "<|im_start|>user\n"
+     "Solve the following math problem step by step. The last line of your response "
+     "should be of the form Answer: $Answer (without quotes) where $Answer is the answer "
+     "to the problem.\n\n{question}\n\nRemember to put your answer on its own line after "
+     "\"Answer:\".<|im_end|>\n<|im_start|>assistant\n",
+     NULL, "BytedTsinghua-SIA/DAPO-Math-17k (its prompts)",
+     "rendered with the template of Qwen3"},
     {NULL, "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base", SCRIPT,
      "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VYAML,
@@ -291,7 +314,7 @@ static const struct kg_published_row verl_rows[] = {
      "each once here, and 32 answers to it"},
     {NULL, "data.max_prompt_tokens", "2048", NULL, SCRIPT, NULL},
     {NULL, "data.overlong", "error", "drop", SCRIPT " (data.truncation)",
-     "no problem of the set is as long"},
+     "longer prompts are left out and counted"},
     {NULL, "rollout.prompts", "256", NULL, SCRIPT, NULL},
     {NULL, "rollout.samples", "16", NULL, SCRIPT, NULL},
     {NULL, "rollout.max_tokens", "8192", NULL, SCRIPT, NULL},
@@ -322,7 +345,7 @@ static const struct kg_published_row verl_rows[] = {
     {NULL, "eval.top_p", "1", NULL, SCRIPT, NULL},
     {NULL, "checkpoint.every", "never", "50", SCRIPT " (save_freq -1)",
      "50 in the script of today"},
-    {NULL, "checkpoint.keep", "all", "2", VYAML, "each takes 480 GB"},
+    {NULL, "checkpoint.keep", "all", "2", VYAML, "the two newest"},
 };
 
 const struct kg_published_study kg_published_verl = {

@@ -32,9 +32,10 @@ static const struct kg_published_run math_runs[] = {
 
 static const struct kg_published_row math_rows[] = {
     {"grpo-*", "(the baseline as a whole)", "not released",
-     "the scripts of EMA-PG without the average", "paper, Table of mathematics",
-     "`ref_policy_ema_tau` at its default 1 keeps the reference where it started; all "
-     "else as in the released scripts, as the paper compares the two"},
+     "the scripts of EMA-PG without the average", "paper, 50.3 against 52.8 on average",
+     "`ref_policy_ema_tau` at its default 1 keeps the reference where it started; that "
+     "all "
+     "else was as in the released scripts is taken for granted"},
     {"*-8k", "model.path", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
      "models/DeepSeek-R1-Distill-Qwen-1.5B", SCRIPTS, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VERL_M,
@@ -71,9 +72,13 @@ static const struct kg_published_row math_rows[] = {
      "the parser there writes what the model's template writes"},
     {NULL, "data.add_special", "auto", NULL, "rllm/parser/chat_template_parser.py",
      "the template has the BOS"},
+    {"*", "(first prompt)",
+     "<｜begin▁of▁sentence｜><｜User｜>{question}"
+     "<｜Assistant｜><think>\n",
+     NULL, "rllm/parser/chat_template_parser.py", NULL},
     {NULL, "data.max_prompt_tokens", "4096", NULL, SCRIPTS, NULL},
     {NULL, "data.overlong", "not filtered", "drop", VERL_M,
-     "no problem of the set is as long"},
+     "longer prompts are left out and counted"},
     {NULL, "data.unique", "false", NULL, "prepare_math_data.py", NULL},
     {NULL, "rollout.prompts", "128", NULL, SCRIPTS, NULL},
     {NULL, "rollout.samples", "8", NULL, SCRIPTS, NULL},
@@ -161,7 +166,7 @@ static const struct kg_published_row math_rows[] = {
     {"ema-*", "eval.anchor", "true", NULL, SCRIPTS " (eval_ref_policy_freq 20)", NULL},
     {"grpo-*", "eval.anchor", "false", NULL, "(a fixed reference does not change)", NULL},
     {NULL, "checkpoint.every", "20", NULL, SCRIPTS, NULL},
-    {NULL, "checkpoint.keep", "all", "2", VERL_M, "each takes 25 GB"},
+    {NULL, "checkpoint.keep", "all", "2", VERL_M, "the two newest"},
     {SUITE_M, "suite.seed", "429", NULL, GEN, NULL},
     {SUITE_M, "defaults.task", "math", NULL, GEN, NULL},
     {SUITE_M, "defaults.grader", "ema-pg", NULL, GEN " (math_reward_fn)", NULL},
@@ -250,9 +255,24 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "data.chat_template", "auto", NULL, "verl/utils/dataset/rl_dataset.py",
      "the model's own; the base model has one"},
     {NULL, "data.add_special", "auto", NULL, "verl/utils/torch_functional.py", NULL},
+    {"*", "(first prompt)",
+     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+     "assistant.<|im_end|>\n<|im_start|>user\nAnswer the given question. You must "
+     "conduct reasoning inside <think> and </think> first every time you get new "
+     "information. After reasoning, if you find you lack some knowledge, you can call a "
+     "search engine by <search> query </search> and it will return the top searched "
+     "results between <information> and </information>. You can search as many times as "
+     "your want. If you find no further external knowledge needed, you can directly "
+     "provide the answer inside <answer> and </answer>, without detailed illustrations. "
+     "For example, <answer> Beijing </answer>. Question: "
+     "{question}?\n<|im_end|>\n<|im_start|>assistant\n",
+     NULL, "data_process/qa_search_train_merge.py",
+     "rendered with the template of Qwen2.5-7B-Instruct; that of the base model has "
+     "\"You "
+     "are a helpful assistant.\" as system prompt"},
     {NULL, "data.max_prompt_tokens", "2048", NULL, SEARCH " (max_start_length)", NULL},
     {NULL, "data.overlong", "cut", "drop", "verl/utils/dataset/rl_dataset.py",
-     "no question is as long"},
+     "longer prompts are left out and counted"},
     {NULL, "episode.env", "search", NULL, AGENT, NULL},
     {NULL, "episode.turns", "4", NULL, SEARCH " (max_turns)",
      "and one more without a search"},
@@ -352,7 +372,7 @@ static const struct kg_published_row search_rows[] = {
     {GRPO, "eval.anchor", "false", NULL, SEARCH_G, NULL},
     {EMA, "checkpoint.every", "50", NULL, SEARCH_E, NULL},
     {GRPO, "checkpoint.every", "100", NULL, SEARCH_G, NULL},
-    {NULL, "checkpoint.keep", "all", "2", SEARCH, "each takes 50 GB"},
+    {NULL, "checkpoint.keep", "all", "2", SEARCH, "the two newest"},
     {SUITE_S, "defaults.task", "search-qa", NULL, "verl/utils/reward_score/qa_em.py",
      NULL},
     {SUITE_S, "defaults.metric", "em", NULL, "verl/utils/reward_score/qa_em.py", NULL},

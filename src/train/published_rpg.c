@@ -78,13 +78,21 @@ static const struct kg_published_row rpg_rows[] = {
     {NULL, "data.opening", "", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
     {NULL, "data.chat_template", "auto", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
     {NULL, "data.add_special", "auto", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
+    {"*", "(first prompt)",
+     "<|im_start|>user\n"
+     "Solve the following math problem step by step. The last line of your response "
+     "should be of the form Answer: $Answer (without quotes) where $Answer is the answer "
+     "to the problem.\n\n{question}\n\nRemember to put your answer on its own line after "
+     "\"Answer:\".<|im_end|>\n<|im_start|>assistant\n",
+     NULL, "README.md (generate_prompt); verl/utils/dataset/rl_dataset.py",
+     "rendered with the template of Qwen3"},
     {"*-math *-schedule-free", "data.max_prompt_tokens", "2048", NULL, ANY, NULL},
     {"*-4k", "data.max_prompt_tokens", "8,192 of prompt and answer", "4096", APP_H,
      "as the scripts of 2K have 2,048 and 2,048 of 4,096; no script of 4K is released"},
     {"*-8k", "data.max_prompt_tokens", "not said", "8192", APP_H,
      "as many as of the answer, as in the scripts of 2K"},
     {NULL, "data.overlong", "cut on the left", "drop", ANY " (data.truncation)",
-     "no problem of the set is as long"},
+     "longer prompts are left out and counted"},
     {NULL, "rollout.prompts", "512", NULL, BOTH, NULL},
     {NULL, "rollout.samples", "16", NULL, BOTH, NULL},
     {"*-math *-schedule-free", "rollout.max_tokens", "2048", NULL, ANY,
@@ -221,7 +229,7 @@ static const struct kg_published_row rpg_rows[] = {
     {NULL, "eval.anchor", "false", NULL, ANY, NULL},
     {NULL, "checkpoint.every", "20", NULL, ANY, NULL},
     {NULL, "checkpoint.keep", "1", "2", ANY " (max_actor_ckpt_to_keep)",
-     "the one before is kept until the next"},
+     "the two newest"},
     {SUITE_R, "defaults.task", "math", NULL, "verl/utils/reward_score/math_dapo.py",
      NULL},
     {SUITE_R, "defaults.grader", "dapo", NULL, "verl/utils/reward_score/math_dapo.py",
@@ -296,9 +304,20 @@ static const struct kg_published_row dapo_rows[] = {
     {NULL, "data.opening", "", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
     {NULL, "data.chat_template", "auto", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
     {NULL, "data.add_special", "auto", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
+    {NULL, "(first prompt)",
+     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+     "assistant.<|im_end|>\n<|im_start|>user\n"
+     "Solve the following math problem step by step. The last line of your response "
+     "should be of the form Answer: $Answer (without quotes) where $Answer is the answer "
+     "to the problem.\n\n{question}\n\nRemember to put your answer on its own line after "
+     "\"Answer:\".<|im_end|>\n<|im_start|>assistant\n",
+     NULL, "BytedTsinghua-SIA/DAPO-Math-17k (its prompts)",
+     "rendered with the template of Qwen2.5-7B-Instruct; that of the base model has "
+     "\"You "
+     "are a helpful assistant.\" as system prompt"},
     {NULL, "data.max_prompt_tokens", "2048", NULL, DAPO, NULL},
     {NULL, "data.overlong", "cut on the left", "drop", DAPO " (data.truncation)",
-     "no problem of the set is as long"},
+     "longer prompts are left out and counted"},
     {NULL, "rollout.prompts", "512", NULL, DAPO "; paper, Section 4.1", NULL},
     {NULL, "rollout.samples", "16", NULL, DAPO "; paper, Section 4.1", NULL},
     {NULL, "rollout.max_tokens", "20480", NULL, DAPO "; paper, Section 4.1",
@@ -352,7 +371,7 @@ static const struct kg_published_row dapo_rows[] = {
     {NULL, "eval.top_p", "0.7", NULL, DAPO "; paper, Section 4.1", NULL},
     {NULL, "eval.anchor", "false", NULL, DAPO, NULL},
     {NULL, "checkpoint.every", "5", NULL, DAPO, NULL},
-    {NULL, "checkpoint.keep", "all", "2", DAPO, "each takes 500 GB"},
+    {NULL, "checkpoint.keep", "all", "2", DAPO, "the two newest"},
 };
 
 const struct kg_published_study kg_published_dapo = {
