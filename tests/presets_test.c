@@ -65,9 +65,12 @@ static void every_method_makes_its_steps(void **state)
     for (size_t i = 0; i < kg_preset_count(); i++) {
         const struct kg_preset *p = kg_preset_at(i);
         char preset[96], dir[128];
+        bool several = strcmp(p->name, "gdpo") == 0;
         const char *const extra[] = {preset,
                                      "task.name=external",
                                      by_turns,
+                                     several ? "task.rewards=[a=external, b=external]"
+                                             : "task.rewards=[]",
                                      "rollout.prompts=2",
                                      "rollout.samples=4",
                                      "rollout.max_tokens=6",

@@ -63,7 +63,7 @@ static kg_status put_heading(struct kg_shown *s, const struct kg_json *root,
         const struct kg_json *v = kg_json_value_at(root, i);
         const char *key = kg_json_key_at(root, i);
 
-        if (!is_short(v) || is_text_key(key))
+        if ((!is_short(v) && strcmp(key, "rewards") != 0) || is_text_key(key))
             continue;
         KG_TRY(kg_str_printf(&s->heading, err, "%s%s ", s->heading.len ? ", " : "", key));
         KG_TRY(kg_json_put_value(&s->heading, v, err));

@@ -73,6 +73,8 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
     for (size_t i = 0; i < n; i++) {
         trajs[i].reward = grades[i].graded ? grades[i].reward : 0.0;
         trajs[i].graded = grades[i].graded;
+        trajs[i].n_parts = grades[i].n_parts;
+        memcpy(trajs[i].part, grades[i].part, sizeof trajs[i].part);
     }
 out:
     for (size_t i = 0; own && i < n; i++)

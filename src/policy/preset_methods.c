@@ -166,6 +166,12 @@ KG_VALUES maxrl[] = {
     {"algo.aggregate", "token-mean"}, {"kl.estimator", "none"},
     {"anchor.kind", "none"},          KG_END,
 };
+KG_VALUES gdpo[] = {
+    {"algo.advantage", "gdpo"},       {"algo.surrogate", "ppo-clip"},
+    {"algo.clip_low", "0.2"},         {"algo.clip_high", "0.2"},
+    {"algo.aggregate", "token-mean"}, {"kl.estimator", "none"},
+    {"anchor.kind", "none"},          KG_END,
+};
 KG_VALUES ipo[] = {
     {"algo.advantage", "dr-grpo"},
     {"algo.surrogate", "ipo"},
@@ -441,6 +447,9 @@ static const struct kg_preset rows[] = {
      "group mean, divided by it: maximum likelihood of a right answer",
      "Tajwar et al. 2026, arXiv 2602.02710; SkyRL, examples/train/algorithms/maxrl",
      maxrl},
+    {"gdpo", METHOD, NULL,
+     "of several rewards (task.rewards): each normalised by itself before their sum",
+     "Liu et al. 2026, arXiv 2601.05242", gdpo},
     {"ipo", METHOD, NULL,
      "masked where |mu - p| passes 0.1, a squared log-ratio to the sampler",
      "prime-rl, loss type ipo", ipo},

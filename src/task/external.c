@@ -18,7 +18,7 @@ enum {
 kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                 const char *path, struct kg_err *err)
 {
-    if (!opts->command || !*opts->command)
+    if ((!opts->command || !*opts->command) && !opts->rewards)
         return kg_fail(err, KG_EINVAL,
                        "task external: expected a command that grades, found none");
     return kg_task_read(d, path, opts, false, err);

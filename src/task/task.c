@@ -206,6 +206,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_task_opts *opts,
                         const struct kg_grade_item *items, size_t n, struct kg_err *err)
 {
+    if (opts->rewards)
+        return kg_task_rewards_grade(grades, opts->rewards, items, n, err);
     if (kg_task_is_external(row))
         return kg_task_external_grade(grades, opts, items, n, err);
     int phase = kg_phase_begin((int64_t)n, "answers", "grading");

@@ -80,6 +80,10 @@ struct kg_grade {
     double reward;
     bool correct; /* for accuracy */
     bool graded;  /* false: could not be graded */
+    /* several rewards (task.rewards): each without its weight, NaN where it could not be
+     * graded; reward is their weighted sum */
+    int n_parts;
+    double part[KG_TRAJ_PARTS];
 };
 
 /* Scores of Search-R1's format reward: see kg_qa_format_score in task/qa.h. */
@@ -96,7 +100,8 @@ enum kg_task_life {
     KG_TASK_LIFE_BATCH, /* started for every batch, its input ends behind it */
 };
 enum kg_task_life kg_task_life_named(const char *name); /* auto, run, batch */
-struct kg_task_grader; /* a program that stays, see below */
+struct kg_task_grader;  /* a program that stays, see below */
+struct kg_task_rewards; /* several graders, see below */
 
 struct kg_task_opts {
     uint64_t seed;
@@ -123,6 +128,8 @@ struct kg_task_opts {
     enum kg_task_life life; /* of the external grader that `running` is opened for */
     /* its program; NULL: started for each batch; borrowed */
     struct kg_task_grader *running;
+    /* several rewards instead of the row's own grader; NULL: that; borrowed */
+    struct kg_task_rewards *rewards;
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
     double wrong_reward; /* tasks of exact reward: what a wrong answer earns, below 1 */
     bool keep_thinking;  /* math: read what stands before </think> too */
@@ -222,6 +229,22 @@ struct kg_task_grader_stats {
     int64_t batches;  /* answered */
 };
 struct kg_task_grader_stats kg_task_grader_stats(struct kg_task_grader *grader);
+
+/* Several rewards. specs: (n) "NAME=TASK" or "NAME=external COMMAND"; weights: (n), NULL
+ * for 1 each. The graders have the options of opts; give it to opts->rewards of another.
+ * errors: EINVAL, NOTFOUND (an entry, with the key task.rewards), ENOMEM */
+enum { KG_TASK_PART_NAME = 32 };
+kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *const *specs,
+                               const double *weights, size_t n,
+                               const struct kg_task_opts *opts,
+                               struct kg_err *err) KG_MUST_CHECK;
+void kg_task_rewards_close(struct kg_task_rewards *rewards);  /* NULL is allowed */
+int kg_task_rewards_n(const struct kg_task_rewards *rewards); /* 0 for NULL */
+const char *kg_task_rewards_name(const struct kg_task_rewards *rewards, int i);
+double kg_task_rewards_weight(const struct kg_task_rewards *rewards, int i);
+/* Add the programs of external graders up.   returns whether there is one */
+bool kg_task_rewards_stats(struct kg_task_grader_stats *sum,
+                           const struct kg_task_rewards *rewards);
 
 /* A file of any format that data/records.h reads, in verl's schema {prompt: [{content}]
  * or text, data_source, reward_model.ground_truth, extra_info} or plain columns

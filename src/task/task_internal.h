@@ -92,6 +92,10 @@ kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_o
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err) KG_MUST_CHECK;
 
+kg_status kg_task_rewards_grade(struct kg_grade *grades,
+                                const struct kg_task_rewards *rewards,
+                                const struct kg_grade_item *items, size_t n,
+                                struct kg_err *err) KG_MUST_CHECK;
 /* errors: EINVAL (no command, no time) */
 kg_status kg_task_external_check(const struct kg_task_opts *opts,
                                  struct kg_err *err) KG_MUST_CHECK;

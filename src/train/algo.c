@@ -115,6 +115,8 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
         .reproduction = kg_config_bool(config, "algo.reproduction"),
     };
 
+    if (kg_config_list_size(config, "task.rewards") >= 2)
+        setting.provides |= KG_NEED_PARTS;
     kg_algo_init(algo);
     for (size_t i = 0; i < kg_algo_n_keys(); i++)
         KG_TRY(kg_algo_set(algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),

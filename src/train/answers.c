@@ -21,9 +21,9 @@ static kg_status check(const struct kg_run *run, struct kg_err *err)
                        "false; found %s and %s",
                        kg_algo_row_name(a, KG_TABLE_SURROGATE),
                        kg_algo_row_name(a, KG_TABLE_KL));
-    if (kg_algo_needs(a) & (KG_NEED_GREEDY | KG_NEED_SUM_SQ))
+    if (kg_algo_needs(a) & (KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_PARTS))
         return kg_fail(err, KG_EINVAL,
-                       "algo.advantage: %s asks the sampler for a baseline, and with "
+                       "algo.advantage: %s asks for a baseline or for rewards, and with "
                        "rollout.data nothing is sampled; expected a row such as grpo",
                        kg_algo_row_name(a, KG_TABLE_ADVANTAGE));
     if (kg_config_int(run->config, "rollout.samples") != 1)

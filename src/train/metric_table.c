@@ -80,6 +80,11 @@ static const struct kg_metric_row rows[] = {
      "share of greedy answers that could not be graded"},
     {"rl", "reward/overlong", KG_METRICS_REWARD, "fined for length",
      "with overlong shaping: share of answers fined"},
+    {"rl", "reward/part/NAME", KG_METRICS_REWARD, "each reward",
+     "with `task.rewards`: mean of one of them over the answers that it graded, without "
+     "its weight"},
+    {"rl", "reward/part_ungraded/NAME", KG_METRICS_REWARD, "not graded",
+     "share of answers that it could not grade; they count 0 in the sum"},
     {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
      "external grader: starts of its program since training began or was resumed"},
     {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",

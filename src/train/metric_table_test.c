@@ -37,6 +37,7 @@ static const char *const episodes[] = {"episode.env=calculator", "episode.turns=
 /* Graded by a program. */
 static const char *const external[] = {"task.name=external",
                                        "task.command=sed -u 's/.*/{\"score\": 1}/'",
+                                       "task.rewards=[a=external, b=external]",
                                        "algo.tis=2",
                                        "train.old_logp=recompute",
                                        "data.val=",

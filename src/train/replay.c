@@ -218,6 +218,25 @@ static kg_status read_numbers(struct kg_traj *t, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
+/* Several rewards by their names. */
+static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
+                            const struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_json *parts = kg_json_get(doc->root, "rewards");
+
+    t->n_parts = kg_task_rewards_n(run->task_opts.rewards);
+    for (int k = 0; k < t->n_parts; k++) {
+        const char *name = kg_task_rewards_name(run->task_opts.rewards, k);
+        const struct kg_json *one = kg_json_get(parts, name);
+
+        if (!one)
+            return kg_fail(err, KG_EFORMAT, "%s: expected reward %s, found none",
+                           doc->where, name);
+        t->part[k] = kg_json_real(one, NAN);
+    }
+    return KG_OK;
+}
+
 static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
                              const struct kg_run *run, struct kg_err *err)
 {
@@ -264,6 +283,7 @@ static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_
     t = &b->trajs[b->n_trajs++];
     memset(t, 0, sizeof *t);
     KG_TRY(read_numbers(t, doc, err));
+    KG_TRY(read_parts(t, doc, &r->run, err));
     return read_tokens(t, doc, &r->run, err);
 }
 

@@ -2,6 +2,7 @@
  * dynamic sampling, greedy answers and sums of squares; and what a step says of them. */
 #include "train/rl_testing.h"
 
+#include "data/jsonl.h"
 #include "policy/shaping.h"
 #include "rollout/score.h"
 
@@ -83,6 +84,95 @@ static void the_kl_alone_moves_weights(void **state)
     assert_true(last_metric(ROOT "/alone", "kl/value") != 0);
     assert_true(last_metric(ROOT "/alone", "reward/mean") == 0);
     close_run(&o);
+}
+
+/* ---- several rewards ---- */
+
+/* low: the answer begins with 1 or 2; all: 1 for every answer. */
+#define SEVERAL                                                                          \
+    "task.name=external",                                                                \
+        "task.rewards=[low=external sed -u -E -f " ROOT                                  \
+        "/low.sed, all=external sed -u -f " ROOT "/all.sed]",                            \
+        "rollout.prompts=16"
+
+static void write_graders(void)
+{
+    static const char low[] =
+        "s/.*\"response\": *\"[12].*/{\"score\": 1}/\nt\ns/.*/{\"score\": 0}/\n";
+    static const char all[] = "s/.*/{\"score\": 1}/\n";
+
+    NEED(kg_file_make_dirs(ROOT, err));
+    NEED(kg_file_write_atomic(ROOT "/low.sed", low, strlen(low), err));
+    NEED(kg_file_write_atomic(ROOT "/all.sed", all, strlen(all), err));
+}
+
+static void several_rewards_are_summed_kept_and_dumped(void **state)
+{
+    static const char *const sum[] = {SEVERAL, "task.reward_weights=[1, 0.5]",
+                                      "algo.advantage=dr-grpo", NULL};
+    struct kg_str text = {0};
+    struct opened o;
+    double low;
+
+    (void)state;
+    write_graders();
+    open_run(&o, ROOT "/several", sum);
+    step(&o);
+    low = last_metric(ROOT "/several", "reward/part/low");
+    assert_true(low > 0 && low < 1);
+    assert_true(last_metric(ROOT "/several", "reward/part/all") == 1);
+    assert_true(last_metric(ROOT "/several", "reward/part_ungraded/low") == 0);
+    assert_true(fabs(last_metric(ROOT "/several", "reward/mean") - low - 0.5) < 1e-12);
+    assert_true(last_metric(ROOT "/several", "reward/accuracy") == low);
+    assert_true(last_metric(ROOT "/several", "grader/starts") == 2);
+    NEED(
+        kg_zst_read(&text, ROOT "/several/rollouts/step-000001.jsonl.zst", 1 << 24, err));
+    assert_non_null(strstr(text.data, "\"reward\":1.5,"));
+    assert_non_null(strstr(text.data, "\"rewards\":{\"low\":1"));
+    assert_non_null(strstr(text.data, "\"rewards\":{\"low\":0"));
+    kg_str_release(&text);
+    close_run(&o);
+}
+
+static void run_is_refused(const char *const *extra, const char *part)
+{
+    struct kg_config *config = config_of(ROOT "/none", extra);
+    struct kg_run run;
+    struct kg_err e = {0};
+
+    assert_int_not_equal(kg_run_open(&run, config, &e), KG_OK);
+    if (!strstr(e.message, part))
+        fail_msg("expected '%s', found: %s", part, e.message);
+    kg_config_free(config);
+}
+
+/* The reward that all answers earn has no part in it. */
+static void gdpo_takes_each_reward_by_itself(void **state)
+{
+    static const char *const each[] = {SEVERAL, "algo.advantage=gdpo", NULL};
+    static const char *const one[] = {"task.name=external",
+                                      "task.rewards=[low=external true]",
+                                      "algo.advantage=gdpo", NULL};
+    static const char *const fined[] = {SEVERAL, "algo.advantage=gdpo",
+                                        "rollout.overlong_buffer=4", NULL};
+    static const char *const few[] = {SEVERAL, "task.reward_weights=[1]", NULL};
+    static const char *const idle[] = {SEVERAL, "task.command=true", NULL};
+    static const char *const words[] = {SEVERAL, "task.reward_weights=[1, much]", NULL};
+    struct opened o;
+
+    (void)state;
+    write_graders();
+    open_run(&o, ROOT "/gdpo", each);
+    step(&o);
+    assert_true(fabs(last_metric(ROOT "/gdpo", "advantage/mean")) < 1e-9);
+    assert_true(last_metric(ROOT "/gdpo", "advantage/max") > 0.5);
+    assert_true(last_metric(ROOT "/gdpo", "optim/grad_norm") > 0);
+    close_run(&o);
+    run_is_refused(one, "task.rewards");
+    run_is_refused(fined, "rollout.overlong_buffer");
+    run_is_refused(few, "task.reward_weights");
+    run_is_refused(words, "found 'much'");
+    run_is_refused(idle, "task.command");
 }
 
 /* ---- the KL beside advantages of a batch deviation ---- */
@@ -777,6 +867,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kl_comes_off_the_reward_and_leaves_the_loss),
         cmocka_unit_test(the_kl_alone_moves_weights),
+        cmocka_unit_test(several_rewards_are_summed_kept_and_dumped),
+        cmocka_unit_test(gdpo_takes_each_reward_by_itself),
         cmocka_unit_test(the_kl_is_divided_by_the_deviation_of_the_batch),
         cmocka_unit_test(the_coefficient_follows_the_kl_of_the_step_before),
         cmocka_unit_test(without_a_target_the_coefficient_stays),

@@ -9,12 +9,15 @@
 #include "base/mem.h"
 #include "policy/shaping.h"
 
+#include <math.h>
 #include <string.h>
 
 struct learned {
     int64_t *group_begin; /* (groups+1) owned, as all below */
     int64_t *seq_begin;   /* (n_learned+1) */
     double *reward;       /* (n_learned) */
+    double *part;         /* (n_learned,P) several rewards; 0 where one is not graded */
+    double weight[KG_TRAJ_PARTS];
     double *old_logp;     /* (tokens) */
     double *greedy;       /* (n_learned) */
     double *token_reward; /* (tokens) as the rest */
@@ -28,6 +31,7 @@ static void learned_release(struct learned *l)
     kg_mem_free(l->group_begin);
     kg_mem_free(l->seq_begin);
     kg_mem_free(l->reward);
+    kg_mem_free(l->part);
     kg_mem_free(l->old_logp);
     kg_mem_free(l->greedy);
     kg_mem_free(l->token_reward);
@@ -45,17 +49,16 @@ static int64_t learned_tokens(const struct kg_rl_batch *b)
 }
 
 static kg_status learned_init(struct learned *l, const struct kg_rl_batch *b,
-                              struct kg_err *err)
+                              const struct kg_run *run, struct kg_err *err)
 {
     size_t n = (size_t)learned_tokens(b), seqs = b->n_learned;
+    size_t parts = (size_t)kg_task_rewards_n(run->task_opts.rewards);
     struct {
         double **array;
         size_t count;
-    } rows[] = {{&l->reward, seqs},
-                {&l->old_logp, n},
-                {&l->greedy, b->greedy ? seqs : 0},
-                {&l->token_reward, n},
-                {&l->sum_sq, b->sum_sq ? n : 0},
+    } rows[] = {{&l->reward, seqs},    {&l->part, seqs * parts},
+                {&l->old_logp, n},     {&l->greedy, b->greedy ? seqs : 0},
+                {&l->token_reward, n}, {&l->sum_sq, b->sum_sq ? n : 0},
                 {&l->advantage, n}};
 
     l->group_begin = kg_mem_calloc(seqs / (size_t)b->group + 1, sizeof *l->group_begin,
@@ -96,6 +99,28 @@ static void deal(double *to, const double *from, const struct kg_rl_batch *b)
         memcpy(to + b->begin[i], from, n * sizeof *to);
         from += n;
     }
+}
+
+/* Every reward by itself. */
+static void fill_parts(struct learned *l, const struct kg_rl_batch *b,
+                       const struct kg_task_rewards *rewards)
+{
+    int n = kg_task_rewards_n(rewards);
+    double *part = l->part;
+
+    for (int k = 0; k < n; k++)
+        l->weight[k] = kg_task_rewards_weight(rewards, k);
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        if (!kg_rl_learns(b, i))
+            continue;
+        for (int k = 0; k < n; k++, part++)
+            *part = k < b->trajs[i].n_parts && !isnan(b->trajs[i].part[k])
+                        ? b->trajs[i].part[k]
+                        : 0;
+    }
+    l->scores.part = n > 0 ? l->part : NULL;
+    l->scores.part_weight = l->weight;
+    l->scores.n_parts = n;
 }
 
 static void learned_fill(struct learned *l, const struct kg_rl_batch *b)
@@ -146,8 +171,9 @@ kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *t
     struct learned l = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, learned_init(&l, b, err));
+    KG_TRY_GOTO(out, learned_init(&l, b, run, err));
     learned_fill(&l, b);
+    fill_parts(&l, b, run->task_opts.rewards);
     KG_TRY_GOTO(out, take_kl_off(&l, totals, b, run, err));
     *a = (struct kg_policy_advantage){.token = l.advantage};
     KG_TRY_GOTO(out, kg_policy_advantages(a, &run->algo, &l.scores, err));

@@ -134,6 +134,28 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }
 
+/* Each of several rewards, over the answers that it graded. */
+static void put_parts(struct kg_metrics *log, const struct kg_rl_batch *b,
+                      const struct kg_run *run)
+{
+    const struct kg_task_rewards *r = run->task_opts.rewards;
+
+    for (int k = 0; k < kg_task_rewards_n(r); k++) {
+        double sum = 0, graded = 0;
+
+        for (size_t i = 0; i < b->n_trajs; i++) {
+            if (!kg_rl_learns(b, i) || isnan(b->trajs[i].part[k]))
+                continue;
+            sum += b->trajs[i].part[k];
+            graded++;
+        }
+        kg_metrics_put_in(log, "reward/part", kg_task_rewards_name(r, k),
+                          graded > 0 ? sum / graded : 0);
+        kg_metrics_put_in(log, "reward/part_ungraded", kg_task_rewards_name(r, k),
+                          1 - graded / (double)b->n_learned);
+    }
+}
+
 /* By data source, where the training data has several. */
 static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
                         const struct kg_run *run)
@@ -236,14 +258,15 @@ static void put_tools(struct kg_metrics *log, const struct kg_rl_batch *b)
                    s->calls > 0 ? s->seconds / (double)s->calls : 0);
 }
 
-/* The program of an external grader, since this process began. */
+/* Programs of external graders, since this process began. */
 static void put_grader(struct kg_metrics *log, const struct kg_run *run)
 {
-    struct kg_task_grader_stats s;
+    struct kg_task_grader_stats s = {0};
 
-    if (!run->task_opts.running)
+    if (run->task_opts.running)
+        s = kg_task_grader_stats(run->task_opts.running);
+    else if (!kg_task_rewards_stats(&s, run->task_opts.rewards))
         return;
-    s = kg_task_grader_stats(run->task_opts.running);
     kg_metrics_put(log, "grader/starts", (double)s.starts);
     kg_metrics_put(log, "grader/restarts", (double)s.restarts);
 }
@@ -390,6 +413,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     struct kg_metrics log = {.n = 0};
 
     put_rewards(&log, b);
+    put_parts(&log, b, run);
     put_sources(&log, b, run);
     put_lengths(&log, b);
     put_cut(&log, b, run);
@@ -438,6 +462,8 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
         return KG_OK; /* of a rollout that was broken off */
     KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, run->stops, run->n_stops, err));
     notes->text = &text;
+    for (int k = 0; k < kg_task_rewards_n(run->task_opts.rewards); k++)
+        notes->part_names[k] = kg_task_rewards_name(run->task_opts.rewards, k);
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
 out:

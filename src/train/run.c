@@ -179,6 +179,12 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.dynamic compares the answers of a "
                        "prompt; expected 2 or more, found 1");
+    if (buffer > 0 && (kg_algo_needs(&run->algo) & KG_NEED_PARTS))
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.overlong_buffer: algo.advantage %s takes each reward of "
+                       "the task by itself; expected 0, found %lld",
+                       kg_algo_row_name(&run->algo, KG_TABLE_ADVANTAGE),
+                       (long long)buffer);
     if (buffer > most)
         return kg_fail(err, KG_EINVAL,
                        "rollout.overlong_buffer: expected at most the longest answer "
@@ -355,6 +361,7 @@ void kg_run_close(struct kg_run *run)
     kg_dataset_release(&run->val_data);
     kg_dataset_release(&run->train_data);
     kg_task_grader_close(run->task_opts.running);
+    kg_task_rewards_close(run->task_opts.rewards);
     kg_chat_template_close(run->chat);
     kg_tokenizer_close(run->tok);
     for (int i = 0; i < run->n_stops; i++)

@@ -55,7 +55,7 @@ struct kg_run {
     struct kg_init init; /* what it takes from another run */
 
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* running is owned */
+    struct kg_task_opts task_opts; /* running and rewards are owned */
     struct kg_chat_template *chat; /* of data.chat_template, or NULL; owned */
     struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;

@@ -50,6 +50,13 @@ static const struct kg_opt_row rows[] = {
      "external grader: names of environment variables that it gets besides PATH, HOME, "
      "the locale and the like, separated by commas",
      true},
+    {"task.rewards", KG_OPT_LIST, "", 0, 0, NULL,
+     "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
+     "each; "
+     "the first says what is correct",
+     false},
+    {"task.reward_weights", KG_OPT_LIST, "", 0, 0, NULL,
+     "weight of each of task.rewards in their sum; empty: 1 each", false},
     {"task.grader", KG_OPT_CHOICE, "default", 0, 0, "default|ema-pg|mathd|dapo",
      "task math: how answers are graded (docs/grader.md)", false},
     {"task.wrong_reward", KG_OPT_REAL, "0", -1e6, 0.999999, NULL,

@@ -11,6 +11,7 @@
 #include "data/json.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 enum { MAX_TOKENS = 1 << 26 };
@@ -220,6 +221,20 @@ static kg_status put_episode(struct kg_str *out, const struct kg_traj_episode *e
                          e->answered ? "true" : "false", e->cut ? "true" : "false");
 }
 
+static kg_status put_parts(struct kg_str *out, const struct kg_traj *t,
+                           const struct kg_traj_notes *notes, struct kg_err *err)
+{
+    if (t->n_parts == 0)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ",\"rewards\":", err));
+    for (int k = 0; k < t->n_parts; k++) {
+        KG_TRY(kg_str_printf(out, err, "%c\"%s\":", k ? ',' : '{', notes->part_names[k]));
+        KG_TRY(isnan(t->part[k]) ? kg_str_puts(out, "null", err)
+                                 : kg_json_put_double(out, t->part[k], err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes, struct kg_err *err)
 {
@@ -231,6 +246,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(kg_str_printf(out, err, ",\"graded\":%s", t->graded ? "true" : "false"));
     KG_TRY(put_optional(out, "advantage", notes->advantage, err));
     KG_TRY(put_optional(out, "shaping", &t->shaping, err));
+    KG_TRY(put_parts(out, t, notes, err));
     KG_TRY(kg_str_puts(out, ",\"temperature\":", err));
     KG_TRY(kg_json_put_float(out, t->temperature, err));
     KG_TRY(kg_str_printf(out, err, ",\"prompt_n\":%zu,\"tokens\":", t->prompt_n));

@@ -44,6 +44,8 @@ struct kg_traj_episode {
     bool cut;        /* it ended because the context was full */
 };
 
+enum { KG_TRAJ_PARTS = 8 }; /* rewards of an answer that are kept by themselves */
+
 struct kg_traj {
     int32_t *tokens; /* (T) owned */
     uint8_t *source; /* (T) enum kg_source */
@@ -69,13 +71,15 @@ struct kg_traj {
     int top_k;       /* K */
     size_t prompt_n; /* tokens of the prompt */
     enum kg_finish finish;
-    int64_t prompt_index; /* row of the data set */
-    uint64_t draw;        /* draw number of the prompt in the run: keys the RNG */
-    int32_t sample;       /* index within the group */
-    double reward;        /* the task's */
-    double shaping;       /* what training adds to it for length; 0 outside training */
-    bool graded;          /* false: could not be graded (counted, never a silent 0) */
-    float temperature;    /* sampled at */
+    int64_t prompt_index;       /* row of the data set */
+    uint64_t draw;              /* draw number of the prompt in the run: keys the RNG */
+    int32_t sample;             /* index within the group */
+    double reward;              /* the task's */
+    int n_parts;                /* several rewards: how many; else 0 */
+    double part[KG_TRAJ_PARTS]; /* (n_parts) without weight; NaN: could not be graded */
+    double shaping;    /* what training adds to it for length; 0 outside training */
+    bool graded;       /* false: could not be graded (counted, never a silent 0) */
+    float temperature; /* sampled at */
     struct kg_traj_episode episode;
 };
 
@@ -110,6 +114,8 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  *                                "none": goes on
  *   reward, graded               reward is null when the response could not be graded
  *   shaping                      added to the reward for length (0: none)
+ *   rewards {NAME: number}       of several rewards alone: each without its weight, null
+ *                                when it could not be graded
  *   advantage                    null when not given
  *   temperature, prompt_n        prompt_n tokens of the prompt come first
  *   tokens [int]                 every token in order
@@ -123,9 +129,10 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  * advantage).
  * appended with a newline */
 struct kg_traj_notes {
-    const double *advantage;   /* of the trajectory; NULL: none */
-    const double *anchor_logp; /* of its MODEL tokens in order; NULL: none */
-    const struct kg_str *text; /* NULL: none */
+    const double *advantage;               /* of the trajectory; NULL: none */
+    const double *anchor_logp;             /* of its MODEL tokens in order; NULL: none */
+    const struct kg_str *text;             /* NULL: none */
+    const char *part_names[KG_TRAJ_PARTS]; /* (n_parts) of its rewards */
 };
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes,

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "data/json.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -185,13 +186,30 @@ static void a_failed_push_leaves_the_trajectory_as_it_was(void **state)
     kg_traj_release(&t);
 }
 
+static void several_rewards_are_dumped_by_name(void **state)
+{
+    const struct kg_traj_notes notes = {.part_names = {"right", "brief"}};
+    struct kg_traj t = {.graded = true, .n_parts = 2, .part = {0.25, NAN}};
+    struct kg_str out = {0};
+
+    (void)state;
+    assert_int_equal(kg_traj_put_json(&out, &t, &notes, &err), KG_OK);
+    assert_non_null(strstr(out.data, ",\"rewards\":{\"right\":0.25,\"brief\":null}"));
+    kg_str_clear(&out);
+    t.n_parts = 0;
+    assert_int_equal(kg_traj_put_json(&out, &t, &notes, &err), KG_OK);
+    assert_null(strstr(out.data, "rewards"));
+    kg_str_release(&out);
+}
+
 static void the_dump_is_one_line_that_reads_back(void **state)
 {
     const int32_t prompt[2] = {3, 4};
     const double advantage = 0.1, anchored = -0.5;
     char bytes[] = "a\n\"b\"\0c";
     const struct kg_str text = {.data = bytes, .len = sizeof bytes - 1};
-    const struct kg_traj_notes notes = {&advantage, &anchored, &text};
+    const struct kg_traj_notes notes = {
+        .advantage = &advantage, .anchor_logp = &anchored, .text = &text};
     struct kg_traj t = {.prompt_index = 12,
                         .draw = 34,
                         .sample = 5,
@@ -286,6 +304,7 @@ int main(void)
         cmocka_unit_test(without_top_k_and_truncation_nothing_is_held_for_them),
         cmocka_unit_test(a_failed_push_leaves_the_trajectory_as_it_was),
         cmocka_unit_test(the_dump_is_one_line_that_reads_back),
+        cmocka_unit_test(several_rewards_are_dumped_by_name),
         cmocka_unit_test(an_episode_says_how_it_went),
         cmocka_unit_test(an_ungraded_trajectory_has_no_reward),
     };

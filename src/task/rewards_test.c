@@ -1,0 +1,163 @@
+/* Several rewards of one answer: how the list is read, and what becomes of the parts. */
+#include "base/mem.h"
+#include "task/task_internal.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct kg_err err;
+
+/* Grades 3, null, 3, null, .. */
+#define EVERY_OTHER                                                                      \
+    "external while read -r l; do n=$((n + 1)); [ $((n % 2)) = 1 ] && "                  \
+    "echo '{\"score\": 3, \"correct\": true}' || echo '{\"score\": null}'; done"
+
+static const char *const specs[] = {"right=qa-number", "other=" EVERY_OTHER};
+static const double weights[] = {1, 0.5};
+
+static kg_status grade(struct kg_grade grades[4], struct kg_task_opts *opts)
+{
+    static char prompt[] = "p", truth[] = "7", source[] = "s";
+    static const struct kg_record record = {
+        .prompt = prompt, .ground_truth = truth, .data_source = source};
+    static const char *const answers[] = {"#### 7", "#### 8", "#### 9", "none"};
+    struct kg_grade_item items[4];
+    const struct kg_task_row *row;
+
+    for (int i = 0; i < 4; i++)
+        items[i] = (struct kg_grade_item){
+            .record = &record, .response = answers[i], .n = strlen(answers[i])};
+    memset(grades, 0, 4 * sizeof *grades);
+    assert_int_equal(kg_task_find(&row, "none", &err), KG_OK);
+    return kg_task_grade(grades, row, opts, items, 4, &err);
+}
+
+static void parts_are_kept_and_added_by_weight(void **state)
+{
+    struct kg_task_opts opts = {.timeout_ms = 10000, .wrong_reward = -1};
+    struct kg_task_grader_stats stats = {0};
+    struct kg_grade g[4];
+
+    (void)state;
+    assert_int_equal(kg_task_rewards_open(&opts.rewards, specs, weights, 2, &opts, &err),
+                     KG_OK);
+    assert_int_equal(kg_task_rewards_n(opts.rewards), 2);
+    assert_string_equal(kg_task_rewards_name(opts.rewards, 1), "other");
+    assert_true(kg_task_rewards_weight(opts.rewards, 1) == 0.5);
+    for (int batch = 0; batch < 3; batch++) {
+        if (grade(g, &opts) != KG_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(g[0].n_parts, 2);
+        assert_true(g[0].part[0] == 1 && g[0].part[1] == 3 && g[0].reward == 2.5);
+        assert_true(g[1].part[0] == -1 && isnan(g[1].part[1]) && g[1].reward == -1);
+        assert_true(g[2].part[0] == -1 && g[2].part[1] == 3 && g[2].reward == 0.5);
+        /* what is correct is what the first says */
+        assert_true(g[0].correct && !g[1].correct && !g[2].correct && !g[3].correct);
+        assert_true(g[0].graded && g[1].graded && g[2].graded);
+    }
+    assert_true(kg_task_rewards_stats(&stats, opts.rewards));
+    assert_int_equal(stats.starts, 1); /* one that stays */
+    assert_int_equal(stats.batches, 3);
+    kg_task_rewards_close(opts.rewards);
+}
+
+/* What no grader could grade is not graded. */
+static void an_answer_is_graded_where_any_reward_is(void **state)
+{
+    static const char *const two[] = {"a=" EVERY_OTHER, "b=" EVERY_OTHER};
+    struct kg_task_opts opts = {.timeout_ms = 10000};
+    struct kg_grade g[4];
+
+    (void)state;
+    assert_int_equal(kg_task_rewards_open(&opts.rewards, two, NULL, 2, &opts, &err),
+                     KG_OK);
+    assert_int_equal(grade(g, &opts), KG_OK);
+    assert_true(g[0].graded && g[0].correct && g[0].reward == 6);
+    assert_true(!g[1].graded && !g[1].correct && g[1].reward == 0);
+    kg_task_rewards_close(opts.rewards);
+}
+
+static void a_failing_grader_is_named(void **state)
+{
+    static const char *const two[] = {"right=qa-number", "broken=external exit 3"};
+    struct kg_task_opts opts = {.timeout_ms = 10000};
+    struct kg_grade g[4];
+
+    (void)state;
+    assert_int_equal(kg_task_rewards_open(&opts.rewards, two, NULL, 2, &opts, &err),
+                     KG_OK);
+    assert_int_equal(grade(g, &opts), KG_EIO);
+    assert_non_null(strstr(err.message, "reward broken"));
+    assert_non_null(strstr(err.message, "found 3"));
+    kg_task_rewards_close(opts.rewards);
+}
+
+static void wrong_lists_are_refused(void **state)
+{
+    static const struct {
+        const char *specs[9];
+        const char *part;
+    } rows[] = {
+        {{"qa-number"}, "NAME=GRADER"},
+        {{"=qa-number"}, "NAME=GRADER"},
+        {{"a="}, "NAME=GRADER"},
+        {{"a b=math"}, "NAME=GRADER"},
+        {{"a\"=math"}, "NAME=GRADER"},
+        {{"a234567890123456789012345678901234=math"}, "NAME=GRADER"},
+        {{"a=math", "a=digits"}, "'a' twice"},
+        {{"a=mth"}, "found 'mth'"},
+        {{"a=math of all"}, "nothing behind task math"},
+        {{"a=external"}, "a command behind external"},
+        {{"a=none", "b=none", "c=none", "d=none", "e=none", "f=none", "g=none", "h=none",
+          "i=none"},
+         "at most 8"},
+    };
+    struct kg_task_opts opts = {.timeout_ms = 10000};
+    struct kg_task_rewards *r;
+    uint64_t before = kg_mem_current_bytes();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n = 0;
+
+        while (n < 9 && rows[i].specs[n])
+            n++;
+        assert_int_not_equal(
+            kg_task_rewards_open(&r, rows[i].specs, NULL, n, &opts, &err), KG_OK);
+        if (!strstr(err.message, rows[i].part))
+            fail_msg("message without '%s': %s", rows[i].part, err.message);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+    /* external alone is the task's command */
+    opts.command = "true";
+    assert_int_equal(kg_task_rewards_open(&r, (const char *const[]){"a=external"}, NULL,
+                                          1, &opts, &err),
+                     KG_OK);
+    kg_task_rewards_close(r);
+    for (uint64_t n = 1; n < 20; n++) {
+        kg_mem_fail_at(n);
+        kg_status status = kg_task_rewards_open(&r, specs, weights, 2, &opts, &err);
+        kg_mem_fail_at(0);
+        assert_true(status == KG_OK || status == KG_ENOMEM);
+        if (status == KG_OK)
+            kg_task_rewards_close(r);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_are_kept_and_added_by_weight),
+        cmocka_unit_test(an_answer_is_graded_where_any_reward_is),
+        cmocka_unit_test(a_failing_grader_is_named),
+        cmocka_unit_test(wrong_lists_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("task/rewards", tests, NULL, NULL);
+}
