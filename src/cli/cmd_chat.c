@@ -139,7 +139,7 @@ static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err 
 
 /* ---- what the engine says ---- */
 
-/* Append the text as JSON holds it: U+FFFD for a byte that is no character; for a
+/* Append the text as JSON holds it: U+FFFD for what is no character; for a
  * terminal, which would obey them, for control characters too. */
 static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool terminal,
                            struct kg_err *err)
@@ -147,16 +147,12 @@ static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool t
     const char *bytes = kg_str_text(text);
     for (size_t i = 0; i < text->len;) {
         size_t left = text->len - i;
-        uint32_t cp;
-        size_t most = left < 4 ? left : 4;
-        size_t n = kg_utf8_valid_prefix(bytes + i, most) > 0
-                       ? kg_utf8_decode(&cp, bytes + i)
-                       : 0;
+        size_t n = kg_utf8_length(bytes + i, left);
         if (n == 0 || (terminal && kg_cli_printable_at(bytes + i, left, true) == 0))
             KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
         else
             KG_TRY(kg_str_append(out, bytes + i, n, err));
-        i += n > 0 ? n : 1;
+        i += n > 0 ? n : kg_utf8_bad_length(bytes + i, left);
     }
     return KG_OK;
 }

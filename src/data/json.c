@@ -249,7 +249,8 @@ kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
             KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
         else
             KG_TRY(put_escape(out, c, err));
-        start = ++i;
+        i += length == 0 ? kg_utf8_bad_length(text + i, n - i) : 1;
+        start = i;
     }
     KG_TRY(kg_str_append(out, text + start, n - start, err));
     return kg_str_putc(out, '"', err);

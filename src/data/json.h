@@ -119,7 +119,8 @@ kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- writing ---- */
-/* A quoted, escaped string (UTF-8 passes through; invalid bytes become U+FFFD). */
+/* A quoted, escaped string (UTF-8 passes through; what is none becomes U+FFFD, one
+ * for as many bytes as kg_utf8_bad_length says). */
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Shortest decimal that reads back as the same float32 / float64. NaN and infinities are

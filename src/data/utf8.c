@@ -16,17 +16,22 @@ static size_t whole_length(unsigned char lead)
 
 /* The second byte carries the limits against overlong forms, surrogates and values above
  * U+10FFFF. */
+static inline bool may_be_second(unsigned char lead, unsigned char second)
+{
+    unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+
+    return second >= low && second <= high;
+}
+
 static inline size_t length_of(const char *text, size_t n)
 {
     const unsigned char *bytes = (const unsigned char *)text;
-    unsigned char lead = bytes[0];
-    unsigned char low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    unsigned char high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    size_t length = whole_length(lead);
+    size_t length = whole_length(bytes[0]);
 
     if (length == 1)
         return 1;
-    if (length == 0 || length > n || bytes[1] < low || bytes[1] > high)
+    if (length == 0 || length > n || !may_be_second(bytes[0], bytes[1]))
         return 0;
     for (size_t i = 2; i < length; i++)
         if ((bytes[i] & 0xc0) != 0x80)
@@ -35,6 +40,19 @@ static inline size_t length_of(const char *text, size_t n)
 }
 
 size_t kg_utf8_length(const char *text, size_t n) { return length_of(text, n); }
+
+size_t kg_utf8_bad_length(const char *text, size_t n)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    size_t whole = whole_length(bytes[0]);
+    size_t i = 1;
+
+    if (whole < 2 || n < 2 || !may_be_second(bytes[0], bytes[1]))
+        return 1;
+    while (i < whole && i < n && (bytes[i] & 0xc0) == 0x80)
+        i++;
+    return i;
+}
 
 size_t kg_utf8_cut(const char *text, size_t n)
 {

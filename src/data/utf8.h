@@ -11,6 +11,10 @@
 
 /* Bytes of the character at text (n > 0 bytes are there), or 0 where it is malformed. */
 size_t kg_utf8_length(const char *text, size_t n);
+/* Bytes that one U+FFFD stands for where the text is malformed (n > 0 bytes are there, no
+ * character begins): as many as begin a character, else 1. The maximal subpart of the
+ * Unicode standard, as Python and HuggingFace's tokenizers replace it. */
+size_t kg_utf8_bad_length(const char *text, size_t n);
 /* Bytes at the end of text that begin a character and do not end it: its first byte and
  * bytes that may follow one, too few of them. 0 for none. */
 size_t kg_utf8_cut(const char *text, size_t n);

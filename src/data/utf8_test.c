@@ -85,6 +85,48 @@ static void pairs_of_bytes_follow_the_definition(void **state)
     }
 }
 
+/* As bytes.decode("utf-8", "replace") of Python counts them. */
+static void one_replacement_stands_for_a_maximal_subpart(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t n; /* replacements, and the letters that stand between */
+    } rows[] = {
+        {"\xff", 1},
+        {"\x80\x80", 2},
+        {"\xc0\x80", 2},
+        {"\xc3", 1},
+        {"\xc3(", 2},
+        {"\xe2\x82", 1},
+        {"\xe2\x82z", 2},
+        {"\xe2\x82\xe2\x82\xac", 2},
+        {"\xe0\x80\x80", 3},
+        {"\xed\xa0\x80", 3},
+        {"\xf0\x9f", 1},
+        {"\xf0\x9f\x98", 1},
+        {"\xf0\x9f\x98\xff", 2},
+        {"\xf0\x80\x80", 3},
+        {"\xf4\x90\x80\x80", 4},
+        {"\xf1\x80\xc2\x80", 2},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t left = strlen(rows[i].bytes);
+        size_t n = 0;
+
+        for (const char *at = rows[i].bytes; left > 0; n++) {
+            size_t length = kg_utf8_length(at, left);
+            size_t step = length > 0 ? length : kg_utf8_bad_length(at, left);
+
+            assert_in_range(step, 1, left);
+            at += step;
+            left -= step;
+        }
+        assert_int_equal(n, rows[i].n);
+    }
+}
+
 static void a_character_that_is_cut_is_seen(void **state)
 {
     (void)state;
@@ -152,6 +194,7 @@ int main(void)
         cmocka_unit_test(invalid_sequences_are_found_at_their_offset),
         cmocka_unit_test(pairs_of_bytes_follow_the_definition),
         cmocka_unit_test(a_character_that_is_cut_is_seen),
+        cmocka_unit_test(one_replacement_stands_for_a_maximal_subpart),
     };
 
     return cmocka_run_group_tests_name("utf8", tests, NULL, NULL);

@@ -424,7 +424,7 @@ static size_t stretch(const struct kg_traj *t, size_t i)
     return end;
 }
 
-/* Append tokens first .. end-1; a byte that is not UTF-8 becomes U+FFFD. */
+/* Append tokens first .. end-1; what is not UTF-8 becomes U+FFFD. */
 static kg_status put_valid(struct kg_str *out, const struct kg_tokenizer *tok,
                            const struct kg_traj *t, size_t first, size_t end,
                            struct kg_err *err)

@@ -58,7 +58,7 @@ void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n)
         o->part[o->n++] = text[i];
         while (o->n > kg_utf8_cut(o->part, o->n)) {
             size_t length = kg_utf8_length(o->part, o->n);
-            size_t done = length > 0 ? length : 1;
+            size_t done = length > 0 ? length : kg_utf8_bad_length(o->part, o->n);
             o->n -= done;
             memmove(o->part, o->part + done, o->n);
             o->characters++;

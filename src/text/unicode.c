@@ -86,13 +86,15 @@ kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err)
 kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err)
 {
-    for (size_t at = 0; at < n; at++) {
+    for (size_t at = 0; at < n;) {
         size_t good = kg_utf8_valid_prefix(text + at, n - at);
 
         KG_TRY(kg_str_append(out, text + at, good, err));
         at += good;
-        if (at < n)
-            KG_TRY(kg_str_puts(out, "\xEF\xBF\xBD", err));
+        if (at == n)
+            break;
+        KG_TRY(kg_str_puts(out, "\xEF\xBF\xBD", err));
+        at += kg_utf8_bad_length(text + at, n - at);
     }
     return KG_OK;
 }

@@ -16,7 +16,7 @@
 
 /* EFORMAT naming the byte and its offset when the text is not UTF-8. */
 kg_status kg_utf8_check(const char *text, size_t n, struct kg_err *err) KG_MUST_CHECK;
-/* Append the text; each byte that is not UTF-8 becomes U+FFFD. */
+/* Append the text; what is not UTF-8 becomes U+FFFD (kg_utf8_bad_length). */
 kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 

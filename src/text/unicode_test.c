@@ -50,7 +50,7 @@ static void what_is_not_utf8_is_replaced(void **state)
 
     (void)state;
     assert_int_equal(kg_utf8_make_valid(&out, text, sizeof text - 1, &e), KG_OK);
-    assert_string_equal(out.data, "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD");
+    assert_string_equal(out.data, "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD");
     kg_str_release(&out);
 }
 
