@@ -481,6 +481,18 @@ static void tokenize_goes_both_ways(void **state)
     expect(0, kedge(ids.data, "tokenize --decode --model %s", DIGITS));
     assert_string_equal(out.data, "{\"text\": \"0,0:9,0SE\"}\n{\"text\": \"\"}\n");
     kg_str_release(&ids);
+    /* a row of the model without a token has no text, as in HuggingFace's decode */
+    char line[400];
+    snprintf(line, sizeof line,
+             "mkdir %s/wide && cp %s/token_ids.json %s/wide && "
+             "echo '{\"vocab_size\": 20}' > %s/wide/config.json",
+             work, DIGITS, work, work);
+    assert_int_equal(system(line), 0);
+    expect(0, kedge("{\"ids\": [4,19,5]}\n", "tokenize --decode --model %s/wide", work));
+    assert_string_equal(out.data, "{\"text\": \"01\"}\n");
+    expect_refusal(1,
+                   kedge("{\"ids\": [20]}\n", "tokenize --decode --model %s/wide", work),
+                   "between 0 and 19");
 }
 
 /* ---- chat-template ---- */

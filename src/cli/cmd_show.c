@@ -181,7 +181,9 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
 {
     KG_TRY(open_models(w, err));
     if (html_path)
-        KG_TRY(kg_show_html_head(&w->out, path, err));
+        KG_TRY(kg_show_html_head(&w->out, path, &columns, err));
+    else if (w->colour)
+        KG_TRY(kg_show_legend(&w->out, err));
     KG_TRY(show_lines(w, path, err));
     if (!html_path)
         return KG_OK;

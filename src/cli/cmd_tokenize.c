@@ -49,7 +49,7 @@ static kg_status decode_line(struct kg_str *out, const struct kg_tokenizer *tok,
     struct kg_ids ids = {0};
     struct kg_str text = {0};
     kg_status status = KG_OK;
-    KG_TRY_GOTO(out, kg_load_ids(&ids, doc, kg_tokenizer_vocab_size(tok), err));
+    KG_TRY_GOTO(out, kg_load_ids(&ids, doc, kg_tokenizer_n_ids(tok), err));
     status = kg_tokenizer_decode_text(&text, tok, ids.ids, ids.n, false, err);
     if (status != KG_OK)
         status = kg_err_prefix(err, "%s", doc->where);

@@ -54,8 +54,13 @@ kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
                        const struct kg_show_columns *columns, bool colour,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* A page in parts: head, any number of episodes, foot. It needs no other file. */
+/* What the colours mean, one line for a terminal. */
+kg_status kg_show_legend(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+
+/* A page in parts: head with what the colours mean, any number of episodes, foot. It
+ * needs no other file. */
 kg_status kg_show_html_head(struct kg_str *out, const char *title,
+                            const struct kg_show_columns *columns,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_show_html(struct kg_str *out, const struct kg_shown *s,
                        const struct kg_show_columns *columns,

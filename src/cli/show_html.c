@@ -20,16 +20,39 @@ static const char HEAD[] =
     ".8em;border-left:4px solid;font-family:monospace}\n"
     ".p{border-color:#999;background:#f4f4f4}.m{border-color:#2a7d3f;background:#fff}"
     ".t{border-color:#1c7a9c;background:#eef7fa}\n"
+    ".l i{font-style:normal;padding:.1em .5em}\n"
     "b{display:block;font:bold .8em sans-serif;color:#666}\n"
     "</style>\n<title>";
 
-kg_status kg_show_html_head(struct kg_str *out, const char *title, struct kg_err *err)
+/* By the columns that colour the tokens of the model, see put_colour. */
+static kg_status put_legend(struct kg_str *out, const struct kg_show_columns *c,
+                            struct kg_err *err)
+{
+    const char *what = "";
+
+    if (c->divergence)
+        what = ", its tokens <span style=\"background:rgba(40,90,220,.4)\">blue where it "
+               "is above the anchor</span>, <span "
+               "style=\"background:rgba(220,60,40,.4)\">red where below</span>";
+    else if (c->logp)
+        what = ", its tokens <span style=\"background:rgba(220,120,0,.4)\">the darker "
+               "the less likely they were</span>";
+    KG_TRY(kg_str_printf(out, err,
+                         "<p class=\"l\"><i class=\"p\">prompt</i> <i class=\"m\">model"
+                         "</i>%s <i class=\"t\">tool</i></p>\n",
+                         what));
+    return KG_OK;
+}
+
+kg_status kg_show_html_head(struct kg_str *out, const char *title,
+                            const struct kg_show_columns *columns, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, HEAD, err));
     KG_TRY(kg_html_put(out, title, strlen(title), err));
     KG_TRY(kg_str_puts(out, "</title></head><body>\n<h1>", err));
     KG_TRY(kg_html_put(out, title, strlen(title), err));
-    return kg_str_puts(out, "</h1>\n", err);
+    KG_TRY(kg_str_puts(out, "</h1>\n", err));
+    return put_legend(out, columns, err);
 }
 
 kg_status kg_show_html_foot(struct kg_str *out, struct kg_err *err)

@@ -181,6 +181,18 @@ static kg_status source_of(enum kg_source *out, char letter,
                    doc->where, letter);
 }
 
+/* A model has more rows than its tokenizer has tokens, and may sample one: it is shown by
+ * its id. */
+static kg_status put_token(struct kg_str *out, const struct kg_tokenizer *tok, int32_t id,
+                           bool first, struct kg_err *err)
+{
+    if (!kg_tokenizer_has(tok, id))
+        return kg_str_printf(out, err, "<id %d>", (int)id);
+    if (first)
+        return kg_tokenizer_decode_text(out, tok, &id, 1, false, err);
+    return kg_tokenizer_decode(out, tok, &id, 1, false, err);
+}
+
 static kg_status add_token(struct kg_shown *s, const struct kg_json_doc *doc,
                            const struct columns *c, size_t i,
                            const struct kg_tokenizer *tok, struct kg_err *err)
@@ -191,15 +203,14 @@ static kg_status add_token(struct kg_shown *s, const struct kg_json_doc *doc,
                                    .sampled = kg_json_is_number(logp)};
     int64_t token = kg_json_int(kg_json_at(c->tokens, i), -1);
 
-    if (token < 0 || token >= kg_tokenizer_vocab_size(tok))
+    if (token < 0 || token >= kg_tokenizer_n_ids(tok))
         return kg_fail(err, KG_EFORMAT,
-                       "%s: key 'tokens': expected ids below %d (the tokenizer's), found "
+                       "%s: key 'tokens': expected ids below %d (the model's), found "
                        "%lld",
-                       doc->where, kg_tokenizer_vocab_size(tok), (long long)token);
+                       doc->where, kg_tokenizer_n_ids(tok), (long long)token);
     piece.token = (int32_t)token;
     KG_TRY(source_of(&piece.source, c->source[i], doc, err));
-    KG_TRY((i == 0 ? kg_tokenizer_decode_text
-                   : kg_tokenizer_decode)(&s->text, tok, &piece.token, 1, false, err));
+    KG_TRY(put_token(&s->text, tok, piece.token, i == 0, err));
     piece.n = s->text.len - piece.from;
     /* written as float32: the same bits again */
     piece.logp = (float)kg_json_real(logp, 0);

@@ -1,6 +1,7 @@
 /* kedge show: what a line of a dump becomes, in the terminal and on a page. */
 #include "cli/show.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/need_testing.h"
 
@@ -79,6 +80,46 @@ static void tokens_become_pieces_with_their_numbers(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
+/* The rows that a model has beyond its tokenizer's tokens may be sampled. */
+static void an_id_without_a_token_is_shown_by_its_number(void **state)
+{
+    static const char sampled[] = "{\"tokens\":[13,17,4],\"source\":\"pmm\",\"logp\":["
+                                  "null,-1,-2],\"reward\":0.0}";
+    char dir[] = "/tmp/kedge-test-XXXXXX";
+    char path[64];
+    struct kg_str ids = {0};
+    struct kg_tokenizer *tok;
+    struct kg_shown s = {0};
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    NEED(kg_file_read(&ids, DIGITS "/token_ids.json", 1 << 20, err));
+    snprintf(path, sizeof path, "%s/token_ids.json", dir);
+    NEED(kg_file_write_atomic(path, ids.data, ids.len, err));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    NEED(kg_file_write_atomic(path, "{\"vocab_size\": 20}", 18, err));
+    NEED(kg_tokenizer_open(&tok, dir, err));
+    assert_int_equal(kg_tokenizer_n_ids(tok), 20);
+    assert_true(kg_tokenizer_has(tok, 15) && !kg_tokenizer_has(tok, 16));
+    read_line(&s, sampled, tok);
+    expect_text(&s, &none, false, "line 1: reward 0.0\n[prompt]\n9\n[model]\n<id 17>0\n");
+    kg_shown_release(&s);
+    kg_tokenizer_close(tok);
+    kg_str_release(&ids);
+    NEED(kg_file_remove_tree(dir, err));
+}
+
+static void the_legend_has_the_colours_of_the_sources(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    NEED(kg_show_legend(&out, err));
+    assert_string_equal(out.data, "\x1b[90mprompt\x1b[0m, \x1b[32mmodel\x1b[0m, "
+                                  "\x1b[36mtool\x1b[0m\n");
+    kg_str_release(&out);
+}
+
 static void text_is_shown_by_who_wrote_it(void **state)
 {
     struct kg_shown s = {0};
@@ -124,10 +165,12 @@ static void a_page_holds_the_numbers(void **state)
 
     (void)state;
     read_line(&s, DUMP, tok);
-    NEED(kg_show_html_head(&page, "a<b", err));
+    NEED(kg_show_html_head(&page, "a<b", &all, err));
     NEED(kg_show_html(&page, &s, &all, err));
     NEED(kg_show_html_foot(&page, err));
     assert_non_null(strstr(page.data, "<title>a&#60;b</title>"));
+    assert_non_null(strstr(page.data, "<i class=\"p\">prompt</i>"));
+    assert_non_null(strstr(page.data, "blue where it is above the anchor"));
     assert_non_null(strstr(page.data, "<div class=\"p\"><b>prompt</b>9S</div>"));
     assert_non_null(strstr(page.data, "2: id 4, log p -0.250000, advantage -1.500000, "
                                       "log p/q 0.250000"));
@@ -182,6 +225,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_become_pieces_with_their_numbers),
+        cmocka_unit_test(an_id_without_a_token_is_shown_by_its_number),
+        cmocka_unit_test(the_legend_has_the_colours_of_the_sources),
         cmocka_unit_test(text_is_shown_by_who_wrote_it),
         cmocka_unit_test(hostile_text_is_made_harmless),
         cmocka_unit_test(a_page_holds_the_numbers),

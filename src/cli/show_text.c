@@ -73,6 +73,14 @@ static kg_status put_source(struct kg_str *out, enum kg_source source, bool colo
     return kg_str_printf(out, err, "[%s]\n", NAMES[source]);
 }
 
+kg_status kg_show_legend(struct kg_str *out, struct kg_err *err)
+{
+    for (int i = 0; i < KG_SOURCE_COUNT; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%s%s%s", COLOURS[i], NAMES[i], PLAIN,
+                             i + 1 < KG_SOURCE_COUNT ? ", " : "\n"));
+    return KG_OK;
+}
+
 kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
                        const struct kg_show_columns *columns, bool colour,
                        struct kg_err *err)

@@ -224,6 +224,15 @@ int32_t kg_tokenizer_find(const struct kg_tokenizer *tok, const char *piece)
     return token ? token->id : -1;
 }
 
+int32_t kg_tokenizer_n_ids(const struct kg_tokenizer *tok) { return tok->n_padded; }
+
+bool kg_tokenizer_has(const struct kg_tokenizer *tok, int32_t id)
+{
+    size_t len;
+
+    return id >= 0 && id < tok->n_padded && kg_vocab_bytes(&tok->vocab, id, &len);
+}
+
 bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id)
 {
     return id >= 0 && id < tok->vocab.n_ids && (tok->vocab.flags[id] & KG_VOCAB_SPECIAL);

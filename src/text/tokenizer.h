@@ -60,6 +60,10 @@ int32_t kg_tokenizer_eos(
     const struct kg_tokenizer *tok); /* eos_token of tokenizer_config.json, or -1 */
 int32_t kg_tokenizer_find(const struct kg_tokenizer *tok,
                           const char *piece); /* added/special token id, or -1 */
+/* Ids that can be decoded: those, and the rows that config.json's vocab_size has beyond
+ * them; and whether an id has a token. */
+int32_t kg_tokenizer_n_ids(const struct kg_tokenizer *tok);
+bool kg_tokenizer_has(const struct kg_tokenizer *tok, int32_t id);
 bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id);
 
 /* Append the ids of text. parse_special: special tokens in the text are recognised (added
@@ -79,7 +83,7 @@ kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok
 
 /* Append the bytes of ids; special tokens print their content unless skip_special. An id
  * without a token (a hole, or a row that config.json's vocab_size has beyond the
- * tokenizer's) has no bytes.
+ * tokenizer's) has no bytes, as in HuggingFace's decode.
  * errors: EINVAL (id out of range) */
 kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
                               const int32_t *ids, size_t n, bool skip_special,
