@@ -92,7 +92,7 @@ of_folder() {
     samples_of "$1" | sed 's/.*"finish_reason": "\([a-z_]*\)", "tokens": \([0-9]*\), "graded": \([a-z]*\), .*"reward": \([^,]*\),.*"response": \(.*\)}$/\1 \2 \3 \4 \5/'
 }
 of_run() {
-    zstd_cat "$1" | sed 's/"stop_string"/"stop"/; s/"reward": null/"reward": 0/; s/.*"finish": "\([a-z_]*\)", "reward": \([^,]*\), "graded": \([a-z]*\), .*"source": "p*\(m*\)".*"text": \(.*\)}$/\1 \4 \3 \2 \5/' |
+    zstd_cat "$1" | sed 's/"stop_string"/"stop"/; s/"reward": null/"reward": 0.0/; s/.*"finish": "\([a-z_]*\)", "reward": \([^,]*\), "graded": \([a-z]*\), .*"source": "p*\(m*\)".*"text": \(.*\)}$/\1 \4 \3 \2 \5/' |
         while read -r finish model rest; do printf '%s %s %s\n' "$finish" "${#model}" "$rest"; done
 }
 in_training() {
@@ -101,7 +101,7 @@ in_training() {
         'rollout.stop=["."]' rollout.prompts=2 rollout.samples=2 train.steps=1 algo.preset=grpo >"$work/said" 2>&1 ||
         return 1
     of_folder "$work/local" >"$work/evaluated" && of_run "$work/run/rollouts/val-000000.jsonl.zst" >"$work/validated" &&
-        [ "$(wc -l <"$work/evaluated")" = 20 ] && grep -q '^[a-z]* [0-9]* true 1 "' "$work/evaluated" &&
+        [ "$(wc -l <"$work/evaluated")" = 20 ] && grep -q '^[a-z]* [0-9]* true 1.0 "' "$work/evaluated" &&
         diff "$work/evaluated" "$work/validated" || return 1
     grep '"validation"' "$work/run/metrics.jsonl" | head -1 >"$work/val"
     for pair in accuracy:accuracy accuracy_stderr:- reward:reward response_tokens:tokens truncated:truncated; do

@@ -29,19 +29,19 @@ static void expect(const char *kind, int pairs, const char *line, const char *an
 static void each_kind_answers(void **state)
 {
     (void)state;
-    expect("qa-em", 1, ROME, "{\"score\": 1, \"answer\": \"The Rome\"}\n");
-    expect("qa-em", 2, ROME, "{\"score\": 0, \"answer\": null}\n");
-    expect("qa-extract", 1, ROME, "{\"score\": 1, \"answer\": \"The Rome\"}\n");
+    expect("qa-em", 1, ROME, "{\"score\": 1.0, \"answer\": \"The Rome\"}\n");
+    expect("qa-em", 2, ROME, "{\"score\": 0.0, \"answer\": null}\n");
+    expect("qa-extract", 1, ROME, "{\"score\": 1.0, \"answer\": \"The Rome\"}\n");
     expect("qa-extract", 1, "{\"response\":\"Rome\"}",
-           "{\"score\": 0, \"answer\": null}\n");
-    expect("qa-format", 1, ROME, "{\"score\": 1, \"answer\": \"The Rome\"}\n");
+           "{\"score\": 0.0, \"answer\": null}\n");
+    expect("qa-format", 1, ROME, "{\"score\": 1.0, \"answer\": \"The Rome\"}\n");
     expect("qa-format", 1,
            "{\"response\":\"<think>x</think><search>q</search><information>Bern"
            "</information><think>y</think><answer>Oslo</answer>\","
            "\"golden_answers\":\"Bern\"}",
            "{\"score\": 0.25, \"answer\": \"Oslo\"}\n");
     expect("qa-format", 1, "{\"response\":\"Bern\",\"golden_answers\":\"Bern\"}",
-           "{\"score\": 0, \"answer\": null}\n");
+           "{\"score\": 0.0, \"answer\": null}\n");
 }
 
 /* A prediction is an answer as it is. */
@@ -49,9 +49,9 @@ static void predictions_are_answers(void **state)
 {
     (void)state;
     expect("qa-em", 2, "{\"prediction\":\"rome\",\"golden_answers\":\"Rome!\"}",
-           "{\"score\": 1, \"answer\": \"rome\"}\n");
+           "{\"score\": 1.0, \"answer\": \"rome\"}\n");
     expect("qa-subem", 1, "{\"prediction\":\"old rome\",\"golden_answers\":[\"Rome\"]}",
-           "{\"score\": 1, \"answer\": \"old rome\"}\n");
+           "{\"score\": 1.0, \"answer\": \"old rome\"}\n");
     expect("qa-f1", 1, "{\"prediction\":\"old rome\",\"golden_answers\":[\"new Rome\"]}",
            "{\"score\": 0.5, \"answer\": \"old rome\"}\n");
     expect("qa-em", 1,

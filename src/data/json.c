@@ -256,15 +256,22 @@ kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
     return kg_str_putc(out, '"', err);
 }
 
-/* What JSON has no number for, and -0, which readers take for the integer 0.   NULL for
- * other numbers */
+/* What JSON has no number for.   NULL for other numbers */
 static const char *special_number(double x)
 {
     if (isnan(x))
         return "\"nan\"";
     if (isinf(x))
         return x > 0 ? "\"inf\"" : "\"-inf\"";
-    return x == 0 ? (signbit(x) ? "-0.0" : "0") : NULL;
+    return NULL;
+}
+
+/* What %g wrote: a real that happens to be whole keeps a point, so that readers of many
+ * lines find one type in all of them, and -0 is not the integer 0. */
+static kg_status put_digits(struct kg_str *out, const char *digits, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, digits, err));
+    return strpbrk(digits, ".e") ? KG_OK : kg_str_puts(out, ".0", err);
 }
 
 kg_status kg_json_put_float(struct kg_str *out, float x, struct kg_err *err)
@@ -282,7 +289,7 @@ kg_status kg_json_put_float(struct kg_str *out, float x, struct kg_err *err)
         if ((float)strtod(digits, NULL) == x && strtof(digits, NULL) == x)
             break;
     }
-    return kg_str_puts(out, digits, err);
+    return put_digits(out, digits, err);
 }
 
 kg_status kg_json_put_double(struct kg_str *out, double x, struct kg_err *err)
@@ -297,7 +304,12 @@ kg_status kg_json_put_double(struct kg_str *out, double x, struct kg_err *err)
         if (strtod(digits, NULL) == x)
             break;
     }
-    return kg_str_puts(out, digits, err);
+    return put_digits(out, digits, err);
+}
+
+kg_status kg_json_put_cell(struct kg_str *out, double x, struct kg_err *err)
+{
+    return isfinite(x) ? kg_json_put_double(out, x, err) : kg_str_puts(out, "null", err);
 }
 
 kg_status kg_json_put_ints(struct kg_str *out, const int32_t *ids, size_t n,
@@ -334,17 +346,6 @@ static kg_status put_members(struct kg_str *out, const struct kg_json *v,
     return kg_str_putc(out, object ? '}' : ']', err);
 }
 
-/* A real that happens to be whole keeps a point, so that it reads back as a real. */
-static kg_status put_real(struct kg_str *out, double x, struct kg_err *err)
-{
-    size_t start = out->len;
-
-    KG_TRY(kg_json_put_double(out, x, err));
-    if (strpbrk(kg_str_text(out) + start, ".en\""))
-        return KG_OK;
-    return kg_str_puts(out, ".0", err);
-}
-
 kg_status kg_json_put_value(struct kg_str *out, const struct kg_json *v,
                             struct kg_err *err)
 {
@@ -356,7 +357,7 @@ kg_status kg_json_put_value(struct kg_str *out, const struct kg_json *v,
     case KG_JSON_INT:
         return kg_str_printf(out, err, "%lld", (long long)v->u.integer);
     case KG_JSON_REAL:
-        return put_real(out, v->u.real, err);
+        return kg_json_put_double(out, v->u.real, err);
     case KG_JSON_STRING:
         return kg_json_put_string(out, v->u.text.bytes, v->u.text.len, err);
     case KG_JSON_ARRAY:

@@ -123,12 +123,17 @@ kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
  * for as many bytes as kg_utf8_bad_length says). */
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Shortest decimal that reads back as the same float32 / float64. NaN and infinities are
- * written as the strings "nan", "inf", "-inf". */
+/* Shortest decimal that reads back as the same float32 / float64, always with a point or
+ * an exponent: 1 is "1.0". NaN and infinities are written as the strings "nan", "inf",
+ * "-inf". */
 kg_status kg_json_put_float(struct kg_str *out, float x,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_double(struct kg_str *out, double x,
                              struct kg_err *err) KG_MUST_CHECK;
+/* The same as a cell of a table: null where it is not finite, so that a column has one
+ * type. */
+kg_status kg_json_put_cell(struct kg_str *out, double x,
+                           struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_ints(struct kg_str *out, const int32_t *ids, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 /* A value as compact JSON. */

@@ -320,14 +320,9 @@ static void numbers_are_written_short(void **state)
     static const struct {
         double x;
         const char *text;
-    } rows[] = {{0.1, "0.1"},
-                {-2, "-2"},
-                {0.0, "0"},
-                {-0.0, "-0.0"},
-                {1e20, "1e+20"},
-                {NAN, "\"nan\""},
-                {INFINITY, "\"inf\""},
-                {-INFINITY, "\"-inf\""}};
+    } rows[] = {{0.1, "0.1"},          {-2, "-2.0"},           {0.0, "0.0"},
+                {-0.0, "-0.0"},        {1e20, "1e+20"},        {NAN, "\"nan\""},
+                {INFINITY, "\"inf\""}, {-INFINITY, "\"-inf\""}};
     struct kg_str out = {0};
 
     (void)state;

@@ -50,13 +50,6 @@ static kg_status check_messages(const struct kg_eval_set *set, struct kg_err *er
 
 /* ---- requests ---- */
 
-static kg_status put_number(struct kg_str *out, const char *key, double x,
-                            struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(out, err, ", \"%s\": ", key));
-    return kg_json_put_double(out, x, err);
-}
-
 static kg_status put_stops(struct kg_str *out, const struct kg_sampling *s,
                            struct kg_err *err)
 {
@@ -77,12 +70,12 @@ static kg_status put_sampling(struct kg_str *out, const struct kg_sampling *s,
     KG_TRY(kg_str_puts(out, ", \"top_p\": ", err));
     KG_TRY(kg_json_put_float(out, s->top_p, err));
     if (s->top_k > 0)
-        KG_TRY(put_number(out, "top_k", s->top_k, err));
+        KG_TRY(kg_str_printf(out, err, ", \"top_k\": %d", (int)s->top_k));
     if (s->min_p > 0) {
         KG_TRY(kg_str_puts(out, ", \"min_p\": ", err));
         KG_TRY(kg_json_put_float(out, s->min_p, err));
     }
-    KG_TRY(put_number(out, "max_tokens", limit, err));
+    KG_TRY(kg_str_printf(out, err, ", \"max_tokens\": %d", (int)limit));
     return put_stops(out, s, err);
 }
 

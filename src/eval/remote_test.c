@@ -244,12 +244,13 @@ static void the_body_says_all_that_counts(void **state)
     release(&o);
     opts.in_flight = 1;
     ok(run(&o, NULL, WELL, &opts, NULL));
-    snprintf(expected, sizeof expected,
-             "{\"model\": \"only\", \"messages\": [{\"role\": \"user\", \"content\": "
-             "\"say \\\"5\\\"\"}], \"n\": 1, \"seed\": %llu, \"temperature\": 0.7, "
-             "\"top_p\": 1, \"top_k\": 3, \"min_p\": 0.25, \"max_tokens\": 10, \"stop\": "
-             "[\"a\", \"b\\n\"]}",
-             (unsigned long long)kg_eval_seed(5, "two", 2, 0));
+    snprintf(
+        expected, sizeof expected,
+        "{\"model\": \"only\", \"messages\": [{\"role\": \"user\", \"content\": "
+        "\"say \\\"5\\\"\"}], \"n\": 1, \"seed\": %llu, \"temperature\": 0.7, "
+        "\"top_p\": 1.0, \"top_k\": 3, \"min_p\": 0.25, \"max_tokens\": 10, \"stop\": "
+        "[\"a\", \"b\\n\"]}",
+        (unsigned long long)kg_eval_seed(5, "two", 2, 0));
     assert_string_equal(last_body.data, expected);
     release(&o);
     opts.completions = true;
@@ -259,7 +260,7 @@ static void the_body_says_all_that_counts(void **state)
     ok(run(&o, NULL, WELL, &opts, NULL));
     snprintf(expected, sizeof expected,
              "{\"model\": \"named\", \"prompt\": \"Q: 1+2\", \"n\": 1, \"seed\": %llu, "
-             "\"temperature\": 1, \"top_p\": 1, \"max_tokens\": 512}",
+             "\"temperature\": 1.0, \"top_p\": 1.0, \"max_tokens\": 512}",
              (unsigned long long)kg_eval_seed(1, "one", 1, 0));
     assert_string_equal(last_body.data, expected);
     release(&o);

@@ -61,7 +61,7 @@ static kg_status put_number(struct kg_str *out, const char *key, double x,
     KG_TRY(kg_str_puts(out, ", ", err));
     KG_TRY(kg_json_put_string(out, key, strlen(key), err));
     KG_TRY(kg_str_puts(out, ": ", err));
-    return kg_json_put_double(out, x, err);
+    return kg_json_put_cell(out, x, err);
 }
 
 static kg_status put_numbers(struct kg_str *out, const struct kg_eval_answer *a,

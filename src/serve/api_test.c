@@ -511,14 +511,14 @@ static void an_echoed_prompt_is_listed_before_the_answer(void **state)
     echo_is("{\"prompt\":\"12\",\"echo\":true,\"logprobs\":1,\"return_token_ids\":true}",
             1,
             "{\"index\": 0, \"text\": \"12,\", \"logprobs\": {\"tokens\": [\"1\", \"1\", "
-            "\"2\", \",\"], \"token_logprobs\": [null, -0.25, -2, -1.5], "
+            "\"2\", \",\"], \"token_logprobs\": [null, -0.25, -2.0, -1.5], "
             "\"top_logprobs\": [null, {\"3\": -0.25, \"1\": -0.25}, {\"2\": -0.125}, "
             "{\"4\": -0.5, \",\": -1.5}], \"text_offset\": [0, 0, 1, 2]}, "
             "\"finish_reason\": \"length\", \"prompt_token_ids\": [5,5,6], "
             "\"token_ids\": [14]}");
     echo_is("{\"prompt\":\"12\",\"echo\":true,\"logprobs\":1,\"max_tokens\":0}", 0,
             "{\"index\": 0, \"text\": \"12\", \"logprobs\": {\"tokens\": [\"1\", \"1\", "
-            "\"2\"], \"token_logprobs\": [null, -0.25, -2], \"top_logprobs\": [null, "
+            "\"2\"], \"token_logprobs\": [null, -0.25, -2.0], \"top_logprobs\": [null, "
             "{\"3\": -0.25, \"1\": -0.25}, {\"2\": -0.125}], \"text_offset\": [0, 0, "
             "1]}, \"finish_reason\": \"length\"}");
 }

@@ -415,8 +415,8 @@ static const char page_head[] =
     "`rl` \"tokens\" are the sampled tokens that\n"
     "carry a loss. There is no validation without validation data; with `eval.anchor` "
     "its lines have the same\n"
-    "of the anchor, under `val_anchor/`. Numbers that are not finite are the strings "
-    "\"nan\", \"inf\" and \"-inf\"; a step that\n"
+    "of the anchor, under `val_anchor/`. A number that is not finite is null; a step "
+    "that\n"
     "was skipped for them has a line with its counters alone.\n";
 
 static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)

@@ -54,19 +54,13 @@ kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
         KG_TRY(kg_str_puts(out, ", ", err));
         KG_TRY(kg_json_put_string(out, m->row[i].name, strlen(m->row[i].name), err));
         KG_TRY(kg_str_puts(out, ": ", err));
-        KG_TRY(kg_json_put_double(out, m->row[i].value, err));
+        KG_TRY(kg_json_put_cell(out, m->row[i].value, err));
     }
     return kg_str_puts(out, "}\n", err);
 }
 
 static double value_of(const struct kg_json *v)
 {
-    const char *text = kg_json_text(v, NULL);
-
-    if (text && strcmp(text, "inf") == 0)
-        return INFINITY;
-    if (text && strcmp(text, "-inf") == 0)
-        return -INFINITY;
     return kg_json_is_number(v) ? kg_json_real(v, 0) : NAN;
 }
 

@@ -262,6 +262,11 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
         if (token < 0 || token >= run->model->config.vocab)
             return kg_fail(err, KG_EFORMAT, "%s: expected a token below %lld, found %d",
                            doc->where, (long long)run->model->config.vocab, token);
+        if (source[i] == 'm' && !kg_json_is_number(kg_json_at(logp, i)))
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected a log-prob of token %zu, found none (it was not "
+                           "finite)",
+                           doc->where, i);
         KG_TRY(source[i] == 'm' ? kg_traj_push(t, &step, err)
                                 : kg_traj_append(t, &token, 1, from, err));
     }

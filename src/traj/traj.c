@@ -173,7 +173,7 @@ static kg_status put_optional(struct kg_str *out, const char *key, const double 
                               struct kg_err *err)
 {
     KG_TRY(kg_str_printf(out, err, ",\"%s\":", key));
-    return x ? kg_json_put_double(out, *x, err) : kg_str_puts(out, "null", err);
+    return kg_json_put_cell(out, x ? *x : NAN, err);
 }
 
 char kg_source_letter(enum kg_source source)
@@ -198,13 +198,16 @@ static kg_status put_logps(struct kg_str *out, const char *key, const struct kg_
 {
     KG_TRY(kg_str_printf(out, err, ",\"%s\":[", key));
     for (size_t i = 0; i < t->n; i++) {
+        float logp = 0;
+
         if (i > 0)
             KG_TRY(kg_str_putc(out, ',', err));
-        if (t->source[i] != KG_SOURCE_MODEL)
-            KG_TRY(kg_str_puts(out, "null", err));
+        if (t->source[i] == KG_SOURCE_MODEL)
+            logp = of_model ? (float)*of_model++ : t->logp[i];
+        if (t->source[i] == KG_SOURCE_MODEL && isfinite(logp))
+            KG_TRY(kg_json_put_float(out, logp, err));
         else
-            KG_TRY(
-                kg_json_put_float(out, of_model ? (float)*of_model++ : t->logp[i], err));
+            KG_TRY(kg_str_puts(out, "null", err));
     }
     return kg_str_putc(out, ']', err);
 }
