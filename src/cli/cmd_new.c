@@ -233,7 +233,7 @@ static kg_status check_config(struct kg_model_config *c, struct kg_err *err)
 {
     struct kg_str text = {0};
     struct kg_model_config read = {0};
-    kg_status status = kg_model_config_write(&text, c, "float32", err);
+    kg_status status = kg_model_config_write(&text, c, "float32", NULL, err);
     if (status == KG_OK)
         status = kg_model_config_parse(&read, text.data, text.len, "config", err);
     kg_str_release(&text);

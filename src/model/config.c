@@ -72,9 +72,10 @@ kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
 /* ---- fields ---- */
 
 enum rule {
-    HONOURED, /* read below */
-    NO_EFFECT,
-    IS_FALSE, /* false or null; so are the next ones, with null for "not given" */
+    HONOURED,  /* read below */
+    NO_EFFECT, /* and kept when a checkpoint is written */
+    FORGOTTEN, /* without effect, and not kept */
+    IS_FALSE,  /* false or null; so are the next ones, with null for "not given" */
     IS_ZERO,
     IS_ONE,
     IS_NULL,
@@ -140,7 +141,8 @@ static const struct field FIELDS[] = {
     {"_name_or_path", NO_EFFECT},
     {"_attn_implementation_autoset", NO_EFFECT},
     {"transformers_version", NO_EFFECT},
-    {"auto_map", NO_EFFECT},
+    /* it names Python files of the folder, which are not copied */
+    {"auto_map", FORGOTTEN},
     {"_attn_implementation", NO_EFFECT},
     {"is_llama_config", NO_EFFECT},
     {"transformers.js_config", NO_EFFECT},
@@ -246,19 +248,31 @@ static bool keeps_rule(const struct reader *r, enum rule rule,
     }
 }
 
+static const struct field *field_of(const char *key)
+{
+    for (size_t f = 0; f < sizeof FIELDS / sizeof *FIELDS; f++) {
+        if (strcmp(FIELDS[f].key, key) == 0)
+            return &FIELDS[f];
+    }
+    return NULL;
+}
+
+bool kg_model_config_keeps(const char *key)
+{
+    const struct field *f = field_of(key);
+    return f && f->rule == NO_EFFECT;
+}
+
 static kg_status check_fields(const struct reader *r)
 {
-    const size_t n_fields = sizeof FIELDS / sizeof *FIELDS;
     for (size_t i = 0; i < kg_json_size(r->root); i++) {
         const char *key = kg_json_key_at(r->root, i);
         const struct kg_json *value = kg_json_value_at(r->root, i);
-        size_t f = 0;
-        while (f < n_fields && strcmp(FIELDS[f].key, key) != 0)
-            f++;
-        if (f == n_fields)
+        const struct field *f = field_of(key);
+        if (!f)
             return refuse(r, key, value, "no such field (its effect is not known)");
-        if (!keeps_rule(r, FIELDS[f].rule, value))
-            return refuse(r, key, value, EXPECTED[FIELDS[f].rule]);
+        if (!keeps_rule(r, f->rule, value))
+            return refuse(r, key, value, EXPECTED[f->rule]);
     }
     return KG_OK;
 }

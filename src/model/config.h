@@ -63,10 +63,14 @@ kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
 kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,
                                 const char *where, struct kg_err *err) KG_MUST_CHECK;
 /* config.json text that transformers loads. torch_dtype as given ("bfloat16",
- * "float32"). */
+ * "float32"). source: the config.json that c was read from, whose fields without effect
+ * (pad_token_id, id2label, ..) are kept; or NULL */
+struct kg_json;
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
-                                const char *torch_dtype,
+                                const char *torch_dtype, const struct kg_json *source,
                                 struct kg_err *err) KG_MUST_CHECK;
+/* Whether a field has no effect and is kept as it was read. */
+bool kg_model_config_keeps(const char *key);
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 /* Add one id (the tokenizer's end token) to the set; -1, ids beyond V and known ones
  * change nothing.

@@ -11,7 +11,7 @@ static void write_config(struct kg_str *out, const struct kg_model_config *c)
 {
     struct kg_err err;
     kg_status status = kg_model_config_write(
-        out, c, c->dtype_name[0] ? c->dtype_name : "float32", &err);
+        out, c, c->dtype_name[0] ? c->dtype_name : "float32", NULL, &err);
     assert(status == KG_OK);
     (void)status;
 }

@@ -341,7 +341,7 @@ static void what_is_written_reads_as_the_same(void **state)
         struct kg_model_config a = read_dir(dirs[i]);
         struct kg_model_config b;
         struct kg_str text = {0};
-        assert_int_equal(kg_model_config_write(&text, &a, "bfloat16", &err), KG_OK);
+        assert_int_equal(kg_model_config_write(&text, &a, "bfloat16", NULL, &err), KG_OK);
         if (kg_model_config_parse(&b, text.data, text.len, "written", &err) != KG_OK)
             fail_msg("%s", err.message);
         assert_memory_equal(&a.vocab, &b.vocab,
@@ -354,6 +354,52 @@ static void what_is_written_reads_as_the_same(void **state)
         assert_int_equal(a.bos, b.bos);
         kg_str_release(&text);
     }
+}
+
+/* As transformers' classes are typed: rope_theta 10000 is the real 10000.0. */
+static void reals_are_written_as_reals(void **state)
+{
+    struct kg_model_config c = read_dir("tests/data/verl_digit_llama");
+    struct kg_str text = {0};
+    (void)state;
+    assert_int_equal(kg_model_config_write(&text, &c, "float32", NULL, &err), KG_OK);
+    assert_non_null(strstr(text.data, "\"rope_theta\": 10000.0,"));
+    assert_non_null(strstr(text.data, "\"rms_norm_eps\": 1e-06,"));
+    assert_non_null(strstr(text.data, "\"attention_dropout\": 0.0,"));
+    assert_null(strstr(text.data, "pad_token_id"));
+    kg_str_release(&text);
+    c = read_dir(CONFIGS "llama3.2_1b");
+    assert_int_equal(kg_model_config_write(&text, &c, "float32", NULL, &err), KG_OK);
+    assert_non_null(strstr(text.data, "\"factor\": 32.0, \"low_freq_factor\": 1.0, "
+                                      "\"high_freq_factor\": 4.0"));
+    kg_str_release(&text);
+}
+
+static void fields_without_effect_are_kept(void **state)
+{
+    static const char json[] =
+        "{\"pad_token_id\": 2, \"id2label\": {\"0\": \"a\"}, \"use_cache\": false, "
+        "\"unsloth_version\": \"1\", \"auto_map\": {\"AutoConfig\": \"x.Y\"}, "
+        "\"hidden_size\": 7}";
+    struct kg_model_config c = read_dir("tests/data/verl_digit_llama");
+    struct kg_model_config again;
+    struct kg_json_doc source;
+    struct kg_str text = {0};
+    (void)state;
+    assert_int_equal(kg_json_parse(&source, json, strlen(json), "source", &err), KG_OK);
+    assert_int_equal(kg_model_config_write(&text, &c, "float32", source.root, &err),
+                     KG_OK);
+    assert_non_null(strstr(text.data, "\"pad_token_id\": 2,"));
+    assert_non_null(strstr(text.data, "\"id2label\": {\"0\":\"a\"},"));
+    assert_non_null(strstr(text.data, "\"use_cache\": false,"));
+    assert_non_null(strstr(text.data, "\"unsloth_version\": \"1\","));
+    assert_null(strstr(text.data, "auto_map"));
+    assert_null(strstr(text.data, "\"hidden_size\": 7"));
+    /* no key twice: the parser refuses that */
+    if (kg_model_config_parse(&again, text.data, text.len, "written", &err) != KG_OK)
+        fail_msg("%s", err.message);
+    kg_json_release(&source);
+    kg_str_release(&text);
 }
 
 /* ---- rotary frequencies ---- */
@@ -432,6 +478,8 @@ int main(void)
         cmocka_unit_test(other_families_and_absent_folders_are_refused),
         cmocka_unit_test(end_tokens_are_a_set_with_a_limit),
         cmocka_unit_test(what_is_written_reads_as_the_same),
+        cmocka_unit_test(reals_are_written_as_reals),
+        cmocka_unit_test(fields_without_effect_are_kept),
         cmocka_unit_test(rotary_frequencies_are_those_of_transformers),
         cmocka_unit_test(every_failed_allocation_is_a_status),
     };

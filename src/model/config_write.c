@@ -9,8 +9,15 @@
 
 struct writer {
     struct kg_str *out;
+    const struct kg_json *source; /* NULL: there is none */
     struct kg_err *err;
 };
+
+/* Whether the field comes from the source, below. */
+static bool is_kept(const struct writer *w, const char *key)
+{
+    return kg_json_get(w->source, key) && kg_model_config_keeps(key);
+}
 
 static kg_status put_key(const struct writer *w, const char *key)
 {
@@ -101,15 +108,29 @@ static kg_status put_family(const struct writer *w, const struct kg_model_config
     } else {
         KG_TRY(put_word(w, "use_sliding_window", "false"));
         KG_TRY(put_word(w, "sliding_window", "null"));
-        KG_TRY(put_int(w, "max_window_layers", c->layers));
+        if (!is_kept(w, "max_window_layers"))
+            KG_TRY(put_int(w, "max_window_layers", c->layers));
     }
     return c->arch->qkv_bias ? KG_OK : put_word(w, "attention_bias", "false");
 }
 
-kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
-                                const char *torch_dtype, struct kg_err *err)
+static kg_status put_kept(const struct writer *w)
 {
-    const struct writer w = {out, err};
+    for (size_t i = 0; i < kg_json_size(w->source); i++) {
+        const char *key = kg_json_key_at(w->source, i);
+        if (!is_kept(w, key))
+            continue;
+        KG_TRY(put_key(w, key));
+        KG_TRY(kg_json_put_value(w->out, kg_json_value_at(w->source, i), w->err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
+                                const char *torch_dtype, const struct kg_json *source,
+                                struct kg_err *err)
+{
+    const struct writer w = {out, source, err};
     KG_TRY(kg_str_puts(out, "{", err));
     KG_TRY(put_key(&w, "architectures"));
     KG_TRY(kg_str_printf(out, err, "[\"%s\"]", c->arch->class_name));
@@ -123,7 +144,9 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
     KG_TRY(put_family(&w, c));
     KG_TRY(put_word(&w, "tie_word_embeddings", c->tied ? "true" : "false"));
     KG_TRY(put_ids(&w, c));
-    KG_TRY(put_word(&w, "use_cache", "true"));
+    if (!is_kept(&w, "use_cache"))
+        KG_TRY(put_word(&w, "use_cache", "true"));
+    KG_TRY(put_kept(&w));
     KG_TRY(put_text(&w, "torch_dtype", torch_dtype));
     return kg_str_puts(out, "\n}\n", err);
 }

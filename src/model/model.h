@@ -80,9 +80,9 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK
 
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at
- * source_dir (tokenizer files, generation_config.json, chat template; NULL: the model's
- * own dir). dtype BF16 or F32; from `weights` if given (n_elements fp32, e.g. an
- * average), else master. */
+ * source_dir (tokenizer files, generation_config.json, chat template; the fields of its
+ * config.json that have no effect; NULL: the model's own dir). dtype BF16 or F32; from
+ * `weights` if given (n_elements fp32, e.g. an average), else master. */
 struct kg_model_save {
     enum kg_dtype dtype;
     const float *weights;   /* borrowed, NULL for the model's own */

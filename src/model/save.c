@@ -194,14 +194,35 @@ static kg_status write_index(const char *dir, const struct kg_model *m,
     return status;
 }
 
+/* An absent file leaves doc empty: a model made from nothing has none. */
+static kg_status read_source(struct kg_json_doc *doc, const char *source_dir,
+                             struct kg_err *err)
+{
+    enum { MAX_BYTES = 16 << 20 };
+    kg_status status = KG_OK;
+    char *path = source_dir ? kg_path_join(source_dir, "config.json", err) : NULL;
+    if (source_dir && !path)
+        return KG_ENOMEM;
+    if (path && kg_file_exists(path))
+        status = kg_json_read(doc, path, MAX_BYTES, err);
+    kg_mem_free(path);
+    return status;
+}
+
 static kg_status write_config(const char *dir, const struct kg_model *m,
-                              enum kg_dtype dtype, struct kg_err *err)
+                              enum kg_dtype dtype, const char *source_dir,
+                              struct kg_err *err)
 {
     struct kg_str text = {0};
-    kg_status status = kg_model_config_write(
-        &text, &m->config, dtype == KG_BF16 ? "bfloat16" : "float32", err);
-    if (status == KG_OK)
-        status = write_text(dir, "config.json", &text, err);
+    struct kg_json_doc source = {0};
+    kg_status status;
+    KG_TRY_GOTO(out, read_source(&source, source_dir, err));
+    KG_TRY_GOTO(out, kg_model_config_write(&text, &m->config,
+                                           dtype == KG_BF16 ? "bfloat16" : "float32",
+                                           source.root, err));
+    status = write_text(dir, "config.json", &text, err);
+out:
+    kg_json_release(&source);
     kg_str_release(&text);
     return status;
 }
@@ -264,7 +285,7 @@ static kg_status write_all(const struct kg_model *m, const char *dir,
     if (plan->n_shards > 1)
         KG_TRY(write_index(dir, m, plan, err));
     KG_TRY(copy_sidecars(source_dir, dir, err));
-    return write_config(dir, m, plan->dtype, err);
+    return write_config(dir, m, plan->dtype, source_dir, err);
 }
 
 kg_status kg_model_save(const struct kg_model *m, const char *dir,
