@@ -382,6 +382,34 @@ static void keys_of_grading(void **state)
     CHECK_ALL(rows);
 }
 
+#define COPIED "mkdir -p $W/m && cp $D/*.json $D/*.safetensors $W/m/ && cd $W/m && "
+
+/* In a folder from somewhere else: each ends at once, with the name of the file. */
+static void files_of_a_model_that_are_no_files(void **state)
+{
+    static const struct bad rows[] = {
+        {"weights are a pipe", COPIED "rm model.safetensors && mkfifo model.safetensors",
+         "inspect $W/m", 1, "model.safetensors: expected a file, found a pipe", NULL},
+        {"config is a pipe", COPIED "rm config.json && mkfifo config.json",
+         "inspect $W/m", 1, "config.json: expected a file, found a pipe", NULL},
+        {"tokenizer is a pipe", COPIED "rm token_ids.json && mkfifo tokenizer.json",
+         "tokenize -m $W/m", 1, "tokenizer.json: expected a file, found a pipe", NULL},
+        {"tokenizer's config is a loop",
+         COPIED "rm -f tokenizer_config.json && ln -s tokenizer_config.json "
+                "tokenizer_config.json",
+         "tokenize -m $W/m", 1, "tokenizer_config.json: cannot open: Too many levels",
+         NULL},
+        {"tokenizer's config leads nowhere",
+         COPIED "ln -sf nothing tokenizer_config.json", "tokenize -m $W/m", 1,
+         "tokenizer_config.json: cannot open: No such file", NULL},
+        {"generation config leads nowhere", COPIED "ln -sf no generation_config.json",
+         "inspect $W/m", 1, "generation_config.json: cannot open", NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
 static void graders_and_dumps(void **state)
 {
     static const struct bad rows[] = {
@@ -392,9 +420,13 @@ static void graders_and_dumps(void **state)
          "expected 4 answers, found 0", "test ! -e $W/run/checkpoints/latest"},
         {"grader talks nonsense", NULL, TRAIN EXTERNAL "task.command=cat", 1,
          "expected {\"score\": number or null}", "test ! -e $W/run/rollouts/step-*"},
+        {"score too large", NULL,
+         TRAIN EXTERNAL "\"task.command=sed 's/.*/{\\\"score\\\": 1e308}/'\"", 1,
+         "expected a score of at most 1e+09 in size, found 1e+308",
+         "test ! -e $W/run/checkpoints/latest"},
         {"grader hangs", NULL,
          TRAIN EXTERNAL "'task.command=sleep 60' task.timeout_ms=200", 1,
-         "expected to end within 200 ms", "test -d $W/run"},
+         "expected its answers within 200 ms", "test -d $W/run"},
         {"eval: grader fails, no dump", NULL,
          EVAL "--task external --command 'exit 3' --dump $W/dump", 1,
          "expected exit status 0, found 3", "! ls $W | grep -q dump"},
@@ -490,6 +522,7 @@ int main(void)
         cmocka_unit_test(data_files),
         cmocka_unit_test(run_directories),
         cmocka_unit_test(keys_of_grading),
+        cmocka_unit_test(files_of_a_model_that_are_no_files),
         cmocka_unit_test(graders_and_dumps),
         cmocka_unit_test(golden_folders),
         cmocka_unit_test(what_is_left_out_is_said_before_step_0),

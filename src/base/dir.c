@@ -26,7 +26,7 @@ bool kg_file_exists(const char *path)
 {
     struct stat st;
 
-    return stat(path, &st) == 0;
+    return lstat(path, &st) == 0;
 }
 
 bool kg_file_is_dir(const char *path)

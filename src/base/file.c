@@ -126,13 +126,23 @@ static int sys_rename(const char *from, const char *to)
 
 /* ---- reading ---- */
 
-/* A descriptor of something that is not a folder.   *bytes: its size, 0 for a pipe */
-static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path,
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "a folder"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "a device";
+}
+
+/* A descriptor of a regular file, or of what is no folder.   *bytes: its size, 0 for a
+ * pipe */
+static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, bool stream,
                               struct kg_err *err)
 {
     struct stat st;
 
-    *fd = sys_open(path, O_RDONLY);
+    /* to open a pipe would wait for its writer */
+    *fd = sys_open(path, O_RDONLY | (stream ? 0 : O_NONBLOCK));
     if (*fd < 0)
         return kg_file_fail(err, path, "open");
     if (fstat(*fd, &st) != 0) {
@@ -140,9 +150,10 @@ static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path,
         close(*fd);
         return err->code;
     }
-    if (S_ISDIR(st.st_mode)) {
+    if (S_ISDIR(st.st_mode) || !(stream || S_ISREG(st.st_mode))) {
         close(*fd);
-        return kg_fail(err, KG_EIO, "%s: expected a file, found a folder", path);
+        return kg_fail(err, KG_EIO, "%s: expected a file, found %s", path,
+                       kind_of(st.st_mode));
     }
     *bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
     return KG_OK;
@@ -155,8 +166,8 @@ static kg_status too_large(struct kg_err *err, const char *path, uint64_t found,
                    (unsigned long long)max, (unsigned long long)found);
 }
 
-kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
-                       struct kg_err *err)
+static kg_status read_whole(struct kg_str *out, const char *path, bool stream,
+                            uint64_t max_bytes, struct kg_err *err)
 {
     int fd;
     uint64_t size;
@@ -164,7 +175,7 @@ kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
     size_t before = out->len;
     kg_status status;
 
-    KG_TRY(open_to_read(&fd, &size, path, err));
+    KG_TRY(open_to_read(&fd, &size, path, stream, err));
     unsigned char *buffer = kg_mem_calloc(READ_BYTES, 1, path, err);
     status = buffer ? KG_OK : KG_ENOMEM;
     if (status == KG_OK && size > max_bytes)
@@ -189,6 +200,18 @@ kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
     return status;
 }
 
+kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
+                       struct kg_err *err)
+{
+    return read_whole(out, path, false, max_bytes, err);
+}
+
+kg_status kg_file_read_stream(struct kg_str *out, const char *path, uint64_t max_bytes,
+                              struct kg_err *err)
+{
+    return read_whole(out, path, true, max_bytes, err);
+}
+
 kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
 {
     int fd;
@@ -196,7 +219,7 @@ kg_status kg_map_open(struct kg_map *map, const char *path, struct kg_err *err)
     kg_status status = KG_OK;
 
     *map = (struct kg_map){0};
-    KG_TRY(open_to_read(&fd, &bytes, path, err));
+    KG_TRY(open_to_read(&fd, &bytes, path, false, err));
     if (bytes > 0) {
         void *data = kg_file_fails() ? MAP_FAILED
                                      : mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -432,7 +455,8 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
     KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
     KG_TRY_GOTO(out, kg_file_writer_put(&w, bytes, n, err));
     KG_TRY_GOTO(out, kg_file_writer_close(&w, err));
-    status = settle(temporary.data, path, err);
+    KG_TRY_GOTO(out, settle(temporary.data, path, err));
+    status = kg_file_remove_stale(path, err);
 out:
     kg_file_writer_abort(&w);
     kg_str_release(&temporary);
@@ -464,7 +488,7 @@ kg_status kg_file_copy(const char *from, const char *to, struct kg_err *err)
     struct kg_file_writer w = {0};
     kg_status status;
 
-    KG_TRY(open_to_read(&fd, &bytes, from, err));
+    KG_TRY(open_to_read(&fd, &bytes, from, false, err));
     KG_TRY_GOTO(out, kg_file_temporary(&temporary, to, err));
     KG_TRY_GOTO(out, kg_file_writer_open(&w, temporary.data, err));
     KG_TRY_GOTO(out, copy_into(&w, fd, from, err));

@@ -13,12 +13,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whole file into out (appended). Refuses more than max_bytes and names the size found.
- * errors: NOTFOUND, EIO, ENOMEM, EFORMAT (too large) */
+/* Whole file into out (appended). Refuses more than max_bytes and names the size found,
+ * and what is no regular file: a pipe in a model's folder would be waited for without
+ * end. errors: NOTFOUND, EIO, ENOMEM, EFORMAT (too large) */
 kg_status kg_file_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
+/* The same of a path that a user names for this alone: a pipe is read to its end, too. */
+kg_status kg_file_read_stream(struct kg_str *out, const char *path, uint64_t max_bytes,
+                              struct kg_err *err) KG_MUST_CHECK;
 
-/* A read-only map. An empty file maps to data = NULL, bytes = 0. */
+/* A read-only map of a regular file. An empty file maps to data = NULL, bytes = 0. */
 struct kg_map {
     const unsigned char *data; /* owned map */
     uint64_t bytes;
@@ -37,7 +41,8 @@ void kg_map_survive(void);
 kg_status kg_map_check(struct kg_err *err) KG_MUST_CHECK;
 
 /* Write the file under a temporary name beside it, fsync, rename, fsync the folder.
- * On failure the old file, if any, is untouched and the temporary one is gone.
+ * On failure the old file, if any, is untouched and the temporary one is gone; what a
+ * killed writer of this path left goes away, too.
  * errors: EIO, ENOSPACE */
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -84,6 +89,8 @@ kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err) KG_M
  * absent path; rename_dir fsyncs the folders of `from` and renames it onto `to` (an old
  * `to` goes away whole, at once where the file system can exchange names). copy writes a
  * temporary file and renames it. */
+/* Whether there is something of this name: a link that leads nowhere, or in a circle, is
+ * something too, which an error tells when it is read. */
 bool kg_file_exists(const char *path);
 bool kg_file_is_dir(const char *path);
 bool kg_file_is_regular(const char *path); /* no folder, pipe or device */

@@ -61,7 +61,7 @@ static void reads_pipes_up_to_the_limit(void **state)
         assert_int_equal(write(fd[1], "hello", 5), 5);
         close(fd[1]);
         snprintf(path, sizeof path, "/dev/fd/%d", fd[0]);
-        assert_int_equal(kg_file_read(&text, path, limit, &err),
+        assert_int_equal(kg_file_read_stream(&text, path, limit, &err),
                          limit == 5 ? KG_OK : KG_EFORMAT);
         assert_string_equal(kg_str_text(&text),
                             "hello"); /* a failed read appends nothing */
@@ -355,6 +355,54 @@ static void only_what_a_gone_process_left_is_removed(void **state)
     assert_int_equal(kg_file_remove_stale(in_dir("absent/a"), &err), KG_ENOTFOUND);
 }
 
+/* Opened, a pipe would be waited for; a socket and a device are no files either. */
+static void what_is_no_regular_file_is_refused_at_once(void **state)
+{
+    struct kg_str text = {0};
+    struct kg_map map;
+
+    (void)state;
+    assert_int_equal(mkfifo(in_dir("pipe"), 0600), 0);
+    assert_int_equal(kg_file_read(&text, in_dir("pipe"), 100, &err), KG_EIO);
+    assert_non_null(strstr(err.message, "pipe: expected a file, found a pipe"));
+    assert_int_equal(kg_map_open(&map, in_dir("pipe"), &err), KG_EIO);
+    assert_int_equal(kg_file_copy(in_dir("pipe"), in_dir("copy"), &err), KG_EIO);
+    assert_int_equal(kg_map_open(&map, "/dev/zero", &err), KG_EIO);
+    assert_non_null(strstr(err.message, "found a device"));
+    assert_int_equal(kg_file_read(&text, "/dev/zero", 100, &err), KG_EIO);
+    assert_int_equal(kg_file_read_stream(&text, "/dev/null", 100, &err), KG_OK);
+    kg_str_release(&text);
+}
+
+/* So that what reads it says what is wrong, instead of going on without. */
+static void a_link_to_nowhere_exists(void **state)
+{
+    struct kg_str text = {0};
+
+    (void)state;
+    assert_int_equal(symlink("loop", in_dir("loop")), 0);
+    assert_int_equal(symlink("nothing", in_dir("dangling")), 0);
+    assert_true(kg_file_exists(in_dir("loop")));
+    assert_true(kg_file_exists(in_dir("dangling")));
+    assert_false(kg_file_exists(in_dir("nothing")));
+    assert_int_equal(kg_file_read(&text, in_dir("loop"), 100, &err), KG_EIO);
+    assert_non_null(strstr(err.message, "loop: cannot open: Too many levels"));
+    assert_int_equal(kg_file_read(&text, in_dir("dangling"), 100, &err), KG_ENOTFOUND);
+    assert_int_equal(unlink(in_dir("loop")) + unlink(in_dir("dangling")), 0);
+    kg_str_release(&text);
+}
+
+static void a_write_takes_away_what_a_killed_one_left(void **state)
+{
+    char name[64];
+
+    (void)state;
+    put_temporary(name, "page.tmp-%ld-0", gone_process());
+    assert_true(kg_file_exists(in_dir(name)));
+    assert_int_equal(kg_file_write_atomic(in_dir("page"), "x", 1, &err), KG_OK);
+    assert_false(kg_file_exists(in_dir(name)));
+}
+
 static void skipped_syncs_still_count_and_fail(void **state)
 {
     (void)state;
@@ -445,6 +493,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(reads_pipes_up_to_the_limit, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(maps_files_even_empty_ones, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(what_is_no_regular_file_is_refused_at_once,
+                                        make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_link_to_nowhere_exists, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_write_takes_away_what_a_killed_one_left,
+                                        make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(atomic_write_replaces, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(failed_atomic_write_leaves_the_old_file, make_dir,
                                         remove_dir),

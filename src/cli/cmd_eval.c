@@ -375,7 +375,7 @@ static kg_status read_key(struct kg_str *key, struct kg_err *err)
     enum { MAX_KEY_BYTES = 4096 };
     static const char blanks[] = " \t\r\n";
 
-    KG_TRY(kg_file_read(key, key_file, MAX_KEY_BYTES, err));
+    KG_TRY(kg_file_read_stream(key, key_file, MAX_KEY_BYTES, err));
     while (key->len > 0 && strchr(blanks, key->data[key->len - 1]))
         key->data[--key->len] = '\0';
     if (key->len == 0 || strpbrk(key->data, blanks))

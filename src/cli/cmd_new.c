@@ -118,7 +118,7 @@ out:
 static kg_status read_lines(struct documents *d, struct kg_err *err)
 {
     struct kg_str file = {0};
-    kg_status status = kg_file_read(&file, train_file, MAX_TEXT_BYTES, err);
+    kg_status status = kg_file_read_stream(&file, train_file, MAX_TEXT_BYTES, err);
     const char *p = kg_str_text(&file);
     const char *end = p + file.len;
     while (status == KG_OK && p < end) {

@@ -96,7 +96,7 @@ static kg_status read_key(struct kg_str *key, struct kg_err *err)
 {
     if (key_file == NULL)
         return KG_OK;
-    KG_TRY(kg_file_read(key, key_file, MAX_KEY_BYTES, err));
+    KG_TRY(kg_file_read_stream(key, key_file, MAX_KEY_BYTES, err));
     while (key->len > 0 && kg_char_in(" \t\r\n", key->data[key->len - 1]))
         key->data[--key->len] = '\0';
     if (key->len == 0 || strlen(key->data) != key->len ||

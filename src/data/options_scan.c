@@ -114,7 +114,7 @@ kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char 
 {
     struct scan s = {.err = err};
     struct kg_str text = {0};
-    kg_status status = kg_file_read(&text, path, MAX_FILE_BYTES, err);
+    kg_status status = kg_file_read_stream(&text, path, MAX_FILE_BYTES, err);
 
     if (status == KG_OK)
         status = scan_text(&s, &text, section);
