@@ -775,6 +775,28 @@ static void failures_of_new_leave_nothing_behind(void **state)
 
 #define PARQUET "tests/data/parquet/"
 
+static void data_checks_what_comes_through_a_pipe(void **state)
+{
+    char line[400];
+    (void)state;
+    need_kedge();
+    snprintf(line, sizeof line,
+             "mkfifo %s/fifo && { timeout 20 cat %s/test.jsonl > %s/fifo & }", work,
+             DIGITS, work);
+    assert_int_equal(system(line), 0);
+    snprintf(line, sizeof line,
+             "timeout 20 ./kedge data check %s/fifo > %s/of_fifo && "
+             "timeout 20 ./kedge data check %s/test.jsonl > %s/of_file && "
+             "cat %s/test.jsonl | timeout 20 ./kedge data check /dev/stdin > %s/of_pipe",
+             work, work, DIGITS, work, DIGITS, work);
+    assert_int_equal(system(line), 0);
+    snprintf(line, sizeof line,
+             "cd %s && sed -i 's/^[^ ]*: //' of_* && cmp of_fifo of_file && "
+             "cmp of_pipe of_file",
+             work);
+    assert_int_equal(system(line), 0);
+}
+
 static void data_files_of_every_format_convert_to_the_same_lines(void **state)
 {
     struct kg_str lines = {0};
@@ -926,6 +948,7 @@ int main(void)
         cmocka_unit_test(inspect_verifies_what_was_saved),
         cmocka_unit_test(broken_checkpoints_are_refused_by_inspect_and_score_alike),
         cmocka_unit_test(failures_of_new_leave_nothing_behind),
+        cmocka_unit_test(data_checks_what_comes_through_a_pipe),
         cmocka_unit_test(data_files_of_every_format_convert_to_the_same_lines),
         cmocka_unit_test(a_converted_file_takes_its_name_when_it_is_whole),
         cmocka_unit_test(data_is_checked_as_training_reads_it),

@@ -526,6 +526,7 @@ kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
     KG_TRY_GOTO(out, kg_records_open(&records, path, err));
     d->unit = kg_records_unit(records);
     KG_TRY_GOTO(out, read_records(d, records, opts, need_answer, err));
+    snprintf(d->format, sizeof d->format, "%s", kg_records_format(records));
 out:
     kg_records_close(records);
     if (status != KG_OK)

@@ -51,6 +51,7 @@ struct kg_dataset {
     size_t files_capacity;
     bool is_file;     /* a record's number is its place in the file */
     const char *unit; /* static: what that number counts, "line", "row" or "element" */
+    char format[32];  /* of the file, see kg_records_format */
     /* counts of what was left out, reported before step 0 */
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
