@@ -3,13 +3,17 @@
  * On its standard input a line for each response, {"prompt", "response", "ground_truth",
  * "data_source", "extra_info"}; on its standard output a line for each, in the same
  * order: {"score": number}, and "correct": true or false if it wants accuracy to be
- * something else than score >= 1. A score of null says that the response could not be
- * graded. Anything else, one line too few or too many, a time-out or an exit status other
- * than 0 fails the batch.
+ * something else than score >= 1. A score beyond 1e9 in size is refused; one of null says
+ * that the response could not be graded. Anything else, one line too few or too many, a
+ * time-out or an exit status other than 0 fails the batch.
  */
 #include "task/task_internal.h"
 
+#include <math.h>
 #include <string.h>
+
+/* Squares and sums of such scores are finite, and so are float32 gradients of them. */
+static const double MAX_SCORE = 1e9;
 
 enum {
     MAX_LINE_BYTES = 64 << 10, /* of an answer, on average */
@@ -59,6 +63,12 @@ static kg_status read_grade(struct kg_grade *g, const char *line, size_t n,
         status = kg_fail(err, KG_EFORMAT,
                          "expected {\"score\": number or null}, found '%.*s'",
                          (int)(n < 80 ? n : 80), line);
+        goto out;
+    }
+    if (fabs(kg_json_real(score, 0)) > MAX_SCORE) {
+        status = kg_fail(err, KG_EFORMAT,
+                         "expected a score of at most %g in size, found %g", MAX_SCORE,
+                         kg_json_real(score, 0));
         goto out;
     }
     g->graded = kg_json_is_number(score);

@@ -257,6 +257,17 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+/* A run that ends without an error has learned something, or had nothing to learn. */
+static kg_status must_have_trained(const struct kg_run *run, struct kg_err *err)
+{
+    if (run->count.step == 0 || run->count.skipped_in_row < run->count.step)
+        return KG_OK;
+    return kg_fail(err, KG_ENONFINITE,
+                   "expected a step with finite numbers, found none: all %lld were "
+                   "skipped",
+                   (long long)run->count.step);
+}
+
 static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = kg_config_int(run->config, "train.steps");
@@ -279,7 +290,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
             KG_TRY(save(run, err));
     }
     kg_phase_end(phase);
-    return KG_OK;
+    return must_have_trained(run, err);
 }
 
 /* A run that cannot save at its end should be known for that at its start. */
