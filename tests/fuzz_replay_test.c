@@ -6,11 +6,13 @@
 #include "data/json_fuzz.c"
 #include "data/options_fuzz.c"
 #include "data/parquet_fuzz.c"
+#include "data/records_fuzz.c"
 #include "data/safetensors_fuzz.c"
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
 #include "net/http_parse_fuzz.c"
 #include "net/http_server_fuzz.c"
+#include "search/index_fuzz.c"
 #include "search/retrieve_fuzz.c"
 #include "serve/api_fuzz.c"
 #include "task/env_fuzz.c"
@@ -44,6 +46,8 @@ static const struct target targets[] = {
     {"tests/fuzz/api", kg_fuzz_api},
     {"tests/fuzz/jinja", kg_fuzz_jinja},
     {"tests/fuzz/retrieve", kg_fuzz_retrieve},
+    {"tests/fuzz/records", kg_fuzz_records},
+    {"tests/fuzz/index", kg_fuzz_index},
     {"tests/fuzz/http_parse", kg_fuzz_http_parse},
     {"tests/fuzz/http_server", kg_fuzz_http_server},
 };

@@ -130,13 +130,15 @@ static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *
 static kg_status take_lengths(struct kg_index *index, sqlite3_stmt *get, int64_t *at,
                               struct kg_err *err)
 {
+    const void *lengths = sqlite3_column_blob(get, 0); /* NULL for none */
     int64_t n = sqlite3_column_bytes(get, 0) / (int64_t)sizeof *index->lengths;
 
+    if (!lengths)
+        return KG_OK;
     if (*at + n > index->info.passages)
         return kg_fail(err, KG_EFORMAT, "%s: expected %lld lengths, found more",
                        index->path, (long long)index->info.passages);
-    memcpy(index->lengths + *at, sqlite3_column_blob(get, 0),
-           (size_t)n * sizeof *index->lengths);
+    memcpy(index->lengths + *at, lengths, (size_t)n * sizeof *index->lengths);
     *at += n;
     return KG_OK;
 }
@@ -172,13 +174,14 @@ static kg_status set_bm25(struct kg_index *index, const struct kg_bm25 *bm25,
 }
 
 static kg_status open_file(struct kg_index *index, const char *path,
-                           const struct kg_bm25 *bm25, struct kg_err *err)
+                           const struct kg_bm25 *bm25, uint64_t verify_up_to,
+                           struct kg_err *err)
 {
     sqlite3 *db = NULL;
     kg_status status;
 
     KG_TRY_GOTO(out, check_file(&db, &index->info.bytes, path, err));
-    if (index->info.bytes <= VERIFY_UP_TO_BYTES)
+    if (index->info.bytes <= verify_up_to)
         KG_TRY_GOTO(out, kg_seal_check(db, path, err));
     KG_TRY_GOTO(out, read_info(&index->info, db, path, err));
     KG_TRY_GOTO(out, set_bm25(index, bm25, err));
@@ -189,8 +192,9 @@ out:
     return status;
 }
 
-kg_status kg_index_open(struct kg_index **index, const char *path,
-                        const struct kg_bm25 *bm25, struct kg_err *err)
+static kg_status open_index(struct kg_index **index, const char *path,
+                            const struct kg_bm25 *bm25, uint64_t verify_up_to,
+                            struct kg_err *err)
 {
     struct kg_index *fresh = kg_mem_calloc(1, sizeof *fresh, "index", err);
     kg_status status;
@@ -198,13 +202,25 @@ kg_status kg_index_open(struct kg_index **index, const char *path,
     *index = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = open_file(fresh, path, bm25, err);
+    status = open_file(fresh, path, bm25, verify_up_to, err);
     if (status != KG_OK) {
         kg_index_close(fresh);
         return status;
     }
     *index = fresh;
     return KG_OK;
+}
+
+kg_status kg_index_open(struct kg_index **index, const char *path,
+                        const struct kg_bm25 *bm25, struct kg_err *err)
+{
+    return open_index(index, path, bm25, VERIFY_UP_TO_BYTES, err);
+}
+
+kg_status kg_index_open_unsealed(struct kg_index **index, const char *path,
+                                 const struct kg_bm25 *bm25, struct kg_err *err)
+{
+    return open_index(index, path, bm25, 0, err);
 }
 
 void kg_index_close(struct kg_index *index)
