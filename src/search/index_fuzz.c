@@ -1,12 +1,11 @@
-/* Fuzz target: a damaged index. The input changes bytes of a small one, four bytes of it a
- * change: the place in three, and the byte. What still opens is asked: an answer holds what
- * its types promise, or is an error, the same when it is asked again.
+/* Fuzz target: a damaged index. The input changes bytes of a small one, four bytes of it
+ * a change: the place in three, and the byte. What still opens is asked: an answer holds
+ * what its types promise, or is an error.
  *
- * The seal would find every change, and whoever makes a hostile index makes its seal, too:
+ * The seal would find every change, and whoever makes a hostile index makes its seal too:
  * so it is not looked at here.
  */
 #include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "search/index_internal.h"
