@@ -447,7 +447,8 @@ static int child_that_touches(bool survive, char said[512])
 {
     int fd[2];
     int status;
-    ssize_t n;
+    size_t n = 0;
+    ssize_t got;
 
     assert_int_equal(pipe(fd), 0);
     pid_t pid = fork();
@@ -456,8 +457,9 @@ static int child_that_touches(bool survive, char said[512])
         _exit(touch_what_is_gone(survive));
     }
     close(fd[1]);
-    n = read(fd[0], said, 511);
-    said[n > 0 ? n : 0] = '\0';
+    while (n < 511 && (got = read(fd[0], said + n, 511 - n)) > 0)
+        n += (size_t)got;
+    said[n] = '\0';
     close(fd[0]);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));

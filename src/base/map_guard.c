@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { MAPS = 1024, PATH_SHOWN = 400, TAKEN = 1 };
@@ -58,13 +59,18 @@ static int find(uintptr_t at)
     return -1;
 }
 
-static void say(const char *text)
+#define WHY ": the file was cut off while it was in use"
+
+/* In one piece: nobody's line comes between. */
+static void say(const char *path)
 {
-    ssize_t n = write(STDERR_FILENO, text, strlen(text));
+    static char begin[] = "kedge: ", end[] = WHY "\n";
+    struct iovec line[] = {{begin, sizeof begin - 1},
+                           {(char *)(uintptr_t)path, strlen(path)},
+                           {end, sizeof end - 1}};
+    ssize_t n = writev(STDERR_FILENO, line, 3);
     (void)n;
 }
-
-#define WHY ": the file was cut off while it was in use"
 
 /* From the page that is gone to the end there are zeros. */
 static bool put_zeros(uintptr_t at, uintptr_t end)
@@ -91,9 +97,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
         atomic_compare_exchange_strong(&cut, &none, i);
         return;
     }
-    say("kedge: ");
     say(maps[i].path);
-    say(WHY "\n");
     _exit(1);
 }
 
