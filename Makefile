@@ -39,18 +39,20 @@ export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/t
 endif
 # Arb and Calcium stand apart before FLINT 3
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
-LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -ldnnl -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
+LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
 LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
 ISAS := generic
 ifeq ($(shell uname -m),x86_64)
 # the plain loops of the generic table take minutes to compile under the sanitizers
-ISAS := $(if $(SAN),,generic) v3 v4
+ISAS := $(if $(SAN),,generic) v3 v4 v4_bf16 v4_amx
 endif
 ISA_generic :=
 ISA_v3 := -march=x86-64-v3
-ISA_v4 := -march=x86-64-v4 -mavx512bf16
+ISA_v4 := -march=x86-64-v4
+ISA_v4_bf16 := -march=x86-64-v4 -mavx512bf16
+ISA_v4_amx := -march=x86-64-v4 -mamx-tile -mamx-bf16
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
@@ -112,7 +114,7 @@ kedge: $(B)/kedge
 
 # ---- libkedge: only kedge_* of include/kedge.h leaves it -----------------------------------------------------------
 LIB_OBJ  := $(foreach m,$(LIB_MODULES),$(call OBJ_of,$(m))) $(CPU_OBJ)
-LIB_LIBS := -ldnnl $(OMP) -lpthread -lm
+LIB_LIBS := $(OMP) -lpthread -lm
 SHARED   := $(B)/libkedge.so.$(ABI)
 
 lib: $(SHARED) $(B)/libkedge.a           ## libkedge, shared and static

@@ -90,7 +90,7 @@ KEDGE_API const char *kedge_version(void);
 KEDGE_API void kedge_set_threads(int n);
 KEDGE_API int kedge_get_threads(void);
 
-/* 1 where this processor multiplies bf16; 0: only KEDGE_F32 heads run. */
+/* 1 where heads of KEDGE_BF16 run: on every processor since 0.1. */
 KEDGE_API int kedge_has_bf16(void);
 
 /* ---- an algorithm: one row of each table, and numbers ---- */
@@ -404,8 +404,7 @@ struct kedge_head_rows {
  * numerics: products and exponentials in fp32 (bf16: inputs as given, sums in fp32),
  * tiles added in double; rows carry fp32 precision, lse and anchor_lse double.
  * memory: O(N V / tile) sums and one tile a thread; never (N,V).
- * errors: EINVAL (id out of range, a KL without anchor), ESHAPE, ENOMEM, EUNSUPPORTED
- * (bf16 on a processor without it: kedge_has_bf16) */
+ * errors: EINVAL (id out of range, a KL without anchor), ESHAPE, ENOMEM, EUNSUPPORTED */
 KEDGE_API int kedge_head(struct kedge_head_rows *rows, const struct kedge_head *head,
                          struct kedge_err *err) KEDGE_MUST_CHECK;
 

@@ -31,19 +31,79 @@
 
 enum { KG_LANES = 16 };
 
-/* A constant of the instruction set: whether kg_v16_dot_bf16 is one instruction. */
-#if defined(KG_SIMD_512) && defined(__AVX512BF16__)
-#define KG_SIMD_BF16_DOT 1
+/* Constants of the instruction set: whether pairs of bf16 are multiplied by an
+ * instruction of their own, whether the processor's mode makes small sums zero (else the
+ * _flushed functions do), and how many rows by panels of sixteen sums fit the
+ * registers. */
+#if defined(KG_SIMD_512)
+enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
+#elif defined(KG_SIMD_256)
+enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 4, KG_TILE_PANELS = 1 };
 #else
-#define KG_SIMD_BF16_DOT 0
+enum { KG_SIMD_FLUSH_MODE = 0, KG_TILE_ROWS = 4, KG_TILE_PANELS = 1 };
 #endif
-static inline bool kg_simd_has_bf16_dot(void) { return KG_SIMD_BF16_DOT != 0; }
+#if defined(KG_SIMD_512) && defined(__AVX512BF16__)
+enum { KG_SIMD_BF16_DOT = 1 };
+#else
+enum { KG_SIMD_BF16_DOT = 0 };
+#endif
+
+/* Before a loop of constant length that must leave no loop behind. */
+#if defined(__clang__)
+#define KG_UNROLL _Pragma("unroll")
+#else
+#define KG_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 static inline uint32_t kg_simd_first_bits(int n)
 {
     return n >= 32 ? ~0u : (1u << n) - 1u;
 }
 
+/* ---- one float: the definition of what registers do ---- */
+/* a*b + c rounded to odd in double: the product is exact there, and a last bit that is
+ * set where anything was lost lets the next rounding be the only one. */
+static inline double kg_simd_fma_odd(float a, float b, float c)
+{
+    double p = (double)a * (double)b;
+    double s = p + (double)c;
+    double back = s - p;
+    double lost = (p - (s - back)) + ((double)c - back);
+    uint64_t u;
+    memcpy(&u, &s, sizeof u);
+    bool finite = (u >> 52 & 0x7ff) != 0x7ff;
+    uint64_t inexact = (uint64_t)(finite && lost != 0.0 && (u & 1) == 0);
+    u += (lost > 0.0) == (s > 0.0) ? inexact : -inexact;
+    memcpy(&s, &u, sizeof s);
+    return s;
+}
+#if defined(FP_FAST_FMAF)
+static inline float kg_simd_fma(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+#else
+static inline float kg_simd_fma(float a, float b, float c)
+{
+    return (float)kg_simd_fma_odd(a, b, c);
+}
+#endif
+/* The same where results below 2^-126 are zero. Whether one is below is asked of the
+ * result as it would be with exponents without end. */
+static inline float kg_simd_fma_flushed(float a, float b, float c)
+{
+    float f = kg_simd_fma(a, b, c);
+    if (fabsf(f) > 0x1p-126f || f == 0.0f)
+        return f;
+    if (fabsf((float)(kg_simd_fma_odd(a, b, c) * 0x1p64)) < 0x1p-62f)
+        return copysignf(0.0f, f);
+    return f;
+}
+
+static inline float kg_simd_flush(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
 #if defined(KG_SIMD_512)
 /* ---- AVX-512: one register ---- */
 struct kg_v16 {
@@ -555,13 +615,13 @@ static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
 static inline struct kg_v16 kg_v16_fma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
 {
     for (int i = 0; i < 16; i++)
-        a.f[i] = __builtin_fmaf(a.f[i], b.f[i], c.f[i]);
+        a.f[i] = kg_simd_fma(a.f[i], b.f[i], c.f[i]);
     return a;
 }
 static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
 {
     for (int i = 0; i < 16; i++)
-        a.f[i] = __builtin_fmaf(-a.f[i], b.f[i], c.f[i]);
+        a.f[i] = kg_simd_fma(-a.f[i], b.f[i], c.f[i]);
     return a;
 }
 static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b,
@@ -714,127 +774,5 @@ static inline struct kg_v16 kg_v16_one_minus_exp(struct kg_v16 x)
     struct kg_v16 scale = kg_v16_scale2(one, e.n);
     return kg_v16_fnma(scale, kg_v16_mul(e.poly, e.r), kg_v16_sub(one, scale));
 }
-
-/* ---- pairs of bf16, for dot products ---- */
-/* Sixteen dwords of two bf16 each. Only meaningful speed where kg_simd_has_bf16_dot();
- * elsewhere the plain definition, so that its users compile everywhere. */
-#if defined(KG_SIMD_512)
-struct kg_pairs {
-    __m512i r;
-};
-static inline struct kg_pairs kg_pairs_set1(uint32_t u)
-{
-    return (struct kg_pairs){_mm512_set1_epi32((int)u)};
-}
-static inline struct kg_pairs kg_pairs_load(const uint16_t *p)
-{
-    return (struct kg_pairs){_mm512_loadu_si512(p)};
-}
-/* The first n bf16, 0 <= n <= 32, the rest +0. */
-static inline struct kg_pairs kg_pairs_load_n(const uint16_t *p, int n)
-{
-    return (struct kg_pairs){_mm512_maskz_loadu_epi16(kg_simd_first_bits(n), p)};
-}
-/* w[i] <- dword i of every w: 16 x 16 dwords, in four steps of log2. */
-static inline void kg_pairs_transpose(struct kg_pairs w[16])
-{
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(w[i].r, w[i + 1].r);
-        t[i + 1] = _mm512_unpackhi_epi32(w[i].r, w[i + 1].r);
-    }
-    __m512i s[16];
-    for (int i = 0; i < 16; i += 4) {
-        s[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        s[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        s[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        s[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        __m512i a = _mm512_shuffle_i32x4(s[i], s[i + 4], 0x88);
-        __m512i b = _mm512_shuffle_i32x4(s[i], s[i + 4], 0xdd);
-        __m512i c = _mm512_shuffle_i32x4(s[i + 8], s[i + 12], 0x88);
-        __m512i d = _mm512_shuffle_i32x4(s[i + 8], s[i + 12], 0xdd);
-        w[i].r = _mm512_shuffle_i32x4(a, c, 0x88);
-        w[i + 8].r = _mm512_shuffle_i32x4(a, c, 0xdd);
-        w[i + 4].r = _mm512_shuffle_i32x4(b, d, 0x88);
-        w[i + 12].r = _mm512_shuffle_i32x4(b, d, 0xdd);
-    }
-}
-#else
-struct kg_pairs {
-    uint32_t u[16];
-};
-static inline struct kg_pairs kg_pairs_set1(uint32_t u)
-{
-    struct kg_pairs y;
-    for (int i = 0; i < 16; i++)
-        y.u[i] = u;
-    return y;
-}
-static inline struct kg_pairs kg_pairs_load_n(const uint16_t *p, int n)
-{
-    uint16_t h[32] = {0};
-    struct kg_pairs y;
-    for (int i = 0; i < n; i++)
-        h[i] = p[i];
-    for (int i = 0; i < 16; i++)
-        y.u[i] = h[2 * i] | (uint32_t)h[2 * i + 1] << 16;
-    return y;
-}
-static inline struct kg_pairs kg_pairs_load(const uint16_t *p)
-{
-    return kg_pairs_load_n(p, 32);
-}
-static inline void kg_pairs_transpose(struct kg_pairs w[16])
-{
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < i; j++) {
-            uint32_t u = w[i].u[j];
-            w[i].u[j] = w[j].u[i];
-            w[j].u[i] = u;
-        }
-}
-#endif
-
-#if KG_SIMD_BF16_DOT
-/* acc + a.odd b.odd + a.even b.even per dword, as the machine's instruction does it
- * (denormals are zero) */
-static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a,
-                                            struct kg_pairs b)
-{
-    return (struct kg_v16){_mm512_dpbf16_ps(acc.r, (__m512bh)a.r, (__m512bh)b.r)};
-}
-/* The machine's own rounding to bf16, which unlike kg_v16_store_bf16 flushes
- * denormals. */
-static inline void kg_v16_store_bf16_machine_n(uint16_t *p, struct kg_v16 a, int n)
-{
-    _mm256_mask_storeu_epi16(p, (__mmask16)kg_simd_first_bits(n),
-                             (__m256i)_mm512_cvtneps_pbh(a.r));
-}
-#else
-static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs a,
-                                            struct kg_pairs b)
-{
-    uint32_t ua[16], ub[16];
-    float odd[2][16], even[2][16];
-    memcpy(ua, &a, sizeof ua);
-    memcpy(ub, &b, sizeof ub);
-    for (int i = 0; i < 16; i++) {
-        uint32_t part[4] = {ua[i] & 0xffff0000u, ub[i] & 0xffff0000u, ua[i] << 16,
-                            ub[i] << 16};
-        memcpy(&odd[0][i], &part[0], 4);
-        memcpy(&odd[1][i], &part[1], 4);
-        memcpy(&even[0][i], &part[2], 4);
-        memcpy(&even[1][i], &part[3], 4);
-    }
-    acc = kg_v16_fma(kg_v16_load(odd[0]), kg_v16_load(odd[1]), acc);
-    return kg_v16_fma(kg_v16_load(even[0]), kg_v16_load(even[1]), acc);
-}
-static inline void kg_v16_store_bf16_machine_n(uint16_t *p, struct kg_v16 a, int n)
-{
-    kg_v16_store_bf16_n(p, a, n);
-}
-#endif
 
 #endif

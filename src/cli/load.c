@@ -6,14 +6,8 @@
 
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
 {
-    const struct kg_backend *be = kg_backend_cpu();
-    *ct = be->has_bf16 ? KG_BF16 : KG_F32;
-    if (name)
-        KG_TRY(kg_dtype_parse(ct, name, err));
-    if (*ct == KG_BF16 && !be->has_bf16)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "this machine has no exact bf16 products: use --dtype fp32");
-    return KG_OK;
+    *ct = KG_BF16;
+    return name ? kg_dtype_parse(ct, name, err) : KG_OK;
 }
 
 kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,

@@ -23,6 +23,27 @@ int kedge_get_threads(void)
     return n > 0 ? n : kg_threads_get();
 }
 
+/* ---- a call that multiplies ---- */
+static _Thread_local unsigned mode; /* of floating point, that the caller has set */
+
+/* The library's number of threads, and kedge's mode of floating point on each of them.
+ * returns the number that was */
+static int enter(void)
+{
+    int before = kg_threads_swap(atomic_load(&threads));
+
+#pragma omp parallel
+    mode = kg_fp_enter();
+    return before;
+}
+
+static void leave(int before)
+{
+#pragma omp parallel
+    kg_fp_leave(mode);
+    (void)kg_threads_swap(before);
+}
+
 /* ---- float copies of rows ---- */
 
 enum { MOST_COPIES = 6 };
@@ -208,11 +229,11 @@ out:
 int kedge_head(struct kedge_head_rows *rows, const struct kedge_head *head,
                struct kedge_err *err)
 {
-    int before = kg_threads_swap(atomic_load(&threads));
+    int before = enter();
     struct kg_err e;
     kg_status status = forward(rows, head, &e);
 
-    (void)kg_threads_swap(before);
+    leave(before);
     return kg_lib_report(status, &e, err);
 }
 
@@ -262,11 +283,11 @@ out:
 int kedge_head_backward(const struct kedge_head_grad *grad, const struct kedge_head *head,
                         struct kedge_err *err)
 {
-    int before = kg_threads_swap(atomic_load(&threads));
+    int before = enter();
     struct kg_err e;
     kg_status status = backward(grad, head, &e);
 
-    (void)kg_threads_swap(before);
+    leave(before);
     return kg_lib_report(status, &e, err);
 }
 
@@ -275,7 +296,7 @@ int kedge_head_backward(const struct kedge_head_grad *grad, const struct kedge_h
 int kedge_ema(float *anchor, const float *theta, int64_t n, double eta,
               struct kedge_err *err)
 {
-    int before = kg_threads_swap(atomic_load(&threads));
+    int before = enter();
     struct kg_err e;
     kg_status status = kg_lib_given(n > 0 ? anchor : (const void *)"", "anchor", &e);
 
@@ -284,6 +305,6 @@ int kedge_ema(float *anchor, const float *theta, int64_t n, double eta,
     if (status == KG_OK)
         status = kg_op_ema(kg_backend_cpu(), anchor, theta, n > 0 ? n : 0, (float)eta,
                            &e);
-    (void)kg_threads_swap(before);
+    leave(before);
     return kg_lib_report(status, &e, err);
 }

@@ -20,7 +20,7 @@ const char *kedge_version(void) { return KG_VERSION; }
 
 const char *kedge_status_name(int status) { return kg_status_name((kg_status)status); }
 
-int kedge_has_bf16(void) { return kg_backend_cpu()->has_bf16; }
+int kedge_has_bf16(void) { return 1; }
 
 int kg_lib_report(kg_status status, const struct kg_err *mine, struct kedge_err *err)
 {

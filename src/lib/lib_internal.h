@@ -9,6 +9,7 @@
 
 #include "kedge.h"
 
+#include "base/fpmode.h"
 #include "base/status.h"
 #include "policy/policy.h"
 

@@ -2,6 +2,7 @@
  * in and out where the header says, and what is wrong is refused by name. */
 #include "kedge.h"
 
+#include "base/fpmode.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -446,6 +447,34 @@ static void the_backward_is_the_derivative_of_the_forward(void **state)
     refuses(kedge_head_backward(&g, &w.head, &err), KEDGE_EINVAL, "forward");
 }
 
+/* A program linked with -ffast-math, whose threads were started in its mode; and one that
+ * cuts instead of rounding. */
+static void the_mode_of_the_caller_changes_no_bit(void **state)
+{
+    static const unsigned modes[] = {KG_FP_FLUSH, KG_FP_CUT | KG_FP_FLUSH};
+    unsigned before = kg_fp_mode();
+    struct world w;
+    struct stats want = {0}, got = {0};
+
+    (void)state;
+    world_init(&w);
+    kedge_set_threads(3);
+    everything(&w, &want);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        struct kedge_head_rows rows = rows_into(&got);
+#pragma omp parallel num_threads(3)
+        kg_fp_set_mode(modes[i]);
+        int status = kedge_head(&rows, &w.head, &err);
+        unsigned after = kg_fp_mode();
+#pragma omp parallel num_threads(3)
+        kg_fp_set_mode(before);
+        must(status);
+        assert_int_equal(after & ~(unsigned)KG_FP_FLAGS, modes[i]);
+        assert_memory_equal(&got, &want, sizeof got);
+    }
+    kedge_set_threads(0);
+}
+
 static void the_head_refuses_what_does_not_fit(void **state)
 {
     struct world w;
@@ -788,6 +817,7 @@ int main(void)
         cmocka_unit_test(the_head_agrees_with_a_plain_softmax),
         cmocka_unit_test(the_backward_is_the_derivative_of_the_forward),
         cmocka_unit_test(the_head_refuses_what_does_not_fit),
+        cmocka_unit_test(the_mode_of_the_caller_changes_no_bit),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(callers_at_the_same_time_change_no_bit),
         cmocka_unit_test(grpo_is_the_formula_of_the_paper),

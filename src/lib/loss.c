@@ -63,8 +63,11 @@ int kedge_advantages(struct kedge_advantage *out, const struct kedge_algo *algo,
                      const struct kedge_scores *scores, struct kedge_err *err)
 {
     struct kg_err e;
+    unsigned mode = kg_fp_enter();
+    kg_status status = advantages(out, algo, scores, &e);
 
-    return kg_lib_report(advantages(out, algo, scores, &e), &e, err);
+    kg_fp_leave(mode);
+    return kg_lib_report(status, &e, err);
 }
 
 /* ---- weights ---- */
@@ -90,8 +93,11 @@ int kedge_weights(struct kedge_weights *out, const struct kedge_algo *algo,
                   struct kedge_err *err)
 {
     struct kg_err e;
+    unsigned mode = kg_fp_enter();
+    kg_status status = weights(out, algo, n_seqs, seq_begin, drop, &e);
 
-    return kg_lib_report(weights(out, algo, n_seqs, seq_begin, drop, &e), &e, err);
+    kg_fp_leave(mode);
+    return kg_lib_report(status, &e, err);
 }
 
 /* ---- rows ---- */
@@ -161,8 +167,11 @@ int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
                  const struct kedge_rows *whole, struct kedge_err *err)
 {
     struct kg_err e;
+    unsigned mode = kg_fp_enter();
+    kg_status status = select_tokens(selected, algo, whole, &e);
 
-    return kg_lib_report(select_tokens(selected, algo, whole, &e), &e, err);
+    kg_fp_leave(mode);
+    return kg_lib_report(status, &e, err);
 }
 
 /* ---- loss ---- */
@@ -239,8 +248,11 @@ int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
                const struct kedge_rows *rows, struct kedge_err *err)
 {
     struct kg_err e;
+    unsigned mode = kg_fp_enter();
+    kg_status status = loss(grad, algo, rows, &e);
 
-    return kg_lib_report(loss(grad, algo, rows, &e), &e, err);
+    kg_fp_leave(mode);
+    return kg_lib_report(status, &e, err);
 }
 
 /* ---- metrics ---- */

@@ -126,21 +126,6 @@ TEST_UNUSED static struct kg_model *test_open(const char *dir, enum kg_dtype ct,
     return m;
 }
 
-/* False (after saying so) where this machine has no bf16 products. */
-TEST_UNUSED static bool test_has_bf16(void)
-{
-    uint16_t a[4] = {0};
-    uint16_t b[4] = {0};
-    float c[4] = {0};
-    struct kg_err err;
-    const kg_status s = kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 2, 2),
-                                     kg_mat(a, KG_BF16, 2, 2), kg_mat(b, KG_BF16, 2, 2),
-                                     KG_MATMUL_NT, false, &err);
-    if (s != KG_OK)
-        print_message("skip: bf16: %s\n", err.message);
-    return s == KG_OK;
-}
-
 /* Sum of -log p of all targets times `weight`; adds its gradients (head included) to
  * grads unless NULL. */
 TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *acts,

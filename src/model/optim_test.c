@@ -169,8 +169,6 @@ static void test_schedule_free_refuses_a_schedule_and_no_momentum(void **state)
 static void test_bf16_training_lowers_the_loss(void **state)
 {
     (void)state;
-    if (!test_has_bf16())
-        skip();
     struct test_reference r;
     test_reference_open(&r, "qwen2");
     struct kg_model *m = test_open(r.dir, KG_BF16, true);
@@ -238,8 +236,7 @@ static void test_saving_and_loading_between_steps_changes_no_bit(void **state)
     check_save_load_step(KG_F32, &reference_opts, false);
     check_save_load_step(KG_F32, &averaged, false);
     check_save_load_step(KG_F32, &reference_opts, true);
-    if (test_has_bf16())
-        check_save_load_step(KG_BF16, &reference_opts, false);
+    check_save_load_step(KG_BF16, &reference_opts, false);
 }
 
 static void test_the_learning_rate_follows_its_schedule(void **state)

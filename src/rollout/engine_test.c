@@ -62,8 +62,7 @@ static int setup(void **state)
     (void)state;
     tok = letters();
     models[KG_F32] = make_model(KG_F32, TEST_V);
-    if (machine_has_bf16())
-        models[KG_BF16] = make_model(KG_BF16, TEST_V);
+    models[KG_BF16] = make_model(KG_BF16, TEST_V);
     for (int ct = 0; ct < KG_DTYPE_COUNT; ct++)
         for (int i = 0; models[ct] && i < 3; i++)
             models[ct]->config.eos[models[ct]->config.n_eos++] = 30 + i;

@@ -42,15 +42,6 @@ TEST_UNUSED static struct kg_model_config config(int32_t vocab)
     return c;
 }
 
-TEST_UNUSED static bool machine_has_bf16(void)
-{
-    uint16_t a[4] = {0};
-    float c[4];
-    struct kg_mat x = kg_mat(a, KG_BF16, 2, 2);
-    return kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 2, 2), x, x, KG_MATMUL_NT,
-                        false, &refusal) == KG_OK;
-}
-
 TEST_UNUSED static struct kg_model *make_model(enum kg_dtype ct, int32_t vocab)
 {
     struct kg_model_config c = config(vocab);

@@ -1,7 +1,7 @@
 /* Which backends this build has, and which of the CPU's tables this machine runs.
  *
- * The CPU kernels are compiled once per instruction set. All tables give the same numbers
- * in fp32; the best that the machine has is chosen once, by asking the processor, never
+ * The CPU kernels are compiled once per instruction set. All tables give the same bits;
+ * the best that the machine has is chosen once, by asking the processor, never
  * by an environment variable. KG_CPU_HAS_* come from the build.
  */
 #include "tensor/backend.h"
@@ -9,12 +9,16 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #include <stdio.h>
 
 extern const struct kg_backend kg_backend_cpu_generic;
 extern const struct kg_backend kg_backend_cpu_v3;
 extern const struct kg_backend kg_backend_cpu_v4;
+extern const struct kg_backend kg_backend_cpu_v4_bf16;
+extern const struct kg_backend kg_backend_cpu_v4_amx;
 
 struct candidate {
     const struct kg_backend *table;
@@ -33,9 +37,19 @@ static bool has_v4(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512bf16") &&
-           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("fma");
 }
+/* Tile registers are large, so Linux lends them to a process that asks for them. */
+static bool has_v4_amx(void)
+{
+    enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18, TILE_BF16 = 1 << 22, TILE = 1 << 24 };
+    unsigned a, b, c, d;
+
+    return has_v4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE_BF16) &&
+           (d & TILE) && syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+}
+static bool has_v4_bf16(void) { return has_v4() && __builtin_cpu_supports("avx512bf16"); }
 static bool has_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -48,6 +62,12 @@ static bool always(void) { return true; }
 
 /* Best first. */
 static const struct candidate candidates[] = {
+#if defined(KG_CPU_HAS_v4_amx)
+    {&kg_backend_cpu_v4_amx, has_v4_amx},
+#endif
+#if defined(KG_CPU_HAS_v4_bf16)
+    {&kg_backend_cpu_v4_bf16, has_v4_bf16},
+#endif
 #if defined(KG_CPU_HAS_v4)
     {&kg_backend_cpu_v4, has_v4},
 #endif

@@ -27,22 +27,51 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A view: rows x cols elements, row r at data + r*stride elements. Never owns. */
+/* How the elements of a matrix lie. Weights that products read lie in panels: sixteen
+ * rows together, whose pairs of bf16 (or single fp32) of one column pair (column) stand
+ * side by side, so that a product reads them as they come. A row of bf16
+ * is padded by zeros to KG_PRODUCT_BLOCK, the last panel to sixteen rows. kg_op_cast
+ * packs and unpacks. */
+enum kg_layout {
+    KG_ROWS, /* row r at data + r*stride elements */
+    /* dword (r%16) of the sixteen dwords of step s at data + r/16*16*stride elements:
+     * elements 2s and 2s+1 of row r in bf16, element s in fp32 */
+    KG_PANELS,
+};
+/* rows of a panel; factors of a product that are summed as one, see kg_matmul_kind */
+enum { KG_PANEL = 16, KG_PRODUCT_CHUNK = 1024, KG_PRODUCT_BLOCK = 32 };
+
+/* A view: rows x cols elements. Never owns. */
 struct kg_mat {
     void *data;
     enum kg_dtype dtype;
     int64_t rows;
     int64_t cols;
     int64_t stride; /* elements from one row to the next, >= cols */
+    enum kg_layout layout;
 };
 
 static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows,
                                    int64_t cols)
 {
-    return (struct kg_mat){data, dtype, rows, cols, cols};
+    return (struct kg_mat){data, dtype, rows, cols, cols, KG_ROWS};
 }
-/* Rows [first, first+n) of m. */
+/* Panels in kg_panels_bytes of 64-byte aligned memory. */
+static inline struct kg_mat kg_panels(void *data, enum kg_dtype dtype, int64_t rows,
+                                      int64_t cols)
+{
+    int64_t stride = dtype == KG_BF16 ? (cols + KG_PRODUCT_BLOCK - 1) / KG_PRODUCT_BLOCK *
+                                            KG_PRODUCT_BLOCK
+                                      : cols;
+    return (struct kg_mat){data, dtype, rows, cols, stride, KG_PANELS};
+}
+uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols);
+/* Rows [first, first+n) of m; of panels, first is a multiple of KG_PANEL. */
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
+/* dst <- n elements of m in m's dtype from element `first`, counted row by row, whatever
+ * the layout. For files and tests: one element at a time. */
+void kg_mat_read(void *dst, struct kg_mat m, int64_t first, int64_t n);
+void kg_mat_write(struct kg_mat m, const void *src, int64_t first, int64_t n);
 
 /* ---- products ---- */
 enum kg_matmul_kind {
@@ -51,6 +80,22 @@ enum kg_matmul_kind {
     KG_MATMUL_NN, /* C[M,N] = A[M,K] B[K,N]        dx = dy W */
     KG_MATMUL_TN, /* C[M,N] = A[K,M]^T B[K,N]      dW = dy^T x, summed over tokens K */
 };
+
+/* An element of a product, bit for bit, on every machine. The K factors are taken in
+ * order and in chunks of KG_PRODUCT_CHUNK.
+ *   fp32: a chunk is one chain from +0, s <- fma(a_k, b_k, s); chunks are added in order,
+ *         subnormals kept.
+ *   bf16: a chunk is blocks of KG_PRODUCT_BLOCK factors, the last one padded by zeros. Of
+ *         a block the even factors are one chain from +0 and the odd ones another;
+ *         sum <- sum + (even + odd), from +0, block by block and on through the chunks.
+ *         Subnormal factors and results are zero of their sign in all of this (whether a
+ *         result is subnormal is decided after its rounding).
+ * Then
+ *   NT, NN: what c held, if it is accumulated onto, is added to the sum;
+ *   TN: each chunk is a sum of its own and added to c as it comes, so 2 x 1024 tokens at
+ *       once and one after the other give the same gradient
+ * with subnormals kept, and a bf16 c is rounded to nearest even, subnormals kept. The
+ * payload of a NaN is not defined. */
 
 /* ---- attention ---- */
 /* keys per block: of the online softmax and of the paged cache */
@@ -84,7 +129,7 @@ struct kg_attn {
  * exact KL. */
 struct kg_head_anchor {
     struct kg_mat hidden;  /* (N,Da) ct */
-    struct kg_mat weight;  /* (V,Da) ct */
+    struct kg_mat weight;  /* (V,Da) ct, rows or panels */
     const float *inv_temp; /* (N) or NULL for 1 */
 };
 
@@ -92,7 +137,7 @@ struct kg_head_anchor {
  * z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];   logp[n,v] = z[n,v] - lse[n] */
 struct kg_head {
     struct kg_mat hidden;   /* (N,D) ct */
-    struct kg_mat weight;   /* (V,D) ct */
+    struct kg_mat weight;   /* (V,D) ct, rows or panels */
     const float *inv_temp;  /* (N) or NULL for 1 */
     const int32_t *target;  /* (N) sampled token, -1 for none; or NULL */
     const int32_t *indices; /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
@@ -160,9 +205,7 @@ struct kg_adamw {
 /* ---- the table ---- */
 struct kg_backend {
     const char *name;
-    /* bf16 products exist and keep the rules above; else compute in fp32 */
-    bool has_bf16;
-    /* one line: instruction set, libraries, kernels */
+    /* one line: instruction set, how products are made */
     void (*describe)(char *text, size_t bytes);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
@@ -213,23 +256,17 @@ struct kg_backend {
 
 const struct kg_backend *kg_backend_cpu(void);
 
-/* The compute dtype that a user who names none gets. */
-static inline enum kg_dtype kg_backend_best_dtype(const struct kg_backend *be)
-{
-    return be->has_bf16 ? KG_BF16 : KG_F32;
-}
-
 /* ---- operations ---- */
 
 /* C = op(A) op(B), or C += when accumulate.
- * c fp32 or ct; a, b of one dtype (bf16 or fp32); products accumulate in fp32; c bf16 is
- * rounded once at the end (accumulate needs c fp32).
- * errors: SHAPE, DTYPE, UNSUPPORTED (no bf16 product on this machine) */
+ * c fp32 or ct; a, b of one dtype (bf16 or fp32); b in rows or, but for TN, in panels
+ * (the same bits, and nothing to pack); accumulate needs c fp32.
+ * numerics: see kg_matmul_kind.   errors: SHAPE, DTYPE, EINVAL (layout), ENOMEM */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct
+/* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct, rows or panels
  * errors: SHAPE, EINVAL (token id) */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
                       const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
@@ -278,7 +315,7 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                            struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
                            struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
 
-/* dst = src in dst's dtype;   y += x (fp32, or y fp32 and x ct) */
+/* dst = src in dst's dtype and layout;   y += x (fp32, or y fp32 and x ct) */
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_add(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,

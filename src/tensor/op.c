@@ -6,17 +6,55 @@
  */
 #include "tensor/backend.h"
 
-enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16 };
+#include <assert.h>
+
+/* What an operand may be: types, and whether in panels. */
+enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
 
 /* A dimension of any length. */
 enum { ANY = -1 };
 
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n)
 {
+    assert(m.layout == KG_ROWS || first % KG_PANEL == 0);
     size_t bytes = (size_t)(first * m.stride) * kg_dtype_traits(m.dtype)->bytes;
     m.data = (char *)m.data + bytes;
     m.rows = n;
     return m;
+}
+
+uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols)
+{
+    int64_t padded = (rows + KG_PANEL - 1) / KG_PANEL * KG_PANEL;
+    return (uint64_t)padded * (uint64_t)kg_panels(NULL, dtype, rows, cols).stride *
+           kg_dtype_traits(dtype)->bytes;
+}
+
+/* Address of element (r, c). */
+static char *element(struct kg_mat m, int64_t r, int64_t c)
+{
+    int64_t bytes = (int64_t)kg_dtype_traits(m.dtype)->bytes;
+    if (m.layout == KG_ROWS)
+        return (char *)m.data + (r * m.stride + c) * bytes;
+    int64_t dword = r / KG_PANEL * m.stride * bytes * KG_PANEL / 4 +
+                    c * bytes / 4 * KG_PANEL + r % KG_PANEL;
+    return (char *)m.data + dword * 4 + c * bytes % 4;
+}
+
+void kg_mat_read(void *dst, struct kg_mat m, int64_t first, int64_t n)
+{
+    size_t bytes = kg_dtype_traits(m.dtype)->bytes;
+    for (int64_t i = 0; i < n; i++)
+        memcpy((char *)dst + (size_t)i * bytes,
+               element(m, (first + i) / m.cols, (first + i) % m.cols), bytes);
+}
+
+void kg_mat_write(struct kg_mat m, const void *src, int64_t first, int64_t n)
+{
+    size_t bytes = kg_dtype_traits(m.dtype)->bytes;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(element(m, (first + i) / m.cols, (first + i) % m.cols),
+               (const char *)src + (size_t)i * bytes, bytes);
 }
 
 /* ---- checks ---- */
@@ -39,6 +77,7 @@ static kg_status check_shape(const char *op, const char *name, struct kg_mat m,
 
 static const char *types_name(unsigned types)
 {
+    types &= CT;
     return types == F32 ? "fp32" : types == BF16 ? "bf16" : "fp32 or bf16";
 }
 
@@ -51,6 +90,8 @@ static kg_status check(const char *op, const char *name, struct kg_mat m, int64_
     if (!(types & 1u << m.dtype))
         return kg_fail(err, KG_EDTYPE, "%s: %s is %s, expected %s", op, name,
                        kg_dtype_traits(m.dtype)->name, types_name(types));
+    if (m.layout == KG_PANELS && !(types & PANELS))
+        return kg_fail(err, KG_EINVAL, "%s: %s lies in panels, expected rows", op, name);
     if (m.rows > 1 && m.stride < m.cols)
         return kg_fail(err, KG_ESHAPE,
                        "%s: %s has a row stride of %lld elements, expected at least "
@@ -100,7 +141,8 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     int64_t N = kind == KG_MATMUL_NT ? b.rows : b.cols;
     KG_TRY(check(op, "a", a, ANY, ANY, CT, err));
     KG_TRY(check(op, "b", b, kind == KG_MATMUL_NT ? ANY : K,
-                 kind == KG_MATMUL_NT ? K : ANY, 1u << a.dtype, err));
+                 kind == KG_MATMUL_NT ? K : ANY,
+                 1u << a.dtype | (kind == KG_MATMUL_TN ? 0 : PANELS), err));
     KG_TRY(check(op, "c", c, M, N, accumulate ? F32 : F32 | 1u << a.dtype, err));
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
 }
@@ -110,7 +152,7 @@ kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_ma
                       const int32_t *tokens, struct kg_err *err)
 {
     const char *op = "embed";
-    KG_TRY(check(op, "table", table, ANY, ANY, CT, err));
+    KG_TRY(check(op, "table", table, ANY, ANY, CT | PANELS, err));
     KG_TRY(check(op, "x", x, ANY, table.cols, F32, err));
     KG_TRY(check_ids(op, "tokens", tokens, x.rows, 0, table.rows, err));
     return be->embed ? be->embed(x, table, tokens, err) : missing(be, op, err);
@@ -205,8 +247,8 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err)
 {
-    KG_TRY(check("cast", "src", src, ANY, ANY, CT, err));
-    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT, err));
+    KG_TRY(check("cast", "src", src, ANY, ANY, CT | PANELS, err));
+    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | PANELS, err));
     return be->cast ? be->cast(dst, src, err) : missing(be, "cast", err);
 }
 
@@ -339,8 +381,8 @@ static kg_status check_head(const char *op, const struct kg_head *h, struct kg_e
     int64_t N = h->hidden.rows;
     int64_t V = h->weight.rows;
     KG_TRY(check(op, "hidden", h->hidden, ANY, ANY, CT, err));
-    KG_TRY(
-        check(op, "weight", h->weight, ANY, h->hidden.cols, 1u << h->hidden.dtype, err));
+    KG_TRY(check(op, "weight", h->weight, ANY, h->hidden.cols,
+                 1u << h->hidden.dtype | PANELS, err));
     if (h->k < 0 || h->top_k < 0 || h->top_k > V)
         return kg_fail(err, KG_EINVAL,
                        "%s: k %d and top_k %d, expected 0 or more, top_k at most the "
@@ -361,7 +403,7 @@ static kg_status check_head(const char *op, const struct kg_head *h, struct kg_e
     KG_TRY(check(op, "anchor hidden", h->anchor->hidden, N, ANY, 1u << h->hidden.dtype,
                  err));
     return check(op, "anchor weight", h->anchor->weight, V, h->anchor->hidden.cols,
-                 1u << h->hidden.dtype, err);
+                 1u << h->hidden.dtype | PANELS, err);
 }
 
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,

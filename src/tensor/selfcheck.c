@@ -1,11 +1,13 @@
 /* The promises of exact products, tried out on the machine at hand.
  *
  * Not a test of correctness (the tests do that): it compares products with themselves,
- * made with other numbers of rows and threads, and wants the same bits.
+ * made with other numbers of rows and threads, and with their definition in plain C, and
+ * wants the same bits.
  */
 #include "tensor/selfcheck.h"
 
 #include "base/mem.h"
+#include "base/simd.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -97,6 +99,90 @@ static kg_status check_sums(const struct check *c, int64_t n, struct kg_err *err
     return KG_OK;
 }
 
+/* ---- against the definition ---- */
+static float factor(const struct check *c, const void *block, int64_t i)
+{
+    return c->dtype == KG_F32
+               ? ((const float *)block)[i]
+               : kg_simd_flush(kg_bf16_to_f32(((const uint16_t *)block)[i]));
+}
+
+/* One chunk of row a and row b; see kg_matmul_kind. */
+static float chain(const struct check *c, int64_t a, int64_t b, int64_t n, int64_t step)
+{
+    float sum = 0.0f;
+    for (int64_t k = 0; k < n; k += step) {
+        float x = factor(c, c->a, a + k), w = factor(c, c->b, b + k);
+        sum = c->dtype == KG_F32 ? kg_simd_fma(x, w, sum)
+                                 : kg_simd_fma_flushed(x, w, sum);
+    }
+    return sum;
+}
+
+static float defined(const struct check *c, int64_t m, int64_t n, int64_t K)
+{
+    int64_t piece = c->dtype == KG_F32 ? KG_PRODUCT_CHUNK : KG_PRODUCT_BLOCK;
+    float sum = 0.0f;
+    for (int64_t k = 0; k < K; k += piece) {
+        int64_t left = K - k < piece ? K - k : piece;
+        int64_t a = m * K + k, b = n * K + k;
+        if (c->dtype == KG_F32) {
+            float chunk = chain(c, a, b, left, 1);
+            sum = k == 0 ? chunk : sum + chunk;
+        } else {
+            float both = kg_simd_flush(chain(c, a, b, left, 2) +
+                                       chain(c, a + 1, b + 1, left - 1, 2));
+            sum = kg_simd_flush(sum + both);
+        }
+    }
+    return sum;
+}
+
+/* Factors near one, near 2^-63 (products that are nearly subnormal), and zeros. */
+static void spread(const struct check *c, void *block, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int kind = (int)(i * 7 % 11);
+        float scale = kind < 5    ? 1.0f
+                      : kind < 9  ? 0x1p-63f
+                      : kind < 10 ? 0x1p-126f
+                                  : 0.0f;
+        if (c->dtype == KG_F32)
+            ((float *)block)[i] *= scale;
+        else
+            ((uint16_t *)block)[i] = kg_f32_to_bf16(factor(c, block, i) * scale);
+    }
+}
+
+static kg_status check_elements(const struct check *c, int64_t rows, int64_t n, int64_t k,
+                                struct kg_err *err)
+{
+    KG_TRY(product(c, c->got, KG_MATMUL_NT, rows, n, k, err));
+    for (int64_t i = 0; i < rows * n; i++) {
+        float want = defined(c, i / n, i % n, k);
+        if (memcmp(&want, &c->got[i], sizeof want) != 0)
+            return kg_fail(err, KG_ECONFLICT,
+                           "%s product of K %lld, element (%lld, %lld): expected %.9g as "
+                           "defined, found %.9g",
+                           kg_dtype_traits(c->dtype)->name, (long long)k,
+                           (long long)(i / n), (long long)(i % n), (double)want,
+                           (double)c->got[i]);
+    }
+    return KG_OK;
+}
+
+static kg_status check_definition(const struct check *c, struct kg_err *err)
+{
+    static const int64_t rows[] = {1, 3, 20, 33};
+    for (size_t i = 0; i < COUNT(rows); i++)
+        KG_TRY(check_elements(c, rows[i], 37, i % 2 ? MAX_K - 3 : 100, err));
+    spread(c, c->a, MAX_ROWS * MAX_K);
+    spread(c, c->b, MAX_ROWS * MAX_K);
+    for (size_t i = 0; i < COUNT(rows); i++)
+        KG_TRY(check_elements(c, rows[i], 37, i % 2 ? 333 : 64, err));
+    return KG_OK;
+}
+
 static kg_status check_all(const struct check *c, struct kg_err *err)
 {
     for (size_t s = 0; s < COUNT(shapes); s++) {
@@ -107,8 +193,9 @@ static kg_status check_all(const struct check *c, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
-                            struct kg_err *err)
+static kg_status with_operands(const struct kg_backend *be, enum kg_dtype dtype,
+                               kg_status (*run)(const struct check *, struct kg_err *),
+                               struct kg_err *err)
 {
     enum { OPERAND = MAX_COLS * MAX_K };
     struct check c = {.be = be, .dtype = dtype};
@@ -127,7 +214,7 @@ kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
     }
     fill(c.a, dtype, OPERAND, 1);
     fill(c.b, dtype, OPERAND, 2);
-    KG_TRY_GOTO(out, check_all(&c, err));
+    KG_TRY_GOTO(out, run(&c, err));
 out:
     omp_set_num_threads(threads);
     kg_mem_free(c.a);
@@ -135,4 +222,16 @@ out:
     kg_mem_free(c.want);
     kg_mem_free(c.got);
     return status;
+}
+
+kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
+                            struct kg_err *err)
+{
+    return with_operands(be, dtype, check_all, err);
+}
+
+kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
+                                  struct kg_err *err)
+{
+    return with_operands(be, dtype, check_definition, err);
 }

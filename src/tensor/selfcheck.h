@@ -7,7 +7,7 @@
 #include "tensor/backend.h"
 
 /* The CPU tables that this machine can run, best first; NULL past the last. They give the
- * same bits in fp32. */
+ * same bits. */
 const struct kg_backend *kg_backend_cpu_variant(int i);
 
 /* Instruction sets found, in words. */
@@ -16,9 +16,13 @@ void kg_selfcheck_cpu_features(char *text, size_t bytes);
 /* Whether a row of a product keeps its bits however many rows stand beside it and however
  * many threads run, and a sum over tokens however many threads run. Some seconds at most.
  * shapes: N x K of a few projections, odd ones included
- * errors: ECONFLICT, naming kind, dtype, shape and row count; UNSUPPORTED when the dtype
- * has no product here */
+ * errors: ECONFLICT, naming kind, dtype, shape and row count */
 kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether elements of products are those that backend.h defines, subnormal sums included.
+ * errors: ECONFLICT, naming dtype, K and element */
+kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
+                                  struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -42,7 +42,7 @@ static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
 static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
 {
     if (strcmp(name, "auto") == 0) {
-        *ct = kg_backend_best_dtype(kg_backend_cpu());
+        *ct = KG_BF16;
         return KG_OK;
     }
     return kg_dtype_parse(ct, name, err);

@@ -101,64 +101,16 @@ kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
 kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
 
-/* ---- matmul_onednn.c: dense blocks on one thread, and what a thread keeps ---- */
-struct kg_cpu_product {
-    enum kg_matmul_kind kind;
-    enum kg_dtype in;  /* of a and b */
-    enum kg_dtype out; /* of c */
-    bool accumulate;   /* c += */
-    int64_t m;         /* c is m x n; k is summed over */
-    int64_t n;
-    int64_t k;
-    const void *a; /* dense: (m,k), for TN (k,m) */
-    const void *b; /* dense: (n,k) for NT, else (k,n) */
-    void *c;       /* dense */
-};
-
-/* On the calling thread alone. A row of c depends on its row of a and on b, not on m; a
- * column not on n (measured; kg_selfcheck_rows checks it on the machine at hand).
- * errors: UNSUPPORTED, ENOMEM */
-kg_status kg_cpu_library_product(const struct kg_cpu_product *p, struct kg_err *err);
-const char *kg_cpu_library_version(void);
-
+/* ---- scratch.c: what a thread keeps ---- */
 /* Memory of the calling thread, one block per use, valid until it asks for the same use
  * again. Not zeroed. */
 enum kg_cpu_scratch_use {
-    KG_CPU_SCRATCH_LIBRARY = 0,
-    KG_CPU_SCRATCH_A,
-    KG_CPU_SCRATCH_B,
-    KG_CPU_SCRATCH_C,
-    KG_CPU_SCRATCH_SMALL,
+    KG_CPU_SCRATCH_LEFT = 0,
+    KG_CPU_SCRATCH_RIGHT,
+    KG_CPU_SCRATCH_OWN_LEFT,
     KG_CPU_SCRATCH_SUMS,
     KG_CPU_SCRATCH_USES
 };
 void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *err);
-
-/* ---- matmul_small.c: products of few rows ---- */
-enum { KG_CPU_SMALL_ROWS = 16 };
-
-/* How the library sums over K: `chunk` products at a time, each chunk from zero, chunks
- * added in order, what c holds already last. 0: unknown, so the small kernel must not be
- * used. Found by comparing bits at the first use of a K, then remembered. */
-int64_t kg_cpu_small_chunk(int64_t k, bool accumulate);
-
-/* C[M,N] (=|+=) A[M,K] B[N,K]^T for M <= KG_CPU_SMALL_ROWS, bf16 in, with the library's
- * bits, given its chunk. */
-kg_status kg_cpu_matmul_small(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                              int64_t chunk, bool accumulate, struct kg_err *err);
-
-/* How many lengths K were calibrated, and for how many no chunk gave the library's
- * bits. */
-void kg_cpu_small_counts(int *known, int *refused);
-
-/* ---- matmul_plain.c: fp32 products where the library does not keep rows ---- */
-
-/* Whether the library's fp32 rows keep their bits on this machine: tried once. */
-bool kg_cpu_library_keeps_rows(void);
-
-/* NT and NN in fp32: one chain of FMAs an element. */
-kg_status kg_cpu_matmul_plain(struct kg_mat c, struct kg_mat a, struct kg_mat b,
-                              enum kg_matmul_kind kind, bool accumulate,
-                              struct kg_err *err);
 
 #endif

@@ -5,19 +5,47 @@
  * sums whatever the threads.
  */
 #include "tensor/cpu/cpu_internal.h"
+#include "tensor/cpu/product_internal.h"
 
 enum { STRIP = 64 }; /* columns a thread takes at a time */
+
+/* One row out of its panel: a dword of every step. */
+static void row_of_panel(float *x, struct kg_mat table, int64_t row)
+{
+    int64_t factors = kg_cpu_step_factors(table.dtype);
+    const char *p = (const char *)table.data +
+                    row / KG_PANEL * (table.stride / factors) * KG_STEP_BYTES +
+                    row % KG_PANEL * 4;
+    for (int64_t d = 0; d < table.cols; d += factors, p += KG_STEP_BYTES) {
+        uint32_t u;
+        memcpy(&u, p, sizeof u);
+        uint32_t first = factors == 2 ? u << 16 : u;
+        uint32_t second = u & 0xffff0000u;
+        memcpy(x + d, &first, sizeof first);
+        if (factors == 2 && d + 1 < table.cols)
+            memcpy(x + d + 1, &second, sizeof second);
+    }
+}
+
+static void copy_row(struct kg_mat x, int64_t n, struct kg_mat table, int64_t row)
+{
+    for (int64_t d = 0; d < x.cols; d += KG_LANES) {
+        int lanes = kg_cpu_lanes(x.cols - d);
+        kg_cpu_store(x, n, d, kg_cpu_load(table, row, d, lanes), lanes);
+    }
+}
 
 kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
                        struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
-    for (int64_t n = 0; n < x.rows; n++)
-        for (int64_t d = 0; d < x.cols; d += KG_LANES) {
-            int lanes = kg_cpu_lanes(x.cols - d);
-            kg_cpu_store(x, n, d, kg_cpu_load(table, tokens[n], d, lanes), lanes);
-        }
+    for (int64_t n = 0; n < x.rows; n++) {
+        if (table.layout == KG_PANELS)
+            row_of_panel(kg_cpu_f32(x, n), table, tokens[n]);
+        else
+            copy_row(x, n, table, tokens[n]);
+    }
     return KG_OK;
 }
 

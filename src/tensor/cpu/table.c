@@ -1,5 +1,6 @@
 /* The CPU backend as a table. KG_CPU_TABLE names it after the instruction set it is
  * compiled for; backend.c chooses one at run time. */
+#include "base/amx.h"
 #include "tensor/cpu/cpu_internal.h"
 
 #include <stdio.h>
@@ -9,23 +10,17 @@
 
 static void describe(char *text, size_t bytes)
 {
-    int known;
-    int refused;
-    kg_cpu_small_counts(&known, &refused);
-    snprintf(text, bytes,
-             "%s, oneDNN %s, fp32 products by %s, bf16 products %s, few-row kernel used "
-             "for %d lengths, "
-             "refused for %d",
-             TEXT(KG_CPU_TABLE), kg_cpu_library_version(),
-             kg_cpu_library_keeps_rows() ? "the library" : "an own kernel",
-             kg_simd_has_bf16_dot() ? "yes" : "no", known - refused, refused);
+    const char *by = KG_SIMD_AMX        ? "tile registers"
+                     : KG_SIMD_BF16_DOT ? "an instruction for pairs"
+                                        : "fused sums";
+    snprintf(text, bytes, "%s, tiles of %d x %d sums, bf16 by %s", TEXT(KG_CPU_TABLE),
+             (int)KG_TILE_ROWS, KG_TILE_PANELS * KG_PANEL, by);
 }
 
 extern const struct kg_backend KG_CPU_TABLE;
 
 const struct kg_backend KG_CPU_TABLE = {
     .name = "cpu",
-    .has_bf16 = KG_SIMD_BF16_DOT,
     .describe = describe,
     .matmul = kg_cpu_matmul,
     .embed = kg_cpu_embed,

@@ -6,7 +6,7 @@
  */
 #include "tensor/cpu/tile_internal.h"
 
-#include "base/simd.h"
+#include "base/pairs.h"
 
 enum { TILE_ROWS = 4, TILE_VECS = 4 };
 

@@ -1,0 +1,58 @@
+/* The calling thread's mode of floating point: rounding, and what becomes of subnormals.
+ *
+ * kedge's arithmetic is IEEE with rounding to nearest and subnormals kept: KG_FP_EXACT,
+ * the mode in which every process starts. A library that was linked with -ffast-math, or
+ * a caller of libkedge, may have set another one; who needs a mode sets it and puts back
+ * what it found. Compilers may move arithmetic across a change of mode, so the arithmetic
+ * stands in a function that is not inlined.
+ */
+#ifndef KG_BASE_FPMODE_H
+#define KG_BASE_FPMODE_H
+
+#include <stdint.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+/* Subnormal operands and results are zero in KG_FP_FLUSH. _CUT rounds towards zero, where
+ * it is added to a mode; _FLAGS are no mode but what has happened. */
+enum {
+    KG_FP_EXACT = 0x1f80,
+    KG_FP_FLUSH = 0x9fc0,
+    KG_FP_CUT = 0x6000,
+    KG_FP_FLAGS = 0x3f
+};
+static inline unsigned kg_fp_mode(void) { return _mm_getcsr(); }
+static inline void kg_fp_set_mode(unsigned mode) { _mm_setcsr(mode); }
+#elif defined(__aarch64__)
+enum { KG_FP_EXACT = 0, KG_FP_FLUSH = 1 << 24, KG_FP_CUT = 3 << 22, KG_FP_FLAGS = 0 };
+static inline unsigned kg_fp_mode(void)
+{
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return (unsigned)mode;
+}
+static inline void kg_fp_set_mode(unsigned mode)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
+}
+#else
+enum { KG_FP_EXACT = 0, KG_FP_FLUSH = 0, KG_FP_CUT = 0, KG_FP_FLAGS = 0 };
+static inline unsigned kg_fp_mode(void) { return KG_FP_EXACT; }
+static inline void kg_fp_set_mode(unsigned mode) { (void)mode; }
+#endif
+
+/* The mode that was, after KG_FP_EXACT has been set where it was another. */
+static inline unsigned kg_fp_enter(void)
+{
+    unsigned mode = kg_fp_mode();
+    if ((mode & ~(unsigned)KG_FP_FLAGS) != KG_FP_EXACT)
+        kg_fp_set_mode(KG_FP_EXACT);
+    return mode;
+}
+static inline void kg_fp_leave(unsigned mode)
+{
+    if ((mode & ~(unsigned)KG_FP_FLAGS) != KG_FP_EXACT)
+        kg_fp_set_mode(mode);
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* The parts of a product: operands brought into order, and tiles of sums.
+ *
+ * Both operands of a tile are steps in order. A step is a pair of bf16 or one fp32, a
+ * dword either way; the right one is sixteen dwords of a panel. In bf16 sixteen steps are
+ * a block, and steps come in whole blocks. How tiles read the left operand of bf16
+ * depends on the instruction set: as it lies (tile registers), each block's even elements
+ * before its odd ones in pairs of a chain (an instruction for pairs), or the same widened
+ * to floats.
+ */
+#ifndef KG_TENSOR_CPU_PRODUCT_INTERNAL_H
+#define KG_TENSOR_CPU_PRODUCT_INTERNAL_H
+
+#include "base/amx.h"
+#include "base/pairs.h"
+#include "tensor/backend.h"
+
+enum { KG_STEP_BYTES = 64 /* of a panel */, KG_BLOCK_STEPS = KG_PRODUCT_BLOCK / 2 };
+
+/* Factors of a step, and the steps that k factors make. */
+static inline int64_t kg_cpu_step_factors(enum kg_dtype t)
+{
+    return t == KG_BF16 ? 2 : 1;
+}
+static inline int64_t kg_cpu_steps(enum kg_dtype t, int64_t k)
+{
+    return t == KG_F32 ? k
+                       : (k + KG_PRODUCT_BLOCK - 1) / KG_PRODUCT_BLOCK * KG_BLOCK_STEPS;
+}
+
+/* Bytes of a step of the left operand as tiles read it, and whether they read it where it
+ * lies. */
+static inline int64_t kg_cpu_left_bytes(enum kg_dtype t)
+{
+    return t == KG_BF16 && !KG_SIMD_AMX && !KG_SIMD_BF16_DOT ? 8 : 4;
+}
+static inline bool kg_cpu_left_in_place(struct kg_mat a)
+{
+    return a.dtype == KG_F32 || (KG_SIMD_AMX && a.cols % KG_PRODUCT_BLOCK == 0);
+}
+
+/* The largest tile, whose fewer rows may have more panels. */
+static inline int kg_cpu_tile_rows(enum kg_dtype t)
+{
+    return t == KG_BF16 && KG_SIMD_AMX ? 2 * KG_AMX_ROWS : KG_TILE_ROWS;
+}
+static inline int kg_cpu_tile_panels(enum kg_dtype t, int64_t rows)
+{
+    if (t == KG_BF16 && KG_SIMD_AMX)
+        return rows <= KG_AMX_ROWS ? 4 : 2;
+    int few = rows <= 2 ? 1 : rows <= 4 ? 2 : KG_TILE_PANELS; /* one stream of memory */
+    return few < KG_TILE_PANELS ? few : KG_TILE_PANELS;
+}
+
+/* ---- product_tile.c: sums of a few rows by a few panels ---- */
+struct kg_cpu_tile {
+    const char *left;    /* row r, step s at left + r*left_row + s*kg_cpu_left_bytes */
+    int64_t left_row;    /* bytes */
+    const char *right;   /* panel p, step s at right + p*right_panel + s*64 */
+    int64_t right_panel; /* bytes */
+    int64_t steps;       /* of one chunk at most; in bf16 a multiple of KG_BLOCK_STEPS */
+    float *out;          /* row r, panel p at out + r*out_row + 16*p */
+    int64_t out_row;     /* floats */
+    bool first;          /* of the row's chunks: out = instead of out += */
+};
+void kg_cpu_tile_chain(const struct kg_cpu_tile *t, enum kg_dtype dtype, int rows,
+                       int panels);
+
+/* ---- product_pack.c: operands brought into the order of steps ---- */
+/* Steps [s0,s0+n) of sixteen rows of m, which lies in rows, from row r0, rounded to t:
+ * sums run along the rows. */
+void kg_cpu_pack_rows(char *panel, enum kg_dtype t, struct kg_mat m, int64_t r0,
+                      int64_t s0, int64_t n);
+/* The other way: w[i] <- sixteen steps from step s of row i of a panel of m. */
+void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t panel,
+                         int64_t s);
+/* Panels of sixteen columns each from c0, sums run down the columns: steps [s0,s0+n) of
+ * rows or pairs of rows. m in rows; or in panels, with s0 a whole panel of m. Panels of
+ * the result lie panel_bytes apart. */
+void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
+                      int64_t panels, int64_t s0, int64_t n);
+/* Rows [r0,r0+rows), steps [s0,s0+n) of m as tiles read them, dense. */
+void kg_cpu_pack_left(char *to, struct kg_mat m, int64_t r0, int64_t rows, int64_t s0,
+                      int64_t n);
+/* Sixteen columns of m from c0 turned into rows, which lie row_bytes apart: steps
+ * [s0,s0+n). */
+void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
+                      int64_t s0, int64_t n);
+
+#endif
