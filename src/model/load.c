@@ -4,10 +4,10 @@
  * It reads safetensors through data/safetensors.h and trusts nothing that the folder
  * says: names, shapes and types are compared with what config.json implies, both ways.
  *
- * The one idea: a model for inference keeps the map and points its products straight into
- * it when the file already holds the compute dtype, so opening costs no reading; whatever
- * must change type (and every norm and bias) goes to one block of copies. A trainable
- * model converts into its master slab and lets the map go.
+ * The one idea: a tensor is read once, in pieces of whole panels, converted if it must be
+ * and packed; the pages behind a piece are given back at once, so that opening needs
+ * little more memory than the packed weights. A trainable model converts into its master
+ * slab first. The map does not outlive the call.
  */
 #include "model/model_internal.h"
 
@@ -19,7 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CONVERT_PIECE = 1 << 16 /* elements */, COPY_ALIGN = 64 };
+enum { CONVERT_PIECE = 1 << 16 /* elements */ };
 
 /* ---- checks ---- */
 static void shape_text(char *out, size_t n, int n_dims, const int64_t *shape)
@@ -173,16 +173,6 @@ static kg_status load_trainable(struct kg_model *m, const struct kg_st_set *set,
 }
 
 /* ---- inference ---- */
-static enum kg_dtype compute_dtype(const struct kg_model *m, const struct kg_param *p)
-{
-    return p->is_product ? m->ct : KG_F32;
-}
-
-static bool can_map(const struct kg_st_tensor *t, enum kg_dtype have, enum kg_dtype want)
-{
-    return have == want && (uintptr_t)t->data % kg_dtype_traits(want)->bytes == 0;
-}
-
 /* Starts reading the pages behind a mapped tensor; a refusal only costs time later. */
 static void read_ahead(const struct kg_st_tensor *t)
 {
@@ -191,60 +181,102 @@ static void read_ahead(const struct kg_st_tensor *t)
     (void)madvise((void *)first, (uintptr_t)t->data + t->bytes - first, MADV_WILLNEED);
 }
 
-/* Points what can be mapped into the map; leaves data NULL elsewhere and counts the bytes
- * to copy. */
-static kg_status map_params(struct kg_model *m, const struct kg_st_set *set,
-                            size_t *copy_bytes, struct kg_err *err)
+/* Gives back the whole pages of a part of the map that has been read. */
+static void let_go(const char *data, size_t bytes)
 {
-    *copy_bytes = 0;
-    for (size_t i = 0; i < m->n_params; i++) {
-        struct kg_param *p = &m->params[i];
-        const struct kg_st_tensor *t = NULL;
-        enum kg_dtype have = KG_F32;
-        KG_TRY(find_tensor(&t, &have, set, p, err));
-        const enum kg_dtype want = compute_dtype(m, p);
-        p->compute = kg_mat(NULL, want, p->rows, p->cols);
-        if (can_map(t, have, want)) {
-            memcpy(&p->compute.data, &t->data,
-                   sizeof t->data); /* never written: weights are const */
-            read_ahead(t);
-            continue;
-        }
-        const size_t bytes = (size_t)kg_param_count(p) * kg_dtype_traits(want)->bytes;
-        *copy_bytes += (bytes + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)data + bytes) / page * page;
+    if (end > first)
+        (void)madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
+/* A tensor of the file while it is packed. */
+struct source {
+    const struct kg_st_tensor *t;
+    enum kg_dtype dtype;
+    void *piece;  /* (PIECE_ELEMENTS or one panel of rows) owned; ct, where it must be
+                    converted first; else NULL */
+    int64_t rows; /* of a piece, whole panels */
+};
+
+enum { PIECE_ELEMENTS = 1 << 22 };
+
+static kg_status source_init(struct source *s, const struct kg_model *m,
+                             const struct kg_st_set *set, const struct kg_param *p,
+                             struct kg_err *err)
+{
+    *s = (struct source){0};
+    KG_TRY(find_tensor(&s->t, &s->dtype, set, p, err));
+    read_ahead(s->t);
+    const int64_t fit = PIECE_ELEMENTS / p->cols / KG_PANEL * KG_PANEL;
+    s->rows = fit > KG_PANEL ? fit : KG_PANEL;
+    s->rows = s->rows < p->rows ? s->rows : p->rows;
+    const size_t align = kg_dtype_traits(s->dtype)->bytes;
+    if (s->dtype != KG_F16 && (uintptr_t)s->t->data % align == 0)
+        return KG_OK;
+    s->piece = kg_mem_calloc((size_t)(s->rows * p->cols), kg_dtype_traits(m->ct)->bytes,
+                             "a piece of a checkpoint", err);
+    return s->piece ? KG_OK : KG_ENOMEM;
+}
+
+static kg_status pack_piece(const struct kg_model *m, const struct source *s,
+                            const struct kg_param *p, int64_t row, struct kg_err *err)
+{
+    const int64_t rows = p->rows - row < s->rows ? p->rows - row : s->rows;
+    const size_t row_bytes = (size_t)p->cols * kg_dtype_traits(s->dtype)->bytes;
+    char *data = (char *)(uintptr_t)s->t->data +
+                 (size_t)row * row_bytes; /* not written */
+    struct kg_mat from = kg_mat(data, s->dtype, rows, p->cols);
+    if (s->piece) {
+        struct kg_st_tensor part = *s->t;
+        part.data = (void *)data;
+        from = kg_mat(s->piece, m->ct, rows, p->cols);
+        KG_TRY(convert(s->piece, m->ct, &part, s->dtype, rows * p->cols, err));
     }
+    kg_phase_tick();
+    KG_TRY(kg_op_cast(m->backend, kg_mat_rows(p->compute, row, rows), from, err));
+    let_go(data, (size_t)rows * row_bytes);
     return KG_OK;
 }
 
-static kg_status copy_params(struct kg_model *m, const struct kg_st_set *set,
-                             unsigned char *to, struct kg_err *err)
+static kg_status pack_param(const struct kg_model *m, const struct kg_st_set *set,
+                            const struct kg_param *p, struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++) {
-        struct kg_param *p = &m->params[i];
-        if (p->compute.data)
-            continue;
-        const struct kg_st_tensor *t = NULL;
-        enum kg_dtype have = KG_F32;
-        KG_TRY(find_tensor(&t, &have, set, p, err));
-        const enum kg_dtype want = p->compute.dtype;
-        p->compute.data = to;
-        KG_TRY(convert(to, want, t, have, kg_param_count(p), err));
-        const size_t bytes = (size_t)kg_param_count(p) * kg_dtype_traits(want)->bytes;
-        to += (bytes + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN;
-    }
-    return KG_OK;
+    struct source s;
+    kg_status status = source_init(&s, m, set, p, err);
+    for (int64_t row = 0; status == KG_OK && row < p->rows; row += s.rows)
+        status = pack_piece(m, &s, p, row, err);
+    kg_mem_free(s.piece);
+    return status;
 }
 
 static kg_status load_inference(struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
-    size_t copy_bytes = 0;
-    KG_TRY(map_params(m, set, &copy_bytes, err));
-    priv->copies = kg_mem_calloc(copy_bytes, 1, "converted weights", err);
-    if (!priv->copies)
+    size_t floats = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        floats += m->params[i].is_product ? 0 : (size_t)m->params[i].cols;
+    KG_TRY(kg_model_attach_panels(m, err));
+    priv->vectors = kg_mem_calloc(floats, sizeof *priv->vectors, "norms and biases", err);
+    if (!priv->vectors)
         return KG_ENOMEM;
-    return copy_params(m, set, priv->copies, err);
+    float *to = priv->vectors;
+    for (size_t i = 0; i < m->n_params; i++) {
+        struct kg_param *p = &m->params[i];
+        const struct kg_st_tensor *t = NULL;
+        enum kg_dtype have = KG_F32;
+        if (p->is_product) {
+            KG_TRY(pack_param(m, set, p, err));
+            continue;
+        }
+        p->compute = kg_mat(to, KG_F32, 1, p->cols);
+        KG_TRY(find_tensor(&t, &have, set, p, err));
+        KG_TRY(convert(to, KG_F32, t, have, p->cols, err));
+        to += p->cols;
+    }
+    return KG_OK;
 }
 
 /* ---- opening ---- */
@@ -269,10 +301,10 @@ static kg_status load(struct kg_model *m, const char *dir,
         return KG_ENOMEM;
     KG_TRY(kg_st_open_dir(&priv->set, dir, err));
     KG_TRY(check_tensors(m, priv->set, err));
-    if (!opts->trainable)
-        return load_inference(m, priv->set, err);
-    KG_TRY(kg_model_attach_slabs(m, err));
-    KG_TRY(load_trainable(m, priv->set, err));
+    if (opts->trainable)
+        KG_TRY(kg_model_attach_slabs(m, err));
+    KG_TRY(opts->trainable ? load_trainable(m, priv->set, err)
+                           : load_inference(m, priv->set, err));
     kg_st_close(priv->set);
     priv->set = NULL;
     return KG_OK;

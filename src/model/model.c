@@ -176,36 +176,57 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
 }
 
 /* ---- slabs ---- */
-static void attach_param(struct kg_model *m, struct kg_param *p)
+/* What products read of p. */
+static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
+{
+    const uint64_t bytes = kg_panels_bytes(m->ct, p->rows, p->cols);
+    return (bytes + KG_COMPUTE_ALIGN - 1) / KG_COMPUTE_ALIGN * KG_COMPUTE_ALIGN;
+}
+
+uint64_t kg_model_compute_bytes(const struct kg_model *m)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].is_product)
+            bytes += panel_bytes(m, &m->params[i]);
+    return bytes;
+}
+
+kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
-    p->master = m->master + p->offset;
-    p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
-    if (p->is_product && m->ct == KG_BF16)
-        p->compute = kg_mat(priv->compute + p->offset, KG_BF16, p->rows, p->cols);
+    priv->panels = kg_mem_calloc(kg_model_compute_bytes(m), 1, "weights in panels", err);
+    if (!priv->panels)
+        return KG_ENOMEM;
+    unsigned char *to = priv->panels;
+    for (size_t i = 0; i < m->n_params; i++) {
+        struct kg_param *p = &m->params[i];
+        if (!p->is_product)
+            continue;
+        p->compute = kg_panels(to, m->ct, p->rows, p->cols);
+        to += panel_bytes(m, p);
+    }
+    return KG_OK;
 }
 
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
 {
-    struct kg_model_priv *priv = m->priv;
-    const size_t n = (size_t)m->n_elements;
-    m->master = kg_mem_calloc(n, sizeof(float), "master weights", err);
+    m->master = kg_mem_calloc((size_t)m->n_elements, sizeof(float), "master weights",
+                              err);
     if (!m->master)
         return KG_ENOMEM;
-    if (m->ct == KG_BF16) {
-        priv->compute = kg_mem_calloc(n, sizeof *priv->compute, "bf16 weights", err);
-        if (!priv->compute)
-            return KG_ENOMEM;
+    for (size_t i = 0; i < m->n_params; i++) {
+        struct kg_param *p = &m->params[i];
+        p->master = m->master + p->offset;
+        p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
     }
-    for (size_t i = 0; i < m->n_params; i++)
-        attach_param(m, &m->params[i]);
-    return KG_OK;
+    return kg_model_attach_panels(m, err);
 }
 
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
 {
-    if (!m->master || m->ct == KG_F32)
-        return KG_OK; /* products read the master weights, or the file, themselves */
+    if (!m->master)
+        return KG_OK; /* packed while the file was read */
     for (size_t i = 0; i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
         if (!p->is_product)
@@ -220,14 +241,19 @@ kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_param *p
                         const float *weights, int64_t first, int64_t n,
                         struct kg_err *err)
 {
+    enum { PIECE = 1024 };
     if (weights || p->master) {
         const float *src = (weights ? weights + p->offset : p->master) + first;
         return kg_dtype_convert(dst, dtype, src, KG_F32, (size_t)n, err);
     }
-    const enum kg_dtype have = p->compute.dtype;
-    const char *src = (const char *)p->compute.data +
-                      (size_t)first * kg_dtype_traits(have)->bytes;
-    return kg_dtype_convert(dst, dtype, src, have, (size_t)n, err);
+    for (int64_t i = 0; i < n; i += PIECE) {
+        float piece[PIECE]; /* or as many bf16 */
+        const int64_t count = n - i < PIECE ? n - i : PIECE;
+        kg_mat_read(piece, p->compute, first + i, count);
+        KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
+                                dtype, piece, p->compute.dtype, (size_t)count, err));
+    }
+    return KG_OK;
 }
 
 /* ---- fresh weights ---- */
@@ -322,8 +348,8 @@ void kg_model_free(struct kg_model *m)
     struct kg_model_priv *priv = m->priv;
     if (priv) {
         kg_st_close(priv->set);
-        kg_mem_free(priv->compute);
-        kg_mem_free(priv->copies);
+        kg_mem_free(priv->panels);
+        kg_mem_free(priv->vectors);
         kg_mem_free(priv->names);
         kg_mem_free(priv);
     }

@@ -2,10 +2,10 @@
  * sequences, and the paged KV cache. Sampler and trainer call the same forward on the
  * same weights.
  *
- * Parameters. `compute` is what products read: bf16 or fp32. A model opened for inference
- * maps the checkpoint and converts only what it must; one opened for training owns fp32
- * master weights (`master`) and, with bf16, a compute copy that kg_model_refresh rewrites
- * after every update.
+ * Parameters. `compute` is what products read: bf16 or fp32, in panels, and of a tied
+ * embedding and head one copy. A model opened for inference packs the checkpoint while it
+ * reads it and keeps nothing else; one opened for training owns fp32 master weights
+ * (`master`) beside, and kg_model_refresh packs them again after every update.
  */
 #ifndef KG_MODEL_MODEL_H
 #define KG_MODEL_MODEL_H
@@ -25,7 +25,7 @@ struct kg_param {
     int n_dims;            /* 1 or 2 in the file */
     bool is_product;       /* read by products, in ct; else fp32 (norms, biases) */
     int64_t offset;        /* elements, of this tensor in the fp32 slabs */
-    struct kg_mat compute; /* (rows, cols) in ct; or fp32 when !is_product */
+    struct kg_mat compute; /* (rows, cols) panels of ct; or an fp32 row if !is_product */
     float *master;         /* (rows, cols) fp32; NULL when opened for inference */
 };
 
@@ -75,8 +75,10 @@ kg_status kg_model_clone(struct kg_model **m, const struct kg_model *src,
                          enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
-/* Rewrite the compute copies from the master weights (bf16), after any change of them. */
+/* Pack what products read from the master weights, after any change of them. */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+/* Memory of what products read, beside the master weights. */
+uint64_t kg_model_compute_bytes(const struct kg_model *m);
 
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at

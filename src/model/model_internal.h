@@ -12,15 +12,15 @@
 /* A tensor of the slabs starts at a multiple of this many elements (64 bytes of fp32);
  * the gap stays 0. */
 enum { KG_PARAM_ALIGN = 32 };
+/* A matrix in panels starts at a multiple of this many bytes. */
+enum { KG_COMPUTE_ALIGN = 64 };
 
 /* kg_model.priv */
 struct kg_model_priv {
-    /* owned; the checkpoint that compute views point into, or NULL */
-    struct kg_st_set *set;
-    uint16_t *compute; /* (n_elements) owned bf16 copies of a trainable model, or NULL */
-    /* owned; what a model opened for inference had to convert, or NULL */
-    unsigned char *copies;
-    char *names; /* owned; storage of every param.name */
+    struct kg_st_set *set; /* owned; the checkpoint while it is read, or NULL */
+    unsigned char *panels; /* owned; (kg_model_compute_bytes) what products read */
+    float *vectors; /* owned; norms and biases of a model opened for inference, or NULL */
+    char *names;    /* owned; storage of every param.name */
 };
 
 /* A model with its parameters listed and nothing allocated for them.
@@ -29,8 +29,10 @@ kg_status kg_model_outline(struct kg_model **m, const struct kg_model_config *co
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Give a listed model its master slab and, in bf16, the compute slab; sets master and
- * compute of every param. */
+/* Give a listed model the memory that products read; sets compute of every matrix. */
+kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+
+/* Its master slab and the above; sets master and compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
 /* n elements from `first` of param p of m as `dtype`, from `weights` (laid out as master)

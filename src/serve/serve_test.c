@@ -382,8 +382,8 @@ static void a_failed_answer_ends_its_siblings(void **state)
     c.tied = false;
     (void)state;
     NEED(kg_model_create(&model, &c, &opts, 11, err));
-    float *row = (float *)model->embed->compute.data + (size_t)7 * (size_t)c.hidden;
-    row[0] = NAN;
+    const float nan = NAN;
+    kg_mat_write(model->embed->compute, &nan, (int64_t)7 * c.hidden, 1);
     start((struct kg_serve_opts){0});
     ask(0, "{\"prompt\":[[7],[1]],\"max_tokens\":400,\"top_k\":1,\"ignore_eos\":true}");
     wait_answers();

@@ -208,12 +208,12 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
 {
     const struct kg_model *m = run->model;
     uint64_t vector = (uint64_t)m->n_elements * sizeof(float);
-    uint64_t compute = m->ct == KG_BF16 ? vector / 2 : 0;
+    uint64_t compute = kg_model_compute_bytes(m);
     bool copied = kg_run_anchor_saved(run), read = run->anchor && !copied;
     uint64_t copies = 1u + copied + (run->sampler ? 1u : 0u);
-    uint64_t weights =
-        copies * (vector + compute) + (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
-        (read ? (uint64_t)run->anchor->n_elements * kg_dtype_traits(m->ct)->bytes : 0);
+    uint64_t weights = copies * (vector + compute) +
+                       (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
+                       (read ? kg_model_compute_bytes(run->anchor) : 0);
     uint64_t training = 3 * vector;
     uint64_t pass = kg_pass_bytes(&m->config, m->ct, &run->pass_opts);
     uint64_t score = score_bytes(run);
