@@ -193,7 +193,7 @@ KG_VALUES rpg_released_reinforce_math[] = {
     {"optim.lr", "5e-7"},
     KG_END,
 };
-KG_VALUES rpg_urkl_math_schedule_free[] = {
+KG_VALUES rpg_released_urkl_math_schedule_free[] = {
     {"optim.kind", "schedule-free"},
     KG_END,
 };
@@ -375,9 +375,9 @@ static const struct kg_preset rows[] = {
     {"rpg-released-reinforce-math", RECIPE, "rpg-released-reinforce",
      "DAPO-Math-17k, answers of 2k tokens; half the learning rate", KG_RPG_PAPER ", code",
      rpg_released_reinforce_math},
-    {"rpg-urkl-math-schedule-free", RECIPE, "rpg-urkl-math",
+    {"rpg-released-urkl-math-schedule-free", RECIPE, "rpg-released-urkl-math",
      "the same with the schedule-free AdamW of the released code", KG_RPG_PAPER ", code",
-     rpg_urkl_math_schedule_free},
+     rpg_released_urkl_math_schedule_free},
     {"grpo-math", RECIPE, "grpo",
      "baseline of RPG: symmetric clip, K3 to a fixed reference, no filters",
      KG_RPG_PAPER "; c = 10: " KG_RPG_CODE "run_grpo_7b.sh", grpo_math},

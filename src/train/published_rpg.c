@@ -21,7 +21,7 @@
 #define RELEASED "rpg-released-*"
 #define WITH_KL                                                                          \
     "rpg-released-fkl-math rpg-released-rkl-math rpg-released-ufkl-math "                \
-    "rpg-released-urkl-math rpg-released-js-math rpg-released-ujs-math"
+    "rpg-released-urkl-* rpg-released-js-math rpg-released-ujs-math"
 #define RPP      "reinforce++*"
 #define FILTERED "rpg-* dapo-math reinforce++*"
 
@@ -45,7 +45,7 @@ static const struct kg_published_run rpg_runs[] = {
     RUN("rpg-released-js-math"),
     RUN("rpg-released-ujs-math"),
     RUN("rpg-released-reinforce-math"),
-    RUN("rpg-urkl-math-schedule-free"),
+    RUN("rpg-released-urkl-math-schedule-free"),
     RUN("grpo-math"),
     RUN("dapo-math"),
     RUN("reinforce++-math"),
@@ -129,9 +129,7 @@ static const struct kg_published_row rpg_rows[] = {
     {"rpg-fkl*", "algo.surrogate", "rpg-fkl", NULL, ALG, NULL},
     {"rpg-rkl*", "algo.surrogate", "rpg-rkl", NULL, ALG, NULL},
     {"rpg-ufkl*", "algo.surrogate", "rpg-ufkl", NULL, ALG, NULL},
-    {"rpg-urkl*", "algo.surrogate", "rpg-urkl", NULL, ALG,
-     "the schedule-free script computes what the released ones do; its optimizer alone "
-     "is taken here"},
+    {"rpg-urkl*", "algo.surrogate", "rpg-urkl", NULL, ALG, NULL},
     {"rpg-reinforce-fkl*", "algo.surrogate", "rpg-reinforce-fkl", NULL, ALG, NULL},
     {"rpg-reinforce-rkl*", "algo.surrogate", "rpg-reinforce-rkl", NULL, ALG, NULL},
     {"rpg-reinforce-ufkl*", "algo.surrogate", "rpg-reinforce-ufkl", NULL, ALG, NULL},
@@ -168,7 +166,7 @@ static const struct kg_published_row rpg_rows[] = {
      NULL},
     {"rpg-released-ufkl-math", "kl.estimator", "rpg-ufkl", NULL, "run_rpg_7b_ufkl1e-4.sh",
      NULL},
-    {"rpg-released-urkl-math", "kl.estimator", "rpg-urkl", NULL, "run_rpg_7b_urkl1e-4.sh",
+    {"rpg-released-urkl-*", "kl.estimator", "rpg-urkl", NULL, "run_rpg_7b_urkl1e-4.sh",
      NULL},
     {"rpg-released-js-math", "kl.estimator", "jeffreys-released", NULL, CORE " (rpg_js)",
      "no script uses it; a sign differs from its comment"},
