@@ -170,12 +170,17 @@ docs: kedge                              ## rewrite the pages that are printed f
 	sed -i '/^```yaml/q' docs/config.md
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
-install: kedge install-lib               ## copy program, library, man pages, completion under PREFIX
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
-	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+SHARE := $(DESTDIR)$(PREFIX)/share
+install: kedge install-lib               ## copy program, library, man pages, recipes, suites, completion under PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
+	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
-	./kedge man > $(DESTDIR)$(PREFIX)/share/man/man1/kedge.1
-	./kedge completion > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/kedge
+	./kedge man > $(SHARE)/man/man1/kedge.1
+	./kedge completion bash > $(SHARE)/bash-completion/completions/kedge
+	./kedge completion zsh > $(SHARE)/zsh/site-functions/_kedge
+	./kedge completion fish > $(SHARE)/fish/vendor_completions.d/kedge.fish
+	for file in $$(git ls-files recipes suites 2>/dev/null || find recipes suites -type f); do \
+	  install -D -m 644 $$file $(SHARE)/kedge/$$file || exit 1; done
 
 # $(call put,mode,file,target)
 put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)

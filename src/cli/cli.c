@@ -182,9 +182,14 @@ int kg_cmd_man(int argc, char **argv)
 
 int kg_cmd_completion(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
-    return print_text(kg_cli_completion);
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = kg_cli_completion(&out, argc > 0 ? argv[0] : "bash", &err);
+
+    if (status == KG_OK)
+        status = kg_cli_put(&out, &err);
+    kg_str_release(&out);
+    return kg_cli_exit(status, &err);
 }
 
 /* ---- running ---- */

@@ -228,7 +228,11 @@ const struct kg_command kg_commands[] = {
      "with whether it is met.",
      1},
     {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0},
-    {"completion", "print completion for bash", kg_cmd_completion, "", no_flags, NULL, 0},
+    {"completion", "print completion for a shell", kg_cmd_completion, "[bash|zsh|fish]",
+     no_flags,
+     "Commands, flags, keys of a recipe (section.key=) and the choices of each. `make "
+     "install` puts the three where the shells look for them.",
+     1},
     {0},
 };
 

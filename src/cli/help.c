@@ -1,5 +1,4 @@
-/* What the tables say to a reader: the overview, the help of a command, the man page,
- * completion for bash. */
+/* What the tables say to a reader: the overview, the help of a command, the man page. */
 #include "cli/cli.h"
 
 #include <string.h>
@@ -153,40 +152,4 @@ kg_status kg_cli_man(struct kg_str *out, struct kg_err *err)
                        "command line was "
                        "wrong.\n",
                        err);
-}
-
-/* ---- completion ---- */
-
-static kg_status put_completion_row(struct kg_str *out, const struct kg_command *c,
-                                    struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(out, err, "        %s) flags=\"--help", c->name));
-    for (const struct kg_flag *f = c->flags; f && f->name; f++)
-        KG_TRY(kg_str_printf(out, err, " --%s", f->name));
-    return kg_str_puts(out, "\" ;;\n", err);
-}
-
-kg_status kg_cli_completion(struct kg_str *out, struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(
-        out,
-        "# bash completion for kedge\n_kedge()\n{\n"
-        "    local word=${COMP_WORDS[COMP_CWORD]} flags=\n"
-        "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"",
-        err));
-    for (const struct kg_command *c = kg_commands; c->name; c++)
-        KG_TRY(kg_str_printf(out, err, "%s ", c->name));
-    KG_TRY(kg_str_puts(out,
-                       "--help --version\" -- \"$word\"))\n        return\n    fi\n"
-                       "    case ${COMP_WORDS[1]} in\n",
-                       err));
-    for (const struct kg_command *c = kg_commands; c->name; c++)
-        KG_TRY(put_completion_row(out, c, err));
-    return kg_str_puts(
-        out,
-        "    esac\n    case $word in\n"
-        "        -*) COMPREPLY=($(compgen -W \"$flags\" -- \"$word\")) ;;\n"
-        "        *) COMPREPLY=($(compgen -f -- \"$word\")) ;;\n    esac\n}\n"
-        "complete -o filenames -F _kedge kedge\n",
-        err);
 }

@@ -1,0 +1,55 @@
+#!/bin/sh
+# make install: the program with its recipes, suites and completion, and what the completion of each shell offers.
+# `command -v` finds the shells; one that is missing is a skip.
+. tests/harness.sh
+
+build=$(cd "$(dirname "$0")/../.." && pwd)
+make --no-print-directory install DESTDIR="$work" PREFIX=/usr B="$build" >"$work/log" 2>&1 || { told=$work/log; failed "make install" ""; exit 1; }
+share=$work/usr/share
+
+same_files() {
+    for file in $(git ls-files recipes suites 2>/dev/null || find recipes suites -type f); do
+        cmp "$file" "$share/kedge/$file" || return 1
+    done
+    [ "$(find "$share/kedge/recipes" -name '*.yaml' | wc -l)" -gt 10 ]
+}
+pass "recipes and suites are installed" same_files
+
+runs_from_there() {
+    "$work/usr/bin/kedge" train "$share/kedge/recipes/digits.yaml" model.path=tests/data/verl_digit_llama \
+        data.train=tests/data/verl_digit_llama/train.jsonl data.val=tests/data/verl_digit_llama/test.jsonl \
+        sft.data=tests/data/verl_digit_llama/train.jsonl run.dir="$work/run" --dry-run
+}
+pass "an installed recipe runs" runs_from_there
+
+# offers WORD EXPECTED: bash completes WORD behind `kedge train`
+offers() {
+    bash -c '. "$1"; COMP_LINE="kedge train $2"; COMP_POINT=${#COMP_LINE}; COMP_WORDS=(kedge train "$2"); COMP_CWORD=2; _kedge
+        printf "%s\n" "${COMPREPLY[@]}"' bash "$share/bash-completion/completions/kedge" "$1" | grep -qx -- "$2"
+}
+in_bash() {
+    offers kl.est kl.estimator= && offers --dry --dry-run && offers optim.l optim.lr= && offers pres preset= || return 1
+    offers log.report=t true && offers task.metric= subem && ! offers kl. optim.lr=
+}
+in_zsh() {
+    zsh -fc 'compdef() {}; compset() { PREFIX=${PREFIX#*=} }; _files() {}
+        compadd() { shift; print -l -- $@ }; _describe() { [[ $1 == -o ]] && shift; [[ $1 == -t ]] && shift 2; print -l -- ${(P)2} }
+        . $1; CURRENT=3; words=(kedge train $2); PREFIX=$2; _kedge' zsh "$share/zsh/site-functions/_kedge" "$1"
+}
+zsh_offers() {
+    in_zsh kl. | grep -q '^kl.estimator:' && in_zsh log.report= | grep -qx false && in_zsh --d | grep -q '^--dry-run:'
+}
+fish_offers() {
+    fish -c "source $share/fish/vendor_completions.d/kedge.fish; complete -C 'kedge train kl.est'; complete -C 'kedge train --dr'
+        complete -C 'kedge train log.report='; complete -C 'kedge gen'" >"$work/fish" || return 1
+    grep -q '^kl.estimator=' "$work/fish" && grep -q '^--dry-run' "$work/fish" && grep -q '^log.report=true' "$work/fish" &&
+        grep -q '^generate' "$work/fish"
+}
+# in SHELL NAME COMMAND
+in_shell() {
+    if command -v "$1" >/dev/null; then pass "$2" "$3"; else skipped "$2" "no $1"; fi
+}
+in_shell bash "bash completes recipe keys and their choices" in_bash
+in_shell zsh "zsh completes recipe keys and their choices" zsh_offers
+in_shell fish "fish completes recipe keys and their choices" fish_offers
+exit "$failures"
