@@ -31,6 +31,54 @@ static void stopping_and_validating_change_no_bit(void **state)
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
 }
 
+/* The tensor `name` of the model that a run wrote. */
+static void tensor_of(float *out, int64_t n, const char *dir, const char *name)
+{
+    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model *m;
+    char path[256];
+
+    snprintf(path, sizeof path, "%s/checkpoints/latest/model", dir);
+    opts.trainable = true;
+    NEED(kg_model_open(&m, path, &opts, err));
+    for (size_t i = 0; i < m->n_params; i++) {
+        if (strcmp(m->params[i].name, name) == 0)
+            memcpy(out, m->params[i].master, (size_t)n * sizeof *out);
+    }
+    kg_model_free(m);
+}
+
+/* One update of the same gradients: what decays alone is told apart. */
+static void decay_reaches_what_the_key_says(void **state)
+{
+    static const char *const all[] = {"train.steps=1", "train.updates_per_step=1",
+                                      "optim.weight_decay=10", "optim.decay=all", NULL};
+    static const char *const some[] = {"train.steps=1", "train.updates_per_step=1",
+                                       "optim.weight_decay=10", "optim.decay=matrices",
+                                       NULL};
+    static const char *const idle[] = {"optim.weight_decay=0", "optim.decay=matrices",
+                                       NULL};
+    static const char matrix[] = "model.layers.0.mlp.up_proj.weight";
+    float a[128] = {0}, b[128] = {0};
+    struct kg_err found;
+
+    (void)state;
+    fresh(ROOT "/all");
+    fresh(ROOT "/some");
+    must_train(ROOT "/all", false, all);
+    must_train(ROOT "/some", false, some);
+    tensor_of(a, 128, ROOT "/all", "model.norm.weight");
+    tensor_of(b, 128, ROOT "/some", "model.norm.weight");
+    for (int i = 0; i < 128; i++) /* the rate is 1e-3, the decay 10 */
+        assert_true(fabsf(a[i] - b[i] + 0.01f * b[i]) < 2e-4f * fabsf(b[i]) && a[i] != 0);
+    tensor_of(a, 128, ROOT "/all", matrix);
+    tensor_of(b, 128, ROOT "/some", matrix);
+    assert_memory_equal(a, b, sizeof a);
+    fresh(ROOT "/idle");
+    assert_int_equal(train(ROOT "/idle", false, idle, &found), KG_EINVAL);
+    assert_non_null(strstr(found.message, "optim.decay: there is no weight decay"));
+}
+
 static void what_samples_is_what_is_trained(void **state)
 {
     double mismatch[8];
@@ -90,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stopping_and_validating_change_no_bit),
+        cmocka_unit_test(decay_reaches_what_the_key_says),
         cmocka_unit_test(what_samples_is_what_is_trained),
         cmocka_unit_test(what_is_written_is_the_average),
         cmocka_unit_test(a_schedule_is_refused_before_the_warm_start),

@@ -57,6 +57,9 @@ kg_status kg_optim_find(const struct kg_optim_row **row, const char *name,
 /* ---- life ---- */
 kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
 {
+    if (!o->decay_all && o->weight_decay == 0.0)
+        return kg_fail(err, KG_EINVAL,
+                       "optim.decay: there is no weight decay whose reach it could say");
     if (!o->row || !o->row->averages)
         return KG_OK;
     if (o->schedule != KG_SCHEDULE_CONSTANT)

@@ -383,6 +383,11 @@ static bool reads_head(const struct kg_algo *algo, unsigned need)
     return algo->kl_top_k > 0 && (algo->kl->about.needs & need);
 }
 
+const char *kg_algo_clamps(const struct kg_algo *algo)
+{
+    return algo->kl_clamp ? algo->kl->clamps : NULL;
+}
+
 unsigned kg_algo_needs(const struct kg_algo *algo)
 {
     unsigned needs = algo->advantage->about.needs | algo->surrogate->about.needs |

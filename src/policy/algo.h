@@ -267,6 +267,8 @@ const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, 
 /* The row's about; NULL and err listing the valid names.   errors: NOTFOUND */
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err) KG_MUST_CHECK;
+/* What kl.clamp holds of this KL ("log w within +-20"), static; NULL: nothing. */
+const char *kg_algo_clamps(const struct kg_algo *algo);
 /* Name of the row chosen in each table. */
 const char *kg_algo_row_name(const struct kg_algo *algo, enum kg_policy_table table);
 

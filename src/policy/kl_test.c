@@ -347,6 +347,33 @@ static void clamps_hold_as_published_and_can_be_left_out(void **state)
     assert_true(value == 25 && coef == 25);
 }
 
+/* The plan's word for it holds: a row that names no clamp has none. */
+static void what_is_clamped_is_said(void **state)
+{
+    static const char *const names[] = {"k1", "k2", "k3", "k3++", "k4", "k5", "abs"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct kg_algo algo;
+        bool differs = false;
+
+        kg_algo_init(&algo);
+        must_set(&algo, "kl.estimator", names[i]);
+        for (double d = -25; d <= 25; d += 50) {
+            double value[2], coef[2];
+
+            for (int clamp = 0; clamp < 2; clamp++)
+                at_ratio(&value[clamp], &coef[clamp], names[i], d, clamp);
+            differs = differs || value[0] != value[1] || coef[0] != coef[1];
+        }
+        if (differs != (kg_algo_clamps(&algo) != NULL))
+            fail_msg("%s: clamps %s, and says %s", names[i], differs ? "yes" : "no",
+                     kg_algo_clamps(&algo) ? kg_algo_clamps(&algo) : "none");
+        algo.kl_clamp = false;
+        assert_null(kg_algo_clamps(&algo));
+    }
+}
+
 static void ratio_estimators_are_exact_under_the_anchor(void **state)
 {
     static const struct {
@@ -477,6 +504,7 @@ int main(void)
         cmocka_unit_test(equal_policies_have_exactly_zero_gradient),
         cmocka_unit_test(k2_k3pp_k4_and_k3_k5_share_their_gradients),
         cmocka_unit_test(clamps_hold_as_published_and_can_be_left_out),
+        cmocka_unit_test(what_is_clamped_is_said),
         cmocka_unit_test(ratio_estimators_are_exact_under_the_anchor),
         cmocka_unit_test(exact_rows_pass_value_and_coefficient_through),
         cmocka_unit_test(iterative_anchor_reads_what_the_sampler_recorded),

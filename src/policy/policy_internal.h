@@ -185,6 +185,7 @@ struct kg_kl_row {
     struct kg_policy_claims claims;
     void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo);
+    const char *clamps; /* what kl.clamp holds; NULL: nothing */
     int kind;
     bool forward;      /* direction of topk and exact */
     bool weighted;     /* takes the importance weight */

@@ -186,7 +186,13 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
 {
     KG_TRY(kg_str_puts(out, "algorithm   ", err));
     KG_TRY(kg_config_algorithm(out, run->config, err));
-    return kg_str_putc(out, '\n', err);
+    KG_TRY(kg_str_putc(out, '\n', err));
+    if (!kg_algo_clamps(&run->algo))
+        return KG_OK;
+    return kg_str_printf(out, err,
+                         "            kl.clamp holds %s; beyond that its gradient is not "
+                         "the estimator's\n",
+                         kg_algo_clamps(&run->algo));
 }
 
 /* Activations of every model that scores. */

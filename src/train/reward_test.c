@@ -755,6 +755,27 @@ static void the_plan_says_what_is_sampled_besides(void **state)
     kg_config_free(config);
 }
 
+static void the_plan_says_what_the_clamp_holds(void **state)
+{
+    static const char *const k3[] = {"kl.estimator=k3", "kl.beta=0.1",
+                                     "anchor.kind=fixed", NULL};
+    static const char *const k1[] = {"kl.estimator=k1", "kl.beta=0.1", "kl.in=reward",
+                                     "anchor.kind=fixed", NULL};
+    struct kg_config *config = config_of(ROOT "/none", k3);
+    struct kg_str text = {0};
+
+    (void)state;
+    NEED(kg_train_plan(&text, config, err));
+    assert_non_null(strstr(text.data, "kl.clamp holds log w within +-20, the value"));
+    kg_config_free(config);
+    kg_str_clear(&text);
+    config = config_of(ROOT "/none", k1);
+    NEED(kg_train_plan(&text, config, err));
+    assert_null(strstr(text.data, "kl.clamp"));
+    kg_str_release(&text);
+    kg_config_free(config);
+}
+
 /* ---- metrics ---- */
 
 static void rewards_are_told_apart_by_source(void **state)
@@ -885,6 +906,7 @@ int main(void)
         cmocka_unit_test(a_mask_stops_the_update_that_went_too_far),
         cmocka_unit_test(a_step_survives_allocations_that_fail),
         cmocka_unit_test(the_plan_says_what_is_sampled_besides),
+        cmocka_unit_test(the_plan_says_what_the_clamp_holds),
         cmocka_unit_test(rewards_are_told_apart_by_source),
         cmocka_unit_test(sources_with_long_names_stay_two),
         cmocka_unit_test(a_source_too_long_for_a_metric_is_refused),

@@ -141,6 +141,11 @@ static enum kg_schedule schedule_named(const char *name)
     return strcmp(name, "cosine") == 0 ? KG_SCHEDULE_COSINE : KG_SCHEDULE_CONSTANT;
 }
 
+static bool decays_all(const struct kg_config *c, const char *key)
+{
+    return strcmp(kg_config_text(c, key), "all") == 0;
+}
+
 /* Judged here rather than after the warm start. */
 static kg_status open_optim(struct kg_run *run, struct kg_err *err)
 {
@@ -153,7 +158,7 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
         .beta2 = kg_config_real(c, "optim.beta2"),
         .eps = kg_config_real(c, "optim.eps"),
         .weight_decay = kg_config_real(c, "optim.weight_decay"),
-        .decay_all = true,
+        .decay_all = decays_all(c, "optim.decay"),
         .clip_norm = kg_config_real(c, "optim.clip_norm"),
         .schedule = schedule_named(kg_config_text(c, "optim.schedule")),
         .warmup_updates = updates * kg_config_int(c, "optim.warmup_steps"),
@@ -388,7 +393,7 @@ kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
         .beta2 = 0.95,
         .eps = 1e-8,
         .weight_decay = kg_config_real(c, "sft.weight_decay"),
-        .decay_all = true,
+        .decay_all = decays_all(c, "sft.decay"),
         .clip_norm = 1.0,
         .schedule = schedule_named(kg_config_text(c, "sft.schedule")),
         .warmup_updates = kg_config_int(c, "sft.warmup_steps"),

@@ -307,7 +307,9 @@ static const struct kg_opt_row rows[] = {
     {"kl.iw_upper", KG_OPT_REAL, "0", 0, 1e6, NULL,
      "upper clip of the importance weight; 0 is none", false},
     {"kl.clamp", KG_OPT_BOOL, "true", 0, 0, NULL,
-     "the published clamps of K3, K3++, K5 and the forward tail", false},
+     "the published clamps: log w at +-20 (K3, K3++, K5, the forward tail), the value at "
+     "+-10 (K3, K3++, RPG's); where one holds the gradient is 0 or the tail's",
+     false},
     {"kl.after_filter", KG_OPT_BOOL, "false", 0, 0, NULL,
      "leave filtered answers out of the KL too (biases it)", false},
 
@@ -335,6 +337,10 @@ static const struct kg_opt_row rows[] = {
     {"optim.beta2", KG_OPT_REAL, "0.999", 0, 0.999999, NULL, "beta2", false},
     {"optim.eps", KG_OPT_REAL, "1e-8", 0, 1, NULL, "epsilon", false},
     {"optim.weight_decay", KG_OPT_REAL, "0.01", 0, 10, NULL, "decoupled weight decay",
+     false},
+    {"optim.decay", KG_OPT_CHOICE, "all", 0, 0, "all|matrices",
+     "what weight decay reaches: every weight, as torch's AdamW over all parameters, or "
+     "neither norms nor biases",
      false},
     {"optim.clip_norm", KG_OPT_REAL, "1", 0, 1e9, NULL,
      "clip of the global gradient norm; 0 is off", false},
@@ -376,6 +382,7 @@ static const struct kg_opt_row rows[] = {
     {"sft.schedule", KG_OPT_CHOICE, "cosine", 0, 0, "constant|linear|cosine",
      "learning rate after the warm-up", false},
     {"sft.weight_decay", KG_OPT_REAL, "0.01", 0, 10, NULL, "AdamW weight decay", false},
+    {"sft.decay", KG_OPT_CHOICE, "all", 0, 0, "all|matrices", "as optim.decay", false},
     {"sft.max_tokens", KG_OPT_INT, "2048", 2, 1e6, NULL,
      "longer sequences are dropped and counted", false},
 
