@@ -96,6 +96,22 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
  * ends beyond COMPARED_BYTES count by their difference in length. */
+const char *kg_number(char text[KG_NUMBER], double x, int digits)
+{
+    char *exponent, *from;
+
+    snprintf(text, KG_NUMBER, "%.*g", digits < 17 ? digits : 17, x);
+    exponent = strchr(text, 'e');
+    if (!exponent)
+        return text;
+    from = ++exponent;
+    if (*from == '-')
+        exponent++;
+    from += strspn(from, "+-0");
+    memmove(exponent, from, strlen(from) + 1);
+    return text;
+}
+
 size_t kg_str_distance(const char *a, const char *b)
 {
     size_t row[COMPARED_BYTES + 1];

@@ -45,6 +45,11 @@ static inline bool kg_char_in(const char *set, char c)
     return c != '\0' && strchr(set, c) != NULL;
 }
 
+/* A number as people write it, of so many digits: 0.3, 23000, 2.3e4 for what %g writes as
+ * 2.3e+04.   text: of KG_NUMBER bytes.   returns text */
+enum { KG_NUMBER = 40 };
+const char *kg_number(char text[KG_NUMBER], double x, int digits);
+
 /* Edit distance, for "did you mean". Text is compared byte by byte, case ignored. */
 size_t kg_str_distance(const char *a, const char *b);
 

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -161,6 +162,29 @@ static void a_nul_is_in_no_set(void **state)
     assert_false(kg_char_in("", '\0'));
 }
 
+static void numbers_are_written_as_people_do(void **state)
+{
+    static const struct {
+        double x;
+        int digits;
+        const char *text;
+    } rows[] = {{0.3, 6, "0.3"},
+                {23000, 2, "2.3e4"},
+                {23000, 6, "23000"},
+                {1e-6, 4, "1e-6"},
+                {-1.25e-10, 4, "-1.25e-10"},
+                {1e100, 4, "1e100"},
+                {0, 4, "0"},
+                {(double)0.3f, 6, "0.3"},
+                {INFINITY, 4, "inf"},
+                {-2.5e20, 4, "-2.5e20"}};
+    char text[KG_NUMBER];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_string_equal(kg_number(text, rows[i].x, rows[i].digits), rows[i].text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +198,7 @@ int main(void)
         cmocka_unit_test(nearest_finds_typing_errors_only),
         cmocka_unit_test(unknown_lists_the_names),
         cmocka_unit_test(a_nul_is_in_no_set),
+        cmocka_unit_test(numbers_are_written_as_people_do),
     };
 
     return cmocka_run_group_tests_name("str", tests, NULL, NULL);

@@ -358,13 +358,14 @@ static kg_status put_key(struct kg_str *out, const struct stats *s, const struct
 {
     double mean = k->measured ? k->sum / (double)k->measured : 0;
     int64_t absent = s->records - present(k);
-    char types[96];
+    char types[96], low[KG_NUMBER], middle[KG_NUMBER], high[KG_NUMBER];
 
     type_text(types, k);
     if (!as_json)
-        return kg_str_printf(out, err, "%-32s %-16s %10lld %10lld %12.6g %12.6g %12.6g\n",
+        return kg_str_printf(out, err, "%-32s %-16s %10lld %10lld %12s %12s %12s\n",
                              k->path, types, (long long)present(k), (long long)absent,
-                             k->min, mean, k->max);
+                             kg_number(low, k->min, 6), kg_number(middle, mean, 6),
+                             kg_number(high, k->max, 6));
     KG_TRY(kg_str_puts(out, "{\"key\": ", err));
     KG_TRY(kg_json_put_string(out, k->path, strlen(k->path), err));
     KG_TRY(kg_str_printf(out, err,

@@ -62,11 +62,15 @@ static kg_status put_heading(struct kg_shown *s, const struct kg_json *root,
     for (size_t i = 0; i < kg_json_size(root); i++) {
         const struct kg_json *v = kg_json_value_at(root, i);
         const char *key = kg_json_key_at(root, i);
+        char text[KG_NUMBER];
 
         if ((!is_short(v) && strcmp(key, "rewards") != 0) || is_text_key(key))
             continue;
         KG_TRY(kg_str_printf(&s->heading, err, "%s%s ", s->heading.len ? ", " : "", key));
-        KG_TRY(kg_json_put_value(&s->heading, v, err));
+        if (kg_json_type(v) == KG_JSON_REAL)
+            KG_TRY(kg_str_puts(&s->heading, kg_number(text, kg_json_real(v, 0), 6), err));
+        else
+            KG_TRY(kg_json_put_value(&s->heading, v, err));
     }
     return KG_OK;
 }

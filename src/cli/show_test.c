@@ -102,7 +102,7 @@ static void an_id_without_a_token_is_shown_by_its_number(void **state)
     assert_int_equal(kg_tokenizer_n_ids(tok), 20);
     assert_true(kg_tokenizer_has(tok, 15) && !kg_tokenizer_has(tok, 16));
     read_line(&s, sampled, tok);
-    expect_text(&s, &none, false, "line 1: reward 0.0\n[prompt]\n9\n[model]\n<id 17>0\n");
+    expect_text(&s, &none, false, "line 1: reward 0\n[prompt]\n9\n[model]\n<id 17>0\n");
     kg_shown_release(&s);
     kg_tokenizer_close(tok);
     kg_str_release(&ids);

@@ -140,11 +140,14 @@ kg_status kg_config_algorithm(struct kg_str *out, const struct kg_config *c,
 {
     const char *preset = kg_config_text(c, "algo.preset");
 
+    char beta[KG_NUMBER];
+
     return kg_str_printf(
         out, err,
-        "%s: advantage %s, surrogate %s, %s; KL %s x %g in the %s against %s anchor",
+        "%s: advantage %s, surrogate %s, %s; KL %s x %s in the %s against %s anchor",
         *preset ? preset : "(no preset)", kg_config_text(c, "algo.advantage"),
         kg_config_text(c, "algo.surrogate"), kg_config_text(c, "algo.aggregate"),
-        kg_config_text(c, "kl.estimator"), kg_config_real(c, "kl.beta"),
-        kg_config_text(c, "kl.in"), kg_config_text(c, "anchor.kind"));
+        kg_config_text(c, "kl.estimator"),
+        kg_number(beta, kg_config_real(c, "kl.beta"), 6), kg_config_text(c, "kl.in"),
+        kg_config_text(c, "anchor.kind"));
 }

@@ -139,8 +139,8 @@ static kg_status put_log_ticks(struct kg_str *grid, struct kg_str *labels,
     char text[LABEL];
 
     for (double power = ceil(a->low); power <= a->high; power += step) {
-        snprintf(text, LABEL, "%g", pow(10, power));
-        KG_TRY(put_tick(grid, labels, place(a, pow(10, power)), text, err));
+        KG_TRY(put_tick(grid, labels, place(a, pow(10, power)),
+                        kg_number(text, pow(10, power), 6), err));
     }
     return KG_OK;
 }

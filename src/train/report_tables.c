@@ -127,24 +127,27 @@ static kg_status speed(struct kg_report *r, const struct kg_report_run *run)
     double trained = sum_of(run, "rl", "policy/tokens");
     double train = sum_of(run, "rl", "seconds/train"),
            step = sum_of(run, "rl", "seconds/step");
+    char whole[KG_NUMBER], alone[KG_NUMBER];
 
     if (!(step > 0 && train > 0))
         return kg_report_text(r, "no step yet");
-    return kg_str_printf(r->out, r->err, "%.4g in a whole step, %.4g in training",
-                         trained / step, trained / train);
+    return kg_str_printf(r->out, r->err, "%s in a whole step, %s in training",
+                         kg_number(whole, trained / step, 4),
+                         kg_number(alone, trained / train, 4));
 }
 
 static kg_status on_policy(struct kg_report *r, const struct kg_report_run *run)
 {
     const struct kg_series *gap = kg_history_find(&run->history, "rl",
                                                   "mismatch/first_update_max");
+    char text[KG_NUMBER];
 
     KG_TRY(kg_report_text(r, kg_config_off_policy(run->config) ? "no" : "yes"));
     if (!gap || gap->n == 0)
         return KG_OK;
     return kg_str_printf(r->out, r->err,
-                         "; log-probs of sampler and trainer differ by %.3g at most",
-                         gap->high);
+                         "; log-probs of sampler and trainer differ by %s at most",
+                         kg_number(text, gap->high, 3));
 }
 
 static int64_t beyond(const struct kg_report_run *run)
