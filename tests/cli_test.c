@@ -148,6 +148,14 @@ static void report_writes_a_page_of_runs(void **state)
                     "/train.jsonl rollout.prompts=2 rollout.samples=2 train.steps=1 "
                     "rollout.max_tokens=4 log.report=false run.dir=%s/plots",
                     work));
+    assert_null(strstr(kg_str_text(&said), "report.html"));
+    expect(0, kedge("",
+                    "train task.name=digits model.path=" DIGITS " data.train=" DIGITS
+                    "/train.jsonl rollout.prompts=2 rollout.samples=2 train.steps=1 "
+                    "rollout.max_tokens=4 run.dir=%s/paged",
+                    work));
+    expect_said("the page of this run: ");
+    expect_said("/paged/report.html\n");
     expect(0, kedge("", "report %s/plots", work));
     expect_said("/plots/report.html");
     read_back(&out, "plots/report.html");

@@ -368,8 +368,8 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     kg_log_progress_end();
-    if (run.metrics_open)
-        kg_run_report(&run);
+    if (run.metrics_open && kg_run_report(&run))
+        kg_log_info("the page of this run: %s/report.html", run.dir);
     kg_run_close(&run);
     return status;
 }

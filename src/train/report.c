@@ -127,8 +127,12 @@ kg_status kg_report_last_cell(struct kg_report *r)
 
 kg_status kg_report_number(struct kg_report *r, double x, double error)
 {
-    KG_TRY(kg_str_printf(r->out, r->err, "%.4g", x));
-    return isnan(error) ? KG_OK : kg_str_printf(r->out, r->err, " &plusmn; %.2g", error);
+    char text[KG_NUMBER];
+
+    KG_TRY(kg_str_puts(r->out, kg_number(text, x, 4), r->err));
+    return isnan(error)
+               ? KG_OK
+               : kg_str_printf(r->out, r->err, " &plusmn; %s", kg_number(text, error, 2));
 }
 
 kg_status kg_report_row(struct kg_report *r, const char *name)
@@ -174,6 +178,8 @@ static const char head[] =
     "figure>svg{width:100%;height:auto;display:block}\n"
     "figcaption{font-size:.85em;color:var(--d);overflow-wrap:anywhere}"
     "figcaption b{color:var(--f);font-weight:600}figcaption p{margin:.2em 0 0}\n"
+    "pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.5em 0 0;font-size:.9em}"
+    ".q{color:var(--d)}\n"
     "small{color:var(--d)}.n{white-space:nowrap;font-variant-numeric:tabular-nums}\n"
     ".wide{overflow-x:auto;margin:.6em 0}table{border-collapse:collapse;font-size:.9em}"
     "th,td{text-align:left;vertical-align:top;padding:.2em .8em .2em 0;"
@@ -255,7 +261,7 @@ static kg_status put_contents(struct kg_report *r)
             KG_TRY(kg_report_text(r, kg_metric_group_title(g)));
             KG_TRY(kg_str_puts(r->out, "</a>", r->err));
         }
-    return kg_str_puts(r->out, "</nav>\n", r->err);
+    return kg_str_puts(r->out, "<a href=\"#answers\">Answers</a></nav>\n", r->err);
 }
 
 static kg_status put_head(struct kg_report *r)
@@ -292,5 +298,6 @@ kg_status kg_report_page(struct kg_str *out, struct kg_report_run *const *runs, 
     for (int g = 0; g <= KG_METRICS_GROUPS; g++)
         if (kg_report_has_group(&r, g))
             KG_TRY(kg_report_group(&r, g));
+    KG_TRY(kg_report_answers(&r));
     return put_foot(&r);
 }

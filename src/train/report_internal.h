@@ -29,6 +29,8 @@ kg_status kg_report_row(struct kg_report *r, const char *name);
 kg_status kg_report_table(struct kg_report *r, const char *lead);
 
 kg_status kg_report_tables(struct kg_report *r);
+/* Answers of some steps, right, wrong and long. */
+kg_status kg_report_answers(struct kg_report *r);
 kg_status kg_report_group(struct kg_report *r, enum kg_metric_group group);
 /* Whether any run has a number of it. */
 bool kg_report_has_group(const struct kg_report *r, enum kg_metric_group group);

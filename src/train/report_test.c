@@ -493,6 +493,56 @@ static void survives_allocations_that_fail(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_dir, end)
 
+/* What a line of a dump needs for the page. */
+#define ANSWER(reward, tokens, text)                                                     \
+    "{\"finish\":\"stop\",\"reward\":" reward ",\"prompt_n\":1,\"tokens\":[" tokens      \
+    "],\"text\":\"" text "\"}\n"
+
+static void answers_are_shown_over_the_course_of_the_run(void **state)
+{
+    static const char dump[] = ANSWER("0.5", "1,2", "half") ANSWER("1.0", "1,2", "best")
+        ANSWER("null", "1,2", "ungraded") ANSWER("0.0", "1,2", "<bad>")
+            ANSWER("0.5", "1,2,3,4", "long");
+    static const char *const names[] = {"answered"};
+    char path[64];
+
+    (void)state;
+    make_run("answered", "run.seed=1", LINE("rl", 1, "\"reward/mean\": 0.5"));
+    OK(kg_file_make_dirs(in_dir("answered/rollouts"), &err));
+    for (int step = 1; step <= 9; step++) {
+        snprintf(path, sizeof path, "answered/rollouts/step-%06d.jsonl", step);
+        put(path, dump);
+    }
+    put("answered/rollouts/val-000000.jsonl", "no line of an answer");
+    make_page(names, 1);
+    has("Answers of step 1<");
+    has("Answers of step 3<");
+    has("Answers of step 6<");
+    has("Answers of step 9<");
+    assert_null(strstr(page.data, "Answers of step 2<"));
+    has("<b>highest reward: reward 1, 1 tokens, stop, line 2</b>");
+    has("<b>lowest reward: reward 0, 1 tokens, stop, line 4</b>");
+    has("<b>longest: reward 0.5, 3 tokens, stop, line 5</b>");
+    has("&#60;bad&#62;");
+    assert_null(strstr(page.data, "<bad>"));
+    assert_null(strstr(page.data, "ungraded<"));
+}
+
+/* One that cannot be read is warned of; the rest of the page is there. */
+static void a_damaged_dump_costs_its_answers_alone(void **state)
+{
+    static const char *const names[] = {"damaged"};
+
+    (void)state;
+    make_run("damaged", "run.seed=1", LINE("rl", 1, "\"reward/mean\": 0.5"));
+    OK(kg_file_make_dirs(in_dir("damaged/rollouts"), &err));
+    put("damaged/rollouts/step-000001.jsonl", "{\"reward\": 1.0, ");
+    put("damaged/rollouts/step-000002.jsonl", ANSWER("1.0", "1,2", "fine"));
+    make_page(names, 1);
+    assert_null(strstr(page.data, "Answers of step 1<"));
+    has("Answers of step 2<");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +561,8 @@ int main(void)
         TEST(a_folder_without_a_run_is_refused),
         TEST(what_is_left_out_is_said),
         TEST(survives_allocations_that_fail),
+        TEST(answers_are_shown_over_the_course_of_the_run),
+        TEST(a_damaged_dump_costs_its_answers_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,13 +26,16 @@ out:
     return status;
 }
 
-void kg_run_report(struct kg_run *run)
+bool kg_run_report(struct kg_run *run)
 {
     struct kg_err err;
 
-    if (!kg_config_bool(run->config, "log.report") || write_page(run, &err) == KG_OK)
-        return;
+    if (!kg_config_bool(run->config, "log.report"))
+        return false;
+    if (write_page(run, &err) == KG_OK)
+        return true;
     kg_log_warn("%s/report.html is not written: %s", run->dir, err.message);
     kg_report_run_free(run->report); /* a line may be in it by half */
     run->report = NULL;
+    return false;
 }

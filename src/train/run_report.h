@@ -5,7 +5,7 @@
 #include "train/run.h"
 
 /* Write it anew where metrics.jsonl has more than it shows (log.report). What fails is
- * warned of: a page is no reason to end a run. */
-void kg_run_report(struct kg_run *run);
+ * warned of: a page is no reason to end a run.   returns whether there is a page */
+bool kg_run_report(struct kg_run *run);
 
 #endif
