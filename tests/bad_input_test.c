@@ -294,8 +294,11 @@ static void data_files(void **state)
         {"sft: malformed line", "printf '{\"text\": \"1\"}\\n{\\n' >$W/s.jsonl", SFT, 1,
          "s.jsonl line 2:", NULL},
         {"sft: no response", "printf '{\"prompt\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
-         "s.jsonl line 1: expected \"text\", \"messages\", or \"prompt\" with "
-         "\"response\" or \"segments\", found no response",
+         "s.jsonl line 1: expected \"text\", \"messages\", \"conversations\", or a "
+         "prompt "
+         "(prompt, question, problem, instruction) with a response (response, "
+         "completion, "
+         "solution, answer, output) or \"segments\", found no response",
          NULL},
         {"sft: no prompt", "printf '{\"response\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
          "found no prompt", NULL},

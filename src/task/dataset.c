@@ -443,10 +443,17 @@ static kg_status read_rest(struct line *line, bool *has_solution, struct kg_err 
     const struct kg_json *id = kg_json_get(root, "id");
     const char *key;
     const struct kg_json *solution = find_first(root, solutions, &key);
+    size_t n;
 
     *has_solution = kg_json_type(solution) == KG_JSON_STRING;
     if (*has_solution)
         KG_TRY(put_text(&line->solution, line, solution, key, err));
+    /* GSM8K's answers are worked out, under whatever task */
+    if (!*has_solution && line->answer.len > 0 &&
+        kg_task_after_marker(line->answer.data, line->answer.len, &n)) {
+        *has_solution = true;
+        KG_TRY(kg_str_append(&line->solution, line->answer.data, line->answer.len, err));
+    }
     if (kg_json_type(source) == KG_JSON_STRING)
         KG_TRY(put_text(&line->source, line, source, "data_source", err));
     if (kg_json_type(id) == KG_JSON_STRING)

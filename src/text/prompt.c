@@ -333,20 +333,26 @@ static kg_status put_cut(struct kg_str *out, const struct kg_str *text,
     return put_lines(out, t + tail, text->len - tail, indent, err);
 }
 
+kg_status kg_prompt_put_lines(struct kg_str *out, const struct kg_tokenizer *tok,
+                              const int32_t *ids, size_t n, const char *indent,
+                              size_t max_bytes, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = kg_tokenizer_decode(&text, tok, ids, n, false, err);
+
+    if (status == KG_OK)
+        status = put_cut(out, &text, indent, max_bytes, err);
+    kg_str_release(&text);
+    return status;
+}
+
 kg_status kg_prompt_show(struct kg_str *out, const struct kg_tokenizer *tok,
                          const struct kg_ids *ids, bool rendered, enum kg_special special,
                          const char *indent, size_t max_bytes, struct kg_err *err)
 {
-    struct kg_str text = {0};
-    kg_status status;
-
-    KG_TRY_GOTO(out, kg_str_printf(out, err, "%zu tokens, %s", ids->n,
-                                   rendered ? "rendered by the chat template" : "text"));
+    KG_TRY(kg_str_printf(out, err, "%zu tokens, %s", ids->n,
+                         rendered ? "rendered by the chat template" : "text"));
     if (kg_special_adds(special, rendered))
-        KG_TRY_GOTO(out, put_added(out, tok, err));
-    KG_TRY_GOTO(out, kg_tokenizer_decode(&text, tok, ids->ids, ids->n, false, err));
-    status = put_cut(out, &text, indent, max_bytes, err);
-out:
-    kg_str_release(&text);
-    return status;
+        KG_TRY(put_added(out, tok, err));
+    return kg_prompt_put_lines(out, tok, ids->ids, ids->n, indent, max_bytes, err);
 }

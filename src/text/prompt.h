@@ -99,4 +99,9 @@ kg_status kg_prompt_show(struct kg_str *out, const struct kg_tokenizer *tok,
                          const char *indent, size_t max_bytes,
                          struct kg_err *err) KG_MUST_CHECK;
 
+/* What tokens spell, as lines: the second part of kg_prompt_show. */
+kg_status kg_prompt_put_lines(struct kg_str *out, const struct kg_tokenizer *tok,
+                              const int32_t *ids, size_t n, const char *indent,
+                              size_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
+
 #endif

@@ -347,8 +347,7 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
 {
     struct kg_path root = kg_path_in(run->dir, "checkpoints"),
                    temporary = kg_path_in(root.text, ".saving");
-    bool rl = run->count.step > 0 ||
-              run->count.sft_step >= kg_config_int(run->config, "sft.steps");
+    bool rl = run->count.step > 0 || run->count.sft_step >= run->sft_steps;
     char name[KG_CHECKPOINT_NAME];
     kg_status status;
     int phase;
@@ -452,8 +451,7 @@ kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err 
 {
     KG_TRY(kg_manifest_check(NULL, dir, err));
     KG_TRY(kg_checkpoint_counters(&run->count, kg_path_in(dir, "state.json").text, err));
-    if (run->count.step > 0 ||
-        run->count.sft_step >= kg_config_int(run->config, "sft.steps"))
+    if (run->count.step > 0 || run->count.sft_step >= run->sft_steps)
         KG_TRY(kg_run_start_rl(run, err));
     else
         KG_TRY(kg_run_start_sft(run, err));

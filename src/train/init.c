@@ -6,6 +6,7 @@
 #include "data/safetensors.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
+#include "train/run_data.h"
 #include "train/train_options.h"
 
 #include <string.h>
@@ -64,13 +65,11 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_config 
                        "anchor.path: expected none where init.from gives the anchor, "
                        "found %.200s",
                        kg_config_text(c, "anchor.path"));
-    if ((init->anchor || init->optimizer) && kg_config_int(c, "sft.steps") > 0)
-        return kg_fail(
-            err, KG_EINVAL,
-            "init.parts: a warm start comes between; expected sft.steps 0 with "
-            "%s, found %lld",
-            init->anchor ? "anchor" : "optimizer",
-            (long long)kg_config_int(c, "sft.steps"));
+    if ((init->anchor || init->optimizer) && kg_config_has_sft(c))
+        return kg_fail(err, KG_EINVAL,
+                       "init.parts: a warm start comes between; expected sft.steps 0 and "
+                       "sft.epochs 0 with %s, found a warm start",
+                       init->anchor ? "anchor" : "optimizer");
     return KG_OK;
 }
 

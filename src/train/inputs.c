@@ -49,6 +49,9 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
     if (*kg_config_text(config, "sft.data"))
         KG_TRY(
             kg_inputs_put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
+    if (*kg_config_text(config, "sft.val"))
+        KG_TRY(
+            kg_inputs_put_file(out, "sft.val", kg_config_text(config, "sft.val"), err));
     KG_TRY(kg_init_find(&init, config, KG_INIT_NEWEST, err));
     KG_TRY(put_models(out, config, &init, err));
     return kg_str_putc(out, '}', err);

@@ -213,8 +213,9 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
 
 static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 {
-    int64_t last = kg_config_int(run->config, "sft.steps");
+    int64_t last = run->sft_steps;
     int64_t every = kg_config_int(run->config, "checkpoint.every");
+    double before;
     int phase;
 
     if (run->count.sft_step >= last)
@@ -222,6 +223,10 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     if (!run->optim)
         KG_TRY(kg_run_start_sft(run, err));
     phase = kg_phase_begin(last, "updates", "warm start");
+    if (run->count.sft_step == 0 && run->sft_val.n > 0) {
+        KG_TRY(kg_sft_held_out(&before, run, err));
+        kg_log_info("sft 0: held-out loss %.4f", before);
+    }
     while (run->count.sft_step < last) {
         kg_phase_at(phase, run->count.sft_step);
         if (kg_signal_stop_requested())
@@ -239,8 +244,7 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
  * step 0 had them, and such a checkpoint is kept behind a warm start. */
 static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 {
-    bool warm = kg_config_int(run->config, "sft.steps") > 0,
-         begun = strncmp(run->saved_name, "step-", 5) == 0;
+    bool warm = run->sft_steps > 0, begun = strncmp(run->saved_name, "step-", 5) == 0;
 
     if (run->count.step > 0)
         return KG_OK;
@@ -322,7 +326,7 @@ static kg_status all_steps(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(missed_validation(run, err));
     KG_TRY(warm_start(run, err));
-    if (run->count.sft_step < kg_config_int(run->config, "sft.steps"))
+    if (run->count.sft_step < run->sft_steps)
         return KG_OK;
     KG_TRY(begin_rl(run, err));
     return rl_steps(run, err);

@@ -345,6 +345,8 @@ static const struct kg_metric_row rows[] = {
      "how many answers of it the validation had"},
     {"sft", "loss", KG_METRICS_SFT, "loss",
      "mean negative log-likelihood, nats a token that is learned"},
+    {"sft", "val_loss", KG_METRICS_SFT, "loss",
+     "the same of the sequences of `sft.val`, after the update (`sft.eval_every`)"},
     {"sft", "grad_norm", KG_METRICS_SFT, "gradient norm",
      "global norm of the gradient before clipping"},
     {"sft", "lr", KG_METRICS_SFT, "learning rate", "learning rate of the update"},

@@ -12,12 +12,17 @@ static const char *const steps[] = {"train.steps=2", "train.updates_per_step=2",
                                     "eval.problems=8", "data.val=" ROOT "/sources.jsonl",
                                     NULL};
 
-static const char *const topk[] = {
-    "sft.steps=2",          "sft.batch=4",
-    "algo.preset=ema-pg",   "kl.beta=0.05",
-    "kl.top_k=3",           "eval.anchor=true",
-    "eval.reference=" DATA, "data.train=" ROOT "/sources.jsonl",
-    "rollout.top_p=0.9",    NULL};
+static const char *const topk[] = {"sft.steps=2",
+                                   "sft.batch=4",
+                                   "sft.val=" ROOT "/sources.jsonl",
+                                   "algo.preset=ema-pg",
+                                   "kl.beta=0.05",
+                                   "kl.top_k=3",
+                                   "eval.anchor=true",
+                                   "eval.reference=" DATA,
+                                   "data.train=" ROOT "/sources.jsonl",
+                                   "rollout.top_p=0.9",
+                                   NULL};
 static const char *const regions[] = {"algo.surrogate=dppo-binary-tv",
                                       "algo.mask=trm-max",
                                       "algo.mask_delta=0.1",

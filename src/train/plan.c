@@ -44,28 +44,47 @@ static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
     return KG_OK;
 }
 
-static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
+/* What it begins with, and on what. */
+static kg_status start_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
     const struct kg_config *c = run->config;
-    int64_t prompts = kg_config_int(c, "rollout.prompts"),
-            samples = kg_config_int(c, "rollout.samples");
-    int64_t updates = kg_config_int(c, "train.updates_per_step");
-    bool on_policy = updates == 1 && run->lag == 0 && !run->sampler;
 
     if (*run->init.dir.text) {
         KG_TRY(kg_str_puts(out, "start       ", err));
         KG_TRY(kg_init_say(out, &run->init, err));
         KG_TRY(kg_str_putc(out, '\n', err));
     }
-    KG_TRY(kg_str_printf(out, err,
-                         "task        %s, %zu training prompts, %zu for validation\n",
-                         run->task->name, n_prompts(run), run->val.n));
+    if (n_prompts(run) + run->val.n > 0)
+        KG_TRY(kg_str_printf(out, err,
+                             "task        %s, %zu training prompts, %zu for validation\n",
+                             run->task->name, n_prompts(run), run->val.n));
     KG_TRY(kg_str_printf(
-        out, err,
-        "warm start  %lld supervised updates of %lld sequences (%zu sequences)\n",
-        (long long)kg_config_int(c, "sft.steps"),
-        (long long)kg_config_int(c, "sft.batch"), run->sft.n));
+        out, err, "warm start  %lld supervised updates of %lld sequences (%zu sequences)",
+        (long long)run->sft_steps, (long long)kg_config_int(c, "sft.batch"), run->sft.n));
+    if (run->sft.n > 0)
+        KG_TRY(
+            kg_str_printf(out, err, ", %.2f epochs at lr %g",
+                          (double)run->sft_steps * (double)kg_config_int(c, "sft.batch") /
+                              (double)run->sft.n,
+                          kg_config_real(c, "sft.lr")));
+    if (run->sft_val.n > 0)
+        KG_TRY(kg_str_printf(out, err, "; %zu held out", run->sft_val.n));
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
+                             struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    int64_t prompts = kg_config_int(c, "rollout.prompts"),
+            samples = kg_config_int(c, "rollout.samples"),
+            steps = kg_config_int(c, "train.steps");
+    int64_t updates = kg_config_int(c, "train.updates_per_step");
+    bool on_policy = updates == 1 && run->lag == 0 && !run->sampler;
+
+    if (steps == 0)
+        return KG_OK;
     KG_TRY(kg_str_printf(
         out, err,
         "one step    %lld prompts x %lld samples = %lld answers of at most %lld tokens "
@@ -78,10 +97,8 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
     return kg_str_printf(out, err, "run         %lld steps = %lld answers, %.2f epochs\n",
-                         (long long)kg_config_int(c, "train.steps"),
-                         (long long)(kg_config_int(c, "train.steps") * prompts * samples),
-                         (double)(kg_config_int(c, "train.steps") * prompts) /
-                             (double)n_prompts(run));
+                         (long long)steps, (long long)(steps * prompts * samples),
+                         (double)(steps * prompts) / (double)n_prompts(run));
 }
 
 static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
@@ -142,6 +159,28 @@ static kg_status prompt_lines(struct kg_str *out, const struct kg_run *run,
                             err));
     }
     return KG_OK;
+}
+
+/* The first sequence of the warm start: what stands before the model's first token, and
+ * the rest. */
+static kg_status sequence_lines(struct kg_str *out, const struct kg_run *run,
+                                struct kg_err *err)
+{
+    const struct kg_sft_set *s = &run->sft;
+    size_t n = s->n ? s->begin[1] : 0, at = 0;
+
+    if (n == 0)
+        return KG_OK;
+    while (at < n && s->source[at] != KG_SOURCE_MODEL)
+        at++;
+    KG_TRY(kg_str_printf(out, err, "sequence    %zu tokens are read", at));
+    KG_TRY(kg_prompt_put_lines(out, run->tok, s->tokens.ids, at, "            ",
+                               SHOWN_BYTES, err));
+    KG_TRY(kg_str_printf(out, err, "\n            %zu follow, %zu of them learned",
+                         n - at, s->learned[0]));
+    KG_TRY(kg_prompt_put_lines(out, run->tok, s->tokens.ids + at, n - at, "            ",
+                               SHOWN_BYTES, err));
+    return kg_str_putc(out, '\n', err);
 }
 
 static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
@@ -265,9 +304,11 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
     kg_status status;
 
     KG_TRY(kg_run_open(&run, config, err));
+    KG_TRY_GOTO(out, start_lines(out, &run, err));
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
     KG_TRY_GOTO(out, file_lines(out, &run, err));
     KG_TRY_GOTO(out, validation_lines(out, &run, err));
+    KG_TRY_GOTO(out, sequence_lines(out, &run, err));
     KG_TRY_GOTO(out, prompt_lines(out, &run, err));
     KG_TRY_GOTO(out, sampling_lines(out, &run, err));
     KG_TRY_GOTO(out, episode_lines(out, &run, err));

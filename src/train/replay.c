@@ -155,7 +155,7 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
     struct kg_path root = kg_path_in(dir, "checkpoints"), path;
 
     KG_TRY(kg_checkpoint_before(out->checkpoint, dir, out->step - 1, err));
-    if (!out->checkpoint[0] && kg_config_int(run->config, "sft.steps") > 0)
+    if (!out->checkpoint[0] && run->sft_steps > 0)
         return kg_fail(err, KG_ENOTFOUND,
                        "%s: expected a checkpoint at or before step %lld, found none "
                        "(checkpoint.every, checkpoint.keep)",

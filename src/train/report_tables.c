@@ -86,6 +86,10 @@ static kg_status steps(struct kg_report *r, const struct kg_report_run *run)
     KG_TRY(kg_str_printf(r->out, r->err, "%lld of %lld",
                          (long long)kg_history_phase(&run->history, "rl")->last_step,
                          (long long)kg_config_int(run->config, "train.steps")));
+    if (kg_config_real(run->config, "sft.epochs") > 0)
+        return kg_str_printf(
+            r->out, r->err, ", %lld of the warm start",
+            (long long)kg_history_phase(&run->history, "sft")->last_step);
     if (sft == 0)
         return KG_OK;
     return kg_str_printf(r->out, r->err, ", %lld of %lld of the warm start",

@@ -238,20 +238,20 @@ static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
                        "data.val: expected prompts within the model's %zu positions with "
                        "room for an answer, found one of %zu tokens",
                        limit, run->val.longest);
-    if (run->sft.longest > limit)
+    if (kg_run_sft_longest(run) > limit)
         return kg_fail(err, KG_EINVAL,
                        "sft.max_tokens: expected sequences within the model's %zu "
                        "positions, found one of %zu tokens",
-                       limit, run->sft.longest);
+                       limit, kg_run_sft_longest(run));
     return KG_OK;
 }
 
 /* The longest sequence that any phase can meet. */
 static size_t longest_sequence(const struct kg_run *run)
 {
-    size_t rl = longest_answer(run);
+    size_t rl = longest_answer(run), sft = kg_run_sft_longest(run);
 
-    return rl > run->sft.longest ? rl : run->sft.longest;
+    return rl > sft ? rl : sft;
 }
 
 static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
@@ -296,8 +296,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     if (!*run->dir || strlen(run->dir) > KG_RUN_DIR_MAX)
         return kg_fail(err, KG_EINVAL, "run.dir: expected 1 to %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(run->dir));
-    if (kg_config_int(run->config, "train.steps") == 0 &&
-        kg_config_int(run->config, "sft.steps") == 0)
+    if (kg_config_int(run->config, "train.steps") == 0 && !kg_config_has_sft(run->config))
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
     run->seed = (uint64_t)kg_config_int(run->config, "run.seed");
@@ -360,6 +359,7 @@ void kg_run_close(struct kg_run *run)
     kg_model_free(run->reference);
     kg_model_free(run->model);
     kg_sft_set_release(&run->answers);
+    kg_sft_set_release(&run->sft_val);
     kg_sft_set_release(&run->sft);
     kg_prompts_release(&run->val);
     kg_prompts_release(&run->train);
@@ -397,7 +397,7 @@ kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
         .clip_norm = 1.0,
         .schedule = schedule_named(kg_config_text(c, "sft.schedule")),
         .warmup_updates = kg_config_int(c, "sft.warmup_steps"),
-        .total_updates = kg_config_int(c, "sft.steps"),
+        .total_updates = run->sft_steps,
         .min_lr = 0.1 * kg_config_real(c, "sft.lr"),
     };
 
@@ -477,7 +477,7 @@ out:
 kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
 {
     int64_t limit = kg_config_int(run->config, "train.max_skips");
-    bool rl = run->count.sft_step >= kg_config_int(run->config, "sft.steps");
+    bool rl = run->count.sft_step >= run->sft_steps;
     const char *phase = rl ? "step" : "sft step";
     long long step = rl ? run->count.step : run->count.sft_step;
 

@@ -62,10 +62,11 @@ struct kg_run {
     struct kg_dataset train_data, val_data;
     struct kg_prompts train, val;
     struct kg_epochs_part
-        parts[KG_EPOCHS_PARTS]; /* files of train; weight 0: unweighed */
-    size_t n_parts;             /* 0 where problems are generated */
-    struct kg_sft_set sft;
-    struct kg_sft_set answers; /* of rollout.data; empty where answers are sampled */
+        parts[KG_EPOCHS_PARTS];     /* files of train; weight 0: unweighed */
+    size_t n_parts;                 /* 0 where problems are generated */
+    struct kg_sft_set sft, sft_val; /* of the warm start, and held out */
+    int64_t sft_steps;              /* its updates: sft.steps, or those of sft.epochs */
+    struct kg_sft_set answers;      /* of rollout.data; empty where answers are sampled */
     const char *stops[KG_MAX_STOPS]; /* owned strings */
     int n_stops;
 
@@ -136,6 +137,9 @@ kg_status kg_run_skip(struct kg_run *run, const char *what,
 
 /* ---- the phases: one update of SFT, one step of RL ---- */
 kg_status kg_sft_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* The loss of sft_val: mean negative log-likelihood of its learned tokens. */
+kg_status kg_sft_held_out(double *loss, struct kg_run *run,
+                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_rl_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 

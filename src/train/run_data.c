@@ -369,10 +369,21 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
     return KG_OK;
 }
 
-/* Whether training problems are read: where answers are, they need not be. */
-static bool has_problems(const struct kg_config *c)
+/* Supervised training on a file of its own, and nothing else. */
+static bool is_sft_alone(const struct kg_config *c)
 {
-    return !*kg_config_text(c, "rollout.data") || *kg_config_text(c, "data.train");
+    return kg_config_int(c, "train.steps") == 0 && *kg_config_text(c, "sft.data");
+}
+
+/* Whether training problems are read: where answers are, or a file of supervised training
+ * alone, they need not be. */
+static bool has_problems(const struct kg_run *run)
+{
+    const struct kg_config *c = run->config;
+
+    if (*kg_config_text(c, "data.train"))
+        return true;
+    return !*kg_config_text(c, "rollout.data") && (run->task->levels || !is_sft_alone(c));
 }
 
 static kg_status load_lists(struct kg_run *run, struct kg_err *err)
@@ -383,7 +394,7 @@ static kg_status load_lists(struct kg_run *run, struct kg_err *err)
                          (size_t)kg_config_int(c, "eval.problems")};
     struct kg_task_opts held_out;
 
-    if (has_problems(c))
+    if (has_problems(run))
         KG_TRY(
             load_list(&run->train, &run->train_data, run, &train, &run->task_opts, err));
     held_out = run->task_opts;
@@ -406,7 +417,7 @@ static kg_status load_without(struct kg_run *run, struct kg_err *err)
         return err->code;
     opts->excluded = excluded;
     status = load_lists(run, err);
-    if (status == KG_OK && has_problems(run->config))
+    if (status == KG_OK && has_problems(run))
         status = kg_task_check_excluded(opts, err);
     opts->excluded = NULL;
     kg_mem_free(excluded);
@@ -455,7 +466,7 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
          has_sft = *kg_config_text(c, "sft.data");
 
     KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
-    if (!run->task->levels && !offline)
+    if (!run->task->levels && !offline && !is_sft_alone(c))
         KG_TRY(kg_config_require(c, "data.train", err));
     KG_TRY(open_prompt(run, has_train || has_val || has_sft || offline, err));
     fill_task_opts(run);
@@ -499,46 +510,103 @@ kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err)
 
 /* ---- warm start ---- */
 
-/* Where the sequences of the warm start come from: a file of their own, or the task's
- * worked solutions. */
-static kg_status load_sft(struct kg_run *run, struct kg_err *err)
+bool kg_config_has_sft(const struct kg_config *c)
+{
+    return kg_config_int(c, "sft.steps") > 0 || kg_config_real(c, "sft.epochs") > 0;
+}
+
+static struct kg_sft_opts sft_opts(const struct kg_run *run)
 {
     const struct kg_config *c = run->config;
-    const char *path = kg_config_text(c, "sft.data"),
-               *level = kg_config_text(c, "sft.level");
-    struct kg_sft_opts opts = {
+
+    return (struct kg_sft_opts){
         .max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
         .special = kg_special_named(kg_config_text(c, "data.add_special")),
         .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
-        .prompt = run->prompt};
+        .prompt = run->prompt,
+    };
+}
+
+static kg_status load_generated(struct kg_run *run, const struct kg_sft_opts *opts,
+                                struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    const char *level = kg_config_text(c, "sft.level");
     struct kg_task_opts task_opts = run->task_opts;
     struct kg_dataset data = {0};
     kg_status status;
 
-    if (kg_config_int(c, "sft.steps") == 0)
-        return KG_OK;
-    if (*path)
-        return kg_sft_from_jsonl(&run->sft, path, run->tok, &opts, err);
-    if (!run->task->levels)
-        return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
     task_opts.level = *level ? level : task_opts.level;
     task_opts.count = kg_config_int(c, "sft.count");
     task_opts.fault_rate = kg_config_real(c, "sft.fault_rate");
     KG_TRY(kg_task_load(&data, run->task, &task_opts, NULL, err));
-    status = kg_sft_from_dataset(&run->sft, &data, run->tok, &opts, err);
+    status = kg_sft_from_dataset(&run->sft, &data, run->tok, opts, err);
     kg_dataset_release(&data);
     return status;
 }
 
+/* Where the sequences of the warm start come from: a file of their own, or the task's
+ * worked solutions. */
+static kg_status load_sft(struct kg_run *run, struct kg_err *err)
+{
+    const char *path = kg_config_text(run->config, "sft.data"),
+               *val = kg_config_text(run->config, "sft.val");
+    struct kg_sft_opts opts = sft_opts(run);
+
+    if (*val)
+        KG_TRY(kg_sft_from_jsonl(&run->sft_val, val, run->tok, &opts, err));
+    if (*path)
+        return kg_sft_from_jsonl(&run->sft, path, run->tok, &opts, err);
+    if (!run->task->levels)
+        return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
+    return load_generated(run, &opts, err);
+}
+
+static kg_status count_steps(struct kg_run *run, struct kg_err *err)
+{
+    double epochs = kg_config_real(run->config, "sft.epochs");
+    double batch = (double)kg_config_int(run->config, "sft.batch");
+
+    run->sft_steps = kg_config_int(run->config, "sft.steps");
+    if (epochs > 0 && run->sft_steps > 0)
+        return kg_fail(err, KG_EINVAL,
+                       "sft.epochs: expected 0 where sft.steps says how long the warm "
+                       "start is, found %g",
+                       epochs);
+    if (epochs > 0)
+        run->sft_steps = (int64_t)ceil(epochs * (double)run->sft.n / batch);
+    return KG_OK;
+}
+
+static void log_sft(const struct kg_run *run, const struct kg_sft_set *s,
+                    const char *what)
+{
+    if (s->n > 0)
+        kg_log_info("%s: %zu sequences, longest %zu tokens; left out: %lld over %lld "
+                    "tokens",
+                    what, s->n, s->longest, (long long)s->dropped_too_long,
+                    (long long)kg_config_int(run->config, "sft.max_tokens"));
+}
+
+size_t kg_run_sft_longest(const struct kg_run *run)
+{
+    return run->sft.longest > run->sft_val.longest ? run->sft.longest
+                                                   : run->sft_val.longest;
+}
+
 kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_sft_set *s = &run->sft;
-
+    if (!kg_config_has_sft(run->config)) {
+        if (*kg_config_text(run->config, "sft.val"))
+            return kg_fail(err, KG_EINVAL,
+                           "sft.val: expected none without a warm start (sft.steps, "
+                           "sft.epochs), found %.200s",
+                           kg_config_text(run->config, "sft.val"));
+        return KG_OK;
+    }
     KG_TRY(load_sft(run, err));
-    if (s->n > 0)
-        kg_log_info("warm start: %zu sequences, longest %zu tokens; left out: %lld over "
-                    "%lld tokens",
-                    s->n, s->longest, (long long)s->dropped_too_long,
-                    (long long)kg_config_int(run->config, "sft.max_tokens"));
+    KG_TRY(count_steps(run, err));
+    log_sft(run, &run->sft, "warm start");
+    log_sft(run, &run->sft_val, "held out of it");
     return KG_OK;
 }

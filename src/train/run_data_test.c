@@ -292,6 +292,81 @@ static void too_many_files_are_refused(void **state)
     kg_str_release(&list[1]);
 }
 
+/* The last val_loss of a run.   returns how many there are */
+static int last_val_loss(double *last, const char *path)
+{
+    static const char key[] = "\"val_loss\": ";
+    struct kg_str text = {0};
+    int n = 0;
+
+    NEED(kg_file_read(&text, path, 1 << 20, err));
+    for (const char *at = kg_str_text(&text); (at = strstr(at, key)); n++) {
+        at += sizeof key - 1;
+        *last = strtod(at, NULL);
+    }
+    kg_str_release(&text);
+    return n;
+}
+
+/* Supervised training needs a model and a file: no task and no data.train. */
+static void supervised_training_needs_its_file_alone(void **state)
+{
+    static const char *const keys[] = {
+        "task.name=qa-number", "data.train=", "data.val=",
+        "train.steps=0",       "sft.data=" A, "sft.batch=2",
+        "sft.epochs=3",        "sft.val=" B,  NULL};
+    struct opened o;
+    struct kg_str plan = {0};
+    struct kg_config *config;
+    double before, after;
+
+    (void)state;
+    open_run(&o, ROOT "/alone", keys);
+    assert_int_equal(o.run.train.n, 0);
+    assert_int_equal(o.run.sft.n, 3);
+    assert_int_equal(o.run.sft_val.n, 5);
+    assert_int_equal(o.run.sft_steps, 5); /* 3 epochs of 3 sequences, 2 at a time */
+    NEED(kg_sft_held_out(&before, &o.run, err));
+    assert_true(before > 1);
+    close_run(&o);
+    config = config_of(ROOT "/alone", keys);
+    NEED(kg_train_plan(&plan, config, err));
+    assert_non_null(strstr(kg_str_text(&plan), "5 supervised updates of 2 sequences (3 "
+                                               "sequences), 3.33 epochs at lr 1e-05; 5 "
+                                               "held out\n"));
+    assert_non_null(
+        strstr(kg_str_text(&plan), "7 tokens are read\n            | 0,3:9,2"));
+    assert_null(strstr(kg_str_text(&plan), "one step"));
+    kg_str_release(&plan);
+    fresh(ROOT "/alone");
+    NEED(kg_config_override(config, "sft.lr=1e-2", "test", err));
+    NEED(kg_config_override(config, "sft.eval_every=2", "test", err));
+    NEED(kg_train_run(config, false, false, err));
+    kg_config_free(config);
+    assert_int_equal(last_val_loss(&after, ROOT "/alone/metrics.jsonl"), 3);
+    assert_true(after < before);
+}
+
+/* Worked answers of GSM8K are learned from under any task that reads them. */
+static void worked_answers_are_solutions_under_every_task(void **state)
+{
+    static const char text[] = "{\"question\": \"1,4:9,2\", \"answer\": \"7#### 7\"}\n";
+    static const char *const tasks[] = {"qa-number", "math", "none"};
+
+    (void)state;
+    NEED(kg_file_write_atomic(ROOT "/g.jsonl", text, strlen(text), err));
+    for (size_t i = 0; i < 3; i++) {
+        struct kg_task_opts opts = {0};
+        const struct kg_task_row *row;
+        struct kg_dataset d;
+
+        NEED(kg_task_find(&row, tasks[i], err));
+        NEED(kg_task_load(&d, row, &opts, ROOT "/g.jsonl", err));
+        assert_string_equal(d.records[0].solution, "7#### 7");
+        kg_dataset_release(&d);
+    }
+}
+
 /* A warm start's fault is in a file, not in "one of them". */
 static void a_fault_names_its_file(void **state)
 {
@@ -308,7 +383,7 @@ static void a_fault_names_its_file(void **state)
     config = config_of(ROOT "/fault", extra);
     assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
     assert_non_null(strstr(e.message, ROOT "/d.jsonl: record 1: expected a worked "
-                                           "solution, found none"));
+                                           "solution to learn from (key solution, "));
     kg_config_free(config);
 }
 
@@ -472,6 +547,8 @@ int main(void)
         cmocka_unit_test(each_file_has_its_template),
         cmocka_unit_test(lists_that_do_not_fit_are_refused),
         cmocka_unit_test(too_many_files_are_refused),
+        cmocka_unit_test(supervised_training_needs_its_file_alone),
+        cmocka_unit_test(worked_answers_are_solutions_under_every_task),
         cmocka_unit_test(a_fault_names_its_file),
         cmocka_unit_test(a_gold_answer_of_any_file_stops_the_run),
         cmocka_unit_test(an_interrupted_run_goes_on_in_the_same_mix),

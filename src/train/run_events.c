@@ -90,7 +90,7 @@ static kg_status resume(struct kg_run *run, bool sft, int64_t at, bool over,
 
 void kg_run_events_resume(struct kg_run *run)
 {
-    bool sft = run->count.sft_step < kg_config_int(run->config, "sft.steps");
+    bool sft = run->count.sft_step < run->sft_steps;
     struct kg_err err;
     kg_status status = KG_OK;
 

@@ -50,6 +50,62 @@ static void add_sequence(struct kg_pass *p, const struct kg_sft_set *set, size_t
             kg_pass_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
 }
 
+/* ---- sequences that are held out ---- */
+
+/* Adds the log-probs of sequences [first, ...) as far as they fit.   *next out */
+static kg_status held_out_batch(size_t *next, double *sum, struct kg_run *run,
+                                size_t first, struct kg_err *err)
+{
+    const struct kg_pass_ask ask = {.no_backward = true};
+    const struct kg_sft_set *set = &run->sft_val;
+    struct kg_pass *p = run->pass;
+    size_t i = first;
+
+    kg_pass_begin(p, 0);
+    for (; i < set->n; i++) {
+        if (i > first && !kg_pass_fits(p, set->begin[i + 1] - set->begin[i]))
+            break;
+        add_sequence(p, set, i);
+    }
+    *next = i;
+    KG_TRY(kg_pass_forward(p, &ask, err));
+    for (int64_t r = 0; r < p->n_rows; r++)
+        *sum += (double)p->logp[r];
+    return KG_OK;
+}
+
+kg_status kg_sft_held_out(double *loss, struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_sft_set *set = &run->sft_val;
+    double sum = 0;
+    size_t next = 0, tokens = 0;
+
+    for (size_t i = 0; i < set->n; i++)
+        tokens += set->learned[i];
+    while (next < set->n)
+        KG_TRY(held_out_batch(&next, &sum, run, next, err));
+    *loss = tokens ? -sum / (double)tokens : 0;
+    return KG_OK;
+}
+
+/* Where it is due, behind update `step`. */
+static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t step,
+                         struct kg_err *err)
+{
+    int64_t every = kg_config_int(run->config, "sft.eval_every");
+    bool due = step == run->sft_steps || (every > 0 && step % every == 0);
+    double loss;
+
+    if (run->sft_val.n == 0 || !due)
+        return KG_OK;
+    KG_TRY(kg_sft_held_out(&loss, run, err));
+    kg_metrics_put(log, "val_loss", loss);
+    kg_log_info("sft %lld: held-out loss %.4f", (long long)step, loss);
+    return KG_OK;
+}
+
+/* ---- a batch ---- */
+
 /* Forward and backward of sequences [first, ...) as far as they fit.   *next out */
 static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
                              const struct batch *b, size_t first, struct kg_err *err)
@@ -157,11 +213,11 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     kg_metrics_put(&log, "loss", loss);
     KG_TRY_GOTO(out, apply(run, &b, loss, &log, err));
     run->count.sft_step++;
+    KG_TRY_GOTO(out, measure(&log, run, run->count.sft_step, err));
     kg_metrics_put(&log, "loss_tokens", (double)b.loss_tokens);
     kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);
     kg_log_progress(5000, "sft %lld/%lld  loss %.4f  %.2f s",
-                    (long long)run->count.sft_step,
-                    (long long)kg_config_int(run->config, "sft.steps"), loss,
+                    (long long)run->count.sft_step, (long long)run->sft_steps, loss,
                     kg_clock_seconds() - start);
     status = kg_run_log(run, &log, "sft", run->count.sft_step, err);
 out:

@@ -255,6 +255,59 @@ static void of_a_conversation_the_assistants_turns_are_learned(void **state)
     kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
 }
 
+/* ShareGPT's names for the same conversation. */
+static void conversations_of_sharegpt_are_messages(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected want[] = {
+        {"<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n"
+         "<|im_start|>assistant\n",
+         'p', false},
+        {"good day<|im_end|>", 'm', false},
+        {NULL, 0, false}};
+
+    (void)state;
+    opts.eos = kg_tokenizer_find(tok, "<|im_end|>");
+    opts.prompt.chat = chat_from(turns);
+    read_lines(&set,
+               "{\"conversations\": [{\"from\": \"human\", \"value\": \"hello\"},"
+               "{\"from\": \"gpt\", \"value\": \"good day\"}], \"system\": \"be kind\"}\n"
+               "{\"conversations\": [{\"from\": \"system\", \"value\": \"be kind\"},"
+               "{\"from\": \"human\", \"value\": \"hello\"},"
+               "{\"from\": \"gpt\", \"value\": \"good day\"}]}\n",
+               &opts);
+    assert_sequence(&set, 0, want);
+    assert_sequence(&set, 1, want);
+    kg_sft_set_release(&set);
+    kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
+    assert_refused("{\"conversations\": [{\"from\": \"bing\", \"value\": \"x\"}]}\n",
+                   KG_EFORMAT, "turn 1: expected \"from\" of human, gpt");
+}
+
+/* Alpaca: instruction, and its input on the next line; a question as any other. */
+static void an_instruction_with_its_input_is_a_question(void **state)
+{
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected with[] = {
+        {"Q: add\n1, 2 A:", 'p', false}, {"3<|im_end|>", 'm', false}, {NULL, 0, false}};
+    const struct expected without[] = {
+        {"Q: add A:", 'p', false}, {"what?<|im_end|>", 'm', false}, {NULL, 0, false}};
+
+    (void)state;
+    opts.prompt.template_text = "Q: {prompt} A:";
+    read_lines(&set,
+               "{\"instruction\": \"add\", \"input\": \"1, 2\", \"output\": \"3\"}\n"
+               "{\"instruction\": \"add\", \"input\": \"\", \"output\": \"what?\"}\n",
+               &opts);
+    assert_sequence(&set, 0, with);
+    assert_sequence(&set, 1, without);
+    kg_sft_set_release(&set);
+    assert_refused("{\"instruction\": \"a\", \"output\": \"b\", \"history\": []}\n",
+                   KG_EUNSUPPORTED, "found \"system\" or \"history\"");
+}
+
 static void conversations_need_a_template_that_keeps_what_was_said(void **state)
 {
     static const char talk[] =
@@ -294,6 +347,8 @@ int main(void)
         cmocka_unit_test(of_a_pair_the_response_is_learned_and_of_text_all_but_the_first),
         cmocka_unit_test(what_is_too_long_is_dropped_and_counted),
         cmocka_unit_test(of_a_conversation_the_assistants_turns_are_learned),
+        cmocka_unit_test(conversations_of_sharegpt_are_messages),
+        cmocka_unit_test(an_instruction_with_its_input_is_a_question),
         cmocka_unit_test(conversations_need_a_template_that_keeps_what_was_said),
     };
 

@@ -54,6 +54,35 @@ static const char *first_text(const struct kg_json *object, const char *const *k
 
 /* ---- prompts ---- */
 
+/* Alpaca's question: the instruction, and on the next line its input, if it has one.
+ * text: owns what from then borrows */
+static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *from,
+                                 const struct kg_json *object, struct kg_err *err)
+{
+    static const char *const refused[] = {"system", NULL};
+    static const char *const keys[] = {"instruction", NULL}, *const more[] = {"input",
+                                                                              NULL};
+    const char *part;
+    size_t n;
+
+    part = first_text(object, keys, &n);
+    if (!part)
+        return KG_OK;
+    if (first_text(object, refused, &from->n) || kg_json_get(object, "history"))
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected \"instruction\", \"input\" and \"output\" alone, found "
+                       "\"system\" or \"history\": \"messages\" can say these");
+    KG_TRY(kg_str_append(text, part, n, err));
+    part = first_text(object, more, &n);
+    if (part && n > 0) {
+        KG_TRY(kg_str_putc(text, '\n', err));
+        KG_TRY(kg_str_append(text, part, n, err));
+    }
+    from->text = kg_str_text(text);
+    from->n = text->len;
+    return KG_OK;
+}
+
 /* *found: there is one; it may be empty text. */
 static kg_status add_prompt(struct kg_sft_record *r, bool *found,
                             const struct kg_json *object,
@@ -62,20 +91,23 @@ static kg_status add_prompt(struct kg_sft_record *r, bool *found,
     static const char *const keys[] = {"prompt", "question", "problem", NULL};
     const struct kg_json *list = kg_json_get(object, "prompt");
     struct kg_prompt_source from = {.tools = kg_json_get(object, "tools")};
-    struct kg_str text = {0};
+    struct kg_str text = {0}, instruction = {0};
     kg_status status;
 
     if (kg_json_type(list) == KG_JSON_ARRAY)
         from.messages = list;
     else
         from.text = first_text(object, keys, &from.n);
+    if (!from.messages && !from.text)
+        KG_TRY_GOTO(out, put_instruction(&instruction, &from, object, err));
     *found = from.messages || from.text;
     if (!*found)
-        return KG_OK;
+        goto out;
     KG_TRY_GOTO(out, kg_prompt_put(&text, &r->rendered, &from, how->prompt, err));
     status = kg_sft_record_add(r, KG_SOURCE_PROMPT, false, kg_str_text(&text), text.len,
                                err);
 out:
+    kg_str_release(&instruction);
     kg_str_release(&text);
     return status;
 }
@@ -192,13 +224,93 @@ static kg_status add_messages(struct kg_sft_record *r, const struct kg_json *obj
     return status;
 }
 
+/* ---- ShareGPT ---- */
+
+/* Who speaks, in the words of chat templates; NULL: unknown. */
+static const char *role_of(const char *from)
+{
+    static const char *const roles[][2] = {
+        {"human", "user"},      {"user", "user"},           {"gpt", "assistant"},
+        {"system", "system"},   {"assistant", "assistant"}, {"tool", "tool"},
+        {"observation", "tool"}};
+
+    for (size_t i = 0; from && i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(from, roles[i][0]) == 0)
+            return roles[i][1];
+    return NULL;
+}
+
+static kg_status put_turn(struct kg_str *json, const struct kg_json *turn, bool first,
+                          struct kg_err *err)
+{
+    const char *from = kg_json_text(kg_json_get(turn, "from"), NULL),
+               *role = role_of(from);
+    size_t n;
+    const char *value = kg_json_text(kg_json_get(turn, "value"), &n);
+
+    if (!role || !value)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected \"from\" of human, gpt, system, tool, observation, user "
+                       "or assistant with a text \"value\", found %.40s",
+                       role   ? "no value"
+                       : from ? from
+                              : "nobody");
+    KG_TRY(kg_str_printf(json, err,
+                         "%s{\"role\": \"%s\", \"content\": ", first ? "" : ", ", role));
+    KG_TRY(kg_json_put_string(json, value, n, err));
+    return kg_str_putc(json, '}', err);
+}
+
+/* The object with "messages" in the place of "conversations". */
+static kg_status put_messages(struct kg_str *json, const struct kg_json *object,
+                              struct kg_err *err)
+{
+    const struct kg_json *turns = kg_json_get(object, "conversations"),
+                         *tools = kg_json_get(object, "tools");
+    size_t n;
+    const char *system = kg_json_text(kg_json_get(object, "system"), &n);
+    bool first = !system || n == 0;
+
+    KG_TRY(kg_str_puts(json, "{\"messages\": [", err));
+    if (!first) {
+        KG_TRY(kg_str_puts(json, "{\"role\": \"system\", \"content\": ", err));
+        KG_TRY(kg_json_put_string(json, system, n, err));
+        KG_TRY(kg_str_putc(json, '}', err));
+    }
+    for (size_t i = 0; i < kg_json_size(turns); i++)
+        if (put_turn(json, kg_json_at(turns, i), first && i == 0, err) != KG_OK)
+            return kg_err_prefix(err, "conversations: turn %zu", i + 1);
+    KG_TRY(kg_str_putc(json, ']', err));
+    if (tools && kg_json_type(tools) != KG_JSON_NULL) {
+        KG_TRY(kg_str_puts(json, ", \"tools\": ", err));
+        KG_TRY(kg_json_put_value(json, tools, err));
+    }
+    return kg_str_putc(json, '}', err);
+}
+
+static kg_status add_conversations(struct kg_sft_record *r, const struct kg_json *object,
+                                   const struct kg_sft_reading *how, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, put_messages(&json, object, err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "conversations", err));
+    status = add_messages(r, doc.root, how, err);
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
+}
+
 /* ---- one record ---- */
 
 kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *object,
                              const struct kg_sft_reading *how, struct kg_err *err)
 {
     static const char *const response_keys[] = {"response", "completion", "solution",
-                                                "answer", NULL};
+                                                "answer",   "output",     NULL};
     static const char *const text_keys[] = {"text", NULL};
     const struct kg_json *segments = kg_json_get(object, "segments");
     const char *response;
@@ -211,14 +323,19 @@ kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *obje
         return kg_sft_record_add(r, KG_SOURCE_MODEL, false, response, n, err);
     if (kg_json_type(kg_json_get(object, "messages")) == KG_JSON_ARRAY)
         return add_messages(r, object, how, err);
+    if (kg_json_type(kg_json_get(object, "conversations")) == KG_JSON_ARRAY)
+        return add_conversations(r, object, how, err);
     KG_TRY(add_prompt(r, &has_prompt, object, how, err));
     if (has_prompt && segments)
         return add_segments(r, segments, err);
     response = first_text(object, response_keys, &n);
     if (!has_prompt || !response)
-        return kg_fail(err, KG_EFORMAT,
-                       "expected \"text\", \"messages\", or \"prompt\" with "
-                       "\"response\" or \"segments\", found %s",
-                       has_prompt ? "no response" : "no prompt");
+        return kg_fail(
+            err, KG_EFORMAT,
+            "expected \"text\", \"messages\", \"conversations\", or a prompt "
+            "(prompt, question, problem, instruction) with a response "
+            "(response, completion, solution, answer, output) or \"segments\", "
+            "found %s",
+            has_prompt ? "no response" : "no prompt");
     return kg_sft_record_add(r, KG_SOURCE_MODEL, false, response, n, err);
 }
