@@ -24,7 +24,7 @@ static struct kg_load_args load;
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
     *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
-    *search_where, *system_prompt, *opening, *add_special, *wording;
+    *search_where, *system_prompt, *opening, *add_special, *wording, *bad_golds;
 static const char *only_sets, *without_sets;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
@@ -68,6 +68,9 @@ const struct kg_flag kg_eval_flags[] = {
      "of records with equal problem and answer the first alone", 0, 0, NULL},
     {"exclude", 0, KG_FLAG_TEXT, &exclude, "IDS",
      "task math: ids (else lines) of records to leave out, \"a,b\"", 0, 0, NULL},
+    {"bad-golds", 0, KG_FLAG_CHOICE, &bad_golds, "WHAT",
+     "task math: records that nobody can answer stop it, or are dropped (default stop)",
+     0, 0, "stop|drop"},
     {"task", 0, KG_FLAG_TEXT, &task_name, "NAME",
      "how answers are graded (default qa-number; see kedge task)", 0, 0, NULL},
     {"level", 0, KG_FLAG_TEXT, &level, "LEVEL", "difficulty of generated problems", 0, 0,
@@ -153,6 +156,7 @@ static const struct {
     {"--keep-thinking", "keep_thinking", NULL, NULL, NULL, &keep_thinking},
     {"--unique", "unique", NULL, NULL, NULL, &unique},
     {"--exclude", "exclude", &exclude, NULL, NULL, NULL},
+    {"--bad-golds", "bad_golds", &bad_golds, NULL, NULL, NULL},
     {"--level", "level", &level, NULL, NULL, NULL},
     {"--problems", "problems", NULL, &count, NULL, NULL},
     {"--n", "samples", NULL, &samples, NULL, NULL},
@@ -450,6 +454,9 @@ static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
     KG_TRY(kg_str_printf(out, err, "    %zu problems x %d samples = %lld answers",
                          set->data.n, set->samples,
                          (long long)set->data.n * set->samples));
+    if (set->data.dropped_golds)
+        KG_TRY(kg_str_printf(out, err, "; %lld left out for their gold answer",
+                             (long long)set->data.dropped_golds));
     if (set->data.dropped_repeated)
         KG_TRY(kg_str_printf(out, err, "; %lld repeated records left out",
                              (long long)set->data.dropped_repeated));

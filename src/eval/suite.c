@@ -55,6 +55,10 @@ const struct kg_opt_row kg_suite_set_rows[] = {
      "of records with equal problem, gold answer and data_source the first", false},
     {"exclude", KG_OPT_STRING, "", 0, 0, NULL,
      "task math: ids (else lines) of records to leave out, 'a,b'", false},
+    {"bad_golds", KG_OPT_CHOICE, "stop", 0, 0, "stop|drop",
+     "task math: records whose gold answer does not grade itself right stop the "
+     "evaluation, or are left out, named and counted",
+     false},
     {"prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
      "column of the problem; '' for the usual names", false},
     {"answer_key", KG_OPT_STRING, "", 0, 0, NULL,
@@ -515,6 +519,7 @@ static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
         .grader = text(v, "grader"),
         .keep_thinking = is_on(v, "keep_thinking"),
         .exclude = text(v, "exclude"),
+        .drop_golds = strcmp(text(v, "bad_golds"), "drop") == 0,
         .metric = text(v, "metric"),
         .answer_tags = text(v, "answer_tags")[0] - '0',
         .wording = text(v, "wording"),
@@ -720,7 +725,8 @@ static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_
         KG_TRY(kg_task_grader_open(&set->task_opts.running, &set->task_opts, err));
     KG_TRY(kg_task_load(&set->data, set->task, &set->task_opts, path, err));
     kg_dataset_warn_repeated(&set->data, "unique: true");
-    set->records = (int64_t)set->data.n + set->data.dropped_excluded;
+    set->records = (int64_t)set->data.n + set->data.dropped_excluded +
+                   set->data.dropped_golds;
     if (set->expect && set->records != set->expect)
         return kg_fail(err, KG_EINVAL, "%s: expected %lld records, found %lld",
                        set->data.name, (long long)set->expect, (long long)set->records);

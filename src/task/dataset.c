@@ -141,6 +141,7 @@ kg_status kg_dataset_join(struct kg_dataset *d, struct kg_dataset *more,
     d->dropped_no_prompt += more->dropped_no_prompt;
     d->dropped_too_long += more->dropped_too_long;
     d->dropped_excluded += more->dropped_excluded;
+    d->dropped_golds += more->dropped_golds;
     d->dropped_repeated += more->dropped_repeated;
     d->repeated += more->repeated;
     more->n = 0; /* moved */

@@ -3,7 +3,7 @@
  * A gold answer is text, or a JSON list of texts of which any counts. Before a run starts
  * every gold answer is graded against itself, boxed (or behind "Answer:", where the mode
  * reads that): one that is not right can never be answered, and stops the run unless its
- * record is excluded by name.
+ * record is excluded by name, or such records are to be dropped and counted.
  */
 #include "math/math.h"
 #include "base/log.h"
@@ -292,17 +292,21 @@ static void mark_excluded(struct kg_dataset *d, const struct kg_task_opts *opts)
     }
 }
 
-static kg_status check_record(struct failures *failures, const struct kg_dataset *d,
+/* *drop: it is left out. */
+static kg_status check_record(struct failures *failures, bool *drop, struct kg_dataset *d,
                               const struct kg_record *r, const struct kg_math_opts *how,
-                              struct kg_err *err)
+                              bool drop_golds, struct kg_err *err)
 {
     char name[80], why[160] = "";
     bool good;
 
     record_name(name, r);
     KG_TRY(check_gold(&good, why, how, r, err));
+    *drop = r->excluded || (!good && drop_golds);
     if (!good || r->excluded)
-        note_failure(failures, d, name, good ? "grades itself right" : why, r->excluded);
+        note_failure(failures, d, name, good ? "grades itself right" : why, *drop);
+    d->dropped_excluded += r->excluded;
+    d->dropped_golds += *drop && !r->excluded;
     return KG_OK;
 }
 
@@ -316,7 +320,8 @@ static kg_status fail_golds(const struct failures *f, const struct kg_dataset *d
 
     return kg_fail(err, KG_EFORMAT,
                    "%s: expected gold answers that grade themselves right, found %zu "
-                   "that do not; to leave them out%s: %s=\"%s%s%s%s\"",
+                   "that do not; to leave them out%s: %s=\"%s%s%s%s\", or bad_golds=drop "
+                   "for all such",
                    d->name, f->n, fits ? "" : ", add to", key_of(opts), names,
                    *names ? "," : "", f->names, more ? ",..." : "");
 }
@@ -331,11 +336,9 @@ static kg_status check_golds(struct kg_dataset *d, const struct kg_task_opts *op
 
     KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out, math_opts(&how, opts, err));
-    for (size_t i = 0; i < d->n; i++) {
-        KG_TRY_GOTO(out, check_record(&failures, d, &d->records[i], &how, err));
-        excluded[i] = d->records[i].excluded;
-        d->dropped_excluded += excluded[i];
-    }
+    for (size_t i = 0; i < d->n; i++)
+        KG_TRY_GOTO(out, check_record(&failures, &excluded[i], d, &d->records[i], &how,
+                                      opts->drop_golds, err));
     kg_dataset_drop(d, excluded);
     if (failures.n > 0)
         status = fail_golds(&failures, d, opts, err);

@@ -216,6 +216,43 @@ static void a_name_that_no_record_has_is_refused(void **state)
     assert_int_equal(kg_task_check_excluded(&opts, &err), KG_OK);
 }
 
+/* What nobody can answer is left out where that is asked for, and counted apart from what
+ * was named. */
+static void golds_that_fail_are_dropped_and_counted(void **state)
+{
+    static const struct {
+        const char *file;
+        const char *grader;
+        int64_t dropped;
+    } real[] = {{"deepscaler_sub_1209", "ema-pg", 2}, {"math_train_7474", "dapo", 2}};
+    bool met[1] = {false};
+    struct kg_task_opts opts = {.drop_golds = true, .exclude = "p1", .excluded = met};
+    struct kg_dataset d;
+    char file[128];
+
+    (void)state;
+    write_file("{\"id\":\"p1\",\"problem\":\"1\",\"answer\":\"\"}\n"
+               "{\"id\":\"p2\",\"problem\":\"2\",\"answer\":\"2\"}\n"
+               "{\"id\":\"p3\",\"problem\":\"3\",\"answer\":\" \"}\n");
+    assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_OK);
+    assert_int_equal(d.n, 1);
+    assert_string_equal(d.records[0].id, "p2");
+    assert_int_equal(d.dropped_excluded, 1);
+    assert_int_equal(d.dropped_golds, 1);
+    kg_dataset_release(&d);
+    if (access("../shared/data/math", R_OK) != 0) {
+        print_message("no ../shared/data/math\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        opts = (struct kg_task_opts){.drop_golds = true, .grader = real[i].grader};
+        snprintf(file, sizeof file, "../shared/data/math/%s.jsonl", real[i].file);
+        assert_int_equal(kg_task_load(&d, row(), &opts, file, &err), KG_OK);
+        assert_int_equal(d.dropped_golds, real[i].dropped);
+        kg_dataset_release(&d);
+    }
+}
+
 /* p2 and p3 are one problem: a name leaves out its record, and the other stays. */
 static void one_of_equal_records_is_excluded(void **state)
 {
@@ -413,6 +450,7 @@ int main(void)
         cmocka_unit_test(excluded_records_are_left_out),
         cmocka_unit_test(a_record_is_excluded_by_its_file),
         cmocka_unit_test(a_name_that_no_record_has_is_refused),
+        cmocka_unit_test(golds_that_fail_are_dropped_and_counted),
         cmocka_unit_test(one_of_equal_records_is_excluded),
         cmocka_unit_test(a_wrong_answer_earns_what_is_said),
         cmocka_unit_test(golds_in_parquet_are_checked_too),

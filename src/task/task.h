@@ -56,6 +56,7 @@ struct kg_dataset {
     int64_t dropped_no_prompt;
     int64_t dropped_too_long;
     int64_t dropped_excluded; /* by name: see task_opts.exclude */
+    int64_t dropped_golds;    /* nobody can answer them: see task_opts.drop_golds */
     int64_t dropped_repeated; /* see task_opts.unique */
     /* records that are there though their problem stands in the file before: with equal
      * prompt, gold answer and data_source */
@@ -136,6 +137,9 @@ struct kg_task_opts {
     bool keep_thinking;  /* math: read what stands before </think> too */
     /* math: names (ids, or lines where there is none) of records to leave out, "a,b" */
     const char *exclude;
+    /* math: leave out and count records whose gold answer does not grade itself right;
+     * else they are an error */
+    bool drop_golds;
     const char *exclude_key; /* what says it, for advice; NULL: task.exclude */
     /* NULL, or a flag for each name of exclude (kg_task_names of them): set where
      * a record has the name, by every file that is loaded; borrowed */

@@ -102,6 +102,8 @@ static const struct kg_published_row dppo_rows[] = {
     {"*-30b", "(routing replay)", "with and without R3", "without", PAPER_E,
      "sampler and trainer are one program here and route alike"},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},
+    {"*-8b", "task.bad_golds", "no check", "drop", REWARD,
+     "what nobody can answer teaches nothing; named and counted"},
     {NULL, "task.wrong_reward", "-1", NULL, REWARD, NULL},
     {NULL, "data.train", "DAPO-Math, filtered, about 13 k problems",
      "dapo-math-13k.parquet", PAPER_E, "the user's file"},

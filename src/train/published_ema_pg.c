@@ -55,6 +55,8 @@ static const struct kg_published_row math_rows[] = {
     {"*-16k *-24k", "run.seed", "986", NULL, SCRIPTS, NULL},
     {NULL, "task.name", "math", NULL, "train_deepscaler.py (math_reward_fn)", NULL},
     {NULL, "task.grader", "ema-pg", NULL, "rllm/rewards/math_reward.py", NULL},
+    {NULL, "task.bad_golds", "no check", "drop", "rllm/rewards/math_reward.py",
+     "what nobody can answer teaches nothing; named and counted"},
     {NULL, "task.wrong_reward", "0", NULL, "rllm/rewards/reward_types.py", NULL},
     {NULL, "task.keep_thinking", "false", NULL, "rllm/rewards/math_reward.py",
      "text after the first </think> alone is read"},

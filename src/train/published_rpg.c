@@ -61,6 +61,8 @@ static const struct kg_published_row rpg_rows[] = {
     {NULL, "run.seed", "not set", "1", CONFIG, "torch's default there"},
     {NULL, "task.name", "math", NULL, "verl/utils/reward_score/math_dapo.py", NULL},
     {NULL, "task.grader", "dapo", NULL, "verl/utils/reward_score/math_dapo.py", NULL},
+    {NULL, "task.bad_golds", "no check", "drop", "verl/utils/reward_score/math_dapo.py",
+     "what nobody can answer teaches nothing; named and counted"},
     {NULL, "task.wrong_reward", "-1", NULL, "verl/utils/reward_score/math_dapo.py", NULL},
     {NULL, "task.keep_thinking", "false", NULL, "verl/utils/reward_score/math_dapo.py",
      NULL},

@@ -147,6 +147,7 @@ static void fill_task_opts(struct kg_run *run)
         .wrong_reward = kg_config_real(c, "task.wrong_reward"),
         .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
         .exclude = kg_config_text(c, "task.exclude"),
+        .drop_golds = strcmp(kg_config_text(c, "task.bad_golds"), "drop") == 0,
         .metric = kg_config_text(c, "task.metric"),
         .answer_tags = kg_config_text(c, "task.answer_tags")[0] - '0',
         .wording = kg_config_text(c, "task.wording"),
@@ -310,11 +311,13 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
 
     KG_TRY(kg_task_load(d, run->task, task_opts, path, err));
     KG_TRY(kg_prompts_init(p, d, run->tok, &opts, err));
-    kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
-                "%lld over %zu tokens, %lld by name, %lld repeated",
-                d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
-                (long long)p->dropped_too_long, opts.max_tokens,
-                (long long)d->dropped_excluded, (long long)d->dropped_repeated);
+    kg_log_info(
+        "%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
+        "%lld over %zu tokens, %lld by name, %lld whose gold answer is not right by "
+        "itself, %lld repeated",
+        d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
+        (long long)p->dropped_too_long, opts.max_tokens, (long long)d->dropped_excluded,
+        (long long)d->dropped_golds, (long long)d->dropped_repeated);
     if (task_opts->held_out)
         kg_dataset_warn_repeated(d, "data.unique=true");
     return KG_OK;
@@ -477,6 +480,11 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                        "right or wrong alone, found %g",
                        run->task->name, run->task_opts.wrong_reward);
     KG_TRY(check_wording(run, err));
+    if (run->task_opts.drop_golds && strcmp(run->task->name, "math") != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "task.bad_golds: expected stop for task %s, which does not check "
+                       "its gold answers, found drop",
+                       run->task->name);
     KG_TRY(read_weights(run, err));
     KG_TRY(kg_task_names(run->task_opts.exclude) == 0 ? load_lists(run, err)
                                                       : load_without(run, err));

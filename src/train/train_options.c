@@ -87,6 +87,10 @@ static const struct kg_opt_row rows[] = {
      "FILE:NAME "
      "is of that file alone",
      false},
+    {"task.bad_golds", KG_OPT_CHOICE, "stop", 0, 0, "stop|drop",
+     "task math: records whose gold answer does not grade itself right, which nobody can "
+     "answer, stop the run, or are left out, named and counted",
+     false},
     {"task.timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
      "external grader: time limit of one batch", true},
 
