@@ -12,6 +12,7 @@
 #include "train/episodes.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
@@ -129,6 +130,32 @@ static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
             out, d->n_files ? d->files[f].dropped_repeated : d->dropped_repeated, err));
     }
     return KG_OK;
+}
+
+/* A grader of the user's is tried on one record: what fails, fails here. */
+static kg_status grader_lines(struct kg_str *out, const struct kg_run *run,
+                              struct kg_err *err)
+{
+    const struct kg_dataset *d = run->train_data.n ? &run->train_data : &run->val_data;
+    struct kg_grade_item item = {.response = "", .record = d->records};
+    double start = kg_clock_seconds();
+    struct kg_grade grade = {0};
+    char said[64] = "no score";
+
+    if (run->task->grade || run->task->grade_by || d->n == 0)
+        return KG_OK;
+    item.response = item.record->solution ? item.record->solution
+                                          : item.record->ground_truth;
+    item.n = strlen(item.response);
+    KG_TRY(kg_task_grade(&grade, run->task, &run->task_opts, &item, 1, err));
+    if (grade.graded)
+        snprintf(said, sizeof said, "score %g, %s", grade.reward,
+                 grade.correct ? "right" : "wrong");
+    return kg_str_printf(out, err,
+                         "grader      '%.200s': %s for the first %s, in %.2f s\n",
+                         run->task_opts.command, said,
+                         item.record->solution ? "worked solution" : "gold answer",
+                         kg_clock_seconds() - start);
 }
 
 enum { SHOWN_BYTES = 1 << 16 };
@@ -310,6 +337,7 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
     KG_TRY_GOTO(out, validation_lines(out, &run, err));
     KG_TRY_GOTO(out, sequence_lines(out, &run, err));
     KG_TRY_GOTO(out, prompt_lines(out, &run, err));
+    KG_TRY_GOTO(out, grader_lines(out, &run, err));
     KG_TRY_GOTO(out, sampling_lines(out, &run, err));
     KG_TRY_GOTO(out, episode_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));

@@ -347,6 +347,41 @@ static void supervised_training_needs_its_file_alone(void **state)
     assert_true(after < before);
 }
 
+/* A grader of the user's is tried before anything is started, and a folder in which it
+ * failed at the first step is free for the next attempt. */
+static void a_run_without_a_step_leaves_its_folder_free(void **state)
+{
+    static const char *const keys[] = {
+        "task.name=external",
+        "data.train=" A,
+        "data.val=" A,
+        "train.steps=1",
+        "task.command=cat >/dev/null; echo no score >&2; exit 3",
+        "eval.at_start=false",
+        NULL};
+    struct kg_config *config = config_of(ROOT "/attempt", keys);
+    struct kg_str plan = {0};
+    struct kg_err e = {0};
+
+    (void)state;
+    fresh(ROOT "/attempt");
+    assert_int_not_equal(kg_train_plan(&plan, config, &e), KG_OK);
+    assert_non_null(strstr(e.message, "no score"));
+    assert_int_not_equal(kg_train_run(config, false, false, &e), KG_OK);
+    assert_true(kg_file_exists(ROOT "/attempt/config.yaml"));
+    NEED(kg_config_override(config, "task.command=sed 's/.*/{\"score\": 0.25}/'", "test",
+                            err));
+    kg_str_clear(&plan);
+    NEED(kg_train_plan(&plan, config, err));
+    assert_non_null(strstr(kg_str_text(&plan), "score 0.25, wrong for the first worked "
+                                               "solution"));
+    NEED(kg_train_run(config, false, false, err));
+    assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "continue that run with --resume"));
+    kg_str_release(&plan);
+    kg_config_free(config);
+}
+
 /* Worked answers of GSM8K are learned from under any task that reads them. */
 static void worked_answers_are_solutions_under_every_task(void **state)
 {
@@ -548,6 +583,7 @@ int main(void)
         cmocka_unit_test(lists_that_do_not_fit_are_refused),
         cmocka_unit_test(too_many_files_are_refused),
         cmocka_unit_test(supervised_training_needs_its_file_alone),
+        cmocka_unit_test(a_run_without_a_step_leaves_its_folder_free),
         cmocka_unit_test(worked_answers_are_solutions_under_every_task),
         cmocka_unit_test(a_fault_names_its_file),
         cmocka_unit_test(a_gold_answer_of_any_file_stops_the_run),

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "data/json.h"
+#include "data/jsonl.h"
 #include "train/checkpoint.h"
 #include "train/inputs.h"
 #include "train/path.h"
@@ -62,24 +63,86 @@ out:
     return status;
 }
 
+/* Whether metrics.jsonl has a line of a step, supervised or not, or one of nobody's. */
+static kg_status has_steps(bool *has, const struct kg_run *run, struct kg_err *err)
+{
+    const char *path = in_run(run, "metrics.jsonl").text;
+    struct kg_jsonl *lines = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = true;
+    kg_status status;
+
+    *has = false;
+    if (!kg_file_exists(path))
+        return KG_OK;
+    KG_TRY(kg_jsonl_open(&lines, path, err));
+    while (!*has) {
+        const char *phase;
+
+        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        if (!more)
+            break;
+        phase = kg_json_text(kg_json_get(doc.root, "phase"), NULL);
+        *has = !phase || strcmp(phase, "validation") != 0;
+    }
+out:
+    *has |= status == KG_EFORMAT;
+    status = status == KG_EFORMAT ? KG_OK : status;
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    return status;
+}
+
 /* Anything of a run that a new one would write over or, keeping the newest checkpoints,
- * remove. */
+ * remove. What a run leaves that made no step (its grader failed, say) is none. */
 static kg_status refuse_a_run(const struct kg_run *run, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
+    bool made;
 
-    if (kg_file_exists(in_run(run, "config.yaml").text))
-        return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected a folder without a run, found config.yaml; continue "
-                       "that run with --resume, or "
-                       "name another run.dir",
-                       run->dir);
     KG_TRY(kg_checkpoint_newest(name, run->dir, err));
-    if (name[0] || kg_file_exists(in_run(run, "metrics.jsonl").text))
+    KG_TRY(has_steps(&made, run, err));
+    if ((name[0] || made) && kg_file_exists(in_run(run, "config.yaml").text))
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: expected a folder without a run, found config.yaml and %s%s; "
+                       "continue that run with --resume, or name another run.dir",
+                       run->dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
+    if (name[0] || made)
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected a folder without a run, found %s%s; name another "
                        "run.dir",
                        run->dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
+    return KG_OK;
+}
+
+static kg_status remove_events(const struct kg_run *run, struct kg_err *err)
+{
+    static const char prefix[] = "events.out.tfevents.";
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_file_list(&names, &n, run->dir, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        if (strncmp(names[i], prefix, sizeof prefix - 1) == 0)
+            status = kg_file_remove_tree(in_run(run, names[i]).text, err);
+    kg_file_names_free(names, n);
+    return status;
+}
+
+/* What a run left that made no step; nothing where none was there. */
+static kg_status remove_attempt(const struct kg_run *run, struct kg_err *err)
+{
+    static const char *const names[] = {"manifest.json", "metrics.jsonl", "watch.log",
+                                        "report.html",   "rollouts",      "sft",
+                                        "config.yaml"};
+
+    if (!kg_file_exists(in_run(run, "config.yaml").text))
+        return KG_OK;
+    kg_log_info("%s: a run was begun here and made no step: it is begun anew", run->dir);
+    KG_TRY(remove_events(run, err));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        KG_TRY(kg_file_remove_tree(in_run(run, names[i]).text, err));
     return KG_OK;
 }
 
@@ -95,6 +158,7 @@ kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_make_dirs(run->dir, err));
     KG_TRY(lock(run, err));
     KG_TRY(refuse_a_run(run, err)); /* another may have been faster */
+    KG_TRY(remove_attempt(run, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "checkpoints").text, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "rollouts").text, err));
     KG_TRY(write_manifest(run, err));

@@ -6,7 +6,8 @@
 #include "train/run.h"
 
 /* A new run: RUN/ with config.yaml (resolved), manifest.json, and the lock that run holds
- * until kg_run_close. A folder that already holds a run is refused.
+ * until kg_run_close. A folder that holds a run already is refused, unless that made no
+ * step: what it left is removed.
  * errors: ECONFLICT (also: another process is at work in it), EIO (not writable) */
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
