@@ -908,6 +908,35 @@ static void data_is_checked_as_training_reads_it(void **state)
     expect_refusal(2, kedge("", "data check"), "and a file");
 }
 
+/* verl's lists of messages, with and without the template that training has. */
+static void data_check_makes_prompts_as_training_does(void **state)
+{
+    static const char lines[] =
+        "{\"prompt\": [{\"role\": \"system\", \"content\": \"be brief\"}, {\"role\": "
+        "\"user\", \"content\": \"1+1?\"}], \"reward_model\": {\"ground_truth\": "
+        "\"2\"}}\n{\"prompt\": [{\"role\": \"user\", \"content\": \"2+2?\"}], "
+        "\"reward_model\": {\"ground_truth\": \"4\"}}\n";
+
+    (void)state;
+    need_kedge();
+    expect(0, kedge(lines, "data check --need-answer %s/in", work));
+    assert_non_null(strstr(kg_str_text(&out), "2 records with a prompt"));
+    assert_non_null(strstr(kg_str_text(&out),
+                           "2 prompts are lists of messages, which training renders"));
+    expect(0, kedge(lines, "data check --chat-template " CHAT_TEMPLATE " %s/in", work));
+    assert_non_null(strstr(kg_str_text(&out),
+                           "2 prompts are rendered by the chat template\nfirst prompt:\n"
+                           "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\n"
+                           "1+1?<|im_end|>\n<|im_start|>assistant\n"));
+    expect_refusal(1, kedge(lines, "data check --chat-template none %s/in", work),
+                   "in line 1: expected one message of text, or a chat template");
+    expect_refusal(1, kedge(lines, "data check --system s %s/in", work),
+                   "in line 1: --system: expected messages without a system prompt");
+    expect(1, kedge("{\"problem\": \"p\", \"answer\": \"\"}\n",
+                    "data check --task math %s/in", work));
+    expect_said("expected gold answers that grade themselves right");
+}
+
 static void data_is_summed_up_by_key_and_by_column(void **state)
 {
     struct kg_json_doc doc;
@@ -960,6 +989,7 @@ int main(void)
         cmocka_unit_test(data_files_of_every_format_convert_to_the_same_lines),
         cmocka_unit_test(a_converted_file_takes_its_name_when_it_is_whole),
         cmocka_unit_test(data_is_checked_as_training_reads_it),
+        cmocka_unit_test(data_check_makes_prompts_as_training_does),
         cmocka_unit_test(data_is_summed_up_by_key_and_by_column),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,6 +2,7 @@
  * convert it to JSON lines.
  */
 #include "cli/cli.h"
+#include "cli/load.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -10,6 +11,7 @@
 #include "data/jsonl.h"
 #include "data/parquet.h"
 #include "data/records.h"
+#include "task/prompts.h"
 #include "task/task.h"
 
 #include <math.h>
@@ -23,6 +25,8 @@ static int64_t count = 5;
 static const char *out_path;
 static const char *prompt_key = "", *answer_key = "";
 static bool need_answer;
+static const char *task_name = "none", *model_dir, *chat_choice, *add_special = "auto";
+static struct kg_prompt_opts how = {.prefix = "--"};
 static bool as_json;
 
 const struct kg_flag kg_data_flags[] = {
@@ -36,6 +40,22 @@ const struct kg_flag kg_data_flags[] = {
      "check: where the answer is, as data.answer_key", 0, 0, NULL},
     {"need-answer", 0, KG_FLAG_TRUE, &need_answer, NULL,
      "check: a record without an answer is an error", 0, 0, NULL},
+    {"task", 0, KG_FLAG_TEXT, &task_name, "NAME",
+     "check: as this task reads it, its gold answers included (default none)", 0, 0,
+     NULL},
+    {"model", 'm', KG_FLAG_TEXT, &model_dir, "DIR",
+     "check: folder whose tokenizer and chat template make the prompts", 0, 0, NULL},
+    {"chat-template", 0, KG_FLAG_TEXT, &chat_choice, "WHICH",
+     "check: as data.chat_template: auto (the model's), none, or a file", 0, 0, NULL},
+    {"template", 0, KG_FLAG_TEXT, &how.template_text, "TEXT", "check: as data.template",
+     0, 0, NULL},
+    {"user-turn", 0, KG_FLAG_TRUE, &how.user_turn, NULL, "check: as data.user_turn", 0, 0,
+     NULL},
+    {"system", 0, KG_FLAG_TEXT, &how.system, "TEXT", "check: as data.system", 0, 0, NULL},
+    {"opening", 0, KG_FLAG_TEXT, &how.opening, "TEXT", "check: as data.opening", 0, 0,
+     NULL},
+    {"add-special", 0, KG_FLAG_CHOICE, &add_special, "WHICH",
+     "check: as data.add_special", 0, 0, KG_SPECIAL_CHOICES},
     {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "check, stats, columns: as JSON", 0, 0,
      NULL},
     {0},
@@ -43,9 +63,27 @@ const struct kg_flag kg_data_flags[] = {
 
 /* ---- check ---- */
 
+/* A file as training reads it, and what else makes its prompts. */
+struct checked {
+    struct kg_dataset data;
+    struct kg_chat_template *chat; /* NULL: none */
+    struct kg_tokenizer *tok;      /* of --model; NULL: none */
+    struct kg_prompts prompts;     /* with tok */
+    bool as_json;                  /* no template was given: messages stay JSON */
+};
+
+static void checked_release(struct checked *c)
+{
+    kg_prompts_release(&c->prompts);
+    kg_dataset_release(&c->data);
+    kg_chat_template_close(c->chat);
+    kg_tokenizer_close(c->tok);
+}
+
 struct totals {
     int64_t answers;
     int64_t solutions;
+    int64_t rendered;
     int64_t prompt_bytes;
     int64_t longest;
 };
@@ -59,48 +97,121 @@ static struct totals add_up(const struct kg_dataset *d)
 
         t.answers += d->records[i].ground_truth[0] != 0;
         t.solutions += d->records[i].solution != NULL;
+        t.rendered += d->records[i].rendered;
         t.prompt_bytes += n;
         t.longest = n > t.longest ? n : t.longest;
     }
     return t;
 }
 
-static kg_status print_check(const struct kg_dataset *d, struct kg_err *err)
+static kg_status put_json(struct kg_str *out, const struct checked *c,
+                          const struct totals *t, struct kg_err *err)
 {
+    KG_TRY(kg_str_printf(
+        out, err,
+        "{\"format\": \"%s\", \"records\": %zu, \"answers\": %lld, \"solutions\": "
+        "%lld, \"prompt_bytes_mean\": %.1f, \"prompt_bytes_max\": %lld, \"%s\": %lld",
+        c->data.format, c->data.n, (long long)t->answers, (long long)t->solutions,
+        (double)t->prompt_bytes / (double)c->data.n, (long long)t->longest,
+        c->as_json ? "messages" : "rendered", (long long)t->rendered));
+    if (c->tok)
+        KG_TRY(
+            kg_str_printf(out, err, ", \"prompt_tokens_max\": %zu", c->prompts.longest));
+    return kg_str_puts(out, "}\n", err);
+}
+
+/* How the prompts came about, and the first of them. */
+static kg_status put_prompts(struct kg_str *out, const struct checked *c,
+                             const struct totals *t, struct kg_err *err)
+{
+    if (t->rendered > 0)
+        KG_TRY(kg_str_printf(
+            out, err, "%lld prompts are %s\n", (long long)t->rendered,
+            c->as_json ? "lists of messages, which training renders by the chat template "
+                         "of its model: --model or --chat-template shows how"
+                       : "rendered by the chat template"));
+    if (!c->tok)
+        return c->chat && !c->as_json ? kg_str_printf(out, err, "first prompt:\n%s\n",
+                                                      c->data.records[0].prompt)
+                                      : KG_OK;
+    KG_TRY(kg_str_printf(
+        out, err, "longest prompt %zu tokens; first prompt: ", c->prompts.longest));
+    KG_TRY(kg_prompts_show(out, &c->prompts, 0, c->tok, "  ", SIZE_MAX, err));
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status print_check(const struct checked *c, struct kg_err *err)
+{
+    const struct kg_dataset *d = &c->data;
     struct totals t = add_up(d);
-    double mean = (double)t.prompt_bytes / (double)d->n;
     struct kg_str out = {0};
     kg_status status;
 
     if (as_json)
-        status = kg_str_printf(
-            &out, err,
-            "{\"format\": \"%s\", \"records\": %zu, \"answers\": %lld, \"solutions\": "
-            "%lld, \"prompt_bytes_mean\": %.1f, \"prompt_bytes_max\": %lld}\n",
-            d->format, d->n, (long long)t.answers, (long long)t.solutions, mean,
-            (long long)t.longest);
-    else
-        status = kg_str_printf(&out, err,
-                               "%s: %s, %zu records with a prompt (mean %.1f bytes, "
-                               "longest %lld), %lld with an answer, %lld with a worked "
-                               "solution\n",
-                               d->name, d->format, d->n, mean, (long long)t.longest,
-                               (long long)t.answers, (long long)t.solutions);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
+        KG_TRY_GOTO(out, put_json(&out, c, &t, err));
+    else {
+        KG_TRY_GOTO(out, kg_str_printf(
+                             &out, err,
+                             "%s: %s, %zu records with a prompt (mean %.1f bytes, "
+                             "longest %lld), %lld with an answer, %lld with a worked "
+                             "solution\n",
+                             d->name, d->format, d->n,
+                             (double)t.prompt_bytes / (double)d->n, (long long)t.longest,
+                             (long long)t.answers, (long long)t.solutions));
+        KG_TRY_GOTO(out, put_prompts(&out, c, &t, err));
+    }
+    status = kg_cli_put(&out, err);
+out:
     kg_str_release(&out);
     return status;
+}
+
+/* Without a word about templates lists of messages are taken as they are. */
+static kg_status choose_chat(struct checked *c, struct kg_err *err)
+{
+    static const char as_it_is[] = "{{ messages | tojson }}";
+
+    c->as_json = !chat_choice && !model_dir;
+    if (c->as_json) {
+        KG_TRY(kg_chat_template_parse(&c->chat, as_it_is, sizeof as_it_is - 1, "messages",
+                                      err));
+        how.chat = c->chat;
+        return KG_OK;
+    }
+    if (!model_dir && chat_choice && strcmp(chat_choice, "auto") == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "--chat-template: expected --model with auto, found none");
+    return kg_prompt_choose(&c->chat, &how, chat_choice ? chat_choice : "auto", model_dir,
+                            err);
+}
+
+static kg_status read_checked(struct checked *c, const char *path, struct kg_err *err)
+{
+    struct kg_task_opts opts = {
+        .prompt_key = prompt_key, .answer_key = answer_key, .need_answer = need_answer};
+    const struct kg_task_row *row;
+    const struct kg_prompts_opts all = {.max_tokens = SIZE_MAX,
+                                        .special = kg_special_named(add_special)};
+
+    KG_TRY(kg_task_find(&row, task_name, err));
+    KG_TRY(choose_chat(c, err));
+    opts.prompt = how;
+    KG_TRY(kg_task_load(&c->data, row, &opts, path, err));
+    if (!model_dir)
+        return KG_OK;
+    KG_TRY(kg_load_tokenizer(&c->tok, model_dir, err));
+    return c->tok ? kg_prompts_init(&c->prompts, &c->data, c->tok, &all, err) : KG_OK;
 }
 
 /* The file is opened once: what comes through a pipe comes once. */
 static kg_status check(const char *path, struct kg_err *err)
 {
-    struct kg_dataset d = {0};
-    kg_status status;
+    struct checked c = {.as_json = false};
+    kg_status status = read_checked(&c, path, err);
 
-    KG_TRY(kg_dataset_read(&d, path, prompt_key, answer_key, need_answer, err));
-    status = print_check(&d, err);
-    kg_dataset_release(&d);
+    if (status == KG_OK)
+        status = print_check(&c, err);
+    checked_release(&c);
     return status;
 }
 

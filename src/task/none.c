@@ -5,7 +5,7 @@
 kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                             const char *path, struct kg_err *err)
 {
-    return kg_task_read(d, path, opts, false, err);
+    return kg_task_read(d, path, opts, opts->need_answer, err);
 }
 
 kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,

@@ -137,7 +137,7 @@ static kg_status make_prompts(struct kg_dataset *d, const struct kg_prompt_opts 
     KG_TRY(kg_prompt_check(how, err));
     for (size_t i = 0; i < d->n; i++)
         if (make_prompt(&d->records[i], how, err) != KG_OK)
-            return kg_err_prefix(err, "%s: %s %lld", d->name,
+            return kg_err_prefix(err, "%s %s %lld", d->name,
                                  d->is_file ? d->unit : "problem",
                                  (long long)d->records[i].line);
     return KG_OK;

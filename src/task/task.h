@@ -121,6 +121,7 @@ struct kg_task_opts {
     /* data files: column names; "" for the verl schema and the usual names */
     const char *prompt_key;
     const char *answer_key; /* "a.b" is key b of the object a */
+    bool need_answer;       /* task none: a record without an answer is an error */
     /* data files: of records with equal prompt, gold answer and data_source the first */
     bool unique;
     struct kg_prompt_opts prompt; /* how a record's text or messages become its prompt */

@@ -3,36 +3,44 @@
 
 #include "text/unicode.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char SLOT[] = "{prompt}";
 
 static bool is_given(const char *text) { return text && *text; }
 
-static const char *prefix_of(const struct kg_prompt_opts *how)
+/* A key as its command spells it: data.user_turn, user_turn, --user-turn. */
+struct spelled {
+    char text[48];
+};
+
+static struct spelled spell(const struct kg_prompt_opts *how, const char *key)
 {
-    return how->prefix ? how->prefix : "";
+    const char *prefix = how->prefix ? how->prefix : "";
+    struct spelled s;
+
+    snprintf(s.text, sizeof s.text, "%s%s", prefix, key);
+    for (char *p = s.text; *prefix == '-' && *p; p++)
+        *p = *p == '_' ? '-' : *p;
+    return s;
 }
 
 kg_status kg_prompt_check(const struct kg_prompt_opts *how, struct kg_err *err)
 {
-    const char *prefix = prefix_of(how);
-
     if (is_given(how->template_text) && !strstr(how->template_text, SLOT))
-        return kg_fail(err, KG_EINVAL,
-                       "%stemplate: expected a text with {prompt}, found '%.80s'", prefix,
-                       how->template_text);
+        return kg_fail(err, KG_EINVAL, "%s: expected a text with {prompt}, found '%.80s'",
+                       spell(how, "template").text, how->template_text);
     if (how->chat)
         return KG_OK;
     if (how->user_turn)
         return kg_fail(err, KG_EINVAL,
-                       "%suser_turn: expected a chat template for user turns, found none",
-                       prefix);
+                       "%s: expected a chat template for user turns, found none",
+                       spell(how, "user_turn").text);
     if (is_given(how->system) || is_given(how->opening))
         return kg_fail(err, KG_EINVAL,
-                       "%s%s: expected a chat template that has a place for it, found "
-                       "none",
-                       prefix, is_given(how->system) ? "system" : "opening");
+                       "%s: expected a chat template that has a place for it, found none",
+                       spell(how, is_given(how->system) ? "system" : "opening").text);
     return KG_OK;
 }
 
@@ -68,7 +76,7 @@ static kg_status put_templated(struct kg_str *out, const char *template_text,
 /* What was asked for and only a conversation has. */
 static kg_status check_text(const struct kg_prompt_opts *how, struct kg_err *err)
 {
-    const char *prefix = prefix_of(how);
+    const char *value = how->prefix && *how->prefix == '-' ? "" : "=true";
     const char *key = how->chat_named          ? "chat_template"
                       : is_given(how->system)  ? "system"
                       : is_given(how->opening) ? "opening"
@@ -77,9 +85,9 @@ static kg_status check_text(const struct kg_prompt_opts *how, struct kg_err *err
     if (!key)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "%s%s: expected a list of messages as prompt, found text; "
-                   "%suser_turn=true makes it the user's turn",
-                   prefix, key, prefix);
+                   "%s: expected a list of messages as prompt, found text; %s%s makes it "
+                   "the user's turn",
+                   spell(how, key).text, spell(how, "user_turn").text, value);
 }
 
 /* ---- conversations ---- */
@@ -141,15 +149,14 @@ kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_json *messages
 
     if (!how->chat)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected a chat template (%schat_template) for a list of "
+                       "expected a chat template (%s) for a list of "
                        "messages, found none",
-                       prefix_of(how));
+                       spell(how, "chat_template").text);
     if (is_given(how->system) && is_system(kg_json_at(messages, 0)))
-        return kg_fail(
-            err, KG_EINVAL,
-            "%ssystem: expected messages without a system prompt of their own, "
-            "found one",
-            prefix_of(how));
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected messages without a system prompt of their own, "
+                       "found one",
+                       spell(how, "system").text);
     KG_TRY_GOTO(out, begin_variables(&json, tools, generate, how->system, n > 0, err));
     for (size_t i = 0; i < n; i++) {
         KG_TRY_GOTO(out, kg_str_puts(&json, i ? ", " : "", err));
@@ -225,14 +232,14 @@ static kg_status put_conversation(struct kg_str *out, bool *rendered,
         return put_question(out, rendered, content, n, from->tools, how, err);
     if (templated)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%stemplate: expected a question to put into it, found %zu "
+                       "%s: expected a question to put into it, found %zu "
                        "messages",
-                       prefix_of(how), m);
+                       spell(how, "template").text, m);
     if (!how->chat)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected one message of text, or a chat template "
-                       "(%schat_template), found %zu messages and no template",
-                       prefix_of(how), m);
+                       "(%s), found %zu messages and no template",
+                       spell(how, "chat_template").text, m);
     KG_TRY(kg_prompt_put_turns(out, from->messages, m, from->tools, true, how, err));
     return put_opening(out, how->opening, err);
 }
