@@ -35,6 +35,7 @@ static const char *allow_hosts;
 static int64_t drain;
 static int64_t piece_ms = 50;
 static int64_t seed = -1;
+static const char *system_prompt, *opening;
 
 const struct kg_flag kg_serve_flags[] = {
     {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
@@ -48,6 +49,11 @@ const struct kg_flag kg_serve_flags[] = {
      "clients must send the key that this file holds (default: no key)", 0, 0, NULL},
     {"chat-template", 0, KG_FLAG_TEXT, &chat_template, "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
+    {"system", 0, KG_FLAG_TEXT, &system_prompt, "TEXT",
+     "system prompt of conversations that have none", 0, 0, NULL},
+    {"opening", 0, KG_FLAG_TEXT, &opening, "TEXT",
+     "what the assistant's turn begins with, where the template does not write it", 0, 0,
+     NULL},
     {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
      "sequences that decode together (default 64)", 1, 65536, NULL},
     {"max-len", 0, KG_FLAG_INT, &max_len, "N",
@@ -157,6 +163,8 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
     return (struct kg_serve_opts){
         .model = l->model,
         .tok = l->tok,
+        .system = system_prompt,
+        .opening = opening,
         .host = host,
         .port = (int)port,
         .max_batch = (int32_t)max_batch,
@@ -188,6 +196,13 @@ int kg_cmd_serve(int argc, char **argv)
     KG_TRY_GOTO(out, read_key(&key, &err));
     KG_TRY_GOTO(out, model_name(&called, &err));
     KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, load.dir, &err));
+    if (chat == NULL && (system_prompt || opening)) {
+        status = kg_fail(&err, KG_EINVAL,
+                         "%s: expected a chat template that has a place for it, found "
+                         "none",
+                         system_prompt ? "--system" : "--opening");
+        goto out;
+    }
     KG_TRY_GOTO(out, kg_load_model(&l, &load, &err));
     struct kg_serve_opts opts = options(&l);
     opts.name = called.data;

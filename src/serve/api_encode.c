@@ -165,9 +165,23 @@ static kg_status put_message(struct kg_str *out, const struct kg_json *message,
     return kg_str_putc(out, '}', err);
 }
 
+/* The server's system prompt, unless the conversation has its own. */
+static kg_status put_system(struct kg_str *out, const struct kg_api_request *r,
+                            const struct kg_api_model *m, struct kg_err *err)
+{
+    const struct kg_json *first = kg_json_at(r->messages, 0);
+    const char *role = kg_json_text(kg_json_get(first, "role"), NULL);
+    if (m->system == NULL || (role && strcmp(role, "system") == 0))
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, "{\"role\": \"system\", \"content\": ", err));
+    KG_TRY(kg_json_put_string(out, m->system, strlen(m->system), err));
+    return kg_str_puts(out, "},", err);
+}
+
 /* The template's variables as JSON.   tools: NULL for none */
 static kg_status put_variables(struct kg_str *out, const struct kg_api_request *r,
-                               const struct kg_json *tools, struct kg_err *err)
+                               const struct kg_api_model *m, const struct kg_json *tools,
+                               struct kg_err *err)
 {
     const struct kg_json *vars = r->template_vars;
     KG_TRY(kg_str_puts(out, "{\"add_generation_prompt\": true, ", err));
@@ -183,9 +197,10 @@ static kg_status put_variables(struct kg_str *out, const struct kg_api_request *
         KG_TRY(kg_json_put_value(out, kg_json_value_at(vars, i), err));
         KG_TRY(kg_str_puts(out, ", ", err));
     }
-    KG_TRY(kg_str_puts(out, "\"messages\": ", err));
+    KG_TRY(kg_str_puts(out, "\"messages\": [", err));
+    KG_TRY(put_system(out, r, m, err));
     for (size_t i = 0; i < kg_json_size(r->messages); i++) {
-        KG_TRY(kg_str_putc(out, i > 0 ? ',' : '[', err));
+        KG_TRY(kg_str_puts(out, i > 0 ? "," : "", err));
         if (put_message(out, kg_json_at(r->messages, i), err) != KG_OK)
             return kg_err_prefix(err, "message %zu", i);
     }
@@ -201,9 +216,10 @@ static kg_status render(struct kg_str *text, const struct kg_api_request *r,
     struct kg_json_doc doc = {0};
     struct kg_str json = {0};
     kg_status status;
-    KG_TRY_GOTO(out, put_variables(&json, r, tools, err));
+    KG_TRY_GOTO(out, put_variables(&json, r, m, tools, err));
     KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
-    status = kg_chat_template_render(text, m->chat, doc.root, &opts, err);
+    KG_TRY_GOTO(out, kg_chat_template_render(text, m->chat, doc.root, &opts, err));
+    status = kg_prompt_put_opening(text, m->opening, err);
 out:
     kg_json_release(&doc);
     kg_str_release(&json);

@@ -663,6 +663,31 @@ static void tokens_are(enum kg_api_kind kind, const char *body, const char *expe
     kg_str_release(&out);
 }
 
+/* As data.system and data.opening in training; a system prompt that is there stays. */
+static void a_conversation_gets_system_prompt_and_opening(void **state)
+{
+    static const char turns[] = "{% for m in messages %}{{ m.content }},{% endfor %}";
+    static const char *const bodies[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"2\"}]}",
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"1\"},{\"role\":\"user\","
+        "\"content\":\"2\"}]}"};
+    static const int32_t ids[] = {5, 14, 6, 14, 5}; /* 1,2,1 */
+    struct kg_api_model m = model();
+    struct kg_chat_template *own;
+    (void)state;
+    need(kg_chat_template_parse(&own, turns, sizeof turns - 1, "t", &err));
+    m.chat = own;
+    m.opening = "1";
+    for (int i = 0; i < 2; i++) {
+        m.system = i ? "9" : "1";
+        need(parse(KG_API_CHAT, bodies[i]));
+        need(kg_api_encode(&r, &fault, &m, &err));
+        assert_int_equal(r.prompts[0].ids.n, 5);
+        assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
+    }
+    kg_chat_template_close(own);
+}
+
 static void text_becomes_ids_and_ids_text(void **state)
 {
     static const char ids[] = "{\"count\": 3, \"max_model_len\": 64, \"tokens\": "
@@ -772,6 +797,7 @@ int main(void)
         cmocka_unit_test_teardown(special_tokens_take_no_place_in_a_text, release),
         cmocka_unit_test_teardown(scores_are_wanted_for_echo_with_logprobs, release),
         cmocka_unit_test_teardown(what_is_listed_of_prompts_has_a_bound, release),
+        cmocka_unit_test_teardown(a_conversation_gets_system_prompt_and_opening, release),
         cmocka_unit_test_teardown(text_becomes_ids_and_ids_text, release),
         cmocka_unit_test(a_character_counts_when_it_is_complete),
         cmocka_unit_test(every_field_is_documented),

@@ -257,6 +257,8 @@ static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
                                      .created = (int64_t)kg_clock_unix_seconds(),
                                      .tok = o->tok,
                                      .chat = o->chat,
+                                     .system = o->system,
+                                     .opening = o->opening,
                                      .vocab = o->model->config.vocab,
                                      .max_len = o->max_len,
                                      .default_tokens = o->default_tokens};

@@ -187,7 +187,8 @@ out:
 }
 
 /* Where the assistant's turn does not begin with it already. */
-static kg_status put_opening(struct kg_str *out, const char *opening, struct kg_err *err)
+kg_status kg_prompt_put_opening(struct kg_str *out, const char *opening,
+                                struct kg_err *err)
 {
     size_t n = is_given(opening) ? strlen(opening) : 0;
 
@@ -212,7 +213,7 @@ static kg_status put_question(struct kg_str *out, bool *rendered, const char *te
     }
     KG_TRY_GOTO(out, put_templated(&question, how->template_text, text, n, err));
     KG_TRY_GOTO(out, put_question_turn(out, &question, tools, how, err));
-    status = put_opening(out, how->opening, err);
+    status = kg_prompt_put_opening(out, how->opening, err);
 out:
     kg_str_release(&question);
     return status;
@@ -241,7 +242,7 @@ static kg_status put_conversation(struct kg_str *out, bool *rendered,
                        "(%s), found %zu messages and no template",
                        spell(how, "chat_template").text, m);
     KG_TRY(kg_prompt_put_turns(out, from->messages, m, from->tools, true, how, err));
-    return put_opening(out, how->opening, err);
+    return kg_prompt_put_opening(out, how->opening, err);
 }
 
 kg_status kg_prompt_put(struct kg_str *out, bool *rendered,

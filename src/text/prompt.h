@@ -67,6 +67,9 @@ kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
                         const struct kg_prompt_source *from,
                         const struct kg_prompt_opts *how,
                         struct kg_err *err) KG_MUST_CHECK;
+/* Append opening where out does not end in it.   opening: NULL or "" for none */
+kg_status kg_prompt_put_opening(struct kg_str *out, const char *opening,
+                                struct kg_err *err) KG_MUST_CHECK;
 /* Append a conversation's first n messages behind the system prompt.   generate: up to
  * where the assistant speaks, without `opening` */
 kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_json *messages,
