@@ -58,6 +58,26 @@ static void what_is_no_action_is_none(void **state)
     expect("<search>q</answer>", KG_ACTION_NONE, "");
 }
 
+/* Text is bytes and a length: a pair that stands behind its end is none. */
+static void nothing_is_read_behind_the_end(void **state)
+{
+    static const char text[] = "<search>a</search><search>b</search>";
+    struct kg_tagged found;
+    size_t one = strlen("<search>a</search>");
+
+    (void)state;
+    for (size_t n = 0; n <= sizeof text - 1; n++) {
+        kg_tagged_next(&found, &kg_search_tags.tool, text, n, 0);
+        assert_int_equal(found.text != NULL, n >= one);
+        kg_tagged_next(&found, &kg_search_tags.tool, text, n, 1);
+        assert_int_equal(found.text != NULL, n == sizeof text - 1);
+        kg_tagged_next(&found, &kg_search_tags.tool, text, n, one);
+        assert_int_equal(found.text != NULL, n == sizeof text - 1);
+    }
+    assert_true(found.begin == one && found.end == sizeof text - 1 && found.n == 1 &&
+                found.text[0] == 'b');
+}
+
 static void white_space_of_any_script_is_trimmed(void **state)
 {
     size_t n;
@@ -173,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_complete_pair_counts),
         cmocka_unit_test(what_is_no_action_is_none),
+        cmocka_unit_test(nothing_is_read_behind_the_end),
         cmocka_unit_test(white_space_of_any_script_is_trimmed),
         cmocka_unit_test(hostile_text_takes_linear_time),
         cmocka_unit_test(recorded_rollouts_read_as_recorded),

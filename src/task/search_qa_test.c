@@ -253,6 +253,30 @@ static void each_metric_rewards(void **state)
     expect_reward("format", "Rome", 0, false);
 }
 
+/* For votes: the same answer is the same after normalisation. */
+static void answers_are_the_same_as_the_metric_says(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } rows[] = {{"The Danube", "danube.", true},
+                {"Danube", "Rhine", false},
+                {"", "Rhine", false},
+                {"river Danube", "Danube", false}};
+    const struct kg_task_row *row;
+    struct kg_task_opts opts = {0};
+
+    (void)state;
+    ok(kg_task_find(&row, "search-qa", &err));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bool same = !rows[i].same;
+
+        ok(row->same(&same, &opts, rows[i].a, rows[i].b, &err));
+        if (same != rows[i].same)
+            fail_msg("'%s' and '%s'", rows[i].a, rows[i].b);
+    }
+}
+
 static void a_tools_words_are_no_answer(void **state)
 {
     const struct kg_task_opts em = {0};
@@ -334,6 +358,7 @@ int main(void)
         cmocka_unit_test(numbers_are_answers_and_brackets_may_be),
         cmocka_unit_test(what_is_no_answer_is_refused_with_its_place),
         cmocka_unit_test(each_metric_rewards),
+        cmocka_unit_test(answers_are_the_same_as_the_metric_says),
         cmocka_unit_test(a_tools_words_are_no_answer),
         cmocka_unit_test(two_pairs_count_the_prompts),
         cmocka_unit_test(public_sets_grade_themselves),

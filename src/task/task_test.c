@@ -2,6 +2,7 @@
 #include "task/task.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "task/prompts.h"
@@ -378,6 +379,32 @@ static void a_problem_that_stands_again_is_counted_or_left_out(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
+/* One that stands again is worth a word, none is not. */
+static void a_repeated_problem_is_told(void **state)
+{
+    char name[] = "x.jsonl", said[512];
+    struct kg_dataset d = {.name = name, .n = 3};
+
+    (void)state;
+    for (int repeated = 0; repeated < 2; repeated++) {
+        FILE *log = tmpfile();
+        size_t n;
+
+        assert_non_null(log);
+        d.repeated = repeated;
+        kg_log_set_stream(log, false);
+        kg_dataset_warn_repeated(&d, "data.unique");
+        kg_log_set_stream(stderr, false);
+        rewind(log);
+        n = fread(said, 1, sizeof said - 1, log);
+        said[n] = 0;
+        fclose(log);
+        assert_int_equal(n > 0, repeated);
+    }
+    assert_non_null(strstr(said, "x.jsonl: 1 of 3 records repeat a problem"));
+    assert_non_null(strstr(said, "data.unique keeps the first"));
+}
+
 /* ---- generators ---- */
 
 static void generate(struct kg_dataset *d, const char *task,
@@ -648,6 +675,8 @@ static void countdown_evaluates_exactly_and_uses_each_number_once(void **state)
     expect("countdown", truth, "#### (25+7*3", false);
     expect("countdown", truth, "#### 25+7*", false);
     expect("countdown", truth, "#### +25+7*3", false);
+    expect("countdown", truth, "#### 25+7*3+", false);
+    expect("countdown", truth, "#### 25+7*3-)", false);
     expect("countdown", truth, "#### 25-7/0", false);
     expect("countdown", truth, "####", false);
     expect("countdown", truth, "", false);
@@ -966,6 +995,7 @@ int main(void)
         cmocka_unit_test(a_template_surrounds_the_prompt),
         cmocka_unit_test(parquet_gives_the_records_of_its_json_lines),
         cmocka_unit_test(a_problem_that_stands_again_is_counted_or_left_out),
+        cmocka_unit_test(a_repeated_problem_is_told),
         cmocka_unit_test(problem_i_depends_on_its_index_alone),
         cmocka_unit_test(seeds_and_levels_differ_and_levels_take_turns),
         cmocka_unit_test(solutions_grade_right_unless_faulty),

@@ -234,6 +234,28 @@ static void nobody_studied_under_themselves(void **state)
     assert_true(teachers >= 40 * 5);
 }
 
+/* An eighth of the works, and never fewer than can be asked about. */
+static void the_test_has_its_share_of_any_world(void **state)
+{
+    static const int64_t works[] = {8, 32, 40, 80}, shares[] = {4, 4, 5, 10};
+    int64_t questions[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const struct kg_wiki_opts opts = {.seed = 1, .works = works[i]};
+        struct kg_wiki_counts c;
+        struct kg_wiki *w;
+
+        NEED(kg_wiki_create(&w, &opts, err));
+        kg_wiki_count(&c, w);
+        questions[i] = c.questions[KG_WIKI_TEST];
+        kg_wiki_free(w);
+        assert_true(questions[i] >= shares[i]);
+    }
+    assert_int_equal(questions[0], questions[1]);
+    assert_true(questions[1] < questions[2] && questions[2] < questions[3]);
+}
+
 static void a_world_of_no_size_is_refused(void **state)
 {
     const struct kg_wiki_opts small = {.works = 7}, large = {.works = 3001},
@@ -447,6 +469,7 @@ int main(void)
         cmocka_unit_test(the_corpus_has_a_passage_for_everything_with_one),
         cmocka_unit_test(a_world_follows_from_its_seed),
         cmocka_unit_test(nobody_studied_under_themselves),
+        cmocka_unit_test(the_test_has_its_share_of_any_world),
         cmocka_unit_test(a_world_of_no_size_is_refused),
         cmocka_unit_test(episodes_say_what_the_environment_said),
         cmocka_unit_test(who_plays_right_finds_every_answer_in_a_real_index),
