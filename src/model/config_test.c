@@ -88,6 +88,12 @@ static void llama3_scaling_is_read_whole(void **state)
         if ((parse_with(&c, text) == KG_OK) != (miss == 8))
             fail_msg("%s: %s", text, miss == 8 ? err.message : "not refused");
     }
+    struct kg_model_config other; /* what it does not know may stand first */
+    snprintf(text, sizeof text,
+             "\"rope_scaling\": {\"attention_factor\": 2.0, \"rope_type\": \"llama3\", "
+             "%s, %s, %s, %s}",
+             fields[0], fields[1], fields[2], fields[3]);
+    assert_int_equal(parse_with(&other, text), KG_EUNSUPPORTED);
     assert_true(c.rope_factor == 8 && c.rope_low_freq_factor == 1 &&
                 c.rope_high_freq_factor == 4 && c.rope_original_positions == 32);
 }

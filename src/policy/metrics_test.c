@@ -186,6 +186,7 @@ static void every_number_is_the_same_from_single_tokens(void **state)
     for (int n = N - 1; n >= 0; n--) {
         only_token(n);
         evaluate();
+        assert_int_equal(kg_policy_metrics_list(rows, &algo, &g.metrics), n_whole);
         kg_policy_metrics_merge(&sum, &g.metrics);
     }
     n_rows = kg_policy_metrics_list(rows, &algo, &sum);
