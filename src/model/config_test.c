@@ -67,11 +67,11 @@ static kg_status parse_with(struct kg_model_config *c, const char *field);
 /* Each field of it is needed, and none may contradict another. */
 static void llama3_scaling_is_read_whole(void **state)
 {
-    static const char *const fields[] = {"\"factor\": 8.0", "\"low_freq_factor\": 1.0",
+    static const char *const fields[] = {"\"factor\": 8.0", "\"low_freq_factor\": 0.5",
                                          "\"high_freq_factor\": 4.0",
                                          "\"original_max_position_embeddings\": 32"};
     static const char *const wrong[] = {"\"factor\": 0.5", "\"low_freq_factor\": 4.0",
-                                        "\"high_freq_factor\": 1.0",
+                                        "\"high_freq_factor\": 0.25",
                                         "\"original_max_position_embeddings\": 0"};
     struct kg_model_config c;
     char text[512];
@@ -94,7 +94,7 @@ static void llama3_scaling_is_read_whole(void **state)
              "%s, %s, %s, %s}",
              fields[0], fields[1], fields[2], fields[3]);
     assert_int_equal(parse_with(&other, text), KG_EUNSUPPORTED);
-    assert_true(c.rope_factor == 8 && c.rope_low_freq_factor == 1 &&
+    assert_true(c.rope_factor == 8 && c.rope_low_freq_factor == 0.5 &&
                 c.rope_high_freq_factor == 4 && c.rope_original_positions == 32);
 }
 

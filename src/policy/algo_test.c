@@ -380,6 +380,25 @@ static void a_region_over_all_ids_is_cut_to_them(void **state)
     assert_false(kg_algo_region_when_full(&algo, 16));
 }
 
+/* Temperatures are numbers above 0, and those below 1 are. */
+static void a_temperature_of_sapo_may_be_small(void **state)
+{
+    struct kg_algo_setting setting = {.vocab = 1000, .samples = 8, .max_top_k = 512};
+    static const char *const keys[] = {"algo.tau_pos", "algo.tau_neg"};
+    struct kg_err err;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        kg_algo_init(&algo);
+        must_set(&algo, "algo.surrogate", "sapo");
+        must_set(&algo, keys[i], "0.25");
+        assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
+        must_set(&algo, keys[i], "0");
+        assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EINVAL);
+        assert_non_null(strstr(err.message, keys[i]));
+    }
+}
+
 static void the_anchor_moves_on_every_period_th_step(void **state)
 {
     double anchor[2] = {1, 2}, theta[2] = {3, -2};
@@ -442,6 +461,7 @@ int main(void)
         cmocka_unit_test(a_mask_by_sign_needs_one_advantage_where_there_is_one_term),
         cmocka_unit_test(a_head_of_the_whole_vocabulary_is_the_exact_kl),
         cmocka_unit_test(a_region_over_all_ids_is_cut_to_them),
+        cmocka_unit_test(a_temperature_of_sapo_may_be_small),
         cmocka_unit_test(the_anchor_moves_on_every_period_th_step),
         cmocka_unit_test(the_scalar_recursions_have_the_stated_factors),
     };

@@ -172,6 +172,30 @@ static void a_region_drops_only_what_leads_away(void **state)
                     1e-15);
 }
 
+/* At its bound a token stays; a hair below the bound is beyond it. */
+static void a_divergence_at_its_bound_is_within(void **state)
+{
+    static const char *const keys[] = {"algo.delta_high", "algo.delta_low"};
+
+    (void)state;
+    for (int low = 0; low < 2; low++) {
+        int n = low ? 2 : 1; /* up where A > 0, down where A < 0 */
+
+        for (int below = 0; below < 2; below++) {
+            char text[32];
+            double bound;
+
+            fixture_init("dppo-binary-tv");
+            bound = fabs(exp(f.logp[n]) - exp(f.mu[n]));
+            snprintf(text, sizeof text, "%.17g", below ? nextafter(bound, 0) : bound);
+            must_set(&f.algo, keys[low], text);
+            must_set(&f.algo, keys[1 - low], "1");
+            loss();
+            assert_int_equal(f.a[n] == 0, below);
+        }
+    }
+}
+
 static double binary_kl_of(double mu, double p)
 {
     return mu * log(mu / p) + (1 - mu) * log((1 - mu) / (1 - p));
@@ -738,6 +762,7 @@ int main(void)
         cmocka_unit_test(ppo_clip_is_flat_beyond_its_bounds),
         cmocka_unit_test(gspo_clips_whole_sequences),
         cmocka_unit_test(a_region_drops_only_what_leads_away),
+        cmocka_unit_test(a_divergence_at_its_bound_is_within),
         cmocka_unit_test(topk_divergences_bound_the_exact_ones_from_below),
         cmocka_unit_test(rpg_losses_have_the_gradient_of_their_objective),
         cmocka_unit_test(algorithm_two_stops_where_it_says),
