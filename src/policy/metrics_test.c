@@ -203,6 +203,7 @@ static void every_number_is_the_same_from_single_tokens(void **state)
 static void every_number_by_hand(void **state)
 {
     double entropies = 0, kl_max = -INFINITY, weights = 0, squares = 0, gaps = 0;
+    double old_gaps = 0, old_gap_max = 0, k1 = 0, k3 = 0;
 
     (void)state;
     prepare_all();
@@ -210,8 +211,14 @@ static void every_number_by_hand(void **state)
     evaluate();
     n_rows = kg_policy_metrics_list(rows, &algo, &g.metrics);
     for (int n = 0; n < N; n++) {
-        double s = exp(logp[n] - old[n]);
+        double gap = logp[n] - old[n], s = exp(gap);
 
+        if (n > 0) { /* the first has no policy term */
+            old_gaps += fabs(gap) / (N - 1);
+            old_gap_max = fmax(old_gap_max, fabs(gap));
+            k1 -= gap / (N - 1);
+            k3 += (s - 1 - gap) / (N - 1);
+        }
         entropies += entropy[n] / N;
         gaps += n == 0 ? 0 : fabs(old[n] - mu_logp[n]) / (N - 1);
         if (n == 2)
@@ -223,6 +230,10 @@ static void every_number_by_hand(void **state)
     expect("policy/tokens", N);
     expect("policy/entropy", entropies);
     expect("policy/mismatch_mean", gaps);
+    expect("policy/gap_mean", old_gaps);
+    expect("policy/gap_max", old_gap_max);
+    expect("policy/kl_old_k1", k1);
+    expect("policy/kl_old_k3", k3);
     expect("policy/mismatch_max", 0.1);
     expect("policy/prob_gap_min", -0.1);
     expect("policy/prob_gap_max", 0.3);
