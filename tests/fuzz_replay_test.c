@@ -19,6 +19,7 @@
 #include "task/grade_fuzz.c"
 #include "text/jinja_fuzz.c"
 #include "text/tokenizer_fuzz.c"
+#include "train/resume_fuzz.c"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -50,6 +51,7 @@ static const struct target targets[] = {
     {"tests/fuzz/index", kg_fuzz_index},
     {"tests/fuzz/http_parse", kg_fuzz_http_parse},
     {"tests/fuzz/http_server", kg_fuzz_http_server},
+    {"tests/fuzz/resume", kg_fuzz_resume},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

@@ -25,9 +25,11 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
 /* The same of a run that is only read: writes nothing. */
 kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The counters in a state.json. */
+/* The counters in a state.json, and such a file of them. */
 kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *path,
+                                     struct kg_err *err) KG_MUST_CHECK;
 
 /* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint, to
  * which the link is moved; *found false without one.
