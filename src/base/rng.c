@@ -14,6 +14,7 @@
  * 2011.
  */
 #include "base/rng.h"
+#include "base/real.h"
 
 #include <assert.h>
 #include <math.h>
@@ -84,9 +85,9 @@ void kg_rng_normal4(float out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
         double u = ((double)w[i] + 1.0) *
                    0x1p-32; /* (0, 1]: the logarithm stays finite */
         double angle = (double)w[i + 1] * (2.0 * 3.14159265358979323846 * 0x1p-32);
-        double radius = sqrt(-2.0 * log(u));
-        out[i] = (float)(radius * cos(angle));
-        out[i + 1] = (float)(radius * sin(angle));
+        double radius = sqrt(-2.0 * kg_log(u));
+        out[i] = (float)(radius * kg_cos(angle));
+        out[i + 1] = (float)(radius * kg_sin(angle));
     }
 }
 

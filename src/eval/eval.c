@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/real.h"
 #include "rollout/score.h"
 #include "text/unicode.h"
 
@@ -134,7 +135,7 @@ static void sum_tokens(struct kg_eval_answer *a, const struct kg_traj *t,
             continue;
         a->entropy += entropy[i];
         a->kl_k1 += d;
-        a->kl_k3 += d + exp(-d) - 1;
+        a->kl_k3 += d + kg_exp(-d) - 1;
     }
 }
 

@@ -1,5 +1,6 @@
 /* Rotary frequencies, in float32 and in the order of operations of transformers'
  * modeling_rope_utils, so that a checkpoint sees the same angles here and there. */
+#include "base/real.h"
 #include "model/config.h"
 
 #include <math.h>
@@ -27,7 +28,8 @@ void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c)
 {
     for (int i = 0; i < c->head_dim / 2; i++) {
         float exponent = (float)(2 * i) / (float)c->head_dim;
-        inv_freq[i] = 1.0f / powf((float)c->rope_theta, exponent);
+        inv_freq[i] = 1.0f / (float)kg_exp((double)exponent *
+                                           kg_log((double)(float)c->rope_theta));
         if (c->rope_llama3)
             inv_freq[i] = scale_llama3(inv_freq[i], c);
     }

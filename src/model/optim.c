@@ -11,6 +11,7 @@
  */
 #include "model/optim.h"
 
+#include "base/real.h"
 #include "base/str.h"
 #include "model/model_internal.h"
 
@@ -148,7 +149,7 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
         return o->lr + (o->min_lr - o->lr) * progress(o, update);
     case KG_SCHEDULE_COSINE:
         return o->min_lr +
-               (o->lr - o->min_lr) * 0.5 * (1.0 + cos(M_PI * progress(o, update)));
+               (o->lr - o->min_lr) * 0.5 * (1.0 + kg_cos(M_PI * progress(o, update)));
     }
     return o->lr;
 }

@@ -3,6 +3,7 @@
  * Whitening runs over the tokens that count and nothing else. Published code adds 1e-8 to
  * the count inside masked means; that is algo->count_eps, 0 here by default.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -171,7 +172,7 @@ static void cumulative_weight(const struct kg_advantage_job *job, int64_t i)
     double w = 0;
 
     for (int64_t t = in->seq_begin[i]; t < in->seq_begin[i + 1]; t++) {
-        double term = 1 - 2 * exp(in->old_logp[t]) + in->sum_sq[t];
+        double term = 1 - 2 * kg_exp(in->old_logp[t]) + in->sum_sq[t];
 
         if (in->is_weight)
             term *= in->is_weight[t] * in->is_weight[t];

@@ -6,6 +6,7 @@
  * forward KL, K1 has none on average. Here also the exact KL, whose value the head
  * supplies. The Top-k estimators are in kl_topk.c.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -28,12 +29,12 @@ static double k3_value(double *slope, double d, bool clamp)
     double value;
 
     if (!clamp || fabs(d) <= LOG_W_MAX) {
-        value = expm1(-d) + d;
-        *slope = -expm1(-d);
+        value = kg_expm1(-d) + d;
+        *slope = -kg_expm1(-d);
     } else {
         double x = d > 0 ? -LOG_W_MAX : LOG_W_MAX;
 
-        value = expm1(x) - x;
+        value = kg_expm1(x) - x;
         *slope = 0;
     }
     if (clamp && value > VALUE_MAX) {
@@ -48,12 +49,12 @@ static double k5_value(double *slope, double d, bool clamp)
 {
     double x = -d;
 
-    *slope = -expm1(x);
+    *slope = -kg_expm1(x);
     if (clamp && fabs(d) > LOG_W_MAX) {
         x = d > 0 ? -LOG_W_MAX : LOG_W_MAX;
         *slope = 1;
     }
-    return exp(x) * x;
+    return kg_exp(x) * x;
 }
 
 static void sampled(struct kg_kl_out *out, const struct kg_kl_in *in,
@@ -103,7 +104,7 @@ static void clamp_value(struct kg_kl_out *out, const struct kg_algo *algo)
 static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo)
 {
-    double d = in->d, u = exp(d);
+    double d = in->d, u = kg_exp(d);
 
     switch ((enum ratio_kind)row->kind) {
     case FKL:
@@ -113,7 +114,7 @@ static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
         out->value = u * d, out->coef = u * (d + 1);
         break;
     case UFKL:
-        out->value = expm1(d) - d, out->coef = expm1(d);
+        out->value = kg_expm1(d) - d, out->coef = kg_expm1(d);
         break;
     case URKL:
         out->value = u * (d - 1) + 1, out->coef = u * d;
@@ -132,7 +133,7 @@ static void ratio(struct kg_kl_out *out, const struct kg_kl_in *in,
 static void reward(struct kg_kl_out *out, const struct kg_kl_in *in,
                    const struct kg_kl_row *row, const struct kg_algo *algo)
 {
-    double d = in->d, u = exp(d);
+    double d = in->d, u = kg_exp(d);
 
     switch ((enum ratio_kind)row->kind) {
     case FKL:
@@ -142,7 +143,7 @@ static void reward(struct kg_kl_out *out, const struct kg_kl_in *in,
         out->value = u * (d + 1), out->coef = u * (d + 2);
         break;
     case UFKL:
-        out->value = expm1(d), out->coef = u;
+        out->value = kg_expm1(d), out->coef = u;
         break;
     default:
         out->value = u * d, out->coef = u * (d + 1);

@@ -17,6 +17,7 @@
  * is renormalised on the head, P = sum_j p_j and Q = sum_j q_j. The result is the KL of
  * two other distributions, biased in value and gradient; it reads no sampled token.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -48,7 +49,7 @@ void kg_kl_topk_reverse(struct kg_kl_out *out, const struct kg_kl_in *in,
         if (in->ids[j] == in->token)
             out->in_tail = false;
         d = in->at[j] - in->anchor_at[j];
-        p = exp(in->at[j]);
+        p = kg_exp(in->at[j]);
         out->head += p * d;
         out->mass += p;
         out->at[j] = p * (d + extra);
@@ -59,7 +60,7 @@ void kg_kl_topk_reverse(struct kg_kl_out *out, const struct kg_kl_in *in,
 void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
                         const struct kg_kl_row *row, const struct kg_algo *algo)
 {
-    double x = -in->d, slope = -expm1(x);
+    double x = -in->d, slope = -kg_expm1(x);
 
     (void)row;
     out->in_tail = true;
@@ -70,8 +71,8 @@ void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
             continue;
         if (in->ids[j] == in->token)
             out->in_tail = false;
-        p = exp(in->at[j]);
-        q = exp(in->anchor_at[j]);
+        p = kg_exp(in->at[j]);
+        q = kg_exp(in->anchor_at[j]);
         out->head += q * (in->anchor_at[j] - in->at[j]);
         out->mass += p;
         out->at[j] = (algo->kl_corrected ? p : 0) - q;
@@ -80,7 +81,7 @@ void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
         x = x > 0 ? LOG_W_MAX : -LOG_W_MAX;
         slope = 1;
     }
-    close_tail(out, in, algo, exp(x) * x, slope);
+    close_tail(out, in, algo, kg_exp(x) * x, slope);
 }
 
 /* log sum_j exp(x_j) over the used slots */
@@ -93,8 +94,8 @@ static double log_mass(const double *x, const struct kg_kl_in *in)
             most = fmax(most, x[j]);
     for (int j = 0; j < in->k; j++)
         if (in->ids[j] >= 0)
-            sum += exp(x[j] - most);
-    return most + log(sum);
+            sum += kg_exp(x[j] - most);
+    return most + kg_log(sum);
 }
 
 /* With a_j = p_j / P, b_j = q_j / Q, d_j = log(a_j / b_j):
@@ -111,15 +112,15 @@ void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
         double la = in->at[j] - P, lb = in->anchor_at[j] - Q;
 
         if (in->ids[j] >= 0)
-            out->head += row->forward ? exp(lb) * (lb - la) : exp(la) * (la - lb);
+            out->head += row->forward ? kg_exp(lb) * (lb - la) : kg_exp(la) * (la - lb);
     }
     for (int j = 0; j < in->k; j++) {
         double la = in->at[j] - P, lb = in->anchor_at[j] - Q;
 
         if (in->ids[j] >= 0)
-            out->at[j] = row->forward ? exp(la) - exp(lb)
-                                      : exp(la) * (la - lb - out->head);
+            out->at[j] = row->forward ? kg_exp(la) - kg_exp(lb)
+                                      : kg_exp(la) * (la - lb - out->head);
     }
-    out->mass = exp(P);
+    out->mass = kg_exp(P);
     out->value = out->head;
 }

@@ -9,6 +9,7 @@
 #include "policy/policy_internal.h"
 
 #include "base/mem.h"
+#include "base/real.h"
 
 #include <math.h>
 #include <string.h>
@@ -154,7 +155,7 @@ static double is_weight(const struct work *w, int64_t n, double sequence_log_wei
     if (!(algo->tis > 0) || !b->mu_logp)
         return 1;
     x = algo->tis_sequence ? sequence_log_weight : b->old_logp[n] - b->mu_logp[n];
-    x = exp(fmax(fmin(x, 20), -20));
+    x = kg_exp(fmax(fmin(x, 20), -20));
     *outside = x < algo->tis_low || x > algo->tis;
     if (*outside && algo->mask->pops)
         return 0;
@@ -264,7 +265,7 @@ static double importance(const struct kg_algo *algo, double log_ratio)
         return 1;
     if (algo->kl_clamp)
         log_ratio = fmax(fmin(log_ratio, 20), -20);
-    s = exp(log_ratio);
+    s = kg_exp(log_ratio);
     if (algo->kl_iw_lower > 0)
         s = fmax(s, algo->kl_iw_lower);
     return algo->kl_iw_upper > 0 ? fmin(s, algo->kl_iw_upper) : s;

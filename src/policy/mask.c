@@ -6,6 +6,7 @@
  * constant of the gradient. The KL term, the entropy and the counts that the aggregation
  * divides by stay as they are.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -40,7 +41,7 @@ static double mean_k3(const struct kg_pg_in *in, int64_t n)
     for (int64_t t = 0; t < n; t++) {
         double x = log_ratio(&in[t]);
 
-        sum += expm1(x) - x;
+        sum += kg_expm1(x) - x;
     }
     return sum / (double)n;
 }

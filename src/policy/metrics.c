@@ -1,16 +1,18 @@
 /* What the loss saw, as sums and counts that add up over micro-batches, and the numbers
  * made of them. */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
 
 static void add_gap(struct kg_policy_gap *g, const struct kg_pg_in *in)
 {
-    double x = in->logp - in->mu, w = exp(x), gap = fabs(exp(in->logp) - exp(in->mu));
+    double x = in->logp - in->mu, w = kg_exp(x),
+           gap = fabs(kg_exp(in->logp) - kg_exp(in->mu));
 
     g->logp_sum += in->logp;
     g->mu_sum += in->mu;
-    g->k3_sum += expm1(x) - x;
+    g->k3_sum += kg_expm1(x) - x;
     g->abs_sum += gap;
     g->abs_sum_sq += gap * gap;
     g->abs_max = fmax(g->abs_max, gap);
@@ -22,8 +24,8 @@ static void add_gap(struct kg_policy_gap *g, const struct kg_pg_in *in)
 static void add_dropped(struct kg_policy_dropped *d, const struct kg_pg_in *in,
                         const struct kg_pg_out *out)
 {
-    d->p_sum += exp(in->logp);
-    d->mu_sum += exp(in->mu);
+    d->p_sum += kg_exp(in->logp);
+    d->mu_sum += kg_exp(in->mu);
     d->ratio_sum += out->ratio;
     d->entropy_sum += in->entropy;
 }
@@ -32,7 +34,7 @@ void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in
                           const struct kg_pg_out *out, const struct kg_algo *algo)
 {
     double gap = in->logp - in->old, mismatch = fabs(in->old - in->mu);
-    double prob_gap = exp(in->logp) - exp(in->mu);
+    double prob_gap = kg_exp(in->logp) - kg_exp(in->mu);
     bool first = m->ratios == 0;
 
     m->ratios++;
@@ -56,7 +58,7 @@ void kg_policy_metrics_pg(struct kg_policy_metrics *m, const struct kg_pg_in *in
     m->ratio_min = first ? out->ratio : fmin(m->ratio_min, out->ratio);
     m->ratio_max = first ? out->ratio : fmax(m->ratio_max, out->ratio);
     m->k1_sum -= gap;
-    m->k3_sum += expm1(gap) - gap;
+    m->k3_sum += kg_expm1(gap) - gap;
     m->gap_sum += fabs(gap);
     m->gap_max = fmax(m->gap_max, fabs(gap));
     m->mismatch_sum += mismatch;
@@ -283,8 +285,8 @@ size_t kg_policy_mismatch_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX
     put(&l, "mismatch/prob_max", g->abs_max);
     put(&l, "mismatch/kl_k1", over(g->mu_sum - g->logp_sum, n));
     put(&l, "mismatch/kl_k3", over(g->k3_sum, n));
-    put(&l, "mismatch/perplexity", exp(-over(g->logp_sum, n)));
-    put(&l, "mismatch/perplexity_sampler", exp(-over(g->mu_sum, n)));
+    put(&l, "mismatch/perplexity", kg_exp(-over(g->logp_sum, n)));
+    put(&l, "mismatch/perplexity_sampler", kg_exp(-over(g->mu_sum, n)));
     put(&l, "mismatch/weight_mean", over(g->weight_sum, n));
     put(&l, "mismatch/weight_max", g->weight_max);
     put(&l, "mismatch/weight_ess", ess(g->weight_sum, g->weight_sum_sq, n));

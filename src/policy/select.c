@@ -10,6 +10,7 @@
 #include "policy/policy_internal.h"
 
 #include "base/mem.h"
+#include "base/real.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ static int64_t covariances(struct ranked *out, const struct kg_policy_batch *b)
 static bool is_clipped(const struct kg_algo *algo, const struct kg_policy_batch *b,
                        int64_t n)
 {
-    double r = exp(now(b, n) - then(b, n));
+    double r = kg_exp(now(b, n) - then(b, n));
 
     return (b->advantage[n] > 0 && r > 1 + algo->clip_high) ||
            (b->advantage[n] < 0 && r < 1 - algo->clip_low);

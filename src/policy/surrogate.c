@@ -6,6 +6,7 @@
  * Trust-region masks are in surrogate_mask.c, whole-sequence ratios in surrogate_seq.c,
  * the RPG family in surrogate_rpg.c.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -55,7 +56,7 @@ void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
                     struct kg_pg_call call)
 {
     bool inside;
-    double r = exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
+    double r = kg_exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
 
     kg_pg_dual_clip(out, r, inside, in->advantage, call.algo);
 }
@@ -64,7 +65,7 @@ void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
 void kg_pg_none(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
     (void)call;
-    out->ratio = exp(in->logp - in->old);
+    out->ratio = kg_exp(in->logp - in->old);
 }
 
 /* -A log p: the ratio is 1 by definition. */
@@ -72,7 +73,7 @@ void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
                      struct kg_pg_call call)
 {
     (void)call;
-    out->ratio = exp(in->logp - in->old);
+    out->ratio = kg_exp(in->logp - in->old);
     out->value = -in->advantage * in->logp;
     out->coef = -in->advantage;
 }
@@ -82,7 +83,7 @@ void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
                       struct kg_pg_call call)
 {
     bool inside;
-    double r = exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
+    double r = kg_exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
 
     out->ratio = r;
     out->value = -in->advantage * r;
@@ -94,7 +95,7 @@ void kg_pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_
 {
     const struct kg_algo *algo = call.algo;
     bool inside;
-    double r = exp(kg_pg_log_ratio(in->logp - in->old, algo, &inside));
+    double r = kg_exp(kg_pg_log_ratio(in->logp - in->old, algo, &inside));
     double bounded = clip(r, 1 - algo->clip_low, 1 + algo->clip_high);
 
     out->ratio = r;
@@ -110,8 +111,8 @@ void kg_pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 {
     double tau = in->advantage > 0 ? call.algo->tau_pos : call.algo->tau_neg;
     bool inside;
-    double r = exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
-    double gate = 1 / (1 + exp(-tau * (r - 1)));
+    double r = kg_exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
+    double gate = 1 / (1 + kg_exp(-tau * (r - 1)));
 
     out->ratio = r;
     out->value = -in->advantage * gate * 4 / tau;
@@ -122,7 +123,7 @@ void kg_pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call)
 {
-    double n = in->logp - in->old, r = exp(n);
+    double n = in->logp - in->old, r = kg_exp(n);
     double push = in->selected ? call.algo->cov_coef : 0;
 
     out->ratio = r;
@@ -135,7 +136,7 @@ void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
 void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                     struct kg_pg_call call)
 {
-    double r = exp(in->logp - in->old);
+    double r = kg_exp(in->logp - in->old);
 
     kg_pg_dual_clip(out, r, true, in->advantage, call.algo);
     if (in->selected) {

@@ -5,6 +5,7 @@
  * divergence (or the ratio) has already passed its bound. A > 0 is tested against "up",
  * anything else against "down"; A = 0 has no term, so its side does not matter.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ struct buckets {
 
 static void add_bucket(struct buckets *b, double log_mu, double log_p)
 {
-    double mu = exp(log_mu), p = exp(log_p);
+    double mu = kg_exp(log_mu), p = kg_exp(log_p);
 
     b->tv += fabs(mu - p);
     b->kl += mu == 0 ? 0 : mu * (log_mu - log_p); /* a NaN stays one */
@@ -43,17 +44,17 @@ void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, in
     b.mu_left = fmax(b.mu_left, 1e-12);
     b.p_left = fmax(b.p_left, 1e-12);
     *tv = (b.tv + fabs(b.mu_left - b.p_left)) / 2;
-    *kl = b.kl + b.mu_left * log(b.mu_left / b.p_left);
+    *kl = b.kl + b.mu_left * kg_log(b.mu_left / b.p_left);
 }
 
 /* mu log(mu / p) + (1 - mu) log((1 - mu) / (1 - p)), with 1e-8 in the second logarithm */
 static double binary_kl(double log_mu, double log_p)
 {
     /* a log-prob of fp32 may lie above 0 by a rounding error */
-    double not_mu = fmax(-expm1(log_mu), 0), not_p = fmax(-expm1(log_p), 0);
+    double not_mu = fmax(-kg_expm1(log_mu), 0), not_p = fmax(-kg_expm1(log_p), 0);
 
-    return exp(log_mu) * (log_mu - log_p) +
-           not_mu * log((not_mu + 1e-8) / (not_p + 1e-8));
+    return kg_exp(log_mu) * (log_mu - log_p) +
+           not_mu * kg_log((not_mu + 1e-8) / (not_p + 1e-8));
 }
 
 /* Does the divergence test of the row drop this token? */
@@ -70,7 +71,7 @@ static bool divergence_drops(struct kg_pg_out *out, const struct kg_pg_in *in,
         kg_pg_topk_divergence(&tv, &kl, in, call.algo->top_k);
         out->divergence = kind == KG_MASK_TOPK_TV ? tv : kl;
     } else if (kind == KG_MASK_BINARY_TV || kind == KG_MASK_BINARY_TV_OLD) {
-        out->divergence = fabs(exp(in->logp) - exp(center));
+        out->divergence = fabs(kg_exp(in->logp) - kg_exp(center));
     } else {
         out->divergence = binary_kl(center, in->logp);
     }
@@ -84,20 +85,20 @@ static bool ratio_drops(const struct kg_pg_in *in, struct kg_pg_call call)
     const struct kg_algo *algo = call.algo;
     int kind = call.row->kind;
     double center = kind == KG_MASK_RATIO_OLD ? in->old : in->mu;
-    double r = exp(fmin(in->logp - center, LOG_RATIO_MAX));
+    double r = kg_exp(fmin(in->logp - center, LOG_RATIO_MAX));
     bool relax_up = kind == KG_MASK_RELAX_POSITIVE || kind == KG_MASK_RELAX_BOTH;
     bool relax_down = kind == KG_MASK_RELAX_NEGATIVE || kind == KG_MASK_RELAX_BOTH;
 
     if (in->advantage > 0)
-        return relax_up ? r > 1.28 && exp(in->mu) >= algo->delta_high
+        return relax_up ? r > 1.28 && kg_exp(in->mu) >= algo->delta_high
                         : r > 1 + algo->clip_high;
-    return relax_down ? r < 0.8 && exp(in->mu) >= algo->delta_low
+    return relax_down ? r < 0.8 && kg_exp(in->mu) >= algo->delta_low
                       : r < 1 - algo->clip_low;
 }
 
 void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
-    double r = exp(fmin(in->logp - in->mu, LOG_RATIO_MAX)), weight = r;
+    double r = kg_exp(fmin(in->logp - in->mu, LOG_RATIO_MAX)), weight = r;
     bool drop = false;
 
     if (call.row->divergence)
@@ -119,8 +120,8 @@ void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
 {
     const struct kg_algo *algo = call.algo;
-    double x = in->logp - in->mu, r = exp(fmin(x, LOG_RATIO_MAX));
-    double gap = exp(in->logp) - exp(in->mu);
+    double x = in->logp - in->mu, r = kg_exp(fmin(x, LOG_RATIO_MAX));
+    double gap = kg_exp(in->logp) - kg_exp(in->mu);
     bool drop = gap > algo->delta_high || -gap > algo->delta_low;
 
     out->ratio = r;

@@ -5,6 +5,7 @@
  * differentiable (Algorithm 1: a dual clip of the regularised advantage) and score
  * function (Algorithm 2), the latter also in the three forms of the released code.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -33,7 +34,7 @@ void kg_pg_rpg(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_ca
     const struct kg_algo *algo = call.algo;
     int kind = call.row->kind;
     bool inside;
-    double x = kg_pg_log_ratio(in->logp - in->old, algo, &inside), r = exp(x), slope,
+    double x = kg_pg_log_ratio(in->logp - in->old, algo, &inside), r = kg_exp(x), slope,
            bound;
     double a = regularised(&slope, in->advantage, x, kind, algo);
 
@@ -62,9 +63,9 @@ static double component(int kind, double r, double beta)
     case KG_RPG_UFKL:
         return beta * (1 - r);
     case KG_RPG_RKL:
-        return -beta * r * (log(r) + 1);
+        return -beta * r * (kg_log(r) + 1);
     default:
-        return -beta * r * log(r);
+        return -beta * r * kg_log(r);
     }
 }
 
@@ -145,7 +146,7 @@ static void released(struct kg_pg_out *out, const struct kg_pg_in *in, double r,
 void kg_pg_rpg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
                          struct kg_pg_call call)
 {
-    double r = exp(in->logp - in->old);
+    double r = kg_exp(in->logp - in->old);
 
     out->ratio = r;
     switch (call.row->style) {

@@ -3,6 +3,7 @@
  * All tokens of a sequence carry one weight w, so the loss of a sequence is w sum_t
  * term_t, and coef[t] = d(sum_u term_u)/dlogp_t is what loss.c multiplies by w.
  */
+#include "base/real.h"
 #include "policy/policy_internal.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
         sum += in[t].logp - in[t].old;
     mean = sum / (double)(n > 0 ? n : 1);
     for (int64_t t = 0; t < n; t++)
-        kg_pg_dual_clip(&out[t], exp(fmin(mean, LOG_RATIO_MAX)), mean <= LOG_RATIO_MAX,
+        kg_pg_dual_clip(&out[t], kg_exp(fmin(mean, LOG_RATIO_MAX)), mean <= LOG_RATIO_MAX,
                         in[t].advantage, &algo);
 }
 
@@ -38,7 +39,7 @@ void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
     for (int64_t t = 0; t < n; t++) {
         double x = in[t].logp - in[t].old, a = in[t].advantage;
 
-        out[t].ratio = exp(x);
+        out[t].ratio = kg_exp(x);
         if (a > 0 && x > algo->clip_high)
             out[t].clip = KG_CLIP_HIGH;
         if (a < 0 && x < -algo->clip_low)
@@ -47,9 +48,9 @@ void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
         x = a > 0 ? fmin(x, algo->clip_high) : a < 0 ? fmax(x, -algo->clip_low) : 0;
         sum += x;
         advantage += a;
-        is += in[t].is_weight == 1 ? 0 : log(in[t].is_weight + 1e-10);
+        is += in[t].is_weight == 1 ? 0 : kg_log(in[t].is_weight + 1e-10);
     }
-    term = -advantage / count * exp(sum / count) * exp(is / count);
+    term = -advantage / count * kg_exp(sum / count) * kg_exp(is / count);
     for (int64_t t = 0; t < n; t++) {
         bool flat = out[t].clips || in[t].advantage == 0;
 

@@ -12,6 +12,7 @@
 #include "rollout/sampler.h"
 
 #include "base/mem.h"
+#include "base/real.h"
 
 #include <assert.h>
 #include <float.h>
@@ -326,7 +327,7 @@ static int32_t collect(struct kg_sampler_candidate *c, const struct kg_sampler_r
 /* Weights below are relative to the largest logit: exp(z - z_0). */
 static double weight(const struct kg_sampler_candidate *c, int32_t i)
 {
-    return exp((double)c[i].z - (double)c[0].z);
+    return kg_exp((double)c[i].z - (double)c[0].z);
 }
 
 /* Whether the n sorted candidates, all that are above some floor, are enough to tell what
@@ -351,7 +352,7 @@ static float min_p_depth(const struct kg_sampling *s, int32_t vocab)
 {
     if (s->min_p <= 0 || (top_k_is_on(s, vocab) && s->top_p < 1))
         return INFINITY;
-    return 0.01f - logf(s->min_p);
+    return 0.01f - (float)kg_log((double)s->min_p);
 }
 
 /* Candidates in order: at least all that truncation keeps. The floor falls until they
@@ -359,7 +360,7 @@ static float min_p_depth(const struct kg_sampling *s, int32_t vocab)
 static int32_t gather(struct kg_sampler_candidate *c, const struct kg_sampler_row *row,
                       const struct kg_sampling *s, float largest)
 {
-    double total = exp(row->lse - (double)largest);
+    double total = kg_exp(row->lse - (double)largest);
     float deepest = min_p_depth(s, row->vocab);
     for (float depth = 6;; depth *= 2) {
         bool last = depth > 100 || depth >= deepest;
@@ -419,7 +420,7 @@ static int32_t truncate_row(struct kg_sampler_candidate *c,
     if (k_is_on)
         n = keep_top_k(c, n, s->top_k);
     if (s->top_p < 1) {
-        double total = k_is_on ? sum_weights(c, n) : exp(row->lse - (double)largest);
+        double total = k_is_on ? sum_weights(c, n) : kg_exp(row->lse - (double)largest);
         n = keep_top_p(c, n, (double)s->top_p, total);
     }
     return s->min_p > 0 ? keep_min_p(c, n, (double)s->min_p) : n;
@@ -457,7 +458,7 @@ static kg_status record_kept(struct kg_sampler_pick *pick,
 static void note_cut(struct kg_sampler_pick *pick, const struct kg_sampler_candidate *c,
                      int32_t n, const struct kg_sampler_row *row)
 {
-    double log_mass = log(sum_weights(c, n)) + (double)c[0].z - row->lse;
+    double log_mass = kg_log(sum_weights(c, n)) + (double)c[0].z - row->lse;
     pick->n_kept = n == row->vocab ? 0 : n;
     pick->cut = pick->n_kept > 0 && log_mass < 0 ? (float)-log_mass : 0;
 }
@@ -519,7 +520,7 @@ static struct kg_sampler_row adjust(struct kg_sampler_scratch *scratch,
     float largest = z[argmax(z, row->vocab)];
     float above = largest + 1e-3f + 1e-6f * fabsf(largest); /* as in draw_full */
     struct part part = part_of(z, row->vocab, above);
-    double lse = (double)above + log(sum_spans(sums, &part));
+    double lse = (double)above + kg_log(sum_spans(sums, &part));
     return (struct kg_sampler_row){.z = z, .vocab = row->vocab, .lse = lse};
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/phase.h"
+#include "base/real.h"
 #include "rollout/rollout.h"
 
 #include <math.h>
@@ -182,7 +183,7 @@ static kg_status square(struct scorer *s, const struct kg_head *head, struct kg_
         p->twice[w] = 2 * p->inv_temp[w];
     KG_TRY(kg_op_head(s->m->backend, &out, &h, err));
     for (int64_t w = 0; w < h.hidden.rows; w++)
-        p->sum_sq[w] = (float)exp(p->lse_twice[w] - 2 * p->lse[w]);
+        p->sum_sq[w] = (float)kg_exp(p->lse_twice[w] - 2 * p->lse[w]);
     return KG_OK;
 }
 

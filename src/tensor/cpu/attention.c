@@ -12,6 +12,7 @@
  * tile.
  */
 #include "base/mem.h"
+#include "base/real.h"
 #include "tensor/cpu/attention_internal.h"
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/parallel_internal.h"
@@ -254,8 +255,8 @@ static void write_rows(const struct scratch *w, const struct tile *t,
             kg_v16_store(acc + d, kg_v16_div(kg_v16_load(acc + d), l));
         kg_cpu_tile_store(job->o, row_of(t, r), head * hd, acc, t->hdp, 1, hd);
         if (job->lse)
-            job->lse[row_of(t, r) * t->a->n_heads + head] = (float)((double)w->m[r] +
-                                                                    log((double)w->l[r]));
+            job->lse[row_of(t, r) * t->a->n_heads + head] =
+                (float)((double)w->m[r] + kg_log((double)w->l[r]));
     }
 }
 

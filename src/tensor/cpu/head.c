@@ -14,6 +14,7 @@
  * all threads read weights.
  */
 #include "base/mem.h"
+#include "base/real.h"
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"
 #include "tensor/cpu/parallel_internal.h"
@@ -199,7 +200,7 @@ static double set_sum(const struct kg_idset *set, struct kg_idset_walk at, const
     for (; at.id < first + cols; kg_idset_next(&at, set)) {
         if (at.id >= set->bound)
             break;
-        sum += exp((double)z[at.id - first] - (double)m);
+        sum += kg_exp((double)z[at.id - first] - (double)m);
     }
     return sum;
 }
@@ -328,7 +329,7 @@ static struct total combine(const struct stat *stat, int64_t tiles, size_t step)
     for (int64_t t = 0; t < tiles; t++) {
         const struct stat *at = (const void *)((const char *)stat + (size_t)t * step);
         double below = (double)at->m - sum.m;
-        double w = exp(below);
+        double w = kg_exp(below);
         sum.s += w * at->s;
         sum.e += w * ((double)at->e + below * at->s);
     }
@@ -351,8 +352,8 @@ static struct apart sum_apart(const struct job *job, int64_t n, double m, double
         const struct anchor_stat *a = anchor + t;
         double dp = (double)stat[t].m - m;
         double dq = (double)a->q.m - mq;
-        double wp = exp(dp);
-        double wq = exp(dq);
+        double wp = kg_exp(dp);
+        double wq = kg_exp(dq);
         sum.reverse += wp * (a->reverse + (dp - dq) * stat[t].s);
         sum.forward += wq * (a->forward + (dq - dp) * a->q.s);
         sum.excess += wp * a->excess + (wp - wq) * a->q.s;
@@ -363,7 +364,7 @@ static struct apart sum_apart(const struct job *job, int64_t n, double m, double
 /* log S - log S', where they are nearly equal from their difference */
 static double log_of_ratio(double s, double sq, double excess)
 {
-    return fabs(excess) < 0.5 * sq ? log1p(excess / sq) : log(s) - log(sq);
+    return fabs(excess) < 0.5 * sq ? kg_log1p(excess / sq) : kg_log(s) - kg_log(sq);
 }
 
 /* R = sum p d / S - log(S / S') with d relative to both maxima, F alike. */
@@ -379,7 +380,7 @@ static void finish_anchor(const struct job *job, int64_t n, const struct total *
     if (out->kl_forward)
         out->kl_forward[n] = sum.forward / q.s + l;
     if (out->anchor_lse)
-        out->anchor_lse[n] = p->m + log(p->s) - (p->m - q.m) - l;
+        out->anchor_lse[n] = p->m + kg_log(p->s) - (p->m - q.m) - l;
 }
 
 static void finish_asked(const struct job *job, int64_t n, double lse)
@@ -422,18 +423,18 @@ static double log_set(const struct job *job, int64_t n, const struct total *p)
     const double *sums = job->set_sums + n * job->tiles;
     double sum = 0;
     for (int64_t t = 0; t < job->tiles; t++)
-        sum += exp((double)stat[t].m - p->m) * sums[t];
-    return log(sum) - log(p->s);
+        sum += kg_exp((double)stat[t].m - p->m) * sums[t];
+    return kg_log(sum) - kg_log(p->s);
 }
 
 static void finish_row(const struct job *job, int64_t n)
 {
     struct total p = combine(job->stats + n * job->tiles, job->tiles, sizeof *job->stats);
-    double lse = p.m + log(p.s);
+    double lse = p.m + kg_log(p.s);
     if (job->out->lse)
         job->out->lse[n] = lse;
     if (job->out->entropy)
-        job->out->entropy[n] = (float)(log(p.s) - p.e / p.s);
+        job->out->entropy[n] = (float)(kg_log(p.s) - p.e / p.s);
     if (job->anchor_stats)
         finish_anchor(job, n, &p);
     if (job->set_sums)

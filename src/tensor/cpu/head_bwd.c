@@ -21,6 +21,7 @@
  * threads; the wide array is one block by one strip.
  */
 #include "base/mem.h"
+#include "base/real.h"
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"
 #include "tensor/cpu/parallel_internal.h"
@@ -113,7 +114,7 @@ static struct factors factors_of(const struct job *job, int64_t n)
         .lse = g->lse[n],
         .anchor_lse = g->anchor_lse ? g->anchor_lse[n] : 0.0,
         .k0 = t * (-a - cs - ch * entropy),
-        .ks = cs != 0.0 ? t * cs * exp(-g->set_logp[n]) : 0.0,
+        .ks = cs != 0.0 ? t * cs * kg_exp(-g->set_logp[n]) : 0.0,
         .k1 = t * -ch,
         .kr = t * at(g->a_kl_reverse, n),
         .r = g->a_kl_reverse ? g->kl_reverse[n] : 0.0,
@@ -283,12 +284,12 @@ static void dense_row_anchor(float *z, const float *zq, const struct factors *f,
 static double dense_at(const struct factors *f, bool in_set, float z, const float *zq)
 {
     double lp = (double)z - f->lse;
-    double p = exp(lp);
+    double p = kg_exp(lp);
     double x = f->k0 + (in_set ? f->ks : 0.0) + f->k1 * lp;
     if (!zq)
         return p * x;
     double d = (double)z - (double)*zq - (f->lse - f->anchor_lse);
-    return p * (x + f->kr * (d - f->r)) - f->kf * p * expm1(-d);
+    return p * (x + f->kr * (d - f->r)) - f->kf * p * kg_expm1(-d);
 }
 
 static double coefficient(const struct job *job, int64_t n, int32_t slot)

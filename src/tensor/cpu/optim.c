@@ -4,6 +4,7 @@
  * Each element is independent, and memory is the limit: one pass, vectors, pieces of
  * fixed length. The sum of squares adds its pieces in order, in double.
  */
+#include "base/real.h"
 #include "tensor/cpu/cpu_internal.h"
 
 enum { PIECE = 16384 }; /* elements */
@@ -31,8 +32,8 @@ struct adamw {
 
 static struct adamw adamw_constants(const struct kg_adamw *a)
 {
-    double c1 = 1.0 - pow((double)a->beta1, (double)a->step);
-    double c2 = 1.0 - pow((double)a->beta2, (double)a->step);
+    double c1 = 1.0 - kg_power((double)a->beta1, a->step);
+    double c2 = 1.0 - kg_power((double)a->beta2, a->step);
     return (struct adamw){
         .b1 = kg_v16_set1(a->beta1),
         .b2 = kg_v16_set1(a->beta2),
@@ -90,7 +91,7 @@ struct schedule_free {
 
 static struct schedule_free schedule_free_constants(const struct kg_adamw *a)
 {
-    double c2 = 1.0 - pow((double)a->beta2, (double)a->step);
+    double c2 = 1.0 - kg_power((double)a->beta2, a->step);
     double moves = 1.0 - (double)a->beta1 * (1.0 - (double)a->average);
 
     return (struct schedule_free){
