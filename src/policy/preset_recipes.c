@@ -19,9 +19,9 @@
 #define RPG_FILTERS                                                                      \
     {"rollout.dynamic", "true"}, {"rollout.dynamic_metric", "accuracy"},                 \
         {"rollout.oversample", "3"}, {"rollout.max_refills", "20"},                      \
-        {"rollout.overlong_buffer", "512"},                                              \
+        {"rollout.overlong_buffer", "512"}, {"rollout.overlong_factor", "1"},            \
     {                                                                                    \
-        "rollout.overlong_factor", "1"                                                   \
+        "kl.after_filter", "true"                                                        \
     }
 KG_VALUES rpg_math[] = {
     RPG_RUN,
@@ -93,6 +93,7 @@ KG_VALUES ema_pg_math_8k[] = {
     {"rollout.max_tokens", "8192"},
     {"rollout.temperature", "1"},
     {"algo.mask_truncated", "true"},
+    {"kl.after_filter", "true"},
     {"optim.lr", "1e-6"},
     {"optim.beta1", "0.9"},
     {"optim.beta2", "0.999"},

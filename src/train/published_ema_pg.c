@@ -122,10 +122,9 @@ static const struct kg_published_row math_rows[] = {
     {NULL, "kl.target", "0", NULL, VERL_M, "a fixed coefficient"},
     {NULL, "kl.importance", "false", NULL, SCRIPTS, NULL},
     {NULL, "kl.clamp", "true", NULL, "verl/trainer/ppo/core_algos.py:kl_penalty", NULL},
-    {"*-8k", "kl.after_filter", "true", "false",
+    {"*-8k", "kl.after_filter", "true", NULL,
      "agent_ppo_trainer.py (mask_truncated_samples)",
-     "the trainer takes the truncated answers out altogether, their KL too; here it "
-     "stays in the loss"},
+     "the trainer takes the truncated answers out altogether, behind the advantages"},
     {"*-16k *-24k", "kl.after_filter", "false", NULL, SCRIPTS, "nothing is filtered"},
     {"ema-*", "anchor.kind", "ema", NULL, SCRIPTS, NULL},
     {"ema-*", "anchor.eta", "0.95", NULL, SCRIPTS " (ref_policy_ema_tau)", NULL},

@@ -120,7 +120,8 @@ static void flatten(struct kg_rl_batch *b)
  * where not wanted. */
 struct pass_plan {
     const struct kg_model *model;
-    int k;        /* given ids: the first k columns of b->ids */
+    const struct kg_algo *anchored; /* only what its anchor is asked about; NULL: all */
+    int k;                          /* given ids: the first k columns of b->ids */
     int top_k;    /* the model's own largest, written to columns k_sampler.. of b->ids */
     double *logp; /* (N) */
     double *logp_at;  /* (N,k of b), given ids first, then the own ones */
@@ -129,6 +130,7 @@ struct pass_plan {
 };
 
 struct pass_arrays {
+    size_t n_seqs;
     struct kg_score_seq *seqs; /* (n_trajs) owned, as below */
     size_t *from;
     float *logp;           /* (positions) */
@@ -190,6 +192,23 @@ static kg_status pass_allocate(struct pass_arrays *a, const struct kg_rl_batch *
     return a->top_logp ? KG_OK : err->code;
 }
 
+bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
+{
+    return !kg_rl_learns(b, i) ||
+           (algo->mask_truncated && b->trajs[i].finish == KG_FINISH_LENGTH);
+}
+
+bool kg_rl_anchored(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
+{
+    return !(kg_algo_kl_in_loss(algo) && algo->kl_after_filter &&
+             kg_rl_filtered(b, algo, i));
+}
+
+static bool is_asked(const struct kg_rl_batch *b, const struct pass_plan *p, size_t i)
+{
+    return !p->anchored || kg_rl_anchored(b, p->anchored, i);
+}
+
 static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
                      const struct pass_plan *p)
 {
@@ -200,8 +219,13 @@ static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
         const struct kg_traj *t = &b->trajs[i];
         size_t k = (size_t)p->k, top = (size_t)p->top_k;
 
-        a->from[i] = t->prompt_n;
-        a->seqs[i] = (struct kg_score_seq){
+        if (!is_asked(b, p, i)) {
+            position += t->n;
+            at += b->begin[i + 1] - b->begin[i];
+            continue;
+        }
+        a->from[a->n_seqs] = t->prompt_n;
+        a->seqs[a->n_seqs++] = (struct kg_score_seq){
             .tokens = t->tokens,
             .n = t->n,
             .temperature = t->temperature,
@@ -252,10 +276,17 @@ static void pass_take(struct kg_rl_batch *b, const struct pass_arrays *a,
     size_t position = 0;
     int64_t at = 0;
 
-    for (size_t i = 0; i < b->n_trajs; i++)
-        for (size_t j = 0; j < b->trajs[i].n; j++, position++)
-            if (b->trajs[i].source[j] == KG_SOURCE_MODEL)
-                take_token(b, at++, a, position, p);
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        bool asked = is_asked(b, p, i);
+
+        for (size_t j = 0; j < b->trajs[i].n; j++, position++) {
+            if (b->trajs[i].source[j] != KG_SOURCE_MODEL)
+                continue;
+            if (asked)
+                take_token(b, at, a, position, p);
+            at++;
+        }
+    }
 }
 
 static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
@@ -272,7 +303,7 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
                            p->model == run->anchor ? "anchor pass" : "policy pass");
     KG_TRY_GOTO(out,
                 kg_score(p->model, kg_run_score_acts(run, p->model), run->score_tokens,
-                         a.seqs, b->n_trajs, p->k, p->top_k, a.from, err));
+                         a.seqs, a.n_seqs, p->k, p->top_k, a.from, err));
     kg_phase_end(phase);
     pass_take(b, &a, p);
 out:
@@ -305,6 +336,7 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_
 {
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
     struct pass_plan p = {.model = run->anchor ? run->anchor : sampler,
+                          .anchored = &run->algo,
                           .k = b->k_sampler,
                           .top_k = b->k_anchor,
                           .logp = b->anchor_logp,

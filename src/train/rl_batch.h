@@ -79,6 +79,13 @@ static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
     return !b->drop || !b->drop[i];
 }
 
+/* Whether a filter takes the answer out of the policy's loss: dynamic sampling, or
+ * algo.mask_truncated. */
+bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i);
+/* Whether the anchor is asked about the answer: not where kl.after_filter leaves its KL
+ * out of the loss. */
+bool kg_rl_anchored(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i);
+
 /* Sample and grade the next prompts of the run: rollout.prompts of them, or as many
  * generation batches as it takes to find so many whose answers differ.
  * errors: ENOTFOUND (rollout.max_refills batches were not enough) */

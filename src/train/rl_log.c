@@ -485,7 +485,7 @@ static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
 
         if (has && kg_rl_learns(b, i))
             notes.advantage = &b->advantage[b->begin[i]];
-        if (has && anchored && b->anchor_logp)
+        if (has && anchored && b->anchor_logp && kg_rl_anchored(b, &run->algo, i))
             notes.anchor_logp = &b->anchor_logp[b->begin[i]];
         KG_TRY(dump_traj(w, run, &b->trajs[i], &notes, err));
     }

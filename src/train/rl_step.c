@@ -54,6 +54,7 @@ struct update {
     /* rows of batch scope: over the loss tokens of the update */
     double *whole_logp, *whole_kept;
     uint8_t *selected; /* NULL for the other rows */
+    uint8_t *silent;   /* (last - first) answers without any term: they cost nothing */
 };
 
 static void update_release(struct update *u)
@@ -72,6 +73,7 @@ static void update_release(struct update *u)
     kg_mem_free(u->whole_logp);
     kg_mem_free(u->whole_kept);
     kg_mem_free(u->selected);
+    kg_mem_free(u->silent);
 }
 
 static bool selects(const struct update *u)
@@ -96,7 +98,10 @@ static kg_status update_init(struct update *u, struct kg_err *err)
 
     u->seq_begin = kg_mem_calloc(u->last - u->first + 1, sizeof *u->seq_begin, "update",
                                  err);
-    if (!u->seq_begin)
+    u->silent = u->seq_begin
+                    ? kg_mem_calloc(u->last - u->first, sizeof *u->silent, "update", err)
+                    : NULL;
+    if (!u->silent)
         return err->code;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         *rows[i].array = kg_mem_calloc(rows[i].count + 1, sizeof(double), "update", err);
@@ -116,6 +121,23 @@ static void local_begin(int64_t *out, const struct kg_rl_batch *b, size_t first,
         out[i - first] = b->begin[i] - b->begin[first];
 }
 
+/* Every token of an answer has the same weights. */
+static void find_silent(struct update *u)
+{
+    const struct kg_rl_batch *b = u->b;
+    const struct kg_algo *algo = &u->run->algo;
+
+    for (size_t i = u->first; i < u->last; i++) {
+        int64_t at = b->begin[i];
+        bool heard = at < b->begin[i + 1] &&
+                     (b->pg_weight[at] != 0 ||
+                      (kg_algo_kl_in_loss(algo) && b->kl_weight[at] != 0) ||
+                      (algo->entropy_coef != 0 && b->entropy_weight[at] != 0));
+
+        u->silent[i - u->first] = !heard;
+    }
+}
+
 static kg_status weigh(struct update *u, struct kg_err *err)
 {
     struct kg_rl_batch *b = u->b;
@@ -131,11 +153,11 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     if (!drop)
         return err->code;
     for (size_t i = 0; i < n; i++)
-        drop[i] = !kg_rl_learns(b, u->first + i) ||
-                  (u->run->algo.mask_truncated &&
-                   b->trajs[u->first + i].finish == KG_FINISH_LENGTH);
+        drop[i] = kg_rl_filtered(b, &u->run->algo, u->first + i);
     local_begin(u->seq_begin, b, u->first, u->last);
     status = kg_policy_weights(&w, &u->run->algo, &shape, err);
+    if (status == KG_OK)
+        find_silent(u);
     kg_mem_free(drop);
     return status;
 }
@@ -269,7 +291,8 @@ static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
 typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,
                                     struct kg_err *err);
 
-/* Trajectories [first, last) of the update, as many at once as fit. */
+/* Trajectories [first, last) of the update that have a term, as many neighbours at once
+ * as fit. */
 static kg_status micro_batches(struct update *u, size_t first, size_t last,
                                micro_batch_fn work, struct kg_err *err)
 {
@@ -281,7 +304,12 @@ static kg_status micro_batches(struct update *u, size_t first, size_t last,
         size_t j = i;
         int64_t tokens = 0;
 
-        while (j < last && (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
+        if (u->silent[i - u->first]) {
+            i++;
+            continue;
+        }
+        while (j < last && !u->silent[j - u->first] &&
+               (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
             tokens += (int64_t)b->trajs[j++].n;
         KG_TRY(work(u, i, j, err));
         i = j;

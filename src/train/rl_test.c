@@ -4,6 +4,7 @@
  */
 #include "train/rl_testing.h"
 
+#include "base/hash.h"
 #include "rollout/score.h"
 #include "train/algo.h"
 
@@ -91,6 +92,70 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     assert_int_equal(b.n, at);
     kg_rl_batch_release(&b);
     close_run(&o);
+}
+
+/* What an update made of answers of which one was cut by the limit. */
+struct filtered {
+    uint64_t weights; /* their hash */
+    double trained_tokens;
+    int64_t kl_tokens, n, cut;
+    bool asked; /* the anchor, about the one that was cut */
+};
+
+/* moved: what its anchor says is another thing. */
+static void train_filtered(struct filtered *f, const char *after_filter, bool moved)
+{
+    const char *const extra[] = {"kl.estimator=k3",
+                                 "kl.beta=0.1",
+                                 "anchor.kind=fixed",
+                                 "algo.mask_truncated=true",
+                                 "train.updates_per_step=1",
+                                 after_filter,
+                                 NULL};
+    struct opened o;
+    struct kg_rl_batch b = {0};
+    struct kg_rl_totals totals = {0};
+    struct kg_policy_advantage a = {0};
+
+    open_run(&o, ROOT "/filtered", extra);
+    disturb(o.run.anchor);
+    make_trajs(&b, 0, false);
+    b.trajs[1].finish = KG_FINISH_LENGTH;
+    NEED(kg_rl_prepare(&b, &o.run, err));
+    f->cut = b.begin[2] - b.begin[1];
+    f->asked = b.anchor_logp[b.begin[1]] != 0;
+    assert_true(b.anchor_logp[b.begin[0]] != 0 && b.anchor_logp[b.begin[2]] != 0);
+    for (int64_t t = b.begin[1]; moved && t < b.begin[2]; t++)
+        b.anchor_logp[t] = -3;
+    f->n = b.n;
+    NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+    assert_int_equal((int)totals.updates, 1);
+    f->trained_tokens = totals.trained_tokens;
+    f->kl_tokens = totals.metrics.kl_tokens;
+    f->weights = kg_hash_bytes(o.run.model->master, (size_t)o.run.model->n_elements *
+                                                        sizeof *o.run.model->master);
+    kg_rl_batch_release(&b);
+    close_run(&o);
+}
+
+/* As the trainers that take truncated answers out before the update: no gradient of their
+ * KL, no forward, no question to the anchor. */
+static void filtered_answers_have_no_kl_and_cost_nothing(void **state)
+{
+    struct filtered out, out_moved, in, in_moved;
+
+    (void)state;
+    train_filtered(&out, "kl.after_filter=true", false);
+    train_filtered(&out_moved, "kl.after_filter=true", true);
+    train_filtered(&in, "kl.after_filter=false", false);
+    train_filtered(&in_moved, "kl.after_filter=false", true);
+    assert_true(out.cut > 0 && !out.asked && in.asked);
+    assert_true((int64_t)out.trained_tokens == out.n - out.cut);
+    assert_int_equal(out.kl_tokens, out.n - out.cut);
+    assert_true(out.weights == out_moved.weights);
+    assert_true((int64_t)in.trained_tokens == in.n);
+    assert_int_equal(in.kl_tokens, in.n);
+    assert_true(in.weights != in_moved.weights && in.weights != out.weights);
 }
 
 /* The number of that name in the first line of the run that has it. */
@@ -626,6 +691,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_arrays_hold_the_model_tokens_and_nothing_else),
         cmocka_unit_test(a_reproduction_has_ratios_of_the_full_softmax),
+        cmocka_unit_test(filtered_answers_have_no_kl_and_cost_nothing),
         cmocka_unit_test(a_sampler_of_another_dtype_is_asked_too),
         cmocka_unit_test(the_iterative_anchor_is_the_record),
         cmocka_unit_test(recomputed_old_log_probs_leave_the_record_alone),
