@@ -139,7 +139,7 @@ KG_VALUES ema_pg_math_24k[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "0"},
-    {"train.steps", "480"},
+    {"train.steps", "1280"},
     {"train.updates_per_step", "2"},
     KG_END,
 };

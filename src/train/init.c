@@ -20,7 +20,8 @@ static kg_status read_part(struct kg_init *init, const char *name, struct kg_err
         bool *wanted;
     } rows[] = {{"model", &init->model},
                 {"anchor", &init->anchor},
-                {"optimizer", &init->optimizer}};
+                {"optimizer", &init->optimizer},
+                {"steps", &init->steps}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(rows[i].name, name) == 0) {
@@ -28,7 +29,8 @@ static kg_status read_part(struct kg_init *init, const char *name, struct kg_err
             return KG_OK;
         }
     return kg_fail(err, KG_EINVAL,
-                   "init.parts: expected model, anchor or optimizer, found '%.40s'",
+                   "init.parts: expected model, anchor, optimizer or steps, found "
+                   "'%.40s'",
                    name);
 }
 
@@ -70,6 +72,10 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_config 
                        "init.parts: a warm start comes between; expected sft.steps 0 and "
                        "sft.epochs 0 with %s, found a warm start",
                        init->anchor ? "anchor" : "optimizer");
+    if (init->steps && !init->optimizer)
+        return kg_fail(err, KG_EINVAL,
+                       "init.parts: steps: the schedule goes on with the optimizer; "
+                       "expected optimizer beside it");
     return KG_OK;
 }
 
@@ -111,6 +117,24 @@ static kg_status find_own(struct kg_init *init, const struct kg_config *config,
     return KG_OK;
 }
 
+/* Where the stage before stood; this one is to go on from there. */
+static kg_status find_step(struct kg_init *init, const struct kg_config *config,
+                           struct kg_err *err)
+{
+    struct kg_counters before;
+    int64_t last = kg_config_int(config, "train.steps");
+
+    KG_TRY(kg_checkpoint_counters(&before, kg_path_in(init->dir.text, "state.json").text,
+                                  err));
+    init->step = before.step;
+    if (last > before.step)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "train.steps: counts the steps of init.from too (init.parts: steps); "
+                   "expected more than its %lld, found %lld",
+                   (long long)before.step, (long long)last);
+}
+
 kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int64_t step,
                        struct kg_err *err)
 {
@@ -124,7 +148,10 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int
         KG_TRY(read_parts(init, config, err));
         KG_TRY(check_parts(init, config, err));
         KG_TRY(find_own(init, config, step, err));
-        return init->own ? KG_OK : find_checkpoint(&init->dir, from, err);
+        if (init->own)
+            return KG_OK;
+        KG_TRY(find_checkpoint(&init->dir, from, err));
+        return init->steps ? find_step(init, config, err) : KG_OK;
     }
     if (strcmp(kg_config_text(config, "init.parts"), "model") == 0)
         return KG_OK; /* its default, as config.yaml of a run writes it */
@@ -184,9 +211,10 @@ struct kg_path kg_init_model_dir(const struct kg_init *init,
 
 kg_status kg_init_say(struct kg_str *out, const struct kg_init *init, struct kg_err *err)
 {
-    return kg_str_printf(out, err, "%s:%s%s%s", init->dir.text,
+    return kg_str_printf(out, err, "%s:%s%s%s%s", init->dir.text,
                          init->model ? " model" : "", init->anchor ? " anchor" : "",
-                         init->optimizer ? " optimizer" : "");
+                         init->optimizer ? " optimizer" : "",
+                         init->steps ? " steps" : "");
 }
 
 /* ---- tensors of its state ---- */
@@ -302,6 +330,23 @@ kg_status kg_init_check(const struct kg_run *run, struct kg_err *err)
     return status;
 }
 
+/* As on resume. What the run counts of its own (skipped steps, validations, bytes of its
+ * log) begins anew. */
+static void go_on(struct kg_run *run, const struct kg_counters *before)
+{
+    struct kg_counters *c = &run->count;
+
+    c->step = before->step;
+    c->prompts = before->prompts;
+    c->optim_before = before->optim_before;
+    c->anchor_updates = before->anchor_updates;
+    c->anchor_refreshed = before->anchor_refreshed;
+    c->anchor_kl = before->anchor_kl;
+    if (run->algo.kl_target > 0)
+        c->kl_beta = before->kl_beta;
+    kg_optim_resume(run->optim, before->optim_step);
+}
+
 static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
                                 struct kg_err *err)
 {
@@ -311,7 +356,10 @@ static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
         &before, kg_path_in(run->init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
         KG_TRY(take(run->optim->state[i], set, run, run->optim->opts.row->state[i], err));
-    run->count.optim_before = before.optim_before + before.optim_step;
+    if (run->init.steps)
+        go_on(run, &before);
+    else
+        run->count.optim_before = before.optim_before + before.optim_step;
     run->optim->before = run->count.optim_before;
     return KG_OK;
 }

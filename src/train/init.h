@@ -6,8 +6,11 @@
  *   model      the policy's weights; config and tokenizer are those beside them
  *   anchor     the anchor's; without it the anchor begins as the policy
  *   optimizer  Adam's moments and the number of updates in them; the schedule of the
- *              learning rate begins anew
- * Everything else begins as in any run: steps, the row of prompts, the KL coefficient.
+ *              learning rate begins anew, unless with
+ *   steps      where it stood, as a resumed run goes on: steps done, place in the row of
+ *              prompts, the schedule, what kl.target and anchor.kappa have come to. The
+ *              stage ends at step train.steps of all; needs optimizer
+ * Without steps all of that begins as in any run.
  * The other run is needed at the start alone: as soon as this one has a checkpoint, that
  * holds its state and the model's small files, and is what it is opened from.
  * Schedule-free runs are refused: what they learn is not what they train, and their
@@ -26,8 +29,9 @@
 
 struct kg_init {
     struct kg_path dir; /* the checkpoint; "" without init.from */
-    bool model, anchor, optimizer;
-    bool own; /* dir is of this run: its state is loaded as that of any other */
+    bool model, anchor, optimizer, steps;
+    int64_t step; /* with steps, before this run has any of its own: those done there */
+    bool own;     /* dir is of this run: its state is loaded as that of any other */
 };
 struct kg_run;
 

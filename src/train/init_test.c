@@ -176,6 +176,32 @@ static void a_stage_resumes_to_the_same_bits(void **state)
     assert_same_steps(ROOT "/whole", ROOT "/parts", 2);
 }
 
+/* The settings of the 16k and 24k stages: resumed, with other settings. */
+static void with_steps_a_stage_is_a_resumed_run(void **state)
+{
+    static const char *const one[] = {"train.steps=5", "optim.warmup_steps=4", NULL};
+    static const char *const first[] = {"train.steps=3", "optim.warmup_steps=4", NULL};
+    static const char *const second[] = {
+        "model.path=",          "init.from=" ROOT "/begun/checkpoints/step-000003",
+        "train.steps=5",        "init.parts=[model, anchor, optimizer, steps]",
+        "optim.warmup_steps=4", NULL};
+    struct kg_replay r;
+
+    (void)state;
+    fresh(ROOT "/at_once");
+    fresh(ROOT "/begun");
+    fresh(ROOT "/goes_on");
+    train_with(ROOT "/at_once", false, one);
+    train_with(ROOT "/begun", false, first);
+    train_with(ROOT "/goes_on", false, second);
+    assert_same_file(ROOT "/at_once", ROOT "/goes_on",
+                     "checkpoints/step-000005/state.safetensors");
+    assert_same_file(ROOT "/at_once", ROOT "/goes_on", "rollouts/step-000005.jsonl.zst");
+    assert_int_equal(updates_of(ROOT "/goes_on"), updates_of(ROOT "/at_once"));
+    NEED(kg_replay_run(&r, ROOT "/goes_on", 4, NULL, 0, err));
+    assert_int_equal(r.weights_step, 3);
+}
+
 /* A third stage counts the updates of both before it. */
 static void stages_add_up(void **state)
 {
@@ -212,7 +238,11 @@ static void what_does_not_fit_is_refused(void **state)
     static const char *const rows[][4] = {
         {"init.from=" FIRST, "", "", "model.path: expected none where init.from"},
         {"init.from=" FIRST, "init.parts=weights", "",
-         "init.parts: expected model, anchor or optimizer, found 'weights'"},
+         "init.parts: expected model, anchor, optimizer or steps, found 'weights'"},
+        {"init.from=" FIRST, "init.parts=[model, steps]",
+         "model.path=", "expected optimizer beside it"},
+        {"init.from=" FIRST, "init.parts=[optimizer, steps]", "train.steps=3",
+         "expected more than its 3, found 3"},
         {"init.from=" FIRST, "init.parts=[]", "", "expected what to take"},
         {"init.parts=anchor", "", "", "init.parts: expected init.from with it"},
         {"init.from=" ROOT "/nothing", "init.parts=anchor", "",
@@ -458,6 +488,7 @@ int main(void)
         cmocka_unit_test(the_anchor_alone_goes_with_another_model),
         cmocka_unit_test(a_checkpoint_is_taken_as_it_is_named),
         cmocka_unit_test(a_stage_resumes_to_the_same_bits),
+        cmocka_unit_test(with_steps_a_stage_is_a_resumed_run),
         cmocka_unit_test(stages_add_up),
         cmocka_unit_test(the_plan_says_where_it_starts),
         cmocka_unit_test(what_does_not_fit_is_refused),

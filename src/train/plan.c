@@ -22,13 +22,18 @@ static size_t n_prompts(const struct kg_run *run)
     return run->answers.n > 0 ? run->answers.n : run->train.n;
 }
 
+/* Steps that the run is to make, those of the stage before left out. */
+static int64_t own_steps(const struct kg_run *run)
+{
+    return kg_config_int(run->config, "train.steps") - run->init.step;
+}
+
 /* Each of several files: its share of the prompts, and how often that goes through it. */
 static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err)
 {
     const struct kg_config *c = run->config;
-    double prompts = (double)(kg_config_int(c, "train.steps") *
-                              kg_config_int(c, "rollout.prompts"));
+    double prompts = (double)(own_steps(run) * kg_config_int(c, "rollout.prompts"));
     double all = 0;
 
     for (size_t i = 0; i < run->n_parts; i++)
@@ -98,8 +103,9 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
     return kg_str_printf(out, err, "run         %lld steps = %lld answers, %.2f epochs\n",
-                         (long long)steps, (long long)(steps * prompts * samples),
-                         (double)(steps * prompts) / (double)n_prompts(run));
+                         (long long)own_steps(run),
+                         (long long)(own_steps(run) * prompts * samples),
+                         (double)(own_steps(run) * prompts) / (double)n_prompts(run));
 }
 
 static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)

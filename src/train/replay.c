@@ -163,6 +163,7 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
     if (!out->checkpoint[0]) {
         KG_TRY(kg_run_start_rl(run, err));
         KG_TRY(kg_init_rl(run, err));
+        out->weights_step = run->count.step;
         return kg_rl_refresh_sampler(run, err);
     }
     path = kg_path_in(root.text, out->checkpoint);

@@ -29,7 +29,9 @@ static const struct kg_opt_row rows[] = {
      "model.path)",
      false},
     {"init.parts", KG_OPT_LIST, "model", 0, 0, NULL,
-     "what it takes from there: model, anchor, optimizer", false},
+     "what it takes from there: model, anchor, optimizer; with steps it goes on counting "
+     "(steps, place in the data, schedule)",
+     false},
 
     {"task.name", KG_OPT_CHOICE, "qa-number", 0, 0,
      "arithmetic|countdown|digits|qa-number|math|search-qa|none|external",
