@@ -194,6 +194,11 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
 {
     const char *pg = a->surrogate->about.name;
 
+    if (a->surrogate->own_kl && a->anchor->kind != KG_ANCHOR_NONE)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.kind: %s is regularised towards the policy that sampled, "
+                       "an anchor would do nothing; expected none, found %s",
+                       pg, a->anchor->about.name);
     if (a->surrogate->token == kg_pg_none && !kg_algo_kl_in_loss(a))
         return kg_fail(err, KG_EINVAL,
                        "algo.surrogate: without a policy term the loss is the KL; "

@@ -115,6 +115,12 @@ static const struct refusal refusals[] = {
      "kl.estimator",
      "in the loss already"},
     /* surrogates */
+    {"rpg-urkl", {{"anchor.kind", "ema"}}, NOTHING, "anchor.kind", "would do nothing"},
+    {"rpg-reinforce-ufkl",
+     {{"anchor.kind", "iterative"}},
+     NOTHING,
+     "anchor.kind",
+     "found iterative"},
     {"dapo", {{"algo.surrogate", "none"}}, NOTHING, "algo.surrogate", "the KL"},
     {"reinforce++", {{"algo.surrogate", "none"}}, NOTHING, "algo.surrogate", "the KL"},
     {"distill-reverse", {{"kl.beta", "0"}}, NOTHING, "kl.beta", "the loss is the KL"},

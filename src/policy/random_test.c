@@ -102,6 +102,7 @@ static void draw_kl_numbers(void)
 static void make_sense(void)
 {
     bool at_sampler = starts(KG_TABLE_KL, "rpg-") || starts(KG_TABLE_KL, "jeffreys");
+    bool own_kl = starts(KG_TABLE_SURROGATE, "rpg-") || starts(KG_TABLE_SURROGATE, "ipo");
 
     if (starts(KG_TABLE_KL, "reward-"))
         must_set(&algo, "kl.estimator", "k3");
@@ -109,6 +110,8 @@ static void make_sense(void)
         must_set(&algo, "anchor.kind", "iterative");
     else if (starts(KG_TABLE_ANCHOR, "none") || starts(KG_TABLE_KL, "exact-"))
         must_set(&algo, "anchor.kind", "ema");
+    if (own_kl && starts(KG_TABLE_KL, "none"))
+        must_set(&algo, "anchor.kind", "none");
     algo.kl_beta = fabs(algo.kl_beta);
     algo.dual_clip = fabs(algo.dual_clip) > 1 ? fabs(algo.dual_clip) : 0;
     algo.length_norm = fmax(algo.length_norm, 1);
