@@ -61,6 +61,10 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
     if (!o->decay_all && o->weight_decay == 0.0)
         return kg_fail(err, KG_EINVAL,
                        "optim.decay: there is no weight decay whose reach it could say");
+    if (o->keep_trained && (!o->row || !o->row->averages))
+        return kg_fail(err, KG_EINVAL,
+                       "optim.evaluate: expected average without an optimizer that "
+                       "averages, found trained");
     if (!o->row || !o->row->averages)
         return KG_OK;
     if (o->schedule != KG_SCHEDULE_CONSTANT)
@@ -140,7 +144,11 @@ static double progress(const struct kg_optim_opts *o, int64_t update)
 
 double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 {
-    if (update < o->warmup_updates)
+    if (o->warmup_stair > 0) {
+        const int64_t before = (update - 1) / o->warmup_stair * o->warmup_stair;
+        if (before < o->warmup_updates)
+            return o->lr * (double)before / (double)o->warmup_updates;
+    } else if (update < o->warmup_updates)
         return o->lr * (double)update / (double)o->warmup_updates;
     switch (o->schedule) {
     case KG_SCHEDULE_CONSTANT:
@@ -235,11 +243,16 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
 }
 
 /* ---- what is evaluated and written ---- */
+static bool evaluates_average(const struct kg_optim *o)
+{
+    return o->opts.row->averages && !o->opts.keep_trained;
+}
+
 kg_status kg_optim_weights(const float **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err)
 {
     *weights = m->master;
-    if (!o->opts.row->averages)
+    if (!evaluates_average(o))
         return KG_OK;
     *weights = o->grads;
     return kg_op_schedule_free_average(m->backend, o->grads, m->master, o->state[0], o->n,
@@ -248,7 +261,7 @@ kg_status kg_optim_weights(const float **weights, struct kg_optim *o,
 
 kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_err *err)
 {
-    if (!o->opts.row->averages)
+    if (!evaluates_average(o))
         return KG_OK;
     for (int64_t i = 0; i < o->n; i++) {
         const float w = m->master[i];

@@ -47,8 +47,11 @@ struct kg_optim_opts {
     double clip_norm;          /* 0: no clipping */
     enum kg_schedule schedule; /* after the warm-up */
     int64_t warmup_updates;    /* linear from lr/warmup to lr */
-    int64_t total_updates;     /* for linear and cosine: reaches min_lr here */
+    /* 0; or the warm-up rises once in so many updates, from 0 for the first of them */
+    int64_t warmup_stair;
+    int64_t total_updates; /* for linear and cosine: reaches min_lr here */
     double min_lr;
+    bool keep_trained; /* averaging rows: what is trained is evaluated and written */
 };
 
 struct kg_optim {

@@ -261,11 +261,46 @@ static void test_the_learning_rate_follows_its_schedule(void **state)
     assert_float_equal(kg_optim_lr(&o, 1), 1.0, 1e-12);
 }
 
+/* verl's: one rate for all updates of a step, 0 for those of the first. */
+static void test_a_warm_up_may_rise_by_the_step(void **state)
+{
+    (void)state;
+    struct kg_optim_opts o = {.lr = 1.0, .warmup_updates = 12, .warmup_stair = 3};
+    for (int64_t update = 1; update <= 20; update++) {
+        double step = (double)((update - 1) / 3);
+        assert_true(kg_optim_lr(&o, update) == (step < 4 ? step / 4 : 1.0));
+    }
+}
+
 static struct kg_model *fresh(struct kg_optim **o, const struct kg_optim_opts *opts)
 {
     struct kg_model *m = test_open("tests/data/reference/qwen2", KG_F32, true);
     NEED(kg_optim_create(o, m, opts, err));
     return m;
+}
+
+/* As the released RPG, which never calls eval(): what is trained is what is validated. */
+static void test_what_is_trained_may_be_what_is_evaluated(void **state)
+{
+    (void)state;
+    struct kg_optim_opts opts = schedule_free(),
+                         adamw = {.decay_all = true, .keep_trained = true};
+    struct kg_optim *o;
+    const float *weights;
+    opts.keep_trained = true;
+    struct kg_model *m = fresh(&o, &opts);
+    for (int64_t i = 0; i < o->n; i++)
+        o->grads[i] = 1;
+    NEED(kg_optim_weights(&weights, o, m, err));
+    assert_true(weights == m->master);
+    float before = m->master[0];
+    NEED(kg_optim_exchange(o, m, err));
+    assert_true(m->master[0] == before && o->grads[0] == 1);
+    kg_optim_free(o);
+    kg_model_free(m);
+    struct kg_err why;
+    assert_int_equal(kg_optim_check(&adamw, &why), KG_EINVAL);
+    assert_non_null(strstr(why.message, "optim.evaluate"));
 }
 
 static void test_a_gradient_that_is_not_finite_changes_nothing(void **state)
@@ -382,6 +417,8 @@ int main(void)
         cmocka_unit_test(test_bf16_training_lowers_the_loss),
         cmocka_unit_test(test_saving_and_loading_between_steps_changes_no_bit),
         cmocka_unit_test(test_the_learning_rate_follows_its_schedule),
+        cmocka_unit_test(test_a_warm_up_may_rise_by_the_step),
+        cmocka_unit_test(test_what_is_trained_may_be_what_is_evaluated),
         cmocka_unit_test(test_a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(test_decay_can_be_kept_to_matrices),
         cmocka_unit_test(test_the_gaps_between_tensors_stay_zero),

@@ -12,7 +12,7 @@
         {"rollout.temperature", "1"}, {"rollout.top_p", "1"},                            \
         {"optim.weight_decay", "0.1"}, {"optim.clip_norm", "1"},                         \
         {"optim.schedule", "constant"}, {"optim.warmup_steps", "10"},                    \
-        {"train.updates_per_step", "16"},                                                \
+        {"optim.warmup", "steps"}, {"train.updates_per_step", "16"},                     \
     {                                                                                    \
         "train.steps", "400"                                                             \
     }
@@ -162,6 +162,7 @@ KG_VALUES ema_pg_search[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "286"},
+    {"optim.warmup", "steps"},
     {"train.updates_per_step", "10"},
     {"train.steps", "1005"},
     KG_END,
@@ -184,6 +185,7 @@ KG_VALUES grpo_search[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "286"},
+    {"optim.warmup", "steps"},
     {"train.updates_per_step", "10"},
     {"train.steps", "1005"},
     KG_END,
@@ -196,6 +198,7 @@ KG_VALUES rpg_released_reinforce_math[] = {
 };
 KG_VALUES rpg_released_urkl_math_schedule_free[] = {
     {"optim.kind", "schedule-free"},
+    {"optim.evaluate", "trained"},
     KG_END,
 };
 KG_VALUES grpo_math[] = {
@@ -222,6 +225,7 @@ KG_VALUES dapo_32b[] = {
     {"optim.clip_norm", "1"},
     {"optim.schedule", "constant"},
     {"optim.warmup_steps", "20"},
+    {"optim.warmup", "steps"},
     {"train.steps", "312"},
     {"train.updates_per_step", "16"},
     KG_END,
@@ -255,6 +259,21 @@ KG_VALUES grpo_clip_higher_30b[] = {
 KG_VALUES dppo_binary_tv_stability[] = {
     {"algo.delta_low", "0.15"},
     {"algo.delta_high", "0.15"},
+    {"algo.truncate", "0"},
+    {"data.max_prompt_tokens", "1024"},
+    {"rollout.prompts", "64"},
+    {"rollout.samples", "8"},
+    {"rollout.max_tokens", "8000"},
+    {"rollout.temperature", "1"},
+    {"optim.lr", "1e-6"},
+    {"train.steps", "3500"},
+    {"train.updates_per_step", "4"},
+    KG_END,
+};
+/* No probability is more than 1 above another: where A > 0 nothing is dropped. */
+KG_VALUES mask_delta_stability[] = {
+    {"algo.delta_low", "0.5"},
+    {"algo.delta_high", "1"},
     {"algo.truncate", "0"},
     {"data.max_prompt_tokens", "1024"},
     {"rollout.prompts", "64"},
@@ -422,6 +441,10 @@ static const struct kg_preset rows[] = {
      dppo_binary_kl_stability},
     {"pg-is-stability", RECIPE, "pg-is", "stability study, DeepSeek-R1-Distill-Qwen-1.5B",
      KG_DPPO_PAPER, stability},
+    {"dppo-mask-delta-stability", RECIPE, "dppo-binary-tv",
+     "stability study, the diagnostic: PG-IS without the tokens of A < 0 that fell by "
+     "more than 0.5",
+     KG_DPPO_PAPER, mask_delta_stability},
     {"grpo-clip-higher-stability", RECIPE, "grpo-clip-higher",
      "stability study, DeepSeek-R1-Distill-Qwen-1.5B", KG_DPPO_PAPER, stability},
     {"minirl-stability", RECIPE, "minirl",

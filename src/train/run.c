@@ -151,7 +151,12 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
     int64_t updates = kg_config_int(c, "train.updates_per_step");
+    bool stairs = strcmp(kg_config_text(c, "optim.warmup"), "steps") == 0;
 
+    if (stairs && kg_config_int(c, "optim.warmup_steps") == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "optim.warmup: steps says how a warm-up rises; expected "
+                       "optim.warmup_steps above 0 with it, found 0");
     run->rl_optim = (struct kg_optim_opts){
         .lr = kg_config_real(c, "optim.lr"),
         .beta1 = kg_config_real(c, "optim.beta1"),
@@ -162,6 +167,8 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
         .clip_norm = kg_config_real(c, "optim.clip_norm"),
         .schedule = schedule_named(kg_config_text(c, "optim.schedule")),
         .warmup_updates = updates * kg_config_int(c, "optim.warmup_steps"),
+        .warmup_stair = stairs ? updates : 0,
+        .keep_trained = strcmp(kg_config_text(c, "optim.evaluate"), "trained") == 0,
         .total_updates = updates * kg_config_int(c, "train.steps"),
         .min_lr = kg_config_real(c, "optim.min_lr"),
     };

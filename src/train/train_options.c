@@ -354,6 +354,14 @@ static const struct kg_opt_row rows[] = {
      "learning rate after the warm-up", false},
     {"optim.warmup_steps", KG_OPT_INT, "0", 0, 1e9, NULL, "steps of linear warm-up",
      false},
+    {"optim.warmup", KG_OPT_CHOICE, "updates", 0, 0, "updates|steps",
+     "the warm-up rises with every update, or once a step: from 0 in the first, as "
+     "verl's does",
+     false},
+    {"optim.evaluate", KG_OPT_CHOICE, "average", 0, 0, "average|trained",
+     "schedule-free: what is validated and written, the average or the weights that are "
+     "trained and sample",
+     false},
     {"optim.min_lr", KG_OPT_REAL, "0", 0, 10, NULL, "where linear and cosine end", false},
 
     {"train.steps", KG_OPT_INT, "100", 0, 1e9, NULL,
