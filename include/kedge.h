@@ -252,6 +252,7 @@ struct kedge_weights {
  * algo.aggregate over the whole optimizer batch, L_i the length of the sequence:
  *   token-mean          1 / N     seq-mean-token-mean       1 / (S L_i)
  *   seq-mean-token-sum  1 / S     seq-mean-token-sum-norm   1 / algo.length_norm
+ *                                 seq-mean-token-norm       1 / (S algo.length_norm)
  * Computed before the batch is split (into micro-batches, or over processes: only lengths
  * are needed), they make the gradient the same however it is.
  * seq_begin (S+1); drop (S) or NULL: sequences without policy and entropy loss (they keep

@@ -31,6 +31,12 @@ static double seq_mean_token_sum_norm(double length,
     return 1 / totals->length_norm;
 }
 
+static double seq_mean_token_norm(double length, const struct kg_policy_totals *totals)
+{
+    (void)length;
+    return 1 / totals->length_norm / totals->seqs;
+}
+
 static const struct kg_aggregate_row rows[] = {
     {{"token-mean", "every token of the batch alike", "sum l / N",
       "Yu et al. 2025, arXiv 2503.14476", KG_SCOPE_TOKEN, 0},
@@ -53,6 +59,15 @@ static const struct kg_aggregate_row rows[] = {
      .weight = seq_mean_token_sum_norm,
      .average = KG_AVERAGE_UNBIASED,
      .divides_by_norm = true},
+    {{"seq-mean-token-norm",
+      "sum over a sequence divided by a constant length, mean over sequences",
+      "sum l / (C S)",
+      "verl: its seq-mean-token-sum-norm, as the updates of a trainer scale it",
+      KG_SCOPE_TOKEN, 0},
+     .weight = seq_mean_token_norm,
+     .average = KG_AVERAGE_UNBIASED,
+     .divides_by_norm = true,
+     .divides_by_answers = true},
 };
 
 struct kg_policy_rows kg_aggregate_rows(void)

@@ -47,6 +47,8 @@ static void weights_sum_as_the_modes_say(void **state)
     assert_near(sum(pg, 0, N), 10.0 / 3, 1e-14);
     weigh("seq-mean-token-sum-norm", NULL);
     assert_near(sum(pg, 0, N), 10.0 / 16, 1e-15);
+    weigh("seq-mean-token-norm", NULL);
+    assert_near(sum(pg, 0, N), 10.0 / 16 / 3, 1e-15);
 }
 
 static void dropped_sequences_leave_the_policy_and_stay_in_the_kl(void **state)

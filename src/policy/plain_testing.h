@@ -137,6 +137,8 @@ static inline double plain_weight(const struct plain *p, int s, bool filtered)
         return 1 / seqs;
     if (plain_is(mode, "seq-mean-token-mean"))
         return 1 / (length + p->algo->count_eps) / seqs;
+    if (plain_is(mode, "seq-mean-token-norm"))
+        return 1 / (p->algo->length_norm * seqs);
     return 1 / p->algo->length_norm;
 }
 

@@ -312,7 +312,7 @@ KG_VALUES pg_tis_stability[] = {
 KG_VALUES dppo_binary_tv_verl[] = {
     {"algo.delta_low", "0.15"},
     {"algo.delta_high", "0.15"},
-    {"algo.aggregate", "seq-mean-token-sum-norm"},
+    {"algo.aggregate", "seq-mean-token-norm"},
     {"algo.truncate", "0"},
     {"algo.length_norm", "8192"},
     {"data.max_prompt_tokens", "2048"},
@@ -326,7 +326,7 @@ KG_VALUES dppo_binary_tv_verl[] = {
     KG_END,
 };
 KG_VALUES dppo_binary_kl_verl[] = {
-    {"algo.aggregate", "seq-mean-token-sum-norm"},
+    {"algo.aggregate", "seq-mean-token-norm"},
     {"algo.truncate", "0"},
     {"algo.length_norm", "8192"},
     {"data.max_prompt_tokens", "2048"},

@@ -241,7 +241,9 @@ static const struct kg_opt_row rows[] = {
      "the loss is",
      false},
     {"algo.length_norm", KG_OPT_INT, "0", 0, 1e6, NULL,
-     "constant length of seq-mean-token-sum-norm; 0 is the longest answer", false},
+     "constant length of seq-mean-token-sum-norm and seq-mean-token-norm; 0 is the "
+     "longest answer",
+     false},
     {"algo.mask_truncated", KG_OPT_BOOL, "false", 0, 0, NULL,
      "answers cut by the limit carry no policy loss", false},
 
