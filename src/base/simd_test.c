@@ -1,6 +1,7 @@
 /* The lanes against scalar models. Here they are compiled for the machine every build
  * runs on; that the other instruction sets give the same bits is seen through the
  * operations (tensor/op_test.c). */
+#include "base/pairs.h"
 #include "base/simd.h"
 
 #include <setjmp.h>
@@ -188,9 +189,10 @@ static void pairs_are_transposed_and_multiplied(void **state)
     kg_pairs_transpose(w);
     struct kg_v16 acc = kg_v16_zero();
     for (int p = 0; p < 16; p++) {
-        uint32_t x;
-        memcpy(&x, &rows[3][2 * p], sizeof x);
-        acc = kg_v16_dot_bf16(acc, w[p], kg_pairs_set1(x));
+        float even = from_bits((uint32_t)rows[3][2 * p] << 16);
+        float odd = from_bits((uint32_t)rows[3][2 * p + 1] << 16);
+        acc = kg_v16_fma_flushed(kg_pairs_even(w[p]), kg_v16_set1(even), acc);
+        acc = kg_v16_fma_flushed(kg_pairs_odd(w[p]), kg_v16_set1(odd), acc);
     }
     float y[16];
     kg_v16_store(y, acc);
