@@ -352,9 +352,9 @@ static void run_directories(void **state)
          STARTED " && echo '{' >$W/run/checkpoints/step-000002/state.json",
          TRAIN "--resume", 1, "step-000002/state.json", "test -d $W/run"},
         {"resume with the state of an older kedge",
-         STARTED " && sed -i 's/\"format\": 2/\"format\": 1/' "
+         STARTED " && sed -i 's/\"format\": 3/\"format\": 2/' "
                  "$W/run/checkpoints/step-000002/state.json",
-         TRAIN "--resume", 1, "state.json: expected format 2, found 1: an older kedge",
+         TRAIN "--resume", 1, "state.json: expected format 3, found 2: an older kedge",
          "test -d $W/run"},
         {"resume with a cut log", STARTED " && truncate -s 10 $W/run/metrics.jsonl",
          TRAIN "--resume", 1, "metrics.jsonl: expected at least", "test -d $W/run"},
@@ -463,7 +463,7 @@ static void golden_folders(void **state)
     };
     static const char *const lines[] = {
         "./kedge policy check tests/data/golden > $W/out && "
-        "tail -1 $W/out | grep -qx '134 passed, 0 failed, 0 skipped'",
+        "tail -1 $W/out | grep -qx '182 passed, 0 failed, 0 skipped'",
         "mkdir $W/g && printf '{\"family\": ' > $W/g/a.json && "
         "! ./kedge policy check $W/g > $W/out && grep -q '^failed: a.json: ' $W/out && "
         "grep -qx '0 passed, 1 failed, 0 skipped' $W/out",

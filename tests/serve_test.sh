@@ -272,18 +272,16 @@ strangers_names() {
     ask 200 /health -H 'Host: localhost:1' -H 'Origin: http://[::1]' && error 403 /v1/models -H 'Host: example.com' &&
         error 403 /health -H 'Origin: https://example.com' && has 'allow-host'
 }
-# The weights are mapped: what is cut off the file is gone from under the server.
+# The weights are packed while the file is read: what happens to it afterwards does not reach the server.
 a_checkpoint_that_is_cut_off() {
     ./kedge new --hidden 64 --layers 2 --heads 2 --max-positions 64 --dtype fp32 --train-tokenizer "$work/text" --vocab 600 \
         "$work/whole" >/dev/null 2>&1 && start --model "$work/whole" --dtype fp32 || return 1
-    truncate -s 5000 "$work/whole/model.safetensors"
-    error 500 /v1/completions -d '{"prompt":"x","max_tokens":2}' && has 'model.safetensors: the file was cut off'
+    words() { ask 200 /v1/completions -d '{"prompt":"x","max_tokens":8,"temperature":0}' && field text; }
+    words >"$work/before" && truncate -s 5000 "$work/whole/model.safetensors" && words >"$work/after"
     result=$?
-    wait "$pid"
-    [ $? -eq 1 ] || { echo "expected status 1"; result=1; }
+    kill "$pid" && wait "$pid"
     pid=
-    [ "$(grep -c 'model.safetensors: the file was cut off' "$work/log")" = 1 ] || result=1
-    return $result
+    [ "$result" -eq 0 ] && cmp "$work/before" "$work/after"
 }
 six() { case $at in 'http://[::1]:'*) ask 200 /health -g ;; *) echo "the address is $at"; return 1 ;; esac; }
 metrics() {
@@ -361,7 +359,7 @@ if [ -e /proc/net/if_inet6 ] && grep -q '^0*1 ' /proc/net/if_inet6; then
 else
     skipped "an address of IPv6 is told as clients need it" "this machine has no ::1"
 fi
-pass "a checkpoint that is cut off ends the server with one line that names it" a_checkpoint_that_is_cut_off
+pass "a checkpoint that is cut off under the server changes no answer" a_checkpoint_that_is_cut_off
 echo sesame >"$work/key"
 start --api-key-file "$work/key" --max-requests 1 || failed "the server starts again" "$(cat "$work/log")"
 pass "a key is asked for" key

@@ -132,8 +132,12 @@ static void training_release(struct training *t)
 static kg_status training_init(struct training *t, const struct kg_bench_shape *s,
                                enum kg_dtype ct, struct kg_err *err)
 {
-    struct kg_optim_opts opts = {
-        .lr = 1e-5, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip_norm = 1};
+    struct kg_optim_opts opts = {.lr = 1e-5,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .clip_norm = 1,
+                                 .decay_all = true};
 
     KG_TRY(kg_bench_model(&t->model, s, ct, true, err));
     return kg_optim_create(&t->optim, t->model, &opts, err);

@@ -18,11 +18,13 @@
 #include <string.h>
 
 enum { SEQS = 16, SEQ_LEN = 256, GROUP = 8, N = SEQS * SEQ_LEN, K = 32, COLS = 2 * K };
+enum { PARTS = 2 }; /* rewards of an answer, for advantages that take each by itself */
 
 /* One step's loss tokens, as the head leaves them and as the mathematics reads them. */
 struct step {
     struct kg_algo algo;
     double reward[SEQS], greedy[SEQS];
+    double part[SEQS * PARTS];
     int64_t group_begin[SEQS / GROUP + 1];
     int64_t seq_begin[SEQS + 1];
     int32_t tokens[N];
@@ -72,6 +74,8 @@ static void fill_step(struct step *s)
 {
     for (int i = 0; i < SEQS; i++) {
         s->reward[i] = i % 3 == 0;
+        s->part[i * PARTS] = i % 3 == 0;
+        s->part[i * PARTS + 1] = i % 5 == 0;
         s->seq_begin[i + 1] = (int64_t)(i + 1) * SEQ_LEN;
     }
     for (int g = 0; g < SEQS / GROUP; g++)
@@ -109,9 +113,13 @@ static void read_rows(struct step *s)
 
 static kg_status advantages_and_weights(struct step *s, struct kg_err *err)
 {
+    static const double part_weight[PARTS] = {1, 0.5};
     struct kg_policy_scores scores = {.n_seqs = SEQS,
                                       .n_groups = SEQS / GROUP,
                                       .reward = s->reward,
+                                      .n_parts = PARTS,
+                                      .part = s->part,
+                                      .part_weight = part_weight,
                                       .group_begin = s->group_begin,
                                       .seq_begin = s->seq_begin,
                                       .greedy = s->greedy,

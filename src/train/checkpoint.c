@@ -348,8 +348,9 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
 
 kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err *err)
 {
-    KG_TRY(kg_manifest_check(NULL, dir, err));
+    /* the format first: what an older kedge wrote has no manifest */
     KG_TRY(kg_checkpoint_counters(&run->count, kg_path_in(dir, "state.json").text, err));
+    KG_TRY(kg_manifest_check(NULL, dir, err));
     if (run->count.step > 0 || run->count.sft_step >= run->sft_steps)
         KG_TRY(kg_run_start_rl(run, err));
     else

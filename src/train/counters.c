@@ -10,7 +10,8 @@ struct counter_row {
     const char *key;
     size_t offset;
 };
-enum { FORMAT = 2 }; /* of state.json: goes up when a row is added */
+/* of state.json: goes up when a row or a file of a checkpoint is added */
+enum { FORMAT = 3 };
 static const struct counter_row counter_rows[] = {
     {"sft_step", offsetof(struct kg_counters, sft_step)},
     {"step", offsetof(struct kg_counters, step)},
