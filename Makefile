@@ -6,6 +6,7 @@
 CC      ?= cc
 VARIANT ?= release
 SAN     ?=
+OBJCOPY ?= objcopy
 PREFIX  ?= /usr/local
 comma   := ,
 B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
@@ -44,7 +45,7 @@ LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
 ISAS := generic
-ifeq ($(shell uname -m),x86_64)
+ifeq ($(firstword $(subst -, ,$(shell $(CC) -dumpmachine))),x86_64)
 # the plain loops of the generic table take minutes to compile under the sanitizers
 ISAS := $(if $(SAN),,generic) v3 v4 v4_bf16 v4_amx
 endif
@@ -53,6 +54,7 @@ ISA_v3 := -march=x86-64-v3
 ISA_v4 := -march=x86-64-v4
 ISA_v4_bf16 := -march=x86-64-v4 -mavx512bf16
 ISA_v4_amx := -march=x86-64-v4 -mamx-tile -mamx-bf16
+KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
@@ -81,12 +83,12 @@ $(B)/%.o: src/%.c $(B)/flags
 define isa_rules
 $(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c $(B)/flags
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $(if $(SAN),-O1,-O3) $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
+	$$(CC) $$(CFLAGS_ALL) $$(KERNEL_OPT) $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
 # One object per instruction set, of which only the table is visible.
 $(B)/tensor/cpu_$(1).o: $(patsubst src/tensor/cpu/%.c,$(B)/cpu-$(1)/%.o,$(CPU_SRC))
 	@mkdir -p $$(@D)
-	ld -r -o $$@.$$$$$$$$.tmp $$^ && \
-	objcopy --keep-global-symbol=kg_backend_cpu_$(1) $$@.$$$$$$$$.tmp $$@ && rm -f $$@.$$$$$$$$.tmp
+	$$(LD) -r -o $$@.$$$$$$$$.tmp $$^ && \
+	$$(OBJCOPY) --keep-global-symbol=kg_backend_cpu_$(1) $$@.$$$$$$$$.tmp $$@ && rm -f $$@.$$$$$$$$.tmp
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
@@ -95,7 +97,7 @@ define module_rules
 $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	ar rcs $$@ $$^
+	$$(AR) rcs $$@ $$^
 $(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1))
 	@mkdir -p $$(@D)
 	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(call below,$(1)) $$(LIBS) -lcmocka
@@ -125,16 +127,22 @@ $(SHARED): $(LIB_OBJ) src/lib/libkedge.map
 	ln -sf $(@F) $(B)/libkedge.so
 # one object, so that what is hidden inside it is hidden from a program that links it, too
 $(B)/libkedge.a: $(LIB_OBJ)
-	ld -r -o $(B)/libkedge.tmp.o $^
-	objcopy --wildcard --keep-global-symbol='kedge_*' $(B)/libkedge.tmp.o $(B)/libkedge.o
+	$(LD) -r -o $(B)/libkedge.tmp.o $^
+	$(OBJCOPY) --wildcard --keep-global-symbol='kedge_*' $(B)/libkedge.tmp.o $(B)/libkedge.o
 	rm -f $@ $(B)/libkedge.tmp.o
-	ar rcs $@ $(B)/libkedge.o
+	$(AR) rcs $@ $(B)/libkedge.o
 
 # a test that is a script runs against the libraries of its build folder
 export CC KEDGE_PYTHON
 $(B)/test/tests/%: tests/%.sh $(SHARED) $(B)/libkedge.a
 	@mkdir -p $(@D)
 	install -m 755 $< $@
+
+# a yardstick: never linked into kedge
+.PHONY: bench-onednn
+bench-onednn: $(B)/bench-onednn          ## kedge's products beside oneDNN's (needs libdnnl-dev)
+$(B)/bench-onednn: tools/bench_onednn.c $(call below,train)
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,train) $(LIBS) -ldnnl
 
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c)))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \

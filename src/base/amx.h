@@ -5,8 +5,8 @@
  * and that added to what stood there; no mode of the processor has a say (Intel SDM,
  * TDPBF16PS; 36 million results of every range compared: none differs).
  *
- * Eight registers hold two by two tiles of sums, or for few rows one by four. Elsewhere
- * than on a set with tiles these functions exist and are never called.
+ * Eight registers hold two by two tiles of sums, a square, or for few rows one by four.
+ * Elsewhere than on a set with tiles these functions exist and are never called.
  */
 #ifndef KG_BASE_AMX_H
 #define KG_BASE_AMX_H
@@ -14,7 +14,11 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { KG_AMX_ROWS = 16, KG_AMX_BLOCK_BYTES = 1024 /* of a panel: sixteen steps */ };
+enum {
+    KG_AMX_ROWS = 16,
+    KG_AMX_SQUARE = 32,       /* rows, and columns */
+    KG_AMX_BLOCK_BYTES = 1024 /* of a panel: sixteen steps */
+};
 
 struct kg_amx_job {
     const char *left; /* row r at left + r*left_row, 64 bytes a block */
@@ -27,12 +31,25 @@ struct kg_amx_job {
     int first; /* out = instead of out += */
 };
 
+/* A square of sums: two tiles by two. Only its product's left operand comes from afar. */
+struct kg_amx_square {
+    const char *upper; /* sixteen rows left_row bytes apart, 64 bytes a block */
+    const char *lower; /* sixteen more */
+    int64_t left_row;
+    const char *right[2]; /* panels */
+    int64_t blocks;
+    const float *from; /* sums to go on from (32,32); NULL: zeros */
+    float *before;     /* where the sums in the registers go (32,32); NULL: nowhere */
+};
+
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #include <immintrin.h>
 enum { KG_SIMD_AMX = 1 };
+#define KG_AMX_INLINE inline __attribute__((always_inline))
 
-/* Tiles 0..3 hold sums, 4 and 5 (few rows: 4) the left operand, the others the right. */
-static inline void kg_amx_configure(int upper, int lower)
+/* Tiles 0..3 hold sums and 4 the left operand, of `rows` rows; the others are whole: of
+ * the right operand, and of the left one of a square. */
+static inline void kg_amx_configure(int rows)
 {
     struct {
         uint8_t palette;
@@ -41,18 +58,12 @@ static inline void kg_amx_configure(int upper, int lower)
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } c = {.palette = 1};
-    const int rows[8] = {upper,
-                         upper,
-                         lower ? lower : upper,
-                         lower ? lower : upper,
-                         upper,
-                         lower ? lower : 16,
-                         16,
-                         16};
     for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = 64;
-        c.rows[i] = (uint8_t)rows[i];
+        c.rows[i] = (uint8_t)(i < 5 ? rows : KG_AMX_ROWS);
     }
+    /* compilers do not know what the instruction reads */
+    __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 static inline void kg_amx_release(void) { _tile_release(); }
@@ -105,62 +116,105 @@ static inline void kg_amx_few_rows(const struct kg_amx_job *j, int panels)
         _tile_stored(3, j->out + 48, out);
 }
 
-/* 17..32 rows, panels <= 2 */
-static inline void kg_amx_many_rows(const struct kg_amx_job *j, int panels)
+/* ---- squares of 32 rows by two panels ---- */
+static inline void kg_amx_square_store(float *to)
 {
-    const int64_t out = j->out_row * 4;
-    const char *lower = j->left + KG_AMX_ROWS * j->left_row;
-    float *out2 = j->out + KG_AMX_ROWS * j->out_row;
+    const int64_t row = KG_AMX_SQUARE * 4;
+    float *lower = to + KG_AMX_ROWS * KG_AMX_SQUARE;
+    _tile_stored(0, to, row);
+    _tile_stored(1, to + 16, row);
+    _tile_stored(2, lower, row);
+    _tile_stored(3, lower + 16, row);
+}
+
+/* The sums that stand in the registers leave one by one, each where the first factors of
+ * its successor are being fetched: stored all at once they would be waited for. */
+static KG_AMX_INLINE void kg_amx_square_first(const struct kg_amx_square *q)
+{
+    const int64_t row = KG_AMX_SQUARE * 4, below = KG_AMX_ROWS * KG_AMX_SQUARE;
+    const float *from = q->from;
+    float *before = q->before;
+    _tile_stream_loadd(4, q->upper, q->left_row);
+    _tile_loadd(6, q->right[0], 64);
+    if (before)
+        _tile_stored(0, before, row);
     _tile_zero(0);
+    if (from)
+        _tile_loadd(0, from, row);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, q->right[1], 64);
+    if (before)
+        _tile_stored(1, before + 16, row);
     _tile_zero(1);
+    if (from)
+        _tile_loadd(1, from + 16, row);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_stream_loadd(5, q->lower, q->left_row);
+    if (before)
+        _tile_stored(2, before + below, row);
     _tile_zero(2);
+    if (from)
+        _tile_loadd(2, from + below, row);
+    _tile_dpbf16ps(2, 5, 6);
+    if (before)
+        _tile_stored(3, before + below + 16, row);
     _tile_zero(3);
-    if (!j->first) {
-        _tile_loadd(0, j->out, out);
-        _tile_loadd(2, out2, out);
-        if (panels > 1) {
-            _tile_loadd(1, j->out + 16, out);
-            _tile_loadd(3, out2 + 16, out);
-        }
-    }
-    for (int64_t b = 0; b < j->blocks; b++) {
-        const char *right = j->right + b * KG_AMX_BLOCK_BYTES;
-        _tile_loadd(4, j->left + b * 64, j->left_row);
-        _tile_loadd(6, right, 64);
+    if (from)
+        _tile_loadd(3, from + below + 16, row);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
+/* `meanwhile` is called between the blocks: the core has time, the tiles do the work. */
+static KG_AMX_INLINE void kg_amx_square(const struct kg_amx_square *q,
+                                        void (*meanwhile)(void *user), void *user)
+{
+    kg_amx_square_first(q);
+    for (int64_t b = 1; b < q->blocks; b++) {
+        const int64_t at = b * KG_AMX_BLOCK_BYTES;
+        _tile_stream_loadd(4, q->upper + b * 64, q->left_row);
+        _tile_loadd(6, q->right[0] + at, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, lower + b * 64, j->left_row);
+        _tile_loadd(7, q->right[1] + at, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_stream_loadd(5, q->lower + b * 64, q->left_row);
         _tile_dpbf16ps(2, 5, 6);
-        if (panels > 1) {
-            _tile_loadd(7, right + j->right_panel, 64);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
-        }
+        _tile_dpbf16ps(3, 5, 7);
+        meanwhile(user);
     }
-    _tile_stored(0, j->out, out);
-    _tile_stored(2, out2, out);
-    if (panels > 1) {
-        _tile_stored(1, j->out + 16, out);
-        _tile_stored(3, out2 + 16, out);
+}
+
+/* Four products of full tiles, again and again: what the registers can do at most.
+ * returns FLOP */
+static inline double kg_amx_turns(int64_t turns)
+{
+    kg_amx_configure(KG_AMX_ROWS);
+    for (int64_t t = 0; t < turns; t++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
     }
+    kg_amx_release();
+    return 4.0 * KG_AMX_ROWS * 16 * 32 * 2 * (double)turns;
 }
 #else
 enum { KG_SIMD_AMX = 0 };
-static inline void kg_amx_configure(int upper, int lower)
-{
-    (void)upper;
-    (void)lower;
-}
+static inline void kg_amx_configure(int rows) { (void)rows; }
 static inline void kg_amx_release(void) {}
 static inline void kg_amx_few_rows(const struct kg_amx_job *j, int panels)
 {
     (void)j;
     (void)panels;
 }
-static inline void kg_amx_many_rows(const struct kg_amx_job *j, int panels)
+static inline void kg_amx_square_store(float *to) { (void)to; }
+static inline void kg_amx_square(const struct kg_amx_square *q,
+                                 void (*meanwhile)(void *user), void *user)
 {
-    (void)j;
-    (void)panels;
+    (void)q;
+    (void)meanwhile;
+    (void)user;
 }
+static inline double kg_amx_turns(int64_t turns) { return (double)turns; }
 #endif
 
 #endif

@@ -228,7 +228,6 @@ struct kg_backend {
     kg_status (*swiglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
     kg_status (*cast)(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
-    kg_status (*add)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
     kg_status (*scatter_rows)(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
                               struct kg_err *err);
     kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
@@ -252,6 +251,7 @@ struct kg_backend {
                      struct kg_err *err);
     kg_status (*sum_squares)(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
+    void (*peak)(enum kg_dtype t, double flops);
 };
 
 const struct kg_backend *kg_backend_cpu(void);
@@ -315,11 +315,9 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                            struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
                            struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
 
-/* dst = src in dst's dtype and layout;   y += x (fp32, or y fp32 and x ct) */
+/* dst = src in dst's dtype and layout */
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_op_add(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
-                    struct kg_err *err) KG_MUST_CHECK;
 
 /* pool[rows[n]] = src[n];   dst[n] = src[rows[n]]   (same dtype) */
 kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
@@ -375,12 +373,18 @@ kg_status kg_op_schedule_free_average(const struct kg_backend *be, float *x,
                                       float beta1, struct kg_err *err) KG_MUST_CHECK;
 
 /* avg = eta avg + (1 - eta) w, fp32; avg = w stays so to the last bit, and eta 0 copies
- * *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN
- * stays */
+ */
 kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n,
                     float eta, struct kg_err *err) KG_MUST_CHECK;
+/* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN
+ * stays */
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const float *x,
                             const float *minus, int64_t n,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* `flops` at least of multiply-adds in t as products make them, all registers full and
+ * nothing read: what no product can pass.   for benchmarks */
+kg_status kg_op_peak(const struct kg_backend *be, enum kg_dtype t, double flops,
+                     struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -249,15 +249,10 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 {
     KG_TRY(check("cast", "src", src, ANY, ANY, CT | PANELS, err));
     KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | PANELS, err));
+    if (src.layout == KG_PANELS && dst.layout == KG_PANELS)
+        return kg_fail(err, KG_EINVAL,
+                       "cast: src and dst lie in panels, expected rows on one side");
     return be->cast ? be->cast(dst, src, err) : missing(be, "cast", err);
-}
-
-kg_status kg_op_add(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
-                    struct kg_err *err)
-{
-    KG_TRY(check("add", "x", x, ANY, ANY, CT, err));
-    KG_TRY(check("add", "y", y, x.rows, x.cols, F32, err));
-    return be->add ? be->add(y, x, err) : missing(be, "add", err);
 }
 
 kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
@@ -493,4 +488,13 @@ kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const floa
 {
     return be->sum_squares ? be->sum_squares(out, x, minus, n, err)
                            : missing(be, "sum_squares", err);
+}
+
+kg_status kg_op_peak(const struct kg_backend *be, enum kg_dtype t, double flops,
+                     struct kg_err *err)
+{
+    if (!be->peak)
+        return missing(be, "peak", err);
+    be->peak(t, flops);
+    return KG_OK;
 }

@@ -9,6 +9,9 @@
 /* The CPU tables that this machine can run, best first; NULL past the last. They give the
  * same bits. */
 const struct kg_backend *kg_backend_cpu_variant(int i);
+/* For tests of whole runs: from here on kg_backend_cpu() is this one. False, and nothing
+ * changed, past the last. */
+bool kg_backend_cpu_use(int i);
 
 /* Instruction sets found, in words. */
 void kg_selfcheck_cpu_features(char *text, size_t bytes);

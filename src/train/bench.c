@@ -69,11 +69,20 @@ static double ceiling_work(enum kg_bench_ceiling kind)
     return kind == KG_BENCH_MEMORY ? 8.0 * STREAM_WORDS : 2.0 * GEMM_N * GEMM_N * GEMM_N;
 }
 
+static bool is_fp32(enum kg_bench_ceiling kind)
+{
+    return kind == KG_BENCH_GEMM_FP32 || kind == KG_BENCH_PEAK_FP32;
+}
+
 static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling kind,
                              struct kg_err *err)
 {
+    enum kg_dtype t = is_fp32(kind) ? KG_F32 : r->ct;
+
+    if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32)
+        return kg_op_peak(kg_backend_cpu(), t, ceiling_work(kind), err);
     if (kind != KG_BENCH_MEMORY)
-        return gemm(r->slab, kind == KG_BENCH_GEMM ? r->ct : KG_F32, GEMM_N, err);
+        return gemm(r->slab, t, GEMM_N, err);
     r->sum += read_all((const uint64_t *)(const void *)r->slab);
     return KG_OK;
 }
@@ -109,6 +118,19 @@ static kg_status raise_ceiling(double *best, struct kg_bench_report *r,
         return KG_OK;
     KG_TRY(sustain(&rate, r, kind, err));
     *best = rate > *best ? rate : *best;
+    return KG_OK;
+}
+
+/* What bounds a job, once more. */
+static kg_status raise_ceilings(struct kg_bench_timing *t, struct kg_bench_report *r,
+                                const struct kg_bench_job *job, struct kg_err *err)
+{
+    double bytes = job->per_byte > 0 ? t->memory / job->per_byte : 0;
+
+    KG_TRY(raise_ceiling(&t->ceiling, r, job->ceiling, err));
+    if (job->per_byte > 0)
+        KG_TRY(raise_ceiling(&bytes, r, KG_BENCH_MEMORY, err));
+    t->memory = bytes * job->per_byte;
     return KG_OK;
 }
 
@@ -156,7 +178,7 @@ kg_status kg_bench_gemm_flops(double *flops, enum kg_dtype dtype, struct kg_err 
 kg_status kg_bench_repeat(struct kg_bench_timing *t, struct kg_bench_report *r,
                           const struct kg_bench_job *job, struct kg_err *err)
 {
-    KG_TRY(raise_ceiling(&t->ceiling, r, job->ceiling, err));
+    KG_TRY(raise_ceilings(t, r, job, err));
     KG_TRY(job->run(&t->seconds[t->n], job->user, err));
     t->n++;
     return KG_OK;
@@ -172,7 +194,7 @@ kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
         KG_TRY(job->run(&seconds, job->user, err));
     for (int i = 0; i < job->repeats; i++)
         KG_TRY(kg_bench_repeat(t, r, job, err));
-    return raise_ceiling(&t->ceiling, r, job->ceiling, err);
+    return raise_ceilings(t, r, job, err);
 }
 
 /* The i-th of the sorted seconds. */
@@ -215,7 +237,9 @@ kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rat
 {
     double seconds = kg_bench_best(t), best = rate->work / seconds;
     double median = rate->work / kg_bench_median(t);
-    double share = t->ceiling > 0 ? best / t->ceiling : 0;
+    bool by_memory = t->memory > 0 && t->memory < t->ceiling;
+    double ceiling = by_memory ? t->memory : t->ceiling;
+    double share = ceiling > 0 ? best / ceiling : 0;
 
     if (r->json)
         KG_TRY(kg_str_printf(r->out, err,
@@ -225,12 +249,15 @@ kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rat
     else
         KG_TRY(kg_str_printf(r->out, err, "%-50s %8.1f %-8s (median %.1f)", rate->name,
                              best / 1e9, rate->unit, median / 1e9));
-    if (t->ceiling > 0)
+    if (ceiling > 0)
         KG_TRY(kg_str_printf(r->out, err,
                              r->json ? ", \"ceiling\": %.4g, \"share_of_ceiling\": %.4g"
                                      : "  ceiling %.1f: %.1f %%",
-                             r->json ? t->ceiling : t->ceiling / 1e9,
+                             r->json ? ceiling : ceiling / 1e9,
                              r->json ? share : 100 * share));
+    if (by_memory)
+        KG_TRY(kg_str_puts(r->out, r->json ? ", \"bound_by\": \"memory\"" : " (memory)",
+                           err));
     return put_bar(r, rate->bar, share, 100, "%", err);
 }
 
@@ -285,16 +312,32 @@ static kg_status ceiling_row(struct kg_bench_report *r, const char *name,
 
 static kg_status bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
 {
-    KG_TRY(ceiling_row(r, "ceiling: GEMM fp32", "GFLOP/s", KG_BENCH_GEMM_FP32, err));
-    if (r->ct == KG_BF16)
-        KG_TRY(ceiling_row(r, "ceiling: GEMM bf16", "GFLOP/s", KG_BENCH_GEMM, err));
-    return ceiling_row(r, "ceiling: memory read", "GB/s", KG_BENCH_MEMORY, err);
+    static const struct {
+        const char *name, *unit;
+        enum kg_bench_ceiling kind;
+    } all[] = {
+        {"ceiling: multiply-adds fp32 in registers", "GFLOP/s", KG_BENCH_PEAK_FP32},
+        {"ceiling: best product fp32", "GFLOP/s", KG_BENCH_GEMM_FP32},
+        {"ceiling: multiply-adds bf16 in registers", "GFLOP/s", KG_BENCH_PEAK},
+        {"ceiling: best product bf16", "GFLOP/s", KG_BENCH_GEMM},
+        {"ceiling: memory read", "GB/s", KG_BENCH_MEMORY},
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (r->ct == KG_BF16 ||
+            (all[i].kind != KG_BENCH_PEAK && all[i].kind != KG_BENCH_GEMM))
+            KG_TRY(ceiling_row(r, all[i].name, all[i].unit, all[i].kind, err));
+    return KG_OK;
 }
 
 /* ---- the table ---- */
 
 static const struct kg_bench_row rows[] = {
-    {"ceilings", "GEMM in fp32 and bf16, memory bandwidth", false, bench_ceilings},
+    {"ceilings",
+     "multiply-adds in registers and the best product, fp32 and bf16; memory bandwidth",
+     false, bench_ceilings},
+    {"products", "each product of a layer at the 0.5B shape, 1 to 2,048 rows", true,
+     kg_bench_products},
     {"decode",
      "sampling at the 0.5B shape, batch 1 and 64, alone and beside a busy process", false,
      kg_bench_decode},

@@ -205,7 +205,7 @@ static kg_status run(double *seconds, void *user, struct kg_err *err)
 /* By turns, so that both see the same machine. */
 static kg_status compare(struct kg_bench_report *r, struct rollout *x, struct kg_err *err)
 {
-    struct kg_bench_job job = {run, x, 0, false, KG_BENCH_NO_CEILING};
+    struct kg_bench_job job = {.run = run, .user = x};
     struct kg_bench_timing instant = {.n = 0}, slow = {.n = 0};
     struct kg_bench_share share = {"rollout of 128 episodes, 64 rows, tool of 200 ms",
                                    0,

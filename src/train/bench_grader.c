@@ -88,7 +88,8 @@ static kg_status grade_all(double *seconds, void *user, struct kg_err *err)
 
 kg_status kg_bench_grader(struct kg_bench_report *r, struct kg_err *err)
 {
-    const struct kg_bench_job job = {grade_all, NULL, 5, true, KG_BENCH_NO_CEILING};
+    const struct kg_bench_job job = {
+        .run = grade_all, .user = NULL, .repeats = 5, .warm = true};
     struct kg_bench_share share = {.name = "grading, one core",
                                    .whole = ASKED,
                                    .unit = "answers/s",

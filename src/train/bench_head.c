@@ -141,7 +141,8 @@ struct subject {
 static kg_status measure(struct kg_bench_report *r, const struct subject *s,
                          struct both_ways *b, struct kg_err *err)
 {
-    struct kg_bench_job job = {run_both_ways, b, 2, false, KG_BENCH_GEMM};
+    struct kg_bench_job job = {
+        .run = run_both_ways, .user = b, .repeats = 2, .ceiling = KG_BENCH_GEMM};
     struct kg_bench_bar most = {s->max_bytes, true}, none = {0};
     struct kg_bench_rate rate = {
         s->name, 2 * s->products * ROWS * V * D, "GFLOP/s", {0.5, false}};
@@ -263,9 +264,9 @@ static kg_status time_selection(struct kg_bench_timing t[3], struct kg_bench_rep
                                 struct kg_err *err)
 {
     const struct kg_bench_job jobs[3] = {
-        {run_product, bare, 0, true, KG_BENCH_NO_CEILING},
-        {run_forward, bare, 0, true, KG_BENCH_NO_CEILING},
-        {run_forward, selecting, 0, true, KG_BENCH_NO_CEILING},
+        {.run = run_product, .user = bare, .warm = true},
+        {.run = run_forward, .user = bare, .warm = true},
+        {.run = run_forward, .user = selecting, .warm = true},
     };
 
     for (int i = 0; i < 3; i++)

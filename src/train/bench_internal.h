@@ -16,6 +16,8 @@ enum kg_bench_ceiling {
     KG_BENCH_NO_CEILING,
     KG_BENCH_GEMM,      /* FLOP/s of a product in the report's dtype */
     KG_BENCH_GEMM_FP32, /* FLOP/s */
+    KG_BENCH_PEAK,      /* FLOP/s of multiply-adds in registers, in the report's dtype */
+    KG_BENCH_PEAK_FP32, /* FLOP/s */
     KG_BENCH_MEMORY     /* bytes/s, reading */
 };
 
@@ -38,6 +40,9 @@ struct kg_bench_job {
     int repeats;
     bool warm; /* once more before, not timed */
     enum kg_bench_ceiling ceiling;
+    /* > 0: what is done for each byte that must be read; the memory's rate times this
+     * bounds the job, too */
+    double per_byte;
 };
 
 enum { KG_BENCH_MOST_REPEATS = 16 };
@@ -45,6 +50,7 @@ struct kg_bench_timing {
     double seconds[KG_BENCH_MOST_REPEATS]; /* (n) */
     int n;
     double ceiling; /* the best that was measured between the repetitions, a second */
+    double memory;  /* the same of the memory's bound; 0 where there is none */
 };
 
 /* Take the ceilings' memory now: what is held from here on is the benchmark's own. */
@@ -110,6 +116,28 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_
 /* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* bench_products.c */
+enum {
+    KG_BENCH_FEW_ROWS = 8,            /* up to which weights come from memory: */
+    KG_BENCH_FROM_MEMORY = 256 << 20, /* bytes, more than any cache */
+};
+struct kg_bench_product {
+    enum kg_matmul_kind kind;
+    int64_t rows;
+    int64_t n, k; /* of the weights */
+    enum kg_dtype dtype;
+};
+/* Somebody else's products, measured in turns with ours: *seconds of one. kedge itself
+ * has none beside it; tools/bench_onednn.c has. */
+struct kg_bench_rival {
+    const char *name;
+    kg_status (*run)(double *seconds, const struct kg_bench_product *p,
+                     struct kg_err *err);
+};
+kg_status kg_bench_products(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_products_beside(struct kg_bench_report *r,
+                                   const struct kg_bench_rival *rival,
+                                   struct kg_err *err) KG_MUST_CHECK;
 /* bench_episodes.c */
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_grader.c */

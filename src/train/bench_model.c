@@ -158,7 +158,8 @@ static kg_status training_pass(struct training *t, int n_seqs, int seq_len,
 static kg_status train_row(struct kg_bench_report *r, struct training *t,
                            const char *shape, int repeats, double bar, struct kg_err *err)
 {
-    struct kg_bench_job job = {run_training, t, repeats, false, KG_BENCH_GEMM};
+    struct kg_bench_job job = {
+        .run = run_training, .user = t, .repeats = repeats, .ceiling = KG_BENCH_GEMM};
     struct kg_bench_timing timing;
     char name[80];
     struct kg_bench_rate rate = {name, training_flops(t), "GFLOP/s", {bar, false}};
@@ -191,7 +192,7 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
                                 int seq_len, struct kg_err *err)
 {
     struct training t = {0};
-    struct kg_bench_job job = {forward_backward, &t, 2, false, KG_BENCH_NO_CEILING};
+    struct kg_bench_job job = {.run = forward_backward, .user = &t, .repeats = 2};
     struct kg_bench_timing timing;
     kg_status status;
 
@@ -284,11 +285,14 @@ static kg_status decode_turns(struct kg_bench_timing *alone,
                               struct kg_bench_timing *beside, struct kg_bench_report *r,
                               struct decoding *d, struct kg_err *err)
 {
-    enum kg_bench_ceiling ceiling = d->batch == 1 ? KG_BENCH_MEMORY : KG_BENCH_GEMM;
-    struct kg_bench_job alone_job = {run_decoding, d, 0, true, ceiling};
-    struct kg_bench_job beside_job = {run_beside_neighbour, d, 0, false,
-                                      KG_BENCH_NO_CEILING};
+    struct kg_bench_job alone_job = {
+        .run = run_decoding, .user = d, .warm = true, .ceiling = KG_BENCH_MEMORY};
+    struct kg_bench_job beside_job = {.run = run_beside_neighbour, .user = d};
 
+    if (d->batch > 1) {
+        alone_job.ceiling = KG_BENCH_GEMM;
+        alone_job.per_byte = 2.0 * d->batch / (double)kg_dtype_traits(r->ct)->bytes;
+    }
     KG_TRY(kg_bench_time(alone, r, &alone_job, err)); /* warm */
     *beside = (struct kg_bench_timing){.n = 0};
     for (int i = 0; i < 3; i++) {

@@ -182,7 +182,7 @@ static kg_status run_step(double *seconds, void *user, struct kg_err *err)
 static kg_status time_preset(double *seconds, struct kg_bench_report *r, struct step *s,
                              struct kg_err *err)
 {
-    struct kg_bench_job job = {run_step, s, 3, true, KG_BENCH_NO_CEILING};
+    struct kg_bench_job job = {.run = run_step, .user = s, .repeats = 3, .warm = true};
     struct kg_bench_timing t;
 
     fill_step(s);

@@ -76,7 +76,6 @@ kg_status kg_cpu_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
 kg_status kg_cpu_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
 kg_status kg_cpu_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
-kg_status kg_cpu_add(struct kg_mat y, struct kg_mat x, struct kg_err *err);
 kg_status kg_cpu_scatter_rows(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
                               struct kg_err *err);
 kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
@@ -100,6 +99,8 @@ kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
                      struct kg_err *err);
 kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
                              struct kg_err *err);
+
+void kg_cpu_peak(enum kg_dtype t, double flops);
 
 /* ---- scratch.c: what a thread keeps ---- */
 /* Memory of the calling thread, one block per use, valid until it asks for the same use

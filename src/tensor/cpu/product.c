@@ -22,7 +22,8 @@ enum {
     BLOCKS_A_THREAD = 8,  /* so many at least, as far as blocks stay large */
     PART_BYTES = 8 << 20, /* of a right operand that is packed on the way */
     LINE_BYTES = 64,
-    WIDEST = 12 /* panels: a multiple of every strip */
+    WIDEST = 12,      /* panels: a multiple of every strip */
+    PANELS_A_TIME = 8 /* packed by a thread: a few lines of each row */
 };
 
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -40,7 +41,8 @@ struct pass {
     int64_t first;       /* panel of c */
     int64_t panels;
     int64_t steps;
-    bool add; /* c += */
+    bool add;          /* c += */
+    int64_t unit_rows; /* a block begins with a multiple of them */
     int64_t block_rows;
     int64_t block_panels;
     int64_t strip; /* panels of a tile */
@@ -117,9 +119,35 @@ static void store_sums(const struct pass *p, const struct block *b)
         }
 }
 
+/* The whole depth at once. The last square may reach up, but not over the block's first
+ * row: a block that has others above it is of several squares. */
+static kg_status run_squares(const struct pass *p, const struct block *b,
+                             struct kg_err *err)
+{
+    struct left l = {0};
+    KG_TRY(left_of(&l, p, b, 0, p->steps, err));
+    const struct kg_cpu_squares squares = {
+        .c = p->c,
+        .add = p->add,
+        .unit = b->row / KG_AMX_SQUARE,
+        .units = ceil_div(b->rows, KG_AMX_SQUARE),
+        .left = l.data,
+        .left_first = b->row,
+        .left_row = l.row,
+        .right = p->right + b->panel * p->right_panel,
+        .right_panel = p->right_panel,
+        .first = p->first + b->panel,
+        .panels = b->panels,
+        .blocks = p->steps / KG_BLOCK_STEPS,
+    };
+    return kg_cpu_squares(&squares, err);
+}
+
 static __attribute__((noinline)) kg_status run_block(const struct pass *p, struct block b,
                                                      struct kg_err *err)
 {
+    if (kg_cpu_by_squares(p->a.dtype, p->c.rows))
+        return run_squares(p, &b, err);
     size_t bytes = (size_t)(b.rows * b.panels) * KG_PANEL * sizeof *b.sums;
     int64_t chunk = chunk_steps(p->a.dtype);
     b.sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, bytes, err);
@@ -137,11 +165,34 @@ static __attribute__((noinline)) kg_status run_block(const struct pass *p, struc
 }
 
 /* ---- the cut ---- */
+/* Tall blocks: the left operand of one stays in the second cache while its panels pass,
+ * and panels that come from afar meet many rows. A deep product's sums stay there too. */
+static void cut_squares(struct pass *p, int64_t threads)
+{
+    enum { PANELS = 2, TALL = 512, DEEP = 1024, DEEP_PANELS = 28, LEAST_SQUARES = 4 };
+    bool deep = p->steps * 2 > DEEP;
+    int64_t strips = ceil_div(p->panels, PANELS);
+    p->unit_rows = KG_AMX_SQUARE;
+    p->block_rows = deep ? TALL / 2 : TALL;
+    int64_t row_blocks = ceil_div(p->c.rows, p->block_rows);
+    int64_t units = ceil_div(min64(p->c.rows, p->block_rows), KG_AMX_SQUARE);
+    int64_t wanted = threads > 1 ? threads * BLOCKS_A_THREAD : 1;
+    p->block_panels = max64(strips * row_blocks / wanted, ceil_div(LEAST_SQUARES, units));
+    p->block_panels *= PANELS;
+    if (deep)
+        p->block_panels = min64(p->block_panels, DEEP_PANELS);
+}
+
 /* Columns first, as long as a block keeps a strip, then rows. */
 static void cut(struct pass *p, int64_t threads)
 {
     int64_t rows = p->c.rows;
     int64_t wanted = threads * BLOCKS_A_THREAD;
+    if (kg_cpu_by_squares(p->a.dtype, rows)) {
+        cut_squares(p, threads);
+        return;
+    }
+    p->unit_rows = 1;
     p->strip = kg_cpu_tile_panels(p->a.dtype, rows);
     if (rows <= FEW_ROWS) {
         p->block_rows = rows;
@@ -162,21 +213,31 @@ static void cut(struct pass *p, int64_t threads)
     }
 }
 
+/* Block i: columns first, so that its left operand is the one of the block before. */
+static struct block block_at(const struct pass *p, int64_t i)
+{
+    int64_t columns = ceil_div(p->panels, p->block_panels);
+    int64_t row_blocks = ceil_div(p->c.rows, p->block_rows);
+    int64_t units = ceil_div(p->c.rows, p->unit_rows);
+    int64_t end = units * (i / columns + 1) / row_blocks * p->unit_rows;
+    struct block b = {.panel = i % columns * p->block_panels,
+                      .row = units * (i / columns) / row_blocks * p->unit_rows};
+    b.panels = min64(p->block_panels, p->panels - b.panel);
+    b.rows = min64(end, p->c.rows) - b.row;
+    return b;
+}
+
 static kg_status run_pass(struct pass *p, bool threads, struct kg_err *err)
 {
     kg_status status = KG_OK;
     cut(p, threads ? omp_get_max_threads() : 1);
-    int64_t row_blocks = ceil_div(p->c.rows, p->block_rows);
-    int64_t blocks = row_blocks * ceil_div(p->panels, p->block_panels);
+    int64_t blocks = ceil_div(p->c.rows, p->block_rows) *
+                     ceil_div(p->panels, p->block_panels);
 #pragma omp parallel for schedule(dynamic) if (threads && blocks > 1)
     for (int64_t i = 0; i < blocks; i++) {
         struct kg_err mine;
-        struct block b = {.panel = i / row_blocks * p->block_panels};
         unsigned mode = kg_fp_enter();
-        b.panels = min64(p->block_panels, p->panels - b.panel);
-        b.row = p->c.rows * (i % row_blocks) / row_blocks;
-        b.rows = p->c.rows * (i % row_blocks + 1) / row_blocks - b.row;
-        if (run_block(p, b, &mine) != KG_OK)
+        if (run_block(p, block_at(p, i), &mine) != KG_OK)
             kg_cpu_report(&status, err, &mine);
         kg_fp_leave(mode);
     }
@@ -187,7 +248,6 @@ static kg_status run_pass(struct pass *p, bool threads, struct kg_err *err)
 static void pack_part(char *to, const struct pass *p, struct kg_mat b,
                       enum kg_matmul_kind kind, bool threads)
 {
-    enum { PANELS_A_TIME = 2 };
 #pragma omp parallel for schedule(dynamic) if (threads)
     for (int64_t i = 0; i < p->panels; i += PANELS_A_TIME) {
         int64_t n = min64(PANELS_A_TIME, p->panels - i);
@@ -234,14 +294,19 @@ static void pack_chunk(char *right, const struct pass *p, struct kg_mat a,
 {
     int64_t lefts = ceil_div(a.cols, KG_PANEL);
     int64_t row_bytes = p->a.stride * (int64_t)kg_dtype_traits(a.dtype)->bytes;
+    int64_t left_tasks = ceil_div(lefts, PANELS_A_TIME);
+    int64_t tasks = left_tasks + ceil_div(p->panels, PANELS_A_TIME);
 #pragma omp parallel for schedule(dynamic) if (threads)
-    for (int64_t i = 0; i < lefts + p->panels; i++) {
-        if (i < lefts)
-            kg_cpu_turn_cols((char *)p->a.data + i * KG_PANEL * row_bytes, row_bytes, a,
-                             i * KG_PANEL, s0, p->steps);
+    for (int64_t i = 0; i < tasks; i++) {
+        bool is_left = i < left_tasks;
+        int64_t first = (is_left ? i : i - left_tasks) * PANELS_A_TIME;
+        int64_t n = min64(PANELS_A_TIME, (is_left ? lefts : p->panels) - first);
+        if (is_left)
+            kg_cpu_turn_cols((char *)p->a.data + first * KG_PANEL * row_bytes, row_bytes,
+                             a, first * KG_PANEL, n, s0, p->steps);
         else
-            kg_cpu_pack_cols(right + (i - lefts) * p->right_panel, p->right_panel, b,
-                             (i - lefts) * KG_PANEL, 1, s0, p->steps);
+            kg_cpu_pack_cols(right + first * p->right_panel, p->right_panel, b,
+                             first * KG_PANEL, n, s0, p->steps);
     }
 }
 

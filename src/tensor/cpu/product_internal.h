@@ -41,12 +41,12 @@ static inline bool kg_cpu_left_in_place(struct kg_mat a)
 /* The largest tile, whose fewer rows may have more panels. */
 static inline int kg_cpu_tile_rows(enum kg_dtype t)
 {
-    return t == KG_BF16 && KG_SIMD_AMX ? 2 * KG_AMX_ROWS : KG_TILE_ROWS;
+    return t == KG_BF16 && KG_SIMD_AMX ? KG_AMX_ROWS : KG_TILE_ROWS;
 }
 static inline int kg_cpu_tile_panels(enum kg_dtype t, int64_t rows)
 {
     if (t == KG_BF16 && KG_SIMD_AMX)
-        return rows <= KG_AMX_ROWS ? 4 : 2;
+        return 4;
     int few = rows <= 2 ? 1 : rows <= 4 ? 2 : KG_TILE_PANELS; /* one stream of memory */
     return few < KG_TILE_PANELS ? few : KG_TILE_PANELS;
 }
@@ -65,6 +65,31 @@ struct kg_cpu_tile {
 void kg_cpu_tile_chain(const struct kg_cpu_tile *t, enum kg_dtype dtype, int rows,
                        int panels);
 
+/* ---- product_squares.c: many rows by tile registers ---- */
+static inline bool kg_cpu_by_squares(enum kg_dtype t, int64_t rows)
+{
+    return t == KG_BF16 && KG_SIMD_AMX && rows > KG_AMX_ROWS;
+}
+/* of the left operand that the second cache shall keep */
+enum { KG_CPU_LEFT_BYTES = 1 << 20 };
+/* C (=|+=) left times panels: squares [unit,unit+units) down the rows of C, by `panels`
+ * panels. The last square of C is its last 32 rows. */
+struct kg_cpu_squares {
+    struct kg_mat c; /* more than KG_AMX_ROWS rows */
+    bool add;
+    int64_t unit;
+    int64_t units;
+    const char *left; /* row left_first of C, 64 bytes a block */
+    int64_t left_first;
+    int64_t left_row; /* bytes */
+    const char *right;
+    int64_t right_panel; /* bytes */
+    int64_t first;       /* panel of C */
+    int64_t panels;
+    int64_t blocks;
+};
+kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
+
 /* ---- product_pack.c: operands brought into the order of steps ---- */
 /* Steps [s0,s0+n) of sixteen rows of m, which lies in rows, from row r0, rounded to t:
  * sums run along the rows. */
@@ -81,9 +106,9 @@ void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0
 /* Rows [r0,r0+rows), steps [s0,s0+n) of m as tiles read them, dense. */
 void kg_cpu_pack_left(char *to, struct kg_mat m, int64_t r0, int64_t rows, int64_t s0,
                       int64_t n);
-/* Sixteen columns of m from c0 turned into rows, which lie row_bytes apart: steps
- * [s0,s0+n). */
+/* Sixteen columns of m for each panel from c0 turned into rows, which lie row_bytes
+ * apart: steps [s0,s0+n). */
 void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
-                      int64_t s0, int64_t n);
+                      int64_t panels, int64_t s0, int64_t n);
 
 #endif

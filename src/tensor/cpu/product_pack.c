@@ -52,37 +52,48 @@ void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t p
 }
 
 /* ---- sums down the columns ---- */
-/* Sixteen columns from c of rows r and r+1, zeros past the ends. */
-static struct kg_pairs pair_of_rows(struct kg_mat m, int64_t r, int64_t c)
+/* Step s of sixteen columns from c, zeros past the ends of m. */
+static __attribute__((noinline)) struct kg_pairs edge_step(const struct kg_mat *m,
+                                                           int64_t s, int64_t c)
 {
-    uint16_t part[2][KG_PANEL] = {{0}};
-    int64_t n = m.cols - c < KG_PANEL ? m.cols - c : KG_PANEL;
-    n = n > 0 ? n : 0;
-    if (n == KG_PANEL && r + 1 < m.rows)
-        return kg_pairs_zip(kg_cpu_bf16(m, r) + c, kg_cpu_bf16(m, r + 1) + c);
-    for (int i = 0; i < 2 && r + i < m.rows && n > 0; i++)
-        memcpy(part[i], kg_cpu_bf16(m, r + i) + c, (size_t)n * sizeof part[i][0]);
-    return kg_pairs_zip(part[0], part[1]);
+    uint32_t part[KG_PANEL] = {0};
+    uint16_t halves[2][KG_PANEL] = {{0}};
+    int64_t n = m->cols - c < KG_PANEL ? m->cols - c : KG_PANEL;
+    size_t count = n > 0 ? (size_t)n : 0;
+    if (m->dtype == KG_F32) {
+        if (s < m->rows)
+            memcpy(part, kg_cpu_f32(*m, s) + c, count * sizeof *part);
+        return kg_pairs_load(part);
+    }
+    for (int i = 0; i < 2 && 2 * s + i < m->rows; i++)
+        memcpy(halves[i], kg_cpu_bf16(*m, 2 * s + i) + c, count * sizeof *halves[i]);
+    return kg_pairs_zip(halves[0], halves[1]);
 }
 
-/* Step s of sixteen columns from c of m, which lies in rows. */
-static struct kg_pairs column_step(struct kg_mat m, int64_t s, int64_t c)
+/* The same of m, which lies in rows; `whole` steps end before its last row. */
+static inline struct kg_pairs column_step(const struct kg_mat *m, int64_t whole,
+                                          int64_t s, int64_t c)
 {
-    float part[KG_PANEL];
-    if (m.dtype == KG_BF16)
-        return pair_of_rows(m, 2 * s, c);
-    int n = c < m.cols ? kg_cpu_lanes(m.cols - c) : 0;
-    kg_v16_store(part, n ? kg_v16_load_n(kg_cpu_f32(m, s) + c, n) : kg_v16_zero());
-    return kg_pairs_load(part);
+    if (s >= whole || c + KG_PANEL > m->cols)
+        return edge_step(m, s, c);
+    if (m->dtype == KG_F32)
+        return kg_pairs_load(kg_cpu_f32(*m, s) + c);
+    return kg_pairs_zip(kg_cpu_bf16(*m, 2 * s) + c, kg_cpu_bf16(*m, 2 * s + 1) + c);
+}
+
+static int64_t whole_steps(struct kg_mat m)
+{
+    return m.rows / kg_cpu_step_factors(m.dtype);
 }
 
 static void pack_cols_of_rows(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
                               int64_t panels, int64_t s0, int64_t n)
 {
+    int64_t whole = whole_steps(m);
     for (int64_t s = 0; s < n; s++)
         for (int64_t p = 0; p < panels; p++)
             kg_pairs_store(to + p * panel_bytes + s * KG_STEP_BYTES,
-                           column_step(m, s0 + s, c0 + p * KG_PANEL));
+                           column_step(&m, whole, s0 + s, c0 + p * KG_PANEL));
 }
 
 void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
@@ -94,8 +105,8 @@ void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0
     }
     int64_t steps = KG_PANEL / kg_cpu_step_factors(m.dtype); /* of a panel of m */
     int64_t wide = block_cols(m.dtype) / KG_PANEL;
-    for (int64_t p = 0; p < panels; p += wide)
-        for (int64_t s = 0; s < n; s += steps) {
+    for (int64_t s = 0; s < n; s += steps)
+        for (int64_t p = 0; p < panels; p += wide) {
             struct kg_pairs w[KG_PANEL] = {0};
             struct kg_mat rows = kg_mat(w, m.dtype, KG_PANEL, block_cols(m.dtype));
             if ((s0 + s) / steps * KG_PANEL < m.rows)
@@ -107,19 +118,31 @@ void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0
         }
 }
 
-void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
-                      int64_t s0, int64_t n)
+static void turn_block(char *to, int64_t row_bytes, const struct kg_mat *m, int64_t c,
+                       int64_t s, int64_t steps)
 {
-    int64_t rows = m.cols - c0 < KG_PANEL ? m.cols - c0 : KG_PANEL;
-    for (int64_t s = 0; s < n; s += KG_PANEL) {
-        struct kg_pairs w[KG_PANEL] = {0};
-        int64_t left = n - s < KG_PANEL ? n - s : KG_PANEL;
-        for (int64_t i = 0; i < left; i++)
-            w[i] = column_step(m, s0 + s + i, c0);
-        kg_pairs_transpose(w);
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(to + r * row_bytes + s * 4, &w[r], (size_t)left * 4);
+    int64_t rows = m->cols - c < KG_PANEL ? m->cols - c : KG_PANEL;
+    int64_t whole = whole_steps(*m);
+    struct kg_pairs w[KG_PANEL] = {0};
+    for (int64_t i = 0; i < steps; i++)
+        w[i] = column_step(m, whole, s + i, c);
+    kg_pairs_transpose(w);
+    for (int64_t r = 0; r < rows; r++) {
+        if (steps == KG_PANEL)
+            kg_pairs_store(to + r * row_bytes, w[r]);
+        else
+            memcpy(to + r * row_bytes, &w[r], (size_t)steps * 4);
     }
+}
+
+void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
+                      int64_t panels, int64_t s0, int64_t n)
+{
+    int64_t end = c0 + panels * KG_PANEL < m.cols ? c0 + panels * KG_PANEL : m.cols;
+    for (int64_t s = 0; s < n; s += KG_PANEL)
+        for (int64_t c = c0; c < end; c += KG_PANEL)
+            turn_block(to + (c - c0) * row_bytes + s * 4, row_bytes, &m, c, s0 + s,
+                       n - s < KG_PANEL ? n - s : KG_PANEL);
 }
 
 /* ---- the left operand of bf16 ---- */

@@ -243,13 +243,8 @@ static void tile_by_registers(const struct kg_cpu_tile *t, int rows, int panels)
         .out_row = t->out_row,
         .first = t->first,
     };
-    if (rows <= KG_AMX_ROWS) {
-        kg_amx_configure(rows, 0);
-        kg_amx_few_rows(&j, panels);
-    } else {
-        kg_amx_configure(KG_AMX_ROWS, rows - KG_AMX_ROWS);
-        kg_amx_many_rows(&j, panels);
-    }
+    kg_amx_configure(rows);
+    kg_amx_few_rows(&j, panels);
     kg_amx_release();
 }
 

@@ -33,7 +33,6 @@ const struct kg_backend KG_CPU_TABLE = {
     .swiglu = kg_cpu_swiglu,
     .swiglu_bwd = kg_cpu_swiglu_bwd,
     .cast = kg_cpu_cast,
-    .add = kg_cpu_add,
     .scatter_rows = kg_cpu_scatter_rows,
     .gather_rows = kg_cpu_gather_rows,
     .attention = kg_cpu_attention,
@@ -45,4 +44,5 @@ const struct kg_backend KG_CPU_TABLE = {
     .schedule_free_average = kg_cpu_schedule_free_average,
     .ema = kg_cpu_ema,
     .sum_squares = kg_cpu_sum_squares,
+    .peak = kg_cpu_peak,
 };

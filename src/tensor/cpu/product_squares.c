@@ -1,0 +1,261 @@
+/* Products of many rows by tile registers: squares of 32 rows by two panels.
+ *
+ * The registers take a block of four tiles in 64 cycles, in which the core can load half
+ * of it from the second cache and half from the first. So two panels stay in the first
+ * cache for a run of blocks, while squares go down the rows; a square's sums wait in
+ * memory for the next run. While a square is computed, the one before it is brought to C,
+ * a few rows after each block, and what is needed next is asked for, the panels of the
+ * next run and what C is to be added to: none of this is waited for.
+ *
+ * Rows that do not fill a square stand in two of them and leave from one. Where sums wait
+ * and in which order squares are computed changes no bit: see product.c.
+ */
+#include "tensor/cpu/cpu_internal.h"
+#include "tensor/cpu/product_internal.h"
+
+enum {
+    SQUARE = KG_AMX_SQUARE,
+    SQUARE_FLOATS = SQUARE * SQUARE,
+    RUN_BLOCKS = 14,      /* of two panels: 28 KiB */
+    FEW_SQUARES = 4,      /* leave so little time between runs ... */
+    SHORT_RUN_BLOCKS = 7, /* ... that the next one is best asked for in small pieces */
+    LINE_BYTES = 64
+};
+
+static int64_t min64(int64_t x, int64_t y) { return x < y ? x : y; }
+static int64_t max64(int64_t x, int64_t y) { return x > y ? x : y; }
+static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+/* ---- from a square to C ---- */
+/* Rows upper.. and lower.. of C, sixteen each, and where their sums wait. */
+struct sink {
+    const struct kg_cpu_squares *b;
+    const float *sums; /* NULL: nothing is finished */
+    int64_t upper;
+    int64_t lower;
+    int64_t fresh; /* rows before it have left from another square */
+    int64_t col;
+    int64_t cols;
+    char *to;       /* in C, where all of the square leaves at once; else NULL */
+    int64_t row;    /* bytes */
+    bool two_lines; /* a row's part of C */
+    int done;       /* rows of sums */
+};
+
+/* The state of a walk. */
+struct walk {
+    struct sink last; /* of the square before, which leaves */
+    struct sink now;
+    int asked;     /* rows of `now` that were asked for */
+    int at_once;   /* rows that leave after a block */
+    float *before; /* where the registers' sums go */
+    /* two panels that the next run reads, and lines of each asked for after a block */
+    const char *next;
+    int64_t next_panel; /* bytes */
+    int lines;
+};
+
+static int64_t row_of(const struct sink *s, int i)
+{
+    return i < KG_AMX_ROWS ? s->upper + i : s->lower + i - KG_AMX_ROWS;
+}
+
+static bool is_fresh(const struct sink *s, int i)
+{
+    int64_t r = row_of(s, i);
+    return r >= s->fresh && (i < KG_AMX_ROWS || r >= s->upper + KG_AMX_ROWS);
+}
+
+static void leave_row(const struct sink *s, int i)
+{
+    const struct kg_mat c = s->b->c;
+    int64_t r = row_of(s, i);
+    for (int64_t j = 0; j < s->cols; j += KG_LANES) {
+        int lanes = kg_cpu_lanes(s->cols - j);
+        struct kg_v16 v = kg_v16_load(s->sums + i * SQUARE + j);
+        if (s->b->add)
+            v = kg_v16_add(kg_cpu_load(c, r, s->col + j, lanes), v);
+        kg_cpu_store(c, r, s->col + j, v, lanes);
+    }
+}
+
+static __attribute__((noinline)) void leave_part(const struct sink *s, int end)
+{
+    for (int i = s->done; i < end; i++)
+        if (is_fresh(s, i))
+            leave_row(s, i);
+}
+
+/* Two vectors of a row of C. */
+static inline void leave_half(char *to, const float *sums, bool bf16, bool add)
+{
+    struct kg_v16 v = kg_v16_load(sums);
+    if (bf16)
+        kg_v16_store_bf16((uint16_t *)(void *)to, v);
+    else if (add)
+        kg_v16_store((float *)(void *)to,
+                     kg_v16_add(kg_v16_load((float *)(void *)to), v));
+    else
+        kg_v16_store((float *)(void *)to, v);
+}
+
+/* Rows [s->done,end) of a whole square. */
+static inline void leave_whole(const struct sink *s, int end, const bool bf16,
+                               const bool add)
+{
+    const float *sums = s->sums + s->done * SQUARE;
+    const int64_t half = KG_LANES * (bf16 ? 2 : 4);
+    char *to = s->to + s->done * s->row;
+    for (int i = s->done; i < end; i++, sums += SQUARE, to += s->row) {
+        leave_half(to, sums, bf16, add);
+        leave_half(to + half, sums + KG_LANES, bf16, add);
+    }
+}
+
+static inline void leave(struct sink *s, int rows)
+{
+    int end = s->done + rows < SQUARE ? s->done + rows : SQUARE;
+    if (!s->to)
+        leave_part(s, end);
+    else if (s->b->c.dtype == KG_BF16)
+        leave_whole(s, end, true, false);
+    else
+        leave_whole(s, end, false, s->b->add);
+    s->done = end;
+}
+
+/* Rows of C lie far apart, so nothing else fetches them in time. */
+static inline void ask_for(const struct sink *s, int first, int rows)
+{
+    for (int i = first; i < first + rows && i < SQUARE; i++) {
+        __builtin_prefetch(s->to + i * s->row, 1, 2);
+        if (s->two_lines)
+            __builtin_prefetch(s->to + i * s->row + LINE_BYTES, 1, 2);
+    }
+}
+
+/* After each block of a square. */
+static inline void meanwhile(void *user)
+{
+    struct walk *w = user;
+    if (w->now.sums && w->now.to) {
+        ask_for(&w->now, w->asked, w->at_once);
+        w->asked += w->at_once;
+    }
+    if (w->last.sums)
+        leave(&w->last, w->at_once);
+    for (int i = 0; i < w->lines; i++, w->next += LINE_BYTES) {
+        __builtin_prefetch(w->next, 0, 2);
+        __builtin_prefetch(w->next + w->next_panel, 0, 2);
+    }
+}
+
+/* ---- the walk ---- */
+/* Blocks [first,first+n) of a strip's panels. */
+struct run {
+    int64_t first;
+    int64_t n;
+    int64_t panel;
+    bool begins;
+    bool ends;
+};
+
+static struct sink sink_of(const struct kg_cpu_squares *b, int64_t unit, int64_t panel)
+{
+    int64_t rows = b->c.rows, first = unit * SQUARE;
+    struct sink s = {.b = b, .fresh = first, .upper = min64(first, rows - SQUARE)};
+    s.upper = max64(s.upper, 0);
+    s.lower = min64(s.upper + KG_AMX_ROWS, rows - KG_AMX_ROWS);
+    s.col = (b->first + panel) * KG_PANEL;
+    s.cols = min64(SQUARE, b->c.cols - s.col);
+    s.row = b->c.stride * (int64_t)kg_dtype_traits(b->c.dtype)->bytes;
+    if (s.cols == SQUARE && s.lower == s.upper + KG_AMX_ROWS && s.fresh == s.upper)
+        s.to = (char *)b->c.data + s.upper * s.row +
+               s.col * (int64_t)kg_dtype_traits(b->c.dtype)->bytes;
+    s.two_lines = b->c.dtype == KG_F32 || (uintptr_t)s.to % LINE_BYTES != 0;
+    return s;
+}
+
+/* All squares of a run together ask for what the next one reads. */
+static void look_ahead(struct walk *w, const struct kg_cpu_squares *b, struct run run,
+                       int64_t unit)
+{
+    int64_t steps = max64(run.n - 1, 1);
+    const char *panel = b->right + run.panel * b->right_panel;
+    w->next_panel = b->right_panel;
+    w->lines = (int)ceil_div(run.n * (KG_AMX_BLOCK_BYTES / LINE_BYTES), b->units * steps);
+    w->next = panel + (run.first + run.n) * KG_AMX_BLOCK_BYTES;
+    if (run.ends && run.panel + 3 < b->panels)
+        w->next = panel + 2 * b->right_panel;
+    else if (run.ends)
+        w->lines = 0;
+    w->next += (unit - b->unit) * steps * w->lines * LINE_BYTES;
+}
+
+static void square(struct walk *w, const struct kg_cpu_squares *b, struct run run,
+                   int64_t unit, float *sums)
+{
+    const char *left = b->left + run.first * 64;
+    const char *right = b->right + run.panel * b->right_panel +
+                        run.first * KG_AMX_BLOCK_BYTES;
+    w->now = sink_of(b, unit, run.panel);
+    struct kg_amx_square q = {
+        .upper = left + (w->now.upper - b->left_first) * b->left_row,
+        .lower = left + (w->now.lower - b->left_first) * b->left_row,
+        .left_row = b->left_row,
+        .right = {right, right + (run.panel + 1 < b->panels ? b->right_panel : 0)},
+        .blocks = run.n,
+        .from = run.begins ? NULL : sums,
+        .before = w->before,
+    };
+    w->now.sums = run.ends ? sums : NULL;
+    w->asked = 0;
+    w->at_once = (int)ceil_div(SQUARE, max64(run.n - 1, 1));
+    look_ahead(w, b, run, unit);
+    kg_amx_square(&q, meanwhile, w);
+    if (w->last.sums)
+        leave(&w->last, SQUARE);
+    w->last = w->now;
+    w->before = sums;
+}
+
+/* Part [first,first+n) of the blocks of every strip; sums stand `apart` floats for each
+ * strip. */
+static void walk_part(struct walk *w, const struct kg_cpu_squares *b, int64_t first,
+                      int64_t n, float *sums, int64_t apart)
+{
+    int64_t longest = b->units <= FEW_SQUARES ? SHORT_RUN_BLOCKS : RUN_BLOCKS;
+    int64_t runs = b->units > 1 ? ceil_div(n, longest) : 1;
+    for (int64_t panel = 0; panel < b->panels; panel += 2, sums += apart)
+        for (int64_t i = 0; i < runs; i++) {
+            struct run run = {.first = first + n * i / runs, .panel = panel};
+            run.n = first + n * (i + 1) / runs - run.first;
+            run.begins = run.first == 0;
+            run.ends = run.first + run.n == b->blocks;
+            for (int64_t u = 0; u < b->units; u++)
+                square(w, b, run, b->unit + u, sums + u * SQUARE_FLOATS);
+        }
+}
+
+kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err)
+{
+    int64_t strips = ceil_div(b->panels, 2);
+    int64_t most = max64(KG_CPU_LEFT_BYTES / (b->units * SQUARE * 64), 1);
+    int64_t parts = ceil_div(b->blocks, most);
+    int64_t strip = b->units * SQUARE_FLOATS;
+    size_t floats = (size_t)(strip * (parts > 1 ? strips : 1));
+    float *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, floats * sizeof *sums, err);
+    struct walk w = {.before = NULL};
+    if (!sums)
+        return err->code;
+    kg_amx_configure(KG_AMX_ROWS);
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t first = b->blocks * i / parts;
+        walk_part(&w, b, first, b->blocks * (i + 1) / parts - first, sums,
+                  parts > 1 ? strip : 0);
+    }
+    kg_amx_square_store(w.before);
+    kg_amx_release();
+    leave(&w.last, SQUARE);
+    return KG_OK;
+}

@@ -1,0 +1,73 @@
+/* The same bits on every machine: whole runs whose weights are known by hash, on every
+ * instruction set that this processor has. The hashes hold for any compiler, any level of
+ * optimisation and any C library; a change that means to change arithmetic changes them
+ * here, and says so. */
+#define ROOT "build/test-runs/bits"
+#include "run_testing.h"
+
+#include "base/hash.h"
+#include "tensor/selfcheck.h"
+
+#include <inttypes.h>
+
+struct known {
+    const char *name;
+    const char *extra[12]; /* ended by NULL */
+    uint64_t weights;      /* model.safetensors after two steps */
+};
+
+static const struct known runs[] = {
+    {"grpo", {"model.dtype=bf16"}, 0xa9a27d66a9a1debb},
+    {"grpo-fp32", {"model.dtype=fp32"}, 0x1ab4a6f9df303bab},
+    {"top-k-and-average",
+     {"model.dtype=bf16", "algo.preset=ema-pg", "optim.kind=schedule-free", "sft.steps=2",
+      "sft.batch=8", "optim.warmup_steps=2"},
+     0xf6acac9e9bc02f1e},
+    {"exact-kl-in-a-nucleus",
+     {"model.dtype=bf16", "kl.estimator=exact-reverse", "anchor.kind=ema",
+      "rollout.top_p=0.9"},
+     0x8780a3ee5cb1ac64},
+};
+
+/* One of them on the instruction set in use.   returns whether it is as known */
+static bool as_known(const struct known *k, int variant)
+{
+    char dir[128], path[256], by[128];
+    uint64_t hash, bytes;
+
+    snprintf(dir, sizeof dir, ROOT "/%s-%d", k->name, variant);
+    snprintf(path, sizeof path, "%s/checkpoints/latest/model/model.safetensors", dir);
+    fresh(dir);
+    must_train(dir, false, k->extra);
+    NEED(kg_hash_file(&hash, &bytes, path, err));
+    kg_backend_cpu()->describe(by, sizeof by);
+    if (hash != k->weights)
+        print_error("%s, %s: expected weights of hash 0x%016" PRIx64
+                    ", found 0x%016" PRIx64 "\n",
+                    k->name, by, k->weights, hash);
+    return hash == k->weights;
+}
+
+static void weights_are_those_of_every_machine(void **state)
+{
+    int wrong = 0;
+
+    (void)state;
+    for (int v = 0; kg_backend_cpu_use(v); v++)
+        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+            wrong += !as_known(&runs[i], v);
+    kg_backend_cpu_use(0);
+    assert_int_equal(wrong, 0);
+}
+
+int main(void)
+{
+    static const char *const small[] = {"train.steps=2", "rollout.prompts=2",
+                                        "rollout.max_tokens=8", "eval.problems=1", NULL};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_are_those_of_every_machine),
+    };
+
+    run_also = small;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
