@@ -1,5 +1,5 @@
 /* Tests of building an index, opening it, and finding in it. */
-#include "search/index.h"
+#include "search/index_internal.h"
 
 #include "base/folder_testing.h"
 #include "base/str.h"
@@ -304,6 +304,27 @@ static void bad_settings_are_refused(void **state)
     assert_string_equal(err.message, "b: expected 0 to 1, found 1.5");
 }
 
+static void settings_at_their_bounds_are_taken(void **state)
+{
+    static const struct kg_bm25 least = {0, 0, 0, 0, 0}, most = {1000, 1, 10, 4, 0};
+
+    (void)state;
+    must(kg_bm25_check(&least, &err));
+    must(kg_bm25_check(&most, &err));
+}
+
+/* SQLite says more exactly what is damaged in the bits above the code's lowest 8. */
+static void damage_met_while_reading_is_named(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_sql_fail(&err, NULL, SQLITE_CORRUPT_VTAB, "x.index", "read"),
+                     KG_EFORMAT);
+    assert_non_null(strstr(err.message, "x.index: expected a whole index"));
+    assert_int_equal(kg_sql_fail(&err, NULL, SQLITE_IOERR_READ, "x.index", "read"),
+                     KG_EIO);
+    assert_non_null(strstr(err.message, "x.index: cannot read: "));
+}
+
 /* Two passages whose ids have one hash are no duplicates: the set only points to where
  * to look. Many ids, so that the set grows. */
 static void many_ids_fit(void **state)
@@ -396,6 +417,35 @@ static void damage_is_found(void **state)
     must(kg_file_write_atomic(in_dir("index"), bytes.data, 600, &err));
     not_opened(KG_EFORMAT, "");
     kg_str_release(&bytes);
+}
+
+/* Counts that no whole number is, or that none of kedge's could hold, in a file whose
+ * seal was made anew. */
+static void a_count_that_is_none_is_found(void **state)
+{
+    static const char *const change[] = {
+        "UPDATE meta SET value = -3e174 WHERE key = 'terms'",
+        "UPDATE meta SET value = 1e300 WHERE key = 'tokens'",
+        "UPDATE meta SET value = 2.5 WHERE key = 'tokens'",
+        "UPDATE meta SET value = -1 WHERE key = 'passages'",
+        "UPDATE meta SET value = 0 WHERE key = 'passages'",
+        "UPDATE meta SET value = 4294967295 WHERE key = 'passages'",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        struct kg_index *index;
+        sqlite3 *db;
+
+        build(animals);
+        assert_int_equal(sqlite3_open(in_dir("index"), &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, change[i], 0, 0, 0), SQLITE_OK);
+        assert_int_equal(sqlite3_changes(db), 1);
+        sqlite3_close(db);
+        assert_int_equal(kg_index_open_unsealed(&index, in_dir("index"), NULL, &err),
+                         KG_EFORMAT);
+        assert_non_null(strstr(err.message, "expected a number of "));
+    }
 }
 
 /* A damaged header page may be read as one thing or another: an error each, or, where
@@ -766,10 +816,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_a_killed_build_left_goes_with_the_next,
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(bad_settings_are_refused, make_dir, remove_dir),
+        cmocka_unit_test(settings_at_their_bounds_are_taken),
+        cmocka_unit_test(damage_met_while_reading_is_named),
         cmocka_unit_test_setup_teardown(many_ids_fit, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(what_is_no_index_is_named, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(another_version_is_named, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(damage_is_found, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_count_that_is_none_is_found, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(damage_of_the_header_never_crashes, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(an_index_that_is_cut_off_answers_what_it_can,

@@ -101,14 +101,28 @@ static kg_status get_meta(double *out, sqlite3 *db, const char *path, const char
     return status;
 }
 
+/* A count is a whole number that a double holds exactly; a file may hold any other. */
+static kg_status get_count(int64_t *out, sqlite3 *db, const char *path, const char *key,
+                           struct kg_err *err)
+{
+    double value;
+
+    KG_TRY(get_meta(&value, db, path, key, err));
+    if (!(value >= 0 && value < 0x1p53 && value == floor(value)))
+        return kg_fail(err, KG_EFORMAT, "%s: expected a number of %s, found %g", path, key,
+                       value);
+    *out = (int64_t)value;
+    return KG_OK;
+}
+
 static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *path,
                            struct kg_err *err)
 {
-    double passages, terms, tokens, stemmed, stop_words;
+    double stemmed, stop_words;
 
-    KG_TRY(get_meta(&passages, db, path, "passages", err));
-    KG_TRY(get_meta(&terms, db, path, "terms", err));
-    KG_TRY(get_meta(&tokens, db, path, "tokens", err));
+    KG_TRY(get_count(&info->passages, db, path, "passages", err));
+    KG_TRY(get_count(&info->terms, db, path, "terms", err));
+    KG_TRY(get_count(&info->tokens, db, path, "tokens", err));
     KG_TRY(get_meta(&stemmed, db, path, "stemmed", err));
     KG_TRY(get_meta(&info->bm25.k1, db, path, "k1", err));
     KG_TRY(get_meta(&info->bm25.b, db, path, "b", err));
@@ -116,15 +130,12 @@ static kg_status read_info(struct kg_index_info *info, sqlite3 *db, const char *
     KG_TRY(get_meta(&info->bm25.power, db, path, "power", err));
     KG_TRY(get_meta(&stop_words, db, path, "stop_words", err));
     info->version = KG_INDEX_VERSION;
-    info->passages = (int64_t)passages;
-    info->terms = (int64_t)terms;
-    info->tokens = (int64_t)tokens;
     info->stemmed = stemmed != 0;
     info->bm25.stop_words = stop_words != 0;
-    if (passages >= 1 && passages < UINT32_MAX && tokens >= 0)
+    if (info->passages >= 1 && info->passages < UINT32_MAX)
         return KG_OK;
-    return kg_fail(err, KG_EFORMAT, "%s: expected a number of passages, found %g", path,
-                   passages);
+    return kg_fail(err, KG_EFORMAT, "%s: expected a number of passages, found %lld", path,
+                   (long long)info->passages);
 }
 
 static kg_status take_lengths(struct kg_index *index, sqlite3_stmt *get, int64_t *at,
