@@ -131,7 +131,8 @@ enum kedge_need {
     KEDGE_NEED_GROUP = 1 << 9,         /* two or more answers to a prompt */
     KEDGE_NEED_ON_POLICY_OR_IW = 1 << 10, /* misleads off-policy without kl.importance */
     KEDGE_NEED_ENTROPY = 1 << 11,         /* entropy */
-    KEDGE_NEED_SELECTION = 1 << 12        /* kedge_select over the optimizer batch */
+    KEDGE_NEED_SELECTION = 1 << 12,       /* kedge_select over the optimizer batch */
+    KEDGE_NEED_PARTS = 1 << 13            /* scores.part, .part_weight, .n_parts */
 };
 
 /* How much of the optimizer batch one kedge_loss must see. */
@@ -217,6 +218,12 @@ struct kedge_scores {
     const double *old_logp;     /* (N) NEED_SUM_SQ, as the next */
     const double *sum_sq;       /* (N) sum_v p_v^2 of the old policy */
     const double *is_weight;    /* (N) or NULL: importance weight of the sampler */
+    /* Several rewards of an answer, for the rows that normalise each by itself (gdpo,
+     * gdpo-token: NEED_PARTS); reward is then their sum by weight, which describes the
+     * groups alone. Other rows take that sum, and part is NULL. */
+    const double *part;        /* (S,n_parts) without weight */
+    const double *part_weight; /* (n_parts) */
+    int64_t n_parts;
 };
 
 struct kedge_advantage {
@@ -447,7 +454,7 @@ KEDGE_API double kedge_overlong(int64_t length, int64_t max_length, int64_t buff
 
 /* KL in the reward: token_reward[n] -= kl.beta KL_n, the sampled estimator of the
  * algorithm between old and anchor (no importance weight: old sampled). With kl.in reward
- * kedge_loss has no KL term.
+ * (or advantage, advantage-future) kedge_loss has no KL term.
  * token_reward (N) in and out; mean_kl out: mean over sequences of means over tokens;
  * seq_begin (S+1); old_logp, anchor_logp (N)
  * errors: EINVAL (an estimator that reads more than the sampled token), ENONFINITE */
@@ -456,6 +463,20 @@ KEDGE_API int kedge_kl_reward(double *token_reward, double *mean_kl,
                               const int64_t *seq_begin, const double *old_logp,
                               const double *anchor_logp,
                               struct kedge_err *err) KEDGE_MUST_CHECK;
+
+/* KL off the advantage: advantage[n] -= kl.beta KL_n, the same estimator; with kl.in
+ * advantage-future -= kl.beta times the sum of KL_u over the sequence's tokens u >= n.
+ * Loss tokens alone stand in the arrays.
+ * advantage (N) in and out; mean_kl out, NULL allowed: as kedge_kl_reward; most out, NULL
+ * allowed: the largest amount
+ * errors: EINVAL (as kedge_kl_reward; kl.in neither advantage nor advantage-future),
+ * ENONFINITE
+ * source: Zhang & Ba 2026, arXiv 2602.04417, code */
+KEDGE_API int kedge_kl_advantage(double *advantage, double *mean_kl, double *most,
+                                 const struct kedge_algo *algo, int64_t n_seqs,
+                                 const int64_t *seq_begin, const double *old_logp,
+                                 const double *anchor_logp,
+                                 struct kedge_err *err) KEDGE_MUST_CHECK;
 
 /* Next KL coefficient after n samples:
  *   coef (1 + clip(kl / target - 1, +-0.2) n / horizon),  target and horizon > 0

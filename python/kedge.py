@@ -17,7 +17,10 @@ unit; docs/libkedge.md is the tour. Errors are KedgeError with what was expected
 import ctypes as C
 import os
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    raise ImportError("kedge.py needs numpy, which this Python has not (pip install numpy)") from None
 
 try:
     import torch
@@ -47,7 +50,7 @@ _About = _struct("kedge_about", (C.c_char_p, "table name help formula source"),
                  (C.c_uint, "needs"), (C.c_char_p, "gradient"))
 _Scores = _struct("kedge_scores", (_L, "n_seqs n_groups"),
                   (_P, "reward group_begin seq_begin token_reward mask greedy value old_logp "
-                       "sum_sq is_weight"))
+                       "sum_sq is_weight part part_weight"), (_L, "n_parts"))
 _Advantage = _struct("kedge_advantage", (_P, "seq token returns"), (_D, "batch_std mean min max"),
                      (_L, "groups_equal"))
 _Weights = _struct("kedge_weights", (_P, "pg kl entropy"))
@@ -183,6 +186,10 @@ def _array(x, dtype, name, shape=None):
             raise KedgeError(1, f"{name}: expected a CPU tensor, found one on {x.device}")
         x = x.detach()
         x = (x.double() if dtype == np.float64 else x).numpy()
+    x = np.asarray(x)
+    whole = np.issubdtype(x.dtype, np.integer) or x.dtype == np.bool_
+    if np.issubdtype(dtype, np.integer) and x.size and not whole:
+        raise KedgeError(1, f"{name}: expected whole numbers, found {x.dtype}")
     x = np.ascontiguousarray(x, dtype)
     if shape is not None and (x.ndim != len(shape)
                               or any(s not in (-1, t) for s, t in zip(shape, x.shape))):
@@ -289,20 +296,33 @@ class Result:
 
 
 def advantages(algo, reward, lengths, group_sizes, *, token_reward=None, mask=None, greedy=None,
-               value=None, old_logp=None, sum_sq=None, is_weight=None):
+               value=None, old_logp=None, sum_sq=None, is_weight=None, part=None, part_weight=None):
     """Advantages of S answers in groups of the same prompt (group_sizes add up to S).
 
+    part (S,P): several rewards, for gdpo and gdpo-token, with part_weight (P) or 1 each; reward
+    None is then their sum by weight.
     returns .token (N), .seq (S), .returns (N), .batch_std, .mean, .min, .max, .groups_equal"""
     seq_begin, group_begin = _begin(lengths), _begin(group_sizes)
     s, n = len(seq_begin) - 1, int(seq_begin[-1])
     if group_begin[-1] != s:
         raise KedgeError(5, f"group_sizes: expected a sum of {s} answers, found {group_begin[-1]}")
-    keep = dict(reward=_real(reward, "reward", s), group_begin=group_begin, seq_begin=seq_begin,
+    if part is not None:
+        part = np.asarray(part)
+        if part.ndim != 2:
+            raise KedgeError(5, f"part: expected (S,P), found {part.ndim} dimensions")
+        p = part.shape[1]
+        part = _real(part.reshape(-1), "part", s * p)
+        part_weight = _real(np.ones(p) if part_weight is None else part_weight, "part_weight", p)
+        reward = part.reshape(s, p) @ part_weight if reward is None else reward
+    elif part_weight is not None:
+        raise KedgeError(5, "part_weight: expected none without part")
+    keep = dict(part=part, part_weight=part_weight, reward=_real(reward, "reward", s), group_begin=group_begin, seq_begin=seq_begin,
                 token_reward=_real(token_reward, "token_reward", n),
                 mask=_array(mask, np.uint8, "mask", (n,)), greedy=_real(greedy, "greedy", s),
                 value=_real(value, "value", n), old_logp=_real(old_logp, "old_logp", n),
                 sum_sq=_real(sum_sq, "sum_sq", n), is_weight=_real(is_weight, "is_weight", n))
     scores = _new(_Scores, n_seqs=s, n_groups=len(group_begin) - 1,
+                  n_parts=0 if part is None else len(part_weight),
                   **{f: _at(x) for f, x in keep.items()})
     seq, token, returns = np.zeros(s), np.zeros(n), np.zeros(n)
     out = _new(_Advantage, seq=_at(seq), token=_at(token), returns=_at(returns))
@@ -583,6 +603,20 @@ def kl_reward(algo, token_reward, lengths, old_logp, anchor_logp):
           _L(len(begin) - 1), C.c_void_p(_at(begin)), C.c_void_p(_at(old)),
           C.c_void_p(_at(anchor)))
     return out, mean.value
+
+
+def kl_advantage(algo, advantage, lengths, old_logp, anchor_logp):
+    """advantage - kl.beta KL (kl.in advantage), of all later tokens too (advantage-future).
+
+    returns (N), mean KL, the largest amount"""
+    begin = _begin(lengths)
+    n, mean, most = int(begin[-1]), _D(), _D()
+    out = _real(advantage, "advantage", n).copy()
+    old, anchor = _real(old_logp, "old_logp", n), _real(anchor_logp, "anchor_logp", n)
+    _call("kedge_kl_advantage", C.c_void_p(_at(out)), C.byref(mean), C.byref(most), algo._handle,
+          _L(len(begin) - 1), C.c_void_p(_at(begin)), C.c_void_p(_at(old)),
+          C.c_void_p(_at(anchor)))
+    return out, mean.value, most.value
 
 
 def overlong(length, max_length, buffer, factor):

@@ -131,6 +131,40 @@ static void check_all(const struct bad *rows, size_t n)
 #define SFT   "sft $T run.dir=$W/run sft.steps=2 sft.data=$W/s.jsonl "
 #define EVAL  "eval $E "
 
+/* ---- what would do nothing ---- */
+
+/* An option that nothing reads is refused where it is given. */
+static void options_without_effect(void **state)
+{
+    static const struct bad rows[] = {
+        {"a reward of no task", NULL, TRAIN "'task.rewards=[\"a=mth\"]'", 1,
+         "task.rewards: expected a task of arithmetic, ", NULL},
+        {"a reward of no task, what was found", NULL, TRAIN "'task.rewards=[\"a=mth\"]'",
+         1, "found 'mth'", NULL},
+        {"user turns without a template", "echo '{\"prompt\": \"p\"}' >$W/d.jsonl",
+         "data check --user-turn $W/d.jsonl", 1,
+         "--user-turn: expected a chat template that it is for", NULL},
+        {"an opening without a template", "echo '{\"prompt\": \"p\"}' >$W/d.jsonl",
+         "data check --opening x $W/d.jsonl", 1, "--opening: expected a chat template",
+         NULL},
+        {"bad golds of a task without golds", NULL,
+         "eval -m $D --task digits --data $D/test.jsonl --dry-run --bad-golds drop", 1,
+         "--bad-golds: expected stop without task math", NULL},
+        {"another's wording of no search", NULL,
+         "eval -m $D --task digits --data $D/test.jsonl --dry-run --wording search-r1", 1,
+         "--wording: expected kedge without task search-qa and env search", NULL},
+        {"reach of no decay", NULL,
+         TRAIN "--dry-run sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
+         "sft.decay: there is no weight decay", NULL},
+        {"reach of no decay, met at once", NULL,
+         TRAIN "sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
+         "sft.decay: there is no weight decay", NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
 /* ---- configs ---- */
 
 static void configs(void **state)
@@ -188,8 +222,8 @@ static void configs(void **state)
          "run.dir: expected 1 to", NULL},
         {"answers beyond the model's positions", NULL, TRAIN "rollout.max_tokens=5000", 1,
          "2048 positions, found 5008, of which the prompt has 8", NULL},
-        {"level of a task without", NULL, TRAIN "task.level=easy", 1, "expected no level",
-         NULL},
+        {"level of a task without", NULL, TRAIN "task.level=easy", 1,
+         "task.level: acts with", NULL},
         {"no arguments", NULL, "train", 2, "expected a recipe", NULL},
         {"unknown flag", NULL, TRAIN "--resum", 2, "did you mean --resume?", NULL},
     };
@@ -354,8 +388,15 @@ static void run_directories(void **state)
         {"resume with the state of an older kedge",
          STARTED " && sed -i 's/\"format\": 3/\"format\": 2/' "
                  "$W/run/checkpoints/step-000002/state.json",
-         TRAIN "--resume", 1, "state.json: expected format 3, found 2: an older kedge",
-         "test -d $W/run"},
+         TRAIN "--resume", 1,
+         "state.json: expected format 3, found 2: an older kedge wrote it. The model "
+         "beside "
+         "it (model/) is any version's: model.path takes it",
+         /* and so it does, without the manifest that an older one did not write */
+         "rm $W/run/checkpoints/step-000002/manifest.json && ./kedge train "
+         "$T "
+         "run.dir=$W/again model.path=$W/run/checkpoints/step-000002/model > $W/out "
+         "2>&1"},
         {"resume with a cut log", STARTED " && truncate -s 10 $W/run/metrics.jsonl",
          TRAIN "--resume", 1, "metrics.jsonl: expected at least", "test -d $W/run"},
     };
@@ -405,8 +446,21 @@ static void files_of_a_model_that_are_no_files(void **state)
         {"tokenizer's config leads nowhere",
          COPIED "ln -sf nothing tokenizer_config.json", "tokenize -m $W/m", 1,
          "tokenizer_config.json: cannot open: No such file", NULL},
+        {"chat template leads nowhere", COPIED "ln -sf nothing chat_template.jinja",
+         "generate -m $W/m --user-turn --max-tokens 1 1", 1,
+         "chat_template.jinja: cannot open: No such file or directory (a link that leads "
+         "nowhere)",
+         NULL},
+        {"tokenizer leads nowhere",
+         COPIED "rm token_ids.json && ln -s nothing tokenizer.json",
+         "generate -m $W/m --max-tokens 1 1", 1,
+         "tokenizer.json: cannot open: No such file or directory (a link", NULL},
         {"generation config leads nowhere", COPIED "ln -sf no generation_config.json",
          "inspect $W/m", 1, "generation_config.json: cannot open", NULL},
+        {"inspect: a weight is no number",
+         COPIED "printf '\\0\\0\\300\\177' | dd conv=notrunc status=none bs=1 "
+                "of=model.safetensors seek=$(($(stat -c %s model.safetensors) - 4))",
+         "inspect $W/m", 1, "expected finite weights, found NaN or infinity", NULL},
     };
 
     (void)state;
@@ -463,7 +517,7 @@ static void golden_folders(void **state)
     };
     static const char *const lines[] = {
         "./kedge policy check tests/data/golden > $W/out && "
-        "tail -1 $W/out | grep -qx '182 passed, 0 failed, 0 skipped'",
+        "tail -1 $W/out | grep -qx '196 passed, 0 failed, 0 skipped'",
         "mkdir $W/g && printf '{\"family\": ' > $W/g/a.json && "
         "! ./kedge policy check $W/g > $W/out && grep -q '^failed: a.json: ' $W/out && "
         "grep -qx '0 passed, 1 failed, 0 skipped' $W/out",
@@ -519,6 +573,7 @@ static void what_is_left_out_is_said_before_step_0(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options_without_effect),
         cmocka_unit_test(configs),
         cmocka_unit_test(compositions),
         cmocka_unit_test(checkpoints),

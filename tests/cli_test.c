@@ -196,25 +196,6 @@ static void help_and_version_of_everything_exit_0(void **state)
     assert_non_null(strstr(out.data, "complete -o filenames -F _kedge kedge"));
 }
 
-static void completion_is_valid_bash(void **state)
-{
-    (void)state;
-    need_kedge();
-    char line[256];
-    if (system("bash -c true 2>/dev/null") != 0) {
-        print_message("skip: no bash\n");
-        skip();
-    }
-    expect(0, kedge("", "completion"));
-    snprintf(
-        line, sizeof line,
-        "bash -c 'source %s/out; COMP_WORDS=(kedge gen); COMP_CWORD=1; _kedge; "
-        "test \"${COMPREPLY[0]}\" = generate; COMP_WORDS=(kedge new --he); COMP_CWORD=2; "
-        "_kedge; test \"${#COMPREPLY[@]}\" = 3'",
-        work);
-    assert_int_equal(system(line), 0); /* --help, --heads, --head-dim */
-}
-
 static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
 {
     (void)state;
@@ -519,6 +500,9 @@ static void chat_template_renders_messages(void **state)
                         "{\"text\": \"<|im_start|>user\\na<|im_end|>\\n<|im_start|>"
                         "assistant\\n<think>\\n\\n</think>\\n\\n\"}\n"
                         "{\"text\": \"<|im_start|>user\\nb<|im_end|>\\n\"}\n");
+    expect(0, kedge("{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}\n",
+                    "chat-template --chat-template %s", CHAT_TEMPLATE));
+    assert_string_equal(out.data, "{\"text\": \"<|im_start|>user\\nb<|im_end|>\\n\"}\n");
 }
 
 static void chat_template_refuses_what_it_cannot_render(void **state)
@@ -965,7 +949,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_and_version_of_everything_exit_0),
         cmocka_unit_test(report_writes_a_page_of_runs),
-        cmocka_unit_test(completion_is_valid_bash),
         cmocka_unit_test(wrong_command_lines_exit_2_and_name_what_is_near),
         cmocka_unit_test(output_that_cannot_be_written_exits_1),
         cmocka_unit_test(a_run_whose_log_nobody_reads_saves_and_exits_0),

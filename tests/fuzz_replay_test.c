@@ -99,9 +99,33 @@ static void short_inputs_replay(void **state)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
+/* A seed that is refused at its first key leads nowhere. */
+static void seeds_of_resume_get_past_the_format(void **state)
+{
+    struct kg_counters counters = {0};
+    struct kg_manifest_size size = {.files = 1};
+    struct kg_str seed = {0};
+    struct kg_err err;
+
+    (void)state;
+    if (kg_checkpoint_counters(&counters, "tests/fuzz/resume/state", &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(counters.step, 2);
+    assert_int_equal(kg_file_make_dirs("build/test-fuzz-seeds", &err), KG_OK);
+    assert_int_equal(
+        kg_file_read(&seed, "tests/fuzz/resume/manifest-empty", 1 << 20, &err), KG_OK);
+    assert_int_equal(kg_file_write_atomic("build/test-fuzz-seeds/" KG_MANIFEST_NAME,
+                                          seed.data, seed.len, &err),
+                     KG_OK);
+    kg_str_release(&seed);
+    if (kg_manifest_check(&size, "build/test-fuzz-seeds", &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(size.files, 0);
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[2 * TARGETS];
+    struct CMUnitTest tests[2 * TARGETS + 1];
 
     for (size_t i = 0; i < TARGETS; i++) {
         void *t = (void *)(uintptr_t)&targets[i];
@@ -110,5 +134,7 @@ int main(void)
         tests[2 * i + 1] = (struct CMUnitTest){"short inputs", short_inputs_replay, NULL,
                                                NULL, t};
     }
+    tests[2 * TARGETS] = (struct CMUnitTest)cmocka_unit_test(
+        seeds_of_resume_get_past_the_format);
     return cmocka_run_group_tests_name("fuzz corpora", tests, NULL, NULL);
 }

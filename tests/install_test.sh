@@ -22,6 +22,15 @@ runs_from_there() {
 }
 pass "an installed recipe runs" runs_from_there
 
+# outside the tree, by the name that it has there
+found_by_name() {
+    (cd "$work" && usr/bin/kedge train recipes/svamp.yaml model.path="$build/../../tests/data/verl_digit_llama" \
+        run.dir=run --dry-run 2>said; grep -q 'share/kedge/recipes/svamp.yaml' said &&
+        usr/bin/kedge eval suites/ema-pg-math.yaml --dry-run --data-dir none >/dev/null 2>said &&
+        grep -q 'share/kedge/suites/ema-pg-math.yaml' said)
+}
+pass "recipes and suites are found beside the program" found_by_name
+
 # offers WORD EXPECTED: bash completes WORD behind `kedge train`
 offers() {
     bash -c '. "$1"; COMP_LINE="kedge train $2"; COMP_POINT=${#COMP_LINE}; COMP_WORDS=(kedge train "$2"); COMP_CWORD=2; _kedge

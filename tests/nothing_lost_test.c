@@ -615,6 +615,60 @@ static void stops_after_three_rollouts_that_are_not_finite(void **state)
     assert_string_equal(name, "step-000002"); /* of the steps skipped before the end */
 }
 
+/* Two steps are fewer than those that stop a run, and it has learned nothing: that is no
+ * success. */
+static void a_run_that_skipped_all_its_steps_fails(void **state)
+{
+    static const char *const all[] = {
+        "model.path=" ROOT "/inf", "sft.steps=0",       "data.val=",
+        "train.steps=2",           "train.max_skips=3", NULL};
+    struct kg_err found = {0};
+
+    (void)state;
+    make_model(ROOT "/inf", overflow_logits);
+    NEED(kg_file_remove_tree(ROOT "/all", err));
+    assert_int_equal(train(ROOT "/all", false, all, &found), KG_ENONFINITE);
+    assert_string_equal(found.message, "expected a step with finite numbers, found none: "
+                                       "all 2 were skipped");
+}
+
+/* Nor do the steps of the stage before make it one. */
+static void a_stage_that_skipped_all_its_steps_fails(void **state)
+{
+    static const char *const first[] = {"sft.steps=0", "data.val=", "train.steps=2",
+                                        NULL};
+    static const char *const second[] = {"model.path=",
+                                         "init.from=" ROOT "/first",
+                                         "init.parts=[model, optimizer, steps]",
+                                         "sft.steps=0",
+                                         "data.val=",
+                                         train_steps,
+                                         "train.max_skips=9",
+                                         "checkpoint.every=1",
+                                         "kl.estimator=k3",
+                                         "kl.beta=0.1",
+                                         "anchor.kind=fixed",
+                                         "anchor.period=10",
+                                         "anchor.path=" ROOT "/inf",
+                                         NULL};
+    struct kg_err found = {0};
+
+    (void)state;
+    make_model(ROOT "/inf", overflow_logits);
+    NEED(kg_file_remove_tree(ROOT "/first", err));
+    NEED(kg_file_remove_tree(ROOT "/second", err));
+    NEED(train(ROOT "/first", false, first, err));
+    snprintf(train_steps, sizeof train_steps, "train.steps=4");
+    if (train(ROOT "/second", false, second, &found) != KG_ENONFINITE)
+        fail_msg("%s", found.message);
+    assert_string_equal(found.message, "expected a step with finite numbers, found none: "
+                                       "all 2 were skipped");
+    /* resumed, too */
+    snprintf(train_steps, sizeof train_steps, "train.steps=6");
+    assert_int_equal(train(ROOT "/second", true, second, &found), KG_ENONFINITE);
+    assert_non_null(strstr(found.message, "all 4 were skipped"));
+}
+
 static void stops_after_three_gradients_that_are_not_finite(void **state)
 {
     static const char *const extra[] = {"model.path=" ROOT "/steep", "sft.batch=1",
@@ -758,6 +812,8 @@ int main(void)
         cmocka_unit_test(loses_one_step_when_the_grader_dies),
         cmocka_unit_test(refuses_weights_that_are_not_finite),
         cmocka_unit_test(stops_after_three_rollouts_that_are_not_finite),
+        cmocka_unit_test(a_run_that_skipped_all_its_steps_fails),
+        cmocka_unit_test(a_stage_that_skipped_all_its_steps_fails),
         cmocka_unit_test(stops_after_three_gradients_that_are_not_finite),
         cmocka_unit_test(skips_a_step_whose_loss_is_not_finite),
         cmocka_unit_test(survives_every_allocation_that_fails),

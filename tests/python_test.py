@@ -202,6 +202,15 @@ def numpy_alone_is_enough():
     algo = kedge.Algo("dr-grpo", {"algo.length_norm": 8})
     a = kedge.advantages(algo, [1, 0, 0, 1], LENGTHS, [2, 2])
     assert list(a.seq) == [0.5, -0.5, -0.5, 0.5] and a.token[3] == -0.5 and a.groups_equal == 0
+    gdpo = kedge.Algo("gdpo")
+    parts, sizes = [[1, 0], [0, 3], [1, 3], [0, 3]], [4]
+    b = kedge.advantages(gdpo, None, LENGTHS, sizes, part=parts, part_weight=[1, 0.5])
+    assert abs(b.seq.sum()) < 1e-9 and b.seq[0] < b.seq[2] and b.seq[1] == b.seq[3]
+    costly = kedge.Algo(None, {"kl.estimator": "k1", "kl.beta": 0.5, "kl.in": "advantage-future"})
+    off, mean, most = kedge.kl_advantage(costly, [1, 1, 1], [2, 1], [-1, -2, -3], [-1.5, -4, -2])
+    assert list(off) == [-0.25, 0, 1.5] and mean == 0.125 and most == 1.25
+    as_bools, as_bytes = kedge.weights(algo, [2, 1], drop=[True, False]), kedge.weights(algo, [2, 1], drop=[1, 0])
+    assert list(as_bools.pg) == list(as_bytes.pg) and as_bools.pg[0] == 0 < as_bools.pg[2]
     out = kedge.loss(algo, r.logp, LENGTHS, advantage=a.token)
     assert abs(out.loss + (a.token / 8).sum()) < 1e-12
     theta = np.ones(4, np.float32)
@@ -221,6 +230,11 @@ def what_is_wrong_is_said():
              (lambda: kedge.head(w.hidden[:, :4], w.weight), "width 16"),
              (lambda: kedge.head(w.hidden, w.weight, w.tokens[:3]), "expected shape (11)"),
              (lambda: kedge.weights(kedge.Algo(), [3, -1]), "seq_begin"),
+             (lambda: kedge.advantages(kedge.Algo(), None, [1, 1], [2], part=[[1], [0]]), "expected none"),
+             (lambda: kedge.advantages(kedge.Algo("gdpo"), None, [1, 1], [2], part=[1, 0]), "(S,P)"),
+             (lambda: kedge.head(w.hidden, w.weight, [1.5] * 11), "tokens: expected whole numbers, found float64"),
+             (lambda: kedge.advantages(kedge.Algo("grpo"), [1e308, -1e308, 1e308, 0], [1] * 4, [4]),
+              "scores.reward[0]: expected at most 1e+09 in size"),
              (lambda: kedge.head(w.hidden, w.weight, w.tokens + V), "target")]
     for case, word in cases:
         try:

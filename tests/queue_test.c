@@ -128,6 +128,23 @@ static void every_run_gets_a_row_and_is_done_once(void **state)
     release(rows, 3);
 }
 
+/* HUP as where the terminal is closed: also where whoever tests ignores it. */
+static void a_closed_terminal_stops_a_queue(void **state)
+{
+    struct kg_json_doc rows[2];
+
+    (void)state;
+    need_kedge();
+    write_queue("long" SMALL " train.steps=60\n");
+    assert_int_equal(
+        shell("env --default-signal=HUP tools/queue %s/list %s/h 2>%s/said & "
+              "q=$!; until [ -s %s/h/long/metrics.jsonl ]; do sleep 0.02; "
+              "done; kill -HUP $q; wait $q"),
+        130);
+    assert_int_equal(read_rows(rows, 2, "h"), 0);
+    assert_int_equal(shell("ls %s/h/long/checkpoints/step-* >/dev/null"), 0);
+}
+
 static void a_queue_that_was_stopped_goes_on(void **state)
 {
     struct kg_json_doc rows[4];
@@ -168,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_run_gets_a_row_and_is_done_once),
+        cmocka_unit_test(a_closed_terminal_stops_a_queue),
         cmocka_unit_test(a_queue_that_was_stopped_goes_on),
         cmocka_unit_test(a_list_that_is_wrong_starts_nothing),
     };

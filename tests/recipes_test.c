@@ -4,6 +4,7 @@
  * published_test.c. Run from the repository's root.
  */
 #include "base/file.h"
+#include "model/config.h"
 #include "train/train_options.h"
 
 #include <setjmp.h>
@@ -147,6 +148,79 @@ static void every_recipe_plans_as_it_stands(void **state)
     assert_true(found >= 5);
 }
 
+/* ---- start models ---- */
+
+/* The model_type of the start models that recipes name and the user brings. */
+static const struct {
+    const char *name, *type;
+} start_models[] = {
+    {"models/DeepSeek-R1-Distill-Qwen-1.5B", "qwen2"},
+    {"models/Qwen2.5-32B", "qwen2"},
+    {"models/Qwen2.5-3B", "qwen2"},
+    {"models/Qwen3-30B-A3B-Base", "qwen3_moe"},
+    {"models/Qwen3-4B", "qwen3"},
+    {"models/Qwen3-8B-Base", "qwen3"},
+    {"models/qwen2.5-0.5b-random", "qwen2"},
+    {"runs/", NULL}, /* made by kedge */
+    {"tests/data/", NULL},
+};
+
+/* Whether the model at `path` can be loaded; a path that the table lacks fails. */
+static bool is_read(const char *path)
+{
+    const struct kg_arch *arch;
+
+    for (size_t i = 0; i < sizeof start_models / sizeof *start_models; i++)
+        if (strncmp(path, start_models[i].name, strlen(start_models[i].name)) == 0)
+            return !start_models[i].type ||
+                   kg_arch_find(&arch, start_models[i].type, &err) == KG_OK;
+    fail_msg("%s: no row in start_models", path);
+    return false;
+}
+
+/* returns whether the recipe's model can be loaded, which its text must not hide */
+static bool says_what_is_not_read(const char *path)
+{
+    struct kg_config *config = recipe(path);
+    const char *model = kg_config_text(config, "model.path");
+    struct kg_str text = {0};
+    bool read = !*model || is_read(model);
+
+    assert_int_equal(kg_file_read(&text, path, 1 << 20, &err), KG_OK);
+    if (read != !strstr(text.data, "are not read yet"))
+        fail_msg("%s: its start model %s be loaded, and its head says otherwise", path,
+                 read ? "can" : "cannot");
+    kg_str_release(&text);
+    kg_config_free(config);
+    return read;
+}
+
+/* The plans above use a dense stand-in: what it hides is said in the recipe, on the front
+ * page and in the published values, as long as it is so. */
+static void a_start_model_that_cannot_be_loaded_is_named(void **state)
+{
+    static const char *const pages[] = {"README.md", "docs/published.md"};
+    struct kg_str text = {0};
+    char **names;
+    char path[512];
+    size_t n, unread = 0;
+
+    (void)state;
+    assert_int_equal(kg_file_list(&names, &n, "recipes", &err), KG_OK);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "recipes/%s", names[i]);
+        if (strstr(names[i], ".yaml"))
+            unread += !says_what_is_not_read(path);
+    }
+    kg_file_names_free(names, n);
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        kg_str_clear(&text);
+        assert_int_equal(kg_file_read(&text, pages[i], 1 << 20, &err), KG_OK);
+        assert_int_equal(unread > 0, strstr(text.data, "qwen3_moe") != NULL);
+    }
+    kg_str_release(&text);
+}
+
 /* RPG's files hold each problem as often as it is answered, in another order each time:
  * validation takes it once. */
 static void a_validation_file_of_repeated_problems_is_taken_once(void **state)
@@ -179,6 +253,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_recipe_plans_as_it_stands),
+        cmocka_unit_test(a_start_model_that_cannot_be_loaded_is_named),
         cmocka_unit_test(a_validation_file_of_repeated_problems_is_taken_once),
     };
 

@@ -3,6 +3,7 @@
 #define ROOT "build/test-runs/replay"
 #include "run_testing.h"
 
+#include "data/jsonl.h"
 #include "train/replay.h"
 
 #include <math.h>
@@ -39,10 +40,36 @@ static const char *const published_nucleus[] = {
     "train.updates_per_step=1", "checkpoint.keep=9",
     "eval.at_start=false",      NULL};
 
+/* Three rewards of an answer, one of which grades every other answer alone. */
+static const char *const several[] = {
+    "algo.preset=gdpo",
+    "task.rewards=[digits=digits, short=external sed -u -f " ROOT
+    "/short.sed, odd=external sed -u -f " ROOT "/odd.sed]",
+    "task.reward_weights=[1, 0.5, 0.3]",
+    "train.steps=2",
+    "train.updates_per_step=1",
+    "checkpoint.keep=9",
+    "eval.at_start=false",
+    NULL};
+
+static void write_graders(void)
+{
+    static const char short_sed[] = "s/.*\"response\": *\"[^\"]\\{0,6\\}\".*/"
+                                    "{\"score\": 0.7}/\nt\ns/.*/{\"score\": 0.1}/\n",
+                      odd_sed[] = "s/.*\"response\": *\"[^\"]*[13579]\".*/"
+                                  "{\"score\": null}/\nt\ns/.*/{\"score\": 1}/\n";
+
+    NEED(kg_file_write_atomic(ROOT "/short.sed", short_sed, strlen(short_sed), err));
+    NEED(kg_file_write_atomic(ROOT "/odd.sed", odd_sed, strlen(odd_sed), err));
+}
+
 static int make_runs(void **state)
 {
     (void)state;
     fresh(ROOT "/own");
+    fresh(ROOT "/several");
+    write_graders();
+    must_train(ROOT "/several", false, several);
     fresh(ROOT "/lagged");
     fresh(ROOT "/nucleus");
     fresh(ROOT "/published_nucleus");
@@ -191,6 +218,122 @@ static void a_lagging_sampler_is_put_back(void **state)
     }
 }
 
+/* Each reward of the dump, and their weights of the config: bit for bit what was learned
+ * from. */
+static void several_rewards_make_the_same_advantages(void **state)
+{
+    static const char *const summed[] = {"algo.advantage=grpo", NULL};
+    struct kg_replay r;
+
+    (void)state;
+    for (int step = 1; step <= 2; step++) {
+        replay(&r, ROOT "/several", step, NULL);
+        assert_int_equal(r.answers, 16);
+        assert_true(r.apart_max == 0);
+        assert_true(r.advantage_apart_max == 0);
+        assert_true(fabs(r.row[KG_REPLAY_LOSS].value -
+                         logged(ROOT "/several", "loss/total", step)) < 1e-12);
+        assert_true(logged(ROOT "/several", "reward/part/short", step) > 0.1);
+    }
+    assert_true(logged(ROOT "/several", "advantage/max", 1) > 0);
+    replay(&r, ROOT "/several", 1, summed);
+    assert_true(r.advantage_apart_max > 0.01);
+}
+
+/* ---- dumps that a run did not write ---- */
+
+static const char spoiled_dump[] = ROOT "/spoiled/rollouts/step-000003.jsonl.zst";
+
+/* A copy of the run, and the text of its third dump. */
+static struct kg_str copy_run(void)
+{
+    struct kg_str text = {0};
+
+    fresh(ROOT "/spoiled");
+    assert_int_equal(system("cp -r " ROOT "/own " ROOT "/spoiled"), 0);
+    NEED(kg_zst_read(&text, spoiled_dump, 1 << 24, err));
+    return text;
+}
+
+static void put_dump(const struct kg_str *text)
+{
+    struct kg_zst_writer *w;
+
+    NEED(kg_file_remove_tree(spoiled_dump, err));
+    NEED(kg_zst_open(&w, spoiled_dump, 0, err));
+    NEED(kg_zst_put(w, text->data, text->len, err));
+    NEED(kg_zst_close(w, err));
+}
+
+/* The variance is over groups of answers: four times the same one has none. */
+static void groups_that_are_the_same_have_no_variance(void **state)
+{
+    struct kg_str text = copy_run(), same = {0};
+    const char *end = text.data;
+    struct kg_replay r;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        end = strchr(end, '\n') + 1;
+    for (int i = 0; i < 4; i++)
+        NEED(kg_str_append(&same, text.data, (size_t)(end - text.data), err));
+    put_dump(&same);
+    replay(&r, ROOT "/spoiled", 3, NULL);
+    assert_int_equal(r.groups, 4);
+    for (int part = 0; part < KG_REPLAY_PARTS; part++) {
+        const struct kg_replay_row *row = &r.row[part];
+
+        assert_true(!row->there || row->variance <= 1e-6 * row->norm * row->norm);
+    }
+    assert_true(r.row[KG_REPLAY_LOSS].norm > 0);
+    replay(&r, ROOT "/own", 3, NULL);
+    assert_true(r.row[KG_REPLAY_LOSS].variance > 0);
+    kg_str_release(&text);
+    kg_str_release(&same);
+}
+
+/* The dump of a step with `from` of its last line made `to`, in a copy of the run. */
+static void spoil(const char *from, const char *to)
+{
+    struct kg_str text = copy_run(), line = {0};
+    size_t at, last = 0;
+
+    for (size_t i = 0; i + 1 < text.len; i++)
+        last = text.data[i] == '\n' ? i + 1 : last;
+    at = (size_t)(strstr(text.data + last, from) - text.data);
+    NEED(kg_str_append(&line, text.data, at, err));
+    NEED(kg_str_puts(&line, to, err));
+    NEED(kg_str_puts(&line, text.data + at + strlen(from), err));
+    put_dump(&line);
+    kg_str_release(&text);
+    kg_str_release(&line);
+}
+
+static void an_unknown_word_of_a_dump_is_named_with_its_line(void **state)
+{
+    static const struct {
+        const char *from, *to, *words;
+    } cases[] = {
+        {"\"finish\":\"", "\"finish\":\"un",
+         "expected an end of none, stop, stop_string"},
+        {"\"source\":\"p", "\"source\":\"q", "expected letters p, m and t"},
+        {"\"tokens\":[", "\"tokens\":[-1,", "expected tokens, source and logp"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_replay r;
+        struct kg_err err;
+
+        spoil(cases[i].from, cases[i].to);
+        assert_int_equal(kg_replay_run(&r, ROOT "/spoiled", 3, NULL, 0, &err),
+                         KG_EFORMAT);
+        if (!strstr(err.message, "step-000003.jsonl.zst: line 16: ") ||
+            !strstr(err.message, cases[i].words))
+            fail_msg("expected '%s', found: %s", cases[i].words, err.message);
+    }
+}
+
 static void what_cannot_be_replayed_is_refused(void **state)
 {
     static const struct {
@@ -241,6 +384,9 @@ int main(void)
         cmocka_unit_test(what_cannot_be_replayed_is_refused),
         cmocka_unit_test(older_weights_are_named),
         cmocka_unit_test(a_lagging_sampler_is_put_back),
+        cmocka_unit_test(several_rewards_make_the_same_advantages),
+        cmocka_unit_test(groups_that_are_the_same_have_no_variance),
+        cmocka_unit_test(an_unknown_word_of_a_dump_is_named_with_its_line),
     };
     return cmocka_run_group_tests(tests, make_runs, NULL);
 }

@@ -131,7 +131,7 @@ static void runs_off_policy_on_purpose_and_under_truncated_sampling(void **state
     static const char *const lag[] = {"rollout.lag=2", "train.old_logp=recompute", NULL};
     static const char *const dtype[] = {"rollout.dtype=fp32", "model.dtype=auto", NULL};
     static const char *const nucleus[] = {"rollout.top_p=0.9", "kl.estimator=k3",
-                                          "algo.preset=grpo", NULL};
+                                          "algo.preset=grpo", "anchor.period=10", NULL};
 
     (void)state;
     fresh(ROOT "/lag");
@@ -310,7 +310,7 @@ static void plans_without_writing(void **state)
 
     (void)state;
     fresh(ROOT "/planned");
-    if (kg_train_plan(&out, config, &err) != KG_OK)
+    if (kg_train_plan(&out, config, false, &err) != KG_OK)
         fail_msg("%s", err.message);
     assert_non_null(strstr(out.data, "on-policy: no"));
     assert_false(kg_file_exists(ROOT "/planned"));
@@ -318,11 +318,75 @@ static void plans_without_writing(void **state)
     kg_config_free(config);
 }
 
+static void need_plan(kg_status expected, const char *dir, bool resume,
+                      const char *const *extra, const char *words)
+{
+    struct kg_config *config = config_of(dir, extra);
+    struct kg_str out = {0};
+    struct kg_err err = {0};
+    kg_status status = kg_train_plan(&out, config, resume, &err);
+    const char *said = status == KG_OK ? kg_str_text(&out) : err.message;
+
+    if (status != expected || !strstr(said, words))
+        fail_msg("%s: expected '%s', found: %s", dir, words, said);
+    kg_str_release(&out);
+    kg_config_free(config);
+}
+
+/* What a run would refuse of its folder is refused by its plan, which leaves no trace. */
+static void a_plan_looks_at_the_folder_of_the_run(void **state)
+{
+    static const char *const other[] = {"kl.beta=0.5", NULL};
+    struct kg_err err = {0};
+
+    (void)state;
+    need_plan(KG_EIO, "/dev/null", false, NULL, "expected a folder, found a file");
+    need_plan(KG_ENOTFOUND, "/proc/run", false, NULL, "/proc/run: cannot make");
+    need_plan(KG_ECONFLICT, ROOT "/one", false, NULL, "expected a folder without a run");
+    fresh(ROOT "/planned");
+    need_plan(KG_ENOTFOUND, ROOT "/planned", true, NULL, "expected a run to resume");
+    need_plan(KG_ECONFLICT, ROOT "/one", true, other, "found 1 changes: kl.beta");
+    need_plan(KG_OK, ROOT "/one", true, NULL,
+              "resume      " ROOT "/one/checkpoints/step-000004: behind step 4 of 4");
+    assert_false(kg_file_exists(ROOT "/planned"));
+    assert_int_equal(kg_file_make_dirs(ROOT "/planned/metrics.jsonl", &err), KG_OK);
+    assert_int_equal(kg_file_write_atomic(ROOT "/planned/config.yaml", "", 0, &err),
+                     KG_OK);
+    need_plan(KG_EIO, ROOT "/planned", true, NULL,
+              "metrics.jsonl: expected a file of the run");
+}
+
+/* A run whose config.yaml lost its end: its keys would be defaults. */
+static void a_config_that_is_cut_off_is_refused(void **state)
+{
+    static const char path[] = ROOT "/cut/config.yaml";
+    static const char *const steps[] = {"train.steps=1", "optim.lr=1e-6", NULL};
+    struct kg_str text = {0};
+    struct kg_err err = {0};
+    const char *at;
+
+    (void)state;
+    fresh(ROOT "/cut");
+    must_train(ROOT "/cut", false, steps);
+    assert_int_equal(kg_file_read(&text, path, 1u << 24, &err), KG_OK);
+    at = strstr(text.data, "\ncheckpoint:");
+    assert_non_null(at);
+    assert_int_equal(
+        kg_file_write_atomic(path, text.data, (size_t)(at + 1 - text.data), &err), KG_OK);
+    assert_int_equal(train(ROOT "/cut", true, steps, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "it is cut off"));
+    assert_int_equal(kg_file_write_atomic(path, text.data, text.len, &err), KG_OK);
+    must_train(ROOT "/cut", true, steps);
+    kg_str_release(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_without_writing),
         cmocka_unit_test(trains_alike_on_any_number_of_threads_and_in_any_sampling_batch),
+        cmocka_unit_test(a_plan_looks_at_the_folder_of_the_run),
+        cmocka_unit_test(a_config_that_is_cut_off_is_refused),
         cmocka_unit_test(first_update_has_no_mismatch),
         cmocka_unit_test(keeps_the_newest_checkpoints),
         cmocka_unit_test(changes_with_the_seed),

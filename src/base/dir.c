@@ -140,6 +140,59 @@ kg_status kg_file_make_dirs(const char *path, struct kg_err *err)
     return status;
 }
 
+static kg_status try_file(const char *dir, struct kg_err *err)
+{
+    char *path = kg_path_join(dir, ".kedge-try-XXXXXX", err);
+    kg_status status = KG_OK;
+    int fd;
+
+    if (!path)
+        return KG_ENOMEM;
+    fd = kg_file_fails() ? -1 : mkstemp(path);
+    if (fd < 0)
+        status = kg_file_fail(err, dir, "write into the folder");
+    else if (unlink(path) != 0)
+        status = kg_file_fail(err, path, "remove");
+    if (fd >= 0)
+        close(fd);
+    kg_mem_free(path);
+    return status;
+}
+
+/* Folders from the last one of path up to the first that was not there. */
+static void unmake_dirs(char *path, size_t there)
+{
+    for (size_t n = strlen(path); n > there; n--)
+        if (path[n] == '\0' || path[n] == '/') {
+            path[n] = '\0';
+            (void)rmdir(path); /* another process may have put something there */
+        }
+}
+
+kg_status kg_file_try_dirs(const char *path, struct kg_err *err)
+{
+    char *copy = kg_mem_strdup(path, err);
+    size_t there = copy ? strlen(copy) : 0;
+    kg_status status;
+
+    if (!copy)
+        return KG_ENOMEM;
+    while (there > 0 && !kg_file_exists(copy)) {
+        while (there > 0 && copy[there] != '/')
+            there--;
+        copy[there] = '\0';
+        while (there > 0 && copy[there - 1] == '/')
+            copy[--there] = '\0';
+    }
+    strcpy(copy, path);
+    status = kg_file_make_dirs(path, err);
+    if (status == KG_OK)
+        status = try_file(path, err);
+    unmake_dirs(copy, there);
+    kg_mem_free(copy);
+    return status;
+}
+
 /* ---- listing ---- */
 
 static int by_bytes(const void *a, const void *b)

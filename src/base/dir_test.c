@@ -19,6 +19,28 @@ static void makes_whole_paths(void **state)
     assert_true(kg_file_exists(in_dir("file")));
 }
 
+static void trying_a_folder_leaves_nothing(void **state)
+{
+    char name[300];
+
+    (void)state;
+    put("file", "x");
+    assert_int_equal(kg_file_try_dirs(in_dir("try/b//c/"), &err), KG_OK);
+    assert_false(kg_file_exists(in_dir("try")));
+    assert_int_equal(kg_file_make_dirs(in_dir("try/b"), &err), KG_OK);
+    assert_int_equal(kg_file_try_dirs(in_dir("try/b/c"), &err), KG_OK);
+    assert_false(kg_file_exists(in_dir("try/b/c")));
+    assert_int_equal(kg_file_try_dirs(in_dir("try/b"), &err), KG_OK);
+    assert_true(kg_file_is_dir(in_dir("try/b")));
+    assert_int_equal(kg_file_try_dirs(in_dir("file"), &err), KG_EIO);
+    assert_int_equal(kg_file_try_dirs("/proc/x", &err), KG_ENOTFOUND);
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    assert_int_not_equal(kg_file_try_dirs(name, &err), KG_OK);
+    assert_int_not_equal(kg_file_try_dirs("/dev/null", &err), KG_OK);
+    assert_true(kg_file_exists("/dev/null"));
+}
+
 static void lists_names_in_byte_order(void **state)
 {
     char **names;
@@ -192,6 +214,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(makes_whole_paths, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(trying_a_folder_leaves_nothing, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(lists_names_in_byte_order, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(listing_survives_failed_allocations, make_dir,
                                         remove_dir),

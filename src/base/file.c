@@ -64,6 +64,9 @@ kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing)
     int e = errno;
     kg_status code = KG_EIO;
 
+    if (e == ENOENT && kg_file_exists(path)) /* what may be missing is not */
+        return kg_fail(err, KG_EIO, "%s: cannot %s: %s (a link that leads nowhere)", path,
+                       doing, strerror(e));
     if (e == ENOENT || e == ENOTDIR)
         code = KG_ENOTFOUND;
     if (e == ENOSPC || e == EDQUOT)
@@ -394,6 +397,16 @@ static long process_of(const char *ending)
     return *end == '\0' && pid <= INT_MAX ? pid : 0;
 }
 
+bool kg_file_is_temporary(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *ending;
+
+    for (ending = strstr(name, ".tmp-"); ending; ending = strstr(ending + 1, ".tmp-"))
+        if (process_of(ending) != 0)
+            return kg_file_is_regular(path);
+    return false;
+}
+
 /* `entry` stands beside path. One that cannot be removed is no reason to stop: whatever
  * it is, it is in nobody's way. */
 static kg_status remove_if_stale(const char *path, const char *entry, struct kg_err *err)
@@ -444,6 +457,15 @@ static kg_status settle(const char *temporary, const char *path, struct kg_err *
     return kg_file_sync_parent(path, err);
 }
 
+static void tidy(const char *path)
+{
+    struct kg_err why;
+
+    if (kg_file_remove_stale(path, &why) != KG_OK)
+        kg_log_warn("%s: what a killed writer may have left beside it stays: %s", path,
+                    why.message);
+}
+
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err)
 {
@@ -456,7 +478,7 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
     KG_TRY_GOTO(out, kg_file_writer_put(&w, bytes, n, err));
     KG_TRY_GOTO(out, kg_file_writer_close(&w, err));
     KG_TRY_GOTO(out, settle(temporary.data, path, err));
-    status = kg_file_remove_stale(path, err);
+    tidy(path); /* the file stands: what others left cannot make that a failure */
 out:
     kg_file_writer_abort(&w);
     kg_str_release(&temporary);

@@ -34,16 +34,12 @@ void kg_map_close(struct kg_map *map);
 /* For programs, once: touching a part of a map whose file has been cut off since ends the
  * process with status 1 and a line that names the file. Without it: with SIGBUS. */
 void kg_map_guard(void);
-/* For a program that asks kg_map_check before it uses what it has computed: such a part
- * reads as zeros from now on. */
-void kg_map_survive(void);
-/* errors: EIO (a map was touched where its file had been cut off) */
-kg_status kg_map_check(struct kg_err *err) KG_MUST_CHECK;
 
 /* Write the file under a temporary name beside it, fsync, rename, fsync the folder.
- * On failure the old file, if any, is untouched and the temporary one is gone; what a
- * killed writer of this path left goes away, too.
- * errors: EIO, ENOSPACE */
+ * On failure the temporary file is gone, and the old one, if any, is untouched; but where
+ * that last sync failed, the new one stands and a crash of the machine may take it. What
+ * a killed writer of this path left goes away, too, as far as it can (else a warning).
+ * errors: EIO, ENOSPACE, ENOMEM */
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
@@ -54,6 +50,8 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
 kg_status kg_file_temporary(struct kg_str *name, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_remove_stale(const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* Whether an entry of a folder is a file of such a name; a folder never is. */
+bool kg_file_is_temporary(const char *path);
 
 /* A stream of writes into path, for large files. Bytes are buffered; `_close` flushes,
  * fsyncs and closes, and on failure does what `_abort` does: closes and unlinks (a file
@@ -97,6 +95,9 @@ bool kg_file_is_regular(const char *path); /* no folder, pipe or device */
 kg_status kg_file_size(uint64_t *bytes, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_make_dirs(const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* Whether make_dirs would do, and a file could be written there: it is tried, and what
+ * that made is gone again. */
+kg_status kg_file_try_dirs(const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_remove_tree(const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_rename_dir(const char *from, const char *to,
                              struct kg_err *err) KG_MUST_CHECK;

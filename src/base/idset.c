@@ -22,6 +22,15 @@ static bool is_bitmap(const struct kg_idset *s)
     return s->bytes == kg_idset_most(s->bound);
 }
 
+static uint32_t gap_bytes(uint32_t gap)
+{
+    uint32_t n = 1;
+
+    for (; gap >= 128; gap >>= 7)
+        n++;
+    return n;
+}
+
 /* Differences to the id before, less one; the first to -1. */
 static uint32_t put_gap(uint8_t *out, uint32_t gap)
 {
@@ -50,13 +59,14 @@ struct kg_idset kg_idset_pack(uint8_t *out, const uint64_t *words, int32_t bound
     for (int32_t i = 0; i < (bound + 63) / 64; i++)
         for (uint64_t rest = words[i]; rest != 0; rest &= rest - 1) {
             int32_t id = i * 64 + __builtin_ctzll(rest);
+            uint32_t gap = (uint32_t)(id - before - 1);
 
-            if (s.bytes + 5 >= most) { /* a difference has up to 5 bytes */
+            if (s.bytes + gap_bytes(gap) >= most) {
                 put_bitmap(out, words, most);
                 s.bytes = most;
                 return s;
             }
-            s.bytes += put_gap(out + s.bytes, (uint32_t)(id - before - 1));
+            s.bytes += put_gap(out + s.bytes, gap);
             before = id;
         }
     return s;

@@ -2,8 +2,8 @@
  *
  * What truncated sampling keeps of a vocabulary is a dozen ids at most tokens and a
  * hundred thousand at some. So a set is a list of rising differences, seven bits a byte,
- * or a bitmap, whichever is shorter: never more than bound / 8 bytes. It is read from the
- * smallest id to the largest.
+ * or a bitmap, whichever is shorter (at the same length the bitmap): never more than
+ * bound / 8 bytes. It is read from the smallest id to the largest.
  */
 #ifndef KG_BASE_IDSET_H
 #define KG_BASE_IDSET_H

@@ -102,11 +102,26 @@ static void bytes_grow_with_the_ids_up_to_the_bitmap(void **state)
     assert_int_equal(bytes_of(142399), MOST / 8);
 }
 
+/* To the byte: five for 40 ids is the bitmap's. */
+static void the_shorter_of_the_two_is_taken(void **state)
+{
+    (void)state;
+    add(3);
+    assert_int_equal(check(40), 1);
+    add(0), add(3), add(7), add(39);
+    assert_int_equal(check(40), 4);
+    add(0), add(3), add(7), add(38), add(39);
+    assert_int_equal(check(40), 5);
+    add(200);
+    assert_int_equal(check(300), 2); /* a difference of two bytes */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_packed_is_walked),
         cmocka_unit_test(the_ends_are_ids_too),
+        cmocka_unit_test(the_shorter_of_the_two_is_taken),
         cmocka_unit_test(bytes_grow_with_the_ids_up_to_the_bitmap),
     };
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/printable.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -52,12 +53,13 @@ static void put_line(const char *prefix, const char *text)
 
 static void say(const char *prefix, const char *fmt, va_list args)
 {
-    char text[LINE_BYTES];
+    char text[LINE_BYTES], clean[LINE_BYTES];
 
     vsnprintf(text, sizeof text, fmt, args);
+    kg_printable_copy(clean, sizeof clean, text, true); /* it may quote a file */
     pthread_mutex_lock(&log_state.lock);
     if (log_state.stream)
-        put_line(prefix, text);
+        put_line(prefix, clean);
     pthread_mutex_unlock(&log_state.lock);
 }
 
@@ -130,12 +132,14 @@ static void progress_as_line(int interval_ms)
 void kg_log_progress(int plain_interval_ms, const char *fmt, ...)
 {
     va_list args;
+    char text[LINE_BYTES];
 
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
     pthread_mutex_lock(&log_state.lock);
     if (log_state.stream) {
-        va_start(args, fmt);
-        vsnprintf(log_state.last, sizeof log_state.last, fmt, args);
-        va_end(args);
+        kg_printable_copy(log_state.last, sizeof log_state.last, text, false);
         if (log_state.is_terminal)
             progress_on_terminal();
         else

@@ -15,7 +15,8 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
-/* One line. warn puts "warning: " in front. Clears a progress line that stands. */
+/* Control characters of what is quoted are written out (base/printable.h).
+ * One line. warn puts "warning: " in front. Clears a progress line that stands. */
 void kg_log_info(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_log_warn(const char *fmt, ...) KG_PRINTF(1, 2);
 

@@ -58,6 +58,23 @@ static void a_terminal_has_one_progress_line(void **state)
     ends_with_text("\r\033[K1 of 3\r\033[K2 of 3\r\033[Ksaved\n\r\033[K3 of 3\n");
 }
 
+/* A data file's escape sequences do not reach the terminal, nor a log that is read there.
+ */
+static void control_characters_are_written_out(void **state)
+{
+    (void)state;
+    begin(true);
+    kg_log_info("a\n\tb %s", "\x1b]0;title\x07\r");
+    kg_log_warn("%s", "\xc2\x9b"
+                      "2J \xc3\xa9\xff");
+    kg_log_progress(0, "%s", "1\n\x1b[2J");
+    kg_log_progress_end();
+    ends_with_text("a\n\tb \\x1b]0;title\\x07\\x0d\n"
+                   "warning: \\xc2\\x9b"
+                   "2J \xc3\xa9\\xff\n"
+                   "\r\033[K1\\n\\x1b[2J\n");
+}
+
 static void a_progress_line_does_not_wrap(void **state)
 {
     char wide[400];
@@ -99,6 +116,7 @@ int main(void)
         cmocka_unit_test(silence_is_the_default),
         cmocka_unit_test(lines_and_warnings),
         cmocka_unit_test(a_terminal_has_one_progress_line),
+        cmocka_unit_test(control_characters_are_written_out),
         cmocka_unit_test(a_progress_line_does_not_wrap),
         cmocka_unit_test(elsewhere_progress_is_rare_lines_and_the_last),
         cmocka_unit_test(no_interval_prints_every_progress),

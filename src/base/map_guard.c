@@ -3,15 +3,13 @@
  * The system ends a process that touches such a page with SIGBUS, and says neither which
  * file nor why. Here every open map is in a table, and the handler finds the file by the
  * address. It runs on any thread, in the midst of anything, so it does nothing but look,
- * write, map and leave.
+ * write and leave.
  */
-#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "base/file_internal.h"
 
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -22,8 +20,6 @@ static struct mapped {
     uintptr_t end;
     char path[PATH_SHOWN];
 } maps[MAPS];
-static atomic_int cut = -1; /* the first of maps that was found cut off */
-static atomic_bool survives;
 
 void kg_map_enter(const struct kg_map *map, const char *path)
 {
@@ -42,7 +38,7 @@ void kg_map_enter(const struct kg_map *map, const char *path)
 void kg_map_leave(const struct kg_map *map)
 {
     for (int i = 0; i < MAPS; i++)
-        if (atomic_load(&maps[i].begin) == (uintptr_t)map->data && i != cut) {
+        if (atomic_load(&maps[i].begin) == (uintptr_t)map->data) {
             atomic_store(&maps[i].begin, 0);
             return;
         }
@@ -72,29 +68,13 @@ static void say(const char *path)
     (void)n;
 }
 
-/* From the page that is gone to the end there are zeros. */
-static bool put_zeros(uintptr_t at, uintptr_t end)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = at / page * page;
-    void *got = mmap((void *)from, end - from, PROT_READ,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-
-    return got != MAP_FAILED;
-}
-
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     int i = find((uintptr_t)info->si_addr);
-    int none = -1;
 
     (void)context;
     if (i < 0) { /* not ours: as if there were no handler */
         signal(number, SIG_DFL);
-        return;
-    }
-    if (survives && put_zeros((uintptr_t)info->si_addr, maps[i].end)) {
-        atomic_compare_exchange_strong(&cut, &none, i);
         return;
     }
     say(maps[i].path);
@@ -110,13 +90,4 @@ void kg_map_guard(void)
     action.sa_flags = SA_SIGINFO;
     sigemptyset(&action.sa_mask);
     sigaction(SIGBUS, &action, NULL);
-}
-
-void kg_map_survive(void) { survives = true; }
-
-kg_status kg_map_check(struct kg_err *err)
-{
-    int i = cut;
-
-    return i < 0 ? KG_OK : kg_fail(err, KG_EIO, "%s" WHY, maps[i].path);
 }

@@ -48,28 +48,4 @@ void kg_mem_fail_at(uint64_t n);
  * unknown. */
 uint64_t kg_mem_resident_bytes(void);
 
-/* ---- arena: step and call lifetimes ---- */
-/* One slab handed out from the front; mark and rewind give it back in stack order. */
-struct kg_arena {
-    unsigned char *slab; /* owned */
-    size_t capacity;     /* bytes */
-    size_t used;         /* bytes */
-    size_t peak;         /* bytes */
-    const char *name;    /* borrowed; in the error when it is full */
-};
-
-kg_status kg_arena_init(struct kg_arena *arena, size_t capacity_bytes, const char *name,
-                        struct kg_err *err) KG_MUST_CHECK;
-void kg_arena_release(struct kg_arena *arena);
-
-/* count*size bytes, 64-byte aligned, NOT zeroed.   returns borrowed pointer or NULL.
- * errors: ENOMEM */
-void *kg_arena_alloc(struct kg_arena *arena, size_t count, size_t size,
-                     struct kg_err *err) KG_MUST_CHECK;
-static inline size_t kg_arena_mark(const struct kg_arena *arena) { return arena->used; }
-static inline void kg_arena_rewind(struct kg_arena *arena, size_t mark)
-{
-    arena->used = mark;
-}
-
 #endif

@@ -1,4 +1,4 @@
-/* Tests of the memory door and the arena. */
+/* Tests of the memory door. */
 #include "base/mem.h"
 
 #include <setjmp.h>
@@ -197,43 +197,6 @@ static void large_blocks_cost_what_is_touched(void **state)
     assert_true(kg_mem_resident_bytes() < before + (8 << 20));
 }
 
-static void arena_hands_out_and_rewinds(void **state)
-{
-    struct kg_arena arena;
-
-    (void)state;
-    assert_int_equal(kg_arena_init(&arena, 1024, "scratch", &err), KG_OK);
-    unsigned char *a = kg_arena_alloc(&arena, 10, 1, &err);
-    size_t mark = kg_arena_mark(&arena);
-    unsigned char *b = kg_arena_alloc(&arena, 10, 8, &err);
-    assert_int_equal((uintptr_t)a % 64, 0);
-    assert_int_equal((uintptr_t)b % 64, 0);
-    assert_true(b >= a + 10);
-    kg_arena_rewind(&arena, mark);
-    assert_ptr_equal(kg_arena_alloc(&arena, 1, 1, &err), b);
-    assert_int_equal(arena.peak, 64 + 80);
-    kg_arena_release(&arena);
-    assert_null(arena.slab);
-}
-
-static void full_arena_names_itself(void **state)
-{
-    struct kg_arena arena;
-
-    (void)state;
-    assert_int_equal(kg_arena_init(&arena, 128, "scratch", &err), KG_OK);
-    assert_non_null(kg_arena_alloc(&arena, 128, 1, &err));
-    assert_null(kg_arena_alloc(&arena, 1, 1, &err));
-    assert_string_equal(
-        err.message,
-        "scratch: 1 elements of 1 bytes do not fit: 128 of 128 bytes are in use");
-    kg_arena_rewind(&arena, 0);
-    assert_null(kg_arena_alloc(&arena, SIZE_MAX / 2, 4, &err));
-    assert_null(kg_arena_alloc(&arena, 129, 1, &err));
-    assert_int_equal(arena.used, 0);
-    kg_arena_release(&arena);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,8 +212,6 @@ int main(void)
         cmocka_unit_test_setup(grow_refuses_more_than_the_maximum, reset),
         cmocka_unit_test_setup(failed_growth_keeps_the_block, reset),
         cmocka_unit_test_setup(large_blocks_cost_what_is_touched, reset),
-        cmocka_unit_test_setup(arena_hands_out_and_rewinds, reset),
-        cmocka_unit_test_setup(full_arena_names_itself, reset),
     };
 
     return cmocka_run_group_tests_name("mem", tests, NULL, NULL);

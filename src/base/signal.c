@@ -1,4 +1,4 @@
-/* SIGINT and SIGTERM: the first asks to stop, the second stops.
+/* SIGINT, SIGTERM and SIGHUP: the first asks to stop, the second stops.
  *
  * The handler touches one flag and, the second time, leaves with _exit, which unlike exit
  * may be called from a handler. Files are safe because kedge writes them under temporary
@@ -29,9 +29,21 @@ void kg_signal_install(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    /* Ctrl-C in `kedge train | tee log` ends tee first: a line that nobody reads must not
-     * end the run before it has saved. */
+    if (sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+        action.sa_handler = on_signal; /* under nohup it stays ignored */
+        action.sa_flags = SA_RESTART;
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGHUP, &action, NULL);
+    }
+    kg_signal_ignore_writes();
+}
+
+/* Ctrl-C in `kedge train | tee log` ends tee first: a line that nobody reads must not end
+ * the run before it has saved. */
+void kg_signal_ignore_writes(void)
+{
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 bool kg_signal_stop_requested(void) { return stop_requested != 0; }

@@ -94,8 +94,6 @@ char *kg_str_take(struct kg_str *s, struct kg_err *err)
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
- * ends beyond COMPARED_BYTES count by their difference in length. */
 const char *kg_number(char text[KG_NUMBER], double x, int digits)
 {
     char *exponent, *from;
@@ -112,6 +110,8 @@ const char *kg_number(char text[KG_NUMBER], double x, int digits)
     return text;
 }
 
+/* Levenshtein by rows: row[j] is the distance of a[0..i) to b[0..j). Of longer texts the
+ * ends beyond COMPARED_BYTES count by their difference in length. */
 size_t kg_str_distance(const char *a, const char *b)
 {
     size_t row[COMPARED_BYTES + 1];

@@ -45,6 +45,12 @@ static inline bool kg_char_in(const char *set, char c)
     return c != '\0' && strchr(set, c) != NULL;
 }
 
+/* Where it is in the set; NULL for what is not in it.   borrowed: a place in set */
+static inline const char *kg_char_find(const char *set, char c)
+{
+    return c != '\0' ? strchr(set, c) : NULL;
+}
+
 /* A number as people write it, of so many digits: 0.3, 23000, 2.3e4 for what %g writes as
  * 2.3e+04.   text: of KG_NUMBER bytes.   returns text */
 enum { KG_NUMBER = 40 };

@@ -4,10 +4,10 @@
  */
 #include "cli/cli.h"
 
-#include "cli/printable.h"
-
 #include "base/file.h"
 #include "base/log.h"
+#include "base/printable.h"
+#include "base/signal.h"
 #include "base/watch.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ static void say_where(void)
 static void say_printable(const char *text)
 {
     for (size_t n = strlen(text); n > 0;) {
-        size_t width = kg_cli_printable_at(text, n, true);
+        size_t width = kg_printable_at(text, n, true);
 
         if (width)
             fwrite(text, 1, width, stderr);
@@ -74,7 +74,7 @@ int kg_cli_usage(const char *fmt, ...)
     return KG_EXIT_USAGE;
 }
 
-kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
+kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err)
 {
     size_t done = 0;
     while (done < s->len) {
@@ -88,6 +88,21 @@ kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
     }
     kg_str_clear(s);
     return KG_OK;
+}
+
+kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
+{
+    struct kg_str clean = {0};
+    kg_status status;
+
+    if (isatty(STDOUT_FILENO) != 1)
+        return kg_cli_put_as_it_is(s, err);
+    status = kg_printable_put(&clean, kg_str_text(s), s->len, true, err);
+    kg_str_clear(s);
+    if (status == KG_OK)
+        status = kg_cli_put_as_it_is(&clean, err);
+    kg_str_release(&clean);
+    return status;
 }
 
 /* A device, a pipe or a link: nothing takes its name. */
@@ -223,7 +238,8 @@ static int run_command(const struct kg_command *c, int argc, char **argv)
 int kg_cli_main(int argc, char **argv)
 {
     kg_log_set_stream(stderr, isatty(STDERR_FILENO) == 1);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error with a message */
+    kg_signal_ignore_writes();
+    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, no child could be waited for */
     if (argc < 2)
         return kg_cli_usage("expected a command");
     const char *first = argv[1];

@@ -100,9 +100,12 @@ int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 
-/* Write the whole of s to stdout and clear it.
- * errors: EIO (of the device or pipe) */
+/* Write the whole of s to stdout and clear it. To a terminal, which would obey them,
+ * control characters are written out (base/printable.h): text of a file may be in it.
+ * errors: EIO (of the device or pipe), ENOMEM */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
+/* The same without a look at it: for colours, behind kg_printable_put.   errors: EIO */
+kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
 /* Write s into a file, whole or not at all; a device, a pipe or a link is written to as
  * it is.   errors: EIO, ENOSPACE */

@@ -12,7 +12,7 @@
 
 static const char intro[] =
     "# Algorithms\n\n"
-    "An algorithm is one row from each of six tables, and numbers (`algo.*`, `kl.*`, "
+    "An algorithm is one row from each of seven tables, and numbers (`algo.*`, `kl.*`, "
     "`anchor.*`; see [config.md](config.md)). A preset (`algo.preset`) names values that "
     "stand where you give none.\n\n"
     "This page is what `kedge algorithms` prints: do not edit it.\n\n"
@@ -33,7 +33,8 @@ static const struct {
 } sections[] = {
     {KG_TABLE_ADVANTAGE, "Advantages"}, {KG_TABLE_SURROGATE, "Surrogates"},
     {KG_TABLE_MASK, "Sequence masks"},  {KG_TABLE_AGGREGATE, "Aggregation"},
-    {KG_TABLE_KL, "KL estimators"},     {KG_TABLE_ANCHOR, "Anchors"},
+    {KG_TABLE_KL, "KL estimators"},     {KG_TABLE_PLACE, "Where the KL stands"},
+    {KG_TABLE_ANCHOR, "Anchors"},
 };
 
 static const struct {

@@ -5,9 +5,9 @@
  * stays the tokens that it said. Only where the template rewrites earlier turns (Qwen3
  * drops their thinking) is the whole conversation tokenised anew, which is said once.
  */
+#include "base/printable.h"
 #include "cli/cli.h"
 #include "cli/load.h"
-#include "cli/printable.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -16,6 +16,7 @@
 #include "rollout/rollout.h"
 #include "serve/text.h"
 #include "text/chat_template.h"
+#include "text/messages.h"
 #include "text/unicode.h"
 
 #include <errno.h>
@@ -62,8 +63,7 @@ const struct kg_flag kg_chat_flags[] = {
     {"seed", 0, KG_FLAG_INT, &seed, "S",
      "answers are a function of seed and messages (default: the clock's)", 0, 1e18, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
-     0, "bf16|fp32"},
+     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
     {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
      1024, NULL},
     {0},
@@ -109,7 +109,6 @@ static void catch_interrupt(void)
     struct sigaction action = {.sa_handler = on_interrupt};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 /* ---- messages ---- */
@@ -130,8 +129,11 @@ static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err 
     kg_status status = kg_str_printf(&json, err, "[%s]", kg_str_text(&c->messages));
     if (status == KG_OK)
         status = kg_json_parse(&doc, json.data, json.len, "messages", err);
-    if (status == KG_OK)
-        status = kg_chat_template_prompt(out, c->tmpl, doc.root, NULL, err);
+    if (status == KG_OK) {
+        const struct kg_conversation talk = {
+            .messages = doc.root, .n = kg_json_size(doc.root), .generate = true};
+        status = kg_conversation_render(out, &talk, c->tmpl, err);
+    }
     kg_json_release(&doc);
     kg_str_release(&json);
     return status;
@@ -148,7 +150,7 @@ static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool t
     for (size_t i = 0; i < text->len;) {
         size_t left = text->len - i;
         size_t n = kg_utf8_length(bytes + i, left);
-        if (n == 0 || (terminal && kg_cli_printable_at(bytes + i, left, true) == 0))
+        if (n == 0 || (terminal && kg_printable_at(bytes + i, left, true) == 0))
             KG_TRY(kg_str_puts(out, "\xef\xbf\xbd", err));
         else
             KG_TRY(kg_str_append(out, bytes + i, n, err));

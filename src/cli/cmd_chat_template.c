@@ -3,10 +3,12 @@
  */
 #include "cli/cli.h"
 
+#include "base/file.h"
 #include "data/json.h"
 #include "text/chat_template.h"
 
 static const char *model;
+static const char *chosen;
 static const char *name;
 static bool list;
 static int64_t now_s;
@@ -14,6 +16,10 @@ static int64_t now_s;
 const struct kg_flag kg_chat_template_flags[] = {
     {"model", 'm', KG_FLAG_TEXT, &model, "DIR|FILE",
      "model folder, or a file with a template", 0, 0, NULL},
+    {"chat-template", 0, KG_FLAG_TEXT, &chosen, "FILE",
+     "a file with a template, as other commands take it; --model then gives the special "
+     "tokens",
+     0, 0, NULL},
     {"name", 0, KG_FLAG_TEXT, &name, "NAME",
      "which template, where a folder has several (default: tool_use where a line has "
      "tools, if there is one, else `default`)",
@@ -73,13 +79,19 @@ int kg_cmd_chat_template(int argc, char **argv)
 
     (void)argc;
     (void)argv;
-    if (model == NULL)
-        return kg_cli_usage("expected --model DIR or FILE.jinja");
+    if (model == NULL && chosen == NULL)
+        return kg_cli_usage("expected --model DIR or --chat-template FILE");
+    if (chosen && (name || list))
+        return kg_cli_usage("--%s: expected --model DIR alone with it",
+                            name ? "name" : "list");
+    if (chosen && !kg_file_exists(chosen))
+        return kg_cli_usage("--chat-template: expected a file, found '%.200s'", chosen);
     if (list) {
         status = print_names(&err);
         goto out;
     }
-    KG_TRY_GOTO(out, kg_chat_template_open(&t, model, name, &err));
+    KG_TRY_GOTO(out, chosen ? kg_chat_template_choose(&t, chosen, model, &err)
+                            : kg_chat_template_open(&t, model, name, &err));
     status = kg_cli_filter(render_line, t, &err);
 out:
     kg_chat_template_close(t);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/printable.h"
 #include "data/gz.h"
 #include "data/jsonl.h"
 #include "data/parquet.h"
@@ -130,10 +131,15 @@ static kg_status put_prompts(struct kg_str *out, const struct checked *c,
             c->as_json ? "lists of messages, which training renders by the chat template "
                          "of its model: --model or --chat-template shows how"
                        : "rendered by the chat template"));
-    if (!c->tok)
-        return c->chat && !c->as_json ? kg_str_printf(out, err, "first prompt:\n%s\n",
-                                                      c->data.records[0].prompt)
-                                      : KG_OK;
+    if (!c->tok && (!c->chat || c->as_json))
+        return KG_OK;
+    if (!c->tok) {
+        const char *first = c->data.records[0].prompt;
+
+        KG_TRY(kg_str_puts(out, "first prompt:\n", err));
+        KG_TRY(kg_printable_put(out, first, strlen(first), true, err));
+        return kg_str_putc(out, '\n', err);
+    }
     KG_TRY(kg_str_printf(
         out, err, "longest prompt %zu tokens; first prompt: ", c->prompts.longest));
     KG_TRY(kg_prompts_show(out, &c->prompts, 0, c->tok, "  ", SIZE_MAX, err));
@@ -172,6 +178,11 @@ static kg_status choose_chat(struct checked *c, struct kg_err *err)
     static const char as_it_is[] = "{{ messages | tojson }}";
 
     c->as_json = !chat_choice && !model_dir;
+    if (c->as_json && (how.user_turn || how.opening))
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a chat template that it is for (--model or "
+                       "--chat-template), found none",
+                       how.user_turn ? "--user-turn" : "--opening");
     if (c->as_json) {
         KG_TRY(kg_chat_template_parse(&c->chat, as_it_is, sizeof as_it_is - 1, "messages",
                                       err));

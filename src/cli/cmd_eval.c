@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 #include "cli/load.h"
+#include "cli/shared.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -132,8 +133,8 @@ const struct kg_flag kg_eval_flags[] = {
      3.6e6, NULL},
     {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
      "sequences that decode together (default 64)", 1, 65536, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32 (default: bf16 where the machine has it)", 0, 0, "bf16|fp32"},
+    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE", "bf16 or fp32 (default: bf16)", 0,
+     0, "bf16|fp32"},
     {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
      1024, NULL},
     {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object on stdout", 0, 0, NULL},
@@ -294,6 +295,7 @@ static kg_status dump_line(void *user, const char *line, size_t n, struct kg_err
 
 struct evaluation {
     const char *suite_path; /* NULL: one set */
+    char *installed;        /* owned; what suite_path is where it was found there */
     struct kg_suite suite;
     struct kg_eval_set *sets; /* (suite.n) */
     struct kg_loaded policy, ref;
@@ -315,6 +317,7 @@ static void release(struct evaluation *e)
     kg_load_release(&e->ref);
     kg_load_release(&e->policy);
     kg_suite_release(&e->suite);
+    kg_mem_free(e->installed);
 }
 
 /* Arguments: at most one suite; what has a = is an assignment. */
@@ -330,6 +333,9 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
                            argv[i]);
         e->suite_path = argv[i];
     }
+    if (e->suite_path &&
+        !(e->suite_path = kg_cli_shared(&e->installed, e->suite_path, err)))
+        return err->code;
     KG_TRY(kg_suite_open(&e->suite, e->suite_path, err));
     if (!e->suite_path)
         KG_TRY(give_defaults(&e->suite, err));
@@ -380,7 +386,7 @@ static kg_status read_key(struct kg_str *key, struct kg_err *err)
     static const char blanks[] = " \t\r\n";
 
     KG_TRY(kg_file_read_stream(key, key_file, MAX_KEY_BYTES, err));
-    while (key->len > 0 && strchr(blanks, key->data[key->len - 1]))
+    while (key->len > 0 && kg_char_in(blanks, key->data[key->len - 1]))
         key->data[--key->len] = '\0';
     if (key->len == 0 || strpbrk(key->data, blanks))
         return kg_fail(err, KG_EFORMAT, "%s: expected one line with a key, found %s",

@@ -87,8 +87,7 @@ const struct kg_flag kg_generate_flags[] = {
     {"no-add-special", 0, KG_FLAG_FALSE, &add_special, NULL,
      "do not add what the tokenizer's post-processor adds to text (BOS)", 0, 0, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
-     0, "bf16|fp32"},
+     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
     {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
      "sequences computed together (default 32)", 1, 65536, NULL},
     {"prefill-chunk", 0, KG_FLAG_INT, &prefill_chunk, "N",
@@ -102,6 +101,7 @@ const struct kg_flag kg_generate_flags[] = {
 struct job {
     struct kg_loaded l;
     struct kg_chat_template *chat;
+    bool chat_chosen;
     struct kg_ids ids; /* of all prompts, one after the other */
     size_t *from;      /* (n+1) where each begins */
     size_t from_capacity;
@@ -170,6 +170,17 @@ static kg_status end_prompt(struct job *j, const char *where, struct kg_err *err
     return KG_OK;
 }
 
+/* Only what it is for opens a template, once: plain text needs none, and one that cannot
+ * be read is in nobody's way there. */
+static kg_status need_chat(struct job *j, struct kg_err *err)
+{
+    if (j->chat_chosen)
+        return KG_OK;
+    j->chat_chosen = true;
+    KG_TRY(kg_prompt_choose(&j->chat, &how, chat_choice, load.dir, err));
+    return kg_prompt_check(&how, err);
+}
+
 static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
                           struct kg_err *err)
 {
@@ -183,7 +194,9 @@ static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
         KG_TRY(kg_load_ids(&j->ids, doc, j->l.model->config.vocab, err));
     } else {
         from.messages = kg_json_type(prompt) == KG_JSON_ARRAY ? prompt : NULL;
-        if (!from.messages)
+        if (from.messages)
+            KG_TRY(need_chat(j, err));
+        else
             KG_TRY(kg_json_need(&prompt, doc, doc->root, "prompt", KG_JSON_STRING, err));
         from.text = kg_json_text(prompt, &from.n);
         KG_TRY(add_text(j, &from, doc->where, err));
@@ -214,7 +227,10 @@ out:
 
 static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *err)
 {
-    KG_TRY(kg_prompt_choose(&j->chat, &how, chat_choice, load.dir, err));
+    bool named = strcmp(chat_choice, "auto") != 0;
+
+    if (named || how.user_turn || how.system || how.opening)
+        KG_TRY(need_chat(j, err));
     KG_TRY(kg_prompt_check(&how, err));
     KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, 1, sizeof *j->from, MAX_PROMPTS,
                        "prompts", err));
@@ -331,9 +347,10 @@ static void say_speed(const struct kg_rollout_stats *s, size_t n, double startup
 {
     double seconds = s->prefill_seconds + s->decode_seconds;
     kg_log_progress_end();
-    kg_log_info("%zu answers, %lld prompt and %lld decoded tokens in %.2f s (%.0f "
+    kg_log_info("%zu answer%s, %lld prompt and %lld decoded tokens in %.2f s (%.0f "
                 "decoded tokens/s), %.0f ms to start",
-                n, (long long)s->prefill_tokens, (long long)s->decode_tokens, seconds,
+                n, n == 1 ? "" : "s", (long long)s->prefill_tokens,
+                (long long)s->decode_tokens, seconds,
                 (double)s->decode_tokens /
                     (s->decode_seconds > 0 ? s->decode_seconds : 1),
                 startup_ms);

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "data/manifest.h"
 #include "data/safetensors.h"
+#include "train/checkpoint.h"
 
 #include <string.h>
 
@@ -27,11 +28,10 @@ const struct kg_flag kg_inspect_flags[] = {
      0, NULL},
     {"verify", 0, KG_FLAG_TRUE, &verify, NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
-     "manifest.json) and compare its hashes; nothing else is done",
+     "manifest.json; of a run the newest) and compare its hashes; nothing else is done",
      0, 0, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "compute type that the memory is for (default: bf16 where the machine has it)", 0, 0,
-     "bf16|fp32"},
+     "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
     {0},
 };
 
@@ -65,21 +65,24 @@ static void count_memory(struct report *r)
 {
     const struct kg_model *m = r->l.model;
     const struct kg_model_config *c = &m->config;
-    uint64_t n = (uint64_t)r->n_params;
-    uint64_t ct = kg_dtype_traits(m->ct)->bytes;
+    uint64_t n = (uint64_t)r->n_params, packed = kg_model_compute_bytes(m), rows = 0;
     int64_t run = min_i64(RUN_TOKENS, c->max_positions);
     uint64_t blocks = (uint64_t)(run + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
-    r->run_bytes = n * ct + blocks * kg_kv_block_bytes(m) +
+    for (size_t i = 0; i < m->n_params; i++)
+        rows += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols * sizeof(float);
+    r->run_bytes = packed + rows + blocks * kg_kv_block_bytes(m) +
                    kg_acts_bytes(c, m->ct, 512, true);
-    /* fp32: master, gradient, two moments, anchor; and bf16 copies of model and anchor */
-    uint64_t per_param = 5 * sizeof(float) + (m->ct == KG_BF16 ? 2 * ct : 0);
-    r->train_bytes = n * per_param + kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
+    /* fp32: master, gradient, two moments, anchor; and what products read of the model
+     * and the anchor, packed in either dtype */
+    r->train_bytes = n * 5 * sizeof(float) + 2 * packed +
+                     kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
 }
 
 static kg_status examine(struct report *r, struct kg_err *err)
 {
     KG_TRY(kg_load_model(&r->l, &load, err));
     KG_TRY(kg_st_open_dir(&r->set, load.dir, err));
+    KG_TRY(kg_model_check_values(r->l.model, r->set, err));
     for (size_t i = 0; i < kg_st_count(r->set); i++)
         count_dtype(r, kg_st_at(r->set, i)->dtype);
     for (size_t i = 0; i < r->l.model->n_params; i++)
@@ -228,13 +231,38 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
 
 /* ---- verification ---- */
 
-/* The folder with a manifest that dir is, or is in: a model/ beside the state of a run.
- * path: owned */
+/* The newest checkpoint of the run that dir is; *path NULL where it is none. A run's own
+ * manifest.json lists what it was started with, not its files.   path: owned */
+static kg_status find_in_run(char **path, const char *dir, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME], *folder = kg_path_join(dir, "checkpoints", err);
+    bool is_run = folder && kg_file_is_dir(folder);
+    kg_status status = folder ? KG_OK : KG_ENOMEM;
+
+    *path = NULL;
+    if (is_run)
+        status = kg_checkpoint_last(name, dir, err);
+    if (is_run && status == KG_OK && !name[0])
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "%s: expected a checkpoint, found a run that has none yet", dir);
+    if (is_run && status == KG_OK) {
+        *path = kg_path_join(folder, name, err);
+        status = *path ? KG_OK : KG_ENOMEM;
+    }
+    kg_mem_free(folder);
+    return status;
+}
+
+/* The folder with a manifest that dir is, or is in (a model/ beside the state of a run),
+ * or the newest checkpoint of the run that it is.   path: owned */
 static kg_status find_manifest(char **path, const char *dir, struct kg_err *err)
 {
     static const char *const places[] = {KG_MANIFEST_NAME, "../" KG_MANIFEST_NAME};
     static const char *const folders[] = {".", ".."};
 
+    KG_TRY(find_in_run(path, dir, err));
+    if (*path)
+        return KG_OK;
     for (size_t i = 0; i < 2; i++) {
         char *manifest = kg_path_join(dir, places[i], err);
         bool found = manifest && kg_file_exists(manifest);
@@ -259,13 +287,15 @@ static kg_status put_verified(struct kg_str *out, const char *dir, struct kg_err
 
     KG_TRY(find_manifest(&path, dir, err));
     status = kg_manifest_check(&size, path, err);
+    kg_cli_bytes(bytes, status == KG_OK ? (double)size.bytes : 0);
+    if (status == KG_OK)
+        status = json ? kg_str_printf(out, err, "{\"files\": %zu, \"bytes\": %llu}\n",
+                                      size.files, (unsigned long long)size.bytes)
+                      : kg_str_printf(out, err,
+                                      "%s: %zu files, %s: all are what was saved\n", path,
+                                      size.files, bytes);
     kg_mem_free(path);
-    KG_TRY(status);
-    kg_cli_bytes(bytes, (double)size.bytes);
-    return json ? kg_str_printf(out, err, "{\"files\": %zu, \"bytes\": %llu}\n",
-                                size.files, (unsigned long long)size.bytes)
-                : kg_str_printf(out, err, "%zu files, %s: all are what was saved\n",
-                                size.files, bytes);
+    return status;
 }
 
 int kg_cmd_inspect(int argc, char **argv)

@@ -253,6 +253,9 @@ static kg_status save_model(const struct kg_model_config *c, const char *to,
     if (status == KG_OK)
         kg_log_info("%s with %lld parameters", c->arch->class_name,
                     (long long)m->n_elements);
+    if (status == KG_OK && c->n_eos == 0)
+        kg_log_warn("no end token (a tokenizer with one gives it): answers end at their "
+                    "limit alone");
     kg_model_free(m);
     return status;
 }

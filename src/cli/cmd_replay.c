@@ -35,6 +35,7 @@ static kg_status put_json(struct kg_str *out, const struct kg_replay *r,
                          (long long)r->step, (long long)r->weights_step, r->answers,
                          r->groups, r->left_out, r->algorithm));
     KG_TRY(put_number(out, "apart_max", r->apart_max, true, err));
+    KG_TRY(put_number(out, "advantage_apart_max", r->advantage_apart_max, true, err));
     KG_TRY(kg_str_puts(out, ", \"parts\": [", err));
     for (int i = 0; i < KG_REPLAY_PARTS; i++) {
         const struct kg_replay_row *row = &r->row[i];
@@ -66,8 +67,10 @@ static kg_status put_head(struct kg_str *out, const char *dir, const struct kg_r
                          r->weights_step == r->step - 1
                              ? "those before the step"
                              : "older than those before the step"));
-    KG_TRY(kg_str_printf(
-        out, err, "            recorded log-probs are at most %g apart\n", r->apart_max));
+    KG_TRY(kg_str_printf(out, err,
+                         "            recorded log-probs are at most %g apart, "
+                         "advantages %g\n",
+                         r->apart_max, r->advantage_apart_max));
     return kg_str_printf(out, err, "algorithm   %s\n\n", r->algorithm);
 }
 

@@ -22,8 +22,7 @@ static bool entropy;
 const struct kg_flag kg_score_flags[] = {
     {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16 where the machine has it)", 0,
-     0, "bf16|fp32"},
+     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
     {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
      "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 0, 10000, NULL},
     {"entropy", 0, KG_FLAG_TRUE, &entropy, NULL,

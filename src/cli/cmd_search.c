@@ -3,7 +3,7 @@
  */
 #include "cli/cli.h"
 
-#include "cli/printable.h"
+#include "base/printable.h"
 #include "cli/search_bench.h"
 
 #include "base/clock.h"
@@ -176,9 +176,9 @@ static kg_status put_text(struct kg_str *out, const struct kg_hits *hits,
         const struct kg_passage *p = &hits->passages[i];
 
         KG_TRY(kg_str_printf(out, err, "%zu. [", i + 1));
-        KG_TRY(kg_cli_put_printable(out, p->id, strlen(p->id), false, err));
+        KG_TRY(kg_printable_put(out, p->id, strlen(p->id), false, err));
         KG_TRY(kg_str_printf(out, err, "] score %.4f\n", p->score));
-        KG_TRY(kg_cli_put_printable(out, p->contents, strlen(p->contents), true, err));
+        KG_TRY(kg_printable_put(out, p->contents, strlen(p->contents), true, err));
         KG_TRY(kg_str_puts(out, "\n\n", err));
     }
     if (hits->n == 0)

@@ -37,8 +37,7 @@ const struct kg_flag kg_show_flags[] = {
     {"no-color", 0, KG_FLAG_TRUE, &no_colour, NULL,
      "name sources by tags (so it is where the output is no terminal)", 0, 0, NULL},
     {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "of --reference: bf16 or fp32 (default: bf16 where the machine has it)", 0, 0,
-     "bf16|fp32"},
+     "of --reference: bf16 or fp32 (default: bf16)", 0, 0, "bf16|fp32"},
     {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
      1024, NULL},
     {0},
@@ -68,22 +67,62 @@ static kg_status score(float *logp, const int32_t *tokens, size_t n, float tempe
     return status;
 }
 
-static kg_status compare(struct kg_shown *s, float temperature, const struct kg_model *m,
-                         struct kg_err *err)
+/* Tokens [begin, end) are drawn given [from, ..): window i - 1 of the line, up to the
+ * next; 0: what stands before the first. */
+struct part {
+    size_t from, begin, end;
+};
+
+static kg_status part_at(struct part *p, const struct kg_json_doc *doc, size_t i,
+                         size_t n, struct kg_err *err)
 {
+    const struct kg_json *windows = kg_json_get(doc->root, "windows");
+    const struct kg_json *own = i > 0 ? kg_json_at(windows, i - 1) : NULL;
+    const struct kg_json *next = i < kg_json_size(windows) ? kg_json_at(windows, i)
+                                                           : NULL;
+    int64_t begin = own ? kg_json_int(kg_json_at(own, 0), -1) : 0;
+    int64_t from = own ? kg_json_int(kg_json_at(own, 1), -1) : 0;
+    int64_t end = next ? kg_json_int(kg_json_at(next, 0), -1) : (int64_t)n;
+
+    if (from < 0 || from > begin || begin >= end || end > (int64_t)n)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: key 'windows': expected pairs [begin, from] in order, within "
+                       "%zu tokens",
+                       doc->where, n);
+    *p = (struct part){(size_t)from, (size_t)begin, (size_t)end};
+    return KG_OK;
+}
+
+static kg_status compare_part(struct kg_shown *s, const struct part *part,
+                              const int32_t *tokens, float *logp, float temperature,
+                              const struct kg_model *m, struct kg_err *err)
+{
+    KG_TRY(score(logp, tokens + part->from, part->end - part->from, temperature, m, err));
+    for (size_t i = part->begin; i < part->end; i++) {
+        struct kg_shown_piece *p = &s->pieces[i];
+
+        p->compared = p->sampled;
+        p->divergence = p->logp - (double)logp[i - part->from];
+    }
+    return KG_OK;
+}
+
+static kg_status compare(struct kg_shown *s, const struct kg_json_doc *doc,
+                         float temperature, const struct kg_model *m, struct kg_err *err)
+{
+    size_t parts = 1 + kg_json_size(kg_json_get(doc->root, "windows"));
     int32_t *tokens = kg_mem_calloc(s->n, sizeof *tokens, "tokens", err);
     float *logp = tokens ? kg_mem_calloc(s->n, sizeof *logp, "log-probs", err) : NULL;
     kg_status status = logp ? KG_OK : err->code;
 
     for (size_t i = 0; logp && i < s->n; i++)
         tokens[i] = s->pieces[i].token;
-    if (logp)
-        status = score(logp, tokens, s->n, temperature, m, err);
-    for (size_t i = 0; status == KG_OK && i < s->n; i++) {
-        struct kg_shown_piece *p = &s->pieces[i];
+    for (size_t i = 0; i < parts && status == KG_OK; i++) {
+        struct part part = {0};
 
-        p->compared = p->sampled;
-        p->divergence = p->logp - (double)logp[i];
+        status = part_at(&part, doc, i, s->n, err);
+        if (status == KG_OK)
+            status = compare_part(s, &part, tokens, logp, temperature, m, err);
     }
     kg_mem_free(tokens);
     kg_mem_free(logp);
@@ -127,12 +166,12 @@ static kg_status show_line(struct showing *w, const struct kg_json_doc *doc,
     w->shown.line = number;
     KG_TRY(kg_show_read(&w->shown, doc, w->tok, err));
     if (w->ref.model && w->shown.n && w->shown.pieces[0].token >= 0)
-        KG_TRY(compare(&w->shown, (float)temperature, w->ref.model, err));
+        KG_TRY(compare(&w->shown, doc, (float)temperature, w->ref.model, err));
     KG_TRY(check(&w->shown, doc, err));
     if (html_path)
         return kg_show_html(&w->out, &w->shown, &columns, err);
     KG_TRY(kg_show_text(&w->out, &w->shown, &columns, w->colour, err));
-    return kg_cli_put(&w->out, err);
+    return kg_cli_put_as_it_is(&w->out, err);
 }
 
 static kg_status show_lines(struct showing *w, const char *path, struct kg_err *err)

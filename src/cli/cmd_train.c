@@ -1,7 +1,9 @@
 /* kedge train, sft and distill: a recipe, overrides, and either a plan or a run. */
 #include "cli/cli.h"
+#include "cli/shared.h"
 
 #include "base/file.h"
+#include "base/mem.h"
 #include "train/run.h"
 #include "train/train_options.h"
 
@@ -36,10 +38,10 @@ static kg_status print_keys(struct kg_err *err)
     return status;
 }
 
-static kg_status print_plan(const struct kg_config *config, struct kg_err *err)
+static kg_status print_plan(struct kg_config *config, struct kg_err *err)
 {
     struct kg_str out = {0};
-    kg_status status = kg_train_plan(&out, config, err);
+    kg_status status = kg_train_plan(&out, config, resume, err);
 
     if (status == KG_OK)
         status = kg_cli_put(&out, err);
@@ -82,6 +84,7 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
     struct kg_config *config = NULL;
     struct kg_err err;
     const char *recipe;
+    char *own = NULL;
     kg_status status;
     int extra;
 
@@ -92,7 +95,10 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
     recipe = take_recipe(&argc, argv, &extra);
     if (extra > 0)
         return kg_cli_usage("expected one recipe, found %d", extra + 1);
+    if (recipe && !(recipe = kg_cli_shared(&own, recipe, &err)))
+        return kg_cli_exit(err.code, &err);
     status = read(&config, recipe, argv, (size_t)argc, &err);
+    kg_mem_free(own);
     if (status != KG_OK)
         return kg_cli_exit(status, &err);
     if (forced)

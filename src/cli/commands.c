@@ -11,8 +11,10 @@ const struct kg_command kg_commands[] = {
      "RECIPE is a YAML file; assignments override it. A preset (preset=NAME, short for "
      "algo.preset; `kedge presets` lists them) is weaker than either. The run directory "
      "(run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
-     "checkpoints/step-NNNNNN/{model,anchor}. SIGINT and SIGTERM finish the step, save "
-     "and leave with status 0; SIGUSR1 makes it (and every other command) say what it is "
+     "checkpoints/step-NNNNNN/{model,anchor}. SIGINT, SIGTERM and SIGHUP finish the "
+     "step, "
+     "save and leave with status 0; SIGUSR1 makes it (and every other command) say what "
+     "it is "
      "doing.",
      -1},
     {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
@@ -65,9 +67,9 @@ const struct kg_command kg_commands[] = {
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "
-     "{\"prompt\": text} or "
-     "{\"ids\": [...]}, and every answer a line {\"ids\", \"logprobs\", \"text\", "
-     "\"finish_reason\"} on stdout, in input "
+     "{\"prompt\": text}, {\"prompt\": [messages]}, which the chat template renders "
+     "(with \"tools\": [...], if it has them), or {\"ids\": [...]}, and every answer a "
+     "line {\"ids\", \"logprobs\", \"text\", \"finish_reason\"} on stdout, in input "
      "order, --n lines for each input.\n\n"
      "A log-prob is of the full softmax at the temperature (at temperature 0: at 1), and "
      "is bit for bit what "

@@ -9,6 +9,9 @@
 
 #include <string.h>
 
+/* A key that is no row of its own: the command line has it for algo.preset. */
+static const char PRESET_HELP[] = "a method or recipe by name, kedge presets lists them";
+
 /* Whether the command takes section.key=value. */
 static bool takes_keys(const struct kg_command *c)
 {
@@ -45,13 +48,22 @@ static kg_status put_help(struct kg_str *out, const char *text, struct kg_err *e
 static const char BASH_HEAD[] =
     "# bash completion for kedge\n"
     "_kedge()\n{\n"
-    "    local word=${COMP_WORDS[COMP_CWORD]} flags= keys= values=\n"
+    "    local word=${COMP_WORDS[COMP_CWORD]} flags= keys= values= choices=\n"
+    "    local before=${COMP_WORDS[COMP_CWORD-1]} one\n"
     "    # = parts words for readline: the whole word stands in the line\n"
     "    [ -z \"$COMP_LINE\" ] || { word=${COMP_LINE:0:$COMP_POINT}; word=${word##*[ "
     "\t]}; "
     "}\n";
 
 static const char BASH_TAIL[] =
+    "    # behind a flag with choices, or behind its =\n"
+    "    case $word in -*=*) before=${word%%=*} word=${word#*=} ;; esac\n"
+    "    for one in $choices; do\n"
+    "        [ \"$before\" = \"${one%%=*}\" ] || continue\n"
+    "        one=${one#*=}\n"
+    "        COMPREPLY=($(compgen -W \"${one//|/ }\" -- \"$word\"))\n"
+    "        return\n"
+    "    done\n"
     "    case $word in\n"
     "        -*) COMPREPLY=($(compgen -W \"$flags\" -- \"$word\")) ;;\n"
     "        *=*) _kedge_values \"${word%%=*}\"\n"
@@ -86,6 +98,13 @@ static kg_status put_bash_command(struct kg_str *out, const struct kg_command *c
     KG_TRY(kg_str_printf(out, err, "        %s) flags=\"--help", c->name));
     for (const struct kg_flag *f = c->flags; f && f->name; f++)
         KG_TRY(kg_str_printf(out, err, " --%s", f->name));
+    KG_TRY(kg_str_puts(out, "\" choices=\"", err));
+    for (const struct kg_flag *f = c->flags; f && f->name; f++) {
+        if (f->choices)
+            KG_TRY(kg_str_printf(out, err, " --%s=%s", f->name, f->choices));
+        if (f->choices && f->short_name)
+            KG_TRY(kg_str_printf(out, err, " -%c=%s", f->short_name, f->choices));
+    }
     return kg_str_puts(out, takes_keys(c) ? "\" keys=$_kedge_keys ;;\n" : "\" ;;\n", err);
 }
 
@@ -112,7 +131,12 @@ static kg_status put_bash(struct kg_str *out, struct kg_err *err)
 /* ---- zsh ---- */
 
 static const char ZSH_TAIL[] =
-    "    if [[ $PREFIX == -* ]]; then\n"
+    "    local before=$words[CURRENT-1]\n"
+    "    if [[ $PREFIX == -*=* ]]; then before=${PREFIX%%=*}; fi\n"
+    "    if [[ -n ${choices[$before]} ]]; then\n"
+    "        [[ $PREFIX == -*=* ]] && compset -P '*='\n"
+    "        compadd -- ${=choices[$before]}\n"
+    "    elif [[ $PREFIX == -* ]]; then\n"
     "        _describe -o flag flags\n"
     "    elif (( with_keys )) && [[ $PREFIX == *=* ]]; then\n"
     "        local key=${PREFIX%%=*}\n"
@@ -134,6 +158,7 @@ static kg_status put_zsh_keys(struct kg_str *out, struct kg_err *err)
         KG_TRY(put_help(out, row->help, err));
         KG_TRY(kg_str_puts(out, "'\n", err));
     }
+    KG_TRY(kg_str_printf(out, err, "    'preset:%s'\n", PRESET_HELP));
     KG_TRY(kg_str_puts(out, ")\ntypeset -gA _kedge_values\n_kedge_values=(\n", err));
     for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++) {
         if (!choices_of(row))
@@ -143,6 +168,18 @@ static kg_status put_zsh_keys(struct kg_str *out, struct kg_err *err)
         KG_TRY(kg_str_puts(out, "'\n", err));
     }
     return kg_str_puts(out, ")\n", err);
+}
+
+static kg_status put_zsh_choices(struct kg_str *out, const struct kg_flag *f,
+                                 struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, " --%s '", f->name));
+    KG_TRY(put_choices(out, f->choices, ' ', err));
+    if (f->short_name) {
+        KG_TRY(kg_str_printf(out, err, "' -%c '", f->short_name));
+        KG_TRY(put_choices(out, f->choices, ' ', err));
+    }
+    return kg_str_putc(out, '\'', err);
 }
 
 static kg_status put_zsh_command(struct kg_str *out, const struct kg_command *c,
@@ -155,6 +192,10 @@ static kg_status put_zsh_command(struct kg_str *out, const struct kg_command *c,
         KG_TRY(put_help(out, f->help, err));
         KG_TRY(kg_str_putc(out, '\'', err));
     }
+    KG_TRY(kg_str_puts(out, ") choices=(", err));
+    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+        if (f->choices)
+            KG_TRY(put_zsh_choices(out, f, err));
     return kg_str_puts(out, ") ;;\n", err);
 }
 
@@ -164,6 +205,7 @@ static kg_status put_zsh(struct kg_str *out, struct kg_err *err)
     KG_TRY(put_zsh_keys(out, err));
     KG_TRY(kg_str_puts(out,
                        "_kedge()\n{\n    local -a flags commands\n"
+                       "    local -A choices\n"
                        "    local -i with_keys=0\n    commands=(\n",
                        err));
     for (const struct kg_command *c = kg_commands; c->name; c++) {
@@ -229,7 +271,10 @@ static kg_status put_fish_keys(struct kg_str *out, struct kg_err *err)
                 kg_str_printf(out, err, "%s=%.*s ", row->key, (int)strcspn(p, "|"), p));
         KG_TRY(put_fish_line(out, "'", row->help, err));
     }
-    return KG_OK;
+    return put_fish_line(out,
+                         "complete -c kedge -n '__fish_seen_subcommand_from "
+                         "$__kedge_with_keys' -a 'preset='",
+                         PRESET_HELP, err);
 }
 
 static kg_status put_fish(struct kg_str *out, struct kg_err *err)

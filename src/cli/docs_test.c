@@ -8,9 +8,11 @@
 #include "train/published.h"
 #include "train/train_options.h"
 
+#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -100,6 +102,91 @@ static void the_presets_are_counted_right(void **state)
     kg_str_release(&want);
 }
 
+/* ---- links ---- */
+
+/* GitHub's anchor of a heading: letters and digits in lower case, blanks as '-'. */
+static bool is_heading(const char *line, const char *anchor, size_t n)
+{
+    size_t at = 0;
+
+    line += strspn(line, "#");
+    line += *line == ' ';
+    for (; *line && *line != '\n'; line++) {
+        char c = *line == ' ' ? '-' : (char)tolower((unsigned char)*line);
+
+        if (!isalnum((unsigned char)c) && c != '-' && c != '_')
+            continue;
+        if (at == n || anchor[at++] != c)
+            return false;
+    }
+    return at == n;
+}
+
+static bool has_anchor(const char *page, const char *anchor, size_t n)
+{
+    char id[256];
+
+    snprintf(id, sizeof id, "<a id=\"%.*s\">", (int)n, anchor);
+    if (strstr(page, id))
+        return true;
+    for (const char *at = page; at; at = strstr(at, "\n#"), at += at != NULL)
+        if (*at == '#' && is_heading(at, anchor, n))
+            return true;
+    return false;
+}
+
+/* from: the page, in folder; to: n bytes behind "](" */
+static void check_link(const char *from, const char *folder, const char *to, size_t n)
+{
+    size_t path_n = strcspn(to, "#)");
+    struct kg_str page = {0}, path = {0};
+
+    if (n >= 4 && strncmp(to, "http", 4) == 0)
+        return;
+    ok(path_n ? kg_str_printf(&path, &err, "%s%.*s", folder, (int)path_n, to)
+              : kg_str_puts(&path, from, &err));
+    if (!kg_file_exists(path.data))
+        fail_msg("%s: link to %.*s, which is not there", from, (int)n, to);
+    if (path_n < n && !kg_file_is_dir(path.data)) {
+        ok(kg_file_read(&page, path.data, MAX_PAGE, &err));
+        if (!has_anchor(kg_str_text(&page), to + path_n + 1, n - path_n - 1))
+            fail_msg("%s: link to %.*s, which has no such heading", from, (int)n, to);
+    }
+    kg_str_release(&page);
+    kg_str_release(&path);
+}
+
+/* returns how many it has */
+static size_t check_links(const char *path, const char *folder)
+{
+    struct kg_str page = {0};
+    size_t n = 0;
+
+    ok(kg_file_read(&page, path, MAX_PAGE, &err));
+    for (const char *at = kg_str_text(&page); (at = strstr(at, "](")); n++) {
+        at += 2;
+        check_link(path, folder, at, strcspn(at, ") \n"));
+    }
+    kg_str_release(&page);
+    return n;
+}
+
+static void every_link_leads_to_a_file_and_a_heading(void **state)
+{
+    char path[300], **names;
+    size_t n, links = check_links("README.md", "");
+
+    (void)state;
+    ok(kg_file_list(&names, &n, "docs", &err));
+    for (size_t i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "docs/%.250s", names[i]);
+        if (strstr(names[i], ".md"))
+            links += check_links(path, "docs/");
+    }
+    kg_file_names_free(names, n);
+    assert_true(links > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +195,7 @@ int main(void)
         cmocka_unit_test(the_page_of_published_runs_is_current),
         cmocka_unit_test(the_page_of_keys_is_current),
         cmocka_unit_test(the_presets_are_counted_right),
+        cmocka_unit_test(every_link_leads_to_a_file_and_a_heading),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,11 +70,12 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
                     err));
     for (const struct kg_command *c = kg_commands; c->name; c++)
         KG_TRY(kg_str_printf(out, err, "  %-12s %s\n", c->name, c->summary));
-    return kg_str_puts(out,
-                       "\n`kedge COMMAND --help` tells what a command takes; `kedge "
-                       "--version` what this "
-                       "build is made of.\n",
-                       err);
+    return kg_str_puts(
+        out,
+        "\n`kedge COMMAND --help` tells what a command takes; `kedge "
+        "--version` what this "
+        "build is made of.\n`man kedge` and docs/ of the sources tell the rest.\n",
+        err);
 }
 
 /* ---- man page ---- */

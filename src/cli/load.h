@@ -14,7 +14,7 @@
 /* Targets of the flags that such commands share. */
 struct kg_load_args {
     const char *dir;
-    const char *dtype; /* NULL: bf16 where the machine has it, else fp32 */
+    const char *dtype; /* NULL: bf16 */
     int64_t threads;   /* 0: all cores */
 };
 

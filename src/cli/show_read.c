@@ -56,6 +56,12 @@ static bool is_text_key(const char *key)
     return false;
 }
 
+/* Small objects of names and numbers. */
+static bool is_of_graders(const char *key)
+{
+    return strcmp(key, "rewards") == 0 || strcmp(key, "further") == 0;
+}
+
 static kg_status put_heading(struct kg_shown *s, const struct kg_json *root,
                              struct kg_err *err)
 {
@@ -64,7 +70,7 @@ static kg_status put_heading(struct kg_shown *s, const struct kg_json *root,
         const char *key = kg_json_key_at(root, i);
         char text[KG_NUMBER];
 
-        if ((!is_short(v) && strcmp(key, "rewards") != 0) || is_text_key(key))
+        if ((!is_short(v) && !is_of_graders(key)) || is_text_key(key))
             continue;
         KG_TRY(kg_str_printf(&s->heading, err, "%s%s ", s->heading.len ? ", " : "", key));
         if (kg_json_type(v) == KG_JSON_REAL)

@@ -47,6 +47,24 @@ static const char DUMP[] =
     "\"source\":\"ppmtm\",\"logp\":[null,null,-0.25,null,-2],"
     "\"anchor_logp\":[null,null,-0.5,null,-1]}";
 
+static void what_graders_said_stands_in_the_heading(void **state)
+{
+    struct kg_tokenizer *tok = tokenizer();
+    struct kg_shown s = {0};
+
+    (void)state;
+    read_line(
+        &s,
+        "{\"draw\":3,\"rewards\":{\"a\":0.5,\"b\":null},\"further\":{\"a/x\":2.0},"
+        "\"other\":{\"c\":1},\"tokens\":[13,1],\"source\":\"pm\",\"logp\":[null,-1]}",
+        tok);
+    assert_non_null(strstr(s.heading.data, "draw 3, rewards {"));
+    assert_non_null(strstr(s.heading.data, "further {\"a/x\""));
+    assert_null(strstr(s.heading.data, "other"));
+    kg_shown_release(&s);
+    kg_tokenizer_close(tok);
+}
+
 static void tokens_become_pieces_with_their_numbers(void **state)
 {
     struct kg_tokenizer *tok = tokenizer();
@@ -224,6 +242,7 @@ static void a_malformed_line_says_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_graders_said_stands_in_the_heading),
         cmocka_unit_test(tokens_become_pieces_with_their_numbers),
         cmocka_unit_test(an_id_without_a_token_is_shown_by_its_number),
         cmocka_unit_test(the_legend_has_the_colours_of_the_sources),

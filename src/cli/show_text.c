@@ -2,7 +2,7 @@
  * characters never reach the terminal as they are. */
 #include "cli/show.h"
 
-#include "cli/printable.h"
+#include "base/printable.h"
 
 static const char *const NAMES[KG_SOURCE_COUNT] = {"prompt", "model", "tool"};
 /* grey, green, cyan */
@@ -28,7 +28,7 @@ static kg_status put_row(struct kg_str *out, const struct kg_shown *s, size_t i,
     if (c->divergence)
         KG_TRY(put_number(out, p->compared, p->divergence, err));
     KG_TRY(kg_str_puts(out, "  |", err));
-    KG_TRY(kg_cli_put_printable(out, s->text.data + p->from, p->n, false, err));
+    KG_TRY(kg_printable_put(out, s->text.data + p->from, p->n, false, err));
     return kg_str_puts(out, "|\n", err);
 }
 
@@ -55,8 +55,8 @@ static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t fr
                  first->source == KG_SOURCE_MODEL && first->token >= 0;
 
     if (!table)
-        return kg_cli_put_printable(out, kg_str_text(&s->text) + first->from,
-                                    last->from + last->n - first->from, true, err);
+        return kg_printable_put(out, kg_str_text(&s->text) + first->from,
+                                last->from + last->n - first->from, true, err);
     KG_TRY(put_columns(out, c, err));
     for (size_t i = from; i < to; i++)
         KG_TRY(put_row(out, s, i, c, err));
@@ -86,8 +86,7 @@ kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
                        struct kg_err *err)
 {
     KG_TRY(kg_str_printf(out, err, "line %lld: ", (long long)s->line));
-    KG_TRY(
-        kg_cli_put_printable(out, kg_str_text(&s->heading), s->heading.len, false, err));
+    KG_TRY(kg_printable_put(out, kg_str_text(&s->heading), s->heading.len, false, err));
     KG_TRY(kg_str_putc(out, '\n', err));
     for (size_t i = 0; i < s->n;) {
         size_t to = i + 1;

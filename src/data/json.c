@@ -6,7 +6,7 @@
  */
 #include "data/json_internal.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -190,7 +190,7 @@ static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *
 {
     static const char plain[] = "\"\\\b\f\n\r\t";
     static const char letter[] = "\"\\bfnrt";
-    const char *found = c ? strchr(plain, c) : NULL;
+    const char *found = kg_char_find(plain, (char)c);
     char pair[2] = {'\\', 0};
 
     if (!found)

@@ -10,6 +10,7 @@
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
 
+#include "base/pool.h"
 #include "base/status.h"
 #include "base/str.h"
 
@@ -17,11 +18,10 @@
 #include <stdint.h>
 
 struct kg_json; /* opaque value */
-struct kg_json_pool;
 struct kg_json_doc {
-    struct kg_json *root;      /* in the pool */
-    char *where;               /* in the pool */
-    struct kg_json_pool *pool; /* owned: all that the document has */
+    struct kg_json *root; /* in the pool */
+    char *where;          /* in the pool */
+    struct kg_pool pool;  /* owned: all that the document has */
 };
 
 enum kg_json_type {

@@ -1,5 +1,5 @@
-/* JSON documents as they come about: memory in chunks that go away together, and a stack
- * of the values whose array or object is still open.
+/* JSON documents as they come about: memory in a pool, and a stack of the values whose
+ * array or object is still open.
  *
  * How many members a list has is known when it is closed. So values wait on the stack,
  * and closing moves those of the list, in one block, into the document; what stays on the
@@ -16,91 +16,27 @@
 #include <string.h>
 
 enum {
-    FIRST_CHUNK_BYTES = 4 << 10,
-    LAST_CHUNK_BYTES = 1 << 20,
-    POOL_ALIGN = 8, /* of pointers, int64 and double; nothing else lies here */
+    KEPT_BYTES = 2 << 20, /* for the next document */
     FIRST_MEMBERS = 64,
     SCAN_MEMBERS = 12, /* up to this many a scan beats the sorted index */
 };
 
-/* ---- the pool ---- */
-
-struct kg_json_pool {
-    struct kg_json_pool *next; /* older ones */
-    size_t used;
-    size_t capacity; /* bytes behind this header */
-};
-
-static size_t round_up(size_t n)
-{
-    return (n + POOL_ALIGN - 1) / POOL_ALIGN * POOL_ALIGN;
-}
-
-static kg_status add_chunk(struct kg_json_doc *doc, size_t need, struct kg_err *err)
-{
-    size_t header = round_up(sizeof(struct kg_json_pool));
-    size_t capacity = doc->pool ? 2 * doc->pool->capacity : FIRST_CHUNK_BYTES;
-    struct kg_json_pool *chunk;
-
-    capacity = capacity > LAST_CHUNK_BYTES ? LAST_CHUNK_BYTES : capacity;
-    capacity = capacity < need ? need : capacity;
-    chunk = kg_mem_calloc(1, header + capacity, "JSON document", err);
-    if (!chunk)
-        return KG_ENOMEM;
-    chunk->capacity = capacity;
-    chunk->next = doc->pool;
-    doc->pool = chunk;
-    return KG_OK;
-}
-
 void *kg_json_alloc(struct kg_json_doc *doc, size_t n, struct kg_err *err)
 {
-    struct kg_json_pool *chunk = doc->pool;
-    void *block;
-
-    if (n > SIZE_MAX / 4) {
-        kg_fail(err, KG_ENOMEM, "JSON document: %zu bytes are too many", n);
-        return NULL;
-    }
-    n = round_up(n ? n : 1);
-    if (!chunk || chunk->capacity - chunk->used < n) {
-        if (add_chunk(doc, n, err) != KG_OK)
-            return NULL;
-        chunk = doc->pool;
-    }
-    block = (char *)chunk + round_up(sizeof *chunk) + chunk->used;
-    chunk->used += n;
-    return block;
-}
-
-static void free_chunks(struct kg_json_pool *chunk)
-{
-    while (chunk) {
-        struct kg_json_pool *next = chunk->next;
-
-        kg_mem_free(chunk);
-        chunk = next;
-    }
+    doc->pool.name = "JSON document";
+    return kg_pool_alloc(&doc->pool, n, 1, err);
 }
 
 void kg_json_release(struct kg_json_doc *doc)
 {
-    free_chunks(doc->pool);
+    kg_pool_release(&doc->pool);
     memset(doc, 0, sizeof *doc);
 }
 
 void kg_json_empty(struct kg_json_doc *doc)
 {
-    struct kg_json_pool *kept = doc->pool;
-
-    if (kept && kept->capacity <= LAST_CHUNK_BYTES) {
-        free_chunks(kept->next);
-        kept->next = NULL;
-        kept->used = 0;
-        *doc = (struct kg_json_doc){.pool = kept};
-        return;
-    }
-    kg_json_release(doc);
+    kg_pool_empty(&doc->pool, KEPT_BYTES);
+    *doc = (struct kg_json_doc){.pool = doc->pool};
 }
 
 /* ---- the stack ---- */

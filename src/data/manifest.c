@@ -13,7 +13,6 @@
 #include "data/json.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { FORMAT = 1, HEX = 16, MAX_DEPTH = 8 };
@@ -113,11 +112,6 @@ out:
     return status;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static kg_status put_folder(struct kg_str *out, const char *root, const char *below,
                             int depth, struct kg_err *err)
 {
@@ -130,8 +124,6 @@ static kg_status put_folder(struct kg_str *out, const char *root, const char *be
                        below, MAX_DEPTH);
     path = kg_path_join(root, below, err);
     status = path ? kg_file_list(&names, &n, path, err) : KG_ENOMEM;
-    if (n > 0)
-        qsort(names, n, sizeof *names, by_name);
     for (size_t i = 0; i < n && status == KG_OK; i++)
         status = put_entry(out, root, below, names[i], depth, err);
     kg_file_names_free(names, n);

@@ -243,6 +243,10 @@ static void unknown_names_are_answered_with_the_nearest(void **state)
     override_fails(
         "rum.qqqqq=1",
         "command line: unknown section 'rum' in 'rum.qqqqq'; did you mean 'run'?");
+    refuses("optim: {lrr: 1}\n", KG_EINVAL,
+            "x.yaml line 1: unknown key 'optim.lrr'; did you mean 'optim.lr'?");
+    refuses("optim: {ofset: 1}\n", KG_EINVAL,
+            "x.yaml line 1: unknown key 'optim.ofset'; did you mean 'optim.offset'?");
     override_fails("run=1", "command line: unknown section 'run'; did you mean 'run'?");
 }
 

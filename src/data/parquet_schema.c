@@ -7,7 +7,7 @@
 #include "data/parquet_internal.h"
 
 #include "base/mem.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <stddef.h>
 #include <string.h>

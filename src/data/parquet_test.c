@@ -4,6 +4,7 @@
 #include "data/parquet.h"
 
 #include "base/folder_testing.h"
+#include "data/thrift.h"
 
 #define FOLDER "tests/data/parquet/"
 
@@ -228,6 +229,31 @@ static void any_byte_may_be_wrong(void **state)
     kg_str_release(&whole);
 }
 
+/* How often a byte of `file` that becomes `value` is taken for a width of indices. */
+static int widths_refused(struct kg_str *file, unsigned char value, const char *says)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < file->len; i++) {
+        char kept = file->data[i];
+
+        file->data[i] = (char)value;
+        n += read_bytes(file->data, file->len) != KG_OK && strstr(err.message, says);
+        file->data[i] = kept;
+    }
+    return n;
+}
+
+static void indices_have_32_bits_at_most(void **state)
+{
+    struct kg_str whole = read_all(FOLDER "digits-test.parquet");
+
+    (void)state;
+    assert_true(widths_refused(&whole, 33, "of at most 32 bits, found 33") > 0);
+    assert_int_equal(widths_refused(&whole, 32, "of at most 32 bits"), 0);
+    kg_str_release(&whole);
+}
+
 static void a_checksum_finds_any_damage_of_a_page(void **state)
 {
     struct kg_str whole = read_all(FOLDER "types_v1_snappy.parquet");
@@ -274,6 +300,23 @@ static void rows_that_are_no_records_are_refused_with_their_place(void **state)
                  rows[i].message);
         assert_string_equal(err.message, expected);
         kg_str_release(&whole);
+    }
+}
+
+/* Of what is skipped too: a footer of lists in lists takes no more stack than it may. */
+static void lists_in_lists_have_a_bound(void **state)
+{
+    static unsigned char deep[1 << 16]; /* each a list of one list */
+
+    (void)state;
+    memset(deep, 0x19, sizeof deep);
+    for (size_t n = 16; n <= sizeof deep; n *= 4) {
+        struct kg_thrift t = {deep + sizeof deep - n, deep + sizeof deep, NULL};
+
+        kg_thrift_skip(&t, KG_THRIFT_LIST);
+        assert_string_equal(t.problem,
+                            n == 16 ? "a list has more elements than bytes are left"
+                                    : "it is nested too deep");
     }
 }
 
@@ -352,8 +395,10 @@ int main(void)
         cmocka_unit_test(a_cut_file_is_refused_at_every_length),
         cmocka_unit_test(a_page_without_bytes_has_no_values),
         cmocka_unit_test(any_byte_may_be_wrong),
+        cmocka_unit_test(indices_have_32_bits_at_most),
         cmocka_unit_test(a_checksum_finds_any_damage_of_a_page),
         cmocka_unit_test(rows_that_are_no_records_are_refused_with_their_place),
+        cmocka_unit_test(lists_in_lists_have_a_bound),
         cmocka_unit_test(a_row_outlives_its_reader),
         cmocka_unit_test(every_failed_allocation_is_a_status),
         cmocka_unit_test(what_is_no_parquet_file_is_said),

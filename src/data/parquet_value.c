@@ -5,7 +5,7 @@
  */
 #include "data/parquet_internal.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

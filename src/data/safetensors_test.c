@@ -93,7 +93,7 @@ static size_t decode64(unsigned char *out, const char *text)
     size_t n = 0;
 
     for (size_t i = 0; text[i] && text[i] != '='; i++) {
-        const char *at = strchr(letters, text[i]);
+        const char *at = kg_char_find(letters, text[i]);
 
         assert_non_null(at);
         bits = bits << 6 | (unsigned)(at - letters);

@@ -52,26 +52,28 @@ static int make_all(void **state)
     return 0;
 }
 
-static void open_suite(struct outcome *o)
+static void open_suite(struct outcome *o, const char *assignment)
 {
     put("s.yaml", SUITE);
-    open_outcome(o, "s.yaml", NULL);
+    open_outcome(o, "s.yaml", assignment);
 }
 
-static void play(struct outcome *o, int32_t max_batch)
+static void play_with(struct outcome *o, int32_t max_batch, const char *assignment)
 {
     struct kg_eval_local local = {
         .model = model, .tok = tok, .model_dir = MODEL, .max_batch = max_batch};
     struct kg_eval_run run = {
         .suite = &o->suite, .source = &local.source, .dump = add_line, .user = o};
 
-    open_suite(o);
+    open_suite(o, assignment);
     for (size_t i = 0; i < o->suite.n; i++)
         o->sets[i].episode.env = &figures;
     kg_eval_local_init(&local);
     run.sets = o->sets;
     ok(kg_eval_suite(&o->report, &run, &err));
 }
+
+static void play(struct outcome *o, int32_t max_batch) { play_with(o, max_batch, NULL); }
 
 static void expect_mean(const struct kg_eval_score *s, const char *name, double value)
 {
@@ -155,6 +157,39 @@ static void the_batch_changes_nothing(void **state)
     release(&many);
 }
 
+/* A turn reads 8 tokens and an observation of 4: the second begins with 13 of them. */
+static void a_window_is_played_in_any_batch(void **state)
+{
+    struct outcome all, one, many;
+
+    (void)state;
+    play(&all, 8);
+    play_with(&one, 1, "defaults.window=8");
+    play_with(&many, 8, "defaults.window=8");
+    assert_string_equal(one.lines.data, many.lines.data);
+    assert_string_not_equal(one.lines.data, all.lines.data);
+    expect_mean(&many.report.sets[0].score, "turns", 3);
+    release(&one);
+    release(&many);
+    play_with(&many, 8, "defaults.window=50"); /* never outgrown */
+    assert_string_equal(many.lines.data, all.lines.data);
+    release(&many);
+    release(&all);
+}
+
+/* 5 tokens, 4 of the tool, and 2 of the second turn. */
+static void an_answer_has_a_limit_of_its_own(void **state)
+{
+    struct outcome o;
+
+    (void)state;
+    play_with(&o, 8, "defaults.answer_tokens=11");
+    expect_mean(&o.report.sets[0].score, "turns", 2);
+    expect_mean(&o.report.sets[0].score, "tokens", 7);
+    expect_mean(&o.report.sets[0].score, "truncated", 1);
+    release(&o);
+}
+
 /* A source of answers of one turn, as a server is. */
 static kg_status one_turn(struct kg_eval_source *self, struct kg_eval_set *set,
                           const bool *there, kg_eval_take_fn take, void *user,
@@ -182,7 +217,7 @@ static void answers_of_one_turn_are_no_episodes(void **state)
     struct kg_eval_run run = {.suite = &o.suite, .source = &source};
 
     (void)state;
-    open_suite(&o);
+    open_suite(&o, NULL);
     run.sets = o.sets;
     assert_int_equal(kg_eval_suite(&o.report, &run, &err), KG_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "expected an episode (env calculator)"));
@@ -198,7 +233,7 @@ static void a_context_beyond_the_model_is_refused(void **state)
     char expected[100];
 
     (void)state;
-    open_suite(&o);
+    open_suite(&o, NULL);
     o.sets[1].episode.context = model->config.max_positions + 1;
     run.suite = &o.suite;
     run.sets = o.sets;
@@ -209,6 +244,42 @@ static void a_context_beyond_the_model_is_refused(void **state)
              model->config.max_positions, model->config.max_positions + 1);
     assert_string_equal(err.message, expected);
     release(&o);
+}
+
+static void limits_that_are_none_are_refused(void **state)
+{
+    static const struct {
+        const char *assignment, *message;
+    } cases[] = {
+        {"defaults.window=60", "set a: window: expected fewer than context (60), or 0"},
+        {"defaults.window=3", "set a: window: expected at least the longest prompt's 4"},
+        {"defaults.answer_tokens=61",
+         "set a: answer_tokens: expected fewer than context"},
+    };
+    struct kg_eval_local local = {
+        .model = model, .tok = tok, .model_dir = MODEL, .max_batch = 1};
+    struct kg_eval_set *sets;
+    struct kg_suite suite;
+
+    (void)state;
+    kg_eval_local_init(&local);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct outcome o;
+        struct kg_eval_run run = {.source = &local.source, .suite = &o.suite};
+
+        open_suite(&o, cases[i].assignment);
+        run.sets = o.sets;
+        assert_int_equal(kg_eval_suite(&o.report, &run, &err), KG_EINVAL);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("expected '%s' in: %s", cases[i].message, err.message);
+        release(&o);
+    }
+    put("n.yaml", "sets: {a: {task: qa-number, data: d.jsonl, window: 9}}\n");
+    ok(kg_suite_open(&suite, in_dir("n.yaml"), &err));
+    ok(kg_suite_resolve(&suite, &err));
+    assert_int_equal(kg_suite_sets(&sets, &suite, dir, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "window: expected 0 without env, found 9"));
+    kg_suite_release(&suite);
 }
 
 static void a_search_needs_a_place(void **state)
@@ -231,6 +302,9 @@ int main(void)
         cmocka_unit_test(turns_and_calls_are_counted),
         cmocka_unit_test(lines_say_who_wrote_what),
         cmocka_unit_test(the_batch_changes_nothing),
+        cmocka_unit_test(a_window_is_played_in_any_batch),
+        cmocka_unit_test(an_answer_has_a_limit_of_its_own),
+        cmocka_unit_test(limits_that_are_none_are_refused),
         cmocka_unit_test(answers_of_one_turn_are_no_episodes),
         cmocka_unit_test(a_context_beyond_the_model_is_refused),
         cmocka_unit_test(a_search_needs_a_place),

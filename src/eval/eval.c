@@ -59,6 +59,7 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
     struct kg_str *text = texts ? texts : own;
     struct kg_episode_text *episodes = kg_mem_calloc(n, sizeof *episodes,
                                                      "texts of episodes", err);
+    uint32_t named = 0;
     kg_status status = KG_OK;
 
     if (!items || !text || !episodes) {
@@ -76,7 +77,11 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
         trajs[i].graded = grades[i].graded;
         trajs[i].n_parts = grades[i].n_parts;
         memcpy(trajs[i].part, grades[i].part, sizeof trajs[i].part);
+        trajs[i].further = grades[i].further;
+        named |= grades[i].further.said;
     }
+    for (size_t i = 0; i < n; i++)
+        trajs[i].further.named = named;
 out:
     for (size_t i = 0; own && i < n; i++)
         kg_str_release(&own[i]);
@@ -88,33 +93,46 @@ out:
     return status;
 }
 
-/* Log-probs and entropy of every sampled token under one model: out arrays lie one
- * trajectory after the other. */
+static size_t count_parts(const struct kg_traj *trajs, size_t n)
+{
+    size_t parts = 0;
+
+    for (size_t i = 0; i < n; i++)
+        parts += kg_traj_n_parts(&trajs[i], false);
+    return parts;
+}
+
+/* Log-probs and entropy of every sampled token under one model, each in the context that
+ * it was sampled in: out arrays lie one part after the other. */
 static kg_status score_all(float *logp, float *entropy, const struct kg_model *m,
                            const struct kg_traj *trajs, size_t n, struct kg_err *err)
 {
-    struct kg_score_seq *seqs = kg_mem_calloc(n, sizeof *seqs, "scored answers", err);
-    size_t *from = kg_mem_calloc(n, sizeof *from, "first scored positions", err);
+    size_t parts = count_parts(trajs, n), longest = 1024, at = 0, to = 0;
+    struct kg_score_seq *seqs = kg_mem_calloc(parts, sizeof *seqs, "scored answers", err);
+    size_t *from = kg_mem_calloc(parts, sizeof *from, "first scored positions", err);
     struct kg_acts *acts = NULL;
-    size_t longest = 1024, at = 0;
     kg_status status = KG_OK;
 
     if (!seqs || !from) {
         status = err->code;
         goto out;
     }
-    for (size_t i = 0; i < n; i++) {
-        seqs[i] = (struct kg_score_seq){.tokens = trajs[i].tokens,
-                                        .n = trajs[i].n,
-                                        .temperature = trajs[i].temperature,
-                                        .logp = logp + at,
-                                        .entropy = entropy ? entropy + at : NULL};
-        from[i] = trajs[i].prompt_n;
-        longest = trajs[i].n > longest ? trajs[i].n : longest;
-        at += trajs[i].n;
-    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t x = 0; x < kg_traj_n_parts(&trajs[i], false); x++, to++) {
+            struct kg_traj_part p = kg_traj_part(&trajs[i], x, false);
+            size_t length = p.end - p.from;
+
+            seqs[to] = (struct kg_score_seq){.tokens = trajs[i].tokens + p.from,
+                                             .n = length,
+                                             .temperature = trajs[i].temperature,
+                                             .logp = logp + at,
+                                             .entropy = entropy ? entropy + at : NULL};
+            from[to] = p.begin - p.from;
+            longest = length > longest ? length : longest;
+            at += length;
+        }
     KG_TRY_GOTO(out, kg_acts_create(&acts, m, (int64_t)longest, false, err));
-    KG_TRY_GOTO(out, kg_score(m, acts, (int64_t)longest, seqs, n, 0, 0, from, err));
+    KG_TRY_GOTO(out, kg_score(m, acts, (int64_t)longest, seqs, parts, 0, 0, from, err));
 out:
     kg_acts_free(acts);
     kg_mem_free(seqs);
@@ -122,21 +140,38 @@ out:
     return status;
 }
 
-/* Sums over the sampled tokens of a trajectory; the arrays are its own part. */
+/* Sums over the sampled tokens of a part; the arrays are its own. */
 static void sum_tokens(struct kg_eval_answer *a, const struct kg_traj *t,
-                       const float *logp, const float *entropy, const float *ref_logp)
+                       struct kg_traj_part p, const float *logp, const float *entropy,
+                       const float *ref_logp)
 {
-    a->scored = true;
-    a->entropy = a->kl_k1 = a->kl_k3 = 0;
-    for (size_t i = 0; i < t->n; i++) {
+    for (size_t j = p.begin; j < p.end; j++) {
+        size_t i = j - p.from;
         double d = ref_logp ? (double)logp[i] - (double)ref_logp[i] : 0;
 
-        if (t->source[i] != KG_SOURCE_MODEL)
+        if (t->source[j] != KG_SOURCE_MODEL)
             continue;
         a->entropy += entropy[i];
         a->kl_k1 += d;
         a->kl_k3 += d + kg_exp(-d) - 1;
     }
+}
+
+/* returns the length of the arrays' part that is t's */
+static size_t sum_traj(struct kg_eval_answer *a, const struct kg_traj *t,
+                       const float *logp, const float *entropy, const float *ref_logp)
+{
+    size_t at = 0;
+
+    a->scored = true;
+    a->entropy = a->kl_k1 = a->kl_k3 = 0;
+    for (size_t x = 0; x < kg_traj_n_parts(t, false); x++) {
+        struct kg_traj_part p = kg_traj_part(t, x, false);
+
+        sum_tokens(a, t, p, logp + at, entropy + at, ref_logp ? ref_logp + at : NULL);
+        at += p.end - p.from;
+    }
+    return at;
 }
 
 kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_model *m,
@@ -148,7 +183,7 @@ kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_mod
     kg_status status = KG_OK;
 
     for (size_t i = 0; i < n; i++)
-        total += trajs[i].n;
+        total += kg_traj_span(&trajs[i], false);
     logp = kg_mem_calloc(total, sizeof *logp, "log-probs", err);
     entropy = logp ? kg_mem_calloc(total, sizeof *entropy, "entropies", err) : NULL;
     ref_logp = entropy
@@ -161,9 +196,9 @@ kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_mod
     KG_TRY_GOTO(out, score_all(logp, entropy, m, trajs, n, err));
     if (reference)
         KG_TRY_GOTO(out, score_all(ref_logp, NULL, reference, trajs, n, err));
-    for (size_t i = 0; i < n; at += trajs[i].n, i++)
-        sum_tokens(&answers[i], &trajs[i], logp + at, entropy + at,
-                   reference ? ref_logp + at : NULL);
+    for (size_t i = 0; i < n; i++)
+        at += sum_traj(&answers[i], &trajs[i], logp + at, entropy + at,
+                       reference ? ref_logp + at : NULL);
 out:
     kg_mem_free(logp);
     kg_mem_free(entropy);

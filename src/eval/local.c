@@ -53,6 +53,16 @@ static kg_status encode(struct kg_prompts *p, const struct kg_eval_local *l,
 
 enum { DEFAULT_CONTEXT = 4096 };
 
+static kg_status check_below(const struct kg_eval_set *set, const char *key,
+                             int32_t found, struct kg_err *err)
+{
+    if (found < set->episode.context)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "set %s: %s: expected fewer than context (%d), or 0, found %d",
+                   set->name, key, set->episode.context, found);
+}
+
 static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
                                 struct kg_err *err)
 {
@@ -60,12 +70,24 @@ static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
         return KG_OK;
     if (set->episode.context == 0)
         set->episode.context = positions < DEFAULT_CONTEXT ? positions : DEFAULT_CONTEXT;
-    if (set->episode.context <= positions)
+    if (kg_episodes_positions(&set->episode) > positions)
+        return kg_fail(err, KG_EINVAL,
+                       "set %s: context: expected at most the model's max_positions, %d, "
+                       "found %d",
+                       set->name, positions, kg_episodes_positions(&set->episode));
+    KG_TRY(check_below(set, "answer_tokens", set->episode.answer_tokens, err));
+    return check_below(set, "window", set->episode.window, err);
+}
+
+static kg_status check_window(const struct kg_eval_set *set,
+                              const struct kg_prompts *prompts, struct kg_err *err)
+{
+    if (set->episode.window == 0 || prompts->longest <= (size_t)set->episode.window)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "set %s: context: expected at most the model's max_positions, %d, "
+                   "set %s: window: expected at least the longest prompt's %zu tokens, "
                    "found %d",
-                   set->name, positions, set->episode.context);
+                   set->name, prompts->longest, set->episode.window);
 }
 
 /* Answers of one turn: an episode's turns share its context. */
@@ -90,14 +112,16 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
     int32_t positions = l->model->config.max_positions;
     struct kg_prompts prompts;
+    kg_status status;
 
     KG_TRY(settle_context(set, positions, err));
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
     warn_of_room(set, &prompts, positions);
+    status = check_window(set, &prompts, err);
     kg_prompts_release(&prompts);
-    return KG_OK;
+    return status;
 }
 
 static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,

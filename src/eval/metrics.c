@@ -277,6 +277,88 @@ static kg_status add_extra(struct kg_eval_score *s, const struct answers *from,
     return KG_OK;
 }
 
+/* Numbers that some answers alone have.   returns NAN where this one has none */
+typedef double (*some_value_fn)(const struct kg_eval_answer *a, int k);
+
+static double part_value(const struct kg_eval_answer *a, int k)
+{
+    return k < a->grade.n_parts ? a->grade.part[k] : NAN;
+}
+
+static double further_value(const struct kg_eval_answer *a, int k)
+{
+    return a->grade.further.said >> k & 1 ? a->grade.further.x[k] : NAN;
+}
+
+static double ungraded_value(const struct kg_eval_answer *a, int k)
+{
+    return isnan(part_value(a, k));
+}
+
+/* The mean over the answers of a problem that have the number; NAN where none has. */
+static double some_mean(const struct answers *from, int64_t p, some_value_fn value, int k)
+{
+    double sum = 0, n = 0;
+
+    for (int32_t j = 0; j < from->n; j++) {
+        double x = value(&from->a[p * from->n + j], k);
+
+        if (isnan(x))
+            continue;
+        sum += x;
+        n++;
+    }
+    return n > 0 ? sum / n : NAN;
+}
+
+/* Over the problems that have one; a number that no answer has is no metric. */
+static kg_status add_some(struct kg_eval_score *s, const struct answers *from,
+                          const char *group, const char *what, some_value_fn value, int k,
+                          struct kg_err *err)
+{
+    char name[KG_EVAL_NAME_BYTES];
+    struct kg_eval_metric *m;
+    int64_t there = 0;
+
+    snprintf(name, sizeof name, "%s/%s", group, what);
+    KG_TRY(add_metric(&m, s, name, 0, err));
+    for (int64_t p = 0; p < from->P; p++) {
+        double x = some_mean(from, p, value, k);
+
+        if (!isnan(x))
+            m->by_problem[there++] = x;
+    }
+    if (there > 0)
+        finish_metric(m, there);
+    if (there == from->P)
+        return KG_OK;
+    kg_mem_free(m->by_problem);
+    m->by_problem = NULL;
+    if (there == 0)
+        *m = (struct kg_eval_metric){.name = ""};
+    s->n -= there == 0;
+    return KG_OK;
+}
+
+static kg_status add_parts(struct kg_eval_score *s, const struct answers *from,
+                           const struct kg_eval_ks *ks, struct kg_err *err)
+{
+    int order[KG_FURTHER], n = ks->further ? ks->further->n : 0;
+
+    for (int k = 0; k < kg_task_rewards_n(ks->rewards); k++) {
+        const char *name = kg_task_rewards_name(ks->rewards, k);
+
+        KG_TRY(add_some(s, from, "part", name, part_value, k, err));
+        KG_TRY(add_some(s, from, "part_ungraded", name, ungraded_value, k, err));
+    }
+    if (n > 0)
+        kg_further_order(order, ks->further);
+    for (int i = 0; i < n; i++)
+        KG_TRY(add_some(s, from, "further", ks->further->name[order[i]], further_value,
+                        order[i], err));
+    return KG_OK;
+}
+
 static kg_status add_pass(struct kg_eval_score *s, const struct answers *from, int32_t k,
                           struct kg_err *err)
 {
@@ -363,7 +445,8 @@ kg_status kg_eval_score_init(struct kg_eval_score *s,
                              const struct kg_eval_ks *ks, struct kg_err *err)
 {
     struct answers from = {answers, class_of, problems, samples};
-    size_t most = (size_t)(PLAIN_COUNT + ks->n_pass + ks->n_maj + ks->n_extra);
+    size_t most = (size_t)(PLAIN_COUNT + ks->n_pass + ks->n_maj + ks->n_extra +
+                           2 * KG_TRAJ_PARTS + KG_FURTHER);
     kg_status status;
 
     *s = (struct kg_eval_score){.problems = problems, .samples = samples};
@@ -380,6 +463,7 @@ kg_status kg_eval_score_init(struct kg_eval_score *s,
         KG_TRY_GOTO(fail, add_plain(s, &from, what, err));
     for (int i = 0; i < ks->n_extra; i++)
         KG_TRY_GOTO(fail, add_extra(s, &from, ks->extra[i], i, err));
+    KG_TRY_GOTO(fail, add_parts(s, &from, ks, err));
     return KG_OK;
 fail:
     kg_eval_score_release(s);

@@ -22,7 +22,7 @@ enum {
     KG_EVAL_MAX_N = 4096,    /* answers to a problem */
     KG_EVAL_MAX_VOTES = 512, /* k of maj@k */
     KG_EVAL_EXTRAS = 8,      /* numbers of its own that a set may have */
-    KG_EVAL_NAME_BYTES = 32, /* of a metric, with its NUL */
+    KG_EVAL_NAME_BYTES = 96, /* of a metric, with its NUL */
 };
 
 /* 1 - C(n-c, k) / C(n, k): the chance that k of n answers, c of which are right, hold a
@@ -62,15 +62,20 @@ struct kg_eval_ks {
     int n_maj;
     const char *const *extra; /* (n_extra) names, borrowed */
     int n_extra;
+    const struct kg_task_rewards *rewards;  /* NULL: one; borrowed, as the next */
+    const struct kg_further_names *further; /* NULL: graders say nothing besides */
 };
 
 struct kg_eval_metric {
     char name[KG_EVAL_NAME_BYTES];
     double value;
     double stderror;
-    double *by_problem; /* (problems) owned; NULL in a mean over sets */
+    /* (problems) owned; NULL in a mean over sets, and where a problem has no value: no
+     * answer of which the number was said; it is then over those that have one */
+    double *by_problem;
 };
-/* accuracy (avg@n), pass@k.., maj@k.., reward, truncated, undecided, tokens, extras. */
+/* accuracy (avg@n), pass@k.., maj@k.., reward, truncated, undecided, tokens, extras;
+ * part/NAME and part_ungraded/NAME of several rewards; further/NAME. */
 struct kg_eval_score {
     struct kg_eval_metric *metrics; /* owned */
     size_t n;

@@ -130,6 +130,17 @@ static kg_status check_answer(const struct kg_http_answer *a, const char *url,
     return a->http_status == 200 ? KG_OK : refused(a, url, err);
 }
 
+static kg_status read_usage(int64_t *n, const struct kg_json_doc *doc, const char *key,
+                            struct kg_err *err)
+{
+    const struct kg_json *usage = kg_json_get(doc->root, "usage");
+
+    if (kg_json_type(usage) != KG_JSON_OBJECT)
+        return kg_fail(err, KG_EFORMAT, "%s: expected usage, an object, found %s",
+                       doc->where, usage ? kg_json_type_name(usage) : "none");
+    return kg_json_need_int(n, doc, usage, key, 0, INT32_MAX, err);
+}
+
 /* A message without content (null) is an empty answer. */
 static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_doc *doc,
                              bool completions, struct kg_err *err)
@@ -139,6 +150,9 @@ static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_d
     const struct kg_json *text = kg_json_get(from, completions ? "text" : "content");
     const char *finish;
 
+    if (kg_json_type(choice) != KG_JSON_OBJECT)
+        return kg_fail(err, KG_EFORMAT, "%s: expected choices[0], an object, found %s",
+                       doc->where, choice ? kg_json_type_name(choice) : "none");
     fresh->text = kg_json_text(text, &fresh->n);
     if (!fresh->text && text && kg_json_type(text) == KG_JSON_NULL) {
         fresh->text = "";
@@ -147,10 +161,10 @@ static kg_status read_choice(struct kg_eval_fresh *fresh, const struct kg_json_d
     if (!fresh->text)
         return kg_fail(err, KG_EFORMAT, "%s: expected choices[0].%s, found none",
                        doc->where, completions ? "text" : "message.content");
-    KG_TRY(kg_json_need_text(&finish, doc, choice, "finish_reason", err));
+    if (kg_json_need_text(&finish, doc, choice, "finish_reason", err) != KG_OK)
+        return kg_err_prefix(err, "choices[0]");
     fresh->finish = strcmp(finish, "length") == 0 ? KG_FINISH_LENGTH : KG_FINISH_STOP;
-    return kg_json_need_int(&fresh->tokens, doc, kg_json_get(doc->root, "usage"),
-                            "completion_tokens", 0, INT64_MAX, err);
+    return read_usage(&fresh->tokens, doc, "completion_tokens", err);
 }
 
 /* ---- a set ---- */
@@ -186,8 +200,7 @@ static kg_status read_room(struct asking *q, const struct kg_json_doc *doc, size
 {
     int64_t prompt;
     int64_t most = q->set->sampling.max_tokens;
-    KG_TRY(kg_json_need_int(&prompt, doc, kg_json_get(doc->root, "usage"),
-                            "prompt_tokens", 0, INT32_MAX, err));
+    KG_TRY(read_usage(&prompt, doc, "prompt_tokens", err));
     int64_t left = q->remote->max_len - prompt;
     left = left < most ? left : most;
     q->room[i / (size_t)q->set->samples] = left > 1 ? (int32_t)left : 1;
@@ -209,7 +222,8 @@ static kg_status final_refusal(const struct asking *q, size_t i, struct kg_err *
 {
     const struct kg_record *r = &q->set->data.records[i / (size_t)q->set->samples];
 
-    return kg_err_prefix(err, "set %s: record %lld", q->set->name, (long long)r->line);
+    return kg_err_prefix(err, "record %lld",
+                         (long long)r->line); /* the set: the caller */
 }
 
 static kg_status answered(void *user, const struct kg_http_answer *a, struct kg_err *err)

@@ -15,6 +15,8 @@
 enum mood {
     WELL,
     BUSY_AT_FIRST,
+    NO_REST,    /* content that is null, and nothing else */
+    HUGE_USAGE, /* more tokens than there are */
     REFUSING_AFTER,
     NO_JSON,
     NO_CHOICE,
@@ -67,11 +69,16 @@ static void models(void *user, struct kg_http_exchange *x)
 /* The answer to a seed: its last digit; every third is cut off. */
 static void put_answer(char text[300], uint64_t seed, bool chat)
 {
-    const char *usage = mood == NO_USAGE ? "{}" : "{\"completion_tokens\": 4}";
+    const char *usage = mood == NO_USAGE ? "{}"
+                        : mood == HUGE_USAGE
+                            ? "{\"completion_tokens\": 9223372036854775807}"
+                            : "{\"completion_tokens\": 4}";
     const char *finish = seed % 3 == 0 ? "length" : "stop";
 
     if (mood == NO_CHOICE)
         snprintf(text, 300, "{\"choices\": [], \"usage\": %s}", usage);
+    else if (mood == NO_REST)
+        snprintf(text, 300, "{\"choices\": [{\"message\": {\"content\": null}}]}");
     else if (chat)
         snprintf(text, 300,
                  "{\"choices\": [{\"message\": {\"content\": \"it is %d\"}, "
@@ -343,8 +350,11 @@ static void what_is_wrong_with_a_server_is_said(void **state)
 
     (void)state;
     fails(NO_JSON, &opts, KG_EFORMAT, "/v1/chat/completions");
-    fails(NO_CHOICE, &opts, KG_EFORMAT,
-          "expected choices[0].message.content, found none");
+    fails(NO_CHOICE, &opts, KG_EFORMAT, "expected choices[0], an object, found none");
+    fails(NO_REST, &opts, KG_EFORMAT, "choices[0]: ");
+    fails(HUGE_USAGE, &opts, KG_EFORMAT,
+          "completion_tokens': expected an integer of 0..2147483647, found "
+          "9223372036854775807");
     fails(NO_USAGE, &opts, KG_EFORMAT, "completion_tokens");
     fails(TWO_MODELS, &opts, KG_ENOTFOUND,
           "expected one model, or --model NAME, found 2: a, b");
@@ -428,6 +438,7 @@ static void a_prompt_that_leaves_nothing_stops_it(void **state)
     positions = 10;
     fails(NARROW, &opts, KG_EIO, "set one: record 2: http://127.0.0.1");
     assert_non_null(strstr(err.message, "found 400: too long"));
+    assert_null(strstr(strstr(err.message, "set one") + 1, "set one"));
 }
 
 /* A server that never answers is waited for by name, and left when a stop is asked for:

@@ -102,6 +102,8 @@ static kg_status put_problem(struct kg_str *out, const struct kg_eval_score *s,
     for (size_t i = 0; i < s->n; i++) {
         const struct kg_eval_metric *m = &s->metrics[i];
 
+        if (!m->by_problem)
+            continue; /* not of every problem */
         KG_TRY(kg_json_put_string(out, m->name, strlen(m->name), err));
         KG_TRY(kg_str_puts(out, ": ", err));
         KG_TRY(kg_json_put_double(out, m->by_problem[p], err));
@@ -124,7 +126,10 @@ kg_status kg_eval_report_problems(struct kg_str *out, const struct kg_eval_repor
 
 /* ---- table ---- */
 
-enum { MOST_COLUMNS = 2 * KG_EVAL_KS + 16, CELL_BYTES = 32 };
+enum {
+    MOST_COLUMNS = 2 * KG_EVAL_KS + 16 + 2 * (2 * KG_TRAJ_PARTS + KG_FURTHER),
+    CELL_BYTES = 32
+};
 
 struct table {
     const char *names[MOST_COLUMNS]; /* of metrics, in order of appearance */
@@ -147,7 +152,7 @@ static void cell(char text[CELL_BYTES], const struct kg_eval_metric *m)
 
     if (!m)
         snprintf(text, CELL_BYTES, "-");
-    else if (strcmp(m->name, "reward") == 0)
+    else if (strcmp(m->name, "reward") == 0 || strchr(m->name, '/'))
         snprintf(text, CELL_BYTES, "%.3f +- %.3f", m->value, m->stderror);
     else if (scale == 1 && strcmp(m->name, "tokens") != 0)
         snprintf(text, CELL_BYTES, "%.2f +- %.2f", m->value, m->stderror);

@@ -81,11 +81,15 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
 
     KG_TRY(kg_file_list(&names, &n, r->dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        bool known = strstr(names[i], ".tmp-") != NULL; /* a write that was cut off */
+        char *path = in(r, names[i], err);
+        /* a write that was cut off */
+        bool known = path && kg_file_is_temporary(path);
 
+        status = path ? KG_OK : err->code;
+        kg_mem_free(path);
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
             known = known || strcmp(names[i], ours[k]) == 0;
-        if (!known)
+        if (status == KG_OK && !known)
             status = kg_fail(
                 err, KG_ECONFLICT,
                 "%s: expected an empty folder or one of an evaluation, found "
@@ -105,12 +109,11 @@ static kg_status remove_temporary(const struct kg_results *r, struct kg_err *err
 
     KG_TRY(kg_file_list(&names, &n, r->dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        char *path = strstr(names[i], ".tmp-") ? in(r, names[i], err) : NULL;
+        char *path = in(r, names[i], err);
 
-        if (path)
+        status = path ? KG_OK : err->code;
+        if (path && kg_file_is_temporary(path))
             status = kg_file_remove_tree(path, err);
-        else if (strstr(names[i], ".tmp-"))
-            status = err->code;
         kg_mem_free(path);
     }
     kg_file_names_free(names, n);

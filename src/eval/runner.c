@@ -8,6 +8,7 @@
 #include "data/inputs.h"
 #include "text/unicode.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,10 +65,29 @@ static kg_status put_number(struct kg_str *out, const char *key, double x,
     return kg_json_put_cell(out, x, err);
 }
 
+/* Each of several rewards, null where it could not be graded; and what the graders said
+ * besides. */
+static kg_status put_parts(struct kg_str *out, const struct kg_grade *g,
+                           const struct kg_eval_ks *ks, struct kg_err *err)
+{
+    for (int k = 0; k < g->n_parts; k++) {
+        KG_TRY(kg_str_printf(out, err, "%s\"%s\": ", k ? ", " : ", \"rewards\": {",
+                             kg_task_rewards_name(ks->rewards, k)));
+        KG_TRY(kg_json_put_cell(out, g->part[k], err));
+    }
+    if (g->n_parts > 0)
+        KG_TRY(kg_str_putc(out, '}', err));
+    if (g->further.said == 0)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ", \"further\": ", err));
+    return kg_further_put_json(out, &g->further, ks->further, g->further.said, err);
+}
+
 static kg_status put_numbers(struct kg_str *out, const struct kg_eval_answer *a,
                              const struct kg_eval_ks *ks, struct kg_err *err)
 {
     KG_TRY(put_number(out, "reward", a->grade.reward, err));
+    KG_TRY(put_parts(out, &a->grade, ks, err));
     if (a->scored) {
         KG_TRY(put_number(out, "entropy", a->entropy, err));
         KG_TRY(put_number(out, "kl_k1", a->kl_k1, err));
@@ -127,14 +147,6 @@ static kg_status put_line(struct kg_str *out, const struct kg_eval_set *set, siz
 
 /* ---- answers that were kept ---- */
 
-static enum kg_finish finish_of(const char *name)
-{
-    for (int f = 0; name && f < KG_FINISH_COUNT; f++)
-        if (strcmp(kg_finish_name((enum kg_finish)f), name) == 0)
-            return (enum kg_finish)f;
-    return KG_FINISH_NONE;
-}
-
 static struct set_work *set_of(struct work *w, const char *name)
 {
     for (size_t i = 0; i < w->n; i++)
@@ -159,9 +171,48 @@ static size_t record_of(const struct kg_eval_set *set, int64_t number)
     return low < set->data.n && set->data.records[low].line == number ? low : set->data.n;
 }
 
-static kg_status read_answer(struct kg_eval_answer *a, const struct kg_eval_ks *ks,
+static kg_status read_parts(struct kg_grade *g, const struct kg_task_rewards *rewards,
+                            const struct kg_json_doc *line, struct kg_err *err)
+{
+    const struct kg_json *parts = kg_json_get(line->root, "rewards");
+
+    g->n_parts = kg_task_rewards_n(rewards);
+    for (int k = 0; k < g->n_parts; k++) {
+        const char *name = kg_task_rewards_name(rewards, k);
+        const struct kg_json *one = kg_json_get(parts, name);
+
+        if (!one)
+            return kg_fail(err, KG_EFORMAT, "%s: expected reward %s, found none",
+                           line->where, name);
+        g->part[k] = kg_json_real(one, NAN);
+    }
+    return KG_OK;
+}
+
+static kg_status read_further(struct kg_grade *g, struct kg_further_names *names,
+                              const struct kg_json_doc *line, struct kg_err *err)
+{
+    const struct kg_json *said = kg_json_get(line->root, "further");
+
+    for (size_t i = 0; said && i < kg_json_size(said); i++) {
+        const char *name = kg_json_key_at(said, i);
+        int k;
+
+        if (!name || strlen(name) >= KG_FURTHER_NAME)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected numbers by names of less than %d bytes",
+                           line->where, KG_FURTHER_NAME);
+        KG_TRY(kg_further_find(&k, names, name, err));
+        g->further.said |= (uint32_t)1 << k;
+        g->further.x[k] = kg_json_real(kg_json_value_at(said, i), 0);
+    }
+    return KG_OK;
+}
+
+static kg_status read_answer(struct kg_eval_answer *a, struct kg_eval_set *set,
                              const struct kg_json_doc *line, struct kg_err *err)
 {
+    const struct kg_eval_ks *ks = &set->ks;
     const struct kg_json *o = line->root;
     const char *extracted = kg_json_text(kg_json_get(o, "extracted"), NULL);
     const struct kg_json *graded, *correct, *reward, *extra;
@@ -174,6 +225,8 @@ static kg_status read_answer(struct kg_eval_answer *a, const struct kg_eval_ks *
     a->grade.graded = kg_json_bool(graded, false);
     a->grade.correct = kg_json_bool(correct, false);
     a->grade.reward = kg_json_real(reward, 0);
+    KG_TRY(read_parts(&a->grade, set->task_opts.rewards, line, err));
+    KG_TRY(read_further(&a->grade, &set->further, line, err));
     a->scored = kg_json_get(o, "entropy") != NULL;
     a->entropy = kg_json_real(kg_json_get(o, "entropy"), 0);
     a->kl_k1 = kg_json_real(kg_json_get(o, "kl_k1"), 0);
@@ -182,7 +235,7 @@ static kg_status read_answer(struct kg_eval_answer *a, const struct kg_eval_ks *
         KG_TRY(kg_json_need(&extra, line, o, ks->extra[i], KG_JSON_REAL, err));
         a->extra[i] = kg_json_real(extra, 0);
     }
-    a->finish = finish_of(finish);
+    KG_TRY(kg_finish_find(&a->finish, finish, line->where, err));
     KG_TRY(kg_json_need_int(&a->tokens, line, o, "tokens", 0, INT64_MAX, err));
     a->extracted = extracted ? kg_mem_strdup(extracted, err) : NULL;
     return extracted && !a->extracted ? err->code : KG_OK;
@@ -215,7 +268,7 @@ static kg_status take_kept(void *user, const struct kg_json_doc *line,
             "%s: expected every answer once, found sample %lld of problem %lld "
             "of set %.60s again",
             line->where, (long long)sample, (long long)problem, name);
-    KG_TRY(read_answer(&s->answers[at], &s->set->ks, line, err));
+    KG_TRY(read_answer(&s->answers[at], s->set, line, err));
     s->answers[at].there = s->there[at] = true;
     s->places[at] = place;
     s->done++;
@@ -311,8 +364,7 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
                             struct kg_err *err)
 {
     struct work *w = user;
-    const struct kg_task_row *task = w->now->set->task;
-    bool in_batches = kg_task_is_external(task);
+    bool in_batches = kg_task_runs_program(w->now->set->task, &w->now->set->task_opts);
     struct pending *p;
 
     if (w->now->set->episode.env && !fresh->episode)

@@ -1,6 +1,8 @@
 /* Reading a suite, and its sets as what the evaluation needs. */
 #include "eval/suite.h"
 
+#include "eval/suite_internal.h"
+
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -77,6 +79,13 @@ const struct kg_opt_row kg_suite_set_rows[] = {
      "task external: started once, or for every batch; auto finds out", true},
     {"command_env", KG_OPT_STRING, "", 0, 0, NULL,
      "task external: environment variables that it gets, 'A,B'", true},
+    {"rewards", KG_OPT_LIST, "", 0, 0, NULL,
+     "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
+     "each; "
+     "the first says what is correct",
+     false},
+    {"reward_weights", KG_OPT_LIST, "", 0, 0, NULL,
+     "weight of each of the rewards in their sum; none: 1 each", false},
     {"template", KG_OPT_STRING, "", 0, 0, NULL,
      "text around the problem, {prompt} is replaced; '' for the problem as it is", false},
     {"user_turn", KG_OPT_BOOL, "false", 0, 0, NULL,
@@ -122,6 +131,14 @@ const struct kg_opt_row kg_suite_set_rows[] = {
     {"context", KG_OPT_INT, "0", 0, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; 0: 4096, or the "
      "model's positions where they are fewer",
+     false},
+    {"answer_tokens", KG_OPT_INT, "0", 0, 1e7, NULL,
+     "longest answer of an episode in tokens, observations included; 0: what context "
+     "leaves",
+     false},
+    {"window", KG_OPT_INT, "0", 0, 1e7, NULL,
+     "a turn that begins with more text is sampled from the newest so many tokens; 0: "
+     "all",
      false},
     {"search_where", KG_OPT_STRING, "", 0, 0, NULL,
      "env search: an index file, or http://HOST:PORT/retrieve", true},
@@ -363,21 +380,13 @@ kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err)
 
 /* ---- values of a set ---- */
 
-enum { KEY_BYTES = 128 };
-
-static const char *key_of(char text[KEY_BYTES], const char *set, const char *key)
-{
-    snprintf(text, KEY_BYTES, "sets.%.64s.%.48s", set, key);
-    return text;
-}
-
 static kg_status resolve_key(struct kg_suite *s, const char *set, const char *key,
                              struct kg_err *err)
 {
-    char of_set[KEY_BYTES], of_all[KEY_BYTES];
+    char of_set[KG_SUITE_KEY_BYTES], of_all[KG_SUITE_KEY_BYTES];
 
     snprintf(of_all, sizeof of_all, "defaults.%s", key);
-    if (kg_config_is_given(s->config, key_of(of_set, set, key)))
+    if (kg_config_is_given(s->config, kg_suite_key(of_set, set, key)))
         return KG_OK;
     return kg_config_set(s->config, of_set, kg_config_text(s->config, of_all), true,
                          of_all, err);
@@ -394,11 +403,11 @@ kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
 kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,
                            const char *where, struct kg_err *err)
 {
-    char text[KEY_BYTES];
+    char text[KG_SUITE_KEY_BYTES];
 
     for (size_t i = 0; i < s->n; i++)
-        KG_TRY(kg_config_set(s->config, key_of(text, s->names[i], key), value, false,
-                             where, err));
+        KG_TRY(kg_config_set(s->config, kg_suite_key(text, s->names[i], key), value,
+                             false, where, err));
     return KG_OK;
 }
 
@@ -406,34 +415,34 @@ kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *valu
 struct values {
     const struct kg_config *config;
     const char *set;
-    char key[KEY_BYTES];
+    char key[KG_SUITE_KEY_BYTES];
 };
 
 static const char *text(struct values *v, const char *key)
 {
-    return kg_config_text(v->config, key_of(v->key, v->set, key));
+    return kg_config_text(v->config, kg_suite_key(v->key, v->set, key));
 }
 
 static int64_t whole(struct values *v, const char *key)
 {
-    return kg_config_int(v->config, key_of(v->key, v->set, key));
+    return kg_config_int(v->config, kg_suite_key(v->key, v->set, key));
 }
 
 static double real(struct values *v, const char *key)
 {
-    return kg_config_real(v->config, key_of(v->key, v->set, key));
+    return kg_config_real(v->config, kg_suite_key(v->key, v->set, key));
 }
 
 static bool is_on(struct values *v, const char *key)
 {
-    return kg_config_bool(v->config, key_of(v->key, v->set, key));
+    return kg_config_bool(v->config, kg_suite_key(v->key, v->set, key));
 }
 
 /* The k's of a list, each from 1 to the number of samples. */
 static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct values *v,
                          const char *key, int32_t samples, struct kg_err *err)
 {
-    const char *full = key_of(v->key, v->set, key);
+    const char *full = kg_suite_key(v->key, v->set, key);
     size_t size = kg_config_list_size(v->config, full);
     struct kg_str item = {0};
     kg_status status = KG_OK;
@@ -463,7 +472,7 @@ out:
 
 static kg_status read_stops(struct kg_eval_set *set, struct values *v, struct kg_err *err)
 {
-    const char *full = key_of(v->key, v->set, "stops");
+    const char *full = kg_suite_key(v->key, v->set, "stops");
     size_t n = kg_config_list_size(v->config, full);
 
     if (n > KG_MAX_STOPS)
@@ -532,6 +541,17 @@ static const char *const searched[] = {"searches", "turns", "finished", "invalid
                                        "failed"};
 static const char *const called[] = {"calls", "turns", "finished", "invalid", "failed"};
 
+static kg_status check_no_episode(struct values *v, struct kg_err *err)
+{
+    static const char *const keys[] = {"answer_tokens", "window"};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (whole(v, keys[i]) > 0)
+            return kg_fail(err, KG_EINVAL, "%s: expected 0 without env, found %lld",
+                           keys[i], (long long)whole(v, keys[i]));
+    return KG_OK;
+}
+
 static kg_status read_episode(struct kg_eval_set *set, struct values *v,
                               struct kg_err *err)
 {
@@ -539,12 +559,14 @@ static kg_status read_episode(struct kg_eval_set *set, struct values *v,
     bool searches = strcmp(env, "search") == 0;
 
     if (strcmp(env, "none") == 0)
-        return KG_OK;
+        return check_no_episode(v, err);
     set->episode = (struct kg_episode_opts){
         .turns = (int32_t)whole(v, "turns"),
         .turn_tokens = (int32_t)whole(v, "max_tokens"),
         .obs_tokens = (int32_t)whole(v, "obs_tokens"),
         .context = (int32_t)whole(v, "context"),
+        .answer_tokens = (int32_t)whole(v, "answer_tokens"),
+        .window = (int32_t)whole(v, "window"),
         .env_opts = {.retriever = text(v, "search_where"),
                      .topk = (int)whole(v, "search_topk"),
                      .stop_when_down = strcmp(text(v, "search_when_down"), "stop") == 0,
@@ -598,7 +620,7 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
  * own; without a suite the flag. */
 static const char *said_by(struct values *v, bool is_file)
 {
-    const char *own = key_of(v->key, v->set, "exclude");
+    const char *own = kg_suite_key(v->key, v->set, "exclude");
     const char *source = kg_config_source(v->config, own);
 
     if (!is_file)
@@ -622,6 +644,24 @@ static kg_status read_exclude(struct kg_eval_set *set, struct values *v, bool is
     return n && !opts->excluded ? err->code : KG_OK;
 }
 
+static kg_status read_rewards(struct kg_eval_set *set, struct values *v,
+                              struct kg_err *err)
+{
+    char rewards[KG_SUITE_KEY_BYTES], weights[KG_SUITE_KEY_BYTES],
+        command[KG_SUITE_KEY_BYTES];
+    const struct kg_task_rewards_keys keys = {
+        kg_suite_key(rewards, v->set, "rewards"),
+        kg_suite_key(weights, v->set, "reward_weights"),
+        kg_suite_key(command, v->set, "command")};
+
+    set->task_opts.further = &set->further;
+    KG_TRY(kg_task_rewards_read(&set->task_opts.rewards, v->config, &keys,
+                                &set->task_opts, err));
+    set->ks.rewards = set->task_opts.rewards;
+    set->ks.further = &set->further;
+    return KG_OK;
+}
+
 static kg_status read_set(struct kg_eval_set *set, struct values *v, const char *data_dir,
                           bool is_file, struct kg_err *err)
 {
@@ -640,10 +680,12 @@ static kg_status read_set(struct kg_eval_set *set, struct values *v, const char 
     set->task_opts = task_opts(v, seed);
     set->sampling = sampling(v, seed);
     KG_TRY(kg_task_find(&set->task, text(v, "task"), err));
+    KG_TRY(read_rewards(set, v, err));
     KG_TRY(read_exclude(set, v, is_file, err));
     KG_TRY(read_path(set, v, data_dir, err));
     KG_TRY(read_stops(set, v, err));
     KG_TRY(read_episode(set, v, err));
+    KG_TRY(kg_suite_check_own(set, v->config, err));
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, v, "pass_k", set->samples, err));
     KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, v, "maj_k", set->samples, err));
     return check_names(set, err);
@@ -668,6 +710,7 @@ void kg_eval_set_release(struct kg_eval_set *set)
     kg_mem_free(set->stops);
     kg_mem_free(set->task_opts.excluded);
     kg_task_grader_close(set->task_opts.running);
+    kg_task_rewards_close(set->task_opts.rewards);
     kg_str_release(&set->path);
     kg_dataset_release(&set->data);
     kg_chat_template_close(set->chat);
@@ -721,7 +764,8 @@ static kg_status load(struct kg_eval_set *set, const char *model_dir, struct kg_
     const char *path = set->path.len ? set->path.data : NULL;
 
     KG_TRY(choose_chat(set, model_dir, err));
-    if (kg_task_is_external(set->task) && !set->task_opts.running)
+    if (kg_task_is_external(set->task) && !set->task_opts.rewards &&
+        !set->task_opts.running)
         KG_TRY(kg_task_grader_open(&set->task_opts.running, &set->task_opts, err));
     KG_TRY(kg_task_load(&set->data, set->task, &set->task_opts, path, err));
     kg_dataset_warn_repeated(&set->data, "unique: true");
@@ -799,10 +843,10 @@ static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
 /* Whether set i of the suite, evaluated or left out, has the list. */
 static bool has_list(const struct kg_suite *s, size_t i, const char *list)
 {
-    char key[KEY_BYTES];
+    char key[KG_SUITE_KEY_BYTES];
 
-    return strcmp(kg_config_text(s->config, key_of(key, s->names[i], "exclude")), list) ==
-           0;
+    return strcmp(kg_config_text(s->config, kg_suite_key(key, s->names[i], "exclude")),
+                  list) == 0;
 }
 
 /* Whether a set has the list whose records were not read: it is left out, or its file is
@@ -853,7 +897,11 @@ kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
         *sets = NULL;
         return err->code;
     }
-    return KG_OK;
+    if (kg_suite_check_given(s, *sets, err) == KG_OK)
+        return KG_OK;
+    kg_suite_sets_free(*sets, s->n);
+    *sets = NULL;
+    return err->code;
 }
 
 void kg_suite_sets_free(struct kg_eval_set *sets, size_t n)

@@ -66,7 +66,9 @@ struct kg_eval_set {
     const char *only;      /* data_source of the records that count, "" for all */
     struct kg_str path;    /* owned: the data file, "" where problems are generated */
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* the set owns its chat, excluded and running */
+    /* the set owns its chat, excluded, running and rewards */
+    struct kg_task_opts task_opts;
+    struct kg_further_names further; /* said by graders so far */
     enum kg_special special;
     char exclude_key[2 * KG_SUITE_NAME_BYTES]; /* of task_opts */
     struct kg_sampling sampling;

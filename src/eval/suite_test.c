@@ -1,6 +1,6 @@
 /* Suites from YAML, the run of a suite, its folder: taken up again after any end, with
  * the same bytes; validation of training beside it. */
-#include "eval/eval_testing.h"
+#include "eval/suite_testing.h"
 
 #include "base/log.h"
 
@@ -9,49 +9,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void says(const char *text)
-{
-    if (!strstr(err.message, text))
-        fail_msg("expected '%s' in '%s'", text, err.message);
-}
-
 /* ---- set-up ---- */
-
-static const char DATA[] =
-    "{\"id\":\"p\",\"question\":\"1,2,\",\"answer\":\"3\","
-    "\"data_source\":\"odd\"}\n"
-    "{\"question\":\"4,5,6,\",\"answer\":\"7\"}\n"
-    "{\"question\":\"8\",\"answer\":\"9\",\"data_source\":\"odd\"}\n"
-    "{\"question\":\"1,1,2\",\"answer\":\"5\"}\n";
-
-static const char SUITE[] = "suite:\n"
-                            "  name: trial\n"
-                            "  seed: 5\n"
-                            "defaults:\n"
-                            "  task: qa-number\n"
-                            "  data: data.jsonl\n"
-                            "  max_tokens: 10\n"
-                            "  samples: 4\n"
-                            "  pass_k: [1, 2, 4]\n"
-                            "sets:\n"
-                            "  all:\n"
-                            "    maj_k: [1, 3]\n"
-                            "    group: both\n"
-                            "  odd:\n"
-                            "    only_source: odd\n"
-                            "    temperature: 0.7\n"
-                            "    group: both\n"
-                            "  two:\n"
-                            "    problems: 2\n"
-                            "    samples: 5\n"
-                            "    stops: [\"3\"]\n";
 
 static int make_all(void **state)
 {
     if (open_digit_model(state))
         return 1;
-    put("data.jsonl", DATA);
-    put("suite.yaml", SUITE);
+    put("data.jsonl", suite_data);
+    put("suite.yaml", suite_yaml);
     return 0;
 }
 
@@ -119,6 +84,21 @@ static void a_suite_that_is_wrong_says_where(void **state)
          "expected a record of data_source 'even', found none among 4"},
         {"sets:\n  a:\n    data: empty.jsonl\n", KG_EINVAL,
          "expected at least one record, found none"},
+        {"sets:\n  a:\n    data: data.jsonl\n    command: cat\n", KG_EINVAL,
+         "set a: sets.a.command: expected none where answers are graded by no program"},
+        {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n    life: run\n",
+         KG_EINVAL, "set a: sets.a.life: expected auto"},
+        {"sets:\n  a:\n    task: arithmetic\n    level: easy\n    bad_golds: drop\n",
+         KG_EINVAL, "sets.a.bad_golds: expected stop without task math"},
+        {"sets:\n  a:\n    data: data.jsonl\n    wording: search-r1\n", KG_EINVAL,
+         "sets.a.wording: expected kedge without task search-qa and env search"},
+        {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=mth]\n", KG_EINVAL,
+         "set a: sets.a.rewards: expected a task of"},
+        {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n"
+         "    reward_weights: [1, 2]\n",
+         KG_EINVAL, "sets.a.reward_weights: expected one for each"},
+        {"sets:\n  a:\n    data: data.jsonl\n    reward_weights: [1]\n", KG_EINVAL,
+         "sets.a.reward_weights: expected one for each"},
         {"sets:\n  a:\n    data: data.jsonl\n    user_turn: true\n    chat_template: "
          "none\n",
          KG_EINVAL, "expected a chat template for user turns, found none"},
@@ -221,81 +201,6 @@ static void a_problem_can_be_a_user_turn(void **state)
 
 /* ---- runs ---- */
 
-/* The local source, which fails or dies after some answers. */
-struct breaking {
-    struct kg_eval_source source; /* first */
-    struct kg_eval_local local;
-    int left; /* answers until then; < 0: never */
-    bool dies;
-    kg_eval_take_fn take;
-    void *user;
-};
-
-static kg_status break_take(void *user, const struct kg_eval_fresh *fresh,
-                            struct kg_err *e)
-{
-    struct breaking *b = user;
-
-    if (b->left == 0 && b->dies)
-        raise(SIGKILL);
-    if (b->left == 0)
-        return kg_fail(e, KG_EINTERRUPTED, "stopped by the test");
-    b->left--;
-    return b->take(b->user, fresh, e);
-}
-
-static kg_status break_answer(struct kg_eval_source *self, struct kg_eval_set *set,
-                              const bool *there, kg_eval_take_fn take, void *user,
-                              struct kg_err *e)
-{
-    struct breaking *b = (struct breaking *)self;
-
-    b->take = take;
-    b->user = user;
-    return b->local.source.answer(&b->local.source, set, there, break_take, b, e);
-}
-
-static kg_status break_prepare(struct kg_eval_source *self, struct kg_eval_set *set,
-                               struct kg_err *e)
-{
-    struct breaking *b = (struct breaking *)self;
-
-    return b->local.source.prepare(&b->local.source, set, e);
-}
-
-static kg_status break_inputs(struct kg_eval_source *self, struct kg_str *out,
-                              struct kg_err *e)
-{
-    struct breaking *b = (struct breaking *)self;
-
-    return b->local.source.put_inputs(&b->local.source, out, e);
-}
-
-static struct breaking source(int left, int32_t max_batch)
-{
-    struct breaking b = {
-        .source = {break_prepare, break_answer, break_inputs},
-        .local = {.model = model, .tok = tok, .model_dir = MODEL, .max_batch = max_batch},
-        .left = left};
-
-    kg_eval_local_init(&b.local);
-    return b;
-}
-
-static kg_status run(struct outcome *o, const char *out, const char *assignment,
-                     struct breaking b)
-{
-    struct kg_eval_run run = {.suite = &o->suite,
-                              .source = &b.source,
-                              .out = out ? in_dir(out) : NULL,
-                              .dump = out ? NULL : add_line,
-                              .user = o};
-
-    open_outcome(o, "suite.yaml", assignment);
-    run.sets = o->sets;
-    return kg_eval_suite(&o->report, &run, &err);
-}
-
 static kg_status two_sets(const char *key, const char *exclude)
 {
     static const char yaml[] =
@@ -311,7 +216,7 @@ static kg_status two_sets(const char *key, const char *exclude)
     snprintf(assignment, sizeof assignment, "%s=%s", key, exclude);
     status = run(&o, NULL, assignment, source(-1, 8));
     release(&o);
-    put("suite.yaml", SUITE);
+    put("suite.yaml", suite_yaml);
     return status;
 }
 
@@ -381,15 +286,7 @@ static void a_list_may_name_records_of_a_set_that_is_left_out(void **state)
     assert_non_null(strstr(said.data, "defaults.exclude: expected names"));
     assert_non_null(strstr(said.data, "found 'bad', which none has of those that were"));
     kg_str_release(&said);
-    put("suite.yaml", SUITE);
-}
-
-static double metric(const struct kg_eval_score *s, const char *name)
-{
-    const struct kg_eval_metric *m = kg_eval_metric_find(s, name);
-
-    assert_non_null(m);
-    return m->value;
+    put("suite.yaml", suite_yaml);
 }
 
 static void a_suite_is_run_and_counted(void **state)
@@ -441,6 +338,7 @@ static void sets_can_be_left_out(void **state)
     ok(kg_eval_report_json(&json, &o.report, &o.suite, o.sets, &err));
     assert_non_null(
         strstr(json.data, "\"left_out\": [\"all\"],\n \"mean\": {\"sets\": 2"));
+    assert_non_null(strstr(json.data, "\"metrics\": {\""));
     kg_str_release(&table);
     kg_str_release(&json);
     release(&o);
@@ -561,6 +459,7 @@ static void validation_of_training_is_the_same_evaluation(void **state)
     struct kg_eval_report report;
     struct breaking b = source(-1, 3);
     struct kg_eval_run as = {.suite = &s, .sets = &set, .source = &b.source};
+    uint64_t held;
 
     (void)state;
     b.local.score = true;
@@ -575,7 +474,9 @@ static void validation_of_training_is_the_same_evaluation(void **state)
     opts = kg_eval_set_opts(&set);
     opts.set = NULL;
     opts.max_batch = 64;
+    held = kg_mem_current_bytes();
     ok(kg_eval_run(&r, model, tok, &prompts, &opts, NULL, NULL, &err));
+    assert_int_equal(kg_mem_current_bytes(), held);
     r.seconds = mine.seconds = 0;
     assert_memory_equal(&r, &mine, sizeof r);
     assert_true(r.entropy > 0 && r.response_tokens > 0);
@@ -586,42 +487,6 @@ static void validation_of_training_is_the_same_evaluation(void **state)
 }
 
 /* ---- folders ---- */
-
-static const char *const files[] = {"config.yaml",    "manifest.json",
-                                    "problems.jsonl", "samples.jsonl.zst",
-                                    "results.json",   "lock"};
-
-static void same_folder(const char *a, const char *b)
-{
-    char **names;
-    size_t n;
-
-    ok(kg_file_list(&names, &n, in_dir(b), &err));
-    assert_int_equal(n, sizeof files / sizeof *files);
-    kg_file_names_free(names, n);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        struct kg_str x = {0}, y = {0};
-        char name[100];
-
-        snprintf(name, sizeof name, "%s/%s", a, files[i]);
-        ok(kg_file_read(&x, in_dir(name), 1 << 20, &err));
-        snprintf(name, sizeof name, "%s/%s", b, files[i]);
-        ok(kg_file_read(&y, in_dir(name), 1 << 20, &err));
-        assert_int_equal(x.len, y.len);
-        if (x.len)
-            assert_memory_equal(x.data, y.data, x.len);
-        kg_str_release(&x);
-        kg_str_release(&y);
-    }
-}
-
-static void whole(const char *out)
-{
-    struct outcome o;
-
-    ok(run(&o, out, NULL, source(-1, 8)));
-    release(&o);
-}
 
 static void a_folder_keeps_all_and_is_read_again(void **state)
 {
@@ -700,7 +565,14 @@ static void an_end_that_was_cut_short_is_done_again(void **state)
     put("end/samples.jsonl.zst", "half");
     put("end/problems.jsonl", "half");
     put("end/results.json.tmp-77-0", "ha");
+    ok(kg_file_make_dirs(in_dir("end/mine.tmp-77"), &err)); /* no writer's: it stays */
+    put("end/mine.tmp-77/notes", "ha");
+    put("end/mine.tmp-old", "ha");
     whole("end");
+    assert_true(kg_file_exists(in_dir("end/mine.tmp-77/notes")));
+    assert_true(kg_file_exists(in_dir("end/mine.tmp-old")));
+    ok(kg_file_remove_tree(in_dir("end/mine.tmp-77"), &err));
+    ok(kg_file_remove_tree(in_dir("end/mine.tmp-old"), &err));
     same_folder("whole", "end");
     put("end/journal.jsonl", "left behind");
     whole("end");
@@ -725,12 +597,12 @@ static void a_folder_of_another_evaluation_is_refused(void **state)
     assert_int_equal(run(&o, "mine", NULL, source(-1, 8)), KG_ECONFLICT);
     says("sets.all.data: expected ");
     release(&o);
-    put("data.jsonl", DATA);
+    put("data.jsonl", suite_data);
     put("suite.yaml", "sets:\n  new:\n    data: data.jsonl\n    task: qa-number\n");
     assert_int_equal(run(&o, "mine", NULL, source(-1, 8)), KG_ECONFLICT);
     says("expected the sets that it was begun with (all, odd, two), found new");
     release(&o);
-    put("suite.yaml", SUITE);
+    put("suite.yaml", suite_yaml);
     ok(kg_file_make_dirs(in_dir("theirs"), &err));
     put("theirs/thesis.tex", "");
     assert_int_equal(run(&o, "theirs", NULL, source(-1, 8)), KG_ECONFLICT);
@@ -811,7 +683,7 @@ static void what_is_voted_for_is_what_is_read_back(void **state)
             assert_string_equal(o.report.sets[0].answers[j].extracted, "\xEF\xBF\xBD");
         release(&o);
     }
-    put("suite.yaml", SUITE);
+    put("suite.yaml", suite_yaml);
 }
 
 static void the_engine_has_no_more_positions_than_the_model(void **state)
@@ -875,7 +747,32 @@ static void answers_that_the_positions_end_are_said(void **state)
     kg_str_release(&table);
     kg_str_release(&json);
     release(&o);
-    put("suite.yaml", SUITE);
+    put("suite.yaml", suite_yaml);
+}
+
+/* What all sets are given has an effect on one of them. */
+static void a_command_for_all_sets_is_run_by_one(void **state)
+{
+    static const char two[] = "sets:\n  a: {data: data.jsonl, task: %s}\n"
+                              "  b: {data: data.jsonl, task: qa-number}\n"
+                              "defaults: {command: cat, timeout_ms: 50}\n";
+    char text[sizeof two + 20];
+    struct outcome o = {0};
+
+    (void)state;
+    snprintf(text, sizeof text, two, "external");
+    put("suite.yaml", text);
+    open_outcome(&o, "suite.yaml", NULL);
+    release(&o);
+    snprintf(text, sizeof text, two, "math");
+    put("suite.yaml", text);
+    ok(kg_suite_open(&o.suite, in_dir("suite.yaml"), &err));
+    ok(kg_suite_resolve(&o.suite, &err));
+    assert_int_equal(kg_suite_sets(&o.sets, &o.suite, dir, &err), KG_EINVAL);
+    says("command: expected none");
+    assert_null(o.sets);
+    release(&o);
+    put("suite.yaml", suite_yaml);
 }
 
 /* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
@@ -945,6 +842,7 @@ int main(void)
         cmocka_unit_test(what_is_voted_for_is_what_is_read_back),
         cmocka_unit_test(answers_that_the_positions_end_are_said),
         cmocka_unit_test(the_engine_has_no_more_positions_than_the_model),
+        cmocka_unit_test(a_command_for_all_sets_is_run_by_one),
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };
 

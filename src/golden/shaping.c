@@ -130,7 +130,7 @@ static kg_status overlong(struct kg_golden_case *g, struct kg_err *err)
     return KG_OK;
 }
 
-/* The tokens under the mask, one after the other. */
+/* The tokens under the mask, one after the other; score: what the KL is taken off. */
 struct shaped {
     struct kg_golden_array score, mask, old, ref;
     int64_t *begin, *at;
@@ -138,14 +138,14 @@ struct shaped {
 };
 
 static kg_status read_shaped(struct shaped *s, struct kg_golden_case *g,
-                             struct kg_err *err)
+                             const char *score, const char *mask, struct kg_err *err)
 {
     struct kg_golden_shape shape = {2, {-1, -1}};
     int64_t n = 0;
 
-    KG_TRY(kg_golden_input(&s->score, g, "token_level_scores", shape, err));
+    KG_TRY(kg_golden_input(&s->score, g, score, shape, err));
     shape = (struct kg_golden_shape){2, {s->score.d[0], s->score.d[1]}};
-    KG_TRY(kg_golden_input(&s->mask, g, "response_mask", shape, err));
+    KG_TRY(kg_golden_input(&s->mask, g, mask, shape, err));
     KG_TRY(kg_golden_input(&s->old, g, "old_log_prob", shape, err));
     KG_TRY(kg_golden_input(&s->ref, g, "ref_log_prob", shape, err));
     KG_TRY(kg_golden_reals(&s->reward, g, s->score.n, err));
@@ -174,7 +174,7 @@ static kg_status kl_in_reward(struct kg_golden_case *g, struct kg_err *err)
     double mean, target, horizon;
     int64_t B;
 
-    KG_TRY(read_shaped(&s, g, err));
+    KG_TRY(read_shaped(&s, g, "token_level_scores", "response_mask", err));
     B = s.score.d[0];
     KG_TRY(kg_golden_array(&want, g, "expected", "token_level_rewards",
                            (struct kg_golden_shape){2, {B, s.score.d[1]}}, err));
@@ -195,24 +195,49 @@ static kg_status kl_in_reward(struct kg_golden_case *g, struct kg_err *err)
         err);
 }
 
+/* What a mask leaves out keeps its advantage, and is not in the arrays. */
+static kg_status kl_in_advantage(struct kg_golden_case *g, struct kg_err *err)
+{
+    struct shaped s = {0};
+    struct kg_policy_taken taken;
+    struct kg_golden_array want;
+    struct kg_golden_batch e;
+    bool future = false;
+
+    KG_TRY(read_shaped(&s, g, "advantages", "info_mask", err));
+    KG_TRY(kg_golden_array(&want, g, "expected", "advantages",
+                           (struct kg_golden_shape){2, {s.score.d[0], s.score.d[1]}},
+                           err));
+    KG_TRY(kg_golden_start(&e, g, err));
+    KG_TRY(kg_golden_estimator(&e, "kl_penalty", err));
+    KG_TRY(kg_golden_need_real(&e.algo.kl_beta, g, "kl_coef", err));
+    KG_TRY(kg_golden_bool(&future, g, "use_future_kl_as_reward", err));
+    KG_TRY(kg_algo_set(&e.algo, "kl.in", future ? "advantage-future" : "advantage", err));
+    KG_TRY(kg_policy_kl_advantage(s.reward, &taken, &e.algo, s.score.d[0], s.begin,
+                                  s.logp, s.anchor, err));
+    for (int64_t i = 0, n = 0; want.x && i < s.score.n; i++)
+        kg_golden_compare(g, "advantages", i,
+                          s.mask.x[i] != 0 ? s.reward[n++] : s.score.x[i], want.x[i]);
+    return kg_golden_expect(g, "current_kl", taken.mean_kl, err);
+}
+
 kg_status kg_golden_misc(struct kg_golden_case *g, struct kg_err *err)
 {
     static const struct {
         const char *input;
         kg_status (*run)(struct kg_golden_case *g, struct kg_err *err);
     } kinds[] = {
-        {"current_kl", adaptive_kl},
-        {"vpreds", value_loss},
-        {"response_length", overlong},
-        {"token_level_scores", kl_in_reward},
+        {"current_kl", adaptive_kl},    {"vpreds", value_loss},
+        {"response_length", overlong},  {"token_level_scores", kl_in_reward},
+        {"info_mask", kl_in_advantage},
     };
 
     for (size_t i = 0; i < KG_COUNT(kinds); i++)
         if (kg_golden_at(g, "inputs", kinds[i].input))
             return kinds[i].run(g, err);
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "inputs: expected current_kl, vpreds, response_length or "
-                   "token_level_scores; found none of them");
+                   "inputs: expected current_kl, vpreds, response_length, "
+                   "token_level_scores or info_mask; found none of them");
 }
 
 /* ---- ema_update ---- */

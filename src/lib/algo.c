@@ -76,7 +76,8 @@ int kedge_algo_get(const struct kedge_algo *algo, const char *key, char *text,
 
 _Static_assert((int)KEDGE_NEED_SELECTION == (int)KG_NEED_SELECTION &&
                    (int)KEDGE_NEED_MU_AT == (int)KG_NEED_MU_AT &&
-                   (int)KEDGE_NEED_SUM_SQ == (int)KG_NEED_SUM_SQ,
+                   (int)KEDGE_NEED_SUM_SQ == (int)KG_NEED_SUM_SQ &&
+                   (int)KEDGE_NEED_PARTS == (int)KG_NEED_PARTS,
                "the public needs are those of policy/");
 _Static_assert((int)KEDGE_SCOPE_BATCH == (int)KG_SCOPE_BATCH,
                "the public scopes are those of policy/");

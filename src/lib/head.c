@@ -24,7 +24,9 @@ int kedge_get_threads(void)
 }
 
 /* ---- a call that multiplies ---- */
-static _Thread_local unsigned mode; /* of floating point, that the caller has set */
+/* Of floating point, that the caller has set; of a thread that enter's team did not have,
+ * kedge's own, which leave makes nothing of. */
+static _Thread_local unsigned mode = KG_FP_EXACT;
 
 /* The library's number of threads, and kedge's mode of floating point on each of them.
  * returns the number that was */

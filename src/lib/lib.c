@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "tensor/backend.h"
 
+#include <math.h>
 #include <string.h>
 
 _Static_assert((int)KEDGE_EINVAL == (int)KG_EINVAL && (int)KEDGE_ENOMEM == KG_ENOMEM &&
@@ -88,5 +89,18 @@ kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
     if (n >= 0 && begin[n_seqs] != n)
         return kg_fail(err, KG_EINVAL, "%s[%lld]: expected %lld, the end, found %lld",
                        name, (long long)n_seqs, (long long)n, (long long)begin[n_seqs]);
+    return KG_OK;
+}
+
+kg_status kg_lib_check_logp(const double *x, int64_t n, const char *name,
+                            struct kg_err *err)
+{
+    static const double most = 1;
+
+    for (int64_t i = 0; x && i < n; i++)
+        if (x[i] > most && isfinite(x[i]))
+            return kg_fail(err, KG_EINVAL,
+                           "%s[%lld]: expected a log-prob, 0 at most, found %g", name,
+                           (long long)i, x[i]);
     return KG_OK;
 }

@@ -39,6 +39,11 @@ kg_status kg_lib_given(const void *pointer, const char *name,
 kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
                              const char *name, struct kg_err *err) KG_MUST_CHECK;
 
+/* Of (n) log-probs no finite one is above 1: rounding leaves one a little above 0, more
+ * is something else. NULL is allowed.   errors: EINVAL */
+kg_status kg_lib_check_logp(const double *x, int64_t n, const char *name,
+                            struct kg_err *err) KG_MUST_CHECK;
+
 /* The numbers of the algorithm and what its rows need of each other; every need counts
  * as met, and compositions that mislead pass. */
 kg_status kg_lib_check_algo(const struct kedge_algo *algo,

@@ -199,6 +199,53 @@ static void structs_of_another_version_work_or_are_refused(void **state)
 
 /* ---- advantages and weights ---- */
 
+/* Each reward over the deviation of its group; the sum would make others of them. */
+static void several_rewards_are_taken_one_by_one(void **state)
+{
+    double reward[4], seq[4], token[4], sum[4], squares = 0;
+    const double part[8] = {1, 0, 0, 3, 1, 3, 0, 3}, weight[2] = {1, 0.5};
+    int64_t group_begin[2] = {0, 4}, seq_begin[5] = {0, 1, 2, 3, 4};
+    struct kedge_scores scores = {.size = sizeof scores};
+    struct kedge_advantage out = {.size = sizeof out};
+    struct kedge_needs needs = {.size = sizeof needs};
+    struct kedge_algo *algo;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        reward[i] = part[2 * i] + 0.5 * part[2 * i + 1];
+    scores.n_seqs = 4, scores.n_groups = 1, scores.reward = reward;
+    scores.group_begin = group_begin, scores.seq_begin = seq_begin;
+    out.seq = seq, out.token = token;
+    must(kedge_algo_create(&algo, "gdpo", &err));
+    must(kedge_algo_set(algo, "algo.advantage", "gdpo", &err));
+    must(kedge_algo_set(algo, "algo.std_eps", "1e-12", &err));
+    must(kedge_algo_needs(&needs, algo, &err));
+    assert_true(needs.needs & KEDGE_NEED_PARTS);
+    refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_EINVAL, "several rewards");
+    scores.part = part, scores.part_weight = weight, scores.n_parts = 2;
+    must(kedge_advantages(&out, algo, &scores, &err));
+    /* parts (1,0,1,0) and (0,3,3,3): centred +-1/2, and -9/4, 3/4; deviations with n - 1
+     * are 1/sqrt(3) and 3/2. Their sum is divided by its own deviation. */
+    for (int i = 0; i < 4; i++) {
+        sum[i] = (part[2 * i] - 0.5) * sqrt(3) + 0.5 * (part[2 * i + 1] - 2.25) / 1.5;
+        squares += sum[i] * sum[i];
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_true(fabs(seq[i] - sum[i] / sqrt(squares / 3)) < 1e-10);
+        assert_true(token[i] == seq[i]);
+    }
+    scores.n_parts = 0;
+    refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_EINVAL, "scores.n_parts");
+    scores.n_parts = 2, scores.part_weight = NULL;
+    refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_EINVAL,
+            "scores.part_weight");
+    scores.part_weight = weight;
+    must(kedge_algo_set(algo, "algo.advantage", "grpo", &err));
+    refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_EINVAL,
+            "expected none for algo.advantage grpo");
+    kedge_algo_free(algo);
+}
+
 static void advantages_are_group_relative(void **state)
 {
     double reward[4] = {1, 0, 5, 5}, seq[4], token[6];
@@ -696,6 +743,26 @@ static void rows_of_batch_scope_select_by_themselves_or_by_hand(void **state)
     kedge_algo_free(algo);
 }
 
+static void scores_are_held_to_a_size(void **state)
+{
+    double reward[4] = {1e308, -1e308, 1e308, 0}, seq[4];
+    int64_t begin[5] = {0, 1, 2, 3, 4}, group[2] = {0, 4};
+    struct kedge_scores scores = {.size = sizeof scores,
+                                  .n_seqs = 4,
+                                  .n_groups = 1,
+                                  .reward = reward,
+                                  .seq_begin = begin,
+                                  .group_begin = group};
+    struct kedge_advantage out = {.size = sizeof out, .seq = seq};
+    struct kedge_algo *algo;
+
+    (void)state;
+    must(kedge_algo_create(&algo, "grpo", &err));
+    refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_EINVAL,
+            "scores.reward[0]: expected at most 1e+09 in size, found 1e+308");
+    kedge_algo_free(algo);
+}
+
 static void the_loss_refuses_what_is_absent_or_not_finite(void **state)
 {
     struct kedge_algo *algo = grpo_with_entropy();
@@ -710,6 +777,10 @@ static void the_loss_refuses_what_is_absent_or_not_finite(void **state)
     refuses(kedge_loss(&b.grad, algo, &b.rows, &err), KEDGE_ENONFINITE,
             "sequence 2, loss token 1");
     batch_init(&b);
+    b.logp[4] = 1e308;
+    refuses(kedge_loss(&b.grad, algo, &b.rows, &err), KEDGE_EINVAL,
+            "rows.logp[4]: expected a log-prob, 0 at most, found 1e+308");
+    batch_init(&b);
     b.begin[S] = N + 1;
     refuses(kedge_loss(&b.grad, algo, &b.rows, &err), KEDGE_EINVAL, "seq_begin[3]");
     batch_init(&b);
@@ -723,6 +794,7 @@ static void the_loss_refuses_what_is_absent_or_not_finite(void **state)
 static void what_stands_around_the_loss(void **state)
 {
     double reward[3] = {0, 0, 1}, old[3] = {-1, -2, -3}, anchor[3] = {-1.5, -2, -2}, mean;
+    double off[3] = {0, 0, 0}, above[3] = {-1, 1e308, -2}, most;
     int64_t begin[2] = {0, 3};
     float a[2] = {1, 2}, theta[2] = {3, 2};
     struct kedge_algo *algo;
@@ -737,6 +809,17 @@ static void what_stands_around_the_loss(void **state)
     must(kedge_kl_reward(reward, &mean, algo, 1, begin, old, anchor, &err));
     assert_true(reward[0] == -0.25 && reward[1] == 0 && reward[2] == 1.5);
     assert_true(fabs(mean + 0.5 / 3) < 1e-15);
+    refuses(kedge_kl_reward(reward, &mean, algo, 1, begin, old, above, &err),
+            KEDGE_EINVAL, "anchor_logp[1]: expected a log-prob, 0 at most, found 1e+308");
+    refuses(kedge_kl_advantage(reward, &mean, NULL, algo, 1, begin, old, anchor, &err),
+            KEDGE_EINVAL, "kl.in: expected advantage or advantage-future, found loss");
+    must(kedge_algo_set(algo, "kl.in", "advantage-future", &err));
+    must(kedge_kl_advantage(off, &mean, &most, algo, 1, begin, old, anchor, &err));
+    assert_true(off[0] == 0.25 && off[1] == 0.5 && off[2] == 0.5 && most == 0);
+    assert_true(fabs(mean + 0.5 / 3) < 1e-15);
+    must(kedge_algo_set(algo, "kl.in", "advantage", &err));
+    must(kedge_kl_advantage(off, NULL, NULL, algo, 1, begin, old, anchor, &err));
+    assert_true(off[0] == 0 && off[1] == 0.5 && off[2] == 1);
     assert_true(kedge_overlong(95, 100, 10, 2) == -1);
     assert_true(kedge_adaptive_kl(0.1, 0.4, 0.2, 100, 10) == 0.1 * (1 + 0.2 * 0.1));
     assert_int_equal(kedge_anchor_due(algo, 10), 1);
@@ -812,6 +895,7 @@ int main(void)
         cmocka_unit_test(needs_say_how_many_ids_a_row_has),
         cmocka_unit_test(structs_of_another_version_work_or_are_refused),
         cmocka_unit_test(advantages_are_group_relative),
+        cmocka_unit_test(several_rewards_are_taken_one_by_one),
         cmocka_unit_test(gae_is_there_for_who_has_a_critic),
         cmocka_unit_test(weights_sum_to_one),
         cmocka_unit_test(the_head_agrees_with_a_plain_softmax),
@@ -823,6 +907,7 @@ int main(void)
         cmocka_unit_test(grpo_is_the_formula_of_the_paper),
         cmocka_unit_test(micro_batches_add_up),
         cmocka_unit_test(rows_of_batch_scope_select_by_themselves_or_by_hand),
+        cmocka_unit_test(scores_are_held_to_a_size),
         cmocka_unit_test(the_loss_refuses_what_is_absent_or_not_finite),
         cmocka_unit_test(what_stands_around_the_loss),
         cmocka_unit_test(an_allocation_that_fails_is_a_status_and_no_leak),

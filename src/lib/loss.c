@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <string.h>
 
 struct kedge_metrics {
@@ -12,16 +13,69 @@ struct kedge_metrics {
 
 /* ---- advantages ---- */
 
-static kg_status take_scores(struct kg_policy_scores *in,
+enum { MOST_PARTS = 1024 };
+static const double MOST_SCORE = 1e9;
+
+/* Several rewards are for the rows that take each by itself. */
+static kg_status check_parts(const struct kedge_scores *s, const struct kg_algo *algo,
+                             struct kg_err *err)
+{
+    bool any = s->part || s->part_weight || s->n_parts != 0;
+
+    if (!any)
+        return KG_OK;
+    if (!(kg_algo_needs(algo) & KG_NEED_PARTS))
+        return kg_fail(
+            err, KG_EINVAL,
+            "scores.part: expected none for algo.advantage %s, which takes the "
+            "sum of the rewards (scores.reward), found %lld",
+            kg_algo_row_name(algo, KG_TABLE_ADVANTAGE), (long long)s->n_parts);
+    if (s->n_parts < 1 || s->n_parts > MOST_PARTS)
+        return kg_fail(err, KG_EINVAL, "scores.n_parts: expected 1 to %d, found %lld",
+                       MOST_PARTS, (long long)s->n_parts);
+    KG_TRY(kg_lib_given(s->part, "scores.part", err));
+    KG_TRY(kg_lib_given(s->part_weight, "scores.part_weight", err));
+    for (int64_t k = 0; k < s->n_parts; k++)
+        if (!isfinite(s->part_weight[k]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "scores.part_weight[%lld]: expected a number, found %g",
+                           (long long)k, s->part_weight[k]);
+    return KG_OK;
+}
+
+/* Beyond these, differences and squares overflow or swallow everything else: as in
+ * training, where graders are held to it. NaN and infinity are refused behind. */
+static kg_status check_sizes(const double *x, int64_t n, const char *name,
+                             struct kg_err *err)
+{
+    for (int64_t i = 0; x && i < n; i++)
+        if (fabs(x[i]) > MOST_SCORE && isfinite(x[i]))
+            return kg_fail(err, KG_EINVAL,
+                           "%s[%lld]: expected at most %g in size, found %g", name,
+                           (long long)i, MOST_SCORE, x[i]);
+    return KG_OK;
+}
+
+static kg_status check_scores(const struct kedge_scores *s, struct kg_err *err)
+{
+    KG_TRY(check_sizes(s->reward, s->n_seqs, "scores.reward", err));
+    KG_TRY(check_sizes(s->token_reward, s->n_seqs > 0 ? s->seq_begin[s->n_seqs] : 0,
+                       "scores.token_reward", err));
+    return check_sizes(s->part, s->n_seqs * s->n_parts, "scores.part", err);
+}
+
+static kg_status take_scores(struct kg_policy_scores *in, const struct kg_algo *algo,
                              const struct kedge_scores *scores, struct kg_err *err)
 {
     struct kedge_scores own;
 
     KG_LIB_TAKE(own, scores, err);
+    KG_TRY(check_parts(&own, algo, err));
     KG_TRY(kg_lib_given(own.reward, "scores.reward", err));
     KG_TRY(kg_lib_check_begin(own.seq_begin, own.n_seqs, -1, "scores.seq_begin", err));
     KG_TRY(kg_lib_check_begin(own.group_begin, own.n_groups, own.n_seqs,
                               "scores.group_begin", err));
+    KG_TRY(check_scores(&own, err));
     *in = (struct kg_policy_scores){
         .n_seqs = own.n_seqs,
         .n_groups = own.n_groups,
@@ -35,6 +89,9 @@ static kg_status take_scores(struct kg_policy_scores *in,
         .old_logp = own.old_logp,
         .sum_sq = own.sum_sq,
         .is_weight = own.is_weight,
+        .part = own.part,
+        .part_weight = own.part_weight,
+        .n_parts = (int)own.n_parts,
     };
     return KG_OK;
 }
@@ -48,7 +105,7 @@ static kg_status advantages(struct kedge_advantage *out, const struct kedge_algo
 
     KG_LIB_TAKE(own, out, err);
     KG_TRY(kg_lib_check_algo(algo, err));
-    KG_TRY(take_scores(&in, scores, err));
+    KG_TRY(take_scores(&in, &algo->algo, scores, err));
     a = (struct kg_policy_advantage){
         .seq = own.seq, .token = own.token, .returns = own.returns};
     KG_TRY(kg_policy_advantages(&a, &algo->algo, &in, err));
@@ -113,6 +170,14 @@ static kg_status check_rows(const struct kedge_rows *r, struct kg_err *err)
                               err);
 }
 
+static kg_status check_logps(const struct kedge_rows *r, struct kg_err *err)
+{
+    KG_TRY(kg_lib_check_logp(r->logp, r->n_tokens, "rows.logp", err));
+    KG_TRY(kg_lib_check_logp(r->old_logp, r->n_tokens, "rows.old_logp", err));
+    KG_TRY(kg_lib_check_logp(r->mu_logp, r->n_tokens, "rows.mu_logp", err));
+    return kg_lib_check_logp(r->anchor_logp, r->n_tokens, "rows.anchor_logp", err);
+}
+
 static kg_status take_rows(struct kg_policy_batch *b, const struct kedge_rows *rows,
                            struct kg_err *err)
 {
@@ -120,6 +185,7 @@ static kg_status take_rows(struct kg_policy_batch *b, const struct kedge_rows *r
 
     KG_LIB_TAKE(own, rows, err);
     KG_TRY(check_rows(&own, err));
+    KG_TRY(check_logps(&own, err));
     *b = (struct kg_policy_batch){
         .n_seqs = own.n_seqs,
         .n_tokens = own.n_tokens,

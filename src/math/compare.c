@@ -9,13 +9,16 @@
 #include <ctype.h>
 #include <string.h>
 
+/* One comparison inside another. */
+static verdict compare_inner(struct kg_math_compare *c, int gold, int answer);
+
 verdict kg_math_conclude(struct kg_math_compare *c, verdict v, const char *reason)
 {
     strncpy(c->decider.reason, reason, sizeof c->decider.reason - 1);
     return v;
 }
 
-verdict kg_math_both(verdict a, verdict b)
+static verdict math_both(verdict a, verdict b)
 {
     if (a == KG_MATH_WRONG || b == KG_MATH_WRONG)
         return KG_MATH_WRONG;
@@ -187,7 +190,7 @@ verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *
         return kg_math_conclude(c, KG_MATH_WRONG, "the number of parts is different");
     for (int i = 0; i < g->n && v != KG_MATH_WRONG; i++) {
         c->item = i;
-        v = kg_math_both(v, kg_math_compare_inner(c, g->node[i], a->node[i]));
+        v = math_both(v, compare_inner(c, g->node[i], a->node[i]));
     }
     return v;
 }
@@ -203,8 +206,8 @@ static verdict among(struct kg_math_compare *c, int one,
 
         if (swapped)
             c->item = i;
-        v = swapped ? kg_math_compare_inner(c, items->node[i], one)
-                    : kg_math_compare_inner(c, one, items->node[i]);
+        v = swapped ? compare_inner(c, items->node[i], one)
+                    : compare_inner(c, one, items->node[i]);
         best = v == KG_MATH_WRONG ? best : v;
     }
     return best;
@@ -220,10 +223,10 @@ verdict kg_math_in_any_order(struct kg_math_compare *c, const struct kg_math_ite
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too many items in a list");
     for (int i = 0; i < g->n && v != KG_MATH_WRONG; i++) {
         c->item = i;
-        v = kg_math_both(v, among(c, g->node[i], a, false));
+        v = math_both(v, among(c, g->node[i], a, false));
     }
     for (int i = 0; i < a->n && v != KG_MATH_WRONG; i++)
-        v = kg_math_both(v, among(c, a->node[i], g, true));
+        v = math_both(v, among(c, a->node[i], g, true));
     if (v == KG_MATH_WRONG)
         return kg_math_conclude(c, v, "an item has no counterpart");
     return v;
@@ -326,10 +329,10 @@ static verdict equations(struct kg_math_compare *c, const struct chain *g,
 
     if (kg_math_is_name(c, g->part[0]) && kg_math_is_name(c, a->part[0])) {
         if (kg_math_same_tree(c->tree, g->part[0], a->part[0]) || c->opts->lenient)
-            return kg_math_compare_inner(c, g->part[1], a->part[1]);
+            return compare_inner(c, g->part[1], a->part[1]);
         right = renamed(c, g->part[0], a->part[0], a->part[1]);
         if (right)
-            return kg_math_compare_inner(c, g->part[1], right);
+            return compare_inner(c, g->part[1], right);
     }
     return kg_math_proportional(&c->decider, difference(c, g->part[0], g->part[1]),
                                 difference(c, a->part[0], a->part[1]), &sign);
@@ -368,7 +371,7 @@ static verdict relations(struct kg_math_compare *c, int gold, int answer)
     if (g.n == 2 && g.op[0] <= KG_MATH_GE)
         return inequalities(c, &g, &a);
     for (int i = 0; i < g.n && v != KG_MATH_WRONG; i++)
-        v = kg_math_both(v, kg_math_compare_inner(c, g.part[i], a.part[i]));
+        v = math_both(v, compare_inner(c, g.part[i], a.part[i]));
     return v;
 }
 
@@ -429,14 +432,14 @@ static verdict ratios(struct kg_math_compare *c, int gold, int answer)
     if (n != ratio_parts(c, answer, a))
         return kg_math_conclude(c, KG_MATH_WRONG, "the number of parts is different");
     for (int i = 0; i < n && same == KG_MATH_RIGHT; i++)
-        same = kg_math_compare_inner(c, g[i], a[i]);
+        same = compare_inner(c, g[i], a[i]);
     if (same == KG_MATH_RIGHT || is_zero(c, g[0]) != is_zero(c, a[0]) ||
         is_zero(c, g[n - 1]) || is_zero(c, a[n - 1]) ||
         (is_clock(c, g, n) && is_clock(c, a, n)))
         return same;
     for (int i = 1; i < n && v != KG_MATH_WRONG; i++)
-        v = kg_math_both(v, kg_math_equal(&c->decider, product(c, g[0], a[i]),
-                                          product(c, a[0], g[i]), NULL));
+        v = math_both(v, kg_math_equal(&c->decider, product(c, g[0], a[i]),
+                                       product(c, a[0], g[i]), NULL));
     return v;
 }
 
@@ -836,7 +839,7 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
     return single(c, gold, answer);
 }
 
-verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer)
+static verdict compare_inner(struct kg_math_compare *c, int gold, int answer)
 {
     const char *spent = kg_math_budget_spent(c->decider.budget);
     verdict v;
@@ -859,7 +862,7 @@ verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
     c->products = 0;
     c->depth = 0;
     c->decider.tree = c->tree;
-    v = kg_math_compare_inner(c, gold, answer);
+    v = compare_inner(c, gold, answer);
     if (c->tree->full)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
     return v;

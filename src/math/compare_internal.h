@@ -27,9 +27,6 @@ static inline bool kg_math_is_falling(int relation)
 
 /* v, with its reason noted. */
 verdict kg_math_conclude(struct kg_math_compare *c, verdict v, const char *reason);
-verdict kg_math_both(verdict a, verdict b);
-/* One comparison inside another. */
-verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer);
 /* What is only a name for what stands on the other side of =. */
 bool kg_math_is_name(const struct kg_math_compare *c, int node);
 bool kg_math_is_relation(const struct kg_math_compare *c, int node, int op);

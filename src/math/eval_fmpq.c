@@ -28,7 +28,8 @@ static uint64_t hash_tree(const struct kg_math_tree *t, int node, uint64_t h)
     return hash_tree(t, n->b, hash_tree(t, n->a, h));
 }
 
-void kg_math_eval_symbol(struct kg_math_eval *e, fmpq_t out, int node)
+/* The value that a symbol or an opaque node stands for. */
+static void eval_symbol(struct kg_math_eval *e, fmpq_t out, int node)
 {
     static const ulong under[] = {101, 103, 107, 109};
     uint64_t h = hash_tree(e->tree, node, mix(77, (uint64_t)e->point));
@@ -260,7 +261,7 @@ bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node)
         return number(e, out, node);
     case KG_MATH_SYM:
     case KG_MATH_OPAQUE:
-        kg_math_eval_symbol(e, out, node);
+        eval_symbol(e, out, node);
         return true;
     case KG_MATH_ADD:
     case KG_MATH_MUL:

@@ -37,8 +37,6 @@ struct kg_math_eval {
 bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node);
 bool kg_math_eval_acb(struct kg_math_eval *e, acb_t out, int node);
 bool kg_math_eval_ca(struct kg_math_eval *e, ca_t out, int node);
-/* The value that a symbol or an opaque node stands for. */
-void kg_math_eval_symbol(struct kg_math_eval *e, fmpq_t out, int node);
 /* A whole number that fits.   returns false where the node is none */
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit);
 

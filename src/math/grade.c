@@ -67,8 +67,9 @@ static void lower_words(struct kg_str *s)
         s->data[i] = (char)tolower((unsigned char)s->data[i]);
 }
 
-kg_status kg_math_words(struct kg_str *out, const char *text, size_t n,
-                        struct kg_err *err)
+/* Words compared without case, spacing, markup and end punctuation. */
+static kg_status math_words(struct kg_str *out, const char *text, size_t n,
+                            struct kg_err *err)
 {
     int open = 0; /* wrappers whose brace is to be dropped; they do not nest others */
 
@@ -101,8 +102,8 @@ static kg_status same_words(bool *same, struct kg_math_text a, struct kg_math_te
     struct kg_str y = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_math_words(&x, a.text, a.n, err));
-    KG_TRY_GOTO(out, kg_math_words(&y, b.text, b.n, err));
+    KG_TRY_GOTO(out, math_words(&x, a.text, a.n, err));
+    KG_TRY_GOTO(out, math_words(&y, b.text, b.n, err));
     *same = x.len > 0 && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
 out:
     kg_str_release(&x);
@@ -135,7 +136,7 @@ kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
     *formula = NULL;
     if (n == 0 || n > 64)
         return KG_OK;
-    KG_TRY_GOTO(out, kg_math_words(&plain, text, n, err));
+    KG_TRY_GOTO(out, math_words(&plain, text, n, err));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (strcmp(kg_str_text(&plain), rows[i].words) == 0)
             *formula = rows[i].formula;

@@ -282,16 +282,11 @@ kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
                          struct kg_err *err) KG_MUST_CHECK;
 /* The letter of a multiple-choice answer, 0 for none. */
 char kg_math_choice(const char *text, size_t n);
-/* Words compared without case, spacing, markup and end punctuation. */
-kg_status kg_math_words(struct kg_str *out, const char *text, size_t n,
-                        struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- modes ---- */
 kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err);
 kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err);
 kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err);
 kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err);
-kg_status kg_math_mathd_normal(struct kg_str *out, const char *text, size_t n,
-                               struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -30,7 +30,6 @@ int kg_math_parse_arg(struct kg_math_parser *p);
 int kg_math_parse_letter(struct kg_math_parser *p);
 /* What stands behind ^. */
 int kg_math_parse_script(struct kg_math_parser *p);
-int kg_math_parse_function(struct kg_math_parser *p, int func);
 int kg_math_parse_number(struct kg_math_parser *p);
 /* The quotient of units behind the value `left` (m/s), or the word in brackets behind the
  * number `left` ("5 (apples)"), as WORDS.   returns 0 for none, with nothing consumed */

@@ -130,7 +130,7 @@ static bool is_bracketed(struct kg_math_parser *p)
     return false;
 }
 
-int kg_math_parse_function(struct kg_math_parser *p, int func)
+static int parse_function(struct kg_math_parser *p, int func)
 {
     int power = 0;
     int base = 0;
@@ -457,7 +457,7 @@ static int parse_operator(struct kg_math_parser *p)
         return kg_math_parse_fail(p, "an operator without a name");
     row = kg_math_command_find(text, n);
     if (row && row->group == KG_MATH_G_FUNC)
-        return kg_math_parse_function(p, row->op);
+        return parse_function(p, row->op);
     return kg_math_name(p, KG_MATH_SYM, "", text, n);
 }
 
@@ -517,7 +517,7 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
     case KG_MATH_G_CONST:
         return kg_math_node(p->t, KG_MATH_CONST, row->op, 0, 0);
     case KG_MATH_G_FUNC:
-        return kg_math_parse_function(p, row->op);
+        return parse_function(p, row->op);
     case KG_MATH_G_FRAC:
     case KG_MATH_G_BINOM:
         return parse_pair(p, row->group == KG_MATH_G_BINOM);

@@ -250,8 +250,8 @@ static kg_status strip_string(struct kg_str *s, bool *bad, struct kg_err *err)
     return fix_slash(s, err);
 }
 
-kg_status kg_math_mathd_normal(struct kg_str *out, const char *text, size_t n,
-                               struct kg_err *err)
+static kg_status mathd_normal(struct kg_str *out, const char *text, size_t n,
+                              struct kg_err *err)
 {
     struct kg_str s = {0};
     bool bad = false;
@@ -300,8 +300,8 @@ static kg_status mathd_same(bool *same, struct kg_math_text a, struct kg_math_te
     struct kg_str y = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_math_mathd_normal(&x, a.text, a.n, err));
-    KG_TRY_GOTO(out, kg_math_mathd_normal(&y, b.text, b.n, err));
+    KG_TRY_GOTO(out, mathd_normal(&x, a.text, a.n, err));
+    KG_TRY_GOTO(out, mathd_normal(&y, b.text, b.n, err));
     *same = strcmp(kg_str_text(&x), kg_str_text(&y)) == 0;
 out:
     kg_str_release(&x);

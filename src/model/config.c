@@ -53,8 +53,6 @@ static const struct kg_arch ARCHS[] = {
     {.model_type = NULL},
 };
 
-const struct kg_arch *kg_arch_table(void) { return ARCHS; }
-
 kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                        struct kg_err *err)
 {

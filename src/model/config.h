@@ -20,8 +20,6 @@ struct kg_arch {
     bool window; /* sliding_window counts by itself, without use_sliding_window */
     int32_t default_positions; /* max_position_embeddings where absent */
 };
-/* Table of supported families, ended by a row with model_type NULL. */
-const struct kg_arch *kg_arch_table(void);
 /* errors: UNSUPPORTED, listing the valid names */
 kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                        struct kg_err *err) KG_MUST_CHECK;

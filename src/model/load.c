@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/phase.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -277,6 +278,56 @@ static kg_status load_inference(struct kg_model *m, const struct kg_st_set *set,
         to += p->cols;
     }
     return KG_OK;
+}
+
+/* ---- values ---- */
+static bool all_finite(const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i]))
+            return false;
+    }
+    return true;
+}
+
+static kg_status check_values(const struct kg_st_tensor *t, float *piece,
+                              struct kg_err *err)
+{
+    enum kg_dtype dtype = KG_F32;
+    KG_TRY(file_dtype(&dtype, t, err));
+    const size_t bytes = kg_dtype_traits(dtype)->bytes;
+    const int64_t total = (int64_t)(t->bytes / bytes);
+    read_ahead(t);
+    for (int64_t i = 0; i < total; i += CONVERT_PIECE) {
+        const int64_t n = total - i < CONVERT_PIECE ? total - i : CONVERT_PIECE;
+        const char *from = (const char *)t->data + (size_t)i * bytes;
+        kg_phase_tick();
+        KG_TRY(kg_dtype_convert(piece, KG_F32, from, dtype, (size_t)n, err));
+        if (!all_finite(piece, n))
+            return kg_fail(err, KG_ENONFINITE,
+                           "%s: tensor %s: expected finite weights, found NaN or "
+                           "infinity",
+                           t->file, t->name);
+    }
+    let_go((const char *)t->data, t->bytes);
+    return KG_OK;
+}
+
+kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set *set,
+                                struct kg_err *err)
+{
+    float *piece = kg_mem_calloc(CONVERT_PIECE, sizeof *piece, "a piece of a checkpoint",
+                                 err);
+    kg_status status = piece ? KG_OK : KG_ENOMEM;
+    for (size_t i = 0; i < m->n_params && status == KG_OK; i++) {
+        const struct kg_st_tensor *t = NULL;
+        enum kg_dtype dtype = KG_F32;
+        status = find_tensor(&t, &dtype, set, &m->params[i], err);
+        if (status == KG_OK)
+            status = check_values(t, piece, err);
+    }
+    kg_mem_free(piece);
+    return status;
 }
 
 /* ---- opening ---- */

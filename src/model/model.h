@@ -52,6 +52,8 @@ struct kg_model {
     void *priv; /* owned by model.c: maps, slabs, names */
 };
 
+struct kg_st_set;
+
 struct kg_model_opts {
     const struct kg_backend *backend;
     enum kg_dtype ct;
@@ -64,6 +66,10 @@ struct kg_model_opts {
 kg_status kg_model_open(struct kg_model **m, const char *dir,
                         const struct kg_model_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
+/* The weights in its files are finite, as training wants them.   set: of the same folder
+ * errors: NONFINITE, naming file and tensor */
+kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set *set,
+                                struct kg_err *err) KG_MUST_CHECK;
 /* Fresh weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Always
  * trainable. */
 kg_status kg_model_create(struct kg_model **m, const struct kg_model_config *config,

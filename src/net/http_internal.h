@@ -25,6 +25,7 @@ struct kg_http_exchange {
     bool close_after;   /* the answer said so; set when it begins */
     size_t body_held;   /* of the server's held_bytes; under the lock, as the next */
     size_t out_held;
+    size_t reserved; /* of out_held: for the answer that is to come */
 
     /* under the lock */
     struct kg_str out; /* owned; to be sent */

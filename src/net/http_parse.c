@@ -37,7 +37,7 @@ static bool is_token(const char *text)
     for (; *text; text++) {
         char c = *text;
         bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        if (!letter && !(c >= '0' && c <= '9') && strchr(other, c) == NULL)
+        if (!letter && !(c >= '0' && c <= '9') && !kg_char_in(other, c))
             return false;
     }
     return true;

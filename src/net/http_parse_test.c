@@ -148,6 +148,18 @@ static void the_end_of_a_head_is_found_in_pieces(void **state)
     assert_int_equal(kg_http_head_length(text, n, &seen), n - 4);
 }
 
+/* One that is not as it should be, too: nothing stands before its end. */
+static void the_end_of_an_empty_head_is_found_as_it_comes(void **state)
+{
+    static const char *const heads[] = {"\n\n", "\n\r\n", "\r\n\n", "\r\n\r\n"};
+    (void)state;
+    for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
+        size_t n = strlen(heads[h]), seen = 0;
+        for (size_t i = 0; i <= n; i++)
+            assert_int_equal(kg_http_head_length(heads[h], i, &seen), i == n ? n : 0);
+    }
+}
+
 /* Feed byte by byte.   returns the status */
 static int feed(struct kg_http_chunks *c, struct kg_str *body, const char *text,
                 size_t max)
@@ -190,6 +202,7 @@ int main(void)
         cmocka_unit_test(what_could_be_read_in_two_ways_is_refused),
         cmocka_unit_test(too_many_fields_are_refused),
         cmocka_unit_test(the_end_of_a_head_is_found_in_pieces),
+        cmocka_unit_test(the_end_of_an_empty_head_is_found_as_it_comes),
         cmocka_unit_test(chunks_are_put_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

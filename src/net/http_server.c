@@ -285,6 +285,8 @@ static struct answer answer_to(struct kg_http_exchange *x, int status, const cha
  * there is no room for it */
 static bool take_text(struct kg_http_exchange *x, const struct kg_str *text, int status)
 {
+    kg_http_let_go(x, &x->out_held, x->reserved);
+    x->reserved = 0;
     if (!kg_http_hold(x, &x->out_held, text->len))
         return false;
     if (!x->gone)
@@ -313,6 +315,16 @@ static bool reply(struct kg_http_exchange *x, int http_status, const char *conte
     x->broken = status != KG_OK;
     end_and_unlock(x);
     return true;
+}
+
+bool kg_http_reserve(struct kg_http_exchange *x, size_t n)
+{
+    enum { HEAD_BYTES = 512 }; /* at most, in front of it */
+    pthread_mutex_lock(&x->s->lock);
+    bool held = kg_http_hold(x, &x->out_held, n + HEAD_BYTES);
+    x->reserved += held ? n + HEAD_BYTES : 0;
+    pthread_mutex_unlock(&x->s->lock);
+    return held;
 }
 
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
@@ -351,9 +363,12 @@ void kg_http_stream_begin(struct kg_http_exchange *x, int http_status,
     kg_status status = put_head(&text, &a, &err);
     pthread_mutex_lock(&x->s->lock);
     x->chunked = a.chunked;
-    x->broken = status != KG_OK || !take_text(x, &text, http_status);
+    bool taken = status == KG_OK && take_text(x, &text, http_status);
+    x->broken = !taken;
     push_woken(x);
     pthread_mutex_unlock(&x->s->lock);
+    if (!taken)
+        kg_str_release(&text);
 }
 
 /* Under the lock. */
@@ -494,8 +509,7 @@ static bool is_loopback(const struct sockaddr_storage *a)
 
 static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
 {
-    struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
-                             .ai_socktype = SOCK_STREAM};
+    struct addrinfo hints = {.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list;
     struct sockaddr_storage bound;
     socklen_t n = sizeof bound;

@@ -100,6 +100,9 @@ const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
  * the server has no room (max_held_bytes) becomes a 503. */
 void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *content_type,
                    const char *body, size_t n);
+/* Keep room for an answer of n bytes, for who must know what becomes of it before it is
+ * sent: false, and that answer would become a 503. */
+bool kg_http_reserve(struct kg_http_exchange *x, size_t n);
 /* The error shape of the server. */
 void kg_http_reply_error(struct kg_http_exchange *x, int http_status,
                          const char *message);

@@ -2,6 +2,8 @@
 #include "net/http_testing.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #define END "Host: localhost\r\nConnection: close\r\n\r\n"
 
@@ -213,7 +215,6 @@ static void one_connection_takes_one_later_answer_after_the_other(void **state)
     start_server((struct kg_http_server_opts){0});
     int fd = dial(kg_http_server_port(server));
     for (int i = 0; i < 4; i++) {
-        held = NULL;
         say(fd, "GET /held HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
         struct kg_http_exchange *x = wait_held();
         usleep(20000); /* the server's thread has looked for an answer */
@@ -281,7 +282,6 @@ static void a_client_that_leaves_is_noticed(void **state)
     wait_gone(x);
     kg_http_reply(x, 200, "text/plain", "nobody", 6);
 
-    held = NULL;
     fd = dial(kg_http_server_port(server));
     say(fd, "GET /held HTTP/1.1\r\n" END);
     x = wait_held();
@@ -295,7 +295,7 @@ static void a_client_that_leaves_is_noticed(void **state)
     assert_int_equal(stats().gone, 2);
     assert_int_equal(stats().errors_5xx, 0);
 
-    held = NULL; /* an error that nobody sees is none */
+    /* an error that nobody sees is none */
     fd = dial(kg_http_server_port(server));
     say(fd, "GET /held HTTP/1.1\r\n" END);
     x = wait_held();
@@ -315,7 +315,6 @@ static void a_half_closed_client_gets_its_answer(void **state)
     start_server((struct kg_http_server_opts){0});
     for (int i = 0; i < 2; i++) {
         char text[256];
-        held = NULL;
         int fd = dial(kg_http_server_port(server));
         snprintf(text, sizeof text, "GET /held HTTP/%s\r\n\r\n", versions[i]);
         say(fd, text);
@@ -331,7 +330,6 @@ static void a_half_closed_client_gets_its_answer(void **state)
         assert_non_null(strstr(answer, "\r\n\r\nlate"));
         close(fd);
     }
-    held = NULL;
     int fd = dial(kg_http_server_port(server));
     say(fd, "GET /held HTTP/1.1\r\n" END);
     struct kg_http_exchange *x = wait_held();
@@ -402,7 +400,6 @@ static void answers_of_all_clients_have_one_bound(void **state)
     (void)state;
     start_server((struct kg_http_server_opts){.max_held_bytes = 40 << 20});
     for (int i = 0; i < MANY; i++) {
-        held = NULL;
         fds[i] = dial(kg_http_server_port(server));
         say(fds[i], "GET /held HTTP/1.1\r\n" END);
         kg_http_reply(wait_held(), 200, "text/plain", big, sizeof big);
@@ -412,6 +409,31 @@ static void answers_of_all_clients_have_one_bound(void **state)
     assert_non_null(strstr(hear(fds[2]), "503 Service Unavailable"));
     expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
     for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    for (int i = 0; i < 2000 && stats().connections > 0; i++)
+        usleep(1000);
+    assert_int_equal(stats().held_bytes, 0);
+    stop_server();
+}
+
+/* Who asks beforehand learns what becomes of an answer; what was kept is used up. */
+static void room_for_an_answer_can_be_kept(void **state)
+{
+    static char big[16 << 20];
+    int fds[2];
+    (void)state;
+    start_server((struct kg_http_server_opts){.max_held_bytes = 20 << 20});
+    for (int i = 0; i < 2; i++) {
+        fds[i] = dial(kg_http_server_port(server));
+        say(fds[i], "GET /held HTTP/1.1\r\n" END);
+        struct kg_http_exchange *x = wait_held();
+        assert_true(kg_http_reserve(x, sizeof big) == (i == 0));
+        assert_true(stats().held_bytes >= (long long)sizeof big);
+        kg_http_reply(x, 200, "text/plain", big, sizeof big);
+        assert_true(stats().held_bytes <= (long long)sizeof big + 4096);
+    }
+    assert_int_equal(stats().errors_5xx, 1);
+    for (int i = 0; i < 2; i++)
         close(fds[i]);
     for (int i = 0; i < 2000 && stats().connections > 0; i++)
         usleep(1000);
@@ -534,6 +556,55 @@ static void connections_beyond_the_limit_are_told_and_counted(void **state)
     stop_server();
 }
 
+static void connections_are_taken_as_they_come(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int open = dial(kg_http_server_port(server));
+    double start = kg_clock_seconds();
+    for (int i = 0; i < 20; i++)
+        expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    assert_true(kg_clock_seconds() - start < 2);
+    close(open);
+    stop_server();
+}
+
+/* It looks again now and then, and does nothing between. */
+static void a_server_without_descriptors_waits_for_one(void **state)
+{
+    struct rlimit usual, few;
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    few = usual;
+    few.rlim_cur = (rlim_t)fd + 1;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    call(fd, kg_http_server_port(server));
+    say(fd, "GET /hello HTTP/1.1\r\n" END);
+    clock_t busy = clock();
+    usleep(600000);
+    busy = clock() - busy;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    assert_true(busy < CLOCKS_PER_SEC / 5);
+    assert_non_null(strstr(hear(fd), "hello"));
+    close(fd);
+    stop_server();
+}
+
+/* Started by somebody who closed its input. */
+static void a_server_may_listen_at_descriptor_0(void **state)
+{
+    int input = dup(0);
+    (void)state;
+    close(0);
+    start_server((struct kg_http_server_opts){0});
+    expect("GET /hello HTTP/1.1\r\n" END, 200, "hello");
+    stop_server();
+    dup2(input, 0);
+    close(input);
+}
+
 static void *stop_later(void *arg)
 {
     kg_http_server_stop(arg, 3000);
@@ -604,6 +675,30 @@ static void what_cannot_be_listened_on_is_named(void **state)
     stop_server();
 }
 
+/* The head of a stream is made in several pieces: wherever memory ends, none of it is
+ * left. */
+static void a_stream_that_cannot_begin_leaves_nothing(void **state)
+{
+    bool began = false;
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    for (uint64_t n = 1; !began; n++) {
+        struct kg_err err;
+        int fd = dial(kg_http_server_port(server));
+        say(fd, "GET /held HTTP/1.1\r\n" END);
+        struct kg_http_exchange *x = wait_held();
+        kg_mem_fail_at(n);
+        kg_http_stream_begin(x, 200, "text/plain");
+        kg_mem_fail_at(0);
+        began = kg_http_stream_write(x, "one", 3, &err) == KG_OK;
+        kg_http_stream_end(x);
+        close(fd);
+        assert_true(n < 20);
+    }
+    stop_server();
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
 static void a_server_that_cannot_get_memory_does_not_start(void **state)
 {
     struct kg_http_server_opts opts = {.routes = test_routes, .bearer_key = "key"};
@@ -625,6 +720,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(answers_carry_length_and_type, stop_left),
+        cmocka_unit_test_teardown(a_stream_that_cannot_begin_leaves_nothing, stop_left),
         cmocka_unit_test_teardown(head_gives_the_header_alone, stop_left),
         cmocka_unit_test_teardown(wrong_requests_are_answered_in_the_owners_shape,
                                   stop_left),
@@ -650,6 +746,7 @@ int main(void)
         cmocka_unit_test_teardown(a_half_closed_client_gets_its_answer, stop_left),
         cmocka_unit_test_teardown(bodies_of_all_clients_have_one_bound, stop_left),
         cmocka_unit_test_teardown(answers_of_all_clients_have_one_bound, stop_left),
+        cmocka_unit_test_teardown(room_for_an_answer_can_be_kept, stop_left),
         cmocka_unit_test_teardown(
             strangers_names_are_refused_by_a_local_server_without_a_key, stop_left),
         cmocka_unit_test_teardown(a_client_that_does_not_read_fills_its_own_buffer_alone,
@@ -657,6 +754,9 @@ int main(void)
         cmocka_unit_test_teardown(a_reader_that_takes_nothing_is_cut_off, stop_left),
         cmocka_unit_test_teardown(connections_beyond_the_limit_are_told_and_counted,
                                   stop_left),
+        cmocka_unit_test_teardown(connections_are_taken_as_they_come, stop_left),
+        cmocka_unit_test_teardown(a_server_without_descriptors_waits_for_one, stop_left),
+        cmocka_unit_test_teardown(a_server_may_listen_at_descriptor_0, stop_left),
         cmocka_unit_test_teardown(stopping_waits_for_open_answers_and_takes_no_new_ones,
                                   stop_left),
         cmocka_unit_test_teardown(an_answer_may_come_after_the_server_has_gone,

@@ -15,6 +15,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,13 +94,14 @@ static inline struct kg_http_server_stats stats(void)
     return s;
 }
 
-/* Wait until an exchange is held. */
+/* Wait until an exchange is held, and take it. */
 static inline struct kg_http_exchange *wait_held(void)
 {
     for (int i = 0; i < 2000 && held == NULL; i++)
         usleep(1000);
-    assert_non_null(held);
-    return held;
+    struct kg_http_exchange *x = atomic_exchange(&held, NULL);
+    assert_non_null(x);
+    return x;
 }
 
 static inline void wait_gone(struct kg_http_exchange *x)
@@ -109,15 +111,20 @@ static inline void wait_gone(struct kg_http_exchange *x)
     assert_true(kg_http_gone(x));
 }
 
-static inline int dial(int port)
+static inline void call(int fd, int port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons((uint16_t)port),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
     if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
         fail_msg("connect to port %d", port);
+}
+
+static inline int dial(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    call(fd, port);
     return fd;
 }
 

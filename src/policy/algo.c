@@ -50,6 +50,8 @@ static struct kg_policy_rows table_of(enum kg_policy_table table)
         return kg_anchor_rows();
     case KG_TABLE_MASK:
         return kg_mask_rows();
+    case KG_TABLE_PLACE:
+        return kg_place_rows();
     default:
         return kg_aggregate_rows();
     }
@@ -57,9 +59,9 @@ static struct kg_policy_rows table_of(enum kg_policy_table table)
 
 const char *kg_policy_table_key(enum kg_policy_table table)
 {
-    static const char *const keys[KG_TABLE_COUNT] = {"algo.advantage", "algo.surrogate",
-                                                     "kl.estimator",   "anchor.kind",
-                                                     "algo.aggregate", "algo.mask"};
+    static const char *const keys[KG_TABLE_COUNT] = {
+        "algo.advantage", "algo.surrogate", "kl.estimator", "anchor.kind",
+        "algo.aggregate", "algo.mask",      "kl.in"};
 
     return keys[table];
 }
@@ -111,6 +113,8 @@ static const struct kg_policy_about *chosen(const struct kg_algo *algo,
         return &algo->anchor->about;
     case KG_TABLE_MASK:
         return &algo->mask->about;
+    case KG_TABLE_PLACE:
+        return &algo->kl_in->about;
     default:
         return &algo->aggregate->about;
     }
@@ -140,6 +144,9 @@ static void choose(struct kg_algo *algo, enum kg_policy_table table,
         break;
     case KG_TABLE_MASK:
         algo->mask = (const void *)about;
+        break;
+    case KG_TABLE_PLACE:
+        algo->kl_in = (const void *)about;
         break;
     default:
         algo->aggregate = (const void *)about;
@@ -192,7 +199,7 @@ static const struct key_row keys[] = {
     {"algo.count_eps", REAL, AT(count_eps), NULL, NULL},
     {"kl.estimator", ROW, KG_TABLE_KL, NULL, NULL},
     {"kl.beta", REAL, AT(kl_beta), NULL, NULL},
-    {"kl.in", CHOICE, AT(kl_reward), "loss", "reward"},
+    {"kl.in", ROW, KG_TABLE_PLACE, NULL, NULL},
     {"kl.target", REAL, AT(kl_target), NULL, NULL},
     {"kl.horizon", REAL, AT(kl_horizon), NULL, NULL},
     {"kl.top_k", INT, AT(kl_top_k), NULL, NULL},
@@ -374,6 +381,7 @@ void kg_algo_init(struct kg_algo *algo)
     choose(algo, KG_TABLE_AGGREGATE,
            kg_policy_find(KG_TABLE_AGGREGATE, "token-mean", &err));
     choose(algo, KG_TABLE_MASK, kg_policy_find(KG_TABLE_MASK, "none", &err));
+    choose(algo, KG_TABLE_PLACE, kg_policy_find(KG_TABLE_PLACE, "loss", &err));
 }
 
 /* ---- what the step must supply ---- */
@@ -409,13 +417,18 @@ bool kg_algo_reads_sample(const struct kg_algo *algo)
 {
     bool head = algo->kl->token == kg_kl_topk_forward && !algo->kl_tail;
 
-    return algo->surrogate->token != kg_pg_none || algo->kl_reward ||
+    return algo->surrogate->token != kg_pg_none || kg_algo_kl_taken(algo) ||
            !(head || algo->kl->of_context);
 }
 
 bool kg_algo_kl_in_loss(const struct kg_algo *algo)
 {
-    return algo->kl->about.needs != 0 && !algo->kl_reward;
+    return algo->kl->about.needs != 0 && !kg_algo_kl_taken(algo);
+}
+
+bool kg_algo_kl_taken(const struct kg_algo *algo)
+{
+    return algo->kl_in->place != KG_PLACE_LOSS;
 }
 
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo)

@@ -1,4 +1,4 @@
-/* What an algorithm is: one row from each of six tables, and numbers.
+/* What an algorithm is: one row from each of seven tables, and numbers.
  *
  * A row carries its name, one line of help, its formula and source, and what it needs
  * from the step (scope, statistics, passes); the function behind it is pure. The step is
@@ -35,7 +35,7 @@
  * algo.count_eps        added to counts in means (published code)  0 or 1e-8
  * kl.estimator          KL against the anchor                      row of TABLE_KL
  * kl.beta               its coefficient, per token                 >= 0
- * kl.in                 where the KL stands                        loss, reward
+ * kl.in                 where the KL stands                        row of TABLE_PLACE
  * kl.target             KL that the coefficient is steered to      0 is off
  * kl.horizon            answers over which it is steered           > 0
  * kl.top_k              k of topk-*                                >= 0
@@ -67,6 +67,7 @@ enum kg_policy_table {
     KG_TABLE_ANCHOR,
     KG_TABLE_AGGREGATE,
     KG_TABLE_MASK,
+    KG_TABLE_PLACE,
     KG_TABLE_COUNT
 };
 
@@ -146,6 +147,15 @@ struct kg_anchor_row {
     enum kg_anchor_kind kind;
 };
 
+/* Where the KL stands. Outside the loss it is a number that is taken off before the
+ * update, and has no gradient of its own. */
+enum kg_place { KG_PLACE_LOSS, KG_PLACE_REWARD, KG_PLACE_ADVANTAGE };
+struct kg_place_row {
+    struct kg_policy_about about;
+    enum kg_place place;
+    bool later; /* a token pays for all that follow it, too */
+};
+
 struct kg_algo {
     const struct kg_advantage_row *advantage;
     const struct kg_surrogate_row *surrogate;
@@ -153,6 +163,7 @@ struct kg_algo {
     const struct kg_anchor_row *anchor;
     const struct kg_aggregate_row *aggregate;
     const struct kg_mask_row *mask;
+    const struct kg_place_row *kl_in;
 
     double mask_delta;
     double clip_low, clip_high;
@@ -176,7 +187,6 @@ struct kg_algo {
     double count_eps;
 
     double kl_beta;    /* with kl_target: the present one; the run carries it */
-    bool kl_reward;    /* taken off the token rewards instead of added to the loss */
     double kl_target;  /* 0 off */
     double kl_horizon; /* answers */
     int kl_top_k;
@@ -248,8 +258,10 @@ unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of al
 /* Whether some term reads which token was sampled, or what the sampler recorded. Where
  * none does, tokens that the policy did not sample can be learned from. */
 bool kg_algo_reads_sample(const struct kg_algo *algo);
-/* Whether the loss has a KL term: there is one, and it is not in the reward. */
+/* Whether the loss has a KL term: there is one, and it does not stand elsewhere. */
 bool kg_algo_kl_in_loss(const struct kg_algo *algo);
+/* Whether the KL is taken off before the update: of rewards or of advantages. */
+bool kg_algo_kl_taken(const struct kg_algo *algo);
 enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
 /* Ids a token that the sampler must record (0: none). */
 int kg_algo_recorded_top_k(const struct kg_algo *algo);

@@ -92,32 +92,36 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
     if (a->anchor_kappa > 0 && !kg_algo_kl_in_loss(a))
         return kg_fail(err, KG_EINVAL,
                        "anchor.kappa: is compared with the KL of every update; expected "
-                       "a kl.estimator in the loss, found %s",
-                       a->kl_reward ? "kl.in reward" : "kl.estimator none");
+                       "a kl.estimator in the loss, found %s %s",
+                       kg_algo_kl_taken(a) ? "kl.in" : "kl.estimator",
+                       kg_algo_kl_taken(a) ? a->kl_in->about.name : "none");
     return KG_OK;
 }
 
-/* A reward is known before the update: it takes what the sampled token alone tells. */
-static kg_status check_kl_reward(const struct kg_algo *a, const struct kg_algo_setting *s,
-                                 struct kg_err *err)
+/* Rewards and advantages are known before the update: they take what the sampled token
+ * alone tells. */
+static kg_status check_kl_taken(const struct kg_algo *a, const struct kg_algo_setting *s,
+                                struct kg_err *err)
 {
     const char *kl = a->kl->about.name;
 
-    if (!a->kl_reward)
+    if (!kg_algo_kl_taken(a))
         return KG_OK;
     if (a->kl->about.needs == 0)
         return kg_fail(err, KG_EINVAL,
-                       "kl.in: expected a kl.estimator for the reward, found none");
+                       "kl.in: expected a kl.estimator for the %s, found none",
+                       a->kl_in->about.name);
     if (a->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
         return kg_fail(err, KG_EINVAL,
-                       "kl.in: the reward takes an estimator from the sampled token "
+                       "kl.in: the %s takes an estimator from the sampled token "
                        "alone (k1 to k5), found %s",
-                       kl);
+                       a->kl_in->about.name, kl);
     if (a->anchor->kind == KG_ANCHOR_ITERATIVE && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
                        "kl.in: the KL of what was sampled to the policy that sampled it "
-                       "is 0, the reward would not change; expected anchor.kind "
-                       "fixed, ema or copy, found iterative");
+                       "is 0, the %s would not change; expected anchor.kind "
+                       "fixed, ema or copy, found iterative",
+                       a->kl_in->about.name);
     return KG_OK;
 }
 
@@ -150,7 +154,7 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        "kl.beta: expected 0 without kl.estimator, found %g (it would do "
                        "nothing)",
                        a->kl_beta);
-    KG_TRY(check_kl_reward(a, s, err));
+    KG_TRY(check_kl_taken(a, s, err));
     KG_TRY(check_kl_target(a, err));
     if (a->kl->renormalised && a->kl_top_k == 0)
         return kg_fail(err, KG_EINVAL,
@@ -163,18 +167,18 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
             "kl.gradient: %s leaves the tail out and has one gradient, that of "
             "its value; expected corrected, found published",
             kl);
-    if (a->kl->reward_only && !a->kl_reward)
+    if (a->kl->reward_only && !kg_algo_kl_taken(a))
         return kg_fail(
             err, KG_EUNSUPPORTED,
             "kl.estimator: %s shapes rewards and is not a loss; expected kl.in "
-            "reward, found loss",
+            "reward or advantage, found loss",
             kl);
     if (a->kl->iterative && a->anchor->kind != KG_ANCHOR_ITERATIVE && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
                        "kl.estimator: %s is a KL only against the policy that sampled; "
                        "expected anchor.kind iterative, found %s",
                        kl, a->anchor->about.name);
-    if ((a->kl->about.needs & KG_NEED_ON_POLICY_OR_IW) && !a->kl_reward &&
+    if ((a->kl->about.needs & KG_NEED_ON_POLICY_OR_IW) && !kg_algo_kl_taken(a) &&
         s->off_policy && !a->kl_importance && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
                        "kl.importance: %s as a loss repels from the sampling policy when "
@@ -219,18 +223,24 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
                        "algo.tis: algo.mask %s keeps weights old/sampler from "
                        "algo.tis_low to algo.tis; expected above 0, found %g",
                        a->mask->about.name, a->tis);
+    if (a->mask->pops && a->surrogate->own_is)
+        return kg_fail(
+            err, KG_EINVAL,
+            "algo.mask: %s takes single tokens out of the answer, and %s has one "
+            "term for it; expected another, found %s",
+            a->mask->about.name, pg, a->mask->about.name);
     if ((a->mask->divergence != NULL) != (a->mask_delta > 0))
         return kg_fail(
             err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
             a->mask->divergence ? "above 0" : "0", a->mask->about.name, a->mask_delta);
     if (a->mask->negative_only && a->surrogate->sequence == kg_pg_gmpo &&
-        a->advantage->token)
+        (a->advantage->token || a->kl_in->place == KG_PLACE_ADVANTAGE))
         return kg_fail(
             err, KG_EINVAL,
             "algo.mask: %s drops tokens by the sign of their advantage, and %s "
             "has one term for the answer; expected an algo.advantage of whole "
-            "answers, found %s",
-            a->mask->about.name, pg, a->advantage->about.name);
+            "answers, found %s and kl.in %s",
+            a->mask->about.name, pg, a->advantage->about.name, a->kl_in->about.name);
     if (a->tis > 0 && a->surrogate->to_mu)
         return kg_fail(err, KG_EINVAL,
                        "algo.tis: %s has its ratio to the sampler already; expected 0, "
@@ -306,10 +316,10 @@ static kg_status check_provisions(const struct kg_algo *a,
                        "algo.std_eps: algo.advantage %s does not read it; expected the "
                        "default, %g, found %g",
                        a->advantage->about.name, KG_STD_EPS, a->std_eps);
-    if ((a->advantage->about.needs & KG_NEED_PARTS) && a->kl_reward)
+    if ((a->advantage->about.needs & KG_NEED_PARTS) && a->kl_in->place == KG_PLACE_REWARD)
         return kg_fail(err, KG_EINVAL,
                        "kl.in: algo.advantage %s takes rewards of the task alone; "
-                       "expected loss, found reward",
+                       "expected loss or advantage, found reward",
                        a->advantage->about.name);
     if ((a->advantage->about.needs & KG_NEED_SUM_SQ) && s->truncated_sampling)
         return kg_fail(err, KG_EINVAL,

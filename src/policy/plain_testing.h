@@ -648,6 +648,7 @@ static inline double complex plain_loss(const struct plain *p, const bool *selec
     const char *row = kg_algo_row_name(g, KG_TABLE_SURROGATE);
     double complex pg = 0, kl = 0, entropy = 0;
     double weight = plain_weight(p, s, true);
+    bool in_loss = plain_is(kg_algo_row_name(g, KG_TABLE_PLACE), "loss");
     static struct plain_seq q;
 
     plain_read(&q, p, s, n, v, step);
@@ -658,7 +659,8 @@ static inline double complex plain_loss(const struct plain *p, const bool *selec
     for (int t = q.begin; t < q.end; t++) {
         if (!plain_is(row, "gspo") && !plain_is(row, "gmpo") && plain_unmasked(&q, t))
             pg += p->is[t] * plain_token(&q, t, row, selected[t]);
-        kl += plain_kl(&q, t) / (p->divisor > 0 ? p->divisor : 1);
+        if (in_loss) /* elsewhere it is a number of the advantages */
+            kl += plain_kl(&q, t) / (p->divisor > 0 ? p->divisor : 1);
         entropy += plain_entropy(&q, t);
     }
     /* 0 times something beyond all bounds is still nothing */

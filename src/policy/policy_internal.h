@@ -100,16 +100,7 @@ struct kg_surrogate_row {
 double kg_pg_log_ratio(double log_ratio, const struct kg_algo *algo, bool *inside);
 void kg_pg_dual_clip(struct kg_pg_out *out, double ratio, bool inside, double advantage,
                      const struct kg_algo *algo);
-void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
-                    struct kg_pg_call call);
 void kg_pg_none(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
-void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
-                     struct kg_pg_call call);
-void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
-                      struct kg_pg_call call);
-void kg_pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in,
-                 struct kg_pg_call call);
-void kg_pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call);
 void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
@@ -236,5 +227,6 @@ struct kg_policy_rows kg_kl_rows(void);
 struct kg_policy_rows kg_aggregate_rows(void);
 struct kg_policy_rows kg_anchor_rows(void);
 struct kg_policy_rows kg_mask_rows(void);
+struct kg_policy_rows kg_place_rows(void);
 
 #endif

@@ -129,7 +129,7 @@ static void draw_algo(void)
 {
     kg_algo_init(&algo);
     for (int t = 0; t < KG_TABLE_COUNT; t++)
-        if (t != KG_TABLE_ADVANTAGE || chance(0.1))
+        if ((t != KG_TABLE_ADVANTAGE && t != KG_TABLE_PLACE) || chance(0.1))
             draw_row((enum kg_policy_table)t);
     draw_policy_numbers();
     draw_kl_numbers();

@@ -21,35 +21,86 @@ double kg_policy_adaptive_kl(double coef, double kl, double target, double horiz
     return coef * (1 + error * (double)n / horizon);
 }
 
+/* ---- the KL outside the loss ---- */
+
+#define EMA_PG "Zhang & Ba 2026, arXiv 2602.04417, code (off by default)"
+static const struct kg_place_row places[] = {
+    {{"loss", "a term of the loss, kl.beta times the estimator", "loss + beta mean KL_t",
+      "", KG_SCOPE_TOKEN, 0},
+     KG_PLACE_LOSS,
+     false},
+    {{"reward",
+      "off the reward of every token, before advantages: those of answers see the sum, "
+      "those of tokens the return",
+      "R_t - beta KL_t", "Ziegler et al. 2019, arXiv 1909.08593", KG_SCOPE_TOKEN, 0},
+     KG_PLACE_REWARD,
+     false},
+    {{"advantage",
+      "off the advantage of its own token, as it was normalised; with k1 and one update "
+      "the gradient is that of the KL of every token at a fixed context",
+      "A_t - beta KL_t", EMA_PG, KG_SCOPE_TOKEN, 0},
+     KG_PLACE_ADVANTAGE,
+     false},
+    {{"advantage-future",
+      "off the advantage of its own token and of all before it in the answer; with k1, "
+      "one update and sums over answers the gradient is that of the KL of whole answers",
+      "A_t - beta sum_{u >= t} KL_u", EMA_PG, KG_SCOPE_TOKEN, 0},
+     KG_PLACE_ADVANTAGE,
+     true},
+};
+
+struct kg_policy_rows kg_place_rows(void)
+{
+    return (struct kg_policy_rows){places, KG_COUNT(places), sizeof places[0]};
+}
+
+static kg_status check_estimator(const struct kg_algo *algo, const char *where,
+                                 struct kg_err *err)
+{
+    if (algo->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
+        return kg_fail(err, KG_EINVAL,
+                       "kl.estimator: the %s takes an estimator from the sampled token "
+                       "alone, found %s",
+                       where, algo->kl->about.name);
+    return KG_OK;
+}
+
+/* The estimator's value at token t of sequence i, which begins at `begin`; the sample is
+ * the old policy's. */
+static kg_status sampled_kl(double *value, const struct kg_algo *algo, double d,
+                            int64_t i, int64_t t, const char *where, struct kg_err *err)
+{
+    struct kg_kl_in in = {.d = d, .s = 1, .token = -1};
+    struct kg_kl_out out = {0};
+
+    algo->kl->token(&out, &in, algo->kl, algo);
+    *value = out.value;
+    if (isfinite(out.value))
+        return KG_OK;
+    return kg_fail(err, KG_ENONFINITE,
+                   "KL in the %s: sequence %lld, token %lld: found %g", where,
+                   (long long)i, (long long)t, out.value);
+}
+
 kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
                               const struct kg_algo *algo, int64_t n_seqs,
                               const int64_t *seq_begin, const double *old_logp,
                               const double *anchor_logp, struct kg_err *err)
 {
-    const struct kg_kl_row *row = algo->kl;
     double total = 0;
     int64_t counted = 0;
 
-    if (row->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
-        return kg_fail(
-            err, KG_EINVAL,
-            "kl.estimator: the reward takes an estimator from the sampled token "
-            "alone, found %s",
-            row->about.name);
+    KG_TRY(check_estimator(algo, "reward", err));
     for (int64_t i = 0; i < n_seqs; i++) {
         double sum = 0, length = (double)(seq_begin[i + 1] - seq_begin[i]);
 
         for (int64_t t = seq_begin[i]; t < seq_begin[i + 1]; t++) {
-            struct kg_kl_in in = {.d = old_logp[t] - anchor_logp[t], .s = 1, .token = -1};
-            struct kg_kl_out out = {0};
+            double kl;
 
-            row->token(&out, &in, row, algo);
-            if (!isfinite(out.value))
-                return kg_fail(err, KG_ENONFINITE,
-                               "KL in the reward: sequence %lld, token %lld: found %g",
-                               (long long)i, (long long)(t - seq_begin[i]), out.value);
-            token_reward[t] -= algo->kl_beta * out.value;
-            sum += out.value;
+            KG_TRY(sampled_kl(&kl, algo, old_logp[t] - anchor_logp[t], i,
+                              t - seq_begin[i], "reward", err));
+            token_reward[t] -= algo->kl_beta * kl;
+            sum += kl;
         }
         total += length > 0 ? sum / (length + algo->count_eps) : 0;
         counted += length > 0;
@@ -57,6 +108,38 @@ kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
     *mean_kl = counted > 0 ? total / (double)counted : 0;
     return KG_OK;
 }
+
+kg_status kg_policy_kl_advantage(double *advantage, struct kg_policy_taken *taken,
+                                 const struct kg_algo *algo, int64_t n_seqs,
+                                 const int64_t *seq_begin, const double *old_logp,
+                                 const double *anchor_logp, struct kg_err *err)
+{
+    double total = 0;
+    int64_t counted = 0;
+
+    *taken = (struct kg_policy_taken){0};
+    KG_TRY(check_estimator(algo, "advantage", err));
+    for (int64_t i = 0; i < n_seqs; i++) {
+        double sum = 0, length = (double)(seq_begin[i + 1] - seq_begin[i]);
+
+        for (int64_t t = seq_begin[i + 1] - 1; t >= seq_begin[i]; t--) {
+            double kl, off;
+
+            KG_TRY(sampled_kl(&kl, algo, old_logp[t] - anchor_logp[t], i,
+                              t - seq_begin[i], "advantage", err));
+            sum += kl;
+            off = algo->kl_beta * (algo->kl_in->later ? sum : kl);
+            advantage[t] -= off;
+            taken->most = fmax(taken->most, off);
+        }
+        total += length > 0 ? sum / (length + algo->count_eps) : 0;
+        counted += length > 0;
+    }
+    taken->mean_kl = counted > 0 ? total / (double)counted : 0;
+    return KG_OK;
+}
+
+/* ---- the anchor, a critic ---- */
 
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step)
 {

@@ -29,6 +29,22 @@ kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,
                               const double *anchor_logp,
                               struct kg_err *err) KG_MUST_CHECK;
 
+/* What was taken off advantages. */
+struct kg_policy_taken {
+    double mean_kl; /* mean over sequences of the mean over tokens, for the controller */
+    double most;    /* the largest amount, of a token; at least 0 */
+};
+/* advantage[n] -= beta kl[n], the same KL, and with algo->kl_in->later -= beta times the
+ * sum of kl[u] over the sequence's tokens u >= n. Only loss tokens stand in the arrays:
+ * an observation has no KL, and passes on what follows it.
+ * errors: as kg_policy_kl_reward.   source: LunjunZhang/ema-pg, search/verl/trainer/ppo/
+ * ray_trainer.py, apply_kl_to_advantages */
+kg_status kg_policy_kl_advantage(double *advantage, struct kg_policy_taken *taken,
+                                 const struct kg_algo *algo, int64_t n_seqs,
+                                 const int64_t *seq_begin, const double *old_logp,
+                                 const double *anchor_logp,
+                                 struct kg_err *err) KG_MUST_CHECK;
+
 /* Does the anchor move after this step, or update where anchor.unit says so (counted from
  * 1)?  fixed, none, iterative, and ema with eta 1: never. anchor.kappa is not in it. */
 bool kg_policy_anchor_due(const struct kg_algo *algo, int64_t step);

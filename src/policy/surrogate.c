@@ -52,8 +52,8 @@ void kg_pg_dual_clip(struct kg_pg_out *out, double ratio, bool inside, double ad
     }
 }
 
-void kg_pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
-                    struct kg_pg_call call)
+static void pg_ppo_clip(struct kg_pg_out *out, const struct kg_pg_in *in,
+                        struct kg_pg_call call)
 {
     bool inside;
     double r = kg_exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
@@ -69,8 +69,8 @@ void kg_pg_none(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 }
 
 /* -A log p: the ratio is 1 by definition. */
-void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
-                     struct kg_pg_call call)
+static void pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
+                         struct kg_pg_call call)
 {
     (void)call;
     out->ratio = kg_exp(in->logp - in->old);
@@ -79,8 +79,8 @@ void kg_pg_reinforce(struct kg_pg_out *out, const struct kg_pg_in *in,
 }
 
 /* -A r, unclipped */
-void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
-                      struct kg_pg_call call)
+static void pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
+                          struct kg_pg_call call)
 {
     bool inside;
     double r = kg_exp(kg_pg_log_ratio(in->logp - in->old, call.algo, &inside));
@@ -91,7 +91,8 @@ void kg_pg_importance(struct kg_pg_out *out, const struct kg_pg_in *in,
 }
 
 /* -sg(clip(r)) A log p: no token loses its gradient. */
-void kg_pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+static void pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in,
+                     struct kg_pg_call call)
 {
     const struct kg_algo *algo = call.algo;
     bool inside;
@@ -107,7 +108,8 @@ void kg_pg_cispo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_
 }
 
 /* -A sigmoid(tau (r - 1)) 4 / tau;  d/dlog r = -4 A g (1 - g) r */
-void kg_pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+static void pg_sapo(struct kg_pg_out *out, const struct kg_pg_in *in,
+                    struct kg_pg_call call)
 {
     double tau = in->advantage > 0 ? call.algo->tau_pos : call.algo->tau_neg;
     bool inside;
@@ -173,7 +175,7 @@ static const struct kg_surrogate_row rows[] = {
     {{"ppo-clip", "ratio to the old policy, clipped low and high, optional dual clip",
       PPO, "Schulman et al. 2017, arXiv 1707.06347; dual clip: Ye et al. 2019", TOKEN, 0},
      .claims = {"c = -A r; 0 where clipped", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
-     .token = kg_pg_ppo_clip},
+     .token = pg_ppo_clip},
     {{"none", "no policy term: distillation, where the KL is all of the loss", "0", "",
       TOKEN, 0},
      .claims = {"c = 0", KG_TARGET_NONE, 0, 0, 0, "O(1)"},
@@ -181,26 +183,26 @@ static const struct kg_surrogate_row rows[] = {
     {{"reinforce", "plain score function, no ratio", "-A log p", "Williams 1992", TOKEN,
       0},
      .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},
-     .token = kg_pg_reinforce},
+     .token = pg_reinforce},
     {{"gpg",
       "reinforce, under the name of the method that pairs it with algo.advantage gpg",
       "-A log p", "Chu et al. 2025, arXiv 2504.02546", TOKEN, 0},
      .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},
-     .token = kg_pg_reinforce},
+     .token = pg_reinforce},
     {{"importance", "ratio to the old policy, unclipped", "-A r", "surrogate of TRPO",
       TOKEN, 0},
      .claims = {"c = -A r", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
-     .token = kg_pg_importance},
+     .token = pg_importance},
     {{"cispo", "score function weighted by the clipped ratio; no token is dropped",
       "-sg(clip(r, 1 - low, 1 + high)) A log p", "MiniMax 2025, arXiv 2506.13585", TOKEN,
       0},
      .claims = {"c = -A clip(r)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)"},
-     .token = kg_pg_cispo},
+     .token = pg_cispo},
     {{"sapo", "soft gate instead of a clip", "-A sigmoid(tau (r - 1)) 4 / tau",
       "Gao et al. 2025, arXiv 2511.20347", TOKEN, 0},
      .claims = {"c = -A 4 r g (1 - g), g = sigmoid(tau (r - 1))", KG_TARGET_RETURN,
                 GRADIENT, 0, 0, "O(1)"},
-     .token = kg_pg_sapo},
+     .token = pg_sapo},
     {{"gspo", "ratio of the whole sequence, geometric mean, clipped",
       "max(-A s, -A clip(s)), s = exp(mean_t log r)",
       "Zheng et al. 2025, arXiv 2507.18071", KG_SCOPE_SEQUENCE, 0},

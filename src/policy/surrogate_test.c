@@ -241,6 +241,34 @@ static void topk_divergences_bound_the_exact_ones_from_below(void **state)
     }
 }
 
+/* An id that is missing counts nowhere, one that the sampler could not draw adds nothing
+ * to the KL, and a token beside the recorded ids has a bucket of its own. */
+static void topk_divergences_have_a_bucket_for_each_id(void **state)
+{
+    static const int32_t ids[] = {0, -1, 5, 4};
+    const double at[] = {log(0.25), 0, log(0.25), NAN},
+                 mu_at[] = {log(0.5), 0, -INFINITY, NAN};
+    struct kg_pg_in in = {.logp = log(0.125),
+                          .mu = log(0.25),
+                          .ids = ids,
+                          .at = at,
+                          .mu_at = mu_at,
+                          .k = 3,
+                          .token = 5};
+    double tv, kl;
+
+    (void)state;
+    for (int k = 3; k < 5; k++) { /* no more than were recorded */
+        kg_pg_topk_divergence(&tv, &kl, &in, k);
+        assert_near(tv, (0.25 + 0.25 + 0) / 2, 1e-15);
+        assert_near(kl, 0.5 * log(2), 1e-15);
+    }
+    in.token = 7;
+    kg_pg_topk_divergence(&tv, &kl, &in, 3);
+    assert_near(tv, (0.25 + 0.25 + 0.125 + 0.125) / 2, 1e-15);
+    assert_near(kl, 0.5 * log(2) + 0.25 * log(2) + 0.25 * log(0.25 / 0.375), 1e-15);
+}
+
 /* Under the old policy, with nothing clipped, the expected gradient is that of
  * -E_p[R] + beta D(p, old). */
 static void rpg_losses_have_the_gradient_of_their_objective(void **state)
@@ -764,6 +792,7 @@ int main(void)
         cmocka_unit_test(a_region_drops_only_what_leads_away),
         cmocka_unit_test(a_divergence_at_its_bound_is_within),
         cmocka_unit_test(topk_divergences_bound_the_exact_ones_from_below),
+        cmocka_unit_test(topk_divergences_have_a_bucket_for_each_id),
         cmocka_unit_test(rpg_losses_have_the_gradient_of_their_objective),
         cmocka_unit_test(algorithm_two_stops_where_it_says),
         cmocka_unit_test(families_agree_bit_for_bit_on_policy),

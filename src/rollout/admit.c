@@ -1,8 +1,9 @@
 /* Admission: from the queue of requests to running sequences.
  *
  * A request opens a group: its prompt gets blocks and is computed once. Each sample
- * shares the blocks that the prompt fills, gets a copy of the one it fills in part, and
- * takes at once all further blocks it can ever need. One group at most is open, with
+ * shares the blocks that the prompt fills, gets a copy of the one it fills in part (of
+ * all, where an episode's window may have them filled again), and takes at once all
+ * further blocks it can ever need. One group at most is open, with
  * samples that wait for room; requests behind it wait too, so the order of the queue is
  * kept. Sequences that are resumed have their blocks and come first: nothing but a row
  * keeps them.
@@ -25,17 +26,17 @@ static bool row_is_free(const struct kg_rollout *r)
     return r->n_running + r->n_starting < r->opts.max_batch;
 }
 
-/* The last sample goes on in the block that the prompt fills in part. */
-static bool next_takes_partial(const struct kg_group *g)
+/* The group's blocks that the next sample shares: the last sample goes on in those that
+ * the others copy. */
+static int32_t next_shares(const struct kg_group *g)
 {
-    return g->partial >= 0 && g->started + 1 == g->request->n_samples;
+    return g->started + 1 == g->request->n_samples ? g->n_blocks : g->n_shared;
 }
 
 /* New blocks that the next sample of a group takes. */
 static int32_t sample_need(const struct kg_rollout *r, const struct kg_group *g)
 {
-    int32_t full = (int32_t)(g->request->prompt_n / KG_KV_BLOCK);
-    return kg_rollout_need(r, g->request) - full - next_takes_partial(g);
+    return kg_rollout_need(r, g->request) - next_shares(g);
 }
 
 static struct kg_group *add_group(struct kg_rollout *r)
@@ -43,7 +44,7 @@ static struct kg_group *add_group(struct kg_rollout *r)
     assert(r->n_groups <= r->opts.max_batch);
     struct kg_group *g = r->order[r->n_groups++];
     int32_t *blocks = g->blocks;
-    *g = (struct kg_group){.blocks = blocks, .partial = -1, .row = -1};
+    *g = (struct kg_group){.blocks = blocks, .row = -1};
     return g;
 }
 
@@ -60,8 +61,7 @@ static void open_group(struct kg_rollout *r)
     g->n_blocks = kg_rollout_blocks(g->n_tokens);
     for (int32_t i = 0; i < g->n_blocks; i++)
         g->blocks[i] = kg_kv_take(r->kv);
-    if (g->n_tokens % KG_KV_BLOCK)
-        g->partial = g->blocks[g->n_blocks - 1];
+    g->n_shared = kg_rollout_shared(g->request);
     r->open = g;
 }
 
@@ -91,9 +91,7 @@ static void take_blocks(struct kg_rollout *r, struct kg_seq *seq, struct kg_grou
 {
     int32_t need = sample_need(r, g);
     seq->n_blocks = 0;
-    for (int32_t i = 0; i < g->n_blocks; i++) {
-        if (g->blocks[i] == g->partial && !next_takes_partial(g))
-            continue;
+    for (int32_t i = 0; i < next_shares(g); i++) {
         kg_kv_share(r->kv, g->blocks[i]);
         seq->blocks[seq->n_blocks++] = g->blocks[i];
     }
@@ -120,7 +118,7 @@ static kg_status start_sample(struct kg_rollout *r, struct kg_group *g,
     seq->request = g->request;
     seq->sampling = kg_rollout_sampling(r, g->request);
     seq->traj = t;
-    seq->generated = 0;
+    seq->generated = seq->base = 0;
     seq->limit = kg_rollout_first_limit(r, g->request);
     seq->ended = seq->silent = false;
     seq->status = KG_OK;
@@ -146,8 +144,8 @@ static void go_on(struct kg_rollout *r, struct kg_seq *seq)
     const struct kg_traj *t = seq->traj;
     g->request = seq->request;
     g->resumed = seq;
-    g->tokens = t->tokens;
-    g->n_tokens = (int32_t)t->n;
+    g->tokens = t->tokens + seq->base;
+    g->n_tokens = (int32_t)t->n - seq->base;
     g->cached = seq->cached;
     wait_for(r, seq, g);
 }
@@ -293,12 +291,13 @@ static kg_status prefill(struct kg_rollout *r, struct kg_err *err)
 
 /* ---- first tokens ---- */
 
-static void copy_partial_block(struct kg_rollout *r, const struct kg_seq *seq)
+/* Those of the prompt's that are not shared. */
+static void copy_blocks(struct kg_rollout *r, const struct kg_seq *seq)
 {
     const struct kg_group *g = seq->group;
-    int32_t own = g->n_blocks - 1;
-    if (g->partial >= 0 && seq->blocks[own] != g->partial)
-        kg_kv_copy_block(r->kv, seq->blocks[own], g->partial);
+    for (int32_t i = g->n_shared; i < g->n_blocks; i++)
+        if (seq->blocks[i] != g->blocks[i])
+            kg_kv_copy_block(r->kv, seq->blocks[i], g->blocks[i]);
 }
 
 static kg_status head_of_ready(struct kg_rollout *r, struct kg_err *err)
@@ -322,7 +321,7 @@ static kg_status begin_answer(struct kg_rollout *r, struct kg_seq *seq,
     const struct kg_group *g = seq->group;
     struct kg_sampler_pick *pick = &r->picks[0];
     if (g->status == KG_OK && seq->limit > 0) {
-        copy_partial_block(r, seq);
+        copy_blocks(r, seq);
         kg_rollout_draw(pick, r, &r->workers[0], seq, g->row);
         return kg_rollout_commit(r, seq, pick, g->row, err);
     }

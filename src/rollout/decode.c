@@ -156,7 +156,7 @@ static kg_status decode_range(struct kg_rollout *r, struct kg_worker *w, int32_t
     for (int32_t i = first; i < first + n; i++) {
         const struct kg_seq *seq = r->running[i];
         int32_t last = (int32_t)seq->traj->n - 1;
-        kg_worker_add(w, seq->traj->tokens + last, seq->blocks, last, 1);
+        kg_worker_add(w, seq->traj->tokens + last, seq->blocks, last - seq->base, 1);
     }
     KG_TRY(kg_worker_forward(&hidden, w, r, err));
     return kg_rollout_head(r, hidden, first, err);

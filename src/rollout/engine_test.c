@@ -29,8 +29,10 @@ static uint32_t pick(uint64_t what, uint32_t a, uint32_t b, uint32_t below)
     return kg_rng_below((struct kg_rng_key){5, KG_RNG_TEST}, what, a, b, below);
 }
 
-/* Every third request is of one turn; the others are episodes. */
+/* Every third request is of one turn; the others are episodes, some of them with a
+ * window. */
 static bool is_episode(int i) { return i % 3 != 2; }
+static bool has_window(int i) { return i % 6 == 4; }
 
 static void make_request(int i)
 {
@@ -54,7 +56,8 @@ static void make_request(int i)
                                       .draw = 7 * (uint64_t)i,
                                       .n_samples = 1 + i % GROUP,
                                       .sampling = &samplings[i],
-                                      .context = is_episode(i) ? LONGEST - 20 * i : 0};
+                                      .context = is_episode(i) ? LONGEST - 20 * i : 0,
+                                      .window = has_window(i) ? (int32_t)n + i : 0};
 }
 
 static int setup(void **state)
@@ -230,31 +233,10 @@ static void drive(struct driver *d, const struct kg_model *m, const struct way *
 
 static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *t)
 {
-    static float logp[LONGEST], top_logp[LONGEST * TOP];
-    static int32_t top_ids[LONGEST * TOP];
-    size_t K = (size_t)t->top_k, from = t->prompt_n;
-    struct kg_acts *acts = NULL;
-    struct kg_score_seq seq = {.tokens = t->tokens,
-                               .n = t->n,
-                               .temperature = t->temperature,
-                               .logp = logp,
-                               .top_ids = top_ids,
-                               .top_logp = top_logp};
-    NEED(kg_acts_create(&acts, m, LONGEST, false, err));
-    NEED(kg_score(m, acts, LONGEST, &seq, 1, 0, TOP, &from, err));
-    kg_acts_free(acts);
-    for (size_t p = 0; p < t->n; p++) {
-        if (t->source[p] != KG_SOURCE_MODEL) {
+    assert_scored_in_parts(m, t, TOP);
+    for (size_t p = 0; p < t->n; p++)
+        if (t->source[p] != KG_SOURCE_MODEL)
             assert_true(t->logp[p] == 0);
-            continue;
-        }
-        assert_memory_equal(&logp[p], &t->logp[p], sizeof *logp);
-        for (size_t k = 0; k < K; k++) {
-            assert_int_equal(top_ids[p * TOP + k], t->top_ids[p * K + k]);
-            assert_memory_equal(&top_logp[p * TOP + k], &t->top_logp[p * K + k],
-                                sizeof *logp);
-        }
-    }
 }
 
 static void release_all(struct driver *d) { release(d->trajs, N_ALL); }
@@ -303,11 +285,15 @@ static void check_ways(enum kg_dtype ct)
         {.batch = 6, .open = 40, .chunk = 99, .delays = 6, .kv_tokens = 1100},
     };
     static struct driver first, again;
+    int windows = 0;
     kg_threads_set(1);
     drive(&first, models[ct], &(struct way){.batch = 16, .delays = 9});
     for (size_t i = 0; i < N_ALL; i++)
         if (first.trajs[i].n > 0)
             assert_scored_alike(models[ct], &first.trajs[i]);
+    for (size_t i = 0; i < N_ALL; i++)
+        windows += (int)first.trajs[i].n_windows;
+    assert_true(windows > 4);
     assert_true(count_finish(&first, KG_FINISH_LENGTH) > 2);
     assert_true(count_finish(&first, KG_FINISH_STOP) > 0);
     assert_true(count_finish(&first, KG_FINISH_STRING) > 0);
@@ -655,6 +641,95 @@ static void parked_episodes_hold_blocks_and_no_row(void **state)
     kg_rollout_free(seen.r);
 }
 
+/* Each turn behind a cut is what a prompt of its newest tokens is answered with. */
+static void a_turn_in_a_window_is_the_answer_to_a_fresh_prompt(void **state)
+{
+    (void)state;
+    struct kg_rollout_opts o = {.max_batch = 4, .max_len = LONGEST};
+    struct kg_sampling s = plain(TURN);
+    struct kg_request q = prompt_of(70, &s, 3);
+    struct kg_traj t[3] = {0}, fresh = {0};
+    int32_t observed[] = {4, 5, 6, 7, 8};
+    struct seen seen;
+    s.temperature = 0;
+    s.record_top_k = 2;
+    q.context = 300;
+    q.window = 90;
+    open_engine(&seen, models[KG_F32], &o, false);
+    NEED(kg_rollout_submit(seen.r, &q, t, err));
+    for (int turn = 0; turn < 6; turn++) {
+        step_to_the_end(&seen);
+        for (int i = 0; turn < 5 && i < 3; i++) /* each at its own pace */
+            NEED(kg_rollout_resume(seen.r, &t[i], observed, (size_t)(3 + i), 0, err));
+    }
+    kg_rollout_cancel(seen.r, t, 3);
+    assert_nothing_is_held(seen.r);
+    for (int i = 0; i < 3; i++) {
+        assert_true(t[i].n_windows >= 3 && t[i].n_windows < 6);
+        assert_scored_in_parts(models[KG_F32], &t[i], 2);
+        for (size_t k = 1; k < kg_traj_n_parts(&t[i], false); k++) {
+            struct kg_traj_part p = kg_traj_part(&t[i], k, false);
+            struct kg_request one = q;
+            assert_int_equal(p.begin - p.from, 90);
+            one.prompt = t[i].tokens + p.from;
+            one.prompt_n = 90;
+            one.context = one.window = 0;
+            one.n_samples = 1;
+            NEED(kg_rollout_run(seen.r, &fresh, &one, 1, NULL, NULL, NULL, err));
+            assert_int_equal(fresh.n - 90, p.end - p.begin);
+            assert_memory_equal(fresh.tokens + 90, t[i].tokens + p.begin,
+                                (fresh.n - 90) * sizeof *fresh.tokens);
+            assert_memory_equal(fresh.logp + 90, t[i].logp + p.begin,
+                                (fresh.n - 90) * sizeof *fresh.logp);
+            assert_memory_equal(fresh.top_logp + 180, t[i].top_logp + 2 * p.begin,
+                                2 * (fresh.n - 90) * sizeof *fresh.logp);
+            kg_traj_release(&fresh);
+        }
+    }
+    release(t, 3);
+    kg_rollout_free(seen.r);
+}
+
+static void a_window_that_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    struct kg_rollout_opts o = {.max_batch = 2, .max_len = LONGEST, .kv_tokens = 128};
+    struct kg_sampling s = plain(5);
+    struct kg_request q = prompt_of(20, &s, 1);
+    struct kg_traj t[2] = {0};
+    int32_t observed[30] = {0};
+    struct seen seen;
+    open_engine(&seen, models[KG_F32], &o, false);
+    q.window = 30;
+    assert_int_equal(kg_rollout_submit(seen.r, &q, t, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "in an episode, found one of 30"));
+    q.context = 200;
+    q.window = 19;
+    assert_int_equal(kg_rollout_submit(seen.r, &q, t, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "at least the prompt's 20 tokens"));
+    q.window = 62; /* 66 tokens have keys: two blocks, and one to copy the prompt from */
+    q.n_samples = 2;
+    assert_int_equal(kg_rollout_submit(seen.r, &q, t, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "need a cache of 192 tokens, it has 128"));
+    q.n_samples = 1;
+    NEED(kg_rollout_submit(seen.r, &q, t, err));
+    step_to_the_end(&seen);
+    assert_int_equal(kg_rollout_resume(seen.r, t, observed, 30, 6, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "passes the first turn's 5"));
+    NEED(kg_rollout_resume(seen.r, t, observed, 30, 5, err));
+    step_to_the_end(&seen);
+    assert_int_equal(t->n_windows, 0);
+    NEED(kg_rollout_resume(seen.r, t, observed, 30, 5, err));
+    step_to_the_end(&seen);
+    assert_int_equal(t->n_windows, 1);
+    assert_int_equal(t->windows[0].begin, 90);
+    assert_int_equal(t->windows[0].from, 90 - 62);
+    kg_rollout_close(seen.r, t);
+    assert_nothing_is_held(seen.r);
+    kg_traj_release(t);
+    kg_rollout_free(seen.r);
+}
+
 static void what_cannot_go_on_is_refused_and_stays(void **state)
 {
     (void)state;
@@ -858,6 +933,8 @@ int main(void)
         cmocka_unit_test(any_of_the_running_may_be_cancelled_between_tokens),
         cmocka_unit_test(requests_may_come_while_others_are_taken),
         cmocka_unit_test(parked_episodes_hold_blocks_and_no_row),
+        cmocka_unit_test(a_turn_in_a_window_is_the_answer_to_a_fresh_prompt),
+        cmocka_unit_test(a_window_that_cannot_be_is_refused),
         cmocka_unit_test(what_cannot_go_on_is_refused_and_stays),
         cmocka_unit_test(impossible_requests_are_refused_and_the_session_goes_on),
         cmocka_unit_test(a_session_can_be_begun_again_after_a_failure),

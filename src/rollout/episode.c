@@ -57,6 +57,16 @@ static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
                        "observation of at least 1, a context of at least 2 and at least "
                        "0 in progress; found %d, %d, %d, %d and %d",
                        o->turns, o->turn_tokens, o->obs_tokens, o->context, o->open);
+    if (o->window < 0 || o->window >= o->context)
+        return kg_fail(err, KG_EINVAL,
+                       "episodes: expected a window below the context's %d tokens, or 0 "
+                       "for all of them, found %d",
+                       o->context, o->window);
+    if (o->answer_tokens < 0 || o->answer_tokens >= o->context)
+        return kg_fail(err, KG_EINVAL,
+                       "episodes: expected an answer of fewer tokens than the context's "
+                       "%d, or 0 for what it leaves, found %d",
+                       o->context, o->answer_tokens);
     return KG_OK;
 }
 
@@ -98,17 +108,53 @@ void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e)
 {
     if (!e)
         return;
+    int32_t stored = kg_episodes_positions(&e->opts);
+
     opts->max_len = e->opts.context;
     opts->max_open = e->opts.open > 0 ? e->opts.open : 2 * opts->max_batch;
     if (opts->max_open < opts->max_batch)
         opts->max_open = opts->max_batch;
+    /* one more: a prompt is copied where its keys will be overwritten */
+    if (opts->kv_tokens == 0 && e->opts.window > 0)
+        opts->kv_tokens = kg_rollout_kv_tokens(opts->max_open + 1, stored);
+}
+
+/* Tokens of an episode at most, its prompt included. */
+static int32_t longest(const struct kg_episode_opts *o, size_t prompt_n)
+{
+    int64_t most = (int64_t)prompt_n + o->answer_tokens;
+
+    return o->answer_tokens > 0 && most < o->context ? (int32_t)most : o->context;
+}
+
+int32_t kg_episodes_positions(const struct kg_episode_opts *o)
+{
+    int64_t most = (int64_t)o->window + o->turn_tokens;
+
+    return o->window > 0 && most < o->context ? (int32_t)most : o->context;
+}
+
+int64_t kg_episodes_span(const struct kg_episode_opts *o, size_t prompt_n)
+{
+    int64_t turn = (int64_t)o->turn_tokens + o->obs_tokens, most = longest(o, prompt_n);
+    int64_t reach = (int64_t)o->window + o->turn_tokens, sum;
+
+    if (o->window == 0)
+        return most;
+    reach = reach < most ? reach : most;
+    sum = reach;
+    for (int64_t i = 1; i <= o->turns; i++)
+        if ((int64_t)prompt_n + i * turn > o->window)
+            sum += reach;
+    return sum;
 }
 
 int64_t kg_episodes_longest(const struct kg_episode_opts *o)
 {
     int64_t most = ((int64_t)o->turns + 1) * o->turn_tokens;
+    int64_t limit = o->answer_tokens > 0 ? o->answer_tokens : o->context;
 
-    return most < o->context ? most : o->context;
+    return most < limit ? most : limit;
 }
 
 /* ---- an observation ---- */
@@ -131,7 +177,7 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
     const struct kg_episode_opts *o = &e->opts;
     struct kg_traj *t = &x->trajs[i];
     struct kg_encode_opts plain = {.continues = true};
-    size_t seen, room;
+    size_t most = (size_t)longest(o, t->prompt_n), seen, room;
 
     e->ids.n = 0;
     kg_str_clear(&e->valid);
@@ -141,11 +187,11 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
         return kg_err_prefix(err, "observation of prompt %lld, sample %d",
                              (long long)t->prompt_index, t->sample);
     seen = e->ids.n < (size_t)o->obs_tokens ? e->ids.n : (size_t)o->obs_tokens;
-    if (t->n + seen >= (size_t)o->context) {
+    if (t->n + seen >= most) {
         end_episode(x, i, true);
         return KG_OK;
     }
-    room = (size_t)o->context - t->n - seen;
+    room = most - t->n - seen;
     x->episodes[i].begin = t->n + seen;
     return kg_rollout_resume(
         x->r, t, e->ids.ids, seen,
@@ -173,13 +219,18 @@ static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_
 
 /* ---- a turn ---- */
 
+static bool is_full(const struct kg_episodes *e, const struct kg_traj *t)
+{
+    return t->n >= (size_t)longest(&e->opts, t->prompt_n);
+}
+
 static kg_status read_turn(struct kg_env_result *result, struct run *x, size_t i,
                            struct kg_err *err)
 {
     struct kg_episodes *e = x->e;
     const struct kg_traj *t = &x->trajs[i];
     struct episode *ep = &x->episodes[i];
-    bool full = t->n >= (size_t)e->opts.context;
+    bool full = is_full(e, t);
     struct kg_env_turn turn = {.episode = (e->run & UINT32_MAX) << 32 | i,
                                .record = ep->record,
                                .turn = t->episode.turns,
@@ -226,7 +277,7 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
     x->episodes[i].waits = result.next == KG_ENV_WAIT;
     x->n_waiting += x->episodes[i].waits;
     if (result.next == KG_ENV_DONE)
-        end_episode(x, i, !result.answered && t->n >= (size_t)x->e->opts.context);
+        end_episode(x, i, !result.answered && is_full(x->e, t));
     return KG_OK;
 }
 
@@ -281,7 +332,7 @@ static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err
 
     for (size_t i = 0; i < n_requests; i++) {
         struct kg_request *q = &x->requests[i];
-        size_t room = (size_t)o->context - q->prompt_n;
+        int32_t most = longest(o, q->prompt_n), room = most - (int32_t)q->prompt_n;
 
         if (q->sampling)
             return kg_fail(err, KG_EINVAL,
@@ -293,8 +344,14 @@ static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err
                            "prompt %lld: expected fewer tokens than an episode's %d, "
                            "found %zu",
                            (long long)q->prompt_index, o->context, q->prompt_n);
-        q->context = o->context;
-        q->max_tokens = room < (size_t)o->turn_tokens ? (int32_t)room : o->turn_tokens;
+        if (o->window > 0 && q->prompt_n > (size_t)o->window)
+            return kg_fail(err, KG_EINVAL,
+                           "prompt %lld: expected at most the window's %d tokens, found "
+                           "%zu",
+                           (long long)q->prompt_index, o->window, q->prompt_n);
+        q->context = most;
+        q->window = o->window;
+        q->max_tokens = room < o->turn_tokens ? room : o->turn_tokens;
         KG_TRY(kg_rollout_submit(x->r, q, x->trajs + at, err));
         at += (size_t)q->n_samples;
     }
@@ -489,4 +546,5 @@ void kg_episode_add(struct kg_episode_sums *sums, const struct kg_traj *t)
     sums->failed += e->failed;
     sums->answered += e->answered;
     sums->cut += e->cut;
+    sums->windowed += (int64_t)t->n_windows;
 }

@@ -12,9 +12,12 @@
  * How an episode ends, and what t->finish says then:
  * - the environment says so (an answer): as the last turn ended, "stop_string" usually
  * - after `turns` turns with tools and one more without: the same
- * - the context is full, or the observation and one more token would not fit (it is not
- *   appended then): "length", and t->episode.cut
+ * - the context or the answer is full, or the observation and one more token would not
+ *   fit (it is not appended then): "length", and t->episode.cut
  * A turn that reaches its own limit does not end the episode: the environment is told.
+ *
+ * With a window a turn that begins with more text is sampled from the newest of it alone
+ * (see struct kg_request); what is learned and graded is the whole text all the same.
  */
 #ifndef KG_ROLLOUT_EPISODE_H
 #define KG_ROLLOUT_EPISODE_H
@@ -30,19 +33,28 @@ struct kg_episode_opts {
     int32_t turn_tokens; /* new tokens of one turn at most */
     int32_t obs_tokens;  /* tokens of one observation at most */
     int32_t context;     /* tokens of an episode at most, prompt included */
-    int32_t open; /* episodes in progress, waiting ones included; 0: twice max_batch */
+    /* and behind the prompt, observations included; 0: what the context leaves */
+    int32_t answer_tokens;
+    int32_t window; /* newest tokens that a turn is sampled from; 0: all of them */
+    int32_t open;   /* episodes in progress, waiting ones included; 0: twice max_batch */
 };
 
 struct kg_episodes; /* opaque: the environment, open; tokenizer borrowed */
-/* errors: EINVAL (a limit below 1), of the environment */
+/* errors: EINVAL (a limit out of range, a window or an answer that is no limit in this
+ * context), of the environment */
 kg_status kg_episodes_open(struct kg_episodes **e, const struct kg_tokenizer *tok,
                            const struct kg_episode_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_episodes_close(struct kg_episodes *e);
 
 /* Length and number of sequences that an engine for these episodes needs: sets max_len
- * and max_open. NULL: opts stay as they are. */
+ * and max_open, and kv_tokens where that is 0. NULL: opts stay as they are. */
 void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e);
+/* Positions of the model that sampling uses: the context, or with a window what it and a
+ * turn take. */
+int32_t kg_episodes_positions(const struct kg_episode_opts *opts);
+/* The most tokens of all parts (kg_traj_span) of an episode behind such a prompt. */
+int64_t kg_episodes_span(const struct kg_episode_opts *opts, size_t prompt_n);
 /* The longest answer: tokens that the model may write in one episode. */
 int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
 
@@ -52,10 +64,10 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
  * t->episode. e NULL: it is kg_rollout_run.
  * seconds_idle: added to, time in which nothing could decode because all waited for the
  * environment; NULL allowed.
- * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context; more
- * than KG_MAX_STOPS stop strings; an environment that breaks its contract), of the
- * environment: EIO where a tool stays down and that is to stop the run; EINTERRUPTED: a
- * stop was requested, and for a second all waited for the environment */
+ * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context or does
+ * not fit the window; more than KG_MAX_STOPS stop strings; an environment that breaks its
+ * contract), of the environment: EIO where a tool stays down and that is to stop the run;
+ * EINTERRUPTED: a stop was requested, and for a second all waited for the environment */
 kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
                           struct kg_traj *trajs, const struct kg_request *requests,
                           size_t n_requests, const struct kg_sampling *s,
@@ -83,6 +95,7 @@ void kg_episode_text_release(struct kg_episode_text *x);
 /* Sums over episodes, for logs. */
 struct kg_episode_sums {
     int64_t episodes, turns, calls, invalid, failed, answered, cut;
+    int64_t windowed; /* turns that were sampled from the newest tokens alone */
 };
 void kg_episode_add(struct kg_episode_sums *sums, const struct kg_traj *t);
 

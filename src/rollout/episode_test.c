@@ -3,7 +3,6 @@
  * score's. */
 #include "rollout/episode.h"
 #include "rollout/rollout_testing.h"
-#include "rollout/score.h"
 #include "text/unicode.h"
 
 enum {
@@ -198,6 +197,7 @@ struct way {
     bool waits;
     int slow;
     int32_t context; /* 0: CONTEXT */
+    int32_t answer, window;
 };
 
 static struct kg_episode_opts options(const struct way *w)
@@ -208,6 +208,8 @@ static struct kg_episode_opts options(const struct way *w)
                                     .turn_tokens = TURN_TOKENS,
                                     .obs_tokens = OBS_TOKENS,
                                     .context = w->context ? w->context : CONTEXT,
+                                    .answer_tokens = w->answer,
+                                    .window = w->window,
                                     .open = w->open};
 }
 
@@ -335,28 +337,7 @@ static void check_episode(const struct kg_traj *t, size_t context)
 
 static void assert_scored_alike(const struct kg_traj *t)
 {
-    static float logp[CONTEXT], top_logp[CONTEXT * TOP];
-    static int32_t top_ids[CONTEXT * TOP];
-    struct kg_acts *acts = NULL;
-    size_t from = t->prompt_n;
-    struct kg_score_seq seq = {.tokens = t->tokens,
-                               .n = t->n,
-                               .temperature = t->temperature,
-                               .logp = logp,
-                               .top_ids = top_ids,
-                               .top_logp = top_logp};
-    NEED(kg_acts_create(&acts, model, CONTEXT, false, err));
-    NEED(kg_score(model, acts, CONTEXT, &seq, 1, 0, TOP, &from, err));
-    kg_acts_free(acts);
-    for (size_t p = 0; p < t->n; p++) {
-        if (t->source[p] != KG_SOURCE_MODEL)
-            continue;
-        assert_memory_equal(&logp[p], &t->logp[p], sizeof *logp);
-        assert_memory_equal(top_ids + p * TOP, t->top_ids + p * TOP,
-                            TOP * sizeof *top_ids);
-        assert_memory_equal(top_logp + p * TOP, t->top_logp + p * TOP,
-                            TOP * sizeof *top_logp);
-    }
+    assert_scored_in_parts(model, t, TOP);
 }
 
 static struct kg_episode_sums sum_up(const struct kg_traj *t)
@@ -418,6 +399,76 @@ static void an_episode_ends_where_its_context_is_full(void **state)
         assert_scored_alike(&t[i]);
     }
     assert_true(sum_up(t).cut > 3);
+    release(t, N);
+}
+
+static void an_episode_ends_where_its_answer_is_full(void **state)
+{
+    (void)state;
+    struct kg_traj t[N], less[N];
+    size_t cut = 0;
+    run_way(t, &(struct way){.batch = 8, .threads = 1});
+    run_way(less, &(struct way){.batch = 8, .threads = 1, .answer = 40});
+    for (size_t i = 0; i < N; i++) {
+        size_t n = less[i].n;
+        check_episode(&less[i], less[i].prompt_n + 40);
+        assert_true(n <= less[i].prompt_n + 40 && n <= t[i].n);
+        assert_memory_equal(less[i].tokens, t[i].tokens, n * sizeof *t[i].tokens);
+        cut += less[i].episode.cut;
+    }
+    assert_true(cut > 3);
+    release(t, N);
+    release(less, N);
+}
+
+/* The bits are a window's and nobody's else; what the environment sees is the same. */
+static void a_window_is_the_same_whoever_shares_the_batch(void **state)
+{
+    (void)state;
+    static const struct way ways[] = {
+        {.batch = 1, .open = 1, .threads = 1, .window = 85},
+        {.batch = 3, .open = 4, .threads = 2, .waits = true, .slow = 5, .window = 85},
+        {.batch = 30, .threads = 2, .waits = true, .slow = 40, .window = 85},
+    };
+    struct kg_traj first[N], again[N];
+    run_way(first, &(struct way){.batch = 8, .threads = 1, .waits = true, .window = 85});
+    for (size_t i = 0; i < N; i++) {
+        check_episode(&first[i], CONTEXT);
+        assert_scored_alike(&first[i]);
+    }
+    assert_true(sum_up(first).windowed > 5);
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        run_way(again, &ways[k]);
+        for (size_t i = 0; i < N; i++)
+            assert_same_traj(&first[i], &again[i]);
+        release(again, N);
+    }
+    release(first, N);
+}
+
+/* kg_episodes_span holds every episode that was played, and is reached where windows are
+ * many. */
+static void the_span_bounds_what_is_computed(void **state)
+{
+    (void)state;
+    struct way w = {.batch = 8, .threads = 1, .window = 85};
+    struct kg_episode_opts opts = options(&w);
+    struct kg_traj t[N];
+    run_way(t, &w);
+    assert_int_equal(kg_episodes_positions(&opts), 85 + TURN_TOKENS);
+    for (size_t i = 0; i < N; i++) {
+        assert_true(kg_traj_span(&t[i], false) <=
+                    (size_t)kg_episodes_span(&opts, t[i].prompt_n));
+        assert_int_equal(kg_traj_span(&t[i], true), t[i].n);
+    }
+    /* turns 2, 3 and 4 begin with at most 84, 118 and 152 tokens: two may be cut */
+    assert_int_equal(kg_episodes_span(&opts, 50), 3 * (85 + TURN_TOKENS));
+    opts.window = 0;
+    assert_int_equal(kg_episodes_positions(&opts), CONTEXT);
+    assert_int_equal(kg_episodes_span(&opts, 50), CONTEXT);
+    opts.answer_tokens = 30;
+    assert_int_equal(kg_episodes_span(&opts, 50), 80);
+    assert_int_equal(kg_episodes_longest(&opts), 30);
     release(t, N);
 }
 
@@ -526,6 +577,16 @@ static void what_cannot_be_an_episode_is_refused(void **state)
     expect_refusal(&w, &s, &requests[0], "nothing is on its way");
     opts.turn_tokens = 0;
     assert_int_equal(kg_episodes_open(&e, tok, &opts, &refusal), KG_EINVAL);
+    w = (struct way){.batch = 4, .threads = 1, .window = 79};
+    expect_refusal(&w, &s, &requests[6], "at most the window's 79 tokens, found 80");
+    w.window = CONTEXT;
+    opts = options(&w);
+    assert_int_equal(kg_episodes_open(&e, tok, &opts, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "a window below the context's 200"));
+    w = (struct way){.answer = CONTEXT};
+    opts = options(&w);
+    assert_int_equal(kg_episodes_open(&e, tok, &opts, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "fewer tokens than the context's 200"));
 }
 
 static kg_status whole(struct kg_traj *t, struct kg_err *err)
@@ -540,6 +601,7 @@ static kg_status whole(struct kg_traj *t, struct kg_err *err)
     struct kg_request q = requests[0];
     kg_status status;
     opts.turns = 1;
+    opts.window = (int32_t)q.prompt_n;
     q.n_samples = 1;
     KG_TRY_GOTO(out, kg_episodes_open(&e, tok, &opts, err));
     kg_episodes_fit(&o, e);
@@ -598,6 +660,9 @@ int main(void)
         cmocka_unit_test(every_token_is_of_the_source_that_the_script_says),
         cmocka_unit_test(who_waits_for_whom_is_not_seen_in_the_bits),
         cmocka_unit_test(an_episode_ends_where_its_context_is_full),
+        cmocka_unit_test(an_episode_ends_where_its_answer_is_full),
+        cmocka_unit_test(a_window_is_the_same_whoever_shares_the_batch),
+        cmocka_unit_test(the_span_bounds_what_is_computed),
         cmocka_unit_test(its_text_is_told_apart_by_who_wrote_it),
         cmocka_unit_test(what_a_broken_run_asked_for_is_dropped),
         cmocka_unit_test(what_cannot_be_an_episode_is_refused),

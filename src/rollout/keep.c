@@ -1,5 +1,6 @@
-/* The sets of a trajectory from its weights: one forward over the sequence, the head on a
- * few rows at a time, as their logits are the whole vocabulary wide. */
+/* The sets of a trajectory from its weights: one forward over the sequence (over each of
+ * the contexts that it was sampled in), the head on a few rows at a time, as their logits
+ * are the whole vocabulary wide. */
 #include "rollout/keep.h"
 
 #include "base/mem.h"
@@ -49,16 +50,17 @@ static kg_status keeper_init(struct keeper *k, struct kg_err *err)
     return k->hidden ? KG_OK : err->code;
 }
 
-/* The next rows that predict a MODEL token, from token *j on.   returns how many */
-static int64_t next_rows(struct keeper *k, size_t *j)
+/* The next rows of a part that predict a MODEL token, from token *j on.
+ * returns how many */
+static int64_t next_rows(struct keeper *k, const struct kg_traj_part *part, size_t *j)
 {
     int64_t n = 0;
 
-    for (; *j < k->t->n && n < ROWS; ++*j) {
+    for (; *j < part->end && n < ROWS; ++*j) {
         if (k->t->source[*j] != KG_SOURCE_MODEL)
             continue;
         k->place[n] = (int32_t)*j;
-        k->from[n] = (int32_t)*j - 1;
+        k->from[n] = (int32_t)(*j - part->from) - 1;
         k->inv_temp[n++] = kg_inv_temperature(k->t->temperature);
     }
     return n;
@@ -85,17 +87,29 @@ static kg_status keep_rows(struct keeper *k, struct kg_mat hidden, int64_t n,
     return KG_OK;
 }
 
-static kg_status keep_all(struct keeper *k, struct kg_acts *acts, struct kg_err *err)
+static kg_status keep_part(struct keeper *k, struct kg_acts *acts,
+                           const struct kg_traj_part *part, struct kg_err *err)
 {
-    struct kg_attn_seq seq = {.n_rows = (int32_t)k->t->n};
-    struct kg_pack pack = {k->t->tokens, k->pos, (int64_t)k->t->n, &seq, 1};
+    int64_t n = (int64_t)(part->end - part->from);
+    struct kg_attn_seq seq = {.n_rows = (int32_t)n};
+    struct kg_pack pack = {k->t->tokens + part->from, k->pos, n, &seq, 1};
     struct kg_forward f = {.pack = &pack};
     struct kg_mat hidden;
-    size_t j = 0;
+    size_t j = part->begin;
 
     KG_TRY(kg_model_forward(&hidden, k->m, acts, &f, err));
-    for (int64_t n; (n = next_rows(k, &j)) > 0;)
-        KG_TRY(keep_rows(k, hidden, n, err));
+    for (int64_t rows; (rows = next_rows(k, part, &j)) > 0;)
+        KG_TRY(keep_rows(k, hidden, rows, err));
+    return KG_OK;
+}
+
+static kg_status keep_all(struct keeper *k, struct kg_acts *acts, struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_traj_n_parts(k->t, false); i++) {
+        struct kg_traj_part part = kg_traj_part(k->t, i, false);
+
+        KG_TRY(keep_part(k, acts, &part, err));
+    }
     return KG_OK;
 }
 

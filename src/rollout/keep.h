@@ -8,7 +8,7 @@
 #include "rollout/rollout.h"
 
 /* Record with every MODEL token of t what drawing it under s kept, as a rollout with
- * record_kept does. t has no sets yet; acts hold t->n tokens.
+ * record_kept does. t has no sets yet; acts hold the longest part's tokens.
  * errors: of the model, ENONFINITE, ENOMEM */
 kg_status kg_rollout_keep(struct kg_traj *t, const struct kg_model *m,
                           struct kg_acts *acts, const struct kg_sampling *s,

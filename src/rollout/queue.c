@@ -32,7 +32,8 @@ void kg_rollout_reset(struct kg_rollout *r)
         r->order[i] = &r->groups[i];
 }
 
-void kg_rollout_release_seq(struct kg_rollout *r, struct kg_seq *seq)
+/* Blocks and place go back. */
+static void release_seq(struct kg_rollout *r, struct kg_seq *seq)
 {
     for (int32_t b = 0; b < seq->n_blocks; b++)
         kg_kv_drop(r->kv, seq->blocks[b]);
@@ -63,7 +64,7 @@ static kg_status report_one(struct kg_rollout *r, struct kg_seq *seq, struct kg_
     if (failed)
         failure = seq->err;
     if (silent || failed || q->context == 0) {
-        kg_rollout_release_seq(r, seq);
+        release_seq(r, seq);
     } else {
         seq->state = KG_SEQ_PARKED;
         r->n_parked++;
@@ -109,7 +110,7 @@ static void drop(struct kg_rollout *r, struct kg_seq *seq)
         seq->group->waiting--;
         kg_rollout_close_groups(r);
     }
-    kg_rollout_release_seq(r, seq);
+    release_seq(r, seq);
 }
 
 void kg_rollout_purge(struct kg_rollout *r)
@@ -209,6 +210,18 @@ static kg_status check_sampling(const struct kg_rollout *r, const struct kg_samp
     return check_bias(r, s->adjust, err);
 }
 
+static kg_status check_window(const struct kg_request *q, struct kg_err *err)
+{
+    if (q->window == 0 ||
+        (q->window > 0 && q->context > 0 && (size_t)q->window >= q->prompt_n))
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "expected a window of at least the prompt's %zu tokens, in an episode, "
+        "found one of %d in a context of %d",
+        q->prompt_n, q->window, q->context);
+}
+
 static kg_status check_request(const struct kg_rollout *r, const struct kg_request *q,
                                struct kg_err *err)
 {
@@ -222,6 +235,7 @@ static kg_status check_request(const struct kg_rollout *r, const struct kg_reque
                        "expected at least one sample, and a limit, a first sample and a "
                        "context of at least 0, found %d, %d, %d and %d",
                        q->n_samples, q->max_tokens, q->first_sample, q->context);
+    KG_TRY(check_window(q, err));
     KG_TRY(check_sampling(r, kg_rollout_sampling(r, q), err));
     KG_TRY(check_tokens(r, q->prompt, q->prompt_n, err));
     return check_room(r, q, err);
@@ -374,6 +388,31 @@ static kg_status check_turn(const struct kg_rollout *r, const struct kg_seq *seq
                        "%zu tokens so far, an observation of %zu and up to %d new ones "
                        "pass the episode's %d tokens",
                        seq->traj->n, n, limit, seq->request->context);
+    if (kg_rollout_rewinds(seq->request) &&
+        limit > kg_rollout_first_limit(r, seq->request))
+        return kg_fail(err, KG_EINVAL,
+                       "a turn of %d new tokens passes the first turn's %d, which the "
+                       "window of %d has room for",
+                       limit, kg_rollout_first_limit(r, seq->request),
+                       seq->request->window);
+    return KG_OK;
+}
+
+/* Where the text has outgrown the window, its keys are of other positions: the newest
+ * tokens are computed again. Else only what has no key yet. The last token was sampled
+ * and never fed. */
+static kg_status place(struct kg_seq *seq, const int32_t *tokens, size_t n,
+                       struct kg_err *err)
+{
+    struct kg_traj *t = seq->traj;
+    int32_t window = seq->request->window, fed = (int32_t)t->n - 1;
+    KG_TRY(kg_traj_append(t, tokens, n, KG_SOURCE_TOOL, err));
+    seq->cached = fed - seq->base;
+    if (window == 0 || t->n <= (size_t)window)
+        return KG_OK;
+    KG_TRY(kg_traj_open_window(t, t->n - (size_t)window, err));
+    seq->base = (int32_t)t->n - window;
+    seq->cached = 0;
     return KG_OK;
 }
 
@@ -392,8 +431,7 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
     if (check_turn(r, seq, tokens, n, limit, err) != KG_OK)
         return kg_err_prefix(err, "prompt %lld, sample %d", (long long)t->prompt_index,
                              t->sample);
-    seq->cached = (int32_t)t->n - 1; /* the last token was sampled and never fed */
-    KG_TRY(kg_traj_append(t, tokens, n, KG_SOURCE_TOOL, err));
+    KG_TRY(place(seq, tokens, n, err));
     t->finish = KG_FINISH_NONE;
     kg_str_clear(&seq->text);
     seq->limit = seq->generated + limit;

@@ -101,6 +101,11 @@ struct kg_request {
      * many tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them
      * are taken when it starts. */
     int32_t context;
+    /* of an episode, 0: a turn is sampled given all text before it. > 0: given the newest
+     * so many tokens alone, where there are more when it begins; then they are computed
+     * anew, from position 0 on, and the trajectory says so (struct kg_traj_window). Not
+     * below the prompt; no turn may be longer than the first is allowed to be. */
+    int32_t window;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
 };
 
@@ -251,11 +256,13 @@ void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n);
  *   that have not started. Only the last sampled token, whose key was not yet computed,
  *   and the observation are computed. Stop strings are looked for in the new turn alone;
  *   the random numbers go on counting where the last turn ended. t->finish is NONE until
- *   the turn ends.
+ *   the turn ends. With a window that the text has outgrown the newest tokens of it are
+ *   computed anew.
  * - or kg_rollout_close ends the episode and gives its blocks back; t stays as it is.
  * An episode that is never closed keeps its blocks until kg_rollout_begin.
  * errors: EINVAL (t is not parked; a token that the model does not have; t->n + n +
- * max_tokens over the request's context: t is unchanged and still parked), ENOMEM */
+ * max_tokens over the request's context; with a window, max_tokens over the first turn's:
+ * t is unchanged and still parked), ENOMEM */
 kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
                             const int32_t *tokens, size_t n, int32_t max_tokens,
                             struct kg_err *err) KG_MUST_CHECK;

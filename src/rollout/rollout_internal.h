@@ -45,9 +45,9 @@ struct kg_group {
     int32_t n_tokens;
     int32_t *blocks; /* (blocks_per_seq) within the engine's slab */
     int32_t n_blocks;
-    /* the block that the prompt fills in part: the last sample shares it and goes on in
-     * it, the others copy it; -1 for none */
-    int32_t partial;
+    /* blocks from here on are written by samples (the one that the prompt fills in part,
+     * or all): the last sample shares them and goes on in them, the others copy them */
+    int32_t n_shared;
     int32_t cached;    /* tokens whose keys are in the cache */
     int32_t started;   /* samples; cancelled ones are passed over */
     int32_t waiting;   /* sequences that have no token yet */
@@ -67,10 +67,11 @@ struct kg_seq {
     int32_t n_blocks;
     struct kg_group *group; /* while STARTING */
     int32_t generated;      /* tokens so far, in all turns */
-    int32_t cached;         /* RESUMING: tokens whose keys are in the cache */
-    int32_t limit;          /* `generated` at which the turn ends */
-    bool ended;             /* by its newest token, or failed */
-    bool silent;            /* cancelled within a callback: removed when that is safe */
+    int32_t base;   /* first token of the trajectory that its keys are of: position 0 */
+    int32_t cached; /* RESUMING: tokens whose keys are in the cache */
+    int32_t limit;  /* `generated` at which the turn ends */
+    bool ended;     /* by its newest token, or failed */
+    bool silent;    /* cancelled within a callback: removed when that is safe */
     struct kg_str text; /* owned: what this turn generated, when stop strings are looked
                          * for */
     kg_status status;   /* other than OK: it failed, with err */
@@ -171,20 +172,35 @@ static inline int64_t kg_rollout_longest(const struct kg_rollout *r,
         return q->context;
     return (int64_t)q->prompt_n + kg_rollout_first_limit(r, q);
 }
+/* Whether a turn of it may begin with more text than its window. Then all blocks of its
+ * sequences are their own: they will be filled again, and a prompt's would still be
+ * others'. */
+static inline bool kg_rollout_rewinds(const struct kg_request *q)
+{
+    return q->window > 0 && q->window < q->context - 1;
+}
 /* Blocks of one whole sequence: the last token is never fed back unless it is the
  * prompt's, so its key is never stored. */
 static inline int32_t kg_rollout_need(const struct kg_rollout *r,
                                       const struct kg_request *q)
 {
-    int64_t stored = kg_rollout_longest(r, q) - 1;
+    int64_t turn = (int64_t)q->window + kg_rollout_first_limit(r, q);
+    int64_t longest = kg_rollout_longest(r, q);
+    int64_t stored = (kg_rollout_rewinds(q) && turn < longest ? turn : longest) - 1;
     return kg_rollout_blocks(stored > (int64_t)q->prompt_n ? stored
                                                            : (int64_t)q->prompt_n);
 }
-/* The copy that the first of several samples needs of the block that a prompt fills in
- * part. */
+/* The first of the prompt's blocks that a sample has for itself: the one that the prompt
+ * fills in part, or all. */
+static inline int32_t kg_rollout_shared(const struct kg_request *q)
+{
+    return kg_rollout_rewinds(q) ? 0 : (int32_t)(q->prompt_n / KG_KV_BLOCK);
+}
+/* The copies that the first of several samples needs of them. */
 static inline int32_t kg_rollout_copies(const struct kg_request *q)
 {
-    return q->n_samples > 1 && q->prompt_n % KG_KV_BLOCK != 0;
+    int32_t all = kg_rollout_blocks((int64_t)q->prompt_n);
+    return q->n_samples > 1 ? all - kg_rollout_shared(q) : 0;
 }
 
 /* decode.c */
@@ -220,8 +236,6 @@ void kg_rollout_close_groups(struct kg_rollout *r);
 void kg_rollout_reset(struct kg_rollout *r);
 /* Its turn is over: to `over`, without its row. */
 void kg_rollout_end(struct kg_rollout *r, struct kg_seq *seq);
-/* Blocks and place go back. */
-void kg_rollout_release_seq(struct kg_rollout *r, struct kg_seq *seq);
 /* Take out what was cancelled while token callbacks were called. */
 void kg_rollout_purge(struct kg_rollout *r);
 /* Tell the caller of those that are over. */

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "rollout/rollout.h"
+#include "rollout/score.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,12 +66,55 @@ TEST_UNUSED static void assert_same_traj(const struct kg_traj *a, const struct k
     assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
     assert_memory_equal(a->source, b->source, a->n);
     assert_memory_equal(a->logp, b->logp, a->n * sizeof *a->logp);
+    assert_int_equal(a->n_windows, b->n_windows);
+    if (a->n_windows > 0)
+        assert_memory_equal(a->windows, b->windows, a->n_windows * sizeof *a->windows);
     size_t k = (size_t)a->top_k;
     size_t from = a->prompt_n * k;
     assert_memory_equal(a->top_ids + from, b->top_ids + from,
                         (a->n * k - from) * sizeof *a->top_ids);
     assert_memory_equal(a->top_logp + from, b->top_logp + from,
                         (a->n * k - from) * sizeof *a->top_logp);
+}
+
+/* The records of MODEL tokens are what scoring gives, each in the context that it was
+ * drawn in; K ids a position are asked for, at least as many as were recorded. */
+TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
+                                               const struct kg_traj *t, int K)
+{
+    size_t k = (size_t)K, top = (size_t)t->top_k, n = kg_traj_n_parts(t, false);
+    float *logp = malloc(t->n * sizeof *logp);
+    int32_t *top_ids = malloc(t->n * k * sizeof *top_ids + 1);
+    float *top_logp = malloc(t->n * k * sizeof *top_logp + 1);
+    struct kg_acts *acts = NULL;
+    size_t seen = 0;
+    NEED(kg_acts_create(&acts, m, (int64_t)t->n, false, err));
+    for (size_t i = 0; i < n; i++) {
+        struct kg_traj_part p = kg_traj_part(t, i, false);
+        size_t from = p.begin - p.from;
+        struct kg_score_seq seq = {.tokens = t->tokens + p.from,
+                                   .n = p.end - p.from,
+                                   .temperature = t->temperature,
+                                   .logp = logp,
+                                   .top_ids = k > 0 ? top_ids : NULL,
+                                   .top_logp = k > 0 ? top_logp : NULL};
+        NEED(kg_score(m, acts, (int64_t)t->n, &seq, 1, 0, K, &from, err));
+        for (size_t j = p.begin, at = from; j < p.end; j++, at++) {
+            if (t->source[j] != KG_SOURCE_MODEL)
+                continue;
+            seen++;
+            assert_memory_equal(&logp[at], &t->logp[j], sizeof *logp);
+            assert_memory_equal(top_ids + at * k, t->top_ids + j * top,
+                                top * sizeof *top_ids);
+            assert_memory_equal(top_logp + at * k, t->top_logp + j * top,
+                                top * sizeof *top_logp);
+        }
+    }
+    assert_int_equal(seen, kg_traj_model_tokens(t));
+    kg_acts_free(acts);
+    free(logp);
+    free(top_ids);
+    free(top_logp);
 }
 
 /* A tokenizer of single characters: ids 0..25 are a..z, 26 is special, the rest of TEST_V

@@ -109,8 +109,8 @@ static kg_status get_count(int64_t *out, sqlite3 *db, const char *path, const ch
 
     KG_TRY(get_meta(&value, db, path, key, err));
     if (!(value >= 0 && value < 0x1p53 && value == floor(value)))
-        return kg_fail(err, KG_EFORMAT, "%s: expected a number of %s, found %g", path, key,
-                       value);
+        return kg_fail(err, KG_EFORMAT, "%s: expected a number of %s, found %g", path,
+                       key, value);
     *out = (int64_t)value;
     return KG_OK;
 }

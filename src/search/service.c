@@ -271,7 +271,12 @@ static void handle(struct worker *w, const struct waiting *job)
     }
     w->phase = kg_phase_begin(0, "queries", "answering a request");
     status = answer(w, job->x, until, &t, &err);
-    /* counted first: whoever has the answer finds it in the metrics */
+    if (status == KG_OK && !kg_http_reserve(job->x, w->out.len))
+        status = kg_fail(&err, KG_ETIMEOUT,
+                         "the answers that wait for their readers take all the memory "
+                         "that this server gives them: try again later");
+    /* counted first, as what it becomes: whoever has the answer finds it in the metrics
+     */
     add_up(s, &t, status, kg_clock_seconds() - job->since);
     if (status != KG_OK && http_status_of(status) == 500)
         tell_first(s, err.message);

@@ -470,6 +470,29 @@ static void what_cannot_be_served_is_named(void **state)
     assert_int_equal(kg_search_service_start(&second, &o, &err), KG_EINVAL);
 }
 
+/* An answer for which there is no room is counted as the error that it becomes. */
+static void an_answer_without_room_is_an_error_in_the_metrics(void **state)
+{
+    struct kg_str body = {0};
+    const char *text;
+
+    (void)state;
+    start((struct kg_search_service_opts){.max_held_bytes = 1});
+    must(kg_str_puts(&body, "{\"queries\": [\"evan\"", &err));
+    for (int i = 0; i < 500; i++)
+        must(kg_str_puts(&body, ", \"genentech\"", &err));
+    must(kg_str_puts(&body, "]}", &err));
+    text = post_n(body.data, body.len);
+    assert_non_null(strstr(text, "HTTP/1.1 503"));
+    assert_non_null(strstr(text, "wait for their readers"));
+    kg_str_release(&body);
+    post_n("{\"queries\": [\"evan\"]}", 21);
+    text = body_of(get("/metrics"));
+    assert_non_null(strstr(text, "\nkedge_search_requests_total 1\n"));
+    assert_non_null(strstr(text, "\nkedge_search_request_errors_total 1\n"));
+    assert_non_null(strstr(text, "\nkedge_search_http_errors_5xx_total 1\n"));
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, make_dir, stop_and_remove)
@@ -480,6 +503,7 @@ int main(void)
         T(wrong_requests_are_refused_with_the_reason),
         T(limits_hold),
         T(an_answer_has_a_bound),
+        T(an_answer_without_room_is_an_error_in_the_metrics),
         T(health_and_metrics_are_there),
         T(many_clients_are_answered),
         T(a_full_queue_says_so),

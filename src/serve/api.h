@@ -47,7 +47,7 @@ static inline bool kg_api_is_answered(enum kg_api_kind kind) /* by the model */
 /* What an error answer says besides its message. */
 struct kg_api_fault {
     int status;        /* of HTTP */
-    const char *param; /* the field at fault; NULL for none; static text */
+    const char *param; /* the field at fault; NULL for none; static, or the request's */
     const char *code;  /* NULL for none; static text */
 };
 /* {"error": {"message", "type", "param", "code"}}; the type follows from the status */

@@ -106,141 +106,31 @@ static kg_status encode_prompts(struct kg_api_request *r, const struct kg_api_mo
 
 /* ---- chat ---- */
 
-/* Content in parts is the text of the parts, a line break between them. */
-static kg_status put_parts(struct kg_str *out, const struct kg_json *parts,
-                           struct kg_err *err)
-{
-    struct kg_str text = {0};
-    kg_status status = KG_OK;
-    for (size_t i = 0; i < kg_json_size(parts) && status == KG_OK; i++) {
-        const struct kg_json *part = kg_json_at(parts, i);
-        const char *type = kg_json_text(kg_json_get(part, "type"), NULL);
-        size_t n;
-        const char *words = kg_json_text(kg_json_get(part, "text"), &n);
-        if (type == NULL || strcmp(type, "text") != 0 || words == NULL)
-            status = kg_fail(err, KG_EINVAL,
-                             "content part %zu: expected {\"type\": \"text\", \"text\": "
-                             "...}, found type %s",
-                             i, type ? type : "none");
-        if (status == KG_OK && i > 0)
-            status = kg_str_putc(&text, '\n', err);
-        if (status == KG_OK)
-            status = kg_str_append(&text, words, n, err);
-    }
-    if (status == KG_OK)
-        status = kg_json_put_string(out, kg_str_text(&text), text.len, err);
-    kg_str_release(&text);
-    return status;
-}
-
-static kg_status put_message(struct kg_str *out, const struct kg_json *message,
-                             struct kg_err *err)
-{
-    const struct kg_json *content = kg_json_get(message, "content");
-    enum kg_json_type type = kg_json_type(content);
-    if (kg_json_type(message) != KG_JSON_OBJECT)
-        return kg_fail(err, KG_EINVAL, "expected an object, found %s",
-                       kg_json_type_name(message));
-    if (kg_json_text(kg_json_get(message, "role"), NULL) == NULL)
-        return kg_fail(err, KG_EINVAL, "role: expected a string, found %s",
-                       kg_json_type_name(kg_json_get(message, "role")));
-    if (type != KG_JSON_STRING && type != KG_JSON_ARRAY &&
-        (type != KG_JSON_NULL || kg_json_size(kg_json_get(message, "tool_calls")) == 0))
-        return kg_fail(err, KG_EINVAL,
-                       "content: expected a string or an array of text parts, found %s",
-                       kg_json_type_name(content));
-    for (size_t i = 0; i < kg_json_size(message); i++) {
-        const char *key = kg_json_key_at(message, i);
-        const struct kg_json *value = kg_json_value_at(message, i);
-        KG_TRY(kg_str_putc(out, i > 0 ? ',' : '{', err));
-        KG_TRY(kg_json_put_string(out, key, strlen(key), err));
-        KG_TRY(kg_str_putc(out, ':', err));
-        if (value == content && type == KG_JSON_ARRAY)
-            KG_TRY(put_parts(out, value, err));
-        else if (strcmp(key, "tool_calls") == 0 && kg_json_type(value) != KG_JSON_NULL)
-            KG_TRY(kg_tool_calls_put(out, value, err));
-        else
-            KG_TRY(kg_json_put_value(out, value, err));
-    }
-    return kg_str_putc(out, '}', err);
-}
-
 /* The server's system prompt, unless the conversation has its own. */
-static kg_status put_system(struct kg_str *out, const struct kg_api_request *r,
-                            const struct kg_api_model *m, struct kg_err *err)
+static const char *system_of(const struct kg_api_request *r, const struct kg_api_model *m)
 {
     const struct kg_json *first = kg_json_at(r->messages, 0);
     const char *role = kg_json_text(kg_json_get(first, "role"), NULL);
-    if (m->system == NULL || (role && strcmp(role, "system") == 0))
-        return KG_OK;
-    KG_TRY(kg_str_puts(out, "{\"role\": \"system\", \"content\": ", err));
-    KG_TRY(kg_json_put_string(out, m->system, strlen(m->system), err));
-    return kg_str_puts(out, "},", err);
+    bool own = role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+    return own ? NULL : m->system;
 }
 
-/* The template's variables as JSON.   tools: NULL for none */
-static kg_status put_variables(struct kg_str *out, const struct kg_api_request *r,
-                               const struct kg_api_model *m, const struct kg_json *tools,
-                               struct kg_err *err)
-{
-    const struct kg_json *vars = r->template_vars;
-    KG_TRY(kg_str_puts(out, "{\"add_generation_prompt\": true, ", err));
-    if (tools) {
-        KG_TRY(kg_str_puts(out, "\"tools\": ", err));
-        KG_TRY(kg_json_put_value(out, tools, err));
-        KG_TRY(kg_str_puts(out, ", ", err));
-    }
-    for (size_t i = 0; i < kg_json_size(vars); i++) {
-        const char *key = kg_json_key_at(vars, i);
-        KG_TRY(kg_json_put_string(out, key, strlen(key), err));
-        KG_TRY(kg_str_puts(out, ": ", err));
-        KG_TRY(kg_json_put_value(out, kg_json_value_at(vars, i), err));
-        KG_TRY(kg_str_puts(out, ", ", err));
-    }
-    KG_TRY(kg_str_puts(out, "\"messages\": [", err));
-    KG_TRY(put_system(out, r, m, err));
-    for (size_t i = 0; i < kg_json_size(r->messages); i++) {
-        KG_TRY(kg_str_puts(out, i > 0 ? "," : "", err));
-        if (put_message(out, kg_json_at(r->messages, i), err) != KG_OK)
-            return kg_err_prefix(err, "message %zu", i);
-    }
-    return kg_str_puts(out, "]}", err);
-}
-
-/* No date gets in, as in training: a prompt is the same on every day. */
 static kg_status render(struct kg_str *text, const struct kg_api_request *r,
-                        const struct kg_api_model *m, const struct kg_json *tools,
+                        struct kg_api_fault *fault, const struct kg_api_model *m,
                         struct kg_err *err)
 {
-    const struct kg_chat_opts opts = {.no_clock = true};
-    struct kg_json_doc doc = {0};
-    struct kg_str json = {0};
-    kg_status status;
-    KG_TRY_GOTO(out, put_variables(&json, r, m, tools, err));
-    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
-    KG_TRY_GOTO(out, kg_chat_template_render(text, m->chat, doc.root, &opts, err));
-    status = kg_prompt_put_opening(text, m->opening, err);
-out:
-    kg_json_release(&doc);
-    kg_str_release(&json);
-    return status;
-}
-
-/* A template that says the same without the tools would pass over them. */
-static kg_status check_tools(const struct kg_api_request *r, const struct kg_api_model *m,
-                             const struct kg_str *with, struct kg_api_fault *fault,
-                             struct kg_err *err)
-{
-    struct kg_str without = {0};
-    kg_status status = render(&without, r, m, NULL, err);
-    if (status == KG_OK && with->len == without.len &&
-        memcmp(kg_str_text(with), kg_str_text(&without), with->len) == 0) {
+    const struct kg_conversation talk = {.messages = r->messages,
+                                         .n = kg_json_size(r->messages),
+                                         .system = system_of(r, m),
+                                         .tools = r->tools,
+                                         .variables = r->template_vars,
+                                         .put_calls = kg_tool_calls_put,
+                                         .generate = true};
+    kg_status status = kg_conversation_render(text, &talk, m->chat, err);
+    if (status == KG_EUNSUPPORTED)
         *fault = (struct kg_api_fault){400, "tools", "unsupported_parameter"};
-        status = kg_fail(err, KG_EUNSUPPORTED,
-                         "tools: the model's chat template has no place for them");
-    }
-    kg_str_release(&without);
-    return status;
+    KG_TRY(status);
+    return kg_prompt_put_opening(text, m->opening, err);
 }
 
 static kg_status encode_chat(struct kg_api_request *r, struct kg_api_fault *fault,
@@ -252,9 +142,7 @@ static kg_status encode_chat(struct kg_api_request *r, struct kg_api_fault *faul
         return kg_fail(err, KG_EINVAL,
                        "the model has no chat template: use /v1/completions");
     KG_TRY(add_prompt(r, 1, err));
-    KG_TRY_GOTO(out, render(&text, r, m, r->tools, err));
-    if (r->tools)
-        KG_TRY_GOTO(out, check_tools(r, m, &text, fault, err));
+    KG_TRY_GOTO(out, render(&text, r, fault, m, err));
     r->reads_calls = r->tools && m->knows_calls;
     status = encode_text(&r->prompts[0], r, m, kg_str_text(&text), text.len, err);
 out:

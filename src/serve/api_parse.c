@@ -484,7 +484,7 @@ static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *faul
         const struct kg_api_field *f = find_field(key);
         if (f == NULL || !(f->kinds & 1u << r->kind)) {
             fault->code = "unknown_parameter";
-            fault->param = f ? f->name : NULL;
+            fault->param = f ? f->name : strlen(key) <= 100 ? key : NULL;
             return kg_fail(err, KG_EINVAL, "unknown field '%.100s'%s", key,
                            f ? " in this kind of request" : "");
         }

@@ -139,6 +139,7 @@ static const struct bad {
     {KG_API_COMPLETION, "{\"prompt\":\"\377\"}", NULL, "the body"},
     {KG_API_COMPLETION, "[1]", NULL, "expected a JSON object, found array"},
     {KG_API_COMPLETION, "{}", "prompt", "expected the field"},
+    {KG_API_COMPLETION, "{\"a\\\"b\":1}", "a\"b", "unknown field"},
     {KG_API_CHAT, "{}", "messages", "expected the field"},
     {KG_API_TOKENIZE, "{}", "prompt", "expected the field"},
     {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"messages\":[{}]}", "messages", "found both"},
@@ -304,7 +305,9 @@ static void tools_go_to_the_template(void **state)
     assert_int_equal(r.prompts[0].ids.n, 4);
     need(ask_with_tools(",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true"));
     assert_int_equal(r.prompts[0].ids.n, 5);
-    with_template("{{ messages[0].content }}");
+    with_template("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ "
+                  "c.function.name }}{% endfor %}"
+                  "{% endfor %}");
     refused(ask_with_tools(""), "tools", "no place for them");
     assert_string_equal(fault.code, "unsupported_parameter");
     with_template(NULL);
@@ -356,6 +359,20 @@ static void content_may_come_in_parts(void **state)
                    "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
                    "\"image_url\",\"image_url\":{}}]}]}"),
             "messages", "message 0: content part 0");
+}
+
+static void what_the_template_leaves_out_is_refused(void **state)
+{
+    (void)state;
+    with_template("{% for m in messages if m.role in ['system', 'user'] %}"
+                  "{{ m.content }}{% endfor %}");
+    refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"12\"},"
+                                "{\"role\":\"usr\",\"content\":\"1\"}]}"),
+            "messages", "message 1: expected a chat template that writes what 'usr'");
+    need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"developer\",\"content\":\"12\"},"
+                             "{\"role\":\"user\",\"content\":\"1\"}]}"));
+    assert_int_equal(r.prompts[0].ids.n, 3); /* as the system's */
+    with_template(NULL);
 }
 
 static void what_does_not_fit_the_model_is_refused(void **state)
@@ -790,6 +807,7 @@ int main(void)
         cmocka_unit_test_teardown(tools_go_to_the_template, release),
         cmocka_unit_test_teardown(max_tokens_has_a_default, release),
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
+        cmocka_unit_test_teardown(what_the_template_leaves_out_is_refused, release),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
         cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),

@@ -1,7 +1,7 @@
 /* Answers in the shapes of OpenAI's API. */
 #include "serve/api.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@ kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
     KG_TRY(kg_json_put_string(out, message, strlen(message), err));
     KG_TRY(kg_str_printf(out, err, ", \"type\": \"%s\", \"param\": ", type));
     if (fault->param)
-        KG_TRY(kg_str_printf(out, err, "\"%s\"", fault->param));
+        KG_TRY(kg_json_put_string(out, fault->param, strlen(fault->param), err));
     else
         KG_TRY(kg_str_puts(out, "null", err));
     if (fault->code)

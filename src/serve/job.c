@@ -25,7 +25,8 @@ struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exch
     return job;
 }
 
-void kg_serve_job_free(struct kg_serve_job *job)
+/* The exchange has been ended. */
+static void job_free(struct kg_serve_job *job)
 {
     struct kg_serve *s = job->s;
     for (size_t i = 0; i < job->n_choices; i++) {
@@ -72,7 +73,23 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
     kg_http_reply(job->x, fault->status, "application/json", kg_str_text(&body),
                   body.len);
     kg_str_release(&body);
-    kg_serve_job_free(job);
+    job_free(job);
+}
+
+/* A whole answer. It is counted as what it becomes, and before it is sent: whoever has it
+ * finds it in the metrics. */
+static void answer_whole(struct kg_serve_job *job, const struct kg_str *body)
+{
+    const struct kg_api_fault full = {.status = 503};
+    if (!kg_http_reserve(job->x, body->len)) {
+        kg_serve_job_refuse(job, &full,
+                            "the answers that wait for their readers take all the memory "
+                            "that this server gives them: try again later");
+        return;
+    }
+    count_answer(job, 200);
+    kg_http_reply(job->x, 200, "application/json", kg_str_text(body), body->len);
+    job_free(job);
 }
 
 void kg_serve_job_answer_tokens(struct kg_serve_job *job)
@@ -85,10 +102,8 @@ void kg_serve_job_answer_tokens(struct kg_serve_job *job)
         kg_serve_job_refuse(job, &fault, err.message);
         return;
     }
-    count_answer(job, 200);
-    kg_http_reply(job->x, 200, "application/json", kg_str_text(&body), body.len);
+    answer_whole(job, &body);
     kg_str_release(&body);
-    kg_serve_job_free(job);
 }
 
 /* ---- preparing ---- */
@@ -356,8 +371,6 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     s->fresh++;
     if (job->first == 0)
         note_first(job);
-    if (kg_map_check(&failure) != KG_OK)
-        kg_serve_job_fail(job, &failure);
     if (job->r.stream && job->end == KG_SERVE_WELL &&
         tell_token(job, (size_t)(t - job->trajs), &failure) != KG_OK)
         kg_serve_job_fail(job, &failure);
@@ -374,8 +387,6 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     job->left--;
     if (failure)
         kg_serve_job_fail(job, failure);
-    else if (kg_map_check(&untold) != KG_OK)
-        kg_serve_job_fail(job, &untold);
     else if (job->r.stream && job->end == KG_SERVE_WELL &&
              tell_end(job, (size_t)(t - job->trajs), &untold) != KG_OK)
         kg_serve_job_fail(job, &untold);
@@ -454,12 +465,13 @@ static void fail_stream(struct kg_serve_job *job, const struct kg_api_fault *fau
 
 static void end_well(struct kg_serve_job *job, const struct kg_str *body)
 {
+    if (!job->streaming) {
+        answer_whole(job, body);
+        return;
+    }
     count_answer(job, 200);
-    if (job->streaming)
-        kg_http_stream_end(job->x);
-    else
-        kg_http_reply(job->x, 200, "application/json", kg_str_text(body), body->len);
-    kg_serve_job_free(job);
+    kg_http_stream_end(job->x);
+    job_free(job);
 }
 
 static void end_failed(struct kg_serve_job *job)
@@ -477,7 +489,7 @@ static void end_failed(struct kg_serve_job *job)
     fail_stream(job, &fault);
     kg_http_stream_end(job->x);
     count_answer(job, fault.status);
-    kg_serve_job_free(job);
+    job_free(job);
 }
 
 static void end_left(struct kg_serve_job *job)
@@ -487,7 +499,7 @@ static void end_left(struct kg_serve_job *job)
         kg_http_stream_end(job->x);
     else
         kg_http_drop(job->x);
-    kg_serve_job_free(job);
+    job_free(job);
 }
 
 void kg_serve_job_leave(struct kg_serve_job *job)

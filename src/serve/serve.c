@@ -231,7 +231,9 @@ static void *intake_main(void *user)
 
 /* ---- life ---- */
 
-int64_t kg_serve_kv_tokens(int32_t max_batch, int32_t max_len)
+/* The cache's default: a whole batch of whole contexts, but no more than 65,536 tokens
+ * unless one context has more. */
+static int64_t serve_kv_tokens(int32_t max_batch, int32_t max_len)
 {
     int64_t all = kg_rollout_kv_tokens(max_batch, max_len);
     int64_t one = kg_rollout_kv_tokens(1, max_len);
@@ -248,7 +250,7 @@ static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
     if (o->max_len <= 0 || o->max_len > positions)
         o->max_len = positions;
     if (o->kv_tokens <= 0)
-        o->kv_tokens = kg_serve_kv_tokens(o->max_batch, o->max_len);
+        o->kv_tokens = serve_kv_tokens(o->max_batch, o->max_len);
     o->max_requests = o->max_requests > 0 ? o->max_requests : DEFAULT_REQUESTS;
     o->max_body_bytes = o->max_body_bytes > 0 ? o->max_body_bytes : (size_t)4 << 20;
     o->max_held_bytes = o->max_held_bytes > 0 ? o->max_held_bytes : (size_t)256 << 20;
@@ -501,10 +503,6 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
     struct kg_rollout_load load;
     kg_status status = kg_rollout_step(s->engine, &load, err);
     count_tokens(s);
-    if (kg_map_check(err) != KG_OK) { /* weights that are zeros now */
-        fail_live(s, err->code, err->message);
-        return err->code;
-    }
     if (status != KG_OK) {
         kg_log_warn("the engine failed, all open answers with it: %s", err->message);
         KG_TRY(begin_engine(s, err));
@@ -554,7 +552,6 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
     double until = 0; /* of draining; 0: not yet */
     int idle = -1;    /* the phase in which it waits for requests */
     s->phase = kg_phase_begin(0, NULL, "serving %s", s->opts.name);
-    kg_map_survive();
     for (;;) {
         if (until == 0 && stop(user))
             until = begin_drain(s);

@@ -42,10 +42,6 @@ struct kg_serve_opts {
     uint64_t seed; /* of requests that name none */
 };
 
-/* The cache's default: a whole batch of whole contexts, but no more than 65,536 tokens
- * unless one context has more. */
-int64_t kg_serve_kv_tokens(int32_t max_batch, int32_t max_len);
-
 struct kg_serve; /* opaque */
 /* Listens when it returns; answers once kg_serve_run is called.
  * errors: EINVAL, EIO (port in use), EFORMAT (the chat template fails on a short message,

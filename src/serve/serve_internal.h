@@ -91,8 +91,6 @@ struct kg_serve {
 /* NULL without memory. */
 struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exchange *x,
                                          enum kg_api_kind kind);
-/* The exchange has been ended. */
-void kg_serve_job_free(struct kg_serve_job *job);
 /* Answer with an error and free. */
 void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fault,
                          const char *message);

@@ -397,6 +397,20 @@ static void a_failed_answer_ends_its_siblings(void **state)
     model = good;
 }
 
+/* What was asked and what was answered, over every prompt of a request. */
+static void tokens_of_prompts_and_answers_are_counted(void **state)
+{
+    (void)state;
+    start((struct kg_serve_opts){0});
+    ask(0, "{\"prompt\":[[5],[6,7]],\"max_tokens\":2,\"ignore_eos\":true}");
+    wait_answers();
+    assert_int_equal(got.status[0], 200);
+    wait_idle();
+    assert_non_null(strstr(got.body[0], "\nkedge_prompt_tokens_total 3\n"));
+    assert_non_null(strstr(got.body[0], "\nkedge_completion_tokens_total 4\n"));
+    end();
+}
+
 /* 64 x 12 x 21 log-probs, nearly the most: all of it reaches a client that reads. */
 static void a_stream_of_a_long_list_arrives(void **state)
 {
@@ -463,6 +477,77 @@ static void memory_that_runs_out_ends_one_answer(void **state)
     end();
 }
 
+/* A client that asks and does not read. */
+static int ask_for_tokens(size_t letters)
+{
+    static char text[4 << 20];
+    const int little = 4096;
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)kg_serve_port(server)),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    size_t n;
+    ssize_t got_out;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    n = (size_t)snprintf(text, sizeof text,
+                         "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+                         "Content-Length: %zu\r\n\r\n{\"prompt\":\"",
+                         letters + 13);
+    memset(text + n, 'a', letters);
+    memcpy(text + n + letters, "\"}", 2);
+    n += letters + 2;
+    for (size_t at = 0; at < n; at += (size_t)got_out) {
+        got_out = send(fd, text + at, n - at, MSG_NOSIGNAL);
+        assert_true(got_out > 0);
+    }
+    return fd;
+}
+
+/* How often /tokenize was answered so, as got.body[0] has the metrics. */
+static int tokenized(int status)
+{
+    char key[64];
+    snprintf(key, sizeof key, "endpoint=\"tokenize\",status=\"%d\"} ", status);
+    const char *at = strstr(got.body[0], key);
+    return at ? atoi(at + strlen(key)) : 0;
+}
+
+static void wait_tokenized(int n)
+{
+    char where[80];
+    snprintf(where, sizeof where, "http://127.0.0.1:%d/metrics", kg_serve_port(server));
+    for (int i = 0; i < 2000; i++) {
+        NEED(kg_http_client_submit(client, where, NULL, 0, 0, err));
+        wait_answers();
+        if (tokenized(200) + tokenized(503) == n)
+            return;
+        usleep(5000);
+    }
+    fail_msg("not answered: %s", got.body[0]);
+}
+
+/* An answer for which there is no room is counted as the 503 that it becomes. */
+static void an_answer_without_room_is_counted_as_what_it_becomes(void **state)
+{
+    enum { MANY = 4, LETTERS = 3 << 20 };
+    int fds[MANY];
+    (void)state;
+    start((struct kg_serve_opts){.max_held_bytes = 20 << 20});
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = ask_for_tokens(LETTERS);
+        wait_tokenized(i + 1);
+    }
+    assert_in_range(tokenized(503), 1, MANY - 1);
+    wait_tokenized(MANY); /* the server below has counted the last one, too */
+    const char *errors = strstr(got.body[0], "\nkedge_http_errors_5xx_total ");
+    assert_non_null(errors);
+    assert_int_equal(atoi(strchr(errors, ' ')), tokenized(503));
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    end();
+}
+
 static void a_server_that_cannot_get_memory_does_not_open(void **state)
 {
     struct kg_serve_opts opts = {.model = model, .tok = tok, .name = "m", .max_batch = 2};
@@ -518,9 +603,11 @@ int main(void)
         cmocka_unit_test(what_can_never_run_is_refused),
         cmocka_unit_test(what_is_open_after_the_drain_gets_an_error),
         cmocka_unit_test(a_failed_answer_ends_its_siblings),
+        cmocka_unit_test(tokens_of_prompts_and_answers_are_counted),
         cmocka_unit_test(a_stream_of_a_long_list_arrives),
         cmocka_unit_test(clients_that_leave_take_their_memory_with_them),
         cmocka_unit_test(memory_that_runs_out_ends_one_answer),
+        cmocka_unit_test(an_answer_without_room_is_counted_as_what_it_becomes),
         cmocka_unit_test(a_server_that_cannot_get_memory_does_not_open),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

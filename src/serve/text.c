@@ -1,7 +1,7 @@
 /* What may be told of a growing answer. */
 #include "serve/text.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 #include "rollout/stop.h"
 
 #include <string.h>

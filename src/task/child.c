@@ -347,13 +347,15 @@ static void serve_error(struct kg_task_child *c)
 /* ---- what no pipe tells ---- */
 
 /* Looked at without reaping it: while it is a zombie, its group's number is still its
- * own. */
+ * own. One that cannot be looked at has been reaped by somebody else: kg_task_child_end
+ * says so. */
 bool kg_task_child_ended(const struct kg_task_child *c)
 {
     siginfo_t info = {.si_pid = 0};
 
-    return waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
-           info.si_pid == c->pid;
+    if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOWAIT | WNOHANG) != 0)
+        return errno != EINTR;
+    return info.si_pid == c->pid;
 }
 
 /* The last line with text of its standard error, without control characters. */
@@ -516,18 +518,20 @@ bool kg_task_child_is_done(const struct kg_task_child *c) { return c->ended_inpu
 
 /* ---- the two ends ---- */
 
-/* Kill what is left of it, and reap the child.   returns its wait status */
-static int finish(struct kg_task_child *c)
+/* Kill what is left of it, and reap the child. wait_status: as waitpid gives it
+ * returns 0, or the errno that tells why it cannot be had */
+static int finish(struct kg_task_child *c, int *wait_status)
 {
-    int wait_status = 0;
+    int failed = 0;
 
+    *wait_status = 0;
     if (c->pid > 0)
         kill(-c->pid, SIGKILL);
     kg_task_guard_end(&c->guard);
-    while (c->pid > 0 && waitpid(c->pid, &wait_status, 0) < 0 && errno == EINTR)
-        continue;
+    while (c->pid > 0 && waitpid(c->pid, wait_status, 0) < 0 && (failed = errno) == EINTR)
+        failed = 0;
     c->pid = 0;
-    return wait_status;
+    return failed;
 }
 
 kg_status kg_task_child_start(struct kg_task_child **child,
@@ -553,10 +557,12 @@ kg_status kg_task_child_start(struct kg_task_child **child,
 
 void kg_task_child_kill(struct kg_task_child *c)
 {
+    int wait_status;
+
     if (!c)
         return;
     close_all(c);
-    finish(c);
+    (void)finish(c, &wait_status); /* whatever it said: it is not wanted any more */
     kg_mem_free(c->buffer);
     kg_mem_free(c);
 }
@@ -564,10 +570,15 @@ void kg_task_child_kill(struct kg_task_child *c)
 kg_status kg_task_child_end(struct kg_task_child *c, struct kg_err *err)
 {
     const char *command = c->command.command;
-    int wait_status = finish(c), number = WTERMSIG(wait_status);
+    int wait_status, failed = finish(c, &wait_status), number = WTERMSIG(wait_status);
     kg_status status = KG_OK;
 
-    if (WIFSIGNALED(wait_status))
+    if (failed)
+        status = kg_fail(err, KG_EIO,
+                         "'%.80s': expected its exit status, found: %s (is SIGCHLD "
+                         "ignored in this process?)",
+                         command, strerror(failed));
+    else if (WIFSIGNALED(wait_status))
         status = kg_fail(err, KG_EIO,
                          "'%.80s': expected exit status 0, found signal %d (%s): %.300s",
                          command, number, strsignal(number), last_said(c));

@@ -236,7 +236,7 @@ static const char *find_expression(const char *text, size_t n, size_t *len)
 kg_status kg_task_countdown_grade(struct kg_grade *g, const struct kg_record *r,
                                   const char *response, size_t n, struct kg_err *err)
 {
-    struct parser p = {.n = 0};
+    struct parser p = {.at = 0};
     struct fraction value;
     struct puzzle puzzle;
 

@@ -60,6 +60,13 @@ static void countdown_evaluates_exactly_and_uses_each_number_once(void **state)
     (void)state;
     expect(truth, "7*3=21; 25+21=46 #### 25+7*3", true);
     expect(truth, "25 + (7*3)", true);
+    /* what comes up on the way may be as large as a given number, of either sign */
+    expect("{\"target\":7,\"numbers\":[0,1000000000,1000000000,7]}",
+           "0-1000000000+1000000000+7", true);
+    expect("{\"target\":7,\"numbers\":[0,1000000000,1000000000,7]}",
+           "0+1000000000-1000000000+7", true);
+    expect("{\"target\":7,\"numbers\":[1,1000000000,1000000000,8]}",
+           "8-1-1000000000-1000000000", false);
     expect(truth, "thinking\n((25)+7*3) = 46\n\n", true);
     expect(truth, "#### 25+7*3=47", true);
     expect(truth, "#### 46", false);

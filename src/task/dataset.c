@@ -9,13 +9,15 @@
 #include "base/mem.h"
 #include "data/records.h"
 #include "task/task_internal.h"
+#include "text/messages.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_RECORDS = 1 << 28 };
 
-void kg_record_release(struct kg_record *r)
+static void record_release(struct kg_record *r)
 {
     kg_mem_free(r->prompt);
     kg_mem_free(r->ground_truth);
@@ -30,7 +32,7 @@ void kg_record_release(struct kg_record *r)
 void kg_dataset_release(struct kg_dataset *d)
 {
     for (size_t i = 0; i < d->n; i++)
-        kg_record_release(&d->records[i]);
+        record_release(&d->records[i]);
     for (size_t i = 0; i < d->n_files; i++)
         kg_mem_free(d->files[i].name);
     kg_mem_free(d->files);
@@ -71,7 +73,7 @@ kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
     if (status == KG_OK)
         d->n++;
     else
-        kg_record_release(&d->records[d->n]);
+        record_release(&d->records[d->n]);
     return status;
 }
 
@@ -83,7 +85,7 @@ void kg_dataset_drop(struct kg_dataset *d, const bool *drop)
         struct kg_record r = d->records[i];
 
         if (drop[i]) {
-            kg_record_release(&d->records[i]);
+            record_release(&d->records[i]);
             continue;
         }
         if (kept < i)
@@ -343,6 +345,23 @@ static kg_status put_text(struct kg_str *out, const struct line *line,
     return kg_str_append(out, text, n, err);
 }
 
+/* The prompt of a list as kg_messages_put writes it: text as it stands, or the list. */
+static kg_status put_list(struct line *line, const char *json, size_t n,
+                          struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    const struct kg_json *only;
+    kg_status status;
+
+    KG_TRY(kg_json_parse(&doc, json, n, "messages", err));
+    only = kg_json_get(kg_json_at(doc.root, 0), "content");
+    line->is_single = kg_json_size(doc.root) == 1 && kg_json_text(only, NULL);
+    status = line->is_single ? put_text(&line->prompt, line, only, "content", err)
+                             : kg_json_put_value(&line->prompt, doc.root, err);
+    kg_json_release(&doc);
+    return status;
+}
+
 /* verl's prompt is a list of chat messages, which is kept for what makes the text of it
  * (kg_task_load). Until then the prompt is the content of a single message, so that tasks
  * find the question, else the list as JSON. */
@@ -350,22 +369,37 @@ static kg_status put_messages(struct line *line, const struct kg_json *v, const 
                               struct kg_err *err)
 {
     const struct kg_json *tools = kg_json_get(line->doc->root, "tools");
-    const struct kg_json *only = kg_json_get(kg_json_at(v, 0), "content");
+    size_t n = kg_json_size(v), from;
 
-    if (kg_json_size(v) == 0)
+    if (n == 0)
         return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected messages, found none",
                        line->doc->where, key);
     KG_TRY(kg_str_puts(&line->turns, "{\"messages\": ", err));
-    KG_TRY(kg_json_put_value(&line->turns, v, err));
+    from = line->turns.len;
+    if (kg_messages_put(&line->turns, v, n, NULL, err) != KG_OK)
+        return kg_err_prefix(err, "%s: key '%s'", line->doc->where, key);
+    KG_TRY(put_list(line, line->turns.data + from, line->turns.len - from, err));
     if (kg_json_type(tools) != KG_JSON_NULL) {
         KG_TRY(kg_str_puts(&line->turns, ", \"tools\": ", err));
         KG_TRY(kg_json_put_value(&line->turns, tools, err));
     }
-    KG_TRY(kg_str_putc(&line->turns, '}', err));
-    line->is_single = kg_json_size(v) == 1 && kg_json_type(only) == KG_JSON_STRING;
-    if (line->is_single)
-        return put_text(&line->prompt, line, only, "content", err);
-    return kg_json_put_value(&line->prompt, v, err);
+    return kg_str_putc(&line->turns, '}', err);
+}
+
+struct keys {
+    char text[160];
+};
+
+/* The keys that a record has, for who must name one of them. */
+static struct keys keys_of(const struct kg_json *root)
+{
+    struct keys k = {"none"};
+    size_t used = 0;
+
+    for (size_t i = 0; i < kg_json_size(root) && used < sizeof k.text; i++)
+        used += (size_t)snprintf(k.text + used, sizeof k.text - used, "%s%.40s",
+                                 i ? ", " : "the keys ", kg_json_key_at(root, i));
+    return k;
 }
 
 static kg_status read_prompt(struct line *line, const char *named, struct kg_err *err)
@@ -377,9 +411,10 @@ static kg_status read_prompt(struct line *line, const char *named, struct kg_err
     const struct kg_json *v = find_first(line->doc->root, is_named ? only : usual, &key);
 
     if (!v)
-        return kg_fail(err, KG_EFORMAT, "%s: expected a prompt under %s, found none",
+        return kg_fail(err, KG_EFORMAT, "%s: expected a prompt under %s, found %s",
                        line->doc->where,
-                       is_named ? named : "prompt, question, problem or text");
+                       is_named ? named : "prompt, question, problem or text",
+                       keys_of(line->doc->root).text);
     if (kg_json_type(v) == KG_JSON_ARRAY)
         KG_TRY(put_messages(line, v, key, err));
     else
@@ -426,11 +461,12 @@ static kg_status read_answer(struct line *line, const char *named, bool need,
     if (!need)
         return KG_OK;
     return kg_fail(
-        err, KG_EFORMAT, "%s: expected an answer under %s, found none", line->doc->where,
+        err, KG_EFORMAT, "%s: expected an answer under %s, found %s", line->doc->where,
         is_named
             ? named
             : "reward_model.ground_truth, golden_answers, answer, answers, ground_truth, "
-              "completion or response");
+              "completion or response",
+        keys_of(line->doc->root).text);
 }
 
 /* What else a line may carry: worked response, source, extra_info. *has_solution: there

@@ -4,16 +4,21 @@
  * "data_source", "extra_info"}; on its standard output a line for each, in the same
  * order: {"score": number}, and "correct": true or false if it wants accuracy to be
  * something else than score >= 1. A score beyond 1e9 in size is refused; one of null says
- * that the response could not be graded. Anything else, one line too few or too many, a
+ * that the response could not be graded. Numbers and truth values under other keys are
+ * kept by their names, for metrics. Anything else, one line too few or too many, a
  * time-out or an exit status other than 0 fails the batch.
  */
 #include "task/task_internal.h"
 
+#include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Squares and sums of such scores are finite, and so are float32 gradients of them. */
 static const double MAX_SCORE = 1e9;
+/* Of what it says besides, which is only averaged: squares are finite. */
+static const double MAX_FURTHER = 1e100;
 
 enum {
     MAX_LINE_BYTES = 64 << 10, /* of an answer, on average */
@@ -50,40 +55,104 @@ static kg_status put_item(struct kg_str *out, const struct kg_grade_item *item,
                          r->extra_json ? r->extra_json : "null");
 }
 
-static kg_status read_grade(struct kg_grade *g, const char *line, size_t n,
-                            struct kg_err *err)
-{
-    const struct kg_json *score;
-    struct kg_json_doc doc;
-    kg_status status = KG_OK;
+/* ---- answers ---- */
 
-    KG_TRY(kg_json_parse(&doc, line, n, "answer", err));
-    score = kg_json_get(doc.root, "score");
-    if (!score || !(kg_json_is_number(score) || kg_json_type(score) == KG_JSON_NULL)) {
-        status = kg_fail(err, KG_EFORMAT,
-                         "expected {\"score\": number or null}, found '%.*s'",
-                         (int)(n < 80 ? n : 80), line);
-        goto out;
+/* A name becomes one of a metric, behind that of its reward. */
+static kg_status check_key(const char *key, struct kg_err *err)
+{
+    size_t n = strlen(key);
+    bool good = n > 0 && n < KG_TASK_PART_NAME;
+
+    for (size_t i = 0; good && i < n; i++)
+        good = isalnum((unsigned char)key[i]) || kg_char_in("_-.", key[i]);
+    if (good)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "expected a number's name of up to %d letters, digits, '_', '-' and "
+                   "'.', found '%.80s'",
+                   KG_TASK_PART_NAME - 1, key);
+}
+
+static kg_status keep_number(struct kg_grade *g, const struct kg_task_opts *opts,
+                             const char *key, double x, struct kg_err *err)
+{
+    const char *of = opts->further_of;
+    char name[KG_FURTHER_NAME];
+    int k;
+
+    KG_TRY(check_key(key, err));
+    if (!(fabs(x) <= MAX_FURTHER))
+        return kg_fail(err, KG_EFORMAT, "expected %s of at most %g in size, found %g",
+                       key, MAX_FURTHER, x);
+    if (!opts->further)
+        return KG_OK;
+    snprintf(name, sizeof name, "%s%s%s", of ? of : "", of ? "/" : "", key);
+    KG_TRY(kg_further_find(&k, opts->further, name, err));
+    g->further.said |= (uint32_t)1 << k;
+    g->further.x[k] = x;
+    return KG_OK;
+}
+
+static kg_status read_further(struct kg_grade *g, const struct kg_task_opts *opts,
+                              const struct kg_json *answer, struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_json_size(answer); i++) {
+        const struct kg_json *v = kg_json_value_at(answer, i);
+        const char *key = kg_json_key_at(answer, i);
+        bool truth = kg_json_type(v) == KG_JSON_BOOL;
+
+        if (strcmp(key, "score") == 0 || strcmp(key, "correct") == 0)
+            continue;
+        if (truth || kg_json_is_number(v))
+            KG_TRY(keep_number(g, opts, key,
+                               truth ? kg_json_bool(v, false) : kg_json_real(v, 0), err));
     }
-    if (fabs(kg_json_real(score, 0)) > MAX_SCORE) {
-        status = kg_fail(err, KG_EFORMAT,
-                         "expected a score of at most %g in size, found %g", MAX_SCORE,
-                         kg_json_real(score, 0));
-        goto out;
-    }
+    return KG_OK;
+}
+
+static kg_status read_score(struct kg_grade *g, const struct kg_json *answer,
+                            const char *line, size_t n, struct kg_err *err)
+{
+    const struct kg_json *score = kg_json_get(answer, "score");
+    const struct kg_json *correct = kg_json_get(answer, "correct");
+
+    if (!score || !(kg_json_is_number(score) || kg_json_type(score) == KG_JSON_NULL))
+        return kg_fail(err, KG_EFORMAT,
+                       "expected {\"score\": number or null}, found '%.*s'",
+                       (int)(n < 80 ? n : 80), line);
+    if (fabs(kg_json_real(score, 0)) > MAX_SCORE)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected a score of at most %g in size, found %g", MAX_SCORE,
+                       kg_json_real(score, 0));
+    if (correct && kg_json_type(correct) != KG_JSON_BOOL &&
+        kg_json_type(correct) != KG_JSON_NULL)
+        return kg_fail(err, KG_EFORMAT, "expected correct as true or false, found '%.*s'",
+                       (int)(n < 80 ? n : 80), line);
     g->graded = kg_json_is_number(score);
     g->reward = kg_json_real(score, 0);
-    g->correct = kg_json_bool(kg_json_get(doc.root, "correct"),
-                              g->graded && g->reward >= 1);
-out:
+    g->correct = kg_json_bool(correct, g->graded && g->reward >= 1);
+    return KG_OK;
+}
+
+static kg_status read_grade(struct kg_grade *g, const struct kg_task_opts *opts,
+                            const char *line, size_t n, struct kg_err *err)
+{
+    struct kg_json_doc doc;
+    kg_status status;
+
+    KG_TRY(kg_json_parse(&doc, line, n, "answer", err));
+    status = read_score(g, doc.root, line, n, err);
+    if (status == KG_OK)
+        status = read_further(g, opts, doc.root, err);
     kg_json_release(&doc);
     return status;
 }
 
 static kg_status read_grades(struct kg_grade *grades, size_t n,
-                             const struct kg_str *answers, const char *command,
-                             struct kg_err *err)
+                             const struct kg_str *answers,
+                             const struct kg_task_opts *opts, struct kg_err *err)
 {
+    const char *command = opts->command;
     const char *text = kg_str_text(answers);
     const char *end = text + answers->len;
     size_t line = 0;
@@ -97,7 +166,7 @@ static kg_status read_grades(struct kg_grade *grades, size_t n,
             return kg_fail(err, KG_EFORMAT,
                            "'%.80s': expected %zu answers, found more: '%.*s'", command,
                            n, (int)(len < 80 ? len : 80), text);
-        status = read_grade(&grades[line++], text, len, err);
+        status = read_grade(&grades[line++], opts, text, len, err);
         if (status != KG_OK)
             return kg_err_prefix(err, "'%.80s': line %zu", command, line);
         text += stop ? len + 1 : len;
@@ -153,7 +222,7 @@ kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_o
     KG_TRY_GOTO(out, opts->running
                          ? kg_task_grader_ask(&answers, opts->running, &talk, err)
                          : ask_once(&answers, opts, &talk, err));
-    KG_TRY_GOTO(out, read_grades(grades, n, &answers, opts->command, err));
+    KG_TRY_GOTO(out, read_grades(grades, n, &answers, opts, err));
 out:
     kg_str_release(&input);
     kg_str_release(&answers);

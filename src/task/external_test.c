@@ -6,12 +6,14 @@
 #include "task/task_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,6 +102,23 @@ static void scores_correctness_and_null_are_read(void **state)
     assert_true(!grades[1].graded && !grades[1].correct && grades[1].reward == 0);
     assert_true(grades[2].graded && grades[2].correct && grades[2].reward == -2);
     assert_true(grades[3].graded && !grades[3].correct && grades[3].reward == 3);
+}
+
+/* Where SIGCHLD is ignored, children are reaped by nobody: that is said at once, and the
+ * time limit is not waited for. */
+static void a_child_that_cannot_be_waited_for_is_an_error(void **state)
+{
+    double begin = kg_clock_seconds();
+
+    (void)state;
+    signal(SIGCHLD, SIG_IGN);
+    kg_status status = run_with("cat >/dev/null; echo '{\"score\":1}'", "r", 1, 60000);
+    signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(status, KG_EIO);
+    says("expected its exit status, found: No child");
+    says("SIGCHLD");
+    assert_true(kg_clock_seconds() - begin < 30);
+    no_child_is_left();
 }
 
 static void much_goes_both_ways_without_a_deadlock(void **state)
@@ -279,12 +298,90 @@ static void wrong_answers_are_refused(void **state)
     }
 }
 
+/* Numbers and truth values; of text, lists and null nothing is made. */
+static void further_numbers_are_kept_by_their_names(void **state)
+{
+    struct kg_further_names names = {.n = 0};
+    const struct kg_task_opts opts = {
+        .command = "cat >/dev/null; echo '{\"words\":12,\"score\":1,\"ok\":true,"
+                   "\"why\":\"so\",\"list\":[1],\"none\":null}'; "
+                   "echo '{\"score\":null,\"rate.p-1\":-0.25,\"ok\":false}'; "
+                   "echo '{\"score\":0}'",
+        .timeout_ms = 10000,
+        .further = &names};
+
+    (void)state;
+    assert_int_equal(grade_by(&opts, "r", 3), KG_OK);
+    assert_int_equal(names.n, 3);
+    assert_string_equal(names.name[0], "words");
+    assert_string_equal(names.name[1], "ok");
+    assert_string_equal(names.name[2], "rate.p-1");
+    assert_int_equal(grades[0].further.said, 3);
+    assert_true(grades[0].further.x[0] == 12 && grades[0].further.x[1] == 1);
+    assert_int_equal(grades[1].further.said, 6);
+    assert_true(grades[1].further.x[1] == 0 && grades[1].further.x[2] == -0.25);
+    assert_int_equal(grades[2].further.said, 0);
+}
+
+static void names_and_sizes_of_further_numbers_are_checked(void **state)
+{
+    static const struct {
+        const char *answer, *part;
+    } rows[] = {
+        {"\"a b\":1", "found 'a b'"},
+        {"\"\":1", "found ''"},
+        {"\"val/x\":true", "found 'val/x'"},
+        {"\"a2345678901234567890123456789012\":1", "up to 31 letters"},
+        {"\"big\":1e101", "expected big of at most 1e+100"},
+        {"\"correct\":1", "expected correct as true or false"},
+        {"\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,"
+         "\"j\":1,\"k\":1,\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1",
+         "found another, 'q'"},
+    };
+    char command[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_further_names names = {.n = 0};
+        const struct kg_task_opts opts = {
+            .command = command, .timeout_ms = 10000, .further = &names};
+
+        snprintf(command, sizeof command,
+                 "cat >/dev/null; echo '{\"score\":1}'; echo '{\"score\":1,%s}'",
+                 rows[i].answer);
+        assert_int_equal(grade_by(&opts, "r", 2), KG_EFORMAT);
+        says("line 2: ");
+        says(rows[i].part);
+    }
+}
+
 static void a_flood_of_answers_is_cut_off(void **state)
 {
     (void)state;
     assert_int_equal(run_with("yes", "r", 1, 60000), KG_EFORMAT);
     says("bytes of answers");
     no_child_is_left();
+}
+
+/* The grader knows what it grades by. */
+static void records_need_no_answer(void **state)
+{
+    static const char line[] = "{\"prompt\": \"2 + 2\"}\n";
+    struct kg_task_opts opts = {.command = "true", .timeout_ms = 10000};
+    const struct kg_task_row *row;
+    struct kg_dataset d;
+    char name[] = "/tmp/kg_external_XXXXXX";
+    int fd = mkstemp(name);
+
+    (void)state;
+    assert_int_equal(write(fd, line, sizeof line - 1), sizeof line - 1);
+    close(fd);
+    assert_int_equal(kg_task_find(&row, "external", &err), KG_OK);
+    if (kg_task_load(&d, row, &opts, name, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(d.n, 1);
+    kg_dataset_release(&d);
+    unlink(name);
 }
 
 static void a_command_and_a_limit_are_needed(void **state)
@@ -425,6 +522,7 @@ who_holds_the_output_of_a_grader_that_has_ended_is_not_waited_for(void **state)
 }
 
 #define ESCAPES "setsid sh -c 'echo $$ > %s; exec sleep 600' >/dev/null 2>&1 & "
+#define FORGETS "env -i sh -c 'echo $$ > %s; exec sleep 600' >/dev/null 2>&1 & "
 
 static void a_child_in_a_session_of_its_own_ends_with_the_grader(void **state)
 {
@@ -456,14 +554,16 @@ static void hang(const char *command)
     _exit(status == KG_EINTERRUPTED ? 5 : 6);
 }
 
-static pid_t hang_aside(const char *name)
+/* A grader that hangs, in a process of its own, with a child that `starts` starts. */
+static pid_t hang_aside(const char *starts, const char *name)
 {
-    char command[512];
+    char child[256], command[512];
     pid_t pid;
 
     unlink(name);
+    snprintf(child, sizeof child, starts, name);
     snprintf(command, sizeof command,
-             ESCAPES "while [ ! -s %s ]; do sleep 0.01; done; sleep 600", name, name);
+             "%s while [ ! -s %s ]; do sleep 0.01; done; sleep 600", child, name);
     pid = fork();
     if (pid == 0)
         hang(command);
@@ -473,19 +573,24 @@ static pid_t hang_aside(const char *name)
     return pid;
 }
 
+/* Nor does a child that left its session, or one that forgot whose environment it had. */
 static void a_grader_does_not_outlive_a_kedge_that_is_killed(void **state)
 {
-    char name[] = "/tmp/kg_external_XXXXXX";
-    int fd = mkstemp(name), wait_status;
-    pid_t pid;
+    static const char *const starts[] = {ESCAPES, FORGETS};
 
     (void)state;
-    close(fd);
-    pid = hang_aside(name);
-    assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
-    is_gone(name);
-    unlink(name);
+    for (size_t i = 0; i < 2; i++) {
+        char name[] = "/tmp/kg_external_XXXXXX";
+        int fd = mkstemp(name), wait_status;
+        pid_t pid;
+
+        close(fd);
+        pid = hang_aside(starts[i], name);
+        assert_int_equal(kill(pid, SIGKILL), 0);
+        assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+        is_gone(name);
+        unlink(name);
+    }
 }
 
 static void a_stop_breaks_off_a_grader_that_hangs(void **state)
@@ -497,7 +602,7 @@ static void a_stop_breaks_off_a_grader_that_hangs(void **state)
 
     (void)state;
     close(fd);
-    pid = hang_aside(name);
+    pid = hang_aside(ESCAPES, name);
     start = kg_clock_seconds();
     assert_int_equal(kill(pid, SIGTERM), 0);
     assert_int_equal(waitpid(pid, &wait_status, 0), pid);
@@ -549,6 +654,31 @@ static void descriptors_do_not_pile_up(void **state)
     assert_int_equal(after, before);
 }
 
+static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+/* With so few descriptors left that opening fails somewhere on the way. */
+static void
+a_grader_without_descriptors_is_an_error_and_closes_none_of_kedges(void **state)
+{
+    struct rlimit usual, few;
+    kg_status status = KG_EIO;
+    int lowest = dup(0), left = 0;
+
+    (void)state;
+    close(lowest);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    for (few = usual; status == KG_EIO && left < 20; left++) {
+        few.rlim_cur = (rlim_t)(lowest + left);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        status = run_with("cat >/dev/null; echo '{\"score\":1}'", "r", 1, 10000);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+        assert_true(is_open(0) && is_open(1) && is_open(2) && !is_open(lowest));
+        no_child_is_left();
+    }
+    assert_int_equal(status, KG_OK);
+    assert_true(left > 3);
+}
+
 static void every_failed_allocation_is_a_status(void **state)
 {
     uint64_t before = kg_mem_current_bytes();
@@ -572,6 +702,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_grader_gets_every_field_and_gives_scores),
         cmocka_unit_test(scores_correctness_and_null_are_read),
+        cmocka_unit_test(a_child_that_cannot_be_waited_for_is_an_error),
         cmocka_unit_test(much_goes_both_ways_without_a_deadlock),
         cmocka_unit_test(a_grader_that_does_not_read_raises_no_signal),
         cmocka_unit_test(a_slow_grader_is_killed_with_all_it_started),
@@ -580,7 +711,10 @@ int main(void)
         cmocka_unit_test(a_dying_grader_is_named_with_its_last_words),
         cmocka_unit_test(signals_of_the_run_disturb_no_grader),
         cmocka_unit_test(wrong_answers_are_refused),
+        cmocka_unit_test(further_numbers_are_kept_by_their_names),
+        cmocka_unit_test(names_and_sizes_of_further_numbers_are_checked),
         cmocka_unit_test(a_flood_of_answers_is_cut_off),
+        cmocka_unit_test(records_need_no_answer),
         cmocka_unit_test(a_command_and_a_limit_are_needed),
         cmocka_unit_test(a_grader_that_answers_line_by_line_is_started_once),
         cmocka_unit_test(a_grader_that_reads_to_the_end_is_started_for_each_batch),
@@ -593,6 +727,8 @@ int main(void)
         cmocka_unit_test(a_stop_breaks_off_a_grader_that_hangs),
         cmocka_unit_test(the_environment_is_passed_by_name),
         cmocka_unit_test(descriptors_do_not_pile_up),
+        cmocka_unit_test(
+            a_grader_without_descriptors_is_an_error_and_closes_none_of_kedges),
         cmocka_unit_test(every_failed_allocation_is_a_status),
     };
 

@@ -8,6 +8,7 @@
  */
 #include "task/task_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -59,19 +60,19 @@ struct picked {
 static kg_status pick_one(struct picked *picked, const struct kg_task_level *levels,
                           const char *name, size_t n, struct kg_err *err)
 {
-    char valid[128] = "";
+    char found[64];
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; levels[i].name; i++) {
+    for (; levels[i].name; i++) {
         if (strlen(levels[i].name) == n && memcmp(levels[i].name, name, n) == 0) {
             picked->level[picked->n] = &levels[i];
             picked->number[picked->n++] = i;
             return KG_OK;
         }
-        strncat(valid, i ? ", " : "", sizeof valid - strlen(valid) - 1);
-        strncat(valid, levels[i].name, sizeof valid - strlen(valid) - 1);
     }
-    return kg_fail(err, KG_EINVAL, "expected levels of %s, joined by '+', found '%.*s'",
-                   valid, (int)n, name);
+    snprintf(found, sizeof found, "%.*s", (int)n, name);
+    return kg_str_unknown(KG_EINVAL, "levels, joined by '+'", found, levels, i,
+                          sizeof *levels, err);
 }
 
 static kg_status pick_levels(struct picked *picked, const struct kg_task_level *levels,

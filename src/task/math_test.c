@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "math/math.h"
-#include "task/task.h"
+#include "task/task_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,6 +62,32 @@ static void a_response_is_graded(void **state)
     assert_true(grade(&opts, half, "I give up").graded);
     assert_false(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").graded);
     assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").reward == 0);
+}
+
+/* Votes are over what is extracted, by the mode of the task, and equal by mathematics. */
+static void answers_to_vote_on_are_extracted(void **state)
+{
+    struct kg_task_opts opts = {.grader = "dapo"};
+    char truth[] = "5";
+    struct kg_record record = {.ground_truth = truth, .line = 1};
+    static const char response[] = "\\boxed{7}, no. Answer: 0.5";
+    struct kg_grade_item item = {
+        .record = &record, .response = response, .n = sizeof response - 1};
+    struct kg_str out = {0};
+    bool same = false;
+
+    (void)state;
+    assert_int_equal(kg_task_math_extract(&out, &opts, &item, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), "0.5");
+    kg_str_clear(&out);
+    opts.grader = NULL;
+    assert_int_equal(kg_task_math_extract(&out, &opts, &item, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), "7");
+    kg_str_release(&out);
+    assert_int_equal(kg_task_math_same(&same, &opts, "0.5", "\\frac{1}{2}", &err), KG_OK);
+    assert_true(same);
+    assert_int_equal(kg_task_math_same(&same, &opts, "0.5", "0.6", &err), KG_OK);
+    assert_false(same);
 }
 
 static void the_mode_and_thinking_are_options(void **state)
@@ -262,9 +288,9 @@ static void one_of_equal_records_is_excluded(void **state)
     } cases[] = {{"p3", "p2", 0, 1}, {"p2", "p3", 0, 1}, {"p3,p2", NULL, 1, 1}};
 
     (void)state;
-    write_file("{\"id\":\"p1\",\"problem\":\"1\",\"answer\":\"1\"}\n"
-               "{\"id\":\"p2\",\"problem\":\"2\",\"answer\":\"2\"}\n"
-               "{\"id\":\"p3\",\"problem\":\"2\",\"answer\":\"2\"}\n");
+    write_file("{\"id\":\"p2\",\"problem\":\"2\",\"answer\":\"2\"}\n"
+               "{\"id\":\"p3\",\"problem\":\"2\",\"answer\":\"2\"}\n"
+               "{\"id\":\"p1\",\"problem\":\"1\",\"answer\":\"1\"}\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool met[2] = {false};
         struct kg_task_opts opts = {
@@ -275,7 +301,7 @@ static void one_of_equal_records_is_excluded(void **state)
         assert_int_equal(kg_task_check_excluded(&opts, &err), KG_OK);
         assert_int_equal(d.n, cases[i].stays ? 2 : 1);
         if (cases[i].stays)
-            assert_string_equal(d.records[1].id, cases[i].stays);
+            assert_string_equal(d.records[0].id, cases[i].stays);
         assert_int_equal(d.dropped_excluded, cases[i].excluded);
         assert_int_equal(d.dropped_repeated, cases[i].repeated);
         kg_dataset_release(&d);
@@ -445,6 +471,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_response_is_graded),
         cmocka_unit_test(each_of_64_gold_answers_counts),
+        cmocka_unit_test(answers_to_vote_on_are_extracted),
         cmocka_unit_test(the_mode_and_thinking_are_options),
         cmocka_unit_test(a_gold_answer_that_fails_stops_the_run),
         cmocka_unit_test(excluded_records_are_left_out),

@@ -94,8 +94,11 @@ static size_t read_fraction(struct digits *d, const char *text, size_t n, size_t
     return i;
 }
 
-bool kg_task_number_next(struct kg_task_number *out, const char *text, size_t n,
-                         size_t *at)
+/* The first number at or after *at, which moves behind it. Thousands separators, $ and a
+ * leading + are dropped; a '-' is a sign only where no operand stands before it.
+ * returns false when there is none */
+static bool number_next(struct kg_task_number *out, const char *text, size_t n,
+                        size_t *at)
 {
     struct digits d = {.number = out, .out = out->text};
     size_t i = *at;
@@ -122,7 +125,7 @@ bool kg_task_number_last(struct kg_task_number *out, const char *text, size_t n)
     bool any = false;
     size_t at = 0;
 
-    while (kg_task_number_next(&found, text, n, &at)) {
+    while (number_next(&found, text, n, &at)) {
         *out = found;
         any = true;
     }
@@ -134,8 +137,7 @@ bool kg_task_number_only(struct kg_task_number *out, const char *text, size_t n)
     struct kg_task_number second;
     size_t at = 0;
 
-    return kg_task_number_next(out, text, n, &at) &&
-           !kg_task_number_next(&second, text, n, &at);
+    return number_next(out, text, n, &at) && !number_next(&second, text, n, &at);
 }
 
 bool kg_task_number_same(const struct kg_task_number *a, const struct kg_task_number *b)

@@ -18,14 +18,19 @@ static struct kg_qa_text text_of(const char *text)
     return (struct kg_qa_text){text, strlen(text)};
 }
 
-static void expect_plain(const char *text, const char *plain)
+static void expect_plain_of(const char *text, size_t n, const char *plain)
 {
     struct kg_str out = {0};
 
-    NEED(kg_qa_normalise(&out, text, strlen(text), err));
+    NEED(kg_qa_normalise(&out, text, n, err));
     if (strcmp(kg_str_text(&out), plain) != 0)
         fail_msg("'%s': expected '%s', found '%s'", text, plain, kg_str_text(&out));
     kg_str_release(&out);
+}
+
+static void expect_plain(const char *text, const char *plain)
+{
+    expect_plain_of(text, strlen(text), plain);
 }
 
 /* The right sides are what Python 3.11 gave. */
@@ -56,6 +61,8 @@ static void normalisation_is_pythons(void **state)
     /* bytes that are no text stay */
     expect_plain("\xff the \xfe", "\xff \xfe");
     expect_plain("a\xff", "\xff");
+    /* what stands behind the text completes no character of it */
+    expect_plain_of("x \xc3\xa9", 3, "x \xc3");
 }
 
 static double score(const char *metric, const char *prediction, const char *gold)
@@ -118,6 +125,8 @@ static void answers_are_read_from_the_models_words(void **state)
 {
     const struct kg_span one[] = {model("<think>x</think><answer> Rome </answer>")};
     const struct kg_span two[] = {model("<answer>a</answer><answer>b</answer>")};
+    const struct kg_span turns[] = {model("<answer>a</answer>"),
+                                    model("<answer>b</answer>")};
     const struct kg_span none[] = {model("Rome"), tool("<answer>evil</answer>"),
                                    model("<answer>Rome")};
     const struct kg_span across[] = {model("<answer>Ro"), tool("evil"),
@@ -127,6 +136,8 @@ static void answers_are_read_from_the_models_words(void **state)
     for (int pairs = 1; pairs <= 2; pairs++) {
         expect_answer(one, 1, pairs, "Rome");
         expect_answer(two, 1, pairs, "b");
+        expect_answer(turns, 1, pairs, "a");
+        expect_answer(turns, 2, pairs, "b");
         expect_answer(none, 3, pairs, NULL);
         expect_answer(across, 3, pairs, NULL);
     }

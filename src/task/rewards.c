@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct part {
@@ -34,16 +35,14 @@ static kg_status read_name(struct part *p, const struct kg_task_rewards *r,
     for (size_t i = 0; good && i < n; i++)
         good = isalnum((unsigned char)spec[i]) || kg_char_in("_-.", spec[i]);
     if (!good)
-        return kg_fail(
-            err, KG_EINVAL,
-            "task.rewards: expected NAME=GRADER, the name of up to %d letters, "
-            "digits, '_', '-' and '.', found '%.80s'",
-            KG_TASK_PART_NAME - 1, spec);
+        return kg_fail(err, KG_EINVAL,
+                       "expected NAME=GRADER, the name of up to %d letters, "
+                       "digits, '_', '-' and '.', found '%.80s'",
+                       KG_TASK_PART_NAME - 1, spec);
     memcpy(p->name, spec, n);
     for (int i = 0; i < r->n; i++)
         if (strcmp(r->part[i].name, p->name) == 0)
-            return kg_fail(err, KG_EINVAL,
-                           "task.rewards: expected a name for each, found '%s' twice",
+            return kg_fail(err, KG_EINVAL, "expected a name for each, found '%s' twice",
                            p->name);
     *grader = spec + n + 1;
     return KG_OK;
@@ -62,9 +61,7 @@ static kg_status open_external(struct part *p, const char *command,
     p->opts.command = own;
     if (!*own)
         return kg_fail(err, KG_EINVAL,
-                       "task.rewards: expected a command behind external (or "
-                       "task.command), found none for %s",
-                       p->name);
+                       "expected a command behind external, found none for %s", p->name);
     return kg_task_grader_open(&p->opts.running, &p->opts, err);
 }
 
@@ -80,6 +77,7 @@ static kg_status open_part(struct kg_task_rewards *r, const char *spec, double w
     p->opts.rewards = NULL;
     p->opts.running = NULL;
     p->opts.command = NULL;
+    p->opts.further_of = p->name;
     KG_TRY(read_name(p, r, spec, &grader, err));
     r->n++;
     n = strcspn(grader, " ");
@@ -88,8 +86,7 @@ static kg_status open_part(struct kg_task_rewards *r, const char *spec, double w
     if (kg_task_is_external(p->row))
         return open_external(p, grader + n, opts, err);
     if (grader[n])
-        return kg_fail(err, KG_EINVAL,
-                       "task.rewards: expected nothing behind task %s, found '%.80s'",
+        return kg_fail(err, KG_EINVAL, "expected nothing behind task %s, found '%.80s'",
                        task, grader + n);
     return KG_OK;
 }
@@ -105,8 +102,8 @@ kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *con
     if (!r)
         return err->code;
     if (n > KG_TRAJ_PARTS) {
-        status = kg_fail(err, KG_EINVAL, "task.rewards: expected at most %d, found %zu",
-                         KG_TRAJ_PARTS, n);
+        status = kg_fail(err, KG_EINVAL, "expected at most %d, found %zu", KG_TRAJ_PARTS,
+                         n);
         goto fail;
     }
     for (size_t i = 0; i < n; i++)
@@ -158,6 +155,135 @@ bool kg_task_rewards_stats(struct kg_task_grader_stats *sum,
     return any;
 }
 
+bool kg_task_runs_program(const struct kg_task_row *row, const struct kg_task_opts *opts)
+{
+    const struct kg_task_rewards *r = opts->rewards;
+
+    if (!r)
+        return kg_task_is_external(row);
+    for (int i = 0; i < r->n; i++)
+        if (kg_task_is_external(r->part[i].row))
+            return true;
+    return false;
+}
+
+kg_status kg_task_check_program(const struct kg_config *config,
+                                const struct kg_task_program_key *keys,
+                                const struct kg_task_row *row,
+                                const struct kg_task_opts *opts, struct kg_err *err)
+{
+    if (kg_task_runs_program(row, opts))
+        return KG_OK;
+    for (; keys->key; keys++) {
+        const char *value = kg_config_text(config, keys->key);
+
+        if (strcmp(value, keys->idle) != 0)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected %s where answers are graded by no program of "
+                           "yours (task %s), found '%.80s'",
+                           keys->key, *keys->idle ? keys->idle : "none",
+                           opts->rewards ? "with rewards of tasks alone" : row->name,
+                           value);
+    }
+    return KG_OK;
+}
+
+/* ---- lists of a config ---- */
+
+/* An entry by its key, owned by the caller; NULL with err. */
+static char *entry(const struct kg_config *c, const char *key, size_t i,
+                   struct kg_err *err)
+{
+    struct kg_str text = {0};
+    char *own = NULL;
+
+    if (kg_config_list_at(&text, c, key, i, err) == KG_OK)
+        own = kg_str_take(&text, err);
+    kg_str_release(&text);
+    return own;
+}
+
+static kg_status read_weight(double *weight, const struct kg_config *c, const char *key,
+                             size_t i, struct kg_err *err)
+{
+    char *text, *end;
+    kg_status status = KG_OK;
+
+    *weight = 1;
+    if (kg_config_list_size(c, key) == 0)
+        return KG_OK;
+    text = entry(c, key, i, err);
+    if (!text)
+        return err->code;
+    *weight = strtod(text, &end);
+    if (end == text || *end || !isfinite(*weight))
+        status = kg_fail(err, KG_EINVAL, "%s: expected numbers, found '%.80s'", key,
+                         text);
+    kg_mem_free(text);
+    return status;
+}
+
+static kg_status check_sizes(const struct kg_config *c,
+                             const struct kg_task_rewards_keys *keys, struct kg_err *err)
+{
+    size_t n = kg_config_list_size(c, keys->rewards);
+    size_t weights = kg_config_list_size(c, keys->weights);
+
+    if (weights != 0 && weights != n)
+        return kg_fail(err, KG_EINVAL, "%s: expected one for each of %s (%zu), found %zu",
+                       keys->weights, keys->rewards, n, weights);
+    if (n > KG_TRAJ_PARTS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d, found %zu",
+                       keys->rewards, KG_TRAJ_PARTS, n);
+    return KG_OK;
+}
+
+/* The task's command is of rewards that are external and no more. */
+static kg_status check_command(char *const *specs, size_t n,
+                               const struct kg_task_rewards_keys *keys,
+                               const char *command, struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(specs[i] + strcspn(specs[i], "="), "=external") == 0)
+            return KG_OK;
+    if (!command || !*command)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "%s: none of %s is NAME=external alone, so nothing would run it; "
+                   "expected none, found '%.80s'",
+                   keys->command, keys->rewards, command);
+}
+
+kg_status kg_task_rewards_read(struct kg_task_rewards **rewards,
+                               const struct kg_config *config,
+                               const struct kg_task_rewards_keys *keys,
+                               const struct kg_task_opts *opts, struct kg_err *err)
+{
+    size_t n = kg_config_list_size(config, keys->rewards);
+    char *specs[KG_TRAJ_PARTS] = {NULL};
+    double weights[KG_TRAJ_PARTS];
+    kg_status status = KG_OK;
+
+    *rewards = NULL;
+    KG_TRY(check_sizes(config, keys, err));
+    for (size_t i = 0; i < n; i++) {
+        specs[i] = entry(config, keys->rewards, i, err);
+        KG_TRY_GOTO(out, specs[i] ? KG_OK : err->code);
+        KG_TRY_GOTO(out, read_weight(&weights[i], config, keys->weights, i, err));
+    }
+    if (n == 0)
+        goto out;
+    KG_TRY_GOTO(out, check_command(specs, n, keys, opts->command, err));
+    status = kg_task_rewards_open(rewards, (const char *const *)specs, weights, n, opts,
+                                  err);
+    if (status != KG_OK)
+        (void)kg_err_prefix(err, "%s", keys->rewards);
+out:
+    for (size_t i = 0; i < n; i++)
+        kg_mem_free(specs[i]);
+    return status;
+}
+
 /* ---- grading ---- */
 
 static void combine(struct kg_grade *g, const struct kg_grade *one, int k, double weight)
@@ -167,6 +293,10 @@ static void combine(struct kg_grade *g, const struct kg_grade *one, int k, doubl
         g->correct = one->graded && one->correct;
     g->graded = g->graded || one->graded;
     g->reward += one->graded ? weight * one->reward : 0;
+    for (int i = 0; i < KG_FURTHER; i++)
+        if (one->further.said >> i & 1)
+            g->further.x[i] = one->further.x[i];
+    g->further.said |= one->further.said;
 }
 
 kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_rewards *r,

@@ -1,5 +1,6 @@
 /* Several rewards of one answer: how the list is read, and what becomes of the parts. */
 #include "base/mem.h"
+#include "data/options.h"
 #include "task/task_internal.h"
 
 #include <math.h>
@@ -82,6 +83,28 @@ static void an_answer_is_graded_where_any_reward_is(void **state)
     kg_task_rewards_close(opts.rewards);
 }
 
+/* Programs say numbers of one name: each stands behind its reward's. */
+static void what_graders_say_besides_has_their_names(void **state)
+{
+    static const char *const two[] = {
+        "a=external while read -r l; do echo '{\"score\":1,\"words\":3}'; done",
+        "b=external while read -r l; do echo '{\"score\":1,\"words\":5}'; done"};
+    struct kg_further_names names = {.n = 0};
+    struct kg_task_opts opts = {.timeout_ms = 10000, .further = &names};
+    struct kg_grade g[4];
+
+    (void)state;
+    assert_int_equal(kg_task_rewards_open(&opts.rewards, two, NULL, 2, &opts, &err),
+                     KG_OK);
+    assert_int_equal(grade(g, &opts), KG_OK);
+    assert_int_equal(names.n, 2);
+    assert_string_equal(names.name[0], "a/words");
+    assert_string_equal(names.name[1], "b/words");
+    assert_int_equal(g[3].further.said, 3);
+    assert_true(g[3].further.x[0] == 3 && g[3].further.x[1] == 5);
+    kg_task_rewards_close(opts.rewards);
+}
+
 static void a_failing_grader_is_named(void **state)
 {
     static const char *const two[] = {"right=qa-number", "broken=external exit 3"};
@@ -108,6 +131,7 @@ static void wrong_lists_are_refused(void **state)
         {{"a="}, "NAME=GRADER"},
         {{"a b=math"}, "NAME=GRADER"},
         {{"a\"=math"}, "NAME=GRADER"},
+        {{" a=math"}, "NAME=GRADER"},
         {{"a234567890123456789012345678901234=math"}, "NAME=GRADER"},
         {{"a=math", "a=digits"}, "'a' twice"},
         {{"a=mth"}, "found 'mth'"},
@@ -150,13 +174,98 @@ static void wrong_lists_are_refused(void **state)
     }
 }
 
+/* Options of a program are refused where none of the rewards runs one. */
+static void options_of_a_program_need_one(void **state)
+{
+    static const struct kg_opt_row rows[] = {
+        {"x.env", KG_OPT_STRING, "", 0, 0, NULL, "what the program gets", false},
+        {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+    };
+    static const struct kg_opt_row *const tables[] = {rows};
+    static const struct kg_task_program_key keys[] = {{"x.env", ""}, {NULL, NULL}};
+    static const struct {
+        const char *specs[2], *env;
+        kg_status status;
+    } cases[] = {
+        {{"a=none", "b=none"}, "x.env=", KG_OK},
+        {{"a=none", "b=none"}, "x.env=HOME", KG_EINVAL},
+        {{"a=none", "b=external true"}, "x.env=HOME", KG_OK},
+        {{"a=external true", "b=none"}, "x.env=HOME", KG_OK},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_task_opts opts = {.timeout_ms = 10000};
+        const struct kg_task_row *row;
+        struct kg_config *c;
+
+        assert_int_equal(kg_task_find(&row, "none", &err), KG_OK);
+        assert_int_equal(kg_config_create(&c, tables, 1, &err), KG_OK);
+        assert_int_equal(kg_config_override(c, cases[i].env, "test", &err), KG_OK);
+        assert_int_equal(
+            kg_task_rewards_open(&opts.rewards, cases[i].specs, NULL, 2, &opts, &err),
+            KG_OK);
+        assert_int_equal(kg_task_check_program(c, keys, row, &opts, &err),
+                         cases[i].status);
+        if (cases[i].status != KG_OK)
+            assert_non_null(strstr(err.message, "x.env: expected none where"));
+        kg_task_rewards_close(opts.rewards);
+        kg_config_free(c);
+    }
+}
+
+static void weights_are_as_many_as_rewards(void **state)
+{
+    static const struct kg_opt_row rows[] = {
+        {"x.rewards", KG_OPT_LIST, "", 0, 0, NULL, "rewards", false},
+        {"x.weights", KG_OPT_LIST, "", 0, 0, NULL, "their weights", false},
+        {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+    };
+    static const struct kg_opt_row *const tables[] = {rows};
+    static const struct kg_task_rewards_keys keys = {"x.rewards", "x.weights",
+                                                     "x.command"};
+    static const struct {
+        const char *weights;
+        const char *part; /* of the message; NULL: it is right */
+    } cases[] = {
+        {"x.weights=[]", NULL},
+        {"x.weights=[1, 2]", NULL},
+        {"x.weights=[1]", "x.weights: expected one for each of x.rewards (2), found 1"},
+        {"x.weights=[1, 2, 3]", "(2), found 3"},
+        {"x.weights=[1, two]", "x.weights: expected numbers, found 'two'"},
+    };
+    struct kg_task_opts opts = {.timeout_ms = 10000};
+    uint64_t before = kg_mem_current_bytes();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_config *c;
+        struct kg_task_rewards *r;
+
+        assert_int_equal(kg_config_create(&c, tables, 1, &err), KG_OK);
+        assert_int_equal(
+            kg_config_override(c, "x.rewards=[a=none, b=none]", "test", &err), KG_OK);
+        assert_int_equal(kg_config_override(c, cases[i].weights, "test", &err), KG_OK);
+        assert_int_equal(kg_task_rewards_read(&r, c, &keys, &opts, &err),
+                         cases[i].part ? KG_EINVAL : KG_OK);
+        if (cases[i].part && !strstr(err.message, cases[i].part))
+            fail_msg("message without '%s': %s", cases[i].part, err.message);
+        kg_task_rewards_close(r);
+        kg_config_free(c);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_kept_and_added_by_weight),
         cmocka_unit_test(an_answer_is_graded_where_any_reward_is),
+        cmocka_unit_test(what_graders_say_besides_has_their_names),
         cmocka_unit_test(a_failing_grader_is_named),
         cmocka_unit_test(wrong_lists_are_refused),
+        cmocka_unit_test(options_of_a_program_need_one),
+        cmocka_unit_test(weights_are_as_many_as_rewards),
     };
 
     return cmocka_run_group_tests_name("task/rewards", tests, NULL, NULL);

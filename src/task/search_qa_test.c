@@ -185,8 +185,9 @@ static void what_is_no_answer_is_refused_with_its_place(void **state)
         "{\"question\":\"q\",\"golden_answers\":[true]}\n",
         "{\"question\":\"q\",\"reward_model\":{\"ground_truth\":{\"x\":\"y\"}}}\n",
         "{\"question\":\"q\"}\n"};
-    static const char *const says[] = {"found none", "found array", "found null",
-                                       "found bool", "found null",  "found none"};
+    static const char *const says[] = {"found none", "found array",
+                                       "found null", "found bool",
+                                       "found null", "found the keys question"};
     const struct kg_task_opts opts = {0};
     struct kg_dataset d;
 

@@ -62,7 +62,6 @@ struct kg_dataset {
      * prompt, gold answer and data_source */
     int64_t repeated;
 };
-void kg_record_release(struct kg_record *r);
 void kg_dataset_release(struct kg_dataset *d);
 kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
                           struct kg_err *err) KG_MUST_CHECK; /* copies the strings */
@@ -86,6 +85,7 @@ struct kg_grade {
      * graded; reward is their weighted sum */
     int n_parts;
     double part[KG_TRAJ_PARTS];
+    struct kg_further further; /* what an external grader said besides */
 };
 
 /* Scores of Search-R1's format reward: see kg_qa_format_score in task/qa.h. */
@@ -131,6 +131,10 @@ struct kg_task_opts {
     enum kg_task_life life; /* of the external grader that `running` is opened for */
     /* its program; NULL: started for each batch; borrowed */
     struct kg_task_grader *running;
+    /* names of the numbers that it says besides; NULL: these are not kept; borrowed, and
+     * for one caller at a time */
+    struct kg_further_names *further;
+    const char *further_of; /* what these names begin with: a reward's; NULL */
     /* several rewards instead of the row's own grader; NULL: that; borrowed */
     struct kg_task_rewards *rewards;
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
@@ -238,10 +242,23 @@ struct kg_task_grader_stats kg_task_grader_stats(struct kg_task_grader *grader);
 
 /* Several rewards. specs: (n) "NAME=TASK" or "NAME=external COMMAND"; weights: (n), NULL
  * for 1 each. The graders have the options of opts; give it to opts->rewards of another.
- * errors: EINVAL, NOTFOUND (an entry, with the key task.rewards), ENOMEM */
+ * errors: EINVAL, NOTFOUND (an entry), ENOMEM */
 enum { KG_TASK_PART_NAME = 32 };
 kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *const *specs,
                                const double *weights, size_t n,
+                               const struct kg_task_opts *opts,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* The same from lists of a config, by the keys that they have there; NULL where there are
+ * none. Weights are a number for each reward, or none.
+ * errors: EINVAL (a command of opts that no reward runs), each with its key */
+struct kg_task_rewards_keys {
+    const char *rewards;
+    const char *weights;
+    const char *command; /* of opts->command */
+};
+kg_status kg_task_rewards_read(struct kg_task_rewards **rewards,
+                               const struct kg_config *config,
+                               const struct kg_task_rewards_keys *keys,
                                const struct kg_task_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
 void kg_task_rewards_close(struct kg_task_rewards *rewards);  /* NULL is allowed */
@@ -251,6 +268,20 @@ double kg_task_rewards_weight(const struct kg_task_rewards *rewards, int i);
 /* Add the programs of external graders up.   returns whether there is one */
 bool kg_task_rewards_stats(struct kg_task_grader_stats *sum,
                            const struct kg_task_rewards *rewards);
+/* Whether grading runs a program: it is asked for batches. */
+bool kg_task_runs_program(const struct kg_task_row *row, const struct kg_task_opts *opts);
+/* Options of that program, by their keys in a config: where none runs they would have no
+ * effect.   key: said of a value that is not `idle`; NULL behind the last */
+struct kg_task_program_key {
+    const char *key;
+    const char *idle;
+};
+/* errors: EINVAL (such an option without a program, with its key and where it stands) */
+kg_status kg_task_check_program(const struct kg_config *config,
+                                const struct kg_task_program_key *keys,
+                                const struct kg_task_row *row,
+                                const struct kg_task_opts *opts,
+                                struct kg_err *err) KG_MUST_CHECK;
 
 /* A file of any format that data/records.h reads, in verl's schema {prompt: [{content}]
  * or text, data_source, reward_model.ground_truth, extra_info} or plain columns

@@ -197,11 +197,6 @@ kg_status kg_task_number_put(struct kg_str *out, const struct kg_task_number *nu
 kg_status kg_task_number_same_text(bool *same, const struct kg_task_opts *opts,
                                    const char *a, const char *b,
                                    struct kg_err *err) KG_MUST_CHECK;
-/* The first number at or after *at, which moves behind it. Thousands separators, $ and a
- * leading + are dropped; a '-' is a sign only where no operand stands before it.
- * returns false when there is none */
-bool kg_task_number_next(struct kg_task_number *out, const char *text, size_t n,
-                         size_t *at);
 /* The only number of the text.   returns false when there is none or more than one */
 bool kg_task_number_only(struct kg_task_number *out, const char *text, size_t n);
 bool kg_task_number_last(struct kg_task_number *out, const char *text, size_t n);

@@ -160,8 +160,8 @@ static void messages_are_rendered_by_a_chat_template(void **state)
     assert_string_equal(d.records[1].prompt, "<user>onlyNone<assistant>");
     assert_string_equal(d.records[2].prompt, "plain");
     kg_dataset_release(&d);
-    write_file(
-        "{\"prompt\": [{\"role\": \"nobody\", \"content\": \"\"}, {}], \"answer\": 1}\n");
+    write_file("{\"prompt\": [{\"role\": \"nobody\", \"content\": \"\"}, {\"role\": "
+               "\"user\", \"content\": \"q\"}], \"answer\": 1}\n");
     assert_int_equal(kg_task_load(&d, row_of("qa-number"), &opts, path, &err),
                      KG_EFORMAT);
     assert_non_null(strstr(err.message, "line 1: t line 1 column"));
@@ -177,7 +177,7 @@ static void a_prompt_that_a_template_empties_is_refused(void **state)
                                "{{ messages[0].content }}{% endif %}";
     static const char file[] =
         "{\"prompt\": [{\"role\": \"user\", \"content\": \"river\"}], \"answer\": 1}\n\n"
-        "{\"prompt\": [{\"role\": \"user\", \"content\": \"place\"}], \"answer\": 2}\n";
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \" \"}], \"answer\": 2}\n";
     struct kg_task_opts opts = {0};
     struct kg_chat_template *chat;
     struct kg_dataset d;
@@ -254,16 +254,20 @@ static void bad_records_are_refused_with_file_and_line(void **state)
         {"[1]\n", KG_EFORMAT, "line 1"},
         {"{\"prompt\":\"p\",\"answer\":\"1\"}\n\n{\"answer\":\"1\"}\n", KG_EFORMAT,
          "line 3"},
-        {"{\"prompt\":\"p\"}\n", KG_EFORMAT, "expected an answer"},
+        {"{\"prompt\":\"p\",\"gold\":\"1\"}\n", KG_EFORMAT,
+         "completion or response, found the keys prompt, gold"},
         {"{\"prompt\":\"p\",\"answer\":null}\n", KG_EFORMAT, "expected an answer"},
         {"{\"prompt\":\"p\",\"answer\":true}\n", KG_EFORMAT, "found bool"},
         {"{\"prompt\":\"\",\"answer\":\"1\"}\n", KG_EFORMAT, "empty"},
         {"{\"prompt\":7,\"answer\":\"1\"}\n", KG_EFORMAT, "found integer"},
         {"{\"prompt\":[],\"answer\":\"1\"}\n", KG_EFORMAT,
          "expected messages, found none"},
-        {"{\"prompt\":[{\"content\":\"a\\u0000b\"}],\"answer\":\"1\"}\n", KG_EFORMAT,
-         "NUL"},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}],\"answer\":\"1\"}"
+         "\n",
+         KG_EFORMAT, "NUL"},
         {"{\"prompt\":\"a\\u0000b\",\"answer\":\"1\"}\n", KG_EFORMAT, "NUL"},
+        {"{\"prompt\":[5],\"answer\":\"1\"}\n", KG_EFORMAT,
+         "key 'prompt': message 0: expected an object, found integer"},
     };
     struct kg_dataset d;
 
@@ -576,10 +580,10 @@ static void wrong_generator_options_are_refused(void **state)
     } rows[] = {
         {{.level = "easy", .count = 0}, "count"},
         {{.level = "easy+silly", .count = 1},
-         "expected levels of easy, medium, hard, joined by '+', found 'silly'"},
-        {{.level = "", .count = 1}, "expected levels"},
-        {{.level = "easy+", .count = 1}, "expected levels"},
-        {{.level = NULL, .count = 1}, "expected levels"},
+         "levels, joined by '+': expected one of easy, medium, hard; found 'silly'"},
+        {{.level = "", .count = 1}, "expected one of easy"},
+        {{.level = "easy+", .count = 1}, "expected one of easy"},
+        {{.level = NULL, .count = 1}, "expected one of easy"},
         {{.level = "easy", .count = 1, .fault_rate = 1.5}, "fault rate"},
     };
     struct kg_dataset d;
@@ -607,6 +611,35 @@ static void generated_text_stays_as_it_is(void **state)
     kg_dataset_release(&d);
 }
 
+/* A faulty solution is wrong in one step, plausible in all: nobody has less than none. */
+static void faulty_solutions_stay_in_range(void **state)
+{
+    struct kg_task_opts opts = {
+        .seed = 7, .level = "hard", .count = 300, .fault_rate = 1};
+    struct kg_dataset d;
+
+    (void)state;
+    generate(&d, "arithmetic", &opts);
+    for (size_t i = 0; i < d.n; i++)
+        assert_null(strstr(d.records[i].solution, "=-"));
+    kg_dataset_release(&d);
+}
+
+static void problems_are_made_without_a_leak(void **state)
+{
+    uint64_t before = kg_mem_current_bytes();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof generators / sizeof *generators; i++) {
+        struct kg_task_opts opts = {.seed = 7, .level = "easy+hard", .count = 20};
+        struct kg_dataset d;
+
+        generate(&d, generators[i], &opts);
+        kg_dataset_release(&d);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+}
+
 /* A run's data is its seed: these were made by the first version. */
 static void a_seed_makes_the_problems_that_it_made(void **state)
 {
@@ -624,12 +657,15 @@ static void a_seed_makes_the_problems_that_it_made(void **state)
          " 90*5=450; 450+17=467; 467+41=508 #### ((90*5)+17)+41"},
     };
     struct kg_dataset d;
+    char name[64];
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct kg_task_opts opts = {.seed = 7, .level = rows[i].level, .count = 3};
 
         generate(&d, rows[i].task, &opts);
+        snprintf(name, sizeof name, "%s (%s)", rows[i].task, rows[i].level);
+        assert_string_equal(d.name, name);
         assert_string_equal(d.records[2].ground_truth, rows[i].truth);
         assert_string_equal(d.records[2].solution, rows[i].solution);
         kg_dataset_release(&d);
@@ -794,6 +830,7 @@ static void numbers_are_found_where_models_write_them(void **state)
         {"18", "x = 20 - 18", true},
         {"1234.5", "#### 1,234.50", true},
         {"1,234", "1234", true},
+        {"34.1", "#### 3,4.1", false}, /* three digits follow what separates thousands */
         {"70,000", "$70000", true},
         {"1", "3,4,1", true},
         {"0.5", ".5", true},
@@ -919,6 +956,8 @@ int main(void)
         cmocka_unit_test(held_out_problems_are_never_trained_on),
         cmocka_unit_test(wrong_generator_options_are_refused),
         cmocka_unit_test(generated_text_stays_as_it_is),
+        cmocka_unit_test(faulty_solutions_stay_in_range),
+        cmocka_unit_test(problems_are_made_without_a_leak),
         cmocka_unit_test(a_seed_makes_the_problems_that_it_made),
         cmocka_unit_test(arithmetic_judges_the_number_behind_the_marker),
         cmocka_unit_test(a_broken_ground_truth_is_an_error),

@@ -3,6 +3,7 @@
 #include "task/wiki_internal.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "data/json.h"
@@ -165,12 +166,39 @@ static void the_corpus_has_a_passage_for_everything_with_one(void **state)
     assert_int_equal(counts.passages, WORKS + 2 * WORKS / 3 + WORKS / 3 + WORKS / 8 +
                                           WORKS / 12 + WORKS / 24);
     assert_int_equal(counts.questions[KG_WIKI_TRAIN], WORKS + 2 * WORKS / 3);
+    for (int64_t k = 0; k < counts.names; k++)
+        assert_non_null(strstr(corpus.data, name(k)));
     /* no name in the tokenizer's text: nothing to remember from it */
     read_file(&tokenizer, dir, "tokenizer.jsonl");
     for (int64_t k = 0; k < counts.names; k++)
         assert_null(strstr(tokenizer.data, name(k)));
     kg_str_release(&corpus);
     kg_str_release(&tokenizer);
+}
+
+/* Measured figures are of such worlds: what was made once is made again. */
+static void a_seed_makes_the_world_that_it_made(void **state)
+{
+    static const struct {
+        const char *file;
+        uint64_t hash;
+    } rows[] = {
+        {"corpus.jsonl", 0x88976fe2d475f750},
+        {"train.jsonl", 0xd3297ce7c48d7cca},
+        {"test.jsonl", 0x49f1324406853d26},
+        {"tokenizer.jsonl", 0xfe90c3435e30f834},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_str text = {0};
+
+        read_file(&text, dir, rows[i].file);
+        if (kg_hash_bytes(text.data, text.len) != rows[i].hash)
+            fail_msg("%s: other bytes, of hash 0x%016llx", rows[i].file,
+                     (unsigned long long)kg_hash_bytes(text.data, text.len));
+        kg_str_release(&text);
+    }
 }
 
 static void a_world_follows_from_its_seed(void **state)
@@ -467,6 +495,7 @@ int main(void)
         cmocka_unit_test(nothing_that_the_test_asks_about_is_in_what_training_reads),
         cmocka_unit_test(answers_follow_from_the_corpus_in_two_steps),
         cmocka_unit_test(the_corpus_has_a_passage_for_everything_with_one),
+        cmocka_unit_test(a_seed_makes_the_world_that_it_made),
         cmocka_unit_test(a_world_follows_from_its_seed),
         cmocka_unit_test(nobody_studied_under_themselves),
         cmocka_unit_test(the_test_has_its_share_of_any_world),

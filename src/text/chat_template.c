@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20 };
+enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20, FIRST_BYTES = 16 << 10 };
 
 /* ---- making one ---- */
 
@@ -36,7 +36,7 @@ static kg_status parse(struct kg_chat_template *t, const char *text, size_t n,
                        t->where, KG_CHAT_TEMPLATE_MAX_BYTES, n);
     if (kg_utf8_check(text, n, err) != KG_OK)
         return kg_err_prefix(err, "%s", t->where);
-    source = kg_jinja_alloc(&t->pool, n + 1, 1, err);
+    source = kg_pool_alloc(&t->pool, n + 1, 1, err);
     if (!source)
         return err->code;
     n = normalise(source, text, n);
@@ -52,7 +52,7 @@ static kg_status create(struct kg_chat_template **t, const char *where,
     *t = kg_mem_calloc(1, sizeof **t, "chat template", err);
     if (!*t)
         return err->code;
-    (*t)->pool.max_bytes = MAX_TREE_BYTES;
+    (*t)->pool = (struct kg_pool){.name = "chat template", .max_bytes = MAX_TREE_BYTES};
     (*t)->where = kg_mem_strdup(where, err);
     return (*t)->where ? KG_OK : err->code;
 }
@@ -61,7 +61,7 @@ void kg_chat_template_close(struct kg_chat_template *t)
 {
     if (!t)
         return;
-    kg_jinja_pool_release(&t->pool);
+    kg_pool_release(&t->pool);
     kg_json_release(&t->config);
     kg_chat_template_close(t->with_tools);
     kg_mem_free(t->where);
@@ -369,7 +369,9 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
     size_t out_max = out->max;
     kg_status status;
 
-    j.pool.max_bytes = j.limits.memory_bytes;
+    j.pool = (struct kg_pool){.name = "chat template",
+                              .max_bytes = j.limits.memory_bytes,
+                              .first_bytes = FIRST_BYTES};
     j.steps = j.limits.steps;
     if (!out_max || out_max > j.out_begin + j.limits.output_bytes)
         out->max = j.out_begin + j.limits.output_bytes; /* no room beyond it is taken */
@@ -377,7 +379,7 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
     KG_TRY_GOTO(out, kg_jinja_run(&j, j.t->root));
 out:
     out->max = out_max;
-    kg_jinja_pool_release(&j.pool);
+    kg_pool_release(&j.pool);
     if (status != KG_OK && out->data) {
         out->len = j.out_begin;
         out->data[out->len] = 0;
@@ -419,32 +421,6 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
     kg_chat_template_close(*t);
     *t = NULL;
     return err->code;
-}
-
-kg_status kg_chat_template_prompt(struct kg_str *out, const struct kg_chat_template *t,
-                                  const struct kg_json *messages,
-                                  const struct kg_json *tools, struct kg_err *err)
-{
-    const struct kg_chat_opts opts = {.no_clock = true};
-    struct kg_json_doc doc = {0};
-    struct kg_str json = {0};
-    kg_status status;
-
-    KG_TRY_GOTO(out, kg_str_puts(&json, "{\"add_generation_prompt\": true, ", err));
-    if (tools) {
-        KG_TRY_GOTO(out, kg_str_puts(&json, "\"tools\": ", err));
-        KG_TRY_GOTO(out, kg_json_put_value(&json, tools, err));
-        KG_TRY_GOTO(out, kg_str_puts(&json, ", ", err));
-    }
-    KG_TRY_GOTO(out, kg_str_puts(&json, "\"messages\": ", err));
-    KG_TRY_GOTO(out, kg_json_put_value(&json, messages, err));
-    KG_TRY_GOTO(out, kg_str_puts(&json, "}", err));
-    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
-    status = kg_chat_template_render(out, t, doc.root, &opts, err);
-out:
-    kg_json_release(&doc);
-    kg_str_release(&json);
-    return status;
 }
 
 /* ---- trying one ---- */

@@ -84,12 +84,4 @@ extern const struct kg_chat_limits kg_chat_limits_trial;
 kg_status kg_chat_template_try(const struct kg_chat_template *t,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Append the prompt of a list of messages: add_generation_prompt is true, tools may be
- * NULL. No date gets in (no_clock), so that a prompt is the same on every day.
- * errors: those of kg_chat_template_render */
-kg_status kg_chat_template_prompt(struct kg_str *out, const struct kg_chat_template *t,
-                                  const struct kg_json *messages,
-                                  const struct kg_json *tools,
-                                  struct kg_err *err) KG_MUST_CHECK;
-
 #endif

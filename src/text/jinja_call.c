@@ -118,7 +118,7 @@ static kg_status method(struct kg_jv *out, struct kg_jinja *j,
                         const struct kg_jinja_row *row, const struct kg_jv *self)
 {
     out->type = KG_JV_CALLABLE;
-    out->u.callable = kg_jinja_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);
+    out->u.callable = kg_pool_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);
     if (!out->u.callable)
         return j->err->code;
     out->u.callable->row = row;

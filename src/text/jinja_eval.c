@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+static kg_status eval_node(struct kg_jv *out, struct kg_jinja *j,
+                           const struct kg_jinja_node *n) KG_MUST_CHECK;
+
 kg_status kg_jinja_fail(struct kg_jinja *j, const char *fmt, ...)
 {
     char message[KG_ERR_MESSAGE_BYTES];
@@ -50,7 +53,7 @@ kg_status kg_jinja_emit(struct kg_jinja *j, const char *bytes, size_t n)
 kg_status kg_jinja_cut(struct kg_jv *out, struct kg_jinja *j, size_t mark)
 {
     size_t n = j->out->len - mark;
-    char *bytes = kg_jinja_alloc(&j->pool, n + 1, 1, j->err);
+    char *bytes = kg_pool_alloc(&j->pool, n + 1, 1, j->err);
 
     if (!bytes)
         return j->err->code;
@@ -67,7 +70,7 @@ kg_status kg_jinja_cut(struct kg_jv *out, struct kg_jinja *j, size_t mark)
 
 static kg_status scope_push(struct kg_jinja *j, struct kg_jinja_scope *up)
 {
-    struct kg_jinja_scope *scope = kg_jinja_alloc(&j->pool, 1, sizeof *scope, j->err);
+    struct kg_jinja_scope *scope = kg_pool_alloc(&j->pool, 1, sizeof *scope, j->err);
 
     if (!scope)
         return j->err->code;
@@ -106,7 +109,7 @@ static kg_status look_up(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_tex
     if (!row || (j->opts->no_clock && strcmp(row->name, "strftime_now") == 0))
         return KG_OK;
     out->type = KG_JV_CALLABLE;
-    out->u.callable = kg_jinja_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);
+    out->u.callable = kg_pool_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);
     if (!out->u.callable)
         return j->err->code;
     out->u.callable->row = row;
@@ -121,7 +124,7 @@ static kg_status assign_attr(struct kg_jinja *j, const struct kg_jinja_node *tar
     struct kg_jv ns;
     struct kg_jv key = target->value;
 
-    KG_TRY(kg_jinja_eval(&ns, j, target->a));
+    KG_TRY(eval_node(&ns, j, target->a));
     if (ns.type != KG_JV_DICT || !ns.u.dict->is_namespace)
         return kg_jinja_fail(j, "expected a namespace to assign '%.*s' in, found %s",
                              (int)key.u.text.n, key.u.text.bytes, kg_jv_type_name(&ns));
@@ -157,7 +160,7 @@ static kg_status eval_list(struct kg_jv *out, struct kg_jinja *j,
     for (const struct kg_jinja_node *e = n->list; e; e = e->next) {
         struct kg_jv v;
 
-        KG_TRY(kg_jinja_eval(&v, j, e));
+        KG_TRY(eval_node(&v, j, e));
         KG_TRY(kg_jv_push(j, out, &v));
     }
     return KG_OK;
@@ -171,8 +174,8 @@ static kg_status eval_dict(struct kg_jv *out, struct kg_jinja *j,
         struct kg_jv key;
         struct kg_jv value;
 
-        KG_TRY(kg_jinja_eval(&key, j, e->a));
-        KG_TRY(kg_jinja_eval(&value, j, e->b));
+        KG_TRY(eval_node(&key, j, e->a));
+        KG_TRY(eval_node(&value, j, e->b));
         KG_TRY(kg_jv_dict_set(j, out->u.dict, &key, &value));
     }
     return KG_OK;
@@ -208,11 +211,11 @@ static kg_status eval_compare(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jv left;
     bool holds = true;
 
-    KG_TRY(kg_jinja_eval(&left, j, n->a));
+    KG_TRY(eval_node(&left, j, n->a));
     for (const struct kg_jinja_node *e = n->list; e && holds; e = e->next) {
         struct kg_jv right;
 
-        KG_TRY(kg_jinja_eval(&right, j, e->a));
+        KG_TRY(eval_node(&right, j, e->a));
         KG_TRY(compare_one(&holds, j, e->op, &left, &right));
         left = right;
     }
@@ -226,8 +229,8 @@ static kg_status eval_binary(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jv a;
     struct kg_jv b;
 
-    KG_TRY(kg_jinja_eval(&a, j, n->a));
-    KG_TRY(kg_jinja_eval(&b, j, n->b));
+    KG_TRY(eval_node(&a, j, n->a));
+    KG_TRY(eval_node(&b, j, n->b));
     return kg_jinja_binary(out, j, n->op, &a, &b);
 }
 
@@ -237,7 +240,7 @@ static kg_status eval_sign(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jv zero = kg_jv_int(0);
     struct kg_jv a;
 
-    KG_TRY(kg_jinja_eval(&a, j, n->a));
+    KG_TRY(eval_node(&a, j, n->a));
     if (!kg_jv_is_number(&a))
         return kg_jinja_fail(j, "expected a number behind a sign, found %s",
                              kg_jv_type_name(&a));
@@ -255,11 +258,11 @@ static kg_status eval_slice(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jv bounds[3];
     struct kg_jv a;
 
-    KG_TRY(kg_jinja_eval(&a, j, n->a));
+    KG_TRY(eval_node(&a, j, n->a));
     for (int i = 0; i < 3; i++) {
         bounds[i] = kg_jv_none();
         if (of[i])
-            KG_TRY(kg_jinja_eval(&bounds[i], j, of[i]));
+            KG_TRY(eval_node(&bounds[i], j, of[i]));
     }
     return kg_jinja_slice(out, j, &a, bounds);
 }
@@ -311,7 +314,7 @@ static kg_status eval_arguments(struct kg_jinja_args *args, struct kg_jinja *j,
         bool is_plain = e->kind != KG_JN_NAMED && e->kind != KG_JN_SPREAD;
         struct kg_jv v;
 
-        KG_TRY(kg_jinja_eval(&v, j, is_plain ? e : e->a));
+        KG_TRY(eval_node(&v, j, is_plain ? e : e->a));
         if (e->kind == KG_JN_SPREAD)
             KG_TRY(spread(&to, j, e, &v));
         else
@@ -323,7 +326,7 @@ static kg_status eval_arguments(struct kg_jinja_args *args, struct kg_jinja *j,
     args->n = to.pos.u.list->n;
     args->named = to.named.u.list->items;
     args->n_named = to.named.u.list->n;
-    names = kg_jinja_alloc(&j->pool, args->n_named + 1, sizeof *names, j->err);
+    names = kg_pool_alloc(&j->pool, args->n_named + 1, sizeof *names, j->err);
     if (!names)
         return j->err->code;
     for (size_t i = 0; i < args->n_named; i++)
@@ -340,7 +343,7 @@ static kg_status eval_row(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jinja_args args;
     struct kg_jv in;
 
-    KG_TRY(kg_jinja_eval(&in, j, n->a));
+    KG_TRY(eval_node(&in, j, n->a));
     if (!n->row)
         return kg_jinja_fail(j, "expected the name of a %s, found '%.*s'",
                              is_test ? "test" : "filter", (int)n->value.u.text.n,
@@ -358,7 +361,7 @@ static kg_status eval_call(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jinja_args args;
     struct kg_jv f;
 
-    KG_TRY(kg_jinja_eval(&f, j, n->a));
+    KG_TRY(eval_node(&f, j, n->a));
     KG_TRY(eval_arguments(&args, j, n->list));
     return kg_jinja_call(out, j, &f, &args);
 }
@@ -366,11 +369,11 @@ static kg_status eval_call(struct kg_jv *out, struct kg_jinja *j,
 static kg_status eval_logic(struct kg_jv *out, struct kg_jinja *j,
                             const struct kg_jinja_node *n)
 {
-    KG_TRY(kg_jinja_eval(out, j, n->a));
+    KG_TRY(eval_node(out, j, n->a));
     if (n->kind == KG_JN_NOT)
         *out = kg_jv_bool(!kg_jv_truth(out));
     else if (kg_jv_truth(out) == (n->kind == KG_JN_AND))
-        return kg_jinja_eval(out, j, n->b);
+        return eval_node(out, j, n->b);
     return KG_OK;
 }
 
@@ -379,11 +382,11 @@ static kg_status eval_cond(struct kg_jv *out, struct kg_jinja *j,
 {
     struct kg_jv cond;
 
-    KG_TRY(kg_jinja_eval(&cond, j, n->b));
+    KG_TRY(eval_node(&cond, j, n->b));
     if (kg_jv_truth(&cond))
-        return kg_jinja_eval(out, j, n->a);
+        return eval_node(out, j, n->a);
     *out = kg_jv_undefined((struct kg_jv_text){"the missing else", 16});
-    return n->c ? kg_jinja_eval(out, j, n->c) : KG_OK;
+    return n->c ? eval_node(out, j, n->c) : KG_OK;
 }
 
 static kg_status eval_member(struct kg_jv *out, struct kg_jinja *j,
@@ -392,10 +395,10 @@ static kg_status eval_member(struct kg_jv *out, struct kg_jinja *j,
     struct kg_jv a;
     struct kg_jv key;
 
-    KG_TRY(kg_jinja_eval(&a, j, n->a));
+    KG_TRY(eval_node(&a, j, n->a));
     if (n->kind == KG_JN_ATTR)
         return kg_jinja_attr(out, j, &a, n->value.u.text);
-    KG_TRY(kg_jinja_eval(&key, j, n->b));
+    KG_TRY(eval_node(&key, j, n->b));
     return kg_jinja_item(out, j, &a, &key);
 }
 
@@ -453,8 +456,8 @@ static kg_status placed(struct kg_jinja *j, const struct kg_jinja_node *n,
     return kg_err_prefix(j->err, "%s line %u column %u", j->t->where, n->line, n->column);
 }
 
-kg_status kg_jinja_eval(struct kg_jv *out, struct kg_jinja *j,
-                        const struct kg_jinja_node *n)
+static kg_status eval_node(struct kg_jv *out, struct kg_jinja *j,
+                           const struct kg_jinja_node *n)
 {
     kg_status status = kg_jinja_pay(j, 1);
 
@@ -492,7 +495,7 @@ static kg_status run_captured(struct kg_jv *out, struct kg_jinja *j,
     if (!n->b)
         return KG_OK;
     j->captured = *out;
-    KG_TRY(kg_jinja_eval(out, j, n->b));
+    KG_TRY(eval_node(out, j, n->b));
     j->captured = before;
     return KG_OK;
 }
@@ -502,7 +505,7 @@ static kg_status run_if(struct kg_jinja *j, const struct kg_jinja_node *n)
     for (;;) {
         struct kg_jv cond;
 
-        KG_TRY(kg_jinja_eval(&cond, j, n->a));
+        KG_TRY(eval_node(&cond, j, n->a));
         if (kg_jv_truth(&cond))
             return kg_jinja_run(j, n->body);
         if (!n->other || n->other->kind != KG_JN_IF || n->other->next)
@@ -515,7 +518,7 @@ static kg_status set_target(struct kg_jinja *j, const struct kg_jinja_node *n)
 {
     struct kg_jv v;
 
-    KG_TRY(kg_jinja_eval(&v, j, n->b));
+    KG_TRY(eval_node(&v, j, n->b));
     return assign(j, n->a, &v);
 }
 
@@ -530,7 +533,7 @@ static kg_status run_with(struct kg_jinja *j, const struct kg_jinja_node *n)
         struct kg_jv v;
 
         j->scope = scope; /* values do not see each other */
-        KG_TRY(kg_jinja_eval(&v, j, e->b));
+        KG_TRY(eval_node(&v, j, e->b));
         j->scope = inner;
         KG_TRY(assign(j, e->a, &v));
     }
@@ -543,7 +546,7 @@ static kg_status make_macro(struct kg_jv *out, struct kg_jinja *j,
                             const struct kg_jinja_node *n)
 {
     out->type = KG_JV_CALLABLE;
-    out->u.callable = kg_jinja_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);
+    out->u.callable = kg_pool_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);
     if (!out->u.callable)
         return j->err->code;
     out->u.callable->macro = n;
@@ -559,7 +562,7 @@ static kg_status run_call_block(struct kg_jinja *j, const struct kg_jinja_node *
     struct kg_jv caller;
     struct kg_jv out;
 
-    KG_TRY(kg_jinja_eval(&f, j, n->a->a));
+    KG_TRY(eval_node(&f, j, n->a->a));
     KG_TRY(eval_arguments(&args, j, n->a->list));
     KG_TRY(make_macro(&caller, j, n));
     if (f.type != KG_JV_CALLABLE || !f.u.callable->macro)
@@ -594,7 +597,7 @@ static kg_status bind_parameters(struct kg_jinja *j, const struct kg_jinja_node 
         if (given || *n < args->n)
             v = given ? *given : args->pos[*n];
         else if (p->a)
-            KG_TRY(kg_jinja_eval(&v, j, p->a));
+            KG_TRY(eval_node(&v, j, p->a));
         KG_TRY(scope_set(j, p->value.u.text, &v));
     }
     return KG_OK;
@@ -677,7 +680,7 @@ static kg_status filter_items(const struct kg_jv_list **items, struct kg_jinja *
 
         KG_TRY(scope_push(j, scope));
         KG_TRY(assign(j, n->a, &(*items)->items[i]));
-        KG_TRY(kg_jinja_eval(&keep, j, n->c));
+        KG_TRY(eval_node(&keep, j, n->c));
         if (kg_jv_truth(&keep))
             KG_TRY(kg_jv_push(j, &kept, &(*items)->items[i]));
     }
@@ -709,7 +712,7 @@ kg_status kg_jinja_run_loop(struct kg_jinja *j, const struct kg_jinja_node *n,
                             const struct kg_jv *items, int64_t depth0)
 {
     struct kg_jinja_scope *scope = j->scope;
-    struct kg_jinja_loop *loop = kg_jinja_alloc(&j->pool, 1, sizeof *loop, j->err);
+    struct kg_jinja_loop *loop = kg_pool_alloc(&j->pool, 1, sizeof *loop, j->err);
 
     if (!loop)
         return j->err->code;
@@ -729,7 +732,7 @@ static kg_status run_for(struct kg_jinja *j, const struct kg_jinja_node *n)
 {
     struct kg_jv items;
 
-    KG_TRY(kg_jinja_eval(&items, j, n->b));
+    KG_TRY(eval_node(&items, j, n->b));
     return kg_jinja_run_loop(j, n, &items, 0);
 }
 
@@ -743,7 +746,7 @@ static kg_status run_one(struct kg_jinja *j, const struct kg_jinja_node *n)
     case KG_JN_DATA:
         return kg_jinja_emit(j, n->value.u.text.bytes, n->value.u.text.n);
     case KG_JN_OUTPUT:
-        KG_TRY(kg_jinja_eval(&v, j, n->a));
+        KG_TRY(eval_node(&v, j, n->a));
         return kg_jv_put(j, &v);
     case KG_JN_IF:
         return run_if(j, n);

@@ -220,7 +220,7 @@ static kg_status f_escape(struct kg_jv *out, struct kg_jinja *j, const struct kg
     mark = j->out->len;
     for (size_t i = 0; i < t.u.text.n; i++) {
         char c = t.u.text.bytes[i];
-        const char *special = c ? strchr(from, c) : NULL;
+        const char *special = kg_char_find(from, c);
 
         if (special)
             KG_TRY(kg_jinja_emit(j, as[special - from], strlen(as[special - from])));

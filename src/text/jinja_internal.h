@@ -12,25 +12,13 @@
 #ifndef KG_TEXT_JINJA_INTERNAL_H
 #define KG_TEXT_JINJA_INTERNAL_H
 
+#include "base/pool.h"
 #include "base/status.h"
 #include "base/str.h"
 #include "text/chat_template.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* ---- memory ---- */
-
-struct kg_jinja_chunk;
-struct kg_jinja_pool {
-    struct kg_jinja_chunk *head; /* owned */
-    size_t bytes;                /* of the chunks, never more than */
-    size_t max_bytes;
-};
-/* Zeroed, 16-byte aligned.   returns borrowed pointer, NULL with err.   errors: ENOMEM */
-void *kg_jinja_alloc(struct kg_jinja_pool *pool, size_t count, size_t size,
-                     struct kg_err *err) KG_MUST_CHECK;
-void kg_jinja_pool_release(struct kg_jinja_pool *pool);
 
 /* ---- values ---- */
 
@@ -238,7 +226,7 @@ struct kg_jinja_token {
 };
 
 struct kg_chat_template {
-    struct kg_jinja_pool pool;
+    struct kg_pool pool;
     char *where; /* owned */
     struct kg_jinja_node *root;
     struct kg_json_doc config; /* tokenizer_config.json, or {0} */
@@ -276,9 +264,6 @@ kg_status kg_jinja_expect(struct kg_jinja_parser *p, enum kg_jinja_token_type ty
 kg_status kg_jinja_unexpected(struct kg_jinja_parser *p, const char *expected);
 kg_status kg_jinja_parse_expr(struct kg_jinja_node **out,
                               struct kg_jinja_parser *p) KG_MUST_CHECK;
-/* Without `a if b else c`, as in the list of a for. */
-kg_status kg_jinja_parse_or(struct kg_jinja_node **out,
-                            struct kg_jinja_parser *p) KG_MUST_CHECK;
 /* a, or a tuple "a, b". no_cond: members without `if`.  */
 kg_status kg_jinja_parse_tuple(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                                bool no_cond) KG_MUST_CHECK;
@@ -303,7 +288,7 @@ struct kg_jinja {
     const struct kg_chat_template *t;
     const struct kg_chat_opts *opts;
     struct kg_chat_limits limits; /* resolved */
-    struct kg_jinja_pool pool;
+    struct kg_pool pool;
     struct kg_str *out;
     size_t out_begin;
     int64_t steps; /* left */
@@ -317,8 +302,6 @@ struct kg_jinja {
 
 kg_status kg_jinja_run(struct kg_jinja *j,
                        const struct kg_jinja_node *list) KG_MUST_CHECK;
-kg_status kg_jinja_eval(struct kg_jv *out, struct kg_jinja *j,
-                        const struct kg_jinja_node *n) KG_MUST_CHECK;
 /* EFORMAT; the place is put in front by the innermost node. */
 kg_status kg_jinja_fail(struct kg_jinja *j, const char *fmt, ...) KG_PRINTF(2, 3);
 /* Pay for n bytes or members looked at.   errors: EFORMAT (limit) */
@@ -395,7 +378,6 @@ kg_status kg_jv_contains(bool *in, struct kg_jinja *j, const struct kg_jv *whole
 /* Emit as str() and as repr(). */
 kg_status kg_jv_put(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
 kg_status kg_jv_put_repr(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
-kg_status kg_jv_put_real(struct kg_jinja *j, double x) KG_MUST_CHECK;
 /* str() as a value; text stays itself. */
 kg_status kg_jv_str(struct kg_jv *out, struct kg_jinja *j,
                     const struct kg_jv *v) KG_MUST_CHECK;

@@ -272,7 +272,7 @@ static size_t unescape(char **to, const char *s, const char *end)
 {
     static const char from[] = "abfnrtv\\'\"";
     static const char as[] = "\a\b\f\n\r\t\v\\'\"";
-    const char *plain = *s ? strchr(from, *s) : NULL;
+    const char *plain = kg_char_find(from, *s);
     int digits = *s == 'x' ? 2 : *s == 'u' ? 4 : *s == 'U' ? 8 : 0;
     uint32_t cp = 0;
     size_t k = 0;
@@ -312,7 +312,7 @@ static kg_status decode_string(struct lexer *x, size_t begin, size_t end)
     char *to;
 
     /* no escape is shorter than what it stands for */
-    text = kg_jinja_alloc(&x->t->pool, (size_t)(last - s) + 8, 1, x->err);
+    text = kg_pool_alloc(&x->t->pool, (size_t)(last - s) + 8, 1, x->err);
     if (!text)
         return x->err->code;
     for (to = text; s < last;) {
@@ -364,13 +364,13 @@ static kg_status balance(struct lexer *x, char sign)
 {
     static const char opening[] = "([{";
     static const char closing[] = ")]}";
-    const char *as = strchr(closing, sign);
+    const char *as = kg_char_find(closing, sign), *opens = kg_char_find(opening, sign);
     char expected[] = "' '";
 
-    if (strchr(opening, sign)) {
+    if (opens) {
         if (x->n_open == MAX_OPEN)
             return fail(x, x->at, "at most 256 open brackets", "more");
-        x->open[x->n_open++] = closing[strchr(opening, sign) - opening];
+        x->open[x->n_open++] = closing[opens - opening];
     } else if (as) {
         if (x->n_open == 0)
             return fail(x, x->at, "an expression", "a bracket that closes none");
@@ -473,7 +473,7 @@ kg_status kg_jinja_lex(struct kg_jinja_token **tokens, struct kg_chat_template *
     while (x.at < n)
         KG_TRY_GOTO(out, lex_next(&x));
     KG_TRY_GOTO(out, push(&x, KG_JT_END, n, (struct kg_jv_text){"", 0}));
-    *tokens = kg_jinja_alloc(&t->pool, x.n_tokens, sizeof **tokens, err);
+    *tokens = kg_pool_alloc(&t->pool, x.n_tokens, sizeof **tokens, err);
     if (*tokens)
         memcpy(*tokens, x.tokens, x.n_tokens * sizeof **tokens);
     else

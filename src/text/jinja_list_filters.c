@@ -188,7 +188,7 @@ static kg_status sort_rows(struct kg_jinja *j, struct kg_jv (**rows)[2], size_t 
                            bool reverse)
 {
     struct kg_jv(*from)[2] = *rows;
-    struct kg_jv(*to)[2] = kg_jinja_alloc(&j->pool, n + 1, sizeof *to, j->err);
+    struct kg_jv(*to)[2] = kg_pool_alloc(&j->pool, n + 1, sizeof *to, j->err);
 
     if (!to)
         return j->err->code;
@@ -215,7 +215,7 @@ static kg_status sort_by(struct kg_jv *out, struct kg_jinja *j, const struct kg_
     struct kg_jv(*rows)[2];
 
     KG_TRY(kg_jv_iterate(&items, j, in));
-    rows = kg_jinja_alloc(&j->pool, items->n + 1, sizeof *rows, j->err);
+    rows = kg_pool_alloc(&j->pool, items->n + 1, sizeof *rows, j->err);
     if (!rows)
         return j->err->code;
     for (size_t i = 0; i < items->n; i++) {

@@ -28,7 +28,7 @@ kg_status kg_jinja_fail_at(const struct kg_chat_template *t, uint32_t line,
 struct kg_jinja_node *kg_jinja_node_new(struct kg_jinja_parser *p,
                                         enum kg_jinja_kind kind)
 {
-    struct kg_jinja_node *n = kg_jinja_alloc(&p->t->pool, 1, sizeof *n, p->err);
+    struct kg_jinja_node *n = kg_pool_alloc(&p->t->pool, 1, sizeof *n, p->err);
 
     if (!n)
         return NULL;

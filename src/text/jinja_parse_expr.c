@@ -104,7 +104,7 @@ static kg_status parse_strings(struct kg_jinja_node *n, struct kg_jinja_parser *
         p->at++;
         return KG_OK;
     }
-    text = kg_jinja_alloc(&p->t->pool, total + 1, 1, p->err);
+    text = kg_pool_alloc(&p->t->pool, total + 1, 1, p->err);
     if (!text)
         return p->err->code;
     for (; is_type(p, KG_JT_STRING); p->at++) {
@@ -493,14 +493,15 @@ static kg_status parse_logic(struct kg_jinja_node **out, struct kg_jinja_parser 
     return KG_OK;
 }
 
-kg_status kg_jinja_parse_or(struct kg_jinja_node **out, struct kg_jinja_parser *p)
+/* Without `a if b else c`, as in the list of a for. */
+static kg_status parse_or(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
     return parse_logic(out, p, true);
 }
 
 static kg_status parse_cond(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
-    KG_TRY(kg_jinja_parse_or(out, p));
+    KG_TRY(parse_or(out, p));
     while (kg_jinja_is_name(p, "if")) {
         struct kg_jinja_node *n = kg_jinja_node_new(p, KG_JN_COND);
 
@@ -509,7 +510,7 @@ static kg_status parse_cond(struct kg_jinja_node **out, struct kg_jinja_parser *
         p->at++;
         n->a = *out;
         *out = n;
-        KG_TRY(kg_jinja_parse_or(&n->b, p));
+        KG_TRY(parse_or(&n->b, p));
         if (kg_jinja_skip_name(p, "else"))
             KG_TRY(kg_jinja_parse_expr(&n->c, p));
     }
@@ -539,7 +540,7 @@ kg_status kg_jinja_parse_tuple(struct kg_jinja_node **out, struct kg_jinja_parse
     struct kg_jinja_node *n;
     struct kg_jinja_node **tail;
 
-    KG_TRY(no_cond ? kg_jinja_parse_or(out, p) : kg_jinja_parse_expr(out, p));
+    KG_TRY(no_cond ? parse_or(out, p) : kg_jinja_parse_expr(out, p));
     if (!is_type(p, KG_JT_COMMA))
         return KG_OK;
     n = kg_jinja_node_new(p, KG_JN_TUPLE);
@@ -549,7 +550,7 @@ kg_status kg_jinja_parse_tuple(struct kg_jinja_node **out, struct kg_jinja_parse
     *out = n;
     tail = &n->list->next;
     while (kg_jinja_skip(p, KG_JT_COMMA) && !tuple_ends(p)) {
-        KG_TRY(no_cond ? kg_jinja_parse_or(tail, p) : kg_jinja_parse_expr(tail, p));
+        KG_TRY(no_cond ? parse_or(tail, p) : kg_jinja_parse_expr(tail, p));
         tail = &(*tail)->next;
     }
     return KG_OK;

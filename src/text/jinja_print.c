@@ -35,7 +35,7 @@ static int shortest(char digits[32], int *exponent, double x)
     return n;
 }
 
-kg_status kg_jv_put_real(struct kg_jinja *j, double x)
+static kg_status put_real(struct kg_jinja *j, double x)
 {
     char digits[32];
     char text[64];
@@ -151,7 +151,7 @@ static kg_status put_repr_open(struct kg_jinja *j, const struct kg_jv *v)
     case KG_JV_INT:
         return put_int(j, v->u.integer);
     case KG_JV_REAL:
-        return kg_jv_put_real(j, v->u.real);
+        return put_real(j, v->u.real);
     case KG_JV_TEXT:
         return put_repr_text(j, v->u.text);
     case KG_JV_LIST:
@@ -220,7 +220,7 @@ static kg_status put_json_text(struct kg_jinja *j, struct kg_jv_text t, bool ens
     KG_TRY(emit(j, "\""));
     for (size_t at = 0; at < t.n;) {
         size_t k = kg_utf8_decode(&cp, t.bytes + at);
-        const char *special = cp && cp < 128 ? strchr(from, (int)cp) : NULL;
+        const char *special = cp < 128 ? kg_char_find(from, (char)cp) : NULL;
         char escape[2] = {'\\', special ? as[special - from] : 0};
 
         if (special)
@@ -278,7 +278,7 @@ static kg_status put_json_key(struct kg_jinja *j, const struct kg_jv *key,
 static kg_status sorted_members(size_t **order, struct kg_jinja *j,
                                 const struct kg_jv_dict *d)
 {
-    size_t *to = kg_jinja_alloc(&j->pool, d->n, sizeof *to, j->err);
+    size_t *to = kg_pool_alloc(&j->pool, d->n, sizeof *to, j->err);
 
     if (!to)
         return j->err->code;
@@ -335,7 +335,7 @@ static kg_status put_json_open(struct kg_jinja *j, const struct kg_jv *v,
         return put_int(j, v->u.integer);
     case KG_JV_REAL:
         if (isfinite(v->u.real))
-            return kg_jv_put_real(j, v->u.real);
+            return put_real(j, v->u.real);
         return emit(j, isnan(v->u.real) ? "NaN"
                        : v->u.real < 0  ? "-Infinity"
                                         : "Infinity");

@@ -143,6 +143,20 @@ static kg_status render_with(struct kg_str *out, const char *text, const char *j
     return status;
 }
 
+static void a_macro_calls_back_who_calls_it(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    assert_int_equal(render_with(&out,
+                                 "{% macro m() %}<{{ caller() }}>{% endmacro %}"
+                                 "{% call m() %}x{% endcall %}",
+                                 "{}", &opts),
+                     KG_OK);
+    assert_string_equal(kg_str_text(&out), "<x>");
+    kg_str_release(&out);
+}
+
 static void errors_name_line_and_column(void **state)
 {
     static const char *const cases[][2] = {
@@ -405,6 +419,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(features_render_as_the_reference_engine_does,
                                         read_common, release_common),
         cmocka_unit_test(published_and_derived_renderings_are_byte_equal),
+        cmocka_unit_test(a_macro_calls_back_who_calls_it),
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(limits_stop_a_rendering),
         cmocka_unit_test(memory_stays_below_its_limit),

@@ -2,80 +2,11 @@
  * (1 == True, 1 == 1.0, text and lists have an order, objects have none) Python wins.
  */
 #define _GNU_SOURCE /* memmem */
-#include "base/mem.h"
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 
 #include <math.h>
 #include <string.h>
-
-/* ---- memory ---- */
-
-enum { CHUNK_BYTES = 16 << 10, ALIGN = 16 };
-struct kg_jinja_chunk {
-    struct kg_jinja_chunk *next;
-    size_t used;
-    size_t capacity;
-    size_t unused_; /* keeps the bytes behind the header aligned */
-};
-
-/* Whole chunks are counted, not what is used of them: the limit is one of the memory that
- * is held. */
-static bool chunk_add(struct kg_jinja_pool *pool, size_t need, struct kg_err *err)
-{
-    size_t left = pool->max_bytes - pool->bytes;
-    size_t room = left > sizeof(struct kg_jinja_chunk) ? left - sizeof *pool->head : 0;
-    size_t capacity = pool->head ? 2 * pool->head->capacity : CHUNK_BYTES;
-    struct kg_jinja_chunk *chunk;
-
-    capacity = capacity > (1 << 20) ? 1 << 20 : capacity;
-    capacity = capacity > room ? room : capacity;
-    capacity = capacity < need ? need : capacity;
-    if (need > room) {
-        kg_fail(err, KG_ENOMEM,
-                "expected a chat template to need at most %zu bytes, "
-                "found more",
-                pool->max_bytes);
-        return false;
-    }
-    chunk = kg_mem_calloc(1, sizeof *chunk + capacity, "chat template", err);
-    if (!chunk)
-        return false;
-    chunk->capacity = capacity;
-    chunk->next = pool->head;
-    pool->head = chunk;
-    pool->bytes += sizeof *chunk + capacity;
-    return true;
-}
-
-void *kg_jinja_alloc(struct kg_jinja_pool *pool, size_t count, size_t size,
-                     struct kg_err *err)
-{
-    struct kg_jinja_chunk *chunk = pool->head;
-    size_t n = count > SIZE_MAX / 4 / size ? SIZE_MAX / 4 : count * size;
-    void *block;
-
-    n = (n + ALIGN - 1) / ALIGN * ALIGN;
-    if (!chunk || chunk->capacity - chunk->used < n) {
-        if (!chunk_add(pool, n, err))
-            return NULL;
-        chunk = pool->head;
-    }
-    block = (char *)(chunk + 1) + chunk->used;
-    chunk->used += n;
-    return block;
-}
-
-void kg_jinja_pool_release(struct kg_jinja_pool *pool)
-{
-    while (pool->head) {
-        struct kg_jinja_chunk *next = pool->head->next;
-
-        kg_mem_free(pool->head);
-        pool->head = next;
-    }
-    pool->bytes = 0;
-}
 
 /* ---- making ---- */
 
@@ -104,13 +35,13 @@ struct kg_jv kg_jv_undefined(struct kg_jv_text name)
 kg_status kg_jv_list_new(struct kg_jv *out, struct kg_jinja *j, size_t capacity,
                          enum kg_jv_list_kind kind)
 {
-    struct kg_jv_list *list = kg_jinja_alloc(&j->pool, 1, sizeof *list, j->err);
+    struct kg_jv_list *list = kg_pool_alloc(&j->pool, 1, sizeof *list, j->err);
 
     if (!list)
         return j->err->code;
     list->kind = kind;
     if (capacity) {
-        list->items = kg_jinja_alloc(&j->pool, capacity, sizeof *list->items, j->err);
+        list->items = kg_pool_alloc(&j->pool, capacity, sizeof *list->items, j->err);
         if (!list->items)
             return j->err->code;
         list->capacity = capacity;
@@ -122,7 +53,7 @@ kg_status kg_jv_list_new(struct kg_jv *out, struct kg_jinja *j, size_t capacity,
 /* Twice as many values as there were. The old ones stay in the pool. */
 static kg_status grow(struct kg_jinja *j, struct kg_jv **items, size_t n, size_t capacity)
 {
-    struct kg_jv *more = kg_jinja_alloc(&j->pool, capacity, sizeof *more, j->err);
+    struct kg_jv *more = kg_pool_alloc(&j->pool, capacity, sizeof *more, j->err);
 
     if (!more)
         return j->err->code;
@@ -149,7 +80,7 @@ kg_status kg_jv_push(struct kg_jinja *j, struct kg_jv *list, const struct kg_jv 
 
 kg_status kg_jv_dict_new(struct kg_jv *out, struct kg_jinja *j)
 {
-    struct kg_jv_dict *dict = kg_jinja_alloc(&j->pool, 1, sizeof *dict, j->err);
+    struct kg_jv_dict *dict = kg_pool_alloc(&j->pool, 1, sizeof *dict, j->err);
 
     if (!dict)
         return j->err->code;

@@ -349,6 +349,26 @@ static void tokenizer_config_adds_tokens_and_ends(void **state)
     kg_tokenizer_close(tok);
 }
 
+/* A later field of the model stands for an earlier one, as protocol buffers have it. */
+static void the_model_says_which_token_ends_a_text(void **state)
+{
+    static const char trainer[] = "\x12\x06\xc8\x02\x07\xd0\x02\x05"; /* bos, eos */
+    char dir[] = "/tmp/kedge-pieces-XXXXXX";
+    char path[64];
+    struct kg_str model = {0};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    NEED(kg_file_read(&model, DATA "spm/tokenizer.model", 1 << 24, err));
+    NEED(kg_str_append(&model, trainer, sizeof trainer - 1, err));
+    NEED(kg_file_write_atomic(path, model.data, model.len, err));
+    struct kg_tokenizer *tok = open_dir(dir);
+    assert_int_equal(kg_tokenizer_eos(tok), 5);
+    kg_tokenizer_close(tok);
+    kg_str_release(&model);
+    NEED(kg_file_remove_tree(dir, err));
+}
+
 static void tokens_of_added_tokens_json_need_their_flags(void **state)
 {
     char dir[] = "/tmp/kedge-pieces-XXXXXX";
@@ -780,6 +800,7 @@ int main(void)
         cmocka_unit_test(control_pieces_are_special_tokens),
         cmocka_unit_test(legacy_says_where_a_space_is_put_in_front),
         cmocka_unit_test(tokenizer_config_adds_tokens_and_ends),
+        cmocka_unit_test(the_model_says_which_token_ends_a_text),
         cmocka_unit_test(tokens_of_added_tokens_json_need_their_flags),
         cmocka_unit_test(llama3_brings_its_special_tokens),
         cmocka_unit_test(a_made_model_is_read),

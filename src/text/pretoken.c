@@ -215,8 +215,9 @@ static kg_status translate_one(struct translator *t)
     }
 }
 
-kg_status kg_pretoken_translate(struct kg_str *out, const char *pattern, size_t n,
-                                struct kg_err *err)
+/* The PCRE2 pattern that an Oniguruma pattern means. */
+static kg_status translate(struct kg_str *out, const char *pattern, size_t n,
+                           struct kg_err *err)
 {
     struct translator t = {.in = pattern, .n = n, .out = out, .err = err};
     if (n > MAX_PATTERN_BYTES)
@@ -300,7 +301,7 @@ kg_status kg_pretoken_create(struct kg_pretoken **out, const char *pattern, size
     if (literal)
         KG_TRY_GOTO(out, kg_str_append(&translated, pattern, n, err));
     else
-        KG_TRY_GOTO(out, kg_pretoken_translate(&translated, pattern, n, err));
+        KG_TRY_GOTO(out, translate(&translated, pattern, n, err));
     KG_TRY_GOTO(out, compile(p, kg_str_text(&translated), translated.len, literal, err));
     *out = p;
     p = NULL;

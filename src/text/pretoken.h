@@ -33,10 +33,6 @@ kg_status kg_pretoken_create(struct kg_pretoken **p, const char *pattern, size_t
                              bool literal, struct kg_err *err) KG_MUST_CHECK;
 void kg_pretoken_free(struct kg_pretoken *p);
 
-/* The PCRE2 pattern that an Oniguruma pattern means. */
-kg_status kg_pretoken_translate(struct kg_str *out, const char *pattern, size_t n,
-                                struct kg_err *err) KG_MUST_CHECK;
-
 /* A walk over the pieces of a text: matches, and the stretches between them ("Isolated").
  * One per thread. */
 struct kg_pretoken_scan {

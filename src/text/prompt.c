@@ -1,6 +1,7 @@
 /* Prompts from questions and conversations, by the one rule of prompt.h. */
 #include "text/prompt.h"
 
+#include "base/printable.h"
 #include "text/unicode.h"
 
 #include <stdio.h>
@@ -96,92 +97,47 @@ static bool is_system(const struct kg_json *message)
 {
     const char *role = kg_json_text(kg_json_get(message, "role"), NULL);
 
-    return role && strcmp(role, "system") == 0;
+    return role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
 }
 
-static kg_status put_message(struct kg_str *json, const char *role, const char *text,
-                             size_t n, struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(json, err, "{\"role\": \"%s\", \"content\": ", role));
-    KG_TRY(kg_json_put_string(json, text, n, err));
-    return kg_str_putc(json, '}', err);
-}
-
-/* The variables up to the messages, the system prompt being the first. */
-static kg_status begin_variables(struct kg_str *json, const struct kg_json *tools,
-                                 bool generate, const char *system, bool more,
-                                 struct kg_err *err)
-{
-    KG_TRY(kg_str_printf(json, err, "{\"add_generation_prompt\": %s, ",
-                         generate ? "true" : "false"));
-    if (tools) {
-        KG_TRY(kg_str_puts(json, "\"tools\": ", err));
-        KG_TRY(kg_json_put_value(json, tools, err));
-        KG_TRY(kg_str_puts(json, ", ", err));
-    }
-    KG_TRY(kg_str_puts(json, "\"messages\": [", err));
-    if (!is_given(system))
-        return KG_OK;
-    KG_TRY(put_message(json, "system", system, strlen(system), err));
-    return more ? kg_str_puts(json, ", ", err) : KG_OK;
-}
-
-/* No date gets in (no_clock), so that a prompt is the same on every day. */
-static kg_status render(struct kg_str *out, const struct kg_str *json,
-                        const struct kg_chat_template *chat, struct kg_err *err)
-{
-    const struct kg_chat_opts opts = {.no_clock = true};
-    struct kg_json_doc doc = {0};
-    kg_status status = kg_json_parse(&doc, json->data, json->len, "messages", err);
-
-    if (status == KG_OK)
-        status = kg_chat_template_render(out, chat, doc.root, &opts, err);
-    kg_json_release(&doc);
-    return status;
-}
-
-kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_json *messages,
-                              size_t n, const struct kg_json *tools, bool generate,
+kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *talk,
                               const struct kg_prompt_opts *how, struct kg_err *err)
 {
-    struct kg_str json = {0};
-    kg_status status;
+    struct kg_conversation all = *talk;
 
     if (!how->chat)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected a chat template (%s) for a list of "
                        "messages, found none",
                        spell(how, "chat_template").text);
-    if (is_given(how->system) && is_system(kg_json_at(messages, 0)))
+    if (is_given(how->system) && is_system(kg_json_at(talk->messages, 0)))
         return kg_fail(err, KG_EINVAL,
                        "%s: expected messages without a system prompt of their own, "
                        "found one",
                        spell(how, "system").text);
-    KG_TRY_GOTO(out, begin_variables(&json, tools, generate, how->system, n > 0, err));
-    for (size_t i = 0; i < n; i++) {
-        KG_TRY_GOTO(out, kg_str_puts(&json, i ? ", " : "", err));
-        KG_TRY_GOTO(out, kg_json_put_value(&json, kg_json_at(messages, i), err));
-    }
-    KG_TRY_GOTO(out, kg_str_puts(&json, "]}", err));
-    status = render(out, &json, how->chat, err);
-out:
-    kg_str_release(&json);
-    return status;
+    all.system = how->system;
+    return kg_conversation_render(out, &all, how->chat, err);
 }
 
+/* A question as a conversation of one message. */
 static kg_status put_question_turn(struct kg_str *out, const struct kg_str *question,
                                    const struct kg_json *tools,
                                    const struct kg_prompt_opts *how, struct kg_err *err)
 {
+    struct kg_conversation talk = {.n = 1, .tools = tools, .generate = true};
+    struct kg_json_doc doc = {0};
     struct kg_str json = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, begin_variables(&json, tools, true, how->system, true, err));
+    KG_TRY_GOTO(out, kg_str_puts(&json, "[{\"role\": \"user\", \"content\": ", err));
     KG_TRY_GOTO(out,
-                put_message(&json, "user", kg_str_text(question), question->len, err));
-    KG_TRY_GOTO(out, kg_str_puts(&json, "]}", err));
-    status = render(out, &json, how->chat, err);
+                kg_json_put_string(&json, kg_str_text(question), question->len, err));
+    KG_TRY_GOTO(out, kg_str_puts(&json, "}]", err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
+    talk.messages = doc.root;
+    status = kg_prompt_put_turns(out, &talk, how, err);
 out:
+    kg_json_release(&doc);
     kg_str_release(&json);
     return status;
 }
@@ -219,18 +175,22 @@ out:
     return status;
 }
 
+/* messages: as kg_messages_put writes them */
 static kg_status put_conversation(struct kg_str *out, bool *rendered,
-                                  const struct kg_prompt_source *from,
+                                  const struct kg_json *messages,
+                                  const struct kg_json *tools,
                                   const struct kg_prompt_opts *how, struct kg_err *err)
 {
-    size_t m = kg_json_size(from->messages), n;
-    const struct kg_json *only = m == 1 ? kg_json_at(from->messages, 0) : NULL;
+    size_t m = kg_json_size(messages), n;
+    const struct kg_conversation talk = {
+        .messages = messages, .n = m, .tools = tools, .generate = true};
+    const struct kg_json *only = m == 1 ? kg_json_at(messages, 0) : NULL;
     const char *content = kg_json_text(kg_json_get(only, "content"), &n);
     bool templated = is_given(how->template_text);
 
     *rendered = true;
     if (content && (templated || !how->chat))
-        return put_question(out, rendered, content, n, from->tools, how, err);
+        return put_question(out, rendered, content, n, tools, how, err);
     if (templated)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "%s: expected a question to put into it, found %zu "
@@ -241,8 +201,26 @@ static kg_status put_conversation(struct kg_str *out, bool *rendered,
                        "expected one message of text, or a chat template "
                        "(%s), found %zu messages and no template",
                        spell(how, "chat_template").text, m);
-    KG_TRY(kg_prompt_put_turns(out, from->messages, m, from->tools, true, how, err));
+    KG_TRY(kg_prompt_put_turns(out, &talk, how, err));
     return kg_prompt_put_opening(out, how->opening, err);
+}
+
+static kg_status put_list(struct kg_str *out, bool *rendered,
+                          const struct kg_prompt_source *from,
+                          const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str json = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_messages_put(&json, from->messages, kg_json_size(from->messages),
+                                     NULL, err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, json.data, json.len, "messages", err));
+    status = put_conversation(out, rendered, doc.root, from->tools, how, err);
+out:
+    kg_json_release(&doc);
+    kg_str_release(&json);
+    return status;
 }
 
 kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
@@ -253,7 +231,7 @@ kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
 
     KG_TRY(kg_prompt_check(how, err));
     KG_TRY(from->text ? put_question(out, rendered, from->text, from->n, NULL, how, err)
-                      : put_conversation(out, rendered, from, how, err));
+                      : put_list(out, rendered, from, how, err));
     if (out->len > begin && memchr(out->data + begin, 0, out->len - begin))
         return kg_fail(err, KG_EFORMAT, "expected a prompt without NUL, found one");
     return KG_OK;
@@ -303,7 +281,8 @@ out:
     return status;
 }
 
-/* Lines of text, each behind indent and a bar. */
+/* Lines of text, each behind indent and a bar; control characters of a data file are
+ * written out. */
 static kg_status put_lines(struct kg_str *out, const char *text, size_t n,
                            const char *indent, struct kg_err *err)
 {
@@ -312,7 +291,7 @@ static kg_status put_lines(struct kg_str *out, const char *text, size_t n,
         size_t len = end ? (size_t)(end - text) - at : n - at;
 
         KG_TRY(kg_str_printf(out, err, "\n%s| ", indent));
-        KG_TRY(kg_str_append(out, text + at, len, err));
+        KG_TRY(kg_printable_put(out, text + at, len, true, err));
         at += len + 1;
     }
     return KG_OK;

@@ -24,6 +24,7 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "text/chat_template.h"
+#include "text/messages.h"
 #include "text/tokenizer.h"
 
 #include <stdbool.h>
@@ -62,7 +63,7 @@ struct kg_prompt_source {
 };
 /* Append the prompt.   *rendered: by a chat template
  * errors: EINVAL, EUNSUPPORTED (a setting that cannot apply), EFORMAT (a NUL in it),
- * those of kg_chat_template_render. On failure out may have more than before. */
+ * those of kg_conversation_render. On failure out may have more than before. */
 kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
                         const struct kg_prompt_source *from,
                         const struct kg_prompt_opts *how,
@@ -70,10 +71,9 @@ kg_status kg_prompt_put(struct kg_str *out, bool *rendered,
 /* Append opening where out does not end in it.   opening: NULL or "" for none */
 kg_status kg_prompt_put_opening(struct kg_str *out, const char *opening,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Append a conversation's first n messages behind the system prompt.   generate: up to
- * where the assistant speaks, without `opening` */
-kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_json *messages,
-                              size_t n, const struct kg_json *tools, bool generate,
+/* Append a conversation behind the system prompt, without `opening`.
+ * errors: EINVAL, EUNSUPPORTED, those of kg_conversation_render */
+kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *talk,
                               const struct kg_prompt_opts *how,
                               struct kg_err *err) KG_MUST_CHECK;
 

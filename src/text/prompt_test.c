@@ -121,6 +121,17 @@ static const struct setting {
      NULL,
      "p.template: expected a question",
      false},
+    {"[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"1\"}, "
+     "{\"type\": \"text\", \"text\": \"2\"}]}]",
+     {.prefix = "t"},
+     "[user]1\n2[assistant]",
+     NULL,
+     true},
+    {"[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"1\"}]}]",
+     {0},
+     "1",
+     NULL,
+     false},
     {"[{\"role\": \"user\", \"content\": \"a\\u0000b\"}]",
      {.prefix = "t"},
      NULL,
@@ -284,10 +295,135 @@ static void prompts_of_real_templates(void **state)
     kg_str_release(&out);
 }
 
+/* ---- messages ---- */
+
+/* Roles as Qwen3's template knows them: what another one says is left out. */
+static const char KNOWS[] =
+    "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant', 'tool'] %}"
+    "[{{ m.role }}]{{ m.content if m.content is string else '' }}"
+    "{% for c in m.tool_calls %}({{ c.function.name }}){% endfor %}"
+    "{% endif %}{% endfor %}{% if tools %}{{ tools | length }} tools{% endif %}";
+static const char DEAF[] =
+    "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}"
+    "[{{ m.role }}]{{ m.content.split('</think>')[-1] }}"
+    "{% endif %}{% endfor %}";
+
+static kg_status talk(struct kg_str *out, const char *template_text, const char *json,
+                      const char *system)
+{
+    struct kg_chat_template *t = NULL;
+    struct kg_json_doc doc = {0};
+    struct kg_conversation c = {.system = system};
+    kg_status status;
+
+    kg_str_clear(out);
+    NEED(kg_chat_template_parse(&t, template_text, strlen(template_text), "t", err));
+    NEED(kg_json_parse(&doc, json, strlen(json), "p", err));
+    c.messages = kg_json_get(doc.root, "m");
+    c.tools = kg_json_get(doc.root, "tools");
+    c.n = kg_json_size(c.messages);
+    status = kg_conversation_render(out, &c, t, &failed);
+    kg_json_release(&doc);
+    kg_chat_template_close(t);
+    return status;
+}
+
+static const struct said {
+    const char *template_text;
+    const char *system;
+    const char *json;
+    const char *text; /* NULL: refused, and why says how */
+    const char *why;
+} said[] = {
+    {KNOWS, NULL, "{\"m\": [5]}", NULL, "message 0: expected an object, found integer"},
+    {KNOWS, NULL, "{\"m\": [{\"rol\": \"user\", \"content\": \"q\"}]}", NULL,
+     "message 0: role: expected a string, found null"},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": null}]}", NULL,
+     "content: expected a string or an array of text parts, found null"},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": 7}]}", NULL,
+     "found integer"},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": {}}]}", NULL,
+     "found object"},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": []}]}", NULL,
+     "found an empty one"},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+     NULL,
+     "message 0: content part 0: expected {\"type\": \"text\", \"text\": ...}, found "
+     "type "
+     "image"},
+    {KNOWS, NULL,
+     "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}, "
+     "{\"role\": \"usr\", \"content\": \"What is 2+2?\"}]}",
+     NULL,
+     "message 1: expected a chat template that writes what 'usr' says, found one that "
+     "leaves the text out"},
+    /* the marks of one message are not looked for in those of another */
+    {KNOWS, NULL,
+     "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}, "
+     "{\"role\": \"usr\", \"content\": \"q\"}]}",
+     NULL, "message 1: expected"},
+    {KNOWS, "s", "{\"m\": [{\"role\": \"usr\", \"content\": \"q\"}]}", NULL,
+     "message 0: expected"},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"usr\", \"content\": \" \"}]}", "", NULL},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"developer\", \"content\": \"d\"}]}", "[system]d",
+     NULL},
+    {"{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", NULL,
+     "{\"m\": [{\"role\": \"developer\", \"content\": \"d\"}]}", "[developer]d", NULL},
+    {DEAF, NULL, "{\"m\": [{\"role\": \"developer\", \"content\": \"d\"}]}", NULL,
+     "message 0: expected a chat template that writes what 'developer' says"},
+    {DEAF, "s", "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}]}", NULL,
+     "expected a chat template with a place for a system prompt"},
+    /* a text of which a part is left out has counted */
+    {DEAF, NULL,
+     "{\"m\": [{\"role\": \"assistant\", \"content\": \"<think>x</think>y\"}]}",
+     "[assistant]y", NULL},
+    {DEAF, NULL,
+     "{\"m\": [{\"role\": \"assistant\", \"content\": \"<think>x</think>\"}]}",
+     "[assistant]", NULL},
+    {KNOWS, NULL,
+     "{\"m\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": "
+     "[{\"function\": {\"name\": \"f\"}}]}], \"tools\": [1]}",
+     "[assistant](f)1 tools", NULL},
+    {DEAF, NULL,
+     "{\"m\": [{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": "
+     "[{\"function\": {\"name\": \"f\"}}]}]}",
+     NULL, "tool_calls: expected a chat template"},
+    {DEAF, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [1]}",
+     NULL, "tools: the model's chat template has no place for them"},
+    {DEAF, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": []}",
+     "[user]q", NULL},
+    {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": []}",
+     "[user]q", NULL},
+    /* a template that looks at a text uses it */
+    {"{% if messages[0].content != 'q' %}{{ raise_exception('no') }}{% endif %}r", NULL,
+     "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}]}", "r", NULL},
+};
+
+static void what_a_template_leaves_out_is_refused(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        const struct said *row = &said[i];
+        kg_status status = talk(&out, row->template_text, row->json, row->system);
+
+        if ((status == KG_OK) != (row->text != NULL))
+            fail_msg("row %zu: %s", i,
+                     status == KG_OK ? kg_str_text(&out) : failed.message);
+        if (row->text)
+            assert_string_equal(kg_str_text(&out), row->text);
+        else if (!strstr(failed.message, row->why))
+            fail_msg("row %zu: expected '%s', found: %s", i, row->why, failed.message);
+    }
+    kg_str_release(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_setting_applies_or_is_refused),
+        cmocka_unit_test(what_a_template_leaves_out_is_refused),
         cmocka_unit_test(the_chat_template_is_chosen),
         cmocka_unit_test(a_template_from_a_file_knows_the_special_tokens),
         cmocka_unit_test(special_tokens_go_to_text_alone_unless_said),

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
-#include "data/utf8.h" /* what is valid */
+#include "base/utf8.h" /* what is valid */
 
 #include <stdbool.h>
 #include <stdint.h>

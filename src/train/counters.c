@@ -97,7 +97,7 @@ static kg_status check_format(const struct kg_json_doc *doc, struct kg_err *err)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
                    "%s: expected format %d, found %lld: an %s kedge wrote it. The model "
-                   "beside it (model/) is any version's: model.path, init.from",
+                   "beside it (model/) is any version's: model.path takes it",
                    doc->where, FORMAT, (long long)format,
                    format < FORMAT ? "older" : "newer");
 }

@@ -101,11 +101,7 @@ static struct kg_config *config(const char *dir, const char *const *extra)
 static void open_episodes(struct opened *o, const char *dir, const char *const *extra)
 {
     NEED(kg_file_remove_tree(dir, err));
-    o->config = config(dir, extra);
-    NEED(kg_run_open(&o->run, o->config, err));
-    NEED(kg_run_dir_create(&o->run, err));
-    NEED(kg_run_dir_cut(&o->run, err));
-    NEED(kg_run_start_rl(&o->run, err));
+    open_config(o, config(dir, extra));
 }
 
 /* The scripted environment in place of the calculator. */
@@ -308,7 +304,7 @@ static void a_dry_run_says_what_an_episode_is(void **state)
     struct kg_str out = {0};
 
     (void)state;
-    NEED(kg_train_plan(&out, c, err));
+    NEED(kg_train_plan(&out, c, false, err));
     assert_non_null(strstr(out.data, "9 answers of at most 27 tokens"));
     assert_non_null(
         strstr(out.data, "episodes    calculator: 2 turns with tools and one without"));

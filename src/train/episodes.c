@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-bool kg_config_episodes(const struct kg_config *config)
+/* Whether a config asks for episodes: episode.env is not none. */
+static bool config_episodes(const struct kg_config *config)
 {
     return strcmp(kg_config_text(config, "episode.env"), "none") != 0;
 }
@@ -22,6 +23,8 @@ static struct kg_episode_opts limits(const struct kg_config *c)
         .turn_tokens = turn_tokens(c),
         .obs_tokens = (int32_t)kg_config_int(c, "episode.obs_tokens"),
         .context = (int32_t)kg_config_int(c, "episode.context"),
+        .answer_tokens = (int32_t)kg_config_int(c, "episode.answer_tokens"),
+        .window = (int32_t)kg_config_int(c, "episode.window"),
         .open = (int32_t)kg_config_int(c, "episode.open"),
     };
 }
@@ -43,12 +46,30 @@ static kg_status check_search(const struct kg_config *c, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_episodes_from_config(struct kg_episode_opts *opts, const struct kg_config *c,
-                                  struct kg_err *err)
+/* Two keys that are limits below another one's. */
+static kg_status check_below(const struct kg_config *c, const char *key,
+                             struct kg_err *err)
+{
+    int64_t found = kg_config_int(c, key), context = kg_config_int(c, "episode.context");
+
+    if (found >= context)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected fewer than episode.context (%lld), or 0, found %lld",
+                       key, (long long)context, (long long)found);
+    return KG_OK;
+}
+
+/* The options under episode and search; env NULL without an environment.
+ * errors: ENOTFOUND (the environment), EINVAL (a retriever without a use for it, or none
+ * where one is needed) */
+static kg_status episodes_from_config(struct kg_episode_opts *opts,
+                                      const struct kg_config *c, struct kg_err *err)
 {
     *opts = limits(c);
     KG_TRY(check_search(c, err));
-    if (!kg_config_episodes(c))
+    KG_TRY(check_below(c, "episode.answer_tokens", err));
+    KG_TRY(check_below(c, "episode.window", err));
+    if (!config_episodes(c))
         return KG_OK;
     opts->env_opts = (struct kg_env_opts){
         .retriever = kg_config_text(c, "search.where"),
@@ -65,13 +86,13 @@ int64_t kg_config_answer_tokens(const struct kg_config *config)
 {
     struct kg_episode_opts opts = limits(config);
 
-    return kg_config_episodes(config) ? kg_episodes_longest(&opts)
-                                      : kg_config_int(config, "rollout.max_tokens");
+    return config_episodes(config) ? kg_episodes_longest(&opts)
+                                   : kg_config_int(config, "rollout.max_tokens");
 }
 
 kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_episodes_from_config(&run->episode_opts, run->config, err));
+    KG_TRY(episodes_from_config(&run->episode_opts, run->config, err));
     if (!run->episode_opts.env)
         return KG_OK;
     if (*kg_config_text(run->config, "rollout.data"))
@@ -111,4 +132,5 @@ void kg_episodes_put(struct kg_metrics *log, const char *prefix,
     kg_metrics_put_in(log, prefix, "failed", (double)sums->failed / n);
     kg_metrics_put_in(log, prefix, "answered", (double)sums->answered / n);
     kg_metrics_put_in(log, prefix, "cut", (double)sums->cut / n);
+    kg_metrics_put_in(log, prefix, "windowed", (double)sums->windowed / n);
 }

@@ -5,16 +5,6 @@
 
 #include "train/run.h"
 
-/* Whether a config asks for episodes: episode.env is not none. */
-bool kg_config_episodes(const struct kg_config *config);
-
-/* The options under episode and search; env NULL without an environment.
- * errors: ENOTFOUND (the environment), EINVAL (a retriever without a use for it, or none
- * where one is needed) */
-kg_status kg_episodes_from_config(struct kg_episode_opts *opts,
-                                  const struct kg_config *config,
-                                  struct kg_err *err) KG_MUST_CHECK;
-
 /* The most tokens that the model may write in one answer: of one turn, or of all turns of
  * an episode. */
 int64_t kg_config_answer_tokens(const struct kg_config *config);
@@ -27,8 +17,8 @@ kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err) KG_MUST_C
 kg_status kg_run_tool_failed(const struct kg_run *run, kg_status status,
                              struct kg_err *err);
 
-/* PREFIX/turns, calls, invalid, failed (means of an episode), answered and cut (shares);
- * nothing where there were none. */
+/* PREFIX/turns, calls, invalid, failed, windowed (means of an episode), answered and cut
+ * (shares); nothing where there were none. */
 void kg_episodes_put(struct kg_metrics *log, const char *prefix,
                      const struct kg_episode_sums *sums);
 

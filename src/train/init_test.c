@@ -224,10 +224,31 @@ static void the_plan_says_where_it_starts(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    NEED(kg_train_plan(&text, config, err));
+    NEED(kg_train_plan(&text, config, false, err));
     assert_non_null(strstr(text.data, "start       " FIRST "/checkpoints/step-000003: "
                                       "model anchor\n"));
     kg_str_release(&text);
+    kg_config_free(config);
+}
+
+/* On the first record, though it is the only one. */
+static void the_plan_tries_the_grader(void **state)
+{
+    static const char *const extra[] = {"task.name=external", "rollout.prompts=1",
+                                        "task.command=sed -u 's/.*/{\"score\": 0.25}/'",
+                                        "data.train=" ROOT "/one.jsonl", NULL};
+    struct kg_str text = {0}, data = {0};
+    struct kg_config *config;
+
+    (void)state;
+    NEED(kg_file_read(&data, DATA "/train.jsonl", 1 << 20, err));
+    NEED(kg_file_write_atomic(ROOT "/one.jsonl", data.data, strcspn(data.data, "\n"),
+                              err));
+    config = config_of(ROOT "/none", extra);
+    NEED(kg_train_plan(&text, config, false, err));
+    assert_non_null(strstr(text.data, ": score 0.25, wrong for the first "));
+    kg_str_release(&text);
+    kg_str_release(&data);
     kg_config_free(config);
 }
 
@@ -235,25 +256,29 @@ static void the_plan_says_where_it_starts(void **state)
 
 static void what_does_not_fit_is_refused(void **state)
 {
-    static const char *const rows[][4] = {
-        {"init.from=" FIRST, "", "", "model.path: expected none where init.from"},
-        {"init.from=" FIRST, "init.parts=weights", "",
+    static const struct {
+        const char *extra[5];
+        const char *says;
+    } rows[] = {
+        {{"init.from=" FIRST}, "model.path: expected none where init.from"},
+        {{"init.from=" FIRST, "init.parts=weights"},
          "init.parts: expected model, anchor, optimizer or steps, found 'weights'"},
-        {"init.from=" FIRST, "init.parts=[model, steps]",
-         "model.path=", "expected optimizer beside it"},
-        {"init.from=" FIRST, "init.parts=[optimizer, steps]", "train.steps=3",
+        {{"init.from=" FIRST, "init.parts=[model, steps]", "model.path="},
+         "expected optimizer beside it"},
+        {{"init.from=" FIRST, "init.parts=[optimizer, steps]", "train.steps=3"},
          "expected more than its 3, found 3"},
-        {"init.from=" FIRST, "init.parts=[]", "", "expected what to take"},
-        {"init.parts=anchor", "", "", "init.parts: expected init.from with it"},
-        {"init.from=" ROOT "/nothing", "init.parts=anchor", "",
+        {{"init.from=" FIRST, "init.parts=[]"}, "expected what to take"},
+        {{"init.parts=anchor"}, "init.parts: expected init.from with it"},
+        {{"init.from=" ROOT "/nothing", "init.parts=anchor"},
          "init.from: expected a checkpoint or a run that has one"},
-        {"init.from=" FIRST, "init.parts=anchor", "sft.steps=1", "a warm start comes"},
-        {"init.from=" FIRST, "init.parts=anchor", "anchor.path=" DATA, "anchor.path: "},
-        {"init.from=" FIRST, "init.parts=anchor", "anchor.kind=iterative",
+        {{"init.from=" FIRST, "init.parts=anchor", "sft.steps=1"}, "a warm start comes"},
+        {{"init.from=" FIRST, "init.parts=anchor", "anchor.path=" DATA}, "anchor.path: "},
+        {{"init.from=" FIRST, "init.parts=anchor", "anchor.kind=iterative",
+          "anchor.eta=0.9"},
          "expected an anchor with weights of its own, found anchor.kind iterative"},
-        {"init.from=" FIRST, "init.parts=optimizer", "optim.kind=schedule-free",
+        {{"init.from=" FIRST, "init.parts=optimizer", "optim.kind=schedule-free"},
          "optimizer: expected optim.kind adamw, found schedule-free"},
-        {"init.from=" ROOT "/odd", "init.parts=optimizer", "", "expected the shapes"},
+        {{"init.from=" ROOT "/odd", "init.parts=optimizer"}, "expected the shapes"},
     };
 
     (void)state;
@@ -266,18 +291,13 @@ static void what_does_not_fit_is_refused(void **state)
                      0);
     NEED(kg_manifest_write(ROOT "/odd", err)); /* of other shapes, not damaged */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *extra[4] = {NULL};
-        struct kg_config *config;
+        struct kg_config *config = config_with(ROOT "/refused", rows[i].extra);
         struct kg_err e = {0};
         struct kg_run run;
 
-        for (int j = 0, n = 0; j < 3; j++)
-            if (*rows[i][j])
-                extra[n++] = rows[i][j];
-        config = config_with(ROOT "/refused", extra);
         assert_int_not_equal(kg_run_open(&run, config, &e), KG_OK);
-        if (!strstr(e.message, rows[i][3]))
-            fail_msg("expected '%s', found: %s", rows[i][3], e.message);
+        if (!strstr(e.message, rows[i].says))
+            fail_msg("expected '%s', found: %s", rows[i].says, e.message);
         kg_config_free(config);
     }
 }
@@ -491,6 +511,7 @@ int main(void)
         cmocka_unit_test(with_steps_a_stage_is_a_resumed_run),
         cmocka_unit_test(stages_add_up),
         cmocka_unit_test(the_plan_says_where_it_starts),
+        cmocka_unit_test(the_plan_tries_the_grader),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_schedule_free_run_is_named_as_one),
         cmocka_unit_test(a_first_stage_may_go_on),

@@ -3,6 +3,7 @@
 
 #include "data/inputs.h"
 #include "train/init.h"
+#include "train/run_data.h"
 
 #include <stdio.h>
 
@@ -46,7 +47,7 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
     KG_TRY(kg_str_putc(out, '{', err));
     KG_TRY(put_list(out, config, "data.train", err));
     KG_TRY(put_list(out, config, "data.val", err));
-    if (*kg_config_text(config, "sft.data"))
+    if (kg_config_has_sft(config) && *kg_config_text(config, "sft.data"))
         KG_TRY(
             kg_inputs_put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
     if (*kg_config_text(config, "sft.val"))

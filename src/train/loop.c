@@ -17,6 +17,7 @@
 #include "train/bench.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
+#include "train/parts.h"
 #include "train/path.h"
 #include "train/run_data.h"
 #include "train/run_dir.h"
@@ -30,7 +31,9 @@
 struct by_source {
     struct kg_zst_writer *dump; /* owned; NULL: they are not kept */
     struct kg_str line;         /* owned */
+    const struct kg_run *run;
     struct kg_sources sources;
+    struct kg_part_sums parts;
     int32_t samples;
     int32_t seen; /* answers of the present problem */
     int32_t right;
@@ -52,10 +55,11 @@ static kg_status dump_open(struct by_source *b, const struct kg_run *run,
 static kg_status dump_answer(struct by_source *b, const struct kg_traj *t,
                              const struct kg_str *text, struct kg_err *err)
 {
-    const struct kg_traj_notes notes = {.text = text};
+    struct kg_traj_notes notes = {.text = text};
 
     if (!b->dump)
         return KG_OK;
+    kg_part_notes(&notes, b->run, t->further.named);
     kg_str_clear(&b->line);
     KG_TRY(kg_traj_put_json(&b->line, t, &notes, err));
     return kg_zst_put(b->dump, b->line.data, b->line.len, err);
@@ -83,6 +87,7 @@ static kg_status add_answer(void *user, const struct kg_traj *t,
     bool right = g->graded && g->correct;
 
     KG_TRY(dump_answer(b, t, text, err));
+    kg_part_add(&b->parts, t);
     row->answers++;
     row->reward += t->reward;
     row->correct += right;
@@ -100,7 +105,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
                                 struct kg_err *err)
 {
     struct kg_eval_opts opts = kg_run_eval_opts(run);
-    struct by_source by = {.samples = opts.samples};
+    struct by_source by = {.run = run, .samples = opts.samples};
     struct kg_eval_result r;
     char under[KG_METRIC_NAME];
     kg_status status = dump_open(&by, run, prefix, err);
@@ -131,6 +136,8 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     snprintf(under, sizeof under, "%s/", prefix);
     if (by.sources.n > 1)
         kg_sources_put(log, under, &by.sources);
+    snprintf(under, sizeof under, "%s/reward", prefix);
+    kg_part_put(log, under, &by.parts, run);
     kg_log_info("step %lld %s: accuracy %.1f %% +- %.1f, reward %.4f +- %.4f, entropy "
                 "%.3f, %.0f tokens",
                 (long long)run->count.step, prefix, 100 * r.accuracy,
@@ -261,15 +268,50 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* A run that ends without an error has learned something, or had nothing to learn. */
+/* The first step that this run's log has, resumed or not; past the last without any. */
+static kg_status first_logged(int64_t *step, const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(run->dir, "metrics.jsonl");
+    struct kg_jsonl *lines = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = true, found = false;
+    kg_status status;
+
+    *step = run->count.step + 1;
+    KG_TRY(kg_jsonl_open(&lines, path.text, err));
+    while (!found) {
+        const char *phase;
+
+        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        if (!more)
+            break;
+        phase = kg_json_text(kg_json_get(doc.root, "phase"), NULL);
+        found = phase && strcmp(phase, "rl") == 0;
+    }
+    if (found)
+        *step = kg_json_int(kg_json_get(doc.root, "step"), *step);
+out:
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    return status;
+}
+
+/* A run that ends without an error has learned something, or had nothing to learn. Steps
+ * of the stage before are not its own. */
 static kg_status must_have_trained(const struct kg_run *run, struct kg_err *err)
 {
-    if (run->count.step == 0 || run->count.skipped_in_row < run->count.step)
+    int64_t first, own;
+
+    if (run->count.step == 0 || run->count.skipped_in_row == 0)
+        return KG_OK;
+    KG_TRY(first_logged(&first, run, err));
+    own = run->count.step - first + 1;
+    if (own == 0 || run->count.skipped_in_row < own)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,
                    "expected a step with finite numbers, found none: all %lld were "
                    "skipped",
-                   (long long)run->count.step);
+                   (long long)own);
 }
 
 static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
@@ -332,6 +374,15 @@ static kg_status all_steps(struct kg_run *run, struct kg_err *err)
     return rl_steps(run, err);
 }
 
+static void say_done(const struct kg_run *run)
+{
+    long long steps = kg_config_int(run->config, "train.steps");
+
+    if (steps > 0 && run->count.step >= steps)
+        kg_log_info("%s: all %lld of %lld steps are done; a larger train.steps goes on",
+                    run->dir, (long long)run->count.step, steps);
+}
+
 /* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
  * is kept is the last whole step. */
 static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
@@ -344,6 +395,7 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)
             kg_log_info("no checkpoint in %s yet: starting at step 0", run->dir);
+        say_done(run);
     } else {
         KG_TRY(kg_run_dir_create(run, err));
     }

@@ -56,6 +56,16 @@ static const struct kg_metric_row rows[] = {
      "share of episodes that ended by an answer"},
     {"validation", "val/episode/cut", KG_METRICS_VALIDATION, "ends",
      "share of episodes that ended because the context was full"},
+    {"validation", "val/episode/windowed", KG_METRICS_VALIDATION, "ends",
+     "turns sampled from the newest `episode.window` tokens alone, mean of an episode"},
+    {"validation", "val/reward/part/NAME", KG_METRICS_VALIDATION, "each reward",
+     "with `task.rewards`: mean of one of them over the answers that it graded, without "
+     "its weight"},
+    {"validation", "val/reward/part_ungraded/NAME", KG_METRICS_VALIDATION, "not graded",
+     "share of answers that it could not grade"},
+    {"validation", "val/reward/further/NAME", KG_METRICS_VALIDATION, "said besides",
+     "mean of a number that an external grader says besides its score, over the answers "
+     "of which it says it"},
     {"rl", "reward/mean", KG_METRICS_REWARD, "reward",
      "mean reward of the answers of the step"},
     {"rl", "reward/mean_stderr", KG_METRICS_REWARD, NULL,
@@ -85,6 +95,9 @@ static const struct kg_metric_row rows[] = {
      "its weight"},
     {"rl", "reward/part_ungraded/NAME", KG_METRICS_REWARD, "not graded",
      "share of answers that it could not grade; they count 0 in the sum"},
+    {"rl", "reward/further/NAME", KG_METRICS_REWARD, "said besides",
+     "mean of a number that an external grader says besides its score, over the answers "
+     "of which it says it (true: 1); of `task.rewards`: PART/NAME"},
     {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
      "external grader: starts of its program since training began or was resumed"},
     {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",
@@ -96,10 +109,13 @@ static const struct kg_metric_row rows[] = {
     {"rl", "advantage/max", KG_METRICS_REWARD, "advantage",
      "largest advantage of an answer"},
     {"rl", "kl/value", KG_METRICS_KL, "KL",
-     "KL term a token, before weight and coefficient; `kl.in: reward`: mean over answers "
+     "KL term a token, before weight and coefficient; `kl.in` elsewhere: mean over "
+     "answers "
      "of the KL a token"},
     {"rl", "kl/max", KG_METRICS_KL, "largest KL",
      "largest KL term of a token (`kl.in: loss`)"},
+    {"rl", "kl/taken_max", KG_METRICS_KL, "off an advantage",
+     "`kl.in: advantage`, `advantage-future`: the most that a token's advantage lost"},
     {"rl", "kl/beta", KG_METRICS_KL, "coefficient",
      "coefficient of the KL that this step used"},
     {"rl", "kl/head", KG_METRICS_KL, "Top-k parts", "Top-k: the part on the k ids"},
@@ -182,6 +198,8 @@ static const struct kg_metric_row rows[] = {
      "share of episodes that ended by an answer"},
     {"rl", "episode/cut", KG_METRICS_EPISODE, "ends",
      "share that ended because the context was full (these are `length/truncated` too)"},
+    {"rl", "episode/windowed", KG_METRICS_EPISODE, "ends",
+     "turns sampled from the newest `episode.window` tokens alone, mean of an episode"},
     {"rl", "episode/observed_tokens", KG_METRICS_EPISODE, "observed",
      "mean tokens that the tools returned; `length/` counts what the model wrote"},
     {"rl", "episode/seconds_idle", KG_METRICS_EPISODE, "waiting",
@@ -302,6 +320,12 @@ static const struct kg_metric_row rows[] = {
      "-log of the mass that was left, mean of a token: with `algo.reproduction` how far "
      "the policy that sampled is from the one that ratios refer to; else ratios are "
      "renormalised and it costs nothing"},
+    {"rl", "mismatch/window", KG_METRICS_MISMATCH, "sampled from a window",
+     "`algo.reproduction` with `episode.window`: share of tokens sampled from the newest "
+     "of their text alone; ratios refer to the whole text"},
+    {"rl", "mismatch/window_nats", KG_METRICS_MISMATCH, "sampled from a window",
+     "of these tokens: mean difference between the log-prob given the whole text and the "
+     "one that the sampler recorded"},
     {"rl", "seconds/step", KG_METRICS_TIME, "seconds of a step",
      "wall time of the step, without validation and saving"},
     {"rl", "seconds/rollout", KG_METRICS_TIME, "seconds of a step",

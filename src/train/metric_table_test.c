@@ -37,16 +37,21 @@ static const char *const filtered[] = {
     "rollout.max_refills=1000",      NULL};
 static const char *const episodes[] = {"episode.env=calculator", "episode.turns=1",
                                        "episode.turn_tokens=9",  "episode.obs_tokens=9",
-                                       "episode.context=64",     NULL};
+                                       "episode.context=64",     "episode.window=16",
+                                       "algo.reproduction=true", NULL};
 
 /* Graded by a program. */
 static const char *const external[] = {"task.name=external",
-                                       "task.command=sed -u 's/.*/{\"score\": 1}/'",
+                                       "task.command=sed -u 's/.*/{\"score\": 1, "
+                                       "\"words\": 2}/'",
                                        "task.rewards=[a=external, b=external]",
                                        "algo.tis=2",
                                        "train.old_logp=recompute",
-                                       "data.val=",
                                        "train.steps=1",
+                                       "kl.in=advantage-future",
+                                       "kl.estimator=k1",
+                                       "kl.beta=0.01",
+                                       "anchor.kind=fixed",
                                        NULL};
 static bool seen[MAX_ROWS];
 

@@ -7,84 +7,57 @@
 #include <assert.h>
 #include <string.h>
 
-struct slab {
-    void *field; /* address of the pointer */
-    size_t bytes;
+enum { TOKENS, IDS, SETS, ANCHOR_ROWS, HIDDEN_BYTES, ANCHOR_BYTES, WIDE, COUNTS };
+
+/* All arrays, activations apart. */
+static const struct kg_column columns[] = {
+    KG_COLUMN(struct kg_pass, tokens, TOKENS),
+    KG_COLUMN(struct kg_pass, pos, TOKENS),
+    KG_COLUMN(struct kg_pass, seqs, TOKENS),
+    KG_COLUMN(struct kg_pass, rows, TOKENS),
+    KG_COLUMN(struct kg_pass, target, TOKENS),
+    KG_COLUMN(struct kg_pass, inv_temp, TOKENS),
+    KG_COLUMN(struct kg_pass, ids, IDS),
+    KG_COLUMN(struct kg_pass, sets, SETS),
+    KG_COLUMN(struct kg_pass, lse, TOKENS),
+    KG_COLUMN(struct kg_pass, logp, TOKENS),
+    KG_COLUMN(struct kg_pass, entropy, TOKENS),
+    KG_COLUMN(struct kg_pass, logp_at, IDS),
+    KG_COLUMN(struct kg_pass, set_logp, SETS),
+    KG_COLUMN(struct kg_pass, kl, ANCHOR_ROWS),
+    KG_COLUMN(struct kg_pass, anchor_lse, ANCHOR_ROWS),
+    KG_COLUMN(struct kg_pass, a_logp, TOKENS),
+    KG_COLUMN(struct kg_pass, a_entropy, TOKENS),
+    KG_COLUMN(struct kg_pass, a_at, IDS),
+    KG_COLUMN(struct kg_pass, a_set, SETS),
+    KG_COLUMN(struct kg_pass, a_kl, ANCHOR_ROWS),
+    KG_COLUMN(struct kg_pass, hidden_rows, HIDDEN_BYTES),
+    KG_COLUMN(struct kg_pass, anchor_rows, ANCHOR_BYTES),
+    KG_COLUMN(struct kg_pass, dhidden_rows, WIDE),
+    KG_COLUMN(struct kg_pass, dhidden, WIDE),
+    {0},
 };
 
-enum { MOST_SLABS = 32 };
-
-struct slabs {
-    struct slab slab[MOST_SLABS];
-    int n;
-};
-
-static void add(struct slabs *s, void *field, size_t count, size_t bytes)
+static void count(size_t counts[COUNTS], const struct kg_model_config *c,
+                  enum kg_dtype ct, const struct kg_pass_opts *opts)
 {
-    assert(s->n < MOST_SLABS);
-    s->slab[s->n++] = (struct slab){field, count * bytes};
-}
+    size_t n = (size_t)opts->max_tokens, bytes = kg_dtype_traits(ct)->bytes;
 
-/* All arrays of p, activations apart. One list for the memory plan and for the
- * allocation. */
-static struct slabs slabs_of(struct kg_pass *p, const struct kg_model_config *c,
-                             enum kg_dtype ct, const struct kg_pass_opts *opts)
-{
-    struct slabs s = {.n = 0};
-    size_t n = (size_t)opts->max_tokens;
-    size_t at = n * (size_t)(opts->max_k > 0 ? opts->max_k : 1);
-    size_t wide = n * (size_t)c->hidden, ct_bytes = kg_dtype_traits(ct)->bytes;
-
-    add(&s, &p->tokens, n, sizeof *p->tokens);
-    add(&s, &p->pos, n, sizeof *p->pos);
-    add(&s, &p->seqs, n, sizeof *p->seqs);
-    add(&s, &p->rows, n, sizeof *p->rows);
-    add(&s, &p->target, n, sizeof *p->target);
-    add(&s, &p->inv_temp, n, sizeof *p->inv_temp);
-    add(&s, &p->ids, at, sizeof *p->ids);
-    add(&s, &p->lse, n, sizeof *p->lse);
-    add(&s, &p->logp, n, sizeof *p->logp);
-    add(&s, &p->entropy, n, sizeof *p->entropy);
-    add(&s, &p->logp_at, at, sizeof *p->logp_at);
-    add(&s, &p->a_logp, n, sizeof *p->a_logp);
-    add(&s, &p->a_entropy, n, sizeof *p->a_entropy);
-    add(&s, &p->a_at, at, sizeof *p->a_at);
-    add(&s, &p->hidden_rows, wide, ct_bytes);
-    add(&s, &p->dhidden_rows, wide, sizeof *p->dhidden_rows);
-    add(&s, &p->dhidden, wide, sizeof *p->dhidden);
-    if (opts->sets) {
-        add(&s, &p->sets, n, sizeof *p->sets);
-        add(&s, &p->set_logp, n, sizeof *p->set_logp);
-        add(&s, &p->a_set, n, sizeof *p->a_set);
-    }
-    if (opts->anchor) {
-        add(&s, &p->kl, n, sizeof *p->kl);
-        add(&s, &p->anchor_lse, n, sizeof *p->anchor_lse);
-        add(&s, &p->a_kl, n, sizeof *p->a_kl);
-        add(&s, &p->anchor_rows, n * (size_t)opts->anchor->config.hidden, ct_bytes);
-    }
-    return s;
-}
-
-static kg_status allocate(struct kg_pass *p, const struct kg_pass_opts *opts,
-                          struct kg_err *err)
-{
-    struct slabs s = slabs_of(p, &p->model->config, p->model->ct, opts);
-
-    for (int i = 0; i < s.n; i++) {
-        void *block = kg_mem_calloc(1, s.slab[i].bytes, "micro-batch", err);
-
-        if (!block)
-            return err->code;
-        memcpy(s.slab[i].field, &block, sizeof block);
-    }
-    return KG_OK;
+    counts[TOKENS] = n;
+    counts[IDS] = n * (size_t)(opts->max_k > 0 ? opts->max_k : 1);
+    counts[SETS] = opts->sets ? n : KG_COLUMN_ABSENT;
+    counts[ANCHOR_ROWS] = opts->anchor ? n : KG_COLUMN_ABSENT;
+    counts[WIDE] = n * (size_t)c->hidden;
+    counts[HIDDEN_BYTES] = counts[WIDE] * bytes;
+    counts[ANCHOR_BYTES] = opts->anchor ? n * (size_t)opts->anchor->config.hidden * bytes
+                                        : KG_COLUMN_ABSENT;
 }
 
 kg_status kg_pass_create(struct kg_pass **p, const struct kg_model *m,
                          const struct kg_pass_opts *opts, struct kg_err *err)
 {
     struct kg_pass *new = kg_mem_calloc(1, sizeof *new, "micro-batch", err);
+    size_t counts[COUNTS];
     kg_status status;
 
     if (!new)
@@ -96,7 +69,9 @@ kg_status kg_pass_create(struct kg_pass **p, const struct kg_model *m,
     if (opts->anchor) /* scratch only, so one layer's set is enough */
         KG_TRY_GOTO(fail, kg_acts_create(&new->anchor_acts, opts->anchor,
                                          opts->max_tokens, true, err));
-    KG_TRY_GOTO(fail, allocate(new, opts, err));
+    count(counts, &m->config, m->ct, opts);
+    KG_TRY_GOTO(fail,
+                kg_columns_take(&new->block, new, columns, counts, "micro-batch", err));
     *p = new;
     return KG_OK;
 fail:
@@ -110,45 +85,22 @@ void kg_pass_free(struct kg_pass *p)
         return;
     kg_acts_free(p->acts);
     kg_acts_free(p->anchor_acts);
-    kg_mem_free(p->tokens);
-    kg_mem_free(p->pos);
-    kg_mem_free(p->seqs);
-    kg_mem_free(p->rows);
-    kg_mem_free(p->target);
-    kg_mem_free(p->inv_temp);
-    kg_mem_free(p->ids);
-    kg_mem_free(p->lse);
-    kg_mem_free(p->logp);
-    kg_mem_free(p->entropy);
-    kg_mem_free(p->logp_at);
-    kg_mem_free(p->a_logp);
-    kg_mem_free(p->a_entropy);
-    kg_mem_free(p->a_at);
-    kg_mem_free(p->sets);
-    kg_mem_free(p->set_logp);
-    kg_mem_free(p->a_set);
-    kg_mem_free(p->kl);
-    kg_mem_free(p->anchor_lse);
-    kg_mem_free(p->a_kl);
-    kg_mem_free(p->anchor_rows);
-    kg_mem_free(p->hidden_rows);
-    kg_mem_free(p->dhidden_rows);
-    kg_mem_free(p->dhidden);
+    kg_columns_free(&p->block, p, columns);
     kg_mem_free(p);
 }
 
 uint64_t kg_pass_bytes(const struct kg_model_config *c, enum kg_dtype ct,
                        const struct kg_pass_opts *opts)
 {
-    struct kg_pass p;
-    struct slabs s = slabs_of(&p, c, ct, opts);
+    size_t counts[COUNTS];
     uint64_t bytes = kg_acts_bytes(c, ct, opts->max_tokens, opts->checkpoint);
 
     if (opts->anchor)
         bytes += kg_acts_bytes(&opts->anchor->config, ct, opts->max_tokens, true);
-    for (int i = 0; i < s.n; i++)
-        bytes += s.slab[i].bytes;
-    return bytes;
+    count(counts, c, ct, opts);
+    if (kg_columns_bytes(columns, counts) == UINT64_MAX)
+        return UINT64_MAX;
+    return bytes + kg_columns_bytes(columns, counts);
 }
 
 void kg_pass_begin(struct kg_pass *p, int k)

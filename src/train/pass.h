@@ -9,7 +9,7 @@
 #ifndef KG_TRAIN_PASS_H
 #define KG_TRAIN_PASS_H
 
-#include "base/status.h"
+#include "base/columns.h"
 #include "model/model.h"
 
 #include <stdbool.h>
@@ -45,8 +45,9 @@ struct kg_pass {
     int64_t max_tokens;
     struct kg_pass_ask ask; /* of the last forward */
 
+    struct kg_block block; /* owned: what follows stands in it */
     /* the pack being built */
-    int32_t *tokens; /* (max_tokens) owned, as all below */
+    int32_t *tokens; /* (max_tokens) */
     int32_t *pos;
     struct kg_attn_seq *seqs; /* (max_tokens) */
     int64_t n_tokens;
@@ -78,8 +79,8 @@ struct kg_pass {
     double *a_set;     /* (max_tokens) dloss/dset_logp, as sets */
     double *a_kl;      /* (max_tokens) as kl */
 
-    void *hidden_rows;   /* (max_tokens, D) ct */
-    void *anchor_rows;   /* (max_tokens, D of the anchor) ct, as kl */
+    char *hidden_rows;   /* (max_tokens, D) ct */
+    char *anchor_rows;   /* (max_tokens, D of the anchor) ct, as kl */
     float *dhidden_rows; /* (max_tokens, D) */
     float *dhidden;      /* (max_tokens, D) */
 };

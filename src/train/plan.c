@@ -10,6 +10,8 @@
 #include "train/anchor.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
+#include "train/init.h"
+#include "train/run_dir.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -138,17 +140,33 @@ static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
     return KG_OK;
 }
 
+/* "a 1, b 0.25": each of several rewards. */
+static kg_status put_parts(struct kg_str *out, const struct kg_task_rewards *r,
+                           const struct kg_grade *g, struct kg_err *err)
+{
+    for (int k = 0; k < kg_task_rewards_n(r); k++) {
+        KG_TRY(kg_str_printf(out, err, "%s%s ", k ? ", " : " of ",
+                             kg_task_rewards_name(r, k)));
+        if (isnan(g->part[k]))
+            KG_TRY(kg_str_puts(out, "not graded", err));
+        else
+            KG_TRY(kg_str_printf(out, err, "%g", g->part[k]));
+    }
+    return KG_OK;
+}
+
 /* A grader of the user's is tried on one record: what fails, fails here. */
 static kg_status grader_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
     const struct kg_dataset *d = run->train_data.n ? &run->train_data : &run->val_data;
     struct kg_grade_item item = {.response = "", .record = d->records};
+    const struct kg_task_rewards *rewards = run->task_opts.rewards;
     double start = kg_clock_seconds();
     struct kg_grade grade = {0};
     char said[64] = "no score";
 
-    if (run->task->grade || run->task->grade_by || d->n == 0)
+    if (!kg_task_runs_program(run->task, &run->task_opts) || d->n == 0)
         return KG_OK;
     item.response = item.record->solution ? item.record->solution
                                           : item.record->ground_truth;
@@ -157,9 +175,10 @@ static kg_status grader_lines(struct kg_str *out, const struct kg_run *run,
     if (grade.graded)
         snprintf(said, sizeof said, "score %g, %s", grade.reward,
                  grade.correct ? "right" : "wrong");
-    return kg_str_printf(out, err,
-                         "grader      '%.200s': %s for the first %s, in %.2f s\n",
-                         run->task_opts.command, said,
+    KG_TRY(kg_str_printf(out, err, "grader      '%.200s': %s",
+                         rewards ? "task.rewards" : run->task_opts.command, said));
+    KG_TRY(put_parts(out, rewards, &grade, err));
+    return kg_str_printf(out, err, " for the first %s, in %.2f s\n",
                          item.record->solution ? "worked solution" : "gold answer",
                          kg_clock_seconds() - start);
 }
@@ -223,12 +242,24 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
 
     if (!run->episodes)
         return KG_OK;
-    return kg_str_printf(
+    KG_TRY(kg_str_printf(
         out, err,
         "episodes    %s: %d turns with tools and one without, of at most %d tokens; "
-        "observations of at most %d, %d tokens in all%s%s\n",
-        o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context,
-        *o->env_opts.retriever ? "; asks " : "", o->env_opts.retriever);
+        "observations of at most %d, %d tokens in all",
+        o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context));
+    if (o->answer_tokens > 0)
+        KG_TRY(kg_str_printf(out, err, ", %d behind the prompt", o->answer_tokens));
+    KG_TRY(kg_str_printf(out, err, "%s%s\n", *o->env_opts.retriever ? "; asks " : "",
+                         o->env_opts.retriever));
+    if (o->window == 0)
+        return KG_OK;
+    return kg_str_printf(out, err,
+                         "            a turn is sampled from the newest %d tokens and "
+                         "trained in %s\n",
+                         o->window,
+                         kg_config_bool(run->config, "algo.reproduction")
+                             ? "the whole text (algo.reproduction; mismatch/window)"
+                             : "the same context");
 }
 
 /* What is sampled beyond the answers that are learned from. */
@@ -295,18 +326,18 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     uint64_t training = 3 * vector;
     uint64_t pass = kg_pass_bytes(&m->config, m->ct, &run->pass_opts);
     uint64_t score = score_bytes(run);
-    int64_t kv_tokens = kg_config_int(run->config, "rollout.kv_tokens");
     uint64_t kv;
     struct kg_rollout_opts ro = {
+        .kv_tokens = kg_config_int(run->config, "rollout.kv_tokens"),
         .max_batch = (int32_t)kg_config_int(run->config, "rollout.max_batch"),
         .max_len = (int32_t)((int64_t)run->train.longest +
                              kg_config_answer_tokens(run->config))};
 
     ro.max_open = ro.max_batch;
     kg_episodes_fit(&ro, run->episodes);
-    if (kv_tokens == 0)
-        kv_tokens = kg_rollout_kv_tokens(ro.max_open, ro.max_len);
-    kv = (uint64_t)(kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
+    if (ro.kv_tokens == 0)
+        ro.kv_tokens = kg_rollout_kv_tokens(ro.max_open, ro.max_len);
+    kv = (uint64_t)(ro.kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
     KG_TRY(kg_str_printf(out, err,
                          "memory      %.2f GB: weights %.2f (%llu copies), gradients and "
                          "Adam %.2f, micro-batch %.2f, "
@@ -330,13 +361,35 @@ static kg_status disk_lines(struct kg_str *out, const struct kg_run *run,
                          gb(one), gb(one * (uint64_t)(keep + 1)), (long long)keep);
 }
 
-kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
+/* The checkpoint that a resumed run goes on from, read as it will be. */
+static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+    struct kg_path dir;
+
+    KG_TRY(kg_checkpoint_newest(name, run->dir, err));
+    if (!name[0])
+        return kg_str_printf(
+            out, err, "resume      %s has no checkpoint yet: from step 0\n", run->dir);
+    dir = kg_path_in(kg_path_in(run->dir, "checkpoints").text, name);
+    KG_TRY(kg_checkpoint_read(run, dir.text, err));
+    return kg_str_printf(out, err,
+                         "resume      %s: behind step %lld of %lld, update %lld of %lld "
+                         "of the warm start\n",
+                         dir.text, (long long)run->count.step,
+                         (long long)kg_config_int(run->config, "train.steps"),
+                         (long long)run->count.sft_step, (long long)run->sft_steps);
+}
+
+kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
                         struct kg_err *err)
 {
     struct kg_run run;
     kg_status status;
 
+    KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_open(&run, config, err));
+    KG_TRY_GOTO(out, kg_run_dir_try(&run, resume, err));
     KG_TRY_GOTO(out, start_lines(out, &run, err));
     KG_TRY_GOTO(out, batch_lines(out, &run, err));
     KG_TRY_GOTO(out, file_lines(out, &run, err));
@@ -348,7 +401,9 @@ kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
     KG_TRY_GOTO(out, episode_lines(out, &run, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run, err));
     KG_TRY_GOTO(out, memory_lines(out, &run, err));
-    status = disk_lines(out, &run, err);
+    KG_TRY_GOTO(out, disk_lines(out, &run, err));
+    if (resume)
+        status = resume_lines(out, &run, err);
 out:
     kg_run_close(&run);
     return status;

@@ -82,6 +82,10 @@ static const struct kg_published_run dppo_runs[] = {
     {SUITE_D, NULL, NULL, NULL, SUITE_D},
 };
 
+#define NO_EXPERTS                                                                       \
+    "models of mixed experts (qwen3_moe) are not read yet: another start model until "   \
+    "then"
+
 static const struct kg_published_row dppo_rows[] = {
     COMMON_ROWS(YAML),
     MESSAGE_ROWS,
@@ -96,11 +100,11 @@ static const struct kg_published_row dppo_rows[] = {
     {"*-8b", "model.path", "Qwen/Qwen3-8B-Base", "models/Qwen3-8B-Base", PAPER_E,
      "where the user keeps it"},
     {"*-30b", "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base",
-     PAPER_E, "where the user keeps it"},
+     PAPER_E, NO_EXPERTS},
     {NULL, "model.dtype", "bf16", "auto", PAPER_E,
-     "bf16 products where the machine has them; master weights are fp32 in both"},
+     "bf16 products; master weights are fp32 in both"},
     {"*-30b", "(routing replay)", "with and without R3", "without", PAPER_E,
-     "sampler and trainer are one program here and route alike"},
+     "nothing is routed here yet: " NO_EXPERTS},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},
     {"*-8b", "task.bad_golds", "no check", "drop", REWARD,
      "what nobody can answer teaches nothing; named and counted"},
@@ -221,7 +225,7 @@ static const struct kg_published_row stability_rows[] = {
     {NULL, "model.path", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
      "models/DeepSeek-R1-Distill-Qwen-1.5B", PAPER_C, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", PAPER_C,
-     "bf16 products where the machine has them; master weights are fp32 in both"},
+     "bf16 products; master weights are fp32 in both"},
     {NULL, "task.grader", "not said", "default", "-",
      "the answer stands in the last box; the sanity test has a grader of oat"},
     {NULL, "task.wrong_reward", "0", NULL, SANITY, NULL},
@@ -311,9 +315,9 @@ static const struct kg_published_row verl_rows[] = {
      NULL, "BytedTsinghua-SIA/DAPO-Math-17k (its prompts)",
      "rendered with the template of Qwen3"},
     {NULL, "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base", SCRIPT,
-     "where the user keeps it"},
+     NO_EXPERTS},
     {NULL, "model.dtype", "bf16", "auto", VYAML,
-     "bf16 products where the machine has them; master weights are fp32 in both"},
+     "bf16 products; master weights are fp32 in both"},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},
     {NULL, "task.wrong_reward", "-1", NULL, REWARD, NULL},
     {NULL, "data.train", "BytedTsinghua-SIA/DAPO-Math-17k", "dapo-math-17k.parquet",

@@ -39,7 +39,7 @@ static const struct kg_published_row math_rows[] = {
     {"*-8k", "model.path", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
      "models/DeepSeek-R1-Distill-Qwen-1.5B", SCRIPTS, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VERL_M,
-     "bf16 products where the machine has them; master weights are fp32 in both"},
+     "bf16 products; master weights are fp32 in both"},
     {"*-16k *-24k", "model.path", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "",
      SCRIPTS, "the stage before names it: init.from"},
     {"ema-pg-math-16k", "init.from", "the 8k run, global_step_480",
@@ -150,8 +150,13 @@ static const struct kg_published_row math_rows[] = {
      "the step that the next stage goes on from; the scripts' total_epochs is 100"},
     {"*-16k *-24k", "init.parts",
      "model, optimizer, anchor, place in the data and count of steps",
-     "[model, anchor, optimizer, steps]", SCRIPTS " (trainer.resume_mode)",
-     "the same, in the words of the key; the row of prompts is that of seed 986"},
+     "[model, anchor, optimizer, steps]",
+     SCRIPTS " (trainer.resume_mode); verl/trainer/ppo/ray_trainer.py (_load_checkpoint)",
+     "the same, in the words of the key. Of the order of the prompts a checkpoint has "
+     "its place within the epoch alone, as torch's sampler keeps no state: the loader "
+     "draws the first permutation of seed 986, not that of the stage before, and passes "
+     "over as many prompts as the epoch had given. Here it is the permutation of this "
+     "epoch in the row of seed 986, from the same place"},
     {"*-16k", "train.steps", "800", NULL, README_M, "320 more than the 8k run"},
     {"*-24k", "train.steps", "not named", "1280", README_M,
      "the script stops after 100 epochs, which it does not reach; 480 more are a "
@@ -227,7 +232,7 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "model.path", "Qwen/Qwen2.5-3B", "models/Qwen2.5-3B", SEARCH,
      "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VERL_S,
-     "bf16 products where the machine has them. The average of the anchor is kept in "
+     "bf16 products. The average of the anchor is kept in "
      "bf16 there, in fp32 here"},
     {NULL, "run.seed", "not set", "1", SEARCH, "torch's default there"},
     {NULL, "task.name", "search-qa", NULL, "verl/utils/reward_score/qa_em.py", NULL},
@@ -278,10 +283,14 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "episode.turn_tokens", "500", NULL, SEARCH " (max_response_length)", NULL},
     {NULL, "rollout.max_tokens", "500", NULL, SEARCH " (max_response_length)", NULL},
     {NULL, "episode.obs_tokens", "500", NULL, SEARCH " (max_obs_length)", NULL},
-    {NULL, "episode.context",
-     "the newest 4,096 of prompt and answer to sample from, 4,096 of answer to learn",
-     "4096", SEARCH " (max_prompt_length); " AGENT,
-     "here the episode ends at 4,096 tokens of prompt and answer"},
+    {NULL, "episode.context", "2,048 of prompt and 4,096 of answer", "6144",
+     SEARCH " (max_start_length, max_prompt_length)", "their sum"},
+    {NULL, "episode.answer_tokens", "4096", NULL, SEARCH " (max_prompt_length); " AGENT,
+     "learned and graded is the answer up to there; what is sampled beyond is thrown "
+     "away there, here the episode ends"},
+    {NULL, "episode.window", "4096", NULL, SEARCH " (max_prompt_length); " AGENT,
+     "a turn is sampled from the newest 4,096 of prompt and answer, ratios are of the "
+     "whole text: by algo.reproduction here too, and counted (mismatch/window)"},
     {NULL, "search.where", "http://127.0.0.1:8000/retrieve", NULL, SEARCH, NULL},
     {NULL, "search.topk", "3", NULL, SEARCH, NULL},
     {NULL, "(retrieved text)", "leaves policy loss, KL and entropy", NULL,
@@ -303,7 +312,8 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "rollout.overlong_buffer", "0", NULL, SEARCH, NULL},
     {NULL, "rollout.lag", "0", NULL, SEARCH, NULL},
     {NULL, "train.old_logp", "recompute", "sampled", "verl/trainer/ppo/ray_trainer.py",
-     "there the sampler is another engine; here its log-probs are the trainer's"},
+     "there the sampler is another engine; here its log-probs are the trainer's, and "
+     "are recomputed where a turn was sampled from a window"},
     {NULL, "train.updates_per_step", "10", NULL, SEARCH,
      "mini-batches of 256 out of 2,560 episodes"},
     {NULL, "algo.advantage", "grpo", NULL, SEARCH, NULL},
@@ -322,10 +332,13 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "algo.tis", "0", NULL, SEARCH, NULL},
     {NULL, "algo.mask_truncated", "false", NULL, SEARCH, NULL},
     {NULL, "algo.reproduction", "true", NULL, "(of kedge)",
-     "ratios of the full softmax under a nucleus are let through by it"},
+     "ratios of the full softmax under a nucleus are let through by it, and of the whole "
+     "text where a turn was sampled from its newest tokens"},
     {EMA, "kl.estimator", "topk-reverse", NULL, SEARCH_E " (full_reverse)", NULL},
     {GRPO, "kl.estimator", "k3", NULL, SEARCH_G " (low_var_kl)", NULL},
-    {NULL, "kl.in", "loss", NULL, SEARCH, NULL},
+    {NULL, "kl.in", "loss", NULL, SEARCH,
+     "use_kl_in_reward, apply_kl_after_advantage and use_future_kl_as_reward (kl.in "
+     "advantage-future) are in the code and off"},
     {NULL, "kl.beta", "0.001", NULL, SEARCH, NULL},
     {NULL, "kl.target", "0", NULL, VERL_S, "a fixed coefficient"},
     {EMA, "kl.top_k", "32", NULL, SEARCH_E, NULL},
@@ -390,8 +403,13 @@ static const struct kg_published_row search_rows[] = {
      NULL},
     {SUITE_S, "defaults.obs_tokens", "500", NULL, "scripts/nq_hotpotqa/evaluate.sh",
      NULL},
-    {SUITE_S, "defaults.context", "the newest 4,096 of prompt and answer", "4096",
-     "scripts/nq_hotpotqa/evaluate.sh", "here the episode ends at 4,096 tokens"},
+    {SUITE_S, "defaults.context", "2,048 of prompt and 4,096 of answer", "6144",
+     "scripts/nq_hotpotqa/evaluate.sh (max_start_length, max_prompt_length)",
+     "their sum"},
+    {SUITE_S, "defaults.answer_tokens", "4096", NULL,
+     "scripts/nq_hotpotqa/evaluate.sh (max_prompt_length); " AGENT, NULL},
+    {SUITE_S, "defaults.window", "4096", NULL,
+     "scripts/nq_hotpotqa/evaluate.sh (max_prompt_length); " AGENT, NULL},
     {SUITE_S, "defaults.samples", "1", NULL, "verl/trainer/ppo/ray_trainer.py", NULL},
     {SUITE_S, "defaults.temperature", "0", NULL, "verl/trainer/ppo/ray_trainer.py", NULL},
     {SUITE_S, "sets.nq.expect", "3610", NULL, "RUC-NLPIR/FlashRAG_datasets", NULL},

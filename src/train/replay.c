@@ -33,6 +33,8 @@ struct replay {
     struct kg_replay *out;
     struct kg_run run;
     struct kg_rl_batch batch;
+    double *advantage; /* (n_trajs) owned: as recorded */
+    size_t advantage_room;
     struct kg_model *kept; /* the run's anchor, where the algorithm has none; owned */
     float *sum;            /* (n_elements) owned: gradient of the present part */
     float *exact;          /* (n_elements) owned: of the exact KL */
@@ -209,9 +211,7 @@ static kg_status read_numbers(struct kg_traj *t, const struct kg_json_doc *doc,
     KG_TRY(kg_json_need_text(&finish, doc, doc->root, "finish", err));
     t->draw = (uint64_t)draw;
     t->sample = (int32_t)sample;
-    for (int f = 0; f < KG_FINISH_COUNT; f++)
-        if (strcmp(finish, kg_finish_name((enum kg_finish)f)) == 0)
-            t->finish = (enum kg_finish)f;
+    KG_TRY(kg_finish_find(&t->finish, finish, doc->where, err));
     t->graded = kg_json_bool(kg_json_get(doc->root, "graded"), false);
     t->reward = kg_json_real(kg_json_get(doc->root, "reward"), 0);
     t->shaping = kg_json_real(kg_json_get(doc->root, "shaping"), 0);
@@ -260,6 +260,10 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
                                     .top_logp = nothing};
         enum kg_source from = source[i] == 't' ? KG_SOURCE_TOOL : KG_SOURCE_PROMPT;
 
+        if (!kg_char_in("pmt", source[i]))
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected letters p, m and t as source, found '%c'",
+                           doc->where, source[i]);
         if (token < 0 || token >= run->model->config.vocab)
             return kg_fail(err, KG_EFORMAT, "%s: expected a token below %lld, found %d",
                            doc->where, (long long)run->model->config.vocab, token);
@@ -274,6 +278,47 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
     return KG_OK;
 }
 
+/* Turns that were sampled from the newest tokens alone: [first token, window's first]. */
+static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
+                              struct kg_err *err)
+{
+    const struct kg_json *windows = kg_json_get(doc->root, "windows");
+    int64_t last = (int64_t)t->prompt_n;
+
+    for (size_t i = 0; i < kg_json_size(windows); i++) {
+        const struct kg_json *pair = kg_json_at(windows, i);
+        int64_t begin = kg_json_int(kg_json_at(pair, 0), 0);
+        int64_t from = kg_json_int(kg_json_at(pair, 1), 0);
+
+        if (begin <= last || begin >= (int64_t)t->n || from <= 0 || from >= begin)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: window %zu: expected a first token between %lld and "
+                           "%zu and one before it that is read first, found %lld and "
+                           "%lld",
+                           doc->where, i, (long long)last + 1, t->n - 1, (long long)begin,
+                           (long long)from);
+        KG_TRY(kg_mem_grow(&t->windows, &t->windows_capacity, i + 1, sizeof *t->windows,
+                           t->n, "windows of an episode", err));
+        t->windows[t->n_windows++] = (struct kg_traj_window){(size_t)begin, (size_t)from};
+        last = begin;
+    }
+    return KG_OK;
+}
+
+/* All contexts of an answer are of one pack. */
+static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *doc,
+                            const struct kg_run *run, struct kg_err *err)
+{
+    size_t span = kg_traj_span(t, kg_config_bool(run->config, "algo.reproduction"));
+
+    if (span <= (size_t)run->pass->max_tokens)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected an answer of at most %lld tokens with all of its "
+                   "windows, found %zu",
+                   doc->where, (long long)run->pass->max_tokens, span);
+}
+
 static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_t *room,
                           struct kg_err *err)
 {
@@ -286,23 +331,30 @@ static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_
     }
     KG_TRY(kg_mem_grow(&b->trajs, room, b->n_trajs + 1, sizeof *b->trajs, 1 << 28,
                        "trajectories", err));
+    KG_TRY(kg_mem_grow(&r->advantage, &r->advantage_room, b->n_trajs + 1,
+                       sizeof *r->advantage, 1 << 28, "advantages", err));
+    r->advantage[b->n_trajs] = kg_json_real(kg_json_get(doc->root, "advantage"), 0);
     t = &b->trajs[b->n_trajs++];
     memset(t, 0, sizeof *t);
     KG_TRY(read_numbers(t, doc, err));
     KG_TRY(read_parts(t, doc, &r->run, err));
-    return read_tokens(t, doc, &r->run, err);
+    KG_TRY(read_tokens(t, doc, &r->run, err));
+    KG_TRY(read_windows(t, doc, err));
+    return check_span(t, doc, &r->run, err);
 }
 
 static kg_status read_lines(struct replay *r, const struct kg_str *text, const char *path,
                             struct kg_err *err)
 {
-    size_t room = 0;
+    size_t room = 0, line = 0;
 
     for (const char *p = kg_str_text(text); *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        char where[sizeof(struct kg_path) + 32];
         struct kg_json_doc doc;
         kg_status status;
 
-        KG_TRY(kg_json_parse(&doc, p, strcspn(p, "\n"), path, err));
+        snprintf(where, sizeof where, "%s: line %zu", path, ++line);
+        KG_TRY(kg_json_parse(&doc, p, strcspn(p, "\n"), where, err));
         status = add_line(r, &doc, &room, err);
         kg_json_release(&doc);
         if (status != KG_OK)
@@ -342,37 +394,51 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
 
 /* Not recorded: the sampler's most likely ids, and those that truncation kept. Its
  * weights give them again, to the bit where the checkpoint is that of the step before. */
-static kg_status record_top(struct replay *r, struct kg_err *err)
+static kg_status record_part(struct replay *r, struct kg_traj *t,
+                             struct kg_traj_part part, float *logp, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    struct kg_rl_batch *b = &r->batch;
+    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    size_t at = part.from * (size_t)t->top_k, from = part.begin - part.from;
+    struct kg_score_seq seq = {.tokens = t->tokens + part.from,
+                               .n = part.end - part.from,
+                               .temperature = t->temperature,
+                               .logp = logp,
+                               .top_ids = t->top_k > 0 ? t->top_ids + at : NULL,
+                               .top_logp = t->top_k > 0 ? t->top_logp + at : NULL};
+
+    KG_TRY(kg_score(sampler, kg_run_score_acts(run, sampler), run->score_tokens, &seq, 1,
+                    0, t->top_k, &from, err));
+    for (size_t j = part.begin; j < part.end; j++)
+        if (t->source[j] == KG_SOURCE_MODEL)
+            r->out->apart_max = fmax(r->out->apart_max, fabs((double)logp[j - part.from] -
+                                                             (double)t->logp[j]));
+    return KG_OK;
+}
+
+static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err *err)
+{
+    struct kg_run *run = &r->run;
     const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
     struct kg_sampling sampling = kg_run_sampling(run);
+    float *logp = kg_mem_calloc(t->n, sizeof *logp, "log-probs", err);
+    kg_status status = logp ? KG_OK : err->code;
 
-    for (size_t i = 0; i < b->n_trajs; i++) {
-        struct kg_traj *t = &b->trajs[i];
-        float *logp = kg_mem_calloc(t->n, sizeof *logp, "log-probs", err);
-        struct kg_score_seq seq = {.tokens = t->tokens,
-                                   .n = t->n,
-                                   .temperature = t->temperature,
-                                   .logp = logp,
-                                   .top_ids = t->top_k > 0 ? t->top_ids : NULL,
-                                   .top_logp = t->top_k > 0 ? t->top_logp : NULL};
-        kg_status status = logp ? kg_score(sampler, kg_run_score_acts(run, sampler),
-                                           run->score_tokens, &seq, 1, 0, t->top_k,
-                                           &t->prompt_n, err)
-                                : KG_ENOMEM;
+    for (size_t i = 0; status == KG_OK && i < kg_traj_n_parts(t, false); i++)
+        status = record_part(r, t, kg_traj_part(t, i, false), logp, err);
+    kg_mem_free(logp);
+    if (status == KG_OK && sampling.record_kept)
+        status = kg_rollout_keep(t, sampler, kg_run_score_acts(run, sampler), &sampling,
+                                 err);
+    return status;
+}
 
-        for (size_t j = 0; status == KG_OK && j < t->n; j++)
-            if (t->source[j] == KG_SOURCE_MODEL)
-                r->out->apart_max = fmax(r->out->apart_max,
-                                         fabs((double)logp[j] - (double)t->logp[j]));
-        kg_mem_free(logp);
-        if (status == KG_OK && sampling.record_kept)
-            status = kg_rollout_keep(t, sampler, kg_run_score_acts(run, sampler),
-                                     &sampling, err);
-        KG_TRY(status);
-    }
+static kg_status record_top(struct replay *r, struct kg_err *err)
+{
+    struct kg_rl_batch *b = &r->batch;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        KG_TRY(record_traj(r, &b->trajs[i], err));
     return KG_OK;
 }
 
@@ -463,8 +529,8 @@ static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
             target = kg_policy_row_claims(KG_TABLE_KL, i)->target;
     *out = *algo;
     out->entropy_coef = 0;
-    out->kl_reward = false;
     out->kl_beta = algo->kl_beta > 0 ? algo->kl_beta : 1;
+    KG_TRY(kg_algo_set(out, "kl.in", "loss", err));
     KG_TRY(kg_algo_set(out, "algo.surrogate", "none", err));
     return kg_algo_set(out, "kl.estimator",
                        target == KG_TARGET_FORWARD ? "exact-forward" : "exact-reverse",
@@ -492,6 +558,17 @@ static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_run *
     return kg_algo_set(out, "algo.surrogate", "none", err);
 }
 
+static void compare_advantages(struct replay *r)
+{
+    const struct kg_rl_batch *b = &r->batch;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        if (b->begin[i] < b->begin[i + 1])
+            r->out->advantage_apart_max = fmax(
+                r->out->advantage_apart_max,
+                fabs(b->advantage[b->begin[i]] - r->advantage[i]));
+}
+
 /* The exact KL first: the others are compared with it. */
 static kg_status all_parts(struct replay *r, struct kg_err *err)
 {
@@ -499,6 +576,7 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
     struct kg_rl_totals totals = {0};
 
     KG_TRY(kg_rl_advantages(&a, &totals, &r->batch, &r->run, err));
+    compare_advantages(r);
     for (int i = KG_REPLAY_PARTS - 1; i >= 0; i--) {
         enum kg_replay_part part = (enum kg_replay_part)i;
         struct kg_rl_totals sums = {.kl_divisor = a.batch_std > 0 ? a.batch_std + 1e-6
@@ -561,6 +639,7 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
         kg_model_free(r.kept);
         kg_run_close(&r.run);
     }
+    kg_mem_free(r.advantage);
     kg_mem_free(r.sum);
     kg_mem_free(r.exact);
     kg_config_free(config);

@@ -41,6 +41,9 @@ struct kg_replay {
     size_t answers, groups;
     size_t left_out;  /* dumped answers that the step did not learn from */
     double apart_max; /* of recorded and present log-probs: 0 with the same weights */
+    /* the same of advantages (of an answer's first token): 0 under the run's algorithm,
+     * unless log-probs that are apart come into them */
+    double advantage_apart_max;
     char algorithm[512];
     struct kg_replay_row row[KG_REPLAY_PARTS];
 };

@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/utf8.h"
 #include "data/records.h"
-#include "data/utf8.h"
 #include "text/html.h"
 #include "text/tokenizer.h"
 #include "train/path.h"
@@ -222,15 +222,15 @@ static struct kg_tokenizer *tokenizer_of(const struct kg_report_run *run)
 
 static kg_status put_run(struct kg_report *r, const struct kg_report_run *run)
 {
-    const char *dumps = kg_path_in(run->dir, "rollouts").text;
+    struct kg_path dumps = kg_path_in(run->dir, "rollouts");
     struct kg_tokenizer *tok = NULL;
     char **names = NULL;
     size_t n = 0, steps, last = SIZE_MAX;
     kg_status status = KG_OK;
 
-    if (!kg_file_is_dir(dumps))
+    if (!kg_file_is_dir(dumps.text))
         return KG_OK;
-    KG_TRY_GOTO(out, kg_file_list(&names, &n, dumps, r->err));
+    KG_TRY_GOTO(out, kg_file_list(&names, &n, dumps.text, r->err));
     steps = keep_steps(names, n);
     if (steps > 0)
         tok = tokenizer_of(run);

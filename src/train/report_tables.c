@@ -40,10 +40,12 @@ static kg_status machine(struct kg_report *r, const struct kg_report_run *run)
 {
     const char *system = kg_json_text(manifest(run, "system"), NULL);
     const char *dtype = kg_json_text(manifest(run, "compute_dtype"), NULL);
+    long long threads = kg_json_int(manifest(run, "threads"), 0);
 
     KG_TRY(kg_report_text(r, system ? system : "not known"));
-    return kg_str_printf(r->out, r->err, ", %lld threads, %s",
-                         (long long)kg_json_int(manifest(run, "threads"), 0),
+    if (threads == 0)
+        return KG_OK;
+    return kg_str_printf(r->out, r->err, ", %lld threads, %s", threads,
                          dtype ? dtype : "");
 }
 

@@ -411,6 +411,11 @@ static void a_run_that_has_not_begun_is_a_page(void **state)
     assert_alone();
     has("0 of 100");
     assert_int_equal(count("<figure"), 0);
+    OK(kg_file_remove_tree(in_dir("one/manifest.json"), &err));
+    put("one/manifest.json", "{}");
+    make_page(one, 1);
+    has("not known");
+    assert_null(strstr(page.data, " threads"));
 }
 
 /* ---- what fails ---- */
@@ -528,6 +533,24 @@ static void answers_are_shown_over_the_course_of_the_run(void **state)
     assert_null(strstr(page.data, "ungraded<"));
 }
 
+/* Before its answer, as far as its tokens are the tokenizer's. */
+static void a_prompt_is_shown_as_the_model_read_it(void **state)
+{
+    static const char *const names[] = {"prompted"};
+
+    (void)state;
+    make_run("prompted", "model.path=tests/data/verl_digit_llama",
+             LINE("rl", 1, "\"reward/mean\": 0.5"));
+    OK(kg_file_make_dirs(in_dir("prompted/rollouts"), &err));
+    put("prompted/rollouts/step-000001.jsonl", ANSWER("1.0", "7,8", "fine"));
+    make_page(names, 1);
+    has("<span class=\"q\">");
+    put("prompted/rollouts/step-000001.jsonl", ANSWER("1.0", "null,8", "fine"));
+    make_page(names, 1);
+    has("Answers of step 1<");
+    assert_null(strstr(page.data, "<span class=\"q\">"));
+}
+
 /* One that cannot be read is warned of; the rest of the page is there. */
 static void a_damaged_dump_costs_its_answers_alone(void **state)
 {
@@ -562,6 +585,7 @@ int main(void)
         TEST(what_is_left_out_is_said),
         TEST(survives_allocations_that_fail),
         TEST(answers_are_shown_over_the_course_of_the_run),
+        TEST(a_prompt_is_shown_as_the_model_read_it),
         TEST(a_damaged_dump_costs_its_answers_alone),
     };
 

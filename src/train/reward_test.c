@@ -5,6 +5,8 @@
 #include "data/jsonl.h"
 #include "policy/shaping.h"
 #include "rollout/score.h"
+#include "train/rl_log.h"
+#include "train/same_testing.h"
 
 #define ROOT "build/test-runs/reward"
 
@@ -55,10 +57,87 @@ static void the_kl_comes_off_the_reward_and_leaves_the_loss(void **state)
             assert_true(fabs(b.advantage[b.begin[i]] - (own - other) / 2) < 1e-12);
         }
         assert_true(totals.kl == 0 && totals.metrics.kl_tokens == 0);
-        assert_true(totals.kl_reward != 0 && totals.updates == 2);
+        assert_true(totals.kl_taken != 0 && totals.updates == 2);
         kg_rl_batch_release(&b);
         close_run(&o);
     }
+}
+
+/* Off the advantage of every token of the model; what a tool wrote between them has no
+ * KL and passes on what follows it. */
+static void the_kl_comes_off_advantages_of_single_tokens(void **state)
+{
+    static const char *const places[] = {"kl.in=advantage", "kl.in=advantage-future"};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const char *extra[] = {places[k],         "kl.estimator=k2",
+                               "kl.beta=0.25",    "algo.advantage=dr-grpo",
+                               "anchor.kind=ema", "kl.target=0.1",
+                               "kl.horizon=100",  NULL};
+        struct opened o;
+        struct kg_rl_batch b = {0};
+        struct kg_rl_totals totals = {0};
+        struct kg_policy_advantage a;
+        double most = 0, mean = 0;
+
+        open_run(&o, ROOT "/off", extra);
+        disturb(o.run.anchor);
+        make_trajs(&b, 0, false);
+        NEED(kg_rl_prepare(&b, &o.run, err));
+        NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+        for (size_t i = 0; i < N_TRAJS; i++) {
+            double plain = (b.trajs[i].reward - b.trajs[i ^ 1].reward) / 2, sum = 0;
+            int64_t length = b.begin[i + 1] - b.begin[i];
+
+            assert_int_equal(length, kg_traj_model_tokens(&b.trajs[i]));
+            for (int64_t t = b.begin[i + 1] - 1; t >= b.begin[i]; t--) {
+                double d = b.old_logp[t] - b.anchor_logp[t], kl = d * d / 2;
+
+                sum += kl;
+                kl = 0.25 * (k ? sum : kl);
+                assert_true(fabs(b.advantage[t] - (plain - kl)) < 1e-12);
+                most = fmax(most, kl);
+            }
+            mean += sum / (double)length / N_TRAJS;
+        }
+        assert_true(most > 0 && fabs(totals.kl_taken_max - most) < 1e-12);
+        assert_true(fabs(totals.kl_taken - mean) < 1e-12);
+        assert_true(totals.kl == 0 && totals.metrics.kl_tokens == 0);
+        kg_rl_batch_release(&b);
+        close_run(&o);
+    }
+}
+
+/* A run logs it, steers by it, and goes on where it was broken off. */
+static void a_run_of_it_is_resumed_to_the_bit(void **state)
+{
+    static const char *const keys[] = {
+        "kl.in=advantage-future", "kl.estimator=k1",
+        "kl.beta=0.05",           "kl.target=0.001",
+        "kl.horizon=100",         "anchor.kind=ema",
+        "anchor.period=1",        "train.updates_per_step=2",
+        "eval.problems=1",        NULL};
+    static const char *const steps[] = {"train.steps=2", "train.steps=1"};
+    static const char *const dirs[] = {ROOT "/taken", ROOT "/broken-off"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *const length[] = {steps[i == 1], NULL};
+        const char *const *const lists[] = {rl_base, keys, length};
+        struct kg_config *c;
+
+        if (i < 2)
+            fresh(dirs[i]);
+        c = config_from(dirs[i > 0], lists, 3);
+        NEED(kg_train_run(c, i == 2, false, err));
+        kg_config_free(c);
+    }
+    assert_same_file(dirs[0], dirs[1], "checkpoints/step-000002/model/model.safetensors");
+    assert_true(last_metric(dirs[0], "kl/taken_max") > 0);
+    assert_true(last_metric(dirs[0], "kl/value") != 0);
+    assert_true(last_metric(dirs[0], "loss/kl") == 0);
+    assert_true(last_metric(dirs[0], "kl/beta") != 0.05); /* steered */
 }
 
 /* With every answer worth the same, the KL alone makes advantages: the step has something
@@ -266,7 +345,7 @@ static void long_answers_are_fined_and_the_task_s_reward_stays(void **state)
     struct kg_rl_batch b = {0};
     struct kg_rl_totals totals = {0};
     struct kg_policy_advantage a;
-    double sum = 0;
+    double sum = 0, fined = 0;
 
     (void)state;
     open_run(&o, ROOT "/long", extra);
@@ -279,17 +358,17 @@ static void long_answers_are_fined_and_the_task_s_reward_stays(void **state)
         assert_true(b.trajs[i].shaping == kg_policy_overlong(length, 12, 11, 0.5));
         assert_true(length > 1 ? b.trajs[i].shaping < 0 : b.trajs[i].shaping == 0);
         sum += b.trajs[i].reward + b.trajs[i].shaping;
+        fined += b.trajs[i].shaping != 0;
     }
     NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
+    NEED(kg_rl_log(&o.run, &b, &totals, &a, err));
+    sum /= (double)b.n_trajs, fined /= (double)b.n_trajs;
+    assert_true(last_metric(ROOT "/long", "reward/overlong") == fined);
+    assert_true(fabs(last_metric(ROOT "/long", "reward/shaped_mean") - sum) < 1e-12);
     for (size_t i = 0; i < b.n_trajs; i++)
-        assert_true(
-            fabs(b.advantage[b.begin[i]] - (b.trajs[i].reward + b.trajs[i].shaping -
-                                            sum / (double)b.n_trajs)) < 1e-12);
+        assert_true(fabs(b.advantage[b.begin[i]] -
+                         (b.trajs[i].reward + b.trajs[i].shaping - sum)) < 1e-12);
     kg_rl_batch_release(&b);
-    step(&o);
-    assert_true(last_metric(ROOT "/long", "reward/shaped_mean") <
-                last_metric(ROOT "/long", "reward/mean"));
-    assert_true(last_metric(ROOT "/long", "reward/overlong") > 0);
     close_run(&o);
 }
 
@@ -747,7 +826,7 @@ static void the_plan_says_what_is_sampled_besides(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    NEED(kg_train_plan(&text, config, err));
+    NEED(kg_train_plan(&text, config, false, err));
     assert_non_null(strstr(text.data, "until 4 prompts differ in accuracy, in at most 20 "
                                       "generation batches of 11 prompts"));
     assert_non_null(strstr(text.data, "4 greedy answers"));
@@ -765,12 +844,12 @@ static void the_plan_says_what_the_clamp_holds(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    NEED(kg_train_plan(&text, config, err));
+    NEED(kg_train_plan(&text, config, false, err));
     assert_non_null(strstr(text.data, "kl.clamp holds log w within +-20, the value"));
     kg_config_free(config);
     kg_str_clear(&text);
     config = config_of(ROOT "/none", k1);
-    NEED(kg_train_plan(&text, config, err));
+    NEED(kg_train_plan(&text, config, false, err));
     assert_null(strstr(text.data, "kl.clamp"));
     kg_str_release(&text);
     kg_config_free(config);
@@ -887,6 +966,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kl_comes_off_the_reward_and_leaves_the_loss),
+        cmocka_unit_test(the_kl_comes_off_advantages_of_single_tokens),
+        cmocka_unit_test(a_run_of_it_is_resumed_to_the_bit),
         cmocka_unit_test(the_kl_alone_moves_weights),
         cmocka_unit_test(several_rewards_are_summed_kept_and_dumped),
         cmocka_unit_test(gdpo_takes_each_reward_by_itself),

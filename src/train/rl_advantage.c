@@ -13,31 +13,35 @@
 #include <string.h>
 
 struct learned {
-    int64_t *group_begin; /* (groups+1) owned, as all below */
-    int64_t *seq_begin;   /* (n_learned+1) */
-    double *reward;       /* (n_learned) */
-    double *part;         /* (n_learned,P) several rewards; 0 where one is not graded */
-    double weight[KG_TRAJ_PARTS];
-    double *old_logp;     /* (tokens) */
-    double *greedy;       /* (n_learned) */
-    double *token_reward; /* (tokens) as the rest */
+    struct kg_block block; /* owned: the arrays below stand in it */
+    int64_t *group_begin;  /* (groups+1) */
+    int64_t *seq_begin;    /* (n_learned+1) */
+    double *reward;        /* (n_learned) */
+    double *part;          /* (n_learned,P) several rewards; 0 where one is not graded */
+    double *old_logp;      /* (tokens) */
+    double *greedy;        /* (n_learned) */
+    double *token_reward;  /* (tokens) as the rest */
     double *sum_sq;
     double *advantage;
+    double weight[KG_TRAJ_PARTS];
     struct kg_policy_scores scores; /* of the above */
 };
 
-static void learned_release(struct learned *l)
-{
-    kg_mem_free(l->group_begin);
-    kg_mem_free(l->seq_begin);
-    kg_mem_free(l->reward);
-    kg_mem_free(l->part);
-    kg_mem_free(l->old_logp);
-    kg_mem_free(l->greedy);
-    kg_mem_free(l->token_reward);
-    kg_mem_free(l->sum_sq);
-    kg_mem_free(l->advantage);
-}
+enum { GROUPS, BEGINS, ANSWERS, PARTS, GREEDY, TOKENS, SUM_SQ, COUNTS };
+static const struct kg_column columns[] = {
+    KG_COLUMN(struct learned, group_begin, GROUPS),
+    KG_COLUMN(struct learned, seq_begin, BEGINS),
+    KG_COLUMN(struct learned, reward, ANSWERS),
+    KG_COLUMN(struct learned, part, PARTS),
+    KG_COLUMN(struct learned, old_logp, TOKENS),
+    KG_COLUMN(struct learned, greedy, GREEDY),
+    KG_COLUMN(struct learned, token_reward, TOKENS),
+    KG_COLUMN(struct learned, sum_sq, SUM_SQ),
+    KG_COLUMN(struct learned, advantage, TOKENS),
+    {0},
+};
+
+static void learned_release(struct learned *l) { kg_columns_free(&l->block, l, columns); }
 
 static int64_t learned_tokens(const struct kg_rl_batch *b)
 {
@@ -51,29 +55,18 @@ static int64_t learned_tokens(const struct kg_rl_batch *b)
 static kg_status learned_init(struct learned *l, const struct kg_rl_batch *b,
                               const struct kg_run *run, struct kg_err *err)
 {
-    size_t n = (size_t)learned_tokens(b), seqs = b->n_learned;
-    size_t parts = (size_t)kg_task_rewards_n(run->task_opts.rewards);
-    struct {
-        double **array;
-        size_t count;
-    } rows[] = {{&l->reward, seqs},    {&l->part, seqs * parts},
-                {&l->old_logp, n},     {&l->greedy, b->greedy ? seqs : 0},
-                {&l->token_reward, n}, {&l->sum_sq, b->sum_sq ? n : 0},
-                {&l->advantage, n}};
+    const size_t n = (size_t)learned_tokens(b), seqs = b->n_learned;
+    const size_t counts[COUNTS] = {
+        [GROUPS] = seqs / (size_t)b->group + 1,
+        [BEGINS] = seqs + 1,
+        [ANSWERS] = seqs,
+        [PARTS] = seqs * (size_t)kg_task_rewards_n(run->task_opts.rewards),
+        [GREEDY] = b->greedy ? seqs : 0,
+        [TOKENS] = n,
+        [SUM_SQ] = b->sum_sq ? n : 0,
+    };
 
-    l->group_begin = kg_mem_calloc(seqs / (size_t)b->group + 1, sizeof *l->group_begin,
-                                   "groups", err);
-    l->seq_begin = l->group_begin
-                       ? kg_mem_calloc(seqs + 1, sizeof *l->seq_begin, "answers", err)
-                       : NULL;
-    if (!l->seq_begin)
-        return err->code;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        *rows[i].array = kg_mem_calloc(rows[i].count, sizeof(double), "advantages", err);
-        if (!*rows[i].array)
-            return err->code;
-    }
-    return KG_OK;
+    return kg_columns_take(&l->block, l, columns, counts, "advantages", err);
 }
 
 /* The tokens of learned answers out of (N) src, without holes. */
@@ -152,16 +145,32 @@ static void learned_fill(struct learned *l, const struct kg_rl_batch *b)
 
 /* kl.in reward: -beta KL of every token. Nothing is in such a batch for a KL alone, so
  * the arrays of the batch are those of the learned answers. */
-static kg_status take_kl_off(struct learned *l, struct kg_rl_totals *totals,
-                             const struct kg_rl_batch *b, const struct kg_run *run,
-                             struct kg_err *err)
+static kg_status take_off_rewards(struct learned *l, struct kg_rl_totals *totals,
+                                  const struct kg_rl_batch *b, const struct kg_run *run,
+                                  struct kg_err *err)
 {
-    if (!run->algo.kl_reward)
+    if (run->algo.kl_in->place != KG_PLACE_REWARD)
         return KG_OK;
     l->scores.token_reward = l->token_reward;
-    return kg_policy_kl_reward(l->token_reward, &totals->kl_reward, &run->algo,
+    return kg_policy_kl_reward(l->token_reward, &totals->kl_taken, &run->algo,
                                l->scores.n_seqs, l->seq_begin, b->old_logp,
                                b->anchor_logp, err);
+}
+
+/* kl.in advantage, advantage-future: off what they have become. */
+static kg_status take_off_advantages(struct learned *l, struct kg_rl_totals *totals,
+                                     const struct kg_rl_batch *b,
+                                     const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_policy_taken taken;
+
+    if (run->algo.kl_in->place != KG_PLACE_ADVANTAGE)
+        return KG_OK;
+    KG_TRY(kg_policy_kl_advantage(l->advantage, &taken, &run->algo, l->scores.n_seqs,
+                                  l->seq_begin, b->old_logp, b->anchor_logp, err));
+    totals->kl_taken = taken.mean_kl;
+    totals->kl_taken_max = taken.most;
+    return KG_OK;
 }
 
 kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *totals,
@@ -174,9 +183,10 @@ kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *t
     KG_TRY_GOTO(out, learned_init(&l, b, run, err));
     learned_fill(&l, b);
     fill_parts(&l, b, run->task_opts.rewards);
-    KG_TRY_GOTO(out, take_kl_off(&l, totals, b, run, err));
+    KG_TRY_GOTO(out, take_off_rewards(&l, totals, b, run, err));
     *a = (struct kg_policy_advantage){.token = l.advantage};
     KG_TRY_GOTO(out, kg_policy_advantages(a, &run->algo, &l.scores, err));
+    KG_TRY_GOTO(out, take_off_advantages(&l, totals, b, run, err));
     deal(b->advantage, l.advantage, b);
     a->token = NULL; /* the numbers of the step remain */
     status = KG_OK;

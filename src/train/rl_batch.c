@@ -37,47 +37,38 @@ static kg_status count_tokens(struct kg_rl_batch *b, const struct kg_algo *algo,
     return KG_OK;
 }
 
+enum { TOKENS, IDS, KEPT, ANCHOR_ROWS, SUM_SQ, COUNTS };
+static const struct kg_column columns[] = {
+    KG_COLUMN(struct kg_rl_batch, tokens, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, ids, IDS),
+    KG_COLUMN(struct kg_rl_batch, kept, KEPT),
+    KG_COLUMN(struct kg_rl_batch, old_logp, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, mu_logp, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, advantage, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, pg_weight, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, kl_weight, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, entropy_weight, TOKENS),
+    KG_COLUMN(struct kg_rl_batch, anchor_logp, ANCHOR_ROWS),
+    KG_COLUMN(struct kg_rl_batch, anchor_at, IDS),
+    KG_COLUMN(struct kg_rl_batch, mu_at, IDS),
+    KG_COLUMN(struct kg_rl_batch, old_log_kept, KEPT),
+    KG_COLUMN(struct kg_rl_batch, sum_sq, SUM_SQ),
+    {0},
+};
+
 static kg_status allocate(struct kg_rl_batch *b, const struct kg_algo *algo, bool anchor,
                           struct kg_err *err)
 {
-    size_t n = (size_t)b->n;
-    size_t at = n * (size_t)b->k;
-    bool kept = records_kept(b);
-    struct {
-        double **array;
-        size_t count;
-    } rows[] = {
-        {&b->old_logp, n},
-        {&b->mu_logp, n},
-        {&b->advantage, n},
-        {&b->pg_weight, n},
-        {&b->kl_weight, n},
-        {&b->entropy_weight, n},
-        {&b->anchor_logp, anchor ? n : 0},
-        {&b->anchor_at, at},
-        {&b->mu_at, at},
-        {&b->old_log_kept, kept ? n : 0},
-        {&b->sum_sq, kg_algo_needs(algo) & KG_NEED_SUM_SQ ? n : 0},
+    const size_t n = (size_t)b->n;
+    const size_t counts[COUNTS] = {
+        [TOKENS] = n,
+        [IDS] = n * (size_t)b->k,
+        [KEPT] = records_kept(b) ? n : KG_COLUMN_ABSENT,
+        [ANCHOR_ROWS] = anchor ? n : KG_COLUMN_ABSENT,
+        [SUM_SQ] = kg_algo_needs(algo) & KG_NEED_SUM_SQ ? n : KG_COLUMN_ABSENT,
     };
 
-    b->tokens = kg_mem_calloc(n, sizeof *b->tokens, "loss tokens", err);
-    b->ids = b->tokens ? kg_mem_calloc(n * (size_t)b->k, sizeof *b->ids,
-                                       "ids of loss tokens", err)
-                       : NULL;
-    if (!b->ids)
-        return err->code;
-    if (kept)
-        b->kept = kg_mem_calloc(n, sizeof *b->kept, "kept ids of loss tokens", err);
-    if (kept && !b->kept)
-        return err->code;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].count == 0)
-            continue;
-        *rows[i].array = kg_mem_calloc(rows[i].count, sizeof(double), "loss tokens", err);
-        if (!*rows[i].array)
-            return err->code;
-    }
-    return KG_OK;
+    return kg_columns_take(&b->block, b, columns, counts, "loss tokens", err);
 }
 
 /* What the sampler recorded with token j of t, as loss token `at`. */
@@ -122,20 +113,22 @@ struct pass_plan {
     const struct kg_model *model;
     const struct kg_algo *anchored; /* only what its anchor is asked about; NULL: all */
     int k;                          /* given ids: the first k columns of b->ids */
-    int top_k;    /* the model's own largest, written to columns k_sampler.. of b->ids */
-    double *logp; /* (N) */
+    int top_k;        /* the model's own largest, written to columns k.. of b->ids */
+    double *logp;     /* (N) */
     double *logp_at;  /* (N,k of b), given ids first, then the own ones */
     double *log_kept; /* (N) log mass of b->kept */
     double *sum_sq;   /* (N) sum_v p_v^2 */
+    bool displaced;   /* of kg_rl_displaced trajectories alone */
 };
 
 struct pass_arrays {
     size_t n_seqs;
-    struct kg_score_seq *seqs; /* (n_trajs) owned, as below */
+    struct kg_block block; /* owned: what follows stands in it, NULL where not wanted */
+    struct kg_score_seq *seqs; /* (parts of all trajectories) */
     size_t *from;
-    float *logp;           /* (positions) */
-    float *sum_sq;         /* (positions) where wanted */
-    struct kg_idset *sets; /* (positions) as the next: where wanted */
+    float *logp;           /* (positions of all parts) */
+    float *sum_sq;         /* (positions) */
+    struct kg_idset *sets; /* (positions) */
     double *set_logp;
     int32_t *indices; /* (positions, k) */
     float *logp_at;
@@ -143,53 +136,38 @@ struct pass_arrays {
     float *top_logp;
 };
 
-static void pass_release(struct pass_arrays *a)
-{
-    kg_mem_free(a->seqs);
-    kg_mem_free(a->from);
-    kg_mem_free(a->logp);
-    kg_mem_free(a->sum_sq);
-    kg_mem_free(a->sets);
-    kg_mem_free(a->set_logp);
-    kg_mem_free(a->indices);
-    kg_mem_free(a->logp_at);
-    kg_mem_free(a->top_ids);
-    kg_mem_free(a->top_logp);
-}
+enum { PARTS, POSITIONS, SQUARES, MASSES, GIVEN, OWN, PASS_COUNTS };
+static const struct kg_column pass_columns[] = {
+    KG_COLUMN(struct pass_arrays, seqs, PARTS),
+    KG_COLUMN(struct pass_arrays, from, PARTS),
+    KG_COLUMN(struct pass_arrays, logp, POSITIONS),
+    KG_COLUMN(struct pass_arrays, sum_sq, SQUARES),
+    KG_COLUMN(struct pass_arrays, sets, MASSES),
+    KG_COLUMN(struct pass_arrays, set_logp, MASSES),
+    KG_COLUMN(struct pass_arrays, indices, GIVEN),
+    KG_COLUMN(struct pass_arrays, logp_at, GIVEN),
+    KG_COLUMN(struct pass_arrays, top_ids, OWN),
+    KG_COLUMN(struct pass_arrays, top_logp, OWN),
+    {0},
+};
 
 static kg_status pass_allocate(struct pass_arrays *a, const struct kg_rl_batch *b,
                                const struct pass_plan *p, struct kg_err *err)
 {
-    size_t positions = 0;
-    const char *what = "scored trajectories";
+    size_t counts[PASS_COUNTS] = {0};
+    size_t n = 0;
 
-    for (size_t i = 0; i < b->n_trajs; i++)
-        positions += b->trajs[i].n;
-    a->seqs = kg_mem_calloc(b->n_trajs, sizeof *a->seqs, what, err);
-    a->from = a->seqs ? kg_mem_calloc(b->n_trajs, sizeof *a->from, what, err) : NULL;
-    a->logp = a->from ? kg_mem_calloc(positions, sizeof *a->logp, what, err) : NULL;
-    a->sum_sq = a->logp ? kg_mem_calloc(p->sum_sq ? positions : 0, sizeof *a->sum_sq,
-                                        what, err)
-                        : NULL;
-    a->sets = a->sum_sq
-                  ? kg_mem_calloc(p->log_kept ? positions : 0, sizeof *a->sets, what, err)
-                  : NULL;
-    a->set_logp = a->sets ? kg_mem_calloc(p->log_kept ? positions : 0,
-                                          sizeof *a->set_logp, what, err)
-                          : NULL;
-    a->indices = a->set_logp ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->indices,
-                                             what, err)
-                             : NULL;
-    a->logp_at = a->indices ? kg_mem_calloc(positions * (size_t)p->k, sizeof *a->logp_at,
-                                            what, err)
-                            : NULL;
-    a->top_ids = a->logp_at ? kg_mem_calloc(positions * (size_t)p->top_k,
-                                            sizeof *a->top_ids, what, err)
-                            : NULL;
-    a->top_logp = a->top_ids ? kg_mem_calloc(positions * (size_t)p->top_k,
-                                             sizeof *a->top_logp, what, err)
-                             : NULL;
-    return a->top_logp ? KG_OK : err->code;
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        n += kg_traj_span(&b->trajs[i], b->whole);
+        counts[PARTS] += kg_traj_n_parts(&b->trajs[i], b->whole);
+    }
+    counts[POSITIONS] = n;
+    counts[SQUARES] = p->sum_sq ? n : KG_COLUMN_ABSENT;
+    counts[MASSES] = p->log_kept ? n : KG_COLUMN_ABSENT;
+    counts[GIVEN] = n * (size_t)p->k;
+    counts[OWN] = n * (size_t)p->top_k;
+    return kg_columns_take(&a->block, a, pass_columns, counts, "scored trajectories",
+                           err);
 }
 
 bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
@@ -206,47 +184,68 @@ bool kg_rl_anchored(const struct kg_rl_batch *b, const struct kg_algo *algo, siz
 
 static bool is_asked(const struct kg_rl_batch *b, const struct pass_plan *p, size_t i)
 {
+    if (p->displaced && !kg_rl_displaced(b, i))
+        return false;
     return !p->anchored || kg_rl_anchored(b, p->anchored, i);
+}
+
+/* What is wanted of the tokens of a part, the first of which is loss token `at`.
+ * returns the loss token behind them */
+static int64_t ask_tokens(struct pass_arrays *a, const struct kg_rl_batch *b,
+                          const struct pass_plan *p, const struct kg_traj *t,
+                          struct kg_traj_part part, size_t position, int64_t at)
+{
+    size_t k = (size_t)p->k;
+
+    for (size_t j = part.from; j < part.end; j++, position++) {
+        int32_t *ids = a->indices + position * k;
+
+        if (j < part.begin || t->source[j] != KG_SOURCE_MODEL) {
+            memset(ids, 0xff, k * sizeof *ids); /* -1: nothing is asked for */
+            continue;
+        }
+        if (p->log_kept)
+            a->sets[position] = b->kept[at];
+        memcpy(ids, b->ids + at++ * b->k, k * sizeof *ids);
+    }
+    return at;
+}
+
+static void ask_part(struct pass_arrays *a, const struct pass_plan *p,
+                     const struct kg_traj *t, struct kg_traj_part part, size_t position)
+{
+    size_t k = (size_t)p->k, top = (size_t)p->top_k;
+
+    a->from[a->n_seqs] = part.begin - part.from;
+    a->seqs[a->n_seqs++] = (struct kg_score_seq){
+        .tokens = t->tokens + part.from,
+        .n = part.end - part.from,
+        .temperature = t->temperature,
+        .indices = k > 0 ? a->indices + position * k : NULL,
+        .logp = a->logp + position,
+        .sum_sq = p->sum_sq ? a->sum_sq + position : NULL,
+        .sets = p->log_kept ? a->sets + position : NULL,
+        .set_logp = p->log_kept ? a->set_logp + position : NULL,
+        .logp_at = k > 0 ? a->logp_at + position * k : NULL,
+        .top_ids = top > 0 ? a->top_ids + position * top : NULL,
+        .top_logp = top > 0 ? a->top_logp + position * top : NULL};
 }
 
 static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
                      const struct pass_plan *p)
 {
     size_t position = 0;
-    int64_t at = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
-        size_t k = (size_t)p->k, top = (size_t)p->top_k;
+        int64_t at = b->begin[i];
 
-        if (!is_asked(b, p, i)) {
-            position += t->n;
-            at += b->begin[i + 1] - b->begin[i];
-            continue;
-        }
-        a->from[a->n_seqs] = t->prompt_n;
-        a->seqs[a->n_seqs++] = (struct kg_score_seq){
-            .tokens = t->tokens,
-            .n = t->n,
-            .temperature = t->temperature,
-            .indices = k > 0 ? a->indices + position * k : NULL,
-            .logp = a->logp + position,
-            .sum_sq = p->sum_sq ? a->sum_sq + position : NULL,
-            .sets = p->log_kept ? a->sets + position : NULL,
-            .set_logp = p->log_kept ? a->set_logp + position : NULL,
-            .logp_at = k > 0 ? a->logp_at + position * k : NULL,
-            .top_ids = top > 0 ? a->top_ids + position * top : NULL,
-            .top_logp = top > 0 ? a->top_logp + position * top : NULL};
-        for (size_t j = 0; j < t->n; j++, position++) {
-            int32_t *ids = a->indices + position * k;
+        for (size_t x = 0; is_asked(b, p, i) && x < kg_traj_n_parts(t, b->whole); x++) {
+            struct kg_traj_part part = kg_traj_part(t, x, b->whole);
 
-            if (t->source[j] != KG_SOURCE_MODEL) {
-                memset(ids, 0xff, k * sizeof *ids); /* -1: nothing is asked for */
-                continue;
-            }
-            if (p->log_kept)
-                a->sets[position] = b->kept[at];
-            memcpy(ids, b->ids + at++ * b->k, k * sizeof *ids);
+            ask_part(a, p, t, part, position);
+            at = ask_tokens(a, b, p, t, part, position, at);
+            position += part.end - part.from;
         }
     }
 }
@@ -263,7 +262,7 @@ static void take_token(struct kg_rl_batch *b, int64_t at, const struct pass_arra
     for (int k = 0; k < p->k; k++)
         p->logp_at[at * b->k + k] = a->logp_at[position * (size_t)p->k + (size_t)k];
     for (int k = 0; k < p->top_k; k++) {
-        b->ids[at * b->k + b->k_sampler + k] =
+        b->ids[at * b->k + p->k + k] =
             a->top_ids[position * (size_t)p->top_k + (size_t)k];
         p->logp_at[at * b->k + p->k + k] =
             a->top_logp[position * (size_t)p->top_k + (size_t)k];
@@ -274,17 +273,17 @@ static void pass_take(struct kg_rl_batch *b, const struct pass_arrays *a,
                       const struct pass_plan *p)
 {
     size_t position = 0;
-    int64_t at = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
-        bool asked = is_asked(b, p, i);
+        const struct kg_traj *t = &b->trajs[i];
+        int64_t at = b->begin[i];
 
-        for (size_t j = 0; j < b->trajs[i].n; j++, position++) {
-            if (b->trajs[i].source[j] != KG_SOURCE_MODEL)
-                continue;
-            if (asked)
-                take_token(b, at, a, position, p);
-            at++;
+        for (size_t x = 0; is_asked(b, p, i) && x < kg_traj_n_parts(t, b->whole); x++) {
+            struct kg_traj_part part = kg_traj_part(t, x, b->whole);
+
+            for (size_t j = part.from; j < part.end; j++, position++)
+                if (j >= part.begin && t->source[j] == KG_SOURCE_MODEL)
+                    take_token(b, at++, a, position, p);
         }
     }
 }
@@ -296,7 +295,8 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
     kg_status status;
     int phase;
 
-    *(p->model == run->anchor ? &b->anchor_passes : &b->own_passes) += 1;
+    if (!p->displaced)
+        *(p->model == run->anchor ? &b->anchor_passes : &b->own_passes) += 1;
     KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
     pass_ask(&a, b, p);
     phase = kg_phase_begin(0, NULL, "%s",
@@ -307,7 +307,7 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
     kg_phase_end(phase);
     pass_take(b, &a, p);
 out:
-    pass_release(&a);
+    kg_columns_free(&a.block, &a, pass_columns);
     return status;
 }
 
@@ -320,6 +320,15 @@ static bool has_anchor_rows(const struct kg_run *run)
 bool kg_rl_asks_anchor(const struct kg_run *run)
 {
     return has_anchor_rows(run) && (run->anchor || kg_algo_anchor_top_k(&run->algo) > 0);
+}
+
+static size_t n_displaced(const struct kg_rl_batch *b)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        n += kg_rl_displaced(b, i);
+    return n;
 }
 
 /* The iterative anchor is what sampled: its rows are the record. */
@@ -342,11 +351,29 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_
                           .logp = b->anchor_logp,
                           .logp_at = b->anchor_at};
 
-    if (kg_rl_asks_anchor(run))
+    if (kg_rl_asks_anchor(run) || (has_anchor_rows(run) && n_displaced(b) > 0))
         return run_pass(b, run, &p, err);
     if (has_anchor_rows(run))
         copy_record(b);
     return KG_OK;
+}
+
+/* A reproduction reads whole texts. Where a turn was sampled from the newest of its text
+ * alone, ratios refer to what the sampler says of it there; mu_logp stays the record. */
+static kg_status displace(struct kg_rl_batch *b, const struct kg_run *run,
+                          struct kg_err *err)
+{
+    bool own = kg_algo_needs(&run->algo) & KG_NEED_MU_AT;
+    struct pass_plan p = {.model = run->sampler ? run->sampler : run->model,
+                          .top_k = own ? 0 : b->k_sampler,
+                          .logp = b->old_logp,
+                          .logp_at = b->mu_at,
+                          .displaced = true};
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        if (kg_rl_displaced(b, i))
+            b->whole_tokens += (double)b->trajs[i].n;
+    return n_displaced(b) > 0 ? run_pass(b, run, &p, err) : KG_OK;
 }
 
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
@@ -356,6 +383,8 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err
     KG_TRY(count_tokens(b, &run->algo, err));
     KG_TRY(allocate(b, &run->algo, has_anchor_rows(run), err));
     flatten(b);
+    b->whole = kg_config_bool(run->config, "algo.reproduction");
+    KG_TRY(displace(b, run, err));
     KG_TRY(kg_rl_ask_anchor(b, run, err));
     if (strcmp(kg_config_text(run->config, "train.old_logp"), "recompute") == 0) {
         struct pass_plan p = {.model = run->model, .logp = b->old_logp};
@@ -388,20 +417,7 @@ void kg_rl_batch_release(struct kg_rl_batch *b)
     kg_mem_free(b->grades);
     kg_mem_free(b->drop);
     kg_mem_free(b->begin);
-    kg_mem_free(b->tokens);
-    kg_mem_free(b->old_logp);
-    kg_mem_free(b->mu_logp);
-    kg_mem_free(b->anchor_logp);
-    kg_mem_free(b->advantage);
-    kg_mem_free(b->pg_weight);
-    kg_mem_free(b->kl_weight);
-    kg_mem_free(b->entropy_weight);
-    kg_mem_free(b->ids);
-    kg_mem_free(b->kept);
-    kg_mem_free(b->anchor_at);
-    kg_mem_free(b->mu_at);
-    kg_mem_free(b->old_log_kept);
-    kg_mem_free(b->sum_sq);
+    kg_columns_free(&b->block, b, columns);
     kg_mem_free(b->greedy);
     memset(b, 0, sizeof *b);
 }

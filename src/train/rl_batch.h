@@ -7,6 +7,7 @@
 #ifndef KG_TRAIN_RL_BATCH_H
 #define KG_TRAIN_RL_BATCH_H
 
+#include "base/columns.h"
 #include "train/run.h"
 
 /* What dynamic sampling saw, over all generation batches of the step. */
@@ -47,9 +48,15 @@ struct kg_rl_batch {
     int anchor_passes, own_passes;
     int32_t group; /* samples of a prompt */
     bool shaped;   /* rewards carry overlong shaping */
+    /* passes read each trajectory as one text, whatever its turns were sampled from; else
+     * every turn in its own context (kg_traj_part) */
+    bool whole;
+    double
+        whole_tokens; /* computed for what old_logp says of windows; 0 unless `whole` */
 
-    int64_t *begin; /* (n_trajs+1) owned, as all below */
-    int64_t n;      /* N */
+    int64_t *begin;        /* (n_trajs+1) owned */
+    int64_t n;             /* N */
+    struct kg_block block; /* owned: what follows stands in it */
     int32_t *tokens;
     double *old_logp;    /* what the ratio refers to */
     double *mu_logp;     /* the sampler's record */
@@ -77,6 +84,12 @@ struct kg_rl_batch {
 static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
 {
     return !b->drop || !b->drop[i];
+}
+
+/* Whether what was recorded with it is of another context than passes read it in. */
+static inline bool kg_rl_displaced(const struct kg_rl_batch *b, size_t i)
+{
+    return b->whole && b->trajs[i].n_windows > 0;
 }
 
 /* Whether a filter takes the answer out of the policy's loss: dynamic sampling, or

@@ -9,6 +9,7 @@
 #include "train/algo.h"
 #include "train/anchor.h"
 #include "train/episodes.h"
+#include "train/parts.h"
 #include "train/path.h"
 #include "train/sources.h"
 
@@ -134,26 +135,16 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "groups/all_wrong", (double)all_wrong / (double)groups);
 }
 
-/* Each of several rewards, over the answers that it graded. */
+/* Each of several rewards, and what graders said besides. */
 static void put_parts(struct kg_metrics *log, const struct kg_rl_batch *b,
                       const struct kg_run *run)
 {
-    const struct kg_task_rewards *r = run->task_opts.rewards;
+    struct kg_part_sums sums = {.answers = 0};
 
-    for (int k = 0; k < kg_task_rewards_n(r); k++) {
-        double sum = 0, graded = 0;
-
-        for (size_t i = 0; i < b->n_trajs; i++) {
-            if (!kg_rl_learns(b, i) || isnan(b->trajs[i].part[k]))
-                continue;
-            sum += b->trajs[i].part[k];
-            graded++;
-        }
-        kg_metrics_put_in(log, "reward/part", kg_task_rewards_name(r, k),
-                          graded > 0 ? sum / graded : 0);
-        kg_metrics_put_in(log, "reward/part_ungraded", kg_task_rewards_name(r, k),
-                          1 - graded / (double)b->n_learned);
-    }
+    for (size_t i = 0; i < b->n_trajs; i++)
+        if (kg_rl_learns(b, i))
+            kg_part_add(&sums, &b->trajs[i]);
+    kg_part_put(log, "reward", &sums, run);
 }
 
 /* By data source, where the training data has several. */
@@ -195,6 +186,33 @@ static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
     }
     kg_metrics_put(log, "mismatch/cut", b->n > 0 ? cut / (double)b->n : 0);
     kg_metrics_put(log, "mismatch/cut_nats", b->n > 0 ? nats / (double)b->n : 0);
+}
+
+/* Tokens that were sampled from the newest of their text alone, where ratios refer to the
+ * whole of it. */
+static void put_displaced(struct kg_metrics *log, const struct kg_rl_batch *b,
+                          const struct kg_run *run)
+{
+    double n = 0, nats = 0;
+
+    if (!b->whole || run->episode_opts.window == 0)
+        return;
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+        int64_t at = b->begin[i];
+
+        for (size_t j = t->prompt_n; kg_rl_displaced(b, i) && j < t->n; j++) {
+            bool inside = j >= t->windows[0].begin;
+
+            if (t->source[j] != KG_SOURCE_MODEL)
+                continue;
+            n += inside;
+            nats += inside ? fabs(b->old_logp[at] - b->mu_logp[at]) : 0;
+            at++;
+        }
+    }
+    kg_metrics_put(log, "mismatch/window", b->n > 0 ? n / (double)b->n : 0);
+    kg_metrics_put(log, "mismatch/window_nats", n > 0 ? nats / n : 0);
 }
 
 static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
@@ -301,9 +319,11 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
     kg_metrics_put(log, "loss/entropy", t->entropy / updates);
     for (size_t i = 0; i < n; i++)
         kg_metrics_put(log, rows[i].name, rows[i].value);
-    if (algo->kl_reward)
-        kg_metrics_put(log, "kl/value", t->kl_reward);
-    if (algo->kl_reward || kg_algo_kl_in_loss(algo))
+    if (kg_algo_kl_taken(algo))
+        kg_metrics_put(log, "kl/value", t->kl_taken);
+    if (algo->kl_in->place == KG_PLACE_ADVANTAGE)
+        kg_metrics_put(log, "kl/taken_max", t->kl_taken_max);
+    if (kg_algo_kl_taken(algo) || kg_algo_kl_in_loss(algo))
         kg_metrics_put(log, "kl/beta", algo->kl_beta);
     /* before the first update the policy is the one that sampled: this must be 0 unless
      * asked for otherwise */
@@ -357,7 +377,8 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
     double sampled = (double)(s->prefill_tokens + s->decode_tokens), tokens = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++)
-        tokens += (double)b->trajs[i].n;
+        tokens += (double)kg_traj_span(&b->trajs[i], b->whole);
+    sampled += b->whole_tokens;
     return 2 * (product_elements(run->model) * (tokens * forwards + sampled) +
                 product_elements(anchor) * tokens * (exact + b->anchor_passes));
 }
@@ -417,6 +438,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     put_sources(&log, b, run);
     put_lengths(&log, b);
     put_cut(&log, b, run);
+    put_displaced(&log, b, run);
     put_episodes(&log, b, run);
     put_tools(&log, b);
     put_grader(&log, run);
@@ -462,8 +484,6 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
         return KG_OK; /* of a rollout that was broken off */
     KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, run->stops, run->n_stops, err));
     notes->text = &text;
-    for (int k = 0; k < kg_task_rewards_n(run->task_opts.rewards); k++)
-        notes->part_names[k] = kg_task_rewards_name(run->task_opts.rewards, k);
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
 out:
@@ -472,16 +492,30 @@ out:
     return status;
 }
 
+/* The lines of a file have the same numbers of graders. */
+static uint32_t named_in(const struct kg_rl_batch *b)
+{
+    uint32_t named = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++)
+        named |= b->trajs[i].further.named;
+    for (size_t i = 0; i < b->n_spare; i++)
+        named |= b->spare[i].further.named;
+    return named;
+}
+
 /* anchored: the anchor pass is through */
 static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
                             const struct kg_rl_batch *b, bool anchored,
                             struct kg_err *err)
 {
     uint64_t bytes;
+    struct kg_traj_notes none = {.text = NULL};
 
+    kg_part_notes(&none, run, named_in(b));
     for (size_t i = 0; i < b->n_trajs; i++) {
         bool has = b->advantage && b->begin[i] < b->n;
-        struct kg_traj_notes notes = {.text = NULL};
+        struct kg_traj_notes notes = none;
 
         if (has && kg_rl_learns(b, i))
             notes.advantage = &b->advantage[b->begin[i]];
@@ -490,7 +524,7 @@ static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
         KG_TRY(dump_traj(w, run, &b->trajs[i], &notes, err));
     }
     for (size_t i = 0; i < b->n_spare; i++)
-        KG_TRY(dump_traj(w, run, &b->spare[i], &(struct kg_traj_notes){0}, err));
+        KG_TRY(dump_traj(w, run, &b->spare[i], &none, err));
     return kg_zst_end_frame(w, &bytes, err);
 }
 

@@ -23,7 +23,9 @@ struct kg_rl_totals {
     bool any;     /* the present update has a gradient */
     bool skipped; /* a number was not finite */
     double kl_divisor;
-    double kl_reward;      /* kl.in reward: mean over answers of the mean over tokens */
+    /* kl.in other than loss: mean over answers of the mean over tokens, and the largest
+     * amount that an advantage lost */
+    double kl_taken, kl_taken_max;
     double trained_tokens; /* tokens through forward and backward */
     double clock[KG_PHASE_COUNT];
 };

@@ -47,8 +47,9 @@ struct update {
     size_t first, last;
     uint64_t number; /* of the update in the run, idle ones counted */
     struct kg_rl_totals *totals;
+    struct kg_block block; /* owned: what follows stands in it */
     /* scratch of one micro-batch, over its loss tokens */
-    int64_t *seq_begin; /* owned, as below */
+    int64_t *seq_begin;
     double *logp, *logp_at, *entropy, *log_kept, *kl;
     double *a_logp, *a_at, *a_entropy, *a_log_kept, *a_kl;
     /* rows of batch scope: over the loss tokens of the update */
@@ -57,23 +58,37 @@ struct update {
     uint8_t *silent;   /* (last - first) answers without any term: they cost nothing */
 };
 
+enum { ANSWERS, BEGINS, TOKENS, IDS, EXACT, WHOLE, COUNTS };
+static const struct kg_column columns[] = {
+    KG_COLUMN(struct update, seq_begin, BEGINS),
+    KG_COLUMN(struct update, silent, ANSWERS),
+    KG_COLUMN(struct update, logp, TOKENS),
+    KG_COLUMN(struct update, logp_at, IDS),
+    KG_COLUMN(struct update, entropy, TOKENS),
+    KG_COLUMN(struct update, log_kept, TOKENS),
+    KG_COLUMN(struct update, kl, EXACT),
+    KG_COLUMN(struct update, a_logp, TOKENS),
+    KG_COLUMN(struct update, a_at, IDS),
+    KG_COLUMN(struct update, a_entropy, TOKENS),
+    KG_COLUMN(struct update, a_log_kept, TOKENS),
+    KG_COLUMN(struct update, a_kl, EXACT),
+    KG_COLUMN(struct update, whole_logp, WHOLE),
+    KG_COLUMN(struct update, whole_kept, WHOLE),
+    KG_COLUMN(struct update, selected, WHOLE),
+    {0},
+};
+
+/* What stands in a block goes with it. */
+static void hand_over(struct kg_block *to, struct kg_block *from)
+{
+    kg_mem_free(to->memory);
+    *to = *from;
+    *from = (struct kg_block){0};
+}
+
 static void update_release(struct update *u)
 {
-    kg_mem_free(u->seq_begin);
-    kg_mem_free(u->logp);
-    kg_mem_free(u->logp_at);
-    kg_mem_free(u->entropy);
-    kg_mem_free(u->log_kept);
-    kg_mem_free(u->kl);
-    kg_mem_free(u->a_logp);
-    kg_mem_free(u->a_at);
-    kg_mem_free(u->a_entropy);
-    kg_mem_free(u->a_log_kept);
-    kg_mem_free(u->a_kl);
-    kg_mem_free(u->whole_logp);
-    kg_mem_free(u->whole_kept);
-    kg_mem_free(u->selected);
-    kg_mem_free(u->silent);
+    hand_over(&u->run->update_memory, &u->block);
 }
 
 static bool selects(const struct update *u)
@@ -83,34 +98,19 @@ static bool selects(const struct update *u)
 
 static kg_status update_init(struct update *u, struct kg_err *err)
 {
-    size_t n = (size_t)u->run->pass->max_tokens;
-    size_t at = n * (size_t)u->b->k;
-    size_t exact = u->run->pass->kl ? n : 0;
-    size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
-    size_t whole = selects(u) ? all : 0;
-    struct {
-        double **array;
-        size_t count;
-    } rows[] = {{&u->logp, n},     {&u->logp_at, at},       {&u->entropy, n},
-                {&u->log_kept, n}, {&u->kl, exact},         {&u->a_logp, n},
-                {&u->a_at, at},    {&u->a_entropy, n},      {&u->a_log_kept, n},
-                {&u->a_kl, exact}, {&u->whole_logp, whole}, {&u->whole_kept, whole}};
+    const size_t n = (size_t)u->run->pass->max_tokens, answers = u->last - u->first;
+    const size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
+    const size_t counts[COUNTS] = {
+        [ANSWERS] = answers,
+        [BEGINS] = answers + 1,
+        [TOKENS] = n,
+        [IDS] = n * (size_t)u->b->k,
+        [EXACT] = u->run->pass->kl ? n : KG_COLUMN_ABSENT,
+        [WHOLE] = selects(u) ? all : KG_COLUMN_ABSENT,
+    };
 
-    u->seq_begin = kg_mem_calloc(u->last - u->first + 1, sizeof *u->seq_begin, "update",
-                                 err);
-    u->silent = u->seq_begin
-                    ? kg_mem_calloc(u->last - u->first, sizeof *u->silent, "update", err)
-                    : NULL;
-    if (!u->silent)
-        return err->code;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        *rows[i].array = kg_mem_calloc(rows[i].count + 1, sizeof(double), "update", err);
-        if (!*rows[i].array)
-            return err->code;
-    }
-    if (selects(u))
-        u->selected = kg_mem_calloc(all + 1, sizeof *u->selected, "selection", err);
-    return !selects(u) || u->selected ? KG_OK : err->code;
+    hand_over(&u->block, &u->run->update_memory);
+    return kg_columns_take(&u->block, u, columns, counts, "update", err);
 }
 
 /* Offsets of trajectories [first, last) from the first one's. */
@@ -162,21 +162,34 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     return status;
 }
 
-static void pack_traj(struct kg_pass *p, const struct kg_rl_batch *b, size_t i)
+/* One context of a trajectory, whose first loss token is `at`.
+ * returns the one behind it */
+static int64_t pack_part(struct kg_pass *p, const struct kg_rl_batch *b,
+                         const struct kg_traj *t, struct kg_traj_part part, int64_t at)
 {
-    const struct kg_traj *t = &b->trajs[i];
     float inv_temp = kg_inv_temperature(t->temperature);
-    int64_t row = kg_pass_add(p, t->tokens, t->n), at = b->begin[i];
+    int64_t row = kg_pass_add(p, t->tokens + part.from, part.end - part.from);
 
-    for (size_t j = 0; j < t->n; j++)
+    for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL) {
-            int64_t wanted = kg_pass_want(p, row + (int64_t)j - 1, t->tokens[j], inv_temp,
+            int64_t before = row + (int64_t)(j - part.from) - 1;
+            int64_t wanted = kg_pass_want(p, before, t->tokens[j], inv_temp,
                                           b->ids + at * b->k);
 
             if (b->kept)
                 kg_pass_want_set(p, wanted, &b->kept[at]);
             at++;
         }
+    return at;
+}
+
+static void pack_traj(struct kg_pass *p, const struct kg_rl_batch *b, size_t i)
+{
+    const struct kg_traj *t = &b->trajs[i];
+    int64_t at = b->begin[i];
+
+    for (size_t x = 0; x < kg_traj_n_parts(t, b->whole); x++)
+        at = pack_part(p, b, t, kg_traj_part(t, x, b->whole), at);
 }
 
 /* The head's float rows as the policy's doubles. */
@@ -302,15 +315,17 @@ static kg_status micro_batches(struct update *u, size_t first, size_t last,
 
     for (size_t i = first; i < last;) {
         size_t j = i;
-        int64_t tokens = 0;
+        int64_t tokens = 0, more = 0;
 
         if (u->silent[i - u->first]) {
             i++;
             continue;
         }
-        while (j < last && !u->silent[j - u->first] &&
-               (j == i || tokens + (int64_t)b->trajs[j].n <= budget))
-            tokens += (int64_t)b->trajs[j++].n;
+        for (; j < last && !u->silent[j - u->first]; j++, tokens += more) {
+            more = (int64_t)kg_traj_span(&b->trajs[j], b->whole);
+            if (j > i && tokens + more > budget)
+                break;
+        }
         KG_TRY(work(u, i, j, err));
         i = j;
         kg_phase_at(phase, (int64_t)(i - first));
@@ -493,7 +508,7 @@ static void steer_kl(struct kg_run *run, const struct kg_rl_batch *b,
                      const struct kg_rl_totals *t)
 {
     const struct kg_algo *a = &run->algo;
-    double kl = a->kl_reward ? t->kl_reward
+    double kl = kg_algo_kl_taken(a) ? t->kl_taken
                 : t->metrics.kl_tokens > 0
                     ? t->metrics.kl_sum / (double)t->metrics.kl_tokens
                     : 0;
@@ -587,8 +602,10 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     struct kg_rl_totals totals = {0};
     struct kg_err why = {0};
     int phase = kg_phase_begin(0, NULL, "step %lld", (long long)run->count.step + 1);
-    kg_status status = make_batch(&b, &totals, run, &why);
+    kg_status status;
 
+    hand_over(&b.block, &run->step_memory);
+    status = make_batch(&b, &totals, run, &why);
     run->midway = status == KG_ENONFINITE;
     if (status == KG_OK)
         status = learn(&totals, &b, run, err);
@@ -597,6 +614,7 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     else
         *err = why;
     run->midway = run->midway && status != KG_OK;
+    hand_over(&run->step_memory, &b.block);
     kg_rl_batch_release(&b);
     kg_phase_end(phase);
     return status;

@@ -6,7 +6,7 @@
 #include "train/rl_log.h"
 
 /* Advantages of the answers that are learned from, on every one of their tokens; with
- * kl.in reward totals->kl_reward is set.   a: its statistics alone, out
+ * kl.in other than loss totals->kl_taken is set.   a: its statistics alone, out
  * errors: those of the policy */
 kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *totals,
                            struct kg_rl_batch *b, const struct kg_run *run,

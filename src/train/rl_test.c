@@ -550,10 +550,11 @@ static void batch_scope_does_not_depend_on_the_cut_into_micro_batches(void **sta
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const char *extra[] = {
-            surrogates[i],           "train.updates_per_step=2", "algo.cov_ratio=0.25",
-            "algo.cov_low=-1",       "model.dtype=fp32",         "algo.cov_coef=5",
-            "train.micro_tokens=16", "anchor.kind=fixed",        NULL};
+        const char *extra[] = {surrogates[i],           "train.updates_per_step=2",
+                               "algo.cov_ratio=0.25",   "algo.cov_low=-1",
+                               "model.dtype=fp32",      "algo.cov_coef=5",
+                               "train.micro_tokens=16", "anchor.kind=fixed",
+                               "kl.estimator=k3",       NULL};
         struct result small, large;
 
         small = one_step(ROOT "/small", extra, 0);

@@ -60,14 +60,20 @@ struct opened {
     struct kg_config *config;
 };
 
-static inline void open_run(struct opened *o, const char *dir, const char *const *extra)
+/* Of its config, which it takes. */
+static inline void open_config(struct opened *o, struct kg_config *config)
 {
-    fresh(dir);
-    o->config = config_of(dir, extra);
-    NEED(kg_run_open(&o->run, o->config, err));
+    o->config = config;
+    NEED(kg_run_open(&o->run, config, err));
     NEED(kg_run_dir_create(&o->run, err));
     NEED(kg_run_dir_cut(&o->run, err));
     NEED(kg_run_start_rl(&o->run, err));
+}
+
+static inline void open_run(struct opened *o, const char *dir, const char *const *extra)
+{
+    fresh(dir);
+    open_config(o, config_of(dir, extra));
 }
 
 static inline void close_run(struct opened *o)

@@ -9,6 +9,7 @@
 #include "train/algo.h"
 #include "train/anchor.h"
 #include "train/answers.h"
+#include "train/effect.h"
 #include "train/episodes.h"
 #include "train/path.h"
 #include "train/reference.h"
@@ -157,6 +158,11 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "optim.warmup: steps says how a warm-up rises; expected "
                        "optim.warmup_steps above 0 with it, found 0");
+    if (!decays_all(c, "sft.decay") && !(kg_config_real(c, "sft.weight_decay") > 0))
+        return kg_fail(
+            err, KG_EINVAL,
+            "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
+            "it could say");
     run->rl_optim = (struct kg_optim_opts){
         .lr = kg_config_real(c, "optim.lr"),
         .beta1 = kg_config_real(c, "optim.beta1"),
@@ -205,30 +211,63 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+/* Whether episodes are sampled and learned turn by turn, each in its own context. */
+static bool by_windows(const struct kg_run *run)
+{
+    return run->episodes && run->episode_opts.window > 0 &&
+           !kg_config_bool(run->config, "algo.reproduction");
+}
+
 /* The longest prompt with its answer that RL can meet. */
 static size_t longest_answer(const struct kg_run *run)
 {
+    struct kg_episode_opts whole = run->episode_opts;
+
+    whole.window = 0;
     if (run->answers.n > 0)
         return run->answers.longest;
     if (run->episodes)
-        return (size_t)run->episode_opts.context;
+        return (size_t)kg_episodes_span(&whole, run->train.longest);
     return run->train.longest + (size_t)kg_config_int(run->config, "rollout.max_tokens");
+}
+
+/* The most of it that one forward reads as a sequence. */
+static size_t longest_context(const struct kg_run *run)
+{
+    size_t longest = longest_answer(run);
+    size_t reach = by_windows(run) ? (size_t)kg_episodes_positions(&run->episode_opts)
+                                   : longest;
+
+    return reach < longest ? reach : longest;
+}
+
+static kg_status check_episodes(const struct kg_run *run, struct kg_err *err)
+{
+    size_t prompt = run->train.longest > run->val.longest ? run->train.longest
+                                                          : run->val.longest;
+    size_t context = (size_t)run->episode_opts.context;
+    size_t window = (size_t)run->episode_opts.window;
+
+    if (run->episodes && prompt >= context)
+        return kg_fail(err, KG_EINVAL,
+                       "episode.context: expected room for an answer behind the longest "
+                       "prompt of %zu tokens, found %zu",
+                       prompt, context);
+    if (run->episodes && window > 0 && prompt > window)
+        return kg_fail(err, KG_EINVAL,
+                       "episode.window: expected at least the longest prompt's %zu "
+                       "tokens, found %zu",
+                       prompt, window);
+    return KG_OK;
 }
 
 /* Positions beyond what the model was made for are refused, as `generate` does. */
 static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
 {
-    size_t longest = longest_answer(run);
+    size_t longest = longest_context(run);
     size_t limit = (size_t)run->model->config.max_positions;
-    size_t prompt = run->train.longest > run->val.longest ? run->train.longest
-                                                          : run->val.longest;
 
-    if (run->episodes && prompt >= longest)
-        return kg_fail(err, KG_EINVAL,
-                       "episode.context: expected room for an answer behind the longest "
-                       "prompt of %zu tokens, found %zu",
-                       prompt, longest);
-
+    KG_TRY(check_episodes(run, err));
     if (kg_config_int(run->config, "train.steps") > 0 && longest > limit)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected prompt and answer within the model's "
@@ -253,18 +292,22 @@ static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-/* The longest sequence that any phase can meet. */
-static size_t longest_sequence(const struct kg_run *run)
-{
-    size_t rl = longest_answer(run), sft = kg_run_sft_longest(run);
+static int64_t larger(size_t a, size_t b) { return (int64_t)(a > b ? a : b); }
 
-    return rl > sft ? rl : sft;
+/* Tokens of the answer that takes most: all contexts of one are in one micro-batch. */
+static size_t widest_answer(const struct kg_run *run)
+{
+    if (!by_windows(run))
+        return longest_answer(run);
+    return (size_t)kg_episodes_span(&run->episode_opts, run->train.longest);
 }
 
 static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
-    int64_t longest = (int64_t)longest_sequence(run);
+    size_t sft = kg_run_sft_longest(run);
+    int64_t longest = larger(longest_context(run), sft);
+    int64_t widest = larger(widest_answer(run), sft);
     int64_t micro = kg_config_int(c, "train.micro_tokens");
     struct kg_rollout_opts ro = {
         .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
@@ -276,7 +319,7 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
                  (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
 
     run->pass_opts = (struct kg_pass_opts){
-        .max_tokens = micro > longest ? micro : longest,
+        .max_tokens = micro > widest ? micro : widest,
         .max_k = run->width,
         .sets = kg_config_records_kept(c),
         .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
@@ -340,6 +383,8 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
 kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
                       struct kg_err *err)
 {
+    memset(run, 0, sizeof *run);
+    KG_TRY(kg_effect_check(config, err));
     return kg_run_open_at(run, config, KG_INIT_NEWEST, err);
 }
 
@@ -354,6 +399,8 @@ void kg_run_close(struct kg_run *run)
     kg_file_lock_release(&run->lock);
     kg_rollout_free(run->engine);
     kg_episodes_close(run->episodes);
+    kg_mem_free(run->step_memory.memory);
+    kg_mem_free(run->update_memory.memory);
     kg_pass_free(run->pass);
     kg_acts_free(run->score_acts);
     kg_acts_free(run->anchor_acts);

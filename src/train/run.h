@@ -8,6 +8,7 @@
 #ifndef KG_TRAIN_RUN_H
 #define KG_TRAIN_RUN_H
 
+#include "base/columns.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "data/options.h"
@@ -55,9 +56,10 @@ struct kg_run {
     struct kg_init init; /* what it takes from another run */
 
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* running and rewards are owned */
-    struct kg_chat_template *chat; /* of data.chat_template, or NULL; owned */
-    struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
+    struct kg_task_opts task_opts;   /* running and rewards are owned */
+    struct kg_further_names further; /* said by graders so far */
+    struct kg_chat_template *chat;   /* of data.chat_template, or NULL; owned */
+    struct kg_prompt_opts prompt;    /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;
     struct kg_dataset train_data, val_data;
     struct kg_prompts train, val;
@@ -95,6 +97,8 @@ struct kg_run {
     struct kg_episode_opts episode_opts;
 
     struct kg_counters count;
+    /* arrays of a step and of an update, between steps: the next ones stand in them */
+    struct kg_block step_memory, update_memory;
     /* newest checkpoint of this run: what is there already is not written again */
     char saved_name[KG_CHECKPOINT_NAME];
     /* in a step whose updates have begun: the state is that of no step */
@@ -153,8 +157,9 @@ kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signa
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* What a run would do: batch arithmetic, memory, disk. Text for the user; starts
- * nothing. */
-kg_status kg_train_plan(struct kg_str *out, const struct kg_config *config,
+ * nothing, and leaves nothing. init.from becomes what it stands for.
+ * errors: whatever kg_train_run would refuse before its first step */
+kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
                         struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -143,6 +143,7 @@ static void fill_task_opts(struct kg_run *run)
         .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
         .life = kg_task_life_named(kg_config_text(c, "task.life")),
         .env = kg_config_text(c, "task.env"),
+        .further = &run->further,
         .grader = kg_config_text(c, "task.grader"),
         .wrong_reward = kg_config_real(c, "task.wrong_reward"),
         .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
@@ -155,86 +156,6 @@ static void fill_task_opts(struct kg_run *run)
                    .final = kg_config_real(c, "task.format_final"),
                    .retrieval = kg_config_real(c, "task.format_retrieval")},
     };
-}
-
-enum { MOST_REWARDS = 64 };
-
-static kg_status read_reward(char **spec, double *weight, const struct kg_config *c,
-                             size_t i, struct kg_err *err)
-{
-    struct kg_str text = {0};
-    char *end;
-    kg_status status;
-
-    KG_TRY_GOTO(out, kg_config_list_at(&text, c, "task.rewards", i, err));
-    *spec = kg_str_take(&text, err);
-    KG_TRY_GOTO(out, *spec ? KG_OK : err->code);
-    *weight = 1;
-    if (kg_config_list_size(c, "task.reward_weights") == 0)
-        goto out;
-    KG_TRY_GOTO(out, kg_config_list_at(&text, c, "task.reward_weights", i, err));
-    *weight = strtod(kg_str_text(&text), &end);
-    if (end == kg_str_text(&text) || *end || !isfinite(*weight))
-        status = kg_fail(err, KG_EINVAL,
-                         "task.reward_weights: expected numbers, found '%.80s'",
-                         kg_str_text(&text));
-out:
-    kg_str_release(&text);
-    return status;
-}
-
-static kg_status check_rewards(const struct kg_config *c, struct kg_err *err)
-{
-    size_t n = kg_config_list_size(c, "task.rewards");
-    size_t weights = kg_config_list_size(c, "task.reward_weights");
-
-    if (weights != 0 && weights != n)
-        return kg_fail(
-            err, KG_EINVAL,
-            "task.reward_weights: expected one for each of task.rewards (%zu), "
-            "found %zu",
-            n, weights);
-    if (n > MOST_REWARDS)
-        return kg_fail(err, KG_EINVAL, "task.rewards: expected at most %d, found %zu",
-                       KG_TRAJ_PARTS, n);
-    return KG_OK;
-}
-
-/* The task's command is of rewards that are external and no more. */
-static kg_status check_command(char *const *specs, size_t n, const struct kg_run *run,
-                               struct kg_err *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(specs[i] + strcspn(specs[i], "="), "=external") == 0)
-            return KG_OK;
-    if (n == 0 || !*run->task_opts.command)
-        return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL,
-        "task.command: none of task.rewards is NAME=external alone, so nothing "
-        "would run it; expected none, found '%.80s'",
-        run->task_opts.command);
-}
-
-static kg_status open_rewards(struct kg_run *run, struct kg_err *err)
-{
-    const struct kg_config *c = run->config;
-    size_t n = kg_config_list_size(c, "task.rewards");
-    char *specs[MOST_REWARDS] = {NULL};
-    double weights[MOST_REWARDS];
-    kg_status status = KG_OK;
-
-    KG_TRY(check_rewards(c, err));
-    for (size_t i = 0; status == KG_OK && i < n; i++)
-        status = read_reward(&specs[i], &weights[i], c, i, err);
-    if (status == KG_OK)
-        status = check_command(specs, n, run, err);
-    if (status == KG_OK && n > 0)
-        status = kg_task_rewards_open(&run->task_opts.rewards, (const char *const *)specs,
-                                      weights, n, &run->task_opts, err);
-    for (size_t i = 0; i < n; i++)
-        kg_mem_free(specs[i]);
-    return status;
 }
 
 /* The last n parts of a path, or all of it. */
@@ -460,6 +381,15 @@ static kg_status check_wording(const struct kg_run *run, struct kg_err *err)
                    kg_wording_table()->name, words);
 }
 
+static const struct kg_task_rewards_keys reward_keys = {
+    "task.rewards", "task.reward_weights", "task.command"};
+
+static const struct kg_task_program_key program_keys[] = {{"task.command", ""},
+                                                          {"task.life", "auto"},
+                                                          {"task.env", ""},
+                                                          {"task.timeout_ms", "30000"},
+                                                          {NULL, NULL}};
+
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
@@ -473,7 +403,9 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
         KG_TRY(kg_config_require(c, "data.train", err));
     KG_TRY(open_prompt(run, has_train || has_val || has_sft || offline, err));
     fill_task_opts(run);
-    KG_TRY(open_rewards(run, err));
+    KG_TRY(kg_task_rewards_read(&run->task_opts.rewards, c, &reward_keys, &run->task_opts,
+                                err));
+    KG_TRY(kg_task_check_program(c, program_keys, run->task, &run->task_opts, err));
     if (run->task_opts.wrong_reward != 0 && !run->task->exact_reward)
         return kg_fail(err, KG_EINVAL,
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "

@@ -330,7 +330,7 @@ static void supervised_training_needs_its_file_alone(void **state)
     assert_true(before > 1);
     close_run(&o);
     config = config_of(ROOT "/alone", keys);
-    NEED(kg_train_plan(&plan, config, err));
+    NEED(kg_train_plan(&plan, config, false, err));
     assert_non_null(strstr(kg_str_text(&plan), "5 supervised updates of 2 sequences (3 "
                                                "sequences), 3.33 epochs at lr 1e-05; 5 "
                                                "held out\n"));
@@ -365,20 +365,130 @@ static void a_run_without_a_step_leaves_its_folder_free(void **state)
 
     (void)state;
     fresh(ROOT "/attempt");
-    assert_int_not_equal(kg_train_plan(&plan, config, &e), KG_OK);
+    assert_int_not_equal(kg_train_plan(&plan, config, false, &e), KG_OK);
     assert_non_null(strstr(e.message, "no score"));
     assert_int_not_equal(kg_train_run(config, false, false, &e), KG_OK);
     assert_true(kg_file_exists(ROOT "/attempt/config.yaml"));
     NEED(kg_config_override(config, "task.command=sed 's/.*/{\"score\": 0.25}/'", "test",
                             err));
     kg_str_clear(&plan);
-    NEED(kg_train_plan(&plan, config, err));
+    NEED(kg_train_plan(&plan, config, false, err));
     assert_non_null(strstr(kg_str_text(&plan), "score 0.25, wrong for the first worked "
                                                "solution"));
     NEED(kg_train_run(config, false, false, err));
     assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "continue that run with --resume"));
     kg_str_release(&plan);
+    kg_config_free(config);
+}
+
+/* Each external reward is tried, whatever the task, and each is said. */
+static void rewards_are_tried_one_by_one(void **state)
+{
+    static const char *const keys[] = {
+        "task.name=qa-number",
+        "data.train=" A,
+        "data.val=",
+        "train.steps=1",
+        "task.rewards=[\"a=qa-number\", \"b=external exit 4\"]",
+        NULL};
+    struct kg_config *config = config_of(ROOT "/tried", keys);
+    struct kg_str plan = {0};
+    struct kg_err e = {0};
+
+    (void)state;
+    assert_int_equal(kg_train_plan(&plan, config, false, &e), KG_EIO);
+    assert_non_null(strstr(e.message, "reward b: 'exit 4': expected exit status 0"));
+    NEED(kg_config_override(config,
+                            "task.rewards=[\"a=qa-number\", \"b=external sed "
+                            "'s/.*/{\\\"score\\\": 0.25}/'\"]",
+                            "test", err));
+    kg_str_clear(&plan);
+    NEED(kg_train_plan(&plan, config, false, err));
+    if (!strstr(kg_str_text(&plan), "'task.rewards': score ") ||
+        !strstr(kg_str_text(&plan), ", b 0.25 for the first worked solution"))
+        fail_msg("%s", kg_str_text(&plan));
+    kg_str_release(&plan);
+    kg_config_free(config);
+}
+
+static void put_file(const char *path, const char *text)
+{
+    NEED(kg_file_write_atomic(path, text, strlen(text), err));
+}
+
+/* A grader that fails at the first step: manifest.json and config.yaml are left. */
+static const char *const failing[] = {
+    "task.name=external", "data.train=" A,       "data.val=" A, "train.steps=1",
+    "task.command=false", "eval.at_start=false", NULL};
+
+/* A recipe, answers and notes of the user's are not the rest of an attempt. */
+static void a_folder_of_the_users_own_is_refused_and_kept(void **state)
+{
+    static const char *const files[] = {
+        ROOT "/own/config.yaml", ROOT "/own/sft/train.jsonl",
+        ROOT "/own/rollouts/notes.txt", ROOT "/own/watch.log",
+        ROOT "/own/events.out.tfevents.1"};
+    struct kg_config *config = config_of(ROOT "/own", failing);
+    struct kg_str text = {0};
+    struct kg_err e = {0};
+
+    (void)state;
+    fresh(ROOT "/own");
+    NEED(kg_file_make_dirs(ROOT "/own/sft", err));
+    NEED(kg_file_make_dirs(ROOT "/own/rollouts", err));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        put_file(files[i], "mine: 1\n");
+    assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "config.yaml that no run here has written"));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        kg_str_clear(&text);
+        NEED(kg_file_read(&text, files[i], 100, err));
+        assert_string_equal(text.data, "mine: 1\n");
+    }
+    /* a manifest that is none of a run's, a torn one, and lines of no run */
+    NEED(kg_file_remove_tree(ROOT "/own/config.yaml", err));
+    put_file(ROOT "/own/manifest.json", "{\"format\": 3}");
+    assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "manifest.json that no run"));
+    put_file(ROOT "/own/manifest.json", "{\"kedge\": ");
+    assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
+    NEED(kg_file_remove_tree(ROOT "/own/manifest.json", err));
+    put_file(ROOT "/own/metrics.jsonl", "");
+    assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
+    kg_str_release(&text);
+    kg_config_free(config);
+}
+
+/* Of an attempt's folder nothing goes but what has a name that kedge gives. */
+static void what_stands_beside_an_attempt_stays(void **state)
+{
+    static const char *const stay[] = {
+        ROOT "/rest/sft/train.jsonl", ROOT "/rest/rollouts/notes.txt",
+        ROOT "/rest/rollouts/step-1.jsonl", ROOT "/rest/events.out.tfevents.1.host",
+        ROOT "/rest/sft/events.out.tfevents.1.host"};
+    static const char *const go[] = {
+        ROOT "/rest/rollouts/val-000000.jsonl.zst",
+        ROOT "/rest/rollouts/skipped-sft-000001.jsonl.zst",
+        ROOT "/rest/events.out.tfevents.0000000001.kedge.0000",
+        ROOT "/rest/sft/events.out.tfevents.0000000001.kedge.0000",
+        ROOT "/rest/watch.log"};
+    struct kg_config *config = config_of(ROOT "/rest", failing);
+    struct kg_err e = {0};
+
+    (void)state;
+    fresh(ROOT "/rest");
+    assert_int_not_equal(kg_train_run(config, false, false, &e), KG_OK);
+    NEED(kg_file_make_dirs(ROOT "/rest/sft", err));
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        put_file(stay[i], "mine");
+    for (size_t i = 0; i < sizeof go / sizeof *go; i++)
+        put_file(go[i], "of the attempt");
+    assert_int_not_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        assert_true(kg_file_exists(stay[i]));
+    for (size_t i = 0; i < sizeof go / sizeof *go; i++)
+        assert_false(kg_file_exists(go[i]));
     kg_config_free(config);
 }
 
@@ -564,10 +674,28 @@ static void the_plan_says_the_shares(void **state)
     (void)state;
     write_files(NULL);
     config = config_of(ROOT "/none", weighed);
-    NEED(kg_train_plan(&text, config, err));
+    NEED(kg_train_plan(&text, config, false, err));
     assert_non_null(strstr(text.data, B ": 5 prompts, 50.0 % of a step, 40.00 epochs\n"));
     kg_str_release(&text);
     kg_config_free(config);
+}
+
+/* A recipe's warm start that is switched off: RL goes on from its model elsewhere. */
+static void a_warm_start_that_is_not_made_reads_no_file(void **state)
+{
+    static const char recipe[] = "sft: {steps: 2, data: nowhere.jsonl}\n";
+    char *words[32] = {"sft.steps=0", "run.dir=" ROOT "/off"};
+    struct opened o;
+    size_t n = 2;
+
+    (void)state;
+    for (const char *const *a = rl_base; *a; a++)
+        words[n++] = (char *)(uintptr_t)*a;
+    NEED(kg_file_write_atomic(ROOT "/off.yaml", recipe, sizeof recipe - 1, err));
+    NEED(kg_train_config(&o.config, ROOT "/off.yaml", words, n, err));
+    fresh(ROOT "/off");
+    open_config(&o, o.config);
+    close_run(&o);
 }
 
 int main(void)
@@ -584,6 +712,9 @@ int main(void)
         cmocka_unit_test(too_many_files_are_refused),
         cmocka_unit_test(supervised_training_needs_its_file_alone),
         cmocka_unit_test(a_run_without_a_step_leaves_its_folder_free),
+        cmocka_unit_test(rewards_are_tried_one_by_one),
+        cmocka_unit_test(a_folder_of_the_users_own_is_refused_and_kept),
+        cmocka_unit_test(what_stands_beside_an_attempt_stays),
         cmocka_unit_test(worked_answers_are_solutions_under_every_task),
         cmocka_unit_test(a_fault_names_its_file),
         cmocka_unit_test(a_gold_answer_of_any_file_stops_the_run),
@@ -592,6 +723,7 @@ int main(void)
         cmocka_unit_test(validation_is_told_apart_by_source),
         cmocka_unit_test(a_change_of_any_file_is_named),
         cmocka_unit_test(the_plan_says_the_shares),
+        cmocka_unit_test(a_warm_start_that_is_not_made_reads_no_file),
     };
 
     return cmocka_run_group_tests(tests, write_files, NULL);

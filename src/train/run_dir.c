@@ -9,12 +9,16 @@
 #include "train/inputs.h"
 #include "train/path.h"
 #include "train/run_events.h"
+#include "train/tfevents.h"
 #include "train/train_options.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+
+enum { MAX_MANIFEST_BYTES = 1 << 20 };
 
 static struct kg_path in_run(const struct kg_run *run, const char *name)
 {
@@ -34,6 +38,17 @@ out:
     return status;
 }
 
+/* Keys that config.yaml has: set, as it is written, or given, as it is read. */
+static int64_t count_keys(const struct kg_config *c,
+                          bool (*has)(const struct kg_config *, const char *))
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < kg_config_rows(c); i++)
+        n += has(c, kg_config_row(c, i)->key);
+    return n;
+}
+
 static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
 {
     struct kg_str text = {0};
@@ -47,12 +62,13 @@ static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
         kg_str_printf(
             &text, err,
             "{\"kedge\": \"" KG_VERSION
-            "\", \"started_unix\": %.0f, \"system\": \"%s %s %s\", \"threads\": %d, "
+            "\", \"config_keys\": %lld, \"started_unix\": %.0f, \"system\": \"%s %s "
+            "%s\", \"threads\": %d, "
             "\"compute_dtype\": \"%s\", \"parameters\": %lld, \"train_prompts\": %zu, "
             "\"validation_prompts\": %zu, \"inputs\": ",
-            kg_clock_unix_seconds(), machine.sysname, machine.release, machine.machine,
-            kg_threads_get(), kg_dtype_traits(run->model->ct)->name,
-            (long long)run->model->n_elements,
+            (long long)count_keys(run->config, kg_config_is_set), kg_clock_unix_seconds(),
+            machine.sysname, machine.release, machine.machine, kg_threads_get(),
+            kg_dtype_traits(run->model->ct)->name, (long long)run->model->n_elements,
             run->answers.n > 0 ? run->answers.n : run->train.n, run->val.n));
     KG_TRY_GOTO(out, kg_inputs_json(&text, run->config, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
@@ -66,16 +82,16 @@ out:
 /* Whether metrics.jsonl has a line of a step, supervised or not, or one of nobody's. */
 static kg_status has_steps(bool *has, const struct kg_run *run, struct kg_err *err)
 {
-    const char *path = in_run(run, "metrics.jsonl").text;
+    struct kg_path path = in_run(run, "metrics.jsonl");
     struct kg_jsonl *lines = NULL;
     struct kg_json_doc doc = {0};
     bool more = true;
     kg_status status;
 
     *has = false;
-    if (!kg_file_exists(path))
+    if (!kg_file_exists(path.text))
         return KG_OK;
-    KG_TRY(kg_jsonl_open(&lines, path, err));
+    KG_TRY(kg_jsonl_open(&lines, path.text, err));
     while (!*has) {
         const char *phase;
 
@@ -93,15 +109,52 @@ out:
     return status;
 }
 
+/* Whether a run was begun here: its manifest.json is what write_manifest wrote, before
+ * any other file. A model's or somebody else's is not. */
+static kg_status was_begun(bool *begun, const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_path path = in_run(run, "manifest.json");
+    struct kg_json_doc doc = {0};
+    kg_status status;
+
+    *begun = false;
+    if (!kg_file_exists(path.text))
+        return KG_OK;
+    status = kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err);
+    if (status == KG_EFORMAT)
+        return KG_OK;
+    *begun = status == KG_OK && kg_json_get(doc.root, "kedge") &&
+             kg_json_get(doc.root, "started_unix");
+    kg_json_release(&doc);
+    return status;
+}
+
+/* Files that a run writes over, in a folder where none was begun: they are the user's. */
+static kg_status refuse_others_files(const struct kg_run *run, struct kg_err *err)
+{
+    static const char *const names[] = {"config.yaml", "metrics.jsonl", "manifest.json"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (kg_file_exists(in_run(run, names[i]).text))
+            return kg_fail(err, KG_ECONFLICT,
+                           "%s: expected a folder without a run, found a %s that no run "
+                           "here has written (a run's manifest.json would say so); name "
+                           "another run.dir",
+                           run->dir, names[i]);
+    return KG_OK;
+}
+
 /* Anything of a run that a new one would write over or, keeping the newest checkpoints,
- * remove. What a run leaves that made no step (its grader failed, say) is none. */
-static kg_status refuse_a_run(const struct kg_run *run, struct kg_err *err)
+ * remove. What a run leaves that made no step (its grader failed, say) is none.
+ * *begun: there is such a rest */
+static kg_status refuse_a_run(bool *begun, const struct kg_run *run, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
     bool made;
 
     KG_TRY(kg_checkpoint_newest(name, run->dir, err));
     KG_TRY(has_steps(&made, run, err));
+    KG_TRY(was_begun(begun, run, err));
     if ((name[0] || made) && kg_file_exists(in_run(run, "config.yaml").text))
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected a folder without a run, found config.yaml and %s%s; "
@@ -112,35 +165,89 @@ static kg_status refuse_a_run(const struct kg_run *run, struct kg_err *err)
                        "%s: expected a folder without a run, found %s%s; name another "
                        "run.dir",
                        run->dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
-    return KG_OK;
+    return *begun ? KG_OK : refuse_others_files(run, err);
 }
 
-static kg_status remove_events(const struct kg_run *run, struct kg_err *err)
+/* The step of a dump in rollouts/, and whether it is one of the warm start; false for
+ * every other name. */
+static bool is_dump(const char *name, int64_t *step, bool *sft)
 {
-    static const char prefix[] = "events.out.tfevents.";
+    static const char *const prefixes[] = {"step-", "val-", "val_anchor-", "skipped-sft-",
+                                           "skipped-"};
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        size_t n = strlen(prefixes[i]);
+        char *end;
+
+        if (strncmp(name, prefixes[i], n) != 0 || !isdigit((unsigned char)name[n]))
+            continue;
+        *step = strtoll(name + n, &end, 10);
+        *sft = strcmp(prefixes[i], "skipped-sft-") == 0;
+        return strcmp(end, ".jsonl.zst") == 0;
+    }
+    return false;
+}
+
+static bool is_any_dump(const char *name, const struct kg_run *run)
+{
+    int64_t step;
+    bool sft;
+
+    (void)run;
+    return is_dump(name, &step, &sft);
+}
+
+/* Whether a file of rollouts/ is a dump of a step that the run has not done yet. */
+static bool is_later_dump(const char *name, const struct kg_run *run)
+{
+    int64_t step;
+    bool sft;
+
+    return is_dump(name, &step, &sft) &&
+           step > (sft ? run->count.sft_step : run->count.step);
+}
+
+static bool is_events(const char *name, const struct kg_run *run)
+{
+    (void)run;
+    return kg_tfevents_is_name(name);
+}
+
+/* The files of RUN/folder (RUN itself: "") which `which` says yes to; no folder, none.
+ * Only regular files and links: nothing that a run writes is a folder. */
+static kg_status remove_files(const struct kg_run *run, const char *folder,
+                              bool (*which)(const char *, const struct kg_run *),
+                              struct kg_err *err)
+{
+    struct kg_path root = *folder ? in_run(run, folder) : kg_path_in(run->dir, ".");
     char **names;
     size_t n;
     kg_status status = KG_OK;
 
-    KG_TRY(kg_file_list(&names, &n, run->dir, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++)
-        if (strncmp(names[i], prefix, sizeof prefix - 1) == 0)
-            status = kg_file_remove_tree(in_run(run, names[i]).text, err);
+    if (!kg_file_is_dir(root.text))
+        return KG_OK;
+    KG_TRY(kg_file_list(&names, &n, root.text, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        struct kg_path path = kg_path_in(root.text, names[i]);
+
+        if (which(names[i], run) && !kg_file_is_dir(path.text))
+            status = kg_file_remove_tree(path.text, err);
+    }
     kg_file_names_free(names, n);
     return status;
 }
 
-/* What a run left that made no step; nothing where none was there. */
+/* What a run left that made no step, by the names that kedge gives, and not a file more:
+ * what else is there, in sft/ and rollouts/ too, is the user's. manifest.json and
+ * config.yaml are written over: a removal that is cut off can be begun again. */
 static kg_status remove_attempt(const struct kg_run *run, struct kg_err *err)
 {
-    static const char *const names[] = {"manifest.json", "metrics.jsonl", "watch.log",
-                                        "report.html",   "rollouts",      "sft",
-                                        "config.yaml"};
+    static const char *const names[] = {"metrics.jsonl", "watch.log", "report.html"};
 
-    if (!kg_file_exists(in_run(run, "config.yaml").text))
-        return KG_OK;
     kg_log_info("%s: a run was begun here and made no step: it is begun anew", run->dir);
-    KG_TRY(remove_events(run, err));
+    KG_TRY(remove_files(run, "", is_events, err));
+    KG_TRY(remove_files(run, "sft", is_events, err));
+    KG_TRY(remove_files(run, "rollouts", is_any_dump, err));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         KG_TRY(kg_file_remove_tree(in_run(run, names[i]).text, err));
     return KG_OK;
@@ -154,15 +261,40 @@ static kg_status lock(struct kg_run *run, struct kg_err *err)
 
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(refuse_a_run(run, err)); /* without a trace in it */
+    bool begun;
+
+    KG_TRY(refuse_a_run(&begun, run, err)); /* without a trace in it */
     KG_TRY(kg_file_make_dirs(run->dir, err));
     KG_TRY(lock(run, err));
-    KG_TRY(refuse_a_run(run, err)); /* another may have been faster */
-    KG_TRY(remove_attempt(run, err));
+    KG_TRY(refuse_a_run(&begun, run, err)); /* another may have been faster */
+    if (begun)
+        KG_TRY(remove_attempt(run, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "checkpoints").text, err));
     KG_TRY(kg_file_make_dirs(in_run(run, "rollouts").text, err));
     KG_TRY(write_manifest(run, err));
     return write_config(run, err);
+}
+
+/* A key that is missing from a file which was cut off would be its default. */
+static kg_status check_whole(const struct kg_run *run, const struct kg_config *before,
+                             struct kg_err *err)
+{
+    struct kg_path path = in_run(run, "manifest.json");
+    struct kg_json_doc doc = {0};
+    int64_t written, found = count_keys(before, kg_config_is_given);
+
+    if (!kg_file_exists(path.text))
+        return KG_OK; /* refused with the inputs */
+    KG_TRY(kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err));
+    written = kg_json_int(kg_json_get(doc.root, "config_keys"), 0);
+    kg_json_release(&doc);
+    if (found >= written)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EFORMAT,
+        "%s: expected the %lld keys that the run was started with, found %lld: "
+        "it is cut off",
+        in_run(run, "config.yaml").text, (long long)written, (long long)found);
 }
 
 static kg_status check_config(const struct kg_run *run, struct kg_err *err)
@@ -174,6 +306,7 @@ static kg_status check_config(const struct kg_run *run, struct kg_err *err)
 
     KG_TRY_GOTO(out,
                 kg_train_config(&before, in_run(run, "config.yaml").text, NULL, 0, err));
+    KG_TRY_GOTO(out, check_whole(run, before, err));
     KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, run->config, err));
     for (size_t i = 0; i < diff.len; i++)
         diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
@@ -188,11 +321,29 @@ out:
     return status;
 }
 
-kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
+/* A pipe in the place of one of them would be waited for. */
+static kg_status check_files(const struct kg_run *run, struct kg_err *err)
 {
+    static const char *const names[] = {"config.yaml", "manifest.json", "metrics.jsonl"};
+
     if (!kg_file_exists(in_run(run, "config.yaml").text))
         return kg_fail(err, KG_ENOTFOUND,
                        "%s: expected a run to resume, found no config.yaml", run->dir);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct kg_path path = in_run(run, names[i]);
+
+        if (kg_file_exists(path.text) && !kg_file_is_regular(path.text))
+            return kg_fail(err, KG_EIO,
+                           "%s: expected a file of the run, found something else (a "
+                           "folder, a pipe, a link that leads nowhere)",
+                           path.text);
+    }
+    return KG_OK;
+}
+
+kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
+{
+    KG_TRY(check_files(run, err));
     KG_TRY(lock(run, err));
     KG_TRY(kg_file_remove_stale(in_run(run, "config.yaml").text, err));
     KG_TRY(kg_file_remove_stale(in_run(run, "manifest.json").text, err));
@@ -201,44 +352,19 @@ kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
     return write_config(run, err);
 }
 
-/* Whether a file of rollouts/ is a dump of a step that the run has not done yet. */
-static bool is_later_dump(const struct kg_run *run, const char *name)
+kg_status kg_run_dir_try(struct kg_run *run, bool resume, struct kg_err *err)
 {
-    const struct {
-        const char *prefix;
-        int64_t done;
-    } kinds[] = {{"step-", run->count.step},
-                 {"val-", run->count.step},
-                 {"val_anchor-", run->count.step},
-                 {"skipped-sft-", run->count.sft_step},
-                 {"skipped-", run->count.step}};
+    bool begun;
 
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        size_t n = strlen(kinds[i].prefix);
-        char *end;
-        int64_t number;
-
-        if (strncmp(name, kinds[i].prefix, n) != 0)
-            continue;
-        number = strtoll(name + n, &end, 10);
-        return end > name + n && strcmp(end, ".jsonl.zst") == 0 && number > kinds[i].done;
+    if (kg_file_exists(in_run(run, "lock").text))
+        KG_TRY(lock(run, err));
+    if (!resume) {
+        KG_TRY(refuse_a_run(&begun, run, err));
+        return kg_file_try_dirs(run->dir, err);
     }
-    return false;
-}
-
-static kg_status remove_later_dumps(const struct kg_run *run, struct kg_err *err)
-{
-    struct kg_path root = in_run(run, "rollouts");
-    char **names;
-    size_t n;
-    kg_status status = KG_OK;
-
-    KG_TRY(kg_file_list(&names, &n, root.text, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++)
-        if (is_later_dump(run, names[i]))
-            status = kg_file_remove_tree(kg_path_in(root.text, names[i]).text, err);
-    kg_file_names_free(names, n);
-    return status;
+    KG_TRY(check_files(run, err));
+    KG_TRY(check_config(run, err));
+    return kg_inputs_check(run->config, in_run(run, "manifest.json").text, err);
 }
 
 kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err)
@@ -247,5 +373,5 @@ kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err)
                                  run->count.metrics_bytes, err));
     run->metrics_open = true;
     kg_run_events_resume(run);
-    return remove_later_dumps(run, err);
+    return remove_files(run, "rollouts", is_later_dump, err);
 }

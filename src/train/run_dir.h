@@ -7,7 +7,8 @@
 
 /* A new run: RUN/ with config.yaml (resolved), manifest.json, and the lock that run holds
  * until kg_run_close. A folder that holds a run already is refused, unless that made no
- * step: what it left is removed.
+ * step: the files that it left are removed. So is one with a config.yaml, metrics.jsonl
+ * or manifest.json but without a manifest of kedge's: those are the user's.
  * errors: ECONFLICT (also: another process is at work in it), EIO (not writable) */
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
@@ -16,6 +17,11 @@ kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err) KG_MUST_CHEC
  * errors: NOTFOUND (no run here), ECONFLICT (another process is at work in it; keys or
  * inputs differ, each is listed) */
 kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
+/* What one of the two above would refuse, without a trace: for a plan. Where another
+ * process is at work, or the folder cannot be made or written to, too. */
+kg_status kg_run_dir_try(struct kg_run *run, bool resume,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Open metrics.jsonl cut to count.metrics_bytes, void TensorBoard events of steps after
  * the present ones, and remove dumps of these. */

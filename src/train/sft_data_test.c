@@ -299,13 +299,22 @@ static void an_instruction_with_its_input_is_a_question(void **state)
     opts.prompt.template_text = "Q: {prompt} A:";
     read_lines(&set,
                "{\"instruction\": \"add\", \"input\": \"1, 2\", \"output\": \"3\"}\n"
-               "{\"instruction\": \"add\", \"input\": \"\", \"output\": \"what?\"}\n",
+               "{\"instruction\": \"add\", \"input\": \"\", \"output\": \"what?\"}\n"
+               "{\"instruction\": \"add\", \"input\": \"\", \"output\": \"what?\", "
+               "\"system\": \"\", \"history\": []}\n"
+               "{\"instruction\": \"add\", \"input\": null, \"output\": \"what?\", "
+               "\"system\": null, \"history\": null}\n",
                &opts);
     assert_sequence(&set, 0, with);
     assert_sequence(&set, 1, without);
+    assert_sequence(&set, 2, without);
+    assert_sequence(&set, 3, without);
     kg_sft_set_release(&set);
-    assert_refused("{\"instruction\": \"a\", \"output\": \"b\", \"history\": []}\n",
-                   KG_EUNSUPPORTED, "found \"system\" or \"history\"");
+    assert_refused("{\"instruction\": \"a\", \"output\": \"b\", \"history\": "
+                   "[[\"c\", \"d\"]]}\n",
+                   KG_EUNSUPPORTED, "\"history\" that is not empty");
+    assert_refused("{\"instruction\": \"a\", \"output\": \"b\", \"system\": \"s\"}\n",
+                   KG_EUNSUPPORTED, "\"history\" that is not empty");
 }
 
 static void conversations_need_a_template_that_keeps_what_was_said(void **state)
@@ -320,11 +329,19 @@ static void conversations_need_a_template_that_keeps_what_was_said(void **state)
     struct kg_err err;
 
     (void)state;
-    assert_refused(talk, KG_EUNSUPPORTED, "message 2: expected a chat template");
+    assert_refused(talk, KG_EUNSUPPORTED, "line 1: expected a chat template");
     write_lines(talk);
-    opts.prompt.chat = chat = chat_from("{{ messages[-1].content }}");
+    opts.prompt.chat = chat = chat_from(
+        "{% for m in messages if m.content == 'd' %}{{ m.content }}{% endfor %}");
+    assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "line 1: message 0: expected a chat template"));
+    kg_chat_template_close(chat);
+    opts.prompt.chat = chat = chat_from(
+        "{% if add_generation_prompt %}{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{% else %}{% for m in messages | reverse %}{{ m.content }}{% endfor %}"
+        "{% endif %}");
     assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EUNSUPPORTED);
-    assert_non_null(strstr(err.message, "message 2: expected the assistant's turn"));
+    assert_non_null(strstr(err.message, "message 1: expected the assistant's turn"));
     kg_chat_template_close(chat);
     opts.prompt.chat = chat = chat_from(
         "{% for m in messages %}{% if not loop.last or not add_generation_prompt or "

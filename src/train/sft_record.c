@@ -54,12 +54,22 @@ static const char *first_text(const struct kg_json *object, const char *const *k
 
 /* ---- prompts ---- */
 
+/* Parquet, and who writes every key, have null, "" or [] for nothing. */
+static bool says_something(const struct kg_json *value)
+{
+    size_t n = 0;
+
+    if (kg_json_text(value, &n))
+        return n > 0;
+    return value && kg_json_type(value) != KG_JSON_NULL &&
+           !(kg_json_type(value) == KG_JSON_ARRAY && kg_json_size(value) == 0);
+}
+
 /* Alpaca's question: the instruction, and on the next line its input, if it has one.
  * text: owns what from then borrows */
 static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *from,
                                  const struct kg_json *object, struct kg_err *err)
 {
-    static const char *const refused[] = {"system", NULL};
     static const char *const keys[] = {"instruction", NULL}, *const more[] = {"input",
                                                                               NULL};
     const char *part;
@@ -68,10 +78,13 @@ static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *f
     part = first_text(object, keys, &n);
     if (!part)
         return KG_OK;
-    if (first_text(object, refused, &from->n) || kg_json_get(object, "history"))
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected \"instruction\", \"input\" and \"output\" alone, found "
-                       "\"system\" or \"history\": \"messages\" can say these");
+    if (says_something(kg_json_get(object, "system")) ||
+        says_something(kg_json_get(object, "history")))
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "expected \"instruction\", \"input\" and \"output\" alone, found a "
+            "\"system\" or \"history\" that is not empty: \"messages\" can say "
+            "these");
     KG_TRY(kg_str_append(text, part, n, err));
     part = first_text(object, more, &n);
     if (part && n > 0) {
@@ -150,6 +163,7 @@ static kg_status add_segments(struct kg_sft_record *r, const struct kg_json *seg
 struct talk {
     const struct kg_json *object;
     const struct kg_sft_reading *how;
+    bool checked;               /* the whole conversation was rendered, and is in it */
     struct kg_str before, with; /* the text up to a turn, and with it */
     size_t done;                /* bytes that are pieces of the record */
 };
@@ -158,10 +172,14 @@ struct talk {
 static kg_status render(struct kg_str *out, const struct talk *t, size_t n, bool generate,
                         struct kg_err *err)
 {
+    const struct kg_conversation talk = {.messages = kg_json_get(t->object, "messages"),
+                                         .n = n,
+                                         .tools = kg_json_get(t->object, "tools"),
+                                         .generate = generate,
+                                         .trusted = t->checked};
+
     kg_str_clear(out);
-    return kg_prompt_put_turns(out, kg_json_get(t->object, "messages"), n,
-                               kg_json_get(t->object, "tools"), generate, t->how->prompt,
-                               err);
+    return kg_prompt_put_turns(out, &talk, t->how->prompt, err);
 }
 
 /* How much of a turn is the model's: up to and with the last end token, else all of it.
@@ -206,18 +224,19 @@ static kg_status add_messages(struct kg_sft_record *r, const struct kg_json *obj
 {
     const struct kg_json *messages = kg_json_get(object, "messages");
     struct talk talk = {.object = object, .how = how};
-    kg_status status = KG_OK;
+    size_t n = kg_json_size(messages);
+    kg_status status = n > 0 ? render(&talk.with, &talk, n, false, err) : KG_OK;
 
     r->rendered = true;
-
-    for (size_t i = 0; status == KG_OK && i < kg_json_size(messages); i++) {
+    talk.checked = true;
+    for (size_t i = 0; status == KG_OK && i < n; i++) {
         const struct kg_json *m = kg_json_at(messages, i);
         const char *role = kg_json_text(kg_json_get(m, "role"), NULL);
 
         if (role && strcmp(role, "assistant") == 0)
             status = add_turn(r, &talk, i, err);
         if (status != KG_OK)
-            kg_err_prefix(err, "message %zu", i + 1);
+            kg_err_prefix(err, "message %zu", i);
     }
     kg_str_release(&talk.before);
     kg_str_release(&talk.with);

@@ -28,9 +28,6 @@ static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       "algo.entropy_coef=0.1",
                                       "algo.advantage=batch-std",
                                       "algo.mask_truncated=true",
-                                      "algo.cov_ratio=0.25",
-                                      "algo.cov_low=-1",
-                                      "algo.cov_coef=5",
                                       "algo.delta_low=0.02",
                                       "algo.delta_high=0.02",
                                       "algo.clip_low=0.05",
@@ -42,6 +39,10 @@ static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       "rollout.prompts=3",
                                       "rollout.samples=3",
                                       NULL};
+
+/* Of surrogates that are chosen later. */
+static const char *const of_cov[][2] = {
+    {"algo.cov_ratio", "0.25"}, {"algo.cov_low", "-1"}, {"algo.cov_coef", "5"}};
 
 static void *must_alloc(size_t bytes)
 {
@@ -60,6 +61,8 @@ static int open_batch(void **state)
 
     (void)state;
     open_run(&o, ROOT, options);
+    for (size_t i = 0; i < sizeof of_cov / sizeof *of_cov; i++)
+        NEED(kg_algo_set(&o.run.algo, of_cov[i][0], of_cov[i][1], err));
     disturb(o.run.anchor);
     NEED(kg_rl_sample(&batch, &o.run, err));
     NEED(kg_rl_prepare(&batch, &o.run, err));

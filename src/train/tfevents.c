@@ -169,6 +169,15 @@ static void next_name(char name[NAME_BYTES], const char *last)
              now > before ? now : before, now > before ? 0 : number + 1);
 }
 
+bool kg_tfevents_is_name(const char *name)
+{
+    int64_t seconds;
+    int number, end = 0;
+
+    return sscanf(name, PREFIX "%" SCNd64 ".kedge.%d%n", &seconds, &number, &end) == 2 &&
+           name[end] == '\0';
+}
+
 /* ---- reading back ---- */
 
 static uint64_t get_fixed(const unsigned char *at, int n)

@@ -26,6 +26,9 @@ struct kg_tfevents {
     bool open;
 };
 
+/* Whether a file has a name that _open gives; others' names lack ".kedge.". */
+bool kg_tfevents_is_name(const char *name);
+
 /* Step of the last whole event in dir, so of what its files say up to now: -1 where there
  * is no file, 0 where the last one has no event or is none of kedge's. */
 kg_status kg_tfevents_last_step(int64_t *step, const char *dir,

@@ -22,7 +22,7 @@ static const struct kg_opt_row rows[] = {
     {"model.path", KG_OPT_STRING, NULL, 0, 0, NULL,
      "HuggingFace checkpoint folder to start from", false},
     {"model.dtype", KG_OPT_CHOICE, "auto", 0, 0, "auto|bf16|fp32",
-     "type of product inputs; auto is bf16 where this machine has it", false},
+     "type of product inputs; auto is bf16", false},
 
     {"init.from", KG_OPT_STRING, "", 0, 0, NULL,
      "run, or a checkpoint of one, that this run starts from (in the place of "
@@ -198,6 +198,16 @@ static const struct kg_opt_row rows[] = {
      "it "
      "ends as truncated",
      false},
+    {"episode.answer_tokens", KG_OPT_INT, "0", 0, 1e7, NULL,
+     "longest answer of an episode in tokens, observations included, whatever its "
+     "prompt; "
+     "0 is what episode.context leaves",
+     false},
+    {"episode.window", KG_OPT_INT, "0", 0, 1e7, NULL,
+     "a turn that begins with more text is sampled from the newest so many tokens; 0 is "
+     "all. Each turn is trained in the context that it was sampled from; with "
+     "algo.reproduction in the whole text (mismatch/window)",
+     false},
     {"episode.open", KG_OPT_INT, "0", 0, 1e6, NULL,
      "episodes in progress, those that wait for a tool included; 0 is twice "
      "rollout.max_batch (results do not depend on it)",
@@ -247,7 +257,7 @@ static const struct kg_opt_row rows[] = {
     {"algo.mask_truncated", KG_OPT_BOOL, "false", 0, 0, NULL,
      "answers cut by the limit carry no policy loss", false},
 
-    {"algo.ratio_clamp", KG_OPT_REAL, "20", 0, 1e3, NULL,
+    {"algo.ratio_clamp", KG_OPT_REAL, "20", 0, 700, NULL,
      "log-ratios are cut to +- this; 0 is off", false},
     {"algo.truncate", KG_OPT_REAL, "0", 0, 1e9, NULL,
      "dppo, pg-is, minirl: upper bound C of the ratio; 0 is off", false},
@@ -259,9 +269,9 @@ static const struct kg_opt_row rows[] = {
      "dppo: divergence allowed where it is positive (ratio-relax: the same)", false},
     {"algo.top_k", KG_OPT_INT, NULL, 1, 512, NULL, "dppo-topk: ids of the sampler used",
      false},
-    {"algo.tau_pos", KG_OPT_REAL, NULL, 0, 1e6, NULL,
+    {"algo.tau_pos", KG_OPT_REAL, NULL, 1e-9, 1e6, NULL,
      "sapo: temperature where the advantage is positive", false},
-    {"algo.tau_neg", KG_OPT_REAL, NULL, 0, 1e6, NULL,
+    {"algo.tau_neg", KG_OPT_REAL, NULL, 1e-9, 1e6, NULL,
      "sapo: temperature where it is negative", false},
     {"algo.tis", KG_OPT_REAL, "0", 0, 1e9, NULL,
      "truncated importance sampling: cap of the weight old/sampler; 0 is off", false},
@@ -272,9 +282,9 @@ static const struct kg_opt_row rows[] = {
     {"algo.gamma", KG_OPT_REAL, NULL, 0, 1, NULL, "discount of token-level advantages",
      false},
     {"algo.lambda", KG_OPT_REAL, NULL, 0, 1, NULL, "GAE's lambda", false},
-    {"algo.gpg_norm", KG_OPT_REAL, NULL, 0, 1e9, NULL, "gpg: divisor of the advantage",
-     false},
-    {"algo.std_eps", KG_OPT_REAL, NULL, 0, 1, NULL,
+    {"algo.gpg_norm", KG_OPT_REAL, NULL, 1e-12, 1e9, NULL,
+     "gpg: divisor of the advantage", false},
+    {"algo.std_eps", KG_OPT_REAL, NULL, 1e-12, 1, NULL,
      "algo.advantage grpo, gdpo: added to the deviation that is divided by", false},
     {"algo.cov_ratio", KG_OPT_REAL, NULL, 0, 1, NULL,
      "kl-cov, clip-cov: share of tokens selected", false},
@@ -286,21 +296,24 @@ static const struct kg_opt_row rows[] = {
      "kl-cov: penalty of the selected tokens", false},
     {"algo.rpg_detach", KG_OPT_BOOL, NULL, 0, 0, NULL,
      "rpg: detach the regularised advantage", false},
-    {"algo.count_eps", KG_OPT_REAL, NULL, 0, 1, NULL,
+    {"algo.count_eps", KG_OPT_REAL, NULL, 0, 1e-3, NULL,
      "added to token counts that are divided by", false},
     {"algo.reproduction", KG_OPT_BOOL, "false", 0, 0, NULL,
      "let published compositions through that mislead (such as K1 as a loss off-policy); "
-     "under truncated sampling ratios of the full softmax",
+     "under truncated sampling ratios of the full softmax, under episode.window of the "
+     "whole text",
      false},
 
     {"kl.estimator", KG_OPT_STRING, "none", 0, 0, NULL, "KL estimator against the anchor",
      false},
     {"kl.beta", KG_OPT_REAL, "0", 0, 1e3, NULL, "KL coefficient, per token", false},
-    {"kl.in", KG_OPT_CHOICE, "loss", 0, 0, "loss|reward",
-     "a term of the loss, or taken off the reward of every token", false},
+    {"kl.in", KG_OPT_CHOICE, "loss", 0, 0, "loss|reward|advantage|advantage-future",
+     "a term of the loss, or taken off the reward of every token, off its advantage, off "
+     "that and the advantage of all tokens before it",
+     false},
     {"kl.target", KG_OPT_REAL, "0", 0, 1e6, NULL,
      "KL a token that the coefficient is steered to; 0 is off", false},
-    {"kl.horizon", KG_OPT_REAL, "10000", 0, 1e12, NULL,
+    {"kl.horizon", KG_OPT_REAL, "10000", 1e-9, 1e12, NULL,
      "answers over which kl.target changes the coefficient", false},
     {"kl.top_k", KG_OPT_INT, "32", 0, 1e6, NULL,
      "k of the Top-k KL; at or above the vocabulary it is exact", false},
@@ -332,7 +345,7 @@ static const struct kg_opt_row rows[] = {
     {"anchor.kappa", KG_OPT_REAL, "0", 0, 1e6, NULL,
      "copy: replaced too when the moving average of the token KL passes it; 0 is off",
      false},
-    {"anchor.smoothing", KG_OPT_REAL, "0.9", 0, 1, NULL,
+    {"anchor.smoothing", KG_OPT_REAL, "0.9", 0, 0.999999, NULL,
      "weight that the old moving average keeps, an update", false},
     {"anchor.path", KG_OPT_STRING, "", 0, 0, NULL,
      "checkpoint that the anchor starts from: a teacher, a saved anchor", false},

@@ -4,6 +4,7 @@
 #include "policy/algo.h"
 #include "policy/presets.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -26,6 +27,56 @@ static void every_key_of_the_policy_is_an_option(void **state)
     for (size_t i = 0; i < kg_algo_n_keys(); i++)
         if (!has_row(kg_algo_key(i)))
             fail_msg("%s has no option row", kg_algo_key(i));
+}
+
+static kg_status check_alone(const char *key, double value, struct kg_err *err)
+{
+    const struct kg_algo_setting setting = {.samples = 8, .reproduction = true};
+    struct kg_algo algo;
+    char text[48];
+
+    snprintf(text, sizeof text, "%.17g", value);
+    kg_algo_init(&algo);
+    err->message[0] = '\0';
+    if (kg_algo_set(&algo, key, text, err) != KG_OK)
+        return err->code;
+    return kg_algo_check(&algo, &setting, err);
+}
+
+/* What is said before the value that was found. */
+static bool same_rule(const struct kg_err *a, const struct kg_err *b)
+{
+    size_t n = strcspn(a->message, ","), m = strcspn(b->message, ",");
+
+    return n == m && memcmp(a->message, b->message, n) == 0;
+}
+
+/* An end of a range may be refused beside other keys, as what lies between the ends then
+ * is too; one that is refused for itself is no end. */
+static void the_ends_of_a_range_are_allowed(void **state)
+{
+    size_t found = 0;
+
+    (void)state;
+    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++) {
+        const double ends[] = {row->min, row->max};
+        struct kg_err between, end;
+        bool known = false;
+
+        for (size_t i = 0; i < kg_algo_n_keys(); i++)
+            known = known || strcmp(kg_algo_key(i), row->key) == 0;
+        if (!known || row->min == row->max)
+            continue;
+        found++;
+        check_alone(row->key,
+                    floor((row->min + row->max) / 2) + (row->max <= 1) * 0.5 * row->max,
+                    &between);
+        for (size_t i = 0; i < 2; i++)
+            if (check_alone(row->key, ends[i], &end) != KG_OK &&
+                !same_rule(&end, &between))
+                fail_msg("%s=%g: %s", row->key, ends[i], end.message);
+    }
+    assert_true(found > 25);
 }
 
 static void every_preset_resolves(void **state)
@@ -149,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_key_of_the_policy_is_an_option),
+        cmocka_unit_test(the_ends_of_a_range_are_allowed),
         cmocka_unit_test(every_preset_resolves),
         cmocka_unit_test(what_the_user_wrote_is_stronger_than_the_preset),
         cmocka_unit_test(recipes_have_the_values_of_the_released_scripts),

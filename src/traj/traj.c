@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_TOKENS = 1 << 26 };
@@ -29,6 +30,24 @@ const char *kg_finish_name(enum kg_finish finish)
     return names[finish];
 }
 
+kg_status kg_finish_find(enum kg_finish *finish, const char *name, const char *where,
+                         struct kg_err *err)
+{
+    char names[96] = "";
+
+    for (int f = 0; f < KG_FINISH_COUNT; f++) {
+        size_t used = strlen(names);
+
+        *finish = (enum kg_finish)f;
+        if (strcmp(kg_finish_name(*finish), name) == 0)
+            return KG_OK;
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                 kg_finish_name(*finish));
+    }
+    return kg_fail(err, KG_EFORMAT, "%s: expected an end of %s, found '%.40s'", where,
+                   names, name);
+}
+
 void kg_traj_release(struct kg_traj *t)
 {
     kg_mem_free(t->tokens);
@@ -39,6 +58,7 @@ void kg_traj_release(struct kg_traj *t)
     kg_mem_free(t->kept_n);
     kg_mem_free(t->kept_bytes);
     kg_mem_free(t->kept);
+    kg_mem_free(t->windows);
     memset(t, 0, sizeof *t);
 }
 
@@ -167,6 +187,49 @@ size_t kg_traj_model_tokens(const struct kg_traj *t)
     return count;
 }
 
+/* ---- windows ---- */
+
+kg_status kg_traj_open_window(struct kg_traj *t, size_t from, struct kg_err *err)
+{
+    assert(from > 0 && from < t->n);
+    KG_TRY(kg_mem_grow(&t->windows, &t->windows_capacity, t->n_windows + 1,
+                       sizeof *t->windows, MAX_TOKENS, "windows of an episode", err));
+    t->windows[t->n_windows++] = (struct kg_traj_window){t->n, from};
+    return KG_OK;
+}
+
+size_t kg_traj_n_parts(const struct kg_traj *t, bool whole)
+{
+    return whole ? 1 : 1 + t->n_windows;
+}
+
+struct kg_traj_part kg_traj_part(const struct kg_traj *t, size_t i, bool whole)
+{
+    struct kg_traj_part p = {.begin = t->prompt_n, .end = t->n};
+
+    if (whole || t->n_windows == 0)
+        return p;
+    if (i > 0)
+        p = (struct kg_traj_part){t->windows[i - 1].from, t->windows[i - 1].begin, t->n};
+    if (i < t->n_windows)
+        p.end = t->windows[i].begin;
+    while (p.end > p.begin && t->source[p.end - 1] != KG_SOURCE_MODEL)
+        p.end--; /* the observation is read by the next part */
+    return p;
+}
+
+size_t kg_traj_span(const struct kg_traj *t, bool whole)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < kg_traj_n_parts(t, whole); i++) {
+        struct kg_traj_part p = kg_traj_part(t, i, whole);
+
+        sum += p.end - p.from;
+    }
+    return sum;
+}
+
 /* ---- the dump ---- */
 
 static kg_status put_optional(struct kg_str *out, const char *key, const double *x,
@@ -224,6 +287,18 @@ static kg_status put_episode(struct kg_str *out, const struct kg_traj_episode *e
                          e->answered ? "true" : "false", e->cut ? "true" : "false");
 }
 
+static kg_status put_windows(struct kg_str *out, const struct kg_traj *t,
+                             struct kg_err *err)
+{
+    if (t->episode.turns == 0)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ",\"windows\":[", err));
+    for (size_t i = 0; i < t->n_windows; i++)
+        KG_TRY(kg_str_printf(out, err, "%s[%zu,%zu]", i ? "," : "", t->windows[i].begin,
+                             t->windows[i].from));
+    return kg_str_putc(out, ']', err);
+}
+
 static kg_status put_parts(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes, struct kg_err *err)
 {
@@ -238,6 +313,16 @@ static kg_status put_parts(struct kg_str *out, const struct kg_traj *t,
     return kg_str_putc(out, '}', err);
 }
 
+static kg_status put_further(struct kg_str *out, const struct kg_traj *t,
+                             const struct kg_traj_notes *notes, struct kg_err *err)
+{
+    if (!notes->further || notes->further_mask == 0)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ",\"further\":", err));
+    return kg_further_put_json(out, &t->further, notes->further, notes->further_mask,
+                               err);
+}
+
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes, struct kg_err *err)
 {
@@ -250,6 +335,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(put_optional(out, "advantage", notes->advantage, err));
     KG_TRY(put_optional(out, "shaping", &t->shaping, err));
     KG_TRY(put_parts(out, t, notes, err));
+    KG_TRY(put_further(out, t, notes, err));
     KG_TRY(kg_str_puts(out, ",\"temperature\":", err));
     KG_TRY(kg_json_put_float(out, t->temperature, err));
     KG_TRY(kg_str_printf(out, err, ",\"prompt_n\":%zu,\"tokens\":", t->prompt_n));
@@ -259,6 +345,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     if (notes->anchor_logp)
         KG_TRY(put_logps(out, "anchor_logp", t, notes->anchor_logp, err));
     KG_TRY(put_episode(out, &t->episode, err));
+    KG_TRY(put_windows(out, t, err));
     if (notes->text) {
         KG_TRY(kg_str_puts(out, ",\"text\":", err));
         KG_TRY(kg_json_put_string(out, kg_str_text(notes->text), notes->text->len, err));

@@ -10,6 +10,7 @@
 #include "base/idset.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "traj/further.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,6 +34,9 @@ enum kg_finish {
 };
 /* "none", "stop", "stop_string", "length", "cancelled" */
 const char *kg_finish_name(enum kg_finish finish);
+/* errors: EFORMAT (a name of none: those that there are), with `where` in front */
+kg_status kg_finish_find(enum kg_finish *finish, const char *name, const char *where,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* What happened in an episode; turns 0: an answer of one turn. */
 struct kg_traj_episode {
@@ -42,6 +46,12 @@ struct kg_traj_episode {
     int32_t failed;  /* calls that no tool answered */
     bool answered;   /* it ended by the model's answer */
     bool cut;        /* it ended because the context was full */
+};
+
+/* A turn that was sampled from less than all text before it: tokens from `begin` on, up
+ * to the next of these, were drawn given tokens [from, ..) alone. */
+struct kg_traj_window {
+    size_t begin, from;
 };
 
 enum { KG_TRAJ_PARTS = 8 }; /* rewards of an answer that are kept by themselves */
@@ -77,10 +87,14 @@ struct kg_traj {
     double reward;              /* the task's */
     int n_parts;                /* several rewards: how many; else 0 */
     double part[KG_TRAJ_PARTS]; /* (n_parts) without weight; NaN: could not be graded */
+    struct kg_further further;  /* said by graders besides */
     double shaping;    /* what training adds to it for length; 0 outside training */
     bool graded;       /* false: could not be graded (counted, never a silent 0) */
     float temperature; /* sampled at */
     struct kg_traj_episode episode;
+    struct kg_traj_window *windows; /* (n_windows) owned, in order; 0: there are none */
+    size_t n_windows;
+    size_t windows_capacity;
 };
 
 void kg_traj_release(struct kg_traj *t);
@@ -108,6 +122,22 @@ struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
 /* Number of MODEL tokens. */
 size_t kg_traj_model_tokens(const struct kg_traj *t);
 
+/* What is pushed from here on is drawn given tokens [from, ..) alone; 0 < from < t->n.
+ * errors: ENOMEM */
+kg_status kg_traj_open_window(struct kg_traj *t, size_t from,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+/* What is computed as one sequence to meet the log-probs that were recorded: tokens
+ * [from, end), of which [begin, end) were drawn in this context. The parts hold every
+ * MODEL token once, in order; without windows, or `whole`, there is one, all of it. */
+struct kg_traj_part {
+    size_t from, begin, end;
+};
+size_t kg_traj_n_parts(const struct kg_traj *t, bool whole);
+struct kg_traj_part kg_traj_part(const struct kg_traj *t, size_t i, bool whole);
+/* Tokens of all parts: what a forward pass over the trajectory computes. */
+size_t kg_traj_span(const struct kg_traj *t, bool whole);
+
 /* One line of JSON, the dump format of rollouts:
  *   prompt_index, draw, sample   which trajectory this is
  *   finish                       "stop", "stop_string", "length", "cancelled";
@@ -116,6 +146,8 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  *   shaping                      added to the reward for length (0: none)
  *   rewards {NAME: number}       of several rewards alone: each without its weight, null
  *                                when it could not be graded
+ *   further {NAME: number}       what graders said besides, where one said something:
+ *                                null where it was not said of this answer
  *   advantage                    null when not given
  *   temperature, prompt_n        prompt_n tokens of the prompt come first
  *   tokens [int]                 every token in order
@@ -124,6 +156,7 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
  *   anchor_logp [number or null] the anchor's, likewise; only when given
  *   turns, calls, invalid, failed, answered, cut     of episodes alone: struct
  *                                kg_traj_episode
+ *   windows [[begin, from]]      of episodes alone: struct kg_traj_window
  *   text                         only when given
  * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
  * advantage).
@@ -133,6 +166,9 @@ struct kg_traj_notes {
     const double *anchor_logp;             /* of its MODEL tokens in order; NULL: none */
     const struct kg_str *text;             /* NULL: none */
     const char *part_names[KG_TRAJ_PARTS]; /* (n_parts) of its rewards */
+    /* NULL: none; of the numbers that the lines of a file have, bit by bit */
+    const struct kg_further_names *further;
+    uint32_t further_mask;
 };
 kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes,

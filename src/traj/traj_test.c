@@ -8,6 +8,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,6 +114,44 @@ static void what_others_wrote_is_kept_and_has_no_record(void **state)
     kg_traj_release(&t);
 }
 
+/* p p m m t | m t t | m: two windows, observations between the turns. */
+static void the_parts_hold_every_sampled_token_once(void **state)
+{
+    static const int32_t words[2] = {7, 8};
+    static const struct kg_traj_part expected[3] = {{0, 2, 4}, {1, 5, 6}, {4, 8, 9}};
+    struct kg_traj_notes none = {0};
+    struct kg_str line = {0};
+    struct kg_traj t = {.episode = {.turns = 3}};
+
+    (void)state;
+    assert_int_equal(kg_traj_append(&t, words, 2, KG_SOURCE_PROMPT, &err), KG_OK);
+    assert_int_equal(push(&t, 5, 0), KG_OK);
+    assert_int_equal(push(&t, 6, 0), KG_OK);
+    assert_int_equal(kg_traj_append(&t, words, 1, KG_SOURCE_TOOL, &err), KG_OK);
+    assert_int_equal(kg_traj_n_parts(&t, false), 1);
+    assert_int_equal(kg_traj_span(&t, false), 5);
+    assert_int_equal(kg_traj_open_window(&t, 1, &err), KG_OK);
+    assert_int_equal(push(&t, 9, 0), KG_OK);
+    assert_int_equal(kg_traj_append(&t, words, 2, KG_SOURCE_TOOL, &err), KG_OK);
+    assert_int_equal(kg_traj_open_window(&t, 4, &err), KG_OK);
+    assert_int_equal(push(&t, 9, 0), KG_OK);
+    assert_int_equal(kg_traj_n_parts(&t, false), 3);
+    for (size_t i = 0; i < 3; i++) {
+        struct kg_traj_part p = kg_traj_part(&t, i, false);
+
+        assert_memory_equal(&p, &expected[i], sizeof p);
+    }
+    assert_int_equal(kg_traj_span(&t, false), 4 + 5 + 5);
+    assert_int_equal(kg_traj_n_parts(&t, true), 1);
+    assert_int_equal(kg_traj_part(&t, 0, true).begin, 2);
+    assert_int_equal(kg_traj_part(&t, 0, true).end, 9);
+    assert_int_equal(kg_traj_span(&t, true), 9);
+    assert_int_equal(kg_traj_put_json(&line, &t, &none, &err), KG_OK);
+    assert_non_null(strstr(line.data, ",\"windows\":[[5,1],[8,4]]"));
+    kg_str_release(&line);
+    kg_traj_release(&t);
+}
+
 static void a_trajectory_may_be_the_models_alone(void **state)
 {
     struct kg_traj t = {0};
@@ -200,6 +239,54 @@ static void several_rewards_are_dumped_by_name(void **state)
     assert_int_equal(kg_traj_put_json(&out, &t, &notes, &err), KG_OK);
     assert_null(strstr(out.data, "rewards"));
     kg_str_release(&out);
+}
+
+/* In the order of the names, whoever came first; one that was not said is null. */
+static void what_graders_say_besides_is_dumped_by_name(void **state)
+{
+    struct kg_further_names names = {.n = 0};
+    const struct kg_traj_notes notes = {.further = &names, .further_mask = 3},
+                               of_all = {.further = &names, .further_mask = 7},
+                               of_none = {.further = &names};
+    struct kg_traj t = {.graded = true};
+    struct kg_str out = {0};
+    int k;
+
+    (void)state;
+    assert_int_equal(kg_further_find(&k, &names, "words", &err), KG_OK);
+    t.further.x[k] = 12.5;
+    t.further.said = 1;
+    assert_int_equal(kg_further_find(&k, &names, "kind", &err), KG_OK);
+    assert_int_equal(k, 1);
+    assert_int_equal(kg_further_find(&k, &names, "all", &err), KG_OK);
+    assert_int_equal(kg_further_find(&k, &names, "words", &err), KG_OK);
+    assert_int_equal(k, 0);
+    assert_int_equal(kg_traj_put_json(&out, &t, &notes, &err), KG_OK);
+    assert_non_null(strstr(out.data, ",\"further\":{\"kind\":null,\"words\":12.5}"));
+    assert_int_equal(kg_traj_put_json(&out, &t, &of_all, &err), KG_OK);
+    assert_non_null(strstr(out.data, "{\"all\":null,\"kind\":null,\"words\":12.5}"));
+    kg_str_clear(&out);
+    assert_int_equal(kg_traj_put_json(&out, &t, &of_none, &err), KG_OK);
+    assert_null(strstr(out.data, "further"));
+    kg_str_release(&out);
+}
+
+static void numbers_besides_have_a_bound(void **state)
+{
+    struct kg_further_names names = {.n = 0};
+    char name[8];
+    int k;
+
+    (void)state;
+    for (int i = 0; i < KG_FURTHER; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        assert_int_equal(kg_further_find(&k, &names, name, &err), KG_OK);
+        assert_int_equal(k, i);
+    }
+    assert_int_equal(kg_further_find(&k, &names, "n3", &err), KG_OK);
+    assert_int_equal(kg_further_find(&k, &names, "more", &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "at most 16 names"));
+    assert_non_null(strstr(err.message, "'more'"));
 }
 
 static void the_dump_is_one_line_that_reads_back(void **state)
@@ -294,19 +381,41 @@ static void an_ungraded_trajectory_has_no_reward(void **state)
     kg_str_release(&out);
 }
 
+static void an_end_is_found_by_its_name(void **state)
+{
+    enum kg_finish found;
+
+    (void)state;
+    for (int f = 0; f < KG_FINISH_COUNT; f++) {
+        const char *name = kg_finish_name((enum kg_finish)f);
+
+        assert_int_equal(kg_finish_find(&found, name, "here", &err), KG_OK);
+        assert_int_equal(found, f);
+    }
+    assert_int_equal(kg_finish_find(&found, "stopped", "a.jsonl: line 3", &err),
+                     KG_EFORMAT);
+    assert_string_equal(err.message,
+                        "a.jsonl: line 3: expected an end of none, stop, stop_string, "
+                        "length, cancelled, found 'stopped'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_stay_with_their_tokens),
         cmocka_unit_test(what_others_wrote_is_kept_and_has_no_record),
+        cmocka_unit_test(the_parts_hold_every_sampled_token_once),
         cmocka_unit_test(a_trajectory_may_be_the_models_alone),
         cmocka_unit_test(a_trajectory_has_a_limit),
         cmocka_unit_test(without_top_k_and_truncation_nothing_is_held_for_them),
         cmocka_unit_test(a_failed_push_leaves_the_trajectory_as_it_was),
         cmocka_unit_test(the_dump_is_one_line_that_reads_back),
         cmocka_unit_test(several_rewards_are_dumped_by_name),
+        cmocka_unit_test(what_graders_say_besides_is_dumped_by_name),
+        cmocka_unit_test(numbers_besides_have_a_bound),
         cmocka_unit_test(an_episode_says_how_it_went),
         cmocka_unit_test(an_ungraded_trajectory_has_no_reward),
+        cmocka_unit_test(an_end_is_found_by_its_name),
     };
 
     return cmocka_run_group_tests_name("traj", tests, NULL, NULL);

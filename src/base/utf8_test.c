@@ -1,5 +1,5 @@
 /* Tests of what is UTF-8. */
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

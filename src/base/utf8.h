@@ -3,8 +3,8 @@
  *
  * Code points, and the rest of Unicode, are in text/unicode.h, which has this too.
  */
-#ifndef KG_DATA_UTF8_H
-#define KG_DATA_UTF8_H
+#ifndef KG_BASE_UTF8_H
+#define KG_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* UTF-8 byte by byte (RFC 3629), with a short way over ASCII. */
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,0 +1,141 @@
+/* Keys of a set that would do nothing, refused as training refuses them: options of a
+ * program without one, and what only some tasks read.
+ *
+ * A key is a set's own, or given to all sets: then one set that reads it is enough.
+ */
+#include "eval/suite_internal.h"
+
+#include "task/wording.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *kg_suite_key(char text[KG_SUITE_KEY_BYTES], const char *set, const char *key)
+{
+    snprintf(text, KG_SUITE_KEY_BYTES, "sets.%.64s.%.48s", set, key);
+    return text;
+}
+
+/* Where its value comes from: its own key, defaults.KEY or a flag. */
+static const char *source_of(const struct kg_config *config,
+                             const struct kg_eval_set *set, const char *key)
+{
+    char own[KG_SUITE_KEY_BYTES];
+
+    return kg_config_source(config, kg_suite_key(own, set->name, key));
+}
+
+static bool is_own(const struct kg_config *config, const struct kg_eval_set *set,
+                   const char *key)
+{
+    const char *source = source_of(config, set, key);
+
+    return strncmp(source, "defaults.", 9) != 0 && strncmp(source, "--", 2) != 0;
+}
+
+/* ---- options of an external grader ---- */
+
+/* What they are where nothing says them. */
+static const struct kg_task_program_key program_keys[] = {
+    {"command", ""},         {"life", "auto"}, {"command_env", ""},
+    {"timeout_ms", "30000"}, {NULL, NULL},
+};
+
+/* own: what this set says; else what it is given with all others. */
+static kg_status check_program(const struct kg_eval_set *set,
+                               const struct kg_config *config, bool own,
+                               struct kg_err *err)
+{
+    for (size_t i = 0; program_keys[i].key; i++) {
+        char key[KG_SUITE_KEY_BYTES];
+        const struct kg_task_program_key one[] = {
+            {kg_suite_key(key, set->name, program_keys[i].key), program_keys[i].idle},
+            {NULL, NULL}};
+
+        if (is_own(config, set, program_keys[i].key) == own)
+            KG_TRY(kg_task_check_program(config, one, set->task, &set->task_opts, err));
+    }
+    return KG_OK;
+}
+
+static bool runs_program(const struct kg_eval_set *set)
+{
+    return kg_task_runs_program(set->task, &set->task_opts);
+}
+
+/* ---- what some tasks read ---- */
+
+static bool checks_golds(const struct kg_eval_set *set)
+{
+    return strcmp(set->task->name, "math") == 0;
+}
+
+static bool is_search(const struct kg_eval_set *set)
+{
+    return strcmp(set->task->name, "search-qa") == 0 ||
+           (set->episode.env && strcmp(set->episode.env->name, "search") == 0);
+}
+
+static const struct {
+    const char *key;
+    bool (*is_read)(const struct kg_eval_set *set);
+    const char *by; /* who reads it */
+} rows[] = {
+    {"bad_golds", checks_golds, "task math, which checks its gold answers"},
+    {"wording", is_search, "task search-qa and env search"},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+/* What it is where nothing says it. */
+static const char *idle(size_t row)
+{
+    return rows[row].is_read == is_search ? kg_wording_table()->name : "stop";
+}
+
+static kg_status check_row(size_t row, const struct kg_eval_set *set,
+                           const struct kg_config *config, bool own, struct kg_err *err)
+{
+    char key[KG_SUITE_KEY_BYTES];
+    const char *source = source_of(config, set, rows[row].key),
+               *value = kg_config_text(config,
+                                       kg_suite_key(key, set->name, rows[row].key));
+
+    if (is_own(config, set, rows[row].key) != own || strcmp(value, idle(row)) == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "%s: expected %s without %s, found %.80s",
+                   own ? key : source, idle(row), rows[row].by, value);
+}
+
+/* ---- both ---- */
+
+kg_status kg_suite_check_own(const struct kg_eval_set *set,
+                             const struct kg_config *config, struct kg_err *err)
+{
+    KG_TRY(check_program(set, config, true, err));
+    for (size_t r = 0; r < ROWS; r++)
+        if (!rows[r].is_read(set))
+            KG_TRY(check_row(r, set, config, true, err));
+    return KG_OK;
+}
+
+static bool any(bool (*is_read)(const struct kg_eval_set *set),
+                const struct kg_eval_set *sets, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (is_read(&sets[i]))
+            return true;
+    return false;
+}
+
+kg_status kg_suite_check_given(const struct kg_suite *s, const struct kg_eval_set *sets,
+                               struct kg_err *err)
+{
+    if (s->n < s->n_all)
+        return KG_OK;
+    if (!any(runs_program, sets, s->n))
+        KG_TRY(check_program(&sets[0], s->config, false, err));
+    for (size_t r = 0; r < ROWS; r++)
+        if (!any(rows[r].is_read, sets, s->n))
+            KG_TRY(check_row(r, &sets[0], s->config, false, err));
+    return KG_OK;
+}
