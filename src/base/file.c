@@ -284,10 +284,7 @@ static kg_status cut_to(struct kg_file_writer *w, uint64_t keep_bytes, struct kg
                        w->path, (unsigned long long)keep_bytes, (long long)st.st_size);
     if (kg_file_fails() || ftruncate(w->fd, (off_t)keep_bytes) != 0)
         return kg_file_fail(err, w->path, "shorten");
-    if (lseek(w->fd, (off_t)keep_bytes, SEEK_SET) < 0)
-        return kg_file_fail(err, w->path, "seek in");
-    w->written = keep_bytes;
-    return KG_OK;
+    return kg_file_writer_seek(w, keep_bytes, err);
 }
 
 kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path,
@@ -325,6 +322,17 @@ kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t
         w->used += n;
     }
     w->written += n;
+    return KG_OK;
+}
+
+kg_status kg_file_writer_seek(struct kg_file_writer *w, uint64_t at, struct kg_err *err)
+{
+    if (at == w->written)
+        return KG_OK;
+    KG_TRY(kg_file_writer_flush(w, err));
+    if (lseek(w->fd, (off_t)at, SEEK_SET) < 0)
+        return kg_file_fail(err, w->path, "seek in");
+    w->written = at;
     return KG_OK;
 }
 

@@ -62,7 +62,7 @@ struct kg_file_writer {
     int fd;
     unsigned char *buffer; /* owned */
     size_t used;
-    uint64_t written; /* length of the file once flushed */
+    uint64_t written; /* where the next byte goes: what was put, unless sought */
     char *path;       /* owned */
     bool continues;   /* opened by _append: _abort and a failed _close keep the file */
 };
@@ -75,6 +75,9 @@ kg_status kg_file_writer_append(struct kg_file_writer *w, const char *path,
                                 uint64_t keep_bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
+/* The next byte goes to byte `at` of the file; what is left out reads as 0. */
+kg_status kg_file_writer_seek(struct kg_file_writer *w, uint64_t at,
+                              struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_flush(struct kg_file_writer *w,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_close(struct kg_file_writer *w,

@@ -167,6 +167,22 @@ static void writer_takes_small_and_large_pieces(void **state)
     free(large);
 }
 
+static void writer_goes_where_it_is_sent(void **state)
+{
+    struct kg_file_writer w;
+
+    (void)state;
+    assert_int_equal(kg_file_writer_open(&w, in_dir("a"), &err), KG_OK);
+    assert_int_equal(kg_file_writer_seek(&w, 4, &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, "ef", 2, &err), KG_OK);
+    assert_int_equal(kg_file_writer_seek(&w, 6, &err), KG_OK); /* there already */
+    assert_int_equal(kg_file_writer_put(&w, "gh", 2, &err), KG_OK);
+    assert_int_equal(kg_file_writer_seek(&w, 0, &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, "abcd", 4, &err), KG_OK);
+    assert_int_equal(kg_file_writer_close(&w, &err), KG_OK);
+    holds("a", "abcdefgh");
+}
+
 static void flush_makes_bytes_visible(void **state)
 {
     struct kg_file_writer w;
@@ -502,6 +518,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(atomic_write_survives_every_failed_allocation,
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(writer_takes_small_and_large_pieces, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(writer_goes_where_it_is_sent, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(flush_makes_bytes_visible, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(append_cuts_and_continues, make_dir, remove_dir),

@@ -1,4 +1,4 @@
-/* safetensors: reading over maps, and streaming writing.
+/* safetensors: reading over maps, and writing range by range.
  *
  * A file is a little-endian 64-bit header length, a JSON header, and the data. The header
  * names each tensor's dtype, shape and byte range; the ranges must tile the data exactly,
@@ -530,25 +530,17 @@ kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err 
 /* ---- writing ---- */
 
 struct slot {
-    char *name; /* owned */
+    char *name;     /* owned */
+    uint64_t begin; /* in the data; a tensor's place in the file is data_begin more */
     uint64_t bytes;
+    uint64_t filled; /* so far, wherever in it */
 };
 struct kg_st_writer {
     struct kg_file_writer file;
-    bool is_open;
     struct slot *slots; /* owned */
     size_t n;
-    size_t current;
-    uint64_t filled; /* of the current tensor */
+    uint64_t data_begin; /* length of the header */
 };
-
-static void writer_free(struct kg_st_writer *w)
-{
-    for (size_t i = 0; i < w->n; i++)
-        kg_mem_free(w->slots[i].name);
-    kg_mem_free(w->slots);
-    kg_mem_free(w);
-}
 
 /* A writer that knows names and sizes; fails on what a reader would refuse. */
 static kg_status plan(struct kg_st_writer *w, const struct kg_st_decl *decls, size_t n,
@@ -611,7 +603,8 @@ static kg_status put_decl(struct kg_str *out, const struct kg_st_decl *d, uint64
                          (unsigned long long)begin, (unsigned long long)(begin + bytes));
 }
 
-static kg_status put_header(struct kg_str *out, const struct kg_st_writer *w,
+/* Says where every tensor is to lie. */
+static kg_status put_header(struct kg_str *out, struct kg_st_writer *w,
                             const struct kg_st_decl *decls, struct kg_err *err)
 {
     uint64_t begin = 0;
@@ -620,6 +613,7 @@ static kg_status put_header(struct kg_str *out, const struct kg_st_writer *w,
     KG_TRY(kg_str_append(out, "\0\0\0\0\0\0\0\0", LENGTH_BYTES, err));
     KG_TRY(kg_str_puts(out, "{\"__metadata__\":{\"format\":\"pt\"}", err));
     for (size_t i = 0; i < w->n; i++) {
+        w->slots[i].begin = begin;
         KG_TRY(put_decl(out, &decls[i], begin, w->slots[i].bytes, err));
         if (__builtin_add_overflow(begin, w->slots[i].bytes, &begin))
             return kg_fail(err, KG_EINVAL,
@@ -639,14 +633,6 @@ static kg_status put_header(struct kg_str *out, const struct kg_st_writer *w,
     return KG_OK;
 }
 
-static void skip_full(struct kg_st_writer *w)
-{
-    while (w->current < w->n && w->filled == w->slots[w->current].bytes) {
-        w->current++;
-        w->filled = 0;
-    }
-}
-
 kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
                             const struct kg_st_decl *decls, size_t n, struct kg_err *err)
 {
@@ -661,10 +647,9 @@ kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
     KG_TRY_GOTO(fail, check_unique(decls, n, err));
     KG_TRY_GOTO(fail, put_header(&header, w, decls, err));
     KG_TRY_GOTO(fail, kg_file_writer_open(&w->file, path, err));
-    w->is_open = true;
     KG_TRY_GOTO(fail, kg_file_writer_put(&w->file, header.data, header.len, err));
+    w->data_begin = header.len;
     kg_str_release(&header);
-    skip_full(w);
     *out = w;
     return KG_OK;
 fail:
@@ -674,42 +659,39 @@ fail:
     return status;
 }
 
-kg_status kg_st_writer_put(struct kg_st_writer *w, const void *bytes, size_t n,
-                           struct kg_err *err)
+kg_status kg_st_writer_put(struct kg_st_writer *w, size_t tensor, uint64_t first,
+                           const void *bytes, size_t n, struct kg_err *err)
 {
-    const struct slot *slot = &w->slots[w->current];
+    struct slot *slot = w->slots + tensor;
 
-    if (n == 0)
-        return KG_OK;
-    if (w->current == w->n)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected no more data after %zu tensors, found %zu bytes",
-                       w->file.path, w->n, n);
-    if (n > slot->bytes - w->filled)
+    assert(tensor < w->n);
+    if (first > slot->bytes || n > slot->bytes - first)
         return kg_fail(
-            err, KG_EINVAL, "%s: tensor '%s': expected %llu more bytes, found %zu",
-            w->file.path, slot->name, (unsigned long long)(slot->bytes - w->filled), n);
+            err, KG_EINVAL,
+            "%s: tensor '%s': expected a range of its %llu bytes, found %zu from %llu on",
+            w->file.path, slot->name, (unsigned long long)slot->bytes, n,
+            (unsigned long long)first);
+    KG_TRY(kg_file_writer_seek(&w->file, w->data_begin + slot->begin + first, err));
     KG_TRY(kg_file_writer_put(&w->file, bytes, n, err));
-    w->filled += n;
-    skip_full(w);
+    slot->filled += n;
     return KG_OK;
 }
 
 kg_status kg_st_writer_close(struct kg_st_writer *w, struct kg_err *err)
 {
-    kg_status status;
+    kg_status status = KG_OK;
 
-    if (w->current < w->n) {
-        status = kg_fail(err, KG_EINVAL,
-                         "%s: tensor '%s': expected %llu bytes, found %llu at the end",
-                         w->file.path, w->slots[w->current].name,
-                         (unsigned long long)w->slots[w->current].bytes,
-                         (unsigned long long)w->filled);
-        kg_st_writer_abort(w);
-        return status;
-    }
-    status = kg_file_writer_close(&w->file, err);
-    writer_free(w);
+    for (size_t i = 0; i < w->n && status == KG_OK; i++)
+        if (w->slots[i].filled != w->slots[i].bytes)
+            status = kg_fail(err, KG_EINVAL,
+                             "%s: tensor '%s': expected %llu bytes, found %llu at the "
+                             "end",
+                             w->file.path, w->slots[i].name,
+                             (unsigned long long)w->slots[i].bytes,
+                             (unsigned long long)w->slots[i].filled);
+    if (status == KG_OK)
+        status = kg_file_writer_close(&w->file, err);
+    kg_st_writer_abort(w);
     return status;
 }
 
@@ -717,7 +699,9 @@ void kg_st_writer_abort(struct kg_st_writer *w)
 {
     if (!w)
         return;
-    if (w->is_open)
-        kg_file_writer_abort(&w->file);
-    writer_free(w);
+    kg_file_writer_abort(&w->file);
+    for (size_t i = 0; i < w->n; i++)
+        kg_mem_free(w->slots[i].name);
+    kg_mem_free(w->slots);
+    kg_mem_free(w);
 }

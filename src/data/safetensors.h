@@ -45,7 +45,7 @@ const struct kg_st_tensor *kg_st_at(const struct kg_st_set *set, size_t i);
 /* or NULL */
 const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *name);
 
-/* ---- writing: declare all tensors, then their bytes in the same order ---- */
+/* ---- writing: declare all tensors, then put their bytes, in any order ---- */
 struct kg_st_decl {
     const char *name;
     const char *dtype;
@@ -58,9 +58,11 @@ struct kg_st_writer; /* opaque */
 kg_status kg_st_writer_open(struct kg_st_writer **w, const char *path,
                             const struct kg_st_decl *decls, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Bytes of the current tensor, in one or several calls; moves on when it is full. */
-kg_status kg_st_writer_put(struct kg_st_writer *w, const void *bytes, size_t n,
-                           struct kg_err *err) KG_MUST_CHECK;
+/* n bytes of declared tensor `tensor`, from its byte `first` on. Every byte once: closing
+ * counts them.   errors: EINVAL (more than the tensor has) */
+kg_status kg_st_writer_put(struct kg_st_writer *w, size_t tensor, uint64_t first,
+                           const void *bytes, size_t n, struct kg_err *err) KG_MUST_CHECK;
+/* errors: EINVAL (a tensor was not put whole: the file goes away) */
 kg_status kg_st_writer_close(struct kg_st_writer *w, struct kg_err *err) KG_MUST_CHECK;
 void kg_st_writer_abort(struct kg_st_writer *w);
 

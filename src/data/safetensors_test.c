@@ -321,6 +321,7 @@ static const struct kg_st_decl DECLS[] = {
     {"scalar", "I64", 0, {0}},
 };
 
+/* In no order, and one tensor in two ranges. */
 static void what_is_written_reads_back(void **state)
 {
     const float w[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
@@ -332,11 +333,11 @@ static void what_is_written_reads_back(void **state)
     (void)state;
     assert_int_equal(kg_st_writer_open(&writer, place("out.safetensors"), DECLS, 4, &err),
                      KG_OK);
-    assert_int_equal(kg_st_writer_put(writer, w, 8, &err), KG_OK);
-    assert_int_equal(kg_st_writer_put(writer, w + 2, 16, &err), KG_OK);
-    assert_int_equal(kg_st_writer_put(writer, half, sizeof half, &err), KG_OK);
-    assert_int_equal(kg_st_writer_put(writer, &scalar, sizeof scalar, &err), KG_OK);
-    assert_int_equal(kg_st_writer_put(writer, &scalar, 1, &err), KG_EINVAL);
+    assert_int_equal(kg_st_writer_put(writer, 0, 8, w + 2, 16, &err), KG_OK);
+    assert_int_equal(kg_st_writer_put(writer, 3, 0, &scalar, sizeof scalar, &err), KG_OK);
+    assert_int_equal(kg_st_writer_put(writer, 0, 0, w, 8, &err), KG_OK);
+    assert_int_equal(kg_st_writer_put(writer, 2, 0, half, sizeof half, &err), KG_OK);
+    assert_int_equal(kg_st_writer_put(writer, 1, 0, half, 0, &err), KG_OK);
     assert_int_equal(kg_st_writer_close(writer, &err), KG_OK);
 
     if (kg_st_open_file(&set, place("out.safetensors"), &err) != KG_OK)
@@ -355,13 +356,22 @@ static void a_writer_refuses_wrong_amounts(void **state)
     struct kg_st_writer *writer;
 
     (void)state;
-    assert_int_equal(kg_st_writer_open(&writer, place("out.safetensors"), DECLS, 4, &err),
-                     KG_OK);
-    assert_int_equal(kg_st_writer_put(writer, w, sizeof w, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "tensor 'w'"));
-    assert_int_equal(kg_st_writer_put(writer, w, 24, &err), KG_OK);
-    assert_int_equal(kg_st_writer_close(writer, &err), KG_EINVAL);
-    assert_false(kg_file_exists(place("out.safetensors")));
+    for (int twice = 0; twice < 2; twice++) { /* or a tensor that lacks bytes */
+        assert_int_equal(
+            kg_st_writer_open(&writer, place("out.safetensors"), DECLS, 4, &err), KG_OK);
+        assert_int_equal(kg_st_writer_put(writer, 0, 0, w, sizeof w, &err), KG_EINVAL);
+        assert_non_null(strstr(err.message, "tensor 'w'"));
+        assert_int_equal(kg_st_writer_put(writer, 0, 8, w, 17, &err), KG_EINVAL);
+        assert_int_equal(kg_st_writer_put(writer, 0, 25, w, 0, &err), KG_EINVAL);
+        assert_int_equal(kg_st_writer_put(writer, 2, 0, w, 10, &err), KG_OK);
+        assert_int_equal(kg_st_writer_put(writer, 3, 0, w, 8, &err), KG_OK);
+        assert_int_equal(kg_st_writer_put(writer, 0, 4, w, 20, &err), KG_OK);
+        if (twice)
+            assert_int_equal(kg_st_writer_put(writer, 0, 0, w, 8, &err), KG_OK);
+        assert_int_equal(kg_st_writer_close(writer, &err), KG_EINVAL);
+        assert_non_null(strstr(err.message, twice ? "found 28" : "found 20"));
+        assert_false(kg_file_exists(place("out.safetensors")));
+    }
 }
 
 static void a_writer_refuses_what_a_reader_would(void **state)

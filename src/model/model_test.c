@@ -67,7 +67,8 @@ static void write_tensors(const char *dir, const struct tensor_out *all, size_t 
     NEED(kg_st_writer_open(&w, path, decls, n, err));
     for (size_t i = 0; i < n; i++) {
         assert_true(all[i].bytes <= sizeof zeros);
-        NEED(kg_st_writer_put(w, all[i].data ? all[i].data : zeros, all[i].bytes, err));
+        NEED(kg_st_writer_put(w, i, 0, all[i].data ? all[i].data : zeros, all[i].bytes,
+                              err));
     }
     NEED(kg_st_writer_close(w, err));
 }

@@ -90,15 +90,17 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
     return KG_OK;
 }
 
-static kg_status put_tensor(struct kg_st_writer *w, const struct plan *plan,
+/* Tensor `index` of the file. */
+static kg_status put_tensor(struct kg_st_writer *w, size_t index, const struct plan *plan,
                             const struct kg_param *p, void *piece, struct kg_err *err)
 {
+    const uint64_t bytes = kg_dtype_traits(plan->dtype)->bytes;
     const int64_t n = kg_param_count(p);
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t count = n - i < PIECE ? n - i : PIECE;
         KG_TRY(kg_param_read(piece, plan->dtype, p, plan->weights, i, count, err));
-        KG_TRY(kg_st_writer_put(
-            w, piece, (size_t)count * kg_dtype_traits(plan->dtype)->bytes, err));
+        KG_TRY(kg_st_writer_put(w, index, (uint64_t)i * bytes, piece,
+                                (uint64_t)count * bytes, err));
     }
     return KG_OK;
 }
@@ -114,7 +116,8 @@ static kg_status put_tensors(const char *path, const struct kg_model *m,
         return KG_ENOMEM;
     KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, shard->n, err));
     for (size_t i = 0; i < shard->n; i++)
-        KG_TRY_GOTO(out, put_tensor(w, plan, &m->params[shard->first + i], piece, err));
+        KG_TRY_GOTO(out,
+                    put_tensor(w, i, plan, &m->params[shard->first + i], piece, err));
     struct kg_st_writer *done = w;
     w = NULL;
     KG_TRY_GOTO(out, kg_st_writer_close(done, err));

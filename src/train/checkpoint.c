@@ -77,7 +77,7 @@ static kg_status write_vectors(const struct kg_run *run, const char *path,
     KG_TRY(kg_st_writer_open(&w, path, decls, v.n, err));
     for (size_t i = 0; i < v.n; i++) {
         kg_status status = kg_st_writer_put(
-            w, v.data[i], (size_t)run->model->n_elements * sizeof(float), err);
+            w, i, 0, v.data[i], (size_t)run->model->n_elements * sizeof(float), err);
 
         if (status != KG_OK) {
             kg_st_writer_abort(w);
