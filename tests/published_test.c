@@ -7,10 +7,10 @@
 #include "eval/suite.h"
 #include "model/model.h"
 #include "policy/presets.h"
+#include "recipe/options.h"
+#include "recipe/published.h"
 #include "text/tokenizer.h"
-#include "train/published.h"
 #include "train/run_data.h"
-#include "train/train_options.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

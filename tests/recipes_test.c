@@ -5,7 +5,7 @@
  */
 #include "base/file.h"
 #include "model/config.h"
-#include "train/train_options.h"
+#include "recipe/options.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

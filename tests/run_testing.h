@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "data/options.h"
-#include "train/config_testing.h"
+#include "recipe/config_testing.h"
 #include "train/run.h"
 #include "train/same_testing.h"
 

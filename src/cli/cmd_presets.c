@@ -4,9 +4,9 @@
 #include "data/json.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
-#include "train/algo.h"
-#include "train/published.h"
-#include "train/train_options.h"
+#include "recipe/algo.h"
+#include "recipe/options.h"
+#include "recipe/published.h"
 
 #include <stdio.h>
 #include <string.h>

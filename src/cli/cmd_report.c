@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
-#include "train/metric_table.h"
-#include "train/report.h"
+#include "report/metric_table.h"
+#include "report/report.h"
 
 #include <stdio.h>
 

@@ -4,8 +4,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "recipe/options.h"
 #include "train/run.h"
-#include "train/train_options.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * key is a file. */
 #include "cli/cli.h"
 
-#include "train/train_options.h"
+#include "recipe/options.h"
 
 #include <string.h>
 

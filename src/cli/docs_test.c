@@ -4,9 +4,9 @@
 
 #include "base/file.h"
 #include "policy/presets.h"
-#include "train/metric_table.h"
-#include "train/published.h"
-#include "train/train_options.h"
+#include "recipe/options.h"
+#include "recipe/published.h"
+#include "report/metric_table.h"
 
 #include <ctype.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "recipe/algo.h"
 #include "rollout/score.h"
-#include "train/algo.h"
 #include "train/epochs.h"
 
 /* ---- opening ---- */

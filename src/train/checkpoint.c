@@ -8,8 +8,8 @@
 #include "data/json.h"
 #include "data/manifest.h"
 #include "data/safetensors.h"
+#include "report/path.h"
 #include "train/anchor.h"
-#include "train/path.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,8 @@
-/* Episodes of a run: options to an open environment, limits that follow from them, and
- * their metrics. */
+/* Episodes of a run: an open environment, and their metrics. */
 #ifndef KG_TRAIN_EPISODES_H
 #define KG_TRAIN_EPISODES_H
 
 #include "train/run.h"
-
-/* The most tokens that the model may write in one answer: of one turn, or of all turns of
- * an episode. */
-int64_t kg_config_answer_tokens(const struct kg_config *config);
 
 /* run->episodes, where the config asks for them. */
 kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;

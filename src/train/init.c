@@ -4,10 +4,10 @@
 #include "base/file.h"
 #include "data/manifest.h"
 #include "data/safetensors.h"
+#include "recipe/options.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
 #include "train/run_data.h"
-#include "train/train_options.h"
 
 #include <string.h>
 

@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "base/str.h"
 #include "data/options.h"
-#include "train/path.h"
+#include "report/path.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,6 +2,7 @@
 #include "train/inputs.h"
 
 #include "data/inputs.h"
+#include "recipe/options.h"
 #include "train/init.h"
 #include "train/run_data.h"
 

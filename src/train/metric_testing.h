@@ -7,7 +7,7 @@
 
 #include "base/need_testing.h"
 #include "data/jsonl.h"
-#include "train/metric_table.h"
+#include "report/metric_table.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static inline void line_has_rows(const struct kg_json_doc *line, bool *seen)
         row = kg_metric_find(phase, name);
         if (!row)
             fail_msg("%s: a line of phase %s has %s, which has no row in "
-                     "src/train/metric_table.c",
+                     "src/report/metric_table.c",
                      line->where, phase, name);
         else if (seen)
             seen[row - kg_metric_at(0)] = true;

@@ -5,7 +5,7 @@
 #ifndef KG_TRAIN_PARTS_H
 #define KG_TRAIN_PARTS_H
 
-#include "train/metrics.h"
+#include "report/metrics.h"
 #include "train/run.h"
 #include "traj/traj.h"
 

@@ -6,7 +6,8 @@
 #include "train/run.h"
 
 #include "base/clock.h"
-#include "train/algo.h"
+#include "recipe/algo.h"
+#include "recipe/episodes.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"

@@ -6,13 +6,13 @@
 #include "data/jsonl.h"
 #include "data/safetensors.h"
 #include "policy/presets.h"
+#include "recipe/algo.h"
+#include "recipe/options.h"
+#include "report/path.h"
 #include "rollout/keep.h"
 #include "rollout/score.h"
-#include "train/algo.h"
 #include "train/anchor.h"
-#include "train/path.h"
 #include "train/rl_step.h"
-#include "train/train_options.h"
 
 #include <math.h>
 #include <stdio.h>

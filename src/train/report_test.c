@@ -1,12 +1,12 @@
 /* The page of plots: whole by itself, every metric with its meaning, gaps as gaps,
  * several runs over each other, text as it stands, and a size that does not grow with the
  * run. */
-#include "train/report.h"
+#include "report/report.h"
 
 #include "base/folder_testing.h"
 #include "base/log.h"
-#include "train/report_plot.h"
-#include "train/train_options.h"
+#include "recipe/options.h"
+#include "report/report_plot.h"
 
 #include <math.h>
 

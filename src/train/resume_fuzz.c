@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "data/manifest.h"
-#include "train/path.h"
+#include "report/path.h"
 
 #include <stdio.h>
 #include <stdlib.h>

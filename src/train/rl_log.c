@@ -6,11 +6,11 @@
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "model/optim.h"
-#include "train/algo.h"
+#include "recipe/algo.h"
+#include "report/path.h"
 #include "train/anchor.h"
 #include "train/episodes.h"
 #include "train/parts.h"
-#include "train/path.h"
 #include "train/sources.h"
 
 #include <math.h>

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "policy/shaping.h"
+#include "recipe/episodes.h"
 #include "train/episodes.h"
 #include "train/run_data.h"
 

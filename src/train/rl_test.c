@@ -5,8 +5,8 @@
 #include "train/rl_testing.h"
 
 #include "base/hash.h"
+#include "recipe/algo.h"
 #include "rollout/score.h"
-#include "train/algo.h"
 
 #define ROOT "build/test-runs/rl"
 

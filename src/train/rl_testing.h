@@ -4,7 +4,7 @@
 #ifndef KG_TRAIN_RL_TESTING_H
 #define KG_TRAIN_RL_TESTING_H
 
-#include "train/config_testing.h"
+#include "recipe/config_testing.h"
 #include "train/rl_step.h"
 #include "train/run_dir.h"
 

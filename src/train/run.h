@@ -15,22 +15,22 @@
 #include "eval/eval.h"
 #include "model/optim.h"
 #include "policy/policy.h"
+#include "report/metrics.h"
+#include "report/tfevents.h"
 #include "rollout/episode.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
 #include "train/epochs.h"
 #include "train/init.h"
-#include "train/metrics.h"
 #include "train/pass.h"
 #include "train/sft_data.h"
-#include "train/tfevents.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { KG_MAX_LAG = 64, KG_CHECKPOINT_NAME = 32 };
 
-struct kg_report_run; /* train/report.h */
+struct kg_report_run; /* report/report.h */
 
 struct kg_counters {
     int64_t sft_step;     /* supervised updates done */

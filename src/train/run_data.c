@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "recipe/options.h"
 #include "task/wording.h"
 #include "train/sources.h"
 
@@ -449,11 +450,6 @@ kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err)
 }
 
 /* ---- warm start ---- */
-
-bool kg_config_has_sft(const struct kg_config *c)
-{
-    return kg_config_int(c, "sft.steps") > 0 || kg_config_real(c, "sft.epochs") > 0;
-}
 
 static struct kg_sft_opts sft_opts(const struct kg_run *run)
 {

@@ -13,8 +13,6 @@
 /* task, task_opts, chat, train and val of run; prompts left out are counted in the log,
  * file by file.   errors: EINVAL (lists that do not fit), those of the files */
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* Whether there is a warm start. */
-bool kg_config_has_sft(const struct kg_config *c);
 /* sft, sft_val and sft_steps of run.
  * errors: EINVAL (sft.steps and sft.epochs; nothing to learn from), those of the files */
 kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;

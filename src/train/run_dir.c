@@ -5,12 +5,12 @@
 #include "base/log.h"
 #include "data/json.h"
 #include "data/jsonl.h"
+#include "recipe/options.h"
+#include "report/path.h"
+#include "report/tfevents.h"
 #include "train/checkpoint.h"
 #include "train/inputs.h"
-#include "train/path.h"
 #include "train/run_events.h"
-#include "train/tfevents.h"
-#include "train/train_options.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "train/run_events.h"
 
 #include "base/log.h"
-#include "train/path.h"
+#include "report/path.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
-#include "train/tfevents_testing.h"
+#include "report/tfevents_testing.h"
 
 #include <errno.h>
 #include <unistd.h>

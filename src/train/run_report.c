@@ -3,8 +3,8 @@
 #include "train/run_report.h"
 
 #include "base/log.h"
-#include "train/path.h"
-#include "train/report.h"
+#include "report/path.h"
+#include "report/report.h"
 
 static kg_status write_page(struct kg_run *run, struct kg_err *err)
 {

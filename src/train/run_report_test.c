@@ -2,7 +2,7 @@
  * would make, absent where it is not asked for, and no reason to end a run. */
 #include "train/rl_testing.h"
 
-#include "train/report.h"
+#include "report/report.h"
 
 #define ROOT "build/test-runs/report"
 

@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "report/path.h"
 #include "train/epochs.h"
-#include "train/path.h"
 #include "traj/traj.h"
 
 #include <math.h>

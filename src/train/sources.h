@@ -6,8 +6,8 @@
 #ifndef KG_TRAIN_SOURCES_H
 #define KG_TRAIN_SOURCES_H
 
+#include "report/metrics.h"
 #include "task/prompts.h"
-#include "train/metrics.h"
 
 #include <stdbool.h>
 

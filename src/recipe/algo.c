@@ -1,0 +1,153 @@
+/* Reading the algorithm out of a config. */
+#include "recipe/algo.h"
+
+#include "base/log.h"
+#include "policy/presets.h"
+#include "recipe/episodes.h"
+#include "rollout/rollout.h"
+
+#include <string.h>
+
+bool kg_config_of_algorithm(const char *key)
+{
+    return strncmp(key, "algo.", 5) == 0 || strncmp(key, "kl.", 3) == 0 ||
+           strncmp(key, "anchor.", 7) == 0;
+}
+
+bool kg_config_truncates(const struct kg_config *config)
+{
+    return kg_config_real(config, "rollout.top_p") < 1 ||
+           kg_config_int(config, "rollout.top_k") > 0 ||
+           kg_config_real(config, "rollout.min_p") > 0;
+}
+
+bool kg_config_records_kept(const struct kg_config *config)
+{
+    return kg_config_truncates(config) && !kg_config_bool(config, "algo.reproduction");
+}
+
+bool kg_config_off_policy(const struct kg_config *c)
+{
+    return kg_config_int(c, "train.updates_per_step") > 1 ||
+           kg_config_int(c, "rollout.lag") > 0 ||
+           strcmp(kg_config_text(c, "rollout.dtype"), "same") != 0;
+}
+
+/* k at or above the vocabulary. The whole distribution of the iterative anchor exists
+ * only as what the sampler recorded: there every id is recorded instead, and the tail is
+ * empty. */
+static void cover_vocabulary(struct kg_algo *algo, int64_t vocab)
+{
+    const char *from = kg_algo_row_name(algo, KG_TABLE_KL);
+    int k = algo->kl_top_k;
+
+    if (algo->anchor->kind == KG_ANCHOR_ITERATIVE) {
+        algo->kl_top_k = k > vocab ? (int)vocab : k;
+        return;
+    }
+    if (kg_algo_exact_when_full(algo, vocab))
+        kg_log_info("kl.top_k %d covers the vocabulary of %lld: %s becomes %s", k,
+                    (long long)vocab, from, kg_algo_row_name(algo, KG_TABLE_KL));
+}
+
+static void cover_region(struct kg_algo *algo, int64_t vocab)
+{
+    int k = algo->top_k;
+
+    if (kg_algo_region_when_full(algo, vocab))
+        kg_log_info(
+            "algo.top_k %d covers the vocabulary of %lld: the divergence is exact", k,
+            (long long)vocab);
+}
+
+/* Prompts are cut into one share an update. */
+static kg_status check_updates(const struct kg_config *config, struct kg_err *err)
+{
+    int64_t updates = kg_config_int(config, "train.updates_per_step");
+    int64_t prompts = kg_config_int(config, "rollout.prompts");
+
+    if (updates <= prompts)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "train.updates_per_step: expected at most rollout.prompts (%lld), found "
+        "%lld",
+        (long long)prompts, (long long)updates);
+}
+
+/* Where the value of a refused key came from; a default is the composition's own. */
+static kg_status name_source(const struct kg_config *config, struct kg_err *err)
+{
+    const char *preset = kg_config_text(config, "algo.preset");
+    struct kg_err found = *err, none;
+    size_t n = strcspn(found.message, ":");
+
+    for (size_t i = 0; i < kg_algo_n_keys(); i++) {
+        const char *key = kg_algo_key(i), *source;
+        const struct kg_preset *from;
+
+        if (strlen(key) != n || memcmp(key, found.message, n) != 0)
+            continue;
+        source = kg_config_source(config, key);
+        if (strcmp(source, "default") == 0)
+            break;
+        if (kg_preset_find(&from, source, &none) == KG_OK)
+            return kg_fail(err, found.code, "%s; %s is from preset %s", found.message,
+                           key, source);
+        return kg_fail(err, found.code, "%s; %s is from %s%s%s", found.message, key,
+                       source, *preset ? ", beside preset " : "", preset);
+    }
+    return err->code;
+}
+
+kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
+                              int64_t vocab, struct kg_err *err)
+{
+    struct kg_algo_setting setting = {
+        .vocab = vocab,
+        .samples = kg_config_int(config, "rollout.samples"),
+        .off_policy = kg_config_off_policy(config),
+        .sampled_old = strcmp(kg_config_text(config, "train.old_logp"), "sampled") == 0,
+        .truncated_sampling = kg_config_truncates(config),
+        .max_top_k = KG_MAX_TOP_K,
+        .provides = KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_EXACT_REVERSE |
+                    KG_NEED_EXACT_FORWARD | KG_NEED_SELECTION,
+        .reproduction = kg_config_bool(config, "algo.reproduction"),
+    };
+
+    if (kg_config_list_size(config, "task.rewards") >= 2)
+        setting.provides |= KG_NEED_PARTS;
+    kg_algo_init(algo);
+    for (size_t i = 0; i < kg_algo_n_keys(); i++)
+        KG_TRY(kg_algo_set(algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),
+                           err));
+    if (algo->length_norm <= 0)
+        algo->length_norm = (double)kg_config_answer_tokens(config);
+    cover_vocabulary(algo, vocab);
+    cover_region(algo, vocab);
+    KG_TRY(check_updates(config, err));
+    if (kg_algo_check(algo, &setting, err) != KG_OK)
+        return name_source(config, err);
+    if (setting.truncated_sampling && kg_algo_kl_samples(algo))
+        kg_log_warn("kl.estimator %s is biased under truncated sampling: tokens outside "
+                    "what was kept are never drawn",
+                    kg_algo_row_name(algo, KG_TABLE_KL));
+    return KG_OK;
+}
+
+kg_status kg_config_algorithm(struct kg_str *out, const struct kg_config *c,
+                              struct kg_err *err)
+{
+    const char *preset = kg_config_text(c, "algo.preset");
+
+    char beta[KG_NUMBER];
+
+    return kg_str_printf(
+        out, err,
+        "%s: advantage %s, surrogate %s, %s; KL %s x %s in the %s against %s anchor",
+        *preset ? preset : "(no preset)", kg_config_text(c, "algo.advantage"),
+        kg_config_text(c, "algo.surrogate"), kg_config_text(c, "algo.aggregate"),
+        kg_config_text(c, "kl.estimator"),
+        kg_number(beta, kg_config_real(c, "kl.beta"), 6), kg_config_text(c, "kl.in"),
+        kg_config_text(c, "anchor.kind"));
+}

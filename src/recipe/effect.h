@@ -1,0 +1,26 @@
+/* Keys that act under a condition: which, and refusing what a config gives them where
+ * they would do nothing. */
+#ifndef KG_RECIPE_EFFECT_H
+#define KG_RECIPE_EFFECT_H
+
+#include "base/status.h"
+#include "data/options.h"
+
+#include <stddef.h>
+
+/* A key, and what lets it act. The rows are in effect.c. */
+struct kg_effect_row {
+    const char *key;
+    const char *needs; /* for the user: "sft.steps or sft.epochs above 0" */
+    bool (*holds)(const struct kg_config *config);
+    const char *by; /* the key that switches it on or off */
+};
+const struct kg_effect_row *kg_effect_rows(size_t *n);
+
+/* A value that is neither the default nor the preset's, of a key that does nothing in
+ * this config; one of a recipe that the command line has switched off passes.
+ * errors: EINVAL "KEY: acts with ...; expected ..., found ..." */
+kg_status kg_effect_check(const struct kg_config *config,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+#endif

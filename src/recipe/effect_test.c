@@ -1,0 +1,174 @@
+/* Keys that do nothing where their condition does not hold: each is refused by name, and
+ * nothing that is published or resolved is. */
+#include "recipe/effect.h"
+
+#include "base/file.h"
+#include "base/need_testing.h"
+#include "policy/presets.h"
+#include "recipe/options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kg_err err_said;
+
+static kg_status check(const char *path, char **assignments, size_t n)
+{
+    struct kg_config *config;
+    kg_status status;
+
+    NEED(kg_train_config(&config, path, assignments, n, err));
+    status = kg_effect_check(config, &err_said);
+    kg_config_free(config);
+    return status;
+}
+
+static const struct kg_opt_row *option(const char *key)
+{
+    const struct kg_opt_row *row = kg_train_option_rows();
+
+    while (row->key && strcmp(row->key, key) != 0)
+        row++;
+    if (!row->key)
+        fail_msg("%s is no key", key);
+    return row;
+}
+
+/* KEY=VALUE with a value that is allowed and is not the default. */
+static void put_other(char *out, size_t n, const struct kg_opt_row *row)
+{
+    char choice[64];
+
+    switch (row->type) {
+    case KG_OPT_BOOL:
+        snprintf(out, n, "%s=%s", row->key,
+                 row->fallback && strcmp(row->fallback, "true") == 0 ? "false" : "true");
+        return;
+    case KG_OPT_INT:
+    case KG_OPT_REAL:
+        snprintf(out, n, "%s=%.17g", row->key,
+                 row->fallback && strtod(row->fallback, NULL) == row->max ? row->min
+                                                                          : row->max);
+        return;
+    case KG_OPT_CHOICE:
+        snprintf(choice, sizeof choice, "%s", strrchr(row->choices, '|') + 1);
+        if (strcmp(choice, row->fallback) == 0)
+            snprintf(choice, sizeof choice, "%.*s", (int)strcspn(row->choices, "|"),
+                     row->choices);
+        snprintf(out, n, "%s=%s", row->key, choice);
+        return;
+    default:
+        snprintf(out, n, "%s=other", row->key);
+    }
+}
+
+static void a_key_without_its_condition_is_refused_by_name(void **state)
+{
+    size_t n;
+    const struct kg_effect_row *rows = kg_effect_rows(&n);
+
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        char assignment[128], *assignments[] = {assignment};
+        size_t length = strlen(rows[i].key);
+
+        put_other(assignment, sizeof assignment, option(rows[i].key));
+        if (check(NULL, assignments, 1) != KG_EINVAL)
+            fail_msg("%s: not refused", assignment);
+        if (strncmp(err_said.message, rows[i].key, length) != 0 ||
+            !strstr(err_said.message, rows[i].needs) ||
+            !strstr(err_said.message, "command line"))
+            fail_msg("%s: %s", assignment, err_said.message);
+    }
+}
+
+static void a_key_with_its_condition_passes(void **state)
+{
+    static char *const rows[][4] = {
+        {"sft.data=x", "sft.steps=1"},
+        {"sft.data=x", "sft.epochs=0.5"},
+        {"sft.level=hard", "sft.steps=1"},
+        {"sft.level=hard", "sft.steps=1", "task.level=easy"},
+        {"task.level=hard", "task.name=arithmetic"},
+        {"data.val_templates=x", "data.val=y"},
+        {"algo.cov_ratio=0.5", "algo.surrogate=clip-cov"},
+        {"anchor.eta=0.5", "anchor.kind=ema", "kl.estimator=k3"},
+        {"anchor.kind=ema", "eval.anchor=true"},
+        {"anchor.kind=fixed", "kl.estimator=k3"},
+        {"search.topk=5", "episode.env=search"},
+        {"algo.tau_pos=2", "algo.surrogate=sapo"},
+        /* what a preset leaves over, and defaults that are written out */
+        {"algo.preset=ema-pg", "anchor.kind=fixed"},
+        {"anchor.eta=0.90", "rollout.oversample=1.0"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *assignments[4];
+        size_t n = 0;
+
+        while (n < 4 && rows[i][n]) {
+            assignments[n] = rows[i][n];
+            n++;
+        }
+        if (check(NULL, assignments, n) != KG_OK)
+            fail_msg("row %zu: %s", i, err_said.message);
+    }
+}
+
+/* Every preset and recipe, and the config.yaml of its run. */
+static void what_is_published_passes(void **state)
+{
+    char **names, path[256], assignment[128], *assignments[] = {assignment};
+    size_t n;
+
+    (void)state;
+    for (size_t i = 0; i < kg_preset_count(); i++) {
+        snprintf(assignment, sizeof assignment, "algo.preset=%s", kg_preset_at(i)->name);
+        if (check(NULL, assignments, 1) != KG_OK)
+            fail_msg("%s: %s", assignment, err_said.message);
+    }
+    NEED(kg_file_list(&names, &n, "recipes", err));
+    assert_true(n > 10);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "recipes/%s", names[i]);
+        if (strstr(path, ".yaml") && check(path, NULL, 0) != KG_OK)
+            fail_msg("%s: %s", path, err_said.message);
+    }
+    kg_file_names_free(names, n);
+}
+
+/* The command line may switch off what a recipe has, and may not add to what is off. */
+static void a_recipe_may_be_switched_off(void **state)
+{
+    static const char path
+        [] = "build/effect_test.yaml",
+    text[] =
+        "sft: {steps: 5, data: x}\nanchor: {kind: ema, eta: 0.5}\nkl: {estimator: k3}\n",
+    idle[] = "sft: {data: x}\n";
+    char *off[] = {(char[]){"sft.steps=0"}, (char[]){"anchor.kind=fixed"}};
+    char *added[] = {(char[]){"anchor.kind=fixed"}, (char[]){"anchor.eta=0.7"}};
+
+    (void)state;
+    NEED(kg_file_write_atomic(path, text, sizeof text - 1, err));
+    assert_int_equal(check(path, NULL, 0), KG_OK);
+    assert_int_equal(check(path, off, 2), KG_OK);
+    assert_int_equal(check(path, added, 2), KG_EINVAL);
+    assert_non_null(strstr(err_said.message, "anchor.eta: acts with anchor.kind ema"));
+    NEED(kg_file_write_atomic(path, idle, sizeof idle - 1, err));
+    assert_int_equal(check(path, NULL, 0), KG_EINVAL);
+    assert_non_null(strstr(err_said.message, "found x (from build/effect_test.yaml"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_without_its_condition_is_refused_by_name),
+        cmocka_unit_test(a_key_with_its_condition_passes),
+        cmocka_unit_test(what_is_published_passes),
+        cmocka_unit_test(a_recipe_may_be_switched_off),
+    };
+
+    return cmocka_run_group_tests_name("effect", tests, NULL, NULL);
+}

@@ -1,0 +1,353 @@
+/* From thinned series to paths.
+ *
+ * The width is cut into columns of two units. The points of a series that fall into one
+ * become one vertex of its line, their mean, and one vertex of its shade, their extremes;
+ * so a plot has at most COLUMNS of each, however long the run.
+ */
+#include "report/report_plot.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    WIDTH = 640,
+    HEIGHT = 250,
+    LEFT = 96,
+    RIGHT = 630,
+    TOP = 10,
+    BOTTOM = 212,
+    COLUMN = 2,
+    COLUMNS = (RIGHT - LEFT) / COLUMN + 1,
+    FEW = 40, /* vertices up to which each gets a dot */
+    MOST_TICKS = 12,
+    LABEL = 40
+};
+
+static const double huge = 1e300; /* the difference of two such is finite */
+
+struct axis {
+    double low, high; /* values at the ends, logarithms where log is set */
+    double from, to;  /* units at the ends */
+    bool log;
+};
+
+/* What a column holds of one series. */
+struct column {
+    double x_sum, sum, n; /* of points, of numbers, and how many */
+    double points;
+    double below, above;
+    bool gap; /* a point without a number */
+};
+
+bool kg_plot_varies(const struct kg_series *s) { return s->n > 1 && s->low < s->high; }
+
+/* ---- axes ---- */
+
+static double place(const struct axis *a, double value)
+{
+    double v = a->log ? log10(fmax(value, 1e-300)) : value;
+    double share = a->high > a->low ? (v - a->low) / (a->high - a->low) : 0.5;
+
+    return a->from + fmin(fmax(share, 0), 1) * (a->to - a->from);
+}
+
+/* The shade belongs to the range, as far as a logarithm can show it. */
+static struct axis value_axis(const struct kg_plot_line *lines, size_t n, bool log)
+{
+    struct axis a = {INFINITY, -INFINITY, BOTTOM, TOP, false};
+    double least = INFINITY, most = -INFINITY, margin;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_series *s = lines[i].series;
+
+        least = fmin(least, s->low);
+        most = fmax(most, s->high);
+        for (size_t j = 0; j < s->n_points; j++)
+            if (s->points[j].n > 0) {
+                a.low = fmin(a.low, s->points[j].below);
+                a.high = fmax(a.high, s->points[j].above);
+            }
+    }
+    a.log = log && least > 0 && most > 1000 * least;
+    if (a.log) {
+        a.low = log10(least);
+        a.high = log10(a.high);
+    }
+    a.low = fmax(a.low, -huge);
+    a.high = fmin(a.high, huge);
+    margin = a.high > a.low ? 0.04 * (a.high - a.low) : fmax(fabs(a.low) * 0.1, 1e-12);
+    a.low -= margin;
+    a.high += margin;
+    return a;
+}
+
+/* 1, 2 or 5 times a power of ten, near the range over `parts`. */
+static double nice_step(double range, int parts)
+{
+    double rough = range / parts, power = pow(10, floor(log10(rough)));
+
+    for (int i = 0; i < 3; i++) {
+        double step = power * (const double[]){1, 2, 5}[i];
+
+        if (step >= rough * 0.999)
+            return step;
+    }
+    return 10 * power;
+}
+
+static void label(char text[LABEL], double value, double step)
+{
+    int digits = (int)fmax(0, -floor(log10(step) + 1e-9));
+
+    if (fabs(value) < step / 2)
+        snprintf(text, LABEL, "0");
+    else if (fabs(value) >= 1e6 || digits > 6)
+        snprintf(text, LABEL, "%.*g",
+                 (int)fmin(9, 1 + ceil(log10(fabs(value) / step) - 1e-9)), value);
+    else
+        snprintf(text, LABEL, "%.*f", digits, value);
+}
+
+/* One label and its line of the grid. */
+static kg_status put_tick(struct kg_str *grid, struct kg_str *labels, double y,
+                          const char *text, struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(grid, err, "M%d %.1fH%d", LEFT, y, RIGHT));
+    return kg_str_printf(labels, err, "<text x=\"%d\" y=\"%.1f\">%s</text>", LEFT - 8,
+                         y + 6, text);
+}
+
+static kg_status put_linear_ticks(struct kg_str *grid, struct kg_str *labels,
+                                  const struct axis *a, struct kg_err *err)
+{
+    double step = nice_step(a->high - a->low, 5), first = ceil(a->low / step);
+    char text[LABEL];
+
+    for (int i = 0; i < MOST_TICKS && (first + i) * step <= a->high; i++) {
+        label(text, (first + i) * step, step);
+        KG_TRY(put_tick(grid, labels, place(a, (first + i) * step), text, err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_log_ticks(struct kg_str *grid, struct kg_str *labels,
+                               const struct axis *a, struct kg_err *err)
+{
+    double step = fmax(1, ceil((a->high - a->low) / 5));
+    char text[LABEL];
+
+    for (double power = ceil(a->low); power <= a->high; power += step) {
+        KG_TRY(put_tick(grid, labels, place(a, pow(10, power)),
+                        kg_number(text, pow(10, power), 6), err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_step_labels(struct kg_str *labels, const struct axis *x,
+                                 struct kg_err *err)
+{
+    double step = fmax(1, nice_step(fmax(x->high - x->low, 1), 5));
+    double first = ceil(x->low / step);
+
+    for (int i = 0; i < MOST_TICKS && (first + i) * step <= x->high; i++) {
+        double at = place(x, (first + i) * step);
+        bool fits = at < RIGHT - 40; /* else its end stands at the edge */
+
+        KG_TRY(kg_str_printf(labels, err, "<text%s x=\"%.1f\" y=\"%d\">%.0f</text>",
+                             fits ? " class=\"x\"" : "", fits ? at : RIGHT, BOTTOM + 26,
+                             (first + i) * step));
+    }
+    return KG_OK;
+}
+
+static kg_status put_axes(struct kg_str *out, const struct axis *x, const struct axis *y,
+                          struct kg_err *err)
+{
+    struct kg_str grid = {0}, labels = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, y->log ? put_log_ticks(&grid, &labels, y, err)
+                            : put_linear_ticks(&grid, &labels, y, err));
+    KG_TRY_GOTO(out, put_step_labels(&labels, x, err));
+    KG_TRY_GOTO(out, kg_str_printf(out, err, "<path class=\"g\" d=\"%sM%d %dH%d\"/>",
+                                   kg_str_text(&grid), LEFT, BOTTOM, RIGHT));
+    status = kg_str_puts(out, kg_str_text(&labels), err);
+out:
+    kg_str_release(&grid);
+    kg_str_release(&labels);
+    return status;
+}
+
+/* ---- lines ---- */
+
+static void add_point(struct column *c, const struct kg_history_point *p, double x)
+{
+    if (p->n == 0) {
+        c->gap = true;
+        return;
+    }
+    c->below = c->points > 0 ? fmin(c->below, p->below) : p->below;
+    c->above = c->points > 0 ? fmax(c->above, p->above) : p->above;
+    c->x_sum += x;
+    c->points++;
+    c->sum += p->sum;
+    c->n += p->n;
+}
+
+static void collect(struct column columns[COLUMNS], const struct kg_plot_line *line,
+                    const struct axis *x)
+{
+    memset(columns, 0, COLUMNS * sizeof *columns);
+    for (size_t i = 0; i < line->series->n_points; i++) {
+        const struct kg_history_tick *t = &line->phase->ticks[i];
+        double at = place(x, ((double)t->first_step + (double)t->last_step) / 2);
+
+        add_point(&columns[(int)((at - LEFT) / COLUMN)], &line->series->points[i], at);
+    }
+}
+
+/* The columns from `from` on that have numbers, up to a gap.   *end: behind the last that
+ * was looked at   returns how many there are */
+static int segment(int found[COLUMNS], int *end, const struct column columns[COLUMNS],
+                   int from)
+{
+    int n = 0;
+
+    for (*end = from; *end < COLUMNS; (*end)++)
+        if (columns[*end].points > 0)
+            found[n++] = *end;
+        else if (columns[*end].gap && n > 0)
+            break;
+    return n;
+}
+
+/* "12.5 30": one digit behind the point, none where it is 0. */
+static kg_status put_vertex(struct kg_str *out, char lead, double x, double y,
+                            struct kg_err *err)
+{
+    long long tenths[] = {llround(10 * x), llround(10 * y)};
+
+    KG_TRY(kg_str_putc(out, lead, err));
+    for (int i = 0; i < 2; i++) {
+        KG_TRY(kg_str_printf(out, err, "%s%lld", i ? " " : "", tenths[i] / 10));
+        if (tenths[i] % 10)
+            KG_TRY(kg_str_printf(out, err, ".%lld", tenths[i] % 10));
+    }
+    return KG_OK;
+}
+
+static double middle(const struct column *c) { return c->x_sum / c->points; }
+
+static kg_status put_shade(struct kg_str *out, const struct column columns[COLUMNS],
+                           const int *found, int n, const struct axis *y,
+                           struct kg_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        const struct column *c = &columns[found[i]];
+
+        KG_TRY(put_vertex(out, i ? ' ' : 'M', middle(c), place(y, c->above), err));
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        const struct column *c = &columns[found[i]];
+
+        KG_TRY(put_vertex(out, ' ', middle(c), place(y, c->below), err));
+    }
+    return kg_str_putc(out, 'z', err);
+}
+
+static kg_status put_path(struct kg_str *out, const struct column columns[COLUMNS],
+                          const int *found, int n, const struct axis *y,
+                          struct kg_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        const struct column *c = &columns[found[i]];
+
+        KG_TRY(put_vertex(out, i ? ' ' : 'M', middle(c), place(y, c->sum / c->n), err));
+    }
+    return n == 1 ? kg_str_puts(out, "h0", err) : KG_OK; /* a dot */
+}
+
+static kg_status put_dots(struct kg_str *out, const struct column columns[COLUMNS],
+                          const struct axis *y, struct kg_err *err)
+{
+    for (int i = 0; i < COLUMNS; i++) {
+        const struct column *c = &columns[i];
+
+        if (c->points == 0)
+            continue;
+        KG_TRY(put_vertex(out, 'M', middle(c), place(y, c->sum / c->n), err));
+        KG_TRY(kg_str_puts(out, "h0", err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_plot_classes(struct kg_str *out, const struct kg_plot_line *line,
+                          struct kg_err *err)
+{
+    return kg_str_printf(out, err, "c%d d%d r%d", line->colour, line->dash, line->run);
+}
+
+static kg_status put_element(struct kg_str *out, char kind,
+                             const struct kg_plot_line *line, const struct kg_str *path,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "<path class=\"%c ", kind));
+    KG_TRY(kg_plot_classes(out, line, err));
+    return kg_str_printf(out, err, "\" d=\"%s\"/>", kg_str_text(path));
+}
+
+static bool is_shaded(const struct column columns[COLUMNS])
+{
+    for (int i = 0; i < COLUMNS; i++)
+        if (columns[i].points > 0 && columns[i].below < columns[i].above)
+            return true;
+    return false;
+}
+
+static kg_status put_line(struct kg_str *out, const struct kg_plot_line *line,
+                          const struct axis *x, const struct axis *y, struct kg_err *err)
+{
+    struct column columns[COLUMNS];
+    struct kg_str path = {0}, shade = {0}, dots = {0};
+    int found[COLUMNS], n, vertices = 0;
+    kg_status status = KG_OK;
+
+    collect(columns, line, x);
+    for (int at = 0; at < COLUMNS; vertices += n) {
+        n = segment(found, &at, columns, at);
+        if (n == 0)
+            break;
+        KG_TRY_GOTO(out, put_path(&path, columns, found, n, y, err));
+        KG_TRY_GOTO(out, put_shade(&shade, columns, found, n, y, err));
+    }
+    if (is_shaded(columns))
+        KG_TRY_GOTO(out, put_element(out, 'b', line, &shade, err));
+    KG_TRY_GOTO(out, put_element(out, 'l', line, &path, err));
+    if (vertices <= FEW)
+        KG_TRY_GOTO(out, put_dots(&dots, columns, y, err));
+    if (dots.len > 0)
+        KG_TRY_GOTO(out, put_element(out, 'p', line, &dots, err));
+out:
+    kg_str_release(&path);
+    kg_str_release(&shade);
+    kg_str_release(&dots);
+    return status;
+}
+
+kg_status kg_plot_svg(struct kg_str *out, bool *is_log, const struct kg_plot_line *lines,
+                      size_t n, int64_t first, int64_t last, bool log_allowed,
+                      struct kg_err *err)
+{
+    struct axis x = {(double)first, (double)last, LEFT, RIGHT, false};
+    struct axis y = value_axis(lines, n, log_allowed);
+
+    *is_log = y.log;
+    KG_TRY(kg_str_printf(out, err, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", WIDTH,
+                         HEIGHT));
+    KG_TRY(put_axes(out, &x, &y, err));
+    for (size_t i = 0; i < n; i++)
+        KG_TRY(put_line(out, &lines[i], &x, &y, err));
+    return kg_str_puts(out, "</svg>", err);
+}
