@@ -1,0 +1,158 @@
+/* Dealing and the tree, against their definitions, for every number of lanes up to 64. */
+#include "ranks/lanes.h"
+
+#include "base/need_testing.h"
+#include "base/rng.h"
+#include "ranks/tree.h"
+
+#include <stdbool.h>
+
+enum { MOST = 64 };
+
+/* ---- the tree ---- */
+
+/* A sum that tells left from right and one bracket from another. */
+static uint64_t plus(uint64_t left, uint64_t right)
+{
+    return (left * 0x9e3779b97f4a7c15u ^ right) * 0xbf58476d1ce4e5b9u + (left >> 29);
+}
+
+static uint64_t lane_value(int lane) { return (uint64_t)lane + 1000; }
+
+/* As the header writes it: the largest power of two that leaves something on the right,
+ * both sides likewise. */
+static uint64_t tree_sum(int from, int to)
+{
+    int half = 1;
+
+    if (to - from == 1)
+        return lane_value(from);
+    while (half * 2 < to - from)
+        half *= 2;
+    return plus(tree_sum(from, from + half), tree_sum(from + half, to));
+}
+
+static void the_counter_adds_along_the_tree(void **state)
+{
+    (void)state;
+    for (int lanes = 1; lanes <= MOST; lanes++) {
+        uint64_t level[KG_TREE_LEVELS], sum;
+        struct kg_tree tree = {0};
+        int left[KG_TREE_LEVELS], n, most = 0;
+
+        for (int l = 0; l < lanes; l++) {
+            int rest = kg_tree_push(&tree);
+
+            sum = lane_value(l);
+            for (int k = 0; k < rest; k++)
+                sum = plus(level[k], sum);
+            level[rest] = sum;
+            most = rest + 1 > most ? rest + 1 : most;
+        }
+        assert_int_equal(most, kg_tree_room(lanes));
+        n = kg_tree_finish(&tree, left);
+        sum = level[left[0]];
+        for (int k = 1; k < n; k++)
+            sum = plus(level[left[k]], sum);
+        assert_true(sum == tree_sum(0, lanes));
+        assert_int_equal(tree.held, 0);
+    }
+}
+
+/* ---- dealing ---- */
+
+static void lengths(int64_t *tokens, int n, uint64_t seed)
+{
+    const struct kg_rng_key key = {seed, KG_RNG_INIT};
+
+    for (int i = 0; i < n; i++)
+        tokens[i] = (int64_t)(kg_rng_uniform(key, 0, 0, (uint32_t)i) * 40) * 25;
+}
+
+/* By the definition's words: again and again the longest that is left. */
+static void deal_plainly(int32_t *lane, const int64_t *tokens, int n, int lanes)
+{
+    uint64_t cost[MOST] = {0};
+    bool dealt[512] = {false};
+
+    for (int round = 0; round < n; round++) {
+        int longest = -1, to = 0;
+
+        for (int i = 0; i < n; i++)
+            if (!dealt[i] && (longest < 0 || tokens[i] > tokens[longest]))
+                longest = i;
+        for (int l = 1; l < lanes; l++)
+            if (cost[l] < cost[to])
+                to = l;
+        dealt[longest] = true;
+        lane[longest] = tokens[longest] > 0 ? to : -1;
+        if (tokens[longest] > 0)
+            cost[to] += (uint64_t)(24576 * tokens[longest] +
+                                   tokens[longest] * tokens[longest]);
+    }
+}
+
+static void dealing_is_longest_first_onto_the_least(void **state)
+{
+    (void)state;
+    for (int lanes = 1; lanes <= MOST; lanes++) {
+        int64_t tokens[300];
+        int32_t lane[300], expected[300];
+        int n = 1 + lanes * 37 % 300;
+
+        lengths(tokens, n, (uint64_t)lanes);
+        NEED(kg_lanes_deal(lane, tokens, n, lanes, err));
+        deal_plainly(expected, tokens, n, lanes);
+        for (int i = 0; i < n; i++)
+            assert_int_equal(lane[i], expected[i]);
+    }
+}
+
+static void one_lane_is_all_that_is_computed(void **state)
+{
+    const int64_t tokens[] = {5, 0, 9, 1};
+    int32_t lane[4];
+
+    (void)state;
+    NEED(kg_lanes_deal(lane, tokens, 4, 1, err));
+    assert_int_equal(lane[0] | lane[2] | lane[3], 0);
+    assert_int_equal(lane[1], -1);
+    NEED(kg_lanes_deal(lane, tokens, 0, 3, err));
+}
+
+/* No lane costs more than 4/3 of what the best deal could: the mean, or the longest. */
+static void lanes_are_nearly_even(void **state)
+{
+    int64_t tokens[300];
+    int32_t lane[300];
+
+    (void)state;
+    lengths(tokens, 300, 7);
+    for (int lanes = 2; lanes <= MOST; lanes++) {
+        uint64_t cost[MOST] = {0}, all = 0, worst = 0, bound = 0;
+
+        NEED(kg_lanes_deal(lane, tokens, 300, lanes, err));
+        for (int i = 0; i < 300; i++)
+            if (lane[i] >= 0) {
+                cost[lane[i]] += kg_lanes_cost(tokens[i]);
+                all += kg_lanes_cost(tokens[i]);
+                bound = kg_lanes_cost(tokens[i]) > bound ? kg_lanes_cost(tokens[i])
+                                                         : bound;
+            }
+        for (int l = 0; l < lanes; l++)
+            worst = cost[l] > worst ? cost[l] : worst;
+        bound = all / (uint64_t)lanes > bound ? all / (uint64_t)lanes : bound;
+        assert_true(worst * 3 <= bound * 4);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_counter_adds_along_the_tree),
+        cmocka_unit_test(dealing_is_longest_first_onto_the_least),
+        cmocka_unit_test(one_lane_is_all_that_is_computed),
+        cmocka_unit_test(lanes_are_nearly_even),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
