@@ -175,7 +175,7 @@ void kg_acts_free(struct kg_acts *a)
 }
 
 /* ---- what a pass sees ---- */
-struct kg_mat kg_pass_x(const struct kg_pass *p, int32_t l)
+struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l)
 {
     return kg_mat_rows(p->acts->x[p->keep ? l : 0], 0, p->pack->n);
 }
@@ -186,7 +186,7 @@ static void cut(struct kg_mat *m, int64_t n)
         *m = kg_mat_rows(*m, 0, n);
 }
 
-struct kg_layer_acts kg_pass_layer(const struct kg_pass *p, int32_t l)
+struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
 {
     const bool own = p->keep && !p->acts->checkpoint;
     struct kg_layer_acts v = p->acts->layer[own ? l : 0];
@@ -195,6 +195,6 @@ struct kg_layer_acts kg_pass_layer(const struct kg_pass *p, int32_t l)
     for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
         cut(mats[i], p->pack->n);
     if (!p->keep)
-        v.x_mid = kg_pass_x(p, l); /* one residual stream, updated in place */
+        v.x_mid = kg_walk_x(p, l); /* one residual stream, updated in place */
     return v;
 }

@@ -1,8 +1,8 @@
-/* The buffers of one forward and backward, and the layer pass that forward.c and
+/* The buffers of one forward and backward, and the walk that forward.c and
  * backward.c share.
  *
  * Not a contract: nothing outside src/model includes it. Letters as in tensor/backend.h;
- * Q = H hd, Kd = Hk hd. Every buffer has max_tokens rows of which a pass uses the first
+ * Q = H hd, Kd = Hk hd. Every buffer has max_tokens rows of which a walk uses the first
  * N.
  */
 #ifndef KG_MODEL_ACTS_INTERNAL_H
@@ -52,7 +52,7 @@ struct kg_acts {
 };
 
 /* One walk through the layers. */
-struct kg_pass {
+struct kg_walk {
     const struct kg_model *m;
     struct kg_acts *acts;
     const struct kg_pack *pack;
@@ -61,17 +61,17 @@ struct kg_pass {
     bool keep;
 };
 
-/* The first N rows of every buffer of layer l, as this pass uses them. */
-struct kg_layer_acts kg_pass_layer(const struct kg_pass *p, int32_t l);
+/* The first N rows of every buffer of layer l, as this walk uses them. */
+struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l);
 /* The residual stream at the input of layer l (l = L: the output of the last), first N
  * rows. */
-struct kg_mat kg_pass_x(const struct kg_pass *p, int32_t l);
-/* A layer's attention among the rows of the pass itself. */
-struct kg_attn kg_pass_attn(const struct kg_pass *p, const struct kg_layer_acts *a);
+struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l);
+/* A layer's attention among the rows of the pack itself. */
+struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts *a);
 
-/* Layer l from kg_pass_x(p, l). `whole`: on to kg_pass_x(p, l+1); else to gate and up,
+/* Layer l from kg_walk_x(p, l). `whole`: on to kg_walk_x(p, l+1); else to gate and up,
  * which is what the backward of a checkpointed layer needs. */
-kg_status kg_layer_forward(const struct kg_pass *p, int32_t l, bool whole,
+kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* (N, heads*hd) seen as (N*heads, hd). */

@@ -29,7 +29,7 @@ static struct kg_mat grad_mat(float *grads, const struct kg_param *p)
 }
 
 /* x as products read it: itself in fp32, else rounded into `store`. */
-static kg_status rounded(struct kg_mat *out, const struct kg_pass *p, struct kg_mat store,
+static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_mat store,
                          struct kg_mat x, struct kg_err *err)
 {
     *out = p->m->ct == KG_F32 ? x : store;
@@ -37,7 +37,7 @@ static kg_status rounded(struct kg_mat *out, const struct kg_pass *p, struct kg_
 }
 
 /* dW += dy^T x;   dx (=|+=) dy W */
-static kg_status linear_bwd(const struct kg_pass *p, const struct kg_param *w,
+static kg_status linear_bwd(const struct kg_walk *p, const struct kg_param *w,
                             struct kg_mat dw, struct kg_mat dy, struct kg_mat x,
                             struct kg_mat dx, bool accumulate, struct kg_err *err)
 {
@@ -49,12 +49,12 @@ static kg_status linear_bwd(const struct kg_pass *p, const struct kg_param *w,
 
 /* x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T,
  * h2 = norm2(x_mid) */
-static kg_status ffn_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
+static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
                          float *grads, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_layer_params *w = &p->m->layers[l];
-    const struct kg_layer_acts a = kg_pass_layer(p, l);
+    const struct kg_layer_acts a = kg_walk_layer(p, l);
     const int64_t n = p->pack->n;
     const struct kg_mat act = kg_mat_rows(p->acts->act, 0, n);
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, n);
@@ -82,7 +82,7 @@ struct projection_bwd {
     const float *inv;     /* (N,heads) of the forward */
 };
 
-static kg_status unrotate(const struct kg_pass *p, const struct projection_bwd *j,
+static kg_status unrotate(const struct kg_walk *p, const struct projection_bwd *j,
                           float *grads, struct kg_err *err)
 {
     const struct kg_model_config *c = &p->m->config;
@@ -98,7 +98,7 @@ static kg_status unrotate(const struct kg_pass *p, const struct projection_bwd *
 }
 
 /* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W */
-static kg_status project_bwd(const struct kg_pass *p, const struct projection_bwd *j,
+static kg_status project_bwd(const struct kg_walk *p, const struct projection_bwd *j,
                              struct kg_mat h, bool accumulate, float *grads,
                              struct kg_err *err)
 {
@@ -110,11 +110,11 @@ static kg_status project_bwd(const struct kg_pass *p, const struct projection_bw
     return linear_bwd(p, j->w, grad_mat(grads, j->w), dy, h, dh, accumulate, err);
 }
 
-static kg_status attend_bwd(const struct kg_pass *p, const struct kg_layer_acts *a,
+static kg_status attend_bwd(const struct kg_walk *p, const struct kg_layer_acts *a,
                             struct kg_mat dout, struct kg_err *err)
 {
     const int64_t n = p->pack->n;
-    const struct kg_attn attn = kg_pass_attn(p, a);
+    const struct kg_attn attn = kg_walk_attn(p, a);
 
     return kg_op_attention_bwd(
         p->m->backend, kg_mat_rows(p->acts->qf, 0, n), kg_mat_rows(p->acts->kf, 0, n),
@@ -123,11 +123,11 @@ static kg_status attend_bwd(const struct kg_pass *p, const struct kg_layer_acts 
 
 /* x_mid = x + o Wo^T,  o = attention(q, k, v),  q, k, v = f(h1 W^T + b),
  * h1 = norm1(x) */
-static kg_status attention_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
+static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
                                float *grads, struct kg_err *err)
 {
     const struct kg_layer_params *w = &p->m->layers[l];
-    const struct kg_layer_acts a = kg_pass_layer(p, l);
+    const struct kg_layer_acts a = kg_walk_layer(p, l);
     const int64_t n = p->pack->n;
     const struct kg_mat dout = kg_mat_rows(p->acts->dout, 0, n);
     struct kg_mat dy;
@@ -148,12 +148,12 @@ static kg_status attention_bwd(const struct kg_pass *p, int32_t l, struct kg_mat
     KG_TRY(project_bwd(p, &k, a.h1, true, grads, err));
     KG_TRY(project_bwd(p, &v, a.h1, true, grads, err));
     return kg_op_rmsnorm_bwd(p->m->backend, dx, true, grad_of(grads, w->norm1),
-                             kg_mat_rows(p->acts->dh, 0, n), kg_pass_x(p, l),
+                             kg_mat_rows(p->acts->dh, 0, n), kg_walk_x(p, l),
                              kg_param_vector(w->norm1), a.inv1, err);
 }
 
 /* ---- the whole ---- */
-static kg_status layer_bwd(const struct kg_pass *p, int32_t l, struct kg_mat dx,
+static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
                            float *grads, struct kg_err *err)
 {
     kg_phase_tick();
@@ -180,10 +180,10 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
             "backward: expected dhidden (%lld, %d) fp32, found (%lld, %lld) %s",
             (long long)pack->n, (int)m->config.hidden, (long long)dhidden.rows,
             (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
-    const struct kg_pass p = {.m = m, .acts = acts, .pack = pack, .keep = true};
+    const struct kg_walk p = {.m = m, .acts = acts, .pack = pack, .keep = true};
     acts->kept = 0;
     KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, grad_of(grads, m->norm), dhidden,
-                             kg_pass_x(&p, m->config.layers), kg_param_vector(m->norm),
+                             kg_walk_x(&p, m->config.layers), kg_param_vector(m->norm),
                              acts->inv, err));
     for (int32_t l = m->config.layers - 1; l >= 0; l--)
         KG_TRY(layer_bwd(&p, l, dhidden, grads, err));

@@ -31,7 +31,7 @@ struct projection {
     float *inv;         /* (N,heads) */
 };
 
-static kg_status project(const struct kg_pass *p, const struct projection *j,
+static kg_status project(const struct kg_walk *p, const struct projection *j,
                          struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
@@ -52,13 +52,13 @@ static kg_status project(const struct kg_pass *p, const struct projection *j,
 }
 
 /* Scratch of N rows where ct needs a rounding, else the destination itself. */
-static struct kg_mat widened(const struct kg_pass *p, struct kg_mat scratch,
+static struct kg_mat widened(const struct kg_walk *p, struct kg_mat scratch,
                              struct kg_mat out)
 {
     return p->m->ct == KG_F32 ? out : kg_mat_rows(scratch, 0, p->pack->n);
 }
 
-static kg_status values(const struct kg_pass *p, const struct kg_layer_params *w,
+static kg_status values(const struct kg_walk *p, const struct kg_layer_params *w,
                         const struct kg_layer_acts *a, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
@@ -70,7 +70,7 @@ static kg_status values(const struct kg_pass *p, const struct kg_layer_params *w
     return wide.data == a->v.data ? KG_OK : kg_op_cast(be, a->v, wide, err);
 }
 
-static kg_status queries_keys_values(const struct kg_pass *p,
+static kg_status queries_keys_values(const struct kg_walk *p,
                                      const struct kg_layer_params *w,
                                      const struct kg_layer_acts *a, struct kg_err *err)
 {
@@ -85,7 +85,7 @@ static kg_status queries_keys_values(const struct kg_pass *p,
     return values(p, w, a, err);
 }
 
-struct kg_attn kg_pass_attn(const struct kg_pass *p, const struct kg_layer_acts *a)
+struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts *a)
 {
     const struct kg_model_config *c = &p->m->config;
 
@@ -102,11 +102,11 @@ struct kg_attn kg_pass_attn(const struct kg_pass *p, const struct kg_layer_acts 
     };
 }
 
-static kg_status attend(const struct kg_pass *p, int32_t l, const struct kg_layer_acts *a,
+static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_layer_acts *a,
                         struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
-    struct kg_attn attn = kg_pass_attn(p, a);
+    struct kg_attn attn = kg_walk_attn(p, a);
 
     if (p->kv) {
         KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->kv_rows, a->k, err));
@@ -118,7 +118,7 @@ static kg_status attend(const struct kg_pass *p, int32_t l, const struct kg_laye
 }
 
 /* x_out = x_in + y W^T, the same bits whether or not both are one buffer. */
-static kg_status add_product(const struct kg_pass *p, struct kg_mat x_out,
+static kg_status add_product(const struct kg_walk *p, struct kg_mat x_out,
                              struct kg_mat x_in, struct kg_mat y,
                              const struct kg_param *w, struct kg_err *err)
 {
@@ -128,13 +128,13 @@ static kg_status add_product(const struct kg_pass *p, struct kg_mat x_out,
 }
 
 /* ---- a layer ---- */
-kg_status kg_layer_forward(const struct kg_pass *p, int32_t l, bool whole,
+kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_layer_params *w = &p->m->layers[l];
-    const struct kg_layer_acts a = kg_pass_layer(p, l);
-    const struct kg_mat x = kg_pass_x(p, l);
+    const struct kg_layer_acts a = kg_walk_layer(p, l);
+    const struct kg_mat x = kg_walk_x(p, l);
     const float eps = p->m->config.norm_eps;
 
     kg_phase_tick();
@@ -150,7 +150,7 @@ kg_status kg_layer_forward(const struct kg_pass *p, int32_t l, bool whole,
         return KG_OK;
     const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
     KG_TRY(kg_op_swiglu(be, act, a.gate, a.up, err));
-    return add_product(p, kg_pass_x(p, l + 1), a.x_mid, act, w->wdown, err);
+    return add_product(p, kg_walk_x(p, l + 1), a.x_mid, act, w->wdown, err);
 }
 
 /* ---- the whole ---- */
@@ -199,15 +199,15 @@ kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_err *err)
 {
     KG_TRY(check(m, acts, f, err));
-    const struct kg_pass p = {m, acts, f->pack, f->kv, f->kv_rows, f->keep};
+    const struct kg_walk p = {m, acts, f->pack, f->kv, f->kv_rows, f->keep};
     const int32_t layers = m->config.layers;
     acts->kept = 0;
-    KG_TRY(kg_op_embed(m->backend, kg_pass_x(&p, 0), m->embed->compute, f->pack->tokens,
+    KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, f->pack->tokens,
                        err));
     for (int32_t l = 0; l < layers; l++)
         KG_TRY(kg_layer_forward(&p, l, true, err));
     *hidden = kg_mat_rows(acts->hidden, 0, f->pack->n);
-    KG_TRY(kg_op_rmsnorm(m->backend, *hidden, acts->inv, kg_pass_x(&p, layers),
+    KG_TRY(kg_op_rmsnorm(m->backend, *hidden, acts->inv, kg_walk_x(&p, layers),
                          kg_param_vector(m->norm), m->config.norm_eps, err));
     acts->kept = f->keep ? f->pack->n : 0;
     return KG_OK;

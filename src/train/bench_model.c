@@ -5,8 +5,8 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/optim.h"
+#include "model/rows.h"
 #include "rollout/rollout.h"
-#include "train/pass.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -63,26 +63,26 @@ static double product_parameters(const struct kg_model *m)
 struct training {
     struct kg_model *model; /* owned */
     struct kg_optim *optim; /* owned */
-    struct kg_pass *pass;   /* owned */
+    struct kg_rows *rows;   /* owned */
     int n_seqs;
     int seq_len;
 };
 
-static void fill_pass(struct training *t)
+static void fill_rows(struct training *t)
 {
     struct kg_rng_key key = {1, KG_RNG_TEST};
     int32_t tokens[2048];
 
-    kg_pass_begin(t->pass, 0);
+    kg_rows_begin(t->rows, t->model, 0);
     for (int s = 0; s < t->n_seqs; s++) {
         int64_t row;
 
         for (int i = 0; i < t->seq_len; i++)
             tokens[i] = (int32_t)kg_rng_below(key, (uint64_t)s, (uint32_t)i, 0,
                                               (uint64_t)t->model->config.vocab);
-        row = kg_pass_add(t->pass, tokens, (size_t)t->seq_len);
+        row = kg_rows_add(t->rows, tokens, (size_t)t->seq_len);
         for (int i = 1; i < t->seq_len; i++)
-            kg_pass_want(t->pass, row + i - 1, tokens[i], 1.0f, NULL);
+            kg_rows_want(t->rows, row + i - 1, tokens[i], 1.0f, NULL);
     }
 }
 
@@ -91,11 +91,12 @@ static kg_status forward_backward(double *seconds, void *user, struct kg_err *er
     struct training *t = user;
     double start = kg_clock_seconds();
 
-    fill_pass(t);
-    KG_TRY(kg_pass_forward(t->pass, NULL, err));
-    for (int64_t i = 0; i < t->pass->n_rows; i++)
-        t->pass->a_logp[i] = -1.0 / (double)t->pass->n_rows;
-    KG_TRY(kg_pass_backward(t->pass, t->optim->grads, false, err));
+    fill_rows(t);
+    KG_TRY(kg_rows_forward(t->rows, true, err));
+    KG_TRY(kg_rows_ask(t->rows, NULL, err));
+    for (int64_t i = 0; i < t->rows->n_rows; i++)
+        t->rows->a_logp[i] = -1.0 / (double)t->rows->n_rows;
+    KG_TRY(kg_rows_backward(t->rows, t->optim->grads, false, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
@@ -124,7 +125,7 @@ static double training_flops(const struct training *t)
 
 static void training_release(struct training *t)
 {
-    kg_pass_free(t->pass);
+    kg_rows_free(t->rows);
     kg_optim_free(t->optim);
     kg_model_free(t->model);
 }
@@ -143,16 +144,17 @@ static kg_status training_init(struct training *t, const struct kg_bench_shape *
     return kg_optim_create(&t->optim, t->model, &opts, err);
 }
 
-static kg_status training_pass(struct training *t, int n_seqs, int seq_len,
+static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
                                struct kg_err *err)
 {
-    struct kg_pass_opts pass = {.max_tokens = (int64_t)n_seqs * seq_len};
+    struct kg_rows_opts opts = {.max_tokens = (int64_t)n_seqs * seq_len,
+                                .backward = true};
 
-    kg_pass_free(t->pass);
-    t->pass = NULL;
+    kg_rows_free(t->rows);
+    t->rows = NULL;
     t->n_seqs = n_seqs;
     t->seq_len = seq_len;
-    return kg_pass_create(&t->pass, t->model, &pass, err);
+    return kg_rows_create(&t->rows, t->model, &opts, err);
 }
 
 static kg_status train_row(struct kg_bench_report *r, struct training *t,
@@ -175,12 +177,12 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
     kg_status status;
 
     KG_TRY_GOTO(out, training_init(&small, &kg_bench_small, r->ct, err));
-    KG_TRY_GOTO(out, training_pass(&small, 8, 256, err));
+    KG_TRY_GOTO(out, training_rows(&small, 8, 256, err));
     KG_TRY_GOTO(out, train_row(r, &small, kg_bench_small.name, 5, 0.5, err));
     KG_TRY_GOTO(out, training_init(&half_b, &kg_bench_half_b, r->ct, err));
-    KG_TRY_GOTO(out, training_pass(&half_b, 8, 256, err));
+    KG_TRY_GOTO(out, training_rows(&half_b, 8, 256, err));
     KG_TRY_GOTO(out, train_row(r, &half_b, kg_bench_half_b.name, 2, 0.5, err));
-    KG_TRY_GOTO(out, training_pass(&half_b, 1, 2048, err));
+    KG_TRY_GOTO(out, training_rows(&half_b, 1, 2048, err));
     status = train_row(r, &half_b, kg_bench_half_b.name, 2, 0, err);
 out:
     training_release(&small);
@@ -197,7 +199,7 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
     kg_status status;
 
     KG_TRY_GOTO(out, training_init(&t, &kg_bench_half_b, r->ct, err));
-    KG_TRY_GOTO(out, training_pass(&t, n_seqs, seq_len, err));
+    KG_TRY_GOTO(out, training_rows(&t, n_seqs, seq_len, err));
     KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
     *seconds = kg_bench_best(&timing);
 out:

@@ -7,7 +7,7 @@
  * what the loss makes of log-probs comes from plain_testing.h, with everything held that
  * a formula detaches. Their product must be the slope.
  */
-#include "train/pass_testing.h"
+#include "model/rows_testing.h"
 
 #include "policy/plain_testing.h"
 #include "policy/policy_testing.h"
@@ -28,7 +28,7 @@ static const double tolerance = 5e-4;
 static const int lengths[N_SEQS] = {9, 12, 4};
 
 static struct kg_model *model, *anchor;
-static struct kg_pass *pass;
+static struct kg_rows *wanted;
 static float *grads, *from;
 static struct plain plain;
 static struct kg_algo algo;
@@ -52,32 +52,33 @@ static double direction(int64_t i, int d)
 }
 
 /* Every token but the first of each sequence, at every id of the vocabulary. */
-static void pack(struct kg_pass *p)
+static void pack(struct kg_rows *p, const struct kg_model *m)
 {
     int32_t every[V];
 
     for (int v = 0; v < V; v++)
         every[v] = v;
-    kg_pass_begin(p, V);
+    kg_rows_begin(p, m, V);
     for (int s = 0; s < N_SEQS; s++) {
         int32_t tokens[MOST];
         int64_t row;
 
         for (int t = 0; t < lengths[s]; t++)
             tokens[t] = (5 * s + 7 * t + t * t) % V;
-        row = kg_pass_add(p, tokens, (size_t)lengths[s]);
+        row = kg_rows_add(p, tokens, (size_t)lengths[s]);
         for (int t = 1; t < lengths[s]; t++)
-            kg_pass_want(p, row + t - 1, tokens[t], 0.8f, every);
+            kg_rows_want(p, row + t - 1, tokens[t], 0.8f, every);
     }
 }
 
-static void forward(enum kg_pass_kl kl)
+static void forward(enum kg_rows_kl kl)
 {
-    struct kg_pass_ask ask = {.entropy = true, .kl = kl, .anchor = anchor};
+    struct kg_rows_ask ask = {.entropy = true, .kl = kl, .anchor = anchor};
 
-    pack(pass);
-    NEED(kg_pass_forward(pass, &ask, err));
-    assert_int_equal(pass->n_rows, ROWS);
+    pack(wanted, model);
+    NEED(kg_rows_forward(wanted, true, err));
+    NEED(kg_rows_ask(wanted, &ask, err));
+    assert_int_equal(wanted->n_rows, ROWS);
 }
 
 /* ---- what the log-probs do along a direction: differences of fourth order ---- */
@@ -87,10 +88,10 @@ static void add_difference(int d, double at, double factor)
     for (int64_t i = 0; i < model->n_elements; i++)
         model->master[i] = (float)(from[i] + at * direction(i, d));
     NEED(kg_model_refresh(model, err));
-    forward(KG_PASS_KL_NONE);
+    forward(KG_ROWS_KL_NONE);
     for (int n = 0; n < ROWS; n++)
         for (int v = 0; v < V; v++)
-            moved[d][n][v] += factor * (double)pass->logp_at[n * V + v];
+            moved[d][n][v] += factor * (double)wanted->logp_at[n * V + v];
 }
 
 static void measure_directions(void)
@@ -146,11 +147,11 @@ static void make_batch(void)
         for (int n = plain.begin[s]; n < plain.begin[s + 1]; n++)
             plain.advantage[n] = s == 1 ? -0.8 : 0.9;
     }
-    forward(KG_PASS_KL_NONE);
+    forward(KG_ROWS_KL_NONE);
     for (int n = 0; n < ROWS; n++) {
         for (int v = 0; v < V; v++)
-            plain.z[n][v] = (double)pass->logp_at[n * V + v];
-        plain.y[n] = pass->target[n];
+            plain.z[n][v] = (double)wanted->logp_at[n * V + v];
+        plain.y[n] = wanted->target[n];
         plain.is[n] = 1;
         near_policy(plain.lo[n], n, 1, 0.25);
         near_policy(plain.mu[n], n, 2, 0.25);
@@ -161,23 +162,25 @@ static void make_batch(void)
 /* The anchor's rows come from the same pack through the anchor. */
 static void read_anchor(void)
 {
-    struct kg_pass_opts opts = {.max_tokens = ROOM, .max_k = V};
-    struct kg_pass *p = NULL;
+    struct kg_rows_opts opts = {.max_tokens = ROOM, .max_k = V};
+    struct kg_rows *p = NULL;
 
-    NEED(kg_pass_create(&p, anchor, &opts, err));
-    pack(p);
-    NEED(kg_pass_forward(p, &(struct kg_pass_ask){.no_backward = true}, err));
+    NEED(kg_rows_create(&p, anchor, &opts, err));
+    pack(p, anchor);
+    NEED(kg_rows_forward(p, false, err));
+    NEED(kg_rows_ask(p, NULL, err));
     for (int n = 0; n < ROWS; n++) {
         for (int v = 0; v < V; v++)
             plain.lq[n][v] = (double)p->logp_at[n * V + v];
         top_of(plain.anchor_top[n], plain.lq[n]);
     }
-    kg_pass_free(p);
+    kg_rows_free(p);
 }
 
 static int open_all(void **state)
 {
-    struct kg_pass_opts opts = {.max_tokens = ROOM, .max_k = V};
+    struct kg_rows_opts opts = {
+        .max_tokens = ROOM, .max_k = V, .backward = true, .kl = true};
 
     (void)state;
     model = small_model(V, 1);
@@ -187,7 +190,7 @@ static int open_all(void **state)
         anchor->master[i] = 0.8f * model->master[i] + 0.2f * anchor->master[i];
     NEED(kg_model_refresh(anchor, err));
     opts.anchor = anchor;
-    NEED(kg_pass_create(&pass, model, &opts, err));
+    NEED(kg_rows_create(&wanted, model, &opts, err));
     grads = must_alloc((size_t)model->n_elements, sizeof *grads);
     from = must_alloc((size_t)model->n_elements, sizeof *from);
     kg_algo_init(&algo);
@@ -202,7 +205,7 @@ static int close_all(void **state)
     (void)state;
     kg_mem_free(from);
     kg_mem_free(grads);
-    kg_pass_free(pass);
+    kg_rows_free(wanted);
     kg_model_free(anchor);
     kg_model_free(model);
     return 0;
@@ -225,9 +228,9 @@ static void read_row(int n)
     int y = plain.y[n];
 
     rows.tokens[n] = y;
-    rows.logp[n] = pass->logp[n];
-    rows.entropy[n] = pass->entropy[n];
-    rows.exact[n] = pass->kl[n];
+    rows.logp[n] = wanted->logp[n];
+    rows.entropy[n] = wanted->entropy[n];
+    rows.exact[n] = wanted->kl[n];
     rows.old[n] = plain.lo[n][y], rows.mu[n] = plain.mu[n][y];
     rows.anchor[n] = plain.lq[n][y];
     rows.selected[n] = selected[n];
@@ -236,7 +239,7 @@ static void read_row(int n)
         int at = n * 2 * TOP + j;
 
         rows.ids[at] = v;
-        rows.at[at] = (double)pass->logp_at[n * V + v];
+        rows.at[at] = (double)wanted->logp_at[n * V + v];
         rows.anchor_at[at] = plain.lq[n][v];
         rows.mu_at[at] = plain.mu[n][v];
     }
@@ -244,12 +247,12 @@ static void read_row(int n)
 
 static void write_row(int n)
 {
-    pass->a_logp[n] = rows.a[n];
-    pass->a_entropy[n] = rows.a_entropy[n];
-    pass->a_kl[n] = rows.a_exact[n];
-    memset(pass->a_at + n * V, 0, V * sizeof *pass->a_at);
+    wanted->a_logp[n] = rows.a[n];
+    wanted->a_entropy[n] = rows.a_entropy[n];
+    wanted->a_kl[n] = rows.a_exact[n];
+    memset(wanted->a_at + n * V, 0, V * sizeof *wanted->a_at);
     for (int j = 0; j < 2 * TOP; j++)
-        pass->a_at[n * V + rows.ids[n * 2 * TOP + j]] += rows.a_at[n * 2 * TOP + j];
+        wanted->a_at[n * V + rows.ids[n * 2 * TOP + j]] += rows.a_at[n * 2 * TOP + j];
 }
 
 static void policy(void)
@@ -298,12 +301,12 @@ static void gradient(void)
 {
     unsigned needs = kg_algo_needs(&algo);
 
-    forward(needs & KG_NEED_EXACT_FORWARD ? KG_PASS_KL_FORWARD : KG_PASS_KL_REVERSE);
+    forward(needs & KG_NEED_EXACT_FORWARD ? KG_ROWS_KL_FORWARD : KG_ROWS_KL_REVERSE);
     policy();
     if (!(needs & (KG_NEED_EXACT_FORWARD | KG_NEED_EXACT_REVERSE)))
-        memset(pass->a_kl, 0, ROWS * sizeof *pass->a_kl);
+        memset(wanted->a_kl, 0, ROWS * sizeof *wanted->a_kl);
     memset(grads, 0, (size_t)model->n_elements * sizeof *grads);
-    NEED(kg_pass_backward(pass, grads, true, err));
+    NEED(kg_rows_backward(wanted, grads, true, err));
 }
 
 static double expected_slope(int d, double dense[ROWS][V])

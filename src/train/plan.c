@@ -325,7 +325,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                        (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
                        (read ? kg_model_compute_bytes(run->anchor) : 0);
     uint64_t training = 3 * vector;
-    uint64_t pass = kg_pass_bytes(&m->config, m->ct, &run->pass_opts);
+    uint64_t pass = kg_rows_bytes(&m->config, m->ct, &run->rows_opts);
     uint64_t score = score_bytes(run);
     uint64_t kv;
     struct kg_rollout_opts ro = {

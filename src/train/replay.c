@@ -188,12 +188,13 @@ static kg_status make_room(struct replay *r, struct kg_err *err)
     if (!run->anchor)
         run->anchor = r->kept;
     r->kept = NULL;
-    if (!run->anchor || run->pass->kl)
+    if (!run->anchor || run->rows->kl)
         return KG_OK;
-    kg_pass_free(run->pass);
-    run->pass = NULL;
-    run->pass_opts.anchor = run->anchor;
-    return kg_pass_create(&run->pass, run->model, &run->pass_opts, err);
+    kg_rows_free(run->rows);
+    run->rows = NULL;
+    run->rows_opts.kl = true;
+    run->rows_opts.anchor = run->anchor;
+    return kg_rows_create(&run->rows, run->model, &run->rows_opts, err);
 }
 
 /* ---- the dump ---- */
@@ -311,12 +312,12 @@ static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *d
 {
     size_t span = kg_traj_span(t, kg_config_bool(run->config, "algo.reproduction"));
 
-    if (span <= (size_t)run->pass->max_tokens)
+    if (span <= (size_t)run->rows->max_tokens)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "%s: expected an answer of at most %lld tokens with all of its "
                    "windows, found %zu",
-                   doc->where, (long long)run->pass->max_tokens, span);
+                   doc->where, (long long)run->rows->max_tokens, span);
 }
 
 static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_t *room,

@@ -98,14 +98,14 @@ static bool selects(const struct update *u)
 
 static kg_status update_init(struct update *u, struct kg_err *err)
 {
-    const size_t n = (size_t)u->run->pass->max_tokens, answers = u->last - u->first;
+    const size_t n = (size_t)u->run->rows->max_tokens, answers = u->last - u->first;
     const size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
     const size_t counts[COUNTS] = {
         [ANSWERS] = answers,
         [BEGINS] = answers + 1,
         [TOKENS] = n,
         [IDS] = n * (size_t)u->b->k,
-        [EXACT] = u->run->pass->kl ? n : KG_COLUMN_ABSENT,
+        [EXACT] = u->run->rows->kl ? n : KG_COLUMN_ABSENT,
         [WHOLE] = selects(u) ? all : KG_COLUMN_ABSENT,
     };
 
@@ -164,26 +164,26 @@ static kg_status weigh(struct update *u, struct kg_err *err)
 
 /* One context of a trajectory, whose first loss token is `at`.
  * returns the one behind it */
-static int64_t pack_part(struct kg_pass *p, const struct kg_rl_batch *b,
+static int64_t pack_part(struct kg_rows *p, const struct kg_rl_batch *b,
                          const struct kg_traj *t, struct kg_traj_part part, int64_t at)
 {
     float inv_temp = kg_inv_temperature(t->temperature);
-    int64_t row = kg_pass_add(p, t->tokens + part.from, part.end - part.from);
+    int64_t row = kg_rows_add(p, t->tokens + part.from, part.end - part.from);
 
     for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL) {
             int64_t before = row + (int64_t)(j - part.from) - 1;
-            int64_t wanted = kg_pass_want(p, before, t->tokens[j], inv_temp,
+            int64_t wanted = kg_rows_want(p, before, t->tokens[j], inv_temp,
                                           b->ids + at * b->k);
 
             if (b->kept)
-                kg_pass_want_set(p, wanted, &b->kept[at]);
+                kg_rows_want_set(p, wanted, &b->kept[at]);
             at++;
         }
     return at;
 }
 
-static void pack_traj(struct kg_pass *p, const struct kg_rl_batch *b, size_t i)
+static void pack_traj(struct kg_rows *p, const struct kg_rl_batch *b, size_t i)
 {
     const struct kg_traj *t = &b->trajs[i];
     int64_t at = b->begin[i];
@@ -193,7 +193,7 @@ static void pack_traj(struct kg_pass *p, const struct kg_rl_batch *b, size_t i)
 }
 
 /* The head's float rows as the policy's doubles. */
-static void read_rows(struct update *u, const struct kg_pass *p)
+static void read_rows(struct update *u, const struct kg_rows *p)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {
         u->logp[i] = p->logp[i];
@@ -207,7 +207,7 @@ static void read_rows(struct update *u, const struct kg_pass *p)
 }
 
 /* And back. */
-static void write_rows(const struct update *u, struct kg_pass *p)
+static void write_rows(const struct update *u, struct kg_rows *p)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {
         p->a_logp[i] = u->a_logp[i];
@@ -239,7 +239,7 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
         .anchor_logp = b->anchor_logp ? b->anchor_logp + base : NULL,
         .advantage = b->advantage + base,
         .entropy = u->entropy,
-        .kl_exact = u->run->pass->kl ? u->kl : NULL,
+        .kl_exact = u->run->rows->kl ? u->kl : NULL,
         .k_sampler = b->k_sampler,
         .k_anchor = b->k_anchor,
         .logp_at = u->logp_at,
@@ -260,19 +260,20 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
 static kg_status forward(struct update *u, size_t first, size_t last, bool no_backward,
                          struct kg_err *err)
 {
-    struct kg_pass *p = u->run->pass;
+    struct kg_rows *p = u->run->rows;
     unsigned needs = no_backward ? 0 : kg_algo_needs(&u->run->algo);
-    struct kg_pass_ask ask = {.entropy = true,
-                              .no_backward = no_backward,
-                              .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_PASS_KL_REVERSE
-                                    : needs & KG_NEED_EXACT_FORWARD ? KG_PASS_KL_FORWARD
-                                                                    : KG_PASS_KL_NONE,
+    struct kg_rows_ask ask = {.entropy = true,
+                              .sets = p->sets != NULL,
+                              .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_ROWS_KL_REVERSE
+                                    : needs & KG_NEED_EXACT_FORWARD ? KG_ROWS_KL_FORWARD
+                                                                    : KG_ROWS_KL_NONE,
                               .anchor = u->run->anchor};
 
-    kg_pass_begin(p, u->b->k);
+    kg_rows_begin(p, u->run->model, u->b->k);
     for (size_t i = first; i < last; i++)
         pack_traj(p, u->b, i);
-    KG_TRY(kg_pass_forward(p, &ask, err));
+    KG_TRY(kg_rows_forward(p, !no_backward, err));
+    KG_TRY(kg_rows_ask(p, &ask, err));
     read_rows(u, p);
     return KG_OK;
 }
@@ -281,7 +282,7 @@ static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
                                    struct kg_err *err)
 {
     struct kg_run *run = u->run;
-    struct kg_pass *p = run->pass;
+    struct kg_rows *p = run->rows;
     bool entropy = run->algo.entropy_coef != 0;
     struct kg_policy_grad grad = {.a_logp = u->a_logp,
                                   .a_at = u->a_at,
@@ -298,7 +299,7 @@ static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
     if (!grad.any)
         return KG_OK;
     write_rows(u, p);
-    return kg_pass_backward(p, run->optim->grads, entropy, err);
+    return kg_rows_backward(p, run->optim->grads, entropy, err);
 }
 
 typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,
@@ -310,7 +311,7 @@ static kg_status micro_batches(struct update *u, size_t first, size_t last,
                                micro_batch_fn work, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
-    int64_t budget = u->run->pass->max_tokens;
+    int64_t budget = u->run->rows->max_tokens;
     int phase = kg_phase_begin((int64_t)(last - first), "sequences", "micro-batches");
 
     for (size_t i = first; i < last;) {

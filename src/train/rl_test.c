@@ -367,10 +367,10 @@ static struct result one_step(const char *dir, const char *const *extra, int rec
     open_run(&o, dir, extra);
     disturb(o.run.anchor);
     if (record > 0) {
-        o.run.algo.kl_top_k = o.run.width = o.run.pass_opts.max_k = record;
+        o.run.algo.kl_top_k = o.run.width = o.run.rows_opts.max_k = record;
         o.run.record_top_k = kg_algo_recorded_top_k(&o.run.algo);
-        kg_pass_free(o.run.pass);
-        NEED(kg_pass_create(&o.run.pass, o.run.model, &o.run.pass_opts, err));
+        kg_rows_free(o.run.rows);
+        NEED(kg_rows_create(&o.run.rows, o.run.model, &o.run.rows_opts, err));
     }
     NEED(kg_rl_step(&o.run, err));
     close_run(&o);

@@ -320,14 +320,16 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     bool exact = kg_algo_needs(&run->algo) &
                  (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
 
-    run->pass_opts = (struct kg_pass_opts){
+    run->rows_opts = (struct kg_rows_opts){
         .max_tokens = micro > widest ? micro : widest,
         .max_k = run->width,
         .sets = kg_config_records_kept(c),
+        .backward = true,
         .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
+        .kl = exact,
         .anchor = exact ? run->anchor : NULL,
     };
-    KG_TRY(kg_pass_create(&run->pass, run->model, &run->pass_opts, err));
+    KG_TRY(kg_rows_create(&run->rows, run->model, &run->rows_opts, err));
     run->score_tokens = longest > 1024 ? longest : 1024;
     KG_TRY(kg_acts_create(&run->score_acts, run->model, run->score_tokens, false, err));
     if (run->anchor && !kg_run_anchor_saved(run))
@@ -403,7 +405,7 @@ void kg_run_close(struct kg_run *run)
     kg_episodes_close(run->episodes);
     kg_mem_free(run->step_memory.memory);
     kg_mem_free(run->update_memory.memory);
-    kg_pass_free(run->pass);
+    kg_rows_free(run->rows);
     kg_acts_free(run->score_acts);
     kg_acts_free(run->anchor_acts);
     kg_acts_free(run->sampler_acts);

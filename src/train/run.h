@@ -14,6 +14,7 @@
 #include "data/options.h"
 #include "eval/eval.h"
 #include "model/optim.h"
+#include "model/rows.h"
 #include "policy/policy.h"
 #include "report/metrics.h"
 #include "report/tfevents.h"
@@ -22,7 +23,6 @@
 #include "task/prompts.h"
 #include "train/epochs.h"
 #include "train/init.h"
-#include "train/pass.h"
 #include "train/sft_data.h"
 
 #include <stdbool.h>
@@ -74,7 +74,7 @@ struct kg_run {
 
     struct kg_algo algo;
     int record_top_k; /* ids the sampler records with every token */
-    int width;        /* most ids a token carries through the training pass */
+    int width;        /* most ids a token carries through training */
 
     struct kg_model *model;
     struct kg_model *anchor; /* NULL without */
@@ -86,8 +86,8 @@ struct kg_run {
     int lag;
     struct kg_optim *optim;        /* of the present phase */
     struct kg_optim_opts rl_optim; /* that RL will make its own with */
-    struct kg_pass *pass;
-    struct kg_pass_opts pass_opts; /* that it was made with */
+    struct kg_rows *rows;
+    struct kg_rows_opts rows_opts; /* that it was made with */
     struct kg_acts *score_acts;    /* scoring by the model and what has its shape */
     struct kg_acts *anchor_acts;   /* by an anchor from a path; NULL without */
     struct kg_acts *sampler_acts;  /* by a sampler of another dtype; NULL without */

@@ -38,16 +38,16 @@ static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg
     return KG_OK;
 }
 
-static void add_sequence(struct kg_pass *p, const struct kg_sft_set *set, size_t s)
+static void add_sequence(struct kg_rows *p, const struct kg_sft_set *set, size_t s)
 {
     const int32_t *tokens = set->tokens.ids + set->begin[s];
     const uint8_t *source = set->source + set->begin[s];
     size_t n = set->begin[s + 1] - set->begin[s];
-    int64_t row = kg_pass_add(p, tokens, n);
+    int64_t row = kg_rows_add(p, tokens, n);
 
     for (size_t t = 1; t < n; t++)
         if (source[t] == KG_SOURCE_MODEL)
-            kg_pass_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
+            kg_rows_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
 }
 
 /* ---- sequences that are held out ---- */
@@ -56,19 +56,19 @@ static void add_sequence(struct kg_pass *p, const struct kg_sft_set *set, size_t
 static kg_status held_out_batch(size_t *next, double *sum, struct kg_run *run,
                                 size_t first, struct kg_err *err)
 {
-    const struct kg_pass_ask ask = {.no_backward = true};
     const struct kg_sft_set *set = &run->sft_val;
-    struct kg_pass *p = run->pass;
+    struct kg_rows *p = run->rows;
     size_t i = first;
 
-    kg_pass_begin(p, 0);
+    kg_rows_begin(p, run->model, 0);
     for (; i < set->n; i++) {
-        if (i > first && !kg_pass_fits(p, set->begin[i + 1] - set->begin[i]))
+        if (i > first && !kg_rows_fits(p, set->begin[i + 1] - set->begin[i]))
             break;
         add_sequence(p, set, i);
     }
     *next = i;
-    KG_TRY(kg_pass_forward(p, &ask, err));
+    KG_TRY(kg_rows_forward(p, false, err));
+    KG_TRY(kg_rows_ask(p, NULL, err));
     for (int64_t r = 0; r < p->n_rows; r++)
         *sum += (double)p->logp[r];
     return KG_OK;
@@ -110,24 +110,25 @@ static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t ste
 static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
                              const struct batch *b, size_t first, struct kg_err *err)
 {
-    struct kg_pass *p = run->pass;
+    struct kg_rows *p = run->rows;
     size_t i = first;
 
-    kg_pass_begin(p, 0);
+    kg_rows_begin(p, run->model, 0);
     for (; i < b->n; i++) {
         size_t s = b->index[i];
 
-        if (i > first && !kg_pass_fits(p, run->sft.begin[s + 1] - run->sft.begin[s]))
+        if (i > first && !kg_rows_fits(p, run->sft.begin[s + 1] - run->sft.begin[s]))
             break;
         add_sequence(p, &run->sft, s);
     }
     *next = i;
-    KG_TRY(kg_pass_forward(p, NULL, err));
+    KG_TRY(kg_rows_forward(p, true, err));
+    KG_TRY(kg_rows_ask(p, NULL, err));
     for (int64_t r = 0; r < p->n_rows; r++) {
         *loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
-    return kg_pass_backward(p, run->optim->grads, false, err);
+    return kg_rows_backward(p, run->optim->grads, false, err);
 }
 
 /* ---- a batch whose loss or gradient is not finite ---- */

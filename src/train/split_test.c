@@ -76,7 +76,7 @@ static int open_batch(void **state)
     weights = must_alloc(bytes());
     whole = must_alloc(bytes());
     memcpy(weights, o.run.model->master, bytes());
-    room = o.run.pass->max_tokens;
+    room = o.run.rows->max_tokens;
     return 0;
 }
 
@@ -99,9 +99,9 @@ static bool gradient(int64_t micro)
 
     memcpy(o.run.model->master, weights, bytes());
     NEED(kg_model_refresh(o.run.model, err));
-    o.run.pass->max_tokens = micro;
+    o.run.rows->max_tokens = micro;
     NEED(kg_rl_train(&totals, &a, &batch, &o.run, err));
-    o.run.pass->max_tokens = room;
+    o.run.rows->max_tokens = room;
     assert_false(totals.skipped);
     assert_true(totals.first_metrics.ratio_max > 1.001); /* off-policy */
     return totals.updates == 1;

@@ -2,10 +2,10 @@
  *
  * Included by *_test.c only.
  */
-#ifndef KG_TRAIN_PASS_TESTING_H
-#define KG_TRAIN_PASS_TESTING_H
+#ifndef KG_MODEL_ROWS_TESTING_H
+#define KG_MODEL_ROWS_TESTING_H
 
-#include "train/pass.h"
+#include "model/rows.h"
 
 #include "base/mem.h"
 #include "base/need_testing.h"

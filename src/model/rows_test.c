@@ -1,9 +1,7 @@
 /* A micro-batch's gradient: against finite differences for every kind of coefficient, and
  * whatever the packing; rows that land where they belong with other tokens in between.
  */
-#include "train/pass_testing.h"
-
-#include "rollout/score.h"
+#include "model/rows_testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -24,17 +22,21 @@ static const struct {
 
 struct world {
     struct kg_model *model, *anchor;
-    struct kg_pass *pass;
+    struct kg_rows *rows;
     float *grads; /* (n_elements) */
 };
 
 static struct world open_world(bool checkpoint)
 {
     struct world w = {.model = small_model(VOCAB, 1), .anchor = small_model(VOCAB, 2)};
-    struct kg_pass_opts opts = {
-        .max_tokens = ROOM, .max_k = K, .checkpoint = checkpoint, .anchor = w.anchor};
+    struct kg_rows_opts opts = {.max_tokens = ROOM,
+                                .max_k = K,
+                                .backward = true,
+                                .checkpoint = checkpoint,
+                                .kl = true,
+                                .anchor = w.anchor};
 
-    NEED(kg_pass_create(&w.pass, w.model, &opts, err));
+    NEED(kg_rows_create(&w.rows, w.model, &opts, err));
     w.grads = must_alloc((size_t)w.model->n_elements, sizeof *w.grads);
     return w;
 }
@@ -42,7 +44,7 @@ static struct world open_world(bool checkpoint)
 static void close_world(struct world *w)
 {
     kg_mem_free(w->grads);
-    kg_pass_free(w->pass);
+    kg_rows_free(w->rows);
     kg_model_free(w->anchor);
     kg_model_free(w->model);
 }
@@ -61,21 +63,22 @@ static double noise(uint32_t i, uint32_t salt)
 static int32_t token_of(int s, int32_t t) { return (5 * s + 7 * t + t * t) % VOCAB; }
 
 /* Packs sequences [first, last); `all` wants every token but the first. */
-static void pack(struct kg_pass *p, int first, int last, int k, bool all)
+static void pack(struct kg_rows *p, const struct kg_model *m, int first, int last, int k,
+                 bool all)
 {
-    kg_pass_begin(p, k);
+    kg_rows_begin(p, m, k);
     for (int s = first; s < last; s++) {
         int32_t tokens[MOST];
         int64_t row;
 
         for (int32_t t = 0; t < shapes[s].n; t++)
             tokens[t] = token_of(s, t);
-        row = kg_pass_add(p, tokens, (size_t)shapes[s].n);
+        row = kg_rows_add(p, tokens, (size_t)shapes[s].n);
         for (int32_t t = 1; t < shapes[s].n; t++) {
             int32_t ids[K] = {(tokens[t] + 1) % VOCAB, tokens[t], -1};
 
             if (all || (shapes[s].wanted >> t & 1))
-                kg_pass_want(p, row + t - 1, tokens[t], 0.8f, ids);
+                kg_rows_want(p, row + t - 1, tokens[t], 0.8f, ids);
         }
     }
 }
@@ -84,18 +87,18 @@ enum kind { LOGP, AT, ENTROPY, REVERSE, FORWARD, KINDS };
 static const char *const kind_names[] = {"logp", "logp_at", "entropy", "reverse KL",
                                          "forward KL"};
 
-static struct kg_pass_ask ask_for(const struct world *w, enum kind kind)
+static struct kg_rows_ask ask_for(const struct world *w, enum kind kind)
 {
-    return (struct kg_pass_ask){.entropy = kind == ENTROPY,
-                                .kl = kind == REVERSE   ? KG_PASS_KL_REVERSE
-                                      : kind == FORWARD ? KG_PASS_KL_FORWARD
-                                                        : KG_PASS_KL_NONE,
+    return (struct kg_rows_ask){.entropy = kind == ENTROPY,
+                                .kl = kind == REVERSE   ? KG_ROWS_KL_REVERSE
+                                      : kind == FORWARD ? KG_ROWS_KL_FORWARD
+                                                        : KG_ROWS_KL_NONE,
                                 .anchor = w->anchor};
 }
 
 /* Coefficients of a linear loss; `first` is how many wanted rows stand in earlier
  * packs. */
-static void fill(struct kg_pass *p, enum kind kind, int64_t first)
+static void fill(struct kg_rows *p, enum kind kind, int64_t first)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {
         uint32_t at = (uint32_t)(first + i);
@@ -109,7 +112,7 @@ static void fill(struct kg_pass *p, enum kind kind, int64_t first)
 }
 
 /* The linear loss whose coefficients fill() left. */
-static double loss_of(const struct kg_pass *p, enum kind kind)
+static double loss_of(const struct kg_rows *p, enum kind kind)
 {
     double loss = 0;
 
@@ -129,13 +132,14 @@ static double loss_of(const struct kg_pass *p, enum kind kind)
 
 static void gradient(struct world *w, enum kind kind)
 {
-    struct kg_pass_ask ask = ask_for(w, kind);
+    struct kg_rows_ask ask = ask_for(w, kind);
 
     memset(w->grads, 0, (size_t)w->model->n_elements * sizeof *w->grads);
-    pack(w->pass, 0, N_SEQS, K, false);
-    NEED(kg_pass_forward(w->pass, &ask, err));
-    fill(w->pass, kind, 0);
-    NEED(kg_pass_backward(w->pass, w->grads, kind == ENTROPY, err));
+    pack(w->rows, w->model, 0, N_SEQS, K, false);
+    NEED(kg_rows_forward(w->rows, true, err));
+    NEED(kg_rows_ask(w->rows, &ask, err));
+    fill(w->rows, kind, 0);
+    NEED(kg_rows_backward(w->rows, w->grads, kind == ENTROPY, err));
 }
 
 /* ---- finite differences ---- */
@@ -143,14 +147,15 @@ static void gradient(struct world *w, enum kind kind)
 static double moved_loss(struct world *w, enum kind kind, const struct kg_param *q,
                          const float *from, double step)
 {
-    struct kg_pass_ask ask = ask_for(w, kind);
+    struct kg_rows_ask ask = ask_for(w, kind);
     int64_t n = q->rows * q->cols;
 
     for (int64_t i = 0; i < n; i++)
         q->master[i] = (float)(from[i] + step * w->grads[q->offset + i]);
     NEED(kg_model_refresh(w->model, err));
-    NEED(kg_pass_forward(w->pass, &ask, err));
-    return loss_of(w->pass, kind);
+    NEED(kg_rows_forward(w->rows, true, err));
+    NEED(kg_rows_ask(w->rows, &ask, err));
+    return loss_of(w->rows, kind);
 }
 
 /* Along the gradient g of one tensor the slope is |g|^2 / |g|, if g is the gradient. */
@@ -212,17 +217,18 @@ static void sequences_in_packs_of_their_own_give_the_same_gradient(void **state)
 
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
-        struct kg_pass_ask ask = ask_for(&w, (enum kind)kind);
+        struct kg_rows_ask ask = ask_for(&w, (enum kind)kind);
         int64_t rows = 0;
 
         gradient(&w, (enum kind)kind);
         memset(apart, 0, n * sizeof *apart);
         for (int s = 0; s < N_SEQS; s++) {
-            pack(w.pass, s, s + 1, K, false);
-            NEED(kg_pass_forward(w.pass, &ask, err));
-            fill(w.pass, (enum kind)kind, rows);
-            NEED(kg_pass_backward(w.pass, apart, kind == ENTROPY, err));
-            rows += w.pass->n_rows;
+            pack(w.rows, w.model, s, s + 1, K, false);
+            NEED(kg_rows_forward(w.rows, true, err));
+            NEED(kg_rows_ask(w.rows, &ask, err));
+            fill(w.rows, (enum kind)kind, rows);
+            NEED(kg_rows_backward(w.rows, apart, kind == ENTROPY, err));
+            rows += w.rows->n_rows;
         }
         assert_true(difference(apart, w.grads, (int64_t)n) < 1e-5);
     }
@@ -247,40 +253,35 @@ static void checkpointed_layers_give_the_same_bits(void **state)
 
 /* ---- rows ---- */
 
-/* Row r of a pass over the wanted tokens is the scorer's value of that token. */
+/* Row r of the wanted tokens is what the sequence alone gives for that token. */
 static void rows_belong_to_their_tokens_with_others_in_between(void **state)
 {
     struct world w = open_world(false);
-    struct kg_acts *acts = NULL;
+    struct kg_rows *alone;
     int64_t r = 0;
 
     (void)state;
-    NEED(kg_acts_create(&acts, w.model, ROOM, false, err));
-    pack(w.pass, 0, N_SEQS, K, false);
-    NEED(kg_pass_forward(w.pass, &(struct kg_pass_ask){.no_backward = true}, err));
+    NEED(
+        kg_rows_create(&alone, w.model, &(struct kg_rows_opts){.max_tokens = MOST}, err));
+    pack(w.rows, w.model, 0, N_SEQS, K, false);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
     for (int s = 0; s < N_SEQS; s++) {
-        int32_t tokens[MOST];
-        float logp[MOST];
-        struct kg_score_seq q = {.tokens = tokens,
-                                 .n = (size_t)shapes[s].n,
-                                 .temperature = 1 / 0.8f,
-                                 .logp = logp};
-
-        for (int32_t t = 0; t < shapes[s].n; t++)
-            tokens[t] = token_of(s, t);
-        NEED(kg_score(w.model, acts, ROOM, &q, 1, 0, 0, NULL, err));
+        pack(alone, w.model, s, s + 1, 0, true);
+        NEED(kg_rows_forward(alone, false, err));
+        NEED(kg_rows_ask(alone, NULL, err));
         for (int32_t t = 1; t < shapes[s].n; t++) {
             if (!(shapes[s].wanted >> t & 1))
                 continue;
-            assert_int_equal(w.pass->target[r], tokens[t]);
-            assert_true(w.pass->logp[r] == logp[t]);
-            assert_true(w.pass->logp_at[r * K + 1] == logp[t]);
-            assert_true(isinf(w.pass->logp_at[r * K + 2]));
+            assert_int_equal(w.rows->target[r], token_of(s, t));
+            assert_true(w.rows->logp[r] == alone->logp[t - 1]);
+            assert_true(w.rows->logp_at[r * K + 1] == alone->logp[t - 1]);
+            assert_true(isinf(w.rows->logp_at[r * K + 2]));
             r++;
         }
     }
-    assert_int_equal(r, w.pass->n_rows);
-    kg_acts_free(acts);
+    assert_int_equal(r, w.rows->n_rows);
+    kg_rows_free(alone);
     close_world(&w);
 }
 
@@ -296,14 +297,15 @@ static void tokens_that_are_not_wanted_carry_no_gradient(void **state)
     gradient(&w, LOGP);
     memcpy(few, w.grads, n * sizeof *few);
     memset(w.grads, 0, n * sizeof *w.grads);
-    pack(w.pass, 0, N_SEQS, K, true);
-    NEED(kg_pass_forward(w.pass, NULL, err));
-    fill(w.pass, KINDS, 0); /* all 0 */
+    pack(w.rows, w.model, 0, N_SEQS, K, true);
+    NEED(kg_rows_forward(w.rows, true, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    fill(w.rows, KINDS, 0); /* all 0 */
     for (int s = 0; s < N_SEQS; s++)
         for (int32_t t = 1; t < shapes[s].n; t++, r++)
             if (shapes[s].wanted >> t & 1)
-                w.pass->a_logp[r] = noise((uint32_t)wanted++, 1);
-    NEED(kg_pass_backward(w.pass, w.grads, false, err));
+                w.rows->a_logp[r] = noise((uint32_t)wanted++, 1);
+    NEED(kg_rows_backward(w.rows, w.grads, false, err));
     assert_true(difference(w.grads, few, (int64_t)n) < 1e-6);
     kg_mem_free(few);
     close_world(&w);
@@ -321,53 +323,61 @@ static void an_anchor_equal_to_the_policy_gives_exactly_zero(void **state)
     NEED(kg_model_clone(&w.anchor, w.model, KG_F32, err));
     for (int kind = REVERSE; kind <= FORWARD; kind++) {
         gradient(&w, (enum kind)kind);
-        for (int64_t i = 0; i < w.pass->n_rows; i++)
-            assert_true(w.pass->kl[i] == 0);
+        for (int64_t i = 0; i < w.rows->n_rows; i++)
+            assert_true(w.rows->kl[i] == 0);
         for (int64_t i = 0; i < w.model->n_elements; i++)
             assert_true(w.grads[i] == 0);
     }
     close_world(&w);
 }
 
+/* Log-probs of the whole vocabulary at every position of the first sequence. */
+static void every_logp(struct kg_rows *p, const struct kg_model *m)
+{
+    int32_t tokens[MOST], every[VOCAB];
+
+    for (int32_t v = 0; v < VOCAB; v++)
+        every[v] = v;
+    for (int32_t t = 0; t < shapes[0].n; t++)
+        tokens[t] = token_of(0, t);
+    kg_rows_begin(p, m, VOCAB);
+    kg_rows_add(p, tokens, (size_t)shapes[0].n);
+    for (int32_t t = 1; t < shapes[0].n; t++)
+        kg_rows_want(p, t - 1, tokens[t], 0.8f, every);
+    NEED(kg_rows_forward(p, false, err));
+    NEED(kg_rows_ask(p, NULL, err));
+}
+
 static void the_exact_kl_is_the_sum_over_the_vocabulary(void **state)
 {
     struct world w = open_world(false);
-    struct kg_acts *acts = NULL;
-    int32_t tokens[MOST], ids[MOST * VOCAB];
-    float logp[MOST], p[MOST * VOCAB], q[MOST * VOCAB];
-    struct kg_score_seq seq = {.tokens = tokens,
-                               .n = (size_t)shapes[0].n,
-                               .temperature = 1 / 0.8f,
-                               .indices = ids,
-                               .logp = logp};
+    struct kg_rows_opts opts = {.max_tokens = MOST, .max_k = VOCAB};
+    struct kg_rows *p, *q;
 
     (void)state;
-    for (int i = 0; i < MOST * VOCAB; i++)
-        ids[i] = i % VOCAB;
-    for (int32_t t = 0; t < shapes[0].n; t++)
-        tokens[t] = token_of(0, t);
-    NEED(kg_acts_create(&acts, w.model, ROOM, false, err));
-    seq.logp_at = p;
-    NEED(kg_score(w.model, acts, ROOM, &seq, 1, VOCAB, 0, NULL, err));
-    seq.logp_at = q;
-    NEED(kg_score(w.anchor, acts, ROOM, &seq, 1, VOCAB, 0, NULL, err));
+    NEED(kg_rows_create(&p, w.model, &opts, err));
+    NEED(kg_rows_create(&q, w.anchor, &opts, err));
+    every_logp(p, w.model);
+    every_logp(q, w.anchor);
     for (int kind = REVERSE; kind <= FORWARD; kind++) {
-        struct kg_pass_ask ask = ask_for(&w, (enum kind)kind);
+        struct kg_rows_ask ask = ask_for(&w, (enum kind)kind);
 
-        pack(w.pass, 0, 1, K, true);
-        NEED(kg_pass_forward(w.pass, &ask, err));
+        pack(w.rows, w.model, 0, 1, K, true);
+        NEED(kg_rows_forward(w.rows, true, err));
+        NEED(kg_rows_ask(w.rows, &ask, err));
         for (int32_t t = 1; t < shapes[0].n; t++) {
-            const float *a = (kind == REVERSE ? p : q) + t * VOCAB;
-            const float *b = (kind == REVERSE ? q : p) + t * VOCAB;
+            const float *a = (kind == REVERSE ? p : q)->logp_at + (t - 1) * VOCAB;
+            const float *b = (kind == REVERSE ? q : p)->logp_at + (t - 1) * VOCAB;
             double kl = 0;
 
             for (int v = 0; v < VOCAB; v++)
                 kl += exp((double)a[v]) * ((double)a[v] - b[v]);
             assert_true(kl > 1e-3);
-            assert_true(fabs(w.pass->kl[t - 1] - kl) < 1e-5 * kl + 1e-6);
+            assert_true(fabs(w.rows->kl[t - 1] - kl) < 1e-5 * kl + 1e-6);
         }
     }
-    kg_acts_free(acts);
+    kg_rows_free(p);
+    kg_rows_free(q);
     close_world(&w);
 }
 
@@ -377,17 +387,20 @@ static void the_memory_plan_is_what_is_taken(void **state)
 
     (void)state;
     for (int anchor = 0; anchor < 2; anchor++) {
-        struct kg_pass_opts opts = {
-            .max_tokens = 4096, .max_k = K, .anchor = anchor ? m : NULL};
+        struct kg_rows_opts opts = {.max_tokens = 4096,
+                                    .max_k = K,
+                                    .backward = true,
+                                    .kl = anchor,
+                                    .anchor = anchor ? m : NULL};
         uint64_t before = kg_mem_current_bytes();
-        uint64_t plan = kg_pass_bytes(&m->config, m->ct, &opts);
-        struct kg_pass *p = NULL;
+        uint64_t plan = kg_rows_bytes(&m->config, m->ct, &opts);
+        struct kg_rows *p = NULL;
         double taken;
 
-        NEED(kg_pass_create(&p, m, &opts, err));
+        NEED(kg_rows_create(&p, m, &opts, err));
         taken = (double)(kg_mem_current_bytes() - before);
         assert_true(fabs(taken / (double)plan - 1) < 0.01);
-        kg_pass_free(p);
+        kg_rows_free(p);
         assert_int_equal(kg_mem_current_bytes(), before);
     }
     kg_model_free(m);

@@ -1,0 +1,495 @@
+/* Packing, the head on the wanted rows only, and the scatter of their gradients back into
+ * the pack.
+ *
+ * Two blocks of arrays. struct kg_rows_pack is what operations on a device read and
+ * write: tokens, positions, sequences, row numbers, hidden states and their gradients.
+ * struct kg_rows is what stays with the host: targets, temperatures, ids, the head's
+ * answers and the coefficients of its backward. A hidden state is never read here.
+ *
+ * A wanted row keeps its hidden state while packs go by, so that what several packs
+ * began (prompts in pieces) is asked about at once.
+ */
+#include "model/rows.h"
+
+#include "base/mem.h"
+#include "base/real.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct kg_rows_pack {
+    struct kg_acts *acts;          /* owned */
+    struct kg_acts *anchor_acts;   /* owned; NULL unless opts.anchor */
+    const struct kg_model *anchor; /* borrowed, as opts */
+    struct kg_kv *kv;              /* borrowed, or NULL */
+    int64_t n_tokens;
+    int32_t n_seqs;
+    int64_t n_there; /* wanted rows of earlier packs: their hidden states are there */
+
+    struct kg_block block;    /* owned: what follows stands in it */
+    int32_t *tokens;          /* (max_tokens) */
+    int32_t *pos;             /* (max_tokens) */
+    int32_t *kv_rows;         /* (max_tokens) NULL unless kv */
+    struct kg_attn_seq *seqs; /* (max_tokens) */
+    int32_t *from;            /* (max_rows) the pack's row of wanted row i */
+    char *hidden;             /* (max_rows+1, D) ct; the last one is laid aside */
+    char *anchor_hidden;      /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
+    float *dhidden_rows;      /* (max_rows, D) NULL unless opts.backward */
+    float *dhidden;           /* (max_tokens, D) as above */
+};
+
+enum {
+    TOKENS, /* of the pack */
+    CACHED,
+    HIDDEN_BYTES,
+    ANCHOR_BYTES,
+    WIDE_ROWS,
+    WIDE_TOKENS,
+    ROWS, /* wanted */
+    IDS,
+    TOP,
+    SETS,
+    SQUARES,
+    ANCHOR,
+    BACK,
+    BACK_IDS,
+    BACK_SETS,
+    BACK_ANCHOR,
+    COUNTS
+};
+
+static const struct kg_column pack_columns[] = {
+    KG_COLUMN(struct kg_rows_pack, tokens, TOKENS),
+    KG_COLUMN(struct kg_rows_pack, pos, TOKENS),
+    KG_COLUMN(struct kg_rows_pack, kv_rows, CACHED),
+    KG_COLUMN(struct kg_rows_pack, seqs, TOKENS),
+    KG_COLUMN(struct kg_rows_pack, from, ROWS),
+    KG_COLUMN(struct kg_rows_pack, hidden, HIDDEN_BYTES),
+    KG_COLUMN(struct kg_rows_pack, anchor_hidden, ANCHOR_BYTES),
+    KG_COLUMN(struct kg_rows_pack, dhidden_rows, WIDE_ROWS),
+    KG_COLUMN(struct kg_rows_pack, dhidden, WIDE_TOKENS),
+    {0},
+};
+
+static const struct kg_column columns[] = {
+    KG_COLUMN(struct kg_rows, target, ROWS),
+    KG_COLUMN(struct kg_rows, inv_temp, ROWS),
+    KG_COLUMN(struct kg_rows, ids, IDS),
+    KG_COLUMN(struct kg_rows, sets, SETS),
+    KG_COLUMN(struct kg_rows, lse, ROWS),
+    KG_COLUMN(struct kg_rows, logp, ROWS),
+    KG_COLUMN(struct kg_rows, entropy, ROWS),
+    KG_COLUMN(struct kg_rows, logp_at, IDS),
+    KG_COLUMN(struct kg_rows, top_ids, TOP),
+    KG_COLUMN(struct kg_rows, top_logp, TOP),
+    KG_COLUMN(struct kg_rows, set_logp, SETS),
+    KG_COLUMN(struct kg_rows, sum_sq, SQUARES),
+    KG_COLUMN(struct kg_rows, twice, SQUARES),
+    KG_COLUMN(struct kg_rows, lse_twice, SQUARES),
+    KG_COLUMN(struct kg_rows, kl, ANCHOR),
+    KG_COLUMN(struct kg_rows, anchor_lse, ANCHOR),
+    KG_COLUMN(struct kg_rows, a_logp, BACK),
+    KG_COLUMN(struct kg_rows, a_entropy, BACK),
+    KG_COLUMN(struct kg_rows, a_at, BACK_IDS),
+    KG_COLUMN(struct kg_rows, a_set, BACK_SETS),
+    KG_COLUMN(struct kg_rows, a_kl, BACK_ANCHOR),
+    {0},
+};
+
+/* ---- room ---- */
+
+static size_t only_if(bool wanted, size_t n) { return wanted ? n : KG_COLUMN_ABSENT; }
+
+static int64_t max_rows(const struct kg_rows_opts *opts)
+{
+    return opts->max_rows > 0 ? opts->max_rows : opts->max_tokens;
+}
+
+static void count(size_t counts[COUNTS], const struct kg_model_config *c,
+                  enum kg_dtype ct, const struct kg_rows_opts *opts)
+{
+    size_t n = (size_t)max_rows(opts), tokens = (size_t)opts->max_tokens;
+    size_t ids = n * (size_t)opts->max_k, bytes = kg_dtype_traits(ct)->bytes;
+    size_t width = (size_t)c->hidden;
+    size_t other = opts->anchor ? (size_t)opts->anchor->config.hidden : 0;
+
+    counts[TOKENS] = tokens;
+    counts[CACHED] = only_if(opts->kv, tokens);
+    counts[HIDDEN_BYTES] = (n + 1) * (width > other ? width : other) * bytes;
+    counts[ANCHOR_BYTES] = only_if(opts->kl, n * other * bytes);
+    counts[WIDE_ROWS] = only_if(opts->backward, n * width);
+    counts[WIDE_TOKENS] = only_if(opts->backward, tokens * width);
+    counts[ROWS] = n;
+    counts[IDS] = ids;
+    counts[TOP] = n * (size_t)opts->top_k;
+    counts[SETS] = only_if(opts->sets, n);
+    counts[SQUARES] = only_if(opts->sum_sq, n);
+    counts[ANCHOR] = only_if(opts->kl, n);
+    counts[BACK] = only_if(opts->backward, n);
+    counts[BACK_IDS] = only_if(opts->backward, ids);
+    counts[BACK_SETS] = only_if(opts->backward && opts->sets, n);
+    counts[BACK_ANCHOR] = only_if(opts->backward && opts->kl, n);
+}
+
+static bool checkpointed(const struct kg_rows_opts *opts)
+{
+    return opts->checkpoint || !opts->backward;
+}
+
+static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
+                             const struct kg_rows_opts *opts, const size_t *counts,
+                             struct kg_err *err)
+{
+    struct kg_rows_pack *k = kg_mem_calloc(1, sizeof *k, "pack", err);
+
+    if (!k)
+        return err->code;
+    p->pack = k;
+    k->anchor = opts->anchor;
+    k->kv = opts->kv;
+    KG_TRY(kg_acts_create(&k->acts, m, opts->max_tokens, checkpointed(opts), err));
+    if (opts->anchor) /* scratch only, so one layer's set is enough */
+        KG_TRY(
+            kg_acts_create(&k->anchor_acts, opts->anchor, opts->max_tokens, true, err));
+    return kg_columns_take(&k->block, k, pack_columns, counts, "pack", err);
+}
+
+kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
+                         const struct kg_rows_opts *opts, struct kg_err *err)
+{
+    struct kg_rows *new = kg_mem_calloc(1, sizeof *new, "rows of a pack", err);
+    size_t counts[COUNTS];
+    kg_status status;
+
+    if (!new)
+        return err->code;
+    count(counts, &m->config, m->ct, opts);
+    new->max_tokens = opts->max_tokens;
+    new->max_rows = max_rows(opts);
+    KG_TRY_GOTO(fail, create_pack(new, m, opts, counts, err));
+    KG_TRY_GOTO(
+        fail, kg_columns_take(&new->block, new, columns, counts, "rows of a pack", err));
+    kg_rows_begin(new, m, 0);
+    *p = new;
+    return KG_OK;
+fail:
+    kg_rows_free(new);
+    return status;
+}
+
+void kg_rows_free(struct kg_rows *p)
+{
+    if (!p)
+        return;
+    if (p->pack) {
+        kg_acts_free(p->pack->acts);
+        kg_acts_free(p->pack->anchor_acts);
+        kg_columns_free(&p->pack->block, p->pack, pack_columns);
+    }
+    kg_mem_free(p->pack);
+    kg_columns_free(&p->block, p, columns);
+    kg_mem_free(p);
+}
+
+uint64_t kg_rows_bytes(const struct kg_model_config *c, enum kg_dtype ct,
+                       const struct kg_rows_opts *opts)
+{
+    size_t counts[COUNTS];
+    uint64_t bytes = kg_acts_bytes(c, ct, opts->max_tokens, checkpointed(opts));
+    uint64_t pack, rows;
+
+    if (opts->anchor)
+        bytes += kg_acts_bytes(&opts->anchor->config, ct, opts->max_tokens, true);
+    count(counts, c, ct, opts);
+    pack = kg_columns_bytes(pack_columns, counts);
+    rows = kg_columns_bytes(columns, counts);
+    return pack == UINT64_MAX || rows == UINT64_MAX ? UINT64_MAX : bytes + pack + rows;
+}
+
+/* ---- the pack ---- */
+
+void kg_rows_begin(struct kg_rows *p, const struct kg_model *m, int k)
+{
+    p->model = m;
+    p->n_rows = 0;
+    p->k = k;
+    kg_rows_next(p);
+}
+
+void kg_rows_next(struct kg_rows *p)
+{
+    p->pack->n_tokens = 0;
+    p->pack->n_seqs = 0;
+    p->pack->n_there = p->n_rows;
+}
+
+int64_t kg_rows_tokens(const struct kg_rows *p) { return p->pack->n_tokens; }
+
+bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens)
+{
+    return p->pack->n_tokens + (int64_t)n_tokens <= p->max_tokens;
+}
+
+static int64_t add(struct kg_rows *p, const int32_t *tokens, size_t n,
+                   struct kg_attn_seq seq)
+{
+    struct kg_rows_pack *k = p->pack;
+    int64_t first = k->n_tokens;
+
+    assert(kg_rows_fits(p, n));
+    memcpy(k->tokens + first, tokens, n * sizeof *tokens);
+    for (size_t i = 0; i < n; i++)
+        k->pos[first + (int64_t)i] = seq.pos + (int32_t)i;
+    seq.row = (int32_t)first;
+    seq.n_rows = (int32_t)n;
+    k->seqs[k->n_seqs++] = seq;
+    k->n_tokens += (int64_t)n;
+    return first;
+}
+
+int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n)
+{
+    struct kg_attn_seq seq = {.kv_row = (int32_t)p->pack->n_tokens};
+
+    return add(p, tokens, n, seq);
+}
+
+int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
+                         const int32_t *blocks)
+{
+    struct kg_attn_seq seq = {.pos = pos, .blocks = blocks};
+    int64_t first = add(p, tokens, n, seq);
+
+    for (int32_t i = 0; i < (int32_t)n; i++)
+        p->pack->kv_rows[first + i] = blocks[(pos + i) / KG_KV_BLOCK] * KG_KV_BLOCK +
+                                      (pos + i) % KG_KV_BLOCK;
+    return first;
+}
+
+int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
+                     const int32_t *ids)
+{
+    int64_t i = p->n_rows++;
+
+    assert(i < p->max_rows);
+    p->pack->from[i] = (int32_t)row;
+    p->target[i] = target;
+    p->inv_temp[i] = inv_temp;
+    if (p->k > 0)
+        memcpy(p->ids + i * p->k, ids, (size_t)p->k * sizeof *ids);
+    if (p->sets)
+        p->sets[i] = (struct kg_idset){0};
+    return i;
+}
+
+void kg_rows_want_set(struct kg_rows *p, int64_t index, const struct kg_idset *set)
+{
+    p->sets[index] = *set;
+}
+
+void kg_rows_forget(struct kg_rows *p, int64_t n)
+{
+    assert(n >= p->pack->n_there && n <= p->n_rows);
+    p->n_rows = n;
+}
+
+/* ---- forward ---- */
+
+static struct kg_pack pack_of(const struct kg_rows *p)
+{
+    const struct kg_rows_pack *k = p->pack;
+
+    return (struct kg_pack){k->tokens, k->pos, k->n_tokens, k->seqs, k->n_seqs};
+}
+
+/* Hidden states of m, of n rows from `first` on. */
+static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t first,
+                               int64_t n)
+{
+    struct kg_mat all = kg_mat(hidden, m->ct, first + n, m->config.hidden);
+
+    return kg_mat_rows(all, first, n);
+}
+
+/* Of the rows that are wanted of this pack. */
+static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
+                             struct kg_acts *acts, bool keep, struct kg_err *err)
+{
+    const struct kg_rows_pack *k = p->pack;
+    struct kg_pack pack = pack_of(p);
+    struct kg_forward f = {
+        .pack = &pack, .kv = k->kv, .kv_rows = k->kv_rows, .keep = keep};
+    int64_t first = k->n_there, n = p->n_rows - first;
+    struct kg_mat hidden;
+
+    KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
+    return kg_op_gather_rows(m->backend, hidden_of(out, m, first, n), hidden,
+                             k->from + first, err);
+}
+
+kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
+{
+    const struct kg_rows_pack *k = p->pack;
+    struct kg_acts *acts = p->model == k->anchor ? k->anchor_acts : k->acts;
+
+    return run_forward(p, k->hidden, p->model, acts, keep, err);
+}
+
+kg_status kg_rows_hold(struct kg_rows *p, int64_t index, struct kg_err *err)
+{
+    const struct kg_model *m = p->model;
+    const int32_t row = (int32_t)index;
+    char *hidden = p->pack->hidden;
+
+    return kg_op_gather_rows(m->backend, hidden_of(hidden, m, p->max_rows, 1),
+                             hidden_of(hidden, m, 0, p->n_rows), &row, err);
+}
+
+kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,
+                         struct kg_err *err)
+{
+    static const int32_t only = 0;
+    const struct kg_model *m = p->model;
+    char *hidden = p->pack->hidden;
+
+    assert(p->pack->n_there == p->n_rows);
+    *index = kg_rows_want(p, -1, -1, inv_temp, NULL);
+    p->pack->n_there = p->n_rows;
+    return kg_op_gather_rows(m->backend, hidden_of(hidden, m, *index, 1),
+                             hidden_of(hidden, m, p->max_rows, 1), &only, err);
+}
+
+/* ---- the head ---- */
+
+/* Of rows [first, first + n): what was wanted of them. */
+static struct kg_head head_of(const struct kg_rows *p, int64_t first, int64_t n)
+{
+    return (struct kg_head){
+        .hidden = hidden_of(p->pack->hidden, p->model, first, n),
+        .weight = p->model->head->compute,
+        .inv_temp = p->inv_temp + first,
+        .target = p->target + first,
+        .indices = p->k > 0 ? p->ids + first * p->k : NULL,
+        .k = p->k,
+    };
+}
+
+/* Of all rows, as they were asked for.   anchor: filled here and pointed to, where that
+ * was for a KL */
+static struct kg_head asked_head(const struct kg_rows *p, struct kg_head_anchor *anchor)
+{
+    struct kg_head head = head_of(p, 0, p->n_rows);
+
+    head.top_k = p->ask.top_k;
+    head.sets = p->ask.sets ? p->sets : NULL;
+    if (p->ask.kl == KG_ROWS_KL_NONE)
+        return head;
+    *anchor = (struct kg_head_anchor){
+        .hidden = hidden_of(p->pack->anchor_hidden, p->ask.anchor, 0, p->n_rows),
+        .weight = p->ask.anchor->head->compute,
+        .inv_temp = p->inv_temp,
+    };
+    head.anchor = anchor;
+    return head;
+}
+
+static struct kg_head_out own_arrays(const struct kg_rows *p)
+{
+    const struct kg_rows_ask *ask = &p->ask;
+
+    return (struct kg_head_out){
+        .lse = p->lse,
+        .logp = p->logp,
+        .logp_at = p->k > 0 ? p->logp_at : NULL,
+        .entropy = ask->entropy ? p->entropy : NULL,
+        .top_ids = ask->top_k > 0 ? p->top_ids : NULL,
+        .top_logp = ask->top_k > 0 ? p->top_logp : NULL,
+        .set_logp = ask->sets ? p->set_logp : NULL,
+        .kl_reverse = ask->kl == KG_ROWS_KL_REVERSE ? p->kl : NULL,
+        .kl_forward = ask->kl == KG_ROWS_KL_FORWARD ? p->kl : NULL,
+        .anchor_lse = ask->kl != KG_ROWS_KL_NONE ? p->anchor_lse : NULL,
+    };
+}
+
+/* sum_v p_v^2 = sum_v exp(2 z_v - 2 lse) = exp(lse of 2 z - 2 lse) */
+static kg_status square(struct kg_rows *p, struct kg_err *err)
+{
+    struct kg_head head = head_of(p, 0, p->n_rows);
+    struct kg_head_out out = {.lse = p->lse_twice};
+
+    for (int64_t i = 0; i < p->n_rows; i++)
+        p->twice[i] = 2 * p->inv_temp[i];
+    head.inv_temp = p->twice;
+    head.target = head.indices = NULL;
+    head.k = 0;
+    KG_TRY(kg_op_head(p->model->backend, &out, &head, err));
+    for (int64_t i = 0; i < p->n_rows; i++)
+        p->sum_sq[i] = (float)kg_exp(p->lse_twice[i] - 2 * p->lse[i]);
+    return KG_OK;
+}
+
+kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
+                      struct kg_err *err)
+{
+    const struct kg_rows_pack *k = p->pack;
+    struct kg_head_anchor anchor;
+    struct kg_head_out out;
+    struct kg_head head;
+
+    p->ask = ask ? *ask : (struct kg_rows_ask){0};
+    if (p->ask.kl != KG_ROWS_KL_NONE) {
+        assert(p->kl && k->n_there == 0);
+        KG_TRY(
+            run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts, false, err));
+    }
+    head = asked_head(p, &anchor);
+    out = own_arrays(p);
+    KG_TRY(kg_op_head(p->model->backend, &out, &head, err));
+    return p->ask.sum_sq ? square(p, err) : KG_OK;
+}
+
+kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
+                       int64_t first, int64_t n, int top_k, struct kg_err *err)
+{
+    struct kg_head head = head_of(p, first, n);
+
+    head.top_k = top_k;
+    if (!out->logp)
+        head.target = NULL;
+    return kg_op_head(p->model->backend, out, &head, err);
+}
+
+/* ---- backward ---- */
+
+kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
+                           struct kg_err *err)
+{
+    const struct kg_model *m = p->model;
+    const struct kg_rows_pack *k = p->pack;
+    int64_t width = m->config.hidden;
+    struct kg_pack pack = pack_of(p);
+    struct kg_head_anchor anchor;
+    struct kg_head head = asked_head(p, &anchor);
+    struct kg_mat drows = kg_mat(k->dhidden_rows, KG_F32, p->n_rows, width);
+    struct kg_mat dhidden = kg_mat(k->dhidden, KG_F32, k->n_tokens, width);
+    struct kg_head_grad g = {
+        .lse = p->lse,
+        .a_target = p->a_logp,
+        .a_indices = p->k > 0 ? p->a_at : NULL,
+        .a_entropy = use_entropy ? p->a_entropy : NULL,
+        .entropy = use_entropy ? p->entropy : NULL,
+        .a_kl_reverse = p->ask.kl == KG_ROWS_KL_REVERSE ? p->a_kl : NULL,
+        .a_kl_forward = p->ask.kl == KG_ROWS_KL_FORWARD ? p->a_kl : NULL,
+        .kl_reverse = p->kl,
+        .anchor_lse = p->anchor_lse,
+        .a_set = p->ask.sets ? p->a_set : NULL,
+        .set_logp = p->set_logp,
+        .dhidden = drows,
+        .dweight = kg_mat(grads + m->head->offset, KG_F32, m->config.vocab, width),
+    };
+
+    KG_TRY(kg_op_head_bwd(m->backend, &g, &head, err));
+    memset(k->dhidden, 0, (size_t)(k->n_tokens * width) * sizeof *k->dhidden);
+    KG_TRY(kg_op_scatter_rows(m->backend, dhidden, k->from, drows, err));
+    return kg_model_backward(m, k->acts, &pack, dhidden, grads, err);
+}

@@ -1,0 +1,151 @@
+/* Rows: sequences are packed, the forward runs over them, the head is asked about the
+ * positions that are wanted, and sparse gradients on its answers go back to the weights.
+ *
+ * One mechanism for all who read a model: training (whole sequences, there and back),
+ * scoring (whole sequences), prompts and decoding (sequences continued in the cache).
+ *
+ *     kg_rows_begin(p, model, k);
+ *     row = kg_rows_add(p, tokens, n);
+ *     kg_rows_want(p, row + t - 1, tokens[t], inv_temp, ids);
+ *     KG_TRY(kg_rows_forward(p, true, err));
+ *     KG_TRY(kg_rows_ask(p, &ask, err));
+ *     ... reads p->logp[i], fills p->a_logp[i] ...
+ *     KG_TRY(kg_rows_backward(p, grads, false, err));
+ */
+#ifndef KG_MODEL_ROWS_H
+#define KG_MODEL_ROWS_H
+
+#include "base/columns.h"
+#include "model/model.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum kg_rows_kl { KG_ROWS_KL_NONE, KG_ROWS_KL_REVERSE, KG_ROWS_KL_FORWARD };
+
+/* What the head is asked besides lse, log-probs of targets and of ids. `{0}`: nothing. */
+struct kg_rows_ask {
+    bool entropy;
+    bool sets;   /* log mass of the rows' sets */
+    bool sum_sq; /* a second run of the head */
+    int top_k;   /* how many of the largest ids */
+    /* exact: KL(model||anchor) or KL(anchor||model). The anchor's forward runs over the
+     * same pack. */
+    enum kg_rows_kl kl;
+    /* borrowed until after the backward; of the same dtype, of the shape that opts
+     * named */
+    const struct kg_model *anchor;
+};
+
+/* Room that is taken once. */
+struct kg_rows_opts {
+    int64_t max_tokens; /* of a pack */
+    int64_t max_rows;   /* wanted; 0: as many as tokens */
+    int max_k;          /* most ids of a row */
+    int top_k;          /* most of the largest ids */
+    bool sets;          /* rows may carry sets of ids */
+    bool sum_sq;
+    bool backward;
+    bool checkpoint; /* see kg_acts_create; without backward it is always so */
+    bool kl;         /* to an anchor */
+    /* borrowed: a model of another shape, or the anchor of a KL; has activations of its
+     * own. NULL: none */
+    const struct kg_model *anchor;
+    struct kg_kv *kv; /* borrowed: sequences are continued in this cache; or NULL */
+};
+
+struct kg_rows_pack; /* the pack and its hidden states: what a device reads */
+
+/* The wanted rows: what is known of them here, on the host. */
+struct kg_rows {
+    const struct kg_model *model; /* of the present rows; borrowed */
+    struct kg_rows_pack *pack;    /* owned */
+    int64_t max_tokens;
+    int64_t max_rows;
+    struct kg_rows_ask ask; /* the last one */
+    int64_t n_rows;
+    int k; /* width of ids */
+
+    struct kg_block block; /* owned: what follows stands in it */
+    int32_t *target;       /* (max_rows) */
+    float *inv_temp;       /* (max_rows) */
+    int32_t *ids;          /* (max_rows, k) */
+    /* (max_rows) of which the log mass is wanted, n 0: of all; NULL unless opts.sets */
+    struct kg_idset *sets;
+
+    /* answers of the head */
+    double *lse;        /* (max_rows) */
+    float *logp;        /* (max_rows) */
+    float *entropy;     /* (max_rows) */
+    float *logp_at;     /* (max_rows, k) */
+    int32_t *top_ids;   /* (max_rows, ask.top_k) largest first */
+    float *top_logp;    /* (max_rows, ask.top_k) */
+    double *set_logp;   /* (max_rows) as sets; 0 for all ids */
+    float *sum_sq;      /* (max_rows) sum_v p_v^2; NULL unless opts.sum_sq */
+    float *twice;       /* (max_rows) 2 inv_temp, as sum_sq */
+    double *lse_twice;  /* (max_rows) as sum_sq */
+    double *kl;         /* (max_rows) of ask.kl's direction; NULL unless opts.kl */
+    double *anchor_lse; /* (max_rows) as kl */
+
+    /* gradients that the caller fills before the backward; NULL unless opts.backward */
+    double *a_logp;    /* (max_rows) */
+    double *a_entropy; /* (max_rows) */
+    double *a_at;      /* (max_rows, k) */
+    double *a_set;     /* (max_rows) dloss/dset_logp, as sets */
+    double *a_kl;      /* (max_rows) as kl */
+};
+
+kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
+                         const struct kg_rows_opts *opts,
+                         struct kg_err *err) KG_MUST_CHECK;
+void kg_rows_free(struct kg_rows *p);
+uint64_t kg_rows_bytes(const struct kg_model_config *c, enum kg_dtype ct,
+                       const struct kg_rows_opts *opts);
+
+/* Start rows of m with k ids each, and their pack. m: the model that p was made for, one
+ * of its shape and dtype, or opts.anchor. */
+void kg_rows_begin(struct kg_rows *p, const struct kg_model *m, int k);
+/* Start another pack: the rows wanted so far stay, with their hidden states. */
+void kg_rows_next(struct kg_rows *p);
+int64_t kg_rows_tokens(const struct kg_rows *p); /* of the pack */
+bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens);
+/* Add a whole sequence.   returns the pack's row of its first token.   n_tokens must fit
+ * (assert) */
+int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
+/* Add tokens at positions pos, pos+1, ... of a sequence whose cache blocks are given
+ * (borrowed until after the forward).   returns as above */
+int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
+                         const int32_t *blocks);
+/* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k or NULL
+ * when k is 0.   returns its index */
+int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
+                     const int32_t *ids);
+/* The mass of this set at the index too; its data is borrowed until after the
+ * backward. */
+void kg_rows_want_set(struct kg_rows *p, int64_t index, const struct kg_idset *set);
+/* Rows from n on are wanted no more. */
+void kg_rows_forget(struct kg_rows *p, int64_t n);
+
+/* Hidden states of the wanted rows. keep: a backward follows. */
+kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err) KG_MUST_CHECK;
+/* Fills lse, logp, logp_at and what `ask` names (NULL: nothing more). */
+kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* Rows [first, first+n) alone, into the caller's arrays: lse, logp, the top_k largest,
+ * logits. No backward. */
+kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
+                       int64_t first, int64_t n, int top_k,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
+ * head was asked for them, a_set and a_kl. */
+kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Lay the hidden state of a wanted row aside, and want it again among other rows, before
+ * the first pack's or behind kg_rows_next.   returns its index */
+kg_status kg_rows_hold(struct kg_rows *p, int64_t index,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+#endif
