@@ -91,7 +91,7 @@ static void stopping_keeps_the_moving_average(void **state)
 /* A teacher of another shape with the digit vocabulary. */
 static void write_teacher(const char *dir, int64_t hidden)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
     struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
     struct kg_model_config c;
     struct kg_model *digits, *m;

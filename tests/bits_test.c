@@ -6,6 +6,7 @@
 #include "run_testing.h"
 
 #include "base/hash.h"
+#include "tensor/backend_testing.h"
 #include "tensor/selfcheck.h"
 
 #include <inttypes.h>
@@ -40,7 +41,7 @@ static bool as_known(const struct known *k, int variant)
     fresh(dir);
     must_train(dir, false, k->extra);
     NEED(kg_hash_file(&hash, &bytes, path, err));
-    kg_backend_cpu()->describe(by, sizeof by);
+    backend()->describe(by, sizeof by);
     if (hash != k->weights)
         print_error("%s, %s: expected weights of hash 0x%016" PRIx64
                     ", found 0x%016" PRIx64 "\n",

@@ -89,7 +89,7 @@ static void memory_has_the_packed_weights_of_either_dtype(void **state)
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
-        struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = types[i].ct};
+        struct kg_model_opts opts = {.ct = types[i].ct};
         struct kg_model *m;
         uint64_t rest;
 

@@ -36,7 +36,7 @@ static const char *const tiny[] = {
 /* Weights by the seed, changed by `change`, in dir with the digit tokenizer. */
 static void make_model(const char *dir, void (*change)(struct kg_model *m))
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
     struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
     struct kg_model_config config;
     struct kg_model *m;
@@ -121,7 +121,7 @@ static void assert_loads(const char *dir, const char *name)
     static const char *const files[] = {"model/model.safetensors",
                                         "anchor/model.safetensors", "state.safetensors",
                                         "state.json", "model/token_ids.json"};
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
     struct kg_model *m;
     char path[512];
 

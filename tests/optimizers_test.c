@@ -34,7 +34,7 @@ static void stopping_and_validating_change_no_bit(void **state)
 /* The tensor `name` of the model that a run wrote. */
 static void tensor_of(float *out, int64_t n, const char *dir, const char *name)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
     struct kg_model *m;
     char path[256];
 
@@ -96,7 +96,7 @@ static void what_is_written_is_the_average(void **state)
     struct kg_config *config = config_of(ROOT "/written", whole);
     struct kg_run run;
     struct kg_model *written;
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
     double apart = 0, off = 0;
     bool found;
 

@@ -135,6 +135,8 @@ int main(int argc, char **argv)
     MUST(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
     status = argc > 1 ? kg_dtype_parse(&report.ct, argv[1], &err) : KG_OK;
     if (status == KG_OK)
+        status = kg_backend_open(&report.be, "cpu", &err);
+    if (status == KG_OK)
         status = kg_bench_products_beside(&report, &rival, &err);
     if (status == KG_OK)
         printf("oneDNN %d.%d.%d\n%s", dnnl_version()->major, dnnl_version()->minor,

@@ -32,12 +32,12 @@ static const struct {
 };
 
 /* *ok: the check held. */
-static kg_status check_products(struct kg_str *out, bool *ok, enum kg_dtype dtype,
-                                size_t i, struct kg_err *err)
+static kg_status check_products(struct kg_str *out, bool *ok, const struct kg_backend *be,
+                                enum kg_dtype dtype, size_t i, struct kg_err *err)
 {
     struct kg_err why = {0};
     char text[128];
-    kg_status status = checks[i].check(kg_backend_cpu(), dtype, &why);
+    kg_status status = checks[i].check(be, dtype, &why);
     const char *verdict = status == KG_OK ? "holds" : "FAILS";
 
     *ok = *ok && status == KG_OK;
@@ -52,17 +52,20 @@ static kg_status check_products(struct kg_str *out, bool *ok, enum kg_dtype dtyp
 
 static kg_status doctor(bool *ok, struct kg_err *err)
 {
+    const struct kg_backend *be;
     struct kg_str out = {0};
     kg_status status = KG_OK;
 
     *ok = true;
+    KG_TRY(kg_backend_open(&be, NULL, err));
     if (!json) {
         KG_TRY_GOTO(out, kg_cli_version(&out, err));
         KG_TRY_GOTO(out, kg_str_printf(&out, err, "threads: %d\ndefault dtype: %s\n\n",
                                        kg_threads_get(), kg_dtype_traits(KG_BF16)->name));
     }
     for (size_t i = 0; i < 2 * sizeof checks / sizeof *checks; i++)
-        KG_TRY_GOTO(out, check_products(&out, ok, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
+        KG_TRY_GOTO(out,
+                    check_products(&out, ok, be, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
     if (!json && *ok)
         KG_TRY_GOTO(out, kg_str_puts(&out,
                                      "\nSampler and trainer agree bit for bit on this "

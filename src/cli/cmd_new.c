@@ -244,8 +244,7 @@ static kg_status save_model(const struct kg_model_config *c, const char *to,
                             const char *sidecars, struct kg_err *err)
 {
     struct kg_model *m = NULL;
-    struct kg_model_opts opts = {
-        .backend = kg_backend_cpu(), .ct = KG_F32, .trainable = true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     struct kg_model_save save = {.source_dir = sidecars};
     KG_TRY(kg_dtype_parse(&save.dtype, dtype, err));
     KG_TRY(kg_model_create(&m, c, &opts, (uint64_t)seed, err));

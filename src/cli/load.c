@@ -21,7 +21,7 @@ kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu()};
+    struct kg_model_opts opts = {0};
     kg_status status = KG_OK;
     *l = (struct kg_loaded){0};
     kg_threads_set((int)args->threads);

@@ -19,8 +19,11 @@ kg_status kg_cli_version(struct kg_str *out, struct kg_err *err)
     char backend[256];
     char pcre[64] = "";
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+    const struct kg_backend *be;
+
+    KG_TRY(kg_backend_open(&be, NULL, err));
     kg_selfcheck_cpu_features(features, sizeof features);
-    kg_backend_cpu()->describe(backend, sizeof backend);
+    be->describe(backend, sizeof backend);
     KG_TRY(kg_str_printf(out, err, "kedge %s\n", KG_VERSION));
     KG_TRY(kg_str_printf(
         out, err, "libraries: jansson %s, libyaml %s, PCRE2 %s, utf8proc %s, zstd %s\n",

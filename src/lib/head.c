@@ -98,6 +98,7 @@ static void widen(double *to, const float *from, int64_t n)
 /* ---- the head ---- */
 
 struct job {
+    const struct kg_backend *be;
     struct kedge_head own;
     struct kg_head head;
     struct kg_head_anchor anchor;
@@ -139,6 +140,7 @@ static kg_status take_head(struct job *job, const struct kedge_head *head,
     struct kedge_head *h = &job->own;
 
     job->copies.n = 0;
+    KG_TRY(kg_backend_open(&job->be, "cpu", err));
     KG_LIB_TAKE(*h, head, err);
     KG_TRY(check_dims(h, err));
     job->head = (struct kg_head){
@@ -221,7 +223,7 @@ static kg_status forward(struct kedge_head_rows *rows, const struct kedge_head *
     KG_TRY_GOTO(out, take_head(&job, head, err));
     KG_TRY_GOTO(out, check_wanted(&own, &job.own, err));
     KG_TRY_GOTO(out, room_for(&out, &job, &own, err));
-    KG_TRY_GOTO(out, kg_op_head(kg_backend_cpu(), &out, &job.head, err));
+    KG_TRY_GOTO(out, kg_op_head(job.be, &out, &job.head, err));
     widen_all(&own, &out, &job.own);
 out:
     copies_release(&job.copies);
@@ -276,7 +278,7 @@ static kg_status backward(const struct kedge_head_grad *grad,
     KG_LIB_TAKE(own, grad, err);
     KG_TRY_GOTO(out, take_head(&job, head, err));
     KG_TRY_GOTO(out, take_grad(&g, &job, &own, err));
-    KG_TRY_GOTO(out, kg_op_head_bwd(kg_backend_cpu(), &g, &job.head, err));
+    KG_TRY_GOTO(out, kg_op_head_bwd(job.be, &g, &job.head, err));
 out:
     copies_release(&job.copies);
     return status;
@@ -299,14 +301,16 @@ int kedge_ema(float *anchor, const float *theta, int64_t n, double eta,
               struct kedge_err *err)
 {
     int before = enter();
+    const struct kg_backend *be = NULL;
     struct kg_err e;
     kg_status status = kg_lib_given(n > 0 ? anchor : (const void *)"", "anchor", &e);
 
     if (status == KG_OK && n > 0)
         status = kg_lib_given(theta, "theta", &e);
     if (status == KG_OK)
-        status = kg_op_ema(kg_backend_cpu(), anchor, theta, n > 0 ? n : 0, (float)eta,
-                           &e);
+        status = kg_backend_open(&be, "cpu", &e);
+    if (status == KG_OK)
+        status = kg_op_ema(be, anchor, theta, n > 0 ? n : 0, (float)eta, &e);
     leave(before);
     return kg_lib_report(status, &e, err);
 }

@@ -1,6 +1,7 @@
 /* Gradients: torch's, finite differences, and the properties that a micro-batch split,
  * checkpointing and threads must not disturb. */
 #include "model/model_testing.h"
+#include "tensor/backend_testing.h"
 
 struct gradients {
     float *g; /* (n_elements) */
@@ -313,7 +314,7 @@ static void test_no_backward_without_a_kept_forward(void **state)
     (void)state;
     static const int32_t token = 3, one = 1;
     static const int32_t *const seqs[] = {&token};
-    struct kg_backend broken = *kg_backend_cpu();
+    struct kg_backend broken = *backend();
     struct kg_err why;
     struct test_reference r;
     test_reference_open(&r, "llama");
@@ -333,7 +334,7 @@ static void test_no_backward_without_a_kept_forward(void **state)
     NEED(kg_model_forward(&hidden, m, acts, &keep, err));
     m->backend = &broken;
     assert_int_equal(kg_model_forward(&hidden, m, acts, &keep, &why), KG_EIO);
-    m->backend = kg_backend_cpu();
+    m->backend = backend();
     assert_int_equal(kg_model_backward(m, acts, plain.pack, dh, grads, &why), KG_EINVAL);
     NEED(kg_model_forward(&hidden, m, acts, &keep, err));
     NEED(kg_model_backward(m, acts, plain.pack, dh, grads, err));

@@ -158,13 +158,16 @@ static kg_status outline(struct kg_model *m, struct kg_err *err)
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts, struct kg_err *err)
 {
-    assert(opts->backend && (opts->ct == KG_BF16 || opts->ct == KG_F32));
+    assert(opts->ct == KG_BF16 || opts->ct == KG_F32);
     *out = NULL;
+    const struct kg_backend *be = opts->backend;
+    if (!be)
+        KG_TRY(kg_backend_open(&be, NULL, err));
     struct kg_model *m = kg_mem_calloc(1, sizeof *m, "model", err);
     if (!m)
         return KG_ENOMEM;
     m->config = *config;
-    m->backend = opts->backend;
+    m->backend = be;
     m->ct = opts->ct;
     kg_status status = outline(m, err);
     if (status != KG_OK) {

@@ -55,7 +55,7 @@ struct kg_model {
 struct kg_st_set;
 
 struct kg_model_opts {
-    const struct kg_backend *backend;
+    const struct kg_backend *backend; /* NULL: the default */
     enum kg_dtype ct;
     bool trainable; /* own fp32 master weights */
 };

@@ -103,7 +103,7 @@ static void write_variant(const char *to, const char *from, struct edit e)
 
 static kg_status try_open(const char *dir, bool trainable, struct kg_err *err)
 {
-    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, trainable};
+    const struct kg_model_opts opts = {NULL, KG_F32, trainable};
     struct kg_model *m = NULL;
     const kg_status status = kg_model_open(&m, dir, &opts, err);
     assert_true(status == KG_OK ? m != NULL : m == NULL);
@@ -313,7 +313,7 @@ static void test_fresh_weights_depend_on_the_seed_alone(void **state)
 {
     (void)state;
     struct kg_model *shape = test_open(qwen2_dir, KG_F32, false);
-    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    const struct kg_model_opts opts = {NULL, KG_F32, true};
     struct kg_model *m[3];
     const uint64_t seeds[] = {7, 7, 8};
     for (int i = 0; i < 3; i++) {
@@ -333,7 +333,7 @@ static void test_fresh_weights_have_the_configured_spread(void **state)
 {
     (void)state;
     struct kg_model *shape = test_open(qwen2_dir, KG_F32, false);
-    const struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    const struct kg_model_opts opts = {NULL, KG_F32, true};
     struct kg_model *m = NULL;
     NEED(kg_model_create(&m, &shape->config, &opts, 1, err));
     for (size_t i = 0; i < m->n_params; i++) {
@@ -591,7 +591,7 @@ static void test_sidecars_travel_along_byte_for_byte(void **state)
 static kg_status open_and_run(const char *dir, enum kg_dtype ct, bool trainable,
                               struct kg_err *err)
 {
-    const struct kg_model_opts opts = {kg_backend_cpu(), ct, trainable};
+    const struct kg_model_opts opts = {NULL, ct, trainable};
     struct kg_model *m = NULL;
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;

@@ -4,6 +4,7 @@
 #include "rollout/rollout_internal.h"
 #include "rollout/rollout_testing.h"
 #include "rollout/score.h"
+#include "tensor/backend_testing.h"
 #include <math.h>
 
 enum {
@@ -454,7 +455,7 @@ static void a_cache_for_n_sequences_runs_n_at_once(void **state)
 static struct kg_model *model_with_a_hole(int32_t id)
 {
     struct kg_model_config c = config(3000);
-    struct kg_model_opts opts = {kg_backend_cpu(), KG_F32, true};
+    struct kg_model_opts opts = {NULL, KG_F32, true};
     struct kg_model *m = NULL;
     c.tied = false;
     NEED(kg_model_create(&m, &c, &opts, 11, err));
@@ -860,14 +861,14 @@ static kg_status failing_head(const struct kg_head_out *out, const struct kg_hea
                               struct kg_err *err)
 {
     if (h->hidden.rows <= rows_until_failure)
-        return kg_backend_cpu()->head(out, h, err);
+        return backend()->head(out, h, err);
     return kg_fail(err, KG_EIO, "the device is gone");
 }
 
 /* Of threads that decode a share each, one fails: the step does. */
 static void a_share_that_fails_fails_the_step(void **state)
 {
-    struct kg_backend broken = *kg_backend_cpu();
+    struct kg_backend broken = *backend();
     struct kg_model *m = make_model(KG_F32, TEST_V);
     struct kg_request q = {.prompt = prompts[0],
                            .prompt_n = 4,

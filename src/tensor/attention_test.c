@@ -84,7 +84,7 @@ static void answer_release(struct answer *a)
 static void attend(struct answer *out, const struct kg_attn *a)
 {
     struct kg_err err;
-    kg_status status = kg_op_attention(kg_backend_cpu(), out->o, out->lse, a, &err);
+    kg_status status = kg_op_attention(backend(), out->o, out->lse, a, &err);
     if (status != KG_OK)
         fail_msg("%s", err.message);
 }
@@ -387,7 +387,7 @@ static void an_enclosing_region_changes_no_bit(void **state)
 #pragma omp parallel for num_threads(2)
     for (int i = 0; i < 2; i++) {
         struct kg_err err;
-        status[i] = kg_op_attention(kg_backend_cpu(), out[i].o, out[i].lse, &a, &err);
+        status[i] = kg_op_attention(backend(), out[i].o, out[i].lse, &a, &err);
     }
     for (int i = 0; i < 2; i++) {
         assert_int_equal(status[i], KG_OK);
@@ -450,7 +450,7 @@ static struct gradient backward(const struct problem *p, const struct answer *y,
     struct gradient g = gradient_init(p);
     struct kg_attn a = attn_of(p);
     struct kg_err err;
-    kg_status status = kg_op_attention_bwd(kg_backend_cpu(), g.dq, g.dk, g.dv, dout, y->o,
+    kg_status status = kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y->o,
                                            y->lse, &a, &err);
     if (status != KG_OK)
         fail_msg("%s", err.message);
@@ -651,13 +651,12 @@ static void failing_allocations_are_a_status(void **state)
     for (uint64_t n = 1; n <= 2; n++) {
         struct kg_err err;
         kg_mem_fail_at(n);
-        assert_int_equal(kg_op_attention(kg_backend_cpu(), y.o, y.lse, &a, &err),
-                         KG_ENOMEM);
+        assert_int_equal(kg_op_attention(backend(), y.o, y.lse, &a, &err), KG_ENOMEM);
         assert_int_equal(kg_mem_current_bytes(), held);
         kg_mem_fail_at(n);
-        assert_int_equal(kg_op_attention_bwd(kg_backend_cpu(), g.dq, g.dk, g.dv, dout,
-                                             y.o, y.lse, &a, &err),
-                         KG_ENOMEM);
+        assert_int_equal(
+            kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y.o, y.lse, &a, &err),
+            KG_ENOMEM);
         assert_int_equal(kg_mem_current_bytes(), held);
     }
     kg_mem_fail_at(0);

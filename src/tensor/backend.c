@@ -7,12 +7,16 @@
 #include "tensor/backend.h"
 #include "tensor/selfcheck.h"
 
+#include "base/str.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 extern const struct kg_backend kg_backend_cpu_generic;
 extern const struct kg_backend kg_backend_cpu_v3;
@@ -96,9 +100,7 @@ const struct kg_backend *kg_backend_cpu_variant(int i)
     return NULL;
 }
 
-static int variant; /* the best, but in tests */
-
-const struct kg_backend *kg_backend_cpu(void) { return kg_backend_cpu_variant(variant); }
+static int variant; /* of the backend "cpu": the best, but in tests */
 
 bool kg_backend_cpu_use(int i)
 {
@@ -106,6 +108,37 @@ bool kg_backend_cpu_use(int i)
         return false;
     variant = i;
     return true;
+}
+
+/* ---- by name ---- */
+static kg_status open_cpu(const struct kg_backend **be, struct kg_err *err)
+{
+    *be = kg_backend_cpu_variant(variant);
+    return *be ? KG_OK
+               : kg_fail(err, KG_EUNSUPPORTED,
+                         "backend cpu: expected a processor of x86-64-v3 at least");
+}
+
+static const struct {
+    const char *name;
+    const char *help;
+    kg_status (*open)(const struct kg_backend **be, struct kg_err *err);
+} backends[] = {
+    {"cpu", "the kernels of this machine's processor", open_cpu},
+};
+
+kg_status kg_backend_open(const struct kg_backend **be, const char *name,
+                          struct kg_err *err)
+{
+    const char *test = getenv("KEDGE_TEST_BACKEND");
+    const size_t n = sizeof backends / sizeof *backends;
+
+    name = name ? name : test ? test : "cpu";
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(backends[i].name, name) == 0)
+            return backends[i].open(be, err);
+    return kg_str_unknown(KG_ENOTFOUND, "backend", name, backends, n, sizeof *backends,
+                          err);
 }
 
 #if defined(__x86_64__)

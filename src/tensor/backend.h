@@ -254,7 +254,11 @@ struct kg_backend {
     void (*peak)(enum kg_dtype t, double flops);
 };
 
-const struct kg_backend *kg_backend_cpu(void);
+/* The backend of this name; NULL: the default, the CPU, or in tests what the environment
+ * says (docs/extending.md).   *be borrowed, of static life
+ * errors: NOTFOUND (valid names listed), UNSUPPORTED (the machine cannot run it) */
+kg_status kg_backend_open(const struct kg_backend **be, const char *name,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- operations ---- */
 

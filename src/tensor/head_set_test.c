@@ -123,7 +123,7 @@ static void run(struct result *r, const struct problem *p, int64_t first, int64_
                              .dhidden = kg_mat(r->dhidden + first * D, KG_F32, n, D),
                              .dweight = kg_mat(r->dweight, KG_F32, V, D)};
 
-    assert_int_equal(kg_op_head(kg_backend_cpu(), &out, &h, &err), KG_OK);
+    assert_int_equal(kg_op_head(backend(), &out, &h, &err), KG_OK);
     for (int64_t i = 0; i < n; i++) {
         const float *at = r->logp_at + (first + i) * K;
         double sum = 0;
@@ -138,7 +138,7 @@ static void run(struct result *r, const struct problem *p, int64_t first, int64_
         for (int k = 0; by_ids && k < K; k++)
             a_at[i * K + k] = sum > 0 ? a_set[i] * exp((double)at[k]) / sum : 0;
     }
-    assert_int_equal(kg_op_head_bwd(kg_backend_cpu(), &g, &h, &err), KG_OK);
+    assert_int_equal(kg_op_head_bwd(backend(), &g, &h, &err), KG_OK);
     kg_mem_free(a_at);
 }
 
@@ -205,14 +205,14 @@ static void a_renormalised_token_moves_its_set_alone(void **state)
                          .target = p.target + 3,
                          .sets = p.sets + 3};
     a[0] = 0.7, minus[0] = -0.7;
-    assert_int_equal(kg_op_head(kg_backend_cpu(), &out, &h, &err), KG_OK);
+    assert_int_equal(kg_op_head(backend(), &out, &h, &err), KG_OK);
     struct kg_head_grad g = {.lse = lse,
                              .a_target = a,
                              .a_set = minus,
                              .set_logp = set_logp,
                              .dhidden = kg_mat(dhidden, KG_F32, 1, D),
                              .dweight = kg_mat(dweight, KG_F32, V, D)};
-    assert_int_equal(kg_op_head_bwd(kg_backend_cpu(), &g, &h, &err), KG_OK);
+    assert_int_equal(kg_op_head_bwd(backend(), &g, &h, &err), KG_OK);
     for (int32_t v = 0; v < V; v++) {
         bool in = inside < p.sets[3].n && p.indices[3 * K + inside] == v;
 
@@ -236,10 +236,10 @@ static void sets_that_do_not_fit_are_refused(void **state)
     (void)state;
     problem_init(&p);
     h = (struct kg_head){.hidden = p.hidden, .weight = p.weight};
-    assert_int_equal(kg_op_head(kg_backend_cpu(), &out, &h, &err), KG_EINVAL);
+    assert_int_equal(kg_op_head(backend(), &out, &h, &err), KG_EINVAL);
     p.sets[6].bound = V - 1;
     h.sets = p.sets;
-    assert_int_equal(kg_op_head(kg_backend_cpu(), &out, &h, &err), KG_ESHAPE);
+    assert_int_equal(kg_op_head(backend(), &out, &h, &err), KG_ESHAPE);
     assert_non_null(strstr(err.message, "row 6"));
     problem_release(&p);
 }

@@ -54,7 +54,7 @@ static enum kg_dtype usable(enum kg_dtype dtype)
     float c[1];
     struct kg_mat row = kg_mat(zeros, KG_BF16, 1, 64);
     struct kg_err err;
-    kg_status status = kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, 1, 1), row, row,
+    kg_status status = kg_op_matmul(backend(), kg_mat(c, KG_F32, 1, 1), row, row,
                                     KG_MATMUL_NT, false, &err);
     return dtype == KG_BF16 && status == KG_EUNSUPPORTED ? KG_F32 : dtype;
 }
@@ -147,7 +147,7 @@ static void out_release(struct kg_head_out *o)
 static void run_head(const struct kg_head_out *out, const struct kg_head *h)
 {
     struct kg_err err;
-    if (kg_op_head(kg_backend_cpu(), out, h, &err) != KG_OK)
+    if (kg_op_head(backend(), out, h, &err) != KG_OK)
         fail_msg("%s", err.message);
 }
 
@@ -458,7 +458,7 @@ static void an_enclosing_region_changes_no_bit(void **state)
 #pragma omp parallel for num_threads(2)
     for (int i = 0; i < 2; i++) {
         struct kg_err err;
-        status[i] = kg_op_head(kg_backend_cpu(), &out[i], &h, &err);
+        status[i] = kg_op_head(backend(), &out[i], &h, &err);
     }
     for (int i = 0; i < 2; i++) {
         assert_int_equal(status[i], KG_OK);
@@ -534,7 +534,7 @@ static kg_status backward_status(const struct problem *p, const struct gradient 
 {
     struct kg_head h = head_of(p);
     struct kg_head_grad grad = grad_of(g, o);
-    return kg_op_head_bwd(kg_backend_cpu(), &grad, &h, err);
+    return kg_op_head_bwd(backend(), &grad, &h, err);
 }
 
 static void backward(const struct problem *p, const struct gradient *g,
@@ -927,7 +927,7 @@ static void failing_allocations_are_a_status(void **state)
     for (uint64_t n = 1; n <= 40; n++) {
         struct kg_err err;
         kg_mem_fail_at(n);
-        kg_status status = kg_op_head(kg_backend_cpu(), &o, &h, &err);
+        kg_status status = kg_op_head(backend(), &o, &h, &err);
         assert_true(status == KG_OK || status == KG_ENOMEM);
         failures += status == KG_ENOMEM;
         kg_mem_fail_at(n);

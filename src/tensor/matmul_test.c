@@ -30,7 +30,7 @@ static size_t bytes_of(struct kg_mat m)
 static void product(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                     enum kg_matmul_kind kind, bool accumulate)
 {
-    if (kg_op_matmul(kg_backend_cpu(), c, a, b, kind, accumulate, &err) != KG_OK)
+    if (kg_op_matmul(backend(), c, a, b, kind, accumulate, &err) != KG_OK)
         fail_msg("%s", err.message);
 }
 
@@ -237,7 +237,7 @@ static struct kg_mat packed(struct kg_mat m, enum kg_dtype t)
 {
     void *block = block_of((int64_t)kg_panels_bytes(t, m.rows, m.cols), 1);
     struct kg_mat p = kg_panels(block, t, m.rows, m.cols);
-    if (kg_op_cast(kg_backend_cpu(), p, m, &err) != KG_OK)
+    if (kg_op_cast(backend(), p, m, &err) != KG_OK)
         fail_msg("%s", err.message);
     return p;
 }
@@ -253,7 +253,7 @@ static void what_is_packed_is_read_back(void **state)
             int64_t rows = panel_shapes[i][0], cols = panel_shapes[i][1];
             struct kg_mat m = seeded_matrix(t, rows, cols, 5);
             struct kg_mat p = packed(m, t), back = matrix(t, rows, cols);
-            assert_int_equal(kg_op_cast(kg_backend_cpu(), back, p, &err), KG_OK);
+            assert_int_equal(kg_op_cast(backend(), back, p, &err), KG_OK);
             assert_memory_equal(back.data, m.data, bytes_of(m));
             memset(back.data, 0, bytes_of(m));
             kg_mat_read(back.data, p, 0, rows * cols);
@@ -277,12 +277,12 @@ static void packing_rounds_as_a_cast_does(void **state)
     static const int32_t tokens[N] = {36, 0, 17};
     struct kg_mat m = seeded_matrix(KG_F32, ROWS, COLS, 6);
     struct kg_mat narrow = matrix(KG_BF16, ROWS, COLS);
-    assert_int_equal(kg_op_cast(kg_backend_cpu(), narrow, m, &err), KG_OK);
+    assert_int_equal(kg_op_cast(backend(), narrow, m, &err), KG_OK);
     for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++) {
         struct kg_mat p = packed(m, t), plain = t == KG_F32 ? m : narrow;
         struct kg_mat x = matrix(KG_F32, N, COLS), y = matrix(KG_F32, N, COLS);
-        assert_int_equal(kg_op_embed(kg_backend_cpu(), x, p, tokens, &err), KG_OK);
-        assert_int_equal(kg_op_embed(kg_backend_cpu(), y, plain, tokens, &err), KG_OK);
+        assert_int_equal(kg_op_embed(backend(), x, p, tokens, &err), KG_OK);
+        assert_int_equal(kg_op_embed(backend(), y, plain, tokens, &err), KG_OK);
         assert_memory_equal(x.data, y.data, bytes_of(x));
         kg_mem_free(p.data);
         kg_mem_free(x.data);
@@ -335,7 +335,7 @@ static void panels_are_refused_where_nobody_reads_them(void **state)
     (void)state;
     struct kg_mat m = seeded_matrix(KG_F32, 16, 16, 1), p = packed(m, KG_F32);
     struct kg_mat c = matrix(KG_F32, 16, 16);
-    const struct kg_backend *be = kg_backend_cpu();
+    const struct kg_backend *be = backend();
     assert_int_equal(kg_op_matmul(be, c, p, m, KG_MATMUL_NT, false, &err), KG_EINVAL);
     assert_string_equal(err.message, "matmul NT: a lies in panels, expected rows");
     assert_int_equal(kg_op_matmul(be, c, m, p, KG_MATMUL_TN, false, &err), KG_EINVAL);
@@ -487,8 +487,7 @@ static void *one_life(void *arg)
 {
     struct kg_mat *m = arg;
     struct kg_err mine;
-    kg_status s = kg_op_matmul(kg_backend_cpu(), m[0], m[1], m[2], KG_MATMUL_NT, false,
-                               &mine);
+    kg_status s = kg_op_matmul(backend(), m[0], m[1], m[2], KG_MATMUL_NT, false, &mine);
     return s == KG_OK ? NULL : m;
 }
 
@@ -554,7 +553,7 @@ static void the_self_check_passes_where_products_exist(void **state)
 static kg_status crooked(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)
 {
-    KG_TRY(kg_backend_cpu()->matmul(c, a, b, kind, accumulate, e));
+    KG_TRY(backend()->matmul(c, a, b, kind, accumulate, e));
     if (c.rows == 17 || c.rows == 20)
         ((float *)c.data)[5 * c.stride] += 1e-3f;
     return KG_OK;
@@ -563,7 +562,7 @@ static kg_status crooked(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 static void the_self_check_finds_a_row_that_changes(void **state)
 {
     (void)state;
-    struct kg_backend be = *kg_backend_cpu();
+    struct kg_backend be = *backend();
     be.matmul = crooked;
     assert_int_equal(kg_selfcheck_rows(&be, KG_F32, &err), KG_ECONFLICT);
     assert_non_null(strstr(err.message, "row 5 differs between M 17"));
@@ -575,7 +574,7 @@ static void the_machine_is_described(void **state)
 {
     (void)state;
     char text[256];
-    kg_backend_cpu()->describe(text, sizeof text);
+    backend()->describe(text, sizeof text);
     assert_non_null(strstr(text, "bf16 by"));
     kg_selfcheck_cpu_features(text, sizeof text);
     assert_true(text[0] != 0);

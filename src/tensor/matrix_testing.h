@@ -7,7 +7,7 @@
 #define KG_TENSOR_MATRIX_TESTING_H
 
 #include "base/mem.h"
-#include "tensor/backend.h"
+#include "tensor/backend_testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

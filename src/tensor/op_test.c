@@ -3,7 +3,7 @@
  * counts and over instruction sets.
  */
 #include "base/mem.h"
-#include "tensor/backend.h"
+#include "tensor/backend_testing.h"
 #include "tensor/selfcheck.h"
 
 #include <math.h>
@@ -337,7 +337,7 @@ static void compare_with_plain(enum kg_dtype ct, double tolerance)
     for (int o = 0; o < N_OPS; o++) {
         struct problem p;
         problem_init(&p, &ops[o]);
-        assert_int_equal(ops[o].run(kg_backend_cpu(), ct, p.y, p.x), KG_OK);
+        assert_int_equal(ops[o].run(backend(), ct, p.y, p.x), KG_OK);
         for (int64_t i = 0; i < p.n_out; i++)
             if (fabs((double)p.y[i] - p.want[i]) > tolerance * (1 + fabs(p.want[i])))
                 fail_msg("%s: element %lld is %.9g, the plain version gives %.9g",
@@ -400,7 +400,7 @@ static void gradients_equal_finite_differences(void **state)
         float *dx[MAX_IN] = {array_new(MAX_ELEMENTS), array_new(MAX_ELEMENTS)};
         for (int64_t i = 0; i < p.n_out; i++)
             dy[i] = uniform();
-        assert_int_equal(ops[o].back(kg_backend_cpu(), dx, dy, p.x), KG_OK);
+        assert_int_equal(ops[o].back(backend(), dx, dy, p.x), KG_OK);
         check_gradient(&p, dy, dx);
         kg_mem_free(dy);
         kg_mem_free(dx[0]);
@@ -437,16 +437,16 @@ static void bits_do_not_depend_on_threads_or_enclosing_regions(void **state)
     int threads = omp_get_max_threads();
     for (int o = 0; o < N_OPS; o++) {
         omp_set_num_threads(1);
-        int64_t n = everything(kg_backend_cpu(), &ops[o], KG_F32, want);
+        int64_t n = everything(backend(), &ops[o], KG_F32, want);
         for (int t = 2; t <= 4; t += 2) {
             omp_set_num_threads(t);
-            everything(kg_backend_cpu(), &ops[o], KG_F32, got);
+            everything(backend(), &ops[o], KG_F32, got);
             assert_memory_equal(got, want, (size_t)n * sizeof *got);
         }
         /* the second thread of a team of two: a worker, inside a region */
 #pragma omp parallel num_threads(2)
         if (omp_get_thread_num() == 1)
-            everything(kg_backend_cpu(), &ops[o], KG_F32, got);
+            everything(backend(), &ops[o], KG_F32, got);
         assert_memory_equal(got, want, (size_t)n * sizeof *got);
     }
     omp_set_num_threads(threads);
@@ -496,8 +496,7 @@ static void adamw_follows_its_formula(void **state)
     float *m = array_new(PARAMETERS), *v = array_new(PARAMETERS);
     double pw = (double)w[77], pm = 0, pv = 0;
     for (a.step = 1; a.step <= 5; a.step++) {
-        assert_int_equal(kg_op_adamw(kg_backend_cpu(), w, m, v, g, PARAMETERS, &a, &err),
-                         KG_OK);
+        assert_int_equal(kg_op_adamw(backend(), w, m, v, g, PARAMETERS, &a, &err), KG_OK);
         double grad = 0.5 * (double)g[77], b1 = (double)a.beta1, b2 = (double)a.beta2;
         pm = b1 * pm + (1 - b1) * grad;
         pv = b2 * pv + (1 - b2) * grad * grad;
@@ -519,7 +518,7 @@ static void adamw_follows_its_formula(void **state)
 static void schedule_free_follows_its_three_sequences(void **state)
 {
     (void)state;
-    const struct kg_backend *be = kg_backend_cpu();
+    const struct kg_backend *be = backend();
     struct kg_adamw a = {.lr = 1e-2f,
                          .beta1 = 0.8f,
                          .beta2 = 0.99f,
@@ -565,7 +564,7 @@ static void ema_keeps_copies_and_averages(void **state)
     float *avg = random_new(PARAMETERS), *w = random_new(PARAMETERS);
     float *old = kg_mem_copy(avg, PARAMETERS * sizeof *avg, "test", &err);
     assert_non_null(old);
-    const struct kg_backend *be = kg_backend_cpu();
+    const struct kg_backend *be = backend();
     assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 1.0f, &err), KG_OK);
     assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
     for (int i = 0; i <= 100; i++) { /* equal ones stay equal, whatever the weights */
@@ -600,7 +599,7 @@ static void sum_of_squares_is_exact_enough_and_lets_nan_through(void **state)
         want_minus += ((double)x[i] - (double)minus[i]) *
                       ((double)x[i] - (double)minus[i]);
     }
-    const struct kg_backend *be = kg_backend_cpu();
+    const struct kg_backend *be = backend();
     assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, PARAMETERS, &err), KG_OK);
     assert_true(fabs(got - want) < 1e-12 * want);
     int threads = omp_get_max_threads();
@@ -630,7 +629,7 @@ static void expect(kg_status got, kg_status want, const char *part)
 static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state)
 {
     (void)state;
-    const struct kg_backend *be = kg_backend_cpu();
+    const struct kg_backend *be = backend();
     float x[64] = {0};
     uint16_t h[64] = {0};
     struct kg_mat bf = kg_mat(h, KG_BF16, 4, 8);
@@ -759,7 +758,7 @@ static void attention_has_heads_that_fit(void **state)
 static void no_rows_is_no_work(void **state)
 {
     (void)state;
-    const struct kg_backend *be = kg_backend_cpu();
+    const struct kg_backend *be = backend();
     float x[64] = {0}, y[16] = {1, 2, 3};
     struct kg_mat none = f32(NULL, 0, 8);
     assert_int_equal(kg_op_rmsnorm(be, none, NULL, none, x, eps, &err), KG_OK);

@@ -9,7 +9,7 @@
 /* The CPU tables that this machine can run, best first; NULL past the last. They give the
  * same bits. */
 const struct kg_backend *kg_backend_cpu_variant(int i);
-/* For tests of whole runs: from here on kg_backend_cpu() is this one. False, and nothing
+/* For tests of whole runs: from here on the backend "cpu" is this one. False, and nothing
  * changed, past the last. */
 bool kg_backend_cpu_use(int i);
 

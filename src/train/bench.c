@@ -20,15 +20,15 @@ enum {
 static const double CEILING_SECONDS = 0.25;
 
 /* n x n x n in `dtype`; the operands stand in slab, of 12 n^2 bytes at least. */
-static kg_status gemm(unsigned char *slab, enum kg_dtype dtype, int64_t n,
-                      struct kg_err *err)
+static kg_status gemm(const struct kg_backend *be, unsigned char *slab,
+                      enum kg_dtype dtype, int64_t n, struct kg_err *err)
 {
     size_t bytes = (size_t)(n * n) * kg_dtype_traits(dtype)->bytes;
     struct kg_mat a = kg_mat(slab, dtype, n, n);
     struct kg_mat b = kg_mat(slab + bytes, dtype, n, n);
     struct kg_mat c = kg_mat(slab + 2 * bytes, KG_F32, n, n);
 
-    return kg_op_matmul(kg_backend_cpu(), c, a, b, KG_MATMUL_NT, false, err);
+    return kg_op_matmul(be, c, a, b, KG_MATMUL_NT, false, err);
 }
 
 /* Plain reads, eight sums at a time: bound by memory, not by arithmetic. */
@@ -80,9 +80,9 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
     enum kg_dtype t = is_fp32(kind) ? KG_F32 : r->ct;
 
     if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32)
-        return kg_op_peak(kg_backend_cpu(), t, ceiling_work(kind), err);
+        return kg_op_peak(r->be, t, ceiling_work(kind), err);
     if (kind != KG_BENCH_MEMORY)
-        return gemm(r->slab, t, GEMM_N, err);
+        return gemm(r->be, r->slab, t, GEMM_N, err);
     r->sum += read_all((const uint64_t *)(const void *)r->slab);
     return KG_OK;
 }
@@ -135,7 +135,8 @@ static kg_status raise_ceilings(struct kg_bench_timing *t, struct kg_bench_repor
 }
 
 /* The best of three, after one that warms up. */
-static kg_status measure_gemm(double *flops, enum kg_dtype dtype, struct kg_err *err)
+static kg_status measure_gemm(double *flops, const struct kg_backend *be,
+                              enum kg_dtype dtype, struct kg_err *err)
 {
     const double n = 1024;
     double best = 0;
@@ -147,7 +148,7 @@ static kg_status measure_gemm(double *flops, enum kg_dtype dtype, struct kg_err 
     for (int i = 0; i < 4; i++) {
         double start = kg_clock_seconds(), seconds;
 
-        KG_TRY_GOTO(out, gemm(slab, dtype, (int64_t)n, err));
+        KG_TRY_GOTO(out, gemm(be, slab, dtype, (int64_t)n, err));
         seconds = kg_clock_seconds() - start;
         best = i > 0 && (best == 0 || seconds < best) ? seconds : best;
     }
@@ -157,7 +158,8 @@ out:
     return status;
 }
 
-kg_status kg_bench_gemm_flops(double *flops, enum kg_dtype dtype, struct kg_err *err)
+kg_status kg_bench_gemm_flops(double *flops, const struct kg_backend *be,
+                              enum kg_dtype dtype, struct kg_err *err)
 {
     static struct {
         double flops;
@@ -166,7 +168,7 @@ kg_status kg_bench_gemm_flops(double *flops, enum kg_dtype dtype, struct kg_err 
     int threads = kg_threads_get();
 
     if (known[dtype].threads != threads) {
-        KG_TRY(measure_gemm(&known[dtype].flops, dtype, err));
+        KG_TRY(measure_gemm(&known[dtype].flops, be, dtype, err));
         known[dtype].threads = threads;
     }
     *flops = known[dtype].flops;
@@ -367,6 +369,7 @@ kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, b
     kg_status status = KG_OK;
     bool found = false;
 
+    KG_TRY(kg_backend_open(&report.be, "cpu", err));
     for (const struct kg_bench_row *row = rows; row->name && status == KG_OK; row++) {
         if (name ? strcmp(name, row->name) != 0 : row->part)
             continue;

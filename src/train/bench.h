@@ -36,7 +36,7 @@ kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, b
 /* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that
  * a run's speed is related to, in some hundredths of a second and once in a process (for
  * its number of threads). `kedge bench ceilings` measures it with care. */
-kg_status kg_bench_gemm_flops(double *flops, enum kg_dtype dtype,
-                              struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_gemm_flops(double *flops, const struct kg_backend *be,
+                              enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -113,6 +113,7 @@ static kg_status arrays_init(struct arrays *x, enum kg_dtype dtype, struct kg_er
 /* ---- forward and backward ---- */
 
 struct both_ways {
+    const struct kg_backend *be;
     struct kg_head head;
     struct kg_head_out out;
     struct kg_head_grad grad;
@@ -123,8 +124,8 @@ static kg_status run_both_ways(double *seconds, void *user, struct kg_err *err)
     struct both_ways *b = user;
     double start = kg_clock_seconds();
 
-    KG_TRY(kg_op_head(kg_backend_cpu(), &b->out, &b->head, err));
-    KG_TRY(kg_op_head_bwd(kg_backend_cpu(), &b->grad, &b->head, err));
+    KG_TRY(kg_op_head(b->be, &b->out, &b->head, err));
+    KG_TRY(kg_op_head_bwd(b->be, &b->grad, &b->head, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
@@ -179,6 +180,7 @@ static kg_status top_k_rows(struct kg_bench_report *r, const struct arrays *x,
         "head Top-k k=32, V=151936 D=896 N=4096, fwd+bwd", 3, 128 << 20, 2,
         "  two [tokens x vocabulary] fp32 arrays: logits, grad"};
     struct both_ways b = {
+        .be = r->be,
         .head = head_of(x, r->ct, ROWS),
         .out = {.lse = x->lse, .logp = x->logp, .logp_at = x->logp_at},
         .grad = grad_of(x),
@@ -203,6 +205,7 @@ static kg_status exact_rows(struct kg_bench_report *r, const struct arrays *x,
     struct kg_head_anchor anchor = {.hidden = kg_mat(x->anchor_hidden, r->ct, ROWS, D),
                                     .weight = kg_mat(x->anchor_weight, r->ct, V, D)};
     struct both_ways b = {
+        .be = r->be,
         .head = head_of(x, r->ct, ROWS),
         .out = {.lse = x->lse,
                 .logp = x->logp,
@@ -223,6 +226,7 @@ static kg_status exact_rows(struct kg_bench_report *r, const struct arrays *x,
 /* ---- the largest k ---- */
 
 struct selection {
+    const struct kg_backend *be;
     struct kg_head head;
     struct kg_head_out out;
     float *tile; /* owned (rows, TILE): the bare product writes here */
@@ -234,7 +238,7 @@ static kg_status run_forward(double *seconds, void *user, struct kg_err *err)
     struct selection *s = user;
     double start = kg_clock_seconds();
 
-    KG_TRY(kg_op_head(kg_backend_cpu(), &s->out, &s->head, err));
+    KG_TRY(kg_op_head(s->be, &s->out, &s->head, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
@@ -248,8 +252,7 @@ static kg_status run_product(double *seconds, void *user, struct kg_err *err)
     for (int64_t v = 0; v < V; v += TILE) {
         int64_t cols = V - v < TILE ? V - v : TILE;
 
-        KG_TRY(kg_op_matmul(kg_backend_cpu(),
-                            kg_mat(s->tile, KG_F32, s->head.hidden.rows, cols),
+        KG_TRY(kg_op_matmul(s->be, kg_mat(s->tile, KG_F32, s->head.hidden.rows, cols),
                             s->head.hidden, kg_mat_rows(s->head.weight, v, cols),
                             KG_MATMUL_NT, false, err));
     }
@@ -280,7 +283,8 @@ static kg_status time_selection(struct kg_bench_timing t[3], struct kg_bench_rep
 static kg_status selection_row(struct kg_bench_report *r, const struct arrays *x,
                                int64_t rows, struct kg_err *err)
 {
-    struct selection bare = {.head = head_of(x, r->ct, rows), .out = {.lse = x->lse}};
+    struct selection bare = {
+        .be = r->be, .head = head_of(x, r->ct, rows), .out = {.lse = x->lse}};
     struct selection selecting = bare;
     struct kg_bench_timing t[3];
     char name[80];

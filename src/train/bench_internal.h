@@ -22,7 +22,8 @@ enum kg_bench_ceiling {
 };
 
 struct kg_bench_report {
-    struct kg_str *out; /* borrowed */
+    struct kg_str *out;          /* borrowed */
+    const struct kg_backend *be; /* what operations alone are measured on */
     bool json;
     enum kg_dtype ct;    /* products are made in it */
     unsigned char *slab; /* owned: operands of the ceilings, made at first need */

@@ -25,8 +25,7 @@ const struct kg_bench_shape kg_bench_half_b = {"0.5B shape", 896, 4864,  24,
 kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_shape *s,
                          enum kg_dtype ct, bool trainable, struct kg_err *err)
 {
-    struct kg_model_opts opts = {
-        .backend = kg_backend_cpu(), .ct = ct, .trainable = trainable};
+    struct kg_model_opts opts = {.ct = ct, .trainable = trainable};
     struct kg_model_config c = {.vocab = s->vocab,
                                 .hidden = s->hidden,
                                 .ffn = s->ffn,

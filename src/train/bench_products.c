@@ -32,6 +32,7 @@ static const struct {
 
 /* Operands of a product, and the copies of its weights that a repetition walks over. */
 struct work {
+    const struct kg_backend *be;
     struct kg_bench_product p;
     struct kg_mat a, b, c;
     int64_t copies, copy_bytes;
@@ -90,7 +91,7 @@ static kg_status once(struct work *w, struct kg_err *err)
 
     b.data = (char *)b.data + w->next * w->copy_bytes;
     w->next = (w->next + 1) % w->copies;
-    return kg_op_matmul(kg_backend_cpu(), w->c, w->a, b, w->p.kind, false, err);
+    return kg_op_matmul(w->be, w->c, w->a, b, w->p.kind, false, err);
 }
 
 /* *seconds of one product. */
@@ -169,7 +170,7 @@ static kg_status bench_one(struct kg_bench_report *r, const char *what,
                            const struct kg_bench_product *p,
                            const struct kg_bench_rival *rival, struct kg_err *err)
 {
-    struct work w = {.p = *p};
+    struct work w = {.be = r->be, .p = *p};
     struct kg_bench_timing t = {.n = 0};
     double theirs;
     kg_status status;

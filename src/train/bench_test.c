@@ -3,7 +3,7 @@
 #include "train/bench_internal.h"
 
 #include "base/clock.h"
-#include "tensor/backend.h"
+#include "tensor/backend_testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -158,7 +158,7 @@ static double peak_once(enum kg_dtype t)
     const double flops = 1e9, start = kg_clock_seconds();
     struct kg_err err;
 
-    assert_int_equal(kg_op_peak(kg_backend_cpu(), t, flops, &err), KG_OK);
+    assert_int_equal(kg_op_peak(backend(), t, flops, &err), KG_OK);
     return flops / (kg_clock_seconds() - start);
 }
 
@@ -169,7 +169,7 @@ static double product_once(enum kg_dtype t)
     const double start = kg_clock_seconds();
     struct kg_err err;
 
-    assert_int_equal(kg_op_matmul(kg_backend_cpu(), kg_mat(c, KG_F32, SIDE, SIDE),
+    assert_int_equal(kg_op_matmul(backend(), kg_mat(c, KG_F32, SIDE, SIDE),
                                   kg_mat(a, t, SIDE, SIDE), kg_mat(b, t, SIDE, SIDE),
                                   KG_MATMUL_NT, false, &err),
                      KG_OK);

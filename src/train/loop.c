@@ -420,7 +420,8 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
         kg_signal_install();
     status = kg_run_data_log(&run, err);
     if (status == KG_OK)
-        status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->ct, err);
+        status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->backend, run.model->ct,
+                                     err);
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     kg_log_progress_end();

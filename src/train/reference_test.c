@@ -23,7 +23,7 @@ static struct kg_tokenizer *tok;
 
 static int setup(void **state)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
 
     (void)state;
     return kg_model_open(&model, DIGITS, &opts, &err) != KG_OK ||

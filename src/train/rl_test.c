@@ -442,7 +442,7 @@ static void make_tokenizer(void)
 /* Logits far from uniform, so that a KL has something to measure. */
 static void make_wordy_model(void)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .ct = KG_F32};
+    struct kg_model_opts opts = {.ct = KG_F32};
     struct kg_model_save save = {.dtype = KG_F32, .source_dir = WORDY "/tokenizer"};
     struct kg_model_config config;
     struct kg_model *m;

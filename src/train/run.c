@@ -53,7 +53,7 @@ static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err
 
 static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err)
 {
-    struct kg_model_opts opts = {.backend = kg_backend_cpu(), .trainable = true};
+    struct kg_model_opts opts = {.trainable = true};
 
     struct kg_path dir;
 
