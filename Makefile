@@ -40,7 +40,7 @@ export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/t
 endif
 # Arb and Calcium stand apart before FLINT 3
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
-LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -ljansson -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
+LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
 LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------

@@ -1,7 +1,6 @@
 /* UTF-8 byte by byte (RFC 3629), with a short way over ASCII. */
 #include "base/utf8.h"
 
-#include <stdint.h>
 #include <string.h>
 
 /* Bytes of a character by its first; 0: none begins so. */
@@ -101,4 +100,15 @@ size_t kg_utf8_valid_prefix(const char *text, size_t n)
 bool kg_utf8_is_valid(const char *text, size_t n)
 {
     return kg_utf8_valid_prefix(text, n) == n;
+}
+
+size_t kg_utf8_encode(char out[4], uint32_t cp)
+{
+    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    size_t length = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+
+    for (size_t i = length - 1; i > 0; i--, cp >>= 6)
+        out[i] = (char)(0x80 | (cp & 0x3f));
+    out[0] = (char)(lead[length] | cp);
+    return length;
 }

@@ -1,13 +1,14 @@
 /* What is UTF-8 and what is not: no surrogates, no overlong forms, nothing above
  * U+10FFFF.
  *
- * Code points, and the rest of Unicode, are in text/unicode.h, which has this too.
+ * The rest of Unicode is in text/unicode.h, which has this too.
  */
 #ifndef KG_BASE_UTF8_H
 #define KG_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Bytes of the character at text (n > 0 bytes are there), or 0 where it is malformed. */
 size_t kg_utf8_length(const char *text, size_t n);
@@ -23,5 +24,8 @@ size_t kg_utf8_cut(const char *text, size_t n);
 size_t kg_utf8_valid_prefix(const char *text, size_t n);
 size_t kg_utf8_ascii_prefix(const char *text, size_t n);
 bool kg_utf8_is_valid(const char *text, size_t n);
+
+/* returns the length in bytes, 1..4.   cp must be a scalar value */
+size_t kg_utf8_encode(char out[4], uint32_t cp);
 
 #endif

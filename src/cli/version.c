@@ -7,7 +7,6 @@
 #include "tensor/selfcheck.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <jansson.h>
 #include <pcre2.h>
 #include <utf8proc.h>
 #include <yaml.h>
@@ -26,9 +25,8 @@ kg_status kg_cli_version(struct kg_str *out, struct kg_err *err)
     be->describe(backend, sizeof backend);
     KG_TRY(kg_str_printf(out, err, "kedge %s\n", KG_VERSION));
     KG_TRY(kg_str_printf(
-        out, err, "libraries: jansson %s, libyaml %s, PCRE2 %s, utf8proc %s, zstd %s\n",
-        jansson_version_str(), yaml_get_version_string(), pcre, utf8proc_version(),
-        ZSTD_versionString()));
+        out, err, "libraries: libyaml %s, PCRE2 %s, utf8proc %s, zstd %s\n",
+        yaml_get_version_string(), pcre, utf8proc_version(), ZSTD_versionString()));
     KG_TRY(kg_str_printf(out, err, "backend: %s\n", backend));
     return kg_str_printf(out, err, "processor: %s\n", features);
 }

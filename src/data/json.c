@@ -213,9 +213,7 @@ static size_t plain_bytes(uint64_t eight)
     return marks ? (size_t)__builtin_ctzll(marks) / 8 : WORD_BYTES;
 }
 
-/* Bytes of the text that pass through as they are, looked at by whole words: there may
- * be more behind them. */
-static size_t plain_prefix(const char *text, size_t n)
+size_t kg_json_plain_prefix(const char *text, size_t n)
 {
     size_t plain = WORD_BYTES;
     size_t i = 0;
@@ -236,7 +234,7 @@ kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
     size_t i = 0;
 
     KG_TRY(kg_str_putc(out, '"', err));
-    while ((i += plain_prefix(text + i, n - i)) < n) {
+    while ((i += kg_json_plain_prefix(text + i, n - i)) < n) {
         size_t length = kg_utf8_length(text + i, n - i);
         unsigned char c = (unsigned char)text[i];
 

@@ -3,9 +3,8 @@
  *
  * A struct kg_json is a value inside a document and lives as long as the document. A
  * document comes about by the calls of a builder, of which the parser of text is one
- * user; jansson stands behind that one (json_parse.c) alone. Every getter names the key
- * and what was found instead; `where` of the document (a file name, "stdin line 12") goes
- * in front.
+ * user. Every getter names the key and what was found instead; `where` of the document (a
+ * file name, "stdin line 12") goes in front.
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -39,8 +38,8 @@ enum kg_json_type {
 kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
 /* A file of settings. An integer beyond 64 bits, which a record may not have, is a real
- * number here, its last two digits zeros: for "none" transformers writes a
- * model_max_length of 1000000000000000019884624838656. */
+ * number here: for "none" transformers writes a model_max_length of
+ * 1000000000000000019884624838656. */
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE /* qsort_r */
 #include "data/json_internal.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <assert.h>
@@ -41,23 +42,6 @@ void kg_json_empty(struct kg_json_doc *doc)
 
 /* ---- the stack ---- */
 
-struct member {
-    struct kg_json value;
-    const char *key; /* in the pool; NULL outside of objects */
-    size_t key_bytes;
-};
-struct kg_json_builder {
-    struct kg_json_doc *doc;    /* borrowed: the one that has begun */
-    struct kg_json_doc scratch; /* owned */
-    struct member *stack;       /* owned (capacity) */
-    size_t n, capacity;
-    size_t open[KG_JSON_MAX_DEPTH]; /* where the open lists are in the stack */
-    int depth;
-    const char *key; /* of the next value */
-    size_t key_bytes;
-    size_t bytes, max_bytes;
-};
-
 kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
                                  struct kg_err *err)
 {
@@ -72,7 +56,6 @@ void kg_json_builder_free(struct kg_json_builder *b)
 {
     if (!b)
         return;
-    kg_json_release(&b->scratch);
     kg_mem_free(b->stack);
     kg_mem_free(b);
 }
@@ -86,12 +69,6 @@ static kg_status check_room(const struct kg_json_builder *b, size_t bytes,
                    "expected a record of at most %zu bytes (texts, keys, %d for every "
                    "value), found a larger one",
                    b->max_bytes, KG_JSON_VALUE_BYTES);
-}
-
-kg_status kg_json_expect(const struct kg_json_builder *b, size_t values,
-                         struct kg_err *err)
-{
-    return check_room(b, values * KG_JSON_VALUE_BYTES, err);
 }
 
 /* Bytes that the document is to grow by. */
@@ -114,7 +91,7 @@ static bool is_expected(const struct kg_json_builder *b)
 static kg_status push(struct kg_json **v, struct kg_json_builder *b,
                       enum kg_json_type type, struct kg_err *err)
 {
-    struct member *m;
+    struct kg_json_member *m;
 
     assert(is_expected(b));
     KG_TRY(count(b, KG_JSON_VALUE_BYTES, err));
@@ -123,7 +100,7 @@ static kg_status push(struct kg_json **v, struct kg_json_builder *b,
                            UINT32_MAX, "JSON document", err));
     m = &b->stack[b->n++];
     m->key = b->key;
-    m->key_bytes = b->key_bytes;
+    m->place = b->place;
     m->value.type = type;
     m->value.n = 0;
     b->key = NULL;
@@ -131,23 +108,24 @@ static kg_status push(struct kg_json **v, struct kg_json_builder *b,
     return KG_OK;
 }
 
-/* A copy in the document, with a NUL behind it.   returns NULL with err set */
-static const char *copy_text(struct kg_json_builder *b, const char *text, size_t n,
-                             struct kg_err *err)
+/* A copy in the document, with a NUL behind it. */
+static kg_status copy_text(const char **copy, struct kg_json_builder *b, const char *text,
+                           size_t n, struct kg_err *err)
 {
-    char *copy = kg_json_alloc(b->doc, n + 1, err);
+    char *bytes;
 
-    if (!copy)
-        return NULL;
+    KG_TRY(check_room(b, n, err));
+    bytes = kg_json_alloc(b->doc, n + 1, err);
+    if (!bytes)
+        return KG_ENOMEM;
     if (n > 0)
-        memcpy(copy, text, n);
-    copy[n] = 0;
-    return copy;
+        memcpy(bytes, text, n);
+    bytes[n] = 0;
+    *copy = bytes;
+    return KG_OK;
 }
 
 /* ---- a document ---- */
-
-struct kg_json_doc *kg_json_scratch(struct kg_json_builder *b) { return &b->scratch; }
 
 kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
                         const char *where, struct kg_err *err)
@@ -184,16 +162,22 @@ kg_status kg_json_end(struct kg_json_builder *b, struct kg_err *err)
 
 /* ---- values ---- */
 
+kg_status kg_json_take_key(struct kg_json_builder *b, const char *key, size_t n,
+                           struct kg_err *err)
+{
+    KG_TRY(count(b, n, err));
+    b->key = key;
+    return KG_OK;
+}
+
 kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
                           struct kg_err *err)
 {
     if (memchr(key, 0, n))
         return kg_fail(err, KG_EFORMAT,
                        "expected a key without NUL, found one behind '%.100s'", key);
-    KG_TRY(count(b, n, err));
-    b->key = copy_text(b, key, n, err);
-    b->key_bytes = n;
-    return b->key ? KG_OK : KG_ENOMEM;
+    KG_TRY(copy_text(&key, b, key, n, err));
+    return kg_json_take_key(b, key, n, err);
 }
 
 kg_status kg_json_add_null(struct kg_json_builder *b, struct kg_err *err)
@@ -231,16 +215,23 @@ kg_status kg_json_add_real(struct kg_json_builder *b, double x, struct kg_err *e
     return KG_OK;
 }
 
-kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
-                           struct kg_err *err)
+kg_status kg_json_take_text(struct kg_json_builder *b, const char *text, size_t n,
+                            struct kg_err *err)
 {
     struct kg_json *v;
 
     KG_TRY(count(b, n, err));
     KG_TRY(push(&v, b, KG_JSON_STRING, err));
-    v->u.text.bytes = copy_text(b, text, n, err);
+    v->u.text.bytes = text;
     v->u.text.len = n;
-    return v->u.text.bytes ? KG_OK : KG_ENOMEM;
+    return KG_OK;
+}
+
+kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
+                           struct kg_err *err)
+{
+    KG_TRY(copy_text(&text, b, text, n, err));
+    return kg_json_take_text(b, text, n, err);
 }
 
 /* ---- lists ---- */
@@ -260,33 +251,39 @@ kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
     return KG_OK;
 }
 
-static kg_status duplicate(const char *key, struct kg_err *err)
+static kg_status duplicate(struct kg_json_builder *b, const struct kg_json_member *second,
+                           struct kg_err *err)
 {
+    b->place = second->place;
     return kg_fail(err, KG_EFORMAT,
                    "expected every key of an object once, found a duplicate of '%.100s'",
-                   key);
+                   second->key);
 }
 
-static kg_status compare_all(const struct member *m, size_t n, struct kg_err *err)
+static kg_status compare_all(struct kg_json_builder *b, const struct kg_json_member *m,
+                             size_t n, struct kg_err *err)
 {
     for (size_t i = 1; i < n; i++)
         for (size_t j = 0; j < i; j++)
-            if (m[i].key_bytes == m[j].key_bytes &&
-                memcmp(m[i].key, m[j].key, m[i].key_bytes) == 0)
-                return duplicate(m[i].key, err);
+            if (m[i].key[0] == m[j].key[0] && strcmp(m[i].key, m[j].key) == 0)
+                return duplicate(b, &m[i], err);
     return KG_OK;
 }
 
+/* Equal keys in the order of the text. */
 static int compare_keys(const void *a, const void *b, void *keys)
 {
     const char *const *key = keys;
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    int order = strcmp(key[i], key[j]);
 
-    return strcmp(key[*(const uint32_t *)a], key[*(const uint32_t *)b]);
+    return order ? order : (i > j) - (i < j);
 }
 
-static kg_status sort_keys(struct kg_json *v, struct kg_json_doc *doc, struct kg_err *err)
+static kg_status sort_keys(struct kg_json *v, struct kg_json_builder *b,
+                           const struct kg_json_member *m, struct kg_err *err)
 {
-    uint32_t *sorted = kg_json_alloc(doc, v->n * sizeof *sorted, err);
+    uint32_t *sorted = kg_json_alloc(b->doc, v->n * sizeof *sorted, err);
 
     if (!sorted)
         return KG_ENOMEM;
@@ -294,27 +291,27 @@ static kg_status sort_keys(struct kg_json *v, struct kg_json_doc *doc, struct kg
         sorted[i] = i;
     qsort_r(sorted, v->n, sizeof *sorted, compare_keys, v->u.list.keys);
     for (uint32_t i = 1; i < v->n; i++)
-        if (compare_keys(&sorted[i - 1], &sorted[i], v->u.list.keys) == 0)
-            return duplicate(v->u.list.keys[sorted[i]], err);
+        if (strcmp(m[sorted[i - 1]].key, m[sorted[i]].key) == 0)
+            return duplicate(b, &m[sorted[i]], err);
     v->u.list.sorted = sorted;
     return KG_OK;
 }
 
-static kg_status take_keys(struct kg_json *v, const struct member *m,
-                           struct kg_json_doc *doc, struct kg_err *err)
+static kg_status take_keys(struct kg_json *v, struct kg_json_builder *b,
+                           const struct kg_json_member *m, struct kg_err *err)
 {
-    v->u.list.keys = kg_json_alloc(doc, v->n * sizeof *v->u.list.keys, err);
+    v->u.list.keys = kg_json_alloc(b->doc, v->n * sizeof *v->u.list.keys, err);
     if (!v->u.list.keys)
         return KG_ENOMEM;
     for (uint32_t i = 0; i < v->n; i++)
         v->u.list.keys[i] = m[i].key;
-    return v->n <= SCAN_MEMBERS ? compare_all(m, v->n, err) : sort_keys(v, doc, err);
+    return v->n <= SCAN_MEMBERS ? compare_all(b, m, v->n, err) : sort_keys(v, b, m, err);
 }
 
 kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err)
 {
-    struct member *list = &b->stack[b->open[b->depth - 1]];
-    const struct member *members = list + 1;
+    struct kg_json_member *list = &b->stack[b->open[b->depth - 1]];
+    const struct kg_json_member *members = list + 1;
     struct kg_json *v = &list->value;
 
     assert(b->depth > 0 && !b->key);
@@ -327,8 +324,60 @@ kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err)
     for (uint32_t i = 0; i < v->n; i++)
         v->u.list.items[i] = members[i].value;
     if (v->type == KG_JSON_OBJECT)
-        KG_TRY(take_keys(v, members, b->doc, err));
+        KG_TRY(take_keys(v, b, members, err));
     b->n -= v->n;
     b->depth--;
     return KG_OK;
+}
+
+/* ---- documents of text ---- */
+
+kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
+                             const char *text, size_t n, const char *where,
+                             struct kg_err *err)
+{
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_json_begin(b, doc, where, err));
+    KG_TRY_GOTO(out, kg_json_add_parsed(b, n ? text : "", n, err));
+    KG_TRY_GOTO(out, kg_json_end(b, err));
+out:
+    if (status == KG_OK)
+        return KG_OK;
+    kg_json_release(doc);
+    return kg_err_prefix(err, "%s", where);
+}
+
+static kg_status parse(struct kg_json_doc *doc, const char *text, size_t n,
+                       const char *where, bool wide_integers, struct kg_err *err)
+{
+    struct kg_json_builder *b;
+    kg_status status;
+
+    memset(doc, 0, sizeof *doc);
+    KG_TRY(kg_json_builder_create(&b, SIZE_MAX, err));
+    b->wide_integers = wide_integers;
+    status = kg_json_parse_next(doc, b, text, n, where, err);
+    kg_json_builder_free(b);
+    return status;
+}
+
+kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
+                        const char *where, struct kg_err *err)
+{
+    return parse(doc, text, n, where, false, err);
+}
+
+kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
+                       struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status;
+
+    memset(doc, 0, sizeof *doc);
+    KG_TRY_GOTO(out, kg_file_read(&text, path, max_bytes, err));
+    KG_TRY_GOTO(out, parse(doc, kg_str_text(&text), text.len, path, true, err));
+out:
+    kg_str_release(&text);
+    return status;
 }

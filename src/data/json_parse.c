@@ -1,123 +1,368 @@
-/* JSON text into calls of a builder, by way of jansson.
+/* JSON text into calls of a builder: RFC 8259 to the letter, and nothing beside it.
  *
- * jansson checks the grammar and decodes strings and numbers. Its values are not what
- * callers see: freeing hundreds of thousands of them one by one costs more than parsing.
- * So its blocks come from a pool of the builder's, which is empty again as soon as the
- * document has copies of the keys and strings.
+ * A lexer finds where the next token ends, and a function a rule asks for the tokens that
+ * may come; it calls itself as deep as the builder opens lists. So an error always has a
+ * token at hand: the place is behind it, and its text is quoted. The text is read where
+ * it lies, strings by whole words as far as they are plain, and lines are counted only
+ * when an error needs them. A string goes into the document's memory once, decoded on the
+ * way: it never grows by that.
+ *
+ * How deep lists nest, and that a key comes once, is not known here: the builder sees to
+ * it for everyone who builds.
  */
 #include "data/json_internal.h"
 
-#include "base/file.h"
+#include "base/utf8.h"
 
-#include <jansson.h>
-#include <pthread.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory ---- */
+/* Brackets, comma, colon, the quote of a string and the first letter of true, false and
+ * null stand for themselves. */
+enum { END = 0, INTEGER = '0', REAL = '.', INVALID = '?' };
+enum { QUOTED_BYTES = 20, NUMBER_BYTES = 64, HEX = 4 };
 
-/* jansson's allocator is one for the process. While a thread parses, its blocks come from
- * a scratch pool; at any other time (another user of jansson in the process) they
- * are malloc's. */
-struct parsing {
-    struct kg_json_doc *scratch; /* borrowed */
+struct parser {
+    struct kg_json_builder *b; /* borrowed, as all */
+    const char *text, *end;
+    const char *token, *at; /* the last token is [token, at) */
+    char kind;
     struct kg_err *err;
-    bool no_memory;
 };
-static _Thread_local struct parsing *parsing; /* borrowed; NULL: none */
-static pthread_once_t hooks_once = PTHREAD_ONCE_INIT;
 
-static void *hook_malloc(size_t n)
+/* ---- errors ---- */
+
+/* The place is behind the last token: the column counts characters up to there. */
+static KG_PRINTF(2, 3) kg_status refuse(const struct parser *p, const char *fmt, ...)
 {
-    void *block;
+    size_t n = (size_t)(p->at - p->token);
+    char what[128], near[QUOTED_BYTES + 1] = "";
+    const char *end = "";
+    int line = 1, column = 0;
+    va_list args;
 
-    if (!parsing)
-        return malloc(n);
-    block = kg_json_alloc(parsing->scratch, n, parsing->err);
-    parsing->no_memory |= !block;
-    return block;
-}
-
-static void hook_free(void *block)
-{
-    if (!parsing)
-        free(block);
-}
-
-static void install_hooks(void)
-{
-    json_set_alloc_funcs(hook_malloc, hook_free);
-    json_object_seed(0);
-}
-
-/* ---- from jansson's values to the builder ---- */
-
-static kg_status add(struct kg_json_builder *b, json_t *v, struct kg_err *err);
-
-static kg_status add_array(struct kg_json_builder *b, json_t *array, struct kg_err *err)
-{
-    KG_TRY(kg_json_expect(b, json_array_size(array), err));
-    KG_TRY(kg_json_open(b, KG_JSON_ARRAY, err));
-    for (size_t i = 0; i < json_array_size(array); i++)
-        KG_TRY(add(b, json_array_get(array, i), err));
-    return kg_json_close(b, err);
-}
-
-/* jansson iterates in the order of insertion. */
-static kg_status add_object(struct kg_json_builder *b, json_t *object, struct kg_err *err)
-{
-    KG_TRY(kg_json_open(b, KG_JSON_OBJECT, err));
-    for (void *at = json_object_iter(object); at;
-         at = json_object_iter_next(object, at)) {
-        const char *key = json_object_iter_key(at);
-
-        KG_TRY(kg_json_add_key(b, key, strlen(key), err));
-        KG_TRY(add(b, json_object_iter_value(at), err));
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    for (const char *c = p->text; c < p->at; c++) {
+        line += *c == '\n';
+        column = *c == '\n' ? 0 : column + ((*c & 0xc0) != 0x80);
     }
-    return kg_json_close(b, err);
+    /* the message stays on one line */
+    for (size_t i = 0; n <= QUOTED_BYTES && i < n; i++)
+        near[i] = (unsigned char)p->token[i] < ' ' ? ' ' : p->token[i];
+    if (p->token == p->end)
+        end = " near end of file";
+    return kg_fail(p->err, KG_EFORMAT,
+                   "line %d column %d: expected JSON, found an error: %s%s%s%s", line,
+                   column, what, *near ? " near '" : end, near, *near ? "'" : "");
 }
 
-/* The builder counts the depth, which bounds the recursion. */
-static kg_status add(struct kg_json_builder *b, json_t *v, struct kg_err *err)
+/* ---- tokens ---- */
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_letter(char c) { return (c | ' ') >= 'a' && (c | ' ') <= 'z'; }
+
+static bool take(struct parser *p, const char *set)
 {
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return add_object(b, v, err);
-    case JSON_ARRAY:
-        return add_array(b, v, err);
-    case JSON_STRING:
-        return kg_json_add_text(b, json_string_value(v), json_string_length(v), err);
-    case JSON_INTEGER:
-        return kg_json_add_int(b, json_integer_value(v), err);
-    case JSON_REAL:
-        return kg_json_add_real(b, json_real_value(v), err);
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return kg_json_add_bool(b, json_is_true(v), err);
-    case JSON_NULL:
-        break;
+    if (p->at == p->end || !kg_char_in(set, *p->at))
+        return false;
+    p->at++;
+    return true;
+}
+
+static bool take_all(struct parser *p, bool (*is)(char))
+{
+    const char *from = p->at;
+
+    while (p->at < p->end && is(*p->at))
+        p->at++;
+    return p->at > from;
+}
+
+/* Behind a minus sign, or at the first digit.   returns the kind */
+static char scan_number(struct parser *p)
+{
+    char kind = INTEGER;
+
+    if (take(p, "0") ? p->at < p->end && is_digit(*p->at) : !take_all(p, is_digit))
+        return INVALID;
+    if (take(p, ".")) {
+        kind = REAL;
+        if (!take_all(p, is_digit))
+            return INVALID;
     }
-    return kg_json_add_null(b, err);
+    if (take(p, "eE")) {
+        kind = REAL;
+        take(p, "+-");
+        if (!take_all(p, is_digit))
+            return INVALID;
+    }
+    return kind;
+}
+
+/* The whole word, though it be none of the three: errors quote it. */
+static char scan_word(struct parser *p)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    size_t n;
+
+    if (is_letter(*p->token))
+        take_all(p, is_letter);
+    n = (size_t)(p->at - p->token);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && memcmp(words[i], p->token, n) == 0)
+            return *words[i];
+    return INVALID;
+}
+
+/* At the backslash. */
+static kg_status scan_escape(struct parser *p)
+{
+    int digits = 0;
+
+    p->at++;
+    if (take(p, "\"\\/bfnrt"))
+        return KG_OK;
+    if (take(p, "u"))
+        while (digits < HEX && take(p, "0123456789abcdefABCDEF"))
+            digits++;
+    if (digits == HEX)
+        return KG_OK;
+    if (p->at < p->end)
+        p->at += kg_utf8_length(p->at, (size_t)(p->end - p->at));
+    return refuse(p, "invalid escape");
+}
+
+/* Behind the opening quote, to behind the other. */
+static kg_status scan_string(struct parser *p)
+{
+    for (;;) {
+        size_t length;
+
+        p->at += kg_json_plain_prefix(p->at, (size_t)(p->end - p->at));
+        if (p->at == p->end)
+            return refuse(p, "premature end of input");
+        if (*p->at == '\\') {
+            KG_TRY(scan_escape(p));
+            continue;
+        }
+        length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
+        if (length == 0)
+            return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
+        if (length == 1 && (unsigned char)*p->at < ' ')
+            return *p->at == '\n' ? refuse(p, "unexpected newline")
+                                  : refuse(p, "control character 0x%x", *p->at);
+        p->at += length;
+        if (p->at[-1] == '"')
+            return KG_OK;
+    }
+}
+
+static kg_status next(struct parser *p)
+{
+    size_t length;
+
+    while (take(p, " \n\r\t"))
+        continue;
+    p->token = p->at;
+    p->kind = END;
+    if (p->at == p->end)
+        return KG_OK;
+    length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
+    if (length == 0)
+        return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
+    p->at += length;
+    p->kind = *p->token;
+    if (p->kind == '"')
+        return scan_string(p);
+    if (kg_char_in("[]{},:", p->kind))
+        return KG_OK;
+    if (is_digit(p->kind))
+        p->at--;
+    p->kind = is_digit(p->kind) || p->kind == '-' ? scan_number(p) : scan_word(p);
+    return KG_OK;
+}
+
+/* ---- strings ---- */
+
+static uint32_t hex_of(const char *digits)
+{
+    return (uint32_t)strtoul(
+        (const char[]){digits[0], digits[1], digits[2], digits[3], 0}, NULL, 16);
+}
+
+/* A character beyond 16 bits is a pair of escapes; a half of one is none.
+ *   *from: the letter of the escape, then behind what was read */
+static kg_status decode_unit(char **to, const char **from, const struct parser *p)
+{
+    uint32_t unit = hex_of(*from + 1);
+    uint32_t low = 0;
+
+    *from += 1 + HEX;
+    if (unit >= 0xd800 && unit < 0xdc00 && (*from)[0] == '\\' && (*from)[1] == 'u') {
+        low = hex_of(*from + 2);
+        *from += 2 + HEX;
+        if (low < 0xdc00 || low > 0xdfff)
+            return refuse(p, "invalid Unicode '\\u%04X\\u%04X'", unit, low);
+        unit = 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
+    }
+    if (unit >= 0xd800 && unit <= 0xdfff)
+        return refuse(p, "invalid Unicode '\\u%04X'", unit);
+    *to += kg_utf8_encode(*to, unit);
+    return KG_OK;
+}
+
+/* The string that the last token is, in the document's memory. */
+static kg_status decode(const char **text, size_t *n, struct parser *p)
+{
+    static const char letters[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
+    const char *from = p->token + 1;
+    const char *end = p->at - 1;
+    char *to = kg_json_alloc(p->b->doc, (size_t)(end - from) + 1, p->err);
+
+    *text = to;
+    if (!to)
+        return KG_ENOMEM;
+    while (from < end) {
+        const char *escape = memchr(from, '\\', (size_t)(end - from));
+        size_t run = (size_t)((escape ? escape : end) - from);
+
+        memcpy(to, from, run);
+        to += run;
+        from += run + (escape != NULL);
+        if (!escape)
+            break;
+        if (*from == 'u')
+            KG_TRY(decode_unit(&to, &from, p));
+        else
+            *to++ = plain[kg_char_find(letters, *from++) - letters];
+    }
+    *to = 0;
+    *n = (size_t)(to - *text);
+    return KG_OK;
+}
+
+static kg_status add_string(struct parser *p)
+{
+    const char *text;
+    size_t n;
+
+    KG_TRY(decode(&text, &n, p));
+    return kg_json_take_text(p->b, text, n, p->err);
+}
+
+static kg_status add_key(struct parser *p)
+{
+    const char *key;
+    size_t n;
+
+    if (p->kind != '"')
+        return refuse(p, "string or '}' expected");
+    KG_TRY(decode(&key, &n, p));
+    if (memchr(key, 0, n))
+        return refuse(p, "NUL byte in object key not supported");
+    p->b->place = p->token;
+    return kg_json_take_key(p->b, key, n, p->err);
+}
+
+/* ---- values ---- */
+
+/* The C library reads numbers that end with a NUL. */
+static kg_status add_number(struct parser *p)
+{
+    char buffer[NUMBER_BYTES];
+    size_t n = (size_t)(p->at - p->token);
+    char *digits = n < sizeof buffer ? buffer : kg_json_alloc(p->b->doc, n + 1, p->err);
+    long long whole;
+    double real;
+
+    if (!digits)
+        return KG_ENOMEM;
+    memcpy(digits, p->token, n);
+    digits[n] = 0;
+    errno = 0;
+    if (p->kind == INTEGER) {
+        whole = strtoll(digits, NULL, 10);
+        if (errno == 0)
+            return kg_json_add_int(p->b, whole, p->err);
+        if (!p->b->wide_integers)
+            return refuse(p, "too big %sinteger", whole < 0 ? "negative " : "");
+    }
+    real = strtod(digits, NULL);
+    if (!isfinite(real))
+        return refuse(p, "real number overflow");
+    return kg_json_add_real(p->b, real, p->err);
+}
+
+static kg_status add_value(struct parser *p);
+
+/* Behind the opening bracket, to the other. */
+static kg_status add_members(struct parser *p, char close)
+{
+    KG_TRY(next(p));
+    if (p->kind == close)
+        return KG_OK;
+    for (;;) {
+        if (close == '}') {
+            KG_TRY(add_key(p));
+            KG_TRY(next(p));
+            if (p->kind != ':')
+                return refuse(p, "':' expected");
+            KG_TRY(next(p));
+        }
+        KG_TRY(add_value(p));
+        KG_TRY(next(p));
+        if (p->kind != ',')
+            return p->kind == close ? KG_OK : refuse(p, "'%c' expected", close);
+        KG_TRY(next(p));
+    }
+}
+
+static kg_status add_list(struct parser *p, enum kg_json_type type, char close)
+{
+    kg_status status;
+
+    KG_TRY(kg_json_open(p->b, type, p->err));
+    KG_TRY(add_members(p, close));
+    status = kg_json_close(p->b, p->err);
+    if (status != KG_EFORMAT)
+        return status;
+    p->at = p->b->place;
+    KG_TRY(next(p));
+    return refuse(p, "duplicate object key");
+}
+
+/* The last token is its first. */
+static kg_status add_value(struct parser *p)
+{
+    switch (p->kind) {
+    case '{':
+        return add_list(p, KG_JSON_OBJECT, '}');
+    case '[':
+        return add_list(p, KG_JSON_ARRAY, ']');
+    case '"':
+        return add_string(p);
+    case INTEGER:
+    case REAL:
+        return add_number(p);
+    case 't':
+    case 'f':
+        return kg_json_add_bool(p->b, p->kind == 't', p->err);
+    case 'n':
+        return kg_json_add_null(p->b, p->err);
+    default:
+        return refuse(p, "%s token", p->kind == INVALID ? "invalid" : "unexpected");
+    }
 }
 
 /* ---- text ---- */
 
-static kg_status refuse(const json_error_t *error, struct kg_err *err)
-{
-    char what[JSON_ERROR_TEXT_LENGTH];
-    size_t n = strnlen(error->text, sizeof what - 1);
-
-    /* jansson quotes the text near the error: keep the message on one line */
-    for (size_t i = 0; i < n; i++)
-        what[i] = (unsigned char)error->text[i] < ' ' ? ' ' : error->text[i];
-    what[n] = 0;
-    return kg_fail(err, KG_EFORMAT,
-                   "line %d column %d: expected JSON, found an error: %s", error->line,
-                   error->column, what);
-}
-
-/* What jansson does not name: a byte-order mark, which is not seen in the text that it
- * quotes, and a NUL, which version 2.14 passes over behind a number or a word. */
+/* A byte-order mark and a NUL are not seen in the text that an error quotes. */
 static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
 {
     const char *nul = memchr(text, 0, n);
@@ -136,120 +381,11 @@ static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
                              struct kg_err *err)
 {
-    struct parsing memory = {.scratch = kg_json_scratch(b), .err = err};
-    json_error_t error;
-    json_t *root;
-    kg_status status;
+    struct parser p = {.b = b, .text = text, .end = text + n, .at = text, .err = err};
 
     KG_TRY(check_bytes(text, n, err));
-    pthread_once(&hooks_once, install_hooks);
-    parsing = &memory;
-    /* at most 2,048 levels deep */
-    root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
-                      &error);
-    parsing = NULL;
-    /* jansson goes on with half a word when it cannot keep all of it */
-    if (memory.no_memory)
-        status = KG_ENOMEM;
-    else
-        status = root ? add(b, root, err) : refuse(&error, err);
-    kg_json_empty(memory.scratch);
-    return status;
-}
-
-/* ---- documents ---- */
-
-kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
-                             const char *text, size_t n, const char *where,
-                             struct kg_err *err)
-{
-    kg_status status;
-
-    KG_TRY_GOTO(out, kg_json_begin(b, doc, where, err));
-    KG_TRY_GOTO(out, kg_json_add_parsed(b, n ? text : "", n, err));
-    KG_TRY_GOTO(out, kg_json_end(b, err));
-out:
-    if (status == KG_OK)
-        return KG_OK;
-    kg_json_release(doc);
-    return kg_err_prefix(err, "%s", where);
-}
-
-kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
-                        const char *where, struct kg_err *err)
-{
-    struct kg_json_builder *b;
-    kg_status status;
-
-    memset(doc, 0, sizeof *doc);
-    KG_TRY(kg_json_builder_create(&b, SIZE_MAX, err));
-    status = kg_json_parse_next(doc, b, text, n, where, err);
-    kg_json_builder_free(b);
-    return status;
-}
-
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/* Behind the digits, quoted text or other byte at `at`. */
-static const char *pass(const char *at, const char *end)
-{
-    bool quoted = *at == '"';
-    bool digits = is_digit(*at);
-
-    for (at++; at < end; at++) {
-        if (quoted && *at == '"')
-            return at + 1;
-        if (!quoted && !(digits && is_digit(*at)))
-            return at;
-        if (quoted && *at == '\\' && at + 1 < end)
-            at++;
-    }
-    return end;
-}
-
-static bool is_beyond_64_bits(const char *digits, size_t n, bool negative)
-{
-    const char *last = negative ? "9223372036854775808" : "9223372036854775807";
-    size_t most = strlen(last);
-
-    return n > most || (n == most && memcmp(digits, last, n) > 0);
-}
-
-/* Are the digits from `at` to `next` an integer, and not a part of another number? */
-static bool is_whole(const char *text, const char *at, const char *next, const char *end)
-{
-    const char *before = at > text && at[-1] == '-' ? at - 1 : at;
-
-    return is_digit(*at) && (before == text || !kg_char_in(".eE+-", before[-1])) &&
-           (next == end || !kg_char_in(".eE", *next));
-}
-
-/* The last two digits of an integer beyond 64 bits become "e2", which makes it a real
- * number for jansson, and leaves every other byte where errors count it. */
-static void widen(char *text, size_t n)
-{
-    const char *end = text + n;
-
-    for (char *at = text, *next; at < end; at = next) {
-        next = at + (pass(at, end) - at);
-        if (is_whole(text, at, next, end) &&
-            is_beyond_64_bits(at, (size_t)(next - at), at > text && at[-1] == '-'))
-            memcpy(next - 2, "e2", 2);
-    }
-}
-
-kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
-                       struct kg_err *err)
-{
-    struct kg_str text = {0};
-    kg_status status;
-
-    memset(doc, 0, sizeof *doc);
-    KG_TRY_GOTO(out, kg_file_read(&text, path, max_bytes, err));
-    if (text.len > 0)
-        widen(text.data, text.len);
-    KG_TRY_GOTO(out, kg_json_parse(doc, kg_str_text(&text), text.len, path, err));
-out:
-    kg_str_release(&text);
-    return status;
+    KG_TRY(next(&p));
+    KG_TRY(add_value(&p));
+    KG_TRY(next(&p));
+    return p.kind == END ? KG_OK : refuse(&p, "end of file expected");
 }

@@ -111,11 +111,11 @@ static void malformed_text_is_refused_with_its_line(void **state)
     REFUSES("[\"\\ud800\"]", "doc");
     memset(deep, '[', sizeof deep / 2);
     memset(deep + sizeof deep / 2, ']', sizeof deep / 2);
-    refuses(deep, sizeof deep, "maximum parsing depth");
+    refuses(deep, sizeof deep, "nested at most 64");
     refuses(deep + sizeof deep / 2 - 65, 2 * 65, "nested at most 64");
 }
 
-/* The words behind the place are jansson's; a part of them names the fault. */
+/* A part of the words behind the place names the fault. */
 static void errors_say_where_and_what_is_wrong(void **state)
 {
     static const struct {
@@ -143,6 +143,8 @@ static void errors_say_where_and_what_is_wrong(void **state)
         {"[-1e400]", "line 1 column 7", "overflow"},
         {"[1,\n {\"k\":0, \"l\":1, \"k\":2}]", "line 2 column 19", "duplicate"},
         {"{\"a\\u0000\":1}", "line 1 column 10", "NUL"},
+        {"[\"\\ud800\\u0041\"]", "line 1 column 15", "Unicode '\\uD800\\u0041'"},
+        {"[tru\xff]", "line 1 column 4", "near 'tru'"},
     };
     char start[100];
 

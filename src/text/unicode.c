@@ -120,11 +120,6 @@ size_t kg_utf8_decode(uint32_t *cp, const char *text)
     return 4;
 }
 
-size_t kg_utf8_encode(char out[4], uint32_t cp)
-{
-    return (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
-}
-
 bool kg_unicode_is_surely_nfc(const char *text, size_t n)
 {
     size_t i = 0;

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
-#include "base/utf8.h" /* what is valid */
+#include "base/utf8.h" /* what is valid, and kg_utf8_encode */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,8 +22,6 @@ kg_status kg_utf8_make_valid(struct kg_str *out, const char *text, size_t n,
 
 /* One code point of valid text (1..4 bytes read).   returns its length in bytes */
 size_t kg_utf8_decode(uint32_t *cp, const char *text);
-/* returns the length in bytes, 1..4.   cp must be a scalar value */
-size_t kg_utf8_encode(char out[4], uint32_t cp);
 
 /* The White_Space property: what \s means to HuggingFace's regular expressions. It is
  * stable since Unicode 6.3. */
