@@ -138,7 +138,7 @@ static void options_without_effect(void **state)
 {
     static const struct bad rows[] = {
         {"a reward of no task", NULL, TRAIN "'task.rewards=[\"a=mth\"]'", 1,
-         "task.rewards: expected a task of arithmetic, ", NULL},
+         "task.rewards: task: expected one of arithmetic, ", NULL},
         {"a reward of no task, what was found", NULL, TRAIN "'task.rewards=[\"a=mth\"]'",
          1, "found 'mth'", NULL},
         {"user turns without a template", "echo '{\"prompt\": \"p\"}' >$W/d.jsonl",
@@ -344,11 +344,12 @@ static void data_files(void **state)
         {"eval: no such column", NULL, EVAL "--answer-key zip", 1,
          "expected an answer under zip", NULL},
         {"eval: unknown task", NULL, EVAL "--task digit", 1,
-         "expected a task of arithmetic, countdown, digits", NULL},
+         "task: expected one of arithmetic, countdown, digits", NULL},
         {"eval: no data", NULL, "eval --model $D --task digits", 1,
          "expected a data file, found none", NULL},
         {"eval: no problems", NULL, EVAL "--problems 0", 2, "--problems: expected", NULL},
-        {"task: unknown", NULL, "task digit", 1, "expected a task of arithmetic", NULL},
+        {"task: unknown", NULL, "task digit", 1, "task: expected one of arithmetic",
+         NULL},
         {"task: reads data", NULL, "task digits", 1, "found one that reads data", NULL},
         {"task: unknown level", NULL, "task arithmetic --level x", 1, "found 'x'", NULL},
     };

@@ -314,8 +314,7 @@ static void an_unknown_word_of_a_dump_is_named_with_its_line(void **state)
     static const struct {
         const char *from, *to, *words;
     } cases[] = {
-        {"\"finish\":\"", "\"finish\":\"un",
-         "expected an end of none, stop, stop_string"},
+        {"\"finish\":\"", "\"finish\":\"un", "expected one of none, stop, stop_string"},
         {"\"source\":\"p", "\"source\":\"q", "expected letters p, m and t"},
         {"\"tokens\":[", "\"tokens\":[-1,", "expected tokens, source and logp"},
     };

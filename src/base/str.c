@@ -179,3 +179,14 @@ kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
     kg_str_release(&list);
     return status;
 }
+
+kg_status kg_str_pick(size_t *index, kg_status code, const char *what, const char *name,
+                      const void *names, size_t n, size_t stride, struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name_at(names, i, stride), name) == 0) {
+            *index = i;
+            return KG_OK;
+        }
+    return kg_str_unknown(code, what, name, names, n, stride, err);
+}

@@ -68,4 +68,10 @@ const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t
 kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
                          const void *names, size_t n, size_t stride, struct kg_err *err);
 
+/* *index of the one of n names (as above) that is `name`.   errors: code, as
+ * kg_str_unknown */
+kg_status kg_str_pick(size_t *index, kg_status code, const char *what, const char *name,
+                      const void *names, size_t n, size_t stride,
+                      struct kg_err *err) KG_MUST_CHECK;
+
 #endif

@@ -299,11 +299,9 @@ static const struct shell {
 
 kg_status kg_cli_completion(struct kg_str *out, const char *shell, struct kg_err *err)
 {
-    const size_t n = sizeof shells / sizeof *shells;
+    size_t i;
 
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(shells[i].name, shell) == 0)
-            return shells[i].put(out, err);
-    }
-    return kg_str_unknown(KG_EINVAL, "shell", shell, shells, n, sizeof *shells, err);
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "shell", shell, shells,
+                       sizeof shells / sizeof *shells, sizeof *shells, err));
+    return shells[i].put(out, err);
 }

@@ -35,14 +35,14 @@ struct walk {
 static kg_status run_family(const char *name, struct kg_golden_case *g,
                             struct kg_err *err)
 {
+    size_t i;
+
     if (kg_json_type(g->json) != KG_JSON_OBJECT)
         return kg_fail(err, KG_EFORMAT, "expected an object, found %s",
                        kg_json_type_name(g->json));
-    for (size_t i = 0; i < KG_COUNT(families); i++)
-        if (strcmp(families[i].name, name) == 0)
-            return families[i].run(g, err);
-    return kg_str_unknown(KG_EUNSUPPORTED, "family", name, families, KG_COUNT(families),
-                          sizeof *families, err);
+    KG_TRY(kg_str_pick(&i, KG_EUNSUPPORTED, "family", name, families, KG_COUNT(families),
+                       sizeof *families, err));
+    return families[i].run(g, err);
 }
 
 static void judge(struct kg_golden_result *r, const struct kg_golden_case *g,

@@ -23,30 +23,20 @@ const struct kg_math_mode *kg_math_modes(void) { return modes; }
 kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
                             struct kg_err *err)
 {
-    char names[128] = "";
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EINVAL, "mode", name, modes,
+                                   sizeof modes / sizeof *modes - 1, sizeof *modes, err);
 
-    for (const struct kg_math_mode *m = modes; m->name; m++) {
-        size_t used = strlen(names);
-
-        if (strcmp(m->name, name) == 0) {
-            *mode = m;
-            return KG_OK;
-        }
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", m->name);
-    }
-    return kg_fail(err, KG_EINVAL, "expected a mode of %s, found '%.80s'", names, name);
+    *mode = &modes[i];
+    return status;
 }
 
 kg_status kg_math_form_find(enum kg_math_form *form, const char *name, struct kg_err *err)
 {
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (strcmp(forms[i], name) == 0) {
-            *form = (enum kg_math_form)i;
-            return KG_OK;
-        }
-    }
-    return kg_fail(err, KG_EINVAL,
-                   "expected a form of auto, answer, text, response, choice, bracket, "
-                   "found '%.80s'",
-                   name);
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EINVAL, "form", name, forms,
+                                   sizeof forms / sizeof *forms, sizeof *forms, err);
+
+    *form = (enum kg_math_form)i;
+    return status;
 }

@@ -56,15 +56,12 @@ static const struct kg_arch ARCHS[] = {
 kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                        struct kg_err *err)
 {
-    for (const struct kg_arch *a = ARCHS; a->model_type; a++) {
-        if (strcmp(a->model_type, model_type) == 0) {
-            *arch = a;
-            return KG_OK;
-        }
-    }
-    const size_t n = sizeof ARCHS / sizeof *ARCHS - 1;
-    return kg_str_unknown(KG_EUNSUPPORTED, "architecture", model_type, ARCHS, n,
-                          sizeof *ARCHS, err);
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EUNSUPPORTED, "architecture", model_type, ARCHS,
+                                   sizeof ARCHS / sizeof *ARCHS - 1, sizeof *ARCHS, err);
+
+    *arch = &ARCHS[i];
+    return status;
 }
 
 /* ---- fields ---- */

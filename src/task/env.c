@@ -39,19 +39,12 @@ const struct kg_env_row *kg_env_table(void) { return table; }
 
 kg_status kg_env_find(const struct kg_env_row **row, const char *name, struct kg_err *err)
 {
-    char names[256] = "";
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EINVAL, "environment", name, table,
+                                   sizeof table / sizeof *table - 1, sizeof *table, err);
 
-    for (const struct kg_env_row *r = table; r->name; r++) {
-        size_t used = strlen(names);
-
-        if (strcmp(r->name, name) == 0) {
-            *row = r;
-            return KG_OK;
-        }
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", r->name);
-    }
-    return kg_fail(err, KG_EINVAL, "expected an environment of %s, found '%s'", names,
-                   name);
+    *row = &table[i];
+    return status;
 }
 
 static kg_status put_remark(struct kg_str *out, const struct kg_action *action,

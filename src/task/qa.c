@@ -109,12 +109,13 @@ const struct kg_qa_metric *kg_qa_metrics(void) { return metrics; }
 kg_status kg_qa_metric_find(const struct kg_qa_metric **metric, const char *name,
                             struct kg_err *err)
 {
-    for (*metric = metrics; (*metric)->name; (*metric)++) {
-        if (strcmp((*metric)->name, name) == 0)
-            return KG_OK;
-    }
-    return kg_fail(err, KG_EINVAL, "expected a metric of em, subem or f1, found '%.40s'",
-                   name);
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EINVAL, "metric", name, metrics,
+                                   sizeof metrics / sizeof *metrics - 1, sizeof *metrics,
+                                   err);
+
+    *metric = &metrics[i];
+    return status;
 }
 
 static struct kg_qa_text text_of(const struct kg_str *s)

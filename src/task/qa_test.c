@@ -91,7 +91,7 @@ static void metrics_score_the_best_gold_answer(void **state)
     assert_true(score("f1", "the", "the") == 0);
     assert_true(score("em", "no such answer", "x") == 1);
     assert_int_equal(kg_qa_metric_find(&m, "bleu", &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "em, subem or f1"));
+    assert_non_null(strstr(err.message, "em, subem, f1"));
 }
 
 /* ---- episodes ---- */

@@ -87,18 +87,12 @@ const struct kg_task_row *kg_task_table(void) { return table; }
 kg_status kg_task_find(const struct kg_task_row **row, const char *name,
                        struct kg_err *err)
 {
-    char names[256] = "";
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EINVAL, "task", name, table,
+                                   sizeof table / sizeof *table - 1, sizeof *table, err);
 
-    for (const struct kg_task_row *r = table; r->name; r++) {
-        size_t used = strlen(names);
-
-        if (strcmp(r->name, name) == 0) {
-            *row = r;
-            return KG_OK;
-        }
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", r->name);
-    }
-    return kg_fail(err, KG_EINVAL, "expected a task of %s, found '%s'", names, name);
+    *row = &table[i];
+    return status;
 }
 
 /* ---- loading ---- */

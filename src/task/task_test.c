@@ -71,9 +71,10 @@ static void an_unknown_task_lists_the_valid_ones(void **state)
 
     (void)state;
     assert_int_equal(kg_task_find(&row, "arithmetics", &err), KG_EINVAL);
-    assert_string_equal(err.message, "expected a task of arithmetic, countdown, digits, "
-                                     "qa-number, math, search-qa, none, external, "
-                                     "found 'arithmetics'");
+    assert_string_equal(err.message,
+                        "task: expected one of arithmetic, countdown, digits, "
+                        "qa-number, math, search-qa, none, external; "
+                        "found 'arithmetics'");
     assert_string_equal(row_of("digits")->name, "digits");
 }
 

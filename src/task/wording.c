@@ -10,6 +10,8 @@
  */
 #include "task/wording.h"
 
+#include "base/str.h"
+
 #include <string.h>
 
 static const struct kg_wording table[] = {
@@ -56,14 +58,12 @@ const struct kg_wording *kg_wording_table(void) { return table; }
 kg_status kg_wording_find(const struct kg_wording **w, const char *name,
                           struct kg_err *err)
 {
-    if (!name || !*name)
-        name = table[0].name;
-    for (const struct kg_wording *row = table; row->name; row++) {
-        if (strcmp(row->name, name) != 0)
-            continue;
-        *w = row;
-        return KG_OK;
-    }
-    return kg_fail(err, KG_EINVAL, "expected a wording of %s, found '%.80s'",
-                   KG_WORDING_CHOICES, name);
+    size_t i = 0;
+    kg_status status = KG_OK;
+
+    if (name && *name)
+        status = kg_str_pick(&i, KG_EINVAL, "wording", name, table,
+                             sizeof table / sizeof *table - 1, sizeof *table, err);
+    *w = &table[i];
+    return status;
 }

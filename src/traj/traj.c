@@ -18,34 +18,27 @@
 enum { MAX_TOKENS = 1 << 26 };
 static const size_t max_kept = (size_t)1 << 40; /* bytes */
 
+static const char *const finishes[KG_FINISH_COUNT] = {
+    [KG_FINISH_NONE] = "none",           [KG_FINISH_STOP] = "stop",
+    [KG_FINISH_STRING] = "stop_string",  [KG_FINISH_LENGTH] = "length",
+    [KG_FINISH_CANCELLED] = "cancelled",
+};
+
 const char *kg_finish_name(enum kg_finish finish)
 {
-    static const char *const names[KG_FINISH_COUNT] = {
-        [KG_FINISH_NONE] = "none",           [KG_FINISH_STOP] = "stop",
-        [KG_FINISH_STRING] = "stop_string",  [KG_FINISH_LENGTH] = "length",
-        [KG_FINISH_CANCELLED] = "cancelled",
-    };
-
     assert(finish < KG_FINISH_COUNT);
-    return names[finish];
+    return finishes[finish];
 }
 
 kg_status kg_finish_find(enum kg_finish *finish, const char *name, const char *where,
                          struct kg_err *err)
 {
-    char names[96] = "";
+    size_t i = 0;
+    kg_status status = kg_str_pick(&i, KG_EFORMAT, where, name, finishes, KG_FINISH_COUNT,
+                                   sizeof *finishes, err);
 
-    for (int f = 0; f < KG_FINISH_COUNT; f++) {
-        size_t used = strlen(names);
-
-        *finish = (enum kg_finish)f;
-        if (strcmp(kg_finish_name(*finish), name) == 0)
-            return KG_OK;
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                 kg_finish_name(*finish));
-    }
-    return kg_fail(err, KG_EFORMAT, "%s: expected an end of %s, found '%.40s'", where,
-                   names, name);
+    *finish = (enum kg_finish)i;
+    return status;
 }
 
 void kg_traj_release(struct kg_traj *t)

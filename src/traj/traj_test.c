@@ -395,8 +395,8 @@ static void an_end_is_found_by_its_name(void **state)
     assert_int_equal(kg_finish_find(&found, "stopped", "a.jsonl: line 3", &err),
                      KG_EFORMAT);
     assert_string_equal(err.message,
-                        "a.jsonl: line 3: expected an end of none, stop, stop_string, "
-                        "length, cancelled, found 'stopped'");
+                        "a.jsonl: line 3: expected one of none, stop, stop_string, "
+                        "length, cancelled; found 'stopped'");
 }
 
 int main(void)
