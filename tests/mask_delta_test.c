@@ -7,7 +7,7 @@
 
 #include "data/jsonl.h"
 #include "model/model.h"
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 
 #include <math.h>
 
@@ -49,7 +49,7 @@ struct counts {
     double least;          /* p - mu */
 };
 
-static void add_answer(struct counts *c, const struct kg_model *m, struct kg_acts *acts,
+static void add_answer(struct counts *c, const struct kg_model *m,
                        const struct kg_json *line)
 {
     const struct kg_json *tokens = kg_json_get(line, "tokens"),
@@ -64,7 +64,7 @@ static void add_answer(struct counts *c, const struct kg_model *m, struct kg_act
     assert_true(n <= LONGEST && !isnan(advantage));
     for (size_t i = 0; i < n; i++)
         ids[i] = (int32_t)kg_json_int(kg_json_at(tokens, i), -1);
-    NEED(kg_score(m, acts, LONGEST, &seq, 1, 0, 0, &from, err));
+    score_one(m, &seq, 0, 0, &from);
     for (size_t i = 0; i < n; i++) {
         double p = exp(now[i]), mu = exp(kg_json_real(kg_json_at(logp, i), 0));
         bool drop = advantage < 0 && mu - p > DELTA;
@@ -88,23 +88,20 @@ static struct counts count_step(const char *dir, int step)
     struct counts c = {0};
     struct kg_str text = {0};
     struct kg_model *m;
-    struct kg_acts *acts;
     char path[256];
 
     snprintf(path, sizeof path, "%s/checkpoints/step-%06d/model", dir, step - 1);
     NEED(kg_model_open(&m, path, &opts, err));
-    NEED(kg_acts_create(&acts, m, LONGEST, false, err));
     snprintf(path, sizeof path, "%s/rollouts/step-%06d.jsonl.zst", dir, step);
     NEED(kg_zst_read(&text, path, 1 << 24, err));
     for (const char *p = text.data; *p; p += strcspn(p, "\n") + 1) {
         struct kg_json_doc doc;
 
         NEED(kg_json_parse(&doc, p, strcspn(p, "\n"), path, err));
-        add_answer(&c, m, acts, doc.root);
+        add_answer(&c, m, doc.root);
         kg_json_release(&doc);
     }
     kg_str_release(&text);
-    kg_acts_free(acts);
     kg_model_free(m);
     return c;
 }

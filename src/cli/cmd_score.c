@@ -40,8 +40,7 @@ struct window {
     float *logp;    /* as ids */
     float *entropy; /* as ids, or NULL */
     struct kg_score_seq seqs[WINDOW];
-    struct kg_acts *acts; /* owned, grown to the longest line */
-    int64_t acts_tokens;
+    struct kg_rows *rows; /* owned, grown to the longest line */
 };
 
 static kg_status check_line(const struct window *w, const struct kg_model *m,
@@ -78,7 +77,7 @@ static kg_status read_window(struct window *w, bool *more, struct kg_jsonl *in,
     return KG_OK;
 }
 
-static kg_status need_acts(struct window *w, const struct kg_model *m, struct kg_err *err)
+static kg_status need_rows(struct window *w, const struct kg_model *m, struct kg_err *err)
 {
     size_t longest = 0;
     for (size_t i = 0; i < w->n; i++)
@@ -86,15 +85,12 @@ static kg_status need_acts(struct window *w, const struct kg_model *m, struct kg
             longest = w->seqs[i].n;
     size_t total = w->from[w->n];
     size_t pack = total < 2048 ? total : 2048;
-    int64_t need = (int64_t)(longest > pack ? longest : pack);
-    if (need <= w->acts_tokens)
+    struct kg_rows_opts opts = {.max_tokens = (int64_t)(longest > pack ? longest : pack)};
+    if (w->rows && opts.max_tokens <= w->rows->max_tokens)
         return KG_OK;
-    kg_acts_free(w->acts);
-    w->acts = NULL;
-    w->acts_tokens = 0;
-    KG_TRY(kg_acts_create(&w->acts, m, need, true, err));
-    w->acts_tokens = need;
-    return KG_OK;
+    kg_rows_free(w->rows);
+    w->rows = NULL;
+    return kg_rows_create(&w->rows, m, &opts, err);
 }
 
 static kg_status score_window(struct window *w, const struct kg_model *m,
@@ -120,8 +116,8 @@ static kg_status score_window(struct window *w, const struct kg_model *m,
                                            .entropy = w->entropy ? w->entropy + at
                                                                  : NULL};
     }
-    KG_TRY(need_acts(w, m, err));
-    return kg_score(m, w->acts, w->acts_tokens, w->seqs, w->n, 0, 0, NULL, err);
+    KG_TRY(need_rows(w, m, err));
+    return kg_score(w->rows, m, w->seqs, w->n, 0, 0, NULL, err);
 }
 
 /* [null, x[1], ...]: the first token has no distribution. */
@@ -194,7 +190,7 @@ static void window_free(struct window *w)
     kg_ids_release(&w->ids);
     kg_mem_free(w->logp);
     kg_mem_free(w->entropy);
-    kg_acts_free(w->acts);
+    kg_rows_free(w->rows);
     kg_mem_free(w);
 }
 

@@ -58,12 +58,13 @@ static kg_status score(float *logp, const int32_t *tokens, size_t n, float tempe
 {
     struct kg_score_seq seq = {
         .tokens = tokens, .n = n, .temperature = temperature, .logp = logp};
-    struct kg_acts *acts;
+    struct kg_rows_opts room = {.max_tokens = (int64_t)n};
+    struct kg_rows *rows;
     kg_status status;
 
-    KG_TRY(kg_acts_create(&acts, m, (int64_t)n, true, err));
-    status = kg_score(m, acts, (int64_t)n, &seq, 1, 0, 0, NULL, err);
-    kg_acts_free(acts);
+    KG_TRY(kg_rows_create(&rows, m, &room, err));
+    status = kg_score(rows, m, &seq, 1, 0, 0, NULL, err);
+    kg_rows_free(rows);
     return status;
 }
 

@@ -110,7 +110,8 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
     size_t parts = count_parts(trajs, n), longest = 1024, at = 0, to = 0;
     struct kg_score_seq *seqs = kg_mem_calloc(parts, sizeof *seqs, "scored answers", err);
     size_t *from = kg_mem_calloc(parts, sizeof *from, "first scored positions", err);
-    struct kg_acts *acts = NULL;
+    struct kg_rows_opts room = {0};
+    struct kg_rows *rows = NULL;
     kg_status status = KG_OK;
 
     if (!seqs || !from) {
@@ -131,10 +132,11 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
             longest = length > longest ? length : longest;
             at += length;
         }
-    KG_TRY_GOTO(out, kg_acts_create(&acts, m, (int64_t)longest, false, err));
-    KG_TRY_GOTO(out, kg_score(m, acts, (int64_t)longest, seqs, parts, 0, 0, from, err));
+    room.max_tokens = (int64_t)longest;
+    KG_TRY_GOTO(out, kg_rows_create(&rows, m, &room, err));
+    KG_TRY_GOTO(out, kg_score(rows, m, seqs, parts, 0, 0, from, err));
 out:
-    kg_acts_free(acts);
+    kg_rows_free(rows);
     kg_mem_free(seqs);
     kg_mem_free(from);
     return status;

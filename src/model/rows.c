@@ -166,6 +166,8 @@ kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
     count(counts, &m->config, m->ct, opts);
     new->max_tokens = opts->max_tokens;
     new->max_rows = max_rows(opts);
+    new->max_k = opts->max_k;
+    new->top_k = opts->top_k;
     KG_TRY_GOTO(fail, create_pack(new, m, opts, counts, err));
     KG_TRY_GOTO(
         fail, kg_columns_take(&new->block, new, columns, counts, "rows of a pack", err));
@@ -210,6 +212,7 @@ uint64_t kg_rows_bytes(const struct kg_model_config *c, enum kg_dtype ct,
 
 void kg_rows_begin(struct kg_rows *p, const struct kg_model *m, int k)
 {
+    assert(k <= p->max_k);
     p->model = m;
     p->n_rows = 0;
     p->k = k;
@@ -275,8 +278,10 @@ int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_t
     p->pack->from[i] = (int32_t)row;
     p->target[i] = target;
     p->inv_temp[i] = inv_temp;
-    if (p->k > 0)
+    if (ids)
         memcpy(p->ids + i * p->k, ids, (size_t)p->k * sizeof *ids);
+    else
+        memset(p->ids + i * p->k, 0xff, (size_t)p->k * sizeof *ids);
     if (p->sets)
         p->sets[i] = (struct kg_idset){0};
     return i;
@@ -437,6 +442,8 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
     struct kg_head head;
 
     p->ask = ask ? *ask : (struct kg_rows_ask){0};
+    assert(p->ask.top_k <= p->top_k && (p->sets || !p->ask.sets) &&
+           (p->sum_sq || !p->ask.sum_sq));
     if (p->ask.kl != KG_ROWS_KL_NONE) {
         assert(p->kl && k->n_there == 0);
         KG_TRY(

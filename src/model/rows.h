@@ -62,6 +62,7 @@ struct kg_rows {
     struct kg_rows_pack *pack;    /* owned */
     int64_t max_tokens;
     int64_t max_rows;
+    int max_k, top_k;       /* as opts */
     struct kg_rows_ask ask; /* the last one */
     int64_t n_rows;
     int k; /* width of ids */
@@ -116,8 +117,8 @@ int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
  * (borrowed until after the forward).   returns as above */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          const int32_t *blocks);
-/* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k or NULL
- * when k is 0.   returns its index */
+/* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k (-1: an
+ * unused slot) or NULL for none.   returns its index */
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
 /* The mass of this set at the index too; its data is borrowed until after the

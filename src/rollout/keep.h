@@ -4,14 +4,14 @@
 #ifndef KG_ROLLOUT_KEEP_H
 #define KG_ROLLOUT_KEEP_H
 
-#include "model/model.h"
+#include "model/rows.h"
 #include "rollout/rollout.h"
 
 /* Record with every MODEL token of t what drawing it under s kept, as a rollout with
- * record_kept does. t has no sets yet; acts hold the longest part's tokens.
+ * record_kept does. t has no sets yet; a pack of rows holds the longest part's tokens.
  * errors: of the model, ENONFINITE, ENOMEM */
 kg_status kg_rollout_keep(struct kg_traj *t, const struct kg_model *m,
-                          struct kg_acts *acts, const struct kg_sampling *s,
+                          struct kg_rows *rows, const struct kg_sampling *s,
                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

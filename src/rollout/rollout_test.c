@@ -95,7 +95,8 @@ static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *
     static int32_t top_ids[N_TRAJS][LEN * K];
     struct kg_score_seq seqs[N_TRAJS] = {0};
     size_t from[N_TRAJS];
-    struct kg_acts *acts = NULL;
+    struct kg_rows_opts room = {.max_tokens = pack, .top_k = K};
+    struct kg_rows *rows = NULL;
     for (int i = 0; i < N_TRAJS; i++) {
         seqs[i] = (struct kg_score_seq){.tokens = t[i].tokens,
                                         .n = t[i].n,
@@ -105,11 +106,11 @@ static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *
                                         .top_logp = top_logp[i]};
         from[i] = t[i].prompt_n;
     }
-    assert_int_equal(kg_acts_create(&acts, m, pack, false, &refusal), KG_OK);
-    kg_status status = kg_score(m, acts, pack, seqs, N_TRAJS, 0, K, from, &refusal);
+    assert_int_equal(kg_rows_create(&rows, m, &room, &refusal), KG_OK);
+    kg_status status = kg_score(rows, m, seqs, N_TRAJS, 0, K, from, &refusal);
     if (status != KG_OK)
         fail_msg("%s", refusal.message);
-    kg_acts_free(acts);
+    kg_rows_free(rows);
     for (int i = 0; i < N_TRAJS; i++) {
         size_t p = t[i].prompt_n;
         size_t n = t[i].n - p;
@@ -480,20 +481,21 @@ static void a_wide_nucleus_is_recorded_and_found_again(void **state)
     struct kg_sampling s = sampling();
     struct kg_rollout_opts o = options(4, 512);
     struct kg_rollout *r = NULL;
-    struct kg_acts *acts = NULL;
+    struct kg_rows_opts room = {.max_tokens = 512};
+    struct kg_rows *rows = NULL;
     struct kg_traj t[N_SAMPLES];
     s.top_p = 0.95f;
     s.record_kept = true;
     assert_int_equal(kg_rollout_create(&r, m, NULL, &o, &refusal), KG_OK);
     assert_int_equal(kg_rollout_run(r, t, requests, 1, &s, NULL, NULL, &refusal), KG_OK);
-    assert_int_equal(kg_acts_create(&acts, m, 512, false, &refusal), KG_OK);
+    assert_int_equal(kg_rows_create(&rows, m, &room, &refusal), KG_OK);
     for (int i = 0; i < N_SAMPLES; i++) {
         struct kg_traj again = t[i];
         again.kept_n = NULL, again.kept_bytes = NULL, again.kept = NULL;
         again.kept_total = again.kept_capacity = 0;
         assert_true(t[i].kept_n[t[i].n - 1] > 2500);
         assert_int_equal(t[i].cut_n, kg_traj_model_tokens(&t[i]));
-        assert_int_equal(kg_rollout_keep(&again, m, acts, &s, &refusal), KG_OK);
+        assert_int_equal(kg_rollout_keep(&again, m, rows, &s, &refusal), KG_OK);
         assert_int_equal(again.kept_total, t[i].kept_total);
         assert_memory_equal(again.kept, t[i].kept, t[i].kept_total);
         assert_memory_equal(again.kept_n, t[i].kept_n, t[i].n * sizeof *t[i].kept_n);
@@ -502,7 +504,7 @@ static void a_wide_nucleus_is_recorded_and_found_again(void **state)
         kg_mem_free(again.kept);
     }
     release(t, N_SAMPLES);
-    kg_acts_free(acts);
+    kg_rows_free(rows);
     kg_rollout_free(r);
     kg_model_free(m);
 }

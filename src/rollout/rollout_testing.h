@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "rollout/rollout.h"
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,9 +86,7 @@ TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
     float *logp = malloc(t->n * sizeof *logp);
     int32_t *top_ids = malloc(t->n * k * sizeof *top_ids + 1);
     float *top_logp = malloc(t->n * k * sizeof *top_logp + 1);
-    struct kg_acts *acts = NULL;
     size_t seen = 0;
-    NEED(kg_acts_create(&acts, m, (int64_t)t->n, false, err));
     for (size_t i = 0; i < n; i++) {
         struct kg_traj_part p = kg_traj_part(t, i, false);
         size_t from = p.begin - p.from;
@@ -98,7 +96,7 @@ TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
                                    .logp = logp,
                                    .top_ids = k > 0 ? top_ids : NULL,
                                    .top_logp = k > 0 ? top_logp : NULL};
-        NEED(kg_score(m, acts, (int64_t)t->n, &seq, 1, 0, K, &from, err));
+        score_one(m, &seq, 0, K, &from);
         for (size_t j = p.begin, at = from; j < p.end; j++, at++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
@@ -111,7 +109,6 @@ TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
         }
     }
     assert_int_equal(seen, kg_traj_model_tokens(t));
-    kg_acts_free(acts);
     free(logp);
     free(top_ids);
     free(top_logp);

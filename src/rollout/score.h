@@ -7,7 +7,7 @@
 #define KG_ROLLOUT_SCORE_H
 
 #include "base/status.h"
-#include "model/model.h"
+#include "model/rows.h"
 
 #include <stdint.h>
 
@@ -31,14 +31,13 @@ struct kg_score_seq {
     double *set_logp; /* (n) out, where sets are given */
 };
 
-/* Score n_seqs sequences in packs of at most max_tokens tokens, which acts must hold.  k,
- * top_k: widths of the arrays above.  only_from (n_seqs) or NULL: the first position of
- * each sequence that is wanted; the head is not run before it, there logp, entropy,
- * lse, sum_sq and set_logp are 0 and the other arrays are left alone (so it is for
- * position 0).
- * errors: EINVAL (empty sequence, one longer than max_tokens, unknown token), ENOMEM,
- * ENONFINITE */
-kg_status kg_score(const struct kg_model *m, struct kg_acts *acts, int64_t max_tokens,
+/* Score n_seqs sequences under m in packs that rows hold; rows have room for what is
+ * asked (k, top_k, sets, sum_sq) and fit m as kg_rows_begin says.  k, top_k: widths of
+ * the arrays above.  only_from (n_seqs) or NULL: the first position of each sequence that
+ * is wanted; the head is not run before it, there logp, entropy, lse, sum_sq and set_logp
+ * are 0 and the other arrays are left alone (so it is for position 0).
+ * errors: EINVAL (empty sequence, one longer than a pack, unknown token), ENONFINITE */
+kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    const size_t *only_from, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,6 +1,6 @@
 /* Scoring: packing and gathering leave no trace in the numbers, and what it prints agrees
  * with itself. */
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -81,15 +81,22 @@ static void fill(struct kg_score_seq *seqs, struct result *r, float temperature)
                                         .lse = r->lse[i]};
 }
 
+static struct kg_rows *rows_of(int64_t pack)
+{
+    struct kg_rows_opts opts = {.max_tokens = pack, .max_k = K, .top_k = K};
+    struct kg_rows *rows = NULL;
+    assert_int_equal(kg_rows_create(&rows, model, &opts, &err), KG_OK);
+    return rows;
+}
+
 static void score(struct result *r, int64_t pack, float temperature, const size_t *from)
 {
     struct kg_score_seq seqs[N];
-    struct kg_acts *acts = NULL;
+    struct kg_rows *rows = rows_of(pack);
     fill(seqs, r, temperature);
-    assert_int_equal(kg_acts_create(&acts, model, pack, true, &err), KG_OK);
-    if (kg_score(model, acts, pack, seqs, N, K, K, from, &err) != KG_OK)
+    if (kg_score(rows, model, seqs, N, K, K, from, &err) != KG_OK)
         fail_msg("%s", err.message);
-    kg_acts_free(acts);
+    kg_rows_free(rows);
 }
 
 static void packing_leaves_no_trace(void **state)
@@ -125,18 +132,16 @@ static void the_statistics_of_a_position_agree(void **state)
 static void each_statistic_may_be_asked_for_alone(void **state)
 {
     struct kg_score_seq seqs[N];
-    struct kg_acts *acts = NULL;
+    struct kg_rows *rows = rows_of(1000);
     (void)state;
     score(&one, 1000, 1, NULL);
-    assert_int_equal(kg_acts_create(&acts, model, 1000, true, &err), KG_OK);
     for (int top_k = 0; top_k < 2; top_k++) {
         fill(seqs, &two, 1);
         for (int i = 0; i < N; i++)
             seqs[i].indices = NULL, seqs[i].logp_at = NULL, seqs[i].entropy = NULL,
             seqs[i].top_ids = top_k ? two.top_ids[i] : NULL,
             seqs[i].top_logp = top_k ? two.top_logp[i] : NULL;
-        assert_int_equal(kg_score(model, acts, 1000, seqs, N, 0, top_k, NULL, &err),
-                         KG_OK);
+        assert_int_equal(kg_score(rows, model, seqs, N, 0, top_k, NULL, &err), KG_OK);
         for (int i = 0; i < N; i++)
             for (size_t t = 1; t < lengths[i]; t++) {
                 assert_true(two.logp[i][t] == one.logp[i][t]);
@@ -144,7 +149,7 @@ static void each_statistic_may_be_asked_for_alone(void **state)
                 assert_true(!top_k || two.top_logp[i][t] == one.top_logp[i][t * K]);
             }
     }
-    kg_acts_free(acts);
+    kg_rows_free(rows);
 }
 
 static void rows_before_the_first_wanted_are_skipped(void **state)
@@ -164,12 +169,11 @@ static void rows_before_the_first_wanted_are_skipped(void **state)
 
 static void expect_refusal(struct kg_score_seq *seqs, int64_t pack, const char *words)
 {
-    struct kg_acts *acts = NULL;
-    assert_int_equal(kg_acts_create(&acts, model, 128, true, &err), KG_OK);
-    assert_int_equal(kg_score(model, acts, pack, seqs, N, K, K, NULL, &err), KG_EINVAL);
+    struct kg_rows *rows = rows_of(pack);
+    assert_int_equal(kg_score(rows, model, seqs, N, K, K, NULL, &err), KG_EINVAL);
     if (strstr(err.message, words) == NULL)
         fail_msg("expected '%s' in: %s", words, err.message);
-    kg_acts_free(acts);
+    kg_rows_free(rows);
 }
 
 static void sequences_that_cannot_be_scored_are_named(void **state)
@@ -191,19 +195,18 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
 {
     (void)state;
     struct kg_score_seq seqs[N];
-    struct kg_acts *acts = NULL;
+    struct kg_rows *rows = rows_of(128);
     kg_status status = KG_ENOMEM;
     fill(seqs, &one, 1);
-    assert_int_equal(kg_acts_create(&acts, model, 128, true, &err), KG_OK);
     uint64_t before = kg_mem_current_bytes();
     for (uint64_t n = 1; status == KG_ENOMEM; n++) {
         kg_mem_fail_at(n);
-        status = kg_score(model, acts, 128, seqs, N, K, K, NULL, &err);
+        status = kg_score(rows, model, seqs, N, K, K, NULL, &err);
         kg_mem_fail_at(0);
         assert_int_equal(kg_mem_current_bytes(), before);
     }
     assert_int_equal(status, KG_OK);
-    kg_acts_free(acts);
+    kg_rows_free(rows);
 }
 
 /* Against the same head asked for every log-prob. */
@@ -211,10 +214,8 @@ static void sums_of_squares_are_of_the_softmax_that_was_sampled(void **state)
 {
     static float logp[LEN], all[LEN * V], sum_sq[LEN];
     static int32_t ids[LEN * V];
-    struct kg_acts *acts;
 
     (void)state;
-    assert_int_equal(kg_acts_create(&acts, model, LEN, false, &err), KG_OK);
     for (int i = 0; i < LEN * V; i++)
         ids[i] = i % V;
     for (int i = 1; i < 4; i++) {
@@ -226,7 +227,7 @@ static void sums_of_squares_are_of_the_softmax_that_was_sampled(void **state)
                                  .logp_at = all,
                                  .sum_sq = sum_sq};
 
-        assert_int_equal(kg_score(model, acts, LEN, &q, 1, V, 0, NULL, &err), KG_OK);
+        score_one(model, &q, V, 0, NULL);
         assert_true(sum_sq[0] == 0);
         for (size_t t = 1; t < q.n; t++) {
             double sum = 0;
@@ -237,7 +238,6 @@ static void sums_of_squares_are_of_the_softmax_that_was_sampled(void **state)
             assert_true(sum_sq[t] > 1.0 / V && sum_sq[t] < 1);
         }
     }
-    kg_acts_free(acts);
 }
 
 int main(void)

@@ -72,11 +72,9 @@ bool kg_run_anchor_saved(const struct kg_run *run)
     return run->anchor && run->anchor->master;
 }
 
-struct kg_acts *kg_run_score_acts(const struct kg_run *run, const struct kg_model *m)
+struct kg_rows *kg_run_rows(const struct kg_run *run, const struct kg_model *m)
 {
-    if (m == run->anchor && run->anchor_acts)
-        return run->anchor_acts;
-    return m == run->sampler && run->sampler_acts ? run->sampler_acts : run->score_acts;
+    return m == run->sampler && run->sampler_rows ? run->sampler_rows : run->rows;
 }
 
 /* ---- moving ---- */

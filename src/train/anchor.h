@@ -27,7 +27,7 @@ kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
 /* After the last update of a step that was not skipped. */
 kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* Activations that fit m, which is one of the run's models: for kg_score. */
-struct kg_acts *kg_run_score_acts(const struct kg_run *run, const struct kg_model *m);
+/* Rows that fit m, which is one of the run's models: for kg_score. */
+struct kg_rows *kg_run_rows(const struct kg_run *run, const struct kg_model *m);
 
 #endif

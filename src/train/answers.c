@@ -127,8 +127,7 @@ static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
                                         .logp = t->logp};
     }
     if (status == KG_OK)
-        status = kg_score(run->model, run->score_acts, run->score_tokens, seqs,
-                          b->n_trajs, 0, 0, from, err);
+        status = kg_score(run->rows, run->model, seqs, b->n_trajs, 0, 0, from, err);
     for (size_t i = 0; status == KG_OK && i < b->n_trajs; i++)
         forget_context(&b->trajs[i]);
     kg_mem_free(from);

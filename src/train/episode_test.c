@@ -5,7 +5,7 @@
  * environment is a scripted one. */
 #include "train/rl_testing.h"
 
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 #include "train/agent_testing.h"
 #include "train/episodes.h"
 #include "train/same_testing.h"
@@ -153,10 +153,8 @@ static void check_scores(const struct kg_rl_batch *b, const struct kg_run *run)
         int64_t at = b->begin[i];
 
         other.logp = anchor;
-        NEED(kg_score(run->model, run->score_acts, run->score_tokens, &own, 1, 0, 0, NULL,
-                      err));
-        NEED(kg_score(run->anchor, run->score_acts, run->score_tokens, &other, 1, 0, 0,
-                      NULL, err));
+        score_one(run->model, &own, 0, 0, NULL);
+        score_one(run->anchor, &other, 0, 0, NULL);
         for (size_t j = 0; j < t->n; j++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;

@@ -299,20 +299,6 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
                          kg_algo_clamps(&run->algo));
 }
 
-/* Activations of every model that scores. */
-static uint64_t score_bytes(const struct kg_run *run)
-{
-    const struct kg_model *models[] = {run->model, run->anchor_acts ? run->anchor : NULL,
-                                       run->sampler_acts ? run->sampler : NULL};
-    uint64_t bytes = 0;
-
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        if (models[i])
-            bytes += kg_acts_bytes(&models[i]->config, models[i]->ct, run->score_tokens,
-                                   false);
-    return bytes;
-}
-
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
@@ -325,8 +311,11 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                        (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
                        (read ? kg_model_compute_bytes(run->anchor) : 0);
     uint64_t training = 3 * vector;
-    uint64_t pass = kg_rows_bytes(&m->config, m->ct, &run->rows_opts);
-    uint64_t score = score_bytes(run);
+    uint64_t rows = kg_rows_bytes(&m->config, m->ct, &run->rows_opts);
+    uint64_t score = run->sampler_rows
+                         ? kg_rows_bytes(&run->sampler->config, run->sampler->ct,
+                                         &run->sampler_opts)
+                         : 0;
     uint64_t kv;
     struct kg_rollout_opts ro = {
         .kv_tokens = kg_config_int(run->config, "rollout.kv_tokens"),
@@ -342,9 +331,9 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     KG_TRY(kg_str_printf(out, err,
                          "memory      %.2f GB: weights %.2f (%llu copies), gradients and "
                          "Adam %.2f, micro-batch %.2f, "
-                         "scoring %.2f, KV cache %.2f\n",
-                         gb(weights + training + pass + score + kv), gb(weights),
-                         (unsigned long long)copies + read, gb(training), gb(pass),
+                         "scoring besides %.2f, KV cache %.2f\n",
+                         gb(weights + training + rows + score + kv), gb(weights),
+                         (unsigned long long)copies + read, gb(training), gb(rows),
                          gb(score), gb(kv)));
     return kg_str_printf(out, err, "products    %s, %d threads\n",
                          kg_dtype_traits(m->ct)->name, kg_threads_get());

@@ -408,8 +408,8 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
                                .top_ids = t->top_k > 0 ? t->top_ids + at : NULL,
                                .top_logp = t->top_k > 0 ? t->top_logp + at : NULL};
 
-    KG_TRY(kg_score(sampler, kg_run_score_acts(run, sampler), run->score_tokens, &seq, 1,
-                    0, t->top_k, &from, err));
+    KG_TRY(
+        kg_score(kg_run_rows(run, sampler), sampler, &seq, 1, 0, t->top_k, &from, err));
     for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL)
             r->out->apart_max = fmax(r->out->apart_max, fabs((double)logp[j - part.from] -
@@ -429,8 +429,7 @@ static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err 
         status = record_part(r, t, kg_traj_part(t, i, false), logp, err);
     kg_mem_free(logp);
     if (status == KG_OK && sampling.record_kept)
-        status = kg_rollout_keep(t, sampler, kg_run_score_acts(run, sampler), &sampling,
-                                 err);
+        status = kg_rollout_keep(t, sampler, kg_run_rows(run, sampler), &sampling, err);
     return status;
 }
 

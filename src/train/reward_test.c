@@ -4,7 +4,7 @@
 
 #include "data/jsonl.h"
 #include "policy/shaping.h"
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 #include "train/rl_log.h"
 #include "train/same_testing.h"
 
@@ -734,8 +734,7 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
                                  .logp = logp,
                                  .logp_at = at};
 
-        NEED(kg_score(o.run.model, o.run.score_acts, o.run.score_tokens, &q, 1, VOCAB, 0,
-                      NULL, err));
+        score_one(o.run.model, &q, VOCAB, 0, NULL);
         for (size_t j = 0; j < t->n; j++) {
             double sum = 0;
 

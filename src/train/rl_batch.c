@@ -301,9 +301,8 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
     pass_ask(&a, b, p);
     phase = kg_phase_begin(0, NULL, "%s",
                            p->model == run->anchor ? "anchor pass" : "policy pass");
-    KG_TRY_GOTO(out,
-                kg_score(p->model, kg_run_score_acts(run, p->model), run->score_tokens,
-                         a.seqs, a.n_seqs, p->k, p->top_k, a.from, err));
+    KG_TRY_GOTO(out, kg_score(kg_run_rows(run, p->model), p->model, a.seqs, a.n_seqs,
+                              p->k, p->top_k, a.from, err));
     kg_phase_end(phase);
     pass_take(b, &a, p);
 out:

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "recipe/algo.h"
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 
 #define ROOT "build/test-runs/rl"
 
@@ -16,8 +16,7 @@ struct scores {
     float at[MOST][VOCAB];
 };
 
-static void score(struct scores *s, const struct kg_run *run, const struct kg_model *m,
-                  const struct kg_traj *t)
+static void score(struct scores *s, const struct kg_model *m, const struct kg_traj *t)
 {
     int32_t ids[MOST * VOCAB];
     struct kg_score_seq q = {.tokens = t->tokens,
@@ -30,7 +29,7 @@ static void score(struct scores *s, const struct kg_run *run, const struct kg_mo
     assert_true(t->n <= MOST);
     for (int i = 0; i < MOST * VOCAB; i++)
         ids[i] = i % VOCAB;
-    NEED(kg_score(m, run->score_acts, run->score_tokens, &q, 1, VOCAB, 0, NULL, err));
+    score_one(m, &q, VOCAB, 0, NULL);
 }
 
 /* Loss token `at` of the batch against token j of t. */
@@ -81,8 +80,8 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores anchor, model;
 
-        score(&anchor, &o.run, o.run.anchor, &b.trajs[i]);
-        score(&model, &o.run, o.run.model, &b.trajs[i]);
+        score(&anchor, o.run.anchor, &b.trajs[i]);
+        score(&model, o.run.model, &b.trajs[i]);
         assert_int_equal(b.begin[i], at);
         for (size_t j = 0; j < b.trajs[i].n; j++)
             if (layouts[i][j] == 'm')
@@ -277,7 +276,7 @@ static void the_iterative_anchor_is_the_record(void **state)
     for (size_t i = 0; i < b.n_trajs; i++) {
         const struct kg_traj *t = &b.trajs[i];
 
-        score(&model, &o.run, o.run.model, t);
+        score(&model, o.run.model, t);
         for (int64_t n = b.begin[i]; n < b.begin[i + 1]; n++) {
             size_t j = t->prompt_n + (size_t)(n - b.begin[i]);
 
@@ -306,7 +305,7 @@ static void recomputed_old_log_probs_leave_the_record_alone(void **state)
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores model;
 
-        score(&model, &o.run, o.run.model, &b.trajs[i]);
+        score(&model, o.run.model, &b.trajs[i]);
         for (size_t j = 0; j < b.trajs[i].n; j++) {
             if (layouts[i][j] != 'm')
                 continue;
@@ -334,7 +333,7 @@ static void an_update_sees_the_tokens_that_were_recorded(void **state)
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores model;
 
-        score(&model, &o.run, o.run.model, &b.trajs[i]);
+        score(&model, o.run.model, &b.trajs[i]);
         for (size_t j = 0; j < b.trajs[i].n; j++)
             if (layouts[i][j] == 'm')
                 b.trajs[i].logp[j] = model.logp[j];
@@ -367,7 +366,8 @@ static struct result one_step(const char *dir, const char *const *extra, int rec
     open_run(&o, dir, extra);
     disturb(o.run.anchor);
     if (record > 0) {
-        o.run.algo.kl_top_k = o.run.width = o.run.rows_opts.max_k = record;
+        o.run.algo.kl_top_k = o.run.width = o.run.rows_opts.max_k =
+            o.run.rows_opts.top_k = record;
         o.run.record_top_k = kg_algo_recorded_top_k(&o.run.algo);
         kg_rows_free(o.run.rows);
         NEED(kg_rows_create(&o.run.rows, o.run.model, &o.run.rows_opts, err));

@@ -304,40 +304,55 @@ static size_t widest_answer(const struct kg_run *run)
     return (size_t)kg_episodes_span(&run->episode_opts, run->train.longest);
 }
 
+/* Where an anchor is read within a micro-batch, or is of another shape. */
+static const struct kg_model *anchor_apart(const struct kg_run *run, bool exact)
+{
+    return exact || !kg_run_anchor_saved(run) ? run->anchor : NULL;
+}
+
+/* Scoring, validation and micro-batches take turns in one room. longest: of a context. */
+static kg_status open_rows(struct kg_run *run, size_t longest, struct kg_err *err)
+{
+    const struct kg_config *c = run->config;
+    unsigned needs = kg_algo_needs(&run->algo);
+    bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
+    int64_t widest = larger(widest_answer(run), kg_run_sft_longest(run));
+    int64_t micro = kg_config_int(c, "train.micro_tokens");
+    struct kg_rows_opts *o = &run->rows_opts;
+
+    *o = (struct kg_rows_opts){
+        .max_tokens = micro > widest ? micro : widest,
+        .max_k = run->width,
+        .top_k = run->width,
+        .sets = kg_config_records_kept(c),
+        .sum_sq = needs & KG_NEED_SUM_SQ,
+        .backward = true,
+        .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
+        .kl = exact,
+        .anchor = anchor_apart(run, exact),
+    };
+    KG_TRY(kg_rows_create(&run->rows, run->model, o, err));
+    if (!run->sampler || run->sampler->ct == run->model->ct)
+        return KG_OK;
+    run->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
+                                              .max_k = o->max_k,
+                                              .top_k = o->top_k,
+                                              .sets = o->sets,
+                                              .sum_sq = o->sum_sq};
+    return kg_rows_create(&run->sampler_rows, run->sampler, &run->sampler_opts, err);
+}
+
 static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_config *c = run->config;
-    size_t sft = kg_run_sft_longest(run);
-    int64_t longest = larger(longest_context(run), sft);
-    int64_t widest = larger(widest_answer(run), sft);
-    int64_t micro = kg_config_int(c, "train.micro_tokens");
+    int64_t longest = larger(longest_context(run), kg_run_sft_longest(run));
     struct kg_rollout_opts ro = {
         .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
         .kv_tokens = kg_config_int(c, "rollout.kv_tokens"),
         .max_len = (int32_t)longest,
     };
 
-    bool exact = kg_algo_needs(&run->algo) &
-                 (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
-
-    run->rows_opts = (struct kg_rows_opts){
-        .max_tokens = micro > widest ? micro : widest,
-        .max_k = run->width,
-        .sets = kg_config_records_kept(c),
-        .backward = true,
-        .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
-        .kl = exact,
-        .anchor = exact ? run->anchor : NULL,
-    };
-    KG_TRY(kg_rows_create(&run->rows, run->model, &run->rows_opts, err));
-    run->score_tokens = longest > 1024 ? longest : 1024;
-    KG_TRY(kg_acts_create(&run->score_acts, run->model, run->score_tokens, false, err));
-    if (run->anchor && !kg_run_anchor_saved(run))
-        KG_TRY(kg_acts_create(&run->anchor_acts, run->anchor, run->score_tokens, false,
-                              err));
-    if (run->sampler && run->sampler->ct != run->model->ct)
-        KG_TRY(kg_acts_create(&run->sampler_acts, run->sampler, run->score_tokens, false,
-                              err));
+    KG_TRY(open_rows(run, (size_t)longest, err));
     kg_episodes_fit(&ro, run->episodes);
     return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
                              run->tok, &ro, err);
@@ -406,9 +421,7 @@ void kg_run_close(struct kg_run *run)
     kg_mem_free(run->step_memory.memory);
     kg_mem_free(run->update_memory.memory);
     kg_rows_free(run->rows);
-    kg_acts_free(run->score_acts);
-    kg_acts_free(run->anchor_acts);
-    kg_acts_free(run->sampler_acts);
+    kg_rows_free(run->sampler_rows);
     kg_optim_free(run->optim);
     for (int i = 0; i <= KG_MAX_LAG; i++)
         kg_mem_free(run->lagged[i]);

@@ -86,12 +86,12 @@ struct kg_run {
     int lag;
     struct kg_optim *optim;        /* of the present phase */
     struct kg_optim_opts rl_optim; /* that RL will make its own with */
+    /* training, and scoring by the model, the anchor and a sampler of its dtype */
     struct kg_rows *rows;
     struct kg_rows_opts rows_opts; /* that it was made with */
-    struct kg_acts *score_acts;    /* scoring by the model and what has its shape */
-    struct kg_acts *anchor_acts;   /* by an anchor from a path; NULL without */
-    struct kg_acts *sampler_acts;  /* by a sampler of another dtype; NULL without */
-    int64_t score_tokens;
+    /* for scoring by a sampler of another dtype; NULL without */
+    struct kg_rows *sampler_rows;
+    struct kg_rows_opts sampler_opts;
     struct kg_rollout *engine;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
     struct kg_episode_opts episode_opts;

@@ -7,7 +7,7 @@
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
-#include "rollout/score.h"
+#include "rollout/score_testing.h"
 #include "train/agent_testing.h"
 #include "train/episodes.h"
 #include "train/replay.h"
@@ -94,15 +94,15 @@ static void sample(struct kg_rl_batch *b, struct opened *o)
 }
 
 /* Log-probs of tokens [from, end) by one forward over them, into logp[from ..]. */
-static void score(float *logp, const struct kg_model *m, const struct kg_run *run,
-                  const struct kg_traj *t, size_t from, size_t end)
+static void score(float *logp, const struct kg_model *m, const struct kg_traj *t,
+                  size_t from, size_t end)
 {
     struct kg_score_seq seq = {.tokens = t->tokens + from,
                                .n = end - from,
                                .temperature = t->temperature,
                                .logp = logp + from};
 
-    NEED(kg_score(m, run->score_acts, run->score_tokens, &seq, 1, 0, 0, NULL, err));
+    score_one(m, &seq, 0, 0, NULL);
 }
 
 /* The first token of the window that token j was drawn in. */
@@ -125,15 +125,15 @@ static void check_batch(const struct kg_rl_batch *b, const struct kg_run *run)
         const struct kg_traj *t = &b->trajs[i];
         int64_t at = b->begin[i];
 
-        score(whole, run->model, run, t, 0, t->n);
-        score(anchor, run->anchor, run, t, 0, t->n);
+        score(whole, run->model, t, 0, t->n);
+        score(anchor, run->anchor, t, 0, t->n);
         for (size_t j = 0; j < t->n; j++) {
             size_t from = seen_from(t, j);
 
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
-            score(own, run->model, run, t, from, t->n);
-            score(held, run->anchor, run, t, from, t->n);
+            score(own, run->model, t, from, t->n);
+            score(held, run->anchor, t, from, t->n);
             assert_true(b->mu_logp[at] == (double)own[j]);
             assert_true(b->old_logp[at] == (double)(b->whole ? whole : own)[j]);
             assert_true(b->anchor_logp[at] == (double)(b->whole ? anchor : held)[j]);
@@ -160,8 +160,8 @@ static void check_sums(const struct kg_rl_batch *b, const struct kg_run *run)
 
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
-            score(own, run->model, run, t, from, t->n);
-            score(held, run->anchor, run, t, from, t->n);
+            score(own, run->model, t, from, t->n);
+            score(held, run->anchor, t, from, t->n);
             k1 += (double)own[j] - (double)held[j];
         }
         assert_true(k1 != 0 && sums[i].kl_k1 == k1);
@@ -218,8 +218,7 @@ static void a_reproduction_takes_top_ids_of_the_whole_text(void **state)
                                    .top_ids = ids,
                                    .top_logp = top};
 
-        NEED(kg_score(o.run.model, o.run.score_acts, o.run.score_tokens, &seq, 1, 0, 3,
-                      NULL, err));
+        score_one(o.run.model, &seq, 0, 3, NULL);
         for (size_t j = 0; j < t->n; j++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;

@@ -1,0 +1,24 @@
+/* What tests compare with: one sequence scored by itself.
+ *
+ * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
+ */
+#ifndef KG_ROLLOUT_SCORE_TESTING_H
+#define KG_ROLLOUT_SCORE_TESTING_H
+
+#include "base/need_testing.h"
+#include "rollout/score.h"
+
+/* In a pack of its own; arguments as those of kg_score. */
+static inline void score_one(const struct kg_model *m, struct kg_score_seq *q, int k,
+                             int top_k, const size_t *from)
+{
+    struct kg_rows_opts opts = {
+        .max_tokens = (int64_t)q->n, .max_k = k, .top_k = top_k, .sum_sq = q->sum_sq};
+    struct kg_rows *rows;
+
+    NEED(kg_rows_create(&rows, m, &opts, err));
+    NEED(kg_score(rows, m, q, 1, k, top_k, from, err));
+    kg_rows_free(rows);
+}
+
+#endif
