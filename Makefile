@@ -15,7 +15,7 @@ VERSION := 0.1.0
 # of libkedge: changes when a program that was linked against the library would break
 ABI     := 0
 # From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
-MODULES := base data net tensor ranks policy lib golden text math traj model search task rollout eval recipe report train serve cli
+MODULES := base data net tensor ranks policy lib golden text math traj model search task rollout eval bench recipe report train serve cli
 # what libkedge is made of
 LIB_MODULES := base tensor policy lib
 
@@ -141,8 +141,8 @@ $(B)/test/tests/%: tests/%.sh $(SHARED) $(B)/libkedge.a
 # a yardstick: never linked into kedge
 .PHONY: bench-onednn
 bench-onednn: $(B)/bench-onednn          ## kedge's products beside oneDNN's (needs libdnnl-dev)
-$(B)/bench-onednn: tools/bench_onednn.c $(call below,train)
-	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,train) $(LIBS) -ldnnl
+$(B)/bench-onednn: tools/bench_onednn.c $(call below,bench)
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,bench) $(LIBS) -ldnnl
 
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c)))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \

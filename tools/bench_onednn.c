@@ -6,7 +6,7 @@
  */
 #include "base/clock.h"
 #include "tensor/backend.h"
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>

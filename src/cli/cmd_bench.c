@@ -3,9 +3,9 @@
 #include "cli/cli.h"
 
 #include "base/clock.h"
+#include "bench/bench.h"
 #include "cli/load.h"
 #include "serve/load.h"
-#include "train/bench.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Whole models: training steps and decoding, alone and beside a busy process. */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

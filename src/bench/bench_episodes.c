@@ -4,7 +4,7 @@
  * Turns end at random (an end token, or the limit), so that episodes fall out of step as
  * they do in training. Both rollouts sample the same tokens.
  */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* The report of the benchmarks: shares, bars, and one JSON object a row. What is
  * measured is not tested, but that no product passes its ceiling. */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "tensor/backend_testing.h"
@@ -207,5 +207,5 @@ int main(void)
         cmocka_unit_test(no_product_passes_the_registers),
     };
 
-    return cmocka_run_group_tests_name("train/bench", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("bench/bench", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* The vocabulary head at the size of a training batch: time against the product ceiling,
  * memory against an implementation that holds the logits, and what the selection of the
  * largest costs. */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -6,11 +6,11 @@
  * quarter of a second, and a share is the best of the one over the best of the other
  * within the same minute.
  */
-#ifndef KG_TRAIN_BENCH_INTERNAL_H
-#define KG_TRAIN_BENCH_INTERNAL_H
+#ifndef KG_BENCH_INTERNAL_H
+#define KG_BENCH_INTERNAL_H
 
+#include "bench/bench.h"
 #include "model/model.h"
-#include "train/bench.h"
 
 enum kg_bench_ceiling {
     KG_BENCH_NO_CEILING,

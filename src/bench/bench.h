@@ -7,12 +7,12 @@
  * 2 x parameters x tokens for a forward, three times that for training, plus causal
  * attention.
  */
-#ifndef KG_TRAIN_BENCH_H
-#define KG_TRAIN_BENCH_H
+#ifndef KG_BENCH_H
+#define KG_BENCH_H
 
 #include "base/status.h"
 #include "base/str.h"
-#include "tensor/dtype.h"
+#include "tensor/backend.h"
 
 #include <stdbool.h>
 

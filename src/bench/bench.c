@@ -1,5 +1,5 @@
 /* Time, ceilings, the rows of the report, and the table of benchmarks. */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -5,7 +5,7 @@
  * timed: the head's rows widened to double, advantages, weights, the loss and its sparse
  * gradient.
  */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

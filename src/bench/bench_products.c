@@ -2,7 +2,7 @@
  * panels, few rows by weights that come from memory, many by weights in the cache. Few
  * rows are bound by the memory's rate, many by the multiply-adds that registers can make;
  * each row stands beside its own ceiling. */
-#include "train/bench_internal.h"
+#include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
