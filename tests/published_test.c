@@ -121,20 +121,12 @@ static const struct kg_opt_row *option(const struct kg_config *config, const cha
 static bool is_same(const struct kg_config *a, const struct kg_config *b,
                     const struct kg_opt_row *row)
 {
-    bool has_text = row->type == KG_OPT_STRING; /* "" where it is not set */
+    bool has_text = row->type == KG_OPT_STRING &&
+                    !row->choices; /* "" where it is not set */
 
     if (!has_text && (!kg_config_is_set(a, row->key) || !kg_config_is_set(b, row->key)))
         return false;
-    switch (row->type) {
-    case KG_OPT_BOOL:
-        return kg_config_bool(a, row->key) == kg_config_bool(b, row->key);
-    case KG_OPT_INT:
-        return kg_config_int(a, row->key) == kg_config_int(b, row->key);
-    case KG_OPT_REAL:
-        return kg_config_real(a, row->key) == kg_config_real(b, row->key);
-    default:
-        return strcmp(kg_config_text(a, row->key), kg_config_text(b, row->key)) == 0;
-    }
+    return kg_opt_same(row, kg_config_text(a, row->key), kg_config_text(b, row->key));
 }
 
 /* Whether a value is what the run has for the key; false too where it is no value. */
@@ -648,6 +640,7 @@ static void training_prompts(const struct kg_published_row *row, const struct re
 
     ok(kg_config_set(r->config, "data.train", in->data, false, "test", &err));
     ok(kg_config_set(r->config, "data.val", in->data, false, "test", &err));
+    kg_recipe_read(&run.recipe, r->config);
     ok(kg_tokenizer_open(&run.tok, folder, &err));
     ok(kg_run_data_open(&run, &err));
     for (size_t i = 0; i < 2; i++) {

@@ -501,7 +501,7 @@ static kg_status put_plans(struct kg_str *out, struct lacks *lacks,
     KG_TRY(kg_str_printf(out, err, "%s: %zu set%s, seed %lld\n",
                          e->suite_path ? e->suite_path : "no suite", e->suite.n,
                          e->suite.n == 1 ? "" : "s",
-                         (long long)kg_config_int(e->suite.config, "suite.seed")));
+                         (long long)kg_suite_about(&e->suite).seed));
     for (size_t i = 0; i < e->suite.n; i++)
         KG_TRY(put_plan(out, lacks, &e->sets[i], err));
     for (size_t i = e->suite.n; i < e->suite.n_all; i++)

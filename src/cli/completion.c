@@ -30,7 +30,7 @@ static kg_status put_choices(struct kg_str *out, const char *choices, char betwe
 /* The choices of a key, NULL for none. */
 static const char *choices_of(const struct kg_opt_row *row)
 {
-    return row->type == KG_OPT_BOOL ? "true|false" : row->choices;
+    return row->type == KG_OPT_BOOL && !row->choices ? "true|false" : row->choices;
 }
 
 /* Up to the first end of a sentence, for a list; without what a shell's quotes end at. */

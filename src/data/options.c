@@ -16,11 +16,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "data/options_internal.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,14 +28,14 @@ enum {
     MAX_KEY_BYTES = 128,
     MAX_DEPTH = 8,
     MAX_ROWS = 1 << 16,
-    SHOWN_BYTES = 60, /* of a wrong value, in the error */
 };
 
 struct value {
     const char *key; /* row->key; first, for kg_str_nearest */
     const struct kg_opt_row *row;
-    char *text;   /* owned; NULL: not given */
-    char *source; /* owned; NULL: not given */
+    char *text;              /* owned; NULL: not given */
+    char *source;            /* owned; NULL: not given */
+    struct kg_opt_list list; /* of a LIST: the text's items; its block is owned */
     bool weak;
     unsigned parse; /* number of the parse that gave it last, to see duplicates */
 };
@@ -155,18 +152,6 @@ static kg_status names_hint(struct kg_str *out, struct names *names, const char 
     return KG_OK;
 }
 
-static kg_status choice_names(struct names *names, const char *choices,
-                              struct kg_err *err)
-{
-    for (;;) {
-        size_t n = strcspn(choices, "|");
-        KG_TRY(names_add(names, choices, n, err));
-        if (!choices[n])
-            return KG_OK;
-        choices += n + 1;
-    }
-}
-
 /* ---- errors about keys ---- */
 
 /* Rows of other sections with the same last part, such as optim.lr for train.lr. */
@@ -270,183 +255,61 @@ static kg_status fail_unknown(const struct kg_config *config, const char *path,
     return status;
 }
 
-/* ---- checking a value ---- */
+/* ---- lists ---- */
 
-static bool has_range(const struct kg_opt_row *row)
+/* The items of a list's text in one block, the pointers before the bytes. */
+static const char *const *split_list(size_t *n, const char *text, struct kg_err *err)
 {
-    return row->min != 0 || row->max != 0;
-}
+    size_t bytes = strlen(text) + 1;
+    char **items, *to;
 
-static kg_status put_expected(struct kg_str *out, const struct kg_opt_row *row,
-                              const char *found, struct kg_err *err)
-{
-    static const char *const kinds[] = {
-        [KG_OPT_BOOL] = "true or false", [KG_OPT_INT] = "an integer",
-        [KG_OPT_REAL] = "a number",      [KG_OPT_STRING] = "text",
-        [KG_OPT_CHOICE] = "one of ",     [KG_OPT_LIST] = "a list of texts",
-    };
+    *n = *text ? 1 : 0;
+    for (const char *p = text; *p; p++)
+        *n += *p == '\n';
+    items = kg_mem_calloc(1, *n * sizeof *items + bytes, "list", err);
+    if (!items)
+        return NULL;
+    to = (char *)(items + *n);
+    for (size_t i = 0; i < *n; i++, text++) {
+        items[i] = to;
+        for (; *text && *text != '\n'; text++) {
+            bool escaped = *text == '\\' && text[1] && text[1] != '\n';
 
-    KG_TRY(kg_str_printf(out, err, "expected %s", kinds[row->type]));
-    for (const char *p = row->type == KG_OPT_CHOICE ? row->choices : ""; *p; p++)
-        KG_TRY(kg_str_puts(out, *p == '|' ? ", " : (char[]){*p, '\0'}, err));
-    if ((row->type == KG_OPT_INT || row->type == KG_OPT_REAL) && has_range(row))
-        KG_TRY(kg_str_printf(out, err, " from %.15g to %.15g", row->min, row->max));
-    return kg_str_printf(out, err, ", found %s", found);
-}
-
-/* found: how the error calls it */
-static kg_status fail_value(const struct kg_opt_row *row, const char *found,
-                            const char *where, struct kg_err *err)
-{
-    struct kg_str text = {0};
-    kg_status status = put_expected(&text, row, found, err);
-
-    if (status == KG_OK)
-        status = kg_fail(err, KG_EINVAL, "%s: %s: %s", where, row->key, text.data);
-    kg_str_release(&text);
-    return status;
-}
-
-static kg_status fail_text(const struct kg_opt_row *row, const char *text,
-                           const char *where, struct kg_err *err)
-{
-    char found[SHOWN_BYTES + 8];
-    size_t n = strlen(text);
-    bool cut = n > SHOWN_BYTES;
-
-    n = cut ? SHOWN_BYTES : n;
-    while (cut && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
-        n--; /* not inside a character */
-    snprintf(found, sizeof found, "'%.*s%s'", (int)n, text, cut ? "..." : "");
-    return fail_value(row, found, where, err);
-}
-
-static const char *skip_digits(const char *p)
-{
-    while (*p >= '0' && *p <= '9')
-        p++;
-    return p;
-}
-
-static const char *skip_sign(const char *p) { return *p == '+' || *p == '-' ? p + 1 : p; }
-
-/* An optional sign and decimal digits. */
-static bool read_int(int64_t *out, const char *text)
-{
-    const char *digits = skip_sign(text);
-    const char *end = skip_digits(digits);
-
-    if (end == digits || *end)
-        return false;
-    errno = 0;
-    *out = strtoll(text, NULL, 10);
-    return errno == 0;
-}
-
-/* Decimal, with an optional fraction and exponent: no hexadecimal, no names of
- * infinities. */
-static bool read_real(double *out, const char *text)
-{
-    const char *digits = skip_sign(text);
-    const char *p = skip_digits(digits);
-    size_t n = (size_t)(p - digits);
-
-    if (*p == '.') {
-        const char *fraction = p + 1;
-        p = skip_digits(fraction);
-        n += (size_t)(p - fraction);
+            text += escaped;
+            *to++ = escaped && *text == 'n' ? '\n' : *text;
+        }
+        *to++ = '\0';
     }
-    if (n > 0 && (*p == 'e' || *p == 'E')) {
-        const char *exponent = skip_sign(p + 1);
-        p = skip_digits(exponent);
-        if (p == exponent)
-            return false;
-    }
-    if (n == 0 || *p)
-        return false;
-    *out = strtod(text, NULL);
-    return isfinite(*out);
+    return (const char *const *)items;
 }
 
-static kg_status check_number(const struct kg_opt_row *row, const char *text,
-                              const char *where, struct kg_err *err)
+static void free_list(struct value *v)
 {
-    int64_t whole = 0;
-    double x = 0;
-    bool ok = row->type == KG_OPT_INT ? read_int(&whole, text) : read_real(&x, text);
-
-    if (row->type == KG_OPT_INT)
-        x = (double)whole;
-    if (!ok || (has_range(row) && (x < row->min || x > row->max)))
-        return fail_text(row, text, where, err);
-    return KG_OK;
+    kg_mem_free((void *)(uintptr_t)v->list.items);
+    v->list = (struct kg_opt_list){0};
 }
 
-static kg_status check_choice(const struct kg_opt_row *row, const char *text,
-                              const char *where, struct kg_err *err)
+static kg_status fill_list(struct value *v, const char *text, struct kg_err *err)
 {
-    struct names names = {0};
-    kg_status status = choice_names(&names, row->choices, err);
+    struct kg_opt_list list = {0};
 
-    if (status == KG_OK && !names_have(&names, text, strlen(text))) {
-        status = names_index(&names, err);
-        const char *near = status == KG_OK
-                               ? kg_str_nearest(text, names.at, names.n, sizeof *names.at)
-                               : NULL;
-        if (status == KG_OK)
-            status = fail_text(row, text, where, err);
-        size_t used = strlen(err->message);
-        if (near && status == KG_EINVAL)
-            snprintf(err->message + used, sizeof err->message - used,
-                     "; did you mean '%s'?", near);
-    }
-    names_release(&names);
-    return status;
-}
-
-static kg_status check_utf8(const struct kg_opt_row *row, const char *text,
-                            const char *where, struct kg_err *err)
-{
-    uint32_t code;
-    size_t n;
-
-    for (const char *p = text; *p; p += n) {
-        n = kg_options_utf8(&code, p);
-        if (n == 0)
-            return kg_fail(err, KG_EINVAL,
-                           "%s: %s: expected UTF-8 text, found byte 0x%02x at %zu", where,
-                           row->key, (unsigned char)*p, (size_t)(p - text));
-    }
-    return KG_OK;
-}
-
-static kg_status check(const struct kg_opt_row *row, const char *text, const char *where,
-                       struct kg_err *err)
-{
-    KG_TRY(check_utf8(row, text, where, err));
-    switch (row->type) {
-    case KG_OPT_BOOL:
-        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-            return fail_text(row, text, where, err);
+    if (v->row->type != KG_OPT_LIST)
         return KG_OK;
-    case KG_OPT_INT:
-    case KG_OPT_REAL:
-        return check_number(row, text, where, err);
-    case KG_OPT_CHOICE:
-        return check_choice(row, text, where, err);
-    case KG_OPT_STRING:
-    case KG_OPT_LIST:
-        break;
-    }
+    list.items = split_list(&list.n, text, err);
+    if (!list.items)
+        return KG_ENOMEM;
+    free_list(v);
+    v->list = list;
     return KG_OK;
 }
 
 static kg_status give(struct value *v, const char *text, bool weak, const char *where,
                       struct kg_err *err)
 {
-    KG_TRY(check(v->row, text, where, err));
+    KG_TRY(kg_opt_check(v->row, text, where, err));
     if (weak && v->text && !v->weak)
         return KG_OK;
+    KG_TRY(fill_list(v, text, err));
     char *fresh = kg_mem_strdup(text, err);
     char *source = fresh ? kg_mem_strdup(where, err) : NULL;
     if (!source) {
@@ -461,8 +324,6 @@ static kg_status give(struct value *v, const char *text, bool weak, const char *
     return KG_OK;
 }
 
-/* ---- lists ---- */
-
 static kg_status put_item(struct kg_str *out, const char *item, struct kg_err *err)
 {
     if (out->len > 0)
@@ -473,32 +334,6 @@ static kg_status put_item(struct kg_str *out, const char *item, struct kg_err *e
             continue;
         }
         KG_TRY(kg_str_putc(out, *item, err));
-    }
-    return KG_OK;
-}
-
-size_t kg_config_list_size(const struct kg_config *config, const char *key)
-{
-    const char *text = text_of(need(config, key));
-    size_t n = *text ? 1 : 0;
-
-    for (; *text; text++)
-        n += *text == '\n';
-    return n;
-}
-
-kg_status kg_config_list_at(struct kg_str *out, const struct kg_config *config,
-                            const char *key, size_t i, struct kg_err *err)
-{
-    const char *p = text_of(need(config, key));
-
-    assert(i < kg_config_list_size(config, key));
-    for (; i > 0; p++)
-        i -= *p == '\n';
-    for (; *p && *p != '\n'; p++) {
-        bool escaped = *p == '\\' && p[1] && p[1] != '\n';
-        p += escaped;
-        KG_TRY(kg_str_putc(out, escaped && *p == 'n' ? '\n' : *p, err));
     }
     return KG_OK;
 }
@@ -635,12 +470,13 @@ static kg_status read_items(struct parse *p, struct value *v)
         if (p->event.type == YAML_SEQUENCE_END_EVENT)
             break;
         if (p->event.type != YAML_SCALAR_EVENT) {
-            status = fail_value(v->row, "a collection inside the list", p->where, p->err);
+            status = kg_opt_refuse(v->row, "a collection inside the list", p->where,
+                                   p->err);
             goto out;
         }
         KG_TRY_GOTO(out, no_nul(p));
         if (is_null(p) || !*scalar_text(p)) {
-            status = fail_value(v->row, "an empty item", p->where, p->err);
+            status = kg_opt_refuse(v->row, "an empty item", p->where, p->err);
             goto out;
         }
         KG_TRY_GOTO(out, put_item(&items, scalar_text(p), p->err));
@@ -657,8 +493,8 @@ static kg_status read_scalar(struct parse *p, struct value *v)
 
     KG_TRY(no_nul(p));
     if (is_null(p))
-        return fail_value(v->row, "nothing (write '' for the empty text)", p->where,
-                          p->err);
+        return kg_opt_refuse(v->row, "nothing (write '' for the empty text)", p->where,
+                             p->err);
     if (v->row->type != KG_OPT_LIST)
         return give(v, scalar_text(p), false, p->where, p->err);
     kg_status status = put_item(&item, scalar_text(p), p->err);
@@ -679,10 +515,10 @@ static kg_status read_value(struct parse *p, struct value *v)
         return read_scalar(p, v);
     if (p->event.type == YAML_SEQUENCE_START_EVENT && v->row->type == KG_OPT_LIST)
         return read_items(p, v);
-    return fail_value(v->row,
-                      p->event.type == YAML_SEQUENCE_START_EVENT ? "a list"
-                                                                 : "a mapping of keys",
-                      p->where, p->err);
+    return kg_opt_refuse(v->row,
+                         p->event.type == YAML_SEQUENCE_START_EVENT ? "a list"
+                                                                    : "a mapping of keys",
+                         p->where, p->err);
 }
 
 static kg_status once(struct parse *p, const char *section)
@@ -784,8 +620,10 @@ static kg_status add_table(struct kg_config *config, const struct kg_opt_row *ro
     for (; rows->key; rows++) {
         assert(!find(config, rows->key) && "a key stands in one row");
         config->values[config->n++] = (struct value){.key = rows->key, .row = rows};
-        if (rows->fallback)
-            KG_TRY(check(rows, rows->fallback, "default", err));
+        if (!rows->fallback)
+            continue;
+        KG_TRY(kg_opt_check(rows, rows->fallback, "default", err));
+        KG_TRY(fill_list(&config->values[config->n - 1], rows->fallback, err));
     }
     return KG_OK;
 }
@@ -824,6 +662,7 @@ void kg_config_free(struct kg_config *config)
     for (size_t i = 0; i < config->n; i++) {
         kg_mem_free(config->values[i].text);
         kg_mem_free(config->values[i].source);
+        free_list(&config->values[i]);
     }
     kg_mem_free(config->values);
     kg_mem_free(config);
@@ -883,33 +722,27 @@ kg_status kg_config_set(struct kg_config *config, const char *key, const char *v
     return give(v, value, weak, where, err);
 }
 
-bool kg_config_bool(const struct kg_config *config, const char *key)
+void kg_config_fill(void *into, const struct kg_config *config,
+                    const struct kg_opt_row *rows)
 {
-    const struct value *v = need(config, key);
+    for (; rows->key; rows++) {
+        const struct value *v = need(config, rows->key);
 
-    assert(v->row->type == KG_OPT_BOOL);
-    return strcmp(text_of(v), "true") == 0;
-}
-
-int64_t kg_config_int(const struct kg_config *config, const char *key)
-{
-    const struct value *v = need(config, key);
-
-    assert(v->row->type == KG_OPT_INT);
-    return strtoll(text_of(v), NULL, 10);
-}
-
-double kg_config_real(const struct kg_config *config, const char *key)
-{
-    const struct value *v = need(config, key);
-
-    assert(v->row->type == KG_OPT_REAL || v->row->type == KG_OPT_INT);
-    return strtod(text_of(v), NULL);
+        if (rows->type == KG_OPT_LIST)
+            *(struct kg_opt_list *)(void *)((char *)into + rows->at) = v->list;
+        else if (v->text || rows->fallback || rows->type == KG_OPT_STRING)
+            kg_opt_put(into, rows, text_of(v));
+    }
 }
 
 const char *kg_config_text(const struct kg_config *config, const char *key)
 {
     return text_of(need(config, key));
+}
+
+struct kg_opt_list kg_config_list(const struct kg_config *config, const char *key)
+{
+    return need(config, key)->list;
 }
 
 bool kg_config_is_set(const struct kg_config *config, const char *key)

@@ -1,41 +1,20 @@
 /* Options as data: one row per key with type, default, range and help; YAML and key=value
  * fill them.
  *
- * A module exports its rows; cli/ joins them into one table. The same table makes --help,
- * the man page, the shell completion, the resolved config.yaml, the comparison on resume,
- * and the error that names the nearest valid key. libyaml stands behind options.c and
- * options_scan.c alone.
+ * A module exports its rows (base/option.h) and the struct that they are over; one table
+ * of all rows makes the shell completion, the resolved config.yaml, the comparison on
+ * resume, and the error that names the nearest valid key. libyaml stands behind options.c
+ * and options_scan.c alone.
  */
 #ifndef KG_DATA_OPTIONS_H
 #define KG_DATA_OPTIONS_H
 
+#include "base/option.h"
 #include "base/status.h"
 #include "base/str.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum kg_opt_type {
-    KG_OPT_BOOL,
-    KG_OPT_INT,
-    KG_OPT_REAL,
-    KG_OPT_STRING,
-    KG_OPT_CHOICE, /* one of `choices` */
-    /* list of strings; its text is the items joined by line breaks, where a backslash and
-     * a line break inside an item stand as \\ and \n. No item is empty. */
-    KG_OPT_LIST,
-};
-
-struct kg_opt_row {
-    const char *key; /* "section.name" */
-    enum kg_opt_type type;
-    const char *fallback; /* default as text; NULL: must be given where it is used */
-    double min;           /* INT and REAL; min == max == 0 means no range */
-    double max;
-    const char *choices; /* CHOICE: "a|b|c" */
-    const char *help;    /* one line */
-    bool free_on_resume; /* a run may be resumed with another value (train.steps) */
-};
 
 struct kg_config; /* opaque: a value for every row of its tables */
 
@@ -69,21 +48,22 @@ kg_status kg_config_set(struct kg_config *config, const char *key, const char *v
 kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char *section,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Values. The key must be in the table (assert). Text is borrowed from the config. */
-bool kg_config_bool(const struct kg_config *config, const char *key);
-int64_t kg_config_int(const struct kg_config *config, const char *key);
-double kg_config_real(const struct kg_config *config, const char *key);
-const char *kg_config_text(const struct kg_config *config,
-                           const char *key); /* "" when unset */
+/* Put the values of rows, which are those of a table of the config, into the struct that
+ * they are over. A field whose row has neither a value nor a default stays as it is, a
+ * text becomes "". Texts and lists are borrowed from the config until it is changed. */
+void kg_config_fill(void *into, const struct kg_config *config,
+                    const struct kg_opt_row *rows);
+
+/* What is known of a key: what was said, and where. The key must be in the table
+ * (assert). Text is borrowed from the config, "" when unset. */
+const char *kg_config_text(const struct kg_config *config, const char *key);
 bool kg_config_is_set(const struct kg_config *config,
                       const char *key); /* given, or has a default */
 bool kg_config_is_given(const struct kg_config *config,
                         const char *key); /* by any source */
 /* "FILE line N", the `where` of the assignment or preset, or "default".   borrowed */
 const char *kg_config_source(const struct kg_config *config, const char *key);
-size_t kg_config_list_size(const struct kg_config *config, const char *key);
-kg_status kg_config_list_at(struct kg_str *out, const struct kg_config *config,
-                            const char *key, size_t i, struct kg_err *err) KG_MUST_CHECK;
+struct kg_opt_list kg_config_list(const struct kg_config *config, const char *key);
 /* Error EINVAL naming the key and its help when it is not set. */
 kg_status kg_config_require(const struct kg_config *config, const char *key,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -7,17 +7,13 @@
  */
 #include "data/options.h"
 
-#include "base/mem.h"
-#include "data/options_internal.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- text ---- */
 
 /* Length by the first byte, then the smallest code point of that length refuses overlong
  * forms. */
-size_t kg_options_utf8(uint32_t *code, const char *text)
+static size_t code_point(uint32_t *code, const char *text)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     unsigned char c = (unsigned char)text[0];
@@ -55,7 +51,7 @@ static kg_status put_quoted(struct kg_str *out, const char *text, struct kg_err 
 
     KG_TRY(kg_str_putc(out, '"', err));
     for (; *text; text += n) {
-        n = kg_options_utf8(&code, text);
+        n = code_point(&code, text);
         if (n == 0)
             return kg_fail(err, KG_EINVAL,
                            "expected UTF-8 text in a config, found byte 0x%02x",
@@ -77,21 +73,25 @@ static kg_status put_quoted(struct kg_str *out, const char *text, struct kg_err 
 static kg_status put_list(struct kg_str *out, const struct kg_config *config,
                           const char *key, struct kg_err *err)
 {
-    struct kg_str item = {0};
-    size_t n = kg_config_list_size(config, key);
-    kg_status status;
+    struct kg_opt_list list = kg_config_list(config, key);
 
-    KG_TRY_GOTO(out, kg_str_putc(out, '[', err));
-    for (size_t i = 0; i < n; i++) {
-        kg_str_clear(&item);
-        KG_TRY_GOTO(out, kg_config_list_at(&item, config, key, i, err));
-        KG_TRY_GOTO(out, kg_str_puts(out, i ? ", " : "", err));
-        KG_TRY_GOTO(out, put_quoted(out, kg_str_text(&item), err));
+    KG_TRY(kg_str_putc(out, '[', err));
+    for (size_t i = 0; i < list.n; i++) {
+        KG_TRY(kg_str_puts(out, i ? ", " : "", err));
+        KG_TRY(put_quoted(out, list.items[i], err));
     }
-    status = kg_str_putc(out, ']', err);
-out:
-    kg_str_release(&item);
-    return status;
+    return kg_str_putc(out, ']', err);
+}
+
+/* A value as it is written. */
+static kg_status put_value(struct kg_str *out, const struct kg_config *config,
+                           const struct kg_opt_row *row, struct kg_err *err)
+{
+    if (row->type == KG_OPT_LIST)
+        return put_list(out, config, row->key, err);
+    if (row->type == KG_OPT_STRING && !row->choices)
+        return put_quoted(out, kg_config_text(config, row->key), err);
+    return kg_str_puts(out, kg_config_text(config, row->key), err);
 }
 
 static kg_status put_help(struct kg_str *out, const struct kg_opt_row *row,
@@ -100,9 +100,9 @@ static kg_status put_help(struct kg_str *out, const struct kg_opt_row *row,
     bool ranged = row->min != 0 || row->max != 0;
 
     KG_TRY(kg_str_printf(out, err, "  # %s", row->help ? row->help : ""));
-    if (row->type == KG_OPT_CHOICE)
+    if (row->choices)
         KG_TRY(kg_str_printf(out, err, " (%s)", row->choices));
-    if ((row->type == KG_OPT_INT || row->type == KG_OPT_REAL) && ranged)
+    if (kg_opt_is_number(row) && ranged)
         KG_TRY(kg_str_printf(out, err, " (%.15g to %.15g)", row->min, row->max));
     return kg_str_putc(out, '\n', err);
 }
@@ -117,12 +117,7 @@ static kg_status put_row(struct kg_str *out, const struct kg_config *config,
     if (!kg_config_is_set(config, row->key))
         return kg_str_printf(out, err, "  # %s is not set\n", name);
     KG_TRY(kg_str_printf(out, err, "  %s: ", name));
-    if (row->type == KG_OPT_LIST)
-        KG_TRY(put_list(out, config, row->key, err));
-    else if (row->type == KG_OPT_STRING)
-        KG_TRY(put_quoted(out, kg_config_text(config, row->key), err));
-    else
-        KG_TRY(kg_str_puts(out, kg_config_text(config, row->key), err));
+    KG_TRY(put_value(out, config, row, err));
     return kg_str_putc(out, '\n', err);
 }
 
@@ -168,11 +163,7 @@ static bool same_value(const struct kg_config *a, const struct kg_config *b,
 {
     if (kg_config_is_set(a, row->key) != kg_config_is_set(b, row->key))
         return false;
-    if (row->type == KG_OPT_INT)
-        return kg_config_int(a, row->key) == kg_config_int(b, row->key);
-    if (row->type == KG_OPT_REAL)
-        return kg_config_real(a, row->key) == kg_config_real(b, row->key);
-    return strcmp(kg_config_text(a, row->key), kg_config_text(b, row->key)) == 0;
+    return kg_opt_same(row, kg_config_text(a, row->key), kg_config_text(b, row->key));
 }
 
 static kg_status put_side(struct kg_str *out, const struct kg_config *config,
@@ -180,11 +171,7 @@ static kg_status put_side(struct kg_str *out, const struct kg_config *config,
 {
     if (!kg_config_is_set(config, row->key))
         return kg_str_puts(out, "(not set)", err);
-    if (row->type == KG_OPT_LIST)
-        return put_list(out, config, row->key, err);
-    if (row->type == KG_OPT_STRING)
-        return put_quoted(out, kg_config_text(config, row->key), err);
-    return kg_str_puts(out, kg_config_text(config, row->key), err);
+    return put_value(out, config, row, err);
 }
 
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,

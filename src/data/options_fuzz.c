@@ -7,17 +7,29 @@
 
 int kg_fuzz_options(const uint8_t *bytes, size_t n);
 
+struct said {
+    const char *dir;
+    int64_t seed, any;
+    bool save;
+    double lr;
+    float x;
+    struct kg_opt_list stop;
+    unsigned dtype;
+    const char *deep;
+};
+#define AT(field) KG_OPT_AT(struct said, field)
+
 static const struct kg_opt_row fuzz_rows[] = {
-    {"run.dir", KG_OPT_STRING, NULL, 0, 0, NULL, "text", true},
-    {"run.seed", KG_OPT_INT, "1", 0, 1e9, NULL, "integer with a range", false},
-    {"run.any", KG_OPT_INT, "-1", 0, 0, NULL, "integer without one", false},
-    {"run.save", KG_OPT_BOOL, "true", 0, 0, NULL, "truth", false},
-    {"optim.lr", KG_OPT_REAL, "1e-6", 0, 1, NULL, "number with a range", false},
-    {"optim.x", KG_OPT_REAL, "0", 0, 0, NULL, "number without one", false},
-    {"rollout.stop", KG_OPT_LIST, "", 0, 0, NULL, "list", false},
-    {"rollout.dtype", KG_OPT_CHOICE, "bf16", 0, 0, "bf16|fp32", "choice", false},
-    {"a.b.c", KG_OPT_STRING, "deep", 0, 0, NULL, "nested", false},
-    {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+    {"run.dir", AT(dir), NULL, 0, 0, NULL, "text", true},
+    {"run.seed", AT(seed), "1", 0, 1e9, NULL, "integer with a range", false},
+    {"run.any", AT(any), "-1", 0, 0, NULL, "integer without one", false},
+    {"run.save", AT(save), "true", 0, 0, NULL, "truth", false},
+    {"optim.lr", AT(lr), "1e-6", 0, 1, NULL, "number with a range", false},
+    {"optim.x", AT(x), "0", 0, 0, NULL, "number without one", false},
+    {"rollout.stop", AT(stop), "", 0, 0, NULL, "list", false},
+    {"rollout.dtype", AT(dtype), "bf16", 0, 0, "bf16|fp32", "choice", false},
+    {"a.b.c", AT(deep), "deep", 0, 0, NULL, "nested", false},
+    {0},
 };
 
 static void must(kg_status status) { assert(status == KG_OK); }
@@ -46,9 +58,12 @@ static void check_round_trip(const struct kg_config *config)
     struct kg_str once = {0};
     struct kg_str twice = {0};
     struct kg_str changes = {0};
+    struct said said;
     struct kg_err err;
     size_t different;
 
+    kg_config_fill(&said, config, fuzz_rows);
+    assert(said.seed >= 0 && said.dtype < 2 && (said.stop.n == 0 || *said.stop.items[0]));
     must(kg_config_dump_yaml(&once, config, true, &err));
     must(kg_config_parse_yaml(again, kg_str_text(&once), once.len, "dump", &err));
     must(kg_config_dump_yaml(&twice, again, true, &err));

@@ -14,21 +14,35 @@
 
 #include <cmocka.h>
 
+struct said {
+    const char *dir;
+    int64_t seed;
+    float temperature;
+    struct kg_opt_list stop;
+    bool fp32;
+    double lr;
+    int64_t offset;
+    bool save;
+    double sft_lr;
+    const char *deep;
+};
+#define AT(field) KG_OPT_AT(struct said, field)
+
 static const struct kg_opt_row first_rows[] = {
-    {"run.dir", KG_OPT_STRING, NULL, 0, 0, NULL, "folder of the run", true},
-    {"run.seed", KG_OPT_INT, "1", 0, 1e15, NULL, "seed", false},
-    {"rollout.temperature", KG_OPT_REAL, "1", 1e-3, 100, NULL, "temperature", false},
-    {"rollout.stop", KG_OPT_LIST, "", 0, 0, NULL, "stop strings", false},
-    {"rollout.dtype", KG_OPT_CHOICE, "bf16", 0, 0, "bf16|fp32", "element type", false},
-    {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+    {"run.dir", AT(dir), NULL, 0, 0, NULL, "folder of the run", true},
+    {"run.seed", AT(seed), "1", 0, 1e15, NULL, "seed", false},
+    {"rollout.temperature", AT(temperature), "1", 1e-3, 100, NULL, "temperature", false},
+    {"rollout.stop", AT(stop), "", 0, 0, NULL, "stop strings", false},
+    {"rollout.dtype", AT(fp32), "bf16", 0, 0, "bf16|fp32", "element type", false},
+    {0},
 };
 static const struct kg_opt_row second_rows[] = {
-    {"optim.lr", KG_OPT_REAL, "1e-6", 0, 1, NULL, "learning rate", false},
-    {"optim.offset", KG_OPT_INT, "-3", 0, 0, NULL, "any integer", false},
-    {"run.save", KG_OPT_BOOL, "true", 0, 0, NULL, "save at the end", false},
-    {"sft.lr", KG_OPT_REAL, "1e-3", 0, 0, NULL, "learning rate of sft", false},
-    {"a.b.c", KG_OPT_STRING, "deep", 0, 0, NULL, "nested", false},
-    {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+    {"optim.lr", AT(lr), "1e-6", 0, 1, NULL, "learning rate", false},
+    {"optim.offset", AT(offset), "-3", 0, 0, NULL, "any integer", false},
+    {"run.save", AT(save), "true", 0, 0, NULL, "save at the end", false},
+    {"sft.lr", AT(sft_lr), "1e-3", 0, 0, NULL, "learning rate of sft", false},
+    {"a.b.c", AT(deep), "deep", 0, 0, NULL, "nested", false},
+    {0},
 };
 static const struct kg_opt_row *const tables[] = {first_rows, second_rows};
 
@@ -78,13 +92,18 @@ static void override_fails(const char *assignment, const char *message)
     assert_string_equal(err.message, message);
 }
 
+static struct said said_in(const struct kg_config *from)
+{
+    struct said said = {0};
+
+    for (size_t i = 0; i < 2; i++)
+        kg_config_fill(&said, from, tables[i]);
+    return said;
+}
+
 static void item_is(size_t i, const char *expected)
 {
-    struct kg_str item = {0};
-
-    assert_int_equal(kg_config_list_at(&item, config, "rollout.stop", i, &err), KG_OK);
-    assert_string_equal(kg_str_text(&item), expected);
-    kg_str_release(&item);
+    assert_string_equal(said_in(config).stop.items[i], expected);
 }
 
 /* ---- values ---- */
@@ -92,11 +111,11 @@ static void item_is(size_t i, const char *expected)
 static void defaults_stand_without_any_source(void **state)
 {
     (void)state;
-    assert_int_equal(kg_config_int(config, "run.seed"), 1);
-    assert_float_equal(kg_config_real(config, "optim.lr"), 1e-6, 0);
-    assert_true(kg_config_bool(config, "run.save"));
+    assert_int_equal(said_in(config).seed, 1);
+    assert_float_equal(said_in(config).lr, 1e-6, 0);
+    assert_true(said_in(config).save);
     assert_string_equal(kg_config_text(config, "rollout.dtype"), "bf16");
-    assert_int_equal(kg_config_list_size(config, "rollout.stop"), 0);
+    assert_int_equal(said_in(config).stop.n, 0);
     assert_string_equal(kg_config_text(config, "run.dir"), "");
     assert_false(kg_config_is_set(config, "run.dir"));
     assert_true(kg_config_is_set(config, "run.seed"));
@@ -122,14 +141,14 @@ static void yaml_gives_every_type(void **state)
           "a: {b: {c: \"\"}}\n"
           "sft:\n");
     assert_string_equal(kg_config_text(config, "run.dir"), "runs/a b");
-    assert_int_equal(kg_config_int(config, "run.seed"), 1000);
-    assert_false(kg_config_bool(config, "run.save"));
-    assert_float_equal(kg_config_real(config, "rollout.temperature"), 0.7, 0);
+    assert_int_equal(said_in(config).seed, 1000);
+    assert_false(said_in(config).save);
+    assert_float_equal(said_in(config).temperature, 0.7, 0);
     assert_string_equal(kg_config_text(config, "rollout.dtype"), "fp32");
-    assert_int_equal(kg_config_int(config, "optim.offset"), -12);
+    assert_int_equal(said_in(config).offset, -12);
     assert_string_equal(kg_config_text(config, "a.b.c"), "");
     assert_true(kg_config_is_given(config, "a.b.c"));
-    assert_int_equal(kg_config_list_size(config, "rollout.stop"), 4);
+    assert_int_equal(said_in(config).stop.n, 4);
     item_is(0, "\n\n");
     item_is(1, "###");
     item_is(2, "a\\b");
@@ -142,7 +161,7 @@ static void keys_may_be_joined_by_dots(void **state)
 {
     (void)state;
     loads("run.seed: 7\na.b: {c: x}\n");
-    assert_int_equal(kg_config_int(config, "run.seed"), 7);
+    assert_int_equal(said_in(config).seed, 7);
     assert_string_equal(kg_config_text(config, "a.b.c"), "x");
 }
 
@@ -164,7 +183,7 @@ static void overrides_beat_the_file(void **state)
                      KG_OK);
     assert_int_equal(kg_config_override(config, "run.dir=a=b", "command line", &err),
                      KG_OK);
-    assert_int_equal(kg_config_int(config, "run.seed"), 6);
+    assert_int_equal(said_in(config).seed, 6);
     assert_string_equal(kg_config_text(config, "run.dir"), "a=b");
     assert_string_equal(kg_config_source(config, "run.seed"), "command line");
 }
@@ -174,16 +193,16 @@ static void list_overrides(void **state)
     (void)state;
     assert_int_equal(
         kg_config_override(config, "rollout.stop=[a, \"b\\n\"]", "cli", &err), KG_OK);
-    assert_int_equal(kg_config_list_size(config, "rollout.stop"), 2);
+    assert_int_equal(said_in(config).stop.n, 2);
     item_is(0, "a");
     item_is(1, "b\n");
     assert_string_equal(kg_config_source(config, "rollout.stop"), "cli");
     assert_int_equal(kg_config_override(config, "rollout.stop=Question: #", "cli", &err),
                      KG_OK);
-    assert_int_equal(kg_config_list_size(config, "rollout.stop"), 1);
+    assert_int_equal(said_in(config).stop.n, 1);
     item_is(0, "Question: #");
     assert_int_equal(kg_config_override(config, "rollout.stop=", "cli", &err), KG_OK);
-    assert_int_equal(kg_config_list_size(config, "rollout.stop"), 0);
+    assert_int_equal(said_in(config).stop.n, 0);
     assert_int_equal(kg_config_override(config, "rollout.stop=[a", "cli", &err),
                      KG_EFORMAT);
 }
@@ -199,15 +218,15 @@ static void presets_are_weaker_in_any_order(void **state)
                      KG_OK);
     assert_int_equal(kg_config_set(config, "optim.lr", "3e-3", true, "other", &err),
                      KG_OK);
-    assert_int_equal(kg_config_int(config, "run.seed"), 5);
-    assert_float_equal(kg_config_real(config, "sft.lr"), 0.5, 0);
-    assert_float_equal(kg_config_real(config, "optim.lr"), 3e-3, 0);
+    assert_int_equal(said_in(config).seed, 5);
+    assert_float_equal(said_in(config).sft_lr, 0.5, 0);
+    assert_float_equal(said_in(config).lr, 3e-3, 0);
     assert_string_equal(kg_config_source(config, "optim.lr"), "other");
     assert_int_equal(kg_config_set(config, "run.seed", "x", true, "preset", &err),
                      KG_EINVAL);
     assert_int_equal(kg_config_set(config, "run.seed", "8", false, "strong", &err),
                      KG_OK);
-    assert_int_equal(kg_config_int(config, "run.seed"), 8);
+    assert_int_equal(said_in(config).seed, 8);
 }
 
 static void require_names_key_and_help(void **state)
@@ -311,14 +330,14 @@ static void number_grammar_is_decimal(void **state)
     for (size_t i = 0; i < sizeof good_ints / sizeof *good_ints; i++)
         assert_int_equal(
             kg_config_set(config, "optim.offset", good_ints[i], false, "t", &err), KG_OK);
-    assert_int_equal(kg_config_int(config, "optim.offset"), INT64_MAX);
+    assert_int_equal(said_in(config).offset, INT64_MAX);
     for (size_t i = 0; i < sizeof bad_reals / sizeof *bad_reals; i++)
         assert_int_equal(kg_config_set(config, "sft.lr", bad_reals[i], false, "t", &err),
                          KG_EINVAL);
     for (size_t i = 0; i < sizeof good_reals / sizeof *good_reals; i++)
         assert_int_equal(kg_config_set(config, "sft.lr", good_reals[i], false, "t", &err),
                          KG_OK);
-    assert_float_equal(kg_config_real(config, "sft.lr"), 7.5, 0);
+    assert_float_equal(said_in(config).sft_lr, 7.5, 0);
 }
 
 static void surprising_yaml_is_refused_with_its_line(void **state)

@@ -252,7 +252,7 @@ static kg_status put_choice(struct kg_str *out, const struct kg_suite *s, const 
     }
     return has_file ? KG_OK
                     : kg_str_printf(out, err, "seed %lld, ",
-                                    (long long)kg_config_int(s->config, "suite.seed"));
+                                    (long long)kg_suite_about(s).seed);
 }
 
 static kg_status same_choice(const struct kg_suite *a, const struct kg_suite *b,

@@ -62,10 +62,12 @@ kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r
                               const struct kg_suite *suite,
                               const struct kg_eval_set *sets, struct kg_err *err)
 {
+    struct kg_suite_about about = kg_suite_about(suite);
+
     KG_TRY(kg_str_puts(out, "{", err));
-    KG_TRY(put_text(out, "suite", kg_config_text(suite->config, "suite.name"), err));
+    KG_TRY(put_text(out, "suite", about.name, err));
     KG_TRY(kg_str_printf(out, err, ", \"seed\": %lld,\n \"sets\": [\n",
-                         (long long)kg_config_int(suite->config, "suite.seed")));
+                         (long long)about.seed));
     for (size_t i = 0; i < r->n_sets; i++) {
         KG_TRY(put_set(out, &r->sets[i], &sets[i], err));
         KG_TRY(kg_str_puts(out, i + 1 < r->n_sets ? ",\n" : "],\n \"groups\": [", err));

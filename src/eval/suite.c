@@ -15,141 +15,146 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define END                                                                              \
-    {                                                                                    \
-        NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false                               \
-    }
-
+#define OF_ALL(field) KG_OPT_AT(struct kg_suite_about, field)
+#define AT(field)     KG_OPT_AT(struct kg_eval_set, field)
 const struct kg_opt_row kg_suite_rows[] = {
-    {"suite.name", KG_OPT_STRING, "", 0, 0, NULL, "name of the suite, in the results",
+    {"suite.name", OF_ALL(name), "", 0, 0, NULL, "name of the suite, in the results",
      false},
-    {"suite.about", KG_OPT_STRING, "", 0, 0, NULL,
+    {"suite.about", OF_ALL(about), "", 0, 0, NULL,
      "which protocol this is, and from where", true},
-    {"suite.seed", KG_OPT_INT, "1", 0, 1e15, NULL, "seed of the draws", false},
-    {"suite.sets", KG_OPT_LIST, "", 0, 0, NULL,
+    {"suite.seed", OF_ALL(seed), "1", 0, 1e15, NULL, "seed of the draws", false},
+    {"suite.sets", OF_ALL(sets), "", 0, 0, NULL,
      "the sets that are evaluated (--sets, --without); none: all", true},
-    {"model.path", KG_OPT_STRING, "", 0, 0, NULL, "checkpoint folder (--model)", true},
-    {"model.dtype", KG_OPT_STRING, "", 0, 0, NULL, "numbers it computes with (--dtype)",
-     false},
-    {"server.url", KG_OPT_STRING, "", 0, 0, NULL,
+    {"model.path", OF_ALL(model_path), "", 0, 0, NULL, "checkpoint folder (--model)",
+     true},
+    {"model.dtype", OF_ALL(model_dtype), "", 0, 0, NULL,
+     "numbers it computes with (--dtype)", false},
+    {"server.url", OF_ALL(server_url), "", 0, 0, NULL,
      "server instead of a folder (--base-url)", true},
-    {"server.model", KG_OPT_STRING, "", 0, 0, NULL, "model asked for there (--model)",
+    {"server.model", OF_ALL(server_model), "", 0, 0, NULL,
+     "model asked for there (--model)", false},
+    {"server.api", OF_ALL(server_api), "chat", 0, 0, "chat|completions", "how (--api)",
      false},
-    {"server.api", KG_OPT_CHOICE, "chat", 0, 0, "chat|completions", "how (--api)", false},
-    END,
+    {0},
 };
 
 const struct kg_opt_row kg_suite_set_rows[] = {
-    {"data", KG_OPT_STRING, "", 0, 0, NULL,
+    {"data", AT(said.data), "", 0, 0, NULL,
      "problems: JSON lines, a JSON array or Parquet; '' where the task generates them",
      true},
-    {"source", KG_OPT_STRING, "", 0, 0, NULL, "where to get the file", true},
-    {"licence", KG_OPT_STRING, "", 0, 0, NULL, "of the file", true},
-    {"expect", KG_OPT_INT, "0", 0, 1e9, NULL,
+    {"source", AT(source), "", 0, 0, NULL, "where to get the file", true},
+    {"licence", AT(licence), "", 0, 0, NULL, "of the file", true},
+    {"expect", AT(expect), "0", 0, 1e9, NULL,
      "records that the file must have, with unique different ones; 0 is any number",
      false},
-    {"group", KG_OPT_STRING, "", 0, 0, NULL,
+    {"group", AT(group), "", 0, 0, NULL,
      "sets of one group get a mean of their own, unweighted", false},
-    {"only_source", KG_OPT_STRING, "", 0, 0, NULL,
-     "use the records of this data_source alone", false},
-    {"problems", KG_OPT_INT, "0", 0, 1e7, NULL, "problems used at most; 0 is all", false},
-    {"unique", KG_OPT_BOOL, "false", 0, 0, NULL,
+    {"only_source", AT(only), "", 0, 0, NULL, "use the records of this data_source alone",
+     false},
+    {"problems", AT(limit), "0", 0, 1e7, NULL, "problems used at most; 0 is all", false},
+    {"unique", AT(task_opts.unique), "false", 0, 0, NULL,
      "of records with equal problem, gold answer and data_source the first", false},
-    {"exclude", KG_OPT_STRING, "", 0, 0, NULL,
+    {"exclude", AT(task_opts.exclude), "", 0, 0, NULL,
      "task math: ids (else lines) of records to leave out, 'a,b'", false},
-    {"bad_golds", KG_OPT_CHOICE, "stop", 0, 0, "stop|drop",
+    {"bad_golds", AT(task_opts.drop_golds), "stop", 0, 0, "stop|drop",
      "task math: records whose gold answer does not grade itself right stop the "
      "evaluation, or are left out, named and counted",
      false},
-    {"prompt_key", KG_OPT_STRING, "", 0, 0, NULL,
+    {"prompt_key", AT(task_opts.prompt_key), "", 0, 0, NULL,
      "column of the problem; '' for the usual names", false},
-    {"answer_key", KG_OPT_STRING, "", 0, 0, NULL,
+    {"answer_key", AT(task_opts.answer_key), "", 0, 0, NULL,
      "column of the gold answer; '' for the usual names", false},
-    {"task", KG_OPT_STRING, "math", 0, 0, NULL, "how answers are graded (kedge task)",
+    {"task", AT(said.task), "math", 0, 0, NULL, "how answers are graded (kedge task)",
      false},
-    {"grader", KG_OPT_STRING, "default", 0, 0, NULL,
+    {"grader", AT(task_opts.grader), "default", 0, 0, NULL,
      "task math: default, ema-pg, mathd or dapo", false},
-    {"keep_thinking", KG_OPT_BOOL, "false", 0, 0, NULL,
+    {"keep_thinking", AT(task_opts.keep_thinking), "false", 0, 0, NULL,
      "task math: an answer may stand before </think>", false},
-    {"level", KG_OPT_STRING, "", 0, 0, NULL, "difficulty of generated problems", false},
-    {"command", KG_OPT_STRING, "", 0, 0, NULL, "task external: the grader", false},
-    {"timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
+    {"level", AT(task_opts.level), "", 0, 0, NULL, "difficulty of generated problems",
+     false},
+    {"command", AT(task_opts.command), "", 0, 0, NULL, "task external: the grader",
+     false},
+    {"timeout_ms", AT(task_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
      "task external: time limit of one batch", true},
-    {"life", KG_OPT_CHOICE, "auto", 0, 0, "auto|run|batch",
+    {"life", AT(task_opts.life), "auto", 0, 0, "auto|run|batch",
      "task external: started once, or for every batch; auto finds out", true},
-    {"command_env", KG_OPT_STRING, "", 0, 0, NULL,
+    {"command_env", AT(task_opts.env), "", 0, 0, NULL,
      "task external: environment variables that it gets, 'A,B'", true},
-    {"rewards", KG_OPT_LIST, "", 0, 0, NULL,
+    {"rewards", AT(said.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
      "each; "
      "the first says what is correct",
      false},
-    {"reward_weights", KG_OPT_LIST, "", 0, 0, NULL,
+    {"reward_weights", AT(said.reward_weights), "", 0, 0, NULL,
      "weight of each of the rewards in their sum; none: 1 each", false},
-    {"template", KG_OPT_STRING, "", 0, 0, NULL,
+    {"template", AT(task_opts.prompt.template_text), "", 0, 0, NULL,
      "text around the problem, {prompt} is replaced; '' for the problem as it is", false},
-    {"user_turn", KG_OPT_BOOL, "false", 0, 0, NULL,
+    {"user_turn", AT(task_opts.prompt.user_turn), "false", 0, 0, NULL,
      "the problem, in its template, is the user's turn of the chat template; else text",
      false},
-    {"system", KG_OPT_STRING, "", 0, 0, NULL,
+    {"system", AT(task_opts.prompt.system), "", 0, 0, NULL,
      "system prompt in front of every conversation", false},
-    {"opening", KG_OPT_STRING, "", 0, 0, NULL,
+    {"opening", AT(task_opts.prompt.opening), "", 0, 0, NULL,
      "text that the assistant's turn begins with, added where the chat template does not "
      "write it",
      false},
-    {"chat_template", KG_OPT_STRING, "auto", 0, 0, NULL,
+    {"chat_template", AT(chat_name), "auto", 0, 0, NULL,
      "auto (the model's), none, or a file, which must apply to every problem", false},
-    {"add_special", KG_OPT_CHOICE, "auto", 0, 0, KG_SPECIAL_CHOICES,
+    {"add_special", AT(special), "auto", 0, 0, KG_SPECIAL_CHOICES,
      "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
      "chat template rendered",
      false},
-    {"samples", KG_OPT_INT, "1", 1, KG_EVAL_MAX_N, NULL,
+    {"samples", AT(samples), "1", 1, KG_EVAL_MAX_N, NULL,
      "answers to each problem: n of avg@n", false},
-    {"pass_k", KG_OPT_LIST, "", 0, 0, NULL, "k's of pass@k", false},
-    {"maj_k", KG_OPT_LIST, "", 0, 0, NULL, "k's of maj@k", false},
-    {"temperature", KG_OPT_REAL, "1", 0, 100, NULL, "0 is greedy", false},
-    {"top_p", KG_OPT_REAL, "1", 1e-6, 1, NULL, "nucleus; 1 is off", false},
-    {"top_k", KG_OPT_INT, "0", 0, 1e9, NULL, "most likely ids kept; 0 is off", false},
-    {"min_p", KG_OPT_REAL, "0", 0, 1, NULL,
+    {"pass_k", AT(said.pass_k), "", 0, 0, NULL, "k's of pass@k", false},
+    {"maj_k", AT(said.maj_k), "", 0, 0, NULL, "k's of maj@k", false},
+    {"temperature", AT(sampling.temperature), "1", 0, 100, NULL, "0 is greedy", false},
+    {"top_p", AT(sampling.top_p), "1", 1e-6, 1, NULL, "nucleus; 1 is off", false},
+    {"top_k", AT(sampling.top_k), "0", 0, 1e9, NULL, "most likely ids kept; 0 is off",
+     false},
+    {"min_p", AT(sampling.min_p), "0", 0, 1, NULL,
      "least probability kept, as a share of the largest; 0 is off", false},
-    {"max_tokens", KG_OPT_INT, "512", 1, 1e7, NULL, "longest answer", false},
-    {"stops", KG_OPT_LIST, "", 0, 0, NULL, "strings that end an answer", false},
-    {"metric", KG_OPT_CHOICE, "em", 0, 0, "em|subem|f1|format",
+    {"max_tokens", AT(sampling.max_tokens), "512", 1, 1e7, NULL, "longest answer", false},
+    {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end an answer", false},
+    {"metric", AT(task_opts.metric), "em", 0, 0, "em|subem|f1|format",
      "task search-qa: what is rewarded; accuracy is exact match", false},
-    {"answer_tags", KG_OPT_CHOICE, "1", 0, 0, "1|2",
+    {"answer_tags", AT(task_opts.answer_tags), "1", 1, 2, NULL,
      "task search-qa: pairs of answer tags that an answer needs", false},
-    {"wording", KG_OPT_CHOICE, "kedge", 0, 0, KG_WORDING_CHOICES,
+    {"wording", AT(task_opts.wording), "kedge", 0, 0, KG_WORDING_CHOICES,
      "search agents: instruction around a question and remark on a wrong turn; "
      "search-r1: "
      "those of the published runs, word for word",
      false},
-    {"env", KG_OPT_CHOICE, "none", 0, 0, "none|search|calculator",
+    {"env", AT(said.env), "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn, of max_tokens", false},
-    {"turns", KG_OPT_INT, "4", 0, 1000, NULL,
+    {"turns", AT(episode.turns), "4", 0, 1000, NULL,
      "turns in which a tool may be called; one more follows without", false},
-    {"obs_tokens", KG_OPT_INT, "500", 1, 1e6, NULL, "longest observation", false},
-    {"context", KG_OPT_INT, "0", 0, 1e7, NULL,
+    {"obs_tokens", AT(episode.obs_tokens), "500", 1, 1e6, NULL, "longest observation",
+     false},
+    {"context", AT(episode.context), "0", 0, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; 0: 4096, or the "
      "model's positions where they are fewer",
      false},
-    {"answer_tokens", KG_OPT_INT, "0", 0, 1e7, NULL,
+    {"answer_tokens", AT(episode.answer_tokens), "0", 0, 1e7, NULL,
      "longest answer of an episode in tokens, observations included; 0: what context "
      "leaves",
      false},
-    {"window", KG_OPT_INT, "0", 0, 1e7, NULL,
+    {"window", AT(episode.window), "0", 0, 1e7, NULL,
      "a turn that begins with more text is sampled from the newest so many tokens; 0: "
      "all",
      false},
-    {"search_where", KG_OPT_STRING, "", 0, 0, NULL,
+    {"search_where", AT(episode.env_opts.retriever), "", 0, 0, NULL,
      "env search: an index file, or http://HOST:PORT/retrieve", true},
-    {"search_topk", KG_OPT_INT, "3", 1, 1000, NULL, "passages for a query", false},
-    {"search_when_down", KG_OPT_CHOICE, "stop", 0, 0, "stop|observe",
+    {"search_topk", AT(episode.env_opts.topk), "3", 1, 1000, NULL, "passages for a query",
+     false},
+    {"search_when_down", AT(episode.env_opts.stop_when_down), "stop", 0, 0,
+     "observe|stop",
      "a retriever that stays down stops the evaluation, or is told to the model", true},
-    {"search_timeout_ms", KG_OPT_INT, "30000", 1, 3.6e6, NULL,
+    {"search_timeout_ms", AT(episode.env_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
      "time limit of one request to the retriever", true},
-    {"search_tries", KG_OPT_INT, "4", 1, 1000, NULL, "tries before it counts as down",
-     true},
-    END,
+    {"search_tries", AT(episode.env_opts.tries), "4", 1, 1000, NULL,
+     "tries before it counts as down", true},
+    {0},
 };
 
 /* ---- the table of a suite ---- */
@@ -185,13 +190,13 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
     return KG_OK;
 }
 
-/* Rows of defaults and of every set, ended by a row without key. */
+/* Tables of defaults and of every set, each ended by a row without key. */
 static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 {
-    size_t per_set = count_rows(kg_suite_set_rows);
+    size_t per_set = count_rows(kg_suite_set_rows) + 1;
     char prefix[KG_SUITE_NAME_BYTES + 8];
 
-    s->rows = kg_mem_calloc((s->n + 1) * per_set + 1, sizeof *s->rows, "suite", err);
+    s->rows = kg_mem_calloc((s->n + 1) * per_set, sizeof *s->rows, "suite", err);
     if (!s->rows)
         return err->code;
     KG_TRY(add_rows(s->rows, "defaults", true, err));
@@ -200,6 +205,12 @@ static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
         KG_TRY(add_rows(s->rows + (i + 1) * per_set, prefix, false, err));
     }
     return KG_OK;
+}
+
+/* The table of a set, by its place in the file, counted from 1; 0: of defaults. */
+static const struct kg_opt_row *rows_of(const struct kg_suite *s, size_t table)
+{
+    return s->rows + table * (count_rows(kg_suite_set_rows) + 1);
 }
 
 static bool is_name(const char *name)
@@ -244,16 +255,25 @@ static kg_status only_name(struct kg_suite *s, struct kg_err *err)
     return KG_OK;
 }
 
+struct kg_suite_about kg_suite_about(const struct kg_suite *s)
+{
+    struct kg_suite_about about = {0};
+
+    kg_config_fill(&about, s->config, kg_suite_rows);
+    return about;
+}
+
 kg_status kg_suite_open(struct kg_suite *s, const char *path, struct kg_err *err)
 {
-    const struct kg_opt_row *tables[2] = {kg_suite_rows};
+    const struct kg_opt_row *tables[KG_SUITE_MAX_SETS + 2] = {kg_suite_rows};
     kg_status status;
 
     *s = (struct kg_suite){.is_file = path};
     KG_TRY_GOTO(out, path ? read_names(s, path, err) : only_name(s, err));
     KG_TRY_GOTO(out, make_rows(s, err));
-    tables[1] = s->rows;
-    KG_TRY_GOTO(out, kg_config_create(&s->config, tables, 2, err));
+    for (size_t i = 0; i <= s->n; i++)
+        tables[i + 1] = rows_of(s, i);
+    KG_TRY_GOTO(out, kg_config_create(&s->config, tables, s->n + 2, err));
     if (path)
         status = kg_config_load_yaml(s->config, path, err);
 out:
@@ -273,7 +293,7 @@ static void free_key(const char *key)
 
 void kg_suite_release(struct kg_suite *s)
 {
-    size_t per_set = count_rows(kg_suite_set_rows);
+    size_t per_set = count_rows(kg_suite_set_rows) + 1;
 
     kg_config_free(s->config);
     for (size_t i = 0; s->rows && i < (s->n_all + 1) * per_set; i++)
@@ -316,11 +336,11 @@ out:
     return status;
 }
 
-/* The sets of a list "a,b" or of lines, which suite.sets is. */
-static kg_status mark_sets(bool *marked, const struct kg_suite *s, const char *list,
-                           const char *where, struct kg_err *err)
+/* The sets of a list "a,b". */
+static kg_status mark_names(bool *marked, const struct kg_suite *s, const char *list,
+                            const char *where, struct kg_err *err)
 {
-    static const char between[] = ", \n";
+    static const char between[] = ", ";
 
     for (const char *at = list + strspn(list, between); *at;) {
         size_t len = strcspn(at, between);
@@ -332,18 +352,30 @@ static kg_status mark_sets(bool *marked, const struct kg_suite *s, const char *l
     return KG_OK;
 }
 
+/* The sets of suite.sets. */
+static kg_status mark_sets(bool *marked, const struct kg_suite *s, struct kg_err *err)
+{
+    struct kg_opt_list sets = kg_suite_about(s).sets;
+
+    for (size_t i = 0; i < sets.n; i++)
+        KG_TRY(
+            mark_set(marked, s, sets.items[i], strlen(sets.items[i]), "suite.sets", err));
+    return KG_OK;
+}
+
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
                         const char *where, struct kg_err *err)
 {
-    const char *before = kg_config_text(s->config, "suite.sets");
     bool from[KG_SUITE_MAX_SETS] = {false}, marked[KG_SUITE_MAX_SETS] = {false};
+    bool all = kg_suite_about(s).sets.n == 0;
     struct kg_str lines = {0};
     kg_status status;
 
-    KG_TRY(mark_sets(marked, s, list, where, err));
-    KG_TRY(mark_sets(from, s, without ? before : "", "suite.sets", err));
+    KG_TRY(mark_names(marked, s, list, where, err));
+    if (without)
+        KG_TRY(mark_sets(from, s, err));
     for (size_t i = 0; i < s->n_all; i++)
-        if (without ? !marked[i] && (from[i] || !*before) : marked[i])
+        if (without ? !marked[i] && (from[i] || all) : marked[i])
             KG_TRY_GOTO(out, kg_str_printf(&lines, err, "%s%s", lines.len ? "\n" : "",
                                            s->names[i]));
     if (lines.len == 0) {
@@ -359,14 +391,13 @@ out:
 
 kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err)
 {
-    const char *list = kg_config_text(s->config, "suite.sets");
     bool marked[KG_SUITE_MAX_SETS] = {false};
     char *names[KG_SUITE_MAX_SETS];
     size_t n = 0, left = 0;
 
-    if (!*list)
+    if (kg_suite_about(s).sets.n == 0)
         return KG_OK;
-    KG_TRY(mark_sets(marked, s, list, "suite.sets", err));
+    KG_TRY(mark_sets(marked, s, err));
     for (size_t i = 0; i < s->n_all; i++)
         if (marked[i])
             names[n++] = s->names[i];
@@ -411,129 +442,54 @@ kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *valu
     return KG_OK;
 }
 
-/* Where a set's values come from. */
-struct values {
-    const struct kg_config *config;
-    const char *set;
-    char key[KG_SUITE_KEY_BYTES];
-};
-
-static const char *text(struct values *v, const char *key)
-{
-    return kg_config_text(v->config, kg_suite_key(v->key, v->set, key));
-}
-
-static int64_t whole(struct values *v, const char *key)
-{
-    return kg_config_int(v->config, kg_suite_key(v->key, v->set, key));
-}
-
-static double real(struct values *v, const char *key)
-{
-    return kg_config_real(v->config, kg_suite_key(v->key, v->set, key));
-}
-
-static bool is_on(struct values *v, const char *key)
-{
-    return kg_config_bool(v->config, kg_suite_key(v->key, v->set, key));
-}
-
 /* The k's of a list, each from 1 to the number of samples. */
-static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct values *v,
-                         const char *key, int32_t samples, struct kg_err *err)
+static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct kg_opt_list ks,
+                         const char *name, const char *key, int32_t samples,
+                         struct kg_err *err)
 {
-    const char *full = kg_suite_key(v->key, v->set, key);
-    size_t size = kg_config_list_size(v->config, full);
-    struct kg_str item = {0};
-    kg_status status = KG_OK;
+    char full[KG_SUITE_KEY_BYTES];
 
-    if (size > KG_EVAL_KS)
+    kg_suite_key(full, name, key);
+    if (ks.n > KG_EVAL_KS)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d values, found %zu", full,
-                       KG_EVAL_KS, size);
-    for (size_t i = 0; i < size && status == KG_OK; i++) {
+                       KG_EVAL_KS, ks.n);
+    for (size_t i = 0; i < ks.n; i++) {
         char *end;
+        long k;
 
-        kg_str_clear(&item);
-        KG_TRY_GOTO(out, kg_config_list_at(&item, v->config, full, i, err));
         errno = 0;
-        long k = strtol(kg_str_text(&item), &end, 10);
-        if (errno || *end || end == item.data || k < 1 || k > samples)
-            status = kg_fail(
-                err, KG_EINVAL,
-                "%s: expected a k from 1 to the number of samples, %d, found "
-                "'%.40s'",
-                full, samples, kg_str_text(&item));
+        k = strtol(ks.items[i], &end, 10);
+        if (errno || *end || k < 1 || k > samples)
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected a k from 1 to the number of samples, %d, found "
+                           "'%.40s'",
+                           full, samples, ks.items[i]);
         out[(*n)++] = (int32_t)k;
     }
-out:
-    kg_str_release(&item);
-    return status;
-}
-
-static kg_status read_stops(struct kg_eval_set *set, struct values *v, struct kg_err *err)
-{
-    const char *full = kg_suite_key(v->key, v->set, "stops");
-    size_t n = kg_config_list_size(v->config, full);
-
-    if (n > KG_MAX_STOPS)
-        return kg_fail(err, KG_EINVAL, "%s: expected at most %d strings, found %zu", full,
-                       KG_MAX_STOPS, n);
-    set->stops = n ? kg_mem_calloc(n, sizeof *set->stops, "stop strings", err) : NULL;
-    if (n && !set->stops)
-        return err->code;
-    for (size_t i = 0; i < n; i++) {
-        struct kg_str item = {0};
-        kg_status status = kg_config_list_at(&item, v->config, full, i, err);
-
-        set->stops[i] = status == KG_OK ? kg_str_take(&item, err) : NULL;
-        kg_str_release(&item);
-        if (!set->stops[i])
-            return err->code;
-        set->sampling.n_stops++;
-    }
-    set->sampling.stops = (const char *const *)set->stops;
     return KG_OK;
 }
 
-static kg_status read_path(struct kg_eval_set *set, struct values *v,
-                           const char *data_dir, struct kg_err *err)
+static kg_status take_stops(struct kg_eval_set *set, struct kg_err *err)
 {
-    const char *path = text(v, "data");
+    char full[KG_SUITE_KEY_BYTES];
+    struct kg_opt_list stops = set->said.stops;
+
+    if (stops.n > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d strings, found %zu",
+                       kg_suite_key(full, set->name, "stops"), KG_MAX_STOPS, stops.n);
+    set->sampling.stops = stops.items;
+    set->sampling.n_stops = (int)stops.n;
+    return KG_OK;
+}
+
+static kg_status make_path(struct kg_eval_set *set, const char *data_dir,
+                           struct kg_err *err)
+{
+    const char *path = set->said.data;
 
     if (*path && *path != '/' && data_dir)
         return kg_str_printf(&set->path, err, "%s/%s", data_dir, path);
     return kg_str_puts(&set->path, path, err);
-}
-
-static struct kg_task_opts task_opts(struct values *v, uint64_t seed)
-{
-    int64_t problems = whole(v, "problems");
-
-    return (struct kg_task_opts){
-        .seed = seed,
-        .level = text(v, "level"),
-        .count = problems ? problems : 500, /* of a generator */
-        .held_out = true,
-        .prompt_key = text(v, "prompt_key"),
-        .answer_key = text(v, "answer_key"),
-        .unique = is_on(v, "unique"),
-        .prompt = {.template_text = text(v, "template"),
-                   .user_turn = is_on(v, "user_turn"),
-                   .system = text(v, "system"),
-                   .opening = text(v, "opening")},
-        .command = text(v, "command"),
-        .timeout_ms = (int)whole(v, "timeout_ms"),
-        .life = kg_task_life_named(text(v, "life")),
-        .env = text(v, "command_env"),
-        .grader = text(v, "grader"),
-        .keep_thinking = is_on(v, "keep_thinking"),
-        .exclude = text(v, "exclude"),
-        .drop_golds = strcmp(text(v, "bad_golds"), "drop") == 0,
-        .metric = text(v, "metric"),
-        .answer_tags = text(v, "answer_tags")[0] - '0',
-        .wording = text(v, "wording"),
-        .format = {.structure = 0.2, .final = 0.1}, /* Search-R1's example */
-    };
 }
 
 /* What is counted of episodes; see struct kg_eval_fresh. */
@@ -541,60 +497,32 @@ static const char *const searched[] = {"searches", "turns", "finished", "invalid
                                        "failed"};
 static const char *const called[] = {"calls", "turns", "finished", "invalid", "failed"};
 
-static kg_status check_no_episode(struct values *v, struct kg_err *err)
+static kg_status check_none(const char *key, int32_t found, struct kg_err *err)
 {
-    static const char *const keys[] = {"answer_tokens", "window"};
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (whole(v, keys[i]) > 0)
-            return kg_fail(err, KG_EINVAL, "%s: expected 0 without env, found %lld",
-                           keys[i], (long long)whole(v, keys[i]));
+    if (found > 0)
+        return kg_fail(err, KG_EINVAL, "%s: expected 0 without env, found %d", key,
+                       found);
     return KG_OK;
 }
 
-static kg_status read_episode(struct kg_eval_set *set, struct values *v,
-                              struct kg_err *err)
+static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
 {
-    const char *env = text(v, "env");
-    bool searches = strcmp(env, "search") == 0;
+    struct kg_episode_opts *e = &set->episode;
+    bool searches = strcmp(set->said.env, "search") == 0;
 
-    if (strcmp(env, "none") == 0)
-        return check_no_episode(v, err);
-    set->episode = (struct kg_episode_opts){
-        .turns = (int32_t)whole(v, "turns"),
-        .turn_tokens = (int32_t)whole(v, "max_tokens"),
-        .obs_tokens = (int32_t)whole(v, "obs_tokens"),
-        .context = (int32_t)whole(v, "context"),
-        .answer_tokens = (int32_t)whole(v, "answer_tokens"),
-        .window = (int32_t)whole(v, "window"),
-        .env_opts = {.retriever = text(v, "search_where"),
-                     .topk = (int)whole(v, "search_topk"),
-                     .stop_when_down = strcmp(text(v, "search_when_down"), "stop") == 0,
-                     .timeout_ms = (int)whole(v, "search_timeout_ms"),
-                     .tries = (int)whole(v, "search_tries"),
-                     .wording = text(v, "wording")},
-    };
+    if (strcmp(set->said.env, "none") == 0) {
+        KG_TRY(check_none("answer_tokens", e->answer_tokens, err));
+        return check_none("window", e->window, err);
+    }
+    e->turn_tokens = set->sampling.max_tokens;
+    e->env_opts.wording = set->task_opts.wording;
     set->ks.extra = searches ? searched : called;
     set->ks.n_extra = sizeof called / sizeof *called;
-    if (searches && !*set->episode.env_opts.retriever)
+    if (searches && !*e->env_opts.retriever)
         return kg_fail(err, KG_EINVAL,
                        "search_where: expected an index file or "
                        "http://HOST:PORT/retrieve for env search, found none");
-    return kg_env_find(&set->episode.env, env, err);
-}
-
-static struct kg_sampling sampling(struct values *v, uint64_t seed)
-{
-    int64_t top_k = whole(v, "top_k");
-
-    return (struct kg_sampling){
-        .temperature = (float)real(v, "temperature"),
-        .top_p = (float)real(v, "top_p"),
-        .top_k = (int)top_k,
-        .min_p = (float)real(v, "min_p"),
-        .max_tokens = (int32_t)whole(v, "max_tokens"),
-        .rng = {seed, KG_RNG_EVAL},
-    };
+    return kg_env_find(&e->env, set->said.env, err);
 }
 
 static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
@@ -618,86 +546,92 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
 
 /* What leaves records out, to be changed: the key or flag that gave it, else the set's
  * own; without a suite the flag. */
-static const char *said_by(struct values *v, bool is_file)
+static const char *said_by(char own[KG_SUITE_KEY_BYTES], const struct kg_eval_set *set,
+                           const struct kg_suite *s)
 {
-    const char *own = kg_suite_key(v->key, v->set, "exclude");
-    const char *source = kg_config_source(v->config, own);
+    const char *source = kg_config_source(s->config,
+                                          kg_suite_key(own, set->name, "exclude"));
 
-    if (!is_file)
+    if (!s->is_file)
         return "--exclude";
-    if (!*kg_config_text(v->config, own))
+    if (!*set->task_opts.exclude)
         return own;
     return strcmp(source, "defaults.exclude") == 0 || strncmp(source, "--", 2) == 0
                ? source
                : own;
 }
 
-static kg_status read_exclude(struct kg_eval_set *set, struct values *v, bool is_file,
-                              struct kg_err *err)
+static kg_status make_excluded(struct kg_eval_set *set, const struct kg_suite *s,
+                               struct kg_err *err)
 {
     struct kg_task_opts *opts = &set->task_opts;
     size_t n = kg_task_names(opts->exclude);
+    char own[KG_SUITE_KEY_BYTES];
 
-    snprintf(set->exclude_key, sizeof set->exclude_key, "%s", said_by(v, is_file));
+    snprintf(set->exclude_key, sizeof set->exclude_key, "%s", said_by(own, set, s));
     opts->exclude_key = set->exclude_key;
     opts->excluded = n ? kg_mem_calloc(n, sizeof *opts->excluded, "names", err) : NULL;
     return n && !opts->excluded ? err->code : KG_OK;
 }
 
-static kg_status read_rewards(struct kg_eval_set *set, struct values *v,
-                              struct kg_err *err)
+static kg_status open_rewards(struct kg_eval_set *set, struct kg_err *err)
 {
     char rewards[KG_SUITE_KEY_BYTES], weights[KG_SUITE_KEY_BYTES],
         command[KG_SUITE_KEY_BYTES];
     const struct kg_task_rewards_keys keys = {
-        kg_suite_key(rewards, v->set, "rewards"),
-        kg_suite_key(weights, v->set, "reward_weights"),
-        kg_suite_key(command, v->set, "command")};
+        kg_suite_key(rewards, set->name, "rewards"),
+        kg_suite_key(weights, set->name, "reward_weights"),
+        kg_suite_key(command, set->name, "command")};
 
     set->task_opts.further = &set->further;
-    KG_TRY(kg_task_rewards_read(&set->task_opts.rewards, v->config, &keys,
-                                &set->task_opts, err));
+    KG_TRY(kg_task_rewards_read(&set->task_opts.rewards, &keys, set->said.rewards,
+                                set->said.reward_weights, &set->task_opts, err));
     set->ks.rewards = set->task_opts.rewards;
     set->ks.further = &set->further;
     return KG_OK;
 }
 
-static kg_status read_set(struct kg_eval_set *set, struct values *v, const char *data_dir,
-                          bool is_file, struct kg_err *err)
+static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
+                          const char *data_dir, struct kg_err *err)
 {
-    uint64_t seed = (uint64_t)kg_config_int(v->config, "suite.seed");
-
-    set->name = v->set;
-    set->group = text(v, "group");
-    set->source = text(v, "source");
-    set->licence = text(v, "licence");
-    set->chat_name = text(v, "chat_template");
-    set->special = kg_special_named(text(v, "add_special"));
-    set->only = text(v, "only_source");
-    set->limit = whole(v, "problems");
-    set->expect = whole(v, "expect");
-    set->samples = (int32_t)whole(v, "samples");
-    set->task_opts = task_opts(v, seed);
-    set->sampling = sampling(v, seed);
-    KG_TRY(kg_task_find(&set->task, text(v, "task"), err));
-    KG_TRY(read_rewards(set, v, err));
-    KG_TRY(read_exclude(set, v, is_file, err));
-    KG_TRY(read_path(set, v, data_dir, err));
-    KG_TRY(read_stops(set, v, err));
-    KG_TRY(read_episode(set, v, err));
-    KG_TRY(kg_suite_check_own(set, v->config, err));
-    KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, v, "pass_k", set->samples, err));
-    KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, v, "maj_k", set->samples, err));
+    set->task_opts.seed = kg_suite_about(s).seed;
+    set->task_opts.count = set->limit ? set->limit : 500; /* of a generator */
+    set->task_opts.held_out = true;
+    set->task_opts.format = (struct kg_qa_format){.structure = 0.2,
+                                                  .final = 0.1}; /* Search-R1's example */
+    set->sampling.rng = (struct kg_rng_key){set->task_opts.seed, KG_RNG_EVAL};
+    KG_TRY(kg_task_find(&set->task, set->said.task, err));
+    KG_TRY(open_rewards(set, err));
+    KG_TRY(make_excluded(set, s, err));
+    KG_TRY(make_path(set, data_dir, err));
+    KG_TRY(take_stops(set, err));
+    KG_TRY(take_episode(set, err));
+    KG_TRY(kg_suite_check_own(set, s->config, err));
+    KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, set->said.pass_k, set->name, "pass_k",
+                   set->samples, err));
+    KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, set->said.maj_k, set->name, "maj_k",
+                   set->samples, err));
     return check_names(set, err);
+}
+
+/* The table of the set of this name. */
+static const struct kg_opt_row *table_of(const struct kg_suite *s, const char *name)
+{
+    char key[KG_SUITE_KEY_BYTES];
+    size_t i = 1;
+
+    kg_suite_key(key, name, kg_suite_set_rows[0].key);
+    while (strcmp(rows_of(s, i)->key, key) != 0)
+        i++;
+    return rows_of(s, i);
 }
 
 kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, size_t i,
                            const char *data_dir, struct kg_err *err)
 {
-    struct values v = {.config = s->config, .set = s->names[i]};
-
-    *set = (struct kg_eval_set){0};
-    if (read_set(set, &v, data_dir, s->is_file, err) == KG_OK)
+    *set = (struct kg_eval_set){.name = s->names[i]};
+    kg_config_fill(set, s->config, table_of(s, s->names[i]));
+    if (make_set(set, s, data_dir, err) == KG_OK)
         return KG_OK;
     kg_eval_set_release(set);
     return kg_err_prefix(err, "set %s", s->names[i]);
@@ -705,9 +639,6 @@ kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, si
 
 void kg_eval_set_release(struct kg_eval_set *set)
 {
-    for (int i = 0; set->stops && i < set->sampling.n_stops; i++)
-        kg_mem_free(set->stops[i]);
-    kg_mem_free(set->stops);
     kg_mem_free(set->task_opts.excluded);
     kg_task_grader_close(set->task_opts.running);
     kg_task_rewards_close(set->task_opts.rewards);

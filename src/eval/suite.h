@@ -24,6 +24,13 @@ enum { KG_SUITE_NAME_BYTES = 64, KG_SUITE_MAX_SETS = 256 };
 extern const struct kg_opt_row kg_suite_set_rows[];
 /* suite.*, model.* and server.* */
 extern const struct kg_opt_row kg_suite_rows[];
+struct kg_suite_about {
+    const char *name, *about;
+    uint64_t seed;
+    struct kg_opt_list sets; /* none: all */
+    const char *model_path, *model_dtype;
+    const char *server_url, *server_model, *server_api;
+};
 
 struct kg_suite {
     struct kg_config *config; /* owned */
@@ -42,6 +49,8 @@ struct kg_suite {
 kg_status kg_suite_open(struct kg_suite *s, const char *path,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_suite_release(struct kg_suite *s); /* {0} allowed */
+/* What is said of the suite as a whole; borrowed until its config is changed. */
+struct kg_suite_about kg_suite_about(const struct kg_suite *s);
 /* Give suite.sets the sets that a list "a,b" names; without: of those that it has
  * (where it is empty: of all) the others.
  * errors: EINVAL (a name of no set, none left) */
@@ -59,6 +68,11 @@ kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *valu
 /* One set of a resolved suite. Texts are borrowed from the suite. */
 struct kg_eval_set {
     const char *name;
+    struct {
+        const char *data, *task, *env; /* file, and names of rows */
+        struct kg_opt_list rewards, reward_weights;
+        struct kg_opt_list pass_k, maj_k, stops;
+    } said;
     const char *group;     /* "" for none */
     const char *source;    /* where the data come from, "" unknown */
     const char *licence;   /* of the data */
@@ -72,7 +86,6 @@ struct kg_eval_set {
     enum kg_special special;
     char exclude_key[2 * KG_SUITE_NAME_BYTES]; /* of task_opts */
     struct kg_sampling sampling;
-    char **stops;                   /* owned (sampling.n_stops) */
     struct kg_episode_opts episode; /* env NULL: answers of one turn */
     int32_t samples;
     int64_t limit;  /* problems used at most; 0: all */

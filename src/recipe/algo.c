@@ -14,23 +14,21 @@ bool kg_config_of_algorithm(const char *key)
            strncmp(key, "anchor.", 7) == 0;
 }
 
-bool kg_config_truncates(const struct kg_config *config)
+bool kg_recipe_truncates(const struct kg_recipe *r)
 {
-    return kg_config_real(config, "rollout.top_p") < 1 ||
-           kg_config_int(config, "rollout.top_k") > 0 ||
-           kg_config_real(config, "rollout.min_p") > 0;
+    return r->rollout.sampling.top_p < 1 || r->rollout.sampling.top_k > 0 ||
+           r->rollout.sampling.min_p > 0;
 }
 
-bool kg_config_records_kept(const struct kg_config *config)
+bool kg_recipe_records_kept(const struct kg_recipe *r)
 {
-    return kg_config_truncates(config) && !kg_config_bool(config, "algo.reproduction");
+    return kg_recipe_truncates(r) && !r->reproduction;
 }
 
-bool kg_config_off_policy(const struct kg_config *c)
+bool kg_recipe_off_policy(const struct kg_recipe *r)
 {
-    return kg_config_int(c, "train.updates_per_step") > 1 ||
-           kg_config_int(c, "rollout.lag") > 0 ||
-           strcmp(kg_config_text(c, "rollout.dtype"), "same") != 0;
+    return r->train.updates_per_step > 1 || r->rollout.lag > 0 ||
+           strcmp(r->rollout.dtype, "same") != 0;
 }
 
 /* k at or above the vocabulary. The whole distribution of the iterative anchor exists
@@ -61,10 +59,10 @@ static void cover_region(struct kg_algo *algo, int64_t vocab)
 }
 
 /* Prompts are cut into one share an update. */
-static kg_status check_updates(const struct kg_config *config, struct kg_err *err)
+static kg_status check_updates(const struct kg_recipe *r, struct kg_err *err)
 {
-    int64_t updates = kg_config_int(config, "train.updates_per_step");
-    int64_t prompts = kg_config_int(config, "rollout.prompts");
+    int64_t updates = r->train.updates_per_step;
+    int64_t prompts = r->rollout.prompts;
 
     if (updates <= prompts)
         return KG_OK;
@@ -76,9 +74,10 @@ static kg_status check_updates(const struct kg_config *config, struct kg_err *er
 }
 
 /* Where the value of a refused key came from; a default is the composition's own. */
-static kg_status name_source(const struct kg_config *config, struct kg_err *err)
+static kg_status name_source(const struct kg_recipe *r, const struct kg_config *config,
+                             struct kg_err *err)
 {
-    const char *preset = kg_config_text(config, "algo.preset");
+    const char *preset = r->named.preset;
     struct kg_err found = *err, none;
     size_t n = strcspn(found.message, ":");
 
@@ -100,34 +99,35 @@ static kg_status name_source(const struct kg_config *config, struct kg_err *err)
     return err->code;
 }
 
-kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *config,
-                              int64_t vocab, struct kg_err *err)
+kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
+                              const struct kg_config *config, int64_t vocab,
+                              struct kg_err *err)
 {
     struct kg_algo_setting setting = {
         .vocab = vocab,
-        .samples = kg_config_int(config, "rollout.samples"),
-        .off_policy = kg_config_off_policy(config),
-        .sampled_old = strcmp(kg_config_text(config, "train.old_logp"), "sampled") == 0,
-        .truncated_sampling = kg_config_truncates(config),
+        .samples = r->rollout.samples,
+        .off_policy = kg_recipe_off_policy(r),
+        .sampled_old = !r->train.recompute,
+        .truncated_sampling = kg_recipe_truncates(r),
         .max_top_k = KG_MAX_TOP_K,
         .provides = KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_EXACT_REVERSE |
                     KG_NEED_EXACT_FORWARD | KG_NEED_SELECTION,
-        .reproduction = kg_config_bool(config, "algo.reproduction"),
+        .reproduction = r->reproduction,
     };
 
-    if (kg_config_list_size(config, "task.rewards") >= 2)
+    if (r->task.rewards.n >= 2)
         setting.provides |= KG_NEED_PARTS;
     kg_algo_init(algo);
     for (size_t i = 0; i < kg_algo_n_keys(); i++)
         KG_TRY(kg_algo_set(algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),
                            err));
     if (algo->length_norm <= 0)
-        algo->length_norm = (double)kg_config_answer_tokens(config);
+        algo->length_norm = (double)kg_recipe_answer_tokens(r);
     cover_vocabulary(algo, vocab);
     cover_region(algo, vocab);
-    KG_TRY(check_updates(config, err));
+    KG_TRY(check_updates(r, err));
     if (kg_algo_check(algo, &setting, err) != KG_OK)
-        return name_source(config, err);
+        return name_source(r, config, err);
     if (setting.truncated_sampling && kg_algo_kl_samples(algo))
         kg_log_warn("kl.estimator %s is biased under truncated sampling: tokens outside "
                     "what was kept are never drawn",
@@ -135,19 +135,17 @@ kg_status kg_algo_from_config(struct kg_algo *algo, const struct kg_config *conf
     return KG_OK;
 }
 
-kg_status kg_config_algorithm(struct kg_str *out, const struct kg_config *c,
+kg_status kg_recipe_algorithm(struct kg_str *out, const struct kg_recipe *r,
                               struct kg_err *err)
 {
-    const char *preset = kg_config_text(c, "algo.preset");
+    const char *preset = r->named.preset;
 
     char beta[KG_NUMBER];
 
     return kg_str_printf(
         out, err,
         "%s: advantage %s, surrogate %s, %s; KL %s x %s in the %s against %s anchor",
-        *preset ? preset : "(no preset)", kg_config_text(c, "algo.advantage"),
-        kg_config_text(c, "algo.surrogate"), kg_config_text(c, "algo.aggregate"),
-        kg_config_text(c, "kl.estimator"),
-        kg_number(beta, kg_config_real(c, "kl.beta"), 6), kg_config_text(c, "kl.in"),
-        kg_config_text(c, "anchor.kind"));
+        *preset ? preset : "(no preset)", r->named.advantage, r->named.surrogate,
+        r->named.aggregate, r->named.kl, kg_number(beta, r->algo.kl_beta, 6),
+        r->named.kl_in, r->named.anchor);
 }

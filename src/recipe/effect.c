@@ -11,101 +11,73 @@
 #include "recipe/options.h"
 #include "task/task.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static bool is(const struct kg_config *c, const char *key, const char *value)
-{
-    return strcmp(kg_config_text(c, key), value) == 0;
-}
+static bool is(const char *found, const char *name) { return strcmp(found, name) == 0; }
 
-static bool warm(const struct kg_config *c) { return kg_config_has_sft(c); }
+static bool warm(const struct kg_recipe *r) { return kg_recipe_has_sft(r); }
 
-static bool generated_warm(const struct kg_config *c)
-{
-    return warm(c) && !*kg_config_text(c, "sft.data");
-}
+static bool generated_warm(const struct kg_recipe *r) { return warm(r) && !*r->sft.data; }
 
-static bool sft_val(const struct kg_config *c) { return *kg_config_text(c, "sft.val"); }
+static bool sft_val(const struct kg_recipe *r) { return *r->sft.val; }
 
-static bool val_files(const struct kg_config *c)
-{
-    return *kg_config_text(c, "data.val");
-}
+static bool val_files(const struct kg_recipe *r) { return r->data.val.n > 0; }
 
-static bool generated(const struct kg_config *c)
+static bool generated(const struct kg_recipe *r)
 {
     const struct kg_task_row *row;
     struct kg_err err;
 
-    return kg_task_find(&row, kg_config_text(c, "task.name"), &err) != KG_OK ||
-           row->levels || *kg_config_text(c, "sft.level");
+    return kg_task_find(&row, r->task.name, &err) != KG_OK || row->levels ||
+           *r->sft.level;
 }
 
-static bool episodes(const struct kg_config *c) { return !is(c, "episode.env", "none"); }
+static bool episodes(const struct kg_recipe *r) { return !is(r->episode_env, "none"); }
 
-static bool searches(const struct kg_config *c) { return is(c, "episode.env", "search"); }
+static bool searches(const struct kg_recipe *r) { return is(r->episode_env, "search"); }
 
-static bool dynamic(const struct kg_config *c)
+static bool dynamic(const struct kg_recipe *r) { return r->rollout.dynamic; }
+
+static bool overlong(const struct kg_recipe *r) { return r->rollout.overlong_buffer > 0; }
+
+static bool kl_or_clip_cov(const struct kg_recipe *r)
 {
-    return kg_config_bool(c, "rollout.dynamic");
+    return is(r->named.surrogate, "kl-cov") || is(r->named.surrogate, "clip-cov");
 }
 
-static bool overlong(const struct kg_config *c)
+static bool sapo(const struct kg_recipe *r) { return is(r->named.surrogate, "sapo"); }
+
+static bool gpg(const struct kg_recipe *r) { return is(r->named.advantage, "gpg"); }
+
+static bool tis(const struct kg_recipe *r) { return r->algo.tis > 0; }
+
+static bool kl(const struct kg_recipe *r) { return !is(r->named.kl, "none"); }
+
+static bool kl_target(const struct kg_recipe *r) { return r->algo.kl_target > 0; }
+
+static bool anchor_is_read(const struct kg_recipe *r) { return kl(r) || r->eval.anchor; }
+
+static bool anchor(const struct kg_recipe *r) { return !is(r->named.anchor, "none"); }
+
+static bool moving(const struct kg_recipe *r)
 {
-    return kg_config_int(c, "rollout.overlong_buffer") > 0;
+    return anchor(r) && !is(r->named.anchor, "fixed");
 }
 
-static bool kl_or_clip_cov(const struct kg_config *c)
+static bool ema(const struct kg_recipe *r) { return is(r->named.anchor, "ema"); }
+
+static bool kappa(const struct kg_recipe *r) { return r->algo.anchor_kappa > 0; }
+
+static bool falling(const struct kg_recipe *r)
 {
-    return is(c, "algo.surrogate", "kl-cov") || is(c, "algo.surrogate", "clip-cov");
+    return r->optim.opts.schedule != KG_SCHEDULE_CONSTANT;
 }
 
-static bool sapo(const struct kg_config *c) { return is(c, "algo.surrogate", "sapo"); }
+static bool warmup(const struct kg_recipe *r) { return r->optim.warmup_steps > 0; }
 
-static bool gpg(const struct kg_config *c) { return is(c, "algo.advantage", "gpg"); }
-
-static bool tis(const struct kg_config *c) { return kg_config_real(c, "algo.tis") > 0; }
-
-static bool kl(const struct kg_config *c) { return !is(c, "kl.estimator", "none"); }
-
-static bool kl_target(const struct kg_config *c)
+static bool schedule_free(const struct kg_recipe *r)
 {
-    return kg_config_real(c, "kl.target") > 0;
-}
-
-static bool anchor_is_read(const struct kg_config *c)
-{
-    return kl(c) || kg_config_bool(c, "eval.anchor");
-}
-
-static bool anchor(const struct kg_config *c) { return !is(c, "anchor.kind", "none"); }
-
-static bool moving(const struct kg_config *c)
-{
-    return anchor(c) && !is(c, "anchor.kind", "fixed");
-}
-
-static bool ema(const struct kg_config *c) { return is(c, "anchor.kind", "ema"); }
-
-static bool kappa(const struct kg_config *c)
-{
-    return kg_config_real(c, "anchor.kappa") > 0;
-}
-
-static bool falling(const struct kg_config *c)
-{
-    return !is(c, "optim.schedule", "constant");
-}
-
-static bool warmup(const struct kg_config *c)
-{
-    return kg_config_int(c, "optim.warmup_steps") > 0;
-}
-
-static bool schedule_free(const struct kg_config *c)
-{
-    return is(c, "optim.kind", "schedule-free");
+    return is(r->optim.kind, "schedule-free");
 }
 
 #define WARM     "a warm start (sft.steps or sft.epochs above 0)"
@@ -184,20 +156,13 @@ static const struct kg_opt_row *option_of(const struct kg_config *c, const char 
     return NULL;
 }
 
-static bool same(const struct kg_opt_row *row, const char *a, const char *b)
-{
-    if (row->type == KG_OPT_INT || row->type == KG_OPT_REAL)
-        return strtod(a, NULL) == strtod(b, NULL);
-    return strcmp(a, b) == 0;
-}
-
-/* What the preset of the config gives the key; NULL: nothing. */
-static const char *preset_value(const struct kg_config *c, const char *key)
+/* What a preset gives the key; NULL: nothing. */
+static const char *preset_value(const char *preset, const char *key)
 {
     const struct kg_preset *p;
     struct kg_err err;
 
-    if (kg_preset_find(&p, kg_config_text(c, "algo.preset"), &err) != KG_OK)
+    if (kg_preset_find(&p, preset, &err) != KG_OK)
         return NULL;
     return kg_preset_get(p, key);
 }
@@ -216,14 +181,17 @@ static bool is_left_over(const struct kg_config *c, const struct kg_effect_row *
 
 kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
 {
+    struct kg_recipe r;
+
+    kg_recipe_read(&r, c);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *key = rows[i].key, *value = kg_config_text(c, key);
         const struct kg_opt_row *row = option_of(c, key);
-        const char *usual = row->fallback, *preset = preset_value(c, key);
+        const char *usual = row->fallback, *preset = preset_value(r.named.preset, key);
 
-        if (rows[i].holds(c) || !kg_config_is_given(c, key) ||
-            is_left_over(c, &rows[i]) || (usual && same(row, value, usual)) ||
-            (preset && same(row, value, preset)))
+        if (rows[i].holds(&r) || !kg_config_is_given(c, key) ||
+            is_left_over(c, &rows[i]) || (usual && kg_opt_same(row, value, usual)) ||
+            (preset && kg_opt_same(row, value, preset)))
             continue;
         return kg_fail(err, KG_EINVAL,
                        "%s: acts with %s alone; expected %s%s, found %.80s (from %s)",

@@ -4,7 +4,7 @@
 #define KG_RECIPE_EFFECT_H
 
 #include "base/status.h"
-#include "data/options.h"
+#include "recipe/options.h"
 
 #include <stddef.h>
 
@@ -12,7 +12,7 @@
 struct kg_effect_row {
     const char *key;
     const char *needs; /* for the user: "sft.steps or sft.epochs above 0" */
-    bool (*holds)(const struct kg_config *config);
+    bool (*holds)(const struct kg_recipe *r);
     const char *by; /* the key that switches it on or off */
 };
 const struct kg_effect_row *kg_effect_rows(size_t *n);

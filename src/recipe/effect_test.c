@@ -40,25 +40,20 @@ static void put_other(char *out, size_t n, const struct kg_opt_row *row)
 {
     char choice[64];
 
-    switch (row->type) {
-    case KG_OPT_BOOL:
-        snprintf(out, n, "%s=%s", row->key,
-                 row->fallback && strcmp(row->fallback, "true") == 0 ? "false" : "true");
-        return;
-    case KG_OPT_INT:
-    case KG_OPT_REAL:
+    if (kg_opt_is_number(row)) {
         snprintf(out, n, "%s=%.17g", row->key,
                  row->fallback && strtod(row->fallback, NULL) == row->max ? row->min
                                                                           : row->max);
-        return;
-    case KG_OPT_CHOICE:
+    } else if (row->choices) {
         snprintf(choice, sizeof choice, "%s", strrchr(row->choices, '|') + 1);
         if (strcmp(choice, row->fallback) == 0)
             snprintf(choice, sizeof choice, "%.*s", (int)strcspn(row->choices, "|"),
                      row->choices);
         snprintf(out, n, "%s=%s", row->key, choice);
-        return;
-    default:
+    } else if (row->type == KG_OPT_BOOL) {
+        snprintf(out, n, "%s=%s", row->key,
+                 row->fallback && strcmp(row->fallback, "true") == 0 ? "false" : "true");
+    } else {
         snprintf(out, n, "%s=other", row->key);
     }
 }

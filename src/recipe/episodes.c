@@ -7,36 +7,24 @@
 
 #include <string.h>
 
-/* Whether a config asks for episodes: episode.env is not none. */
-static bool config_episodes(const struct kg_config *config)
+static bool has_episodes(const struct kg_recipe *r)
 {
-    return strcmp(kg_config_text(config, "episode.env"), "none") != 0;
+    return strcmp(r->episode_env, "none") != 0;
 }
 
-static int32_t turn_tokens(const struct kg_config *c)
+static struct kg_episode_opts limits(const struct kg_recipe *r)
 {
-    int64_t n = kg_config_int(c, "episode.turn_tokens");
+    struct kg_episode_opts opts = r->episode;
 
-    return (int32_t)(n > 0 ? n : kg_config_int(c, "rollout.max_tokens"));
+    if (opts.turn_tokens == 0)
+        opts.turn_tokens = r->rollout.sampling.max_tokens;
+    return opts;
 }
 
-static struct kg_episode_opts limits(const struct kg_config *c)
+static kg_status check_search(const struct kg_recipe *r, struct kg_err *err)
 {
-    return (struct kg_episode_opts){
-        .turns = (int32_t)kg_config_int(c, "episode.turns"),
-        .turn_tokens = turn_tokens(c),
-        .obs_tokens = (int32_t)kg_config_int(c, "episode.obs_tokens"),
-        .context = (int32_t)kg_config_int(c, "episode.context"),
-        .answer_tokens = (int32_t)kg_config_int(c, "episode.answer_tokens"),
-        .window = (int32_t)kg_config_int(c, "episode.window"),
-        .open = (int32_t)kg_config_int(c, "episode.open"),
-    };
-}
-
-static kg_status check_search(const struct kg_config *c, struct kg_err *err)
-{
-    bool searches = strcmp(kg_config_text(c, "episode.env"), "search") == 0;
-    const char *where = kg_config_text(c, "search.where");
+    bool searches = strcmp(r->episode_env, "search") == 0;
+    const char *where = r->episode.env_opts.retriever;
 
     if (searches && !*where)
         return kg_fail(err, KG_EINVAL,
@@ -50,43 +38,30 @@ static kg_status check_search(const struct kg_config *c, struct kg_err *err)
     return KG_OK;
 }
 
-/* Two keys that are limits below another one's. */
-static kg_status check_below(const struct kg_config *c, const char *key,
+/* A key that is a limit below another one's. */
+static kg_status check_below(const struct kg_recipe *r, const char *key, int32_t found,
                              struct kg_err *err)
 {
-    int64_t found = kg_config_int(c, key), context = kg_config_int(c, "episode.context");
-
-    if (found >= context)
+    if (found >= r->episode.context)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected fewer than episode.context (%lld), or 0, found %lld",
-                       key, (long long)context, (long long)found);
+                       "%s: expected fewer than episode.context (%d), or 0, found %d",
+                       key, r->episode.context, found);
     return KG_OK;
 }
 
-kg_status kg_episodes_from_config(struct kg_episode_opts *opts, const struct kg_config *c,
+kg_status kg_episodes_from_recipe(struct kg_episode_opts *opts, const struct kg_recipe *r,
                                   struct kg_err *err)
 {
-    *opts = limits(c);
-    KG_TRY(check_search(c, err));
-    KG_TRY(check_below(c, "episode.answer_tokens", err));
-    KG_TRY(check_below(c, "episode.window", err));
-    if (!config_episodes(c))
-        return KG_OK;
-    opts->env_opts = (struct kg_env_opts){
-        .retriever = kg_config_text(c, "search.where"),
-        .topk = (int)kg_config_int(c, "search.topk"),
-        .stop_when_down = strcmp(kg_config_text(c, "search.when_down"), "stop") == 0,
-        .timeout_ms = (int)kg_config_int(c, "search.timeout_ms"),
-        .tries = (int)kg_config_int(c, "search.tries"),
-        .wording = kg_config_text(c, "task.wording"),
-    };
-    return kg_env_find(&opts->env, kg_config_text(c, "episode.env"), err);
+    *opts = limits(r);
+    KG_TRY(check_search(r, err));
+    KG_TRY(check_below(r, "episode.answer_tokens", opts->answer_tokens, err));
+    KG_TRY(check_below(r, "episode.window", opts->window, err));
+    return has_episodes(r) ? kg_env_find(&opts->env, r->episode_env, err) : KG_OK;
 }
 
-int64_t kg_config_answer_tokens(const struct kg_config *config)
+int64_t kg_recipe_answer_tokens(const struct kg_recipe *r)
 {
-    struct kg_episode_opts opts = limits(config);
+    struct kg_episode_opts opts = limits(r);
 
-    return config_episodes(config) ? kg_episodes_longest(&opts)
-                                   : kg_config_int(config, "rollout.max_tokens");
+    return has_episodes(r) ? kg_episodes_longest(&opts) : r->rollout.sampling.max_tokens;
 }

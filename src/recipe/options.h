@@ -4,10 +4,120 @@
 #define KG_RECIPE_OPTIONS_H
 
 #include "data/options.h"
+#include "model/optim.h"
+#include "policy/algo.h"
+#include "rollout/episode.h"
+#include "text/prompt.h"
+
+/* What a recipe says: a section of keys is a member, or a member of the module that reads
+ * it. Text and lists are borrowed from the config. What has no key stays 0. */
+struct kg_recipe {
+    struct {
+        const char *dir;
+        uint64_t seed;
+        int threads;
+    } run;
+    struct {
+        const char *path;
+        const char *dtype;
+    } model;
+    struct {
+        const char *from;
+        struct kg_opt_list parts;
+    } init;
+    struct {
+        const char *name;
+        int64_t val_count;
+        struct kg_opt_list rewards, reward_weights;
+    } task;
+    struct kg_task_opts task_opts; /* the rest of task, and of data what it reads */
+    struct {
+        struct kg_opt_list train, val;
+        struct kg_opt_list weights, templates, val_templates;
+        const char *chat_template;
+        size_t max_prompt_tokens;
+        bool drop_overlong;
+        enum kg_special add_special;
+    } data;
+    struct {
+        const char *data;
+        int64_t prompts;
+        int samples;
+        struct kg_sampling sampling; /* without its stop strings */
+        struct kg_opt_list stop;
+        bool dynamic;
+        bool dynamic_reward; /* rewards must differ, not who is right */
+        double oversample;
+        int64_t max_refills;
+        int64_t overlong_buffer;
+        double overlong_factor;
+        struct kg_rollout_opts engine;
+        int lag;
+        const char *dtype;
+    } rollout;
+    const char *episode_env;
+    struct kg_episode_opts episode; /* and search */
+    struct {
+        const char *preset; /* "": none */
+        const char *advantage, *surrogate, *aggregate, *mask, *kl, *kl_in, *anchor;
+    } named;             /* rows of an algorithm, not looked up yet */
+    struct kg_algo algo; /* without these rows */
+    bool reproduction;
+    const char *anchor_path;
+    struct {
+        const char *kind;
+        struct kg_optim_opts opts; /* all but row and numbers of updates */
+        int64_t warmup_steps;
+        bool stairs; /* the warm-up rises once a step */
+    } optim;
+    struct {
+        int64_t steps;
+        int64_t updates_per_step;
+        int64_t micro_tokens;
+        bool checkpoint_layers;
+        bool recompute; /* of the old log-probs */
+        int64_t max_skips;
+    } train;
+    struct {
+        int64_t steps;
+        double epochs;
+        const char *data, *val;
+        int64_t eval_every;
+        const char *level;
+        int64_t count;
+        double fault_rate;
+        size_t batch;
+        struct kg_optim_opts opts; /* lr, its schedule and warm-up, weight decay */
+        size_t max_tokens;
+    } sft;
+    struct {
+        int64_t every;
+        bool at_start;
+        size_t problems;
+        int samples;
+        float temperature, top_p;
+        bool anchor;
+        const char *reference;
+    } eval;
+    struct {
+        int64_t every, keep;
+        bool fp32;
+    } checkpoint;
+    struct {
+        bool rollouts, validation, tensorboard;
+        double watchdog_s;
+        bool report;
+    } log;
+};
 
 /* Sections run, model, data, task, rollout, episode, search, algo, kl, anchor, optim,
  * train, sft, eval, checkpoint; ended by key NULL. */
 const struct kg_opt_row *kg_train_option_rows(void);
+
+/* A recipe out of a config over these rows, valid until the config is changed. */
+void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config);
+/* Whether it has a warm start. */
+bool kg_recipe_has_sft(const struct kg_recipe *r);
 
 /* A config over these rows with, in this order of strength: defaults, the values of the
  * preset and of what it builds on, the file, the assignments; preset=NAME among these is
@@ -24,8 +134,5 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
 kg_status kg_distill_config(struct kg_config **config, const char *path,
                             char *const *assignments, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-
-/* Whether there is a warm start. */
-bool kg_config_has_sft(const struct kg_config *c);
 
 #endif

@@ -41,6 +41,7 @@ static kg_status open_run(struct kg_report_run *run, const char *dir, struct kg_
                        dir);
     KG_TRY(
         kg_train_config(&run->config, kg_path_in(dir, "config.yaml").text, NULL, 0, err));
+    kg_recipe_read(&run->recipe, run->config);
     KG_TRY(kg_json_read(&run->manifest, kg_path_in(dir, "manifest.json").text, 1 << 26,
                         err));
     return kg_report_run_read(run, &more, err);

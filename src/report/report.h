@@ -10,7 +10,7 @@
 #define KG_REPORT_REPORT_H
 
 #include "data/json.h"
-#include "data/options.h"
+#include "recipe/options.h"
 #include "report/history.h"
 
 enum { KG_REPORT_RUNS = 32 };
@@ -19,6 +19,7 @@ struct kg_report_run {
     char *dir;                /* owned */
     const char *name;         /* last part of dir */
     struct kg_config *config; /* owned */
+    struct kg_recipe recipe;  /* what it says */
     struct kg_json_doc manifest;
     struct kg_history history;
 };

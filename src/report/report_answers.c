@@ -214,8 +214,7 @@ static struct kg_tokenizer *tokenizer_of(const struct kg_report_run *run)
 
     if (kg_tokenizer_open(&tok, kg_path_in(run->dir, "checkpoints/latest/model").text,
                           &none) == KG_OK ||
-        kg_tokenizer_open(&tok, kg_config_text(run->config, "model.path"), &none) ==
-            KG_OK)
+        kg_tokenizer_open(&tok, run->recipe.model.path, &none) == KG_OK)
         return tok;
     return NULL;
 }

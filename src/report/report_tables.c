@@ -51,10 +51,10 @@ static kg_status machine(struct kg_report *r, const struct kg_report_run *run)
 
 static kg_status model(struct kg_report *r, const struct kg_report_run *run)
 {
-    const char *from = kg_config_text(run->config, "init.from");
+    const char *from = run->recipe.init.from;
     double n = kg_json_real(manifest(run, "parameters"), 0);
 
-    KG_TRY(kg_report_text(r, *from ? from : kg_config_text(run->config, "model.path")));
+    KG_TRY(kg_report_text(r, *from ? from : run->recipe.model.path));
     if (n < 1e6)
         return kg_str_printf(r->out, r->err, ", %.0f parameters", n);
     return kg_str_printf(r->out, r->err, ", %.4g %s parameters",
@@ -63,7 +63,7 @@ static kg_status model(struct kg_report *r, const struct kg_report_run *run)
 
 static kg_status task(struct kg_report *r, const struct kg_report_run *run)
 {
-    KG_TRY(kg_report_text(r, kg_config_text(run->config, "task.name")));
+    KG_TRY(kg_report_text(r, run->recipe.task.name));
     return kg_str_printf(r->out, r->err, ", %lld prompts, %lld for validation",
                          (long long)kg_json_int(manifest(run, "train_prompts"), 0),
                          (long long)kg_json_int(manifest(run, "validation_prompts"), 0));
@@ -74,7 +74,7 @@ static kg_status algorithm(struct kg_report *r, const struct kg_report_run *run)
     struct kg_str text = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_config_algorithm(&text, run->config, r->err));
+    KG_TRY_GOTO(out, kg_recipe_algorithm(&text, &run->recipe, r->err));
     status = kg_report_text(r, kg_str_text(&text));
 out:
     kg_str_release(&text);
@@ -83,12 +83,12 @@ out:
 
 static kg_status steps(struct kg_report *r, const struct kg_report_run *run)
 {
-    int64_t sft = kg_config_int(run->config, "sft.steps");
+    int64_t sft = run->recipe.sft.steps;
 
     KG_TRY(kg_str_printf(r->out, r->err, "%lld of %lld",
                          (long long)kg_history_phase(&run->history, "rl")->last_step,
-                         (long long)kg_config_int(run->config, "train.steps")));
-    if (kg_config_real(run->config, "sft.epochs") > 0)
+                         (long long)run->recipe.train.steps));
+    if (run->recipe.sft.epochs > 0)
         return kg_str_printf(
             r->out, r->err, ", %lld of the warm start",
             (long long)kg_history_phase(&run->history, "sft")->last_step);
@@ -102,9 +102,9 @@ static kg_status steps(struct kg_report *r, const struct kg_report_run *run)
 static kg_status batch(struct kg_report *r, const struct kg_report_run *run)
 {
     return kg_str_printf(r->out, r->err, "%lld prompts x %lld answers, %lld updates",
-                         (long long)kg_config_int(run->config, "rollout.prompts"),
-                         (long long)kg_config_int(run->config, "rollout.samples"),
-                         (long long)kg_config_int(run->config, "train.updates_per_step"));
+                         (long long)run->recipe.rollout.prompts,
+                         (long long)run->recipe.rollout.samples,
+                         (long long)run->recipe.train.updates_per_step);
 }
 
 static double sum_of(const struct kg_report_run *run, const char *phase, const char *name)
@@ -148,7 +148,7 @@ static kg_status on_policy(struct kg_report *r, const struct kg_report_run *run)
                                                   "mismatch/first_update_max");
     char text[KG_NUMBER];
 
-    KG_TRY(kg_report_text(r, kg_config_off_policy(run->config) ? "no" : "yes"));
+    KG_TRY(kg_report_text(r, kg_recipe_off_policy(&run->recipe) ? "no" : "yes"));
     if (!gap || gap->n == 0)
         return KG_OK;
     return kg_str_printf(r->out, r->err,

@@ -24,13 +24,6 @@ struct kg_task_grader {
     struct kg_task_grader_stats stats;
 };
 
-enum kg_task_life kg_task_life_named(const char *name)
-{
-    if (strcmp(name, "run") == 0)
-        return KG_TASK_LIFE_RUN;
-    return strcmp(name, "batch") == 0 ? KG_TASK_LIFE_BATCH : KG_TASK_LIFE_AUTO;
-}
-
 kg_status kg_task_grader_open(struct kg_task_grader **grader,
                               const struct kg_task_opts *opts, struct kg_err *err)
 {

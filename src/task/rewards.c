@@ -190,45 +190,20 @@ kg_status kg_task_check_program(const struct kg_config *config,
 
 /* ---- lists of a config ---- */
 
-/* An entry by its key, owned by the caller; NULL with err. */
-static char *entry(const struct kg_config *c, const char *key, size_t i,
-                   struct kg_err *err)
+static kg_status read_weight(double *weight, const char *text, const char *key,
+                             struct kg_err *err)
 {
-    struct kg_str text = {0};
-    char *own = NULL;
+    char *end;
 
-    if (kg_config_list_at(&text, c, key, i, err) == KG_OK)
-        own = kg_str_take(&text, err);
-    kg_str_release(&text);
-    return own;
-}
-
-static kg_status read_weight(double *weight, const struct kg_config *c, const char *key,
-                             size_t i, struct kg_err *err)
-{
-    char *text, *end;
-    kg_status status = KG_OK;
-
-    *weight = 1;
-    if (kg_config_list_size(c, key) == 0)
-        return KG_OK;
-    text = entry(c, key, i, err);
-    if (!text)
-        return err->code;
     *weight = strtod(text, &end);
     if (end == text || *end || !isfinite(*weight))
-        status = kg_fail(err, KG_EINVAL, "%s: expected numbers, found '%.80s'", key,
-                         text);
-    kg_mem_free(text);
-    return status;
+        return kg_fail(err, KG_EINVAL, "%s: expected numbers, found '%.80s'", key, text);
+    return KG_OK;
 }
 
-static kg_status check_sizes(const struct kg_config *c,
-                             const struct kg_task_rewards_keys *keys, struct kg_err *err)
+static kg_status check_sizes(const struct kg_task_rewards_keys *keys, size_t n,
+                             size_t weights, struct kg_err *err)
 {
-    size_t n = kg_config_list_size(c, keys->rewards);
-    size_t weights = kg_config_list_size(c, keys->weights);
-
     if (weights != 0 && weights != n)
         return kg_fail(err, KG_EINVAL, "%s: expected one for each of %s (%zu), found %zu",
                        keys->weights, keys->rewards, n, weights);
@@ -239,12 +214,12 @@ static kg_status check_sizes(const struct kg_config *c,
 }
 
 /* The task's command is of rewards that are external and no more. */
-static kg_status check_command(char *const *specs, size_t n,
+static kg_status check_command(struct kg_opt_list specs,
                                const struct kg_task_rewards_keys *keys,
                                const char *command, struct kg_err *err)
 {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(specs[i] + strcspn(specs[i], "="), "=external") == 0)
+    for (size_t i = 0; i < specs.n; i++)
+        if (strcmp(specs.items[i] + strcspn(specs.items[i], "="), "=external") == 0)
             return KG_OK;
     if (!command || !*command)
         return KG_OK;
@@ -255,33 +230,23 @@ static kg_status check_command(char *const *specs, size_t n,
 }
 
 kg_status kg_task_rewards_read(struct kg_task_rewards **rewards,
-                               const struct kg_config *config,
                                const struct kg_task_rewards_keys *keys,
+                               struct kg_opt_list specs, struct kg_opt_list weights,
                                const struct kg_task_opts *opts, struct kg_err *err)
 {
-    size_t n = kg_config_list_size(config, keys->rewards);
-    char *specs[KG_TRAJ_PARTS] = {NULL};
-    double weights[KG_TRAJ_PARTS];
-    kg_status status = KG_OK;
+    double of[KG_TRAJ_PARTS];
+    kg_status status;
 
     *rewards = NULL;
-    KG_TRY(check_sizes(config, keys, err));
-    for (size_t i = 0; i < n; i++) {
-        specs[i] = entry(config, keys->rewards, i, err);
-        KG_TRY_GOTO(out, specs[i] ? KG_OK : err->code);
-        KG_TRY_GOTO(out, read_weight(&weights[i], config, keys->weights, i, err));
-    }
-    if (n == 0)
-        goto out;
-    KG_TRY_GOTO(out, check_command(specs, n, keys, opts->command, err));
-    status = kg_task_rewards_open(rewards, (const char *const *)specs, weights, n, opts,
-                                  err);
-    if (status != KG_OK)
-        (void)kg_err_prefix(err, "%s", keys->rewards);
-out:
-    for (size_t i = 0; i < n; i++)
-        kg_mem_free(specs[i]);
-    return status;
+    KG_TRY(check_sizes(keys, specs.n, weights.n, err));
+    for (size_t i = 0; i < weights.n; i++)
+        KG_TRY(read_weight(&of[i], weights.items[i], keys->weights, err));
+    if (specs.n == 0)
+        return KG_OK;
+    KG_TRY(check_command(specs, keys, opts->command, err));
+    status = kg_task_rewards_open(rewards, specs.items, weights.n ? of : NULL, specs.n,
+                                  opts, err);
+    return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", keys->rewards);
 }
 
 /* ---- grading ---- */

@@ -178,8 +178,8 @@ static void wrong_lists_are_refused(void **state)
 static void options_of_a_program_need_one(void **state)
 {
     static const struct kg_opt_row rows[] = {
-        {"x.env", KG_OPT_STRING, "", 0, 0, NULL, "what the program gets", false},
-        {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+        {"x.env", KG_OPT_STRING, 0, "", 0, 0, NULL, "what the program gets", false},
+        {0},
     };
     static const struct kg_opt_row *const tables[] = {rows};
     static const struct kg_task_program_key keys[] = {{"x.env", ""}, {NULL, NULL}};
@@ -214,12 +214,16 @@ static void options_of_a_program_need_one(void **state)
     }
 }
 
+struct said {
+    struct kg_opt_list rewards, weights;
+};
+
 static void weights_are_as_many_as_rewards(void **state)
 {
     static const struct kg_opt_row rows[] = {
-        {"x.rewards", KG_OPT_LIST, "", 0, 0, NULL, "rewards", false},
-        {"x.weights", KG_OPT_LIST, "", 0, 0, NULL, "their weights", false},
-        {NULL, KG_OPT_STRING, NULL, 0, 0, NULL, NULL, false},
+        {"x.rewards", KG_OPT_AT(struct said, rewards), "", 0, 0, NULL, "rewards", false},
+        {"x.weights", KG_OPT_AT(struct said, weights), "", 0, 0, NULL, "weights", false},
+        {0},
     };
     static const struct kg_opt_row *const tables[] = {rows};
     static const struct kg_task_rewards_keys keys = {"x.rewards", "x.weights",
@@ -241,13 +245,16 @@ static void weights_are_as_many_as_rewards(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct kg_config *c;
         struct kg_task_rewards *r;
+        struct said said;
 
         assert_int_equal(kg_config_create(&c, tables, 1, &err), KG_OK);
         assert_int_equal(
             kg_config_override(c, "x.rewards=[a=none, b=none]", "test", &err), KG_OK);
         assert_int_equal(kg_config_override(c, cases[i].weights, "test", &err), KG_OK);
-        assert_int_equal(kg_task_rewards_read(&r, c, &keys, &opts, &err),
-                         cases[i].part ? KG_EINVAL : KG_OK);
+        kg_config_fill(&said, c, rows);
+        assert_int_equal(
+            kg_task_rewards_read(&r, &keys, said.rewards, said.weights, &opts, &err),
+            cases[i].part ? KG_EINVAL : KG_OK);
         if (cases[i].part && !strstr(err.message, cases[i].part))
             fail_msg("message without '%s': %s", cases[i].part, err.message);
         kg_task_rewards_close(r);

@@ -95,13 +95,12 @@ struct kg_qa_format {
     double retrieval; /* r */
 };
 
-/* How long the program of an external grader runs. */
+/* How long the program of an external grader runs: auto, run, batch. */
 enum kg_task_life {
     KG_TASK_LIFE_AUTO,  /* RUN where it answers before its input ends, else BATCH */
     KG_TASK_LIFE_RUN,   /* started once, asked for every batch */
     KG_TASK_LIFE_BATCH, /* started for every batch, its input ends behind it */
 };
-enum kg_task_life kg_task_life_named(const char *name); /* auto, run, batch */
 struct kg_task_grader;  /* a program that stays, see below */
 struct kg_task_rewards; /* several graders, see below */
 
@@ -248,8 +247,8 @@ kg_status kg_task_rewards_open(struct kg_task_rewards **rewards, const char *con
                                const double *weights, size_t n,
                                const struct kg_task_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
-/* The same from lists of a config, by the keys that they have there; NULL where there are
- * none. Weights are a number for each reward, or none.
+/* The same from lists of options, with the keys that they have there; NULL where there
+ * are none. Weights are a number for each reward, or none.
  * errors: EINVAL (a command of opts that no reward runs), each with its key */
 struct kg_task_rewards_keys {
     const char *rewards;
@@ -257,8 +256,8 @@ struct kg_task_rewards_keys {
     const char *command; /* of opts->command */
 };
 kg_status kg_task_rewards_read(struct kg_task_rewards **rewards,
-                               const struct kg_config *config,
                                const struct kg_task_rewards_keys *keys,
+                               struct kg_opt_list specs, struct kg_opt_list weights,
                                const struct kg_task_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
 void kg_task_rewards_close(struct kg_task_rewards *rewards);  /* NULL is allowed */

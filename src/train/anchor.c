@@ -44,7 +44,7 @@ static kg_status open_path(struct kg_run *run, const char *path, struct kg_err *
 kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err)
 {
     enum kg_anchor_kind kind = run->algo.anchor->kind;
-    const char *path = kg_config_text(run->config, "anchor.path");
+    const char *path = run->recipe.anchor_path;
 
     if (*path)
         return open_path(run, path, err);
@@ -62,7 +62,7 @@ static kg_status become_policy(struct kg_run *run, struct kg_err *err)
 
 kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err)
 {
-    if (!run->anchor || *kg_config_text(run->config, "anchor.path"))
+    if (!run->anchor || *run->recipe.anchor_path)
         return KG_OK;
     return become_policy(run, err);
 }

@@ -26,13 +26,12 @@ static kg_status check(const struct kg_run *run, struct kg_err *err)
                        "algo.advantage: %s asks for a baseline or for rewards, and with "
                        "rollout.data nothing is sampled; expected a row such as grpo",
                        kg_algo_row_name(a, KG_TABLE_ADVANTAGE));
-    if (kg_config_int(run->config, "rollout.samples") != 1)
+    if (run->recipe.rollout.samples != 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.data has one answer a line; expected 1, "
                        "found %lld",
-                       (long long)kg_config_int(run->config, "rollout.samples"));
-    if (run->sampler || kg_config_truncates(run->config) ||
-        kg_config_bool(run->config, "rollout.dynamic"))
+                       (long long)run->recipe.rollout.samples);
+    if (run->sampler || kg_recipe_truncates(&run->recipe) || run->recipe.rollout.dynamic)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected rollout.lag, dtype, "
                        "top_p, top_k, min_p and dynamic as they are by default");
@@ -41,14 +40,14 @@ static kg_status check(const struct kg_run *run, struct kg_err *err)
 
 kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    const char *path = kg_config_text(c, "rollout.data");
-    struct kg_sft_opts opts = {
-        .max_tokens = (size_t)(kg_config_int(c, "data.max_prompt_tokens") +
-                               kg_config_int(c, "rollout.max_tokens")),
-        .special = kg_special_named(kg_config_text(c, "data.add_special")),
-        .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
-        .prompt = run->prompt};
+    const struct kg_recipe *r = &run->recipe;
+    const char *path = r->rollout.data;
+    struct kg_sft_opts opts = {.max_tokens = (size_t)(r->data.max_prompt_tokens +
+                                                      r->rollout.sampling.max_tokens),
+                               .special = r->data.add_special,
+                               .eos = run->model->config.n_eos ? run->model->config.eos[0]
+                                                               : -1,
+                               .prompt = run->prompt};
 
     if (!*path)
         return KG_OK;
@@ -71,7 +70,7 @@ static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t
 
     t->prompt_index = (int64_t)i;
     t->draw = place;
-    t->temperature = (float)kg_config_real(run->config, "rollout.temperature");
+    t->temperature = run->recipe.rollout.sampling.temperature;
     t->finish = KG_FINISH_STOP;
     for (size_t j = set->begin[i]; j < set->begin[i + 1]; j++) {
         struct kg_traj_step step = {.token = tokens[j]};
@@ -139,7 +138,7 @@ kg_status kg_rl_read_answers(struct kg_rl_batch *b, struct kg_run *run,
                              struct kg_err *err)
 {
     b->group = 1;
-    b->n_trajs = (size_t)kg_config_int(run->config, "rollout.prompts");
+    b->n_trajs = (size_t)run->recipe.rollout.prompts;
     b->n_learned = b->n_trajs;
     b->places = (int64_t)b->n_trajs;
     b->trajs = kg_mem_calloc(b->n_trajs, sizeof *b->trajs, "trajectories", err);

@@ -50,8 +50,7 @@ static struct vectors vectors_of(const struct kg_run *run)
 
 static enum kg_dtype saved_dtype(const struct kg_run *run)
 {
-    return strcmp(kg_config_text(run->config, "checkpoint.dtype"), "fp32") == 0 ? KG_F32
-                                                                                : KG_BF16;
+    return run->recipe.checkpoint.fp32 ? KG_F32 : KG_BF16;
 }
 
 uint64_t kg_checkpoint_bytes(const struct kg_run *run)
@@ -312,7 +311,7 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     memcpy(run->saved_name, name, sizeof name);
     kg_log_info("saved %s/%s", root.text, name);
     kg_phase_end(phase);
-    return remove_old(root.text, kg_config_int(run->config, "checkpoint.keep"), err);
+    return remove_old(root.text, run->recipe.checkpoint.keep, err);
 fail : {
     struct kg_err ignored = {0};
 

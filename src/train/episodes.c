@@ -8,10 +8,10 @@
 
 kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_episodes_from_config(&run->episode_opts, run->config, err));
+    KG_TRY(kg_episodes_from_recipe(&run->episode_opts, &run->recipe, err));
     if (!run->episode_opts.env)
         return KG_OK;
-    if (*kg_config_text(run->config, "rollout.data"))
+    if (*run->recipe.rollout.data)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected episode.env none, "
                        "found %s",

@@ -34,40 +34,31 @@ static kg_status read_part(struct kg_init *init, const char *name, struct kg_err
                    name);
 }
 
-static kg_status read_parts(struct kg_init *init, const struct kg_config *c,
+static kg_status read_parts(struct kg_init *init, struct kg_opt_list parts,
                             struct kg_err *err)
 {
-    size_t n = kg_config_list_size(c, "init.parts");
-
-    if (n == 0)
+    if (parts.n == 0)
         return kg_fail(err, KG_EINVAL,
                        "init.parts: expected what to take from init.from, found nothing");
-    for (size_t i = 0; i < n; i++) {
-        struct kg_str name = {0};
-        kg_status status = kg_config_list_at(&name, c, "init.parts", i, err);
-
-        if (status == KG_OK)
-            status = read_part(init, kg_str_text(&name), err);
-        kg_str_release(&name);
-        KG_TRY(status);
-    }
+    for (size_t i = 0; i < parts.n; i++)
+        KG_TRY(read_part(init, parts.items[i], err));
     return KG_OK;
 }
 
-static kg_status check_parts(const struct kg_init *init, const struct kg_config *c,
+static kg_status check_parts(const struct kg_init *init, const struct kg_recipe *r,
                              struct kg_err *err)
 {
-    if (init->model && *kg_config_text(c, "model.path"))
+    if (init->model && *r->model.path)
         return kg_fail(err, KG_EINVAL,
                        "model.path: expected none where init.from gives the model, found "
                        "%.200s",
-                       kg_config_text(c, "model.path"));
-    if (init->anchor && *kg_config_text(c, "anchor.path"))
+                       r->model.path);
+    if (init->anchor && *r->anchor_path)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected none where init.from gives the anchor, "
                        "found %.200s",
-                       kg_config_text(c, "anchor.path"));
-    if ((init->anchor || init->optimizer) && kg_config_has_sft(c))
+                       r->anchor_path);
+    if ((init->anchor || init->optimizer) && kg_recipe_has_sft(r))
         return kg_fail(err, KG_EINVAL,
                        "init.parts: a warm start comes between; expected sft.steps 0 and "
                        "sft.epochs 0 with %s, found a warm start",
@@ -99,10 +90,10 @@ static kg_status find_checkpoint(struct kg_path *dir, const char *from,
 }
 
 /* The newest of this run up to the step, if it has one. */
-static kg_status find_own(struct kg_init *init, const struct kg_config *config,
-                          int64_t step, struct kg_err *err)
+static kg_status find_own(struct kg_init *init, const struct kg_recipe *r, int64_t step,
+                          struct kg_err *err)
 {
-    const char *run = kg_config_text(config, "run.dir");
+    const char *run = r->run.dir;
     char name[KG_CHECKPOINT_NAME];
 
     if (!*run || strlen(run) > KG_RUN_DIR_MAX)
@@ -118,11 +109,11 @@ static kg_status find_own(struct kg_init *init, const struct kg_config *config,
 }
 
 /* Where the stage before stood; this one is to go on from there. */
-static kg_status find_step(struct kg_init *init, const struct kg_config *config,
+static kg_status find_step(struct kg_init *init, const struct kg_recipe *r,
                            struct kg_err *err)
 {
     struct kg_counters before;
-    int64_t last = kg_config_int(config, "train.steps");
+    int64_t last = r->train.steps;
 
     KG_TRY(kg_checkpoint_counters(&before, kg_path_in(init->dir.text, "state.json").text,
                                   err));
@@ -135,42 +126,45 @@ static kg_status find_step(struct kg_init *init, const struct kg_config *config,
                    (long long)before.step, (long long)last);
 }
 
-kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int64_t step,
+kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t step,
                        struct kg_err *err)
 {
-    const char *from = kg_config_text(config, "init.from");
+    const char *from = r->init.from;
 
     memset(init, 0, sizeof *init);
     if (strlen(from) > KG_RUN_DIR_MAX)
         return kg_fail(err, KG_EINVAL, "init.from: expected at most %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(from));
     if (*from) {
-        KG_TRY(read_parts(init, config, err));
-        KG_TRY(check_parts(init, config, err));
-        KG_TRY(find_own(init, config, step, err));
+        KG_TRY(read_parts(init, r->init.parts, err));
+        KG_TRY(check_parts(init, r, err));
+        KG_TRY(find_own(init, r, step, err));
         if (init->own)
             return KG_OK;
         KG_TRY(find_checkpoint(&init->dir, from, err));
-        return init->steps ? find_step(init, config, err) : KG_OK;
+        return init->steps ? find_step(init, r, err) : KG_OK;
     }
-    if (strcmp(kg_config_text(config, "init.parts"), "model") == 0)
+    if (r->init.parts.n == 1 && strcmp(r->init.parts.items[0], "model") == 0)
         return KG_OK; /* its default, as config.yaml of a run writes it */
     return kg_fail(err, KG_EINVAL, "init.parts: expected init.from with it, found none");
 }
 
 /* What config.yaml says, if that is a checkpoint of the run that is named now. */
-static kg_status pin_as_before(struct kg_config *config, struct kg_err *err)
+static kg_status pin_as_before(struct kg_config *config, const struct kg_recipe *r,
+                               struct kg_err *err)
 {
-    struct kg_path path = kg_path_in(kg_config_text(config, "run.dir"), "config.yaml"),
-                   all = kg_path_in(kg_config_text(config, "init.from"), "checkpoints/");
+    struct kg_path path = kg_path_in(r->run.dir, "config.yaml"),
+                   all = kg_path_in(r->init.from, "checkpoints/");
     struct kg_config *before;
+    struct kg_recipe then;
     const char *found;
     kg_status status = KG_OK;
 
     if (!kg_file_exists(path.text))
         return KG_OK; /* said where the run is looked at */
     KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
-    found = kg_config_text(before, "init.from");
+    kg_recipe_read(&then, before);
+    found = then.init.from;
     if (strncmp(found, all.text, strlen(all.text)) == 0)
         status = kg_config_set(config, "init.from", found, false, path.text, err);
     kg_config_free(before);
@@ -179,13 +173,15 @@ static kg_status pin_as_before(struct kg_config *config, struct kg_err *err)
 
 kg_status kg_init_pin(struct kg_config *config, bool resume, struct kg_err *err)
 {
+    struct kg_recipe r;
     struct kg_init init;
 
-    if (!*kg_config_text(config, "init.from"))
+    kg_recipe_read(&r, config);
+    if (!*r.init.from)
         return KG_OK;
     if (resume)
-        return pin_as_before(config, err);
-    KG_TRY(kg_init_find(&init, config, KG_INIT_NEWEST, err));
+        return pin_as_before(config, &r, err);
+    KG_TRY(kg_init_find(&init, &r, KG_INIT_NEWEST, err));
     return kg_config_set(config, "init.from", init.dir.text, false, "init.from", err);
 }
 
@@ -198,14 +194,13 @@ kg_status kg_init_verify(const struct kg_init *init, struct kg_err *err)
                : kg_err_prefix(err, "init.from");
 }
 
-struct kg_path kg_init_model_dir(const struct kg_init *init,
-                                 const struct kg_config *config)
+struct kg_path kg_init_model_dir(const struct kg_init *init, const struct kg_recipe *r)
 {
     struct kg_path given;
 
     if (init->model)
         return kg_path_in(init->dir.text, "model");
-    snprintf(given.text, sizeof given.text, "%s", kg_config_text(config, "model.path"));
+    snprintf(given.text, sizeof given.text, "%s", r->model.path);
     return given;
 }
 
@@ -304,7 +299,7 @@ static kg_status check_wanted(const struct kg_run *run, const struct kg_st_set *
         return kg_fail(err, KG_EINVAL,
                        "init.parts: anchor: expected an anchor with weights of its own, "
                        "found anchor.kind %s",
-                       kg_config_text(run->config, "anchor.kind"));
+                       run->recipe.named.anchor);
     if (run->init.anchor)
         KG_TRY(need_tensor(&unused, set, run, "anchor", err));
     if (run->init.optimizer && row->averages)

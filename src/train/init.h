@@ -21,7 +21,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
-#include "data/options.h"
+#include "recipe/options.h"
 #include "report/path.h"
 
 #include <stdbool.h>
@@ -42,7 +42,7 @@ struct kg_run;
  * place of init.from comes the run's own newest checkpoint of RL at or before the step,
  * if it has one; none is before step 0.
  * errors: EINVAL, NOTFOUND (no checkpoint there) */
-kg_status kg_init_find(struct kg_init *init, const struct kg_config *config, int64_t step,
+kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t step,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Make init.from the checkpoint that it stands for: the newest of the run it names; on
  * resume the one that config.yaml in run.dir has, whatever came after it.
@@ -52,9 +52,8 @@ kg_status kg_init_pin(struct kg_config *config, bool resume,
 /* Is another run's checkpoint what was saved? Its own is checked where it is loaded.
  * errors: as kg_manifest_check */
 kg_status kg_init_verify(const struct kg_init *init, struct kg_err *err) KG_MUST_CHECK;
-/* The model folder that a run of this config opens. */
-struct kg_path kg_init_model_dir(const struct kg_init *init,
-                                 const struct kg_config *config);
+/* The model folder that a run of this recipe opens. */
+struct kg_path kg_init_model_dir(const struct kg_init *init, const struct kg_recipe *r);
 
 /* The policy's weights, after its folder was opened. */
 kg_status kg_init_model(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;

@@ -9,27 +9,21 @@
 #include <stdio.h>
 
 /* A list of files: the key for one, "key 2" and so on for those after it. */
-static kg_status put_list(struct kg_str *out, const struct kg_config *config,
-                          const char *key, struct kg_err *err)
+static kg_status put_list(struct kg_str *out, struct kg_opt_list files, const char *key,
+                          struct kg_err *err)
 {
-    kg_status status = KG_OK;
-
-    for (size_t i = 0; i < kg_config_list_size(config, key) && status == KG_OK; i++) {
-        struct kg_str path = {0};
+    for (size_t i = 0; i < files.n; i++) {
         char label[64];
 
         snprintf(label, sizeof label, i > 0 ? "%s %zu" : "%s", key, i + 1);
-        status = kg_config_list_at(&path, config, key, i, err);
-        if (status == KG_OK)
-            status = kg_inputs_put_file(out, label, kg_str_text(&path), err);
-        kg_str_release(&path);
+        KG_TRY(kg_inputs_put_file(out, label, files.items[i], err));
     }
-    return status;
+    return KG_OK;
 }
 
 /* Where the model comes from, and what init.from gives besides; of the latter nothing
  * where the run has its own. */
-static kg_status put_models(struct kg_str *out, const struct kg_config *config,
+static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                             const struct kg_init *init, struct kg_err *err)
 {
     if (*init->dir.text && !init->own)
@@ -37,37 +31,35 @@ static kg_status put_models(struct kg_str *out, const struct kg_config *config,
     if (init->model && init->own)
         return KG_OK;
     return kg_inputs_put_model(out, init->model ? "init.from/model" : "model.path",
-                               kg_init_model_dir(init, config).text, err);
+                               kg_init_model_dir(init, r).text, err);
 }
 
-kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
+kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
                          struct kg_err *err)
 {
     struct kg_init init;
 
     KG_TRY(kg_str_putc(out, '{', err));
-    KG_TRY(put_list(out, config, "data.train", err));
-    KG_TRY(put_list(out, config, "data.val", err));
-    if (kg_config_has_sft(config) && *kg_config_text(config, "sft.data"))
-        KG_TRY(
-            kg_inputs_put_file(out, "sft.data", kg_config_text(config, "sft.data"), err));
-    if (*kg_config_text(config, "sft.val"))
-        KG_TRY(
-            kg_inputs_put_file(out, "sft.val", kg_config_text(config, "sft.val"), err));
-    KG_TRY(kg_init_find(&init, config, KG_INIT_NEWEST, err));
-    KG_TRY(put_models(out, config, &init, err));
+    KG_TRY(put_list(out, r->data.train, "data.train", err));
+    KG_TRY(put_list(out, r->data.val, "data.val", err));
+    if (kg_recipe_has_sft(r) && *r->sft.data)
+        KG_TRY(kg_inputs_put_file(out, "sft.data", r->sft.data, err));
+    if (*r->sft.val)
+        KG_TRY(kg_inputs_put_file(out, "sft.val", r->sft.val, err));
+    KG_TRY(kg_init_find(&init, r, KG_INIT_NEWEST, err));
+    KG_TRY(put_models(out, r, &init, err));
     return kg_str_putc(out, '}', err);
 }
 
-kg_status kg_inputs_check(const struct kg_config *config, const char *manifest,
+kg_status kg_inputs_check(const struct kg_recipe *r, const char *manifest,
                           struct kg_err *err)
 {
     struct kg_str now = {0};
     struct kg_init init;
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_init_find(&init, config, KG_INIT_NEWEST, err));
-    KG_TRY_GOTO(out, kg_inputs_json(&now, config, err));
+    KG_TRY_GOTO(out, kg_init_find(&init, r, KG_INIT_NEWEST, err));
+    KG_TRY_GOTO(out, kg_inputs_json(&now, r, err));
     status = kg_inputs_compare(manifest, now.data, init.own ? "init.from/" : NULL, err);
 out:
     kg_str_release(&now);

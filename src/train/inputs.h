@@ -12,16 +12,16 @@
 
 #include "base/status.h"
 #include "base/str.h"
-#include "data/options.h"
+#include "recipe/options.h"
 
 /* Append {"data.train": {"bytes": n, "hash": "..."}, "model.path/config.json": {..}, ..}.
  * errors: NOTFOUND, EIO */
-kg_status kg_inputs_json(struct kg_str *out, const struct kg_config *config,
+kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* The inputs of config against those in the "inputs" of a manifest.
  * errors: ECONFLICT listing each that differs, EFORMAT (no manifest of ours) */
-kg_status kg_inputs_check(const struct kg_config *config, const char *manifest,
+kg_status kg_inputs_check(const struct kg_recipe *r, const char *manifest,
                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -45,7 +45,7 @@ static kg_status dump_open(struct by_source *b, const struct kg_run *run,
 {
     char name[64];
 
-    if (!kg_config_bool(run->config, "log.validation"))
+    if (!run->recipe.log.validation)
         return KG_OK;
     snprintf(name, sizeof name, "rollouts/%.20s-%06lld.jsonl.zst", prefix,
              (long long)run->count.step);
@@ -174,7 +174,7 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     phase = kg_phase_begin(0, NULL, "validation after step %lld",
                            (long long)run->count.step);
     KG_TRY(validate_policy(run, &log, err));
-    if (run->anchor && kg_config_bool(run->config, "eval.anchor"))
+    if (run->anchor && run->recipe.eval.anchor)
         KG_TRY(validate_model(run, run->anchor, "val_anchor", &log, err));
     KG_TRY(kg_run_log(run, &log, "validation", run->count.step, err));
     run->count.validated = run->count.step + 1;
@@ -221,7 +221,7 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
 static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = run->sft_steps;
-    int64_t every = kg_config_int(run->config, "checkpoint.every");
+    int64_t every = run->recipe.checkpoint.every;
     double before;
     int phase;
 
@@ -263,7 +263,7 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
         KG_TRY(save(run, err));
     if (kg_signal_stop_requested())
         return KG_OK; /* a resumed run validates */
-    if (kg_config_bool(run->config, "eval.at_start"))
+    if (run->recipe.eval.at_start)
         KG_TRY(kg_run_validate(run, err));
     return KG_OK;
 }
@@ -316,9 +316,9 @@ static kg_status must_have_trained(const struct kg_run *run, struct kg_err *err)
 
 static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
 {
-    int64_t last = kg_config_int(run->config, "train.steps");
-    int64_t save_every = kg_config_int(run->config, "checkpoint.every");
-    int64_t eval_every = kg_config_int(run->config, "eval.every");
+    int64_t last = run->recipe.train.steps;
+    int64_t save_every = run->recipe.checkpoint.every;
+    int64_t eval_every = run->recipe.eval.every;
     int phase = kg_phase_begin(last, "steps", "training");
 
     while (run->count.step < last) {
@@ -357,8 +357,7 @@ static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
 {
     int64_t step = run->count.step;
 
-    if (step == 0 || !due(kg_config_int(run->config, "eval.every"), step,
-                          kg_config_int(run->config, "train.steps")))
+    if (step == 0 || !due(run->recipe.eval.every, step, run->recipe.train.steps))
         return KG_OK;
     return kg_run_validate(run, err);
 }
@@ -376,7 +375,7 @@ static kg_status all_steps(struct kg_run *run, struct kg_err *err)
 
 static void say_done(const struct kg_run *run)
 {
-    long long steps = kg_config_int(run->config, "train.steps");
+    long long steps = run->recipe.train.steps;
 
     if (steps > 0 && run->count.step >= steps)
         kg_log_info("%s: all %lld of %lld steps are done; a larger train.steps goes on",
@@ -434,10 +433,13 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err)
 {
-    int phase = kg_phase_begin(0, NULL, "run %s", kg_config_text(config, "run.dir"));
+    struct kg_recipe r;
     kg_status status;
+    int phase;
 
-    kg_watch_after(kg_config_real(config, "log.watchdog_s"));
+    kg_recipe_read(&r, config);
+    phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
+    kg_watch_after(r.log.watchdog_s);
     status = kg_init_pin(config, resume, err);
     if (status == KG_OK)
         status = open_and_run(config, resume, stop_on_signal, err);

@@ -28,15 +28,15 @@ static size_t n_prompts(const struct kg_run *run)
 /* Steps that the run is to make, those of the stage before left out. */
 static int64_t own_steps(const struct kg_run *run)
 {
-    return kg_config_int(run->config, "train.steps") - run->init.step;
+    return run->recipe.train.steps - run->init.step;
 }
 
 /* Each of several files: its share of the prompts, and how often that goes through it. */
 static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    double prompts = (double)(own_steps(run) * kg_config_int(c, "rollout.prompts"));
+    const struct kg_recipe *r = &run->recipe;
+    double prompts = (double)(own_steps(run) * r->rollout.prompts);
     double all = 0;
 
     for (size_t i = 0; i < run->n_parts; i++)
@@ -57,7 +57,7 @@ static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status start_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
+    const struct kg_recipe *r = &run->recipe;
 
     if (*run->init.dir.text) {
         KG_TRY(kg_str_puts(out, "start       ", err));
@@ -70,13 +70,12 @@ static kg_status start_lines(struct kg_str *out, const struct kg_run *run,
                              run->task->name, n_prompts(run), run->val.n));
     KG_TRY(kg_str_printf(
         out, err, "warm start  %lld supervised updates of %lld sequences (%zu sequences)",
-        (long long)run->sft_steps, (long long)kg_config_int(c, "sft.batch"), run->sft.n));
+        (long long)run->sft_steps, (long long)r->sft.batch, run->sft.n));
     if (run->sft.n > 0)
-        KG_TRY(
-            kg_str_printf(out, err, ", %.2f epochs at lr %g",
-                          (double)run->sft_steps * (double)kg_config_int(c, "sft.batch") /
-                              (double)run->sft.n,
-                          kg_config_real(c, "sft.lr")));
+        KG_TRY(kg_str_printf(out, err, ", %.2f epochs at lr %g",
+                             (double)run->sft_steps * (double)r->sft.batch /
+                                 (double)run->sft.n,
+                             r->sft.opts.lr));
     if (run->sft_val.n > 0)
         KG_TRY(kg_str_printf(out, err, "; %zu held out", run->sft_val.n));
     return kg_str_putc(out, '\n', err);
@@ -85,11 +84,10 @@ static kg_status start_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    int64_t prompts = kg_config_int(c, "rollout.prompts"),
-            samples = kg_config_int(c, "rollout.samples"),
-            steps = kg_config_int(c, "train.steps");
-    int64_t updates = kg_config_int(c, "train.updates_per_step");
+    const struct kg_recipe *r = &run->recipe;
+    int64_t prompts = r->rollout.prompts, samples = r->rollout.samples,
+            steps = r->train.steps;
+    int64_t updates = r->train.updates_per_step;
     bool on_policy = updates == 1 && run->lag == 0 && !run->sampler;
 
     if (steps == 0)
@@ -100,8 +98,8 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
         "(at most %.2f M "
         "tokens)\n",
         (long long)prompts, (long long)samples, (long long)(prompts * samples),
-        (long long)kg_config_answer_tokens(c),
-        (double)(prompts * samples * kg_config_answer_tokens(c)) / 1e6));
+        (long long)kg_recipe_answer_tokens(r),
+        (double)(prompts * samples * kg_recipe_answer_tokens(r)) / 1e6));
     KG_TRY(kg_str_printf(
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
@@ -122,7 +120,7 @@ static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
 static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
                                   struct kg_err *err)
 {
-    int64_t samples = kg_config_int(run->config, "eval.samples");
+    int64_t samples = run->recipe.eval.samples;
     const struct kg_dataset *d = &run->val_data;
     size_t files = d->n_files ? d->n_files : 1, at = 0;
 
@@ -258,7 +256,7 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
                          "            a turn is sampled from the newest %d tokens and "
                          "trained in %s\n",
                          o->window,
-                         kg_config_bool(run->config, "algo.reproduction")
+                         run->recipe.reproduction
                              ? "the whole text (algo.reproduction; mismatch/window)"
                              : "the same context");
 }
@@ -267,18 +265,17 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
                                 struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    int64_t prompts = kg_config_int(c, "rollout.prompts");
-    double batch = ceil((double)prompts * kg_config_real(c, "rollout.oversample"));
+    const struct kg_recipe *r = &run->recipe;
+    int64_t prompts = r->rollout.prompts;
+    double batch = ceil((double)prompts * r->rollout.oversample);
 
-    if (kg_config_bool(c, "rollout.dynamic"))
+    if (r->rollout.dynamic)
         KG_TRY(kg_str_printf(
             out, err,
             "sampling    until %lld prompts differ in %s, in at most %lld generation "
             "batches of %.0f prompts; the run above counts the %lld\n",
-            (long long)prompts, kg_config_text(c, "rollout.dynamic_metric"),
-            (long long)kg_config_int(c, "rollout.max_refills"), batch,
-            (long long)prompts));
+            (long long)prompts, r->rollout.dynamic_reward ? "reward" : "accuracy",
+            (long long)r->rollout.max_refills, batch, (long long)prompts));
     if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
         KG_TRY(kg_str_printf(out, err, "baseline    %lld greedy answers a step besides\n",
                              (long long)prompts));
@@ -289,7 +286,7 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
                                  struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, "algorithm   ", err));
-    KG_TRY(kg_config_algorithm(out, run->config, err));
+    KG_TRY(kg_recipe_algorithm(out, &run->recipe, err));
     KG_TRY(kg_str_putc(out, '\n', err));
     if (!kg_algo_clamps(&run->algo))
         return KG_OK;
@@ -318,10 +315,10 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                          : 0;
     uint64_t kv;
     struct kg_rollout_opts ro = {
-        .kv_tokens = kg_config_int(run->config, "rollout.kv_tokens"),
-        .max_batch = (int32_t)kg_config_int(run->config, "rollout.max_batch"),
+        .kv_tokens = run->recipe.rollout.engine.kv_tokens,
+        .max_batch = run->recipe.rollout.engine.max_batch,
         .max_len = (int32_t)((int64_t)run->train.longest +
-                             kg_config_answer_tokens(run->config))};
+                             kg_recipe_answer_tokens(&run->recipe))};
 
     ro.max_open = ro.max_batch;
     kg_episodes_fit(&ro, run->episodes);
@@ -342,7 +339,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status disk_lines(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err)
 {
-    int64_t keep = kg_config_int(run->config, "checkpoint.keep");
+    int64_t keep = run->recipe.checkpoint.keep;
     uint64_t one = kg_checkpoint_bytes(run);
 
     return kg_str_printf(out, err,
@@ -367,7 +364,7 @@ static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_
                          "resume      %s: behind step %lld of %lld, update %lld of %lld "
                          "of the warm start\n",
                          dir.text, (long long)run->count.step,
-                         (long long)kg_config_int(run->config, "train.steps"),
+                         (long long)run->recipe.train.steps,
                          (long long)run->count.sft_step, (long long)run->sft_steps);
 }
 

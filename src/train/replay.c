@@ -310,7 +310,7 @@ static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
 static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *doc,
                             const struct kg_run *run, struct kg_err *err)
 {
-    size_t span = kg_traj_span(t, kg_config_bool(run->config, "algo.reproduction"));
+    size_t span = kg_traj_span(t, run->recipe.reproduction);
 
     if (span <= (size_t)run->rows->max_tokens)
         return KG_OK;
@@ -380,7 +380,7 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
         status = read_lines(r, &text, path.text, err);
     kg_str_release(&text);
     KG_TRY(status);
-    b->group = (int32_t)kg_config_int(r->run.config, "rollout.samples");
+    b->group = r->run.recipe.rollout.samples;
     if (b->n_trajs == 0 || b->n_trajs % (size_t)b->group != 0)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected groups of %d answers that were learned from, found "

@@ -382,10 +382,10 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err
     KG_TRY(count_tokens(b, &run->algo, err));
     KG_TRY(allocate(b, &run->algo, has_anchor_rows(run), err));
     flatten(b);
-    b->whole = kg_config_bool(run->config, "algo.reproduction");
+    b->whole = run->recipe.reproduction;
     KG_TRY(displace(b, run, err));
     KG_TRY(kg_rl_ask_anchor(b, run, err));
-    if (strcmp(kg_config_text(run->config, "train.old_logp"), "recompute") == 0) {
+    if (run->recipe.train.recompute) {
         struct pass_plan p = {.model = run->model, .logp = b->old_logp};
 
         KG_TRY(run_pass(b, run, &p, err));

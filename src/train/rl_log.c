@@ -178,7 +178,7 @@ static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
 {
     double cut = 0, nats = 0;
 
-    if (!kg_config_truncates(run->config))
+    if (!kg_recipe_truncates(&run->recipe))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         cut += (double)b->trajs[i].cut_n;
@@ -413,7 +413,7 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
 
 static void progress(const struct kg_run *run, const struct kg_metrics *log)
 {
-    int64_t last = kg_config_int(run->config, "train.steps");
+    int64_t last = run->recipe.train.steps;
     double seconds = kg_metrics_get(log, "seconds/step", 0);
     double eta = seconds * (double)(last - run->count.step);
 
@@ -477,12 +477,13 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
                            const struct kg_traj *t, struct kg_traj_notes *notes,
                            struct kg_err *err)
 {
+    struct kg_opt_list stop = run->recipe.rollout.stop;
     struct kg_str line = {0}, text = {0};
     kg_status status;
 
     if (t->n == 0)
         return KG_OK; /* of a rollout that was broken off */
-    KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, run->stops, run->n_stops, err));
+    KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, stop.items, (int)stop.n, err));
     notes->text = &text;
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
@@ -535,7 +536,7 @@ kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipp
     struct kg_zst_writer *w;
     kg_status status;
 
-    if (!skipped && !kg_config_bool(run->config, "log.rollouts"))
+    if (!skipped && !run->recipe.log.rollouts)
         return KG_OK;
     snprintf(name, sizeof name, "rollouts/%s-%06lld.jsonl.zst",
              skipped ? "skipped" : "step",

@@ -28,12 +28,11 @@ static kg_status choose_prompts(struct kg_request *requests, size_t n,
                                : err->code;
 
     for (size_t i = 0; status == KG_OK && i < n; i++)
-        requests[i] = (struct kg_request){
-            .prompt = run->train.ids[prompts[i]].ids,
-            .prompt_n = run->train.ids[prompts[i]].n,
-            .prompt_index = prompts[i],
-            .draw = place + i,
-            .n_samples = (int32_t)kg_config_int(run->config, "rollout.samples")};
+        requests[i] = (struct kg_request){.prompt = run->train.ids[prompts[i]].ids,
+                                          .prompt_n = run->train.ids[prompts[i]].n,
+                                          .prompt_index = prompts[i],
+                                          .draw = place + i,
+                                          .n_samples = run->recipe.rollout.samples};
     kg_mem_free(prompts);
     return status;
 }
@@ -198,8 +197,7 @@ static void count_group(struct kg_rl_dynamic *d, const struct generation *g, siz
 static void sort_groups(struct kg_rl_batch *b, struct generation *g,
                         const struct kg_run *run, size_t wanted)
 {
-    bool reward = strcmp(kg_config_text(run->config, "rollout.dynamic_metric"),
-                         "reward") == 0;
+    bool reward = run->recipe.rollout.dynamic_reward;
     bool for_kl = kg_algo_kl_in_loss(&run->algo) && !run->algo.kl_after_filter;
     size_t group = (size_t)b->group;
 
@@ -239,8 +237,8 @@ static kg_status too_few(const struct kg_rl_batch *b, size_t wanted, struct kg_e
 static kg_status sample_dynamic(struct kg_rl_batch *b, struct kg_run *run, size_t wanted,
                                 struct kg_err *err)
 {
-    int64_t most = kg_config_int(run->config, "rollout.max_refills");
-    double oversample = kg_config_real(run->config, "rollout.oversample");
+    int64_t most = run->recipe.rollout.max_refills;
+    double oversample = run->recipe.rollout.oversample;
     size_t prompts = (size_t)ceil((double)wanted * oversample);
 
     while (b->n_learned < wanted * (size_t)b->group) {
@@ -273,9 +271,9 @@ static kg_status sample_once(struct kg_rl_batch *b, struct kg_run *run, size_t p
 /* Overlong shaping: the task's reward stays what it is. */
 static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
 {
-    int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
-    int64_t most = kg_config_answer_tokens(run->config);
-    double factor = kg_config_real(run->config, "rollout.overlong_factor");
+    int64_t buffer = run->recipe.rollout.overlong_buffer;
+    int64_t most = kg_recipe_answer_tokens(&run->recipe);
+    double factor = run->recipe.rollout.overlong_factor;
 
     for (size_t i = 0; buffer > 0 && i < n; i++)
         trajs[i].shaping = kg_policy_overlong((int64_t)kg_traj_model_tokens(&trajs[i]),
@@ -362,16 +360,16 @@ out:
 
 kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
-    size_t prompts = (size_t)kg_config_int(run->config, "rollout.prompts");
+    size_t prompts = (size_t)run->recipe.rollout.prompts;
 
-    b->group = (int32_t)kg_config_int(run->config, "rollout.samples");
-    if (kg_config_bool(run->config, "rollout.dynamic"))
+    b->group = run->recipe.rollout.samples;
+    if (run->recipe.rollout.dynamic)
         KG_TRY(sample_dynamic(b, run, prompts, err));
     else
         KG_TRY(sample_once(b, run, prompts, err));
     shape(b->trajs, b->n_trajs, run);
     shape(b->spare, b->n_spare, run);
-    b->shaped = kg_config_int(run->config, "rollout.overlong_buffer") > 0;
+    b->shaped = run->recipe.rollout.overlong_buffer > 0;
     if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
         return sample_greedy(b, run, err);
     return KG_OK;

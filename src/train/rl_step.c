@@ -475,7 +475,7 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
                          struct kg_rl_totals *totals, struct kg_err *err)
 {
     size_t prompts = b->n_learned / (size_t)b->group;
-    size_t n = (size_t)kg_config_int(run->config, "train.updates_per_step");
+    size_t n = (size_t)run->recipe.train.updates_per_step;
     size_t first = 0;
     kg_status status = KG_OK;
     int phase = kg_phase_begin((int64_t)n, "updates", "learning");

@@ -505,12 +505,14 @@ static kg_status algo_row(char row[32], const char *estimator, const char *ancho
     char top[32];
     const char *extra[] = {estimator, anchor, top, "kl.beta=0.1", NULL};
     struct kg_config *config;
+    struct kg_recipe recipe;
     struct kg_algo algo;
     kg_status status;
 
     snprintf(top, sizeof top, "kl.top_k=%d", k);
     config = config_of(ROOT "/none", extra);
-    status = kg_algo_from_config(&algo, config, vocab, err);
+    kg_recipe_read(&recipe, config);
+    status = kg_algo_from_recipe(&algo, &recipe, config, vocab, err);
     if (status == KG_OK)
         snprintf(row, 32, "%s %d", kg_algo_row_name(&algo, KG_TABLE_KL),
                  kg_algo_width(&algo));

@@ -57,12 +57,12 @@ static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err
 
     struct kg_path dir;
 
-    KG_TRY(kg_init_find(&run->init, run->config, step, err));
+    KG_TRY(kg_init_find(&run->init, &run->recipe, step, err));
     KG_TRY(kg_init_verify(&run->init, err));
     if (!run->init.model)
         KG_TRY(kg_config_require(run->config, "model.path", err));
-    dir = kg_init_model_dir(&run->init, run->config);
-    KG_TRY(choose_dtype(&opts.ct, kg_config_text(run->config, "model.dtype"), err));
+    dir = kg_init_model_dir(&run->init, &run->recipe);
+    KG_TRY(choose_dtype(&opts.ct, run->recipe.model.dtype, err));
     KG_TRY(kg_model_open(&run->model, dir.text, &opts, err));
     KG_TRY(kg_init_model(run, err));
     KG_TRY(check_finite(run->model, err));
@@ -74,10 +74,10 @@ static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err
  * one set of weights. */
 static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
 {
-    const char *dtype = kg_config_text(run->config, "rollout.dtype");
+    const char *dtype = run->recipe.rollout.dtype;
     enum kg_dtype ct = run->model->ct;
 
-    run->lag = (int)kg_config_int(run->config, "rollout.lag");
+    run->lag = run->recipe.rollout.lag;
     if (strcmp(dtype, "same") != 0)
         KG_TRY(kg_dtype_parse(&ct, dtype, err));
     if (run->lag == 0 && ct == run->model->ct)
@@ -94,24 +94,14 @@ static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
 
 /* ---- stop strings ---- */
 
-static kg_status load_stops(struct kg_run *run, struct kg_err *err)
+static kg_status check_stops(const struct kg_run *run, struct kg_err *err)
 {
-    size_t n = kg_config_list_size(run->config, "rollout.stop");
+    size_t n = run->recipe.rollout.stop.n;
 
     if (n > KG_MAX_STOPS)
         return kg_fail(err, KG_EINVAL,
                        "rollout.stop: expected at most %d strings, found %zu",
                        KG_MAX_STOPS, n);
-    for (size_t i = 0; i < n; i++) {
-        struct kg_str text = {0};
-
-        if (kg_config_list_at(&text, run->config, "rollout.stop", i, err) == KG_OK)
-            run->stops[i] = kg_str_take(&text, err);
-        kg_str_release(&text);
-        if (!run->stops[i])
-            return err->code;
-        run->n_stops++;
-    }
     return KG_OK;
 }
 
@@ -119,7 +109,8 @@ static kg_status load_stops(struct kg_run *run, struct kg_err *err)
 
 static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_algo_from_config(&run->algo, run->config, run->model->config.vocab, err));
+    KG_TRY(kg_algo_from_recipe(&run->algo, &run->recipe, run->config,
+                               run->model->config.vocab, err));
     run->count.kl_beta = run->algo.kl_beta;
     KG_TRY(kg_run_anchor_open(run, err));
     run->record_top_k = kg_algo_recorded_top_k(&run->algo);
@@ -129,7 +120,7 @@ static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
 
 static kg_status open_reference(struct kg_run *run, struct kg_err *err)
 {
-    const char *path = kg_config_text(run->config, "eval.reference");
+    const char *path = run->recipe.eval.reference;
 
     if (!*path)
         return KG_OK;
@@ -137,65 +128,41 @@ static kg_status open_reference(struct kg_run *run, struct kg_err *err)
                              run->tok, false, err);
 }
 
-static enum kg_schedule schedule_named(const char *name)
-{
-    if (strcmp(name, "linear") == 0)
-        return KG_SCHEDULE_LINEAR;
-    return strcmp(name, "cosine") == 0 ? KG_SCHEDULE_COSINE : KG_SCHEDULE_CONSTANT;
-}
-
-static bool decays_all(const struct kg_config *c, const char *key)
-{
-    return strcmp(kg_config_text(c, key), "all") == 0;
-}
-
 /* Judged here rather than after the warm start. */
 static kg_status open_optim(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    int64_t updates = kg_config_int(c, "train.updates_per_step");
-    bool stairs = strcmp(kg_config_text(c, "optim.warmup"), "steps") == 0;
+    const struct kg_recipe *r = &run->recipe;
+    int64_t updates = r->train.updates_per_step;
 
-    if (stairs && kg_config_int(c, "optim.warmup_steps") == 0)
+    if (r->optim.stairs && r->optim.warmup_steps == 0)
         return kg_fail(err, KG_EINVAL,
                        "optim.warmup: steps says how a warm-up rises; expected "
                        "optim.warmup_steps above 0 with it, found 0");
-    if (!decays_all(c, "sft.decay") && !(kg_config_real(c, "sft.weight_decay") > 0))
+    if (!r->sft.opts.decay_all && !(r->sft.opts.weight_decay > 0))
         return kg_fail(
             err, KG_EINVAL,
             "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
             "it could say");
-    run->rl_optim = (struct kg_optim_opts){
-        .lr = kg_config_real(c, "optim.lr"),
-        .beta1 = kg_config_real(c, "optim.beta1"),
-        .beta2 = kg_config_real(c, "optim.beta2"),
-        .eps = kg_config_real(c, "optim.eps"),
-        .weight_decay = kg_config_real(c, "optim.weight_decay"),
-        .decay_all = decays_all(c, "optim.decay"),
-        .clip_norm = kg_config_real(c, "optim.clip_norm"),
-        .schedule = schedule_named(kg_config_text(c, "optim.schedule")),
-        .warmup_updates = updates * kg_config_int(c, "optim.warmup_steps"),
-        .warmup_stair = stairs ? updates : 0,
-        .keep_trained = strcmp(kg_config_text(c, "optim.evaluate"), "trained") == 0,
-        .total_updates = updates * kg_config_int(c, "train.steps"),
-        .min_lr = kg_config_real(c, "optim.min_lr"),
-    };
-    KG_TRY(kg_optim_find(&run->rl_optim.row, kg_config_text(c, "optim.kind"), err));
+    run->rl_optim = r->optim.opts;
+    run->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
+    run->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
+    run->rl_optim.total_updates = updates * r->train.steps;
+    KG_TRY(kg_optim_find(&run->rl_optim.row, r->optim.kind, err));
     return kg_optim_check(&run->rl_optim, err);
 }
 
 /* Filters and shaping of what is sampled. */
 static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 {
-    bool dynamic = kg_config_bool(run->config, "rollout.dynamic");
-    int64_t buffer = kg_config_int(run->config, "rollout.overlong_buffer");
-    int64_t most = kg_config_answer_tokens(run->config);
+    bool dynamic = run->recipe.rollout.dynamic;
+    int64_t buffer = run->recipe.rollout.overlong_buffer;
+    int64_t most = kg_recipe_answer_tokens(&run->recipe);
 
-    if (!dynamic && kg_config_real(run->config, "rollout.oversample") != 1)
+    if (!dynamic && run->recipe.rollout.oversample != 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.oversample: expected 1 without rollout.dynamic, found %g",
-                       kg_config_real(run->config, "rollout.oversample"));
-    if (dynamic && kg_config_int(run->config, "rollout.samples") < 2)
+                       run->recipe.rollout.oversample);
+    if (dynamic && run->recipe.rollout.samples < 2)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.dynamic compares the answers of a "
                        "prompt; expected 2 or more, found 1");
@@ -216,8 +183,7 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 /* Whether episodes are sampled and learned turn by turn, each in its own context. */
 static bool by_windows(const struct kg_run *run)
 {
-    return run->episodes && run->episode_opts.window > 0 &&
-           !kg_config_bool(run->config, "algo.reproduction");
+    return run->episodes && run->episode_opts.window > 0 && !run->recipe.reproduction;
 }
 
 /* The longest prompt with its answer that RL can meet. */
@@ -230,7 +196,7 @@ static size_t longest_answer(const struct kg_run *run)
         return run->answers.longest;
     if (run->episodes)
         return (size_t)kg_episodes_span(&whole, run->train.longest);
-    return run->train.longest + (size_t)kg_config_int(run->config, "rollout.max_tokens");
+    return run->train.longest + (size_t)run->recipe.rollout.sampling.max_tokens;
 }
 
 /* The most of it that one forward reads as a sequence. */
@@ -270,7 +236,7 @@ static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
     size_t limit = (size_t)run->model->config.max_positions;
 
     KG_TRY(check_episodes(run, err));
-    if (kg_config_int(run->config, "train.steps") > 0 && longest > limit)
+    if (run->recipe.train.steps > 0 && longest > limit)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected prompt and answer within the model's "
                        "%zu positions, found %zu, of which the prompt has %zu",
@@ -313,21 +279,21 @@ static const struct kg_model *anchor_apart(const struct kg_run *run, bool exact)
 /* Scoring, validation and micro-batches take turns in one room. longest: of a context. */
 static kg_status open_rows(struct kg_run *run, size_t longest, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
+    const struct kg_recipe *r = &run->recipe;
     unsigned needs = kg_algo_needs(&run->algo);
     bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
     int64_t widest = larger(widest_answer(run), kg_run_sft_longest(run));
-    int64_t micro = kg_config_int(c, "train.micro_tokens");
+    int64_t micro = r->train.micro_tokens;
     struct kg_rows_opts *o = &run->rows_opts;
 
     *o = (struct kg_rows_opts){
         .max_tokens = micro > widest ? micro : widest,
         .max_k = run->width,
         .top_k = run->width,
-        .sets = kg_config_records_kept(c),
+        .sets = kg_recipe_records_kept(r),
         .sum_sq = needs & KG_NEED_SUM_SQ,
         .backward = true,
-        .checkpoint = kg_config_bool(c, "train.checkpoint_layers"),
+        .checkpoint = r->train.checkpoint_layers,
         .kl = exact,
         .anchor = anchor_apart(run, exact),
     };
@@ -344,14 +310,10 @@ static kg_status open_rows(struct kg_run *run, size_t longest, struct kg_err *er
 
 static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
     int64_t longest = larger(longest_context(run), kg_run_sft_longest(run));
-    struct kg_rollout_opts ro = {
-        .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
-        .kv_tokens = kg_config_int(c, "rollout.kv_tokens"),
-        .max_len = (int32_t)longest,
-    };
+    struct kg_rollout_opts ro = run->recipe.rollout.engine;
 
+    ro.max_len = (int32_t)longest;
     KG_TRY(open_rows(run, (size_t)longest, err));
     kg_episodes_fit(&ro, run->episodes);
     return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
@@ -361,22 +323,22 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
     KG_TRY(kg_config_require(run->config, "run.dir", err));
-    run->dir = kg_config_text(run->config, "run.dir");
+    run->dir = run->recipe.run.dir;
     if (!*run->dir || strlen(run->dir) > KG_RUN_DIR_MAX)
         return kg_fail(err, KG_EINVAL, "run.dir: expected 1 to %d bytes, found %zu",
                        KG_RUN_DIR_MAX, strlen(run->dir));
-    if (kg_config_int(run->config, "train.steps") == 0 && !kg_config_has_sft(run->config))
+    if (run->recipe.train.steps == 0 && !kg_recipe_has_sft(&run->recipe))
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
-    run->seed = (uint64_t)kg_config_int(run->config, "run.seed");
-    kg_threads_set((int)kg_config_int(run->config, "run.threads"));
+    run->seed = run->recipe.run.seed;
+    kg_threads_set(run->recipe.run.threads);
     KG_TRY(open_model(run, step, err));
     KG_TRY(open_algorithm(run, err));
     KG_TRY(open_optim(run, err));
     KG_TRY(kg_init_check(run, err));
     KG_TRY(open_sampler(run, err));
     KG_TRY(open_reference(run, err));
-    KG_TRY(load_stops(run, err));
+    KG_TRY(check_stops(run, err));
     KG_TRY(kg_run_episodes_open(run, err));
     KG_TRY(kg_run_data_open(run, err));
     KG_TRY(kg_run_answers_open(run, err));
@@ -393,6 +355,7 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
 
     memset(run, 0, sizeof *run);
     run->config = config;
+    kg_recipe_read(&run->recipe, config);
     status = open_all(run, step, err);
     if (status != KG_OK)
         kg_run_close(run);
@@ -440,8 +403,6 @@ void kg_run_close(struct kg_run *run)
     kg_task_rewards_close(run->task_opts.rewards);
     kg_chat_template_close(run->chat);
     kg_tokenizer_close(run->tok);
-    for (int i = 0; i < run->n_stops; i++)
-        kg_mem_free((void *)(uintptr_t)run->stops[i]);
     memset(run, 0, sizeof *run);
 }
 
@@ -457,21 +418,14 @@ static kg_status replace_optim(struct kg_run *run, const struct kg_optim_opts *o
 
 kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    struct kg_optim_opts opts = {
-        .lr = kg_config_real(c, "sft.lr"),
-        .beta1 = 0.9,
-        .beta2 = 0.95,
-        .eps = 1e-8,
-        .weight_decay = kg_config_real(c, "sft.weight_decay"),
-        .decay_all = decays_all(c, "sft.decay"),
-        .clip_norm = 1.0,
-        .schedule = schedule_named(kg_config_text(c, "sft.schedule")),
-        .warmup_updates = kg_config_int(c, "sft.warmup_steps"),
-        .total_updates = run->sft_steps,
-        .min_lr = 0.1 * kg_config_real(c, "sft.lr"),
-    };
+    struct kg_optim_opts opts = run->recipe.sft.opts;
 
+    opts.beta1 = 0.9;
+    opts.beta2 = 0.95;
+    opts.eps = 1e-8;
+    opts.clip_norm = 1.0;
+    opts.total_updates = run->sft_steps;
+    opts.min_lr = 0.1 * opts.lr;
     return replace_optim(run, &opts, err);
 }
 
@@ -490,38 +444,32 @@ kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
 
 struct kg_sampling kg_run_sampling(const struct kg_run *run)
 {
-    const struct kg_config *c = run->config;
-    struct kg_sampling s = {
-        .temperature = (float)kg_config_real(c, "rollout.temperature"),
-        .top_p = (float)kg_config_real(c, "rollout.top_p"),
-        .top_k = (int)kg_config_int(c, "rollout.top_k"),
-        .min_p = (float)kg_config_real(c, "rollout.min_p"),
-        .max_tokens = (int32_t)kg_config_int(c, "rollout.max_tokens"),
-        .stops = run->stops,
-        .n_stops = run->n_stops,
-        .record_top_k = run->record_top_k,
-        .rng = {run->seed, KG_RNG_SAMPLE},
-    };
+    const struct kg_recipe *r = &run->recipe;
+    struct kg_sampling s = r->rollout.sampling;
 
-    s.record_kept = kg_config_records_kept(c);
+    s.stops = r->rollout.stop.items;
+    s.n_stops = (int)r->rollout.stop.n;
+    s.record_top_k = run->record_top_k;
+    s.record_kept = kg_recipe_records_kept(r);
+    s.rng = (struct kg_rng_key){run->seed, KG_RNG_SAMPLE};
     return s;
 }
 
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
 {
-    const struct kg_config *c = run->config;
+    const struct kg_recipe *r = &run->recipe;
     struct kg_eval_opts e = {
         .task = run->task,
         .task_opts = &run->task_opts,
         .sampling = kg_run_sampling(run),
-        .samples = (int32_t)kg_config_int(c, "eval.samples"),
-        .max_batch = (int32_t)kg_config_int(c, "rollout.max_batch"),
+        .samples = r->eval.samples,
+        .max_batch = r->rollout.engine.max_batch,
         .reference = run->reference,
         .episodes = run->episodes,
     };
 
-    e.sampling.temperature = (float)kg_config_real(c, "eval.temperature");
-    e.sampling.top_p = (float)kg_config_real(c, "eval.top_p");
+    e.sampling.temperature = r->eval.temperature;
+    e.sampling.top_p = r->eval.top_p;
     e.sampling.top_k = 0;
     e.sampling.min_p = 0;
     e.sampling.record_top_k = 0;
@@ -547,7 +495,7 @@ out:
 
 kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
 {
-    int64_t limit = kg_config_int(run->config, "train.max_skips");
+    int64_t limit = run->recipe.train.max_skips;
     bool rl = run->count.sft_step >= run->sft_steps;
     const char *phase = rl ? "step" : "sft step";
     long long step = rl ? run->count.step : run->count.sft_step;

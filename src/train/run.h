@@ -50,8 +50,9 @@ struct kg_counters {
 };
 
 struct kg_run {
-    const struct kg_config *config; /* borrowed */
-    const char *dir;                /* borrowed from config */
+    const struct kg_config *config; /* borrowed; what it was said in, and where */
+    struct kg_recipe recipe;        /* the same as values */
+    const char *dir;                /* of the recipe */
     uint64_t seed;
     struct kg_init init; /* what it takes from another run */
 
@@ -69,8 +70,6 @@ struct kg_run {
     struct kg_sft_set sft, sft_val; /* of the warm start, and held out */
     int64_t sft_steps;              /* its updates: sft.steps, or those of sft.epochs */
     struct kg_sft_set answers;      /* of rollout.data; empty where answers are sampled */
-    const char *stops[KG_MAX_STOPS]; /* owned strings */
-    int n_stops;
 
     struct kg_algo algo;
     int record_top_k; /* ids the sampler records with every token */

@@ -14,57 +14,32 @@
 
 /* ---- what a list of files says of one of them ---- */
 
-/* The keys of a list of data files. */
+/* A list of data files. */
 struct source {
-    const char *files;     /* key of the list of files */
-    const char *templates; /* key of their templates */
-    size_t limit;          /* prompts used of each file; 0: all */
+    const char *key; /* of the list */
+    struct kg_opt_list files;
+    const char *templates_key;
+    struct kg_opt_list templates; /* one for each file, or none */
+    size_t limit;                 /* prompts used of each file; 0: all */
 };
 
-struct file {
-    struct kg_str path;
-    struct kg_str template_text; /* "" for the prompt as it is */
-};
-
-static void file_release(struct file *f)
+/* The template of file i; {prompt} alone is the prompt as it is. */
+static const char *file_template(const struct kg_run *run, const struct source *from,
+                                 size_t i)
 {
-    kg_str_release(&f->path);
-    kg_str_release(&f->template_text);
-}
+    const char *text;
 
-/* {prompt} alone is the prompt as it is. */
-static kg_status file_template(struct file *f, const struct kg_config *c, const char *key,
-                               size_t i, struct kg_err *err)
-{
-    if (kg_config_list_size(c, key) == 0)
-        return kg_str_puts(&f->template_text, kg_config_text(c, "data.template"), err);
-    KG_TRY(kg_config_list_at(&f->template_text, c, key, i, err));
-    if (strcmp(kg_str_text(&f->template_text), "{prompt}") == 0)
-        kg_str_clear(&f->template_text);
-    return KG_OK;
-}
-
-static kg_status file_at(struct file *f, const struct kg_config *c,
-                         const struct source *from, size_t i, struct kg_err *err)
-{
-    kg_status status;
-
-    memset(f, 0, sizeof *f);
-    KG_TRY_GOTO(fail, kg_config_list_at(&f->path, c, from->files, i, err));
-    KG_TRY_GOTO(fail, file_template(f, c, from->templates, i, err));
-    return KG_OK;
-fail:
-    file_release(f);
-    return status;
+    if (from->templates.n == 0)
+        return run->prompt.template_text;
+    text = from->templates.items[i];
+    return strcmp(text, "{prompt}") == 0 ? "" : text;
 }
 
 /* Only so many files have a place among the parts; a list beside a list of files has an
  * item for each of them, or none. */
-static kg_status check_list(const struct kg_config *c, const char *key, const char *files,
+static kg_status check_list(const char *key, size_t n, const char *files, size_t expected,
                             struct kg_err *err)
 {
-    size_t n = kg_config_list_size(c, key), expected = kg_config_list_size(c, files);
-
     if (expected > KG_EPOCHS_PARTS)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d files, found %zu", files,
                        KG_EPOCHS_PARTS, expected);
@@ -95,18 +70,13 @@ static kg_status read_weight(uint32_t *weight, const char *text, struct kg_err *
 /* The weights of parts; 0 each where none are given. */
 static kg_status read_weights(struct kg_run *run, struct kg_err *err)
 {
-    size_t n = kg_config_list_size(run->config, "data.weights");
+    struct kg_opt_list weights = run->recipe.data.weights;
     uint64_t sum = 0;
 
-    KG_TRY(check_list(run->config, "data.weights", "data.train", err));
-    for (size_t i = 0; i < n; i++) {
-        struct kg_str text = {0};
-        kg_status status = kg_config_list_at(&text, run->config, "data.weights", i, err);
-
-        if (status == KG_OK)
-            status = read_weight(&run->parts[i].weight, kg_str_text(&text), err);
-        kg_str_release(&text);
-        KG_TRY(status);
+    KG_TRY(check_list("data.weights", weights.n, "data.train", run->recipe.data.train.n,
+                      err));
+    for (size_t i = 0; i < weights.n; i++) {
+        KG_TRY(read_weight(&run->parts[i].weight, weights.items[i], err));
         sum += run->parts[i].weight;
     }
     if (sum <= KG_EPOCHS_ROUND)
@@ -130,33 +100,10 @@ kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
 
 static void fill_task_opts(struct kg_run *run)
 {
-    const struct kg_config *c = run->config;
-
-    run->task_opts = (struct kg_task_opts){
-        .seed = run->seed,
-        .level = kg_config_text(c, "task.level"),
-        .count = kg_config_int(c, "task.count"),
-        .prompt_key = kg_config_text(c, "data.prompt_key"),
-        .answer_key = kg_config_text(c, "data.answer_key"),
-        .unique = kg_config_bool(c, "data.unique"),
-        .prompt = run->prompt,
-        .command = kg_config_text(c, "task.command"),
-        .timeout_ms = (int)kg_config_int(c, "task.timeout_ms"),
-        .life = kg_task_life_named(kg_config_text(c, "task.life")),
-        .env = kg_config_text(c, "task.env"),
-        .further = &run->further,
-        .grader = kg_config_text(c, "task.grader"),
-        .wrong_reward = kg_config_real(c, "task.wrong_reward"),
-        .keep_thinking = kg_config_bool(c, "task.keep_thinking"),
-        .exclude = kg_config_text(c, "task.exclude"),
-        .drop_golds = strcmp(kg_config_text(c, "task.bad_golds"), "drop") == 0,
-        .metric = kg_config_text(c, "task.metric"),
-        .answer_tags = kg_config_text(c, "task.answer_tags")[0] - '0',
-        .wording = kg_config_text(c, "task.wording"),
-        .format = {.structure = kg_config_real(c, "task.format_structure"),
-                   .final = kg_config_real(c, "task.format_final"),
-                   .retrieval = kg_config_real(c, "task.format_retrieval")},
-    };
+    run->task_opts = run->recipe.task_opts;
+    run->task_opts.seed = run->seed;
+    run->task_opts.prompt = run->prompt;
+    run->task_opts.further = &run->further;
 }
 
 /* The last n parts of a path, or all of it. */
@@ -170,36 +117,24 @@ static const char *tail(const char *path, int n)
 }
 
 /* Whether another file of the list ends in the same n parts. */
-static kg_status is_shared(bool *shared, const struct kg_config *c, const char *files,
-                           const char *path, int n, struct kg_err *err)
+static bool is_shared(struct kg_opt_list files, const char *path, int n)
 {
-    *shared = false;
-    for (size_t i = 0; i < kg_config_list_size(c, files); i++) {
-        struct kg_str other = {0};
-        kg_status status = kg_config_list_at(&other, c, files, i, err);
-        const char *text = kg_str_text(&other);
-
-        if (status == KG_OK && strcmp(text, path) != 0 &&
-            strcmp(tail(text, n), tail(path, n)) == 0)
-            *shared = true;
-        kg_str_release(&other);
-        KG_TRY(status);
-    }
-    return KG_OK;
+    for (size_t i = 0; i < files.n; i++)
+        if (strcmp(files.items[i], path) != 0 &&
+            strcmp(tail(files.items[i], n), tail(path, n)) == 0)
+            return true;
+    return false;
 }
 
 /* The shortest end of the path that no other file of the list has: its name, and as many
- * folders before it as that takes.   name: into path */
-static kg_status find_name(const char **name, const struct kg_config *c,
-                           const char *files, const char *path, struct kg_err *err)
+ * folders before it as that takes. */
+static const char *name_of(struct kg_opt_list files, const char *path)
 {
-    bool shared = true;
+    int n = 1;
 
-    for (int n = 1; shared; n++) {
-        KG_TRY(is_shared(&shared, c, files, path, n, err));
-        *name = tail(path, n);
-    }
-    return KG_OK;
+    while (is_shared(files, path, n))
+        n++;
+    return tail(path, n);
 }
 
 /* Of several files, records without a data_source are told apart by their file. */
@@ -224,10 +159,9 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
                            const char *path, size_t limit, struct kg_err *err)
 {
     struct kg_prompts_opts opts = {
-        .max_tokens = (size_t)kg_config_int(run->config, "data.max_prompt_tokens"),
-        .drop_overlong = strcmp(kg_config_text(run->config, "data.overlong"), "drop") ==
-                         0,
-        .special = kg_special_named(kg_config_text(run->config, "data.add_special")),
+        .max_tokens = run->recipe.data.max_prompt_tokens,
+        .drop_overlong = run->recipe.data.drop_overlong,
+        .special = run->recipe.data.add_special,
         .limit = limit,
     };
 
@@ -252,24 +186,20 @@ static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
 {
     struct kg_prompts more = {0};
     struct kg_dataset more_data = {0};
-    const char *path, *name;
-    struct file file;
+    const char *path = from->files.items[i];
     kg_status status;
 
-    KG_TRY(file_at(&file, run->config, from, i, err));
-    path = kg_str_text(&file.path);
-    opts.prompt.template_text = kg_str_text(&file.template_text);
+    opts.prompt.template_text = file_template(run, from, i);
     KG_TRY_GOTO(out, load_file(i > 0 ? &more : p, i > 0 ? &more_data : d, run, &opts,
                                path, from->limit, err));
-    KG_TRY_GOTO(out, find_name(&name, run->config, from->files, path, err));
-    if (kg_config_list_size(run->config, from->files) > 1)
-        KG_TRY_GOTO(out, name_sources(i > 0 ? &more_data : d, name, err));
+    if (from->files.n > 1)
+        KG_TRY_GOTO(
+            out, name_sources(i > 0 ? &more_data : d, name_of(from->files, path), err));
     if (i > 0)
         status = kg_prompts_join(p, d, &more, &more_data, err);
 out:
     kg_prompts_release(&more);
     kg_dataset_release(&more_data);
-    file_release(&file);
     return status;
 }
 
@@ -278,10 +208,10 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
                            const struct source *from, const struct kg_task_opts *opts,
                            struct kg_err *err)
 {
-    size_t n = kg_config_list_size(run->config, from->files);
+    size_t n = from->files.n;
     bool train = p == &run->train;
 
-    KG_TRY(check_list(run->config, from->templates, from->files, err));
+    KG_TRY(check_list(from->templates_key, from->templates.n, from->key, n, err));
     if (n == 0)
         return load_file(p, d, run, opts, NULL, from->limit, err);
     for (size_t i = 0; i < n; i++) {
@@ -295,28 +225,29 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
 }
 
 /* Supervised training on a file of its own, and nothing else. */
-static bool is_sft_alone(const struct kg_config *c)
+static bool is_sft_alone(const struct kg_recipe *r)
 {
-    return kg_config_int(c, "train.steps") == 0 && *kg_config_text(c, "sft.data");
+    return r->train.steps == 0 && *r->sft.data;
 }
 
 /* Whether training problems are read: where answers are, or a file of supervised training
  * alone, they need not be. */
 static bool has_problems(const struct kg_run *run)
 {
-    const struct kg_config *c = run->config;
+    const struct kg_recipe *r = &run->recipe;
 
-    if (*kg_config_text(c, "data.train"))
+    if (r->data.train.n > 0)
         return true;
-    return !*kg_config_text(c, "rollout.data") && (run->task->levels || !is_sft_alone(c));
+    return !*r->rollout.data && (run->task->levels || !is_sft_alone(r));
 }
 
 static kg_status load_lists(struct kg_run *run, struct kg_err *err)
 {
-    static const struct source train = {"data.train", "data.templates", 0};
-    const struct kg_config *c = run->config;
-    struct source val = {"data.val", "data.val_templates",
-                         (size_t)kg_config_int(c, "eval.problems")};
+    const struct kg_recipe *r = &run->recipe;
+    struct source train = {"data.train", r->data.train, "data.templates",
+                           r->data.templates, 0};
+    struct source val = {"data.val", r->data.val, "data.val_templates",
+                         r->data.val_templates, r->eval.problems};
     struct kg_task_opts held_out;
 
     if (has_problems(run))
@@ -324,8 +255,8 @@ static kg_status load_lists(struct kg_run *run, struct kg_err *err)
             load_list(&run->train, &run->train_data, run, &train, &run->task_opts, err));
     held_out = run->task_opts;
     held_out.held_out = true;
-    held_out.count = kg_config_int(c, "task.val_count");
-    if (!*kg_config_text(c, "data.val") && !run->task->levels)
+    held_out.count = r->task.val_count;
+    if (r->data.val.n == 0 && !run->task->levels)
         return KG_OK; /* no validation set: none is made up */
     return load_list(&run->val, &run->val_data, run, &val, &held_out, err);
 }
@@ -353,14 +284,14 @@ static kg_status load_without(struct kg_run *run, struct kg_err *err)
  * whose prompts may be messages, and where it is needed. */
 static kg_status open_prompt(struct kg_run *run, bool files, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    const char *choice = kg_config_text(c, "data.chat_template");
+    const struct kg_recipe *r = &run->recipe;
+    const char *choice = r->data.chat_template;
 
     run->prompt = (struct kg_prompt_opts){
-        .template_text = kg_config_text(c, "data.template"),
-        .user_turn = kg_config_bool(c, "data.user_turn"),
-        .system = kg_config_text(c, "data.system"),
-        .opening = kg_config_text(c, "data.opening"),
+        .template_text = r->task_opts.prompt.template_text,
+        .user_turn = r->task_opts.prompt.user_turn,
+        .system = r->task_opts.prompt.system,
+        .opening = r->task_opts.prompt.opening,
         .prefix = "data.",
     };
     if (files || run->prompt.user_turn || strcmp(choice, "auto") != 0)
@@ -371,7 +302,7 @@ static kg_status open_prompt(struct kg_run *run, bool files, struct kg_err *err)
 static kg_status check_wording(const struct kg_run *run, struct kg_err *err)
 {
     const char *words = run->task_opts.wording;
-    bool searches = strcmp(kg_config_text(run->config, "episode.env"), "search") == 0 ||
+    bool searches = strcmp(run->recipe.episode_env, "search") == 0 ||
                     strcmp(run->task->name, "search-qa") == 0;
 
     if (searches || strcmp(words, kg_wording_table()->name) == 0)
@@ -393,20 +324,19 @@ static const struct kg_task_program_key program_keys[] = {{"task.command", ""},
 
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    bool offline = *kg_config_text(c, "rollout.data");
-    bool has_train = *kg_config_text(c, "data.train"),
-         has_val = *kg_config_text(c, "data.val"),
-         has_sft = *kg_config_text(c, "sft.data");
+    const struct kg_recipe *r = &run->recipe;
+    bool offline = *r->rollout.data;
+    bool files = r->data.train.n > 0 || r->data.val.n > 0 || *r->sft.data || offline;
 
-    KG_TRY(kg_task_find(&run->task, kg_config_text(c, "task.name"), err));
-    if (!run->task->levels && !offline && !is_sft_alone(c))
-        KG_TRY(kg_config_require(c, "data.train", err));
-    KG_TRY(open_prompt(run, has_train || has_val || has_sft || offline, err));
+    KG_TRY(kg_task_find(&run->task, r->task.name, err));
+    if (!run->task->levels && !offline && !is_sft_alone(r))
+        KG_TRY(kg_config_require(run->config, "data.train", err));
+    KG_TRY(open_prompt(run, files, err));
     fill_task_opts(run);
-    KG_TRY(kg_task_rewards_read(&run->task_opts.rewards, c, &reward_keys, &run->task_opts,
-                                err));
-    KG_TRY(kg_task_check_program(c, program_keys, run->task, &run->task_opts, err));
+    KG_TRY(kg_task_rewards_read(&run->task_opts.rewards, &reward_keys, r->task.rewards,
+                                r->task.reward_weights, &run->task_opts, err));
+    KG_TRY(kg_task_check_program(run->config, program_keys, run->task, &run->task_opts,
+                                 err));
     if (run->task_opts.wrong_reward != 0 && !run->task->exact_reward)
         return kg_fail(err, KG_EINVAL,
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "
@@ -453,11 +383,11 @@ kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err)
 
 static struct kg_sft_opts sft_opts(const struct kg_run *run)
 {
-    const struct kg_config *c = run->config;
+    const struct kg_recipe *r = &run->recipe;
 
     return (struct kg_sft_opts){
-        .max_tokens = (size_t)kg_config_int(c, "sft.max_tokens"),
-        .special = kg_special_named(kg_config_text(c, "data.add_special")),
+        .max_tokens = r->sft.max_tokens,
+        .special = r->data.add_special,
         .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
         .prompt = run->prompt,
     };
@@ -466,15 +396,15 @@ static struct kg_sft_opts sft_opts(const struct kg_run *run)
 static kg_status load_generated(struct kg_run *run, const struct kg_sft_opts *opts,
                                 struct kg_err *err)
 {
-    const struct kg_config *c = run->config;
-    const char *level = kg_config_text(c, "sft.level");
+    const struct kg_recipe *r = &run->recipe;
+    const char *level = r->sft.level;
     struct kg_task_opts task_opts = run->task_opts;
     struct kg_dataset data = {0};
     kg_status status;
 
     task_opts.level = *level ? level : task_opts.level;
-    task_opts.count = kg_config_int(c, "sft.count");
-    task_opts.fault_rate = kg_config_real(c, "sft.fault_rate");
+    task_opts.count = r->sft.count;
+    task_opts.fault_rate = r->sft.fault_rate;
     KG_TRY(kg_task_load(&data, run->task, &task_opts, NULL, err));
     status = kg_sft_from_dataset(&run->sft, &data, run->tok, opts, err);
     kg_dataset_release(&data);
@@ -485,8 +415,7 @@ static kg_status load_generated(struct kg_run *run, const struct kg_sft_opts *op
  * worked solutions. */
 static kg_status load_sft(struct kg_run *run, struct kg_err *err)
 {
-    const char *path = kg_config_text(run->config, "sft.data"),
-               *val = kg_config_text(run->config, "sft.val");
+    const char *path = run->recipe.sft.data, *val = run->recipe.sft.val;
     struct kg_sft_opts opts = sft_opts(run);
 
     if (*val)
@@ -500,10 +429,10 @@ static kg_status load_sft(struct kg_run *run, struct kg_err *err)
 
 static kg_status count_steps(struct kg_run *run, struct kg_err *err)
 {
-    double epochs = kg_config_real(run->config, "sft.epochs");
-    double batch = (double)kg_config_int(run->config, "sft.batch");
+    double epochs = run->recipe.sft.epochs;
+    double batch = (double)run->recipe.sft.batch;
 
-    run->sft_steps = kg_config_int(run->config, "sft.steps");
+    run->sft_steps = run->recipe.sft.steps;
     if (epochs > 0 && run->sft_steps > 0)
         return kg_fail(err, KG_EINVAL,
                        "sft.epochs: expected 0 where sft.steps says how long the warm "
@@ -521,7 +450,7 @@ static void log_sft(const struct kg_run *run, const struct kg_sft_set *s,
         kg_log_info("%s: %zu sequences, longest %zu tokens; left out: %lld over %lld "
                     "tokens",
                     what, s->n, s->longest, (long long)s->dropped_too_long,
-                    (long long)kg_config_int(run->config, "sft.max_tokens"));
+                    (long long)run->recipe.sft.max_tokens);
 }
 
 size_t kg_run_sft_longest(const struct kg_run *run)
@@ -532,12 +461,12 @@ size_t kg_run_sft_longest(const struct kg_run *run)
 
 kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err)
 {
-    if (!kg_config_has_sft(run->config)) {
-        if (*kg_config_text(run->config, "sft.val"))
+    if (!kg_recipe_has_sft(&run->recipe)) {
+        if (*run->recipe.sft.val)
             return kg_fail(err, KG_EINVAL,
                            "sft.val: expected none without a warm start (sft.steps, "
                            "sft.epochs), found %.200s",
-                           kg_config_text(run->config, "sft.val"));
+                           run->recipe.sft.val);
         return KG_OK;
     }
     KG_TRY(load_sft(run, err));

@@ -70,7 +70,7 @@ static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
             machine.sysname, machine.release, machine.machine, kg_threads_get(),
             kg_dtype_traits(run->model->ct)->name, (long long)run->model->n_elements,
             run->answers.n > 0 ? run->answers.n : run->train.n, run->val.n));
-    KG_TRY_GOTO(out, kg_inputs_json(&text, run->config, err));
+    KG_TRY_GOTO(out, kg_inputs_json(&text, &run->recipe, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(in_run(run, "manifest.json").text, text.data, text.len,
                                   err);
@@ -348,7 +348,7 @@ kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_remove_stale(in_run(run, "config.yaml").text, err));
     KG_TRY(kg_file_remove_stale(in_run(run, "manifest.json").text, err));
     KG_TRY(check_config(run, err));
-    KG_TRY(kg_inputs_check(run->config, in_run(run, "manifest.json").text, err));
+    KG_TRY(kg_inputs_check(&run->recipe, in_run(run, "manifest.json").text, err));
     return write_config(run, err);
 }
 
@@ -364,7 +364,7 @@ kg_status kg_run_dir_try(struct kg_run *run, bool resume, struct kg_err *err)
     }
     KG_TRY(check_files(run, err));
     KG_TRY(check_config(run, err));
-    return kg_inputs_check(run->config, in_run(run, "manifest.json").text, err);
+    return kg_inputs_check(&run->recipe, in_run(run, "manifest.json").text, err);
 }
 
 kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err)

@@ -94,7 +94,7 @@ void kg_run_events_resume(struct kg_run *run)
     struct kg_err err;
     kg_status status = KG_OK;
 
-    run->events_off = !kg_config_bool(run->config, "log.tensorboard");
+    run->events_off = !run->recipe.log.tensorboard;
     if (run->events_off)
         return;
     if (!sft && run->count.sft_step > 0)

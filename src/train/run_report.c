@@ -30,7 +30,7 @@ bool kg_run_report(struct kg_run *run)
 {
     struct kg_err err;
 
-    if (!kg_config_bool(run->config, "log.report"))
+    if (!run->recipe.log.report)
         return false;
     if (write_page(run, &err) == KG_OK)
         return true;

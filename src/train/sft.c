@@ -27,7 +27,7 @@ static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg
 {
     struct kg_rng_key key = {run->seed, KG_RNG_SFT};
 
-    b->n = (size_t)kg_config_int(run->config, "sft.batch");
+    b->n = run->recipe.sft.batch;
     b->index = kg_mem_calloc(b->n, sizeof *b->index, "batch", err);
     if (!b->index)
         return err->code;
@@ -92,7 +92,7 @@ kg_status kg_sft_held_out(double *loss, struct kg_run *run, struct kg_err *err)
 static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t step,
                          struct kg_err *err)
 {
-    int64_t every = kg_config_int(run->config, "sft.eval_every");
+    int64_t every = run->recipe.sft.eval_every;
     bool due = step == run->sft_steps || (every > 0 && step % every == 0);
     double loss;
 
