@@ -709,7 +709,7 @@ static void skips_a_step_whose_loss_is_not_finite(void **state)
     assert_int_equal(run.count.anchor_updates, 1); /* not of the skipped step */
     assert_int_equal(lines_of(ROOT "/loss", "skipped-000002.jsonl.zst"), 6);
     run.model->norm->master[0] = kept;
-    run.lagged[1][run.model->norm->offset] = kept; /* step 1's copy, due at step 2 */
+    run.lagged[1].data[run.model->norm->offset] = kept; /* step 1's copy, due at step 2 */
     NEED(kg_model_refresh(run.model, err));
     NEED(kg_rl_step(&run, err));
     assert_int_equal(run.count.step, 3);

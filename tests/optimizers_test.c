@@ -108,11 +108,12 @@ static void what_is_written_is_the_average(void **state)
     assert_true(found);
     NEED(kg_model_open(&written, ROOT "/whole/checkpoints/latest/model", &opts, err));
     for (int64_t i = 0; i < written->n_elements; i++) {
-        double y = (double)run.model->master[i], z = (double)run.optim->state[0][i];
+        double y = (double)run.model->master.data[i],
+               z = (double)run.optim->state[0].data[i];
         double x = (y - 0.1 * z) / 0.9;
 
         apart = fmax(apart, fabs(x - y));
-        off = fmax(off, fabs(x - (double)written->master[i]));
+        off = fmax(off, fabs(x - (double)written->master.data[i]));
     }
     assert_true(apart > 1e-5);
     assert_true(off < 1e-6);

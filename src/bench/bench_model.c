@@ -95,7 +95,7 @@ static kg_status forward_backward(double *seconds, void *user, struct kg_err *er
     KG_TRY(kg_rows_ask(t->rows, NULL, err));
     for (int64_t i = 0; i < t->rows->n_rows; i++)
         t->rows->a_logp[i] = -1.0 / (double)t->rows->n_rows;
-    KG_TRY(kg_rows_backward(t->rows, t->optim->grads, false, err));
+    KG_TRY(kg_rows_backward(t->rows, t->optim->grads.data, false, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
@@ -105,7 +105,7 @@ static kg_status run_training(double *seconds, void *user, struct kg_err *err)
     struct training *t = user;
     double start = kg_clock_seconds(), norm, lr;
 
-    kg_optim_zero_grads(t->optim);
+    KG_TRY(kg_slab_zero(&t->optim->grads, err));
     KG_TRY(forward_backward(seconds, user, err));
     KG_TRY(kg_optim_update(t->optim, t->model, &norm, &lr, err));
     *seconds = kg_clock_seconds() - start;

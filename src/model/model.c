@@ -214,13 +214,10 @@ kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
 {
-    m->master = kg_mem_calloc((size_t)m->n_elements, sizeof(float), "master weights",
-                              err);
-    if (!m->master)
-        return KG_ENOMEM;
+    KG_TRY(kg_slab_init(&m->master, m->backend, m->n_elements, "master weights", err));
     for (size_t i = 0; i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
-        p->master = m->master + p->offset;
+        p->master = m->master.data + p->offset;
         p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
     }
     return kg_model_attach_panels(m, err);
@@ -228,7 +225,7 @@ kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
 
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
 {
-    if (!m->master)
+    if (!m->master.data)
         return KG_OK; /* packed while the file was read */
     for (size_t i = 0; i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
@@ -241,20 +238,19 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
 }
 
 kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_param *p,
-                        const float *weights, int64_t first, int64_t n,
+                        const struct kg_slab *weights, int64_t first, int64_t n,
                         struct kg_err *err)
 {
-    enum { PIECE = 1024 };
-    if (weights || p->master) {
-        const float *src = (weights ? weights + p->offset : p->master) + first;
-        return kg_dtype_convert(dst, dtype, src, KG_F32, (size_t)n, err);
-    }
-    for (int64_t i = 0; i < n; i += PIECE) {
-        float piece[PIECE]; /* or as many bf16 */
-        const int64_t count = n - i < PIECE ? n - i : PIECE;
-        kg_mat_read(piece, p->compute, first + i, count);
+    const enum kg_dtype from = weights ? KG_F32 : p->compute.dtype;
+    for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
+        float piece[KG_SLAB_PIECE]; /* or as many bf16 */
+        const int64_t count = kg_slab_piece(n, i);
+        if (weights)
+            KG_TRY(kg_slab_read(piece, weights, p->offset + first + i, count, err));
+        else
+            kg_mat_read(piece, p->compute, first + i, count);
         KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
-                                dtype, piece, p->compute.dtype, (size_t)count, err));
+                                dtype, piece, from, (size_t)count, err));
     }
     return KG_OK;
 }
@@ -310,10 +306,8 @@ out:
 static kg_status copy_weights(struct kg_model *to, const struct kg_model *from,
                               struct kg_err *err)
 {
-    if (from->master) {
-        kg_model_copy_floats(to->master, from->master, to->n_elements);
-        return KG_OK;
-    }
+    if (from->master.data)
+        return kg_slab_copy(&to->master, &from->master, err);
     for (size_t i = 0; i < to->n_params; i++) {
         const struct kg_param *p = &from->params[i];
         KG_TRY(kg_param_read(to->params[i].master, KG_F32, p, NULL, 0, kg_param_count(p),
@@ -356,31 +350,10 @@ void kg_model_free(struct kg_model *m)
         kg_mem_free(priv->names);
         kg_mem_free(priv);
     }
-    kg_mem_free(m->master);
+    kg_slab_release(&m->master);
     kg_mem_free(m->params);
     kg_mem_free(m->layers);
     kg_mem_free(m->inv_freq);
     kg_mem_free(m->dir);
     kg_mem_free(m);
-}
-
-/* ---- long arrays of floats ---- */
-enum { FLOATS_A_PIECE = 1 << 18 };
-
-void kg_model_copy_floats(float *dst, const float *src, int64_t n)
-{
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += FLOATS_A_PIECE) {
-        const int64_t count = n - i < FLOATS_A_PIECE ? n - i : FLOATS_A_PIECE;
-        memcpy(dst + i, src + i, (size_t)count * sizeof *dst);
-    }
-}
-
-void kg_model_zero_floats(float *dst, int64_t n)
-{
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += FLOATS_A_PIECE) {
-        const int64_t count = n - i < FLOATS_A_PIECE ? n - i : FLOATS_A_PIECE;
-        memset(dst + i, 0, (size_t)count * sizeof *dst);
-    }
 }

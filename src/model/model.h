@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/config.h"
+#include "model/slab.h"
 #include "tensor/backend.h"
 
 #include <stdbool.h>
@@ -42,7 +43,7 @@ struct kg_model {
     struct kg_param *params; /* (n_params) owned: embed, layers, norm, head */
     size_t n_params;
     int64_t n_elements;             /* of all parameters together: length of a slab */
-    float *master;                  /* (n_elements) slab, owned; NULL for inference */
+    struct kg_slab master;          /* (n_elements) owned; without data for inference */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
@@ -90,11 +91,11 @@ uint64_t kg_model_compute_bytes(const struct kg_model *m);
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at
  * source_dir (tokenizer files, generation_config.json, chat template; the fields of its
  * config.json that have no effect; NULL: the model's own dir). dtype BF16 or F32; from
- * `weights` if given (n_elements fp32, e.g. an average), else master. */
+ * `weights` if given (e.g. an average), else master. */
 struct kg_model_save {
     enum kg_dtype dtype;
-    const float *weights;   /* borrowed, NULL for the model's own */
-    const char *source_dir; /* borrowed, NULL for m->dir */
+    const struct kg_slab *weights; /* borrowed, NULL for the model's own */
+    const char *source_dir;        /* borrowed, NULL for m->dir */
     uint64_t shard_bytes;
 };
 kg_status kg_model_save(const struct kg_model *m, const char *dir,

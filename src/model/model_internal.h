@@ -35,19 +35,15 @@ kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST
 /* Its master slab and the above; sets master and compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
-/* n elements from `first` of param p of m as `dtype`, from `weights` (laid out as master)
- * if not NULL. */
+/* n elements from `first` of param p as `dtype`, from a slab of its model, or with NULL
+ * from what products read. */
 kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_param *p,
-                        const float *weights, int64_t first, int64_t n,
+                        const struct kg_slab *weights, int64_t first, int64_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 
 static inline int64_t kg_param_count(const struct kg_param *p)
 {
     return p->rows * p->cols;
 }
-
-/* dst[i] = src[i] and dst[i] = 0 over n floats by all threads. */
-void kg_model_copy_floats(float *dst, const float *src, int64_t n);
-void kg_model_zero_floats(float *dst, int64_t n);
 
 #endif

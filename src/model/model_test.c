@@ -140,7 +140,7 @@ static void test_parameters_are_listed_in_checkpoint_order(void **state)
     assert_string_equal(m->layers[1].bk->name, "model.layers.1.self_attn.k_proj.bias");
     assert_ptr_equal(m->head, m->embed);
     assert_null(m->layers[0].qnorm);
-    assert_null(m->master);
+    assert_null(m->master.data);
     kg_model_free(m);
     m = test_open(llama_dir, KG_F32, false);
     assert_string_equal(m->params[m->n_params - 1].name, "lm_head.weight");
@@ -322,8 +322,8 @@ static void test_fresh_weights_depend_on_the_seed_alone(void **state)
     }
     kg_threads_set(0);
     const size_t bytes = (size_t)m[0]->n_elements * sizeof(float);
-    assert_memory_equal(m[0]->master, m[1]->master, bytes);
-    assert_memory_not_equal(m[0]->master, m[2]->master, bytes);
+    assert_memory_equal(m[0]->master.data, m[1]->master.data, bytes);
+    assert_memory_not_equal(m[0]->master.data, m[2]->master.data, bytes);
     for (int i = 0; i < 3; i++)
         kg_model_free(m[i]);
     kg_model_free(shape);
@@ -453,52 +453,30 @@ static void test_any_stretch_of_a_parameter_can_be_read(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         struct kg_model *m = test_open(qwen2_dir, KG_BF16, i == 0);
-        float *others = test_alloc((size_t)m->n_elements, sizeof *others), few[3];
-        for (int64_t j = 0; j < m->n_elements; j++)
-            others[j] = (float)j;
-        if (m->master)
-            m->master[m->params[0].offset] = 1.0f / 3; /* no bf16 */
+        const struct kg_slab *own = m->master.data ? &m->master : NULL;
+        struct kg_slab others;
+        float few[3];
+        NEED(kg_slab_init(&others, m->backend, m->n_elements, "others", err));
+        for (int64_t j = 0; j < others.n; j++)
+            others.data[j] = (float)j;
+        if (own)
+            own->data[m->params[0].offset] = 1.0f / 3; /* no bf16 */
         for (size_t k = 0; k < m->n_params; k++) {
             const struct kg_param *p = &m->params[k];
             const int64_t n = p->rows * p->cols;
             for (int64_t first = 0; first + 3 <= n; first += (n - 3) / 2 + 1) {
-                NEED(kg_param_read(few, KG_F32, p, NULL, first, 3, err));
+                NEED(kg_param_read(few, KG_F32, p, own, first, 3, err));
                 for (int64_t j = 0; j < 3; j++)
                     assert_true(few[j] == (p->master ? p->master[first + j]
                                                      : weight_at(p, first + j)));
-                NEED(kg_param_read(few, KG_F32, p, others, first, 3, err));
+                NEED(kg_param_read(few, KG_F32, p, &others, first, 3, err));
                 for (int64_t j = 0; j < 3; j++)
                     assert_true(few[j] == (float)(p->offset + first + j));
             }
         }
-        kg_mem_free(others);
+        kg_slab_release(&others);
         kg_model_free(m);
     }
-}
-
-/* Around the length of the pieces that threads share. */
-static void test_long_arrays_are_copied_and_zeroed_whole(void **state)
-{
-    (void)state;
-    static const int64_t lengths[] = {0, 1, 262143, 262144, 262145, 600001};
-    enum { MOST = 600002 };
-    float *a = test_alloc(MOST, sizeof *a), *b = test_alloc(MOST, sizeof *b);
-    for (int64_t i = 0; i < MOST; i++)
-        a[i] = (float)(i + 1);
-    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        const int64_t n = lengths[l];
-        memset(b, 0, MOST * sizeof *b);
-        kg_model_copy_floats(b, a, n);
-        assert_memory_equal(a, b, (size_t)n * sizeof *a);
-        assert_true(b[n] == 0);
-        memcpy(b, a, MOST * sizeof *b);
-        kg_model_zero_floats(b, n);
-        for (int64_t i = 0; i < n; i++)
-            assert_true(b[i] == 0);
-        assert_true(b[n] == a[n]);
-    }
-    kg_mem_free(a);
-    kg_mem_free(b);
 }
 
 static void test_saving_twice_gives_the_same_bytes(void **state)
@@ -529,15 +507,17 @@ static void test_other_weights_of_the_same_layout_can_be_saved(void **state)
     char dir[128];
     test_dir(dir, "average");
     struct kg_model *m = test_open(qwen2_dir, KG_F32, true);
-    float *average = test_alloc((size_t)m->n_elements, sizeof *average);
-    for (int64_t i = 0; i < m->n_elements; i++)
-        average[i] = 0.5f * m->master[i];
-    const struct kg_model_save save = {.dtype = KG_F32, .weights = average};
+    struct kg_slab average;
+    NEED(kg_slab_init(&average, m->backend, m->n_elements, "average", err));
+    for (int64_t i = 0; i < average.n; i++)
+        average.data[i] = 0.5f * m->master.data[i];
+    const struct kg_model_save save = {.dtype = KG_F32, .weights = &average};
     NEED(kg_model_save(m, dir, &save, err));
     struct kg_model *again = test_open(dir, KG_F32, false);
     for (size_t i = 0; i < m->n_params; i++)
-        assert_true(weight_at(&again->params[i], 1) == average[m->params[i].offset + 1]);
-    kg_mem_free(average);
+        assert_true(weight_at(&again->params[i], 1) ==
+                    average.data[m->params[i].offset + 1]);
+    kg_slab_release(&average);
     kg_model_free(again);
     kg_model_free(m);
     test_dir_remove(dir);
@@ -687,7 +667,6 @@ int main(void)
         cmocka_unit_test(test_a_saved_model_opens_with_the_same_weights),
         cmocka_unit_test(test_one_file_has_no_index),
         cmocka_unit_test(test_any_stretch_of_a_parameter_can_be_read),
-        cmocka_unit_test(test_long_arrays_are_copied_and_zeroed_whole),
         cmocka_unit_test(test_saving_twice_gives_the_same_bytes),
         cmocka_unit_test(test_other_weights_of_the_same_layout_can_be_saved),
         cmocka_unit_test(test_sidecars_travel_along_byte_for_byte),

@@ -82,18 +82,12 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
 static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
                               struct kg_err *err)
 {
-    const size_t n = (size_t)o->n;
-    o->grads = kg_mem_calloc(n, sizeof *o->grads, "gradients", err);
-    if (!o->grads)
-        return KG_ENOMEM;
-    for (int i = 0; i < KG_OPTIM_STATES; i++) {
-        o->state[i] = kg_mem_calloc(n, sizeof *o->state[i], o->opts.row->state[i], err);
-        if (!o->state[i])
-            return KG_ENOMEM;
-    }
-    if (o->opts.row->starts_at_weights)
-        memcpy(o->state[0], m->master, n * sizeof *m->master);
-    return KG_OK;
+    const int64_t n = m->n_elements;
+    KG_TRY(kg_slab_init(&o->grads, m->backend, n, "gradients", err));
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        KG_TRY(kg_slab_init(&o->state[i], m->backend, n, o->opts.row->state[i], err));
+    return o->opts.row->starts_at_weights ? kg_slab_copy(&o->state[0], &m->master, err)
+                                          : KG_OK;
 }
 
 kg_status kg_optim_create(struct kg_optim **out, const struct kg_model *m,
@@ -101,7 +95,7 @@ kg_status kg_optim_create(struct kg_optim **out, const struct kg_model *m,
 {
     struct kg_optim_opts full = *opts;
     *out = NULL;
-    if (!m->master)
+    if (!m->master.data)
         return kg_fail(err, KG_EINVAL,
                        "optimizer: the model was opened without master weights");
     if (!full.row)
@@ -111,7 +105,6 @@ kg_status kg_optim_create(struct kg_optim **out, const struct kg_model *m,
     if (!o)
         return KG_ENOMEM;
     o->opts = full;
-    o->n = m->n_elements;
     const kg_status status = create_slabs(o, m, err);
     if (status != KG_OK) {
         kg_optim_free(o);
@@ -125,13 +118,11 @@ void kg_optim_free(struct kg_optim *o)
 {
     if (!o)
         return;
-    kg_mem_free(o->grads);
+    kg_slab_release(&o->grads);
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        kg_mem_free(o->state[i]);
+        kg_slab_release(&o->state[i]);
     kg_mem_free(o);
 }
-
-void kg_optim_zero_grads(struct kg_optim *o) { kg_model_zero_floats(o->grads, o->n); }
 
 /* Share of the way from the end of the warm-up to total_updates, in [0, 1]. */
 static double progress(const struct kg_optim_opts *o, int64_t update)
@@ -166,11 +157,12 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
                             int64_t n, const struct kg_adamw *a, struct kg_err *err)
 {
-    float *w = m->master + first, *s0 = o->state[0] + first, *s1 = o->state[1] + first;
+    float *w = m->master.data + first, *g = o->grads.data + first;
+    float *s0 = o->state[0].data + first, *s1 = o->state[1].data + first;
 
     if (o->opts.row == &rows[SCHEDULE_FREE])
-        return kg_op_schedule_free(m->backend, w, s0, s1, o->grads + first, n, a, err);
-    return kg_op_adamw(m->backend, w, s0, s1, o->grads + first, n, a, err);
+        return kg_op_schedule_free(m->backend, w, s0, s1, g, n, a, err);
+    return kg_op_adamw(m->backend, w, s0, s1, g, n, a, err);
 }
 
 /* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
@@ -211,10 +203,10 @@ static double average_weight(const struct kg_optim *o, double lr)
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err)
 {
-    assert(o->n == m->n_elements && m->master);
+    assert(o->grads.n == m->master.n);
     const struct kg_optim_opts *opts = &o->opts;
     double squares = 0.0;
-    KG_TRY(kg_op_sum_squares(m->backend, &squares, o->grads, NULL, o->n, err));
+    KG_TRY(kg_op_sum_squares(m->backend, &squares, o->grads.data, NULL, o->grads.n, err));
     *grad_norm = sqrt(squares);
     *lr = kg_optim_lr(opts, o->step + 1);
     if (!isfinite(*grad_norm))
@@ -234,7 +226,7 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
         .average = (float)average_weight(o, *lr),
     };
     if (opts->decay_all || opts->weight_decay == 0.0)
-        KG_TRY(update_run(o, m, 0, o->n, &a, err));
+        KG_TRY(update_run(o, m, 0, m->n_elements, &a, err));
     else
         KG_TRY(update_by_kind(o, m, &a, err));
     o->step++;
@@ -248,26 +240,23 @@ static bool evaluates_average(const struct kg_optim *o)
     return o->opts.row->averages && !o->opts.keep_trained;
 }
 
-kg_status kg_optim_weights(const float **weights, struct kg_optim *o,
+kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err)
 {
-    *weights = m->master;
+    *weights = &m->master;
     if (!evaluates_average(o))
         return KG_OK;
-    *weights = o->grads;
-    return kg_op_schedule_free_average(m->backend, o->grads, m->master, o->state[0], o->n,
-                                       (float)o->opts.beta1, err);
+    *weights = &o->grads;
+    return kg_op_schedule_free_average(m->backend, o->grads.data, m->master.data,
+                                       o->state[0].data, o->grads.n, (float)o->opts.beta1,
+                                       err);
 }
 
 kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_err *err)
 {
     if (!evaluates_average(o))
         return KG_OK;
-    for (int64_t i = 0; i < o->n; i++) {
-        const float w = m->master[i];
-        m->master[i] = o->grads[i];
-        o->grads[i] = w;
-    }
+    KG_TRY(kg_slab_swap(&m->master, &o->grads, err));
     return kg_model_refresh(m, err);
 }
 
@@ -275,21 +264,21 @@ kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_er
 kg_status kg_anchor_update(struct kg_model *anchor, const struct kg_model *m, double eta,
                            struct kg_err *err)
 {
-    assert(anchor->n_elements == m->n_elements && anchor->master && m->master);
-    KG_TRY(
-        kg_op_ema(m->backend, anchor->master, m->master, m->n_elements, (float)eta, err));
+    assert(anchor->master.n == m->master.n);
+    KG_TRY(kg_op_ema(m->backend, anchor->master.data, m->master.data, m->master.n,
+                     (float)eta, err));
     return kg_model_refresh(anchor, err);
 }
 
 kg_status kg_anchor_distance(double *absolute, double *relative, const struct kg_model *m,
                              const struct kg_model *anchor, struct kg_err *err)
 {
-    assert(anchor->n_elements == m->n_elements && anchor->master && m->master);
+    assert(anchor->master.n == m->master.n);
     double apart = 0.0;
     double size = 0.0;
-    KG_TRY(kg_op_sum_squares(m->backend, &apart, m->master, anchor->master, m->n_elements,
-                             err));
-    KG_TRY(kg_op_sum_squares(m->backend, &size, m->master, NULL, m->n_elements, err));
+    KG_TRY(kg_op_sum_squares(m->backend, &apart, m->master.data, anchor->master.data,
+                             m->master.n, err));
+    KG_TRY(kg_op_sum_squares(m->backend, &size, m->master.data, NULL, m->master.n, err));
     *absolute = sqrt(apart);
     *relative = size > 0.0 ? sqrt(apart / size) : 0.0;
     return KG_OK;

@@ -25,7 +25,7 @@ struct kg_optim_row {
     const char *name;
     const char *help; /* one line */
     const char *source;
-    /* what the checkpoint calls the state arrays, (n_elements) fp32 each */
+    /* what the checkpoint calls the state's slabs */
     const char *state[KG_OPTIM_STATES];
     bool starts_at_weights; /* state[0] begins as the weights, not as 0 */
     bool averages;          /* what is evaluated and written is not what is trained */
@@ -56,10 +56,9 @@ struct kg_optim_opts {
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    float *grads;                  /* (n_elements) owned */
-    float *state[KG_OPTIM_STATES]; /* (n_elements) owned; opts.row says what they are */
-    int64_t n;
-    int64_t step;      /* updates done */
+    struct kg_slab grads;                  /* owned */
+    struct kg_slab state[KG_OPTIM_STATES]; /* owned; opts.row says what they are */
+    int64_t step;                          /* updates done */
     int64_t before;    /* updates that state holds from an earlier run: Adam's bias
                         * correction counts them, the schedule does not */
     double weight_sum; /* averaging rows: sum of lr^2 over the updates done */
@@ -72,7 +71,6 @@ kg_status kg_optim_create(struct kg_optim **o, const struct kg_model *m,
                           const struct kg_optim_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_optim_free(struct kg_optim *o);
-void kg_optim_zero_grads(struct kg_optim *o);
 double kg_optim_lr(const struct kg_optim_opts *opts,
                    int64_t update); /* update counted from 1 */
 
@@ -87,7 +85,7 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
 
 /* What is evaluated and written: *weights is the model's master, or the average, which
  * is computed into o->grads. */
-kg_status kg_optim_weights(const float **weights, struct kg_optim *o,
+kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Exchange the model's master with o->grads, bit for bit, and refresh: after
  * kg_optim_weights the model is the average, after a second exchange what is trained.

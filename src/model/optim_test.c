@@ -18,8 +18,8 @@ static double train_step(struct kg_model *m, struct kg_optim *o, struct kg_acts 
                          struct test_pack *t, double *norm)
 {
     double lr = 0.0;
-    kg_optim_zero_grads(o);
-    const double loss = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, o->grads);
+    NEED(kg_slab_zero(&o->grads, err));
+    const double loss = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, o->grads.data);
     NEED(kg_optim_update(o, m, norm, &lr, err));
     return loss;
 }
@@ -100,14 +100,14 @@ static double average_nll(struct kg_model *m, struct kg_optim *o, struct kg_acts
                           struct test_pack *t)
 {
     const size_t bytes = (size_t)m->n_elements * sizeof(float);
-    const float *weights;
+    const struct kg_slab *weights;
     float *before = test_alloc((size_t)m->n_elements, sizeof *before);
-    memcpy(before, m->master, bytes);
+    memcpy(before, m->master.data, bytes);
     NEED(kg_optim_weights(&weights, o, m, err));
     NEED(kg_optim_exchange(o, m, err));
     const double loss = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, NULL);
     NEED(kg_optim_exchange(o, m, err));
-    assert_memory_equal(m->master, before, bytes);
+    assert_memory_equal(m->master.data, before, bytes);
     kg_mem_free(before);
     return loss;
 }
@@ -209,7 +209,7 @@ static void check_save_load_step(enum kg_dtype ct, const struct kg_optim_opts *o
     struct kg_model *resumed = test_open(dir, ct, true);
     NEED(kg_optim_create(&resumed_o, resumed, opts, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        memcpy(resumed_o->state[i], o->state[i], (size_t)o->n * sizeof(float));
+        NEED(kg_slab_copy(&resumed_o->state[i], &o->state[i], err));
     if (new_stage)
         resumed_o->before = o->step;
     else
@@ -218,8 +218,8 @@ static void check_save_load_step(enum kg_dtype ct, const struct kg_optim_opts *o
         const double loss = train_step(m, o, acts, &r.pack, &norm);
         assert_true(train_step(resumed, resumed_o, acts, &r.pack, &norm) == loss);
     }
-    assert_memory_equal(m->master, resumed->master,
-                        (size_t)m->n_elements * sizeof *m->master);
+    assert_memory_equal(m->master.data, resumed->master.data,
+                        (size_t)m->n_elements * sizeof *m->master.data);
     test_dir_remove(dir);
     kg_acts_free(acts);
     kg_optim_free(o);
@@ -286,16 +286,16 @@ static void test_what_is_trained_may_be_what_is_evaluated(void **state)
     struct kg_optim_opts opts = schedule_free(),
                          adamw = {.decay_all = true, .keep_trained = true};
     struct kg_optim *o;
-    const float *weights;
+    const struct kg_slab *weights;
     opts.keep_trained = true;
     struct kg_model *m = fresh(&o, &opts);
-    for (int64_t i = 0; i < o->n; i++)
-        o->grads[i] = 1;
+    for (int64_t i = 0; i < o->grads.n; i++)
+        o->grads.data[i] = 1;
     NEED(kg_optim_weights(&weights, o, m, err));
-    assert_true(weights == m->master);
-    float before = m->master[0];
+    assert_true(weights == &m->master);
+    float before = m->master.data[0];
     NEED(kg_optim_exchange(o, m, err));
-    assert_true(m->master[0] == before && o->grads[0] == 1);
+    assert_true(m->master.data[0] == before && o->grads.data[0] == 1);
     kg_optim_free(o);
     kg_model_free(m);
     struct kg_err why;
@@ -315,11 +315,12 @@ static void test_a_gradient_that_is_not_finite_changes_nothing(void **state)
         struct kg_model *m = fresh(&o, &reference_opts);
         struct kg_model *before = NULL;
         NEED(kg_model_clone(&before, m, m->ct, err));
-        o->grads[o->n / 2] = bad[i];
+        o->grads.data[o->grads.n / 2] = bad[i];
         assert_int_equal(kg_optim_update(o, m, &norm, &lr, &why), KG_ENONFINITE);
         assert_false(isfinite(norm));
         assert_int_equal(o->step, 0);
-        assert_memory_equal(m->master, before->master, (size_t)o->n * sizeof(float));
+        assert_memory_equal(m->master.data, before->master.data,
+                            (size_t)o->grads.n * sizeof(float));
         kg_model_free(before);
         kg_model_free(m);
         kg_optim_free(o);
@@ -365,7 +366,7 @@ static void test_the_gaps_between_tensors_stay_zero(void **state)
         assert_int_equal(p->offset % 32, 0);
         assert_true(p->offset >= end);
         for (int64_t j = end; j < p->offset; j++)
-            assert_true(m->master[j] == 0.0f);
+            assert_true(m->master.data[j] == 0.0f);
         end = p->offset + p->rows * p->cols;
     }
     assert_true(m->n_elements >= end);
@@ -384,8 +385,8 @@ static void test_the_anchor_moves_by_its_rate(void **state)
     NEED(kg_model_clone(&anchor, m, m->ct, err));
     NEED(kg_anchor_distance(&absolute, &relative, m, anchor, err));
     assert_true(absolute == 0.0 && relative == 0.0);
-    m->master[0] += 3.0f;
-    m->master[m->params[1].offset] += 4.0f;
+    m->master.data[0] += 3.0f;
+    m->master.data[m->params[1].offset] += 4.0f;
     NEED(kg_anchor_distance(&absolute, &relative, m, anchor, err));
     assert_float_equal(absolute, 5.0, 1e-6);
     assert_true(relative > 0.0 && relative < absolute);

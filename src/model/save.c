@@ -47,7 +47,7 @@ struct plan {
     size_t n_shards;
     uint64_t total_bytes;
     enum kg_dtype dtype;
-    const float *weights; /* borrowed or NULL */
+    const struct kg_slab *weights; /* borrowed; NULL: what products read */
 };
 
 static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
@@ -72,6 +72,8 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
 {
     const uint64_t limit = opts->shard_bytes ? opts->shard_bytes : default_shard_bytes;
     *plan = (struct plan){.dtype = opts->dtype, .weights = opts->weights};
+    if (!plan->weights && m->master.data)
+        plan->weights = &m->master;
     plan->shards = kg_mem_calloc(m->n_params, sizeof *plan->shards, "shard list", err);
     if (!plan->shards)
         return KG_ENOMEM;

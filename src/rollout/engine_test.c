@@ -459,7 +459,7 @@ static struct kg_model *model_with_a_hole(int32_t id)
     struct kg_model *m = NULL;
     c.tied = false;
     NEED(kg_model_create(&m, &c, &opts, 11, err));
-    m->master[m->embed->offset + id * (int64_t)c.hidden] = NAN;
+    m->master.data[m->embed->offset + id * (int64_t)c.hidden] = NAN;
     NEED(kg_model_refresh(m, err));
     return m;
 }

@@ -313,7 +313,7 @@ static void an_engine_follows_weights_that_change(void **state)
         assert_scored_alike(m, t, 2048);
         release(t, N_TRAJS);
         for (int64_t i = 0; i < m->n_elements; i++)
-            m->master[i] *= 0.9f;
+            m->master.data[i] *= 0.9f;
         assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
     }
     kg_rollout_free(r);
@@ -469,7 +469,7 @@ static struct kg_model *flat_model(void)
 {
     struct kg_model *m = make_model(KG_F32, 3000);
     for (int64_t i = 0; i < m->n_elements; i++)
-        m->master[i] *= 0.05f;
+        m->master.data[i] *= 0.05f;
     assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
     return m;
 }

@@ -4,8 +4,6 @@
 #include "policy/shaping.h"
 #include "train/reference.h"
 
-#include <string.h>
-
 /* ---- opening ---- */
 
 static kg_status check_shape(const struct kg_model *anchor, const struct kg_model *m,
@@ -55,8 +53,7 @@ kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err)
 
 static kg_status become_policy(struct kg_run *run, struct kg_err *err)
 {
-    memcpy(run->anchor->master, run->model->master,
-           (size_t)run->model->n_elements * sizeof(float));
+    KG_TRY(kg_slab_copy(&run->anchor->master, &run->model->master, err));
     return kg_model_refresh(run->anchor, err);
 }
 
@@ -69,7 +66,7 @@ kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err)
 
 bool kg_run_anchor_saved(const struct kg_run *run)
 {
-    return run->anchor && run->anchor->master;
+    return run->anchor && run->anchor->master.data;
 }
 
 struct kg_rows *kg_run_rows(const struct kg_run *run, const struct kg_model *m)

@@ -15,35 +15,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the fp32 vectors of the state, as a list ---- */
+/* ---- the slabs of the state, as a list ---- */
 enum { MAX_VECTORS = KG_MAX_LAG + 5, VECTOR_NAME = 16 };
 struct vectors {
     char name[MAX_VECTORS][VECTOR_NAME];
-    float *data[MAX_VECTORS];
+    struct kg_slab *slab[MAX_VECTORS];
     size_t n;
 };
 
-static void add_vector(struct vectors *v, const char *name, float *data)
+static void add_vector(struct vectors *v, const char *name, struct kg_slab *slab)
 {
     snprintf(v->name[v->n], VECTOR_NAME, "%s", name);
-    v->data[v->n++] = data;
+    v->slab[v->n++] = slab;
 }
 
 static struct vectors vectors_of(const struct kg_run *run)
 {
     struct vectors v = {.n = 0};
 
-    add_vector(&v, "master", run->model->master);
+    add_vector(&v, "master", &run->model->master);
     for (int i = 0; i < KG_OPTIM_STATES; i++)
         add_vector(&v, run->optim ? run->optim->opts.row->state[i] : "",
-                   run->optim ? run->optim->state[i] : NULL);
+                   run->optim ? &run->optim->state[i] : NULL);
     if (kg_run_anchor_saved(run))
-        add_vector(&v, "anchor", run->anchor->master);
-    for (int i = 0; i <= run->lag && run->lagged[i]; i++) {
+        add_vector(&v, "anchor", &run->anchor->master);
+    for (int i = 0; run->lagged && i <= run->lag; i++) {
         char name[VECTOR_NAME];
 
         snprintf(name, sizeof name, "lag.%d", i);
-        add_vector(&v, name, run->lagged[i]);
+        add_vector(&v, name, &run->lagged[i]);
     }
     return v;
 }
@@ -61,12 +61,28 @@ uint64_t kg_checkpoint_bytes(const struct kg_run *run)
            model * (kg_run_anchor_saved(run) ? 2 : 1) + (1 << 20);
 }
 
+static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
+                          struct kg_err *err)
+{
+    float piece[KG_SLAB_PIECE];
+
+    for (int64_t i = 0; i < s->n; i += KG_SLAB_PIECE) {
+        int64_t n = kg_slab_piece(s->n, i);
+
+        KG_TRY(kg_slab_read(piece, s, i, n, err));
+        KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)i * sizeof *piece, piece,
+                                (size_t)n * sizeof *piece, err));
+    }
+    return KG_OK;
+}
+
 static kg_status write_vectors(const struct kg_run *run, const char *path,
                                struct kg_err *err)
 {
     struct vectors v = vectors_of(run);
     struct kg_st_decl decls[MAX_VECTORS];
     struct kg_st_writer *w;
+    kg_status status = KG_OK;
 
     for (size_t i = 0; i < v.n; i++)
         decls[i] = (struct kg_st_decl){.name = v.name[i],
@@ -74,16 +90,12 @@ static kg_status write_vectors(const struct kg_run *run, const char *path,
                                        .n_dims = 1,
                                        .shape = {run->model->n_elements}};
     KG_TRY(kg_st_writer_open(&w, path, decls, v.n, err));
-    for (size_t i = 0; i < v.n; i++) {
-        kg_status status = kg_st_writer_put(
-            w, i, 0, v.data[i], (size_t)run->model->n_elements * sizeof(float), err);
-
-        if (status != KG_OK) {
-            kg_st_writer_abort(w);
-            return status;
-        }
-    }
-    return kg_st_writer_close(w, err);
+    for (size_t i = 0; i < v.n && status == KG_OK; i++)
+        status = put_slab(w, i, v.slab[i], err);
+    if (status == KG_OK)
+        return kg_st_writer_close(w, err);
+    kg_st_writer_abort(w);
+    return status;
 }
 
 /* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
@@ -339,7 +351,7 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
                              v.name[i], (unsigned long long)bytes,
                              (unsigned long long)(t ? t->bytes : 0));
         else
-            memcpy(v.data[i], t->data, bytes);
+            status = kg_slab_write(v.slab[i], 0, t->data, v.slab[i]->n, err);
     }
     kg_st_close(set);
     return status;

@@ -207,9 +207,9 @@ static void lengths_and_metrics_count_what_the_model_wrote(void **state)
 
 static void same_model(const struct kg_run *a, const struct kg_run *b)
 {
-    assert_memory_equal(a->model->master, b->model->master,
+    assert_memory_equal(a->model->master.data, b->model->master.data,
                         (size_t)a->model->n_elements * sizeof(float));
-    assert_memory_equal(a->anchor->master, b->anchor->master,
+    assert_memory_equal(a->anchor->master.data, b->anchor->master.data,
                         (size_t)a->anchor->n_elements * sizeof(float));
 }
 

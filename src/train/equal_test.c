@@ -27,10 +27,10 @@ static float *weights_after(int64_t *elements, double *moved, const char *const 
     before = kg_mem_calloc(1, bytes, "test", &e);
     after = kg_mem_calloc(1, bytes, "test", &e);
     assert_true(before && after);
-    memcpy(before, o.run.model->master, bytes);
+    memcpy(before, o.run.model->master.data, bytes);
     for (int i = 0; i < n; i++)
         NEED(kg_rl_step(&o.run, err));
-    memcpy(after, o.run.model->master, bytes);
+    memcpy(after, o.run.model->master.data, bytes);
     *moved = 0;
     for (int64_t i = 0; i < *elements; i++)
         *moved = fmax(*moved, fabs((double)after[i] - before[i]));

@@ -245,14 +245,13 @@ static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_s
                    *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
 }
 
-static kg_status take(float *to, const struct kg_st_set *set, const struct kg_run *run,
-                      const char *name, struct kg_err *err)
+static kg_status take(struct kg_slab *to, const struct kg_st_set *set,
+                      const struct kg_run *run, const char *name, struct kg_err *err)
 {
     const struct kg_st_tensor *t;
 
     KG_TRY(need_tensor(&t, set, run, name, err));
-    memcpy(to, t->data, t->bytes);
-    return KG_OK;
+    return kg_slab_write(to, 0, t->data, to->n, err);
 }
 
 /* The vectors are one after the other what the model has, so its shapes must be those of
@@ -282,7 +281,7 @@ kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
     if (!run->init.model || run->init.own)
         return KG_OK;
     KG_TRY(open_state(&set, &run->init, err));
-    status = take(run->model->master, set, run, "master", err);
+    status = take(&run->model->master, set, run, "master", err);
     kg_st_close(set);
     return status == KG_OK ? kg_model_refresh(run->model, err) : status;
 }
@@ -350,7 +349,8 @@ static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
     KG_TRY(kg_checkpoint_counters(
         &before, kg_path_in(run->init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(take(run->optim->state[i], set, run, run->optim->opts.row->state[i], err));
+        KG_TRY(
+            take(&run->optim->state[i], set, run, run->optim->opts.row->state[i], err));
     if (run->init.steps)
         go_on(run, &before);
     else
@@ -368,7 +368,7 @@ kg_status kg_init_rl(struct kg_run *run, struct kg_err *err)
         return KG_OK;
     KG_TRY(open_state(&set, &run->init, err));
     if (run->init.anchor)
-        KG_TRY_GOTO(out, take(run->anchor->master, set, run, "anchor", err));
+        KG_TRY_GOTO(out, take(&run->anchor->master, set, run, "anchor", err));
     if (run->init.anchor)
         KG_TRY_GOTO(out, kg_model_refresh(run->anchor, err));
     if (run->init.optimizer)

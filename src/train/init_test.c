@@ -100,11 +100,11 @@ static void by_default_the_model_alone_is_taken(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_true(is_tensor(run->model->master, run, "master"));
-    assert_true(is_tensor(run->anchor->master, run, "master"));
-    assert_false(is_tensor(run->anchor->master, run, "anchor"));
-    assert_true(is_zero(run->optim->state[0], run->model->n_elements));
-    assert_true(is_zero(run->optim->state[1], run->model->n_elements));
+    assert_true(is_tensor(run->model->master.data, run, "master"));
+    assert_true(is_tensor(run->anchor->master.data, run, "master"));
+    assert_false(is_tensor(run->anchor->master.data, run, "anchor"));
+    assert_true(is_zero(run->optim->state[0].data, run->model->n_elements));
+    assert_true(is_zero(run->optim->state[1].data, run->model->n_elements));
     assert_int_equal(run->optim->before, 0);
     close_run(&o);
 }
@@ -119,10 +119,10 @@ static void every_part_is_taken_bit_for_bit(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_true(is_tensor(run->model->master, run, "master"));
-    assert_true(is_tensor(run->anchor->master, run, "anchor"));
-    assert_true(is_tensor(run->optim->state[0], run, "adam_m"));
-    assert_true(is_tensor(run->optim->state[1], run, "adam_v"));
+    assert_true(is_tensor(run->model->master.data, run, "master"));
+    assert_true(is_tensor(run->anchor->master.data, run, "anchor"));
+    assert_true(is_tensor(run->optim->state[0].data, run, "adam_m"));
+    assert_true(is_tensor(run->optim->state[1].data, run, "adam_v"));
     assert_int_equal(run->optim->before, updates_of(FIRST));
     assert_int_equal(run->optim->step, 0);
     assert_int_equal(run->count.step, 0);
@@ -137,8 +137,8 @@ static void the_anchor_alone_goes_with_another_model(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_false(is_tensor(run->model->master, run, "master"));
-    assert_true(is_tensor(run->anchor->master, run, "anchor"));
+    assert_false(is_tensor(run->model->master.data, run, "master"));
+    assert_true(is_tensor(run->anchor->master.data, run, "anchor"));
     close_run(&o);
 }
 
@@ -151,7 +151,7 @@ static void a_checkpoint_is_taken_as_it_is_named(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_false(is_tensor(o.run.model->master, &o.run, "master"));
+    assert_false(is_tensor(o.run.model->master.data, &o.run, "master"));
     close_run(&o);
 }
 

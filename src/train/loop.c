@@ -150,7 +150,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
 static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
                                  struct kg_err *err)
 {
-    const float *weights;
+    const struct kg_slab *weights;
     struct kg_err back = {0};
     kg_status status;
 

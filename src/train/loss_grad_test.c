@@ -86,7 +86,7 @@ static void forward(enum kg_rows_kl kl)
 static void add_difference(int d, double at, double factor)
 {
     for (int64_t i = 0; i < model->n_elements; i++)
-        model->master[i] = (float)(from[i] + at * direction(i, d));
+        model->master.data[i] = (float)(from[i] + at * direction(i, d));
     NEED(kg_model_refresh(model, err));
     forward(KG_ROWS_KL_NONE);
     for (int n = 0; n < ROWS; n++)
@@ -98,14 +98,14 @@ static void measure_directions(void)
 {
     const double h = 6e-4;
 
-    memcpy(from, model->master, (size_t)model->n_elements * sizeof *from);
+    memcpy(from, model->master.data, (size_t)model->n_elements * sizeof *from);
     for (int d = 0; d < DIRECTIONS; d++) {
         add_difference(d, h, 8 / (12 * h));
         add_difference(d, -h, -8 / (12 * h));
         add_difference(d, 2 * h, -1 / (12 * h));
         add_difference(d, -2 * h, 1 / (12 * h));
     }
-    memcpy(model->master, from, (size_t)model->n_elements * sizeof *from);
+    memcpy(model->master.data, from, (size_t)model->n_elements * sizeof *from);
     NEED(kg_model_refresh(model, err));
 }
 
@@ -187,7 +187,8 @@ static int open_all(void **state)
     anchor = small_model(V, 2);
     /* an anchor near the model: clamps are not what is tested here */
     for (int64_t i = 0; i < model->n_elements; i++)
-        anchor->master[i] = 0.8f * model->master[i] + 0.2f * anchor->master[i];
+        anchor->master.data[i] = 0.8f * model->master.data[i] +
+                                 0.2f * anchor->master.data[i];
     NEED(kg_model_refresh(anchor, err));
     opts.anchor = anchor;
     NEED(kg_rows_create(&wanted, model, &opts, err));

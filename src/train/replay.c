@@ -36,8 +36,8 @@ struct replay {
     double *advantage; /* (n_trajs) owned: as recorded */
     size_t advantage_room;
     struct kg_model *kept; /* the run's anchor, where the algorithm has none; owned */
-    float *sum;            /* (n_elements) owned: gradient of the present part */
-    float *exact;          /* (n_elements) owned: of the exact KL */
+    struct kg_slab sum;    /* owned: gradient of the present part */
+    struct kg_slab exact;  /* owned: of the exact KL */
     double squares;        /* sum over groups */
 };
 
@@ -141,10 +141,11 @@ static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *
                          "anchor.kind=fixed anchor.path=DIR");
     if (status == KG_OK && t && !run->anchor) {
         status = kg_model_clone(&r->kept, run->model, run->model->ct, err);
-        if (status == KG_OK) {
-            memcpy(r->kept->master, t->data, t->bytes);
+        if (status == KG_OK)
+            status = kg_slab_write(&r->kept->master, 0, t->data,
+                                   (int64_t)(t->bytes / sizeof(float)), err);
+        if (status == KG_OK)
             status = kg_model_refresh(r->kept, err);
-        }
     }
     kg_st_close(set);
     return status;
@@ -179,12 +180,10 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
 static kg_status make_room(struct replay *r, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    size_t n = (size_t)run->model->n_elements;
+    const struct kg_slab *grads = &run->optim->grads;
 
-    r->sum = kg_mem_calloc(n, sizeof *r->sum, "gradient", err);
-    r->exact = r->sum ? kg_mem_calloc(n, sizeof *r->exact, "gradient", err) : NULL;
-    if (!r->exact)
-        return err->code;
+    KG_TRY(kg_slab_init(&r->sum, grads->backend, grads->n, "gradient", err));
+    KG_TRY(kg_slab_init(&r->exact, grads->backend, grads->n, "gradient", err));
     if (!run->anchor)
         run->anchor = r->kept;
     r->kept = NULL;
@@ -453,31 +452,27 @@ static kg_status check_dump(const struct kg_run *run, struct kg_err *err)
 
 /* ---- gradients ---- */
 
-static kg_status dot(double *out, const struct kg_run *run, const float *x,
-                     const float *y, struct kg_err *err)
+static kg_status dot(double *out, const struct kg_slab *x, const struct kg_slab *y,
+                     struct kg_err *err)
 {
-    const struct kg_backend *be = run->model->backend;
-    int64_t n = run->model->n_elements;
+    const struct kg_backend *be = x->backend;
     double xx, yy, apart;
 
-    KG_TRY(kg_op_sum_squares(be, &xx, x, NULL, n, err));
-    KG_TRY(kg_op_sum_squares(be, &yy, y, NULL, n, err));
-    KG_TRY(kg_op_sum_squares(be, &apart, x, y, n, err));
+    KG_TRY(kg_op_sum_squares(be, &xx, x->data, NULL, x->n, err));
+    KG_TRY(kg_op_sum_squares(be, &yy, y->data, NULL, x->n, err));
+    KG_TRY(kg_op_sum_squares(be, &apart, x->data, y->data, x->n, err));
     *out = (xx + yy - apart) / 2;
     return KG_OK;
 }
 
-static kg_status add_group(void *user, const float *grads, struct kg_err *err)
+static kg_status add_group(void *user, const struct kg_slab *grads, struct kg_err *err)
 {
     struct replay *r = user;
-    int64_t n = r->run.model->n_elements;
     double squares;
 
-    KG_TRY(kg_op_sum_squares(r->run.model->backend, &squares, grads, NULL, n, err));
+    KG_TRY(kg_op_sum_squares(grads->backend, &squares, grads->data, NULL, grads->n, err));
     r->squares += squares;
-    for (int64_t i = 0; i < n; i++)
-        r->sum[i] += grads[i];
-    return KG_OK;
+    return kg_slab_add(&r->sum, grads, err);
 }
 
 static kg_status measure(struct replay *r, enum kg_replay_part part,
@@ -489,13 +484,13 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
     double n = (double)r->out->groups, all;
     kg_status status;
 
-    memset(r->sum, 0, (size_t)r->run.model->n_elements * sizeof *r->sum);
+    KG_TRY(kg_slab_zero(&r->sum, err));
     r->squares = 0;
     r->run.algo = *algo;
     status = kg_rl_gradients(totals, &r->batch, &r->run, add_group, r, err);
     r->run.algo = own;
     KG_TRY(status);
-    KG_TRY(dot(&all, &r->run, r->sum, r->sum, err));
+    KG_TRY(dot(&all, &r->sum, &r->sum, err));
     *row = (struct kg_replay_row){
         .there = true, .value = totals->loss, .norm = sqrt(all), .cosine = NAN};
     if (n > 1)
@@ -511,7 +506,7 @@ static kg_status compare(struct replay *r, enum kg_replay_part part, struct kg_e
 
     if (!(norms > 0))
         return KG_OK;
-    KG_TRY(dot(&product, &r->run, r->sum, r->exact, err));
+    KG_TRY(dot(&product, &r->sum, &r->exact, err));
     row->cosine = product / norms;
     return KG_OK;
 }
@@ -589,7 +584,7 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
             continue;
         KG_TRY(measure(r, part, &algo, &sums, err));
         if (part == KG_REPLAY_EXACT)
-            memcpy(r->exact, r->sum, (size_t)r->run.model->n_elements * sizeof *r->exact);
+            KG_TRY(kg_slab_copy(&r->exact, &r->sum, err));
         KG_TRY(compare(r, part, err));
     }
     return KG_OK;
@@ -640,8 +635,8 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
         kg_run_close(&r.run);
     }
     kg_mem_free(r.advantage);
-    kg_mem_free(r.sum);
-    kg_mem_free(r.exact);
+    kg_slab_release(&r.sum);
+    kg_slab_release(&r.exact);
     kg_config_free(config);
     return status;
 }

@@ -16,7 +16,6 @@
 #include "train/answers.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- which weights sample ---- */
 
@@ -24,18 +23,17 @@
  * (n+1) holds those of step s. */
 kg_status kg_rl_refresh_sampler(struct kg_run *run, struct kg_err *err)
 {
-    size_t bytes = (size_t)run->model->n_elements * sizeof(float);
     int64_t slots = run->lag + 1, step = run->count.step;
     int64_t old = step > run->lag ? step - run->lag : 0;
 
     if (!run->sampler)
         return KG_OK;
     if (run->lag == 0) {
-        memcpy(run->sampler->master, run->model->master, bytes);
+        KG_TRY(kg_slab_copy(&run->sampler->master, &run->model->master, err));
         return kg_model_refresh(run->sampler, err);
     }
-    memcpy(run->lagged[step % slots], run->model->master, bytes);
-    memcpy(run->sampler->master, run->lagged[old % slots], bytes);
+    KG_TRY(kg_slab_copy(&run->lagged[step % slots], &run->model->master, err));
+    KG_TRY(kg_slab_copy(&run->sampler->master, &run->lagged[old % slots], err));
     return kg_model_refresh(run->sampler, err);
 }
 
@@ -299,7 +297,7 @@ static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
     if (!grad.any)
         return KG_OK;
     write_rows(u, p);
-    return kg_rows_backward(p, run->optim->grads, entropy, err);
+    return kg_rows_backward(p, run->optim->grads.data, entropy, err);
 }
 
 typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,
@@ -406,7 +404,7 @@ static kg_status update(struct update *u, struct kg_err *err)
     int64_t kl_tokens = u->totals->metrics.kl_tokens;
 
     KG_TRY(weigh(u, err));
-    kg_optim_zero_grads(run->optim);
+    KG_TRY(kg_slab_zero(&run->optim->grads, err));
     u->totals->any = false;
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
@@ -431,9 +429,9 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
     for (size_t i = u->first; i < u->last; i += group) {
-        kg_optim_zero_grads(u->run->optim);
+        KG_TRY(kg_slab_zero(&u->run->optim->grads, err));
         KG_TRY(micro_batches(u, i, i + group, train_micro_batch, err));
-        KG_TRY(each(user, u->run->optim->grads, err));
+        KG_TRY(each(user, &u->run->optim->grads, err));
     }
     return KG_OK;
 }

@@ -27,7 +27,8 @@ kg_status kg_rl_refresh_sampler(struct kg_run *run, struct kg_err *err) KG_MUST_
  * weights, one group of answers after the other; nothing is updated.
  * each: called with the part of a group; the sum of all is the gradient.   totals: loss,
  * its parts and metrics, out; kl_divisor in.   errors: those of the policy and of each */
-typedef kg_status (*kg_rl_group_fn)(void *user, const float *grads, struct kg_err *err);
+typedef kg_status (*kg_rl_group_fn)(void *user, const struct kg_slab *grads,
+                                    struct kg_err *err);
 kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
                           struct kg_run *run, kg_rl_group_fn each, void *user,
                           struct kg_err *err) KG_MUST_CHECK;

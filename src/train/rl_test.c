@@ -4,7 +4,6 @@
  */
 #include "train/rl_testing.h"
 
-#include "base/hash.h"
 #include "recipe/algo.h"
 #include "rollout/score_testing.h"
 
@@ -131,8 +130,7 @@ static void train_filtered(struct filtered *f, const char *after_filter, bool mo
     assert_int_equal((int)totals.updates, 1);
     f->trained_tokens = totals.trained_tokens;
     f->kl_tokens = totals.metrics.kl_tokens;
-    f->weights = kg_hash_bytes(o.run.model->master, (size_t)o.run.model->n_elements *
-                                                        sizeof *o.run.model->master);
+    NEED(kg_slab_hash(&f->weights, &o.run.model->master, err));
     kg_rl_batch_release(&b);
     close_run(&o);
 }
@@ -203,7 +201,7 @@ static void step_truncated(struct truncated *out, const char *dir, const char *f
     out->n = (size_t)o.run.model->n_elements;
     out->weights = kg_mem_calloc(out->n, sizeof *out->weights, "test", &why);
     assert_non_null(out->weights);
-    memcpy(out->weights, o.run.model->master, out->n * sizeof *out->weights);
+    memcpy(out->weights, o.run.model->master.data, out->n * sizeof *out->weights);
     close_run(&o);
     out->cut = first_metric(dir, "mismatch/cut");
     out->cut_nats = first_metric(dir, "mismatch/cut_nats");
@@ -587,12 +585,12 @@ static struct kg_counters steps_that_stand_still(const char *dir,
     bytes = (size_t)o.run.model->n_elements * sizeof *before;
     before = kg_mem_calloc(1, bytes, "test", &e);
     assert_non_null(before);
-    memcpy(before, o.run.model->master, bytes);
+    memcpy(before, o.run.model->master.data, bytes);
     for (int i = 0; i < n; i++)
         NEED(kg_rl_step(&o.run, err));
-    assert_memory_equal(o.run.model->master, before, bytes);
+    assert_memory_equal(o.run.model->master.data, before, bytes);
     if (o.run.anchor)
-        assert_memory_equal(o.run.anchor->master, before, bytes);
+        assert_memory_equal(o.run.anchor->master.data, before, bytes);
     count = o.run.count;
     kg_mem_free(before);
     close_run(&o);

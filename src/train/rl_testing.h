@@ -86,7 +86,7 @@ static inline void close_run(struct opened *o)
 static inline void disturb(struct kg_model *m)
 {
     for (int64_t i = 0; i < m->n_elements; i++)
-        m->master[i] *= 0.88f + 0.0513f * (float)(i % 7);
+        m->master.data[i] *= 0.88f + 0.0513f * (float)(i % 7);
     NEED(kg_model_refresh(m, err));
 }
 

@@ -31,7 +31,7 @@ static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
         const struct kg_param *p = &m->params[i];
         double squares;
 
-        KG_TRY(kg_op_sum_squares(m->backend, &squares, m->master + p->offset, NULL,
+        KG_TRY(kg_op_sum_squares(m->backend, &squares, m->master.data + p->offset, NULL,
                                  p->rows * p->cols, err));
         if (!isfinite(squares))
             return kg_fail(
@@ -83,12 +83,15 @@ static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
     if (run->lag == 0 && ct == run->model->ct)
         return KG_OK;
     KG_TRY(kg_model_clone(&run->sampler, run->model, ct, err));
-    for (int i = 0; run->lag > 0 && i <= run->lag; i++) {
-        run->lagged[i] = kg_mem_calloc((size_t)run->model->n_elements, sizeof(float),
-                                       "lagged weights", err);
-        if (!run->lagged[i])
-            return err->code;
-    }
+    if (run->lag == 0)
+        return KG_OK;
+    run->lagged = kg_mem_calloc((size_t)run->lag + 1, sizeof *run->lagged,
+                                "lagged weights", err);
+    if (!run->lagged)
+        return KG_ENOMEM;
+    for (int i = 0; i <= run->lag; i++)
+        KG_TRY(kg_slab_init(&run->lagged[i], run->model->backend, run->model->n_elements,
+                            "lagged weights", err));
     return KG_OK;
 }
 
@@ -386,8 +389,9 @@ void kg_run_close(struct kg_run *run)
     kg_rows_free(run->rows);
     kg_rows_free(run->sampler_rows);
     kg_optim_free(run->optim);
-    for (int i = 0; i <= KG_MAX_LAG; i++)
-        kg_mem_free(run->lagged[i]);
+    for (int i = 0; run->lagged && i <= run->lag; i++)
+        kg_slab_release(&run->lagged[i]);
+    kg_mem_free(run->lagged);
     kg_model_free(run->sampler);
     kg_model_free(run->anchor);
     kg_model_free(run->reference);
@@ -434,9 +438,8 @@ kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
     KG_TRY(replace_optim(run, &run->rl_optim, err));
     run->optim->before = run->count.optim_before;
     KG_TRY(kg_run_anchor_begin(run, err));
-    for (int i = 0; i <= run->lag && run->lagged[i]; i++)
-        memcpy(run->lagged[i], run->model->master,
-               (size_t)run->model->n_elements * sizeof(float));
+    for (int i = 0; run->lagged && i <= run->lag; i++)
+        KG_TRY(kg_slab_copy(&run->lagged[i], &run->model->master, err));
     return KG_OK;
 }
 

@@ -80,8 +80,7 @@ struct kg_run {
     /* eval.reference: what validation measures the KL to; NULL without */
     struct kg_model *reference;
     struct kg_model *sampler; /* NULL: model itself (promise 4) */
-    float *lagged[KG_MAX_LAG +
-                  1]; /* (n_elements) masters of the last steps; all NULL without lag */
+    struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL without lag */
     int lag;
     struct kg_optim *optim;        /* of the present phase */
     struct kg_optim_opts rl_optim; /* that RL will make its own with */

@@ -128,7 +128,7 @@ static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
         *loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
-    return kg_rows_backward(p, run->optim->grads, false, err);
+    return kg_rows_backward(p, run->optim->grads.data, false, err);
 }
 
 /* ---- a batch whose loss or gradient is not finite ---- */
@@ -208,7 +208,7 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     kg_status status;
 
     KG_TRY_GOTO(out, draw_batch(&b, run, err));
-    kg_optim_zero_grads(run->optim);
+    KG_TRY(kg_slab_zero(&run->optim->grads, err));
     while (next < b.n)
         KG_TRY_GOTO(out, micro_batch(&next, &loss, run, &b, next, err));
     kg_metrics_put(&log, "loss", loss);

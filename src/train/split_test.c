@@ -72,10 +72,10 @@ static int open_batch(void **state)
     }
     assert_true(equal > 0 && (size_t)equal < batch.n_trajs); /* some are dropped */
     for (int64_t i = 0; i < o.run.model->n_elements; i++)
-        o.run.model->master[i] *= 1 + 0.02f * (float)(i % 5 - 2);
+        o.run.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
     weights = must_alloc(bytes());
     whole = must_alloc(bytes());
-    memcpy(weights, o.run.model->master, bytes());
+    memcpy(weights, o.run.model->master.data, bytes());
     room = o.run.rows->max_tokens;
     return 0;
 }
@@ -97,7 +97,7 @@ static bool gradient(int64_t micro)
     struct kg_rl_totals totals = {0};
     struct kg_policy_advantage a;
 
-    memcpy(o.run.model->master, weights, bytes());
+    memcpy(o.run.model->master.data, weights, bytes());
     NEED(kg_model_refresh(o.run.model, err));
     o.run.rows->max_tokens = micro;
     NEED(kg_rl_train(&totals, &a, &batch, &o.run, err));
@@ -134,12 +134,12 @@ static double cut(const char *surrogate, const char *aggregate)
     /* the rpg rows hold their KL themselves */
     choose("kl.estimator", strncmp(surrogate, "rpg-", 4) == 0 ? "none" : "topk-reverse");
     assert_true(gradient(room));
-    memcpy(whole, o.run.optim->grads, bytes());
+    memcpy(whole, o.run.optim->grads.data, bytes());
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         double d;
 
         assert_true(gradient(cuts[i]));
-        d = distance(o.run.optim->grads);
+        d = distance(o.run.optim->grads.data);
         if (!(d <= tolerance))
             fail_msg("%s, %s: %g apart in packs of %lld tokens", surrogate, aggregate, d,
                      (long long)cuts[i]);

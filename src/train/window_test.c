@@ -254,32 +254,21 @@ static void an_iterative_anchor_is_the_policy_there_too(void **state)
 /* ---- the gradient ---- */
 
 static int group_called;
-static kg_status add_up(void *user, const float *grads, struct kg_err *e)
+static kg_status add_up(void *user, const struct kg_slab *grads, struct kg_err *e)
 {
-    struct {
-        float *sum;
-        int64_t n;
-    } *to = user;
-
-    (void)e;
     group_called++;
-    for (int64_t i = 0; i < to->n; i++)
-        to->sum[i] += grads[i];
-    return KG_OK;
+    return kg_slab_add(user, grads, e);
 }
 
-static float *gradient(struct kg_rl_batch *b, struct kg_run *run)
+static struct kg_slab gradient(struct kg_rl_batch *b, struct kg_run *run)
 {
     struct kg_rl_totals totals = {0};
-    int64_t n = run->model->n_elements;
-    struct {
-        float *sum;
-        int64_t n;
-    } to = {calloc((size_t)n, sizeof(float)), n};
+    const struct kg_slab *like = &run->model->master;
+    struct kg_slab sum;
 
-    assert_non_null(to.sum);
-    NEED(kg_rl_gradients(&totals, b, run, add_up, &to, err));
-    return to.sum;
+    NEED(kg_slab_init(&sum, like->backend, like->n, "gradient", err));
+    NEED(kg_rl_gradients(&totals, b, run, add_up, &sum, err));
+    return sum;
 }
 
 /* Part x of t as an answer of its own, whose prompt is all that it was sampled from. */
@@ -326,7 +315,7 @@ static void the_gradient_is_that_of_every_turn_in_its_context(void **state)
     struct kg_rl_batch b = {0}, turns;
     struct opened o;
     double apart = 0, size = 0;
-    float *whole, *parts;
+    struct kg_slab whole, parts;
 
     (void)state;
     open_window(&o, ROOT "/gradient", NULL);
@@ -339,19 +328,19 @@ static void the_gradient_is_that_of_every_turn_in_its_context(void **state)
     for (int64_t i = 0; i < b.n; i++)
         turns.advantage[i] = b.advantage[i] = (double)(i * i % 7) - 3;
     for (int64_t i = 0; i < o.run.model->n_elements; i++) /* ratios that are not 1 */
-        o.run.model->master[i] *= 1 + 0.02f * (float)(i % 5 - 2);
+        o.run.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
     NEED(kg_model_refresh(o.run.model, err));
     whole = gradient(&b, &o.run);
     parts = gradient(&turns, &o.run);
     for (int64_t i = 0; i < o.run.model->n_elements; i++) {
-        apart += pow((double)whole[i] - (double)parts[i], 2);
-        size += (double)whole[i] * (double)whole[i];
+        apart += pow((double)whole.data[i] - (double)parts.data[i], 2);
+        size += (double)whole.data[i] * (double)whole.data[i];
     }
     assert_true(size > 1e-9);
     assert_true(sqrt(apart / size) < 1e-5);
     assert_int_equal(group_called, 3 + (int)turns.n_trajs);
-    free(whole);
-    free(parts);
+    kg_slab_release(&whole);
+    kg_slab_release(&parts);
     kg_rl_batch_release(&turns);
     kg_rl_batch_release(&b);
     close_run(&o);

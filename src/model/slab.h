@@ -1,0 +1,70 @@
+/* Slabs: one fp32 value for every parameter of a model, in the layout of kg_param.offset.
+ * Master weights, gradients, an optimizer's state, an average, the weights of an anchor
+ * or of an earlier step: all are slabs of one length, so what is done to all of a model
+ * is one call.
+ *
+ * The memory is the backend's. Operations take `data`; to the host the values go by
+ * kg_slab_read and come by kg_slab_write.
+ */
+#ifndef KG_MODEL_SLAB_H
+#define KG_MODEL_SLAB_H
+
+#include "base/status.h"
+#include "tensor/backend.h"
+
+#include <stdint.h>
+
+struct kg_slab {
+    float *data; /* (n) owned, memory of the backend; NULL: there is none */
+    int64_t n;
+    const struct kg_backend *backend;
+};
+
+/* n zeros; `what` names them in errors.   errors: ENOMEM */
+kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
+                       const char *what, struct kg_err *err) KG_MUST_CHECK;
+void kg_slab_release(struct kg_slab *s); /* {0} is allowed, and is what it leaves */
+
+/* s = 0;   to = from;   a, b = b, a, all bit for bit;   to = to + from
+ * errors: SHAPE (not of one length) */
+kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+/* Elements [first, first+n) to and from the host, where they may be unaligned.
+ * errors: SHAPE (outside of the slab) */
+kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64_t n,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int64_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+/* A hash of all values as they are stored: kg_hash_bytes of its pieces, chained. */
+kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- pieces and cuts ---- */
+
+/* Elements of a piece: those that kg_op_sum_squares sums as one, so that the sums of the
+ * pieces of all cuts, added in order, are the bits of the whole. */
+enum { KG_SLAB_PIECE = 1 << 14 };
+
+/* How many the piece has that begins at `first` of n. */
+static inline int64_t kg_slab_piece(int64_t n, int64_t first)
+{
+    return n - first < KG_SLAB_PIECE ? n - first : KG_SLAB_PIECE;
+}
+
+/* What one holder has of a slab: whole pieces of it, but for the end of the last. */
+struct kg_cut {
+    int64_t first;
+    int64_t n;
+};
+/* Cut `part` of `parts`, as even as pieces allow; of n elements all cuts in order are
+ * [0, n). */
+struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts);
+
+#endif
