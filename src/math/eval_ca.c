@@ -1,235 +1,160 @@
-/* Trees as exact numbers of Calcium, which can prove that a difference is zero. */
+/* Trees as exact numbers of Calcium, which can prove that a difference is zero.
+ *
+ * Calcium keeps a number as a formula in a field that it extends as it meets new roots
+ * and constants, and looks for relations between them. That decides sqrt(2) sqrt(3) =
+ * sqrt(6), for which no precision of balls is enough, and it may take for ever: so what
+ * is rational stays rational as long as it can, and powers, roots and digits have small
+ * limits. Only what balls could not tell apart comes here.
+ */
 #include "math/flint_internal.h"
 
 enum {
     MAX_POWER = 400, /* of a number that is not rational */
+    MAX_INDEX = 60,  /* of a root */
     MAX_BITS = 512,  /* of a rational inside others: Calcium factors what it roots */
 };
 
-static bool defined(struct kg_math_eval *e, const ca_t x)
+static void init(struct kg_math_eval *e, void *z) { ca_init(z, e->ctx); }
+static void clear(struct kg_math_eval *e, void *z) { ca_clear(z, e->ctx); }
+
+static bool defined(struct kg_math_eval *e, const ca_t z)
 {
-    if (ca_check_is_number(x, e->ctx) == T_TRUE)
+    if (ca_check_is_number(z, e->ctx) == T_TRUE)
         return true;
     e->undefined = true;
     return false;
 }
 
-static bool angle(struct kg_math_eval *e, ca_t out, int node)
+static enum kg_math_answer direct(struct kg_math_eval *e, void *z, int node)
 {
-    ca_t pi;
+    enum kg_math_answer answer = KG_MATH_WALK;
+    fmpq_t q;
 
-    if (!kg_math_eval_ca(e, out, node))
-        return false;
-    if (e->tree->nodes[node].kind != KG_MATH_DEGREE)
-        return true;
-    ca_init(pi, e->ctx);
-    ca_pi(pi, e->ctx);
-    ca_mul(out, out, pi, e->ctx);
-    ca_div_ui(out, out, 180, e->ctx);
-    ca_clear(pi, e->ctx);
-    return true;
+    fmpq_init(q);
+    if (kg_math_eval_fmpq(e, q, node)) {
+        bool fits = fmpz_bits(fmpq_numref(q)) + fmpz_bits(fmpq_denref(q)) <= MAX_BITS;
+
+        answer = fits ? KG_MATH_YES : KG_MATH_NO;
+        e->large = e->large || !fits;
+        if (fits)
+            ca_set_fmpq(z, q, e->ctx);
+    }
+    fmpq_clear(q);
+    return answer;
 }
 
-static bool whole_power(struct kg_math_eval *e, ca_t out, int base, const fmpq_t q)
+static bool constant(struct kg_math_eval *e, void *z, int op)
 {
-    slong n;
+    if (op == KG_MATH_PI)
+        ca_pi(z, e->ctx);
+    else if (op == KG_MATH_I)
+        ca_i(z, e->ctx);
+    else
+        ca_one(z, e->ctx);
+    if (op == KG_MATH_E)
+        ca_exp(z, z, e->ctx);
+    return op == KG_MATH_PI || op == KG_MATH_E || op == KG_MATH_I;
+}
 
-    if (!fmpz_fits_si(fmpq_numref(q)) ||
-        FLINT_ABS(n = fmpz_get_si(fmpq_numref(q))) > MAX_POWER) {
+static bool binary(struct kg_math_eval *e, void *z, const void *x, int kind)
+{
+    if (kind == KG_MATH_ADD)
+        ca_add(z, z, x, e->ctx);
+    else if (kind == KG_MATH_MUL)
+        ca_mul(z, z, x, e->ctx);
+    else if (kind == KG_MATH_DIV)
+        ca_div(z, z, x, e->ctx);
+    else
+        ca_pow(z, z, x, e->ctx);
+    return defined(e, z);
+}
+
+static void negate(struct kg_math_eval *e, void *z) { ca_neg(z, z, e->ctx); }
+
+static void divide(struct kg_math_eval *e, void *z, ulong by)
+{
+    ca_div_ui(z, z, by, e->ctx);
+}
+
+static void sine(ca_t z, const ca_t x, ca_ctx_t ctx) { ca_sin_cos(z, NULL, x, ctx); }
+static void cosine(ca_t z, const ca_t x, ca_ctx_t ctx) { ca_sin_cos(NULL, z, x, ctx); }
+
+static void gamma_plus_one(ca_t z, const ca_t x, ca_ctx_t ctx)
+{
+    ca_add_ui(z, x, 1, ctx);
+    ca_gamma(z, z, ctx);
+}
+
+static bool function(struct kg_math_eval *e, void *z, int op)
+{
+    static void (*const of[])(ca_t, const ca_t, ca_ctx_t) = {
+        [KG_MATH_SQRT] = ca_sqrt,
+        [KG_MATH_ABS] = ca_abs,
+        [KG_MATH_EXP] = ca_exp,
+        [KG_MATH_LN] = ca_log,
+        [KG_MATH_SIN] = sine,
+        [KG_MATH_COS] = cosine,
+        [KG_MATH_TAN] = ca_tan,
+        [KG_MATH_ASIN] = ca_asin,
+        [KG_MATH_ACOS] = ca_acos,
+        [KG_MATH_ATAN] = ca_atan,
+        [KG_MATH_FLOOR] = ca_floor,
+        [KG_MATH_CEIL] = ca_ceil,
+        [KG_MATH_FACTORIAL] = gamma_plus_one,
+    };
+
+    of[op](z, z, e->ctx);
+    return defined(e, z);
+}
+
+static enum kg_math_answer power(struct kg_math_eval *e, void *z, const fmpz_t exponent)
+{
+    if (!kg_math_is_within(exponent, MAX_POWER)) {
+        e->large = true;
+        return KG_MATH_NO;
+    }
+    ca_pow_si(z, z, fmpz_get_si(exponent), e->ctx);
+    return defined(e, z) ? KG_MATH_YES : KG_MATH_NO;
+}
+
+/* As of balls. */
+static bool root(struct kg_math_eval *e, void *z, slong index)
+{
+    bool flip = index % 2 && ca_check_is_negative_real(z, e->ctx) == T_TRUE;
+    ca_t exponent;
+
+    if (index > MAX_INDEX) {
         e->large = true;
         return false;
     }
-    if (!kg_math_eval_ca(e, out, base))
-        return false;
-    ca_pow_si(out, out, n, e->ctx);
-    return true;
-}
-
-static bool power(struct kg_math_eval *e, ca_t out, const struct kg_math_node *n)
-{
-    const struct kg_math_node *base = &e->tree->nodes[n->a];
-    ca_t x;
-    fmpq_t q;
-    bool ok;
-
-    ca_init(x, e->ctx);
-    fmpq_init(q);
-    if (base->kind == KG_MATH_CONST && base->op == KG_MATH_E) {
-        ok = kg_math_eval_ca(e, out, n->b);
-        if (ok)
-            ca_exp(out, out, e->ctx);
-    } else if (kg_math_eval_fmpq(e, q, n->b) && fmpz_is_one(fmpq_denref(q))) {
-        ok = whole_power(e, out, n->a, q);
-    } else {
-        ok = kg_math_eval_ca(e, out, n->a) && kg_math_eval_ca(e, x, n->b);
-        if (ok)
-            ca_pow(out, out, x, e->ctx);
-    }
-    fmpq_clear(q);
-    ca_clear(x, e->ctx);
-    return ok && defined(e, out);
-}
-
-static bool root(struct kg_math_eval *e, ca_t out, const struct kg_math_node *n)
-{
-    slong index;
-    fmpq_t q;
-    ca_t exponent;
-    bool flip;
-
-    if (!kg_math_eval_ca(e, out, n->a) || !kg_math_eval_whole(e, &index, n->b, 60) ||
-        index < 1)
-        return false;
-    flip = index % 2 && ca_check_is_negative_real(out, e->ctx) == T_TRUE;
-    if (flip)
-        ca_neg(out, out, e->ctx);
-    fmpq_init(q);
     ca_init(exponent, e->ctx);
-    fmpq_set_si(q, 1, (ulong)index);
-    ca_set_fmpq(exponent, q, e->ctx);
-    ca_pow(out, out, exponent, e->ctx);
-    ca_clear(exponent, e->ctx);
-    fmpq_clear(q);
+    ca_set_si(exponent, index, e->ctx);
+    ca_inv(exponent, exponent, e->ctx);
     if (flip)
-        ca_neg(out, out, e->ctx);
-    return defined(e, out);
-}
-
-static bool call(struct kg_math_eval *e, ca_t out, const struct kg_math_node *n)
-{
-    if (n->op == KG_MATH_ROOT)
-        return root(e, out, n);
-    if (n->op == KG_MATH_FACTORIAL) {
-        if (!kg_math_eval_ca(e, out, n->a))
-            return false;
-        ca_add_ui(out, out, 1, e->ctx);
-        ca_gamma(out, out, e->ctx);
-        return defined(e, out);
-    }
-    if (!angle(e, out, n->a))
-        return false;
-    switch ((enum kg_math_func)n->op) {
-    case KG_MATH_SQRT:
-        ca_sqrt(out, out, e->ctx);
-        break;
-    case KG_MATH_ABS:
-        ca_abs(out, out, e->ctx);
-        break;
-    case KG_MATH_EXP:
-        ca_exp(out, out, e->ctx);
-        break;
-    case KG_MATH_LN:
-        ca_log(out, out, e->ctx);
-        break;
-    case KG_MATH_SIN:
-        ca_sin_cos(out, NULL, out, e->ctx);
-        break;
-    case KG_MATH_COS:
-        ca_sin_cos(NULL, out, out, e->ctx);
-        break;
-    case KG_MATH_TAN:
-        ca_tan(out, out, e->ctx);
-        break;
-    case KG_MATH_ASIN:
-        ca_asin(out, out, e->ctx);
-        break;
-    case KG_MATH_ACOS:
-        ca_acos(out, out, e->ctx);
-        break;
-    case KG_MATH_ATAN:
-        ca_atan(out, out, e->ctx);
-        break;
-    case KG_MATH_FLOOR:
-        ca_floor(out, out, e->ctx);
-        break;
-    case KG_MATH_CEIL:
-        ca_ceil(out, out, e->ctx);
-        break;
-    default:
-        return false;
-    }
-    return defined(e, out);
-}
-
-static bool constant(struct kg_math_eval *e, ca_t out, int op)
-{
-    switch (op) {
-    case KG_MATH_PI:
-        ca_pi(out, e->ctx);
-        return true;
-    case KG_MATH_E:
-        ca_one(out, e->ctx);
-        ca_exp(out, out, e->ctx);
-        return true;
-    case KG_MATH_I:
-        ca_i(out, e->ctx);
-        return true;
-    default:
-        return false;
-    }
-}
-
-static bool binary(struct kg_math_eval *e, ca_t out, const struct kg_math_node *n)
-{
-    ca_t right;
-    bool ok;
-
-    if (n->kind == KG_MATH_POW)
-        return power(e, out, n);
-    if (!kg_math_eval_ca(e, out, n->a))
-        return false;
-    ca_init(right, e->ctx);
-    ok = kg_math_eval_ca(e, right, n->b);
-    if (ok && n->kind == KG_MATH_ADD)
-        ca_add(out, out, right, e->ctx);
-    else if (ok && n->kind == KG_MATH_MUL)
-        ca_mul(out, out, right, e->ctx);
-    else if (ok)
-        ca_div(out, out, right, e->ctx);
-    ca_clear(right, e->ctx);
-    return ok && defined(e, out);
+        ca_neg(z, z, e->ctx);
+    ca_pow(z, z, exponent, e->ctx);
+    if (flip)
+        ca_neg(z, z, e->ctx);
+    ca_clear(exponent, e->ctx);
+    return defined(e, z);
 }
 
 bool kg_math_eval_ca(struct kg_math_eval *e, ca_t out, int node)
 {
-    const struct kg_math_node *n = &e->tree->nodes[node];
-    fmpq_t q;
-    bool rational;
-    bool fits;
+    static const struct kg_math_algebra exact = {
+        .functions = (2u << KG_MATH_FACTORIAL) - 1 + (1u << KG_MATH_FLOOR) +
+                     (1u << KG_MATH_CEIL),
+        .init = init,
+        .clear = clear,
+        .direct = direct,
+        .constant = constant,
+        .binary = binary,
+        .negate = negate,
+        .divide = divide,
+        .function = function,
+        .power = power,
+        .root = root,
+    };
 
-    fmpq_init(q);
-    rational = kg_math_eval_fmpq(e, q, node);
-    fits = rational && fmpz_bits(fmpq_numref(q)) + fmpz_bits(fmpq_denref(q)) <= MAX_BITS;
-    if (fits)
-        ca_set_fmpq(out, q, e->ctx);
-    fmpq_clear(q);
-    e->large = e->large || (rational && !fits);
-    if (rational)
-        return fits;
-    switch ((enum kg_math_kind)n->kind) {
-    case KG_MATH_CONST:
-        return constant(e, out, n->op);
-    case KG_MATH_ADD:
-    case KG_MATH_MUL:
-    case KG_MATH_DIV:
-    case KG_MATH_POW:
-        return binary(e, out, n);
-    case KG_MATH_NEG:
-        if (!kg_math_eval_ca(e, out, n->a))
-            return false;
-        ca_neg(out, out, e->ctx);
-        return true;
-    case KG_MATH_PERCENT:
-        if (!kg_math_eval_ca(e, out, n->a))
-            return false;
-        ca_div_ui(out, out, 100, e->ctx);
-        return true;
-    case KG_MATH_DEGREE:
-    case KG_MATH_UNIT:
-        return kg_math_eval_ca(e, out, n->a);
-    case KG_MATH_FUNC:
-        return call(e, out, n);
-    default:
-        return false;
-    }
+    return kg_math_walk(&exact, e, out, node);
 }

@@ -1,4 +1,11 @@
-/* Trees as rational numbers: the cheap way, which most answers take. */
+/* Trees as rational numbers: the cheap way, which most answers take.
+ *
+ * A value here is exact, so two that are equal are right and two that are not are wrong,
+ * and no ball or proof is asked. A tree with a root that is not whole, or with pi in it,
+ * has no value here, and that is said early: nothing of it is worked out. A symbol is a
+ * number drawn from its name and the point; an equation that holds for a few such points
+ * holds. Numbers that grow beyond the limits are called too large rather than waited for.
+ */
 #include "math/flint_internal.h"
 
 #include <string.h>
@@ -74,65 +81,59 @@ static bool number(struct kg_math_eval *e, fmpq_t out, int node)
     return true;
 }
 
+static bool whole(struct kg_math_eval *e, slong *out, const fmpq_t q, slong limit)
+{
+    if (!fmpz_is_one(fmpq_denref(q)))
+        return false;
+    if (!kg_math_is_within(fmpq_numref(q), limit)) {
+        e->large = true;
+        return false;
+    }
+    *out = fmpz_get_si(fmpq_numref(q));
+    return true;
+}
+
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit)
 {
     fmpq_t q;
     bool ok;
 
     fmpq_init(q);
-    ok = kg_math_eval_fmpq(e, q, node) && fmpz_is_one(fmpq_denref(q));
-    if (ok && (!fmpz_fits_si(fmpq_numref(q)) ||
-               FLINT_ABS(fmpz_get_si(fmpq_numref(q))) > limit)) {
-        e->large = true;
-        ok = false;
-    }
-    if (ok)
-        *out = fmpz_get_si(fmpq_numref(q));
+    ok = kg_math_eval_fmpq(e, q, node) && whole(e, out, q, limit);
     fmpq_clear(q);
     return ok;
 }
 
-static bool power(struct kg_math_eval *e, fmpq_t out, int exponent)
+static enum kg_math_answer power(struct kg_math_eval *e, void *z, const fmpz_t exponent)
 {
-    slong n;
+    fmpq *out = z;
     slong bits = (slong)fmpz_bits(fmpq_numref(out)) + (slong)fmpz_bits(fmpq_denref(out));
+    bool within = kg_math_is_within(exponent, MAX_BITS);
+    slong n = within ? fmpz_get_si(exponent) : 0;
 
-    if (!kg_math_eval_whole(e, &n, exponent, MAX_BITS))
-        return false;
-    if (fmpq_is_zero(out) && n <= 0) {
+    if (within && n <= 0 && fmpq_is_zero(out)) {
         e->undefined = true;
-        return false;
+        return KG_MATH_NO;
     }
-    if (bits > 2 && bits * FLINT_ABS(n) > MAX_BITS) {
+    if (!within || (bits > 2 && bits * FLINT_ABS(n) > MAX_BITS)) {
         e->large = true;
-        return false;
+        return KG_MATH_NO;
     }
     fmpq_pow_si(out, out, n);
-    return true;
+    return KG_MATH_YES;
 }
 
-static bool divide(struct kg_math_eval *e, fmpq_t out, const fmpq_t by)
-{
-    if (fmpq_is_zero(by)) {
-        e->undefined = true;
-        return false;
-    }
-    fmpq_div(out, out, by);
-    return true;
-}
-
-static bool factorial(struct kg_math_eval *e, fmpq_t out, int node)
+static bool factorial(struct kg_math_eval *e, fmpq_t out)
 {
     slong n;
 
-    if (!kg_math_eval_whole(e, &n, node, MAX_ARGUMENT))
+    if (!whole(e, &n, out, MAX_ARGUMENT))
         return false;
     if (n < 0) {
         e->undefined = true;
         return false;
     }
     fmpz_fac_ui(fmpq_numref(out), (ulong)n);
-    fmpz_one(fmpq_denref(out));
     return true;
 }
 
@@ -192,100 +193,110 @@ static bool square_root(fmpq_t out)
     return true;
 }
 
-static bool call(struct kg_math_eval *e, fmpq_t out, const struct kg_math_node *n)
+static bool function(struct kg_math_eval *e, void *z, int op)
 {
-    switch ((enum kg_math_func)n->op) {
-    case KG_MATH_FACTORIAL:
-        return factorial(e, out, n->a);
-    case KG_MATH_BINOMIAL:
-        return binomial(e, out, n->a, n->b);
-    case KG_MATH_GCD:
-    case KG_MATH_LCM:
-    case KG_MATH_MAX:
-    case KG_MATH_MIN:
-        return fold(e, out, n->op, n->a);
-    case KG_MATH_SQRT:
-        return kg_math_eval_fmpq(e, out, n->a) && square_root(out);
-    case KG_MATH_ABS:
-        if (!kg_math_eval_fmpq(e, out, n->a))
-            return false;
+    fmpq *out = z;
+
+    if (op == KG_MATH_FACTORIAL)
+        return factorial(e, out);
+    if (op == KG_MATH_SQRT)
+        return square_root(out);
+    if (op == KG_MATH_ABS) {
         fmpq_abs(out, out);
         return true;
-    case KG_MATH_FLOOR:
-    case KG_MATH_CEIL:
-        if (!kg_math_eval_fmpq(e, out, n->a))
-            return false;
-        if (n->op == KG_MATH_FLOOR)
-            fmpz_fdiv_q(fmpq_numref(out), fmpq_numref(out), fmpq_denref(out));
-        else
-            fmpz_cdiv_q(fmpq_numref(out), fmpq_numref(out), fmpq_denref(out));
-        fmpz_one(fmpq_denref(out));
-        return true;
-    default:
-        return false;
     }
+    if (op == KG_MATH_FLOOR)
+        fmpz_fdiv_q(fmpq_numref(out), fmpq_numref(out), fmpq_denref(out));
+    else
+        fmpz_cdiv_q(fmpq_numref(out), fmpq_numref(out), fmpq_denref(out));
+    fmpz_one(fmpq_denref(out));
+    return true;
 }
 
-static bool binary(struct kg_math_eval *e, fmpq_t out, const struct kg_math_node *n)
+static void init(struct kg_math_eval *e, void *z)
 {
-    fmpq_t right;
-    bool ok;
+    (void)e;
+    fmpq_init(z);
+}
 
-    if (!kg_math_eval_fmpq(e, out, n->a))
-        return false;
-    if (n->kind == KG_MATH_POW)
-        return power(e, out, n->b);
-    fmpq_init(right);
-    ok = kg_math_eval_fmpq(e, right, n->b);
-    if (ok && n->kind == KG_MATH_ADD)
-        fmpq_add(out, out, right);
-    else if (ok && n->kind == KG_MATH_MUL)
-        fmpq_mul(out, out, right);
-    else if (ok)
-        ok = divide(e, out, right);
-    fmpq_clear(right);
-    if (fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_denref(out)) > 2 * MAX_BITS) {
-        e->large = true;
+static void clear(struct kg_math_eval *e, void *z)
+{
+    (void)e;
+    fmpq_clear(z);
+}
+
+static enum kg_math_answer direct(struct kg_math_eval *e, void *z, int node)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+    bool ok = true;
+
+    kg_math_step();
+    if (n->kind == KG_MATH_CONST)
+        ok = false;
+    else if (n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE)
+        eval_symbol(e, z, node);
+    else if (n->kind == KG_MATH_NUM)
+        ok = number(e, z, node);
+    else if (n->kind == KG_MATH_FUNC && n->op == KG_MATH_BINOMIAL)
+        ok = binomial(e, z, n->a, n->b);
+    else if (n->kind == KG_MATH_FUNC && n->op >= KG_MATH_GCD && n->op <= KG_MATH_MIN)
+        ok = fold(e, z, n->op, n->a);
+    else
+        return KG_MATH_WALK;
+    return ok ? KG_MATH_YES : KG_MATH_NO;
+}
+
+static bool binary(struct kg_math_eval *e, void *z, const void *x, int kind)
+{
+    const fmpq *right = x;
+    fmpq *out = z;
+
+    if (kind == KG_MATH_DIV && fmpq_is_zero(right)) {
+        e->undefined = true;
         return false;
     }
-    return ok;
+    if (kind == KG_MATH_ADD)
+        fmpq_add(out, out, right);
+    else if (kind == KG_MATH_MUL)
+        fmpq_mul(out, out, right);
+    else
+        fmpq_div(out, out, right);
+    if (fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_denref(out)) <= 2 * MAX_BITS)
+        return true;
+    e->large = true;
+    return false;
+}
+
+static void negate(struct kg_math_eval *e, void *z)
+{
+    (void)e;
+    fmpq_neg(z, z);
+}
+
+static void divide(struct kg_math_eval *e, void *z, ulong by)
+{
+    fmpz_t divisor;
+
+    (void)e;
+    fmpz_init_set_ui(divisor, by);
+    fmpq_div_fmpz(z, z, divisor);
+    fmpz_clear(divisor);
 }
 
 bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node)
 {
-    const struct kg_math_node *n = &e->tree->nodes[node];
+    static const struct kg_math_algebra rationals = {
+        .functions = 1u << KG_MATH_SQRT | 1u << KG_MATH_ABS | 1u << KG_MATH_FACTORIAL |
+                     1u << KG_MATH_FLOOR | 1u << KG_MATH_CEIL,
+        .init = init,
+        .clear = clear,
+        .direct = direct,
+        .binary = binary,
+        .negate = negate,
+        .divide = divide,
+        .function = function,
+        .power = power,
+    };
 
-    kg_math_step();
-    switch ((enum kg_math_kind)n->kind) {
-    case KG_MATH_NUM:
-        return number(e, out, node);
-    case KG_MATH_SYM:
-    case KG_MATH_OPAQUE:
-        eval_symbol(e, out, node);
-        return true;
-    case KG_MATH_ADD:
-    case KG_MATH_MUL:
-    case KG_MATH_DIV:
-    case KG_MATH_POW:
-        return binary(e, out, n);
-    case KG_MATH_NEG:
-        if (!kg_math_eval_fmpq(e, out, n->a))
-            return false;
-        fmpq_neg(out, out);
-        return true;
-    case KG_MATH_PERCENT:
-        if (!kg_math_eval_fmpq(e, out, n->a))
-            return false;
-        fmpq_div_2exp(out, out, 2);
-        fmpz_mul_ui(fmpq_denref(out), fmpq_denref(out), 25);
-        fmpq_canonicalise(out);
-        return true;
-    case KG_MATH_DEGREE:
-    case KG_MATH_UNIT:
-        return kg_math_eval_fmpq(e, out, n->a);
-    case KG_MATH_FUNC:
-        return call(e, out, n);
-    default:
-        return false;
-    }
+    return kg_math_walk(&rationals, e, out, node);
 }

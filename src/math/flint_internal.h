@@ -37,6 +37,32 @@ struct kg_math_eval {
 bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node);
 bool kg_math_eval_acb(struct kg_math_eval *e, acb_t out, int node);
 bool kg_math_eval_ca(struct kg_math_eval *e, ca_t out, int node);
+
+static inline bool kg_math_is_within(const fmpz_t n, slong limit)
+{
+    return fmpz_cmp_si(n, -limit) >= 0 && fmpz_cmp_si(n, limit) <= 0;
+}
+
+/* ---- the walk over a tree, one for all kinds of numbers (eval.c) ---- */
+enum kg_math_answer { KG_MATH_NO, KG_MATH_YES, KG_MATH_WALK /* it is for the walk */ };
+/* What a kind of numbers does. z and x are its numbers, z is changed in place; what
+ * returns false, or NO, has no value. */
+struct kg_math_algebra {
+    uint32_t functions; /* bit n: enum kg_math_func n */
+    void (*init)(struct kg_math_eval *e, void *z);
+    void (*clear)(struct kg_math_eval *e, void *z);
+    enum kg_math_answer (*direct)(struct kg_math_eval *e, void *z, int node);
+    bool (*constant)(struct kg_math_eval *e, void *z, int op);
+    /* z + x, z x, z / x, z^x; the last not of a kind without exponentials */
+    bool (*binary)(struct kg_math_eval *e, void *z, const void *x, int kind);
+    void (*negate)(struct kg_math_eval *e, void *z);
+    void (*divide)(struct kg_math_eval *e, void *z, ulong by);
+    bool (*function)(struct kg_math_eval *e, void *z, int op);
+    enum kg_math_answer (*power)(struct kg_math_eval *e, void *z, const fmpz_t exponent);
+    bool (*root)(struct kg_math_eval *e, void *z, slong index); /* 1 <= index */
+};
+bool kg_math_walk(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z,
+                  int node);
 /* A whole number that fits.   returns false where the node is none */
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit);
 
