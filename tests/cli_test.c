@@ -208,15 +208,15 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
                    "--model: expected a value (DIR), found the end");
     expect_refusal(2, kedge("", "score --model x y"), "unexpected argument 'y'");
     expect_refusal(2, kedge("", "score --model x --dtype fp8"),
-                   "expected one of bf16|fp32");
+                   "--dtype: expected one of bf16, fp32, found 'fp8'");
     expect_refusal(2, kedge("", "score --model x --temperature warm"),
-                   "expected a number between");
+                   "expected a number from");
     expect_refusal(2, kedge("", "score --model x --entropy=1"), "takes no value");
     expect_refusal(2, kedge("", "generate --model x --top-p 1.5 hi"),
-                   "between 0 and 1, found '1.5'");
+                   "from 0 to 1, found '1.5'");
     expect_refusal(2, kedge("", "generate --model x --top-p 0 hi"), "above 0");
     expect_refusal(2, kedge("", "generate --model x --n 0 hi"),
-                   "--n: expected a whole number");
+                   "--n: expected an integer");
     expect_refusal(2, kedge("", "generate --model x"),
                    "either a PROMPT or --jsonl, found neither");
     expect_refusal(2, kedge("", "generate --model x --jsonl hi"), "found both");

@@ -68,7 +68,8 @@ kg_status kg_opt_refuse(const struct kg_opt_row *row, const char *found,
     kg_status status = put_expected(&text, row, found, err);
 
     if (status == KG_OK)
-        status = kg_fail(err, KG_EINVAL, "%s: %s: %s", where, row->key, text.data);
+        status = kg_fail(err, KG_EINVAL, "%s%s%s: %s", where ? where : "",
+                         where ? ": " : "", row->key, text.data);
     kg_str_release(&text);
     return status;
 }
@@ -207,8 +208,9 @@ kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const cha
 
     if (good < n)
         return kg_fail(err, KG_EINVAL,
-                       "%s: %s: expected UTF-8 text, found byte 0x%02x at %zu", where,
-                       row->key, (unsigned char)text[good], good);
+                       "%s%s%s: expected UTF-8 text, found byte 0x%02x at %zu",
+                       where ? where : "", where ? ": " : "", row->key,
+                       (unsigned char)text[good], good);
     if (row->choices)
         return check_choice(row, text, where, err);
     if (kg_opt_is_number(row))

@@ -68,7 +68,7 @@ bool kg_opt_is_whole(const struct kg_opt_row *row);
 bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
 
 /* Is text a value of the row? Text is UTF-8; a number decimal.
- * errors: EINVAL "WHERE: KEY: expected ..., found ..." */
+ * errors: EINVAL "WHERE: KEY: expected ..., found ..."; where NULL: from KEY on */
 kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const char *where,
                        struct kg_err *err) KG_MUST_CHECK;
 /* The same refusal; found: how it calls what was given. */

@@ -12,6 +12,7 @@
 #ifndef KG_CLI_CLI_H
 #define KG_CLI_CLI_H
 
+#include "base/option.h"
 #include "base/status.h"
 #include "base/str.h"
 
@@ -22,16 +23,6 @@ struct kg_json_doc;
 
 enum { KG_EXIT_OK = 0, KG_EXIT_FAILURE = 1, KG_EXIT_USAGE = 2 };
 
-enum kg_flag_type {
-    KG_FLAG_TRUE,   /* no value; sets a bool */
-    KG_FLAG_FALSE,  /* no value; clears a bool */
-    KG_FLAG_INT,    /* int64_t */
-    KG_FLAG_REAL,   /* double */
-    KG_FLAG_TEXT,   /* const char *, borrowed from argv */
-    KG_FLAG_CHOICE, /* const char *, one of `choices` */
-    KG_FLAG_LIST,   /* struct kg_flag_list: may be given several times */
-};
-
 enum { KG_FLAG_LIST_MAX = 16 };
 struct kg_flag_list {
     const char *items[KG_FLAG_LIST_MAX]; /* borrowed from argv */
@@ -39,16 +30,47 @@ struct kg_flag_list {
 };
 
 struct kg_flag {
-    const char *name; /* without the dashes; NULL ends a table */
-    char short_name;  /* 0: none */
-    enum kg_flag_type type;
-    void *target;
+    const char *name;            /* without the dashes; NULL ends a table */
+    char short_name;             /* 0: none */
+    enum kg_opt_type type;       /* a BOOL has no value */
+    bool clears;                 /* a BOOL: given, it is false */
+    const struct kg_flag *group; /* see KG_FLAGS_OF */
+    void *target;         /* a LIST is struct kg_flag_list: may be given several times */
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
     double min;           /* INT and REAL; min == max == 0 means no range */
     double max;
-    const char *choices; /* CHOICE: "a|b" */
+    const char *choices; /* "a|b" */
 };
+
+/* From type to target of a flag, by the variable that it fills. */
+#define KG_TO(variable)                                                                  \
+    _Generic((variable),                                                                 \
+        bool: KG_OPT_BOOL,                                                               \
+        int64_t: KG_OPT_INT,                                                             \
+        int: KG_OPT_INT32,                                                               \
+        double: KG_OPT_REAL,                                                             \
+        float: KG_OPT_FLOAT,                                                             \
+        const char *: KG_OPT_STRING,                                                     \
+        struct kg_flag_list: KG_OPT_LIST),                                               \
+        false, NULL, &(variable)
+/* The same of a bool that the flag makes false. */
+#define KG_CLEARS(variable) KG_OPT_BOOL, true, NULL, &(variable)
+/* A row in whose place those of another table stand, which several commands have; that
+ * table has no such row. */
+#define KG_FLAGS_OF(table)                                                               \
+    {                                                                                    \
+        .name = "", .group = (table)                                                     \
+    }
+
+/* The flags of a table one after the other:
+ *   struct kg_flag_walk walk = {flags, NULL};
+ *   for (const struct kg_flag *f; (f = kg_flag_next(&walk));) */
+struct kg_flag_walk {
+    const struct kg_flag *next; /* NULL: none */
+    const struct kg_flag *back; /* behind the group; NULL: in none */
+};
+const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk); /* NULL: no more */
 
 struct kg_command {
     const char *name;

@@ -10,9 +10,6 @@
 #include <string.h>
 
 static bool json;
-static int64_t threads;
-static const char *dtype;
-static const char *model;
 static int64_t streams;
 static int64_t tokens;
 static int64_t rounds;
@@ -20,22 +17,18 @@ static int64_t piece_ms = 50;
 static int64_t soak_s;
 
 const struct kg_flag kg_bench_flags[] = {
-    {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object a figure on stdout", 0, 0,
+    {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
+    KG_FLAGS_OF(kg_compute_flags),
+    {"model", 'm', KG_TO(kg_load.dir), "DIR", "serve: the checkpoint", 0, 0, NULL},
+    {"streams", 0, KG_TO(streams), "N", "serve: clients at once (default 64)", 1, 512,
      NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
-    {"threads", 0, KG_FLAG_INT, &threads, "N", "threads (default: all cores)", 0, 1024,
+    {"tokens", 0, KG_TO(tokens), "N", "serve: of each answer (default 256)", 2, 1 << 20,
      NULL},
-    {"model", 'm', KG_FLAG_TEXT, &model, "DIR", "serve: the checkpoint", 0, 0, NULL},
-    {"streams", 0, KG_FLAG_INT, &streams, "N", "serve: clients at once (default 64)", 1,
-     512, NULL},
-    {"tokens", 0, KG_FLAG_INT, &tokens, "N", "serve: of each answer (default 256)", 2,
-     1 << 20, NULL},
-    {"rounds", 0, KG_FLAG_INT, &rounds, "N",
+    {"rounds", 0, KG_TO(rounds), "N",
      "serve: how often both sides are measured (default 5)", 1, 4096, NULL},
-    {"soak", 0, KG_FLAG_INT, &soak_s, "S",
+    {"soak", 0, KG_TO(soak_s), "S",
      "serve: go on with the load for so many seconds (default 0)", 0, 86400, NULL},
-    {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
+    {"stream-interval", 0, KG_TO(piece_ms), "MS",
      "serve: as in `kedge serve` (default 50)", 0, 60000, NULL},
     {0},
 };
@@ -43,10 +36,9 @@ const struct kg_flag kg_bench_flags[] = {
 static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
 {
     struct kg_loaded l;
-    const struct kg_load_args args = {model, dtype, threads};
-    if (model == NULL)
+    if (kg_load.dir == NULL)
         return kg_fail(err, KG_EINVAL, "serve: expected --model DIR");
-    KG_TRY(kg_load_model(&l, &args, err));
+    KG_TRY(kg_load_model(&l, &kg_load, err));
     struct kg_serve_load_opts opts = {.model = l.model,
                                       .tok = l.tok,
                                       .streams = (int)streams,
@@ -67,8 +59,8 @@ int kg_cmd_bench(int argc, char **argv)
     struct kg_err err;
     kg_status status;
 
-    kg_threads_set((int)threads);
-    status = kg_load_dtype(&ct, dtype, &err);
+    kg_threads_set((int)kg_load.threads);
+    status = kg_load_dtype(&ct, kg_load.dtype, &err);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)

@@ -27,45 +27,32 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct kg_load_args load;
 static const char *chat_template = "auto";
 static const char *system_text;
 static double temperature = 0.7;
-static double top_p = 1;
-static double min_p;
-static int64_t top_k;
 static int64_t max_tokens = 1024;
 static int64_t max_len;
 static int64_t seed = -1;
 
 const struct kg_flag kg_chat_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
-    {"system", 's', KG_FLAG_TEXT, &system_text, "TEXT",
+    KG_FLAGS_OF(kg_model_flags),
+    {"system", 's', KG_TO(system_text), "TEXT",
      "the system's message, before all others (default: what the template says)", 0, 0,
      NULL},
-    {"chat-template", 0, KG_FLAG_TEXT, &chat_template, "CHOICE",
+    {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), or a file or folder (default auto)", 0, 0, NULL},
-    {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
+    {"temperature", 't', KG_TO(temperature), "T",
      "0 takes the likeliest token (default 0.7)", 0, 10000, NULL},
-    {"top-p", 0, KG_FLAG_REAL, &top_p, "P",
-     "keep the likeliest ids up to this sum (default 1: off)", 0, 1, NULL},
-    {"top-k", 0, KG_FLAG_INT, &top_k, "K", "keep the K likeliest ids (default 0: off)", 0,
-     INT_MAX, NULL},
-    {"min-p", 0, KG_FLAG_REAL, &min_p, "P",
-     "keep ids with at least P times the largest probability (default 0: off)", 0, 1,
-     NULL},
-    {"max-tokens", 0, KG_FLAG_INT, &max_tokens, "N",
+    KG_FLAGS_OF(kg_truncation_flags),
+    {"max-tokens", 0, KG_TO(max_tokens), "N",
      "tokens of an answer at most (default 1024)", 1, INT_MAX / 2, NULL},
-    {"max-len", 0, KG_FLAG_INT, &max_len, "N",
+    {"max-len", 0, KG_TO(max_len), "N",
      "tokens of the conversation at most (default: the model's positions, 32,768 at "
      "most)",
      2, INT_MAX / 2, NULL},
-    {"seed", 0, KG_FLAG_INT, &seed, "S",
+    {"seed", 0, KG_TO(seed), "S",
      "answers are a function of seed and messages (default: the clock's)", 0, 1e18, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
-    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
-     1024, NULL},
+    KG_FLAGS_OF(kg_compute_flags),
     {0},
 };
 
@@ -473,19 +460,19 @@ static kg_status converse(struct chat *c, struct kg_err *err)
 
 static kg_status open_chat(struct chat *c, struct kg_err *err)
 {
-    if (!kg_file_is_dir(load.dir))
+    if (!kg_file_is_dir(kg_load.dir))
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a checkpoint folder, found none",
-                       load.dir);
-    KG_TRY(kg_chat_template_choose(&c->tmpl, chat_template, load.dir, err));
+                       kg_load.dir);
+    KG_TRY(kg_chat_template_choose(&c->tmpl, chat_template, kg_load.dir, err));
     if (c->tmpl == NULL)
         return kg_fail(
             err, KG_ENOTFOUND,
             "%s has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json): give one with --chat-template FILE",
-            load.dir);
-    KG_TRY(kg_load_model(&c->l, &load, err));
+            kg_load.dir);
+    KG_TRY(kg_load_model(&c->l, &kg_load, err));
     if (c->l.tok == NULL)
-        return kg_fail(err, KG_ENOTFOUND, "%s has no tokenizer", load.dir);
+        return kg_fail(err, KG_ENOTFOUND, "%s has no tokenizer", kg_load.dir);
     int32_t positions = c->l.model->config.max_positions;
     c->max_len = positions < MOST_POSITIONS ? positions : MOST_POSITIONS;
     if (max_len > 0 && max_len < positions)
@@ -513,16 +500,16 @@ int kg_cmd_chat(int argc, char **argv)
     struct kg_err err;
     (void)argc;
     (void)argv;
-    if (load.dir == NULL)
+    if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
-    if (top_p == 0)
+    if (kg_truncation.top_p == 0)
         return kg_cli_usage("--top-p: expected a number above 0, found 0");
     if (seed < 0)
         seed = (int64_t)(kg_clock_unix_seconds() * 1e3) * KG_SEED_SAMPLES;
     c.sampling = (struct kg_sampling){.temperature = (float)temperature,
-                                      .top_p = (float)top_p,
-                                      .top_k = (int)top_k,
-                                      .min_p = (float)min_p,
+                                      .top_p = kg_truncation.top_p,
+                                      .top_k = kg_truncation.top_k,
+                                      .min_p = kg_truncation.min_p,
                                       .max_tokens = (int32_t)max_tokens,
                                       .rng = kg_seed_key()};
     kg_status status = open_chat(&c, &err);

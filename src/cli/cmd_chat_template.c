@@ -14,19 +14,18 @@ static bool list;
 static int64_t now_s;
 
 const struct kg_flag kg_chat_template_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &model, "DIR|FILE",
-     "model folder, or a file with a template", 0, 0, NULL},
-    {"chat-template", 0, KG_FLAG_TEXT, &chosen, "FILE",
+    {"model", 'm', KG_TO(model), "DIR|FILE", "model folder, or a file with a template", 0,
+     0, NULL},
+    {"chat-template", 0, KG_TO(chosen), "FILE",
      "a file with a template, as other commands take it; --model then gives the special "
      "tokens",
      0, 0, NULL},
-    {"name", 0, KG_FLAG_TEXT, &name, "NAME",
+    {"name", 0, KG_TO(name), "NAME",
      "which template, where a folder has several (default: tool_use where a line has "
      "tools, if there is one, else `default`)",
      0, 0, NULL},
-    {"list", 0, KG_FLAG_TRUE, &list, NULL, "print the names of a folder's templates", 0,
-     0, NULL},
-    {"now", 0, KG_FLAG_INT, &now_s, "SECONDS",
+    {"list", 0, KG_TO(list), NULL, "print the names of a folder's templates", 0, 0, NULL},
+    {"now", 0, KG_TO(now_s), "SECONDS",
      "what strftime_now reads, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
      NULL},
     {0},

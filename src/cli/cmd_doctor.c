@@ -11,8 +11,7 @@
 static bool json;
 
 const struct kg_flag kg_doctor_flags[] = {
-    {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object a check on stdout", 0, 0,
-     NULL},
+    {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout", 0, 0, NULL},
     {0},
 };
 

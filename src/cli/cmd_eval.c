@@ -21,123 +21,104 @@
 #include <string.h>
 
 /* Numbers are below their range until a flag gives them. */
-static struct kg_load_args load;
 static const char *out_dir, *data_dir, *reference, *dump_path;
-static const char *data_path, *task_name, *grader, *exclude, *level, *template_text,
-    *chat_choice, *prompt_key, *answer_key, *command, *metric, *answer_tags, *env,
-    *search_where, *system_prompt, *opening, *add_special, *wording, *bad_golds;
+static const char *data_path, *task_name, *grader, *exclude, *level, *prompt_key,
+    *answer_key, *command, *metric, *answer_tags, *env, *search_where, *add_special,
+    *wording, *bad_golds;
 static const char *only_sets, *without_sets;
 static const char *base_url, *api = "chat", *key_file;
 static int64_t in_flight = 16, timeout_s = 600;
-static bool keep_thinking, unique, user_turn, json, dry_run;
+static bool keep_thinking, unique, json, dry_run;
 static struct kg_flag_list stops;
 static int64_t count = -1, samples = -1, max_tokens = -1, top_k = -1, seed = -1,
                timeout_ms = -1, turns = -1, search_topk = -1, max_batch = 64;
 static double temperature = -1, top_p = -1;
 
 const struct kg_flag kg_eval_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR",
+    {"model", 'm', KG_TO(kg_load.dir), "DIR",
      "checkpoint folder; with --base-url a model's name there", 0, 0, NULL},
-    {"base-url", 0, KG_FLAG_TEXT, &base_url, "URL",
+    {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
-    {"api", 0, KG_FLAG_CHOICE, &api, "WHICH",
-     "of the server: chat or completions (default chat)", 0, 0, "chat|completions"},
-    {"key-file", 0, KG_FLAG_TEXT, &key_file, "FILE", "key of the server: one line", 0, 0,
-     NULL},
-    {"in-flight", 0, KG_FLAG_INT, &in_flight, "N",
-     "requests at once to the server (default 16)", 1, 4096, NULL},
-    {"timeout-s", 0, KG_FLAG_INT, &timeout_s, "S",
+    {"api", 0, KG_TO(api), "WHICH", "of the server: chat or completions (default chat)",
+     0, 0, "chat|completions"},
+    {"key-file", 0, KG_TO(key_file), "FILE", "key of the server: one line", 0, 0, NULL},
+    {"in-flight", 0, KG_TO(in_flight), "N", "requests at once to the server (default 16)",
+     1, 4096, NULL},
+    {"timeout-s", 0, KG_TO(timeout_s), "S",
      "time for one answer of the server (default 600)", 1, 86400, NULL},
-    {"out", 'o', KG_FLAG_TEXT, &out_dir, "DIR",
+    {"out", 'o', KG_TO(out_dir), "DIR",
      "folder that keeps every sample; the same command goes on where it stopped", 0, 0,
      NULL},
-    {"data-dir", 0, KG_FLAG_TEXT, &data_dir, "DIR",
+    {"data-dir", 0, KG_TO(data_dir), "DIR",
      "where the data files of a suite lie (default: here)", 0, 0, NULL},
-    {"sets", 0, KG_FLAG_TEXT, &only_sets, "NAMES",
+    {"sets", 0, KG_TO(only_sets), "NAMES",
      "of a suite: evaluate these sets alone, \"a,b\"", 0, 0, NULL},
-    {"without", 0, KG_FLAG_TEXT, &without_sets, "NAMES",
-     "of a suite: leave these sets out", 0, 0, NULL},
-    {"dry-run", 0, KG_FLAG_TRUE, &dry_run, NULL,
+    {"without", 0, KG_TO(without_sets), "NAMES", "of a suite: leave these sets out", 0, 0,
+     NULL},
+    {"dry-run", 0, KG_TO(dry_run), NULL,
      "say what would be evaluated, and which files are missing", 0, 0, NULL},
-    {"data", 'd', KG_FLAG_TEXT, &data_path, "FILE",
+    {"data", 'd', KG_TO(data_path), "FILE",
      "without a suite: the problems (not for generated tasks)", 0, 0, NULL},
-    {"grader", 0, KG_FLAG_TEXT, &grader, "MODE",
+    {"grader", 0, KG_TO(grader), "MODE",
      "task math: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
-    {"keep-thinking", 0, KG_FLAG_TRUE, &keep_thinking, NULL,
+    {"keep-thinking", 0, KG_TO(keep_thinking), NULL,
      "task math: an answer may stand before </think>", 0, 0, NULL},
-    {"unique", 0, KG_FLAG_TRUE, &unique, NULL,
+    {"unique", 0, KG_TO(unique), NULL,
      "of records with equal problem and answer the first alone", 0, 0, NULL},
-    {"exclude", 0, KG_FLAG_TEXT, &exclude, "IDS",
+    {"exclude", 0, KG_TO(exclude), "IDS",
      "task math: ids (else lines) of records to leave out, \"a,b\"", 0, 0, NULL},
-    {"bad-golds", 0, KG_FLAG_CHOICE, &bad_golds, "WHAT",
+    {"bad-golds", 0, KG_TO(bad_golds), "WHAT",
      "task math: records that nobody can answer stop it, or are dropped (default stop)",
      0, 0, "stop|drop"},
-    {"task", 0, KG_FLAG_TEXT, &task_name, "NAME",
+    {"task", 0, KG_TO(task_name), "NAME",
      "how answers are graded (default qa-number; see kedge task)", 0, 0, NULL},
-    {"level", 0, KG_FLAG_TEXT, &level, "LEVEL", "difficulty of generated problems", 0, 0,
-     NULL},
-    {"problems", 0, KG_FLAG_INT, &count, "N",
+    {"level", 0, KG_TO(level), "LEVEL", "difficulty of generated problems", 0, 0, NULL},
+    {"problems", 0, KG_TO(count), "N",
      "problems used at most (default 500; of a suite: all)", 1, 1e7, NULL},
-    {"n", 'n', KG_FLAG_INT, &samples, "N", "answers for each problem (default 1)", 1,
+    {"n", 'n', KG_TO(samples), "N", "answers for each problem (default 1)", 1,
      KG_EVAL_MAX_N, NULL},
-    {"max-tokens", 0, KG_FLAG_INT, &max_tokens, "N", "longest answer (default 512)", 1,
-     1e6, NULL},
-    {"temperature", 't', KG_FLAG_REAL, &temperature, "T", "0 is greedy (default 1)", 0,
-     100, NULL},
-    {"top-p", 0, KG_FLAG_REAL, &top_p, "P", "nucleus (default 1: off)", 1e-6, 1, NULL},
-    {"top-k", 0, KG_FLAG_INT, &top_k, "K", "most likely ids kept (default 0: off)", 0,
-     1e9, NULL},
-    {"stop", 0, KG_FLAG_LIST, &stops, "STR",
-     "string that ends an answer; may be repeated", 0, 0, NULL},
-    {"seed", 0, KG_FLAG_INT, &seed, "S", "seed of the draws (default 1)", 0, 1e15, NULL},
-    {"reference", 0, KG_FLAG_TEXT, &reference, "DIR",
-     "print the KL to this checkpoint on the sampled tokens", 0, 0, NULL},
-    {"dump", 0, KG_FLAG_TEXT, &dump_path, "FILE",
-     "without --out: write every answer with its grade as JSONL", 0, 0, NULL},
-    {"template", 0, KG_FLAG_TEXT, &template_text, "TEXT",
-     "text around the problem; {prompt} is replaced", 0, 0, NULL},
-    {"user-turn", 0, KG_FLAG_TRUE, &user_turn, NULL,
-     "the problem in its template is the user's turn of the chat template", 0, 0, NULL},
-    {"system", 0, KG_FLAG_TEXT, &system_prompt, "TEXT",
-     "system prompt in front of every conversation", 0, 0, NULL},
-    {"opening", 0, KG_FLAG_TEXT, &opening, "TEXT",
-     "what the assistant's turn begins with, where the template does not write it", 0, 0,
+    {"max-tokens", 0, KG_TO(max_tokens), "N", "longest answer (default 512)", 1, 1e6,
      NULL},
-    {"chat-template", 0, KG_FLAG_TEXT, &chat_choice, "WHICH",
-     "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
-    {"add-special", 0, KG_FLAG_CHOICE, &add_special, "WHICH",
+    {"temperature", 't', KG_TO(temperature), "T", "0 is greedy (default 1)", 0, 100,
+     NULL},
+    {"top-p", 0, KG_TO(top_p), "P", "nucleus (default 1: off)", 1e-6, 1, NULL},
+    {"top-k", 0, KG_TO(top_k), "K", "most likely ids kept (default 0: off)", 0, 1e9,
+     NULL},
+    {"stop", 0, KG_TO(stops), "STR", "string that ends an answer; may be repeated", 0, 0,
+     NULL},
+    {"seed", 0, KG_TO(seed), "S", "seed of the draws (default 1)", 0, 1e15, NULL},
+    {"reference", 0, KG_TO(reference), "DIR",
+     "print the KL to this checkpoint on the sampled tokens", 0, 0, NULL},
+    {"dump", 0, KG_TO(dump_path), "FILE",
+     "without --out: write every answer with its grade as JSONL", 0, 0, NULL},
+    KG_FLAGS_OF(kg_prompt_flags),
+    {"add-special", 0, KG_TO(add_special), "WHICH",
      "BOS in front of a prompt: auto (of text), true or false (default auto)", 0, 0,
      KG_SPECIAL_CHOICES},
-    {"prompt-key", 0, KG_FLAG_TEXT, &prompt_key, "KEY", "column of the problem", 0, 0,
-     NULL},
-    {"answer-key", 0, KG_FLAG_TEXT, &answer_key, "KEY", "column of the answer", 0, 0,
-     NULL},
-    {"metric", 0, KG_FLAG_CHOICE, &metric, "NAME",
-     "task search-qa: what is rewarded (default em)", 0, 0, "em|subem|f1|format"},
-    {"answer-tags", 0, KG_FLAG_CHOICE, &answer_tags, "N",
+    {"prompt-key", 0, KG_TO(prompt_key), "KEY", "column of the problem", 0, 0, NULL},
+    {"answer-key", 0, KG_TO(answer_key), "KEY", "column of the answer", 0, 0, NULL},
+    {"metric", 0, KG_TO(metric), "NAME", "task search-qa: what is rewarded (default em)",
+     0, 0, "em|subem|f1|format"},
+    {"answer-tags", 0, KG_TO(answer_tags), "N",
      "task search-qa: pairs of tags that an answer needs (default 1)", 0, 0, "1|2"},
-    {"wording", 0, KG_FLAG_CHOICE, &wording, "NAME",
+    {"wording", 0, KG_TO(wording), "NAME",
      "search agents: words of instruction and remark (default kedge)", 0, 0,
      KG_WORDING_CHOICES},
-    {"env", 0, KG_FLAG_CHOICE, &env, "NAME",
-     "answers are episodes that talk to it (default none)", 0, 0,
-     "none|search|calculator"},
-    {"search", 0, KG_FLAG_TEXT, &search_where, "WHERE",
+    {"env", 0, KG_TO(env), "NAME", "answers are episodes that talk to it (default none)",
+     0, 0, "none|search|calculator"},
+    {"search", 0, KG_TO(search_where), "WHERE",
      "env search: an index file, or http://HOST:PORT/retrieve", 0, 0, NULL},
-    {"search-topk", 0, KG_FLAG_INT, &search_topk, "N",
+    {"search-topk", 0, KG_TO(search_topk), "N",
      "env search: passages for a query (default 3)", 1, 1000, NULL},
-    {"turns", 0, KG_FLAG_INT, &turns, "N",
+    {"turns", 0, KG_TO(turns), "N",
      "turns with tools; one more follows without (default 4)", 0, 1000, NULL},
-    {"command", 0, KG_FLAG_TEXT, &command, "CMD", "external grader", 0, 0, NULL},
-    {"timeout-ms", 0, KG_FLAG_INT, &timeout_ms, "MS", "its time limit (default 30000)", 1,
-     3.6e6, NULL},
-    {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
-     "sequences that decode together (default 64)", 1, 65536, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE", "bf16 or fp32 (default: bf16)", 0,
-     0, "bf16|fp32"},
-    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
-     1024, NULL},
-    {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object on stdout", 0, 0, NULL},
+    {"command", 0, KG_TO(command), "CMD", "external grader", 0, 0, NULL},
+    {"timeout-ms", 0, KG_TO(timeout_ms), "MS", "its time limit (default 30000)", 1, 3.6e6,
+     NULL},
+    {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
+     1, 65536, NULL},
+    KG_FLAGS_OF(kg_compute_flags),
+    {"json", 0, KG_TO(json), NULL, "one JSON object on stdout", 0, 0, NULL},
     {0},
 };
 
@@ -165,11 +146,11 @@ static const struct {
     {"--temperature", "temperature", NULL, NULL, &temperature, NULL},
     {"--top-p", "top_p", NULL, NULL, &top_p, NULL},
     {"--top-k", "top_k", NULL, &top_k, NULL, NULL},
-    {"--template", "template", &template_text, NULL, NULL, NULL},
-    {"--user-turn", "user_turn", NULL, NULL, NULL, &user_turn},
-    {"--system", "system", &system_prompt, NULL, NULL, NULL},
-    {"--opening", "opening", &opening, NULL, NULL, NULL},
-    {"--chat-template", "chat_template", &chat_choice, NULL, NULL, NULL},
+    {"--template", "template", &kg_prompt_how.template_text, NULL, NULL, NULL},
+    {"--user-turn", "user_turn", NULL, NULL, NULL, &kg_prompt_how.user_turn},
+    {"--system", "system", &kg_prompt_how.system, NULL, NULL, NULL},
+    {"--opening", "opening", &kg_prompt_how.opening, NULL, NULL, NULL},
+    {"--chat-template", "chat_template", &kg_prompt_chat, NULL, NULL, NULL},
     {"--add-special", "add_special", &add_special, NULL, NULL, NULL},
     {"--prompt-key", "prompt_key", &prompt_key, NULL, NULL, NULL},
     {"--answer-key", "answer_key", &answer_key, NULL, NULL, NULL},
@@ -258,8 +239,8 @@ static kg_status give_model(struct kg_suite *s, struct kg_err *err)
 {
     enum kg_dtype ct;
 
-    KG_TRY(kg_load_dtype(&ct, load.dtype, err));
-    KG_TRY(kg_config_set(s->config, "model.path", load.dir, false, "--model", err));
+    KG_TRY(kg_load_dtype(&ct, kg_load.dtype, err));
+    KG_TRY(kg_config_set(s->config, "model.path", kg_load.dir, false, "--model", err));
     return kg_config_set(s->config, "model.dtype", kg_dtype_traits(ct)->name, false,
                          "--dtype", err);
 }
@@ -345,7 +326,7 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
     KG_TRY(give_flags(&e->suite, err));
     if (base_url)
         KG_TRY(give_server(&e->suite, err));
-    else if (load.dir)
+    else if (kg_load.dir)
         KG_TRY(give_model(&e->suite, err));
     KG_TRY(kg_suite_resolve(&e->suite, err));
     return kg_suite_sets(&e->sets, &e->suite, data_dir, err);
@@ -353,12 +334,12 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
 
 static kg_status open_models(struct evaluation *e, struct kg_err *err)
 {
-    struct kg_load_args ref_args = load;
+    struct kg_load_args ref_args = kg_load;
 
-    KG_TRY(kg_load_model(&e->policy, &load, err));
+    KG_TRY(kg_load_model(&e->policy, &kg_load, err));
     if (!e->policy.tok)
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer, found none",
-                       load.dir);
+                       kg_load.dir);
     ref_args.dir = reference;
     if (reference)
         KG_TRY(kg_load_model(&e->ref, &ref_args, err));
@@ -369,7 +350,7 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
     e->local = (struct kg_eval_local){
         .model = e->policy.model,
         .tok = e->policy.tok,
-        .model_dir = load.dir,
+        .model_dir = kg_load.dir,
         .reference = e->ref.model,
         .reference_dir = reference,
         .max_batch = (int32_t)max_batch,
@@ -397,7 +378,7 @@ static kg_status read_key(struct kg_str *key, struct kg_err *err)
 static kg_status open_server(struct evaluation *e, struct kg_err *err)
 {
     struct kg_eval_remote_opts opts = {.base_url = base_url,
-                                       .model = load.dir,
+                                       .model = kg_load.dir,
                                        .completions = strcmp(api, "completions") == 0,
                                        .in_flight = (int)in_flight,
                                        .timeout_ms = (int)timeout_s * 1000};
@@ -447,7 +428,7 @@ out:
 static kg_status put_problems(struct kg_str *out, struct lacks *lacks,
                               struct kg_eval_set *set, struct kg_err *err)
 {
-    const char *dir = base_url ? NULL : load.dir;
+    const char *dir = base_url ? NULL : kg_load.dir;
     struct kg_err found = {0};
 
     if (!dir && strcmp(set->chat_name, "auto") == 0)
@@ -668,7 +649,7 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
 
 static const char *usage_error(void)
 {
-    if (!load.dir && !base_url && !dry_run)
+    if (!kg_load.dir && !base_url && !dry_run)
         return "expected --model DIR, or --base-url URL";
     if (out_dir && dump_path)
         return "expected --out or --dump, found both (--out keeps every sample)";

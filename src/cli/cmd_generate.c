@@ -20,7 +20,6 @@
 
 enum { MAX_PROMPTS = 1 << 24, DEFAULT_BATCH = 32 };
 
-static struct kg_load_args load;
 static bool jsonl;
 static bool json;
 static bool logprobs;
@@ -28,12 +27,7 @@ static bool ignore_eos;
 static bool parse_special = true;
 static bool add_special = true;
 static bool served;
-static struct kg_prompt_opts how = {.prefix = "--"};
-static const char *chat_choice = "auto";
 static double temperature = 1;
-static double top_p = 1;
-static double min_p;
-static int64_t top_k;
 static int64_t max_tokens = 256;
 static int64_t max_batch = DEFAULT_BATCH;
 static int64_t prefill_chunk = 512;
@@ -42,58 +36,37 @@ static int64_t seed;
 static struct kg_flag_list stops;
 
 const struct kg_flag kg_generate_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
-    {"jsonl", 0, KG_FLAG_TRUE, &jsonl, NULL,
-     "read prompts from stdin, one JSON object a line", 0, 0, NULL},
-    {"json", 0, KG_FLAG_TRUE, &json, NULL, "print JSON lines for a PROMPT too", 0, 0,
-     NULL},
-    {"logprobs", 0, KG_FLAG_TRUE, &logprobs, NULL,
+    KG_FLAGS_OF(kg_model_flags),
+    {"jsonl", 0, KG_TO(jsonl), NULL, "read prompts from stdin, one JSON object a line", 0,
+     0, NULL},
+    {"json", 0, KG_TO(json), NULL, "print JSON lines for a PROMPT too", 0, 0, NULL},
+    {"logprobs", 0, KG_TO(logprobs), NULL,
      "print each new token's log-prob (implies --json)", 0, 0, NULL},
-    {"max-tokens", 0, KG_FLAG_INT, &max_tokens, "N", "new tokens at most (default 256)",
-     1, INT_MAX / 2, NULL},
-    {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
+    {"max-tokens", 0, KG_TO(max_tokens), "N", "new tokens at most (default 256)", 1,
+     INT_MAX / 2, NULL},
+    {"temperature", 't', KG_TO(temperature), "T",
      "0 takes the likeliest token (default 1)", 0, 10000, NULL},
-    {"top-p", 0, KG_FLAG_REAL, &top_p, "P",
-     "keep the likeliest ids up to this sum (default 1: off)", 0, 1, NULL},
-    {"top-k", 0, KG_FLAG_INT, &top_k, "K", "keep the K likeliest ids (default 0: off)", 0,
-     INT_MAX, NULL},
-    {"min-p", 0, KG_FLAG_REAL, &min_p, "P",
-     "keep ids with at least P times the largest probability (default 0: off)", 0, 1,
+    KG_FLAGS_OF(kg_truncation_flags),
+    {"n", 'n', KG_TO(n_samples), "N", "answers to every prompt (default 1)", 1, 1 << 20,
      NULL},
-    {"n", 'n', KG_FLAG_INT, &n_samples, "N", "answers to every prompt (default 1)", 1,
-     1 << 20, NULL},
-    {"seed", 0, KG_FLAG_INT, &seed, "S",
+    {"seed", 0, KG_TO(seed), "S",
      "answers are a function of seed, input and model (default 0)", 0, 1e18, NULL},
-    {"served", 0, KG_FLAG_TRUE, &served, NULL,
+    {"served", 0, KG_TO(served), NULL,
      "answer i of every prompt is the one that `kedge serve` gives for seed + i", 0, 0,
      NULL},
-    {"stop", 0, KG_FLAG_LIST, &stops, "STR",
-     "end an answer before this text; may be repeated", 0, 0, NULL},
-    {"ignore-eos", 0, KG_FLAG_TRUE, &ignore_eos, NULL, "sample on to the limit", 0, 0,
-     NULL},
-    {"template", 0, KG_FLAG_TEXT, &how.template_text, "TEXT",
-     "text around a prompt; {prompt} is replaced", 0, 0, NULL},
-    {"user-turn", 0, KG_FLAG_TRUE, &how.user_turn, NULL,
-     "a prompt of text is the user's turn of the chat template", 0, 0, NULL},
-    {"system", 0, KG_FLAG_TEXT, &how.system, "TEXT",
-     "system prompt in front of every conversation", 0, 0, NULL},
-    {"opening", 0, KG_FLAG_TEXT, &how.opening, "TEXT",
-     "what the assistant's turn begins with, where the template does not write it", 0, 0,
-     NULL},
-    {"chat-template", 0, KG_FLAG_TEXT, &chat_choice, "WHICH",
-     "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
-    {"no-parse-special", 0, KG_FLAG_FALSE, &parse_special, NULL,
+    {"stop", 0, KG_TO(stops), "STR", "end an answer before this text; may be repeated", 0,
+     0, NULL},
+    {"ignore-eos", 0, KG_TO(ignore_eos), NULL, "sample on to the limit", 0, 0, NULL},
+    KG_FLAGS_OF(kg_prompt_flags),
+    {"no-parse-special", 0, KG_CLEARS(parse_special), NULL,
      "special tokens in a prompt are plain text", 0, 0, NULL},
-    {"no-add-special", 0, KG_FLAG_FALSE, &add_special, NULL,
+    {"no-add-special", 0, KG_CLEARS(add_special), NULL,
      "do not add what the tokenizer's post-processor adds to text (BOS)", 0, 0, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
-    {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
-     "sequences computed together (default 32)", 1, 65536, NULL},
-    {"prefill-chunk", 0, KG_FLAG_INT, &prefill_chunk, "N",
+    KG_FLAGS_OF(kg_compute_flags),
+    {"max-batch", 0, KG_TO(max_batch), "N", "sequences computed together (default 32)", 1,
+     65536, NULL},
+    {"prefill-chunk", 0, KG_TO(prefill_chunk), "N",
      "prompt tokens computed together (default 512)", 1, 1 << 20, NULL},
-    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
-     1024, NULL},
     {0},
 };
 
@@ -142,8 +115,8 @@ static kg_status add_text(struct job *j, const struct kg_prompt_source *from,
         return kg_fail(
             err, KG_EINVAL,
             "%s: a prompt of text needs a tokenizer, and %s has none: give \"ids\"",
-            where, load.dir);
-    status = kg_prompt_put(&text, &rendered, from, &how, err);
+            where, kg_load.dir);
+    status = kg_prompt_put(&text, &rendered, from, &kg_prompt_how, err);
     if (status == KG_OK)
         status = encode(j, &text, rendered, err);
     kg_str_release(&text);
@@ -177,8 +150,9 @@ static kg_status need_chat(struct job *j, struct kg_err *err)
     if (j->chat_chosen)
         return KG_OK;
     j->chat_chosen = true;
-    KG_TRY(kg_prompt_choose(&j->chat, &how, chat_choice, load.dir, err));
-    return kg_prompt_check(&how, err);
+    KG_TRY(kg_prompt_choose(&j->chat, &kg_prompt_how,
+                            kg_prompt_chat ? kg_prompt_chat : "auto", kg_load.dir, err));
+    return kg_prompt_check(&kg_prompt_how, err);
 }
 
 static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
@@ -227,11 +201,11 @@ out:
 
 static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *err)
 {
-    bool named = strcmp(chat_choice, "auto") != 0;
+    bool named = kg_prompt_chat && strcmp(kg_prompt_chat, "auto") != 0;
 
-    if (named || how.user_turn || how.system || how.opening)
+    if (named || kg_prompt_how.user_turn || kg_prompt_how.system || kg_prompt_how.opening)
         KG_TRY(need_chat(j, err));
-    KG_TRY(kg_prompt_check(&how, err));
+    KG_TRY(kg_prompt_check(&kg_prompt_how, err));
     KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, 1, sizeof *j->from, MAX_PROMPTS,
                        "prompts", err));
     if (prompt == NULL)
@@ -395,9 +369,9 @@ static struct kg_sampling sampling(void)
 {
     const struct kg_rng_key own = {(uint64_t)seed, KG_RNG_SAMPLE};
     return (struct kg_sampling){.temperature = (float)temperature,
-                                .top_p = (float)top_p,
-                                .top_k = (int)top_k,
-                                .min_p = (float)min_p,
+                                .top_p = kg_truncation.top_p,
+                                .top_k = kg_truncation.top_k,
+                                .min_p = kg_truncation.min_p,
                                 .max_tokens = (int32_t)max_tokens,
                                 .ignore_eos = ignore_eos,
                                 .stops = stops.items,
@@ -410,7 +384,7 @@ int kg_cmd_generate(int argc, char **argv)
     struct job j = {.sampling = sampling(), .start = kg_clock_seconds()};
     struct kg_err err;
     kg_status status = KG_OK;
-    if (load.dir == NULL)
+    if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
     if (jsonl == (argc > 0))
         return kg_cli_usage("expected either a PROMPT or --jsonl, found %s",
@@ -419,9 +393,9 @@ int kg_cmd_generate(int argc, char **argv)
         return kg_cli_usage("--served: expected --seed and --n to stay below the next "
                             "multiple of %d",
                             KG_SEED_SAMPLES);
-    if (top_p == 0)
+    if (kg_truncation.top_p == 0)
         return kg_cli_usage("--top-p: expected a number above 0, found 0");
-    KG_TRY_GOTO(out, kg_load_model(&j.l, &load, &err));
+    KG_TRY_GOTO(out, kg_load_model(&j.l, &kg_load, &err));
     KG_TRY_GOTO(out, read_prompts(&j, argc > 0 ? argv[0] : NULL, &err));
     status = generate(&j, &err);
 out:

@@ -18,19 +18,19 @@ static const char *answer_tags = "1";
 static struct kg_qa_format format = {.structure = 0.2, .final = 0.1};
 
 const struct kg_flag kg_grade_flags[] = {
-    {"kind", 'k', KG_FLAG_CHOICE, &kind, "KIND", "what is graded (default math)", 0, 0,
+    {"kind", 'k', KG_TO(kind), "KIND", "what is graded (default math)", 0, 0,
      "math|qa-em|qa-subem|qa-f1|qa-format|qa-extract"},
-    {"mode", 0, KG_FLAG_TEXT, &mode_name, "MODE",
+    {"mode", 0, KG_TO(mode_name), "MODE",
      "math: how: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
-    {"answer-tags", 0, KG_FLAG_CHOICE, &answer_tags, "N",
+    {"answer-tags", 0, KG_TO(answer_tags), "N",
      "qa: pairs of answer tags that a response must hold; 2 where the prompt shows one "
      "and stands in it (default 1)",
      0, 0, "1|2"},
-    {"structure", 0, KG_FLAG_REAL, &format.structure, "S",
+    {"structure", 0, KG_TO(format.structure), "S",
      "qa-format: score of a valid format (default 0.2)", 0, 1, NULL},
-    {"final", 0, KG_FLAG_REAL, &format.final, "F",
+    {"final", 0, KG_TO(format.final), "F",
      "qa-format: score of a wrong answer without one (default 0.1)", 0, 1, NULL},
-    {"retrieval", 0, KG_FLAG_REAL, &format.retrieval, "R",
+    {"retrieval", 0, KG_TO(format.retrieval), "R",
      "qa-format: added where a gold answer was retrieved (default 0)", 0, 1, NULL},
     {0},
 };

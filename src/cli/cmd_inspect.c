@@ -17,20 +17,19 @@
 
 enum { RUN_TOKENS = 4096, TRAIN_TOKENS = 4096, MAX_DTYPES = 16 };
 
-static struct kg_load_args load;
 static bool json;
 static bool all;
 static bool verify;
 
 const struct kg_flag kg_inspect_flags[] = {
-    {"json", 0, KG_FLAG_TRUE, &json, NULL, "one JSON object", 0, 0, NULL},
-    {"tensors", 0, KG_FLAG_TRUE, &all, NULL, "list every tensor (--json always does)", 0,
-     0, NULL},
-    {"verify", 0, KG_FLAG_TRUE, &verify, NULL,
+    {"json", 0, KG_TO(json), NULL, "one JSON object", 0, 0, NULL},
+    {"tensors", 0, KG_TO(all), NULL, "list every tensor (--json always does)", 0, 0,
+     NULL},
+    {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
      "manifest.json; of a run the newest) and compare its hashes; nothing else is done",
      0, 0, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
+    {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
      "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
     {0},
 };
@@ -80,8 +79,8 @@ static void count_memory(struct report *r)
 
 static kg_status examine(struct report *r, struct kg_err *err)
 {
-    KG_TRY(kg_load_model(&r->l, &load, err));
-    KG_TRY(kg_st_open_dir(&r->set, load.dir, err));
+    KG_TRY(kg_load_model(&r->l, &kg_load, err));
+    KG_TRY(kg_st_open_dir(&r->set, kg_load.dir, err));
     KG_TRY(kg_model_check_values(r->l.model, r->set, err));
     for (size_t i = 0; i < kg_st_count(r->set); i++)
         count_dtype(r, kg_st_at(r->set, i)->dtype);
@@ -306,8 +305,8 @@ int kg_cmd_inspect(int argc, char **argv)
     kg_status status = KG_OK;
     if (argc != 1)
         return kg_cli_usage("expected DIR, the folder of a checkpoint");
-    load.dir = argv[0];
-    if (verify && (all || load.dtype))
+    kg_load.dir = argv[0];
+    if (verify && (all || kg_load.dtype))
         return kg_cli_usage("--verify: expected neither --tensors nor --dtype with it");
     if (verify) {
         KG_TRY_GOTO(out, put_verified(&out, argv[0], &err));

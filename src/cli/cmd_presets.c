@@ -18,10 +18,10 @@ static bool all;
 static bool published;
 
 const struct kg_flag kg_presets_flags[] = {
-    {"all", 0, KG_FLAG_TRUE, &all, NULL, "every preset with its values", 0, 0, NULL},
-    {"published", 0, KG_FLAG_TRUE, &published, NULL,
+    {"all", 0, KG_TO(all), NULL, "every preset with its values", 0, 0, NULL},
+    {"published", 0, KG_TO(published), NULL,
      "published runs value by value, as Markdown (docs/published.md)", 0, 0, NULL},
-    {"json", 0, KG_FLAG_TRUE, &as_json, NULL, "one JSON object a preset", 0, 0, NULL},
+    {"json", 0, KG_TO(as_json), NULL, "one JSON object a preset", 0, 0, NULL},
     {0},
 };
 

@@ -11,9 +11,9 @@ static const char *out_path;
 static bool metrics;
 
 const struct kg_flag kg_report_flags[] = {
-    {"out", 'o', KG_FLAG_TEXT, &out_path, "FILE",
+    {"out", 'o', KG_TO(out_path), "FILE",
      "where the page goes (default, of one run: RUN/report.html)", 0, 0, NULL},
-    {"metrics", 0, KG_FLAG_TRUE, &metrics, NULL,
+    {"metrics", 0, KG_TO(metrics), NULL,
      "print what every metric means instead, as Markdown", 0, 0, NULL},
     {0},
 };

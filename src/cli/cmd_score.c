@@ -15,20 +15,16 @@
 
 enum { WINDOW = 256, WINDOW_TOKENS = 4096 };
 
-static struct kg_load_args load;
 static double temperature = 1;
 static bool entropy;
 
 const struct kg_flag kg_score_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
-    {"temperature", 't', KG_FLAG_REAL, &temperature, "T",
+    KG_FLAGS_OF(kg_model_flags),
+    KG_FLAGS_OF(kg_compute_flags),
+    {"temperature", 't', KG_TO(temperature), "T",
      "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 0, 10000, NULL},
-    {"entropy", 0, KG_FLAG_TRUE, &entropy, NULL,
+    {"entropy", 0, KG_TO(entropy), NULL,
      "add \"entropy\": of the distribution of each token, in nats", 0, 0, NULL},
-    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
-     1024, NULL},
     {0},
 };
 
@@ -203,9 +199,9 @@ int kg_cmd_score(int argc, char **argv)
     kg_status status = KG_OK;
     (void)argc;
     (void)argv;
-    if (load.dir == NULL)
+    if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
-    KG_TRY_GOTO(out, kg_load_model(&l, &load, &err));
+    KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
     w = kg_mem_calloc(1, sizeof *w, "window of lines", &err);
     status = w ? score_lines(w, in, l.model, &err) : err.code;

@@ -16,7 +16,6 @@
 
 enum { DEFAULT_PORT = 8000, MAX_KEY_BYTES = 4096 };
 
-static struct kg_load_args load;
 static const char *name;
 static const char *host = "127.0.0.1";
 static const char *key_file;
@@ -38,61 +37,58 @@ static int64_t seed = -1;
 static const char *system_prompt, *opening;
 
 const struct kg_flag kg_serve_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR", "checkpoint folder", 0, 0, NULL},
-    {"name", 0, KG_FLAG_TEXT, &name, "NAME",
+    KG_FLAGS_OF(kg_model_flags),
+    {"name", 0, KG_TO(name), "NAME",
      "the model's name for clients (default: the folder's)", 0, 0, NULL},
-    {"host", 0, KG_FLAG_TEXT, &host, "ADDRESS",
+    {"host", 0, KG_TO(host), "ADDRESS",
      "address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
-    {"port", 'p', KG_FLAG_INT, &port, "N", "port (default 8000; 0: one that is free)", 0,
-     65535, NULL},
-    {"api-key-file", 0, KG_FLAG_TEXT, &key_file, "FILE",
+    {"port", 'p', KG_TO(port), "N", "port (default 8000; 0: one that is free)", 0, 65535,
+     NULL},
+    {"api-key-file", 0, KG_TO(key_file), "FILE",
      "clients must send the key that this file holds (default: no key)", 0, 0, NULL},
-    {"chat-template", 0, KG_FLAG_TEXT, &chat_template, "CHOICE",
+    {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
-    {"system", 0, KG_FLAG_TEXT, &system_prompt, "TEXT",
+    {"system", 0, KG_TO(system_prompt), "TEXT",
      "system prompt of conversations that have none", 0, 0, NULL},
-    {"opening", 0, KG_FLAG_TEXT, &opening, "TEXT",
+    {"opening", 0, KG_TO(opening), "TEXT",
      "what the assistant's turn begins with, where the template does not write it", 0, 0,
      NULL},
-    {"max-batch", 0, KG_FLAG_INT, &max_batch, "N",
-     "sequences that decode together (default 64)", 1, 65536, NULL},
-    {"max-len", 0, KG_FLAG_INT, &max_len, "N",
+    {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
+     1, 65536, NULL},
+    {"max-len", 0, KG_TO(max_len), "N",
      "tokens of prompt and answer (default: the model's positions)", 2, INT_MAX, NULL},
-    {"kv-tokens", 0, KG_FLAG_INT, &kv_tokens, "N",
+    {"kv-tokens", 0, KG_TO(kv_tokens), "N",
      "tokens that the cache holds (default: max-batch times max-len, 65,536 at most "
      "unless max-len is more)",
      64, 1e12, NULL},
-    {"default-max-tokens", 0, KG_FLAG_INT, &default_tokens, "N",
+    {"default-max-tokens", 0, KG_TO(default_tokens), "N",
      "new tokens of requests that name no max_tokens (default: chat what is left of the "
      "context, completions 16)",
      1, INT_MAX, NULL},
-    {"prefill-chunk", 0, KG_FLAG_INT, &prefill_chunk, "N",
+    {"prefill-chunk", 0, KG_TO(prefill_chunk), "N",
      "prompt tokens that one step computes (default 512)", 1, 1 << 20, NULL},
-    {"max-requests", 0, KG_FLAG_INT, &max_requests, "N",
+    {"max-requests", 0, KG_TO(max_requests), "N",
      "requests that are open at once; beyond: 429 (default 512)", 1, 1 << 20, NULL},
-    {"max-body", 0, KG_FLAG_INT, &max_body, "BYTES",
+    {"max-body", 0, KG_TO(max_body), "BYTES",
      "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
-    {"max-connections", 0, KG_FLAG_INT, &max_connections, "N",
+    {"max-connections", 0, KG_TO(max_connections), "N",
      "connections; further ones get 503 (default 1024)", 1, 1 << 20, NULL},
-    {"max-held", 0, KG_FLAG_INT, &max_held, "BYTES",
+    {"max-held", 0, KG_TO(max_held), "BYTES",
      "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
      1e12, NULL},
-    {"allow-host", 0, KG_FLAG_TEXT, &allow_hosts, "NAMES",
+    {"allow-host", 0, KG_TO(allow_hosts), "NAMES",
      "other names, with commas between, that a local server without a key answers to; "
      "*: any (default: localhost and its addresses)",
      0, 0, NULL},
-    {"stream-interval", 0, KG_FLAG_INT, &piece_ms, "MS",
+    {"stream-interval", 0, KG_TO(piece_ms), "MS",
      "pieces of a stream are at least so far apart, tokens between are told together "
      "(default 50; 0: a piece for each token)",
      0, 60000, NULL},
-    {"drain", 0, KG_FLAG_INT, &drain, "S",
+    {"drain", 0, KG_TO(drain), "S",
      "seconds that open answers get after SIGTERM (default 30)", 1, 86400, NULL},
-    {"seed", 0, KG_FLAG_INT, &seed, "S",
+    {"seed", 0, KG_TO(seed), "S",
      "of answers to requests that name no seed (default: the clock's)", 0, 1e18, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
-    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
-     1024, NULL},
+    KG_FLAGS_OF(kg_compute_flags),
     {0},
 };
 
@@ -119,15 +115,15 @@ static bool is_loopback(const char *address)
 /* The last part of the folder's path. */
 static kg_status model_name(struct kg_str *out, struct kg_err *err)
 {
-    size_t n = strlen(load.dir);
+    size_t n = strlen(kg_load.dir);
     if (name)
         return kg_str_puts(out, name, err);
-    while (n > 1 && load.dir[n - 1] == '/')
+    while (n > 1 && kg_load.dir[n - 1] == '/')
         n--;
     size_t from = n;
-    while (from > 0 && load.dir[from - 1] != '/')
+    while (from > 0 && kg_load.dir[from - 1] != '/')
         from--;
-    return kg_str_append(out, load.dir + from, n - from, err);
+    return kg_str_append(out, kg_load.dir + from, n - from, err);
 }
 
 static bool stop_requested(void *user)
@@ -190,11 +186,11 @@ int kg_cmd_serve(int argc, char **argv)
     kg_status status = KG_OK;
     (void)argc;
     (void)argv;
-    if (load.dir == NULL)
+    if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
     KG_TRY_GOTO(out, read_key(&key, &err));
     KG_TRY_GOTO(out, model_name(&called, &err));
-    KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, load.dir, &err));
+    KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, kg_load.dir, &err));
     if (chat == NULL && (system_prompt || opening)) {
         status = kg_fail(&err, KG_EINVAL,
                          "%s: expected a chat template that has a place for it, found "
@@ -202,7 +198,7 @@ int kg_cmd_serve(int argc, char **argv)
                          system_prompt ? "--system" : "--opening");
         goto out;
     }
-    KG_TRY_GOTO(out, kg_load_model(&l, &load, &err));
+    KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     struct kg_serve_opts opts = options(&l);
     opts.name = called.data;
     opts.chat = chat;

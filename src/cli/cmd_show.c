@@ -12,34 +12,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct kg_load_args load;
 static const char *html_path, *reference;
 static int64_t first_line = 1, count = 1;
 static bool no_colour;
 static struct kg_show_columns columns;
 
 const struct kg_flag kg_show_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &load.dir, "DIR",
+    {"model", 'm', KG_TO(kg_load.dir), "DIR",
      "whose tokenizer turns tokens into text (a dump of tokens needs it)", 0, 0, NULL},
-    {"line", 0, KG_FLAG_INT, &first_line, "N", "the first line shown (default 1)", 1,
-     1e15, NULL},
-    {"count", 'n', KG_FLAG_INT, &count, "N", "lines shown (default 1)", 1, 1e6, NULL},
-    {"logp", 0, KG_FLAG_TRUE, &columns.logp, NULL, "log-prob of each sampled token", 0, 0,
+    {"line", 0, KG_TO(first_line), "N", "the first line shown (default 1)", 1, 1e15,
      NULL},
-    {"advantage", 0, KG_FLAG_TRUE, &columns.advantage, NULL,
-     "the advantage that it was given", 0, 0, NULL},
-    {"divergence", 0, KG_FLAG_TRUE, &columns.divergence, NULL,
+    {"count", 'n', KG_TO(count), "N", "lines shown (default 1)", 1, 1e6, NULL},
+    {"logp", 0, KG_TO(columns.logp), NULL, "log-prob of each sampled token", 0, 0, NULL},
+    {"advantage", 0, KG_TO(columns.advantage), NULL, "the advantage that it was given", 0,
+     0, NULL},
+    {"divergence", 0, KG_TO(columns.divergence), NULL,
      "log p/q to the anchor, from the dump or by --reference", 0, 0, NULL},
-    {"reference", 0, KG_FLAG_TEXT, &reference, "DIR",
+    {"reference", 0, KG_TO(reference), "DIR",
      "--divergence to this checkpoint, scored now", 0, 0, NULL},
-    {"html", 0, KG_FLAG_TEXT, &html_path, "FILE",
-     "write a page of its own instead of printing", 0, 0, NULL},
-    {"no-color", 0, KG_FLAG_TRUE, &no_colour, NULL,
+    {"html", 0, KG_TO(html_path), "FILE", "write a page of its own instead of printing",
+     0, 0, NULL},
+    {"no-color", 0, KG_TO(no_colour), NULL,
      "name sources by tags (so it is where the output is no terminal)", 0, 0, NULL},
-    {"dtype", 0, KG_FLAG_CHOICE, &load.dtype, "TYPE",
-     "of --reference: bf16 or fp32 (default: bf16)", 0, 0, "bf16|fp32"},
-    {"threads", 0, KG_FLAG_INT, &load.threads, "N", "threads (default: all cores)", 0,
-     1024, NULL},
+    KG_FLAGS_OF(kg_compute_flags),
     {0},
 };
 
@@ -205,13 +200,13 @@ out:
 
 static kg_status open_models(struct showing *w, struct kg_err *err)
 {
-    struct kg_load_args args = load;
+    struct kg_load_args args = kg_load;
 
-    if (load.dir) {
-        KG_TRY(kg_load_tokenizer(&w->tok, load.dir, err));
+    if (kg_load.dir) {
+        KG_TRY(kg_load_tokenizer(&w->tok, kg_load.dir, err));
         if (!w->tok)
             return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer, found none",
-                           load.dir);
+                           kg_load.dir);
     }
     args.dir = reference;
     return reference ? kg_load_model(&w->ref, &args, err) : KG_OK;

@@ -10,13 +10,13 @@ static bool parse_special = true;
 static bool add_special;
 
 const struct kg_flag kg_tokenize_flags[] = {
-    {"model", 'm', KG_FLAG_TEXT, &model_dir, "DIR",
+    {"model", 'm', KG_TO(model_dir), "DIR",
      "folder with tokenizer.json, tokenizer.model or token_ids.json", 0, 0, NULL},
-    {"decode", 'd', KG_FLAG_TRUE, &decode, NULL,
-     "ids to text; special tokens are printed", 0, 0, NULL},
-    {"no-parse-special", 0, KG_FLAG_FALSE, &parse_special, NULL,
+    {"decode", 'd', KG_TO(decode), NULL, "ids to text; special tokens are printed", 0, 0,
+     NULL},
+    {"no-parse-special", 0, KG_CLEARS(parse_special), NULL,
      "special tokens in the text are plain text", 0, 0, NULL},
-    {"add-special", 0, KG_FLAG_TRUE, &add_special, NULL,
+    {"add-special", 0, KG_TO(add_special), NULL,
      "add what the tokenizer's post-processor adds (BOS)", 0, 0, NULL},
     {0},
 };

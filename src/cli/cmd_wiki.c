@@ -10,15 +10,14 @@ static int64_t seed = 1, works = 3000, count = 5000, topk = 2;
 static double fault_rate = 0.65;
 
 const struct kg_flag kg_wiki_flags[] = {
-    {"seed", 0, KG_FLAG_INT, &seed, "S", "of the world (default 1)", 0, 1e15, NULL},
-    {"works", 0, KG_FLAG_INT, &works, "N",
+    {"seed", 0, KG_TO(seed), "S", "of the world (default 1)", 0, 1e15, NULL},
+    {"works", 0, KG_TO(works), "N",
      "works that training asks about: its size (default 3000)", 8, 3000, NULL},
-    {"count", 'n', KG_FLAG_INT, &count, "N", "episodes: how many (default 5000)", 1, 1e7,
-     NULL},
-    {"fault-rate", 0, KG_FLAG_REAL, &fault_rate, "F",
+    {"count", 'n', KG_TO(count), "N", "episodes: how many (default 5000)", 1, 1e7, NULL},
+    {"fault-rate", 0, KG_TO(fault_rate), "F",
      "episodes: share that goes wrong (default 0.65)", 0, 1, NULL},
-    {"topk", 'k', KG_FLAG_INT, &topk, "N", "episodes: passages for a query (default 2)",
-     1, 100, NULL},
+    {"topk", 'k', KG_TO(topk), "N", "episodes: passages for a query (default 2)", 1, 100,
+     NULL},
     {0},
 };
 

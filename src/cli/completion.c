@@ -95,11 +95,15 @@ static kg_status put_bash_keys(struct kg_str *out, struct kg_err *err)
 static kg_status put_bash_command(struct kg_str *out, const struct kg_command *c,
                                   struct kg_err *err)
 {
+    struct kg_flag_walk walk;
+
     KG_TRY(kg_str_printf(out, err, "        %s) flags=\"--help", c->name));
-    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+    walk = (struct kg_flag_walk){c->flags, NULL};
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(kg_str_printf(out, err, " --%s", f->name));
     KG_TRY(kg_str_puts(out, "\" choices=\"", err));
-    for (const struct kg_flag *f = c->flags; f && f->name; f++) {
+    walk = (struct kg_flag_walk){c->flags, NULL};
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
         if (f->choices)
             KG_TRY(kg_str_printf(out, err, " --%s=%s", f->name, f->choices));
         if (f->choices && f->short_name)
@@ -185,15 +189,19 @@ static kg_status put_zsh_choices(struct kg_str *out, const struct kg_flag *f,
 static kg_status put_zsh_command(struct kg_str *out, const struct kg_command *c,
                                  struct kg_err *err)
 {
+    struct kg_flag_walk walk;
+
     KG_TRY(kg_str_printf(out, err, "        %s) with_keys=%d flags=('--help:this help'",
                          c->name, takes_keys(c)));
-    for (const struct kg_flag *f = c->flags; f && f->name; f++) {
+    walk = (struct kg_flag_walk){c->flags, NULL};
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
         KG_TRY(kg_str_printf(out, err, " '--%s:", f->name));
         KG_TRY(put_help(out, f->help, err));
         KG_TRY(kg_str_putc(out, '\'', err));
     }
     KG_TRY(kg_str_puts(out, ") choices=(", err));
-    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+    walk = (struct kg_flag_walk){c->flags, NULL};
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         if (f->choices)
             KG_TRY(put_zsh_choices(out, f, err));
     return kg_str_puts(out, ") ;;\n", err);
@@ -279,12 +287,15 @@ static kg_status put_fish_keys(struct kg_str *out, struct kg_err *err)
 
 static kg_status put_fish(struct kg_str *out, struct kg_err *err)
 {
+    struct kg_flag_walk walk;
+
     KG_TRY(kg_str_puts(out, "# fish completion for kedge\n", err));
     for (const struct kg_command *c = kg_commands; c->name; c++) {
         KG_TRY(kg_str_printf(
             out, err, "complete -c kedge -n __fish_use_subcommand -f -a %s", c->name));
         KG_TRY(put_fish_line(out, "", c->summary, err));
-        for (const struct kg_flag *f = c->flags; f && f->name; f++)
+        walk = (struct kg_flag_walk){c->flags, NULL};
+        for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
             KG_TRY(put_fish_flag(out, c, f, err));
     }
     return put_fish_keys(out, err);

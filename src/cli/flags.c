@@ -1,76 +1,31 @@
 /* Flags: from argv into the targets of a table.
  *
  * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag,
- * what was expected and what was found; an unknown flag gets the nearest one that exists.
+ * what was expected and what was found, in the words of an option of a recipe; an unknown
+ * flag gets the nearest one that exists.
  */
 #include "cli/cli.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
-static bool takes_value(const struct kg_flag *f)
+const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk)
 {
-    return f->type != KG_FLAG_TRUE && f->type != KG_FLAG_FALSE;
-}
+    const struct kg_flag *f = walk->next;
 
-static kg_status out_of_range(const struct kg_flag *f, const char *value,
-                              const char *kind, struct kg_err *err)
-{
-    if (f->min == 0 && f->max == 0)
-        return kg_fail(err, KG_EINVAL, "--%s: expected %s, found '%s'", f->name, kind,
-                       value);
-    if (f->max >= 1e15)
-        return kg_fail(err, KG_EINVAL, "--%s: expected %s of at least %.17g, found '%s'",
-                       f->name, kind, f->min, value);
-    return kg_fail(err, KG_EINVAL,
-                   "--%s: expected %s between %.17g and %.17g, found '%s'", f->name, kind,
-                   f->min, f->max, value);
-}
-
-static bool in_range(const struct kg_flag *f, double x)
-{
-    return (f->min == 0 && f->max == 0) || (x >= f->min && x <= f->max);
-}
-
-static kg_status set_int(const struct kg_flag *f, const char *value, struct kg_err *err)
-{
-    char *end;
-    errno = 0;
-    long long x = strtoll(value, &end, 10);
-    if (end == value || *end != 0 || errno != 0 || !in_range(f, (double)x))
-        return out_of_range(f, value, "a whole number", err);
-    *(int64_t *)f->target = x;
-    return KG_OK;
-}
-
-static kg_status set_real(const struct kg_flag *f, const char *value, struct kg_err *err)
-{
-    char *end;
-    double x = strtod(value, &end);
-    if (end == value || *end != 0 || !isfinite(x) || !in_range(f, x))
-        return out_of_range(f, value, "a number", err);
-    *(double *)f->target = x;
-    return KG_OK;
-}
-
-/* One of "a|b|c". */
-static kg_status set_choice(const struct kg_flag *f, const char *value,
-                            struct kg_err *err)
-{
-    size_t n = strlen(value);
-    for (const char *c = f->choices; *c;) {
-        size_t len = strcspn(c, "|");
-        if (len == n && memcmp(c, value, n) == 0) {
-            *(const char **)f->target = value;
-            return KG_OK;
-        }
-        c += len + (c[len] == '|');
+    if (f && !f->name && walk->back) {
+        f = walk->back;
+        walk->back = NULL;
     }
-    return kg_fail(err, KG_EINVAL, "--%s: expected one of %s, found '%s'", f->name,
-                   f->choices, value);
+    if (f && f->group) {
+        walk->back = f + 1;
+        f = f->group;
+    }
+    walk->next = f && f->name ? f + 1 : f;
+    return f && f->name ? f : NULL;
 }
+
+static bool takes_value(const struct kg_flag *f) { return f->type != KG_OPT_BOOL; }
 
 static kg_status add_item(const struct kg_flag *f, const char *value, struct kg_err *err)
 {
@@ -84,23 +39,16 @@ static kg_status add_item(const struct kg_flag *f, const char *value, struct kg_
 
 static kg_status set_value(const struct kg_flag *f, const char *value, struct kg_err *err)
 {
-    switch (f->type) {
-    case KG_FLAG_TRUE:
-    case KG_FLAG_FALSE:
-        *(bool *)f->target = f->type == KG_FLAG_TRUE;
-        return KG_OK;
-    case KG_FLAG_INT:
-        return set_int(f, value, err);
-    case KG_FLAG_REAL:
-        return set_real(f, value, err);
-    case KG_FLAG_TEXT:
-        *(const char **)f->target = value;
-        return KG_OK;
-    case KG_FLAG_CHOICE:
-        return set_choice(f, value, err);
-    case KG_FLAG_LIST:
+    char key[64];
+    struct kg_opt_row row = {
+        .key = key, .type = f->type, .min = f->min, .max = f->max, .choices = f->choices};
+
+    if (f->type == KG_OPT_LIST)
         return add_item(f, value, err);
-    }
+    snprintf(key, sizeof key, "--%s", f->name);
+    if (f->type != KG_OPT_STRING || f->choices) /* a path may have any bytes */
+        KG_TRY(kg_opt_check(&row, value, NULL, err));
+    kg_opt_put(f->target, &row, value);
     return KG_OK;
 }
 
@@ -109,31 +57,34 @@ static kg_status set_value(const struct kg_flag *f, const char *value, struct kg
 static const struct kg_flag *find_flag(const struct kg_flag *flags, const char *arg,
                                        const char **value)
 {
-    *value = NULL;
-    if (arg[1] != '-') {
-        for (const struct kg_flag *f = flags; f->name; f++)
-            if (f->short_name && f->short_name == arg[1] && arg[2] == 0)
-                return f;
-        return NULL;
-    }
+    struct kg_flag_walk walk = {flags, NULL};
     size_t n = strcspn(arg + 2, "=");
-    for (const struct kg_flag *f = flags; f->name; f++)
-        if (strlen(f->name) == n && memcmp(f->name, arg + 2, n) == 0) {
-            *value = arg[2 + n] ? arg + 3 + n : NULL;
+    bool is_short = arg[1] != '-';
+
+    *value = NULL;
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
+        if (is_short && f->short_name && f->short_name == arg[1] && arg[2] == 0)
             return f;
-        }
+        if (is_short || strlen(f->name) != n || memcmp(f->name, arg + 2, n) != 0)
+            continue;
+        *value = arg[2 + n] ? arg + 3 + n : NULL;
+        return f;
+    }
     return NULL;
 }
 
 static kg_status unknown_flag(const struct kg_flag *flags, const char *arg,
                               struct kg_err *err)
 {
+    enum { MAX_FLAGS = 128 };
+    struct kg_flag_walk walk = {flags, NULL};
+    const char *names[MAX_FLAGS], *near = NULL;
     size_t n = 0;
-    while (flags[n].name)
-        n++;
-    const char *near = arg[1] == '-' && n > 0
-                           ? kg_str_nearest(arg + 2, &flags[0].name, n, sizeof *flags)
-                           : NULL;
+
+    for (const struct kg_flag *f; n < MAX_FLAGS && (f = kg_flag_next(&walk));)
+        names[n++] = f->name;
+    if (arg[1] == '-')
+        near = kg_str_nearest(arg + 2, names, n, sizeof *names);
     return kg_fail(err, KG_EINVAL, "unknown flag %s%s%s%s", arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");
 }
@@ -149,7 +100,7 @@ static kg_status parse_flag(const struct kg_flag *flags, int argc, char **argv, 
     if (value && !takes_value(f))
         return kg_fail(err, KG_EINVAL, "--%s takes no value, found '%s'", f->name, value);
     if (!takes_value(f))
-        return set_value(f, NULL, err);
+        return set_value(f, f->clears ? "false" : "true", err);
     if (value == NULL) {
         if (*i + 1 == argc)
             return kg_fail(err, KG_EINVAL, "--%s: expected a value (%s), found the end",

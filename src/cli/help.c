@@ -48,6 +48,8 @@ static kg_status put_flag(struct kg_str *out, const struct kg_flag *f, struct kg
 kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
                           struct kg_err *err)
 {
+    struct kg_flag_walk walk;
+
     KG_TRY(kg_str_printf(out, err, "kedge %s: %s\n\nusage: kedge %s %s\n", c->name,
                          c->summary, c->name, c->usage));
     if (c->details) {
@@ -56,7 +58,8 @@ kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
     }
     if (c->flags && c->flags->name)
         KG_TRY(kg_str_puts(out, "\nflags:\n", err));
-    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+    walk = (struct kg_flag_walk){c->flags, NULL};
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(put_flag(out, f, err));
     return KG_OK;
 }
@@ -122,6 +125,8 @@ out:
 static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
                                  struct kg_err *err)
 {
+    struct kg_flag_walk walk;
+
     KG_TRY(kg_str_printf(out, err, ".SS kedge %s ", c->name));
     KG_TRY(put_roff(out, c->usage, err));
     KG_TRY(kg_str_puts(out, "\n", err));
@@ -132,7 +137,8 @@ static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
         KG_TRY(put_roff(out, c->details, err));
         KG_TRY(kg_str_puts(out, "\n", err));
     }
-    for (const struct kg_flag *f = c->flags; f && f->name; f++)
+    walk = (struct kg_flag_walk){c->flags, NULL};
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(put_man_flag(out, f, err));
     return KG_OK;
 }

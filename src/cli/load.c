@@ -4,6 +4,52 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <limits.h>
+
+struct kg_load_args kg_load;
+struct kg_truncation kg_truncation = {.top_p = 1};
+struct kg_prompt_opts kg_prompt_how = {.prefix = "--"};
+const char *kg_prompt_chat;
+
+const struct kg_flag kg_model_flags[] = {
+    {"model", 'm', KG_TO(kg_load.dir), "DIR", "checkpoint folder", 0, 0, NULL},
+    {0},
+};
+
+const struct kg_flag kg_compute_flags[] = {
+    {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
+     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
+    {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
+     NULL},
+    {0},
+};
+
+const struct kg_flag kg_truncation_flags[] = {
+    {"top-p", 0, KG_TO(kg_truncation.top_p), "P",
+     "keep the likeliest ids up to this sum (default 1: off)", 0, 1, NULL},
+    {"top-k", 0, KG_TO(kg_truncation.top_k), "K",
+     "keep the K likeliest ids (default 0: off)", 0, INT_MAX, NULL},
+    {"min-p", 0, KG_TO(kg_truncation.min_p), "P",
+     "keep ids with at least P times the largest probability (default 0: off)", 0, 1,
+     NULL},
+    {0},
+};
+
+const struct kg_flag kg_prompt_flags[] = {
+    {"template", 0, KG_TO(kg_prompt_how.template_text), "TEXT",
+     "text around a prompt; {prompt} is replaced", 0, 0, NULL},
+    {"user-turn", 0, KG_TO(kg_prompt_how.user_turn), NULL,
+     "a prompt of text is the user's turn of the chat template", 0, 0, NULL},
+    {"system", 0, KG_TO(kg_prompt_how.system), "TEXT",
+     "system prompt in front of every conversation", 0, 0, NULL},
+    {"opening", 0, KG_TO(kg_prompt_how.opening), "TEXT",
+     "what the assistant's turn begins with, where the template does not write it", 0, 0,
+     NULL},
+    {"chat-template", 0, KG_TO(kg_prompt_chat), "WHICH",
+     "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
+    {0},
+};
+
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
 {
     *ct = KG_BF16;

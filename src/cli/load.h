@@ -9,14 +9,31 @@
 #include "data/json.h"
 #include "data/jsonl.h"
 #include "model/model.h"
+#include "text/prompt.h"
 #include "text/tokenizer.h"
 
-/* Targets of the flags that such commands share. */
+/* Flags that such commands share, and what they fill. */
 struct kg_load_args {
     const char *dir;
     const char *dtype; /* NULL: bf16 */
     int64_t threads;   /* 0: all cores */
 };
+
+extern struct kg_load_args kg_load;
+extern const struct kg_flag kg_model_flags[];   /* --model */
+extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
+
+struct kg_truncation {
+    float top_p; /* 1: off */
+    int top_k;   /* 0: off */
+    float min_p; /* 0: off */
+};
+extern struct kg_truncation kg_truncation;
+extern const struct kg_flag kg_truncation_flags[];
+
+extern struct kg_prompt_opts kg_prompt_how;
+extern const char *kg_prompt_chat; /* NULL: auto */
+extern const struct kg_flag kg_prompt_flags[];
 
 struct kg_loaded {
     struct kg_model *model;   /* owned */
