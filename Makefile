@@ -58,7 +58,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all lib test tests unit check bench clean install install-lib help lint format docs
+.PHONY: all lib test tests unit check bench clean install install-lib help lint tidy format docs
 all: kedge lib
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
@@ -162,7 +162,10 @@ lint:                                    ## layering, style limits, formatting, 
 	@tools/check-style
 	@tools/check-format
 
-check: lint                              ## lint, -Werror build, tests
+tidy:                                    ## clang-tidy and cppcheck, where they are: all sources, under a minute
+	@tools/check-bugs
+
+check: lint tidy                         ## lint, tidy, -Werror build, tests
 	@$(MAKE) --no-print-directory WERROR=1 test
 
 format:                                  ## rewrite the sources with clang-format

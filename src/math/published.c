@@ -49,7 +49,7 @@ static kg_status replace_all(struct kg_str *s, const struct swap *rows, size_t n
         KG_TRY(replace(s, rows[i].from, rows[i].to, err));
     return KG_OK;
 }
-#define ROWS(table) table, sizeof table / sizeof *table
+#define ROWS(table) table, sizeof(table) / sizeof *(table)
 
 static bool has(const struct kg_str *s, const char *what)
 {

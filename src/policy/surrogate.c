@@ -169,7 +169,8 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
         {name, help, "-sg(r A + C) log p, C = " C_##kind_, RPG, TOKEN, 0},               \
             .claims =                                                                    \
                 {"c = -(r A + C)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)"},     \
-            .token = kg_pg_rpg_reinforce, .kind = kind_, .style = style_, .own_kl = true \
+            .token = kg_pg_rpg_reinforce, .kind = (kind_), .style = (style_),            \
+            .own_kl = true                                                               \
     }
 static const struct kg_surrogate_row rows[] = {
     {{"ppo-clip", "ratio to the old policy, clipped low and high, optional dual clip",
