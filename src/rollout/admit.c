@@ -170,59 +170,76 @@ static kg_status plan(struct kg_rollout *r, struct kg_err *err)
 
 /* ---- prompts ---- */
 
-/* Fill the worker's pack with the next pieces of the groups' tokens, in order.   rows:
- * where the last rows of those that it completes stand; they take places in `ready` from
- * n_ready on.   returns their number */
-static int32_t pack_prompts(struct kg_rollout *r, struct kg_worker *w, int32_t *rows)
+static const struct kg_sampling *group_sampling(const struct kg_rollout *r,
+                                                const struct kg_group *g)
 {
-    int32_t n = 0;
-    kg_worker_clear(w);
-    for (int32_t i = 0; i < r->n_groups && w->n_rows < r->opts.prefill_chunk; i++) {
+    return g->resumed ? g->resumed->sampling : kg_rollout_sampling(r, g->request);
+}
+
+static float group_inv_temp(const struct kg_rollout *r, const struct kg_group *g)
+{
+    return kg_inv_temperature(group_sampling(r, g)->temperature);
+}
+
+/* Start a pack with the next pieces of the groups' tokens, in order. The last rows of
+ * those that it completes are wanted. */
+static void pack_prompts(struct kg_rollout *r, struct kg_rows *p)
+{
+    kg_rows_next(p);
+    for (int32_t i = 0; i < r->n_groups; i++) {
         struct kg_group *g = r->order[i];
         int64_t left = g->n_tokens - g->cached;
-        int64_t room = r->opts.prefill_chunk - w->n_rows;
+        int64_t room = r->opts.prefill_chunk - kg_rows_tokens(p);
         int32_t piece = (int32_t)(left < room ? left : room);
         if (piece == 0 || g->waiting == 0)
             continue;
-        g->piece_row = (int32_t)w->n_rows;
         g->piece_n = piece;
-        kg_worker_add(w, g->tokens + g->cached,
-                      g->resumed ? g->resumed->blocks : g->blocks, g->cached, piece);
+        g->piece_row = kg_rows_continue(p, g->tokens + g->cached, (size_t)piece,
+                                        g->cached,
+                                        g->resumed ? g->resumed->blocks : g->blocks);
         g->cached += piece;
-        if (piece < left)
-            continue;
-        g->row = r->n_ready + n;
-        rows[n++] = (int32_t)w->n_rows - 1;
+        if (piece == left)
+            g->row = (int32_t)kg_rows_want(p, kg_rows_tokens(p) - 1, -1,
+                                           group_inv_temp(r, g), NULL);
     }
-    return n;
 }
 
-/* A row predicts the token behind it, the last one of a prompt what is sampled. The head
- * writes where the caller wants the scores, and keeps no more than its tiles.
+/* The first token that a row of its piece predicts. */
+static size_t first_scored(const struct kg_group *g)
+{
+    return (size_t)(g->cached - g->piece_n + 1);
+}
+
+/* Rows of prompts that are scored: a row predicts the token behind it, the last one of a
+ * prompt what is sampled. */
+static void want_scores(struct kg_rollout *r, struct kg_rows *p)
+{
+    for (int32_t i = 0; i < r->n_groups; i++) {
+        struct kg_group *g = r->order[i];
+        bool scored = g->piece_n > 0 && g->request->scores && !g->resumed;
+        g->score_row = p->n_rows;
+        g->n_scored = scored ? g->piece_n - (g->cached == g->n_tokens) : 0;
+        for (int32_t j = 0; j < g->n_scored; j++)
+            kg_rows_want(p, g->piece_row + j, g->tokens[first_scored(g) + (size_t)j],
+                         group_inv_temp(r, g), NULL);
+    }
+}
+
+/* The head writes where the caller wants the scores, and keeps no more than its tiles.
  * The group fails alone, by logits that are not finite. */
 static kg_status score_piece(struct kg_rollout *r, struct kg_group *g,
-                             struct kg_mat hidden, struct kg_err *err)
+                             const struct kg_rows *p, struct kg_err *err)
 {
-    const struct kg_sampling *s = kg_rollout_sampling(r, g->request);
     const struct kg_prompt_scores *to = g->request->scores;
-    int32_t n = g->cached < g->n_tokens ? g->piece_n : g->piece_n - 1;
-    size_t at = (size_t)(g->cached - g->piece_n + 1);
-    size_t first = at * (size_t)s->record_top_k;
-    if (n <= 0)
-        return KG_OK;
-    for (int32_t i = 0; i < n; i++)
-        r->prompt_inv_temp[i] = kg_inv_temperature(s->temperature);
-    struct kg_head h = {.hidden = kg_mat_rows(hidden, g->piece_row, n),
-                        .weight = r->m->head->compute,
-                        .inv_temp = r->prompt_inv_temp,
-                        .target = g->tokens + at,
-                        .top_k = s->record_top_k};
+    int top_k = group_sampling(r, g)->record_top_k;
+    size_t at = first_scored(g);
+    size_t first = at * (size_t)top_k;
     struct kg_head_out out = {.lse = r->prompt_lse,
                               .logp = to->logp + at,
-                              .top_ids = h.top_k > 0 ? to->top_ids + first : NULL,
-                              .top_logp = h.top_k > 0 ? to->top_logp + first : NULL};
-    KG_TRY(kg_op_head(r->m->backend, &out, &h, err));
-    for (int32_t i = 0; i < n && g->status == KG_OK; i++)
+                              .top_ids = top_k > 0 ? to->top_ids + first : NULL,
+                              .top_logp = top_k > 0 ? to->top_logp + first : NULL};
+    KG_TRY(kg_rows_read(&out, p, g->score_row, g->n_scored, top_k, err));
+    for (int32_t i = 0; i < g->n_scored && g->status == KG_OK; i++)
         if (!isfinite(r->prompt_lse[i]))
             g->status = kg_fail(&g->err, KG_ENONFINITE,
                                 "prompt %lld, token %zu: expected finite logits, found a "
@@ -232,13 +249,13 @@ static kg_status score_piece(struct kg_rollout *r, struct kg_group *g,
     return KG_OK;
 }
 
-static kg_status score_pieces(struct kg_rollout *r, struct kg_mat hidden,
+static kg_status score_pieces(struct kg_rollout *r, const struct kg_rows *p,
                               struct kg_err *err)
 {
     for (int32_t i = 0; i < r->n_groups; i++) {
         struct kg_group *g = r->order[i];
-        if (g->piece_n > 0 && g->request->scores && !g->resumed)
-            KG_TRY(score_piece(r, g, hidden, err));
+        if (g->n_scored > 0)
+            KG_TRY(score_piece(r, g, p, err));
         g->piece_n = 0;
     }
     return KG_OK;
@@ -247,41 +264,41 @@ static kg_status score_pieces(struct kg_rollout *r, struct kg_mat hidden,
 /* Compute one chunk of what is missing.   *any: there was something to compute */
 static kg_status prefill_chunk(bool *any, struct kg_rollout *r, struct kg_err *err)
 {
-    struct kg_worker *w = &r->workers[0];
-    struct kg_mat hidden;
-    int32_t n = pack_prompts(r, w, r->last_rows);
-    *any = w->n_rows > 0;
+    struct kg_rows *p = r->workers[0].rows;
+    int64_t n_ready;
+    pack_prompts(r, p);
+    *any = kg_rows_tokens(p) > 0;
     if (!*any)
         return KG_OK;
-    KG_TRY(kg_worker_forward(&hidden, w, r, err));
-    KG_TRY(score_pieces(r, hidden, err));
-    r->stats.prefill_tokens += w->n_rows;
-    if (n == 0)
-        return KG_OK;
-    struct kg_mat to = kg_mat_rows(r->ready, r->n_ready, n);
-    r->n_ready += n;
-    return kg_op_gather_rows(r->m->backend, to, hidden, r->last_rows, err);
+    n_ready = p->n_rows;
+    want_scores(r, p);
+    KG_TRY(kg_rows_forward(p, false, err));
+    KG_TRY(score_pieces(r, p, err));
+    kg_rows_forget(p, n_ready);
+    r->stats.prefill_tokens += kg_rows_tokens(p);
+    return KG_OK;
 }
 
 /* The open group's prompt was computed in an earlier pass. */
-static kg_status recall_open(struct kg_rollout *r, struct kg_err *err)
+static kg_status recall_open(struct kg_rollout *r, struct kg_rows *p, struct kg_err *err)
 {
-    static const int32_t only = 0;
     for (int32_t i = 0; i < r->n_groups; i++) {
         struct kg_group *g = r->order[i];
+        int64_t row;
         if (g->waiting == 0 || g->row >= 0 || g->cached < g->n_tokens)
             continue;
-        g->row = r->n_ready++;
-        KG_TRY(kg_op_gather_rows(r->m->backend, kg_mat_rows(r->ready, g->row, 1),
-                                 r->open_hidden, &only, err));
+        KG_TRY(kg_rows_recall(&row, p, group_inv_temp(r, g), err));
+        g->row = (int32_t)row;
     }
     return KG_OK;
 }
 
 static kg_status prefill(struct kg_rollout *r, struct kg_err *err)
 {
+    struct kg_rows *p = r->workers[0].rows;
     bool any = true;
-    KG_TRY(recall_open(r, err));
+    kg_rows_begin(p, r->m, 0);
+    KG_TRY(recall_open(r, p, err));
     if (r->session.steady)
         return prefill_chunk(&any, r, err);
     while (any)
@@ -307,11 +324,10 @@ static kg_status head_of_ready(struct kg_rollout *r, struct kg_err *err)
         const struct kg_seq *seq = r->starting[i];
         if (seq->group->row < 0)
             continue;
-        r->inv_temp[seq->group->row] = kg_inv_temperature(seq->sampling->temperature);
         if (seq->sampling->record_top_k > r->top_k)
             r->top_k = seq->sampling->record_top_k;
     }
-    return kg_rollout_head(r, kg_mat_rows(r->ready, 0, r->n_ready), 0, err);
+    return kg_rollout_head(r, r->workers[0].rows, 0, err);
 }
 
 /* The first token, or the end of a sequence that gets none. */
@@ -384,22 +400,21 @@ void kg_rollout_close_groups(struct kg_rollout *r)
     r->n_groups = kept;
 }
 
-/* `ready` is used up; the open group's row is kept for samples to come. */
+/* The rows are used up; that of the open group is laid aside for samples to come. */
 static kg_status settle_groups(struct kg_rollout *r, struct kg_err *err)
 {
     struct kg_group *g = r->open;
     if (g && g->row >= 0)
-        KG_TRY(kg_op_gather_rows(r->m->backend, r->open_hidden, r->ready, &g->row, err));
+        KG_TRY(kg_rows_hold(r->workers[0].rows, g->row, err));
     for (int32_t i = 0; i < r->n_groups; i++)
         r->order[i]->row = -1;
-    r->n_ready = 0;
     kg_rollout_close_groups(r);
     return KG_OK;
 }
 
 static kg_status first_tokens(struct kg_rollout *r, struct kg_err *err)
 {
-    if (r->n_ready == 0)
+    if (r->workers[0].rows->n_rows == 0)
         return KG_OK;
     KG_TRY(head_of_ready(r, err));
     KG_TRY(draw_first(r, err));

@@ -12,51 +12,17 @@
 
 #include <string.h>
 
-/* ---- packs ---- */
-
-void kg_worker_clear(struct kg_worker *w)
-{
-    w->n_rows = 0;
-    w->n_seqs = 0;
-}
-
-void kg_worker_add(struct kg_worker *w, const int32_t *tokens, const int32_t *blocks,
-                   int32_t pos, int32_t n)
-{
-    w->seqs[w->n_seqs++] = (struct kg_attn_seq){
-        .row = (int32_t)w->n_rows, .n_rows = n, .pos = pos, .blocks = blocks};
-    for (int32_t i = 0; i < n; i++) {
-        int32_t p = pos + i;
-        w->tokens[w->n_rows] = tokens[i];
-        w->pos[w->n_rows] = p;
-        w->kv_rows[w->n_rows] = blocks[p / KG_KV_BLOCK] * KG_KV_BLOCK + p % KG_KV_BLOCK;
-        w->n_rows++;
-    }
-}
-
-kg_status kg_worker_forward(struct kg_mat *hidden, struct kg_worker *w,
-                            struct kg_rollout *r, struct kg_err *err)
-{
-    struct kg_pack pack = {w->tokens, w->pos, w->n_rows, w->seqs, w->n_seqs};
-    struct kg_forward f = {.pack = &pack, .kv = r->kv, .kv_rows = w->kv_rows};
-    return kg_model_forward(hidden, r->m, w->acts, &f, err);
-}
-
-kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t first,
+kg_status kg_rollout_head(struct kg_rollout *r, const struct kg_rows *p, int64_t first,
                           struct kg_err *err)
 {
     int top_k = r->top_k;
     int64_t V = r->m->config.vocab;
-    struct kg_head h = {.hidden = hidden,
-                        .weight = r->m->head->compute,
-                        .inv_temp = r->inv_temp + first,
-                        .top_k = top_k};
     struct kg_head_out out = {.lse = r->lse + first, .logits = r->logits + first * V};
     if (top_k > 0) {
         out.top_ids = r->top_ids + first * top_k;
         out.top_logp = r->top_logp + first * top_k;
     }
-    return kg_op_head(r->m->backend, &out, &h, err);
+    return kg_rows_read(&out, p, 0, p->n_rows, top_k, err);
 }
 
 /* ---- a token ---- */
@@ -151,15 +117,17 @@ kg_status kg_rollout_commit(struct kg_rollout *r, struct kg_seq *seq,
 static kg_status decode_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
                               int32_t n, struct kg_err *err)
 {
-    struct kg_mat hidden;
-    kg_worker_clear(w);
+    struct kg_rows *p = w->rows;
+    kg_rows_begin(p, r->m, 0);
     for (int32_t i = first; i < first + n; i++) {
         const struct kg_seq *seq = r->running[i];
         int32_t last = (int32_t)seq->traj->n - 1;
-        kg_worker_add(w, seq->traj->tokens + last, seq->blocks, last - seq->base, 1);
+        int64_t row = kg_rows_continue(p, seq->traj->tokens + last, 1, last - seq->base,
+                                       seq->blocks);
+        kg_rows_want(p, row, -1, kg_inv_temperature(seq->sampling->temperature), NULL);
     }
-    KG_TRY(kg_worker_forward(&hidden, w, r, err));
-    return kg_rollout_head(r, hidden, first, err);
+    KG_TRY(kg_rows_forward(p, false, err));
+    return kg_rollout_head(r, p, first, err);
 }
 
 static void draw_range(struct kg_rollout *r, struct kg_worker *w, int32_t first,
@@ -214,15 +182,15 @@ static kg_status in_parallel(struct kg_rollout *r, bool compute, struct kg_err *
     return first_failure(r, err);
 }
 
-/* What the rows of this step want of the head. */
-static void prepare_rows(struct kg_rollout *r)
+/* The most ids that a sequence of this step records with its token. */
+static int widest_record(const struct kg_rollout *r)
 {
-    r->top_k = 0;
+    int most = 0;
     for (int32_t i = 0; i < r->n_running; i++) {
-        const struct kg_sampling *s = r->running[i]->sampling;
-        r->inv_temp[i] = kg_inv_temperature(s->temperature);
-        r->top_k = s->record_top_k > r->top_k ? s->record_top_k : r->top_k;
+        int k = r->running[i]->sampling->record_top_k;
+        most = k > most ? k : most;
     }
+    return most;
 }
 
 static kg_status commit_rows(struct kg_rollout *r, struct kg_err *err)
@@ -255,7 +223,7 @@ kg_status kg_rollout_decode(struct kg_rollout *r, struct kg_err *err)
     double start = kg_clock_seconds();
     bool outer = outer_is_faster(r);
     int32_t n = r->n_running;
-    prepare_rows(r);
+    r->top_k = widest_record(r);
     if (!outer)
         KG_TRY(decode_range(r, &r->workers[0], 0, n, err));
     if (n == 1) /* the threads share the one row */

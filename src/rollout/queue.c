@@ -20,7 +20,7 @@ void kg_rollout_reset(struct kg_rollout *r)
     r->pending_at = r->pending_n = 0;
     r->n_waiting = 0;
     r->n_running = r->n_starting = r->n_resuming = r->n_over = r->n_parked = 0;
-    r->n_groups = r->n_ready = 0;
+    r->n_groups = 0;
     r->open = NULL;
     r->committing = r->any_silent = false;
     r->n_spare = r->opts.max_open;

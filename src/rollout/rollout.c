@@ -16,11 +16,7 @@
 
 static void worker_release(struct kg_worker *w)
 {
-    kg_acts_free(w->acts);
-    kg_mem_free(w->tokens);
-    kg_mem_free(w->pos);
-    kg_mem_free(w->kv_rows);
-    kg_mem_free(w->seqs);
+    kg_rows_free(w->rows);
     kg_sampler_scratch_release(&w->scratch);
 }
 
@@ -30,21 +26,6 @@ static void *alloc(size_t n, size_t size, kg_status *status, struct kg_err *err)
     if (*status == KG_OK && p == NULL)
         *status = err->code;
     return p;
-}
-
-/* On failure what was made stays in w for worker_release. */
-static kg_status worker_init(struct kg_worker *w, const struct kg_model *m,
-                             int64_t max_rows, struct kg_err *err)
-{
-    kg_status status = KG_OK;
-    size_t n = (size_t)max_rows;
-    w->max_rows = max_rows;
-    w->tokens = alloc(n, sizeof *w->tokens, &status, err);
-    w->pos = alloc(n, sizeof *w->pos, &status, err);
-    w->kv_rows = alloc(n, sizeof *w->kv_rows, &status, err);
-    w->seqs = alloc(n, sizeof *w->seqs, &status, err);
-    KG_TRY(status);
-    return kg_acts_create(&w->acts, m, max_rows, true, err);
 }
 
 void kg_rollout_free(struct kg_rollout *r)
@@ -57,12 +38,10 @@ void kg_rollout_free(struct kg_rollout *r)
         kg_str_release(&r->seqs[i].text);
     for (int32_t i = 0; r->picks && i < r->opts.max_batch; i++)
         kg_sampler_pick_release(&r->picks[i]);
-    void *blocks[] = {
-        r->workers,         r->seqs,      r->groups, r->block_slab, r->picks,
-        r->last_rows,       r->logits,    r->lse,    r->inv_temp,   r->top_ids,
-        r->top_logp,        r->pending,   r->spare,  r->running,    r->starting,
-        r->resuming,        r->over,      r->order,  r->ready.data, r->open_hidden.data,
-        r->prompt_inv_temp, r->prompt_lse};
+    void *blocks[] = {r->workers, r->seqs,      r->groups,   r->block_slab, r->picks,
+                      r->logits,  r->lse,       r->top_ids,  r->top_logp,   r->pending,
+                      r->spare,   r->running,   r->starting, r->resuming,   r->over,
+                      r->order,   r->prompt_lse};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         kg_mem_free(blocks[i]);
     kg_kv_free(r->kv);
@@ -149,18 +128,10 @@ static kg_status init_arrays(struct kg_rollout *r, struct kg_err *err)
     size_t B = (size_t)r->opts.max_batch;
     size_t chunk = (size_t)r->opts.prefill_chunk;
     const struct kg_model_config *c = &r->m->config;
-    size_t row = (size_t)c->hidden;
-    size_t bytes = kg_dtype_traits(r->m->ct)->bytes;
     r->picks = alloc(B, sizeof *r->picks, &status, err);
-    r->last_rows = alloc(B, sizeof *r->last_rows, &status, err);
     r->lse = alloc(B, sizeof *r->lse, &status, err);
-    r->inv_temp = alloc(B, sizeof *r->inv_temp, &status, err);
-    r->prompt_inv_temp = alloc(chunk, sizeof *r->prompt_inv_temp, &status, err);
     r->prompt_lse = alloc(chunk, sizeof *r->prompt_lse, &status, err);
     r->logits = alloc(B * (size_t)c->vocab, sizeof *r->logits, &status, err);
-    r->ready = kg_mat(alloc(B * row, bytes, &status, err), r->m->ct, r->opts.max_batch,
-                      c->hidden);
-    r->open_hidden = kg_mat(alloc(row, bytes, &status, err), r->m->ct, 1, c->hidden);
     KG_TRY(status);
     return init_lists(r, err);
 }
@@ -200,8 +171,20 @@ const struct kg_rollout_stats *kg_rollout_stats(const struct kg_rollout *r)
 
 /* ---- threads ---- */
 
-/* As many workers as threads: the first has room for prompts and for the whole batch, the
- * others for their share. */
+/* The first worker has room for prompts, their scores and the whole batch, the others for
+ * their share of it. */
+static struct kg_rows_opts worker_room(const struct kg_rollout *r, int i, int T)
+{
+    int64_t batch = r->opts.max_batch, chunk = r->opts.prefill_chunk;
+    struct kg_rows_opts o = {.max_tokens = (batch + T - 1) / T, .kv = r->kv};
+    if (i == 0) {
+        o.max_tokens = batch > chunk ? batch : chunk;
+        o.max_rows = batch + chunk;
+    }
+    return o;
+}
+
+/* As many workers as threads. */
 static kg_status prepare_workers(struct kg_rollout *r, struct kg_err *err)
 {
     int T = kg_threads_get();
@@ -214,18 +197,10 @@ static kg_status prepare_workers(struct kg_rollout *r, struct kg_err *err)
         if (r->workers == NULL)
             return err->code;
     }
-    int64_t batch = r->opts.max_batch;
-    int64_t whole = batch > r->opts.prefill_chunk ? batch : r->opts.prefill_chunk;
     while (r->n_workers < T) {
-        int64_t rows = r->n_workers == 0 ? whole : (batch + T - 1) / T;
-        struct kg_worker *w = &r->workers[r->n_workers++];
-        kg_status status = worker_init(w, r->m, rows, err);
-        if (status != KG_OK) {
-            worker_release(w);
-            memset(w, 0, sizeof *w);
-            r->n_workers--;
-            return status;
-        }
+        struct kg_rows_opts room = worker_room(r, r->n_workers, T);
+        KG_TRY(kg_rows_create(&r->workers[r->n_workers].rows, r->m, &room, err));
+        r->n_workers++;
     }
     return KG_OK;
 }

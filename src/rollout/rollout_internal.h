@@ -16,6 +16,7 @@
 #ifndef KG_ROLLOUT_ROLLOUT_INTERNAL_H
 #define KG_ROLLOUT_ROLLOUT_INTERNAL_H
 
+#include "model/rows.h"
 #include "rollout/rollout.h"
 #include "rollout/sampler.h"
 
@@ -48,12 +49,16 @@ struct kg_group {
     /* blocks from here on are written by samples (the one that the prompt fills in part,
      * or all): the last sample shares them and goes on in them, the others copy them */
     int32_t n_shared;
-    int32_t cached;    /* tokens whose keys are in the cache */
-    int32_t started;   /* samples; cancelled ones are passed over */
-    int32_t waiting;   /* sequences that have no token yet */
-    int32_t row;       /* of its last hidden state in `ready`; -1: not there */
-    int32_t piece_row; /* its rows of the current pack of prompts */
+    int32_t cached;  /* tokens whose keys are in the cache */
+    int32_t started; /* samples; cancelled ones are passed over */
+    int32_t waiting; /* sequences that have no token yet */
+    /* of its last hidden state among the rows that wait for their first token; -1: not
+     * there */
+    int32_t row;
+    int64_t piece_row; /* its rows of the current pack of prompts */
     int32_t piece_n;
+    int64_t score_row; /* the first of n_scored rows that are wanted for its scores */
+    int32_t n_scored;
     kg_status status; /* other than OK: its prompt could not be scored, with err */
     struct kg_err err;
 };
@@ -80,14 +85,7 @@ struct kg_seq {
 
 /* What one thread needs to compute a part of a batch. */
 struct kg_worker {
-    struct kg_acts *acts; /* owned */
-    int64_t max_rows;
-    int32_t *tokens;          /* (max_rows) owned, as the next three */
-    int32_t *pos;             /* (max_rows) */
-    int32_t *kv_rows;         /* (max_rows) */
-    struct kg_attn_seq *seqs; /* (max_rows) */
-    int32_t n_seqs;
-    int64_t n_rows;
+    struct kg_rows *rows;              /* owned */
     struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
     kg_status status;
     struct kg_err err;
@@ -106,16 +104,10 @@ struct kg_rollout {
     struct kg_worker *workers; /* (n_workers) owned */
     int n_workers;
     struct kg_sampler_pick *picks; /* (max_batch) owned: of the current step */
-    /* last hidden states whose next tokens are due, and that of the open group; owned */
-    struct kg_mat ready;       /* (max_batch,D) ct */
-    struct kg_mat open_hidden; /* (1,D) ct */
-    int32_t *last_rows;        /* (max_batch) owned: where they stand in a pack */
-    float *prompt_inv_temp;    /* (prefill_chunk) owned: of a prompt that is scored */
-    double *prompt_lse;        /* (prefill_chunk) owned */
-    float *logits;             /* (max_batch,V) owned */
-    double *lse;               /* (max_batch) owned */
-    float *inv_temp;           /* (max_batch) owned */
-    int32_t *top_ids;          /* (max_batch,top_capacity) owned; rows of top_k */
+    double *prompt_lse;            /* (prefill_chunk) owned: of a prompt that is scored */
+    float *logits;                 /* (max_batch,V) owned */
+    double *lse;                   /* (max_batch) owned */
+    int32_t *top_ids;              /* (max_batch,top_capacity) owned; rows of top_k */
     float *top_logp;
     int top_capacity;
 
@@ -135,7 +127,6 @@ struct kg_rollout {
     struct kg_group **order; /* (max_batch+1) owned: the first n_groups in order */
     int32_t n_groups;
     struct kg_group *open; /* the one group with samples that wait for room, or NULL */
-    int32_t n_ready;       /* rows of `ready` */
     int top_k;             /* of the current pass: the widest of its sequences */
     bool committing;       /* token callbacks are being called */
     bool any_silent;
@@ -204,16 +195,9 @@ static inline int32_t kg_rollout_copies(const struct kg_request *q)
 }
 
 /* decode.c */
-/* Start a pack; add a sequence's tokens [pos, pos+n) to it; run it.   hidden: borrowed
- * from the worker's acts */
-void kg_worker_clear(struct kg_worker *w);
-void kg_worker_add(struct kg_worker *w, const int32_t *tokens, const int32_t *blocks,
-                   int32_t pos, int32_t n);
-kg_status kg_worker_forward(struct kg_mat *hidden, struct kg_worker *w,
-                            struct kg_rollout *r, struct kg_err *err) KG_MUST_CHECK;
-/* Log-probs and logits of hidden states into rows [first, first+hidden.rows) of the
- * engine's arrays, whose inv_temp is set; top_k is that of the pass. */
-kg_status kg_rollout_head(struct kg_rollout *r, struct kg_mat hidden, int64_t first,
+/* Log-probs and logits of the wanted rows of p into the engine's arrays from `first` on;
+ * top_k is that of the pass. */
+kg_status kg_rollout_head(struct kg_rollout *r, const struct kg_rows *p, int64_t first,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Draw the sequence's next token from a row. A failure is the sequence's own. */
 void kg_rollout_draw(struct kg_sampler_pick *pick, struct kg_rollout *r,
