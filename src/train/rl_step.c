@@ -46,32 +46,26 @@ struct update {
     uint64_t number; /* of the update in the run, idle ones counted */
     struct kg_rl_totals *totals;
     struct kg_block block; /* owned: what follows stands in it */
-    /* scratch of one micro-batch, over its loss tokens */
+    size_t *order;         /* (last - first) trajectories as micro-batches take them */
     int64_t *seq_begin;
-    double *logp, *logp_at, *entropy, *log_kept, *kl;
-    double *a_logp, *a_at, *a_entropy, *a_log_kept, *a_kl;
+    /* the head's float rows of one micro-batch as the policy's doubles */
+    double *logp, *logp_at, *entropy;
     /* rows of batch scope: over the loss tokens of the update */
     double *whole_logp, *whole_kept;
     uint8_t *selected; /* NULL for the other rows */
     uint8_t *silent;   /* (last - first) answers without any term: they cost nothing */
 };
 
-enum { ANSWERS, BEGINS, TOKENS, IDS, EXACT, WHOLE, COUNTS };
+enum { ANSWERS, BEGINS, TOKENS, IDS, WHOLE, WHOLE_KEPT, COUNTS };
 static const struct kg_column columns[] = {
     KG_COLUMN(struct update, seq_begin, BEGINS),
+    KG_COLUMN(struct update, order, ANSWERS),
     KG_COLUMN(struct update, silent, ANSWERS),
     KG_COLUMN(struct update, logp, TOKENS),
     KG_COLUMN(struct update, logp_at, IDS),
     KG_COLUMN(struct update, entropy, TOKENS),
-    KG_COLUMN(struct update, log_kept, TOKENS),
-    KG_COLUMN(struct update, kl, EXACT),
-    KG_COLUMN(struct update, a_logp, TOKENS),
-    KG_COLUMN(struct update, a_at, IDS),
-    KG_COLUMN(struct update, a_entropy, TOKENS),
-    KG_COLUMN(struct update, a_log_kept, TOKENS),
-    KG_COLUMN(struct update, a_kl, EXACT),
     KG_COLUMN(struct update, whole_logp, WHOLE),
-    KG_COLUMN(struct update, whole_kept, WHOLE),
+    KG_COLUMN(struct update, whole_kept, WHOLE_KEPT),
     KG_COLUMN(struct update, selected, WHOLE),
     {0},
 };
@@ -103,12 +97,15 @@ static kg_status update_init(struct update *u, struct kg_err *err)
         [BEGINS] = answers + 1,
         [TOKENS] = n,
         [IDS] = n * (size_t)u->b->k,
-        [EXACT] = u->run->rows->kl ? n : KG_COLUMN_ABSENT,
         [WHOLE] = selects(u) ? all : KG_COLUMN_ABSENT,
+        [WHOLE_KEPT] = selects(u) && u->b->kept ? all : KG_COLUMN_ABSENT,
     };
 
     hand_over(&u->block, &u->run->update_memory);
-    return kg_columns_take(&u->block, u, columns, counts, "update", err);
+    KG_TRY(kg_columns_take(&u->block, u, columns, counts, "update", err));
+    for (size_t i = 0; i < answers; i++)
+        u->order[i] = u->first + i;
+    return KG_OK;
 }
 
 /* Offsets of trajectories [first, last) from the first one's. */
@@ -190,61 +187,68 @@ static void pack_traj(struct kg_rows *p, const struct kg_rl_batch *b, size_t i)
         at = pack_part(p, b, t, kg_traj_part(t, x, b->whole), at);
 }
 
-/* The head's float rows as the policy's doubles. */
 static void read_rows(struct update *u, const struct kg_rows *p)
 {
     for (int64_t i = 0; i < p->n_rows; i++) {
         u->logp[i] = p->logp[i];
         u->entropy[i] = p->entropy[i];
-        if (p->kl)
-            u->kl[i] = p->kl[i];
-        u->log_kept[i] = p->sets ? p->set_logp[i] : 0;
     }
     for (int64_t i = 0; i < p->n_rows * p->k; i++)
         u->logp_at[i] = p->logp_at[i];
 }
 
-/* And back. */
-static void write_rows(const struct update *u, struct kg_rows *p)
+/* Neighbours of a micro-batch: trajectories [first, last) are one piece of the batch's
+ * arrays, and stand in the pack's rows from `row` on. */
+struct piece {
+    size_t first, last;
+    int64_t row;
+};
+
+/* The piece behind *p (`{0}`: before the first) of the list.   *at: what is taken of
+ * it */
+static bool next_piece(struct piece *p, size_t *at, const struct kg_rl_batch *b,
+                       const size_t *list, size_t n)
 {
-    for (int64_t i = 0; i < p->n_rows; i++) {
-        p->a_logp[i] = u->a_logp[i];
-        p->a_entropy[i] = u->a_entropy[i];
-        if (p->a_kl)
-            p->a_kl[i] = u->a_kl[i];
-        if (p->sets)
-            p->a_set[i] = u->a_log_kept[i];
-    }
-    for (int64_t i = 0; i < p->n_rows * p->k; i++)
-        p->a_at[i] = u->a_at[i];
+    p->row += b->begin[p->last] - b->begin[p->first];
+    if (*at == n)
+        return false;
+    p->first = list[*at];
+    p->last = p->first;
+    for (; *at < n && list[*at] == p->last; ++*at)
+        p->last++;
+    return true;
 }
 
-static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
-                                           size_t last)
+/* (N) from row `at` on, where there is one. */
+static double *from_row(double *rows, int64_t at) { return rows ? rows + at : NULL; }
+
+static struct kg_policy_batch policy_batch(const struct update *u,
+                                           const struct piece *piece)
 {
     const struct kg_rl_batch *b = u->b;
-    int64_t base = b->begin[first];
+    const struct kg_rows *p = u->run->rows;
+    int64_t base = b->begin[piece->first];
     int64_t at = base * b->k;
 
     return (struct kg_policy_batch){
-        .n_seqs = (int64_t)(last - first),
-        .n_tokens = b->begin[last] - base,
+        .n_seqs = (int64_t)(piece->last - piece->first),
+        .n_tokens = b->begin[piece->last] - base,
         .seq_begin = u->seq_begin,
         .tokens = b->tokens + base,
-        .logp = u->logp,
+        .logp = u->logp + piece->row,
         .old_logp = b->old_logp + base,
         .mu_logp = b->mu_logp + base,
-        .anchor_logp = b->anchor_logp ? b->anchor_logp + base : NULL,
+        .anchor_logp = from_row(b->anchor_logp, base),
         .advantage = b->advantage + base,
-        .entropy = u->entropy,
-        .kl_exact = u->run->rows->kl ? u->kl : NULL,
+        .entropy = u->entropy + piece->row,
+        .kl_exact = from_row(p->kl, piece->row),
         .k_sampler = b->k_sampler,
         .k_anchor = b->k_anchor,
-        .logp_at = u->logp_at,
-        .anchor_at = b->anchor_at ? b->anchor_at + at : NULL,
-        .mu_at = b->mu_at ? b->mu_at + at : NULL,
+        .logp_at = u->logp_at + piece->row * b->k,
+        .anchor_at = from_row(b->anchor_at, at),
+        .mu_at = from_row(b->mu_at, at),
         .ids = b->ids + at,
-        .log_kept = b->kept ? u->log_kept : NULL,
+        .log_kept = b->kept ? p->set_logp + piece->row : NULL,
         .old_log_kept = b->kept ? b->old_log_kept + base : NULL,
         .pg_weight = b->pg_weight + base,
         .kl_weight = b->kl_weight + base,
@@ -254,80 +258,93 @@ static struct kg_policy_batch policy_batch(const struct update *u, size_t first,
     };
 }
 
-/* Trajectories [first, last) through the forward; their rows are read. */
-static kg_status forward(struct update *u, size_t first, size_t last, bool no_backward,
+/* The listed trajectories through the forward; their rows are read. */
+static kg_status forward(struct update *u, const size_t *list, size_t n, bool no_backward,
                          struct kg_err *err)
 {
     struct kg_rows *p = u->run->rows;
     unsigned needs = no_backward ? 0 : kg_algo_needs(&u->run->algo);
     struct kg_rows_ask ask = {.entropy = true,
-                              .sets = p->sets != NULL,
+                              .sets = u->b->kept != NULL,
                               .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_ROWS_KL_REVERSE
                                     : needs & KG_NEED_EXACT_FORWARD ? KG_ROWS_KL_FORWARD
                                                                     : KG_ROWS_KL_NONE,
                               .anchor = u->run->anchor};
 
     kg_rows_begin(p, u->run->model, u->b->k);
-    for (size_t i = first; i < last; i++)
-        pack_traj(p, u->b, i);
+    for (size_t i = 0; i < n; i++)
+        pack_traj(p, u->b, list[i]);
     KG_TRY(kg_rows_forward(p, !no_backward, err));
     KG_TRY(kg_rows_ask(p, &ask, err));
     read_rows(u, p);
     return KG_OK;
 }
 
-static kg_status train_micro_batch(struct update *u, size_t first, size_t last,
+/* The policy's gradient on the rows of a piece.   *any: there is one */
+static kg_status grade_piece(bool *any, struct update *u, const struct piece *piece,
+                             struct kg_err *err)
+{
+    struct kg_rows *p = u->run->rows;
+    struct kg_policy_grad grad = {.a_logp = p->a_logp + piece->row,
+                                  .a_at = p->a_at + piece->row * p->k,
+                                  .a_entropy = p->a_entropy + piece->row,
+                                  .a_kl_exact = from_row(p->a_kl, piece->row),
+                                  .a_log_kept = from_row(p->a_set, piece->row)};
+    struct kg_policy_batch batch;
+
+    local_begin(u->seq_begin, u->b, piece->first, piece->last);
+    batch = policy_batch(u, piece);
+    KG_TRY(kg_policy_loss(&grad, &u->run->algo, &batch, err));
+    kg_rl_totals_add(u->totals, &grad, &batch);
+    *any = *any || grad.any;
+    return KG_OK;
+}
+
+static kg_status train_micro_batch(struct update *u, const size_t *list, size_t n,
                                    struct kg_err *err)
 {
     struct kg_run *run = u->run;
-    struct kg_rows *p = run->rows;
-    bool entropy = run->algo.entropy_coef != 0;
-    struct kg_policy_grad grad = {.a_logp = u->a_logp,
-                                  .a_at = u->a_at,
-                                  .a_entropy = u->a_entropy,
-                                  .a_kl_exact = p->kl ? u->a_kl : NULL,
-                                  .a_log_kept = u->a_log_kept};
-    struct kg_policy_batch batch;
+    struct piece piece = {0};
+    size_t at = 0;
+    bool any = false;
 
-    KG_TRY(forward(u, first, last, false, err));
-    local_begin(u->seq_begin, u->b, first, last);
-    batch = policy_batch(u, first, last);
-    KG_TRY(kg_policy_loss(&grad, &run->algo, &batch, err));
-    kg_rl_totals_add(u->totals, &grad, &batch);
-    if (!grad.any)
+    KG_TRY(forward(u, list, n, false, err));
+    while (next_piece(&piece, &at, u->b, list, n))
+        KG_TRY(grade_piece(&any, u, &piece, err));
+    if (!any)
         return KG_OK;
-    write_rows(u, p);
-    return kg_rows_backward(p, run->optim->grads.data, entropy, err);
+    return kg_rows_backward(run->rows, run->optim->grads.data,
+                            run->algo.entropy_coef != 0, err);
 }
 
-typedef kg_status (*micro_batch_fn)(struct update *u, size_t first, size_t last,
+/* On a list of trajectories, whose contexts fit a pack. */
+typedef kg_status (*micro_batch_fn)(struct update *u, const size_t *list, size_t n,
                                     struct kg_err *err);
 
-/* Trajectories [first, last) of the update that have a term, as many neighbours at once
- * as fit. */
-static kg_status micro_batches(struct update *u, size_t first, size_t last,
+/* Those of the list that have a term, as many neighbours of it at once as fit. */
+static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
                                micro_batch_fn work, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
     int64_t budget = u->run->rows->max_tokens;
-    int phase = kg_phase_begin((int64_t)(last - first), "sequences", "micro-batches");
+    int phase = kg_phase_begin((int64_t)n, "sequences", "micro-batches");
 
-    for (size_t i = first; i < last;) {
+    for (size_t i = 0; i < n;) {
         size_t j = i;
         int64_t tokens = 0, more = 0;
 
-        if (u->silent[i - u->first]) {
+        if (u->silent[list[i] - u->first]) {
             i++;
             continue;
         }
-        for (; j < last && !u->silent[j - u->first]; j++, tokens += more) {
-            more = (int64_t)kg_traj_span(&b->trajs[j], b->whole);
+        for (; j < n && !u->silent[list[j] - u->first]; j++, tokens += more) {
+            more = (int64_t)kg_traj_span(&b->trajs[list[j]], b->whole);
             if (j > i && tokens + more > budget)
                 break;
         }
-        KG_TRY(work(u, i, j, err));
+        KG_TRY(work(u, list + i, j - i, err));
         i = j;
-        kg_phase_at(phase, (int64_t)(i - first));
+        kg_phase_at(phase, (int64_t)i);
     }
     kg_phase_end(phase);
     return KG_OK;
@@ -336,21 +353,28 @@ static kg_status micro_batches(struct update *u, size_t first, size_t last,
 static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
                                    struct kg_err *err)
 {
-    return micro_batches(u, u->first, u->last, work, err);
+    return micro_batches(u, u->order, u->last - u->first, work, err);
 }
 
 /* ---- batch scope: a forward over the update says which tokens are selected ---- */
 
-static kg_status read_whole(struct update *u, size_t first, size_t last,
+static kg_status read_whole(struct update *u, const size_t *list, size_t n,
                             struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
-    int64_t base = b->begin[first], at = base - b->begin[u->first];
+    const struct kg_rows *p = u->run->rows;
+    struct piece piece = {0};
+    size_t at = 0;
 
-    KG_TRY(forward(u, first, last, true, err));
-    for (int64_t i = 0; i < b->begin[last] - base; i++) {
-        u->whole_logp[at + i] = u->logp[i];
-        u->whole_kept[at + i] = u->log_kept[i];
+    KG_TRY(forward(u, list, n, true, err));
+    while (next_piece(&piece, &at, b, list, n)) {
+        int64_t to = b->begin[piece.first] - b->begin[u->first];
+        size_t bytes = (size_t)(b->begin[piece.last] - b->begin[piece.first]) *
+                       sizeof *u->logp;
+
+        memcpy(u->whole_logp + to, u->logp + piece.row, bytes);
+        if (b->kept)
+            memcpy(u->whole_kept + to, p->set_logp + piece.row, bytes);
     }
     return KG_OK;
 }
@@ -359,18 +383,17 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
     int64_t base = b->begin[u->first];
-    struct kg_policy_batch whole = {
-        .n_seqs = (int64_t)(u->last - u->first),
-        .n_tokens = b->begin[u->last] - base,
-        .seq_begin = u->seq_begin,
-        .logp = u->whole_logp,
-        .old_logp = b->old_logp + base,
-        .log_kept = b->old_log_kept ? u->whole_kept : NULL,
-        .old_log_kept = b->old_log_kept ? b->old_log_kept + base : NULL,
-        .advantage = b->advantage + base,
-        .pg_weight = b->pg_weight + base,
-        .select_seed = u->run->seed,
-        .select_draw = u->number};
+    struct kg_policy_batch whole = {.n_seqs = (int64_t)(u->last - u->first),
+                                    .n_tokens = b->begin[u->last] - base,
+                                    .seq_begin = u->seq_begin,
+                                    .logp = u->whole_logp,
+                                    .old_logp = b->old_logp + base,
+                                    .log_kept = u->whole_kept,
+                                    .old_log_kept = from_row(b->old_log_kept, base),
+                                    .advantage = b->advantage + base,
+                                    .pg_weight = b->pg_weight + base,
+                                    .select_seed = u->run->seed,
+                                    .select_draw = u->number};
 
     KG_TRY(all_micro_batches(u, read_whole, err));
     local_begin(u->seq_begin, b, u->first, u->last);
@@ -430,7 +453,8 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
         KG_TRY(choose_tokens(u, err));
     for (size_t i = u->first; i < u->last; i += group) {
         KG_TRY(kg_slab_zero(&u->run->optim->grads, err));
-        KG_TRY(micro_batches(u, i, i + group, train_micro_batch, err));
+        KG_TRY(
+            micro_batches(u, u->order + (i - u->first), group, train_micro_batch, err));
         KG_TRY(each(user, &u->run->optim->grads, err));
     }
     return KG_OK;

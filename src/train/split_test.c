@@ -5,6 +5,8 @@
  * The batch is sampled once; then the weights change, so that ratios are not 1, and the
  * gradient of one update is taken under each algorithm and each cut.
  */
+#include "train/rl_step.c" /* an update whose order is the test's */
+
 #include "train/rl_testing.h"
 
 #define ROOT "build/test-runs/split"
@@ -18,6 +20,7 @@ static struct kg_rl_batch batch;
 static float *weights; /* of the update's beginning */
 static float *whole;   /* gradient of the batch in one piece */
 static int64_t room;   /* the pass's own */
+static double divisor; /* of the KL, by the batch's deviation */
 
 static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       "algo.top_k=4",
@@ -102,9 +105,31 @@ static bool gradient(int64_t micro)
     o.run.rows->max_tokens = micro;
     NEED(kg_rl_train(&totals, &a, &batch, &o.run, err));
     o.run.rows->max_tokens = room;
+    divisor = totals.kl_divisor;
     assert_false(totals.skipped);
     assert_true(totals.first_metrics.ratio_max > 1.001); /* off-policy */
     return totals.updates == 1;
+}
+
+/* The same update once more, its trajectories dealt out by twos: micro-batches of any of
+ * them. */
+static void dealt_gradient(int64_t micro)
+{
+    struct kg_rl_totals totals = {.kl_divisor = divisor};
+    struct update u = {
+        .run = &o.run, .b = &batch, .totals = &totals, .last = batch.n_trajs};
+
+    memcpy(o.run.model->master.data, weights, bytes());
+    NEED(kg_model_refresh(o.run.model, err));
+    o.run.rows->max_tokens = micro;
+    NEED(update_init(&u, err));
+    assert_int_equal(batch.n_trajs % 2, 1);
+    for (size_t i = 0; i < batch.n_trajs; i++)
+        u.order[i] = 2 * i % batch.n_trajs;
+    NEED(update(&u, err));
+    update_release(&u);
+    o.run.rows->max_tokens = room;
+    assert_int_equal(totals.updates, 1);
 }
 
 static double distance(const float *g)
@@ -124,10 +149,19 @@ static void choose(const char *key, const char *value)
     NEED(kg_algo_set(&o.run.algo, key, value, err));
 }
 
+/* Distance of the gradient that was taken to the whole one. */
+static double apart(const char *surrogate, const char *aggregate, const char *how)
+{
+    double d = distance(o.run.optim->grads.data);
+
+    if (!(d <= tolerance))
+        fail_msg("%s, %s: %g apart %s", surrogate, aggregate, d, how);
+    return d;
+}
+
 static double cut(const char *surrogate, const char *aggregate)
 {
-    static const int64_t cuts[] = {LONGEST, 64};
-    double worst = 0;
+    double worst;
 
     choose("algo.surrogate", surrogate);
     choose("algo.aggregate", aggregate);
@@ -135,17 +169,12 @@ static double cut(const char *surrogate, const char *aggregate)
     choose("kl.estimator", strncmp(surrogate, "rpg-", 4) == 0 ? "none" : "topk-reverse");
     assert_true(gradient(room));
     memcpy(whole, o.run.optim->grads.data, bytes());
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        double d;
-
-        assert_true(gradient(cuts[i]));
-        d = distance(o.run.optim->grads.data);
-        if (!(d <= tolerance))
-            fail_msg("%s, %s: %g apart in packs of %lld tokens", surrogate, aggregate, d,
-                     (long long)cuts[i]);
-        worst = fmax(worst, d);
-    }
-    return worst;
+    assert_true(gradient(LONGEST));
+    worst = apart(surrogate, aggregate, "in packs of one");
+    assert_true(gradient(64));
+    worst = fmax(worst, apart(surrogate, aggregate, "in packs of 64 tokens"));
+    dealt_gradient(64);
+    return fmax(worst, apart(surrogate, aggregate, "in packs of others"));
 }
 
 /* Rows that see more than a token meet every aggregation; the others one each, in
