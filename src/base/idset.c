@@ -1,4 +1,11 @@
-/* Packing sets of ids, and walking them. */
+/* Packing sets of ids, and walking them.
+ *
+ * The packer writes the list and gives it up as soon as it would be as long as the
+ * bitmap: so nobody has to know beforehand how many ids there are, and the longest set
+ * costs one pass too many at most. The length alone says which form it is, no byte is
+ * spent on that. A walk over a list reads each gap once and cannot go back; over a
+ * bitmap it counts trailing zeros, eight ids at a look.
+ */
 #include "base/idset.h"
 
 #include <stdbool.h>

@@ -1,5 +1,13 @@
 /* Elementary functions: an argument is brought near 0 with a remainder that keeps its
- * digits, a Taylor polynomial follows, and the large part is added last. */
+ * digits, a Taylor polynomial follows, and the large part is added last.
+ *
+ * Bringing near is where digits are lost: x - n ln 2 cancels, so ln 2 is held in two
+ * parts of which the first has so few bits that n times it is exact, and what the
+ * difference loses is carried along as a second double. Near 0 a polynomial with the
+ * plain coefficients 1/k! may need more terms than a fitted one and needs no
+ * explanation. No table and no fused multiply-add: every operation is one that IEEE 754
+ * defines to the last bit.
+ */
 #include "base/real.h"
 
 #include <math.h>
