@@ -1,4 +1,11 @@
-/* deflate, a buffer at a time. */
+/* Packing as gzip, a buffer at a time.
+ *
+ * zlib is a pump: it is given bytes and room, and says when the room is full. One
+ * function turns it until it has taken all; at the end it is turned once more with the
+ * word that this was the last. The buffer goes to a file under another name that takes
+ * its own when it is whole, so a full disk leaves what was there. The header is zlib's
+ * plainest, without time and name: the same text is the same file.
+ */
 #define ZLIB_CONST
 #include "data/gz.h"
 

@@ -1,4 +1,13 @@
-/* Tags, variable-length integers, and lengths that must fit into what is left. */
+/* Protocol buffers: tags, variable-length integers, and lengths that must fit into what
+ * is left.
+ *
+ * A message is a row of fields, each with a number and one of four wire types that say
+ * how long it is. That is enough to pass over a field without knowing it, which is all
+ * that reading a file of a schema of others needs: the caller asks for the next field
+ * and takes those that it knows. A message inside is bytes, over which the same reader
+ * goes. Groups, the two wire types of old, are refused. Every length is compared with
+ * what is left before a byte is touched.
+ */
 #include "data/protobuf.h"
 
 #include <string.h>
