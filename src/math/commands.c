@@ -1,5 +1,12 @@
 /* The LaTeX commands and plain words that the parser knows, by what they do. A command
- * that is not here is the name of a symbol. */
+ * that is not here is the name of a symbol.
+ *
+ * The group of a row says how the parser goes on (a function wants an argument, an
+ * accent a name), its number which one of the group it is. So spellings are data: \tg
+ * and \tan are two rows and no code. What is unknown is not an error: most answers with
+ * a command that nobody foresaw are a name, equal to itself and to nothing else, and
+ * that is what a name should be.
+ */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,5 +1,12 @@
 /* The mode `dapo`: the last "Answer:" line of the last 300 characters, by Minerva's
- * normalisation of strings. As in published.c, oddities included. */
+ * normalisation of strings. As in published.c, oddities included.
+ *
+ * Two answers are equal when their texts are, after replacements in a fixed order. The
+ * order matters, and so do the mistakes: one that the published code makes is made
+ * here, because the numbers that it reported hang on it. So nothing here is to be
+ * improved. Regular expressions of the original are small functions over bytes; where
+ * one of them is greedy, so is its function.
+ */
 #include "math/math_internal.h"
 
 #include <ctype.h>

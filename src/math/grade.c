@@ -1,4 +1,12 @@
-/* From texts to a verdict: the mode `default`, and what holds for every mode. */
+/* From texts to a verdict: the mode `default`, and what holds for every mode.
+ *
+ * A verdict is looked for in the order of what can be wrong: a letter of a choice, a
+ * formula found in the answer, and last the same words, since identical text is right
+ * whatever could be read in it. Each step may say right; wrong is said only when all
+ * have been asked. Of several gold answers one that is right decides, and one that is
+ * undecided outweighs those that are wrong: what might be right is not counted as
+ * false. The budget of time, work and memory is one for all of them together.
+ */
 #include "base/mem.h"
 #include "math/math_internal.h"
 

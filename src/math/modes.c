@@ -1,4 +1,10 @@
-/* The table of modes, and of the forms of an answer. */
+/* The table of modes, and of the forms of an answer.
+ *
+ * A mode is a rule for all of an answer: how it is found and when it is right. The
+ * first row is kedge's own, the others repeat what published runs did, and say whose
+ * code they follow. That two modes disagree on an answer is no fault: it is what the
+ * table is for. A form says what kind of text is graded, which no mode can know.
+ */
 #include "math/math_internal.h"
 
 #include <stdio.h>

@@ -1,4 +1,12 @@
-/* What stands between operators: functions, brackets, matrices, commands, letters. */
+/* What stands between operators: functions, brackets, matrices, commands, letters.
+ *
+ * LaTeX says how a formula looks and not what it means: sin^{-1} x, f(2), |a|b|c|, \sin
+ * 2x cos y have to be guessed, and every guess is one function here with the case that
+ * it settles in its comment. Functions are reduced to the few that the evaluators know,
+ * so cot and sinh are gone behind this file. What is understood and not evaluated (a
+ * sum, an integral, a limit, an environment) is kept as text, opaque: equal to the same
+ * text, undecided otherwise.
+ */
 #include "math/parse_internal.h"
 
 #include <ctype.h>

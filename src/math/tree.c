@@ -1,5 +1,11 @@
 /* The tree of an expression: an array of binary nodes and a pool of names, both of a
- * fixed size, so that no text can make it grow. */
+ * fixed size, so that no text can make it grow.
+ *
+ * A node is named by its number, 0 for none; what does not fit becomes node 0, and who
+ * made the tree asks once at the end whether it ran over. So builders need no checks on
+ * the way. Lists are chains to the right. Nothing is ever given back: what a reading
+ * that failed left behind stays until the tree is cleared.
+ */
 #include "math/math_internal.h"
 
 #include <stdio.h>
