@@ -1,4 +1,10 @@
-/* Which names mean this machine. */
+/* Which names mean this machine.
+ *
+ * The list is of what is local, and it is short: localhost with all below it, and the
+ * addresses that lead back. Any other name, though it may resolve to 127.0.0.1, belongs
+ * to somebody who decides where it leads, so nothing is looked up here. A name is
+ * compared without its port, its brackets and its case; what is none is never local.
+ */
 #include "net/http_host.h"
 
 #include <arpa/inet.h>

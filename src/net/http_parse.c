@@ -1,4 +1,12 @@
-/* The bytes of HTTP/1.1, in place and in one pass. Source: RFC 9110 and RFC 9112. */
+/* The bytes of HTTP/1.1, in place and in one pass. Source: RFC 9110 and RFC 9112.
+ *
+ * A head is cut where it lies: ends of lines and of names become NULs, and fields are
+ * pointers into the buffer, so that it costs no allocation and cannot grow. A body in
+ * chunks is a machine of a few states fed byte by byte, but for the data, which pass in
+ * runs: it may be cut off anywhere and goes on there. What means something (length,
+ * coding, host, connection) is taken while fields go by and judged together at the end,
+ * because it is their contradictions that are dangerous.
+ */
 #include "net/http_parse.h"
 
 #include <string.h>
