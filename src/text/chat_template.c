@@ -1,4 +1,12 @@
-/* Chat templates from a file or a model's folder, and the start of a rendering. */
+/* Chat templates from a file or a model's folder, and the start of a rendering.
+ *
+ * A template is parsed once and rendered often: the tree lies in a pool of its own, and
+ * every rendering has another, which is gone at its end with all that the template
+ * made. What it may see is put into its variables here; there is no other way in. Where
+ * a folder says the same thing twice a file is stronger than tokenizer_config.json, as
+ * with transformers. Untrusted templates are tried once, with small limits, before
+ * anybody waits for them. How the language works is in jinja*.c.
+ */
 #include "text/chat_template.h"
 
 #include "base/file.h"

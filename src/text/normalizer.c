@@ -1,4 +1,11 @@
-/* The steps, one after the other, between two buffers. */
+/* The steps, one after the other, between two buffers.
+ *
+ * A step reads a text and appends another, so two buffers take turns and no third is
+ * needed, however many steps there are. Before that a step is asked whether it would
+ * change anything, which is cheap (a search, a look at a table of what is NFC for
+ * certain); if not, the text passes as a pointer. Most text is never copied. A step
+ * knows only its stretch: whether that begins the whole text the caller says.
+ */
 #include "text/normalizer.h"
 
 #include "text/unicode.h"
