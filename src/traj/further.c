@@ -1,4 +1,11 @@
-/* The table of names, and the lists in their order. */
+/* The table of names, and the lists in their order.
+ *
+ * Which answer mentions a name first says nothing of the name. Places are given as
+ * names come, and never move: an answer holds numbers by place, with a mask of those
+ * that it has. Whatever is written goes through the order of the names, and is the same
+ * every time. The table is small and fixed; a grader that makes up names is stopped by
+ * its end.
+ */
 #include "traj/further.h"
 
 #include "data/json.h"
