@@ -1,5 +1,12 @@
 /* What the loss saw, as sums and counts that add up over micro-batches, and the numbers
- * made of them. */
+ * made of them.
+ *
+ * A mean of means depends on how the batch was split; sums and counts do not. So
+ * nothing is divided before the list is made, and merging is addition, of extremes a
+ * comparison. A name is in the list only if the algorithm at hand has the thing: a run
+ * without a clip logs no share of clipped tokens, rather than 0. Numbers of tokens that
+ * were left out of the loss are kept apart from those that were in it.
+ */
 #include "base/real.h"
 #include "policy/policy_internal.h"
 

@@ -1,4 +1,11 @@
-/* Look-ups in the tables of presets. */
+/* Look-ups in the tables of presets.
+ *
+ * Methods and recipes are two tables of the same rows, one behind the other under one
+ * count. A value is looked for in the preset, then in its base, and so on down, so a
+ * preset says only what is its own. Nothing here knows what a key means: applied to an
+ * algorithm, a preset sets those keys that algorithms have, by the door through which
+ * the user's go, and the rest is for the run.
+ */
 #include "policy/presets_internal.h"
 
 #include "base/str.h"

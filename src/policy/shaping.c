@@ -1,4 +1,11 @@
-/* What stands around the loss. Nothing here touches gradients of log-probs. */
+/* What stands around the loss. Nothing here touches gradients of log-probs.
+ *
+ * These functions change rewards, advantages or the anchor before or after the loss is
+ * taken, so to the loss their results are constants. That is the difference between a
+ * KL here and one in the loss: the same estimator as a reward is credited to the tokens
+ * before it, and reaches the policy through the score function alone. Each is a few
+ * lines of arithmetic on doubles, with its source in the header.
+ */
 #include "policy/shaping.h"
 
 #include "policy/policy_internal.h"
