@@ -1,4 +1,11 @@
-/* The protocol's texts. Reading checks everything before anything is given out. */
+/* The protocol's texts. Reading checks everything before anything is given out.
+ *
+ * Either side may be somebody else's: Search-R1's server, a notebook. So what is
+ * written keeps to what that code accepts, and what is read is taken for any JSON: each
+ * value is checked, and a message names its place in it (result[2][0]). A request that
+ * has a key too many is refused, since an option that does nothing would go unnoticed.
+ * Passages that were read point into the document and live as long as the answer.
+ */
 #include "search/protocol.h"
 
 #include "base/mem.h"

@@ -1,4 +1,11 @@
-/* Open addressing with steps of one, at most two thirds full. */
+/* Open addressing with steps of one, at most two thirds full.
+ *
+ * A hash is its own place in the table, as it is random already, and what is taken
+ * leads to the next place; so a look-up reads neighbours and stays within a line or two
+ * of the cache. Nothing is ever removed, which is what makes this table so short. Equal
+ * hashes may stand here several times and are handed out one after the other: whether
+ * the texts are equal, too, the caller finds out where an entry points.
+ */
 #include "search/seen.h"
 
 #include "base/mem.h"

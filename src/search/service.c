@@ -1,4 +1,12 @@
-/* The server of an index: a queue between the network thread and the workers. */
+/* The server of an index: a queue between the network thread and the workers.
+ *
+ * The network thread never searches and a worker never waits for a socket. Between them
+ * is a ring of fixed length: when it is full a request is refused at once, for a client
+ * that is told to come back is better off than one that waits for what will be late. A
+ * request's time runs from its arrival, so what waited too long is not searched for any
+ * more. Each worker has a searcher of its own, which shares nothing but the file; one
+ * lock covers the queue and the counters, and is never held over work.
+ */
 #include "search/service.h"
 
 #include "base/clock.h"

@@ -1,4 +1,10 @@
-/* Prometheus' text: one table of plain numbers, one histogram. */
+/* Prometheus' text: one table of plain numbers, one histogram.
+ *
+ * Counters only rise and hold no time: rates and quantiles are made by who asks, over
+ * the span that he wants. The bounds of the histogram are chosen around what a search
+ * takes, about doubling, so that a quantile is off by less than the factor between two
+ * of them. What each number means stands in its row and is sent with it.
+ */
 #include "search/service_metrics.h"
 
 static const double bounds[KG_SEARCH_BUCKETS] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05,

@@ -1,4 +1,11 @@
-/* English words that say little of what is asked. One sorted table. */
+/* English words that say little of what is asked. One sorted table.
+ *
+ * They are frequent, so a search for them reads most of the index, and they rank hardly
+ * anything. A question is full of them: which, was, the. They are left out of
+ * questions, never of passages, so that the list can change without building an index
+ * anew; where a question has few other words they count after all. Other languages have
+ * no list, and lose time, not results.
+ */
 #include "search/index_internal.h"
 
 #include <string.h>
