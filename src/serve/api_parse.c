@@ -1,4 +1,11 @@
-/* Requests: the table of fields, and what each takes. */
+/* Requests: the table of fields, and what each takes.
+ *
+ * OpenAI's API has more fields than any server honours. Each field is a row: one that
+ * is used has a function that takes it; one that is known and does nothing here is
+ * accepted with its neutral value alone, so that nobody believes that it worked; one
+ * that is in no row is refused by its name. Which of the endpoints a field belongs to
+ * stands in the row, too. What concerns two fields is checked when all are there.
+ */
 #include "serve/api.h"
 
 #include "base/mem.h"

@@ -1,4 +1,12 @@
-/* The load: clients, rounds, and what is reported of them. */
+/* The load: clients, rounds, and what is reported of them.
+ *
+ * How much a server costs is a difference of a few per cent, less than what a machine
+ * varies by from minute to minute. So both sides run in turn in one process, on the
+ * same sequences, and what is reported is the ratio of neighbours and its median;
+ * processor time beside it, because a busy machine cannot distort that. Clients are one
+ * thread over many sockets, and their cost is counted on the server's side. It says
+ * nothing of networks.
+ */
 #include "serve/load.h"
 
 #include "base/clock.h"

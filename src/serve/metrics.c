@@ -1,4 +1,11 @@
-/* Counters and histograms, and their text. */
+/* Counters and histograms, and their text.
+ *
+ * A request is counted as what it becomes, before its answer is sent: who has an answer
+ * finds it in the metrics. Counters only rise, and what is open now is a gauge beside
+ * them; whoever reads them makes rates of differences. A histogram counts by bounds
+ * that are fixed, so servers can be added up. All are plain numbers under the server's
+ * lock, and a page is written under it: it is short.
+ */
 #include "serve/metrics.h"
 
 static const double bounds[KG_SERVE_METRICS_BUCKETS] = {

@@ -1,4 +1,12 @@
-/* What may be told of a growing answer. */
+/* What may be told of a growing answer.
+ *
+ * What was sent cannot be taken back, so a byte leaves only when nothing that may still
+ * come could make it wrong: it completes a character, and no stop string can begin with
+ * it any more. For each stop string that is the longest end of the text that is a
+ * beginning of it. The end of an answer releases what was held back, by the rule that
+ * finished answers follow, and so a stream says in pieces what a whole answer says at
+ * once.
+ */
 #include "serve/text.h"
 
 #include "base/utf8.h"

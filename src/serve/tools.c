@@ -1,4 +1,12 @@
-/* Tool calls in messages and in answers. */
+/* Tool calls in messages and in answers.
+ *
+ * A call is text of a model like any other, so it is read as such: at every point it is
+ * words, a call, or a beginning that may become either, and a stream tells the words
+ * and waits with the rest. A decision once made stands whatever follows, which is what
+ * makes it safe to tell. Of a model's template it is only asked whether it writes calls
+ * in this form: a model with another form has its calls left as text. Arguments are
+ * JSON and are not checked against the tool's schema.
+ */
 #define _GNU_SOURCE /* memmem */
 #include "serve/tools.h"
 
