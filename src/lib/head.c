@@ -310,7 +310,9 @@ int kedge_ema(float *anchor, const float *theta, int64_t n, double eta,
     if (status == KG_OK)
         status = kg_backend_open(&be, "cpu", &e);
     if (status == KG_OK)
-        status = kg_op_ema(be, anchor, theta, n > 0 ? n : 0, (float)eta, &e);
+        status = kg_op_ema(be, kg_vec(anchor, n > 0 ? n : 0),
+                           kg_vec((float *)(uintptr_t)theta, n > 0 ? n : 0), (float)eta,
+                           &e);
     leave(before);
     return kg_lib_report(status, &e, err);
 }

@@ -53,9 +53,9 @@ static struct kg_mat take_mat(struct bump *b, enum kg_dtype dtype, int64_t rows,
     return kg_mat(take(b, bytes), dtype, rows, cols);
 }
 
-static float *take_floats(struct bump *b, int64_t n)
+static struct kg_vec take_floats(struct bump *b, int64_t n)
 {
-    return take(b, (uint64_t)n * sizeof(float));
+    return kg_vec(take(b, (uint64_t)n * sizeof(float)), n);
 }
 
 static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct sizes *s)
@@ -122,21 +122,26 @@ uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
     struct kg_acts a = {.layers = c->layers, .checkpoint = checkpoint};
     struct bump count = {0};
     place_all(&a, &count, &s);
-    return count.used;
+    return count.used + 2 * (uint64_t)kg_stage_ints(max_tokens) * sizeof(int32_t);
 }
 
-static kg_status create_parts(struct kg_acts *a, const struct sizes *s, uint64_t bytes,
+static kg_status create_parts(struct kg_acts *a, const struct sizes *s,
                               struct kg_err *err)
 {
+    struct bump count = {0};
+
     const size_t sets = (size_t)layer_sets(a->layers, a->checkpoint);
     a->x = kg_mem_calloc((size_t)a->layers + 1, sizeof *a->x, "activations", err);
     a->layer = a->x ? kg_mem_calloc(sets, sizeof *a->layer, "activations", err) : NULL;
-    a->slab = a->layer ? kg_mem_calloc(bytes, 1, "activations", err) : NULL;
-    if (!a->slab)
+    if (!a->layer)
         return KG_ENOMEM;
+    place_all(a, &count, s);
+    a->slab = kg_buf_alloc(a->backend, count.used, "activations", err);
+    if (!a->slab)
+        return err->code;
     struct bump memory = {.base = a->slab};
     place_all(a, &memory, s);
-    return KG_OK;
+    return kg_stage_room(&a->stage, a->backend, kg_stage_ints(s->n), err);
 }
 
 kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
@@ -149,13 +154,13 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
     struct kg_acts *a = kg_mem_calloc(1, sizeof *a, "activations", err);
     if (!a)
         return KG_ENOMEM;
+    a->backend = m->backend;
     a->max_tokens = max_tokens;
     a->checkpoint = checkpoint;
     a->layers = m->config.layers;
     a->ct = m->ct;
     const struct sizes s = sizes_of(&m->config, m->ct, max_tokens);
-    const uint64_t bytes = kg_acts_bytes(&m->config, m->ct, max_tokens, checkpoint);
-    const kg_status status = create_parts(a, &s, bytes, err);
+    const kg_status status = create_parts(a, &s, err);
     if (status != KG_OK) {
         kg_acts_free(a);
         return status;
@@ -168,7 +173,8 @@ void kg_acts_free(struct kg_acts *a)
 {
     if (!a)
         return;
-    kg_mem_free(a->slab);
+    kg_buf_free(a->backend, a->slab);
+    kg_stage_release(&a->stage, a->backend);
     kg_mem_free(a->layer);
     kg_mem_free(a->x);
     kg_mem_free(a);
@@ -180,11 +186,14 @@ struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l)
     return kg_mat_rows(p->acts->x[p->keep ? l : 0], 0, p->pack->n);
 }
 
+/* The first n of the rows that `all` are. */
 static void cut(struct kg_mat *m, int64_t n)
 {
     if (m->data)
         *m = kg_mat_rows(*m, 0, n);
 }
+
+static void cut_vec(struct kg_vec *v, int64_t n, int64_t all) { v->n = v->n / all * n; }
 
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
 {
@@ -192,8 +201,11 @@ struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
     struct kg_layer_acts v = p->acts->layer[own ? l : 0];
     struct kg_mat *const mats[] = {&v.h1, &v.q_raw, &v.k_raw, &v.q,    &v.k, &v.v,
                                    &v.o,  &v.x_mid, &v.h2,    &v.gate, &v.up};
+    struct kg_vec *const vecs[] = {&v.inv1, &v.inv_q, &v.inv_k, &v.lse, &v.inv2};
     for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
         cut(mats[i], p->pack->n);
+    for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++)
+        cut_vec(vecs[i], p->pack->n, p->acts->max_tokens);
     if (!p->keep)
         v.x_mid = kg_walk_x(p, l); /* one residual stream, updated in place */
     return v;

@@ -12,32 +12,52 @@
 
 /* What one layer computes on the way from its input to its output. */
 struct kg_layer_acts {
-    float *inv1;         /* (N) of norm1 */
+    struct kg_vec inv1;  /* (N) of norm1 */
     struct kg_mat h1;    /* (N,D) ct, normed input */
     struct kg_mat q_raw; /* (N,Q) fp32, before the norm of heads; only with QK-norm */
     struct kg_mat k_raw; /* (N,Kd) fp32 */
-    float *inv_q;        /* (N,H) */
-    float *inv_k;        /* (N,Hk) */
+    struct kg_vec inv_q; /* (N,H) */
+    struct kg_vec inv_k; /* (N,Hk) */
     struct kg_mat q;     /* (N,Q) ct, rotated; the backward turns it into dq */
     struct kg_mat k;     /* (N,Kd) ct */
     struct kg_mat v;     /* (N,Kd) ct */
     struct kg_mat o;     /* (N,Q) ct, attention output */
-    float *lse;          /* (N,H) */
+    struct kg_vec lse;   /* (N,H) */
     struct kg_mat x_mid; /* (N,D) fp32, residual stream between attention and FFN */
-    float *inv2;         /* (N) of norm2 */
+    struct kg_vec inv2;  /* (N) of norm2 */
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward turns it into dgate */
     struct kg_mat up;    /* (N,F) ct */
 };
 
+/* A pack as operations read it. */
+struct kg_staged {
+    int64_t n;
+    struct kg_ivec tokens;          /* (N) */
+    struct kg_ivec pos;             /* (N) */
+    struct kg_ivec kv_rows;         /* (N) of the pools; without a cache the row itself */
+    struct kg_ivec blocks;          /* of all sequences; none without a cache */
+    const struct kg_attn_seq *seqs; /* (n_seqs) */
+    int32_t n_seqs;
+};
+/* Where it is made, and its copy there. */
+struct kg_stage {
+    int32_t *host;  /* (room) owned */
+    int32_t *there; /* (room) owned, the backend's */
+    int64_t room;
+};
+
 struct kg_acts {
+    const struct kg_backend *backend;
+    struct kg_stage stage;
+    struct kg_staged pack; /* of the last forward */
     int64_t max_tokens;
     bool checkpoint;
     int32_t layers;
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
-    float *inv;                  /* (N) of the final norm */
+    struct kg_vec inv;           /* (N) of the final norm */
     struct kg_mat hidden;        /* (N,D) ct */
     /* scratch, of the forward and the backward */
     struct kg_mat act;   /* (N,F) ct: silu(gate) up; then its gradient */
@@ -47,7 +67,7 @@ struct kg_acts {
     struct kg_mat dy;    /* (N,D) ct: gradient of the residual stream, rounded */
     struct kg_mat dh;    /* (N,D) fp32: gradient of h1 or h2 */
     struct kg_mat dout;  /* (N,Q) ct: gradient of o */
-    unsigned char *slab; /* owned; every buffer above lies in it */
+    unsigned char *slab; /* owned, the backend's; every buffer above lies in it */
     int64_t kept;        /* N of the last kept forward, 0 for none */
 };
 
@@ -55,11 +75,20 @@ struct kg_acts {
 struct kg_walk {
     const struct kg_model *m;
     struct kg_acts *acts;
-    const struct kg_pack *pack;
-    struct kg_kv *kv;       /* or NULL */
-    const int32_t *kv_rows; /* (N) or NULL */
+    const struct kg_staged *pack;
+    struct kg_kv *kv; /* or NULL */
     bool keep;
 };
+
+/* pack.c: check the pack of f and bring it to the backend, as a->pack.
+ * errors: SHAPE, EINVAL, ENOMEM */
+kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
+                        const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
+/* What is taken for packs of max_tokens at once; tables of blocks may need more. */
+int64_t kg_stage_ints(int64_t max_tokens);
+kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,
+                        struct kg_err *err) KG_MUST_CHECK;
+void kg_stage_release(struct kg_stage *s, const struct kg_backend *be);
 
 /* The first N rows of every buffer of layer l, as this walk uses them. */
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l);
@@ -81,9 +110,9 @@ static inline struct kg_mat kg_per_head(struct kg_mat x, int64_t head_dim)
 }
 
 /* Norm weights and biases are fp32 on every path. */
-static inline const float *kg_param_vector(const struct kg_param *p)
+static inline struct kg_vec kg_param_vector(const struct kg_param *p)
 {
-    return p->compute.data;
+    return kg_vec(p->compute.data, p->cols);
 }
 
 #endif

@@ -18,9 +18,9 @@
 #include <math.h>
 
 /* The gradient of parameter p inside the slab. */
-static float *grad_of(float *grads, const struct kg_param *p)
+static struct kg_vec grad_of(float *grads, const struct kg_param *p)
 {
-    return grads + p->offset;
+    return kg_vec(grads + p->offset, p->rows * p->cols);
 }
 
 static struct kg_mat grad_mat(float *grads, const struct kg_param *p)
@@ -79,7 +79,7 @@ struct projection_bwd {
     struct kg_mat wide;   /* (N,heads*hd) fp32, gradient after the rotation; destroyed */
     struct kg_mat narrow; /* (N,heads*hd) ct, room for its rounding */
     struct kg_mat raw;    /* (N,heads*hd) fp32 of the forward */
-    const float *inv;     /* (N,heads) of the forward */
+    struct kg_vec inv;    /* (N heads) of the forward */
 };
 
 static kg_status unrotate(const struct kg_walk *p, const struct projection_bwd *j,
@@ -164,29 +164,26 @@ static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
 }
 
 kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
-                            const struct kg_pack *pack, struct kg_mat dhidden,
-                            float *grads, struct kg_err *err)
+                            struct kg_mat dhidden, float *grads, struct kg_err *err)
 {
     assert(acts->layers == m->config.layers && acts->ct == m->ct);
-    if (acts->kept == 0 || acts->kept != pack->n)
-        return kg_fail(
-            err, KG_EINVAL,
-            "backward of %lld tokens: the last forward kept activations of %lld",
-            (long long)pack->n, (long long)acts->kept);
-    if (dhidden.dtype != KG_F32 || dhidden.rows != pack->n ||
+    if (acts->kept == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "backward: the last forward kept no activations for it");
+    if (dhidden.dtype != KG_F32 || dhidden.rows != acts->kept ||
         dhidden.cols != m->config.hidden)
         return kg_fail(
             err, KG_ESHAPE,
             "backward: expected dhidden (%lld, %d) fp32, found (%lld, %lld) %s",
-            (long long)pack->n, (int)m->config.hidden, (long long)dhidden.rows,
+            (long long)acts->kept, (int)m->config.hidden, (long long)dhidden.rows,
             (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
-    const struct kg_walk p = {.m = m, .acts = acts, .pack = pack, .keep = true};
+    const struct kg_walk p = {.m = m, .acts = acts, .pack = &acts->pack, .keep = true};
     acts->kept = 0;
     KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, grad_of(grads, m->norm), dhidden,
                              kg_walk_x(&p, m->config.layers), kg_param_vector(m->norm),
-                             acts->inv, err));
+                             kg_vec(acts->inv.data, dhidden.rows), err));
     for (int32_t l = m->config.layers - 1; l >= 0; l--)
         KG_TRY(layer_bwd(&p, l, dhidden, grads, err));
-    return kg_op_embed_bwd(m->backend, grad_mat(grads, m->embed), dhidden, pack->tokens,
+    return kg_op_embed_bwd(m->backend, grad_mat(grads, m->embed), dhidden, p.pack->tokens,
                            err);
 }

@@ -28,7 +28,7 @@ struct projection {
     struct kg_mat raw;  /* (N,heads*hd) fp32, kept for the norm's backward */
     struct kg_mat wide; /* (N,heads*hd) fp32; `out` itself when ct is fp32 */
     struct kg_mat out;  /* (N,heads*hd) ct */
-    float *inv;         /* (N,heads) */
+    struct kg_vec inv;  /* (N heads) */
 };
 
 static kg_status project(const struct kg_walk *p, const struct projection *j,
@@ -109,10 +109,11 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
     struct kg_attn attn = kg_walk_attn(p, a);
 
     if (p->kv) {
-        KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->kv_rows, a->k, err));
-        KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->kv_rows, a->v, err));
+        KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->pack->kv_rows, a->k, err));
+        KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->pack->kv_rows, a->v, err));
         attn.k = p->kv->k[l];
         attn.v = p->kv->v[l];
+        attn.blocks = p->pack->blocks;
     }
     return kg_op_attention(be, a->o, a->lse, &attn, err);
 }
@@ -154,61 +155,26 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
 }
 
 /* ---- the whole ---- */
-static kg_status check_seq(const struct kg_forward *f, int32_t i, int64_t row,
-                           struct kg_err *err)
-{
-    const struct kg_attn_seq *s = &f->pack->seqs[i];
-    if (s->row != row || s->n_rows < 1 || s->n_rows > f->pack->n - row)
-        return kg_fail(err, KG_ESHAPE,
-                       "sequence %d of the pack: expected rows from %lld within %lld, "
-                       "found %d from %d",
-                       (int)i, (long long)row, (long long)f->pack->n, (int)s->n_rows,
-                       (int)s->row);
-    if (f->kv ? s->blocks == NULL
-              : s->blocks != NULL || s->pos != 0 || s->kv_row != s->row)
-        return kg_fail(err, KG_EINVAL, "sequence %d of the pack: expected %s", (int)i,
-                       f->kv ? "cache blocks" : "a whole sequence without cache");
-    return KG_OK;
-}
-
-static kg_status check(const struct kg_model *m, const struct kg_acts *acts,
-                       const struct kg_forward *f, struct kg_err *err)
-{
-    assert(acts->layers == m->config.layers && acts->ct == m->ct);
-    const struct kg_pack *pack = f->pack;
-    if (pack->n < 1 || pack->n > acts->max_tokens)
-        return kg_fail(err, KG_ESHAPE, "pack: expected 1 to %lld tokens, found %lld",
-                       (long long)acts->max_tokens, (long long)pack->n);
-    if (f->kv && (f->keep || !f->kv_rows))
-        return kg_fail(err, KG_EINVAL, "forward with a cache: %s",
-                       f->keep ? "nothing can be kept for a backward"
-                               : "pool rows are missing");
-    int64_t row = 0;
-    for (int32_t i = 0; i < pack->n_seqs; i++) {
-        KG_TRY(check_seq(f, i, row, err));
-        row += pack->seqs[i].n_rows;
-    }
-    if (row != pack->n)
-        return kg_fail(err, KG_ESHAPE, "pack: its sequences cover %lld of %lld tokens",
-                       (long long)row, (long long)pack->n);
-    return KG_OK;
-}
-
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,
                            struct kg_err *err)
 {
-    KG_TRY(check(m, acts, f, err));
-    const struct kg_walk p = {m, acts, f->pack, f->kv, f->kv_rows, f->keep};
-    const int32_t layers = m->config.layers;
+    assert(acts->layers == m->config.layers && acts->ct == m->ct);
+    if (f->kv && f->keep)
+        return kg_fail(err, KG_EINVAL,
+                       "forward with a cache: nothing can be kept for a backward");
     acts->kept = 0;
-    KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, f->pack->tokens,
+    KG_TRY(kg_stage_pack(acts, m, f, err));
+    const struct kg_walk p = {m, acts, &acts->pack, f->kv, f->keep};
+    const int32_t layers = m->config.layers;
+    KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, p.pack->tokens,
                        err));
     for (int32_t l = 0; l < layers; l++)
         KG_TRY(kg_layer_forward(&p, l, true, err));
     *hidden = kg_mat_rows(acts->hidden, 0, f->pack->n);
-    KG_TRY(kg_op_rmsnorm(m->backend, *hidden, acts->inv, kg_walk_x(&p, layers),
-                         kg_param_vector(m->norm), m->config.norm_eps, err));
+    KG_TRY(kg_op_rmsnorm(m->backend, *hidden, kg_vec(acts->inv.data, f->pack->n),
+                         kg_walk_x(&p, layers), kg_param_vector(m->norm),
+                         m->config.norm_eps, err));
     acts->kept = f->keep ? f->pack->n : 0;
     return KG_OK;
 }

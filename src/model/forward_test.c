@@ -50,7 +50,7 @@ static void check_logits_of(const char *arch)
         const struct kg_st_tensor *t = kg_st_find(set, i ? "logits.1" : "logits.0");
         float *want = test_alloc(1, t->bytes);
         memcpy(want, t->data, t->bytes);
-        const size_t first = (size_t)r.pack.seqs[i].row * vocab;
+        const size_t first = (size_t)(i * r.pack.seqs[0].n) * vocab;
         const double diff = largest_difference(logits + first, want,
                                                t->bytes / sizeof *want);
         printf("%s sequence %d: largest difference of logits %.2e\n", arch, i, diff);
@@ -234,9 +234,7 @@ static void grow(struct kg_kv *kv, struct cached *c, int32_t upto)
 /* Appends the next chunk of c to a pack under construction. */
 struct batch {
     int32_t tokens[4 * LONG];
-    int32_t pos[4 * LONG];
-    int32_t kv_rows[4 * LONG];
-    struct kg_attn_seq seqs[COMPANIONS + 1];
+    struct kg_pack_seq seqs[COMPANIONS + 1];
     int32_t n, n_seqs;
 };
 
@@ -246,13 +244,9 @@ static void batch_add(struct batch *b, struct kg_kv *kv, struct cached *c, int32
     if (n == 0)
         return;
     grow(kv, c, c->done + n);
-    b->seqs[b->n_seqs++] = (struct kg_attn_seq){b->n, n, c->done, 0, c->blocks};
-    for (int32_t i = 0; i < n; i++, b->n++) {
-        const int32_t p = c->done + i;
-        b->tokens[b->n] = c->tokens[p];
-        b->pos[b->n] = p;
-        b->kv_rows[b->n] = c->blocks[p / KG_KV_BLOCK] * KG_KV_BLOCK + p % KG_KV_BLOCK;
-    }
+    b->seqs[b->n_seqs++] = (struct kg_pack_seq){n, c->done, c->blocks};
+    for (int32_t i = 0; i < n; i++, b->n++)
+        b->tokens[b->n] = c->tokens[c->done + i];
     c->done += n;
 }
 
@@ -260,8 +254,8 @@ static struct kg_mat batch_run(const struct batch *b, const struct kg_model *m,
                                struct kg_acts *acts, struct kg_kv *kv)
 {
     struct kg_mat hidden;
-    const struct kg_pack pack = {b->tokens, b->pos, b->n, b->seqs, b->n_seqs};
-    const struct kg_forward f = {.pack = &pack, .kv = kv, .kv_rows = b->kv_rows};
+    const struct kg_pack pack = {b->tokens, b->n, b->seqs, b->n_seqs};
+    const struct kg_forward f = {.pack = &pack, .kv = kv};
     NEED(kg_model_forward(&hidden, m, acts, &f, err));
     return hidden;
 }
@@ -365,7 +359,7 @@ static void check_forked(const char *dir, enum kg_dtype ct)
     struct cached second = first;
     kg_kv_share(kv, first.blocks[0]);
     second.blocks[1] = kg_kv_take(kv);
-    kg_kv_copy_block(kv, second.blocks[1], first.blocks[1]);
+    NEED(kg_kv_copy_block(kv, second.blocks[1], first.blocks[1], err));
     for (int i = 100; i < LONG; i++) {
         memset(b, 0, sizeof *b);
         batch_add(b, kv, &first, 1);
@@ -471,17 +465,16 @@ static void test_a_pack_that_does_not_fit_is_refused(void **state)
     struct kg_model *m = test_open("tests/data/reference/llama", KG_F32, false);
     NEED(kg_acts_create(&acts, m, 4, true, err));
     int32_t tokens[] = {1, 2, 127, 3, 4};
-    int32_t pos[] = {0, 1, 2, 3, 4};
-    struct kg_attn_seq seq = {0, 5, 0, 0, NULL};
-    struct kg_pack pack = {tokens, pos, 5, &seq, 1};
+    struct kg_pack_seq seq = {.n = 5};
+    struct kg_pack pack = {tokens, 5, &seq, 1};
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_ESHAPE);
     pack.n = 0;
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_ESHAPE);
     pack.n = 4;
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_ESHAPE);
-    seq.n_rows = 3;
+    seq.n = 3;
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_ESHAPE);
-    seq.n_rows = 4;
+    seq.n = 4;
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_OK);
     seq.pos = 1;
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_EINVAL);

@@ -2,7 +2,7 @@
  * counts.
  *
  * It holds no sequence and no text of its own: which block belongs to whom is the
- * caller's table (kg_attn_seq.blocks). It is not safe for several threads at once, except
+ * caller's table (kg_pack_seq.blocks). It is not safe for several threads at once, except
  * that different rows of the pools may be written at the same time.
  *
  * The one idea: a block is KG_KV_BLOCK rows of every layer's pools under one number, so
@@ -29,15 +29,17 @@ static kg_status create_pool(struct kg_mat *pool, const struct kg_model *m,
 {
     const int64_t rows = (int64_t)n_blocks * KG_KV_BLOCK;
     const int64_t cols = row_elements(m);
-    void *data = kg_mem_calloc((size_t)rows, (size_t)cols * kg_dtype_traits(m->ct)->bytes,
-                               "KV cache", err);
+    const uint64_t bytes = (uint64_t)rows * (uint64_t)cols *
+                           kg_dtype_traits(m->ct)->bytes;
+    void *data = kg_buf_alloc(m->backend, bytes, "KV cache", err);
     *pool = kg_mat(data, m->ct, rows, cols);
-    return data ? KG_OK : KG_ENOMEM;
+    return data ? KG_OK : err->code;
 }
 
 static kg_status create_parts(struct kg_kv *kv, const struct kg_model *m,
                               int32_t n_blocks, struct kg_err *err)
 {
+    kv->backend = m->backend;
     kv->n_blocks = n_blocks;
     kv->layers = m->config.layers;
     kv->k = kg_mem_calloc((size_t)kv->layers, sizeof *kv->k, "KV pools", err);
@@ -83,9 +85,9 @@ void kg_kv_free(struct kg_kv *kv)
     if (!kv)
         return;
     for (int32_t l = 0; l < kv->layers && kv->k; l++)
-        kg_mem_free(kv->k[l].data);
+        kg_buf_free(kv->backend, kv->k[l].data);
     for (int32_t l = 0; l < kv->layers && kv->v; l++)
-        kg_mem_free(kv->v[l].data);
+        kg_buf_free(kv->backend, kv->v[l].data);
     kg_mem_free(kv->k);
     kg_mem_free(kv->v);
     kg_mem_free(kv->free_list);
@@ -125,20 +127,23 @@ void kg_kv_drop(struct kg_kv *kv, int32_t block)
         kv->free_list[kv->n_free++] = block;
 }
 
-static void copy_rows(struct kg_mat pool, int32_t to, int32_t from)
+static kg_status copy_rows(const struct kg_backend *be, struct kg_mat pool, int32_t to,
+                           int32_t from, struct kg_err *err)
 {
-    const size_t bytes = (size_t)KG_KV_BLOCK * (size_t)pool.cols *
-                         kg_dtype_traits(pool.dtype)->bytes;
+    const uint64_t bytes = KG_KV_BLOCK * (uint64_t)pool.cols *
+                           kg_dtype_traits(pool.dtype)->bytes;
     char *base = pool.data;
-    memcpy(base + (size_t)to * bytes, base + (size_t)from * bytes, bytes);
+    return kg_buf_copy(be, base + (uint64_t)to * bytes, base + (uint64_t)from * bytes,
+                       bytes, err);
 }
 
-void kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from)
+kg_status kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from, struct kg_err *err)
 {
     assert(to != from && to >= 0 && to < kv->n_blocks && from >= 0 &&
            from < kv->n_blocks);
     for (int32_t l = 0; l < kv->layers; l++) {
-        copy_rows(kv->k[l], to, from);
-        copy_rows(kv->v[l], to, from);
+        KG_TRY(copy_rows(kv->backend, kv->k[l], to, from, err));
+        KG_TRY(copy_rows(kv->backend, kv->v[l], to, from, err));
     }
+    return KG_OK;
 }

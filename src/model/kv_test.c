@@ -59,7 +59,7 @@ static void test_a_copied_block_is_equal_in_every_layer(void **state)
             v[n + i] = -k[n + i];
         }
     }
-    kg_kv_copy_block(kv, 2, 1);
+    NEED(kg_kv_copy_block(kv, 2, 1, err));
     for (int32_t l = 0; l < kv->layers; l++) {
         const float *k = kv->k[l].data;
         const float *v = kv->v[l].data;

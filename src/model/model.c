@@ -133,6 +133,22 @@ static kg_status list_params(struct kg_model *m, struct kg_err *err)
     return add_param(m, &m->head, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, err);
 }
 
+static kg_status put_inv_freq(struct kg_model *m, struct kg_err *err)
+{
+    const int64_t n = m->config.head_dim / 2;
+    const uint64_t bytes = (uint64_t)n * sizeof(float);
+    float *own = kg_mem_calloc((size_t)n, sizeof *own, "rope", err);
+    if (!own)
+        return KG_ENOMEM;
+    kg_rope_inv_freq(own, &m->config);
+    m->inv_freq = kg_vec(kg_buf_alloc(m->backend, bytes, "rope", err), n);
+    const kg_status status = m->inv_freq.data ? kg_buf_put(m->backend, m->inv_freq.data,
+                                                           own, bytes, err)
+                                              : err->code;
+    kg_mem_free(own);
+    return status;
+}
+
 static kg_status outline(struct kg_model *m, struct kg_err *err)
 {
     const size_t layers = (size_t)m->config.layers;
@@ -146,12 +162,9 @@ static kg_status outline(struct kg_model *m, struct kg_err *err)
     priv->names = m->layers ? kg_mem_calloc(layers * LAYER_ROWS, NAME_BYTES,
                                             "tensor names", err)
                             : NULL;
-    m->inv_freq = priv->names ? kg_mem_calloc((size_t)m->config.head_dim / 2,
-                                              sizeof(float), "rope", err)
-                              : NULL;
-    if (!m->inv_freq)
+    if (!priv->names)
         return KG_ENOMEM;
-    kg_rope_inv_freq(m->inv_freq, &m->config);
+    KG_TRY(put_inv_freq(m, err));
     return list_params(m, err);
 }
 
@@ -353,7 +366,7 @@ void kg_model_free(struct kg_model *m)
     kg_slab_release(&m->master);
     kg_mem_free(m->params);
     kg_mem_free(m->layers);
-    kg_mem_free(m->inv_freq);
+    kg_buf_free(m->backend, m->inv_freq.data);
     kg_mem_free(m->dir);
     kg_mem_free(m);
 }

@@ -48,7 +48,7 @@ struct kg_model {
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
     struct kg_param *head;          /* (V,D); == embed when tied */
-    float *inv_freq;                /* (hd/2) owned */
+    struct kg_vec inv_freq;         /* (hd/2) owned */
     char *dir;  /* where it was read from; owned, NULL for a fresh one */
     void *priv; /* owned by model.c: maps, slabs, names */
 };
@@ -106,12 +106,17 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype);
 
 /* ---- forward over packed sequences ---- */
 
-/* N tokens of whole or continued sequences, packed one after the other. */
+/* A sequence of a pack: tokens at positions pos, pos+1, ... */
+struct kg_pack_seq {
+    int32_t n;             /* 1 or more */
+    int32_t pos;           /* 0 without a cache */
+    const int32_t *blocks; /* of the cache, from position 0 on; NULL without one */
+};
+/* N tokens of whole or continued sequences, packed one after the other. The host's. */
 struct kg_pack {
     const int32_t *tokens;          /* (N) */
-    const int32_t *pos;             /* (N) */
     int64_t n;                      /* N */
-    const struct kg_attn_seq *seqs; /* (n_seqs): rows in order, covering 0..N */
+    const struct kg_pack_seq *seqs; /* (n_seqs): together N tokens */
     int32_t n_seqs;
 };
 
@@ -119,6 +124,7 @@ struct kg_pack {
  * samples of a group share the blocks of their prompt. It belongs to one version of the
  * weights: kg_kv_clear after an update. */
 struct kg_kv {
+    const struct kg_backend *backend;
     struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct */
     struct kg_mat *v;
     int32_t n_blocks;
@@ -134,7 +140,9 @@ void kg_kv_clear(struct kg_kv *kv);
 int32_t kg_kv_take(struct kg_kv *kv); /* one reference; -1 when none is free */
 void kg_kv_share(struct kg_kv *kv, int32_t block);
 void kg_kv_drop(struct kg_kv *kv, int32_t block);
-void kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from); /* all layers */
+/* In all layers. */
+kg_status kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from,
+                           struct kg_err *err) KG_MUST_CHECK;
 uint64_t kg_kv_block_bytes(const struct kg_model *m);
 
 /* Activations of one packed micro-batch: everything the backward needs. With
@@ -148,16 +156,15 @@ uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
                        int64_t max_tokens, bool checkpoint);
 
 /* Final-normed hidden states of all N rows.
- * kv NULL: whole sequences (pos from 0), keys from this pack. kv given: keys and values
- * go to kv_rows[n] of the pools, and seqs[].blocks name the blocks to read.   acts keeps
+ * kv NULL: whole sequences (pos 0), keys from this pack. kv given: keys and values go to
+ * the sequences' blocks of the pools, and are read there.   acts keeps
  * what the backward needs when `keep`; its buffers serve as scratch otherwise. hidden
  * (N,D) ct out: borrowed from acts, valid until its next use. Inside a parallel region
  * every caller needs acts of its own.
- * errors: SHAPE (N over max_tokens), EINVAL (token id) */
+ * errors: SHAPE (N over max_tokens), EINVAL (ids of tokens and blocks), ENOMEM */
 struct kg_forward {
     const struct kg_pack *pack;
     struct kg_kv *kv;
-    const int32_t *kv_rows; /* (N) pool rows; NULL without kv */
     bool keep;
 };
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
@@ -168,7 +175,7 @@ kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
  * master). dhidden (N,D) fp32 is destroyed. The head's own gradient goes to grads +
  * head->offset by kg_op_head_bwd before or after. */
 kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
-                            const struct kg_pack *pack, struct kg_mat dhidden,
-                            float *grads, struct kg_err *err) KG_MUST_CHECK;
+                            struct kg_mat dhidden, float *grads,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -35,9 +35,8 @@ enum { TEST_MAX_SEQS = 8 };
 struct test_pack {
     struct kg_pack pack;
     int32_t *tokens;
-    int32_t *pos;
     int32_t *target; /* next token of the row, -1 at the last row of a sequence */
-    struct kg_attn_seq seqs[TEST_MAX_SEQS];
+    struct kg_pack_seq seqs[TEST_MAX_SEQS];
 };
 
 TEST_UNUSED static void *test_alloc(size_t count, size_t size)
@@ -58,18 +57,16 @@ TEST_UNUSED static struct test_pack test_pack_of(const int32_t *const *seqs,
     for (int32_t i = 0; i < n; i++)
         total += lengths[i];
     t.tokens = test_alloc((size_t)total, sizeof(int32_t));
-    t.pos = test_alloc((size_t)total, sizeof(int32_t));
     t.target = test_alloc((size_t)total, sizeof(int32_t));
     int32_t row = 0;
     for (int32_t i = 0; i < n; i++) {
-        t.seqs[i] = (struct kg_attn_seq){row, lengths[i], 0, row, NULL};
+        t.seqs[i] = (struct kg_pack_seq){.n = lengths[i]};
         for (int32_t j = 0; j < lengths[i]; j++, row++) {
             t.tokens[row] = seqs[i][j];
-            t.pos[row] = j;
             t.target[row] = j + 1 < lengths[i] ? seqs[i][j + 1] : -1;
         }
     }
-    t.pack = (struct kg_pack){t.tokens, t.pos, total, NULL, n};
+    t.pack = (struct kg_pack){t.tokens, total, NULL, n};
     return t;
 }
 
@@ -83,7 +80,6 @@ TEST_UNUSED static const struct kg_pack *test_pack_get(struct test_pack *t)
 TEST_UNUSED static void test_pack_release(struct test_pack *t)
 {
     kg_mem_free(t->tokens);
-    kg_mem_free(t->pos);
     kg_mem_free(t->target);
 }
 
@@ -157,7 +153,7 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
                                        .dweight = kg_mat(grads + m->head->offset, KG_F32,
                                                          m->head->rows, m->head->cols)};
         NEED(kg_op_head_bwd(m->backend, &g, &head, err));
-        NEED(kg_model_backward(m, acts, pack, g.dhidden, grads, err));
+        NEED(kg_model_backward(m, acts, g.dhidden, grads, err));
     }
     kg_mem_free(lse);
     kg_mem_free(logp);

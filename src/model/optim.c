@@ -157,12 +157,14 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
                             int64_t n, const struct kg_adamw *a, struct kg_err *err)
 {
-    float *w = m->master.data + first, *g = o->grads.data + first;
-    float *s0 = o->state[0].data + first, *s1 = o->state[1].data + first;
+    struct kg_vec w = kg_slab_part(&m->master, first, n);
+    struct kg_vec g = kg_slab_part(&o->grads, first, n);
+    struct kg_vec s0 = kg_slab_part(&o->state[0], first, n);
+    struct kg_vec s1 = kg_slab_part(&o->state[1], first, n);
 
     if (o->opts.row == &rows[SCHEDULE_FREE])
-        return kg_op_schedule_free(m->backend, w, s0, s1, g, n, a, err);
-    return kg_op_adamw(m->backend, w, s0, s1, g, n, a, err);
+        return kg_op_schedule_free(m->backend, w, s0, s1, g, a, err);
+    return kg_op_adamw(m->backend, w, s0, s1, g, a, err);
 }
 
 /* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
@@ -205,8 +207,9 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
 {
     assert(o->grads.n == m->master.n);
     const struct kg_optim_opts *opts = &o->opts;
+    const struct kg_vec none = {0};
     double squares = 0.0;
-    KG_TRY(kg_op_sum_squares(m->backend, &squares, o->grads.data, NULL, o->grads.n, err));
+    KG_TRY(kg_op_sum_squares(m->backend, &squares, kg_slab_all(&o->grads), none, err));
     *grad_norm = sqrt(squares);
     *lr = kg_optim_lr(opts, o->step + 1);
     if (!isfinite(*grad_norm))
@@ -247,9 +250,9 @@ kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
     if (!evaluates_average(o))
         return KG_OK;
     *weights = &o->grads;
-    return kg_op_schedule_free_average(m->backend, o->grads.data, m->master.data,
-                                       o->state[0].data, o->grads.n, (float)o->opts.beta1,
-                                       err);
+    return kg_op_schedule_free_average(m->backend, kg_slab_all(&o->grads),
+                                       kg_slab_all(&m->master), kg_slab_all(&o->state[0]),
+                                       (float)o->opts.beta1, err);
 }
 
 kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_err *err)
@@ -265,7 +268,7 @@ kg_status kg_anchor_update(struct kg_model *anchor, const struct kg_model *m, do
                            struct kg_err *err)
 {
     assert(anchor->master.n == m->master.n);
-    KG_TRY(kg_op_ema(m->backend, anchor->master.data, m->master.data, m->master.n,
+    KG_TRY(kg_op_ema(m->backend, kg_slab_all(&anchor->master), kg_slab_all(&m->master),
                      (float)eta, err));
     return kg_model_refresh(anchor, err);
 }
@@ -276,9 +279,9 @@ kg_status kg_anchor_distance(double *absolute, double *relative, const struct kg
     assert(anchor->master.n == m->master.n);
     double apart = 0.0;
     double size = 0.0;
-    KG_TRY(kg_op_sum_squares(m->backend, &apart, m->master.data, anchor->master.data,
-                             m->master.n, err));
-    KG_TRY(kg_op_sum_squares(m->backend, &size, m->master.data, NULL, m->master.n, err));
+    const struct kg_vec own = kg_slab_all(&m->master), none = {0};
+    KG_TRY(kg_op_sum_squares(m->backend, &apart, own, kg_slab_all(&anchor->master), err));
+    KG_TRY(kg_op_sum_squares(m->backend, &size, own, none, err));
     *absolute = sqrt(apart);
     *relative = size > 0.0 ? sqrt(apart / size) : 0.0;
     return KG_OK;

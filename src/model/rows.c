@@ -28,9 +28,7 @@ struct kg_rows_pack {
 
     struct kg_block block;    /* owned: what follows stands in it */
     int32_t *tokens;          /* (max_tokens) */
-    int32_t *pos;             /* (max_tokens) */
-    int32_t *kv_rows;         /* (max_tokens) NULL unless kv */
-    struct kg_attn_seq *seqs; /* (max_tokens) */
+    struct kg_pack_seq *seqs; /* (max_tokens) */
     int32_t *from;            /* (max_rows) the pack's row of wanted row i */
     char *hidden;             /* (max_rows+1, D) ct; the last one is laid aside */
     char *anchor_hidden;      /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
@@ -40,7 +38,6 @@ struct kg_rows_pack {
 
 enum {
     TOKENS, /* of the pack */
-    CACHED,
     HIDDEN_BYTES,
     ANCHOR_BYTES,
     WIDE_ROWS,
@@ -60,8 +57,6 @@ enum {
 
 static const struct kg_column pack_columns[] = {
     KG_COLUMN(struct kg_rows_pack, tokens, TOKENS),
-    KG_COLUMN(struct kg_rows_pack, pos, TOKENS),
-    KG_COLUMN(struct kg_rows_pack, kv_rows, CACHED),
     KG_COLUMN(struct kg_rows_pack, seqs, TOKENS),
     KG_COLUMN(struct kg_rows_pack, from, ROWS),
     KG_COLUMN(struct kg_rows_pack, hidden, HIDDEN_BYTES),
@@ -114,7 +109,6 @@ static void count(size_t counts[COUNTS], const struct kg_model_config *c,
     size_t other = opts->anchor ? (size_t)opts->anchor->config.hidden : 0;
 
     counts[TOKENS] = tokens;
-    counts[CACHED] = only_if(opts->kv, tokens);
     counts[HIDDEN_BYTES] = (n + 1) * (width > other ? width : other) * bytes;
     counts[ANCHOR_BYTES] = only_if(opts->kl, n * other * bytes);
     counts[WIDE_ROWS] = only_if(opts->backward, n * width);
@@ -233,40 +227,27 @@ bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens)
     return p->pack->n_tokens + (int64_t)n_tokens <= p->max_tokens;
 }
 
-static int64_t add(struct kg_rows *p, const int32_t *tokens, size_t n,
-                   struct kg_attn_seq seq)
+static int64_t add(struct kg_rows *p, const int32_t *tokens, struct kg_pack_seq seq)
 {
     struct kg_rows_pack *k = p->pack;
     int64_t first = k->n_tokens;
 
-    assert(kg_rows_fits(p, n));
-    memcpy(k->tokens + first, tokens, n * sizeof *tokens);
-    for (size_t i = 0; i < n; i++)
-        k->pos[first + (int64_t)i] = seq.pos + (int32_t)i;
-    seq.row = (int32_t)first;
-    seq.n_rows = (int32_t)n;
+    assert(kg_rows_fits(p, (size_t)seq.n));
+    memcpy(k->tokens + first, tokens, (size_t)seq.n * sizeof *tokens);
     k->seqs[k->n_seqs++] = seq;
-    k->n_tokens += (int64_t)n;
+    k->n_tokens += seq.n;
     return first;
 }
 
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n)
 {
-    struct kg_attn_seq seq = {.kv_row = (int32_t)p->pack->n_tokens};
-
-    return add(p, tokens, n, seq);
+    return add(p, tokens, (struct kg_pack_seq){.n = (int32_t)n});
 }
 
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          const int32_t *blocks)
 {
-    struct kg_attn_seq seq = {.pos = pos, .blocks = blocks};
-    int64_t first = add(p, tokens, n, seq);
-
-    for (int32_t i = 0; i < (int32_t)n; i++)
-        p->pack->kv_rows[first + i] = blocks[(pos + i) / KG_KV_BLOCK] * KG_KV_BLOCK +
-                                      (pos + i) % KG_KV_BLOCK;
-    return first;
+    return add(p, tokens, (struct kg_pack_seq){(int32_t)n, pos, blocks});
 }
 
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
@@ -304,7 +285,7 @@ static struct kg_pack pack_of(const struct kg_rows *p)
 {
     const struct kg_rows_pack *k = p->pack;
 
-    return (struct kg_pack){k->tokens, k->pos, k->n_tokens, k->seqs, k->n_seqs};
+    return (struct kg_pack){k->tokens, k->n_tokens, k->seqs, k->n_seqs};
 }
 
 /* Hidden states of m, of n rows from `first` on. */
@@ -322,14 +303,13 @@ static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg
 {
     const struct kg_rows_pack *k = p->pack;
     struct kg_pack pack = pack_of(p);
-    struct kg_forward f = {
-        .pack = &pack, .kv = k->kv, .kv_rows = k->kv_rows, .keep = keep};
+    struct kg_forward f = {.pack = &pack, .kv = k->kv, .keep = keep};
     int64_t first = k->n_there, n = p->n_rows - first;
     struct kg_mat hidden;
 
     KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
     return kg_op_gather_rows(m->backend, hidden_of(out, m, first, n), hidden,
-                             k->from + first, err);
+                             kg_ivec(k->from + first, n), err);
 }
 
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
@@ -347,7 +327,7 @@ kg_status kg_rows_hold(struct kg_rows *p, int64_t index, struct kg_err *err)
     char *hidden = p->pack->hidden;
 
     return kg_op_gather_rows(m->backend, hidden_of(hidden, m, p->max_rows, 1),
-                             hidden_of(hidden, m, 0, p->n_rows), &row, err);
+                             hidden_of(hidden, m, 0, p->n_rows), kg_ivec(&row, 1), err);
 }
 
 kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,
@@ -361,7 +341,8 @@ kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,
     *index = kg_rows_want(p, -1, -1, inv_temp, NULL);
     p->pack->n_there = p->n_rows;
     return kg_op_gather_rows(m->backend, hidden_of(hidden, m, *index, 1),
-                             hidden_of(hidden, m, p->max_rows, 1), &only, err);
+                             hidden_of(hidden, m, p->max_rows, 1), kg_ivec(&only, 1),
+                             err);
 }
 
 /* ---- the head ---- */
@@ -474,7 +455,6 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
     const struct kg_model *m = p->model;
     const struct kg_rows_pack *k = p->pack;
     int64_t width = m->config.hidden;
-    struct kg_pack pack = pack_of(p);
     struct kg_head_anchor anchor;
     struct kg_head head = asked_head(p, &anchor);
     struct kg_mat drows = kg_mat(k->dhidden_rows, KG_F32, p->n_rows, width);
@@ -497,6 +477,7 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
 
     KG_TRY(kg_op_head_bwd(m->backend, &g, &head, err));
     memset(k->dhidden, 0, (size_t)(k->n_tokens * width) * sizeof *k->dhidden);
-    KG_TRY(kg_op_scatter_rows(m->backend, dhidden, k->from, drows, err));
-    return kg_model_backward(m, k->acts, &pack, dhidden, grads, err);
+    KG_TRY(
+        kg_op_scatter_rows(m->backend, dhidden, kg_ivec(k->from, p->n_rows), drows, err));
+    return kg_model_backward(m, k->acts, dhidden, grads, err);
 }

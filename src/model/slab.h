@@ -20,6 +20,17 @@ struct kg_slab {
     const struct kg_backend *backend;
 };
 
+/* What operations take: all of it, or elements [first, first+n). */
+static inline struct kg_vec kg_slab_part(const struct kg_slab *s, int64_t first,
+                                         int64_t n)
+{
+    return kg_vec(s->data + first, n);
+}
+static inline struct kg_vec kg_slab_all(const struct kg_slab *s)
+{
+    return kg_vec(s->data, s->n);
+}
+
 /* n zeros; `what` names them in errors.   errors: ENOMEM */
 kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
                        const char *what, struct kg_err *err) KG_MUST_CHECK;

@@ -154,12 +154,14 @@ static void test_the_squares_of_pieces_are_those_of_the_whole(void **state)
     double whole, sum = 0, part;
     for (int64_t i = 0; i < s.n; i++)
         s.data[i] = 1 / s.data[i] + (float)(i % 13);
-    NEED(kg_op_sum_squares(s.backend, &whole, s.data, NULL, s.n, err));
+    const struct kg_vec none = {0};
+    NEED(kg_op_sum_squares(s.backend, &whole, kg_slab_all(&s), none, err));
     for (int64_t p = 0; p < 3; p++) {
         const struct kg_cut c = kg_cut_of(s.n, p, 3);
         for (int64_t i = 0; i < c.n; i += PIECE) {
-            NEED(kg_op_sum_squares(s.backend, &part, s.data + c.first + i, NULL,
-                                   kg_slab_piece(c.n, i), err));
+            NEED(kg_op_sum_squares(s.backend, &part,
+                                   kg_slab_part(&s, c.first + i, kg_slab_piece(c.n, i)),
+                                   none, err));
             sum += part;
         }
     }

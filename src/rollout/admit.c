@@ -309,12 +309,14 @@ static kg_status prefill(struct kg_rollout *r, struct kg_err *err)
 /* ---- first tokens ---- */
 
 /* Those of the prompt's that are not shared. */
-static void copy_blocks(struct kg_rollout *r, const struct kg_seq *seq)
+static kg_status copy_blocks(struct kg_rollout *r, const struct kg_seq *seq,
+                             struct kg_err *err)
 {
     const struct kg_group *g = seq->group;
     for (int32_t i = g->n_shared; i < g->n_blocks; i++)
         if (seq->blocks[i] != g->blocks[i])
-            kg_kv_copy_block(r->kv, seq->blocks[i], g->blocks[i]);
+            KG_TRY(kg_kv_copy_block(r->kv, seq->blocks[i], g->blocks[i], err));
+    return KG_OK;
 }
 
 static kg_status head_of_ready(struct kg_rollout *r, struct kg_err *err)
@@ -337,7 +339,7 @@ static kg_status begin_answer(struct kg_rollout *r, struct kg_seq *seq,
     const struct kg_group *g = seq->group;
     struct kg_sampler_pick *pick = &r->picks[0];
     if (g->status == KG_OK && seq->limit > 0) {
-        copy_blocks(r, seq);
+        KG_TRY(copy_blocks(r, seq, err));
         kg_rollout_draw(pick, r, &r->workers[0], seq, g->row);
         return kg_rollout_commit(r, seq, pick, g->row, err);
     }

@@ -29,7 +29,7 @@ struct problem {
 
 struct answer {
     struct kg_mat o;
-    float *lse;
+    float *lse; /* (rows, heads) */
 };
 
 static void problem_init(struct problem *p)
@@ -39,7 +39,7 @@ static void problem_init(struct problem *p)
     for (int s = 0; s < p->n_seqs; s++) {
         int32_t row = (int32_t)p->n;
         p->seqs[s] = (struct kg_attn_seq){
-            .row = row, .n_rows = p->lengths[s], .kv_row = row};
+            .row = row, .n_rows = p->lengths[s], .keys = row};
         p->n += p->lengths[s];
     }
     p->q = random_matrix(p->dtype, p->n, (int64_t)p->heads * p->hd, 2.0);
@@ -81,10 +81,15 @@ static void answer_release(struct answer *a)
     kg_mem_free(a->lse);
 }
 
+static struct kg_vec lse_of(const struct answer *y, const struct kg_attn *a)
+{
+    return kg_vec(y->lse, a->q.rows * a->n_heads);
+}
+
 static void attend(struct answer *out, const struct kg_attn *a)
 {
     struct kg_err err;
-    kg_status status = kg_op_attention(backend(), out->o, out->lse, a, &err);
+    kg_status status = kg_op_attention(backend(), out->o, lse_of(out, a), a, &err);
     if (status != KG_OK)
         fail_msg("%s", err.message);
 }
@@ -222,7 +227,7 @@ static void check_chunk(const struct problem *p, const struct answer *full, int 
 {
     struct kg_attn a = attn_of(p);
     struct kg_attn_seq chunk = {
-        .row = 0, .n_rows = n, .pos = first, .kv_row = p->seqs[0].kv_row};
+        .row = 0, .n_rows = n, .pos = first, .keys = p->seqs[0].keys};
     struct answer out = answer_init(p, n);
     a.q = kg_mat_rows(p->q, p->seqs[0].row + first, n);
     a.seqs = &chunk;
@@ -255,7 +260,7 @@ static void chunks_have_the_bits_of_the_whole(void **state)
 struct pages {
     struct kg_mat k;
     struct kg_mat v;
-    int32_t table[MAX_SEQS][8];
+    int32_t table[MAX_SEQS][8]; /* one after the other */
     struct kg_attn_seq seqs[MAX_SEQS];
 };
 
@@ -269,7 +274,7 @@ static void pages_init(struct pages *g, const struct problem *p)
     g->v = random_matrix(p->dtype, (int64_t)n_pages * KG_KV_BLOCK, p->k.cols, NAN);
     for (int s = 0; s < p->n_seqs; s++) {
         g->seqs[s] = p->seqs[s];
-        g->seqs[s].blocks = g->table[s];
+        g->seqs[s].keys = 8 * s;
         for (int j = 0; j < p->lengths[s]; j++) {
             if (j % KG_KV_BLOCK == 0)
                 g->table[s][j / KG_KV_BLOCK] = n_pages - 1 - page++;
@@ -297,6 +302,7 @@ static void paged_keys_have_the_bits_of_contiguous_keys(void **state)
         a.k = g.k;
         a.v = g.v;
         a.seqs = g.seqs;
+        a.blocks = kg_ivec(g.table[0], MAX_SEQS * 8);
         attend(&out, &a);
         assert_rows_equal(&full, 0, &out, 0, p.n);
         assert_lse_equal(&full, 0, &out, 0, p.n, p.heads);
@@ -387,7 +393,7 @@ static void an_enclosing_region_changes_no_bit(void **state)
 #pragma omp parallel for num_threads(2)
     for (int i = 0; i < 2; i++) {
         struct kg_err err;
-        status[i] = kg_op_attention(backend(), out[i].o, out[i].lse, &a, &err);
+        status[i] = kg_op_attention(backend(), out[i].o, lse_of(&out[i], &a), &a, &err);
     }
     for (int i = 0; i < 2; i++) {
         assert_int_equal(status[i], KG_OK);
@@ -410,9 +416,9 @@ static void instruction_sets_agree_in_every_bit(void **state)
         for (int c = 1; kg_backend_cpu_variant(c); c++) {
             struct answer out = answer_init(&p, p.n);
             struct kg_err err;
-            assert_int_equal(
-                kg_op_attention(kg_backend_cpu_variant(c), out.o, out.lse, &a, &err),
-                KG_OK);
+            assert_int_equal(kg_op_attention(kg_backend_cpu_variant(c), out.o,
+                                             lse_of(&out, &a), &a, &err),
+                             KG_OK);
             assert_rows_equal(&best, 0, &out, 0, p.n);
             assert_lse_equal(&best, 0, &out, 0, p.n, p.heads);
             answer_release(&out);
@@ -451,7 +457,7 @@ static struct gradient backward(const struct problem *p, const struct answer *y,
     struct kg_attn a = attn_of(p);
     struct kg_err err;
     kg_status status = kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y->o,
-                                           y->lse, &a, &err);
+                                           lse_of(y, &a), &a, &err);
     if (status != KG_OK)
         fail_msg("%s", err.message);
     return g;
@@ -651,12 +657,13 @@ static void failing_allocations_are_a_status(void **state)
     for (uint64_t n = 1; n <= 2; n++) {
         struct kg_err err;
         kg_mem_fail_at(n);
-        assert_int_equal(kg_op_attention(backend(), y.o, y.lse, &a, &err), KG_ENOMEM);
+        assert_int_equal(kg_op_attention(backend(), y.o, lse_of(&y, &a), &a, &err),
+                         KG_ENOMEM);
         assert_int_equal(kg_mem_current_bytes(), held);
         kg_mem_fail_at(n);
-        assert_int_equal(
-            kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y.o, y.lse, &a, &err),
-            KG_ENOMEM);
+        assert_int_equal(kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y.o,
+                                             lse_of(&y, &a), &a, &err),
+                         KG_ENOMEM);
         assert_int_equal(kg_mem_current_bytes(), held);
     }
     kg_mem_fail_at(0);

@@ -27,6 +27,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Where what a pointer points to lies. kg_mat.data, kg_vec.data, kg_ivec.data and
+ * kg_attn.seqs are memory of the backend, and carry their lengths. All else is the
+ * host's: the arguments themselves, and the head's arrays of a few numbers a row. */
+
+/* n fp32: weights of norms, biases, what a forward keeps, slabs of an optimizer. Never
+ * owns. */
+struct kg_vec {
+    float *data; /* NULL: none, where that is allowed */
+    int64_t n;
+};
+static inline struct kg_vec kg_vec(float *data, int64_t n)
+{
+    return (struct kg_vec){data, n};
+}
+/* n ids or positions. Never owns, never written. */
+struct kg_ivec {
+    const int32_t *data;
+    int64_t n;
+};
+static inline struct kg_ivec kg_ivec(const int32_t *data, int64_t n)
+{
+    return (struct kg_ivec){data, n};
+}
+
 /* How the elements of a matrix lie. Weights that products read lie in panels: sixteen
  * rows together, whose pairs of bf16 (or single fp32) of one column pair (column) stand
  * side by side, so that a product reads them as they come. A row of bf16
@@ -102,14 +126,13 @@ enum kg_matmul_kind {
 enum { KG_KV_BLOCK = 64 };
 
 /* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
- * position p sees the keys 0..p of its sequence. Key j stands in row
- * blocks ? blocks[j/64]*64 + j%64 : kv_row + j. */
+ * position p sees the keys 0..p of its sequence. Key j stands in row keys + j of k, or,
+ * with a table of blocks, in row blocks[keys + j/64]*64 + j%64. */
 struct kg_attn_seq {
     int32_t row;
     int32_t n_rows;
     int32_t pos;
-    int32_t kv_row;
-    const int32_t *blocks; /* borrowed; NULL for keys that lie in one piece */
+    int32_t keys;
 };
 
 struct kg_attn {
@@ -119,9 +142,10 @@ struct kg_attn {
     int n_heads;
     int n_kv_heads;
     int head_dim;
-    float scale; /* 1/sqrt(hd) */
-    const struct kg_attn_seq *seqs;
+    float scale;                    /* 1/sqrt(hd) */
+    const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
+    struct kg_ivec blocks; /* of all sequences; none: their keys lie in one piece each */
 };
 
 /* ---- vocabulary head ---- */
@@ -207,20 +231,30 @@ struct kg_backend {
     const char *name;
     /* one line: instruction set, how products are made */
     void (*describe)(char *text, size_t bytes);
+    bool host_memory; /* the host may read and write its memory */
+    bool one_caller;  /* operations are called from one thread at a time, and from no
+                       * parallel region */
+    void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
+    void (*free)(void *memory);
+    kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+    kg_status (*get)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+    kg_status (*copy)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+    kg_status (*zero)(void *to, uint64_t bytes, struct kg_err *err);
+    kg_status (*swap)(void *a, void *b, uint64_t bytes, struct kg_err *err);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
-    kg_status (*embed)(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
+    kg_status (*embed)(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err);
-    kg_status (*embed_bwd)(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
+    kg_status (*embed_bwd)(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
                            struct kg_err *err);
-    kg_status (*rmsnorm)(struct kg_mat y, float *inv, struct kg_mat x, const float *w,
-                         float eps, struct kg_err *err);
-    kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, float *dw,
-                             struct kg_mat dy, struct kg_mat x, const float *w,
-                             const float *inv, struct kg_err *err);
-    kg_status (*bias)(struct kg_mat y, const float *b, struct kg_err *err);
-    kg_status (*bias_bwd)(float *db, struct kg_mat dy, struct kg_err *err);
-    kg_status (*rope)(struct kg_mat x, const int32_t *pos, const float *inv_freq,
+    kg_status (*rmsnorm)(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
+                         struct kg_vec w, float eps, struct kg_err *err);
+    kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, struct kg_vec dw,
+                             struct kg_mat dy, struct kg_mat x, struct kg_vec w,
+                             struct kg_vec inv, struct kg_err *err);
+    kg_status (*bias)(struct kg_mat y, struct kg_vec b, struct kg_err *err);
+    kg_status (*bias_bwd)(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
+    kg_status (*rope)(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
                       int head_dim, float attention_factor, bool inverse,
                       struct kg_err *err);
     kg_status (*swiglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
@@ -228,28 +262,28 @@ struct kg_backend {
     kg_status (*swiglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
     kg_status (*cast)(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
-    kg_status (*scatter_rows)(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
+    kg_status (*scatter_rows)(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err);
-    kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
+    kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err);
-    kg_status (*attention)(struct kg_mat o, float *lse, const struct kg_attn *a,
+    kg_status (*attention)(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                            struct kg_err *err);
     kg_status (*attention_bwd)(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
-                               struct kg_mat dout, struct kg_mat o, const float *lse,
+                               struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                const struct kg_attn *a, struct kg_err *err);
     kg_status (*head)(const struct kg_head_out *out, const struct kg_head *h,
                       struct kg_err *err);
     kg_status (*head_bwd)(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
-    kg_status (*adamw)(float *w, float *m, float *v, const float *g, int64_t n,
+    kg_status (*adamw)(struct kg_vec w, struct kg_vec m, struct kg_vec v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err);
-    kg_status (*schedule_free)(float *y, float *z, float *v, const float *g, int64_t n,
-                               const struct kg_adamw *a, struct kg_err *err);
-    kg_status (*schedule_free_average)(float *x, const float *y, const float *z,
-                                       int64_t n, float beta1, struct kg_err *err);
-    kg_status (*ema)(float *avg, const float *w, int64_t n, float eta,
-                     struct kg_err *err);
-    kg_status (*sum_squares)(double *out, const float *x, const float *minus, int64_t n,
+    kg_status (*schedule_free)(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+                               struct kg_vec g, const struct kg_adamw *a,
+                               struct kg_err *err);
+    kg_status (*schedule_free_average)(struct kg_vec x, struct kg_vec y, struct kg_vec z,
+                                       float beta1, struct kg_err *err);
+    kg_status (*ema)(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
+    kg_status (*sum_squares)(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);
     void (*peak)(enum kg_dtype t, double flops);
 };
@@ -259,6 +293,37 @@ struct kg_backend {
  * errors: NOTFOUND (valid names listed), UNSUPPORTED (the machine cannot run it) */
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- memory ---- */
+
+/* A buffer: zeroed memory of the backend, aligned to 64 bytes at least; `what` names it
+ * in the error. A view may begin anywhere inside of one.
+ * returns owned pointer (never NULL for no bytes), or NULL with err set
+ * errors: ENOMEM */
+void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what,
+                   struct kg_err *err) KG_MUST_CHECK;
+void kg_buf_free(const struct kg_backend *be, void *buffer); /* NULL is allowed */
+
+/* Host memory to the backend's, and back. What was put may be changed, and what was got
+ * be read, when this returns.   errors: EINVAL (NULL) */
+kg_status kg_buf_put(const struct kg_backend *be, void *to, const void *from,
+                     uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_buf_get(const struct kg_backend *be, void *to, const void *from,
+                     uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+/* Both the backend's:   to = from;   to = 0;   a, b = b, a
+ * errors: EINVAL (NULL, or two ranges that overlap) */
+kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,
+                      uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_buf_zero(const struct kg_backend *be, void *to, uint64_t bytes,
+                      struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_buf_swap(const struct kg_backend *be, void *a, void *b, uint64_t bytes,
+                      struct kg_err *err) KG_MUST_CHECK;
+
+/* Ids are 0..end-1. An operation checks those it is given where the host may read the
+ * backend's memory; whoever puts them into other memory asks here before.
+ * errors: EINVAL, naming op, name, place and id */
+kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int64_t n,
+                       int64_t end, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- operations ---- */
 
@@ -273,31 +338,31 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
 /* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct, rows or panels
  * errors: SHAPE, EINVAL (token id) */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
-                      const int32_t *tokens, struct kg_err *err) KG_MUST_CHECK;
+                      struct kg_ivec tokens, struct kg_err *err) KG_MUST_CHECK;
 /* dtable[tokens[n], d] += dx[n,d], in token order.   dtable (V,D) fp32; dx (N,D) fp32 */
 kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
-                          struct kg_mat dx, const int32_t *tokens,
+                          struct kg_mat dx, struct kg_ivec tokens,
                           struct kg_err *err) KG_MUST_CHECK;
 
 /* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
- * y (N,D) fp32 or ct out, may be x itself; inv (N) out, NULL allowed; x (N,D) fp32; w (D)
+ * y (N,D) fp32 or ct out, may be x itself; inv (N) out, none allowed; x (N,D) fp32; w (D)
  * fp32 */
-kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv,
-                        struct kg_mat x, const float *w, float eps,
+kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
+                        struct kg_mat x, struct kg_vec w, float eps,
                         struct kg_err *err) KG_MUST_CHECK;
 /* dx[n,d] (=|+=) inv[n] (w[d] dy[n,d] - x[n,d] inv[n]^2 mean_e(w[e] dy[n,e] x[n,e]))
  * dw[d] += sum_n dy x inv
- * dx, dy, x (N,D) fp32; dw (D), NULL allowed; dx may be dy itself when not
+ * dx, dy, x (N,D) fp32; dw (D), none allowed; dx may be dy itself when not
  * accumulating */
 kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
-                            bool accumulate, float *dw, struct kg_mat dy, struct kg_mat x,
-                            const float *w, const float *inv,
+                            bool accumulate, struct kg_vec dw, struct kg_mat dy,
+                            struct kg_mat x, struct kg_vec w, struct kg_vec inv,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* y[n,d] += b[d]  (y fp32);   db[d] += sum_n dy[n,d]  (dy fp32 or ct) */
-kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, const float *b,
+kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, struct kg_vec b,
                      struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat dy,
+kg_status kg_op_bias_bwd(const struct kg_backend *be, struct kg_vec db, struct kg_mat dy,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* Rotary position embedding in place, HF's half-split layout. For i < h = hd/2, f the
@@ -306,8 +371,8 @@ kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat d
  * x (N, heads*hd) fp32; pos (N); inv_freq (hd/2); inverse rotates back (the backward)
  * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products
  * in fp32 */
-kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t *pos,
-                     const float *inv_freq, int head_dim, float attention_factor,
+kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ivec pos,
+                     struct kg_vec inv_freq, int head_dim, float attention_factor,
                      bool inverse, struct kg_err *err) KG_MUST_CHECK;
 
 /* h = silu(gate) * up,  silu(x) = x / (1 + exp(-x)).   all (N,F) ct; computed in fp32 */
@@ -325,25 +390,26 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 
 /* pool[rows[n]] = src[n];   dst[n] = src[rows[n]]   (same dtype) */
 kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
-                             const int32_t *rows, struct kg_mat src,
+                             struct kg_ivec rows, struct kg_mat src,
                              struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
-                            struct kg_mat src, const int32_t *rows,
+                            struct kg_mat src, struct kg_ivec rows,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from
  * position 0.
- * o (N, H*hd) ct out; lse (N,H) out, log sum exp of the scaled scores, NULL allowed; a->q
+ * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, none allowed; a->q
  * is not o
  * numerics: fp32, one fixed sequence of FMAs per (query row, head), for 1 or many query
  * rows */
-kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, float *lse,
+kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
- * Whole sequences only (pos 0, blocks NULL, kv_row == row).   source: Dao et al. 2022 */
+ * Whole sequences only (pos 0, no table of blocks, keys == row).
+ * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
-                              struct kg_mat o, const float *lse, const struct kg_attn *a,
+                              struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not
@@ -360,8 +426,8 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 /* AdamW (Loshchilov & Hutter 2019): m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
  * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.   all (n)
  * fp32 */
-kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
-                      const float *g, int64_t n, const struct kg_adamw *a,
+kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_vec m,
+                      struct kg_vec v, struct kg_vec g, const struct kg_adamw *a,
                       struct kg_err *err) KG_MUST_CHECK;
 
 /* Schedule-free AdamW. The gradient is at y = (1 - b1) z + b1 x; with
@@ -369,22 +435,21 @@ kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
  *     z <- z - lr d,   x <- (1 - c) x + c z,   y <- (1 - b1) z + b1 x
  * x is not kept: _average computes it from y and z.   all (n) fp32; b1 in (0, 1]
  * errors: EINVAL.   source: Defazio et al. 2024, arXiv 2405.15682 */
-kg_status kg_op_schedule_free(const struct kg_backend *be, float *y, float *z, float *v,
-                              const float *g, int64_t n, const struct kg_adamw *a,
-                              struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_op_schedule_free_average(const struct kg_backend *be, float *x,
-                                      const float *y, const float *z, int64_t n,
-                                      float beta1, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_schedule_free(const struct kg_backend *be, struct kg_vec y,
+                              struct kg_vec z, struct kg_vec v, struct kg_vec g,
+                              const struct kg_adamw *a, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec x,
+                                      struct kg_vec y, struct kg_vec z, float beta1,
+                                      struct kg_err *err) KG_MUST_CHECK;
 
 /* avg = eta avg + (1 - eta) w, fp32; avg = w stays so to the last bit, and eta 0 copies
  */
-kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n,
+kg_status kg_op_ema(const struct kg_backend *be, struct kg_vec avg, struct kg_vec w,
                     float eta, struct kg_err *err) KG_MUST_CHECK;
-/* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus NULL for 0; NaN
+/* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus none for 0; NaN
  * stays */
-kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const float *x,
-                            const float *minus, int64_t n,
-                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,
+                            struct kg_vec minus, struct kg_err *err) KG_MUST_CHECK;
 
 /* `flops` at least of multiply-adds in t as products make them, all registers full and
  * nothing read: what no product can pass.   for benchmarks */

@@ -103,8 +103,33 @@ static kg_status check(const char *op, const char *name, struct kg_mat m, int64_
     return KG_OK;
 }
 
-static kg_status check_ids(const char *op, const char *name, const int32_t *ids,
-                           int64_t n, int32_t lowest, int64_t end, struct kg_err *err)
+static kg_status check_length(const char *op, const char *name, const void *data,
+                              int64_t n, int64_t expected, struct kg_err *err)
+{
+    if (n != expected)
+        return kg_fail(err, KG_ESHAPE, "%s: %s has %lld elements, expected %lld", op,
+                       name, (long long)n, (long long)expected);
+    if (!data && n > 0)
+        return kg_fail(err, KG_EINVAL, "%s: %s (%lld) has no memory", op, name,
+                       (long long)n);
+    return KG_OK;
+}
+
+static kg_status check_vec(const char *op, const char *name, struct kg_vec v, int64_t n,
+                           struct kg_err *err)
+{
+    return check_length(op, name, v.data, v.n, n, err);
+}
+
+/* The same, or none. */
+static kg_status check_vec_if(const char *op, const char *name, struct kg_vec v,
+                              int64_t n, struct kg_err *err)
+{
+    return v.data ? check_vec(op, name, v, n, err) : KG_OK;
+}
+
+static kg_status check_range(const char *op, const char *name, const int32_t *ids,
+                             int64_t n, int32_t lowest, int64_t end, struct kg_err *err)
 {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < lowest || ids[i] >= end)
@@ -112,6 +137,19 @@ static kg_status check_ids(const char *op, const char *name, const int32_t *ids,
                            name, (long long)i, (int)ids[i], (int)lowest,
                            (long long)end - 1);
     return KG_OK;
+}
+
+kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int64_t n,
+                       int64_t end, struct kg_err *err)
+{
+    return check_range(op, name, ids, n, 0, end, err);
+}
+
+static kg_status check_ids(const struct kg_backend *be, const char *op, const char *name,
+                           struct kg_ivec ids, int64_t n, int64_t end, struct kg_err *err)
+{
+    KG_TRY(check_length(op, name, ids.data, ids.n, n, err));
+    return be->host_memory ? kg_ids_check(op, name, ids.data, n, end, err) : KG_OK;
 }
 
 static kg_status check_head_dim(const char *op, int64_t cols, int heads, int head_dim,
@@ -127,6 +165,75 @@ static kg_status check_head_dim(const char *op, int64_t cols, int heads, int hea
 static kg_status missing(const struct kg_backend *be, const char *op, struct kg_err *err)
 {
     return kg_fail(err, KG_EUNSUPPORTED, "backend %s has no operation %s", be->name, op);
+}
+
+/* ---- memory ---- */
+void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what,
+                   struct kg_err *err)
+{
+    return be->alloc(bytes, what, err);
+}
+
+void kg_buf_free(const struct kg_backend *be, void *buffer)
+{
+    if (buffer)
+        be->free(buffer);
+}
+
+static kg_status check_range_of(const char *op, const void *p, uint64_t bytes,
+                                struct kg_err *err)
+{
+    return p || bytes == 0 ? KG_OK
+                           : kg_fail(err, KG_EINVAL, "%s: %llu bytes have no memory", op,
+                                     (unsigned long long)bytes);
+}
+
+static kg_status check_apart(const char *op, const void *a, const void *b, uint64_t bytes,
+                             struct kg_err *err)
+{
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+
+    KG_TRY(check_range_of(op, a, bytes, err));
+    KG_TRY(check_range_of(op, b, bytes, err));
+    return (x < y ? y - x : x - y) >= bytes
+               ? KG_OK
+               : kg_fail(err, KG_EINVAL, "%s: the ranges of %llu bytes overlap", op,
+                         (unsigned long long)bytes);
+}
+
+kg_status kg_buf_put(const struct kg_backend *be, void *to, const void *from,
+                     uint64_t bytes, struct kg_err *err)
+{
+    KG_TRY(check_apart("put", to, from, bytes, err));
+    return be->put(to, from, bytes, err);
+}
+
+kg_status kg_buf_get(const struct kg_backend *be, void *to, const void *from,
+                     uint64_t bytes, struct kg_err *err)
+{
+    KG_TRY(check_apart("get", to, from, bytes, err));
+    return be->get(to, from, bytes, err);
+}
+
+kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,
+                      uint64_t bytes, struct kg_err *err)
+{
+    KG_TRY(check_apart("copy", to, from, bytes, err));
+    return be->copy(to, from, bytes, err);
+}
+
+kg_status kg_buf_zero(const struct kg_backend *be, void *to, uint64_t bytes,
+                      struct kg_err *err)
+{
+    KG_TRY(check_range_of("zero", to, bytes, err));
+    return be->zero(to, bytes, err);
+}
+
+kg_status kg_buf_swap(const struct kg_backend *be, void *a, void *b, uint64_t bytes,
+                      struct kg_err *err)
+{
+    KG_TRY(check_apart("swap", a, b, bytes, err));
+    return be->swap(a, b, bytes, err);
 }
 
 /* ---- products ---- */
@@ -149,64 +256,72 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
 
 /* ---- embedding ---- */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
-                      const int32_t *tokens, struct kg_err *err)
+                      struct kg_ivec tokens, struct kg_err *err)
 {
     const char *op = "embed";
     KG_TRY(check(op, "table", table, ANY, ANY, CT | PANELS, err));
     KG_TRY(check(op, "x", x, ANY, table.cols, F32, err));
-    KG_TRY(check_ids(op, "tokens", tokens, x.rows, 0, table.rows, err));
+    KG_TRY(check_ids(be, op, "tokens", tokens, x.rows, table.rows, err));
     return be->embed ? be->embed(x, table, tokens, err) : missing(be, op, err);
 }
 
 kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
-                          struct kg_mat dx, const int32_t *tokens, struct kg_err *err)
+                          struct kg_mat dx, struct kg_ivec tokens, struct kg_err *err)
 {
     const char *op = "embed_bwd";
     KG_TRY(check(op, "dtable", dtable, ANY, ANY, F32, err));
     KG_TRY(check(op, "dx", dx, ANY, dtable.cols, F32, err));
-    KG_TRY(check_ids(op, "tokens", tokens, dx.rows, 0, dtable.rows, err));
+    KG_TRY(check_ids(be, op, "tokens", tokens, dx.rows, dtable.rows, err));
     return be->embed_bwd ? be->embed_bwd(dtable, dx, tokens, err) : missing(be, op, err);
 }
 
 /* ---- norm and bias ---- */
-kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, float *inv,
-                        struct kg_mat x, const float *w, float eps, struct kg_err *err)
+kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
+                        struct kg_mat x, struct kg_vec w, float eps, struct kg_err *err)
 {
     const char *op = "rmsnorm";
     KG_TRY(check(op, "x", x, ANY, ANY, F32, err));
     KG_TRY(check(op, "y", y, x.rows, x.cols, CT, err));
+    KG_TRY(check_vec(op, "w", w, x.cols, err));
+    KG_TRY(check_vec_if(op, "inv", inv, x.rows, err));
     return be->rmsnorm ? be->rmsnorm(y, inv, x, w, eps, err) : missing(be, op, err);
 }
 
 kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
-                            bool accumulate, float *dw, struct kg_mat dy, struct kg_mat x,
-                            const float *w, const float *inv, struct kg_err *err)
+                            bool accumulate, struct kg_vec dw, struct kg_mat dy,
+                            struct kg_mat x, struct kg_vec w, struct kg_vec inv,
+                            struct kg_err *err)
 {
     const char *op = "rmsnorm_bwd";
     KG_TRY(check(op, "x", x, ANY, ANY, F32, err));
     KG_TRY(check(op, "dy", dy, x.rows, x.cols, F32, err));
     KG_TRY(check(op, "dx", dx, x.rows, x.cols, F32, err));
+    KG_TRY(check_vec(op, "w", w, x.cols, err));
+    KG_TRY(check_vec(op, "inv", inv, x.rows, err));
+    KG_TRY(check_vec_if(op, "dw", dw, x.cols, err));
     return be->rmsnorm_bwd ? be->rmsnorm_bwd(dx, accumulate, dw, dy, x, w, inv, err)
                            : missing(be, op, err);
 }
 
-kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, const float *b,
+kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, struct kg_vec b,
                      struct kg_err *err)
 {
     KG_TRY(check("bias", "y", y, ANY, ANY, F32, err));
+    KG_TRY(check_vec("bias", "b", b, y.cols, err));
     return be->bias ? be->bias(y, b, err) : missing(be, "bias", err);
 }
 
-kg_status kg_op_bias_bwd(const struct kg_backend *be, float *db, struct kg_mat dy,
+kg_status kg_op_bias_bwd(const struct kg_backend *be, struct kg_vec db, struct kg_mat dy,
                          struct kg_err *err)
 {
     KG_TRY(check("bias_bwd", "dy", dy, ANY, ANY, CT, err));
+    KG_TRY(check_vec("bias_bwd", "db", db, dy.cols, err));
     return be->bias_bwd ? be->bias_bwd(db, dy, err) : missing(be, "bias_bwd", err);
 }
 
 /* ---- positions and activations ---- */
-kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t *pos,
-                     const float *inv_freq, int head_dim, float attention_factor,
+kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ivec pos,
+                     struct kg_vec inv_freq, int head_dim, float attention_factor,
                      bool inverse, struct kg_err *err)
 {
     const char *op = "rope";
@@ -215,6 +330,8 @@ kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, const int32_t
         return kg_fail(err, KG_ESHAPE, "%s: head dimension %d, expected an even one", op,
                        head_dim);
     KG_TRY(check_head_dim(op, x.cols, (int)(x.cols / head_dim), head_dim, err));
+    KG_TRY(check_length(op, "pos", pos.data, pos.n, x.rows, err));
+    KG_TRY(check_vec(op, "inv_freq", inv_freq, head_dim / 2, err));
     return be->rope ? be->rope(x, pos, inv_freq, head_dim, attention_factor, inverse, err)
                     : missing(be, op, err);
 }
@@ -256,23 +373,23 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 }
 
 kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
-                             const int32_t *rows, struct kg_mat src, struct kg_err *err)
+                             struct kg_ivec rows, struct kg_mat src, struct kg_err *err)
 {
     const char *op = "scatter_rows";
     KG_TRY(check(op, "src", src, ANY, ANY, CT, err));
     KG_TRY(check(op, "pool", pool, ANY, src.cols, 1u << src.dtype, err));
-    KG_TRY(check_ids(op, "rows", rows, src.rows, 0, pool.rows, err));
+    KG_TRY(check_ids(be, op, "rows", rows, src.rows, pool.rows, err));
     return be->scatter_rows ? be->scatter_rows(pool, rows, src, err)
                             : missing(be, op, err);
 }
 
 kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
-                            struct kg_mat src, const int32_t *rows, struct kg_err *err)
+                            struct kg_mat src, struct kg_ivec rows, struct kg_err *err)
 {
     const char *op = "gather_rows";
     KG_TRY(check(op, "src", src, ANY, ANY, CT, err));
     KG_TRY(check(op, "dst", dst, ANY, src.cols, 1u << src.dtype, err));
-    KG_TRY(check_ids(op, "rows", rows, dst.rows, 0, src.rows, err));
+    KG_TRY(check_ids(be, op, "rows", rows, dst.rows, src.rows, err));
     return be->gather_rows ? be->gather_rows(dst, src, rows, err) : missing(be, op, err);
 }
 
@@ -284,22 +401,28 @@ static kg_status check_keys(const char *op, const struct kg_attn *a, int32_t i,
 {
     const struct kg_attn_seq *s = &a->seqs[i];
     int64_t keys = (int64_t)s->pos + s->n_rows;
-    if (!s->blocks) {
-        if (s->kv_row >= 0 && s->kv_row + keys <= a->k.rows)
+    if (!a->blocks.data) {
+        if (s->keys >= 0 && s->keys + keys <= a->k.rows)
             return KG_OK;
         return kg_fail(err, KG_ESHAPE,
                        "%s: sequence %d needs key rows %d..%lld, but k has %lld rows", op,
-                       (int)i, (int)s->kv_row, (long long)(s->kv_row + keys - 1),
+                       (int)i, (int)s->keys, (long long)(s->keys + keys - 1),
                        (long long)a->k.rows);
     }
     int64_t pages = (keys + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    if (s->keys < 0 || s->keys + pages > a->blocks.n)
+        return kg_fail(err, KG_ESHAPE,
+                       "%s: sequence %d needs blocks %d..%lld of a table of %lld", op,
+                       (int)i, (int)s->keys, (long long)(s->keys + pages - 1),
+                       (long long)a->blocks.n);
     for (int64_t b = 0; b < pages; b++) {
         int64_t last = b + 1 < pages ? KG_KV_BLOCK : keys - b * KG_KV_BLOCK;
-        if (s->blocks[b] < 0 || (int64_t)s->blocks[b] * KG_KV_BLOCK + last > a->k.rows)
+        int32_t page = a->blocks.data[s->keys + b];
+        if (page < 0 || (int64_t)page * KG_KV_BLOCK + last > a->k.rows)
             return kg_fail(
                 err, KG_ESHAPE,
                 "%s: block %lld of sequence %d is page %d, beyond the %lld rows of k", op,
-                (long long)b, (int)i, (int)s->blocks[b], (long long)a->k.rows);
+                (long long)b, (int)i, (int)page, (long long)a->k.rows);
     }
     return KG_OK;
 }
@@ -322,8 +445,8 @@ static kg_status check_seqs(const char *op, const struct kg_attn *a, struct kg_e
     return KG_OK;
 }
 
-static kg_status check_attention(const char *op, const struct kg_attn *a,
-                                 struct kg_err *err)
+static kg_status check_attention(const struct kg_backend *be, const char *op,
+                                 const struct kg_attn *a, struct kg_err *err)
 {
     KG_TRY(check(op, "q", a->q, ANY, ANY, CT, err));
     KG_TRY(check(op, "k", a->k, ANY, ANY, 1u << a->q.dtype, err));
@@ -334,38 +457,49 @@ static kg_status check_attention(const char *op, const struct kg_attn *a,
         return kg_fail(err, KG_ESHAPE,
                        "%s: %d query heads, expected a multiple of %d key heads", op,
                        a->n_heads, a->n_kv_heads);
-    return check_seqs(op, a, err);
+    return be->host_memory ? check_seqs(op, a, err) : KG_OK;
 }
 
-kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, float *lse,
+kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err)
 {
     const char *op = "attention";
-    KG_TRY(check_attention(op, a, err));
+    KG_TRY(check_attention(be, op, a, err));
     KG_TRY(check(op, "o", o, a->q.rows, a->q.cols, CT, err));
+    KG_TRY(check_vec_if(op, "lse", lse, a->q.rows * a->n_heads, err));
     return be->attention ? be->attention(o, lse, a, err) : missing(be, op, err);
 }
 
-kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
-                              struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
-                              struct kg_mat o, const float *lse, const struct kg_attn *a,
-                              struct kg_err *err)
+static kg_status check_whole(const char *op, const struct kg_attn *a, struct kg_err *err)
 {
-    const char *op = "attention_bwd";
-    KG_TRY(check_attention(op, a, err));
-    KG_TRY(check(op, "o", o, a->q.rows, a->q.cols, CT, err));
-    KG_TRY(check(op, "dout", dout, a->q.rows, a->q.cols, CT, err));
-    KG_TRY(check(op, "dq", dq, a->q.rows, a->q.cols, F32, err));
-    KG_TRY(check(op, "dk", dk, a->k.rows, a->k.cols, F32, err));
-    KG_TRY(check(op, "dv", dv, a->k.rows, a->k.cols, F32, err));
     for (int32_t i = 0; i < a->n_seqs; i++)
-        if (a->seqs[i].pos != 0 || a->seqs[i].blocks ||
-            a->seqs[i].kv_row != a->seqs[i].row)
+        if (a->seqs[i].pos != 0 || a->seqs[i].keys != a->seqs[i].row)
             return kg_fail(
                 err, KG_ESHAPE,
                 "%s: sequence %d starts at position %d with keys at row %d, expected a "
                 "whole sequence whose keys lie at its rows",
-                op, (int)i, (int)a->seqs[i].pos, (int)a->seqs[i].kv_row);
+                op, (int)i, (int)a->seqs[i].pos, (int)a->seqs[i].keys);
+    return KG_OK;
+}
+
+kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
+                              struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
+                              struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
+                              struct kg_err *err)
+{
+    const char *op = "attention_bwd";
+    KG_TRY(check_attention(be, op, a, err));
+    KG_TRY(check(op, "o", o, a->q.rows, a->q.cols, CT, err));
+    KG_TRY(check_vec(op, "lse", lse, a->q.rows * a->n_heads, err));
+    KG_TRY(check(op, "dout", dout, a->q.rows, a->q.cols, CT, err));
+    KG_TRY(check(op, "dq", dq, a->q.rows, a->q.cols, F32, err));
+    KG_TRY(check(op, "dk", dk, a->k.rows, a->k.cols, F32, err));
+    KG_TRY(check(op, "dv", dv, a->k.rows, a->k.cols, F32, err));
+    if (a->blocks.data)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: keys stand in blocks, expected whole sequences", op);
+    if (be->host_memory)
+        KG_TRY(check_whole(op, a, err));
     return be->attention_bwd ? be->attention_bwd(dq, dk, dv, dout, o, lse, a, err)
                              : missing(be, op, err);
 }
@@ -384,9 +518,9 @@ static kg_status check_head(const char *op, const struct kg_head *h, struct kg_e
                        "vocabulary of %lld",
                        op, h->k, h->top_k, (long long)V);
     if (h->target)
-        KG_TRY(check_ids(op, "target", h->target, N, -1, V, err));
+        KG_TRY(check_range(op, "target", h->target, N, -1, V, err));
     if (h->indices)
-        KG_TRY(check_ids(op, "indices", h->indices, N * h->k, -1, V, err));
+        KG_TRY(check_range(op, "indices", h->indices, N * h->k, -1, V, err));
     for (int64_t n = 0; h->sets && n < N; n++)
         if (h->sets[n].n > 0 && h->sets[n].bound != V)
             return kg_fail(err, KG_ESHAPE,
@@ -439,19 +573,30 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 }
 
 /* ---- optimizer ---- */
-kg_status kg_op_adamw(const struct kg_backend *be, float *w, float *m, float *v,
-                      const float *g, int64_t n, const struct kg_adamw *a,
+static kg_status check_state(const char *op, struct kg_vec w, const char *first_name,
+                             struct kg_vec first, struct kg_vec v, struct kg_vec g,
+                             struct kg_err *err)
+{
+    KG_TRY(check_vec(op, "w", w, w.n, err));
+    KG_TRY(check_vec(op, first_name, first, w.n, err));
+    KG_TRY(check_vec(op, "v", v, w.n, err));
+    return check_vec(op, "g", g, w.n, err);
+}
+
+kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_vec m,
+                      struct kg_vec v, struct kg_vec g, const struct kg_adamw *a,
                       struct kg_err *err)
 {
     if (a->step < 1)
         return kg_fail(err, KG_EINVAL, "adamw: step %lld, expected 1 or more",
                        (long long)a->step);
-    return be->adamw ? be->adamw(w, m, v, g, n, a, err) : missing(be, "adamw", err);
+    KG_TRY(check_state("adamw", w, "m", m, v, g, err));
+    return be->adamw ? be->adamw(w, m, v, g, a, err) : missing(be, "adamw", err);
 }
 
-kg_status kg_op_schedule_free(const struct kg_backend *be, float *y, float *z, float *v,
-                              const float *g, int64_t n, const struct kg_adamw *a,
-                              struct kg_err *err)
+kg_status kg_op_schedule_free(const struct kg_backend *be, struct kg_vec y,
+                              struct kg_vec z, struct kg_vec v, struct kg_vec g,
+                              const struct kg_adamw *a, struct kg_err *err)
 {
     if (a->step < 1)
         return kg_fail(err, KG_EINVAL, "schedule_free: step %lld, expected 1 or more",
@@ -459,34 +604,42 @@ kg_status kg_op_schedule_free(const struct kg_backend *be, float *y, float *z, f
     if (!(a->average >= 0.0f && a->average <= 1.0f))
         return kg_fail(err, KG_EINVAL, "schedule_free: average %g, expected 0..1",
                        (double)a->average);
-    return be->schedule_free ? be->schedule_free(y, z, v, g, n, a, err)
+    KG_TRY(check_state("schedule_free", y, "z", z, v, g, err));
+    return be->schedule_free ? be->schedule_free(y, z, v, g, a, err)
                              : missing(be, "schedule_free", err);
 }
 
-kg_status kg_op_schedule_free_average(const struct kg_backend *be, float *x,
-                                      const float *y, const float *z, int64_t n,
-                                      float beta1, struct kg_err *err)
+kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec x,
+                                      struct kg_vec y, struct kg_vec z, float beta1,
+                                      struct kg_err *err)
 {
     if (!(beta1 > 0.0f && beta1 <= 1.0f))
         return kg_fail(err, KG_EINVAL,
                        "schedule_free: beta1 %g, expected above 0 and at most 1",
                        (double)beta1);
-    return be->schedule_free_average ? be->schedule_free_average(x, y, z, n, beta1, err)
+    KG_TRY(check_vec("schedule_free", "x", x, x.n, err));
+    KG_TRY(check_vec("schedule_free", "y", y, x.n, err));
+    KG_TRY(check_vec("schedule_free", "z", z, x.n, err));
+    return be->schedule_free_average ? be->schedule_free_average(x, y, z, beta1, err)
                                      : missing(be, "schedule_free_average", err);
 }
 
-kg_status kg_op_ema(const struct kg_backend *be, float *avg, const float *w, int64_t n,
+kg_status kg_op_ema(const struct kg_backend *be, struct kg_vec avg, struct kg_vec w,
                     float eta, struct kg_err *err)
 {
     if (!(eta >= 0.0f && eta <= 1.0f))
         return kg_fail(err, KG_EINVAL, "ema: eta %g, expected 0..1", (double)eta);
-    return be->ema ? be->ema(avg, w, n, eta, err) : missing(be, "ema", err);
+    KG_TRY(check_vec("ema", "avg", avg, avg.n, err));
+    KG_TRY(check_vec("ema", "w", w, avg.n, err));
+    return be->ema ? be->ema(avg, w, eta, err) : missing(be, "ema", err);
 }
 
-kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, const float *x,
-                            const float *minus, int64_t n, struct kg_err *err)
+kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,
+                            struct kg_vec minus, struct kg_err *err)
 {
-    return be->sum_squares ? be->sum_squares(out, x, minus, n, err)
+    KG_TRY(check_vec("sum_squares", "x", x, x.n, err));
+    KG_TRY(check_vec_if("sum_squares", "minus", minus, x.n, err));
+    return be->sum_squares ? be->sum_squares(out, x, minus, err)
                            : missing(be, "sum_squares", err);
 }
 

@@ -52,6 +52,8 @@ static struct kg_mat f32(const float *p, int64_t rows, int64_t cols)
     return kg_mat((void *)(uintptr_t)p, KG_F32, rows, cols);
 }
 
+static const struct kg_vec none;
+
 /* A fresh matrix of dtype t with the content of x. */
 static struct kg_mat as_type(enum kg_dtype t, const float *x, int64_t rows, int64_t cols)
 {
@@ -100,7 +102,7 @@ static kg_status run_embed(const struct kg_backend *be, enum kg_dtype ct, float 
                            float *const *x)
 {
     struct kg_mat table = as_type(ct, x[0], V, D);
-    kg_status s = kg_op_embed(be, f32(y, N, D), table, ids, &err);
+    kg_status s = kg_op_embed(be, f32(y, N, D), table, kg_ivec(ids, N), &err);
     kg_mem_free(table.data);
     return s;
 }
@@ -114,14 +116,14 @@ static kg_status back_embed(const struct kg_backend *be, float *const *dx,
                             const float *dy, float *const *x)
 {
     (void)x;
-    return kg_op_embed_bwd(be, f32(dx[0], V, D), f32(dy, N, D), ids, &err);
+    return kg_op_embed_bwd(be, f32(dx[0], V, D), f32(dy, N, D), kg_ivec(ids, N), &err);
 }
 
 static kg_status run_rmsnorm(const struct kg_backend *be, enum kg_dtype ct, float *y,
                              float *const *x)
 {
     struct kg_mat out = as_type(ct, NULL, N, D);
-    KG_TRY(kg_op_rmsnorm(be, out, NULL, f32(x[0], N, D), x[1], eps, &err));
+    KG_TRY(kg_op_rmsnorm(be, out, none, f32(x[0], N, D), kg_vec(x[1], D), eps, &err));
     take(y, out);
     return KG_OK;
 }
@@ -145,10 +147,12 @@ static kg_status back_rmsnorm(const struct kg_backend *be, float *const *dx,
     float *y = array_new(N * D);
     for (int i = 0; i < N * D; i++)
         half[i] = dy[i] / 2;
-    KG_TRY(kg_op_rmsnorm(be, f32(y, N, D), inv, f32(x[0], N, D), x[1], eps, &err));
+    KG_TRY(kg_op_rmsnorm(be, f32(y, N, D), kg_vec(inv, N), f32(x[0], N, D),
+                         kg_vec(x[1], D), eps, &err));
     for (int pass = 0; pass < 2; pass++)
-        KG_TRY(kg_op_rmsnorm_bwd(be, f32(dx[0], N, D), pass == 1, dx[1], f32(half, N, D),
-                                 f32(x[0], N, D), x[1], inv, &err));
+        KG_TRY(kg_op_rmsnorm_bwd(be, f32(dx[0], N, D), pass == 1, kg_vec(dx[1], D),
+                                 f32(half, N, D), f32(x[0], N, D), kg_vec(x[1], D),
+                                 kg_vec(inv, N), &err));
     kg_mem_free(half);
     kg_mem_free(y);
     return KG_OK;
@@ -159,7 +163,7 @@ static kg_status run_bias(const struct kg_backend *be, enum kg_dtype ct, float *
 {
     (void)ct;
     memcpy(y, x[0], N * D * sizeof *y);
-    return kg_op_bias(be, f32(y, N, D), x[1], &err);
+    return kg_op_bias(be, f32(y, N, D), kg_vec(x[1], D), &err);
 }
 static void plain_bias(double *y, double *const *x)
 {
@@ -172,7 +176,7 @@ static kg_status back_bias(const struct kg_backend *be, float *const *dx, const 
     (void)x;
     for (int i = 0; i < N * D; i++)
         dx[0][i] += dy[i];
-    return kg_op_bias_bwd(be, dx[1], f32(dy, N, D), &err);
+    return kg_op_bias_bwd(be, kg_vec(dx[1], D), f32(dy, N, D), &err);
 }
 
 static kg_status run_rope(const struct kg_backend *be, enum kg_dtype ct, float *y,
@@ -180,7 +184,8 @@ static kg_status run_rope(const struct kg_backend *be, enum kg_dtype ct, float *
 {
     (void)ct;
     memcpy(y, x[0], N * D * sizeof *y);
-    return kg_op_rope(be, f32(y, N, D), pos, inv_freq, HD, 1.25f, false, &err);
+    return kg_op_rope(be, f32(y, N, D), kg_ivec(pos, N), kg_vec(inv_freq, HD / 2), HD,
+                      1.25f, false, &err);
 }
 static void plain_rope(double *y, double *const *x)
 {
@@ -199,7 +204,8 @@ static kg_status back_rope(const struct kg_backend *be, float *const *dx, const 
 {
     (void)x;
     memcpy(dx[0], dy, N * D * sizeof *dy);
-    return kg_op_rope(be, f32(dx[0], N, D), pos, inv_freq, HD, 1.25f, true, &err);
+    return kg_op_rope(be, f32(dx[0], N, D), kg_ivec(pos, N), kg_vec(inv_freq, HD / 2), HD,
+                      1.25f, true, &err);
 }
 
 static kg_status run_swiglu(const struct kg_backend *be, enum kg_dtype ct, float *y,
@@ -248,11 +254,11 @@ static kg_status run_rows(const struct kg_backend *be, enum kg_dtype ct, float *
 {
     struct kg_mat src = as_type(ct, x[0], N, D), pool = as_type(ct, NULL, N, D);
     struct kg_mat back = as_type(ct, NULL, N, D);
-    KG_TRY(kg_op_scatter_rows(be, pool, places, src, &err));
+    KG_TRY(kg_op_scatter_rows(be, pool, kg_ivec(places, N), src, &err));
     assert_memory_equal(
         (char *)pool.data + (size_t)(places[3] * D) * kg_dtype_traits(ct)->bytes,
         (char *)src.data + (size_t)(3 * D) * kg_dtype_traits(ct)->bytes, D * 2);
-    KG_TRY(kg_op_gather_rows(be, back, pool, places, &err));
+    KG_TRY(kg_op_gather_rows(be, back, pool, kg_ivec(places, N), &err));
     take(y, back);
     kg_mem_free(src.data);
     kg_mem_free(pool.data);
@@ -475,6 +481,8 @@ static void every_instruction_set_gives_the_same_bits(void **state)
 /* ---- optimizer ---- */
 enum { PARAMETERS = 100003 };
 
+static struct kg_vec all(float *p) { return kg_vec(p, PARAMETERS); }
+
 static float *random_new(int64_t n)
 {
     float *p = array_new(n);
@@ -496,7 +504,8 @@ static void adamw_follows_its_formula(void **state)
     float *m = array_new(PARAMETERS), *v = array_new(PARAMETERS);
     double pw = (double)w[77], pm = 0, pv = 0;
     for (a.step = 1; a.step <= 5; a.step++) {
-        assert_int_equal(kg_op_adamw(backend(), w, m, v, g, PARAMETERS, &a, &err), KG_OK);
+        assert_int_equal(kg_op_adamw(backend(), all(w), all(m), all(v), all(g), &a, &err),
+                         KG_OK);
         double grad = 0.5 * (double)g[77], b1 = (double)a.beta1, b2 = (double)a.beta2;
         pm = b1 * pm + (1 - b1) * grad;
         pv = b2 * pv + (1 - b2) * grad * grad;
@@ -534,8 +543,8 @@ static void schedule_free_follows_its_three_sequences(void **state)
     for (a.step = 1; a.step <= 6; a.step++) {
         a.average = 1.0f / (float)a.step;
         g[77] = 0.3f * (float)(a.step % 3) - 0.2f;
-        assert_int_equal(kg_op_schedule_free(be, y, z, v, g, PARAMETERS, &a, &err),
-                         KG_OK);
+        assert_int_equal(
+            kg_op_schedule_free(be, all(y), all(z), all(v), all(g), &a, &err), KG_OK);
         double grad = 0.5 * (double)g[77], c = (double)a.average;
         pv = b2 * pv + (1 - b2) * grad * grad;
         double vh = pv / (1 - pow(b2, (double)a.step));
@@ -543,13 +552,13 @@ static void schedule_free_follows_its_three_sequences(void **state)
         px = (1 - c) * px + c * pz;
         py = (1 - b1) * pz + b1 * px;
     }
-    assert_int_equal(kg_op_schedule_free_average(be, x, y, z, PARAMETERS, a.beta1, &err),
-                     KG_OK);
+    assert_int_equal(
+        kg_op_schedule_free_average(be, all(x), all(y), all(z), a.beta1, &err), KG_OK);
     assert_true(fabs((double)y[77] - py) < 1e-6);
     assert_true(fabs((double)z[77] - pz) < 1e-6);
     assert_true(fabs((double)x[77] - px) < 1e-6);
     assert_true(fabs(px - py) > 1e-4);
-    assert_int_equal(kg_op_schedule_free_average(be, x, y, z, PARAMETERS, 0.0f, &err),
+    assert_int_equal(kg_op_schedule_free_average(be, all(x), all(y), all(z), 0.0f, &err),
                      KG_EINVAL);
     kg_mem_free(x);
     kg_mem_free(y);
@@ -565,25 +574,25 @@ static void ema_keeps_copies_and_averages(void **state)
     float *old = kg_mem_copy(avg, PARAMETERS * sizeof *avg, "test", &err);
     assert_non_null(old);
     const struct kg_backend *be = backend();
-    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 1.0f, &err), KG_OK);
+    assert_int_equal(kg_op_ema(be, all(avg), all(w), 1.0f, &err), KG_OK);
     assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
     for (int i = 0; i <= 100; i++) { /* equal ones stay equal, whatever the weights */
         float eta = (float)i / 100;
-        assert_int_equal(kg_op_ema(be, avg, old, PARAMETERS, eta, &err), KG_OK);
+        assert_int_equal(kg_op_ema(be, all(avg), all(old), eta, &err), KG_OK);
         assert_memory_equal(avg, old, PARAMETERS * sizeof *avg);
     }
-    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.9f, &err), KG_OK);
+    assert_int_equal(kg_op_ema(be, all(avg), all(w), 0.9f, &err), KG_OK);
     for (int i = 0; i < PARAMETERS; i++)
         assert_true(fabs((double)avg[i] - (0.9 * (double)old[i] + 0.1 * (double)w[i])) <
                     2e-7);
     memcpy(old, avg, PARAMETERS * sizeof *avg);
-    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.1f, &err), KG_OK);
+    assert_int_equal(kg_op_ema(be, all(avg), all(w), 0.1f, &err), KG_OK);
     for (int i = 0; i < PARAMETERS; i++)
         assert_true(fabs((double)avg[i] - (0.1 * (double)old[i] + 0.9 * (double)w[i])) <
                     2e-7);
-    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 0.0f, &err), KG_OK);
+    assert_int_equal(kg_op_ema(be, all(avg), all(w), 0.0f, &err), KG_OK);
     assert_memory_equal(avg, w, PARAMETERS * sizeof *avg);
-    assert_int_equal(kg_op_ema(be, avg, w, PARAMETERS, 1.5f, &err), KG_EINVAL);
+    assert_int_equal(kg_op_ema(be, all(avg), all(w), 1.5f, &err), KG_EINVAL);
     kg_mem_free(avg);
     kg_mem_free(w);
     kg_mem_free(old);
@@ -600,19 +609,19 @@ static void sum_of_squares_is_exact_enough_and_lets_nan_through(void **state)
                       ((double)x[i] - (double)minus[i]);
     }
     const struct kg_backend *be = backend();
-    assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, PARAMETERS, &err), KG_OK);
+    assert_int_equal(kg_op_sum_squares(be, &got, all(x), none, &err), KG_OK);
     assert_true(fabs(got - want) < 1e-12 * want);
     int threads = omp_get_max_threads();
     omp_set_num_threads(4);
-    assert_int_equal(kg_op_sum_squares(be, &again, x, NULL, PARAMETERS, &err), KG_OK);
+    assert_int_equal(kg_op_sum_squares(be, &again, all(x), none, &err), KG_OK);
     omp_set_num_threads(threads);
     assert_true(got == again);
-    assert_int_equal(kg_op_sum_squares(be, &got, x, minus, PARAMETERS, &err), KG_OK);
+    assert_int_equal(kg_op_sum_squares(be, &got, all(x), all(minus), &err), KG_OK);
     assert_true(fabs(got - want_minus) < 1e-12 * want_minus);
-    assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, 0, &err), KG_OK);
+    assert_int_equal(kg_op_sum_squares(be, &got, none, none, &err), KG_OK);
     assert_true(got == 0.0);
     x[4321] = NAN;
-    assert_int_equal(kg_op_sum_squares(be, &got, x, NULL, PARAMETERS, &err), KG_OK);
+    assert_int_equal(kg_op_sum_squares(be, &got, all(x), none, &err), KG_OK);
     assert_true(isnan(got));
     kg_mem_free(x);
     kg_mem_free(minus);
@@ -646,18 +655,31 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
            KG_EDTYPE, "b is bf16, expected fp32");
     expect(kg_op_matmul(be, kg_mat(h, KG_BF16, 4, 4), bf, bf, KG_MATMUL_NT, true, &err),
            KG_EDTYPE, "c is bf16, expected fp32");
-    expect(kg_op_rmsnorm(be, f32(x, 4, 7), NULL, f32(x, 4, 8), x, eps, &err), KG_ESHAPE,
-           "rmsnorm: y is 4 x 7, expected 4 x 8");
-    expect(kg_op_bias(be, bf, x, &err), KG_EDTYPE, "bias: y is bf16, expected fp32");
+    expect(kg_op_rmsnorm(be, f32(x, 4, 7), none, f32(x, 4, 8), kg_vec(x, 8), eps, &err),
+           KG_ESHAPE, "rmsnorm: y is 4 x 7, expected 4 x 8");
+    expect(kg_op_rmsnorm(be, f32(x, 4, 8), none, f32(x, 4, 8), kg_vec(x, 7), eps, &err),
+           KG_ESHAPE, "rmsnorm: w has 7 elements, expected 8");
+    expect(
+        kg_op_rmsnorm(be, f32(x, 4, 8), none, f32(x, 4, 8), kg_vec(NULL, 8), eps, &err),
+        KG_EINVAL, "rmsnorm: w (8) has no memory");
+    expect(kg_op_rmsnorm(be, f32(x, 4, 8), kg_vec(x, 3), f32(x, 4, 8), kg_vec(x, 8), eps,
+                         &err),
+           KG_ESHAPE, "rmsnorm: inv has 3 elements, expected 4");
+    expect(kg_op_ema(be, kg_vec(x, 8), kg_vec(x, 7), 0.5f, &err), KG_ESHAPE,
+           "ema: w has 7 elements, expected 8");
+    expect(kg_op_bias(be, bf, kg_vec(x, 8), &err), KG_EDTYPE,
+           "bias: y is bf16, expected fp32");
     int32_t bad[4] = {0, 1, 8, 0};
-    expect(kg_op_embed(be, f32(x, 4, 4), f32(x, 8, 4), bad, &err), KG_EINVAL,
+    expect(kg_op_embed(be, f32(x, 4, 4), f32(x, 8, 4), kg_ivec(bad, 4), &err), KG_EINVAL,
            "embed: tokens[2] is 8, expected 0..7");
-    expect(kg_op_gather_rows(be, f32(x, 4, 8), f32(x, 4, 8), bad, &err), KG_EINVAL,
-           "rows[2] is 8, expected 0..3");
-    expect(kg_op_rope(be, f32(x, 4, 8), bad, x, 3, 1, false, &err), KG_ESHAPE,
-           "dimension 3");
-    expect(kg_op_rope(be, f32(x, 4, 8), bad, x, 6, 1, false, &err), KG_ESHAPE,
-           "8 columns");
+    expect(kg_op_gather_rows(be, f32(x, 4, 8), f32(x, 4, 8), kg_ivec(bad, 4), &err),
+           KG_EINVAL, "rows[2] is 8, expected 0..3");
+    expect(kg_op_gather_rows(be, f32(x, 4, 8), f32(x, 4, 8), kg_ivec(bad, 3), &err),
+           KG_ESHAPE, "rows has 3 elements, expected 4");
+    expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 1), 3, 1, false, &err),
+           KG_ESHAPE, "dimension 3");
+    expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 3), 6, 1, false, &err),
+           KG_ESHAPE, "8 columns");
     expect(kg_op_cast(be, kg_mat(h, KG_F16, 4, 8), bf, &err), KG_EDTYPE, "dst is fp16");
     expect(kg_op_cast(be, kg_panels(x, KG_F32, 4, 8), kg_panels(x, KG_F32, 4, 8), &err),
            KG_EINVAL, "expected rows on one side");
@@ -667,8 +689,8 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
 }
 
 /* Computes nothing: what it is asked for has passed the checks. */
-static kg_status accept_attention(struct kg_mat o, float *lse, const struct kg_attn *a,
-                                  struct kg_err *e)
+static kg_status accept_attention(struct kg_mat o, struct kg_vec lse,
+                                  const struct kg_attn *a, struct kg_err *e)
 {
     (void)o;
     (void)lse;
@@ -676,13 +698,13 @@ static kg_status accept_attention(struct kg_mat o, float *lse, const struct kg_a
     (void)e;
     return KG_OK;
 }
-static const struct kg_backend accepting = {.name = "accepting",
-                                            .attention = accept_attention};
+static const struct kg_backend accepting = {
+    .name = "accepting", .host_memory = true, .attention = accept_attention};
 
 /* One sequence of 3 queries at position 2 behind 5 rows of others, 4 heads of 2, keys of
  * 2 heads in 70 rows. */
 static float attended[70 * 8];
-static struct kg_attn attn_of(const struct kg_attn_seq *seq)
+static struct kg_attn attn_of(const struct kg_attn_seq *seq, struct kg_ivec blocks)
 {
     return (struct kg_attn){.q = f32(attended, 8, 8),
                             .k = f32(attended, 70, 4),
@@ -692,40 +714,45 @@ static struct kg_attn attn_of(const struct kg_attn_seq *seq)
                             .head_dim = 2,
                             .scale = 1,
                             .seqs = seq,
-                            .n_seqs = 1};
+                            .n_seqs = 1,
+                            .blocks = blocks};
 }
 
 static kg_status attend(const struct kg_attn *a)
 {
-    return kg_op_attention(&accepting, f32(attended, 8, 8), NULL, a, &err);
+    return kg_op_attention(&accepting, f32(attended, 8, 8), none, a, &err);
 }
 
 static void attention_stays_within_its_rows(void **state)
 {
     (void)state;
-    static const int32_t last[] = {1}, beyond[] = {2}, below[] = {-1}, second[] = {0, 1};
-    static const struct {
+    static const int32_t pages[] = {1, 2, -1, 0, 1};
+    const struct kg_ivec none_of = {0}, last = {pages, 1}, table = {pages, 5};
+    const struct {
         struct kg_attn_seq seq;
+        struct kg_ivec blocks;
         const char *says; /* NULL: it is computed */
     } rows[] = {
-        {{5, 3, 2, 65, NULL}, NULL}, /* the last row of each */
-        {{6, 3, 2, 0, NULL}, "rows 6+3"},
-        {{-1, 3, 2, 0, NULL}, "rows -1+3"},
-        {{5, -1, 2, 0, NULL}, "rows 5+-1"},
-        {{5, 3, -1, 0, NULL}, "at position -1"},
-        {{5, 3, 2, 66, NULL}, "needs key rows 66..70"},
-        {{5, 3, 2, -1, NULL}, "needs key rows -1..3"},
-        {{5, 3, 3, 65, NULL}, "needs key rows 65..70"},
-        {{5, 0, 2, 99, NULL}, NULL}, /* no query, no key */
-        {{5, 3, 2, 0, last}, NULL},  /* keys 64..68 */
-        {{5, 3, 4, 0, last}, "is page 1"},
-        {{5, 3, 2, 0, beyond}, "block 0 of sequence 0 is page 2"},
-        {{5, 3, 2, 0, below}, "page -1"},
-        {{5, 3, 67, 0, second}, NULL}, /* 70 keys: all of page 0, 6 of page 1 */
-        {{5, 3, 68, 0, second}, "block 1 of sequence 0"},
+        {{5, 3, 2, 65}, none_of, NULL}, /* the last row of each */
+        {{6, 3, 2, 0}, none_of, "rows 6+3"},
+        {{-1, 3, 2, 0}, none_of, "rows -1+3"},
+        {{5, -1, 2, 0}, none_of, "rows 5+-1"},
+        {{5, 3, -1, 0}, none_of, "at position -1"},
+        {{5, 3, 2, 66}, none_of, "needs key rows 66..70"},
+        {{5, 3, 2, -1}, none_of, "needs key rows -1..3"},
+        {{5, 3, 3, 65}, none_of, "needs key rows 65..70"},
+        {{5, 0, 2, 99}, none_of, NULL}, /* no query, no key */
+        {{5, 3, 2, 0}, last, NULL},     /* keys 64..68 */
+        {{5, 3, 4, 0}, last, "is page 1"},
+        {{5, 3, 2, 1}, last, "needs blocks 1..1 of a table of 1"},
+        {{5, 3, 2, -1}, last, "needs blocks -1..-1 of a table of 1"},
+        {{5, 3, 2, 1}, table, "block 0 of sequence 0 is page 2"},
+        {{5, 3, 2, 2}, table, "page -1"},
+        {{5, 3, 67, 3}, table, NULL}, /* 70 keys: all of page 0, 6 of page 1 */
+        {{5, 3, 68, 3}, table, "block 1 of sequence 0"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct kg_attn a = attn_of(&rows[i].seq);
+        struct kg_attn a = attn_of(&rows[i].seq, rows[i].blocks);
         if (!rows[i].says)
             assert_int_equal(attend(&a), KG_OK);
         else
@@ -736,22 +763,23 @@ static void attention_stays_within_its_rows(void **state)
 static void attention_has_heads_that_fit(void **state)
 {
     (void)state;
-    const struct kg_attn_seq seq = {5, 3, 2, 65, NULL};
+    const struct kg_attn_seq seq = {5, 3, 2, 65};
+    const struct kg_ivec whole = {0};
     uint16_t h[70 * 4] = {0};
-    struct kg_attn a = attn_of(&seq);
+    struct kg_attn a = attn_of(&seq, whole);
     a.n_heads = 3;
     expect(attend(&a), KG_ESHAPE, "attention: 8 columns, expected 3 heads of 2");
-    a = attn_of(&seq), a.n_kv_heads = 1;
+    a = attn_of(&seq, whole), a.n_kv_heads = 1;
     expect(attend(&a), KG_ESHAPE, "4 columns, expected 1 heads of 2");
-    a = attn_of(&seq), a.k.cols = a.k.stride = a.v.cols = a.v.stride = 6;
+    a = attn_of(&seq, whole), a.k.cols = a.k.stride = a.v.cols = a.v.stride = 6;
     a.k.rows = a.v.rows = 40, a.n_kv_heads = 3;
     expect(attend(&a), KG_ESHAPE, "4 query heads, expected a multiple of 3 key heads");
-    a = attn_of(&seq), a.v.rows = 69;
+    a = attn_of(&seq, whole), a.v.rows = 69;
     expect(attend(&a), KG_ESHAPE, "v is 69 x 4, expected 70 x 4");
-    a = attn_of(&seq), a.k = kg_mat(h, KG_BF16, 70, 4);
+    a = attn_of(&seq, whole), a.k = kg_mat(h, KG_BF16, 70, 4);
     expect(attend(&a), KG_EDTYPE, "k is bf16, expected fp32");
-    a = attn_of(&seq);
-    expect(kg_op_attention(&accepting, f32(attended, 7, 8), NULL, &a, &err), KG_ESHAPE,
+    a = attn_of(&seq, whole);
+    expect(kg_op_attention(&accepting, f32(attended, 7, 8), none, &a, &err), KG_ESHAPE,
            "o is 7 x 8, expected 8 x 8");
 }
 
@@ -760,11 +788,12 @@ static void no_rows_is_no_work(void **state)
     (void)state;
     const struct kg_backend *be = backend();
     float x[64] = {0}, y[16] = {1, 2, 3};
-    struct kg_mat none = f32(NULL, 0, 8);
-    assert_int_equal(kg_op_rmsnorm(be, none, NULL, none, x, eps, &err), KG_OK);
-    assert_int_equal(
-        kg_op_matmul(be, f32(NULL, 0, 8), none, f32(x, 8, 8), KG_MATMUL_NT, false, &err),
-        KG_OK);
+    struct kg_mat nothing = f32(NULL, 0, 8);
+    assert_int_equal(kg_op_rmsnorm(be, nothing, none, nothing, kg_vec(x, 8), eps, &err),
+                     KG_OK);
+    assert_int_equal(kg_op_matmul(be, f32(NULL, 0, 8), nothing, f32(x, 8, 8),
+                                  KG_MATMUL_NT, false, &err),
+                     KG_OK);
     /* a sum over no tokens */
     assert_int_equal(kg_op_matmul(be, f32(y, 4, 4), f32(NULL, 0, 4), f32(NULL, 0, 4),
                                   KG_MATMUL_TN, true, &err),

@@ -456,11 +456,12 @@ static kg_status dot(double *out, const struct kg_slab *x, const struct kg_slab 
                      struct kg_err *err)
 {
     const struct kg_backend *be = x->backend;
+    const struct kg_vec a = kg_slab_all(x), b = kg_slab_all(y), none = {0};
     double xx, yy, apart;
 
-    KG_TRY(kg_op_sum_squares(be, &xx, x->data, NULL, x->n, err));
-    KG_TRY(kg_op_sum_squares(be, &yy, y->data, NULL, x->n, err));
-    KG_TRY(kg_op_sum_squares(be, &apart, x->data, y->data, x->n, err));
+    KG_TRY(kg_op_sum_squares(be, &xx, a, none, err));
+    KG_TRY(kg_op_sum_squares(be, &yy, b, none, err));
+    KG_TRY(kg_op_sum_squares(be, &apart, a, b, err));
     *out = (xx + yy - apart) / 2;
     return KG_OK;
 }
@@ -470,7 +471,8 @@ static kg_status add_group(void *user, const struct kg_slab *grads, struct kg_er
     struct replay *r = user;
     double squares;
 
-    KG_TRY(kg_op_sum_squares(grads->backend, &squares, grads->data, NULL, grads->n, err));
+    KG_TRY(kg_op_sum_squares(grads->backend, &squares, kg_slab_all(grads),
+                             (struct kg_vec){0}, err));
     r->squares += squares;
     return kg_slab_add(&r->sum, grads, err);
 }

@@ -31,8 +31,9 @@ static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
         const struct kg_param *p = &m->params[i];
         double squares;
 
-        KG_TRY(kg_op_sum_squares(m->backend, &squares, m->master.data + p->offset, NULL,
-                                 p->rows * p->cols, err));
+        KG_TRY(kg_op_sum_squares(m->backend, &squares,
+                                 kg_slab_part(&m->master, p->offset, p->rows * p->cols),
+                                 (struct kg_vec){0}, err));
         if (!isfinite(squares))
             return kg_fail(
                 err, KG_ENONFINITE,

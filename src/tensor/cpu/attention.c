@@ -151,7 +151,7 @@ static void load_queries(const struct scratch *w, const struct tile *t, int32_t 
 static void load_keys(const struct scratch *w, const struct tile *t, int32_t block,
                       int n_keys)
 {
-    int64_t row = kg_attn_key_row(t->seq, block);
+    int64_t row = kg_attn_key_row(t->a, t->seq, block);
     int64_t col = (int64_t)t->kv_head * t->a->head_dim;
     int cols = t->heads * t->a->head_dim;
     kg_cpu_tile_load(w->k, t->ld, t->a->k, row, col, n_keys, cols);
@@ -364,10 +364,10 @@ static void plan(struct job *job, bool threads)
         job->heads = (job->heads + 1) / 2;
 }
 
-kg_status kg_cpu_attention(struct kg_mat o, float *lse, const struct kg_attn *a,
+kg_status kg_cpu_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                            struct kg_err *err)
 {
-    struct job job = {.o = o, .lse = lse, .a = a};
+    struct job job = {.o = o, .lse = lse.data, .a = a};
     bool threads = kg_cpu_use_threads(kg_attn_work(a));
     plan(&job, threads);
     job.n_items = list_items(NULL, &job);

@@ -132,7 +132,7 @@ static void load_keys(const struct scratch *w, const struct job *job, struct pai
                       int32_t block)
 {
     int hd = job->a->head_dim;
-    int64_t row = kg_attn_key_row(t->seq, block);
+    int64_t row = kg_attn_key_row(job->a, t->seq, block);
     t->block = block;
     t->n_keys = kg_attn_min(KG_KV_BLOCK,
                             (int64_t)t->seq->n_rows - (int64_t)block * KG_KV_BLOCK);
@@ -253,7 +253,7 @@ static void read_dk_dv(const struct scratch *w, const struct job *job,
                        const struct pair *t, bool first_visit)
 {
     int hd = job->a->head_dim;
-    int64_t row = kg_attn_key_row(t->seq, t->block);
+    int64_t row = kg_attn_key_row(job->a, t->seq, t->block);
     int64_t col = (int64_t)t->kv_head * hd;
     if (first_visit) {
         memset(w->dk, 0, (size_t)KG_KV_BLOCK * (size_t)job->hdp * sizeof *w->dk);
@@ -268,7 +268,7 @@ static void write_dk_dv(const struct scratch *w, const struct job *job,
                         const struct pair *t)
 {
     int hd = job->a->head_dim;
-    int64_t row = kg_attn_key_row(t->seq, t->block);
+    int64_t row = kg_attn_key_row(job->a, t->seq, t->block);
     int64_t col = (int64_t)t->kv_head * hd;
     kg_cpu_tile_store(job->dk, row, col, w->dk, job->hdp, t->n_keys, hd);
     kg_cpu_tile_store(job->dv, row, col, w->dv, job->hdp, t->n_keys, hd);
@@ -413,11 +413,11 @@ static void clear_strangers(const struct job *job)
 }
 
 kg_status kg_cpu_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
-                               struct kg_mat dout, struct kg_mat o, const float *lse,
+                               struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                const struct kg_attn *a, struct kg_err *err)
 {
     struct job job = {
-        .dq = dq, .dk = dk, .dv = dv, .dout = dout, .o = o, .lse = lse, .a = a};
+        .dq = dq, .dk = dk, .dv = dv, .dout = dout, .o = o, .lse = lse.data, .a = a};
     job.group = kg_attn_group(a);
     job.positions = kg_attn_positions(a);
     job.hdp = kg_cpu_padded(a->head_dim);

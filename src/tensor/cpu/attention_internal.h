@@ -25,11 +25,12 @@ static inline int kg_attn_positions(const struct kg_attn *a)
 }
 
 /* Row of k and v where a block of keys begins. */
-static inline int64_t kg_attn_key_row(const struct kg_attn_seq *s, int32_t block)
+static inline int64_t kg_attn_key_row(const struct kg_attn *a,
+                                      const struct kg_attn_seq *s, int32_t block)
 {
-    if (s->blocks)
-        return (int64_t)s->blocks[block] * KG_KV_BLOCK;
-    return (int64_t)s->kv_row + (int64_t)block * KG_KV_BLOCK;
+    if (a->blocks.data)
+        return (int64_t)a->blocks.data[s->keys + block] * KG_KV_BLOCK;
+    return (int64_t)s->keys + (int64_t)block * KG_KV_BLOCK;
 }
 
 /* Products of the scores, about. */

@@ -55,20 +55,25 @@ static inline int kg_cpu_lanes(int64_t left)
 }
 
 /* ---- the slots of struct kg_backend, one file each or a few ---- */
+void *kg_cpu_alloc(uint64_t bytes, const char *what, struct kg_err *err);
+void kg_cpu_free(void *memory);
+kg_status kg_cpu_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+kg_status kg_cpu_zero(void *to, uint64_t bytes, struct kg_err *err);
+kg_status kg_cpu_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);
 kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
-kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
+kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err);
-kg_status kg_cpu_embed_bwd(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
+kg_status kg_cpu_embed_bwd(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
                            struct kg_err *err);
-kg_status kg_cpu_rmsnorm(struct kg_mat y, float *inv, struct kg_mat x, const float *w,
-                         float eps, struct kg_err *err);
-kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, float *dw,
-                             struct kg_mat dy, struct kg_mat x, const float *w,
-                             const float *inv, struct kg_err *err);
-kg_status kg_cpu_bias(struct kg_mat y, const float *b, struct kg_err *err);
-kg_status kg_cpu_bias_bwd(float *db, struct kg_mat dy, struct kg_err *err);
-kg_status kg_cpu_rope(struct kg_mat x, const int32_t *pos, const float *inv_freq,
+kg_status kg_cpu_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
+                         struct kg_vec w, float eps, struct kg_err *err);
+kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw,
+                             struct kg_mat dy, struct kg_mat x, struct kg_vec w,
+                             struct kg_vec inv, struct kg_err *err);
+kg_status kg_cpu_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
+kg_status kg_cpu_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
+kg_status kg_cpu_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
                       int head_dim, float attention_factor, bool inverse,
                       struct kg_err *err);
 kg_status kg_cpu_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
@@ -76,28 +81,28 @@ kg_status kg_cpu_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
 kg_status kg_cpu_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
 kg_status kg_cpu_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
-kg_status kg_cpu_scatter_rows(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
+kg_status kg_cpu_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err);
-kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
+kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err);
-kg_status kg_cpu_attention(struct kg_mat o, float *lse, const struct kg_attn *a,
+kg_status kg_cpu_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                            struct kg_err *err);
 kg_status kg_cpu_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
-                               struct kg_mat dout, struct kg_mat o, const float *lse,
+                               struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                const struct kg_attn *a, struct kg_err *err);
 kg_status kg_cpu_head(const struct kg_head_out *out, const struct kg_head *h,
                       struct kg_err *err);
 kg_status kg_cpu_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
-kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
+kg_status kg_cpu_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err);
-kg_status kg_cpu_schedule_free(float *y, float *z, float *v, const float *g, int64_t n,
-                               const struct kg_adamw *a, struct kg_err *err);
-kg_status kg_cpu_schedule_free_average(float *x, const float *y, const float *z,
-                                       int64_t n, float beta1, struct kg_err *err);
-kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta,
-                     struct kg_err *err);
-kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
+kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+                               struct kg_vec g, const struct kg_adamw *a,
+                               struct kg_err *err);
+kg_status kg_cpu_schedule_free_average(struct kg_vec x, struct kg_vec y, struct kg_vec z,
+                                       float beta1, struct kg_err *err);
+kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
+kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);
 
 void kg_cpu_peak(enum kg_dtype t, double flops);

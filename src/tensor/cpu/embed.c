@@ -35,16 +35,16 @@ static void copy_row(struct kg_mat x, int64_t n, struct kg_mat table, int64_t ro
     }
 }
 
-kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, const int32_t *tokens,
+kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
     for (int64_t n = 0; n < x.rows; n++) {
         if (table.layout == KG_PANELS)
-            row_of_panel(kg_cpu_f32(x, n), table, tokens[n]);
+            row_of_panel(kg_cpu_f32(x, n), table, tokens.data[n]);
         else
-            copy_row(x, n, table, tokens[n]);
+            copy_row(x, n, table, tokens.data[n]);
     }
     return KG_OK;
 }
@@ -62,12 +62,12 @@ static void add_strip(struct kg_mat dtable, struct kg_mat dx, const int32_t *tok
         }
 }
 
-kg_status kg_cpu_embed_bwd(struct kg_mat dtable, struct kg_mat dx, const int32_t *tokens,
+kg_status kg_cpu_embed_bwd(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
                            struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(dynamic) if (kg_cpu_use_threads(dx.rows * dx.cols))
     for (int64_t d0 = 0; d0 < dx.cols; d0 += STRIP)
-        add_strip(dtable, dx, tokens, d0);
+        add_strip(dtable, dx, tokens.data, d0);
     return KG_OK;
 }

@@ -30,16 +30,16 @@ static void row_norm(struct kg_mat y, struct kg_mat x, int64_t n, const float *w
     }
 }
 
-kg_status kg_cpu_rmsnorm(struct kg_mat y, float *inv, struct kg_mat x, const float *w,
-                         float eps, struct kg_err *err)
+kg_status kg_cpu_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
+                         struct kg_vec w, float eps, struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
     for (int64_t n = 0; n < x.rows; n++) {
         float scale = row_inv(x, n, eps);
-        row_norm(y, x, n, w, scale);
-        if (inv)
-            inv[n] = scale;
+        row_norm(y, x, n, w.data, scale);
+        if (inv.data)
+            inv.data[n] = scale;
     }
     return KG_OK;
 }
@@ -105,21 +105,21 @@ static void row_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy, struct 
     }
 }
 
-kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, float *dw,
-                             struct kg_mat dy, struct kg_mat x, const float *w,
-                             const float *inv, struct kg_err *err)
+kg_status kg_cpu_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw,
+                             struct kg_mat dy, struct kg_mat x, struct kg_vec w,
+                             struct kg_vec inv, struct kg_err *err)
 {
     (void)err;
-    if (dw)
-        sum_rows(dw, dy, &x, inv); /* first: dx may be dy */
+    if (dw.data)
+        sum_rows(dw.data, dy, &x, inv.data); /* first: dx may be dy */
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
     for (int64_t n = 0; n < x.rows; n++)
-        row_bwd(dx, accumulate, dy, x, w, inv[n], n);
+        row_bwd(dx, accumulate, dy, x, w.data, inv.data[n], n);
     return KG_OK;
 }
 
 /* ---- bias ---- */
-kg_status kg_cpu_bias(struct kg_mat y, const float *b, struct kg_err *err)
+kg_status kg_cpu_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.rows * y.cols))
@@ -127,14 +127,14 @@ kg_status kg_cpu_bias(struct kg_mat y, const float *b, struct kg_err *err)
         for (int64_t d = 0; d < y.cols; d += KG_LANES) {
             int lanes = kg_cpu_lanes(y.cols - d);
             struct kg_v16 v = kg_cpu_load(y, n, d, lanes);
-            kg_cpu_store(y, n, d, kg_v16_add(v, kg_v16_load_n(b + d, lanes)), lanes);
+            kg_cpu_store(y, n, d, kg_v16_add(v, kg_v16_load_n(b.data + d, lanes)), lanes);
         }
     return KG_OK;
 }
 
-kg_status kg_cpu_bias_bwd(float *db, struct kg_mat dy, struct kg_err *err)
+kg_status kg_cpu_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err)
 {
     (void)err;
-    sum_rows(db, dy, NULL, NULL);
+    sum_rows(db.data, dy, NULL, NULL);
     return KG_OK;
 }

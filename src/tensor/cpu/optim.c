@@ -61,15 +61,16 @@ static void adamw_lanes(const struct adamw *k, float *w, float *m, float *v,
     kg_v16_store_n(v, v1, n);
 }
 
-kg_status kg_cpu_adamw(float *w, float *m, float *v, const float *g, int64_t n,
+kg_status kg_cpu_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err)
 {
     (void)err;
     struct adamw k = adamw_constants(a);
-#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
-    for (int64_t first = 0; first < n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
-            adamw_lanes(&k, w + i, m + i, v + i, g + i, kg_cpu_lanes(end - i));
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(w.n))
+    for (int64_t first = 0; first < w.n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, w.n); i < end; i += KG_LANES)
+            adamw_lanes(&k, w.data + i, m.data + i, v.data + i, g.data + i,
+                        kg_cpu_lanes(end - i));
     return KG_OK;
 }
 
@@ -123,15 +124,17 @@ static void schedule_free_lanes(const struct schedule_free *k, float *y, float *
     kg_v16_store_n(v, v1, n);
 }
 
-kg_status kg_cpu_schedule_free(float *y, float *z, float *v, const float *g, int64_t n,
-                               const struct kg_adamw *a, struct kg_err *err)
+kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+                               struct kg_vec g, const struct kg_adamw *a,
+                               struct kg_err *err)
 {
     (void)err;
     struct schedule_free k = schedule_free_constants(a);
-#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
-    for (int64_t first = 0; first < n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
-            schedule_free_lanes(&k, y + i, z + i, v + i, g + i, kg_cpu_lanes(end - i));
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
+    for (int64_t first = 0; first < y.n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, y.n); i < end; i += KG_LANES)
+            schedule_free_lanes(&k, y.data + i, z.data + i, v.data + i, g.data + i,
+                                kg_cpu_lanes(end - i));
     return KG_OK;
 }
 
@@ -144,15 +147,16 @@ static void average_lanes(float *x, const float *y, const float *z, struct kg_v1
     kg_v16_store_n(x, kg_v16_fma(beyond, kg_v16_sub(y0, kg_v16_load_n(z, n)), y0), n);
 }
 
-kg_status kg_cpu_schedule_free_average(float *x, const float *y, const float *z,
-                                       int64_t n, float beta1, struct kg_err *err)
+kg_status kg_cpu_schedule_free_average(struct kg_vec x, struct kg_vec y, struct kg_vec z,
+                                       float beta1, struct kg_err *err)
 {
     (void)err;
     struct kg_v16 beyond = kg_v16_set1((float)(1.0 / (double)beta1 - 1.0));
-#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
-    for (int64_t first = 0; first < n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
-            average_lanes(x + i, y + i, z + i, beyond, kg_cpu_lanes(end - i));
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.n))
+    for (int64_t first = 0; first < x.n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, x.n); i < end; i += KG_LANES)
+            average_lanes(x.data + i, y.data + i, z.data + i, beyond,
+                          kg_cpu_lanes(end - i));
     return KG_OK;
 }
 
@@ -173,16 +177,17 @@ static void ema_lanes(float *avg, const float *w, bool keeps, float large, float
  * at least 1/2, so the smaller as 1 minus it is exact and both sum to 1; and the rounding
  * of the smaller product is at most a quarter of the result's last place. Else an anchor
  * that equals the policy would drift from it, and Adam makes steps of any drift. */
-kg_status kg_cpu_ema(float *avg, const float *w, int64_t n, float eta, struct kg_err *err)
+kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err)
 {
     (void)err;
     bool keeps = eta >= 0.5f;
     float large = keeps ? eta : (float)(1.0 - (double)eta);
     float small = 1.0f - large;
-#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
-    for (int64_t first = 0; first < n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, n); i < end; i += KG_LANES)
-            ema_lanes(avg + i, w + i, keeps, large, small, kg_cpu_lanes(end - i));
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(avg.n))
+    for (int64_t first = 0; first < avg.n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, avg.n); i < end; i += KG_LANES)
+            ema_lanes(avg.data + i, w.data + i, keeps, large, small,
+                      kg_cpu_lanes(end - i));
     return KG_OK;
 }
 
@@ -204,19 +209,19 @@ static double piece_squares(const float *x, const float *minus, int64_t n)
            ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
-kg_status kg_cpu_sum_squares(double *out, const float *x, const float *minus, int64_t n,
+kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err)
 {
-    int64_t pieces = (n + PIECE - 1) / PIECE;
+    int64_t pieces = (x.n + PIECE - 1) / PIECE;
     double *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, (size_t)pieces * sizeof *sums + 8,
                                   err);
     if (!sums)
         return err->code;
-#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(n))
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.n))
     for (int64_t p = 0; p < pieces; p++) {
         int64_t first = p * PIECE;
-        sums[p] = piece_squares(x + first, minus ? minus + first : NULL,
-                                piece_end(first, n) - first);
+        sums[p] = piece_squares(x.data + first, minus.data ? minus.data + first : NULL,
+                                piece_end(first, x.n) - first);
     }
     double total = 0;
     for (int64_t p = 0; p < pieces; p++)

@@ -77,7 +77,7 @@ static void rotate_row(float *x, int64_t cols, int head_dim, int i, int lanes,
     }
 }
 
-kg_status kg_cpu_rope(struct kg_mat x, const int32_t *pos, const float *inv_freq,
+kg_status kg_cpu_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
                       int head_dim, float attention_factor, bool inverse,
                       struct kg_err *err)
 {
@@ -89,8 +89,9 @@ kg_status kg_cpu_rope(struct kg_mat x, const int32_t *pos, const float *inv_freq
     for (int64_t n = 0; n < x.rows; n++)
         for (int i = 0; i < head_dim / 2; i += KG_LANES) {
             int lanes = kg_cpu_lanes(head_dim / 2 - i);
-            struct kg_v16 freq = kg_v16_load_n(inv_freq + i, lanes);
-            struct rotation t = rotation_of(kg_v16_mul(kg_v16_set1((float)pos[n]), freq));
+            struct kg_v16 freq = kg_v16_load_n(inv_freq.data + i, lanes);
+            struct rotation t = rotation_of(
+                kg_v16_mul(kg_v16_set1((float)pos.data[n]), freq));
             t.cos = kg_v16_mul(t.cos, factor);
             t.sin = kg_v16_mul(t.sin, sin_factor);
             rotate_row(kg_cpu_f32(x, n), x.cols, head_dim, i, lanes, t);

@@ -10,21 +10,21 @@ static void copy_row(struct kg_mat dst, int64_t to, struct kg_mat src, int64_t f
 }
 
 /* In order on one thread: where a destination occurs twice, the last row stays. */
-kg_status kg_cpu_scatter_rows(struct kg_mat pool, const int32_t *rows, struct kg_mat src,
+kg_status kg_cpu_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err)
 {
     (void)err;
     for (int64_t n = 0; n < src.rows; n++)
-        copy_row(pool, rows[n], src, n);
+        copy_row(pool, rows.data[n], src, n);
     return KG_OK;
 }
 
-kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, const int32_t *rows,
+kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(dst.rows * dst.cols / 4))
     for (int64_t n = 0; n < dst.rows; n++)
-        copy_row(dst, n, src, rows[n]);
+        copy_row(dst, n, src, rows.data[n]);
     return KG_OK;
 }

@@ -1,0 +1,151 @@
+/* A pack on its way to the backend: what the caller lists sequence by sequence becomes
+ * flat arrays, which one copy brings there.
+ *
+ * A caller says what its sequences are, never where a token's position, key row or block
+ * stands: that follows, and is written here once. Operations on memory that the host
+ * cannot read cannot check ids, so all are checked here, before they leave.
+ */
+#include "model/acts_internal.h"
+
+enum { SEQ_INTS = sizeof(struct kg_attn_seq) / sizeof(int32_t) };
+
+/* The flat arrays, one after the other. Offsets in int32s. */
+struct layout {
+    int64_t pos, kv_rows, seqs, blocks, end; /* tokens at 0 */
+};
+
+static int64_t n_blocks(const struct kg_pack_seq *s)
+{
+    return s->blocks ? ((int64_t)s->pos + s->n + KG_KV_BLOCK - 1) / KG_KV_BLOCK : 0;
+}
+
+static struct layout layout_of(const struct kg_pack *p)
+{
+    struct layout l = {.pos = p->n, .kv_rows = 2 * p->n, .seqs = 3 * p->n};
+
+    l.blocks = l.end = l.seqs + SEQ_INTS * (int64_t)p->n_seqs;
+    for (int32_t i = 0; i < p->n_seqs; i++)
+        l.end += n_blocks(&p->seqs[i]);
+    return l;
+}
+
+int64_t kg_stage_ints(int64_t max_tokens) { return (3 + SEQ_INTS) * max_tokens; }
+
+/* ---- checks ---- */
+static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_kv *kv,
+                           struct kg_err *err)
+{
+    const struct kg_pack_seq *s = &p->seqs[i];
+
+    if (s->n < 1 || s->pos < 0)
+        return kg_fail(err, KG_ESHAPE,
+                       "sequence %d of the pack: expected tokens from position 0 on, "
+                       "found %d from position %d",
+                       (int)i, (int)s->n, (int)s->pos);
+    if (kv ? s->blocks == NULL : s->blocks != NULL || s->pos != 0)
+        return kg_fail(err, KG_EINVAL, "sequence %d of the pack: expected %s", (int)i,
+                       kv ? "cache blocks" : "a whole sequence without cache");
+    return kv ? kg_ids_check("pack", "blocks", s->blocks, n_blocks(s), kv->n_blocks, err)
+              : KG_OK;
+}
+
+static kg_status check(const struct kg_acts *a, const struct kg_model *m,
+                       const struct kg_forward *f, struct kg_err *err)
+{
+    const struct kg_pack *p = f->pack;
+    int64_t n = 0;
+
+    if (p->n < 1 || p->n > a->max_tokens)
+        return kg_fail(err, KG_ESHAPE, "pack: expected 1 to %lld tokens, found %lld",
+                       (long long)a->max_tokens, (long long)p->n);
+    for (int32_t i = 0; i < p->n_seqs; i++) {
+        KG_TRY(check_seq(p, i, f->kv, err));
+        n += p->seqs[i].n;
+    }
+    if (n != p->n)
+        return kg_fail(err, KG_ESHAPE, "pack: its sequences cover %lld of %lld tokens",
+                       (long long)n, (long long)p->n);
+    return kg_ids_check("pack", "tokens", p->tokens, p->n, m->config.vocab, err);
+}
+
+/* ---- the flat arrays ---- */
+static void flatten_seq(int32_t *ints, const struct layout *l, struct kg_attn_seq *to,
+                        const struct kg_pack_seq *s)
+{
+    for (int32_t i = 0; i < s->n; i++) {
+        int32_t p = s->pos + i, row = to->row + i;
+
+        ints[l->pos + row] = p;
+        ints[l->kv_rows + row] = s->blocks ? s->blocks[p / KG_KV_BLOCK] * KG_KV_BLOCK +
+                                                 p % KG_KV_BLOCK
+                                           : row;
+    }
+    to->n_rows = s->n;
+    to->pos = s->pos;
+}
+
+static void flatten(int32_t *ints, const struct layout *l, const struct kg_pack *p)
+{
+    int64_t row = 0, block = 0;
+
+    memcpy(ints, p->tokens, (size_t)p->n * sizeof *ints);
+    for (int32_t i = 0; i < p->n_seqs; i++) {
+        const struct kg_pack_seq *s = &p->seqs[i];
+        struct kg_attn_seq to = {.row = (int32_t)row};
+
+        to.keys = (int32_t)(s->blocks ? block : row);
+        flatten_seq(ints, l, &to, s);
+        memcpy(ints + l->seqs + SEQ_INTS * (int64_t)i, &to, sizeof to);
+        if (s->blocks)
+            memcpy(ints + l->blocks + block, s->blocks,
+                   (size_t)n_blocks(s) * sizeof *ints);
+        block += n_blocks(s);
+        row += s->n;
+    }
+}
+
+kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,
+                        struct kg_err *err)
+{
+    if (ints <= s->room)
+        return KG_OK;
+    kg_stage_release(s, be);
+    ints = ints > 2 * s->room ? ints : 2 * s->room;
+    s->host = kg_mem_calloc((size_t)ints, sizeof *s->host, "pack", err);
+    s->there = s->host ? kg_buf_alloc(be, (uint64_t)ints * sizeof *s->there, "pack", err)
+                       : NULL;
+    s->room = s->there ? ints : 0;
+    return s->there ? KG_OK : err->code;
+}
+
+void kg_stage_release(struct kg_stage *s, const struct kg_backend *be)
+{
+    kg_mem_free(s->host);
+    kg_buf_free(be, s->there);
+    s->host = s->there = NULL;
+}
+
+kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
+                        const struct kg_forward *f, struct kg_err *err)
+{
+    const struct kg_pack *p = f->pack;
+    struct kg_stage *s = &a->stage;
+    struct layout l;
+
+    KG_TRY(check(a, m, f, err));
+    l = layout_of(p);
+    KG_TRY(kg_stage_room(s, m->backend, l.end, err));
+    flatten(s->host, &l, p);
+    KG_TRY(kg_buf_put(m->backend, s->there, s->host, (uint64_t)l.end * sizeof *s->there,
+                      err));
+    a->pack = (struct kg_staged){
+        .n = p->n,
+        .tokens = kg_ivec(s->there, p->n),
+        .pos = kg_ivec(s->there + l.pos, p->n),
+        .kv_rows = kg_ivec(s->there + l.kv_rows, p->n),
+        .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
+        .seqs = (const struct kg_attn_seq *)(const void *)(s->there + l.seqs),
+        .n_seqs = p->n_seqs,
+    };
+    return KG_OK;
+}
