@@ -1,4 +1,13 @@
-/* Asking a server: bodies, answers, and what can be wrong with them. */
+/* Asking a server: bodies, answers, and what can be wrong with them.
+ *
+ * Servers differ in what they know, so nothing is sent that is off, and every answer is
+ * taken for any JSON. A fault that may pass is tried again below, in the client; one
+ * that will not names the server's own words. Which prompt a server makes of messages,
+ * and how many tokens it has, is not known here: where an answer does not fit, a
+ * request for one token tells how long the prompt is, and the sample is asked for again
+ * with what is left. Only the texts are compared with those of this process, never the
+ * tokens.
+ */
 #include "eval/remote.h"
 
 #include "base/clock.h"

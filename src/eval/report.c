@@ -1,4 +1,10 @@
-/* A report as JSON, as a table, and problem by problem. */
+/* A report as JSON, as a table, and problem by problem.
+ *
+ * The JSON has everything and is what programs read; the table is for a look, and
+ * leaves out: of many k's it shows powers of two. A mean over sets says which sets it
+ * is of when one has no such number, since a mean that quietly leaves out the hard one
+ * is wrong. Nothing is worked out here but widths.
+ */
 #include "eval/runner.h"
 
 #include "base/mem.h"

@@ -1,4 +1,12 @@
-/* The run of a suite: load, take up, answer, grade, count, write. */
+/* The run of a suite: load, take up, answer, grade, count, write.
+ *
+ * Sets are answered one after the other, and an answer goes through the same steps
+ * wherever it comes from: graded, written as a line, counted. A kept line that is read
+ * back makes the same numbers as a fresh answer, because a fresh one is counted as it
+ * would be read back. Answers wait for their grader in small groups, as a grader of the
+ * user's is asked for many at once; what waits when something fails is graded and kept
+ * before the failure is told.
+ */
 #include "eval/runner.h"
 
 #include "base/clock.h"

@@ -1,4 +1,13 @@
-/* Reading a suite, and its sets as what the evaluation needs. */
+/* Reading a suite, and its sets as what the evaluation needs.
+ *
+ * Which keys there are depends on the file: every set has all of them under its name.
+ * So the names of sets are read first, rows are made for each from the one table, and
+ * then the file is read like any other against its rows: unknown keys, ranges and
+ * nearest names are the options' affair. `defaults` is a set that is not run; what it
+ * says is weaker than a set's own word and stronger than a row's default. Behind
+ * kg_suite_resolve every key of every set has a value, and nobody asks where it came
+ * from.
+ */
 #include "eval/suite.h"
 
 #include "eval/suite_internal.h"
