@@ -1,5 +1,12 @@
-/* Advantages, weights, selection and loss for the library's user: public structs to those
- * of policy/, checked on the way in. */
+/* Advantages, weights, selection and loss for the library's user: public structs to
+ * those of policy/, checked on the way in.
+ *
+ * policy/ trusts its callers, who are kedge's own; arrays of a user may be anything. So
+ * a count that is negative, an offset that goes back, a NaN and a score without bound
+ * are refused here by field and place, before anything is written. Behind the checks
+ * pointers are handed on as they are, without a copy. Sums of metrics are kept between
+ * calls, because means of micro-batches cannot be added.
+ */
 #include "lib/lib_internal.h"
 
 #include "base/mem.h"

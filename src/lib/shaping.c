@@ -1,4 +1,10 @@
-/* What stands around the loss, for the library's user. */
+/* What stands around the loss, for the library's user.
+ *
+ * Each function hands its arguments to the one of policy/ that it is named for and
+ * knows nothing itself: public names and types can stay when those inside change.
+ * Arguments are the user's to keep sane where a single number goes in and comes out.
+ * Arrays are checked here, offsets and log-probs, before they are handed on.
+ */
 #include "lib/lib_internal.h"
 
 #include "policy/shaping.h"
