@@ -1,4 +1,11 @@
-/* The table of environments, and the remark that they share. */
+/* The table of environments, and the remark that they share.
+ *
+ * An environment reads one action out of a turn. What to do with a turn that has none,
+ * or one of a kind that it does not know, is the same for all: a remark that says what
+ * is expected, which the model reads like any other observation, and the episode goes
+ * on. So that decision is here, and an environment is only asked about actions that it
+ * has.
+ */
 #include "task/env.h"
 
 #include "task/env_internal.h"

@@ -1,4 +1,10 @@
-/* The search row's passages come from a retriever. */
+/* The search row's passages come from a retriever.
+ *
+ * The environment asks through four functions and does not know what is behind them:
+ * here it is a server over HTTP. Answers come by ticket, in any order, while other
+ * episodes decode. It is a file of its own so that the environment can be linked, and
+ * tested, without a network.
+ */
 #include "task/env_internal.h"
 
 static kg_status ask(void *self, const char *query, size_t n, uint64_t ticket,

@@ -1,5 +1,10 @@
-/* Prompts alone: nothing is graded. For distillation, where a teacher takes the place of
- * a reward. */
+/* Prompts alone: nothing is graded. For distillation, where a teacher takes the place
+ * of a reward.
+ *
+ * A task all the same, so that data sets are read, joined and shown by the one way that
+ * there is. An answer is not graded, which is not a grade of 0: what averages over
+ * grades leaves it out.
+ */
 #include "task/task_internal.h"
 
 kg_status kg_task_none_load(struct kg_dataset *d, const struct kg_task_opts *opts,

@@ -1,5 +1,12 @@
-/* Tokenising the prompts of a data set. A prompt is never truncated: it fits, is dropped
- * and counted, or stops the run. */
+/* Tokenising the prompts of a data set. A prompt is never truncated: it fits, is
+ * dropped and counted, or stops the run.
+ *
+ * A question without its end is another question, and its gold answer wrong. So length
+ * is a reason to leave a record out, by a limit that the user set, and the count of
+ * those that went is told. A record keeps the number that it has in its file: what a
+ * sample's randomness and a dump call it does not change when another record is
+ * dropped. Data sets are joined behind each other, their tokens moved and not copied.
+ */
 #include "task/prompts.h"
 
 #include "base/mem.h"
