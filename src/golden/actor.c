@@ -1,4 +1,11 @@
-/* Family ema_actor_loss: the whole EMA-PG loss, in one or more micro-batches. */
+/* Family ema_actor_loss: the whole EMA-PG loss, in one or more micro-batches.
+ *
+ * The published loss is more than its formula: one of its trees reduces by several
+ * rules, clamps the ratio, and logs losses with the weight of the micro-batch; the
+ * other knows token means alone. A case shows which tree it is of, and what is odd in
+ * that tree is stated here, beside the numbers that it explains. Gradients come from
+ * logits, so a mistake in any factor shows.
+ */
 #include "golden/golden_internal.h"
 
 #include <string.h>

@@ -1,4 +1,11 @@
-/* Family advantages: rewards of a batch in, advantages of its tokens out. */
+/* Family advantages: rewards of a batch in, advantages of its tokens out.
+ *
+ * The authors' arrays are [B,T] with holes and groups in any order; kedge's are rows of
+ * answers, group by group, without holes. Most of this file is the way from one to the
+ * other and back, so that a number that is off can be named by the place that it has in
+ * the case. Where the authors' code works in single precision, or divides by something
+ * that its paper does not, the exception is written down by the name of the estimator.
+ */
 #include "golden/golden_internal.h"
 
 #include <math.h>

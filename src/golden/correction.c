@@ -1,5 +1,13 @@
 /* Family corrections: surrogates of other trainers under weights and masks that correct
- * for the gap between trainer and sampler, from logits. */
+ * for the gap between trainer and sampler, from logits.
+ *
+ * Other trainers have a loss, a mask and a truncated weight in one function; in kedge
+ * each is an option of its own, and any surrogate goes with any mask. A case names
+ * loss, mask and weight as that code does, and they become keys of an algorithm, which
+ * is judged as any other. That the parts together give what the whole gave is what
+ * these cases are for. A penalty that is inside of one of those losses is a KL term
+ * here, with twice the coefficient, since K2 has a half.
+ */
 #include "golden/golden_internal.h"
 
 #include <string.h>

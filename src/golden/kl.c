@@ -1,4 +1,11 @@
-/* Families kl_sampled, kl_topk, kl_full: KL terms by themselves. */
+/* Families kl_sampled, kl_topk, kl_full: KL terms by themselves.
+ *
+ * Alone, away from ratio and weights, a term is a function of two rows of logits, and
+ * value and gradient have to agree with the authors' to the case's tolerance. The three
+ * families differ in what they see of the rows: the sampled token, the likeliest tokens
+ * with the rest as one, or all. Means are over the mask, with the authors' epsilon
+ * below where they have one.
+ */
 #include "golden/golden_internal.h"
 
 #include <string.h>

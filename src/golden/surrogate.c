@@ -1,4 +1,11 @@
-/* Family policy_losses: surrogates from logits. */
+/* Family policy_losses: surrogates from logits.
+ *
+ * From logits and not from log-probs: so the softmax, the choice of the token and the
+ * mask are judged along with the formula, and a gradient has a number for every logit.
+ * Where the published code clamps a log-ratio before it logs it, that metric is
+ * compared only within the clamp. One mode draws a random subset of tokens, which no
+ * other program can draw alike: such cases are said to have no answer.
+ */
 #include "golden/golden_internal.h"
 
 #include <string.h>

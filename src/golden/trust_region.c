@@ -1,4 +1,11 @@
-/* Family dppo_loss: trust-region masks, and the binned top-k divergences. */
+/* Family dppo_loss: trust-region masks, and the binned top-k divergences.
+ *
+ * A mask is yes or no, so a loss that agrees says little of the divergence that
+ * decided. Where a case has the divergences they are compared as numbers, token by
+ * token, each token as a batch of its own whose metrics hold its divergence. Binned
+ * means that the likeliest tokens stand by themselves and all others as one; the
+ * sampled token must be among those that are listed.
+ */
 #include "golden/golden_internal.h"
 
 #include <math.h>
