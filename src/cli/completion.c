@@ -78,11 +78,13 @@ static const char BASH_TAIL[] =
 
 static kg_status put_bash_keys(struct kg_str *out, struct kg_err *err)
 {
+    const struct kg_opt_row *row;
+
     KG_TRY(kg_str_puts(out, "_kedge_keys=\"", err));
-    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++)
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++)
         KG_TRY(kg_str_printf(out, err, "%s= ", row->key));
     KG_TRY(kg_str_puts(out, "preset=\"\n_kedge_values()\n{\n    case $1 in\n", err));
-    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++) {
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++) {
         if (!choices_of(row))
             continue;
         KG_TRY(kg_str_printf(out, err, "        %s) values=\"", row->key));
@@ -156,15 +158,17 @@ static const char ZSH_TAIL[] =
 
 static kg_status put_zsh_keys(struct kg_str *out, struct kg_err *err)
 {
+    const struct kg_opt_row *row;
+
     KG_TRY(kg_str_puts(out, "typeset -ga _kedge_keys\n_kedge_keys=(\n", err));
-    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++) {
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++) {
         KG_TRY(kg_str_printf(out, err, "    '%s:", row->key));
         KG_TRY(put_help(out, row->help, err));
         KG_TRY(kg_str_puts(out, "'\n", err));
     }
     KG_TRY(kg_str_printf(out, err, "    'preset:%s'\n", PRESET_HELP));
     KG_TRY(kg_str_puts(out, ")\ntypeset -gA _kedge_values\n_kedge_values=(\n", err));
-    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++) {
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++) {
         if (!choices_of(row))
             continue;
         KG_TRY(kg_str_printf(out, err, "    %s '", row->key));
@@ -261,13 +265,15 @@ static kg_status put_fish_flag(struct kg_str *out, const struct kg_command *c,
 
 static kg_status put_fish_keys(struct kg_str *out, struct kg_err *err)
 {
+    const struct kg_opt_row *row;
+
     KG_TRY(kg_str_puts(out, "set -g __kedge_with_keys", err));
     for (const struct kg_command *c = kg_commands; c->name; c++) {
         if (takes_keys(c))
             KG_TRY(kg_str_printf(out, err, " %s", c->name));
     }
     KG_TRY(kg_str_putc(out, '\n', err));
-    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++) {
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++) {
         KG_TRY(kg_str_printf(out, err,
                              "complete -c kedge -n '__fish_seen_subcommand_from "
                              "$__kedge_with_keys' -a '"));

@@ -1,7 +1,9 @@
-/* The tables behind one look-up, and the option keys as data.
+/* The tables behind one look-up, and the options of an algorithm as rows over struct
+ * kg_algo, declared here and nowhere else.
  *
- * A key is a row: its name, what kind of value it takes, and where in struct kg_algo it
- * lands. Range and combination are judged once everything is set, in algo_check.c.
+ * A name is a text until kg_algo_choose finds its row. A recipe judges ranges where it is
+ * read; combinations, and the ranges of who sets keys one by one, are judged once
+ * everything is set, in algo_check.c.
  */
 #include "policy/policy_internal.h"
 
@@ -129,6 +131,7 @@ const char *kg_algo_row_name(const struct kg_algo *algo, enum kg_policy_table ta
 static void choose(struct kg_algo *algo, enum kg_policy_table table,
                    const struct kg_policy_about *about)
 {
+    algo->name[table] = about->name;
     switch (table) {
     case KG_TABLE_ADVANTAGE:
         algo->advantage = (const void *)about;
@@ -155,128 +158,167 @@ static void choose(struct kg_algo *algo, enum kg_policy_table table,
 
 /* ---- keys ---- */
 
-enum key_type { ROW, REAL, INT, INT64, BOOL, CHOICE };
+#define AT(field)    KG_OPT_AT(struct kg_algo, field)
+#define NAMED(table) AT(name[KG_TABLE_##table])
+const struct kg_opt_row kg_algo_rows[] = {
+    {"algo.advantage", NAMED(ADVANTAGE), "grpo", 0, 0, NULL,
+     "how rewards become advantages", false},
+    {"algo.surrogate", NAMED(SURROGATE), "ppo-clip", 0, 0, NULL,
+     "policy-gradient loss of a token", false},
+    {"algo.aggregate", NAMED(AGGREGATE), "token-mean", 0, 0, NULL,
+     "how token losses become one number", false},
+    {"algo.mask", NAMED(MASK), "none", 0, 0, NULL,
+     "mask of whole answers: those too far from the sampler lose their policy term",
+     false},
+    {"algo.mask_delta", AT(mask_delta), "0", 0, 1e6, NULL,
+     "algo.mask: divergence beyond which an answer is too far", false},
+    {"algo.clip_low", AT(clip_low), "0.2", 0, 1e6, NULL,
+     "ratio below 1 - clip_low is clipped", false},
+    {"algo.clip_high", AT(clip_high), "0.2", 0, 1e6, NULL,
+     "ratio above 1 + clip_high is clipped", false},
+    {"algo.dual_clip", AT(dual_clip), "0", 0, 1e6, NULL,
+     "bound c of the dual clip for negative advantages; 0 is off", false},
+    {"algo.entropy_coef", AT(entropy_coef), "0", 0, 100, NULL,
+     "entropy bonus: coefficient of the entropy that is taken off the loss, averaged as "
+     "the loss is",
+     false},
+    {"algo.length_norm", AT(length_norm), "0", 0, 1e6, NULL,
+     "constant length of seq-mean-token-sum-norm and seq-mean-token-norm; 0 is the "
+     "longest answer",
+     false},
+    {"algo.mask_truncated", AT(mask_truncated), "false", 0, 0, NULL,
+     "answers cut by the limit carry no policy loss", false},
 
-struct key_row {
-    const char *key;
-    enum key_type type;
-    size_t at;            /* offset in struct kg_algo; of a ROW, the table */
-    const char *off, *on; /* CHOICE: the value for false and for true */
+    {"algo.ratio_clamp", AT(ratio_clamp), "20", 0, 700, NULL,
+     "log-ratios are cut to +- this; 0 is off", false},
+    {"algo.truncate", AT(truncate), "0", 0, 1e9, NULL,
+     "dppo, pg-is, minirl: upper bound C of the ratio; 0 is off", false},
+    {"algo.delta_low", AT(delta_low), NULL, 0, 1e6, NULL,
+     "dppo: divergence allowed where the advantage is negative (ratio-relax: least "
+     "probability that is masked)",
+     false},
+    {"algo.delta_high", AT(delta_high), NULL, 0, 1e6, NULL,
+     "dppo: divergence allowed where it is positive (ratio-relax: the same)", false},
+    {"algo.top_k", AT(top_k), NULL, 1, 512, NULL, "dppo-topk: ids of the sampler used",
+     false},
+    {"algo.tau_pos", AT(tau_pos), NULL, 1e-9, 1e6, NULL,
+     "sapo: temperature where the advantage is positive", false},
+    {"algo.tau_neg", AT(tau_neg), NULL, 1e-9, 1e6, NULL,
+     "sapo: temperature where it is negative", false},
+    {"algo.tis", AT(tis), "0", 0, 1e9, NULL,
+     "truncated importance sampling: cap of the weight old/sampler; 0 is off", false},
+    {"algo.tis_low", AT(tis_low), "0", 0, 1e9, NULL,
+     "algo.tis: lower bound of the weight; 0 is off", false},
+    {"algo.tis_level", AT(tis_sequence), "token", 0, 0, "token|sequence",
+     "algo.tis: weight of the token, or of its whole answer", false},
+    {"algo.gamma", AT(gamma), NULL, 0, 1, NULL, "discount of token-level advantages",
+     false},
+    {"algo.lambda", AT(lambda), NULL, 0, 1, NULL, "GAE's lambda", false},
+    {"algo.gpg_norm", AT(gpg_norm), NULL, 1e-12, 1e9, NULL,
+     "gpg: divisor of the advantage", false},
+    {"algo.std_eps", AT(std_eps), NULL, 1e-12, 1, NULL,
+     "algo.advantage grpo, gdpo: added to the deviation that is divided by", false},
+    {"algo.cov_ratio", AT(cov_ratio), NULL, 0, 1, NULL,
+     "kl-cov, clip-cov: share of tokens selected", false},
+    {"algo.cov_low", AT(cov_low), NULL, -1e9, 1e9, NULL,
+     "clip-cov: lower bound of the covariance", false},
+    {"algo.cov_high", AT(cov_high), NULL, -1e9, 1e9, NULL,
+     "clip-cov: upper bound of the covariance", false},
+    {"algo.cov_coef", AT(cov_coef), NULL, 0, 1e9, NULL,
+     "kl-cov: penalty of the selected tokens", false},
+    {"algo.rpg_detach", AT(rpg_detach), NULL, 0, 0, NULL,
+     "rpg: detach the regularised advantage", false},
+    {"algo.count_eps", AT(count_eps), NULL, 0, 1e-3, NULL,
+     "added to token counts that are divided by", false},
+
+    {"kl.estimator", NAMED(KL), "none", 0, 0, NULL, "KL estimator against the anchor",
+     false},
+    {"kl.beta", AT(kl_beta), "0", 0, 1e3, NULL, "KL coefficient, per token", false},
+    {"kl.in", NAMED(PLACE), "loss", 0, 0, "loss|reward|advantage|advantage-future",
+     "a term of the loss, or taken off the reward of every token, off its advantage, off "
+     "that and the advantage of all tokens before it",
+     false},
+    {"kl.target", AT(kl_target), "0", 0, 1e6, NULL,
+     "KL a token that the coefficient is steered to; 0 is off", false},
+    {"kl.horizon", AT(kl_horizon), "10000", 1e-9, 1e12, NULL,
+     "answers over which kl.target changes the coefficient", false},
+    {"kl.top_k", AT(kl_top_k), "32", 0, 1e6, NULL,
+     "k of the Top-k KL; at or above the vocabulary it is exact", false},
+    {"kl.tail", AT(kl_tail), "true", 0, 0, NULL,
+     "Top-k KL: estimate the tail from the sampled token", false},
+    {"kl.gradient", AT(kl_corrected), "corrected", 0, 0, "published|corrected",
+     "Top-k KL: unbiased gradient of the head, or the form of the paper", false},
+    {"kl.importance", AT(kl_importance), "true", 0, 0, NULL,
+     "importance weight on what was sampled from older weights", false},
+    {"kl.iw_lower", AT(kl_iw_lower), "0", 0, 1e6, NULL,
+     "lower clip of the importance weight; 0 is none", false},
+    {"kl.iw_upper", AT(kl_iw_upper), "0", 0, 1e6, NULL,
+     "upper clip of the importance weight; 0 is none", false},
+    {"kl.clamp", AT(kl_clamp), "true", 0, 0, NULL,
+     "the published clamps: log w at +-20 (K3, K3++, K5, the forward tail), the value at "
+     "+-10 (K3, K3++, RPG's); where one holds the gradient is 0 or the tail's",
+     false},
+    {"kl.after_filter", AT(kl_after_filter), "false", 0, 0, NULL,
+     "leave filtered answers out of the KL too (biases it)", false},
+
+    {"anchor.kind", NAMED(ANCHOR), "none", 0, 0, "none|fixed|ema|iterative|copy",
+     "what the KL is measured against", false},
+    {"anchor.eta", AT(anchor_eta), "0.9", 0, 1, NULL,
+     "EMA: weight that the old anchor keeps", false},
+    {"anchor.period", AT(anchor_period), "10", 1, 1e9, NULL,
+     "steps or updates between two moves of the anchor", false},
+    {"anchor.unit", AT(anchor_per_update), "steps", 0, 0, "steps|updates",
+     "what anchor.period counts", false},
+    {"anchor.kappa", AT(anchor_kappa), "0", 0, 1e6, NULL,
+     "copy: replaced too when the moving average of the token KL passes it; 0 is off",
+     false},
+    {"anchor.smoothing", AT(anchor_smoothing), "0.9", 0, 0.999999, NULL,
+     "weight that the old moving average keeps, an update", false},
+    {0},
 };
+#undef AT
+#undef NAMED
 
-#define AT(field) offsetof(struct kg_algo, field)
-static const struct key_row keys[] = {
-    {"algo.advantage", ROW, KG_TABLE_ADVANTAGE, NULL, NULL},
-    {"algo.surrogate", ROW, KG_TABLE_SURROGATE, NULL, NULL},
-    {"algo.aggregate", ROW, KG_TABLE_AGGREGATE, NULL, NULL},
-    {"algo.mask", ROW, KG_TABLE_MASK, NULL, NULL},
-    {"algo.mask_delta", REAL, AT(mask_delta), NULL, NULL},
-    {"algo.clip_low", REAL, AT(clip_low), NULL, NULL},
-    {"algo.clip_high", REAL, AT(clip_high), NULL, NULL},
-    {"algo.dual_clip", REAL, AT(dual_clip), NULL, NULL},
-    {"algo.ratio_clamp", REAL, AT(ratio_clamp), NULL, NULL},
-    {"algo.truncate", REAL, AT(truncate), NULL, NULL},
-    {"algo.delta_low", REAL, AT(delta_low), NULL, NULL},
-    {"algo.delta_high", REAL, AT(delta_high), NULL, NULL},
-    {"algo.top_k", INT, AT(top_k), NULL, NULL},
-    {"algo.tau_pos", REAL, AT(tau_pos), NULL, NULL},
-    {"algo.tau_neg", REAL, AT(tau_neg), NULL, NULL},
-    {"algo.tis", REAL, AT(tis), NULL, NULL},
-    {"algo.tis_low", REAL, AT(tis_low), NULL, NULL},
-    {"algo.tis_level", CHOICE, AT(tis_sequence), "token", "sequence"},
-    {"algo.entropy_coef", REAL, AT(entropy_coef), NULL, NULL},
-    {"algo.length_norm", REAL, AT(length_norm), NULL, NULL},
-    {"algo.mask_truncated", BOOL, AT(mask_truncated), NULL, NULL},
-    {"algo.gamma", REAL, AT(gamma), NULL, NULL},
-    {"algo.lambda", REAL, AT(lambda), NULL, NULL},
-    {"algo.gpg_norm", REAL, AT(gpg_norm), NULL, NULL},
-    {"algo.std_eps", REAL, AT(std_eps), NULL, NULL},
-    {"algo.cov_ratio", REAL, AT(cov_ratio), NULL, NULL},
-    {"algo.cov_low", REAL, AT(cov_low), NULL, NULL},
-    {"algo.cov_high", REAL, AT(cov_high), NULL, NULL},
-    {"algo.cov_coef", REAL, AT(cov_coef), NULL, NULL},
-    {"algo.rpg_detach", BOOL, AT(rpg_detach), NULL, NULL},
-    {"algo.count_eps", REAL, AT(count_eps), NULL, NULL},
-    {"kl.estimator", ROW, KG_TABLE_KL, NULL, NULL},
-    {"kl.beta", REAL, AT(kl_beta), NULL, NULL},
-    {"kl.in", ROW, KG_TABLE_PLACE, NULL, NULL},
-    {"kl.target", REAL, AT(kl_target), NULL, NULL},
-    {"kl.horizon", REAL, AT(kl_horizon), NULL, NULL},
-    {"kl.top_k", INT, AT(kl_top_k), NULL, NULL},
-    {"kl.tail", BOOL, AT(kl_tail), NULL, NULL},
-    {"kl.gradient", CHOICE, AT(kl_corrected), "published", "corrected"},
-    {"kl.importance", BOOL, AT(kl_importance), NULL, NULL},
-    {"kl.iw_lower", REAL, AT(kl_iw_lower), NULL, NULL},
-    {"kl.iw_upper", REAL, AT(kl_iw_upper), NULL, NULL},
-    {"kl.clamp", BOOL, AT(kl_clamp), NULL, NULL},
-    {"kl.after_filter", BOOL, AT(kl_after_filter), NULL, NULL},
-    {"anchor.kind", ROW, KG_TABLE_ANCHOR, NULL, NULL},
-    {"anchor.eta", REAL, AT(anchor_eta), NULL, NULL},
-    {"anchor.period", INT64, AT(anchor_period), NULL, NULL},
-    {"anchor.unit", CHOICE, AT(anchor_per_update), "steps", "updates"},
-    {"anchor.kappa", REAL, AT(anchor_kappa), NULL, NULL},
-    {"anchor.smoothing", REAL, AT(anchor_smoothing), NULL, NULL},
-};
+enum { KEYS = sizeof kg_algo_rows / sizeof *kg_algo_rows - 1 };
 
-size_t kg_algo_n_keys(void) { return KG_COUNT(keys); }
-const char *kg_algo_key(size_t i) { return keys[i].key; }
+size_t kg_algo_n_keys(void) { return KEYS; }
+const char *kg_algo_key(size_t i) { return kg_algo_rows[i].key; }
 
-static kg_status set_number(char *field, const struct key_row *key, const char *value,
-                            struct kg_err *err)
+/* The table of a row that is a name in one; KG_TABLE_COUNT: of none. */
+static enum kg_policy_table named_in(const struct kg_opt_row *row)
 {
-    char *end;
-    double x = strtod(value, &end);
-    bool whole = key->type != REAL;
-    double limit = key->type == INT ? 1e9 : 1e15;
+    size_t from = offsetof(struct kg_algo, name), one = sizeof(const char *);
+    bool is_name = row->at >= from && row->at < from + KG_TABLE_COUNT * one;
 
-    if (end == value || *end != '\0' || !isfinite(x))
-        return kg_fail(err, KG_EINVAL, "%s: expected a number, found '%s'", key->key,
-                       value);
-    if (whole && (x != floor(x) || fabs(x) > limit))
-        return kg_fail(err, KG_EINVAL, "%s: expected a whole number up to %g, found '%s'",
-                       key->key, limit, value);
-    if (key->type == REAL)
-        memcpy(field, &x, sizeof x);
-    else if (key->type == INT)
-        memcpy(field, &(int){(int)x}, sizeof(int));
-    else
-        memcpy(field, &(int64_t){(int64_t)x}, sizeof(int64_t));
-    return KG_OK;
+    return is_name ? (enum kg_policy_table)((row->at - from) / one) : KG_TABLE_COUNT;
 }
 
-static kg_status set_choice(bool *field, const struct key_row *key, const char *value,
-                            struct kg_err *err)
+static kg_status choose_named(struct kg_algo *algo, enum kg_policy_table table,
+                              const char *name, struct kg_err *err)
 {
-    const char *off = key->type == BOOL ? "false" : key->off;
-    const char *on = key->type == BOOL ? "true" : key->on;
-
-    if (strcmp(value, on) != 0 && strcmp(value, off) != 0)
-        return kg_fail(err, KG_EINVAL, "%s: expected %s or %s, found '%s'", key->key, on,
-                       off, value);
-    *field = strcmp(value, on) == 0;
-    return KG_OK;
-}
-
-static kg_status set_row(struct kg_algo *algo, const struct key_row *key,
-                         const char *value, struct kg_err *err)
-{
-    const struct kg_policy_about *about = kg_policy_find((enum kg_policy_table)key->at,
-                                                         value, err);
+    const struct kg_policy_about *about = kg_policy_find(table, name, err);
 
     if (!about)
         return err->code;
-    choose(algo, (enum kg_policy_table)key->at, about);
+    choose(algo, table, about);
     return KG_OK;
 }
 
-static const struct key_row *find_key(const char *key, struct kg_err *err)
+kg_status kg_algo_choose(struct kg_algo *algo, struct kg_err *err)
+{
+    for (int t = 0; t < KG_TABLE_COUNT; t++)
+        KG_TRY(choose_named(algo, (enum kg_policy_table)t, algo->name[t], err));
+    return KG_OK;
+}
+
+static const struct kg_opt_row *find_key(const char *key, struct kg_err *err)
 {
     const char *near;
 
-    for (size_t i = 0; i < KG_COUNT(keys); i++)
-        if (strcmp(keys[i].key, key) == 0)
-            return &keys[i];
-    near = kg_str_nearest(key, keys, KG_COUNT(keys), sizeof keys[0]);
+    for (size_t i = 0; i < KEYS; i++)
+        if (strcmp(kg_algo_rows[i].key, key) == 0)
+            return &kg_algo_rows[i];
+    near = kg_str_nearest(key, kg_algo_rows, KEYS, sizeof *kg_algo_rows);
     (void)kg_fail(err, KG_ENOTFOUND,
                   "expected an option of algo, kl or anchor, found '%s'%s%s%s", key,
                   near ? "; nearest is '" : "", near ? near : "", near ? "'" : "");
@@ -286,17 +328,20 @@ static const struct key_row *find_key(const char *key, struct kg_err *err)
 kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
                       struct kg_err *err)
 {
-    const struct key_row *row = find_key(key, err);
+    const struct kg_opt_row *row = find_key(key, err);
+    struct kg_opt_row any;
 
     if (!row)
         return err->code;
     if (*value == '\0')
         return KG_OK;
-    if (row->type == ROW)
-        return set_row(algo, row, value, err);
-    if (row->type == BOOL || row->type == CHOICE)
-        return set_choice((bool *)((char *)algo + row->at), row, value, err);
-    return set_number((char *)algo + row->at, row, value, err);
+    if (named_in(row) < KG_TABLE_COUNT)
+        return choose_named(algo, named_in(row), value, err);
+    any = *row;
+    any.min = any.max = 0; /* judged once all is set */
+    KG_TRY(kg_opt_check(&any, value, NULL, err));
+    kg_opt_put(algo, row, value);
+    return KG_OK;
 }
 
 /* The fewest digits that read back to the same double. */
@@ -309,31 +354,47 @@ static void put_real(char *text, size_t bytes, double x)
     }
 }
 
+/* "a" or "b" of a row's choices "a|b". */
+static const char *choice(char *text, size_t bytes, const char *choices, bool second)
+{
+    size_t n = strcspn(choices, "|");
+
+    if (second)
+        snprintf(text, bytes, "%s", choices + n + 1);
+    else
+        snprintf(text, bytes, "%.*s", (int)n, choices);
+    return text;
+}
+
+static const char *text_of(char *text, size_t bytes, const struct kg_algo *algo,
+                           const struct kg_opt_row *row)
+{
+    const void *field = (const char *)algo + row->at;
+
+    if (named_in(row) < KG_TABLE_COUNT)
+        return kg_algo_row_name(algo, named_in(row));
+    if (row->type == KG_OPT_BOOL)
+        return choice(text, bytes, row->choices ? row->choices : "false|true",
+                      *(const bool *)field);
+    if (row->type == KG_OPT_REAL)
+        put_real(text, bytes, *(const double *)field);
+    else
+        snprintf(text, bytes, "%lld",
+                 row->type == KG_OPT_INT32 ? (long long)*(const int *)field
+                                           : (long long)*(const int64_t *)field);
+    return text;
+}
+
 kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
                       size_t bytes, struct kg_err *err)
 {
-    const struct key_row *row = find_key(key, err);
-    char number[32];
-    const char *value = number;
+    const struct kg_opt_row *row = find_key(key, err);
+    char own[32];
+    const char *value;
 
     if (!row)
         return err->code;
-    if (row->type == ROW) {
-        value = kg_algo_row_name(algo, (enum kg_policy_table)row->at);
-    } else {
-        const void *field = (const char *)algo + row->at;
-
-        if (row->type == BOOL)
-            value = *(const bool *)field ? "true" : "false";
-        else if (row->type == CHOICE)
-            value = *(const bool *)field ? row->on : row->off;
-        else if (row->type == REAL)
-            put_real(number, sizeof number, *(const double *)field);
-        else
-            snprintf(number, sizeof number, "%lld",
-                     row->type == INT ? (long long)*(const int *)field
-                                      : (long long)*(const int64_t *)field);
-    }
+    value = text_of(own, sizeof own, algo, row);
     if (strlen(value) >= bytes)
         return kg_fail(err, KG_EINVAL, "%s: expected room for %zu bytes, found %zu", key,
                        strlen(value) + 1, bytes);
@@ -346,9 +407,6 @@ void kg_algo_init(struct kg_algo *algo)
     struct kg_err err;
 
     *algo = (struct kg_algo){
-        .clip_low = 0.2,
-        .clip_high = 0.2,
-        .ratio_clamp = 20,
         .delta_low = 0.15,
         .delta_high = 0.15,
         .top_k = 20,
@@ -363,25 +421,11 @@ void kg_algo_init(struct kg_algo *algo)
         .cov_low = 1,
         .cov_high = 5,
         .cov_coef = 1,
-        .kl_horizon = 10000,
-        .kl_top_k = 32,
-        .kl_tail = true,
-        .kl_corrected = true,
-        .kl_importance = true,
-        .kl_clamp = true,
-        .anchor_eta = 0.9,
-        .anchor_period = 10,
-        .anchor_smoothing = 0.9,
     };
-    choose(algo, KG_TABLE_ADVANTAGE, kg_policy_find(KG_TABLE_ADVANTAGE, "grpo", &err));
-    choose(algo, KG_TABLE_SURROGATE,
-           kg_policy_find(KG_TABLE_SURROGATE, "ppo-clip", &err));
-    choose(algo, KG_TABLE_KL, kg_policy_find(KG_TABLE_KL, "none", &err));
-    choose(algo, KG_TABLE_ANCHOR, kg_policy_find(KG_TABLE_ANCHOR, "none", &err));
-    choose(algo, KG_TABLE_AGGREGATE,
-           kg_policy_find(KG_TABLE_AGGREGATE, "token-mean", &err));
-    choose(algo, KG_TABLE_MASK, kg_policy_find(KG_TABLE_MASK, "none", &err));
-    choose(algo, KG_TABLE_PLACE, kg_policy_find(KG_TABLE_PLACE, "loss", &err));
+    for (size_t i = 0; i < KEYS; i++)
+        if (kg_algo_rows[i].fallback)
+            kg_opt_put(algo, &kg_algo_rows[i], kg_algo_rows[i].fallback);
+    (void)(kg_algo_choose(algo, &err) == KG_OK); /* the defaults are rows */
 }
 
 /* ---- what the step must supply ---- */

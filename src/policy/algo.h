@@ -3,58 +3,13 @@
  * A row carries its name, one line of help, its formula and source, and what it needs
  * from the step (scope, statistics, passes); the function behind it is pure. The step is
  * scheduled from the needs, so a new algorithm is a row and a function, and nothing else.
- * The option keys below are plain strings; the option rows that parse a config live in
- * train/.
- *
- * key                   sets                                       values
- * algo.advantage        how rewards become advantages              row of TABLE_ADVANTAGE
- * algo.surrogate        policy-gradient loss of a token            row of TABLE_SURROGATE
- * algo.mask             which whole answers lose their policy term  row of TABLE_MASK
- * algo.mask_delta       divergence beyond which they do            > 0 with a mask
- * algo.aggregate        how token losses become one number         row of TABLE_AGGREGATE
- * algo.clip_low/_high   ratio below 1-low, above 1+high is clipped >= 0; gmpo: log-ratio
- * algo.dual_clip        c, bound of the loss where A < 0           0 is off, else > 1
- * algo.ratio_clamp      log-ratios are cut to +- this              0 is off; default 20
- * algo.truncate         dppo, pg-is, minirl: bound of the ratio    0 is off
- * algo.delta_low/_high  dppo: divergence allowed for A<0, A>0      >= 0
- * algo.top_k            dppo-topk: ids of the sampler used         1..512
- * algo.tau_pos/_neg     sapo temperatures                          > 0
- * algo.tis              cap of the weight old/sampler              0 is off
- * algo.tis_low          its lower bound                            0 is off
- * algo.tis_level        what that weight is of                     token, sequence
- * algo.entropy_coef     c_H                                        >= 0
- * algo.length_norm      constant of seq-mean-token-sum-norm        > 0
- * algo.mask_truncated   answers cut by the limit: no policy loss   true, false
- * algo.gamma/.lambda    discount; GAE's lambda                     0..1
- * algo.gpg_norm         gpg's f_norm                               > 0
- * algo.std_eps          grpo, gdpo: added to what is divided by    > 0
- * algo.cov_ratio        clip-cov, kl-cov: share of tokens chosen   0..1
- * algo.cov_low/_high    clip-cov: range of the covariance          low < high
- * algo.cov_coef         kl-cov: coefficient of |log ratio|         >= 0
- * algo.rpg_detach       rpg: no gradient through the advantage     true, false
- * algo.count_eps        added to counts in means (published code)  0 or 1e-8
- * kl.estimator          KL against the anchor                      row of TABLE_KL
- * kl.beta               its coefficient, per token                 >= 0
- * kl.in                 where the KL stands                        row of TABLE_PLACE
- * kl.target             KL that the coefficient is steered to      0 is off
- * kl.horizon            answers over which it is steered           > 0
- * kl.top_k              k of topk-*                                >= 0
- * kl.tail               topk-*: sampled estimate of the tail       true, false
- * kl.gradient           topk-*: form of the head's gradient        corrected, published
- * kl.importance         weight p/old on what was sampled           true, false
- * kl.iw_lower/_upper    clip of that weight                        0 is off
- * kl.clamp              clamps as published                        true, false
- * kl.after_filter       filtered answers leave the KL too (bias)   true, false
- * anchor.kind           what the KL is measured against            row of TABLE_ANCHOR
- * anchor.eta            ema: weight that the old anchor keeps      0..1
- * anchor.period         steps or updates between two of its moves  >= 1
- * anchor.unit           what anchor.period counts                  steps, updates
- * anchor.kappa          copy: also when the average KL passes it   0 is off
- * anchor.smoothing      of that moving average                     0..1
+ * Its options, the keys algo.*, kl.* and anchor.*, are kg_algo_rows: what each sets, its
+ * range and its default stand there. A recipe has these rows among its own.
  */
 #ifndef KG_POLICY_ALGO_H
 #define KG_POLICY_ALGO_H
 
+#include "base/option.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -164,6 +119,7 @@ struct kg_algo {
     const struct kg_aggregate_row *aggregate;
     const struct kg_mask_row *mask;
     const struct kg_place_row *kl_in;
+    const char *name[KG_TABLE_COUNT]; /* of these rows; of tables or borrowed */
 
     double mask_delta;
     double clip_low, clip_high;
@@ -208,10 +164,14 @@ struct kg_algo {
  * anchor. */
 void kg_algo_init(struct kg_algo *algo);
 
-/* Set what the option key names from text. The keys, for a loop over a config:
- *   for (size_t i = 0; i < kg_algo_n_keys(); i++)
- *       KG_TRY(kg_algo_set(&algo, kg_algo_key(i), text_of(kg_algo_key(i)), err));
- * An empty text leaves the default.
+/* Rows over struct kg_algo, ended by key NULL. After they have filled fields,
+ * kg_algo_choose finds the rows of tables. Where a row has no default, kg_algo_init has:
+ * a recipe that does not name the key says nothing of it. */
+extern const struct kg_opt_row kg_algo_rows[];
+/* Find the rows that algo->name names.   errors: NOTFOUND (valid names listed) */
+kg_status kg_algo_choose(struct kg_algo *algo, struct kg_err *err) KG_MUST_CHECK;
+
+/* Set what one key names from text; an empty text leaves what was there.
  * errors: NOTFOUND (unknown key or row, valid names listed), EINVAL */
 kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
                       struct kg_err *err) KG_MUST_CHECK;

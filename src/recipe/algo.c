@@ -77,7 +77,7 @@ static kg_status check_updates(const struct kg_recipe *r, struct kg_err *err)
 static kg_status name_source(const struct kg_recipe *r, const struct kg_config *config,
                              struct kg_err *err)
 {
-    const char *preset = r->named.preset;
+    const char *preset = r->preset;
     struct kg_err found = *err, none;
     size_t n = strcspn(found.message, ":");
 
@@ -117,10 +117,8 @@ kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
 
     if (r->task.rewards.n >= 2)
         setting.provides |= KG_NEED_PARTS;
-    kg_algo_init(algo);
-    for (size_t i = 0; i < kg_algo_n_keys(); i++)
-        KG_TRY(kg_algo_set(algo, kg_algo_key(i), kg_config_text(config, kg_algo_key(i)),
-                           err));
+    *algo = r->algo;
+    KG_TRY(kg_algo_choose(algo, err));
     if (algo->length_norm <= 0)
         algo->length_norm = (double)kg_recipe_answer_tokens(r);
     cover_vocabulary(algo, vocab);
@@ -138,14 +136,14 @@ kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
 kg_status kg_recipe_algorithm(struct kg_str *out, const struct kg_recipe *r,
                               struct kg_err *err)
 {
-    const char *preset = r->named.preset;
-
+    const char *const *name = r->algo.name;
+    const char *preset = r->preset;
     char beta[KG_NUMBER];
 
     return kg_str_printf(
         out, err,
         "%s: advantage %s, surrogate %s, %s; KL %s x %s in the %s against %s anchor",
-        *preset ? preset : "(no preset)", r->named.advantage, r->named.surrogate,
-        r->named.aggregate, r->named.kl, kg_number(beta, r->algo.kl_beta, 6),
-        r->named.kl_in, r->named.anchor);
+        *preset ? preset : "(no preset)", name[KG_TABLE_ADVANTAGE],
+        name[KG_TABLE_SURROGATE], name[KG_TABLE_AGGREGATE], name[KG_TABLE_KL],
+        kg_number(beta, r->algo.kl_beta, 6), name[KG_TABLE_PLACE], name[KG_TABLE_ANCHOR]);
 }

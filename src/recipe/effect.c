@@ -42,29 +42,45 @@ static bool overlong(const struct kg_recipe *r) { return r->rollout.overlong_buf
 
 static bool kl_or_clip_cov(const struct kg_recipe *r)
 {
-    return is(r->named.surrogate, "kl-cov") || is(r->named.surrogate, "clip-cov");
+    return is(r->algo.name[KG_TABLE_SURROGATE], "kl-cov") ||
+           is(r->algo.name[KG_TABLE_SURROGATE], "clip-cov");
 }
 
-static bool sapo(const struct kg_recipe *r) { return is(r->named.surrogate, "sapo"); }
+static bool sapo(const struct kg_recipe *r)
+{
+    return is(r->algo.name[KG_TABLE_SURROGATE], "sapo");
+}
 
-static bool gpg(const struct kg_recipe *r) { return is(r->named.advantage, "gpg"); }
+static bool gpg(const struct kg_recipe *r)
+{
+    return is(r->algo.name[KG_TABLE_ADVANTAGE], "gpg");
+}
 
 static bool tis(const struct kg_recipe *r) { return r->algo.tis > 0; }
 
-static bool kl(const struct kg_recipe *r) { return !is(r->named.kl, "none"); }
+static bool kl(const struct kg_recipe *r)
+{
+    return !is(r->algo.name[KG_TABLE_KL], "none");
+}
 
 static bool kl_target(const struct kg_recipe *r) { return r->algo.kl_target > 0; }
 
 static bool anchor_is_read(const struct kg_recipe *r) { return kl(r) || r->eval.anchor; }
 
-static bool anchor(const struct kg_recipe *r) { return !is(r->named.anchor, "none"); }
+static bool anchor(const struct kg_recipe *r)
+{
+    return !is(r->algo.name[KG_TABLE_ANCHOR], "none");
+}
 
 static bool moving(const struct kg_recipe *r)
 {
-    return anchor(r) && !is(r->named.anchor, "fixed");
+    return anchor(r) && !is(r->algo.name[KG_TABLE_ANCHOR], "fixed");
 }
 
-static bool ema(const struct kg_recipe *r) { return is(r->named.anchor, "ema"); }
+static bool ema(const struct kg_recipe *r)
+{
+    return is(r->algo.name[KG_TABLE_ANCHOR], "ema");
+}
 
 static bool kappa(const struct kg_recipe *r) { return r->algo.anchor_kappa > 0; }
 
@@ -187,7 +203,7 @@ kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *key = rows[i].key, *value = kg_config_text(c, key);
         const struct kg_opt_row *row = option_of(c, key);
-        const char *usual = row->fallback, *preset = preset_value(r.named.preset, key);
+        const char *usual = row->fallback, *preset = preset_value(r.preset, key);
 
         if (rows[i].holds(&r) || !kg_config_is_given(c, key) ||
             is_left_over(c, &rows[i]) || (usual && kg_opt_same(row, value, usual)) ||

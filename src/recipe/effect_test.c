@@ -26,13 +26,13 @@ static kg_status check(const char *path, char **assignments, size_t n)
 
 static const struct kg_opt_row *option(const char *key)
 {
-    const struct kg_opt_row *row = kg_train_option_rows();
+    const struct kg_opt_row *row;
 
-    while (row->key && strcmp(row->key, key) != 0)
-        row++;
-    if (!row->key)
-        fail_msg("%s is no key", key);
-    return row;
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++)
+        if (strcmp(row->key, key) == 0)
+            return row;
+    fail_msg("%s is no key", key);
+    return NULL;
 }
 
 /* KEY=VALUE with a value that is allowed and is not the default. */

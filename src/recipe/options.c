@@ -1,7 +1,8 @@
 /* Option rows of training and the order in which a recipe is put together.
  *
- * Keys of algo, kl and anchor are those that policy/ reads; a preset is
- * weaker than anything the user wrote, wherever it was written.
+ * A row is bound to a field of struct kg_recipe, or of what a module reads in it; the
+ * rows of an algorithm are policy/'s own. A preset is weaker than anything the user
+ * wrote, wherever it was written.
  */
 #include "recipe/options.h"
 
@@ -13,7 +14,7 @@
 
 #define AT(field)  KG_OPT_AT(struct kg_recipe, field)
 #define KEY(field) #field, AT(field)
-static const struct kg_opt_row rows[] = {
+static const struct kg_opt_row first_rows[] = {
     {KEY(run.dir), NULL, 0, 0, NULL, "folder of the run: logs, dumps, checkpoints", true},
     {KEY(run.seed), "1", 0, 1e15, NULL, "seed of every random draw of the run", false},
     {KEY(run.threads), "0", 0, 1024, NULL,
@@ -229,124 +230,19 @@ static const struct kg_opt_row rows[] = {
     {"search.tries", AT(episode.env_opts.tries), "4", 1, 1000, NULL,
      "tries before it counts as down", true},
 
-    {"algo.preset", AT(named.preset), "", 0, 0, NULL,
+    {"algo.preset", AT(preset), "", 0, 0, NULL,
      "method or published run (`kedge presets`): its values hold where you give none",
      false},
-    {"algo.advantage", AT(named.advantage), "grpo", 0, 0, NULL,
-     "how rewards become advantages", false},
-    {"algo.surrogate", AT(named.surrogate), "ppo-clip", 0, 0, NULL,
-     "policy-gradient loss of a token", false},
-    {"algo.aggregate", AT(named.aggregate), "token-mean", 0, 0, NULL,
-     "how token losses become one number", false},
-    {"algo.mask", AT(named.mask), "none", 0, 0, NULL,
-     "mask of whole answers: those too far from the sampler lose their policy term",
-     false},
-    {KEY(algo.mask_delta), "0", 0, 1e6, NULL,
-     "algo.mask: divergence beyond which an answer is too far", false},
-    {KEY(algo.clip_low), "0.2", 0, 1e6, NULL, "ratio below 1 - clip_low is clipped",
-     false},
-    {KEY(algo.clip_high), "0.2", 0, 1e6, NULL, "ratio above 1 + clip_high is clipped",
-     false},
-    {KEY(algo.dual_clip), "0", 0, 1e6, NULL,
-     "bound c of the dual clip for negative advantages; 0 is off", false},
-    {KEY(algo.entropy_coef), "0", 0, 100, NULL,
-     "entropy bonus: coefficient of the entropy that is taken off the loss, averaged as "
-     "the loss is",
-     false},
-    {KEY(algo.length_norm), "0", 0, 1e6, NULL,
-     "constant length of seq-mean-token-sum-norm and seq-mean-token-norm; 0 is the "
-     "longest answer",
-     false},
-    {KEY(algo.mask_truncated), "false", 0, 0, NULL,
-     "answers cut by the limit carry no policy loss", false},
+    {0},
+};
 
-    {KEY(algo.ratio_clamp), "20", 0, 700, NULL, "log-ratios are cut to +- this; 0 is off",
-     false},
-    {KEY(algo.truncate), "0", 0, 1e9, NULL,
-     "dppo, pg-is, minirl: upper bound C of the ratio; 0 is off", false},
-    {KEY(algo.delta_low), NULL, 0, 1e6, NULL,
-     "dppo: divergence allowed where the advantage is negative (ratio-relax: least "
-     "probability that is masked)",
-     false},
-    {KEY(algo.delta_high), NULL, 0, 1e6, NULL,
-     "dppo: divergence allowed where it is positive (ratio-relax: the same)", false},
-    {KEY(algo.top_k), NULL, 1, 512, NULL, "dppo-topk: ids of the sampler used", false},
-    {KEY(algo.tau_pos), NULL, 1e-9, 1e6, NULL,
-     "sapo: temperature where the advantage is positive", false},
-    {KEY(algo.tau_neg), NULL, 1e-9, 1e6, NULL, "sapo: temperature where it is negative",
-     false},
-    {KEY(algo.tis), "0", 0, 1e9, NULL,
-     "truncated importance sampling: cap of the weight old/sampler; 0 is off", false},
-    {KEY(algo.tis_low), "0", 0, 1e9, NULL,
-     "algo.tis: lower bound of the weight; 0 is off", false},
-    {"algo.tis_level", AT(algo.tis_sequence), "token", 0, 0, "token|sequence",
-     "algo.tis: weight of the token, or of its whole answer", false},
-    {KEY(algo.gamma), NULL, 0, 1, NULL, "discount of token-level advantages", false},
-    {KEY(algo.lambda), NULL, 0, 1, NULL, "GAE's lambda", false},
-    {KEY(algo.gpg_norm), NULL, 1e-12, 1e9, NULL, "gpg: divisor of the advantage", false},
-    {KEY(algo.std_eps), NULL, 1e-12, 1, NULL,
-     "algo.advantage grpo, gdpo: added to the deviation that is divided by", false},
-    {KEY(algo.cov_ratio), NULL, 0, 1, NULL, "kl-cov, clip-cov: share of tokens selected",
-     false},
-    {KEY(algo.cov_low), NULL, -1e9, 1e9, NULL, "clip-cov: lower bound of the covariance",
-     false},
-    {KEY(algo.cov_high), NULL, -1e9, 1e9, NULL, "clip-cov: upper bound of the covariance",
-     false},
-    {KEY(algo.cov_coef), NULL, 0, 1e9, NULL, "kl-cov: penalty of the selected tokens",
-     false},
-    {KEY(algo.rpg_detach), NULL, 0, 0, NULL, "rpg: detach the regularised advantage",
-     false},
-    {KEY(algo.count_eps), NULL, 0, 1e-3, NULL,
-     "added to token counts that are divided by", false},
+/* The rest, after those of policy/. */
+static const struct kg_opt_row rows[] = {
     {"algo.reproduction", AT(reproduction), "false", 0, 0, NULL,
      "let published compositions through that mislead (such as K1 as a loss off-policy); "
      "under truncated sampling ratios of the full softmax, under episode.window of the "
      "whole text",
      false},
-
-    {"kl.estimator", AT(named.kl), "none", 0, 0, NULL, "KL estimator against the anchor",
-     false},
-    {"kl.beta", AT(algo.kl_beta), "0", 0, 1e3, NULL, "KL coefficient, per token", false},
-    {"kl.in", AT(named.kl_in), "loss", 0, 0, "loss|reward|advantage|advantage-future",
-     "a term of the loss, or taken off the reward of every token, off its advantage, off "
-     "that and the advantage of all tokens before it",
-     false},
-    {"kl.target", AT(algo.kl_target), "0", 0, 1e6, NULL,
-     "KL a token that the coefficient is steered to; 0 is off", false},
-    {"kl.horizon", AT(algo.kl_horizon), "10000", 1e-9, 1e12, NULL,
-     "answers over which kl.target changes the coefficient", false},
-    {"kl.top_k", AT(algo.kl_top_k), "32", 0, 1e6, NULL,
-     "k of the Top-k KL; at or above the vocabulary it is exact", false},
-    {"kl.tail", AT(algo.kl_tail), "true", 0, 0, NULL,
-     "Top-k KL: estimate the tail from the sampled token", false},
-    {"kl.gradient", AT(algo.kl_corrected), "corrected", 0, 0, "published|corrected",
-     "Top-k KL: unbiased gradient of the head, or the form of the paper", false},
-    {"kl.importance", AT(algo.kl_importance), "true", 0, 0, NULL,
-     "importance weight on what was sampled from older weights", false},
-    {"kl.iw_lower", AT(algo.kl_iw_lower), "0", 0, 1e6, NULL,
-     "lower clip of the importance weight; 0 is none", false},
-    {"kl.iw_upper", AT(algo.kl_iw_upper), "0", 0, 1e6, NULL,
-     "upper clip of the importance weight; 0 is none", false},
-    {"kl.clamp", AT(algo.kl_clamp), "true", 0, 0, NULL,
-     "the published clamps: log w at +-20 (K3, K3++, K5, the forward tail), the value at "
-     "+-10 (K3, K3++, RPG's); where one holds the gradient is 0 or the tail's",
-     false},
-    {"kl.after_filter", AT(algo.kl_after_filter), "false", 0, 0, NULL,
-     "leave filtered answers out of the KL too (biases it)", false},
-
-    {"anchor.kind", AT(named.anchor), "none", 0, 0, "none|fixed|ema|iterative|copy",
-     "what the KL is measured against", false},
-    {"anchor.eta", AT(algo.anchor_eta), "0.9", 0, 1, NULL,
-     "EMA: weight that the old anchor keeps", false},
-    {"anchor.period", AT(algo.anchor_period), "10", 1, 1e9, NULL,
-     "steps or updates between two moves of the anchor", false},
-    {"anchor.unit", AT(algo.anchor_per_update), "steps", 0, 0, "steps|updates",
-     "what anchor.period counts", false},
-    {"anchor.kappa", AT(algo.anchor_kappa), "0", 0, 1e6, NULL,
-     "copy: replaced too when the moving average of the token KL passes it; 0 is off",
-     false},
-    {"anchor.smoothing", AT(algo.anchor_smoothing), "0.9", 0, 0.999999, NULL,
-     "weight that the old moving average keeps, an update", false},
     {"anchor.path", AT(anchor_path), "", 0, 0, NULL,
      "checkpoint that the anchor starts from: a teacher, a saved anchor", false},
 
@@ -457,12 +353,24 @@ static const struct kg_opt_row rows[] = {
     {0},
 };
 
-const struct kg_opt_row *kg_train_option_rows(void) { return rows; }
+static const struct kg_opt_row *const tables[] = {first_rows, kg_algo_rows, rows};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+const struct kg_opt_row *kg_recipe_row(size_t i)
+{
+    for (size_t t = 0; t < TABLES; t++)
+        for (const struct kg_opt_row *row = tables[t]; row->key; row++)
+            if (i-- == 0)
+                return row;
+    return NULL;
+}
 
 void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config)
 {
     *r = (struct kg_recipe){.task_opts.prompt.prefix = "data."};
     kg_algo_init(&r->algo);
+    kg_config_fill(r, config, first_rows);
+    kg_config_fill(&r->algo, config, kg_algo_rows);
     kg_config_fill(r, config, rows);
     r->episode.env_opts.wording = r->task_opts.wording;
 }
@@ -491,9 +399,9 @@ static kg_status apply_preset(struct kg_config *config, struct kg_err *err)
     struct kg_recipe r;
 
     kg_recipe_read(&r, config);
-    if (!*r.named.preset)
+    if (!*r.preset)
         return KG_OK;
-    KG_TRY(kg_preset_find(&preset, r.named.preset, err));
+    KG_TRY(kg_preset_find(&preset, r.preset, err));
     return apply_values(config, preset, err);
 }
 
@@ -516,10 +424,9 @@ static kg_status build(struct kg_config **config, const char *path,
                        char *const *assignments, size_t n, defaults_fn defaults,
                        struct kg_err *err)
 {
-    const struct kg_opt_row *const tables[] = {rows};
     kg_status status;
 
-    KG_TRY(kg_config_create(config, tables, 1, err));
+    KG_TRY(kg_config_create(config, tables, TABLES, err));
     if (path)
         KG_TRY_GOTO(fail, kg_config_load_yaml(*config, path, err));
     for (size_t i = 0; i < n; i++)
@@ -562,11 +469,11 @@ kg_status kg_distill_config(struct kg_config **config, const char *path,
     if (!*r.anchor_path)
         status = kg_fail(err, KG_EINVAL,
                          "anchor.path: expected the checkpoint of a teacher, found none");
-    else if (strcmp(r.named.surrogate, "none") != 0)
+    else if (strcmp(r.algo.name[KG_TABLE_SURROGATE], "none") != 0)
         status = kg_fail(err, KG_EINVAL,
                          "algo.surrogate: distillation learns from the teacher alone; "
                          "expected none, found %s (kedge train has both)",
-                         r.named.surrogate);
+                         r.algo.name[KG_TABLE_SURROGATE]);
     if (status == KG_OK)
         return KG_OK;
     kg_config_free(*config);

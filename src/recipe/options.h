@@ -57,11 +57,8 @@ struct kg_recipe {
     } rollout;
     const char *episode_env;
     struct kg_episode_opts episode; /* and search */
-    struct {
-        const char *preset; /* "": none */
-        const char *advantage, *surrogate, *aggregate, *mask, *kl, *kl_in, *anchor;
-    } named;             /* rows of an algorithm, not looked up yet */
-    struct kg_algo algo; /* without these rows */
+    const char *preset;             /* "": none */
+    struct kg_algo algo;            /* its rows are names, not looked up yet */
     bool reproduction;
     const char *anchor_path;
     struct {
@@ -110,9 +107,8 @@ struct kg_recipe {
     } log;
 };
 
-/* Sections run, model, data, task, rollout, episode, search, algo, kl, anchor, optim,
- * train, sft, eval, checkpoint; ended by key NULL. */
-const struct kg_opt_row *kg_train_option_rows(void);
+/* Every row, those of an algorithm (policy/algo.h) among them; NULL: no more. */
+const struct kg_opt_row *kg_recipe_row(size_t i);
 
 /* A recipe out of a config over these rows, valid until the config is changed. */
 void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config);

@@ -298,7 +298,7 @@ static kg_status check_wanted(const struct kg_run *run, const struct kg_st_set *
         return kg_fail(err, KG_EINVAL,
                        "init.parts: anchor: expected an anchor with weights of its own, "
                        "found anchor.kind %s",
-                       run->recipe.named.anchor);
+                       run->recipe.algo.name[KG_TABLE_ANCHOR]);
     if (run->init.anchor)
         KG_TRY(need_tensor(&unused, set, run, "anchor", err));
     if (run->init.optimizer && row->averages)

@@ -47,7 +47,9 @@ struct replay {
  * default is the run's, unless the preset has it. */
 static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
 {
-    for (const struct kg_opt_row *row = kg_train_option_rows(); row->key; row++)
+    const struct kg_opt_row *row;
+
+    for (size_t i = 0; (row = kg_recipe_row(i)); i++)
         if (kg_config_of_algorithm(row->key) && row->fallback)
             KG_TRY(kg_config_set(config, row->key, row->fallback, false, "default", err));
     return KG_OK;
