@@ -111,15 +111,16 @@ static size_t count_parts(const struct kg_traj *trajs, size_t n)
 }
 
 /* Log-probs and entropy of every sampled token under one model, each in the context that
- * it was sampled in: out arrays lie one part after the other. */
+ * it was sampled in: out arrays lie one part after the other.   rows: borrowed; NULL or
+ * too narrow: some are made */
 static kg_status score_all(float *logp, float *entropy, const struct kg_model *m,
-                           const struct kg_traj *trajs, size_t n, struct kg_err *err)
+                           struct kg_rows *rows, const struct kg_traj *trajs, size_t n,
+                           struct kg_err *err)
 {
-    size_t parts = count_parts(trajs, n), longest = 1024, at = 0, to = 0;
+    size_t parts = count_parts(trajs, n), longest = 0, at = 0, to = 0;
     struct kg_score_seq *seqs = kg_mem_calloc(parts, sizeof *seqs, "scored answers", err);
     size_t *from = kg_mem_calloc(parts, sizeof *from, "first scored positions", err);
-    struct kg_rows_opts room = {0};
-    struct kg_rows *rows = NULL;
+    struct kg_rows *own = NULL;
     kg_status status = KG_OK;
 
     if (!seqs || !from) {
@@ -140,11 +141,16 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
             longest = length > longest ? length : longest;
             at += length;
         }
-    room.max_tokens = (int64_t)longest;
-    KG_TRY_GOTO(out, kg_rows_create(&rows, m, &room, err));
-    KG_TRY_GOTO(out, kg_score(rows, m, seqs, parts, 0, 0, from, err));
+    if (!rows || (int64_t)longest > rows->max_tokens) {
+        struct kg_rows_opts room = {.max_tokens = longest > 1024 ? (int64_t)longest
+                                                                 : 1024};
+
+        KG_TRY_GOTO(out, kg_rows_create(&own, m, &room, err));
+        rows = own;
+    }
+    status = kg_score(rows, m, seqs, parts, 0, 0, from, err);
 out:
-    kg_rows_free(rows);
+    kg_rows_free(own);
     kg_mem_free(seqs);
     kg_mem_free(from);
     return status;
@@ -185,7 +191,7 @@ static size_t sum_traj(struct kg_eval_answer *a, const struct kg_traj *t,
 }
 
 kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_model *m,
-                             const struct kg_model *reference,
+                             const struct kg_model *reference, struct kg_rows *rows,
                              const struct kg_traj *trajs, size_t n, struct kg_err *err)
 {
     size_t total = 0, at = 0;
@@ -203,9 +209,9 @@ kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_mod
         status = err->code;
         goto out;
     }
-    KG_TRY_GOTO(out, score_all(logp, entropy, m, trajs, n, err));
+    KG_TRY_GOTO(out, score_all(logp, entropy, m, rows, trajs, n, err));
     if (reference)
-        KG_TRY_GOTO(out, score_all(ref_logp, NULL, reference, trajs, n, err));
+        KG_TRY_GOTO(out, score_all(ref_logp, NULL, reference, NULL, trajs, n, err));
     for (size_t i = 0; i < n; i++)
         at += sum_traj(&answers[i], &trajs[i], logp + at, entropy + at,
                        reference ? ref_logp + at : NULL);
@@ -414,8 +420,8 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
     KG_TRY_GOTO(out, sample_all(w.trajs, m, tok, prompts, opts, err));
     KG_TRY_GOTO(out,
                 kg_eval_grade(w.grades, w.texts, w.trajs, w.n, tok, prompts, opts, err));
-    KG_TRY_GOTO(out,
-                kg_eval_token_sums(w.answers, m, opts->reference, w.trajs, w.n, err));
+    KG_TRY_GOTO(out, kg_eval_token_sums(w.answers, m, opts->reference, opts->rows,
+                                        w.trajs, w.n, err));
     for (size_t i = 0; i < w.n; i++) {
         w.answers[i].there = true;
         w.answers[i].grade = w.grades[i];

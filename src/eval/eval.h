@@ -36,6 +36,7 @@ struct kg_eval_opts {
     int32_t samples;             /* n of avg@n */
     int32_t max_batch;
     const struct kg_model *reference; /* NULL: no KL */
+    struct kg_rows *rows; /* borrowed: to score with, of the model; NULL: its own */
     struct kg_episodes *episodes; /* answers are episodes; NULL: of one turn; borrowed */
     bool stop_on_signal; /* EINTERRUPTED on SIGINT or SIGTERM; else it is finished */
 };
@@ -92,9 +93,10 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
                         const struct kg_prompts *prompts, const struct kg_eval_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Entropy and KL of n trajectories into answers[i].   reference NULL: no KL */
+/* Entropy and KL of n trajectories into answers[i].   reference NULL: no KL; rows as
+ * those of struct kg_eval_opts */
 kg_status kg_eval_token_sums(struct kg_eval_answer *answers, const struct kg_model *m,
-                             const struct kg_model *reference,
+                             const struct kg_model *reference, struct kg_rows *rows,
                              const struct kg_traj *trajs, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 

@@ -216,7 +216,7 @@ static kg_status give_scored(struct local_work *w, struct kg_err *err)
     struct kg_eval_answer *sums = kg_mem_calloc(w->n_trajs, sizeof *sums, "token sums",
                                                 err);
     kg_status status = sums ? kg_eval_token_sums(sums, w->local->model,
-                                                 w->local->reference, w->trajs,
+                                                 w->local->reference, NULL, w->trajs,
                                                  w->n_trajs, err)
                             : err->code;
 

@@ -16,6 +16,7 @@
 #include "bench/bench.h"
 #include "data/jsonl.h"
 #include "report/path.h"
+#include "train/anchor.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
 #include "train/parts.h"
@@ -110,6 +111,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     char under[KG_METRIC_NAME];
     kg_status status = dump_open(&by, run, prefix, err);
 
+    opts.rows = kg_run_rows(run, m);
     if (status == KG_OK)
         status = kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by, err);
     status = dump_close(&by, status, err);

@@ -150,7 +150,7 @@ static void check_sums(const struct kg_rl_batch *b, const struct kg_run *run)
     float own[256], held[256];
 
     assert_int_equal(b->n_trajs, 9);
-    NEED(kg_eval_token_sums(sums, run->model, run->anchor, b->trajs, 9, err));
+    NEED(kg_eval_token_sums(sums, run->model, run->anchor, run->rows, b->trajs, 9, err));
     for (size_t i = 0; i < 9; i++) {
         const struct kg_traj *t = &b->trajs[i];
         double k1 = 0;
