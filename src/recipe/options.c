@@ -7,6 +7,7 @@
 #include "recipe/options.h"
 
 #include "policy/presets.h"
+#include "ranks/lanes.h"
 #include "task/wording.h"
 #include "text/prompt.h"
 
@@ -280,6 +281,10 @@ static const struct kg_opt_row rows[] = {
     {KEY(train.updates_per_step), "1", 1, 4096, NULL,
      "optimizer updates of one step's samples", false},
     {KEY(train.micro_tokens), "4096", 16, 1e7, NULL, "tokens of one forward and backward",
+     false},
+    {KEY(train.lanes), "1", 1, KG_LANES_MAX, NULL,
+     "parts of an update that are summed by themselves and then added along one tree; "
+     "a gradient slab more for each doubling",
      false},
     {KEY(train.checkpoint_layers), "true", 0, 0, NULL,
      "keep layer inputs only and compute the rest again in the backward (same bits, less "

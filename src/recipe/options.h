@@ -70,6 +70,7 @@ struct kg_recipe {
     struct {
         int64_t steps;
         int64_t updates_per_step;
+        int lanes;
         int64_t micro_tokens;
         bool checkpoint_layers;
         bool recompute; /* of the old log-probs */

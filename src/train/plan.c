@@ -307,7 +307,8 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     uint64_t weights = copies * (vector + compute) +
                        (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
                        (read ? kg_model_compute_bytes(run->anchor) : 0);
-    uint64_t training = 3 * vector;
+    uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->recipe.train.lanes);
+    uint64_t training = (3 + sums) * vector;
     uint64_t rows = kg_rows_bytes(&m->config, m->ct, &run->rows_opts);
     uint64_t score = run->sampler_rows
                          ? kg_rows_bytes(&run->sampler->config, run->sampler->ct,

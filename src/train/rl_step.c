@@ -47,6 +47,8 @@ struct update {
     struct kg_rl_totals *totals;
     struct kg_block block; /* owned: what follows stands in it */
     size_t *order;         /* (last - first) trajectories as micro-batches take them */
+    size_t *lane;          /* (last - first) those of one lane */
+    int64_t *length;       /* (last - first) in tokens; 0 where silent */
     int64_t *seq_begin;
     /* the head's float rows of one micro-batch as the policy's doubles */
     double *logp, *logp_at, *entropy;
@@ -60,6 +62,8 @@ enum { ANSWERS, BEGINS, TOKENS, IDS, WHOLE, WHOLE_KEPT, COUNTS };
 static const struct kg_column columns[] = {
     KG_COLUMN(struct update, seq_begin, BEGINS),
     KG_COLUMN(struct update, order, ANSWERS),
+    KG_COLUMN(struct update, lane, ANSWERS),
+    KG_COLUMN(struct update, length, ANSWERS),
     KG_COLUMN(struct update, silent, ANSWERS),
     KG_COLUMN(struct update, logp, TOKENS),
     KG_COLUMN(struct update, logp_at, IDS),
@@ -418,6 +422,30 @@ static kg_status after_update(struct update *u, double kl, struct kg_err *err)
     return moved && u->last < u->b->n_trajs ? kg_rl_ask_anchor(u->b, u->run, err) : KG_OK;
 }
 
+/* A kg_lane_fn. */
+static kg_status train_lane(void *context, const size_t *list, size_t n,
+                            struct kg_err *err)
+{
+    struct update *u = context;
+
+    for (size_t i = 0; i < n; i++)
+        u->lane[i] = u->first + list[i];
+    return micro_batches(u, u->lane, n, train_micro_batch, err);
+}
+
+/* The gradient of the whole update. */
+static kg_status gradient(struct update *u, struct kg_err *err)
+{
+    struct kg_run *run = u->run;
+    size_t n = u->last - u->first;
+
+    for (size_t i = 0; i < n; i++)
+        u->length[i] = (int64_t)kg_traj_span(&u->b->trajs[u->first + i], u->b->whole) *
+                       !u->silent[i];
+    return kg_lane_sum_run(&run->lane_sum, &run->optim->grads, run->recipe.train.lanes,
+                           u->length, n, train_lane, u, err);
+}
+
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
  * moments and decay would be noise. */
 static kg_status update(struct update *u, struct kg_err *err)
@@ -427,11 +455,10 @@ static kg_status update(struct update *u, struct kg_err *err)
     int64_t kl_tokens = u->totals->metrics.kl_tokens;
 
     KG_TRY(weigh(u, err));
-    KG_TRY(kg_slab_zero(&run->optim->grads, err));
     u->totals->any = false;
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
-    KG_TRY(all_micro_batches(u, train_micro_batch, err));
+    KG_TRY(gradient(u, err));
     if (!u->totals->any) {
         run->count.idle_updates++;
         return KG_OK;

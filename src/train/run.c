@@ -392,6 +392,7 @@ void kg_run_close(struct kg_run *run)
     kg_optim_free(run->optim);
     for (int i = 0; run->lagged && i <= run->lag; i++)
         kg_slab_release(&run->lagged[i]);
+    kg_lane_sum_release(&run->lane_sum);
     kg_mem_free(run->lagged);
     kg_model_free(run->sampler);
     kg_model_free(run->anchor);

@@ -23,6 +23,7 @@
 #include "task/prompts.h"
 #include "train/epochs.h"
 #include "train/init.h"
+#include "train/lane_sum.h"
 #include "train/sft_data.h"
 
 #include <stdbool.h>
@@ -83,6 +84,7 @@ struct kg_run {
     struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL without lag */
     int lag;
     struct kg_optim *optim;        /* of the present phase */
+    struct kg_lane_sum lane_sum;   /* of its gradients, with train.lanes above 1 */
     struct kg_optim_opts rl_optim; /* that RL will make its own with */
     /* training, and scoring by the model, the anchor and a sampler of its dtype */
     struct kg_rows *rows;

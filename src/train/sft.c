@@ -106,29 +106,68 @@ static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t ste
 
 /* ---- a batch ---- */
 
-/* Forward and backward of sequences [first, ...) as far as they fit.   *next out */
-static kg_status micro_batch(size_t *next, double *loss, struct kg_run *run,
-                             const struct batch *b, size_t first, struct kg_err *err)
+struct update {
+    struct kg_run *run;
+    const struct batch *b;
+    double loss;
+};
+
+static size_t length(const struct update *u, size_t i)
 {
+    size_t s = u->b->index[i];
+
+    return u->run->sft.begin[s + 1] - u->run->sft.begin[s];
+}
+
+/* Forward and backward of as many of the list as fit.   *done: how many */
+static kg_status micro_batch(size_t *done, struct update *u, const size_t *list, size_t n,
+                             struct kg_err *err)
+{
+    struct kg_run *run = u->run;
+    const struct batch *b = u->b;
     struct kg_rows *p = run->rows;
-    size_t i = first;
+    size_t i = 0;
 
     kg_rows_begin(p, run->model, 0);
-    for (; i < b->n; i++) {
-        size_t s = b->index[i];
-
-        if (i > first && !kg_rows_fits(p, run->sft.begin[s + 1] - run->sft.begin[s]))
-            break;
-        add_sequence(p, &run->sft, s);
-    }
-    *next = i;
+    for (; i < n && (i == 0 || kg_rows_fits(p, length(u, list[i]))); i++)
+        add_sequence(p, &run->sft, b->index[list[i]]);
+    *done = i;
     KG_TRY(kg_rows_forward(p, true, err));
     KG_TRY(kg_rows_ask(p, NULL, err));
     for (int64_t r = 0; r < p->n_rows; r++) {
-        *loss -= (double)p->logp[r] / (double)b->loss_tokens;
+        u->loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
     return kg_rows_backward(p, run->optim->grads.data, false, err);
+}
+
+/* A kg_lane_fn. */
+static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *err)
+{
+    size_t done = 0;
+
+    for (size_t i = 0; i < n; i += done)
+        KG_TRY(micro_batch(&done, context, list + i, n - i, err));
+    return KG_OK;
+}
+
+/* The gradient of the batch, and its loss. */
+static kg_status gradient(double *loss, struct kg_run *run, const struct batch *b,
+                          struct kg_err *err)
+{
+    struct update u = {.run = run, .b = b};
+    int64_t *tokens = kg_mem_calloc(b->n, sizeof *tokens, "lengths", err);
+    kg_status status;
+
+    if (!tokens)
+        return err->code;
+    for (size_t i = 0; i < b->n; i++)
+        tokens[i] = (int64_t)length(&u, i);
+    status = kg_lane_sum_run(&run->lane_sum, &run->optim->grads, run->recipe.train.lanes,
+                             tokens, b->n, lane, &u, err);
+    *loss = u.loss;
+    kg_mem_free(tokens);
+    return status;
 }
 
 /* ---- a batch whose loss or gradient is not finite ---- */
@@ -204,13 +243,10 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     struct batch b = {0};
     struct kg_metrics log = {.n = 0};
     double start = kg_clock_seconds(), loss = 0;
-    size_t next = 0;
     kg_status status;
 
     KG_TRY_GOTO(out, draw_batch(&b, run, err));
-    KG_TRY(kg_slab_zero(&run->optim->grads, err));
-    while (next < b.n)
-        KG_TRY_GOTO(out, micro_batch(&next, &loss, run, &b, next, err));
+    KG_TRY_GOTO(out, gradient(&loss, run, &b, err));
     kg_metrics_put(&log, "loss", loss);
     KG_TRY_GOTO(out, apply(run, &b, loss, &log, err));
     run->count.sft_step++;

@@ -1,12 +1,10 @@
-/* However an optimizer batch is cut into micro-batches, its gradient is the same to fp32
- * rounding: every surrogate and every aggregation, with a KL, an entropy bonus, dropped
- * answers and advantages that are divided by the batch's deviation.
+/* However an optimizer batch is cut into micro-batches and lanes, its gradient is the
+ * same to fp32 rounding: every surrogate and every aggregation, with a KL, an entropy
+ * bonus, dropped answers and advantages that are divided by the batch's deviation.
  *
  * The batch is sampled once; then the weights change, so that ratios are not 1, and the
  * gradient of one update is taken under each algorithm and each cut.
  */
-#include "train/rl_step.c" /* an update whose order is the test's */
-
 #include "train/rl_testing.h"
 
 #define ROOT "build/test-runs/split"
@@ -20,7 +18,6 @@ static struct kg_rl_batch batch;
 static float *weights; /* of the update's beginning */
 static float *whole;   /* gradient of the batch in one piece */
 static int64_t room;   /* the pass's own */
-static double divisor; /* of the KL, by the batch's deviation */
 
 static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       "algo.top_k=4",
@@ -93,9 +90,9 @@ static int close_batch(void **state)
     return 0;
 }
 
-/* The gradient of one update in packs of at most micro tokens.   returns whether there
- * was one */
-static bool gradient(int64_t micro)
+/* The gradient of one update in packs of at most micro tokens, out of so many lanes.
+ * returns whether there was one */
+static bool gradient(int64_t micro, int lanes)
 {
     struct kg_rl_totals totals = {0};
     struct kg_policy_advantage a;
@@ -103,33 +100,12 @@ static bool gradient(int64_t micro)
     memcpy(o.run.model->master.data, weights, bytes());
     NEED(kg_model_refresh(o.run.model, err));
     o.run.rows->max_tokens = micro;
+    o.run.recipe.train.lanes = lanes;
     NEED(kg_rl_train(&totals, &a, &batch, &o.run, err));
     o.run.rows->max_tokens = room;
-    divisor = totals.kl_divisor;
     assert_false(totals.skipped);
     assert_true(totals.first_metrics.ratio_max > 1.001); /* off-policy */
     return totals.updates == 1;
-}
-
-/* The same update once more, its trajectories dealt out by twos: micro-batches of any of
- * them. */
-static void dealt_gradient(int64_t micro)
-{
-    struct kg_rl_totals totals = {.kl_divisor = divisor};
-    struct update u = {
-        .run = &o.run, .b = &batch, .totals = &totals, .last = batch.n_trajs};
-
-    memcpy(o.run.model->master.data, weights, bytes());
-    NEED(kg_model_refresh(o.run.model, err));
-    o.run.rows->max_tokens = micro;
-    NEED(update_init(&u, err));
-    assert_int_equal(batch.n_trajs % 2, 1);
-    for (size_t i = 0; i < batch.n_trajs; i++)
-        u.order[i] = 2 * i % batch.n_trajs;
-    NEED(update(&u, err));
-    update_release(&u);
-    o.run.rows->max_tokens = room;
-    assert_int_equal(totals.updates, 1);
 }
 
 static double distance(const float *g)
@@ -167,14 +143,14 @@ static double cut(const char *surrogate, const char *aggregate)
     choose("algo.aggregate", aggregate);
     /* the rpg rows hold their KL themselves */
     choose("kl.estimator", strncmp(surrogate, "rpg-", 4) == 0 ? "none" : "topk-reverse");
-    assert_true(gradient(room));
+    assert_true(gradient(room, 1));
     memcpy(whole, o.run.optim->grads.data, bytes());
-    assert_true(gradient(LONGEST));
+    assert_true(gradient(LONGEST, 1));
     worst = apart(surrogate, aggregate, "in packs of one");
-    assert_true(gradient(64));
+    assert_true(gradient(64, 1));
     worst = fmax(worst, apart(surrogate, aggregate, "in packs of 64 tokens"));
-    dealt_gradient(64);
-    return fmax(worst, apart(surrogate, aggregate, "in packs of others"));
+    assert_true(gradient(64, 4));
+    return fmax(worst, apart(surrogate, aggregate, "out of four lanes"));
 }
 
 /* Rows that see more than a token meet every aggregation; the others one each, in

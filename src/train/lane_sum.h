@@ -1,0 +1,47 @@
+/* A gradient out of lanes: each lane is summed in place, by itself, and lanes are added
+ * along the tree of ranks/tree.h.
+ *
+ * One lane is the gradient itself: nothing is copied and no memory is taken.
+ */
+#ifndef KG_TRAIN_LANE_SUM_H
+#define KG_TRAIN_LANE_SUM_H
+
+#include "model/slab.h"
+#include "ranks/tree.h"
+
+/* {0}: no lane has come. */
+struct kg_lane_sum {
+    struct kg_tree tree;
+    struct kg_slab
+        level[KG_TREE_LEVELS]; /* owned: sums of 2^k lanes where tree holds k */
+    struct kg_slab spare[KG_TREE_LEVELS]; /* owned: taken once, used by the next sums */
+    int n_spare;
+};
+
+/* The slabs that C lanes need beside the one of the gradient. */
+int kg_lane_sum_slabs(int lanes);
+
+/* `lane` holds a lane that is not the last one: it goes into the sum, and is 0 then.
+ * errors: ENOMEM */
+kg_status kg_lane_sum_push(struct kg_lane_sum *s, struct kg_slab *lane,
+                           struct kg_err *err) KG_MUST_CHECK;
+/* `last` holds the last lane, and then the sum of all. */
+kg_status kg_lane_sum_finish(struct kg_lane_sum *s, struct kg_slab *last,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* Forget what came: an update that is given up. */
+void kg_lane_sum_drop(struct kg_lane_sum *s);
+void kg_lane_sum_release(struct kg_lane_sum *s);
+
+/* Adds the gradient of the sequences list[0..n), in this order, to the slab that
+ * kg_lane_sum_run was given.   n > 0 */
+typedef kg_status (*kg_lane_fn)(void *context, const size_t *list, size_t n,
+                                struct kg_err *err);
+
+/* grads = the gradient of n sequences of tokens[i] tokens, dealt to `lanes` lanes
+ * (ranks/lanes.h), each made by `work` from 0; sequences of 0 tokens are in none. The
+ * bits depend on the lengths and on `lanes`.   errors: of work, ENOMEM */
+kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads, int lanes,
+                          const int64_t *tokens, size_t n, kg_lane_fn work, void *context,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+#endif
