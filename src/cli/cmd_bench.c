@@ -1,5 +1,10 @@
-/* kedge bench: the ceilings of this machine and what kedge reaches of them, in one
- * run. `serve` is not part of "all": it measures a checkpoint behind its server. */
+/* kedge bench: the ceilings of this machine and what kedge reaches of them, in one run.
+ *
+ * A speed by itself says nothing of the program: so a figure stands beside what the
+ * machine could do, measured a moment before. `serve` is not part of "all": it measures
+ * a checkpoint behind its server and needs one. What is measured, and how, is in bench/
+ * and serve/load.c; here are the flags.
+ */
 #include "cli/cli.h"
 
 #include "base/clock.h"

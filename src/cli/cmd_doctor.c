@@ -1,5 +1,12 @@
 /* kedge doctor: what this machine is, and which promises hold on it. Checked here and
- * now, not assumed. */
+ * now, not assumed.
+ *
+ * That results do not depend on threads, on batches or on the machine rests on a few
+ * properties of products. They hold on the processors that were tested; another one, or
+ * another compiler, may differ, and a run on it would be wrong without a sign. So the
+ * properties are checked on the products that this machine would use, in each dtype,
+ * and a failure is named and is the exit code. It looks for no cause.
+ */
 #include "cli/cli.h"
 
 #include "base/clock.h"

@@ -1,4 +1,11 @@
-/* kedge presets: what there is, what each resolves to, and where it was published. */
+/* kedge presets: what there is, what each resolves to, and where it was published.
+ *
+ * What a preset says is in its table; what comes of it, with its base and all defaults,
+ * only a config knows. So each is resolved by the way that a run takes, and printed
+ * from there: this page cannot say another thing than a run does. Values that the
+ * preset gives are told from those that are defaults, and each names the preset that it
+ * comes from.
+ */
 #include "cli/cli.h"
 
 #include "data/json.h"

@@ -1,5 +1,12 @@
 /* kedge replay: loss and gradient of a dumped step under the run's algorithm or
- * another. */
+ * another.
+ *
+ * A dump has what a step saw, and a checkpoint the weights: so a question of the kind
+ * "what if the loss had been that one" needs no new run. The work is in train/; here a
+ * step is named, keys are laid over, and the parts of the loss are printed side by
+ * side: value, length and variance of the gradient, and its direction against that of
+ * the exact KL. A part that the algorithm lacks has a dash, not a zero.
+ */
 #include "cli/cli.h"
 
 #include "data/json.h"

@@ -1,4 +1,9 @@
-/* kedge report: a page of plots of one or several runs, and the table of metrics. */
+/* kedge report: a page of plots of one or several runs, and the table of metrics.
+ *
+ * The page of one run goes into its folder, where one looks for it; that of several
+ * belongs to none of them and has to be told where to go. What a metric means stands in
+ * one table, which the page, `--metrics` and docs/metrics.md are printed from.
+ */
 #include "cli/cli.h"
 
 #include "base/log.h"

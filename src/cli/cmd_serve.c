@@ -1,4 +1,11 @@
-/* kedge serve: OpenAI's API over one checkpoint. */
+/* kedge serve: OpenAI's API over one checkpoint.
+ *
+ * What can be wrong with a start is found in the order of its price: the key, the name
+ * and the template are read before the weights. The key comes from a file, since an
+ * argument is seen by everybody on the machine. Who listens beyond this machine without
+ * one is warned, not stopped. A signal ends it as a deployment does: what is open may
+ * finish within its time.
+ */
 #include "cli/cli.h"
 #include "cli/load.h"
 

@@ -1,4 +1,12 @@
-/* kedge show: lines of a dump, in the terminal and as a page. */
+/* kedge show: lines of a dump, in the terminal and as a page.
+ *
+ * One looks at samples to see what a number hides. Columns beside the tokens are asked
+ * for by name, and what was asked for must be in the line: a column of dashes would be
+ * taken for an answer. With a reference model log p is set beside its log q, asked anew
+ * in the context in which each token was drawn, which for an episode with windows is
+ * not the whole line. A line becomes pieces in show_read.c, and pieces become text or a
+ * page elsewhere; here they are chosen and scored.
+ */
 #include "cli/cli.h"
 #include "cli/load.h"
 #include "cli/show.h"

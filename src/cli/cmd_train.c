@@ -1,4 +1,11 @@
-/* kedge train, sft and distill: a recipe, overrides, and either a plan or a run. */
+/* kedge train, sft and distill: a recipe, overrides, and either a plan or a run.
+ *
+ * The three are one command. sft is a run of no steps of reinforcement, whose warm
+ * start is all; distill reads the same keys with other defaults. The recipe is told
+ * from an assignment by its missing '=', wherever it stands, and an installed one is
+ * found by the path that it has in the source tree. Everything that can be wrong with a
+ * config is said before anything is written.
+ */
 #include "cli/cli.h"
 #include "cli/shared.h"
 

@@ -1,4 +1,11 @@
-/* kedge wiki: the made-up world of task/wiki.h as files, and episodes played in it. */
+/* kedge wiki: the made-up world of task/wiki.h as files, and episodes played in it.
+ *
+ * Seed and size name a world, so files of one made today fit episodes played tomorrow.
+ * Episodes are played against an index that was built from the corpus, by the
+ * environment that training uses: what they teach is what the model will meet. How many
+ * went which way, and how many of the right ones found the answer, goes to stderr: it
+ * says whether the index is the world's.
+ */
 #include "cli/cli.h"
 
 #include "task/wiki.h"

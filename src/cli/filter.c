@@ -1,4 +1,10 @@
-/* A command that is a filter: lines of JSON on stdin, an answer to each on stdout. */
+/* A command that is a filter: lines of JSON on stdin, an answer to each on stdout.
+ *
+ * An answer leaves before the next line is read, so a program may talk to the command
+ * line by line and need not know of buffers. A line that cannot be read ends it with
+ * its number; lines before it have their answers. No line at all is an error: a pipe
+ * that broke upstream should not look like success.
+ */
 #include "cli/cli.h"
 
 #include "data/jsonl.h"

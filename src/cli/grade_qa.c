@@ -1,4 +1,10 @@
-/* kedge grade --kind qa-*: answers to questions, by the metrics of task/qa.h. */
+/* kedge grade --kind qa-*: answers to questions, by the metrics of task/qa.h.
+ *
+ * A line has a prediction, which is the answer, or a response, in which the answer is
+ * looked for as training does; golds are one text or several. The names of the kinds
+ * are those of the metrics' table with "qa-" before them. Extraction and the format
+ * reward read a response as one turn that the model wrote.
+ */
 #include "cli/grade_qa.h"
 
 #include "base/mem.h"

@@ -1,4 +1,10 @@
-/* What commands on a model share. */
+/* What commands on a model share.
+ *
+ * Flags are variables that a table fills, and commands that take the same flags point
+ * to the same tables: a flag has one meaning and one help wherever it is. A folder
+ * without a tokenizer is no error here, since ids are enough for some commands; who
+ * needs text says so.
+ */
 #include "cli/load.h"
 
 #include "base/clock.h"

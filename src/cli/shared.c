@@ -1,4 +1,10 @@
-/* Where the program stands is asked of the system: an installation may be moved whole. */
+/* Where the program stands is asked of the system: an installation may be moved whole.
+ *
+ * No path is compiled in. A name that is no file here is looked for in share/kedge
+ * beside the folder that the running program is in, and that it was found there is
+ * said, because a recipe that is not one's own should not be taken for it. An absolute
+ * path is never looked for elsewhere.
+ */
 #define _GNU_SOURCE /* readlink */
 #include "cli/shared.h"
 

@@ -1,4 +1,11 @@
-/* A line of a dump becomes pieces. */
+/* A line of a dump becomes pieces.
+ *
+ * Dumps of runs, answers of an evaluation and scripted episodes have lines of different
+ * keys. Here they all become a heading, a text, and pieces of that text with their
+ * source, token and numbers; what shows them knows only those. Where a line has tokens
+ * they are what counts, and text is made of them; where it has text alone the pieces
+ * are segments. A token without text is shown by its id, for a model may sample one.
+ */
 #include "cli/show.h"
 
 #include "base/mem.h"

@@ -1,5 +1,11 @@
 /* An episode in the terminal. What a tool returned is somebody else's text: control
- * characters never reach the terminal as they are. */
+ * characters never reach the terminal as they are.
+ *
+ * Who wrote a piece is seen by its colour, or where there is none by the words before
+ * it, because a tool's text that looks like the model's is what one wants to find. A
+ * run of pieces of one source is a paragraph; where numbers are asked for, the model's
+ * tokens become rows of a table, with line ends written out.
+ */
 #include "cli/show.h"
 
 #include "base/printable.h"
