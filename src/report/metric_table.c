@@ -1,4 +1,12 @@
-/* The rows, their look-up, and the page that is printed from them. */
+/* The rows, their look-up, and the page that is printed from them.
+ *
+ * A metric is written where it is measured and explained here, and the name is all that
+ * connects the two. A row that ends in NAME stands for many (one for each data source,
+ * each reward), and the first row that fits counts; the anchor's validation is
+ * explained by the rows of the policy's. Standard errors have no rows: they are named
+ * by a rule from the metric that they belong to. What a number means is said with its
+ * formula, because a name like kl has been six things.
+ */
 #include "report/metric_table.h"
 
 #include <stdio.h>

@@ -1,4 +1,11 @@
-/* An ordered list of numbers; the order of first mention is the order in the log. */
+/* An ordered list of numbers; the order of first mention is the order in the log.
+ *
+ * A list and no map: a step has a hundred numbers or two, and a reader who looks at
+ * lines of a log wants related ones side by side and always in one place. A second
+ * mention of a name replaces the number and keeps the place. What is not finite is null
+ * in JSON, and is read back as not a number. It knows no meanings and no units; those
+ * are in metric_table.c.
+ */
 #include "report/metrics.h"
 
 #include <assert.h>

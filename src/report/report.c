@@ -1,4 +1,12 @@
-/* Opening runs, and the page around its parts. */
+/* Opening runs, and the page around its parts.
+ *
+ * A page is written once, from top to bottom, into one growing text, and what a reader
+ * may do with it (a run out of every plot, a group opened) is done by its style alone:
+ * check boxes and rules of CSS, so no script runs on somebody's machine. Whatever comes
+ * from a run is escaped on the way in, for a config may hold any text. Runs are opened
+ * as far as they can be read: one that still goes on, or that was killed, has a page
+ * like any other.
+ */
 #include "report/report_internal.h"
 
 #include "base/file.h"

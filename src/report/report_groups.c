@@ -1,5 +1,12 @@
 /* The plots of a group, each with what its metrics mean; what never changed is a table
- * behind them. */
+ * behind them.
+ *
+ * Rows of the table of metrics with one title share a plot, in which lines are runs or
+ * metrics. Colour tells runs apart when there are several, and metrics when there is
+ * one; dashes tell the rest. A plot of a constant is a flat line that takes a place and
+ * says one number, so those go into a table. A metric that no row explains gets a plot
+ * too, at the end: better shown without words than not at all.
+ */
 #include "report/report_internal.h"
 
 #include "base/mem.h"
