@@ -1,4 +1,11 @@
-/* Look-ups in the tables of published runs, and their page. */
+/* Look-ups in the tables of published runs, and their page.
+ *
+ * A published run is rows: a key, the value that was published, and where that stands.
+ * What kedge runs is resolved from the preset as for any run, and the two are set side
+ * by side, so a difference is seen and needs a reason. Rows may hold for several runs
+ * by a pattern of names. The page is printed from the rows, and a test walks over them:
+ * no value is kept twice.
+ */
 #include "recipe/published_internal.h"
 
 #include <string.h>

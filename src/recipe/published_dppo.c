@@ -1,4 +1,10 @@
-/* DPPO: the scaling study, the stability study, and the example of verl. */
+/* DPPO: the scaling study, the stability study, and the example of verl.
+ *
+ * Three studies of one method, whose sources need not agree: the paper's appendices,
+ * the released code, and defaults of its trainer. Each row says which of them it
+ * follows, and what holds of all three stands once. A value that no page gives is the
+ * code's default, with the file that has it, for that is what ran.
+ */
 #include "recipe/published_internal.h"
 
 #define PAPER_C "paper, Appendix C"

@@ -1,4 +1,10 @@
-/* EMA-PG: mathematics, and the search agent with its baseline of Search-R1. */
+/* EMA-PG: mathematics, and the search agent with its baseline of Search-R1.
+ *
+ * The run on mathematics is one in three parts of growing length, each from where the
+ * one before ended; its baseline is the same recipe with the anchor fixed, so the two
+ * differ by an assignment that can be read. A row names where its value stands: the
+ * script that was run, the trainer's default behind it, or the README.
+ */
 #include "recipe/published_internal.h"
 
 /* ---- mathematics ---- */

@@ -1,4 +1,10 @@
-/* RPG with its baselines, and DAPO's own run. */
+/* RPG with its baselines, and DAPO's own run.
+ *
+ * The paper has one set of formulas and the released scripts compute another under the
+ * same names: so there are presets for both, and rows say which of them they are of by
+ * patterns of names. The baselines are rows as well, since a comparison is only as good
+ * as the run that it compares with.
+ */
 #include "recipe/published_internal.h"
 
 /* ---- RPG ---- */
