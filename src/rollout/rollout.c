@@ -187,7 +187,7 @@ static struct kg_rows_opts worker_room(const struct kg_rollout *r, int i, int T)
 /* As many workers as threads. */
 static kg_status prepare_workers(struct kg_rollout *r, struct kg_err *err)
 {
-    int T = kg_threads_get();
+    int T = r->m->backend->one_caller ? 1 : kg_threads_get();
     if (r->n_workers != T) {
         for (int i = 0; i < r->n_workers; i++)
             worker_release(&r->workers[i]);

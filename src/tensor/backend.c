@@ -5,6 +5,7 @@
  * environment variable; tests may take another. KG_CPU_HAS_* come from the build.
  */
 #include "tensor/backend.h"
+#include "tensor/far.h"
 #include "tensor/selfcheck.h"
 
 #include "base/str.h"
@@ -125,6 +126,7 @@ static const struct {
     kg_status (*open)(const struct kg_backend **be, struct kg_err *err);
 } backends[] = {
     {"cpu", "the kernels of this machine's processor", open_cpu},
+    {"far", "the same on memory that the host cannot touch, for tests", kg_far_open},
 };
 
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,

@@ -6,22 +6,54 @@
 #define KG_TENSOR_BACKEND_TESTING_H
 
 #include "tensor/backend.h"
+#include "tensor/far.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
-/* The default one. */
+static const char *backend_name; /* NULL: the default */
+
 static inline const struct kg_backend *backend(void)
 {
     const struct kg_backend *be = NULL;
     struct kg_err why;
 
-    assert_int_equal(kg_backend_open(&be, NULL, &why), KG_OK);
+    assert_int_equal(kg_backend_open(&be, backend_name, &why), KG_OK);
     return be;
 }
+
+/* Zeros of the backend, for operands; freed by buffer_free. */
+static inline void *buffer_of(int64_t count, size_t size)
+{
+    struct kg_err why;
+    void *p = kg_buf_alloc(backend(), (uint64_t)count * size, "test", &why);
+
+    assert_non_null(p);
+    return p;
+}
+
+/* A copy of what the test can touch, where it can touch the backend's memory. */
+static inline void *buffer_with(const void *from, int64_t count, size_t size)
+{
+    return memcpy(buffer_of(count, size), from, (size_t)count * size);
+}
+
+static inline void buffer_free(void *p) { kg_buf_free(backend(), p); }
+
+/* The tests of a program once more on memory that opens for operations alone; between
+ * them tests may touch it. */
+static inline void use_backend(const char *name)
+{
+    backend_name = name;
+    kg_far_show(true);
+}
+#define RUN_FAR_TOO(tests, setup, teardown)                                              \
+    ((use_backend("cpu"), cmocka_run_group_tests_name("cpu", tests, setup, teardown)) +  \
+     (use_backend("far"), cmocka_run_group_tests_name("far", tests, setup, teardown)))
 
 #endif

@@ -24,7 +24,7 @@ static inline double uniform(void) /* (-1, 1) */
     return (double)(int32_t)random_state / 2147483648.0;
 }
 
-/* Zeros; freed by kg_mem_free. */
+/* Zeros of the host; freed by kg_mem_free. */
 static inline void *block_of(int64_t count, size_t size)
 {
     struct kg_err no_memory;
@@ -34,10 +34,10 @@ static inline void *block_of(int64_t count, size_t size)
     return p;
 }
 
-/* Zeros; data freed by kg_mem_free. */
+/* Zeros of the backend; data freed by buffer_free. */
 static inline struct kg_mat matrix(enum kg_dtype dtype, int64_t rows, int64_t cols)
 {
-    return kg_mat(block_of(rows * cols, kg_dtype_traits(dtype)->bytes), dtype, rows,
+    return kg_mat(buffer_of(rows * cols, kg_dtype_traits(dtype)->bytes), dtype, rows,
                   cols);
 }
 

@@ -23,13 +23,18 @@ static const int thread_counts[] = {1, 2, 4};
 
 #define COUNT(x) (sizeof(x) / sizeof((x)[0]))
 
+enum { OPERAND = MAX_COLS * MAX_K, RESULT = MAX_ROWS * MAX_COLS };
+
 struct check {
     const struct kg_backend *be;
     enum kg_dtype dtype;
-    void *a;     /* owned; as large as any operand here */
-    void *b;     /* owned */
-    float *want; /* owned */
-    float *got;  /* owned */
+    void *a;     /* (OPERAND) owned */
+    void *b;     /* (OPERAND) owned */
+    float *want; /* (RESULT) owned */
+    float *got;  /* (RESULT) owned */
+    /* owned, the backend's: */
+    void *a_there, *b_there; /* copies of a and b */
+    void *out_there;         /* (RESULT) fp32 */
 };
 
 static void fill(void *block, enum kg_dtype dtype, int64_t n, uint32_t seed)
@@ -46,15 +51,25 @@ static void fill(void *block, enum kg_dtype dtype, int64_t n, uint32_t seed)
     }
 }
 
+static kg_status put_operands(const struct check *c, struct kg_err *err)
+{
+    uint64_t bytes = OPERAND * kg_dtype_traits(c->dtype)->bytes;
+
+    KG_TRY(kg_buf_put(c->be, c->a_there, c->a, bytes, err));
+    return kg_buf_put(c->be, c->b_there, c->b, bytes, err);
+}
+
 static kg_status product(const struct check *c, float *out, enum kg_matmul_kind kind,
                          int64_t m, int64_t n, int64_t k, struct kg_err *err)
 {
     bool tn = kind == KG_MATMUL_TN;
     bool nt = kind == KG_MATMUL_NT;
-    return kg_op_matmul(c->be, kg_mat(out, KG_F32, m, n),
-                        tn ? kg_mat(c->a, c->dtype, k, m) : kg_mat(c->a, c->dtype, m, k),
-                        nt ? kg_mat(c->b, c->dtype, n, k) : kg_mat(c->b, c->dtype, k, n),
-                        kind, false, err);
+    struct kg_mat a = kg_mat(c->a_there, c->dtype, tn ? k : m, tn ? m : k);
+    struct kg_mat b = kg_mat(c->b_there, c->dtype, nt ? n : k, nt ? k : n);
+
+    KG_TRY(
+        kg_op_matmul(c->be, kg_mat(c->out_there, KG_F32, m, n), a, b, kind, false, err));
+    return kg_buf_get(c->be, out, c->out_there, (uint64_t)(m * n) * sizeof *out, err);
 }
 
 static kg_status compare(const struct check *c, const char *kind, int64_t m, int64_t n,
@@ -178,6 +193,7 @@ static kg_status check_definition(const struct check *c, struct kg_err *err)
         KG_TRY(check_elements(c, rows[i], 37, i % 2 ? MAX_K - 3 : 100, err));
     spread(c, c->a, MAX_ROWS * MAX_K);
     spread(c, c->b, MAX_ROWS * MAX_K);
+    KG_TRY(put_operands(c, err));
     for (size_t i = 0; i < COUNT(rows); i++)
         KG_TRY(check_elements(c, rows[i], 37, i % 2 ? 333 : 64, err));
     return KG_OK;
@@ -193,30 +209,40 @@ static kg_status check_all(const struct check *c, struct kg_err *err)
     return KG_OK;
 }
 
+static kg_status take_room(struct check *c, struct kg_err *err)
+{
+    static const char what[] = "self-check";
+    size_t bytes = kg_dtype_traits(c->dtype)->bytes;
+
+    c->a = kg_mem_calloc(OPERAND, bytes, what, err);
+    c->b = c->a ? kg_mem_calloc(OPERAND, bytes, what, err) : NULL;
+    c->want = c->b ? kg_mem_calloc(RESULT, sizeof(float), what, err) : NULL;
+    c->got = c->want ? kg_mem_calloc(RESULT, sizeof(float), what, err) : NULL;
+    c->a_there = c->got ? kg_buf_alloc(c->be, OPERAND * bytes, what, err) : NULL;
+    c->b_there = c->a_there ? kg_buf_alloc(c->be, OPERAND * bytes, what, err) : NULL;
+    c->out_there = c->b_there ? kg_buf_alloc(c->be, RESULT * sizeof(float), what, err)
+                              : NULL;
+    return c->out_there ? KG_OK : err->code;
+}
+
 static kg_status with_operands(const struct kg_backend *be, enum kg_dtype dtype,
                                kg_status (*run)(const struct check *, struct kg_err *),
                                struct kg_err *err)
 {
-    enum { OPERAND = MAX_COLS * MAX_K };
     struct check c = {.be = be, .dtype = dtype};
     int threads = omp_get_max_threads();
-    kg_status status = KG_OK;
-    size_t bytes = kg_dtype_traits(dtype)->bytes;
-    c.a = kg_mem_calloc(OPERAND, bytes, "self-check", err);
-    c.b = c.a ? kg_mem_calloc(OPERAND, bytes, "self-check", err) : NULL;
-    c.want = c.b ? kg_mem_calloc(MAX_ROWS * MAX_COLS, sizeof(float), "self-check", err)
-                 : NULL;
-    c.got = c.want ? kg_mem_calloc(MAX_ROWS * MAX_COLS, sizeof(float), "self-check", err)
-                   : NULL;
-    if (!c.got) {
-        status = err->code;
-        goto out;
-    }
+    kg_status status;
+
+    KG_TRY_GOTO(out, take_room(&c, err));
     fill(c.a, dtype, OPERAND, 1);
     fill(c.b, dtype, OPERAND, 2);
-    KG_TRY_GOTO(out, run(&c, err));
+    KG_TRY_GOTO(out, put_operands(&c, err));
+    status = run(&c, err);
 out:
     omp_set_num_threads(threads);
+    kg_buf_free(be, c.a_there);
+    kg_buf_free(be, c.b_there);
+    kg_buf_free(be, c.out_there);
     kg_mem_free(c.a);
     kg_mem_free(c.b);
     kg_mem_free(c.want);

@@ -1,0 +1,358 @@
+/* Memory that the host cannot touch, on a machine that has no other: what a device's will
+ * be, tried out by every test that runs on it.
+ *
+ * A buffer is pages of its own, closed but while an operation runs that was given a view
+ * of them, between pages that never open. So a stray access of the host faults where it
+ * happens, and an operation's beyond the end of a buffer as well; memory of the host in
+ * the place of the backend's is an error that names the operation. A freed buffer's
+ * addresses stay closed and are not handed out again. Calls from a parallel region are
+ * refused, and threads beside each other wait.
+ *
+ * The one idea: it computes nothing. An operation lends the buffers that its views lie in
+ * to the CPU's table and takes them back.
+ */
+#define _GNU_SOURCE
+#include "tensor/far.h"
+
+#include "base/mem.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct buffer {
+    struct buffer *next;
+    char *pages; /* behind a page that stays closed, and before one */
+    size_t bytes;
+};
+
+static struct buffer *buffers; /* owned; those that are not freed */
+/* recursive: a test that jumps out of a fault in an operation must not stop the next */
+static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static const struct kg_backend *cpu; /* computes */
+static bool shown;
+
+/* ---- pages ---- */
+static void set_open(const struct buffer *b, bool open)
+{
+    /* fails where a mapping was never there: then what follows faults */
+    (void)mprotect(b->pages, b->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static void set_all(bool open)
+{
+    for (const struct buffer *b = buffers; b; b = b->next)
+        set_open(b, open);
+}
+
+void kg_far_show(bool on)
+{
+    pthread_mutex_lock(&busy);
+    shown = on;
+    set_all(on);
+    pthread_mutex_unlock(&busy);
+}
+
+/* Where p stands; a view of no rows may stand at the end. */
+static struct buffer **find(const void *p)
+{
+    struct buffer **at = &buffers;
+
+    while (*at && ((const char *)p < (*at)->pages ||
+                   (const char *)p > (*at)->pages + (*at)->bytes))
+        at = &(*at)->next;
+    return at;
+}
+
+/* ---- life ---- */
+static bool map(struct buffer *b, uint64_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at;
+
+    b->bytes = (bytes + page) / page * page; /* one at least */
+    at = mmap(NULL, b->bytes + 2 * page, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    b->pages = at + page;
+    return at != MAP_FAILED;
+}
+
+/* The buffer ends where its pages end, as far as its alignment allows. */
+static void *far_alloc(uint64_t bytes, const char *what, struct kg_err *err)
+{
+    enum { ALIGN = 64 };
+    struct buffer *b = kg_mem_calloc(1, sizeof *b, what, err);
+
+    if (!b)
+        return NULL;
+    if (bytes > SIZE_MAX / 2 || !map(b, bytes)) {
+        kg_fail(err, KG_ENOMEM, "%s: no memory for %llu bytes", what,
+                (unsigned long long)bytes);
+        kg_mem_free(b);
+        return NULL;
+    }
+    pthread_mutex_lock(&busy);
+    b->next = buffers;
+    buffers = b;
+    set_open(b, shown);
+    pthread_mutex_unlock(&busy);
+    return b->pages + b->bytes - (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static void far_free(void *memory)
+{
+    struct buffer **at, *b;
+
+    pthread_mutex_lock(&busy);
+    at = find(memory);
+    b = *at;
+    if (b) {
+        (void)madvise(b->pages, b->bytes, MADV_DONTNEED);
+        set_open(b, false);
+        *at = b->next;
+    }
+    pthread_mutex_unlock(&busy);
+    kg_mem_free(b);
+}
+
+/* ---- lending ---- */
+static void give(const void *const *views, size_t n, bool open)
+{
+    for (size_t i = 0; i < n; i++)
+        if (views[i])
+            set_open(*find(views[i]), open);
+}
+
+static kg_status lend(const char *op, const void *const *views, size_t n,
+                      struct kg_err *err)
+{
+    if (omp_in_parallel())
+        return kg_fail(err, KG_ECONFLICT, "%s: called from a parallel region", op);
+    pthread_mutex_lock(&busy);
+    for (size_t i = 0; i < n; i++)
+        if (views[i] && !*find(views[i])) {
+            pthread_mutex_unlock(&busy);
+            return kg_fail(err, KG_EINVAL,
+                           "%s: operand %zu is not memory of the backend far", op, i);
+        }
+    if (shown)
+        set_all(false);
+    give(views, n, true);
+    return KG_OK;
+}
+
+static void take_back(const void *const *views, size_t n)
+{
+    give(views, n, false);
+    if (shown)
+        set_all(true);
+    pthread_mutex_unlock(&busy);
+}
+
+/* The body of a slot: the call of the CPU's, and the backend's memory among its
+ * arguments. */
+#define LENDING(call, ...)                                                               \
+    const void *const views[] = {__VA_ARGS__};                                           \
+    const size_t n_views = sizeof views / sizeof *views;                                 \
+    kg_status status;                                                                    \
+                                                                                         \
+    KG_TRY(lend(__func__, views, n_views, err));                                         \
+    status = cpu->call;                                                                  \
+    take_back(views, n_views);                                                           \
+    return status
+
+/* ---- the slots ---- */
+static void describe(char *text, size_t bytes)
+{
+    int n = snprintf(text, bytes, "far: ");
+
+    cpu->describe(text + n, bytes - (size_t)n);
+}
+
+static kg_status far_put(void *to, const void *from, uint64_t bytes, struct kg_err *err)
+{
+    LENDING(put(to, from, bytes, err), to);
+}
+static kg_status far_get(void *to, const void *from, uint64_t bytes, struct kg_err *err)
+{
+    LENDING(get(to, from, bytes, err), from);
+}
+static kg_status far_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err)
+{
+    LENDING(copy(to, from, bytes, err), to, from);
+}
+static kg_status far_zero(void *to, uint64_t bytes, struct kg_err *err)
+{
+    LENDING(zero(to, bytes, err), to);
+}
+static kg_status far_swap(void *a, void *b, uint64_t bytes, struct kg_err *err)
+{
+    LENDING(swap(a, b, bytes, err), a, b);
+}
+static kg_status far_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                            enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+{
+    LENDING(matmul(c, a, b, kind, accumulate, err), c.data, a.data, b.data);
+}
+static kg_status far_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
+                           struct kg_err *err)
+{
+    LENDING(embed(x, table, tokens, err), x.data, table.data, tokens.data);
+}
+static kg_status far_embed_bwd(struct kg_mat dtable, struct kg_mat dx,
+                               struct kg_ivec tokens, struct kg_err *err)
+{
+    LENDING(embed_bwd(dtable, dx, tokens, err), dtable.data, dx.data, tokens.data);
+}
+static kg_status far_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
+                             struct kg_vec w, float eps, struct kg_err *err)
+{
+    LENDING(rmsnorm(y, inv, x, w, eps, err), y.data, inv.data, x.data, w.data);
+}
+static kg_status far_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw,
+                                 struct kg_mat dy, struct kg_mat x, struct kg_vec w,
+                                 struct kg_vec inv, struct kg_err *err)
+{
+    LENDING(rmsnorm_bwd(dx, accumulate, dw, dy, x, w, inv, err), dx.data, dw.data,
+            dy.data, x.data, w.data, inv.data);
+}
+static kg_status far_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err)
+{
+    LENDING(bias(y, b, err), y.data, b.data);
+}
+static kg_status far_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err)
+{
+    LENDING(bias_bwd(db, dy, err), db.data, dy.data);
+}
+static kg_status far_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
+                          int head_dim, float attention_factor, bool inverse,
+                          struct kg_err *err)
+{
+    LENDING(rope(x, pos, inv_freq, head_dim, attention_factor, inverse, err), x.data,
+            pos.data, inv_freq.data);
+}
+static kg_status far_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                            struct kg_err *err)
+{
+    LENDING(swiglu(h, gate, up, err), h.data, gate.data, up.data);
+}
+static kg_status far_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                                struct kg_mat gate, struct kg_mat up, struct kg_err *err)
+{
+    LENDING(swiglu_bwd(dgate, dup, dh, gate, up, err), dgate.data, dup.data, dh.data,
+            gate.data, up.data);
+}
+static kg_status far_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err)
+{
+    LENDING(cast(dst, src, err), dst.data, src.data);
+}
+static kg_status far_scatter_rows(struct kg_mat pool, struct kg_ivec rows,
+                                  struct kg_mat src, struct kg_err *err)
+{
+    LENDING(scatter_rows(pool, rows, src, err), pool.data, rows.data, src.data);
+}
+static kg_status far_gather_rows(struct kg_mat dst, struct kg_mat src,
+                                 struct kg_ivec rows, struct kg_err *err)
+{
+    LENDING(gather_rows(dst, src, rows, err), dst.data, src.data, rows.data);
+}
+static kg_status far_attention(struct kg_mat o, struct kg_vec lse,
+                               const struct kg_attn *a, struct kg_err *err)
+{
+    LENDING(attention(o, lse, a, err), o.data, lse.data, a->q.data, a->k.data, a->v.data,
+            a->seqs, a->blocks.data);
+}
+static kg_status far_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                                   struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
+                                   const struct kg_attn *a, struct kg_err *err)
+{
+    LENDING(attention_bwd(dq, dk, dv, dout, o, lse, a, err), dq.data, dk.data, dv.data,
+            dout.data, o.data, lse.data, a->q.data, a->k.data, a->v.data, a->seqs);
+}
+static kg_status far_head(const struct kg_head_out *out, const struct kg_head *h,
+                          struct kg_err *err)
+{
+    LENDING(head(out, h, err), h->hidden.data, h->weight.data,
+            h->anchor ? h->anchor->hidden.data : NULL,
+            h->anchor ? h->anchor->weight.data : NULL);
+}
+static kg_status far_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
+                              struct kg_err *err)
+{
+    LENDING(head_bwd(g, h, err), g->dhidden.data, g->dweight.data, h->hidden.data,
+            h->weight.data, h->anchor ? h->anchor->hidden.data : NULL,
+            h->anchor ? h->anchor->weight.data : NULL);
+}
+static kg_status far_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
+                           struct kg_vec g, const struct kg_adamw *a, struct kg_err *err)
+{
+    LENDING(adamw(w, m, v, g, a, err), w.data, m.data, v.data, g.data);
+}
+static kg_status far_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+                                   struct kg_vec g, const struct kg_adamw *a,
+                                   struct kg_err *err)
+{
+    LENDING(schedule_free(y, z, v, g, a, err), y.data, z.data, v.data, g.data);
+}
+static kg_status far_schedule_free_average(struct kg_vec x, struct kg_vec y,
+                                           struct kg_vec z, float beta1,
+                                           struct kg_err *err)
+{
+    LENDING(schedule_free_average(x, y, z, beta1, err), x.data, y.data, z.data);
+}
+static kg_status far_ema(struct kg_vec avg, struct kg_vec w, float eta,
+                         struct kg_err *err)
+{
+    LENDING(ema(avg, w, eta, err), avg.data, w.data);
+}
+static kg_status far_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
+                                 struct kg_err *err)
+{
+    LENDING(sum_squares(out, x, minus, err), x.data, minus.data);
+}
+static void far_peak(enum kg_dtype t, double flops) { cpu->peak(t, flops); }
+
+static const struct kg_backend table = {
+    .name = "far",
+    .describe = describe,
+    .one_caller = true,
+    .alloc = far_alloc,
+    .free = far_free,
+    .put = far_put,
+    .get = far_get,
+    .copy = far_copy,
+    .zero = far_zero,
+    .swap = far_swap,
+    .matmul = far_matmul,
+    .embed = far_embed,
+    .embed_bwd = far_embed_bwd,
+    .rmsnorm = far_rmsnorm,
+    .rmsnorm_bwd = far_rmsnorm_bwd,
+    .bias = far_bias,
+    .bias_bwd = far_bias_bwd,
+    .rope = far_rope,
+    .swiglu = far_swiglu,
+    .swiglu_bwd = far_swiglu_bwd,
+    .cast = far_cast,
+    .scatter_rows = far_scatter_rows,
+    .gather_rows = far_gather_rows,
+    .attention = far_attention,
+    .attention_bwd = far_attention_bwd,
+    .head = far_head,
+    .head_bwd = far_head_bwd,
+    .adamw = far_adamw,
+    .schedule_free = far_schedule_free,
+    .schedule_free_average = far_schedule_free_average,
+    .ema = far_ema,
+    .sum_squares = far_sum_squares,
+    .peak = far_peak,
+};
+
+kg_status kg_far_open(const struct kg_backend **be, struct kg_err *err)
+{
+    KG_TRY(kg_backend_open(&cpu, "cpu", err));
+    *be = &table;
+    return KG_OK;
+}

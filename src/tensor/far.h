@@ -1,0 +1,15 @@
+/* The backend "far", for tests: the CPU's operations on memory that the host cannot
+ * touch, as a device's would be. */
+#ifndef KG_TENSOR_FAR_H
+#define KG_TENSOR_FAR_H
+
+#include "tensor/backend.h"
+
+/* Works by the table that "cpu" is at this time.   errors: of kg_backend_open */
+kg_status kg_far_open(const struct kg_backend **be, struct kg_err *err) KG_MUST_CHECK;
+
+/* From here on the host may touch its memory between operations, or no more: for tests
+ * that fill operands and read results in place. Operations see no difference. */
+void kg_far_show(bool shown);
+
+#endif
