@@ -22,8 +22,9 @@ enum {
     BLOCKS_A_THREAD = 8,  /* so many at least, as far as blocks stay large */
     PART_BYTES = 8 << 20, /* of a right operand that is packed on the way */
     LINE_BYTES = 64,
-    WIDEST = 12,      /* panels: a multiple of every strip */
-    PANELS_A_TIME = 8 /* packed by a thread: a few lines of each row */
+    WIDEST = 12,       /* panels: a multiple of every strip */
+    PANELS_A_TIME = 8, /* packed by a thread: a few lines of each row */
+    READING = 8        /* rows whose sums take as long as reading a row of weights */
 };
 
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -143,13 +144,21 @@ static kg_status run_squares(const struct pass *p, const struct block *b,
     return kg_cpu_squares(&squares, err);
 }
 
+/* Steps that a strip is taken down at once. What bf16 adds up does not end with a chunk,
+ * and one row waits for memory: its panels are read from end to end. */
+static int64_t depth_of(const struct pass *p)
+{
+    bool streams = p->a.dtype == KG_BF16 && !KG_SIMD_AMX && p->c.rows == 1;
+    return streams ? p->steps : chunk_steps(p->a.dtype);
+}
+
 static __attribute__((noinline)) kg_status run_block(const struct pass *p, struct block b,
                                                      struct kg_err *err)
 {
     if (kg_cpu_by_squares(p->a.dtype, p->c.rows))
         return run_squares(p, &b, err);
     size_t bytes = (size_t)(b.rows * b.panels) * KG_PANEL * sizeof *b.sums;
-    int64_t chunk = chunk_steps(p->a.dtype);
+    int64_t chunk = depth_of(p);
     b.sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, bytes, err);
     if (!b.sums)
         return err->code;
@@ -357,7 +366,8 @@ kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
         return KG_OK;
     if (K == 0)
         return accumulate ? KG_OK : clear(c);
-    bool threads = kg_cpu_use_threads(c.rows * c.cols * K / 32);
+    /* to read the right operand is work, however few rows it meets */
+    bool threads = kg_cpu_use_threads((c.rows + READING) * c.cols * K / 32);
     return kind == KG_MATMUL_TN ? product_of_tokens(&p, b, threads, err)
                                 : product_of_rows(&p, b, kind, threads, err);
 }

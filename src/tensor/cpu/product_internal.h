@@ -57,7 +57,7 @@ struct kg_cpu_tile {
     int64_t left_row;    /* bytes */
     const char *right;   /* panel p, step s at right + p*right_panel + s*64 */
     int64_t right_panel; /* bytes */
-    int64_t steps;       /* of one chunk at most; in bf16 a multiple of KG_BLOCK_STEPS */
+    int64_t steps;       /* fp32: of one chunk; in bf16 a multiple of KG_BLOCK_STEPS */
     float *out;          /* row r, panel p at out + r*out_row + 16*p */
     int64_t out_row;     /* floats */
     bool first;          /* of the row's chunks: out = instead of out += */

@@ -11,7 +11,7 @@
 #define KG_ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* Few rows wait for memory: a panel is asked for this far ahead. */
-enum { AHEAD_BYTES = 4096, AHEAD_ONE_ROW = 1024, FEW_SUMS = 8 };
+enum { AHEAD_BYTES = 4096, AHEAD_ONE_ROW = 128, FEW_SUMS = 8 };
 
 /* What a loop is made for. */
 struct shape {
