@@ -1,4 +1,10 @@
-/* Time, ceilings, the rows of the report, and the table of benchmarks. */
+/* Time, ceilings, the rows of the report, and the table of benchmarks.
+ *
+ * Shared machines change their speed from minute to minute, so no figure stands alone:
+ * the ceiling that a row is related to is measured again between its repetitions, and
+ * the best of each is compared. What is asked of a row is data of the row, and is
+ * printed with whether it is met.
+ */
 #include "bench/bench_internal.h"
 
 #include "base/clock.h"

@@ -1,4 +1,9 @@
-/* Whole models: training steps and decoding, alone and beside a busy process. */
+/* Whole models: training steps and decoding, alone and beside a busy process.
+ *
+ * The shapes are real, the weights random: no time depends on what they are. A busy
+ * process beside it is one that never waits; on shared machines that is the usual case,
+ * and a program whose threads wait for each other loses much more than its share.
+ */
 #include "bench/bench_internal.h"
 
 #include "base/clock.h"

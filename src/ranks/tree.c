@@ -1,4 +1,9 @@
-/* The binary counter of tree.h. It knows no numbers: who holds the levels adds them. */
+/* The binary counter of tree.h.
+ *
+ * It knows no numbers and no lanes: whoever holds the levels adds them, on one machine or
+ * on many, and asks here only what is due. That is what makes the sum the same
+ * everywhere.
+ */
 #include "ranks/tree.h"
 
 #include <assert.h>

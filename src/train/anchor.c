@@ -1,4 +1,11 @@
-/* Opening, moving and replacing the anchor. */
+/* Where the anchor's weights come from, and when they move.
+ *
+ * Three kinds of anchor are one struct kg_model: a copy of the policy that follows it
+ * (ema), one that jumps to it (copy), and a checkpoint of its own that stands still. What
+ * differs is who owns the weights: only an anchor with master weights can move, and only
+ * such a one is state that a checkpoint must hold. Moving is counted here, at the ends of
+ * updates and of steps, and nowhere else, so that a resumed run moves at the same places.
+ */
 #include "train/anchor.h"
 
 #include "policy/shaping.h"

@@ -1,4 +1,10 @@
-/* Prompts with their answers from a file, as trajectories. */
+/* A step's batch out of a file: what kg_rl_sample does, without a sampler.
+ *
+ * The rest of a step asks what drew a token and at which log-prob. No policy of this run
+ * drew these, so the present policy is asked, and its answer is the record: the ratio is
+ * 1 and a loss that reads only distributions learns from it. Keys that could only mean
+ * samples are refused at the start (check).
+ */
 #include "train/answers.h"
 
 #include "base/log.h"

@@ -1,5 +1,12 @@
-/* Saving and loading the state of a run so that continuing gives the bits of never having
- * stopped. */
+/* Saving and loading the state of a run, so that continuing gives the bits of never
+ * having stopped.
+ *
+ * The state is a list of slabs (vectors_of) and a table of counters (counters.c); saving
+ * and loading walk the same two, so that nothing can be written and not read. A folder is
+ * made beside the others under another name, every file synced, and renamed: a kill at
+ * any moment leaves the newest whole one, and what it interrupted is recognised by its
+ * name at the next start (settle_all).
+ */
 #include "train/checkpoint.h"
 
 #include "base/log.h"

@@ -1,5 +1,10 @@
-/* Places of the endless row: epoch place / n, permuted by its number; of a weighed row
- * round place / W first, then the epoch of the part that has the place. */
+/* Places of the endless row.
+ *
+ * The epoch of a place is place / n, and its permutation is drawn from the epoch's
+ * number alone, so a resumed run needs no more than the place that it had come to. A
+ * weighed row is made of rounds: of the W places of a round each part has as many as its
+ * weight, in an order drawn for that round, and goes on in epochs of its own.
+ */
 #include "train/epochs.h"
 
 #include "base/mem.h"

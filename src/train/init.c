@@ -1,4 +1,10 @@
-/* Taking weights, anchor and optimizer out of another run's checkpoint. */
+/* Taking weights, anchor and optimizer out of another run's checkpoint.
+ *
+ * The other checkpoint's model/ is written for readers, in checkpoint.dtype; what was
+ * trained stands in state.safetensors as fp32 slabs, and these are taken. Which
+ * checkpoint was meant is pinned when the run begins (kg_init_pin): a path in the config
+ * of a run that is resumed must not come to mean a newer one.
+ */
 #include "train/init.h"
 
 #include "base/file.h"

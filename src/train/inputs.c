@@ -1,4 +1,8 @@
-/* The inputs of a run: which keys of its config name them. */
+/* The inputs of a run: which keys of its recipe name files that its bits depend on.
+ *
+ * One list for writing (manifest.json at the start) and for comparing (a resume). A key
+ * that is not read by this run, as sft.data without a warm start, names no input.
+ */
 #include "train/inputs.h"
 
 #include "data/inputs.h"

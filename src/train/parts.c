@@ -1,4 +1,8 @@
-/* Sums and names of several rewards, and of what graders say besides. */
+/* Sums and names of several rewards, and of what graders say besides.
+ *
+ * A reward that could not be graded is no number of an answer: each part counts the
+ * answers that it is a sum of, and its mean is over these alone.
+ */
 #include "train/parts.h"
 
 #include <math.h>

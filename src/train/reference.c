@@ -1,4 +1,9 @@
-/* Opening a second checkpoint, and refusing one whose ids mean something else. */
+/* Opening a second checkpoint, and refusing one whose ids mean something else.
+ *
+ * A KL between models with shuffled vocabularies is a finite number that means nothing;
+ * nobody would notice. So the tokenizers are compared id by id, as bytes, before any
+ * log-prob is.
+ */
 #include "train/reference.h"
 
 #include <string.h>

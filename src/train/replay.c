@@ -1,4 +1,11 @@
-/* Reading a dump back, and its gradients part by part. */
+/* Reading a dump back, and its gradients part by part.
+ *
+ * A replay is an RL step whose sampler is a file: the trajectories go through the same
+ * flattening, the same passes and the same update as in training, so what is measured is
+ * what training does. What the dump does not hold (kept sets, more ids than were
+ * recorded) is found again with the weights that sampled. The gradients of groups are
+ * taken one at a time and only their sums are held, as slabs.
+ */
 #include "train/replay.h"
 
 #include "base/mem.h"

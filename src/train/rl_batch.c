@@ -1,5 +1,10 @@
-/* From graded answers to flat arrays of loss tokens: the anchor's pass over what was
- * sampled. */
+/* From graded answers to flat arrays of loss tokens, and the passes that fill them.
+ *
+ * What an algorithm reads beside the record (log-probs of the anchor, old ones computed
+ * again, the mass of kept sets) is asked for by one pass over what was sampled, whose
+ * plan says which model and which of it. Answers that no term of the loss reads are not
+ * asked about (is_asked): the pass costs forwards.
+ */
 #include "train/rl_batch.h"
 
 #include "base/log.h"

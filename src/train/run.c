@@ -1,5 +1,11 @@
-/* Opening and closing a run: config to objects. Every refusal happens here, before
- * anything is written. */
+/* Opening and closing a run: recipe to objects.
+ *
+ * Every refusal happens here, before anything is written; --dry-run goes exactly so far.
+ * What keys say of each other is looked at before the model is opened, what they say of
+ * the model before the data. Memory that steps use again and again (rows, engine, lagged
+ * weights) is taken here once, at the sizes that the longest answer can need: a run that
+ * starts does not run out of memory in its tenth hour.
+ */
 #include "train/run.h"
 
 #include "base/clock.h"

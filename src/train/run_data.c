@@ -1,5 +1,11 @@
 /* Loading the data of a run: files with their templates and weights, joined; the warm
- * start's sequences. */
+ * start's sequences.
+ *
+ * Lists of the recipe stand side by side (data.train, data.weights, data.templates):
+ * entry i of each is about file i, and a list of another length is refused. A problem
+ * keeps the name of its source, for metrics; two files of one name are told apart by as
+ * much of their paths as that needs.
+ */
 #include "train/run_data.h"
 
 #include "base/log.h"

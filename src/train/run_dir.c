@@ -1,4 +1,10 @@
-/* Creating, checking and cutting back a run directory. */
+/* Creating, checking and cutting back a run directory.
+ *
+ * A directory belongs to one run. It is made once and refused afterwards, unless the
+ * attempt that made it came to no step; --resume compares it key by key and byte by byte
+ * with what the recipe names now. metrics.jsonl, dumps and events are then cut back to
+ * where the checkpoint stands, so that what follows is written once.
+ */
 #include "train/run_dir.h"
 
 #include "base/clock.h"

@@ -1,4 +1,9 @@
-/* Which folder, from which step, and what of metrics.jsonl must be said again. */
+/* Which folder, from which step, and what of metrics.jsonl must be said again.
+ *
+ * Events are a second copy of the log, and copies disagree after a kill. So the log is
+ * the truth: on a resume events behind the checkpoint are made void, and lines that never
+ * became events are read from metrics.jsonl and written now.
+ */
 #include "train/run_events.h"
 
 #include "base/log.h"

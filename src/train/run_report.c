@@ -1,5 +1,9 @@
-/* The run's own page. What was read of metrics.jsonl is kept, so that a checkpoint reads
- * the lines since the last one and not the whole log. */
+/* The run's own page.
+ *
+ * What was read of metrics.jsonl is kept, so that a checkpoint reads the lines since the
+ * last one and not the whole log. A page that cannot be written is a warning: it is a
+ * view, and no reason to end a run.
+ */
 #include "train/run_report.h"
 
 #include "base/log.h"

@@ -1,4 +1,10 @@
-/* Building the sequences of supervised training from the pieces of records. */
+/* Building the sequences of supervised training from the pieces of records.
+ *
+ * A piece is tokenised by itself and tagged with its source, so the loss knows what the
+ * model wrote without looking for marks in a text. A sequence that is longer than
+ * the limit is left out and counted, never cut; one without a token of the model is an
+ * error of its record.
+ */
 #include "train/sft_data.h"
 
 #include "base/mem.h"

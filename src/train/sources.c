@@ -1,4 +1,9 @@
-/* Sums by data source, and their metrics. */
+/* Sums by data source, and their metrics.
+ *
+ * A mean over a mixture hides that one source falls while another rises. Sources are
+ * found by name in a short list; the list's end is "other", so that a file with a
+ * thousand names does not make a thousand metrics.
+ */
 #include "train/sources.h"
 
 #include <stdio.h>
