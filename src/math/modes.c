@@ -29,20 +29,20 @@ const struct kg_math_mode *kg_math_modes(void) { return modes; }
 kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
                             struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EINVAL, "mode", name, modes,
-                                   sizeof modes / sizeof *modes - 1, sizeof *modes, err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "mode", name, modes,
+                       sizeof modes / sizeof *modes - 1, sizeof *modes, err));
     *mode = &modes[i];
-    return status;
+    return KG_OK;
 }
 
 kg_status kg_math_form_find(enum kg_math_form *form, const char *name, struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EINVAL, "form", name, forms,
-                                   sizeof forms / sizeof *forms, sizeof *forms, err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "form", name, forms, sizeof forms / sizeof *forms,
+                       sizeof *forms, err));
     *form = (enum kg_math_form)i;
-    return status;
+    return KG_OK;
 }

@@ -56,12 +56,12 @@ static const struct kg_arch ARCHS[] = {
 kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
                        struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EUNSUPPORTED, "architecture", model_type, ARCHS,
-                                   sizeof ARCHS / sizeof *ARCHS - 1, sizeof *ARCHS, err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EUNSUPPORTED, "architecture", model_type, ARCHS,
+                       sizeof ARCHS / sizeof *ARCHS - 1, sizeof *ARCHS, err));
     *arch = &ARCHS[i];
-    return status;
+    return KG_OK;
 }
 
 /* ---- fields ---- */

@@ -46,12 +46,12 @@ const struct kg_env_row *kg_env_table(void) { return table; }
 
 kg_status kg_env_find(const struct kg_env_row **row, const char *name, struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EINVAL, "environment", name, table,
-                                   sizeof table / sizeof *table - 1, sizeof *table, err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "environment", name, table,
+                       sizeof table / sizeof *table - 1, sizeof *table, err));
     *row = &table[i];
-    return status;
+    return KG_OK;
 }
 
 static kg_status put_remark(struct kg_str *out, const struct kg_action *action,

@@ -117,13 +117,12 @@ const struct kg_qa_metric *kg_qa_metrics(void) { return metrics; }
 kg_status kg_qa_metric_find(const struct kg_qa_metric **metric, const char *name,
                             struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EINVAL, "metric", name, metrics,
-                                   sizeof metrics / sizeof *metrics - 1, sizeof *metrics,
-                                   err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "metric", name, metrics,
+                       sizeof metrics / sizeof *metrics - 1, sizeof *metrics, err));
     *metric = &metrics[i];
-    return status;
+    return KG_OK;
 }
 
 static struct kg_qa_text text_of(const struct kg_str *s)

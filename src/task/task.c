@@ -87,12 +87,12 @@ const struct kg_task_row *kg_task_table(void) { return table; }
 kg_status kg_task_find(const struct kg_task_row **row, const char *name,
                        struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EINVAL, "task", name, table,
-                                   sizeof table / sizeof *table - 1, sizeof *table, err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "task", name, table,
+                       sizeof table / sizeof *table - 1, sizeof *table, err));
     *row = &table[i];
-    return status;
+    return KG_OK;
 }
 
 /* ---- loading ---- */

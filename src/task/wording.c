@@ -59,11 +59,10 @@ kg_status kg_wording_find(const struct kg_wording **w, const char *name,
                           struct kg_err *err)
 {
     size_t i = 0;
-    kg_status status = KG_OK;
 
     if (name && *name)
-        status = kg_str_pick(&i, KG_EINVAL, "wording", name, table,
-                             sizeof table / sizeof *table - 1, sizeof *table, err);
+        KG_TRY(kg_str_pick(&i, KG_EINVAL, "wording", name, table,
+                           sizeof table / sizeof *table - 1, sizeof *table, err));
     *w = &table[i];
-    return status;
+    return KG_OK;
 }

@@ -340,26 +340,29 @@ fail : {
 }
 }
 
+kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
+                             const char *name, const char *path, struct kg_err *err)
+{
+    const struct kg_st_tensor *t = kg_st_find(set, name);
+    uint64_t bytes = (uint64_t)to->n * sizeof(float);
+
+    if (t && t->bytes == bytes)
+        return kg_slab_write(to, 0, t->data, to->n, err);
+    return kg_fail(err, KG_EFORMAT, "%s: expected tensor %s of %llu bytes, found %llu",
+                   path, name, (unsigned long long)bytes,
+                   (unsigned long long)(t ? t->bytes : 0));
+}
+
 static kg_status read_vectors(const struct kg_run *run, const char *path,
                               struct kg_err *err)
 {
     struct vectors v = vectors_of(run);
-    uint64_t bytes = (uint64_t)run->model->n_elements * sizeof(float);
     struct kg_st_set *set;
     kg_status status = KG_OK;
 
     KG_TRY(kg_st_open_file(&set, path, err));
-    for (size_t i = 0; i < v.n && status == KG_OK; i++) {
-        const struct kg_st_tensor *t = kg_st_find(set, v.name[i]);
-
-        if (!t || t->bytes != bytes)
-            status = kg_fail(err, KG_EFORMAT,
-                             "%s: expected tensor %s of %llu bytes, found %llu", path,
-                             v.name[i], (unsigned long long)bytes,
-                             (unsigned long long)(t ? t->bytes : 0));
-        else
-            status = kg_slab_write(v.slab[i], 0, t->data, v.slab[i]->n, err);
-    }
+    for (size_t i = 0; i < v.n && status == KG_OK; i++)
+        status = kg_checkpoint_take(v.slab[i], set, v.name[i], path, err);
     kg_st_close(set);
     return status;
 }

@@ -40,6 +40,11 @@ kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
 /* Newest checkpoint of RL at or before `step`; "" without one. Writes nothing. */
 kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
                                int64_t step, struct kg_err *err) KG_MUST_CHECK;
+/* One slab of the state out of its file at path.
+ * errors: EFORMAT (none of that length) */
+kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
+                             const char *name, const char *path,
+                             struct kg_err *err) KG_MUST_CHECK;
 /* The state in the checkpoint folder path, for a run that is only looked at.
  * errors: as above */
 kg_status kg_checkpoint_read(struct kg_run *run, const char *path,

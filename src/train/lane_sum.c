@@ -29,8 +29,9 @@ static kg_status take_spare(struct kg_slab *out, struct kg_lane_sum *s,
 {
     if (s->n_spare == 0)
         return kg_slab_init(out, like->backend, like->n, "sums of lanes", err);
+    KG_TRY(kg_slab_zero(&s->spare[s->n_spare - 1], err));
     take_over(out, &s->spare[--s->n_spare]);
-    return kg_slab_zero(out, err);
+    return KG_OK;
 }
 
 int kg_lane_sum_slabs(int lanes) { return kg_tree_room(lanes) - 1; }

@@ -123,11 +123,83 @@ static void a_dropped_sum_is_forgotten(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
+/* ---- an update by lanes ---- */
+
+struct work {
+    struct kg_slab *grads;
+    int calls, fails_at; /* 0: never */
+};
+
+/* Adds 1 / (1 + index) of each sequence to every element: a sum whose order shows. */
+static kg_status add_sequences(void *context, const size_t *list, size_t n,
+                               struct kg_err *e)
+{
+    struct work *w = context;
+    float host[N];
+
+    if (++w->calls == w->fails_at)
+        return kg_fail(e, KG_ENONFINITE, "lane");
+    NEED(kg_slab_read(host, w->grads, 0, N, err));
+    for (size_t k = 0; k < n; k++)
+        for (int i = 0; i < N; i++)
+            host[i] += 1.0f / (float)(1 + list[k] * (size_t)(i + 1));
+    NEED(kg_slab_write(w->grads, 0, host, N, err));
+    return KG_OK;
+}
+
+static kg_status run_lanes(float *host, struct kg_lane_sum *s, struct kg_slab *grads,
+                           int fails_at, struct kg_err *e)
+{
+    static const int64_t tokens[] = {9, 4, 0, 7, 7, 30, 1, 2, 2, 11};
+    struct work w = {.grads = grads, .fails_at = fails_at};
+
+    KG_TRY(kg_lane_sum_run(s, grads, 5, tokens, 10, add_sequences, &w, e));
+    return kg_slab_read(host, grads, 0, N, e);
+}
+
+/* Whatever lane fails: the next update has the bits of one that nothing came before. */
+static void an_update_that_is_given_up_leaves_nothing(void **state)
+{
+    uint64_t before = kg_mem_current_bytes();
+    struct kg_lane_sum s = {0};
+    struct kg_slab grads;
+    float fresh[N], again[N];
+    struct kg_err e;
+
+    (void)state;
+    NEED(kg_slab_init(&grads, be, N, "gradients", err));
+    NEED(run_lanes(fresh, &s, &grads, 0, err));
+    for (int lane = 1; lane <= 5; lane++) {
+        assert_int_equal(run_lanes(again, &s, &grads, lane, &e), KG_ENONFINITE);
+        NEED(run_lanes(again, &s, &grads, 0, err));
+        assert_memory_equal(fresh, again, sizeof fresh);
+    }
+    kg_lane_sum_release(&s);
+    for (uint64_t n = 1;; n++) {
+        kg_status status;
+
+        kg_mem_fail_at(n);
+        status = run_lanes(again, &s, &grads, 0, &e);
+        kg_mem_fail_at(0);
+        if (status == KG_OK)
+            break;
+        assert_int_equal(status, KG_ENOMEM);
+        assert_true(n < 20);
+        NEED(run_lanes(again, &s, &grads, 0, err));
+        assert_memory_equal(fresh, again, sizeof fresh);
+        kg_lane_sum_release(&s);
+    }
+    kg_lane_sum_release(&s);
+    kg_slab_release(&grads);
+    assert_int_equal(kg_mem_current_bytes(), before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lanes_are_added_along_the_tree),
         cmocka_unit_test(a_dropped_sum_is_forgotten),
+        cmocka_unit_test(an_update_that_is_given_up_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, open_backend, NULL);
 }

@@ -151,8 +151,7 @@ static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *
     if (status == KG_OK && t && !run->anchor) {
         status = kg_model_clone(&r->kept, run->model, run->model->ct, err);
         if (status == KG_OK)
-            status = kg_slab_write(&r->kept->master, 0, t->data,
-                                   (int64_t)(t->bytes / sizeof(float)), err);
+            status = kg_checkpoint_take(&r->kept->master, set, "anchor", path, err);
         if (status == KG_OK)
             status = kg_model_refresh(r->kept, err);
     }

@@ -33,12 +33,12 @@ const char *kg_finish_name(enum kg_finish finish)
 kg_status kg_finish_find(enum kg_finish *finish, const char *name, const char *where,
                          struct kg_err *err)
 {
-    size_t i = 0;
-    kg_status status = kg_str_pick(&i, KG_EFORMAT, where, name, finishes, KG_FINISH_COUNT,
-                                   sizeof *finishes, err);
+    size_t i;
 
+    KG_TRY(kg_str_pick(&i, KG_EFORMAT, where, name, finishes, KG_FINISH_COUNT,
+                       sizeof *finishes, err));
     *finish = (enum kg_finish)i;
-    return status;
+    return KG_OK;
 }
 
 void kg_traj_release(struct kg_traj *t)
