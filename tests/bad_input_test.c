@@ -243,6 +243,14 @@ static void compositions(void **state)
          TRAIN "preset=distill-reverse kl.estimator=truncated-reverse kl.top_k=4 "
                "kl.gradient=published",
          1, "kl.gradient: truncated-reverse leaves the tail out", NULL},
+        {"validation that the sampler refuses", NULL,
+         TRAIN "eval.temperature=1e-5 --dry-run", 1,
+         "eval: temperature must be 0 or between 0.0001", NULL},
+        {"a temperature that rounds to greedy", NULL, TRAIN "eval.temperature=1e-46", 1,
+         "eval.temperature: expected a number", NULL},
+        {"scores at a temperature that nothing is sampled at", NULL,
+         "score -m tests/data/verl_digit_llama -t 1e-37 </dev/null", 1,
+         "temperature must be 0 or between 0.0001", NULL},
     };
 
     (void)state;

@@ -149,6 +149,8 @@ static kg_status check_number(const struct kg_opt_row *row, const char *text,
         x = (double)n;
     if (row->type == KG_OPT_INT32)
         ok = ok && n >= INT32_MIN && n <= INT32_MAX;
+    if (row->type == KG_OPT_FLOAT) /* what is not 0 does not become it */
+        ok = ok && (x == 0 || (float)x != 0) && isfinite((float)x);
     if (!ok || (has_range(row) && (x < row->min || x > row->max)))
         return refuse_text(row, text, where, err);
     return KG_OK;

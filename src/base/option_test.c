@@ -107,6 +107,8 @@ static void what_is_no_value_is_refused(void **state)
         {"real", "2", "here: real: expected a number from -1 to 1, found '2'"},
         {"real", "nan", "here: real: expected a number from -1 to 1, found 'nan'"},
         {"narrow", "0x1", "here: narrow: expected a number, found '0x1'"},
+        {"narrow", "1e-46", "here: narrow: expected a number, found '1e-46'"},
+        {"narrow", "1e39", "here: narrow: expected a number, found '1e39'"},
         {"text", "a\xff", "here: text: expected UTF-8 text, found byte 0xff at 1"},
     };
 

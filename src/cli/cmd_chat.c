@@ -29,7 +29,7 @@
 
 static const char *chat_template = "auto";
 static const char *system_text;
-static double temperature = 0.7;
+static float temperature = 0.7f;
 static int64_t max_tokens = 1024;
 static int64_t max_len;
 static int64_t seed = -1;
@@ -502,11 +502,9 @@ int kg_cmd_chat(int argc, char **argv)
     (void)argv;
     if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
-    if (kg_truncation.top_p == 0)
-        return kg_cli_usage("--top-p: expected a number above 0, found 0");
     if (seed < 0)
         seed = (int64_t)(kg_clock_unix_seconds() * 1e3) * KG_SEED_SAMPLES;
-    c.sampling = (struct kg_sampling){.temperature = (float)temperature,
+    c.sampling = (struct kg_sampling){.temperature = temperature,
                                       .top_p = kg_truncation.top_p,
                                       .top_k = kg_truncation.top_k,
                                       .min_p = kg_truncation.min_p,

@@ -27,7 +27,7 @@ static bool ignore_eos;
 static bool parse_special = true;
 static bool add_special = true;
 static bool served;
-static double temperature = 1;
+static float temperature = 1;
 static int64_t max_tokens = 256;
 static int64_t max_batch = DEFAULT_BATCH;
 static int64_t prefill_chunk = 512;
@@ -368,7 +368,7 @@ static void job_release(struct job *j)
 static struct kg_sampling sampling(void)
 {
     const struct kg_rng_key own = {(uint64_t)seed, KG_RNG_SAMPLE};
-    return (struct kg_sampling){.temperature = (float)temperature,
+    return (struct kg_sampling){.temperature = temperature,
                                 .top_p = kg_truncation.top_p,
                                 .top_k = kg_truncation.top_k,
                                 .min_p = kg_truncation.min_p,
@@ -393,8 +393,6 @@ int kg_cmd_generate(int argc, char **argv)
         return kg_cli_usage("--served: expected --seed and --n to stay below the next "
                             "multiple of %d",
                             KG_SEED_SAMPLES);
-    if (kg_truncation.top_p == 0)
-        return kg_cli_usage("--top-p: expected a number above 0, found 0");
     KG_TRY_GOTO(out, kg_load_model(&j.l, &kg_load, &err));
     KG_TRY_GOTO(out, read_prompts(&j, argc > 0 ? argv[0] : NULL, &err));
     status = generate(&j, &err);

@@ -8,6 +8,7 @@
 #include "cli/load.h"
 
 #include "base/mem.h"
+#include "rollout/sampler.h"
 #include "rollout/score.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 enum { WINDOW = 256, WINDOW_TOKENS = 4096 };
 
-static double temperature = 1;
+static float temperature = 1;
 static bool entropy;
 
 const struct kg_flag kg_score_flags[] = {
@@ -107,7 +108,7 @@ static kg_status score_window(struct window *w, const struct kg_model *m,
         size_t at = w->from[i];
         w->seqs[i] = (struct kg_score_seq){.tokens = w->ids.ids + at,
                                            .n = w->from[i + 1] - at,
-                                           .temperature = (float)temperature,
+                                           .temperature = temperature,
                                            .logp = w->logp + at,
                                            .entropy = w->entropy ? w->entropy + at
                                                                  : NULL};
@@ -195,12 +196,16 @@ int kg_cmd_score(int argc, char **argv)
     struct kg_loaded l = {0};
     struct kg_jsonl *in = NULL;
     struct window *w = NULL;
+    /* a temperature that nothing is sampled at is none to score at */
+    const struct kg_sampling asked = {
+        .temperature = temperature, .top_p = 1, .max_tokens = 1};
     struct kg_err err;
     kg_status status = KG_OK;
     (void)argc;
     (void)argv;
     if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
+    KG_TRY_GOTO(out, kg_sampler_check(&asked, &err));
     KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
     w = kg_mem_calloc(1, sizeof *w, "window of lines", &err);

@@ -37,7 +37,7 @@ const struct kg_flag kg_show_flags[] = {
     {"divergence", 0, KG_TO(columns.divergence), NULL,
      "log p/q to the anchor, from the dump or by --reference", 0, 0, NULL},
     {"reference", 0, KG_TO(reference), "DIR",
-     "--divergence to this checkpoint, scored now", 0, 0, NULL},
+     "--divergence to this checkpoint, scored now in --dtype", 0, 0, NULL},
     {"html", 0, KG_TO(html_path), "FILE", "write a page of its own instead of printing",
      0, 0, NULL},
     {"no-color", 0, KG_TO(no_colour), NULL,

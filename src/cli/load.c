@@ -32,7 +32,7 @@ const struct kg_flag kg_compute_flags[] = {
 
 const struct kg_flag kg_truncation_flags[] = {
     {"top-p", 0, KG_TO(kg_truncation.top_p), "P",
-     "keep the likeliest ids up to this sum (default 1: off)", 0, 1, NULL},
+     "keep the likeliest ids up to this sum (default 1: off)", 1e-6, 1, NULL},
     {"top-k", 0, KG_TO(kg_truncation.top_k), "K",
      "keep the K likeliest ids (default 0: off)", 0, INT_MAX, NULL},
     {"min-p", 0, KG_TO(kg_truncation.min_p), "P",

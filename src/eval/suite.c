@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "math/math.h"
+#include "rollout/sampler.h"
 #include "task/wording.h"
 
 #include <assert.h>
@@ -614,6 +615,7 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
     KG_TRY(make_excluded(set, s, err));
     KG_TRY(make_path(set, data_dir, err));
     KG_TRY(take_stops(set, err));
+    KG_TRY(kg_sampler_check(&set->sampling, err));
     KG_TRY(take_episode(set, err));
     KG_TRY(kg_suite_check_own(set, s->config, err));
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, set->said.pass_k, set->name, "pass_k",

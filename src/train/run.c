@@ -17,6 +17,7 @@
 #include "recipe/options.h"
 #include "report/path.h"
 #include "report/report.h"
+#include "rollout/sampler.h"
 #include "rollout/score.h"
 #include "train/anchor.h"
 #include "train/answers.h"
@@ -125,6 +126,19 @@ static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_run_anchor_open(run, err));
     run->record_top_k = kg_algo_recorded_top_k(&run->algo);
     run->width = kg_algo_width(&run->algo);
+    return KG_OK;
+}
+
+/* What the engine would refuse is refused before it samples. */
+static kg_status check_sampling(const struct kg_run *run, struct kg_err *err)
+{
+    struct kg_sampling training = kg_run_sampling(run);
+    struct kg_sampling validation = kg_run_eval_opts(run).sampling;
+
+    if (kg_sampler_check(&training, err) != KG_OK)
+        return kg_err_prefix(err, "rollout");
+    if (kg_sampler_check(&validation, err) != KG_OK)
+        return kg_err_prefix(err, "eval");
     return KG_OK;
 }
 
@@ -349,6 +363,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     KG_TRY(open_sampler(run, err));
     KG_TRY(open_reference(run, err));
     KG_TRY(check_stops(run, err));
+    KG_TRY(check_sampling(run, err));
     KG_TRY(kg_run_episodes_open(run, err));
     KG_TRY(kg_run_data_open(run, err));
     KG_TRY(kg_run_answers_open(run, err));
