@@ -104,7 +104,7 @@ static void open_run(struct kg_run *run, struct kg_config **config, const char *
     NEED(kg_run_open(run, *config, err));
     NEED(kg_run_dir_create(run, err));
     NEED(kg_run_dir_cut(run, err));
-    run->count.sft_step = 3;
+    run->state.count.sft_step = 3;
     NEED(kg_run_start_rl(run, err));
     NEED(kg_checkpoint_save(run, err));
 }
@@ -140,14 +140,14 @@ static void assert_loads(const char *dir, const char *name)
 
 static void assert_loads_into(struct kg_run *run, const char *name)
 {
-    struct kg_counters before = run->count;
+    struct kg_counters before = run->state.count;
     bool found;
 
     NEED(kg_checkpoint_load(run, &found, err));
     assert_true(found);
-    assert_string_equal(run->saved_name, name);
-    run->count = before;
-    run->saved_name[0] = '\0';
+    assert_string_equal(run->log.saved_name, name);
+    run->state.count = before;
+    run->log.saved_name[0] = '\0';
 }
 
 /* Request n of a save of step 1 fails: step 0 stays whole and reachable, nothing half
@@ -182,7 +182,7 @@ static void back_to_step_0(struct kg_run *run)
 {
     NEED(kg_file_remove_tree(ROOT "/full/checkpoints/step-000001", err));
     NEED(kg_file_link("step-000000", ROOT "/full/checkpoints/latest", err));
-    run->saved_name[0] = '\0';
+    run->log.saved_name[0] = '\0';
 }
 
 static void keeps_the_last_checkpoint_whatever_request_of_a_save_fails(void **state)
@@ -224,7 +224,7 @@ static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
         for (uint64_t n = 1; n < 160; n += 3 - e) {
             struct kg_err found = {0};
 
-            run.saved_name[0] = '\0';
+            run.log.saved_name[0] = '\0';
             kg_file_fail_at(n, errors[e]);
             kg_status status = kg_checkpoint_save(&run, &found);
             kg_file_fail_at(0, 0);
@@ -247,11 +247,11 @@ static void asks_for_room_before_a_save(void **state)
 
     (void)state;
     open_run(&run, &config, ROOT "/full", NULL);
-    n = run.model->n_elements;
-    run.count.step = 1;
-    run.model->n_elements = (int64_t)1 << 50; /* as if the model were that large */
+    n = run.state.model->n_elements;
+    run.state.count.step = 1;
+    run.state.model->n_elements = (int64_t)1 << 50; /* as if the model were that large */
     assert_int_equal(kg_checkpoint_save(&run, &found), KG_ENOSPACE);
-    run.model->n_elements = n;
+    run.state.model->n_elements = n;
     assert_non_null(strstr(found.message, "GB free for a checkpoint, found "));
     assert_loads(ROOT "/full", "latest");
     assert_false(kg_file_exists(ROOT "/full/checkpoints/.saving"));
@@ -393,7 +393,7 @@ static void counts_checkpoints_by_number_beyond_a_million(void **state)
     (void)state;
     open_run(&run, &config, ROOT "/many", keep);
     for (size_t i = 0; i < 3; i++) {
-        run.count.step = steps[i];
+        run.state.count.step = steps[i];
         NEED(kg_checkpoint_save(&run, err));
     }
     assert_loads(ROOT "/many", "step-1000000");
@@ -699,22 +699,23 @@ static void skips_a_step_whose_loss_is_not_finite(void **state)
     (void)state;
     open_run(&run, &config, ROOT "/loss", lag);
     NEED(kg_rl_step(&run, err));
-    kept = run.model->norm->master[0];
-    run.model->norm->master[0] = NAN;
-    NEED(kg_model_refresh(run.model, err));
+    kept = run.state.model->norm->master[0];
+    run.state.model->norm->master[0] = NAN;
+    NEED(kg_model_refresh(run.state.model, err));
     NEED(kg_rl_step(&run, err));
-    assert_int_equal(run.count.step, 2);
-    assert_int_equal(run.count.skipped, 1);
-    assert_int_equal(run.count.skipped_in_row, 1);
-    assert_int_equal(run.count.anchor_updates, 1); /* not of the skipped step */
+    assert_int_equal(run.state.count.step, 2);
+    assert_int_equal(run.state.count.skipped, 1);
+    assert_int_equal(run.state.count.skipped_in_row, 1);
+    assert_int_equal(run.state.count.anchor_updates, 1); /* not of the skipped step */
     assert_int_equal(lines_of(ROOT "/loss", "skipped-000002.jsonl.zst"), 6);
-    run.model->norm->master[0] = kept;
-    run.lagged[1].data[run.model->norm->offset] = kept; /* step 1's copy, due at step 2 */
-    NEED(kg_model_refresh(run.model, err));
+    run.state.model->norm->master[0] = kept;
+    run.state.lagged[1].data[run.state.model->norm->offset] =
+        kept; /* step 1's copy, due at step 2 */
+    NEED(kg_model_refresh(run.state.model, err));
     NEED(kg_rl_step(&run, err));
-    assert_int_equal(run.count.step, 3);
-    assert_int_equal(run.count.skipped, 1);
-    assert_int_equal(run.count.skipped_in_row, 0);
+    assert_int_equal(run.state.count.step, 3);
+    assert_int_equal(run.state.count.skipped, 1);
+    assert_int_equal(run.state.count.skipped_in_row, 0);
     close_run(&run, config);
 }
 

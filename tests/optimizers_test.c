@@ -103,13 +103,13 @@ static void what_is_written_is_the_average(void **state)
     (void)state;
     opts.trainable = true;
     NEED(kg_run_open(&run, config, err));
-    run.dir = ROOT "/whole";
+    run.log.dir = ROOT "/whole";
     NEED(kg_checkpoint_load(&run, &found, err));
     assert_true(found);
     NEED(kg_model_open(&written, ROOT "/whole/checkpoints/latest/model", &opts, err));
     for (int64_t i = 0; i < written->n_elements; i++) {
-        double y = (double)run.model->master.data[i],
-               z = (double)run.optim->state[0].data[i];
+        double y = (double)run.state.model->master.data[i],
+               z = (double)run.state.optim->state[0].data[i];
         double x = (y - 0.1 * z) / 0.9;
 
         apart = fmax(apart, fabs(x - y));

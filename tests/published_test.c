@@ -635,28 +635,28 @@ static void training_prompts(const struct kg_published_row *row, const struct re
                              const struct stand_in *in)
 {
     struct kg_model model = {.dir = folder};
-    struct kg_run run = {.config = r->config, .model = &model};
-    const struct kg_prompts *sets[] = {&run.train, &run.val};
+    struct kg_run run = {.in.config = r->config, .state.model = &model};
+    const struct kg_prompts *sets[] = {&run.in.train, &run.in.val};
 
     ok(kg_config_set(r->config, "data.train", in->data, false, "test", &err));
     ok(kg_config_set(r->config, "data.val", in->data, false, "test", &err));
-    kg_recipe_read(&run.recipe, r->config);
-    ok(kg_tokenizer_open(&run.tok, folder, &err));
+    kg_recipe_read(&run.in.recipe, r->config);
+    ok(kg_tokenizer_open(&run.in.tok, folder, &err));
     ok(kg_run_data_open(&run, &err));
     for (size_t i = 0; i < 2; i++) {
         struct kg_str text = {0};
 
-        ok(kg_tokenizer_decode_text(&text, run.tok, sets[i]->ids[0].ids,
+        ok(kg_tokenizer_decode_text(&text, run.in.tok, sets[i]->ids[0].ids,
                                     sets[i]->ids[0].n, false, &err));
         check_prompt(row, r->run->name, kg_str_text(&text));
         kg_str_release(&text);
     }
-    kg_prompts_release(&run.train);
-    kg_prompts_release(&run.val);
-    kg_dataset_release(&run.train_data);
-    kg_dataset_release(&run.val_data);
-    kg_chat_template_close(run.chat);
-    kg_tokenizer_close(run.tok);
+    kg_prompts_release(&run.in.train);
+    kg_prompts_release(&run.in.val);
+    kg_dataset_release(&run.in.train_data);
+    kg_dataset_release(&run.in.val_data);
+    kg_chat_template_close(run.in.chat);
+    kg_tokenizer_close(run.in.tok);
 }
 
 static void suite_prompts(const struct kg_published_row *row, struct resolved *r,

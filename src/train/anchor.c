@@ -32,8 +32,8 @@ static kg_status check_shape(const struct kg_model *anchor, const struct kg_mode
 
 static kg_status open_path(struct kg_run *run, const char *path, struct kg_err *err)
 {
-    enum kg_anchor_kind kind = run->algo.anchor->kind;
-    const char *name = run->algo.anchor->about.name;
+    enum kg_anchor_kind kind = run->in.algo.anchor->kind;
+    const char *name = run->in.algo.anchor->about.name;
     bool follows = kind != KG_ANCHOR_FIXED;
 
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
@@ -41,66 +41,69 @@ static kg_status open_path(struct kg_run *run, const char *path, struct kg_err *
                        "anchor.path: expected anchor.kind fixed, ema or copy with it, "
                        "found %s",
                        name);
-    KG_TRY(kg_reference_open(&run->anchor, path, "anchor.path", run->model, run->tok,
-                             follows, err));
-    return follows ? check_shape(run->anchor, run->model, name, err) : KG_OK;
+    KG_TRY(kg_reference_open(&run->state.anchor, path, "anchor.path", run->state.model,
+                             run->in.tok, follows, err));
+    return follows ? check_shape(run->state.anchor, run->state.model, name, err) : KG_OK;
 }
 
 kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err)
 {
-    enum kg_anchor_kind kind = run->algo.anchor->kind;
-    const char *path = run->recipe.anchor_path;
+    enum kg_anchor_kind kind = run->in.algo.anchor->kind;
+    const char *path = run->in.recipe.anchor_path;
 
     if (*path)
         return open_path(run, path, err);
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
         return KG_OK;
-    return kg_model_clone(&run->anchor, run->model, run->model->ct, err);
+    return kg_model_clone(&run->state.anchor, run->state.model, run->state.model->ct,
+                          err);
 }
 
 static kg_status become_policy(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_slab_copy(&run->anchor->master, &run->model->master, err));
-    return kg_model_refresh(run->anchor, err);
+    KG_TRY(kg_slab_copy(&run->state.anchor->master, &run->state.model->master, err));
+    return kg_model_refresh(run->state.anchor, err);
 }
 
 kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err)
 {
-    if (!run->anchor || *run->recipe.anchor_path)
+    if (!run->state.anchor || *run->in.recipe.anchor_path)
         return KG_OK;
     return become_policy(run, err);
 }
 
 bool kg_run_anchor_saved(const struct kg_run *run)
 {
-    return run->anchor && run->anchor->master.data;
+    return run->state.anchor && run->state.anchor->master.data;
 }
 
 struct kg_rows *kg_run_rows(const struct kg_run *run, const struct kg_model *m)
 {
-    return m == run->sampler && run->sampler_rows ? run->sampler_rows : run->rows;
+    return m == run->state.sampler && run->work.sampler_rows ? run->work.sampler_rows
+                                                             : run->work.rows;
 }
 
 /* ---- moving ---- */
 
 static kg_status move(struct kg_run *run, struct kg_err *err)
 {
-    run->count.anchor_updates++;
-    if (run->algo.anchor->kind == KG_ANCHOR_COPY) {
-        run->count.anchor_kl = 0;
+    run->state.count.anchor_updates++;
+    if (run->in.algo.anchor->kind == KG_ANCHOR_COPY) {
+        run->state.count.anchor_kl = 0;
         return become_policy(run, err);
     }
-    return kg_anchor_update(run->anchor, run->model, run->algo.anchor_eta, err);
+    return kg_anchor_update(run->state.anchor, run->state.model, run->in.algo.anchor_eta,
+                            err);
 }
 
 kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
                                      struct kg_err *err)
 {
-    const struct kg_algo *a = &run->algo;
-    struct kg_counters *c = &run->count;
+    const struct kg_algo *a = &run->in.algo;
+    struct kg_counters *c = &run->state.count;
 
     *moved = false;
-    if (!run->anchor)
+    if (!run->state.anchor)
         return KG_OK;
     if (a->anchor_kappa > 0) {
         c->anchor_kl = a->anchor_smoothing * c->anchor_kl +
@@ -108,16 +111,17 @@ kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
         *moved = c->anchor_kl > a->anchor_kappa;
         c->anchor_refreshed += *moved;
     }
-    if (a->anchor_per_update && kg_policy_anchor_due(a, run->optim->step))
+    if (a->anchor_per_update && kg_policy_anchor_due(a, run->state.optim->step))
         *moved = true;
     return *moved ? move(run, err) : KG_OK;
 }
 
 kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_algo *a = &run->algo;
+    const struct kg_algo *a = &run->in.algo;
 
-    if (!run->anchor || a->anchor_per_update || !kg_policy_anchor_due(a, run->count.step))
+    if (!run->state.anchor || a->anchor_per_update ||
+        !kg_policy_anchor_due(a, run->state.count.step))
         return KG_OK;
     return move(run, err);
 }

@@ -14,7 +14,7 @@
 
 #include "train/run.h"
 
-/* As anchor.kind and anchor.path say; run->anchor stays NULL where there is none.
+/* As anchor.kind and anchor.path say; run->state.anchor stays NULL where there is none.
  * errors: those of kg_reference_open; EINVAL, SHAPE */
 kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 /* RL begins: without anchor.path the anchor becomes the policy. */

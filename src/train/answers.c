@@ -17,7 +17,7 @@
 
 static kg_status check(const struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_algo *a = &run->algo;
+    const struct kg_algo *a = &run->in.algo;
 
     if (kg_algo_reads_sample(a))
         return kg_fail(err, KG_EINVAL,
@@ -32,12 +32,13 @@ static kg_status check(const struct kg_run *run, struct kg_err *err)
                        "algo.advantage: %s asks for a baseline or for rewards, and with "
                        "rollout.data nothing is sampled; expected a row such as grpo",
                        kg_algo_row_name(a, KG_TABLE_ADVANTAGE));
-    if (run->recipe.rollout.samples != 1)
+    if (run->in.recipe.rollout.samples != 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.data has one answer a line; expected 1, "
                        "found %lld",
-                       (long long)run->recipe.rollout.samples);
-    if (run->sampler || kg_recipe_truncates(&run->recipe) || run->recipe.rollout.dynamic)
+                       (long long)run->in.recipe.rollout.samples);
+    if (run->state.sampler || kg_recipe_truncates(&run->in.recipe) ||
+        run->in.recipe.rollout.dynamic)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected rollout.lag, dtype, "
                        "top_p, top_k, min_p and dynamic as they are by default");
@@ -46,23 +47,23 @@ static kg_status check(const struct kg_run *run, struct kg_err *err)
 
 kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     const char *path = r->rollout.data;
-    struct kg_sft_opts opts = {.max_tokens = (size_t)(r->data.max_prompt_tokens +
-                                                      r->rollout.sampling.max_tokens),
-                               .special = r->data.add_special,
-                               .eos = run->model->config.n_eos ? run->model->config.eos[0]
-                                                               : -1,
-                               .prompt = run->prompt};
+    struct kg_sft_opts opts = {
+        .max_tokens = (size_t)(r->data.max_prompt_tokens +
+                               r->rollout.sampling.max_tokens),
+        .special = r->data.add_special,
+        .eos = run->state.model->config.n_eos ? run->state.model->config.eos[0] : -1,
+        .prompt = run->in.prompt};
 
     if (!*path)
         return KG_OK;
     KG_TRY(check(run, err));
-    KG_TRY(kg_sft_from_jsonl(&run->answers, path, run->tok, &opts, err));
+    KG_TRY(kg_sft_from_jsonl(&run->in.answers, path, run->in.tok, &opts, err));
     kg_log_info("%s: %zu answers, longest %zu tokens with the prompt; left out: %lld "
                 "over %zu tokens",
-                path, run->answers.n, run->answers.longest,
-                (long long)run->answers.dropped_too_long, opts.max_tokens);
+                path, run->in.answers.n, run->in.answers.longest,
+                (long long)run->in.answers.dropped_too_long, opts.max_tokens);
     return KG_OK;
 }
 
@@ -71,12 +72,12 @@ kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
 static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t i,
                              uint64_t place, struct kg_err *err)
 {
-    const struct kg_sft_set *set = &run->answers;
+    const struct kg_sft_set *set = &run->in.answers;
     const int32_t *tokens = set->tokens.ids;
 
     t->prompt_index = (int64_t)i;
     t->draw = place;
-    t->temperature = run->recipe.rollout.sampling.temperature;
+    t->temperature = run->in.recipe.rollout.sampling.temperature;
     t->finish = KG_FINISH_STOP;
     for (size_t j = set->begin[i]; j < set->begin[i + 1]; j++) {
         struct kg_traj_step step = {.token = tokens[j]};
@@ -93,10 +94,10 @@ static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t
 static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run *run,
                             struct kg_err *err)
 {
-    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
-    uint64_t place = (uint64_t)run->count.prompts;
+    struct kg_rng_key key = {run->in.recipe.run.seed, KG_RNG_SHUFFLE};
+    uint64_t place = (uint64_t)run->state.count.prompts;
     uint32_t *lines = kg_mem_calloc(b->n_trajs, sizeof *lines, "lines of a step", err);
-    kg_status status = lines ? kg_epochs_take(lines, b->n_trajs, place, run->answers.n,
+    kg_status status = lines ? kg_epochs_take(lines, b->n_trajs, place, run->in.answers.n,
                                               key, err)
                              : err->code;
 
@@ -132,7 +133,8 @@ static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
                                         .logp = t->logp};
     }
     if (status == KG_OK)
-        status = kg_score(run->rows, run->model, seqs, b->n_trajs, 0, 0, from, err);
+        status = kg_score(run->work.rows, run->state.model, seqs, b->n_trajs, 0, 0, from,
+                          err);
     for (size_t i = 0; status == KG_OK && i < b->n_trajs; i++)
         forget_context(&b->trajs[i]);
     kg_mem_free(from);
@@ -144,7 +146,7 @@ kg_status kg_rl_read_answers(struct kg_rl_batch *b, struct kg_run *run,
                              struct kg_err *err)
 {
     b->group = 1;
-    b->n_trajs = (size_t)run->recipe.rollout.prompts;
+    b->n_trajs = (size_t)run->in.recipe.rollout.prompts;
     b->n_learned = b->n_trajs;
     b->places = (int64_t)b->n_trajs;
     b->trajs = kg_mem_calloc(b->n_trajs, sizeof *b->trajs, "trajectories", err);

@@ -9,7 +9,7 @@
 
 #include "train/rl_batch.h"
 
-/* Read rollout.data into run->answers; nothing where the key is empty.
+/* Read rollout.data into run->in.answers; nothing where the key is empty.
  * errors: those of kg_sft_from_jsonl; EINVAL (a key that wants samples) */
 kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 

@@ -40,31 +40,31 @@ static struct vectors vectors_of(const struct kg_run *run)
 {
     struct vectors v = {.n = 0};
 
-    add_vector(&v, "master", &run->model->master);
+    add_vector(&v, "master", &run->state.model->master);
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        add_vector(&v, run->optim ? run->optim->opts.row->state[i] : "",
-                   run->optim ? &run->optim->state[i] : NULL);
+        add_vector(&v, run->state.optim ? run->state.optim->opts.row->state[i] : "",
+                   run->state.optim ? &run->state.optim->state[i] : NULL);
     if (kg_run_anchor_saved(run))
-        add_vector(&v, "anchor", &run->anchor->master);
-    for (int i = 0; run->lagged && i <= run->lag; i++) {
+        add_vector(&v, "anchor", &run->state.anchor->master);
+    for (int i = 0; run->state.lagged && i <= run->state.lag; i++) {
         char name[VECTOR_NAME];
 
         snprintf(name, sizeof name, "lag.%d", i);
-        add_vector(&v, name, &run->lagged[i]);
+        add_vector(&v, name, &run->state.lagged[i]);
     }
     return v;
 }
 
 static enum kg_dtype saved_dtype(const struct kg_run *run)
 {
-    return run->recipe.checkpoint.fp32 ? KG_F32 : KG_BF16;
+    return run->in.recipe.checkpoint.fp32 ? KG_F32 : KG_BF16;
 }
 
 uint64_t kg_checkpoint_bytes(const struct kg_run *run)
 {
-    uint64_t model = kg_model_save_bytes(run->model, saved_dtype(run));
+    uint64_t model = kg_model_save_bytes(run->state.model, saved_dtype(run));
 
-    return vectors_of(run).n * (uint64_t)run->model->n_elements * sizeof(float) +
+    return vectors_of(run).n * (uint64_t)run->state.model->n_elements * sizeof(float) +
            model * (kg_run_anchor_saved(run) ? 2 : 1) + (1 << 20);
 }
 
@@ -95,7 +95,7 @@ static kg_status write_vectors(const struct kg_run *run, const char *path,
         decls[i] = (struct kg_st_decl){.name = v.name[i],
                                        .dtype = "F32",
                                        .n_dims = 1,
-                                       .shape = {run->model->n_elements}};
+                                       .shape = {run->state.model->n_elements}};
     KG_TRY(kg_st_writer_open(&w, path, decls, v.n, err));
     for (size_t i = 0; i < v.n && status == KG_OK; i++)
         status = put_slab(w, i, v.slab[i], err);
@@ -111,11 +111,12 @@ static struct kg_path small_files_of(const struct kg_run *run)
 {
     struct kg_path dir;
 
-    if (run->saved_name[0]) {
-        dir = kg_path_in(kg_path_in(run->dir, "checkpoints").text, run->saved_name);
+    if (run->log.saved_name[0]) {
+        dir = kg_path_in(kg_path_in(run->log.dir, "checkpoints").text,
+                         run->log.saved_name);
         return kg_path_in(dir.text, "model");
     }
-    snprintf(dir.text, sizeof dir.text, "%s", run->model->dir);
+    snprintf(dir.text, sizeof dir.text, "%s", run->state.model->dir);
     return dir;
 }
 
@@ -125,14 +126,15 @@ static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *
     struct kg_model_save save = {.dtype = saved_dtype(run), .source_dir = small.text};
 
     KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(kg_optim_weights(&save.weights, run->optim, run->model, err));
-    KG_TRY(kg_model_save(run->model, kg_path_in(dir, "model").text, &save, err));
+    KG_TRY(kg_optim_weights(&save.weights, run->state.optim, run->state.model, err));
+    KG_TRY(kg_model_save(run->state.model, kg_path_in(dir, "model").text, &save, err));
     save.weights = NULL;
     if (kg_run_anchor_saved(run))
-        KG_TRY(kg_model_save(run->anchor, kg_path_in(dir, "anchor").text, &save, err));
+        KG_TRY(
+            kg_model_save(run->state.anchor, kg_path_in(dir, "anchor").text, &save, err));
     KG_TRY(write_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
-    KG_TRY(
-        kg_checkpoint_put_counters(&run->count, kg_path_in(dir, "state.json").text, err));
+    KG_TRY(kg_checkpoint_put_counters(&run->state.count,
+                                      kg_path_in(dir, "state.json").text, err));
     return kg_manifest_write(dir, err);
 }
 
@@ -305,32 +307,32 @@ static kg_status check_space(const struct kg_run *run, const char *root,
 
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
 {
-    struct kg_path root = kg_path_in(run->dir, "checkpoints"),
+    struct kg_path root = kg_path_in(run->log.dir, "checkpoints"),
                    temporary = kg_path_in(root.text, ".saving");
-    bool rl = run->count.step > 0 || run->count.sft_step >= run->sft_steps;
+    bool rl = run->state.count.step > 0 || run->state.count.sft_step >= run->in.sft_steps;
     char name[KG_CHECKPOINT_NAME];
     kg_status status;
     int phase;
 
     snprintf(name, sizeof name, "%s-%06lld", rl ? "step" : "sft",
-             (long long)(rl ? run->count.step : run->count.sft_step));
-    if (strcmp(name, run->saved_name) == 0)
+             (long long)(rl ? run->state.count.step : run->state.count.sft_step));
+    if (strcmp(name, run->log.saved_name) == 0)
         return KG_OK;
     phase = kg_phase_begin(0, NULL, "saving checkpoint %s", name);
     KG_TRY(kg_file_make_dirs(root.text, err));
     KG_TRY(kg_file_remove_tree(temporary.text, err));
     KG_TRY(check_space(run, root.text, err));
-    run->count.optim_step = run->optim->step;
-    KG_TRY(kg_file_writer_sync(&run->metrics, err));
-    run->count.metrics_bytes = run->metrics.written;
+    run->state.count.optim_step = run->state.optim->step;
+    KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
+    run->state.count.metrics_bytes = run->log.metrics.written;
     KG_TRY_GOTO(fail, write_into(run, temporary.text, err));
     KG_TRY_GOTO(
         fail, kg_file_rename_dir(temporary.text, kg_path_in(root.text, name).text, err));
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
-    memcpy(run->saved_name, name, sizeof name);
+    memcpy(run->log.saved_name, name, sizeof name);
     kg_log_info("saved %s/%s", root.text, name);
     kg_phase_end(phase);
-    return remove_old(root.text, run->recipe.checkpoint.keep, err);
+    return remove_old(root.text, run->in.recipe.checkpoint.keep, err);
 fail : {
     struct kg_err ignored = {0};
 
@@ -370,31 +372,32 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
 kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err *err)
 {
     /* the format first: what an older kedge wrote has no manifest */
-    KG_TRY(kg_checkpoint_counters(&run->count, kg_path_in(dir, "state.json").text, err));
+    KG_TRY(kg_checkpoint_counters(&run->state.count, kg_path_in(dir, "state.json").text,
+                                  err));
     KG_TRY(kg_manifest_check(NULL, dir, err));
-    if (run->count.step > 0 || run->count.sft_step >= run->sft_steps)
+    if (run->state.count.step > 0 || run->state.count.sft_step >= run->in.sft_steps)
         KG_TRY(kg_run_start_rl(run, err));
     else
         KG_TRY(kg_run_start_sft(run, err));
     KG_TRY(read_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
-    kg_optim_resume(run->optim, run->count.optim_step);
-    KG_TRY(kg_model_refresh(run->model, err));
-    return kg_run_anchor_saved(run) ? kg_model_refresh(run->anchor, err) : KG_OK;
+    kg_optim_resume(run->state.optim, run->state.count.optim_step);
+    KG_TRY(kg_model_refresh(run->state.model, err));
+    return kg_run_anchor_saved(run) ? kg_model_refresh(run->state.anchor, err) : KG_OK;
 }
 
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
 {
-    struct kg_path root = kg_path_in(run->dir, "checkpoints");
+    struct kg_path root = kg_path_in(run->log.dir, "checkpoints");
     char name[KG_CHECKPOINT_NAME];
 
     *found = false;
-    KG_TRY(kg_checkpoint_newest(name, run->dir, err));
+    KG_TRY(kg_checkpoint_newest(name, run->log.dir, err));
     if (!name[0])
         return KG_OK;
     kg_log_info("resuming from %s/%s", root.text, name);
     KG_TRY(kg_checkpoint_read(run, kg_path_in(root.text, name).text, err));
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
-    memcpy(run->saved_name, name, sizeof name);
+    memcpy(run->log.saved_name, name, sizeof name);
     *found = true;
     return KG_OK;
 }

@@ -108,10 +108,10 @@ static void open_episodes(struct opened *o, const char *dir, const char *const *
 static void use_script(struct kg_run *run, int fail_at)
 {
     script = (struct script){.fail_at = fail_at};
-    kg_episodes_close(run->episodes);
-    run->episodes = NULL;
-    run->episode_opts.env = &script_row;
-    NEED(kg_episodes_open(&run->episodes, run->tok, &run->episode_opts, err));
+    kg_episodes_close(run->work.episodes);
+    run->work.episodes = NULL;
+    run->in.episode_opts.env = &script_row;
+    NEED(kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err));
 }
 
 /* ---- masks ---- */
@@ -153,8 +153,8 @@ static void check_scores(const struct kg_rl_batch *b, const struct kg_run *run)
         int64_t at = b->begin[i];
 
         other.logp = anchor;
-        score_one(run->model, &own, 0, 0, NULL);
-        score_one(run->anchor, &other, 0, 0, NULL);
+        score_one(run->state.model, &own, 0, 0, NULL);
+        score_one(run->state.anchor, &other, 0, 0, NULL);
         for (size_t j = 0; j < t->n; j++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
@@ -173,7 +173,7 @@ static void only_what_the_model_wrote_is_in_the_loss(void **state)
     (void)state;
     open_episodes(&o, ROOT "/masks", more);
     use_script(&o.run, 0);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     NEED(kg_rl_sample(&b, &o.run, err));
     NEED(kg_rl_prepare(&b, &o.run, err));
     check_flat(&b);
@@ -205,7 +205,7 @@ static void lengths_and_metrics_count_what_the_model_wrote(void **state)
 
 /* ---- a tool that is down ---- */
 
-static void same_model(const struct kg_run *a, const struct kg_run *b)
+static void same_model(const struct kg_run_state *a, const struct kg_run_state *b)
 {
     assert_memory_equal(a->model->master.data, b->model->master.data,
                         (size_t)a->model->n_elements * sizeof(float));
@@ -231,12 +231,12 @@ static void a_step_that_a_tool_broke_off_is_done_again_bit_for_bit(void **state)
         script.fail_at = 8;
         assert_int_equal(kg_rl_step(&broken.run, &e), KG_EIO);
         assert_non_null(strstr(e.message, "kedge train --resume goes on"));
-        assert_int_equal(broken.run.count.step, step);
-        assert_false(broken.run.midway);
+        assert_int_equal(broken.run.state.count.step, step);
+        assert_false(broken.run.state.midway);
         script.fail_at = 0;
         NEED(kg_rl_step(&broken.run, err));
     }
-    same_model(&whole.run, &broken.run);
+    same_model(&whole.run.state, &broken.run.state);
     close_run(&broken);
     close_run(&whole);
 }

@@ -8,16 +8,17 @@
 
 kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_episodes_from_recipe(&run->episode_opts, &run->recipe, err));
-    if (!run->episode_opts.env)
+    KG_TRY(kg_episodes_from_recipe(&run->in.episode_opts, &run->in.recipe, err));
+    if (!run->in.episode_opts.env)
         return KG_OK;
-    if (*run->recipe.rollout.data)
+    if (*run->in.recipe.rollout.data)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected episode.env none, "
                        "found %s",
-                       run->episode_opts.env->name);
-    if (kg_episodes_open(&run->episodes, run->tok, &run->episode_opts, err) != KG_OK)
-        return kg_err_prefix(err, "episode.env %s", run->episode_opts.env->name);
+                       run->in.episode_opts.env->name);
+    if (kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err) !=
+        KG_OK)
+        return kg_err_prefix(err, "episode.env %s", run->in.episode_opts.env->name);
     return KG_OK;
 }
 
@@ -26,13 +27,13 @@ kg_status kg_run_tool_failed(const struct kg_run *run, kg_status status,
 {
     struct kg_err cause = *err;
 
-    if (!run->episodes || (status != KG_EIO && status != KG_ETIMEOUT))
+    if (!run->work.episodes || (status != KG_EIO && status != KG_ETIMEOUT))
         return status;
     return kg_fail(
         err, status,
         "%.500s; the run stands behind step %lld: when the tool answers again, "
         "kedge train --resume goes on with the same bits",
-        cause.message, (long long)run->count.step);
+        cause.message, (long long)run->state.count.step);
 }
 
 void kg_episodes_put(struct kg_metrics *log, const char *prefix,

@@ -4,7 +4,7 @@
 
 #include "train/run.h"
 
-/* run->episodes, where the config asks for them. */
+/* run->work.episodes, where the config asks for them. */
 kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* A tool failed for good and the run is to stop: how to go on is added to the message.

@@ -20,17 +20,17 @@ static float *weights_after(int64_t *elements, double *moved, const char *const 
     size_t bytes;
 
     open_run(&o, ROOT "/run", extra);
-    disturb(o.run.model);
+    disturb(o.run.state.model);
     NEED(kg_run_start_rl(&o.run, err));
-    *elements = o.run.model->n_elements;
+    *elements = o.run.state.model->n_elements;
     bytes = (size_t)*elements * sizeof *after;
     before = kg_mem_calloc(1, bytes, "test", &e);
     after = kg_mem_calloc(1, bytes, "test", &e);
     assert_true(before && after);
-    memcpy(before, o.run.model->master.data, bytes);
+    memcpy(before, o.run.state.model->master.data, bytes);
     for (int i = 0; i < n; i++)
         NEED(kg_rl_step(&o.run, err));
-    memcpy(after, o.run.model->master.data, bytes);
+    memcpy(after, o.run.state.model->master.data, bytes);
     *moved = 0;
     for (int64_t i = 0; i < *elements; i++)
         *moved = fmax(*moved, fabs((double)after[i] - before[i]));

@@ -239,7 +239,7 @@ static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_s
                              const struct kg_run *run, const char *name,
                              struct kg_err *err)
 {
-    uint64_t expected = (uint64_t)run->model->n_elements * sizeof(float);
+    uint64_t expected = (uint64_t)run->state.model->n_elements * sizeof(float);
 
     *t = kg_st_find(set, name);
     if (*t && (*t)->bytes == expected)
@@ -247,7 +247,7 @@ static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_s
     return kg_fail(err, *t ? KG_ESHAPE : KG_ENOTFOUND,
                    "init.from: %.300s/state.safetensors: expected tensor %s of %llu "
                    "bytes, found %s%llu",
-                   run->init.dir.text, name, (unsigned long long)expected,
+                   run->in.init.dir.text, name, (unsigned long long)expected,
                    *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
 }
 
@@ -264,10 +264,11 @@ static kg_status take(struct kg_slab *to, const struct kg_st_set *set,
  * the model they were saved with. */
 static kg_status check_shapes(const struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_model_config *a = &run->model->config;
+    const struct kg_model_config *a = &run->state.model->config;
     struct kg_model_config b;
 
-    KG_TRY(kg_model_config_read(&b, kg_path_in(run->init.dir.text, "model").text, err));
+    KG_TRY(
+        kg_model_config_read(&b, kg_path_in(run->in.init.dir.text, "model").text, err));
     if (a->arch == b.arch && a->vocab == b.vocab && a->hidden == b.hidden &&
         a->ffn == b.ffn && a->layers == b.layers && a->heads == b.heads &&
         a->kv_heads == b.kv_heads && a->head_dim == b.head_dim && a->tied == b.tied &&
@@ -276,7 +277,7 @@ static kg_status check_shapes(const struct kg_run *run, struct kg_err *err)
     return kg_fail(err, KG_ESHAPE,
                    "init.from: %.300s: expected the shapes of the model at %.300s, found "
                    "others",
-                   run->init.dir.text, run->model->dir);
+                   run->in.init.dir.text, run->state.model->dir);
 }
 
 kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
@@ -284,12 +285,12 @@ kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status;
 
-    if (!run->init.model || run->init.own)
+    if (!run->in.init.model || run->in.init.own)
         return KG_OK;
-    KG_TRY(open_state(&set, &run->init, err));
-    status = take(&run->model->master, set, run, "master", err);
+    KG_TRY(open_state(&set, &run->in.init, err));
+    status = take(&run->state.model->master, set, run, "master", err);
     kg_st_close(set);
-    return status == KG_OK ? kg_model_refresh(run->model, err) : status;
+    return status == KG_OK ? kg_model_refresh(run->state.model, err) : status;
 }
 
 /* ---- anchor and optimizer ---- */
@@ -297,21 +298,21 @@ kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
 static kg_status check_wanted(const struct kg_run *run, const struct kg_st_set *set,
                               struct kg_err *err)
 {
-    const struct kg_optim_row *row = run->rl_optim.row;
+    const struct kg_optim_row *row = run->in.rl_optim.row;
     const struct kg_st_tensor *unused;
 
-    if (run->init.anchor && !kg_run_anchor_saved(run))
+    if (run->in.init.anchor && !kg_run_anchor_saved(run))
         return kg_fail(err, KG_EINVAL,
                        "init.parts: anchor: expected an anchor with weights of its own, "
                        "found anchor.kind %s",
-                       run->recipe.algo.name[KG_TABLE_ANCHOR]);
-    if (run->init.anchor)
+                       run->in.recipe.algo.name[KG_TABLE_ANCHOR]);
+    if (run->in.init.anchor)
         KG_TRY(need_tensor(&unused, set, run, "anchor", err));
-    if (run->init.optimizer && row->averages)
+    if (run->in.init.optimizer && row->averages)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "init.parts: optimizer: expected optim.kind adamw, found %s",
                        row->name);
-    for (int i = 0; run->init.optimizer && i < KG_OPTIM_STATES; i++)
+    for (int i = 0; run->in.init.optimizer && i < KG_OPTIM_STATES; i++)
         KG_TRY(need_tensor(&unused, set, run, row->state[i], err));
     return KG_OK;
 }
@@ -321,10 +322,10 @@ kg_status kg_init_check(const struct kg_run *run, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status;
 
-    if (run->init.own || (!run->init.anchor && !run->init.optimizer))
+    if (run->in.init.own || (!run->in.init.anchor && !run->in.init.optimizer))
         return KG_OK;
     KG_TRY(check_shapes(run, err));
-    KG_TRY(open_state(&set, &run->init, err));
+    KG_TRY(open_state(&set, &run->in.init, err));
     status = check_wanted(run, set, err);
     kg_st_close(set);
     return status;
@@ -334,7 +335,7 @@ kg_status kg_init_check(const struct kg_run *run, struct kg_err *err)
  * log) begins anew. */
 static void go_on(struct kg_run *run, const struct kg_counters *before)
 {
-    struct kg_counters *c = &run->count;
+    struct kg_counters *c = &run->state.count;
 
     c->step = before->step;
     c->prompts = before->prompts;
@@ -342,9 +343,9 @@ static void go_on(struct kg_run *run, const struct kg_counters *before)
     c->anchor_updates = before->anchor_updates;
     c->anchor_refreshed = before->anchor_refreshed;
     c->anchor_kl = before->anchor_kl;
-    if (run->algo.kl_target > 0)
+    if (run->in.algo.kl_target > 0)
         c->kl_beta = before->kl_beta;
-    kg_optim_resume(run->optim, before->optim_step);
+    kg_optim_resume(run->state.optim, before->optim_step);
 }
 
 static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
@@ -353,15 +354,15 @@ static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
     struct kg_counters before;
 
     KG_TRY(kg_checkpoint_counters(
-        &before, kg_path_in(run->init.dir.text, "state.json").text, err));
+        &before, kg_path_in(run->in.init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(
-            take(&run->optim->state[i], set, run, run->optim->opts.row->state[i], err));
-    if (run->init.steps)
+        KG_TRY(take(&run->state.optim->state[i], set, run,
+                    run->state.optim->opts.row->state[i], err));
+    if (run->in.init.steps)
         go_on(run, &before);
     else
-        run->count.optim_before = before.optim_before + before.optim_step;
-    run->optim->before = run->count.optim_before;
+        run->state.count.optim_before = before.optim_before + before.optim_step;
+    run->state.optim->before = run->state.count.optim_before;
     return KG_OK;
 }
 
@@ -370,14 +371,14 @@ kg_status kg_init_rl(struct kg_run *run, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status = KG_OK;
 
-    if (!run->init.anchor && !run->init.optimizer)
+    if (!run->in.init.anchor && !run->in.init.optimizer)
         return KG_OK;
-    KG_TRY(open_state(&set, &run->init, err));
-    if (run->init.anchor)
-        KG_TRY_GOTO(out, take(&run->anchor->master, set, run, "anchor", err));
-    if (run->init.anchor)
-        KG_TRY_GOTO(out, kg_model_refresh(run->anchor, err));
-    if (run->init.optimizer)
+    KG_TRY(open_state(&set, &run->in.init, err));
+    if (run->in.init.anchor)
+        KG_TRY_GOTO(out, take(&run->state.anchor->master, set, run, "anchor", err));
+    if (run->in.init.anchor)
+        KG_TRY_GOTO(out, kg_model_refresh(run->state.anchor, err));
+    if (run->in.init.optimizer)
         status = take_optimizer(run, set, err);
 out:
     kg_st_close(set);

@@ -56,7 +56,7 @@ static void open_second(struct opened *o, const char *const *extra)
 
 static bool is_tensor(const float *data, const struct kg_run *run, const char *name)
 {
-    size_t bytes = (size_t)run->model->n_elements * sizeof(float);
+    size_t bytes = (size_t)run->state.model->n_elements * sizeof(float);
     const struct kg_st_tensor *t;
     struct kg_st_set *set;
     bool same;
@@ -100,12 +100,12 @@ static void by_default_the_model_alone_is_taken(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_true(is_tensor(run->model->master.data, run, "master"));
-    assert_true(is_tensor(run->anchor->master.data, run, "master"));
-    assert_false(is_tensor(run->anchor->master.data, run, "anchor"));
-    assert_true(is_zero(run->optim->state[0].data, run->model->n_elements));
-    assert_true(is_zero(run->optim->state[1].data, run->model->n_elements));
-    assert_int_equal(run->optim->before, 0);
+    assert_true(is_tensor(run->state.model->master.data, run, "master"));
+    assert_true(is_tensor(run->state.anchor->master.data, run, "master"));
+    assert_false(is_tensor(run->state.anchor->master.data, run, "anchor"));
+    assert_true(is_zero(run->state.optim->state[0].data, run->state.model->n_elements));
+    assert_true(is_zero(run->state.optim->state[1].data, run->state.model->n_elements));
+    assert_int_equal(run->state.optim->before, 0);
     close_run(&o);
 }
 
@@ -119,13 +119,13 @@ static void every_part_is_taken_bit_for_bit(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_true(is_tensor(run->model->master.data, run, "master"));
-    assert_true(is_tensor(run->anchor->master.data, run, "anchor"));
-    assert_true(is_tensor(run->optim->state[0].data, run, "adam_m"));
-    assert_true(is_tensor(run->optim->state[1].data, run, "adam_v"));
-    assert_int_equal(run->optim->before, updates_of(FIRST));
-    assert_int_equal(run->optim->step, 0);
-    assert_int_equal(run->count.step, 0);
+    assert_true(is_tensor(run->state.model->master.data, run, "master"));
+    assert_true(is_tensor(run->state.anchor->master.data, run, "anchor"));
+    assert_true(is_tensor(run->state.optim->state[0].data, run, "adam_m"));
+    assert_true(is_tensor(run->state.optim->state[1].data, run, "adam_v"));
+    assert_int_equal(run->state.optim->before, updates_of(FIRST));
+    assert_int_equal(run->state.optim->step, 0);
+    assert_int_equal(run->state.count.step, 0);
     close_run(&o);
 }
 
@@ -137,8 +137,8 @@ static void the_anchor_alone_goes_with_another_model(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_false(is_tensor(run->model->master.data, run, "master"));
-    assert_true(is_tensor(run->anchor->master.data, run, "anchor"));
+    assert_false(is_tensor(run->state.model->master.data, run, "master"));
+    assert_true(is_tensor(run->state.anchor->master.data, run, "anchor"));
     close_run(&o);
 }
 
@@ -151,7 +151,7 @@ static void a_checkpoint_is_taken_as_it_is_named(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_false(is_tensor(o.run.model->master.data, &o.run, "master"));
+    assert_false(is_tensor(o.run.state.model->master.data, &o.run, "master"));
     close_run(&o);
 }
 
@@ -211,8 +211,8 @@ static void stages_add_up(void **state)
 
     (void)state;
     open_second(&o, extra);
-    assert_int_equal(o.run.optim->before, updates_of(ROOT "/whole"));
-    assert_true(o.run.optim->before > updates_of(FIRST) + 2);
+    assert_int_equal(o.run.state.optim->before, updates_of(ROOT "/whole"));
+    assert_true(o.run.state.optim->before > updates_of(FIRST) + 2);
     close_run(&o);
 }
 

@@ -46,11 +46,11 @@ static kg_status dump_open(struct by_source *b, const struct kg_run *run,
 {
     char name[64];
 
-    if (!run->recipe.log.validation)
+    if (!run->in.recipe.log.validation)
         return KG_OK;
     snprintf(name, sizeof name, "rollouts/%.20s-%06lld.jsonl.zst", prefix,
-             (long long)run->count.step);
-    return kg_zst_open(&b->dump, kg_path_in(run->dir, name).text, 0, err);
+             (long long)run->state.count.step);
+    return kg_zst_open(&b->dump, kg_path_in(run->log.dir, name).text, 0, err);
 }
 
 static kg_status dump_answer(struct by_source *b, const struct kg_traj *t,
@@ -113,13 +113,14 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
 
     opts.rows = kg_run_rows(run, m);
     if (status == KG_OK)
-        status = kg_eval_run(&r, m, run->tok, &run->val, &opts, add_answer, &by, err);
+        status = kg_eval_run(&r, m, run->in.tok, &run->in.val, &opts, add_answer, &by,
+                             err);
     status = dump_close(&by, status, err);
     if (status != KG_OK)
         status = kg_run_tool_failed(run, status, err);
     if (status != KG_OK)
         return kg_err_prefix(err, "validation after step %lld",
-                             (long long)run->count.step);
+                             (long long)run->state.count.step);
     kg_metrics_put_in(log, prefix, "accuracy", r.accuracy);
     kg_metrics_put_in(log, prefix, "accuracy_stderr", r.accuracy_stderr);
     kg_metrics_put_in(log, prefix, "reward", r.reward);
@@ -142,7 +143,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     kg_part_put(log, under, &by.parts, run);
     kg_log_info("step %lld %s: accuracy %.1f %% +- %.1f, reward %.4f +- %.4f, entropy "
                 "%.3f, %.0f tokens",
-                (long long)run->count.step, prefix, 100 * r.accuracy,
+                (long long)run->state.count.step, prefix, 100 * r.accuracy,
                 100 * r.accuracy_stderr, r.reward, r.reward_stderr, r.entropy,
                 r.response_tokens);
     return KG_OK;
@@ -156,12 +157,12 @@ static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
     struct kg_err back = {0};
     kg_status status;
 
-    KG_TRY(kg_optim_weights(&weights, run->optim, run->model, err));
-    KG_TRY(kg_optim_exchange(run->optim, run->model, err));
-    status = validate_model(run, run->model, "val", log, err);
-    if (kg_optim_exchange(run->optim, run->model, &back) == KG_OK)
+    KG_TRY(kg_optim_weights(&weights, run->state.optim, run->state.model, err));
+    KG_TRY(kg_optim_exchange(run->state.optim, run->state.model, err));
+    status = validate_model(run, run->state.model, "val", log, err);
+    if (kg_optim_exchange(run->state.optim, run->state.model, &back) == KG_OK)
         return status;
-    run->midway = true; /* what is trained is not where it belongs */
+    run->state.midway = true; /* what is trained is not where it belongs */
     *err = back;
     return err->code;
 }
@@ -171,15 +172,15 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     struct kg_metrics log = {.n = 0};
     int phase;
 
-    if (run->val.n == 0 || run->count.validated == run->count.step + 1)
+    if (run->in.val.n == 0 || run->state.count.validated == run->state.count.step + 1)
         return KG_OK; /* the second: done before a stop */
     phase = kg_phase_begin(0, NULL, "validation after step %lld",
-                           (long long)run->count.step);
+                           (long long)run->state.count.step);
     KG_TRY(validate_policy(run, &log, err));
-    if (run->anchor && run->recipe.eval.anchor)
-        KG_TRY(validate_model(run, run->anchor, "val_anchor", &log, err));
-    KG_TRY(kg_run_log(run, &log, "validation", run->count.step, err));
-    run->count.validated = run->count.step + 1;
+    if (run->state.anchor && run->in.recipe.eval.anchor)
+        KG_TRY(validate_model(run, run->state.anchor, "val_anchor", &log, err));
+    KG_TRY(kg_run_log(run, &log, "validation", run->state.count.step, err));
+    run->state.count.validated = run->state.count.step + 1;
     kg_phase_end(phase);
     return KG_OK;
 }
@@ -211,37 +212,38 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
 {
     struct kg_err err;
 
-    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || run->midway ||
-        run->count.step == 0)
+    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || run->state.midway ||
+        run->state.count.step == 0)
         return status;
     if (save(run, &err) != KG_OK)
-        kg_log_warn("step %lld is not saved: %s", (long long)run->count.step,
+        kg_log_warn("step %lld is not saved: %s", (long long)run->state.count.step,
                     err.message);
     return status;
 }
 
 static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 {
-    int64_t last = run->sft_steps;
-    int64_t every = run->recipe.checkpoint.every;
+    int64_t last = run->in.sft_steps;
+    int64_t every = run->in.recipe.checkpoint.every;
     double before;
     int phase;
 
-    if (run->count.sft_step >= last)
+    if (run->state.count.sft_step >= last)
         return KG_OK;
-    if (!run->optim)
+    if (!run->state.optim)
         KG_TRY(kg_run_start_sft(run, err));
     phase = kg_phase_begin(last, "updates", "warm start");
-    if (run->count.sft_step == 0 && run->sft_val.n > 0) {
+    if (run->state.count.sft_step == 0 && run->in.sft_val.n > 0) {
         KG_TRY(kg_sft_held_out(&before, run, err));
         kg_log_info("sft 0: held-out loss %.4f", before);
     }
-    while (run->count.sft_step < last) {
-        kg_phase_at(phase, run->count.sft_step);
+    while (run->state.count.sft_step < last) {
+        kg_phase_at(phase, run->state.count.sft_step);
         if (kg_signal_stop_requested())
             return stop_here(run, err);
         KG_TRY(kg_sft_step(run, err));
-        if (run->count.sft_step < last && every > 0 && run->count.sft_step % every == 0)
+        if (run->state.count.sft_step < last && every > 0 &&
+            run->state.count.sft_step % every == 0)
             KG_TRY(save(run, err));
     }
     kg_phase_end(phase);
@@ -253,9 +255,10 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
  * step 0 had them, and such a checkpoint is kept behind a warm start. */
 static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 {
-    bool warm = run->sft_steps > 0, begun = strncmp(run->saved_name, "step-", 5) == 0;
+    bool warm = run->in.sft_steps > 0,
+         begun = strncmp(run->log.saved_name, "step-", 5) == 0;
 
-    if (run->count.step > 0)
+    if (run->state.count.step > 0)
         return KG_OK;
     if (!begun) {
         KG_TRY(kg_run_start_rl(run, err));
@@ -265,7 +268,7 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
         KG_TRY(save(run, err));
     if (kg_signal_stop_requested())
         return KG_OK; /* a resumed run validates */
-    if (run->recipe.eval.at_start)
+    if (run->in.recipe.eval.at_start)
         KG_TRY(kg_run_validate(run, err));
     return KG_OK;
 }
@@ -273,13 +276,13 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 /* The first step that this run's log has, resumed or not; past the last without any. */
 static kg_status first_logged(int64_t *step, const struct kg_run *run, struct kg_err *err)
 {
-    struct kg_path path = kg_path_in(run->dir, "metrics.jsonl");
+    struct kg_path path = kg_path_in(run->log.dir, "metrics.jsonl");
     struct kg_jsonl *lines = NULL;
     struct kg_json_doc doc = {0};
     bool more = true, found = false;
     kg_status status;
 
-    *step = run->count.step + 1;
+    *step = run->state.count.step + 1;
     KG_TRY(kg_jsonl_open(&lines, path.text, err));
     while (!found) {
         const char *phase;
@@ -304,11 +307,11 @@ static kg_status must_have_trained(const struct kg_run *run, struct kg_err *err)
 {
     int64_t first, own;
 
-    if (run->count.step == 0 || run->count.skipped_in_row == 0)
+    if (run->state.count.step == 0 || run->state.count.skipped_in_row == 0)
         return KG_OK;
     KG_TRY(first_logged(&first, run, err));
-    own = run->count.step - first + 1;
-    if (own == 0 || run->count.skipped_in_row < own)
+    own = run->state.count.step - first + 1;
+    if (own == 0 || run->state.count.skipped_in_row < own)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,
                    "expected a step with finite numbers, found none: all %lld were "
@@ -318,23 +321,23 @@ static kg_status must_have_trained(const struct kg_run *run, struct kg_err *err)
 
 static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
 {
-    int64_t last = run->recipe.train.steps;
-    int64_t save_every = run->recipe.checkpoint.every;
-    int64_t eval_every = run->recipe.eval.every;
+    int64_t last = run->in.recipe.train.steps;
+    int64_t save_every = run->in.recipe.checkpoint.every;
+    int64_t eval_every = run->in.recipe.eval.every;
     int phase = kg_phase_begin(last, "steps", "training");
 
-    while (run->count.step < last) {
+    while (run->state.count.step < last) {
         kg_status status;
 
-        kg_phase_at(phase, run->count.step);
+        kg_phase_at(phase, run->state.count.step);
         if (kg_signal_stop_requested())
             return stop_here(run, err);
         status = kg_rl_step(run, err);
-        if (status == KG_OK && due(eval_every, run->count.step, last))
+        if (status == KG_OK && due(eval_every, run->state.count.step, last))
             status = kg_run_validate(run, err);
         if (status != KG_OK)
             return keep_what_stands(run, status);
-        if (due(save_every, run->count.step, last))
+        if (due(save_every, run->state.count.step, last))
             KG_TRY(save(run, err));
     }
     kg_phase_end(phase);
@@ -346,20 +349,20 @@ static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
 {
     uint64_t need = kg_checkpoint_bytes(run), found;
 
-    KG_TRY(kg_file_free_bytes(&found, run->dir, err));
-    kg_log_info("%s: a checkpoint takes %.2f GB, %.2f GB are free", run->dir, need / 1e9,
-                found / 1e9);
+    KG_TRY(kg_file_free_bytes(&found, run->log.dir, err));
+    kg_log_info("%s: a checkpoint takes %.2f GB, %.2f GB are free", run->log.dir,
+                need / 1e9, found / 1e9);
     if (found < need)
-        kg_log_warn("%s: there is not enough room for a checkpoint", run->dir);
+        kg_log_warn("%s: there is not enough room for a checkpoint", run->log.dir);
     return KG_OK;
 }
 
 /* A validation that failed after its step was saved, or that a stop came before. */
 static kg_status missed_validation(struct kg_run *run, struct kg_err *err)
 {
-    int64_t step = run->count.step;
+    int64_t step = run->state.count.step;
 
-    if (step == 0 || !due(run->recipe.eval.every, step, run->recipe.train.steps))
+    if (step == 0 || !due(run->in.recipe.eval.every, step, run->in.recipe.train.steps))
         return KG_OK;
     return kg_run_validate(run, err);
 }
@@ -369,7 +372,7 @@ static kg_status all_steps(struct kg_run *run, struct kg_err *err)
 {
     KG_TRY(missed_validation(run, err));
     KG_TRY(warm_start(run, err));
-    if (run->count.sft_step < run->sft_steps)
+    if (run->state.count.sft_step < run->in.sft_steps)
         return KG_OK;
     KG_TRY(begin_rl(run, err));
     return rl_steps(run, err);
@@ -377,11 +380,11 @@ static kg_status all_steps(struct kg_run *run, struct kg_err *err)
 
 static void say_done(const struct kg_run *run)
 {
-    long long steps = run->recipe.train.steps;
+    long long steps = run->in.recipe.train.steps;
 
-    if (steps > 0 && run->count.step >= steps)
+    if (steps > 0 && run->state.count.step >= steps)
         kg_log_info("%s: all %lld of %lld steps are done; a larger train.steps goes on",
-                    run->dir, (long long)run->count.step, steps);
+                    run->log.dir, (long long)run->state.count.step, steps);
 }
 
 /* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
@@ -395,13 +398,13 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
         KG_TRY(kg_run_dir_check(run, err));
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)
-            kg_log_info("no checkpoint in %s yet: starting at step 0", run->dir);
+            kg_log_info("no checkpoint in %s yet: starting at step 0", run->log.dir);
         say_done(run);
     } else {
         KG_TRY(kg_run_dir_create(run, err));
     }
     KG_TRY(kg_run_dir_cut(run, err));
-    kg_watch_file(kg_path_in(run->dir, "watch.log").text);
+    kg_watch_file(kg_path_in(run->log.dir, "watch.log").text);
     KG_TRY(say_disk(run, err));
     status = all_steps(run, err);
     if (status != KG_EINTERRUPTED)
@@ -421,13 +424,13 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
         kg_signal_install();
     status = kg_run_data_log(&run, err);
     if (status == KG_OK)
-        status = kg_bench_gemm_flops(&run.gemm_ceiling, run.model->backend, run.model->ct,
-                                     err);
+        status = kg_bench_gemm_flops(&run.log.gemm_ceiling, run.state.model->backend,
+                                     run.state.model->ct, err);
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     kg_log_progress_end();
-    if (run.metrics_open && kg_run_report(&run))
-        kg_log_info("the page of this run: %s/report.html", run.dir);
+    if (run.log.metrics_open && kg_run_report(&run))
+        kg_log_info("the page of this run: %s/report.html", run.log.dir);
     kg_run_close(&run);
     return status;
 }

@@ -107,10 +107,11 @@ static void step_with_episodes(const char *dir)
     struct opened o;
 
     open_run(&o, dir, episodes);
-    kg_episodes_close(o.run.episodes);
-    o.run.episodes = NULL;
-    o.run.episode_opts.env = &row;
-    NEED(kg_episodes_open(&o.run.episodes, o.run.tok, &o.run.episode_opts, err));
+    kg_episodes_close(o.run.work.episodes);
+    o.run.work.episodes = NULL;
+    o.run.in.episode_opts.env = &row;
+    NEED(kg_episodes_open(&o.run.work.episodes, o.run.in.tok, &o.run.in.episode_opts,
+                          err));
     NEED(kg_rl_step(&o.run, err));
     NEED(kg_run_validate(&o.run, err));
     close_run(&o);

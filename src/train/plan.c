@@ -22,32 +22,33 @@ static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
 
 static size_t n_prompts(const struct kg_run *run)
 {
-    return run->answers.n > 0 ? run->answers.n : run->train.n;
+    return run->in.answers.n > 0 ? run->in.answers.n : run->in.train.n;
 }
 
 /* Steps that the run is to make, those of the stage before left out. */
 static int64_t own_steps(const struct kg_run *run)
 {
-    return run->recipe.train.steps - run->init.step;
+    return run->in.recipe.train.steps - run->in.init.step;
 }
 
 /* Each of several files: its share of the prompts, and how often that goes through it. */
 static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     double prompts = (double)(own_steps(run) * r->rollout.prompts);
     double all = 0;
 
-    for (size_t i = 0; i < run->n_parts; i++)
-        all += run->parts[i].weight ? run->parts[i].weight : (double)run->parts[i].n;
-    for (size_t i = 0; run->n_parts > 1 && i < run->n_parts; i++) {
-        const struct kg_epochs_part *part = &run->parts[i];
+    for (size_t i = 0; i < run->in.n_parts; i++)
+        all += run->in.parts[i].weight ? run->in.parts[i].weight
+                                       : (double)run->in.parts[i].n;
+    for (size_t i = 0; run->in.n_parts > 1 && i < run->in.n_parts; i++) {
+        const struct kg_epochs_part *part = &run->in.parts[i];
         double share = (part->weight ? part->weight : (double)part->n) / all;
 
         KG_TRY(kg_str_printf(
             out, err, "data        %s: %zu prompts, %.1f %% of a step, %.2f epochs\n",
-            run->train_data.files[i].name, part->n, 100 * share,
+            run->in.train_data.files[i].name, part->n, 100 * share,
             prompts * share / (double)part->n));
     }
     return KG_OK;
@@ -57,38 +58,38 @@ static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status start_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
 
-    if (*run->init.dir.text) {
+    if (*run->in.init.dir.text) {
         KG_TRY(kg_str_puts(out, "start       ", err));
-        KG_TRY(kg_init_say(out, &run->init, err));
+        KG_TRY(kg_init_say(out, &run->in.init, err));
         KG_TRY(kg_str_putc(out, '\n', err));
     }
-    if (n_prompts(run) + run->val.n > 0)
+    if (n_prompts(run) + run->in.val.n > 0)
         KG_TRY(kg_str_printf(out, err,
                              "task        %s, %zu training prompts, %zu for validation\n",
-                             run->task->name, n_prompts(run), run->val.n));
+                             run->in.task->name, n_prompts(run), run->in.val.n));
     KG_TRY(kg_str_printf(
         out, err, "warm start  %lld supervised updates of %lld sequences (%zu sequences)",
-        (long long)run->sft_steps, (long long)r->sft.batch, run->sft.n));
-    if (run->sft.n > 0)
+        (long long)run->in.sft_steps, (long long)r->sft.batch, run->in.sft.n));
+    if (run->in.sft.n > 0)
         KG_TRY(kg_str_printf(out, err, ", %.2f epochs at lr %g",
-                             (double)run->sft_steps * (double)r->sft.batch /
-                                 (double)run->sft.n,
+                             (double)run->in.sft_steps * (double)r->sft.batch /
+                                 (double)run->in.sft.n,
                              r->sft.opts.lr));
-    if (run->sft_val.n > 0)
-        KG_TRY(kg_str_printf(out, err, "; %zu held out", run->sft_val.n));
+    if (run->in.sft_val.n > 0)
+        KG_TRY(kg_str_printf(out, err, "; %zu held out", run->in.sft_val.n));
     return kg_str_putc(out, '\n', err);
 }
 
 static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
                              struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     int64_t prompts = r->rollout.prompts, samples = r->rollout.samples,
             steps = r->train.steps;
     int64_t updates = r->train.updates_per_step;
-    bool on_policy = updates == 1 && run->lag == 0 && !run->sampler;
+    bool on_policy = updates == 1 && run->state.lag == 0 && !run->state.sampler;
 
     if (steps == 0)
         return KG_OK;
@@ -120,14 +121,14 @@ static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
 static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
                                   struct kg_err *err)
 {
-    int64_t samples = run->recipe.eval.samples;
-    const struct kg_dataset *d = &run->val_data;
+    int64_t samples = run->in.recipe.eval.samples;
+    const struct kg_dataset *d = &run->in.val_data;
     size_t files = d->n_files ? d->n_files : 1, at = 0;
 
-    for (size_t f = 0; run->val.n > 0 && f < files; f++) {
+    for (size_t f = 0; run->in.val.n > 0 && f < files; f++) {
         size_t end = d->n_files ? d->files[f].end : d->n, first = at;
 
-        while (at < run->val.n && (size_t)run->val.record[at] < end)
+        while (at < run->in.val.n && (size_t)run->in.val.record[at] < end)
             at++;
         KG_TRY(kg_str_printf(out, err,
                              "validation  %s: %zu problems x %lld samples = %lld answers",
@@ -158,24 +159,25 @@ static kg_status put_parts(struct kg_str *out, const struct kg_task_rewards *r,
 static kg_status grader_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
-    const struct kg_dataset *d = run->train_data.n ? &run->train_data : &run->val_data;
+    const struct kg_dataset *d = run->in.train_data.n ? &run->in.train_data
+                                                      : &run->in.val_data;
     struct kg_grade_item item = {.response = "", .record = d->records};
-    const struct kg_task_rewards *rewards = run->task_opts.rewards;
+    const struct kg_task_rewards *rewards = run->in.task_opts.rewards;
     double start = kg_clock_seconds();
     struct kg_grade grade = {0};
     char said[64] = "no score";
 
-    if (!kg_task_runs_program(run->task, &run->task_opts) || d->n == 0)
+    if (!kg_task_runs_program(run->in.task, &run->in.task_opts) || d->n == 0)
         return KG_OK;
     item.response = item.record->solution ? item.record->solution
                                           : item.record->ground_truth;
     item.n = strlen(item.response);
-    KG_TRY(kg_task_grade(&grade, run->task, &run->task_opts, &item, 1, err));
+    KG_TRY(kg_task_grade(&grade, run->in.task, &run->in.task_opts, &item, 1, err));
     if (grade.graded)
         snprintf(said, sizeof said, "score %g, %s", grade.reward,
                  grade.correct ? "right" : "wrong");
     KG_TRY(kg_str_printf(out, err, "grader      '%.200s': %s",
-                         rewards ? "task.rewards" : run->task_opts.command, said));
+                         rewards ? "task.rewards" : run->in.task_opts.command, said));
     KG_TRY(put_parts(out, rewards, &grade, err));
     return kg_str_printf(out, err, " for the first %s, in %.2f s\n",
                          item.record->solution ? "worked solution" : "gold answer",
@@ -193,16 +195,17 @@ static bool is_rendered(const struct kg_prompts *p)
 static kg_status prompt_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
-    const struct kg_prompts *p[] = {&run->train, &run->val};
+    const struct kg_prompts *p[] = {&run->in.train, &run->in.val};
     static const char *const names[] = {"prompt      ", "            validation: "};
 
     for (size_t i = 0; i < 2; i++) {
         if (p[i]->n == 0)
             continue;
         KG_TRY(kg_str_puts(out, names[p[0]->n ? i : 0], err));
-        KG_TRY(kg_prompts_show(out, p[i], 0, run->tok, "            ", SHOWN_BYTES, err));
+        KG_TRY(
+            kg_prompts_show(out, p[i], 0, run->in.tok, "            ", SHOWN_BYTES, err));
         KG_TRY(kg_str_putc(out, '\n', err));
-        if (run->chat && !run->prompt.user_turn && !is_rendered(p[i]))
+        if (run->in.chat && !run->in.prompt.user_turn && !is_rendered(p[i]))
             KG_TRY(
                 kg_str_puts(out,
                             "            (there is a chat template: data.user_turn=true "
@@ -217,7 +220,7 @@ static kg_status prompt_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status sequence_lines(struct kg_str *out, const struct kg_run *run,
                                 struct kg_err *err)
 {
-    const struct kg_sft_set *s = &run->sft;
+    const struct kg_sft_set *s = &run->in.sft;
     size_t n = s->n ? s->begin[1] : 0, at = 0;
 
     if (n == 0)
@@ -225,21 +228,21 @@ static kg_status sequence_lines(struct kg_str *out, const struct kg_run *run,
     while (at < n && s->source[at] != KG_SOURCE_MODEL)
         at++;
     KG_TRY(kg_str_printf(out, err, "sequence    %zu tokens are read", at));
-    KG_TRY(kg_prompt_put_lines(out, run->tok, s->tokens.ids, at, "            ",
+    KG_TRY(kg_prompt_put_lines(out, run->in.tok, s->tokens.ids, at, "            ",
                                SHOWN_BYTES, err));
     KG_TRY(kg_str_printf(out, err, "\n            %zu follow, %zu of them learned",
                          n - at, s->learned[0]));
-    KG_TRY(kg_prompt_put_lines(out, run->tok, s->tokens.ids + at, n - at, "            ",
-                               SHOWN_BYTES, err));
+    KG_TRY(kg_prompt_put_lines(out, run->in.tok, s->tokens.ids + at, n - at,
+                               "            ", SHOWN_BYTES, err));
     return kg_str_putc(out, '\n', err);
 }
 
 static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
                                struct kg_err *err)
 {
-    const struct kg_episode_opts *o = &run->episode_opts;
+    const struct kg_episode_opts *o = &run->in.episode_opts;
 
-    if (!run->episodes)
+    if (!run->work.episodes)
         return KG_OK;
     KG_TRY(kg_str_printf(
         out, err,
@@ -256,7 +259,7 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
                          "            a turn is sampled from the newest %d tokens and "
                          "trained in %s\n",
                          o->window,
-                         run->recipe.reproduction
+                         run->in.recipe.reproduction
                              ? "the whole text (algo.reproduction; mismatch/window)"
                              : "the same context");
 }
@@ -265,7 +268,7 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
                                 struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     int64_t prompts = r->rollout.prompts;
     double batch = ceil((double)prompts * r->rollout.oversample);
 
@@ -276,7 +279,7 @@ static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
             "batches of %.0f prompts; the run above counts the %lld\n",
             (long long)prompts, r->rollout.dynamic_reward ? "reward" : "accuracy",
             (long long)r->rollout.max_refills, batch, (long long)prompts));
-    if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
+    if (kg_algo_needs(&run->in.algo) & KG_NEED_GREEDY)
         KG_TRY(kg_str_printf(out, err, "baseline    %lld greedy answers a step besides\n",
                              (long long)prompts));
     return KG_OK;
@@ -286,43 +289,43 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
                                  struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, "algorithm   ", err));
-    KG_TRY(kg_recipe_algorithm(out, &run->recipe, err));
+    KG_TRY(kg_recipe_algorithm(out, &run->in.recipe, err));
     KG_TRY(kg_str_putc(out, '\n', err));
-    if (!kg_algo_clamps(&run->algo))
+    if (!kg_algo_clamps(&run->in.algo))
         return KG_OK;
     return kg_str_printf(out, err,
                          "            kl.clamp holds %s; beyond that its gradient is not "
                          "the estimator's\n",
-                         kg_algo_clamps(&run->algo));
+                         kg_algo_clamps(&run->in.algo));
 }
 
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
-    const struct kg_model *m = run->model;
+    const struct kg_model *m = run->state.model;
     uint64_t vector = (uint64_t)m->n_elements * sizeof(float);
     uint64_t compute = kg_model_compute_bytes(m);
-    bool copied = kg_run_anchor_saved(run), read = run->anchor && !copied;
-    uint64_t copies = 1u + copied + (run->sampler ? 1u : 0u);
+    bool copied = kg_run_anchor_saved(run), read = run->state.anchor && !copied;
+    uint64_t copies = 1u + copied + (run->state.sampler ? 1u : 0u);
     uint64_t weights = copies * (vector + compute) +
-                       (run->lag ? (uint64_t)(run->lag + 1) * vector : 0) +
-                       (read ? kg_model_compute_bytes(run->anchor) : 0);
-    uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->recipe.train.lanes);
+                       (run->state.lag ? (uint64_t)(run->state.lag + 1) * vector : 0) +
+                       (read ? kg_model_compute_bytes(run->state.anchor) : 0);
+    uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->in.recipe.train.lanes);
     uint64_t training = (3 + sums) * vector;
-    uint64_t rows = kg_rows_bytes(&m->config, m->ct, &run->rows_opts);
-    uint64_t score = run->sampler_rows
-                         ? kg_rows_bytes(&run->sampler->config, run->sampler->ct,
-                                         &run->sampler_opts)
+    uint64_t rows = kg_rows_bytes(&m->config, m->ct, &run->work.rows_opts);
+    uint64_t score = run->work.sampler_rows
+                         ? kg_rows_bytes(&run->state.sampler->config,
+                                         run->state.sampler->ct, &run->work.sampler_opts)
                          : 0;
     uint64_t kv;
     struct kg_rollout_opts ro = {
-        .kv_tokens = run->recipe.rollout.engine.kv_tokens,
-        .max_batch = run->recipe.rollout.engine.max_batch,
-        .max_len = (int32_t)((int64_t)run->train.longest +
-                             kg_recipe_answer_tokens(&run->recipe))};
+        .kv_tokens = run->in.recipe.rollout.engine.kv_tokens,
+        .max_batch = run->in.recipe.rollout.engine.max_batch,
+        .max_len = (int32_t)((int64_t)run->in.train.longest +
+                             kg_recipe_answer_tokens(&run->in.recipe))};
 
     ro.max_open = ro.max_batch;
-    kg_episodes_fit(&ro, run->episodes);
+    kg_episodes_fit(&ro, run->work.episodes);
     if (ro.kv_tokens == 0)
         ro.kv_tokens = kg_rollout_kv_tokens(ro.max_open, ro.max_len);
     kv = (uint64_t)(ro.kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
@@ -340,7 +343,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
 static kg_status disk_lines(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err)
 {
-    int64_t keep = run->recipe.checkpoint.keep;
+    int64_t keep = run->in.recipe.checkpoint.keep;
     uint64_t one = kg_checkpoint_bytes(run);
 
     return kg_str_printf(out, err,
@@ -355,18 +358,19 @@ static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_
     char name[KG_CHECKPOINT_NAME];
     struct kg_path dir;
 
-    KG_TRY(kg_checkpoint_newest(name, run->dir, err));
+    KG_TRY(kg_checkpoint_newest(name, run->log.dir, err));
     if (!name[0])
-        return kg_str_printf(
-            out, err, "resume      %s has no checkpoint yet: from step 0\n", run->dir);
-    dir = kg_path_in(kg_path_in(run->dir, "checkpoints").text, name);
+        return kg_str_printf(out, err,
+                             "resume      %s has no checkpoint yet: from step 0\n",
+                             run->log.dir);
+    dir = kg_path_in(kg_path_in(run->log.dir, "checkpoints").text, name);
     KG_TRY(kg_checkpoint_read(run, dir.text, err));
-    return kg_str_printf(out, err,
-                         "resume      %s: behind step %lld of %lld, update %lld of %lld "
-                         "of the warm start\n",
-                         dir.text, (long long)run->count.step,
-                         (long long)run->recipe.train.steps,
-                         (long long)run->count.sft_step, (long long)run->sft_steps);
+    return kg_str_printf(
+        out, err,
+        "resume      %s: behind step %lld of %lld, update %lld of %lld "
+        "of the warm start\n",
+        dir.text, (long long)run->state.count.step, (long long)run->in.recipe.train.steps,
+        (long long)run->state.count.sft_step, (long long)run->in.sft_steps);
 }
 
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,

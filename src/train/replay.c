@@ -148,8 +148,8 @@ static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *
         status = kg_fail(err, KG_ENOTFOUND,
                          "anchor.kind: the run kept no anchor with weights; name one: "
                          "anchor.kind=fixed anchor.path=DIR");
-    if (status == KG_OK && t && !run->anchor) {
-        status = kg_model_clone(&r->kept, run->model, run->model->ct, err);
+    if (status == KG_OK && t && !run->state.anchor) {
+        status = kg_model_clone(&r->kept, run->state.model, run->state.model->ct, err);
         if (status == KG_OK)
             status = kg_checkpoint_take(&r->kept->master, set, "anchor", path, err);
         if (status == KG_OK)
@@ -166,7 +166,7 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
     struct kg_path root = kg_path_in(dir, "checkpoints"), path;
 
     KG_TRY(kg_checkpoint_before(out->checkpoint, dir, out->step - 1, err));
-    if (!out->checkpoint[0] && run->sft_steps > 0)
+    if (!out->checkpoint[0] && run->in.sft_steps > 0)
         return kg_fail(err, KG_ENOTFOUND,
                        "%s: expected a checkpoint at or before step %lld, found none "
                        "(checkpoint.every, checkpoint.keep)",
@@ -174,13 +174,13 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
     if (!out->checkpoint[0]) {
         KG_TRY(kg_run_start_rl(run, err));
         KG_TRY(kg_init_rl(run, err));
-        out->weights_step = run->count.step;
+        out->weights_step = run->state.count.step;
         return kg_rl_refresh_sampler(run, err);
     }
     path = kg_path_in(root.text, out->checkpoint);
     KG_TRY(keep_anchor(r, kg_path_in(path.text, "state.safetensors").text, err));
     KG_TRY(kg_checkpoint_read(run, path.text, err));
-    out->weights_step = run->count.step;
+    out->weights_step = run->state.count.step;
     return kg_rl_refresh_sampler(run, err);
 }
 
@@ -188,20 +188,20 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
 static kg_status make_room(struct replay *r, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    const struct kg_slab *grads = &run->optim->grads;
+    const struct kg_slab *grads = &run->state.optim->grads;
 
     KG_TRY(kg_slab_init(&r->sum, grads->backend, grads->n, "gradient", err));
     KG_TRY(kg_slab_init(&r->exact, grads->backend, grads->n, "gradient", err));
-    if (!run->anchor)
-        run->anchor = r->kept;
+    if (!run->state.anchor)
+        run->state.anchor = r->kept;
     r->kept = NULL;
-    if (!run->anchor || run->rows->kl)
+    if (!run->state.anchor || run->work.rows->kl)
         return KG_OK;
-    kg_rows_free(run->rows);
-    run->rows = NULL;
-    run->rows_opts.kl = true;
-    run->rows_opts.anchor = run->anchor;
-    return kg_rows_create(&run->rows, run->model, &run->rows_opts, err);
+    kg_rows_free(run->work.rows);
+    run->work.rows = NULL;
+    run->work.rows_opts.kl = true;
+    run->work.rows_opts.anchor = run->state.anchor;
+    return kg_rows_create(&run->work.rows, run->state.model, &run->work.rows_opts, err);
 }
 
 /* ---- the dump ---- */
@@ -233,9 +233,9 @@ static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
 {
     const struct kg_json *parts = kg_json_get(doc->root, "rewards");
 
-    t->n_parts = kg_task_rewards_n(run->task_opts.rewards);
+    t->n_parts = kg_task_rewards_n(run->in.task_opts.rewards);
     for (int k = 0; k < t->n_parts; k++) {
-        const char *name = kg_task_rewards_name(run->task_opts.rewards, k);
+        const char *name = kg_task_rewards_name(run->in.task_opts.rewards, k);
         const struct kg_json *one = kg_json_get(parts, name);
 
         if (!one)
@@ -259,7 +259,7 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
     if (!source || letters != n || kg_json_size(logp) != n)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected tokens, source and logp of one length", doc->where);
-    t->top_k = run->record_top_k;
+    t->top_k = kg_algo_recorded_top_k(&run->in.algo);
     for (size_t i = 0; i < n; i++) {
         int32_t token = (int32_t)kg_json_int(kg_json_at(tokens, i), -1);
         struct kg_traj_step step = {.token = token,
@@ -272,9 +272,9 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
             return kg_fail(err, KG_EFORMAT,
                            "%s: expected letters p, m and t as source, found '%c'",
                            doc->where, source[i]);
-        if (token < 0 || token >= run->model->config.vocab)
+        if (token < 0 || token >= run->state.model->config.vocab)
             return kg_fail(err, KG_EFORMAT, "%s: expected a token below %lld, found %d",
-                           doc->where, (long long)run->model->config.vocab, token);
+                           doc->where, (long long)run->state.model->config.vocab, token);
         if (source[i] == 'm' && !kg_json_is_number(kg_json_at(logp, i)))
             return kg_fail(err, KG_EFORMAT,
                            "%s: expected a log-prob of token %zu, found none (it was not "
@@ -317,14 +317,14 @@ static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
 static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *doc,
                             const struct kg_run *run, struct kg_err *err)
 {
-    size_t span = kg_traj_span(t, run->recipe.reproduction);
+    size_t span = kg_traj_span(t, run->in.recipe.reproduction);
 
-    if (span <= (size_t)run->rows->max_tokens)
+    if (span <= (size_t)run->work.rows->max_tokens)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "%s: expected an answer of at most %lld tokens with all of its "
                    "windows, found %zu",
-                   doc->where, (long long)run->rows->max_tokens, span);
+                   doc->where, (long long)run->work.rows->max_tokens, span);
 }
 
 static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_t *room,
@@ -387,7 +387,7 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
         status = read_lines(r, &text, path.text, err);
     kg_str_release(&text);
     KG_TRY(status);
-    b->group = r->run.recipe.rollout.samples;
+    b->group = r->run.in.recipe.rollout.samples;
     if (b->n_trajs == 0 || b->n_trajs % (size_t)b->group != 0)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected groups of %d answers that were learned from, found "
@@ -406,7 +406,8 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
                              struct kg_traj_part part, float *logp, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
+                                                        : run->state.model;
     size_t at = part.from * (size_t)t->top_k, from = part.begin - part.from;
     struct kg_score_seq seq = {.tokens = t->tokens + part.from,
                                .n = part.end - part.from,
@@ -427,7 +428,8 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
 static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
+                                                        : run->state.model;
     struct kg_sampling sampling = kg_run_sampling(run);
     float *logp = kg_mem_calloc(t->n, sizeof *logp, "log-probs", err);
     kg_status status = logp ? KG_OK : err->code;
@@ -451,10 +453,10 @@ static kg_status record_top(struct replay *r, struct kg_err *err)
 
 static kg_status check_dump(const struct kg_run *run, struct kg_err *err)
 {
-    if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
+    if (kg_algo_needs(&run->in.algo) & KG_NEED_GREEDY)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "the dump does not hold the greedy answers that %s needs",
-                       kg_algo_row_name(&run->algo, KG_TABLE_ADVANTAGE));
+                       kg_algo_row_name(&run->in.algo, KG_TABLE_ADVANTAGE));
     return KG_OK;
 }
 
@@ -490,15 +492,15 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
                          struct kg_err *err)
 {
     struct kg_replay_row *row = &r->out->row[part];
-    struct kg_algo own = r->run.algo;
+    struct kg_algo own = r->run.in.algo;
     double n = (double)r->out->groups, all;
     kg_status status;
 
     KG_TRY(kg_slab_zero(&r->sum, err));
     r->squares = 0;
-    r->run.algo = *algo;
+    r->run.in.algo = *algo;
     status = kg_rl_gradients(totals, &r->batch, &r->run, add_group, r, err);
-    r->run.algo = own;
+    r->run.in.algo = own;
     KG_TRY(status);
     KG_TRY(dot(&all, &r->sum, &r->sum, err));
     *row = (struct kg_replay_row){
@@ -546,13 +548,13 @@ static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
 static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_run *run,
                          enum kg_replay_part part, struct kg_err *err)
 {
-    bool kl = kg_algo_kl_in_loss(&run->algo) && run->algo.kl_beta > 0;
+    bool kl = kg_algo_kl_in_loss(&run->in.algo) && run->in.algo.kl_beta > 0;
 
-    *out = run->algo;
+    *out = run->in.algo;
     *there = true;
     if (part == KG_REPLAY_EXACT) {
-        *there = run->anchor != NULL;
-        return exact_part(out, &run->algo, err);
+        *there = run->state.anchor != NULL;
+        return exact_part(out, &run->in.algo, err);
     }
     if (part == KG_REPLAY_POLICY)
         return kg_algo_set(out, "kl.estimator", kl ? "none" : "", err);
@@ -616,9 +618,9 @@ static kg_status replay(struct replay *r, const char *dir, bool own, struct kg_e
 {
     KG_TRY(check_dump(&r->run, err));
     KG_TRY(load_weights(r, dir, err));
-    if (own && r->run.algo.kl_target > 0)
-        r->run.algo.kl_beta = r->run.count.kl_beta;
-    describe(r->out, &r->run.algo);
+    if (own && r->run.in.algo.kl_target > 0)
+        r->run.in.algo.kl_beta = r->run.state.count.kl_beta;
+    describe(r->out, &r->run.in.algo);
     KG_TRY(read_dump(r, dir, err));
     r->out->answers = r->batch.n_trajs;
     r->out->groups = r->batch.n_trajs / (size_t)r->batch.group;

@@ -46,7 +46,7 @@ static void the_kl_comes_off_the_reward_and_leaves_the_loss(void **state)
         struct kg_policy_advantage a;
 
         open_run(&o, ROOT "/kl", extra);
-        disturb(o.run.anchor);
+        disturb(o.run.state.anchor);
         make_trajs(&b, 0, false);
         NEED(kg_rl_prepare(&b, &o.run, err));
         NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
@@ -82,7 +82,7 @@ static void the_kl_comes_off_advantages_of_single_tokens(void **state)
         double most = 0, mean = 0;
 
         open_run(&o, ROOT "/off", extra);
-        disturb(o.run.anchor);
+        disturb(o.run.state.anchor);
         make_trajs(&b, 0, false);
         NEED(kg_rl_prepare(&b, &o.run, err));
         NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
@@ -155,7 +155,7 @@ static void the_kl_alone_moves_weights(void **state)
 
     (void)state;
     open_run(&o, ROOT "/alone", with);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     step(&o);
     assert_true(last_metric(ROOT "/alone", "optim/updates") == 1);
     assert_true(last_metric(ROOT "/alone", "optim/grad_norm") > 0);
@@ -267,7 +267,7 @@ static double kl_of_step(double *std, const char *advantage)
     struct kg_policy_advantage a;
 
     open_run(&o, ROOT "/std", extra);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     make_trajs(&b, 0, false);
     b.trajs[1].reward = 3;
     NEED(kg_rl_prepare(&b, &o.run, err));
@@ -305,14 +305,14 @@ static void the_coefficient_follows_the_kl_of_the_step_before(void **state)
         double beta = 0.1;
 
         open_run(&o, ROOT "/adaptive", extra);
-        disturb(o.run.anchor);
+        disturb(o.run.state.anchor);
         for (int s = 0; s < 3; s++) {
             step(&o);
             assert_true(last_metric(ROOT "/adaptive", "kl/beta") == beta);
             beta = kg_policy_adaptive_kl(beta, last_metric(ROOT "/adaptive", "kl/value"),
                                          1e-3, 40, 16);
-            assert_true(fabs(o.run.count.kl_beta / beta - 1) < 1e-12);
-            beta = o.run.count.kl_beta;
+            assert_true(fabs(o.run.state.count.kl_beta / beta - 1) < 1e-12);
+            beta = o.run.state.count.kl_beta;
         }
         assert_true(beta > 0.12); /* far above the target: up by 1.08 a step */
         close_run(&o);
@@ -327,7 +327,7 @@ static void without_a_target_the_coefficient_stays(void **state)
 
     (void)state;
     open_run(&o, ROOT "/still", extra);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     step(&o);
     step(&o);
     assert_true(last_metric(ROOT "/still", "kl/beta") == 0.1);
@@ -490,7 +490,7 @@ static void the_first_mixed_prompts_of_the_row_are_learned_from(void **state)
         assert_int_equal(b.n_trajs, b.n_learned); /* no KL: the others are aside */
         for (size_t t = 0; t < b.n_spare; t++)
             assert_same_answer(&b.spare[t], of_row(&row, &b.spare[t]));
-        assert_int_equal(o.run.count.prompts, 0);
+        assert_int_equal(o.run.state.count.prompts, 0);
         kg_rl_batch_release(&b);
         close_run(&o);
     }
@@ -516,7 +516,7 @@ static void train_dynamic(struct kg_rl_batch *b, struct kg_rl_totals *totals,
     struct kg_policy_advantage a;
 
     open_run(&o, ROOT "/filter", extra);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     NEED(kg_rl_sample(b, &o.run, err));
     NEED(kg_rl_prepare(b, &o.run, err));
     NEED(kg_rl_train(totals, &a, b, &o.run, err));
@@ -608,7 +608,7 @@ static void a_step_counts_the_prompts_that_it_took(void **state)
     for (int s = 0; s < 3; s++) {
         step(&o);
         taken += (int64_t)last_metric(ROOT "/taken", "dynamic/prompts");
-        assert_int_equal(o.run.count.prompts, taken);
+        assert_int_equal(o.run.state.count.prompts, taken);
         assert_true(last_metric(ROOT "/taken", "groups/all_right") == 0);
         assert_true(last_metric(ROOT "/taken", "groups/all_wrong") == 0);
         assert_true(last_metric(ROOT "/taken", "dynamic/batches") * 4 ==
@@ -633,9 +633,9 @@ static void too_few_mixed_prompts_are_an_error_that_says_so(void **state)
     assert_non_null(strstr(e.message, "expected 4 prompts"));
     assert_non_null(strstr(e.message, "found 0 in 3 generation batches of 6"));
     assert_non_null(strstr(e.message, "all wrong 18"));
-    assert_int_equal(o.run.count.step, 0);
-    assert_int_equal(o.run.count.prompts, 0);
-    assert_false(o.run.midway);
+    assert_int_equal(o.run.state.count.step, 0);
+    assert_int_equal(o.run.state.count.prompts, 0);
+    assert_false(o.run.state.midway);
     close_run(&o);
 }
 
@@ -734,7 +734,7 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
                                  .logp = logp,
                                  .logp_at = at};
 
-        score_one(o.run.model, &q, VOCAB, 0, NULL);
+        score_one(o.run.state.model, &q, VOCAB, 0, NULL);
         for (size_t j = 0; j < t->n; j++) {
             double sum = 0;
 

@@ -60,7 +60,7 @@ static kg_status learned_init(struct learned *l, const struct kg_rl_batch *b,
         [GROUPS] = seqs / (size_t)b->group + 1,
         [BEGINS] = seqs + 1,
         [ANSWERS] = seqs,
-        [PARTS] = seqs * (size_t)kg_task_rewards_n(run->task_opts.rewards),
+        [PARTS] = seqs * (size_t)kg_task_rewards_n(run->in.task_opts.rewards),
         [GREEDY] = b->greedy ? seqs : 0,
         [TOKENS] = n,
         [SUM_SQ] = b->sum_sq ? n : 0,
@@ -149,10 +149,10 @@ static kg_status take_off_rewards(struct learned *l, struct kg_rl_totals *totals
                                   const struct kg_rl_batch *b, const struct kg_run *run,
                                   struct kg_err *err)
 {
-    if (run->algo.kl_in->place != KG_PLACE_REWARD)
+    if (run->in.algo.kl_in->place != KG_PLACE_REWARD)
         return KG_OK;
     l->scores.token_reward = l->token_reward;
-    return kg_policy_kl_reward(l->token_reward, &totals->kl_taken, &run->algo,
+    return kg_policy_kl_reward(l->token_reward, &totals->kl_taken, &run->in.algo,
                                l->scores.n_seqs, l->seq_begin, b->old_logp,
                                b->anchor_logp, err);
 }
@@ -164,9 +164,9 @@ static kg_status take_off_advantages(struct learned *l, struct kg_rl_totals *tot
 {
     struct kg_policy_taken taken;
 
-    if (run->algo.kl_in->place != KG_PLACE_ADVANTAGE)
+    if (run->in.algo.kl_in->place != KG_PLACE_ADVANTAGE)
         return KG_OK;
-    KG_TRY(kg_policy_kl_advantage(l->advantage, &taken, &run->algo, l->scores.n_seqs,
+    KG_TRY(kg_policy_kl_advantage(l->advantage, &taken, &run->in.algo, l->scores.n_seqs,
                                   l->seq_begin, b->old_logp, b->anchor_logp, err));
     totals->kl_taken = taken.mean_kl;
     totals->kl_taken_max = taken.most;
@@ -182,10 +182,10 @@ kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *t
 
     KG_TRY_GOTO(out, learned_init(&l, b, run, err));
     learned_fill(&l, b);
-    fill_parts(&l, b, run->task_opts.rewards);
+    fill_parts(&l, b, run->in.task_opts.rewards);
     KG_TRY_GOTO(out, take_off_rewards(&l, totals, b, run, err));
     *a = (struct kg_policy_advantage){.token = l.advantage};
-    KG_TRY_GOTO(out, kg_policy_advantages(a, &run->algo, &l.scores, err));
+    KG_TRY_GOTO(out, kg_policy_advantages(a, &run->in.algo, &l.scores, err));
     KG_TRY_GOTO(out, take_off_advantages(&l, totals, b, run, err));
     deal(b->advantage, l.advantage, b);
     a->token = NULL; /* the numbers of the step remain */

@@ -301,11 +301,11 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
     int phase;
 
     if (!p->displaced)
-        *(p->model == run->anchor ? &b->anchor_passes : &b->own_passes) += 1;
+        *(p->model == run->state.anchor ? &b->anchor_passes : &b->own_passes) += 1;
     KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
     pass_ask(&a, b, p);
     phase = kg_phase_begin(0, NULL, "%s",
-                           p->model == run->anchor ? "anchor pass" : "policy pass");
+                           p->model == run->state.anchor ? "anchor pass" : "policy pass");
     KG_TRY_GOTO(out, kg_score(kg_run_rows(run, p->model), p->model, a.seqs, a.n_seqs,
                               p->k, p->top_k, a.from, err));
     kg_phase_end(phase);
@@ -318,12 +318,13 @@ out:
 /* An exact KL reads the anchor inside the micro-batches instead. */
 static bool has_anchor_rows(const struct kg_run *run)
 {
-    return kg_algo_needs(&run->algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
+    return kg_algo_needs(&run->in.algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
 }
 
 bool kg_rl_asks_anchor(const struct kg_run *run)
 {
-    return has_anchor_rows(run) && (run->anchor || kg_algo_anchor_top_k(&run->algo) > 0);
+    return has_anchor_rows(run) &&
+           (run->state.anchor || kg_algo_anchor_top_k(&run->in.algo) > 0);
 }
 
 static size_t n_displaced(const struct kg_rl_batch *b)
@@ -347,9 +348,10 @@ static void copy_record(struct kg_rl_batch *b)
 
 kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
-    struct pass_plan p = {.model = run->anchor ? run->anchor : sampler,
-                          .anchored = &run->algo,
+    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
+                                                        : run->state.model;
+    struct pass_plan p = {.model = run->state.anchor ? run->state.anchor : sampler,
+                          .anchored = &run->in.algo,
                           .k = b->k_sampler,
                           .top_k = b->k_anchor,
                           .logp = b->anchor_logp,
@@ -367,8 +369,9 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_
 static kg_status displace(struct kg_rl_batch *b, const struct kg_run *run,
                           struct kg_err *err)
 {
-    bool own = kg_algo_needs(&run->algo) & KG_NEED_MU_AT;
-    struct pass_plan p = {.model = run->sampler ? run->sampler : run->model,
+    bool own = kg_algo_needs(&run->in.algo) & KG_NEED_MU_AT;
+    struct pass_plan p = {.model = run->state.sampler ? run->state.sampler
+                                                      : run->state.model,
                           .top_k = own ? 0 : b->k_sampler,
                           .logp = b->old_logp,
                           .logp_at = b->mu_at,
@@ -382,20 +385,22 @@ static kg_status displace(struct kg_rl_batch *b, const struct kg_run *run,
 
 kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_model *sampler = run->sampler ? run->sampler : run->model;
+    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
+                                                        : run->state.model;
 
-    KG_TRY(count_tokens(b, &run->algo, err));
-    KG_TRY(allocate(b, &run->algo, has_anchor_rows(run), err));
+    KG_TRY(count_tokens(b, &run->in.algo, err));
+    KG_TRY(allocate(b, &run->in.algo, has_anchor_rows(run), err));
     flatten(b);
-    b->whole = run->recipe.reproduction;
+    b->whole = run->in.recipe.reproduction;
     KG_TRY(displace(b, run, err));
     KG_TRY(kg_rl_ask_anchor(b, run, err));
-    if (run->recipe.train.recompute) {
-        struct pass_plan p = {.model = run->model, .logp = b->old_logp};
+    if (run->in.recipe.train.recompute) {
+        struct pass_plan p = {.model = run->state.model, .logp = b->old_logp};
 
         KG_TRY(run_pass(b, run, &p, err));
         sampler =
-            run->model; /* what follows must be of the policy that the ratio refers to */
+            run->state
+                .model; /* what follows must be of the policy that the ratio refers to */
     }
     if (b->kept) {
         struct pass_plan p = {.model = sampler, .log_kept = b->old_log_kept};

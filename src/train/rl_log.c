@@ -159,7 +159,7 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
     struct kg_sources sources = {.n = 0};
 
     /* given answers are not of the training data */
-    if (run->answers.n > 0 || !kg_sources_differ(&run->train))
+    if (run->in.answers.n > 0 || !kg_sources_differ(&run->in.train))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         size_t prompt = (size_t)b->trajs[i].prompt_index;
@@ -167,7 +167,7 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
 
         if (!kg_rl_learns(b, i))
             continue;
-        row = kg_sources_row(&sources, kg_source_of(&run->train, prompt));
+        row = kg_sources_row(&sources, kg_source_of(&run->in.train, prompt));
         row->answers++;
         row->reward += b->trajs[i].reward;
         row->correct += b->grades[i].graded && b->grades[i].correct;
@@ -183,7 +183,7 @@ static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
 {
     double cut = 0, nats = 0;
 
-    if (!kg_recipe_truncates(&run->recipe))
+    if (!kg_recipe_truncates(&run->in.recipe))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         cut += (double)b->trajs[i].cut_n;
@@ -200,7 +200,7 @@ static void put_displaced(struct kg_metrics *log, const struct kg_rl_batch *b,
 {
     double n = 0, nats = 0;
 
-    if (!b->whole || run->episode_opts.window == 0)
+    if (!b->whole || run->in.episode_opts.window == 0)
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
@@ -250,7 +250,7 @@ static void put_episodes(struct kg_metrics *log, const struct kg_rl_batch *b,
     struct kg_episode_sums sums = {0};
     double observed = 0;
 
-    for (size_t i = 0; run->episodes && i < b->n_trajs; i++) {
+    for (size_t i = 0; run->work.episodes && i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
 
         if (!kg_rl_learns(b, i))
@@ -286,9 +286,9 @@ static void put_grader(struct kg_metrics *log, const struct kg_run *run)
 {
     struct kg_task_grader_stats s = {0};
 
-    if (run->task_opts.running)
-        s = kg_task_grader_stats(run->task_opts.running);
-    else if (!kg_task_rewards_stats(&s, run->task_opts.rewards))
+    if (run->in.task_opts.running)
+        s = kg_task_grader_stats(run->in.task_opts.running);
+    else if (!kg_task_rewards_stats(&s, run->in.task_opts.rewards))
         return;
     kg_metrics_put(log, "grader/starts", (double)s.starts);
     kg_metrics_put(log, "grader/restarts", (double)s.restarts);
@@ -347,12 +347,13 @@ static void put_counters(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "optim/grad_norm_max", t->grad_norm_max);
     kg_metrics_put(log, "optim/lr", t->lr);
     kg_metrics_put(log, "optim/updates", t->updates);
-    kg_metrics_put(log, "optim/idle_updates", (double)run->count.idle_updates);
-    kg_metrics_put(log, "optim/skipped_steps", (double)run->count.skipped);
-    kg_metrics_put(log, "anchor/updates", (double)run->count.anchor_updates);
-    if (run->algo.anchor_kappa > 0) {
-        kg_metrics_put(log, "anchor/kl_average", run->count.anchor_kl);
-        kg_metrics_put(log, "anchor/refreshed", (double)run->count.anchor_refreshed);
+    kg_metrics_put(log, "optim/idle_updates", (double)run->state.count.idle_updates);
+    kg_metrics_put(log, "optim/skipped_steps", (double)run->state.count.skipped);
+    kg_metrics_put(log, "anchor/updates", (double)run->state.count.anchor_updates);
+    if (run->in.algo.anchor_kappa > 0) {
+        kg_metrics_put(log, "anchor/kl_average", run->state.count.anchor_kl);
+        kg_metrics_put(log, "anchor/refreshed",
+                       (double)run->state.count.anchor_refreshed);
     }
 }
 
@@ -374,8 +375,9 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
                          const struct kg_rl_totals *t)
 {
     const struct kg_rollout_stats *s = &b->rolled;
-    const struct kg_model *anchor = run->anchor ? run->anchor : run->model;
-    unsigned needs = kg_algo_needs(&run->algo);
+    const struct kg_model *anchor = run->state.anchor ? run->state.anchor
+                                                      : run->state.model;
+    unsigned needs = kg_algo_needs(&run->in.algo);
     bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
     int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0) +
                    b->own_passes;
@@ -384,7 +386,7 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)kg_traj_span(&b->trajs[i], b->whole);
     sampled += b->whole_tokens;
-    return 2 * (product_elements(run->model) * (tokens * forwards + sampled) +
+    return 2 * (product_elements(run->state.model) * (tokens * forwards + sampled) +
                 product_elements(anchor) * tokens * (exact + b->anchor_passes));
 }
 
@@ -409,23 +411,23 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
                                          : 0);
     kg_metrics_put(log, "tokens_per_second/train",
                    train > 0 ? t->trained_tokens / train : 0);
-    if (run->gemm_ceiling > 0)
+    if (run->log.gemm_ceiling > 0)
         kg_metrics_put(log, "share_of_gemm_ceiling",
-                       step_flops(run, b, t) / all / run->gemm_ceiling);
+                       step_flops(run, b, t) / all / run->log.gemm_ceiling);
     kg_metrics_put(log, "memory/resident_gb", (double)kg_mem_resident_bytes() / 1e9);
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
 }
 
 static void progress(const struct kg_run *run, const struct kg_metrics *log)
 {
-    int64_t last = run->recipe.train.steps;
+    int64_t last = run->in.recipe.train.steps;
     double seconds = kg_metrics_get(log, "seconds/step", 0);
-    double eta = seconds * (double)(last - run->count.step);
+    double eta = seconds * (double)(last - run->state.count.step);
 
     kg_log_progress(5000,
                     "step %lld/%lld  reward %.3f  accuracy %.1f %%  KL %.4f  entropy "
                     "%.3f  %.1f s  ETA %.0f min",
-                    (long long)run->count.step, (long long)last,
+                    (long long)run->state.count.step, (long long)last,
                     kg_metrics_get(log, "reward/mean", 0),
                     100 * kg_metrics_get(log, "reward/accuracy", 0),
                     kg_metrics_get(log, "kl/value", 0),
@@ -453,18 +455,19 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     kg_metrics_put(&log, "groups/equal",
                    (double)a->groups_equal * b->group / (double)b->n_learned);
     put_dynamic(&log, b);
-    put_policy(&log, &run->algo, t);
+    put_policy(&log, &run->in.algo, t);
     put_counters(&log, run, t);
     if (kg_run_anchor_saved(run)) {
         double absolute, relative;
 
-        KG_TRY(kg_anchor_distance(&absolute, &relative, run->model, run->anchor, err));
+        KG_TRY(kg_anchor_distance(&absolute, &relative, run->state.model,
+                                  run->state.anchor, err));
         kg_metrics_put(&log, "anchor/distance", absolute);
         kg_metrics_put(&log, "anchor/distance_relative", relative);
     }
     put_speed(&log, run, b, t);
     progress(run, &log);
-    return kg_run_log(run, &log, "rl", run->count.step, err);
+    return kg_run_log(run, &log, "rl", run->state.count.step, err);
 }
 
 kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
@@ -473,7 +476,7 @@ kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
     struct kg_rl_totals none = {0};
 
     put_counters(&log, run, &none);
-    return kg_run_log(run, &log, "rl", run->count.step, err);
+    return kg_run_log(run, &log, "rl", run->state.count.step, err);
 }
 
 /* ---- dumps ---- */
@@ -482,13 +485,14 @@ static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
                            const struct kg_traj *t, struct kg_traj_notes *notes,
                            struct kg_err *err)
 {
-    struct kg_opt_list stop = run->recipe.rollout.stop;
+    struct kg_opt_list stop = run->in.recipe.rollout.stop;
     struct kg_str line = {0}, text = {0};
     kg_status status;
 
     if (t->n == 0)
         return KG_OK; /* of a rollout that was broken off */
-    KG_TRY_GOTO(out, kg_rollout_text(&text, run->tok, t, stop.items, (int)stop.n, err));
+    KG_TRY_GOTO(out,
+                kg_rollout_text(&text, run->in.tok, t, stop.items, (int)stop.n, err));
     notes->text = &text;
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
@@ -525,7 +529,7 @@ static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
 
         if (has && kg_rl_learns(b, i))
             notes.advantage = &b->advantage[b->begin[i]];
-        if (has && anchored && b->anchor_logp && kg_rl_anchored(b, &run->algo, i))
+        if (has && anchored && b->anchor_logp && kg_rl_anchored(b, &run->in.algo, i))
             notes.anchor_logp = &b->anchor_logp[b->begin[i]];
         KG_TRY(dump_traj(w, run, &b->trajs[i], &notes, err));
     }
@@ -541,12 +545,12 @@ kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipp
     struct kg_zst_writer *w;
     kg_status status;
 
-    if (!skipped && !run->recipe.log.rollouts)
+    if (!skipped && !run->in.recipe.log.rollouts)
         return KG_OK;
     snprintf(name, sizeof name, "rollouts/%s-%06lld.jsonl.zst",
              skipped ? "skipped" : "step",
-             (long long)run->count.step + (skipped ? 1 : 0));
-    KG_TRY(kg_zst_open(&w, kg_path_in(run->dir, name).text, 0, err));
+             (long long)run->state.count.step + (skipped ? 1 : 0));
+    KG_TRY(kg_zst_open(&w, kg_path_in(run->log.dir, name).text, 0, err));
     status = dump_trajs(w, run, b, !skipped, err);
     if (status == KG_OK)
         return kg_zst_close(w, err);

@@ -28,11 +28,11 @@ static kg_status choose_prompts(struct kg_request *requests, size_t n,
                                : err->code;
 
     for (size_t i = 0; status == KG_OK && i < n; i++)
-        requests[i] = (struct kg_request){.prompt = run->train.ids[prompts[i]].ids,
-                                          .prompt_n = run->train.ids[prompts[i]].n,
+        requests[i] = (struct kg_request){.prompt = run->in.train.ids[prompts[i]].ids,
+                                          .prompt_n = run->in.train.ids[prompts[i]].n,
                                           .prompt_index = prompts[i],
                                           .draw = place + i,
-                                          .n_samples = run->recipe.rollout.samples};
+                                          .n_samples = run->in.recipe.rollout.samples};
     kg_mem_free(prompts);
     return status;
 }
@@ -127,16 +127,17 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b, struct kg_run
     struct kg_env_stats before, after;
     kg_status status;
 
-    (void)kg_episodes_stats(&before, run->episodes);
-    status = kg_episodes_run(run->episodes, run->engine, g->trajs, g->requests,
-                             g->n_prompts, sampling, &run->train, &b->seconds_idle, err);
-    b->tools_counted = kg_episodes_stats(&after, run->episodes);
+    (void)kg_episodes_stats(&before, run->work.episodes);
+    status = kg_episodes_run(run->work.episodes, run->work.engine, g->trajs, g->requests,
+                             g->n_prompts, sampling, &run->in.train, &b->seconds_idle,
+                             err);
+    b->tools_counted = kg_episodes_stats(&after, run->work.episodes);
     add_tools(&b->tools, &before, &after);
-    add_stats(&b->rolled, kg_rollout_stats(run->engine));
+    add_stats(&b->rolled, kg_rollout_stats(run->work.engine));
     if (status != KG_OK)
         return kg_run_tool_failed(run, status, err);
-    return kg_eval_grade(g->grades, NULL, g->trajs, g->n, run->tok, &run->train, &grading,
-                         err);
+    return kg_eval_grade(g->grades, NULL, g->trajs, g->n, run->in.tok, &run->in.train,
+                         &grading, err);
 }
 
 /* The next n_prompts places of the row, sampled and graded. After a failure what there is
@@ -145,7 +146,7 @@ static kg_status generate(struct generation *g, struct kg_rl_batch *b, struct kg
                           size_t n_prompts, struct kg_err *err)
 {
     struct kg_sampling sampling = kg_run_sampling(run);
-    uint64_t place = (uint64_t)(run->count.prompts + b->places);
+    uint64_t place = (uint64_t)(run->state.count.prompts + b->places);
     kg_status status;
 
     KG_TRY(generation_init(g, n_prompts, b->group, err));
@@ -197,8 +198,8 @@ static void count_group(struct kg_rl_dynamic *d, const struct generation *g, siz
 static void sort_groups(struct kg_rl_batch *b, struct generation *g,
                         const struct kg_run *run, size_t wanted)
 {
-    bool reward = run->recipe.rollout.dynamic_reward;
-    bool for_kl = kg_algo_kl_in_loss(&run->algo) && !run->algo.kl_after_filter;
+    bool reward = run->in.recipe.rollout.dynamic_reward;
+    bool for_kl = kg_algo_kl_in_loss(&run->in.algo) && !run->in.algo.kl_after_filter;
     size_t group = (size_t)b->group;
 
     for (size_t first = 0; first < g->n; first += group) {
@@ -237,8 +238,8 @@ static kg_status too_few(const struct kg_rl_batch *b, size_t wanted, struct kg_e
 static kg_status sample_dynamic(struct kg_rl_batch *b, struct kg_run *run, size_t wanted,
                                 struct kg_err *err)
 {
-    int64_t most = run->recipe.rollout.max_refills;
-    double oversample = run->recipe.rollout.oversample;
+    int64_t most = run->in.recipe.rollout.max_refills;
+    double oversample = run->in.recipe.rollout.oversample;
     size_t prompts = (size_t)ceil((double)wanted * oversample);
 
     while (b->n_learned < wanted * (size_t)b->group) {
@@ -271,9 +272,9 @@ static kg_status sample_once(struct kg_rl_batch *b, struct kg_run *run, size_t p
 /* Overlong shaping: the task's reward stays what it is. */
 static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
 {
-    int64_t buffer = run->recipe.rollout.overlong_buffer;
-    int64_t most = kg_recipe_answer_tokens(&run->recipe);
-    double factor = run->recipe.rollout.overlong_factor;
+    int64_t buffer = run->in.recipe.rollout.overlong_buffer;
+    int64_t most = kg_recipe_answer_tokens(&run->in.recipe);
+    double factor = run->in.recipe.rollout.overlong_factor;
 
     for (size_t i = 0; buffer > 0 && i < n; i++)
         trajs[i].shaping = kg_policy_overlong((int64_t)kg_traj_model_tokens(&trajs[i]),
@@ -293,8 +294,8 @@ static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
 
         if (kg_rl_learns(b, i))
             *requests++ = (struct kg_request){
-                .prompt = run->train.ids[t->prompt_index].ids,
-                .prompt_n = run->train.ids[t->prompt_index].n,
+                .prompt = run->in.train.ids[t->prompt_index].ids,
+                .prompt_n = run->in.train.ids[t->prompt_index].n,
                 .prompt_index = t->prompt_index,
                 .draw = t->draw,
                 .n_samples = 1};
@@ -360,17 +361,17 @@ out:
 
 kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
-    size_t prompts = (size_t)run->recipe.rollout.prompts;
+    size_t prompts = (size_t)run->in.recipe.rollout.prompts;
 
-    b->group = run->recipe.rollout.samples;
-    if (run->recipe.rollout.dynamic)
+    b->group = run->in.recipe.rollout.samples;
+    if (run->in.recipe.rollout.dynamic)
         KG_TRY(sample_dynamic(b, run, prompts, err));
     else
         KG_TRY(sample_once(b, run, prompts, err));
     shape(b->trajs, b->n_trajs, run);
     shape(b->spare, b->n_spare, run);
-    b->shaped = run->recipe.rollout.overlong_buffer > 0;
-    if (kg_algo_needs(&run->algo) & KG_NEED_GREEDY)
+    b->shaped = run->in.recipe.rollout.overlong_buffer > 0;
+    if (kg_algo_needs(&run->in.algo) & KG_NEED_GREEDY)
         return sample_greedy(b, run, err);
     return KG_OK;
 }

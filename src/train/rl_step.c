@@ -23,18 +23,20 @@
  * (n+1) holds those of step s. */
 kg_status kg_rl_refresh_sampler(struct kg_run *run, struct kg_err *err)
 {
-    int64_t slots = run->lag + 1, step = run->count.step;
-    int64_t old = step > run->lag ? step - run->lag : 0;
+    int64_t slots = run->state.lag + 1, step = run->state.count.step;
+    int64_t old = step > run->state.lag ? step - run->state.lag : 0;
 
-    if (!run->sampler)
+    if (!run->state.sampler)
         return KG_OK;
-    if (run->lag == 0) {
-        KG_TRY(kg_slab_copy(&run->sampler->master, &run->model->master, err));
-        return kg_model_refresh(run->sampler, err);
+    if (run->state.lag == 0) {
+        KG_TRY(kg_slab_copy(&run->state.sampler->master, &run->state.model->master, err));
+        return kg_model_refresh(run->state.sampler, err);
     }
-    KG_TRY(kg_slab_copy(&run->lagged[step % slots], &run->model->master, err));
-    KG_TRY(kg_slab_copy(&run->sampler->master, &run->lagged[old % slots], err));
-    return kg_model_refresh(run->sampler, err);
+    KG_TRY(
+        kg_slab_copy(&run->state.lagged[step % slots], &run->state.model->master, err));
+    KG_TRY(
+        kg_slab_copy(&run->state.sampler->master, &run->state.lagged[old % slots], err));
+    return kg_model_refresh(run->state.sampler, err);
 }
 
 /* ---- one optimizer update over trajectories [first, last) ---- */
@@ -84,17 +86,17 @@ static void hand_over(struct kg_block *to, struct kg_block *from)
 
 static void update_release(struct update *u)
 {
-    hand_over(&u->run->update_memory, &u->block);
+    hand_over(&u->run->work.update_memory, &u->block);
 }
 
 static bool selects(const struct update *u)
 {
-    return kg_algo_scope(&u->run->algo) == KG_SCOPE_BATCH;
+    return kg_algo_scope(&u->run->in.algo) == KG_SCOPE_BATCH;
 }
 
 static kg_status update_init(struct update *u, struct kg_err *err)
 {
-    const size_t n = (size_t)u->run->rows->max_tokens, answers = u->last - u->first;
+    const size_t n = (size_t)u->run->work.rows->max_tokens, answers = u->last - u->first;
     const size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
     const size_t counts[COUNTS] = {
         [ANSWERS] = answers,
@@ -105,7 +107,7 @@ static kg_status update_init(struct update *u, struct kg_err *err)
         [WHOLE_KEPT] = selects(u) && u->b->kept ? all : KG_COLUMN_ABSENT,
     };
 
-    hand_over(&u->block, &u->run->update_memory);
+    hand_over(&u->block, &u->run->work.update_memory);
     KG_TRY(kg_columns_take(&u->block, u, columns, counts, "update", err));
     for (size_t i = 0; i < answers; i++)
         u->order[i] = u->first + i;
@@ -124,7 +126,7 @@ static void local_begin(int64_t *out, const struct kg_rl_batch *b, size_t first,
 static void find_silent(struct update *u)
 {
     const struct kg_rl_batch *b = u->b;
-    const struct kg_algo *algo = &u->run->algo;
+    const struct kg_algo *algo = &u->run->in.algo;
 
     for (size_t i = u->first; i < u->last; i++) {
         int64_t at = b->begin[i];
@@ -152,9 +154,9 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     if (!drop)
         return err->code;
     for (size_t i = 0; i < n; i++)
-        drop[i] = kg_rl_filtered(b, &u->run->algo, u->first + i);
+        drop[i] = kg_rl_filtered(b, &u->run->in.algo, u->first + i);
     local_begin(u->seq_begin, b, u->first, u->last);
-    status = kg_policy_weights(&w, &u->run->algo, &shape, err);
+    status = kg_policy_weights(&w, &u->run->in.algo, &shape, err);
     if (status == KG_OK)
         find_silent(u);
     kg_mem_free(drop);
@@ -230,7 +232,7 @@ static struct kg_policy_batch policy_batch(const struct update *u,
                                            const struct piece *piece)
 {
     const struct kg_rl_batch *b = u->b;
-    const struct kg_rows *p = u->run->rows;
+    const struct kg_rows *p = u->run->work.rows;
     int64_t base = b->begin[piece->first];
     int64_t at = base * b->k;
 
@@ -266,16 +268,16 @@ static struct kg_policy_batch policy_batch(const struct update *u,
 static kg_status forward(struct update *u, const size_t *list, size_t n, bool no_backward,
                          struct kg_err *err)
 {
-    struct kg_rows *p = u->run->rows;
-    unsigned needs = no_backward ? 0 : kg_algo_needs(&u->run->algo);
+    struct kg_rows *p = u->run->work.rows;
+    unsigned needs = no_backward ? 0 : kg_algo_needs(&u->run->in.algo);
     struct kg_rows_ask ask = {.entropy = true,
                               .sets = u->b->kept != NULL,
                               .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_ROWS_KL_REVERSE
                                     : needs & KG_NEED_EXACT_FORWARD ? KG_ROWS_KL_FORWARD
                                                                     : KG_ROWS_KL_NONE,
-                              .anchor = u->run->anchor};
+                              .anchor = u->run->state.anchor};
 
-    kg_rows_begin(p, u->run->model, u->b->k);
+    kg_rows_begin(p, u->run->state.model, u->b->k);
     for (size_t i = 0; i < n; i++)
         pack_traj(p, u->b, list[i]);
     KG_TRY(kg_rows_forward(p, !no_backward, err));
@@ -288,7 +290,7 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool no
 static kg_status grade_piece(bool *any, struct update *u, const struct piece *piece,
                              struct kg_err *err)
 {
-    struct kg_rows *p = u->run->rows;
+    struct kg_rows *p = u->run->work.rows;
     struct kg_policy_grad grad = {.a_logp = p->a_logp + piece->row,
                                   .a_at = p->a_at + piece->row * p->k,
                                   .a_entropy = p->a_entropy + piece->row,
@@ -298,7 +300,7 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
 
     local_begin(u->seq_begin, u->b, piece->first, piece->last);
     batch = policy_batch(u, piece);
-    KG_TRY(kg_policy_loss(&grad, &u->run->algo, &batch, err));
+    KG_TRY(kg_policy_loss(&grad, &u->run->in.algo, &batch, err));
     kg_rl_totals_add(u->totals, &grad, &batch);
     *any = *any || grad.any;
     return KG_OK;
@@ -317,8 +319,8 @@ static kg_status train_micro_batch(struct update *u, const size_t *list, size_t 
         KG_TRY(grade_piece(&any, u, &piece, err));
     if (!any)
         return KG_OK;
-    return kg_rows_backward(run->rows, run->optim->grads.data,
-                            run->algo.entropy_coef != 0, err);
+    return kg_rows_backward(run->work.rows, run->state.optim->grads.data,
+                            run->in.algo.entropy_coef != 0, err);
 }
 
 /* On a list of trajectories, whose contexts fit a pack. */
@@ -330,7 +332,7 @@ static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
                                micro_batch_fn work, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
-    int64_t budget = u->run->rows->max_tokens;
+    int64_t budget = u->run->work.rows->max_tokens;
     int phase = kg_phase_begin((int64_t)n, "sequences", "micro-batches");
 
     for (size_t i = 0; i < n;) {
@@ -366,7 +368,7 @@ static kg_status read_whole(struct update *u, const size_t *list, size_t n,
                             struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
-    const struct kg_rows *p = u->run->rows;
+    const struct kg_rows *p = u->run->work.rows;
     struct piece piece = {0};
     size_t at = 0;
 
@@ -396,12 +398,12 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
                                     .old_log_kept = from_row(b->old_log_kept, base),
                                     .advantage = b->advantage + base,
                                     .pg_weight = b->pg_weight + base,
-                                    .select_seed = u->run->seed,
+                                    .select_seed = u->run->in.recipe.run.seed,
                                     .select_draw = u->number};
 
     KG_TRY(all_micro_batches(u, read_whole, err));
     local_begin(u->seq_begin, b, u->first, u->last);
-    return kg_policy_select(u->selected, &u->run->algo, &whole, err);
+    return kg_policy_select(u->selected, &u->run->in.algo, &whole, err);
 }
 
 /* ---- the update ---- */
@@ -442,8 +444,8 @@ static kg_status gradient(struct update *u, struct kg_err *err)
     for (size_t i = 0; i < n; i++)
         u->length[i] = (int64_t)kg_traj_span(&u->b->trajs[u->first + i], u->b->whole) *
                        !u->silent[i];
-    return kg_lane_sum_run(&run->lane_sum, &run->optim->grads, run->recipe.train.lanes,
-                           u->length, n, train_lane, u, err);
+    return kg_lane_sum_run(&run->work.lane_sum, &run->state.optim->grads,
+                           run->in.recipe.train.lanes, u->length, n, train_lane, u, err);
 }
 
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
@@ -460,10 +462,10 @@ static kg_status update(struct update *u, struct kg_err *err)
         KG_TRY(choose_tokens(u, err));
     KG_TRY(gradient(u, err));
     if (!u->totals->any) {
-        run->count.idle_updates++;
+        run->state.count.idle_updates++;
         return KG_OK;
     }
-    KG_TRY(kg_optim_update(run->optim, run->model, &norm, &lr, err));
+    KG_TRY(kg_optim_update(run->state.optim, run->state.model, &norm, &lr, err));
     kg_rl_totals_update(u->totals, norm, lr);
     return after_update(u, mean_kl(&u->totals->metrics, kl_sum, kl_tokens), err);
 }
@@ -479,10 +481,10 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
     for (size_t i = u->first; i < u->last; i += group) {
-        KG_TRY(kg_slab_zero(&u->run->optim->grads, err));
+        KG_TRY(kg_slab_zero(&u->run->state.optim->grads, err));
         KG_TRY(
             micro_batches(u, u->order + (i - u->first), group, train_micro_batch, err));
-        KG_TRY(each(user, &u->run->optim->grads, err));
+        KG_TRY(each(user, &u->run->state.optim->grads, err));
     }
     return KG_OK;
 }
@@ -493,7 +495,7 @@ kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
 {
     struct update u = {.run = run,
                        .b = b,
-                       .number = (uint64_t)run->count.step,
+                       .number = (uint64_t)run->state.count.step,
                        .totals = totals,
                        .last = b->n_trajs};
     kg_status status = update_init(&u, err);
@@ -524,7 +526,7 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
                          struct kg_rl_totals *totals, struct kg_err *err)
 {
     size_t prompts = b->n_learned / (size_t)b->group;
-    size_t n = (size_t)run->recipe.train.updates_per_step;
+    size_t n = (size_t)run->in.recipe.train.updates_per_step;
     size_t first = 0;
     kg_status status = KG_OK;
     int phase = kg_phase_begin((int64_t)n, "updates", "learning");
@@ -532,7 +534,7 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
     for (size_t i = 0; i < n && status == KG_OK; i++) {
         struct update u = {.run = run,
                            .b = b,
-                           .number = (uint64_t)run->count.step * n + i,
+                           .number = (uint64_t)run->state.count.step * n + i,
                            .totals = totals,
                            .first = first,
                            .last = end_of_share(b, prompts * (i + 1) / n)};
@@ -557,15 +559,16 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
 static void steer_kl(struct kg_run *run, const struct kg_rl_batch *b,
                      const struct kg_rl_totals *t)
 {
-    const struct kg_algo *a = &run->algo;
+    const struct kg_algo *a = &run->in.algo;
     double kl = kg_algo_kl_taken(a) ? t->kl_taken
                 : t->metrics.kl_tokens > 0
                     ? t->metrics.kl_sum / (double)t->metrics.kl_tokens
                     : 0;
 
     if (a->kl_target > 0)
-        run->count.kl_beta = kg_policy_adaptive_kl(run->count.kl_beta, kl, a->kl_target,
-                                                   a->kl_horizon, (int64_t)b->n_trajs);
+        run->state.count.kl_beta = kg_policy_adaptive_kl(run->state.count.kl_beta, kl,
+                                                         a->kl_target, a->kl_horizon,
+                                                         (int64_t)b->n_trajs);
 }
 
 /* ---- the step ---- */
@@ -585,11 +588,11 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     struct kg_err why = {0};
     kg_status status;
 
-    run->algo.kl_beta = run->count.kl_beta;
+    run->in.algo.kl_beta = run->state.count.kl_beta;
     status = kg_rl_advantages(a, totals, b, run, &why);
     if (status == KG_OK) {
         totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
-        run->midway = true;
+        run->state.midway = true;
         status = updates(run, b, totals, &why);
     }
     if (status == KG_ENONFINITE) {
@@ -600,7 +603,7 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
         *err = why;
         return status;
     }
-    run->count.skipped_in_row = 0;
+    run->state.count.skipped_in_row = 0;
     return KG_OK;
 }
 
@@ -610,8 +613,8 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
 {
     totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
     KG_TRY(kg_rl_refresh_sampler(run, err));
-    KG_TRY(run->answers.n > 0 ? kg_rl_read_answers(b, run, err)
-                              : kg_rl_sample(b, run, err));
+    KG_TRY(run->in.answers.n > 0 ? kg_rl_read_answers(b, run, err)
+                                 : kg_rl_sample(b, run, err));
     totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
     KG_TRY(kg_rl_prepare(b, run, err));
     totals->clock[KG_PHASE_TRAIN] = kg_clock_seconds();
@@ -624,8 +627,8 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
     struct kg_policy_advantage a = {0};
 
     KG_TRY(kg_rl_train(totals, &a, b, run, err));
-    run->count.step++;
-    run->count.prompts += b->places;
+    run->state.count.step++;
+    run->state.count.prompts += b->places;
     if (!totals->skipped) {
         steer_kl(run, b, totals);
         KG_TRY(kg_run_anchor_after_step(run, err));
@@ -641,8 +644,8 @@ static kg_status skip_batch(struct kg_run *run, const struct kg_rl_batch *b,
                             const struct kg_err *why, struct kg_err *err)
 {
     KG_TRY(skip(run, b, why, err));
-    run->count.step++;
-    run->count.prompts += b->places;
+    run->state.count.step++;
+    run->state.count.prompts += b->places;
     return kg_rl_log_skip(run, err);
 }
 
@@ -651,20 +654,21 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     struct kg_rl_batch b = {0};
     struct kg_rl_totals totals = {0};
     struct kg_err why = {0};
-    int phase = kg_phase_begin(0, NULL, "step %lld", (long long)run->count.step + 1);
+    int phase = kg_phase_begin(0, NULL, "step %lld",
+                               (long long)run->state.count.step + 1);
     kg_status status;
 
-    hand_over(&b.block, &run->step_memory);
+    hand_over(&b.block, &run->work.step_memory);
     status = make_batch(&b, &totals, run, &why);
-    run->midway = status == KG_ENONFINITE;
+    run->state.midway = status == KG_ENONFINITE;
     if (status == KG_OK)
         status = learn(&totals, &b, run, err);
     else if (status == KG_ENONFINITE)
         status = skip_batch(run, &b, &why, err);
     else
         *err = why;
-    run->midway = run->midway && status != KG_OK;
-    hand_over(&run->step_memory, &b.block);
+    run->state.midway = run->state.midway && status != KG_OK;
+    hand_over(&run->work.step_memory, &b.block);
     kg_rl_batch_release(&b);
     kg_phase_end(phase);
     return status;

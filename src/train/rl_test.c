@@ -71,7 +71,7 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
 
     (void)state;
     open_run(&o, ROOT "/flat", extra);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     make_trajs(&b, TOP, true);
     NEED(kg_rl_prepare(&b, &o.run, err));
     assert_int_equal(b.k_sampler, TOP);
@@ -79,8 +79,8 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores anchor, model;
 
-        score(&anchor, o.run.anchor, &b.trajs[i]);
-        score(&model, o.run.model, &b.trajs[i]);
+        score(&anchor, o.run.state.anchor, &b.trajs[i]);
+        score(&model, o.run.state.model, &b.trajs[i]);
         assert_int_equal(b.begin[i], at);
         for (size_t j = 0; j < b.trajs[i].n; j++)
             if (layouts[i][j] == 'm')
@@ -116,7 +116,7 @@ static void train_filtered(struct filtered *f, const char *after_filter, bool mo
     struct kg_policy_advantage a = {0};
 
     open_run(&o, ROOT "/filtered", extra);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     make_trajs(&b, 0, false);
     b.trajs[1].finish = KG_FINISH_LENGTH;
     NEED(kg_rl_prepare(&b, &o.run, err));
@@ -130,7 +130,7 @@ static void train_filtered(struct filtered *f, const char *after_filter, bool mo
     assert_int_equal((int)totals.updates, 1);
     f->trained_tokens = totals.trained_tokens;
     f->kl_tokens = totals.metrics.kl_tokens;
-    NEED(kg_slab_hash(&f->weights, &o.run.model->master, err));
+    NEED(kg_slab_hash(&f->weights, &o.run.state.model->master, err));
     kg_rl_batch_release(&b);
     close_run(&o);
 }
@@ -198,10 +198,10 @@ static void step_truncated(struct truncated *out, const char *dir, const char *f
     kg_rl_batch_release(&b);
     for (int i = 0; i < 4; i++)
         NEED(kg_rl_step(&o.run, err));
-    out->n = (size_t)o.run.model->n_elements;
+    out->n = (size_t)o.run.state.model->n_elements;
     out->weights = kg_mem_calloc(out->n, sizeof *out->weights, "test", &why);
     assert_non_null(out->weights);
-    memcpy(out->weights, o.run.model->master.data, out->n * sizeof *out->weights);
+    memcpy(out->weights, o.run.state.model->master.data, out->n * sizeof *out->weights);
     close_run(&o);
     out->cut = first_metric(dir, "mismatch/cut");
     out->cut_nats = first_metric(dir, "mismatch/cut_nats");
@@ -246,7 +246,7 @@ static void a_sampler_of_another_dtype_is_asked_too(void **state)
         struct kg_policy_advantage a = {0};
 
         open_run(&o, ROOT "/dtype", extra);
-        assert_int_not_equal(o.run.sampler->ct, o.run.model->ct);
+        assert_int_not_equal(o.run.state.sampler->ct, o.run.state.model->ct);
         NEED(kg_rl_sample(&b, &o.run, err));
         NEED(kg_rl_prepare(&b, &o.run, err));
         NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
@@ -274,7 +274,7 @@ static void the_iterative_anchor_is_the_record(void **state)
     for (size_t i = 0; i < b.n_trajs; i++) {
         const struct kg_traj *t = &b.trajs[i];
 
-        score(&model, o.run.model, t);
+        score(&model, o.run.state.model, t);
         for (int64_t n = b.begin[i]; n < b.begin[i + 1]; n++) {
             size_t j = t->prompt_n + (size_t)(n - b.begin[i]);
 
@@ -303,7 +303,7 @@ static void recomputed_old_log_probs_leave_the_record_alone(void **state)
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores model;
 
-        score(&model, o.run.model, &b.trajs[i]);
+        score(&model, o.run.state.model, &b.trajs[i]);
         for (size_t j = 0; j < b.trajs[i].n; j++) {
             if (layouts[i][j] != 'm')
                 continue;
@@ -331,7 +331,7 @@ static void an_update_sees_the_tokens_that_were_recorded(void **state)
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores model;
 
-        score(&model, o.run.model, &b.trajs[i]);
+        score(&model, o.run.state.model, &b.trajs[i]);
         for (size_t j = 0; j < b.trajs[i].n; j++)
             if (layouts[i][j] == 'm')
                 b.trajs[i].logp[j] = model.logp[j];
@@ -362,13 +362,13 @@ static struct result one_step(const char *dir, const char *const *extra, int rec
     struct result r;
 
     open_run(&o, dir, extra);
-    disturb(o.run.anchor);
+    disturb(o.run.state.anchor);
     if (record > 0) {
-        o.run.algo.kl_top_k = o.run.width = o.run.rows_opts.max_k =
-            o.run.rows_opts.top_k = record;
-        o.run.record_top_k = kg_algo_recorded_top_k(&o.run.algo);
-        kg_rows_free(o.run.rows);
-        NEED(kg_rows_create(&o.run.rows, o.run.model, &o.run.rows_opts, err));
+        o.run.in.algo.kl_top_k = o.run.work.rows_opts.max_k = o.run.work.rows_opts.top_k =
+            record;
+        kg_rows_free(o.run.work.rows);
+        NEED(kg_rows_create(&o.run.work.rows, o.run.state.model, &o.run.work.rows_opts,
+                            err));
     }
     NEED(kg_rl_step(&o.run, err));
     close_run(&o);
@@ -580,18 +580,18 @@ static struct kg_counters steps_that_stand_still(const char *dir,
     struct kg_err e;
 
     open_run(&o, dir, extra);
-    disturb(o.run.model);
+    disturb(o.run.state.model);
     NEED(kg_run_start_rl(&o.run, err));
-    bytes = (size_t)o.run.model->n_elements * sizeof *before;
+    bytes = (size_t)o.run.state.model->n_elements * sizeof *before;
     before = kg_mem_calloc(1, bytes, "test", &e);
     assert_non_null(before);
-    memcpy(before, o.run.model->master.data, bytes);
+    memcpy(before, o.run.state.model->master.data, bytes);
     for (int i = 0; i < n; i++)
         NEED(kg_rl_step(&o.run, err));
-    assert_memory_equal(o.run.model->master.data, before, bytes);
-    if (o.run.anchor)
-        assert_memory_equal(o.run.anchor->master.data, before, bytes);
-    count = o.run.count;
+    assert_memory_equal(o.run.state.model->master.data, before, bytes);
+    if (o.run.state.anchor)
+        assert_memory_equal(o.run.state.anchor->master.data, before, bytes);
+    count = o.run.state.count;
     kg_mem_free(before);
     close_run(&o);
     return count;

@@ -65,41 +65,42 @@ static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err
 
     struct kg_path dir;
 
-    KG_TRY(kg_init_find(&run->init, &run->recipe, step, err));
-    KG_TRY(kg_init_verify(&run->init, err));
-    if (!run->init.model)
-        KG_TRY(kg_config_require(run->config, "model.path", err));
-    dir = kg_init_model_dir(&run->init, &run->recipe);
-    KG_TRY(choose_dtype(&opts.ct, run->recipe.model.dtype, err));
-    KG_TRY(kg_model_open(&run->model, dir.text, &opts, err));
+    KG_TRY(kg_init_find(&run->in.init, &run->in.recipe, step, err));
+    KG_TRY(kg_init_verify(&run->in.init, err));
+    if (!run->in.init.model)
+        KG_TRY(kg_config_require(run->in.config, "model.path", err));
+    dir = kg_init_model_dir(&run->in.init, &run->in.recipe);
+    KG_TRY(choose_dtype(&opts.ct, run->in.recipe.model.dtype, err));
+    KG_TRY(kg_model_open(&run->state.model, dir.text, &opts, err));
     KG_TRY(kg_init_model(run, err));
-    KG_TRY(check_finite(run->model, err));
-    KG_TRY(kg_tokenizer_open(&run->tok, dir.text, err));
-    return kg_model_config_add_eos(&run->model->config, kg_tokenizer_eos(run->tok), err);
+    KG_TRY(check_finite(run->state.model, err));
+    KG_TRY(kg_tokenizer_open(&run->in.tok, dir.text, err));
+    return kg_model_config_add_eos(&run->state.model->config,
+                                   kg_tokenizer_eos(run->in.tok), err);
 }
 
 /* A sampler of its own exists only where off-policyness is asked for: otherwise there is
  * one set of weights. */
 static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
 {
-    const char *dtype = run->recipe.rollout.dtype;
-    enum kg_dtype ct = run->model->ct;
+    const char *dtype = run->in.recipe.rollout.dtype;
+    enum kg_dtype ct = run->state.model->ct;
 
-    run->lag = run->recipe.rollout.lag;
+    run->state.lag = run->in.recipe.rollout.lag;
     if (strcmp(dtype, "same") != 0)
         KG_TRY(kg_dtype_parse(&ct, dtype, err));
-    if (run->lag == 0 && ct == run->model->ct)
+    if (run->state.lag == 0 && ct == run->state.model->ct)
         return KG_OK;
-    KG_TRY(kg_model_clone(&run->sampler, run->model, ct, err));
-    if (run->lag == 0)
+    KG_TRY(kg_model_clone(&run->state.sampler, run->state.model, ct, err));
+    if (run->state.lag == 0)
         return KG_OK;
-    run->lagged = kg_mem_calloc((size_t)run->lag + 1, sizeof *run->lagged,
-                                "lagged weights", err);
-    if (!run->lagged)
+    run->state.lagged = kg_mem_calloc((size_t)run->state.lag + 1,
+                                      sizeof *run->state.lagged, "lagged weights", err);
+    if (!run->state.lagged)
         return KG_ENOMEM;
-    for (int i = 0; i <= run->lag; i++)
-        KG_TRY(kg_slab_init(&run->lagged[i], run->model->backend, run->model->n_elements,
-                            "lagged weights", err));
+    for (int i = 0; i <= run->state.lag; i++)
+        KG_TRY(kg_slab_init(&run->state.lagged[i], run->state.model->backend,
+                            run->state.model->n_elements, "lagged weights", err));
     return KG_OK;
 }
 
@@ -107,7 +108,7 @@ static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
 
 static kg_status check_stops(const struct kg_run *run, struct kg_err *err)
 {
-    size_t n = run->recipe.rollout.stop.n;
+    size_t n = run->in.recipe.rollout.stop.n;
 
     if (n > KG_MAX_STOPS)
         return kg_fail(err, KG_EINVAL,
@@ -120,13 +121,10 @@ static kg_status check_stops(const struct kg_run *run, struct kg_err *err)
 
 static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_algo_from_recipe(&run->algo, &run->recipe, run->config,
-                               run->model->config.vocab, err));
-    run->count.kl_beta = run->algo.kl_beta;
-    KG_TRY(kg_run_anchor_open(run, err));
-    run->record_top_k = kg_algo_recorded_top_k(&run->algo);
-    run->width = kg_algo_width(&run->algo);
-    return KG_OK;
+    KG_TRY(kg_algo_from_recipe(&run->in.algo, &run->in.recipe, run->in.config,
+                               run->state.model->config.vocab, err));
+    run->state.count.kl_beta = run->in.algo.kl_beta;
+    return kg_run_anchor_open(run, err);
 }
 
 /* What the engine would refuse is refused before it samples. */
@@ -144,18 +142,18 @@ static kg_status check_sampling(const struct kg_run *run, struct kg_err *err)
 
 static kg_status open_reference(struct kg_run *run, struct kg_err *err)
 {
-    const char *path = run->recipe.eval.reference;
+    const char *path = run->in.recipe.eval.reference;
 
     if (!*path)
         return KG_OK;
-    return kg_reference_open(&run->reference, path, "eval.reference", run->model,
-                             run->tok, false, err);
+    return kg_reference_open(&run->in.reference, path, "eval.reference", run->state.model,
+                             run->in.tok, false, err);
 }
 
 /* Judged here rather than after the warm start. */
 static kg_status open_optim(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     int64_t updates = r->train.updates_per_step;
 
     if (r->optim.stairs && r->optim.warmup_steps == 0)
@@ -167,34 +165,34 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
             err, KG_EINVAL,
             "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
             "it could say");
-    run->rl_optim = r->optim.opts;
-    run->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
-    run->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
-    run->rl_optim.total_updates = updates * r->train.steps;
-    KG_TRY(kg_optim_find(&run->rl_optim.row, r->optim.kind, err));
-    return kg_optim_check(&run->rl_optim, err);
+    run->in.rl_optim = r->optim.opts;
+    run->in.rl_optim.warmup_updates = updates * r->optim.warmup_steps;
+    run->in.rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
+    run->in.rl_optim.total_updates = updates * r->train.steps;
+    KG_TRY(kg_optim_find(&run->in.rl_optim.row, r->optim.kind, err));
+    return kg_optim_check(&run->in.rl_optim, err);
 }
 
 /* Filters and shaping of what is sampled. */
 static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 {
-    bool dynamic = run->recipe.rollout.dynamic;
-    int64_t buffer = run->recipe.rollout.overlong_buffer;
-    int64_t most = kg_recipe_answer_tokens(&run->recipe);
+    bool dynamic = run->in.recipe.rollout.dynamic;
+    int64_t buffer = run->in.recipe.rollout.overlong_buffer;
+    int64_t most = kg_recipe_answer_tokens(&run->in.recipe);
 
-    if (!dynamic && run->recipe.rollout.oversample != 1)
+    if (!dynamic && run->in.recipe.rollout.oversample != 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.oversample: expected 1 without rollout.dynamic, found %g",
-                       run->recipe.rollout.oversample);
-    if (dynamic && run->recipe.rollout.samples < 2)
+                       run->in.recipe.rollout.oversample);
+    if (dynamic && run->in.recipe.rollout.samples < 2)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.dynamic compares the answers of a "
                        "prompt; expected 2 or more, found 1");
-    if (buffer > 0 && (kg_algo_needs(&run->algo) & KG_NEED_PARTS))
+    if (buffer > 0 && (kg_algo_needs(&run->in.algo) & KG_NEED_PARTS))
         return kg_fail(err, KG_EINVAL,
                        "rollout.overlong_buffer: algo.advantage %s takes each reward of "
                        "the task by itself; expected 0, found %lld",
-                       kg_algo_row_name(&run->algo, KG_TABLE_ADVANTAGE),
+                       kg_algo_row_name(&run->in.algo, KG_TABLE_ADVANTAGE),
                        (long long)buffer);
     if (buffer > most)
         return kg_fail(err, KG_EINVAL,
@@ -207,27 +205,28 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 /* Whether episodes are sampled and learned turn by turn, each in its own context. */
 static bool by_windows(const struct kg_run *run)
 {
-    return run->episodes && run->episode_opts.window > 0 && !run->recipe.reproduction;
+    return run->work.episodes && run->in.episode_opts.window > 0 &&
+           !run->in.recipe.reproduction;
 }
 
 /* The longest prompt with its answer that RL can meet. */
 static size_t longest_answer(const struct kg_run *run)
 {
-    struct kg_episode_opts whole = run->episode_opts;
+    struct kg_episode_opts whole = run->in.episode_opts;
 
     whole.window = 0;
-    if (run->answers.n > 0)
-        return run->answers.longest;
-    if (run->episodes)
-        return (size_t)kg_episodes_span(&whole, run->train.longest);
-    return run->train.longest + (size_t)run->recipe.rollout.sampling.max_tokens;
+    if (run->in.answers.n > 0)
+        return run->in.answers.longest;
+    if (run->work.episodes)
+        return (size_t)kg_episodes_span(&whole, run->in.train.longest);
+    return run->in.train.longest + (size_t)run->in.recipe.rollout.sampling.max_tokens;
 }
 
 /* The most of it that one forward reads as a sequence. */
 static size_t longest_context(const struct kg_run *run)
 {
     size_t longest = longest_answer(run);
-    size_t reach = by_windows(run) ? (size_t)kg_episodes_positions(&run->episode_opts)
+    size_t reach = by_windows(run) ? (size_t)kg_episodes_positions(&run->in.episode_opts)
                                    : longest;
 
     return reach < longest ? reach : longest;
@@ -235,17 +234,17 @@ static size_t longest_context(const struct kg_run *run)
 
 static kg_status check_episodes(const struct kg_run *run, struct kg_err *err)
 {
-    size_t prompt = run->train.longest > run->val.longest ? run->train.longest
-                                                          : run->val.longest;
-    size_t context = (size_t)run->episode_opts.context;
-    size_t window = (size_t)run->episode_opts.window;
+    size_t prompt = run->in.train.longest > run->in.val.longest ? run->in.train.longest
+                                                                : run->in.val.longest;
+    size_t context = (size_t)run->in.episode_opts.context;
+    size_t window = (size_t)run->in.episode_opts.window;
 
-    if (run->episodes && prompt >= context)
+    if (run->work.episodes && prompt >= context)
         return kg_fail(err, KG_EINVAL,
                        "episode.context: expected room for an answer behind the longest "
                        "prompt of %zu tokens, found %zu",
                        prompt, context);
-    if (run->episodes && window > 0 && prompt > window)
+    if (run->work.episodes && window > 0 && prompt > window)
         return kg_fail(err, KG_EINVAL,
                        "episode.window: expected at least the longest prompt's %zu "
                        "tokens, found %zu",
@@ -257,25 +256,25 @@ static kg_status check_episodes(const struct kg_run *run, struct kg_err *err)
 static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
 {
     size_t longest = longest_context(run);
-    size_t limit = (size_t)run->model->config.max_positions;
+    size_t limit = (size_t)run->state.model->config.max_positions;
 
     KG_TRY(check_episodes(run, err));
-    if (run->recipe.train.steps > 0 && longest > limit)
+    if (run->in.recipe.train.steps > 0 && longest > limit)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected prompt and answer within the model's "
                        "%zu positions, found %zu, of which the prompt has %zu",
-                       run->episodes ? "episode.context" : "rollout.max_tokens", limit,
-                       longest, run->train.longest);
-    if (run->anchor && longest > (size_t)run->anchor->config.max_positions)
+                       run->work.episodes ? "episode.context" : "rollout.max_tokens",
+                       limit, longest, run->in.train.longest);
+    if (run->state.anchor && longest > (size_t)run->state.anchor->config.max_positions)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected an anchor of at least %zu positions for "
                        "prompt and answer, found %lld",
-                       longest, (long long)run->anchor->config.max_positions);
-    if (run->val.longest >= limit)
+                       longest, (long long)run->state.anchor->config.max_positions);
+    if (run->in.val.longest >= limit)
         return kg_fail(err, KG_EINVAL,
                        "data.val: expected prompts within the model's %zu positions with "
                        "room for an answer, found one of %zu tokens",
-                       limit, run->val.longest);
+                       limit, run->in.val.longest);
     if (kg_run_sft_longest(run) > limit)
         return kg_fail(err, KG_EINVAL,
                        "sft.max_tokens: expected sequences within the model's %zu "
@@ -291,29 +290,29 @@ static size_t widest_answer(const struct kg_run *run)
 {
     if (!by_windows(run))
         return longest_answer(run);
-    return (size_t)kg_episodes_span(&run->episode_opts, run->train.longest);
+    return (size_t)kg_episodes_span(&run->in.episode_opts, run->in.train.longest);
 }
 
 /* Where an anchor is read within a micro-batch, or is of another shape. */
 static const struct kg_model *anchor_apart(const struct kg_run *run, bool exact)
 {
-    return exact || !kg_run_anchor_saved(run) ? run->anchor : NULL;
+    return exact || !kg_run_anchor_saved(run) ? run->state.anchor : NULL;
 }
 
 /* Scoring, validation and micro-batches take turns in one room. longest: of a context. */
 static kg_status open_rows(struct kg_run *run, size_t longest, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
-    unsigned needs = kg_algo_needs(&run->algo);
+    const struct kg_recipe *r = &run->in.recipe;
+    unsigned needs = kg_algo_needs(&run->in.algo);
     bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
     int64_t widest = larger(widest_answer(run), kg_run_sft_longest(run));
     int64_t micro = r->train.micro_tokens;
-    struct kg_rows_opts *o = &run->rows_opts;
+    struct kg_rows_opts *o = &run->work.rows_opts;
 
     *o = (struct kg_rows_opts){
         .max_tokens = micro > widest ? micro : widest,
-        .max_k = run->width,
-        .top_k = run->width,
+        .max_k = kg_algo_width(&run->in.algo),
+        .top_k = kg_algo_width(&run->in.algo),
         .sets = kg_recipe_records_kept(r),
         .sum_sq = needs & KG_NEED_SUM_SQ,
         .backward = true,
@@ -321,41 +320,42 @@ static kg_status open_rows(struct kg_run *run, size_t longest, struct kg_err *er
         .kl = exact,
         .anchor = anchor_apart(run, exact),
     };
-    KG_TRY(kg_rows_create(&run->rows, run->model, o, err));
-    if (!run->sampler || run->sampler->ct == run->model->ct)
+    KG_TRY(kg_rows_create(&run->work.rows, run->state.model, o, err));
+    if (!run->state.sampler || run->state.sampler->ct == run->state.model->ct)
         return KG_OK;
-    run->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
-                                              .max_k = o->max_k,
-                                              .top_k = o->top_k,
-                                              .sets = o->sets,
-                                              .sum_sq = o->sum_sq};
-    return kg_rows_create(&run->sampler_rows, run->sampler, &run->sampler_opts, err);
+    run->work.sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
+                                                   .max_k = o->max_k,
+                                                   .top_k = o->top_k,
+                                                   .sets = o->sets,
+                                                   .sum_sq = o->sum_sq};
+    return kg_rows_create(&run->work.sampler_rows, run->state.sampler,
+                          &run->work.sampler_opts, err);
 }
 
 static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 {
     int64_t longest = larger(longest_context(run), kg_run_sft_longest(run));
-    struct kg_rollout_opts ro = run->recipe.rollout.engine;
+    struct kg_rollout_opts ro = run->in.recipe.rollout.engine;
 
     ro.max_len = (int32_t)longest;
     KG_TRY(open_rows(run, (size_t)longest, err));
-    kg_episodes_fit(&ro, run->episodes);
-    return kg_rollout_create(&run->engine, run->sampler ? run->sampler : run->model,
-                             run->tok, &ro, err);
+    kg_episodes_fit(&ro, run->work.episodes);
+    return kg_rollout_create(&run->work.engine,
+                             run->state.sampler ? run->state.sampler : run->state.model,
+                             run->in.tok, &ro, err);
 }
 
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
-    KG_TRY(kg_config_require(run->config, "run.dir", err));
-    run->dir = run->recipe.run.dir;
-    if (!*run->dir || strlen(run->dir) > KG_RUN_DIR_MAX)
+    KG_TRY(kg_config_require(run->in.config, "run.dir", err));
+    run->log.dir = run->in.recipe.run.dir;
+    if (!*run->log.dir || strlen(run->log.dir) > KG_RUN_DIR_MAX)
         return kg_fail(err, KG_EINVAL, "run.dir: expected 1 to %d bytes, found %zu",
-                       KG_RUN_DIR_MAX, strlen(run->dir));
-    if (run->recipe.train.steps == 0 && !kg_recipe_has_sft(&run->recipe))
+                       KG_RUN_DIR_MAX, strlen(run->log.dir));
+    if (run->in.recipe.train.steps == 0 && !kg_recipe_has_sft(&run->in.recipe))
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
-    run->seed = run->recipe.run.seed;
-    kg_threads_set(run->recipe.run.threads);
+    kg_threads_set(run->in.recipe.run.threads);
     KG_TRY(open_model(run, step, err));
     KG_TRY(open_algorithm(run, err));
     KG_TRY(open_optim(run, err));
@@ -379,8 +379,8 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
     kg_status status;
 
     memset(run, 0, sizeof *run);
-    run->config = config;
-    kg_recipe_read(&run->recipe, config);
+    run->in.config = config;
+    kg_recipe_read(&run->in.recipe, config);
     status = open_all(run, step, err);
     if (status != KG_OK)
         kg_run_close(run);
@@ -399,37 +399,38 @@ void kg_run_close(struct kg_run *run)
 {
     struct kg_err ignored = {0};
 
-    if (run->metrics_open && kg_file_writer_close(&run->metrics, &ignored) != KG_OK)
+    if (run->log.metrics_open &&
+        kg_file_writer_close(&run->log.metrics, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
     kg_run_events_close(run);
-    kg_report_run_free(run->report);
-    kg_file_lock_release(&run->lock);
-    kg_rollout_free(run->engine);
-    kg_episodes_close(run->episodes);
-    kg_mem_free(run->step_memory.memory);
-    kg_mem_free(run->update_memory.memory);
-    kg_rows_free(run->rows);
-    kg_rows_free(run->sampler_rows);
-    kg_optim_free(run->optim);
-    for (int i = 0; run->lagged && i <= run->lag; i++)
-        kg_slab_release(&run->lagged[i]);
-    kg_lane_sum_release(&run->lane_sum);
-    kg_mem_free(run->lagged);
-    kg_model_free(run->sampler);
-    kg_model_free(run->anchor);
-    kg_model_free(run->reference);
-    kg_model_free(run->model);
-    kg_sft_set_release(&run->answers);
-    kg_sft_set_release(&run->sft_val);
-    kg_sft_set_release(&run->sft);
-    kg_prompts_release(&run->val);
-    kg_prompts_release(&run->train);
-    kg_dataset_release(&run->val_data);
-    kg_dataset_release(&run->train_data);
-    kg_task_grader_close(run->task_opts.running);
-    kg_task_rewards_close(run->task_opts.rewards);
-    kg_chat_template_close(run->chat);
-    kg_tokenizer_close(run->tok);
+    kg_report_run_free(run->log.report);
+    kg_file_lock_release(&run->log.lock);
+    kg_rollout_free(run->work.engine);
+    kg_episodes_close(run->work.episodes);
+    kg_mem_free(run->work.step_memory.memory);
+    kg_mem_free(run->work.update_memory.memory);
+    kg_rows_free(run->work.rows);
+    kg_rows_free(run->work.sampler_rows);
+    kg_optim_free(run->state.optim);
+    for (int i = 0; run->state.lagged && i <= run->state.lag; i++)
+        kg_slab_release(&run->state.lagged[i]);
+    kg_lane_sum_release(&run->work.lane_sum);
+    kg_mem_free(run->state.lagged);
+    kg_model_free(run->state.sampler);
+    kg_model_free(run->state.anchor);
+    kg_model_free(run->in.reference);
+    kg_model_free(run->state.model);
+    kg_sft_set_release(&run->in.answers);
+    kg_sft_set_release(&run->in.sft_val);
+    kg_sft_set_release(&run->in.sft);
+    kg_prompts_release(&run->in.val);
+    kg_prompts_release(&run->in.train);
+    kg_dataset_release(&run->in.val_data);
+    kg_dataset_release(&run->in.train_data);
+    kg_task_grader_close(run->in.task_opts.running);
+    kg_task_rewards_close(run->in.task_opts.rewards);
+    kg_chat_template_close(run->in.chat);
+    kg_tokenizer_close(run->in.tok);
     memset(run, 0, sizeof *run);
 }
 
@@ -438,31 +439,31 @@ void kg_run_close(struct kg_run *run)
 static kg_status replace_optim(struct kg_run *run, const struct kg_optim_opts *opts,
                                struct kg_err *err)
 {
-    kg_optim_free(run->optim);
-    run->optim = NULL;
-    return kg_optim_create(&run->optim, run->model, opts, err);
+    kg_optim_free(run->state.optim);
+    run->state.optim = NULL;
+    return kg_optim_create(&run->state.optim, run->state.model, opts, err);
 }
 
 kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
 {
-    struct kg_optim_opts opts = run->recipe.sft.opts;
+    struct kg_optim_opts opts = run->in.recipe.sft.opts;
 
     opts.beta1 = 0.9;
     opts.beta2 = 0.95;
     opts.eps = 1e-8;
     opts.clip_norm = 1.0;
-    opts.total_updates = run->sft_steps;
+    opts.total_updates = run->in.sft_steps;
     opts.min_lr = 0.1 * opts.lr;
     return replace_optim(run, &opts, err);
 }
 
 kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(replace_optim(run, &run->rl_optim, err));
-    run->optim->before = run->count.optim_before;
+    KG_TRY(replace_optim(run, &run->in.rl_optim, err));
+    run->state.optim->before = run->state.count.optim_before;
     KG_TRY(kg_run_anchor_begin(run, err));
-    for (int i = 0; run->lagged && i <= run->lag; i++)
-        KG_TRY(kg_slab_copy(&run->lagged[i], &run->model->master, err));
+    for (int i = 0; run->state.lagged && i <= run->state.lag; i++)
+        KG_TRY(kg_slab_copy(&run->state.lagged[i], &run->state.model->master, err));
     return KG_OK;
 }
 
@@ -470,28 +471,28 @@ kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
 
 struct kg_sampling kg_run_sampling(const struct kg_run *run)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     struct kg_sampling s = r->rollout.sampling;
 
     s.stops = r->rollout.stop.items;
     s.n_stops = (int)r->rollout.stop.n;
-    s.record_top_k = run->record_top_k;
+    s.record_top_k = kg_algo_recorded_top_k(&run->in.algo);
     s.record_kept = kg_recipe_records_kept(r);
-    s.rng = (struct kg_rng_key){run->seed, KG_RNG_SAMPLE};
+    s.rng = (struct kg_rng_key){run->in.recipe.run.seed, KG_RNG_SAMPLE};
     return s;
 }
 
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     struct kg_eval_opts e = {
-        .task = run->task,
-        .task_opts = &run->task_opts,
+        .task = run->in.task,
+        .task_opts = &run->in.task_opts,
         .sampling = kg_run_sampling(run),
         .samples = r->eval.samples,
         .max_batch = r->rollout.engine.max_batch,
-        .reference = run->reference,
-        .episodes = run->episodes,
+        .reference = run->in.reference,
+        .episodes = run->work.episodes,
     };
 
     e.sampling.temperature = r->eval.temperature;
@@ -512,8 +513,8 @@ kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char 
 
     kg_run_events_put(run, m, phase, step);
     KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
-    KG_TRY_GOTO(out, kg_file_writer_put(&run->metrics, line.data, line.len, err));
-    status = kg_file_writer_flush(&run->metrics, err);
+    KG_TRY_GOTO(out, kg_file_writer_put(&run->log.metrics, line.data, line.len, err));
+    status = kg_file_writer_flush(&run->log.metrics, err);
 out:
     kg_str_release(&line);
     return status;
@@ -521,19 +522,20 @@ out:
 
 kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
 {
-    int64_t limit = run->recipe.train.max_skips;
-    bool rl = run->count.sft_step >= run->sft_steps;
+    int64_t limit = run->in.recipe.train.max_skips;
+    bool rl = run->state.count.sft_step >= run->in.sft_steps;
     const char *phase = rl ? "step" : "sft step";
-    long long step = rl ? run->count.step : run->count.sft_step;
+    long long step = rl ? run->state.count.step : run->state.count.sft_step;
 
-    run->count.skipped++;
-    run->count.skipped_in_row++;
+    run->state.count.skipped++;
+    run->state.count.skipped_in_row++;
     kg_log_warn("%s %lld is skipped (%lld in a row), its batch is in %s/rollouts: %s",
-                phase, step + 1, (long long)run->count.skipped_in_row, run->dir, what);
-    if (run->count.skipped_in_row < limit)
+                phase, step + 1, (long long)run->state.count.skipped_in_row, run->log.dir,
+                what);
+    if (run->state.count.skipped_in_row < limit)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,
                    "%s %lld: expected finite numbers, found %lld steps in a row without; "
                    "the last: %.300s",
-                   phase, step + 1, (long long)run->count.skipped_in_row, what);
+                   phase, step + 1, (long long)run->state.count.skipped_in_row, what);
 }

@@ -50,18 +50,17 @@ struct kg_counters {
     uint64_t metrics_bytes; /* length of metrics.jsonl at this point */
 };
 
-struct kg_run {
+/* What a run is a function of: its recipe, what it reads, and how it learns. Opening
+ * fills it; no step changes it. */
+struct kg_run_inputs {
     const struct kg_config *config; /* borrowed; what it was said in, and where */
     struct kg_recipe recipe;        /* the same as values */
-    const char *dir;                /* of the recipe */
-    uint64_t seed;
-    struct kg_init init; /* what it takes from another run */
+    struct kg_init init;            /* what it takes from another run */
 
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts;   /* running and rewards are owned */
-    struct kg_further_names further; /* said by graders so far */
-    struct kg_chat_template *chat;   /* of data.chat_template, or NULL; owned */
-    struct kg_prompt_opts prompt;    /* how prompts are made; borrows chat */
+    struct kg_task_opts task_opts; /* running, rewards owned; further: the log's */
+    struct kg_chat_template *chat; /* of data.chat_template, or NULL; owned */
+    struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;
     struct kg_dataset train_data, val_data;
     struct kg_prompts train, val;
@@ -71,21 +70,31 @@ struct kg_run {
     struct kg_sft_set sft, sft_val; /* of the warm start, and held out */
     int64_t sft_steps;              /* its updates: sft.steps, or those of sft.epochs */
     struct kg_sft_set answers;      /* of rollout.data; empty where answers are sampled */
-
-    struct kg_algo algo;
-    int record_top_k; /* ids the sampler records with every token */
-    int width;        /* most ids a token carries through training */
-
-    struct kg_model *model;
-    struct kg_model *anchor; /* NULL without */
     /* eval.reference: what validation measures the KL to; NULL without */
     struct kg_model *reference;
+
+    struct kg_algo algo;
+    struct kg_optim_opts rl_optim;       /* that RL will make its optimizer with */
+    struct kg_episode_opts episode_opts; /* env NULL: answers are one turn */
+};
+
+/* What steps change: the weights, and how far the run has come. Updates, the anchor's
+ * moves, a validation's exchange of weights and a checkpoint that is read change it. */
+struct kg_run_state {
+    struct kg_model *model;
+    struct kg_model *anchor;  /* NULL without */
     struct kg_model *sampler; /* NULL: model itself (promise 4) */
     struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL without lag */
     int lag;
-    struct kg_optim *optim;        /* of the present phase */
-    struct kg_lane_sum lane_sum;   /* of its gradients, with train.lanes above 1 */
-    struct kg_optim_opts rl_optim; /* that RL will make its own with */
+    struct kg_optim *optim; /* of the present phase */
+    struct kg_counters count;
+    /* in a step whose updates have begun: the state is that of no step */
+    bool midway;
+};
+
+/* What steps work with. Nothing in it outlives a step but memory that the next one uses
+ * again: no result depends on what a step left here. */
+struct kg_run_work {
     /* training, and scoring by the model, the anchor and a sampler of its dtype */
     struct kg_rows *rows;
     struct kg_rows_opts rows_opts; /* that it was made with */
@@ -94,23 +103,33 @@ struct kg_run {
     struct kg_rows_opts sampler_opts;
     struct kg_rollout *engine;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
-    struct kg_episode_opts episode_opts;
-
-    struct kg_counters count;
+    struct kg_lane_sum lane_sum;  /* of gradients, with train.lanes above 1 */
     /* arrays of a step and of an update, between steps: the next ones stand in them */
     struct kg_block step_memory, update_memory;
+};
+
+/* What a run says of itself: its directory and what is written there beside checkpoints.
+ * Nothing in it comes back into a result. */
+struct kg_run_log {
+    const char *dir;          /* of the recipe */
+    struct kg_file_lock lock; /* of the directory */
     /* newest checkpoint of this run: what is there already is not written again */
     char saved_name[KG_CHECKPOINT_NAME];
-    /* in a step whose updates have begun: the state is that of no step */
-    bool midway;
-    struct kg_file_lock lock; /* of the run directory */
     struct kg_file_writer metrics;
     bool metrics_open;
     struct kg_tfevents events;    /* of the phase that was logged last (run_events.h) */
     bool events_sft;              /* which that is */
     bool events_off;              /* not asked for, or given up */
     struct kg_report_run *report; /* what report.html shows; NULL: nothing yet */
+    struct kg_further_names further; /* said by graders so far */
     double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
+};
+
+struct kg_run {
+    struct kg_run_inputs in;
+    struct kg_run_state state;
+    struct kg_run_work work;
+    struct kg_run_log log;
 };
 
 /* Load and build all of it; nothing is written. */

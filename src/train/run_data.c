@@ -36,7 +36,7 @@ static const char *file_template(const struct kg_run *run, const struct source *
     const char *text;
 
     if (from->templates.n == 0)
-        return run->prompt.template_text;
+        return run->in.prompt.template_text;
     text = from->templates.items[i];
     return strcmp(text, "{prompt}") == 0 ? "" : text;
 }
@@ -76,14 +76,14 @@ static kg_status read_weight(uint32_t *weight, const char *text, struct kg_err *
 /* The weights of parts; 0 each where none are given. */
 static kg_status read_weights(struct kg_run *run, struct kg_err *err)
 {
-    struct kg_opt_list weights = run->recipe.data.weights;
+    struct kg_opt_list weights = run->in.recipe.data.weights;
     uint64_t sum = 0;
 
-    KG_TRY(check_list("data.weights", weights.n, "data.train", run->recipe.data.train.n,
-                      err));
+    KG_TRY(check_list("data.weights", weights.n, "data.train",
+                      run->in.recipe.data.train.n, err));
     for (size_t i = 0; i < weights.n; i++) {
-        KG_TRY(read_weight(&run->parts[i].weight, weights.items[i], err));
-        sum += run->parts[i].weight;
+        KG_TRY(read_weight(&run->in.parts[i].weight, weights.items[i], err));
+        sum += run->in.parts[i].weight;
     }
     if (sum <= KG_EPOCHS_ROUND)
         return KG_OK;
@@ -95,21 +95,22 @@ static kg_status read_weights(struct kg_run *run, struct kg_err *err)
 kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
                             const struct kg_run *run, struct kg_err *err)
 {
-    struct kg_rng_key key = {run->seed, KG_RNG_SHUFFLE};
+    struct kg_rng_key key = {run->in.recipe.run.seed, KG_RNG_SHUFFLE};
 
-    if (run->n_parts == 0 || run->parts[0].weight == 0)
-        return kg_epochs_take(index, n, first, run->train.n, key, err);
-    return kg_epochs_mix(index, n, first, run->parts, run->n_parts, run->seed, err);
+    if (run->in.n_parts == 0 || run->in.parts[0].weight == 0)
+        return kg_epochs_take(index, n, first, run->in.train.n, key, err);
+    return kg_epochs_mix(index, n, first, run->in.parts, run->in.n_parts,
+                         run->in.recipe.run.seed, err);
 }
 
 /* ---- loading ---- */
 
 static void fill_task_opts(struct kg_run *run)
 {
-    run->task_opts = run->recipe.task_opts;
-    run->task_opts.seed = run->seed;
-    run->task_opts.prompt = run->prompt;
-    run->task_opts.further = &run->further;
+    run->in.task_opts = run->in.recipe.task_opts;
+    run->in.task_opts.seed = run->in.recipe.run.seed;
+    run->in.task_opts.prompt = run->in.prompt;
+    run->in.task_opts.further = &run->log.further;
 }
 
 /* The last n parts of a path, or all of it. */
@@ -165,14 +166,14 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
                            const char *path, size_t limit, struct kg_err *err)
 {
     struct kg_prompts_opts opts = {
-        .max_tokens = run->recipe.data.max_prompt_tokens,
-        .drop_overlong = run->recipe.data.drop_overlong,
-        .special = run->recipe.data.add_special,
+        .max_tokens = run->in.recipe.data.max_prompt_tokens,
+        .drop_overlong = run->in.recipe.data.drop_overlong,
+        .special = run->in.recipe.data.add_special,
         .limit = limit,
     };
 
-    KG_TRY(kg_task_load(d, run->task, task_opts, path, err));
-    KG_TRY(kg_prompts_init(p, d, run->tok, &opts, err));
+    KG_TRY(kg_task_load(d, run->in.task, task_opts, path, err));
+    KG_TRY(kg_prompts_init(p, d, run->in.tok, &opts, err));
     kg_log_info(
         "%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
         "%lld over %zu tokens, %lld by name, %lld whose gold answer is not right by "
@@ -215,7 +216,7 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
                            struct kg_err *err)
 {
     size_t n = from->files.n;
-    bool train = p == &run->train;
+    bool train = p == &run->in.train;
 
     KG_TRY(check_list(from->templates_key, from->templates.n, from->key, n, err));
     if (n == 0)
@@ -225,7 +226,7 @@ static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg
 
         KG_TRY(add_file(p, d, run, from, i, *opts, err));
         if (train)
-            run->parts[run->n_parts++].n = p->n - before;
+            run->in.parts[run->in.n_parts++].n = p->n - before;
     }
     return KG_OK;
 }
@@ -240,16 +241,16 @@ static bool is_sft_alone(const struct kg_recipe *r)
  * alone, they need not be. */
 static bool has_problems(const struct kg_run *run)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
 
     if (r->data.train.n > 0)
         return true;
-    return !*r->rollout.data && (run->task->levels || !is_sft_alone(r));
+    return !*r->rollout.data && (run->in.task->levels || !is_sft_alone(r));
 }
 
 static kg_status load_lists(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     struct source train = {"data.train", r->data.train, "data.templates",
                            r->data.templates, 0};
     struct source val = {"data.val", r->data.val, "data.val_templates",
@@ -257,20 +258,20 @@ static kg_status load_lists(struct kg_run *run, struct kg_err *err)
     struct kg_task_opts held_out;
 
     if (has_problems(run))
-        KG_TRY(
-            load_list(&run->train, &run->train_data, run, &train, &run->task_opts, err));
-    held_out = run->task_opts;
+        KG_TRY(load_list(&run->in.train, &run->in.train_data, run, &train,
+                         &run->in.task_opts, err));
+    held_out = run->in.task_opts;
     held_out.held_out = true;
     held_out.count = r->task.val_count;
-    if (r->data.val.n == 0 && !run->task->levels)
+    if (r->data.val.n == 0 && !run->in.task->levels)
         return KG_OK; /* no validation set: none is made up */
-    return load_list(&run->val, &run->val_data, run, &val, &held_out, err);
+    return load_list(&run->in.val, &run->in.val_data, run, &val, &held_out, err);
 }
 
 /* The same where records are left out by name: a name that none has is a mistake. */
 static kg_status load_without(struct kg_run *run, struct kg_err *err)
 {
-    struct kg_task_opts *opts = &run->task_opts;
+    struct kg_task_opts *opts = &run->in.task_opts;
     bool *excluded = kg_mem_calloc(kg_task_names(opts->exclude), sizeof *excluded,
                                    "task.exclude", err);
     kg_status status;
@@ -290,26 +291,27 @@ static kg_status load_without(struct kg_run *run, struct kg_err *err)
  * whose prompts may be messages, and where it is needed. */
 static kg_status open_prompt(struct kg_run *run, bool files, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     const char *choice = r->data.chat_template;
 
-    run->prompt = (struct kg_prompt_opts){
+    run->in.prompt = (struct kg_prompt_opts){
         .template_text = r->task_opts.prompt.template_text,
         .user_turn = r->task_opts.prompt.user_turn,
         .system = r->task_opts.prompt.system,
         .opening = r->task_opts.prompt.opening,
         .prefix = "data.",
     };
-    if (files || run->prompt.user_turn || strcmp(choice, "auto") != 0)
-        KG_TRY(kg_prompt_choose(&run->chat, &run->prompt, choice, run->model->dir, err));
-    return kg_prompt_check(&run->prompt, err);
+    if (files || run->in.prompt.user_turn || strcmp(choice, "auto") != 0)
+        KG_TRY(kg_prompt_choose(&run->in.chat, &run->in.prompt, choice,
+                                run->state.model->dir, err));
+    return kg_prompt_check(&run->in.prompt, err);
 }
 
 static kg_status check_wording(const struct kg_run *run, struct kg_err *err)
 {
-    const char *words = run->task_opts.wording;
-    bool searches = strcmp(run->recipe.episode_env, "search") == 0 ||
-                    strcmp(run->task->name, "search-qa") == 0;
+    const char *words = run->in.task_opts.wording;
+    bool searches = strcmp(run->in.recipe.episode_env, "search") == 0 ||
+                    strcmp(run->in.task->name, "search-qa") == 0;
 
     if (searches || strcmp(words, kg_wording_table()->name) == 0)
         return KG_OK;
@@ -330,37 +332,37 @@ static const struct kg_task_program_key program_keys[] = {{"task.command", ""},
 
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     bool offline = *r->rollout.data;
     bool files = r->data.train.n > 0 || r->data.val.n > 0 || *r->sft.data || offline;
 
-    KG_TRY(kg_task_find(&run->task, r->task.name, err));
-    if (!run->task->levels && !offline && !is_sft_alone(r))
-        KG_TRY(kg_config_require(run->config, "data.train", err));
+    KG_TRY(kg_task_find(&run->in.task, r->task.name, err));
+    if (!run->in.task->levels && !offline && !is_sft_alone(r))
+        KG_TRY(kg_config_require(run->in.config, "data.train", err));
     KG_TRY(open_prompt(run, files, err));
     fill_task_opts(run);
-    KG_TRY(kg_task_rewards_read(&run->task_opts.rewards, &reward_keys, r->task.rewards,
-                                r->task.reward_weights, &run->task_opts, err));
-    KG_TRY(kg_task_check_program(run->config, program_keys, run->task, &run->task_opts,
-                                 err));
-    if (run->task_opts.wrong_reward != 0 && !run->task->exact_reward)
+    KG_TRY(kg_task_rewards_read(&run->in.task_opts.rewards, &reward_keys, r->task.rewards,
+                                r->task.reward_weights, &run->in.task_opts, err));
+    KG_TRY(kg_task_check_program(run->in.config, program_keys, run->in.task,
+                                 &run->in.task_opts, err));
+    if (run->in.task_opts.wrong_reward != 0 && !run->in.task->exact_reward)
         return kg_fail(err, KG_EINVAL,
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "
                        "right or wrong alone, found %g",
-                       run->task->name, run->task_opts.wrong_reward);
+                       run->in.task->name, run->in.task_opts.wrong_reward);
     KG_TRY(check_wording(run, err));
-    if (run->task_opts.drop_golds && strcmp(run->task->name, "math") != 0)
+    if (run->in.task_opts.drop_golds && strcmp(run->in.task->name, "math") != 0)
         return kg_fail(err, KG_EINVAL,
                        "task.bad_golds: expected stop for task %s, which does not check "
                        "its gold answers, found drop",
-                       run->task->name);
+                       run->in.task->name);
     KG_TRY(read_weights(run, err));
-    KG_TRY(kg_task_names(run->task_opts.exclude) == 0 ? load_lists(run, err)
-                                                      : load_without(run, err));
-    if (kg_task_is_external(run->task) && !run->task_opts.rewards)
-        KG_TRY(kg_task_grader_open(&run->task_opts.running, &run->task_opts, err));
-    KG_TRY(kg_sources_check(&run->train, "data.train", err));
-    return kg_sources_check(&run->val, "data.val", err);
+    KG_TRY(kg_task_names(run->in.task_opts.exclude) == 0 ? load_lists(run, err)
+                                                         : load_without(run, err));
+    if (kg_task_is_external(run->in.task) && !run->in.task_opts.rewards)
+        KG_TRY(kg_task_grader_open(&run->in.task_opts.running, &run->in.task_opts, err));
+    KG_TRY(kg_sources_check(&run->in.train, "data.train", err));
+    return kg_sources_check(&run->in.val, "data.val", err);
 }
 
 enum { LOG_BYTES = 1500 }; /* of a prompt that is shown in the log */
@@ -372,7 +374,7 @@ static kg_status log_prompt(const struct kg_run *run, const struct kg_prompts *p
     kg_status status = KG_OK;
 
     if (p->n > 0)
-        status = kg_prompts_show(&text, p, 0, run->tok, "  ", LOG_BYTES, err);
+        status = kg_prompts_show(&text, p, 0, run->in.tok, "  ", LOG_BYTES, err);
     if (text.len > 0)
         kg_log_info("first prompt of %s: %s", what, kg_str_text(&text));
     kg_str_release(&text);
@@ -381,38 +383,38 @@ static kg_status log_prompt(const struct kg_run *run, const struct kg_prompts *p
 
 kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(log_prompt(run, &run->train, "training", err));
-    return log_prompt(run, &run->val, "validation", err);
+    KG_TRY(log_prompt(run, &run->in.train, "training", err));
+    return log_prompt(run, &run->in.val, "validation", err);
 }
 
 /* ---- warm start ---- */
 
 static struct kg_sft_opts sft_opts(const struct kg_run *run)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
 
     return (struct kg_sft_opts){
         .max_tokens = r->sft.max_tokens,
         .special = r->data.add_special,
-        .eos = run->model->config.n_eos ? run->model->config.eos[0] : -1,
-        .prompt = run->prompt,
+        .eos = run->state.model->config.n_eos ? run->state.model->config.eos[0] : -1,
+        .prompt = run->in.prompt,
     };
 }
 
 static kg_status load_generated(struct kg_run *run, const struct kg_sft_opts *opts,
                                 struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->recipe;
+    const struct kg_recipe *r = &run->in.recipe;
     const char *level = r->sft.level;
-    struct kg_task_opts task_opts = run->task_opts;
+    struct kg_task_opts task_opts = run->in.task_opts;
     struct kg_dataset data = {0};
     kg_status status;
 
     task_opts.level = *level ? level : task_opts.level;
     task_opts.count = r->sft.count;
     task_opts.fault_rate = r->sft.fault_rate;
-    KG_TRY(kg_task_load(&data, run->task, &task_opts, NULL, err));
-    status = kg_sft_from_dataset(&run->sft, &data, run->tok, opts, err);
+    KG_TRY(kg_task_load(&data, run->in.task, &task_opts, NULL, err));
+    status = kg_sft_from_dataset(&run->in.sft, &data, run->in.tok, opts, err);
     kg_dataset_release(&data);
     return status;
 }
@@ -421,31 +423,32 @@ static kg_status load_generated(struct kg_run *run, const struct kg_sft_opts *op
  * worked solutions. */
 static kg_status load_sft(struct kg_run *run, struct kg_err *err)
 {
-    const char *path = run->recipe.sft.data, *val = run->recipe.sft.val;
+    const char *path = run->in.recipe.sft.data, *val = run->in.recipe.sft.val;
     struct kg_sft_opts opts = sft_opts(run);
 
     if (*val)
-        KG_TRY(kg_sft_from_jsonl(&run->sft_val, val, run->tok, &opts, err));
+        KG_TRY(kg_sft_from_jsonl(&run->in.sft_val, val, run->in.tok, &opts, err));
     if (*path)
-        return kg_sft_from_jsonl(&run->sft, path, run->tok, &opts, err);
-    if (!run->task->levels)
-        return kg_sft_from_dataset(&run->sft, &run->train_data, run->tok, &opts, err);
+        return kg_sft_from_jsonl(&run->in.sft, path, run->in.tok, &opts, err);
+    if (!run->in.task->levels)
+        return kg_sft_from_dataset(&run->in.sft, &run->in.train_data, run->in.tok, &opts,
+                                   err);
     return load_generated(run, &opts, err);
 }
 
 static kg_status count_steps(struct kg_run *run, struct kg_err *err)
 {
-    double epochs = run->recipe.sft.epochs;
-    double batch = (double)run->recipe.sft.batch;
+    double epochs = run->in.recipe.sft.epochs;
+    double batch = (double)run->in.recipe.sft.batch;
 
-    run->sft_steps = run->recipe.sft.steps;
-    if (epochs > 0 && run->sft_steps > 0)
+    run->in.sft_steps = run->in.recipe.sft.steps;
+    if (epochs > 0 && run->in.sft_steps > 0)
         return kg_fail(err, KG_EINVAL,
                        "sft.epochs: expected 0 where sft.steps says how long the warm "
                        "start is, found %g",
                        epochs);
     if (epochs > 0)
-        run->sft_steps = (int64_t)ceil(epochs * (double)run->sft.n / batch);
+        run->in.sft_steps = (int64_t)ceil(epochs * (double)run->in.sft.n / batch);
     return KG_OK;
 }
 
@@ -456,28 +459,28 @@ static void log_sft(const struct kg_run *run, const struct kg_sft_set *s,
         kg_log_info("%s: %zu sequences, longest %zu tokens; left out: %lld over %lld "
                     "tokens",
                     what, s->n, s->longest, (long long)s->dropped_too_long,
-                    (long long)run->recipe.sft.max_tokens);
+                    (long long)run->in.recipe.sft.max_tokens);
 }
 
 size_t kg_run_sft_longest(const struct kg_run *run)
 {
-    return run->sft.longest > run->sft_val.longest ? run->sft.longest
-                                                   : run->sft_val.longest;
+    return run->in.sft.longest > run->in.sft_val.longest ? run->in.sft.longest
+                                                         : run->in.sft_val.longest;
 }
 
 kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err)
 {
-    if (!kg_recipe_has_sft(&run->recipe)) {
-        if (*run->recipe.sft.val)
+    if (!kg_recipe_has_sft(&run->in.recipe)) {
+        if (*run->in.recipe.sft.val)
             return kg_fail(err, KG_EINVAL,
                            "sft.val: expected none without a warm start (sft.steps, "
                            "sft.epochs), found %.200s",
-                           run->recipe.sft.val);
+                           run->in.recipe.sft.val);
         return KG_OK;
     }
     KG_TRY(load_sft(run, err));
     KG_TRY(count_steps(run, err));
-    log_sft(run, &run->sft, "warm start");
-    log_sft(run, &run->sft_val, "held out of it");
+    log_sft(run, &run->in.sft, "warm start");
+    log_sft(run, &run->in.sft_val, "held out of it");
     return KG_OK;
 }

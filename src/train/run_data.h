@@ -24,7 +24,7 @@ size_t kg_run_sft_longest(const struct kg_run *run);
 kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* The prompts at places first .. first+n-1 of the run's endless row: indices into
- * run->train.   errors: ENOMEM */
+ * run->in.train.   errors: ENOMEM */
 kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
                             const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 

@@ -51,23 +51,24 @@ static void files_are_one_set_and_each_is_counted(void **state)
 
     (void)state;
     open_run(&o, ROOT "/set", weighed);
-    assert_int_equal(o.run.n_parts, 3);
-    assert_int_equal(o.run.train.n, 3 + 5 + 1);
-    assert_int_equal(o.run.train.dropped_too_long, 1);
-    assert_int_equal(o.run.parts[0].n, 3);
-    assert_int_equal(o.run.parts[1].n, 5);
-    assert_int_equal(o.run.parts[2].n, 1);
-    for (size_t i = 0; i < o.run.train.n; i++) {
+    assert_int_equal(o.run.in.n_parts, 3);
+    assert_int_equal(o.run.in.train.n, 3 + 5 + 1);
+    assert_int_equal(o.run.in.train.dropped_too_long, 1);
+    assert_int_equal(o.run.in.parts[0].n, 3);
+    assert_int_equal(o.run.in.parts[1].n, 5);
+    assert_int_equal(o.run.in.parts[2].n, 1);
+    for (size_t i = 0; i < o.run.in.train.n; i++) {
         static const char *const sources[] = {"a.jsonl", "bee", "c.jsonl"};
         size_t file = i < 3 ? 0 : i < 8 ? 1 : 2;
 
         assert_string_equal(
-            kg_dataset_file(&o.run.train_data, (size_t)o.run.train.record[i]),
+            kg_dataset_file(&o.run.in.train_data, (size_t)o.run.in.train.record[i]),
             file == 0   ? A
             : file == 1 ? B
                         : C);
-        assert_string_equal(o.run.train_data.records[o.run.train.record[i]].data_source,
-                            sources[file]);
+        assert_string_equal(
+            o.run.in.train_data.records[o.run.in.train.record[i]].data_source,
+            sources[file]);
     }
     close_run(&o);
 }
@@ -94,9 +95,9 @@ static void files_of_one_name_are_sources_of_their_own(void **state)
     for (int i = 0; i < 3; i++)
         NEED(kg_file_write_atomic(paths[i], line, strlen(line), err));
     open_run(&o, ROOT "/names", (const char *const[]){kg_str_text(&list), NULL});
-    assert_int_equal(o.run.train_data.n, 6);
+    assert_int_equal(o.run.in.train_data.n, 6);
     for (int i = 0; i < 4; i++)
-        assert_string_equal(o.run.train_data.records[i].data_source, names[i]);
+        assert_string_equal(o.run.in.train_data.records[i].data_source, names[i]);
     close_run(&o);
     kg_str_release(&list);
 }
@@ -134,15 +135,18 @@ static void training_and_evaluation_ask_the_same(void **state)
     NEED(kg_eval_set_load(&set, NULL, NULL, err));
     open_run(&o, ROOT "/same", keys);
     NEED(kg_prompts_init(
-        &asked, &set.data, o.run.tok,
+        &asked, &set.data, o.run.in.tok,
         &(struct kg_prompts_opts){.max_tokens = 99, .special = set.special}, err));
-    assert_string_equal(o.run.train_data.records[0].prompt, "9:0,3:9,2S,8:1");
-    assert_int_equal(asked.n, o.run.train.n);
-    for (size_t i = 0; i < o.run.val.n; i++) {
-        assert_int_equal(asked.ids[i].n, o.run.train.ids[i].n);
-        assert_memory_equal(asked.ids[i].ids, o.run.train.ids[i].ids, 4 * asked.ids[i].n);
-        assert_memory_equal(asked.ids[i].ids, o.run.val.ids[i].ids, 4 * asked.ids[i].n);
-        assert_memory_equal(asked.ids[i].ids, o.run.sft.tokens.ids + o.run.sft.begin[i],
+    assert_string_equal(o.run.in.train_data.records[0].prompt, "9:0,3:9,2S,8:1");
+    assert_int_equal(asked.n, o.run.in.train.n);
+    for (size_t i = 0; i < o.run.in.val.n; i++) {
+        assert_int_equal(asked.ids[i].n, o.run.in.train.ids[i].n);
+        assert_memory_equal(asked.ids[i].ids, o.run.in.train.ids[i].ids,
+                            4 * asked.ids[i].n);
+        assert_memory_equal(asked.ids[i].ids, o.run.in.val.ids[i].ids,
+                            4 * asked.ids[i].n);
+        assert_memory_equal(asked.ids[i].ids,
+                            o.run.in.sft.tokens.ids + o.run.in.sft.begin[i],
                             4 * asked.ids[i].n);
     }
     close_run(&o);
@@ -219,11 +223,13 @@ static void each_file_has_its_template(void **state)
 
     (void)state;
     open_run(&o, ROOT "/templates", extra);
-    assert_string_equal(o.run.train_data.records[0].prompt, "0,0,3:9,2S");
-    assert_string_equal(o.run.train_data.records[3].prompt, "0,4:9,2S");
-    assert_int_equal(o.run.val.n, 4); /* eval.problems of each file */
-    assert_string_equal(o.run.val_data.records[o.run.val.record[1]].prompt, "1,4:9,2S");
-    assert_string_equal(o.run.val_data.records[o.run.val.record[2]].prompt, "9,0,3:9,2S");
+    assert_string_equal(o.run.in.train_data.records[0].prompt, "0,0,3:9,2S");
+    assert_string_equal(o.run.in.train_data.records[3].prompt, "0,4:9,2S");
+    assert_int_equal(o.run.in.val.n, 4); /* eval.problems of each file */
+    assert_string_equal(o.run.in.val_data.records[o.run.in.val.record[1]].prompt,
+                        "1,4:9,2S");
+    assert_string_equal(o.run.in.val_data.records[o.run.in.val.record[2]].prompt,
+                        "9,0,3:9,2S");
     close_run(&o);
 }
 
@@ -322,10 +328,10 @@ static void supervised_training_needs_its_file_alone(void **state)
 
     (void)state;
     open_run(&o, ROOT "/alone", keys);
-    assert_int_equal(o.run.train.n, 0);
-    assert_int_equal(o.run.sft.n, 3);
-    assert_int_equal(o.run.sft_val.n, 5);
-    assert_int_equal(o.run.sft_steps, 5); /* 3 epochs of 3 sequences, 2 at a time */
+    assert_int_equal(o.run.in.train.n, 0);
+    assert_int_equal(o.run.in.sft.n, 3);
+    assert_int_equal(o.run.in.sft_val.n, 5);
+    assert_int_equal(o.run.in.sft_steps, 5); /* 3 epochs of 3 sequences, 2 at a time */
     NEED(kg_sft_held_out(&before, &o.run, err));
     assert_true(before > 1);
     close_run(&o);
@@ -556,7 +562,7 @@ static void a_gold_answer_of_any_file_stops_the_run(void **state)
     open_run(&o, ROOT "/golds",
              (const char *const[]){extra[0], extra[1], extra[2], extra[3],
                                    "task.exclude=bad.jsonl:2", NULL});
-    assert_int_equal(o.run.train.n, 2);
+    assert_int_equal(o.run.in.train.n, 2);
     close_run(&o);
     config = config_of(ROOT "/golds", (const char *const[]){
                                           extra[0], extra[1], extra[2], extra[3],

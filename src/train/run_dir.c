@@ -28,7 +28,7 @@ enum { MAX_MANIFEST_BYTES = 1 << 20 };
 
 static struct kg_path in_run(const struct kg_run *run, const char *name)
 {
-    return kg_path_in(run->dir, name);
+    return kg_path_in(run->log.dir, name);
 }
 
 static kg_status write_config(const struct kg_run *run, struct kg_err *err)
@@ -36,7 +36,7 @@ static kg_status write_config(const struct kg_run *run, struct kg_err *err)
     struct kg_str text = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_config_dump_yaml(&text, run->config, true, err));
+    KG_TRY_GOTO(out, kg_config_dump_yaml(&text, run->in.config, true, err));
     status = kg_file_write_atomic(in_run(run, "config.yaml").text, text.data, text.len,
                                   err);
 out:
@@ -72,11 +72,12 @@ static kg_status write_manifest(const struct kg_run *run, struct kg_err *err)
             "%s\", \"threads\": %d, "
             "\"compute_dtype\": \"%s\", \"parameters\": %lld, \"train_prompts\": %zu, "
             "\"validation_prompts\": %zu, \"inputs\": ",
-            (long long)count_keys(run->config, kg_config_is_set), kg_clock_unix_seconds(),
-            machine.sysname, machine.release, machine.machine, kg_threads_get(),
-            kg_dtype_traits(run->model->ct)->name, (long long)run->model->n_elements,
-            run->answers.n > 0 ? run->answers.n : run->train.n, run->val.n));
-    KG_TRY_GOTO(out, kg_inputs_json(&text, &run->recipe, err));
+            (long long)count_keys(run->in.config, kg_config_is_set),
+            kg_clock_unix_seconds(), machine.sysname, machine.release, machine.machine,
+            kg_threads_get(), kg_dtype_traits(run->state.model->ct)->name,
+            (long long)run->state.model->n_elements,
+            run->in.answers.n > 0 ? run->in.answers.n : run->in.train.n, run->in.val.n));
+    KG_TRY_GOTO(out, kg_inputs_json(&text, &run->in.recipe, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(in_run(run, "manifest.json").text, text.data, text.len,
                                   err);
@@ -146,7 +147,7 @@ static kg_status refuse_others_files(const struct kg_run *run, struct kg_err *er
                            "%s: expected a folder without a run, found a %s that no run "
                            "here has written (a run's manifest.json would say so); name "
                            "another run.dir",
-                           run->dir, names[i]);
+                           run->log.dir, names[i]);
     return KG_OK;
 }
 
@@ -158,19 +159,19 @@ static kg_status refuse_a_run(bool *begun, const struct kg_run *run, struct kg_e
     char name[KG_CHECKPOINT_NAME];
     bool made;
 
-    KG_TRY(kg_checkpoint_newest(name, run->dir, err));
+    KG_TRY(kg_checkpoint_newest(name, run->log.dir, err));
     KG_TRY(has_steps(&made, run, err));
     KG_TRY(was_begun(begun, run, err));
     if ((name[0] || made) && kg_file_exists(in_run(run, "config.yaml").text))
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected a folder without a run, found config.yaml and %s%s; "
                        "continue that run with --resume, or name another run.dir",
-                       run->dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
+                       run->log.dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
     if (name[0] || made)
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected a folder without a run, found %s%s; name another "
                        "run.dir",
-                       run->dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
+                       run->log.dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
     return *begun ? KG_OK : refuse_others_files(run, err);
 }
 
@@ -210,7 +211,7 @@ static bool is_later_dump(const char *name, const struct kg_run *run)
     bool sft;
 
     return is_dump(name, &step, &sft) &&
-           step > (sft ? run->count.sft_step : run->count.step);
+           step > (sft ? run->state.count.sft_step : run->state.count.step);
 }
 
 static bool is_events(const char *name, const struct kg_run *run)
@@ -225,7 +226,7 @@ static kg_status remove_files(const struct kg_run *run, const char *folder,
                               bool (*which)(const char *, const struct kg_run *),
                               struct kg_err *err)
 {
-    struct kg_path root = *folder ? in_run(run, folder) : kg_path_in(run->dir, ".");
+    struct kg_path root = *folder ? in_run(run, folder) : kg_path_in(run->log.dir, ".");
     char **names;
     size_t n;
     kg_status status = KG_OK;
@@ -250,7 +251,8 @@ static kg_status remove_attempt(const struct kg_run *run, struct kg_err *err)
 {
     static const char *const names[] = {"metrics.jsonl", "watch.log", "report.html"};
 
-    kg_log_info("%s: a run was begun here and made no step: it is begun anew", run->dir);
+    kg_log_info("%s: a run was begun here and made no step: it is begun anew",
+                run->log.dir);
     KG_TRY(remove_files(run, "", is_events, err));
     KG_TRY(remove_files(run, "sft", is_events, err));
     KG_TRY(remove_files(run, "rollouts", is_any_dump, err));
@@ -262,7 +264,7 @@ static kg_status remove_attempt(const struct kg_run *run, struct kg_err *err)
 /* Two processes in one run directory would each cut back what the other writes. */
 static kg_status lock(struct kg_run *run, struct kg_err *err)
 {
-    return kg_file_lock_take(&run->lock, in_run(run, "lock").text, err);
+    return kg_file_lock_take(&run->log.lock, in_run(run, "lock").text, err);
 }
 
 kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
@@ -270,7 +272,7 @@ kg_status kg_run_dir_create(struct kg_run *run, struct kg_err *err)
     bool begun;
 
     KG_TRY(refuse_a_run(&begun, run, err)); /* without a trace in it */
-    KG_TRY(kg_file_make_dirs(run->dir, err));
+    KG_TRY(kg_file_make_dirs(run->log.dir, err));
     KG_TRY(lock(run, err));
     KG_TRY(refuse_a_run(&begun, run, err)); /* another may have been faster */
     if (begun)
@@ -313,14 +315,14 @@ static kg_status check_config(const struct kg_run *run, struct kg_err *err)
     KG_TRY_GOTO(out,
                 kg_train_config(&before, in_run(run, "config.yaml").text, NULL, 0, err));
     KG_TRY_GOTO(out, check_whole(run, before, err));
-    KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, run->config, err));
+    KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, run->in.config, err));
     for (size_t i = 0; i < diff.len; i++)
         diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
     if (n > 0)
         status = kg_fail(err, KG_ECONFLICT,
                          "%s: expected the config that the run was started with, found "
                          "%zu changes: %s",
-                         run->dir, n, kg_str_text(&diff));
+                         run->log.dir, n, kg_str_text(&diff));
 out:
     kg_str_release(&diff);
     kg_config_free(before);
@@ -334,7 +336,8 @@ static kg_status check_files(const struct kg_run *run, struct kg_err *err)
 
     if (!kg_file_exists(in_run(run, "config.yaml").text))
         return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected a run to resume, found no config.yaml", run->dir);
+                       "%s: expected a run to resume, found no config.yaml",
+                       run->log.dir);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct kg_path path = in_run(run, names[i]);
 
@@ -354,7 +357,7 @@ kg_status kg_run_dir_check(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_file_remove_stale(in_run(run, "config.yaml").text, err));
     KG_TRY(kg_file_remove_stale(in_run(run, "manifest.json").text, err));
     KG_TRY(check_config(run, err));
-    KG_TRY(kg_inputs_check(&run->recipe, in_run(run, "manifest.json").text, err));
+    KG_TRY(kg_inputs_check(&run->in.recipe, in_run(run, "manifest.json").text, err));
     return write_config(run, err);
 }
 
@@ -366,18 +369,18 @@ kg_status kg_run_dir_try(struct kg_run *run, bool resume, struct kg_err *err)
         KG_TRY(lock(run, err));
     if (!resume) {
         KG_TRY(refuse_a_run(&begun, run, err));
-        return kg_file_try_dirs(run->dir, err);
+        return kg_file_try_dirs(run->log.dir, err);
     }
     KG_TRY(check_files(run, err));
     KG_TRY(check_config(run, err));
-    return kg_inputs_check(&run->recipe, in_run(run, "manifest.json").text, err);
+    return kg_inputs_check(&run->in.recipe, in_run(run, "manifest.json").text, err);
 }
 
 kg_status kg_run_dir_cut(struct kg_run *run, struct kg_err *err)
 {
-    KG_TRY(kg_file_writer_append(&run->metrics, in_run(run, "metrics.jsonl").text,
-                                 run->count.metrics_bytes, err));
-    run->metrics_open = true;
+    KG_TRY(kg_file_writer_append(&run->log.metrics, in_run(run, "metrics.jsonl").text,
+                                 run->state.count.metrics_bytes, err));
+    run->log.metrics_open = true;
     kg_run_events_resume(run);
     return remove_files(run, "rollouts", is_later_dump, err);
 }

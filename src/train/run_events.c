@@ -15,19 +15,19 @@ static bool is_sft(const char *phase) { return strcmp(phase, "sft") == 0; }
 
 static struct kg_path folder(const struct kg_run *run, bool sft)
 {
-    struct kg_path p = kg_path_in(run->dir, "sft");
+    struct kg_path p = kg_path_in(run->log.dir, "sft");
 
     if (!sft)
-        strcpy(p.text, run->dir); /* at most KG_RUN_DIR_MAX bytes */
+        strcpy(p.text, run->log.dir); /* at most KG_RUN_DIR_MAX bytes */
     return p;
 }
 
 static void give_up(struct kg_run *run, const struct kg_err *err)
 {
     kg_log_warn("no more TensorBoard events until the run is resumed: %s", err->message);
-    if (run->events.open)
-        kg_tfevents_abort(&run->events);
-    run->events_off = true;
+    if (run->log.events.open)
+        kg_tfevents_abort(&run->log.events);
+    run->log.events_off = true;
 }
 
 /* A line of metrics.jsonl, if it is of the folder and not before the step. */
@@ -42,8 +42,8 @@ static kg_status say_again(struct kg_run *run, const char *text, size_t n, int64
 
     KG_TRY(kg_json_parse(&doc, text, n, "metrics.jsonl", err));
     status = kg_metrics_parse(&m, &phase, &step, &doc, err);
-    if (status == KG_OK && step >= from && is_sft(phase) == run->events_sft)
-        status = kg_tfevents_put(&run->events, &m, step, err);
+    if (status == KG_OK && step >= from && is_sft(phase) == run->log.events_sft)
+        status = kg_tfevents_put(&run->log.events, &m, step, err);
     kg_json_release(&doc);
     return status;
 }
@@ -54,7 +54,7 @@ static kg_status say_lines_again(struct kg_run *run, int64_t from, struct kg_err
     const char *at, *end;
     kg_status status = KG_OK;
 
-    KG_TRY(kg_map_open(&map, kg_path_in(run->dir, "metrics.jsonl").text, err));
+    KG_TRY(kg_map_open(&map, kg_path_in(run->log.dir, "metrics.jsonl").text, err));
     at = (const char *)map.data;
     for (end = at + map.bytes; at < end && status == KG_OK;) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
@@ -72,9 +72,9 @@ static kg_status say_lines_again(struct kg_run *run, int64_t from, struct kg_err
  * of that very step may have come after the checkpoint. */
 static kg_status begin(struct kg_run *run, bool sft, int64_t from, struct kg_err *err)
 {
-    KG_TRY(kg_tfevents_close(&run->events, err));
-    run->events_sft = sft;
-    KG_TRY(kg_tfevents_open(&run->events, folder(run, sft).text, from, err));
+    KG_TRY(kg_tfevents_close(&run->log.events, err));
+    run->log.events_sft = sft;
+    KG_TRY(kg_tfevents_open(&run->log.events, folder(run, sft).text, from, err));
     return say_lines_again(run, from, err);
 }
 
@@ -95,18 +95,18 @@ static kg_status resume(struct kg_run *run, bool sft, int64_t at, bool over,
 
 void kg_run_events_resume(struct kg_run *run)
 {
-    bool sft = run->count.sft_step < run->sft_steps;
+    bool sft = run->state.count.sft_step < run->in.sft_steps;
     struct kg_err err;
     kg_status status = KG_OK;
 
-    run->events_off = !run->recipe.log.tensorboard;
-    if (run->events_off)
+    run->log.events_off = !run->in.recipe.log.tensorboard;
+    if (run->log.events_off)
         return;
-    if (!sft && run->count.sft_step > 0)
-        status = resume(run, true, run->count.sft_step, true, &err);
+    if (!sft && run->state.count.sft_step > 0)
+        status = resume(run, true, run->state.count.sft_step, true, &err);
     if (status == KG_OK)
-        status = resume(run, sft, sft ? run->count.sft_step : run->count.step, false,
-                        &err);
+        status = resume(run, sft, sft ? run->state.count.sft_step : run->state.count.step,
+                        false, &err);
     if (status != KG_OK)
         give_up(run, &err);
 }
@@ -120,12 +120,12 @@ void kg_run_events_put(struct kg_run *run, const struct kg_metrics *m, const cha
     struct kg_err err;
     kg_status status = KG_OK;
 
-    if (run->events_off)
+    if (run->log.events_off)
         return;
-    if (!run->events.open || sft != run->events_sft)
+    if (!run->log.events.open || sft != run->log.events_sft)
         status = begin(run, sft, 0, &err);
     if (status == KG_OK)
-        status = kg_tfevents_put(&run->events, m, step, &err);
+        status = kg_tfevents_put(&run->log.events, m, step, &err);
     if (status != KG_OK)
         give_up(run, &err);
 }
@@ -134,6 +134,6 @@ void kg_run_events_close(struct kg_run *run)
 {
     struct kg_err err;
 
-    if (kg_tfevents_close(&run->events, &err) != KG_OK)
+    if (kg_tfevents_close(&run->log.events, &err) != KG_OK)
         kg_log_warn("%s", err.message);
 }

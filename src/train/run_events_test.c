@@ -232,7 +232,7 @@ static void a_run_goes_on_without_them(void **state)
     NEED(kg_file_write_atomic(ROOT "/without/sft", "", 0, err));
     kg_metrics_put(&m, "loss", 1);
     NEED(kg_run_log(&o.run, &m, "sft", 1, err));
-    assert_true(o.run.events_off);
+    assert_true(o.run.log.events_off);
     NEED(kg_run_log(&o.run, &m, "rl", 1, err));
     assert_true(last_metric(ROOT "/without", "loss") == 1);
     close_run(&o);

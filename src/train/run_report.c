@@ -16,14 +16,14 @@ static kg_status write_page(struct kg_run *run, struct kg_err *err)
     bool more = true;
     kg_status status;
 
-    if (run->report)
-        KG_TRY(kg_report_run_read(run->report, &more, err));
+    if (run->log.report)
+        KG_TRY(kg_report_run_read(run->log.report, &more, err));
     else
-        KG_TRY(kg_report_run_open(&run->report, run->dir, err));
+        KG_TRY(kg_report_run_open(&run->log.report, run->log.dir, err));
     if (!more)
         return KG_OK;
-    KG_TRY_GOTO(out, kg_report_page(&page, &run->report, 1, err));
-    status = kg_file_write_atomic(kg_path_in(run->dir, "report.html").text, page.data,
+    KG_TRY_GOTO(out, kg_report_page(&page, &run->log.report, 1, err));
+    status = kg_file_write_atomic(kg_path_in(run->log.dir, "report.html").text, page.data,
                                   page.len, err);
 out:
     kg_str_release(&page);
@@ -34,12 +34,12 @@ bool kg_run_report(struct kg_run *run)
 {
     struct kg_err err;
 
-    if (!run->recipe.log.report)
+    if (!run->in.recipe.log.report)
         return false;
     if (write_page(run, &err) == KG_OK)
         return true;
-    kg_log_warn("%s/report.html is not written: %s", run->dir, err.message);
-    kg_report_run_free(run->report); /* a line may be in it by half */
-    run->report = NULL;
+    kg_log_warn("%s/report.html is not written: %s", run->log.dir, err.message);
+    kg_report_run_free(run->log.report); /* a line may be in it by half */
+    run->log.report = NULL;
     return false;
 }

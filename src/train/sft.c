@@ -25,16 +25,16 @@ struct batch {
 
 static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg_err *err)
 {
-    struct kg_rng_key key = {run->seed, KG_RNG_SFT};
+    struct kg_rng_key key = {run->in.recipe.run.seed, KG_RNG_SFT};
 
-    b->n = run->recipe.sft.batch;
+    b->n = run->in.recipe.sft.batch;
     b->index = kg_mem_calloc(b->n, sizeof *b->index, "batch", err);
     if (!b->index)
         return err->code;
-    KG_TRY(kg_epochs_take(b->index, b->n, (uint64_t)run->count.sft_step * b->n,
-                          run->sft.n, key, err));
+    KG_TRY(kg_epochs_take(b->index, b->n, (uint64_t)run->state.count.sft_step * b->n,
+                          run->in.sft.n, key, err));
     for (size_t i = 0; i < b->n; i++)
-        b->loss_tokens += (int64_t)run->sft.learned[b->index[i]];
+        b->loss_tokens += (int64_t)run->in.sft.learned[b->index[i]];
     return KG_OK;
 }
 
@@ -56,11 +56,11 @@ static void add_sequence(struct kg_rows *p, const struct kg_sft_set *set, size_t
 static kg_status held_out_batch(size_t *next, double *sum, struct kg_run *run,
                                 size_t first, struct kg_err *err)
 {
-    const struct kg_sft_set *set = &run->sft_val;
-    struct kg_rows *p = run->rows;
+    const struct kg_sft_set *set = &run->in.sft_val;
+    struct kg_rows *p = run->work.rows;
     size_t i = first;
 
-    kg_rows_begin(p, run->model, 0);
+    kg_rows_begin(p, run->state.model, 0);
     for (; i < set->n; i++) {
         if (i > first && !kg_rows_fits(p, set->begin[i + 1] - set->begin[i]))
             break;
@@ -76,7 +76,7 @@ static kg_status held_out_batch(size_t *next, double *sum, struct kg_run *run,
 
 kg_status kg_sft_held_out(double *loss, struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_sft_set *set = &run->sft_val;
+    const struct kg_sft_set *set = &run->in.sft_val;
     double sum = 0;
     size_t next = 0, tokens = 0;
 
@@ -92,11 +92,11 @@ kg_status kg_sft_held_out(double *loss, struct kg_run *run, struct kg_err *err)
 static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t step,
                          struct kg_err *err)
 {
-    int64_t every = run->recipe.sft.eval_every;
-    bool due = step == run->sft_steps || (every > 0 && step % every == 0);
+    int64_t every = run->in.recipe.sft.eval_every;
+    bool due = step == run->in.sft_steps || (every > 0 && step % every == 0);
     double loss;
 
-    if (run->sft_val.n == 0 || !due)
+    if (run->in.sft_val.n == 0 || !due)
         return KG_OK;
     KG_TRY(kg_sft_held_out(&loss, run, err));
     kg_metrics_put(log, "val_loss", loss);
@@ -116,7 +116,7 @@ static size_t length(const struct update *u, size_t i)
 {
     size_t s = u->b->index[i];
 
-    return u->run->sft.begin[s + 1] - u->run->sft.begin[s];
+    return u->run->in.sft.begin[s + 1] - u->run->in.sft.begin[s];
 }
 
 /* Forward and backward of as many of the list as fit.   *done: how many */
@@ -125,12 +125,12 @@ static kg_status micro_batch(size_t *done, struct update *u, const size_t *list,
 {
     struct kg_run *run = u->run;
     const struct batch *b = u->b;
-    struct kg_rows *p = run->rows;
+    struct kg_rows *p = run->work.rows;
     size_t i = 0;
 
-    kg_rows_begin(p, run->model, 0);
+    kg_rows_begin(p, run->state.model, 0);
     for (; i < n && (i == 0 || kg_rows_fits(p, length(u, list[i]))); i++)
-        add_sequence(p, &run->sft, b->index[list[i]]);
+        add_sequence(p, &run->in.sft, b->index[list[i]]);
     *done = i;
     KG_TRY(kg_rows_forward(p, true, err));
     KG_TRY(kg_rows_ask(p, NULL, err));
@@ -138,7 +138,7 @@ static kg_status micro_batch(size_t *done, struct update *u, const size_t *list,
         u->loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
-    return kg_rows_backward(p, run->optim->grads.data, false, err);
+    return kg_rows_backward(p, run->state.optim->grads.data, false, err);
 }
 
 /* A kg_lane_fn. */
@@ -163,8 +163,8 @@ static kg_status gradient(double *loss, struct kg_run *run, const struct batch *
         return err->code;
     for (size_t i = 0; i < b->n; i++)
         tokens[i] = (int64_t)length(&u, i);
-    status = kg_lane_sum_run(&run->lane_sum, &run->optim->grads, run->recipe.train.lanes,
-                             tokens, b->n, lane, &u, err);
+    status = kg_lane_sum_run(&run->work.lane_sum, &run->state.optim->grads,
+                             run->in.recipe.train.lanes, tokens, b->n, lane, &u, err);
     *loss = u.loss;
     kg_mem_free(tokens);
     return status;
@@ -199,10 +199,10 @@ static kg_status dump(const struct kg_run *run, const struct batch *b, struct kg
     kg_status status = KG_OK;
 
     snprintf(name, sizeof name, "rollouts/skipped-sft-%06lld.jsonl.zst",
-             (long long)run->count.sft_step + 1);
-    KG_TRY(kg_zst_open(&w, kg_path_in(run->dir, name).text, 0, err));
+             (long long)run->state.count.sft_step + 1);
+    KG_TRY(kg_zst_open(&w, kg_path_in(run->log.dir, name).text, 0, err));
     for (size_t i = 0; i < b->n && status == KG_OK; i++)
-        status = put_sequence(w, &run->sft, b->index[i], err);
+        status = put_sequence(w, &run->in.sft, b->index[i], err);
     if (status == KG_OK)
         return kg_zst_close(w, err);
     kg_zst_abort(w);
@@ -225,14 +225,14 @@ static kg_status apply(struct kg_run *run, const struct batch *b, double loss,
 
     if (!isfinite(loss))
         return skip(run, b, "the loss is not finite", err);
-    status = kg_optim_update(run->optim, run->model, &norm, &lr, &why);
+    status = kg_optim_update(run->state.optim, run->state.model, &norm, &lr, &why);
     if (status == KG_ENONFINITE)
         return skip(run, b, why.message, err);
     if (status != KG_OK) {
         *err = why;
         return status;
     }
-    run->count.skipped_in_row = 0;
+    run->state.count.skipped_in_row = 0;
     kg_metrics_put(log, "grad_norm", norm);
     kg_metrics_put(log, "lr", lr);
     return KG_OK;
@@ -249,14 +249,14 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     KG_TRY_GOTO(out, gradient(&loss, run, &b, err));
     kg_metrics_put(&log, "loss", loss);
     KG_TRY_GOTO(out, apply(run, &b, loss, &log, err));
-    run->count.sft_step++;
-    KG_TRY_GOTO(out, measure(&log, run, run->count.sft_step, err));
+    run->state.count.sft_step++;
+    KG_TRY_GOTO(out, measure(&log, run, run->state.count.sft_step, err));
     kg_metrics_put(&log, "loss_tokens", (double)b.loss_tokens);
     kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);
     kg_log_progress(5000, "sft %lld/%lld  loss %.4f  %.2f s",
-                    (long long)run->count.sft_step, (long long)run->sft_steps, loss,
-                    kg_clock_seconds() - start);
-    status = kg_run_log(run, &log, "sft", run->count.sft_step, err);
+                    (long long)run->state.count.sft_step, (long long)run->in.sft_steps,
+                    loss, kg_clock_seconds() - start);
+    status = kg_run_log(run, &log, "sft", run->state.count.sft_step, err);
 out:
     kg_mem_free(b.index);
     return status;

@@ -53,7 +53,10 @@ static void *must_alloc(size_t bytes)
     return p;
 }
 
-static size_t bytes(void) { return (size_t)o.run.model->n_elements * sizeof *weights; }
+static size_t bytes(void)
+{
+    return (size_t)o.run.state.model->n_elements * sizeof *weights;
+}
 
 static int open_batch(void **state)
 {
@@ -62,8 +65,8 @@ static int open_batch(void **state)
     (void)state;
     open_run(&o, ROOT, options);
     for (size_t i = 0; i < sizeof of_cov / sizeof *of_cov; i++)
-        NEED(kg_algo_set(&o.run.algo, of_cov[i][0], of_cov[i][1], err));
-    disturb(o.run.anchor);
+        NEED(kg_algo_set(&o.run.in.algo, of_cov[i][0], of_cov[i][1], err));
+    disturb(o.run.state.anchor);
     NEED(kg_rl_sample(&batch, &o.run, err));
     NEED(kg_rl_prepare(&batch, &o.run, err));
     for (size_t i = 0; i < batch.n_trajs; i++) {
@@ -71,12 +74,12 @@ static int open_batch(void **state)
         equal += batch.trajs[i].finish == KG_FINISH_LENGTH;
     }
     assert_true(equal > 0 && (size_t)equal < batch.n_trajs); /* some are dropped */
-    for (int64_t i = 0; i < o.run.model->n_elements; i++)
-        o.run.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
+    for (int64_t i = 0; i < o.run.state.model->n_elements; i++)
+        o.run.state.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
     weights = must_alloc(bytes());
     whole = must_alloc(bytes());
-    memcpy(weights, o.run.model->master.data, bytes());
-    room = o.run.rows->max_tokens;
+    memcpy(weights, o.run.state.model->master.data, bytes());
+    room = o.run.work.rows->max_tokens;
     return 0;
 }
 
@@ -97,12 +100,12 @@ static bool gradient(int64_t micro, int lanes)
     struct kg_rl_totals totals = {0};
     struct kg_policy_advantage a;
 
-    memcpy(o.run.model->master.data, weights, bytes());
-    NEED(kg_model_refresh(o.run.model, err));
-    o.run.rows->max_tokens = micro;
-    o.run.recipe.train.lanes = lanes;
+    memcpy(o.run.state.model->master.data, weights, bytes());
+    NEED(kg_model_refresh(o.run.state.model, err));
+    o.run.work.rows->max_tokens = micro;
+    o.run.in.recipe.train.lanes = lanes;
     NEED(kg_rl_train(&totals, &a, &batch, &o.run, err));
-    o.run.rows->max_tokens = room;
+    o.run.work.rows->max_tokens = room;
     assert_false(totals.skipped);
     assert_true(totals.first_metrics.ratio_max > 1.001); /* off-policy */
     return totals.updates == 1;
@@ -112,7 +115,7 @@ static double distance(const float *g)
 {
     double apart = 0, size = 0;
 
-    for (int64_t i = 0; i < o.run.model->n_elements; i++) {
+    for (int64_t i = 0; i < o.run.state.model->n_elements; i++) {
         apart += ((double)g[i] - whole[i]) * ((double)g[i] - whole[i]);
         size += (double)whole[i] * whole[i];
     }
@@ -122,13 +125,13 @@ static double distance(const float *g)
 
 static void choose(const char *key, const char *value)
 {
-    NEED(kg_algo_set(&o.run.algo, key, value, err));
+    NEED(kg_algo_set(&o.run.in.algo, key, value, err));
 }
 
 /* Distance of the gradient that was taken to the whole one. */
 static double apart(const char *surrogate, const char *aggregate, const char *how)
 {
-    double d = distance(o.run.optim->grads.data);
+    double d = distance(o.run.state.optim->grads.data);
 
     if (!(d <= tolerance))
         fail_msg("%s, %s: %g apart %s", surrogate, aggregate, d, how);
@@ -144,7 +147,7 @@ static double cut(const char *surrogate, const char *aggregate)
     /* the rpg rows hold their KL themselves */
     choose("kl.estimator", strncmp(surrogate, "rpg-", 4) == 0 ? "none" : "topk-reverse");
     assert_true(gradient(room, 1));
-    memcpy(whole, o.run.optim->grads.data, bytes());
+    memcpy(whole, o.run.state.optim->grads.data, bytes());
     assert_true(gradient(LONGEST, 1));
     worst = apart(surrogate, aggregate, "in packs of one");
     assert_true(gradient(64, 1));

@@ -88,7 +88,7 @@ static void open_window(struct opened *o, const char *dir, const char *const *ex
 
 static void sample(struct kg_rl_batch *b, struct opened *o)
 {
-    disturb(o->run.anchor);
+    disturb(o->run.state.anchor);
     NEED(kg_rl_sample(b, &o->run, err));
     NEED(kg_rl_prepare(b, &o->run, err));
 }
@@ -125,15 +125,15 @@ static void check_batch(const struct kg_rl_batch *b, const struct kg_run *run)
         const struct kg_traj *t = &b->trajs[i];
         int64_t at = b->begin[i];
 
-        score(whole, run->model, t, 0, t->n);
-        score(anchor, run->anchor, t, 0, t->n);
+        score(whole, run->state.model, t, 0, t->n);
+        score(anchor, run->state.anchor, t, 0, t->n);
         for (size_t j = 0; j < t->n; j++) {
             size_t from = seen_from(t, j);
 
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
-            score(own, run->model, t, from, t->n);
-            score(held, run->anchor, t, from, t->n);
+            score(own, run->state.model, t, from, t->n);
+            score(held, run->state.anchor, t, from, t->n);
             assert_true(b->mu_logp[at] == (double)own[j]);
             assert_true(b->old_logp[at] == (double)(b->whole ? whole : own)[j]);
             assert_true(b->anchor_logp[at] == (double)(b->whole ? anchor : held)[j]);
@@ -150,7 +150,8 @@ static void check_sums(const struct kg_rl_batch *b, const struct kg_run *run)
     float own[256], held[256];
 
     assert_int_equal(b->n_trajs, 9);
-    NEED(kg_eval_token_sums(sums, run->model, run->anchor, run->rows, b->trajs, 9, err));
+    NEED(kg_eval_token_sums(sums, run->state.model, run->state.anchor, run->work.rows,
+                            b->trajs, 9, err));
     for (size_t i = 0; i < 9; i++) {
         const struct kg_traj *t = &b->trajs[i];
         double k1 = 0;
@@ -160,8 +161,8 @@ static void check_sums(const struct kg_rl_batch *b, const struct kg_run *run)
 
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
-            score(own, run->model, t, from, t->n);
-            score(held, run->anchor, t, from, t->n);
+            score(own, run->state.model, t, from, t->n);
+            score(held, run->state.anchor, t, from, t->n);
             k1 += (double)own[j] - (double)held[j];
         }
         assert_true(k1 != 0 && sums[i].kl_k1 == k1);
@@ -218,7 +219,7 @@ static void a_reproduction_takes_top_ids_of_the_whole_text(void **state)
                                    .top_ids = ids,
                                    .top_logp = top};
 
-        score_one(o.run.model, &seq, 0, 3, NULL);
+        score_one(o.run.state.model, &seq, 0, 3, NULL);
         for (size_t j = 0; j < t->n; j++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
@@ -263,7 +264,7 @@ static kg_status add_up(void *user, const struct kg_slab *grads, struct kg_err *
 static struct kg_slab gradient(struct kg_rl_batch *b, struct kg_run *run)
 {
     struct kg_rl_totals totals = {0};
-    const struct kg_slab *like = &run->model->master;
+    const struct kg_slab *like = &run->state.model->master;
     struct kg_slab sum;
 
     NEED(kg_slab_init(&sum, like->backend, like->n, "gradient", err));
@@ -327,12 +328,13 @@ static void the_gradient_is_that_of_every_turn_in_its_context(void **state)
     assert_memory_equal(turns.tokens, b.tokens, (size_t)b.n * sizeof *b.tokens);
     for (int64_t i = 0; i < b.n; i++)
         turns.advantage[i] = b.advantage[i] = (double)(i * i % 7) - 3;
-    for (int64_t i = 0; i < o.run.model->n_elements; i++) /* ratios that are not 1 */
-        o.run.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
-    NEED(kg_model_refresh(o.run.model, err));
+    for (int64_t i = 0; i < o.run.state.model->n_elements;
+         i++) /* ratios that are not 1 */
+        o.run.state.model->master.data[i] *= 1 + 0.02f * (float)(i % 5 - 2);
+    NEED(kg_model_refresh(o.run.state.model, err));
     whole = gradient(&b, &o.run);
     parts = gradient(&turns, &o.run);
-    for (int64_t i = 0; i < o.run.model->n_elements; i++) {
+    for (int64_t i = 0; i < o.run.state.model->n_elements; i++) {
         apart += pow((double)whole.data[i] - (double)parts.data[i], 2);
         size += (double)whole.data[i] * (double)whole.data[i];
     }
