@@ -10,9 +10,11 @@
 #include "base/file_internal.h"
 #include "base/mem.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,13 +65,27 @@ kg_status kg_file_free_bytes(uint64_t *bytes, const char *path, struct kg_err *e
     return KG_OK;
 }
 
+static const char *slash_behind(const char *dir)
+{
+    size_t n = strlen(dir);
+
+    return n > 0 && dir[n - 1] != '/' ? "/" : "";
+}
+
+struct kg_path kg_path_in(const char *dir, const char *name)
+{
+    struct kg_path p;
+
+    static_assert(sizeof p.text > PATH_MAX, "the kernel counts the NUL");
+    snprintf(p.text, sizeof p.text, "%s%s%s", dir, slash_behind(dir), name);
+    return p;
+}
+
 char *kg_path_join(const char *dir, const char *name, struct kg_err *err)
 {
     struct kg_str path = {0};
-    size_t n = strlen(dir);
-    bool slash = n > 0 && dir[n - 1] != '/';
 
-    if (kg_str_printf(&path, err, "%s%s%s", dir, slash ? "/" : "", name) != KG_OK) {
+    if (kg_str_printf(&path, err, "%s%s%s", dir, slash_behind(dir), name) != KG_OK) {
         kg_str_release(&path);
         return NULL;
     }

@@ -4,6 +4,7 @@
 #include "base/folder_testing.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <unistd.h>
 
 static void makes_whole_paths(void **state)
@@ -180,10 +181,25 @@ static void joins_paths(void **state)
         char *path = kg_path_join(cases[i][0], cases[i][1], &err);
         assert_string_equal(path, cases[i][2]);
         kg_mem_free(path);
+        assert_string_equal(kg_path_in(cases[i][0], cases[i][1]).text, cases[i][2]);
     }
     kg_mem_fail_at(1);
     assert_null(kg_path_join("a", "b", &err));
     assert_int_equal(err.code, KG_ENOMEM);
+}
+
+/* "./././a" is a, unless it is too long for the kernel. */
+static void a_path_that_is_too_long_means_no_file(void **state)
+{
+    char long_dir[PATH_MAX + 3];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof long_dir; i++)
+        long_dir[i] = "./"[i % 2];
+    long_dir[sizeof long_dir - 1] = '\0';
+    assert_true(kg_file_exists(long_dir + 4));
+    assert_false(kg_file_exists(kg_path_in(long_dir, "").text));
+    assert_int_equal(errno, ENAMETOOLONG);
 }
 
 /* Whatever request fails: the link points at the old place or at the new one, and no
@@ -229,6 +245,7 @@ int main(void)
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(sizes_and_free_space, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(joins_paths, make_dir, remove_dir),
+        cmocka_unit_test(a_path_that_is_too_long_means_no_file),
         cmocka_unit_test_setup_teardown(a_link_moves_in_one_step_or_stays, make_dir,
                                         remove_dir),
     };

@@ -144,7 +144,13 @@ void kg_file_fail_at(uint64_t n, int error_number);
  * process that ends or is killed leaves behind is the same without them. */
 void kg_file_skip_syncs(bool skip);
 
-/* dir + "/" + name into a fresh string.   owned; NULL on ENOMEM */
+/* dir + "/" + name. What is longer than the kernel takes is cut to a length that it
+ * refuses, so that no other file is meant. */
+struct kg_path {
+    char text[4097];
+};
+struct kg_path kg_path_in(const char *dir, const char *name);
+/* The same into a fresh string.   owned; NULL on ENOMEM */
 char *kg_path_join(const char *dir, const char *name, struct kg_err *err) KG_MUST_CHECK;
 
 #endif
