@@ -137,21 +137,31 @@ static bool read_real(double *out, const char *text)
     return isfinite(*out);
 }
 
+/* A double has 53 bits of a limit, and an int64 has no 2^63. */
+static int64_t whole_limit(double x)
+{
+    return x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
+static bool is_within(const struct kg_opt_row *row, int64_t n, double x)
+{
+    if (kg_opt_is_whole(row))
+        return n >= whole_limit(row->min) && n <= whole_limit(row->max);
+    return x >= row->min && x <= row->max;
+}
+
 static kg_status check_number(const struct kg_opt_row *row, const char *text,
                               const char *where, struct kg_err *err)
 {
-    bool whole = kg_opt_is_whole(row);
     int64_t n = 0;
     double x = 0;
-    bool ok = whole ? read_int(&n, text) : read_real(&x, text);
+    bool ok = kg_opt_is_whole(row) ? read_int(&n, text) : read_real(&x, text);
 
-    if (whole)
-        x = (double)n;
     if (row->type == KG_OPT_INT32)
         ok = ok && n >= INT32_MIN && n <= INT32_MAX;
     if (row->type == KG_OPT_FLOAT) /* what is not 0 does not become it */
         ok = ok && (x == 0 || (float)x != 0) && isfinite((float)x);
-    if (!ok || (has_range(row) && (x < row->min || x > row->max)))
+    if (!ok || (has_range(row) && !is_within(row, n, x)))
         return refuse_text(row, text, where, err);
     return KG_OK;
 }

@@ -27,6 +27,8 @@ static const struct kg_opt_row rows[] = {
     {"colour", AT(colour), "red", 0, 0, "red|green|blue", "", false},
     {"whole", AT(whole), "0", 0, 0, NULL, "", false},
     {"size", AT(size), "0", 0, 1e15, NULL, "", false},
+    {"exact", AT(whole), "0", -0x1p53, 0x1p53, NULL, "", false},
+    {"widest", AT(whole), "0", -0x1p63, 0x1p63, NULL, "", false},
     {"small", AT(small), "0", 0, 0, NULL, "", false},
     {"real", AT(real), "0", -1, 1, NULL, "", false},
     {"narrow", AT(narrow), "0", 0, 0, NULL, "", false},
@@ -66,6 +68,8 @@ static void a_field_of_each_type_gets_its_value(void **state)
     assert_int_equal(put("colour", "blue").colour, BLUE);
     assert_int_equal(put("colour", "green").colour, GREEN);
     assert_true(put("whole", "-9223372036854775808").whole == INT64_MIN);
+    assert_true(put("widest", "9223372036854775807").whole == INT64_MAX);
+    assert_true(put("exact", "-9007199254740992").whole == -(INT64_C(1) << 53));
     assert_true(put("size", "+0012").size == 12);
     assert_int_equal(put("small", "-2147483648").small, INT32_MIN);
     assert_true(put("real", "-1e-3").real == -1e-3);
@@ -103,6 +107,9 @@ static void what_is_no_value_is_refused(void **state)
         {"whole", "9223372036854775808",
          "here: whole: expected an integer, found '9223372036854775808'"},
         {"size", "-1", "here: size: expected an integer from 0 to 1e+15, found '-1'"},
+        {"exact", "9007199254740993",
+         "here: exact: expected an integer from -9.00719925474099e+15 to "
+         "9.00719925474099e+15, found '9007199254740993'"},
         {"small", "2147483648", "here: small: expected an integer, found '2147483648'"},
         {"real", "2", "here: real: expected a number from -1 to 1, found '2'"},
         {"real", "nan", "here: real: expected a number from -1 to 1, found 'nan'"},

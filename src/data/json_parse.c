@@ -7,8 +7,8 @@
  * when an error needs them. A string goes into the document's memory once, decoded on the
  * way: it never grows by that.
  *
- * How deep lists nest, and that a key comes once, is not known here: the builder sees to
- * it for everyone who builds.
+ * How deep lists nest, and that a key comes once, the builder sees to for everyone who
+ * builds; the place in the text is known here.
  */
 #include "data/json_internal.h"
 
@@ -327,6 +327,8 @@ static kg_status add_list(struct parser *p, enum kg_json_type type, char close)
 {
     kg_status status;
 
+    if (p->b->depth == KG_JSON_MAX_DEPTH)
+        return refuse(p, "lists nested at most %d deep expected", KG_JSON_MAX_DEPTH);
     KG_TRY(kg_json_open(p->b, type, p->err));
     KG_TRY(add_members(p, close));
     status = kg_json_close(p->b, p->err);

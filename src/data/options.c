@@ -345,7 +345,7 @@ struct parse {
     yaml_event_t event; /* the current one; owned */
     struct kg_config *config;
     const char *name; /* of the source, borrowed */
-    bool has_lines;   /* the source is a file: its lines mean something */
+    const char *key;  /* that the source is a value of; NULL: it is a file, with lines */
     char where[KG_ERR_MESSAGE_BYTES / 2]; /* place of the event in errors */
     struct kg_str sections;               /* "\nsection\n..." seen so far */
     struct kg_err *err;
@@ -353,11 +353,22 @@ struct parse {
 
 static const char *place(struct parse *p, size_t line)
 {
-    if (p->has_lines)
-        snprintf(p->where, sizeof p->where, "%.300s line %zu", p->name, line + 1);
+    if (p->key)
+        snprintf(p->where, sizeof p->where, "%.300s: %s", p->name, p->key);
     else
-        snprintf(p->where, sizeof p->where, "%.300s", p->name);
+        snprintf(p->where, sizeof p->where, "%.300s line %zu", p->name, line + 1);
     return p->where;
+}
+
+/* The same for what names the key itself. */
+static const char *source_of(const struct parse *p)
+{
+    return p->key ? p->name : p->where;
+}
+
+static kg_status refuse_value(struct parse *p, const struct value *v, const char *found)
+{
+    return kg_opt_refuse(v->row, found, source_of(p), p->err);
 }
 
 static kg_status fail_yaml(struct parse *p)
@@ -369,8 +380,8 @@ static kg_status fail_yaml(struct parse *p)
                        p->name);
     if (y->error == YAML_READER_ERROR)
         return kg_fail(p->err, KG_EFORMAT,
-                       "%s: expected YAML in UTF-8, found at byte %zu: %s", p->name,
-                       y->problem_offset, y->problem);
+                       "%s: expected YAML in UTF-8, found at byte %zu: %s",
+                       p->key ? place(p, 0) : p->name, y->problem_offset, y->problem);
     return kg_fail(p->err, KG_EFORMAT, "%s: expected YAML, found at column %zu: %s",
                    place(p, y->problem_mark.line), y->problem_mark.column + 1,
                    y->problem ? y->problem : "an error");
@@ -470,18 +481,18 @@ static kg_status read_items(struct parse *p, struct value *v)
         if (p->event.type == YAML_SEQUENCE_END_EVENT)
             break;
         if (p->event.type != YAML_SCALAR_EVENT) {
-            status = kg_opt_refuse(v->row, "a collection inside the list", p->where,
-                                   p->err);
+            status = refuse_value(p, v, "a collection inside the list");
             goto out;
         }
         KG_TRY_GOTO(out, no_nul(p));
         if (is_null(p) || !*scalar_text(p)) {
-            status = kg_opt_refuse(v->row, "an empty item", p->where, p->err);
+            status = refuse_value(p, v, "an empty item");
             goto out;
         }
         KG_TRY_GOTO(out, put_item(&items, scalar_text(p), p->err));
     }
-    status = give(v, kg_str_text(&items), false, place(p, first_line), p->err);
+    place(p, first_line);
+    status = give(v, kg_str_text(&items), false, source_of(p), p->err);
 out:
     kg_str_release(&items);
     return status;
@@ -493,13 +504,12 @@ static kg_status read_scalar(struct parse *p, struct value *v)
 
     KG_TRY(no_nul(p));
     if (is_null(p))
-        return kg_opt_refuse(v->row, "nothing (write '' for the empty text)", p->where,
-                             p->err);
+        return refuse_value(p, v, "nothing (write '' for the empty text)");
     if (v->row->type != KG_OPT_LIST)
-        return give(v, scalar_text(p), false, p->where, p->err);
+        return give(v, scalar_text(p), false, source_of(p), p->err);
     kg_status status = put_item(&item, scalar_text(p), p->err);
     if (status == KG_OK)
-        status = give(v, kg_str_text(&item), false, p->where, p->err);
+        status = give(v, kg_str_text(&item), false, source_of(p), p->err);
     kg_str_release(&item);
     return status;
 }
@@ -515,10 +525,9 @@ static kg_status read_value(struct parse *p, struct value *v)
         return read_scalar(p, v);
     if (p->event.type == YAML_SEQUENCE_START_EVENT && v->row->type == KG_OPT_LIST)
         return read_items(p, v);
-    return kg_opt_refuse(v->row,
-                         p->event.type == YAML_SEQUENCE_START_EVENT ? "a list"
-                                                                    : "a mapping of keys",
-                         p->where, p->err);
+    return refuse_value(p, v,
+                        p->event.type == YAML_SEQUENCE_START_EVENT ? "a list"
+                                                                   : "a mapping of keys");
 }
 
 static kg_status once(struct parse *p, const char *section)
@@ -594,7 +603,8 @@ static kg_status read_document(struct parse *p, struct value *v)
 static kg_status parse_text(struct kg_config *config, struct value *v, const char *text,
                             size_t n, const char *where, struct kg_err *err)
 {
-    struct parse p = {.config = config, .name = where, .has_lines = !v, .err = err};
+    struct parse p = {
+        .config = config, .name = where, .key = v ? v->key : NULL, .err = err};
 
     if (n > MAX_FILE_BYTES)
         return kg_fail(err, KG_EFORMAT,

@@ -205,6 +205,15 @@ static void list_overrides(void **state)
     assert_int_equal(said_in(config).stop.n, 0);
     assert_int_equal(kg_config_override(config, "rollout.stop=[a", "cli", &err),
                      KG_EFORMAT);
+    assert_memory_equal(err.message, "cli: rollout.stop: expected YAML", 32);
+    assert_int_equal(kg_config_override(config, "rollout.stop=[*a]", "cli", &err),
+                     KG_EFORMAT);
+    assert_string_equal(err.message, "cli: rollout.stop: expected plain values, found "
+                                     "the alias 'a'");
+    assert_int_equal(kg_config_override(config, "rollout.stop=['']", "cli", &err),
+                     KG_EINVAL);
+    assert_string_equal(err.message, "cli: rollout.stop: expected a list of texts, found "
+                                     "an empty item");
 }
 
 static void presets_are_weaker_in_any_order(void **state)

@@ -582,15 +582,25 @@ static kg_status read_all(const struct reader *r)
     return read_eos(r);
 }
 
+/* What the document says, which goes away. */
+static kg_status take_doc(struct kg_model_config *c, struct kg_json_doc *doc,
+                          struct kg_err *err)
+{
+    kg_status status;
+
+    *c = (struct kg_model_config){.dtype_name = "", .bos = -1};
+    status = read_all(&(struct reader){c, doc, doc->root, err});
+    kg_json_release(doc);
+    return status;
+}
+
 kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,
                                 const char *where, struct kg_err *err)
 {
-    struct kg_json_doc doc = {0};
-    *c = (struct kg_model_config){.dtype_name = "", .bos = -1};
+    struct kg_json_doc doc;
+
     KG_TRY(kg_json_parse(&doc, json, n, where, err));
-    kg_status status = read_all(&(struct reader){c, &doc, doc.root, err});
-    kg_json_release(&doc);
-    return status;
+    return take_doc(c, &doc, err);
 }
 
 /* Of generation_config.json the end tokens alone: sampling is chosen by the user of
@@ -598,9 +608,11 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
 static kg_status read_generation_config(struct kg_model_config *c, const char *path,
                                         struct kg_err *err)
 {
-    struct kg_json_doc doc = {0};
+    struct kg_json_doc doc;
+    kg_status status;
+
     KG_TRY(kg_json_read(&doc, path, MAX_FILE_BYTES, err));
-    kg_status status = read_eos(&(struct reader){c, &doc, doc.root, err});
+    status = read_eos(&(struct reader){c, &doc, doc.root, err});
     kg_json_release(&doc);
     return status;
 }
@@ -608,23 +620,12 @@ static kg_status read_generation_config(struct kg_model_config *c, const char *p
 kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
                                struct kg_err *err)
 {
-    kg_status status;
-    struct kg_str text = {0};
-    char *generation = NULL;
-    char *path = kg_path_join(dir, "config.json", err);
-    if (path)
-        generation = kg_path_join(dir, "generation_config.json", err);
-    if (!generation) {
-        status = err->code;
-        goto out;
-    }
-    KG_TRY_GOTO(out, kg_file_read(&text, path, MAX_FILE_BYTES, err));
-    KG_TRY_GOTO(out, kg_model_config_parse(c, kg_str_text(&text), text.len, path, err));
-    if (kg_file_exists(generation))
-        KG_TRY_GOTO(out, read_generation_config(c, generation, err));
-out:
-    kg_str_release(&text);
-    kg_mem_free(path);
-    kg_mem_free(generation);
-    return status;
+    const struct kg_path generation = kg_path_in(dir, "generation_config.json");
+    struct kg_json_doc doc;
+
+    KG_TRY(kg_json_read(&doc, kg_path_in(dir, "config.json").text, MAX_FILE_BYTES, err));
+    KG_TRY(take_doc(c, &doc, err));
+    return kg_file_exists(generation.text)
+               ? read_generation_config(c, generation.text, err)
+               : KG_OK;
 }

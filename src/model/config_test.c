@@ -311,6 +311,13 @@ static void fields_without_effect_pass(void **state)
     assert_true(c.rope_theta == 5e5);
 }
 
+static void an_integer_beyond_64_bits_is_a_real_number(void **state)
+{
+    struct kg_model_config c = read_dir(CONFIGS "wide");
+    (void)state;
+    assert_int_equal(c.hidden, 256);
+}
+
 static void other_families_and_absent_folders_are_refused(void **state)
 {
     struct kg_model_config c;
@@ -481,6 +488,7 @@ int main(void)
         cmocka_unit_test(a_size_that_is_not_given_is_refused),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(fields_without_effect_pass),
+        cmocka_unit_test(an_integer_beyond_64_bits_is_a_real_number),
         cmocka_unit_test(other_families_and_absent_folders_are_refused),
         cmocka_unit_test(end_tokens_are_a_set_with_a_limit),
         cmocka_unit_test(what_is_written_reads_as_the_same),
