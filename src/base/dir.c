@@ -158,20 +158,16 @@ kg_status kg_file_make_dirs(const char *path, struct kg_err *err)
 
 static kg_status try_file(const char *dir, struct kg_err *err)
 {
-    char *path = kg_path_join(dir, ".kedge-try-XXXXXX", err);
+    struct kg_path path = kg_path_in(dir, ".kedge-try-XXXXXX");
     kg_status status = KG_OK;
-    int fd;
+    int fd = kg_file_fails() ? -1 : mkstemp(path.text);
 
-    if (!path)
-        return KG_ENOMEM;
-    fd = kg_file_fails() ? -1 : mkstemp(path);
     if (fd < 0)
         status = kg_file_fail(err, dir, "write into the folder");
-    else if (unlink(path) != 0)
-        status = kg_file_fail(err, path, "remove");
+    else if (unlink(path.text) != 0)
+        status = kg_file_fail(err, path.text, "remove");
     if (fd >= 0)
         close(fd);
-    kg_mem_free(path);
     return status;
 }
 

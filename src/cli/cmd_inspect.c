@@ -230,48 +230,38 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
 
 /* ---- verification ---- */
 
-/* The newest checkpoint of the run that dir is; *path NULL where it is none. A run's own
- * manifest.json lists what it was started with, not its files.   path: owned */
-static kg_status find_in_run(char **path, const char *dir, struct kg_err *err)
+/* The newest checkpoint of the run that dir is; path is empty where it is none. A run's
+ * own manifest.json lists what it was started with, not its files. */
+static kg_status find_in_run(struct kg_path *path, const char *dir, struct kg_err *err)
 {
-    char name[KG_CHECKPOINT_NAME], *folder = kg_path_join(dir, "checkpoints", err);
-    bool is_run = folder && kg_file_is_dir(folder);
-    kg_status status = folder ? KG_OK : KG_ENOMEM;
+    char name[KG_CHECKPOINT_NAME];
+    const struct kg_path folder = kg_path_in(dir, "checkpoints");
 
-    *path = NULL;
-    if (is_run)
-        status = kg_checkpoint_last(name, dir, err);
-    if (is_run && status == KG_OK && !name[0])
-        status = kg_fail(err, KG_ENOTFOUND,
-                         "%s: expected a checkpoint, found a run that has none yet", dir);
-    if (is_run && status == KG_OK) {
-        *path = kg_path_join(folder, name, err);
-        status = *path ? KG_OK : KG_ENOMEM;
-    }
-    kg_mem_free(folder);
-    return status;
+    path->text[0] = '\0';
+    if (!kg_file_is_dir(folder.text))
+        return KG_OK;
+    KG_TRY(kg_checkpoint_last(name, dir, err));
+    if (!name[0])
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a checkpoint, found a run that has none yet", dir);
+    *path = kg_path_in(folder.text, name);
+    return KG_OK;
 }
 
 /* The folder with a manifest that dir is, or is in (a model/ beside the state of a run),
- * or the newest checkpoint of the run that it is.   path: owned */
-static kg_status find_manifest(char **path, const char *dir, struct kg_err *err)
+ * or the newest checkpoint of the run that it is. */
+static kg_status find_manifest(struct kg_path *path, const char *dir, struct kg_err *err)
 {
-    static const char *const places[] = {KG_MANIFEST_NAME, "../" KG_MANIFEST_NAME};
     static const char *const folders[] = {".", ".."};
 
     KG_TRY(find_in_run(path, dir, err));
-    if (*path)
-        return KG_OK;
-    for (size_t i = 0; i < 2; i++) {
-        char *manifest = kg_path_join(dir, places[i], err);
-        bool found = manifest && kg_file_exists(manifest);
-
-        kg_mem_free(manifest);
-        if (!manifest)
-            return KG_ENOMEM;
-        if (found)
-            return (*path = kg_path_join(dir, folders[i], err)) ? KG_OK : KG_ENOMEM;
+    for (size_t i = 0; !path->text[0] && i < 2; i++) {
+        *path = kg_path_in(dir, folders[i]);
+        if (!kg_file_exists(kg_path_in(path->text, KG_MANIFEST_NAME).text))
+            path->text[0] = '\0';
     }
+    if (path->text[0])
+        return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
                    "%s: expected a checkpoint of a run, with %s in it or in the folder "
                    "above, found none",
@@ -281,20 +271,17 @@ static kg_status find_manifest(char **path, const char *dir, struct kg_err *err)
 static kg_status put_verified(struct kg_str *out, const char *dir, struct kg_err *err)
 {
     struct kg_manifest_size size;
-    char *path = NULL, bytes[32];
-    kg_status status;
+    struct kg_path path;
+    char bytes[32];
 
     KG_TRY(find_manifest(&path, dir, err));
-    status = kg_manifest_check(&size, path, err);
-    kg_cli_bytes(bytes, status == KG_OK ? (double)size.bytes : 0);
-    if (status == KG_OK)
-        status = json ? kg_str_printf(out, err, "{\"files\": %zu, \"bytes\": %llu}\n",
-                                      size.files, (unsigned long long)size.bytes)
-                      : kg_str_printf(out, err,
-                                      "%s: %zu files, %s: all are what was saved\n", path,
-                                      size.files, bytes);
-    kg_mem_free(path);
-    return status;
+    KG_TRY(kg_manifest_check(&size, path.text, err));
+    if (json)
+        return kg_str_printf(out, err, "{\"files\": %zu, \"bytes\": %llu}\n", size.files,
+                             (unsigned long long)size.bytes);
+    kg_cli_bytes(bytes, (double)size.bytes);
+    return kg_str_printf(out, err, "%s: %zu files, %s: all are what was saved\n",
+                         path.text, size.files, bytes);
 }
 
 int kg_cmd_inspect(int argc, char **argv)

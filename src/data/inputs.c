@@ -45,17 +45,10 @@ static bool ends_with(const char *name, const char *end)
 static kg_status put_model_file(struct kg_str *out, const char *in, const char *dir,
                                 const char *name, struct kg_err *err)
 {
-    char *label, *path;
-    kg_status status;
-
     if (!ends_with(name, ".json") && !ends_with(name, ".safetensors"))
         return KG_OK;
-    label = kg_path_join(in, name, err);
-    path = kg_path_join(dir, name, err);
-    status = label && path ? kg_inputs_put_file(out, label, path, err) : err->code;
-    kg_mem_free(label);
-    kg_mem_free(path);
-    return status;
+    return kg_inputs_put_file(out, kg_path_in(in, name).text, kg_path_in(dir, name).text,
+                              err);
 }
 
 kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char *dir,

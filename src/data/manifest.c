@@ -93,21 +93,18 @@ static kg_status put_entry(struct kg_str *out, const char *root, const char *bel
                            const char *entry, int depth, struct kg_err *err)
 {
     struct kg_str name = {0};
-    char *path = NULL;
+    struct kg_path path;
     kg_status status;
 
     KG_TRY_GOTO(out, kg_str_printf(&name, err, "%s%s", below, entry));
     if (strcmp(kg_str_text(&name), KG_MANIFEST_NAME) == 0)
         goto out;
-    path = kg_path_join(root, kg_str_text(&name), err);
-    if (!path)
-        status = KG_ENOMEM;
-    else if (!kg_file_is_dir(path))
-        status = put_file(out, path, kg_str_text(&name), err);
+    path = kg_path_in(root, kg_str_text(&name));
+    if (!kg_file_is_dir(path.text))
+        status = put_file(out, path.text, kg_str_text(&name), err);
     else if ((status = kg_str_putc(&name, '/', err)) == KG_OK)
         status = put_folder(out, root, kg_str_text(&name), depth + 1, err);
 out:
-    kg_mem_free(path);
     kg_str_release(&name);
     return status;
 }
@@ -115,19 +112,17 @@ out:
 static kg_status put_folder(struct kg_str *out, const char *root, const char *below,
                             int depth, struct kg_err *err)
 {
-    char **names = NULL, *path;
-    size_t n = 0;
-    kg_status status;
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
 
     if (depth > MAX_DEPTH)
         return kg_fail(err, KG_EINVAL, "%s/%s: expected folders at most %d deep", root,
                        below, MAX_DEPTH);
-    path = kg_path_join(root, below, err);
-    status = path ? kg_file_list(&names, &n, path, err) : KG_ENOMEM;
+    KG_TRY(kg_file_list(&names, &n, kg_path_in(root, below).text, err));
     for (size_t i = 0; i < n && status == KG_OK; i++)
         status = put_entry(out, root, below, names[i], depth, err);
     kg_file_names_free(names, n);
-    kg_mem_free(path);
     return status;
 }
 
@@ -135,18 +130,16 @@ kg_status kg_manifest_write(const char *dir, struct kg_err *err)
 {
     int phase = kg_phase_begin(0, NULL, "hashing %s", dir);
     struct kg_str text = {0};
-    char *path = kg_path_join(dir, KG_MANIFEST_NAME, err);
-    kg_status status = path ? KG_OK : KG_ENOMEM;
+    kg_status status;
 
-    KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out, kg_str_printf(&text, err,
                                    "{\"format\": %d, \"piece_bytes\": %llu, \"files\": [",
                                    FORMAT, (unsigned long long)piece_bytes));
     KG_TRY_GOTO(out, put_folder(&text, dir, "", 0, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "\n]}\n", err));
-    status = kg_file_write_atomic(path, text.data, text.len, err);
+    status = kg_file_write_atomic(kg_path_in(dir, KG_MANIFEST_NAME).text, text.data,
+                                  text.len, err);
 out:
-    kg_mem_free(path);
     kg_str_release(&text);
     kg_phase_end(phase);
     return status;
@@ -209,16 +202,13 @@ static kg_status compare(const struct entry *e, const char *path, const uint64_t
 
 static kg_status check_file(const struct entry *e, const char *dir, struct kg_err *err)
 {
-    char *path = kg_path_join(dir, e->path, err);
-    uint64_t *hashes = NULL, bytes;
-    kg_status status = path ? KG_OK : KG_ENOMEM;
+    const struct kg_path path = kg_path_in(dir, e->path);
+    uint64_t *hashes, bytes;
+    kg_status status;
 
-    KG_TRY_GOTO(out, status);
-    KG_TRY_GOTO(out, hash_file(&hashes, &bytes, path, err));
-    status = compare(e, path, hashes, bytes, err);
-out:
+    KG_TRY(hash_file(&hashes, &bytes, path.text, err));
+    status = compare(e, path.text, hashes, bytes, err);
     kg_mem_free(hashes);
-    kg_mem_free(path);
     return status;
 }
 
@@ -248,26 +238,24 @@ kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
 {
     struct kg_manifest_size own;
     struct kg_json_doc doc = {0};
-    char *path = kg_path_join(dir, KG_MANIFEST_NAME, err);
-    kg_status status = path ? KG_OK : KG_ENOMEM;
+    const struct kg_path path = kg_path_in(dir, KG_MANIFEST_NAME);
+    kg_status status;
     int phase = kg_phase_begin(0, NULL, "checking %s", dir);
 
     size = size ? size : &own;
     *size = (struct kg_manifest_size){0};
-    KG_TRY_GOTO(out, status);
-    if (!kg_file_exists(path)) {
+    if (!kg_file_exists(path.text)) {
         status = kg_fail(
             err, KG_ENOTFOUND,
             "%s: expected the list of what was saved, with its hashes, found "
             "no such file",
-            path);
+            path.text);
         goto out;
     }
-    KG_TRY_GOTO(out, kg_json_read(&doc, path, max_manifest_bytes, err));
+    KG_TRY_GOTO(out, kg_json_read(&doc, path.text, max_manifest_bytes, err));
     status = check_files(size, &doc, dir, err);
 out:
     kg_json_release(&doc);
-    kg_mem_free(path);
     kg_phase_end(phase);
     return status;
 }

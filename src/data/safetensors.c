@@ -449,13 +449,8 @@ static kg_status open_shards(struct kg_st_set *set, const struct shards *shards,
                              const char *dir, const char *index, struct kg_err *err)
 {
     for (size_t i = 0; i < shards->n; i++) {
-        char *path = kg_path_join(dir, shards->names[i], err);
-        kg_status status = path ? add_file(set, path, err) : err->code;
-
-        if (status != KG_OK)
-            kg_err_prefix(err, "%s names shard '%s'", index, shards->names[i]);
-        kg_mem_free(path);
-        KG_TRY(status);
+        if (add_file(set, kg_path_in(dir, shards->names[i]).text, err) != KG_OK)
+            return kg_err_prefix(err, "%s names shard '%s'", index, shards->names[i]);
     }
     return sort_by_name(set, err);
 }
@@ -506,25 +501,18 @@ out:
 
 kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err *err)
 {
-    char *file = kg_path_join(dir, "model.safetensors", err);
-    char *index = file ? kg_path_join(dir, "model.safetensors.index.json", err) : NULL;
-    kg_status status;
+    const struct kg_path file = kg_path_in(dir, "model.safetensors");
+    const struct kg_path index = kg_path_in(dir, "model.safetensors.index.json");
 
     *set = NULL;
-    if (!index)
-        status = err->code;
-    else if (kg_file_exists(file))
-        status = kg_st_open_file(set, file, err);
-    else if (kg_file_exists(index))
-        status = open_index(set, dir, index, err);
-    else
-        status = kg_fail(err, KG_ENOTFOUND,
-                         "%s: expected model.safetensors or "
-                         "model.safetensors.index.json, found neither",
-                         dir);
-    kg_mem_free(file);
-    kg_mem_free(index);
-    return status;
+    if (kg_file_exists(file.text))
+        return kg_st_open_file(set, file.text, err);
+    if (kg_file_exists(index.text))
+        return open_index(set, dir, index.text, err);
+    return kg_fail(err, KG_ENOTFOUND,
+                   "%s: expected model.safetensors or "
+                   "model.safetensors.index.json, found neither",
+                   dir);
 }
 
 /* ---- writing ---- */

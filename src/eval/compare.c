@@ -160,21 +160,13 @@ out:
 
 static kg_status folder_read(struct folder *f, const char *dir, struct kg_err *err)
 {
-    char *results = kg_path_join(dir, "results.json", err);
-    char *problems = results ? kg_path_join(dir, "problems.jsonl", err) : NULL;
-    kg_status status = problems ? KG_OK : err->code;
-
     *f = (struct folder){.dir = dir};
-    if (status == KG_OK && !kg_file_exists(results))
-        status = kg_fail(err, KG_ENOTFOUND,
-                         "%s: expected a finished evaluation, found no results.json; the "
-                         "command that began it goes on",
-                         dir);
-    if (status == KG_OK)
-        status = read_problems(f, problems, err);
-    kg_mem_free(problems);
-    kg_mem_free(results);
-    return status;
+    if (!kg_file_exists(kg_path_in(dir, "results.json").text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a finished evaluation, found no results.json; the "
+                       "command that began it goes on",
+                       dir);
+    return read_problems(f, kg_path_in(dir, "problems.jsonl").text, err);
 }
 
 /* ---- whether they can be compared ---- */
@@ -224,26 +216,6 @@ static const char *data_hash(const struct kg_json_doc *manifest, const char *set
     return hash ? hash : "";
 }
 
-static kg_status read_manifest(struct kg_json_doc *doc, const char *dir,
-                               struct kg_err *err)
-{
-    char *path = kg_path_join(dir, "manifest.json", err);
-    kg_status status = path ? kg_json_read(doc, path, MAX_MANIFEST_BYTES, err)
-                            : err->code;
-
-    kg_mem_free(path);
-    return status;
-}
-
-static kg_status open_config(struct kg_suite *s, const char *dir, struct kg_err *err)
-{
-    char *path = kg_path_join(dir, "config.yaml", err);
-    kg_status status = path ? kg_suite_open(s, path, err) : err->code;
-
-    kg_mem_free(path);
-    return status;
-}
-
 /* What chooses the problems of a set beside its file: without one, the generator's
  * task, level and seed. */
 static kg_status put_choice(struct kg_str *out, const struct kg_suite *s, const char *set,
@@ -289,8 +261,8 @@ static kg_status same_choices(const struct folder *a, const struct folder *b,
     struct kg_suite x = {0}, y = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, open_config(&x, a->dir, err));
-    KG_TRY_GOTO(out, open_config(&y, b->dir, err));
+    KG_TRY_GOTO(out, kg_suite_open(&x, kg_path_in(a->dir, "config.yaml").text, err));
+    KG_TRY_GOTO(out, kg_suite_open(&y, kg_path_in(b->dir, "config.yaml").text, err));
     for (size_t i = 0; i < a->n && status == KG_OK; i++)
         status = same_choice(&x, &y, a->sets[i].name,
                              *data_hash(manifest, a->sets[i].name) != 0, err);
@@ -306,8 +278,10 @@ static kg_status same_data(const struct folder *a, const struct folder *b,
     struct kg_json_doc x = {0}, y = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, read_manifest(&x, a->dir, err));
-    KG_TRY_GOTO(out, read_manifest(&y, b->dir, err));
+    KG_TRY_GOTO(out, kg_json_read(&x, kg_path_in(a->dir, "manifest.json").text,
+                                  MAX_MANIFEST_BYTES, err));
+    KG_TRY_GOTO(out, kg_json_read(&y, kg_path_in(b->dir, "manifest.json").text,
+                                  MAX_MANIFEST_BYTES, err));
     for (size_t i = 0; i < a->n && status == KG_OK; i++) {
         const char *p = data_hash(&x, a->sets[i].name);
         const char *q = data_hash(&y, a->sets[i].name);

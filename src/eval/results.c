@@ -19,31 +19,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static char *in(const struct kg_results *r, const char *name, struct kg_err *err)
-{
-    return kg_path_join(r->dir, name, err);
-}
-
 static bool has(const struct kg_results *r, const char *name)
 {
-    struct kg_err err;
-    char *path = in(r, name, &err);
-    bool there = path && kg_file_exists(path);
-
-    kg_mem_free(path);
-    return there;
+    return kg_file_exists(kg_path_in(r->dir, name).text);
 }
 
 static kg_status write_file(const struct kg_results *r, const char *name,
                             const struct kg_str *text, struct kg_err *err)
 {
-    char *path = in(r, name, err);
-    kg_status status = path
-                           ? kg_file_write_atomic(path, kg_str_text(text), text->len, err)
-                           : err->code;
-
-    kg_mem_free(path);
-    return status;
+    return kg_file_write_atomic(kg_path_in(r->dir, name).text, kg_str_text(text),
+                                text->len, err);
 }
 
 /* ---- a new folder ---- */
@@ -89,15 +74,12 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
 
     KG_TRY(kg_file_list(&names, &n, r->dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        char *path = in(r, names[i], err);
         /* a write that was cut off */
-        bool known = path && kg_file_is_temporary(path);
+        bool known = kg_file_is_temporary(kg_path_in(r->dir, names[i]).text);
 
-        status = path ? KG_OK : err->code;
-        kg_mem_free(path);
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
             known = known || strcmp(names[i], ours[k]) == 0;
-        if (status == KG_OK && !known)
+        if (!known)
             status = kg_fail(
                 err, KG_ECONFLICT,
                 "%s: expected an empty folder or one of an evaluation, found "
@@ -117,12 +99,10 @@ static kg_status remove_temporary(const struct kg_results *r, struct kg_err *err
 
     KG_TRY(kg_file_list(&names, &n, r->dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        char *path = in(r, names[i], err);
+        struct kg_path path = kg_path_in(r->dir, names[i]);
 
-        status = path ? KG_OK : err->code;
-        if (path && kg_file_is_temporary(path))
-            status = kg_file_remove_tree(path, err);
-        kg_mem_free(path);
+        if (kg_file_is_temporary(path.text))
+            status = kg_file_remove_tree(path.text, err);
     }
     kg_file_names_free(names, n);
     return status;
@@ -184,30 +164,17 @@ static kg_status same_config(const struct kg_results *r, const struct kg_suite *
 static kg_status check(const struct kg_results *r, const struct kg_suite *suite,
                        const char *inputs, struct kg_err *err)
 {
-    char *path = in(r, "config.yaml", err);
-    char *manifest = path ? in(r, "manifest.json", err) : NULL;
     struct kg_suite before = {0};
-    kg_status status = manifest ? KG_OK : err->code;
+    kg_status status;
 
-    KG_TRY_GOTO(out, status);
-    KG_TRY_GOTO(out, kg_suite_open(&before, path, err));
+    KG_TRY_GOTO(out, kg_suite_open(&before, kg_path_in(r->dir, "config.yaml").text, err));
     KG_TRY_GOTO(out, kg_suite_choose(&before, err));
     KG_TRY_GOTO(out, same_sets(r, &before, suite, err));
     KG_TRY_GOTO(out, same_config(r, &before, suite->config, err));
-    status = kg_inputs_compare(manifest, inputs, NULL, err);
+    status = kg_inputs_compare(kg_path_in(r->dir, "manifest.json").text, inputs, NULL,
+                               err);
 out:
     kg_suite_release(&before);
-    kg_mem_free(manifest);
-    kg_mem_free(path);
-    return status;
-}
-
-static kg_status lock(struct kg_results *r, struct kg_err *err)
-{
-    char *path = in(r, "lock", err);
-    kg_status status = path ? kg_file_lock_take(&r->lock, path, err) : err->code;
-
-    kg_mem_free(path);
     return status;
 }
 
@@ -223,7 +190,7 @@ kg_status kg_results_open(struct kg_results *r, const char *dir,
     KG_TRY_GOTO(out, kg_file_make_dirs(dir, err));
     if (!has(r, "config.yaml"))
         KG_TRY_GOTO(out, refuse_others(r, err));
-    KG_TRY_GOTO(out, lock(r, err));
+    KG_TRY_GOTO(out, kg_file_lock_take(&r->lock, kg_path_in(dir, "lock").text, err));
     KG_TRY_GOTO(out, remove_temporary(r, err));
     if (has(r, "config.yaml"))
         KG_TRY_GOTO(out, check(r, suite, inputs, err));
@@ -250,14 +217,13 @@ void kg_results_close(struct kg_results *r)
 static kg_status read_samples(struct kg_results *r, kg_result_fn fn, void *user,
                               struct kg_err *err)
 {
-    char *path = in(r, "samples.jsonl.zst", err);
+    const struct kg_path path = kg_path_in(r->dir, "samples.jsonl.zst");
     struct kg_records *records = NULL;
     struct kg_json_doc doc = {0};
     bool more = true;
-    kg_status status = path ? KG_OK : err->code;
+    kg_status status;
 
-    KG_TRY_GOTO(out, status);
-    KG_TRY_GOTO(out, kg_records_open(&records, path, err));
+    KG_TRY_GOTO(out, kg_records_open(&records, path.text, err));
     while (more) {
         KG_TRY_GOTO(out, kg_records_next(records, &doc, &more, err));
         if (more)
@@ -266,7 +232,6 @@ static kg_status read_samples(struct kg_results *r, kg_result_fn fn, void *user,
 out:
     kg_json_release(&doc);
     kg_records_close(records);
-    kg_mem_free(path);
     return status;
 }
 
@@ -323,17 +288,12 @@ static kg_status read_journal(struct kg_results *r, const char *path, kg_result_
 kg_status kg_results_read(struct kg_results *r, kg_result_fn fn, void *user,
                           struct kg_err *err)
 {
-    char *path = in(r, "journal.jsonl", err);
-    kg_status status = path ? KG_OK : err->code;
+    const struct kg_path path = kg_path_in(r->dir, "journal.jsonl");
 
-    if (status == KG_OK && r->complete) {
-        status = kg_file_remove_tree(path, err); /* an end was cut short before this */
-        if (status == KG_OK)
-            status = read_samples(r, fn, user, err);
-    } else if (status == KG_OK)
-        status = read_journal(r, path, fn, user, err);
-    kg_mem_free(path);
-    return status;
+    if (!r->complete)
+        return read_journal(r, path.text, fn, user, err);
+    KG_TRY(kg_file_remove_tree(path.text, err)); /* an end was cut short before this */
+    return read_samples(r, fn, user, err);
 }
 
 kg_status kg_results_put(struct kg_results *r, struct kg_result_place *place,
@@ -364,39 +324,32 @@ static kg_status pack(struct kg_zst_writer *w, const struct kg_map *journal,
 static kg_status write_samples(struct kg_results *r, const char *journal,
                                const struct kg_results_end *end, struct kg_err *err)
 {
-    char *path = in(r, "samples.jsonl.zst", err);
+    const struct kg_path path = kg_path_in(r->dir, "samples.jsonl.zst");
     struct kg_zst_writer *w = NULL;
     struct kg_map map = {0};
-    kg_status status = path ? KG_OK : err->code;
+    kg_status status;
 
-    KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out, kg_map_open(&map, journal, err));
-    KG_TRY_GOTO(out, kg_zst_open(&w, path, 0, err));
+    KG_TRY_GOTO(out, kg_zst_open(&w, path.text, 0, err));
     KG_TRY_GOTO(out, pack(w, &map, end, err));
     status = kg_zst_close(w, err);
     w = NULL;
 out:
     kg_zst_abort(w);
     kg_map_close(&map);
-    kg_mem_free(path);
     return status;
 }
 
 kg_status kg_results_finish(struct kg_results *r, const struct kg_results_end *end,
                             struct kg_err *err)
 {
-    char *journal = in(r, "journal.jsonl", err);
-    kg_status status = journal ? KG_OK : err->code;
+    const struct kg_path journal = kg_path_in(r->dir, "journal.jsonl");
 
-    KG_TRY_GOTO(out, status);
     r->writing = false;
-    KG_TRY_GOTO(out, kg_file_writer_close(&r->journal, err));
-    KG_TRY_GOTO(out, write_samples(r, journal, end, err));
-    KG_TRY_GOTO(out, write_file(r, "problems.jsonl", end->problems, err));
-    KG_TRY_GOTO(out, write_file(r, "results.json", end->results, err));
+    KG_TRY(kg_file_writer_close(&r->journal, err));
+    KG_TRY(write_samples(r, journal.text, end, err));
+    KG_TRY(write_file(r, "problems.jsonl", end->problems, err));
+    KG_TRY(write_file(r, "results.json", end->results, err));
     r->complete = true;
-    status = kg_file_remove_tree(journal, err);
-out:
-    kg_mem_free(journal);
-    return status;
+    return kg_file_remove_tree(journal.text, err);
 }

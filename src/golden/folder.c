@@ -156,18 +156,10 @@ static kg_status check_names(struct walk *w, char **names, size_t n, const char 
                              struct kg_err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        char *path;
-        kg_status status;
-
         if (!is_json(names[i]))
             continue;
-        path = kg_path_join(folder, names[i], err);
-        if (!path)
-            return err->code;
         w->file = names[i];
-        status = check_file(w, path, err);
-        kg_mem_free(path);
-        KG_TRY(status);
+        KG_TRY(check_file(w, kg_path_in(folder, names[i]).text, err));
     }
     if (w->report->files == 0)
         return kg_fail(err, KG_ENOTFOUND,

@@ -460,21 +460,16 @@ kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir, struct kg_err 
                  {"test.jsonl", put_test},
                  {"tokenizer.jsonl", put_tokenizer_text}};
     struct kg_str text = {0};
-    char *path = NULL;
     kg_status status;
 
     KG_TRY(kg_file_make_dirs(dir, err));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        kg_mem_free(path);
-        path = kg_path_join(dir, files[i].name, err);
-        status = path ? KG_OK : err->code;
-        KG_TRY_GOTO(out, status);
         kg_str_clear(&text);
         KG_TRY_GOTO(out, files[i].put(&text, w, err));
-        KG_TRY_GOTO(out, kg_file_write_atomic(path, text.data, text.len, err));
+        KG_TRY_GOTO(out, kg_file_write_atomic(kg_path_in(dir, files[i].name).text,
+                                              text.data, text.len, err));
     }
 out:
-    kg_mem_free(path);
     kg_str_release(&text);
     return status;
 }

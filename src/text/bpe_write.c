@@ -134,12 +134,8 @@ static kg_status put_config(struct writer *w)
 static kg_status write_file(const struct kg_str *text, const char *dir, const char *name,
                             struct kg_err *err)
 {
-    char *path = kg_path_join(dir, name, err);
-    if (!path)
-        return err->code;
-    kg_status status = kg_file_write_atomic(path, kg_str_text(text), text->len, err);
-    kg_mem_free(path);
-    return status;
+    return kg_file_write_atomic(kg_path_in(dir, name).text, kg_str_text(text), text->len,
+                                err);
 }
 
 static kg_status check_opts(const struct kg_bpe_train *opts, struct kg_err *err)

@@ -149,15 +149,24 @@ static kg_status add_name(struct kg_str *names, const char *name, size_t n,
     return kg_str_append(names, name, n, err);
 }
 
+/* An absent file leaves doc empty. */
+static kg_status read_config(struct kg_json_doc *doc, const char *dir, struct kg_err *err)
+{
+    const struct kg_path path = kg_path_in(dir, "tokenizer_config.json");
+
+    return kg_file_exists(path.text) ? kg_json_read(doc, path.text, MAX_CONFIG_BYTES, err)
+                                     : KG_OK;
+}
+
 static kg_status add_files(struct kg_str *names, const char *dir, struct kg_err *err)
 {
-    char *more = kg_path_join(dir, MORE, err);
+    const struct kg_path more = kg_path_in(dir, MORE);
     char **files = NULL;
     size_t n = 0;
-    kg_status status = more ? KG_OK : err->code;
+    kg_status status = KG_OK;
 
-    if (status == KG_OK && kg_file_is_dir(more))
-        status = kg_file_list(&files, &n, more, err);
+    if (kg_file_is_dir(more.text))
+        status = kg_file_list(&files, &n, more.text, err);
     for (size_t i = 0; i < n && status == KG_OK; i++) {
         size_t len = strlen(files[i]);
 
@@ -165,7 +174,6 @@ static kg_status add_files(struct kg_str *names, const char *dir, struct kg_err 
             status = add_name(names, files[i], len - 6, err);
     }
     kg_file_names_free(files, n);
-    kg_mem_free(more);
     return status;
 }
 
@@ -186,23 +194,17 @@ static kg_status add_configured(struct kg_str *names, const struct kg_json *v,
 kg_status kg_chat_template_names(struct kg_str *names, const char *dir,
                                  struct kg_err *err)
 {
-    char *file = kg_path_join(dir, "chat_template.jinja", err);
-    char *config = file ? kg_path_join(dir, "tokenizer_config.json", err) : NULL;
     struct kg_json_doc doc = {0};
-    kg_status status = config ? KG_OK : err->code;
+    kg_status status;
 
-    if (status == KG_OK && kg_file_exists(file))
-        KG_TRY_GOTO(out, add_name(names, "default", strlen("default"), err));
-    KG_TRY_GOTO(out, status);
-    KG_TRY_GOTO(out, add_files(names, dir, err));
-    if (names->len == 0 && kg_file_exists(config)) {
-        KG_TRY_GOTO(out, kg_json_read(&doc, config, MAX_CONFIG_BYTES, err));
-        status = add_configured(names, kg_json_get(doc.root, "chat_template"), err);
-    }
-out:
+    if (kg_file_exists(kg_path_in(dir, "chat_template.jinja").text))
+        KG_TRY(add_name(names, "default", strlen("default"), err));
+    KG_TRY(add_files(names, dir, err));
+    if (names->len > 0)
+        return KG_OK;
+    KG_TRY(read_config(&doc, dir, err));
+    status = add_configured(names, kg_json_get(doc.root, "chat_template"), err);
     kg_json_release(&doc);
-    kg_mem_free(file);
-    kg_mem_free(config);
     return status;
 }
 
@@ -240,25 +242,19 @@ static kg_status open_config(struct kg_chat_template *t, const char *dir,
 static kg_status open_folder(struct kg_chat_template *t, const char *dir,
                              const char *name, struct kg_err *err)
 {
-    char *config = kg_path_join(dir, "tokenizer_config.json", err);
-    char *whole = config ? kg_path_join(dir, "chat_template.jinja", err) : NULL;
     struct kg_str file = {0};
-    kg_status status = whole ? KG_OK : err->code;
+    kg_status status;
 
-    KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out, file_of(&file, dir, name, err));
-    if (kg_file_exists(config))
-        KG_TRY_GOTO(out, kg_json_read(&t->config, config, MAX_CONFIG_BYTES, err));
+    KG_TRY_GOTO(out, read_config(&t->config, dir, err));
     if (kg_file_exists(file.data))
         status = open_file(t, file.data, err);
-    else if (kg_file_exists(whole))
+    else if (kg_file_exists(kg_path_in(dir, "chat_template.jinja").text))
         status = fail_named(dir, name, err);
     else
         status = open_config(t, dir, name, err);
 out:
     kg_str_release(&file);
-    kg_mem_free(whole);
-    kg_mem_free(config);
     return status;
 }
 
@@ -397,19 +393,6 @@ out:
 
 /* ---- prompts ---- */
 
-/* A template of its own file writes the special tokens of the model's folder. */
-static kg_status take_tokens(struct kg_chat_template *t, const char *model_dir,
-                             struct kg_err *err)
-{
-    char *config = kg_path_join(model_dir, "tokenizer_config.json", err);
-    kg_status status = config ? KG_OK : err->code;
-
-    if (config && kg_file_exists(config))
-        status = kg_json_read(&t->config, config, MAX_CONFIG_BYTES, err);
-    kg_mem_free(config);
-    return status;
-}
-
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir, struct kg_err *err)
 {
@@ -423,8 +406,9 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
     if (is_auto && status == KG_ENOTFOUND)
         return KG_OK;
     KG_TRY(status);
+    /* a template of its own file writes the special tokens of the model's folder */
     if (kg_file_is_dir(choice) || is_auto || !model_dir ||
-        take_tokens(*t, model_dir, err) == KG_OK)
+        read_config(&(*t)->config, model_dir, err) == KG_OK)
         return KG_OK;
     kg_chat_template_close(*t);
     *t = NULL;

@@ -82,14 +82,10 @@ kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes,
 static kg_status read_optional(struct kg_json_doc *doc, const char *dir, const char *name,
                                struct kg_err *err)
 {
-    kg_status status = KG_OK;
-    char *path = kg_path_join(dir, name, err);
-    if (!path)
-        return err->code;
-    if (kg_file_exists(path))
-        status = kg_json_read(doc, path, MAX_FILE_BYTES, err);
-    kg_mem_free(path);
-    return status;
+    const struct kg_path path = kg_path_in(dir, name);
+
+    return kg_file_exists(path.text) ? kg_json_read(doc, path.text, MAX_FILE_BYTES, err)
+                                     : KG_OK;
 }
 
 /* The end token that tokenizer_config.json names, as text or as an object with content.
@@ -171,14 +167,10 @@ kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err)
 {
     for (size_t i = 0; i < N_KINDS; i++) {
-        char *path = kg_path_join(dir, KINDS[i].file, err);
-        if (!path)
-            return err->code;
-        bool there = kg_file_exists(path);
-        kg_status status = there ? open_kind(tok, &KINDS[i], dir, path, err) : KG_OK;
-        kg_mem_free(path);
-        if (there)
-            return status;
+        const struct kg_path path = kg_path_in(dir, KINDS[i].file);
+
+        if (kg_file_exists(path.text))
+            return open_kind(tok, &KINDS[i], dir, path.text, err);
     }
     return kg_fail(err, KG_ENOTFOUND, "%s: no tokenizer (expected %s, %s or %s)", dir,
                    KINDS[0].file, KINDS[1].file, KINDS[2].file);

@@ -15,6 +15,7 @@
 #include "train/checkpoint.h"
 #include "train/run_data.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- what is asked for ---- */
