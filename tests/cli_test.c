@@ -213,8 +213,9 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
                    "expected a number from");
     expect_refusal(2, kedge("", "score --model x --entropy=1"), "takes no value");
     expect_refusal(2, kedge("", "generate --model x --top-p 1.5 hi"),
-                   "from 0 to 1, found '1.5'");
-    expect_refusal(2, kedge("", "generate --model x --top-p 0 hi"), "above 0");
+                   "from 1e-06 to 1, found '1.5'");
+    expect_refusal(2, kedge("", "generate --model x --top-p 0 hi"),
+                   "from 1e-06 to 1, found '0'");
     expect_refusal(2, kedge("", "generate --model x --n 0 hi"),
                    "--n: expected an integer");
     expect_refusal(2, kedge("", "generate --model x"),

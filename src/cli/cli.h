@@ -29,6 +29,15 @@ struct kg_flag_list {
     int n;
 };
 
+struct kg_flag;
+/* What is given of the flags that stand for keys: the text of a value, the last one. */
+enum { KG_FLAG_KEYS_MAX = 64 };
+struct kg_flag_keys {
+    const struct kg_flag *flags[KG_FLAG_KEYS_MAX];
+    const char *texts[KG_FLAG_KEYS_MAX]; /* borrowed from argv */
+    int n;
+};
+
 struct kg_flag {
     const char *name;            /* without the dashes; NULL ends a table */
     char short_name;             /* 0: none */
@@ -36,6 +45,7 @@ struct kg_flag {
     bool clears;                 /* a BOOL: given, it is false */
     const struct kg_flag *group; /* see KG_FLAGS_OF */
     void *target;         /* a LIST is struct kg_flag_list: may be given several times */
+    const char *key;      /* the target is struct kg_flag_keys; NULL: a field of type */
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
     double min;           /* INT and REAL; min == max == 0 means no range */
@@ -53,9 +63,9 @@ struct kg_flag {
         float: KG_OPT_FLOAT,                                                             \
         const char *: KG_OPT_STRING,                                                     \
         struct kg_flag_list: KG_OPT_LIST),                                               \
-        false, NULL, &(variable)
+        false, NULL, &(variable), NULL
 /* The same of a bool that the flag makes false. */
-#define KG_CLEARS(variable) KG_OPT_BOOL, true, NULL, &(variable)
+#define KG_CLEARS(variable) KG_OPT_BOOL, true, NULL, &(variable), NULL
 /* A row in whose place those of another table stand, which several commands have; that
  * table has no such row. */
 #define KG_FLAGS_OF(table)                                                               \

@@ -20,19 +20,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Numbers are below their range until a flag gives them. */
 static const char *out_dir, *data_dir, *reference, *dump_path;
-static const char *data_path, *task_name, *grader, *exclude, *level, *prompt_key,
-    *answer_key, *command, *metric, *answer_tags, *env, *search_where, *add_special,
-    *wording, *bad_golds;
 static const char *only_sets, *without_sets;
 static const char *base_url, *api = "chat", *key_file;
-static int64_t in_flight = 16, timeout_s = 600;
-static bool keep_thinking, unique, json, dry_run;
+static int64_t in_flight = 16, timeout_s = 600, max_batch = 64;
+static bool json, dry_run;
 static struct kg_flag_list stops;
-static int64_t count = -1, samples = -1, max_tokens = -1, top_k = -1, seed = -1,
-               timeout_ms = -1, turns = -1, search_topk = -1, max_batch = 64;
-static double temperature = -1, top_p = -1;
+static struct kg_flag_keys given; /* of the suite */
+
+#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name
 
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
@@ -57,64 +53,69 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"dry-run", 0, KG_TO(dry_run), NULL,
      "say what would be evaluated, and which files are missing", 0, 0, NULL},
-    {"data", 'd', KG_TO(data_path), "FILE",
+    {"data", 'd', KEY(STRING, "data"), "FILE",
      "without a suite: the problems (not for generated tasks)", 0, 0, NULL},
-    {"grader", 0, KG_TO(grader), "MODE",
+    {"grader", 0, KEY(STRING, "grader"), "MODE",
      "task math: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
-    {"keep-thinking", 0, KG_TO(keep_thinking), NULL,
+    {"keep-thinking", 0, KEY(BOOL, "keep_thinking"), NULL,
      "task math: an answer may stand before </think>", 0, 0, NULL},
-    {"unique", 0, KG_TO(unique), NULL,
+    {"unique", 0, KEY(BOOL, "unique"), NULL,
      "of records with equal problem and answer the first alone", 0, 0, NULL},
-    {"exclude", 0, KG_TO(exclude), "IDS",
+    {"exclude", 0, KEY(STRING, "exclude"), "IDS",
      "task math: ids (else lines) of records to leave out, \"a,b\"", 0, 0, NULL},
-    {"bad-golds", 0, KG_TO(bad_golds), "WHAT",
+    {"bad-golds", 0, KEY(STRING, "bad_golds"), "WHAT",
      "task math: records that nobody can answer stop it, or are dropped (default stop)",
      0, 0, "stop|drop"},
-    {"task", 0, KG_TO(task_name), "NAME",
+    {"task", 0, KEY(STRING, "task"), "NAME",
      "how answers are graded (default qa-number; see kedge task)", 0, 0, NULL},
-    {"level", 0, KG_TO(level), "LEVEL", "difficulty of generated problems", 0, 0, NULL},
-    {"problems", 0, KG_TO(count), "N",
+    {"level", 0, KEY(STRING, "level"), "LEVEL", "difficulty of generated problems", 0, 0,
+     NULL},
+    {"problems", 0, KEY(INT, "problems"), "N",
      "problems used at most (default 500; of a suite: all)", 1, 1e7, NULL},
-    {"n", 'n', KG_TO(samples), "N", "answers for each problem (default 1)", 1,
+    {"n", 'n', KEY(INT, "samples"), "N", "answers for each problem (default 1)", 1,
      KG_EVAL_MAX_N, NULL},
-    {"max-tokens", 0, KG_TO(max_tokens), "N", "longest answer (default 512)", 1, 1e6,
+    {"max-tokens", 0, KEY(INT, "max_tokens"), "N", "longest answer (default 512)", 1, 1e6,
      NULL},
-    {"temperature", 't', KG_TO(temperature), "T", "0 is greedy (default 1)", 0, 100,
+    {"temperature", 't', KEY(REAL, "temperature"), "T", "0 is greedy (default 1)", 0, 100,
      NULL},
-    {"top-p", 0, KG_TO(top_p), "P", "nucleus (default 1: off)", 1e-6, 1, NULL},
-    {"top-k", 0, KG_TO(top_k), "K", "most likely ids kept (default 0: off)", 0, 1e9,
+    {"top-p", 0, KEY(REAL, "top_p"), "P", "nucleus (default 1: off)", 1e-6, 1, NULL},
+    {"top-k", 0, KEY(INT, "top_k"), "K", "most likely ids kept (default 0: off)", 0, 1e9,
      NULL},
     {"stop", 0, KG_TO(stops), "STR", "string that ends an answer; may be repeated", 0, 0,
      NULL},
-    {"seed", 0, KG_TO(seed), "S", "seed of the draws (default 1)", 0, 1e15, NULL},
+    {"seed", 0, KEY(INT, "suite.seed"), "S", "seed of the draws (default 1)", 0, 1e15,
+     NULL},
     {"reference", 0, KG_TO(reference), "DIR",
      "print the KL to this checkpoint on the sampled tokens", 0, 0, NULL},
     {"dump", 0, KG_TO(dump_path), "FILE",
      "without --out: write every answer with its grade as JSONL", 0, 0, NULL},
     KG_FLAGS_OF(kg_prompt_flags),
-    {"add-special", 0, KG_TO(add_special), "WHICH",
+    {"add-special", 0, KEY(STRING, "add_special"), "WHICH",
      "BOS in front of a prompt: auto (of text), true or false (default auto)", 0, 0,
      KG_SPECIAL_CHOICES},
-    {"prompt-key", 0, KG_TO(prompt_key), "KEY", "column of the problem", 0, 0, NULL},
-    {"answer-key", 0, KG_TO(answer_key), "KEY", "column of the answer", 0, 0, NULL},
-    {"metric", 0, KG_TO(metric), "NAME", "task search-qa: what is rewarded (default em)",
-     0, 0, "em|subem|f1|format"},
-    {"answer-tags", 0, KG_TO(answer_tags), "N",
+    {"prompt-key", 0, KEY(STRING, "prompt_key"), "KEY", "column of the problem", 0, 0,
+     NULL},
+    {"answer-key", 0, KEY(STRING, "answer_key"), "KEY", "column of the answer", 0, 0,
+     NULL},
+    {"metric", 0, KEY(STRING, "metric"), "NAME",
+     "task search-qa: what is rewarded (default em)", 0, 0, "em|subem|f1|format"},
+    {"answer-tags", 0, KEY(STRING, "answer_tags"), "N",
      "task search-qa: pairs of tags that an answer needs (default 1)", 0, 0, "1|2"},
-    {"wording", 0, KG_TO(wording), "NAME",
+    {"wording", 0, KEY(STRING, "wording"), "NAME",
      "search agents: words of instruction and remark (default kedge)", 0, 0,
      KG_WORDING_CHOICES},
-    {"env", 0, KG_TO(env), "NAME", "answers are episodes that talk to it (default none)",
-     0, 0, "none|search|calculator"},
-    {"search", 0, KG_TO(search_where), "WHERE",
+    {"env", 0, KEY(STRING, "env"), "NAME",
+     "answers are episodes that talk to it (default none)", 0, 0,
+     "none|search|calculator"},
+    {"search", 0, KEY(STRING, "search_where"), "WHERE",
      "env search: an index file, or http://HOST:PORT/retrieve", 0, 0, NULL},
-    {"search-topk", 0, KG_TO(search_topk), "N",
+    {"search-topk", 0, KEY(INT, "search_topk"), "N",
      "env search: passages for a query (default 3)", 1, 1000, NULL},
-    {"turns", 0, KG_TO(turns), "N",
+    {"turns", 0, KEY(INT, "turns"), "N",
      "turns with tools; one more follows without (default 4)", 0, 1000, NULL},
-    {"command", 0, KG_TO(command), "CMD", "external grader", 0, 0, NULL},
-    {"timeout-ms", 0, KG_TO(timeout_ms), "MS", "its time limit (default 30000)", 1, 3.6e6,
-     NULL},
+    {"command", 0, KEY(STRING, "command"), "CMD", "external grader", 0, 0, NULL},
+    {"timeout-ms", 0, KEY(INT, "timeout_ms"), "MS", "its time limit (default 30000)", 1,
+     3.6e6, NULL},
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
      1, 65536, NULL},
     KG_FLAGS_OF(kg_compute_flags),
@@ -123,63 +124,6 @@ const struct kg_flag kg_eval_flags[] = {
 };
 
 /* ---- flags as keys of the suite ---- */
-
-static const struct {
-    const char *flag;
-    const char *key;
-    const char **text; /* exactly one of the four */
-    int64_t *whole;
-    double *real;
-    bool *on;
-} flag_keys[] = {
-    {"--data", "data", &data_path, NULL, NULL, NULL},
-    {"--task", "task", &task_name, NULL, NULL, NULL},
-    {"--grader", "grader", &grader, NULL, NULL, NULL},
-    {"--keep-thinking", "keep_thinking", NULL, NULL, NULL, &keep_thinking},
-    {"--unique", "unique", NULL, NULL, NULL, &unique},
-    {"--exclude", "exclude", &exclude, NULL, NULL, NULL},
-    {"--bad-golds", "bad_golds", &bad_golds, NULL, NULL, NULL},
-    {"--level", "level", &level, NULL, NULL, NULL},
-    {"--problems", "problems", NULL, &count, NULL, NULL},
-    {"--n", "samples", NULL, &samples, NULL, NULL},
-    {"--max-tokens", "max_tokens", NULL, &max_tokens, NULL, NULL},
-    {"--temperature", "temperature", NULL, NULL, &temperature, NULL},
-    {"--top-p", "top_p", NULL, NULL, &top_p, NULL},
-    {"--top-k", "top_k", NULL, &top_k, NULL, NULL},
-    {"--template", "template", &kg_prompt_how.template_text, NULL, NULL, NULL},
-    {"--user-turn", "user_turn", NULL, NULL, NULL, &kg_prompt_how.user_turn},
-    {"--system", "system", &kg_prompt_how.system, NULL, NULL, NULL},
-    {"--opening", "opening", &kg_prompt_how.opening, NULL, NULL, NULL},
-    {"--chat-template", "chat_template", &kg_prompt_chat, NULL, NULL, NULL},
-    {"--add-special", "add_special", &add_special, NULL, NULL, NULL},
-    {"--prompt-key", "prompt_key", &prompt_key, NULL, NULL, NULL},
-    {"--answer-key", "answer_key", &answer_key, NULL, NULL, NULL},
-    {"--metric", "metric", &metric, NULL, NULL, NULL},
-    {"--answer-tags", "answer_tags", &answer_tags, NULL, NULL, NULL},
-    {"--wording", "wording", &wording, NULL, NULL, NULL},
-    {"--env", "env", &env, NULL, NULL, NULL},
-    {"--search", "search_where", &search_where, NULL, NULL, NULL},
-    {"--search-topk", "search_topk", NULL, &search_topk, NULL, NULL},
-    {"--turns", "turns", NULL, &turns, NULL, NULL},
-    {"--command", "command", &command, NULL, NULL, NULL},
-    {"--timeout-ms", "timeout_ms", NULL, &timeout_ms, NULL, NULL},
-};
-
-/* What the flag gives as text; NULL: it was not given. */
-static const char *given(size_t i, char number[40])
-{
-    if (flag_keys[i].text)
-        return *flag_keys[i].text;
-    if (flag_keys[i].on)
-        return *flag_keys[i].on ? "true" : NULL;
-    if (flag_keys[i].whole ? *flag_keys[i].whole < 0 : *flag_keys[i].real < 0)
-        return NULL;
-    if (flag_keys[i].whole)
-        snprintf(number, 40, "%lld", (long long)*flag_keys[i].whole);
-    else
-        snprintf(number, 40, "%.17g", *flag_keys[i].real);
-    return number;
-}
 
 /* A list as options.h keeps it: items joined by line breaks. */
 static kg_status give_stops(struct kg_suite *s, struct kg_err *err)
@@ -200,25 +144,44 @@ static kg_status give_stops(struct kg_suite *s, struct kg_err *err)
     return status;
 }
 
+/* The flags that other commands have, too. */
+static kg_status give_prompt(struct kg_suite *s, struct kg_err *err)
+{
+    const struct kg_prompt_opts *how = &kg_prompt_how;
+    const struct {
+        const char *flag, *key, *text;
+    } rows[] = {
+        {"--template", "template", how->template_text},
+        {"--user-turn", "user_turn", how->user_turn ? "true" : NULL},
+        {"--system", "system", how->system},
+        {"--opening", "opening", how->opening},
+        {"--chat-template", "chat_template", kg_prompt_chat},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].text)
+            KG_TRY(kg_suite_set_all(s, rows[i].key, rows[i].text, rows[i].flag, err));
+    return KG_OK;
+}
+
 static kg_status give_flags(struct kg_suite *s, struct kg_err *err)
 {
-    char number[40];
+    char flag[32];
 
-    for (size_t i = 0; i < sizeof flag_keys / sizeof *flag_keys; i++) {
-        const char *value = given(i, number);
+    for (int i = 0; i < given.n; i++) {
+        const char *key = given.flags[i]->key;
 
-        if (value)
-            KG_TRY(kg_suite_set_all(s, flag_keys[i].key, value, flag_keys[i].flag, err));
+        snprintf(flag, sizeof flag, "--%s", given.flags[i]->name);
+        if (strchr(key, '.'))
+            KG_TRY(kg_config_set(s->config, key, given.texts[i], false, flag, err));
+        else
+            KG_TRY(kg_suite_set_all(s, key, given.texts[i], flag, err));
     }
+    KG_TRY(give_prompt(s, err));
     KG_TRY(give_stops(s, err));
     if (only_sets)
         KG_TRY(kg_suite_pick(s, only_sets, false, "--sets", err));
-    if (without_sets)
-        KG_TRY(kg_suite_pick(s, without_sets, true, "--without", err));
-    if (seed < 0)
-        return KG_OK;
-    snprintf(number, sizeof number, "%lld", (long long)seed);
-    return kg_config_set(s->config, "suite.seed", number, false, "--seed", err);
+    return without_sets ? kg_suite_pick(s, without_sets, true, "--without", err) : KG_OK;
 }
 
 /* What a set without a suite is, where it differs from the defaults of suites. */

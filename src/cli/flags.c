@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,6 +38,19 @@ static kg_status add_item(const struct kg_flag *f, const char *value, struct kg_
     return KG_OK;
 }
 
+static void keep_key(const struct kg_flag *f, const char *value)
+{
+    struct kg_flag_keys *keys = f->target;
+    int i = 0;
+
+    while (i < keys->n && keys->flags[i] != f)
+        i++;
+    assert(i < KG_FLAG_KEYS_MAX);
+    keys->flags[i] = f;
+    keys->texts[i] = value;
+    keys->n = i == keys->n ? i + 1 : keys->n;
+}
+
 static kg_status set_value(const struct kg_flag *f, const char *value, struct kg_err *err)
 {
     char key[64];
@@ -48,7 +62,10 @@ static kg_status set_value(const struct kg_flag *f, const char *value, struct kg
     snprintf(key, sizeof key, "--%s", f->name);
     if (f->type != KG_OPT_STRING || f->choices) /* a path may have any bytes */
         KG_TRY(kg_opt_check(&row, value, NULL, err));
-    kg_opt_put(f->target, &row, value);
+    if (f->key)
+        keep_key(f, value);
+    else
+        kg_opt_put(f->target, &row, value);
     return KG_OK;
 }
 
