@@ -58,7 +58,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all lib test tests unit check bench clean install install-lib help lint tidy format docs
+.PHONY: all lib test tests unit far check bench clean install install-lib help lint tidy format docs
 all: kedge lib
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
@@ -155,6 +155,13 @@ test: tests kedge                        ## run every test; ends with N passed, 
 
 unit: $(UNIT_TESTS)                      ## unit tests alone (what the sanitizer build runs)
 	@tools/run-tests $(B) $(UNIT_TESTS)
+
+# what computes with a model, on memory that opens for operations alone (docs/extending.md)
+FAR_TESTS := $(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS)) \
+             $(foreach t,lane_sum reference reward,$(B)/test/train/$(t)_test) \
+             $(foreach t,bits train optimizers,$(B)/test/tests/$(t)_test)
+far: $(FAR_TESTS)                        ## models and runs on memory that the host cannot touch
+	@KEDGE_TEST_BACKEND=far tools/run-tests $(B) $(FAR_TESTS)
 
 lint:                                    ## layering, style limits, formatting, headers of listed packages
 	@tools/check-layers

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "tensor/backend_testing.h"
 #include "train/checkpoint.h"
 #include "train/run_dir.h"
 
@@ -820,5 +821,5 @@ int main(void)
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
 
-    return cmocka_run_group_tests(tests, setup, NULL);
+    return RUN_SHOWN(tests, setup, NULL);
 }

@@ -3,6 +3,7 @@
 #define ROOT "build/test-runs/optimizers"
 #include "run_testing.h"
 
+#include "tensor/backend_testing.h"
 #include "train/checkpoint.h"
 
 #include <math.h>
@@ -144,5 +145,5 @@ int main(void)
         cmocka_unit_test(what_is_written_is_the_average),
         cmocka_unit_test(a_schedule_is_refused_before_the_warm_start),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

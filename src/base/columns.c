@@ -66,6 +66,12 @@ static kg_status reserve(struct kg_block *block, size_t bytes, const char *what,
     return KG_OK;
 }
 
+void kg_columns_place(void *memory, void *object, const struct kg_column *columns,
+                      const size_t *counts)
+{
+    walk(object, memory, columns, counts);
+}
+
 kg_status kg_columns_take(struct kg_block *block, void *object,
                           const struct kg_column *columns, const size_t *counts,
                           const char *what, struct kg_err *err)

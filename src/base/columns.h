@@ -52,6 +52,9 @@ uint64_t kg_columns_bytes(const struct kg_column *columns, const size_t *counts)
 kg_status kg_columns_take(struct kg_block *block, void *object,
                           const struct kg_column *columns, const size_t *counts,
                           const char *what, struct kg_err *err) KG_MUST_CHECK;
+/* The same in memory that the caller has, of kg_columns_bytes: it is not touched. */
+void kg_columns_place(void *memory, void *object, const struct kg_column *columns,
+                      const size_t *counts);
 /* Frees the block and makes the fields NULL. */
 void kg_columns_free(struct kg_block *block, void *object,
                      const struct kg_column *columns);

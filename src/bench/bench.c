@@ -146,7 +146,7 @@ static kg_status measure_gemm(double *flops, const struct kg_backend *be,
 {
     const double n = 1024;
     double best = 0;
-    unsigned char *slab = kg_mem_calloc((size_t)(n * n), 12, "GEMM ceiling", err);
+    unsigned char *slab = kg_buf_alloc(be, (uint64_t)(n * n) * 12, "GEMM ceiling", err);
     kg_status status;
 
     if (!slab)
@@ -160,7 +160,7 @@ static kg_status measure_gemm(double *flops, const struct kg_backend *be,
     }
     *flops = 2 * n * n * n / best;
 out:
-    kg_mem_free(slab);
+    kg_buf_free(be, slab);
     return status;
 }
 

@@ -1,7 +1,6 @@
 /* Gradients: torch's, finite differences, and the properties that a micro-batch split,
  * checkpointing and threads must not disturb. */
 #include "model/model_testing.h"
-#include "tensor/backend_testing.h"
 
 struct gradients {
     float *g; /* (n_elements) */
@@ -14,8 +13,7 @@ struct gradients {
 static struct gradients gradients_of(const struct kg_model *m, struct test_pack *t,
                                      int targets, bool checkpoint)
 {
-    struct gradients r = {test_alloc((size_t)m->n_elements, sizeof(float)), m->n_elements,
-                          0.0};
+    struct gradients r = {buffer_of(m->n_elements, sizeof(float)), m->n_elements, 0.0};
     struct kg_acts *acts = NULL;
     NEED(kg_acts_create(&acts, m, t->pack.n, checkpoint, err));
     r.nll = test_nll(m, acts, t, 1.0 / targets, r.g);
@@ -66,7 +64,7 @@ static void check_gradients_of(const char *arch)
         kg_mem_free(want);
     }
     printf("%s: largest relative difference of a tensor's gradient %.2e\n", arch, most);
-    kg_mem_free(g.g);
+    buffer_free(g.g);
     kg_st_close(set);
     kg_model_free(m);
     test_reference_close(&r);
@@ -132,8 +130,8 @@ static void check_checkpointed(struct kg_model *m, struct test_reference *r)
     struct gradients again = gradients_of(m, &r->pack, TEST_REF_TARGETS, true);
     assert_true(kept.nll == again.nll);
     assert_true(same_bits(&kept, &again));
-    kg_mem_free(kept.g);
-    kg_mem_free(again.g);
+    buffer_free(kept.g);
+    buffer_free(again.g);
 }
 
 static void test_checkpointing_gives_the_same_bits(void **state)
@@ -150,10 +148,10 @@ static void check_threads(struct kg_model *m, struct test_reference *r)
         kg_threads_set(threads);
         struct gradients many = gradients_of(m, &r->pack, TEST_REF_TARGETS, false);
         assert_true(same_bits(&one, &many));
-        kg_mem_free(many.g);
+        buffer_free(many.g);
     }
     kg_threads_set(0);
-    kg_mem_free(one.g);
+    buffer_free(one.g);
 }
 
 static void test_gradients_do_not_depend_on_threads(void **state)
@@ -176,8 +174,8 @@ static void test_bf16_gradients_point_where_fp32_ones_do(void **state)
         const double diff = relative_difference(b.g, a.g, a.n);
         printf("%s: bf16 against fp32 gradient, relative %.2e\n", test_archs[i], diff);
         assert_true(diff < 0.05);
-        kg_mem_free(a.g);
-        kg_mem_free(b.g);
+        buffer_free(a.g);
+        buffer_free(b.g);
         kg_model_free(exact);
         kg_model_free(rounded);
         test_reference_close(&r);
@@ -196,7 +194,7 @@ static void test_a_pack_has_the_gradient_of_its_sequences(void **state)
         struct kg_acts *acts = NULL;
         NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
         struct gradients both = gradients_of(m, &r.pack, TEST_REF_TARGETS, false);
-        float *sum = test_alloc((size_t)m->n_elements, sizeof *sum);
+        float *sum = buffer_of(m->n_elements, sizeof *sum);
         for (int s = 0; s < 2; s++) {
             const int32_t *tokens = r.pack.tokens + s * r.pack.seqs[0].n;
             struct test_pack one = test_pack_of(&tokens, &r.pack.seqs[s].n, 1);
@@ -204,8 +202,8 @@ static void test_a_pack_has_the_gradient_of_its_sequences(void **state)
             test_pack_release(&one);
         }
         assert_true(relative_difference(sum, both.g, m->n_elements) < 1e-6);
-        kg_mem_free(sum);
-        kg_mem_free(both.g);
+        buffer_free(sum);
+        buffer_free(both.g);
         kg_acts_free(acts);
         kg_model_free(m);
         test_reference_close(&r);
@@ -257,7 +255,7 @@ static void test_gradients_are_finite_differences_of_the_loss(void **state)
                 fail_msg("%s %s[%lld]: gradient %g, finite difference %g", test_archs[i],
                          p->name, (long long)at, have, want);
         }
-        kg_mem_free(g.g);
+        buffer_free(g.g);
         kg_acts_free(acts);
         kg_model_free(m);
         test_reference_close(&r);
@@ -274,8 +272,8 @@ static void test_a_kept_forward_serves_one_backward(void **state)
     struct kg_acts *acts = NULL;
     struct kg_mat hidden;
     NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
-    float *grads = test_alloc((size_t)m->n_elements, sizeof *grads);
-    float *d = test_alloc(TEST_REF_TOKENS * 32, sizeof *d);
+    float *grads = buffer_of(m->n_elements, sizeof *grads);
+    float *d = buffer_of(TEST_REF_TOKENS * 32, sizeof *d);
     const struct kg_mat dhidden = kg_mat(d, KG_F32, TEST_REF_TOKENS, 32);
     const struct kg_pack *pack = test_pack_get(&r.pack);
 
@@ -290,8 +288,8 @@ static void test_a_kept_forward_serves_one_backward(void **state)
     assert_int_equal(kg_model_backward(m, acts, dhidden, grads, &why), KG_EINVAL);
     for (int64_t i = 0; i < m->n_elements; i++)
         assert_true(grads[i] == 0.0f); /* dhidden was zero */
-    kg_mem_free(d);
-    kg_mem_free(grads);
+    buffer_free(d);
+    buffer_free(grads);
     kg_acts_free(acts);
     kg_model_free(m);
     test_reference_close(&r);
@@ -323,7 +321,8 @@ static void test_no_backward_without_a_kept_forward(void **state)
     const struct kg_forward plain = {.pack = test_pack_get(&t)};
     const struct kg_forward keep = {.pack = test_pack_get(&t), .keep = true};
     struct kg_mat hidden;
-    float *grads = test_alloc((size_t)m->n_elements, sizeof *grads), d[32] = {0};
+    float *grads = buffer_of(m->n_elements, sizeof *grads);
+    float *d = buffer_of(32, sizeof *d);
     const struct kg_mat dh = kg_mat(d, KG_F32, 1, 32);
     broken.embed = refuse_embed;
 
@@ -337,7 +336,8 @@ static void test_no_backward_without_a_kept_forward(void **state)
     assert_int_equal(kg_model_backward(m, acts, dh, grads, &why), KG_EINVAL);
     NEED(kg_model_forward(&hidden, m, acts, &keep, err));
     NEED(kg_model_backward(m, acts, dh, grads, err));
-    kg_mem_free(grads);
+    buffer_free(grads);
+    buffer_free(d);
     kg_acts_free(acts);
     test_pack_release(&t);
     kg_model_free(m);
@@ -356,5 +356,5 @@ int main(void)
         cmocka_unit_test(test_a_kept_forward_serves_one_backward),
         cmocka_unit_test(test_no_backward_without_a_kept_forward),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

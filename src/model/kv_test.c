@@ -91,5 +91,5 @@ int main(void)
         cmocka_unit_test(test_a_copied_block_is_equal_in_every_layer),
         cmocka_unit_test(test_a_cache_without_blocks_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

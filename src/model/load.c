@@ -160,16 +160,63 @@ static kg_status convert(void *dst, enum kg_dtype to, const struct kg_st_tensor 
     return status;
 }
 
+enum { PIECE_ELEMENTS = 1 << 22 };
+
+static int64_t piece_of(int64_t elements)
+{
+    return elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS;
+}
+
+/* As fp32 to `to` of the backend.   piece: (piece_of its elements) */
+static kg_status put_param(const struct kg_model *m, const struct kg_st_set *set,
+                           const struct kg_param *p, float *to, float *piece,
+                           struct kg_err *err)
+{
+    const int64_t total = kg_param_count(p);
+    const struct kg_st_tensor *t = NULL;
+    enum kg_dtype dtype = KG_F32;
+    KG_TRY(find_tensor(&t, &dtype, set, p, err));
+    for (int64_t i = 0; i < total; i += PIECE_ELEMENTS) {
+        const int64_t n = piece_of(total - i);
+        struct kg_st_tensor part = *t;
+        part.data = t->data + (size_t)i * kg_dtype_traits(dtype)->bytes;
+        KG_TRY(convert(piece, KG_F32, &part, dtype, n, err));
+        KG_TRY(kg_buf_put(m->backend, to + i, piece, (uint64_t)n * sizeof *to, err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_master(const struct kg_model *m, const struct kg_st_set *set,
+                            float *piece, struct kg_err *err)
+{
+    for (size_t i = 0; i < m->n_params; i++)
+        KG_TRY(put_param(m, set, &m->params[i], m->params[i].master, piece, err));
+    return KG_OK;
+}
+
+/* `put` with a piece for the largest parameter of the kind that it puts. */
+static kg_status
+with_piece(struct kg_model *m, const struct kg_st_set *set, bool products,
+           kg_status (*put)(const struct kg_model *m, const struct kg_st_set *set,
+                            float *piece, struct kg_err *err),
+           struct kg_err *err)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        if ((products || !m->params[i].is_product) &&
+            kg_param_count(&m->params[i]) > most)
+            most = kg_param_count(&m->params[i]);
+    float *piece = kg_mem_calloc((size_t)piece_of(most), sizeof *piece,
+                                 "a piece of a checkpoint", err);
+    const kg_status status = piece ? put(m, set, piece, err) : KG_ENOMEM;
+    kg_mem_free(piece);
+    return status;
+}
+
 static kg_status load_trainable(struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++) {
-        const struct kg_param *p = &m->params[i];
-        const struct kg_st_tensor *t = NULL;
-        enum kg_dtype dtype = KG_F32;
-        KG_TRY(find_tensor(&t, &dtype, set, p, err));
-        KG_TRY(convert(p->master, KG_F32, t, dtype, kg_param_count(p), err));
-    }
+    KG_TRY(with_piece(m, set, true, put_master, err));
     return kg_model_refresh(m, err);
 }
 
@@ -196,12 +243,12 @@ static void let_go(const char *data, size_t bytes)
 struct source {
     const struct kg_st_tensor *t;
     enum kg_dtype dtype;
-    void *piece;  /* (PIECE_ELEMENTS or one panel of rows) owned; ct, where it must be
-                    converted first; else NULL */
+    /* (PIECE_ELEMENTS or one panel of rows) owned: in ct, where it must be converted
+     * first; and the backend's, where the host's memory is not. Else NULL */
+    void *piece;
+    void *there;
     int64_t rows; /* of a piece, whole panels */
 };
-
-enum { PIECE_ELEMENTS = 1 << 22 };
 
 static kg_status source_init(struct source *s, const struct kg_model *m,
                              const struct kg_st_set *set, const struct kg_param *p,
@@ -221,7 +268,25 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
     return s->piece ? KG_OK : KG_ENOMEM;
 }
 
-static kg_status pack_piece(const struct kg_model *m, const struct source *s,
+/* A piece that the host has, for an operation: itself where that may read it. */
+static kg_status lend(struct kg_mat *from, struct source *s, const struct kg_model *m,
+                      struct kg_err *err)
+{
+    const uint64_t row_bytes = (uint64_t)from->cols * kg_dtype_traits(from->dtype)->bytes;
+    if (m->backend->host_memory)
+        return KG_OK;
+    if (!s->there)
+        s->there = kg_buf_alloc(m->backend, (uint64_t)s->rows * row_bytes,
+                                "a piece of a checkpoint", err);
+    if (!s->there)
+        return err->code;
+    KG_TRY(kg_buf_put(m->backend, s->there, from->data, (uint64_t)from->rows * row_bytes,
+                      err));
+    from->data = s->there;
+    return KG_OK;
+}
+
+static kg_status pack_piece(const struct kg_model *m, struct source *s,
                             const struct kg_param *p, int64_t row, struct kg_err *err)
 {
     const int64_t rows = p->rows - row < s->rows ? p->rows - row : s->rows;
@@ -236,6 +301,7 @@ static kg_status pack_piece(const struct kg_model *m, const struct source *s,
         KG_TRY(convert(s->piece, m->ct, &part, s->dtype, rows * p->cols, err));
     }
     kg_phase_tick();
+    KG_TRY(lend(&from, s, m, err));
     KG_TRY(kg_op_cast(m->backend, kg_mat_rows(p->compute, row, rows), from, err));
     let_go(data, (size_t)rows * row_bytes);
     return KG_OK;
@@ -249,34 +315,50 @@ static kg_status pack_param(const struct kg_model *m, const struct kg_st_set *se
     for (int64_t row = 0; status == KG_OK && row < p->rows; row += s.rows)
         status = pack_piece(m, &s, p, row, err);
     kg_mem_free(s.piece);
+    kg_buf_free(m->backend, s.there);
     return status;
+}
+
+static kg_status put_vectors(const struct kg_model *m, const struct kg_st_set *set,
+                             float *piece, struct kg_err *err)
+{
+    for (size_t i = 0; i < m->n_params; i++)
+        if (!m->params[i].is_product)
+            KG_TRY(
+                put_param(m, set, &m->params[i], m->params[i].compute.data, piece, err));
+    return KG_OK;
+}
+
+static kg_status attach_vectors(struct kg_model *m, struct kg_err *err)
+{
+    struct kg_model_priv *priv = m->priv;
+    uint64_t floats = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
+    priv->vectors = kg_buf_alloc(m->backend, floats * sizeof *priv->vectors,
+                                 "norms and biases", err);
+    if (!priv->vectors)
+        return err->code;
+    float *to = priv->vectors;
+    for (size_t i = 0; i < m->n_params; i++) {
+        struct kg_param *p = &m->params[i];
+        if (p->is_product)
+            continue;
+        p->compute = kg_mat(to, KG_F32, 1, p->cols);
+        to += p->cols;
+    }
+    return KG_OK;
 }
 
 static kg_status load_inference(struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err)
 {
-    struct kg_model_priv *priv = m->priv;
-    size_t floats = 0;
-    for (size_t i = 0; i < m->n_params; i++)
-        floats += m->params[i].is_product ? 0 : (size_t)m->params[i].cols;
     KG_TRY(kg_model_attach_panels(m, err));
-    priv->vectors = kg_mem_calloc(floats, sizeof *priv->vectors, "norms and biases", err);
-    if (!priv->vectors)
-        return KG_ENOMEM;
-    float *to = priv->vectors;
-    for (size_t i = 0; i < m->n_params; i++) {
-        struct kg_param *p = &m->params[i];
-        const struct kg_st_tensor *t = NULL;
-        enum kg_dtype have = KG_F32;
-        if (p->is_product) {
-            KG_TRY(pack_param(m, set, p, err));
-            continue;
-        }
-        p->compute = kg_mat(to, KG_F32, 1, p->cols);
-        KG_TRY(find_tensor(&t, &have, set, p, err));
-        KG_TRY(convert(to, KG_F32, t, have, p->cols, err));
-        to += p->cols;
-    }
+    KG_TRY(attach_vectors(m, err));
+    KG_TRY(with_piece(m, set, false, put_vectors, err));
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].is_product)
+            KG_TRY(pack_param(m, set, &m->params[i], err));
     return KG_OK;
 }
 

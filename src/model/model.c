@@ -211,9 +211,10 @@ uint64_t kg_model_compute_bytes(const struct kg_model *m)
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
-    priv->panels = kg_mem_calloc(kg_model_compute_bytes(m), 1, "weights in panels", err);
+    priv->panels = kg_buf_alloc(m->backend, kg_model_compute_bytes(m),
+                                "weights in panels", err);
     if (!priv->panels)
-        return KG_ENOMEM;
+        return err->code;
     unsigned char *to = priv->panels;
     for (size_t i = 0; i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
@@ -250,50 +251,109 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_param *p,
-                        const struct kg_slab *weights, int64_t first, int64_t n,
-                        struct kg_err *err)
+/* Elements on their way between host and backend. */
+enum { PIECE = 1 << 20 };
+
+/* own: room for a panel, and for its elements one by one */
+static kg_status read_pieces(void *dst, enum kg_dtype dtype, const struct kg_backend *be,
+                             struct kg_mat m, int64_t first, int64_t n, char *own,
+                             struct kg_err *err)
 {
-    const enum kg_dtype from = weights ? KG_F32 : p->compute.dtype;
-    for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
-        float piece[KG_SLAB_PIECE]; /* or as many bf16 */
-        const int64_t count = kg_slab_piece(n, i);
-        if (weights)
-            KG_TRY(kg_slab_read(piece, weights, p->offset + first + i, count, err));
-        else
-            kg_mat_read(piece, p->compute, first + i, count);
+    const uint64_t bytes = kg_panels_bytes(m.dtype, KG_PANEL, m.cols);
+    const int64_t whole = KG_PANEL * m.cols;
+    for (int64_t i = 0, count; i < n; i += count) {
+        const int64_t at = first + i;
+        const struct kg_mat there = kg_mat_rows(m, at / whole * KG_PANEL, KG_PANEL);
+        count = n - i < whole - at % whole ? n - i : whole - at % whole;
+        KG_TRY(kg_buf_get(be, own, there.data, bytes, err));
+        kg_mat_read(own + bytes, kg_panels(own, m.dtype, KG_PANEL, m.cols), at % whole,
+                    count);
         KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
-                                dtype, piece, from, (size_t)count, err));
+                                dtype, own + bytes, m.dtype, (size_t)count, err));
+    }
+    return KG_OK;
+}
+
+static kg_status read_panels(void *dst, enum kg_dtype dtype, const struct kg_backend *be,
+                             struct kg_mat m, int64_t first, int64_t n,
+                             struct kg_err *err)
+{
+    char *own = kg_mem_calloc(2, kg_panels_bytes(m.dtype, KG_PANEL, m.cols),
+                              "a panel of weights", err);
+    const kg_status status = own ? read_pieces(dst, dtype, be, m, first, n, own, err)
+                                 : KG_ENOMEM;
+    kg_mem_free(own);
+    return status;
+}
+
+kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m,
+                        const struct kg_param *p, const struct kg_slab *weights,
+                        int64_t first, int64_t n, struct kg_err *err)
+{
+    if (!weights && p->is_product)
+        return read_panels(dst, dtype, m->backend, p->compute, first, n, err);
+    const float *from = weights ? weights->data + p->offset : p->compute.data;
+    for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
+        float piece[KG_SLAB_PIECE];
+        const int64_t count = kg_slab_piece(n, i);
+        KG_TRY(kg_buf_get(m->backend, piece, from + first + i,
+                          (uint64_t)count * sizeof *piece, err));
+        KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
+                                dtype, piece, KG_F32, (size_t)count, err));
     }
     return KG_OK;
 }
 
 /* ---- fresh weights ---- */
-/* w[i] = sigma z[i], z by blocks of four from the counter (parameter, block): threads
- * cannot matter. */
-static void fill_normal(float *w, int64_t n, float sigma, uint64_t param, uint64_t seed)
+/* w[i] = sigma z[first+i], z by blocks of four from the counter (parameter, block):
+ * threads cannot matter. first is a multiple of 4. */
+static void fill_normal(float *w, int64_t first, int64_t n, float sigma, uint64_t param,
+                        uint64_t seed)
 {
     const struct kg_rng_key key = {seed, KG_RNG_INIT};
 #pragma omp parallel for schedule(static)
-    for (int64_t block = 0; block < (n + 3) / 4; block++) {
+    for (int64_t i = 0; i < n; i += 4) {
+        const int64_t block = (first + i) / 4;
         float z[4];
         kg_rng_normal4(z, key, param, (uint32_t)block, (uint32_t)(block >> 32));
-        for (int64_t j = 0; j < 4 && block * 4 + j < n; j++)
-            w[block * 4 + j] = sigma * z[j];
+        for (int64_t j = 0; j < 4 && i + j < n; j++)
+            w[i + j] = sigma * z[j];
     }
 }
 
-static void init_param(const struct kg_model *m, size_t index, uint64_t seed)
+static void fill_vector(float *w, int64_t n, const char *name)
+{
+    const size_t len = strlen(name);
+    const bool is_bias = len > 5 && strcmp(name + len - 5, ".bias") == 0;
+    for (int64_t i = 0; i < n; i++)
+        w[i] = is_bias ? 0.0f : 1.0f;
+}
+
+/* piece: (PIECE) */
+static kg_status init_param(struct kg_model *m, size_t index, uint64_t seed, float *piece,
+                            struct kg_err *err)
 {
     const struct kg_param *p = &m->params[index];
-    if (p->is_product) {
-        fill_normal(p->master, kg_param_count(p), m->config.init_range, index, seed);
-        return;
+    const int64_t total = kg_param_count(p);
+    for (int64_t i = 0; i < total; i += PIECE) {
+        const int64_t n = total - i < PIECE ? total - i : PIECE;
+        if (p->is_product)
+            fill_normal(piece, i, n, m->config.init_range, index, seed);
+        else
+            fill_vector(piece, n, p->name);
+        KG_TRY(kg_slab_write(&m->master, p->offset + i, piece, n, err));
     }
-    const size_t len = strlen(p->name);
-    const bool is_bias = len > 5 && strcmp(p->name + len - 5, ".bias") == 0;
-    for (int64_t i = 0; i < p->cols; i++)
-        p->master[i] = is_bias ? 0.0f : 1.0f;
+    return KG_OK;
+}
+
+static kg_status init_params(struct kg_model *m, uint64_t seed, struct kg_err *err)
+{
+    float *piece = kg_mem_calloc(PIECE, sizeof *piece, "fresh weights", err);
+    kg_status status = piece ? KG_OK : KG_ENOMEM;
+    for (size_t i = 0; i < m->n_params && status == KG_OK; i++)
+        status = init_param(m, i, seed, piece, err);
+    kg_mem_free(piece);
+    return status;
 }
 
 kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *config,
@@ -305,8 +365,7 @@ kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *c
     *out = NULL;
     KG_TRY(kg_model_outline(&m, config, opts, err));
     KG_TRY_GOTO(out, kg_model_attach_slabs(m, err));
-    for (size_t i = 0; i < m->n_params; i++)
-        init_param(m, i, seed);
+    KG_TRY_GOTO(out, init_params(m, seed, err));
     KG_TRY_GOTO(out, kg_model_refresh(m, err));
     *out = m;
     return KG_OK;
@@ -316,17 +375,31 @@ out:
 }
 
 /* ---- copies ---- */
+/* piece: (PIECE) */
+static kg_status copy_param(struct kg_model *to, const struct kg_model *from,
+                            size_t index, float *piece, struct kg_err *err)
+{
+    const struct kg_param *p = &from->params[index];
+    const int64_t total = kg_param_count(p);
+    for (int64_t i = 0; i < total; i += PIECE) {
+        const int64_t n = total - i < PIECE ? total - i : PIECE;
+        KG_TRY(kg_param_read(piece, KG_F32, from, p, NULL, i, n, err));
+        KG_TRY(kg_slab_write(&to->master, p->offset + i, piece, n, err));
+    }
+    return KG_OK;
+}
+
 static kg_status copy_weights(struct kg_model *to, const struct kg_model *from,
                               struct kg_err *err)
 {
     if (from->master.data)
         return kg_slab_copy(&to->master, &from->master, err);
-    for (size_t i = 0; i < to->n_params; i++) {
-        const struct kg_param *p = &from->params[i];
-        KG_TRY(kg_param_read(to->params[i].master, KG_F32, p, NULL, 0, kg_param_count(p),
-                             err));
-    }
-    return KG_OK;
+    float *piece = kg_mem_calloc(PIECE, sizeof *piece, "a piece of weights", err);
+    kg_status status = piece ? KG_OK : KG_ENOMEM;
+    for (size_t i = 0; i < to->n_params && status == KG_OK; i++)
+        status = copy_param(to, from, i, piece, err);
+    kg_mem_free(piece);
+    return status;
 }
 
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
@@ -358,8 +431,8 @@ void kg_model_free(struct kg_model *m)
     struct kg_model_priv *priv = m->priv;
     if (priv) {
         kg_st_close(priv->set);
-        kg_mem_free(priv->panels);
-        kg_mem_free(priv->vectors);
+        kg_buf_free(m->backend, priv->panels);
+        kg_buf_free(m->backend, priv->vectors);
         kg_mem_free(priv->names);
         kg_mem_free(priv);
     }

@@ -18,9 +18,10 @@ enum { KG_COMPUTE_ALIGN = 64 };
 /* kg_model.priv */
 struct kg_model_priv {
     struct kg_st_set *set; /* owned; the checkpoint while it is read, or NULL */
-    unsigned char *panels; /* owned; (kg_model_compute_bytes) what products read */
-    float *vectors; /* owned; norms and biases of a model opened for inference, or NULL */
-    char *names;    /* owned; storage of every param.name */
+    unsigned char *panels; /* owned, the backend's; what products read */
+    float *vectors;        /* owned, the backend's; norms and biases of a model opened for
+                              inference, or NULL */
+    char *names;           /* owned; storage of every param.name */
 };
 
 /* A model with its parameters listed and nothing allocated for them.
@@ -37,9 +38,9 @@ kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_
 
 /* n elements from `first` of param p as `dtype`, from a slab of its model, or with NULL
  * from what products read. */
-kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_param *p,
-                        const struct kg_slab *weights, int64_t first, int64_t n,
-                        struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m,
+                        const struct kg_param *p, const struct kg_slab *weights,
+                        int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;
 
 static inline int64_t kg_param_count(const struct kg_param *p)
 {

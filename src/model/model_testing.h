@@ -13,6 +13,7 @@
 #include "data/json.h"
 #include "data/safetensors.h"
 #include "model/model.h"
+#include "tensor/backend_testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -136,7 +137,7 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     double *lse = test_alloc(n, sizeof *lse);
     float *logp = test_alloc(n, sizeof *logp);
     double *a = test_alloc(n, sizeof *a);
-    float *dhidden = test_alloc(n * (size_t)d, sizeof *dhidden);
+    float *dhidden = buffer_of((int64_t)n * d, sizeof *dhidden);
     const struct kg_head head = {
         .hidden = hidden, .weight = m->head->compute, .target = t->target};
     const struct kg_head_out out = {.lse = lse, .logp = logp};
@@ -158,7 +159,7 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     kg_mem_free(lse);
     kg_mem_free(logp);
     kg_mem_free(a);
-    kg_mem_free(dhidden);
+    buffer_free(dhidden);
     return nll;
 }
 

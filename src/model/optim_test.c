@@ -426,5 +426,5 @@ int main(void)
         cmocka_unit_test(test_the_anchor_moves_by_its_rate),
         cmocka_unit_test(test_an_optimizer_needs_master_weights),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

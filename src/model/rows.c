@@ -26,14 +26,18 @@ struct kg_rows_pack {
     int32_t n_seqs;
     int64_t n_there; /* wanted rows of earlier packs: their hidden states are there */
 
-    struct kg_block block;    /* owned: what follows stands in it */
+    struct kg_block block;    /* owned: the next three stand in it */
     int32_t *tokens;          /* (max_tokens) */
     struct kg_pack_seq *seqs; /* (max_tokens) */
     int32_t *from;            /* (max_rows) the pack's row of wanted row i */
-    char *hidden;             /* (max_rows+1, D) ct; the last one is laid aside */
-    char *anchor_hidden;      /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
-    float *dhidden_rows;      /* (max_rows, D) NULL unless opts.backward */
-    float *dhidden;           /* (max_tokens, D) as above */
+
+    const struct kg_backend *backend;
+    void *there;         /* owned, the backend's: what follows stands in it */
+    int32_t *from_there; /* (max_rows) a copy of from */
+    char *hidden;        /* (max_rows+1, D) ct; the last one is laid aside */
+    char *anchor_hidden; /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
+    float *dhidden_rows; /* (max_rows, D) NULL unless opts.backward */
+    float *dhidden;      /* (max_tokens, D) as above */
 };
 
 enum {
@@ -59,6 +63,11 @@ static const struct kg_column pack_columns[] = {
     KG_COLUMN(struct kg_rows_pack, tokens, TOKENS),
     KG_COLUMN(struct kg_rows_pack, seqs, TOKENS),
     KG_COLUMN(struct kg_rows_pack, from, ROWS),
+    {0},
+};
+
+static const struct kg_column there_columns[] = {
+    KG_COLUMN(struct kg_rows_pack, from_there, ROWS),
     KG_COLUMN(struct kg_rows_pack, hidden, HIDDEN_BYTES),
     KG_COLUMN(struct kg_rows_pack, anchor_hidden, ANCHOR_BYTES),
     KG_COLUMN(struct kg_rows_pack, dhidden_rows, WIDE_ROWS),
@@ -139,13 +148,20 @@ static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
     if (!k)
         return err->code;
     p->pack = k;
+    k->backend = m->backend;
     k->anchor = opts->anchor;
     k->kv = opts->kv;
     KG_TRY(kg_acts_create(&k->acts, m, opts->max_tokens, checkpointed(opts), err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
         KG_TRY(
             kg_acts_create(&k->anchor_acts, opts->anchor, opts->max_tokens, true, err));
-    return kg_columns_take(&k->block, k, pack_columns, counts, "pack", err);
+    KG_TRY(kg_columns_take(&k->block, k, pack_columns, counts, "pack", err));
+    k->there = kg_buf_alloc(m->backend, kg_columns_bytes(there_columns, counts), "pack",
+                            err);
+    if (!k->there)
+        return err->code;
+    kg_columns_place(k->there, k, there_columns, counts);
+    return KG_OK;
 }
 
 kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
@@ -181,6 +197,7 @@ void kg_rows_free(struct kg_rows *p)
         kg_acts_free(p->pack->acts);
         kg_acts_free(p->pack->anchor_acts);
         kg_columns_free(&p->pack->block, p->pack, pack_columns);
+        kg_buf_free(p->pack->backend, p->pack->there);
     }
     kg_mem_free(p->pack);
     kg_columns_free(&p->block, p, columns);
@@ -192,14 +209,17 @@ uint64_t kg_rows_bytes(const struct kg_model_config *c, enum kg_dtype ct,
 {
     size_t counts[COUNTS];
     uint64_t bytes = kg_acts_bytes(c, ct, opts->max_tokens, checkpointed(opts));
-    uint64_t pack, rows;
+    uint64_t pack, there, rows;
 
     if (opts->anchor)
         bytes += kg_acts_bytes(&opts->anchor->config, ct, opts->max_tokens, true);
     count(counts, c, ct, opts);
     pack = kg_columns_bytes(pack_columns, counts);
+    there = kg_columns_bytes(there_columns, counts);
     rows = kg_columns_bytes(columns, counts);
-    return pack == UINT64_MAX || rows == UINT64_MAX ? UINT64_MAX : bytes + pack + rows;
+    return pack == UINT64_MAX || there == UINT64_MAX || rows == UINT64_MAX
+               ? UINT64_MAX
+               : bytes + pack + there + rows;
 }
 
 /* ---- the pack ---- */
@@ -297,6 +317,17 @@ static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t f
     return kg_mat_rows(all, first, n);
 }
 
+/* Where the rows that are wanted of this pack stand in it, there. */
+static kg_status put_from(const struct kg_rows *p, struct kg_err *err)
+{
+    const struct kg_rows_pack *k = p->pack;
+    const int64_t first = k->n_there, n = p->n_rows - first;
+
+    KG_TRY(kg_ids_check("pack", "rows", k->from + first, n, k->n_tokens, err));
+    return kg_buf_put(k->backend, k->from_there + first, k->from + first,
+                      (uint64_t)n * sizeof *k->from, err);
+}
+
 /* Of the rows that are wanted of this pack. */
 static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
                              struct kg_acts *acts, bool keep, struct kg_err *err)
@@ -308,8 +339,9 @@ static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg
     struct kg_mat hidden;
 
     KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
+    KG_TRY(put_from(p, err));
     return kg_op_gather_rows(m->backend, hidden_of(out, m, first, n), hidden,
-                             kg_ivec(k->from + first, n), err);
+                             kg_ivec(k->from_there + first, n), err);
 }
 
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
@@ -320,29 +352,29 @@ kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
     return run_forward(p, k->hidden, p->model, acts, keep, err);
 }
 
-kg_status kg_rows_hold(struct kg_rows *p, int64_t index, struct kg_err *err)
+/* The hidden state at one place to another; max_rows is where one is laid aside. */
+static kg_status copy_hidden(const struct kg_rows *p, int64_t to, int64_t from,
+                             struct kg_err *err)
 {
     const struct kg_model *m = p->model;
-    const int32_t row = (int32_t)index;
-    char *hidden = p->pack->hidden;
 
-    return kg_op_gather_rows(m->backend, hidden_of(hidden, m, p->max_rows, 1),
-                             hidden_of(hidden, m, 0, p->n_rows), kg_ivec(&row, 1), err);
+    return kg_buf_copy(m->backend, hidden_of(p->pack->hidden, m, to, 1).data,
+                       hidden_of(p->pack->hidden, m, from, 1).data,
+                       (uint64_t)m->config.hidden * kg_dtype_traits(m->ct)->bytes, err);
+}
+
+kg_status kg_rows_hold(struct kg_rows *p, int64_t index, struct kg_err *err)
+{
+    return copy_hidden(p, p->max_rows, index, err);
 }
 
 kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,
                          struct kg_err *err)
 {
-    static const int32_t only = 0;
-    const struct kg_model *m = p->model;
-    char *hidden = p->pack->hidden;
-
     assert(p->pack->n_there == p->n_rows);
     *index = kg_rows_want(p, -1, -1, inv_temp, NULL);
     p->pack->n_there = p->n_rows;
-    return kg_op_gather_rows(m->backend, hidden_of(hidden, m, *index, 1),
-                             hidden_of(hidden, m, p->max_rows, 1), kg_ivec(&only, 1),
-                             err);
+    return copy_hidden(p, *index, p->max_rows, err);
 }
 
 /* ---- the head ---- */
@@ -476,8 +508,9 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
     };
 
     KG_TRY(kg_op_head_bwd(m->backend, &g, &head, err));
-    memset(k->dhidden, 0, (size_t)(k->n_tokens * width) * sizeof *k->dhidden);
-    KG_TRY(
-        kg_op_scatter_rows(m->backend, dhidden, kg_ivec(k->from, p->n_rows), drows, err));
+    KG_TRY(kg_buf_zero(m->backend, k->dhidden,
+                       (uint64_t)(k->n_tokens * width) * sizeof *k->dhidden, err));
+    KG_TRY(kg_op_scatter_rows(m->backend, dhidden, kg_ivec(k->from_there, p->n_rows),
+                              drows, err));
     return kg_model_backward(m, k->acts, dhidden, grads, err);
 }

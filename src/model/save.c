@@ -43,6 +43,7 @@ struct shard {
     char name[FILE_NAME_BYTES];
 };
 struct plan {
+    const struct kg_model *m;
     struct shard *shards; /* owned */
     size_t n_shards;
     uint64_t total_bytes;
@@ -71,7 +72,7 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
                            const struct kg_model_save *opts, struct kg_err *err)
 {
     const uint64_t limit = opts->shard_bytes ? opts->shard_bytes : default_shard_bytes;
-    *plan = (struct plan){.dtype = opts->dtype, .weights = opts->weights};
+    *plan = (struct plan){.m = m, .dtype = opts->dtype, .weights = opts->weights};
     if (!plan->weights && m->master.data)
         plan->weights = &m->master;
     plan->shards = kg_mem_calloc(m->n_params, sizeof *plan->shards, "shard list", err);
@@ -100,7 +101,8 @@ static kg_status put_tensor(struct kg_st_writer *w, size_t index, const struct p
     const int64_t n = kg_param_count(p);
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t count = n - i < PIECE ? n - i : PIECE;
-        KG_TRY(kg_param_read(piece, plan->dtype, p, plan->weights, i, count, err));
+        KG_TRY(
+            kg_param_read(piece, plan->dtype, plan->m, p, plan->weights, i, count, err));
         KG_TRY(kg_st_writer_put(w, index, (uint64_t)i * bytes, piece,
                                 (uint64_t)count * bytes, err));
     }

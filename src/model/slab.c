@@ -15,19 +15,22 @@
 #include <assert.h>
 #include <string.h>
 
+static uint64_t bytes_of(int64_t n) { return (uint64_t)n * sizeof(float); }
+
 /* ---- life ---- */
 kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
                        const char *what, struct kg_err *err)
 {
     *s = (struct kg_slab){.backend = backend};
-    s->data = kg_mem_calloc((size_t)n, sizeof *s->data, what, err);
+    s->data = kg_buf_alloc(backend, bytes_of(n), what, err);
     s->n = s->data ? n : 0;
-    return s->data ? KG_OK : KG_ENOMEM;
+    return s->data ? KG_OK : err->code;
 }
 
 void kg_slab_release(struct kg_slab *s)
 {
-    kg_mem_free(s->data);
+    if (s->data)
+        kg_buf_free(s->backend, s->data);
     *s = (struct kg_slab){0};
 }
 
@@ -53,44 +56,25 @@ static kg_status check_alike(const struct kg_slab *a, const struct kg_slab *b,
 
 kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err)
 {
-    (void)err;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < s->n; i += KG_SLAB_PIECE)
-        memset(s->data + i, 0, (size_t)kg_slab_piece(s->n, i) * sizeof *s->data);
-    return KG_OK;
+    return s->data ? kg_buf_zero(s->backend, s->data, bytes_of(s->n), err) : KG_OK;
 }
 
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from, struct kg_err *err)
 {
     KG_TRY(check_alike(to, from, err));
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < to->n; i += KG_SLAB_PIECE)
-        memcpy(to->data + i, from->data + i,
-               (size_t)kg_slab_piece(to->n, i) * sizeof *to->data);
-    return KG_OK;
+    return kg_buf_copy(to->backend, to->data, from->data, bytes_of(to->n), err);
 }
 
 kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b, struct kg_err *err)
 {
     KG_TRY(check_alike(a, b, err));
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < a->n; i += KG_SLAB_PIECE) {
-        float kept[KG_SLAB_PIECE];
-        const size_t bytes = (size_t)kg_slab_piece(a->n, i) * sizeof *kept;
-        memcpy(kept, a->data + i, bytes);
-        memcpy(a->data + i, b->data + i, bytes);
-        memcpy(b->data + i, kept, bytes);
-    }
-    return KG_OK;
+    return kg_buf_swap(a->backend, a->data, b->data, bytes_of(a->n), err);
 }
 
 kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from, struct kg_err *err)
 {
     KG_TRY(check_alike(to, from, err));
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < to->n; i++)
-        to->data[i] += from->data[i];
-    return KG_OK;
+    return kg_op_add(to->backend, kg_slab_all(to), kg_slab_all(from), err);
 }
 
 /* ---- to and from the host ---- */
@@ -98,16 +82,14 @@ kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64
                        struct kg_err *err)
 {
     KG_TRY(check_range(s, first, n, err));
-    memcpy(host, s->data + first, (size_t)n * sizeof *s->data);
-    return KG_OK;
+    return kg_buf_get(s->backend, host, s->data + first, bytes_of(n), err);
 }
 
 kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int64_t n,
                         struct kg_err *err)
 {
     KG_TRY(check_range(s, first, n, err));
-    memcpy(s->data + first, host, (size_t)n * sizeof *s->data);
-    return KG_OK;
+    return kg_buf_put(s->backend, s->data + first, host, bytes_of(n), err);
 }
 
 kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s, struct kg_err *err)

@@ -180,5 +180,5 @@ int main(void)
         cmocka_unit_test(test_cuts_are_whole_pieces_and_cover_all_once),
         cmocka_unit_test(test_the_squares_of_pieces_are_those_of_the_whole),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

@@ -459,7 +459,9 @@ static struct kg_model *model_with_a_hole(int32_t id)
     struct kg_model *m = NULL;
     c.tied = false;
     NEED(kg_model_create(&m, &c, &opts, 11, err));
-    m->master.data[m->embed->offset + id * (int64_t)c.hidden] = NAN;
+    const float nan = NAN;
+    NEED(kg_slab_write(&m->master, m->embed->offset + id * (int64_t)c.hidden, &nan, 1,
+                       err));
     NEED(kg_model_refresh(m, err));
     return m;
 }

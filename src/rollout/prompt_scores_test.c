@@ -215,7 +215,9 @@ static void a_prompt_that_cannot_be_scored_fails_alone(void **state)
     c.tied = false;
     NEED(kg_model_create(&m, &c, &opts, 11, err));
     const float nan = NAN;
-    kg_mat_write(m->embed->compute, &nan, (int64_t)96 * c.hidden, 1);
+    NEED(kg_slab_write(&m->master, m->embed->offset + (int64_t)96 * c.hidden, &nan, 1,
+                       err));
+    NEED(kg_model_refresh(m, err));
     bad.prompt = poison;
     bad.prompt_n = 3;
     bad.n_samples = 3; /* the third starts in a later pass than the first two */

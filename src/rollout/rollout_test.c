@@ -4,6 +4,7 @@
 #include "rollout/keep.h"
 #include "rollout/rollout.h"
 
+#include "model/slab_testing.h"
 #include "rollout/rollout_testing.h"
 #include "rollout/score.h"
 
@@ -312,8 +313,7 @@ static void an_engine_follows_weights_that_change(void **state)
             kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, &refusal), KG_OK);
         assert_scored_alike(m, t, 2048);
         release(t, N_TRAJS);
-        for (int64_t i = 0; i < m->n_elements; i++)
-            m->master.data[i] *= 0.9f;
+        scale_slab(&m->master, 0.9f, 0, 1);
         assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
     }
     kg_rollout_free(r);
@@ -468,8 +468,7 @@ static void kept_ids_are_recorded_with_the_token_among_them(void **state)
 static struct kg_model *flat_model(void)
 {
     struct kg_model *m = make_model(KG_F32, 3000);
-    for (int64_t i = 0; i < m->n_elements; i++)
-        m->master.data[i] *= 0.05f;
+    scale_slab(&m->master, 0.05f, 0, 1);
     assert_int_equal(kg_model_refresh(m, &refusal), KG_OK);
     return m;
 }

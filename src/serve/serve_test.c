@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "net/http_client.h"
 #include "serve/serve.h"
+#include "tensor/backend_testing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -610,5 +611,5 @@ int main(void)
         cmocka_unit_test(an_answer_without_room_is_counted_as_what_it_becomes),
         cmocka_unit_test(a_server_that_cannot_get_memory_does_not_open),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return RUN_SHOWN(tests, setup, teardown);
 }

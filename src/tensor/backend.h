@@ -283,6 +283,7 @@ struct kg_backend {
     kg_status (*schedule_free_average)(struct kg_vec x, struct kg_vec y, struct kg_vec z,
                                        float beta1, struct kg_err *err);
     kg_status (*ema)(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
+    kg_status (*add)(struct kg_vec y, struct kg_vec x, struct kg_err *err);
     kg_status (*sum_squares)(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);
     void (*peak)(enum kg_dtype t, double flops);
@@ -446,6 +447,9 @@ kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec
  */
 kg_status kg_op_ema(const struct kg_backend *be, struct kg_vec avg, struct kg_vec w,
                     float eta, struct kg_err *err) KG_MUST_CHECK;
+/* y += x, fp32 */
+kg_status kg_op_add(const struct kg_backend *be, struct kg_vec y, struct kg_vec x,
+                    struct kg_err *err) KG_MUST_CHECK;
 /* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus none for 0; NaN
  * stays */
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,

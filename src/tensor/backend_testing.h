@@ -45,6 +45,19 @@ static inline void *buffer_with(const void *from, int64_t count, size_t size)
 
 static inline void buffer_free(void *p) { kg_buf_free(backend(), p); }
 
+/* For tests of kg_mem's counts, and of calls from parallel regions. */
+static inline void need_host_memory(void)
+{
+    if (backend()->host_memory)
+        return;
+    print_message("skip: the backend is %s\n", backend()->name);
+    skip();
+}
+
+/* Tests that touch the backend's memory in place, between operations. */
+#define RUN_SHOWN(tests, setup, teardown)                                                \
+    (kg_far_show(true), cmocka_run_group_tests(tests, setup, teardown))
+
 /* The tests of a program once more on memory that opens for operations alone; between
  * them tests may touch it. */
 static inline void use_backend(const char *name)

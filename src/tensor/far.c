@@ -75,8 +75,10 @@ static bool map(struct buffer *b, uint64_t bytes)
     b->bytes = (bytes + page) / page * page; /* one at least */
     at = mmap(NULL, b->bytes + 2 * page, PROT_NONE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
     b->pages = at + page;
-    return at != MAP_FAILED;
+    return true;
 }
 
 /* The buffer ends where its pages end, as far as its alignment allows. */
@@ -307,6 +309,10 @@ static kg_status far_ema(struct kg_vec avg, struct kg_vec w, float eta,
 {
     LENDING(ema(avg, w, eta, err), avg.data, w.data);
 }
+static kg_status far_add(struct kg_vec y, struct kg_vec x, struct kg_err *err)
+{
+    LENDING(add(y, x, err), y.data, x.data);
+}
 static kg_status far_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                                  struct kg_err *err)
 {
@@ -346,6 +352,7 @@ static const struct kg_backend table = {
     .schedule_free = far_schedule_free,
     .schedule_free_average = far_schedule_free_average,
     .ema = far_ema,
+    .add = far_add,
     .sum_squares = far_sum_squares,
     .peak = far_peak,
 };

@@ -634,6 +634,14 @@ kg_status kg_op_ema(const struct kg_backend *be, struct kg_vec avg, struct kg_ve
     return be->ema ? be->ema(avg, w, eta, err) : missing(be, "ema", err);
 }
 
+kg_status kg_op_add(const struct kg_backend *be, struct kg_vec y, struct kg_vec x,
+                    struct kg_err *err)
+{
+    KG_TRY(check_vec("add", "y", y, y.n, err));
+    KG_TRY(check_vec("add", "x", x, y.n, err));
+    return be->add ? be->add(y, x, err) : missing(be, "add", err);
+}
+
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,
                             struct kg_vec minus, struct kg_err *err)
 {

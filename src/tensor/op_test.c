@@ -608,6 +608,20 @@ static void ema_keeps_copies_and_averages(void **state)
     buffer_free(old);
 }
 
+static void add_rounds_each_sum_once(void **state)
+{
+    (void)state;
+    float *y = random_new(PARAMETERS), *x = random_new(PARAMETERS);
+    float *old = buffer_with(y, PARAMETERS, sizeof *y);
+    assert_non_null(old);
+    assert_int_equal(kg_op_add(backend(), all(y), all(x), &err), KG_OK);
+    for (int i = 0; i < PARAMETERS; i++)
+        assert_true(y[i] == old[i] + x[i]);
+    buffer_free(y);
+    buffer_free(x);
+    buffer_free(old);
+}
+
 static void sum_of_squares_is_exact_enough_and_lets_nan_through(void **state)
 {
     (void)state;
@@ -677,6 +691,8 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
            KG_ESHAPE, "rmsnorm: inv has 3 elements, expected 4");
     expect(kg_op_ema(be, kg_vec(x, 8), kg_vec(x, 7), 0.5f, &err), KG_ESHAPE,
            "ema: w has 7 elements, expected 8");
+    expect(kg_op_add(be, kg_vec(x, 8), kg_vec(x, 7), &err), KG_ESHAPE,
+           "add: x has 7 elements, expected 8");
     expect(kg_op_bias(be, bf, kg_vec(x, 8), &err), KG_EDTYPE,
            "bias: y is bf16, expected fp32");
     int32_t bad[4] = {0, 1, 8, 0};
@@ -840,6 +856,7 @@ int main(void)
         cmocka_unit_test(adamw_follows_its_formula),
         cmocka_unit_test(schedule_free_follows_its_three_sequences),
         cmocka_unit_test(ema_keeps_copies_and_averages),
+        cmocka_unit_test(add_rounds_each_sum_once),
         cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
         cmocka_unit_test(wrong_shapes_types_and_ids_are_named_with_their_numbers),
         cmocka_unit_test(ids_that_the_host_can_read_are_checked),

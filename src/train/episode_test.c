@@ -6,6 +6,7 @@
 #include "train/rl_testing.h"
 
 #include "rollout/score_testing.h"
+#include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
 #include "train/episodes.h"
 #include "train/same_testing.h"
@@ -321,5 +322,5 @@ int main(void)
         cmocka_unit_test(a_dry_run_says_what_an_episode_is),
     };
 
-    return cmocka_run_group_tests(tests, setup, NULL);
+    return RUN_SHOWN(tests, setup, NULL);
 }

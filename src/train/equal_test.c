@@ -4,6 +4,7 @@
  * regions, CISPO and the RPG losses with equal advantage, aggregation and sampling are
  * one algorithm. And what must stand still does: corrected Top-k against an equal anchor.
  */
+#include "tensor/backend_testing.h"
 #include "train/rl_testing.h"
 
 #define ROOT "build/test-runs/equal"
@@ -180,5 +181,5 @@ int main(void)
         cmocka_unit_test(without_reward_published_top_k_moves_them),
     };
 
-    return cmocka_run_group_tests_name("train/equal", tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

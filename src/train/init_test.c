@@ -6,6 +6,7 @@
 
 #include "data/manifest.h"
 #include "data/safetensors.h"
+#include "tensor/backend_testing.h"
 #include "train/checkpoint.h"
 #include "train/replay.h"
 #include "train/same_testing.h"
@@ -521,5 +522,5 @@ int main(void)
         cmocka_unit_test(a_replay_takes_the_weights_that_the_step_had),
     };
 
-    return cmocka_run_group_tests(tests, train_first, NULL);
+    return RUN_SHOWN(tests, train_first, NULL);
 }

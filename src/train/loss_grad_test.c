@@ -11,6 +11,7 @@
 
 #include "policy/plain_testing.h"
 #include "policy/policy_testing.h"
+#include "tensor/backend_testing.h"
 
 enum {
     V = PLAIN_V,
@@ -192,7 +193,7 @@ static int open_all(void **state)
     NEED(kg_model_refresh(anchor, err));
     opts.anchor = anchor;
     NEED(kg_rows_create(&wanted, model, &opts, err));
-    grads = must_alloc((size_t)model->n_elements, sizeof *grads);
+    grads = buffer_of(model->n_elements, sizeof *grads);
     from = must_alloc((size_t)model->n_elements, sizeof *from);
     kg_algo_init(&algo);
     make_batch();
@@ -205,7 +206,7 @@ static int close_all(void **state)
 {
     (void)state;
     kg_mem_free(from);
-    kg_mem_free(grads);
+    buffer_free(grads);
     kg_rows_free(wanted);
     kg_model_free(anchor);
     kg_model_free(model);
@@ -406,5 +407,5 @@ int main(void)
         cmocka_unit_test(every_kl_estimator_reaches_the_weights),
     };
 
-    return cmocka_run_group_tests_name("train/loss_grad", tests, open_all, close_all);
+    return RUN_SHOWN(tests, open_all, close_all);
 }

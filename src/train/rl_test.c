@@ -6,6 +6,7 @@
 
 #include "recipe/algo.h"
 #include "rollout/score_testing.h"
+#include "tensor/backend_testing.h"
 
 #define ROOT "build/test-runs/rl"
 
@@ -710,5 +711,5 @@ int main(void)
         cmocka_unit_test(a_run_relates_its_speed_to_the_ceiling),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include "data/jsonl.h"
 #include "rollout/score_testing.h"
+#include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
 #include "train/episodes.h"
 #include "train/replay.h"
@@ -531,5 +532,5 @@ int main(void)
         cmocka_unit_test(an_episode_may_be_longer_than_the_models_positions),
     };
 
-    return cmocka_run_group_tests(tests, setup, NULL);
+    return RUN_SHOWN(tests, setup, NULL);
 }

@@ -101,6 +101,7 @@ kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v
                                struct kg_err *err);
 kg_status kg_cpu_schedule_free_average(struct kg_vec x, struct kg_vec y, struct kg_vec z,
                                        float beta1, struct kg_err *err);
+kg_status kg_cpu_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
 kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
 kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);

@@ -191,6 +191,17 @@ kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_er
     return KG_OK;
 }
 
+/* ---- sum ---- */
+kg_status kg_cpu_add(struct kg_vec y, struct kg_vec x, struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
+    for (int64_t first = 0; first < y.n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, y.n); i < end; i++)
+            y.data[i] += x.data[i];
+    return KG_OK;
+}
+
 /* ---- sum of squares ---- */
 static double piece_squares(const float *x, const float *minus, int64_t n)
 {

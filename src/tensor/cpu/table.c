@@ -51,6 +51,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .schedule_free = kg_cpu_schedule_free,
     .schedule_free_average = kg_cpu_schedule_free_average,
     .ema = kg_cpu_ema,
+    .add = kg_cpu_add,
     .sum_squares = kg_cpu_sum_squares,
     .peak = kg_cpu_peak,
 };
