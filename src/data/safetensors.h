@@ -55,7 +55,7 @@ struct kg_st_decl {
 struct kg_st_writer; /* opaque */
 /* Header with {"format":"pt"} metadata, padded to 8 bytes.   path is written directly:
  * write into a temporary folder and rename that. */
-kg_status kg_st_writer_open(struct kg_st_writer **w, const char *path,
+kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
                             const struct kg_st_decl *decls, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
 /* n bytes of declared tensor `tensor`, from its byte `first` on. Every byte once: closing

@@ -84,6 +84,6 @@ void kg_math_session_begin(struct kg_math_session *s, struct kg_math_budget *bud
 void kg_math_session_end(bool stopped);
 /* Count one evaluated node. */
 void kg_math_step(void);
-const char *kg_math_stop_reason(enum kg_math_stop stop);
+const char *kg_math_stop_reason(enum kg_math_stop why);
 
 #endif

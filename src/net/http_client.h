@@ -56,7 +56,7 @@ struct kg_http_client_stats {
 };
 
 struct kg_http_client; /* opaque */
-kg_status kg_http_client_open(struct kg_http_client **c,
+kg_status kg_http_client_open(struct kg_http_client **out,
                               const struct kg_http_client_opts *opts,
                               struct kg_err *err) KG_MUST_CHECK;
 void kg_http_client_close(struct kg_http_client *c); /* drops what is in flight */

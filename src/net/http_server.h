@@ -78,7 +78,7 @@ struct kg_http_server_stats {
 
 struct kg_http_server; /* opaque */
 /* errors: EINVAL (options), EIO (port in use, host not of this machine: named) */
-kg_status kg_http_server_start(struct kg_http_server **s,
+kg_status kg_http_server_start(struct kg_http_server **out,
                                const struct kg_http_server_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
 int kg_http_server_port(const struct kg_http_server *s);

@@ -46,7 +46,7 @@ struct kg_serve; /* opaque */
 /* Listens when it returns; answers once kg_serve_run is called.
  * errors: EINVAL, EIO (port in use), EFORMAT (the chat template fails on a short message,
  * or needs too much for it), ENOMEM */
-kg_status kg_serve_open(struct kg_serve **s, const struct kg_serve_opts *opts,
+kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 int kg_serve_port(const struct kg_serve *s);
 

@@ -147,12 +147,12 @@ static bool is_passed(const char *list, const char *variable)
 }
 
 /* A name that is not there is a mistake: the program would miss it without a word. */
-kg_status kg_task_env_check(const char *list, struct kg_err *err)
+kg_status kg_task_env_check(const char *names, struct kg_err *err)
 {
     const char *name;
     size_t n;
 
-    while (list && (name = next_name(&list, &n))) {
+    while (names && (name = next_name(&names, &n))) {
         bool found = false;
 
         for (char **v = environ; *v; v++)

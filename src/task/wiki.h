@@ -29,7 +29,7 @@ struct kg_wiki_opts {
 
 struct kg_wiki; /* opaque */
 /* errors: EINVAL, ENOMEM */
-kg_status kg_wiki_create(struct kg_wiki **w, const struct kg_wiki_opts *opts,
+kg_status kg_wiki_create(struct kg_wiki **out, const struct kg_wiki_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_wiki_free(struct kg_wiki *w);
 

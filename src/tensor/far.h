@@ -10,6 +10,6 @@ kg_status kg_far_open(const struct kg_backend **be, struct kg_err *err) KG_MUST_
 
 /* From here on the host may touch its memory between operations, or no more: for tests
  * that fill operands and read results in place. Operations see no difference. */
-void kg_far_show(bool shown);
+void kg_far_show(bool on);
 
 #endif

@@ -45,9 +45,9 @@ kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
                              const char *name, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The state in the checkpoint folder path, for a run that is only looked at.
+/* The state in the checkpoint folder dir, for a run that is only looked at.
  * errors: as above */
-kg_status kg_checkpoint_read(struct kg_run *run, const char *path,
+kg_status kg_checkpoint_read(struct kg_run *run, const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Bytes that one checkpoint of this run takes. */
