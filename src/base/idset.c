@@ -9,7 +9,6 @@
 #include "base/idset.h"
 
 #include <stdbool.h>
-#include <string.h>
 
 /* The next set bit at or after id; the bound without one. */
 static int32_t next_bit(const uint8_t *bits, int32_t id, int32_t bound)

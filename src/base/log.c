@@ -13,7 +13,6 @@
 
 #include <pthread.h>
 #include <stdarg.h>
-#include <string.h>
 #include <sys/ioctl.h>
 
 enum { LINE_BYTES = 2048 };

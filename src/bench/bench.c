@@ -13,7 +13,6 @@
 #include "base/sort.h"
 #include "tensor/backend.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- ceilings ---- */

@@ -13,7 +13,6 @@
 #include "policy/policy.h"
 #include "policy/presets.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

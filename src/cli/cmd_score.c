@@ -12,7 +12,6 @@
 #include "rollout/score.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { WINDOW = 256, WINDOW_TOKENS = 4096 };
 

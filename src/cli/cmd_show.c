@@ -17,7 +17,6 @@
 #include "rollout/score.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char *html_path, *reference;

@@ -8,7 +8,6 @@
 #include "cli/load.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 
 #include <limits.h>
 

@@ -19,7 +19,6 @@
 #include "search/index.h"
 #include "search/protocol.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_QUERIES = 1 << 24, MAX_SAMPLES = 1 << 28 };

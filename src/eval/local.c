@@ -12,8 +12,6 @@
 #include "data/inputs.h"
 #include "rollout/rollout.h"
 
-#include <string.h>
-
 enum { SLICE_BATCHES = 16, EPISODE_BATCHES = 4 };
 
 /* A request in the open engine, with its trajectories. */

@@ -19,7 +19,6 @@
 #include "rollout/sampler.h"
 #include "task/wording.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,6 @@
  */
 #include "golden/golden_internal.h"
 
-#include <math.h>
-#include <string.h>
-
 kg_status kg_golden_start(struct kg_golden_batch *e, struct kg_golden_case *g,
                           struct kg_err *err)
 {

@@ -9,7 +9,6 @@
 #include "golden/golden_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { ROW_BYTES = 64 };
 

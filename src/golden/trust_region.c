@@ -9,7 +9,6 @@
 #include "golden/golden_internal.h"
 
 #include <math.h>
-#include <string.h>
 
 static const struct kg_golden_name modes[] = {
     {"dppo_binary_kl", "dppo-binary-kl"},

@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "tensor/backend.h"
 
-#include <math.h>
 #include <stdatomic.h>
 
 static _Atomic int threads; /* 0: what the caller's OpenMP says */

@@ -9,7 +9,6 @@
  */
 #include "lib/lib_internal.h"
 
-#include "base/clock.h"
 #include "tensor/backend.h"
 
 #include <math.h>

@@ -8,8 +8,6 @@
  */
 #include "math/flint_internal.h"
 
-#include <string.h>
-
 enum {
     MAX_DIGITS = 600,
     MAX_BITS = 200000,   /* of a power */

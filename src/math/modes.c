@@ -7,9 +7,6 @@
  */
 #include "math/math_internal.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const struct kg_math_mode modes[] = {
     {"default", "exact arithmetic on what the answer means", NULL, kg_math_grade_default},
     {"ema-pg", "mathd, or else equal by algebra after string normalisation",

@@ -7,7 +7,6 @@
 #include "policy/policy_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static bool counts(const struct kg_policy_scores *in, int64_t t)
 {

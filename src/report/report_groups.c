@@ -11,7 +11,6 @@
 
 #include "base/mem.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { MOST_LINES = 1 << 14 };

@@ -12,7 +12,6 @@
 #include "net/http_client.h"
 #include "search/protocol.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum {

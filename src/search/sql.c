@@ -16,7 +16,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 static kg_status status_of(int code)
 {

@@ -16,7 +16,6 @@
 #include "net/http_server.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* ---- life ---- */
 

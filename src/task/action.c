@@ -12,7 +12,6 @@
 
 #include "text/unicode.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 const struct kg_action_tags kg_search_tags = {

@@ -11,7 +11,6 @@
 #include "task/env_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const char *const search_stops[] = {"</search>", "</answer>"};
 static const char *const calculator_stops[] = {"</calculator>", "</answer>"};

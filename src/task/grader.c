@@ -12,7 +12,6 @@
 #include "task/task_internal.h"
 
 #include <pthread.h>
-#include <string.h>
 
 struct kg_task_grader {
     struct kg_task_command command; /* text owned */

@@ -10,7 +10,6 @@
 #include "base/phase.h"
 #include "task/task_internal.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct kg_task_row table[] = {

@@ -16,7 +16,6 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Neither h nor j: some words are better not made by chance. */
 static const char CONSONANTS[] = "bdfgklmnprstvz";

@@ -12,8 +12,6 @@
 
 #include "base/str.h"
 
-#include <string.h>
-
 static const struct kg_wording table[] = {
     {
         .name = "kedge",

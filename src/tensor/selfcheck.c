@@ -10,7 +10,6 @@
 #include "base/simd.h"
 
 #include <omp.h>
-#include <stdio.h>
 
 enum { MAX_ROWS = 129, MAX_COLS = 520, MAX_K = 1536, TOKENS = 700 };
 

@@ -5,7 +5,6 @@
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- making ---- */

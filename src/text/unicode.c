@@ -12,7 +12,6 @@
 
 #include "base/mem.h"
 
-#include <string.h>
 #include <utf8proc.h>
 
 struct range {
