@@ -485,8 +485,7 @@ static kg_status put_key(struct kg_str *out, const struct stats *s, const struct
                              k->path, types, (long long)present(k), (long long)absent,
                              kg_number(low, k->min, 6), kg_number(middle, mean, 6),
                              kg_number(high, k->max, 6));
-    KG_TRY(kg_str_puts(out, "{\"key\": ", err));
-    KG_TRY(kg_json_put_string(out, k->path, strlen(k->path), err));
+    KG_TRY(kg_json_put_text(out, "{\"key\": ", k->path, err));
     KG_TRY(kg_str_printf(out, err,
                          ", \"type\": \"%s\", \"present\": %lld, \"absent\": %lld", types,
                          (long long)present(k), (long long)absent));
@@ -603,8 +602,7 @@ static kg_status put_column(struct kg_str *out, const struct kg_parquet_leaf *le
         return kg_str_printf(out, err, "%-40s %-8s %10lld %10lld %12.6g %10.0f\n",
                              leaf->path, types[leaf->type], (long long)sum->entries,
                              (long long)sum->values, sum->bytes / 1e6, rate);
-    KG_TRY(kg_str_puts(out, "{\"column\": ", err));
-    KG_TRY(kg_json_put_string(out, leaf->path, strlen(leaf->path), err));
+    KG_TRY(kg_json_put_text(out, "{\"column\": ", leaf->path, err));
     return kg_str_printf(out, err,
                          ", \"type\": \"%s\", \"entries\": %lld, \"values\": %lld, "
                          "\"bytes\": %.0f, \"seconds\": %.6f}\n",

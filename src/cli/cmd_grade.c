@@ -168,8 +168,7 @@ static kg_status put_result(struct kg_str *out, const struct kg_math_result *r,
     KG_TRY(kg_str_printf(out, err, "{\"verdict\": \"%s\", \"extracted\": ",
                          kg_math_verdict_name(r->verdict)));
     KG_TRY(kg_json_put_string(out, kg_str_text(&r->extracted), r->extracted.len, err));
-    KG_TRY(kg_str_puts(out, ", \"reason\": ", err));
-    KG_TRY(kg_json_put_string(out, r->reason, strlen(r->reason), err));
+    KG_TRY(kg_json_put_text(out, ", \"reason\": ", r->reason, err));
     return kg_str_puts(out, "}\n", err);
 }
 

@@ -30,13 +30,6 @@ static const char *outcome_name(enum kg_golden_outcome outcome)
                                           : "passed";
 }
 
-static kg_status put_quoted(struct kg_str *out, const char *lead, const char *text,
-                            struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, lead, err));
-    return kg_json_put_string(out, text, strlen(text), err);
-}
-
 static kg_status show(const struct kg_golden_result *r, void *context, struct kg_err *err)
 {
     struct kg_str *out = context;
@@ -49,10 +42,10 @@ static kg_status show(const struct kg_golden_result *r, void *context, struct kg
                              r->file, colon, r->name, r->why));
         return kg_cli_put(out, err);
     }
-    KG_TRY(put_quoted(out, "{\"file\": ", r->file, err));
-    KG_TRY(put_quoted(out, ", \"case\": ", r->name, err));
-    KG_TRY(put_quoted(out, ", \"outcome\": ", outcome_name(r->outcome), err));
-    KG_TRY(put_quoted(out, ", \"reason\": ", r->why, err));
+    KG_TRY(kg_json_put_text(out, "{\"file\": ", r->file, err));
+    KG_TRY(kg_json_put_text(out, ", \"case\": ", r->name, err));
+    KG_TRY(kg_json_put_text(out, ", \"outcome\": ", outcome_name(r->outcome), err));
+    KG_TRY(kg_json_put_text(out, ", \"reason\": ", r->why, err));
     KG_TRY(kg_str_puts(out, "}\n", err));
     return kg_cli_put(out, err);
 }

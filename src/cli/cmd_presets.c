@@ -105,25 +105,18 @@ static kg_status put_values(struct kg_str *out, const struct resolved *r,
     return kg_str_puts(out, "\n", err);
 }
 
-static kg_status put_pair(struct kg_str *out, const char *lead, const char *text,
-                          struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, lead, err));
-    return kg_json_put_string(out, text, strlen(text), err);
-}
-
 static kg_status put_json_heading(struct kg_str *out, const struct kg_preset *p,
                                   struct kg_err *err)
 {
-    KG_TRY(put_pair(out, "{\"name\": ", p->name, err));
-    KG_TRY(put_pair(out, ", \"kind\": ", kg_preset_kind_name(p->kind), err));
+    KG_TRY(kg_json_put_text(out, "{\"name\": ", p->name, err));
+    KG_TRY(kg_json_put_text(out, ", \"kind\": ", kg_preset_kind_name(p->kind), err));
     KG_TRY(kg_str_puts(out, ", \"base\": ", err));
     if (p->base)
-        KG_TRY(put_pair(out, "", p->base, err));
+        KG_TRY(kg_json_put_text(out, "", p->base, err));
     else
         KG_TRY(kg_str_puts(out, "null", err));
-    KG_TRY(put_pair(out, ", \"help\": ", p->help, err));
-    return put_pair(out, ", \"publication\": ", p->source, err);
+    KG_TRY(kg_json_put_text(out, ", \"help\": ", p->help, err));
+    return kg_json_put_text(out, ", \"publication\": ", p->source, err);
 }
 
 static kg_status put_json_values(struct kg_str *out, const struct resolved *r,
@@ -138,10 +131,10 @@ static kg_status put_json_values(struct kg_str *out, const struct resolved *r,
         if (!is_shown(r, key))
             continue;
         KG_TRY(value_of(text, r, key, err));
-        KG_TRY(put_pair(out, lead, key, err));
-        KG_TRY(put_pair(out, ": {\"value\": ", text, err));
+        KG_TRY(kg_json_put_text(out, lead, key, err));
+        KG_TRY(kg_json_put_text(out, ": {\"value\": ", text, err));
         from = source_of(r, key);
-        KG_TRY(put_pair(out, ", \"source\": ", from ? from : "default", err));
+        KG_TRY(kg_json_put_text(out, ", \"source\": ", from ? from : "default", err));
         KG_TRY(kg_str_putc(out, '}', err));
         lead = ", ";
     }

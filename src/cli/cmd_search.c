@@ -147,10 +147,8 @@ static kg_status check(int argc, char **argv, struct kg_err *err)
 static kg_status put_passage(struct kg_str *out, const struct kg_passage *p,
                              struct kg_err *err)
 {
-    KG_TRY(kg_str_puts(out, "{\"id\": ", err));
-    KG_TRY(kg_json_put_string(out, p->id, strlen(p->id), err));
-    KG_TRY(kg_str_puts(out, ", \"contents\": ", err));
-    KG_TRY(kg_json_put_string(out, p->contents, strlen(p->contents), err));
+    KG_TRY(kg_json_put_text(out, "{\"id\": ", p->id, err));
+    KG_TRY(kg_json_put_text(out, ", \"contents\": ", p->contents, err));
     KG_TRY(kg_str_puts(out, ", \"score\": ", err));
     KG_TRY(kg_json_put_double(out, p->score, err));
     return kg_str_puts(out, "}", err);

@@ -33,13 +33,6 @@ const struct kg_flag kg_task_flags[] = {
     {0},
 };
 
-static kg_status put_field(struct kg_str *out, const char *lead, const char *text,
-                           struct kg_err *err)
-{
-    KG_TRY(kg_str_puts(out, lead, err));
-    return kg_json_put_string(out, text, strlen(text), err);
-}
-
 static kg_status put_record(struct kg_str *out, const struct kg_record *r,
                             struct kg_err *err)
 {
@@ -48,14 +41,14 @@ static kg_status put_record(struct kg_str *out, const struct kg_record *r,
     kg_status status;
 
     if (!as_text) {
-        KG_TRY(put_field(out, "{\"prompt\": ", r->prompt, err));
-        KG_TRY(put_field(out, ", \"response\": ", solution, err));
-        KG_TRY(put_field(out, ", \"ground_truth\": ", r->ground_truth, err));
+        KG_TRY(kg_json_put_text(out, "{\"prompt\": ", r->prompt, err));
+        KG_TRY(kg_json_put_text(out, ", \"response\": ", solution, err));
+        KG_TRY(kg_json_put_text(out, ", \"ground_truth\": ", r->ground_truth, err));
         return kg_str_puts(out, "}\n", err);
     }
     status = kg_str_printf(&whole, err, "%s%s", r->prompt, solution);
     if (status == KG_OK)
-        status = put_field(out, "{\"text\": ", kg_str_text(&whole), err);
+        status = kg_json_put_text(out, "{\"text\": ", kg_str_text(&whole), err);
     kg_str_release(&whole);
     KG_TRY(status);
     return kg_str_puts(out, "}\n", err);

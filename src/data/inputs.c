@@ -29,8 +29,7 @@ kg_status kg_inputs_put_file(struct kg_str *out, const char *label, const char *
         return KG_OK;
     }
     KG_TRY(kg_hash_file(&hash, &bytes, path, err));
-    KG_TRY(kg_str_puts(out, first ? "" : ", ", err));
-    KG_TRY(kg_json_put_string(out, label, strlen(label), err));
+    KG_TRY(kg_json_put_text(out, first ? "" : ", ", label, err));
     return kg_str_printf(out, err, ": {\"bytes\": %llu, \"hash\": \"%016llx\"}",
                          (unsigned long long)bytes, (unsigned long long)hash);
 }

@@ -254,6 +254,13 @@ kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
     return kg_str_putc(out, '"', err);
 }
 
+kg_status kg_json_put_text(struct kg_str *out, const char *before, const char *text,
+                           struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, before, err));
+    return kg_json_put_string(out, text, strlen(text), err);
+}
+
 /* What JSON has no number for.   NULL for other numbers */
 static const char *special_number(double x)
 {

@@ -122,6 +122,9 @@ kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
  * for as many bytes as kg_utf8_bad_length says). */
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
+/* `before` as it is, and behind it text as such a string: a key and its value. */
+kg_status kg_json_put_text(struct kg_str *out, const char *before, const char *text,
+                           struct kg_err *err) KG_MUST_CHECK;
 /* Shortest decimal that reads back as the same float32 / float64, always with a point or
  * an exponent: 1 is "1.0". NaN and infinities are written as the strings "nan", "inf",
  * "-inf". */

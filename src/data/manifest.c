@@ -72,8 +72,7 @@ static kg_status put_file(struct kg_str *out, const char *path, const char *name
     KG_TRY_GOTO(out, status);
     KG_TRY_GOTO(out,
                 kg_str_puts(out, out->data[out->len - 1] == '[' ? "\n" : ",\n", err));
-    KG_TRY_GOTO(out, kg_str_puts(out, " {\"path\": ", err));
-    KG_TRY_GOTO(out, kg_json_put_string(out, name, strlen(name), err));
+    KG_TRY_GOTO(out, kg_json_put_text(out, " {\"path\": ", name, err));
     KG_TRY_GOTO(out, kg_str_printf(out, err, ", \"bytes\": %llu, \"pieces\": [",
                                    (unsigned long long)bytes));
     for (size_t i = 0; i < count_pieces(bytes); i++)

@@ -582,8 +582,7 @@ static kg_status check_unique(const struct kg_st_decl *decls, size_t n,
 static kg_status put_decl(struct kg_str *out, const struct kg_st_decl *d, uint64_t begin,
                           uint64_t bytes, struct kg_err *err)
 {
-    KG_TRY(kg_str_putc(out, ',', err));
-    KG_TRY(kg_json_put_string(out, d->name, strlen(d->name), err));
+    KG_TRY(kg_json_put_text(out, ",", d->name, err));
     KG_TRY(kg_str_printf(out, err, ":{\"dtype\":\"%s\",\"shape\":[", d->dtype));
     for (int i = 0; i < d->n_dims; i++)
         KG_TRY(kg_str_printf(out, err, "%s%lld", i ? "," : "", (long long)d->shape[i]));

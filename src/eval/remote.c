@@ -63,8 +63,7 @@ static kg_status put_stops(struct kg_str *out, const struct kg_sampling *s,
                            struct kg_err *err)
 {
     for (int i = 0; i < s->n_stops; i++) {
-        KG_TRY(kg_str_puts(out, i ? ", " : ", \"stop\": [", err));
-        KG_TRY(kg_json_put_string(out, s->stops[i], strlen(s->stops[i]), err));
+        KG_TRY(kg_json_put_text(out, i ? ", " : ", \"stop\": [", s->stops[i], err));
     }
     return s->n_stops ? kg_str_putc(out, ']', err) : KG_OK;
 }
@@ -96,11 +95,9 @@ static kg_status put_body(struct kg_str *out, const struct kg_eval_remote *r,
     uint64_t seed = kg_eval_seed(set->sampling.rng.seed, set->name, record->line,
                                  (int32_t)(i % (size_t)set->samples));
 
-    KG_TRY(kg_str_puts(out, "{\"model\": ", err));
-    KG_TRY(kg_json_put_string(out, r->model, strlen(r->model), err));
+    KG_TRY(kg_json_put_text(out, "{\"model\": ", r->model, err));
     if (r->opts.completions) {
-        KG_TRY(kg_str_puts(out, ", \"prompt\": ", err));
-        KG_TRY(kg_json_put_string(out, record->prompt, strlen(record->prompt), err));
+        KG_TRY(kg_json_put_text(out, ", \"prompt\": ", record->prompt, err));
     } else
         KG_TRY(kg_str_printf(out, err, ", \"messages\": %s", record->prompt));
     KG_TRY(

@@ -67,8 +67,7 @@ static kg_status put_text(struct kg_str *out, const char *key, const char *text,
 static kg_status put_number(struct kg_str *out, const char *key, double x,
                             struct kg_err *err)
 {
-    KG_TRY(kg_str_puts(out, ", ", err));
-    KG_TRY(kg_json_put_string(out, key, strlen(key), err));
+    KG_TRY(kg_json_put_text(out, ", ", key, err));
     KG_TRY(kg_str_puts(out, ": ", err));
     return kg_json_put_cell(out, x, err);
 }

@@ -111,8 +111,7 @@ static kg_status put_error_body(struct kg_str *body, const struct kg_http_server
 {
     if (s->opts.error_body)
         return s->opts.error_body(body, status, message, err);
-    KG_TRY(kg_str_puts(body, "{\"error\": ", err));
-    KG_TRY(kg_json_put_string(body, message, strlen(message), err));
+    KG_TRY(kg_json_put_text(body, "{\"error\": ", message, err));
     return kg_str_putc(body, '}', err);
 }
 

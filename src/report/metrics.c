@@ -58,8 +58,7 @@ kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
     KG_TRY(kg_str_printf(out, err, "{\"phase\": \"%s\", \"step\": %lld", phase,
                          (long long)step));
     for (int i = 0; i < m->n; i++) {
-        KG_TRY(kg_str_puts(out, ", ", err));
-        KG_TRY(kg_json_put_string(out, m->row[i].name, strlen(m->row[i].name), err));
+        KG_TRY(kg_json_put_text(out, ", ", m->row[i].name, err));
         KG_TRY(kg_str_puts(out, ": ", err));
         KG_TRY(kg_json_put_cell(out, m->row[i].value, err));
     }

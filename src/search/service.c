@@ -131,8 +131,7 @@ static kg_status error_body(struct kg_str *body, int http_status, const char *me
                             struct kg_err *err)
 {
     (void)http_status;
-    KG_TRY(kg_str_puts(body, "{\"detail\": ", err));
-    KG_TRY(kg_json_put_string(body, message, strlen(message), err));
+    KG_TRY(kg_json_put_text(body, "{\"detail\": ", message, err));
     return kg_str_puts(body, "}", err);
 }
 

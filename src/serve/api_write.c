@@ -20,8 +20,7 @@ kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
     const char *type = fault->status >= 500   ? "server_error"
                        : fault->status == 429 ? "rate_limit_error"
                                               : "invalid_request_error";
-    KG_TRY(kg_str_puts(out, "{\"error\": {\"message\": ", err));
-    KG_TRY(kg_json_put_string(out, message, strlen(message), err));
+    KG_TRY(kg_json_put_text(out, "{\"error\": {\"message\": ", message, err));
     KG_TRY(kg_str_printf(out, err, ", \"type\": \"%s\", \"param\": ", type));
     if (fault->param)
         KG_TRY(kg_json_put_string(out, fault->param, strlen(fault->param), err));
@@ -35,8 +34,7 @@ kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
 kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
                            struct kg_err *err)
 {
-    KG_TRY(kg_str_puts(out, "{\"id\": ", err));
-    KG_TRY(kg_json_put_string(out, m->name, strlen(m->name), err));
+    KG_TRY(kg_json_put_text(out, "{\"id\": ", m->name, err));
     return kg_str_printf(out, err,
                          ", \"object\": \"model\", \"created\": %lld, \"owned_by\": "
                          "\"kedge\", \"max_model_len\": %d}",

@@ -267,8 +267,7 @@ static kg_status put_object(struct kg_str *out, const struct kg_json *v, const c
     for (size_t i = 0; i < kg_json_size(v); i++) {
         const char *name = kg_json_key_at(v, i);
         const struct kg_json *value = kg_json_value_at(v, i);
-        KG_TRY(kg_str_puts(out, i > 0 ? "," : "", err));
-        KG_TRY(kg_json_put_string(out, name, strlen(name), err));
+        KG_TRY(kg_json_put_text(out, i > 0 ? "," : "", name, err));
         KG_TRY(kg_str_putc(out, ':', err));
         KG_TRY(strcmp(name, key) == 0 ? put(out, value, err)
                                       : kg_json_put_value(out, value, err));

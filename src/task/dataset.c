@@ -619,10 +619,8 @@ static kg_status put_single(struct kg_str *out, const struct kg_json *root,
 
     if (!role)
         role = "user";
-    KG_TRY(kg_str_puts(out, "{\"messages\": [{\"role\": ", err));
-    KG_TRY(kg_json_put_string(out, role, strlen(role), err));
-    KG_TRY(kg_str_puts(out, ", \"content\": ", err));
-    KG_TRY(kg_json_put_string(out, text, strlen(text), err));
+    KG_TRY(kg_json_put_text(out, "{\"messages\": [{\"role\": ", role, err));
+    KG_TRY(kg_json_put_text(out, ", \"content\": ", text, err));
     KG_TRY(kg_str_puts(out, "}]", err));
     if (tools) {
         KG_TRY(kg_str_puts(out, ", \"tools\": ", err));

@@ -153,8 +153,7 @@ static kg_status put_prompt(struct kg_str *out, const struct episode *e,
 
     kg_wiki_name(name, e->w, e->q.asked);
     snprintf(text, sizeof text, e->q.format, name);
-    KG_TRY(kg_str_puts(out, "{\"prompt\": ", err));
-    return kg_json_put_string(out, text, strlen(text), err);
+    return kg_json_put_text(out, "{\"prompt\": ", text, err);
 }
 
 static kg_status put_episode(struct kg_str *out, struct episode *e, const struct way *way,

@@ -196,8 +196,7 @@ static kg_status put_varied(struct kg_str *json, const struct kg_json *message, 
 
         if (v->no_calls && strcmp(name, "tool_calls") == 0)
             continue;
-        KG_TRY(kg_str_puts(json, between, err));
-        KG_TRY(kg_json_put_string(json, name, strlen(name), err));
+        KG_TRY(kg_json_put_text(json, between, name, err));
         KG_TRY(kg_str_putc(json, ':', err));
         KG_TRY(put_varied_value(json, message, i, key, v, err));
         between = ",";
