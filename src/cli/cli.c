@@ -105,6 +105,14 @@ kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
     return status;
 }
 
+kg_status kg_cli_print(kg_status written, struct kg_str *s, struct kg_err *err)
+{
+    kg_status status = written == KG_OK ? kg_cli_put(s, err) : written;
+
+    kg_str_release(s);
+    return status;
+}
+
 /* A device, a pipe or a link: nothing takes its name. */
 static bool stays_itself(const char *path)
 {
@@ -170,22 +178,16 @@ static int print_text(kg_status (*write_text)(struct kg_str *, struct kg_err *))
 {
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = write_text(&out, &err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+
+    return kg_cli_exit(kg_cli_print(write_text(&out, &err), &out, &err), &err);
 }
 
 static int print_help(const struct kg_command *c)
 {
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = kg_command_help(&out, c, &err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+
+    return kg_cli_exit(kg_cli_print(kg_command_help(&out, c, &err), &out, &err), &err);
 }
 
 int kg_cmd_man(int argc, char **argv)
@@ -201,10 +203,7 @@ int kg_cmd_completion(int argc, char **argv)
     struct kg_err err;
     kg_status status = kg_cli_completion(&out, argc > 0 ? argv[0] : "bash", &err);
 
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+    return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }
 
 /* ---- running ---- */

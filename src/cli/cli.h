@@ -136,7 +136,12 @@ int kg_cli_exit(kg_status status, const struct kg_err *err);
  * control characters are written out (base/printable.h): text of a file may be in it.
  * errors: EIO (of the device or pipe), ENOMEM */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
-/* The same without a look at it: for colours, behind kg_printable_put.   errors: EIO */
+/* What a command has written: put, unless writing it failed. s is released.
+ * returns the status of both */
+kg_status kg_cli_print(kg_status written, struct kg_str *s,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* As kg_cli_put without a look at it: for colours, behind kg_printable_put.
+ * errors: EIO */
 kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
 /* Write s into a file, whole or not at all; a device, a pipe or a link is written to as

@@ -352,8 +352,5 @@ int kg_cmd_algorithms(int argc, char **argv)
 
     (void)argc;
     (void)argv;
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+    return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

@@ -70,8 +70,5 @@ int kg_cmd_bench(int argc, char **argv)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)
         status = kg_bench_run(&out, argc > 0 ? argv[0] : NULL, ct, json, &err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+    return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

@@ -151,10 +151,7 @@ static kg_status show(struct chat *c, struct kg_err *err)
     struct kg_str shown = {0};
     kg_status status = put_clean(&shown, &c->out, c->terminal, err);
     kg_str_clear(&c->out);
-    if (status == KG_OK)
-        status = kg_cli_put(&shown, err);
-    kg_str_release(&shown);
-    return status;
+    return kg_cli_print(status, &shown, err);
 }
 
 static kg_status on_token(void *user, const struct kg_request *q, const struct kg_traj *t,

@@ -466,9 +466,7 @@ static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
     struct kg_str out = {0};
     kg_status status = put_plans(&out, &lacks, e, err);
 
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
+    status = kg_cli_print(status, &out, err);
     KG_TRY(status);
     if (lacks.bad)
         return kg_fail(err, KG_EINVAL,
@@ -582,10 +580,7 @@ static kg_status show_report(const struct evaluation *e, struct kg_err *err)
         status = kg_eval_report_json(&out, &e->report, &e->suite, e->sets, err);
     else
         status = kg_eval_report_table(&out, &e->report, &e->suite, e->sets, err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
-    return status;
+    return kg_cli_print(status, &out, err);
 }
 
 /* ---- the command ---- */
@@ -633,9 +628,7 @@ static kg_status compare(char **dirs, struct kg_err *err)
     KG_TRY(kg_eval_compare(&c, dirs[0], dirs[1], err));
     status = json ? kg_eval_comparison_json(&out, &c, err)
                   : kg_eval_comparison_table(&out, &c, err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
+    status = kg_cli_print(status, &out, err);
     kg_eval_comparison_release(&c);
     return status;
 }

@@ -191,8 +191,5 @@ int kg_cmd_presets(int argc, char **argv)
 
     if (status == KG_OK && preset)
         status = put_resolved(&out, preset, &err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+    return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

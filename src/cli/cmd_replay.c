@@ -124,8 +124,5 @@ int kg_cmd_replay(int argc, char **argv)
     status = kg_replay_run(&r, argv[0], step, argv + 2, (size_t)argc - 2, &err);
     if (status == KG_OK)
         status = json ? put_json(&out, &r, &err) : put_table(&out, argv[0], &r, &err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, &err);
-    kg_str_release(&out);
-    return kg_cli_exit(status, &err);
+    return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

@@ -59,12 +59,8 @@ static kg_status report(char **dirs, size_t n, struct kg_err *err)
 static kg_status print_metrics(struct kg_err *err)
 {
     struct kg_str out = {0};
-    kg_status status = kg_metric_page(&out, err);
 
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
-    return status;
+    return kg_cli_print(kg_metric_page(&out, err), &out, err);
 }
 
 int kg_cmd_report(int argc, char **argv)

@@ -284,10 +284,7 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
 
     (void)argc;
     status = kg_search_bench(&out, &opts, err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
-    return status;
+    return kg_cli_print(status, &out, err);
 }
 
 /* ---- the command ---- */

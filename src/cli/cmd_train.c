@@ -38,9 +38,7 @@ static kg_status print_keys(struct kg_err *err)
 
     KG_TRY(kg_train_config(&config, NULL, NULL, 0, err));
     status = kg_config_dump_yaml(&out, config, true, err);
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
+    status = kg_cli_print(status, &out, err);
     kg_config_free(config);
     return status;
 }
@@ -48,12 +46,8 @@ static kg_status print_keys(struct kg_err *err)
 static kg_status print_plan(struct kg_config *config, struct kg_err *err)
 {
     struct kg_str out = {0};
-    kg_status status = kg_train_plan(&out, config, resume, err);
 
-    if (status == KG_OK)
-        status = kg_cli_put(&out, err);
-    kg_str_release(&out);
-    return status;
+    return kg_cli_print(kg_train_plan(&out, config, resume, err), &out, err);
 }
 
 /* The first argument without '=' is a recipe when it stands first or is there; else it is
