@@ -360,8 +360,9 @@ static const struct kg_bench_row rows[] = {
     {"exact-kl", "the same with the exact KL of two heads", true, kg_bench_exact_kl},
     {"selection", "the largest 32 of a vocabulary, as a share of the head's product",
      true, kg_bench_selection},
-    {"policy", "these three, and the policy mathematics as a share of a training step",
-     false, kg_bench_policy},
+    {"policy",
+     "head, exact-kl, selection, and the policy mathematics as a share of a step", false,
+     kg_bench_policy},
     {NULL, NULL, false, NULL},
 };
 

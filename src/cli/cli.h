@@ -82,6 +82,12 @@ struct kg_flag_walk {
 };
 const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk); /* NULL: no more */
 
+/* One of the names that an argument may be. */
+struct kg_term {
+    const char *name;
+    const char *help; /* one line */
+};
+
 struct kg_command {
     const char *name;
     const char *summary; /* one line */
@@ -93,6 +99,8 @@ struct kg_command {
     const struct kg_flag *flags;
     const char *details; /* paragraphs for --help and the man page; NULL for none */
     int max_args;        /* arguments that are not flags, at most; < 0: any number */
+    /* the i-th name that its argument may be, false behind the last; NULL: no list */
+    bool (*term)(struct kg_term *term, int i);
 };
 
 /* Ended by a row with name NULL. */
@@ -225,5 +233,6 @@ extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_search_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];
+bool kg_bench_term(struct kg_term *term, int i);
 
 #endif

@@ -12,6 +12,7 @@
 #include "cli/load.h"
 #include "serve/load.h"
 
+#include <assert.h>
 #include <string.h>
 
 static bool json;
@@ -37,6 +38,42 @@ const struct kg_flag kg_bench_flags[] = {
      "serve: as in `kedge serve` (default 50)", 0, 60000, NULL},
     {0},
 };
+
+enum { TERMS_MAX = 16 };
+
+/* bench/'s names, and serve.   returns how many */
+static int list_terms(struct kg_term terms[static TERMS_MAX])
+{
+    int n = 0;
+
+    for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++) {
+        assert(n < TERMS_MAX - 1);
+        terms[n++] = (struct kg_term){row->name, row->help};
+    }
+    terms[n++] = (struct kg_term){
+        "serve", "--streams clients of `kedge serve` on --model, beside the engine alone "
+                 "on the same sequences; not among all"};
+    return n;
+}
+
+bool kg_bench_term(struct kg_term *term, int i)
+{
+    struct kg_term terms[TERMS_MAX];
+    const int n = list_terms(terms);
+
+    if (i < n)
+        *term = terms[i];
+    return i < n;
+}
+
+static kg_status check_name(const char *name, struct kg_err *err)
+{
+    struct kg_term terms[TERMS_MAX];
+    size_t index;
+
+    return kg_str_pick(&index, KG_ENOTFOUND, NULL, name, terms, (size_t)list_terms(terms),
+                       sizeof *terms, err);
+}
 
 static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
 {
@@ -66,6 +103,8 @@ int kg_cmd_bench(int argc, char **argv)
 
     kg_threads_set((int)kg_load.threads);
     status = kg_load_dtype(&ct, kg_load.dtype, &err);
+    if (status == KG_OK && argc > 0)
+        status = check_name(argv[0], &err);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)

@@ -84,6 +84,26 @@ static void the_page_of_keys_is_current(void **state)
     kg_config_free(config);
 }
 
+/* docs/performance.md names every benchmark, as the help does, which is printed from
+ * their table. */
+static void every_benchmark_is_named(void **state)
+{
+    const struct kg_command *c = kg_command_find("bench");
+    struct kg_str page = {0};
+    char command[64], part[64];
+    struct kg_term t;
+
+    (void)state;
+    ok(kg_file_read(&page, "docs/performance.md", MAX_PAGE, &err));
+    for (int i = 0; c->term(&t, i); i++) {
+        snprintf(command, sizeof command, "`kedge bench %s", t.name);
+        snprintf(part, sizeof part, "| `%s`: ", t.name);
+        if (!strstr(kg_str_text(&page), command) && !strstr(kg_str_text(&page), part))
+            fail_msg("docs/performance.md has no row of %s", command);
+    }
+    kg_str_release(&page);
+}
+
 /* What README says of the presets is how many there are. */
 static void the_presets_are_counted_right(void **state)
 {
@@ -195,6 +215,7 @@ int main(void)
         cmocka_unit_test(the_page_of_published_runs_is_current),
         cmocka_unit_test(the_page_of_keys_is_current),
         cmocka_unit_test(the_presets_are_counted_right),
+        cmocka_unit_test(every_benchmark_is_named),
         cmocka_unit_test(every_link_leads_to_a_file_and_a_heading),
     };
 

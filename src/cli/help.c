@@ -37,18 +37,41 @@ static kg_status put_wrapped(struct kg_str *out, const char *text, int indent, i
     return kg_str_putc(out, '\n', err);
 }
 
-static kg_status put_flag(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
+/* The help behind what stands in the line that began at `start`. */
+static kg_status put_help(struct kg_str *out, size_t start, const char *help,
+                          struct kg_err *err)
 {
-    size_t start = out->len;
-    KG_TRY(kg_str_puts(out, "  ", err));
-    KG_TRY(kg_flag_spell(out, f, err));
     int column = (int)(out->len - start);
     if (column >= FLAG_COLUMN) {
         KG_TRY(kg_str_printf(out, err, "\n%*s", FLAG_COLUMN, ""));
         column = FLAG_COLUMN;
     }
     KG_TRY(kg_str_printf(out, err, "%*s", FLAG_COLUMN - column, ""));
-    return put_wrapped(out, f->help, FLAG_COLUMN, FLAG_COLUMN, err);
+    return put_wrapped(out, help, FLAG_COLUMN, FLAG_COLUMN, err);
+}
+
+static kg_status put_flag(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
+{
+    const size_t start = out->len;
+
+    KG_TRY(kg_str_puts(out, "  ", err));
+    KG_TRY(kg_flag_spell(out, f, err));
+    return put_help(out, start, f->help, err);
+}
+
+static kg_status put_terms(struct kg_str *out, const struct kg_command *c,
+                           struct kg_err *err)
+{
+    struct kg_term t;
+
+    KG_TRY(kg_str_puts(out, "\nNAME:\n", err));
+    for (int i = 0; c->term(&t, i); i++) {
+        const size_t start = out->len;
+
+        KG_TRY(kg_str_printf(out, err, "  %s", t.name));
+        KG_TRY(put_help(out, start, t.help, err));
+    }
+    return KG_OK;
 }
 
 kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
@@ -62,6 +85,8 @@ kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
         KG_TRY(kg_str_putc(out, '\n', err));
         KG_TRY(put_wrapped(out, c->details, 0, 0, err));
     }
+    if (c->term)
+        KG_TRY(put_terms(out, c, err));
     if (c->flags && c->flags->name)
         KG_TRY(kg_str_puts(out, "\nflags:\n", err));
     walk = (struct kg_flag_walk){c->flags, NULL};
@@ -112,18 +137,24 @@ static kg_status put_roff(struct kg_str *out, const char *text, struct kg_err *e
     return KG_OK;
 }
 
+static kg_status put_man_term(struct kg_str *out, const char *name, const char *help,
+                              struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, ".TP\n.B ", err));
+    KG_TRY(put_roff(out, name, err));
+    KG_TRY(kg_str_putc(out, '\n', err));
+    KG_TRY(put_roff(out, help, err));
+    return kg_str_putc(out, '\n', err);
+}
+
 static kg_status put_man_flag(struct kg_str *out, const struct kg_flag *f,
                               struct kg_err *err)
 {
     struct kg_str spelled = {0};
     kg_status status = kg_flag_spell(&spelled, f, err);
-    KG_TRY_GOTO(out, status);
-    KG_TRY_GOTO(out, kg_str_puts(out, ".TP\n.B ", err));
-    KG_TRY_GOTO(out, put_roff(out, kg_str_text(&spelled), err));
-    KG_TRY_GOTO(out, kg_str_putc(out, '\n', err));
-    KG_TRY_GOTO(out, put_roff(out, f->help, err));
-    status = kg_str_putc(out, '\n', err);
-out:
+
+    if (status == KG_OK)
+        status = put_man_term(out, kg_str_text(&spelled), f->help, err);
     kg_str_release(&spelled);
     return status;
 }
@@ -132,6 +163,7 @@ static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
                                  struct kg_err *err)
 {
     struct kg_flag_walk walk;
+    int i = 0;
 
     KG_TRY(kg_str_printf(out, err, ".SS kedge %s ", c->name));
     KG_TRY(put_roff(out, c->usage, err));
@@ -143,6 +175,8 @@ static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
         KG_TRY(put_roff(out, c->details, err));
         KG_TRY(kg_str_puts(out, "\n", err));
     }
+    for (struct kg_term t; c->term && c->term(&t, i); i++)
+        KG_TRY(put_man_term(out, t.name, t.help, err));
     walk = (struct kg_flag_walk){c->flags, NULL};
     for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(put_man_flag(out, f, err));
