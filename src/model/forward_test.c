@@ -222,13 +222,11 @@ struct cached {
     int32_t n_blocks;
 };
 
-static void grow(struct kg_kv *kv, struct cached *c, int32_t upto)
+/* taken: blocks of the cache that are some sequence's */
+static void grow(int32_t *taken, struct cached *c, int32_t upto)
 {
-    while (c->n_blocks * KG_KV_BLOCK < upto) {
-        const int32_t b = kg_kv_take(kv);
-        assert_true(b >= 0);
-        c->blocks[c->n_blocks++] = b;
-    }
+    while (c->n_blocks * KG_KV_BLOCK < upto)
+        c->blocks[c->n_blocks++] = (*taken)++;
 }
 
 /* Appends the next chunk of c to a pack under construction. */
@@ -238,12 +236,12 @@ struct batch {
     int32_t n, n_seqs;
 };
 
-static void batch_add(struct batch *b, struct kg_kv *kv, struct cached *c, int32_t chunk)
+static void batch_add(struct batch *b, int32_t *taken, struct cached *c, int32_t chunk)
 {
     const int32_t n = c->done + chunk > LONG ? LONG - c->done : chunk;
     if (n == 0)
         return;
-    grow(kv, c, c->done + n);
+    grow(taken, c, c->done + n);
     b->seqs[b->n_seqs++] = (struct kg_pack_seq){n, c->done, c->blocks};
     for (int32_t i = 0; i < n; i++, b->n++)
         b->tokens[b->n] = c->tokens[c->done + i];
@@ -266,7 +264,7 @@ static void check_chunked(const struct subject *s, int32_t chunk, int companions
 {
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;
-    int32_t others[COMPANIONS][LONG];
+    int32_t others[COMPANIONS][LONG], taken = 0;
     struct cached c[COMPANIONS + 1] = {{.tokens = s->tokens}};
     NEED(kg_acts_create(&acts, s->m, 4 * LONG, true, err));
     NEED(kg_kv_create(&kv, s->m, 16, err));
@@ -278,10 +276,10 @@ static void check_chunked(const struct subject *s, int32_t chunk, int companions
     for (int step = 0; c[0].done < LONG; step++) {
         memset(b, 0, sizeof *b);
         for (int i = 0; i < companions; i++)
-            batch_add(b, kv, &c[i + 1], 1 + (step + 5 * i) % 11);
+            batch_add(b, &taken, &c[i + 1], 1 + (step + 5 * i) % 11);
         const int32_t first = c[0].done;
         const int32_t row = b->n;
-        batch_add(b, kv, &c[0], chunk);
+        batch_add(b, &taken, &c[0], chunk);
         const struct kg_mat hidden = batch_run(b, s->m, acts, kv);
         assert_rows(s, first, c[0].done - first,
                     (const unsigned char *)hidden.data + (size_t)row * s->row_bytes);
@@ -348,22 +346,22 @@ static void check_forked(const char *dir, enum kg_dtype ct)
     struct subject s;
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;
+    int32_t taken = 0;
     subject_open(&s, dir, ct);
     NEED(kg_acts_create(&acts, s.m, LONG, true, err));
     NEED(kg_kv_create(&kv, s.m, 8, err));
     struct batch *b = test_alloc(1, sizeof *b);
     struct cached first = {.tokens = s.tokens};
-    batch_add(b, kv, &first, 100);
+    batch_add(b, &taken, &first, 100);
     batch_run(b, s.m, acts, kv);
 
     struct cached second = first;
-    kg_kv_share(kv, first.blocks[0]);
-    second.blocks[1] = kg_kv_take(kv);
+    second.blocks[1] = taken++;
     NEED(kg_kv_copy_block(kv, second.blocks[1], first.blocks[1], err));
     for (int i = 100; i < LONG; i++) {
         memset(b, 0, sizeof *b);
-        batch_add(b, kv, &first, 1);
-        batch_add(b, kv, &second, 1);
+        batch_add(b, &taken, &first, 1);
+        batch_add(b, &taken, &second, 1);
         const struct kg_mat hidden = batch_run(b, s.m, acts, kv);
         assert_rows(&s, i, 1, hidden.data);
         assert_rows(&s, i, 1, (const unsigned char *)hidden.data + s.row_bytes);

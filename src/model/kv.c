@@ -1,17 +1,15 @@
-/* The paged KV cache: pools of key and value rows, handed out in blocks with reference
- * counts.
+/* The paged KV cache: pools of key and value rows, in blocks.
  *
- * It holds no sequence and no text of its own: which block belongs to whom is the
- * caller's table (kg_pack_seq.blocks). It is not safe for several threads at once, except
- * that different rows of the pools may be written at the same time.
+ * It holds no sequence and no text of its own, and does not know which of its blocks are
+ * in use: that is the caller's table (kg_pack_seq.blocks). Different rows of the pools
+ * may be written at the same time.
  *
  * The one idea: a block is KG_KV_BLOCK rows of every layer's pools under one number, so
- * that sharing a prompt among the samples of a group is adding one to a count.
+ * that the samples of a group share their prompt by naming the same numbers.
  */
 #include "model/model.h"
 
 #include <assert.h>
-#include <string.h>
 
 static int64_t row_elements(const struct kg_model *m)
 {
@@ -42,21 +40,12 @@ static kg_status create_parts(struct kg_kv *kv, const struct kg_model *m,
     kv->backend = m->backend;
     kv->n_blocks = n_blocks;
     kv->layers = m->config.layers;
-    kv->k = kg_mem_calloc((size_t)kv->layers, sizeof *kv->k, "KV pools", err);
-    kv->v = kv->k ? kg_mem_calloc((size_t)kv->layers, sizeof *kv->v, "KV pools", err)
-                  : NULL;
-    kv->free_list = kv->v ? kg_mem_calloc((size_t)n_blocks, sizeof *kv->free_list,
-                                          "KV blocks", err)
-                          : NULL;
-    kv->refs = kv->free_list
-                   ? kg_mem_calloc((size_t)n_blocks, sizeof *kv->refs, "KV blocks", err)
-                   : NULL;
-    if (!kv->refs)
+    kv->k = kg_mem_calloc(2 * (size_t)kv->layers, sizeof *kv->k, "KV pools", err);
+    if (!kv->k)
         return KG_ENOMEM;
-    for (int32_t l = 0; l < kv->layers; l++) {
-        KG_TRY(create_pool(&kv->k[l], m, n_blocks, err));
-        KG_TRY(create_pool(&kv->v[l], m, n_blocks, err));
-    }
+    kv->v = kv->k + kv->layers;
+    for (int32_t i = 0; i < 2 * kv->layers; i++)
+        KG_TRY(create_pool(&kv->k[i], m, n_blocks, err));
     return KG_OK;
 }
 
@@ -75,7 +64,6 @@ kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m, int32_t n_b
         kg_kv_free(kv);
         return status;
     }
-    kg_kv_clear(kv);
     *out = kv;
     return KG_OK;
 }
@@ -84,47 +72,10 @@ void kg_kv_free(struct kg_kv *kv)
 {
     if (!kv)
         return;
-    for (int32_t l = 0; l < kv->layers && kv->k; l++)
-        kg_buf_free(kv->backend, kv->k[l].data);
-    for (int32_t l = 0; l < kv->layers && kv->v; l++)
-        kg_buf_free(kv->backend, kv->v[l].data);
+    for (int32_t i = 0; i < 2 * kv->layers && kv->k; i++)
+        kg_buf_free(kv->backend, kv->k[i].data);
     kg_mem_free(kv->k);
-    kg_mem_free(kv->v);
-    kg_mem_free(kv->free_list);
-    kg_mem_free(kv->refs);
     kg_mem_free(kv);
-}
-
-/* The free list is a stack with block 0 on top, so a cleared cache is always handed out
- * the same way. */
-void kg_kv_clear(struct kg_kv *kv)
-{
-    kv->n_free = kv->n_blocks;
-    memset(kv->refs, 0, (size_t)kv->n_blocks * sizeof *kv->refs);
-    for (int32_t i = 0; i < kv->n_blocks; i++)
-        kv->free_list[i] = kv->n_blocks - 1 - i;
-}
-
-int32_t kg_kv_take(struct kg_kv *kv)
-{
-    if (kv->n_free == 0)
-        return -1;
-    const int32_t block = kv->free_list[--kv->n_free];
-    kv->refs[block] = 1;
-    return block;
-}
-
-void kg_kv_share(struct kg_kv *kv, int32_t block)
-{
-    assert(block >= 0 && block < kv->n_blocks && kv->refs[block] > 0);
-    kv->refs[block]++;
-}
-
-void kg_kv_drop(struct kg_kv *kv, int32_t block)
-{
-    assert(block >= 0 && block < kv->n_blocks && kv->refs[block] > 0);
-    if (--kv->refs[block] == 0)
-        kv->free_list[kv->n_free++] = block;
 }
 
 static kg_status copy_rows(const struct kg_backend *be, struct kg_mat pool, int32_t to,
@@ -141,9 +92,7 @@ kg_status kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from, struct kg
 {
     assert(to != from && to >= 0 && to < kv->n_blocks && from >= 0 &&
            from < kv->n_blocks);
-    for (int32_t l = 0; l < kv->layers; l++) {
-        KG_TRY(copy_rows(kv->backend, kv->k[l], to, from, err));
-        KG_TRY(copy_rows(kv->backend, kv->v[l], to, from, err));
-    }
+    for (int32_t i = 0; i < 2 * kv->layers; i++)
+        KG_TRY(copy_rows(kv->backend, kv->k[i], to, from, err));
     return KG_OK;
 }

@@ -1,47 +1,10 @@
-/* The paged cache's bookkeeping; that decoding through it equals the full forward is
+/* The paged cache's pools; that decoding through them equals the full forward is
  * forward_test.c. */
 #include "model/model_testing.h"
 
 static struct kg_model *open_tiny(void)
 {
     return test_open("tests/data/reference/qwen3", KG_F32, false);
-}
-
-static void test_blocks_are_handed_out_until_none_is_left(void **state)
-{
-    (void)state;
-    struct kg_model *m = open_tiny();
-    struct kg_kv *kv = NULL;
-    NEED(kg_kv_create(&kv, m, 3, err));
-    assert_int_equal(kv->n_free, 3);
-    for (int32_t i = 0; i < 3; i++)
-        assert_int_equal(kg_kv_take(kv), i);
-    assert_int_equal(kg_kv_take(kv), -1);
-    kg_kv_drop(kv, 1);
-    assert_int_equal(kg_kv_take(kv), 1);
-    kg_kv_clear(kv);
-    assert_int_equal(kv->n_free, 3);
-    assert_int_equal(kg_kv_take(kv), 0);
-    kg_kv_free(kv);
-    kg_model_free(m);
-}
-
-static void test_a_shared_block_returns_with_its_last_reference(void **state)
-{
-    (void)state;
-    struct kg_model *m = open_tiny();
-    struct kg_kv *kv = NULL;
-    NEED(kg_kv_create(&kv, m, 2, err));
-    const int32_t b = kg_kv_take(kv);
-    kg_kv_share(kv, b);
-    kg_kv_share(kv, b);
-    kg_kv_drop(kv, b);
-    kg_kv_drop(kv, b);
-    assert_int_equal(kv->n_free, 1);
-    kg_kv_drop(kv, b);
-    assert_int_equal(kv->n_free, 2);
-    kg_kv_free(kv);
-    kg_model_free(m);
 }
 
 static void test_a_copied_block_is_equal_in_every_layer(void **state)
@@ -86,8 +49,6 @@ static void test_a_cache_without_blocks_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks_are_handed_out_until_none_is_left),
-        cmocka_unit_test(test_a_shared_block_returns_with_its_last_reference),
         cmocka_unit_test(test_a_copied_block_is_equal_in_every_layer),
         cmocka_unit_test(test_a_cache_without_blocks_is_refused),
     };

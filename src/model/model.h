@@ -120,26 +120,18 @@ struct kg_pack {
     int32_t n_seqs;
 };
 
-/* The paged KV cache: pool rows of KG_KV_BLOCK tokens, reference counted so that the
- * samples of a group share the blocks of their prompt. It belongs to one version of the
- * weights: kg_kv_clear after an update. */
+/* The paged KV cache: pool rows in blocks of KG_KV_BLOCK tokens, which sequences may
+ * share. What stands in it belongs to one version of the weights. */
 struct kg_kv {
     const struct kg_backend *backend;
-    struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct */
-    struct kg_mat *v;
+    struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct, owned with */
+    struct kg_mat *v; /* (L) those that stand behind them */
     int32_t n_blocks;
-    int32_t n_free;
-    int32_t *free_list; /* owned */
-    int32_t *refs;      /* (n_blocks) owned */
     int32_t layers;
 };
 kg_status kg_kv_create(struct kg_kv **kv, const struct kg_model *m, int32_t n_blocks,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_kv_free(struct kg_kv *kv);
-void kg_kv_clear(struct kg_kv *kv);
-int32_t kg_kv_take(struct kg_kv *kv); /* one reference; -1 when none is free */
-void kg_kv_share(struct kg_kv *kv, int32_t block);
-void kg_kv_drop(struct kg_kv *kv, int32_t block);
 /* In all layers. */
 kg_status kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from,
                            struct kg_err *err) KG_MUST_CHECK;

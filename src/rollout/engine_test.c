@@ -184,11 +184,17 @@ static void between_steps(struct driver *d)
 
 static void assert_nothing_is_held(const struct kg_rollout *r)
 {
-    assert_int_equal(r->kv->n_free, r->kv->n_blocks);
-    assert_int_equal(r->n_spare, r->opts.max_open);
-    assert_int_equal(r->n_groups, 0);
-    assert_int_equal(r->pending_n, 0);
-    assert_int_equal(r->n_waiting + r->n_parked, 0);
+    const struct kg_sched *s = &r->sched;
+    assert_int_equal(s->free.n, s->opts.n_blocks);
+    assert_int_equal(s->in[KG_SLOT_FREE].n, r->opts.max_open);
+    assert_int_equal(s->order.n, 0);
+    assert_int_equal(s->queue_n, 0);
+    assert_int_equal(s->n_waiting, 0);
+}
+
+static int32_t blocks_held(const struct kg_rollout *r)
+{
+    return r->sched.opts.n_blocks - r->sched.free.n;
 }
 
 struct way {
@@ -519,7 +525,7 @@ static void cancelling_frees_rows_and_blocks_at_once(void **state)
     kg_rollout_get_load(&load, seen.r);
     assert_int_equal(load.running, 1);
     assert_int_equal(load.waiting, 2);
-    assert_int_equal(seen.r->kv->n_free, seen.r->kv->n_blocks - 4);
+    assert_int_equal(blocks_held(seen.r), 4);
     for (int i = 0; i < 10; i++)
         NEED(kg_rollout_step(seen.r, &load, err));
     assert_true(t[2].n > 100 && t[4].n > 100);
@@ -625,7 +631,7 @@ static void parked_episodes_hold_blocks_and_no_row(void **state)
     assert_int_equal(load.parked, 3);
     assert_int_equal(t[3].n, 0);
     /* 4 blocks each, and the prompt's one, kept for the fourth */
-    assert_int_equal(seen.r->kv->n_blocks - seen.r->kv->n_free, 3 * 4 + 1);
+    assert_int_equal(blocks_held(seen.r), 3 * 4 + 1);
     NEED(kg_rollout_resume(seen.r, &t[1], observed, 3, 0, err));
     kg_rollout_close(seen.r, &t[0]);
     NEED(kg_rollout_step(seen.r, &load, err));

@@ -1,6 +1,5 @@
 /* Scores of prompts: the bits of kg_score, whatever the chunk, the batch and the company;
  * with answers behind them and without. */
-#include "rollout/rollout_internal.h"
 #include "rollout/rollout_testing.h"
 #include "rollout/score_testing.h"
 

@@ -1,50 +1,38 @@
-/* The engine: its life, a session's step, and the run of many requests.
+/* The session: what is asked of an open engine, and what it answers.
  *
- * A step is admission (admit.c), then a decode step (decode.c); a run repeats it until
- * the queue is empty and nothing runs. Everything it needs is allocated when a request is
- * submitted, so only trajectories grow while it works.
+ * A step is two passes. Admission: the scheduler names who starts, the executor computes
+ * their prompts, each draws its first token. Decoding: one token for every sequence that
+ * runs. Between the two parts, which do not know of each other, stands this file: it
+ * holds the trajectories, says what is fed and how it is drawn, appends what was drawn
+ * with its records, decides whether a turn is over, and calls back.
+ *
+ * Callbacks may cancel what they like, also what this very pass works on. While token
+ * callbacks are called a sequence keeps its slot and is marked silent; it is taken out
+ * when all of the pass have been told. Reports of ends come last, one by one from the
+ * front of the list, so whatever a callback takes out of it is not met again.
  */
+#include "rollout/rollout_internal.h"
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/signal.h"
-#include "rollout/rollout_internal.h"
+#include "rollout/stop.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* ---- life ---- */
-
-static void worker_release(struct kg_worker *w)
-{
-    kg_rows_free(w->rows);
-    kg_sampler_scratch_release(&w->scratch);
-}
-
-static void *alloc(size_t n, size_t size, kg_status *status, struct kg_err *err)
-{
-    void *p = *status == KG_OK ? kg_mem_calloc(n, size, "rollout engine", err) : NULL;
-    if (*status == KG_OK && p == NULL)
-        *status = err->code;
-    return p;
-}
 
 void kg_rollout_free(struct kg_rollout *r)
 {
     if (r == NULL)
         return;
-    for (int i = 0; i < r->n_workers; i++)
-        worker_release(&r->workers[i]);
     for (int32_t i = 0; r->seqs && i < r->opts.max_open; i++)
         kg_str_release(&r->seqs[i].text);
-    for (int32_t i = 0; r->picks && i < r->opts.max_batch; i++)
-        kg_sampler_pick_release(&r->picks[i]);
-    void *blocks[] = {r->workers, r->seqs,      r->groups,   r->block_slab, r->picks,
-                      r->logits,  r->lse,       r->top_ids,  r->top_logp,   r->pending,
-                      r->spare,   r->running,   r->starting, r->resuming,   r->over,
-                      r->order,   r->prompt_lse};
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-        kg_mem_free(blocks[i]);
-    kg_kv_free(r->kv);
+    kg_mem_free(r->seqs);
+    kg_sched_release(&r->sched);
+    kg_exec_release(&r->exec);
     kg_mem_free(r);
 }
 
@@ -73,13 +61,13 @@ static kg_status check_opts(const struct kg_rollout_opts *o, struct kg_err *err)
 
 int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len)
 {
-    return ((int64_t)n * kg_rollout_blocks(max_len) + 1) * KG_KV_BLOCK;
+    return ((int64_t)n * kg_request_blocks(max_len) + 1) * KG_KV_BLOCK;
 }
 
 int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len)
 {
     int64_t blocks = kv_tokens / KG_KV_BLOCK;
-    return blocks > 0 ? (blocks - 1) / kg_rollout_blocks(max_len) : 0;
+    return blocks > 0 ? (blocks - 1) / kg_request_blocks(max_len) : 0;
 }
 
 static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_err *err)
@@ -98,114 +86,46 @@ static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_
     return KG_OK;
 }
 
-/* Lists of sequences and groups. */
-static kg_status init_lists(struct kg_rollout *r, struct kg_err *err)
+static kg_status init_parts(struct kg_rollout *r, const struct kg_model *m,
+                            struct kg_err *err)
 {
-    kg_status status = KG_OK;
-    size_t B = (size_t)r->opts.max_batch;
-    size_t most = (size_t)r->opts.max_open;
-    size_t per_seq = (size_t)r->blocks_per_seq;
-    r->seqs = alloc(most, sizeof *r->seqs, &status, err);
-    r->groups = alloc(B + 1, sizeof *r->groups, &status, err);
-    r->block_slab = alloc((most + B + 1) * per_seq, sizeof *r->block_slab, &status, err);
-    r->spare = alloc(most, sizeof *r->spare, &status, err);
-    r->resuming = alloc(most, sizeof *r->resuming, &status, err);
-    r->running = alloc(B, sizeof *r->running, &status, err);
-    r->starting = alloc(B, sizeof *r->starting, &status, err);
-    r->over = alloc(B, sizeof *r->over, &status, err);
-    r->order = alloc(B + 1, sizeof *r->order, &status, err);
-    KG_TRY(status);
-    for (size_t i = 0; i < most; i++)
-        r->seqs[i].blocks = r->block_slab + i * per_seq;
-    for (size_t i = 0; i <= B; i++)
-        r->groups[i].blocks = r->block_slab + (most + i) * per_seq;
-    return KG_OK;
-}
-
-static kg_status init_arrays(struct kg_rollout *r, struct kg_err *err)
-{
-    kg_status status = KG_OK;
-    size_t B = (size_t)r->opts.max_batch;
-    size_t chunk = (size_t)r->opts.prefill_chunk;
-    const struct kg_model_config *c = &r->m->config;
-    r->picks = alloc(B, sizeof *r->picks, &status, err);
-    r->lse = alloc(B, sizeof *r->lse, &status, err);
-    r->prompt_lse = alloc(chunk, sizeof *r->prompt_lse, &status, err);
-    r->logits = alloc(B * (size_t)c->vocab, sizeof *r->logits, &status, err);
-    KG_TRY(status);
-    return init_lists(r, err);
+    const struct kg_rollout_opts *o = &r->opts;
+    struct kg_sched_opts sched = {.max_batch = o->max_batch,
+                                  .max_open = o->max_open,
+                                  .blocks_per_seq = kg_request_blocks(o->max_len)};
+    r->seqs = kg_mem_calloc((size_t)o->max_open, sizeof *r->seqs, "rollout engine", err);
+    if (r->seqs == NULL)
+        return err->code;
+    KG_TRY(cache_blocks(&sched.n_blocks, r, err));
+    KG_TRY(kg_sched_init(&r->sched, &sched, err));
+    r->limits = (struct kg_request_limits){.vocab = m->config.vocab,
+                                           .max_len = o->max_len,
+                                           .n_blocks = sched.n_blocks,
+                                           .stops = r->tok != NULL};
+    return kg_exec_init(&r->exec, m, o, sched.n_blocks, err);
 }
 
 kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
                             const struct kg_tokenizer *tok,
                             const struct kg_rollout_opts *opts, struct kg_err *err)
 {
-    int32_t n_blocks = 0;
-    kg_status status = KG_OK;
+    kg_status status;
     *out = NULL;
     KG_TRY(check_opts(opts, err));
     struct kg_rollout *r = kg_mem_calloc(1, sizeof *r, "rollout engine", err);
     if (r == NULL)
         return err->code;
-    r->m = m;
     r->tok = tok;
     r->opts = *opts;
     r->opts.prefill_chunk = opts->prefill_chunk > 0 ? opts->prefill_chunk : 512;
     r->opts.max_open = opts->max_open > 0 ? opts->max_open : opts->max_batch;
-    r->blocks_per_seq = kg_rollout_blocks(opts->max_len);
-    KG_TRY_GOTO(out, init_arrays(r, err));
-    KG_TRY_GOTO(out, cache_blocks(&n_blocks, r, err));
-    KG_TRY_GOTO(out, kg_kv_create(&r->kv, m, n_blocks, err));
-    kg_rollout_reset(r);
-    *out = r;
-    r = NULL;
-out:
-    kg_rollout_free(r);
+    status = init_parts(r, m, err);
+    if (status == KG_OK)
+        *out = r;
+    else
+        kg_rollout_free(r);
     return status;
 }
-
-const struct kg_rollout_stats *kg_rollout_stats(const struct kg_rollout *r)
-{
-    return &r->stats;
-}
-
-/* ---- threads ---- */
-
-/* The first worker has room for prompts, their scores and the whole batch, the others for
- * their share of it. */
-static struct kg_rows_opts worker_room(const struct kg_rollout *r, int i, int T)
-{
-    int64_t batch = r->opts.max_batch, chunk = r->opts.prefill_chunk;
-    struct kg_rows_opts o = {.max_tokens = (batch + T - 1) / T, .kv = r->kv};
-    if (i == 0) {
-        o.max_tokens = batch > chunk ? batch : chunk;
-        o.max_rows = batch + chunk;
-    }
-    return o;
-}
-
-/* As many workers as threads. */
-static kg_status prepare_workers(struct kg_rollout *r, struct kg_err *err)
-{
-    int T = r->m->backend->one_caller ? 1 : kg_threads_get();
-    if (r->n_workers != T) {
-        for (int i = 0; i < r->n_workers; i++)
-            worker_release(&r->workers[i]);
-        kg_mem_free(r->workers);
-        r->n_workers = 0;
-        r->workers = kg_mem_calloc((size_t)T, sizeof *r->workers, "rollout engine", err);
-        if (r->workers == NULL)
-            return err->code;
-    }
-    while (r->n_workers < T) {
-        struct kg_rows_opts room = worker_room(r, r->n_workers, T);
-        KG_TRY(kg_rows_create(&r->workers[r->n_workers].rows, r->m, &room, err));
-        r->n_workers++;
-    }
-    return KG_OK;
-}
-
-/* ---- a session ---- */
 
 kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session *s,
                            struct kg_err *err)
@@ -213,8 +133,424 @@ kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session
     memset(&r->stats, 0, sizeof r->stats);
     r->longest = 0;
     r->session = *s;
-    kg_rollout_reset(r);
-    return prepare_workers(r, err);
+    r->limits.sampling = s->sampling;
+    r->committing = false;
+    kg_sched_clear(&r->sched);
+    return kg_exec_begin(&r->exec, err);
+}
+
+/* ---- the queue ---- */
+
+kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
+                            struct kg_traj *trajs, struct kg_err *err)
+{
+    assert(!r->committing);
+    if (kg_request_check(q, &r->limits, err) != KG_OK)
+        return kg_err_prefix(err, "prompt %lld", (long long)q->prompt_index);
+    struct kg_job job = kg_request_job(q, trajs, &r->limits);
+    KG_TRY(kg_exec_reserve(&r->exec, kg_request_sampling(q, &r->limits), err));
+    return kg_sched_submit(&r->sched, &job, err);
+}
+
+/* The slot of a trajectory; -1: it has none. */
+static int32_t find(const struct kg_rollout *r, const struct kg_traj *t)
+{
+    for (int32_t i = 0; i < r->opts.max_open; i++)
+        if (r->sched.slots[i].state != KG_SLOT_FREE && r->seqs[i].traj == t &&
+            !r->seqs[i].silent)
+            return i;
+    return -1;
+}
+
+/* Forget a sequence, whatever it does. */
+static void forget(struct kg_rollout *r, int32_t slot)
+{
+    enum kg_slot_state state = r->sched.slots[slot].state;
+    bool in_pass = state == KG_SLOT_STARTING || state == KG_SLOT_RUNNING;
+    if (in_pass && r->committing)
+        r->seqs[slot].silent = true;
+    else
+        kg_sched_move(&r->sched, slot, KG_SLOT_FREE);
+}
+
+/* One that has not started. */
+static void cancel_waiting(struct kg_rollout *r, struct kg_traj *t)
+{
+    struct kg_job *job;
+    for (size_t i = 0; (job = kg_sched_job(&r->sched, i)) != NULL; i++) {
+        for (int32_t k = job->next; k < job->request->n_samples; k++)
+            if (t == &job->trajs[k]) {
+                t->finish = KG_FINISH_CANCELLED;
+                kg_sched_withdraw(&r->sched, job);
+                return;
+            }
+    }
+}
+
+void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int32_t slot = find(r, &trajs[i]);
+        if (slot >= 0) {
+            trajs[i].finish = KG_FINISH_CANCELLED;
+            forget(r, slot);
+        } else if (trajs[i].finish == KG_FINISH_NONE) {
+            cancel_waiting(r, &trajs[i]);
+        }
+    }
+}
+
+void kg_rollout_close(struct kg_rollout *r, struct kg_traj *t)
+{
+    int32_t slot = find(r, t);
+    if (slot >= 0)
+        forget(r, slot);
+}
+
+/* Where the text has outgrown the window, its keys are of other positions: the newest
+ * tokens are computed again. Else only what has no key yet. The last token was sampled
+ * and never fed. */
+static kg_status place(struct kg_seq *seq, const int32_t *tokens, size_t n,
+                       struct kg_err *err)
+{
+    struct kg_traj *t = seq->traj;
+    int32_t window = seq->request->window, fed = (int32_t)t->n - 1;
+    KG_TRY(kg_traj_append(t, tokens, n, KG_SOURCE_TOOL, err));
+    seq->cached = fed - seq->base;
+    if (window == 0 || t->n <= (size_t)window)
+        return KG_OK;
+    KG_TRY(kg_traj_open_window(t, t->n - (size_t)window, err));
+    seq->base = (int32_t)t->n - window;
+    seq->cached = 0;
+    return KG_OK;
+}
+
+kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
+                            const int32_t *tokens, size_t n, int32_t max_tokens,
+                            struct kg_err *err)
+{
+    int32_t slot = find(r, t);
+    assert(!r->committing);
+    if (slot < 0 || r->sched.slots[slot].state != KG_SLOT_PARKED)
+        return kg_fail(err, KG_EINVAL,
+                       "expected an episode between two turns, found prompt %lld, "
+                       "sample %d, which is not parked",
+                       (long long)t->prompt_index, t->sample);
+    struct kg_seq *seq = &r->seqs[slot];
+    int32_t limit = max_tokens > 0 ? max_tokens : seq->sampling->max_tokens;
+    if (kg_request_check_turn(seq->request, &r->limits, t->n, tokens, n, limit, err) !=
+        KG_OK)
+        return kg_err_prefix(err, "prompt %lld, sample %d", (long long)t->prompt_index,
+                             t->sample);
+    KG_TRY(place(seq, tokens, n, err));
+    t->finish = KG_FINISH_NONE;
+    kg_str_clear(&seq->text);
+    seq->limit = seq->generated + limit;
+    seq->ended = false;
+    kg_sched_move(&r->sched, slot, KG_SLOT_RESUMING);
+    return KG_OK;
+}
+
+/* ---- a token ---- */
+
+/* What a sequence's next token is made of. */
+static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t slot)
+{
+    const struct kg_seq *seq = &r->seqs[slot];
+    const struct kg_traj *t = seq->traj;
+    step->token = t->tokens + t->n - 1;
+    step->pos = (int32_t)t->n - 1 - seq->base;
+    step->blocks = r->sched.slots[slot].blocks;
+    step->sampling = seq->sampling;
+    step->said = t->tokens + t->prompt_n;
+    step->n_said = t->n - t->prompt_n;
+    step->u = kg_rng_uniform(seq->sampling->rng, seq->request->draw, (uint32_t)t->sample,
+                             (uint32_t)seq->generated);
+}
+
+/* Whether the newest token completes a stop string. */
+static kg_status check_stop(bool *found, const struct kg_rollout *r, struct kg_seq *seq,
+                            int32_t token)
+{
+    const struct kg_sampling *s = seq->sampling;
+    *found = false;
+    if (s->n_stops == 0)
+        return KG_OK;
+    size_t seen = seq->text.len;
+    size_t at;
+    KG_TRY(kg_tokenizer_decode(&seq->text, r->tok, &token, 1, false, &seq->err));
+    *found = kg_stop_find(&at, &seq->text, seen, s->stops, s->n_stops);
+    return KG_OK;
+}
+
+static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
+                        const struct kg_exec_step *step)
+{
+    struct kg_traj *t = seq->traj;
+    const struct kg_sampler_pick *pick = &step->pick;
+    const struct kg_traj_step new = {.token = pick->token,
+                                     .logp = pick->logp,
+                                     .cut = pick->cut,
+                                     .kept = pick->kept,
+                                     .top_ids = step->top_ids,
+                                     .top_logp = step->top_logp};
+    bool stopped;
+    KG_TRY(kg_traj_push(t, &new, &seq->err));
+    KG_TRY(check_stop(&stopped, r, seq, pick->token));
+    seq->generated++;
+    if (!seq->sampling->ignore_eos &&
+        kg_model_config_is_eos(&r->exec.m->config, pick->token))
+        t->finish = KG_FINISH_STOP;
+    else if (stopped)
+        t->finish = KG_FINISH_STRING;
+    else if (seq->generated == seq->limit)
+        t->finish = KG_FINISH_LENGTH;
+    return KG_OK;
+}
+
+/* Append the drawn token with its records; decide whether the turn is over; tell the
+ * caller.   errors: of the callback */
+static kg_status commit(struct kg_rollout *r, struct kg_seq *seq,
+                        const struct kg_exec_step *step, struct kg_err *err)
+{
+    const struct kg_rollout_session *s = &r->session;
+    struct kg_traj *t = seq->traj;
+    seq->status = step->status;
+    if (step->status == KG_OK) {
+        seq->status = append(r, seq, step);
+    } else {
+        seq->err = step->err;
+        kg_err_prefix(&seq->err, "prompt %lld, sample %d, new token %d",
+                      (long long)seq->request->prompt_index, t->sample, seq->generated);
+    }
+    seq->ended = seq->status != KG_OK || t->finish != KG_FINISH_NONE;
+    r->longest = t->n > r->longest ? t->n : r->longest;
+    if (seq->status != KG_OK || s->token == NULL)
+        return KG_OK;
+    return s->token(s->user, seq->request, t, err);
+}
+
+/* Those of a list that were cancelled meanwhile go. */
+static void purge(struct kg_rollout *r, const struct kg_list *list)
+{
+    for (int32_t i = list->n - 1; i >= 0; i--)
+        if (r->seqs[list->at[i]].silent)
+            kg_sched_move(&r->sched, list->at[i], KG_SLOT_FREE);
+}
+
+/* All of the pass have been told. */
+static void committed(struct kg_rollout *r)
+{
+    r->committing = false;
+    purge(r, &r->sched.in[KG_SLOT_STARTING]);
+    purge(r, &r->sched.in[KG_SLOT_RUNNING]);
+}
+
+/* ---- reports ---- */
+
+static kg_status report_one(struct kg_rollout *r, int32_t slot, struct kg_err *err)
+{
+    const struct kg_seq *seq = &r->seqs[slot];
+    const struct kg_request *q = seq->request;
+    struct kg_traj *t = seq->traj;
+    struct kg_err failure = {0};
+    bool failed = seq->status != KG_OK;
+    bool parks = !failed && q->context > 0;
+    if (failed)
+        failure = seq->err;
+    kg_sched_move(&r->sched, slot, parks ? KG_SLOT_PARKED : KG_SLOT_FREE);
+    if (r->session.finished == NULL)
+        return KG_OK;
+    return r->session.finished(r->session.user, q, t, failed ? &failure : NULL, err);
+}
+
+static kg_status report(struct kg_rollout *r, struct kg_err *err)
+{
+    const struct kg_list *over = &r->sched.in[KG_SLOT_ENDED];
+    while (over->n > 0)
+        KG_TRY(report_one(r, over->at[0], err));
+    return KG_OK;
+}
+
+/* ---- admission ---- */
+
+static struct kg_exec_prompt *prompt_of(const struct kg_rollout *r, int32_t slot)
+{
+    return &r->exec.prompts[r->sched.slots[slot].group];
+}
+
+/* What is to be computed before those of a new group can draw. */
+static void begin_group(struct kg_rollout *r, int32_t group)
+{
+    const struct kg_group *g = &r->sched.groups[group];
+    const struct kg_request *q = g->job.request;
+    const struct kg_seq *seq = g->resumed >= 0 ? &r->seqs[g->resumed] : NULL;
+    if (seq == NULL)
+        r->exec.prompts[group] = (struct kg_exec_prompt){
+            .tokens = q->prompt,
+            .n = (int32_t)q->prompt_n,
+            .blocks = g->blocks,
+            .sampling = kg_request_sampling(q, &r->limits),
+            .scores = q->scores,
+            .index = q->prompt_index};
+    else
+        r->exec.prompts[group] = (struct kg_exec_prompt){
+            .tokens = seq->traj->tokens + seq->base,
+            .n = (int32_t)seq->traj->n - seq->base,
+            .cached = seq->cached,
+            .blocks = r->sched.slots[g->resumed].blocks,
+            .sampling = seq->sampling};
+}
+
+/* The next sample of its request: prompt and identity of a trajectory. */
+static kg_status begin_sample(struct kg_rollout *r, int32_t slot, struct kg_err *err)
+{
+    struct kg_seq *seq = &r->seqs[slot];
+    struct kg_job *job = &r->sched.groups[r->sched.slots[slot].group].job;
+    const struct kg_request *q = job->request;
+    while (job->trajs[job->next].finish == KG_FINISH_CANCELLED)
+        job->next++;
+    struct kg_traj *t = &job->trajs[job->next];
+    *seq = (struct kg_seq){.request = q,
+                           .sampling = kg_request_sampling(q, &r->limits),
+                           .traj = t,
+                           .limit = kg_request_first_limit(q, &r->limits),
+                           .text = seq->text};
+    kg_str_clear(&seq->text);
+    t->top_k = seq->sampling->record_top_k;
+    t->prompt_index = q->prompt_index;
+    t->draw = q->draw;
+    t->sample = q->first_sample + job->next++;
+    t->temperature = seq->sampling->temperature;
+    return kg_traj_append(t, q->prompt, q->prompt_n, KG_SOURCE_PROMPT, err);
+}
+
+/* All that have room; then those that are waited for, in order.   returns how many */
+static kg_status start(int32_t *n_wanted, struct kg_rollout *r, struct kg_err *err)
+{
+    const struct kg_sched *s = &r->sched;
+    int32_t slot;
+    *n_wanted = 0;
+    while ((slot = kg_sched_start(&r->sched)) >= 0) {
+        const struct kg_group *g = &s->groups[s->slots[slot].group];
+        if (g->n_started == 1)
+            begin_group(r, s->slots[slot].group);
+        if (g->resumed < 0)
+            KG_TRY(begin_sample(r, slot, err));
+    }
+    for (int32_t i = 0; i < s->order.n; i++) {
+        int32_t group = s->order.at[i];
+        r->exec.prompts[group].again = group == s->open;
+        if (s->groups[group].n_waiting > 0)
+            r->exec.wanted[(*n_wanted)++] = &r->exec.prompts[group];
+    }
+    return KG_OK;
+}
+
+/* Blocks of the prompt that a sample will write to and others read. */
+static kg_status copy_blocks(struct kg_rollout *r, int32_t slot, struct kg_err *err)
+{
+    const int32_t *to = r->sched.slots[slot].blocks;
+    const struct kg_group *g = &r->sched.groups[r->sched.slots[slot].group];
+    for (int32_t i = g->job.n_shared; i < g->n_blocks; i++)
+        if (to[i] != g->blocks[i])
+            KG_TRY(kg_kv_copy_block(r->exec.kv, to[i], g->blocks[i], err));
+    return KG_OK;
+}
+
+/* The first token, or the end of a sequence that gets none. */
+static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err *err)
+{
+    const struct kg_exec_prompt *p = prompt_of(r, slot);
+    struct kg_seq *seq = &r->seqs[slot];
+    struct kg_exec_step *step = &r->exec.steps[0];
+    if (p->status == KG_OK && seq->limit > 0) {
+        KG_TRY(copy_blocks(r, slot, err));
+        aim(step, r, slot);
+        kg_exec_draw(&r->exec, step, p);
+        return commit(r, seq, step, err);
+    }
+    seq->ended = true;
+    seq->status = p->status;
+    if (p->status != KG_OK)
+        seq->err = p->err;
+    else
+        seq->traj->finish = KG_FINISH_LENGTH;
+    return KG_OK;
+}
+
+static kg_status first_tokens(struct kg_rollout *r, struct kg_err *err)
+{
+    const struct kg_list *starting = &r->sched.in[KG_SLOT_STARTING];
+    r->committing = true;
+    for (int32_t i = 0; i < starting->n; i++)
+        if (prompt_of(r, starting->at[i])->row >= 0 && !r->seqs[starting->at[i]].silent)
+            KG_TRY(begin_answer(r, starting->at[i], err));
+    committed(r);
+    for (int32_t i = 0; i < starting->n;) {
+        int32_t slot = starting->at[i];
+        if (prompt_of(r, slot)->row >= 0)
+            kg_sched_move(&r->sched, slot,
+                          r->seqs[slot].ended ? KG_SLOT_ENDED : KG_SLOT_RUNNING);
+        else
+            i++;
+    }
+    return KG_OK;
+}
+
+static kg_status admit(struct kg_rollout *r, struct kg_err *err)
+{
+    bool again = true;
+    while (again) {
+        double begin = kg_clock_seconds();
+        int32_t n;
+        KG_TRY(start(&n, r, err));
+        if (n == 0)
+            return KG_OK;
+        KG_TRY(kg_exec_prompts(&r->exec, n, r->session.steady, &r->stats.prefill_tokens,
+                               err));
+        KG_TRY(first_tokens(r, err));
+        r->stats.prefill_seconds += kg_clock_seconds() - begin;
+        KG_TRY(report(r, err));
+        again = !r->session.steady;
+    }
+    return KG_OK;
+}
+
+/* ---- decoding ---- */
+
+static kg_status commit_running(struct kg_rollout *r, struct kg_err *err)
+{
+    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
+    r->committing = true;
+    for (int32_t i = 0; i < running->n; i++) {
+        struct kg_seq *seq = &r->seqs[running->at[i]];
+        if (!seq->silent)
+            KG_TRY(commit(r, seq, &r->exec.steps[i], err));
+    }
+    committed(r);
+    for (int32_t i = 0; i < running->n;)
+        if (r->seqs[running->at[i]].ended)
+            kg_sched_move(&r->sched, running->at[i], KG_SLOT_ENDED);
+        else
+            i++;
+    return KG_OK;
+}
+
+/* One token for every running sequence, and reports of those that ended. */
+static kg_status decode(struct kg_rollout *r, struct kg_err *err)
+{
+    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
+    double begin = kg_clock_seconds();
+    int32_t n = running->n;
+    for (int32_t i = 0; i < n; i++)
+        aim(&r->exec.steps[i], r, running->at[i]);
+    KG_TRY(kg_exec_decode(&r->exec, n, err));
+    KG_TRY(commit_running(r, err));
+    r->stats.decode_tokens += n;
+    r->stats.decode_steps++;
+    r->stats.decode_seconds += kg_clock_seconds() - begin;
+    return report(r, err);
 }
 
 kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
@@ -222,12 +558,28 @@ kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
 {
     if (r->opts.stop_on_signal && kg_signal_stop_requested())
         return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while generating");
-    KG_TRY(kg_rollout_admit(r, err));
-    if (r->n_running > 0)
-        KG_TRY(kg_rollout_decode(r, err));
+    KG_TRY(admit(r, err));
+    if (r->sched.in[KG_SLOT_RUNNING].n > 0)
+        KG_TRY(decode(r, err));
     if (load)
         kg_rollout_get_load(load, r);
     return KG_OK;
+}
+
+/* ---- what is known of it ---- */
+
+const struct kg_rollout_stats *kg_rollout_stats(const struct kg_rollout *r)
+{
+    return &r->stats;
+}
+
+void kg_rollout_get_load(struct kg_rollout_load *load, const struct kg_rollout *r)
+{
+    const struct kg_list *in = r->sched.in;
+    *load = (struct kg_rollout_load){
+        .running = in[KG_SLOT_STARTING].n + in[KG_SLOT_RUNNING].n,
+        .waiting = r->sched.n_waiting + in[KG_SLOT_RESUMING].n,
+        .parked = in[KG_SLOT_PARKED].n};
 }
 
 void kg_rollout_show(int phase, const struct kg_rollout *r, int64_t of)
@@ -236,63 +588,4 @@ void kg_rollout_show(int phase, const struct kg_rollout *r, int64_t of)
     kg_rollout_get_load(&load, r);
     kg_phase_at(phase, of - load.running - load.waiting - load.parked);
     kg_phase_note(phase, "tokens of the longest", (int64_t)r->longest);
-}
-
-/* ---- a run ---- */
-
-struct run {
-    kg_rollout_done_fn done;
-    void *user;
-};
-
-static kg_status run_finished(void *user, const struct kg_request *q, struct kg_traj *t,
-                              const struct kg_err *failure, struct kg_err *err)
-{
-    const struct run *run = user;
-    (void)q;
-    if (failure) {
-        *err = *failure;
-        return failure->code;
-    }
-    return run->done ? run->done(run->user, t, err) : KG_OK;
-}
-
-static kg_status submit_all(struct kg_rollout *r, struct kg_traj *trajs,
-                            const struct kg_request *requests, size_t n,
-                            struct kg_err *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (requests[i].context > 0)
-            return kg_fail(err, KG_EINVAL,
-                           "prompt %lld: expected a request of one turn, found an "
-                           "episode of %d tokens",
-                           (long long)requests[i].prompt_index, requests[i].context);
-        KG_TRY(kg_rollout_submit(r, &requests[i], trajs, err));
-        trajs += requests[i].n_samples;
-    }
-    return KG_OK;
-}
-
-kg_status kg_rollout_run(struct kg_rollout *r, struct kg_traj *trajs,
-                         const struct kg_request *requests, size_t n_requests,
-                         const struct kg_sampling *s, kg_rollout_done_fn done, void *user,
-                         struct kg_err *err)
-{
-    size_t n_trajs = 0;
-    struct run run = {done, user};
-    struct kg_rollout_session session = {
-        .sampling = s, .finished = run_finished, .user = &run};
-    struct kg_rollout_load load = {.waiting = 1};
-    for (size_t i = 0; i < n_requests; i++)
-        n_trajs += requests[i].n_samples > 0 ? (size_t)requests[i].n_samples : 0;
-    memset(trajs, 0, n_trajs * sizeof *trajs);
-    KG_TRY(kg_rollout_begin(r, &session, err));
-    KG_TRY(submit_all(r, trajs, requests, n_requests, err));
-    int phase = kg_phase_begin((int64_t)n_trajs, "sequences", "generating");
-    while (load.running + load.waiting > 0) {
-        KG_TRY(kg_rollout_step(r, &load, err));
-        kg_rollout_show(phase, r, (int64_t)n_trajs);
-    }
-    kg_phase_end(phase);
-    return KG_OK;
 }

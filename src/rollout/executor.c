@@ -1,0 +1,375 @@
+/* Packs, forwards, heads and draws.
+ *
+ * A decode step packs the newest token of every sequence. Small models are cut into
+ * ranges of sequences, one a thread, each with activations of its own, so that threads do
+ * not meet at every product; large ones leave the threads to the products. Prompts are
+ * packed in pieces of one chunk together; the last hidden states of those that are
+ * complete wait among the wanted rows while further chunks go by, and meet the head at
+ * once. Rows do not depend on their neighbours, so every way gives the same bits and the
+ * choice is one of speed alone.
+ *
+ * One hidden state can be laid aside from pass to pass: that of the prompt of which some
+ * samples still wait for room.
+ */
+#include "rollout/executor.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <math.h>
+
+/* ---- life ---- */
+
+enum { STEPS, PROMPTS, CHUNK, LOGITS, COUNTS };
+static const struct kg_column columns[] = {
+    KG_COLUMN(struct kg_exec, prompts, PROMPTS),
+    KG_COLUMN(struct kg_exec, wanted, PROMPTS),
+    KG_COLUMN(struct kg_exec, steps, STEPS),
+    KG_COLUMN(struct kg_exec, lse, STEPS),
+    KG_COLUMN(struct kg_exec, prompt_lse, CHUNK),
+    KG_COLUMN(struct kg_exec, logits, LOGITS),
+    {0},
+};
+
+kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
+                       const struct kg_rollout_opts *opts, int32_t n_blocks,
+                       struct kg_err *err)
+{
+    size_t batch = (size_t)opts->max_batch;
+    const size_t counts[COUNTS] = {[STEPS] = batch,
+                                   [PROMPTS] = batch + 1,
+                                   [CHUNK] = (size_t)opts->prefill_chunk,
+                                   [LOGITS] = batch * (size_t)m->config.vocab};
+
+    *x = (struct kg_exec){
+        .m = m, .max_batch = opts->max_batch, .prefill_chunk = opts->prefill_chunk};
+    KG_TRY(kg_columns_take(&x->memory, x, columns, counts, "rollout engine", err));
+    return kg_kv_create(&x->kv, m, n_blocks, err);
+}
+
+static void free_workers(struct kg_exec *x)
+{
+    for (int i = 0; i < x->n_workers; i++) {
+        kg_rows_free(x->workers[i].rows);
+        kg_sampler_scratch_release(&x->workers[i].scratch);
+    }
+    kg_mem_free(x->workers);
+    x->n_workers = 0;
+}
+
+void kg_exec_release(struct kg_exec *x)
+{
+    free_workers(x);
+    for (int32_t i = 0; x->steps && i < x->max_batch; i++)
+        kg_sampler_pick_release(&x->steps[i].pick);
+    kg_mem_free(x->top_ids);
+    kg_mem_free(x->top_logp);
+    kg_columns_free(&x->memory, x, columns);
+    kg_kv_free(x->kv);
+}
+
+/* The first worker has room for prompts, their scores and the whole batch, the others for
+ * their share of it. */
+static struct kg_rows_opts worker_room(const struct kg_exec *x, int i, int T)
+{
+    int64_t batch = x->max_batch, chunk = x->prefill_chunk;
+    struct kg_rows_opts o = {.max_tokens = (batch + T - 1) / T, .kv = x->kv};
+    if (i == 0) {
+        o.max_tokens = batch > chunk ? batch : chunk;
+        o.max_rows = batch + chunk;
+    }
+    return o;
+}
+
+kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err)
+{
+    int T = x->m->backend->one_caller ? 1 : kg_threads_get();
+    if (x->n_workers != T) {
+        free_workers(x);
+        x->workers = kg_mem_calloc((size_t)T, sizeof *x->workers, "rollout engine", err);
+        if (x->workers == NULL)
+            return err->code;
+    }
+    while (x->n_workers < T) {
+        struct kg_rows_opts room = worker_room(x, x->n_workers, T);
+        KG_TRY(kg_rows_create(&x->workers[x->n_workers].rows, x->m, &room, err));
+        x->n_workers++;
+    }
+    return KG_OK;
+}
+
+static kg_status grow_top_k(struct kg_exec *x, int top_k, struct kg_err *err)
+{
+    if (top_k <= x->top_capacity)
+        return KG_OK;
+    size_t n = (size_t)x->max_batch * (size_t)top_k;
+    int32_t *ids = kg_mem_calloc(n, sizeof *ids, "rollout engine", err);
+    float *logp = ids ? kg_mem_calloc(n, sizeof *logp, "rollout engine", err) : NULL;
+    if (logp == NULL) {
+        kg_mem_free(ids);
+        return err->code;
+    }
+    kg_mem_free(x->top_ids);
+    kg_mem_free(x->top_logp);
+    x->top_ids = ids;
+    x->top_logp = logp;
+    x->top_capacity = top_k;
+    return KG_OK;
+}
+
+kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
+                          struct kg_err *err)
+{
+    KG_TRY(grow_top_k(x, s->record_top_k, err));
+    for (int i = 0; i < x->n_workers; i++)
+        KG_TRY(
+            kg_sampler_scratch_grow(&x->workers[i].scratch, s, x->m->config.vocab, err));
+    return KG_OK;
+}
+
+/* ---- head and draw ---- */
+
+/* Log-probs and logits of the wanted rows of p into the arrays from `first` on; top_k is
+ * that of the pass. */
+static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
+                      struct kg_err *err)
+{
+    int top_k = x->top_k;
+    int64_t V = x->m->config.vocab;
+    struct kg_head_out out = {.lse = x->lse + first, .logits = x->logits + first * V};
+    if (top_k > 0) {
+        out.top_ids = x->top_ids + first * top_k;
+        out.top_logp = x->top_logp + first * top_k;
+    }
+    return kg_rows_read(&out, p, 0, p->n_rows, top_k, err);
+}
+
+static void draw(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
+                 int64_t row)
+{
+    int32_t V = x->m->config.vocab;
+    struct kg_sampler_row z = {.z = x->logits + row * V,
+                               .vocab = V,
+                               .lse = x->lse[row],
+                               .said = s->said,
+                               .n_said = s->n_said};
+    bool records = s->sampling->record_top_k > 0;
+    s->top_ids = records ? x->top_ids + row * x->top_k : NULL;
+    s->top_logp = records ? x->top_logp + row * x->top_k : NULL;
+    s->status = kg_sampler_draw(&s->pick, &w->scratch, &z, s->sampling, s->u, &s->err);
+}
+
+/* ---- prompts ---- */
+
+static float inv_temp(const struct kg_exec_prompt *g)
+{
+    return kg_inv_temperature(g->sampling->temperature);
+}
+
+/* Start a pack with the next pieces of the prompts, in order. The last rows of those that
+ * it completes are wanted. */
+static void pack_pieces(struct kg_exec *x, struct kg_rows *p, int32_t n)
+{
+    kg_rows_next(p);
+    for (int32_t i = 0; i < n; i++) {
+        struct kg_exec_prompt *g = x->wanted[i];
+        int64_t left = g->n - g->cached;
+        int64_t room = x->prefill_chunk - kg_rows_tokens(p);
+        g->piece_n = (int32_t)(left < room ? left : room);
+        if (g->piece_n == 0)
+            continue;
+        g->piece_row = kg_rows_continue(p, g->tokens + g->cached, (size_t)g->piece_n,
+                                        g->cached, g->blocks);
+        g->cached += g->piece_n;
+        if (g->piece_n == left)
+            g->row = kg_rows_want(p, kg_rows_tokens(p) - 1, -1, inv_temp(g), NULL);
+    }
+}
+
+/* The first token that a row of its piece predicts. */
+static size_t first_scored(const struct kg_exec_prompt *g)
+{
+    return (size_t)(g->cached - g->piece_n + 1);
+}
+
+/* Rows of prompts that are scored: a row predicts the token behind it, the last one of a
+ * prompt what is sampled. */
+static void want_scores(struct kg_rows *p, struct kg_exec_prompt *g)
+{
+    g->score_row = p->n_rows;
+    g->n_scored = g->scores && g->piece_n > 0 ? g->piece_n - (g->cached == g->n) : 0;
+    for (int32_t j = 0; j < g->n_scored; j++)
+        kg_rows_want(p, g->piece_row + j, g->tokens[first_scored(g) + (size_t)j],
+                     inv_temp(g), NULL);
+}
+
+/* The head writes where the caller wants the scores, and keeps no more than its tiles.
+ * The prompt fails alone, by logits that are not finite. */
+static kg_status score_piece(struct kg_exec *x, struct kg_exec_prompt *g,
+                             const struct kg_rows *p, struct kg_err *err)
+{
+    const struct kg_prompt_scores *to = g->scores;
+    int top_k = g->sampling->record_top_k;
+    size_t at = first_scored(g);
+    size_t first = at * (size_t)top_k;
+    struct kg_head_out out = {.lse = x->prompt_lse,
+                              .logp = to->logp + at,
+                              .top_ids = top_k > 0 ? to->top_ids + first : NULL,
+                              .top_logp = top_k > 0 ? to->top_logp + first : NULL};
+    KG_TRY(kg_rows_read(&out, p, g->score_row, g->n_scored, top_k, err));
+    for (int32_t i = 0; i < g->n_scored && g->status == KG_OK; i++)
+        if (!isfinite(x->prompt_lse[i]))
+            g->status = kg_fail(&g->err, KG_ENONFINITE,
+                                "prompt %lld, token %zu: expected finite logits, found a "
+                                "log sum exp of %g",
+                                (long long)g->index, at + (size_t)i, x->prompt_lse[i]);
+    return KG_OK;
+}
+
+/* Compute one chunk of what is missing.   *n_tokens: there were so many to compute */
+static kg_status compute_chunk(struct kg_exec *x, int32_t n, int64_t *n_tokens,
+                               struct kg_err *err)
+{
+    struct kg_rows *p = x->workers[0].rows;
+    int64_t n_ready;
+    pack_pieces(x, p, n);
+    *n_tokens = kg_rows_tokens(p);
+    if (*n_tokens == 0)
+        return KG_OK;
+    n_ready = p->n_rows;
+    for (int32_t i = 0; i < n; i++)
+        want_scores(p, x->wanted[i]);
+    KG_TRY(kg_rows_forward(p, false, err));
+    for (int32_t i = 0; i < n; i++)
+        if (x->wanted[i]->n_scored > 0)
+            KG_TRY(score_piece(x, x->wanted[i], p, err));
+    kg_rows_forget(p, n_ready);
+    return KG_OK;
+}
+
+/* The rows of those that are complete; one of them is laid aside for later. */
+static kg_status ask_complete(struct kg_exec *x, int32_t n, struct kg_err *err)
+{
+    struct kg_rows *p = x->workers[0].rows;
+    x->top_k = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int top_k = x->wanted[i]->sampling->record_top_k;
+        if (x->wanted[i]->row < 0)
+            continue;
+        x->top_k = top_k > x->top_k ? top_k : x->top_k;
+        if (x->wanted[i]->again)
+            KG_TRY(kg_rows_hold(p, x->wanted[i]->row, err));
+    }
+    return p->n_rows > 0 ? head(x, p, 0, err) : KG_OK;
+}
+
+kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t *n_tokens,
+                          struct kg_err *err)
+{
+    struct kg_rows *p = x->workers[0].rows;
+    int64_t computed;
+    kg_rows_begin(p, x->m, 0);
+    for (int32_t i = 0; i < n; i++) {
+        struct kg_exec_prompt *g = x->wanted[i];
+        g->row = -1;
+        if (g->cached == g->n)
+            KG_TRY(kg_rows_recall(&g->row, p, inv_temp(g), err));
+    }
+    do {
+        KG_TRY(compute_chunk(x, n, &computed, err));
+        *n_tokens += computed;
+    } while (computed > 0 && !one_chunk);
+    return ask_complete(x, n, err);
+}
+
+void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
+                  const struct kg_exec_prompt *prompt)
+{
+    draw(x, &x->workers[0], step, prompt->row);
+}
+
+/* ---- a decode step ---- */
+
+/* Steps [first, first+n): the row of step i is i. */
+static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t first,
+                               int32_t n, struct kg_err *err)
+{
+    struct kg_rows *p = w->rows;
+    kg_rows_begin(p, x->m, 0);
+    for (int32_t i = first; i < first + n; i++) {
+        const struct kg_exec_step *s = &x->steps[i];
+        int64_t row = kg_rows_continue(p, s->token, 1, s->pos, s->blocks);
+        kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
+    }
+    KG_TRY(kg_rows_forward(p, false, err));
+    return head(x, p, first, err);
+}
+
+static void draw_range(struct kg_exec *x, struct kg_worker *w, int32_t first, int32_t n)
+{
+    for (int32_t i = first; i < first + n; i++)
+        draw(x, w, &x->steps[i], i);
+}
+
+/* Small weights: a step is dominated by threads that wait for each other at every
+ * product. Many rows a thread: the products are bound by arithmetic, so reading the
+ * weights once a thread costs little. In between the weights are better read once, by all
+ * threads together. */
+static const double OUTER_WEIGHT_BYTES = 64e6;
+enum { OUTER_ROWS = 16 };
+
+static bool outer_is_faster(const struct kg_exec *x, int32_t n)
+{
+    double bytes = (double)x->m->n_elements * (double)kg_dtype_traits(x->m->ct)->bytes;
+    int32_t rows = n / x->n_workers;
+    return x->n_workers > 1 && rows >= 2 &&
+           (bytes <= OUTER_WEIGHT_BYTES || rows >= OUTER_ROWS);
+}
+
+/* Each worker's share of n steps; with `compute` forward and head as well, else the draw
+ * alone. */
+static kg_status in_parallel(struct kg_exec *x, int32_t n, bool compute,
+                             struct kg_err *err)
+{
+    int T = x->n_workers;
+#pragma omp parallel for num_threads(T) schedule(static, 1)
+    for (int i = 0; i < T; i++) {
+        struct kg_worker *w = &x->workers[i];
+        int32_t first = (int32_t)((int64_t)n * i / T);
+        int32_t count = (int32_t)((int64_t)n * (i + 1) / T) - first;
+        w->status = KG_OK;
+        if (compute && count > 0)
+            w->status = compute_range(x, w, first, count, &w->err);
+        if (w->status == KG_OK)
+            draw_range(x, w, first, count);
+    }
+    for (int i = 0; i < T; i++)
+        if (x->workers[i].status != KG_OK) {
+            *err = x->workers[i].err;
+            return err->code;
+        }
+    return KG_OK;
+}
+
+/* The most ids that one of n steps records with its token. */
+static int widest_record(const struct kg_exec *x, int32_t n)
+{
+    int most = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int k = x->steps[i].sampling->record_top_k;
+        most = k > most ? k : most;
+    }
+    return most;
+}
+
+kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err)
+{
+    bool outer = outer_is_faster(x, n);
+    x->top_k = widest_record(x, n);
+    if (!outer)
+        KG_TRY(compute_range(x, &x->workers[0], 0, n, err));
+    if (n > 1)
+        return in_parallel(x, n, outer, err);
+    draw_range(x, &x->workers[0], 0, n); /* the threads share the one row */
+    return KG_OK;
+}

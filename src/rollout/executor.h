@@ -1,0 +1,103 @@
+/* The executor: prompts and newest tokens in, drawn tokens out.
+ *
+ * Whoever calls it says what is fed at which positions, in which blocks of the cache, and
+ * how a token is drawn; it packs, runs the forward and the head, and draws. It does not
+ * know why: no queue, no request, no trajectory.
+ */
+#ifndef KG_ROLLOUT_EXECUTOR_H
+#define KG_ROLLOUT_EXECUTOR_H
+
+#include "model/rows.h"
+#include "rollout/rollout.h"
+#include "rollout/sampler.h"
+
+/* Tokens to compute before somebody can draw. */
+struct kg_exec_prompt {
+    const int32_t *tokens; /* (n) borrowed */
+    int32_t n;
+    int32_t cached;                        /* tokens whose keys are in the cache */
+    const int32_t *blocks;                 /* borrowed: from position 0 on */
+    const struct kg_sampling *sampling;    /* borrowed: temperature, width of records */
+    const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
+    int64_t index;                         /* of the prompt, for errors */
+    bool again;  /* more will be drawn behind it in a later pass: of one alone */
+    int64_t row; /* out: >= 0: a token can be drawn in this pass; the executor's else */
+    kg_status status; /* out: other than OK: it could not be scored, with err */
+    struct kg_err err;
+
+    /* the executor's */
+    int32_t piece_n;
+    int64_t piece_row; /* its rows of the current pack */
+    int64_t score_row; /* the first of n_scored rows that are wanted for its scores */
+    int32_t n_scored;
+};
+
+/* One token for one sequence. */
+struct kg_exec_step {
+    const int32_t *token; /* borrowed, as all that is pointed to: the newest one, fed */
+    int32_t pos;          /* of it */
+    const int32_t *blocks;
+    const struct kg_sampling *sampling;
+    const int32_t *said; /* (n_said) see struct kg_sampler_row */
+    size_t n_said;
+    double u; /* in [0, 1) */
+    /* out */
+    struct kg_sampler_pick pick;
+    const int32_t *top_ids; /* (record_top_k) valid until the next pass, as the next */
+    const float *top_logp;
+    kg_status status; /* other than OK: nothing was drawn, with err */
+    struct kg_err err;
+};
+
+/* What one thread needs to compute a part of a batch. */
+struct kg_worker {
+    struct kg_rows *rows;              /* owned */
+    struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
+    kg_status status;
+    struct kg_err err;
+};
+
+struct kg_exec {
+    const struct kg_model *m; /* borrowed */
+    int32_t max_batch, prefill_chunk;
+    struct kg_kv *kv;          /* owned */
+    struct kg_worker *workers; /* (n_workers) owned */
+    int n_workers;
+    int32_t *top_ids; /* (max_batch,top_capacity) owned, as the next; rows of top_k */
+    float *top_logp;
+    int top_capacity;
+    int top_k; /* of the current pass: the widest of its sequences */
+
+    struct kg_block memory;         /* owned: what follows stands in it */
+    struct kg_exec_prompt *prompts; /* (max_batch+1) by the caller's numbers */
+    struct kg_exec_prompt **wanted; /* (max_batch+1) of the current pass, in order */
+    struct kg_exec_step *steps;     /* (max_batch) of the current pass */
+    double *prompt_lse;             /* (prefill_chunk) of a prompt that is scored */
+    float *logits;                  /* (max_batch,V) */
+    double *lse;                    /* (max_batch) */
+};
+
+/* n_blocks: of the cache.   errors: ENOMEM, EINVAL; release it all the same */
+kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
+                       const struct kg_rollout_opts *opts, int32_t n_blocks,
+                       struct kg_err *err) KG_MUST_CHECK;
+void kg_exec_release(struct kg_exec *x);
+/* As many workers as there are threads now.   errors: ENOMEM */
+kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
+/* Room for what this sampling needs and records; not within a pass.   errors: ENOMEM */
+kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+/* A pass: compute the first n that are wanted, in order, pieces of several beside each
+ * other: one chunk, or all that is missing. Of those that are complete the last row is
+ * asked about; of one that is complete already it was kept.
+ * n_tokens: added to, tokens that were computed */
+kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t *n_tokens,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* A token behind a prompt that is ready; nothing is fed. A failure is the step's own. */
+void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
+                  const struct kg_exec_prompt *prompt);
+/* The first n steps: what is fed, what is drawn. Drawing fails one by one. */
+kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,187 @@
+/* From a request's numbers to blocks, and the reasons for which one is refused.
+ *
+ * What has been let in can always be finished: all blocks that a sequence can ever need
+ * are counted here, before anything is computed, and a request that no empty cache could
+ * hold is refused. The last token is never fed back unless it is the prompt's, so its key
+ * is never stored. An episode with a window begins some turns anew from position 0, in
+ * the blocks that it has: all of them are its own then, since a prompt's would still be
+ * read by others, and they hold a window and a turn and not the whole context.
+ */
+#include "rollout/request.h"
+
+#include "rollout/sampler.h"
+
+/* ---- lengths and blocks ---- */
+
+int32_t kg_request_blocks(int64_t tokens)
+{
+    return (int32_t)((tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK);
+}
+
+const struct kg_sampling *kg_request_sampling(const struct kg_request *q,
+                                              const struct kg_request_limits *l)
+{
+    return q->sampling ? q->sampling : l->sampling;
+}
+
+int32_t kg_request_first_limit(const struct kg_request *q,
+                               const struct kg_request_limits *l)
+{
+    if (q->max_tokens == KG_PROMPT_ONLY)
+        return 0;
+    return q->max_tokens > 0 ? q->max_tokens : kg_request_sampling(q, l)->max_tokens;
+}
+
+/* Tokens of the prompt and all that can follow. */
+static int64_t longest(const struct kg_request *q, const struct kg_request_limits *l)
+{
+    if (q->context > 0)
+        return q->context;
+    return (int64_t)q->prompt_n + kg_request_first_limit(q, l);
+}
+
+/* Whether a turn may begin with more text than the window. */
+static bool rewinds(const struct kg_request *q)
+{
+    return q->window > 0 && q->window < q->context - 1;
+}
+
+struct kg_job kg_request_job(const struct kg_request *q, struct kg_traj *trajs,
+                             const struct kg_request_limits *l)
+{
+    int64_t prompt = (int64_t)q->prompt_n, most = longest(q, l);
+    int64_t turn = (int64_t)q->window + kg_request_first_limit(q, l);
+    int64_t stored = (rewinds(q) && turn < most ? turn : most) - 1;
+    return (struct kg_job){
+        .request = q,
+        .trajs = trajs,
+        .n_left = q->n_samples,
+        .n_prompt = kg_request_blocks(prompt),
+        .n_shared = rewinds(q) ? 0 : (int32_t)(prompt / KG_KV_BLOCK),
+        .n_blocks = kg_request_blocks(stored > prompt ? stored : prompt)};
+}
+
+/* ---- refusals ---- */
+
+static kg_status check_tokens(const struct kg_request_limits *l, const int32_t *tokens,
+                              size_t n, struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= l->vocab)
+            return kg_fail(err, KG_EINVAL,
+                           "token %zu is %d, expected an id between 0 and %d", i,
+                           tokens[i], l->vocab - 1);
+    return KG_OK;
+}
+
+static kg_status check_cache(const struct kg_request *q,
+                             const struct kg_request_limits *l, struct kg_err *err)
+{
+    struct kg_job job = kg_request_job(q, NULL, l);
+    if (kg_job_needs(&job) <= l->n_blocks)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "%zu tokens of prompt and up to %lld new ones need a cache of %d tokens, it "
+        "has %d",
+        q->prompt_n, (long long)longest(q, l) - (long long)q->prompt_n,
+        kg_job_needs(&job) * KG_KV_BLOCK, l->n_blocks * KG_KV_BLOCK);
+}
+
+static kg_status check_room(const struct kg_request *q, const struct kg_request_limits *l,
+                            struct kg_err *err)
+{
+    int32_t limit = kg_request_first_limit(q, l);
+    int32_t most = q->context > 0 && q->context < l->max_len ? q->context : l->max_len;
+    if (q->context > l->max_len)
+        return kg_fail(err, KG_EINVAL,
+                       "an episode of up to %d tokens passes the limit of %d tokens",
+                       q->context, l->max_len);
+    if (q->prompt_n + (size_t)limit > (size_t)most)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%zu tokens of prompt and up to %d new ones pass the limit of %d tokens",
+            q->prompt_n, limit, most);
+    return check_cache(q, l, err);
+}
+
+static kg_status check_bias(const struct kg_request_limits *l, const struct kg_adjust *a,
+                            struct kg_err *err)
+{
+    int32_t V = l->vocab;
+    for (size_t i = 0; a && i < a->n_bias; i++)
+        if (a->bias[i].id < 0 || a->bias[i].id >= V)
+            return kg_fail(err, KG_EINVAL,
+                           "a bias is for id %d, expected an id between 0 and %d",
+                           a->bias[i].id, V - 1);
+    return KG_OK;
+}
+
+static kg_status check_sampling(const struct kg_request_limits *l,
+                                const struct kg_sampling *s, struct kg_err *err)
+{
+    if (s == NULL)
+        return kg_fail(err, KG_EINVAL,
+                       "expected sampling parameters of the request or the session, "
+                       "found none");
+    KG_TRY(kg_sampler_check(s, err));
+    if (s->n_stops > 0 && !l->stops)
+        return kg_fail(err, KG_EINVAL,
+                       "stop strings need a tokenizer, and the model has none");
+    if (s->record_top_k < 0 || s->record_top_k > l->vocab)
+        return kg_fail(err, KG_EINVAL,
+                       "ids to record with a token must be between 0 and the "
+                       "vocabulary's %d, it is %d",
+                       l->vocab, s->record_top_k);
+    return check_bias(l, s->adjust, err);
+}
+
+static kg_status check_window(const struct kg_request *q, struct kg_err *err)
+{
+    if (q->window == 0 ||
+        (q->window > 0 && q->context > 0 && (size_t)q->window >= q->prompt_n))
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "expected a window of at least the prompt's %zu tokens, in an episode, "
+        "found one of %d in a context of %d",
+        q->prompt_n, q->window, q->context);
+}
+
+kg_status kg_request_check(const struct kg_request *q, const struct kg_request_limits *l,
+                           struct kg_err *err)
+{
+    if (q->prompt_n == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "expected at least one token, found an empty prompt");
+    bool limited = q->max_tokens >= 0 ||
+                   (q->max_tokens == KG_PROMPT_ONLY && q->context == 0);
+    if (q->n_samples < 1 || !limited || q->first_sample < 0 || q->context < 0)
+        return kg_fail(err, KG_EINVAL,
+                       "expected at least one sample, and a limit, a first sample and a "
+                       "context of at least 0, found %d, %d, %d and %d",
+                       q->n_samples, q->max_tokens, q->first_sample, q->context);
+    KG_TRY(check_window(q, err));
+    KG_TRY(check_sampling(l, kg_request_sampling(q, l), err));
+    KG_TRY(check_tokens(l, q->prompt, q->prompt_n, err));
+    return check_room(q, l, err);
+}
+
+kg_status kg_request_check_turn(const struct kg_request *q,
+                                const struct kg_request_limits *l, size_t seen,
+                                const int32_t *tokens, size_t n, int32_t limit,
+                                struct kg_err *err)
+{
+    KG_TRY(check_tokens(l, tokens, n, err));
+    if (seen + n + (size_t)limit > (size_t)q->context)
+        return kg_fail(err, KG_EINVAL,
+                       "%zu tokens so far, an observation of %zu and up to %d new ones "
+                       "pass the episode's %d tokens",
+                       seen, n, limit, q->context);
+    if (rewinds(q) && limit > kg_request_first_limit(q, l))
+        return kg_fail(err, KG_EINVAL,
+                       "a turn of %d new tokens passes the first turn's %d, which the "
+                       "window of %d has room for",
+                       limit, kg_request_first_limit(q, l), q->window);
+    return KG_OK;
+}

@@ -1,0 +1,522 @@
+/* The scheduler by itself: order of admission, who holds which block, a cache that is
+ * full; and some thousand random schedules of which every step is checked. Nothing here
+ * has tokens, let alone a model. */
+#include "rollout/scheduler.h"
+
+#include "base/mem.h"
+#include "base/need_testing.h"
+#include "base/rng.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kg_sched s;
+static char names[64]; /* a request is told by where its name stands */
+
+static void begin(int32_t batch, int32_t open, int32_t blocks)
+{
+    struct kg_sched_opts o = {batch, open, blocks, .blocks_per_seq = 8};
+    NEED(kg_sched_init(&s, &o, err));
+}
+
+static struct kg_job job(int name, int32_t samples, int32_t n_prompt, int32_t n_shared,
+                         int32_t n_blocks)
+{
+    return (struct kg_job){.trajs = (void *)&names[name],
+                           .n_left = samples,
+                           .n_prompt = n_prompt,
+                           .n_shared = n_shared,
+                           .n_blocks = n_blocks};
+}
+
+static void submit(struct kg_job j) { NEED(kg_sched_submit(&s, &j, err)); }
+
+static int name_of(const struct kg_job *j) { return (int)((char *)j->trajs - names); }
+
+static const struct kg_group *group_of(int32_t slot)
+{
+    return &s.groups[s.slots[slot].group];
+}
+
+static int32_t n_in(enum kg_slot_state state) { return s.in[state].n; }
+
+/* ---- what always holds ---- */
+
+static void count(int32_t *holders, const int32_t *blocks, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        assert_in_range(blocks[i], 0, s.opts.n_blocks - 1);
+        holders[blocks[i]]++;
+    }
+}
+
+/* Every block is free or has its holders, and is free once. */
+static void check_blocks(void)
+{
+    int32_t *holders = calloc((size_t)s.opts.n_blocks, sizeof *holders);
+    for (int32_t i = 0; i < s.opts.max_open; i++)
+        count(holders, s.slots[i].blocks, s.slots[i].n_blocks);
+    for (int32_t i = 0; i < s.order.n; i++)
+        count(holders, s.groups[s.order.at[i]].blocks, s.groups[s.order.at[i]].n_blocks);
+    for (int32_t i = 0; i < s.opts.n_blocks; i++)
+        assert_int_equal(s.refs[i], holders[i]);
+    for (int32_t i = 0; i < s.free.n; i++)
+        assert_int_equal(holders[s.free.at[i]]++, 0);
+    for (int32_t i = 0; i < s.opts.n_blocks; i++)
+        assert_true(holders[i] > 0);
+    free(holders);
+}
+
+/* Every slot is in the one list of its state; a free one holds nothing. */
+static void check_slots(void)
+{
+    int32_t seen = 0;
+    for (int state = 0; state < KG_SLOT_STATES; state++)
+        for (int32_t i = 0; i < s.in[state].n; i++, seen++)
+            assert_int_equal(s.slots[s.in[state].at[i]].state, state);
+    assert_int_equal(seen, s.opts.max_open);
+    for (int32_t i = 0; i < n_in(KG_SLOT_FREE); i++)
+        assert_int_equal(s.slots[s.in[KG_SLOT_FREE].at[i]].n_blocks, 0);
+    assert_true(n_in(KG_SLOT_STARTING) + n_in(KG_SLOT_RUNNING) <= s.opts.max_batch);
+}
+
+/* A group lives as long as somebody waits for it. */
+static void check_groups(void)
+{
+    int64_t waiting = 0;
+    struct kg_job *j;
+    int32_t starting = 0;
+    for (int32_t i = 0; i < s.order.n; i++) {
+        const struct kg_group *g = &s.groups[s.order.at[i]];
+        assert_true(g->n_waiting > 0 || s.order.at[i] == s.open);
+        starting += g->n_waiting;
+    }
+    assert_int_equal(starting, n_in(KG_SLOT_STARTING));
+    for (size_t i = 0; (j = kg_sched_job(&s, i)) != NULL; i++) {
+        assert_true(j->n_left > 0);
+        waiting += j->n_left;
+    }
+    assert_int_equal(waiting, s.n_waiting);
+}
+
+static void check(void)
+{
+    check_slots();
+    check_blocks();
+    check_groups();
+}
+
+static int32_t start(int name)
+{
+    int32_t slot = kg_sched_start(&s);
+    assert_true(slot >= 0);
+    assert_int_equal(name_of(&group_of(slot)->job), name);
+    check();
+    return slot;
+}
+
+static void move(int32_t slot, enum kg_slot_state to)
+{
+    kg_sched_move(&s, slot, to);
+    check();
+}
+
+static void end_empty(void)
+{
+    assert_int_equal(s.free.n, s.opts.n_blocks);
+    assert_int_equal(n_in(KG_SLOT_FREE), s.opts.max_open);
+    assert_int_equal(s.order.n, 0);
+    assert_int_equal(s.n_waiting, 0);
+    kg_sched_release(&s);
+}
+
+/* ---- one by one ---- */
+
+static void samples_share_what_their_prompt_fills(void **state)
+{
+    int32_t a, b, c;
+    (void)state;
+    begin(4, 4, 20);
+    submit(job(0, 3, 3, 2, 5));
+    a = start(0);
+    assert_int_equal(s.free.n, 20 - 3 - 3); /* the prompt's, and three of its own */
+    b = start(0);
+    c = start(0);
+    assert_int_equal(kg_sched_start(&s), -1);
+    assert_int_equal(s.free.n, 20 - 3 - 3 - 3 - 2); /* the last goes on in the prompt's */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(s.slots[a].blocks[i], s.slots[b].blocks[i]);
+        assert_int_equal(s.slots[a].blocks[i], s.slots[c].blocks[i]);
+    }
+    assert_int_equal(s.slots[c].blocks[2], group_of(c)->blocks[2]);
+    for (int i = 2; i < 5; i++)
+        assert_int_equal(s.refs[s.slots[a].blocks[i]], 1);
+    move(a, KG_SLOT_RUNNING);
+    move(c, KG_SLOT_ENDED);
+    move(c, KG_SLOT_FREE); /* the prompt is still waited for */
+    assert_int_equal(s.order.n, 1);
+    move(b, KG_SLOT_RUNNING);
+    assert_int_equal(s.order.n, 0);
+    assert_int_equal(s.free.n, 20 - 2 - 3 - 3);
+    move(a, KG_SLOT_FREE);
+    move(b, KG_SLOT_FREE);
+    end_empty();
+}
+
+static void who_came_first_starts_first_however_large(void **state)
+{
+    int32_t a, b;
+    (void)state;
+    begin(3, 3, 10);
+    submit(job(0, 1, 1, 0, 6));
+    submit(job(1, 2, 1, 1, 5));
+    submit(job(2, 1, 1, 0, 1));
+    a = start(0);
+    assert_int_equal(kg_sched_start(&s), -1); /* 4 blocks are free, it needs 5 */
+    move(a, KG_SLOT_RUNNING);
+    assert_int_equal(kg_sched_start(&s), -1);
+    move(a, KG_SLOT_ENDED);
+    assert_int_equal(kg_sched_start(&s), -1);
+    move(a, KG_SLOT_FREE);
+    a = start(1);
+    b = start(1);
+    a = (move(a, KG_SLOT_FREE), start(2));
+    move(a, KG_SLOT_FREE);
+    move(b, KG_SLOT_FREE);
+    end_empty();
+}
+
+/* A group that is open keeps its prompt, and one behind it does not pass. */
+static void a_full_cache_is_waited_for(void **state)
+{
+    int32_t a, b;
+    (void)state;
+    begin(4, 4, 7);
+    submit(job(0, 3, 2, 1, 4));
+    submit(job(1, 1, 1, 0, 1));
+    a = start(0);
+    assert_int_equal(s.free.n, 2);
+    assert_int_equal(kg_sched_start(&s), -1);
+    move(a, KG_SLOT_RUNNING);
+    assert_int_equal(s.order.n, 1);
+    move(a, KG_SLOT_ENDED);
+    move(a, KG_SLOT_FREE);
+    assert_int_equal(s.free.n, 5);
+    a = start(0);
+    b = start(0); /* the last one needs two */
+    assert_int_equal(kg_sched_start(&s), -1);
+    move(b, KG_SLOT_FREE);
+    b = start(1);
+    move(a, KG_SLOT_FREE);
+    move(b, KG_SLOT_FREE);
+    end_empty();
+}
+
+static void what_goes_on_comes_before_what_is_new(void **state)
+{
+    int32_t a, b, c, rows[2];
+    (void)state;
+    begin(2, 3, 30);
+    submit(job(0, 4, 1, 0, 3));
+    a = start(0);
+    b = start(0);
+    assert_int_equal(kg_sched_start(&s), -1); /* no row */
+    for (int i = 0; i < 2; i++) {
+        move(i == 0 ? a : b, KG_SLOT_RUNNING);
+        move(i == 0 ? a : b, KG_SLOT_ENDED);
+        move(i == 0 ? a : b, KG_SLOT_PARKED);
+    }
+    c = start(0);
+    assert_int_equal(kg_sched_start(&s), -1); /* a row, and no slot */
+    move(b, KG_SLOT_RESUMING);
+    move(a, KG_SLOT_RESUMING);
+    rows[0] = kg_sched_start(&s);
+    assert_int_equal(rows[0], b);
+    assert_int_equal(group_of(b)->resumed, b);
+    assert_int_equal(s.slots[b].n_blocks, 3);
+    assert_int_equal(kg_sched_start(&s), -1);
+    move(c, KG_SLOT_FREE);
+    rows[1] = kg_sched_start(&s);
+    assert_int_equal(rows[1], a);
+    move(a, KG_SLOT_FREE);
+    c = start(0);
+    move(b, KG_SLOT_FREE);
+    move(c, KG_SLOT_FREE);
+    end_empty();
+}
+
+static void samples_may_be_withdrawn_before_they_start(void **state)
+{
+    int32_t a;
+    (void)state;
+    begin(2, 2, 10);
+    submit(job(0, 3, 2, 1, 4));
+    submit(job(1, 2, 1, 0, 2));
+    submit(job(2, 1, 1, 0, 2));
+    kg_sched_withdraw(&s, kg_sched_job(&s, 1));
+    kg_sched_withdraw(&s, kg_sched_job(&s, 1)); /* and it is gone */
+    assert_int_equal(name_of(kg_sched_job(&s, 1)), 2);
+    assert_null(kg_sched_job(&s, 2));
+    a = start(0);
+    move(a, KG_SLOT_RUNNING);
+    kg_sched_withdraw(&s, kg_sched_job(&s, 0));
+    check();
+    assert_int_equal(s.order.n, 1);
+    kg_sched_withdraw(&s, kg_sched_job(&s, 0)); /* nobody is to share the prompt */
+    check();
+    assert_int_equal(s.order.n, 0);
+    assert_int_equal(s.free.n, 10 - 4);
+    move(start(2), KG_SLOT_FREE);
+    move(a, KG_SLOT_FREE);
+    end_empty();
+}
+
+/* Of several samples one is left: it goes on in its prompt's blocks. */
+static void one_that_is_left_alone_needs_no_copies(void **state)
+{
+    int32_t a;
+    (void)state;
+    begin(2, 2, 5);
+    submit(job(0, 2, 2, 1, 4));
+    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0)), 5);
+    kg_sched_withdraw(&s, kg_sched_job(&s, 0));
+    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0)), 4);
+    a = start(0);
+    assert_int_equal(s.free.n, 1);
+    move(a, KG_SLOT_FREE);
+    end_empty();
+}
+
+static void what_is_cleared_is_handed_out_the_same_way(void **state)
+{
+    int32_t slot[2], block[2];
+    (void)state;
+    begin(3, 5, 30);
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 3; k++)
+            submit(job(k, 2, 2, 1, 4));
+        start(0);
+        start(0);
+        slot[i] = start(1);
+        block[i] = s.slots[slot[i]].blocks[3];
+        kg_sched_clear(&s);
+        check();
+        assert_int_equal(s.free.n, 30);
+        assert_null(kg_sched_job(&s, 0));
+    }
+    assert_int_equal(slot[0], slot[1]);
+    assert_int_equal(block[0], block[1]);
+    end_empty();
+}
+
+static void running_out_of_memory_is_a_status(void **state)
+{
+    struct kg_sched_opts o = {2, 2, 4, 2};
+    struct kg_job j = job(0, 1, 1, 0, 1);
+    struct kg_err why;
+    uint64_t before = kg_mem_current_bytes();
+    (void)state;
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_sched_init(&s, &o, &why), KG_ENOMEM);
+    kg_sched_release(&s);
+    begin(2, 2, 4);
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_sched_submit(&s, &j, &why), KG_ENOMEM);
+    assert_int_equal(s.n_waiting, 0);
+    submit(j);
+    move(start(0), KG_SLOT_FREE);
+    end_empty();
+    assert_int_equal(kg_mem_current_bytes(), before);
+}
+
+/* ---- random schedules ---- */
+
+enum { SCHEDULES = 3000, JOBS = 8, MOST_STEPS = 4000 };
+
+/* What was promised, kept apart from what the scheduler keeps. */
+struct schedule {
+    uint32_t seed, drawn;
+    int submitted;
+    int32_t left[JOBS]; /* samples of each job that have not started */
+    int32_t started, ended, withdrawn, asked;
+    int32_t resumed[1024]; /* slots, from..to */
+    int from, to;
+};
+
+/* How often it came to what is to be tested, in all schedules. */
+static int n_resumed, n_withdrawn, n_full, n_beside;
+
+static int32_t below(struct schedule *x, int32_t n)
+{
+    return (int32_t)kg_rng_below((struct kg_rng_key){x->seed, KG_RNG_TEST}, 3, x->drawn++,
+                                 0, (uint64_t)n);
+}
+
+static void ask(struct schedule *x)
+{
+    int32_t blocks = 1 + below(x, 8), n_prompt = 1 + below(x, blocks);
+    struct kg_job j = job(x->submitted, 1 + below(x, 5), n_prompt, 0, blocks);
+    j.n_shared = below(x, 4) == 0 ? 0 : n_prompt - below(x, 2);
+    if (kg_job_needs(&j) > s.opts.n_blocks)
+        j.n_left = 1;
+    if (kg_job_needs(&j) > s.opts.n_blocks)
+        return;
+    submit(j);
+    x->left[x->submitted++] = j.n_left;
+    x->asked += j.n_left;
+}
+
+static int first_job(const struct schedule *x)
+{
+    int i = 0;
+    while (i < x->submitted && x->left[i] == 0)
+        i++;
+    return i;
+}
+
+/* Nothing has started: for one of the reasons that there are. */
+static void assert_no_room(const struct schedule *x)
+{
+    const struct kg_job *j = kg_sched_job(&s, 0);
+    if (n_in(KG_SLOT_STARTING) + n_in(KG_SLOT_RUNNING) == s.opts.max_batch)
+        return;
+    assert_int_equal(x->from, x->to);
+    if (j == NULL || n_in(KG_SLOT_FREE) == 0)
+        return;
+    int32_t shares = j->n_left == 1 ? j->n_prompt : j->n_shared;
+    assert_true(s.free.n < (s.open >= 0 ? j->n_blocks - shares : kg_job_needs(j)));
+    n_full++;
+    assert_true(n_in(KG_SLOT_FREE) < s.opts.max_open); /* or it could never start */
+}
+
+static void start_all(struct schedule *x)
+{
+    int32_t slot;
+    while ((slot = kg_sched_start(&s)) >= 0) {
+        check();
+        assert_int_equal(s.slots[slot].state, KG_SLOT_STARTING);
+        if (x->from < x->to) {
+            assert_int_equal(slot, x->resumed[x->from++]);
+            n_resumed++;
+            continue;
+        }
+        const struct kg_job *j = &group_of(slot)->job;
+        assert_int_equal(name_of(j), first_job(x));
+        assert_int_equal(j->n_left, --x->left[name_of(j)]);
+        assert_int_equal(s.slots[slot].n_blocks, j->n_blocks);
+        for (int32_t i = j->n_shared; i < j->n_blocks; i++) /* what it writes */
+            assert_true(s.refs[s.slots[slot].blocks[i]] ==
+                        1 + (j->n_left == 0 && i < j->n_prompt));
+        n_beside += s.order.n > 1;
+        x->started++;
+    }
+    assert_no_room(x);
+}
+
+/* A slot that resumes is no longer waited for. */
+static void forget(struct schedule *x, int32_t slot)
+{
+    for (int i = x->from; i < x->to; i++)
+        if (x->resumed[i] == slot) {
+            memmove(&x->resumed[i], &x->resumed[i + 1],
+                    (size_t)(x->to - i - 1) * sizeof *x->resumed);
+            x->to--;
+            return;
+        }
+}
+
+static void go_on(struct schedule *x, int32_t slot)
+{
+    switch (s.slots[slot].state) {
+    case KG_SLOT_STARTING:
+        move(slot, below(x, 6) > 0 ? KG_SLOT_RUNNING : KG_SLOT_ENDED);
+        break;
+    case KG_SLOT_RUNNING:
+        move(slot, KG_SLOT_ENDED);
+        break;
+    case KG_SLOT_ENDED:
+        if (below(x, 2) == 0 && x->to < 1000) {
+            move(slot, KG_SLOT_PARKED);
+            break;
+        }
+        move(slot, KG_SLOT_FREE);
+        x->ended++;
+        break;
+    case KG_SLOT_PARKED:
+        move(slot, KG_SLOT_RESUMING);
+        x->resumed[x->to++] = slot;
+        break;
+    default:
+        break;
+    }
+}
+
+static void give_up(struct schedule *x)
+{
+    int32_t slot = below(x, s.opts.max_open);
+    struct kg_job *j = kg_sched_job(&s, (size_t)below(x, JOBS));
+    if (s.slots[slot].state != KG_SLOT_FREE) {
+        forget(x, slot);
+        move(slot, KG_SLOT_FREE);
+        x->ended++;
+    } else if (j) {
+        x->left[name_of(j)]--;
+        x->withdrawn++;
+        n_withdrawn++;
+        kg_sched_withdraw(&s, j);
+        check();
+    }
+}
+
+static void run_schedule(uint32_t seed)
+{
+    struct schedule x = {.seed = seed};
+    int32_t batch = 1 + below(&x, 6);
+    int steps = 0, jobs = 1 + below(&x, JOBS);
+    bool gives_up = below(&x, 2) == 0;
+    begin(batch, batch + below(&x, 4), 1 + below(&x, 24));
+    for (int tries = 0;
+         tries < jobs || n_in(KG_SLOT_FREE) < s.opts.max_open || s.n_waiting > 0;
+         steps++) {
+        assert_true(steps < MOST_STEPS);
+        if (tries < jobs && below(&x, 3) == 0) {
+            tries++;
+            ask(&x);
+        }
+        start_all(&x);
+        for (int32_t i = 0; i < s.opts.max_open; i++)
+            if (below(&x, 3) == 0)
+                go_on(&x, i);
+        if (gives_up && below(&x, 8) == 0)
+            give_up(&x);
+    }
+    assert_int_equal(x.started + x.withdrawn, x.asked);
+    assert_int_equal(x.ended, x.started);
+    end_empty();
+}
+
+static void whatever_happens_all_end_in_order_and_no_block_is_lost(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < SCHEDULES; seed++)
+        run_schedule(seed);
+    assert_true(n_resumed > SCHEDULES && n_withdrawn > SCHEDULES / 8);
+    assert_true(n_full > SCHEDULES && n_beside > SCHEDULES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(samples_share_what_their_prompt_fills),
+        cmocka_unit_test(who_came_first_starts_first_however_large),
+        cmocka_unit_test(a_full_cache_is_waited_for),
+        cmocka_unit_test(what_goes_on_comes_before_what_is_new),
+        cmocka_unit_test(samples_may_be_withdrawn_before_they_start),
+        cmocka_unit_test(one_that_is_left_alone_needs_no_copies),
+        cmocka_unit_test(what_is_cleared_is_handed_out_the_same_way),
+        cmocka_unit_test(running_out_of_memory_is_a_status),
+        cmocka_unit_test(whatever_happens_all_end_in_order_and_no_block_is_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
