@@ -545,32 +545,35 @@ static void cancelling_frees_rows_and_blocks_at_once(void **state)
     kg_rollout_free(seen.r);
 }
 
-/* Whichever of those that decode: it gets no token more, and the others get theirs. */
+/* Whichever of those that get a token, the first one or a later one: it gets no token
+ * more, and the others get theirs. */
 static void any_of_the_running_may_be_cancelled_between_tokens(void **state)
 {
     (void)state;
     struct kg_rollout_opts o = {.max_batch = 3, .max_len = LONGEST};
     struct kg_sampling s = plain(9);
     struct kg_request q = prompt_of(10, &s, 3);
-    for (int victim = 0; victim < 3; victim++) {
+    for (int i = 0; i < 6; i++) {
         struct kg_traj t[3] = {0};
         struct kg_rollout_load load;
         struct seen seen;
+        int victim = i / 2;
         open_engine(&seen, models[KG_F32], &o, true);
         NEED(kg_rollout_submit(seen.r, &q, t, err));
-        do
+        while (i % 2 == 1 && t[0].n < 13)
             NEED(kg_rollout_step(seen.r, &load, err));
-        while (t[0].n < 13);
         seen.cancel = &t[victim];
         size_t before = t[victim].n;
         NEED(kg_rollout_step(seen.r, &load, err));
         assert_int_equal(load.running, 2);
         step_to_the_end(&seen);
-        for (int i = 0; i < 3; i++) {
-            assert_int_equal(t[i].finish,
-                             i == victim ? KG_FINISH_CANCELLED : KG_FINISH_LENGTH);
-            assert_true(i == victim ? t[i].n <= before + 1 : t[i].n == 10 + 9);
+        for (int k = 0; k < 3; k++) {
+            assert_int_equal(t[k].finish,
+                             k == victim ? KG_FINISH_CANCELLED : KG_FINISH_LENGTH);
+            if (k != victim)
+                assert_int_equal(t[k].n, 10 + 9);
         }
+        assert_true(t[victim].n <= (before > 0 ? before : 10) + 1);
         assert_int_equal(seen.ended, 2);
         assert_nothing_is_held(seen.r);
         release(t, 3);

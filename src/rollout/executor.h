@@ -34,6 +34,7 @@ struct kg_exec_prompt {
 
 /* One token for one sequence. */
 struct kg_exec_step {
+    int32_t who;          /* the caller's */
     const int32_t *token; /* borrowed, as all that is pointed to: the newest one, fed */
     int32_t pos;          /* of it */
     const int32_t *blocks;

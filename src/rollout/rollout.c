@@ -6,10 +6,10 @@
  * holds the trajectories, says what is fed and how it is drawn, appends what was drawn
  * with its records, decides whether a turn is over, and calls back.
  *
- * Callbacks may cancel what they like, also what this very pass works on. While token
- * callbacks are called a sequence keeps its slot and is marked silent; it is taken out
- * when all of the pass have been told. Reports of ends come last, one by one from the
- * front of the list, so whatever a callback takes out of it is not met again.
+ * Callbacks may cancel what they like, also what this very pass works on: it is gone at
+ * once. So no loop that calls back goes over a list by place. It takes who is next from
+ * the front, or asks of every slot that it began with whether it still runs; what is free
+ * stays so until the next admission.
  */
 #include "rollout/rollout_internal.h"
 
@@ -134,7 +134,6 @@ kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session
     r->longest = 0;
     r->session = *s;
     r->limits.sampling = s->sampling;
-    r->committing = false;
     kg_sched_clear(&r->sched);
     return kg_exec_begin(&r->exec, err);
 }
@@ -144,7 +143,7 @@ kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session
 kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
                             struct kg_traj *trajs, struct kg_err *err)
 {
-    assert(!r->committing);
+    assert(!r->telling);
     if (kg_request_check(q, &r->limits, err) != KG_OK)
         return kg_err_prefix(err, "prompt %lld", (long long)q->prompt_index);
     struct kg_job job = kg_request_job(q, trajs, &r->limits);
@@ -156,21 +155,9 @@ kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
 static int32_t find(const struct kg_rollout *r, const struct kg_traj *t)
 {
     for (int32_t i = 0; i < r->opts.max_open; i++)
-        if (r->sched.slots[i].state != KG_SLOT_FREE && r->seqs[i].traj == t &&
-            !r->seqs[i].silent)
+        if (r->sched.slots[i].state != KG_SLOT_FREE && r->seqs[i].traj == t)
             return i;
     return -1;
-}
-
-/* Forget a sequence, whatever it does. */
-static void forget(struct kg_rollout *r, int32_t slot)
-{
-    enum kg_slot_state state = r->sched.slots[slot].state;
-    bool in_pass = state == KG_SLOT_STARTING || state == KG_SLOT_RUNNING;
-    if (in_pass && r->committing)
-        r->seqs[slot].silent = true;
-    else
-        kg_sched_move(&r->sched, slot, KG_SLOT_FREE);
 }
 
 /* One that has not started. */
@@ -193,7 +180,7 @@ void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n)
         int32_t slot = find(r, &trajs[i]);
         if (slot >= 0) {
             trajs[i].finish = KG_FINISH_CANCELLED;
-            forget(r, slot);
+            kg_sched_move(&r->sched, slot, KG_SLOT_FREE);
         } else if (trajs[i].finish == KG_FINISH_NONE) {
             cancel_waiting(r, &trajs[i]);
         }
@@ -204,7 +191,7 @@ void kg_rollout_close(struct kg_rollout *r, struct kg_traj *t)
 {
     int32_t slot = find(r, t);
     if (slot >= 0)
-        forget(r, slot);
+        kg_sched_move(&r->sched, slot, KG_SLOT_FREE);
 }
 
 /* Where the text has outgrown the window, its keys are of other positions: the newest
@@ -230,7 +217,7 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
                             struct kg_err *err)
 {
     int32_t slot = find(r, t);
-    assert(!r->committing);
+    assert(!r->telling);
     if (slot < 0 || r->sched.slots[slot].state != KG_SLOT_PARKED)
         return kg_fail(err, KG_EINVAL,
                        "expected an episode between two turns, found prompt %lld, "
@@ -246,7 +233,6 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
     t->finish = KG_FINISH_NONE;
     kg_str_clear(&seq->text);
     seq->limit = seq->generated + limit;
-    seq->ended = false;
     kg_sched_move(&r->sched, slot, KG_SLOT_RESUMING);
     return KG_OK;
 }
@@ -258,6 +244,7 @@ static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t s
 {
     const struct kg_seq *seq = &r->seqs[slot];
     const struct kg_traj *t = seq->traj;
+    step->who = slot;
     step->token = t->tokens + t->n - 1;
     step->pos = (int32_t)t->n - 1 - seq->base;
     step->blocks = r->sched.slots[slot].blocks;
@@ -310,11 +297,12 @@ static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
 
 /* Append the drawn token with its records; decide whether the turn is over; tell the
  * caller.   errors: of the callback */
-static kg_status commit(struct kg_rollout *r, struct kg_seq *seq,
+static kg_status commit(struct kg_rollout *r, int32_t slot,
                         const struct kg_exec_step *step, struct kg_err *err)
 {
-    const struct kg_rollout_session *s = &r->session;
+    struct kg_seq *seq = &r->seqs[slot];
     struct kg_traj *t = seq->traj;
+    kg_status status = KG_OK;
     seq->status = step->status;
     if (step->status == KG_OK) {
         seq->status = append(r, seq, step);
@@ -323,27 +311,15 @@ static kg_status commit(struct kg_rollout *r, struct kg_seq *seq,
         kg_err_prefix(&seq->err, "prompt %lld, sample %d, new token %d",
                       (long long)seq->request->prompt_index, t->sample, seq->generated);
     }
-    seq->ended = seq->status != KG_OK || t->finish != KG_FINISH_NONE;
     r->longest = t->n > r->longest ? t->n : r->longest;
-    if (seq->status != KG_OK || s->token == NULL)
-        return KG_OK;
-    return s->token(s->user, seq->request, t, err);
-}
-
-/* Those of a list that were cancelled meanwhile go. */
-static void purge(struct kg_rollout *r, const struct kg_list *list)
-{
-    for (int32_t i = list->n - 1; i >= 0; i--)
-        if (r->seqs[list->at[i]].silent)
-            kg_sched_move(&r->sched, list->at[i], KG_SLOT_FREE);
-}
-
-/* All of the pass have been told. */
-static void committed(struct kg_rollout *r)
-{
-    r->committing = false;
-    purge(r, &r->sched.in[KG_SLOT_STARTING]);
-    purge(r, &r->sched.in[KG_SLOT_RUNNING]);
+    bool goes_on = seq->status == KG_OK && t->finish == KG_FINISH_NONE;
+    if (!goes_on || r->sched.slots[slot].state == KG_SLOT_STARTING)
+        kg_sched_move(&r->sched, slot, goes_on ? KG_SLOT_RUNNING : KG_SLOT_ENDED);
+    r->telling = true;
+    if (seq->status == KG_OK && r->session.token)
+        status = r->session.token(r->session.user, seq->request, t, err);
+    r->telling = false;
+    return status;
 }
 
 /* ---- reports ---- */
@@ -468,34 +444,25 @@ static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err 
         KG_TRY(copy_blocks(r, slot, err));
         aim(step, r, slot);
         kg_exec_draw(&r->exec, step, p);
-        return commit(r, seq, step, err);
+        return commit(r, slot, step, err);
     }
-    seq->ended = true;
     seq->status = p->status;
     if (p->status != KG_OK)
         seq->err = p->err;
     else
         seq->traj->finish = KG_FINISH_LENGTH;
+    kg_sched_move(&r->sched, slot, KG_SLOT_ENDED);
     return KG_OK;
 }
 
-static kg_status first_tokens(struct kg_rollout *r, struct kg_err *err)
+/* The first whose prompt is computed; -1: none is left. */
+static int32_t next_ready(const struct kg_rollout *r)
 {
     const struct kg_list *starting = &r->sched.in[KG_SLOT_STARTING];
-    r->committing = true;
     for (int32_t i = 0; i < starting->n; i++)
-        if (prompt_of(r, starting->at[i])->row >= 0 && !r->seqs[starting->at[i]].silent)
-            KG_TRY(begin_answer(r, starting->at[i], err));
-    committed(r);
-    for (int32_t i = 0; i < starting->n;) {
-        int32_t slot = starting->at[i];
-        if (prompt_of(r, slot)->row >= 0)
-            kg_sched_move(&r->sched, slot,
-                          r->seqs[slot].ended ? KG_SLOT_ENDED : KG_SLOT_RUNNING);
-        else
-            i++;
-    }
-    return KG_OK;
+        if (prompt_of(r, starting->at[i])->row >= 0)
+            return starting->at[i];
+    return -1;
 }
 
 static kg_status admit(struct kg_rollout *r, struct kg_err *err)
@@ -503,13 +470,14 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
     bool again = true;
     while (again) {
         double begin = kg_clock_seconds();
-        int32_t n;
+        int32_t n, slot;
         KG_TRY(start(&n, r, err));
         if (n == 0)
             return KG_OK;
         KG_TRY(kg_exec_prompts(&r->exec, n, r->session.steady, &r->stats.prefill_tokens,
                                err));
-        KG_TRY(first_tokens(r, err));
+        while ((slot = next_ready(r)) >= 0)
+            KG_TRY(begin_answer(r, slot, err));
         r->stats.prefill_seconds += kg_clock_seconds() - begin;
         KG_TRY(report(r, err));
         again = !r->session.steady;
@@ -518,24 +486,6 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 }
 
 /* ---- decoding ---- */
-
-static kg_status commit_running(struct kg_rollout *r, struct kg_err *err)
-{
-    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
-    r->committing = true;
-    for (int32_t i = 0; i < running->n; i++) {
-        struct kg_seq *seq = &r->seqs[running->at[i]];
-        if (!seq->silent)
-            KG_TRY(commit(r, seq, &r->exec.steps[i], err));
-    }
-    committed(r);
-    for (int32_t i = 0; i < running->n;)
-        if (r->seqs[running->at[i]].ended)
-            kg_sched_move(&r->sched, running->at[i], KG_SLOT_ENDED);
-        else
-            i++;
-    return KG_OK;
-}
 
 /* One token for every running sequence, and reports of those that ended. */
 static kg_status decode(struct kg_rollout *r, struct kg_err *err)
@@ -546,7 +496,11 @@ static kg_status decode(struct kg_rollout *r, struct kg_err *err)
     for (int32_t i = 0; i < n; i++)
         aim(&r->exec.steps[i], r, running->at[i]);
     KG_TRY(kg_exec_decode(&r->exec, n, err));
-    KG_TRY(commit_running(r, err));
+    for (int32_t i = 0; i < n; i++) {
+        const struct kg_exec_step *step = &r->exec.steps[i];
+        if (r->sched.slots[step->who].state == KG_SLOT_RUNNING)
+            KG_TRY(commit(r, step->who, step, err));
+    }
     r->stats.decode_tokens += n;
     r->stats.decode_steps++;
     r->stats.decode_seconds += kg_clock_seconds() - begin;

@@ -15,8 +15,6 @@ struct kg_seq {
     int32_t base;   /* first token of the trajectory that its keys are of: position 0 */
     int32_t cached; /* when resumed: tokens whose keys are in the cache */
     int32_t limit;  /* `generated` at which the turn ends */
-    bool ended;     /* by its newest token, or failed */
-    bool silent;    /* cancelled within a callback: removed when that is safe */
     struct kg_str text; /* owned: what this turn generated, when stop strings are looked
                          * for */
     kg_status status;   /* other than OK: it failed, with err */
@@ -33,7 +31,7 @@ struct kg_rollout {
 
     struct kg_rollout_session session;
     struct kg_request_limits limits;
-    bool committing; /* token callbacks are being called */
+    bool telling; /* a token callback is being called */
     struct kg_rollout_stats stats;
     size_t longest; /* tokens that a sequence of the session has reached */
 };
