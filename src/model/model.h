@@ -64,7 +64,7 @@ struct kg_model_opts {
 /* Read a checkpoint folder; every tensor of the architecture must be there with its
  * shape, and none beyond.
  * errors: NOTFOUND, EFORMAT, SHAPE, DTYPE, UNSUPPORTED, each naming file and tensor */
-kg_status kg_model_open(struct kg_model **m, const char *dir,
+kg_status kg_model_open(struct kg_model **out, const char *dir,
                         const struct kg_model_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 /* The weights in its files are finite, as training wants them.   set: of the same folder
@@ -73,12 +73,12 @@ kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Fresh weights: normal(0, init_range), norms 1, biases 0, by Philox from seed. Always
  * trainable. */
-kg_status kg_model_create(struct kg_model **m, const struct kg_model_config *config,
+kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *config,
                           const struct kg_model_opts *opts, uint64_t seed,
                           struct kg_err *err) KG_MUST_CHECK;
 /* A second trainable model of the same shape whose master weights are copied from src
  * (the EMA anchor), with products in ct. */
-kg_status kg_model_clone(struct kg_model **m, const struct kg_model *src,
+kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
                          enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
@@ -129,7 +129,7 @@ struct kg_kv {
     int32_t n_blocks;
     int32_t layers;
 };
-kg_status kg_kv_create(struct kg_kv **kv, const struct kg_model *m, int32_t n_blocks,
+kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m, int32_t n_blocks,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_kv_free(struct kg_kv *kv);
 /* In all layers. */
@@ -140,7 +140,7 @@ uint64_t kg_kv_block_bytes(const struct kg_model *m);
 /* Activations of one packed micro-batch: everything the backward needs. With
  * checkpointing only the input of every layer is kept and the rest is computed again. */
 struct kg_acts; /* opaque */
-kg_status kg_acts_create(struct kg_acts **acts, const struct kg_model *m,
+kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
                          int64_t max_tokens, bool checkpoint,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_acts_free(struct kg_acts *acts);

@@ -26,7 +26,7 @@ struct kg_model_priv {
 
 /* A model with its parameters listed and nothing allocated for them.
  * errors: ENOMEM, SHAPE (too many elements) */
-kg_status kg_model_outline(struct kg_model **m, const struct kg_model_config *config,
+kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 

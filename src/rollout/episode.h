@@ -42,7 +42,7 @@ struct kg_episode_opts {
 struct kg_episodes; /* opaque: the environment, open; tokenizer borrowed */
 /* errors: EINVAL (a limit out of range, a window or an answer that is no limit in this
  * context), of the environment */
-kg_status kg_episodes_open(struct kg_episodes **e, const struct kg_tokenizer *tok,
+kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *tok,
                            const struct kg_episode_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_episodes_close(struct kg_episodes *e);

@@ -151,7 +151,7 @@ int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len);
 int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len);
 
 struct kg_rollout; /* opaque: model borrowed, cache and scratch owned */
-kg_status kg_rollout_create(struct kg_rollout **r, const struct kg_model *m,
+kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
                             const struct kg_tokenizer *tok,
                             const struct kg_rollout_opts *opts, struct kg_err *err)
     KG_MUST_CHECK; /* tok NULL allowed without stop strings */
