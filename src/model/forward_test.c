@@ -486,6 +486,87 @@ static void test_a_pack_that_does_not_fit_is_refused(void **state)
     kg_model_free(m);
 }
 
+/* One token behind `pos` others in the cache of kv, NULL: in none. */
+static void refuses_seq(const struct kg_model *m, struct kg_acts *acts, struct kg_kv *kv,
+                        struct kg_pack_seq seq, kg_status code, const char *words)
+{
+    const int32_t token = 1;
+    const struct kg_pack pack = {&token, 1, &seq, 1};
+    const struct kg_forward f = {.pack = &pack, .kv = kv};
+    struct kg_mat hidden;
+    struct kg_err why;
+    assert_int_equal(kg_model_forward(&hidden, m, acts, &f, &why), code);
+    assert_non_null(strstr(why.message, words));
+}
+
+static void test_a_sequence_that_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    struct kg_acts *acts = NULL;
+    struct kg_kv *kv = NULL;
+    struct kg_model *m = test_open("tests/data/reference/llama", KG_F32, false);
+    const int32_t blocks[] = {0, 2}, below[] = {-1};
+    NEED(kg_acts_create(&acts, m, 4, true, err));
+    NEED(kg_kv_create(&kv, m, 2, err));
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){0, 0, NULL}, KG_ESHAPE,
+                "sequence 0 of the pack: expected tokens from position 0 on");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, -1, blocks}, KG_ESHAPE,
+                "found 1 from position -1");
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 0, blocks}, KG_EINVAL,
+                "expected a whole sequence without cache");
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 3, NULL}, KG_EINVAL,
+                "expected a whole sequence without cache");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, NULL}, KG_EINVAL,
+                "expected cache blocks");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, below}, KG_EINVAL, "blocks");
+    /* the second block is not there, and not looked at before it is needed */
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, KG_KV_BLOCK, blocks}, KG_EINVAL,
+                "blocks");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){2, 0, blocks}, KG_ESHAPE,
+                "its sequences cover 2 of 1 tokens");
+    kg_kv_free(kv);
+    kg_acts_free(acts);
+    kg_model_free(m);
+}
+
+/* A forward whose n-th allocation fails.   returns whether that was for the pack */
+static bool lacks_room(const struct kg_model *m, struct kg_acts *acts,
+                       const struct kg_forward *f, uint64_t n)
+{
+    struct kg_mat hidden;
+    struct kg_err why;
+    kg_mem_fail_at(n);
+    const kg_status status = kg_model_forward(&hidden, m, acts, f, &why);
+    kg_mem_fail_at(0);
+    assert_int_equal(status, KG_ENOMEM);
+    return strncmp(why.message, "pack:", 5) == 0;
+}
+
+/* The table of a long context needs more room than was taken for its one token. */
+static void test_room_for_a_block_table_is_taken_once_or_is_a_status(void **state)
+{
+    enum { BLOCKS = 40 };
+    (void)state;
+    need_host_memory();
+    const int32_t token = 1, blocks[BLOCKS] = {0};
+    struct kg_pack_seq seq = {1, BLOCKS * KG_KV_BLOCK - 1, blocks};
+    const struct kg_pack pack = {&token, 1, &seq, 1};
+    struct kg_acts *acts = NULL;
+    struct kg_kv *kv = NULL;
+    struct kg_mat hidden;
+    struct kg_model *m = test_open("tests/data/reference/llama", KG_F32, false);
+    NEED(kg_acts_create(&acts, m, 1, true, err));
+    NEED(kg_kv_create(&kv, m, 1, err));
+    const struct kg_forward f = {.pack = &pack, .kv = kv};
+    assert_true(lacks_room(m, acts, &f, 1)); /* here */
+    assert_true(lacks_room(m, acts, &f, 2)); /* there */
+    NEED(kg_model_forward(&hidden, m, acts, &f, err));
+    assert_false(lacks_room(m, acts, &f, 1));
+    kg_kv_free(kv);
+    kg_acts_free(acts);
+    kg_model_free(m);
+}
+
 static void test_the_memory_plan_is_what_is_allocated(void **state)
 {
     (void)state;
@@ -515,6 +596,8 @@ int main(void)
         cmocka_unit_test(test_a_row_does_not_depend_on_its_pack_or_on_threads),
         cmocka_unit_test(test_a_nested_parallel_region_gives_the_same_bits),
         cmocka_unit_test(test_a_pack_that_does_not_fit_is_refused),
+        cmocka_unit_test(test_a_sequence_that_cannot_be_is_refused),
+        cmocka_unit_test(test_room_for_a_block_table_is_taken_once_or_is_a_status),
         cmocka_unit_test(test_the_memory_plan_is_what_is_allocated),
     };
     return RUN_SHOWN(tests, save_wide, remove_wide);

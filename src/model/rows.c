@@ -25,6 +25,7 @@ struct kg_rows_pack {
     int64_t n_tokens;
     int32_t n_seqs;
     int64_t n_there; /* wanted rows of earlier packs: their hidden states are there */
+    int64_t n_kept;  /* wanted rows when a forward kept its activations; -1: none did */
 
     struct kg_block block;    /* owned: the next three stand in it */
     int32_t *tokens;          /* (max_tokens) */
@@ -238,6 +239,7 @@ void kg_rows_next(struct kg_rows *p)
     p->pack->n_tokens = 0;
     p->pack->n_seqs = 0;
     p->pack->n_there = p->n_rows;
+    p->pack->n_kept = -1;
 }
 
 int64_t kg_rows_tokens(const struct kg_rows *p) { return p->pack->n_tokens; }
@@ -346,9 +348,10 @@ static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg
 
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
 {
-    const struct kg_rows_pack *k = p->pack;
+    struct kg_rows_pack *k = p->pack;
     struct kg_acts *acts = p->model == k->anchor ? k->anchor_acts : k->acts;
 
+    k->n_kept = keep ? p->n_rows : -1;
     return run_forward(p, k->hidden, p->model, acts, keep, err);
 }
 
@@ -507,6 +510,7 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
         .dweight = kg_mat(grads + m->head->offset, KG_F32, m->config.vocab, width),
     };
 
+    assert(k->n_there == 0 && k->n_kept == p->n_rows);
     KG_TRY(kg_op_head_bwd(m->backend, &g, &head, err));
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
                        (uint64_t)(k->n_tokens * width) * sizeof *k->dhidden, err));

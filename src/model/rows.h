@@ -37,7 +37,8 @@ struct kg_rows_ask {
     const struct kg_model *anchor;
 };
 
-/* Room that is taken once. */
+/* Room that is taken once. The tables of cache blocks alone are as long as the sequences
+ * that share a pack: theirs grows by doubling, and stays. */
 struct kg_rows_opts {
     int64_t max_tokens; /* of a pack */
     int64_t max_rows;   /* wanted; 0: as many as tokens */
@@ -118,7 +119,8 @@ int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          const int32_t *blocks);
 /* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k (-1: an
- * unused slot) or NULL for none.   returns its index */
+ * unused slot) or NULL for none. Where a backward follows a row is wanted at most once:
+ * its gradient is put there, not added.   returns its index */
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
 /* The mass of this set at the index too; its data is borrowed until after the
@@ -138,7 +140,8 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
- * head was asked for them, a_set and a_kl. */
+ * head was asked for them, a_set and a_kl. The forward was to keep, and nothing has been
+ * wanted since (assert); the rows are of one pack. */
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
 

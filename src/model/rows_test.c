@@ -382,6 +382,162 @@ static void the_exact_kl_is_the_sum_over_the_vocabulary(void **state)
     close_world(&w);
 }
 
+/* ---- several packs, and a cache ---- */
+
+/* Rows of two packs are asked about at once, as those of one. */
+static void rows_stay_while_packs_go_by(void **state)
+{
+    struct world w = open_world(false);
+    float whole[ROOM];
+    int64_t n;
+
+    (void)state;
+    pack(w.rows, w.model, 0, 2, K, true);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    n = w.rows->n_rows;
+    memcpy(whole, w.rows->logp, (size_t)n * sizeof *whole);
+    kg_rows_begin(w.rows, w.model, K);
+    for (int s = 0; s < 2; s++) {
+        int32_t tokens[MOST];
+
+        for (int32_t t = 0; t < shapes[s].n; t++)
+            tokens[t] = token_of(s, t);
+        if (s > 0)
+            kg_rows_next(w.rows);
+        assert_int_equal(kg_rows_tokens(w.rows), 0);
+        kg_rows_add(w.rows, tokens, (size_t)shapes[s].n);
+        for (int32_t t = 1; t < shapes[s].n; t++)
+            kg_rows_want(w.rows, t - 1, tokens[t], 0.8f, NULL);
+        NEED(kg_rows_forward(w.rows, false, err));
+    }
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    assert_int_equal(w.rows->n_rows, n);
+    assert_memory_equal(w.rows->logp, whole, (size_t)n * sizeof *whole);
+    close_world(&w);
+}
+
+/* What is forgotten of this pack leaves the others as they were. */
+static void forgotten_rows_are_not_asked_about(void **state)
+{
+    struct world w = open_world(false);
+    float few[MOST];
+    int32_t n = shapes[0].n - 1;
+
+    (void)state;
+    pack(w.rows, w.model, 0, 1, K, true);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    memcpy(few, w.rows->logp, (size_t)n * sizeof *few);
+    pack(w.rows, w.model, 0, 2, K, true);
+    kg_rows_forget(w.rows, n);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    assert_int_equal(w.rows->n_rows, n);
+    assert_memory_equal(w.rows->logp, few, (size_t)n * sizeof *few);
+    close_world(&w);
+}
+
+/* A part of the rows, into arrays of the caller: log-probs as kg_rows_ask gives them, and
+ * the largest ids, which a prompt's last row wants and the others do not. */
+static void some_rows_are_read_into_arrays_of_the_caller(void **state)
+{
+    enum { FIRST = 3, N = 4, TOP = 2 };
+    struct world w = open_world(false);
+    double lse[N];
+    float logp[N], top_logp[N * TOP];
+    int32_t top_ids[N * TOP];
+    struct kg_head_out out = {
+        .lse = lse, .logp = logp, .top_ids = top_ids, .top_logp = top_logp};
+
+    (void)state;
+    pack(w.rows, w.model, 0, 1, 0, true);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    NEED(kg_rows_read(&out, w.rows, FIRST, N, TOP, err));
+    assert_memory_equal(logp, w.rows->logp + FIRST, sizeof logp);
+    assert_memory_equal(lse, w.rows->lse + FIRST, sizeof lse);
+    for (int i = 0; i < N; i++) {
+        assert_true(top_logp[i * TOP] >= top_logp[i * TOP + 1]);
+        assert_true(top_logp[i * TOP] >= logp[i]);
+    }
+    /* without a target nothing is looked up */
+    out = (struct kg_head_out){.lse = lse};
+    NEED(kg_rows_read(&out, w.rows, 0, 1, 0, err));
+    assert_true(lse[0] == w.rows->lse[0]);
+    close_world(&w);
+}
+
+/* A row laid aside gives the same distribution among other rows, at any temperature. */
+static void a_held_row_is_recalled_among_others(void **state)
+{
+    struct world w = open_world(false);
+    double held, lse;
+    struct kg_head_out out = {.lse = &lse};
+    int64_t again;
+
+    (void)state;
+    pack(w.rows, w.model, 0, 1, 0, true);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    held = w.rows->lse[4];
+    NEED(kg_rows_hold(w.rows, 4, err));
+    kg_rows_begin(w.rows, w.model, 0);
+    NEED(kg_rows_recall(&again, w.rows, 0.8f, err));
+    assert_int_equal(again, 0);
+    kg_rows_add(w.rows, (const int32_t[]){1, 2}, 2);
+    assert_int_equal(kg_rows_want(w.rows, 1, 3, 0.8f, NULL), 1);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_read(&out, w.rows, again, 1, 0, err));
+    assert_true(lse == held);
+    NEED(kg_rows_read(&out, w.rows, 1, 1, 0, err));
+    assert_true(lse != held);
+    kg_rows_next(w.rows);
+    NEED(kg_rows_recall(&again, w.rows, 1.6f, err));
+    assert_int_equal(again, 2);
+    NEED(kg_rows_read(&out, w.rows, again, 1, 0, err));
+    assert_true(lse != held);
+    close_world(&w);
+}
+
+/* A sequence in two pieces through a cache gives the bits of the whole. */
+static void a_continued_sequence_is_the_whole_one(void **state)
+{
+    enum { CUT = 5 };
+    struct world w = open_world(false);
+    const int32_t blocks[] = {1}, n = shapes[1].n;
+    struct kg_rows *cached;
+    struct kg_kv *kv;
+    int32_t tokens[MOST];
+
+    (void)state;
+    NEED(kg_kv_create(&kv, w.model, 2, err));
+    NEED(kg_rows_create(&cached, w.model,
+                        &(struct kg_rows_opts){.max_tokens = MOST, .kv = kv}, err));
+    for (int32_t t = 0; t < n; t++)
+        tokens[t] = token_of(1, t);
+    pack(w.rows, w.model, 1, 2, 0, true);
+    NEED(kg_rows_forward(w.rows, false, err));
+    NEED(kg_rows_ask(w.rows, NULL, err));
+    kg_rows_begin(cached, w.model, 0);
+    for (int32_t from = 0; from < n; from = from ? n : CUT) {
+        int32_t end = from ? n : CUT;
+
+        kg_rows_next(cached);
+        kg_rows_continue(cached, tokens + from, (size_t)(end - from), from, blocks);
+        for (int32_t t = from; t < end && t + 1 < n; t++)
+            kg_rows_want(cached, t - from, tokens[t + 1], 0.8f, NULL);
+        NEED(kg_rows_forward(cached, false, err));
+    }
+    NEED(kg_rows_ask(cached, NULL, err));
+    assert_int_equal(cached->n_rows, w.rows->n_rows);
+    assert_memory_equal(cached->logp, w.rows->logp,
+                        (size_t)cached->n_rows * sizeof *cached->logp);
+    kg_rows_free(cached);
+    kg_kv_free(kv);
+    close_world(&w);
+}
+
 static void the_memory_plan_is_what_is_taken(void **state)
 {
     struct kg_model *m;
@@ -419,6 +575,11 @@ int main(void)
         cmocka_unit_test(tokens_that_are_not_wanted_carry_no_gradient),
         cmocka_unit_test(an_anchor_equal_to_the_policy_gives_exactly_zero),
         cmocka_unit_test(the_exact_kl_is_the_sum_over_the_vocabulary),
+        cmocka_unit_test(rows_stay_while_packs_go_by),
+        cmocka_unit_test(forgotten_rows_are_not_asked_about),
+        cmocka_unit_test(some_rows_are_read_into_arrays_of_the_caller),
+        cmocka_unit_test(a_held_row_is_recalled_among_others),
+        cmocka_unit_test(a_continued_sequence_is_the_whole_one),
         cmocka_unit_test(the_memory_plan_is_what_is_taken),
     };
 
