@@ -30,10 +30,11 @@ static kg_status check_shape(const struct kg_model *anchor, const struct kg_mode
                    (long long)anchor->n_elements);
 }
 
-static kg_status open_path(struct kg_run *run, const char *path, struct kg_err *err)
+static kg_status open_path(const struct kg_run_inputs *in, struct kg_run_state *state,
+                           const char *path, struct kg_err *err)
 {
-    enum kg_anchor_kind kind = run->in.algo.anchor->kind;
-    const char *name = run->in.algo.anchor->about.name;
+    enum kg_anchor_kind kind = in->algo.anchor->kind;
+    const char *name = in->algo.anchor->about.name;
     bool follows = kind != KG_ANCHOR_FIXED;
 
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
@@ -41,69 +42,70 @@ static kg_status open_path(struct kg_run *run, const char *path, struct kg_err *
                        "anchor.path: expected anchor.kind fixed, ema or copy with it, "
                        "found %s",
                        name);
-    KG_TRY(kg_reference_open(&run->state.anchor, path, "anchor.path", run->state.model,
-                             run->in.tok, follows, err));
-    return follows ? check_shape(run->state.anchor, run->state.model, name, err) : KG_OK;
+    KG_TRY(kg_reference_open(&state->anchor, path, "anchor.path", state->model, in->tok,
+                             follows, err));
+    return follows ? check_shape(state->anchor, state->model, name, err) : KG_OK;
 }
 
-kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state *state,
+                             struct kg_err *err)
 {
-    enum kg_anchor_kind kind = run->in.algo.anchor->kind;
-    const char *path = run->in.recipe.anchor_path;
+    enum kg_anchor_kind kind = in->algo.anchor->kind;
+    const char *path = in->recipe.anchor_path;
 
     if (*path)
-        return open_path(run, path, err);
+        return open_path(in, state, path, err);
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
         return KG_OK;
-    return kg_model_clone(&run->state.anchor, run->state.model, run->state.model->ct,
-                          err);
+    return kg_model_clone(&state->anchor, state->model, state->model->ct, err);
 }
 
-static kg_status become_policy(struct kg_run *run, struct kg_err *err)
+static kg_status become_policy(struct kg_run_state *state, struct kg_err *err)
 {
-    KG_TRY(kg_slab_copy(&run->state.anchor->master, &run->state.model->master, err));
-    return kg_model_refresh(run->state.anchor, err);
+    KG_TRY(kg_slab_copy(&state->anchor->master, &state->model->master, err));
+    return kg_model_refresh(state->anchor, err);
 }
 
-kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_anchor_begin(const struct kg_run_inputs *in, struct kg_run_state *state,
+                              struct kg_err *err)
 {
-    if (!run->state.anchor || *run->in.recipe.anchor_path)
+    if (!state->anchor || *in->recipe.anchor_path)
         return KG_OK;
-    return become_policy(run, err);
+    return become_policy(state, err);
 }
 
-bool kg_run_anchor_saved(const struct kg_run *run)
+bool kg_run_anchor_saved(const struct kg_run_state *state)
 {
-    return run->state.anchor && run->state.anchor->master.data;
+    return state->anchor && state->anchor->master.data;
 }
 
-struct kg_rows *kg_run_rows(const struct kg_run *run, const struct kg_model *m)
+struct kg_rows *kg_run_rows(const struct kg_run_state *state,
+                            const struct kg_run_work *work, const struct kg_model *m)
 {
-    return m == run->state.sampler && run->work.sampler_rows ? run->work.sampler_rows
-                                                             : run->work.rows;
+    return m == state->sampler && work->sampler_rows ? work->sampler_rows : work->rows;
 }
 
 /* ---- moving ---- */
 
-static kg_status move(struct kg_run *run, struct kg_err *err)
+static kg_status move(const struct kg_algo *algo, struct kg_run_state *state,
+                      struct kg_err *err)
 {
-    run->state.count.anchor_updates++;
-    if (run->in.algo.anchor->kind == KG_ANCHOR_COPY) {
-        run->state.count.anchor_kl = 0;
-        return become_policy(run, err);
+    state->count.anchor_updates++;
+    if (algo->anchor->kind == KG_ANCHOR_COPY) {
+        state->count.anchor_kl = 0;
+        return become_policy(state, err);
     }
-    return kg_anchor_update(run->state.anchor, run->state.model, run->in.algo.anchor_eta,
-                            err);
+    return kg_anchor_update(state->anchor, state->model, algo->anchor_eta, err);
 }
 
-kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
+kg_status kg_run_anchor_after_update(bool *moved, const struct kg_algo *a,
+                                     struct kg_run_state *state, double kl,
                                      struct kg_err *err)
 {
-    const struct kg_algo *a = &run->in.algo;
-    struct kg_counters *c = &run->state.count;
+    struct kg_counters *c = &state->count;
 
     *moved = false;
-    if (!run->state.anchor)
+    if (!state->anchor)
         return KG_OK;
     if (a->anchor_kappa > 0) {
         c->anchor_kl = a->anchor_smoothing * c->anchor_kl +
@@ -111,17 +113,16 @@ kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
         *moved = c->anchor_kl > a->anchor_kappa;
         c->anchor_refreshed += *moved;
     }
-    if (a->anchor_per_update && kg_policy_anchor_due(a, run->state.optim->step))
+    if (a->anchor_per_update && kg_policy_anchor_due(a, state->optim->step))
         *moved = true;
-    return *moved ? move(run, err) : KG_OK;
+    return *moved ? move(a, state, err) : KG_OK;
 }
 
-kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_anchor_after_step(const struct kg_algo *a, struct kg_run_state *state,
+                                   struct kg_err *err)
 {
-    const struct kg_algo *a = &run->in.algo;
-
-    if (!run->state.anchor || a->anchor_per_update ||
-        !kg_policy_anchor_due(a, run->state.count.step))
+    if (!state->anchor || a->anchor_per_update ||
+        !kg_policy_anchor_due(a, state->count.step))
         return KG_OK;
-    return move(run, err);
+    return move(a, state, err);
 }

@@ -14,20 +14,25 @@
 
 #include "train/run.h"
 
-/* As anchor.kind and anchor.path say; run->state.anchor stays NULL where there is none.
+/* As anchor.kind and anchor.path say; state->anchor stays NULL where there is none.
  * errors: those of kg_reference_open; EINVAL, SHAPE */
-kg_status kg_run_anchor_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state *state,
+                             struct kg_err *err) KG_MUST_CHECK;
 /* RL begins: without anchor.path the anchor becomes the policy. */
-kg_status kg_run_anchor_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_anchor_begin(const struct kg_run_inputs *in, struct kg_run_state *state,
+                              struct kg_err *err) KG_MUST_CHECK;
 /* Whether checkpoints hold it. */
-bool kg_run_anchor_saved(const struct kg_run *run);
+bool kg_run_anchor_saved(const struct kg_run_state *state);
 /* After an update whose mean token KL was kl.   *moved out: its log-probs are stale */
-kg_status kg_run_anchor_after_update(bool *moved, struct kg_run *run, double kl,
+kg_status kg_run_anchor_after_update(bool *moved, const struct kg_algo *a,
+                                     struct kg_run_state *state, double kl,
                                      struct kg_err *err) KG_MUST_CHECK;
 /* After the last update of a step that was not skipped. */
-kg_status kg_run_anchor_after_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_anchor_after_step(const struct kg_algo *a, struct kg_run_state *state,
+                                   struct kg_err *err) KG_MUST_CHECK;
 
 /* Rows that fit m, which is one of the run's models: for kg_score. */
-struct kg_rows *kg_run_rows(const struct kg_run *run, const struct kg_model *m);
+struct kg_rows *kg_run_rows(const struct kg_run_state *state,
+                            const struct kg_run_work *work, const struct kg_model *m);
 
 #endif

@@ -15,9 +15,10 @@
 
 /* ---- opening ---- */
 
-static kg_status check(const struct kg_run *run, struct kg_err *err)
+static kg_status check(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                       struct kg_err *err)
 {
-    const struct kg_algo *a = &run->in.algo;
+    const struct kg_algo *a = &in->algo;
 
     if (kg_algo_reads_sample(a))
         return kg_fail(err, KG_EINVAL,
@@ -32,52 +33,52 @@ static kg_status check(const struct kg_run *run, struct kg_err *err)
                        "algo.advantage: %s asks for a baseline or for rewards, and with "
                        "rollout.data nothing is sampled; expected a row such as grpo",
                        kg_algo_row_name(a, KG_TABLE_ADVANTAGE));
-    if (run->in.recipe.rollout.samples != 1)
+    if (in->recipe.rollout.samples != 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.data has one answer a line; expected 1, "
                        "found %lld",
-                       (long long)run->in.recipe.rollout.samples);
-    if (run->state.sampler || kg_recipe_truncates(&run->in.recipe) ||
-        run->in.recipe.rollout.dynamic)
+                       (long long)in->recipe.rollout.samples);
+    if (state->sampler || kg_recipe_truncates(&in->recipe) || in->recipe.rollout.dynamic)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected rollout.lag, dtype, "
                        "top_p, top_k, min_p and dynamic as they are by default");
     return KG_OK;
 }
 
-kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_answers_open(struct kg_run_inputs *in, const struct kg_run_state *state,
+                              struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     const char *path = r->rollout.data;
     struct kg_sft_opts opts = {
         .max_tokens = (size_t)(r->data.max_prompt_tokens +
                                r->rollout.sampling.max_tokens),
         .special = r->data.add_special,
-        .eos = run->state.model->config.n_eos ? run->state.model->config.eos[0] : -1,
-        .prompt = run->in.prompt};
+        .eos = state->model->config.n_eos ? state->model->config.eos[0] : -1,
+        .prompt = in->prompt};
 
     if (!*path)
         return KG_OK;
-    KG_TRY(check(run, err));
-    KG_TRY(kg_sft_from_jsonl(&run->in.answers, path, run->in.tok, &opts, err));
+    KG_TRY(check(in, state, err));
+    KG_TRY(kg_sft_from_jsonl(&in->answers, path, in->tok, &opts, err));
     kg_log_info("%s: %zu answers, longest %zu tokens with the prompt; left out: %lld "
                 "over %zu tokens",
-                path, run->in.answers.n, run->in.answers.longest,
-                (long long)run->in.answers.dropped_too_long, opts.max_tokens);
+                path, in->answers.n, in->answers.longest,
+                (long long)in->answers.dropped_too_long, opts.max_tokens);
     return KG_OK;
 }
 
 /* ---- a step's ---- */
 
-static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t i,
+static kg_status read_answer(struct kg_traj *t, const struct kg_run_inputs *in, size_t i,
                              uint64_t place, struct kg_err *err)
 {
-    const struct kg_sft_set *set = &run->in.answers;
+    const struct kg_sft_set *set = &in->answers;
     const int32_t *tokens = set->tokens.ids;
 
     t->prompt_index = (int64_t)i;
     t->draw = place;
-    t->temperature = run->in.recipe.rollout.sampling.temperature;
+    t->temperature = in->recipe.rollout.sampling.temperature;
     t->finish = KG_FINISH_STOP;
     for (size_t j = set->begin[i]; j < set->begin[i + 1]; j++) {
         struct kg_traj_step step = {.token = tokens[j]};
@@ -91,18 +92,17 @@ static kg_status read_answer(struct kg_traj *t, const struct kg_run *run, size_t
 }
 
 /* Lines of this step: the next places of the endless row of epochs. */
-static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run *run,
-                            struct kg_err *err)
+static kg_status read_lines(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                            uint64_t place, struct kg_err *err)
 {
-    struct kg_rng_key key = {run->in.recipe.run.seed, KG_RNG_SHUFFLE};
-    uint64_t place = (uint64_t)run->state.count.prompts;
+    struct kg_rng_key key = {in->recipe.run.seed, KG_RNG_SHUFFLE};
     uint32_t *lines = kg_mem_calloc(b->n_trajs, sizeof *lines, "lines of a step", err);
-    kg_status status = lines ? kg_epochs_take(lines, b->n_trajs, place, run->in.answers.n,
+    kg_status status = lines ? kg_epochs_take(lines, b->n_trajs, place, in->answers.n,
                                               key, err)
                              : err->code;
 
     for (size_t i = 0; i < b->n_trajs && status == KG_OK; i++)
-        status = read_answer(&b->trajs[i], run, lines[i], place + i, err);
+        status = read_answer(&b->trajs[i], in, lines[i], place + i, err);
     kg_mem_free(lines);
     return status;
 }
@@ -116,8 +116,8 @@ static void forget_context(struct kg_traj *t)
 }
 
 /* The policy's own log-probs stand where a sampler's would. */
-static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
-                        struct kg_err *err)
+static kg_status record(struct kg_rl_batch *b, struct kg_rows *rows,
+                        const struct kg_model *m, struct kg_err *err)
 {
     struct kg_score_seq *seqs = kg_mem_calloc(b->n_trajs, sizeof *seqs, "answers", err);
     size_t *from = seqs ? kg_mem_calloc(b->n_trajs, sizeof *from, "answers", err) : NULL;
@@ -133,8 +133,7 @@ static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
                                         .logp = t->logp};
     }
     if (status == KG_OK)
-        status = kg_score(run->work.rows, run->state.model, seqs, b->n_trajs, 0, 0, from,
-                          err);
+        status = kg_score(rows, m, seqs, b->n_trajs, 0, 0, from, err);
     for (size_t i = 0; status == KG_OK && i < b->n_trajs; i++)
         forget_context(&b->trajs[i]);
     kg_mem_free(from);
@@ -142,11 +141,12 @@ static kg_status record(struct kg_rl_batch *b, const struct kg_run *run,
     return status;
 }
 
-kg_status kg_rl_read_answers(struct kg_rl_batch *b, struct kg_run *run,
+kg_status kg_rl_read_answers(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                             const struct kg_run_state *state, struct kg_run_work *work,
                              struct kg_err *err)
 {
     b->group = 1;
-    b->n_trajs = (size_t)run->in.recipe.rollout.prompts;
+    b->n_trajs = (size_t)in->recipe.rollout.prompts;
     b->n_learned = b->n_trajs;
     b->places = (int64_t)b->n_trajs;
     b->trajs = kg_mem_calloc(b->n_trajs, sizeof *b->trajs, "trajectories", err);
@@ -154,6 +154,6 @@ kg_status kg_rl_read_answers(struct kg_rl_batch *b, struct kg_run *run,
                          : NULL;
     if (!b->grades)
         return err->code;
-    KG_TRY(read_lines(b, run, err));
-    return record(b, run, err);
+    KG_TRY(read_lines(b, in, (uint64_t)state->count.prompts, err));
+    return record(b, work->rows, state->model, err);
 }

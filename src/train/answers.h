@@ -9,12 +9,14 @@
 
 #include "train/rl_batch.h"
 
-/* Read rollout.data into run->in.answers; nothing where the key is empty.
+/* Read rollout.data into in->answers; nothing where the key is empty.
  * errors: those of kg_sft_from_jsonl; EINVAL (a key that wants samples) */
-kg_status kg_run_answers_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_answers_open(struct kg_run_inputs *in, const struct kg_run_state *state,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 /* In the place of kg_rl_sample. */
-kg_status kg_rl_read_answers(struct kg_rl_batch *b, struct kg_run *run,
+kg_status kg_rl_read_answers(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                             const struct kg_run_state *state, struct kg_run_work *work,
                              struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -36,36 +36,37 @@ static void add_vector(struct vectors *v, const char *name, struct kg_slab *slab
     v->slab[v->n++] = slab;
 }
 
-static struct vectors vectors_of(const struct kg_run *run)
+static struct vectors vectors_of(const struct kg_run_state *state)
 {
     struct vectors v = {.n = 0};
 
-    add_vector(&v, "master", &run->state.model->master);
+    add_vector(&v, "master", &state->model->master);
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        add_vector(&v, run->state.optim ? run->state.optim->opts.row->state[i] : "",
-                   run->state.optim ? &run->state.optim->state[i] : NULL);
-    if (kg_run_anchor_saved(run))
-        add_vector(&v, "anchor", &run->state.anchor->master);
-    for (int i = 0; run->state.lagged && i <= run->state.lag; i++) {
+        add_vector(&v, state->optim ? state->optim->opts.row->state[i] : "",
+                   state->optim ? &state->optim->state[i] : NULL);
+    if (kg_run_anchor_saved(state))
+        add_vector(&v, "anchor", &state->anchor->master);
+    for (int i = 0; state->lagged && i <= state->lag; i++) {
         char name[VECTOR_NAME];
 
         snprintf(name, sizeof name, "lag.%d", i);
-        add_vector(&v, name, &run->state.lagged[i]);
+        add_vector(&v, name, &state->lagged[i]);
     }
     return v;
 }
 
-static enum kg_dtype saved_dtype(const struct kg_run *run)
+static enum kg_dtype saved_dtype(const struct kg_run_inputs *in)
 {
-    return run->in.recipe.checkpoint.fp32 ? KG_F32 : KG_BF16;
+    return in->recipe.checkpoint.fp32 ? KG_F32 : KG_BF16;
 }
 
-uint64_t kg_checkpoint_bytes(const struct kg_run *run)
+uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
+                             const struct kg_run_state *state)
 {
-    uint64_t model = kg_model_save_bytes(run->state.model, saved_dtype(run));
+    uint64_t model = kg_model_save_bytes(state->model, saved_dtype(in));
 
-    return vectors_of(run).n * (uint64_t)run->state.model->n_elements * sizeof(float) +
-           model * (kg_run_anchor_saved(run) ? 2 : 1) + (1 << 20);
+    return vectors_of(state).n * (uint64_t)state->model->n_elements * sizeof(float) +
+           model * (kg_run_anchor_saved(state) ? 2 : 1) + (1 << 20);
 }
 
 static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
@@ -83,10 +84,10 @@ static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg
     return KG_OK;
 }
 
-static kg_status write_vectors(const struct kg_run *run, const char *path,
+static kg_status write_vectors(const struct kg_run_state *state, const char *path,
                                struct kg_err *err)
 {
-    struct vectors v = vectors_of(run);
+    struct vectors v = vectors_of(state);
     struct kg_st_decl decls[MAX_VECTORS];
     struct kg_st_writer *w;
     kg_status status = KG_OK;
@@ -95,7 +96,7 @@ static kg_status write_vectors(const struct kg_run *run, const char *path,
         decls[i] = (struct kg_st_decl){.name = v.name[i],
                                        .dtype = "F32",
                                        .n_dims = 1,
-                                       .shape = {run->state.model->n_elements}};
+                                       .shape = {state->model->n_elements}};
     KG_TRY(kg_st_writer_open(&w, path, decls, v.n, err));
     for (size_t i = 0; i < v.n && status == KG_OK; i++)
         status = put_slab(w, i, v.slab[i], err);
@@ -107,32 +108,33 @@ static kg_status write_vectors(const struct kg_run *run, const char *path,
 
 /* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
  * long as the run is; before the first, whence the model came. */
-static struct kg_path small_files_of(const struct kg_run *run)
+static struct kg_path small_files_of(const struct kg_run_state *state,
+                                     const struct kg_run_log *log)
 {
     struct kg_path dir;
 
-    if (run->log.saved_name[0]) {
-        dir = kg_path_in(kg_path_in(run->log.dir, "checkpoints").text,
-                         run->log.saved_name);
+    if (log->saved_name[0]) {
+        dir = kg_path_in(kg_path_in(log->dir, "checkpoints").text, log->saved_name);
         return kg_path_in(dir.text, "model");
     }
-    snprintf(dir.text, sizeof dir.text, "%s", run->state.model->dir);
+    snprintf(dir.text, sizeof dir.text, "%s", state->model->dir);
     return dir;
 }
 
 static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *err)
 {
-    struct kg_path small = small_files_of(run);
-    struct kg_model_save save = {.dtype = saved_dtype(run), .source_dir = small.text};
+    struct kg_path small = small_files_of(&run->state, &run->log);
+    struct kg_model_save save = {.dtype = saved_dtype(&run->in),
+                                 .source_dir = small.text};
 
     KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(kg_optim_weights(&save.weights, run->state.optim, run->state.model, err));
     KG_TRY(kg_model_save(run->state.model, kg_path_in(dir, "model").text, &save, err));
     save.weights = NULL;
-    if (kg_run_anchor_saved(run))
+    if (kg_run_anchor_saved(&run->state))
         KG_TRY(
             kg_model_save(run->state.anchor, kg_path_in(dir, "anchor").text, &save, err));
-    KG_TRY(write_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
+    KG_TRY(write_vectors(&run->state, kg_path_in(dir, "state.safetensors").text, err));
     KG_TRY(kg_checkpoint_put_counters(&run->state.count,
                                       kg_path_in(dir, "state.json").text, err));
     return kg_manifest_write(dir, err);
@@ -292,10 +294,11 @@ kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
 
 /* ---- saving ---- */
 
-static kg_status check_space(const struct kg_run *run, const char *root,
+static kg_status check_space(const struct kg_run_inputs *in,
+                             const struct kg_run_state *state, const char *root,
                              struct kg_err *err)
 {
-    uint64_t need = kg_checkpoint_bytes(run), found;
+    uint64_t need = kg_checkpoint_bytes(in, state), found;
 
     KG_TRY(kg_file_free_bytes(&found, root, err));
     if (found < need)
@@ -321,7 +324,7 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     phase = kg_phase_begin(0, NULL, "saving checkpoint %s", name);
     KG_TRY(kg_file_make_dirs(root.text, err));
     KG_TRY(kg_file_remove_tree(temporary.text, err));
-    KG_TRY(check_space(run, root.text, err));
+    KG_TRY(check_space(&run->in, &run->state, root.text, err));
     run->state.count.optim_step = run->state.optim->step;
     KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
     run->state.count.metrics_bytes = run->log.metrics.written;
@@ -355,10 +358,10 @@ kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
                    (unsigned long long)(t ? t->bytes : 0));
 }
 
-static kg_status read_vectors(const struct kg_run *run, const char *path,
+static kg_status read_vectors(struct kg_run_state *state, const char *path,
                               struct kg_err *err)
 {
-    struct vectors v = vectors_of(run);
+    struct vectors v = vectors_of(state);
     struct kg_st_set *set;
     kg_status status = KG_OK;
 
@@ -369,20 +372,21 @@ static kg_status read_vectors(const struct kg_run *run, const char *path,
     return status;
 }
 
-kg_status kg_checkpoint_read(struct kg_run *run, const char *dir, struct kg_err *err)
+kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
+                             const char *dir, struct kg_err *err)
 {
     /* the format first: what an older kedge wrote has no manifest */
-    KG_TRY(kg_checkpoint_counters(&run->state.count, kg_path_in(dir, "state.json").text,
-                                  err));
+    KG_TRY(
+        kg_checkpoint_counters(&state->count, kg_path_in(dir, "state.json").text, err));
     KG_TRY(kg_manifest_check(NULL, dir, err));
-    if (run->state.count.step > 0 || run->state.count.sft_step >= run->in.sft_steps)
-        KG_TRY(kg_run_start_rl(run, err));
+    if (state->count.step > 0 || state->count.sft_step >= in->sft_steps)
+        KG_TRY(kg_run_start_rl(in, state, err));
     else
-        KG_TRY(kg_run_start_sft(run, err));
-    KG_TRY(read_vectors(run, kg_path_in(dir, "state.safetensors").text, err));
-    kg_optim_resume(run->state.optim, run->state.count.optim_step);
-    KG_TRY(kg_model_refresh(run->state.model, err));
-    return kg_run_anchor_saved(run) ? kg_model_refresh(run->state.anchor, err) : KG_OK;
+        KG_TRY(kg_run_start_sft(in, state, err));
+    KG_TRY(read_vectors(state, kg_path_in(dir, "state.safetensors").text, err));
+    kg_optim_resume(state->optim, state->count.optim_step);
+    KG_TRY(kg_model_refresh(state->model, err));
+    return kg_run_anchor_saved(state) ? kg_model_refresh(state->anchor, err) : KG_OK;
 }
 
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
@@ -395,7 +399,8 @@ kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err
     if (!name[0])
         return KG_OK;
     kg_log_info("resuming from %s/%s", root.text, name);
-    KG_TRY(kg_checkpoint_read(run, kg_path_in(root.text, name).text, err));
+    KG_TRY(
+        kg_checkpoint_read(&run->in, &run->state, kg_path_in(root.text, name).text, err));
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
     memcpy(run->log.saved_name, name, sizeof name);
     *found = true;

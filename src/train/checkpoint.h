@@ -47,10 +47,11 @@ kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
                              struct kg_err *err) KG_MUST_CHECK;
 /* The state in the checkpoint folder dir, for a run that is only looked at.
  * errors: as above */
-kg_status kg_checkpoint_read(struct kg_run *run, const char *dir,
-                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
+                             const char *dir, struct kg_err *err) KG_MUST_CHECK;
 
 /* Bytes that one checkpoint of this run takes. */
-uint64_t kg_checkpoint_bytes(const struct kg_run *run);
+uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
+                             const struct kg_run_state *state);
 
 #endif

@@ -175,8 +175,8 @@ static void only_what_the_model_wrote_is_in_the_loss(void **state)
     open_episodes(&o, ROOT "/masks", more);
     use_script(&o.run, 0);
     disturb(o.run.state.anchor);
-    NEED(kg_rl_sample(&b, &o.run, err));
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     check_flat(&b);
     check_scores(&b, &o.run);
     kg_rl_batch_release(&b);

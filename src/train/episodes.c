@@ -6,34 +6,34 @@
 
 #include <string.h>
 
-kg_status kg_run_episodes_open(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
+                               struct kg_err *err)
 {
-    KG_TRY(kg_episodes_from_recipe(&run->in.episode_opts, &run->in.recipe, err));
-    if (!run->in.episode_opts.env)
+    KG_TRY(kg_episodes_from_recipe(&in->episode_opts, &in->recipe, err));
+    if (!in->episode_opts.env)
         return KG_OK;
-    if (*run->in.recipe.rollout.data)
+    if (*in->recipe.rollout.data)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected episode.env none, "
                        "found %s",
-                       run->in.episode_opts.env->name);
-    if (kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err) !=
-        KG_OK)
-        return kg_err_prefix(err, "episode.env %s", run->in.episode_opts.env->name);
+                       in->episode_opts.env->name);
+    if (kg_episodes_open(&work->episodes, in->tok, &in->episode_opts, err) != KG_OK)
+        return kg_err_prefix(err, "episode.env %s", in->episode_opts.env->name);
     return KG_OK;
 }
 
-kg_status kg_run_tool_failed(const struct kg_run *run, kg_status status,
-                             struct kg_err *err)
+kg_status kg_run_tool_failed(const struct kg_episodes *episodes, int64_t step,
+                             kg_status status, struct kg_err *err)
 {
     struct kg_err cause = *err;
 
-    if (!run->work.episodes || (status != KG_EIO && status != KG_ETIMEOUT))
+    if (!episodes || (status != KG_EIO && status != KG_ETIMEOUT))
         return status;
     return kg_fail(
         err, status,
         "%.500s; the run stands behind step %lld: when the tool answers again, "
         "kedge train --resume goes on with the same bits",
-        cause.message, (long long)run->state.count.step);
+        cause.message, (long long)step);
 }
 
 void kg_episodes_put(struct kg_metrics *log, const char *prefix,

@@ -22,7 +22,7 @@ static float *weights_after(int64_t *elements, double *moved, const char *const 
 
     open_run(&o, ROOT "/run", extra);
     disturb(o.run.state.model);
-    NEED(kg_run_start_rl(&o.run, err));
+    NEED(kg_run_start_rl(&o.run.in, &o.run.state, err));
     *elements = o.run.state.model->n_elements;
     bytes = (size_t)*elements * sizeof *after;
     before = kg_mem_calloc(1, bytes, "test", &e);

@@ -237,10 +237,10 @@ static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
 
 /* The state's tensor of that name, which fits the run's model. */
 static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_set *set,
-                             const struct kg_run *run, const char *name,
-                             struct kg_err *err)
+                             const struct kg_init *init, const struct kg_model *m,
+                             const char *name, struct kg_err *err)
 {
-    uint64_t expected = (uint64_t)run->state.model->n_elements * sizeof(float);
+    uint64_t expected = (uint64_t)m->n_elements * sizeof(float);
 
     *t = kg_st_find(set, name);
     if (*t && (*t)->bytes == expected)
@@ -248,28 +248,29 @@ static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_s
     return kg_fail(err, *t ? KG_ESHAPE : KG_ENOTFOUND,
                    "init.from: %.300s/state.safetensors: expected tensor %s of %llu "
                    "bytes, found %s%llu",
-                   run->in.init.dir.text, name, (unsigned long long)expected,
+                   init->dir.text, name, (unsigned long long)expected,
                    *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
 }
 
 static kg_status take(struct kg_slab *to, const struct kg_st_set *set,
-                      const struct kg_run *run, const char *name, struct kg_err *err)
+                      const struct kg_init *init, const struct kg_model *m,
+                      const char *name, struct kg_err *err)
 {
     const struct kg_st_tensor *t;
 
-    KG_TRY(need_tensor(&t, set, run, name, err));
+    KG_TRY(need_tensor(&t, set, init, m, name, err));
     return kg_slab_write(to, 0, t->data, to->n, err);
 }
 
 /* The vectors are one after the other what the model has, so its shapes must be those of
  * the model they were saved with. */
-static kg_status check_shapes(const struct kg_run *run, struct kg_err *err)
+static kg_status check_shapes(const struct kg_init *init, const struct kg_model *m,
+                              struct kg_err *err)
 {
-    const struct kg_model_config *a = &run->state.model->config;
+    const struct kg_model_config *a = &m->config;
     struct kg_model_config b;
 
-    KG_TRY(
-        kg_model_config_read(&b, kg_path_in(run->in.init.dir.text, "model").text, err));
+    KG_TRY(kg_model_config_read(&b, kg_path_in(init->dir.text, "model").text, err));
     if (a->arch == b.arch && a->vocab == b.vocab && a->hidden == b.hidden &&
         a->ffn == b.ffn && a->layers == b.layers && a->heads == b.heads &&
         a->kv_heads == b.kv_heads && a->head_dim == b.head_dim && a->tied == b.tied &&
@@ -278,65 +279,69 @@ static kg_status check_shapes(const struct kg_run *run, struct kg_err *err)
     return kg_fail(err, KG_ESHAPE,
                    "init.from: %.300s: expected the shapes of the model at %.300s, found "
                    "others",
-                   run->in.init.dir.text, run->state.model->dir);
+                   init->dir.text, m->dir);
 }
 
-kg_status kg_init_model(struct kg_run *run, struct kg_err *err)
+kg_status kg_init_model(const struct kg_run_inputs *in, struct kg_run_state *state,
+                        struct kg_err *err)
 {
     struct kg_st_set *set;
     kg_status status;
 
-    if (!run->in.init.model || run->in.init.own)
+    if (!in->init.model || in->init.own)
         return KG_OK;
-    KG_TRY(open_state(&set, &run->in.init, err));
-    status = take(&run->state.model->master, set, run, "master", err);
+    KG_TRY(open_state(&set, &in->init, err));
+    status = take(&state->model->master, set, &in->init, state->model, "master", err);
     kg_st_close(set);
-    return status == KG_OK ? kg_model_refresh(run->state.model, err) : status;
+    return status == KG_OK ? kg_model_refresh(state->model, err) : status;
 }
 
 /* ---- anchor and optimizer ---- */
 
-static kg_status check_wanted(const struct kg_run *run, const struct kg_st_set *set,
-                              struct kg_err *err)
+static kg_status check_wanted(const struct kg_run_inputs *in,
+                              const struct kg_run_state *state,
+                              const struct kg_st_set *set, struct kg_err *err)
 {
-    const struct kg_optim_row *row = run->in.rl_optim.row;
+    const struct kg_optim_row *row = in->rl_optim.row;
     const struct kg_st_tensor *unused;
 
-    if (run->in.init.anchor && !kg_run_anchor_saved(run))
+    if (in->init.anchor && !kg_run_anchor_saved(state))
         return kg_fail(err, KG_EINVAL,
                        "init.parts: anchor: expected an anchor with weights of its own, "
                        "found anchor.kind %s",
-                       run->in.recipe.algo.name[KG_TABLE_ANCHOR]);
-    if (run->in.init.anchor)
-        KG_TRY(need_tensor(&unused, set, run, "anchor", err));
-    if (run->in.init.optimizer && row->averages)
+                       in->recipe.algo.name[KG_TABLE_ANCHOR]);
+    if (in->init.anchor)
+        KG_TRY(need_tensor(&unused, set, &in->init, state->model, "anchor", err));
+    if (in->init.optimizer && row->averages)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "init.parts: optimizer: expected optim.kind adamw, found %s",
                        row->name);
-    for (int i = 0; run->in.init.optimizer && i < KG_OPTIM_STATES; i++)
-        KG_TRY(need_tensor(&unused, set, run, row->state[i], err));
+    for (int i = 0; in->init.optimizer && i < KG_OPTIM_STATES; i++)
+        KG_TRY(need_tensor(&unused, set, &in->init, state->model, row->state[i], err));
     return KG_OK;
 }
 
-kg_status kg_init_check(const struct kg_run *run, struct kg_err *err)
+kg_status kg_init_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                        struct kg_err *err)
 {
     struct kg_st_set *set;
     kg_status status;
 
-    if (run->in.init.own || (!run->in.init.anchor && !run->in.init.optimizer))
+    if (in->init.own || (!in->init.anchor && !in->init.optimizer))
         return KG_OK;
-    KG_TRY(check_shapes(run, err));
-    KG_TRY(open_state(&set, &run->in.init, err));
-    status = check_wanted(run, set, err);
+    KG_TRY(check_shapes(&in->init, state->model, err));
+    KG_TRY(open_state(&set, &in->init, err));
+    status = check_wanted(in, state, set, err);
     kg_st_close(set);
     return status;
 }
 
 /* As on resume. What the run counts of its own (skipped steps, validations, bytes of its
  * log) begins anew. */
-static void go_on(struct kg_run *run, const struct kg_counters *before)
+static void go_on(const struct kg_run_inputs *in, struct kg_run_state *state,
+                  const struct kg_counters *before)
 {
-    struct kg_counters *c = &run->state.count;
+    struct kg_counters *c = &state->count;
 
     c->step = before->step;
     c->prompts = before->prompts;
@@ -344,43 +349,46 @@ static void go_on(struct kg_run *run, const struct kg_counters *before)
     c->anchor_updates = before->anchor_updates;
     c->anchor_refreshed = before->anchor_refreshed;
     c->anchor_kl = before->anchor_kl;
-    if (run->in.algo.kl_target > 0)
+    if (in->algo.kl_target > 0)
         c->kl_beta = before->kl_beta;
-    kg_optim_resume(run->state.optim, before->optim_step);
+    kg_optim_resume(state->optim, before->optim_step);
 }
 
-static kg_status take_optimizer(struct kg_run *run, const struct kg_st_set *set,
+static kg_status take_optimizer(const struct kg_run_inputs *in,
+                                struct kg_run_state *state, const struct kg_st_set *set,
                                 struct kg_err *err)
 {
     struct kg_counters before;
 
-    KG_TRY(kg_checkpoint_counters(
-        &before, kg_path_in(run->in.init.dir.text, "state.json").text, err));
+    KG_TRY(kg_checkpoint_counters(&before,
+                                  kg_path_in(in->init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(take(&run->state.optim->state[i], set, run,
-                    run->state.optim->opts.row->state[i], err));
-    if (run->in.init.steps)
-        go_on(run, &before);
+        KG_TRY(take(&state->optim->state[i], set, &in->init, state->model,
+                    state->optim->opts.row->state[i], err));
+    if (in->init.steps)
+        go_on(in, state, &before);
     else
-        run->state.count.optim_before = before.optim_before + before.optim_step;
-    run->state.optim->before = run->state.count.optim_before;
+        state->count.optim_before = before.optim_before + before.optim_step;
+    state->optim->before = state->count.optim_before;
     return KG_OK;
 }
 
-kg_status kg_init_rl(struct kg_run *run, struct kg_err *err)
+kg_status kg_init_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
+                     struct kg_err *err)
 {
     struct kg_st_set *set;
     kg_status status = KG_OK;
 
-    if (!run->in.init.anchor && !run->in.init.optimizer)
+    if (!in->init.anchor && !in->init.optimizer)
         return KG_OK;
-    KG_TRY(open_state(&set, &run->in.init, err));
-    if (run->in.init.anchor)
-        KG_TRY_GOTO(out, take(&run->state.anchor->master, set, run, "anchor", err));
-    if (run->in.init.anchor)
-        KG_TRY_GOTO(out, kg_model_refresh(run->state.anchor, err));
-    if (run->in.init.optimizer)
-        status = take_optimizer(run, set, err);
+    KG_TRY(open_state(&set, &in->init, err));
+    if (in->init.anchor)
+        KG_TRY_GOTO(out, take(&state->anchor->master, set, &in->init, state->model,
+                              "anchor", err));
+    if (in->init.anchor)
+        KG_TRY_GOTO(out, kg_model_refresh(state->anchor, err));
+    if (in->init.optimizer)
+        status = take_optimizer(in, state, set, err);
 out:
     kg_st_close(set);
     return status;

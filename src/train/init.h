@@ -33,7 +33,8 @@ struct kg_init {
     int64_t step; /* with steps, before this run has any of its own: those done there */
     bool own;     /* dir is of this run: its state is loaded as that of any other */
 };
-struct kg_run;
+struct kg_run_inputs;
+struct kg_run_state;
 
 /* step of kg_init_find: whatever the run's newest checkpoint is, of its warm start too */
 #define KG_INIT_NEWEST INT64_MAX
@@ -56,12 +57,15 @@ kg_status kg_init_verify(const struct kg_init *init, struct kg_err *err) KG_MUST
 struct kg_path kg_init_model_dir(const struct kg_init *init, const struct kg_recipe *r);
 
 /* The policy's weights, after its folder was opened. */
-kg_status kg_init_model(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_init_model(const struct kg_run_inputs *in, struct kg_run_state *state,
+                        struct kg_err *err) KG_MUST_CHECK;
 /* Whether the rest is there for this run's anchor and optimizer.
  * errors: EINVAL, EFORMAT */
-kg_status kg_init_check(const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_init_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                        struct kg_err *err) KG_MUST_CHECK;
 /* Anchor and optimizer, where RL begins. */
-kg_status kg_init_rl(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_init_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
+                     struct kg_err *err) KG_MUST_CHECK;
 /* "DIR: model, anchor" */
 kg_status kg_init_say(struct kg_str *out, const struct kg_init *init,
                       struct kg_err *err) KG_MUST_CHECK;

@@ -51,8 +51,8 @@ static void open_second(struct opened *o, const char *const *extra)
 {
     o->config = config_with(ROOT "/second", extra);
     NEED(kg_run_open(&o->run, o->config, err));
-    NEED(kg_run_start_rl(&o->run, err));
-    NEED(kg_init_rl(&o->run, err));
+    NEED(kg_run_start_rl(&o->run.in, &o->run.state, err));
+    NEED(kg_init_rl(&o->run.in, &o->run.state, err));
 }
 
 static bool is_tensor(const float *data, const struct kg_run *run, const char *name)
@@ -368,10 +368,10 @@ static void stop_at_step_0(const char *dir, const char *parts)
     o.config = from_copy(dir, parts, "train.steps=4");
     NEED(kg_init_pin(o.config, false, err));
     NEED(kg_run_open(&o.run, o.config, err));
-    NEED(kg_run_dir_create(&o.run, err));
-    NEED(kg_run_dir_cut(&o.run, err));
-    NEED(kg_run_start_rl(&o.run, err));
-    NEED(kg_init_rl(&o.run, err));
+    NEED(kg_run_dir_create(&o.run.in, &o.run.state, &o.run.log, err));
+    NEED(kg_run_dir_cut(&o.run.in, &o.run.state, &o.run.log, err));
+    NEED(kg_run_start_rl(&o.run.in, &o.run.state, err));
+    NEED(kg_init_rl(&o.run.in, &o.run.state, err));
     NEED(kg_checkpoint_save(&o.run, err));
     close_run(&o);
 }
@@ -419,7 +419,7 @@ static void a_first_stage_that_changed_at_the_start_is_named(void **state)
     config = from_copy(ROOT "/begun", all, two);
     NEED(kg_init_pin(config, false, err));
     NEED(kg_run_open(&run, config, err));
-    NEED(kg_run_dir_create(&run, err));
+    NEED(kg_run_dir_create(&run.in, &run.state, &run.log, err));
     kg_run_close(&run);
     assert_int_equal(system("echo >> " COPY "/checkpoints/latest/state.json"), 0);
     NEED(kg_manifest_write(COPY "/checkpoints/latest", err)); /* another, not damaged */

@@ -30,9 +30,9 @@
 
 /* Answers of a validation come in the order of their problems. */
 struct by_source {
-    struct kg_zst_writer *dump; /* owned; NULL: they are not kept */
-    struct kg_str line;         /* owned */
-    const struct kg_run *run;
+    struct kg_zst_writer *dump;      /* owned; NULL: they are not kept */
+    struct kg_str line;              /* owned */
+    const struct kg_task_opts *opts; /* borrowed */
     struct kg_sources sources;
     struct kg_part_sums parts;
     int32_t samples;
@@ -60,7 +60,7 @@ static kg_status dump_answer(struct by_source *b, const struct kg_traj *t,
 
     if (!b->dump)
         return KG_OK;
-    kg_part_notes(&notes, b->run, t->further.named);
+    kg_part_notes(&notes, b->opts, t->further.named);
     kg_str_clear(&b->line);
     KG_TRY(kg_traj_put_json(&b->line, t, &notes, err));
     return kg_zst_put(b->dump, b->line.data, b->line.len, err);
@@ -105,19 +105,21 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
                                 const char *prefix, struct kg_metrics *log,
                                 struct kg_err *err)
 {
-    struct kg_eval_opts opts = kg_run_eval_opts(run);
-    struct by_source by = {.run = run, .samples = opts.samples};
+    struct kg_eval_opts opts = kg_run_eval_opts(&run->in);
+    struct by_source by = {.opts = &run->in.task_opts, .samples = opts.samples};
     struct kg_eval_result r;
     char under[KG_METRIC_NAME];
     kg_status status = dump_open(&by, run, prefix, err);
 
-    opts.rows = kg_run_rows(run, m);
+    opts.episodes = run->work.episodes;
+    opts.rows = kg_run_rows(&run->state, &run->work, m);
     if (status == KG_OK)
         status = kg_eval_run(&r, m, run->in.tok, &run->in.val, &opts, add_answer, &by,
                              err);
     status = dump_close(&by, status, err);
     if (status != KG_OK)
-        status = kg_run_tool_failed(run, status, err);
+        status = kg_run_tool_failed(run->work.episodes, run->state.count.step, status,
+                                    err);
     if (status != KG_OK)
         return kg_err_prefix(err, "validation after step %lld",
                              (long long)run->state.count.step);
@@ -140,7 +142,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     if (by.sources.n > 1)
         kg_sources_put(log, under, &by.sources);
     snprintf(under, sizeof under, "%s/reward", prefix);
-    kg_part_put(log, under, &by.parts, run);
+    kg_part_put(log, under, &by.parts, &run->in.task_opts);
     kg_log_info("step %lld %s: accuracy %.1f %% +- %.1f, reward %.4f +- %.4f, entropy "
                 "%.3f, %.0f tokens",
                 (long long)run->state.count.step, prefix, 100 * r.accuracy,
@@ -179,7 +181,7 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     KG_TRY(validate_policy(run, &log, err));
     if (run->state.anchor && run->in.recipe.eval.anchor)
         KG_TRY(validate_model(run, run->state.anchor, "val_anchor", &log, err));
-    KG_TRY(kg_run_log(run, &log, "validation", run->state.count.step, err));
+    KG_TRY(kg_run_log_put(&run->log, &log, "validation", run->state.count.step, err));
     run->state.count.validated = run->state.count.step + 1;
     kg_phase_end(phase);
     return KG_OK;
@@ -189,7 +191,7 @@ static kg_status save(struct kg_run *run, struct kg_err *err)
 {
     kg_status status = kg_checkpoint_save(run, err);
 
-    kg_run_report(run);
+    kg_run_report(&run->in, &run->log);
     return status;
 }
 
@@ -231,10 +233,11 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     if (run->state.count.sft_step >= last)
         return KG_OK;
     if (!run->state.optim)
-        KG_TRY(kg_run_start_sft(run, err));
+        KG_TRY(kg_run_start_sft(&run->in, &run->state, err));
     phase = kg_phase_begin(last, "updates", "warm start");
     if (run->state.count.sft_step == 0 && run->in.sft_val.n > 0) {
-        KG_TRY(kg_sft_held_out(&before, run, err));
+        KG_TRY(kg_sft_held_out(&before, &run->in.sft_val, run->work.rows,
+                               run->state.model, err));
         kg_log_info("sft 0: held-out loss %.4f", before);
     }
     while (run->state.count.sft_step < last) {
@@ -261,8 +264,8 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     if (run->state.count.step > 0)
         return KG_OK;
     if (!begun) {
-        KG_TRY(kg_run_start_rl(run, err));
-        KG_TRY(kg_init_rl(run, err));
+        KG_TRY(kg_run_start_rl(&run->in, &run->state, err));
+        KG_TRY(kg_init_rl(&run->in, &run->state, err));
     }
     if (warm)
         KG_TRY(save(run, err));
@@ -274,15 +277,16 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 }
 
 /* The first step that this run's log has, resumed or not; past the last without any. */
-static kg_status first_logged(int64_t *step, const struct kg_run *run, struct kg_err *err)
+static kg_status first_logged(int64_t *step, int64_t done, const char *dir,
+                              struct kg_err *err)
 {
-    struct kg_path path = kg_path_in(run->log.dir, "metrics.jsonl");
+    struct kg_path path = kg_path_in(dir, "metrics.jsonl");
     struct kg_jsonl *lines = NULL;
     struct kg_json_doc doc = {0};
     bool more = true, found = false;
     kg_status status;
 
-    *step = run->state.count.step + 1;
+    *step = done + 1;
     KG_TRY(kg_jsonl_open(&lines, path.text, err));
     while (!found) {
         const char *phase;
@@ -303,15 +307,16 @@ out:
 
 /* A run that ends without an error has learned something, or had nothing to learn. Steps
  * of the stage before are not its own. */
-static kg_status must_have_trained(const struct kg_run *run, struct kg_err *err)
+static kg_status must_have_trained(const struct kg_run_state *state,
+                                   const struct kg_run_log *log, struct kg_err *err)
 {
     int64_t first, own;
 
-    if (run->state.count.step == 0 || run->state.count.skipped_in_row == 0)
+    if (state->count.step == 0 || state->count.skipped_in_row == 0)
         return KG_OK;
-    KG_TRY(first_logged(&first, run, err));
-    own = run->state.count.step - first + 1;
-    if (own == 0 || run->state.count.skipped_in_row < own)
+    KG_TRY(first_logged(&first, state->count.step, log->dir, err));
+    own = state->count.step - first + 1;
+    if (own == 0 || state->count.skipped_in_row < own)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,
                    "expected a step with finite numbers, found none: all %lld were "
@@ -341,13 +346,13 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
             KG_TRY(save(run, err));
     }
     kg_phase_end(phase);
-    return must_have_trained(run, err);
+    return must_have_trained(&run->state, &run->log, err);
 }
 
 /* A run that cannot save at its end should be known for that at its start. */
 static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
 {
-    uint64_t need = kg_checkpoint_bytes(run), found;
+    uint64_t need = kg_checkpoint_bytes(&run->in, &run->state), found;
 
     KG_TRY(kg_file_free_bytes(&found, run->log.dir, err));
     kg_log_info("%s: a checkpoint takes %.2f GB, %.2f GB are free", run->log.dir,
@@ -395,15 +400,15 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
     kg_status status;
 
     if (resume) {
-        KG_TRY(kg_run_dir_check(run, err));
+        KG_TRY(kg_run_dir_check(&run->in, &run->log, err));
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)
             kg_log_info("no checkpoint in %s yet: starting at step 0", run->log.dir);
         say_done(run);
     } else {
-        KG_TRY(kg_run_dir_create(run, err));
+        KG_TRY(kg_run_dir_create(&run->in, &run->state, &run->log, err));
     }
-    KG_TRY(kg_run_dir_cut(run, err));
+    KG_TRY(kg_run_dir_cut(&run->in, &run->state, &run->log, err));
     kg_watch_file(kg_path_in(run->log.dir, "watch.log").text);
     KG_TRY(say_disk(run, err));
     status = all_steps(run, err);
@@ -422,14 +427,14 @@ static kg_status open_and_run(const struct kg_config *config, bool resume,
     KG_TRY(kg_run_open(&run, config, err));
     if (stop_on_signal)
         kg_signal_install();
-    status = kg_run_data_log(&run, err);
+    status = kg_run_data_log(&run.in, err);
     if (status == KG_OK)
         status = kg_bench_gemm_flops(&run.log.gemm_ceiling, run.state.model->backend,
                                      run.state.model->ct, err);
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     kg_log_progress_end();
-    if (run.log.metrics_open && kg_run_report(&run))
+    if (run.log.metrics_open && kg_run_report(&run.in, &run.log))
         kg_log_info("the page of this run: %s/report.html", run.log.dir);
     kg_run_close(&run);
     return status;

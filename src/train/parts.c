@@ -35,9 +35,9 @@ static void put(struct kg_metrics *log, const char *group, const char *what,
 }
 
 void kg_part_put(struct kg_metrics *log, const char *group, const struct kg_part_sums *s,
-                 const struct kg_run *run)
+                 const struct kg_task_opts *opts)
 {
-    const struct kg_task_rewards *r = run->in.task_opts.rewards;
+    const struct kg_task_rewards *r = opts->rewards;
     int order[KG_FURTHER];
 
     for (int k = 0; k < kg_task_rewards_n(r); k++) {
@@ -46,22 +46,23 @@ void kg_part_put(struct kg_metrics *log, const char *group, const struct kg_part
         put(log, group, "part", name, s->graded[k] > 0 ? s->sum[k] / s->graded[k] : 0);
         put(log, group, "part_ungraded", name, 1 - s->graded[k] / s->answers);
     }
-    kg_further_order(order, &run->log.further);
-    for (int i = 0; i < run->log.further.n; i++) {
+    kg_further_order(order, opts->further);
+    for (int i = 0; i < opts->further->n; i++) {
         int k = order[i];
 
         if (s->said[k] > 0)
-            put(log, group, "further", run->log.further.name[k],
+            put(log, group, "further", opts->further->name[k],
                 s->further[k] / s->said[k]);
     }
 }
 
-void kg_part_notes(struct kg_traj_notes *notes, const struct kg_run *run, uint32_t mask)
+void kg_part_notes(struct kg_traj_notes *notes, const struct kg_task_opts *opts,
+                   uint32_t mask)
 {
-    const struct kg_task_rewards *r = run->in.task_opts.rewards;
+    const struct kg_task_rewards *r = opts->rewards;
 
     for (int k = 0; k < kg_task_rewards_n(r); k++)
         notes->part_names[k] = kg_task_rewards_name(r, k);
-    notes->further = &run->log.further;
+    notes->further = opts->further;
     notes->further_mask = mask;
 }

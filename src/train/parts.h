@@ -21,8 +21,9 @@ void kg_part_add(struct kg_part_sums *s, const struct kg_traj *t);
 /* group/part/NAME and group/part_ungraded/NAME of each reward; group/further/NAME of what
  * was said of some answer, in the order of the names. */
 void kg_part_put(struct kg_metrics *log, const char *group, const struct kg_part_sums *s,
-                 const struct kg_run *run);
+                 const struct kg_task_opts *opts);
 /* The names, for lines that have the numbers of mask (kg_further.named of them all). */
-void kg_part_notes(struct kg_traj_notes *notes, const struct kg_run *run, uint32_t mask);
+void kg_part_notes(struct kg_traj_notes *notes, const struct kg_task_opts *opts,
+                   uint32_t mask);
 
 #endif

@@ -20,76 +20,75 @@
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
 
-static size_t n_prompts(const struct kg_run *run)
+static size_t n_prompts(const struct kg_run_inputs *in)
 {
-    return run->in.answers.n > 0 ? run->in.answers.n : run->in.train.n;
+    return in->answers.n > 0 ? in->answers.n : in->train.n;
 }
 
 /* Steps that the run is to make, those of the stage before left out. */
-static int64_t own_steps(const struct kg_run *run)
+static int64_t own_steps(const struct kg_run_inputs *in)
 {
-    return run->in.recipe.train.steps - run->in.init.step;
+    return in->recipe.train.steps - in->init.step;
 }
 
 /* Each of several files: its share of the prompts, and how often that goes through it. */
-static kg_status file_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status file_lines(struct kg_str *out, const struct kg_run_inputs *in,
                             struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
-    double prompts = (double)(own_steps(run) * r->rollout.prompts);
+    const struct kg_recipe *r = &in->recipe;
+    double prompts = (double)(own_steps(in) * r->rollout.prompts);
     double all = 0;
 
-    for (size_t i = 0; i < run->in.n_parts; i++)
-        all += run->in.parts[i].weight ? run->in.parts[i].weight
-                                       : (double)run->in.parts[i].n;
-    for (size_t i = 0; run->in.n_parts > 1 && i < run->in.n_parts; i++) {
-        const struct kg_epochs_part *part = &run->in.parts[i];
+    for (size_t i = 0; i < in->n_parts; i++)
+        all += in->parts[i].weight ? in->parts[i].weight : (double)in->parts[i].n;
+    for (size_t i = 0; in->n_parts > 1 && i < in->n_parts; i++) {
+        const struct kg_epochs_part *part = &in->parts[i];
         double share = (part->weight ? part->weight : (double)part->n) / all;
 
         KG_TRY(kg_str_printf(
             out, err, "data        %s: %zu prompts, %.1f %% of a step, %.2f epochs\n",
-            run->in.train_data.files[i].name, part->n, 100 * share,
+            in->train_data.files[i].name, part->n, 100 * share,
             prompts * share / (double)part->n));
     }
     return KG_OK;
 }
 
 /* What it begins with, and on what. */
-static kg_status start_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status start_lines(struct kg_str *out, const struct kg_run_inputs *in,
                              struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
 
-    if (*run->in.init.dir.text) {
+    if (*in->init.dir.text) {
         KG_TRY(kg_str_puts(out, "start       ", err));
-        KG_TRY(kg_init_say(out, &run->in.init, err));
+        KG_TRY(kg_init_say(out, &in->init, err));
         KG_TRY(kg_str_putc(out, '\n', err));
     }
-    if (n_prompts(run) + run->in.val.n > 0)
+    if (n_prompts(in) + in->val.n > 0)
         KG_TRY(kg_str_printf(out, err,
                              "task        %s, %zu training prompts, %zu for validation\n",
-                             run->in.task->name, n_prompts(run), run->in.val.n));
+                             in->task->name, n_prompts(in), in->val.n));
     KG_TRY(kg_str_printf(
         out, err, "warm start  %lld supervised updates of %lld sequences (%zu sequences)",
-        (long long)run->in.sft_steps, (long long)r->sft.batch, run->in.sft.n));
-    if (run->in.sft.n > 0)
+        (long long)in->sft_steps, (long long)r->sft.batch, in->sft.n));
+    if (in->sft.n > 0)
         KG_TRY(kg_str_printf(out, err, ", %.2f epochs at lr %g",
-                             (double)run->in.sft_steps * (double)r->sft.batch /
-                                 (double)run->in.sft.n,
+                             (double)in->sft_steps * (double)r->sft.batch /
+                                 (double)in->sft.n,
                              r->sft.opts.lr));
-    if (run->in.sft_val.n > 0)
-        KG_TRY(kg_str_printf(out, err, "; %zu held out", run->in.sft_val.n));
+    if (in->sft_val.n > 0)
+        KG_TRY(kg_str_printf(out, err, "; %zu held out", in->sft_val.n));
     return kg_str_putc(out, '\n', err);
 }
 
-static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
-                             struct kg_err *err)
+static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
+                             const struct kg_run_state *state, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     int64_t prompts = r->rollout.prompts, samples = r->rollout.samples,
             steps = r->train.steps;
     int64_t updates = r->train.updates_per_step;
-    bool on_policy = updates == 1 && run->state.lag == 0 && !run->state.sampler;
+    bool on_policy = updates == 1 && state->lag == 0 && !state->sampler;
 
     if (steps == 0)
         return KG_OK;
@@ -105,9 +104,9 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run *run,
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
     return kg_str_printf(out, err, "run         %lld steps = %lld answers, %.2f epochs\n",
-                         (long long)own_steps(run),
-                         (long long)(own_steps(run) * prompts * samples),
-                         (double)(own_steps(run) * prompts) / (double)n_prompts(run));
+                         (long long)own_steps(in),
+                         (long long)(own_steps(in) * prompts * samples),
+                         (double)(own_steps(in) * prompts) / (double)n_prompts(in));
 }
 
 static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
@@ -118,17 +117,17 @@ static kg_status put_repeated(struct kg_str *out, int64_t n, struct kg_err *err)
 }
 
 /* What a validation is: the problems of each file, and the answers to them. */
-static kg_status validation_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status validation_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                   struct kg_err *err)
 {
-    int64_t samples = run->in.recipe.eval.samples;
-    const struct kg_dataset *d = &run->in.val_data;
+    int64_t samples = in->recipe.eval.samples;
+    const struct kg_dataset *d = &in->val_data;
     size_t files = d->n_files ? d->n_files : 1, at = 0;
 
-    for (size_t f = 0; run->in.val.n > 0 && f < files; f++) {
+    for (size_t f = 0; in->val.n > 0 && f < files; f++) {
         size_t end = d->n_files ? d->files[f].end : d->n, first = at;
 
-        while (at < run->in.val.n && (size_t)run->in.val.record[at] < end)
+        while (at < in->val.n && (size_t)in->val.record[at] < end)
             at++;
         KG_TRY(kg_str_printf(out, err,
                              "validation  %s: %zu problems x %lld samples = %lld answers",
@@ -156,28 +155,27 @@ static kg_status put_parts(struct kg_str *out, const struct kg_task_rewards *r,
 }
 
 /* A grader of the user's is tried on one record: what fails, fails here. */
-static kg_status grader_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status grader_lines(struct kg_str *out, const struct kg_run_inputs *in,
                               struct kg_err *err)
 {
-    const struct kg_dataset *d = run->in.train_data.n ? &run->in.train_data
-                                                      : &run->in.val_data;
+    const struct kg_dataset *d = in->train_data.n ? &in->train_data : &in->val_data;
     struct kg_grade_item item = {.response = "", .record = d->records};
-    const struct kg_task_rewards *rewards = run->in.task_opts.rewards;
+    const struct kg_task_rewards *rewards = in->task_opts.rewards;
     double start = kg_clock_seconds();
     struct kg_grade grade = {0};
     char said[64] = "no score";
 
-    if (!kg_task_runs_program(run->in.task, &run->in.task_opts) || d->n == 0)
+    if (!kg_task_runs_program(in->task, &in->task_opts) || d->n == 0)
         return KG_OK;
     item.response = item.record->solution ? item.record->solution
                                           : item.record->ground_truth;
     item.n = strlen(item.response);
-    KG_TRY(kg_task_grade(&grade, run->in.task, &run->in.task_opts, &item, 1, err));
+    KG_TRY(kg_task_grade(&grade, in->task, &in->task_opts, &item, 1, err));
     if (grade.graded)
         snprintf(said, sizeof said, "score %g, %s", grade.reward,
                  grade.correct ? "right" : "wrong");
     KG_TRY(kg_str_printf(out, err, "grader      '%.200s': %s",
-                         rewards ? "task.rewards" : run->in.task_opts.command, said));
+                         rewards ? "task.rewards" : in->task_opts.command, said));
     KG_TRY(put_parts(out, rewards, &grade, err));
     return kg_str_printf(out, err, " for the first %s, in %.2f s\n",
                          item.record->solution ? "worked solution" : "gold answer",
@@ -192,20 +190,19 @@ static bool is_rendered(const struct kg_prompts *p)
 }
 
 /* The first prompt of training and of validation, as the model reads them. */
-static kg_status prompt_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status prompt_lines(struct kg_str *out, const struct kg_run_inputs *in,
                               struct kg_err *err)
 {
-    const struct kg_prompts *p[] = {&run->in.train, &run->in.val};
+    const struct kg_prompts *p[] = {&in->train, &in->val};
     static const char *const names[] = {"prompt      ", "            validation: "};
 
     for (size_t i = 0; i < 2; i++) {
         if (p[i]->n == 0)
             continue;
         KG_TRY(kg_str_puts(out, names[p[0]->n ? i : 0], err));
-        KG_TRY(
-            kg_prompts_show(out, p[i], 0, run->in.tok, "            ", SHOWN_BYTES, err));
+        KG_TRY(kg_prompts_show(out, p[i], 0, in->tok, "            ", SHOWN_BYTES, err));
         KG_TRY(kg_str_putc(out, '\n', err));
-        if (run->in.chat && !run->in.prompt.user_turn && !is_rendered(p[i]))
+        if (in->chat && !in->prompt.user_turn && !is_rendered(p[i]))
             KG_TRY(
                 kg_str_puts(out,
                             "            (there is a chat template: data.user_turn=true "
@@ -217,10 +214,10 @@ static kg_status prompt_lines(struct kg_str *out, const struct kg_run *run,
 
 /* The first sequence of the warm start: what stands before the model's first token, and
  * the rest. */
-static kg_status sequence_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status sequence_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                 struct kg_err *err)
 {
-    const struct kg_sft_set *s = &run->in.sft;
+    const struct kg_sft_set *s = &in->sft;
     size_t n = s->n ? s->begin[1] : 0, at = 0;
 
     if (n == 0)
@@ -228,21 +225,21 @@ static kg_status sequence_lines(struct kg_str *out, const struct kg_run *run,
     while (at < n && s->source[at] != KG_SOURCE_MODEL)
         at++;
     KG_TRY(kg_str_printf(out, err, "sequence    %zu tokens are read", at));
-    KG_TRY(kg_prompt_put_lines(out, run->in.tok, s->tokens.ids, at, "            ",
+    KG_TRY(kg_prompt_put_lines(out, in->tok, s->tokens.ids, at, "            ",
                                SHOWN_BYTES, err));
     KG_TRY(kg_str_printf(out, err, "\n            %zu follow, %zu of them learned",
                          n - at, s->learned[0]));
-    KG_TRY(kg_prompt_put_lines(out, run->in.tok, s->tokens.ids + at, n - at,
-                               "            ", SHOWN_BYTES, err));
+    KG_TRY(kg_prompt_put_lines(out, in->tok, s->tokens.ids + at, n - at, "            ",
+                               SHOWN_BYTES, err));
     return kg_str_putc(out, '\n', err);
 }
 
-static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                struct kg_err *err)
 {
-    const struct kg_episode_opts *o = &run->in.episode_opts;
+    const struct kg_episode_opts *o = &in->episode_opts;
 
-    if (!run->work.episodes)
+    if (!in->episode_opts.env)
         return KG_OK;
     KG_TRY(kg_str_printf(
         out, err,
@@ -259,16 +256,16 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run *run,
                          "            a turn is sampled from the newest %d tokens and "
                          "trained in %s\n",
                          o->window,
-                         run->in.recipe.reproduction
+                         in->recipe.reproduction
                              ? "the whole text (algo.reproduction; mismatch/window)"
                              : "the same context");
 }
 
 /* What is sampled beyond the answers that are learned from. */
-static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status sampling_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                 struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     int64_t prompts = r->rollout.prompts;
     double batch = ceil((double)prompts * r->rollout.oversample);
 
@@ -279,24 +276,24 @@ static kg_status sampling_lines(struct kg_str *out, const struct kg_run *run,
             "batches of %.0f prompts; the run above counts the %lld\n",
             (long long)prompts, r->rollout.dynamic_reward ? "reward" : "accuracy",
             (long long)r->rollout.max_refills, batch, (long long)prompts));
-    if (kg_algo_needs(&run->in.algo) & KG_NEED_GREEDY)
+    if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
         KG_TRY(kg_str_printf(out, err, "baseline    %lld greedy answers a step besides\n",
                              (long long)prompts));
     return KG_OK;
 }
 
-static kg_status algorithm_lines(struct kg_str *out, const struct kg_run *run,
+static kg_status algorithm_lines(struct kg_str *out, const struct kg_run_inputs *in,
                                  struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, "algorithm   ", err));
-    KG_TRY(kg_recipe_algorithm(out, &run->in.recipe, err));
+    KG_TRY(kg_recipe_algorithm(out, &in->recipe, err));
     KG_TRY(kg_str_putc(out, '\n', err));
-    if (!kg_algo_clamps(&run->in.algo))
+    if (!kg_algo_clamps(&in->algo))
         return KG_OK;
     return kg_str_printf(out, err,
                          "            kl.clamp holds %s; beyond that its gradient is not "
                          "the estimator's\n",
-                         kg_algo_clamps(&run->in.algo));
+                         kg_algo_clamps(&in->algo));
 }
 
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
@@ -305,7 +302,7 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
     const struct kg_model *m = run->state.model;
     uint64_t vector = (uint64_t)m->n_elements * sizeof(float);
     uint64_t compute = kg_model_compute_bytes(m);
-    bool copied = kg_run_anchor_saved(run), read = run->state.anchor && !copied;
+    bool copied = kg_run_anchor_saved(&run->state), read = run->state.anchor && !copied;
     uint64_t copies = 1u + copied + (run->state.sampler ? 1u : 0u);
     uint64_t weights = copies * (vector + compute) +
                        (run->state.lag ? (uint64_t)(run->state.lag + 1) * vector : 0) +
@@ -340,11 +337,11 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                          kg_dtype_traits(m->ct)->name, kg_threads_get());
 }
 
-static kg_status disk_lines(struct kg_str *out, const struct kg_run *run,
-                            struct kg_err *err)
+static kg_status disk_lines(struct kg_str *out, const struct kg_run_inputs *in,
+                            const struct kg_run_state *state, struct kg_err *err)
 {
-    int64_t keep = run->in.recipe.checkpoint.keep;
-    uint64_t one = kg_checkpoint_bytes(run);
+    int64_t keep = in->recipe.checkpoint.keep;
+    uint64_t one = kg_checkpoint_bytes(in, state);
 
     return kg_str_printf(out, err,
                          "disk        %.2f GB for one checkpoint, %.2f GB while the next "
@@ -364,7 +361,7 @@ static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_
                              "resume      %s has no checkpoint yet: from step 0\n",
                              run->log.dir);
     dir = kg_path_in(kg_path_in(run->log.dir, "checkpoints").text, name);
-    KG_TRY(kg_checkpoint_read(run, dir.text, err));
+    KG_TRY(kg_checkpoint_read(&run->in, &run->state, dir.text, err));
     return kg_str_printf(
         out, err,
         "resume      %s: behind step %lld of %lld, update %lld of %lld "
@@ -381,19 +378,19 @@ kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resum
 
     KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_open(&run, config, err));
-    KG_TRY_GOTO(out, kg_run_dir_try(&run, resume, err));
-    KG_TRY_GOTO(out, start_lines(out, &run, err));
-    KG_TRY_GOTO(out, batch_lines(out, &run, err));
-    KG_TRY_GOTO(out, file_lines(out, &run, err));
-    KG_TRY_GOTO(out, validation_lines(out, &run, err));
-    KG_TRY_GOTO(out, sequence_lines(out, &run, err));
-    KG_TRY_GOTO(out, prompt_lines(out, &run, err));
-    KG_TRY_GOTO(out, grader_lines(out, &run, err));
-    KG_TRY_GOTO(out, sampling_lines(out, &run, err));
-    KG_TRY_GOTO(out, episode_lines(out, &run, err));
-    KG_TRY_GOTO(out, algorithm_lines(out, &run, err));
+    KG_TRY_GOTO(out, kg_run_dir_try(&run.in, &run.log, resume, err));
+    KG_TRY_GOTO(out, start_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, batch_lines(out, &run.in, &run.state, err));
+    KG_TRY_GOTO(out, file_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, validation_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, sequence_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, prompt_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, grader_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, sampling_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, episode_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, algorithm_lines(out, &run.in, err));
     KG_TRY_GOTO(out, memory_lines(out, &run, err));
-    KG_TRY_GOTO(out, disk_lines(out, &run, err));
+    KG_TRY_GOTO(out, disk_lines(out, &run.in, &run.state, err));
     if (resume)
         status = resume_lines(out, &run, err);
 out:

@@ -144,7 +144,7 @@ static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *
 
     KG_TRY(kg_st_open_file(&set, path, err));
     t = kg_st_find(set, "anchor");
-    if (!t && kg_run_anchor_saved(run))
+    if (!t && kg_run_anchor_saved(&run->state))
         status = kg_fail(err, KG_ENOTFOUND,
                          "anchor.kind: the run kept no anchor with weights; name one: "
                          "anchor.kind=fixed anchor.path=DIR");
@@ -172,16 +172,16 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
                        "(checkpoint.every, checkpoint.keep)",
                        root.text, (long long)out->step - 1);
     if (!out->checkpoint[0]) {
-        KG_TRY(kg_run_start_rl(run, err));
-        KG_TRY(kg_init_rl(run, err));
+        KG_TRY(kg_run_start_rl(&run->in, &run->state, err));
+        KG_TRY(kg_init_rl(&run->in, &run->state, err));
         out->weights_step = run->state.count.step;
-        return kg_rl_refresh_sampler(run, err);
+        return kg_rl_refresh_sampler(&run->state, err);
     }
     path = kg_path_in(root.text, out->checkpoint);
     KG_TRY(keep_anchor(r, kg_path_in(path.text, "state.safetensors").text, err));
-    KG_TRY(kg_checkpoint_read(run, path.text, err));
+    KG_TRY(kg_checkpoint_read(&run->in, &run->state, path.text, err));
     out->weights_step = run->state.count.step;
-    return kg_rl_refresh_sampler(run, err);
+    return kg_rl_refresh_sampler(&run->state, err);
 }
 
 /* The exact KL reads the anchor in the micro-batches: there must be room for it. */
@@ -229,13 +229,13 @@ static kg_status read_numbers(struct kg_traj *t, const struct kg_json_doc *doc,
 
 /* Several rewards by their names. */
 static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
-                            const struct kg_run *run, struct kg_err *err)
+                            const struct kg_task_rewards *rewards, struct kg_err *err)
 {
     const struct kg_json *parts = kg_json_get(doc->root, "rewards");
 
-    t->n_parts = kg_task_rewards_n(run->in.task_opts.rewards);
+    t->n_parts = kg_task_rewards_n(rewards);
     for (int k = 0; k < t->n_parts; k++) {
-        const char *name = kg_task_rewards_name(run->in.task_opts.rewards, k);
+        const char *name = kg_task_rewards_name(rewards, k);
         const struct kg_json *one = kg_json_get(parts, name);
 
         if (!one)
@@ -247,7 +247,8 @@ static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
 }
 
 static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
-                             const struct kg_run *run, struct kg_err *err)
+                             const struct kg_run_inputs *in,
+                             const struct kg_run_state *state, struct kg_err *err)
 {
     const struct kg_json *tokens = kg_json_get(doc->root, "tokens"),
                          *logp = kg_json_get(doc->root, "logp");
@@ -259,7 +260,7 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
     if (!source || letters != n || kg_json_size(logp) != n)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected tokens, source and logp of one length", doc->where);
-    t->top_k = kg_algo_recorded_top_k(&run->in.algo);
+    t->top_k = kg_algo_recorded_top_k(&in->algo);
     for (size_t i = 0; i < n; i++) {
         int32_t token = (int32_t)kg_json_int(kg_json_at(tokens, i), -1);
         struct kg_traj_step step = {.token = token,
@@ -272,9 +273,9 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
             return kg_fail(err, KG_EFORMAT,
                            "%s: expected letters p, m and t as source, found '%c'",
                            doc->where, source[i]);
-        if (token < 0 || token >= run->state.model->config.vocab)
+        if (token < 0 || token >= state->model->config.vocab)
             return kg_fail(err, KG_EFORMAT, "%s: expected a token below %lld, found %d",
-                           doc->where, (long long)run->state.model->config.vocab, token);
+                           doc->where, (long long)state->model->config.vocab, token);
         if (source[i] == 'm' && !kg_json_is_number(kg_json_at(logp, i)))
             return kg_fail(err, KG_EFORMAT,
                            "%s: expected a log-prob of token %zu, found none (it was not "
@@ -315,16 +316,16 @@ static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
 
 /* All contexts of an answer are of one pack. */
 static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *doc,
-                            const struct kg_run *run, struct kg_err *err)
+                            bool whole, const struct kg_rows *rows, struct kg_err *err)
 {
-    size_t span = kg_traj_span(t, run->in.recipe.reproduction);
+    size_t span = kg_traj_span(t, whole);
 
-    if (span <= (size_t)run->work.rows->max_tokens)
+    if (span <= (size_t)rows->max_tokens)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "%s: expected an answer of at most %lld tokens with all of its "
                    "windows, found %zu",
-                   doc->where, (long long)run->work.rows->max_tokens, span);
+                   doc->where, (long long)rows->max_tokens, span);
 }
 
 static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_t *room,
@@ -345,10 +346,10 @@ static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_
     t = &b->trajs[b->n_trajs++];
     memset(t, 0, sizeof *t);
     KG_TRY(read_numbers(t, doc, err));
-    KG_TRY(read_parts(t, doc, &r->run, err));
-    KG_TRY(read_tokens(t, doc, &r->run, err));
+    KG_TRY(read_parts(t, doc, r->run.in.task_opts.rewards, err));
+    KG_TRY(read_tokens(t, doc, &r->run.in, &r->run.state, err));
     KG_TRY(read_windows(t, doc, err));
-    return check_span(t, doc, &r->run, err);
+    return check_span(t, doc, r->run.in.recipe.reproduction, r->run.work.rows, err);
 }
 
 static kg_status read_lines(struct replay *r, const struct kg_str *text, const char *path,
@@ -406,8 +407,7 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
                              struct kg_traj_part part, float *logp, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
-                                                        : run->state.model;
+    const struct kg_model *sampler = kg_run_sampler(&run->state);
     size_t at = part.from * (size_t)t->top_k, from = part.begin - part.from;
     struct kg_score_seq seq = {.tokens = t->tokens + part.from,
                                .n = part.end - part.from,
@@ -416,8 +416,8 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
                                .top_ids = t->top_k > 0 ? t->top_ids + at : NULL,
                                .top_logp = t->top_k > 0 ? t->top_logp + at : NULL};
 
-    KG_TRY(
-        kg_score(kg_run_rows(run, sampler), sampler, &seq, 1, 0, t->top_k, &from, err));
+    KG_TRY(kg_score(kg_run_rows(&run->state, &run->work, sampler), sampler, &seq, 1, 0,
+                    t->top_k, &from, err));
     for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL)
             r->out->apart_max = fmax(r->out->apart_max, fabs((double)logp[j - part.from] -
@@ -428,9 +428,8 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
 static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
-                                                        : run->state.model;
-    struct kg_sampling sampling = kg_run_sampling(run);
+    const struct kg_model *sampler = kg_run_sampler(&run->state);
+    struct kg_sampling sampling = kg_run_sampling(&run->in);
     float *logp = kg_mem_calloc(t->n, sizeof *logp, "log-probs", err);
     kg_status status = logp ? KG_OK : err->code;
 
@@ -438,7 +437,8 @@ static kg_status record_traj(struct replay *r, struct kg_traj *t, struct kg_err 
         status = record_part(r, t, kg_traj_part(t, i, false), logp, err);
     kg_mem_free(logp);
     if (status == KG_OK && sampling.record_kept)
-        status = kg_rollout_keep(t, sampler, kg_run_rows(run, sampler), &sampling, err);
+        status = kg_rollout_keep(
+            t, sampler, kg_run_rows(&run->state, &run->work, sampler), &sampling, err);
     return status;
 }
 
@@ -451,12 +451,12 @@ static kg_status record_top(struct replay *r, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status check_dump(const struct kg_run *run, struct kg_err *err)
+static kg_status check_dump(const struct kg_algo *algo, struct kg_err *err)
 {
-    if (kg_algo_needs(&run->in.algo) & KG_NEED_GREEDY)
+    if (kg_algo_needs(algo) & KG_NEED_GREEDY)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "the dump does not hold the greedy answers that %s needs",
-                       kg_algo_row_name(&run->in.algo, KG_TABLE_ADVANTAGE));
+                       kg_algo_row_name(algo, KG_TABLE_ADVANTAGE));
     return KG_OK;
 }
 
@@ -492,16 +492,11 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
                          struct kg_err *err)
 {
     struct kg_replay_row *row = &r->out->row[part];
-    struct kg_algo own = r->run.in.algo;
     double n = (double)r->out->groups, all;
-    kg_status status;
 
     KG_TRY(kg_slab_zero(&r->sum, err));
     r->squares = 0;
-    r->run.in.algo = *algo;
-    status = kg_rl_gradients(totals, &r->batch, &r->run, add_group, r, err);
-    r->run.in.algo = own;
-    KG_TRY(status);
+    KG_TRY(kg_rl_gradients(totals, &r->batch, &r->run, algo, add_group, r, err));
     KG_TRY(dot(&all, &r->sum, &r->sum, err));
     *row = (struct kg_replay_row){
         .there = true, .value = totals->loss, .norm = sqrt(all), .cosine = NAN};
@@ -545,16 +540,17 @@ static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
 }
 
 /* Which part of the loss the algorithm of a part is; *there false: it has no such. */
-static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_run *run,
-                         enum kg_replay_part part, struct kg_err *err)
+static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_algo *algo,
+                         const struct kg_model *anchor, enum kg_replay_part part,
+                         struct kg_err *err)
 {
-    bool kl = kg_algo_kl_in_loss(&run->in.algo) && run->in.algo.kl_beta > 0;
+    bool kl = kg_algo_kl_in_loss(algo) && algo->kl_beta > 0;
 
-    *out = run->in.algo;
+    *out = *algo;
     *there = true;
     if (part == KG_REPLAY_EXACT) {
-        *there = run->state.anchor != NULL;
-        return exact_part(out, &run->in.algo, err);
+        *there = anchor != NULL;
+        return exact_part(out, algo, err);
     }
     if (part == KG_REPLAY_POLICY)
         return kg_algo_set(out, "kl.estimator", kl ? "none" : "", err);
@@ -582,7 +578,8 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
     struct kg_policy_advantage a = {0};
     struct kg_rl_totals totals = {0};
 
-    KG_TRY(kg_rl_advantages(&a, &totals, &r->batch, &r->run, err));
+    KG_TRY(kg_rl_advantages(&a, &totals, &r->batch, &r->run.in.algo,
+                            r->run.in.task_opts.rewards, err));
     compare_advantages(r);
     for (int i = KG_REPLAY_PARTS - 1; i >= 0; i--) {
         enum kg_replay_part part = (enum kg_replay_part)i;
@@ -591,7 +588,7 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
         struct kg_algo algo;
         bool there;
 
-        KG_TRY(part_of(&algo, &there, &r->run, part, err));
+        KG_TRY(part_of(&algo, &there, &r->run.in.algo, r->run.state.anchor, part, err));
         if (!there)
             continue;
         KG_TRY(measure(r, part, &algo, &sums, err));
@@ -616,7 +613,7 @@ static void describe(struct kg_replay *out, const struct kg_algo *a)
 
 static kg_status replay(struct replay *r, const char *dir, bool own, struct kg_err *err)
 {
-    KG_TRY(check_dump(&r->run, err));
+    KG_TRY(check_dump(&r->run.in.algo, err));
     KG_TRY(load_weights(r, dir, err));
     if (own && r->run.in.algo.kl_target > 0)
         r->run.in.algo.kl_beta = r->run.state.count.kl_beta;
@@ -625,7 +622,7 @@ static kg_status replay(struct replay *r, const char *dir, bool own, struct kg_e
     r->out->answers = r->batch.n_trajs;
     r->out->groups = r->batch.n_trajs / (size_t)r->batch.group;
     KG_TRY(record_top(r, err));
-    KG_TRY(kg_rl_prepare(&r->batch, &r->run, err));
+    KG_TRY(kg_rl_prepare(&r->batch, &r->run.in, &r->run.state, &r->run.work, err));
     KG_TRY(make_room(r, err));
     return all_parts(r, err);
 }

@@ -48,7 +48,7 @@ static void the_kl_comes_off_the_reward_and_leaves_the_loss(void **state)
         open_run(&o, ROOT "/kl", extra);
         disturb(o.run.state.anchor);
         make_trajs(&b, 0, false);
-        NEED(kg_rl_prepare(&b, &o.run, err));
+        NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
         NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
         for (size_t i = 0; i < N_TRAJS; i++) {
             double other = worth(&b, i ^ 1, 0.25), own = worth(&b, i, 0.25);
@@ -84,7 +84,7 @@ static void the_kl_comes_off_advantages_of_single_tokens(void **state)
         open_run(&o, ROOT "/off", extra);
         disturb(o.run.state.anchor);
         make_trajs(&b, 0, false);
-        NEED(kg_rl_prepare(&b, &o.run, err));
+        NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
         NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
         for (size_t i = 0; i < N_TRAJS; i++) {
             double plain = (b.trajs[i].reward - b.trajs[i ^ 1].reward) / 2, sum = 0;
@@ -270,7 +270,7 @@ static double kl_of_step(double *std, const char *advantage)
     disturb(o.run.state.anchor);
     make_trajs(&b, 0, false);
     b.trajs[1].reward = 3;
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
     kg_rl_batch_release(&b);
     close_run(&o);
@@ -349,8 +349,8 @@ static void long_answers_are_fined_and_the_task_s_reward_stays(void **state)
 
     (void)state;
     open_run(&o, ROOT "/long", extra);
-    NEED(kg_rl_sample(&b, &o.run, err));
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     for (size_t i = 0; i < b.n_trajs; i++) {
         int64_t length = b.begin[i + 1] - b.begin[i];
 
@@ -422,7 +422,7 @@ static void sample_row(struct kg_rl_batch *row)
     struct opened o;
 
     open_run(&o, ROOT "/row", extra);
-    NEED(kg_rl_sample(row, &o.run, err));
+    NEED(kg_rl_sample(row, &o.run.in, &o.run.state, &o.run.work, err));
     close_run(&o);
 }
 
@@ -484,7 +484,7 @@ static void the_first_mixed_prompts_of_the_row_are_learned_from(void **state)
         struct kg_rl_batch b = {0};
 
         open_run(&o, ROOT "/dynamic", extra);
-        NEED(kg_rl_sample(&b, &o.run, err));
+        NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
         check_learned(&b, &row);
         check_counts(&b);
         assert_int_equal(b.n_trajs, b.n_learned); /* no KL: the others are aside */
@@ -517,8 +517,8 @@ static void train_dynamic(struct kg_rl_batch *b, struct kg_rl_totals *totals,
 
     open_run(&o, ROOT "/filter", extra);
     disturb(o.run.state.anchor);
-    NEED(kg_rl_sample(b, &o.run, err));
-    NEED(kg_rl_prepare(b, &o.run, err));
+    NEED(kg_rl_sample(b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(b, &o.run.in, &o.run.state, &o.run.work, err));
     NEED(kg_rl_train(totals, &a, b, &o.run, err));
     close_run(&o);
 }
@@ -677,8 +677,8 @@ static void a_greedy_answer_is_the_baseline_of_its_prompt(void **state)
 
     (void)state;
     open_run(&o, ROOT "/greedy", extra);
-    NEED(kg_rl_sample(&b, &o.run, err));
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
     for (size_t s = 0; s < b.n_spare; s++) {
         const struct kg_traj *t = &b.spare[s];
@@ -720,7 +720,7 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
     (void)state;
     open_run(&o, ROOT "/squares", extra);
     make_trajs(&b, 0, false);
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     assert_int_equal(b.own_passes, 2); /* old log-probs, these sums; counted as work */
     assert_int_equal(b.anchor_passes, 0);
     for (int i = 0; i < MOST * VOCAB; i++)

@@ -53,14 +53,14 @@ static int64_t learned_tokens(const struct kg_rl_batch *b)
 }
 
 static kg_status learned_init(struct learned *l, const struct kg_rl_batch *b,
-                              const struct kg_run *run, struct kg_err *err)
+                              const struct kg_task_rewards *rewards, struct kg_err *err)
 {
     const size_t n = (size_t)learned_tokens(b), seqs = b->n_learned;
     const size_t counts[COUNTS] = {
         [GROUPS] = seqs / (size_t)b->group + 1,
         [BEGINS] = seqs + 1,
         [ANSWERS] = seqs,
-        [PARTS] = seqs * (size_t)kg_task_rewards_n(run->in.task_opts.rewards),
+        [PARTS] = seqs * (size_t)kg_task_rewards_n(rewards),
         [GREEDY] = b->greedy ? seqs : 0,
         [TOKENS] = n,
         [SUM_SQ] = b->sum_sq ? n : 0,
@@ -146,27 +146,26 @@ static void learned_fill(struct learned *l, const struct kg_rl_batch *b)
 /* kl.in reward: -beta KL of every token. Nothing is in such a batch for a KL alone, so
  * the arrays of the batch are those of the learned answers. */
 static kg_status take_off_rewards(struct learned *l, struct kg_rl_totals *totals,
-                                  const struct kg_rl_batch *b, const struct kg_run *run,
+                                  const struct kg_rl_batch *b, const struct kg_algo *algo,
                                   struct kg_err *err)
 {
-    if (run->in.algo.kl_in->place != KG_PLACE_REWARD)
+    if (algo->kl_in->place != KG_PLACE_REWARD)
         return KG_OK;
     l->scores.token_reward = l->token_reward;
-    return kg_policy_kl_reward(l->token_reward, &totals->kl_taken, &run->in.algo,
-                               l->scores.n_seqs, l->seq_begin, b->old_logp,
-                               b->anchor_logp, err);
+    return kg_policy_kl_reward(l->token_reward, &totals->kl_taken, algo, l->scores.n_seqs,
+                               l->seq_begin, b->old_logp, b->anchor_logp, err);
 }
 
 /* kl.in advantage, advantage-future: off what they have become. */
 static kg_status take_off_advantages(struct learned *l, struct kg_rl_totals *totals,
                                      const struct kg_rl_batch *b,
-                                     const struct kg_run *run, struct kg_err *err)
+                                     const struct kg_algo *algo, struct kg_err *err)
 {
     struct kg_policy_taken taken;
 
-    if (run->in.algo.kl_in->place != KG_PLACE_ADVANTAGE)
+    if (algo->kl_in->place != KG_PLACE_ADVANTAGE)
         return KG_OK;
-    KG_TRY(kg_policy_kl_advantage(l->advantage, &taken, &run->in.algo, l->scores.n_seqs,
+    KG_TRY(kg_policy_kl_advantage(l->advantage, &taken, algo, l->scores.n_seqs,
                                   l->seq_begin, b->old_logp, b->anchor_logp, err));
     totals->kl_taken = taken.mean_kl;
     totals->kl_taken_max = taken.most;
@@ -174,19 +173,19 @@ static kg_status take_off_advantages(struct learned *l, struct kg_rl_totals *tot
 }
 
 kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *totals,
-                           struct kg_rl_batch *b, const struct kg_run *run,
-                           struct kg_err *err)
+                           struct kg_rl_batch *b, const struct kg_algo *algo,
+                           const struct kg_task_rewards *rewards, struct kg_err *err)
 {
     struct learned l = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, learned_init(&l, b, run, err));
+    KG_TRY_GOTO(out, learned_init(&l, b, rewards, err));
     learned_fill(&l, b);
-    fill_parts(&l, b, run->in.task_opts.rewards);
-    KG_TRY_GOTO(out, take_off_rewards(&l, totals, b, run, err));
+    fill_parts(&l, b, rewards);
+    KG_TRY_GOTO(out, take_off_rewards(&l, totals, b, algo, err));
     *a = (struct kg_policy_advantage){.token = l.advantage};
-    KG_TRY_GOTO(out, kg_policy_advantages(a, &run->in.algo, &l.scores, err));
-    KG_TRY_GOTO(out, take_off_advantages(&l, totals, b, run, err));
+    KG_TRY_GOTO(out, kg_policy_advantages(a, algo, &l.scores, err));
+    KG_TRY_GOTO(out, take_off_advantages(&l, totals, b, algo, err));
     deal(b->advantage, l.advantage, b);
     a->token = NULL; /* the numbers of the step remain */
     status = KG_OK;

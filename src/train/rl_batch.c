@@ -293,21 +293,22 @@ static void pass_take(struct kg_rl_batch *b, const struct pass_arrays *a,
     }
 }
 
-static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run *run,
-                          const struct pass_plan *p, struct kg_err *err)
+static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *state,
+                          struct kg_run_work *work, const struct pass_plan *p,
+                          struct kg_err *err)
 {
     struct pass_arrays a = {0};
     kg_status status;
     int phase;
 
     if (!p->displaced)
-        *(p->model == run->state.anchor ? &b->anchor_passes : &b->own_passes) += 1;
+        *(p->model == state->anchor ? &b->anchor_passes : &b->own_passes) += 1;
     KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
     pass_ask(&a, b, p);
     phase = kg_phase_begin(0, NULL, "%s",
-                           p->model == run->state.anchor ? "anchor pass" : "policy pass");
-    KG_TRY_GOTO(out, kg_score(kg_run_rows(run, p->model), p->model, a.seqs, a.n_seqs,
-                              p->k, p->top_k, a.from, err));
+                           p->model == state->anchor ? "anchor pass" : "policy pass");
+    KG_TRY_GOTO(out, kg_score(kg_run_rows(state, work, p->model), p->model, a.seqs,
+                              a.n_seqs, p->k, p->top_k, a.from, err));
     kg_phase_end(phase);
     pass_take(b, &a, p);
 out:
@@ -316,15 +317,14 @@ out:
 }
 
 /* An exact KL reads the anchor inside the micro-batches instead. */
-static bool has_anchor_rows(const struct kg_run *run)
+static bool has_anchor_rows(const struct kg_algo *algo)
 {
-    return kg_algo_needs(&run->in.algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
+    return kg_algo_needs(algo) & (KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR);
 }
 
-bool kg_rl_asks_anchor(const struct kg_run *run)
+bool kg_rl_asks_anchor(const struct kg_algo *algo, const struct kg_model *anchor)
 {
-    return has_anchor_rows(run) &&
-           (run->state.anchor || kg_algo_anchor_top_k(&run->in.algo) > 0);
+    return has_anchor_rows(algo) && (anchor || kg_algo_anchor_top_k(algo) > 0);
 }
 
 static size_t n_displaced(const struct kg_rl_batch *b)
@@ -346,32 +346,34 @@ static void copy_record(struct kg_rl_batch *b)
         memcpy(b->anchor_at, b->mu_at, n * (size_t)b->k_sampler * sizeof *b->anchor_at);
 }
 
-kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
+                           const struct kg_run_state *state, struct kg_run_work *work,
+                           struct kg_err *err)
 {
-    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
-                                                        : run->state.model;
-    struct pass_plan p = {.model = run->state.anchor ? run->state.anchor : sampler,
-                          .anchored = &run->in.algo,
+    const struct kg_model *sampler = kg_run_sampler(state);
+    struct pass_plan p = {.model = state->anchor ? state->anchor : sampler,
+                          .anchored = algo,
                           .k = b->k_sampler,
                           .top_k = b->k_anchor,
                           .logp = b->anchor_logp,
                           .logp_at = b->anchor_at};
 
-    if (kg_rl_asks_anchor(run) || (has_anchor_rows(run) && n_displaced(b) > 0))
-        return run_pass(b, run, &p, err);
-    if (has_anchor_rows(run))
+    if (kg_rl_asks_anchor(algo, state->anchor) ||
+        (has_anchor_rows(algo) && n_displaced(b) > 0))
+        return run_pass(b, state, work, &p, err);
+    if (has_anchor_rows(algo))
         copy_record(b);
     return KG_OK;
 }
 
 /* A reproduction reads whole texts. Where a turn was sampled from the newest of its text
  * alone, ratios refer to what the sampler says of it there; mu_logp stays the record. */
-static kg_status displace(struct kg_rl_batch *b, const struct kg_run *run,
+static kg_status displace(struct kg_rl_batch *b, const struct kg_algo *algo,
+                          const struct kg_run_state *state, struct kg_run_work *work,
                           struct kg_err *err)
 {
-    bool own = kg_algo_needs(&run->in.algo) & KG_NEED_MU_AT;
-    struct pass_plan p = {.model = run->state.sampler ? run->state.sampler
-                                                      : run->state.model,
+    bool own = kg_algo_needs(algo) & KG_NEED_MU_AT;
+    struct pass_plan p = {.model = kg_run_sampler(state),
                           .top_k = own ? 0 : b->k_sampler,
                           .logp = b->old_logp,
                           .logp_at = b->mu_at,
@@ -380,37 +382,36 @@ static kg_status displace(struct kg_rl_batch *b, const struct kg_run *run,
     for (size_t i = 0; i < b->n_trajs; i++)
         if (kg_rl_displaced(b, i))
             b->whole_tokens += (double)b->trajs[i].n;
-    return n_displaced(b) > 0 ? run_pass(b, run, &p, err) : KG_OK;
+    return n_displaced(b) > 0 ? run_pass(b, state, work, &p, err) : KG_OK;
 }
 
-kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                        const struct kg_run_state *state, struct kg_run_work *work,
+                        struct kg_err *err)
 {
-    const struct kg_model *sampler = run->state.sampler ? run->state.sampler
-                                                        : run->state.model;
+    const struct kg_model *sampler = kg_run_sampler(state);
 
-    KG_TRY(count_tokens(b, &run->in.algo, err));
-    KG_TRY(allocate(b, &run->in.algo, has_anchor_rows(run), err));
+    KG_TRY(count_tokens(b, &in->algo, err));
+    KG_TRY(allocate(b, &in->algo, has_anchor_rows(&in->algo), err));
     flatten(b);
-    b->whole = run->in.recipe.reproduction;
-    KG_TRY(displace(b, run, err));
-    KG_TRY(kg_rl_ask_anchor(b, run, err));
-    if (run->in.recipe.train.recompute) {
-        struct pass_plan p = {.model = run->state.model, .logp = b->old_logp};
+    b->whole = in->recipe.reproduction;
+    KG_TRY(displace(b, &in->algo, state, work, err));
+    KG_TRY(kg_rl_ask_anchor(b, &in->algo, state, work, err));
+    if (in->recipe.train.recompute) {
+        struct pass_plan p = {.model = state->model, .logp = b->old_logp};
 
-        KG_TRY(run_pass(b, run, &p, err));
-        sampler =
-            run->state
-                .model; /* what follows must be of the policy that the ratio refers to */
+        KG_TRY(run_pass(b, state, work, &p, err));
+        sampler = state->model; /* what follows is of the policy that ratios refer to */
     }
     if (b->kept) {
         struct pass_plan p = {.model = sampler, .log_kept = b->old_log_kept};
 
-        KG_TRY(run_pass(b, run, &p, err));
+        KG_TRY(run_pass(b, state, work, &p, err));
     }
     if (b->sum_sq) {
         struct pass_plan p = {.model = sampler, .sum_sq = b->sum_sq};
 
-        KG_TRY(run_pass(b, run, &p, err));
+        KG_TRY(run_pass(b, state, work, &p, err));
     }
     return KG_OK;
 }

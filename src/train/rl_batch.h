@@ -102,19 +102,22 @@ bool kg_rl_anchored(const struct kg_rl_batch *b, const struct kg_algo *algo, siz
 /* Sample and grade the next prompts of the run: rollout.prompts of them, or as many
  * generation batches as it takes to find so many whose answers differ.
  * errors: ENOTFOUND (rollout.max_refills batches were not enough) */
-kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run,
+kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                       const struct kg_run_state *state, struct kg_run_work *work,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* Flatten, and run the anchor pass and, when asked for, the recomputed old log-probs. */
-kg_status kg_rl_prepare(struct kg_rl_batch *b, struct kg_run *run,
+kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                        const struct kg_run_state *state, struct kg_run_work *work,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether the anchor's rows are made by a forward pass over what was sampled. An exact KL
  * reads it in the micro-batches; of the iterative anchor the record says it, but for its
  * own largest ids. */
-bool kg_rl_asks_anchor(const struct kg_run *run);
+bool kg_rl_asks_anchor(const struct kg_algo *algo, const struct kg_model *anchor);
 /* The anchor's rows, and again after it moved. */
-kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, struct kg_run *run,
+kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
+                           const struct kg_run_state *state, struct kg_run_work *work,
                            struct kg_err *err) KG_MUST_CHECK;
 
 void kg_rl_batch_release(struct kg_rl_batch *b);

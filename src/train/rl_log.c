@@ -142,24 +142,24 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 
 /* Each of several rewards, and what graders said besides. */
 static void put_parts(struct kg_metrics *log, const struct kg_rl_batch *b,
-                      const struct kg_run *run)
+                      const struct kg_task_opts *opts)
 {
     struct kg_part_sums sums = {.answers = 0};
 
     for (size_t i = 0; i < b->n_trajs; i++)
         if (kg_rl_learns(b, i))
             kg_part_add(&sums, &b->trajs[i]);
-    kg_part_put(log, "reward", &sums, run);
+    kg_part_put(log, "reward", &sums, opts);
 }
 
 /* By data source, where the training data has several. */
 static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
-                        const struct kg_run *run)
+                        const struct kg_run_inputs *in)
 {
     struct kg_sources sources = {.n = 0};
 
     /* given answers are not of the training data */
-    if (run->in.answers.n > 0 || !kg_sources_differ(&run->in.train))
+    if (in->answers.n > 0 || !kg_sources_differ(&in->train))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         size_t prompt = (size_t)b->trajs[i].prompt_index;
@@ -167,7 +167,7 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
 
         if (!kg_rl_learns(b, i))
             continue;
-        row = kg_sources_row(&sources, kg_source_of(&run->in.train, prompt));
+        row = kg_sources_row(&sources, kg_source_of(&in->train, prompt));
         row->answers++;
         row->reward += b->trajs[i].reward;
         row->correct += b->grades[i].graded && b->grades[i].correct;
@@ -179,11 +179,11 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
 /* What truncation cut, counted where ratios do not see it (algo.reproduction) and where
  * they do. */
 static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
-                    const struct kg_run *run)
+                    const struct kg_run_inputs *in)
 {
     double cut = 0, nats = 0;
 
-    if (!kg_recipe_truncates(&run->in.recipe))
+    if (!kg_recipe_truncates(&in->recipe))
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         cut += (double)b->trajs[i].cut_n;
@@ -196,11 +196,11 @@ static void put_cut(struct kg_metrics *log, const struct kg_rl_batch *b,
 /* Tokens that were sampled from the newest of their text alone, where ratios refer to the
  * whole of it. */
 static void put_displaced(struct kg_metrics *log, const struct kg_rl_batch *b,
-                          const struct kg_run *run)
+                          const struct kg_run_inputs *in)
 {
     double n = 0, nats = 0;
 
-    if (!b->whole || run->in.episode_opts.window == 0)
+    if (!b->whole || in->episode_opts.window == 0)
         return;
     for (size_t i = 0; i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
@@ -245,12 +245,12 @@ static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
 
 /* Of the answers that are learned from; waiting is of all. */
 static void put_episodes(struct kg_metrics *log, const struct kg_rl_batch *b,
-                         const struct kg_run *run)
+                         const struct kg_run_inputs *in)
 {
     struct kg_episode_sums sums = {0};
     double observed = 0;
 
-    for (size_t i = 0; run->work.episodes && i < b->n_trajs; i++) {
+    for (size_t i = 0; in->episode_opts.env && i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
 
         if (!kg_rl_learns(b, i))
@@ -282,13 +282,13 @@ static void put_tools(struct kg_metrics *log, const struct kg_rl_batch *b)
 }
 
 /* Programs of external graders, since this process began. */
-static void put_grader(struct kg_metrics *log, const struct kg_run *run)
+static void put_grader(struct kg_metrics *log, const struct kg_task_opts *opts)
 {
     struct kg_task_grader_stats s = {0};
 
-    if (run->in.task_opts.running)
-        s = kg_task_grader_stats(run->in.task_opts.running);
-    else if (!kg_task_rewards_stats(&s, run->in.task_opts.rewards))
+    if (opts->running)
+        s = kg_task_grader_stats(opts->running);
+    else if (!kg_task_rewards_stats(&s, opts->rewards))
         return;
     kg_metrics_put(log, "grader/starts", (double)s.starts);
     kg_metrics_put(log, "grader/restarts", (double)s.restarts);
@@ -329,7 +329,7 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
     if (algo->kl_in->place == KG_PLACE_ADVANTAGE)
         kg_metrics_put(log, "kl/taken_max", t->kl_taken_max);
     if (kg_algo_kl_taken(algo) || kg_algo_kl_in_loss(algo))
-        kg_metrics_put(log, "kl/beta", algo->kl_beta);
+        kg_metrics_put(log, "kl/beta", t->kl_beta);
     /* before the first update the policy is the one that sampled: this must be 0 unless
      * asked for otherwise */
     kg_metrics_put(log, "mismatch/first_update_max", t->first_metrics.gap_max);
@@ -338,8 +338,8 @@ static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
         kg_metrics_put(log, rows[i].name, rows[i].value);
 }
 
-static void put_counters(struct kg_metrics *log, const struct kg_run *run,
-                         const struct kg_rl_totals *t)
+static void put_counters(struct kg_metrics *log, const struct kg_algo *algo,
+                         const struct kg_counters *c, const struct kg_rl_totals *t)
 {
     double updates = t->updates > 0 ? t->updates : 1;
 
@@ -347,13 +347,12 @@ static void put_counters(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "optim/grad_norm_max", t->grad_norm_max);
     kg_metrics_put(log, "optim/lr", t->lr);
     kg_metrics_put(log, "optim/updates", t->updates);
-    kg_metrics_put(log, "optim/idle_updates", (double)run->state.count.idle_updates);
-    kg_metrics_put(log, "optim/skipped_steps", (double)run->state.count.skipped);
-    kg_metrics_put(log, "anchor/updates", (double)run->state.count.anchor_updates);
-    if (run->in.algo.anchor_kappa > 0) {
-        kg_metrics_put(log, "anchor/kl_average", run->state.count.anchor_kl);
-        kg_metrics_put(log, "anchor/refreshed",
-                       (double)run->state.count.anchor_refreshed);
+    kg_metrics_put(log, "optim/idle_updates", (double)c->idle_updates);
+    kg_metrics_put(log, "optim/skipped_steps", (double)c->skipped);
+    kg_metrics_put(log, "anchor/updates", (double)c->anchor_updates);
+    if (algo->anchor_kappa > 0) {
+        kg_metrics_put(log, "anchor/kl_average", c->anchor_kl);
+        kg_metrics_put(log, "anchor/refreshed", (double)c->anchor_refreshed);
     }
 }
 
@@ -371,13 +370,12 @@ static double product_elements(const struct kg_model *m)
 /* Useful work: what the engine computed; over the whole batch a forward, twice that for a
  * backward where an update was made, one for a selection, and each pass before the update
  * (the anchor's, which an exact KL makes inside it, and the policy's own). */
-static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
-                         const struct kg_rl_totals *t)
+static double step_flops(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
     const struct kg_rollout_stats *s = &b->rolled;
-    const struct kg_model *anchor = run->state.anchor ? run->state.anchor
-                                                      : run->state.model;
-    unsigned needs = kg_algo_needs(&run->in.algo);
+    const struct kg_model *anchor = state->anchor ? state->anchor : state->model;
+    unsigned needs = kg_algo_needs(&in->algo);
     bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
     int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0) +
                    b->own_passes;
@@ -386,7 +384,7 @@ static double step_flops(const struct kg_run *run, const struct kg_rl_batch *b,
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)kg_traj_span(&b->trajs[i], b->whole);
     sampled += b->whole_tokens;
-    return 2 * (product_elements(run->state.model) * (tokens * forwards + sampled) +
+    return 2 * (product_elements(state->model) * (tokens * forwards + sampled) +
                 product_elements(anchor) * tokens * (exact + b->anchor_passes));
 }
 
@@ -413,21 +411,21 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
                    train > 0 ? t->trained_tokens / train : 0);
     if (run->log.gemm_ceiling > 0)
         kg_metrics_put(log, "share_of_gemm_ceiling",
-                       step_flops(run, b, t) / all / run->log.gemm_ceiling);
+                       step_flops(&run->in, &run->state, b, t) / all /
+                           run->log.gemm_ceiling);
     kg_metrics_put(log, "memory/resident_gb", (double)kg_mem_resident_bytes() / 1e9);
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
 }
 
-static void progress(const struct kg_run *run, const struct kg_metrics *log)
+static void progress(int64_t step, int64_t last, const struct kg_metrics *log)
 {
-    int64_t last = run->in.recipe.train.steps;
     double seconds = kg_metrics_get(log, "seconds/step", 0);
-    double eta = seconds * (double)(last - run->state.count.step);
+    double eta = seconds * (double)(last - step);
 
     kg_log_progress(5000,
                     "step %lld/%lld  reward %.3f  accuracy %.1f %%  KL %.4f  entropy "
                     "%.3f  %.1f s  ETA %.0f min",
-                    (long long)run->state.count.step, (long long)last,
+                    (long long)step, (long long)last,
                     kg_metrics_get(log, "reward/mean", 0),
                     100 * kg_metrics_get(log, "reward/accuracy", 0),
                     kg_metrics_get(log, "kl/value", 0),
@@ -441,14 +439,14 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     struct kg_metrics log = {.n = 0};
 
     put_rewards(&log, b);
-    put_parts(&log, b, run);
-    put_sources(&log, b, run);
+    put_parts(&log, b, &run->in.task_opts);
+    put_sources(&log, b, &run->in);
     put_lengths(&log, b);
-    put_cut(&log, b, run);
-    put_displaced(&log, b, run);
-    put_episodes(&log, b, run);
+    put_cut(&log, b, &run->in);
+    put_displaced(&log, b, &run->in);
+    put_episodes(&log, b, &run->in);
     put_tools(&log, b);
-    put_grader(&log, run);
+    put_grader(&log, &run->in.task_opts);
     kg_metrics_put(&log, "advantage/mean", a->mean);
     kg_metrics_put(&log, "advantage/min", a->min);
     kg_metrics_put(&log, "advantage/max", a->max);
@@ -456,8 +454,8 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                    (double)a->groups_equal * b->group / (double)b->n_learned);
     put_dynamic(&log, b);
     put_policy(&log, &run->in.algo, t);
-    put_counters(&log, run, t);
-    if (kg_run_anchor_saved(run)) {
+    put_counters(&log, &run->in.algo, &run->state.count, t);
+    if (kg_run_anchor_saved(&run->state)) {
         double absolute, relative;
 
         KG_TRY(kg_anchor_distance(&absolute, &relative, run->state.model,
@@ -466,8 +464,8 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
         kg_metrics_put(&log, "anchor/distance_relative", relative);
     }
     put_speed(&log, run, b, t);
-    progress(run, &log);
-    return kg_run_log(run, &log, "rl", run->state.count.step, err);
+    progress(run->state.count.step, run->in.recipe.train.steps, &log);
+    return kg_run_log_put(&run->log, &log, "rl", run->state.count.step, err);
 }
 
 kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
@@ -475,24 +473,23 @@ kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err)
     struct kg_metrics log = {.n = 0};
     struct kg_rl_totals none = {0};
 
-    put_counters(&log, run, &none);
-    return kg_run_log(run, &log, "rl", run->state.count.step, err);
+    put_counters(&log, &run->in.algo, &run->state.count, &none);
+    return kg_run_log_put(&run->log, &log, "rl", run->state.count.step, err);
 }
 
 /* ---- dumps ---- */
 
-static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run *run,
+static kg_status dump_traj(struct kg_zst_writer *w, const struct kg_run_inputs *in,
                            const struct kg_traj *t, struct kg_traj_notes *notes,
                            struct kg_err *err)
 {
-    struct kg_opt_list stop = run->in.recipe.rollout.stop;
+    struct kg_opt_list stop = in->recipe.rollout.stop;
     struct kg_str line = {0}, text = {0};
     kg_status status;
 
     if (t->n == 0)
         return KG_OK; /* of a rollout that was broken off */
-    KG_TRY_GOTO(out,
-                kg_rollout_text(&text, run->in.tok, t, stop.items, (int)stop.n, err));
+    KG_TRY_GOTO(out, kg_rollout_text(&text, in->tok, t, stop.items, (int)stop.n, err));
     notes->text = &text;
     KG_TRY_GOTO(out, kg_traj_put_json(&line, t, notes, err));
     status = kg_zst_put(w, line.data, line.len, err);
@@ -515,26 +512,26 @@ static uint32_t named_in(const struct kg_rl_batch *b)
 }
 
 /* anchored: the anchor pass is through */
-static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run *run,
+static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run_inputs *in,
                             const struct kg_rl_batch *b, bool anchored,
                             struct kg_err *err)
 {
     uint64_t bytes;
     struct kg_traj_notes none = {.text = NULL};
 
-    kg_part_notes(&none, run, named_in(b));
+    kg_part_notes(&none, &in->task_opts, named_in(b));
     for (size_t i = 0; i < b->n_trajs; i++) {
         bool has = b->advantage && b->begin[i] < b->n;
         struct kg_traj_notes notes = none;
 
         if (has && kg_rl_learns(b, i))
             notes.advantage = &b->advantage[b->begin[i]];
-        if (has && anchored && b->anchor_logp && kg_rl_anchored(b, &run->in.algo, i))
+        if (has && anchored && b->anchor_logp && kg_rl_anchored(b, &in->algo, i))
             notes.anchor_logp = &b->anchor_logp[b->begin[i]];
-        KG_TRY(dump_traj(w, run, &b->trajs[i], &notes, err));
+        KG_TRY(dump_traj(w, in, &b->trajs[i], &notes, err));
     }
     for (size_t i = 0; i < b->n_spare; i++)
-        KG_TRY(dump_traj(w, run, &b->spare[i], &none, err));
+        KG_TRY(dump_traj(w, in, &b->spare[i], &none, err));
     return kg_zst_end_frame(w, &bytes, err);
 }
 
@@ -551,7 +548,7 @@ kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipp
              skipped ? "skipped" : "step",
              (long long)run->state.count.step + (skipped ? 1 : 0));
     KG_TRY(kg_zst_open(&w, kg_path_in(run->log.dir, name).text, 0, err));
-    status = dump_trajs(w, run, b, !skipped, err);
+    status = dump_trajs(w, &run->in, b, !skipped, err);
     if (status == KG_OK)
         return kg_zst_close(w, err);
     kg_zst_abort(w);

@@ -20,8 +20,9 @@ struct kg_rl_totals {
     double loss, pg, kl, entropy; /* means over updates */
     double grad_norm_sum, grad_norm_max, lr;
     int updates;
-    bool any;     /* the present update has a gradient */
-    bool skipped; /* a number was not finite */
+    bool any;       /* the present update has a gradient */
+    bool skipped;   /* a number was not finite */
+    double kl_beta; /* coefficient of the step */
     double kl_divisor;
     /* kl.in other than loss: mean over answers of the mean over tokens, and the largest
      * amount that an advantage lost */

@@ -20,19 +20,19 @@
 enum { MOST_TRAJS = 1 << 28 };
 
 static kg_status choose_prompts(struct kg_request *requests, size_t n,
-                                const struct kg_run *run, uint64_t place,
+                                const struct kg_run_inputs *in, uint64_t place,
                                 struct kg_err *err)
 {
     uint32_t *prompts = kg_mem_calloc(n, sizeof *prompts, "prompts of a step", err);
-    kg_status status = prompts ? kg_run_prompts_at(prompts, n, place, run, err)
+    kg_status status = prompts ? kg_run_prompts_at(prompts, n, place, in, err)
                                : err->code;
 
     for (size_t i = 0; status == KG_OK && i < n; i++)
-        requests[i] = (struct kg_request){.prompt = run->in.train.ids[prompts[i]].ids,
-                                          .prompt_n = run->in.train.ids[prompts[i]].n,
+        requests[i] = (struct kg_request){.prompt = in->train.ids[prompts[i]].ids,
+                                          .prompt_n = in->train.ids[prompts[i]].n,
                                           .prompt_index = prompts[i],
                                           .draw = place + i,
-                                          .n_samples = run->in.recipe.rollout.samples};
+                                          .n_samples = in->recipe.rollout.samples};
     kg_mem_free(prompts);
     return status;
 }
@@ -120,40 +120,43 @@ static void add_tools(struct kg_env_stats *sum, const struct kg_env_stats *from,
     sum->seconds += to->seconds - from->seconds;
 }
 
-static kg_status roll(struct generation *g, struct kg_rl_batch *b, struct kg_run *run,
-                      const struct kg_sampling *sampling, struct kg_err *err)
+static kg_status roll(struct generation *g, struct kg_rl_batch *b,
+                      const struct kg_run_inputs *in, const struct kg_run_state *state,
+                      struct kg_run_work *work, const struct kg_sampling *sampling,
+                      struct kg_err *err)
 {
-    struct kg_eval_opts grading = kg_run_eval_opts(run);
+    struct kg_eval_opts grading = kg_run_eval_opts(in);
     struct kg_env_stats before, after;
     kg_status status;
 
-    (void)kg_episodes_stats(&before, run->work.episodes);
-    status = kg_episodes_run(run->work.episodes, run->work.engine, g->trajs, g->requests,
-                             g->n_prompts, sampling, &run->in.train, &b->seconds_idle,
-                             err);
-    b->tools_counted = kg_episodes_stats(&after, run->work.episodes);
+    (void)kg_episodes_stats(&before, work->episodes);
+    status = kg_episodes_run(work->episodes, work->engine, g->trajs, g->requests,
+                             g->n_prompts, sampling, &in->train, &b->seconds_idle, err);
+    b->tools_counted = kg_episodes_stats(&after, work->episodes);
     add_tools(&b->tools, &before, &after);
-    add_stats(&b->rolled, kg_rollout_stats(run->work.engine));
+    add_stats(&b->rolled, kg_rollout_stats(work->engine));
     if (status != KG_OK)
-        return kg_run_tool_failed(run, status, err);
-    return kg_eval_grade(g->grades, NULL, g->trajs, g->n, run->in.tok, &run->in.train,
-                         &grading, err);
+        return kg_run_tool_failed(work->episodes, state->count.step, status, err);
+    return kg_eval_grade(g->grades, NULL, g->trajs, g->n, in->tok, &in->train, &grading,
+                         err);
 }
 
 /* The next n_prompts places of the row, sampled and graded. After a failure what there is
  * of them lies in the batch, for the dump. */
-static kg_status generate(struct generation *g, struct kg_rl_batch *b, struct kg_run *run,
+static kg_status generate(struct generation *g, struct kg_rl_batch *b,
+                          const struct kg_run_inputs *in,
+                          const struct kg_run_state *state, struct kg_run_work *work,
                           size_t n_prompts, struct kg_err *err)
 {
-    struct kg_sampling sampling = kg_run_sampling(run);
-    uint64_t place = (uint64_t)(run->state.count.prompts + b->places);
+    struct kg_sampling sampling = kg_run_sampling(in);
+    uint64_t place = (uint64_t)(state->count.prompts + b->places);
     kg_status status;
 
     KG_TRY(generation_init(g, n_prompts, b->group, err));
     KG_TRY_GOTO(out, make_room(b, g->n, err));
-    KG_TRY_GOTO(out, choose_prompts(g->requests, n_prompts, run, place, err));
+    KG_TRY_GOTO(out, choose_prompts(g->requests, n_prompts, in, place, err));
     b->places += (int64_t)n_prompts;
-    status = roll(g, b, run, &sampling, err);
+    status = roll(g, b, in, state, work, &sampling, err);
     for (size_t i = 0; status != KG_OK && i < g->n; i++)
         move_in(b, g, i, false);
 out:
@@ -196,10 +199,10 @@ static void count_group(struct kg_rl_dynamic *d, const struct generation *g, siz
 /* Groups of the generation find their place: learned from, in the batch for their KL
  * alone, or aside. The first of the row that are mixed are learned from. */
 static void sort_groups(struct kg_rl_batch *b, struct generation *g,
-                        const struct kg_run *run, size_t wanted)
+                        const struct kg_run_inputs *in, size_t wanted)
 {
-    bool reward = run->in.recipe.rollout.dynamic_reward;
-    bool for_kl = kg_algo_kl_in_loss(&run->in.algo) && !run->in.algo.kl_after_filter;
+    bool reward = in->recipe.rollout.dynamic_reward;
+    bool for_kl = kg_algo_kl_in_loss(&in->algo) && !in->algo.kl_after_filter;
     size_t group = (size_t)b->group;
 
     for (size_t first = 0; first < g->n; first += group) {
@@ -235,11 +238,13 @@ static kg_status too_few(const struct kg_rl_batch *b, size_t wanted, struct kg_e
         (long long)d->all_wrong);
 }
 
-static kg_status sample_dynamic(struct kg_rl_batch *b, struct kg_run *run, size_t wanted,
+static kg_status sample_dynamic(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                                const struct kg_run_state *state,
+                                struct kg_run_work *work, size_t wanted,
                                 struct kg_err *err)
 {
-    int64_t most = run->in.recipe.rollout.max_refills;
-    double oversample = run->in.recipe.rollout.oversample;
+    int64_t most = in->recipe.rollout.max_refills;
+    double oversample = in->recipe.rollout.oversample;
     size_t prompts = (size_t)ceil((double)wanted * oversample);
 
     while (b->n_learned < wanted * (size_t)b->group) {
@@ -247,19 +252,20 @@ static kg_status sample_dynamic(struct kg_rl_batch *b, struct kg_run *run, size_
 
         if (b->dynamic.batches == most)
             return too_few(b, wanted, err);
-        KG_TRY(generate(&g, b, run, prompts, err));
-        sort_groups(b, &g, run, wanted);
+        KG_TRY(generate(&g, b, in, state, work, prompts, err));
+        sort_groups(b, &g, in, wanted);
         generation_release(&g);
     }
     return KG_OK;
 }
 
-static kg_status sample_once(struct kg_rl_batch *b, struct kg_run *run, size_t prompts,
-                             struct kg_err *err)
+static kg_status sample_once(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                             const struct kg_run_state *state, struct kg_run_work *work,
+                             size_t prompts, struct kg_err *err)
 {
     struct generation g;
 
-    KG_TRY(generate(&g, b, run, prompts, err));
+    KG_TRY(generate(&g, b, in, state, work, prompts, err));
     for (size_t i = 0; i < g.n; i++)
         move_in(b, &g, i, false);
     b->n_learned = b->n_trajs;
@@ -270,11 +276,11 @@ static kg_status sample_once(struct kg_rl_batch *b, struct kg_run *run, size_t p
 /* ---- what training adds to a reward ---- */
 
 /* Overlong shaping: the task's reward stays what it is. */
-static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
+static void shape(struct kg_traj *trajs, size_t n, const struct kg_run_inputs *in)
 {
-    int64_t buffer = run->in.recipe.rollout.overlong_buffer;
-    int64_t most = kg_recipe_answer_tokens(&run->in.recipe);
-    double factor = run->in.recipe.rollout.overlong_factor;
+    int64_t buffer = in->recipe.rollout.overlong_buffer;
+    int64_t most = kg_recipe_answer_tokens(&in->recipe);
+    double factor = in->recipe.rollout.overlong_factor;
 
     for (size_t i = 0; buffer > 0 && i < n; i++)
         trajs[i].shaping = kg_policy_overlong((int64_t)kg_traj_model_tokens(&trajs[i]),
@@ -285,7 +291,7 @@ static void shape(struct kg_traj *trajs, size_t n, const struct kg_run *run)
 
 /* One request for each prompt that is learned from, as it was drawn. */
 static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
-                       const struct kg_run *run)
+                       const struct kg_run_inputs *in)
 {
     size_t group = (size_t)b->group;
 
@@ -294,8 +300,8 @@ static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
 
         if (kg_rl_learns(b, i))
             *requests++ = (struct kg_request){
-                .prompt = run->in.train.ids[t->prompt_index].ids,
-                .prompt_n = run->in.train.ids[t->prompt_index].n,
+                .prompt = in->train.ids[t->prompt_index].ids,
+                .prompt_n = in->train.ids[t->prompt_index].n,
                 .prompt_index = t->prompt_index,
                 .draw = t->draw,
                 .n_samples = 1};
@@ -319,9 +325,9 @@ static void take_greedy(struct kg_rl_batch *b, const struct generation *g)
     b->n_greedy = g->n;
 }
 
-static struct kg_sampling greedy_sampling(const struct kg_run *run)
+static struct kg_sampling greedy_sampling(const struct kg_run_inputs *in)
 {
-    struct kg_sampling s = kg_run_sampling(run);
+    struct kg_sampling s = kg_run_sampling(in);
 
     s.temperature = 0;
     s.top_p = 1;
@@ -333,10 +339,11 @@ static struct kg_sampling greedy_sampling(const struct kg_run *run)
 
 /* The reward of a greedy answer of every prompt. These answers are dumped and carry no
  * loss. */
-static kg_status sample_greedy(struct kg_rl_batch *b, struct kg_run *run,
+static kg_status sample_greedy(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                               const struct kg_run_state *state, struct kg_run_work *work,
                                struct kg_err *err)
 {
-    struct kg_sampling sampling = greedy_sampling(run);
+    struct kg_sampling sampling = greedy_sampling(in);
     struct generation g;
     kg_status status;
 
@@ -347,9 +354,9 @@ static kg_status sample_greedy(struct kg_rl_batch *b, struct kg_run *run,
         status = err->code;
         goto out;
     }
-    ask_greedy(g.requests, b, run);
-    status = roll(&g, b, run, &sampling, err);
-    shape(g.trajs, g.n, run);
+    ask_greedy(g.requests, b, in);
+    status = roll(&g, b, in, state, work, &sampling, err);
+    shape(g.trajs, g.n, in);
     if (status == KG_OK)
         take_greedy(b, &g);
     for (size_t i = 0; i < g.n; i++)
@@ -359,19 +366,21 @@ out:
     return status;
 }
 
-kg_status kg_rl_sample(struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
+kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                       const struct kg_run_state *state, struct kg_run_work *work,
+                       struct kg_err *err)
 {
-    size_t prompts = (size_t)run->in.recipe.rollout.prompts;
+    size_t prompts = (size_t)in->recipe.rollout.prompts;
 
-    b->group = run->in.recipe.rollout.samples;
-    if (run->in.recipe.rollout.dynamic)
-        KG_TRY(sample_dynamic(b, run, prompts, err));
+    b->group = in->recipe.rollout.samples;
+    if (in->recipe.rollout.dynamic)
+        KG_TRY(sample_dynamic(b, in, state, work, prompts, err));
     else
-        KG_TRY(sample_once(b, run, prompts, err));
-    shape(b->trajs, b->n_trajs, run);
-    shape(b->spare, b->n_spare, run);
-    b->shaped = run->in.recipe.rollout.overlong_buffer > 0;
-    if (kg_algo_needs(&run->in.algo) & KG_NEED_GREEDY)
-        return sample_greedy(b, run, err);
+        KG_TRY(sample_once(b, in, state, work, prompts, err));
+    shape(b->trajs, b->n_trajs, in);
+    shape(b->spare, b->n_spare, in);
+    b->shaped = in->recipe.rollout.overlong_buffer > 0;
+    if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
+        return sample_greedy(b, in, state, work, err);
     return KG_OK;
 }

@@ -21,28 +21,29 @@
 
 /* With lag n, step s samples from the weights that stood before step s - n. Slot s mod
  * (n+1) holds those of step s. */
-kg_status kg_rl_refresh_sampler(struct kg_run *run, struct kg_err *err)
+kg_status kg_rl_refresh_sampler(struct kg_run_state *state, struct kg_err *err)
 {
-    int64_t slots = run->state.lag + 1, step = run->state.count.step;
-    int64_t old = step > run->state.lag ? step - run->state.lag : 0;
+    int64_t slots = state->lag + 1, step = state->count.step;
+    int64_t old = step > state->lag ? step - state->lag : 0;
 
-    if (!run->state.sampler)
+    if (!state->sampler)
         return KG_OK;
-    if (run->state.lag == 0) {
-        KG_TRY(kg_slab_copy(&run->state.sampler->master, &run->state.model->master, err));
-        return kg_model_refresh(run->state.sampler, err);
+    if (state->lag == 0) {
+        KG_TRY(kg_slab_copy(&state->sampler->master, &state->model->master, err));
+        return kg_model_refresh(state->sampler, err);
     }
-    KG_TRY(
-        kg_slab_copy(&run->state.lagged[step % slots], &run->state.model->master, err));
-    KG_TRY(
-        kg_slab_copy(&run->state.sampler->master, &run->state.lagged[old % slots], err));
-    return kg_model_refresh(run->state.sampler, err);
+    KG_TRY(kg_slab_copy(&state->lagged[step % slots], &state->model->master, err));
+    KG_TRY(kg_slab_copy(&state->sampler->master, &state->lagged[old % slots], err));
+    return kg_model_refresh(state->sampler, err);
 }
 
 /* ---- one optimizer update over trajectories [first, last) ---- */
 
 struct update {
-    struct kg_run *run;
+    const struct kg_run_inputs *in;
+    const struct kg_algo *algo; /* of the step: with its KL coefficient */
+    struct kg_run_state *state;
+    struct kg_run_work *work;
     struct kg_rl_batch *b;
     size_t first, last;
     uint64_t number; /* of the update in the run, idle ones counted */
@@ -86,17 +87,17 @@ static void hand_over(struct kg_block *to, struct kg_block *from)
 
 static void update_release(struct update *u)
 {
-    hand_over(&u->run->work.update_memory, &u->block);
+    hand_over(&u->work->update_memory, &u->block);
 }
 
 static bool selects(const struct update *u)
 {
-    return kg_algo_scope(&u->run->in.algo) == KG_SCOPE_BATCH;
+    return kg_algo_scope(u->algo) == KG_SCOPE_BATCH;
 }
 
 static kg_status update_init(struct update *u, struct kg_err *err)
 {
-    const size_t n = (size_t)u->run->work.rows->max_tokens, answers = u->last - u->first;
+    const size_t n = (size_t)u->work->rows->max_tokens, answers = u->last - u->first;
     const size_t all = (size_t)(u->b->begin[u->last] - u->b->begin[u->first]);
     const size_t counts[COUNTS] = {
         [ANSWERS] = answers,
@@ -107,7 +108,7 @@ static kg_status update_init(struct update *u, struct kg_err *err)
         [WHOLE_KEPT] = selects(u) && u->b->kept ? all : KG_COLUMN_ABSENT,
     };
 
-    hand_over(&u->block, &u->run->work.update_memory);
+    hand_over(&u->block, &u->work->update_memory);
     KG_TRY(kg_columns_take(&u->block, u, columns, counts, "update", err));
     for (size_t i = 0; i < answers; i++)
         u->order[i] = u->first + i;
@@ -126,7 +127,7 @@ static void local_begin(int64_t *out, const struct kg_rl_batch *b, size_t first,
 static void find_silent(struct update *u)
 {
     const struct kg_rl_batch *b = u->b;
-    const struct kg_algo *algo = &u->run->in.algo;
+    const struct kg_algo *algo = u->algo;
 
     for (size_t i = u->first; i < u->last; i++) {
         int64_t at = b->begin[i];
@@ -154,9 +155,9 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     if (!drop)
         return err->code;
     for (size_t i = 0; i < n; i++)
-        drop[i] = kg_rl_filtered(b, &u->run->in.algo, u->first + i);
+        drop[i] = kg_rl_filtered(b, u->algo, u->first + i);
     local_begin(u->seq_begin, b, u->first, u->last);
-    status = kg_policy_weights(&w, &u->run->in.algo, &shape, err);
+    status = kg_policy_weights(&w, u->algo, &shape, err);
     if (status == KG_OK)
         find_silent(u);
     kg_mem_free(drop);
@@ -232,7 +233,7 @@ static struct kg_policy_batch policy_batch(const struct update *u,
                                            const struct piece *piece)
 {
     const struct kg_rl_batch *b = u->b;
-    const struct kg_rows *p = u->run->work.rows;
+    const struct kg_rows *p = u->work->rows;
     int64_t base = b->begin[piece->first];
     int64_t at = base * b->k;
 
@@ -268,16 +269,16 @@ static struct kg_policy_batch policy_batch(const struct update *u,
 static kg_status forward(struct update *u, const size_t *list, size_t n, bool no_backward,
                          struct kg_err *err)
 {
-    struct kg_rows *p = u->run->work.rows;
-    unsigned needs = no_backward ? 0 : kg_algo_needs(&u->run->in.algo);
+    struct kg_rows *p = u->work->rows;
+    unsigned needs = no_backward ? 0 : kg_algo_needs(u->algo);
     struct kg_rows_ask ask = {.entropy = true,
                               .sets = u->b->kept != NULL,
                               .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_ROWS_KL_REVERSE
                                     : needs & KG_NEED_EXACT_FORWARD ? KG_ROWS_KL_FORWARD
                                                                     : KG_ROWS_KL_NONE,
-                              .anchor = u->run->state.anchor};
+                              .anchor = u->state->anchor};
 
-    kg_rows_begin(p, u->run->state.model, u->b->k);
+    kg_rows_begin(p, u->state->model, u->b->k);
     for (size_t i = 0; i < n; i++)
         pack_traj(p, u->b, list[i]);
     KG_TRY(kg_rows_forward(p, !no_backward, err));
@@ -290,7 +291,7 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool no
 static kg_status grade_piece(bool *any, struct update *u, const struct piece *piece,
                              struct kg_err *err)
 {
-    struct kg_rows *p = u->run->work.rows;
+    struct kg_rows *p = u->work->rows;
     struct kg_policy_grad grad = {.a_logp = p->a_logp + piece->row,
                                   .a_at = p->a_at + piece->row * p->k,
                                   .a_entropy = p->a_entropy + piece->row,
@@ -300,7 +301,7 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
 
     local_begin(u->seq_begin, u->b, piece->first, piece->last);
     batch = policy_batch(u, piece);
-    KG_TRY(kg_policy_loss(&grad, &u->run->in.algo, &batch, err));
+    KG_TRY(kg_policy_loss(&grad, u->algo, &batch, err));
     kg_rl_totals_add(u->totals, &grad, &batch);
     *any = *any || grad.any;
     return KG_OK;
@@ -309,7 +310,6 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
 static kg_status train_micro_batch(struct update *u, const size_t *list, size_t n,
                                    struct kg_err *err)
 {
-    struct kg_run *run = u->run;
     struct piece piece = {0};
     size_t at = 0;
     bool any = false;
@@ -319,8 +319,8 @@ static kg_status train_micro_batch(struct update *u, const size_t *list, size_t 
         KG_TRY(grade_piece(&any, u, &piece, err));
     if (!any)
         return KG_OK;
-    return kg_rows_backward(run->work.rows, run->state.optim->grads.data,
-                            run->in.algo.entropy_coef != 0, err);
+    return kg_rows_backward(u->work->rows, u->state->optim->grads.data,
+                            u->algo->entropy_coef != 0, err);
 }
 
 /* On a list of trajectories, whose contexts fit a pack. */
@@ -332,7 +332,7 @@ static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
                                micro_batch_fn work, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
-    int64_t budget = u->run->work.rows->max_tokens;
+    int64_t budget = u->work->rows->max_tokens;
     int phase = kg_phase_begin((int64_t)n, "sequences", "micro-batches");
 
     for (size_t i = 0; i < n;) {
@@ -368,7 +368,7 @@ static kg_status read_whole(struct update *u, const size_t *list, size_t n,
                             struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
-    const struct kg_rows *p = u->run->work.rows;
+    const struct kg_rows *p = u->work->rows;
     struct piece piece = {0};
     size_t at = 0;
 
@@ -398,12 +398,12 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
                                     .old_log_kept = from_row(b->old_log_kept, base),
                                     .advantage = b->advantage + base,
                                     .pg_weight = b->pg_weight + base,
-                                    .select_seed = u->run->in.recipe.run.seed,
+                                    .select_seed = u->in->recipe.run.seed,
                                     .select_draw = u->number};
 
     KG_TRY(all_micro_batches(u, read_whole, err));
     local_begin(u->seq_begin, b, u->first, u->last);
-    return kg_policy_select(u->selected, &u->run->in.algo, &whole, err);
+    return kg_policy_select(u->selected, u->algo, &whole, err);
 }
 
 /* ---- the update ---- */
@@ -420,8 +420,10 @@ static kg_status after_update(struct update *u, double kl, struct kg_err *err)
 {
     bool moved;
 
-    KG_TRY(kg_run_anchor_after_update(&moved, u->run, kl, err));
-    return moved && u->last < u->b->n_trajs ? kg_rl_ask_anchor(u->b, u->run, err) : KG_OK;
+    KG_TRY(kg_run_anchor_after_update(&moved, u->algo, u->state, kl, err));
+    return moved && u->last < u->b->n_trajs
+               ? kg_rl_ask_anchor(u->b, u->algo, u->state, u->work, err)
+               : KG_OK;
 }
 
 /* A kg_lane_fn. */
@@ -438,21 +440,19 @@ static kg_status train_lane(void *context, const size_t *list, size_t n,
 /* The gradient of the whole update. */
 static kg_status gradient(struct update *u, struct kg_err *err)
 {
-    struct kg_run *run = u->run;
     size_t n = u->last - u->first;
 
     for (size_t i = 0; i < n; i++)
         u->length[i] = (int64_t)kg_traj_span(&u->b->trajs[u->first + i], u->b->whole) *
                        !u->silent[i];
-    return kg_lane_sum_run(&run->work.lane_sum, &run->state.optim->grads,
-                           run->in.recipe.train.lanes, u->length, n, train_lane, u, err);
+    return kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads,
+                           u->in->recipe.train.lanes, u->length, n, train_lane, u, err);
 }
 
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
  * moments and decay would be noise. */
 static kg_status update(struct update *u, struct kg_err *err)
 {
-    struct kg_run *run = u->run;
     double norm = 0, lr = 0, kl_sum = u->totals->metrics.kl_sum;
     int64_t kl_tokens = u->totals->metrics.kl_tokens;
 
@@ -462,10 +462,10 @@ static kg_status update(struct update *u, struct kg_err *err)
         KG_TRY(choose_tokens(u, err));
     KG_TRY(gradient(u, err));
     if (!u->totals->any) {
-        run->state.count.idle_updates++;
+        u->state->count.idle_updates++;
         return KG_OK;
     }
-    KG_TRY(kg_optim_update(run->state.optim, run->state.model, &norm, &lr, err));
+    KG_TRY(kg_optim_update(u->state->optim, u->state->model, &norm, &lr, err));
     kg_rl_totals_update(u->totals, norm, lr);
     return after_update(u, mean_kl(&u->totals->metrics, kl_sum, kl_tokens), err);
 }
@@ -481,25 +481,36 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
     for (size_t i = u->first; i < u->last; i += group) {
-        KG_TRY(kg_slab_zero(&u->run->state.optim->grads, err));
+        KG_TRY(kg_slab_zero(&u->state->optim->grads, err));
         KG_TRY(
             micro_batches(u, u->order + (i - u->first), group, train_micro_batch, err));
-        KG_TRY(each(user, &u->run->state.optim->grads, err));
+        KG_TRY(each(user, &u->state->optim->grads, err));
     }
     return KG_OK;
 }
 
-kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
-                          struct kg_run *run, kg_rl_group_fn each, void *user,
-                          struct kg_err *err)
+/* Of no trajectory yet. */
+static struct update update_of(struct kg_run *run, const struct kg_algo *algo,
+                               struct kg_rl_batch *b, struct kg_rl_totals *totals)
 {
-    struct update u = {.run = run,
-                       .b = b,
-                       .number = (uint64_t)run->state.count.step,
-                       .totals = totals,
-                       .last = b->n_trajs};
-    kg_status status = update_init(&u, err);
+    return (struct update){.in = &run->in,
+                           .algo = algo,
+                           .state = &run->state,
+                           .work = &run->work,
+                           .b = b,
+                           .totals = totals};
+}
 
+kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
+                          struct kg_run *run, const struct kg_algo *algo,
+                          kg_rl_group_fn each, void *user, struct kg_err *err)
+{
+    struct update u = update_of(run, algo, b, totals);
+    kg_status status;
+
+    u.number = (uint64_t)run->state.count.step;
+    u.last = b->n_trajs;
+    status = update_init(&u, err);
     if (status == KG_OK)
         status = group_gradients(&u, each, user, err);
     update_release(&u);
@@ -522,30 +533,23 @@ static size_t end_of_share(const struct kg_rl_batch *b, size_t prompts)
 }
 
 /* All updates of the step: prompts are cut into contiguous, nearly equal shares. */
-static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
-                         struct kg_rl_totals *totals, struct kg_err *err)
+static kg_status updates(struct update *u, struct kg_err *err)
 {
-    size_t prompts = b->n_learned / (size_t)b->group;
-    size_t n = (size_t)run->in.recipe.train.updates_per_step;
-    size_t first = 0;
+    size_t prompts = u->b->n_learned / (size_t)u->b->group;
+    size_t n = (size_t)u->in->recipe.train.updates_per_step;
     kg_status status = KG_OK;
     int phase = kg_phase_begin((int64_t)n, "updates", "learning");
 
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        struct update u = {.run = run,
-                           .b = b,
-                           .number = (uint64_t)run->state.count.step * n + i,
-                           .totals = totals,
-                           .first = first,
-                           .last = end_of_share(b, prompts * (i + 1) / n)};
-
-        first = u.last;
-        if (u.first == u.last)
+        u->number = (uint64_t)u->state->count.step * n + i;
+        u->first = u->last;
+        u->last = end_of_share(u->b, prompts * (i + 1) / n);
+        if (u->first == u->last)
             continue;
-        status = update_init(&u, err);
+        status = update_init(u, err);
         if (status == KG_OK)
-            status = update(&u, err);
-        update_release(&u);
+            status = update(u, err);
+        update_release(u);
         kg_phase_at(phase, (int64_t)i + 1);
     }
     kg_phase_end(phase);
@@ -556,19 +560,17 @@ static kg_status updates(struct kg_run *run, struct kg_rl_batch *b,
 
 /* The next step's, by the KL of this one: of the reward, or of the loss before weights
  * and divisor. Each answer of the step is a sample of the controller. */
-static void steer_kl(struct kg_run *run, const struct kg_rl_batch *b,
-                     const struct kg_rl_totals *t)
+static void steer_kl(const struct kg_algo *a, struct kg_counters *count,
+                     const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
-    const struct kg_algo *a = &run->in.algo;
     double kl = kg_algo_kl_taken(a) ? t->kl_taken
                 : t->metrics.kl_tokens > 0
                     ? t->metrics.kl_sum / (double)t->metrics.kl_tokens
                     : 0;
 
     if (a->kl_target > 0)
-        run->state.count.kl_beta = kg_policy_adaptive_kl(run->state.count.kl_beta, kl,
-                                                         a->kl_target, a->kl_horizon,
-                                                         (int64_t)b->n_trajs);
+        count->kl_beta = kg_policy_adaptive_kl(count->kl_beta, kl, a->kl_target,
+                                               a->kl_horizon, (int64_t)b->n_trajs);
 }
 
 /* ---- the step ---- */
@@ -585,15 +587,17 @@ static kg_status skip(struct kg_run *run, const struct kg_rl_batch *b,
 kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a,
                       struct kg_rl_batch *b, struct kg_run *run, struct kg_err *err)
 {
+    struct kg_algo algo = run->in.algo;
+    struct update u = update_of(run, &algo, b, totals);
     struct kg_err why = {0};
     kg_status status;
 
-    run->in.algo.kl_beta = run->state.count.kl_beta;
-    status = kg_rl_advantages(a, totals, b, run, &why);
+    totals->kl_beta = algo.kl_beta = run->state.count.kl_beta;
+    status = kg_rl_advantages(a, totals, b, &algo, run->in.task_opts.rewards, &why);
     if (status == KG_OK) {
         totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
         run->state.midway = true;
-        status = updates(run, b, totals, &why);
+        status = updates(&u, &why);
     }
     if (status == KG_ENONFINITE) {
         totals->skipped = true;
@@ -609,14 +613,15 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
 
 /* Sampling, grading and the passes over what was sampled: nothing of the run changes. */
 static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
-                            struct kg_run *run, struct kg_err *err)
+                            const struct kg_run_inputs *in, struct kg_run_state *state,
+                            struct kg_run_work *work, struct kg_err *err)
 {
     totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
-    KG_TRY(kg_rl_refresh_sampler(run, err));
-    KG_TRY(run->in.answers.n > 0 ? kg_rl_read_answers(b, run, err)
-                                 : kg_rl_sample(b, run, err));
+    KG_TRY(kg_rl_refresh_sampler(state, err));
+    KG_TRY(in->answers.n > 0 ? kg_rl_read_answers(b, in, state, work, err)
+                             : kg_rl_sample(b, in, state, work, err));
     totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
-    KG_TRY(kg_rl_prepare(b, run, err));
+    KG_TRY(kg_rl_prepare(b, in, state, work, err));
     totals->clock[KG_PHASE_TRAIN] = kg_clock_seconds();
     return KG_OK;
 }
@@ -630,8 +635,8 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
     run->state.count.step++;
     run->state.count.prompts += b->places;
     if (!totals->skipped) {
-        steer_kl(run, b, totals);
-        KG_TRY(kg_run_anchor_after_step(run, err));
+        steer_kl(&run->in.algo, &run->state.count, b, totals);
+        KG_TRY(kg_run_anchor_after_step(&run->in.algo, &run->state, err));
     }
     totals->clock[KG_PHASE_END] = kg_clock_seconds();
     KG_TRY(kg_rl_dump(run, b, false, err));
@@ -659,7 +664,7 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     kg_status status;
 
     hand_over(&b.block, &run->work.step_memory);
-    status = make_batch(&b, &totals, run, &why);
+    status = make_batch(&b, &totals, &run->in, &run->state, &run->work, &why);
     run->state.midway = status == KG_ENONFINITE;
     if (status == KG_OK)
         status = learn(&totals, &b, run, err);

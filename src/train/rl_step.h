@@ -9,7 +9,8 @@
  * kl.in other than loss totals->kl_taken is set.   a: its statistics alone, out
  * errors: those of the policy */
 kg_status kg_rl_advantages(struct kg_policy_advantage *a, struct kg_rl_totals *totals,
-                           struct kg_rl_batch *b, const struct kg_run *run,
+                           struct kg_rl_batch *b, const struct kg_algo *algo,
+                           const struct kg_task_rewards *rewards,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* Advantages, then every optimizer update of the step. Non-finite numbers leave out what
@@ -21,16 +22,18 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
                       struct kg_err *err) KG_MUST_CHECK;
 
 /* The weights that sample the next step, where they are not the model's own. */
-kg_status kg_rl_refresh_sampler(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_rl_refresh_sampler(struct kg_run_state *state,
+                                struct kg_err *err) KG_MUST_CHECK;
 
 /* The gradient of a prepared batch with advantages, as of one update at the present
- * weights, one group of answers after the other; nothing is updated.
+ * weights under algo, one group of answers after the other; nothing is updated.
  * each: called with the part of a group; the sum of all is the gradient.   totals: loss,
  * its parts and metrics, out; kl_divisor in.   errors: those of the policy and of each */
 typedef kg_status (*kg_rl_group_fn)(void *user, const struct kg_slab *grads,
                                     struct kg_err *err);
 kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
-                          struct kg_run *run, kg_rl_group_fn each, void *user,
+                          struct kg_run *run, const struct kg_algo *algo,
+                          kg_rl_group_fn each, void *user,
                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -74,7 +74,7 @@ static void flat_arrays_hold_the_model_tokens_and_nothing_else(void **state)
     open_run(&o, ROOT "/flat", extra);
     disturb(o.run.state.anchor);
     make_trajs(&b, TOP, true);
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     assert_int_equal(b.k_sampler, TOP);
     assert_int_equal(b.k_anchor, 0);
     for (size_t i = 0; i < N_TRAJS; i++) {
@@ -120,7 +120,7 @@ static void train_filtered(struct filtered *f, const char *after_filter, bool mo
     disturb(o.run.state.anchor);
     make_trajs(&b, 0, false);
     b.trajs[1].finish = KG_FINISH_LENGTH;
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     f->cut = b.begin[2] - b.begin[1];
     f->asked = b.anchor_logp[b.begin[1]] != 0;
     assert_true(b.anchor_logp[b.begin[0]] != 0 && b.anchor_logp[b.begin[2]] != 0);
@@ -191,8 +191,8 @@ static void step_truncated(struct truncated *out, const char *dir, const char *f
 
     fresh(dir);
     open_run(&o, dir, extra);
-    NEED(kg_rl_sample(&b, &o.run, err));
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     out->recorded = b.kept != NULL;
     assert_true(out->recorded == (b.old_log_kept != NULL));
     assert_true(out->recorded == (b.own_passes > 0));
@@ -248,8 +248,8 @@ static void a_sampler_of_another_dtype_is_asked_too(void **state)
 
         open_run(&o, ROOT "/dtype", extra);
         assert_int_not_equal(o.run.state.sampler->ct, o.run.state.model->ct);
-        NEED(kg_rl_sample(&b, &o.run, err));
-        NEED(kg_rl_prepare(&b, &o.run, err));
+        NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+        NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
         NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
         kg_rl_batch_release(&b);
         close_run(&o);
@@ -268,9 +268,9 @@ static void the_iterative_anchor_is_the_record(void **state)
 
     (void)state;
     open_run(&o, ROOT "/iterative", extra);
-    assert_false(kg_rl_asks_anchor(&o.run));
-    NEED(kg_rl_sample(&b, &o.run, err));
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    assert_false(kg_rl_asks_anchor(&o.run.in.algo, o.run.state.anchor));
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     assert_true(b.n > 0);
     for (size_t i = 0; i < b.n_trajs; i++) {
         const struct kg_traj *t = &b.trajs[i];
@@ -299,7 +299,7 @@ static void recomputed_old_log_probs_leave_the_record_alone(void **state)
     (void)state;
     open_run(&o, ROOT "/recompute", extra);
     make_trajs(&b, 0, false);
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     assert_null(b.anchor_logp);
     for (size_t i = 0; i < N_TRAJS; i++) {
         struct scores model;
@@ -337,7 +337,7 @@ static void an_update_sees_the_tokens_that_were_recorded(void **state)
             if (layouts[i][j] == 'm')
                 b.trajs[i].logp[j] = model.logp[j];
     }
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     NEED(kg_rl_train(&totals, &a, &b, &o.run, err));
     assert_int_equal(totals.updates, 1);
     assert_int_equal(totals.first_metrics.tokens, b.n);
@@ -582,7 +582,7 @@ static struct kg_counters steps_that_stand_still(const char *dir,
 
     open_run(&o, dir, extra);
     disturb(o.run.state.model);
-    NEED(kg_run_start_rl(&o.run, err));
+    NEED(kg_run_start_rl(&o.run.in, &o.run.state, err));
     bytes = (size_t)o.run.state.model->n_elements * sizeof *before;
     before = kg_mem_calloc(1, bytes, "test", &e);
     assert_non_null(before);

@@ -66,9 +66,9 @@ static inline void open_config(struct opened *o, struct kg_config *config)
 {
     o->config = config;
     NEED(kg_run_open(&o->run, config, err));
-    NEED(kg_run_dir_create(&o->run, err));
-    NEED(kg_run_dir_cut(&o->run, err));
-    NEED(kg_run_start_rl(&o->run, err));
+    NEED(kg_run_dir_create(&o->run.in, &o->run.state, &o->run.log, err));
+    NEED(kg_run_dir_cut(&o->run.in, &o->run.state, &o->run.log, err));
+    NEED(kg_run_start_rl(&o->run.in, &o->run.state, err));
 }
 
 static inline void open_run(struct opened *o, const char *dir, const char *const *extra)

@@ -59,56 +59,57 @@ static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err
     return kg_dtype_parse(ct, name, err);
 }
 
-static kg_status open_model(struct kg_run *run, int64_t step, struct kg_err *err)
+static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state,
+                            int64_t step, struct kg_err *err)
 {
     struct kg_model_opts opts = {.trainable = true};
 
     struct kg_path dir;
 
-    KG_TRY(kg_init_find(&run->in.init, &run->in.recipe, step, err));
-    KG_TRY(kg_init_verify(&run->in.init, err));
-    if (!run->in.init.model)
-        KG_TRY(kg_config_require(run->in.config, "model.path", err));
-    dir = kg_init_model_dir(&run->in.init, &run->in.recipe);
-    KG_TRY(choose_dtype(&opts.ct, run->in.recipe.model.dtype, err));
-    KG_TRY(kg_model_open(&run->state.model, dir.text, &opts, err));
-    KG_TRY(kg_init_model(run, err));
-    KG_TRY(check_finite(run->state.model, err));
-    KG_TRY(kg_tokenizer_open(&run->in.tok, dir.text, err));
-    return kg_model_config_add_eos(&run->state.model->config,
-                                   kg_tokenizer_eos(run->in.tok), err);
+    KG_TRY(kg_init_find(&in->init, &in->recipe, step, err));
+    KG_TRY(kg_init_verify(&in->init, err));
+    if (!in->init.model)
+        KG_TRY(kg_config_require(in->config, "model.path", err));
+    dir = kg_init_model_dir(&in->init, &in->recipe);
+    KG_TRY(choose_dtype(&opts.ct, in->recipe.model.dtype, err));
+    KG_TRY(kg_model_open(&state->model, dir.text, &opts, err));
+    KG_TRY(kg_init_model(in, state, err));
+    KG_TRY(check_finite(state->model, err));
+    KG_TRY(kg_tokenizer_open(&in->tok, dir.text, err));
+    return kg_model_config_add_eos(&state->model->config, kg_tokenizer_eos(in->tok), err);
 }
 
 /* A sampler of its own exists only where off-policyness is asked for: otherwise there is
  * one set of weights. */
-static kg_status open_sampler(struct kg_run *run, struct kg_err *err)
+static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_state *state,
+                              struct kg_err *err)
 {
-    const char *dtype = run->in.recipe.rollout.dtype;
-    enum kg_dtype ct = run->state.model->ct;
+    const char *dtype = in->recipe.rollout.dtype;
+    enum kg_dtype ct = state->model->ct;
 
-    run->state.lag = run->in.recipe.rollout.lag;
+    state->lag = in->recipe.rollout.lag;
     if (strcmp(dtype, "same") != 0)
         KG_TRY(kg_dtype_parse(&ct, dtype, err));
-    if (run->state.lag == 0 && ct == run->state.model->ct)
+    if (state->lag == 0 && ct == state->model->ct)
         return KG_OK;
-    KG_TRY(kg_model_clone(&run->state.sampler, run->state.model, ct, err));
-    if (run->state.lag == 0)
+    KG_TRY(kg_model_clone(&state->sampler, state->model, ct, err));
+    if (state->lag == 0)
         return KG_OK;
-    run->state.lagged = kg_mem_calloc((size_t)run->state.lag + 1,
-                                      sizeof *run->state.lagged, "lagged weights", err);
-    if (!run->state.lagged)
+    state->lagged = kg_mem_calloc((size_t)state->lag + 1, sizeof *state->lagged,
+                                  "lagged weights", err);
+    if (!state->lagged)
         return KG_ENOMEM;
-    for (int i = 0; i <= run->state.lag; i++)
-        KG_TRY(kg_slab_init(&run->state.lagged[i], run->state.model->backend,
-                            run->state.model->n_elements, "lagged weights", err));
+    for (int i = 0; i <= state->lag; i++)
+        KG_TRY(kg_slab_init(&state->lagged[i], state->model->backend,
+                            state->model->n_elements, "lagged weights", err));
     return KG_OK;
 }
 
 /* ---- stop strings ---- */
 
-static kg_status check_stops(const struct kg_run *run, struct kg_err *err)
+static kg_status check_stops(const struct kg_run_inputs *in, struct kg_err *err)
 {
-    size_t n = run->in.recipe.rollout.stop.n;
+    size_t n = in->recipe.rollout.stop.n;
 
     if (n > KG_MAX_STOPS)
         return kg_fail(err, KG_EINVAL,
@@ -119,19 +120,20 @@ static kg_status check_stops(const struct kg_run *run, struct kg_err *err)
 
 /* ---- machinery ---- */
 
-static kg_status open_algorithm(struct kg_run *run, struct kg_err *err)
+static kg_status open_algorithm(struct kg_run_inputs *in, struct kg_run_state *state,
+                                struct kg_err *err)
 {
-    KG_TRY(kg_algo_from_recipe(&run->in.algo, &run->in.recipe, run->in.config,
-                               run->state.model->config.vocab, err));
-    run->state.count.kl_beta = run->in.algo.kl_beta;
-    return kg_run_anchor_open(run, err);
+    KG_TRY(kg_algo_from_recipe(&in->algo, &in->recipe, in->config,
+                               state->model->config.vocab, err));
+    state->count.kl_beta = in->algo.kl_beta;
+    return kg_run_anchor_open(in, state, err);
 }
 
 /* What the engine would refuse is refused before it samples. */
-static kg_status check_sampling(const struct kg_run *run, struct kg_err *err)
+static kg_status check_sampling(const struct kg_run_inputs *in, struct kg_err *err)
 {
-    struct kg_sampling training = kg_run_sampling(run);
-    struct kg_sampling validation = kg_run_eval_opts(run).sampling;
+    struct kg_sampling training = kg_run_sampling(in);
+    struct kg_sampling validation = kg_run_eval_opts(in).sampling;
 
     if (kg_sampler_check(&training, err) != KG_OK)
         return kg_err_prefix(err, "rollout");
@@ -140,20 +142,21 @@ static kg_status check_sampling(const struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status open_reference(struct kg_run *run, struct kg_err *err)
+static kg_status open_reference(struct kg_run_inputs *in,
+                                const struct kg_run_state *state, struct kg_err *err)
 {
-    const char *path = run->in.recipe.eval.reference;
+    const char *path = in->recipe.eval.reference;
 
     if (!*path)
         return KG_OK;
-    return kg_reference_open(&run->in.reference, path, "eval.reference", run->state.model,
-                             run->in.tok, false, err);
+    return kg_reference_open(&in->reference, path, "eval.reference", state->model,
+                             in->tok, false, err);
 }
 
 /* Judged here rather than after the warm start. */
-static kg_status open_optim(struct kg_run *run, struct kg_err *err)
+static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     int64_t updates = r->train.updates_per_step;
 
     if (r->optim.stairs && r->optim.warmup_steps == 0)
@@ -165,34 +168,34 @@ static kg_status open_optim(struct kg_run *run, struct kg_err *err)
             err, KG_EINVAL,
             "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
             "it could say");
-    run->in.rl_optim = r->optim.opts;
-    run->in.rl_optim.warmup_updates = updates * r->optim.warmup_steps;
-    run->in.rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
-    run->in.rl_optim.total_updates = updates * r->train.steps;
-    KG_TRY(kg_optim_find(&run->in.rl_optim.row, r->optim.kind, err));
-    return kg_optim_check(&run->in.rl_optim, err);
+    in->rl_optim = r->optim.opts;
+    in->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
+    in->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
+    in->rl_optim.total_updates = updates * r->train.steps;
+    KG_TRY(kg_optim_find(&in->rl_optim.row, r->optim.kind, err));
+    return kg_optim_check(&in->rl_optim, err);
 }
 
 /* Filters and shaping of what is sampled. */
-static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
+static kg_status check_shaping(const struct kg_run_inputs *in, struct kg_err *err)
 {
-    bool dynamic = run->in.recipe.rollout.dynamic;
-    int64_t buffer = run->in.recipe.rollout.overlong_buffer;
-    int64_t most = kg_recipe_answer_tokens(&run->in.recipe);
+    bool dynamic = in->recipe.rollout.dynamic;
+    int64_t buffer = in->recipe.rollout.overlong_buffer;
+    int64_t most = kg_recipe_answer_tokens(&in->recipe);
 
-    if (!dynamic && run->in.recipe.rollout.oversample != 1)
+    if (!dynamic && in->recipe.rollout.oversample != 1)
         return kg_fail(err, KG_EINVAL,
                        "rollout.oversample: expected 1 without rollout.dynamic, found %g",
-                       run->in.recipe.rollout.oversample);
-    if (dynamic && run->in.recipe.rollout.samples < 2)
+                       in->recipe.rollout.oversample);
+    if (dynamic && in->recipe.rollout.samples < 2)
         return kg_fail(err, KG_EINVAL,
                        "rollout.samples: rollout.dynamic compares the answers of a "
                        "prompt; expected 2 or more, found 1");
-    if (buffer > 0 && (kg_algo_needs(&run->in.algo) & KG_NEED_PARTS))
+    if (buffer > 0 && (kg_algo_needs(&in->algo) & KG_NEED_PARTS))
         return kg_fail(err, KG_EINVAL,
                        "rollout.overlong_buffer: algo.advantage %s takes each reward of "
                        "the task by itself; expected 0, found %lld",
-                       kg_algo_row_name(&run->in.algo, KG_TABLE_ADVANTAGE),
+                       kg_algo_row_name(&in->algo, KG_TABLE_ADVANTAGE),
                        (long long)buffer);
     if (buffer > most)
         return kg_fail(err, KG_EINVAL,
@@ -203,48 +206,48 @@ static kg_status check_shaping(const struct kg_run *run, struct kg_err *err)
 }
 
 /* Whether episodes are sampled and learned turn by turn, each in its own context. */
-static bool by_windows(const struct kg_run *run)
+static bool by_windows(const struct kg_run_inputs *in)
 {
-    return run->work.episodes && run->in.episode_opts.window > 0 &&
-           !run->in.recipe.reproduction;
+    return in->episode_opts.env && in->episode_opts.window > 0 &&
+           !in->recipe.reproduction;
 }
 
 /* The longest prompt with its answer that RL can meet. */
-static size_t longest_answer(const struct kg_run *run)
+static size_t longest_answer(const struct kg_run_inputs *in)
 {
-    struct kg_episode_opts whole = run->in.episode_opts;
+    struct kg_episode_opts whole = in->episode_opts;
 
     whole.window = 0;
-    if (run->in.answers.n > 0)
-        return run->in.answers.longest;
-    if (run->work.episodes)
-        return (size_t)kg_episodes_span(&whole, run->in.train.longest);
-    return run->in.train.longest + (size_t)run->in.recipe.rollout.sampling.max_tokens;
+    if (in->answers.n > 0)
+        return in->answers.longest;
+    if (in->episode_opts.env)
+        return (size_t)kg_episodes_span(&whole, in->train.longest);
+    return in->train.longest + (size_t)in->recipe.rollout.sampling.max_tokens;
 }
 
 /* The most of it that one forward reads as a sequence. */
-static size_t longest_context(const struct kg_run *run)
+static size_t longest_context(const struct kg_run_inputs *in)
 {
-    size_t longest = longest_answer(run);
-    size_t reach = by_windows(run) ? (size_t)kg_episodes_positions(&run->in.episode_opts)
-                                   : longest;
+    size_t longest = longest_answer(in);
+    size_t reach = by_windows(in) ? (size_t)kg_episodes_positions(&in->episode_opts)
+                                  : longest;
 
     return reach < longest ? reach : longest;
 }
 
-static kg_status check_episodes(const struct kg_run *run, struct kg_err *err)
+static kg_status check_episodes(const struct kg_run_inputs *in, struct kg_err *err)
 {
-    size_t prompt = run->in.train.longest > run->in.val.longest ? run->in.train.longest
-                                                                : run->in.val.longest;
-    size_t context = (size_t)run->in.episode_opts.context;
-    size_t window = (size_t)run->in.episode_opts.window;
+    size_t prompt = in->train.longest > in->val.longest ? in->train.longest
+                                                        : in->val.longest;
+    size_t context = (size_t)in->episode_opts.context;
+    size_t window = (size_t)in->episode_opts.window;
 
-    if (run->work.episodes && prompt >= context)
+    if (in->episode_opts.env && prompt >= context)
         return kg_fail(err, KG_EINVAL,
                        "episode.context: expected room for an answer behind the longest "
                        "prompt of %zu tokens, found %zu",
                        prompt, context);
-    if (run->work.episodes && window > 0 && prompt > window)
+    if (in->episode_opts.env && window > 0 && prompt > window)
         return kg_fail(err, KG_EINVAL,
                        "episode.window: expected at least the longest prompt's %zu "
                        "tokens, found %zu",
@@ -253,96 +256,98 @@ static kg_status check_episodes(const struct kg_run *run, struct kg_err *err)
 }
 
 /* Positions beyond what the model was made for are refused, as `generate` does. */
-static kg_status check_positions(const struct kg_run *run, struct kg_err *err)
+static kg_status check_positions(const struct kg_run_inputs *in,
+                                 const struct kg_run_state *state, struct kg_err *err)
 {
-    size_t longest = longest_context(run);
-    size_t limit = (size_t)run->state.model->config.max_positions;
+    size_t longest = longest_context(in);
+    size_t limit = (size_t)state->model->config.max_positions;
 
-    KG_TRY(check_episodes(run, err));
-    if (run->in.recipe.train.steps > 0 && longest > limit)
+    KG_TRY(check_episodes(in, err));
+    if (in->recipe.train.steps > 0 && longest > limit)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected prompt and answer within the model's "
                        "%zu positions, found %zu, of which the prompt has %zu",
-                       run->work.episodes ? "episode.context" : "rollout.max_tokens",
-                       limit, longest, run->in.train.longest);
-    if (run->state.anchor && longest > (size_t)run->state.anchor->config.max_positions)
+                       in->episode_opts.env ? "episode.context" : "rollout.max_tokens",
+                       limit, longest, in->train.longest);
+    if (state->anchor && longest > (size_t)state->anchor->config.max_positions)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected an anchor of at least %zu positions for "
                        "prompt and answer, found %lld",
-                       longest, (long long)run->state.anchor->config.max_positions);
-    if (run->in.val.longest >= limit)
+                       longest, (long long)state->anchor->config.max_positions);
+    if (in->val.longest >= limit)
         return kg_fail(err, KG_EINVAL,
                        "data.val: expected prompts within the model's %zu positions with "
                        "room for an answer, found one of %zu tokens",
-                       limit, run->in.val.longest);
-    if (kg_run_sft_longest(run) > limit)
+                       limit, in->val.longest);
+    if (kg_run_sft_longest(in) > limit)
         return kg_fail(err, KG_EINVAL,
                        "sft.max_tokens: expected sequences within the model's %zu "
                        "positions, found one of %zu tokens",
-                       limit, kg_run_sft_longest(run));
+                       limit, kg_run_sft_longest(in));
     return KG_OK;
 }
 
 static int64_t larger(size_t a, size_t b) { return (int64_t)(a > b ? a : b); }
 
 /* Tokens of the answer that takes most: all contexts of one are in one micro-batch. */
-static size_t widest_answer(const struct kg_run *run)
+static size_t widest_answer(const struct kg_run_inputs *in)
 {
-    if (!by_windows(run))
-        return longest_answer(run);
-    return (size_t)kg_episodes_span(&run->in.episode_opts, run->in.train.longest);
+    if (!by_windows(in))
+        return longest_answer(in);
+    return (size_t)kg_episodes_span(&in->episode_opts, in->train.longest);
 }
 
 /* Where an anchor is read within a micro-batch, or is of another shape. */
-static const struct kg_model *anchor_apart(const struct kg_run *run, bool exact)
+static const struct kg_model *anchor_apart(const struct kg_run_state *state, bool exact)
 {
-    return exact || !kg_run_anchor_saved(run) ? run->state.anchor : NULL;
+    return exact || !kg_run_anchor_saved(state) ? state->anchor : NULL;
 }
 
 /* Scoring, validation and micro-batches take turns in one room. longest: of a context. */
-static kg_status open_rows(struct kg_run *run, size_t longest, struct kg_err *err)
+static kg_status open_rows(const struct kg_run_inputs *in,
+                           const struct kg_run_state *state, struct kg_run_work *work,
+                           size_t longest, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
-    unsigned needs = kg_algo_needs(&run->in.algo);
+    const struct kg_recipe *r = &in->recipe;
+    unsigned needs = kg_algo_needs(&in->algo);
     bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
-    int64_t widest = larger(widest_answer(run), kg_run_sft_longest(run));
+    int64_t widest = larger(widest_answer(in), kg_run_sft_longest(in));
     int64_t micro = r->train.micro_tokens;
-    struct kg_rows_opts *o = &run->work.rows_opts;
+    struct kg_rows_opts *o = &work->rows_opts;
 
     *o = (struct kg_rows_opts){
         .max_tokens = micro > widest ? micro : widest,
-        .max_k = kg_algo_width(&run->in.algo),
-        .top_k = kg_algo_width(&run->in.algo),
+        .max_k = kg_algo_width(&in->algo),
+        .top_k = kg_algo_width(&in->algo),
         .sets = kg_recipe_records_kept(r),
         .sum_sq = needs & KG_NEED_SUM_SQ,
         .backward = true,
         .checkpoint = r->train.checkpoint_layers,
         .kl = exact,
-        .anchor = anchor_apart(run, exact),
+        .anchor = anchor_apart(state, exact),
     };
-    KG_TRY(kg_rows_create(&run->work.rows, run->state.model, o, err));
-    if (!run->state.sampler || run->state.sampler->ct == run->state.model->ct)
+    KG_TRY(kg_rows_create(&work->rows, state->model, o, err));
+    if (!state->sampler || state->sampler->ct == state->model->ct)
         return KG_OK;
-    run->work.sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
-                                                   .max_k = o->max_k,
-                                                   .top_k = o->top_k,
-                                                   .sets = o->sets,
-                                                   .sum_sq = o->sum_sq};
-    return kg_rows_create(&run->work.sampler_rows, run->state.sampler,
-                          &run->work.sampler_opts, err);
+    work->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
+                                               .max_k = o->max_k,
+                                               .top_k = o->top_k,
+                                               .sets = o->sets,
+                                               .sum_sq = o->sum_sq};
+    return kg_rows_create(&work->sampler_rows, state->sampler, &work->sampler_opts, err);
 }
 
-static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
+static kg_status open_machinery(const struct kg_run_inputs *in,
+                                const struct kg_run_state *state,
+                                struct kg_run_work *work, struct kg_err *err)
 {
-    int64_t longest = larger(longest_context(run), kg_run_sft_longest(run));
-    struct kg_rollout_opts ro = run->in.recipe.rollout.engine;
+    int64_t longest = larger(longest_context(in), kg_run_sft_longest(in));
+    struct kg_rollout_opts ro = in->recipe.rollout.engine;
 
     ro.max_len = (int32_t)longest;
-    KG_TRY(open_rows(run, (size_t)longest, err));
-    kg_episodes_fit(&ro, run->work.episodes);
-    return kg_rollout_create(&run->work.engine,
-                             run->state.sampler ? run->state.sampler : run->state.model,
-                             run->in.tok, &ro, err);
+    KG_TRY(open_rows(in, state, work, (size_t)longest, err));
+    kg_episodes_fit(&ro, work->episodes);
+    return kg_rollout_create(&work->engine, kg_run_sampler(state), in->tok, &ro, err);
 }
 
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
@@ -356,21 +361,21 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
     kg_threads_set(run->in.recipe.run.threads);
-    KG_TRY(open_model(run, step, err));
-    KG_TRY(open_algorithm(run, err));
-    KG_TRY(open_optim(run, err));
-    KG_TRY(kg_init_check(run, err));
-    KG_TRY(open_sampler(run, err));
-    KG_TRY(open_reference(run, err));
-    KG_TRY(check_stops(run, err));
-    KG_TRY(check_sampling(run, err));
-    KG_TRY(kg_run_episodes_open(run, err));
+    KG_TRY(open_model(&run->in, &run->state, step, err));
+    KG_TRY(open_algorithm(&run->in, &run->state, err));
+    KG_TRY(open_optim(&run->in, err));
+    KG_TRY(kg_init_check(&run->in, &run->state, err));
+    KG_TRY(open_sampler(&run->in, &run->state, err));
+    KG_TRY(open_reference(&run->in, &run->state, err));
+    KG_TRY(check_stops(&run->in, err));
+    KG_TRY(check_sampling(&run->in, err));
+    KG_TRY(kg_run_episodes_open(&run->in, &run->work, err));
     KG_TRY(kg_run_data_open(run, err));
-    KG_TRY(kg_run_answers_open(run, err));
-    KG_TRY(kg_run_sft_open(run, err));
-    KG_TRY(check_shaping(run, err));
-    KG_TRY(check_positions(run, err));
-    return open_machinery(run, err);
+    KG_TRY(kg_run_answers_open(&run->in, &run->state, err));
+    KG_TRY(kg_run_sft_open(&run->in, &run->state, err));
+    KG_TRY(check_shaping(&run->in, err));
+    KG_TRY(check_positions(&run->in, &run->state, err));
+    return open_machinery(&run->in, &run->state, &run->work, err);
 }
 
 kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
@@ -395,104 +400,129 @@ kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
     return kg_run_open_at(run, config, KG_INIT_NEWEST, err);
 }
 
-void kg_run_close(struct kg_run *run)
+static void close_log(struct kg_run_log *log)
 {
     struct kg_err ignored = {0};
 
-    if (run->log.metrics_open &&
-        kg_file_writer_close(&run->log.metrics, &ignored) != KG_OK)
+    if (log->metrics_open && kg_file_writer_close(&log->metrics, &ignored) != KG_OK)
         kg_log_warn("%s", ignored.message);
-    kg_run_events_close(run);
-    kg_report_run_free(run->log.report);
-    kg_file_lock_release(&run->log.lock);
-    kg_rollout_free(run->work.engine);
-    kg_episodes_close(run->work.episodes);
-    kg_mem_free(run->work.step_memory.memory);
-    kg_mem_free(run->work.update_memory.memory);
-    kg_rows_free(run->work.rows);
-    kg_rows_free(run->work.sampler_rows);
-    kg_optim_free(run->state.optim);
-    for (int i = 0; run->state.lagged && i <= run->state.lag; i++)
-        kg_slab_release(&run->state.lagged[i]);
-    kg_lane_sum_release(&run->work.lane_sum);
-    kg_mem_free(run->state.lagged);
-    kg_model_free(run->state.sampler);
-    kg_model_free(run->state.anchor);
-    kg_model_free(run->in.reference);
-    kg_model_free(run->state.model);
-    kg_sft_set_release(&run->in.answers);
-    kg_sft_set_release(&run->in.sft_val);
-    kg_sft_set_release(&run->in.sft);
-    kg_prompts_release(&run->in.val);
-    kg_prompts_release(&run->in.train);
-    kg_dataset_release(&run->in.val_data);
-    kg_dataset_release(&run->in.train_data);
-    kg_task_grader_close(run->in.task_opts.running);
-    kg_task_rewards_close(run->in.task_opts.rewards);
-    kg_chat_template_close(run->in.chat);
-    kg_tokenizer_close(run->in.tok);
+    kg_run_events_close(log);
+    kg_report_run_free(log->report);
+    kg_file_lock_release(&log->lock);
+}
+
+static void close_work(struct kg_run_work *work)
+{
+    kg_rollout_free(work->engine);
+    kg_episodes_close(work->episodes);
+    kg_mem_free(work->step_memory.memory);
+    kg_mem_free(work->update_memory.memory);
+    kg_rows_free(work->rows);
+    kg_rows_free(work->sampler_rows);
+    kg_lane_sum_release(&work->lane_sum);
+}
+
+static void close_state(struct kg_run_state *state)
+{
+    kg_optim_free(state->optim);
+    for (int i = 0; state->lagged && i <= state->lag; i++)
+        kg_slab_release(&state->lagged[i]);
+    kg_mem_free(state->lagged);
+    kg_model_free(state->sampler);
+    kg_model_free(state->anchor);
+    kg_model_free(state->model);
+}
+
+static void close_inputs(struct kg_run_inputs *in)
+{
+    kg_model_free(in->reference);
+    kg_sft_set_release(&in->answers);
+    kg_sft_set_release(&in->sft_val);
+    kg_sft_set_release(&in->sft);
+    kg_prompts_release(&in->val);
+    kg_prompts_release(&in->train);
+    kg_dataset_release(&in->val_data);
+    kg_dataset_release(&in->train_data);
+    kg_task_grader_close(in->task_opts.running);
+    kg_task_rewards_close(in->task_opts.rewards);
+    kg_chat_template_close(in->chat);
+    kg_tokenizer_close(in->tok);
+}
+
+void kg_run_close(struct kg_run *run)
+{
+    close_log(&run->log);
+    close_work(&run->work);
+    close_state(&run->state);
+    close_inputs(&run->in);
     memset(run, 0, sizeof *run);
 }
 
 /* ---- phases ---- */
 
-static kg_status replace_optim(struct kg_run *run, const struct kg_optim_opts *opts,
-                               struct kg_err *err)
+static kg_status replace_optim(struct kg_run_state *state,
+                               const struct kg_optim_opts *opts, struct kg_err *err)
 {
-    kg_optim_free(run->state.optim);
-    run->state.optim = NULL;
-    return kg_optim_create(&run->state.optim, run->state.model, opts, err);
+    kg_optim_free(state->optim);
+    state->optim = NULL;
+    return kg_optim_create(&state->optim, state->model, opts, err);
 }
 
-kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *state,
+                           struct kg_err *err)
 {
-    struct kg_optim_opts opts = run->in.recipe.sft.opts;
+    struct kg_optim_opts opts = in->recipe.sft.opts;
 
     opts.beta1 = 0.9;
     opts.beta2 = 0.95;
     opts.eps = 1e-8;
     opts.clip_norm = 1.0;
-    opts.total_updates = run->in.sft_steps;
+    opts.total_updates = in->sft_steps;
     opts.min_lr = 0.1 * opts.lr;
-    return replace_optim(run, &opts, err);
+    return replace_optim(state, &opts, err);
 }
 
-kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
+                          struct kg_err *err)
 {
-    KG_TRY(replace_optim(run, &run->in.rl_optim, err));
-    run->state.optim->before = run->state.count.optim_before;
-    KG_TRY(kg_run_anchor_begin(run, err));
-    for (int i = 0; run->state.lagged && i <= run->state.lag; i++)
-        KG_TRY(kg_slab_copy(&run->state.lagged[i], &run->state.model->master, err));
+    KG_TRY(replace_optim(state, &in->rl_optim, err));
+    state->optim->before = state->count.optim_before;
+    KG_TRY(kg_run_anchor_begin(in, state, err));
+    for (int i = 0; state->lagged && i <= state->lag; i++)
+        KG_TRY(kg_slab_copy(&state->lagged[i], &state->model->master, err));
     return KG_OK;
 }
 
 /* ---- settings ---- */
 
-struct kg_sampling kg_run_sampling(const struct kg_run *run)
+struct kg_model *kg_run_sampler(const struct kg_run_state *state)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    return state->sampler ? state->sampler : state->model;
+}
+
+struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in)
+{
+    const struct kg_recipe *r = &in->recipe;
     struct kg_sampling s = r->rollout.sampling;
 
     s.stops = r->rollout.stop.items;
     s.n_stops = (int)r->rollout.stop.n;
-    s.record_top_k = kg_algo_recorded_top_k(&run->in.algo);
+    s.record_top_k = kg_algo_recorded_top_k(&in->algo);
     s.record_kept = kg_recipe_records_kept(r);
-    s.rng = (struct kg_rng_key){run->in.recipe.run.seed, KG_RNG_SAMPLE};
+    s.rng = (struct kg_rng_key){in->recipe.run.seed, KG_RNG_SAMPLE};
     return s;
 }
 
-struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
+struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     struct kg_eval_opts e = {
-        .task = run->in.task,
-        .task_opts = &run->in.task_opts,
-        .sampling = kg_run_sampling(run),
+        .task = in->task,
+        .task_opts = &in->task_opts,
+        .sampling = kg_run_sampling(in),
         .samples = r->eval.samples,
         .max_batch = r->rollout.engine.max_batch,
-        .reference = run->in.reference,
-        .episodes = run->work.episodes,
+        .reference = in->reference,
     };
 
     e.sampling.temperature = r->eval.temperature;
@@ -505,16 +535,16 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run)
     return e;
 }
 
-kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
-                     int64_t step, struct kg_err *err)
+kg_status kg_run_log_put(struct kg_run_log *log, const struct kg_metrics *m,
+                         const char *phase, int64_t step, struct kg_err *err)
 {
     struct kg_str line = {0};
     kg_status status;
 
-    kg_run_events_put(run, m, phase, step);
+    kg_run_events_put(log, m, phase, step);
     KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
-    KG_TRY_GOTO(out, kg_file_writer_put(&run->log.metrics, line.data, line.len, err));
-    status = kg_file_writer_flush(&run->log.metrics, err);
+    KG_TRY_GOTO(out, kg_file_writer_put(&log->metrics, line.data, line.len, err));
+    status = kg_file_writer_flush(&log->metrics, err);
 out:
     kg_str_release(&line);
     return status;

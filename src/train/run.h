@@ -142,16 +142,23 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
 void kg_run_close(struct kg_run *run);
 
 /* The optimizer of a phase: supervised or RL. Replaces the present one. */
-kg_status kg_run_start_sft(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_run_start_rl(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *state,
+                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
+                          struct kg_err *err) KG_MUST_CHECK;
 
-/* The settings of a rollout of this run, and of a validation. */
-struct kg_sampling kg_run_sampling(const struct kg_run *run);
-struct kg_eval_opts kg_run_eval_opts(const struct kg_run *run);
+/* The model that samples: its own where there is one. */
+struct kg_model *kg_run_sampler(const struct kg_run_state *state);
+
+/* The settings of a rollout of this run, and of a validation; rows and episodes are the
+ * caller's. */
+struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in);
+struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in);
 
 /* Append a line to metrics.jsonl and an event to the TensorBoard events. */
-kg_status kg_run_log(struct kg_run *run, const struct kg_metrics *m, const char *phase,
-                     int64_t step, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_log_put(struct kg_run_log *log, const struct kg_metrics *m,
+                         const char *phase, int64_t step,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Something was not finite in this step of SFT or RL; what says what it was. Counts it.
  * errors: ENONFINITE when train.max_skips came in a row */
@@ -160,8 +167,9 @@ kg_status kg_run_skip(struct kg_run *run, const char *what,
 
 /* ---- the phases: one update of SFT, one step of RL ---- */
 kg_status kg_sft_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* The loss of sft_val: mean negative log-likelihood of its learned tokens. */
-kg_status kg_sft_held_out(double *loss, struct kg_run *run,
+/* The loss of a set that is held out: mean negative log-likelihood of learned tokens. */
+kg_status kg_sft_held_out(double *loss, const struct kg_sft_set *set,
+                          struct kg_rows *rows, const struct kg_model *m,
                           struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_rl_step(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;

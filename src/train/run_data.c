@@ -30,13 +30,13 @@ struct source {
 };
 
 /* The template of file i; {prompt} alone is the prompt as it is. */
-static const char *file_template(const struct kg_run *run, const struct source *from,
-                                 size_t i)
+static const char *file_template(const struct kg_run_inputs *in,
+                                 const struct source *from, size_t i)
 {
     const char *text;
 
     if (from->templates.n == 0)
-        return run->in.prompt.template_text;
+        return in->prompt.template_text;
     text = from->templates.items[i];
     return strcmp(text, "{prompt}") == 0 ? "" : text;
 }
@@ -74,16 +74,16 @@ static kg_status read_weight(uint32_t *weight, const char *text, struct kg_err *
 }
 
 /* The weights of parts; 0 each where none are given. */
-static kg_status read_weights(struct kg_run *run, struct kg_err *err)
+static kg_status read_weights(struct kg_run_inputs *in, struct kg_err *err)
 {
-    struct kg_opt_list weights = run->in.recipe.data.weights;
+    struct kg_opt_list weights = in->recipe.data.weights;
     uint64_t sum = 0;
 
-    KG_TRY(check_list("data.weights", weights.n, "data.train",
-                      run->in.recipe.data.train.n, err));
+    KG_TRY(check_list("data.weights", weights.n, "data.train", in->recipe.data.train.n,
+                      err));
     for (size_t i = 0; i < weights.n; i++) {
-        KG_TRY(read_weight(&run->in.parts[i].weight, weights.items[i], err));
-        sum += run->in.parts[i].weight;
+        KG_TRY(read_weight(&in->parts[i].weight, weights.items[i], err));
+        sum += in->parts[i].weight;
     }
     if (sum <= KG_EPOCHS_ROUND)
         return KG_OK;
@@ -93,24 +93,24 @@ static kg_status read_weights(struct kg_run *run, struct kg_err *err)
 }
 
 kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
-                            const struct kg_run *run, struct kg_err *err)
+                            const struct kg_run_inputs *in, struct kg_err *err)
 {
-    struct kg_rng_key key = {run->in.recipe.run.seed, KG_RNG_SHUFFLE};
+    struct kg_rng_key key = {in->recipe.run.seed, KG_RNG_SHUFFLE};
 
-    if (run->in.n_parts == 0 || run->in.parts[0].weight == 0)
-        return kg_epochs_take(index, n, first, run->in.train.n, key, err);
-    return kg_epochs_mix(index, n, first, run->in.parts, run->in.n_parts,
-                         run->in.recipe.run.seed, err);
+    if (in->n_parts == 0 || in->parts[0].weight == 0)
+        return kg_epochs_take(index, n, first, in->train.n, key, err);
+    return kg_epochs_mix(index, n, first, in->parts, in->n_parts, in->recipe.run.seed,
+                         err);
 }
 
 /* ---- loading ---- */
 
-static void fill_task_opts(struct kg_run *run)
+static void fill_task_opts(struct kg_run_inputs *in, struct kg_further_names *further)
 {
-    run->in.task_opts = run->in.recipe.task_opts;
-    run->in.task_opts.seed = run->in.recipe.run.seed;
-    run->in.task_opts.prompt = run->in.prompt;
-    run->in.task_opts.further = &run->log.further;
+    in->task_opts = in->recipe.task_opts;
+    in->task_opts.seed = in->recipe.run.seed;
+    in->task_opts.prompt = in->prompt;
+    in->task_opts.further = further;
 }
 
 /* The last n parts of a path, or all of it. */
@@ -162,18 +162,19 @@ static kg_status name_sources(struct kg_dataset *d, const char *base, struct kg_
 
 /* The problems of one file, or with path NULL of the generator. */
 static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
-                           const struct kg_run *run, const struct kg_task_opts *task_opts,
-                           const char *path, size_t limit, struct kg_err *err)
+                           const struct kg_run_inputs *in,
+                           const struct kg_task_opts *task_opts, const char *path,
+                           size_t limit, struct kg_err *err)
 {
     struct kg_prompts_opts opts = {
-        .max_tokens = run->in.recipe.data.max_prompt_tokens,
-        .drop_overlong = run->in.recipe.data.drop_overlong,
-        .special = run->in.recipe.data.add_special,
+        .max_tokens = in->recipe.data.max_prompt_tokens,
+        .drop_overlong = in->recipe.data.drop_overlong,
+        .special = in->recipe.data.add_special,
         .limit = limit,
     };
 
-    KG_TRY(kg_task_load(d, run->in.task, task_opts, path, err));
-    KG_TRY(kg_prompts_init(p, d, run->in.tok, &opts, err));
+    KG_TRY(kg_task_load(d, in->task, task_opts, path, err));
+    KG_TRY(kg_prompts_init(p, d, in->tok, &opts, err));
     kg_log_info(
         "%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
         "%lld over %zu tokens, %lld by name, %lld whose gold answer is not right by "
@@ -188,17 +189,17 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
 
 /* File i of a list behind what p and d hold already. */
 static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
-                          const struct kg_run *run, const struct source *from, size_t i,
-                          struct kg_task_opts opts, struct kg_err *err)
+                          const struct kg_run_inputs *in, const struct source *from,
+                          size_t i, struct kg_task_opts opts, struct kg_err *err)
 {
     struct kg_prompts more = {0};
     struct kg_dataset more_data = {0};
     const char *path = from->files.items[i];
     kg_status status;
 
-    opts.prompt.template_text = file_template(run, from, i);
-    KG_TRY_GOTO(out, load_file(i > 0 ? &more : p, i > 0 ? &more_data : d, run, &opts,
-                               path, from->limit, err));
+    opts.prompt.template_text = file_template(in, from, i);
+    KG_TRY_GOTO(out, load_file(i > 0 ? &more : p, i > 0 ? &more_data : d, in, &opts, path,
+                               from->limit, err));
     if (from->files.n > 1)
         KG_TRY_GOTO(
             out, name_sources(i > 0 ? &more_data : d, name_of(from->files, path), err));
@@ -211,22 +212,22 @@ out:
 }
 
 /* All files of a list, or the generator's problems where there is none. */
-static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d, struct kg_run *run,
-                           const struct source *from, const struct kg_task_opts *opts,
-                           struct kg_err *err)
+static kg_status load_list(struct kg_prompts *p, struct kg_dataset *d,
+                           struct kg_run_inputs *in, const struct source *from,
+                           const struct kg_task_opts *opts, struct kg_err *err)
 {
     size_t n = from->files.n;
-    bool train = p == &run->in.train;
+    bool train = p == &in->train;
 
     KG_TRY(check_list(from->templates_key, from->templates.n, from->key, n, err));
     if (n == 0)
-        return load_file(p, d, run, opts, NULL, from->limit, err);
+        return load_file(p, d, in, opts, NULL, from->limit, err);
     for (size_t i = 0; i < n; i++) {
         size_t before = p->n;
 
-        KG_TRY(add_file(p, d, run, from, i, *opts, err));
+        KG_TRY(add_file(p, d, in, from, i, *opts, err));
         if (train)
-            run->in.parts[run->in.n_parts++].n = p->n - before;
+            in->parts[in->n_parts++].n = p->n - before;
     }
     return KG_OK;
 }
@@ -239,39 +240,38 @@ static bool is_sft_alone(const struct kg_recipe *r)
 
 /* Whether training problems are read: where answers are, or a file of supervised training
  * alone, they need not be. */
-static bool has_problems(const struct kg_run *run)
+static bool has_problems(const struct kg_run_inputs *in)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
 
     if (r->data.train.n > 0)
         return true;
-    return !*r->rollout.data && (run->in.task->levels || !is_sft_alone(r));
+    return !*r->rollout.data && (in->task->levels || !is_sft_alone(r));
 }
 
-static kg_status load_lists(struct kg_run *run, struct kg_err *err)
+static kg_status load_lists(struct kg_run_inputs *in, struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     struct source train = {"data.train", r->data.train, "data.templates",
                            r->data.templates, 0};
     struct source val = {"data.val", r->data.val, "data.val_templates",
                          r->data.val_templates, r->eval.problems};
     struct kg_task_opts held_out;
 
-    if (has_problems(run))
-        KG_TRY(load_list(&run->in.train, &run->in.train_data, run, &train,
-                         &run->in.task_opts, err));
-    held_out = run->in.task_opts;
+    if (has_problems(in))
+        KG_TRY(load_list(&in->train, &in->train_data, in, &train, &in->task_opts, err));
+    held_out = in->task_opts;
     held_out.held_out = true;
     held_out.count = r->task.val_count;
-    if (r->data.val.n == 0 && !run->in.task->levels)
+    if (r->data.val.n == 0 && !in->task->levels)
         return KG_OK; /* no validation set: none is made up */
-    return load_list(&run->in.val, &run->in.val_data, run, &val, &held_out, err);
+    return load_list(&in->val, &in->val_data, in, &val, &held_out, err);
 }
 
 /* The same where records are left out by name: a name that none has is a mistake. */
-static kg_status load_without(struct kg_run *run, struct kg_err *err)
+static kg_status load_without(struct kg_run_inputs *in, struct kg_err *err)
 {
-    struct kg_task_opts *opts = &run->in.task_opts;
+    struct kg_task_opts *opts = &in->task_opts;
     bool *excluded = kg_mem_calloc(kg_task_names(opts->exclude), sizeof *excluded,
                                    "task.exclude", err);
     kg_status status;
@@ -279,8 +279,8 @@ static kg_status load_without(struct kg_run *run, struct kg_err *err)
     if (!excluded)
         return err->code;
     opts->excluded = excluded;
-    status = load_lists(run, err);
-    if (status == KG_OK && has_problems(run))
+    status = load_lists(in, err);
+    if (status == KG_OK && has_problems(in))
         status = kg_task_check_excluded(opts, err);
     opts->excluded = NULL;
     kg_mem_free(excluded);
@@ -289,29 +289,29 @@ static kg_status load_without(struct kg_run *run, struct kg_err *err)
 
 /* How prompts are made. A model's own chat template is looked for where files are read,
  * whose prompts may be messages, and where it is needed. */
-static kg_status open_prompt(struct kg_run *run, bool files, struct kg_err *err)
+static kg_status open_prompt(struct kg_run_inputs *in, const char *model_dir, bool files,
+                             struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     const char *choice = r->data.chat_template;
 
-    run->in.prompt = (struct kg_prompt_opts){
+    in->prompt = (struct kg_prompt_opts){
         .template_text = r->task_opts.prompt.template_text,
         .user_turn = r->task_opts.prompt.user_turn,
         .system = r->task_opts.prompt.system,
         .opening = r->task_opts.prompt.opening,
         .prefix = "data.",
     };
-    if (files || run->in.prompt.user_turn || strcmp(choice, "auto") != 0)
-        KG_TRY(kg_prompt_choose(&run->in.chat, &run->in.prompt, choice,
-                                run->state.model->dir, err));
-    return kg_prompt_check(&run->in.prompt, err);
+    if (files || in->prompt.user_turn || strcmp(choice, "auto") != 0)
+        KG_TRY(kg_prompt_choose(&in->chat, &in->prompt, choice, model_dir, err));
+    return kg_prompt_check(&in->prompt, err);
 }
 
-static kg_status check_wording(const struct kg_run *run, struct kg_err *err)
+static kg_status check_wording(const struct kg_run_inputs *in, struct kg_err *err)
 {
-    const char *words = run->in.task_opts.wording;
-    bool searches = strcmp(run->in.recipe.episode_env, "search") == 0 ||
-                    strcmp(run->in.task->name, "search-qa") == 0;
+    const char *words = in->task_opts.wording;
+    bool searches = strcmp(in->recipe.episode_env, "search") == 0 ||
+                    strcmp(in->task->name, "search-qa") == 0;
 
     if (searches || strcmp(words, kg_wording_table()->name) == 0)
         return KG_OK;
@@ -339,8 +339,8 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_task_find(&run->in.task, r->task.name, err));
     if (!run->in.task->levels && !offline && !is_sft_alone(r))
         KG_TRY(kg_config_require(run->in.config, "data.train", err));
-    KG_TRY(open_prompt(run, files, err));
-    fill_task_opts(run);
+    KG_TRY(open_prompt(&run->in, run->state.model->dir, files, err));
+    fill_task_opts(&run->in, &run->log.further);
     KG_TRY(kg_task_rewards_read(&run->in.task_opts.rewards, &reward_keys, r->task.rewards,
                                 r->task.reward_weights, &run->in.task_opts, err));
     KG_TRY(kg_task_check_program(run->in.config, program_keys, run->in.task,
@@ -350,15 +350,15 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "
                        "right or wrong alone, found %g",
                        run->in.task->name, run->in.task_opts.wrong_reward);
-    KG_TRY(check_wording(run, err));
+    KG_TRY(check_wording(&run->in, err));
     if (run->in.task_opts.drop_golds && strcmp(run->in.task->name, "math") != 0)
         return kg_fail(err, KG_EINVAL,
                        "task.bad_golds: expected stop for task %s, which does not check "
                        "its gold answers, found drop",
                        run->in.task->name);
-    KG_TRY(read_weights(run, err));
-    KG_TRY(kg_task_names(run->in.task_opts.exclude) == 0 ? load_lists(run, err)
-                                                         : load_without(run, err));
+    KG_TRY(read_weights(&run->in, err));
+    KG_TRY(kg_task_names(run->in.task_opts.exclude) == 0 ? load_lists(&run->in, err)
+                                                         : load_without(&run->in, err));
     if (kg_task_is_external(run->in.task) && !run->in.task_opts.rewards)
         KG_TRY(kg_task_grader_open(&run->in.task_opts.running, &run->in.task_opts, err));
     KG_TRY(kg_sources_check(&run->in.train, "data.train", err));
@@ -367,120 +367,121 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 
 enum { LOG_BYTES = 1500 }; /* of a prompt that is shown in the log */
 
-static kg_status log_prompt(const struct kg_run *run, const struct kg_prompts *p,
+static kg_status log_prompt(const struct kg_run_inputs *in, const struct kg_prompts *p,
                             const char *what, struct kg_err *err)
 {
     struct kg_str text = {0};
     kg_status status = KG_OK;
 
     if (p->n > 0)
-        status = kg_prompts_show(&text, p, 0, run->in.tok, "  ", LOG_BYTES, err);
+        status = kg_prompts_show(&text, p, 0, in->tok, "  ", LOG_BYTES, err);
     if (text.len > 0)
         kg_log_info("first prompt of %s: %s", what, kg_str_text(&text));
     kg_str_release(&text);
     return status;
 }
 
-kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err)
+kg_status kg_run_data_log(const struct kg_run_inputs *in, struct kg_err *err)
 {
-    KG_TRY(log_prompt(run, &run->in.train, "training", err));
-    return log_prompt(run, &run->in.val, "validation", err);
+    KG_TRY(log_prompt(in, &in->train, "training", err));
+    return log_prompt(in, &in->val, "validation", err);
 }
 
 /* ---- warm start ---- */
 
-static struct kg_sft_opts sft_opts(const struct kg_run *run)
+static struct kg_sft_opts sft_opts(const struct kg_run_inputs *in,
+                                   const struct kg_run_state *state)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
 
     return (struct kg_sft_opts){
         .max_tokens = r->sft.max_tokens,
         .special = r->data.add_special,
-        .eos = run->state.model->config.n_eos ? run->state.model->config.eos[0] : -1,
-        .prompt = run->in.prompt,
+        .eos = state->model->config.n_eos ? state->model->config.eos[0] : -1,
+        .prompt = in->prompt,
     };
 }
 
-static kg_status load_generated(struct kg_run *run, const struct kg_sft_opts *opts,
+static kg_status load_generated(struct kg_run_inputs *in, const struct kg_sft_opts *opts,
                                 struct kg_err *err)
 {
-    const struct kg_recipe *r = &run->in.recipe;
+    const struct kg_recipe *r = &in->recipe;
     const char *level = r->sft.level;
-    struct kg_task_opts task_opts = run->in.task_opts;
+    struct kg_task_opts task_opts = in->task_opts;
     struct kg_dataset data = {0};
     kg_status status;
 
     task_opts.level = *level ? level : task_opts.level;
     task_opts.count = r->sft.count;
     task_opts.fault_rate = r->sft.fault_rate;
-    KG_TRY(kg_task_load(&data, run->in.task, &task_opts, NULL, err));
-    status = kg_sft_from_dataset(&run->in.sft, &data, run->in.tok, opts, err);
+    KG_TRY(kg_task_load(&data, in->task, &task_opts, NULL, err));
+    status = kg_sft_from_dataset(&in->sft, &data, in->tok, opts, err);
     kg_dataset_release(&data);
     return status;
 }
 
 /* Where the sequences of the warm start come from: a file of their own, or the task's
  * worked solutions. */
-static kg_status load_sft(struct kg_run *run, struct kg_err *err)
+static kg_status load_sft(struct kg_run_inputs *in, const struct kg_run_state *state,
+                          struct kg_err *err)
 {
-    const char *path = run->in.recipe.sft.data, *val = run->in.recipe.sft.val;
-    struct kg_sft_opts opts = sft_opts(run);
+    const char *path = in->recipe.sft.data, *val = in->recipe.sft.val;
+    struct kg_sft_opts opts = sft_opts(in, state);
 
     if (*val)
-        KG_TRY(kg_sft_from_jsonl(&run->in.sft_val, val, run->in.tok, &opts, err));
+        KG_TRY(kg_sft_from_jsonl(&in->sft_val, val, in->tok, &opts, err));
     if (*path)
-        return kg_sft_from_jsonl(&run->in.sft, path, run->in.tok, &opts, err);
-    if (!run->in.task->levels)
-        return kg_sft_from_dataset(&run->in.sft, &run->in.train_data, run->in.tok, &opts,
-                                   err);
-    return load_generated(run, &opts, err);
+        return kg_sft_from_jsonl(&in->sft, path, in->tok, &opts, err);
+    if (!in->task->levels)
+        return kg_sft_from_dataset(&in->sft, &in->train_data, in->tok, &opts, err);
+    return load_generated(in, &opts, err);
 }
 
-static kg_status count_steps(struct kg_run *run, struct kg_err *err)
+static kg_status count_steps(struct kg_run_inputs *in, struct kg_err *err)
 {
-    double epochs = run->in.recipe.sft.epochs;
-    double batch = (double)run->in.recipe.sft.batch;
+    double epochs = in->recipe.sft.epochs;
+    double batch = (double)in->recipe.sft.batch;
 
-    run->in.sft_steps = run->in.recipe.sft.steps;
-    if (epochs > 0 && run->in.sft_steps > 0)
+    in->sft_steps = in->recipe.sft.steps;
+    if (epochs > 0 && in->sft_steps > 0)
         return kg_fail(err, KG_EINVAL,
                        "sft.epochs: expected 0 where sft.steps says how long the warm "
                        "start is, found %g",
                        epochs);
     if (epochs > 0)
-        run->in.sft_steps = (int64_t)ceil(epochs * (double)run->in.sft.n / batch);
+        in->sft_steps = (int64_t)ceil(epochs * (double)in->sft.n / batch);
     return KG_OK;
 }
 
-static void log_sft(const struct kg_run *run, const struct kg_sft_set *s,
+static void log_sft(const struct kg_run_inputs *in, const struct kg_sft_set *s,
                     const char *what)
 {
     if (s->n > 0)
         kg_log_info("%s: %zu sequences, longest %zu tokens; left out: %lld over %lld "
                     "tokens",
                     what, s->n, s->longest, (long long)s->dropped_too_long,
-                    (long long)run->in.recipe.sft.max_tokens);
+                    (long long)in->recipe.sft.max_tokens);
 }
 
-size_t kg_run_sft_longest(const struct kg_run *run)
+size_t kg_run_sft_longest(const struct kg_run_inputs *in)
 {
-    return run->in.sft.longest > run->in.sft_val.longest ? run->in.sft.longest
-                                                         : run->in.sft_val.longest;
+    return in->sft.longest > in->sft_val.longest ? in->sft.longest : in->sft_val.longest;
 }
 
-kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err)
+kg_status kg_run_sft_open(struct kg_run_inputs *in, const struct kg_run_state *state,
+                          struct kg_err *err)
 {
-    if (!kg_recipe_has_sft(&run->in.recipe)) {
-        if (*run->in.recipe.sft.val)
+    if (!kg_recipe_has_sft(&in->recipe)) {
+        if (*in->recipe.sft.val)
             return kg_fail(err, KG_EINVAL,
                            "sft.val: expected none without a warm start (sft.steps, "
                            "sft.epochs), found %.200s",
-                           run->in.recipe.sft.val);
+                           in->recipe.sft.val);
         return KG_OK;
     }
-    KG_TRY(load_sft(run, err));
-    KG_TRY(count_steps(run, err));
-    log_sft(run, &run->in.sft, "warm start");
-    log_sft(run, &run->in.sft_val, "held out of it");
+    KG_TRY(load_sft(in, state, err));
+    KG_TRY(count_steps(in, err));
+    log_sft(in, &in->sft, "warm start");
+    log_sft(in, &in->sft_val, "held out of it");
     return KG_OK;
 }

@@ -10,22 +10,25 @@
 
 #include "train/run.h"
 
-/* task, task_opts, chat, train and val of run; prompts left out are counted in the log,
- * file by file.   errors: EINVAL (lists that do not fit), those of the files */
+/* task, task_opts, chat, train and val of run->in; prompts left out are counted in the
+ * log, file by file.   errors: EINVAL (lists that do not fit), those of the files */
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* sft, sft_val and sft_steps of run.
+/* sft, sft_val and sft_steps of in.
  * errors: EINVAL (sft.steps and sft.epochs; nothing to learn from), those of the files */
-kg_status kg_run_sft_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_sft_open(struct kg_run_inputs *in, const struct kg_run_state *state,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 /* The longest sequence of sft and sft_val. */
-size_t kg_run_sft_longest(const struct kg_run *run);
+size_t kg_run_sft_longest(const struct kg_run_inputs *in);
 
 /* The first prompt of training and of validation, as the model reads them, in the log. */
-kg_status kg_run_data_log(const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_data_log(const struct kg_run_inputs *in,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 /* The prompts at places first .. first+n-1 of the run's endless row: indices into
- * run->in.train.   errors: ENOMEM */
+ * in->train.   errors: ENOMEM */
 kg_status kg_run_prompts_at(uint32_t *index, size_t n, uint64_t first,
-                            const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+                            const struct kg_run_inputs *in,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 #endif

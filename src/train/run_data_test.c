@@ -183,7 +183,7 @@ static void every_step_has_the_shares_of_its_files(void **state)
     for (uint64_t step = 0; step < 100; step++) {
         uint32_t of_b = 0;
 
-        assert_int_equal(kg_run_prompts_at(index, 4, 4 * step, &o.run, &err), KG_OK);
+        assert_int_equal(kg_run_prompts_at(index, 4, 4 * step, &o.run.in, &err), KG_OK);
         for (int i = 0; i < 4; i++) {
             of_b += index[i] >= 3 && index[i] < 8;
             count[index[i] < 3 ? 0 : index[i] < 8 ? 1 : 2]++;
@@ -206,7 +206,7 @@ static void without_weights_an_epoch_has_each_problem_once(void **state)
 
     (void)state;
     open_run(&o, ROOT "/plain", plain);
-    assert_int_equal(kg_run_prompts_at(index, 8, 8, &o.run, &err), KG_OK);
+    assert_int_equal(kg_run_prompts_at(index, 8, 8, &o.run.in, &err), KG_OK);
     for (int i = 0; i < 8; i++)
         seen |= 1u << index[i];
     assert_int_equal(seen, 0xff);
@@ -332,7 +332,8 @@ static void supervised_training_needs_its_file_alone(void **state)
     assert_int_equal(o.run.in.sft.n, 3);
     assert_int_equal(o.run.in.sft_val.n, 5);
     assert_int_equal(o.run.in.sft_steps, 5); /* 3 epochs of 3 sequences, 2 at a time */
-    NEED(kg_sft_held_out(&before, &o.run, err));
+    NEED(kg_sft_held_out(&before, &o.run.in.sft_val, o.run.work.rows, o.run.state.model,
+                         err));
     assert_true(before > 1);
     close_run(&o);
     config = config_of(ROOT "/alone", keys);

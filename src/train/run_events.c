@@ -13,26 +13,26 @@
 
 static bool is_sft(const char *phase) { return strcmp(phase, "sft") == 0; }
 
-static struct kg_path folder(const struct kg_run *run, bool sft)
+static struct kg_path folder(const char *dir, bool sft)
 {
-    struct kg_path p = kg_path_in(run->log.dir, "sft");
+    struct kg_path p = kg_path_in(dir, "sft");
 
     if (!sft)
-        strcpy(p.text, run->log.dir); /* at most KG_RUN_DIR_MAX bytes */
+        strcpy(p.text, dir); /* at most KG_RUN_DIR_MAX bytes */
     return p;
 }
 
-static void give_up(struct kg_run *run, const struct kg_err *err)
+static void give_up(struct kg_run_log *log, const struct kg_err *err)
 {
     kg_log_warn("no more TensorBoard events until the run is resumed: %s", err->message);
-    if (run->log.events.open)
-        kg_tfevents_abort(&run->log.events);
-    run->log.events_off = true;
+    if (log->events.open)
+        kg_tfevents_abort(&log->events);
+    log->events_off = true;
 }
 
 /* A line of metrics.jsonl, if it is of the folder and not before the step. */
-static kg_status say_again(struct kg_run *run, const char *text, size_t n, int64_t from,
-                           struct kg_err *err)
+static kg_status say_again(struct kg_run_log *log, const char *text, size_t n,
+                           int64_t from, struct kg_err *err)
 {
     struct kg_json_doc doc;
     struct kg_metrics m;
@@ -42,26 +42,26 @@ static kg_status say_again(struct kg_run *run, const char *text, size_t n, int64
 
     KG_TRY(kg_json_parse(&doc, text, n, "metrics.jsonl", err));
     status = kg_metrics_parse(&m, &phase, &step, &doc, err);
-    if (status == KG_OK && step >= from && is_sft(phase) == run->log.events_sft)
-        status = kg_tfevents_put(&run->log.events, &m, step, err);
+    if (status == KG_OK && step >= from && is_sft(phase) == log->events_sft)
+        status = kg_tfevents_put(&log->events, &m, step, err);
     kg_json_release(&doc);
     return status;
 }
 
-static kg_status say_lines_again(struct kg_run *run, int64_t from, struct kg_err *err)
+static kg_status say_lines_again(struct kg_run_log *log, int64_t from, struct kg_err *err)
 {
     struct kg_map map;
     const char *at, *end;
     kg_status status = KG_OK;
 
-    KG_TRY(kg_map_open(&map, kg_path_in(run->log.dir, "metrics.jsonl").text, err));
+    KG_TRY(kg_map_open(&map, kg_path_in(log->dir, "metrics.jsonl").text, err));
     at = (const char *)map.data;
     for (end = at + map.bytes; at < end && status == KG_OK;) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
 
         if (!stop)
             break;
-        status = say_again(run, at, (size_t)(stop - at), from, err);
+        status = say_again(log, at, (size_t)(stop - at), from, err);
         at = stop + 1;
     }
     kg_map_close(&map);
@@ -70,70 +70,71 @@ static kg_status say_lines_again(struct kg_run *run, int64_t from, struct kg_err
 
 /* Events from step `from` on are void and said again out of metrics.jsonl: a validation
  * of that very step may have come after the checkpoint. */
-static kg_status begin(struct kg_run *run, bool sft, int64_t from, struct kg_err *err)
+static kg_status begin(struct kg_run_log *log, bool sft, int64_t from, struct kg_err *err)
 {
-    KG_TRY(kg_tfevents_close(&run->log.events, err));
-    run->log.events_sft = sft;
-    KG_TRY(kg_tfevents_open(&run->log.events, folder(run, sft).text, from, err));
-    return say_lines_again(run, from, err);
+    KG_TRY(kg_tfevents_close(&log->events, err));
+    log->events_sft = sft;
+    KG_TRY(kg_tfevents_open(&log->events, folder(log->dir, sft).text, from, err));
+    return say_lines_again(log, from, err);
 }
 
 /* The folder's lines go up to step `at`, its events less far where they were off or were
  * given up: from there on all is said again. The folder of a phase that is over is left
  * alone when nothing is missing. */
-static kg_status resume(struct kg_run *run, bool sft, int64_t at, bool over,
+static kg_status resume(struct kg_run_log *log, bool sft, int64_t at, bool over,
                         struct kg_err *err)
 {
     int64_t said;
 
-    KG_TRY(kg_tfevents_last_step(&said, folder(run, sft).text, err));
+    KG_TRY(kg_tfevents_last_step(&said, folder(log->dir, sft).text, err));
     if (over ? said >= at : said < 0 && at == 0)
         return KG_OK; /* the first line begins them */
     said = said < 0 ? 0 : said;
-    return begin(run, sft, said < at ? said : at, err);
+    return begin(log, sft, said < at ? said : at, err);
 }
 
-void kg_run_events_resume(struct kg_run *run)
+void kg_run_events_resume(const struct kg_run_inputs *in,
+                          const struct kg_run_state *state, struct kg_run_log *log)
 {
-    bool sft = run->state.count.sft_step < run->in.sft_steps;
+    bool sft = state->count.sft_step < in->sft_steps;
     struct kg_err err;
     kg_status status = KG_OK;
 
-    run->log.events_off = !run->in.recipe.log.tensorboard;
-    if (run->log.events_off)
+    log->events_off = !in->recipe.log.tensorboard;
+    if (log->events_off)
         return;
-    if (!sft && run->state.count.sft_step > 0)
-        status = resume(run, true, run->state.count.sft_step, true, &err);
+    if (!sft && state->count.sft_step > 0)
+        status = resume(log, true, state->count.sft_step, true, &err);
     if (status == KG_OK)
-        status = resume(run, sft, sft ? run->state.count.sft_step : run->state.count.step,
-                        false, &err);
+        status = resume(log, sft, sft ? state->count.sft_step : state->count.step, false,
+                        &err);
     if (status != KG_OK)
-        give_up(run, &err);
+        give_up(log, &err);
 }
 
 /* A folder that is begun with a line has no earlier ones, but for those of a validation
  * of step 0; events that it has are of a run that was cut back behind its warm start. */
-void kg_run_events_put(struct kg_run *run, const struct kg_metrics *m, const char *phase,
-                       int64_t step)
+void kg_run_events_put(struct kg_run_log *log, const struct kg_metrics *m,
+                       const char *phase, int64_t step)
 {
     bool sft = is_sft(phase);
     struct kg_err err;
     kg_status status = KG_OK;
 
-    if (run->log.events_off)
+    if (log->events_off)
         return;
-    if (!run->log.events.open || sft != run->log.events_sft)
-        status = begin(run, sft, 0, &err);
+    if (!log->events.open || sft != log->events_sft)
+        status = begin(log, sft, 0, &err);
     if (status == KG_OK)
-        status = kg_tfevents_put(&run->log.events, m, step, &err);
+        status = kg_tfevents_put(&log->events, m, step, &err);
     if (status != KG_OK)
-        give_up(run, &err);
+        give_up(log, &err);
 }
 
-void kg_run_events_close(struct kg_run *run)
+void kg_run_events_close(struct kg_run_log *log)
 {
     struct kg_err err;
 
-    if (kg_tfevents_close(&run->log.events, &err) != KG_OK)
+    if (kg_tfevents_close(&log->events, &err) != KG_OK)
         kg_log_warn("%s", err.message);
 }

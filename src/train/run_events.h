@@ -13,12 +13,13 @@
 /* The run stands where its counters say, metrics.jsonl is cut to it: events of later
  * steps, if there are any, become void, and lines that were logged while events were off
  * or given up are said now. */
-void kg_run_events_resume(struct kg_run *run);
+void kg_run_events_resume(const struct kg_run_inputs *in,
+                          const struct kg_run_state *state, struct kg_run_log *log);
 
 /* A line that is about to be appended to metrics.jsonl. */
-void kg_run_events_put(struct kg_run *run, const struct kg_metrics *m, const char *phase,
-                       int64_t step);
+void kg_run_events_put(struct kg_run_log *log, const struct kg_metrics *m,
+                       const char *phase, int64_t step);
 
-void kg_run_events_close(struct kg_run *run);
+void kg_run_events_close(struct kg_run_log *log);
 
 #endif

@@ -231,9 +231,9 @@ static void a_run_goes_on_without_them(void **state)
     open_run(&o, ROOT "/without", NULL);
     NEED(kg_file_write_atomic(ROOT "/without/sft", "", 0, err));
     kg_metrics_put(&m, "loss", 1);
-    NEED(kg_run_log(&o.run, &m, "sft", 1, err));
+    NEED(kg_run_log_put(&o.run.log, &m, "sft", 1, err));
     assert_true(o.run.log.events_off);
-    NEED(kg_run_log(&o.run, &m, "rl", 1, err));
+    NEED(kg_run_log_put(&o.run.log, &m, "rl", 1, err));
     assert_true(last_metric(ROOT "/without", "loss") == 1);
     close_run(&o);
     assert_int_equal(read_events(&found, ROOT "/without"), 0);

@@ -10,36 +10,36 @@
 #include "report/path.h"
 #include "report/report.h"
 
-static kg_status write_page(struct kg_run *run, struct kg_err *err)
+static kg_status write_page(struct kg_run_log *log, struct kg_err *err)
 {
     struct kg_str page = {0};
     bool more = true;
     kg_status status;
 
-    if (run->log.report)
-        KG_TRY(kg_report_run_read(run->log.report, &more, err));
+    if (log->report)
+        KG_TRY(kg_report_run_read(log->report, &more, err));
     else
-        KG_TRY(kg_report_run_open(&run->log.report, run->log.dir, err));
+        KG_TRY(kg_report_run_open(&log->report, log->dir, err));
     if (!more)
         return KG_OK;
-    KG_TRY_GOTO(out, kg_report_page(&page, &run->log.report, 1, err));
-    status = kg_file_write_atomic(kg_path_in(run->log.dir, "report.html").text, page.data,
+    KG_TRY_GOTO(out, kg_report_page(&page, &log->report, 1, err));
+    status = kg_file_write_atomic(kg_path_in(log->dir, "report.html").text, page.data,
                                   page.len, err);
 out:
     kg_str_release(&page);
     return status;
 }
 
-bool kg_run_report(struct kg_run *run)
+bool kg_run_report(const struct kg_run_inputs *in, struct kg_run_log *log)
 {
     struct kg_err err;
 
-    if (!run->in.recipe.log.report)
+    if (!in->recipe.log.report)
         return false;
-    if (write_page(run, &err) == KG_OK)
+    if (write_page(log, &err) == KG_OK)
         return true;
-    kg_log_warn("%s/report.html is not written: %s", run->log.dir, err.message);
-    kg_report_run_free(run->log.report); /* a line may be in it by half */
-    run->log.report = NULL;
+    kg_log_warn("%s/report.html is not written: %s", log->dir, err.message);
+    kg_report_run_free(log->report); /* a line may be in it by half */
+    log->report = NULL;
     return false;
 }

@@ -6,6 +6,6 @@
 
 /* Write it anew where metrics.jsonl has more than it shows (log.report). What fails is
  * warned of: a page is no reason to end a run.   returns whether there is a page */
-bool kg_run_report(struct kg_run *run);
+bool kg_run_report(const struct kg_run_inputs *in, struct kg_run_log *log);
 
 #endif

@@ -23,18 +23,18 @@ struct batch {
     int64_t loss_tokens;
 };
 
-static kg_status draw_batch(struct batch *b, const struct kg_run *run, struct kg_err *err)
+static kg_status draw_batch(struct batch *b, const struct kg_run_inputs *in, int64_t step,
+                            struct kg_err *err)
 {
-    struct kg_rng_key key = {run->in.recipe.run.seed, KG_RNG_SFT};
+    struct kg_rng_key key = {in->recipe.run.seed, KG_RNG_SFT};
 
-    b->n = run->in.recipe.sft.batch;
+    b->n = in->recipe.sft.batch;
     b->index = kg_mem_calloc(b->n, sizeof *b->index, "batch", err);
     if (!b->index)
         return err->code;
-    KG_TRY(kg_epochs_take(b->index, b->n, (uint64_t)run->state.count.sft_step * b->n,
-                          run->in.sft.n, key, err));
+    KG_TRY(kg_epochs_take(b->index, b->n, (uint64_t)step * b->n, in->sft.n, key, err));
     for (size_t i = 0; i < b->n; i++)
-        b->loss_tokens += (int64_t)run->in.sft.learned[b->index[i]];
+        b->loss_tokens += (int64_t)in->sft.learned[b->index[i]];
     return KG_OK;
 }
 
@@ -53,14 +53,13 @@ static void add_sequence(struct kg_rows *p, const struct kg_sft_set *set, size_t
 /* ---- sequences that are held out ---- */
 
 /* Adds the log-probs of sequences [first, ...) as far as they fit.   *next out */
-static kg_status held_out_batch(size_t *next, double *sum, struct kg_run *run,
-                                size_t first, struct kg_err *err)
+static kg_status held_out_batch(size_t *next, double *sum, const struct kg_sft_set *set,
+                                struct kg_rows *p, const struct kg_model *m, size_t first,
+                                struct kg_err *err)
 {
-    const struct kg_sft_set *set = &run->in.sft_val;
-    struct kg_rows *p = run->work.rows;
     size_t i = first;
 
-    kg_rows_begin(p, run->state.model, 0);
+    kg_rows_begin(p, m, 0);
     for (; i < set->n; i++) {
         if (i > first && !kg_rows_fits(p, set->begin[i + 1] - set->begin[i]))
             break;
@@ -74,31 +73,33 @@ static kg_status held_out_batch(size_t *next, double *sum, struct kg_run *run,
     return KG_OK;
 }
 
-kg_status kg_sft_held_out(double *loss, struct kg_run *run, struct kg_err *err)
+kg_status kg_sft_held_out(double *loss, const struct kg_sft_set *set,
+                          struct kg_rows *rows, const struct kg_model *m,
+                          struct kg_err *err)
 {
-    const struct kg_sft_set *set = &run->in.sft_val;
     double sum = 0;
     size_t next = 0, tokens = 0;
 
     for (size_t i = 0; i < set->n; i++)
         tokens += set->learned[i];
     while (next < set->n)
-        KG_TRY(held_out_batch(&next, &sum, run, next, err));
+        KG_TRY(held_out_batch(&next, &sum, set, rows, m, next, err));
     *loss = tokens ? -sum / (double)tokens : 0;
     return KG_OK;
 }
 
 /* Where it is due, behind update `step`. */
-static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t step,
-                         struct kg_err *err)
+static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
+                         const struct kg_run_state *state, struct kg_run_work *work,
+                         int64_t step, struct kg_err *err)
 {
-    int64_t every = run->in.recipe.sft.eval_every;
-    bool due = step == run->in.sft_steps || (every > 0 && step % every == 0);
+    int64_t every = in->recipe.sft.eval_every;
+    bool due = step == in->sft_steps || (every > 0 && step % every == 0);
     double loss;
 
-    if (run->in.sft_val.n == 0 || !due)
+    if (in->sft_val.n == 0 || !due)
         return KG_OK;
-    KG_TRY(kg_sft_held_out(&loss, run, err));
+    KG_TRY(kg_sft_held_out(&loss, &in->sft_val, work->rows, state->model, err));
     kg_metrics_put(log, "val_loss", loss);
     kg_log_info("sft %lld: held-out loss %.4f", (long long)step, loss);
     return KG_OK;
@@ -107,7 +108,9 @@ static kg_status measure(struct kg_metrics *log, struct kg_run *run, int64_t ste
 /* ---- a batch ---- */
 
 struct update {
-    struct kg_run *run;
+    const struct kg_run_inputs *in;
+    struct kg_run_state *state;
+    struct kg_run_work *work;
     const struct batch *b;
     double loss;
 };
@@ -116,21 +119,20 @@ static size_t length(const struct update *u, size_t i)
 {
     size_t s = u->b->index[i];
 
-    return u->run->in.sft.begin[s + 1] - u->run->in.sft.begin[s];
+    return u->in->sft.begin[s + 1] - u->in->sft.begin[s];
 }
 
 /* Forward and backward of as many of the list as fit.   *done: how many */
 static kg_status micro_batch(size_t *done, struct update *u, const size_t *list, size_t n,
                              struct kg_err *err)
 {
-    struct kg_run *run = u->run;
     const struct batch *b = u->b;
-    struct kg_rows *p = run->work.rows;
+    struct kg_rows *p = u->work->rows;
     size_t i = 0;
 
-    kg_rows_begin(p, run->state.model, 0);
+    kg_rows_begin(p, u->state->model, 0);
     for (; i < n && (i == 0 || kg_rows_fits(p, length(u, list[i]))); i++)
-        add_sequence(p, &run->in.sft, b->index[list[i]]);
+        add_sequence(p, &u->in->sft, b->index[list[i]]);
     *done = i;
     KG_TRY(kg_rows_forward(p, true, err));
     KG_TRY(kg_rows_ask(p, NULL, err));
@@ -138,7 +140,7 @@ static kg_status micro_batch(size_t *done, struct update *u, const size_t *list,
         u->loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
-    return kg_rows_backward(p, run->state.optim->grads.data, false, err);
+    return kg_rows_backward(p, u->state->optim->grads.data, false, err);
 }
 
 /* A kg_lane_fn. */
@@ -152,10 +154,11 @@ static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err
 }
 
 /* The gradient of the batch, and its loss. */
-static kg_status gradient(double *loss, struct kg_run *run, const struct batch *b,
-                          struct kg_err *err)
+static kg_status gradient(double *loss, const struct kg_run_inputs *in,
+                          struct kg_run_state *state, struct kg_run_work *work,
+                          const struct batch *b, struct kg_err *err)
 {
-    struct update u = {.run = run, .b = b};
+    struct update u = {.in = in, .state = state, .work = work, .b = b};
     int64_t *tokens = kg_mem_calloc(b->n, sizeof *tokens, "lengths", err);
     kg_status status;
 
@@ -163,8 +166,8 @@ static kg_status gradient(double *loss, struct kg_run *run, const struct batch *
         return err->code;
     for (size_t i = 0; i < b->n; i++)
         tokens[i] = (int64_t)length(&u, i);
-    status = kg_lane_sum_run(&run->work.lane_sum, &run->state.optim->grads,
-                             run->in.recipe.train.lanes, tokens, b->n, lane, &u, err);
+    status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads,
+                             in->recipe.train.lanes, tokens, b->n, lane, &u, err);
     *loss = u.loss;
     kg_mem_free(tokens);
     return status;
@@ -245,18 +248,19 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     double start = kg_clock_seconds(), loss = 0;
     kg_status status;
 
-    KG_TRY_GOTO(out, draw_batch(&b, run, err));
-    KG_TRY_GOTO(out, gradient(&loss, run, &b, err));
+    KG_TRY_GOTO(out, draw_batch(&b, &run->in, run->state.count.sft_step, err));
+    KG_TRY_GOTO(out, gradient(&loss, &run->in, &run->state, &run->work, &b, err));
     kg_metrics_put(&log, "loss", loss);
     KG_TRY_GOTO(out, apply(run, &b, loss, &log, err));
     run->state.count.sft_step++;
-    KG_TRY_GOTO(out, measure(&log, run, run->state.count.sft_step, err));
+    KG_TRY_GOTO(out, measure(&log, &run->in, &run->state, &run->work,
+                             run->state.count.sft_step, err));
     kg_metrics_put(&log, "loss_tokens", (double)b.loss_tokens);
     kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);
     kg_log_progress(5000, "sft %lld/%lld  loss %.4f  %.2f s",
                     (long long)run->state.count.sft_step, (long long)run->in.sft_steps,
                     loss, kg_clock_seconds() - start);
-    status = kg_run_log(run, &log, "sft", run->state.count.sft_step, err);
+    status = kg_run_log_put(&run->log, &log, "sft", run->state.count.sft_step, err);
 out:
     kg_mem_free(b.index);
     return status;

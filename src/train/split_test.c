@@ -67,8 +67,8 @@ static int open_batch(void **state)
     for (size_t i = 0; i < sizeof of_cov / sizeof *of_cov; i++)
         NEED(kg_algo_set(&o.run.in.algo, of_cov[i][0], of_cov[i][1], err));
     disturb(o.run.state.anchor);
-    NEED(kg_rl_sample(&batch, &o.run, err));
-    NEED(kg_rl_prepare(&batch, &o.run, err));
+    NEED(kg_rl_sample(&batch, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&batch, &o.run.in, &o.run.state, &o.run.work, err));
     for (size_t i = 0; i < batch.n_trajs; i++) {
         batch.trajs[i].reward = (double)(i * i % 5) / 4; /* signal in every group */
         equal += batch.trajs[i].finish == KG_FINISH_LENGTH;

@@ -90,8 +90,8 @@ static void open_window(struct opened *o, const char *dir, const char *const *ex
 static void sample(struct kg_rl_batch *b, struct opened *o)
 {
     disturb(o->run.state.anchor);
-    NEED(kg_rl_sample(b, &o->run, err));
-    NEED(kg_rl_prepare(b, &o->run, err));
+    NEED(kg_rl_sample(b, &o->run.in, &o->run.state, &o->run.work, err));
+    NEED(kg_rl_prepare(b, &o->run.in, &o->run.state, &o->run.work, err));
 }
 
 /* Log-probs of tokens [from, end) by one forward over them, into logp[from ..]. */
@@ -245,8 +245,8 @@ static void an_iterative_anchor_is_the_policy_there_too(void **state)
 
     (void)state;
     open_window(&o, ROOT "/iterative", iterative);
-    NEED(kg_rl_sample(&b, &o.run, err));
-    NEED(kg_rl_prepare(&b, &o.run, err));
+    NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+    NEED(kg_rl_prepare(&b, &o.run.in, &o.run.state, &o.run.work, err));
     assert_true(windows_of(&b) > 0);
     assert_memory_equal(b.anchor_logp, b.old_logp, (size_t)b.n * sizeof *b.old_logp);
     kg_rl_batch_release(&b);
@@ -269,7 +269,7 @@ static struct kg_slab gradient(struct kg_rl_batch *b, struct kg_run *run)
     struct kg_slab sum;
 
     NEED(kg_slab_init(&sum, like->backend, like->n, "gradient", err));
-    NEED(kg_rl_gradients(&totals, b, run, add_up, &sum, err));
+    NEED(kg_rl_gradients(&totals, b, run, &run->in.algo, add_up, &sum, err));
     return sum;
 }
 
@@ -324,7 +324,7 @@ static void the_gradient_is_that_of_every_turn_in_its_context(void **state)
     sample(&b, &o);
     assert_true(windows_of(&b) > 9);
     split(&turns, &b);
-    NEED(kg_rl_prepare(&turns, &o.run, err));
+    NEED(kg_rl_prepare(&turns, &o.run.in, &o.run.state, &o.run.work, err));
     assert_int_equal(turns.n, b.n);
     assert_memory_equal(turns.tokens, b.tokens, (size_t)b.n * sizeof *b.tokens);
     for (int64_t i = 0; i < b.n; i++)
