@@ -7,12 +7,12 @@
  */
 #include "train/rl_batch.h"
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
-#include "rollout/score.h"
+#include "rollout/rollout.h"
 #include "train/anchor.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -126,55 +126,6 @@ struct pass_plan {
     bool displaced;   /* of kg_rl_displaced trajectories alone */
 };
 
-struct pass_arrays {
-    size_t n_seqs;
-    struct kg_block block; /* owned: what follows stands in it, NULL where not wanted */
-    struct kg_score_seq *seqs; /* (parts of all trajectories) */
-    size_t *from;
-    float *logp;           /* (positions of all parts) */
-    float *sum_sq;         /* (positions) */
-    struct kg_idset *sets; /* (positions) */
-    double *set_logp;
-    int32_t *indices; /* (positions, k) */
-    float *logp_at;
-    int32_t *top_ids; /* (positions, top_k) */
-    float *top_logp;
-};
-
-enum { PARTS, POSITIONS, SQUARES, MASSES, GIVEN, OWN, PASS_COUNTS };
-static const struct kg_column pass_columns[] = {
-    KG_COLUMN(struct pass_arrays, seqs, PARTS),
-    KG_COLUMN(struct pass_arrays, from, PARTS),
-    KG_COLUMN(struct pass_arrays, logp, POSITIONS),
-    KG_COLUMN(struct pass_arrays, sum_sq, SQUARES),
-    KG_COLUMN(struct pass_arrays, sets, MASSES),
-    KG_COLUMN(struct pass_arrays, set_logp, MASSES),
-    KG_COLUMN(struct pass_arrays, indices, GIVEN),
-    KG_COLUMN(struct pass_arrays, logp_at, GIVEN),
-    KG_COLUMN(struct pass_arrays, top_ids, OWN),
-    KG_COLUMN(struct pass_arrays, top_logp, OWN),
-    {0},
-};
-
-static kg_status pass_allocate(struct pass_arrays *a, const struct kg_rl_batch *b,
-                               const struct pass_plan *p, struct kg_err *err)
-{
-    size_t counts[PASS_COUNTS] = {0};
-    size_t n = 0;
-
-    for (size_t i = 0; i < b->n_trajs; i++) {
-        n += kg_traj_span(&b->trajs[i], b->whole);
-        counts[PARTS] += kg_traj_n_parts(&b->trajs[i], b->whole);
-    }
-    counts[POSITIONS] = n;
-    counts[SQUARES] = p->sum_sq ? n : KG_COLUMN_ABSENT;
-    counts[MASSES] = p->log_kept ? n : KG_COLUMN_ABSENT;
-    counts[GIVEN] = n * (size_t)p->k;
-    counts[OWN] = n * (size_t)p->top_k;
-    return kg_columns_take(&a->block, a, pass_columns, counts, "scored trajectories",
-                           err);
-}
-
 bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
 {
     return !kg_rl_learns(b, i) ||
@@ -194,125 +145,131 @@ static bool is_asked(const struct kg_rl_batch *b, const struct pass_plan *p, siz
     return !p->anchored || kg_rl_anchored(b, p->anchored, i);
 }
 
-/* What is wanted of the tokens of a part, the first of which is loss token `at`.
+/* A wanted row: token j of trajectory i, which is loss token `at`. */
+struct place {
+    size_t i, j;
+    int64_t at;
+};
+
+struct pass {
+    struct kg_rl_batch *b;
+    const struct pass_plan *plan;
+    struct kg_rows *rows;
+    struct place *places; /* (rows->max_rows) owned */
+    int phase;
+};
+
+/* Wants what the model said in a part, the first of which is loss token `at`.
  * returns the loss token behind them */
-static int64_t ask_tokens(struct pass_arrays *a, const struct kg_rl_batch *b,
-                          const struct pass_plan *p, const struct kg_traj *t,
-                          struct kg_traj_part part, size_t position, int64_t at)
+static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int64_t at)
 {
-    size_t k = (size_t)p->k;
+    const struct kg_rl_batch *b = p->b;
+    const struct kg_traj *t = &b->trajs[i];
+    float inv_temp = kg_inv_temperature(t->temperature);
+    int64_t row = kg_rows_add(p->rows, t->tokens + part.from, part.end - part.from);
 
-    for (size_t j = part.from; j < part.end; j++, position++) {
-        int32_t *ids = a->indices + position * k;
+    for (size_t j = part.begin; j < part.end; j++) {
+        int64_t w;
 
-        if (j < part.begin || t->source[j] != KG_SOURCE_MODEL) {
-            memset(ids, 0xff, k * sizeof *ids); /* -1: nothing is asked for */
+        if (t->source[j] != KG_SOURCE_MODEL)
             continue;
-        }
-        if (p->log_kept)
-            a->sets[position] = b->kept[at];
-        memcpy(ids, b->ids + at++ * b->k, k * sizeof *ids);
+        assert(j > part.from);
+        w = kg_rows_want(p->rows, row + (int64_t)(j - part.from) - 1, t->tokens[j],
+                         inv_temp, b->ids + at * b->k);
+        if (p->plan->log_kept)
+            kg_rows_want_set(p->rows, w, &b->kept[at]);
+        p->places[w] = (struct place){i, j, at++};
     }
     return at;
 }
 
-static void ask_part(struct pass_arrays *a, const struct pass_plan *p,
-                     const struct kg_traj *t, struct kg_traj_part part, size_t position)
+static void take_row(const struct pass *p, int64_t w)
 {
-    size_t k = (size_t)p->k, top = (size_t)p->top_k;
+    const struct pass_plan *plan = p->plan;
+    const struct kg_rows *rows = p->rows;
+    int64_t at = p->places[w].at, k = p->b->k, first = at * k + plan->k;
 
-    a->from[a->n_seqs] = part.begin - part.from;
-    a->seqs[a->n_seqs++] = (struct kg_score_seq){
-        .tokens = t->tokens + part.from,
-        .n = part.end - part.from,
-        .temperature = t->temperature,
-        .indices = k > 0 ? a->indices + position * k : NULL,
-        .logp = a->logp + position,
-        .sum_sq = p->sum_sq ? a->sum_sq + position : NULL,
-        .sets = p->log_kept ? a->sets + position : NULL,
-        .set_logp = p->log_kept ? a->set_logp + position : NULL,
-        .logp_at = k > 0 ? a->logp_at + position * k : NULL,
-        .top_ids = top > 0 ? a->top_ids + position * top : NULL,
-        .top_logp = top > 0 ? a->top_logp + position * top : NULL};
+    if (plan->logp)
+        plan->logp[at] = rows->logp[w];
+    if (plan->sum_sq)
+        plan->sum_sq[at] = rows->sum_sq[w];
+    if (plan->log_kept)
+        plan->log_kept[at] = rows->set_logp[w];
+    for (int x = 0; x < plan->k; x++)
+        plan->logp_at[at * k + x] = rows->logp_at[w * plan->k + x];
+    for (int x = 0; x < plan->top_k; x++) {
+        p->b->ids[first + x] = rows->top_ids[w * plan->top_k + x];
+        plan->logp_at[first + x] = rows->top_logp[w * plan->top_k + x];
+    }
 }
 
-static void pass_ask(struct pass_arrays *a, const struct kg_rl_batch *b,
-                     const struct pass_plan *p)
+/* The rows of a pack are asked about and taken, and the next pack begins. */
+static kg_status answer_pack(struct pass *p, struct kg_err *err)
 {
-    size_t position = 0;
+    const struct pass_plan *plan = p->plan;
+    const struct kg_rows_ask ask = {.top_k = plan->top_k,
+                                    .sum_sq = plan->sum_sq != NULL,
+                                    .sets = plan->log_kept != NULL};
+    const struct kg_rows *rows = p->rows;
 
+    if (rows->n_rows > 0) {
+        KG_TRY(kg_rows_forward(p->rows, false, err));
+        KG_TRY(kg_rows_ask(p->rows, &ask, err));
+    }
+    for (int64_t w = 0; w < rows->n_rows; w++) {
+        if (!isfinite(rows->lse[w]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "trajectory %zu, token %zu: expected finite logits, found a "
+                           "log sum exp of %g",
+                           p->places[w].i, p->places[w].j, rows->lse[w]);
+        take_row(p, w);
+    }
+    kg_rows_begin(p->rows, plan->model, plan->k);
+    return KG_OK;
+}
+
+static kg_status ask_all(struct pass *p, struct kg_err *err)
+{
+    const struct kg_rl_batch *b = p->b;
+
+    kg_rows_begin(p->rows, p->plan->model, p->plan->k);
     for (size_t i = 0; i < b->n_trajs; i++) {
         const struct kg_traj *t = &b->trajs[i];
         int64_t at = b->begin[i];
 
-        for (size_t x = 0; is_asked(b, p, i) && x < kg_traj_n_parts(t, b->whole); x++) {
+        for (size_t x = 0; is_asked(b, p->plan, i) && x < kg_traj_n_parts(t, b->whole);
+             x++) {
             struct kg_traj_part part = kg_traj_part(t, x, b->whole);
 
-            ask_part(a, p, t, part, position);
-            at = ask_tokens(a, b, p, t, part, position, at);
-            position += part.end - part.from;
+            if (!kg_rows_fits(p->rows, part.end - part.from)) {
+                KG_TRY(answer_pack(p, err));
+                kg_phase_at(p->phase, (int64_t)i);
+            }
+            at = want_part(p, i, part, at);
         }
     }
-}
-
-static void take_token(struct kg_rl_batch *b, int64_t at, const struct pass_arrays *a,
-                       size_t position, const struct pass_plan *p)
-{
-    if (p->logp)
-        p->logp[at] = a->logp[position];
-    if (p->sum_sq)
-        p->sum_sq[at] = a->sum_sq[position];
-    if (p->log_kept)
-        p->log_kept[at] = a->set_logp[position];
-    for (int k = 0; k < p->k; k++)
-        p->logp_at[at * b->k + k] = a->logp_at[position * (size_t)p->k + (size_t)k];
-    for (int k = 0; k < p->top_k; k++) {
-        b->ids[at * b->k + p->k + k] =
-            a->top_ids[position * (size_t)p->top_k + (size_t)k];
-        p->logp_at[at * b->k + p->k + k] =
-            a->top_logp[position * (size_t)p->top_k + (size_t)k];
-    }
-}
-
-static void pass_take(struct kg_rl_batch *b, const struct pass_arrays *a,
-                      const struct pass_plan *p)
-{
-    size_t position = 0;
-
-    for (size_t i = 0; i < b->n_trajs; i++) {
-        const struct kg_traj *t = &b->trajs[i];
-        int64_t at = b->begin[i];
-
-        for (size_t x = 0; is_asked(b, p, i) && x < kg_traj_n_parts(t, b->whole); x++) {
-            struct kg_traj_part part = kg_traj_part(t, x, b->whole);
-
-            for (size_t j = part.from; j < part.end; j++, position++)
-                if (j >= part.begin && t->source[j] == KG_SOURCE_MODEL)
-                    take_token(b, at++, a, position, p);
-        }
-    }
+    return answer_pack(p, err);
 }
 
 static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *state,
-                          struct kg_run_work *work, const struct pass_plan *p,
+                          struct kg_run_work *work, const struct pass_plan *plan,
                           struct kg_err *err)
 {
-    struct pass_arrays a = {0};
+    struct pass p = {.b = b, .plan = plan, .rows = kg_run_rows(state, work, plan->model)};
+    bool anchor = plan->model == state->anchor;
     kg_status status;
-    int phase;
 
-    if (!p->displaced)
-        *(p->model == state->anchor ? &b->anchor_passes : &b->own_passes) += 1;
-    KG_TRY_GOTO(out, pass_allocate(&a, b, p, err));
-    pass_ask(&a, b, p);
-    phase = kg_phase_begin(0, NULL, "%s",
-                           p->model == state->anchor ? "anchor pass" : "policy pass");
-    KG_TRY_GOTO(out, kg_score(kg_run_rows(state, work, p->model), p->model, a.seqs,
-                              a.n_seqs, p->k, p->top_k, a.from, err));
-    kg_phase_end(phase);
-    pass_take(b, &a, p);
-out:
-    kg_columns_free(&a.block, &a, pass_columns);
+    if (!plan->displaced)
+        *(anchor ? &b->anchor_passes : &b->own_passes) += 1;
+    p.places = kg_mem_calloc((size_t)p.rows->max_rows, sizeof *p.places,
+                             "places of loss tokens", err);
+    if (!p.places)
+        return err->code;
+    p.phase = kg_phase_begin((int64_t)b->n_trajs, "answers", "%s",
+                             anchor ? "anchor pass" : "policy pass");
+    status = ask_all(&p, err);
+    kg_phase_end(p.phase);
+    kg_mem_free(p.places);
     return status;
 }
 
