@@ -107,20 +107,20 @@ static void a_stray_read_of_far_memory_dies(void **state)
     (void)state;
     assert_int_equal(kg_backend_open(&be, "far", &err), KG_OK);
     assert_true(!be->host_memory && be->one_caller);
-    kg_far_show(false);
+    kg_pages_show(false);
     p = kg_buf_alloc(be, sizeof x, "test", &err);
     assert_non_null(p);
     assert_int_equal(kg_buf_put(be, p, x, sizeof x, &err), KG_OK);
     assert_int_equal(kg_buf_get(be, y, p, sizeof y, &err), KG_OK);
     assert_memory_equal(x, y, sizeof x);
     assert_int_equal(signal_of_reading(p, 0), SIGSEGV);
-    kg_far_show(true);
+    kg_pages_show(true);
     assert_int_equal(signal_of_reading(p, 0), 0);
     assert_int_equal(signal_of_reading(p, sizeof x), SIGSEGV); /* beyond the end */
     kg_buf_free(be, p);
     assert_int_equal(signal_of_reading(p, 0), SIGSEGV);
     assert_int_equal(kg_buf_get(be, y, p, sizeof y, &err), KG_EINVAL);
-    kg_far_show(false);
+    kg_pages_show(false);
 }
 
 static void memory_that_is_not_far_and_other_threads_are_refused(void **state)

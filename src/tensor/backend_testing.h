@@ -6,7 +6,7 @@
 #define KG_TENSOR_BACKEND_TESTING_H
 
 #include "tensor/backend.h"
-#include "tensor/far.h"
+#include "tensor/pages.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,14 +56,14 @@ static inline void need_host_memory(void)
 
 /* Tests that touch the backend's memory in place, between operations. */
 #define RUN_SHOWN(tests, setup, teardown)                                                \
-    (kg_far_show(true), cmocka_run_group_tests(tests, setup, teardown))
+    (kg_pages_show(true), cmocka_run_group_tests(tests, setup, teardown))
 
 /* The tests of a program once more on memory that opens for operations alone; between
  * them tests may touch it. */
 static inline void use_backend(const char *name)
 {
     backend_name = name;
-    kg_far_show(true);
+    kg_pages_show(true);
 }
 #define RUN_FAR_TOO(tests, setup, teardown)                                              \
     ((use_backend("cpu"), cmocka_run_group_tests_name("cpu", tests, setup, teardown)) +  \

@@ -1,12 +1,9 @@
-/* Memory that the host cannot touch, on a machine that has no other: what a device's will
- * be, tried out by every test that runs on it.
+/* The CPU on memory that the host cannot touch: what a device will ask of its callers,
+ * tried out by every test that runs on it.
  *
- * A buffer is pages of its own, closed but while an operation runs that was given a view
- * of them, between pages that never open. So a stray access of the host faults where it
- * happens, and an operation's beyond the end of a buffer as well; memory of the host in
- * the place of the backend's is an error that names the operation. A freed buffer's
- * addresses stay closed and are not handed out again. Calls from a parallel region are
- * refused, and threads beside each other wait.
+ * A buffer is closed but while an operation runs that was given a view of it; memory of
+ * the host in the place of the backend's is an error that names the operation. Calls from
+ * a parallel region are refused, and threads beside each other wait.
  *
  * The one idea: it computes nothing. An operation lends the buffers that its views lie in
  * to the CPU's table and takes them back.
@@ -14,142 +11,34 @@
 #define _GNU_SOURCE
 #include "tensor/far.h"
 
-#include "base/mem.h"
+#include "tensor/pages.h"
 
 #include <omp.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-struct buffer {
-    struct buffer *next;
-    char *pages; /* behind a page that stays closed, and before one */
-    size_t bytes;
-};
-
-static struct buffer *buffers; /* owned; those that are not freed */
 /* recursive: a test that jumps out of a fault in an operation must not stop the next */
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static const struct kg_backend *cpu; /* computes */
-static bool shown;
-
-/* ---- pages ---- */
-static void set_open(const struct buffer *b, bool open)
-{
-    /* fails where a mapping was never there: then what follows faults */
-    (void)mprotect(b->pages, b->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
-}
-
-static void set_all(bool open)
-{
-    for (const struct buffer *b = buffers; b; b = b->next)
-        set_open(b, open);
-}
-
-void kg_far_show(bool on)
-{
-    pthread_mutex_lock(&busy);
-    shown = on;
-    set_all(on);
-    pthread_mutex_unlock(&busy);
-}
-
-/* Where p stands; a view of no rows may stand at the end. */
-static struct buffer **find(const void *p)
-{
-    struct buffer **at = &buffers;
-
-    while (*at && ((const char *)p < (*at)->pages ||
-                   (const char *)p > (*at)->pages + (*at)->bytes))
-        at = &(*at)->next;
-    return at;
-}
-
-/* ---- life ---- */
-static bool map(struct buffer *b, uint64_t bytes)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    char *at;
-
-    b->bytes = (bytes + page) / page * page; /* one at least */
-    at = mmap(NULL, b->bytes + 2 * page, PROT_NONE,
-              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED)
-        return false;
-    b->pages = at + page;
-    return true;
-}
-
-/* The buffer ends where its pages end, as far as its alignment allows. */
-static void *far_alloc(uint64_t bytes, const char *what, struct kg_err *err)
-{
-    enum { ALIGN = 64 };
-    struct buffer *b = kg_mem_calloc(1, sizeof *b, what, err);
-
-    if (!b)
-        return NULL;
-    if (bytes > SIZE_MAX / 2 || !map(b, bytes)) {
-        kg_fail(err, KG_ENOMEM, "%s: no memory for %llu bytes", what,
-                (unsigned long long)bytes);
-        kg_mem_free(b);
-        return NULL;
-    }
-    pthread_mutex_lock(&busy);
-    b->next = buffers;
-    buffers = b;
-    set_open(b, shown);
-    pthread_mutex_unlock(&busy);
-    return b->pages + b->bytes - (bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static void far_free(void *memory)
-{
-    struct buffer **at, *b;
-
-    pthread_mutex_lock(&busy);
-    at = find(memory);
-    b = *at;
-    if (b) {
-        (void)madvise(b->pages, b->bytes, MADV_DONTNEED);
-        set_open(b, false);
-        *at = b->next;
-    }
-    pthread_mutex_unlock(&busy);
-    kg_mem_free(b);
-}
 
 /* ---- lending ---- */
-static void give(const void *const *views, size_t n, bool open)
-{
-    for (size_t i = 0; i < n; i++)
-        if (views[i])
-            set_open(*find(views[i]), open);
-}
-
 static kg_status lend(const char *op, const void *const *views, size_t n,
                       struct kg_err *err)
 {
     if (omp_in_parallel())
         return kg_fail(err, KG_ECONFLICT, "%s: called from a parallel region", op);
-    pthread_mutex_lock(&busy);
     for (size_t i = 0; i < n; i++)
-        if (views[i] && !*find(views[i])) {
-            pthread_mutex_unlock(&busy);
+        if (views[i] && !kg_pages_hold(views[i]))
             return kg_fail(err, KG_EINVAL,
                            "%s: operand %zu is not memory of the backend far", op, i);
-        }
-    if (shown)
-        set_all(false);
-    give(views, n, true);
+    pthread_mutex_lock(&busy);
+    kg_pages_lend(views, n);
     return KG_OK;
 }
 
 static void take_back(const void *const *views, size_t n)
 {
-    give(views, n, false);
-    if (shown)
-        set_all(true);
+    kg_pages_take_back(views, n);
     pthread_mutex_unlock(&busy);
 }
 
@@ -324,8 +213,8 @@ static const struct kg_backend table = {
     .name = "far",
     .describe = describe,
     .one_caller = true,
-    .alloc = far_alloc,
-    .free = far_free,
+    .alloc = kg_pages_alloc,
+    .free = kg_pages_free,
     .put = far_put,
     .get = far_get,
     .copy = far_copy,

@@ -8,8 +8,4 @@
 /* Works by the table that "cpu" is at this time.   errors: of kg_backend_open */
 kg_status kg_far_open(const struct kg_backend **be, struct kg_err *err) KG_MUST_CHECK;
 
-/* From here on the host may touch its memory between operations, or no more: for tests
- * that fill operands and read results in place. Operations see no difference. */
-void kg_far_show(bool on);
-
 #endif

@@ -1,0 +1,36 @@
+/* Memory that the host cannot touch, on a machine that has no other: for backends that
+ * tests run on.
+ *
+ * A buffer is pages of its own, closed until they are opened, between pages that never
+ * open. So a stray access faults where it happens, and one beyond the end of a buffer
+ * as well. A freed buffer's addresses stay closed and are not handed out again.
+ */
+#ifndef KG_TENSOR_PAGES_H
+#define KG_TENSOR_PAGES_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Zeros, aligned to 64 bytes; the buffer ends where its pages end, as far as that allows.
+ * returns owned pointer, or NULL with err set   errors: ENOMEM */
+void *kg_pages_alloc(uint64_t bytes, const char *what, struct kg_err *err) KG_MUST_CHECK;
+void kg_pages_free(void *memory);
+
+/* Whether p stands in a buffer; a view of no rows may stand at its end. */
+bool kg_pages_hold(const void *p);
+
+/* All buffers are closed, but those of n views (NULL: none); and back to what was. */
+void kg_pages_lend(const void *const *views, size_t n);
+void kg_pages_take_back(const void *const *views, size_t n);
+/* The same for all buffers: they are open. */
+void kg_pages_lend_all(void);
+void kg_pages_take_all_back(void);
+
+/* From here on the host may touch them while they are not lent, or no more: for tests
+ * that fill operands and read results in place. Operations see no difference. */
+void kg_pages_show(bool shown);
+
+#endif
