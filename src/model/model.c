@@ -195,7 +195,7 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
 /* What products read of p. */
 static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
 {
-    const uint64_t bytes = kg_panels_bytes(m->ct, p->rows, p->cols);
+    const uint64_t bytes = kg_weights_bytes(m->backend, m->ct, p->rows, p->cols);
     return (bytes + KG_COMPUTE_ALIGN - 1) / KG_COMPUTE_ALIGN * KG_COMPUTE_ALIGN;
 }
 
@@ -220,7 +220,7 @@ kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
         struct kg_param *p = &m->params[i];
         if (!p->is_product)
             continue;
-        p->compute = kg_panels(to, m->ct, p->rows, p->cols);
+        p->compute = kg_weights(m->backend, to, m->ct, p->rows, p->cols);
         to += panel_bytes(m, p);
     }
     return KG_OK;
@@ -254,31 +254,32 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
 /* Elements on their way between host and backend. */
 enum { PIECE = 1 << 20 };
 
-/* own: room for a panel, and for its elements one by one */
+/* own: room for sixteen rows as they lie there, and for their elements one by one */
 static kg_status read_pieces(void *dst, enum kg_dtype dtype, const struct kg_backend *be,
                              struct kg_mat m, int64_t first, int64_t n, char *own,
                              struct kg_err *err)
 {
-    const uint64_t bytes = kg_panels_bytes(m.dtype, KG_PANEL, m.cols);
+    char *elements = own + kg_weights_bytes(be, m.dtype, KG_PANEL, m.cols);
     const int64_t whole = KG_PANEL * m.cols;
     for (int64_t i = 0, count; i < n; i += count) {
-        const int64_t at = first + i;
-        const struct kg_mat there = kg_mat_rows(m, at / whole * KG_PANEL, KG_PANEL);
+        const int64_t at = first + i, row = at / whole * KG_PANEL;
+        const int64_t rows = m.rows - row < KG_PANEL ? m.rows - row : KG_PANEL;
         count = n - i < whole - at % whole ? n - i : whole - at % whole;
-        KG_TRY(kg_buf_get(be, own, there.data, bytes, err));
-        kg_mat_read(own + bytes, kg_panels(own, m.dtype, KG_PANEL, m.cols), at % whole,
+        KG_TRY(kg_buf_get(be, own, kg_mat_rows(m, row, rows).data,
+                          kg_weights_bytes(be, m.dtype, rows, m.cols), err));
+        kg_mat_read(elements, kg_weights(be, own, m.dtype, rows, m.cols), at % whole,
                     count);
         KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
-                                dtype, own + bytes, m.dtype, (size_t)count, err));
+                                dtype, elements, m.dtype, (size_t)count, err));
     }
     return KG_OK;
 }
 
-static kg_status read_panels(void *dst, enum kg_dtype dtype, const struct kg_backend *be,
-                             struct kg_mat m, int64_t first, int64_t n,
-                             struct kg_err *err)
+static kg_status read_weights(void *dst, enum kg_dtype dtype, const struct kg_backend *be,
+                              struct kg_mat m, int64_t first, int64_t n,
+                              struct kg_err *err)
 {
-    char *own = kg_mem_calloc(2, kg_panels_bytes(m.dtype, KG_PANEL, m.cols),
+    char *own = kg_mem_calloc(2, kg_weights_bytes(be, m.dtype, KG_PANEL, m.cols),
                               "a panel of weights", err);
     const kg_status status = own ? read_pieces(dst, dtype, be, m, first, n, own, err)
                                  : KG_ENOMEM;
@@ -291,7 +292,7 @@ kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m
                         int64_t first, int64_t n, struct kg_err *err)
 {
     if (!weights && p->is_product)
-        return read_panels(dst, dtype, m->backend, p->compute, first, n, err);
+        return read_weights(dst, dtype, m->backend, p->compute, first, n, err);
     const float *from = weights ? weights->data + p->offset : p->compute.data;
     for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
         float piece[KG_SLAB_PIECE];

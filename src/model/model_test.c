@@ -447,13 +447,19 @@ static void test_one_file_has_no_index(void **state)
     kg_model_free(m);
 }
 
-/* The fp32 weights where there are any, what products read where there are none, and
- * others in their place. */
+/* The fp32 weights where there are any, what products read where there are none, in
+ * panels or in rows, and others in their place. */
 static void test_any_stretch_of_a_parameter_can_be_read(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct kg_model *m = test_open(qwen2_dir, KG_BF16, i == 0);
+    const struct kg_backend *be;
+    NEED(kg_backend_open(&be, NULL, err));
+    for (int i = 0; i < 4; i++) {
+        struct kg_backend laid = *be;
+        struct kg_model *m;
+        laid.weights = i < 2 ? KG_PANELS : KG_ROWS;
+        NEED(kg_model_open(&m, qwen2_dir,
+                           &(struct kg_model_opts){&laid, KG_BF16, i % 2 == 0}, err));
         const struct kg_slab *own = m->master.data ? &m->master : NULL;
         struct kg_slab others;
         float few[3];

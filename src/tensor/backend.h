@@ -51,11 +51,11 @@ static inline struct kg_ivec kg_ivec(const int32_t *data, int64_t n)
     return (struct kg_ivec){data, n};
 }
 
-/* How the elements of a matrix lie. Weights that products read lie in panels: sixteen
- * rows together, whose pairs of bf16 (or single fp32) of one column pair (column) stand
- * side by side, so that a product reads them as they come. A row of bf16
- * is padded by zeros to KG_PRODUCT_BLOCK, the last panel to sixteen rows. kg_op_cast
- * packs and unpacks. */
+/* How the elements of a matrix lie. Weights that products read lie as their backend reads
+ * them best (kg_weights); the CPU in panels: sixteen rows together, whose pairs of bf16
+ * (or single fp32) of one column pair (column) stand side by side, so that a product
+ * reads them as they come. A row of bf16 is padded by zeros to KG_PRODUCT_BLOCK, the last
+ * panel to sixteen rows. kg_op_cast packs and unpacks. */
 enum kg_layout {
     KG_ROWS, /* row r at data + r*stride elements */
     /* dword (r%16) of the sixteen dwords of step s at data + r/16*16*stride elements:
@@ -234,6 +234,7 @@ struct kg_backend {
     bool host_memory; /* the host may read and write its memory */
     bool one_caller;  /* operations are called from one thread at a time, and from no
                        * parallel region */
+    enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
     kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
@@ -294,6 +295,17 @@ struct kg_backend {
  * errors: NOTFOUND (valid names listed), UNSUPPORTED (the machine cannot run it) */
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Weights that products of this backend read, in kg_weights_bytes of 64-byte aligned
+ * memory: panels or rows. */
+static inline struct kg_mat kg_weights(const struct kg_backend *be, void *data,
+                                       enum kg_dtype dtype, int64_t rows, int64_t cols)
+{
+    return be->weights == KG_PANELS ? kg_panels(data, dtype, rows, cols)
+                                    : kg_mat(data, dtype, rows, cols);
+}
+uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
+                          int64_t cols);
 
 /* ---- memory ---- */
 

@@ -213,6 +213,7 @@ static const struct kg_backend table = {
     .name = "far",
     .describe = describe,
     .one_caller = true,
+    .weights = KG_PANELS,
     .alloc = kg_pages_alloc,
     .free = kg_pages_free,
     .put = far_put,

@@ -30,6 +30,14 @@ uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols)
            kg_dtype_traits(dtype)->bytes;
 }
 
+uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
+                          int64_t cols)
+{
+    return be->weights == KG_PANELS
+               ? kg_panels_bytes(dtype, rows, cols)
+               : (uint64_t)rows * (uint64_t)cols * kg_dtype_traits(dtype)->bytes;
+}
+
 /* Address of element (r, c). */
 static char *element(struct kg_mat m, int64_t r, int64_t c)
 {
@@ -161,6 +169,12 @@ static kg_status check_head_dim(const char *op, int64_t cols, int heads, int hea
                    (long long)cols, heads, head_dim);
 }
 
+/* For what may lie in panels, where the backend has them. */
+static unsigned panels(const struct kg_backend *be)
+{
+    return be->weights == KG_PANELS ? PANELS : 0;
+}
+
 /* A slot that a backend does not fill. */
 static kg_status missing(const struct kg_backend *be, const char *op, struct kg_err *err)
 {
@@ -249,7 +263,7 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     KG_TRY(check(op, "a", a, ANY, ANY, CT, err));
     KG_TRY(check(op, "b", b, kind == KG_MATMUL_NT ? ANY : K,
                  kind == KG_MATMUL_NT ? K : ANY,
-                 1u << a.dtype | (kind == KG_MATMUL_TN ? 0 : PANELS), err));
+                 1u << a.dtype | (kind == KG_MATMUL_TN ? 0 : panels(be)), err));
     KG_TRY(check(op, "c", c, M, N, accumulate ? F32 : F32 | 1u << a.dtype, err));
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
 }
@@ -259,7 +273,7 @@ kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_ma
                       struct kg_ivec tokens, struct kg_err *err)
 {
     const char *op = "embed";
-    KG_TRY(check(op, "table", table, ANY, ANY, CT | PANELS, err));
+    KG_TRY(check(op, "table", table, ANY, ANY, CT | panels(be), err));
     KG_TRY(check(op, "x", x, ANY, table.cols, F32, err));
     KG_TRY(check_ids(be, op, "tokens", tokens, x.rows, table.rows, err));
     return be->embed ? be->embed(x, table, tokens, err) : missing(be, op, err);
@@ -364,8 +378,8 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err)
 {
-    KG_TRY(check("cast", "src", src, ANY, ANY, CT | PANELS, err));
-    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | PANELS, err));
+    KG_TRY(check("cast", "src", src, ANY, ANY, CT | panels(be), err));
+    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | panels(be), err));
     if (src.layout == KG_PANELS && dst.layout == KG_PANELS)
         return kg_fail(err, KG_EINVAL,
                        "cast: src and dst lie in panels, expected rows on one side");
@@ -505,13 +519,14 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
 }
 
 /* ---- vocabulary head ---- */
-static kg_status check_head(const char *op, const struct kg_head *h, struct kg_err *err)
+static kg_status check_head(const struct kg_backend *be, const char *op,
+                            const struct kg_head *h, struct kg_err *err)
 {
     int64_t N = h->hidden.rows;
     int64_t V = h->weight.rows;
     KG_TRY(check(op, "hidden", h->hidden, ANY, ANY, CT, err));
     KG_TRY(check(op, "weight", h->weight, ANY, h->hidden.cols,
-                 1u << h->hidden.dtype | PANELS, err));
+                 1u << h->hidden.dtype | panels(be), err));
     if (h->k < 0 || h->top_k < 0 || h->top_k > V)
         return kg_fail(err, KG_EINVAL,
                        "%s: k %d and top_k %d, expected 0 or more, top_k at most the "
@@ -532,14 +547,14 @@ static kg_status check_head(const char *op, const struct kg_head *h, struct kg_e
     KG_TRY(check(op, "anchor hidden", h->anchor->hidden, N, ANY, 1u << h->hidden.dtype,
                  err));
     return check(op, "anchor weight", h->anchor->weight, V, h->anchor->hidden.cols,
-                 1u << h->hidden.dtype | PANELS, err);
+                 1u << h->hidden.dtype | panels(be), err);
 }
 
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
                      const struct kg_head *h, struct kg_err *err)
 {
     const char *op = "head";
-    KG_TRY(check_head(op, h, err));
+    KG_TRY(check_head(be, op, h, err));
     if ((out->kl_reverse || out->kl_forward || out->anchor_lse) && !h->anchor)
         return kg_fail(err, KG_EINVAL,
                        "%s: an exact KL is asked for, but no anchor given", op);
@@ -553,7 +568,7 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
                          const struct kg_head *h, struct kg_err *err)
 {
     const char *op = "head_bwd";
-    KG_TRY(check_head(op, h, err));
+    KG_TRY(check_head(be, op, h, err));
     KG_TRY(check(op, "dhidden", g->dhidden, h->hidden.rows, h->hidden.cols, F32, err));
     if (g->dweight.data)
         KG_TRY(

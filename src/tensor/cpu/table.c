@@ -23,6 +23,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .name = "cpu",
     .describe = describe,
     .host_memory = true,
+    .weights = KG_PANELS,
     .alloc = kg_cpu_alloc,
     .free = kg_cpu_free,
     .put = kg_cpu_copy,
