@@ -93,14 +93,31 @@ endef
 $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
 
+# ---- the kernels of devices, emulated: for tests alone, so the program needs no C++ ---------------------------------
+# fibers are no threads to the thread sanitizer
+EMU := $(if $(filter thread,$(SAN)),,$(shell echo | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo $(B)/tensor/emu.o))
+EMU_SRC := src/tensor/cuda/emu.c $(wildcard src/tensor/cuda/*.cu)
+# longjmp is told from fiber to fiber, not up the stack
+EMU_FLAGS := $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) -U_FORTIFY_SOURCE
+$(B)/emu/%.o: src/tensor/cuda/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(EMU_FLAGS) -std=gnu11 -c $< -o $@
+$(B)/emu/%.o: src/tensor/cuda/%.cu $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) -x c++ $(EMU_FLAGS) -std=gnu++17 -fno-exceptions -fno-rtti -Wno-shadow \
+	  -Wno-missing-field-initializers -c $< -o $@
+$(EMU): $(patsubst src/tensor/cuda/%,$(B)/emu/%.o,$(basename $(EMU_SRC)))
+	@mkdir -p $(@D)
+	$(LD) -r -o $@ $^
+
 define module_rules
 $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
-$(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1))
+$(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1)) $(if $(filter tensor,$(1)),$(EMU))
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(call below,$(1)) $$(LIBS) -lcmocka
+	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(if $(filter tensor,$(1)),$(EMU)) $(call below,$(1)) $$(LIBS) -lcmocka
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
@@ -176,7 +193,7 @@ check: lint tidy                         ## lint, tidy, -Werror build, tests
 	@$(MAKE) --no-print-directory WERROR=1 test
 
 format:                                  ## rewrite the sources with clang-format
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 
 bench: kedge                             ## measure this machine and kedge on it
 	./kedge bench

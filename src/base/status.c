@@ -27,6 +27,7 @@ static const char *const names[KG_STATUS_COUNT] = {
     [KG_EINTERRUPTED] = "interrupted",
     [KG_ENONFINITE] = "not finite",
     [KG_ECONFLICT] = "conflict",
+    [KG_EDEVICE] = "device failed",
 };
 
 static void keep_one_line(char *text)

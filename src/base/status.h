@@ -25,6 +25,7 @@ typedef enum kg_status {
     KG_EINTERRUPTED, /* a signal asked to stop */
     KG_ENONFINITE,   /* NaN or infinity where a number was expected */
     KG_ECONFLICT,    /* two inputs contradict each other (resume with another config) */
+    KG_EDEVICE,      /* an accelerator refused or failed */
     KG_STATUS_COUNT
 } kg_status;
 

@@ -5,6 +5,7 @@
  * environment variable; tests may take another. KG_CPU_HAS_* come from the build.
  */
 #include "tensor/backend.h"
+#include "tensor/cuda/emu.h"
 #include "tensor/far.h"
 #include "tensor/selfcheck.h"
 
@@ -127,13 +128,15 @@ static const struct {
 } backends[] = {
     {"cpu", "the kernels of this machine's processor", open_cpu},
     {"far", "the same on memory that the host cannot touch, for tests", kg_far_open},
+    /* the last: programs but tests have none */
+    {"emu", "kernels for devices, emulated, for tests", kg_emu_open},
 };
 
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err)
 {
     const char *test = getenv("KEDGE_TEST_BACKEND");
-    const size_t n = sizeof backends / sizeof *backends;
+    const size_t n = sizeof backends / sizeof *backends - (kg_emu_open == NULL);
 
     name = name ? name : test ? test : "cpu";
     for (size_t i = 0; i < n; i++)

@@ -6,6 +6,7 @@
 #define KG_TENSOR_BACKEND_TESTING_H
 
 #include "tensor/backend.h"
+#include "tensor/cuda/emu.h"
 #include "tensor/pages.h"
 
 #include <setjmp.h>
@@ -68,5 +69,32 @@ static inline void use_backend(const char *name)
 #define RUN_FAR_TOO(tests, setup, teardown)                                              \
     ((use_backend("cpu"), cmocka_run_group_tests_name("cpu", tests, setup, teardown)) +  \
      (use_backend("far"), cmocka_run_group_tests_name("far", tests, setup, teardown)))
+
+/* Whether the backend under test is many times as slow as a device. */
+static inline bool emulated(void) { return strcmp(backend()->name, "emu") == 0; }
+
+/* The same on kernels for devices, emulated in each of the schedules. */
+static inline void kernels_are_not_emulated(void **state)
+{
+    (void)state;
+    print_message("skip: no C++ compiler: kernels for devices are not emulated\n");
+    skip();
+}
+static inline void use_emulation(enum kg_emu_schedule order)
+{
+    use_backend("emu");
+    kg_emu_schedule(order);
+}
+#define RUN_EMULATED_IN(order, tests, setup, teardown)                                   \
+    (use_emulation(order),                                                               \
+     cmocka_run_group_tests_name("emu, " #order, tests, setup, teardown))
+#define RUN_EMULATED(tests, setup, teardown)                                             \
+    (!kg_emu_open                                                                        \
+         ? cmocka_run_group_tests(((const struct CMUnitTest[]){                          \
+                                      cmocka_unit_test(kernels_are_not_emulated)}),      \
+                                  NULL, NULL)                                            \
+         : RUN_EMULATED_IN(KG_EMU_ROUND_ROBIN, tests, setup, teardown) +                 \
+               RUN_EMULATED_IN(KG_EMU_FORWARD, tests, setup, teardown) +                 \
+               RUN_EMULATED_IN(KG_EMU_BACKWARD, tests, setup, teardown))
 
 #endif

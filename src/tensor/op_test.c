@@ -470,6 +470,7 @@ static void bits_do_not_depend_on_threads_or_enclosing_regions(void **state)
     buffer_free(got);
 }
 
+/* And so does every backend. */
 static void every_instruction_set_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -479,10 +480,13 @@ static void every_instruction_set_gives_the_same_bits(void **state)
         enum kg_dtype ct = o < N_OPS ? KG_F32 : KG_BF16;
         const struct op *op = &ops[o % N_OPS];
         int64_t n = everything(kg_backend_cpu_variant(0), op, ct, want);
-        for (int i = 1; kg_backend_cpu_variant(i); i++) {
+        for (int i = 1; !emulated() && kg_backend_cpu_variant(i); i++) {
             everything(kg_backend_cpu_variant(i), op, ct, got);
             assert_memory_equal(got, want, (size_t)n * sizeof *got);
         }
+        everything(backend(), op, ct, got);
+        if (memcmp(got, want, (size_t)n * sizeof *got) != 0)
+            fail_msg("%s: other bits than the CPU's", op->name);
     }
     buffer_free(want);
     buffer_free(got);
@@ -575,6 +579,53 @@ static void schedule_free_follows_its_three_sequences(void **state)
     buffer_free(z);
     buffer_free(v);
     buffer_free(g);
+}
+
+/* Steps of everything that updates vectors into x (4), and a sum of squares. */
+static double update(const struct kg_backend *be, float *const x[4])
+{
+    struct kg_adamw a = {.lr = 1e-2f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.99f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .grad_scale = 0.7f};
+    double squares = 0;
+    for (a.step = 1; a.step <= 3; a.step++) {
+        a.average = 1.0f / (float)a.step;
+        assert_int_equal(
+            kg_op_adamw(be, all(x[0]), all(x[1]), all(x[2]), all(x[3]), &a, &err), KG_OK);
+        assert_int_equal(
+            kg_op_schedule_free(be, all(x[1]), all(x[0]), all(x[2]), all(x[3]), &a, &err),
+            KG_OK);
+        assert_int_equal(kg_op_schedule_free_average(be, all(x[3]), all(x[1]), all(x[0]),
+                                                     a.beta1, &err),
+                         KG_OK);
+        assert_int_equal(kg_op_ema(be, all(x[0]), all(x[3]), 0.3f * (float)a.step, &err),
+                         KG_OK);
+        assert_int_equal(kg_op_add(be, all(x[3]), all(x[1]), &err), KG_OK);
+    }
+    assert_int_equal(kg_op_sum_squares(be, &squares, all(x[0]), all(x[1]), &err), KG_OK);
+    return squares;
+}
+
+static void updates_have_the_same_bits_everywhere(void **state)
+{
+    (void)state;
+    float *want[4], *got[4];
+    for (int i = 0; i < 4; i++) {
+        want[i] = random_new(PARAMETERS);
+        for (int j = 0; i == 2 && j < PARAMETERS; j++)
+            want[i][j] = want[i][j] * want[i][j]; /* second moments */
+        got[i] = buffer_with(want[i], PARAMETERS, sizeof **got);
+    }
+    double squares = update(kg_backend_cpu_variant(0), want);
+    assert_true(update(backend(), got) == squares && squares > 1);
+    for (int i = 0; i < 4; i++) {
+        assert_memory_equal(got[i], want[i], PARAMETERS * sizeof **got);
+        buffer_free(want[i]);
+        buffer_free(got[i]);
+    }
 }
 
 static void ema_keeps_copies_and_averages(void **state)
@@ -855,6 +906,7 @@ int main(void)
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(adamw_follows_its_formula),
         cmocka_unit_test(schedule_free_follows_its_three_sequences),
+        cmocka_unit_test(updates_have_the_same_bits_everywhere),
         cmocka_unit_test(ema_keeps_copies_and_averages),
         cmocka_unit_test(add_rounds_each_sum_once),
         cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
@@ -864,5 +916,16 @@ int main(void)
         cmocka_unit_test(attention_has_heads_that_fit),
         cmocka_unit_test(no_rows_is_no_work),
     };
-    return RUN_FAR_TOO(tests, setup, teardown);
+    const struct CMUnitTest of_kernels[] = {
+        cmocka_unit_test(forward_equals_the_plain_version_fp32),
+        cmocka_unit_test(forward_equals_the_plain_version_bf16),
+        cmocka_unit_test(gradients_equal_finite_differences),
+        cmocka_unit_test(every_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(updates_have_the_same_bits_everywhere),
+        cmocka_unit_test(ema_keeps_copies_and_averages),
+        cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
+        cmocka_unit_test(no_rows_is_no_work),
+    };
+    return RUN_FAR_TOO(tests, setup, teardown) +
+           RUN_EMULATED(of_kernels, setup, teardown);
 }

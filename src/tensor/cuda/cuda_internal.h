@@ -1,0 +1,145 @@
+/* What the files of the CUDA backend share: the slots' functions, and how kernels reach
+ * elements.
+ *
+ * Shapes and dtypes were checked by op.c. Kernels mirror cpu/: its operations element by
+ * element, its sums in its order, so all that is here returns the CPU's bits.
+ */
+#ifndef KG_TENSOR_CUDA_INTERNAL_H
+#define KG_TENSOR_CUDA_INTERNAL_H
+
+#include "tensor/cuda/dev.h"
+
+static __host__ __device__ inline int64_t kg_cuda_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- elements ---- */
+static __device__ inline float *kg_cuda_f32(struct kg_mat m, int64_t r)
+{
+    return (float *)m.data + r * m.stride;
+}
+static __device__ inline uint16_t *kg_cuda_bf16(struct kg_mat m, int64_t r)
+{
+    return (uint16_t *)m.data + r * m.stride;
+}
+static __device__ inline uint32_t kg_cuda_bits(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+static __device__ inline float kg_cuda_of_bits(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* Element (r, c) in fp32, or rounded to the matrix's type: to nearest even, a NaN stays
+ * one. */
+static __device__ inline float kg_cuda_load(struct kg_mat m, int64_t r, int64_t c)
+{
+    return m.dtype == KG_F32 ? kg_cuda_f32(m, r)[c]
+                             : kg_cuda_of_bits((uint32_t)kg_cuda_bf16(m, r)[c] << 16);
+}
+static __device__ inline void kg_cuda_store(struct kg_mat m, int64_t r, int64_t c,
+                                            float x)
+{
+    const uint32_t u = kg_cuda_bits(x);
+
+    if (m.dtype == KG_F32)
+        kg_cuda_f32(m, r)[c] = x;
+    else if ((u & 0x7fffffffu) > 0x7f800000u)
+        kg_cuda_bf16(m, r)[c] = (uint16_t)((u | 0x400000u) >> 16);
+    else
+        kg_cuda_bf16(m, r)[c] = (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+/* ---- who takes what ---- */
+/* Of matrices, a block takes columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a
+ * thread those KG_ROW_THREADS apart:
+ *     for (int64_t c = kg_cuda_first(); c < kg_cuda_end(cols); c += KG_ROW_THREADS)
+ * Of vectors, a thread takes one element. */
+enum { KG_ROW_THREADS = 128, KG_STRIP = 4 * KG_ROW_THREADS, KG_FLAT_THREADS = 256 };
+
+static __device__ inline int64_t kg_cuda_first(void)
+{
+    return (int64_t)blockIdx.y * KG_STRIP + threadIdx.x;
+}
+static __device__ inline int64_t kg_cuda_end(int64_t cols)
+{
+    return kg_cuda_min(((int64_t)blockIdx.y + 1) * KG_STRIP, cols);
+}
+static __device__ inline int64_t kg_cuda_flat(void)
+{
+    return (int64_t)blockIdx.x * KG_FLAT_THREADS + threadIdx.x;
+}
+
+static inline int64_t kg_cuda_pieces(int64_t n, int64_t piece)
+{
+    return (n + piece - 1) / piece;
+}
+/* Of a grid for either; there is something to do. */
+static inline dim3 kg_cuda_rows(int64_t rows, int64_t cols)
+{
+    return kg_grid(rows, kg_cuda_pieces(cols, KG_STRIP));
+}
+static inline dim3 kg_cuda_all(int64_t n)
+{
+    return kg_grid(kg_cuda_pieces(n, KG_FLAT_THREADS), 1);
+}
+
+/* ---- the slots of struct kg_backend, a file for each of cpu/ ---- */
+void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err);
+void kg_cuda_free(void *memory);
+kg_status kg_cuda_put(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+kg_status kg_cuda_get(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+kg_status kg_cuda_zero(void *to, uint64_t bytes, struct kg_err *err);
+kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);
+kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
+kg_status kg_cuda_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
+                        struct kg_err *err);
+kg_status kg_cuda_embed_bwd(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
+                            struct kg_err *err);
+kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
+                          struct kg_vec w, float eps, struct kg_err *err);
+kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw,
+                              struct kg_mat dy, struct kg_mat x, struct kg_vec w,
+                              struct kg_vec inv, struct kg_err *err);
+kg_status kg_cuda_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
+kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
+kg_status kg_cuda_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
+                       int head_dim, float attention_factor, bool inverse,
+                       struct kg_err *err);
+kg_status kg_cuda_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                         struct kg_err *err);
+kg_status kg_cuda_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+kg_status kg_cuda_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
+kg_status kg_cuda_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
+                               struct kg_err *err);
+kg_status kg_cuda_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
+                              struct kg_err *err);
+kg_status kg_cuda_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
+                        struct kg_vec g, const struct kg_adamw *a, struct kg_err *err);
+kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+                                struct kg_vec g, const struct kg_adamw *a,
+                                struct kg_err *err);
+kg_status kg_cuda_schedule_free_average(struct kg_vec x, struct kg_vec y, struct kg_vec z,
+                                        float beta1, struct kg_err *err);
+kg_status kg_cuda_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
+kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
+kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
+                              struct kg_err *err);
+
+/* ---- memory.cu ---- */
+/* Device memory of one operation, valid until the next one asks; not zeroed.
+ * returns NULL with err set */
+void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
+
+#endif

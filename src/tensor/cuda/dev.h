@@ -1,0 +1,109 @@
+/* Device code, of one source for two compilers: nvcc makes kernels of it, a C++ compiler
+ * an emulation for tests (emu.h).
+ *
+ * What a kernel may use: threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
+ * __shfl_xor_sync of all lanes, kg_mma, and arithmetic that IEEE 754 defines to the last
+ * bit; a multiply-add is one where kg_fma says so and nowhere else (--fmad=false). Blocks
+ * are of whole warps. No float atomics, and no partition that depends on the grid: a
+ * result is a function of the operands.
+ *
+ * Kernels are started by KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) with a
+ * block at least, in order; whoever starts some ends with kg_dev_done.
+ */
+#ifndef KG_TENSOR_CUDA_DEV_H
+#define KG_TENSOR_CUDA_DEV_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+extern "C" {
+#include "tensor/backend.h"
+}
+
+#ifndef __CUDACC__
+#include "tensor/cuda/emu.h"
+#include "tensor/cuda/emu_dev.h"
+#else
+#define KG_DEV_NAME                           "cuda"
+#define KG_SHARED(type, name, dims)           __shared__ type name dims
+#define KG_LAUNCH(kernel, grid, threads, ...) kernel<<<grid, threads>>>(__VA_ARGS__)
+static inline dim3 kg_grid(int64_t x, int64_t y)
+{
+    return dim3((unsigned)x, (unsigned)y);
+}
+
+/* a*b + c, one rounding */
+static __device__ inline float kg_fma(float a, float b, float c)
+{
+    return __fmaf_rn(a, b, c);
+}
+/* The same, and a + b, where subnormal operands and results are zero of their sign. */
+static __device__ inline float kg_fma_flushed(float a, float b, float c)
+{
+    float d;
+
+    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+    return d;
+}
+static __device__ inline float kg_add_flushed(float a, float b)
+{
+    float c;
+
+    asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+/* d (16 x 8) += a (16 x 16) b (16 x 8) by a warp, bf16 in pairs, as PTX lays them out:
+ * with g = lane / 4 and t = lane % 4, d[i] is row g + i/2*8, column 2t + i%2; a[i] is row
+ * g + i%2*8, columns 2t + i/2*8 and the next; b[i] is column g, rows 2t + i*8 and the
+ * next. */
+static __device__ inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Errors of these come from kg_dev_done, but for alloc's. */
+static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
+{
+    void *p = NULL;
+
+    if (cudaMalloc(&p, bytes > 0 ? bytes : 1) == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();
+    kg_fail(err, KG_ENOMEM, "%s: no device memory for %llu bytes", what,
+            (unsigned long long)bytes);
+    return NULL;
+}
+static inline void kg_dev_free(void *memory) { (void)cudaFree(memory); }
+static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
+{
+    (void)cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+}
+static inline void kg_dev_get(void *to, const void *from, uint64_t bytes)
+{
+    (void)cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost);
+}
+static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)
+{
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+static inline void kg_dev_zero(void *to, uint64_t bytes)
+{
+    (void)cudaMemsetAsync(to, 0, bytes);
+}
+static inline kg_status kg_dev_done(const char *op, struct kg_err *err)
+{
+    cudaError_t e = cudaGetLastError();
+
+    return e == cudaSuccess
+               ? KG_OK
+               : kg_fail(err, KG_EDEVICE, "%s: %s", op, cudaGetErrorString(e));
+}
+#endif
+
+#endif

@@ -1,0 +1,416 @@
+/* Fibers in the place of a block's threads.
+ *
+ * A fiber keeps its stack from block to block: it calls the kernel's body, says that it
+ * is done, and waits to be called again. Changing fibers is setjmp and longjmp; only the
+ * first entry of each needs a context of its own. Who may run is a bit for each lane of
+ * each warp, so that the next one of any schedule is a bit operation away.
+ *
+ * A fault is told once, by the operation that asks next; the fibers stand anywhere then,
+ * and all begin anew.
+ */
+#define _GNU_SOURCE
+#include "tensor/cuda/emu.h"
+
+#include "tensor/pages.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+/* of an H100, as far as kernels may rely on them */
+enum { THREADS = 1024, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
+enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64 };
+
+enum state { READY, AT_BLOCK, AT_WARP, DONE };
+
+struct fiber {
+    jmp_buf at;
+    bool begun;
+    enum state state;
+    int line; /* of the barrier where it waits */
+};
+
+struct warp {
+    uint32_t ready; /* a bit for each lane */
+    int waiting;    /* lanes at an exchange */
+    int exchanges;  /* of this block: the last two are kept */
+    char shown[2][KG_EMU_WARP][KG_EMU_SHOWN];
+};
+
+struct shared {
+    const void *name;
+    char *memory;
+    size_t bytes;
+    uint64_t block; /* that it was last filled for */
+};
+
+static enum kg_emu_schedule order;
+static struct fiber fibers[THREADS];
+static struct warp warps[WARPS];
+static struct shared shared[NAMES];
+static char *stacks;
+static char fault[256]; /* what is to be told; "" for nothing */
+
+/* of the block that runs */
+static const char *kernel;
+static void (*body)(void *);
+static void *body_arg;
+static unsigned n_threads, now, at_barrier, done;
+static uint64_t block; /* counted through all launches */
+static size_t shared_bytes;
+static jmp_buf home;
+
+struct kg_emu_dim kg_emu_thread, kg_emu_block;
+
+extern const struct kg_backend kg_cuda_table; /* its kernels are for nvcc, too */
+
+kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err)
+{
+    (void)err;
+    *be = &kg_cuda_table;
+    return KG_OK;
+}
+
+void kg_emu_schedule(enum kg_emu_schedule o) { order = o; }
+
+/* ---- faults ---- */
+static void KG_PRINTF(1, 2) blame(const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+
+    if (fault[0])
+        return;
+    n = snprintf(fault, sizeof fault, "%s: ", kernel);
+    va_start(ap, fmt);
+    vsnprintf(fault + n, sizeof fault - (size_t)n, fmt, ap);
+    va_end(ap);
+}
+
+/* A thread's: the block ends here. */
+#define BLAME(...) (blame(__VA_ARGS__), _longjmp(home, 1))
+
+kg_status kg_dev_done(const char *op, struct kg_err *err)
+{
+    if (!fault[0])
+        return KG_OK;
+    kg_fail(err, KG_EDEVICE, "%s: %s", op, fault);
+    fault[0] = 0;
+    return KG_EDEVICE;
+}
+
+/* ---- who runs ---- */
+static int lowest(uint32_t bits) { return __builtin_ctz(bits); }
+static int highest(uint32_t bits) { return 31 - __builtin_clz(bits); }
+
+/* The first that is ready from thread `from` on, or the last before `from`. */
+static int ready_from(unsigned from)
+{
+    for (unsigned w = from / KG_EMU_WARP; w < n_threads / KG_EMU_WARP; w++) {
+        uint32_t bits = warps[w].ready;
+
+        if (w == from / KG_EMU_WARP)
+            bits &= ~0u << from % KG_EMU_WARP;
+        if (bits)
+            return (int)w * KG_EMU_WARP + lowest(bits);
+    }
+    return -1;
+}
+
+static int ready_last(void)
+{
+    for (int w = (int)n_threads / KG_EMU_WARP - 1; w >= 0; w--)
+        if (warps[w].ready)
+            return w * KG_EMU_WARP + highest(warps[w].ready);
+    return -1;
+}
+
+static int next_thread(void)
+{
+    int t = order == KG_EMU_ROUND_ROBIN ? ready_from(now + 1) : -1;
+
+    return t >= 0 ? t : order == KG_EMU_BACKWARD ? ready_last() : ready_from(0);
+}
+
+static void fiber_main(void);
+
+static _Noreturn void enter(int t)
+{
+    static ucontext_t context;
+
+    now = kg_emu_thread.x = (unsigned)t;
+    if (fibers[t].begun)
+        _longjmp(fibers[t].at, 1);
+    fibers[t].begun = true;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
+    context.uc_stack.ss_size = STACK;
+    makecontext(&context, fiber_main, 0);
+    setcontext(&context);
+    __builtin_unreachable(); /* the context was just made */
+}
+
+/* To the next thread, or out of the block where none is left or all wait. */
+static _Noreturn void go_on(void)
+{
+    int t = next_thread();
+
+    if (t < 0)
+        _longjmp(home, 1);
+    enter(t);
+}
+
+static void set_ready(unsigned t, bool ready)
+{
+    uint32_t bit = 1u << t % KG_EMU_WARP;
+
+    warps[t / KG_EMU_WARP].ready &= ~bit;
+    if (ready)
+        warps[t / KG_EMU_WARP].ready |= bit;
+}
+
+/* Threads [first, first+n) met; they go on if it was at one place. */
+static void release(unsigned first, unsigned n, const char *where)
+{
+    for (unsigned t = first; t < first + n; t++) {
+        if (fibers[t].line != fibers[first].line)
+            BLAME("threads %u and %u of a %s meet at lines %d and %d", first, t, where,
+                  fibers[first].line, fibers[t].line);
+        fibers[t].state = READY;
+        set_ready(t, true);
+    }
+}
+
+static void wait_at(enum state state, int line)
+{
+    struct fiber *f = &fibers[now];
+    struct warp *w = &warps[now / KG_EMU_WARP];
+
+    f->state = state;
+    f->line = line;
+    set_ready(now, false);
+    if (state == AT_BLOCK && ++at_barrier == n_threads) {
+        at_barrier = 0;
+        release(0, n_threads, "block");
+    } else if (state == AT_WARP && ++w->waiting == KG_EMU_WARP) {
+        w->waiting = 0;
+        w->exchanges++;
+        release(now / KG_EMU_WARP * KG_EMU_WARP, KG_EMU_WARP, "warp");
+    } else if (state == DONE) {
+        done++;
+    }
+    if (_setjmp(f->at) == 0)
+        go_on();
+}
+
+static void fiber_main(void)
+{
+    for (;;) {
+        body(body_arg);
+        wait_at(DONE, 0);
+    }
+}
+
+/* ---- a block ---- */
+/* Some wait for what will not come: the first of them. */
+static void blame_waiting(void)
+{
+    unsigned t = 0;
+
+    while (fibers[t].state == DONE)
+        t++;
+    blame("block %u, %u: thread %u waits at line %d for others of its %s, of %u threads "
+          "%u are done",
+          kg_emu_block.x, kg_emu_block.y, t, fibers[t].line,
+          fibers[t].state == AT_BLOCK ? "block" : "warp", n_threads, done);
+}
+
+static void run_block(void)
+{
+    block++;
+    shared_bytes = 0;
+    at_barrier = done = 0;
+    for (unsigned t = 0; t < n_threads; t++) {
+        fibers[t].state = READY;
+        set_ready(t, true);
+    }
+    for (unsigned w = 0; w < n_threads / KG_EMU_WARP; w++)
+        warps[w].waiting = warps[w].exchanges = 0;
+    now = n_threads - 1; /* round robin begins behind it */
+    if (_setjmp(home) == 0)
+        go_on();
+    if (done < n_threads && !fault[0])
+        blame_waiting();
+}
+
+/* Of the address sanitizer, where it is: what it knew of the frames that are gone. */
+void __asan_unpoison_memory_region(const volatile void *p, size_t n) KG_EMU_TESTED;
+
+static void forget_fibers(void)
+{
+    for (int t = 0; t < THREADS; t++)
+        fibers[t].begun = false;
+    if (__asan_unpoison_memory_region)
+        __asan_unpoison_memory_region(stacks, (size_t)STACK * THREADS);
+}
+
+/* A stack ends at a page that stays closed. */
+static bool make_stacks(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at;
+
+    if (stacks)
+        return true;
+    at = mmap(NULL, (size_t)STACK * THREADS, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
+    for (int t = 0; t < THREADS; t++)
+        (void)mprotect(at + (size_t)t * STACK, page, PROT_NONE);
+    stacks = at;
+    return true;
+}
+
+static bool may_launch(struct kg_emu_dim grid, unsigned threads)
+{
+    if (grid.x < 1 || grid.y < 1 || grid.x > INT32_MAX || grid.y > GRID_Y || grid.z != 1)
+        blame("a grid of %u x %u x %u blocks, expected 1..%d x 1..%d x 1", grid.x, grid.y,
+              grid.z, INT32_MAX, (int)GRID_Y);
+    else if (threads < 1 || threads > THREADS || threads % KG_EMU_WARP)
+        blame("a block of %u threads, expected whole warps, %d threads at most", threads,
+              (int)THREADS);
+    else if (!make_stacks())
+        blame("no memory for stacks");
+    return !fault[0];
+}
+
+void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
+                   void (*run)(void *), void *arg)
+{
+    uint64_t blocks = (uint64_t)grid.x * grid.y;
+
+    kernel = name;
+    if (!may_launch(grid, threads))
+        return;
+    body = run;
+    body_arg = arg;
+    n_threads = threads;
+    kg_pages_lend_all();
+    for (uint64_t i = 0; i < blocks && !fault[0]; i++) {
+        uint64_t b = order == KG_EMU_BACKWARD ? blocks - 1 - i : i;
+
+        kg_emu_block.x = (unsigned)(b % grid.x);
+        kg_emu_block.y = (unsigned)(b / grid.x);
+        run_block();
+    }
+    kg_pages_take_all_back();
+    if (fault[0])
+        forget_fibers();
+}
+
+/* ---- what threads ask for ---- */
+void kg_emu_argument(const char *name, const void *p)
+{
+    kernel = name;
+    if (p && !kg_pages_hold(p))
+        blame("an argument is not memory of the device");
+}
+
+void kg_emu_barrier(int line) { wait_at(AT_BLOCK, line); }
+
+const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes, int line)
+{
+    struct warp *w = &warps[now / KG_EMU_WARP];
+    char(*shown)[KG_EMU_SHOWN] = w->shown[w->exchanges % 2];
+
+    if (mask != ~0u)
+        BLAME("an exchange of lanes %#x at line %d, expected all", mask, line);
+    memcpy(shown[now % KG_EMU_WARP], mine, bytes);
+    wait_at(AT_WARP, line);
+    return shown[0];
+}
+
+/* Pages of its own: the array ends where they end. */
+static char *shared_new(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t inside = (bytes + page - 1) / page * page;
+    char *at = mmap(NULL, inside + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                    0);
+
+    if (at == MAP_FAILED || mprotect(at + page, inside, PROT_READ | PROT_WRITE) != 0)
+        BLAME("no room for shared memory");
+    return at + page + inside - bytes;
+}
+
+void *kg_emu_shared(const void *name, size_t bytes)
+{
+    int i = 0;
+
+    while (i < NAMES && shared[i].name && shared[i].name != name)
+        i++;
+    if (i == NAMES)
+        BLAME("more than %d names of shared memory", (int)NAMES);
+    if (!shared[i].name)
+        shared[i] = (struct shared){name, shared_new(bytes), bytes, 0};
+    if (shared[i].block != block) { /* the first thread that comes */
+        memset(shared[i].memory, 0xff, bytes);
+        shared[i].block = block;
+        shared_bytes += bytes;
+    }
+    if (shared_bytes > SHARED_BYTES)
+        BLAME("%zu bytes of shared memory, expected %d at most", shared_bytes,
+              (int)SHARED_BYTES);
+    return shared[i].memory;
+}
+
+/* ---- memory ---- */
+void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
+{
+    return kg_pages_alloc(bytes, what, err);
+}
+void kg_dev_free(void *memory) { kg_pages_free(memory); }
+
+static void move(const char *what, void *to, bool to_device, const void *from,
+                 bool from_device, uint64_t bytes)
+{
+    kernel = what;
+    if (bytes == 0 || fault[0])
+        return;
+    if (kg_pages_hold(to) != to_device || kg_pages_hold(from) != from_device) {
+        blame("memory of the host in the place of the device's, or the reverse");
+        return;
+    }
+    kg_pages_lend_all();
+    memcpy(to, from, bytes);
+    kg_pages_take_all_back();
+}
+
+void kg_dev_put(void *to, const void *from, uint64_t bytes)
+{
+    move("put", to, true, from, false, bytes);
+}
+void kg_dev_get(void *to, const void *from, uint64_t bytes)
+{
+    move("get", to, false, from, true, bytes);
+}
+void kg_dev_copy(void *to, const void *from, uint64_t bytes)
+{
+    move("copy", to, true, from, true, bytes);
+}
+
+void kg_dev_zero(void *to, uint64_t bytes)
+{
+    kernel = "zero";
+    kg_emu_argument(kernel, to);
+    if (fault[0])
+        return;
+    kg_pages_lend_all();
+    memset(to, 0, bytes);
+    kg_pages_take_all_back();
+}

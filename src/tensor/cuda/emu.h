@@ -1,0 +1,72 @@
+/* Device code without a device: the threads of a block as fibers of one host thread.
+ *
+ * A barrier or an exchange within a warp goes on with another fiber, in an order that is
+ * one of three; a kernel without a race gives the same bits in all. What a device may
+ * answer by anything at all is a fault here: a barrier that some threads never reach or
+ * that is another one for some, a pointer of the host's, lanes that are not there. Shared
+ * memory begins as NaN in each block and ends where its page ends; device memory opens
+ * while a kernel or a copy runs (tensor/pages.h).
+ *
+ * Linked into tests alone, and only where a C++ compiler is: elsewhere kg_emu_open is
+ * NULL.
+ */
+#ifndef KG_TENSOR_CUDA_EMU_H
+#define KG_TENSOR_CUDA_EMU_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "tensor/backend.h"
+
+#define KG_EMU_TESTED __attribute__((weak))
+
+/* ---- for tests ---- */
+/* The backend "emu". */
+kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err) KG_EMU_TESTED;
+
+enum kg_emu_schedule {
+    KG_EMU_ROUND_ROBIN, /* every thread to its next barrier, by turns */
+    KG_EMU_FORWARD,     /* the first warp as far as it gets, then the next */
+    KG_EMU_BACKWARD,    /* from the last thread of the last block */
+    KG_EMU_SCHEDULES
+};
+void kg_emu_schedule(enum kg_emu_schedule order) KG_EMU_TESTED;
+
+/* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
+struct kg_emu_dim {
+    unsigned x, y, z;
+};
+extern struct kg_emu_dim kg_emu_thread; /* the fiber that runs */
+extern struct kg_emu_dim kg_emu_block;
+
+/* What a lane can show the others at a time. */
+enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 32 };
+
+/* body(arg) by `threads` threads of every block. After a fault nothing is launched until
+ * it was told. */
+void kg_emu_launch(const char *kernel, struct kg_emu_dim grid, unsigned threads,
+                   void (*body)(void *), void *arg);
+/* A pointer among a kernel's arguments: a fault where it is the host's. */
+void kg_emu_argument(const char *kernel, const void *p);
+void kg_emu_barrier(int line);
+/* What the lanes of the warp show each other, KG_EMU_SHOWN bytes each; valid until the
+ * next exchange. A mask is of all lanes. */
+const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes, int line);
+/* The block's memory of this name. */
+void *kg_emu_shared(const void *name, size_t bytes);
+
+/* As those of dev.h: from or to the host, or within the device. */
+void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);
+void kg_dev_free(void *memory);
+void kg_dev_put(void *to, const void *from, uint64_t bytes);
+void kg_dev_get(void *to, const void *from, uint64_t bytes);
+void kg_dev_copy(void *to, const void *from, uint64_t bytes);
+void kg_dev_zero(void *to, uint64_t bytes);
+
+/* The first fault since it was asked last, as an error of `op`. */
+kg_status kg_dev_done(const char *op, struct kg_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

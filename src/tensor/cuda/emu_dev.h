@@ -1,0 +1,116 @@
+/* What CUDA's compiler knows by itself, for a C++ compiler: kernels are host code that
+ * runs within emu.c. Included by dev.h. */
+#ifndef KG_TENSOR_CUDA_EMU_DEV_H
+#define KG_TENSOR_CUDA_EMU_DEV_H
+
+#include "base/simd.h"
+
+#define KG_DEV_NAME "emu"
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(threads)
+#define threadIdx kg_emu_thread
+#define blockIdx  kg_emu_block
+
+#define KG_SHARED(type, name, dims)                                                      \
+    typedef type name##_type dims;                                                       \
+    static const char name##_is = 0;                                                     \
+    name##_type &name = *(name##_type *)kg_emu_shared(&name##_is, sizeof(name##_type))
+
+/* ---- launching ---- */
+typedef struct kg_emu_dim dim3;
+static inline dim3 kg_grid(int64_t x, int64_t y) { return {(unsigned)x, (unsigned)y, 1}; }
+
+/* Where an argument is or holds a pointer, it is the device's. */
+template <typename T> static inline void kg_emu_check(const char *, const T &) {}
+template <typename T> static inline void kg_emu_check(const char *kernel, T *const &p)
+{
+    kg_emu_argument(kernel, p);
+}
+static inline void kg_emu_check(const char *kernel, const struct kg_mat &m)
+{
+    kg_emu_argument(kernel, m.data);
+}
+static inline void kg_emu_check(const char *kernel, const struct kg_vec &v)
+{
+    kg_emu_argument(kernel, v.data);
+}
+static inline void kg_emu_check(const char *kernel, const struct kg_ivec &v)
+{
+    kg_emu_argument(kernel, v.data);
+}
+
+template <typename F> static void kg_emu_call(void *f) { (*(F *)f)(); }
+template <typename F>
+static void kg_emu_run(const char *kernel, dim3 grid, unsigned threads, F body)
+{
+    kg_emu_launch(kernel, grid, threads, kg_emu_call<F>, &body);
+}
+template <typename... A, typename... B>
+static void kg_emu_start(const char *name, void (*kernel)(A...), dim3 grid, int threads,
+                         B... args)
+{
+    (kg_emu_check(name, args), ...);
+    kg_emu_run(name, grid, (unsigned)threads, [&] { kernel(args...); });
+}
+#define KG_LAUNCH(kernel, grid, threads, ...)                                            \
+    kg_emu_start(#kernel, kernel, grid, threads, __VA_ARGS__)
+
+/* ---- threads together ---- */
+static inline void __syncthreads(int line = __builtin_LINE()) { kg_emu_barrier(line); }
+
+template <typename T>
+static inline T __shfl_xor_sync(unsigned mask, T x, unsigned by,
+                                int line = __builtin_LINE())
+{
+    const char *all = kg_emu_exchange(mask, &x, sizeof x, line);
+    T y;
+
+    memcpy(&y, all + (threadIdx.x % KG_EMU_WARP ^ by) * KG_EMU_SHOWN, sizeof y);
+    return y;
+}
+
+/* ---- arithmetic ---- */
+static inline float kg_fma(float a, float b, float c) { return fmaf(a, b, c); }
+static inline float kg_fma_flushed(float a, float b, float c)
+{
+    return kg_simd_fma_flushed(kg_simd_flush(a), kg_simd_flush(b), kg_simd_flush(c));
+}
+static inline float kg_add_flushed(float a, float b)
+{
+    return kg_simd_flush(kg_simd_flush(a) + kg_simd_flush(b));
+}
+
+/* One of the pair that a lane shows in a word of its own. */
+static inline double kg_emu_half(const char *all, int lane, int word, int half)
+{
+    uint16_t h;
+
+    memcpy(&h, all + lane * KG_EMU_SHOWN + word * 4 + half * 2, sizeof h);
+    return (double)kg_bf16_to_f32(h);
+}
+/* Sixteen products are added to d at once, in double: a device's own sum may differ in
+ * the last bits. */
+static inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2],
+                          int line = __builtin_LINE())
+{
+    const int lane = (int)(threadIdx.x % KG_EMU_WARP), t = lane % 4;
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const char *all = kg_emu_exchange(~0u, mine, sizeof mine, line);
+
+    for (int i = 0; i < 4; i++) {
+        double sum = (double)d[i];
+
+        for (int k = 0; k < 16; k++) {
+            const int pair = k % 8 / 2, left = lane - t + pair;
+            const int right = (t * 2 + i % 2) * 4 + pair;
+
+            sum += kg_emu_half(all, left, i / 2 + k / 8 * 2, k % 2) *
+                   kg_emu_half(all, right, 4 + k / 8, k % 2);
+        }
+        d[i] = (float)sum;
+    }
+}
+
+#endif

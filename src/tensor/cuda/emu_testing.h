@@ -1,0 +1,35 @@
+/* Kernels with faults, for the emulation's own test. */
+#ifndef KG_TENSOR_CUDA_EMU_TESTING_H
+#define KG_TENSOR_CUDA_EMU_TESTING_H
+
+#include "tensor/cuda/emu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KG_TRIAL_THREADS = 128 };
+
+/* y (128) <- x (128) in reverse, through shared memory. What goes wrong: */
+enum kg_trial {
+    KG_TRIAL_GOOD,
+    KG_TRIAL_NO_BARRIER,    /* between write and read */
+    KG_TRIAL_SOME_BARRIER,  /* half of the threads do not come to it */
+    KG_TRIAL_OTHER_BARRIER, /* they come to another one */
+    KG_TRIAL_UNSET,         /* an element of shared memory is not written */
+    KG_TRIAL_BEYOND,        /* the last thread writes behind shared memory */
+    KG_TRIAL_LANES,         /* an exchange without some of the lanes */
+    KG_TRIAL_TOO_MANY,      /* more threads than a block has */
+    KG_TRIAL_NO_BLOCK,
+};
+kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x,
+                       struct kg_err *err) KG_EMU_TESTED;
+
+/* y (16 x 8) <- a (16 x 16) times b (8 x 16) transposed, both bf16, by one warp */
+kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b,
+                       struct kg_err *err) KG_EMU_TESTED;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,175 @@
+/* Matrix products without a library: an element as backend.h defines it, to the bit.
+ *
+ * A block has 64 x 64 elements of C, a thread 4 x 4 of them in registers; the factors
+ * come through shared memory, 32 of each row at a time, which is a block of the bf16
+ * definition. A thread without rows or columns of C helps to bring factors and computes
+ * nothing, so few rows cost little. Sums over tokens are launched chunk by chunk, each
+ * added to C as it comes.
+ */
+#include "tensor/cuda/cuda_internal.h"
+
+enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
+enum { DEPTH = KG_PRODUCT_BLOCK, PAD = 4 /* banks */ };
+
+/* A matrix as a product reads it: vectors of factors, each along a row or a column. */
+struct factors {
+    struct kg_mat m;
+    bool down; /* vector i is column i */
+    int64_t n; /* vectors */
+    int64_t k; /* factors of each */
+};
+
+static __device__ float factor(const struct factors &f, int64_t i, int64_t k)
+{
+    if (i >= f.n || k >= f.k)
+        return 0.0f;
+    return f.down ? kg_cuda_load(f.m, k, i) : kg_cuda_load(f.m, i, k);
+}
+
+typedef float tile[DEPTH][TILE + PAD];
+
+/* to[j][i] <- factor k+j of vector first+i; neighbours read neighbours in memory. */
+static __device__ void bring(tile &to, const struct factors &f, int64_t first, int64_t k)
+{
+    for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
+        const int i = f.down ? e % TILE : e / DEPTH, j = f.down ? e / TILE : e % DEPTH;
+
+        to[j][i] = factor(f, first + i, k + j);
+    }
+}
+
+/* What a thread has of a product. */
+struct sums {
+    float part[EACH][EACH]; /* fp32: the chain of this chunk */
+    float sum[EACH][EACH];
+};
+
+/* fp32: n more links of the chain. */
+static __device__ void chain(struct sums *s, const tile &a, int i, const tile &b, int j,
+                             int n)
+{
+    for (int k = 0; k < n; k++)
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+#pragma unroll
+            for (int c = 0; c < EACH; c++)
+                s->part[r][c] = kg_fma(b[k][j + c], a[k][i + r], s->part[r][c]);
+}
+
+/* fp32: a chunk's end. */
+static __device__ void add_chunk(struct sums *s, bool first)
+{
+#pragma unroll
+    for (int r = 0; r < EACH; r++)
+#pragma unroll
+        for (int c = 0; c < EACH; c++) {
+            s->sum[r][c] = first ? s->part[r][c] : s->sum[r][c] + s->part[r][c];
+            s->part[r][c] = 0.0f;
+        }
+}
+
+/* One block of bf16: its even factors are a chain, its odd ones another. */
+static __device__ void add_block(struct sums *s, const tile &a, int i, const tile &b,
+                                 int j)
+{
+    float even[EACH][EACH] = {{0.0f}}, odd[EACH][EACH] = {{0.0f}};
+
+    for (int k = 0; k < DEPTH; k += 2)
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+#pragma unroll
+            for (int c = 0; c < EACH; c++) {
+                even[r][c] = kg_fma_flushed(b[k][j + c], a[k][i + r], even[r][c]);
+                odd[r][c] = kg_fma_flushed(b[k + 1][j + c], a[k + 1][i + r], odd[r][c]);
+            }
+#pragma unroll
+    for (int r = 0; r < EACH; r++)
+#pragma unroll
+        for (int c = 0; c < EACH; c++)
+            s->sum[r][c] = kg_add_flushed(s->sum[r][c],
+                                          kg_add_flushed(even[r][c], odd[r][c]));
+}
+
+static __device__ void store(struct kg_mat c, bool add, int64_t row, int64_t col,
+                             const struct sums *s)
+{
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            if (row + i < c.rows && col + j < c.cols) {
+                const float old = add ? kg_cuda_load(c, row + i, col + j) : 0.0f;
+                const float sum = s->sum[i][j];
+
+                kg_cuda_store(c, row + i, col + j, add ? old + sum : sum);
+            }
+}
+
+/* c (=|+=) a times b; a's vectors go down c, b's along it */
+template <bool BF16>
+static __global__ void __launch_bounds__(THREADS)
+    product(struct kg_mat c, bool add, struct kg_mat a, bool a_down, struct kg_mat b,
+            bool b_down)
+{
+    KG_SHARED(float, left, [DEPTH][TILE + PAD]);
+    KG_SHARED(float, right, [DEPTH][TILE + PAD]);
+    const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE * EACH;
+    const int64_t row = (int64_t)blockIdx.x * TILE, col = (int64_t)blockIdx.y * TILE;
+    const int64_t K = a_down ? a.rows : a.cols;
+    const bool works = row + i < c.rows && col + j < c.cols;
+    struct sums s = {{{0.0f}}, {{0.0f}}};
+
+    for (int64_t k = 0; k < K; k += DEPTH) {
+        const int64_t behind = kg_cuda_min(k + DEPTH, K);
+
+        bring(left, {a, a_down, c.rows, K}, row, k);
+        bring(right, {b, b_down, c.cols, K}, col, k);
+        __syncthreads();
+        if (works && BF16)
+            add_block(&s, left, i, right, j);
+        else if (works)
+            chain(&s, left, i, right, j, (int)(behind - k));
+        if (!BF16 && (behind == K || behind % KG_PRODUCT_CHUNK == 0))
+            add_chunk(&s, behind <= KG_PRODUCT_CHUNK);
+        __syncthreads();
+    }
+    if (works)
+        store(c, add, row + i, col + j, &s);
+}
+
+static void launch(struct kg_mat c, bool add, struct kg_mat a, bool a_down,
+                   struct kg_mat b, bool b_down)
+{
+    const dim3 grid = kg_grid(kg_cuda_pieces(c.rows, TILE), kg_cuda_pieces(c.cols, TILE));
+
+    if (a.dtype == KG_BF16)
+        KG_LAUNCH(product<true>, grid, THREADS, c, add, a, a_down, b, b_down);
+    else
+        KG_LAUNCH(product<false>, grid, THREADS, c, add, a, a_down, b, b_down);
+}
+
+/* A chunk of tokens after the other; none at all is a sum, too. */
+static void launch_tokens(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+{
+    int64_t first = 0;
+
+    do {
+        const int64_t k = kg_cuda_min(a.rows - first, KG_PRODUCT_CHUNK);
+
+        launch(c, add || first > 0, kg_mat_rows(a, first, k), true,
+               kg_mat_rows(b, first, k), true);
+        first += k;
+    } while (first < a.rows);
+}
+
+kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+{
+    if (c.rows == 0 || c.cols == 0)
+        return KG_OK;
+    if (kind == KG_MATMUL_TN)
+        launch_tokens(c, accumulate, a, b);
+    else
+        launch(c, accumulate, a, false, b, kind == KG_MATMUL_NN);
+    return kg_dev_done("matmul", err);
+}
