@@ -147,9 +147,9 @@ static void assert_loads_into(struct kg_run *run, const char *name)
 
     NEED(kg_checkpoint_load(run, &found, err));
     assert_true(found);
-    assert_string_equal(run->log.saved_name, name);
+    assert_string_equal(run->state.saved_name, name);
     run->state.count = before;
-    run->log.saved_name[0] = '\0';
+    run->state.saved_name[0] = '\0';
 }
 
 /* Request n of a save of step 1 fails: step 0 stays whole and reachable, nothing half
@@ -184,7 +184,7 @@ static void back_to_step_0(struct kg_run *run)
 {
     NEED(kg_file_remove_tree(ROOT "/full/checkpoints/step-000001", err));
     NEED(kg_file_link("step-000000", ROOT "/full/checkpoints/latest", err));
-    run->log.saved_name[0] = '\0';
+    run->state.saved_name[0] = '\0';
 }
 
 static void keeps_the_last_checkpoint_whatever_request_of_a_save_fails(void **state)
@@ -226,7 +226,7 @@ static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
         for (uint64_t n = 1; n < 160; n += 3 - e) {
             struct kg_err found = {0};
 
-            run.log.saved_name[0] = '\0';
+            run.state.saved_name[0] = '\0';
             kg_file_fail_at(n, errors[e]);
             kg_status status = kg_checkpoint_save(&run, &found);
             kg_file_fail_at(0, 0);

@@ -109,31 +109,31 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
 /* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
  * long as the run is; before the first, whence the model came. */
 static struct kg_path small_files_of(const struct kg_run_state *state,
-                                     const struct kg_run_log *log)
+                                     const char *run_dir)
 {
     struct kg_path dir;
 
-    if (log->saved_name[0]) {
-        dir = kg_path_in(kg_path_in(log->dir, "checkpoints").text, log->saved_name);
+    if (state->saved_name[0]) {
+        dir = kg_path_in(kg_path_in(run_dir, "checkpoints").text, state->saved_name);
         return kg_path_in(dir.text, "model");
     }
     snprintf(dir.text, sizeof dir.text, "%s", state->model->dir);
     return dir;
 }
 
-static kg_status write_into(struct kg_run *run, const char *dir, struct kg_err *err)
+static kg_status write_into(const struct kg_run *run, const char *dir, struct kg_err *err)
 {
-    struct kg_path small = small_files_of(&run->state, &run->log);
+    struct kg_model *m = run->state.model, *anchor = run->state.anchor;
+    struct kg_path small = small_files_of(&run->state, run->log.dir);
     struct kg_model_save save = {.dtype = saved_dtype(&run->in),
                                  .source_dir = small.text};
 
     KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(kg_optim_weights(&save.weights, run->state.optim, run->state.model, err));
-    KG_TRY(kg_model_save(run->state.model, kg_path_in(dir, "model").text, &save, err));
+    KG_TRY(kg_optim_weights(&save.weights, run->state.optim, m, err));
+    KG_TRY(kg_model_save(m, kg_path_in(dir, "model").text, &save, err));
     save.weights = NULL;
     if (kg_run_anchor_saved(&run->state))
-        KG_TRY(
-            kg_model_save(run->state.anchor, kg_path_in(dir, "anchor").text, &save, err));
+        KG_TRY(kg_model_save(anchor, kg_path_in(dir, "anchor").text, &save, err));
     KG_TRY(write_vectors(&run->state, kg_path_in(dir, "state.safetensors").text, err));
     KG_TRY(kg_checkpoint_put_counters(&run->state.count,
                                       kg_path_in(dir, "state.json").text, err));
@@ -254,25 +254,9 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
     return kg_checkpoint_last(name, dir, err);
 }
 
-kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
-                             struct kg_err *err)
-{
-    struct kg_path root = kg_path_in(dir, "checkpoints");
-    char **names;
-    size_t n;
-
-    name[0] = '\0';
-    if (!kg_file_is_dir(root.text))
-        return KG_OK;
-    KG_TRY(list_checkpoints(&names, &n, root.text, err));
-    if (n > 0)
-        strcpy(name, names[n - 1]);
-    kg_file_names_free(names, n);
-    return KG_OK;
-}
-
-kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
-                               int64_t step, struct kg_err *err)
+/* The newest of RL at or before `step`, and of the warm start where that is wanted. */
+static kg_status newest_until(char name[KG_CHECKPOINT_NAME], const char *dir, bool warm,
+                              int64_t step, struct kg_err *err)
 {
     struct kg_path root = kg_path_in(dir, "checkpoints");
     char **names;
@@ -285,20 +269,30 @@ kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
     for (size_t i = 0; i < n; i++) {
         struct place p;
 
-        if (parse_name(&p, names[i]) && p.rl && p.number <= step)
+        if (parse_name(&p, names[i]) && (p.rl ? p.number <= step : warm))
             strcpy(name, names[i]);
     }
     kg_file_names_free(names, n);
     return KG_OK;
 }
 
-/* ---- saving ---- */
-
-static kg_status check_space(const struct kg_run_inputs *in,
-                             const struct kg_run_state *state, const char *root,
+kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err)
 {
-    uint64_t need = kg_checkpoint_bytes(in, state), found;
+    return newest_until(name, dir, true, INT64_MAX, err);
+}
+
+kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               int64_t step, struct kg_err *err)
+{
+    return newest_until(name, dir, false, step, err);
+}
+
+/* ---- saving ---- */
+
+static kg_status check_space(uint64_t need, const char *root, struct kg_err *err)
+{
+    uint64_t found;
 
     KG_TRY(kg_file_free_bytes(&found, root, err));
     if (found < need)
@@ -319,12 +313,12 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
 
     snprintf(name, sizeof name, "%s-%06lld", rl ? "step" : "sft",
              (long long)(rl ? run->state.count.step : run->state.count.sft_step));
-    if (strcmp(name, run->log.saved_name) == 0)
+    if (strcmp(name, run->state.saved_name) == 0)
         return KG_OK;
     phase = kg_phase_begin(0, NULL, "saving checkpoint %s", name);
     KG_TRY(kg_file_make_dirs(root.text, err));
     KG_TRY(kg_file_remove_tree(temporary.text, err));
-    KG_TRY(check_space(&run->in, &run->state, root.text, err));
+    KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), root.text, err));
     run->state.count.optim_step = run->state.optim->step;
     KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
     run->state.count.metrics_bytes = run->log.metrics.written;
@@ -332,7 +326,7 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     KG_TRY_GOTO(
         fail, kg_file_rename_dir(temporary.text, kg_path_in(root.text, name).text, err));
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
-    memcpy(run->log.saved_name, name, sizeof name);
+    memcpy(run->state.saved_name, name, sizeof name);
     kg_log_info("saved %s/%s", root.text, name);
     kg_phase_end(phase);
     return remove_old(root.text, run->in.recipe.checkpoint.keep, err);
@@ -402,7 +396,7 @@ kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err
     KG_TRY(
         kg_checkpoint_read(&run->in, &run->state, kg_path_in(root.text, name).text, err));
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
-    memcpy(run->log.saved_name, name, sizeof name);
+    memcpy(run->state.saved_name, name, sizeof name);
     *found = true;
     return KG_OK;
 }

@@ -49,30 +49,20 @@ static int64_t *counter(struct kg_counters *c, const struct counter_row *row)
     return (int64_t *)(void *)((char *)c + row->offset);
 }
 
-static const double *real_of(const struct kg_counters *c, const struct counter_row *row)
-{
-    return (const double *)(const void *)((const char *)c + row->offset);
-}
-
-static const int64_t *counter_of(const struct kg_counters *c,
-                                 const struct counter_row *row)
-{
-    return (const int64_t *)(const void *)((const char *)c + row->offset);
-}
-
 kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *path,
                                      struct kg_err *err)
 {
+    struct kg_counters from = *c;
     struct kg_str text = {0};
     kg_status status;
 
     KG_TRY_GOTO(out, kg_str_printf(&text, err, "{\"format\": %d", FORMAT));
     for (int i = 0; i < N_COUNTERS; i++)
         KG_TRY_GOTO(out, kg_str_printf(&text, err, ", \"%s\": %lld", counter_rows[i].key,
-                                       (long long)*counter_of(c, &counter_rows[i])));
+                                       (long long)*counter(&from, &counter_rows[i])));
     for (int i = 0; i < N_REALS; i++)
         KG_TRY_GOTO(out, kg_str_printf(&text, err, ", \"%s\": %.17g", real_rows[i].key,
-                                       *real_of(c, &real_rows[i])));
+                                       *real(&from, &real_rows[i])));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(path, text.data, text.len, err);
 out:

@@ -235,12 +235,12 @@ static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
                    init->dir.text);
 }
 
-/* The state's tensor of that name, which fits the run's model. */
+/* The state's tensor of that name, of n elements. */
 static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_set *set,
-                             const struct kg_init *init, const struct kg_model *m,
-                             const char *name, struct kg_err *err)
+                             const struct kg_init *init, int64_t n, const char *name,
+                             struct kg_err *err)
 {
-    uint64_t expected = (uint64_t)m->n_elements * sizeof(float);
+    uint64_t expected = (uint64_t)n * sizeof(float);
 
     *t = kg_st_find(set, name);
     if (*t && (*t)->bytes == expected)
@@ -253,12 +253,11 @@ static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_s
 }
 
 static kg_status take(struct kg_slab *to, const struct kg_st_set *set,
-                      const struct kg_init *init, const struct kg_model *m,
-                      const char *name, struct kg_err *err)
+                      const struct kg_init *init, const char *name, struct kg_err *err)
 {
     const struct kg_st_tensor *t;
 
-    KG_TRY(need_tensor(&t, set, init, m, name, err));
+    KG_TRY(need_tensor(&t, set, init, to->n, name, err));
     return kg_slab_write(to, 0, t->data, to->n, err);
 }
 
@@ -291,7 +290,7 @@ kg_status kg_init_model(const struct kg_run_inputs *in, struct kg_run_state *sta
     if (!in->init.model || in->init.own)
         return KG_OK;
     KG_TRY(open_state(&set, &in->init, err));
-    status = take(&state->model->master, set, &in->init, state->model, "master", err);
+    status = take(&state->model->master, set, &in->init, "master", err);
     kg_st_close(set);
     return status == KG_OK ? kg_model_refresh(state->model, err) : status;
 }
@@ -303,6 +302,7 @@ static kg_status check_wanted(const struct kg_run_inputs *in,
                               const struct kg_st_set *set, struct kg_err *err)
 {
     const struct kg_optim_row *row = in->rl_optim.row;
+    int64_t n = state->model->n_elements;
     const struct kg_st_tensor *unused;
 
     if (in->init.anchor && !kg_run_anchor_saved(state))
@@ -311,13 +311,13 @@ static kg_status check_wanted(const struct kg_run_inputs *in,
                        "found anchor.kind %s",
                        in->recipe.algo.name[KG_TABLE_ANCHOR]);
     if (in->init.anchor)
-        KG_TRY(need_tensor(&unused, set, &in->init, state->model, "anchor", err));
+        KG_TRY(need_tensor(&unused, set, &in->init, n, "anchor", err));
     if (in->init.optimizer && row->averages)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "init.parts: optimizer: expected optim.kind adamw, found %s",
                        row->name);
     for (int i = 0; in->init.optimizer && i < KG_OPTIM_STATES; i++)
-        KG_TRY(need_tensor(&unused, set, &in->init, state->model, row->state[i], err));
+        KG_TRY(need_tensor(&unused, set, &in->init, n, row->state[i], err));
     return KG_OK;
 }
 
@@ -363,7 +363,7 @@ static kg_status take_optimizer(const struct kg_run_inputs *in,
     KG_TRY(kg_checkpoint_counters(&before,
                                   kg_path_in(in->init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(take(&state->optim->state[i], set, &in->init, state->model,
+        KG_TRY(take(&state->optim->state[i], set, &in->init,
                     state->optim->opts.row->state[i], err));
     if (in->init.steps)
         go_on(in, state, &before);
@@ -383,8 +383,7 @@ kg_status kg_init_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
         return KG_OK;
     KG_TRY(open_state(&set, &in->init, err));
     if (in->init.anchor)
-        KG_TRY_GOTO(out, take(&state->anchor->master, set, &in->init, state->model,
-                              "anchor", err));
+        KG_TRY_GOTO(out, take(&state->anchor->master, set, &in->init, "anchor", err));
     if (in->init.anchor)
         KG_TRY_GOTO(out, kg_model_refresh(state->anchor, err));
     if (in->init.optimizer)

@@ -259,7 +259,7 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 {
     bool warm = run->in.sft_steps > 0,
-         begun = strncmp(run->log.saved_name, "step-", 5) == 0;
+         begun = strncmp(run->state.saved_name, "step-", 5) == 0;
 
     if (run->state.count.step > 0)
         return KG_OK;

@@ -535,7 +535,7 @@ static kg_status dump_trajs(struct kg_zst_writer *w, const struct kg_run_inputs 
     return kg_zst_end_frame(w, &bytes, err);
 }
 
-kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
+kg_status kg_rl_dump(const struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
                      struct kg_err *err)
 {
     char name[64];

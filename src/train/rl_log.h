@@ -45,7 +45,7 @@ kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; of a skipped step under
  * skipped-NNNNNN, whatever the config says of dumps. */
-kg_status kg_rl_dump(struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
+kg_status kg_rl_dump(const struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
                      struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -105,19 +105,6 @@ static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_stat
     return KG_OK;
 }
 
-/* ---- stop strings ---- */
-
-static kg_status check_stops(const struct kg_run_inputs *in, struct kg_err *err)
-{
-    size_t n = in->recipe.rollout.stop.n;
-
-    if (n > KG_MAX_STOPS)
-        return kg_fail(err, KG_EINVAL,
-                       "rollout.stop: expected at most %d strings, found %zu",
-                       KG_MAX_STOPS, n);
-    return KG_OK;
-}
-
 /* ---- machinery ---- */
 
 static kg_status open_algorithm(struct kg_run_inputs *in, struct kg_run_state *state,
@@ -134,7 +121,12 @@ static kg_status check_sampling(const struct kg_run_inputs *in, struct kg_err *e
 {
     struct kg_sampling training = kg_run_sampling(in);
     struct kg_sampling validation = kg_run_eval_opts(in).sampling;
+    size_t stops = in->recipe.rollout.stop.n;
 
+    if (stops > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.stop: expected at most %d strings, found %zu",
+                       KG_MAX_STOPS, stops);
     if (kg_sampler_check(&training, err) != KG_OK)
         return kg_err_prefix(err, "rollout");
     if (kg_sampler_check(&validation, err) != KG_OK)
@@ -367,7 +359,6 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     KG_TRY(kg_init_check(&run->in, &run->state, err));
     KG_TRY(open_sampler(&run->in, &run->state, err));
     KG_TRY(open_reference(&run->in, &run->state, err));
-    KG_TRY(check_stops(&run->in, err));
     KG_TRY(check_sampling(&run->in, err));
     KG_TRY(kg_run_episodes_open(&run->in, &run->work, err));
     KG_TRY(kg_run_data_open(run, err));

@@ -1,9 +1,10 @@
-/* One training run: everything that is loaded once, and the counters that a checkpoint
- * carries.
+/* One training run, in the four parts that its functions tell apart.
  *
- * A run is a function of its config and seed. All that changes from step to step is the
- * weights, the optimizer, the anchor, the lagged weights and struct kg_counters; a
- * checkpoint holds exactly these.
+ * A run is a function of its inputs, config and seed among them. All that changes from
+ * step to step is its state; a checkpoint holds exactly that, but for what can be made of
+ * it again. Steps work in memory that is taken once, and what is logged never comes back.
+ * A function takes the parts that it needs, in this order, const where it only reads:
+ * opening and closing, the loop and whole steps alone take the run.
  */
 #ifndef KG_TRAIN_RUN_H
 #define KG_TRAIN_RUN_H
@@ -78,16 +79,19 @@ struct kg_run_inputs {
     struct kg_episode_opts episode_opts; /* env NULL: answers are one turn */
 };
 
-/* What steps change: the weights, and how far the run has come. Updates, the anchor's
- * moves, a validation's exchange of weights and a checkpoint that is read change it. */
+/* What steps change: the weights, and how far the run has come. Updates, moves of the
+ * anchor, the sampler's refresh, a validation (it exchanges weights with their average
+ * for a while) and a checkpoint that is read change it. */
 struct kg_run_state {
     struct kg_model *model;
-    struct kg_model *anchor;  /* NULL without */
+    struct kg_model *anchor;  /* NULL without; one that stands still is no state */
     struct kg_model *sampler; /* NULL: model itself (promise 4) */
     struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL without lag */
     int lag;
     struct kg_optim *optim; /* of the present phase */
     struct kg_counters count;
+    /* newest checkpoint of this run: what is there already is not written again */
+    char saved_name[KG_CHECKPOINT_NAME];
     /* in a step whose updates have begun: the state is that of no step */
     bool midway;
 };
@@ -113,8 +117,6 @@ struct kg_run_work {
 struct kg_run_log {
     const char *dir;          /* of the recipe */
     struct kg_file_lock lock; /* of the directory */
-    /* newest checkpoint of this run: what is there already is not written again */
-    char saved_name[KG_CHECKPOINT_NAME];
     struct kg_file_writer metrics;
     bool metrics_open;
     struct kg_tfevents events;    /* of the phase that was logged last (run_events.h) */

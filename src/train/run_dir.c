@@ -153,21 +153,19 @@ static kg_status refuse_others_files(const char *dir, struct kg_err *err)
 static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
-    bool made;
+    bool made, config = kg_file_exists(kg_path_in(dir, "config.yaml").text);
 
     KG_TRY(kg_checkpoint_newest(name, dir, err));
     KG_TRY(has_steps(&made, dir, err));
     KG_TRY(was_begun(begun, dir, err));
-    if ((name[0] || made) && kg_file_exists(kg_path_in(dir, "config.yaml").text))
-        return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected a folder without a run, found config.yaml and %s%s; "
-                       "continue that run with --resume, or name another run.dir",
-                       dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
     if (name[0] || made)
-        return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected a folder without a run, found %s%s; name another "
-                       "run.dir",
-                       dir, name[0] ? "checkpoints/" : "metrics.jsonl", name);
+        return kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected a folder without a run, found %s%s%s; %sname another "
+            "run.dir",
+            dir, config ? "config.yaml and " : "",
+            name[0] ? "checkpoints/" : "metrics.jsonl", name,
+            config ? "continue that run with --resume, or " : "");
     return *begun ? KG_OK : refuse_others_files(dir, err);
 }
 
