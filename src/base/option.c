@@ -22,14 +22,14 @@ enum {
     MAX_CHOICE_BYTES = 512, /* of all choices of a row */
 };
 
-bool kg_opt_is_whole(const struct kg_opt_row *row)
+static bool is_whole(const struct kg_opt_row *row)
 {
     return row->type == KG_OPT_INT || row->type == KG_OPT_INT32;
 }
 
 bool kg_opt_is_number(const struct kg_opt_row *row)
 {
-    return kg_opt_is_whole(row) || row->type == KG_OPT_REAL || row->type == KG_OPT_FLOAT;
+    return is_whole(row) || row->type == KG_OPT_REAL || row->type == KG_OPT_FLOAT;
 }
 
 static bool has_range(const struct kg_opt_row *row)
@@ -44,7 +44,7 @@ static const char *kind_of(const struct kg_opt_row *row)
     if (row->choices)
         return "one of ";
     if (kg_opt_is_number(row))
-        return kg_opt_is_whole(row) ? "an integer" : "a number";
+        return is_whole(row) ? "an integer" : "a number";
     if (row->type == KG_OPT_BOOL)
         return "true or false";
     return row->type == KG_OPT_LIST ? "a list of texts" : "text";
@@ -145,7 +145,7 @@ static int64_t whole_limit(double x)
 
 static bool is_within(const struct kg_opt_row *row, int64_t n, double x)
 {
-    if (kg_opt_is_whole(row))
+    if (is_whole(row))
         return n >= whole_limit(row->min) && n <= whole_limit(row->max);
     return x >= row->min && x <= row->max;
 }
@@ -155,7 +155,7 @@ static kg_status check_number(const struct kg_opt_row *row, const char *text,
 {
     int64_t n = 0;
     double x = 0;
-    bool ok = kg_opt_is_whole(row) ? read_int(&n, text) : read_real(&x, text);
+    bool ok = is_whole(row) ? read_int(&n, text) : read_real(&x, text);
 
     if (row->type == KG_OPT_INT32)
         ok = ok && n >= INT32_MIN && n <= INT32_MAX;
@@ -234,7 +234,7 @@ kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const cha
 
 bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b)
 {
-    if (kg_opt_is_whole(row))
+    if (is_whole(row))
         return strtoll(a, NULL, 10) == strtoll(b, NULL, 10);
     if (kg_opt_is_number(row))
         return strtod(a, NULL) == strtod(b, NULL);

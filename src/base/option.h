@@ -61,9 +61,7 @@ struct kg_opt_row {
         struct kg_opt_list: KG_OPT_LIST),                                                \
         offsetof(S, field)
 
-/* Whether it is a number, and a whole one. */
 bool kg_opt_is_number(const struct kg_opt_row *row);
-bool kg_opt_is_whole(const struct kg_opt_row *row);
 /* Whether a and b, which both pass the check, mean the same. */
 bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
 

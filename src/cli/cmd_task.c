@@ -11,8 +11,6 @@
 #include "data/json.h"
 #include "task/task.h"
 
-#include <string.h>
-
 static const char *level = "";
 static int64_t count = 10, seed = 1;
 static double fault_rate;

@@ -34,7 +34,8 @@ void kg_json_release(struct kg_json_doc *doc)
     memset(doc, 0, sizeof *doc);
 }
 
-void kg_json_empty(struct kg_json_doc *doc)
+/* In the newest chunk of the old one, unless that is a giant. */
+static void empty(struct kg_json_doc *doc)
 {
     kg_pool_empty(&doc->pool, KEPT_BYTES);
     *doc = (struct kg_json_doc){.pool = doc->pool};
@@ -135,7 +136,7 @@ kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
     if (b->capacity == 0)
         KG_TRY(kg_mem_grow(&b->stack, &b->capacity, FIRST_MEMBERS, sizeof *b->stack,
                            UINT32_MAX, "JSON document", err));
-    kg_json_empty(doc);
+    empty(doc);
     doc->where = kg_json_alloc(doc, n, err);
     if (!doc->where)
         return KG_ENOMEM;

@@ -28,9 +28,6 @@ struct kg_json {
 /* n bytes that live as long as the document, not zeroed.   returns NULL with err set */
 void *kg_json_alloc(struct kg_json_doc *doc, size_t n, struct kg_err *err) KG_MUST_CHECK;
 
-/* An empty document in the newest chunk of the old one, unless that is a giant. */
-void kg_json_empty(struct kg_json_doc *doc);
-
 /* A value that waits for its list to be closed. */
 struct kg_json_member {
     struct kg_json value;

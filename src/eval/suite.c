@@ -26,7 +26,8 @@
 
 #define OF_ALL(field) KG_OPT_AT(struct kg_suite_about, field)
 #define AT(field)     KG_OPT_AT(struct kg_eval_set, field)
-const struct kg_opt_row kg_suite_rows[] = {
+/* suite.*, model.* and server.* */
+static const struct kg_opt_row suite_rows[] = {
     {"suite.name", OF_ALL(name), "", 0, 0, NULL, "name of the suite, in the results",
      false},
     {"suite.about", OF_ALL(about), "", 0, 0, NULL,
@@ -47,7 +48,8 @@ const struct kg_opt_row kg_suite_rows[] = {
     {0},
 };
 
-const struct kg_opt_row kg_suite_set_rows[] = {
+/* Keys of a set, without "defaults." or "sets.NAME." in front. */
+static const struct kg_opt_row set_rows[] = {
     {"data", AT(said.data), "", 0, 0, NULL,
      "problems: JSON lines, a JSON array or Parquet; '' where the task generates them",
      true},
@@ -182,14 +184,13 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
 {
     struct kg_str key = {0};
 
-    for (size_t i = 0; kg_suite_set_rows[i].key; i++) {
-        out[i] = kg_suite_set_rows[i];
+    for (size_t i = 0; set_rows[i].key; i++) {
+        out[i] = set_rows[i];
         out[i].key = NULL;
         out[i].free_on_resume |= fallback; /* what counts stands with the sets */
         if (!fallback)
             out[i].fallback = NULL;
-        kg_status status = kg_str_printf(&key, err, "%s.%s", prefix,
-                                         kg_suite_set_rows[i].key);
+        kg_status status = kg_str_printf(&key, err, "%s.%s", prefix, set_rows[i].key);
         if (status == KG_OK)
             out[i].key = kg_str_take(&key, err);
         kg_str_release(&key);
@@ -202,7 +203,7 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
 /* Tables of defaults and of every set, each ended by a row without key. */
 static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 {
-    size_t per_set = count_rows(kg_suite_set_rows) + 1;
+    size_t per_set = count_rows(set_rows) + 1;
     char prefix[KG_SUITE_NAME_BYTES + 8];
 
     s->rows = kg_mem_calloc((s->n + 1) * per_set, sizeof *s->rows, "suite", err);
@@ -219,7 +220,7 @@ static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 /* The table of a set, by its place in the file, counted from 1; 0: of defaults. */
 static const struct kg_opt_row *rows_of(const struct kg_suite *s, size_t table)
 {
-    return s->rows + table * (count_rows(kg_suite_set_rows) + 1);
+    return s->rows + table * (count_rows(set_rows) + 1);
 }
 
 static bool is_name(const char *name)
@@ -268,13 +269,13 @@ struct kg_suite_about kg_suite_about(const struct kg_suite *s)
 {
     struct kg_suite_about about = {0};
 
-    kg_config_fill(&about, s->config, kg_suite_rows);
+    kg_config_fill(&about, s->config, suite_rows);
     return about;
 }
 
 kg_status kg_suite_open(struct kg_suite *s, const char *path, struct kg_err *err)
 {
-    const struct kg_opt_row *tables[KG_SUITE_MAX_SETS + 2] = {kg_suite_rows};
+    const struct kg_opt_row *tables[KG_SUITE_MAX_SETS + 2] = {suite_rows};
     kg_status status;
 
     *s = (struct kg_suite){.is_file = path};
@@ -302,7 +303,7 @@ static void free_key(const char *key)
 
 void kg_suite_release(struct kg_suite *s)
 {
-    size_t per_set = count_rows(kg_suite_set_rows) + 1;
+    size_t per_set = count_rows(set_rows) + 1;
 
     kg_config_free(s->config);
     for (size_t i = 0; s->rows && i < (s->n_all + 1) * per_set; i++)
@@ -435,8 +436,8 @@ static kg_status resolve_key(struct kg_suite *s, const char *set, const char *ke
 kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
 {
     for (size_t i = 0; i < s->n; i++)
-        for (size_t k = 0; kg_suite_set_rows[k].key; k++)
-            KG_TRY(resolve_key(s, s->names[i], kg_suite_set_rows[k].key, err));
+        for (size_t k = 0; set_rows[k].key; k++)
+            KG_TRY(resolve_key(s, s->names[i], set_rows[k].key, err));
     return kg_suite_choose(s, err);
 }
 
@@ -630,7 +631,7 @@ static const struct kg_opt_row *table_of(const struct kg_suite *s, const char *n
     char key[KG_SUITE_KEY_BYTES];
     size_t i = 1;
 
-    kg_suite_key(key, name, kg_suite_set_rows[0].key);
+    kg_suite_key(key, name, set_rows[0].key);
     while (strcmp(rows_of(s, i)->key, key) != 0)
         i++;
     return rows_of(s, i);

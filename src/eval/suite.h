@@ -2,7 +2,7 @@
  *
  * A YAML file with the sections suite (name, seed), sets (one mapping for each set, under
  * its name) and defaults (what holds for every set that does not say otherwise). Every
- * key stands in one table, kg_suite_set_rows. A resolved suite gives every set a value
+ * key stands in one table, set_rows of suite.c. A resolved suite gives every set a value
  * for every key, and is what a results folder keeps and compares.
  */
 #ifndef KG_EVAL_SUITE_H
@@ -20,10 +20,6 @@
 
 enum { KG_SUITE_NAME_BYTES = 64, KG_SUITE_MAX_SETS = 256 };
 
-/* Keys of a set, without "defaults." or "sets.NAME." in front; ended by key NULL. */
-extern const struct kg_opt_row kg_suite_set_rows[];
-/* suite.*, model.* and server.* */
-extern const struct kg_opt_row kg_suite_rows[];
 struct kg_suite_about {
     const char *name, *about;
     uint64_t seed;

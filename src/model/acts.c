@@ -9,8 +9,6 @@
  */
 #include "model/acts_internal.h"
 
-#include <string.h>
-
 struct bump {
     unsigned char *base; /* NULL: counting */
     uint64_t used;       /* bytes */

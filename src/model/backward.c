@@ -15,7 +15,6 @@
 #include "base/phase.h"
 
 #include <assert.h>
-#include <math.h>
 
 /* The gradient of parameter p inside the slab. */
 static struct kg_vec grad_of(float *grads, const struct kg_param *p)

@@ -3,8 +3,6 @@
 #include "base/real.h"
 #include "model/config.h"
 
-#include <math.h>
-
 static const float TWO_PI = 6.283185307179586f;
 
 /* llama3: long wavelengths are stretched by `factor`, short ones kept, those between are

@@ -15,7 +15,6 @@
 #include "data/json.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { PIECE = 1 << 18 /* elements */, FILE_NAME_BYTES = 64 };
 static const uint64_t default_shard_bytes = (uint64_t)4 << 30;
@@ -145,19 +144,14 @@ static kg_status write_shard(const char *dir, const struct kg_model *m,
                              const struct plan *plan, const struct shard *shard,
                              struct kg_err *err)
 {
-    kg_status status = KG_ENOMEM;
-    char *path = kg_path_join(dir, shard->name, err);
-    struct kg_st_decl *decls = path ? kg_mem_calloc(shard->n, sizeof *decls,
-                                                    "tensor list", err)
-                                    : NULL;
+    kg_status status;
+    struct kg_st_decl *decls = kg_mem_calloc(shard->n, sizeof *decls, "tensor list", err);
     if (!decls)
-        goto out;
+        return KG_ENOMEM;
     for (size_t i = 0; i < shard->n; i++)
         decls[i] = declare(&m->params[shard->first + i], plan->dtype);
-    status = put_tensors(path, m, plan, shard, decls, err);
-out:
+    status = put_tensors(kg_path_in(dir, shard->name).text, m, plan, shard, decls, err);
     kg_mem_free(decls);
-    kg_mem_free(path);
     return status;
 }
 
@@ -165,13 +159,8 @@ out:
 static kg_status write_text(const char *dir, const char *name, const struct kg_str *text,
                             struct kg_err *err)
 {
-    char *path = kg_path_join(dir, name, err);
-    if (!path)
-        return KG_ENOMEM;
-    const kg_status status = kg_file_write_atomic(path, kg_str_text(text), text->len,
-                                                  err);
-    kg_mem_free(path);
-    return status;
+    return kg_file_write_atomic(kg_path_in(dir, name).text, kg_str_text(text), text->len,
+                                err);
 }
 
 static kg_status index_text(struct kg_str *out, const struct kg_model *m,
@@ -206,14 +195,10 @@ static kg_status read_source(struct kg_json_doc *doc, const char *source_dir,
                              struct kg_err *err)
 {
     enum { MAX_BYTES = 16 << 20 };
-    kg_status status = KG_OK;
-    char *path = source_dir ? kg_path_join(source_dir, "config.json", err) : NULL;
-    if (source_dir && !path)
-        return KG_ENOMEM;
-    if (path && kg_file_exists(path))
-        status = kg_json_read(doc, path, MAX_BYTES, err);
-    kg_mem_free(path);
-    return status;
+    const struct kg_path path = kg_path_in(source_dir ? source_dir : "", "config.json");
+    return source_dir && kg_file_exists(path.text)
+               ? kg_json_read(doc, path.text, MAX_BYTES, err)
+               : KG_OK;
 }
 
 static kg_status write_config(const char *dir, const struct kg_model *m,
@@ -237,19 +222,10 @@ out:
 static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const char *name,
                               struct kg_err *err)
 {
-    kg_status status = KG_OK;
-    char *to = NULL;
-    char *from = kg_path_join(from_dir, name, err);
-    if (!from)
-        return KG_ENOMEM;
-    if (!kg_file_exists(from))
-        goto out;
-    to = kg_path_join(to_dir, name, err);
-    status = to ? kg_file_copy(from, to, err) : KG_ENOMEM;
-out:
-    kg_mem_free(to);
-    kg_mem_free(from);
-    return status;
+    const struct kg_path from = kg_path_in(from_dir, name);
+    return kg_file_exists(from.text)
+               ? kg_file_copy(from.text, kg_path_in(to_dir, name).text, err)
+               : KG_OK;
 }
 
 /* A source that is gone would lose the tokenizer without a word: that is an error. */

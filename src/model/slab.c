@@ -13,7 +13,6 @@
 #include "base/mem.h"
 
 #include <assert.h>
-#include <string.h>
 
 static uint64_t bytes_of(int64_t n) { return (uint64_t)n * sizeof(float); }
 

@@ -106,8 +106,6 @@ kg_status kg_http_refusal(struct kg_str *out, struct kg_http_server *s, int stat
 bool kg_http_hold(struct kg_http_exchange *x, size_t *held, size_t n);
 /* Under the lock: n bytes less. */
 void kg_http_let_go(struct kg_http_exchange *x, size_t *held, size_t n);
-/* Let the server's thread look at its flags and at the woken. */
-void kg_http_wake(struct kg_http_server *s);
 /* Frees it, and the server with the last one of a server that has stopped. */
 void kg_http_exchange_free(struct kg_http_exchange *x);
 

@@ -229,7 +229,7 @@ void kg_http_exchange_free(struct kg_http_exchange *x)
         server_free(s);
 }
 
-void kg_http_wake(struct kg_http_server *s)
+static void wake(struct kg_http_server *s)
 {
     uint64_t one = 1;
     /* it fails when the counter is full: then the thread is woken anyway */
@@ -252,7 +252,7 @@ static void push_woken(struct kg_http_exchange *x)
         s->last_woken->next_woken = x;
     s->last_woken = x;
     if (first)
-        kg_http_wake(s);
+        wake(s);
 }
 
 /* Leaves the lock; x is not the caller's any more, nor needs it its body. */
@@ -419,18 +419,12 @@ void kg_http_stream_end(struct kg_http_exchange *x)
 
 bool kg_http_gone(const struct kg_http_exchange *x) { return atomic_load(&x->gone); }
 
-const char *kg_http_method(const struct kg_http_exchange *x) { return x->head.method; }
 const char *kg_http_path(const struct kg_http_exchange *x) { return x->head.path; }
 
 const char *kg_http_body(const struct kg_http_exchange *x, size_t *n)
 {
     *n = x->body.len;
     return kg_str_text(&x->body);
-}
-
-const char *kg_http_header(const struct kg_http_exchange *x, const char *name)
-{
-    return kg_http_head_field(&x->head, name);
 }
 
 /* ---- life ---- */
@@ -642,10 +636,10 @@ void kg_http_server_stop(struct kg_http_server *s, int drain_ms)
         return;
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
-    kg_http_wake(s);
+    wake(s);
     wait_until_idle(s, drain_ms);
     s->leaving = true;
-    kg_http_wake(s);
+    wake(s);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
     pthread_mutex_lock(&s->lock);

@@ -90,10 +90,8 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
 void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
 /* The request; all borrowed until the exchange is ended. */
-const char *kg_http_method(const struct kg_http_exchange *x);
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */
 const char *kg_http_body(const struct kg_http_exchange *x, size_t *n); /* NUL behind it */
-const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
 
 /* Answer whole. body is copied.   Never fails towards the caller: without memory the
  * connection is closed and counted. 429 and 503 carry Retry-After: 1. An answer for which

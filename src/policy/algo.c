@@ -32,7 +32,7 @@ static const struct kg_anchor_row anchors[] = {
      KG_ANCHOR_COPY},
 };
 
-struct kg_policy_rows kg_anchor_rows(void)
+static struct kg_policy_rows anchor_rows(void)
 {
     return (struct kg_policy_rows){anchors, KG_COUNT(anchors), sizeof anchors[0]};
 }
@@ -49,7 +49,7 @@ static struct kg_policy_rows table_of(enum kg_policy_table table)
     case KG_TABLE_KL:
         return kg_kl_rows();
     case KG_TABLE_ANCHOR:
-        return kg_anchor_rows();
+        return anchor_rows();
     case KG_TABLE_MASK:
         return kg_mask_rows();
     case KG_TABLE_PLACE:

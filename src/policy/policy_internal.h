@@ -225,7 +225,6 @@ struct kg_policy_rows kg_advantage_rows(void);
 struct kg_policy_rows kg_surrogate_rows(void);
 struct kg_policy_rows kg_kl_rows(void);
 struct kg_policy_rows kg_aggregate_rows(void);
-struct kg_policy_rows kg_anchor_rows(void);
 struct kg_policy_rows kg_mask_rows(void);
 struct kg_policy_rows kg_place_rows(void);
 

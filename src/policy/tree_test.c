@@ -262,10 +262,9 @@ static void check_row(const struct kg_kl_row *kl, size_t i, bool published)
             struct trial x;
             char where[160];
 
-            snprintf(where, sizeof where, "%s%s, %s, filter %s", kl->about.name,
+            snprintf(where, sizeof where, "%s%s, %s, filter %d", kl->about.name,
                      published ? " published" : "",
-                     kg_policy_row(KG_TABLE_AGGREGATE, m)->name,
-                     kg_policy_filter_name(which));
+                     kg_policy_row(KG_TABLE_AGGREGATE, m)->name, f);
             prepare(&x, kl, published, m, which);
             check(&x, kg_policy_average(i, published, m, which), where);
         }

@@ -11,26 +11,6 @@
 
 #include "policy/policy_internal.h"
 
-static const struct {
-    const char *name, *help;
-} filters[KG_FILTER_COUNT] = {
-    [KG_FILTER_NONE] = {"none", "every answer"},
-    [KG_FILTER_REFILL] = {"refill", "every answer, sampled until enough prompts differ"},
-    [KG_FILTER_DYNAMIC] = {"dynamic",
-                           "prompts whose answers all have one reward are out"},
-    [KG_FILTER_TRUNCATED] = {"truncated", "answers cut by the limit are out"},
-};
-
-const char *kg_policy_filter_name(enum kg_policy_filter filter)
-{
-    return filters[filter].name;
-}
-
-const char *kg_policy_filter_help(enum kg_policy_filter filter)
-{
-    return filters[filter].help;
-}
-
 enum kg_average kg_policy_average(size_t kl, bool published, size_t aggregate,
                                   enum kg_policy_filter filter)
 {

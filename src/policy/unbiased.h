@@ -34,9 +34,6 @@ enum kg_average {
     KG_AVERAGE_UNBIASED
 };
 
-const char *kg_policy_filter_name(enum kg_policy_filter filter);
-const char *kg_policy_filter_help(enum kg_policy_filter filter);
-
 /* For the KL row and the aggregation row of these indices. published: the form of
  * kl.gradient, of rows that have one.   A row that claims no target is biased. */
 enum kg_average kg_policy_average(size_t kl, bool published, size_t aggregate,

@@ -19,7 +19,6 @@ const struct kg_action_tags kg_search_tags = {
     .answer = {"<answer>", "</answer>"},
 };
 const struct kg_tag_pair kg_information_tags = {"<information>", "</information>"};
-const struct kg_tag_pair kg_think_tags = {"<think>", "</think>"};
 
 void kg_tagged_next(struct kg_tagged *out, const struct kg_tag_pair *pair,
                     const char *text, size_t n, size_t from)

@@ -46,9 +46,8 @@ struct kg_action {
 void kg_action_read(struct kg_action *out, const struct kg_action_tags *tags,
                     const char *text, size_t n);
 
-/* <search>, <information>, <answer>, <think>: Search-R1's tags. */
+/* <search>, <information>, <answer>: Search-R1's tags. */
 extern const struct kg_action_tags kg_search_tags;
 extern const struct kg_tag_pair kg_information_tags;
-extern const struct kg_tag_pair kg_think_tags;
 
 #endif

@@ -4,8 +4,6 @@
 
 #include "recipe/episodes.h"
 
-#include <string.h>
-
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
                                struct kg_err *err)
 {

@@ -8,7 +8,6 @@
  */
 #include "train/run.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/phase.h"
 #include "base/signal.h"

@@ -23,7 +23,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const uint64_t most_bytes = (uint64_t)1 << 32;

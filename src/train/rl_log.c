@@ -6,7 +6,6 @@
  */
 #include "train/rl_log.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
@@ -20,7 +19,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_policy_grad *grad,
                       const struct kg_policy_batch *batch)

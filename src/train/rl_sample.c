@@ -7,7 +7,6 @@
  */
 #include "train/rl_batch.h"
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "policy/shaping.h"
 #include "recipe/episodes.h"
@@ -15,7 +14,6 @@
 #include "train/run_data.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { MOST_TRAJS = 1 << 28 };
 

@@ -8,14 +8,11 @@
 #include "train/rl_step.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
 #include "policy/shaping.h"
 #include "train/anchor.h"
 #include "train/answers.h"
-
-#include <math.h>
 
 /* ---- which weights sample ---- */
 

@@ -15,7 +15,6 @@
 #include "traj/traj.h"
 
 #include <math.h>
-#include <string.h>
 
 struct batch {
     uint32_t *index; /* (n) owned: sequences of this update */
