@@ -330,6 +330,14 @@ static double weight(const struct kg_sampler_candidate *c, int32_t i)
     return kg_exp((double)c[i].z - (double)c[0].z);
 }
 
+static double sum_weights(const struct kg_sampler_candidate *c, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += weight(c, i);
+    return sum;
+}
+
 /* Whether the n sorted candidates, all that are above some floor, are enough to tell what
  * is kept. */
 static bool enough(const struct kg_sampler_candidate *c, int32_t n,
@@ -339,10 +347,7 @@ static bool enough(const struct kg_sampler_candidate *c, int32_t n,
         return n >= s->top_k;
     if (s->top_p >= 1)
         return false;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += weight(c, i);
-    return sum >= (double)s->top_p * total;
+    return sum_weights(c, n) >= (double)s->top_p * total;
 }
 
 /* Below this much under the largest logit min_p keeps nothing (a little lower, for
@@ -400,14 +405,6 @@ static int32_t keep_min_p(const struct kg_sampler_candidate *c, int32_t n, doubl
     while (m < n && weight(c, m) >= min_p)
         m++;
     return m;
-}
-
-static double sum_weights(const struct kg_sampler_candidate *c, int32_t n)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += weight(c, i);
-    return sum;
 }
 
 /* Number of candidates that are kept. */

@@ -89,17 +89,13 @@ static void deal(void *to, size_t to_at, const void *from, size_t from_at, size_
         memcpy((char *)to + to_at * size, (const char *)from + from_at * size, n * size);
 }
 
-static void clear_before(struct kg_score_seq *q, size_t from)
+/* As deal, and zeros before them. */
+static void deal_all(void *to, size_t to_at, const void *from, size_t from_at, size_t n,
+                     size_t size)
 {
-    memset(q->logp, 0, from * sizeof *q->logp);
-    if (q->entropy)
-        memset(q->entropy, 0, from * sizeof *q->entropy);
-    if (q->lse)
-        memset(q->lse, 0, from * sizeof *q->lse);
-    if (q->sum_sq)
-        memset(q->sum_sq, 0, from * sizeof *q->sum_sq);
-    if (q->set_logp)
-        memset(q->set_logp, 0, from * sizeof *q->set_logp);
+    if (to != NULL)
+        memset(to, 0, to_at * size);
+    deal(to, to_at, from, from_at, n, size);
 }
 
 /* Sequences [first, last) take their rows; the w-th wanted row is next.
@@ -120,12 +116,11 @@ static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg
                     "sequence %zu, position %zu: expected finite logits, found a log "
                     "sum exp of %g",
                     i, from + t, p->lse[w + t]);
-        clear_before(q, from);
-        deal(q->logp, from, p->logp, w, n, sizeof *q->logp);
-        deal(q->entropy, from, p->entropy, w, n, sizeof *q->entropy);
-        deal(q->lse, from, p->lse, w, n, sizeof *q->lse);
-        deal(q->sum_sq, from, p->sum_sq, w, n, sizeof *q->sum_sq);
-        deal(q->set_logp, from, p->set_logp, w, n, sizeof *q->set_logp);
+        deal_all(q->logp, from, p->logp, w, n, sizeof *q->logp);
+        deal_all(q->entropy, from, p->entropy, w, n, sizeof *q->entropy);
+        deal_all(q->lse, from, p->lse, w, n, sizeof *q->lse);
+        deal_all(q->sum_sq, from, p->sum_sq, w, n, sizeof *q->sum_sq);
+        deal_all(q->set_logp, from, p->set_logp, w, n, sizeof *q->set_logp);
         deal(q->logp_at, from * k, p->logp_at, w * k, n * k, sizeof *q->logp_at);
         deal(q->top_ids, from * top, p->top_ids, w * top, n * top, sizeof *q->top_ids);
         deal(q->top_logp, from * top, p->top_logp, w * top, n * top, sizeof *q->top_logp);
