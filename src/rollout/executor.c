@@ -18,6 +18,14 @@
 
 #include <math.h>
 
+/* What one thread needs to compute a part of a batch. */
+struct kg_worker {
+    struct kg_rows *rows;              /* owned */
+    struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
+    kg_status status;
+    struct kg_err err;
+};
+
 /* ---- life ---- */
 
 enum { STEPS, PROMPTS, CHUNK, LOGITS, COUNTS };
@@ -129,19 +137,24 @@ kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
 
 /* ---- head and draw ---- */
 
+/* A sequence of the pass records so many ids. */
+static void widen(struct kg_exec *x, const struct kg_sampling *s)
+{
+    x->top_k = s->record_top_k > x->top_k ? s->record_top_k : x->top_k;
+}
+
 /* Log-probs and logits of the wanted rows of p into the arrays from `first` on; top_k is
  * that of the pass. */
 static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
                       struct kg_err *err)
 {
-    int top_k = x->top_k;
     int64_t V = x->m->config.vocab;
     struct kg_head_out out = {.lse = x->lse + first, .logits = x->logits + first * V};
-    if (top_k > 0) {
-        out.top_ids = x->top_ids + first * top_k;
-        out.top_logp = x->top_logp + first * top_k;
+    if (x->top_k > 0) {
+        out.top_ids = x->top_ids + first * x->top_k;
+        out.top_logp = x->top_logp + first * x->top_k;
     }
-    return kg_rows_read(&out, p, 0, p->n_rows, top_k, err);
+    return kg_rows_read(&out, p, 0, p->n_rows, x->top_k, err);
 }
 
 static void draw(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
@@ -253,12 +266,12 @@ static kg_status ask_complete(struct kg_exec *x, int32_t n, struct kg_err *err)
     struct kg_rows *p = x->workers[0].rows;
     x->top_k = 0;
     for (int32_t i = 0; i < n; i++) {
-        int top_k = x->wanted[i]->sampling->record_top_k;
-        if (x->wanted[i]->row < 0)
+        const struct kg_exec_prompt *g = x->wanted[i];
+        if (g->row < 0)
             continue;
-        x->top_k = top_k > x->top_k ? top_k : x->top_k;
-        if (x->wanted[i]->again)
-            KG_TRY(kg_rows_hold(p, x->wanted[i]->row, err));
+        widen(x, g->sampling);
+        if (g->again)
+            KG_TRY(kg_rows_hold(p, g->row, err));
     }
     return p->n_rows > 0 ? head(x, p, 0, err) : KG_OK;
 }
@@ -305,12 +318,6 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t f
     return head(x, p, first, err);
 }
 
-static void draw_range(struct kg_exec *x, struct kg_worker *w, int32_t first, int32_t n)
-{
-    for (int32_t i = first; i < first + n; i++)
-        draw(x, w, &x->steps[i], i);
-}
-
 /* Small weights: a step is dominated by threads that wait for each other at every
  * product. Many rows a thread: the products are bound by arithmetic, so reading the
  * weights once a thread costs little. In between the weights are better read once, by all
@@ -336,12 +343,12 @@ static kg_status in_parallel(struct kg_exec *x, int32_t n, bool compute,
     for (int i = 0; i < T; i++) {
         struct kg_worker *w = &x->workers[i];
         int32_t first = (int32_t)((int64_t)n * i / T);
-        int32_t count = (int32_t)((int64_t)n * (i + 1) / T) - first;
+        int32_t end = (int32_t)((int64_t)n * (i + 1) / T);
         w->status = KG_OK;
-        if (compute && count > 0)
-            w->status = compute_range(x, w, first, count, &w->err);
-        if (w->status == KG_OK)
-            draw_range(x, w, first, count);
+        if (compute && first < end)
+            w->status = compute_range(x, w, first, end - first, &w->err);
+        for (int32_t k = first; k < end && w->status == KG_OK; k++)
+            draw(x, w, &x->steps[k], k);
     }
     for (int i = 0; i < T; i++)
         if (x->workers[i].status != KG_OK) {
@@ -351,25 +358,16 @@ static kg_status in_parallel(struct kg_exec *x, int32_t n, bool compute,
     return KG_OK;
 }
 
-/* The most ids that one of n steps records with its token. */
-static int widest_record(const struct kg_exec *x, int32_t n)
-{
-    int most = 0;
-    for (int32_t i = 0; i < n; i++) {
-        int k = x->steps[i].sampling->record_top_k;
-        most = k > most ? k : most;
-    }
-    return most;
-}
-
 kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err)
 {
     bool outer = outer_is_faster(x, n);
-    x->top_k = widest_record(x, n);
+    x->top_k = 0;
+    for (int32_t i = 0; i < n; i++)
+        widen(x, x->steps[i].sampling);
     if (!outer)
         KG_TRY(compute_range(x, &x->workers[0], 0, n, err));
     if (n > 1)
         return in_parallel(x, n, outer, err);
-    draw_range(x, &x->workers[0], 0, n); /* the threads share the one row */
+    draw(x, &x->workers[0], &x->steps[0], 0); /* the threads share the one row */
     return KG_OK;
 }

@@ -50,19 +50,11 @@ struct kg_exec_step {
     struct kg_err err;
 };
 
-/* What one thread needs to compute a part of a batch. */
-struct kg_worker {
-    struct kg_rows *rows;              /* owned */
-    struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
-    kg_status status;
-    struct kg_err err;
-};
-
 struct kg_exec {
     const struct kg_model *m; /* borrowed */
     int32_t max_batch, prefill_chunk;
     struct kg_kv *kv;          /* owned */
-    struct kg_worker *workers; /* (n_workers) owned */
+    struct kg_worker *workers; /* (n_workers) owned: what one thread needs */
     int n_workers;
     int32_t *top_ids; /* (max_batch,top_capacity) owned, as the next; rows of top_k */
     float *top_logp;

@@ -108,12 +108,11 @@ static kg_status check_room(const struct kg_request *q, const struct kg_request_
 static kg_status check_bias(const struct kg_request_limits *l, const struct kg_adjust *a,
                             struct kg_err *err)
 {
-    int32_t V = l->vocab;
     for (size_t i = 0; a && i < a->n_bias; i++)
-        if (a->bias[i].id < 0 || a->bias[i].id >= V)
+        if (a->bias[i].id < 0 || a->bias[i].id >= l->vocab)
             return kg_fail(err, KG_EINVAL,
                            "a bias is for id %d, expected an id between 0 and %d",
-                           a->bias[i].id, V - 1);
+                           a->bias[i].id, l->vocab - 1);
     return KG_OK;
 }
 

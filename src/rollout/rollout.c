@@ -326,14 +326,11 @@ static kg_status commit(struct kg_rollout *r, int32_t slot,
 
 static kg_status report_one(struct kg_rollout *r, int32_t slot, struct kg_err *err)
 {
-    const struct kg_seq *seq = &r->seqs[slot];
-    const struct kg_request *q = seq->request;
-    struct kg_traj *t = seq->traj;
-    struct kg_err failure = {0};
-    bool failed = seq->status != KG_OK;
+    const struct kg_request *q = r->seqs[slot].request;
+    struct kg_traj *t = r->seqs[slot].traj;
+    struct kg_err failure = r->seqs[slot].err;
+    bool failed = r->seqs[slot].status != KG_OK;
     bool parks = !failed && q->context > 0;
-    if (failed)
-        failure = seq->err;
     kg_sched_move(&r->sched, slot, parks ? KG_SLOT_PARKED : KG_SLOT_FREE);
     if (r->session.finished == NULL)
         return KG_OK;
@@ -447,9 +444,8 @@ static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err 
         return commit(r, slot, step, err);
     }
     seq->status = p->status;
-    if (p->status != KG_OK)
-        seq->err = p->err;
-    else
+    seq->err = p->err;
+    if (p->status == KG_OK)
         seq->traj->finish = KG_FINISH_LENGTH;
     kg_sched_move(&r->sched, slot, KG_SLOT_ENDED);
     return KG_OK;
@@ -467,21 +463,19 @@ static int32_t next_ready(const struct kg_rollout *r)
 
 static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 {
-    bool again = true;
-    while (again) {
+    do {
         double begin = kg_clock_seconds();
         int32_t n, slot;
         KG_TRY(start(&n, r, err));
         if (n == 0)
-            return KG_OK;
+            break;
         KG_TRY(kg_exec_prompts(&r->exec, n, r->session.steady, &r->stats.prefill_tokens,
                                err));
         while ((slot = next_ready(r)) >= 0)
             KG_TRY(begin_answer(r, slot, err));
         r->stats.prefill_seconds += kg_clock_seconds() - begin;
         KG_TRY(report(r, err));
-        again = !r->session.steady;
-    }
+    } while (!r->session.steady);
     return KG_OK;
 }
 

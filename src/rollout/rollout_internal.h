@@ -15,8 +15,7 @@ struct kg_seq {
     int32_t base;   /* first token of the trajectory that its keys are of: position 0 */
     int32_t cached; /* when resumed: tokens whose keys are in the cache */
     int32_t limit;  /* `generated` at which the turn ends */
-    struct kg_str text; /* owned: what this turn generated, when stop strings are looked
-                         * for */
+    struct kg_str text; /* owned: of this turn, where stop strings are looked for */
     kg_status status;   /* other than OK: it failed, with err */
     struct kg_err err;
 };

@@ -61,7 +61,6 @@ void kg_sched_release(struct kg_sched *s)
 {
     kg_columns_free(&s->memory, s, columns);
     kg_mem_free(s->queue);
-    s->queue = NULL;
 }
 
 /* Stacks, with 0 on top: what is cleared is handed out the same way again. */
@@ -131,24 +130,19 @@ static int32_t add_group(struct kg_sched *s)
     return i;
 }
 
-/* A group is gone when no sample waits for it, in a slot or for room. */
+/* A group is open until all its samples have started or were given up, and gone when none
+ * of them waits any more. */
 static void close_group(struct kg_sched *s, int32_t i)
 {
     struct kg_group *g = &s->groups[i];
-    if (g->n_waiting > 0 || i == s->open)
+    if (g->job.n_left > 0)
+        return;
+    if (i == s->open)
+        s->open = -1;
+    if (g->n_waiting > 0)
         return;
     drop_blocks(s, g->blocks, &g->n_blocks);
     take_out(&s->order, i);
-}
-
-/* Whether all its samples have started or were given up. */
-static void shut_if_empty(struct kg_sched *s)
-{
-    int32_t i = s->open;
-    if (s->groups[i].job.n_left > 0)
-        return;
-    s->open = -1;
-    close_group(s, i);
 }
 
 void kg_sched_move(struct kg_sched *s, int32_t i, enum kg_slot_state to)
@@ -198,7 +192,7 @@ void kg_sched_withdraw(struct kg_sched *s, struct kg_job *job)
     s->n_waiting--;
     job->n_left--;
     if (s->open >= 0 && job == &s->groups[s->open].job) {
-        shut_if_empty(s);
+        close_group(s, s->open);
     } else if (job->n_left == 0) {
         size_t behind = s->queue_at + --s->queue_n - (size_t)(job - s->queue);
         memmove(job, job + 1, behind * sizeof *job);
@@ -254,7 +248,7 @@ static int32_t start_sample(struct kg_sched *s)
     wait_for(s, i, s->open);
     g->job.n_left--;
     s->n_waiting--;
-    shut_if_empty(s);
+    close_group(s, s->open);
     return i;
 }
 

@@ -1,5 +1,5 @@
-/* The scheduler: which sequence has a row of the batch, and which blocks of the cache are
- * its own. It counts samples and blocks; what is computed for them it does not know.
+/* The scheduler: who has a row of the batch, and which blocks of the cache. It counts
+ * samples and blocks; what is computed for them it does not know.
  *
  * A request is a job: so many samples of one prompt. Jobs wait in a queue. The first one
  * opens a group, which holds the blocks of its prompt while samples of it start or are
@@ -17,9 +17,6 @@
 
 #include "base/columns.h"
 #include "base/status.h"
-
-#include <stddef.h>
-#include <stdint.h>
 
 struct kg_request;
 struct kg_traj;

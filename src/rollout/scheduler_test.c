@@ -296,7 +296,8 @@ static void what_is_cleared_is_handed_out_the_same_way(void **state)
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 3; k++)
             submit(job(k, 2, 2, 1, 4));
-        start(0);
+        assert_int_equal(start(0), 0);
+        assert_int_equal(s.slots[0].blocks[0], 0);
         start(0);
         slot[i] = start(1);
         block[i] = s.slots[slot[i]].blocks[3];
@@ -332,13 +333,14 @@ static void running_out_of_memory_is_a_status(void **state)
 
 /* ---- random schedules ---- */
 
-enum { SCHEDULES = 3000, JOBS = 8, MOST_STEPS = 4000 };
+enum { SCHEDULES = 3000, JOBS = 40, MOST_STEPS = 10000 };
 
 /* What was promised, kept apart from what the scheduler keeps. */
 struct schedule {
     uint32_t seed, drawn;
     int submitted;
     int32_t left[JOBS]; /* samples of each job that have not started */
+    int32_t begun[JOBS];
     int32_t started, ended, withdrawn, asked;
     int32_t resumed[1024]; /* slots, from..to */
     int from, to;
@@ -398,12 +400,14 @@ static void start_all(struct schedule *x)
         assert_int_equal(s.slots[slot].state, KG_SLOT_STARTING);
         if (x->from < x->to) {
             assert_int_equal(slot, x->resumed[x->from++]);
+            assert_int_equal(group_of(slot)->n_started, 1);
             n_resumed++;
             continue;
         }
         const struct kg_job *j = &group_of(slot)->job;
         assert_int_equal(name_of(j), first_job(x));
         assert_int_equal(j->n_left, --x->left[name_of(j)]);
+        assert_int_equal(group_of(slot)->n_started, ++x->begun[name_of(j)]);
         assert_int_equal(s.slots[slot].n_blocks, j->n_blocks);
         for (int32_t i = j->n_shared; i < j->n_blocks; i++) /* what it writes */
             assert_true(s.refs[s.slots[slot].blocks[i]] ==
@@ -455,7 +459,7 @@ static void go_on(struct schedule *x, int32_t slot)
 static void give_up(struct schedule *x)
 {
     int32_t slot = below(x, s.opts.max_open);
-    struct kg_job *j = kg_sched_job(&s, (size_t)below(x, JOBS));
+    struct kg_job *j = kg_sched_job(&s, (size_t)below(x, 6));
     if (s.slots[slot].state != KG_SLOT_FREE) {
         forget(x, slot);
         move(slot, KG_SLOT_FREE);
