@@ -158,5 +158,6 @@ int main(void)
         cmocka_unit_test(memory_that_is_not_far_and_other_threads_are_refused),
     };
 
-    return RUN_FAR_TOO(tests, NULL, NULL) + RUN_EMULATED(tests, NULL, NULL);
+    const int failed = RUN_FAR_TOO(tests, NULL, NULL);
+    return failed + RUN_EMULATED(tests, NULL, NULL);
 }

@@ -659,5 +659,6 @@ int main(void)
         cmocka_unit_test(the_definition_holds_on_this_backend),
         cmocka_unit_test(the_machine_is_described),
     };
-    return RUN_FAR_TOO(tests, NULL, NULL) + RUN_EMULATED(of_kernels, NULL, NULL);
+    const int failed = RUN_FAR_TOO(tests, NULL, NULL);
+    return failed + RUN_EMULATED(of_kernels, NULL, NULL);
 }

@@ -926,6 +926,6 @@ int main(void)
         cmocka_unit_test(sum_of_squares_is_exact_enough_and_lets_nan_through),
         cmocka_unit_test(no_rows_is_no_work),
     };
-    return RUN_FAR_TOO(tests, setup, teardown) +
-           RUN_EMULATED(of_kernels, setup, teardown);
+    const int failed = RUN_FAR_TOO(tests, setup, teardown);
+    return failed + RUN_EMULATED(of_kernels, setup, teardown);
 }
