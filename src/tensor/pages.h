@@ -31,6 +31,6 @@ void kg_pages_take_all_back(void);
 
 /* From here on the host may touch them while they are not lent, or no more: for tests
  * that fill operands and read results in place. Operations see no difference. */
-void kg_pages_show(bool shown);
+void kg_pages_show(bool on);
 
 #endif

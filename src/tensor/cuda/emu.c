@@ -44,7 +44,6 @@ struct warp {
 struct shared {
     const void *name;
     char *memory;
-    size_t bytes;
     uint64_t block; /* that it was last filled for */
 };
 
@@ -348,25 +347,30 @@ static char *shared_new(size_t bytes)
     return at + page + inside - bytes;
 }
 
+static struct shared *shared_of(const void *name, size_t bytes)
+{
+    for (int i = 0; i < NAMES; i++) {
+        if (!shared[i].name)
+            shared[i] = (struct shared){name, shared_new(bytes), 0};
+        if (shared[i].name == name)
+            return &shared[i];
+    }
+    BLAME("more than %d names of shared memory", (int)NAMES);
+}
+
 void *kg_emu_shared(const void *name, size_t bytes)
 {
-    int i = 0;
+    struct shared *s = shared_of(name, bytes);
 
-    while (i < NAMES && shared[i].name && shared[i].name != name)
-        i++;
-    if (i == NAMES)
-        BLAME("more than %d names of shared memory", (int)NAMES);
-    if (!shared[i].name)
-        shared[i] = (struct shared){name, shared_new(bytes), bytes, 0};
-    if (shared[i].block != block) { /* the first thread that comes */
-        memset(shared[i].memory, 0xff, bytes);
-        shared[i].block = block;
+    if (s->block != block) { /* the first thread that comes */
+        memset(s->memory, 0xff, bytes);
+        s->block = block;
         shared_bytes += bytes;
     }
     if (shared_bytes > SHARED_BYTES)
         BLAME("%zu bytes of shared memory, expected %d at most", shared_bytes,
               (int)SHARED_BYTES);
-    return shared[i].memory;
+    return s->memory;
 }
 
 /* ---- memory ---- */

@@ -30,7 +30,7 @@ enum kg_emu_schedule {
     KG_EMU_BACKWARD,    /* from the last thread of the last block */
     KG_EMU_SCHEDULES
 };
-void kg_emu_schedule(enum kg_emu_schedule order) KG_EMU_TESTED;
+void kg_emu_schedule(enum kg_emu_schedule o) KG_EMU_TESTED;
 
 /* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
@@ -42,12 +42,12 @@ extern struct kg_emu_dim kg_emu_block;
 /* What a lane can show the others at a time. */
 enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 32 };
 
-/* body(arg) by `threads` threads of every block. After a fault nothing is launched until
+/* run(arg) by `threads` threads of every block. After a fault nothing is launched until
  * it was told. */
-void kg_emu_launch(const char *kernel, struct kg_emu_dim grid, unsigned threads,
-                   void (*body)(void *), void *arg);
+void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
+                   void (*run)(void *), void *arg);
 /* A pointer among a kernel's arguments: a fault where it is the host's. */
-void kg_emu_argument(const char *kernel, const void *p);
+void kg_emu_argument(const char *name, const void *p);
 void kg_emu_barrier(int line);
 /* What the lanes of the warp show each other, KG_EMU_SHOWN bytes each; valid until the
  * next exchange. A mask is of all lanes. */
