@@ -145,18 +145,18 @@ static void close_group(struct kg_sched *s, int32_t i)
     take_out(&s->order, i);
 }
 
-void kg_sched_move(struct kg_sched *s, int32_t i, enum kg_slot_state to)
+void kg_sched_move(struct kg_sched *s, int32_t slot, enum kg_slot_state to)
 {
-    struct kg_slot *slot = &s->slots[i];
-    enum kg_slot_state from = slot->state;
-    take_out(&s->in[from], i);
-    put(&s->in[to], i);
-    slot->state = to;
+    struct kg_slot *moved = &s->slots[slot];
+    enum kg_slot_state from = moved->state;
+    take_out(&s->in[from], slot);
+    put(&s->in[to], slot);
+    moved->state = to;
     if (to == KG_SLOT_FREE)
-        drop_blocks(s, slot->blocks, &slot->n_blocks);
+        drop_blocks(s, moved->blocks, &moved->n_blocks);
     if (from == KG_SLOT_STARTING) {
-        s->groups[slot->group].n_waiting--;
-        close_group(s, slot->group);
+        s->groups[moved->group].n_waiting--;
+        close_group(s, moved->group);
     }
 }
 
