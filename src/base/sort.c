@@ -1,4 +1,8 @@
-/* Putting numbers in order. */
+/* Putting numbers in order.
+ *
+ * NaN is equal to everything for qsort's comparison, so an array that holds one has no
+ * defined order: callers have none, they are metrics and times that were checked.
+ */
 #include "base/sort.h"
 
 #include <stdlib.h>

@@ -1,7 +1,9 @@
 /* The products of a layer at the 0.5B shape, one by one, as a run makes them: weights in
- * panels, few rows by weights that come from memory, many by weights in the cache. Few
- * rows are bound by the memory's rate, many by the multiply-adds that registers can make;
- * each row stands beside its own ceiling. */
+ * panels, few rows by weights that come from memory, many by weights in the cache.
+ *
+ * Few rows are bound by the memory's rate, many by the multiply-adds that registers can
+ * make; each row stands beside its own ceiling.
+ */
 #include "bench/bench_internal.h"
 
 #include "base/clock.h"

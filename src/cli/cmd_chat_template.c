@@ -1,5 +1,9 @@
 /* kedge chat-template: a filter from lines of messages to the prompts that a model's chat
- * template makes of them. Each line is answered before the next is read.
+ * template makes of them.
+ *
+ * Each line is answered before the next is read, so that it can stand in a pipe. The
+ * template comes from the same search as in training (text/chat_template.h); what is
+ * printed is what a run would feed to the model.
  */
 #include "cli/cli.h"
 

@@ -1,5 +1,7 @@
-/* kedge tokenize: a filter between lines of text and lines of ids. Each line is answered
- * before the next is read.
+/* kedge tokenize: a filter between lines of text and lines of ids, in both directions.
+ *
+ * Each line is answered before the next is read. Encoding and decoding are those of
+ * training and sampling, so that this is the place to see what a model is fed.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,6 +1,9 @@
-/* The same as one HTML page: no script, no other file. A token's numbers are in its
- * title; its background is the darker the less likely it was (--logp), or the farther
- * from the anchor (--divergence: blue where the policy is above it, red where below). */
+/* The same as one HTML page: no script, no other file.
+ *
+ * A token's numbers are in its title; its background is the darker the less likely it was
+ * (--logp), or the farther from the anchor (--divergence: blue where the policy is above
+ * it, red where below). Everything a model wrote goes through text/html.h.
+ */
 #include "cli/show.h"
 
 #include "text/html.h"

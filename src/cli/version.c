@@ -1,5 +1,8 @@
-/* `kedge --version`: what this build is made of. The libraries stand behind one file each
- * in their modules; here alone they are asked once more, for their versions.
+/* `kedge --version`: what this build is made of.
+ *
+ * The libraries stand behind one file each in their modules; here alone they are asked
+ * once more, for the versions that are loaded, not those that were compiled against. With
+ * backend and processor that is what a report of a problem needs.
  */
 #include "cli/cli.h"
 

@@ -1,6 +1,9 @@
-/* Family agg_loss: reductions of a matrix of token losses. Where published code differs
- * from itself (an eps in a mean, empty rows counted or not) totals are set, not
- * formulas. */
+/* Family agg_loss: reductions of a matrix of token losses.
+ *
+ * A mask becomes lengths of rows, and the reduction is the policy's own, on weights of
+ * tokens. Where published code differs from itself (an eps in a mean, empty rows counted
+ * or not) totals are set, not formulas.
+ */
 #include "golden/golden_internal.h"
 
 /* Lengths of the rows under a 0/1 mask. */

@@ -1,6 +1,9 @@
-/* Units in plain writing that are made of several: m/s, km/h, m/s^2. A single letter may
- * be a name as well, so that it is a unit only inside of such a quotient, and only where
- * the whole quotient is made of units. */
+/* Units in plain writing that are made of several: m/s, km/h, m/s^2.
+ *
+ * A single letter may be a name as well, so that it is a unit only inside of such a
+ * quotient, and only where the whole quotient is made of units: `5 m/s` has one, `5 m/x`
+ * has none. A unit that stands alone is the table of words' to know.
+ */
 #include "math/parse_internal.h"
 
 #include <ctype.h>

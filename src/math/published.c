@@ -1,6 +1,8 @@
 /* The graders of published runs, `mathd` and `ema-pg` (the EMA-PG and DeepScaleR line).
+ *
  * They are rules on strings, repeated step by step with their oddities, so that a number
- * can be compared like for like; that is their only merit.
+ * can be compared like for like; that is their only merit. The grader that reads
+ * mathematics is `default` (grade.c).
  */
 #include "math/math_internal.h"
 

@@ -1,5 +1,10 @@
 /* Rotary frequencies, in float32 and in the order of operations of transformers'
- * modeling_rope_utils, so that a checkpoint sees the same angles here and there. */
+ * modeling_rope_utils, so that a checkpoint sees the same angles here and there.
+ *
+ * Pair i of a head turns by pos theta^(-2i/head_dim). A last bit matters: at position
+ * 30,000 it is an angle of some thousandths. Powers are exp and log of base/real.h, which
+ * are the same on every machine.
+ */
 #include "base/real.h"
 #include "model/config.h"
 

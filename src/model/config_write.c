@@ -1,6 +1,10 @@
-/* Writing a config.json that transformers loads: the fields that its class writes for the
- * family, in the layout that both its older and its newer releases read (rope_theta and
- * rope_scaling outside, torch_dtype). */
+/* Writing a config.json that transformers loads.
+ *
+ * The fields that its class writes for the family, in the layout that both its older and
+ * its newer releases read (rope_theta and rope_scaling outside, torch_dtype). Fields that
+ * change no number here but are others' to read (a chat setting, say) are taken over from
+ * the config that the model came with.
+ */
 #include "model/config.h"
 
 #include "data/json.h"

@@ -1,6 +1,11 @@
 /* Answers over the course of a run, out of its rollout dumps: of a few steps, from the
  * first to the last one, the answer with the highest reward, the one with the lowest, and
- * the longest. */
+ * the longest.
+ *
+ * A curve says that the reward rose, answers say what was learned: a format, a trick or
+ * the task. Dumps may be large, so a number of lines of each is looked at; where one
+ * cannot be read the page goes without these answers and a warning says why.
+ */
 #include "report/report_internal.h"
 
 #include "base/file.h"

@@ -1,6 +1,10 @@
-/* The sets of a trajectory from its weights: one forward over the sequence (over each of
- * the contexts that it was sampled in), the head on a few rows at a time, as their logits
- * are the whole vocabulary wide. */
+/* The sets of a trajectory from its weights: which ids truncated sampling left.
+ *
+ * One forward over the sequence (over each of the contexts that it was sampled in), the
+ * head on a few rows at a time, as their logits are the whole vocabulary wide. The
+ * sampler itself decides on each row, so a set found again is the set that was drawn
+ * from.
+ */
 #include "rollout/keep.h"
 
 #include "base/mem.h"

@@ -1,6 +1,10 @@
 /* The calculator: <calculator> expression </calculator> is answered by its exact value
- * between <result> tags; what cannot be worked out is answered by why not. The answer is
- * there at once, nothing ever waits. */
+ * between <result> tags.
+ *
+ * What cannot be worked out is answered by why not, and counts as failed: a model is to
+ * learn from it, so it is no error of the run. The answer is there at once, nothing ever
+ * waits.
+ */
 #include "base/mem.h"
 #include "math/calculate.h"
 #include "task/env_internal.h"

@@ -1,4 +1,9 @@
-/* Escaping for HTML. */
+/* Escaping for HTML.
+ *
+ * Text that a model wrote may hold anything. What could open a tag or an attribute is
+ * escaped by its number; bytes that are no UTF-8 and control characters become the
+ * replacement character, so a page is valid whatever it shows.
+ */
 #include "text/html.h"
 
 #include "text/unicode.h"

@@ -1,5 +1,8 @@
-/* Jinja's statements. A block reads on to one of the tags that may end it; which tags
- * those are is the caller's to say, so nesting needs no stack of its own.
+/* Jinja's statements: from tokens to a tree.
+ *
+ * A block reads on to one of the tags that may end it; which tags those are is the
+ * caller's to say, so nesting needs no stack of its own. Its depth is bounded, as the
+ * walk over the tree goes as deep. Expressions are in jinja_parse_expr.c.
  */
 #include "base/mem.h"
 #include "text/jinja_internal.h"

@@ -1,5 +1,9 @@
-/* Values of templates: memory, making, comparing, members. Where Python and JSON differ
- * (1 == True, 1 == 1.0, text and lists have an order, objects have none) Python wins.
+/* Values of templates: memory, making, comparing, members.
+ *
+ * A value is small and copied; what it points to lies in the render's pool and is gone
+ * with it. Messages of the caller are read where they stand in the JSON tree. Where
+ * Python and JSON differ (1 == True, 1 == 1.0, text and lists have an order, objects
+ * have none) Python wins.
  */
 #define _GNU_SOURCE /* memmem */
 #include "text/jinja_internal.h"

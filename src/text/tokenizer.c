@@ -1,6 +1,7 @@
 /* The public face of tokenizers: the table of kinds, opening a folder, decoding.
  *
- * Decoding knows no kinds: an id is some bytes, and a text is their sequence.
+ * A kind says how to read its file and how to encode. Decoding knows no kinds: an id is
+ * some bytes, and a text is their sequence.
  */
 #include "base/file.h"
 #include "base/mem.h"

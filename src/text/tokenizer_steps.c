@@ -1,5 +1,9 @@
 /* The steps of a tokenizer.json around its model: normalizer, pre_tokenizer,
  * post_processor, decoder.
+ *
+ * Each is read into what kedge has for it, and every field is accounted for: one that is
+ * not known is refused by its path, as ids that differ from the model's training are
+ * worse than none. Patterns of known families are recognised and kept as constants.
  */
 #include "text/tokenizer_read.h"
 #include "text/unicode.h"

@@ -1,5 +1,10 @@
 /* Episodes of a run: the environment that the recipe names, and what of episodes is
- * logged. */
+ * logged.
+ *
+ * A tool that fails for good ends the run, not the episode: answers without their
+ * observation would be trained on as if the model had failed. The run stands behind its
+ * last step and goes on with the same bits once the tool answers.
+ */
 #include "train/episodes.h"
 
 #include "recipe/episodes.h"

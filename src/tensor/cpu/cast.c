@@ -1,4 +1,9 @@
-/* Between element types and layouts: what has no other arithmetic than one rounding. */
+/* Between element types and layouts: what has no other arithmetic than one rounding.
+ *
+ * A unit of work is a row, or a panel of sixteen where one side lies in panels. Packing
+ * goes from rows straight to a panel; unpacking turns a block of a panel back into rows
+ * in registers first, so that both ways are one pass over memory.
+ */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/product_internal.h"
 

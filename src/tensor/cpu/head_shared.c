@@ -1,4 +1,10 @@
-/* Tiles of the vocabulary head, for both directions: see head_internal.h. */
+/* Tiles of the vocabulary head, for both directions: see head_internal.h.
+ *
+ * Logits exist for one tile of columns at a time. The width depends on the vocabulary
+ * alone, so a row's sums are made in the same order whatever rows are beside it. Ids that
+ * are asked for are sorted by the tile that they fall into, once for a row; a tile then
+ * takes its own from where they begin.
+ */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"
 

@@ -1,4 +1,9 @@
-/* The CPU backend's memory is the host's. Long stretches are moved by all threads. */
+/* The CPU backend's memory is the host's.
+ *
+ * To and from the host is a copy like any other. Long stretches are moved by all threads,
+ * a megabyte each: one core alone does not reach the memory's rate. A caller from inside
+ * of a parallel region moves its stretch by itself.
+ */
 #include "base/mem.h"
 #include "tensor/cpu/cpu_internal.h"
 

@@ -1,6 +1,10 @@
 /* The most that products can reach on this instruction set: the multiply-adds of a tile
- * whose sums fill the registers, and nothing read or written. What a product of matrices
- * reaches is less by what it reads, packs and stores. */
+ * whose sums fill the registers, and nothing read or written.
+ *
+ * What a product of matrices reaches is less by what it reads, packs and stores. The
+ * clock that a processor keeps under such a load is part of the ceiling, so it is
+ * measured in turns with what is related to it.
+ */
 #include "base/amx.h"
 #include "base/pairs.h"
 #include "tensor/cpu/cpu_internal.h"

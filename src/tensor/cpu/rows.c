@@ -1,4 +1,8 @@
-/* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic. */
+/* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic.
+ *
+ * Gathering writes each row once, so threads share it. Scattering goes in order on one
+ * thread: destinations may occur twice, as padding does, and the last one is to stay.
+ */
 #include "tensor/cpu/cpu_internal.h"
 
 static void copy_row(struct kg_mat dst, int64_t to, struct kg_mat src, int64_t from)

@@ -1,5 +1,9 @@
-/* The gated activation h = silu(gate) up and its gradient: lane by lane in fp32, rounded
- * once at the store. */
+/* The gated activation h = silu(gate) up and its gradient.
+ *
+ * Lane by lane in fp32, rounded once at the store. The backward computes sigmoid(gate)
+ * again from the gate that was kept, as its exponential costs less than the memory that
+ * keeping it would take.
+ */
 #include "tensor/cpu/cpu_internal.h"
 
 /* 1 / (1 + e^-x) */

@@ -1,5 +1,9 @@
-/* The CPU backend as a table. KG_CPU_TABLE names it after the instruction set it is
- * compiled for; backend.c chooses one at run time. */
+/* The CPU backend as a table.
+ *
+ * This folder is compiled once for each instruction set, and KG_CPU_TABLE names the table
+ * after it; backend.c chooses one at run time. All of them return the same bits
+ * (docs/exactness.md), so the choice is one of speed alone.
+ */
 #include "base/amx.h"
 #include "tensor/cpu/cpu_internal.h"
 
