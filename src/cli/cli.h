@@ -44,8 +44,11 @@ struct kg_flag {
     enum kg_opt_type type;       /* a BOOL has no value */
     bool clears;                 /* a BOOL: given, it is false */
     const struct kg_flag *group; /* see KG_FLAGS_OF */
-    void *target;         /* a LIST is struct kg_flag_list: may be given several times */
-    const char *key;      /* the target is struct kg_flag_keys; NULL: a field of type */
+    void *target;    /* a LIST is struct kg_flag_list: may be given several times */
+    const char *key; /* the target is struct kg_flag_keys; NULL: a field of type */
+    /* the actions of the command that it acts with, "index|query" or "qa-*"; it is
+     * refused with others and without any. NULL: all */
+    const char *only;
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
     double min;           /* INT and REAL; min == max == 0 means no range */
@@ -53,8 +56,8 @@ struct kg_flag {
     const char *choices; /* "a|b" */
 };
 
-/* From type to target of a flag, by the variable that it fills. */
-#define KG_TO(variable)                                                                  \
+/* The type of a flag, by the variable that it fills. */
+#define KG_TO_TYPE(variable)                                                             \
     _Generic((variable),                                                                 \
         bool: KG_OPT_BOOL,                                                               \
         int64_t: KG_OPT_INT,                                                             \
@@ -62,10 +65,12 @@ struct kg_flag {
         double: KG_OPT_REAL,                                                             \
         float: KG_OPT_FLOAT,                                                             \
         const char *: KG_OPT_STRING,                                                     \
-        struct kg_flag_list: KG_OPT_LIST),                                               \
-        false, NULL, &(variable), NULL
+        struct kg_flag_list: KG_OPT_LIST)
+/* From type to `only` of a flag that fills the variable, with any action or with some. */
+#define KG_TO(variable)        KG_TO_TYPE(variable), false, NULL, &(variable), NULL, NULL
+#define KG_FOR(only, variable) KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only
 /* The same of a bool that the flag makes false. */
-#define KG_CLEARS(variable) KG_OPT_BOOL, true, NULL, &(variable), NULL
+#define KG_CLEARS(variable) KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL
 /* A row in whose place those of another table stand, which several commands have; that
  * table has no such row. */
 #define KG_FLAGS_OF(table)                                                               \
@@ -101,6 +106,8 @@ struct kg_command {
     int max_args;        /* arguments that are not flags, at most; < 0: any number */
     /* the i-th name that its argument may be, false behind the last; NULL: no list */
     bool (*term)(struct kg_term *term, int i);
+    /* what kg_flag.only is about; NULL: the first argument */
+    const char *const *action;
 };
 
 /* Ended by a row with name NULL. */
@@ -120,6 +127,9 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
 /* How a flag is written: "-n, --name ARG". */
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f,
                         struct kg_err *err) KG_MUST_CHECK;
+/* Its help, behind the actions that it acts with: "index, query: as JSON". */
+kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f,
+                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
                           struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
@@ -228,6 +238,7 @@ extern const struct kg_flag kg_wiki_flags[];
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[];
 extern const struct kg_flag kg_grade_flags[];
+extern const char *kg_grade_kind; /* what is graded: its action */
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_search_flags[];

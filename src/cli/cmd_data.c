@@ -1,5 +1,9 @@
 /* kedge data: look at a data file of any format, check it as training will read it, and
  * convert it to JSON lines.
+ *
+ * `head` and `convert` show records as they are, `columns` what a Parquet file is made
+ * of. `check` goes the way of a run: the same reader, keys, task, template and
+ * tokenizer, so that what it refuses or shortens is what training would.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -31,31 +35,30 @@ static struct kg_prompt_opts how = {.prefix = "--"};
 static bool as_json;
 
 const struct kg_flag kg_data_flags[] = {
-    {"count", 'n', KG_TO(count), "N", "head: records (default 5)", 1, 1e9, NULL},
-    {"out", 'o', KG_TO(out_path), "FILE",
-     "convert: write there, compressed when it ends in .gz or .zst (default stdout)", 0,
-     0, NULL},
-    {"prompt-key", 0, KG_TO(prompt_key), "KEY",
-     "check: where the prompt is, as data.prompt_key", 0, 0, NULL},
-    {"answer-key", 0, KG_TO(answer_key), "KEY",
-     "check: where the answer is, as data.answer_key", 0, 0, NULL},
-    {"need-answer", 0, KG_TO(need_answer), NULL,
-     "check: a record without an answer is an error", 0, 0, NULL},
-    {"task", 0, KG_TO(task_name), "NAME",
-     "check: as this task reads it, its gold answers included (default none)", 0, 0,
+    {"count", 'n', KG_FOR("head", count), "N", "records (default 5)", 1, 1e9, NULL},
+    {"out", 'o', KG_FOR("convert", out_path), "FILE",
+     "write there, compressed when it ends in .gz or .zst (default stdout)", 0, 0, NULL},
+    {"prompt-key", 0, KG_FOR("check", prompt_key), "KEY",
+     "where the prompt is, as data.prompt_key", 0, 0, NULL},
+    {"answer-key", 0, KG_FOR("check", answer_key), "KEY",
+     "where the answer is, as data.answer_key", 0, 0, NULL},
+    {"need-answer", 0, KG_FOR("check", need_answer), NULL,
+     "a record without an answer is an error", 0, 0, NULL},
+    {"task", 0, KG_FOR("check", task_name), "NAME",
+     "as this task reads it, its gold answers included (default none)", 0, 0, NULL},
+    {"model", 'm', KG_FOR("check", model_dir), "DIR",
+     "folder whose tokenizer and chat template make the prompts", 0, 0, NULL},
+    {"chat-template", 0, KG_FOR("check", chat_choice), "WHICH",
+     "as data.chat_template: auto (the model's), none, or a file", 0, 0, NULL},
+    {"template", 0, KG_FOR("check", how.template_text), "TEXT", "as data.template", 0, 0,
      NULL},
-    {"model", 'm', KG_TO(model_dir), "DIR",
-     "check: folder whose tokenizer and chat template make the prompts", 0, 0, NULL},
-    {"chat-template", 0, KG_TO(chat_choice), "WHICH",
-     "check: as data.chat_template: auto (the model's), none, or a file", 0, 0, NULL},
-    {"template", 0, KG_TO(how.template_text), "TEXT", "check: as data.template", 0, 0,
+    {"user-turn", 0, KG_FOR("check", how.user_turn), NULL, "as data.user_turn", 0, 0,
      NULL},
-    {"user-turn", 0, KG_TO(how.user_turn), NULL, "check: as data.user_turn", 0, 0, NULL},
-    {"system", 0, KG_TO(how.system), "TEXT", "check: as data.system", 0, 0, NULL},
-    {"opening", 0, KG_TO(how.opening), "TEXT", "check: as data.opening", 0, 0, NULL},
-    {"add-special", 0, KG_TO(add_special), "WHICH", "check: as data.add_special", 0, 0,
+    {"system", 0, KG_FOR("check", how.system), "TEXT", "as data.system", 0, 0, NULL},
+    {"opening", 0, KG_FOR("check", how.opening), "TEXT", "as data.opening", 0, 0, NULL},
+    {"add-special", 0, KG_FOR("check", add_special), "WHICH", "as data.add_special", 0, 0,
      KG_SPECIAL_CHOICES},
-    {"json", 0, KG_TO(as_json), NULL, "check, stats, columns: as JSON", 0, 0, NULL},
+    {"json", 0, KG_FOR("check|stats|columns", as_json), NULL, "as JSON", 0, 0, NULL},
     {0},
 };
 

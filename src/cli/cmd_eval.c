@@ -28,7 +28,7 @@ static bool json, dry_run;
 static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
 
-#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name
+#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name, NULL
 
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
@@ -644,6 +644,8 @@ int kg_cmd_eval(int argc, char **argv)
         if (argc != 3)
             return kg_cli_usage("expected compare DIR_A DIR_B, found %d folders",
                                 argc - 1);
+        if (given.n > 0)
+            return kg_cli_usage("--%s does not act with compare", given.flags[0]->name);
         return kg_cli_exit(compare(argv + 1, &err), &err);
     }
     wrong = usage_error();

@@ -1,5 +1,7 @@
-/* kedge grade: a filter from lines of answers to lines of verdicts. Each line is answered
- * before the next is read.
+/* kedge grade: a filter from lines of answers to lines of verdicts.
+ *
+ * Each line is answered before the next is read, so that another program can keep it open
+ * and grade one by one. The graders are those of the tasks.
  */
 #include "cli/cli.h"
 
@@ -12,26 +14,26 @@
 
 enum { MAX_GOLDS = 64 };
 
-static const char *kind = "math";
+const char *kg_grade_kind = "math";
 static const char *mode_name = "default";
 static const char *answer_tags = "1";
 static struct kg_qa_format format = {.structure = 0.2, .final = 0.1};
 
 const struct kg_flag kg_grade_flags[] = {
-    {"kind", 'k', KG_TO(kind), "KIND", "what is graded (default math)", 0, 0,
+    {"kind", 'k', KG_TO(kg_grade_kind), "KIND", "what is graded (default math)", 0, 0,
      "math|qa-em|qa-subem|qa-f1|qa-format|qa-extract"},
-    {"mode", 0, KG_TO(mode_name), "MODE",
-     "math: how: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
-    {"answer-tags", 0, KG_TO(answer_tags), "N",
-     "qa: pairs of answer tags that a response must hold; 2 where the prompt shows one "
+    {"mode", 0, KG_FOR("math", mode_name), "MODE",
+     "how: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
+    {"answer-tags", 0, KG_FOR("qa-*", answer_tags), "N",
+     "pairs of answer tags that a response must hold; 2 where the prompt shows one "
      "and stands in it (default 1)",
      0, 0, "1|2"},
-    {"structure", 0, KG_TO(format.structure), "S",
-     "qa-format: score of a valid format (default 0.2)", 0, 1, NULL},
-    {"final", 0, KG_TO(format.final), "F",
-     "qa-format: score of a wrong answer without one (default 0.1)", 0, 1, NULL},
-    {"retrieval", 0, KG_TO(format.retrieval), "R",
-     "qa-format: added where a gold answer was retrieved (default 0)", 0, 1, NULL},
+    {"structure", 0, KG_FOR("qa-format", format.structure), "S",
+     "score of a valid format (default 0.2)", 0, 1, NULL},
+    {"final", 0, KG_FOR("qa-format", format.final), "F",
+     "score of a wrong answer without one (default 0.1)", 0, 1, NULL},
+    {"retrieval", 0, KG_FOR("qa-format", format.retrieval), "R",
+     "added where a gold answer was retrieved (default 0)", 0, 1, NULL},
     {0},
 };
 
@@ -206,7 +208,7 @@ static kg_status grade_qa(struct kg_err *err)
     struct kg_grade_qa g = {.pairs = answer_tags[0] - '0', .scores = format};
     kg_status status;
 
-    KG_TRY(kg_grade_qa_init(&g, kind, err));
+    KG_TRY(kg_grade_qa_init(&g, kg_grade_kind, err));
     status = kg_cli_filter(kg_grade_qa_line, &g, err);
     kg_grade_qa_release(&g);
     return status;
@@ -218,6 +220,6 @@ int kg_cmd_grade(int argc, char **argv)
 
     (void)argc;
     (void)argv;
-    return kg_cli_exit(strcmp(kind, "math") == 0 ? grade_math(&err) : grade_qa(&err),
-                       &err);
+    return kg_cli_exit(
+        strcmp(kg_grade_kind, "math") == 0 ? grade_math(&err) : grade_qa(&err), &err);
 }

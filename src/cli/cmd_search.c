@@ -1,5 +1,9 @@
 /* kedge search: an index of passages from a corpus file, questions to it, its server, and
  * how fast it answers.
+ *
+ * One table of actions. Settings of the scoring that are given here stand in for those
+ * that the index keeps, so that they can be compared without building it anew. The server
+ * is that of search/service.h, which answers what episodes ask.
  */
 #include "cli/cli.h"
 
@@ -12,6 +16,7 @@
 #include "base/phase.h"
 #include "base/signal.h"
 #include "data/jsonl.h"
+#include "net/http_client.h"
 #include "net/http_host.h"
 #include "search/index.h"
 #include "search/service.h"
@@ -36,56 +41,57 @@ static const char *allow_hosts;
 static int64_t clients = 1;
 static double seconds = 10;
 
+#define SCORING "index|query|serve|bench"
+
 const struct kg_flag kg_search_flags[] = {
-    {"k1", 0, KG_TO(bm25.k1), "X",
+    {"k1", 0, KG_FOR(SCORING, bm25.k1), "X",
      "BM25: how soon further occurrences of a word stop counting (default 1.2; index: "
      "kept in it; query, serve, bench: instead of the index's)",
      0, 1000, NULL},
-    {"b", 0, KG_TO(bm25.b), "X",
+    {"b", 0, KG_FOR(SCORING, bm25.b), "X",
      "BM25: how much long passages pay for their length (default 0.55)", 0, 1, NULL},
-    {"delta", 0, KG_TO(bm25.delta), "X",
+    {"delta", 0, KG_FOR(SCORING, bm25.delta), "X",
      "BM25+: for having a word at all; 0: BM25 (default 0.3)", 0, 10, NULL},
-    {"idf-power", 0, KG_TO(bm25.power), "X",
+    {"idf-power", 0, KG_FOR(SCORING, bm25.power), "X",
      "how much more rare words count; 1: BM25 (default 1.2)", 0, 4, NULL},
-    {"all-words", 0, KG_TO(all_words), NULL,
+    {"all-words", 0, KG_FOR(SCORING, all_words), NULL,
      "stop words count like others (default: only where there is little else)", 0, 0,
      NULL},
-    {"no-stemming", 0, KG_TO(words_as_are), NULL,
-     "index: words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
-    {"topk", 'k', KG_TO(topk), "N", "passages for a query (default 3)", 1,
-     KG_INDEX_TOPK_MAX, NULL},
-    {"json", 0, KG_TO(as_json), NULL, "query: the answer as a line of JSON", 0, 0, NULL},
-    {"host", 0, KG_TO(host), "ADDRESS",
-     "serve: address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
-    {"port", 'p', KG_TO(port), "N", "serve: port (default 8000; 0: one that is free)", 0,
-     65535, NULL},
-    {"workers", 0, KG_TO(workers), "N",
-     "serve: requests that are searched at once (default: cores)", 1, 256, NULL},
-    {"max-queries", 0, KG_TO(max_queries), "N",
-     "serve: queries in one request; beyond: 400 (default 512)", 1, 1 << 20, NULL},
-    {"max-waiting", 0, KG_TO(max_waiting), "N",
-     "serve: requests that wait for a worker; beyond: 503 (default 1024)", 1, 1 << 20,
+    {"no-stemming", 0, KG_FOR("index", words_as_are), NULL,
+     "words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
+    {"topk", 'k', KG_FOR("query|serve|bench", topk), "N",
+     "passages for a query (default 3)", 1, KG_INDEX_TOPK_MAX, NULL},
+    {"json", 0, KG_FOR("query", as_json), NULL, "the answer as a line of JSON", 0, 0,
      NULL},
-    {"max-body", 0, KG_TO(max_body), "BYTES",
-     "serve: size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
-    {"max-connections", 0, KG_TO(max_connections), "N",
-     "serve: connections; further ones are told 503 (default 1024)", 1, 1 << 20, NULL},
-    {"max-answer", 0, KG_TO(max_answer), "BYTES",
-     "serve: size of an answer; beyond: 400 (default 16 MiB)", 1, 1 << 30, NULL},
-    {"max-held", 0, KG_TO(max_held), "BYTES",
-     "serve: bodies and answers of all clients together; beyond: 503 (default 256 MiB)",
-     1 << 20, 1e12, NULL},
-    {"allow-host", 0, KG_TO(allow_hosts), "NAMES",
-     "serve: other names, with commas between, that a local server without a key answers "
+    {"host", 0, KG_FOR("serve", host), "ADDRESS",
+     "address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
+    {"port", 'p', KG_FOR("serve", port), "N", "port (default 8000; 0: one that is free)",
+     0, 65535, NULL},
+    {"workers", 0, KG_FOR("serve", workers), "N",
+     "requests that are searched at once (default: cores)", 1, 256, NULL},
+    {"max-queries", 0, KG_FOR("serve", max_queries), "N",
+     "queries in one request; beyond: 400 (default 512)", 1, 1 << 20, NULL},
+    {"max-waiting", 0, KG_FOR("serve", max_waiting), "N",
+     "requests that wait for a worker; beyond: 503 (default 1024)", 1, 1 << 20, NULL},
+    {"max-body", 0, KG_FOR("serve", max_body), "BYTES",
+     "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
+    {"max-connections", 0, KG_FOR("serve", max_connections), "N",
+     "connections; further ones are told 503 (default 1024)", 1, 1 << 20, NULL},
+    {"max-answer", 0, KG_FOR("serve", max_answer), "BYTES",
+     "size of an answer; beyond: 400 (default 16 MiB)", 1, 1 << 30, NULL},
+    {"max-held", 0, KG_FOR("serve", max_held), "BYTES",
+     "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
+     1e12, NULL},
+    {"allow-host", 0, KG_FOR("serve", allow_hosts), "NAMES",
+     "other names, with commas between, that a local server without a key answers "
      "to; "
      "*: any (default: localhost and its addresses)",
      0, 0, NULL},
-    {"timeout", 0, KG_TO(timeout_s), "S",
-     "serve: seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400,
-     NULL},
-    {"clients", 0, KG_TO(clients), "N",
-     "bench: requests that are open at once, of a server (default 1)", 1, 10000, NULL},
-    {"seconds", 0, KG_TO(seconds), "S", "bench: for so long (default 10)", 0.1, 86400,
+    {"timeout", 0, KG_FOR("serve", timeout_s), "S",
+     "seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400, NULL},
+    {"clients", 0, KG_FOR("bench", clients), "N",
+     "requests that are open at once, of a server (default 1)", 1, 10000, NULL},
+    {"seconds", 0, KG_FOR("bench", seconds), "S", "for so long (default 10)", 0.1, 86400,
      NULL},
     {0},
 };
@@ -271,6 +277,25 @@ out:
 
 /* ---- bench ---- */
 
+/* A server scores as it was told; an index is asked by this process alone. */
+static kg_status check_place(const char *where, struct kg_err *err)
+{
+    const bool remote = kg_http_is_address(where);
+    const bool scoring = bm25.k1 >= 0 || bm25.b >= 0 || bm25.delta >= 0 ||
+                         bm25.power >= 0 || bm25.stop_words >= 0;
+
+    if (remote && scoring)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%.200s is a server: it scores as it was started, found --k1, --b, "
+            "--delta, --idf-power or --all-words",
+            where);
+    if (!remote && clients > 1)
+        return kg_fail(err, KG_EINVAL, "--clients acts with a server alone, found %.200s",
+                       where);
+    return KG_OK;
+}
+
 static kg_status bench(int argc, char **argv, struct kg_err *err)
 {
     const struct kg_search_bench_opts opts = {.where = argv[0],
@@ -283,6 +308,7 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
     kg_status status;
 
     (void)argc;
+    KG_TRY(check_place(argv[0], err));
     status = kg_search_bench(&out, &opts, err);
     return kg_cli_print(status, &out, err);
 }

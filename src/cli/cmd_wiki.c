@@ -20,11 +20,12 @@ const struct kg_flag kg_wiki_flags[] = {
     {"seed", 0, KG_TO(seed), "S", "of the world (default 1)", 0, 1e15, NULL},
     {"works", 0, KG_TO(works), "N",
      "works that training asks about: its size (default 3000)", 8, 3000, NULL},
-    {"count", 'n', KG_TO(count), "N", "episodes: how many (default 5000)", 1, 1e7, NULL},
-    {"fault-rate", 0, KG_TO(fault_rate), "F",
-     "episodes: share that goes wrong (default 0.65)", 0, 1, NULL},
-    {"topk", 'k', KG_TO(topk), "N", "episodes: passages for a query (default 2)", 1, 100,
+    {"count", 'n', KG_FOR("episodes", count), "N", "how many (default 5000)", 1, 1e7,
      NULL},
+    {"fault-rate", 0, KG_FOR("episodes", fault_rate), "F",
+     "share that goes wrong (default 0.65)", 0, 1, NULL},
+    {"topk", 'k', KG_FOR("episodes", topk), "N", "passages for a query (default 2)", 1,
+     100, NULL},
     {0},
 };
 

@@ -190,6 +190,18 @@ static kg_status put_zsh_choices(struct kg_str *out, const struct kg_flag *f,
     return kg_str_putc(out, '\'', err);
 }
 
+static kg_status put_flag_help(struct kg_str *out, const struct kg_flag *f,
+                               struct kg_err *err)
+{
+    struct kg_str help = {0};
+    kg_status status = kg_flag_help(&help, f, err);
+
+    if (status == KG_OK)
+        status = put_help(out, kg_str_text(&help), err);
+    kg_str_release(&help);
+    return status;
+}
+
 static kg_status put_zsh_command(struct kg_str *out, const struct kg_command *c,
                                  struct kg_err *err)
 {
@@ -200,7 +212,7 @@ static kg_status put_zsh_command(struct kg_str *out, const struct kg_command *c,
     walk = (struct kg_flag_walk){c->flags, NULL};
     for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
         KG_TRY(kg_str_printf(out, err, " '--%s:", f->name));
-        KG_TRY(put_help(out, f->help, err));
+        KG_TRY(put_flag_help(out, f, err));
         KG_TRY(kg_str_putc(out, '\'', err));
     }
     KG_TRY(kg_str_puts(out, ") choices=(", err));
@@ -260,7 +272,9 @@ static kg_status put_fish_flag(struct kg_str *out, const struct kg_command *c,
         KG_TRY(put_choices(out, f->choices, ' ', err));
         KG_TRY(kg_str_putc(out, '\'', err));
     }
-    return put_fish_line(out, "", f->help, err);
+    KG_TRY(kg_str_puts(out, " -d '", err));
+    KG_TRY(put_flag_help(out, f, err));
+    return kg_str_puts(out, "'\n", err);
 }
 
 static kg_status put_fish_keys(struct kg_str *out, struct kg_err *err)

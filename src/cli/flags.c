@@ -2,13 +2,22 @@
  *
  * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag,
  * what was expected and what was found, in the words of an option of a recipe; an unknown
- * flag gets the nearest one that exists.
+ * flag gets the nearest one that exists. A flag that acts with some actions of a command
+ * is refused with the others, when all of argv has been read: no flag is without effect.
  */
 #include "cli/cli.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MAX_FLAGS = 128 };
+
+/* Flags that are there, each once. */
+struct given {
+    const struct kg_flag *flags[MAX_FLAGS];
+    int n;
+};
 
 const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk)
 {
@@ -93,7 +102,6 @@ static const struct kg_flag *find_flag(const struct kg_flag *flags, const char *
 static kg_status unknown_flag(const struct kg_flag *flags, const char *arg,
                               struct kg_err *err)
 {
-    enum { MAX_FLAGS = 128 };
     struct kg_flag_walk walk = {flags, NULL};
     const char *names[MAX_FLAGS], *near = NULL;
     size_t n = 0;
@@ -106,14 +114,26 @@ static kg_status unknown_flag(const struct kg_flag *flags, const char *arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
+static void add_given(struct given *g, const struct kg_flag *f)
+{
+    int i = 0;
+
+    while (i < g->n && g->flags[i] != f)
+        i++;
+    assert(i < MAX_FLAGS);
+    g->flags[i] = f;
+    g->n = i == g->n ? i + 1 : g->n;
+}
+
 /* argv[*i] is a flag; takes the next argument too when it is the flag's value. */
-static kg_status parse_flag(const struct kg_flag *flags, int argc, char **argv, int *i,
-                            struct kg_err *err)
+static kg_status parse_flag(struct given *given, const struct kg_flag *flags, int argc,
+                            char **argv, int *i, struct kg_err *err)
 {
     const char *value;
     const struct kg_flag *f = find_flag(flags, argv[*i], &value);
     if (f == NULL)
         return unknown_flag(flags, argv[*i], err);
+    add_given(given, f);
     if (value && !takes_value(f))
         return kg_fail(err, KG_EINVAL, "--%s takes no value, found '%s'", f->name, value);
     if (!takes_value(f))
@@ -127,6 +147,33 @@ static kg_status parse_flag(const struct kg_flag *flags, int argc, char **argv, 
     return set_value(f, value, err);
 }
 
+/* Whether the action is one of "index|query" or begins as "qa-*" says. */
+static bool acts_with(const char *only, const char *action)
+{
+    for (size_t n; *only; only += n + (only[n] == '|')) {
+        n = strcspn(only, "|");
+        const bool begins = only[n - 1] == '*';
+        const size_t same = begins ? n - 1 : n;
+
+        if (strncmp(only, action, same) == 0 && (begins || action[same] == 0))
+            return true;
+    }
+    return false;
+}
+
+static kg_status check_action(const struct given *given, const char *action,
+                              struct kg_err *err)
+{
+    for (int i = 0; i < given->n; i++) {
+        const struct kg_flag *f = given->flags[i];
+
+        if (f->only && !acts_with(f->only, action))
+            return kg_fail(err, KG_EINVAL, "--%s acts with %s alone, found %s", f->name,
+                           f->only, *action ? action : "none of them");
+    }
+    return KG_OK;
+}
+
 static bool asks_for_help(int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -138,6 +185,7 @@ static bool asks_for_help(int argc, char **argv)
 kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
                          struct kg_err *err)
 {
+    struct given given = {.n = 0};
     int n = 0;
     bool flags_ended = false;
     *help = asks_for_help(*argc, argv);
@@ -147,14 +195,14 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
         if (!flags_ended && strcmp(argv[i], "--") == 0)
             flags_ended = true;
         else if (!flags_ended && argv[i][0] == '-' && argv[i][1] != 0)
-            KG_TRY(parse_flag(c->flags, *argc, argv, &i, err));
+            KG_TRY(parse_flag(&given, c->flags, *argc, argv, &i, err));
         else
             argv[n++] = argv[i];
     }
     if (c->max_args >= 0 && n > c->max_args)
         return kg_fail(err, KG_EINVAL, "unexpected argument '%s'", argv[c->max_args]);
     *argc = n;
-    return KG_OK;
+    return check_action(&given, c->action ? *c->action : n > 0 ? argv[0] : "", err);
 }
 
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
@@ -163,4 +211,11 @@ kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_e
         KG_TRY(kg_str_printf(out, err, "-%c, ", f->short_name));
     return kg_str_printf(out, err, "--%s%s%s", f->name, takes_value(f) ? " " : "",
                          takes_value(f) ? f->arg_name : "");
+}
+
+kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
+{
+    for (const char *p = f->only ? f->only : ""; *p; p++)
+        KG_TRY(*p == '|' ? kg_str_puts(out, ", ", err) : kg_str_putc(out, *p, err));
+    return kg_str_printf(out, err, "%s%s", f->only ? ": " : "", f->help);
 }

@@ -53,10 +53,16 @@ static kg_status put_help(struct kg_str *out, size_t start, const char *help,
 static kg_status put_flag(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
 {
     const size_t start = out->len;
+    struct kg_str help = {0};
+    kg_status status;
 
     KG_TRY(kg_str_puts(out, "  ", err));
     KG_TRY(kg_flag_spell(out, f, err));
-    return put_help(out, start, f->help, err);
+    status = kg_flag_help(&help, f, err);
+    if (status == KG_OK)
+        status = put_help(out, start, kg_str_text(&help), err);
+    kg_str_release(&help);
+    return status;
 }
 
 static kg_status put_terms(struct kg_str *out, const struct kg_command *c,
@@ -150,12 +156,15 @@ static kg_status put_man_term(struct kg_str *out, const char *name, const char *
 static kg_status put_man_flag(struct kg_str *out, const struct kg_flag *f,
                               struct kg_err *err)
 {
-    struct kg_str spelled = {0};
-    kg_status status = kg_flag_spell(&spelled, f, err);
+    struct kg_str spelled = {0}, help = {0};
+    kg_status status;
 
-    if (status == KG_OK)
-        status = put_man_term(out, kg_str_text(&spelled), f->help, err);
+    KG_TRY_GOTO(out, kg_flag_spell(&spelled, f, err));
+    KG_TRY_GOTO(out, kg_flag_help(&help, f, err));
+    status = put_man_term(out, kg_str_text(&spelled), kg_str_text(&help), err);
+out:
     kg_str_release(&spelled);
+    kg_str_release(&help);
     return status;
 }
 

@@ -1,0 +1,108 @@
+/* What the parser of flags takes, on the tables that kedge has. */
+#include "cli/cli.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_ARGS = 16 };
+
+static struct kg_err err;
+
+/* `kedge LINE`, its words with a blank between. */
+static kg_status parse(const char *line, bool *help)
+{
+    static char text[256];
+    char *argv[MAX_ARGS], *rest = NULL;
+    int argc = 0;
+
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    assert_in_range(argc, 1, MAX_ARGS);
+    argc--;
+    return kg_flags_parse(kg_command_find(argv[0]), &argc, argv + 1, help, &err);
+}
+
+static void refused(const char *line, const char *says)
+{
+    bool help;
+
+    err.message[0] = 0;
+    if (parse(line, &help) != KG_EINVAL || strcmp(err.message, says) != 0)
+        fail_msg("%s: expected '%s', found '%s'", line, says, err.message);
+}
+
+static void taken(const char *line)
+{
+    bool help;
+
+    if (parse(line, &help) != KG_OK)
+        fail_msg("%s: %s", line, err.message);
+}
+
+static void a_flag_that_does_not_act_is_refused(void **state)
+{
+    (void)state;
+    refused("search query x.db --port 1 hi", "--port acts with serve alone, found query");
+    refused("search check x.db --k1 1",
+            "--k1 acts with index|query|serve|bench alone, found check");
+    refused("search --no-stemming",
+            "--no-stemming acts with index alone, found none of them");
+    refused("data head --json x",
+            "--json acts with check|stats|columns alone, found head");
+    refused("grade --structure 1 --kind qa-em",
+            "--structure acts with qa-format alone, found qa-em");
+    refused("wiki corpus --topk 1 x", "--topk acts with episodes alone, found corpus");
+    refused("bench --streams 2", "--streams acts with serve alone, found none of them");
+    /* what is after all of argv counts, and the whole of its name */
+    refused("search --port 1 query x.db serve",
+            "--port acts with serve alone, found query");
+    refused("search --port 1 serv x.db", "--port acts with serve alone, found serv");
+    refused("search --port 1 server x.db", "--port acts with serve alone, found server");
+}
+
+static void a_flag_that_acts_is_taken(void **state)
+{
+    bool help;
+
+    (void)state;
+    taken("search --port 1 serve x.db");
+    taken("search serve x.db --k1 1 --b 0.5");
+    taken("data columns --json x");
+    taken("grade --answer-tags 2 --kind qa-f1");
+    refused("grade --kind math --answer-tags 2",
+            "--answer-tags acts with qa-* alone, found math");
+    taken("bench serve --streams 2");
+    assert_int_equal(parse("search query --port 1 --help", &help), KG_OK);
+    assert_true(help);
+}
+
+static void help_names_the_actions_of_a_flag(void **state)
+{
+    const struct kg_flag some = {.name = "x", .only = "a|b-*", .help = "text"},
+                         all = {.name = "x", .help = "text"};
+    struct kg_str text = {0};
+
+    (void)state;
+    assert_int_equal(kg_flag_help(&text, &some, &err), KG_OK);
+    assert_string_equal(text.data, "a, b-*: text");
+    kg_str_clear(&text);
+    assert_int_equal(kg_flag_help(&text, &all, &err), KG_OK);
+    assert_string_equal(text.data, "text");
+    kg_str_release(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_flag_that_does_not_act_is_refused),
+        cmocka_unit_test(a_flag_that_acts_is_taken),
+        cmocka_unit_test(help_names_the_actions_of_a_flag),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
