@@ -56,7 +56,7 @@ static void add_answer(struct counts *c, const struct kg_model *m,
                          *logp = kg_json_get(line, "logp");
     const char *source = kg_json_text(kg_json_get(line, "source"), NULL);
     double advantage = kg_json_real(kg_json_get(line, "advantage"), NAN);
-    size_t n = kg_json_size(tokens), from = 0;
+    size_t n = kg_json_size(tokens);
     int32_t ids[LONGEST];
     float now[LONGEST];
     struct kg_score_seq seq = {.tokens = ids, .n = n, .temperature = 1, .logp = now};
@@ -64,7 +64,7 @@ static void add_answer(struct counts *c, const struct kg_model *m,
     assert_true(n <= LONGEST && !isnan(advantage));
     for (size_t i = 0; i < n; i++)
         ids[i] = (int32_t)kg_json_int(kg_json_at(tokens, i), -1);
-    score_one(m, &seq, 0, 0, &from);
+    score_one(m, &seq, 0, 0);
     for (size_t i = 0; i < n; i++) {
         double p = exp(now[i]), mu = exp(kg_json_real(kg_json_at(logp, i), 0));
         bool drop = advantage < 0 && mu - p > DELTA;

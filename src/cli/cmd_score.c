@@ -113,7 +113,7 @@ static kg_status score_window(struct window *w, const struct kg_model *m,
                                                                  : NULL};
     }
     KG_TRY(need_rows(w, m, err));
-    return kg_score(w->rows, m, w->seqs, w->n, 0, 0, NULL, err);
+    return kg_score(w->rows, m, w->seqs, w->n, 0, 0, err);
 }
 
 /* [null, x[1], ...]: the first token has no distribution. */

@@ -65,7 +65,7 @@ static kg_status score(float *logp, const int32_t *tokens, size_t n, float tempe
     kg_status status;
 
     KG_TRY(kg_rows_create(&rows, m, &room, err));
-    status = kg_score(rows, m, &seq, 1, 0, 0, NULL, err);
+    status = kg_score(rows, m, &seq, 1, 0, 0, err);
     kg_rows_free(rows);
     return status;
 }

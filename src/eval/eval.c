@@ -119,14 +119,11 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
 {
     size_t parts = count_parts(trajs, n), longest = 0, at = 0, to = 0;
     struct kg_score_seq *seqs = kg_mem_calloc(parts, sizeof *seqs, "scored answers", err);
-    size_t *from = kg_mem_calloc(parts, sizeof *from, "first scored positions", err);
     struct kg_rows *own = NULL;
-    kg_status status = KG_OK;
+    kg_status status;
 
-    if (!seqs || !from) {
-        status = err->code;
-        goto out;
-    }
+    if (!seqs)
+        return err->code;
     for (size_t i = 0; i < n; i++)
         for (size_t x = 0; x < kg_traj_n_parts(&trajs[i], false); x++, to++) {
             struct kg_traj_part p = kg_traj_part(&trajs[i], x, false);
@@ -134,10 +131,10 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
 
             seqs[to] = (struct kg_score_seq){.tokens = trajs[i].tokens + p.from,
                                              .n = length,
+                                             .from = p.begin - p.from,
                                              .temperature = trajs[i].temperature,
                                              .logp = logp + at,
                                              .entropy = entropy ? entropy + at : NULL};
-            from[to] = p.begin - p.from;
             longest = length > longest ? length : longest;
             at += length;
         }
@@ -148,11 +145,10 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
         KG_TRY_GOTO(out, kg_rows_create(&own, m, &room, err));
         rows = own;
     }
-    status = kg_score(rows, m, seqs, parts, 0, 0, from, err);
+    status = kg_score(rows, m, seqs, parts, 0, 0, err);
 out:
     kg_rows_free(own);
     kg_mem_free(seqs);
-    kg_mem_free(from);
     return status;
 }
 

@@ -81,7 +81,7 @@ static void score(const struct kg_model *m)
                                  .logp = e->logp,
                                  .top_ids = e->top_ids,
                                  .top_logp = e->top_logp};
-        score_one(m, &q, 0, samplings[i].record_top_k, NULL);
+        score_one(m, &q, 0, samplings[i].record_top_k);
     }
 }
 

@@ -95,20 +95,19 @@ static void assert_scored_alike(const struct kg_model *m, const struct kg_traj *
     static float logp[N_TRAJS][LEN], top_logp[N_TRAJS][LEN * K];
     static int32_t top_ids[N_TRAJS][LEN * K];
     struct kg_score_seq seqs[N_TRAJS] = {0};
-    size_t from[N_TRAJS];
     struct kg_rows_opts room = {.max_tokens = pack, .top_k = K};
     struct kg_rows *rows = NULL;
     for (int i = 0; i < N_TRAJS; i++) {
         seqs[i] = (struct kg_score_seq){.tokens = t[i].tokens,
                                         .n = t[i].n,
+                                        .from = t[i].prompt_n,
                                         .temperature = t[i].temperature,
                                         .logp = logp[i],
                                         .top_ids = top_ids[i],
                                         .top_logp = top_logp[i]};
-        from[i] = t[i].prompt_n;
     }
     assert_int_equal(kg_rows_create(&rows, m, &room, &refusal), KG_OK);
-    kg_status status = kg_score(rows, m, seqs, N_TRAJS, 0, K, from, &refusal);
+    kg_status status = kg_score(rows, m, seqs, N_TRAJS, 0, K, &refusal);
     if (status != KG_OK)
         fail_msg("%s", refusal.message);
     kg_rows_free(rows);

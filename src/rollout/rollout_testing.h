@@ -92,11 +92,12 @@ TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
         size_t from = p.begin - p.from;
         struct kg_score_seq seq = {.tokens = t->tokens + p.from,
                                    .n = p.end - p.from,
+                                   .from = from,
                                    .temperature = t->temperature,
                                    .logp = logp,
                                    .top_ids = k > 0 ? top_ids : NULL,
                                    .top_logp = k > 0 ? top_logp : NULL};
-        score_one(m, &seq, 0, K, &from);
+        score_one(m, &seq, 0, K);
         for (size_t j = p.begin, at = from; j < p.end; j++, at++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;

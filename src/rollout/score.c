@@ -19,17 +19,15 @@ struct scorer {
     const struct kg_model *m;
     struct kg_score_seq *seqs;
     size_t n_seqs;
-    const size_t *only_from; /* or NULL */
     int k;
     struct kg_rows_ask ask;
 };
 
-/* The first position of sequence i whose log-prob is wanted. */
-static size_t first_wanted(const struct scorer *s, size_t i)
+static size_t first_wanted(const struct kg_score_seq *q)
 {
-    size_t from = s->only_from ? s->only_from[i] : 1;
-    from = from > 1 ? from : 1;
-    return from < s->seqs[i].n ? from : s->seqs[i].n;
+    size_t from = q->from > 1 ? q->from : 1;
+
+    return from < q->n ? from : q->n;
 }
 
 static kg_status check_seq(const struct scorer *s, size_t i, struct kg_err *err)
@@ -60,13 +58,9 @@ static void add_seq(struct scorer *s, size_t i)
     float inv_temp = kg_inv_temperature(q->temperature);
     int64_t row = kg_rows_add(s->p, q->tokens, q->n);
 
-    for (size_t t = first_wanted(s, i); t < q->n; t++) {
-        int64_t w = kg_rows_want(s->p, row + (int64_t)t - 1, q->tokens[t], inv_temp,
-                                 q->indices ? q->indices + t * (size_t)s->k : NULL);
-
-        if (q->sets)
-            kg_rows_want_set(s->p, w, &q->sets[t]);
-    }
+    for (size_t t = first_wanted(q); t < q->n; t++)
+        kg_rows_want(s->p, row + (int64_t)t - 1, q->tokens[t], inv_temp,
+                     q->indices ? q->indices + t * (size_t)s->k : NULL);
 }
 
 /* Pack sequences from `first` on while they fit.   returns the first one that is left
@@ -107,7 +101,7 @@ static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg
 
     for (size_t i = first; i < last; i++) {
         struct kg_score_seq *q = &s->seqs[i];
-        size_t from = first_wanted(s, i);
+        size_t from = first_wanted(q);
         size_t n = q->n - from;
         for (size_t t = 0; t < n; t++)
             if (!isfinite(p->lse[w + t]))
@@ -118,9 +112,7 @@ static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg
                     i, from + t, p->lse[w + t]);
         deal_all(q->logp, from, p->logp, w, n, sizeof *q->logp);
         deal_all(q->entropy, from, p->entropy, w, n, sizeof *q->entropy);
-        deal_all(q->lse, from, p->lse, w, n, sizeof *q->lse);
         deal_all(q->sum_sq, from, p->sum_sq, w, n, sizeof *q->sum_sq);
-        deal_all(q->set_logp, from, p->set_logp, w, n, sizeof *q->set_logp);
         deal(q->logp_at, from * k, p->logp_at, w * k, n * k, sizeof *q->logp_at);
         deal(q->top_ids, from * top, p->top_ids, w * top, n * top, sizeof *q->top_ids);
         deal(q->top_logp, from * top, p->top_logp, w * top, n * top, sizeof *q->top_logp);
@@ -148,13 +140,12 @@ static kg_status score_packs(struct scorer *s, struct kg_err *err)
 
 kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
-                   const size_t *only_from, struct kg_err *err)
+                   struct kg_err *err)
 {
     struct scorer s = {.p = rows,
                        .m = m,
                        .seqs = seqs,
                        .n_seqs = n_seqs,
-                       .only_from = only_from,
                        .k = k,
                        .ask = {.top_k = top_k}};
 
@@ -162,7 +153,6 @@ kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
         KG_TRY(check_seq(&s, i, err));
         s.ask.entropy = s.ask.entropy || seqs[i].entropy != NULL;
         s.ask.sum_sq = s.ask.sum_sq || seqs[i].sum_sq != NULL;
-        s.ask.sets = s.ask.sets || seqs[i].sets != NULL;
     }
     return score_packs(&s, err);
 }

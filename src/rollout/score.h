@@ -14,6 +14,9 @@
 struct kg_score_seq {
     const int32_t *tokens; /* (n) borrowed */
     size_t n;
+    /* the first position that is wanted. The head is not run before it: there logp,
+     * entropy and sum_sq are 0 and the other arrays are left alone, as for position 0 */
+    size_t from;
     float temperature; /* > 0; 0 means 1 */
     /* (n,K) ids whose log-probs are wanted for position t's token; NULL for none */
     const int32_t *indices;
@@ -23,22 +26,16 @@ struct kg_score_seq {
     float *logp_at;   /* (n,K) out or NULL */
     int32_t *top_ids; /* (n,top_k) out or NULL */
     float *top_logp;  /* (n,top_k) out or NULL */
-    double *lse;      /* (n) out or NULL */
     /* (n) out or NULL: sum_v p_v^2 of that distribution; a second run of the head */
     float *sum_sq;
-    /* (n) or NULL: sets whose log mass is wanted for position t's token, n 0: all ids */
-    const struct kg_idset *sets;
-    double *set_logp; /* (n) out, where sets are given */
 };
 
 /* Score n_seqs sequences under m in packs that rows hold; rows have room for what is
- * asked (k, top_k, sets, sum_sq) and fit m as kg_rows_begin says.  k, top_k: widths of
- * the arrays above.  only_from (n_seqs) or NULL: the first position of each sequence that
- * is wanted; the head is not run before it, there logp, entropy, lse, sum_sq and set_logp
- * are 0 and the other arrays are left alone (so it is for position 0).
+ * asked (k, top_k, sum_sq) and fit m as kg_rows_begin says.  k, top_k: widths of the
+ * arrays above.
  * errors: EINVAL (empty sequence, one longer than a pack, unknown token), ENONFINITE */
 kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
-                   const size_t *only_from, struct kg_err *err) KG_MUST_CHECK;
+                   struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -10,14 +10,14 @@
 
 /* In a pack of its own; arguments as those of kg_score. */
 static inline void score_one(const struct kg_model *m, struct kg_score_seq *q, int k,
-                             int top_k, const size_t *from)
+                             int top_k)
 {
     struct kg_rows_opts opts = {
         .max_tokens = (int64_t)q->n, .max_k = k, .top_k = top_k, .sum_sq = q->sum_sq};
     struct kg_rows *rows;
 
     NEED(kg_rows_create(&rows, m, &opts, err));
-    NEED(kg_score(rows, m, q, 1, k, top_k, from, err));
+    NEED(kg_score(rows, m, q, 1, k, top_k, err));
     kg_rows_free(rows);
 }
 

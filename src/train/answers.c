@@ -120,23 +120,22 @@ static kg_status record(struct kg_rl_batch *b, struct kg_rows *rows,
                         const struct kg_model *m, struct kg_err *err)
 {
     struct kg_score_seq *seqs = kg_mem_calloc(b->n_trajs, sizeof *seqs, "answers", err);
-    size_t *from = seqs ? kg_mem_calloc(b->n_trajs, sizeof *from, "answers", err) : NULL;
-    kg_status status = from ? KG_OK : KG_ENOMEM;
+    kg_status status;
 
-    for (size_t i = 0; from && i < b->n_trajs; i++) {
-        struct kg_traj *t = &b->trajs[i];
+    if (!seqs)
+        return err->code;
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
 
-        from[i] = t->prompt_n;
         seqs[i] = (struct kg_score_seq){.tokens = t->tokens,
                                         .n = t->n,
+                                        .from = t->prompt_n,
                                         .temperature = t->temperature,
                                         .logp = t->logp};
     }
-    if (status == KG_OK)
-        status = kg_score(rows, m, seqs, b->n_trajs, 0, 0, from, err);
+    status = kg_score(rows, m, seqs, b->n_trajs, 0, 0, err);
     for (size_t i = 0; status == KG_OK && i < b->n_trajs; i++)
         forget_context(&b->trajs[i]);
-    kg_mem_free(from);
     kg_mem_free(seqs);
     return status;
 }

@@ -154,8 +154,8 @@ static void check_scores(const struct kg_rl_batch *b, const struct kg_run *run)
         int64_t at = b->begin[i];
 
         other.logp = anchor;
-        score_one(run->state.model, &own, 0, 0, NULL);
-        score_one(run->state.anchor, &other, 0, 0, NULL);
+        score_one(run->state.model, &own, 0, 0);
+        score_one(run->state.anchor, &other, 0, 0);
         for (size_t j = 0; j < t->n; j++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;

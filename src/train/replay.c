@@ -407,16 +407,17 @@ static kg_status record_part(struct replay *r, struct kg_traj *t,
 {
     struct kg_run *run = &r->run;
     const struct kg_model *sampler = kg_run_sampler(&run->state);
-    size_t at = part.from * (size_t)t->top_k, from = part.begin - part.from;
+    size_t at = part.from * (size_t)t->top_k;
     struct kg_score_seq seq = {.tokens = t->tokens + part.from,
                                .n = part.end - part.from,
+                               .from = part.begin - part.from,
                                .temperature = t->temperature,
                                .logp = logp,
                                .top_ids = t->top_k > 0 ? t->top_ids + at : NULL,
                                .top_logp = t->top_k > 0 ? t->top_logp + at : NULL};
 
     KG_TRY(kg_score(kg_run_rows(&run->state, &run->work, sampler), sampler, &seq, 1, 0,
-                    t->top_k, &from, err));
+                    t->top_k, err));
     for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL)
             r->out->apart_max = fmax(r->out->apart_max, fabs((double)logp[j - part.from] -

@@ -734,7 +734,7 @@ static void sums_of_squares_are_those_of_the_old_policy(void **state)
                                  .logp = logp,
                                  .logp_at = at};
 
-        score_one(o.run.state.model, &q, VOCAB, 0, NULL);
+        score_one(o.run.state.model, &q, VOCAB, 0);
         for (size_t j = 0; j < t->n; j++) {
             double sum = 0;
 

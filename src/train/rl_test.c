@@ -29,7 +29,7 @@ static void score(struct scores *s, const struct kg_model *m, const struct kg_tr
     assert_true(t->n <= MOST);
     for (int i = 0; i < MOST * VOCAB; i++)
         ids[i] = i % VOCAB;
-    score_one(m, &q, VOCAB, 0, NULL);
+    score_one(m, &q, VOCAB, 0);
 }
 
 /* Loss token `at` of the batch against token j of t. */

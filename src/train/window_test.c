@@ -103,7 +103,7 @@ static void score(float *logp, const struct kg_model *m, const struct kg_traj *t
                                .temperature = t->temperature,
                                .logp = logp + from};
 
-    score_one(m, &seq, 0, 0, NULL);
+    score_one(m, &seq, 0, 0);
 }
 
 /* The first token of the window that token j was drawn in. */
@@ -220,7 +220,7 @@ static void a_reproduction_takes_top_ids_of_the_whole_text(void **state)
                                    .top_ids = ids,
                                    .top_logp = top};
 
-        score_one(o.run.state.model, &seq, 0, 3, NULL);
+        score_one(o.run.state.model, &seq, 0, 3);
         for (size_t j = 0; j < t->n; j++) {
             if (t->source[j] != KG_SOURCE_MODEL)
                 continue;
