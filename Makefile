@@ -59,7 +59,7 @@ CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
 .PHONY: all lib test tests unit far check bench clean install install-lib help lint tidy format docs
-all: kedge lib
+all: kedge lib cuda
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
 OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
@@ -96,7 +96,7 @@ CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
 # ---- the kernels of devices, emulated: for tests alone, so the program needs no C++ ---------------------------------
 # fibers are no threads to the thread sanitizer
 EMU := $(if $(filter thread,$(SAN)),,$(shell echo | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo $(B)/tensor/emu.o))
-EMU_SRC := src/tensor/cuda/emu.c $(wildcard src/tensor/cuda/*.cu)
+EMU_SRC := src/tensor/cuda/emu.c $(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu))
 # longjmp is told from fiber to fiber, not up the stack
 EMU_FLAGS := $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) -U_FORTIFY_SOURCE
 $(B)/emu/%.o: src/tensor/cuda/%.c $(B)/flags
@@ -109,6 +109,8 @@ $(B)/emu/%.o: src/tensor/cuda/%.cu $(B)/flags
 $(EMU): $(patsubst src/tensor/cuda/%,$(B)/emu/%.o,$(basename $(EMU_SRC)))
 	@mkdir -p $(@D)
 	$(LD) -r -o $@ $^
+
+include src/tensor/cuda/rules.mk
 
 define module_rules
 $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
@@ -206,10 +208,11 @@ docs: kedge                              ## rewrite the pages that are printed f
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
 SHARE := $(DESTDIR)$(PREFIX)/share
-install: kedge install-lib               ## copy program, library, man pages, recipes, suites, completion under PREFIX
+install: kedge cuda install-lib          ## copy program, library, man pages, recipes, suites, completion under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
 	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
+	$(if $(filter 1,$(CUDA)),$(call put,755,$(CUDA_LIB),lib/kedge/$(CUDA_LIB)))
 	./kedge man > $(SHARE)/man/man1/kedge.1
 	./kedge completion bash > $(SHARE)/bash-completion/completions/kedge
 	./kedge completion zsh > $(SHARE)/zsh/site-functions/_kedge
@@ -234,9 +237,10 @@ compile_commands.json: Makefile          ## for clangd and clang-tidy
 	@tools/compile-commands > $@
 
 clean:                                   ## remove what was built
-	rm -rf build kedge
+	rm -rf build kedge libkedge_cuda.so
 
 help:
-	@awk -F: '/^[a-z_.]+:.*##/ {n=$$1; sub(/.*## */,""); printf "  %-22s %s\n", n, $$0}' Makefile
+	@awk -F: '/^[a-z_.-]+:.*##/ {n=$$1; sub(/.*## */,""); printf "  %-22s %s\n", n, $$0}' \
+	  Makefile src/tensor/cuda/rules.mk
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -6,6 +6,7 @@
  */
 #include "tensor/backend.h"
 #include "tensor/cuda/emu.h"
+#include "tensor/device.h"
 #include "tensor/far.h"
 #include "tensor/selfcheck.h"
 
@@ -121,13 +122,19 @@ static kg_status open_cpu(const struct kg_backend **be, struct kg_err *err)
                          "backend cpu: expected a processor of x86-64-v3 at least");
 }
 
+static kg_status open_cuda(const struct kg_backend **be, struct kg_err *err)
+{
+    return kg_cuda_open(be, "cuda", err);
+}
+
 static const struct {
     const char *name;
     const char *help;
     kg_status (*open)(const struct kg_backend **be, struct kg_err *err);
 } backends[] = {
     {"cpu", "the kernels of this machine's processor", open_cpu},
-    {"far", "the same on memory that the host cannot touch, for tests", kg_far_open},
+    {"cuda", "an NVIDIA GPU (tensor/device.h)", open_cuda},
+    {"far", "the CPU's on memory that the host cannot touch, for tests", kg_far_open},
     /* the last: programs but tests have none */
     {"emu", "kernels for devices, emulated, for tests", kg_emu_open},
 };

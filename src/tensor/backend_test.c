@@ -16,7 +16,7 @@ static void an_unknown_backend_lists_the_valid_ones(void **state)
 
     (void)state;
     assert_int_equal(kg_backend_open(&be, "gpu", &err), KG_ENOTFOUND);
-    assert_non_null(strstr(err.message, "expected one of cpu, far"));
+    assert_non_null(strstr(err.message, "expected one of cpu, cuda, far"));
     assert_non_null(strstr(err.message, "found 'gpu'"));
     assert_int_equal(kg_backend_open(&be, "cpu", &err), KG_OK);
     assert_string_equal(be->name, "cpu");

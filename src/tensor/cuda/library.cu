@@ -1,0 +1,163 @@
+/* libkedge_cuda.so as seen from outside: whether there is a device that its kernels run
+ * on, and what of kedge it computes with.
+ *
+ * The one file that the emulation does not have. Each thing that can be missing (driver,
+ * a driver as new as the runtime that is linked in, a device of this number, kernels for
+ * its architecture) is a line that names it; the last is asked of the runtime by a kernel
+ * that does nothing, not concluded from numbers. Pure functions of base/ and tensor/ are
+ * linked in; memory is kedge's, so that its caps and counts hold.
+ */
+#include "tensor/cuda/cuda_internal.h"
+#include <stdio.h>
+
+extern "C" {
+#include "tensor/cuda/library.h"
+extern const struct kg_backend kg_cuda_table;
+}
+
+static const struct kg_cuda_host *door; /* borrowed, of the process's life */
+static int chosen = -1;                 /* the device; none yet */
+
+extern "C" void *kg_mem_calloc(size_t count, size_t size, const char *what,
+                               struct kg_err *err)
+{
+    return door->calloc(count, size, what, err);
+}
+extern "C" void kg_mem_free(void *block) { door->free(block); }
+
+static __global__ void nothing(void) {}
+
+/* ---- what is there ---- */
+struct cuda_number {
+    int major, minor;
+};
+/* 13020 is 13.2 */
+static struct cuda_number number_of(int version)
+{
+    const struct cuda_number n = {version / 1000, version % 1000 / 10};
+
+    return n;
+}
+
+static kg_status refuse_driver(struct kg_err *err)
+{
+    int driver = 0, runtime = 0;
+
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    const struct cuda_number d = number_of(driver), r = number_of(runtime);
+
+    if (driver == 0)
+        return kg_fail(err, KG_EDEVICE,
+                       "cuda: expected an NVIDIA driver, found none: no libcuda.so.1 on "
+                       "the loader's path");
+    return kg_fail(err, KG_EDEVICE,
+                   "cuda: expected a driver of CUDA %d.0 or newer, found one of CUDA "
+                   "%d.%d",
+                   r.major, d.major, d.minor);
+}
+
+static kg_status count_devices(int *n, struct kg_err *err)
+{
+    const cudaError_t e = cudaGetDeviceCount(n);
+
+    if (e == cudaSuccess && *n > 0)
+        return KG_OK;
+    if (e == cudaErrorInsufficientDriver)
+        return refuse_driver(err);
+    if (e == cudaSuccess || e == cudaErrorNoDevice)
+        return kg_fail(err, KG_EDEVICE, "cuda: the driver has no device");
+    return kg_fail(err, KG_EDEVICE, "cuda: no device can be counted: %s",
+                   cudaGetErrorString(e));
+}
+
+static kg_status describe_device(char *text, size_t bytes, int device, struct kg_err *err)
+{
+    struct cudaDeviceProp p;
+    const cudaError_t e = cudaGetDeviceProperties(&p, device);
+
+    if (e != cudaSuccess)
+        return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
+    snprintf(text, bytes, "cuda:%d %s (sm_%d%d, %.1f GiB)", device, p.name, p.major,
+             p.minor, (double)p.totalGlobalMem / (double)(1 << 30));
+    return KG_OK;
+}
+
+static kg_status devices(char *text, size_t bytes, struct kg_err *err)
+{
+    int n = 0, driver = 0;
+
+    KG_TRY(count_devices(&n, err));
+    (void)cudaDriverGetVersion(&driver);
+    const struct cuda_number d = number_of(driver);
+
+    snprintf(text, bytes, "driver of CUDA %d.%d", d.major, d.minor);
+    for (int i = 0; i < n; i++) {
+        char one[320];
+        const size_t used = strlen(text);
+
+        KG_TRY(describe_device(one, sizeof one, i, err));
+        snprintf(text + used, bytes - used, "; %s", one);
+    }
+    return KG_OK;
+}
+
+extern "C" const struct kg_cuda_about kg_backend_cuda_about = {
+    .interface = KG_CUDA_INTERFACE,
+    .table_bytes = sizeof(struct kg_backend),
+    .version = KG_VERSION,
+    .architectures = KG_CUDA_ARCHITECTURES,
+    .devices = devices,
+};
+
+/* ---- one of them ---- */
+static kg_status check_kernels(int device, struct kg_err *err)
+{
+    struct cudaFuncAttributes a;
+    char text[320];
+    const cudaError_t e = cudaFuncGetAttributes(&a, nothing);
+
+    if (e == cudaSuccess)
+        return KG_OK;
+    (void)cudaGetLastError();
+    KG_TRY(describe_device(text, sizeof text, device, err));
+    if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction)
+        return kg_fail(err, KG_EDEVICE,
+                       "%s: no kernels for this architecture: built are those for %s",
+                       text, KG_CUDA_ARCHITECTURES);
+    return kg_fail(err, KG_EDEVICE, "%s: %s", text, cudaGetErrorString(e));
+}
+
+/* For all threads of the process, then for this one at once. */
+static kg_status choose(int device, struct kg_err *err)
+{
+    cudaError_t e = cudaSetValidDevices(&device, 1);
+
+    if (e == cudaSuccess)
+        e = cudaSetDevice(device);
+    if (e != cudaSuccess)
+        return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
+    return check_kernels(device, err);
+}
+
+kg_status kg_backend_cuda_open(const struct kg_backend **be,
+                               const struct kg_cuda_host *host, int device,
+                               struct kg_err *err)
+{
+    int n = 0;
+
+    if (chosen >= 0 && chosen != device)
+        return kg_fail(err, KG_ECONFLICT,
+                       "cuda:%d: expected cuda:%d, on which this process computes",
+                       device, chosen);
+    KG_TRY(count_devices(&n, err));
+    if (device >= n)
+        return kg_fail(err, KG_EDEVICE, "cuda:%d: expected a device from 0 to %d", device,
+                       n - 1);
+    if (chosen < 0)
+        KG_TRY(choose(device, err));
+    chosen = device;
+    door = host;
+    *be = &kg_cuda_table;
+    return KG_OK;
+}

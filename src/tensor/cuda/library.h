@@ -1,0 +1,41 @@
+/* Between kedge and libkedge_cuda.so, which is built where nvcc is and opened when a GPU
+ * is asked for (tensor/device.h): so kedge starts and computes where no CUDA is.
+ *
+ * Two names leave the library: kg_backend_cuda_about, data that is read before any of its
+ * code is trusted, and kg_backend_cuda_open.
+ */
+#ifndef KG_TENSOR_CUDA_LIBRARY_H
+#define KG_TENSOR_CUDA_LIBRARY_H
+
+#include "tensor/backend.h"
+
+/* One more whenever a struct that passes between the two changes: those of
+ * tensor/backend.h, and those below. */
+enum { KG_CUDA_INTERFACE = 1 };
+
+/* What a library says of itself. */
+struct kg_cuda_about {
+    int32_t interface;
+    uint32_t table_bytes;      /* of struct kg_backend: a slot more shows by itself */
+    const char *version;       /* of the kedge that it belongs to */
+    const char *architectures; /* "sm_80 sm_90a" */
+    /* text <- driver and devices, in one line; asks the driver, takes nothing of a device
+     * errors: EDEVICE (no driver, one too old, no device) */
+    kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
+};
+
+/* The memory door of the process (base/mem.h). */
+struct kg_cuda_host {
+    void *(*calloc)(size_t count, size_t size, const char *what, struct kg_err *err);
+    void (*free)(void *block);
+};
+
+#define KG_CUDA_EXPORTED __attribute__((visibility("default")))
+extern const struct kg_cuda_about kg_backend_cuda_about KG_CUDA_EXPORTED;
+/* The backend on a device, the process's one from here on.   *be, host: of static life
+ * errors: EDEVICE, ECONFLICT (the process computes on another device) */
+kg_status kg_backend_cuda_open(const struct kg_backend **be,
+                               const struct kg_cuda_host *host, int device,
+                               struct kg_err *err) KG_CUDA_EXPORTED;
+
+#endif

@@ -1,0 +1,50 @@
+# libkedge_cuda.so: the kernels of src/tensor/cuda for NVIDIA's GPUs, where nvcc is. kedge itself is the same with it and
+# without (docs/gpu.md).
+#
+#   CUDA=0        is not built        CUDA=1   must be built
+#   NVCC=path     this compiler; else that of PATH, or of /usr/local/cuda
+
+ifndef NVCC
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+endif
+# a host program's sanitizer is not in a library that is opened
+CUDA ?= $(if $(NVCC),$(if $(SAN),0,1),0)
+CUDA_ARCHS := 80 90a
+CUDA_SRC   := $(filter-out %_testing.cu,$(wildcard src/tensor/cuda/*.cu))
+CUDA_OBJ   := $(CUDA_SRC:src/tensor/cuda/%.cu=$(B)/cuda/%.o)
+CUDA_LIB   := libkedge_cuda.so
+# in wheels the runtime is beside the compiler in lib/
+CUDA_FLAGS := -std=c++17 -O3 --fmad=false -cudart static -Isrc \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+              -Xcompiler -fPIC -Xcompiler -fvisibility=hidden -Xcompiler -ffp-contract=off \
+              -DKG_VERSION='"$(VERSION)"' -DKG_CUDA_ARCHITECTURES='"$(CUDA_ARCHS:%=sm_%)"'
+
+.PHONY: cuda
+cuda: $(if $(filter 1,$(CUDA)),$(CUDA_LIB))   ## libkedge_cuda.so for GPUs, where nvcc is (CUDA=0|1, NVCC=path)
+ifeq ($(CUDA)$(NVCC),0)
+	@echo "cuda: no nvcc in PATH or /usr/local/cuda/bin: $(CUDA_LIB) is not built (docs/gpu.md)"
+endif
+ifeq ($(CUDA)$(NVCC),1)
+$(error CUDA=1: no nvcc in PATH or /usr/local/cuda/bin: expected NVCC=path (docs/gpu.md))
+endif
+
+# what ptxas says of each kernel is kept for cuda-check
+$(B)/cuda/%.o: src/tensor/cuda/%.cu src/tensor/cuda/rules.mk
+	@mkdir -p $(@D)
+	$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -Xptxas -v -c $< -o $@ 2>$(@:.o=.ptxas) || \
+	  { cat $(@:.o=.ptxas) >&2; rm -f $@; exit 1; }
+	@sed '/^ptxas info/d; /bytes stack frame/d' $(@:.o=.ptxas) >&2
+# both say which version they are of
+$(B)/cuda/library.o $(B)/tensor/device.o: Makefile
+
+# of the archives what is pure; library.cu has the rest
+$(B)/$(CUDA_LIB): $(CUDA_OBJ) $(B)/libtensor.a $(B)/libbase.a src/tensor/cuda/library.map
+	$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJ) $(B)/libtensor.a $(B)/libbase.a -L$(dir $(NVCC))../lib \
+	  -Xlinker --version-script=src/tensor/cuda/library.map -Xlinker -z,defs -Xlinker --as-needed
+# by rename: a run may have it open
+$(CUDA_LIB): $(B)/$(CUDA_LIB)
+	cp $< $@.new && mv -f $@.new $@
+
+.PHONY: cuda-check
+cuda-check: $(if $(NVCC),$(CUDA_OBJ))      ## registers, shared memory and spills of every kernel, against a table
+	@NVCC='$(NVCC)' tools/cuda-check $(B)

@@ -1,0 +1,211 @@
+/* Finding libkedge_cuda.so, and whether it is the one that belongs to this program.
+ *
+ * A library is found by its place alone: no variable of the environment, no search path
+ * of the loader's says which code runs. What it says of itself is compared before any of
+ * it is called; from there on refusals are its own. It stays open: what it registered
+ * with the driver names it.
+ */
+#include "tensor/device.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "tensor/cuda/library.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define LIBRARY "libkedge_cuda.so"
+
+enum { DEVICES_MAX = 1024, FOLDERS = 3 };
+
+/* ---- the library ---- */
+struct library {
+    char path[PATH_MAX];
+    const struct kg_cuda_about *about;
+    kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
+                      int device, struct kg_err *err);
+};
+
+static kg_status refuse_folders(const char *const *folders, size_t n, struct kg_err *err)
+{
+    struct kg_str list = {0};
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = kg_str_printf(&list, err, "%s%s", i ? ", " : "", folders[i]);
+    if (status == KG_OK)
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "cuda: no " LIBRARY " in %s (docs/gpu.md: how to build it)",
+                         kg_str_text(&list));
+    kg_str_release(&list);
+    return status;
+}
+
+static kg_status find(char path[static PATH_MAX], const char *const *folders, size_t n,
+                      struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const int bytes = snprintf(path, PATH_MAX, "%s/" LIBRARY, folders[i]);
+
+        if (bytes < PATH_MAX && access(path, F_OK) == 0)
+            return KG_OK;
+    }
+    return refuse_folders(folders, n, err);
+}
+
+static kg_status check_about(const struct library *l, struct kg_err *err)
+{
+    const struct kg_cuda_about *a = l->about;
+
+    if (a->interface != KG_CUDA_INTERFACE)
+        return kg_fail(err, KG_ECONFLICT, "cuda: %s: expected interface %d, found %d",
+                       l->path, KG_CUDA_INTERFACE, (int)a->interface);
+    if (strcmp(a->version, KG_VERSION) != 0)
+        return kg_fail(err, KG_ECONFLICT,
+                       "cuda: %s: expected the library of kedge " KG_VERSION
+                       ", found that of %s",
+                       l->path, a->version);
+    if (a->table_bytes != sizeof(struct kg_backend))
+        return kg_fail(err, KG_ECONFLICT,
+                       "cuda: %s: expected a table of %zu bytes, found %u", l->path,
+                       sizeof(struct kg_backend), (unsigned)a->table_bytes);
+    return KG_OK;
+}
+
+static kg_status load(struct library *l, const char *const *folders, size_t n,
+                      struct kg_err *err)
+{
+    void *handle;
+
+    KG_TRY(find(l->path, folders, n, err));
+    handle = dlopen(l->path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return kg_fail(err, KG_EFORMAT, "cuda: %s", dlerror());
+    l->about = dlsym(handle, "kg_backend_cuda_about");
+    *(void **)&l->open = dlsym(handle, "kg_backend_cuda_open");
+    if (!l->about || !l->open)
+        return kg_fail(err, KG_EFORMAT, "cuda: %s: expected the symbol %s, found none",
+                       l->path,
+                       l->about ? "kg_backend_cuda_open" : "kg_backend_cuda_about");
+    return check_about(l, err);
+}
+
+kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folders,
+                          size_t n, int device, struct kg_err *err)
+{
+    static const struct kg_cuda_host host = {kg_mem_calloc, kg_mem_free};
+    struct library l;
+
+    KG_TRY(load(&l, folders, n, err));
+    return l.open(be, &host, device, err);
+}
+
+/* ---- the program's folders ---- */
+struct folders {
+    char text[FOLDERS][PATH_MAX];
+    const char *list[FOLDERS];
+    size_t n;
+};
+
+/* Its own, ../lib/kedge of an installed one, and in tests the build folder above. */
+static kg_status own_folders(struct folders *f, struct kg_err *err)
+{
+    static const char *const below[FOLDERS] = {"", "/../lib/kedge", "/../.."};
+    char own[PATH_MAX / 2];
+    const ssize_t bytes = readlink("/proc/self/exe", own, sizeof own - 1);
+
+    own[bytes > 0 ? bytes : 0] = '\0';
+    if (!strrchr(own, '/'))
+        return kg_fail(err, KG_EIO,
+                       "cuda: the program's own folder is unknown: "
+                       "/proc/self/exe cannot be read");
+    *strrchr(own, '/') = '\0';
+    f->n = getenv("KEDGE_TEST_BACKEND") ? FOLDERS : FOLDERS - 1;
+    for (size_t i = 0; i < f->n; i++) {
+        snprintf(f->text[i], PATH_MAX, "%s%s", own, below[i]);
+        f->list[i] = f->text[i];
+    }
+    return KG_OK;
+}
+
+/* "cuda" or "cuda:N" */
+static kg_status read_number(int *device, const char *name, struct kg_err *err)
+{
+    const char *digits = name + strlen("cuda");
+    char *end;
+    long n = 0;
+
+    if (strncmp(name, "cuda:", 5) == 0 && digits[1] >= '0' && digits[1] <= '9') {
+        n = strtol(digits + 1, &end, 10);
+        digits = end;
+    }
+    if (*digits || n >= DEVICES_MAX)
+        return kg_fail(err, KG_EINVAL,
+                       "expected cuda or cuda:N with N below %d, found '%s'", DEVICES_MAX,
+                       name);
+    *device = (int)n;
+    return KG_OK;
+}
+
+kg_status kg_cuda_open(const struct kg_backend **be, const char *name, struct kg_err *err)
+{
+    struct folders f;
+    int device = 0;
+
+    KG_TRY(read_number(&device, name, err));
+    KG_TRY(own_folders(&f, err));
+    return kg_cuda_open_in(be, f.list, f.n, device, err);
+}
+
+/* ---- by key or flag ---- */
+static kg_status open_auto(const struct kg_backend **be, struct kg_err *err)
+{
+    char text[256];
+
+    if (kg_cuda_open(be, "cuda", err) != KG_OK) {
+        kg_log_info("device: cpu (%s)", err->message);
+        return kg_backend_open(be, NULL, err);
+    }
+    (*be)->describe(text, sizeof text);
+    kg_log_info("device: cuda:0 (%s)", text);
+    return KG_OK;
+}
+
+kg_status kg_device_open(const struct kg_backend **be, const char *device,
+                         struct kg_err *err)
+{
+    if (!device || strcmp(device, "cpu") == 0)
+        return kg_backend_open(be, NULL, err);
+    if (strcmp(device, "auto") == 0)
+        return open_auto(be, err);
+    if (strcmp(device, "cuda") == 0 || strncmp(device, "cuda:", 5) == 0)
+        return kg_cuda_open(be, device, err);
+    return kg_fail(err, KG_EINVAL, "expected cpu, cuda, cuda:N or auto, found '%s'",
+                   device);
+}
+
+/* ---- what is there ---- */
+static kg_status look(char *text, size_t bytes, struct library *l, struct kg_err *err)
+{
+    struct folders f;
+
+    KG_TRY(own_folders(&f, err));
+    KG_TRY(load(l, f.list, f.n, err));
+    return l->about->devices(text, bytes, err);
+}
+
+kg_status kg_device_say(struct kg_str *out, struct kg_err *err)
+{
+    char text[4096];
+    struct library l = {0};
+    struct kg_err why;
+
+    if (look(text, sizeof text, &l, &why) == KG_OK)
+        return kg_str_printf(out, err, "%s (%s), %s", l.path, l.about->architectures,
+                             text);
+    return kg_str_printf(out, err, "none: %s",
+                         why.message + (strncmp(why.message, "cuda: ", 6) ? 0 : 6));
+}

@@ -1,0 +1,187 @@
+/* What a model computes on, by name, and every way in which libkedge_cuda.so can be
+ * missing or wrong. No GPU is needed: the libraries here are made by the test, of a few
+ * lines of C, and refuse or compute nothing. */
+#include "base/folder_testing.h"
+#include "tensor/cuda/library.h"
+#include "tensor/device.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const struct kg_backend *be;
+
+/* A library in dir/NAME/ from text in front of a header's names.   skips where there is
+ * no compiler */
+static void make_library(const char *name, const char *text)
+{
+    char line[1024];
+
+    put("fake.c", text);
+    assert_int_equal(mkdir(in_dir(name), 0777), 0);
+    snprintf(line, sizeof line,
+             "${CC:-cc} -shared -fPIC -Isrc -include tensor/cuda/library.h -o "
+             "%s/libkedge_cuda.so %s 2>%s",
+             in_dir(name), in_dir("fake.c"), in_dir("said"));
+    if (system("${CC:-cc} --version >/dev/null 2>&1") != 0 ||
+        access("src/tensor/cuda/library.h", R_OK) != 0) {
+        print_message("skip: no C compiler, or not at the top of the tree: no library "
+                      "can be made\n");
+        skip();
+    }
+    if (system(line) != 0)
+        holds("said", "");
+}
+
+#define ABOUT(interface, bytes, version)                                                 \
+    "static kg_status devices(char *t, size_t n, struct kg_err *e)"                      \
+    "{ (void)t, (void)n, (void)e; return KG_OK; }"                                       \
+    "const struct kg_cuda_about kg_backend_cuda_about = {" interface ", " bytes          \
+    ", \"" version "\", \"sm_0\", devices};"
+#define OPEN(body)                                                                       \
+    "kg_status kg_backend_cuda_open(const struct kg_backend **be,"                       \
+    " const struct kg_cuda_host *h, int device, struct kg_err *e) {" body "}"
+#define OWN ABOUT("KG_CUDA_INTERFACE", "sizeof(struct kg_backend)", KG_VERSION)
+
+static kg_status open_in(const char *folder, int device)
+{
+    const char *const list[] = {in_dir("nowhere"), in_dir(folder)};
+
+    return kg_cuda_open_in(&be, list, 2, device, &err);
+}
+
+static void refuses(const char *folder, kg_status code, const char *says)
+{
+    assert_int_equal(open_in(folder, 0), code);
+    if (!strstr(err.message, says) || strncmp(err.message, "cuda: ", 6) != 0)
+        fail_msg("expected \"%s\" in \"%s\"", says, err.message);
+}
+
+static void no_library_lists_the_folders(void **state)
+{
+    char says[300];
+
+    (void)state;
+    snprintf(says, sizeof says, "no libkedge_cuda.so in %s, %s (docs/gpu.md",
+             in_dir("nowhere"), in_dir("neither"));
+    refuses("neither", KG_ENOTFOUND, says);
+}
+
+static void a_file_that_is_no_library_is_named(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(in_dir("text"), 0777), 0);
+    put("text/libkedge_cuda.so", "some text, longer than the header of a library is, so "
+                                 "that it is read as one\n");
+    refuses("text", KG_EFORMAT, in_dir("text/libkedge_cuda.so"));
+}
+
+static void a_library_without_the_names_is_refused(void **state)
+{
+    (void)state;
+    make_library("empty", "int something;");
+    refuses("empty", KG_EFORMAT, "expected the symbol kg_backend_cuda_about, found none");
+    make_library("half", OWN);
+    refuses("half", KG_EFORMAT, "expected the symbol kg_backend_cuda_open, found none");
+}
+
+/* None of its code runs: it would end the test. */
+static void a_library_of_another_build_is_refused(void **state)
+{
+    (void)state;
+    make_library("older", ABOUT("KG_CUDA_INTERFACE - 1", "0", "0") OPEN("_exit(9);"));
+    refuses("older", KG_ECONFLICT, "older/libkedge_cuda.so: expected interface ");
+    make_library("newer", ABOUT("KG_CUDA_INTERFACE", "0", "9.9") OPEN("_exit(9);"));
+    refuses("newer", KG_ECONFLICT,
+            "expected the library of kedge " KG_VERSION ", found that of 9.9");
+    make_library("slots", ABOUT("KG_CUDA_INTERFACE", "8", KG_VERSION) OPEN("_exit(9);"));
+    refuses("slots", KG_ECONFLICT, " bytes, found 8");
+}
+
+static void what_the_library_says_is_passed_on(void **state)
+{
+    (void)state;
+    make_library("refusing",
+                 OWN OPEN("memcpy(e->message, \"cuda: no driver\", 16); (void)be, "
+                          "(void)h, (void)device; return e->code = KG_EDEVICE;"));
+    refuses("refusing", KG_EDEVICE, "cuda: no driver");
+}
+
+/* A table with two slots, of which the memory door is asked for one. */
+static void an_operation_that_is_not_there_is_refused_by_name(void **state)
+{
+    float x[8] = {0};
+
+    (void)state;
+    make_library("bare",
+                 OWN "static const struct kg_cuda_host *door;"
+                     "static void *alloc(uint64_t n, const char *w, struct kg_err *e)"
+                     "{ return door->calloc(1, n, w, e); }"
+                     "static void release(void *p) { door->free(p); }"
+                     "static const struct kg_backend table = "
+                     "{.name = \"cuda\", .alloc = alloc, .free = release};" OPEN(
+                         "(void)e; door = h; *be = &table;"
+                         "return device == 3 ? KG_OK : KG_EINVAL;"));
+    assert_int_equal(open_in("bare", 3), KG_OK);
+    assert_string_equal(be->name, "cuda");
+    kg_buf_free(be, kg_buf_alloc(be, 64, "test", &err));
+    assert_int_equal(kg_op_add(be, kg_vec(x, 8), kg_vec(x, 8), &err), KG_EUNSUPPORTED);
+    assert_string_equal(err.message, "backend cuda has no operation add");
+}
+
+/* ---- by name ---- */
+static void the_cpu_needs_no_library(void **state)
+{
+    const struct kg_backend *want;
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&want, NULL, &err), KG_OK);
+    assert_int_equal(kg_device_open(&be, "cpu", &err), KG_OK);
+    assert_ptr_equal(be, want);
+    assert_int_equal(kg_device_open(&be, NULL, &err), KG_OK);
+    assert_ptr_equal(be, want);
+}
+
+static void names_of_no_device_are_refused(void **state)
+{
+    static const char *const names[] = {"gpu",     "cuda:",   "cuda:x",
+                                        "cuda:-1", "cuda:1 ", "far",
+                                        "",        "CUDA",    "cuda:99999999999999"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_int_equal(kg_device_open(&be, names[i], &err), KG_EINVAL);
+        assert_non_null(strstr(err.message, "expected c"));
+        assert_non_null(strstr(err.message, names[i]));
+    }
+}
+
+/* Whatever this machine has: a backend, and a line. */
+static void auto_always_finds_one(void **state)
+{
+    struct kg_str text = {0};
+
+    (void)state;
+    assert_int_equal(kg_device_open(&be, "auto", &err), KG_OK);
+    assert_non_null(be);
+    assert_int_equal(kg_device_say(&text, &err), KG_OK);
+    assert_true(text.len > 0 && !strchr(text.data, '\n'));
+    kg_str_release(&text);
+}
+
+int main(void)
+{
+#define OF(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+    const struct CMUnitTest tests[] = {
+        OF(no_library_lists_the_folders),
+        OF(a_file_that_is_no_library_is_named),
+        OF(a_library_without_the_names_is_refused),
+        OF(a_library_of_another_build_is_refused),
+        OF(what_the_library_says_is_passed_on),
+        OF(an_operation_that_is_not_there_is_refused_by_name),
+        cmocka_unit_test(the_cpu_needs_no_library),
+        cmocka_unit_test(names_of_no_device_are_refused),
+        cmocka_unit_test(auto_always_finds_one),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
