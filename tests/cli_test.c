@@ -188,6 +188,7 @@ static void help_and_version_of_everything_exit_0(void **state)
     expect(0, kedge("", "--version"));
     assert_non_null(strstr(out.data, "libyaml"));
     assert_non_null(strstr(out.data, "bf16 by"));
+    assert_non_null(strstr(out.data, "\ncuda: "));
     expect(0, kedge("", "man"));
     assert_non_null(strstr(out.data, ".TH KEDGE 1"));
     assert_non_null(strstr(out.data, "\\-\\-max\\-tokens"));
@@ -486,6 +487,19 @@ static void tokenize_goes_both_ways(void **state)
     expect_refusal(1,
                    kedge("{\"ids\": [20]}\n", "tokenize --decode --model %s/wide", work),
                    "between 0 and 19");
+}
+
+static void what_computes_is_named_by_flag_or_key(void **state)
+{
+    (void)state;
+    need_kedge();
+    expect_refusal(1, kedge("", "score --model " DIGITS " --device gpu"),
+                   "--device: expected cpu, cuda, cuda:N or auto, found 'gpu'");
+    expect_refusal(1,
+                   kedge("", "train recipes/digits.yaml model.path=" DIGITS
+                             " model.device=cuda:one --dry-run"),
+                   "model.device: expected cuda or cuda:N with N below");
+    expect_refusal(2, kedge("", "bench products --device cpu"), "serve alone");
 }
 
 /* ---- chat-template ---- */
@@ -952,6 +966,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_and_version_of_everything_exit_0),
+        cmocka_unit_test(what_computes_is_named_by_flag_or_key),
         cmocka_unit_test(report_writes_a_page_of_runs),
         cmocka_unit_test(wrong_command_lines_exit_2_and_name_what_is_near),
         cmocka_unit_test(output_that_cannot_be_written_exits_1),

@@ -26,6 +26,8 @@ const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
     KG_FLAGS_OF(kg_compute_flags),
     {"model", 'm', KG_FOR("serve", kg_load.dir), "DIR", "the checkpoint", 0, 0, NULL},
+    {"device", 0, KG_FOR("serve", kg_load.device), "DEVICE",
+     "as in `kedge serve` (default cpu)", 0, 0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,

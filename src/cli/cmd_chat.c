@@ -53,6 +53,7 @@ const struct kg_flag kg_chat_flags[] = {
     {"seed", 0, KG_TO(seed), "S",
      "answers are a function of seed and messages (default: the clock's)", 0, 1e18, NULL},
     KG_FLAGS_OF(kg_compute_flags),
+    KG_FLAGS_OF(kg_device_flags),
     {0},
 };
 

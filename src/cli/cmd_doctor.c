@@ -8,9 +8,10 @@
  * and a failure is named and is the exit code. It looks for no cause.
  */
 #include "cli/cli.h"
+#include "cli/load.h"
 
 #include "base/clock.h"
-#include "tensor/backend.h"
+#include "tensor/device.h"
 #include "tensor/selfcheck.h"
 
 #include <stdio.h>
@@ -19,6 +20,7 @@ static bool json;
 
 const struct kg_flag kg_doctor_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout", 0, 0, NULL},
+    KG_FLAGS_OF(kg_device_flags),
     {0},
 };
 
@@ -63,7 +65,7 @@ static kg_status doctor(bool *ok, struct kg_err *err)
     kg_status status = KG_OK;
 
     *ok = true;
-    KG_TRY(kg_backend_open(&be, NULL, err));
+    KG_TRY(kg_device_open(&be, kg_load.device, err));
     if (!json) {
         KG_TRY_GOTO(out, kg_cli_version(&out, err));
         KG_TRY_GOTO(out, kg_str_printf(&out, err, "threads: %d\ndefault dtype: %s\n\n",

@@ -119,6 +119,7 @@ const struct kg_flag kg_eval_flags[] = {
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
      1, 65536, NULL},
     KG_FLAGS_OF(kg_compute_flags),
+    KG_FLAGS_OF(kg_device_flags),
     {"json", 0, KG_TO(json), NULL, "one JSON object on stdout", 0, 0, NULL},
     {0},
 };
@@ -204,8 +205,10 @@ static kg_status give_model(struct kg_suite *s, struct kg_err *err)
 
     KG_TRY(kg_load_dtype(&ct, kg_load.dtype, err));
     KG_TRY(kg_config_set(s->config, "model.path", kg_load.dir, false, "--model", err));
-    return kg_config_set(s->config, "model.dtype", kg_dtype_traits(ct)->name, false,
-                         "--dtype", err);
+    KG_TRY(kg_config_set(s->config, "model.dtype", kg_dtype_traits(ct)->name, false,
+                         "--dtype", err));
+    return kg_config_set(s->config, "model.device",
+                         kg_load.device ? kg_load.device : "cpu", false, "--device", err);
 }
 
 /* ---- dump ---- */

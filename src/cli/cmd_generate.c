@@ -63,6 +63,7 @@ const struct kg_flag kg_generate_flags[] = {
     {"no-add-special", 0, KG_CLEARS(add_special), NULL,
      "do not add what the tokenizer's post-processor adds to text (BOS)", 0, 0, NULL},
     KG_FLAGS_OF(kg_compute_flags),
+    KG_FLAGS_OF(kg_device_flags),
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences computed together (default 32)", 1,
      65536, NULL},
     {"prefill-chunk", 0, KG_TO(prefill_chunk), "N",

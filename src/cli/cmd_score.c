@@ -21,6 +21,7 @@ static bool entropy;
 const struct kg_flag kg_score_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
     KG_FLAGS_OF(kg_compute_flags),
+    KG_FLAGS_OF(kg_device_flags),
     {"temperature", 't', KG_TO(temperature), "T",
      "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 0, 10000, NULL},
     {"entropy", 0, KG_TO(entropy), NULL,

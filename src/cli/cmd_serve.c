@@ -96,6 +96,7 @@ const struct kg_flag kg_serve_flags[] = {
     {"seed", 0, KG_TO(seed), "S",
      "of answers to requests that name no seed (default: the clock's)", 0, 1e18, NULL},
     KG_FLAGS_OF(kg_compute_flags),
+    KG_FLAGS_OF(kg_device_flags),
     {0},
 };
 

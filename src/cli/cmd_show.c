@@ -42,6 +42,7 @@ const struct kg_flag kg_show_flags[] = {
     {"no-color", 0, KG_TO(no_colour), NULL,
      "name sources by tags (so it is where the output is no terminal)", 0, 0, NULL},
     KG_FLAGS_OF(kg_compute_flags),
+    KG_FLAGS_OF(kg_device_flags),
     {0},
 };
 

@@ -8,6 +8,7 @@
 #include "cli/load.h"
 
 #include "base/clock.h"
+#include "tensor/device.h"
 
 #include <limits.h>
 
@@ -25,6 +26,13 @@ const struct kg_flag kg_compute_flags[] = {
     {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
      "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
     {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
+     NULL},
+    {0},
+};
+
+const struct kg_flag kg_device_flags[] = {
+    {"device", 0, KG_TO(kg_load.device), "DEVICE",
+     "cpu, cuda, cuda:N, or auto: a GPU where one can be used (default: cpu)", 0, 0,
      NULL},
     {0},
 };
@@ -77,6 +85,8 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
     *l = (struct kg_loaded){0};
     kg_threads_set((int)args->threads);
     KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
+    if (kg_device_open(&opts.backend, args->device, err) != KG_OK)
+        return kg_err_prefix(err, "--device");
     KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));
     KG_TRY_GOTO(out, kg_load_tokenizer(&l->tok, args->dir, err));
     if (l->tok)

@@ -1,5 +1,5 @@
-/* What commands on a model share: the folder, the compute dtype, threads, ids from a line
- * of input.
+/* What commands on a model share: the folder, the device, the compute dtype, threads, ids
+ * from a line of input.
  */
 #ifndef KG_CLI_LOAD_H
 #define KG_CLI_LOAD_H
@@ -15,13 +15,15 @@
 /* Flags that such commands share, and what they fill. */
 struct kg_load_args {
     const char *dir;
-    const char *dtype; /* NULL: bf16 */
-    int64_t threads;   /* 0: all cores */
+    const char *dtype;  /* NULL: bf16 */
+    const char *device; /* NULL: cpu */
+    int64_t threads;    /* 0: all cores */
 };
 
 extern struct kg_load_args kg_load;
 extern const struct kg_flag kg_model_flags[];   /* --model */
 extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
+extern const struct kg_flag kg_device_flags[];  /* --device */
 
 struct kg_truncation {
     float top_p; /* 1: off */

@@ -2,11 +2,11 @@
  *
  * The libraries stand behind one file each in their modules; here alone they are asked
  * once more, for the versions that are loaded, not those that were compiled against. With
- * backend and processor that is what a report of a problem needs.
+ * backend, processor and GPUs that is what a report of a problem needs.
  */
 #include "cli/cli.h"
 
-#include "tensor/backend.h"
+#include "tensor/device.h"
 #include "tensor/selfcheck.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -31,5 +31,7 @@ kg_status kg_cli_version(struct kg_str *out, struct kg_err *err)
         out, err, "libraries: libyaml %s, PCRE2 %s, utf8proc %s, zstd %s\n",
         yaml_get_version_string(), pcre, utf8proc_version(), ZSTD_versionString()));
     KG_TRY(kg_str_printf(out, err, "backend: %s\n", backend));
-    return kg_str_printf(out, err, "processor: %s\n", features);
+    KG_TRY(kg_str_printf(out, err, "processor: %s\ncuda: ", features));
+    KG_TRY(kg_device_say(out, err));
+    return kg_str_putc(out, '\n', err);
 }

@@ -39,6 +39,8 @@ static const struct kg_opt_row suite_rows[] = {
      true},
     {"model.dtype", OF_ALL(model_dtype), "", 0, 0, NULL,
      "numbers it computes with (--dtype)", false},
+    {"model.device", OF_ALL(model_device), "cpu", 0, 0, NULL,
+     "what it computes on (--device)", false},
     {"server.url", OF_ALL(server_url), "", 0, 0, NULL,
      "server instead of a folder (--base-url)", true},
     {"server.model", OF_ALL(server_model), "", 0, 0, NULL,

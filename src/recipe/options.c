@@ -25,6 +25,10 @@ static const struct kg_opt_row first_rows[] = {
      false},
     {KEY(model.dtype), "auto", 0, 0, "auto|bf16|fp32",
      "type of product inputs; auto is bf16", false},
+    {KEY(model.device), "cpu", 0, 0, NULL,
+     "cpu, cuda (the first GPU), cuda:N, or auto: a GPU where one can be used "
+     "(docs/gpu.md)",
+     false},
 
     {KEY(init.from), "", 0, 0, NULL,
      "run, or a checkpoint of one, that this run starts from (in the place of "

@@ -20,6 +20,7 @@ struct kg_recipe {
     struct {
         const char *path;
         const char *dtype;
+        const char *device;
     } model;
     struct {
         const char *from;

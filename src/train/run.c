@@ -19,6 +19,7 @@
 #include "report/report.h"
 #include "rollout/sampler.h"
 #include "rollout/score.h"
+#include "tensor/device.h"
 #include "train/anchor.h"
 #include "train/answers.h"
 #include "train/episodes.h"
@@ -70,6 +71,8 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
     KG_TRY(kg_init_verify(&in->init, err));
     if (!in->init.model)
         KG_TRY(kg_config_require(in->config, "model.path", err));
+    if (kg_device_open(&opts.backend, in->recipe.model.device, err) != KG_OK)
+        return kg_err_prefix(err, "model.device");
     dir = kg_init_model_dir(&in->init, &in->recipe);
     KG_TRY(choose_dtype(&opts.ct, in->recipe.model.dtype, err));
     KG_TRY(kg_model_open(&state->model, dir.text, &opts, err));
