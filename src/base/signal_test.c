@@ -22,6 +22,7 @@ static int child(int first, int second)
     pid_t pid = fork();
 
     if (pid == 0) {
+        signal(SIGHUP, SIG_DFL); /* the tests may run under nohup */
         kg_signal_install();
         if (kg_signal_stop_requested())
             _exit(51);
