@@ -127,7 +127,8 @@ enum { KG_KV_BLOCK = 64 };
 
 /* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
  * position p sees the keys 0..p of its sequence. Key j stands in row keys + j of k, or,
- * with a table of blocks, in row blocks[keys + j/64]*64 + j%64. */
+ * with a table of blocks, in row blocks[keys + j/64]*64 + j%64. No query row is of two
+ * sequences. */
 struct kg_attn_seq {
     int32_t row;
     int32_t n_rows;
@@ -413,8 +414,9 @@ kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
  * position 0.
  * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, none allowed; a->q
  * is not o
- * numerics: fp32, one fixed sequence of FMAs per (query row, head), for 1 or many query
- * rows */
+ * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
+ * rows: FMAs in fp32; where a device's matrix instruction makes the products, its own,
+ * with weights rounded to bf16 */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.

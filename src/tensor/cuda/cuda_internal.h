@@ -2,7 +2,8 @@
  * elements.
  *
  * Shapes and dtypes were checked by op.c. Kernels mirror cpu/: its operations element by
- * element, its sums in its order, so all that is here returns the CPU's bits.
+ * element, its sums in its order, so all that is here returns the CPU's bits; but for
+ * attention by the matrix instruction (attention_internal.h).
  */
 #ifndef KG_TENSOR_CUDA_INTERNAL_H
 #define KG_TENSOR_CUDA_INTERNAL_H
@@ -56,6 +57,32 @@ static __device__ inline void kg_cuda_store(struct kg_mat m, int64_t r, int64_t 
         kg_cuda_bf16(m, r)[c] = (uint16_t)((u | 0x400000u) >> 16);
     else
         kg_cuda_bf16(m, r)[c] = (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+/* ---- arithmetic ---- */
+/* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
+static __device__ inline float kg_cuda_power_of_2(float n)
+{
+    return kg_cuda_of_bits((kg_cuda_bits(n + 0x1.8p23f) << 23) + 0x3f800000u);
+}
+
+/* e^x as kg_v16_exp of base/simd.h, which explains it. */
+static __device__ inline float kg_cuda_exp(float x)
+{
+    float n, r, p, half;
+
+    x = -105.0f > x ? -105.0f : x;
+    x = 89.0f < x ? 89.0f : x;
+    n = kg_fma(x, 0x1.715476p+0f, 0x1.8p23f) - 0x1.8p23f;
+    r = kg_fma(-n, 0x1.62e400p-1f, x);
+    r = kg_fma(-n, 0x1.7f7d1cp-20f, r);
+    p = kg_fma(0x1.6a2434p-10f, r, 0x1.1239e2p-7f);
+    p = kg_fma(p, r, 0x1.5558f2p-5f);
+    p = kg_fma(p, r, 0x1.555492p-3f);
+    p = kg_fma(p, r, 0x1.fffffcp-2f);
+    p = kg_fma(p, r, 1.0f);
+    half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
+    return kg_fma(p, r, 1.0f) * kg_cuda_power_of_2(half) * kg_cuda_power_of_2(n - half);
 }
 
 /* ---- who takes what ---- */
@@ -125,6 +152,8 @@ kg_status kg_cuda_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct k
                                struct kg_err *err);
 kg_status kg_cuda_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                               struct kg_err *err);
+kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
+                            struct kg_err *err);
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err);
 kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,

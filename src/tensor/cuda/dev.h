@@ -2,10 +2,10 @@
  * an emulation for tests (emu.h).
  *
  * What a kernel may use: threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
- * __shfl_xor_sync of all lanes, kg_mma, and arithmetic that IEEE 754 defines to the last
- * bit; a multiply-add is one where kg_fma says so and nowhere else (--fmad=false). Blocks
- * are of whole warps. No float atomics, and no partition that depends on the grid: a
- * result is a function of the operands.
+ * __shfl_xor_sync of all lanes, kg_fragments, kg_mma, and arithmetic that IEEE 754
+ * defines to the last bit; a multiply-add is one where kg_fma says so and nowhere else
+ * (--fmad=false). Blocks are of whole warps. No float atomics, and no partition that
+ * depends on the grid: a result is a function of the operands.
  *
  * Kernels are started by KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) with a
  * block at least, in order; whoever starts some ends with kg_dev_done.
@@ -65,6 +65,31 @@ static __device__ inline void kg_mma(float d[4], const uint32_t a[4], const uint
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* Four matrices of 8 x 8 bf16 from shared memory: `row` of lane i is row i % 8 of matrix
+ * i / 8, 16 bytes aligned to as many. f[i] is of matrix i its row g, columns 2t and the
+ * next; transposed, its rows 2t and the next of column g. */
+static __device__ inline void kg_fragments(uint32_t f[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+static __device__ inline void kg_fragments_transposed(uint32_t f[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+/* Two rounded to bf16, the first in the lower half. */
+static __device__ inline uint32_t kg_pair(float first, float second)
+{
+    uint32_t d;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(second), "f"(first));
+    return d;
 }
 
 /* Errors of these come from kg_dev_done, but for alloc's. */

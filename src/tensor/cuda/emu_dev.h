@@ -9,7 +9,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define threadIdx kg_emu_thread
 #define blockIdx  kg_emu_block
 
@@ -39,6 +39,14 @@ static inline void kg_emu_check(const char *kernel, const struct kg_vec &v)
 static inline void kg_emu_check(const char *kernel, const struct kg_ivec &v)
 {
     kg_emu_argument(kernel, v.data);
+}
+static inline void kg_emu_check(const char *kernel, const struct kg_attn &a)
+{
+    kg_emu_check(kernel, a.q);
+    kg_emu_check(kernel, a.k);
+    kg_emu_check(kernel, a.v);
+    kg_emu_argument(kernel, a.seqs);
+    kg_emu_check(kernel, a.blocks);
 }
 
 template <typename F> static void kg_emu_call(void *f) { (*(F *)f)(); }
@@ -111,6 +119,41 @@ static inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2],
         }
         d[i] = (float)sum;
     }
+}
+
+static inline uint32_t kg_pair(float first, float second)
+{
+    return kg_f32_to_bf16(first) | (uint32_t)kg_f32_to_bf16(second) << 16;
+}
+
+/* What a lane gets of each matrix: element (r, c) and the one right of it, or below. */
+static inline void kg_emu_fragments(uint32_t f[4], const void *row, int r, int c,
+                                    bool down, int line)
+{
+    const char *all = kg_emu_exchange(~0u, &row, sizeof row, line);
+
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *from[2];
+
+        for (int k = 0; k < 2; k++)
+            memcpy(&from[k], all + (i * 8 + r + (down ? k : 0)) * KG_EMU_SHOWN,
+                   sizeof from[k]);
+        f[i] = from[0][c] | (uint32_t)from[1][c + !down] << 16;
+    }
+}
+static inline void kg_fragments(uint32_t f[4], const void *row,
+                                int line = __builtin_LINE())
+{
+    const int lane = (int)(threadIdx.x % KG_EMU_WARP);
+
+    kg_emu_fragments(f, row, lane / 4, lane % 4 * 2, false, line);
+}
+static inline void kg_fragments_transposed(uint32_t f[4], const void *row,
+                                           int line = __builtin_LINE())
+{
+    const int lane = (int)(threadIdx.x % KG_EMU_WARP);
+
+    kg_emu_fragments(f, row, lane % 4 * 2, lane / 4, true, line);
 }
 
 #endif

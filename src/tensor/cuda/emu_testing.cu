@@ -31,22 +31,32 @@ kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x, struct kg_
     return kg_dev_done("trial", err);
 }
 
-static __device__ uint32_t pair(const uint16_t *row, int col)
-{
-    return row[col] | (uint32_t)row[col + 1] << 16;
-}
+struct alignas(16) kg_trial_tile {
+    uint16_t a[16][16];
+    uint16_t rows[16][16]; /* b, and zeros */
+    uint16_t b[16][16];    /* the same transposed */
+};
 
+/* y <- a b^T; both ways to bring b give the same, or it is no number. */
 static __global__ void multiply(float *y, const uint16_t *a, const uint16_t *b)
 {
-    const int g = (int)threadIdx.x / 4, t = (int)threadIdx.x % 4 * 2;
-    const uint32_t left[4] = {pair(a + g * 16, t), pair(a + (g + 8) * 16, t),
-                              pair(a + g * 16, t + 8), pair(a + (g + 8) * 16, t + 8)};
-    const uint32_t right[2] = {pair(b + g * 16, t), pair(b + g * 16, t + 8)};
+    KG_SHARED(struct kg_trial_tile, shared, [1]);
+    struct kg_trial_tile &held = shared[0];
+    const int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4 * 2;
+    uint32_t left[4], right[4], down[4];
     float d[4] = {0.0f};
 
+    for (int i = lane; i < 16 * 16; i += 32) {
+        held.a[i / 16][i % 16] = a[i];
+        held.b[i % 16][i / 16] = held.rows[i / 16][i % 16] = i < 8 * 16 ? b[i] : 0;
+    }
+    __syncthreads();
+    kg_fragments(left, &held.a[lane % 16][lane / 16 * 8]);
+    kg_fragments(right, &held.rows[lane % 8][lane / 8 % 2 * 8]);
+    kg_fragments_transposed(down, &held.b[lane % 16][0]);
     kg_mma(d, left, right);
     for (int i = 0; i < 4; i++)
-        y[(g + i / 2 * 8) * 8 + t + i % 2] = d[i];
+        y[(g + i / 2 * 8) * 8 + t + i % 2] = right[i % 2] == down[i % 2] ? d[i] : NAN;
 }
 
 kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, struct kg_err *err)

@@ -2,31 +2,6 @@
  * rounded once at the store. */
 #include "tensor/cuda/cuda_internal.h"
 
-/* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
-static __device__ float power_of_2(float n)
-{
-    return kg_cuda_of_bits((kg_cuda_bits(n + 0x1.8p23f) << 23) + 0x3f800000u);
-}
-
-/* e^x as kg_v16_exp of base/simd.h, which explains it. */
-static __device__ float exponential(float x)
-{
-    float n, r, p, half;
-
-    x = -105.0f > x ? -105.0f : x;
-    x = 89.0f < x ? 89.0f : x;
-    n = kg_fma(x, 0x1.715476p+0f, 0x1.8p23f) - 0x1.8p23f;
-    r = kg_fma(-n, 0x1.62e400p-1f, x);
-    r = kg_fma(-n, 0x1.7f7d1cp-20f, r);
-    p = kg_fma(0x1.6a2434p-10f, r, 0x1.1239e2p-7f);
-    p = kg_fma(p, r, 0x1.5558f2p-5f);
-    p = kg_fma(p, r, 0x1.555492p-3f);
-    p = kg_fma(p, r, 0x1.fffffcp-2f);
-    p = kg_fma(p, r, 1.0f);
-    half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
-    return kg_fma(p, r, 1.0f) * power_of_2(half) * power_of_2(n - half);
-}
-
 /* x / (1 + e^-x): one division, so not x times the sigmoid */
 static __global__ void swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up)
 {
@@ -34,7 +9,7 @@ static __global__ void swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat
 
     for (int64_t f = kg_cuda_first(); f < end; f += KG_ROW_THREADS) {
         const float x = kg_cuda_load(gate, n, f);
-        const float silu = x / (1.0f + exponential(0.0f - x));
+        const float silu = x / (1.0f + kg_cuda_exp(0.0f - x));
 
         kg_cuda_store(h, n, f, silu * kg_cuda_load(up, n, f));
     }
@@ -58,7 +33,7 @@ static __global__ void swiglu_bwd(struct kg_mat dgate, struct kg_mat dup,
     for (int64_t f = kg_cuda_first(); f < end; f += KG_ROW_THREADS) {
         const float d = kg_cuda_load(dh, n, f), g = kg_cuda_load(gate, n, f);
         const float u = kg_cuda_load(up, n, f);
-        const float s = 1.0f / (1.0f + exponential(0.0f - g));
+        const float s = 1.0f / (1.0f + kg_cuda_exp(0.0f - g));
         const float slope = s * kg_fma(g, 1.0f - s, 1.0f);
 
         kg_cuda_store(dgate, n, f, d * u * slope);

@@ -1,0 +1,209 @@
+/* Attention forward for any shape: cpu/attention.c, element by element.
+ *
+ * A block has a tile of 64 query rows of one KV head and 64 columns of its output; where
+ * a head is wider, others compute the same scores for the other columns. A thread has 4
+ * rows and every sixteenth column: of the scores, these are the four registers that a
+ * lane of the CPU adds first, so sixteen neighbours make its tree.
+ *
+ * bf16 heads of 64 and 128 are attention_mma.cu's.
+ */
+#include "tensor/cuda/attention_internal.h"
+
+enum { TILE = KG_ATTN_ROWS, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
+enum { DEPTH = 32, PAD = 4 /* banks */ };
+
+/* What a thread has of its rows, i = 4 (thread / 16) + r; column j is thread % 16 + 16
+ * c. */
+struct rows {
+    float acc[EACH][EACH]; /* sum of p v */
+    float m[EACH];         /* running maximum */
+    float l[EACH];         /* running sum of p */
+};
+
+typedef float slice[DEPTH][TILE + PAD];
+
+/* to[d][r] <- element d of row r's query, times scale; beyond either, 0 */
+static __device__ void bring_queries(slice &to, const struct kg_attn &a,
+                                     const struct kg_cuda_tile &t, int d)
+{
+    for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
+        const int r = e / DEPTH, k = d + e % DEPTH;
+
+        to[e % DEPTH][r] = r < t.rows && k < a.head_dim
+                               ? kg_cuda_load(a.q, kg_cuda_query(t, r),
+                                              kg_cuda_head(t, r) * a.head_dim + k) *
+                                     a.scale
+                               : 0.0f;
+    }
+}
+
+/* to[d][j] <- element d of key j of `n` */
+static __device__ void bring_keys(slice &to, const struct kg_attn &a,
+                                  const struct kg_cuda_tile &t, int64_t row, int n, int d)
+{
+    for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
+        const int j = e / DEPTH, k = d + e % DEPTH;
+
+        to[e % DEPTH][j] = j < n && k < a.head_dim
+                               ? kg_cuda_load(a.k, row + j, t.kv_head * a.head_dim + k)
+                               : 0.0f;
+    }
+}
+
+/* to[j][c] <- element col + c of the value of key first + j */
+static __device__ void bring_values(slice &to, const struct kg_attn &a,
+                                    const struct kg_cuda_tile &t, int64_t row, int n,
+                                    int col)
+{
+    for (int e = (int)threadIdx.x; e < TILE * DEPTH; e += THREADS) {
+        const int j = e / TILE, c = col + e % TILE;
+
+        to[j][e % TILE] = j < n && c < a.head_dim
+                              ? kg_cuda_load(a.v, row + j, t.kv_head * a.head_dim + c)
+                              : 0.0f;
+    }
+}
+
+/* s[r][c] <- a chain over the head dimension */
+static __device__ void score(float s[EACH][EACH], slice &left, slice &right,
+                             const struct kg_attn &a, const struct kg_cuda_tile &t,
+                             int64_t row, int n)
+{
+    const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
+
+    for (int r = 0; r < EACH; r++)
+        for (int c = 0; c < EACH; c++)
+            s[r][c] = 0.0f;
+    for (int d = 0; d < a.head_dim; d += DEPTH) {
+        const int depth = (int)kg_cuda_min(DEPTH, a.head_dim - d);
+
+        bring_queries(left, a, t, d);
+        bring_keys(right, a, t, row, n, d);
+        __syncthreads();
+        for (int k = 0; k < depth; k++)
+#pragma unroll
+            for (int r = 0; r < EACH; r++)
+#pragma unroll
+                for (int c = 0; c < EACH; c++)
+                    s[r][c] = kg_fma(left[k][i + r], right[k][j + c * SIDE], s[r][c]);
+        __syncthreads();
+    }
+}
+
+static __device__ float larger(float a, float b) { return a > b ? a : b; }
+
+/* Scores of row r become p = exp(s - m); m, l and acc move to the new maximum. */
+static __device__ void soften(float s[EACH], struct rows *w, int r, int seen)
+{
+    const int j = (int)threadIdx.x % SIDE;
+    float m, alpha, sum;
+
+#pragma unroll
+    for (int c = 0; c < EACH; c++)
+        s[c] = j + c * SIDE < seen ? s[c] : -INFINITY;
+    m = larger(larger(s[0], s[1]), larger(s[2], s[3]));
+    for (unsigned by = SIDE / 2; by > 0; by /= 2)
+        m = larger(m, __shfl_xor_sync(~0u, m, by));
+    m = larger(w->m[r], m);
+#pragma unroll
+    for (int c = 0; c < EACH; c++)
+        s[c] = kg_cuda_exp(s[c] - m);
+    sum = (s[0] + s[1]) + (s[2] + s[3]);
+    for (unsigned by = SIDE / 2; by > 0; by /= 2)
+        sum += __shfl_xor_sync(~0u, sum, by);
+    alpha = kg_cuda_exp(w->m[r] - m); /* 0 at the first block */
+#pragma unroll
+    for (int c = 0; c < EACH; c++)
+        w->acc[r][c] *= alpha;
+    w->l[r] = w->l[r] * alpha + sum;
+    w->m[r] = m;
+}
+
+/* acc += p v over the keys that each row sees */
+static __device__ void add_values(struct rows *w, const float p[TILE][TILE + PAD],
+                                  const slice &v, const int seen[EACH], int first)
+{
+    const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
+
+    for (int k = 0; k < DEPTH; k++)
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+#pragma unroll
+            for (int c = 0; c < EACH; c++)
+                if (first + k < seen[r])
+                    w->acc[r][c] = kg_fma(p[i + r][first + k], v[k][j + c * SIDE],
+                                          w->acc[r][c]);
+}
+
+/* o = acc / l, rounded once;  lse = m + log l */
+static __device__ void write(struct kg_mat o, struct kg_vec lse, const struct kg_attn &a,
+                             const struct kg_cuda_tile &t, const struct rows *w, int col)
+{
+    const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
+
+    for (int r = 0; r < EACH && i + r < t.rows; r++) {
+        const int64_t row = kg_cuda_query(t, i + r);
+        const int head = kg_cuda_head(t, i + r);
+
+#pragma unroll
+        for (int c = 0; c < EACH; c++)
+            if (col + j + c * SIDE < a.head_dim)
+                kg_cuda_store(o, row, head * a.head_dim + col + j + c * SIDE,
+                              w->acc[r][c] / w->l[r]);
+        if (lse.data && col + j == 0)
+            lse.data[row * a.n_heads + head] = (float)((double)w->m[r] +
+                                                       kg_cuda_log((double)w->l[r]));
+    }
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    attention(struct kg_mat o, struct kg_vec lse, struct kg_attn a)
+{
+    KG_SHARED(float, left, [DEPTH][TILE + PAD]);
+    KG_SHARED(float, right, [DEPTH][TILE + PAD]);
+    KG_SHARED(float, p, [TILE][TILE + PAD]);
+    const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
+    const int col = (int)blockIdx.y / a.n_kv_heads * TILE;
+    struct rows w = {{{0.0f}}, {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {0.0f}};
+    struct kg_cuda_tile t;
+
+    if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y % a.n_kv_heads))
+        return;
+    for (int block = 0; block <= t.window; block++) {
+        const int64_t row = kg_cuda_keys(a, t.seq, block);
+        const int n = kg_cuda_seen(t, t.rows - 1, block);
+        float s[EACH][EACH];
+        int seen[EACH];
+
+        score(s, left, right, a, t, row, n);
+#pragma unroll
+        for (int r = 0; r < EACH; r++) {
+            seen[r] = i + r < t.rows ? kg_cuda_seen(t, i + r, block) : 0;
+            soften(s[r], &w, r, seen[r]);
+#pragma unroll
+            for (int c = 0; c < EACH; c++)
+                p[i + r][j + c * SIDE] = s[r][c];
+        }
+        for (int first = 0; first < n; first += DEPTH) {
+            bring_values(right, a, t, row + first, n - first, col);
+            __syncthreads();
+            add_values(&w, p, right, seen, first);
+            __syncthreads();
+        }
+    }
+    write(o, lse, a, t, &w, col);
+}
+
+kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
+                            struct kg_err *err)
+{
+    const int64_t tiles = kg_cuda_most_tiles(a);
+
+    if (tiles > 0 && kg_cuda_by_mma(a))
+        kg_cuda_attention_mma(o, lse, a);
+    else if (tiles > 0)
+        KG_LAUNCH(attention,
+                  kg_grid(tiles, a->n_kv_heads * kg_cuda_pieces(a->head_dim, TILE)),
+                  THREADS, o, lse, *a);
+    return kg_dev_done("attention", err);
+}

@@ -1,0 +1,259 @@
+/* What the kernels of attention share: how query rows are cut, and who takes what.
+ *
+ * A query row is a position and a head. The rows of a KV head's group within a window of
+ * 64 positions (counted from position 0) are numbered position by position, and 64 of
+ * them are a tile. So all rows of a tile see the same blocks of keys, of which the last
+ * one, the tile's own window, is the only one that some of them see in part.
+ *
+ * Lengths and places of sequences are known to the device alone: a grid is as large as
+ * they allow, and each block looks for its tile.
+ */
+#ifndef KG_TENSOR_CUDA_ATTENTION_INTERNAL_H
+#define KG_TENSOR_CUDA_ATTENTION_INTERNAL_H
+
+#include "tensor/cuda/cuda_internal.h"
+
+enum { KG_ATTN_ROWS = 64 };
+
+static __host__ __device__ inline int kg_cuda_group(const struct kg_attn &a)
+{
+    return a.n_heads / a.n_kv_heads;
+}
+
+/* ---- tiles ---- */
+struct kg_cuda_tile {
+    struct kg_attn_seq seq;
+    int group;
+    int kv_head;
+    int window; /* of its positions, and its last block of keys */
+    int from;   /* position where the sequence's part of the window begins */
+    int first;  /* row of that part where the tile begins */
+    int rows;
+};
+
+static __device__ inline int kg_cuda_position(const struct kg_cuda_tile &t, int r)
+{
+    return t.from + (t.first + r) / t.group;
+}
+/* Row r's place in q, o and their gradients, and its head, which is a column of lse. */
+static __device__ inline int64_t kg_cuda_query(const struct kg_cuda_tile &t, int r)
+{
+    return (int64_t)t.seq.row + kg_cuda_position(t, r) - t.seq.pos;
+}
+static __device__ inline int kg_cuda_head(const struct kg_cuda_tile &t, int r)
+{
+    return t.kv_head * t.group + (t.first + r) % t.group;
+}
+/* Keys of a block that row r sees. */
+static __device__ inline int kg_cuda_seen(const struct kg_cuda_tile &t, int r, int block)
+{
+    return block < t.window ? KG_KV_BLOCK : kg_cuda_position(t, r) % KG_KV_BLOCK + 1;
+}
+/* Row of k and v where a block of keys begins. */
+static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
+                                              const struct kg_attn_seq &seq, int block)
+{
+    return a.blocks.data ? (int64_t)a.blocks.data[seq.keys + block] * KG_KV_BLOCK
+                         : (int64_t)seq.keys + (int64_t)block * KG_KV_BLOCK;
+}
+
+/* Positions in the first window that the sequence has part in. */
+static __device__ inline int kg_cuda_in_first(const struct kg_attn_seq &s)
+{
+    return (int)kg_cuda_min(s.n_rows, KG_KV_BLOCK - s.pos % KG_KV_BLOCK);
+}
+static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
+{
+    return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
+}
+/* Tiles of a sequence for one KV head; a whole window has `group` of them. Or its blocks
+ * of keys, where it is whole. */
+static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
+                                           bool keys)
+{
+    const int in_first = kg_cuda_in_first(s), rest = s.n_rows - in_first;
+
+    return keys ? kg_cuda_cut(s.n_rows)
+                : kg_cuda_cut((int64_t)in_first * group) + rest / KG_KV_BLOCK * group +
+                      kg_cuda_cut((int64_t)(rest % KG_KV_BLOCK) * group);
+}
+
+static __device__ inline int kg_cuda_warp_max(int x)
+{
+    for (unsigned by = 1; by < 32; by *= 2) {
+        const int y = __shfl_xor_sync(~0u, x, by);
+
+        x = x > y ? x : y;
+    }
+    return x;
+}
+
+/* Unit `index` of all sequences is unit *i of sequence *s; false where there are fewer.
+ * A lane counts a 32nd of the sequences, and each warp does all of it. */
+static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn &a,
+                                           int index, bool keys)
+{
+    const int lane = (int)threadIdx.x % 32, each = (a.n_seqs + 31) / 32;
+    const int end = (int)kg_cuda_min((int64_t)(lane + 1) * each, a.n_seqs);
+    int mine = 0, sum, at = -1, left = -1;
+
+    for (int k = lane * each; k < end; k++)
+        mine += kg_cuda_units(a.seqs[k], kg_cuda_group(a), keys);
+    sum = mine;
+    for (unsigned by = 1; by < 32;
+         by *= 2) { /* index: less what stands before the lane */
+        const int other = __shfl_xor_sync(~0u, sum, by);
+
+        index -= lane & by ? other : 0;
+        sum += other;
+    }
+    if (index >= 0 && index < mine)
+        for (at = lane * each, left = index;;) {
+            const int units = kg_cuda_units(a.seqs[at], kg_cuda_group(a), keys);
+
+            if (left < units)
+                break;
+            left -= units;
+            at++;
+        }
+    *s = kg_cuda_warp_max(at);
+    *i = kg_cuda_warp_max(left);
+    return *s >= 0;
+}
+
+/* Tile i of a sequence, in order of position. */
+static __device__ inline struct kg_cuda_tile
+kg_cuda_tile_at(const struct kg_attn_seq &s, int group, int kv_head, int i)
+{
+    const int in_first = kg_cuda_in_first(s);
+    const int head = kg_cuda_cut((int64_t)in_first * group);
+    const int window = i < head ? 0 : 1 + (i - head) / group; /* from the first one on */
+    const int from = window == 0 ? s.pos : s.pos + in_first + (window - 1) * KG_KV_BLOCK;
+    const int left = s.pos + s.n_rows - from;
+    const int whole = window == 0 ? in_first : left < KG_KV_BLOCK ? left : KG_KV_BLOCK;
+    const int first = (i < head ? i : (i - head) % group) * KG_ATTN_ROWS;
+    const int rows = (int)kg_cuda_min(KG_ATTN_ROWS, (int64_t)whole * group - first);
+
+    return {s, group, kv_head, from / KG_KV_BLOCK, from, first, rows};
+}
+
+/* The tile of this block; the latest of a sequence, which see most keys, begin. */
+static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
+                                                    const struct kg_attn &a, int kv_head)
+{
+    const int group = kg_cuda_group(a);
+    int s, i;
+
+    if (!kg_cuda_find(&s, &i, a, (int)blockIdx.x, false))
+        return false;
+    *t = kg_cuda_tile_at(a.seqs[s], group, kv_head,
+                         kg_cuda_units(a.seqs[s], group, false) - 1 - i);
+    return true;
+}
+
+/* As many tiles of one KV head as N rows in n_seqs sequences may have: each window may
+ * have one that is not full, and no row is in two. */
+static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
+{
+    const int64_t N = a->q.rows, group = kg_cuda_group(*a), S = a->n_seqs;
+    const int64_t windows = (N + (2 * KG_KV_BLOCK - 2) * S) / KG_KV_BLOCK;
+
+    return kg_cuda_min(N * kg_cuda_cut(group), N * group / KG_ATTN_ROWS + windows);
+}
+
+/* ---- who computes ---- */
+/* Whether products are those of the matrix instruction, on bf16. The rest, any shape, is
+ * chains of FMAs with the CPU's bits. */
+static inline bool kg_cuda_by_mma(const struct kg_attn *a)
+{
+    return a->q.dtype == KG_BF16 && (a->head_dim == 64 || a->head_dim == 128);
+}
+enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
+void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
+
+/* ---- tiles of bf16 in shared memory ---- */
+/* Eight elements, which move as one. */
+struct alignas(16) kg_cuda_eight {
+    uint32_t pair[4];
+};
+
+/* Elements [col, col+8) of a row, rounded to bf16. */
+static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m,
+                                                                 int64_t row, int64_t col)
+{
+    struct kg_cuda_eight e;
+
+    if (m.dtype == KG_BF16 && (uintptr_t)(kg_cuda_bf16(m, row) + col) % sizeof e == 0)
+        return *(const struct kg_cuda_eight *)(kg_cuda_bf16(m, row) + col);
+    for (int i = 0; i < 4; i++)
+        e.pair[i] = kg_pair(kg_cuda_load(m, row, col + 2 * i),
+                            kg_cuda_load(m, row, col + 2 * i + 1));
+    return e;
+}
+
+/* How a lane addresses a tile for kg_fragments: rows [r, r+16), elements [16 c, +16). Of
+ * the left factor, and of a right one in transposed rows, ... */
+template <int W>
+static __device__ inline const void *kg_cuda_left(const struct kg_cuda_eight (*tile)[W],
+                                                  int r, int c)
+{
+    const int lane = (int)threadIdx.x % 32;
+
+    return &tile[r + lane % 16][2 * c + lane / 16];
+}
+/* ... of the right factor in rows of its columns: two of kg_mma's operands. */
+template <int W>
+static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*tile)[W],
+                                                   int r, int c)
+{
+    const int lane = (int)threadIdx.x % 32;
+
+    return &tile[r + lane % 8 + lane / 16 * 8][2 * c + lane / 8 % 2];
+}
+
+/* ---- arithmetic ---- */
+/* 2^x for x <= 0, at most 3 ulp off; below -126 that of -126. 2^0 is 1, NaN stays. */
+static __device__ inline float kg_cuda_exp2(float x)
+{
+    float n, r, p;
+
+    x = -126.0f > x ? -126.0f : x;
+    n = x + 0x1.8p23f; /* rounds to an integer, which its low bits are */
+    r = x - (n - 0x1.8p23f);
+    p = kg_fma(0x1.5c08e6p-10f, r, 0x1.3d0c52p-7f);
+    p = kg_fma(p, r, 0x1.c6b6e4p-5f);
+    p = kg_fma(p, r, 0x1.ebf918p-3f);
+    p = kg_fma(p, r, 0x1.62e428p-1f);
+    p = kg_fma(p, r, 1.0f);
+    return p * kg_cuda_of_bits((kg_cuda_bits(n) << 23) + 0x3f800000u);
+}
+
+/* log x as base/real.c, which explains it; x is what fp32 can hold. */
+static __device__ inline double kg_cuda_log(double x)
+{
+    static const double c[] = {2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11,
+                               2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21};
+    uint64_t u;
+    double n, f, half, s, z, p = c[9], tail;
+
+    if (!(x > 0.0) || x > 0x1p1000)
+        return x == 0.0 ? -INFINITY : x > 0.0 ? x : NAN;
+    memcpy(&u, &x, sizeof u);
+    n = (double)((int64_t)(u >> 52) - 1023);
+    u = (u & 0xfffffffffffffu) | 0x3ff0000000000000u;
+    memcpy(&f, &u, sizeof f);
+    if (f >= 0x1.6a09e667f3bcdp+0) {
+        f *= 0.5;
+        n += 1.0;
+    }
+    f -= 1.0;
+    half = 0.5 * f * f;
+    s = f / (2.0 + f);
+    z = s * s;
+    for (int i = 8; i >= 0; i--)
+        p = p * z + c[i];
+    tail = s * (half + z * p);
+    return n * 0x1.62e42feep-1 - ((half - (tail + n * 0x1.a39ef35793c76p-33)) - f);
+}
+
+#endif

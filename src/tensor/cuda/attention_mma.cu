@@ -1,0 +1,287 @@
+/* Attention forward by the matrix instruction: bf16, heads of 64 and 128.
+ *
+ * What a query row computes, wherever it stands: scores x = scale log2(e) (q . k), a
+ * chain of instructions over the head dimension; online softmax in base 2 over blocks of
+ * 64 keys, p rounded to bf16 for its product with v alone. It begins anew every 1,024
+ * keys from position 0, and the parts are merged in order, so that they may be computed
+ * apart. Decoding, chunks and whole sequences differ in which rows stand beside it.
+ *
+ * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
+ */
+#include "tensor/cuda/attention_internal.h"
+
+enum { RESTART = 1024 / KG_KV_BLOCK }; /* blocks */
+
+/* Sums of a thread's two rows. */
+template <int HD> struct sums {
+    float acc[HD / 8][4]; /* sum of p v: [c][2 h + i] is column 8 c + 2 (lane % 4) + i */
+    float m[2];           /* maximum of x */
+    float l[2];           /* sum of p */
+};
+
+template <int HD> static __device__ void clear(struct sums<HD> *w)
+{
+#pragma unroll
+    for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w->acc[c][i] = 0.0f;
+    w->m[0] = w->m[1] = -INFINITY;
+    w->l[0] = w->l[1] = 0.0f;
+}
+
+/* to += from, which begins anew */
+template <int HD> static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float m = to->m[h] > from->m[h] ? to->m[h] : from->m[h];
+        const float a = kg_cuda_exp2(to->m[h] - m), b = kg_cuda_exp2(from->m[h] - m);
+
+#pragma unroll
+        for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++)
+                to->acc[c][i] = kg_fma(to->acc[c][i], a, from->acc[c][i] * b);
+        to->l[h] = kg_fma(to->l[h], a, from->l[h] * b);
+        to->m[h] = m;
+    }
+    clear(from);
+}
+
+/* ---- shared memory ---- */
+/* to[j] <- row first + j of the head's part of k or v; beyond the n-th zeros, whatever is
+ * there: 0 times it would be NaN */
+template <int W>
+static __device__ void bring(struct kg_cuda_eight (*to)[W], struct kg_mat m,
+                             int64_t first, int n, int64_t col)
+{
+    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
+
+    for (int e = (int)threadIdx.x; e < KG_KV_BLOCK * (W - 1); e += KG_ATTN_THREADS) {
+        const int j = e / (W - 1), c = e % (W - 1);
+
+        to[j][c] = j < n ? kg_cuda_load_eight(m, first + j, col + 8 * c) : zeros;
+    }
+}
+
+/* A value that is no number becomes 0, and its key's scores NaN: of the rows of a tile
+ * only those that see it must notice. A thread has half of a key. */
+template <int W>
+static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (*v)[W])
+{
+    const int j = (int)threadIdx.x / 2, half = (W - 1) / 2;
+    const int first = (int)threadIdx.x % 2 * half;
+    bool number = true;
+
+    for (int c = first; c < first + half; c++)
+        for (int i = 0; i < 4; i++) {
+            const uint32_t pair = v[j][c].pair[i];
+
+            if ((pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u) {
+                v[j][c].pair[i] = 0;
+                number = false;
+            }
+        }
+    if (!number)
+        k[j][first].pair[0] = 0x7fff7fffu;
+}
+
+/* q <- the warp's rows as left factors, by way of `tile` */
+template <int HD>
+static __device__ void
+bring_queries(uint32_t q[HD / 16][4], struct kg_cuda_eight (*tile)[HD / 8 + 1],
+              const struct kg_attn &a, const struct kg_cuda_tile &t)
+{
+    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
+
+    for (int e = (int)threadIdx.x; e < KG_ATTN_ROWS * HD / 8; e += KG_ATTN_THREADS) {
+        const int r = e / (HD / 8), c = e % (HD / 8);
+
+        tile[r][c] = r < t.rows ? kg_cuda_load_eight(a.q, kg_cuda_query(t, r),
+                                                     kg_cuda_head(t, r) * HD + 8 * c)
+                                : zeros;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+        kg_fragments(q[c], kg_cuda_left(tile, (int)threadIdx.x / 32 * 16, c));
+    __syncthreads();
+}
+
+/* ---- a block of keys ---- */
+/* s[n][2 h + i] <- q . k of key 8 n + 2 (lane % 4) + i */
+template <int HD>
+static __device__ void score(float s[8][4], const uint32_t q[HD / 16][4],
+                             const struct kg_cuda_eight (*k)[HD / 8 + 1])
+{
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = s[n + 1][i] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < HD / 16; c++) {
+            uint32_t b[4];
+
+            kg_fragments(b, kg_cuda_right(k, 8 * n, c));
+            kg_mma(s[n], q[c], b);
+            kg_mma(s[n + 1], q[c], b + 2);
+        }
+    }
+}
+
+/* The maximum of x over the keys that row h sees; x stands in the place of s. */
+static __device__ float scaled(float s[8][4], int h, float scale, int seen)
+{
+    const int t = (int)threadIdx.x % 4;
+    float top = -INFINITY;
+
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *x = &s[n][2 * h + i];
+
+            *x = 8 * n + 2 * t + i < seen ? *x * scale : -INFINITY;
+            top = fmaxf(top, *x);
+        }
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+}
+
+/* Scores of row h become p = 2^(x - m); m, l and acc move to the new maximum. */
+template <int HD>
+static __device__ void soften(float s[8][4], struct sums<HD> *w, int h, float scale,
+                              int seen)
+{
+    const int t = (int)threadIdx.x % 4;
+    const float m = fmaxf(w->m[h], scaled(s, h, scale, seen));
+    const float alpha = kg_cuda_exp2(w->m[h] - m);
+    float sum = 0.0f;
+
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float p = kg_cuda_exp2(s[n][2 * h + i] - m);
+
+            s[n][2 * h + i] = 8 * n + 2 * t + i < seen ? p : 0.0f;
+            sum += s[n][2 * h + i];
+        }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    w->l[h] = kg_fma(w->l[h], alpha, sum);
+    w->m[h] = m;
+#pragma unroll
+    for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+        for (int i = 2 * h; i < 2 * h + 2; i++)
+            w->acc[c][i] = kg_fma(w->acc[c][i], alpha,
+                                  0.0f); /* never -0: see add_values */
+}
+
+/* acc += p v. Keys that a row does not see are 0 times a number: a zero of either sign,
+ * which changes no acc but -0. */
+template <int HD>
+static __device__ void add_values(struct sums<HD> *w, const float s[8][4],
+                                  const struct kg_cuda_eight (*v)[HD / 8 + 1])
+{
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        const uint32_t p[4] = {kg_pair(s[n][0], s[n][1]), kg_pair(s[n][2], s[n][3]),
+                               kg_pair(s[n + 1][0], s[n + 1][1]),
+                               kg_pair(s[n + 1][2], s[n + 1][3])};
+#pragma unroll
+        for (int c = 0; c < HD / 8; c += 2) {
+            uint32_t b[4];
+
+            kg_fragments_transposed(b, kg_cuda_left(v, 8 * n, c / 2));
+            kg_mma(w->acc[c], p, b);
+            kg_mma(w->acc[c + 1], p, b + 2);
+        }
+    }
+}
+
+/* o = acc / l, rounded once;  lse = m ln 2 + log l */
+template <int HD>
+static __device__ void write(struct kg_mat o, struct kg_vec lse,
+                             const struct kg_cuda_tile &t, const struct sums<HD> *w,
+                             int n_heads)
+{
+    const int lane = (int)threadIdx.x % 32;
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
+        const float inverse = 1.0f / w->l[h];
+
+        if (r >= t.rows)
+            continue;
+#pragma unroll
+        for (int c = 0; c < HD / 8; c++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                kg_cuda_store(o, kg_cuda_query(t, r),
+                              kg_cuda_head(t, r) * HD + 8 * c + 2 * (lane % 4) + i,
+                              w->acc[c][2 * h + i] * inverse);
+        if (lse.data && lane % 4 == 0)
+            lse.data[kg_cuda_query(t, r) * n_heads + kg_cuda_head(t, r)] =
+                (float)((double)w->m[h] * 0x1.62e42fefa39efp-1 +
+                        kg_cuda_log((double)w->l[h]));
+    }
+}
+
+template <int HD>
+static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
+    attention(struct kg_mat o, struct kg_vec lse, struct kg_attn a)
+{
+    KG_SHARED(struct kg_cuda_eight, k, [KG_KV_BLOCK][HD / 8 + 1]);
+    KG_SHARED(struct kg_cuda_eight, v, [KG_KV_BLOCK][HD / 8 + 1]);
+    const int row = (int)threadIdx.x / 32 * 16; /* the warp's first */
+    const float scale = a.scale * 0x1.715476p+0f;
+    uint32_t q[HD / 16][4];
+    struct sums<HD> part, all;
+    struct kg_cuda_tile t;
+
+    if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y))
+        return;
+    bring_queries<HD>(q, k, a, t);
+    clear(&part);
+    clear(&all);
+    for (int block = 0; block <= t.window; block++) {
+        const int64_t first = kg_cuda_keys(a, t.seq, block);
+        const int n = kg_cuda_seen(t, t.rows - 1, block);
+        float s[8][4];
+
+        bring(k, a.k, first, n, t.kv_head * HD);
+        bring(v, a.v, first, n, t.kv_head * HD);
+        __syncthreads();
+        if (block == t.window) {
+            hide(k, v);
+            __syncthreads();
+        }
+        if (row < t.rows) {
+            score<HD>(s, q, k);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                soften(s, &part, h, scale,
+                       kg_cuda_seen(t, row + (int)threadIdx.x % 32 / 4 + 8 * h, block));
+            add_values(&part, s, v);
+        }
+        if (block % RESTART == RESTART - 1 || block == t.window)
+            merge(&all, &part);
+        __syncthreads();
+    }
+    write(o, lse, t, &all, a.n_heads);
+}
+
+void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
+{
+    const dim3 grid = kg_grid(kg_cuda_most_tiles(a), a->n_kv_heads);
+
+    if (a->head_dim == 64)
+        KG_LAUNCH(attention<64>, grid, KG_ATTN_THREADS, o, lse, *a);
+    else
+        KG_LAUNCH(attention<128>, grid, KG_ATTN_THREADS, o, lse, *a);
+}
