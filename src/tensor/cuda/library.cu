@@ -8,6 +8,7 @@
  * linked in; memory is kedge's, so that its caps and counts hold.
  */
 #include "tensor/cuda/cuda_internal.h"
+#include <dlfcn.h>
 #include <stdio.h>
 
 extern "C" {
@@ -39,21 +40,26 @@ static struct cuda_number number_of(int version)
     return n;
 }
 
+/* Why the runtime found no driver: it says the same of one that is not there, one that is
+ * too old and one that does not start. */
 static kg_status refuse_driver(struct kg_err *err)
 {
-    int driver = 0, runtime = 0;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    int (*ask)(int *) = NULL;
+    int version = 0, runtime = 0;
 
-    (void)cudaDriverGetVersion(&driver);
+    if (!driver)
+        return kg_fail(err, KG_EDEVICE, "cuda: expected an NVIDIA driver, found none: %s",
+                       dlerror());
+    *(void **)&ask = dlsym(driver, "cuDriverGetVersion");
+    if (!ask || ask(&version) != 0)
+        return kg_fail(err, KG_EDEVICE, "cuda: libcuda.so.1 says no version");
     (void)cudaRuntimeGetVersion(&runtime);
-    const struct cuda_number d = number_of(driver), r = number_of(runtime);
+    const struct cuda_number d = number_of(version), r = number_of(runtime);
 
-    if (driver == 0)
-        return kg_fail(err, KG_EDEVICE,
-                       "cuda: expected an NVIDIA driver, found none: no libcuda.so.1 on "
-                       "the loader's path");
     return kg_fail(err, KG_EDEVICE,
-                   "cuda: expected a driver of CUDA %d.0 or newer, found one of CUDA "
-                   "%d.%d",
+                   "cuda: expected a driver of CUDA %d.0 or newer that starts, found one "
+                   "of CUDA %d.%d",
                    r.major, d.major, d.minor);
 }
 
