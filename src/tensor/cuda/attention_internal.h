@@ -161,6 +161,11 @@ static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
     return kg_cuda_min(N * kg_cuda_cut(group), N * group / KG_ATTN_ROWS + windows);
 }
 
+static inline int64_t kg_cuda_most_blocks(const struct kg_attn *a)
+{
+    return (a->q.rows + (KG_KV_BLOCK - 1) * (int64_t)a->n_seqs) / KG_KV_BLOCK;
+}
+
 /* ---- who computes ---- */
 /* Whether products are those of the matrix instruction, on bf16. The rest, any shape, is
  * chains of FMAs with the CPU's bits. */

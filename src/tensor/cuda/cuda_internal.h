@@ -154,6 +154,9 @@ kg_status kg_cuda_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_iv
                               struct kg_err *err);
 kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                             struct kg_err *err);
+kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                                struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
+                                const struct kg_attn *a, struct kg_err *err);
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err);
 kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,

@@ -32,6 +32,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .scatter_rows = kg_cuda_scatter_rows,
     .gather_rows = kg_cuda_gather_rows,
     .attention = kg_cuda_attention,
+    .attention_bwd = kg_cuda_attention_bwd,
     .adamw = kg_cuda_adamw,
     .schedule_free = kg_cuda_schedule_free,
     .schedule_free_average = kg_cuda_schedule_free_average,
