@@ -150,6 +150,17 @@ struct kg_attn {
 };
 
 /* ---- vocabulary head ---- */
+/* Columns of a tile: sums over the vocabulary are made tile by tile. Small vocabularies
+ * still give several, so that few rows can be shared among threads. */
+static inline int64_t kg_head_tile_width(int64_t vocab)
+{
+    int64_t width = (vocab / 8 + 63) / 64 * 64;
+
+    if (width < 256)
+        return 256;
+    return width < 2048 ? width : 2048;
+}
+
 /* A second head over the same vocabulary, whose q = softmax(z') is the constant of an
  * exact KL. */
 struct kg_head_anchor {

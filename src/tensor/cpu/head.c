@@ -451,7 +451,7 @@ static void plan(struct job *job, bool threads)
     int64_t n = job->h->hidden.rows;
     int64_t wanted = threads ? 4 * (int64_t)omp_get_max_threads() : 1;
     job->vocab = job->h->weight.rows;
-    job->width = kg_cpu_head_tile_width(job->vocab);
+    job->width = kg_head_tile_width(job->vocab);
     job->tiles = (job->vocab + job->width - 1) / job->width;
     job->chunks = (n + KG_HEAD_ROWS - 1) / KG_HEAD_ROWS;
     job->groups = job->chunks > 0 ? (wanted + job->chunks - 1) / job->chunks : 1;

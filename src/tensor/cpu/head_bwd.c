@@ -133,7 +133,7 @@ static kg_status job_init(struct job *job, struct kg_err *err)
     int64_t rows = job->h->hidden.rows;
     job->dtype = job->h->hidden.dtype;
     job->vocab = job->h->weight.rows;
-    job->width = kg_cpu_head_tile_width(job->vocab);
+    job->width = kg_head_tile_width(job->vocab);
     job->tiles = (job->vocab + job->width - 1) / job->width;
     job->row = kg_mem_calloc((size_t)rows, sizeof *job->row, "head backward rows", err);
     if (!job->row)

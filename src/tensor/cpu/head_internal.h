@@ -15,9 +15,6 @@
 
 enum { KG_HEAD_ROWS = 256 }; /* rows per chunk of the forward */
 
-/* Columns per tile, a multiple of KG_LANES. */
-int64_t kg_cpu_head_tile_width(int64_t vocab);
-
 /* z (rows, columns of the tile) <- (hidden . weight) inv_temp; inv_temp (rows) or NULL */
 kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
                              const float *inv_temp, struct kg_err *err) KG_MUST_CHECK;

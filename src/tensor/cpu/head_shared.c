@@ -8,16 +8,6 @@
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"
 
-/* Small vocabularies still give several tiles, so that few rows can be shared among
- * threads. */
-int64_t kg_cpu_head_tile_width(int64_t vocab)
-{
-    int64_t width = (vocab / 8 + 63) / 64 * 64;
-    if (width < 256)
-        return 256;
-    return width < 2048 ? width : 2048;
-}
-
 kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
                              const float *inv_temp, struct kg_err *err)
 {
