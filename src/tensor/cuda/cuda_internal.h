@@ -59,17 +59,29 @@ static __device__ inline void kg_cuda_store(struct kg_mat m, int64_t r, int64_t 
         kg_cuda_bf16(m, r)[c] = (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/* ---- arithmetic ---- */
+/* ---- exponentials, as base/simd.h explains them ---- */
 /* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
 static __device__ inline float kg_cuda_power_of_2(float n)
 {
     return kg_cuda_of_bits((kg_cuda_bits(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
-
-/* e^x as kg_v16_exp of base/simd.h, which explains it. */
-static __device__ inline float kg_cuda_exp(float x)
+/* p 2^n, in two steps of which the first is exact */
+static __device__ inline float kg_cuda_scale(float p, float n)
 {
-    float n, r, p, half;
+    const float half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
+
+    return p * kg_cuda_power_of_2(half) * kg_cuda_power_of_2(n - half);
+}
+
+/* x = n ln 2 + r,   e^r = 1 + r poly */
+struct kg_cuda_exp_parts {
+    float n;
+    float r;
+    float poly;
+};
+static __device__ inline struct kg_cuda_exp_parts kg_cuda_exp_parts(float x)
+{
+    float n, r, p;
 
     x = -105.0f > x ? -105.0f : x;
     x = 89.0f < x ? 89.0f : x;
@@ -80,9 +92,21 @@ static __device__ inline float kg_cuda_exp(float x)
     p = kg_fma(p, r, 0x1.5558f2p-5f);
     p = kg_fma(p, r, 0x1.555492p-3f);
     p = kg_fma(p, r, 0x1.fffffcp-2f);
-    p = kg_fma(p, r, 1.0f);
-    half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
-    return kg_fma(p, r, 1.0f) * kg_cuda_power_of_2(half) * kg_cuda_power_of_2(n - half);
+    return {n, r, kg_fma(p, r, 1.0f)};
+}
+static __device__ inline float kg_cuda_exp(float x)
+{
+    const struct kg_cuda_exp_parts e = kg_cuda_exp_parts(x);
+
+    return kg_cuda_scale(kg_fma(e.poly, e.r, 1.0f), e.n);
+}
+/* 1 - e^x for x <= 0 */
+static __device__ inline float kg_cuda_one_minus_exp(float x)
+{
+    const struct kg_cuda_exp_parts e = kg_cuda_exp_parts(x);
+    const float scale = kg_cuda_scale(1.0f, e.n);
+
+    return kg_fma(-scale, e.poly * e.r, 1.0f - scale);
 }
 
 /* ---- who takes what ---- */
@@ -157,6 +181,10 @@ kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_
 kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                 struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                 const struct kg_attn *a, struct kg_err *err);
+kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
+                       struct kg_err *err);
+kg_status kg_cuda_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
+                           struct kg_err *err);
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err);
 kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,

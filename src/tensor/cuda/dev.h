@@ -2,10 +2,11 @@
  * an emulation for tests (emu.h).
  *
  * What a kernel may use: threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
- * __shfl_xor_sync of all lanes, kg_fragments, kg_mma, and arithmetic that IEEE 754
- * defines to the last bit; a multiply-add is one where kg_fma says so and nowhere else
- * (--fmad=false). Blocks are of whole warps. No float atomics, and no partition that
- * depends on the grid: a result is a function of the operands.
+ * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, kg_fragments,
+ * kg_mma, and arithmetic that IEEE 754 defines to the last bit; a multiply-add is one
+ * where kg_fma says so and nowhere else (--fmad=false). Blocks are of whole warps. No
+ * float atomics, and no partition that depends on the grid: a result is a function of
+ * the operands.
  *
  * Kernels are started by KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) with a
  * block at least, in order; whoever starts some ends with kg_dev_done.
@@ -35,10 +36,17 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
     return dim3((unsigned)x, (unsigned)y);
 }
 
+/* Rows and logits that the head has at a time: no result depends on them. */
+enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20 };
+
 /* a*b + c, one rounding */
 static __device__ inline float kg_fma(float a, float b, float c)
 {
     return __fmaf_rn(a, b, c);
+}
+static __device__ inline double kg_fma(double a, double b, double c)
+{
+    return __fma_rn(a, b, c);
 }
 /* The same, and a + b, where subnormal operands and results are zero of their sign. */
 static __device__ inline float kg_fma_flushed(float a, float b, float c)

@@ -18,6 +18,9 @@
     static const char name##_is = 0;                                                     \
     name##_type &name = *(name##_type *)kg_emu_shared(&name##_is, sizeof(name##_type))
 
+/* Few: tests are of small shapes and see several turns. */
+enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13 };
+
 /* ---- launching ---- */
 typedef struct kg_emu_dim dim3;
 static inline dim3 kg_grid(int64_t x, int64_t y) { return {(unsigned)x, (unsigned)y, 1}; }
@@ -68,6 +71,22 @@ static void kg_emu_start(const char *name, void (*kernel)(A...), dim3 grid, int 
 /* ---- threads together ---- */
 static inline void __syncthreads(int line = __builtin_LINE()) { kg_emu_barrier(line); }
 
+static inline void __syncwarp(int line = __builtin_LINE())
+{
+    kg_emu_exchange(~0u, "", 1, line);
+}
+static inline unsigned __ballot_sync(unsigned mask, bool mine,
+                                     int line = __builtin_LINE())
+{
+    const char *all = kg_emu_exchange(mask, &mine, 1, line);
+    unsigned bits = 0;
+
+    for (int i = 0; i < KG_EMU_WARP; i++)
+        bits |= (unsigned)all[i * KG_EMU_SHOWN] << i;
+    return bits;
+}
+static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
+
 template <typename T>
 static inline T __shfl_xor_sync(unsigned mask, T x, unsigned by,
                                 int line = __builtin_LINE())
@@ -81,6 +100,7 @@ static inline T __shfl_xor_sync(unsigned mask, T x, unsigned by,
 
 /* ---- arithmetic ---- */
 static inline float kg_fma(float a, float b, float c) { return fmaf(a, b, c); }
+static inline double kg_fma(double a, double b, double c) { return fma(a, b, c); }
 static inline float kg_fma_flushed(float a, float b, float c)
 {
     return kg_simd_fma_flushed(kg_simd_flush(a), kg_simd_flush(b), kg_simd_flush(c));

@@ -1,0 +1,614 @@
+/* The vocabulary head, forward: log-probs, entropy, top-k and exact KL without the
+ * logits' array.
+ *
+ * A block of rows meets some tiles of the vocabulary at a time: their logits are made and
+ * read while they are near. Sixteen lanes, which are the CPU's, leave a maximum and sums
+ * of every (row, tile); at the end a thread for each tile scales them to the maximum of
+ * the row, and one for each row adds them in order, in double. The numbers are the CPU's
+ * to the bit (cpu/head.c explains them): neither rows nor tiles at a time show.
+ *
+ * The k largest are kept in a list for each row and each of the tiles at a time, which
+ * lives through all of them; the lists are merged last.
+ */
+extern "C" {
+#include "base/mem.h"
+}
+#include "tensor/cuda/head_top.h"
+
+enum { LANES = 16, UNITS = KG_ROW_THREADS / LANES, WARPS = KG_ROW_THREADS / KG_WARP };
+
+/* Of a (row, tile): first as sums relative to the tile's maxima, then to the row's. */
+struct stat {
+    double s;       /* sum exp(z - m) */
+    double e;       /* sum exp(z - m) (z - m) */
+    double sq;      /* sum exp(z' - m') */
+    double reverse; /* sum exp(z - m) d,  d = (z - m) - (z' - m') */
+    double forward; /* sum exp(z' - m') (-d) */
+    double excess;  /* sum exp(z - m) - exp(z' - m') */
+    double set;     /* sum exp(z - m) over the set */
+    float m;        /* max z */
+    float mq;       /* max z' */
+};
+
+/* Tiles [first, first+n) of `all`. */
+struct tiles {
+    int64_t width;
+    int64_t all;
+    int64_t first;
+    int64_t n;
+};
+
+/* A (row, tile) that some lanes have: columns [first, first+cols) of what is there. */
+struct place {
+    int64_t row;
+    int64_t tile; /* of those at a time */
+    int64_t first;
+    int64_t cols; /* 0: beyond the last row */
+    int lane;
+};
+
+static __device__ struct place place_of(struct kg_mat z, struct tiles t, int lanes)
+{
+    const int64_t unit = (int64_t)blockIdx.x * (KG_ROW_THREADS / lanes) +
+                         threadIdx.x / (unsigned)lanes;
+    const int64_t row = unit / t.n, tile = unit % t.n, first = tile * t.width;
+    const int64_t cols = row < z.rows ? kg_cuda_min(t.width, z.cols - first) : 0;
+
+    return {row, tile, first, cols, (int)(threadIdx.x % (unsigned)lanes)};
+}
+
+/* ---- sums of a tile ---- */
+struct softmax {
+    double s;
+    float e;
+    float m;
+};
+
+template <typename T> static __device__ T sum_lanes(T x)
+{
+    for (unsigned by = LANES / 2; by > 0; by /= 2)
+        x += __shfl_xor_sync(~0u, x, by);
+    return x;
+}
+
+static __device__ float largest_of(const float *z, struct place p)
+{
+    float m = -INFINITY;
+
+    for (int64_t v = p.lane; v < p.cols; v += LANES)
+        m = m > z[v] ? m : z[v];
+    for (unsigned by = LANES / 2; by > 0; by /= 2) {
+        const float other = __shfl_xor_sync(~0u, m, by);
+
+        m = m > other ? m : other;
+    }
+    return m;
+}
+
+static __device__ struct softmax softmax_of(const float *z, struct place p)
+{
+    const float m = largest_of(z, p);
+    double s = 0.0;
+    float e = 0.0f;
+
+    for (int64_t v = p.lane; v < p.cols; v += LANES) {
+        const float d = z[v] - m, x = kg_cuda_exp(d);
+
+        s += (double)x;
+        e = kg_fma(x, d, e);
+    }
+    return {sum_lanes(s), sum_lanes(e), m};
+}
+
+static __device__ void sum_apart(struct stat *t, const float *z, const float *zq,
+                                 struct place p)
+{
+    const double between = (double)t->m - (double)t->mq;
+    double reverse = 0.0, forward = 0.0, excess = 0.0;
+
+    for (int64_t v = p.lane; v < p.cols; v += LANES) {
+        const float x = kg_cuda_exp(z[v] - t->m), q = kg_cuda_exp(zq[v] - t->mq);
+        const double d = (double)z[v] - (double)zq[v] - between;
+
+        reverse = kg_fma((double)x, d, reverse);
+        forward -= (double)q * d;
+        excess += (double)kg_cuda_p_minus_q(x > q ? x : q, (float)d);
+    }
+    t->reverse = sum_lanes(reverse);
+    t->forward = sum_lanes(forward);
+    t->excess = sum_lanes(excess);
+}
+
+/* zq without data: no anchor */
+static __global__ void sum_tiles(struct stat *stats, struct kg_mat z, struct kg_mat zq,
+                                 struct tiles t)
+{
+    const struct place p = place_of(z, t, LANES);
+    const float *row = kg_cuda_f32(z, p.row) + p.first;
+    const struct softmax x = softmax_of(row, p);
+    struct stat stat = {x.s, (double)x.e, 0.0, 0.0, 0.0, 0.0, 0.0, x.m, 0.0f};
+
+    if (zq.data) {
+        const float *anchor = kg_cuda_f32(zq, p.row) + p.first;
+        const struct softmax q = softmax_of(anchor, p);
+
+        stat.sq = q.s;
+        stat.mq = q.m;
+        sum_apart(&stat, row, anchor, p);
+    }
+    if (p.cols > 0 && p.lane == 0)
+        stats[p.row * t.all + t.first + p.tile] = stat;
+}
+
+/* By a warp: exponentials by 32, added as they come. Words without a bit cost nothing. */
+static __global__ void sum_sets(struct stat *stats, struct kg_mat z, const uint32_t *bits,
+                                int64_t words, struct tiles t)
+{
+    KG_SHARED(double, part, [WARPS][KG_WARP]);
+    const struct place p = place_of(z, t, KG_WARP);
+    double *mine = part[threadIdx.x / KG_WARP], sum = 0.0;
+    struct stat *stat = stats + p.row * t.all + t.first + p.tile;
+    const float *row = kg_cuda_f32(z, p.row) + p.first;
+    const double m = p.cols > 0 ? (double)stat->m : 0.0;
+
+    for (int64_t v = 0; v < p.cols; v += KG_WARP) {
+        const int64_t column = t.first * t.width + p.first + v;
+        const uint32_t word = bits[p.row * words + column / 32];
+
+        if (word == 0)
+            continue;
+        if (word >> p.lane & 1)
+            mine[p.lane] = kg_real_exp((double)row[v + p.lane] - m);
+        __syncwarp();
+        for (uint32_t rest = word; p.lane == 0 && rest; rest &= rest - 1)
+            sum += mine[__ffs(rest) - 1];
+        __syncwarp();
+    }
+    if (p.cols > 0 && p.lane == 0)
+        stat->set = sum;
+}
+
+/* ---- what rows ask for ---- */
+/* Of all rows, on the device; NULL is not wanted. */
+struct results {
+    double *lse;
+    double *set_logp;
+    double *kl_reverse;
+    double *kl_forward;
+    double *anchor_lse;
+    float *logp;
+    float *logp_at;
+    float *entropy;
+    float *top_logp;
+    int32_t *top_ids;
+};
+
+/* The rows [first, ..) of a block; slot K is the target. */
+struct slots {
+    int64_t first;
+    int64_t k;
+    const int32_t *target;
+    const int32_t *indices;
+};
+
+static __device__ int32_t id_at(struct slots s, int64_t n, int64_t slot)
+{
+    if (slot < s.k)
+        return s.indices ? s.indices[n * s.k + slot] : -1;
+    return s.target ? s.target[n] : -1;
+}
+
+/* Where the slot's result is kept; NULL: not wanted. */
+static __device__ float *kept_at(struct results r, struct slots s, int64_t n,
+                                 int64_t slot)
+{
+    if (slot < s.k)
+        return r.logp_at ? r.logp_at + n * s.k + slot : NULL;
+    return r.logp ? r.logp + n : NULL;
+}
+
+/* The logits, as they are until lse is known. */
+static __global__ void keep_asked(struct results r, struct slots s, struct kg_mat z,
+                                  int64_t first_column)
+{
+    const int64_t n = s.first + blockIdx.x, end = kg_cuda_end(s.k + 1);
+
+    for (int64_t slot = kg_cuda_first(); slot < end; slot += KG_ROW_THREADS) {
+        const int64_t v = id_at(s, n, slot) - first_column;
+        float *to = kept_at(r, s, n, slot);
+
+        if (to && v >= 0 && v < z.cols)
+            *to = kg_cuda_f32(z, blockIdx.x)[v];
+    }
+}
+
+static __global__ void finish_asked(struct results r, struct slots s)
+{
+    const int64_t n = s.first + blockIdx.x, end = kg_cuda_end(s.k + 1);
+
+    for (int64_t slot = kg_cuda_first(); slot < end; slot += KG_ROW_THREADS) {
+        float *x = kept_at(r, s, n, slot);
+
+        if (x && id_at(s, n, slot) >= 0)
+            *x = (float)((double)*x - r.lse[n]);
+        else if (x)
+            *x = slot < s.k ? -INFINITY : 0.0f;
+    }
+}
+
+/* ---- the k largest ---- */
+/* (rows, n, k) of a block, n tiles at a time */
+struct lists {
+    struct kg_cuda_top *at;
+    int32_t *counts;
+    int64_t n;
+    int32_t k;
+};
+
+static __global__ void offer(struct lists l, struct kg_mat z, struct tiles t)
+{
+    const struct place p = place_of(z, t, KG_WARP);
+    const int64_t list = p.row * l.n + p.tile;
+    struct kg_cuda_top_list top = {l.at + list * l.k, 0, l.k};
+
+    if (p.cols == 0)
+        return;
+    top.count = l.counts[list];
+    kg_cuda_top_offer(&top, kg_cuda_f32(z, p.row) + p.first, p.cols,
+                      t.first * t.width + p.first);
+    if (p.lane == 0)
+        l.counts[list] = top.count;
+}
+
+/* By a warp: a row's lists into the first of them. */
+static __global__ void finish_top(struct results r, struct lists l, int64_t first,
+                                  int64_t rows)
+{
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / KG_WARP;
+    const int64_t n = first + i;
+    struct kg_cuda_top_list top = {l.at + i * l.n * l.k, 0, l.k};
+
+    if (i >= rows)
+        return;
+    top.count = l.counts[i * l.n];
+    for (int64_t g = 1; g < l.n; g++)
+        kg_cuda_top_merge(&top, l.at + (i * l.n + g) * l.k, l.counts[i * l.n + g]);
+    for (int32_t j = (int32_t)(threadIdx.x % KG_WARP); j < l.k; j += KG_WARP) {
+        const bool there = j < top.count;
+
+        if (r.top_ids)
+            r.top_ids[n * l.k + j] = there ? top.at[j].id : -1;
+        if (r.top_logp)
+            r.top_logp[n * l.k + j] = there ? (float)((double)top.at[j].z - r.lse[n])
+                                            : -INFINITY;
+    }
+}
+
+/* ---- the rows, when all tiles are there ---- */
+struct maxima {
+    double m;
+    double mq;
+};
+
+static __device__ struct maxima maxima_of(const struct stat *stats, int64_t tiles)
+{
+    struct maxima x = {(double)stats->m, (double)stats->mq};
+
+    for (int64_t t = 1; t < tiles; t++) {
+        x.m = (double)stats[t].m > x.m ? (double)stats[t].m : x.m;
+        x.mq = (double)stats[t].mq > x.mq ? (double)stats[t].mq : x.mq;
+    }
+    return x;
+}
+
+static __global__ void scale_tiles(struct stat *stats, int64_t rows, int64_t tiles)
+{
+    const int64_t i = kg_cuda_flat();
+
+    if (i < rows * tiles) {
+        const struct maxima x = maxima_of(stats + i / tiles * tiles, tiles);
+        struct stat *t = stats + i;
+        const double dp = (double)t->m - x.m, dq = (double)t->mq - x.mq;
+        const double wp = kg_real_exp(dp), wq = kg_real_exp(dq);
+
+        t->reverse = wp * (t->reverse + (dp - dq) * t->s);
+        t->forward = wq * (t->forward + (dq - dp) * t->sq);
+        t->excess = wp * t->excess + (wp - wq) * t->sq;
+        t->set = wp * t->set;
+        t->e = wp * (t->e + dp * t->s);
+        t->s = wp * t->s;
+        t->sq = wq * t->sq;
+    }
+}
+
+static __device__ struct stat add_tiles(const struct stat *stats, int64_t tiles)
+{
+    struct stat sum = {0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0f, 0.0f};
+
+    for (int64_t t = 0; t < tiles; t++) {
+        sum.s += stats[t].s;
+        sum.e += stats[t].e;
+        sum.sq += stats[t].sq;
+        sum.reverse += stats[t].reverse;
+        sum.forward += stats[t].forward;
+        sum.excess += stats[t].excess;
+        sum.set += stats[t].set;
+    }
+    return sum;
+}
+
+/* As finish_anchor of cpu/head.c. */
+static __device__ void finish_anchor(struct results r, int64_t n, const struct stat *sum,
+                                     struct maxima x)
+{
+    const bool near = fabs(sum->excess) < 0.5 * sum->sq;
+    const double l = near ? kg_real_log1p(sum->excess / sum->sq)
+                          : kg_real_log(sum->s) - kg_real_log(sum->sq);
+
+    if (r.kl_reverse)
+        r.kl_reverse[n] = sum->reverse / sum->s - l;
+    if (r.kl_forward)
+        r.kl_forward[n] = sum->forward / sum->sq + l;
+    if (r.anchor_lse)
+        r.anchor_lse[n] = x.m + kg_real_log(sum->s) - (x.m - x.mq) - l;
+}
+
+/* sets (rows of the block), for set_logp alone */
+static __global__ void finish_rows(struct results r, const struct stat *stats,
+                                   const struct kg_cuda_set *sets, int64_t first,
+                                   int64_t rows, int64_t tiles)
+{
+    const int64_t i = kg_cuda_flat(), n = first + i;
+
+    if (i < rows) {
+        const struct maxima x = maxima_of(stats + i * tiles, tiles);
+        const struct stat sum = add_tiles(stats + i * tiles, tiles);
+        const double log_s = kg_real_log(sum.s);
+
+        r.lse[n] = x.m + log_s;
+        if (r.entropy)
+            r.entropy[n] = (float)(log_s - sum.e / sum.s);
+        if (r.set_logp)
+            r.set_logp[n] = sets[i].n > 0 ? kg_real_log(sum.set) - log_s : 0.0;
+        if (r.kl_reverse || r.kl_forward || r.anchor_lse)
+            finish_anchor(r, n, &sum, x);
+    }
+}
+
+/* ---- the operation ---- */
+struct job {
+    const struct kg_head_out *out;
+    struct kg_head h; /* what counts of it, arrays of the host */
+    struct kg_head_anchor anchor;
+    int64_t n;
+    int64_t vocab;
+    int64_t rows;               /* at a time */
+    struct tiles tiles;         /* at a time */
+    struct kg_cuda_asked asked; /* of the device, as all below */
+    struct results results;
+    float *logits; /* (N,V) where they are wanted, else (rows, tiles) */
+    float *anchor_logits;
+    struct stat *stats; /* (rows, all tiles) */
+    struct lists lists;
+    uint32_t *bits; /* (rows, words) */
+};
+
+/* What nobody will read is left out. */
+static void plan(struct job *job, const struct kg_head_out *out, const struct kg_head *h)
+{
+    const int64_t n = h->hidden.rows, vocab = h->weight.rows;
+    const int64_t width = kg_head_tile_width(vocab), all = kg_cuda_pieces(vocab, width);
+    int64_t at_a_time;
+
+    job->out = out;
+    job->h = *h;
+    job->n = n;
+    job->vocab = vocab;
+    job->h.inv_temp = kg_cuda_not_one(h->inv_temp, n);
+    job->h.target = out->logp ? h->target : NULL;
+    job->h.indices = out->logp_at ? h->indices : NULL;
+    job->h.sets = out->set_logp ? h->sets : NULL;
+    job->h.top_k = out->top_ids || out->top_logp ? h->top_k : 0;
+    job->h.anchor = NULL;
+    if (out->kl_reverse || out->kl_forward || out->anchor_lse) {
+        job->anchor = *h->anchor;
+        job->anchor.inv_temp = kg_cuda_not_one(h->anchor->inv_temp, n);
+        job->h.anchor = &job->anchor;
+    }
+    job->rows = kg_cuda_min(n, KG_DEV_HEAD_ROWS);
+    at_a_time = KG_DEV_LOGITS / (job->rows * width);
+    job->tiles = {width, all, 0, kg_cuda_min(at_a_time > 1 ? at_a_time : 1, all)};
+}
+
+static void place_results(struct results *r, struct kg_cuda_piece *p,
+                          const struct job *job)
+{
+    const struct kg_head_out *out = job->out;
+    const int64_t n = job->n, top = n * job->h.top_k;
+
+    kg_cuda_take(p, &r->lse, n);
+    kg_cuda_take(p, &r->set_logp, out->set_logp ? n : 0);
+    kg_cuda_take(p, &r->kl_reverse, out->kl_reverse ? n : 0);
+    kg_cuda_take(p, &r->kl_forward, out->kl_forward ? n : 0);
+    kg_cuda_take(p, &r->anchor_lse, out->anchor_lse ? n : 0);
+    kg_cuda_take(p, &r->logp, out->logp ? n : 0);
+    kg_cuda_take(p, &r->logp_at, out->logp_at ? n * job->h.k : 0);
+    kg_cuda_take(p, &r->entropy, out->entropy ? n : 0);
+    kg_cuda_take(p, &r->top_logp, out->top_logp ? top : 0);
+    kg_cuda_take(p, &r->top_ids, out->top_ids ? top : 0);
+}
+
+static void give_results(const struct results *r, const struct job *job)
+{
+    const struct kg_head_out *out = job->out;
+    const int64_t n = job->n;
+
+    kg_cuda_fill(out->lse, r->lse, NULL, n, 1);
+    kg_cuda_fill(out->set_logp, r->set_logp, NULL, n, 1);
+    kg_cuda_fill(out->kl_reverse, r->kl_reverse, NULL, n, 1);
+    kg_cuda_fill(out->kl_forward, r->kl_forward, NULL, n, 1);
+    kg_cuda_fill(out->anchor_lse, r->anchor_lse, NULL, n, 1);
+    kg_cuda_fill(out->logp, r->logp, NULL, n, 1);
+    kg_cuda_fill(out->logp_at, r->logp_at, NULL, n, job->h.k);
+    kg_cuda_fill(out->entropy, r->entropy, NULL, n, 1);
+    kg_cuda_fill(out->top_logp, r->top_logp, NULL, n, job->h.top_k);
+    kg_cuda_fill(out->top_ids, r->top_ids, NULL, n, job->h.top_k);
+}
+
+static void place_work(struct job *job, struct kg_cuda_piece *p)
+{
+    const int64_t rows = job->rows, n = job->tiles.n, columns = n * job->tiles.width;
+    const int64_t lists = job->h.top_k > 0 ? rows * n : 0;
+    const int64_t words = kg_cuda_set_words(job->vocab);
+
+    kg_cuda_take(p, &job->logits,
+                 job->out->logits ? job->n * job->vocab : rows * columns);
+    kg_cuda_take(p, &job->anchor_logits, job->h.anchor ? rows * columns : 0);
+    kg_cuda_take(p, &job->stats, rows * job->tiles.all);
+    kg_cuda_take(p, &job->lists.at, lists * job->h.top_k);
+    kg_cuda_take(p, &job->lists.counts, lists);
+    kg_cuda_take(p, &job->bits, job->h.sets ? rows * words : 0);
+    job->lists.n = n;
+    job->lists.k = job->h.top_k;
+}
+
+/* Rows [first, first+rows) of logits, in tiles t. */
+static struct kg_mat logits_of(const struct job *job, float *logits, int64_t first,
+                               int64_t rows, struct tiles t)
+{
+    const int64_t column = t.first * t.width;
+    const int64_t cols = kg_cuda_min(t.n * t.width, job->vocab - column);
+    struct kg_mat z = kg_mat(logits, KG_F32, rows, cols);
+
+    if (job->out->logits && logits == job->logits) {
+        z.data = logits + first * job->vocab + column;
+        z.stride = job->vocab;
+    }
+    return z;
+}
+
+static struct slots slots_of(const struct job *job, int64_t first)
+{
+    return {first, job->h.k, job->asked.target, job->asked.indices};
+}
+
+static bool asks(const struct job *job) { return job->h.target || job->h.indices; }
+
+static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
+                           struct tiles t, struct kg_err *err)
+{
+    const struct kg_head *h = &job->h;
+    const struct kg_cuda_asked *a = &job->asked;
+    const struct kg_mat z = logits_of(job, job->logits, first, rows, t);
+    struct kg_mat zq = logits_of(job, job->anchor_logits, first, rows, t);
+    const int64_t column = t.first * t.width, units = rows * t.n;
+    const dim3 warps = kg_grid(kg_cuda_pieces(units, WARPS), 1);
+
+    KG_TRY(kg_cuda_head_logits(z, kg_mat_rows(h->hidden, first, rows),
+                               kg_mat_rows(h->weight, column, z.cols),
+                               a->inv_temp ? a->inv_temp + first : NULL, err));
+    if (h->anchor)
+        KG_TRY(kg_cuda_head_logits(zq, kg_mat_rows(h->anchor->hidden, first, rows),
+                                   kg_mat_rows(h->anchor->weight, column, z.cols),
+                                   a->anchor_temp ? a->anchor_temp + first : NULL, err));
+    KG_LAUNCH(sum_tiles, kg_grid(kg_cuda_pieces(units, UNITS), 1), KG_ROW_THREADS,
+              job->stats, z, zq, t);
+    if (h->sets)
+        KG_LAUNCH(sum_sets, warps, KG_ROW_THREADS, job->stats, z, job->bits,
+                  kg_cuda_set_words(job->vocab), t);
+    if (asks(job))
+        KG_LAUNCH(keep_asked, kg_cuda_rows(rows, h->k + 1), KG_ROW_THREADS, job->results,
+                  slots_of(job, first), z, column);
+    if (h->top_k > 0)
+        KG_LAUNCH(offer, warps, KG_ROW_THREADS, job->lists, z, t);
+    return KG_OK;
+}
+
+static void finish(const struct job *job, int64_t first, int64_t rows)
+{
+    const int64_t tiles = job->tiles.all;
+    const struct kg_cuda_set *sets = job->asked.sets;
+
+    KG_LAUNCH(scale_tiles, kg_cuda_all(rows * tiles), KG_FLAT_THREADS, job->stats, rows,
+              tiles);
+    KG_LAUNCH(finish_rows, kg_cuda_all(rows), KG_FLAT_THREADS, job->results, job->stats,
+              sets ? sets + first : NULL, first, rows, tiles);
+    if (job->out->logp || job->out->logp_at)
+        KG_LAUNCH(finish_asked, kg_cuda_rows(rows, job->h.k + 1), KG_ROW_THREADS,
+                  job->results, slots_of(job, first));
+    if (job->h.top_k > 0)
+        KG_LAUNCH(finish_top, kg_grid(kg_cuda_pieces(rows, WARPS), 1), KG_ROW_THREADS,
+                  job->results, job->lists, first, rows);
+}
+
+static kg_status run_rows(const struct job *job, int64_t first, int64_t rows,
+                          struct kg_err *err)
+{
+    struct tiles t = job->tiles;
+
+    if (job->h.sets)
+        kg_cuda_open_sets(job->bits, job->asked.sets + first, job->asked.packed, rows,
+                          job->vocab);
+    if (job->h.top_k > 0)
+        kg_dev_zero(job->lists.counts, (uint64_t)(rows * t.n) * sizeof(int32_t));
+    for (; t.first < t.all; t.first += t.n) {
+        t.n = kg_cuda_min(job->tiles.n, t.all - t.first);
+        KG_TRY(run_tiles(job, first, rows, t, err));
+    }
+    finish(job, first, rows);
+    return KG_OK;
+}
+
+/* host: what goes up, then what comes down; the device has the same and the work. */
+static kg_status run(struct job *job, char *host, uint64_t up, uint64_t both,
+                     uint64_t all, struct kg_err *err)
+{
+    struct kg_cuda_piece from = {host, 0}, to = {NULL, 0};
+    struct kg_cuda_asked asked;
+    struct results results;
+
+    to.base = (char *)kg_cuda_scratch(all, err);
+    if (!to.base)
+        return err->code;
+    kg_cuda_asked_place(&asked, &from, &job->h, NULL, job->n);
+    kg_cuda_asked_place(&job->asked, &to, &job->h, NULL, job->n);
+    place_results(&results, &from, job);
+    place_results(&job->results, &to, job);
+    place_work(job, &to);
+    kg_cuda_asked_fill(&asked, &job->h, NULL, job->n);
+    kg_dev_put(to.base, host, up);
+    for (int64_t n = 0; n < job->n; n += job->rows)
+        KG_TRY(run_rows(job, n, kg_cuda_min(job->rows, job->n - n), err));
+    kg_dev_get(host + up, to.base + up, both - up);
+    if (job->out->logits)
+        kg_dev_get(job->out->logits, job->logits,
+                   (uint64_t)(job->n * job->vocab) * sizeof(float));
+    KG_TRY(kg_dev_done("head", err));
+    give_results(&results, job);
+    return KG_OK;
+}
+
+kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
+                       struct kg_err *err)
+{
+    struct job job = {};
+    struct kg_cuda_piece p = {NULL, 0};
+    uint64_t up, both;
+    char *host;
+    kg_status status;
+
+    if (h->hidden.rows == 0 || h->weight.rows == 0)
+        return KG_OK;
+    plan(&job, out, h);
+    kg_cuda_asked_place(&job.asked, &p, &job.h, NULL, job.n);
+    up = p.used;
+    place_results(&job.results, &p, &job);
+    both = p.used;
+    place_work(&job, &p);
+    host = (char *)kg_mem_calloc(both, 1, "head rows", err);
+    if (!host)
+        return err->code;
+    status = run(&job, host, up, both, p.used, err);
+    kg_mem_free(host);
+    return status;
+}

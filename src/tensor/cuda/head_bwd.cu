@@ -1,0 +1,480 @@
+/* The vocabulary head, backward: from a few numbers per row to gradients of hidden states
+ * and weights. cpu/head_bwd.c explains the numbers, which are these to the bit.
+ *
+ * The host leaves out rows without any gradient and makes each row's factors; then blocks
+ * of rows meet strips of the vocabulary: logits again, dz in the compute dtype, and two
+ * products that consume it. A thread has a column; those with a coefficient of their own
+ * are written over by a thread for each id that was asked about. Blocks and strips are
+ * the CPU's, and what is added to dweight is added block by block.
+ */
+extern "C" {
+#include "base/mem.h"
+}
+#include "tensor/cuda/head_internal.h"
+
+enum { BLOCK_ROWS = 1024, STRIP_TILES = 2 };
+
+/* What a row multiplies, see cpu/head_bwd.c; single ones for most columns. */
+struct factors {
+    double lse;
+    double apart; /* lse less the anchor's */
+    double k0;
+    double ks; /* c_S / S; 0 without a set */
+    double k1;
+    double kr;
+    double r; /* R */
+    double kf;
+    double t;
+    float lse_high, lse_low;
+    float anchor_high, anchor_low;
+    float k0_single, k1_single, kr_single, kf_single;
+};
+
+/* ---- dz, a thread a column ---- */
+/* Of the strip's columns [first, ..) and the block's rows. */
+struct strip {
+    struct kg_mat dz;
+    struct kg_mat z;
+    struct kg_mat zq; /* data NULL: no anchor */
+    int64_t first;
+    const struct factors *factors;
+    const uint32_t *bits; /* (rows, words), NULL without sets */
+    int64_t words;
+};
+
+static __device__ float z_at(struct kg_mat z, int64_t n, int64_t v)
+{
+    return z.data ? kg_cuda_f32(z, n)[v] : 0.0f;
+}
+
+static __device__ bool in_set(const struct strip *s, int64_t n, int64_t v)
+{
+    const int64_t id = s->first + v;
+
+    return s->factors[n].ks != 0.0 && s->bits[n * s->words + id / 32] >> id % 32 & 1;
+}
+
+/* In double, where a_v and p_v sum a may cancel. */
+static __device__ double double_at(const struct strip *s, int64_t n, int64_t v)
+{
+    const struct factors *f = s->factors + n;
+    const double z = (double)z_at(s->z, n, v), lp = z - f->lse, p = kg_real_exp(lp);
+    const double x = f->k0 + (in_set(s, n, v) ? f->ks : 0.0) + f->k1 * lp;
+    double d;
+
+    if (!s->zq.data)
+        return p * x;
+    d = z - (double)z_at(s->zq, n, v) - f->apart;
+    return p * (x + f->kr * (d - f->r)) - f->kf * p * kg_real_expm1(-d);
+}
+
+static __device__ float single_at(const struct strip *s, int64_t n, int64_t v)
+{
+    const struct factors *f = s->factors + n;
+    const float z = z_at(s->z, n, v), zq = z_at(s->zq, n, v);
+    const float lp = z - f->lse_high - f->lse_low;
+    const float x = kg_fma(f->k1_single, lp, f->k0_single);
+    float lq, gap;
+    double d;
+
+    if (!s->zq.data)
+        return kg_cuda_exp(lp) * x;
+    lq = zq - f->anchor_high - f->anchor_low;
+    d = (double)z - (double)zq - f->apart;
+    gap = kg_cuda_p_minus_q(kg_cuda_exp(lp > lq ? lp : lq), (float)d);
+    return kg_fma(kg_cuda_exp(lp), kg_fma(f->kr_single, (float)(d - f->r), x),
+                  f->kf_single * gap);
+}
+
+static __global__ void fill(struct strip s)
+{
+    const int64_t n = blockIdx.x, end = kg_cuda_end(s.dz.cols);
+
+    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS)
+        kg_cuda_store(s.dz, n, v,
+                      in_set(&s, n, v) ? (float)(0.0 + double_at(&s, n, v))
+                                       : single_at(&s, n, v));
+}
+
+/* ---- columns with a coefficient ---- */
+/* Of a block's rows; slot K is the target. */
+struct coefs {
+    int64_t k;
+    const int32_t *target; /* (rows) with a_target, or NULL */
+    const double *a_target;
+    const int32_t *indices; /* (rows,K) with a_indices, or NULL */
+    const double *a_indices;
+};
+
+static __device__ double coef_at(struct coefs c, int64_t n, int64_t slot, int32_t *id)
+{
+    const bool index = slot < c.k;
+
+    *id = -1;
+    if (!(index ? c.indices : c.target))
+        return 0.0;
+    *id = index ? c.indices[n * c.k + slot] : c.target[n];
+    return index ? c.a_indices[n * c.k + slot] : c.a_target[n];
+}
+
+/* What all slots of an id give it; the first of them writes. */
+static __global__ void fill_asked(struct strip s, struct coefs c)
+{
+    const int64_t n = blockIdx.x, end = kg_cuda_end(c.k + 1);
+
+    for (int64_t slot = kg_cuda_first(); slot < end; slot += KG_ROW_THREADS) {
+        int32_t id, other;
+        const double mine = coef_at(c, n, slot, &id);
+        const int64_t v = id - s.first;
+        double a = 0.0;
+        bool first = true;
+
+        if (mine == 0.0 || id < 0 || v < 0 || v >= s.dz.cols)
+            continue;
+        for (int64_t i = 0; first && i <= c.k; i++) {
+            const double more = coef_at(c, n, i, &other);
+
+            if (other != id || more == 0.0)
+                continue;
+            first = i >= slot;
+            a += s.factors[n].t * more;
+        }
+        if (first)
+            kg_cuda_store(s.dz, n, v, (float)(a + double_at(&s, n, v)));
+    }
+}
+
+/* ---- which rows, and their factors: by the host ---- */
+struct job {
+    const struct kg_head_grad *g;
+    struct kg_head h; /* what counts of it, arrays of the host */
+    struct kg_head_anchor anchor;
+    int64_t n;     /* rows that have a gradient */
+    int64_t block; /* rows per block */
+    int64_t width; /* of a strip */
+    int32_t *row;  /* of the host (n): their places in hidden, ascending */
+};
+
+/* What goes up, of the rows that have a gradient. */
+struct given {
+    int32_t *row;
+    struct factors *factors;
+    double *a_target;
+    double *a_indices; /* (n,K) */
+    struct kg_cuda_asked asked;
+};
+
+/* A block's, of the device. */
+struct work {
+    char *hidden; /* (rows, D) ct */
+    char *anchor_hidden;
+    char *dz;       /* (rows, width) ct */
+    float *z;       /* (rows, width) */
+    float *zq;      /* the same, with an anchor */
+    float *dhidden; /* (rows, D) */
+    uint32_t *bits; /* (rows, words), with sets */
+};
+
+static double at(const double *a, int64_t n) { return a ? a[n] : 0.0; }
+
+static double sum_a(const struct job *job, int64_t n, bool *any)
+{
+    const struct kg_head *h = &job->h;
+    double sum = 0.0, a;
+
+    for (int k = 0; h->indices && k < h->k; k++) {
+        a = h->indices[n * h->k + k] >= 0 ? job->g->a_indices[n * h->k + k] : 0.0;
+        *any = *any || a != 0.0;
+        sum += a;
+    }
+    a = h->target && h->target[n] >= 0 ? job->g->a_target[n] : 0.0;
+    *any = *any || a != 0.0;
+    return sum + a;
+}
+
+static double a_set(const struct job *job, int64_t n)
+{
+    return job->h.sets && job->h.sets[n].n > 0 ? job->g->a_set[n] : 0.0;
+}
+
+static bool has_gradient(const struct job *job, int64_t n)
+{
+    const struct kg_head_grad *g = job->g;
+    bool any = at(g->a_entropy, n) != 0.0 || at(g->a_kl_reverse, n) != 0.0 ||
+               at(g->a_kl_forward, n) != 0.0 || a_set(job, n) != 0.0;
+
+    (void)sum_a(job, n, &any);
+    return any;
+}
+
+static struct factors factors_of(const struct job *job, int64_t n)
+{
+    const struct kg_head_grad *g = job->g;
+    const double cs = a_set(job, n), ch = at(g->a_entropy, n);
+    const double entropy = g->a_entropy ? (double)g->entropy[n] : 0.0;
+    const double anchor_lse = at(g->anchor_lse, n);
+    bool any = false;
+    const double a = sum_a(job, n, &any);
+    struct factors f = {};
+
+    f.t = job->h.inv_temp ? (double)job->h.inv_temp[n] : 1.0;
+    f.lse = g->lse[n];
+    f.apart = f.lse - anchor_lse;
+    f.k0 = f.t * (-a - cs - ch * entropy);
+    f.ks = cs != 0.0 ? f.t * cs * kg_real_exp(-g->set_logp[n]) : 0.0;
+    f.k1 = f.t * -ch;
+    f.kr = f.t * at(g->a_kl_reverse, n);
+    f.r = g->a_kl_reverse ? g->kl_reverse[n] : 0.0;
+    f.kf = f.t * at(g->a_kl_forward, n);
+    f.lse_high = (float)f.lse;
+    f.lse_low = (float)(f.lse - (double)f.lse_high);
+    f.anchor_high = (float)anchor_lse;
+    f.anchor_low = (float)(anchor_lse - (double)f.anchor_high);
+    f.k0_single = (float)f.k0;
+    f.k1_single = (float)f.k1;
+    f.kr_single = (float)f.kr;
+    f.kf_single = (float)f.kf;
+    return f;
+}
+
+/* Without what has no gradient. */
+static void plan(struct job *job, const struct kg_head_grad *g, const struct kg_head *h)
+{
+    const int64_t n = h->hidden.rows;
+
+    job->g = g;
+    job->h = *h;
+    job->h.inv_temp = kg_cuda_not_one(h->inv_temp, n);
+    job->h.target = g->a_target ? h->target : NULL;
+    job->h.indices = g->a_indices ? h->indices : NULL;
+    job->h.sets = g->a_set ? h->sets : NULL;
+    job->h.anchor = NULL;
+    job->width = kg_cuda_min(STRIP_TILES * kg_head_tile_width(h->weight.rows),
+                             h->weight.rows);
+    if (h->anchor && (g->a_kl_reverse || g->a_kl_forward)) {
+        job->anchor = *h->anchor;
+        job->anchor.inv_temp = kg_cuda_not_one(h->anchor->inv_temp, n);
+        job->h.anchor = &job->anchor;
+    }
+}
+
+static void choose_rows(struct job *job)
+{
+    int64_t blocks;
+
+    for (int64_t n = 0; n < job->h.hidden.rows; n++)
+        if (has_gradient(job, n))
+            job->row[job->n++] = (int32_t)n;
+    blocks = kg_cuda_pieces(job->n, BLOCK_ROWS); /* of nearly equal size */
+    if (blocks > 0)
+        job->block = kg_cuda_pieces(kg_cuda_pieces(job->n, blocks), 16) * 16;
+}
+
+/* ---- arrays ---- */
+static void place_given(struct given *u, struct kg_cuda_piece *p, const struct job *job)
+{
+    kg_cuda_take(p, &u->row, job->n);
+    kg_cuda_take(p, &u->factors, job->n);
+    kg_cuda_take(p, &u->a_target, job->h.target ? job->n : 0);
+    kg_cuda_take(p, &u->a_indices, job->h.indices ? job->n * job->h.k : 0);
+    kg_cuda_asked_place(&u->asked, p, &job->h, job->row, job->n);
+}
+
+static void fill_given(const struct given *u, const struct job *job)
+{
+    const struct kg_head_grad *g = job->g;
+
+    memcpy(u->row, job->row, (size_t)job->n * sizeof *u->row);
+    for (int64_t i = 0; i < job->n; i++)
+        u->factors[i] = factors_of(job, job->row[i]);
+    kg_cuda_fill(u->a_target, g->a_target, job->row, job->n, 1);
+    kg_cuda_fill(u->a_indices, g->a_indices, job->row, job->n, job->h.k);
+    kg_cuda_asked_fill(&u->asked, &job->h, job->row, job->n);
+}
+
+static void place_work(struct work *w, struct kg_cuda_piece *p, const struct job *job)
+{
+    const struct kg_head *h = &job->h;
+    const int64_t rows = job->block,
+                  ct = (int64_t)kg_dtype_traits(h->hidden.dtype)->bytes;
+    const int64_t anchor_cols = h->anchor ? h->anchor->hidden.cols : 0;
+
+    kg_cuda_take(p, &w->hidden, rows * h->hidden.cols * ct);
+    kg_cuda_take(p, &w->anchor_hidden, rows * anchor_cols * ct);
+    kg_cuda_take(p, &w->dz, rows * job->width * ct);
+    kg_cuda_take(p, &w->z, rows * job->width);
+    kg_cuda_take(p, &w->zq, h->anchor ? rows * job->width : 0);
+    kg_cuda_take(p, &w->dhidden, rows * h->hidden.cols);
+    kg_cuda_take(p, &w->bits, h->sets ? rows * kg_cuda_set_words(h->weight.rows) : 0);
+}
+
+/* ---- the walk ---- */
+/* Rows [n0, n0+rows) of those that have a gradient. */
+struct block {
+    const struct job *job;
+    const struct given *u; /* of the device, from its first row on */
+    const struct work *w;
+    int64_t n0;
+    int64_t rows;
+};
+
+static struct kg_mat hidden_of(const struct block *b)
+{
+    const struct kg_mat all = b->job->h.hidden;
+
+    return kg_mat(b->w->hidden, all.dtype, b->rows, all.cols);
+}
+
+static struct kg_mat anchor_hidden_of(const struct block *b)
+{
+    const struct kg_mat all = b->job->anchor.hidden;
+
+    return kg_mat(b->w->anchor_hidden, all.dtype, b->rows, all.cols);
+}
+
+static struct kg_mat dhidden_of(const struct block *b)
+{
+    return kg_mat(b->w->dhidden, KG_F32, b->rows, b->job->h.hidden.cols);
+}
+
+/* dz of columns [first, first+cols) */
+static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t first,
+                            struct kg_err *err)
+{
+    const struct kg_head *h = &b->job->h;
+    const struct kg_cuda_asked *a = &b->u->asked;
+    const int64_t n0 = b->n0, cols = dz.cols;
+    const struct strip s = {dz,
+                            kg_mat(b->w->z, KG_F32, b->rows, cols),
+                            kg_mat(b->w->zq, KG_F32, b->rows, cols),
+                            first,
+                            b->u->factors + n0,
+                            b->w->bits,
+                            kg_cuda_set_words(h->weight.rows)};
+    const struct coefs c = {h->k, a->target ? a->target + n0 : NULL,
+                            b->u->a_target ? b->u->a_target + n0 : NULL,
+                            a->indices ? a->indices + n0 * h->k : NULL,
+                            b->u->a_indices ? b->u->a_indices + n0 * h->k : NULL};
+
+    KG_TRY(kg_cuda_head_logits(s.z, hidden_of(b), kg_mat_rows(h->weight, first, cols),
+                               a->inv_temp ? a->inv_temp + n0 : NULL, err));
+    if (h->anchor)
+        KG_TRY(kg_cuda_head_logits(s.zq, anchor_hidden_of(b),
+                                   kg_mat_rows(h->anchor->weight, first, cols),
+                                   a->anchor_temp ? a->anchor_temp + n0 : NULL, err));
+    KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s);
+    if (h->target || h->indices)
+        KG_LAUNCH(fill_asked, kg_cuda_rows(b->rows, h->k + 1), KG_ROW_THREADS, s, c);
+    return KG_OK;
+}
+
+/* dhidden (=|+=) dz W,   dW += dz^T hidden,   over one strip */
+static kg_status run_strip(const struct block *b, int64_t first, struct kg_err *err)
+{
+    const struct kg_head *h = &b->job->h;
+    const struct kg_mat dweight = b->job->g->dweight;
+    const int64_t cols = kg_cuda_min(b->job->width, h->weight.rows - first);
+    const struct kg_mat dz = kg_mat(b->w->dz, h->hidden.dtype, b->rows, cols);
+
+    KG_TRY(fill_strip(dz, b, first, err));
+    KG_TRY(kg_cuda_matmul(dhidden_of(b), dz, kg_mat_rows(h->weight, first, cols),
+                          KG_MATMUL_NN, first > 0, err));
+    if (!dweight.data)
+        return KG_OK;
+    return kg_cuda_matmul(kg_mat_rows(dweight, first, cols), dz, hidden_of(b),
+                          KG_MATMUL_TN, true, err);
+}
+
+static kg_status run_block(const struct block *b, struct kg_err *err)
+{
+    const struct kg_head *h = &b->job->h;
+    const struct kg_ivec row = kg_ivec(b->u->row + b->n0, b->rows);
+    const struct kg_cuda_asked *a = &b->u->asked;
+
+    KG_TRY(kg_cuda_gather_rows(hidden_of(b), h->hidden, row, err));
+    if (h->anchor)
+        KG_TRY(kg_cuda_gather_rows(anchor_hidden_of(b), h->anchor->hidden, row, err));
+    if (h->sets)
+        kg_cuda_open_sets(b->w->bits, a->sets + b->n0, a->packed, b->rows,
+                          h->weight.rows);
+    for (int64_t v = 0; v < h->weight.rows; v += b->job->width)
+        KG_TRY(run_strip(b, v, err));
+    return kg_cuda_scatter_rows(b->job->g->dhidden, row, dhidden_of(b), err);
+}
+
+/* host: what goes up */
+static kg_status run(const struct job *job, char *host, uint64_t up, uint64_t all,
+                     struct kg_err *err)
+{
+    struct kg_cuda_piece from = {host, 0}, to = {NULL, 0};
+    struct given given, there;
+    struct work work;
+
+    to.base = (char *)kg_cuda_scratch(all, err);
+    if (!to.base)
+        return err->code;
+    place_given(&given, &from, job);
+    place_given(&there, &to, job);
+    place_work(&work, &to, job);
+    fill_given(&given, job);
+    kg_dev_put(to.base, host, up);
+    for (int64_t n = 0; n < job->n; n += job->block) {
+        const struct block b = {job, &there, &work, n,
+                                kg_cuda_min(job->block, job->n - n)};
+
+        KG_TRY(run_block(&b, err));
+    }
+    return kg_dev_done("head_bwd", err);
+}
+
+static kg_status run_rows(const struct job *job, struct kg_err *err)
+{
+    struct kg_cuda_piece p = {NULL, 0};
+    struct given given;
+    struct work work;
+    uint64_t up;
+    char *host;
+    kg_status status;
+
+    if (job->n == 0)
+        return KG_OK;
+    place_given(&given, &p, job);
+    up = p.used;
+    place_work(&work, &p, job);
+    host = (char *)kg_mem_calloc(up, 1, "head backward rows", err);
+    if (!host)
+        return err->code;
+    status = run(job, host, up, p.used, err);
+    kg_mem_free(host);
+    return status;
+}
+
+static __global__ void clear(struct kg_mat m)
+{
+    const int64_t end = kg_cuda_end(m.cols);
+
+    for (int64_t d = kg_cuda_first(); d < end; d += KG_ROW_THREADS)
+        kg_cuda_f32(m, blockIdx.x)[d] = 0.0f;
+}
+
+kg_status kg_cuda_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
+                           struct kg_err *err)
+{
+    struct job job = {};
+    kg_status status;
+
+    if (g->dhidden.rows == 0 || g->dhidden.cols == 0 || h->weight.rows == 0)
+        return KG_OK;
+    KG_LAUNCH(clear, kg_cuda_rows(g->dhidden.rows, g->dhidden.cols), KG_ROW_THREADS,
+              g->dhidden);
+    KG_TRY(kg_dev_done("head_bwd", err));
+    plan(&job, g, h);
+    job.row = (int32_t *)kg_mem_calloc((size_t)g->dhidden.rows, sizeof *job.row,
+                                       "head backward rows", err);
+    if (!job.row)
+        return err->code;
+    choose_rows(&job);
+    status = run_rows(&job, err);
+    kg_mem_free(job.row);
+    return status;
+}

@@ -1,0 +1,84 @@
+/* What the two directions of the vocabulary head share: the host's arrays on their way to
+ * the device, logits of some columns, sets of ids as bits.
+ *
+ * Both are cpu/head*.c in its tiles and its orders, which explains them, and return its
+ * bits.
+ */
+#ifndef KG_TENSOR_CUDA_HEAD_INTERNAL_H
+#define KG_TENSOR_CUDA_HEAD_INTERNAL_H
+
+#include "tensor/cuda/cuda_internal.h"
+
+#define KG_REAL static __host__ __device__ inline
+#include "base/real_inline.h"
+
+enum { KG_WARP = 32 };
+
+/* ---- arrays in one piece of memory ---- */
+/* Laid out twice alike, over the host's memory and the device's, they go up or come down
+ * as one copy; over NULL the piece is only measured. */
+struct kg_cuda_piece {
+    char *base;
+    uint64_t used;
+};
+/* *at <- room for n, NULL for none */
+template <typename T>
+static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
+{
+    *at = n > 0 ? (T *)((uintptr_t)p->base + p->used) : NULL;
+    p->used += ((uint64_t)n * sizeof(T) + 255) / 256 * 256;
+}
+/* to[i] <- from[row[i]], `each` of them; row NULL: all in order. Nothing where nothing is
+ * wanted or there. */
+template <typename T>
+static inline void kg_cuda_fill(T *to, const T *from, const int32_t *row, int64_t n,
+                                int64_t each)
+{
+    for (int64_t i = 0; to && from && i < n; i++)
+        memcpy(to + i * each, from + (row ? row[i] : i) * each, (size_t)each * sizeof(T));
+}
+
+/* ---- what is asked of rows ---- */
+/* A set's bytes within `packed`. */
+struct kg_cuda_set {
+    int64_t at;
+    uint32_t bytes;
+    int32_t n; /* 0: of all ids */
+};
+struct kg_cuda_asked {
+    float *inv_temp;          /* (n), NULL for 1 */
+    float *anchor_temp;       /* (n), NULL for 1 */
+    int32_t *target;          /* (n) or NULL */
+    int32_t *indices;         /* (n,K) or NULL */
+    struct kg_cuda_set *sets; /* (n) or NULL */
+    uint8_t *packed;
+};
+/* What h has of n rows, row[i] or all. */
+void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
+                         const struct kg_head *h, const int32_t *row, int64_t n);
+void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
+                        const int32_t *row, int64_t n);
+/* inv_temp, or NULL where all n are 1 */
+const float *kg_cuda_not_one(const float *inv_temp, int64_t n);
+
+/* ---- on the device ---- */
+/* z <- (hidden . weight) inv_temp; inv_temp (rows) of the device or NULL */
+kg_status kg_cuda_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
+                              const float *inv_temp, struct kg_err *err);
+
+/* 32-bit words of a row's bits. */
+static inline int64_t kg_cuda_set_words(int64_t vocab) { return (vocab + 31) / 32; }
+/* bits (rows, words) <- those of the ids in sets[0..rows) */
+void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
+                       const uint8_t *packed, int64_t rows, int64_t vocab);
+
+/* p - q from the larger of them and d = log p - log q, see cpu/head_internal.h */
+static __device__ inline float kg_cuda_p_minus_q(float larger, float d)
+{
+    const float minus = 0.0f - d, below = d < minus ? d : minus;
+    const float gap = larger * kg_cuda_one_minus_exp(below);
+
+    return d > 0.0f ? gap : 0.0f - gap;
+}
+
+#endif

@@ -1,0 +1,126 @@
+/* What both directions of the vocabulary head need: see head_internal.h.
+ *
+ * A set goes up as it is packed. On the device it becomes a bit for each id, so that
+ * every column knows by itself whether it is in: a bitmap is copied by a block, a list,
+ * which is shorter than the bitmap would be, is walked by one thread.
+ */
+#include "tensor/cuda/head_internal.h"
+
+/* ---- arrays of the host ---- */
+static const struct kg_idset *set_of(const struct kg_head *h, const int32_t *row,
+                                     int64_t i)
+{
+    return &h->sets[row ? row[i] : i];
+}
+
+void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
+                         const struct kg_head *h, const int32_t *row, int64_t n)
+{
+    int64_t packed = 0;
+
+    for (int64_t i = 0; h->sets && i < n; i++)
+        packed += set_of(h, row, i)->n > 0 ? set_of(h, row, i)->bytes : 0;
+    kg_cuda_take(p, &a->inv_temp, h->inv_temp ? n : 0);
+    kg_cuda_take(p, &a->anchor_temp, h->anchor && h->anchor->inv_temp ? n : 0);
+    kg_cuda_take(p, &a->target, h->target ? n : 0);
+    kg_cuda_take(p, &a->indices, h->indices ? n * h->k : 0);
+    kg_cuda_take(p, &a->sets, h->sets ? n : 0);
+    kg_cuda_take(p, &a->packed, packed);
+}
+
+void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
+                        const int32_t *row, int64_t n)
+{
+    int64_t at = 0;
+
+    kg_cuda_fill(a->inv_temp, h->inv_temp, row, n, 1);
+    kg_cuda_fill(a->anchor_temp, h->anchor ? h->anchor->inv_temp : NULL, row, n, 1);
+    kg_cuda_fill(a->target, h->target, row, n, 1);
+    kg_cuda_fill(a->indices, h->indices, row, n, h->k);
+    for (int64_t i = 0; a->sets && i < n; i++) {
+        const struct kg_idset *set = set_of(h, row, i);
+        const uint32_t bytes = set->n > 0 ? set->bytes : 0;
+
+        a->sets[i] = {at, bytes, set->n};
+        if (bytes > 0)
+            memcpy(a->packed + at, set->data, bytes);
+        at += bytes;
+    }
+}
+
+const float *kg_cuda_not_one(const float *inv_temp, int64_t n)
+{
+    for (int64_t i = 0; inv_temp && i < n; i++)
+        if (inv_temp[i] != 1.0f)
+            return inv_temp;
+    return NULL;
+}
+
+/* ---- logits ---- */
+static __global__ void temper(struct kg_mat z, const float *inv_temp)
+{
+    const int64_t n = blockIdx.x, end = kg_cuda_end(z.cols);
+
+    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS)
+        kg_cuda_f32(z, n)[v] *= inv_temp[n];
+}
+
+kg_status kg_cuda_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
+                              const float *inv_temp, struct kg_err *err)
+{
+    KG_TRY(kg_cuda_matmul(z, hidden, weight, KG_MATMUL_NT, false, err));
+    if (inv_temp)
+        KG_LAUNCH(temper, kg_cuda_rows(z.rows, z.cols), KG_ROW_THREADS, z, inv_temp);
+    return KG_OK;
+}
+
+/* ---- sets ---- */
+/* Rising differences of seven bits a byte, see base/idset.c. */
+static __device__ void walk_list(uint32_t *bits, const uint8_t *list, uint32_t bytes)
+{
+    int64_t id = -1;
+    uint32_t gap = 0;
+    int shift = 0;
+
+    for (uint32_t i = 0; i < bytes; i++) {
+        gap |= (uint32_t)(list[i] & 127) << shift;
+        shift += 7;
+        if (list[i] & 128)
+            continue;
+        id += (int64_t)gap + 1;
+        bits[id / 32] |= 1u << id % 32;
+        gap = 0;
+        shift = 0;
+    }
+}
+
+static __device__ uint32_t word_of(const uint8_t *bitmap, uint32_t bytes, int64_t w)
+{
+    uint32_t word = 0;
+
+    for (int64_t i = 0; i < 4 && w * 4 + i < bytes; i++)
+        word |= (uint32_t)bitmap[w * 4 + i] << i * 8;
+    return word;
+}
+
+/* A block a row. */
+static __global__ void open_set(uint32_t *bits, const struct kg_cuda_set *sets,
+                                const uint8_t *packed, int64_t words, uint32_t most)
+{
+    const struct kg_cuda_set set = sets[blockIdx.x];
+    const bool bitmap = set.bytes == most;
+    uint32_t *row = bits + blockIdx.x * words;
+
+    for (int64_t w = threadIdx.x; w < words; w += KG_ROW_THREADS)
+        row[w] = bitmap ? word_of(packed + set.at, set.bytes, w) : 0;
+    __syncthreads();
+    if (!bitmap && threadIdx.x == 0)
+        walk_list(row, packed + set.at, set.bytes);
+}
+
+void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
+                       const uint8_t *packed, int64_t rows, int64_t vocab)
+{
+    KG_LAUNCH(open_set, kg_grid(rows, 1), KG_ROW_THREADS, bits, sets, packed,
+              kg_cuda_set_words(vocab), kg_idset_most((int32_t)vocab));
+}
