@@ -736,8 +736,36 @@ static void assert_gradients_equal(const struct gradient *a, const struct gradie
     assert_memory_equal(a->dv.data, b->dv.data, (size_t)a->dv.rows * row_bytes(a->dv));
 }
 
+/* |a - b| / |b| of all elements. */
+static double distance(struct kg_mat a, struct kg_mat b)
+{
+    double off = 0.0, size = 0.0;
+
+    for (int64_t i = 0; i < a.rows * a.cols; i++) {
+        const double x = get(a, i / a.cols, i % a.cols);
+        const double y = get(b, i / a.cols, i % a.cols);
+
+        off += (x - y) * (x - y);
+        size += y * y;
+    }
+    return sqrt(off / size);
+}
+
+/* Weights and their gradients are off by a 256th at most where they are rounded. */
+static void compare_gradients(const struct problem *p, const struct gradient *a,
+                              const struct gradient *b)
+{
+    if (!other_definition(p)) {
+        assert_gradients_equal(a, b);
+        return;
+    }
+    assert_true(distance(a->dq, b->dq) < 0x1p-8);
+    assert_true(distance(a->dk, b->dk) < 0x1p-8);
+    assert_true(distance(a->dv, b->dv) < 0x1p-8);
+}
+
 /* Attention is made of the same chains everywhere, forward and backward. */
-static void gradients_agree_in_every_bit(void **state)
+static void gradients_agree_and_repeat_in_every_bit(void **state)
 {
     (void)state;
     for (int i = 0; i < N_SHAPES; i++) {
@@ -745,18 +773,22 @@ static void gradients_agree_in_every_bit(void **state)
         problem_init(&p);
         struct answer y = whole(&p);
         struct kg_mat dout = random_matrix(p.dtype, p.n, p.q.cols, 1.0);
-        struct gradient g = backward(&p, &y, dout), again = backward(&p, &y, dout);
+        struct gradient g = backward(&p, &y, dout), other = gradient_init(&p);
         struct kg_attn a = attn_of(&p);
-        assert_gradients_equal(&g, &again);
-        for (int c = 1; !other_definition(&p) && kg_backend_cpu_variant(c); c++) {
+        for (int c = 1; kg_backend_cpu_variant(c); c++) {
             struct kg_err err;
-            assert_int_equal(kg_op_attention_bwd(kg_backend_cpu_variant(c), again.dq,
-                                                 again.dk, again.dv, dout, y.o,
+            assert_int_equal(kg_op_attention_bwd(kg_backend_cpu_variant(c), other.dq,
+                                                 other.dk, other.dv, dout, y.o,
                                                  lse_of(&y, &a), &a, &err),
                              KG_OK);
-            assert_gradients_equal(&g, &again);
+            compare_gradients(&p, &g, &other);
         }
-        gradient_release(&again);
+        if (other_definition(&p)) {
+            struct gradient again = backward(&p, &y, dout);
+            assert_gradients_equal(&g, &again);
+            gradient_release(&again);
+        }
+        gradient_release(&other);
         gradient_release(&g);
         buffer_free(dout.data);
         answer_release(&y);
@@ -856,7 +888,7 @@ int main(void)
         cmocka_unit_test(instruction_sets_agree_in_every_bit),
         cmocka_unit_test(backward_matches_plain_version),
         cmocka_unit_test(backward_matches_finite_differences),
-        cmocka_unit_test(gradients_agree_in_every_bit),
+        cmocka_unit_test(gradients_agree_and_repeat_in_every_bit),
         cmocka_unit_test(threads_change_no_bit_of_gradients),
         cmocka_unit_test(rows_of_no_sequence_get_zero),
         cmocka_unit_test(failing_allocations_are_a_status),
@@ -871,7 +903,7 @@ int main(void)
         cmocka_unit_test(masked_keys_never_contribute),
         cmocka_unit_test(instruction_sets_agree_in_every_bit),
         cmocka_unit_test(backward_matches_plain_version),
-        cmocka_unit_test(gradients_agree_in_every_bit),
+        cmocka_unit_test(gradients_agree_and_repeat_in_every_bit),
         cmocka_unit_test(rows_of_no_sequence_get_zero),
     };
     const int failed = RUN_FAR_TOO(tests, NULL, NULL);

@@ -9,36 +9,35 @@
  * adds to what another one wrote, and a sum is one chain in the order of the CPU's. As in
  * attention.cu a block has 64 columns of a head, and a thread 4 rows and every sixteenth
  * column.
+ *
+ * bf16 heads of 64 and 128 are attention_bwd_mma.cu's.
  */
 #include "tensor/cuda/attention_internal.h"
 
 enum { TILE = KG_ATTN_ROWS, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
 enum { DEPTH = 32, PAD = 4 /* banks */, LANES = 16 };
 
-/* What a backward reads. */
-struct given {
-    struct kg_attn a;
-    struct kg_mat dout;
-    struct kg_vec d;   /* (N H) */
-    struct kg_vec lse; /* (N H) */
-};
-
 typedef float slice[DEPTH][TILE + PAD];
 typedef float square[TILE][TILE + PAD];
 
 /* ---- before ---- */
-/* D of each row and head: sixteen lanes as the CPU's */
+/* D of each row and head: sixteen lanes as the CPU's; dO rounded as its products have
+ * it */
 static __global__ void __launch_bounds__(KG_ROW_THREADS)
-    products(struct kg_vec d, struct kg_mat dout, struct kg_mat o, int head_dim)
+    products(struct kg_vec d, struct kg_mat dout, bool rounded, struct kg_mat o,
+             int head_dim)
 {
     const int64_t i = (int64_t)blockIdx.x * (KG_ROW_THREADS / LANES) +
                       threadIdx.x / LANES;
     const int64_t heads = o.cols / head_dim, row = i / heads, col = i % heads * head_dim;
     float sum = 0.0f;
 
-    for (int c = (int)threadIdx.x % LANES; i < d.n && c < head_dim; c += LANES)
-        sum = kg_fma(kg_cuda_load(dout, row, col + c), kg_cuda_load(o, row, col + c),
-                     sum);
+    for (int c = (int)threadIdx.x % LANES; i < d.n && c < head_dim; c += LANES) {
+        const float x = kg_cuda_load(dout, row, col + c);
+
+        sum = kg_fma(rounded ? kg_cuda_of_bits(kg_pair(0.0f, x) & 0xffff0000u) : x,
+                     kg_cuda_load(o, row, col + c), sum);
+    }
     for (unsigned by = LANES / 2; by > 0; by /= 2)
         sum += __shfl_xor_sync(~0u, sum, by);
     if (i < d.n && threadIdx.x % LANES == 0)
@@ -56,7 +55,8 @@ static __global__ void clear(struct kg_mat m)
 
 /* ---- p and ds of a tile of queries and a block of keys ---- */
 /* to[d][r] <- element d of query row r of m, times scale */
-static __device__ void bring_rows(slice &to, struct kg_mat m, const struct given &g,
+static __device__ void bring_rows(slice &to, struct kg_mat m,
+                                  const struct kg_cuda_given &g,
                                   const struct kg_cuda_tile &t, int d, float scale)
 {
     const int hd = g.a.head_dim;
@@ -73,8 +73,9 @@ static __device__ void bring_rows(slice &to, struct kg_mat m, const struct given
 }
 
 /* to[d][j] <- element d of row first + j of n */
-static __device__ void bring_keys(slice &to, struct kg_mat m, const struct given &g,
-                                  int kv_head, int64_t first, int n, int d)
+static __device__ void bring_keys(slice &to, struct kg_mat m,
+                                  const struct kg_cuda_given &g, int kv_head,
+                                  int64_t first, int n, int d)
 {
     const int hd = g.a.head_dim;
 
@@ -89,8 +90,9 @@ static __device__ void bring_keys(slice &to, struct kg_mat m, const struct given
 
 /* s[r][c] <- chains over the head dimension: scale q.k, or dO.v */
 static __device__ void multiply(float s[EACH][EACH], slice &left, slice &right,
-                                const struct given &g, const struct kg_cuda_tile &t,
-                                int block, int n, bool values)
+                                const struct kg_cuda_given &g,
+                                const struct kg_cuda_tile &t, int block, int n,
+                                bool values)
 {
     const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
     const int64_t first = kg_cuda_keys(g.a, t.seq, block);
@@ -118,7 +120,7 @@ static __device__ void multiply(float s[EACH][EACH], slice &left, slice &right,
 
 /* p and ds of a thread's elements, 0 at keys that a row does not see. */
 static __device__ void recompute(float p[EACH][EACH], float ds[EACH][EACH], slice &left,
-                                 slice &right, const struct given &g,
+                                 slice &right, const struct kg_cuda_given &g,
                                  const struct kg_cuda_tile &t, int block, int n)
 {
     const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
@@ -157,8 +159,9 @@ static __device__ void keep(square &to, const float s[EACH][EACH])
 
 /* ---- dq ---- */
 /* to[j][c] <- element col + c of row first + j of n */
-static __device__ void bring_columns(slice &to, struct kg_mat m, const struct given &g,
-                                     int kv_head, int64_t first, int n, int col)
+static __device__ void bring_columns(slice &to, struct kg_mat m,
+                                     const struct kg_cuda_given &g, int kv_head,
+                                     int64_t first, int n, int col)
 {
     const int hd = g.a.head_dim;
 
@@ -173,8 +176,9 @@ static __device__ void bring_columns(slice &to, struct kg_mat m, const struct gi
 
 /* sum[r][c] += chains over n keys of held[r][j] and k's columns from col on */
 static __device__ void add_keys(float sum[EACH][EACH], const square &held, slice &right,
-                                const struct given &g, const struct kg_cuda_tile &t,
-                                int64_t first, int n, int col)
+                                const struct kg_cuda_given &g,
+                                const struct kg_cuda_tile &t, int64_t first, int n,
+                                int col)
 {
     const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
 
@@ -193,7 +197,7 @@ static __device__ void add_keys(float sum[EACH][EACH], const square &held, slice
 }
 
 static __global__ void __launch_bounds__(THREADS, 1)
-    backward_of_queries(struct kg_mat dq, struct given g)
+    backward_of_queries(struct kg_mat dq, struct kg_cuda_given g)
 {
     KG_SHARED(float, left, [DEPTH][TILE + PAD]);
     KG_SHARED(float, right, [DEPTH][TILE + PAD]);
@@ -226,7 +230,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* ---- dk, dv ---- */
 /* sum[j][c] += chains over the tile's rows of held[r][j] and m's columns from col on */
 static __device__ void add_rows(float sum[EACH][EACH], const square &held, slice &right,
-                                struct kg_mat m, const struct given &g,
+                                struct kg_mat m, const struct kg_cuda_given &g,
                                 const struct kg_cuda_tile &t, float scale, int col)
 {
     const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
@@ -268,7 +272,7 @@ static __device__ void write(struct kg_mat m, const float sum[EACH][EACH], int64
 }
 
 static __global__ void __launch_bounds__(THREADS, 1)
-    backward_of_keys(struct kg_mat dk, struct kg_mat dv, struct given g)
+    backward_of_keys(struct kg_mat dk, struct kg_mat dv, struct kg_cuda_given g)
 {
     KG_SHARED(float, left, [DEPTH][TILE + PAD]);
     KG_SHARED(float, right, [DEPTH][TILE + PAD]);
@@ -305,26 +309,36 @@ static void launch_clear(struct kg_mat m)
         KG_LAUNCH(clear, kg_cuda_rows(m.rows, m.cols), KG_ROW_THREADS, m);
 }
 
+static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                   const struct kg_cuda_given *g)
+{
+    const int64_t strips = g->a.n_kv_heads * kg_cuda_pieces(g->a.head_dim, TILE);
+
+    KG_LAUNCH(backward_of_queries, kg_grid(kg_cuda_most_tiles(&g->a), strips), THREADS,
+              dq, *g);
+    KG_LAUNCH(backward_of_keys, kg_grid(kg_cuda_most_blocks(&g->a), strips), THREADS, dk,
+              dv, *g);
+}
+
 kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                 struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                 const struct kg_attn *a, struct kg_err *err)
 {
-    const int64_t strips = a->n_kv_heads * kg_cuda_pieces(a->head_dim, TILE);
-    const int64_t tiles = kg_cuda_most_tiles(a);
-    struct given g = {*a, dout, {NULL, lse.n}, lse};
+    struct kg_cuda_given g = {*a, dout, {NULL, lse.n}, lse};
 
     launch_clear(dq);
     launch_clear(dk);
     launch_clear(dv);
-    if (tiles > 0) {
+    if (a->q.rows > 0 && a->n_seqs > 0) {
         g.d.data = (float *)kg_cuda_scratch((uint64_t)lse.n * sizeof(float), err);
         if (!g.d.data)
             return err->code;
         KG_LAUNCH(products, kg_grid(kg_cuda_pieces(lse.n, KG_ROW_THREADS / LANES), 1),
-                  KG_ROW_THREADS, g.d, dout, o, a->head_dim);
-        KG_LAUNCH(backward_of_queries, kg_grid(tiles, strips), THREADS, dq, g);
-        KG_LAUNCH(backward_of_keys, kg_grid(kg_cuda_most_blocks(a), strips), THREADS, dk,
-                  dv, g);
+                  KG_ROW_THREADS, g.d, dout, kg_cuda_by_mma(a), o, a->head_dim);
+        if (kg_cuda_by_mma(a))
+            kg_cuda_attention_bwd_mma(dq, dk, dv, &g);
+        else
+            launch(dq, dk, dv, &g);
     }
     return kg_dev_done("attention_bwd", err);
 }

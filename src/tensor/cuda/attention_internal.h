@@ -176,6 +176,16 @@ static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 
+/* What a backward reads. */
+struct kg_cuda_given {
+    struct kg_attn a;
+    struct kg_mat dout;
+    struct kg_vec d;   /* (N H) sum_d dO O */
+    struct kg_vec lse; /* (N H) */
+};
+void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
+                               const struct kg_cuda_given *g);
+
 /* ---- tiles of bf16 in shared memory ---- */
 /* Eight elements, which move as one. */
 struct alignas(16) kg_cuda_eight {
@@ -196,6 +206,40 @@ static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m
     return e;
 }
 
+/* to[j] <- columns from col on of row first + j of n; beyond them zeros, whatever is
+ * there: 0 times it would be NaN */
+template <int ROWS, int THREADS, int W>
+static __device__ inline void kg_cuda_bring(struct kg_cuda_eight (*to)[W],
+                                            struct kg_mat m, int64_t first, int n,
+                                            int64_t col)
+{
+    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
+
+    for (int e = (int)threadIdx.x; e < ROWS * (W - 1); e += THREADS) {
+        const int j = e / (W - 1), c = e % (W - 1);
+
+        to[j][c] = j < n ? kg_cuda_load_eight(m, first + j, col + 8 * c) : zeros;
+    }
+}
+
+/* to[r] <- row first + r of a tile, its head's part; beyond the last one zeros */
+template <int ROWS, int THREADS, int W>
+static __device__ inline void kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W],
+                                                 struct kg_mat m,
+                                                 const struct kg_cuda_tile &t, int first)
+{
+    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
+
+    for (int e = (int)threadIdx.x; e < ROWS * (W - 1); e += THREADS) {
+        const int r = first + e / (W - 1), c = e % (W - 1);
+
+        to[r - first][c] = r < t.rows ? kg_cuda_load_eight(
+                                            m, kg_cuda_query(t, r),
+                                            kg_cuda_head(t, r) * 8 * (W - 1) + 8 * c)
+                                      : zeros;
+    }
+}
+
 /* How a lane addresses a tile for kg_fragments: rows [r, r+16), elements [16 c, +16). Of
  * the left factor, and of a right one in transposed rows, ... */
 template <int W>
@@ -214,6 +258,20 @@ static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*
     const int lane = (int)threadIdx.x % 32;
 
     return &tile[r + lane % 8 + lane / 16 * 8][2 * c + lane / 8 % 2];
+}
+
+/* f <- rows of a tile as left factors, 16 for each warp, by way of `to` */
+template <int THREADS, int HD>
+static __device__ inline void
+kg_cuda_bring_left(uint32_t f[HD / 16][4], struct kg_cuda_eight (*to)[HD / 8 + 1],
+                   struct kg_mat m, const struct kg_cuda_tile &t)
+{
+    kg_cuda_bring_rows<THREADS / 2, THREADS>(to, m, t, 0);
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < HD / 16; c++)
+        kg_fragments(f[c], kg_cuda_left(to, (int)threadIdx.x / 32 * 16, c));
+    __syncthreads();
 }
 
 /* ---- arithmetic ---- */

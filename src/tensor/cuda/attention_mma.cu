@@ -49,22 +49,6 @@ template <int HD> static __device__ void merge(struct sums<HD> *to, struct sums<
     clear(from);
 }
 
-/* ---- shared memory ---- */
-/* to[j] <- row first + j of the head's part of k or v; beyond the n-th zeros, whatever is
- * there: 0 times it would be NaN */
-template <int W>
-static __device__ void bring(struct kg_cuda_eight (*to)[W], struct kg_mat m,
-                             int64_t first, int n, int64_t col)
-{
-    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
-
-    for (int e = (int)threadIdx.x; e < KG_KV_BLOCK * (W - 1); e += KG_ATTN_THREADS) {
-        const int j = e / (W - 1), c = e % (W - 1);
-
-        to[j][c] = j < n ? kg_cuda_load_eight(m, first + j, col + 8 * c) : zeros;
-    }
-}
-
 /* A value that is no number becomes 0, and its key's scores NaN: of the rows of a tile
  * only those that see it must notice. A thread has half of a key. */
 template <int W>
@@ -85,28 +69,6 @@ static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (
         }
     if (!number)
         k[j][first].pair[0] = 0x7fff7fffu;
-}
-
-/* q <- the warp's rows as left factors, by way of `tile` */
-template <int HD>
-static __device__ void
-bring_queries(uint32_t q[HD / 16][4], struct kg_cuda_eight (*tile)[HD / 8 + 1],
-              const struct kg_attn &a, const struct kg_cuda_tile &t)
-{
-    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
-
-    for (int e = (int)threadIdx.x; e < KG_ATTN_ROWS * HD / 8; e += KG_ATTN_THREADS) {
-        const int r = e / (HD / 8), c = e % (HD / 8);
-
-        tile[r][c] = r < t.rows ? kg_cuda_load_eight(a.q, kg_cuda_query(t, r),
-                                                     kg_cuda_head(t, r) * HD + 8 * c)
-                                : zeros;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int c = 0; c < HD / 16; c++)
-        kg_fragments(q[c], kg_cuda_left(tile, (int)threadIdx.x / 32 * 16, c));
-    __syncthreads();
 }
 
 /* ---- a block of keys ---- */
@@ -246,7 +208,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
 
     if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y))
         return;
-    bring_queries<HD>(q, k, a, t);
+    kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, k, a.q, t);
     clear(&part);
     clear(&all);
     for (int block = 0; block <= t.window; block++) {
@@ -254,8 +216,8 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
         const int n = kg_cuda_seen(t, t.rows - 1, block);
         float s[8][4];
 
-        bring(k, a.k, first, n, t.kv_head * HD);
-        bring(v, a.v, first, n, t.kv_head * HD);
+        kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(k, a.k, first, n, t.kv_head * HD);
+        kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(v, a.v, first, n, t.kv_head * HD);
         __syncthreads();
         if (block == t.window) {
             hide(k, v);
