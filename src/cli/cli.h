@@ -47,7 +47,7 @@ struct kg_flag {
     void *target;    /* a LIST is struct kg_flag_list: may be given several times */
     const char *key; /* the target is struct kg_flag_keys; NULL: a field of type */
     /* the actions of the command that it acts with, "index|query" or "qa-*"; it is
-     * refused with others and without any. NULL: all */
+     * refused with others and without any. NULL: all but kg_command.bare; "*": all */
     const char *only;
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
@@ -108,6 +108,9 @@ struct kg_command {
     bool (*term)(struct kg_term *term, int i);
     /* what kg_flag.only is about; NULL: the first argument */
     const char *const *action;
+    /* the action with which flags act that name it in kg_flag.only, and no others; NULL:
+     * none is so */
+    const char *bare;
 };
 
 /* Ended by a row with name NULL. */

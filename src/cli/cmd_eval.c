@@ -120,7 +120,7 @@ const struct kg_flag kg_eval_flags[] = {
      1, 65536, NULL},
     KG_FLAGS_OF(kg_compute_flags),
     KG_FLAGS_OF(kg_device_flags),
-    {"json", 0, KG_TO(json), NULL, "one JSON object on stdout", 0, 0, NULL},
+    {"json", 0, KG_FOR("*", json), NULL, "one JSON object on stdout", 0, 0, NULL},
     {0},
 };
 
@@ -647,8 +647,6 @@ int kg_cmd_eval(int argc, char **argv)
         if (argc != 3)
             return kg_cli_usage("expected compare DIR_A DIR_B, found %d folders",
                                 argc - 1);
-        if (given.n > 0)
-            return kg_cli_usage("--%s does not act with compare", given.flags[0]->name);
         return kg_cli_exit(compare(argv + 1, &err), &err);
     }
     wrong = usage_error();

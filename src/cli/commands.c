@@ -22,21 +22,21 @@ const struct kg_command kg_commands[] = {
      "save and leave with status 0; SIGUSR1 makes it (and every other command) say what "
      "it is "
      "doing.",
-     -1, NULL, NULL},
+     -1, NULL, NULL, NULL},
     {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
      "episodes (prompt and segments), conversations (messages), or text; loss on what "
      "the "
      "model writes.",
-     -1, NULL, NULL},
+     -1, NULL, NULL, NULL},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "As `train`, with the KL to the teacher as the whole loss and no reward: on answers "
      "of the policy's own (preset distill-reverse, or distill-forward), or with "
      "rollout.data on given ones (preset distill-offline). One answer a prompt unless "
      "rollout.samples says otherwise.",
-     -1, NULL, NULL},
+     -1, NULL, NULL, NULL},
     {"replay", "loss and gradient of a dumped step under another algorithm",
      kg_cmd_replay, "[flags] RUN STEP [preset=NAME] [section.key=value ...]",
      kg_replay_flags,
@@ -45,7 +45,7 @@ const struct kg_command kg_commands[] = {
      "update: loss, norm of the gradient, its variance over groups of answers, and its "
      "cosine to the gradient of the exact KL. Keys of algo, kl and anchor change the "
      "algorithm. Nothing is written into RUN.",
-     -1, NULL, NULL},
+     -1, NULL, NULL, NULL},
     {"report", "a page of plots of one or several runs", kg_cmd_report,
      "[flags] RUN [RUN...] | --metrics", kg_report_flags,
      "One HTML file without scripts, out of metrics.jsonl and config.yaml of each run: "
@@ -53,7 +53,7 @@ const struct kg_command kg_commands[] = {
      "every metric with what it means. Several runs lie over each other in every plot. A "
      "run writes its own as report.html at every checkpoint and at its end "
      "(log.report).",
-     -1, NULL, NULL},
+     -1, NULL, NULL, NULL},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
      kg_eval_flags,
@@ -67,9 +67,8 @@ const struct kg_command kg_commands[] = {
      "--out DIR can be taken up again after any interruption and ends with the same "
      "bytes.\n\n"
      "`compare` takes two finished folders of the same problems and prints B - A of "
-     "every "
-     "metric with a paired 95 % interval.",
-     -1, NULL, NULL},
+     "every metric with a paired 95 % interval. Of the flags --json acts with it.",
+     -1, NULL, NULL, "compare"},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "
@@ -82,7 +81,7 @@ const struct kg_command kg_commands[] = {
      "`kedge score` prints for the same ids. Truncation applies in the order top-k, "
      "top-p, min-p. The finish reason is "
      "stop (an end token), stop_string, or length.",
-     1, NULL, NULL},
+     1, NULL, NULL, NULL},
     {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
      kg_chat_flags,
      "A line is a message, the answer is printed as it comes. Ctrl-C ends an answer, "
@@ -90,7 +89,7 @@ const struct kg_command kg_commands[] = {
      "a message that begins with / is written //. The conversation is kept as "
      "tokens: what the model said is never tokenised again, unless the chat template "
      "rewrites earlier turns.",
-     0, NULL, NULL},
+     0, NULL, NULL, NULL},
     {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
      "--model DIR [flags]", kg_serve_flags,
      "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "
@@ -98,19 +97,19 @@ const struct kg_command kg_commands[] = {
      "with a seed is drawn with seed + i, whatever else the server does; `kedge generate "
      "--served` gives the same bits. SIGTERM finishes what is open, then leaves. See "
      "docs/serve.md.",
-     0, NULL, NULL},
+     0, NULL, NULL, NULL},
     {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
      "--model DIR [flags] < LINES", kg_score_flags,
      "Every line of stdin is {\"ids\": [...]}, every line of stdout {\"logprobs\": "
      "[null, lp(ids[1] | ids[0]), ...]}. "
      "Numbers are printed so that they read back as the same float32.",
-     0, NULL, NULL},
+     0, NULL, NULL, NULL},
     {"tokenize", "text to token ids and back", kg_cmd_tokenize,
      "--model DIR [flags] < LINES", kg_tokenize_flags,
      "Every line of stdin is {\"text\": text}, every line of stdout {\"ids\": [...]}; "
      "with --decode the other way round. "
      "A folder with nothing but tokenizer.json or tokenizer.model is enough.",
-     0, NULL, NULL},
+     0, NULL, NULL, NULL},
     {"chat-template", "messages to the prompt that a model's template makes of them",
      kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
      "Every line of stdin is {\"messages\": [...], \"tools\", "
@@ -118,12 +117,12 @@ const struct kg_command kg_commands[] = {
      "variable of the template. A model's folder has it in chat_template.jinja or "
      "tokenizer_config.json, with the special tokens as defaults of bos_token, eos_token "
      "and the like.",
-     0, NULL, NULL},
+     0, NULL, NULL, NULL},
     {"inspect", "what a checkpoint holds, and the memory it needs", kg_cmd_inspect,
      "[flags] DIR", kg_inspect_flags,
      "Config and tensors are checked as strictly as by the commands that compute with "
      "them.",
-     1, NULL, NULL},
+     1, NULL, NULL, NULL},
     {"new", "write a randomly initialised checkpoint", kg_cmd_new, "[flags] DIR",
      kg_new_flags,
      "Writes config.json, model.safetensors and the tokenizer's files. DIR must be "
@@ -131,9 +130,9 @@ const struct kg_command kg_commands[] = {
      "copied from a folder (--tokenizer) or trained on a text file (--train-tokenizer "
      "FILE --vocab N: one document a "
      "line, or the \"text\" of each line when the name ends in .jsonl).",
-     1, NULL, NULL},
+     1, NULL, NULL, NULL},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
-     kg_task_flags, NULL, 1, NULL, NULL},
+     kg_task_flags, NULL, 1, NULL, NULL, NULL},
     {"wiki", "a made-up world to learn searching on", kg_cmd_wiki,
      "[flags] corpus DIR | episodes INDEX OUT.jsonl", kg_wiki_flags,
      "corpus: writes corpus.jsonl (passages on made-up works, people and places), "
@@ -142,7 +141,7 @@ const struct kg_command kg_commands[] = {
      "episodes: plays training questions against an index of that corpus, a share of "
      "them badly, and writes them for supervised training. --seed and --works must be "
      "those of the corpus.",
-     3, NULL, NULL},
+     3, NULL, NULL, NULL},
     {"data", "look at a data file, check it, convert it", kg_cmd_data,
      "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
      "FILE is JSON lines, a JSON array of objects, either of them packed by gzip or "
@@ -156,7 +155,7 @@ const struct kg_command kg_commands[] = {
      "decodes each "
      "column of a Parquet file, with its type, its values, their MB when decoded, and MB "
      "a second of processor time.",
-     2, NULL, NULL},
+     2, NULL, NULL, NULL},
     {"search", "an index of passages: make it, ask it, serve it", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
      "bench INDEX|URL QUESTIONS",
@@ -172,7 +171,7 @@ const struct kg_command kg_commands[] = {
      "--seconds and prints queries a second and percentiles. check: reads the whole "
      "file and compares its hash.\n\n"
      "docs/search.md goes from a corpus to a served index.",
-     3, NULL, NULL},
+     3, NULL, NULL, NULL},
     {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
      kg_grade_flags,
      "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "
@@ -183,7 +182,7 @@ const struct kg_command kg_commands[] = {
      "qa-*: {\"prediction\" (an answer) or \"response\" (a text with answer tags), "
      "\"golden_answers\": text or list} in, {\"score\", \"answer\"} out. "
      "docs/grader.md says what each mode and kind does.",
-     0, NULL, &kg_grade_kind},
+     0, NULL, &kg_grade_kind, NULL},
     {"show", "an episode of a dump, coloured by who wrote it", kg_cmd_show,
      "[flags] FILE", kg_show_flags,
      "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
@@ -191,18 +190,18 @@ const struct kg_command kg_commands[] = {
      "Numbers "
      "are those of the dump: the sampler's log-prob, the advantage, log p/q to the "
      "anchor.",
-     1, NULL, NULL},
+     1, NULL, NULL, NULL},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "", no_flags,
      "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",
-     0, NULL, NULL},
+     0, NULL, NULL, NULL},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
      "Without NAME a list. With it, or with --all, every value of algo, kl and anchor, "
      "and "
      "what the preset gives beyond them, with its source: the preset, one that it builds "
      "on, or the default.",
-     1, NULL, NULL},
+     1, NULL, NULL, NULL},
     {"policy", "check losses and gradients against golden cases", kg_cmd_policy,
      "[flags] check DIR", kg_policy_flags,
      "Evaluates every case of every *.json file in DIR (docs/formats.md) in double, "
@@ -212,9 +211,9 @@ const struct kg_command kg_commands[] = {
      "passes within 1e-10 of its size plus 1e-12; the relative error that is printed "
      "counts those 1e-12 to the size. Status 1: "
      "a case failed, or none passed.",
-     2, NULL, NULL},
+     2, NULL, NULL, NULL},
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
-     "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL},
+     "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL, NULL},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
      "[flags] [NAME]", kg_bench_flags,
      "Without a name all are run, in about five minutes on an idle machine of two cores; "
@@ -222,13 +221,13 @@ const struct kg_command kg_commands[] = {
      "A ceiling is measured again beside every row that is related to it; a row is the "
      "best of its repetitions. Where something is asked of a row, it ends with that and "
      "with whether it is met.",
-     1, kg_bench_term, NULL},
-    {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL},
+     1, kg_bench_term, NULL, NULL},
+    {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL, NULL},
     {"completion", "print completion for a shell", kg_cmd_completion, "[bash|zsh|fish]",
      no_flags,
      "Commands, flags, keys of a recipe (section.key=) and the choices of each. `make "
      "install` puts the three where the shells look for them.",
-     1, NULL, NULL},
+     1, NULL, NULL, NULL},
     {0},
 };
 

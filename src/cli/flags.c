@@ -4,6 +4,7 @@
  * what was expected and what was found, in the words of an option of a recipe; an unknown
  * flag gets the nearest one that exists. A flag that acts with some actions of a command
  * is refused with the others, when all of argv has been read: no flag is without effect.
+ * Where one action is apart from all that a command else does, flags have to name it.
  */
 #include "cli/cli.h"
 
@@ -161,12 +162,16 @@ static bool acts_with(const char *only, const char *action)
     return false;
 }
 
-static kg_status check_action(const struct given *given, const char *action,
-                              struct kg_err *err)
+static kg_status check_action(const struct given *given, const struct kg_command *c,
+                              const char *action, struct kg_err *err)
 {
+    const bool bare = c->bare && strcmp(c->bare, action) == 0;
+
     for (int i = 0; i < given->n; i++) {
         const struct kg_flag *f = given->flags[i];
 
+        if (!f->only && bare)
+            return kg_fail(err, KG_EINVAL, "--%s does not act with %s", f->name, action);
         if (f->only && !acts_with(f->only, action))
             return kg_fail(err, KG_EINVAL, "--%s acts with %s alone, found %s", f->name,
                            f->only, *action ? action : "none of them");
@@ -202,7 +207,7 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
     if (c->max_args >= 0 && n > c->max_args)
         return kg_fail(err, KG_EINVAL, "unexpected argument '%s'", argv[c->max_args]);
     *argc = n;
-    return check_action(&given, c->action ? *c->action : n > 0 ? argv[0] : "", err);
+    return check_action(&given, c, c->action ? *c->action : n > 0 ? argv[0] : "", err);
 }
 
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
@@ -215,7 +220,9 @@ kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_e
 
 kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
 {
-    for (const char *p = f->only ? f->only : ""; *p; p++)
+    const bool some = f->only && strcmp(f->only, "*") != 0;
+
+    for (const char *p = some ? f->only : ""; *p; p++)
         KG_TRY(*p == '|' ? kg_str_puts(out, ", ", err) : kg_str_putc(out, *p, err));
-    return kg_str_printf(out, err, "%s%s", f->only ? ": " : "", f->help);
+    return kg_str_printf(out, err, "%s%s", some ? ": " : "", f->help);
 }

@@ -64,6 +64,10 @@ static void a_flag_that_does_not_act_is_refused(void **state)
             "--port acts with serve alone, found query");
     refused("search --port 1 serv x.db", "--port acts with serve alone, found serv");
     refused("search --port 1 server x.db", "--port acts with serve alone, found server");
+    /* compare names --json alone; of its own table, of keys and of a group */
+    refused("eval compare a b --out c", "--out does not act with compare");
+    refused("eval --task math compare a b", "--task does not act with compare");
+    refused("eval compare a b --threads 4", "--threads does not act with compare");
 }
 
 static void a_flag_that_acts_is_taken(void **state)
@@ -77,6 +81,8 @@ static void a_flag_that_acts_is_taken(void **state)
     taken("grade --answer-tags 2 --kind qa-f1");
     refused("grade --kind math --answer-tags 2",
             "--answer-tags acts with qa-* alone, found math");
+    taken("eval compare a b --json");
+    taken("eval x.yaml --json --threads 1");
     taken("bench serve --streams 2");
     assert_int_equal(parse("search query --port 1 --help", &help), KG_OK);
     assert_true(help);
@@ -85,7 +91,8 @@ static void a_flag_that_acts_is_taken(void **state)
 static void help_names_the_actions_of_a_flag(void **state)
 {
     const struct kg_flag some = {.name = "x", .only = "a|b-*", .help = "text"},
-                         all = {.name = "x", .help = "text"};
+                         all = {.name = "x", .help = "text"},
+                         any = {.name = "x", .only = "*", .help = "text"};
     struct kg_str text = {0};
 
     (void)state;
@@ -93,6 +100,9 @@ static void help_names_the_actions_of_a_flag(void **state)
     assert_string_equal(text.data, "a, b-*: text");
     kg_str_clear(&text);
     assert_int_equal(kg_flag_help(&text, &all, &err), KG_OK);
+    assert_string_equal(text.data, "text");
+    kg_str_clear(&text);
+    assert_int_equal(kg_flag_help(&text, &any, &err), KG_OK);
     assert_string_equal(text.data, "text");
     kg_str_release(&text);
 }
