@@ -509,23 +509,13 @@ static const char *const searched[] = {"searches", "turns", "finished", "invalid
                                        "failed"};
 static const char *const called[] = {"calls", "turns", "finished", "invalid", "failed"};
 
-static kg_status check_none(const char *key, int32_t found, struct kg_err *err)
-{
-    if (found > 0)
-        return kg_fail(err, KG_EINVAL, "%s: expected 0 without env, found %d", key,
-                       found);
-    return KG_OK;
-}
-
 static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
 {
     struct kg_episode_opts *e = &set->episode;
     bool searches = strcmp(set->said.env, "search") == 0;
 
-    if (strcmp(set->said.env, "none") == 0) {
-        KG_TRY(check_none("answer_tokens", e->answer_tokens, err));
-        return check_none("window", e->window, err);
-    }
+    if (strcmp(set->said.env, "none") == 0)
+        return KG_OK;
     e->turn_tokens = set->sampling.max_tokens;
     e->env_opts.wording = set->task_opts.wording;
     set->ks.extra = searches ? searched : called;
@@ -620,6 +610,8 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
     KG_TRY(kg_sampler_check(&set->sampling, err));
     KG_TRY(take_episode(set, err));
     KG_TRY(kg_suite_check_own(set, s->config, err));
+    if (set->path.len > 0)
+        set->task_opts.level = ""; /* given to all sets, for those that generate */
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, set->said.pass_k, set->name, "pass_k",
                    set->samples, err));
     KG_TRY(read_ks(set->ks.maj, &set->ks.n_maj, set->said.maj_k, set->name, "maj_k",

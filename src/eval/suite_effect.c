@@ -5,8 +5,6 @@
  */
 #include "eval/suite_internal.h"
 
-#include "task/wording.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -65,15 +63,46 @@ static bool runs_program(const struct kg_eval_set *set)
 
 /* ---- what some tasks read ---- */
 
+/* Whether the task, or one of several rewards in its place, is the one of this name. */
+static bool is_graded_by(const struct kg_eval_set *set, const char *task)
+{
+    const struct kg_opt_list *rewards = &set->said.rewards;
+
+    for (size_t i = 0; i < rewards->n; i++)
+        if (strcmp(strchr(rewards->items[i], '=') + 1, task) == 0)
+            return true;
+    return strcmp(set->task->name, task) == 0;
+}
+
 static bool checks_golds(const struct kg_eval_set *set)
 {
     return strcmp(set->task->name, "math") == 0;
 }
 
+static bool grades_math(const struct kg_eval_set *set)
+{
+    return is_graded_by(set, "math");
+}
+
+static bool grades_search(const struct kg_eval_set *set)
+{
+    return is_graded_by(set, "search-qa");
+}
+
+static bool reads_file(const struct kg_eval_set *set) { return set->path.len > 0; }
+
+static bool generates(const struct kg_eval_set *set) { return set->path.len == 0; }
+
+static bool plays(const struct kg_eval_set *set) { return set->episode.env; }
+
+static bool retrieves(const struct kg_eval_set *set)
+{
+    return plays(set) && strcmp(set->episode.env->name, "search") == 0;
+}
+
 static bool is_search(const struct kg_eval_set *set)
 {
-    return strcmp(set->task->name, "search-qa") == 0 ||
-           (set->episode.env && strcmp(set->episode.env->name, "search") == 0);
+    return strcmp(set->task->name, "search-qa") == 0 || retrieves(set);
 }
 
 static const struct {
@@ -82,14 +111,38 @@ static const struct {
     const char *by; /* who reads it */
 } rows[] = {
     {"bad_golds", checks_golds, "task math, which checks its gold answers"},
+    {"grader", grades_math, "task math"},
+    {"keep_thinking", grades_math, "task math"},
+    {"metric", grades_search, "task search-qa"},
+    {"answer_tags", grades_search, "task search-qa"},
     {"wording", is_search, "task search-qa and env search"},
+    {"unique", reads_file, "a data file"},
+    {"prompt_key", reads_file, "a data file"},
+    {"answer_key", reads_file, "a data file"},
+    {"level", generates, "problems that the task generates"},
+    {"turns", plays, "an env"},
+    {"obs_tokens", plays, "an env"},
+    {"context", plays, "an env"},
+    {"answer_tokens", plays, "an env"},
+    {"window", plays, "an env"},
+    {"search_where", retrieves, "env search"},
+    {"search_topk", retrieves, "env search"},
+    {"search_when_down", retrieves, "env search"},
+    {"search_timeout_ms", retrieves, "env search"},
+    {"search_tries", retrieves, "env search"},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* What it is where nothing says it. */
-static const char *idle(size_t row)
+/* The option of all sets, whose fallback is what a set has where nothing says it. */
+static const struct kg_opt_row *option_of(const struct kg_config *config, const char *key)
 {
-    return rows[row].is_read == is_search ? kg_wording_table()->name : "stop";
+    char of_all[KG_SUITE_KEY_BYTES];
+    size_t i = 0;
+
+    snprintf(of_all, sizeof of_all, "defaults.%s", key);
+    while (strcmp(kg_config_row(config, i)->key, of_all) != 0)
+        i++;
+    return kg_config_row(config, i);
 }
 
 static kg_status check_row(size_t row, const struct kg_eval_set *set,
@@ -99,11 +152,14 @@ static kg_status check_row(size_t row, const struct kg_eval_set *set,
     const char *source = source_of(config, set, rows[row].key),
                *value = kg_config_text(config,
                                        kg_suite_key(key, set->name, rows[row].key));
+    const struct kg_opt_row *option = option_of(config, rows[row].key);
 
-    if (is_own(config, set, rows[row].key) != own || strcmp(value, idle(row)) == 0)
+    if (is_own(config, set, rows[row].key) != own ||
+        kg_opt_same(option, value, option->fallback))
         return KG_OK;
     return kg_fail(err, KG_EINVAL, "%s: expected %s without %s, found %.80s",
-                   own ? key : source, idle(row), rows[row].by, value);
+                   own ? key : source, *option->fallback ? option->fallback : "none",
+                   rows[row].by, value);
 }
 
 /* ---- both ---- */
@@ -135,7 +191,7 @@ kg_status kg_suite_check_given(const struct kg_suite *s, const struct kg_eval_se
     if (!any(runs_program, sets, s->n))
         KG_TRY(check_program(&sets[0], s->config, false, err));
     for (size_t r = 0; r < ROWS; r++)
-        if (!any(rows[r].is_read, sets, s->n))
-            KG_TRY(check_row(r, &sets[0], s->config, false, err));
+        for (size_t i = 0; i < s->n && !any(rows[r].is_read, sets, s->n); i++)
+            KG_TRY(check_row(r, &sets[i], s->config, false, err));
     return KG_OK;
 }

@@ -88,10 +88,6 @@ static void a_suite_that_is_wrong_says_where(void **state)
          "set a: sets.a.command: expected none where answers are graded by no program"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n    life: run\n",
          KG_EINVAL, "set a: sets.a.life: expected auto"},
-        {"sets:\n  a:\n    task: arithmetic\n    level: easy\n    bad_golds: drop\n",
-         KG_EINVAL, "sets.a.bad_golds: expected stop without task math"},
-        {"sets:\n  a:\n    data: data.jsonl\n    wording: search-r1\n", KG_EINVAL,
-         "sets.a.wording: expected kedge without task search-qa and env search"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=mth]\n", KG_EINVAL,
          "set a: sets.a.rewards: task: expected one of"},
         {"sets:\n  a:\n    data: data.jsonl\n    rewards: [b=math]\n"
@@ -109,6 +105,40 @@ static void a_suite_that_is_wrong_says_where(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_int_equal(first_set(rows[i].yaml), rows[i].status);
         says(rows[i].says);
+    }
+}
+
+static void a_key_without_effect_is_refused(void **state)
+{
+    static const struct {
+        const char *set, *says;
+    } rows[] = {
+        {"task: math, env: none, grader: default", NULL},
+        {"task: digits, bad_golds: drop", "bad_golds: expected stop without task math"},
+        {"task: digits, grader: dapo", "grader: expected default without task math"},
+        {"task: digits, keep_thinking: true", "keep_thinking: expected false without"},
+        {"wording: search-r1", "wording: expected kedge without task search-qa and env"},
+        {"metric: f1", "metric: expected em without task search-qa, found f1"},
+        {"answer_tags: 2", "answer_tags: expected 1 without task search-qa, found 2"},
+        {"task: arithmetic, level: hard+x", "level: expected none without problems that"},
+        {"data: '', task: arithmetic, level: easy, unique: true",
+         "unique: expected false without a data file"},
+        {"data: '', task: arithmetic, level: easy, prompt_key: q",
+         "prompt_key: expected none without a data file, found q"},
+        {"turns: 9", "turns: expected 4 without an env, found 9"},
+        {"context: 9", "context: expected 0 without an env, found 9"},
+        {"env: calculator, search_where: x.db", "search_where: expected none without"},
+        {"search_tries: 1", "search_tries: expected 4 without env search, found 1"},
+    };
+    char yaml[200];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(yaml, sizeof yaml, "defaults: {data: data.jsonl}\nsets: {a: {%s}}\n",
+                 rows[i].set);
+        assert_int_equal(first_set(yaml), rows[i].says ? KG_EINVAL : KG_OK);
+        if (rows[i].says)
+            says(rows[i].says);
     }
 }
 
@@ -775,6 +805,46 @@ static void a_command_for_all_sets_is_run_by_one(void **state)
     put("suite.yaml", suite_yaml);
 }
 
+static kg_status with_all(const char *yaml, const char *key, const char *value)
+{
+    struct outcome o = {0};
+    kg_status status;
+
+    put("given.yaml", yaml);
+    ok(kg_suite_open(&o.suite, in_dir("given.yaml"), &err));
+    ok(kg_suite_set_all(&o.suite, key, value, "--given", &err));
+    ok(kg_suite_resolve(&o.suite, &err));
+    status = kg_suite_sets(&o.sets, &o.suite, dir, &err);
+    if (status == KG_OK)
+        ok(kg_eval_set_load(&o.sets[0], NULL, MODEL, &err));
+    release(&o);
+    return status;
+}
+
+static void what_all_sets_are_given_acts_in_one(void **state)
+{
+    static const struct {
+        const char *b, *key, *value; /* b: the set beside one of qa-number */
+    } rows[] = {
+        {"{data: data.jsonl, task: math}", "grader", "dapo"},
+        {"{data: data.jsonl, rewards: [x=math], task: digits}", "keep_thinking", "true"},
+        {"{data: data.jsonl, task: search-qa}", "metric", "f1"},
+        {"{data: data.jsonl, env: calculator}", "turns", "9"},
+        {"{task: arithmetic, level: easy}", "level", "hard"},
+    };
+    static const char yaml[] = "sets:\n  a: {data: data.jsonl, task: qa-number}\n";
+    char text[sizeof yaml + 100];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(with_all(yaml, rows[i].key, rows[i].value), KG_EINVAL);
+        says("--given: expected ");
+        snprintf(text, sizeof text, "%s  b: %s\n", yaml, rows[i].b);
+        ok(with_all(text, rows[i].key, rows[i].value));
+    }
+    ok(with_all(yaml, "turns", "4")); /* as if it was not said */
+}
+
 /* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
 static void without(uint64_t allocation, uint64_t request)
 {
@@ -818,6 +888,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_suite_that_is_wrong_says_where),
+        cmocka_unit_test(a_key_without_effect_is_refused),
         cmocka_unit_test(a_set_has_what_defaults_say_unless_it_says),
         cmocka_unit_test(missing_files_are_listed_together),
         cmocka_unit_test(a_repeated_problem_can_be_taken_once),
@@ -843,6 +914,7 @@ int main(void)
         cmocka_unit_test(answers_that_the_positions_end_are_said),
         cmocka_unit_test(the_engine_has_no_more_positions_than_the_model),
         cmocka_unit_test(a_command_for_all_sets_is_run_by_one),
+        cmocka_unit_test(what_all_sets_are_given_acts_in_one),
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };
 

@@ -102,7 +102,7 @@ static const struct kg_opt_row first_rows[] = {
      "external grader: time limit of one batch", true},
 
     {KEY(data.train), "", 0, 0, NULL,
-     "files of training problems (not for generated tasks): JSONL, JSON array, .gz or "
+     "files of training problems, instead of generated ones: JSONL, JSON array, .gz or "
      ".zst of them, Parquet",
      false},
     {KEY(data.weights), "", 0, 0, NULL,
