@@ -6,8 +6,11 @@ set -u
 . tests/harness.sh
 told=$work/said
 
-# evaluate FLAGS...: what is said goes to $work/said
-evaluate() { ./kedge eval "$@" --threads 1 >"$work/table" 2>"$work/said"; }
+# evaluate FLAGS...: what is said goes to $work/said; the model here computes with one thread
+evaluate() {
+    case " $* " in *" --model $work/tiny "*) set -- "$@" --threads 1 ;; esac
+    ./kedge eval "$@" >"$work/table" 2>"$work/said"
+}
 refuses() {
     words=$1
     shift
@@ -171,6 +174,10 @@ wrong() {
         refuses "changes: sets.val.temperature: 0.8 -> 0.5" $sets -t 0.5 --model "$work/tiny" --out "$work/local" &&
         refuses "expected --model DIR, or --base-url URL" "$work/suite.yaml" &&
         refuses "expected compare DIR_A DIR_B" compare "$work/local" &&
+        refuses "no/config.json: cannot open" $sets --model "$work/no" --dry-run &&
+        refuses "--in-flight does not act without --base-url" $sets --model "$work/tiny" --in-flight 16 &&
+        refuses "--max-batch does not act with --base-url" $sets --base-url http://127.0.0.1:9/v1 --max-batch 64 &&
+        refuses "--data-dir: expected a set with a relative path" --task arithmetic --level easy --data-dir x --dry-run &&
         refuses "expected one suite" "$work/suite.yaml" "$work/suite.yaml" --model "$work/tiny" &&
         refuses "user_turn: true makes it one" --base-url http://127.0.0.1:9/v1 --model m --task arithmetic --level easy
 }

@@ -22,8 +22,9 @@
 
 static const char *out_dir, *data_dir, *reference, *dump_path;
 static const char *only_sets, *without_sets;
-static const char *base_url, *api = "chat", *key_file;
-static int64_t in_flight = 16, timeout_s = 600, max_batch = 64;
+static const char *base_url, *key_file;
+static const char *api;                         /* NULL: not given; */
+static int64_t in_flight, timeout_s, max_batch; /* 0: so */
 static bool json, dry_run;
 static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
@@ -54,7 +55,8 @@ const struct kg_flag kg_eval_flags[] = {
     {"dry-run", 0, KG_TO(dry_run), NULL,
      "say what would be evaluated, and which files are missing", 0, 0, NULL},
     {"data", 'd', KEY(STRING, "data"), "FILE",
-     "without a suite: the problems (not for generated tasks)", 0, 0, NULL},
+     "without a suite: the problems (default: those that the task generates)", 0, 0,
+     NULL},
     {"grader", 0, KEY(STRING, "grader"), "MODE",
      "task math: default, ema-pg, mathd or dapo (default default)", 0, 0, NULL},
     {"keep-thinking", 0, KEY(BOOL, "keep_thinking"), NULL,
@@ -68,8 +70,8 @@ const struct kg_flag kg_eval_flags[] = {
      0, 0, "stop|drop"},
     {"task", 0, KEY(STRING, "task"), "NAME",
      "how answers are graded (default qa-number; see kedge task)", 0, 0, NULL},
-    {"level", 0, KEY(STRING, "level"), "LEVEL", "difficulty of generated problems", 0, 0,
-     NULL},
+    {"level", 0, KEY(STRING, "level"), "LEVEL",
+     "difficulty of problems that the task generates", 0, 0, NULL},
     {"problems", 0, KEY(INT, "problems"), "N",
      "problems used at most (default 500; of a suite: all)", 1, 1e7, NULL},
     {"n", 'n', KEY(INT, "samples"), "N", "answers for each problem (default 1)", 1,
@@ -196,7 +198,7 @@ static kg_status give_defaults(struct kg_suite *s, struct kg_err *err)
 static kg_status give_server(struct kg_suite *s, struct kg_err *err)
 {
     KG_TRY(kg_config_set(s->config, "server.url", base_url, false, "--base-url", err));
-    return kg_config_set(s->config, "server.api", api, false, "--api", err);
+    return api ? kg_config_set(s->config, "server.api", api, false, "--api", err) : KG_OK;
 }
 
 static kg_status give_model(struct kg_suite *s, struct kg_err *err)
@@ -267,6 +269,19 @@ static void release(struct evaluation *e)
     kg_mem_free(e->installed);
 }
 
+/* --data-dir is of the files with a relative path. */
+static kg_status check_data_dir(const struct evaluation *e, struct kg_err *err)
+{
+    for (size_t i = 0; data_dir && i < e->suite.n; i++)
+        if (*e->sets[i].said.data && *e->sets[i].said.data != '/')
+            return KG_OK;
+    if (data_dir)
+        return kg_fail(err, KG_EINVAL,
+                       "--data-dir: expected a set with a relative path of its data "
+                       "file, found none");
+    return KG_OK;
+}
+
 /* Arguments: at most one suite; what has a = is an assignment. */
 static kg_status open_suite(struct evaluation *e, int argc, char **argv,
                             struct kg_err *err)
@@ -295,7 +310,8 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
     else if (kg_load.dir)
         KG_TRY(give_model(&e->suite, err));
     KG_TRY(kg_suite_resolve(&e->suite, err));
-    return kg_suite_sets(&e->sets, &e->suite, data_dir, err);
+    KG_TRY(kg_suite_sets(&e->sets, &e->suite, data_dir, err));
+    return check_data_dir(e, err);
 }
 
 static kg_status open_models(struct evaluation *e, struct kg_err *err)
@@ -319,7 +335,7 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
         .model_dir = kg_load.dir,
         .reference = e->ref.model,
         .reference_dir = reference,
-        .max_batch = (int32_t)max_batch,
+        .max_batch = max_batch ? (int32_t)max_batch : 64,
         .score = !e->suite_path || reference,
     };
     kg_eval_local_init(&e->local);
@@ -343,11 +359,12 @@ static kg_status read_key(struct kg_str *key, struct kg_err *err)
 
 static kg_status open_server(struct evaluation *e, struct kg_err *err)
 {
-    struct kg_eval_remote_opts opts = {.base_url = base_url,
-                                       .model = kg_load.dir,
-                                       .completions = strcmp(api, "completions") == 0,
-                                       .in_flight = (int)in_flight,
-                                       .timeout_ms = (int)timeout_s * 1000};
+    struct kg_eval_remote_opts opts = {
+        .base_url = base_url,
+        .model = kg_load.dir,
+        .completions = api && strcmp(api, "completions") == 0,
+        .in_flight = in_flight ? (int)in_flight : 16,
+        .timeout_ms = (timeout_s ? (int)timeout_s : 600) * 1000};
 
     if (key_file)
         KG_TRY(read_key(&e->key, err));
@@ -461,15 +478,24 @@ static kg_status put_plans(struct kg_str *out, struct lacks *lacks,
     return KG_OK;
 }
 
+static kg_status check_model(const char *dir, struct kg_err *err)
+{
+    struct kg_model_config config;
+
+    return dir ? kg_model_config_read(&config, dir, err) : KG_OK;
+}
+
 /* A missing file is what a plan is asked for, and no failure; what the evaluation would
- * refuse when every file is there is one. */
+ * refuse when every file is there is one, and a missing model. */
 static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
 {
     struct lacks lacks = {0};
     struct kg_str out = {0};
-    kg_status status = put_plans(&out, &lacks, e, err);
+    kg_status status;
 
-    status = kg_cli_print(status, &out, err);
+    KG_TRY(check_model(base_url ? NULL : kg_load.dir, err));
+    KG_TRY(check_model(reference, err));
+    status = kg_cli_print(put_plans(&out, &lacks, e, err), &out, err);
     KG_TRY(status);
     if (lacks.bad)
         return kg_fail(err, KG_EINVAL,
@@ -608,17 +634,45 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
     return show_report(e, err);
 }
 
-static const char *usage_error(void)
+/* A flag that would do nothing: of a server without one, of a model here with one. */
+static const char *idle_flag(void)
 {
-    if (!kg_load.dir && !base_url && !dry_run)
-        return "expected --model DIR, or --base-url URL";
-    if (out_dir && dump_path)
-        return "expected --out or --dump, found both (--out keeps every sample)";
-    if (only_sets && without_sets)
-        return "expected --sets or --without, found both";
-    if (base_url && reference)
-        return "expected --reference with a checkpoint folder, found --base-url";
+    const struct {
+        const char *name;
+        bool given, of_server;
+    } flags[] = {
+        {"api", api, true},
+        {"key-file", key_file, true},
+        {"in-flight", in_flight, true},
+        {"timeout-s", timeout_s, true},
+        {"reference", reference, false},
+        {"max-batch", max_batch, false},
+        {"dtype", kg_load.dtype, false},
+        {"threads", kg_load.threads, false},
+        {"device", kg_load.device, false},
+    };
+
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flags[i].given && flags[i].of_server != (base_url != NULL))
+            return flags[i].name;
     return NULL;
+}
+
+static int check_usage(void)
+{
+    const char *idle = idle_flag();
+
+    if (!kg_load.dir && !base_url && !dry_run)
+        return kg_cli_usage("expected --model DIR, or --base-url URL");
+    if (out_dir && dump_path)
+        return kg_cli_usage("expected --out or --dump, found both (--out keeps every "
+                            "sample)");
+    if (only_sets && without_sets)
+        return kg_cli_usage("expected --sets or --without, found both");
+    if (idle)
+        return kg_cli_usage("--%s does not act with%s --base-url", idle,
+                            base_url ? "" : "out");
+    return KG_EXIT_OK;
 }
 
 /* kedge eval compare A B */
@@ -639,7 +693,6 @@ static kg_status compare(char **dirs, struct kg_err *err)
 int kg_cmd_eval(int argc, char **argv)
 {
     struct evaluation e = {0};
-    const char *wrong;
     struct kg_err err;
     kg_status status;
 
@@ -649,9 +702,8 @@ int kg_cmd_eval(int argc, char **argv)
                                 argc - 1);
         return kg_cli_exit(compare(argv + 1, &err), &err);
     }
-    wrong = usage_error();
-    if (wrong)
-        return kg_cli_usage("%s", wrong);
+    if (check_usage() != KG_EXIT_OK)
+        return KG_EXIT_USAGE;
     kg_signal_install();
     status = open_suite(&e, argc, argv, &err);
     if (status == KG_OK)
