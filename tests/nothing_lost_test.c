@@ -481,6 +481,7 @@ static void saves_when_asked_to_stop_while_the_grader_hangs(void **state)
         "task.name=external",
         "data.val=",
         "sft.steps=0",
+        "sft.batch=32",
         "checkpoint.every=0",
         "task.timeout_ms=3600000",
         "task.command=while read -r l; do n=$((n + 1)); if [ $n -gt 12 ] && [ -e " ROOT
@@ -523,6 +524,7 @@ static void loses_one_step_when_the_grader_dies(void **state)
         "task.name=external",
         "data.val=",
         "sft.steps=0",
+        "sft.batch=32",
         "checkpoint.every=0",
         "task.command=n=$(cat " ROOT "/calls); echo $((n-1)) >" ROOT "/calls; "
         "[ $n -ne 1 ] || exit 7; sed 's/.*response\":\"\\(.*\\)\",\"gr.*/\\1/' | "
@@ -597,8 +599,9 @@ static size_t lines_of(const char *dir, const char *name)
 
 static void stops_after_three_rollouts_that_are_not_finite(void **state)
 {
-    static const char *const extra[] = {"model.path=" ROOT "/inf", "sft.steps=0",
-                                        "eval.at_start=false", "eval.every=0", NULL};
+    static const char *const extra[] = {
+        "model.path=" ROOT "/inf", "sft.steps=0",  "sft.batch=32",
+        "eval.at_start=false",     "eval.every=0", NULL};
     char name[KG_CHECKPOINT_NAME];
     struct kg_err found = {0};
 
@@ -621,9 +624,13 @@ static void stops_after_three_rollouts_that_are_not_finite(void **state)
  * success. */
 static void a_run_that_skipped_all_its_steps_fails(void **state)
 {
-    static const char *const all[] = {
-        "model.path=" ROOT "/inf", "sft.steps=0",       "data.val=",
-        "train.steps=2",           "train.max_skips=3", NULL};
+    static const char *const all[] = {"model.path=" ROOT "/inf",
+                                      "sft.steps=0",
+                                      "sft.batch=32",
+                                      "data.val=",
+                                      "train.steps=2",
+                                      "train.max_skips=3",
+                                      NULL};
     struct kg_err found = {0};
 
     (void)state;
@@ -637,12 +644,13 @@ static void a_run_that_skipped_all_its_steps_fails(void **state)
 /* Nor do the steps of the stage before make it one. */
 static void a_stage_that_skipped_all_its_steps_fails(void **state)
 {
-    static const char *const first[] = {"sft.steps=0", "data.val=", "train.steps=2",
-                                        NULL};
+    static const char *const first[] = {"sft.steps=0", "sft.batch=32",
+                                        "data.val=", "train.steps=2", NULL};
     static const char *const second[] = {"model.path=",
                                          "init.from=" ROOT "/first",
                                          "init.parts=[model, optimizer, steps]",
                                          "sft.steps=0",
+                                         "sft.batch=32",
                                          "data.val=",
                                          train_steps,
                                          "train.max_skips=9",

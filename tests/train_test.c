@@ -98,9 +98,9 @@ static void first_update_has_no_mismatch(void **state)
 static void gradient_does_not_depend_on_micro_batches_beyond_rounding(void **state)
 {
     static const char *const small[] = {"train.micro_tokens=32", "sft.steps=0",
-                                        "train.steps=1", NULL};
+                                        "sft.batch=32", "train.steps=1", NULL};
     static const char *const large[] = {"train.micro_tokens=4096", "sft.steps=0",
-                                        "train.steps=1", NULL};
+                                        "sft.batch=32", "train.steps=1", NULL};
     struct kg_str a = {0}, b = {0};
     struct kg_err err;
     double worst = 0;
@@ -196,6 +196,7 @@ static const char *const on_copies[] = {
     "model.path=" INPUTS "/model",
     "data.train=" INPUTS "/model/train.jsonl",
     "sft.steps=0",
+    "sft.batch=32",
     "train.steps=1",
     "eval.at_start=false",
     NULL,
@@ -267,7 +268,8 @@ static pid_t hold_lock(const char *path)
 
 static void a_second_process_in_a_run_directory_is_refused(void **state)
 {
-    static const char *const one_step[] = {"sft.steps=0", "train.steps=1", NULL};
+    static const char *const one_step[] = {"sft.steps=0", "sft.batch=32", "train.steps=1",
+                                           NULL};
     char words[96];
     struct kg_err err = {0};
     pid_t child;

@@ -2,8 +2,9 @@
  *
  * A preset or a recipe may leave keys over that an override has made idle (its
  * anchor.eta, say, where the user wants no anchor): these pass. And RUN/config.yaml has
- * every key: so what is the default, or the preset's, is as if it was not written. Keys
- * that are missing here always act, or are refused where they are read.
+ * every key: so what is the default, or the preset's, is as if it was not written. Not
+ * here: what is refused where it is read, and what waits for validation problems (eval.*,
+ * log.validation), which a recipe may leave to the command line.
  */
 #include "recipe/effect.h"
 
@@ -40,20 +41,78 @@ static bool dynamic(const struct kg_recipe *r) { return r->rollout.dynamic; }
 
 static bool overlong(const struct kg_recipe *r) { return r->rollout.overlong_buffer > 0; }
 
-static bool kl_or_clip_cov(const struct kg_recipe *r)
+/* Whether a reward is this task's. */
+static bool grades_as(const struct kg_recipe *r, const char *task)
 {
-    return is(r->algo.name[KG_TABLE_SURROGATE], "kl-cov") ||
-           is(r->algo.name[KG_TABLE_SURROGATE], "clip-cov");
+    for (size_t i = 0; i < r->task.rewards.n; i++) {
+        const char *named = strchr(r->task.rewards.items[i], '=');
+
+        if (named && is(named + 1, task))
+            return true;
+    }
+    return is(r->task.name, task);
 }
 
-static bool sapo(const struct kg_recipe *r)
+static bool math(const struct kg_recipe *r) { return grades_as(r, "math"); }
+
+static bool search_qa(const struct kg_recipe *r) { return grades_as(r, "search-qa"); }
+
+static bool format(const struct kg_recipe *r)
 {
-    return is(r->algo.name[KG_TABLE_SURROGATE], "sapo");
+    return search_qa(r) && is(r->task_opts.metric, "format");
 }
 
-static bool gpg(const struct kg_recipe *r)
+/* ---- rows of algo.surrogate and algo.advantage ---- */
+
+static bool surrogate(const struct kg_recipe *r, const char *name)
 {
-    return is(r->algo.name[KG_TABLE_ADVANTAGE], "gpg");
+    return is(r->algo.name[KG_TABLE_SURROGATE], name);
+}
+
+static bool surrogate_of(const struct kg_recipe *r, const char *family)
+{
+    return strncmp(r->algo.name[KG_TABLE_SURROGATE], family, strlen(family)) == 0;
+}
+
+static bool clip_cov(const struct kg_recipe *r) { return surrogate(r, "clip-cov"); }
+
+static bool kl_cov(const struct kg_recipe *r) { return surrogate(r, "kl-cov"); }
+
+static bool kl_or_clip_cov(const struct kg_recipe *r) { return kl_cov(r) || clip_cov(r); }
+
+static bool sapo(const struct kg_recipe *r) { return surrogate(r, "sapo"); }
+
+static bool bounded(const struct kg_recipe *r)
+{
+    return surrogate_of(r, "dppo-") || surrogate_of(r, "ratio-relax-") ||
+           surrogate(r, "ipo");
+}
+
+static bool truncated(const struct kg_recipe *r)
+{
+    return surrogate_of(r, "dppo-") || surrogate_of(r, "ratio-") ||
+           surrogate(r, "minirl") || surrogate(r, "pg-is");
+}
+
+static bool dppo_topk(const struct kg_recipe *r) { return surrogate_of(r, "dppo-topk-"); }
+
+static bool rpg_reverse(const struct kg_recipe *r)
+{
+    return surrogate(r, "rpg-rkl") || surrogate(r, "rpg-urkl");
+}
+
+static bool advantage(const struct kg_recipe *r, const char *name)
+{
+    return is(r->algo.name[KG_TABLE_ADVANTAGE], name);
+}
+
+static bool gpg(const struct kg_recipe *r) { return advantage(r, "gpg"); }
+
+static bool gae(const struct kg_recipe *r) { return advantage(r, "gae"); }
+
+static bool discounted(const struct kg_recipe *r)
+{
+    return gae(r) || advantage(r, "reinforce++");
 }
 
 static bool tis(const struct kg_recipe *r) { return r->algo.tis > 0; }
@@ -61,6 +120,17 @@ static bool tis(const struct kg_recipe *r) { return r->algo.tis > 0; }
 static bool kl(const struct kg_recipe *r)
 {
     return !is(r->algo.name[KG_TABLE_KL], "none");
+}
+
+static bool weighted(const struct kg_recipe *r) { return kl(r) && r->algo.kl_importance; }
+
+static bool of_ids(const struct kg_recipe *r)
+{
+    const struct kg_policy_about *row;
+    struct kg_err err;
+
+    row = kg_policy_find(KG_TABLE_KL, r->algo.name[KG_TABLE_KL], &err);
+    return row && row->needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR);
 }
 
 static bool kl_target(const struct kg_recipe *r) { return r->algo.kl_target > 0; }
@@ -105,8 +175,22 @@ static const struct kg_effect_row rows[] = {
     {"sft.data", WARM, warm, "sft.steps"},
     {"sft.level", WARM " without sft.data", generated_warm, "sft.steps"},
     {"sft.fault_rate", WARM " without sft.data", generated_warm, "sft.steps"},
+    {"sft.count", WARM " without sft.data", generated_warm, "sft.steps"},
+    {"sft.batch", WARM, warm, "sft.steps"},
+    {"sft.lr", WARM, warm, "sft.steps"},
+    {"sft.warmup_steps", WARM, warm, "sft.steps"},
+    {"sft.schedule", WARM, warm, "sft.steps"},
+    {"sft.weight_decay", WARM, warm, "sft.steps"},
+    {"sft.max_tokens", WARM, warm, "sft.steps"},
     {"sft.eval_every", "sft.val", sft_val, "sft.val"},
     {"task.level", "a task.name whose problems are generated", generated, "task.name"},
+    {"task.grader", "task math", math, "task.name"},
+    {"task.keep_thinking", "task math", math, "task.name"},
+    {"task.metric", "task search-qa", search_qa, "task.name"},
+    {"task.answer_tags", "task search-qa", search_qa, "task.name"},
+    {"task.format_structure", "task.metric format", format, "task.metric"},
+    {"task.format_final", "task.metric format", format, "task.metric"},
+    {"task.format_retrieval", "task.metric format", format, "task.metric"},
     {"data.val_templates", "data.val", val_files, "data.val"},
     {"rollout.dynamic_metric", DYNAMIC, dynamic, "rollout.dynamic"},
     {"rollout.oversample", DYNAMIC, dynamic, "rollout.dynamic"},
@@ -126,18 +210,31 @@ static const struct kg_effect_row rows[] = {
     {"search.tries", SEARCH, searches, "episode.env"},
     {"algo.cov_ratio", "algo.surrogate kl-cov or clip-cov", kl_or_clip_cov,
      "algo.surrogate"},
-    {"algo.cov_low", "algo.surrogate kl-cov or clip-cov", kl_or_clip_cov,
+    {"algo.cov_low", "algo.surrogate clip-cov", clip_cov, "algo.surrogate"},
+    {"algo.cov_high", "algo.surrogate clip-cov", clip_cov, "algo.surrogate"},
+    {"algo.cov_coef", "algo.surrogate kl-cov", kl_cov, "algo.surrogate"},
+    {"algo.delta_low", "algo.surrogate dppo-*, ratio-relax-* or ipo", bounded,
      "algo.surrogate"},
-    {"algo.cov_high", "algo.surrogate kl-cov or clip-cov", kl_or_clip_cov,
+    {"algo.delta_high", "algo.surrogate dppo-*, ratio-relax-* or ipo", bounded,
      "algo.surrogate"},
-    {"algo.cov_coef", "algo.surrogate kl-cov or clip-cov", kl_or_clip_cov,
+    {"algo.truncate", "algo.surrogate dppo-*, ratio-*, minirl or pg-is", truncated,
      "algo.surrogate"},
+    {"algo.top_k", "algo.surrogate dppo-topk-*", dppo_topk, "algo.surrogate"},
+    {"algo.rpg_detach", "algo.surrogate rpg-rkl or rpg-urkl", rpg_reverse,
+     "algo.surrogate"},
+    {"algo.gamma", "algo.advantage gae or reinforce++", discounted, "algo.advantage"},
+    {"algo.lambda", "algo.advantage gae", gae, "algo.advantage"},
     {"algo.tau_pos", "algo.surrogate sapo", sapo, "algo.surrogate"},
     {"algo.tau_neg", "algo.surrogate sapo", sapo, "algo.surrogate"},
     {"algo.gpg_norm", "algo.advantage gpg", gpg, "algo.advantage"},
     {"algo.tis_low", "algo.tis above 0", tis, "algo.tis"},
     {"algo.tis_level", "algo.tis above 0", tis, "algo.tis"},
     {"kl.horizon", "kl.target above 0", kl_target, "kl.target"},
+    {"kl.top_k", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
+    {"kl.importance", "a kl.estimator", kl, "kl.estimator"},
+    {"kl.iw_lower", "a kl.estimator, and kl.importance true", weighted, "kl.estimator"},
+    {"kl.iw_upper", "a kl.estimator, and kl.importance true", weighted, "kl.estimator"},
+    {"kl.clamp", "a kl.estimator", kl, "kl.estimator"},
     {"kl.tail", "a kl.estimator", kl, "kl.estimator"},
     {"kl.gradient", "a kl.estimator", kl, "kl.estimator"},
     {"kl.after_filter", "a kl.estimator", kl, "kl.estimator"},

@@ -230,17 +230,18 @@ static void a_reproduction_has_ratios_of_the_full_softmax(void **state)
 /* What is asked of a sampler of another dtype runs in activations of that dtype. */
 static void a_sampler_of_another_dtype_is_asked_too(void **state)
 {
-    static const char *const asks[][3] = {
-        {"rollout.top_p=0.9", NULL, NULL},
-        {"algo.advantage=token-baseline", NULL, NULL},
-        {"anchor.kind=iterative", "kl.estimator=topk-forward", "kl.beta=0.1"},
+    static const char *const asks[][4] = {
+        {"rollout.top_p=0.9"},
+        {"algo.advantage=token-baseline"},
+        {"anchor.kind=iterative", "kl.estimator=topk-forward", "kl.beta=0.1",
+         "kl.top_k=3"},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
         const char *const extra[] = {
-            "model.dtype=auto", "rollout.dtype=fp32", "kl.top_k=3", asks[i][0],
-            asks[i][1],         asks[i][2],           NULL};
+            "model.dtype=auto", "rollout.dtype=fp32", asks[i][0], asks[i][1],
+            asks[i][2],         asks[i][3],           NULL};
         struct opened o;
         struct kg_rl_batch b = {0};
         struct kg_rl_totals totals = {0};
@@ -398,7 +399,7 @@ static void the_exact_kl_equals_top_k_over_the_whole_vocabulary(void **state)
                                dtypes[i / 2],
                                "anchor.kind=fixed",
                                "train.micro_tokens=64",
-                               "kl.top_k=15",
+                               NULL,
                                NULL};
         struct result a, b;
 
@@ -406,6 +407,7 @@ static void the_exact_kl_equals_top_k_over_the_whole_vocabulary(void **state)
         snprintf(topk, sizeof topk, "kl.estimator=topk-%s", directions[i % 2]);
         a = one_step(ROOT "/exact", extra, 0);
         extra[0] = topk;
+        extra[5] = "kl.top_k=15";
         b = one_step(ROOT "/topk", extra, VOCAB);
         assert_true(b.kl > 1e-4 && b.norm > 1e-4);
         assert_close(a.kl, b.kl);
@@ -475,7 +477,6 @@ static void the_exact_kl_equals_all_ids_of_the_arithmetic_vocabulary(void **stat
     make_wordy_model();
     for (int i = 0; i < 2; i++) {
         const char *extra[] = {pairs[i][0],
-                               "kl.top_k=400",
                                "kl.beta=0.5",
                                "anchor.kind=fixed",
                                "model.path=" WORDY "/model",
@@ -485,10 +486,12 @@ static void the_exact_kl_equals_all_ids_of_the_arithmetic_vocabulary(void **stat
                                "data.train=",
                                "data.val=",
                                "train.micro_tokens=64",
+                               NULL,
                                NULL};
         struct result a = one_step(ROOT "/exact", extra, 0), b;
 
         extra[0] = pairs[i][1];
+        extra[sizeof extra / sizeof *extra - 2] = "kl.top_k=400";
         b = one_step(ROOT "/topk", extra, WORDS);
         assert_true(b.kl > 1e-2 && b.norm > 1e-4);
         assert_close(a.kl, b.kl);
@@ -546,16 +549,16 @@ static void a_top_k_as_wide_as_the_vocabulary_becomes_exact(void **state)
 
 static void batch_scope_does_not_depend_on_the_cut_into_micro_batches(void **state)
 {
-    static const char *const surrogates[] = {"algo.surrogate=kl-cov",
-                                             "algo.surrogate=clip-cov"};
+    static const char *const surrogates[][2] = {
+        {"algo.surrogate=kl-cov", "algo.cov_coef=5"},
+        {"algo.surrogate=clip-cov", "algo.cov_low=-1"}};
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const char *extra[] = {surrogates[i],           "train.updates_per_step=2",
-                               "algo.cov_ratio=0.25",   "algo.cov_low=-1",
-                               "model.dtype=fp32",      "algo.cov_coef=5",
-                               "train.micro_tokens=16", "anchor.kind=fixed",
-                               "kl.estimator=k3",       NULL};
+        const char *extra[] = {
+            surrogates[i][0],        "train.updates_per_step=2", "algo.cov_ratio=0.25",
+            surrogates[i][1],        "model.dtype=fp32",         "anchor.kind=fixed",
+            "train.micro_tokens=16", "kl.estimator=k3",          NULL};
         struct result small, large;
 
         small = one_step(ROOT "/small", extra, 0);
@@ -563,7 +566,7 @@ static void batch_scope_does_not_depend_on_the_cut_into_micro_batches(void **sta
         large = one_step(ROOT "/large", extra, 0);
         assert_true(large.norm > 1e-4);
         if (!(fabs(small.norm / large.norm - 1) < 1e-4))
-            fail_msg("%s: %g against %g", surrogates[i], small.norm, large.norm);
+            fail_msg("%s: %g against %g", surrogates[i][0], small.norm, large.norm);
     }
 }
 

@@ -238,8 +238,9 @@ static void a_reproduction_takes_top_ids_of_the_whole_text(void **state)
 /* The anchor that is the sampling policy itself reads what the ratio reads. */
 static void an_iterative_anchor_is_the_policy_there_too(void **state)
 {
-    static const char *const iterative[] = {
-        "algo.reproduction=true", "anchor.kind=iterative", "kl.estimator=k3", NULL};
+    static const char *const iterative[] = {"algo.reproduction=true",
+                                            "anchor.kind=iterative", "kl.estimator=k3",
+                                            "kl.top_k=32", NULL};
     struct kg_rl_batch b = {0};
     struct opened o;
 
