@@ -46,25 +46,21 @@ struct update {
     uint64_t number; /* of the update in the run, idle ones counted */
     struct kg_rl_totals *totals;
     struct kg_block block; /* owned: what follows stands in it */
-    size_t *order;         /* (last - first) trajectories as micro-batches take them */
-    size_t *lane;          /* (last - first) those of one lane */
-    int64_t *length;       /* (last - first) in tokens; 0 where silent */
+    size_t *list;          /* (last - first) those that micro-batches take */
+    int64_t *length;       /* (last - first) in tokens; 0: without any term */
     int64_t *seq_begin;
     /* the head's float rows of one micro-batch as the policy's doubles */
     double *logp, *logp_at, *entropy;
     /* rows of batch scope: over the loss tokens of the update */
     double *whole_logp, *whole_kept;
     uint8_t *selected; /* NULL for the other rows */
-    uint8_t *silent;   /* (last - first) answers without any term: they cost nothing */
 };
 
 enum { ANSWERS, BEGINS, TOKENS, IDS, WHOLE, WHOLE_KEPT, COUNTS };
 static const struct kg_column columns[] = {
     KG_COLUMN(struct update, seq_begin, BEGINS),
-    KG_COLUMN(struct update, order, ANSWERS),
-    KG_COLUMN(struct update, lane, ANSWERS),
+    KG_COLUMN(struct update, list, ANSWERS),
     KG_COLUMN(struct update, length, ANSWERS),
-    KG_COLUMN(struct update, silent, ANSWERS),
     KG_COLUMN(struct update, logp, TOKENS),
     KG_COLUMN(struct update, logp_at, IDS),
     KG_COLUMN(struct update, entropy, TOKENS),
@@ -106,10 +102,7 @@ static kg_status update_init(struct update *u, struct kg_err *err)
     };
 
     hand_over(&u->block, &u->work->update_memory);
-    KG_TRY(kg_columns_take(&u->block, u, columns, counts, "update", err));
-    for (size_t i = 0; i < answers; i++)
-        u->order[i] = u->first + i;
-    return KG_OK;
+    return kg_columns_take(&u->block, u, columns, counts, "update", err);
 }
 
 /* Offsets of trajectories [first, last) from the first one's. */
@@ -120,8 +113,8 @@ static void local_begin(int64_t *out, const struct kg_rl_batch *b, size_t first,
         out[i - first] = b->begin[i] - b->begin[first];
 }
 
-/* Every token of an answer has the same weights. */
-static void find_silent(struct update *u)
+/* An answer without any term costs nothing. Every token of one has the same weights. */
+static void measure(struct update *u)
 {
     const struct kg_rl_batch *b = u->b;
     const struct kg_algo *algo = u->algo;
@@ -133,7 +126,8 @@ static void find_silent(struct update *u)
                       (kg_algo_kl_in_loss(algo) && b->kl_weight[at] != 0) ||
                       (algo->entropy_coef != 0 && b->entropy_weight[at] != 0));
 
-        u->silent[i - u->first] = !heard;
+        u->length[i - u->first] = heard ? (int64_t)kg_traj_span(&b->trajs[i], b->whole)
+                                        : 0;
     }
 }
 
@@ -156,7 +150,7 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     local_begin(u->seq_begin, b, u->first, u->last);
     status = kg_policy_weights(&w, u->algo, &shape, err);
     if (status == KG_OK)
-        find_silent(u);
+        measure(u);
     kg_mem_free(drop);
     return status;
 }
@@ -324,11 +318,10 @@ static kg_status train_micro_batch(struct update *u, const size_t *list, size_t 
 typedef kg_status (*micro_batch_fn)(struct update *u, const size_t *list, size_t n,
                                     struct kg_err *err);
 
-/* Those of the list that have a term, as many neighbours of it at once as fit. */
+/* As many neighbours of the list at once as fit. */
 static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
                                micro_batch_fn work, struct kg_err *err)
 {
-    const struct kg_rl_batch *b = u->b;
     int64_t budget = u->work->rows->max_tokens;
     int phase = kg_phase_begin((int64_t)n, "sequences", "micro-batches");
 
@@ -336,12 +329,8 @@ static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
         size_t j = i;
         int64_t tokens = 0, more = 0;
 
-        if (u->silent[list[i] - u->first]) {
-            i++;
-            continue;
-        }
-        for (; j < n && !u->silent[list[j] - u->first]; j++, tokens += more) {
-            more = (int64_t)kg_traj_span(&b->trajs[list[j]], b->whole);
+        for (; j < n; j++, tokens += more) {
+            more = u->length[list[j] - u->first];
             if (j > i && tokens + more > budget)
                 break;
         }
@@ -353,10 +342,16 @@ static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
     return KG_OK;
 }
 
-static kg_status all_micro_batches(struct update *u, micro_batch_fn work,
-                                   struct kg_err *err)
+/* All of [first, last) that have a term. */
+static kg_status all_micro_batches(struct update *u, size_t first, size_t last,
+                                   micro_batch_fn work, struct kg_err *err)
 {
-    return micro_batches(u, u->order, u->last - u->first, work, err);
+    size_t n = 0;
+
+    for (size_t i = first; i < last; i++)
+        if (u->length[i - u->first] > 0)
+            u->list[n++] = i;
+    return micro_batches(u, u->list, n, work, err);
 }
 
 /* ---- batch scope: a forward over the update says which tokens are selected ---- */
@@ -398,7 +393,7 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
                                     .select_seed = u->in->recipe.run.seed,
                                     .select_draw = u->number};
 
-    KG_TRY(all_micro_batches(u, read_whole, err));
+    KG_TRY(all_micro_batches(u, u->first, u->last, read_whole, err));
     local_begin(u->seq_begin, b, u->first, u->last);
     return kg_policy_select(u->selected, u->algo, &whole, err);
 }
@@ -430,20 +425,16 @@ static kg_status train_lane(void *context, const size_t *list, size_t n,
     struct update *u = context;
 
     for (size_t i = 0; i < n; i++)
-        u->lane[i] = u->first + list[i];
-    return micro_batches(u, u->lane, n, train_micro_batch, err);
+        u->list[i] = u->first + list[i];
+    return micro_batches(u, u->list, n, train_micro_batch, err);
 }
 
 /* The gradient of the whole update. */
 static kg_status gradient(struct update *u, struct kg_err *err)
 {
-    size_t n = u->last - u->first;
-
-    for (size_t i = 0; i < n; i++)
-        u->length[i] = (int64_t)kg_traj_span(&u->b->trajs[u->first + i], u->b->whole) *
-                       !u->silent[i];
     return kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads,
-                           u->in->recipe.train.lanes, u->length, n, train_lane, u, err);
+                           u->in->recipe.train.lanes, u->length, u->last - u->first,
+                           train_lane, u, err);
 }
 
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
@@ -479,8 +470,7 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
         KG_TRY(choose_tokens(u, err));
     for (size_t i = u->first; i < u->last; i += group) {
         KG_TRY(kg_slab_zero(&u->state->optim->grads, err));
-        KG_TRY(
-            micro_batches(u, u->order + (i - u->first), group, train_micro_batch, err));
+        KG_TRY(all_micro_batches(u, i, i + group, train_micro_batch, err));
         KG_TRY(each(user, &u->state->optim->grads, err));
     }
     return KG_OK;
