@@ -24,6 +24,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -181,14 +182,44 @@ static kg_status remove_file(const char *path, struct kg_err *err)
                    path, strerror(errno));
 }
 
+/* SQLite's name, and the number of the application behind it. */
+static bool is_index(const char *path)
+{
+    enum { NAME = 16, APPLICATION = 68, HEAD = 72 };
+    static const char name[NAME] = "SQLite format 3";
+    unsigned char head[HEAD] = {0}, *at = head + APPLICATION;
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(head, 1, HEAD, f) : 0;
+    uint32_t application = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 |
+                           (uint32_t)at[2] << 8 | at[3];
+
+    if (f)
+        fclose(f);
+    return n == HEAD && memcmp(head, name, NAME) == 0 &&
+           application == KG_INDEX_APPLICATION;
+}
+
+/* Nothing but an index is replaced by one. */
+static kg_status check_place(const char *path, struct kg_err *err)
+{
+    struct stat info;
+
+    if (lstat(path, &info) != 0 || (S_ISREG(info.st_mode) && is_index(path)))
+        return KG_OK; /* where it is more than missing, the writer says so */
+    return kg_fail(err, KG_EINVAL,
+                   "%s: expected nothing or an index to replace, found %s", path,
+                   S_ISREG(info.st_mode)   ? "another file"
+                   : S_ISDIR(info.st_mode) ? "a folder"
+                   : S_ISLNK(info.st_mode) ? "a link"
+                                           : "a device, a pipe or a socket");
+}
+
 static kg_status builder_open(struct builder *b, struct kg_err *err)
 {
     int code;
 
     KG_TRY(kg_records_open(&b->records, b->opts->corpus, err));
-    if (kg_file_is_dir(b->opts->path))
-        return kg_fail(err, KG_EINVAL, "%s: expected a file to write, found a folder",
-                       b->opts->path);
+    KG_TRY(check_place(b->opts->path, err));
     KG_TRY(kg_file_remove_stale(b->opts->path, err));
     KG_TRY(kg_file_temporary(&b->temporary, b->opts->path, err));
     KG_TRY(remove_file(b->temporary.data, err));

@@ -228,6 +228,28 @@ static void folders_are_left_alone(void **state)
     nothing_temporary();
 }
 
+/* An index takes the place of nothing, or of an index. */
+static void what_is_no_index_is_not_replaced(void **state)
+{
+    (void)state;
+    put("corpus", animals);
+    must(build_again());
+    must(build_again());
+    put("index", "mine");
+    assert_int_equal(build_again(), KG_EINVAL);
+    assert_non_null(strstr(err.message, "an index to replace, found another file"));
+    holds("index", "mine");
+    assert_int_equal(unlink(in_dir("index")), 0);
+    assert_int_equal(symlink("elsewhere", in_dir("index")), 0);
+    assert_int_equal(build_again(), KG_EINVAL);
+    assert_non_null(strstr(err.message, "found a link"));
+    assert_int_equal(unlink(in_dir("index")), 0);
+    assert_int_equal(mkfifo(in_dir("index"), 0600), 0);
+    assert_int_equal(build_again(), KG_EINVAL);
+    assert_non_null(strstr(err.message, "found a device, a pipe or a socket"));
+    nothing_temporary();
+}
+
 static bool has_temporary_of(pid_t child)
 {
     char prefix[64], **names;
@@ -811,6 +833,8 @@ int main(void)
                                         remove_dir),
         cmocka_unit_test_setup_teardown(bad_corpora_are_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_failed_build_keeps_the_old_index, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(what_is_no_index_is_not_replaced, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(folders_are_left_alone, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(what_a_killed_build_left_goes_with_the_next,

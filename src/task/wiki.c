@@ -449,26 +449,49 @@ static kg_status put_tokenizer_text(struct kg_str *out, const struct kg_wiki *w,
 
 /* ---- writing ---- */
 
+static const struct {
+    const char *name;
+    kg_status (*put)(struct kg_str *out, const struct kg_wiki *w, struct kg_err *err);
+} files[] = {{"corpus.jsonl", put_corpus},
+             {"train.jsonl", put_train},
+             {"test.jsonl", put_test},
+             {"tokenizer.jsonl", put_tokenizer_text}};
+
+/* What is there is this text: a world may be made again, and replaces nothing else. */
+static kg_status check_same(const char *path, const struct kg_str *text,
+                            struct kg_err *err)
+{
+    struct kg_str found = {0};
+    struct kg_err why;
+    bool same = kg_file_read(&found, path, text->len, &why) == KG_OK &&
+                found.len == text->len && memcmp(found.data, text->data, text->len) == 0;
+
+    kg_str_release(&found);
+    return same ? KG_OK
+                : kg_fail(err, KG_EINVAL,
+                          "%s: expected nothing or this world's file, found another",
+                          path);
+}
+
 kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir, struct kg_err *err)
 {
-    static const struct {
-        const char *name;
-        kg_status (*put)(struct kg_str *out, const struct kg_wiki *w, struct kg_err *err);
-    } files[] = {{"corpus.jsonl", put_corpus},
-                 {"train.jsonl", put_train},
-                 {"test.jsonl", put_test},
-                 {"tokenizer.jsonl", put_tokenizer_text}};
-    struct kg_str text = {0};
-    kg_status status;
+    enum { FILES = sizeof files / sizeof *files };
+    struct kg_str texts[FILES] = {{0}};
+    kg_status status = KG_OK;
 
-    KG_TRY(kg_file_make_dirs(dir, err));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        kg_str_clear(&text);
-        KG_TRY_GOTO(out, files[i].put(&text, w, err));
-        KG_TRY_GOTO(out, kg_file_write_atomic(kg_path_in(dir, files[i].name).text,
-                                              text.data, text.len, err));
+    for (size_t i = 0; i < FILES; i++) {
+        const struct kg_path path = kg_path_in(dir, files[i].name);
+
+        KG_TRY_GOTO(out, files[i].put(&texts[i], w, err));
+        if (kg_file_exists(path.text))
+            KG_TRY_GOTO(out, check_same(path.text, &texts[i], err));
     }
+    KG_TRY_GOTO(out, kg_file_make_dirs(dir, err));
+    for (size_t i = 0; i < FILES; i++)
+        KG_TRY_GOTO(out, kg_file_write_atomic(kg_path_in(dir, files[i].name).text,
+                                              texts[i].data, texts[i].len, err));
 out:
-    kg_str_release(&text);
+    for (size_t i = 0; i < FILES; i++)
+        kg_str_release(&texts[i]);
     return status;
 }

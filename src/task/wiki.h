@@ -46,7 +46,7 @@ void kg_wiki_count(struct kg_wiki_counts *out, const struct kg_wiki *w);
  *   train.jsonl        {id, question, golden_answers, data_source, extra_info.hops}: what
  *   test.jsonl         is asked, and the names whose passages must be read
  *   tokenizer.jsonl    {text}: every syllable, and the words around names
- * errors: EIO, ENOSPACE, ENOMEM */
+ * errors: EINVAL (another file of such a name is there), EIO, ENOSPACE, ENOMEM */
 kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -225,7 +225,36 @@ static void a_world_follows_from_its_seed(void **state)
             kg_str_release(&a);
             kg_str_release(&b);
         }
+        NEED(kg_file_remove_tree(other, err));
     }
+}
+
+/* A world is made again, and nothing else is replaced by one. */
+static void files_of_others_stay(void **state)
+{
+    static const char mine[] = "mine";
+    struct kg_wiki *another;
+    struct kg_str text = {0};
+    struct kg_err why;
+    char path[128], other[96];
+
+    (void)state;
+    NEED(kg_wiki_write(world, dir, err));
+    NEED(kg_wiki_create(&another, &(struct kg_wiki_opts){.seed = 99, .works = 8}, err));
+    assert_int_equal(kg_wiki_write(another, dir, &why), KG_EINVAL);
+    assert_non_null(
+        strstr(why.message, "corpus.jsonl: expected nothing or this world's"));
+    snprintf(other, sizeof other, "%s/others", dir);
+    snprintf(path, sizeof path, "%s/test.jsonl", other);
+    NEED(kg_file_make_dirs(other, err));
+    NEED(kg_file_write_atomic(path, mine, strlen(mine), err));
+    assert_int_equal(kg_wiki_write(another, other, &why), KG_EINVAL);
+    read_file(&text, other, "test.jsonl");
+    assert_string_equal(text.data, mine);
+    snprintf(path, sizeof path, "%s/corpus.jsonl", other);
+    assert_false(kg_file_exists(path));
+    kg_str_release(&text);
+    kg_wiki_free(another);
 }
 
 static void nobody_studied_under_themselves(void **state)
@@ -258,6 +287,7 @@ static void nobody_studied_under_themselves(void **state)
                 fail_msg("seed %d: %s studied under %s", (int)seed, who, under);
         }
         kg_str_release(&corpus);
+        NEED(kg_file_remove_tree(other, err));
     }
     assert_true(teachers >= 40 * 5);
 }
@@ -497,6 +527,7 @@ int main(void)
         cmocka_unit_test(the_corpus_has_a_passage_for_everything_with_one),
         cmocka_unit_test(a_seed_makes_the_world_that_it_made),
         cmocka_unit_test(a_world_follows_from_its_seed),
+        cmocka_unit_test(files_of_others_stay),
         cmocka_unit_test(nobody_studied_under_themselves),
         cmocka_unit_test(the_test_has_its_share_of_any_world),
         cmocka_unit_test(a_world_of_no_size_is_refused),
