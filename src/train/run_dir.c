@@ -373,6 +373,7 @@ kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_sta
                                  state->count.metrics_bytes, err));
     log->metrics_open = true;
     kg_run_events_resume(in, state, log);
+    KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
     return remove_files(kg_path_in(log->dir, "rollouts"), is_undone_dump, &state->count,
                         err);
 }
