@@ -254,7 +254,7 @@ static void asks_for_room_before_a_save(void **state)
     run.state.model->n_elements = (int64_t)1 << 50; /* as if the model were that large */
     assert_int_equal(kg_checkpoint_save(&run, &found), KG_ENOSPACE);
     run.state.model->n_elements = n;
-    assert_non_null(strstr(found.message, "GB free for a checkpoint, found "));
+    assert_non_null(strstr(found.message, "MB free for a checkpoint, found "));
     assert_loads(ROOT "/full", "latest");
     assert_false(kg_file_exists(ROOT "/full/checkpoints/.saving"));
     close_run(&run, config);

@@ -297,8 +297,8 @@ static kg_status check_space(uint64_t need, const char *root, struct kg_err *err
     KG_TRY(kg_file_free_bytes(&found, root, err));
     if (found < need)
         return kg_fail(err, KG_ENOSPACE,
-                       "%s: expected %.2f GB free for a checkpoint, found %.2f GB", root,
-                       need / 1e9, found / 1e9);
+                       "%s: expected %.1f MB free for a checkpoint, found %.1f MB", root,
+                       need / 1e6, found / 1e6);
     return KG_OK;
 }
 
