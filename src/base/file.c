@@ -59,12 +59,19 @@ bool kg_file_fails(void)
     return false;
 }
 
+static bool is_link(const char *path)
+{
+    struct stat info;
+
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing)
 {
     int e = errno;
     kg_status code = KG_EIO;
 
-    if (e == ENOENT && kg_file_exists(path)) /* what may be missing is not */
+    if (e == ENOENT && is_link(path))
         return kg_fail(err, KG_EIO, "%s: cannot %s: %s (a link that leads nowhere)", path,
                        doing, strerror(e));
     if (e == ENOENT || e == ENOTDIR)

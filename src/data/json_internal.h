@@ -25,7 +25,7 @@ struct kg_json {
     } u;
 };
 
-/* n bytes that live as long as the document, not zeroed.   returns NULL with err set */
+/* n bytes that live as long as the document, zeroed.   returns NULL with err set */
 void *kg_json_alloc(struct kg_json_doc *doc, size_t n, struct kg_err *err) KG_MUST_CHECK;
 
 /* A value that waits for its list to be closed. */

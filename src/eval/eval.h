@@ -38,7 +38,7 @@ struct kg_eval_opts {
     const struct kg_model *reference; /* NULL: no KL */
     struct kg_rows *rows; /* borrowed: to score with, of the model; NULL: its own */
     struct kg_episodes *episodes; /* answers are episodes; NULL: of one turn; borrowed */
-    bool stop_on_signal; /* EINTERRUPTED on SIGINT or SIGTERM; else it is finished */
+    bool stop_on_signal;          /* EINTERRUPTED on a stop signal; else it is finished */
 };
 
 struct kg_eval_result {

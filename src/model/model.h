@@ -124,8 +124,8 @@ struct kg_pack {
  * share. What stands in it belongs to one version of the weights. */
 struct kg_kv {
     const struct kg_backend *backend;
-    struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct, owned with */
-    struct kg_mat *v; /* (L) those that stand behind them */
+    struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct, owned */
+    struct kg_mat *v; /* (L) the second half of k's array */
     int32_t n_blocks;
     int32_t layers;
 };

@@ -131,7 +131,7 @@ struct kg_rollout_opts {
     int32_t max_len; /* longest prompt + answer */
     /* sequences that hold cache blocks, parked ones included; 0: max_batch */
     int32_t max_open;
-    /* SIGINT and SIGTERM end a run with EINTERRUPTED (never inside training) */
+    /* a stop signal (base/signal.h) is EINTERRUPTED (never inside training) */
     bool stop_on_signal;
 };
 
@@ -243,10 +243,10 @@ void kg_rollout_get_load(struct kg_rollout_load *load, const struct kg_rollout *
 void kg_rollout_show(int phase, const struct kg_rollout *r, int64_t of);
 
 /* Give up n trajectories, of one request or several, wherever they are: in the queue,
- * running, parked. Rows and blocks are free at once (within a token callback: before
- * kg_rollout_step returns) and nobody is called; those not yet finished end as
- * KG_FINISH_CANCELLED and keep what was sampled. To cancel a request, cancel all its
- * trajectories. Trajectories that the engine does not hold are left alone. */
+ * running, parked. Rows and blocks are free at once, and nobody is called; those not yet
+ * finished end as KG_FINISH_CANCELLED and keep what was sampled. To cancel a request,
+ * cancel all its trajectories. Trajectories that the engine does not hold are left
+ * alone. */
 void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n);
 
 /* Episodes (context > 0). When a turn ends, by EOS, stop string or the turn's limit, the

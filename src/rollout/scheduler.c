@@ -166,7 +166,7 @@ kg_status kg_sched_submit(struct kg_sched *s, const struct kg_job *job,
                           struct kg_err *err)
 {
     assert(job->n_left > 0 && kg_job_needs(job) <= s->opts.n_blocks);
-    if (s->queue_at > 0 && s->queue_at + s->queue_n == s->queue_capacity) {
+    if (s->queue_at > s->queue_n && s->queue_at + s->queue_n == s->queue_capacity) {
         memmove(s->queue, s->queue + s->queue_at, s->queue_n * sizeof *job);
         s->queue_at = 0;
     }

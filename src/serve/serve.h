@@ -27,14 +27,15 @@ struct kg_serve_opts {
     const char *bearer_key;       /* NULL: none asked for */
     int32_t max_batch;            /* sequences that decode together; 0: 64 */
     int32_t max_len;              /* prompt and answer; 0: the model's positions */
-    int64_t kv_tokens;            /* of the cache; 0: see kg_serve_kv_tokens */
-    int32_t prefill_chunk;        /* prompt tokens that a step computes; 0: 512 */
-    int32_t default_tokens;       /* as in struct kg_api_model */
-    int max_requests;             /* taken and not answered; beyond: 429; 0: 512 */
-    size_t max_body_bytes;        /* 0: 4 MiB */
-    int max_connections;          /* 0: 1024 */
-    size_t max_held_bytes;        /* of bodies and answers of all; 0: 256 MiB */
-    const char *allow_hosts;      /* as in struct kg_http_server_opts */
+    int64_t
+        kv_tokens; /* of the cache; 0: max_batch contexts or 65,536 tokens, the less */
+    int32_t prefill_chunk;   /* prompt tokens that a step computes; 0: 512 */
+    int32_t default_tokens;  /* as in struct kg_api_model */
+    int max_requests;        /* taken and not answered; beyond: 429; 0: 512 */
+    size_t max_body_bytes;   /* 0: 4 MiB */
+    int max_connections;     /* 0: 1024 */
+    size_t max_held_bytes;   /* of bodies and answers of all; 0: 256 MiB */
+    const char *allow_hosts; /* as in struct kg_http_server_opts */
     /* A stream's pieces come at least so far apart: tokens between are told together. The
      * first one is told at once. 0: a piece for each token */
     double piece_seconds;

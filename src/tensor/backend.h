@@ -102,7 +102,8 @@ enum kg_matmul_kind {
     /* C[M,N] = A[M,K] B[N,K]^T      y = x W^T, the forward of a linear layer */
     KG_MATMUL_NT,
     KG_MATMUL_NN, /* C[M,N] = A[M,K] B[K,N]        dx = dy W */
-    KG_MATMUL_TN, /* C[M,N] = A[K,M]^T B[K,N]      dW = dy^T x, summed over tokens K */
+    /* C[M,N] = A[K,M]^T B[K,N]      dW = dy^T x, summed over tokens K; C is fp32 */
+    KG_MATMUL_TN,
 };
 
 /* An element of a product, bit for bit, on every machine. The K factors are taken in

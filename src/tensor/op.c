@@ -264,7 +264,8 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     KG_TRY(check(op, "b", b, kind == KG_MATMUL_NT ? ANY : K,
                  kind == KG_MATMUL_NT ? K : ANY,
                  1u << a.dtype | (kind == KG_MATMUL_TN ? 0 : panels(be)), err));
-    KG_TRY(check(op, "c", c, M, N, accumulate ? F32 : F32 | 1u << a.dtype, err));
+    KG_TRY(check(op, "c", c, M, N,
+                 accumulate || kind == KG_MATMUL_TN ? F32 : F32 | 1u << a.dtype, err));
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
 }
 

@@ -181,7 +181,7 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
  * becomes the checkpoint that it stands for.
  * errors: ECONFLICT (resume with another config or other files, listed; another process
  * at work in the run directory). A stop request is none: it saves and returns OK.
- * stop_on_signal: SIGINT and SIGTERM are stop requests from when all is open */
+ * stop_on_signal: from when all is open a stop signal (base/signal.h) is one */
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err) KG_MUST_CHECK;
 

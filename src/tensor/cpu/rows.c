@@ -1,7 +1,7 @@
 /* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic.
  *
  * Gathering writes each row once, so threads share it. Scattering goes in order on one
- * thread: destinations may occur twice, as padding does, and the last one is to stay.
+ * thread; destinations are distinct.
  */
 #include "tensor/cpu/cpu_internal.h"
 

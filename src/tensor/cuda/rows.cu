@@ -1,5 +1,5 @@
-/* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic; where
- * a row of the pool occurs twice, any of its sources may stay. */
+/* Moving whole rows: into the pages of a KV cache, and out of them. No arithmetic;
+ * destinations are distinct. */
 #include "tensor/cuda/cuda_internal.h"
 
 /* dst[rows[n]] = src[n], or the reverse: dst[n] = src[rows[n]] */
