@@ -502,12 +502,18 @@ kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *c,
 }
 
 kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *c,
-                             const struct kg_task_talk *talk, struct kg_err *err)
+                             const struct kg_task_talk *talk, int wait_ms,
+                             struct kg_err *err)
 {
     struct run run = {.child = c, .talk = talk, .out = out, .begin = out->len};
+    double limit = kg_clock_seconds() + wait_ms / 1000.0;
     bool moved;
 
-    return serve(&run, 0, &moved, err);
+    do
+        KG_TRY(serve(&run, wait_ms, &moved, err));
+    while (moved && out->len == run.begin && c->ours[OUT] >= 0 &&
+           kg_clock_seconds() < limit);
+    return KG_OK;
 }
 
 bool kg_task_child_listens(const struct kg_task_child *c) { return c->ours[IN] >= 0; }

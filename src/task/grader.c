@@ -13,6 +13,8 @@
 
 #include <pthread.h>
 
+enum { SETTLE_MS = 20 }; /* that a batch is listened for more than its answers */
+
 struct kg_task_grader {
     struct kg_task_command command; /* text owned */
     enum kg_task_life life;
@@ -125,14 +127,15 @@ static kg_status see_off(struct kg_task_grader *g, struct kg_err *err)
     return kg_task_child_end(child, err);
 }
 
-/* Answers that nobody asked for would be taken for those of the next batch. */
-static kg_status check_quiet(struct kg_str *out, struct kg_task_grader *g,
+/* Answers that nobody asked for belong to the lines of this batch, and would be taken for
+ * those of the next. */
+static kg_status check_quiet(struct kg_str *out, struct kg_task_grader *g, int wait_ms,
                              struct kg_err *err)
 {
     const struct kg_task_talk nothing = {.max_output = 1 << 16};
     size_t before = out->len;
 
-    KG_TRY(kg_task_child_hear(out, g->child, &nothing, err));
+    KG_TRY(kg_task_child_hear(out, g->child, &nothing, wait_ms, err));
     if (out->len == before)
         return KG_OK;
     return kg_fail(
@@ -174,13 +177,13 @@ static kg_status try_batch(struct kg_str *out, struct kg_task_grader *g,
     *again = false;
     KG_TRY(make_ready(g, err));
     if (g->served > 0)
-        KG_TRY(check_quiet(out, g, err));
+        KG_TRY(check_quiet(out, g, 0, err));
     KG_TRY(ask(out, g, talk, err));
     if (is_single(g))
         return see_off(g, err);
     if (answers(out, begin) >= talk->lines) {
         g->served++;
-        return KG_OK;
+        return check_quiet(out, g, SETTLE_MS, err);
     }
     if (g->served == 0 || !kg_task_child_ended(g->child))
         return see_off(g, err);

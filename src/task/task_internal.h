@@ -130,9 +130,9 @@ struct kg_task_talk {
 kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
                             const struct kg_task_talk *talk,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Append what it has written without having been asked. */
+/* Append what it has written without having been asked, or writes within wait_ms. */
 kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
-                             const struct kg_task_talk *talk,
+                             const struct kg_task_talk *talk, int wait_ms,
                              struct kg_err *err) KG_MUST_CHECK;
 bool kg_task_child_ended(const struct kg_task_child *child);
 bool kg_task_child_listens(const struct kg_task_child *child); /* its input is open */
