@@ -49,6 +49,9 @@ struct kg_flag {
     /* the actions of the command that it acts with, "index|query" or "qa-*"; it is
      * refused with others and without any. NULL: all but kg_command.bare; "*": all */
     const char *only;
+    /* what else must be given, or must not: "reference,!json" are flags, in capitals
+     * ("TASK") it is an argument. NULL: it acts beside anything. Of a group: for each */
+    const char *beside;
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
     double min;           /* INT and REAL; min == max == 0 means no range */
@@ -67,15 +70,21 @@ struct kg_flag {
         const char *: KG_OPT_STRING,                                                     \
         struct kg_flag_list: KG_OPT_LIST)
 /* From type to `only` of a flag that fills the variable, with any action or with some. */
-#define KG_TO(variable)        KG_TO_TYPE(variable), false, NULL, &(variable), NULL, NULL
-#define KG_FOR(only, variable) KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only
+#define KG_TO(variable)             KG_TO_IF(variable, NULL, NULL)
+#define KG_FOR(only, variable)      KG_TO_IF(variable, only, NULL)
+#define KG_BESIDE(beside, variable) KG_TO_IF(variable, NULL, beside)
+#define KG_TO_IF(variable, only, beside)                                                 \
+    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only, beside
 /* The same of a bool that the flag makes false. */
-#define KG_CLEARS(variable) KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL
+#define KG_CLEARS(variable) KG_CLEARS_BESIDE(NULL, variable)
+#define KG_CLEARS_BESIDE(beside, variable)                                               \
+    KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL, beside
 /* A row in whose place those of another table stand, which several commands have; that
  * table has no such row. */
-#define KG_FLAGS_OF(table)                                                               \
+#define KG_FLAGS_OF(table) KG_FLAGS_BESIDE(NULL, table)
+#define KG_FLAGS_BESIDE(others, table)                                                   \
     {                                                                                    \
-        .name = "", .group = (table)                                                     \
+        .name = "", .group = (table), .beside = (others)                                 \
     }
 
 /* The flags of a table one after the other:

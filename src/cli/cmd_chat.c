@@ -472,8 +472,9 @@ static kg_status open_chat(struct chat *c, struct kg_err *err)
     if (c->l.tok == NULL)
         return kg_fail(err, KG_ENOTFOUND, "%s has no tokenizer", kg_load.dir);
     int32_t positions = c->l.model->config.max_positions;
+    KG_TRY(kg_load_check_length(&c->l, max_len, err));
     c->max_len = positions < MOST_POSITIONS ? positions : MOST_POSITIONS;
-    if (max_len > 0 && max_len < positions)
+    if (max_len > 0)
         c->max_len = (int32_t)max_len;
     struct kg_rollout_opts opts = {.max_batch = 1, .max_len = c->max_len};
     return kg_rollout_create(&c->engine, c->l.model, c->l.tok, &opts, err);

@@ -24,12 +24,13 @@ const struct kg_flag kg_chat_template_flags[] = {
      "a file with a template, as other commands take it; --model then gives the special "
      "tokens",
      0, 0, NULL},
-    {"name", 0, KG_TO(name), "NAME",
+    {"name", 0, KG_BESIDE("!chat-template,!list", name), "NAME",
      "which template, where a folder has several (default: tool_use where a line has "
      "tools, if there is one, else `default`)",
      0, 0, NULL},
-    {"list", 0, KG_TO(list), NULL, "print the names of a folder's templates", 0, 0, NULL},
-    {"now", 0, KG_TO(now_s), "SECONDS",
+    {"list", 0, KG_BESIDE("!chat-template", list), NULL,
+     "print the names of a folder's templates", 0, 0, NULL},
+    {"now", 0, KG_BESIDE("!list", now_s), "SECONDS",
      "what strftime_now reads, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
      NULL},
     {0},
@@ -84,9 +85,6 @@ int kg_cmd_chat_template(int argc, char **argv)
     (void)argv;
     if (model == NULL && chosen == NULL)
         return kg_cli_usage("expected --model DIR or --chat-template FILE");
-    if (chosen && (name || list))
-        return kg_cli_usage("--%s: expected --model DIR alone with it",
-                            name ? "name" : "list");
     if (chosen && !kg_file_exists(chosen))
         return kg_cli_usage("--chat-template: expected a file, found '%.200s'", chosen);
     if (list) {

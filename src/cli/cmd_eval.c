@@ -29,29 +29,30 @@ static bool json, dry_run;
 static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
 
-#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name, NULL
+#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name, NULL, NULL
 
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
      "checkpoint folder; with --base-url a model's name there", 0, 0, NULL},
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
-    {"api", 0, KG_TO(api), "WHICH", "of the server: chat or completions (default chat)",
-     0, 0, "chat|completions"},
-    {"key-file", 0, KG_TO(key_file), "FILE", "key of the server: one line", 0, 0, NULL},
-    {"in-flight", 0, KG_TO(in_flight), "N", "requests at once to the server (default 16)",
-     1, 4096, NULL},
-    {"timeout-s", 0, KG_TO(timeout_s), "S",
+    {"api", 0, KG_BESIDE("base-url", api), "WHICH",
+     "of the server: chat or completions (default chat)", 0, 0, "chat|completions"},
+    {"key-file", 0, KG_BESIDE("base-url", key_file), "FILE",
+     "key of the server: one line", 0, 0, NULL},
+    {"in-flight", 0, KG_BESIDE("base-url", in_flight), "N",
+     "requests at once to the server (default 16)", 1, 4096, NULL},
+    {"timeout-s", 0, KG_BESIDE("base-url", timeout_s), "S",
      "time for one answer of the server (default 600)", 1, 86400, NULL},
     {"out", 'o', KG_TO(out_dir), "DIR",
      "folder that keeps every sample; the same command goes on where it stopped", 0, 0,
      NULL},
     {"data-dir", 0, KG_TO(data_dir), "DIR",
      "where the data files of a suite lie (default: here)", 0, 0, NULL},
-    {"sets", 0, KG_TO(only_sets), "NAMES",
+    {"sets", 0, KG_BESIDE("SUITE,!without", only_sets), "NAMES",
      "of a suite: evaluate these sets alone, \"a,b\"", 0, 0, NULL},
-    {"without", 0, KG_TO(without_sets), "NAMES", "of a suite: leave these sets out", 0, 0,
-     NULL},
+    {"without", 0, KG_BESIDE("SUITE", without_sets), "NAMES",
+     "of a suite: leave these sets out", 0, 0, NULL},
     {"dry-run", 0, KG_TO(dry_run), NULL,
      "say what would be evaluated, and which files are missing", 0, 0, NULL},
     {"data", 'd', KEY(STRING, "data"), "FILE",
@@ -87,7 +88,7 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"seed", 0, KEY(INT, "suite.seed"), "S", "seed of the draws (default 1)", 0, 1e15,
      NULL},
-    {"reference", 0, KG_TO(reference), "DIR",
+    {"reference", 0, KG_BESIDE("!base-url", reference), "DIR",
      "print the KL to this checkpoint on the sampled tokens", 0, 0, NULL},
     {"dump", 0, KG_TO(dump_path), "FILE",
      "without --out: write every answer with its grade as JSONL", 0, 0, NULL},
@@ -118,10 +119,10 @@ const struct kg_flag kg_eval_flags[] = {
     {"command", 0, KEY(STRING, "command"), "CMD", "external grader", 0, 0, NULL},
     {"timeout-ms", 0, KEY(INT, "timeout_ms"), "MS", "its time limit (default 30000)", 1,
      3.6e6, NULL},
-    {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
-     1, 65536, NULL},
-    KG_FLAGS_OF(kg_compute_flags),
-    KG_FLAGS_OF(kg_device_flags),
+    {"max-batch", 0, KG_BESIDE("!base-url", max_batch), "N",
+     "sequences that decode together (default 64)", 1, 65536, NULL},
+    KG_FLAGS_BESIDE("!base-url", kg_compute_flags),
+    KG_FLAGS_BESIDE("!base-url", kg_device_flags),
     {"json", 0, KG_FOR("*", json), NULL, "one JSON object on stdout", 0, 0, NULL},
     {0},
 };
@@ -634,44 +635,13 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
     return show_report(e, err);
 }
 
-/* A flag that would do nothing: of a server without one, of a model here with one. */
-static const char *idle_flag(void)
-{
-    const struct {
-        const char *name;
-        bool given, of_server;
-    } flags[] = {
-        {"api", api, true},
-        {"key-file", key_file, true},
-        {"in-flight", in_flight, true},
-        {"timeout-s", timeout_s, true},
-        {"reference", reference, false},
-        {"max-batch", max_batch, false},
-        {"dtype", kg_load.dtype, false},
-        {"threads", kg_load.threads, false},
-        {"device", kg_load.device, false},
-    };
-
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (flags[i].given && flags[i].of_server != (base_url != NULL))
-            return flags[i].name;
-    return NULL;
-}
-
 static int check_usage(void)
 {
-    const char *idle = idle_flag();
-
     if (!kg_load.dir && !base_url && !dry_run)
         return kg_cli_usage("expected --model DIR, or --base-url URL");
     if (out_dir && dump_path)
         return kg_cli_usage("expected --out or --dump, found both (--out keeps every "
                             "sample)");
-    if (only_sets && without_sets)
-        return kg_cli_usage("expected --sets or --without, found both");
-    if (idle)
-        return kg_cli_usage("--%s does not act with%s --base-url", idle,
-                            base_url ? "" : "out");
     return KG_EXIT_OK;
 }
 

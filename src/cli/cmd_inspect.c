@@ -23,13 +23,13 @@ static bool verify;
 
 const struct kg_flag kg_inspect_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object", 0, 0, NULL},
-    {"tensors", 0, KG_TO(all), NULL, "list every tensor (--json always does)", 0, 0,
-     NULL},
+    {"tensors", 0, KG_BESIDE("!verify,!json", all), NULL,
+     "list every tensor (--json always does)", 0, 0, NULL},
     {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
      "manifest.json; of a run the newest) and compare its hashes; nothing else is done",
      0, 0, NULL},
-    {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
+    {"dtype", 0, KG_BESIDE("!verify", kg_load.dtype), "TYPE",
      "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
     {0},
 };
@@ -293,8 +293,6 @@ int kg_cmd_inspect(int argc, char **argv)
     if (argc != 1)
         return kg_cli_usage("expected DIR, the folder of a checkpoint");
     kg_load.dir = argv[0];
-    if (verify && (all || kg_load.dtype))
-        return kg_cli_usage("--verify: expected neither --tensors nor --dtype with it");
     if (verify) {
         KG_TRY_GOTO(out, put_verified(&out, argv[0], &err));
     } else {

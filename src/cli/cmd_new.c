@@ -38,8 +38,8 @@ static bool tied = true;
 
 const struct kg_flag kg_new_flags[] = {
     {"arch", 0, KG_TO(arch), "NAME", "qwen2, qwen3 or llama (default qwen2)", 0, 0, NULL},
-    {"tokenizer", 0, KG_TO(tokenizer_dir), "DIR", "copy the tokenizer's files from here",
-     0, 0, NULL},
+    {"tokenizer", 0, KG_BESIDE("!train-tokenizer", tokenizer_dir), "DIR",
+     "copy the tokenizer's files from here", 0, 0, NULL},
     {"train-tokenizer", 0, KG_TO(train_file), "FILE",
      "train a byte-level BPE of --vocab ids on this text", 0, 0, NULL},
     {"vocab", 0, KG_TO(vocab), "N", "vocabulary (default: the tokenizer's)", 1, INT_MAX,
@@ -59,7 +59,8 @@ const struct kg_flag kg_new_flags[] = {
      INT_MAX / 2, NULL},
     {"rope-theta", 0, KG_TO(rope_theta), "X",
      "base of the rotary embedding (default 10000)", 1, 1e12, NULL},
-    {"tie", 0, KG_TO(tied), NULL, "the head is the embedding (default)", 0, 0, NULL},
+    {"tie", 0, KG_BESIDE("!no-tie", tied), NULL, "the head is the embedding (default)", 0,
+     0, NULL},
     {"no-tie", 0, KG_CLEARS(tied), NULL, "the head has weights of its own", 0, 0, NULL},
     {"seed", 0, KG_TO(seed), "S", "of the weights (default 0)", 0, 1e18, NULL},
     {"dtype", 0, KG_TO(dtype), "TYPE", "of the file: bf16 or fp32 (default bf16)", 0, 0,
@@ -327,8 +328,6 @@ int kg_cmd_new(int argc, char **argv)
     struct kg_err err;
     if (argc != 1)
         return kg_cli_usage("expected DIR, the folder to write");
-    if (tokenizer_dir && train_file)
-        return kg_cli_usage("--tokenizer and --train-tokenizer exclude each other");
     if (vocab == 0 && tokenizer_dir == NULL)
         return kg_cli_usage("expected --vocab N or --tokenizer DIR");
     return kg_cli_exit(make_in_place(argv[0], &err), &err);

@@ -25,10 +25,12 @@ static bool all;
 static bool published;
 
 const struct kg_flag kg_presets_flags[] = {
-    {"all", 0, KG_TO(all), NULL, "every preset with its values", 0, 0, NULL},
-    {"published", 0, KG_TO(published), NULL,
+    {"all", 0, KG_BESIDE("!NAME,!published", all), NULL, "every preset with its values",
+     0, 0, NULL},
+    {"published", 0, KG_BESIDE("!NAME", published), NULL,
      "published runs value by value, as Markdown (docs/published.md)", 0, 0, NULL},
-    {"json", 0, KG_TO(as_json), NULL, "one JSON object a preset", 0, 0, NULL},
+    {"json", 0, KG_BESIDE("!published", as_json), NULL, "one JSON object a preset", 0, 0,
+     NULL},
     {0},
 };
 

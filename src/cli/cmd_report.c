@@ -16,9 +16,9 @@ static const char *out_path;
 static bool metrics;
 
 const struct kg_flag kg_report_flags[] = {
-    {"out", 'o', KG_TO(out_path), "FILE",
+    {"out", 'o', KG_BESIDE("!metrics", out_path), "FILE",
      "where the page goes (default, of one run: RUN/report.html)", 0, 0, NULL},
-    {"metrics", 0, KG_TO(metrics), NULL,
+    {"metrics", 0, KG_BESIDE("!RUN", metrics), NULL,
      "print what every metric means instead, as Markdown", 0, 0, NULL},
     {0},
 };
@@ -67,10 +67,8 @@ int kg_cmd_report(int argc, char **argv)
 {
     struct kg_err err;
 
-    if (metrics && argc == 0)
-        return kg_cli_exit(print_metrics(&err), &err);
     if (metrics)
-        return kg_cli_usage("--metrics: expected no run, found %s", argv[0]);
+        return kg_cli_exit(print_metrics(&err), &err);
     if (argc < 1 || argc > KG_REPORT_RUNS)
         return kg_cli_usage("expected 1 to %d runs, found %d", KG_REPORT_RUNS, argc);
     if (argc > 1 && !out_path)

@@ -83,7 +83,7 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-held", 0, KG_TO(max_held), "BYTES",
      "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
      1e12, NULL},
-    {"allow-host", 0, KG_TO(allow_hosts), "NAMES",
+    {"allow-host", 0, KG_BESIDE("!api-key-file", allow_hosts), "NAMES",
      "other names, with commas between, that a local server without a key answers to; "
      "*: any (default: localhost and its addresses)",
      0, 0, NULL},
@@ -207,6 +207,7 @@ int kg_cmd_serve(int argc, char **argv)
         goto out;
     }
     KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
+    KG_TRY_GOTO(out, kg_load_check_length(&l, max_len, &err));
     struct kg_serve_opts opts = options(&l);
     opts.name = called.data;
     opts.chat = chat;

@@ -21,11 +21,11 @@ static bool resume;
 static bool list_keys;
 
 const struct kg_flag kg_train_flags[] = {
-    {"dry-run", 0, KG_TO(dry_run), NULL,
+    {"dry-run", 0, KG_BESIDE("!keys", dry_run), NULL,
      "open everything, print the plan (batch, memory, disk), start nothing", 0, 0, NULL},
-    {"resume", 0, KG_TO(resume), NULL,
+    {"resume", 0, KG_BESIDE("!keys", resume), NULL,
      "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
-    {"keys", 0, KG_TO(list_keys), NULL,
+    {"keys", 0, KG_BESIDE("!RECIPE", list_keys), NULL,
      "print every key with its help and default as YAML", 0, 0, NULL},
     {0},
 };

@@ -4,6 +4,7 @@
  * what was expected and what was found, in the words of an option of a recipe; an unknown
  * flag gets the nearest one that exists. A flag that acts with some actions of a command
  * is refused with the others, when all of argv has been read: no flag is without effect.
+ * So is one that does not act beside another, or without it.
  * Where one action is apart from all that a command else does, flags have to name it.
  */
 #include "cli/cli.h"
@@ -17,6 +18,7 @@ enum { MAX_FLAGS = 128 };
 /* Flags that are there, each once. */
 struct given {
     const struct kg_flag *flags[MAX_FLAGS];
+    const char *beside[MAX_FLAGS]; /* its own, or its group's */
     int n;
 };
 
@@ -80,16 +82,15 @@ static kg_status set_value(const struct kg_flag *f, const char *value, struct kg
 }
 
 /* The flag that arg names, "--name", "--name=value" or "-x".   *value: behind '=', or
- * NULL */
-static const struct kg_flag *find_flag(const struct kg_flag *flags, const char *arg,
+ * NULL; walk: stands behind it */
+static const struct kg_flag *find_flag(struct kg_flag_walk *walk, const char *arg,
                                        const char **value)
 {
-    struct kg_flag_walk walk = {flags, NULL};
     size_t n = strcspn(arg + 2, "=");
     bool is_short = arg[1] != '-';
 
     *value = NULL;
-    for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
+    for (const struct kg_flag *f; (f = kg_flag_next(walk));) {
         if (is_short && f->short_name && f->short_name == arg[1] && arg[2] == 0)
             return f;
         if (is_short || strlen(f->name) != n || memcmp(f->name, arg + 2, n) != 0)
@@ -115,14 +116,17 @@ static kg_status unknown_flag(const struct kg_flag *flags, const char *arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
-static void add_given(struct given *g, const struct kg_flag *f)
+static void add_given(struct given *g, const struct kg_flag *f,
+                      const struct kg_flag_walk *walk)
 {
+    const struct kg_flag *group = walk->back ? walk->back - 1 : NULL;
     int i = 0;
 
     while (i < g->n && g->flags[i] != f)
         i++;
     assert(i < MAX_FLAGS);
     g->flags[i] = f;
+    g->beside[i] = f->beside || !group ? f->beside : group->beside;
     g->n = i == g->n ? i + 1 : g->n;
 }
 
@@ -130,11 +134,12 @@ static void add_given(struct given *g, const struct kg_flag *f)
 static kg_status parse_flag(struct given *given, const struct kg_flag *flags, int argc,
                             char **argv, int *i, struct kg_err *err)
 {
+    struct kg_flag_walk walk = {flags, NULL};
     const char *value;
-    const struct kg_flag *f = find_flag(flags, argv[*i], &value);
+    const struct kg_flag *f = find_flag(&walk, argv[*i], &value);
     if (f == NULL)
         return unknown_flag(flags, argv[*i], err);
-    add_given(given, f);
+    add_given(given, f, &walk);
     if (value && !takes_value(f))
         return kg_fail(err, KG_EINVAL, "--%s takes no value, found '%s'", f->name, value);
     if (!takes_value(f))
@@ -179,6 +184,33 @@ static kg_status check_action(const struct given *given, const struct kg_command
     return KG_OK;
 }
 
+static bool is_given(const struct given *given, const char *name, size_t n)
+{
+    for (int i = 0; i < given->n; i++)
+        if (strlen(given->flags[i]->name) == n &&
+            memcmp(given->flags[i]->name, name, n) == 0)
+            return true;
+    return false;
+}
+
+/* One flag and what must be given beside it, or must not.   n_args: of the line */
+static kg_status check_beside(const struct given *given, const char *name,
+                              const char *beside, int n_args, struct kg_err *err)
+{
+    for (size_t n; *beside; beside += n + (beside[n] == ',')) {
+        const bool absent = *beside == '!';
+        const char *other = beside + absent;
+        const bool is_argument = *other >= 'A' && *other <= 'Z';
+
+        n = strcspn(beside, ",");
+        if (absent == (is_argument ? n_args > 0 : is_given(given, other, n - absent)))
+            return kg_fail(err, KG_EINVAL, "--%s does not act with%s %s%.*s", name,
+                           absent ? "" : "out", is_argument ? "" : "--",
+                           (int)(n - absent), other);
+    }
+    return KG_OK;
+}
+
 static bool asks_for_help(int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -207,7 +239,11 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
     if (c->max_args >= 0 && n > c->max_args)
         return kg_fail(err, KG_EINVAL, "unexpected argument '%s'", argv[c->max_args]);
     *argc = n;
-    return check_action(&given, c, c->action ? *c->action : n > 0 ? argv[0] : "", err);
+    KG_TRY(check_action(&given, c, c->action ? *c->action : n > 0 ? argv[0] : "", err));
+    for (int i = 0; i < given.n; i++)
+        if (given.beside[i])
+            KG_TRY(check_beside(&given, given.flags[i]->name, given.beside[i], n, err));
+    return KG_OK;
 }
 
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)

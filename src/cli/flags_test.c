@@ -70,6 +70,60 @@ static void a_flag_that_does_not_act_is_refused(void **state)
     refused("eval compare a b --threads 4", "--threads does not act with compare");
 }
 
+static void a_flag_without_effect_beside_others_is_refused(void **state)
+{
+    (void)state;
+    refused("task --level easy", "--level does not act without TASK");
+    refused("task -n 3", "--count does not act without TASK");
+    refused("task --text", "--text does not act without TASK");
+    refused("presets grpo --all", "--all does not act with NAME");
+    refused("presets --published grpo", "--published does not act with NAME");
+    refused("presets --published --all", "--all does not act with --published");
+    refused("presets --published --json", "--json does not act with --published");
+    refused("tokenize -d --add-special", "--add-special does not act with --decode");
+    refused("tokenize --no-parse-special --decode",
+            "--no-parse-special does not act with --decode");
+    refused("chat-template --list --now 1", "--now does not act with --list");
+    refused("chat-template --name a --list", "--name does not act with --list");
+    refused("chat-template --list --chat-template f",
+            "--list does not act with --chat-template");
+    refused("show x --no-color --html y", "--no-color does not act with --html");
+    refused("new d --no-tie --tie", "--tie does not act with --no-tie");
+    refused("report --metrics --out x", "--out does not act with --metrics");
+    refused("report --metrics run", "--metrics does not act with RUN");
+    refused("train --keys --resume", "--resume does not act with --keys");
+    refused("train --keys recipe.yaml", "--keys does not act with RECIPE");
+    refused("inspect d --json --tensors", "--tensors does not act with --json");
+    refused("inspect d --verify --dtype fp32", "--dtype does not act with --verify");
+    refused("generate --jsonl --json", "--json does not act with --jsonl");
+    refused("data check x --add-special true", "--add-special does not act without "
+                                               "--model");
+    refused("eval --api chat", "--api does not act without --base-url");
+    refused("eval --sets a", "--sets does not act without SUITE");
+    refused("serve --api-key-file f --allow-host h",
+            "--allow-host does not act with --api-key-file");
+    /* of a group: what is asked of its row */
+    refused("show x --threads 2", "--threads does not act without --reference");
+    refused("show x --device cpu", "--device does not act without --reference");
+    refused("eval --base-url u --threads 2", "--threads does not act with --base-url");
+}
+
+static void a_flag_beside_what_it_needs_is_taken(void **state)
+{
+    (void)state;
+    taken("task --level easy arithmetic -n 3");
+    taken("presets --all --json");
+    taken("presets grpo --json");
+    taken("tokenize --no-parse-special --add-special");
+    taken("chat-template --model d --name a --now 1");
+    taken("show x --threads 2 --reference r --html y");
+    taken("new d --tie");
+    taken("report a b --out c");
+    taken("train recipe.yaml --resume --dry-run");
+    taken("eval --api chat --base-url u s.yaml --sets a");
+    taken("data check x --add-special true --model d");
+}
+
 static void a_flag_that_acts_is_taken(void **state)
 {
     bool help;
@@ -111,6 +165,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_flag_that_does_not_act_is_refused),
+        cmocka_unit_test(a_flag_without_effect_beside_others_is_refused),
+        cmocka_unit_test(a_flag_beside_what_it_needs_is_taken),
         cmocka_unit_test(a_flag_that_acts_is_taken),
         cmocka_unit_test(help_names_the_actions_of_a_flag),
     };

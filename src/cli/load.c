@@ -105,6 +105,17 @@ void kg_load_release(struct kg_loaded *l)
     *l = (struct kg_loaded){0};
 }
 
+kg_status kg_load_check_length(const struct kg_loaded *l, int64_t max_len,
+                               struct kg_err *err)
+{
+    if (max_len > l->model->config.max_positions)
+        return kg_fail(err, KG_EINVAL,
+                       "--max-len: expected at most the %d positions of the model, found "
+                       "%lld",
+                       l->model->config.max_positions, (long long)max_len);
+    return KG_OK;
+}
+
 kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t vocab,
                       struct kg_err *err)
 {

@@ -51,6 +51,9 @@ kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_load_release(struct kg_loaded *l);
+/* --max-len of a loaded model; 0: not given.   errors: EINVAL (more than it has) */
+kg_status kg_load_check_length(const struct kg_loaded *l, int64_t max_len,
+                               struct kg_err *err) KG_MUST_CHECK;
 /* The tokenizer of a folder, or NULL when it has none. */
 kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -524,6 +524,11 @@ static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
     /* the port stands at the same place in both kinds of address */
     s->port = ntohs(((struct sockaddr_in *)&bound)->sin_port);
     s->local = is_loopback(&bound);
+    if (!s->local && s->opts.allow_hosts)
+        return kg_fail(
+            err, KG_EINVAL,
+            "--allow-host acts with an address of this machine alone, found %s",
+            s->opts.host);
     return KG_OK;
 }
 

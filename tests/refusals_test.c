@@ -1,0 +1,72 @@
+/* What would do nothing is refused, and says why: ./kedge is run in a shell.
+ */
+#include "base/file.h"
+#include "base/need_testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DIGITS "tests/data/verl_digit_llama"
+#define ROOT   "build/test-refusals"
+
+static struct kg_str said; /* by the last command */
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    NEED(kg_file_remove_tree(ROOT, err));
+    NEED(kg_file_make_dirs(ROOT, err));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    kg_str_release(&said);
+    return 0;
+}
+
+/* `INPUT | ./kedge LINE` fails and says so. */
+static void refused(const char *input, const char *line, const char *says)
+{
+    char command[1024];
+    int status;
+
+    snprintf(command, sizeof command,
+             "printf '%s' | timeout 60 ./kedge %s >" ROOT "/out 2>" ROOT "/err", input,
+             line);
+    status = system(command);
+    assert_true(WIFEXITED(status));
+    kg_str_clear(&said);
+    NEED(kg_file_read(&said, ROOT "/err", 1 << 20, err));
+    if (WEXITSTATUS(status) < 1 || WEXITSTATUS(status) > 2 ||
+        !strstr(kg_str_text(&said), says))
+        fail_msg("%s: expected '%s', found status %d, '%s'", line, says,
+                 WEXITSTATUS(status), kg_str_text(&said));
+}
+
+static void a_length_beyond_the_model_is_refused(void **state)
+{
+    (void)state;
+    refused("", "serve -m " DIGITS " --port 0 --chat-template none --max-len 1000000",
+            "--max-len: expected at most the ");
+    refused("hi",
+            "chat -m " DIGITS " --max-len 1000000 --chat-template "
+            "tests/data/chat_templates/Qwen-Qwen3-0.6B.jinja",
+            "--max-len: expected at most the ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_length_beyond_the_model_is_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
