@@ -360,6 +360,45 @@ static void resume_refuses_a_damaged_checkpoint(void **state)
     assert_same_run(WHOLE, DAMAGED, 4);
 }
 
+static void assert_resume_says(const char *says)
+{
+    static const char *const more[] = {"train.steps=3", NULL};
+    struct kg_err found = {0};
+
+    if (train(DAMAGED, true, more, &found) == KG_OK || !strstr(found.message, says))
+        fail_msg("expected '%s', found '%s'", says, found.message);
+}
+
+/* None is taken in silence: the message says which is whole, and how to go on from it. */
+static void a_damaged_checkpoint_names_the_newest_that_is_whole(void **state)
+{
+    static const char *const three[] = {"train.steps=3", "checkpoint.keep=100", NULL};
+
+    (void)state;
+    NEED(kg_file_remove_tree(DAMAGED, err));
+    NEED(train(DAMAGED, false, three, err));
+    damage(DAMAGED "/checkpoints/step-000003/state.safetensors", 0.5, 1);
+    damage(DAMAGED "/checkpoints/step-000002/model/model.safetensors", 0.5, 1);
+    assert_resume_says(
+        "; step-000001 is whole: to go on from it move step-000003 out of " DAMAGED
+        "/checkpoints and resume again");
+    NEED(kg_file_remove_tree(DAMAGED "/checkpoints/step-000003", err));
+    assert_resume_says(
+        "; step-000001 is whole: to go on from it move step-000002 out of ");
+    NEED(kg_file_remove_tree(DAMAGED "/checkpoints/step-000002", err));
+    NEED(train(DAMAGED, true, NULL, err));
+    assert_same_run(WHOLE, DAMAGED, 4);
+}
+
+static void a_missing_log_is_named_on_resume(void **state)
+{
+    (void)state;
+    NEED(kg_file_remove_tree(DAMAGED "/metrics.jsonl", err));
+    assert_resume_says(DAMAGED
+                       "/metrics.jsonl: expected the log of the steps before the ");
+    assert_resume_says("bytes), found no file");
+}
+
 /* Every point of the schedule: the run ends there, as a kill after that save would. */
 static void resumes_exactly_from_every_checkpoint(void **state)
 {
@@ -818,6 +857,8 @@ int main(void)
         cmocka_unit_test(asks_for_room_before_a_save),
         cmocka_unit_test(resumes_from_whatever_a_killed_save_leaves),
         cmocka_unit_test(resume_refuses_a_damaged_checkpoint),
+        cmocka_unit_test(a_damaged_checkpoint_names_the_newest_that_is_whole),
+        cmocka_unit_test(a_missing_log_is_named_on_resume),
         cmocka_unit_test(resumes_exactly_from_every_checkpoint),
         cmocka_unit_test(counts_checkpoints_by_number_beyond_a_million),
         cmocka_unit_test(finishes_the_step_and_saves_when_asked_to_stop),

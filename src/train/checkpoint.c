@@ -383,6 +383,52 @@ kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state
     return kg_run_anchor_saved(state) ? kg_model_refresh(state->anchor, err) : KG_OK;
 }
 
+static bool is_whole(const char *dir)
+{
+    struct kg_counters unused;
+    struct kg_err ignored;
+
+    return kg_checkpoint_counters(&unused, kg_path_in(dir, "state.json").text,
+                                  &ignored) == KG_OK &&
+           kg_manifest_check(NULL, dir, &ignored) == KG_OK;
+}
+
+/* The newest before checkpoint `name` that is whole; "" without one. */
+static void find_whole(char whole[KG_CHECKPOINT_NAME], const char *root, const char *name)
+{
+    struct kg_err ignored;
+    char **names;
+    size_t n, i = 0;
+
+    whole[0] = '\0';
+    if (list_checkpoints(&names, &n, root, &ignored) != KG_OK)
+        return;
+    while (i < n && strcmp(names[i], name) != 0)
+        i++;
+    while (i > 0 && !whole[0])
+        if (is_whole(kg_path_in(root, names[--i]).text))
+            strcpy(whole, names[i]);
+    kg_file_names_free(names, n);
+}
+
+/* The newest checkpoint cannot be read. No older one is taken in its place, since steps
+ * would be lost without a word: who resumes is told of it, and does that by hand. */
+static kg_status name_whole(const char *root, const char *name, struct kg_err *err)
+{
+    char whole[KG_CHECKPOINT_NAME];
+
+    if (err->code != KG_EFORMAT && err->code != KG_ENOTFOUND)
+        return err->code;
+    find_whole(whole, root, name);
+    if (!whole[0])
+        return kg_fail(err, err->code, "%s; no older checkpoint there is whole",
+                       err->message);
+    return kg_fail(err, err->code,
+                   "%s; %s is whole: to go on from it move %s out of %.200s and resume "
+                   "again",
+                   err->message, whole, name, root);
+}
+
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
 {
     struct kg_path root = kg_path_in(run->log.dir, "checkpoints");
@@ -393,8 +439,9 @@ kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err
     if (!name[0])
         return KG_OK;
     kg_log_info("resuming from %s/%s", root.text, name);
-    KG_TRY(
-        kg_checkpoint_read(&run->in, &run->state, kg_path_in(root.text, name).text, err));
+    if (kg_checkpoint_read(&run->in, &run->state, kg_path_in(root.text, name).text,
+                           err) != KG_OK)
+        return name_whole(root.text, name, err);
     KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
     memcpy(run->state.saved_name, name, sizeof name);
     *found = true;

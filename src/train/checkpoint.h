@@ -33,7 +33,8 @@ kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *pa
 
 /* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint, to
  * which the link is moved; *found false without one.
- * errors: EFORMAT, NOTFOUND (a file is not what was saved: nothing is taken) */
+ * errors: EFORMAT, NOTFOUND (a file is not what was saved: nothing is taken; the newest
+ * that is whole is named) */
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 

@@ -368,9 +368,15 @@ kg_status kg_run_dir_try(const struct kg_run_inputs *in, struct kg_run_log *log,
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          struct kg_run_log *log, struct kg_err *err)
 {
-    KG_TRY(kg_file_writer_append(&log->metrics,
-                                 kg_path_in(log->dir, "metrics.jsonl").text,
-                                 state->count.metrics_bytes, err));
+    struct kg_path metrics = kg_path_in(log->dir, "metrics.jsonl");
+
+    if (state->count.metrics_bytes > 0 && !kg_file_exists(metrics.text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected the log of the steps before the checkpoint (%llu "
+                       "bytes), found no file",
+                       metrics.text, (unsigned long long)state->count.metrics_bytes);
+    KG_TRY(kg_file_writer_append(&log->metrics, metrics.text, state->count.metrics_bytes,
+                                 err));
     log->metrics_open = true;
     kg_run_events_resume(in, state, log);
     KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
