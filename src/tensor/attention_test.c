@@ -218,7 +218,7 @@ enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
  * weights are bf16: another definition than the CPU's. */
 static bool other_definition(const struct problem *p)
 {
-    return emulated() && p->dtype == KG_BF16 && (p->hd == 64 || p->hd == 128);
+    return by_kernels() && p->dtype == KG_BF16 && (p->hd == 64 || p->hd == 128);
 }
 
 static void matches_plain_version(void **state)
@@ -669,7 +669,7 @@ static void backward_matches_plain_version(void **state)
     (void)state;
     for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
-        if (emulated() && !other_definition(&p))
+        if (by_kernels() && !other_definition(&p))
             continue; /* it has the CPU's bits */
         problem_init(&p);
         check_backward(&p, KG_F32, p.dtype == KG_F32 ? 2e-5 : 2e-2);

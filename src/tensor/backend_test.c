@@ -75,6 +75,7 @@ static void a_failing_allocation_is_a_status(void **state)
     uint64_t before = kg_mem_current_bytes();
 
     (void)state;
+    need_counted_memory();
     kg_mem_fail_at(1);
     assert_null(kg_buf_alloc(backend(), 100, "the anchor", &err));
     kg_mem_fail_at(0);

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -24,7 +25,8 @@ static inline const struct kg_backend *backend(void)
     const struct kg_backend *be = NULL;
     struct kg_err why;
 
-    assert_int_equal(kg_backend_open(&be, backend_name, &why), KG_OK);
+    if (kg_backend_open(&be, backend_name, &why) != KG_OK)
+        fail_msg("%s", why.message);
     return be;
 }
 
@@ -59,28 +61,46 @@ static inline void need_host_memory(void)
 #define RUN_SHOWN(tests, setup, teardown)                                                \
     (kg_pages_show(true), cmocka_run_group_tests(tests, setup, teardown))
 
-/* The tests of a program once more on memory that opens for operations alone; between
- * them tests may touch it. */
-static inline void use_backend(const char *name)
+/* Whether a group of tests runs on this backend: KEDGE_TEST_BACKEND names the only one.
+ * Between operations tests may touch its memory. */
+static inline bool use_backend(const char *name)
 {
+    const char *only = getenv("KEDGE_TEST_BACKEND");
+
+    if (only && strcmp(only, name) != 0)
+        return false;
     backend_name = name;
     kg_pages_show(true);
+    return true;
 }
+#define RUN_ON(name, tests, setup, teardown)                                             \
+    (use_backend(name) ? cmocka_run_group_tests_name(name, tests, setup, teardown) : 0)
+/* The tests of a program once more on memory that opens for operations alone. */
 #define RUN_FAR_TOO(tests, setup, teardown)                                              \
     ({                                                                                   \
-        int failures;                                                                    \
+        int failures = RUN_ON("cpu", tests, setup, teardown);                            \
                                                                                          \
-        use_backend("cpu");                                                              \
-        failures = cmocka_run_group_tests_name("cpu", tests, setup, teardown);           \
-        use_backend("far");                                                              \
-        failures += cmocka_run_group_tests_name("far", tests, setup, teardown);          \
+        failures += RUN_ON("far", tests, setup, teardown);                               \
         failures;                                                                        \
     })
 
-/* Whether the backend under test is many times as slow as a device. */
+/* Whether kernels of devices compute: many times slower than on one, or on one. */
 static inline bool emulated(void) { return strcmp(backend()->name, "emu") == 0; }
+static inline bool on_device(void) { return strcmp(backend()->name, "cuda") == 0; }
+static inline bool by_kernels(void) { return emulated() || on_device(); }
 
-/* The same on kernels for devices, emulated in each of the schedules. */
+/* For tests in which every allocation of an operation fails once: a device's own are not
+ * kg_mem's. */
+static inline void need_counted_memory(void)
+{
+    if (!on_device())
+        return;
+    print_message("skip: a device's memory is not counted\n");
+    skip();
+}
+
+/* The same on kernels for devices, emulated in each of the schedules; on a device where
+ * KEDGE_TEST_BACKEND asks for it. */
 static inline void kernels_are_not_emulated(void **state)
 {
     (void)state;
@@ -91,7 +111,6 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
 {
     static const char *const names[] = {"emu by turns", "emu forward", "emu backward"};
 
-    use_backend("emu");
     kg_emu_schedule(order);
     return names[order];
 }
@@ -99,13 +118,18 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
     ({                                                                                   \
         const struct CMUnitTest none_here[] = {                                          \
             cmocka_unit_test(kernels_are_not_emulated)};                                 \
-        int failures = kg_emu_open ? 0 : cmocka_run_group_tests(none_here, NULL, NULL);  \
+        const bool asked = use_backend("emu");                                           \
+        int failures = asked && !kg_emu_open                                             \
+                           ? cmocka_run_group_tests(none_here, NULL, NULL)               \
+                           : 0;                                                          \
                                                                                          \
-        for (int i = 0; kg_emu_open && i < KG_EMU_SCHEDULES; i++) {                      \
+        for (int i = 0; asked && kg_emu_open && i < KG_EMU_SCHEDULES; i++) {             \
             const char *name = use_emulation((enum kg_emu_schedule)i);                   \
                                                                                          \
             failures += cmocka_run_group_tests_name(name, tests, setup, teardown);       \
         }                                                                                \
+        if (getenv("KEDGE_TEST_BACKEND"))                                                \
+            failures += RUN_ON("cuda", tests, setup, teardown);                          \
         failures;                                                                        \
     })
 

@@ -911,6 +911,7 @@ static void peak_memory_stays_below_the_bound(void **state)
 static void failing_allocations_are_a_status(void **state)
 {
     (void)state;
+    need_counted_memory();
     int before = omp_get_max_threads();
     omp_set_num_threads(1);
     struct problem p = wide_of(1);

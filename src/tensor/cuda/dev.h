@@ -100,12 +100,18 @@ static __device__ inline uint32_t kg_pair(float first, float second)
     return d;
 }
 
+/* Tests fill operands and read results in place: memory that the host shares, and an
+ * operation that returns is done. */
+extern bool kg_dev_shown;
+
 /* Errors of these come from kg_dev_done, but for alloc's. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
+    const uint64_t some = bytes > 0 ? bytes : 1;
     void *p = NULL;
 
-    if (cudaMalloc(&p, bytes > 0 ? bytes : 1) == cudaSuccess)
+    if ((kg_dev_shown ? cudaMallocManaged(&p, some) : cudaMalloc(&p, some)) ==
+        cudaSuccess)
         return p;
     (void)cudaGetLastError();
     kg_fail(err, KG_ENOMEM, "%s: no device memory for %llu bytes", what,
@@ -133,6 +139,8 @@ static inline kg_status kg_dev_done(const char *op, struct kg_err *err)
 {
     cudaError_t e = cudaGetLastError();
 
+    if (e == cudaSuccess && kg_dev_shown)
+        e = cudaDeviceSynchronize();
     return e == cudaSuccess
                ? KG_OK
                : kg_fail(err, KG_EDEVICE, "%s: %s", op, cudaGetErrorString(e));
