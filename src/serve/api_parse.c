@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const int64_t MAX_SEED = 1000000000000000000; /* as that of --seed */
+
 /* ---- typed values ---- */
 
 static kg_status wrong(struct kg_err *err, const char *expected, const struct kg_json *v)
@@ -228,7 +230,7 @@ static kg_status take_seed(struct kg_api_request *r, const struct kg_json *v,
                            struct kg_err *err)
 {
     int64_t seed;
-    KG_TRY(take_int(&seed, v, INT64_MIN, INT64_MAX, err));
+    KG_TRY(take_int(&seed, v, 0, MAX_SEED, err));
     r->seed = (uint64_t)seed;
     r->seeded = true;
     return KG_OK;
@@ -386,7 +388,7 @@ const struct kg_api_field kg_api_fields[] = {
      take_bias},
     {"n", BOTH, "", "answers to each prompt, 1 to 128", take_n},
     {"seed", BOTH, "",
-     "answer i is drawn with seed + i; without it, with one of the "
+     "0 to 10^18; answer i is drawn with seed + i; without it, with one of the "
      "server's, which the answer tells",
      take_seed},
     {"stop", BOTH, "", "a string or up to 16 that end an answer and are not part of it",

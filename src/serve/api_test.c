@@ -90,14 +90,15 @@ static void every_used_field_is_taken(void **state)
     need(parse(
         KG_API_COMPLETION,
         "{\"model\":\"m\",\"prompt\":[1,2],\"max_tokens\":3,\"temperature\":0.5,"
-        "\"top_p\":0.9,\"top_k\":-1,\"min_p\":0.1,\"n\":2,\"seed\":-5,\"stop\":[\"a\","
+        "\"top_p\":0.9,\"top_k\":-1,\"min_p\":0.1,\"n\":2,\"seed\":1000000000000000000,"
+        "\"stop\":[\"a\","
         "\"bc\"],\"stream\":true,\"stream_options\":{\"include_usage\":true},"
         "\"logprobs\":4,\"ignore_eos\":true,\"return_token_ids\":true,\"user\":{},"
         "\"presence_penalty\":0.0,\"suffix\":null,\"logit_bias\":{},\"best_of\":1}"));
     assert_string_equal(r.model, "m");
     assert_int_equal(r.max_tokens, 3);
     assert_true(r.temperature == 0.5 && r.top_p == 0.9 && r.min_p == 0.1 && r.top_k == 0);
-    assert_true(r.seeded && (int64_t)r.seed == -5 && r.n == 2);
+    assert_true(r.seeded && r.seed == 1000000000000000000u && r.n == 2);
     assert_int_equal(r.n_stops, 2);
     assert_string_equal(r.stops[1], "bc");
     assert_true(r.stream && r.include_usage && r.logprobs && r.ignore_eos && r.token_ids);
@@ -175,6 +176,11 @@ static const struct bad {
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"n\":1.0}", "n", "found"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":0}", "max_tokens", "from 1"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"seed\":\"x\"}", "seed", "an integer"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"seed\":-1}", "seed",
+     "an integer from 0 to 1000000000000000000, found integer -1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"seed\":1000000000000000001}", "seed",
+     "found integer 1000000000000000001"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"seed\":1e18}", "seed", "found number"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stream\":1}", "stream", "true or false"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stop\":\"\"}", "stop", "stop string"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"stop\":[1]}", "stop", "found integer"},
