@@ -681,7 +681,7 @@ kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
                               struct kg_err *err)
 {
     struct kg_str text = {0};
-    kg_status status = kg_file_read_stream(&text, path, MAX_FILE_BYTES, err);
+    kg_status status = kg_yaml_read(&text, path, err);
 
     if (status == KG_OK)
         status = parse_text(config, NULL, kg_str_text(&text), text.len, path, err);

@@ -25,6 +25,10 @@ kg_status kg_config_create(struct kg_config **config,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_config_free(struct kg_config *config);
 
+/* The text of a YAML file, without the byte-order mark that an editor put in front: YAML
+ * allows one, and libyaml counts it as a column. */
+kg_status kg_yaml_read(struct kg_str *text, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
 /* YAML: sections are mappings, values scalars or lists of scalars; nested mappings join
  * with '.'; anchors, tags and duplicate keys are refused.
  * errors: EFORMAT/EINVAL with file and line, nearest valid key named */

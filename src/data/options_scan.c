@@ -109,12 +109,24 @@ static kg_status scan_text(struct scan *s, const struct kg_str *text, const char
     return status;
 }
 
+kg_status kg_yaml_read(struct kg_str *text, const char *path, struct kg_err *err)
+{
+    static const char mark[] = {'\xef', '\xbb', '\xbf'};
+
+    KG_TRY(kg_file_read_stream(text, path, MAX_FILE_BYTES, err));
+    if (text->len >= sizeof mark && memcmp(text->data, mark, sizeof mark) == 0) {
+        text->len -= sizeof mark;
+        memmove(text->data, text->data + sizeof mark, text->len + 1);
+    }
+    return KG_OK;
+}
+
 kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char *section,
                          struct kg_err *err)
 {
     struct scan s = {.err = err};
     struct kg_str text = {0};
-    kg_status status = kg_file_read_stream(&text, path, MAX_FILE_BYTES, err);
+    kg_status status = kg_yaml_read(&text, path, err);
 
     if (status == KG_OK)
         status = scan_text(&s, &text, section);

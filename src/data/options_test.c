@@ -454,6 +454,27 @@ static void loading_names_the_file(void **state)
     assert_int_equal(kg_config_load_yaml(config, path, &err), KG_ENOTFOUND);
 }
 
+/* A byte-order mark is no column, no part of a key, and nothing in front of "---". */
+static void a_byte_order_mark_in_front_is_passed_over(void **state)
+{
+    static const char *const texts[] = {
+        "\xef\xbb\xbfrun:\n  seed: 3\noptim:\n  lr: 0.5\n",
+        "\xef\xbb\xbf---\nrun: {seed: 3}\n", "\xef\xbb\xbf# c\nrun: {seed: 3}\n"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char path[] = "/tmp/kedge-options-test-XXXXXX";
+        int fd = mkstemp(path);
+
+        assert_true(write(fd, texts[i], strlen(texts[i])) == (ssize_t)strlen(texts[i]));
+        close(fd);
+        if (kg_config_load_yaml(config, path, &err) != KG_OK)
+            fail_msg("text %zu: %s", i, err.message);
+        assert_string_equal(kg_config_text(config, "run.seed"), "3");
+        unlink(path);
+    }
+}
+
 /* ---- dump and difference ---- */
 
 static void dump_into(struct kg_str *out, const struct kg_config *from, bool with_help)
@@ -668,6 +689,9 @@ static void names_of_a_section_are_found_in_order(void **state)
     scans_to("sets: {b.k: 1, a: {}, b.l: 2, b: {}}", "b;a;");
     scans_to("? [sets]\n: 1\n", "");
     scans_to("sets:\n", "");
+    scans_to("\xef\xbb\xbf"
+             "sets:\n  x: 1\nz: 1\n",
+             "x;");
     scans_to("sets: [a, b]\n", "");
     scans_to("- sets: {a: 1}\n", "");
     scans_to("", "");
@@ -697,6 +721,7 @@ int main(void)
         TEST(text_that_is_not_utf8_is_refused),
         TEST(sizes_are_bounded),
         TEST(loading_names_the_file),
+        TEST(a_byte_order_mark_in_front_is_passed_over),
         TEST(dump_is_the_whole_table_by_section),
         TEST(dump_loads_back_to_the_same_values),
         TEST(a_second_dump_is_equal),
