@@ -148,6 +148,23 @@ static void damaged(const char *name)
     kg_str_release(&whole);
 }
 
+/* An empty frame that asks for 2^28 + 2^25 bytes, and one whose text has 2^28. */
+static void a_zstd_window_that_is_too_large_is_no_damage(void **state)
+{
+    static const unsigned char windowed[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00,
+                                             0x91, 0x01, 0x00, 0x00},
+                               whole[] = {0x28, 0xb5, 0x2f, 0xfd, 0xa0, 0x00,
+                                          0x00, 0x00, 0x10, 0x01, 0x00, 0x00};
+
+    (void)state;
+    assert_int_equal(kg_file_write_atomic(in_dir("x"), windowed, sizeof windowed, &err),
+                     KG_OK);
+    assert_non_null(strstr(complaint("x"), "window of at most 134217728 bytes (zstd "
+                                           "--long=27), found 301989888: "));
+    assert_int_equal(kg_file_write_atomic(in_dir("x"), whole, sizeof whole, &err), KG_OK);
+    assert_non_null(strstr(complaint("x"), "found 268435456: "));
+}
+
 static void a_damaged_packed_file_is_refused(void **state)
 {
     (void)state;
@@ -248,6 +265,7 @@ int main(void)
         cmocka_unit_test(the_content_says_the_format),
         cmocka_unit_test(what_is_wrong_has_its_place),
         cmocka_unit_test(an_empty_array_has_no_records),
+        cmocka_unit_test(a_zstd_window_that_is_too_large_is_no_damage),
         cmocka_unit_test(a_damaged_packed_file_is_refused),
         cmocka_unit_test(long_packed_files_come_in_pieces),
         cmocka_unit_test(every_failed_allocation_is_a_status),

@@ -16,8 +16,9 @@
 #include <string.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
-enum { BUFFER_BYTES = 64 << 10, GZIP_OR_ZLIB = 15 + 32 };
+enum { BUFFER_BYTES = 64 << 10, GZIP_OR_ZLIB = 15 + 32, MAX_ZSTD_WINDOW = 1 << 27 };
 
 /* ---- blocks ---- */
 
@@ -178,6 +179,45 @@ static kg_status step_gzip(struct kg_unpack *u, size_t *made, void *out, size_t 
     return KG_OK;
 }
 
+/* What of a text a frame wants kept while it is unpacked, out of its header (RFC 8878,
+ * 3.1.1.1).   returns 0 where the header is not all there */
+static uint64_t zstd_window(const unsigned char *frame, size_t n)
+{
+    static const size_t sizes[] = {1, 2, 4, 8}, ids[] = {0, 1, 2, 4};
+    uint64_t window = 0;
+    size_t at, size;
+
+    if (n < 6)
+        return 0;
+    if (!(frame[4] & 0x20)) {
+        window = (uint64_t)1 << (10 + (frame[5] >> 3));
+        return window + window / 8 * (frame[5] & 7);
+    }
+    at = 5 + ids[frame[4] & 3]; /* one segment: the whole text */
+    size = sizes[frame[4] >> 6];
+    for (size_t i = size; i > 0 && n >= at + size; i--)
+        window = window << 8 | frame[at + i - 1];
+    return window;
+}
+
+/* A frame of `zstd --long=28` and more is not damaged: it wants more memory than a file
+ * may ask for.   frame: its first n bytes */
+static kg_status zstd_failed(const struct kg_unpack *u, size_t code,
+                             const unsigned char *frame, size_t n, struct kg_err *err)
+{
+    const uint64_t window = zstd_window(frame, n);
+    char found[32] = "a larger one";
+
+    if (ZSTD_getErrorCode(code) != ZSTD_error_frameParameter_windowTooLarge)
+        return damaged(u, ZSTD_getErrorName(code), err);
+    if (window > 0)
+        snprintf(found, sizeof found, "%llu", (unsigned long long)window);
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "%s: expected zstd data with a window of at most %d bytes (zstd "
+                   "--long=27), found %s: pack it again with a smaller one",
+                   u->path, MAX_ZSTD_WINDOW, found);
+}
+
 static kg_status step_zstd(struct kg_unpack *u, size_t *made, void *out, size_t n,
                            struct kg_err *err)
 {
@@ -186,7 +226,7 @@ static kg_status step_zstd(struct kg_unpack *u, size_t *made, void *out, size_t 
     size_t left = ZSTD_decompressStream(u->zstd, &to, &in);
 
     if (ZSTD_isError(left))
-        return damaged(u, ZSTD_getErrorName(left), err);
+        return zstd_failed(u, left, u->in + u->in_at, u->in_n - u->in_at, err);
     u->in_frame = left != 0;
     u->in_at = in.pos;
     *made = to.pos;
