@@ -12,25 +12,45 @@
 #include "recipe/options.h"
 #include "task/task.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool is(const char *found, const char *name) { return strcmp(found, name) == 0; }
 
 static bool warm(const struct kg_recipe *r) { return kg_recipe_has_sft(r); }
 
-static bool generated_warm(const struct kg_recipe *r) { return warm(r) && !*r->sft.data; }
-
 static bool sft_val(const struct kg_recipe *r) { return *r->sft.val; }
 
 static bool val_files(const struct kg_recipe *r) { return r->data.val.n > 0; }
 
-static bool generated(const struct kg_recipe *r)
+/* A name that is no task's is refused elsewhere. */
+static bool makes_problems(const struct kg_recipe *r)
 {
     const struct kg_task_row *row;
     struct kg_err err;
 
-    return kg_task_find(&row, r->task.name, &err) != KG_OK || row->levels ||
-           *r->sft.level;
+    return kg_task_find(&row, r->task.name, &err) != KG_OK || row->levels;
+}
+
+static bool generated_train(const struct kg_recipe *r)
+{
+    return makes_problems(r) && r->data.train.n == 0 && !*r->rollout.data;
+}
+
+static bool generated_val(const struct kg_recipe *r)
+{
+    return makes_problems(r) && r->data.val.n == 0;
+}
+
+static bool generated_warm(const struct kg_recipe *r)
+{
+    return makes_problems(r) && warm(r) && !*r->sft.data;
+}
+
+static bool generated(const struct kg_recipe *r)
+{
+    return generated_train(r) || generated_val(r) ||
+           (generated_warm(r) && !*r->sft.level);
 }
 
 static bool episodes(const struct kg_recipe *r) { return !is(r->episode_env, "none"); }
@@ -167,15 +187,16 @@ static bool schedule_free(const struct kg_recipe *r)
 }
 
 #define WARM     "a warm start (sft.steps or sft.epochs above 0)"
+#define MADE     "a task.name whose problems are generated"
 #define EPISODES "an episode.env other than none"
 #define SEARCH   "episode.env search"
 #define DYNAMIC  "rollout.dynamic true"
 
 static const struct kg_effect_row rows[] = {
     {"sft.data", WARM, warm, "sft.steps"},
-    {"sft.level", WARM " without sft.data", generated_warm, "sft.steps"},
-    {"sft.fault_rate", WARM " without sft.data", generated_warm, "sft.steps"},
-    {"sft.count", WARM " without sft.data", generated_warm, "sft.steps"},
+    {"sft.level", WARM " without sft.data, and " MADE, generated_warm, "sft.steps"},
+    {"sft.fault_rate", WARM " without sft.data, and " MADE, generated_warm, "sft.steps"},
+    {"sft.count", WARM " without sft.data, and " MADE, generated_warm, "sft.steps"},
     {"sft.batch", WARM, warm, "sft.steps"},
     {"sft.lr", WARM, warm, "sft.steps"},
     {"sft.warmup_steps", WARM, warm, "sft.steps"},
@@ -183,7 +204,11 @@ static const struct kg_effect_row rows[] = {
     {"sft.weight_decay", WARM, warm, "sft.steps"},
     {"sft.max_tokens", WARM, warm, "sft.steps"},
     {"sft.eval_every", "sft.val", sft_val, "sft.val"},
-    {"task.level", "a task.name whose problems are generated", generated, "task.name"},
+    {"task.level", MADE ", and not all are from data.train, data.val and sft.data",
+     generated, "task.name|data.train|data.val|sft.data"},
+    {"task.count", MADE ", without data.train and rollout.data", generated_train,
+     "task.name|data.train|rollout.data"},
+    {"task.val_count", MADE ", without data.val", generated_val, "task.name|data.val"},
     {"task.grader", "task math", math, "task.name"},
     {"task.keep_thinking", "task math", math, "task.name"},
     {"task.metric", "task search-qa", search_qa, "task.name"},
@@ -285,11 +310,25 @@ static bool from_command_line(const struct kg_config *c, const char *key)
     return strcmp(kg_config_source(c, key), "command line") == 0;
 }
 
+/* Whether one of "task.name|data.train" is. */
+static bool any_from_command_line(const struct kg_config *c, const char *keys)
+{
+    char key[64];
+
+    for (size_t n; *keys; keys += n + (keys[n] == '|')) {
+        n = strcspn(keys, "|");
+        snprintf(key, sizeof key, "%.*s", (int)n, keys);
+        if (from_command_line(c, key))
+            return true;
+    }
+    return false;
+}
+
 /* A recipe's key that the command line has made idle, by its switch or another preset. */
 static bool is_left_over(const struct kg_config *c, const struct kg_effect_row *row)
 {
     return !from_command_line(c, row->key) &&
-           (from_command_line(c, row->by) || from_command_line(c, "algo.preset"));
+           (any_from_command_line(c, row->by) || from_command_line(c, "algo.preset"));
 }
 
 kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)

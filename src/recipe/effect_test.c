@@ -83,8 +83,10 @@ static void a_key_with_its_condition_passes(void **state)
     static char *const rows[][4] = {
         {"sft.data=x", "sft.steps=1"},
         {"sft.data=x", "sft.epochs=0.5"},
-        {"sft.level=hard", "sft.steps=1"},
-        {"sft.level=hard", "sft.steps=1", "task.level=easy"},
+        {"sft.level=hard", "sft.steps=1", "task.name=arithmetic"},
+        {"sft.level=hard", "sft.steps=1", "task.level=easy", "task.name=arithmetic"},
+        {"task.level=hard", "task.name=arithmetic", "data.train=x"},
+        {"task.level=hard", "task.name=arithmetic", "data.val=x", "task.count=5"},
         {"task.level=hard", "task.name=arithmetic"},
         {"data.val_templates=x", "data.val=y"},
         {"algo.cov_ratio=0.5", "algo.surrogate=clip-cov"},
@@ -110,6 +112,32 @@ static void a_key_with_its_condition_passes(void **state)
         if (check(NULL, assignments, n) != KG_OK)
             fail_msg("row %zu: %s", i, err_said.message);
     }
+}
+
+/* A task that makes problems makes none where files have them. */
+static void nothing_is_generated_beside_files(void **state)
+{
+    static const struct {
+        char *assignments[4], *says;
+    } rows[] = {
+        {{"task.level=nonsense", "task.name=arithmetic", "data.train=x", "data.val=y"},
+         "task.level: acts with a task.name whose problems are generated, and not all"},
+        {{"task.level=hard", "task.name=arithmetic", "rollout.data=x", "data.val=y"},
+         "task.level: acts with"},
+        {{"task.count=5", "task.name=arithmetic", "data.train=x", "data.unique=true"},
+         "task.count: acts with"},
+        {{"task.val_count=5", "task.name=arithmetic", "data.val=x", "data.unique=true"},
+         "task.val_count: acts with"},
+        {{"sft.level=hard", "sft.steps=1", "task.name=math", "data.train=x"},
+         "sft.level: acts with"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (check(NULL, (char **)(uintptr_t)rows[i].assignments, 4) != KG_EINVAL ||
+            strncmp(err_said.message, rows[i].says, strlen(rows[i].says)) != 0)
+            fail_msg("row %zu: expected '%s', found '%s'", i, rows[i].says,
+                     err_said.message);
 }
 
 /* Every preset and recipe, and the config.yaml of its run. */
@@ -161,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_key_without_its_condition_is_refused_by_name),
         cmocka_unit_test(a_key_with_its_condition_passes),
+        cmocka_unit_test(nothing_is_generated_beside_files),
         cmocka_unit_test(what_is_published_passes),
         cmocka_unit_test(a_recipe_may_be_switched_off),
     };
