@@ -63,10 +63,22 @@ static void a_length_beyond_the_model_is_refused(void **state)
             "--max-len: expected at most the ");
 }
 
+static void an_index_of_another_world_is_refused(void **state)
+{
+    (void)state;
+    if (system("./kedge wiki corpus " ROOT "/w --works 20 2>/dev/null && "
+               "./kedge search index " ROOT "/w/corpus.jsonl " ROOT "/w.db 2>/dev/null"))
+        fail_msg("no index");
+    refused(
+        "", "wiki episodes " ROOT "/w.db " ROOT "/e.jsonl --works 20 --seed 2",
+        "w.db, and the world of --seed 2 --works 20: episode 1: expected a search for");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_length_beyond_the_model_is_refused),
+        cmocka_unit_test(an_index_of_another_world_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

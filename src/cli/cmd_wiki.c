@@ -2,9 +2,8 @@
  *
  * Seed and size name a world, so files of one made today fit episodes played tomorrow.
  * Episodes are played against an index that was built from the corpus, by the
- * environment that training uses: what they teach is what the model will meet. How many
- * went which way, and how many of the right ones found the answer, goes to stderr: it
- * says whether the index is the world's.
+ * environment that training uses: what they teach is what the model will meet. An index
+ * of another world is refused. How many went which way goes to stderr.
  */
 #include "cli/cli.h"
 
@@ -49,7 +48,7 @@ static void say_played(const struct kg_wiki_played *p, const char *path)
     for (int k = 0; k < KG_WIKI_WAYS; k++)
         fprintf(stderr, "%s %lld %s", k ? "," : "", (long long)p->ways[k].n,
                 p->ways[k].name);
-    fprintf(stderr, "; of the right ones %lld found the answer\n", (long long)p->found);
+    fputc('\n', stderr);
 }
 
 static kg_status play(const struct kg_wiki *w, char **argv, struct kg_err *err)
@@ -64,6 +63,9 @@ static kg_status play(const struct kg_wiki *w, char **argv, struct kg_err *err)
     KG_TRY(how.row->open(&how.env, &opts, err));
     status = kg_wiki_episodes(&played, w, &how, argv[2], err);
     how.row->close(how.env);
+    if (status == KG_EFORMAT)
+        return kg_err_prefix(err, "%.200s, and the world of --seed %lld --works %lld",
+                             argv[1], (long long)seed, (long long)works);
     if (status == KG_OK)
         say_played(&played, argv[2]);
     return status;

@@ -67,11 +67,10 @@ struct kg_wiki_played {
         const char *name; /* "right" first */
         int64_t n;
     } ways[KG_WIKI_WAYS];
-    int64_t found; /* of the right ones: the answer was in what was found last */
 };
 /* path: {prompt, segments, way}, for supervised training.
  * errors: EINVAL (count, fault_rate), EIO (path, the environment), EFORMAT (the
- * environment ends an episode after a search) */
+ * environment ends an episode after a search, or does not find what is in the corpus) */
 kg_status kg_wiki_episodes(struct kg_wiki_played *out, const struct kg_wiki *w,
                            const struct kg_wiki_play *play, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;

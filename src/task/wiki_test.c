@@ -333,10 +333,10 @@ static void a_world_of_no_size_is_refused(void **state)
 
 /* ---- episodes ---- */
 
-/* An environment that answers a search with its text between brackets: at once when the
- * episode's number is even, later otherwise. */
+/* An environment that answers a search with its text between brackets, and the names that
+ * a search finds: at once when the episode's number is even, later otherwise. */
 struct echo {
-    char text[64];
+    char text[96];
     uint64_t episode;
     int polls;
 };
@@ -346,9 +346,15 @@ static kg_status echo_step(struct kg_env_result *result, struct kg_str *observat
                            struct kg_err *err)
 {
     struct echo *e = state;
+    struct kg_wiki_question q;
+    int64_t stranger, place, i = (int64_t)turn->episode;
 
-    assert_true(turn->n < sizeof e->text - 2);
+    kg_wiki_question(&q, world, KG_WIKI_TRAIN, i % counts.questions[KG_WIKI_TRAIN]);
+    kg_wiki_stranger(&stranger, &place, world, i);
+    assert_true(turn->n < sizeof e->text - 32);
     snprintf(e->text, sizeof e->text, "[%.*s]", (int)turn->n, turn->text);
+    for (int k = 0; k < 3; k++)
+        strcat(strcat(e->text, " "), name(k == 0 ? q.bridge : k == 1 ? q.answer : place));
     e->episode = turn->episode;
     result->valid = true;
     result->next = turn->episode % 2 ? KG_ENV_WAIT : KG_ENV_OBSERVE;
@@ -390,8 +396,8 @@ static void check_shape(const struct kg_json *segments)
                    *found = text_at(segments, i + 1, "tool");
 
         assert_memory_equal(search, "<search> ", 9);
-        assert_int_equal(strlen(found), strlen(search) + 2);
         assert_memory_equal(found + 1, search, strlen(search));
+        assert_memory_equal(found + 1 + strlen(search), "] ", 2);
     }
     assert_memory_equal(text_at(segments, n - 1, "model"), "<answer> ", 9);
 }
@@ -448,7 +454,6 @@ static void episodes_say_what_the_environment_said(void **state)
     assert_in_range(played.ways[0].n, 160, 240);
     for (int k = 1; k < KG_WIKI_WAYS; k++)
         assert_in_range(played.ways[k].n, 2, 220);
-    assert_int_equal(played.found, 0); /* an echo knows no answer */
     /* nothing of the test's part */
     read_file(&episodes, dir, "episodes.jsonl");
     for (int64_t i = 0; i < counts.questions[KG_WIKI_TEST]; i++) {
@@ -483,7 +488,36 @@ static void who_plays_right_finds_every_answer_in_a_real_index(void **state)
     NEED(kg_wiki_episodes(&played, world, &play, path, err));
     play.row->close(play.env);
     assert_int_equal(played.ways[0].n, play.count);
-    assert_int_equal(played.found, play.count);
+}
+
+/* Of another seed, and of another size. */
+static void an_index_of_another_world_is_refused(void **state)
+{
+    static const struct kg_wiki_opts others[] = {{.seed = 77, .works = 60},
+                                                 {.seed = 5, .works = 40}};
+    char index[96], path[96];
+    struct kg_env_opts opts = {.retriever = index, .topk = 2, .stop_when_down = true};
+    struct kg_wiki_play play = {.count = 200, .fault_rate = 1};
+    struct kg_wiki_played played;
+    struct kg_err why;
+
+    (void)state;
+    snprintf(index, sizeof index, "%s/index.db", dir);
+    snprintf(path, sizeof path, "%s/other.jsonl", dir);
+    NEED(kg_env_find(&play.row, "search", err));
+    NEED(play.row->open(&play.env, &opts, err));
+    NEED(kg_wiki_episodes(&played, world, &play, path, err));
+    NEED(kg_file_remove_tree(path, err));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        struct kg_wiki *other;
+
+        NEED(kg_wiki_create(&other, &others[i], err));
+        assert_int_equal(kg_wiki_episodes(&played, other, &play, path, &why), KG_EFORMAT);
+        assert_non_null(strstr(why.message, "the index is not of this world's corpus"));
+        assert_false(kg_file_exists(path));
+        kg_wiki_free(other);
+    }
+    play.row->close(play.env);
 }
 
 static kg_status ending_step(struct kg_env_result *result, struct kg_str *observation,
@@ -533,6 +567,7 @@ int main(void)
         cmocka_unit_test(a_world_of_no_size_is_refused),
         cmocka_unit_test(episodes_say_what_the_environment_said),
         cmocka_unit_test(who_plays_right_finds_every_answer_in_a_real_index),
+        cmocka_unit_test(an_index_of_another_world_is_refused),
         cmocka_unit_test(what_cannot_be_played_is_refused),
     };
 
