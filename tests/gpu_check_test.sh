@@ -1,0 +1,96 @@
+#!/bin/sh
+# tools/gpu-check without a GPU: its parts on the CPU, what a failing program and a part without time do to it, and the bundle
+# in a folder of its own with none of this machine's environment.
+. tests/harness.sh
+
+[ -x ./kedge ] || skip_all gpu-check "./kedge is not built"
+out=$work/results
+mkdir "$out"
+check() { OUT="$out" tools/gpu-check --small "$@"; }
+# result NAME: of a row, as the table has it
+result() { awk -F ' *[|] *' -v name="$1" '$2 == name { print $3 }' "$out/gpu.md"; }
+# as an array of one object, which kedge reads
+json_is_read() { { printf '['; cat "$out/gpu.json"; printf ']'; } >"$work/array.json" && ./kedge data head "$work/array.json" >/dev/null; }
+
+# whole, of test programs that this test wrote
+fake() { # NAME, then what it says; the last word is its status
+    mkdir -p "$work/programs/$(dirname "$1")"
+    printf '#!/bin/sh\n%s\n' "$2" >"$work/programs/$1_test"
+    chmod +x "$work/programs/$1_test"
+}
+for p in $(tools/gpu-check --list); do fake "${p%_test}" 'echo "[       OK ] a_test"'; done
+KEDGE_GPU_CHECK_TESTS=$work/programs
+export KEDGE_GPU_CHECK_TESTS
+
+all_is_well() {
+    check --device cpu --parts start,whole --seconds 200 && [ "$(result whole)" = ok ] &&
+        [ "$(result mismatch/first_update_max)" = ok ] && [ "$(result 'kill -9 and resume')" != FAILED ] &&
+        [ "$(result train/reward)" = ok ] && json_is_read
+}
+pass "a model is compared, trained, killed and resumed" all_is_well
+
+one_fails() {
+    fake tensor/head 'echo "[       OK ] a_test"; echo "[  FAILED  ] b_test"; exit 1'
+    fake tensor/op 'kill -SEGV $$'
+    check --device cpu --parts ops && return 1
+    grep -q '| tensor/head | FAILED | 1 passed, 1 failed, 0 skipped |.*b_test' "$out/gpu.md" &&
+        [ "$(result tensor/op)" = FAILED ] && [ "$(result ops)" = FAILED ] && [ "$(result tensor/matmul)" = ok ] &&
+        [ -s "$out/gpu.log" ] && json_is_read
+}
+pass "a program that fails is status 1, and the others run" one_fails
+
+one_is_slow() {
+    fake tensor/head 'echo "[       OK ] a_test"; sleep 100'
+    fake tensor/op 'echo "[       OK ] a_test"'
+    check --device cpu --parts ops,torch --seconds 4 && [ "$(result ops)" = "out of time" ] &&
+        [ "$(result tensor/head)" = "out of time" ] && [ "$(result tensor/matmul)" = "out of time" ] && [ -n "$(result torch)" ] &&
+        json_is_read
+}
+pass "a part without time is marked, and the next runs" one_is_slow
+
+emulation() {
+    fake model/kv "echo \"expected one of cpu, cuda, far, found 'emu'\"; exit 1"
+    check --device emu --parts bits,whole,bench && [ "$(result model/kv)" = "not there" ] && [ "$(result model/rows)" = ok ]
+}
+pass "what the emulation cannot do is said" emulation
+
+benches() {
+    check --device cpu --parts bench --seconds 20
+    [ "$(result 'kedge bench products')" != "" ] && [ "$(result bench)" != "" ] && json_is_read
+}
+pass "benchmarks are rows, or said to be missing" benches
+
+wrong_words() {
+    for words in "--device gpu" "--parts start,end" "--seconds soon" "--seconds" "more"; do
+        # shellcheck disable=SC2086
+        check $words 2>"$work/err" && return 1
+        [ $? -eq 2 ] && [ -s "$work/err" ] || return 1
+    done
+}
+pass "words that it does not know are refused" wrong_words
+
+# ---- the bundle -----------------------------------------------------------------------------------------------------
+unset KEDGE_GPU_CHECK_TESTS
+built=$(cd "$(dirname "$0")/.." && pwd)
+case $built in
+*/build/release/test) ;;
+*)
+    skipped "the bundle" "it is made of build/release"
+    exit $((failures > 0))
+    ;;
+esac
+bundle() {
+    tools/gpu-bundle "$work/bundle" --no-cuda --tests tensor/backend_test && mkdir "$work/elsewhere" &&
+        tar -C "$work/elsewhere" -xf "$work/bundle.tar.xz" && rm -rf "$work/bundle"
+}
+pass "a bundle is made" bundle
+runs_elsewhere() {
+    cd "$work/elsewhere/bundle" || return 1
+    # all but the C and C++ libraries are the bundle's
+    LD_LIBRARY_PATH=$PWD/lib ldd kedge | grep '=>' | grep -v "$PWD/lib/" | grep -v -E 'lib(c|m|stdc\+\+|gcc_s|dl|rt|pthread|resolv)\.so' && return 1
+    # the programs that this bundle was made without are missed, no other
+    env -i PATH=/usr/bin:/bin OUT="$out" ./run gpu-check --device cpu --small --parts start,ops --seconds 60 && return 1
+    [ "$(result start)" = ok ] && [ "$(result tensor/backend)" = ok ] && [ "$(result tensor/op)" = FAILED ]
+}
+pass "a bundle runs in another folder, with an empty environment" runs_elsewhere
+exit $((failures > 0))
