@@ -15,26 +15,15 @@
  */
 #include "base/rng.h"
 #include "base/real.h"
+#include "base/rng_inline.h"
 
 #include <assert.h>
 #include <math.h>
 
-enum { ROUNDS = 10 };
-
 static void philox(uint32_t x[4], uint32_t k0, uint32_t k1)
 {
-    for (int round = 0; round < ROUNDS; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * x[0];
-        uint64_t p1 = (uint64_t)0xCD9E8D57u * x[2];
-        uint32_t y0 = (uint32_t)(p1 >> 32) ^ x[1] ^ k0;
-        uint32_t y2 = (uint32_t)(p0 >> 32) ^ x[3] ^ k1;
-        x[0] = y0;
-        x[1] = (uint32_t)p1;
-        x[2] = y2;
-        x[3] = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
+    for (uint32_t round = 0; round < KG_RNG_ROUNDS; round++)
+        kg_rng_round(&x[0], &x[1], &x[2], &x[3], round, k0, k1);
 }
 
 void kg_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
@@ -44,14 +33,20 @@ void kg_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t ke
     philox(out, key[0], key[1]);
 }
 
-void kg_rng_words(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
-                  uint32_t c)
+void kg_rng_counter(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
+                    uint32_t c)
 {
     assert(a >> 56 == 0 && (unsigned)key.stream < 256);
     out[0] = (uint32_t)a;
     out[1] = (uint32_t)(a >> 32) | (uint32_t)key.stream << 24;
     out[2] = b;
     out[3] = c;
+}
+
+void kg_rng_words(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
+                  uint32_t c)
+{
+    kg_rng_counter(out, key, a, b, c);
     philox(out, (uint32_t)key.seed, (uint32_t)(key.seed >> 32));
 }
 

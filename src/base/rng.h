@@ -19,6 +19,8 @@ enum kg_rng_stream {
     KG_RNG_SELECT,     /* a = optimizer batch of the run, b = index of the choice */
     KG_RNG_MIX,        /* a = round of the weighted data files, b = index */
     KG_RNG_BOOTSTRAP,  /* a = resample, b = set, c = place; always under seed 0 */
+    KG_RNG_ROUND,      /* a = update, block of elements = c 2^32 + b: kg_op_adamw */
+    KG_RNG_ROUND_SFT,  /* the same of the warm start */
     /* the last: tests keep their numbers when a stream is added */
     KG_RNG_TEST = 255,
 };
@@ -30,6 +32,11 @@ struct kg_rng_key {
 
 /* The bare function: ten rounds over a 128-bit counter under a 64-bit key. */
 void kg_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
+
+/* What (a, b, c) is as a counter, under the key seed % 2^32, seed / 2^32: for those who
+ * make the rounds themselves (rng_inline.h). */
+void kg_rng_counter(uint32_t out[4], struct kg_rng_key key, uint64_t a, uint32_t b,
+                    uint32_t c);
 
 /* Four 32-bit words for the counter (a, b, c).  a < 2^56 (the stream takes the top byte),
  * b < 2^32, c < 2^32. Two different (seed, stream, a, b, c) never use the same block. */

@@ -79,13 +79,28 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
     return KG_OK;
 }
 
+enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i)
+{
+    return i == 0 && opts->row && opts->row->starts_at_weights ? KG_F32 : opts->moments;
+}
+
+uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        bytes += (uint64_t)n * kg_dtype_traits(kg_optim_state_dtype(opts, i))->bytes;
+    return bytes;
+}
+
 static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
                               struct kg_err *err)
 {
     const int64_t n = m->n_elements;
     KG_TRY(kg_slab_init(&o->grads, m->backend, n, "gradients", err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(kg_slab_init(&o->state[i], m->backend, n, o->opts.row->state[i], err));
+        KG_TRY(kg_slab_init_as(&o->state[i], m->backend,
+                               kg_optim_state_dtype(&o->opts, i), n,
+                               o->opts.row->state[i], err));
     return o->opts.row->starts_at_weights ? kg_slab_copy(&o->state[0], &m->master, err)
                                           : KG_OK;
 }
@@ -155,16 +170,17 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 
 /* ---- one update ---- */
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
-                            int64_t n, const struct kg_adamw *a, struct kg_err *err)
+                            int64_t n, struct kg_adamw a, struct kg_err *err)
 {
     struct kg_vec w = kg_slab_part(&m->master, first, n);
     struct kg_vec g = kg_slab_part(&o->grads, first, n);
-    struct kg_vec s0 = kg_slab_part(&o->state[0], first, n);
-    struct kg_vec s1 = kg_slab_part(&o->state[1], first, n);
+    struct kg_mat v = kg_slab_row(&o->state[1], first, n);
 
+    a.first = first;
     if (o->opts.row == &rows[SCHEDULE_FREE])
-        return kg_op_schedule_free(m->backend, w, s0, s1, g, a, err);
-    return kg_op_adamw(m->backend, w, s0, s1, g, a, err);
+        return kg_op_schedule_free(m->backend, w, kg_slab_part(&o->state[0], first, n), v,
+                                   g, &a, err);
+    return kg_op_adamw(m->backend, w, kg_slab_row(&o->state[0], first, n), v, g, &a, err);
 }
 
 /* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
@@ -179,7 +195,7 @@ static kg_status update_by_kind(struct kg_optim *o, struct kg_model *m,
             i++;
         const int64_t end = i < m->n_params ? m->params[i].offset : m->n_elements;
         KG_TRY(update_run(o, m, first->offset, end - first->offset,
-                          first->is_product ? a : &undecayed, err));
+                          first->is_product ? *a : undecayed, err));
     }
     return KG_OK;
 }
@@ -227,9 +243,10 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
         .grad_scale = (float)scale,
         .step = o->before + o->step + 1,
         .average = (float)average_weight(o, *lr),
+        .rounding = opts->rounding,
     };
     if (opts->decay_all || opts->weight_decay == 0.0)
-        KG_TRY(update_run(o, m, 0, m->n_elements, &a, err));
+        KG_TRY(update_run(o, m, 0, m->n_elements, a, err));
     else
         KG_TRY(update_by_kind(o, m, &a, err));
     o->step++;

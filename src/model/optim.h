@@ -27,8 +27,9 @@ struct kg_optim_row {
     const char *source;
     /* what the checkpoint calls the state's slabs */
     const char *state[KG_OPTIM_STATES];
-    bool starts_at_weights; /* state[0] begins as the weights, not as 0 */
-    bool averages;          /* what is evaluated and written is not what is trained */
+    /* state[0] begins as the weights, not as 0, and is fp32 as they are: no moment */
+    bool starts_at_weights;
+    bool averages; /* what is evaluated and written is not what is trained */
 };
 size_t kg_optim_n_rows(void);
 const struct kg_optim_row *kg_optim_row_at(size_t i);
@@ -51,8 +52,13 @@ struct kg_optim_opts {
     int64_t warmup_stair;
     int64_t total_updates; /* for linear and cosine: reaches min_lr here */
     double min_lr;
-    bool keep_trained; /* averaging rows: what is trained is evaluated and written */
+    bool keep_trained;     /* averaging rows: what is trained is evaluated and written */
+    enum kg_dtype moments; /* KG_F32, or KG_BF16: rounded by draws, see kg_op_adamw */
+    struct kg_rng_key rounding; /* of those draws */
 };
+/* The type of state i; the bytes of all states of n elements. */
+enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i);
+uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
 struct kg_optim {
     struct kg_optim_opts opts;

@@ -237,6 +237,43 @@ static void test_saving_and_loading_between_steps_changes_no_bit(void **state)
     check_save_load_step(KG_F32, &averaged, false);
     check_save_load_step(KG_F32, &reference_opts, true);
     check_save_load_step(KG_BF16, &reference_opts, false);
+    struct kg_optim_opts drawn = reference_opts;
+    drawn.moments = KG_BF16;
+    check_save_load_step(KG_F32, &drawn, false);
+    check_save_load_step(KG_F32, &drawn, true);
+}
+
+/* One update makes the same moments in one call and, where only matrices decay, in one
+ * for each kind of parameter; another key makes others. */
+static void test_draws_do_not_depend_on_the_calls_of_an_update(void **state)
+{
+    (void)state;
+    struct test_reference r;
+    test_reference_open(&r, "qwen2");
+    struct kg_optim_opts opts = reference_opts;
+    uint64_t hash[3][KG_OPTIM_STATES];
+    opts.moments = KG_BF16;
+    for (int i = 0; i < 3; i++) {
+        struct kg_model *m = test_open(r.dir, KG_F32, true);
+        struct kg_optim *o = NULL;
+        struct kg_acts *acts = NULL;
+        double norm = 0.0;
+        opts.decay_all = i != 1;
+        opts.rounding.seed = i == 2;
+        NEED(kg_optim_create(&o, m, &opts, err));
+        NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
+        train_step(m, o, acts, &r.pack, &norm);
+        for (int s = 0; s < KG_OPTIM_STATES; s++)
+            NEED(kg_slab_hash(&hash[i][s], &o->state[s], err));
+        kg_acts_free(acts);
+        kg_model_free(m);
+        kg_optim_free(o);
+    }
+    for (int s = 0; s < KG_OPTIM_STATES; s++) {
+        assert_true(hash[0][s] == hash[1][s]);
+        assert_true(hash[0][s] != hash[2][s]);
+    }
+    test_reference_close(&r);
 }
 
 static void test_the_learning_rate_follows_its_schedule(void **state)
@@ -417,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_schedule_free_refuses_a_schedule_and_no_momentum),
         cmocka_unit_test(test_bf16_training_lowers_the_loss),
         cmocka_unit_test(test_saving_and_loading_between_steps_changes_no_bit),
+        cmocka_unit_test(test_draws_do_not_depend_on_the_calls_of_an_update),
         cmocka_unit_test(test_the_learning_rate_follows_its_schedule),
         cmocka_unit_test(test_a_warm_up_may_rise_by_the_step),
         cmocka_unit_test(test_what_is_trained_may_be_what_is_evaluated),

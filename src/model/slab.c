@@ -14,22 +14,36 @@
 
 #include <assert.h>
 
-static uint64_t bytes_of(int64_t n) { return (uint64_t)n * sizeof(float); }
+static uint64_t bytes_of(const struct kg_slab *s, int64_t n)
+{
+    return (uint64_t)n * kg_dtype_traits(s->dtype)->bytes;
+}
+
+static char *address(const struct kg_slab *s, int64_t first)
+{
+    return (char *)s->memory + bytes_of(s, first);
+}
+
+struct kg_mat kg_slab_row(const struct kg_slab *s, int64_t first, int64_t n)
+{
+    return kg_mat(address(s, first), s->dtype, 1, n);
+}
 
 /* ---- life ---- */
-kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
-                       const char *what, struct kg_err *err)
+kg_status kg_slab_init_as(struct kg_slab *s, const struct kg_backend *backend,
+                          enum kg_dtype dtype, int64_t n, const char *what,
+                          struct kg_err *err)
 {
-    *s = (struct kg_slab){.backend = backend};
-    s->data = kg_buf_alloc(backend, bytes_of(n), what, err);
-    s->n = s->data ? n : 0;
-    return s->data ? KG_OK : err->code;
+    *s = (struct kg_slab){.backend = backend, .dtype = dtype};
+    s->memory = kg_buf_alloc(backend, bytes_of(s, n), what, err);
+    s->n = s->memory ? n : 0;
+    return s->memory ? KG_OK : err->code;
 }
 
 void kg_slab_release(struct kg_slab *s)
 {
-    if (s->data)
-        kg_buf_free(s->backend, s->data);
+    if (s->memory)
+        kg_buf_free(s->backend, s->memory);
     *s = (struct kg_slab){0};
 }
 
@@ -47,27 +61,31 @@ static kg_status check_range(const struct kg_slab *s, int64_t first, int64_t n,
 static kg_status check_alike(const struct kg_slab *a, const struct kg_slab *b,
                              struct kg_err *err)
 {
-    return a->n == b->n ? KG_OK
-                        : kg_fail(err, KG_ESHAPE,
-                                  "slabs: expected %lld elements in both, found %lld",
-                                  (long long)a->n, (long long)b->n);
+    if (a->n != b->n)
+        return kg_fail(err, KG_ESHAPE,
+                       "slabs: expected %lld elements in both, found %lld",
+                       (long long)a->n, (long long)b->n);
+    if (a->dtype != b->dtype)
+        return kg_fail(err, KG_EDTYPE, "slabs: expected %s in both, found %s",
+                       kg_dtype_traits(a->dtype)->name, kg_dtype_traits(b->dtype)->name);
+    return KG_OK;
 }
 
 kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err)
 {
-    return s->data ? kg_buf_zero(s->backend, s->data, bytes_of(s->n), err) : KG_OK;
+    return s->memory ? kg_buf_zero(s->backend, s->memory, bytes_of(s, s->n), err) : KG_OK;
 }
 
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from, struct kg_err *err)
 {
     KG_TRY(check_alike(to, from, err));
-    return kg_buf_copy(to->backend, to->data, from->data, bytes_of(to->n), err);
+    return kg_buf_copy(to->backend, to->memory, from->memory, bytes_of(to, to->n), err);
 }
 
 kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b, struct kg_err *err)
 {
     KG_TRY(check_alike(a, b, err));
-    return kg_buf_swap(a->backend, a->data, b->data, bytes_of(a->n), err);
+    return kg_buf_swap(a->backend, a->memory, b->memory, bytes_of(a, a->n), err);
 }
 
 kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from, struct kg_err *err)
@@ -81,14 +99,14 @@ kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64
                        struct kg_err *err)
 {
     KG_TRY(check_range(s, first, n, err));
-    return kg_buf_get(s->backend, host, s->data + first, bytes_of(n), err);
+    return kg_buf_get(s->backend, host, address(s, first), bytes_of(s, n), err);
 }
 
 kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int64_t n,
                         struct kg_err *err)
 {
     KG_TRY(check_range(s, first, n, err));
-    return kg_buf_put(s->backend, s->data + first, host, bytes_of(n), err);
+    return kg_buf_put(s->backend, address(s, first), host, bytes_of(s, n), err);
 }
 
 kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s, struct kg_err *err)
@@ -98,7 +116,7 @@ kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s, struct kg_err *e
     for (int64_t i = 0; i < s->n; i += KG_SLAB_PIECE) {
         const int64_t n = kg_slab_piece(s->n, i);
         KG_TRY(kg_slab_read(piece, s, i, n, err));
-        chain[1] = kg_hash_bytes(piece, (size_t)n * sizeof *piece);
+        chain[1] = kg_hash_bytes(piece, bytes_of(s, n));
         chain[0] = kg_hash_bytes(chain, sizeof chain);
     }
     *hash = chain[0];

@@ -1,4 +1,5 @@
-/* Slabs: one fp32 value for every parameter of a model, in the layout of kg_param.offset.
+/* Slabs: one value for every parameter of a model, in the layout of kg_param.offset; fp32
+ * but for moments of an optimizer that are kept in bf16.
  * Master weights, gradients, an optimizer's state, an average, the weights of an anchor
  * or of an earlier step: all are slabs of one length, so what is done to all of a model
  * is one call.
@@ -12,32 +13,48 @@
 #include "base/status.h"
 #include "tensor/backend.h"
 
+#include <assert.h>
 #include <stdint.h>
 
 struct kg_slab {
-    float *data; /* (n) owned, memory of the backend; NULL: there is none */
+    union { /* (n) owned, memory of the backend; NULL: there is none */
+        void *memory;
+        float *data; /* of fp32 */
+    };
     int64_t n;
+    enum kg_dtype dtype;
     const struct kg_backend *backend;
 };
 
-/* What operations take: all of it, or elements [first, first+n). */
+/* What operations take of fp32: all of it, or elements [first, first+n). */
 static inline struct kg_vec kg_slab_part(const struct kg_slab *s, int64_t first,
                                          int64_t n)
 {
+    assert(s->dtype == KG_F32);
     return kg_vec(s->data + first, n);
 }
 static inline struct kg_vec kg_slab_all(const struct kg_slab *s)
 {
-    return kg_vec(s->data, s->n);
+    return kg_slab_part(s, 0, s->n);
 }
+/* The same of either type, as a matrix of one row. */
+struct kg_mat kg_slab_row(const struct kg_slab *s, int64_t first, int64_t n);
 
-/* n zeros; `what` names them in errors.   errors: ENOMEM */
-kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
-                       const char *what, struct kg_err *err) KG_MUST_CHECK;
+/* n zeros, fp32 or of a type; `what` names them in errors.   errors: ENOMEM */
+kg_status kg_slab_init_as(struct kg_slab *s, const struct kg_backend *backend,
+                          enum kg_dtype dtype, int64_t n, const char *what,
+                          struct kg_err *err) KG_MUST_CHECK;
+static inline kg_status KG_MUST_CHECK kg_slab_init(struct kg_slab *s,
+                                                   const struct kg_backend *backend,
+                                                   int64_t n, const char *what,
+                                                   struct kg_err *err)
+{
+    return kg_slab_init_as(s, backend, KG_F32, n, what, err);
+}
 void kg_slab_release(struct kg_slab *s); /* {0} is allowed, and is what it leaves */
 
 /* s = 0;   to = from;   a, b = b, a, all bit for bit;   to = to + from
- * errors: SHAPE (not of one length) */
+ * errors: SHAPE (not of one length), DTYPE (not of one type) */
 kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -46,7 +63,8 @@ kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b,
 kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* Elements [first, first+n) to and from the host, where they may be unaligned.
+/* Elements [first, first+n), in the slab's type, to and from the host, where they may be
+ * unaligned.
  * errors: SHAPE (outside of the slab) */
 kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64_t n,
                        struct kg_err *err) KG_MUST_CHECK;

@@ -21,6 +21,7 @@
 #define KG_TENSOR_BACKEND_H
 
 #include "base/idset.h"
+#include "base/rng.h"
 #include "base/status.h"
 #include "tensor/dtype.h"
 
@@ -237,7 +238,19 @@ struct kg_adamw {
     int64_t step;       /* 1 for the first update: bias correction */
     /* schedule-free alone: weight of the new z in the average x; 1 for the first */
     float average;
+    /* with moments in bf16 alone: */
+    struct kg_rng_key rounding;
+    int64_t first; /* the place of element 0 in the whole: a multiple of KG_DRAW_LANES */
 };
+
+/* Moments in bf16 are read as fp32, computed in fp32, and rounded as they are stored, by
+ * 16 bits of the counted RNG (kg_f32_to_bf16_drawn); weights are made of what is not
+ * rounded yet. Element e of update t, e = first + i, has the word
+ *     word[e / 16 % 4] of kg_rng_words(word, rounding, t, B % 2^32, B / 2^32),
+ *     B = e / 64 * 16 + e % 16
+ * m its lower half, v its upper: sixteen blocks side by side make sixteen lanes of words
+ * four times. So bits depend on key, update and place alone, not on cuts or threads. */
+enum { KG_DRAW_LANES = 16, KG_DRAW_GROUP = 4 * KG_DRAW_LANES };
 
 /* ---- the table ---- */
 struct kg_backend {
@@ -289,9 +302,9 @@ struct kg_backend {
                       struct kg_err *err);
     kg_status (*head_bwd)(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
-    kg_status (*adamw)(struct kg_vec w, struct kg_vec m, struct kg_vec v, struct kg_vec g,
+    kg_status (*adamw)(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err);
-    kg_status (*schedule_free)(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+    kg_status (*schedule_free)(struct kg_vec y, struct kg_vec z, struct kg_mat v,
                                struct kg_vec g, const struct kg_adamw *a,
                                struct kg_err *err);
     kg_status (*schedule_free_average)(struct kg_vec x, struct kg_vec y, struct kg_vec z,
@@ -451,19 +464,20 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
 /* AdamW (Loshchilov & Hutter 2019): m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
- * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.   all (n)
- * fp32 */
-kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_vec m,
-                      struct kg_vec v, struct kg_vec g, const struct kg_adamw *a,
+ * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.
+ * w, g (n) fp32; m, v (1,n) fp32 or bf16, see struct kg_adamw */
+kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_mat m,
+                      struct kg_mat v, struct kg_vec g, const struct kg_adamw *a,
                       struct kg_err *err) KG_MUST_CHECK;
 
 /* Schedule-free AdamW. The gradient is at y = (1 - b1) z + b1 x; with
  * d = g / (sqrt(v^) + eps) + decay y and c = a->average
  *     z <- z - lr d,   x <- (1 - c) x + c z,   y <- (1 - b1) z + b1 x
- * x is not kept: _average computes it from y and z.   all (n) fp32; b1 in (0, 1]
+ * x is not kept: _average computes it from y and z.   y, z, g (n) fp32; v (1,n) fp32 or
+ * bf16; b1 in (0, 1]
  * errors: EINVAL.   source: Defazio et al. 2024, arXiv 2405.15682 */
 kg_status kg_op_schedule_free(const struct kg_backend *be, struct kg_vec y,
-                              struct kg_vec z, struct kg_vec v, struct kg_vec g,
+                              struct kg_vec z, struct kg_mat v, struct kg_vec g,
                               const struct kg_adamw *a, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec x,
                                       struct kg_vec y, struct kg_vec z, float beta1,

@@ -49,6 +49,19 @@ static inline uint16_t kg_f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* bf16 by a draw of 16 bits: the magnitude is cut to bf16 and, with the share of its
+ * last place that was cut off, made the next larger one. So the mean over draws is the
+ * value itself, what bf16 holds stays as it is, infinities and NaN among it, and a
+ * magnitude above the largest bf16 may become infinity as any other becomes the next. */
+static inline uint16_t kg_f32_to_bf16_drawn(float f, uint16_t draw)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + draw) >> 16);
+}
+
 /* Convert n elements between any two types (F16 as a source only).   errors: EDTYPE */
 kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
                            enum kg_dtype src_type, size_t n,

@@ -54,6 +54,31 @@ static void rounding_to_bf16_is_to_nearest_even(void **state)
     assert_int_equal(kg_f32_to_bf16(-0.0f), 0x8000);
 }
 
+/* Over all draws the mean is the value, to the last bit of a double. */
+static void drawn_rounding_has_the_value_as_its_mean(void **state)
+{
+    static const float values[] = {1.0f,           1 + 0x1p-23f, -0x1.234566p5f,
+                                   0x1.7fffep-90f, 0x1p-149f,    -0x1.5p-130f,
+                                   0x1.fefffep127f};
+    static const float kept[] = {0.0f, -0.0f, -1.5f, 0x1p-133f, 0x1.fep127f, INFINITY};
+    (void)state;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        double sum = 0;
+        for (uint32_t draw = 0; draw < 65536; draw++)
+            sum += (double)kg_bf16_to_f32(
+                kg_f32_to_bf16_drawn(values[i], (uint16_t)draw));
+        assert_true(isinf(sum) ? values[i] > 0x1.fep127f
+                               : sum == 65536 * (double)values[i]);
+    }
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        for (uint32_t draw = 0; draw < 65536; draw++)
+            assert_int_equal(kg_f32_to_bf16_drawn(kept[i], (uint16_t)draw),
+                             kg_f32_to_bf16(kept[i]));
+    assert_true(isnan(kg_bf16_to_f32(kg_f32_to_bf16_drawn(NAN, 0xffff))));
+    assert_int_equal(kg_f32_to_bf16_drawn(-0x1.fffffep127f, 0), 0xff7f);
+    assert_int_equal(kg_f32_to_bf16_drawn(-0x1.fffffep127f, 0xffff), 0xff80);
+}
+
 static void every_fp16_is_read_by_its_definition(void **state)
 {
     (void)state;
@@ -94,6 +119,7 @@ int main(void)
         cmocka_unit_test(names_are_parsed_and_unknown_ones_list_the_valid),
         cmocka_unit_test(every_bf16_comes_back),
         cmocka_unit_test(rounding_to_bf16_is_to_nearest_even),
+        cmocka_unit_test(drawn_rounding_has_the_value_as_its_mean),
         cmocka_unit_test(every_fp16_is_read_by_its_definition),
         cmocka_unit_test(fp16_to_bf16_rounds_and_nothing_becomes_fp16),
     };

@@ -176,12 +176,12 @@ static kg_status far_head_bwd(const struct kg_head_grad *g, const struct kg_head
             h->weight.data, h->anchor ? h->anchor->hidden.data : NULL,
             h->anchor ? h->anchor->weight.data : NULL);
 }
-static kg_status far_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
+static kg_status far_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
                            struct kg_vec g, const struct kg_adamw *a, struct kg_err *err)
 {
     LENDING(adamw(w, m, v, g, a, err), w.data, m.data, v.data, g.data);
 }
-static kg_status far_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+static kg_status far_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
                                    struct kg_vec g, const struct kg_adamw *a,
                                    struct kg_err *err)
 {

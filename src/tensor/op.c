@@ -589,40 +589,46 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 }
 
 /* ---- optimizer ---- */
-static kg_status check_state(const char *op, struct kg_vec w, const char *first_name,
-                             struct kg_vec first, struct kg_vec v, struct kg_vec g,
-                             struct kg_err *err)
-{
-    KG_TRY(check_vec(op, "w", w, w.n, err));
-    KG_TRY(check_vec(op, first_name, first, w.n, err));
-    KG_TRY(check_vec(op, "v", v, w.n, err));
-    return check_vec(op, "g", g, w.n, err);
-}
-
-kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_vec m,
-                      struct kg_vec v, struct kg_vec g, const struct kg_adamw *a,
-                      struct kg_err *err)
+static kg_status check_update(const char *op, const struct kg_adamw *a,
+                              struct kg_err *err)
 {
     if (a->step < 1)
-        return kg_fail(err, KG_EINVAL, "adamw: step %lld, expected 1 or more",
+        return kg_fail(err, KG_EINVAL, "%s: step %lld, expected 1 or more", op,
                        (long long)a->step);
-    KG_TRY(check_state("adamw", w, "m", m, v, g, err));
-    return be->adamw ? be->adamw(w, m, v, g, a, err) : missing(be, "adamw", err);
+    if (a->first < 0 || a->first % KG_DRAW_LANES != 0)
+        return kg_fail(err, KG_EINVAL, "%s: first %lld, expected a multiple of %d", op,
+                       (long long)a->first, KG_DRAW_LANES);
+    return KG_OK;
+}
+
+kg_status kg_op_adamw(const struct kg_backend *be, struct kg_vec w, struct kg_mat m,
+                      struct kg_mat v, struct kg_vec g, const struct kg_adamw *a,
+                      struct kg_err *err)
+{
+    const char *op = "adamw";
+    KG_TRY(check_update(op, a, err));
+    KG_TRY(check_vec(op, "w", w, w.n, err));
+    KG_TRY(check(op, "m", m, 1, w.n, CT, err));
+    KG_TRY(check(op, "v", v, 1, w.n, CT, err));
+    KG_TRY(check_vec(op, "g", g, w.n, err));
+    return be->adamw ? be->adamw(w, m, v, g, a, err) : missing(be, op, err);
 }
 
 kg_status kg_op_schedule_free(const struct kg_backend *be, struct kg_vec y,
-                              struct kg_vec z, struct kg_vec v, struct kg_vec g,
+                              struct kg_vec z, struct kg_mat v, struct kg_vec g,
                               const struct kg_adamw *a, struct kg_err *err)
 {
-    if (a->step < 1)
-        return kg_fail(err, KG_EINVAL, "schedule_free: step %lld, expected 1 or more",
-                       (long long)a->step);
+    const char *op = "schedule_free";
+    KG_TRY(check_update(op, a, err));
     if (!(a->average >= 0.0f && a->average <= 1.0f))
-        return kg_fail(err, KG_EINVAL, "schedule_free: average %g, expected 0..1",
+        return kg_fail(err, KG_EINVAL, "%s: average %g, expected 0..1", op,
                        (double)a->average);
-    KG_TRY(check_state("schedule_free", y, "z", z, v, g, err));
+    KG_TRY(check_vec(op, "y", y, y.n, err));
+    KG_TRY(check_vec(op, "z", z, y.n, err));
+    KG_TRY(check(op, "v", v, 1, y.n, CT, err));
+    KG_TRY(check_vec(op, "g", g, y.n, err));
     return be->schedule_free ? be->schedule_free(y, z, v, g, a, err)
-                             : missing(be, "schedule_free", err);
+                             : missing(be, op, err);
 }
 
 kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec x,

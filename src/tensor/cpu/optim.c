@@ -2,9 +2,11 @@
  * average, a sum of squares.
  *
  * Each element is independent, and memory is the limit: one pass, vectors, pieces of
- * fixed length. The sum of squares adds its pieces in order, in double.
+ * fixed length. What rounds moments is drawn for a group of elements at once and stays in
+ * the first cache. The sum of squares adds its pieces in order, in double.
  */
 #include "base/real.h"
+#include "base/rng_inline.h"
 #include "tensor/cpu/cpu_internal.h"
 
 enum { PIECE = 16384 }; /* elements */
@@ -12,6 +14,60 @@ enum { PIECE = 16384 }; /* elements */
 static int64_t piece_end(int64_t first, int64_t n)
 {
     return first + PIECE < n ? first + PIECE : n;
+}
+
+/* ---- moments: fp32, or bf16 that are rounded by draws ---- */
+
+/* The words of one group of elements, drawn when the first of them is asked for. */
+struct draws {
+    const struct kg_adamw *a;
+    int64_t group; /* -1: none yet */
+    uint32_t word[4][KG_DRAW_LANES];
+};
+
+static void draw_group(struct draws *d, int64_t group)
+{
+    uint32_t counter[4], k0 = (uint32_t)d->a->rounding.seed,
+                         k1 = (uint32_t)(d->a->rounding.seed >> 32);
+    uint64_t block = (uint64_t)group * KG_DRAW_LANES;
+    uint32_t(*x)[KG_DRAW_LANES] = d->word;
+
+    d->group = group;
+    kg_rng_counter(counter, d->a->rounding, (uint64_t)d->a->step, (uint32_t)block,
+                   (uint32_t)(block >> 32));
+    for (uint32_t l = 0; l < KG_DRAW_LANES; l++)
+        for (int i = 0; i < 4; i++)
+            x[i][l] = counter[i] + (i == 2 ? l : 0);
+    for (uint32_t round = 0; round < KG_RNG_ROUNDS; round++)
+        for (int l = 0; l < KG_DRAW_LANES; l++)
+            kg_rng_round(&x[0][l], &x[1][l], &x[2][l], &x[3][l], round, k0, k1);
+}
+
+static struct kg_v16 load_moment(const struct kg_mat *m, int64_t i, int n)
+{
+    return m->dtype == KG_F32 ? kg_v16_load_n((const float *)m->data + i, n)
+                              : kg_v16_load_bf16_n((const uint16_t *)m->data + i, n);
+}
+
+/* shift: where the 16 bits of this moment stand in a word */
+static void store_moment(const struct kg_mat *m, int64_t i, struct kg_v16 x,
+                         struct draws *d, int shift, int n)
+{
+    int64_t at = d->a->first + i;
+    float f[KG_LANES];
+    uint16_t h[KG_LANES];
+
+    if (m->dtype == KG_F32) {
+        kg_v16_store_n((float *)m->data + i, x, n);
+        return;
+    }
+    if (at / KG_DRAW_GROUP != d->group)
+        draw_group(d, at / KG_DRAW_GROUP);
+    kg_v16_store(f, x);
+    for (int l = 0; l < KG_LANES; l++)
+        h[l] = kg_f32_to_bf16_drawn(
+            f[l], (uint16_t)(d->word[at / KG_DRAW_LANES % 4][l] >> shift));
+    memcpy((uint16_t *)m->data + i, h, (size_t)n * sizeof *h);
 }
 
 /* ---- AdamW ---- */
@@ -47,30 +103,32 @@ static struct adamw adamw_constants(const struct kg_adamw *a)
     };
 }
 
-static void adamw_lanes(const struct adamw *k, float *w, float *m, float *v,
-                        const float *g, int n)
+static void adamw_lanes(const struct adamw *k, float *w, const struct kg_mat *m,
+                        const struct kg_mat *v, const float *g, int64_t i,
+                        struct draws *d, int n)
 {
-    struct kg_v16 grad = kg_v16_mul(kg_v16_load_n(g, n), k->grad_scale);
-    struct kg_v16 m1 = kg_v16_fma(k->b1, kg_v16_load_n(m, n), kg_v16_mul(k->g1, grad));
-    struct kg_v16 v1 = kg_v16_fma(k->b2, kg_v16_load_n(v, n),
+    struct kg_v16 grad = kg_v16_mul(kg_v16_load_n(g + i, n), k->grad_scale);
+    struct kg_v16 m1 = kg_v16_fma(k->b1, load_moment(m, i, n), kg_v16_mul(k->g1, grad));
+    struct kg_v16 v1 = kg_v16_fma(k->b2, load_moment(v, i, n),
                                   kg_v16_mul(k->g2, kg_v16_mul(grad, grad)));
     struct kg_v16 root = kg_v16_fma(kg_v16_sqrt(v1), k->inv_c2, k->eps);
-    struct kg_v16 kept = kg_v16_mul(kg_v16_load_n(w, n), k->keep);
-    kg_v16_store_n(w, kg_v16_fnma(k->rate, kg_v16_div(m1, root), kept), n);
-    kg_v16_store_n(m, m1, n);
-    kg_v16_store_n(v, v1, n);
+    struct kg_v16 kept = kg_v16_mul(kg_v16_load_n(w + i, n), k->keep);
+    kg_v16_store_n(w + i, kg_v16_fnma(k->rate, kg_v16_div(m1, root), kept), n);
+    store_moment(m, i, m1, d, 0, n);
+    store_moment(v, i, v1, d, 16, n);
 }
 
-kg_status kg_cpu_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v, struct kg_vec g,
+kg_status kg_cpu_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err)
 {
     (void)err;
     struct adamw k = adamw_constants(a);
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(w.n))
-    for (int64_t first = 0; first < w.n; first += PIECE)
+    for (int64_t first = 0; first < w.n; first += PIECE) {
+        struct draws d = {.a = a, .group = -1};
         for (int64_t i = first, end = piece_end(first, w.n); i < end; i += KG_LANES)
-            adamw_lanes(&k, w.data + i, m.data + i, v.data + i, g.data + i,
-                        kg_cpu_lanes(end - i));
+            adamw_lanes(&k, w.data, &m, &v, g.data, i, &d, kg_cpu_lanes(end - i));
+    }
     return KG_OK;
 }
 
@@ -109,32 +167,35 @@ static struct schedule_free schedule_free_constants(const struct kg_adamw *a)
 }
 
 static void schedule_free_lanes(const struct schedule_free *k, float *y, float *z,
-                                float *v, const float *g, int n)
+                                const struct kg_mat *v, const float *g, int64_t i,
+                                struct draws *d, int n)
 {
-    struct kg_v16 grad = kg_v16_mul(kg_v16_load_n(g, n), k->grad_scale);
-    struct kg_v16 v1 = kg_v16_fma(k->b2, kg_v16_load_n(v, n),
+    struct kg_v16 grad = kg_v16_mul(kg_v16_load_n(g + i, n), k->grad_scale);
+    struct kg_v16 v1 = kg_v16_fma(k->b2, load_moment(v, i, n),
                                   kg_v16_mul(k->g2, kg_v16_mul(grad, grad)));
     struct kg_v16 root = kg_v16_fma(kg_v16_sqrt(v1), k->inv_c2, k->eps);
-    struct kg_v16 y0 = kg_v16_load_n(y, n), z0 = kg_v16_load_n(z, n);
-    struct kg_v16 d = kg_v16_fma(k->decay, y0, kg_v16_div(grad, root));
+    struct kg_v16 y0 = kg_v16_load_n(y + i, n), z0 = kg_v16_load_n(z + i, n);
+    struct kg_v16 move = kg_v16_fma(k->decay, y0, kg_v16_div(grad, root));
     struct kg_v16 nearer = kg_v16_fma(k->average, kg_v16_sub(z0, y0), y0);
 
-    kg_v16_store_n(y, kg_v16_fnma(k->y_rate, d, nearer), n);
-    kg_v16_store_n(z, kg_v16_fnma(k->z_rate, d, z0), n);
-    kg_v16_store_n(v, v1, n);
+    kg_v16_store_n(y + i, kg_v16_fnma(k->y_rate, move, nearer), n);
+    kg_v16_store_n(z + i, kg_v16_fnma(k->z_rate, move, z0), n);
+    store_moment(v, i, v1, d, 16, n);
 }
 
-kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
                                struct kg_vec g, const struct kg_adamw *a,
                                struct kg_err *err)
 {
     (void)err;
     struct schedule_free k = schedule_free_constants(a);
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
-    for (int64_t first = 0; first < y.n; first += PIECE)
+    for (int64_t first = 0; first < y.n; first += PIECE) {
+        struct draws d = {.a = a, .group = -1};
         for (int64_t i = first, end = piece_end(first, y.n); i < end; i += KG_LANES)
-            schedule_free_lanes(&k, y.data + i, z.data + i, v.data + i, g.data + i,
+            schedule_free_lanes(&k, y.data, z.data, &v, g.data, i, &d,
                                 kg_cpu_lanes(end - i));
+    }
     return KG_OK;
 }
 

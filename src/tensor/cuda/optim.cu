@@ -8,8 +8,61 @@
 extern "C" {
 #include "base/mem.h"
 #include "base/real.h"
+#include "base/rng.h"
 }
 #include "tensor/cuda/cuda_internal.h"
+
+#define KG_RNG static __device__ inline
+#include "base/rng_inline.h"
+
+/* ---- moments ---- */
+/* What backend.h draws the words of an update from. */
+struct draws {
+    uint32_t counter[4]; /* of block 0 */
+    uint32_t key[2];
+    int64_t first;
+};
+
+static struct draws draws_of(const struct kg_adamw *a)
+{
+    struct draws d = {
+        {0}, {(uint32_t)a->rounding.seed, (uint32_t)(a->rounding.seed >> 32)}, a->first};
+
+    kg_rng_counter(d.counter, a->rounding, (uint64_t)a->step, 0, 0);
+    return d;
+}
+
+/* The word of element i, where a moment is bf16. */
+static __device__ uint32_t draw(struct draws d, int64_t i)
+{
+    const int64_t at = d.first + i;
+    const int64_t block = at / KG_DRAW_GROUP * KG_DRAW_LANES + at % KG_DRAW_LANES;
+    uint32_t x[4] = {d.counter[0], d.counter[1], (uint32_t)block,
+                     (uint32_t)(block >> 32)};
+
+    for (uint32_t round = 0; round < KG_RNG_ROUNDS; round++)
+        kg_rng_round(&x[0], &x[1], &x[2], &x[3], round, d.key[0], d.key[1]);
+    switch (at / KG_DRAW_LANES % 4) {
+    case 0:
+        return x[0];
+    case 1:
+        return x[1];
+    case 2:
+        return x[2];
+    }
+    return x[3];
+}
+
+static __device__ void store_moment(struct kg_mat m, int64_t i, float x, uint32_t bits)
+{
+    const uint32_t u = kg_cuda_bits(x);
+    const bool is_nan = (u & 0x7fffffffu) > 0x7f800000u;
+
+    if (m.dtype == KG_F32)
+        kg_cuda_f32(m, 0)[i] = x;
+    else
+        kg_cuda_bf16(m, 0)[i] = (uint16_t)((is_nan ? u | 0x400000u : u + bits) >> 16);
+}
 
 /* ---- AdamW ---- */
 struct adamw {
@@ -40,29 +93,31 @@ static struct adamw adamw_constants(const struct kg_adamw *a)
             (float)(1.0 - (double)a->lr * (double)a->weight_decay)};
 }
 
-static __global__ void adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
-                             struct kg_vec g, struct adamw k)
+static __global__ void adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
+                             struct kg_vec g, struct adamw k, struct draws d)
 {
     const int64_t i = kg_cuda_flat();
 
     if (i < w.n) {
+        const bool rounds = m.dtype == KG_BF16 || v.dtype == KG_BF16;
+        const uint32_t word = rounds ? draw(d, i) : 0;
         const float grad = g.data[i] * k.grad_scale;
-        const float m1 = kg_fma(k.b1, m.data[i], k.g1 * grad);
-        const float v1 = kg_fma(k.b2, v.data[i], k.g2 * (grad * grad));
+        const float m1 = kg_fma(k.b1, kg_cuda_load(m, 0, i), k.g1 * grad);
+        const float v1 = kg_fma(k.b2, kg_cuda_load(v, 0, i), k.g2 * (grad * grad));
         const float root = kg_fma(sqrtf(v1), k.inv_c2, k.eps);
 
         w.data[i] = kg_fma(-k.rate, m1 / root, w.data[i] * k.keep);
-        m.data[i] = m1;
-        v.data[i] = v1;
+        store_moment(m, i, m1, word & 0xffffu);
+        store_moment(v, i, v1, word >> 16);
     }
 }
 
-kg_status kg_cuda_adamw(struct kg_vec w, struct kg_vec m, struct kg_vec v,
+kg_status kg_cuda_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err)
 {
     if (w.n > 0)
         KG_LAUNCH(adamw, kg_cuda_all(w.n), KG_FLAT_THREADS, w, m, v, g,
-                  adamw_constants(a));
+                  adamw_constants(a), draws_of(a));
     return kg_dev_done("adamw", err);
 }
 
@@ -91,32 +146,33 @@ static struct schedule_free schedule_free_constants(const struct kg_adamw *a)
             a->lr};
 }
 
-static __global__ void schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
-                                     struct kg_vec g, struct schedule_free k)
+static __global__ void schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
+                                     struct kg_vec g, struct schedule_free k,
+                                     struct draws d)
 {
     const int64_t i = kg_cuda_flat();
 
     if (i < y.n) {
         const float grad = g.data[i] * k.grad_scale;
-        const float v1 = kg_fma(k.b2, v.data[i], k.g2 * (grad * grad));
+        const float v1 = kg_fma(k.b2, kg_cuda_load(v, 0, i), k.g2 * (grad * grad));
         const float root = kg_fma(sqrtf(v1), k.inv_c2, k.eps);
         const float y0 = y.data[i], z0 = z.data[i];
-        const float d = kg_fma(k.decay, y0, grad / root);
+        const float move = kg_fma(k.decay, y0, grad / root);
         const float nearer = kg_fma(k.average, z0 - y0, y0);
 
-        y.data[i] = kg_fma(-k.y_rate, d, nearer);
-        z.data[i] = kg_fma(-k.z_rate, d, z0);
-        v.data[i] = v1;
+        y.data[i] = kg_fma(-k.y_rate, move, nearer);
+        z.data[i] = kg_fma(-k.z_rate, move, z0);
+        store_moment(v, i, v1, v.dtype == KG_BF16 ? draw(d, i) >> 16 : 0);
     }
 }
 
-kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_vec v,
+kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
                                 struct kg_vec g, const struct kg_adamw *a,
                                 struct kg_err *err)
 {
     if (y.n > 0)
         KG_LAUNCH(schedule_free, kg_cuda_all(y.n), KG_FLAT_THREADS, y, z, v, g,
-                  schedule_free_constants(a));
+                  schedule_free_constants(a), draws_of(a));
     return kg_dev_done("schedule_free", err);
 }
 
