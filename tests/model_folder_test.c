@@ -77,25 +77,29 @@ static uint64_t said_to_train(void)
     return (uint64_t)bytes;
 }
 
-/* Beside five vectors of fp32 (weights, gradients, two moments, anchor) and activations:
- * what products read of model and anchor, packed in either dtype. */
+/* Beside five vectors (weights, gradients, two moments, anchor), of fp32 but for moments
+ * in bf16, and activations: what products read of model and anchor, packed in either
+ * dtype. */
 static void memory_has_the_packed_weights_of_either_dtype(void **state)
 {
     static const struct {
         enum kg_dtype ct;
+        int64_t each; /* bytes a parameter of the five vectors */
         const char *line;
-    } types[] = {{KG_F32, "./kedge inspect --json --dtype fp32 " DIGITS SAID},
-                 {KG_BF16, "./kedge inspect --json --dtype bf16 " DIGITS SAID}};
+    } types[] = {
+        {KG_F32, 20, "./kedge inspect --json --dtype fp32 " DIGITS SAID},
+        {KG_BF16, 20, "./kedge inspect --json --dtype bf16 " DIGITS SAID},
+        {KG_BF16, 16, "./kedge inspect --json --dtype bf16 --moments bf16 " DIGITS SAID}};
 
     (void)state;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         struct kg_model_opts opts = {.ct = types[i].ct};
         struct kg_model *m;
         uint64_t rest;
 
         must(types[i].line);
         NEED(kg_model_open(&m, DIGITS, &opts, err));
-        rest = said_to_train() - (uint64_t)m->n_elements * 5 * sizeof(float) -
+        rest = said_to_train() - (uint64_t)(m->n_elements * types[i].each) -
                kg_acts_bytes(&m->config, m->ct, 4096, true);
         assert_int_equal(rest, 2 * kg_model_compute_bytes(m));
         kg_model_free(m);

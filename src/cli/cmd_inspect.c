@@ -20,6 +20,7 @@ enum { RUN_TOKENS = 4096, TRAIN_TOKENS = 4096, MAX_DTYPES = 16 };
 static bool json;
 static bool all;
 static bool verify;
+static const char *moments; /* NULL: fp32 */
 
 const struct kg_flag kg_inspect_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object", 0, 0, NULL},
@@ -31,6 +32,8 @@ const struct kg_flag kg_inspect_flags[] = {
      0, 0, NULL},
     {"dtype", 0, KG_BESIDE("!verify", kg_load.dtype), "TYPE",
      "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
+    {"moments", 0, KG_TO(moments), "TYPE",
+     "optim.moments that the memory is for (default: fp32)", 0, 0, "fp32|bf16"},
     {0},
 };
 
@@ -41,6 +44,7 @@ struct report {
     const char *dtypes[MAX_DTYPES]; /* that occur, with how many tensors of each */
     size_t dtype_tensors[MAX_DTYPES];
     size_t n_dtypes;
+    enum kg_dtype moments;
     uint64_t run_bytes; /* weights, cache and activations of one sequence of RUN_TOKENS */
     /* weights, gradients, moments, anchor, activations of TRAIN_TOKENS */
     uint64_t train_bytes;
@@ -62,6 +66,7 @@ static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void count_memory(struct report *r)
 {
+    const struct kg_optim_opts adamw = {.moments = r->moments};
     const struct kg_model *m = r->l.model;
     const struct kg_model_config *c = &m->config;
     uint64_t n = (uint64_t)r->n_params, packed = kg_model_compute_bytes(m), rows = 0;
@@ -71,14 +76,16 @@ static void count_memory(struct report *r)
         rows += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols * sizeof(float);
     r->run_bytes = packed + rows + blocks * kg_kv_block_bytes(m) +
                    kg_acts_bytes(c, m->ct, 512, true);
-    /* fp32: master, gradient, two moments, anchor; and what products read of the model
+    /* fp32: master, gradient, anchor; two moments; and what products read of the model
      * and the anchor, packed in either dtype */
-    r->train_bytes = n * 5 * sizeof(float) + 2 * packed +
-                     kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
+    r->train_bytes = n * 3 * sizeof(float) + kg_optim_state_bytes(&adamw, r->n_params) +
+                     2 * packed + kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
 }
 
 static kg_status examine(struct report *r, struct kg_err *err)
 {
+    if (moments)
+        KG_TRY(kg_dtype_parse(&r->moments, moments, err));
     KG_TRY(kg_load_model(&r->l, &kg_load, err));
     KG_TRY(kg_st_open_dir(&r->set, kg_load.dir, err));
     KG_TRY(kg_model_check_values(r->l.model, r->set, err));
@@ -222,9 +229,9 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
                          ct, (long long)min_i64(RUN_TOKENS, c->max_positions)));
     KG_TRY(kg_str_printf(
         out, err,
-        "to train       %s (fp32 weights, gradients, moments and anchor, %s copies, "
+        "to train       %s (fp32 weights, gradients and anchor, %s moments, %s copies, "
         "micro-batch of %d tokens)\n",
-        train, ct, TRAIN_TOKENS));
+        train, kg_dtype_traits(r->moments)->name, ct, TRAIN_TOKENS));
     return all ? put_shapes(out, r, err) : KG_OK;
 }
 

@@ -279,6 +279,10 @@ static const struct kg_opt_row rows[] = {
      false},
     {"optim.min_lr", AT(optim.opts.min_lr), "0", 0, 10, NULL,
      "where linear and cosine end", false},
+    {"optim.moments", AT(optim.opts.moments), "fp32", 0, 0, "fp32|bf16",
+     "what moments are kept in, the warm start's too; bf16 is rounded by draws and takes "
+     "4 bytes a weight less (schedule-free: 2)",
+     false},
 
     {KEY(train.steps), "100", 0, 1e9, NULL, "RL steps; 0 runs the warm start alone",
      true},

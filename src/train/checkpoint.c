@@ -14,7 +14,6 @@
 #include "base/phase.h"
 #include "data/json.h"
 #include "data/manifest.h"
-#include "data/safetensors.h"
 #include "report/path.h"
 #include "train/anchor.h"
 
@@ -64,22 +63,25 @@ uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
                              const struct kg_run_state *state)
 {
     uint64_t model = kg_model_save_bytes(state->model, saved_dtype(in));
+    int64_t n = state->model->n_elements;
 
-    return vectors_of(state).n * (uint64_t)state->model->n_elements * sizeof(float) +
+    return (vectors_of(state).n - KG_OPTIM_STATES) * (uint64_t)n * sizeof(float) +
+           kg_optim_state_bytes(&in->rl_optim, n) +
            model * (kg_run_anchor_saved(state) ? 2 : 1) + (1 << 20);
 }
 
 static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
                           struct kg_err *err)
 {
+    size_t each = kg_dtype_traits(s->dtype)->bytes;
     float piece[KG_SLAB_PIECE];
 
     for (int64_t i = 0; i < s->n; i += KG_SLAB_PIECE) {
         int64_t n = kg_slab_piece(s->n, i);
 
         KG_TRY(kg_slab_read(piece, s, i, n, err));
-        KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)i * sizeof *piece, piece,
-                                (size_t)n * sizeof *piece, err));
+        KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)i * each, piece, (size_t)n * each,
+                                err));
     }
     return KG_OK;
 }
@@ -93,10 +95,11 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
     kg_status status = KG_OK;
 
     for (size_t i = 0; i < v.n; i++)
-        decls[i] = (struct kg_st_decl){.name = v.name[i],
-                                       .dtype = "F32",
-                                       .n_dims = 1,
-                                       .shape = {state->model->n_elements}};
+        decls[i] = (struct kg_st_decl){
+            .name = v.name[i],
+            .dtype = kg_dtype_traits(v.slab[i]->dtype)->safetensors_name,
+            .n_dims = 1,
+            .shape = {v.slab[i]->n}};
     KG_TRY(kg_st_writer_open(&w, path, decls, v.n, err));
     for (size_t i = 0; i < v.n && status == KG_OK; i++)
         status = put_slab(w, i, v.slab[i], err);
@@ -339,17 +342,31 @@ fail : {
 }
 }
 
+kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,
+                             const char *name, enum kg_dtype dtype, int64_t n,
+                             const char *path, struct kg_err *err)
+{
+    const struct kg_dtype_traits *type = kg_dtype_traits(dtype);
+    uint64_t bytes = (uint64_t)n * type->bytes;
+
+    *t = kg_st_find(set, name);
+    if (*t && strcmp((*t)->dtype, type->safetensors_name) != 0)
+        return kg_fail(err, KG_EFORMAT, "%s: expected tensor %s in %s, found %s", path,
+                       name, type->safetensors_name, (*t)->dtype);
+    if (*t && (*t)->bytes == bytes)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "%s: expected tensor %s of %llu bytes, found %s%llu",
+                   path, name, (unsigned long long)bytes,
+                   *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
+}
+
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
                              const char *name, const char *path, struct kg_err *err)
 {
-    const struct kg_st_tensor *t = kg_st_find(set, name);
-    uint64_t bytes = (uint64_t)to->n * sizeof(float);
+    const struct kg_st_tensor *t;
 
-    if (t && t->bytes == bytes)
-        return kg_slab_write(to, 0, t->data, to->n, err);
-    return kg_fail(err, KG_EFORMAT, "%s: expected tensor %s of %llu bytes, found %llu",
-                   path, name, (unsigned long long)bytes,
-                   (unsigned long long)(t ? t->bytes : 0));
+    KG_TRY(kg_checkpoint_find(&t, set, name, to->dtype, to->n, path, err));
+    return kg_slab_write(to, 0, t->data, to->n, err);
 }
 
 static kg_status read_vectors(struct kg_run_state *state, const char *path,

@@ -11,6 +11,7 @@
 #ifndef KG_TRAIN_CHECKPOINT_H
 #define KG_TRAIN_CHECKPOINT_H
 
+#include "data/safetensors.h"
 #include "train/run.h"
 
 /* Free space is checked first.
@@ -41,8 +42,12 @@ kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
 /* Newest checkpoint of RL at or before `step`; "" without one. Writes nothing. */
 kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
                                int64_t step, struct kg_err *err) KG_MUST_CHECK;
-/* One slab of the state out of its file at path.
- * errors: EFORMAT (none of that length) */
+/* The tensor `name` of a state's file at path: n elements of a type.
+ * errors: EFORMAT (none, or another) */
+kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,
+                             const char *name, enum kg_dtype dtype, int64_t n,
+                             const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* One slab of the state out of it.   errors: as above */
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
                              const char *name, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;

@@ -221,11 +221,15 @@ kg_status kg_init_say(struct kg_str *out, const struct kg_init *init, struct kg_
 
 /* ---- tensors of its state ---- */
 
+static struct kg_path state_path(const struct kg_init *init)
+{
+    return kg_path_in(init->dir.text, "state.safetensors");
+}
+
 static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
                             struct kg_err *err)
 {
-    KG_TRY(
-        kg_st_open_file(set, kg_path_in(init->dir.text, "state.safetensors").text, err));
+    KG_TRY(kg_st_open_file(set, state_path(init).text, err));
     if (!kg_st_find(*set, "free_z"))
         return KG_OK;
     kg_st_close(*set);
@@ -233,32 +237,6 @@ static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
                    "init.from: %.300s: expected a run by adamw, found one by "
                    "schedule-free; its model/ is what it learned: model.path takes it",
                    init->dir.text);
-}
-
-/* The state's tensor of that name, of n elements. */
-static kg_status need_tensor(const struct kg_st_tensor **t, const struct kg_st_set *set,
-                             const struct kg_init *init, int64_t n, const char *name,
-                             struct kg_err *err)
-{
-    uint64_t expected = (uint64_t)n * sizeof(float);
-
-    *t = kg_st_find(set, name);
-    if (*t && (*t)->bytes == expected)
-        return KG_OK;
-    return kg_fail(err, *t ? KG_ESHAPE : KG_ENOTFOUND,
-                   "init.from: %.300s/state.safetensors: expected tensor %s of %llu "
-                   "bytes, found %s%llu",
-                   init->dir.text, name, (unsigned long long)expected,
-                   *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
-}
-
-static kg_status take(struct kg_slab *to, const struct kg_st_set *set,
-                      const struct kg_init *init, const char *name, struct kg_err *err)
-{
-    const struct kg_st_tensor *t;
-
-    KG_TRY(need_tensor(&t, set, init, to->n, name, err));
-    return kg_slab_write(to, 0, t->data, to->n, err);
 }
 
 /* The vectors are one after the other what the model has, so its shapes must be those of
@@ -290,7 +268,8 @@ kg_status kg_init_model(const struct kg_run_inputs *in, struct kg_run_state *sta
     if (!in->init.model || in->init.own)
         return KG_OK;
     KG_TRY(open_state(&set, &in->init, err));
-    status = take(&state->model->master, set, &in->init, "master", err);
+    status = kg_checkpoint_take(&state->model->master, set, "master",
+                                state_path(&in->init).text, err);
     kg_st_close(set);
     return status == KG_OK ? kg_model_refresh(state->model, err) : status;
 }
@@ -303,6 +282,7 @@ static kg_status check_wanted(const struct kg_run_inputs *in,
 {
     const struct kg_optim_row *row = in->rl_optim.row;
     int64_t n = state->model->n_elements;
+    struct kg_path path = state_path(&in->init);
     const struct kg_st_tensor *unused;
 
     if (in->init.anchor && !kg_run_anchor_saved(state))
@@ -311,13 +291,16 @@ static kg_status check_wanted(const struct kg_run_inputs *in,
                        "found anchor.kind %s",
                        in->recipe.algo.name[KG_TABLE_ANCHOR]);
     if (in->init.anchor)
-        KG_TRY(need_tensor(&unused, set, &in->init, n, "anchor", err));
+        KG_TRY(kg_checkpoint_find(&unused, set, "anchor", KG_F32, n, path.text, err));
     if (in->init.optimizer && row->averages)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "init.parts: optimizer: expected optim.kind adamw, found %s",
                        row->name);
     for (int i = 0; in->init.optimizer && i < KG_OPTIM_STATES; i++)
-        KG_TRY(need_tensor(&unused, set, &in->init, n, row->state[i], err));
+        if (kg_checkpoint_find(&unused, set, row->state[i],
+                               kg_optim_state_dtype(&in->rl_optim, i), n, path.text,
+                               err) != KG_OK)
+            return kg_err_prefix(err, "optim.moments");
     return KG_OK;
 }
 
@@ -363,8 +346,9 @@ static kg_status take_optimizer(const struct kg_run_inputs *in,
     KG_TRY(kg_checkpoint_counters(&before,
                                   kg_path_in(in->init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(take(&state->optim->state[i], set, &in->init,
-                    state->optim->opts.row->state[i], err));
+        KG_TRY(kg_checkpoint_take(&state->optim->state[i], set,
+                                  state->optim->opts.row->state[i],
+                                  state_path(&in->init).text, err));
     if (in->init.steps)
         go_on(in, state, &before);
     else
@@ -383,7 +367,8 @@ kg_status kg_init_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
         return KG_OK;
     KG_TRY(open_state(&set, &in->init, err));
     if (in->init.anchor)
-        KG_TRY_GOTO(out, take(&state->anchor->master, set, &in->init, "anchor", err));
+        KG_TRY_GOTO(out, kg_checkpoint_take(&state->anchor->master, set, "anchor",
+                                            state_path(&in->init).text, err));
     if (in->init.anchor)
         KG_TRY_GOTO(out, kg_model_refresh(state->anchor, err));
     if (in->init.optimizer)

@@ -308,7 +308,8 @@ static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                        (run->state.lag ? (uint64_t)(run->state.lag + 1) * vector : 0) +
                        (read ? kg_model_compute_bytes(run->state.anchor) : 0);
     uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->in.recipe.train.lanes);
-    uint64_t training = (3 + sums) * vector;
+    uint64_t training = (1 + sums) * vector +
+                        kg_optim_state_bytes(&run->in.rl_optim, m->n_elements);
     uint64_t rows = kg_rows_bytes(&m->config, m->ct, &run->work.rows_opts);
     uint64_t score = run->work.sampler_rows
                          ? kg_rows_bytes(&run->state.sampler->config,

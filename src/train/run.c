@@ -167,6 +167,7 @@ static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
     in->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
     in->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
     in->rl_optim.total_updates = updates * r->train.steps;
+    in->rl_optim.rounding = (struct kg_rng_key){r->run.seed, KG_RNG_ROUND};
     KG_TRY(kg_optim_find(&in->rl_optim.row, r->optim.kind, err));
     return kg_optim_check(&in->rl_optim, err);
 }
@@ -473,6 +474,8 @@ kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *
     opts.clip_norm = 1.0;
     opts.total_updates = in->sft_steps;
     opts.min_lr = 0.1 * opts.lr;
+    opts.moments = in->recipe.optim.opts.moments;
+    opts.rounding = (struct kg_rng_key){in->recipe.run.seed, KG_RNG_ROUND_SFT};
     return replace_optim(state, &opts, err);
 }
 
