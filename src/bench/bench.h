@@ -29,9 +29,10 @@ const struct kg_bench_row *kg_bench_table(void);
 
 /* Run the named benchmark, or all with name NULL, with products in ct. Text for people,
  * or one JSON object a line.
+ * be: measured by ceilings, decode and train; the others measure the CPU
  * errors: NOTFOUND listing the valid names */
-kg_status kg_bench_run(struct kg_str *out, const char *name, enum kg_dtype ct, bool json,
-                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_backend *be,
+                       enum kg_dtype ct, bool json, struct kg_err *err) KG_MUST_CHECK;
 
 /* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that
  * a run's speed is related to, in some hundredths of a second and once in a process (for

@@ -160,7 +160,8 @@ static void release(struct rollout *x)
     kg_model_free(x->model);
 }
 
-static kg_status init(struct rollout *x, enum kg_dtype ct, struct kg_err *err)
+static kg_status init(struct rollout *x, const struct kg_bench_report *r,
+                      struct kg_err *err)
 {
     struct kg_bench_shape shape = kg_bench_small;
     struct kg_episode_opts opts = {
@@ -168,7 +169,7 @@ static kg_status init(struct rollout *x, enum kg_dtype ct, struct kg_err *err)
     struct kg_rollout_opts ro = {.max_batch = ROWS};
 
     shape.vocab = 257;
-    KG_TRY(kg_bench_model(&x->model, &shape, ct, false, err));
+    KG_TRY(kg_bench_model(&x->model, r, &shape, false, err));
     for (int32_t i = 0; i < KG_MAX_EOS && i < 12; i++) /* 1 of 21 tokens ends a turn */
         x->model->config.eos[x->model->config.n_eos++] = i;
     KG_TRY(make_tokenizer(&x->tok, err));
@@ -241,7 +242,7 @@ kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err)
 
     if (!x)
         return err->code;
-    status = init(x, r->ct, err);
+    status = init(x, r, err);
     if (status == KG_OK)
         status = compare(r, x, err);
     release(x);

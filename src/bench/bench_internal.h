@@ -23,10 +23,11 @@ enum kg_bench_ceiling {
 
 struct kg_bench_report {
     struct kg_str *out;          /* borrowed */
-    const struct kg_backend *be; /* what operations alone are measured on */
+    const struct kg_backend *be; /* what is measured */
     bool json;
     enum kg_dtype ct;    /* products are made in it */
-    unsigned char *slab; /* owned: operands of the ceilings, made at first need */
+    unsigned char *slab; /* owned, the backend's: operands of the ceilings, made at
+                          * first need */
     uint64_t sum;        /* of what the memory ceiling read, so that it is read */
 };
 
@@ -54,6 +55,9 @@ struct kg_bench_timing {
     double memory;  /* the same of the memory's bound; 0 where there is none */
 };
 
+/* What the backend was asked for is done: p is its memory. A device goes on by itself. */
+kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* Take the ceilings' memory now: what is held from here on is the benchmark's own. */
 kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
@@ -106,8 +110,8 @@ struct kg_bench_shape {
 };
 extern const struct kg_bench_shape kg_bench_small, kg_bench_half_b;
 
-kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_shape *s,
-                         enum kg_dtype ct, bool trainable,
+kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
+                         const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- the benchmarks ---- */

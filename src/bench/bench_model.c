@@ -27,10 +27,11 @@ const struct kg_bench_shape kg_bench_small = {"D=512 L=8", 512, 1408, 8, 8, 4, 4
 const struct kg_bench_shape kg_bench_half_b = {"0.5B shape", 896, 4864,  24,
                                                14,           2,   151936};
 
-kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_shape *s,
-                         enum kg_dtype ct, bool trainable, struct kg_err *err)
+kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
+                         const struct kg_bench_shape *s, bool trainable,
+                         struct kg_err *err)
 {
-    struct kg_model_opts opts = {.ct = ct, .trainable = trainable};
+    struct kg_model_opts opts = {.backend = r->be, .ct = r->ct, .trainable = trainable};
     struct kg_model_config c = {.vocab = s->vocab,
                                 .hidden = s->hidden,
                                 .ffn = s->ffn,
@@ -101,6 +102,7 @@ static kg_status forward_backward(double *seconds, void *user, struct kg_err *er
     for (int64_t i = 0; i < t->rows->n_rows; i++)
         t->rows->a_logp[i] = -1.0 / (double)t->rows->n_rows;
     KG_TRY(kg_rows_backward(t->rows, t->optim->grads.data, false, err));
+    KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
@@ -113,6 +115,7 @@ static kg_status run_training(double *seconds, void *user, struct kg_err *err)
     KG_TRY(kg_slab_zero(&t->optim->grads, err));
     KG_TRY(forward_backward(seconds, user, err));
     KG_TRY(kg_optim_update(t->optim, t->model, &norm, &lr, err));
+    KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
@@ -134,8 +137,8 @@ static void training_release(struct training *t)
     kg_model_free(t->model);
 }
 
-static kg_status training_init(struct training *t, const struct kg_bench_shape *s,
-                               enum kg_dtype ct, struct kg_err *err)
+static kg_status training_init(struct training *t, const struct kg_bench_report *r,
+                               const struct kg_bench_shape *s, struct kg_err *err)
 {
     struct kg_optim_opts opts = {.lr = 1e-5,
                                  .beta1 = 0.9,
@@ -144,7 +147,7 @@ static kg_status training_init(struct training *t, const struct kg_bench_shape *
                                  .clip_norm = 1,
                                  .decay_all = true};
 
-    KG_TRY(kg_bench_model(&t->model, s, ct, true, err));
+    KG_TRY(kg_bench_model(&t->model, r, s, true, err));
     return kg_optim_create(&t->optim, t->model, &opts, err);
 }
 
@@ -180,10 +183,10 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
     struct training small = {0}, half_b = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, training_init(&small, &kg_bench_small, r->ct, err));
+    KG_TRY_GOTO(out, training_init(&small, r, &kg_bench_small, err));
     KG_TRY_GOTO(out, training_rows(&small, 8, 256, err));
     KG_TRY_GOTO(out, train_row(r, &small, kg_bench_small.name, 5, 0.5, err));
-    KG_TRY_GOTO(out, training_init(&half_b, &kg_bench_half_b, r->ct, err));
+    KG_TRY_GOTO(out, training_init(&half_b, r, &kg_bench_half_b, err));
     KG_TRY_GOTO(out, training_rows(&half_b, 8, 256, err));
     KG_TRY_GOTO(out, train_row(r, &half_b, kg_bench_half_b.name, 2, 0.5, err));
     KG_TRY_GOTO(out, training_rows(&half_b, 1, 2048, err));
@@ -202,7 +205,7 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
     struct kg_bench_timing timing;
     kg_status status;
 
-    KG_TRY_GOTO(out, training_init(&t, &kg_bench_half_b, r->ct, err));
+    KG_TRY_GOTO(out, training_init(&t, r, &kg_bench_half_b, err));
     KG_TRY_GOTO(out, training_rows(&t, n_seqs, seq_len, err));
     KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
     *seconds = kg_bench_best(&timing);
@@ -353,7 +356,7 @@ kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err)
     struct kg_model *m;
     kg_status status;
 
-    KG_TRY(kg_bench_model(&m, &kg_bench_half_b, r->ct, false, err));
+    KG_TRY(kg_bench_model(&m, r, &kg_bench_half_b, false, err));
     status = decode_batch(r, m, 1, 40, err);
     if (status == KG_OK)
         status = decode_batch(r, m, 64, 10, err);

@@ -113,7 +113,8 @@ static void an_unknown_benchmark_lists_the_valid_ones(void **state)
     struct kg_err err;
 
     (void)state;
-    assert_int_equal(kg_bench_run(&out, "polcy", KG_F32, false, &err), KG_ENOTFOUND);
+    assert_int_equal(kg_bench_run(&out, "polcy", backend(), KG_F32, false, &err),
+                     KG_ENOTFOUND);
     for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++)
         assert_non_null(strstr(err.message, row->name));
     assert_non_null(strstr(err.message, "'polcy'"));
@@ -145,10 +146,27 @@ static void the_grader_is_measured(void **state)
     struct kg_err err;
 
     (void)state;
-    if (kg_bench_run(&out, "grader", KG_F32, true, &err) != KG_OK)
+    if (kg_bench_run(&out, "grader", backend(), KG_F32, true, &err) != KG_OK)
         fail_msg("%s", err.message);
     assert_non_null(
         strstr(kg_str_text(&out), "\"unit\": \"answers/s\", \"at_least\": 1"));
+    kg_str_release(&out);
+}
+
+/* Where the host cannot read, the memory's rate is that of copies. */
+static void a_device_has_ceilings(void **state)
+{
+    const struct kg_backend *far;
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    if (kg_backend_open(&far, "far", &err) != KG_OK ||
+        kg_bench_run(&out, "ceilings", far, KG_F32, true, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(strstr(kg_str_text(&out), "best product fp32"));
+    assert_non_null(strstr(kg_str_text(&out), "memory copied"));
+    assert_null(strstr(kg_str_text(&out), "memory read"));
     kg_str_release(&out);
 }
 
@@ -204,6 +222,7 @@ int main(void)
         cmocka_unit_test(rows_are_json_objects),
         cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
         cmocka_unit_test(the_grader_is_measured),
+        cmocka_unit_test(a_device_has_ceilings),
         cmocka_unit_test(no_product_passes_the_registers),
     };
 

@@ -11,6 +11,7 @@
 #include "bench/bench.h"
 #include "cli/load.h"
 #include "serve/load.h"
+#include "tensor/device.h"
 
 #include <assert.h>
 #include <string.h>
@@ -26,8 +27,8 @@ const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
     KG_FLAGS_OF(kg_compute_flags),
     {"model", 'm', KG_FOR("serve", kg_load.dir), "DIR", "the checkpoint", 0, 0, NULL},
-    {"device", 0, KG_FOR("serve", kg_load.device), "DEVICE",
-     "as in `kedge serve` (default cpu)", 0, 0, NULL},
+    {"device", 0, KG_FOR("serve|ceilings|decode|train", kg_load.device), "DEVICE",
+     "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,
@@ -96,6 +97,16 @@ static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
     return status;
 }
 
+static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype ct,
+                            struct kg_err *err)
+{
+    const struct kg_backend *be;
+
+    if (kg_device_open(&be, kg_load.device, err) != KG_OK)
+        return kg_err_prefix(err, "--device");
+    return kg_bench_run(out, name, be, ct, json, err);
+}
+
 int kg_cmd_bench(int argc, char **argv)
 {
     struct kg_str out = {0};
@@ -110,6 +121,6 @@ int kg_cmd_bench(int argc, char **argv)
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)
-        status = kg_bench_run(&out, argc > 0 ? argv[0] : NULL, ct, json, &err);
+        status = bench_rows(&out, argc > 0 ? argv[0] : NULL, ct, &err);
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }
