@@ -135,22 +135,6 @@ void kg_pages_take_back(const void *const *views, size_t n)
     pthread_mutex_unlock(&busy);
 }
 
-void kg_pages_lend_all(void)
-{
-    pthread_mutex_lock(&busy);
-    if (!shown)
-        set_all(true);
-    pthread_mutex_unlock(&busy);
-}
-
-void kg_pages_take_all_back(void)
-{
-    pthread_mutex_lock(&busy);
-    if (!shown)
-        set_all(false);
-    pthread_mutex_unlock(&busy);
-}
-
 void kg_pages_show(bool on)
 {
     pthread_mutex_lock(&busy);

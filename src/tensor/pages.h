@@ -25,9 +25,6 @@ bool kg_pages_hold(const void *p);
 /* All buffers are closed, but those of n views (NULL: none); and back to what was. */
 void kg_pages_lend(const void *const *views, size_t n);
 void kg_pages_take_back(const void *const *views, size_t n);
-/* The same for all buffers: they are open. */
-void kg_pages_lend_all(void);
-void kg_pages_take_all_back(void);
 
 /* From here on the host may touch them while they are not lent, or no more: for tests
  * that fill operands and read results in place. Operations see no difference. */

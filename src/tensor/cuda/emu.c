@@ -23,7 +23,7 @@
 
 /* of an H100, as far as kernels may rely on them */
 enum { THREADS = 1024, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
-enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64 };
+enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64, VIEWS = 64 };
 
 enum state { READY, AT_BLOCK, AT_WARP, DONE };
 
@@ -62,6 +62,9 @@ static unsigned n_threads, now, at_barrier, done;
 static uint64_t block; /* counted through all launches */
 static size_t shared_bytes;
 static jmp_buf home;
+
+static const void *views[VIEWS]; /* what is lent to the launch */
+static size_t n_views;
 
 struct kg_emu_dim kg_emu_thread, kg_emu_block;
 
@@ -288,18 +291,11 @@ static bool may_launch(struct kg_emu_dim grid, unsigned threads)
     return !fault[0];
 }
 
-void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
-                   void (*run)(void *), void *arg)
+static void run_grid(struct kg_emu_dim grid)
 {
     uint64_t blocks = (uint64_t)grid.x * grid.y;
 
-    kernel = name;
-    if (!may_launch(grid, threads))
-        return;
-    body = run;
-    body_arg = arg;
-    n_threads = threads;
-    kg_pages_lend_all();
+    kg_pages_lend(views, n_views);
     for (uint64_t i = 0; i < blocks && !fault[0]; i++) {
         uint64_t b = order == KG_EMU_BACKWARD ? blocks - 1 - i : i;
 
@@ -307,9 +303,39 @@ void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
         kg_emu_block.y = (unsigned)(b / grid.x);
         run_block();
     }
-    kg_pages_take_all_back();
+    kg_pages_take_back(views, n_views);
     if (fault[0])
         forget_fibers();
+}
+
+void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
+                   void (*run)(void *), void *arg)
+{
+    kernel = name;
+    body = run;
+    body_arg = arg;
+    n_threads = threads;
+    if (may_launch(grid, threads))
+        run_grid(grid);
+    n_views = 0;
+}
+
+/* A word of it that is an address of the device's is a pointer. */
+void kg_emu_lend(const void *argument, size_t bytes)
+{
+    const char *word = (const char *)argument;
+
+    for (; bytes >= sizeof(void *); bytes -= sizeof(void *), word += sizeof(void *)) {
+        const void *p;
+
+        memcpy(&p, word, sizeof p);
+        if (!kg_pages_hold(p))
+            continue;
+        if (n_views == VIEWS)
+            blame("more than %d pointers among its arguments", (int)VIEWS);
+        else
+            views[n_views++] = p;
+    }
 }
 
 /* ---- what threads ask for ---- */
@@ -383,6 +409,8 @@ void kg_dev_free(void *memory) { kg_pages_free(memory); }
 static void move(const char *what, void *to, bool to_device, const void *from,
                  bool from_device, uint64_t bytes)
 {
+    const void *const ends[] = {to_device ? to : NULL, from_device ? from : NULL};
+
     kernel = what;
     if (bytes == 0 || fault[0])
         return;
@@ -390,9 +418,9 @@ static void move(const char *what, void *to, bool to_device, const void *from,
         blame("memory of the host in the place of the device's, or the reverse");
         return;
     }
-    kg_pages_lend_all();
+    kg_pages_lend(ends, 2);
     memcpy(to, from, bytes);
-    kg_pages_take_all_back();
+    kg_pages_take_back(ends, 2);
 }
 
 void kg_dev_put(void *to, const void *from, uint64_t bytes)
@@ -414,7 +442,7 @@ void kg_dev_zero(void *to, uint64_t bytes)
     kg_emu_argument(kernel, to);
     if (fault[0])
         return;
-    kg_pages_lend_all();
+    kg_pages_lend((const void *[]){to}, 1);
     memset(to, 0, bytes);
-    kg_pages_take_all_back();
+    kg_pages_take_back((const void *[]){to}, 1);
 }

@@ -5,7 +5,7 @@
  * answer by anything at all is a fault here: a barrier that some threads never reach or
  * that is another one for some, a pointer of the host's, lanes that are not there. Shared
  * memory begins as NaN in each block and ends where its page ends; device memory opens
- * while a kernel or a copy runs (tensor/pages.h).
+ * to a kernel or a copy while it runs, as far as its arguments name it (tensor/pages.h).
  *
  * Linked into tests alone, and only where a C++ compiler is: elsewhere kg_emu_open is
  * NULL.
@@ -48,6 +48,9 @@ void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
                    void (*run)(void *), void *arg);
 /* A pointer among a kernel's arguments: a fault where it is the host's. */
 void kg_emu_argument(const char *name, const void *p);
+/* An argument of the launch that comes next: the buffers that it points into will be open
+ * for it, and no others. */
+void kg_emu_lend(const void *argument, size_t bytes);
 void kg_emu_barrier(int line);
 /* What the lanes of the warp show each other, KG_EMU_SHOWN bytes each; valid until the
  * next exchange. A mask is of all lanes. */

@@ -63,6 +63,7 @@ static void kg_emu_start(const char *name, void (*kernel)(A...), dim3 grid, int 
                          B... args)
 {
     (kg_emu_check(name, args), ...);
+    (kg_emu_lend(&args, sizeof args), ...);
     kg_emu_run(name, grid, (unsigned)threads, [&] { kernel(args...); });
 }
 #define KG_LAUNCH(kernel, grid, threads, ...)                                            \
