@@ -58,7 +58,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all lib test tests unit far check bench clean install install-lib help lint tidy format docs
+.PHONY: all lib test tests unit far emu check bench clean install install-lib help lint tidy format docs
 all: kedge lib cuda
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
@@ -110,6 +110,10 @@ $(EMU): $(patsubst src/tensor/cuda/%,$(B)/emu/%.o,$(basename $(EMU_SRC)))
 	@mkdir -p $(@D)
 	$(LD) -r -o $@ $^
 
+# of the modules whose tests have models
+emu = $(if $(filter $(LIB_of_tensor),$(call below,$(1))),$(EMU))
+LIB_of_tensor := $(call LIB_of,tensor)
+
 include src/tensor/cuda/rules.mk
 
 define module_rules
@@ -117,15 +121,15 @@ $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
-$(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1)) $(if $(filter tensor,$(1)),$(EMU))
+$(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1)) $(call emu,$(1))
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(if $(filter tensor,$(1)),$(EMU)) $(call below,$(1)) $$(LIBS) -lcmocka
+	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(call emu,$(1)) $(call below,$(1)) $$(LIBS) -lcmocka
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
-$(B)/test/tests/%: tests/%.c $(call below,serve)
+$(B)/test/tests/%: tests/%.c $(call below,serve) $(EMU)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,serve) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(EMU) $(call below,serve) $(LIBS) -lcmocka
 
 $(B)/kedge: $(call below,cli)
 	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
@@ -181,6 +185,11 @@ FAR_TESTS := $(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS))
              $(foreach t,bits train optimizers,$(B)/test/tests/$(t)_test)
 far: $(FAR_TESTS)                        ## models and runs on memory that the host cannot touch
 	@KEDGE_TEST_BACKEND=far tools/run-tests $(B) $(FAR_TESTS)
+
+# the same on kernels for devices, emulated: what ends within minutes (tests/device_run_test is always on them)
+EMU_TESTS := $(B)/test/model/rows_test $(B)/test/rollout/score_test $(B)/test/tests/bits_test
+emu: $(EMU_TESTS)                        ## models and runs on emulated kernels: the CPU's weights, bit for bit
+	@KEDGE_TEST_BACKEND=emu tools/run-tests $(B) $(EMU_TESTS)
 
 lint:                                    ## layering, style limits, formatting, headers of listed packages
 	@tools/check-layers

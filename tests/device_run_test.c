@@ -1,0 +1,121 @@
+/* Whole runs on a device's kernels, with an attention that goes through its matrix
+ * instruction: what the sampler says of a token is what training says of it, the sampling
+ * batch leaves no trace, and a run that was stopped ends as one that was not.
+ *
+ * On the emulation, or on the backend that KEDGE_TEST_BACKEND names. That runs whose
+ * attention is the CPU's have the CPU's weights is said by bits_test.
+ */
+#define ROOT "build/test-runs/device"
+#include "run_testing.h"
+
+#include "tensor/backend_testing.h"
+
+#define MODEL ROOT "/model"
+
+enum { STEPS = 20 };
+
+/* Two layers of heads of 64, four of them for two of keys. */
+static void write_model(void)
+{
+    struct kg_model_opts opts = {.ct = KG_F32};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
+    struct kg_model_config c;
+    struct kg_model *digits, *m;
+
+    NEED(kg_model_open(&digits, DIGITS, &opts, err));
+    c = digits->config;
+    c.hidden = 64;
+    c.ffn = 96;
+    c.layers = 2;
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.head_dim = 64;
+    c.init_range = 0.1f;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, MODEL, &save, err));
+    kg_model_free(m);
+    kg_model_free(digits);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fresh(ROOT);
+    write_model();
+    return 0;
+}
+
+static void what_is_sampled_is_what_is_trained(void **state)
+{
+    static const char *const long_run[] = {
+        "train.steps=20", "rollout.prompts=2", "kl.estimator=exact-reverse",
+        "kl.beta=0.01",   "anchor.kind=ema",   NULL};
+    double mismatch[STEPS + 1], norms[STEPS + 1];
+
+    (void)state;
+    must_train(ROOT "/long", false, long_run);
+    assert_int_equal(
+        metrics_of(mismatch, STEPS + 1, ROOT "/long", "mismatch/first_update_max"),
+        STEPS);
+    assert_int_equal(metrics_of(norms, STEPS + 1, ROOT "/long", "optim/grad_norm"),
+                     STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(mismatch[i] == 0);
+        assert_true(norms[i] > 0 && norms[i] < 1e3);
+    }
+}
+
+/* Sixty-four answers at once, or seven, or one. */
+static void the_sampling_batch_leaves_no_trace(void **state)
+{
+    static const char *const by[][2] = {{"rollout.max_batch=64", "run.threads=2"},
+                                        {"rollout.max_batch=7", "run.threads=1"},
+                                        {"rollout.max_batch=1", "run.threads=1"}};
+    static const char *const dirs[] = {ROOT "/at-once", ROOT "/seven", ROOT "/one"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *const extra[] = {"train.steps=1",
+                                     "rollout.prompts=16",
+                                     "train.updates_per_step=1",
+                                     by[i][0],
+                                     by[i][1],
+                                     NULL};
+
+        must_train(dirs[i], false, extra);
+        assert_same_file(dirs[0], dirs[i], "rollouts/step-000001.jsonl.zst");
+        assert_same_file(dirs[0], dirs[i], "checkpoints/latest/model/model.safetensors");
+    }
+}
+
+static void a_run_that_was_stopped_is_resumed(void **state)
+{
+    static const char *const half[] = {"train.steps=2", NULL};
+
+    (void)state;
+    must_train(ROOT "/whole", false, NULL);
+    must_train(ROOT "/half", false, half);
+    must_train(ROOT "/half", true, NULL);
+    assert_same_file(ROOT "/whole", ROOT "/half", "checkpoints/latest/state.safetensors");
+    assert_same_file(ROOT "/whole", ROOT "/half",
+                     "checkpoints/latest/model/model.safetensors");
+    assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
+}
+
+int main(void)
+{
+    static const char *const base[] = {"model.path=" MODEL, "model.dtype=bf16",
+                                       "rollout.max_tokens=8", "eval.problems=1", NULL};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_sampled_is_what_is_trained),
+        cmocka_unit_test(the_sampling_batch_leaves_no_trace),
+        cmocka_unit_test(a_run_that_was_stopped_is_resumed),
+    };
+    const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
+
+    run_also = base;
+    if (!getenv("KEDGE_TEST_BACKEND") && !kg_emu_open)
+        return cmocka_run_group_tests(none_here, NULL, NULL);
+    setenv("KEDGE_TEST_BACKEND", "emu", false);
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
