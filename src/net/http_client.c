@@ -7,11 +7,13 @@
 #include "net/http_client.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
 
 #include <curl/curl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -54,7 +56,8 @@ struct kg_http_client {
     struct queue done;
     struct request *flying; /* list */
     int in_flight;
-    size_t n; /* all requests that have not been told */
+    size_t n;    /* all requests that have not been told */
+    bool warned; /* that a try failed, and none has got through since */
     struct kg_http_client_stats stats;
 };
 
@@ -388,10 +391,54 @@ static void explain(struct request *r, CURLcode code)
     if (code == CURLE_OK || r->status != KG_OK)
         return;
     r->status = code == CURLE_OPERATION_TIMEDOUT ? KG_ETIMEOUT : KG_EIO;
-    kg_fail(&err, r->status, "%.300s: %s (%d %s)", r->url,
-            r->said[0] ? r->said : curl_easy_strerror(code), r->tries,
+    kg_fail(&err, r->status, "%s (%d %s)", r->said, r->tries,
             r->tries == 1 ? "try" : "tries");
     strncpy(r->reason, err.message, sizeof r->reason - 1);
+}
+
+/* Connected, and TLS is not agreed on. */
+static bool in_handshake(const struct request *r)
+{
+    curl_off_t agreed = 0;
+    long local_port = 0;
+
+    if (!r->easy || strncmp(r->url, "https:", 6) != 0)
+        return false;
+    curl_easy_getinfo(r->easy, CURLINFO_LOCAL_PORT, &local_port);
+    curl_easy_getinfo(r->easy, CURLINFO_APPCONNECT_TIME_T, &agreed);
+    return local_port > 0 && agreed == 0;
+}
+
+/* r->said: what failed. A port of plain HTTP waits for the rest of the handshake, or
+ * answers it by words that OpenSSL takes for a version. */
+static void say_what_failed(struct request *r, CURLcode code, bool handshake)
+{
+    char by_curl[CURL_ERROR_SIZE];
+
+    if (!r->said[0])
+        snprintf(r->said, sizeof r->said, "%s", curl_easy_strerror(code));
+    memcpy(by_curl, r->said, sizeof by_curl);
+    if (handshake && code == CURLE_OPERATION_TIMEDOUT)
+        snprintf(r->said, sizeof r->said,
+                 "expected an answer to the TLS handshake within %g s, found none: is it "
+                 "a port of http://?",
+                 r->c->opts.connect_timeout_ms / 1e3);
+    else if (handshake && code == CURLE_SSL_CONNECT_ERROR)
+        snprintf(r->said, sizeof r->said, "expected a TLS handshake, found %.150s%s",
+                 by_curl,
+                 strstr(by_curl, "version number") || strstr(by_curl, "packet length")
+                     ? ": the answer is not TLS, is it a port of http://?"
+                     : "");
+}
+
+/* Tries go on for a while: the first that fails is told, and then none until one got
+ * through. */
+static void warn(struct request *r, CURLcode code)
+{
+    if (code != CURLE_OK && !r->c->warned)
+        kg_log_warn("%.300s: %s: trying again (%d of %d)", r->url, r->said, r->tries + 1,
+                    r->c->opts.tries);
+    r->c->warned = code != CURLE_OK;
 }
 
 static void unlink_flying(struct kg_http_client *c, struct request *r)
@@ -408,18 +455,22 @@ static void end_try(struct request *r, CURLcode code)
     struct kg_http_client *c = r->c;
     if (r->easy)
         curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &r->http_status);
-    bool again = plan_next(r, code, kg_clock_seconds());
+    bool again = plan_next(r, code, kg_clock_seconds()), handshake = in_handshake(r);
     unlink_flying(c, r);
     if (r->easy) {
         (void)curl_multi_remove_handle(c->multi, r->easy);
         curl_easy_cleanup(r->easy);
         r->easy = NULL;
     }
+    if (code != CURLE_OK)
+        say_what_failed(r, code, handshake);
     if (again) {
+        warn(r, code);
         c->stats.retries++;
         push(&c->waiting, r);
         return;
     }
+    c->warned = c->warned && code != CURLE_OK;
     explain(r, code);
     c->stats.failures += r->status != KG_OK;
     push(&c->done, r);

@@ -41,7 +41,8 @@ struct kg_http_client_opts {
 struct kg_http_answer {
     uint64_t ticket;
     kg_status status;   /* OK: an HTTP answer came, whatever its code */
-    const char *reason; /* when status is not OK: what was expected, what was found */
+    const char *reason; /* when status is not OK: what was expected, what was found;
+                         * the caller knows the URL */
     int http_status;
     const char *body; /* borrowed during the callback; NUL behind it */
     size_t body_n;

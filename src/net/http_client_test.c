@@ -2,7 +2,9 @@
  * misbehave. */
 #include "net/http_testing.h"
 
+#include "base/log.h"
 #include "net/http_client.h"
+#include "net/stuck_testing.h"
 
 #include <pthread.h>
 
@@ -181,9 +183,78 @@ static void a_server_that_is_not_there_is_named_after_all_tries(void **state)
     poll_all();
     assert_int_equal(seen.status, KG_EIO);
     assert_int_equal(seen.tries, 3);
-    assert_non_null(strstr(seen.reason, url));
+    assert_null(strstr(seen.reason, url)); /* who asked puts it in front, once */
     assert_non_null(strstr(seen.reason, "3 tries"));
     close_client();
+}
+
+/* What is logged while the request at hand is tried. */
+static void poll_all_into(char *text, size_t n)
+{
+    FILE *f = tmpfile();
+
+    assert_non_null(f);
+    kg_log_set_stream(f, false);
+    poll_all();
+    kg_log_set_stream(NULL, false);
+    rewind(f);
+    text[fread(text, 1, n - 1, f)] = '\0';
+    fclose(f);
+}
+
+static void the_first_try_that_fails_is_told(void **state)
+{
+    char text[1024];
+    const char *said;
+
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int port = kg_http_server_port(server);
+    stop_server();
+    open_client((struct kg_http_client_opts){.tries = 3});
+    ask(at(port, "/hello"), NULL);
+    poll_all_into(text, sizeof text);
+    said = strstr(text, "/hello: Failed to connect");
+    assert_non_null(said);
+    assert_non_null(strstr(said, "trying again (2 of 3)"));
+    assert_null(strstr(said, "3 of 3"));
+    close_client();
+}
+
+static void https_of_a_plain_port_says_so(void **state)
+{
+    double start = kg_clock_seconds();
+
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    open_client((struct kg_http_client_opts){.tries = 1});
+    snprintf(url, sizeof url, "https://127.0.0.1:%d/hello", kg_http_server_port(server));
+    ask(url, NULL);
+    poll_all();
+    assert_int_equal(seen.status, KG_EIO);
+    if (!strstr(seen.reason, "expected a TLS handshake, found ") ||
+        !strstr(seen.reason, "the answer is not TLS, is it a port of http://? (1 try)"))
+        fail_msg("%s", seen.reason);
+    assert_true(kg_clock_seconds() - start < 3);
+    close_client();
+    stop_server();
+}
+
+static void a_handshake_without_an_answer_names_its_timeout(void **state)
+{
+    int port, fd = open_stuck(&port);
+
+    (void)state;
+    open_client((struct kg_http_client_opts){.tries = 1, .connect_timeout_ms = 250});
+    snprintf(url, sizeof url, "https://127.0.0.1:%d/hello", port);
+    ask(url, NULL);
+    poll_all();
+    assert_int_equal(seen.status, KG_ETIMEOUT);
+    assert_string_equal(seen.reason,
+                        "expected an answer to the TLS handshake within 0.25 s, found "
+                        "none: is it a port of http://? (1 try)");
+    close_client();
+    close(fd);
 }
 
 static void a_poll_without_time_gives_what_is_ready(void **state)
@@ -386,6 +457,9 @@ int main(void)
         cmocka_unit_test_teardown(the_key_is_sent, clean),
         cmocka_unit_test_teardown(what_may_pass_is_tried_again_after_the_pause_asked_for,
                                   clean),
+        cmocka_unit_test_teardown(the_first_try_that_fails_is_told, clean),
+        cmocka_unit_test_teardown(https_of_a_plain_port_says_so, clean),
+        cmocka_unit_test_teardown(a_handshake_without_an_answer_names_its_timeout, clean),
         cmocka_unit_test_teardown(a_server_that_is_not_there_is_named_after_all_tries,
                                   clean),
         cmocka_unit_test_teardown(a_silent_server_meets_the_timeout_and_the_deadline,

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 enum { EVENTS = 64, ACCEPTS = 64, SWEEP_MS = 200, LINGER_S = 2, KEEP_BYTES = 16 << 10 };
+enum { TLS_HANDSHAKE = 0x16 }; /* the first byte of what a client of https sends */
 
 /* ---- a connection's end ---- */
 
@@ -274,6 +275,10 @@ static void take_head(struct kg_http_server *s, struct kg_http_conn *c)
         consume(c, 2);
     if (c->in.len == 0)
         return;
+    if (c->in.data[0] == TLS_HANDSHAKE) { /* its client would wait for our half of it */
+        refuse(s, c, 400, "expected HTTP, found a TLS handshake: use http://");
+        return;
+    }
     size_t n = kg_http_head_length(c->in.data, c->in.len, &c->seen);
     if (n > s->opts.max_head_bytes || (n == 0 && c->in.len > s->opts.max_head_bytes)) {
         refuse_large_head(s, c);

@@ -42,7 +42,7 @@ static void wrong_requests_are_answered_in_the_owners_shape(void **state)
     expect("DELETE /hello HTTP/1.1\r\n" END, 405, "Allow: GET, HEAD\r\n");
     expect("POST /echo HTTP/1.1\r\nContent-Length: 101\r\n" END, 413, "101 bytes");
     expect("garbage\r\n\r\n", 400, "{\"error\"");
-    expect("\x16\x03\x01\x02\n\n", 400, "{\"error\"");
+    expect("\x16\x03\x01\x02", 400, "{\"error\": \"expected HTTP, found a TLS handshake");
     expect("GET / HTTP/3.0\r\n\r\n", 505, "{\"error\"");
     assert_int_equal(stats().errors_4xx, 8);
     assert_int_equal(stats().errors_5xx, 1);

@@ -231,8 +231,7 @@ static kg_status read_answer(struct engine *e, struct request *r,
     struct kg_retrieve_answer answer;
 
     if (a->status != KG_OK)
-        return kg_fail(err, a->status, "%s%s%s", strstr(a->reason, e->url) ? "" : e->url,
-                       strstr(a->reason, e->url) ? "" : ": ", a->reason);
+        return kg_fail(err, a->status, "%s: %s", e->url, a->reason);
     if (a->http_status != 200) {
         char said[QUOTED_BYTES + 1];
 
