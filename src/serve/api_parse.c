@@ -72,11 +72,73 @@ static kg_status take_model(struct kg_api_request *r, const struct kg_json *v,
     return r->model ? KG_OK : wrong(err, "a string", v);
 }
 
+/* What a message may have: what a chat template reads; what clients give back of an
+ * answer without meaning anything by it; and, as null alone, what no template has a place
+ * for. */
+static const struct message_field {
+    const char *name;
+    bool null_alone;
+} message_fields[] = {
+    {"role", false},       {"content", false},      {"name", false},
+    {"tool_calls", false}, {"tool_call_id", false}, {"reasoning_content", false},
+    {"reasoning", false},  {"annotations", false},  {"refusal", true},
+    {"audio", true},       {"function_call", true},
+};
+
+static kg_status check_message_field(const char *name, const struct kg_json *v,
+                                     struct kg_err *err)
+{
+    for (size_t i = 0; i < sizeof message_fields / sizeof *message_fields; i++) {
+        const struct message_field *f = &message_fields[i];
+
+        if (strcmp(f->name, name) != 0)
+            continue;
+        if (f->null_alone && kg_json_type(v) != KG_JSON_NULL)
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "%s: not supported: only null can be given, found %s", name,
+                           kg_json_type_name(v));
+        return KG_OK;
+    }
+    return kg_fail(err, KG_EINVAL, "unknown field '%.100s'", name);
+}
+
+/* Of a part of type text; another type is refused where it is read. */
+static kg_status check_part(const struct kg_json *part, struct kg_err *err)
+{
+    const char *type = kg_json_text(kg_json_get(part, "type"), NULL);
+
+    for (size_t i = 0; type && strcmp(type, "text") == 0 && i < kg_json_size(part); i++) {
+        const char *name = kg_json_key_at(part, i);
+
+        if (strcmp(name, "type") != 0 && strcmp(name, "text") != 0)
+            return kg_fail(err, KG_EINVAL, "content: unknown field '%.100s'", name);
+    }
+    return KG_OK;
+}
+
+static kg_status check_message(const struct kg_json *message, struct kg_err *err)
+{
+    const struct kg_json *content = kg_json_get(message, "content");
+
+    if (kg_json_type(message) != KG_JSON_OBJECT)
+        return KG_OK; /* refused where it is read */
+    for (size_t i = 0; i < kg_json_size(message); i++)
+        KG_TRY(check_message_field(kg_json_key_at(message, i),
+                                   kg_json_value_at(message, i), err));
+    for (size_t i = 0;
+         kg_json_type(content) == KG_JSON_ARRAY && i < kg_json_size(content); i++)
+        KG_TRY(check_part(kg_json_at(content, i), err));
+    return KG_OK;
+}
+
 static kg_status take_messages(struct kg_api_request *r, const struct kg_json *v,
                                struct kg_err *err)
 {
     if (kg_json_type(v) != KG_JSON_ARRAY || kg_json_size(v) == 0)
         return wrong(err, "an array of at least one message", v);
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        if (check_message(kg_json_at(v, i), err) != KG_OK)
+            return kg_err_prefix(err, "message %zu", i);
     r->messages = v;
     return KG_OK;
 }

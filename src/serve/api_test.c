@@ -226,6 +226,18 @@ static const struct bad {
      "response_format", "not supported"},
     {KG_API_CHAT, "{\"messages\":[{}],\"chat_template_kwargs\":{\"messages\":1}}",
      "chat_template_kwargs", "'messages'"},
+    {KG_API_CHAT, "{\"messages\":[{},{\"role\":\"user\",\"contents\":\"1\"}]}",
+     "messages", "messages: message 1: unknown field 'contents'"},
+    {KG_API_CHAT, "{\"messages\":[{\"refusal\":\"no\"}]}", "messages",
+     "message 0: refusal: not supported: only null can be given, found string"},
+    {KG_API_CHAT, "{\"messages\":[{\"audio\":{\"id\":\"x\"}}]}", "messages",
+     "audio: not"},
+    {KG_API_CHAT, "{\"messages\":[{\"function_call\":{}}]}", "messages",
+     "function_call: "},
+    {KG_API_CHAT,
+     "{\"messages\":[{\"content\":[{\"type\":\"text\",\"text\":\"1\",\"lang\":\"de\"}]}]"
+     "}",
+     "messages", "message 0: content: unknown field 'lang'"},
     {KG_API_CHAT, "{\"messages\":[{}],\"reasoning_effort\":\"low\"}", NULL,
      "'reasoning_effort'"},
 };
@@ -254,6 +266,13 @@ static void prompts_become_tokens(void **state)
     assert_int_equal(r.n_prompts, 2);
     need(encode(KG_API_COMPLETION, "{\"prompt\":[[5,6,14],[1]]}"));
     assert_int_equal(r.prompts[1].ids.n, 1);
+    /* what a client sends back of an answer is no more than that */
+    need(encode(
+        KG_API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"name\":\"x\",\"content\":\"1\"},"
+        "{\"role\":\"assistant\",\"content\":\"2\",\"refusal\":null,\"audio\":null,"
+        "\"function_call\":null,\"annotations\":[],\"tool_calls\":null,"
+        "\"reasoning_content\":null}]}"));
     need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"12,\"}]}"));
     assert_int_equal(r.max_tokens, 64 - (int64_t)r.prompts[0].ids.n);
     assert_memory_equal(r.prompts[0].ids.ids, ids, sizeof ids);
