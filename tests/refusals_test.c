@@ -74,11 +74,24 @@ static void an_index_of_another_world_is_refused(void **state)
         "w.db, and the world of --seed 2 --works 20: episode 1: expected a search for");
 }
 
+static void keys_of_a_line_that_nothing_reads_are_refused(void **state)
+{
+    (void)state;
+    refused(
+        "{\"ids\": [1]}\n{\"ids\": [1], \"max_tokens\": 2}\n",
+        "generate --jsonl -m " DIGITS,
+        "stdin line 2: expected \"prompt\" (with messages \"tools\") or \"ids\" alone, "
+        "found 'max_tokens'; flags say");
+    refused("{\"prompt\": \"1\", \"tools\": []}", "generate --jsonl -m " DIGITS,
+            "stdin line 1: tools: expected a prompt of messages with it");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_length_beyond_the_model_is_refused),
         cmocka_unit_test(an_index_of_another_world_is_refused),
+        cmocka_unit_test(keys_of_a_line_that_nothing_reads_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -157,6 +157,29 @@ static kg_status need_chat(struct job *j, struct kg_err *err)
     return kg_prompt_check(&kg_prompt_how, err);
 }
 
+/* How answers are drawn is said once, by flags: a line's own max_tokens would be taken
+ * for one. */
+static kg_status check_keys(const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const bool messages = kg_json_type(kg_json_get(doc->root, "prompt")) == KG_JSON_ARRAY;
+
+    for (size_t i = 0; i < kg_json_size(doc->root); i++) {
+        const char *key = kg_json_key_at(doc->root, i);
+
+        if (strcmp(key, "tools") == 0 && !messages)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: tools: expected a prompt of messages with it",
+                           doc->where);
+        if (strcmp(key, "prompt") != 0 && strcmp(key, "ids") != 0 &&
+            strcmp(key, "tools") != 0)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected \"prompt\" (with messages \"tools\") or "
+                           "\"ids\" alone, found '%.80s'; flags say how all are sampled",
+                           doc->where, key);
+    }
+    return KG_OK;
+}
+
 static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
                           struct kg_err *err)
 {
@@ -166,6 +189,7 @@ static kg_status add_line(struct job *j, const struct kg_json_doc *doc,
     if ((prompt == NULL) == (ids == NULL))
         return kg_fail(err, KG_EFORMAT, "%s: expected \"prompt\" or \"ids\", found %s",
                        doc->where, ids ? "both" : "neither");
+    KG_TRY(check_keys(doc, err));
     if (ids) {
         KG_TRY(kg_load_ids(&j->ids, doc, j->l.model->config.vocab, err));
     } else {

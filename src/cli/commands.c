@@ -75,7 +75,7 @@ const struct kg_command kg_commands[] = {
      "{\"prompt\": text}, {\"prompt\": [messages]}, which the chat template renders "
      "(with \"tools\": [...], if it has them), or {\"ids\": [...]}, and every answer a "
      "line {\"ids\", \"logprobs\", \"text\", \"finish_reason\"} on stdout, in input "
-     "order, --n lines for each input.\n\n"
+     "order, --n lines for each input. Other keys of a line are refused.\n\n"
      "A log-prob is of the full softmax at the temperature (at temperature 0: at 1), and "
      "is bit for bit what "
      "`kedge score` prints for the same ids. Truncation applies in the order top-k, "
