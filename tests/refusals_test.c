@@ -1,4 +1,4 @@
-/* What would do nothing is refused, and says why: ./kedge is run in a shell.
+/* What would do nothing is refused or said, with the reason: ./kedge is run in a shell.
  */
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -86,12 +86,24 @@ static void keys_of_a_line_that_nothing_reads_are_refused(void **state)
             "stdin line 1: tools: expected a prompt of messages with it");
 }
 
+static void a_backend_for_tests_is_said(void **state)
+{
+    (void)state;
+    assert_int_equal(system("KEDGE_TEST_BACKEND=far ./kedge generate -m " DIGITS
+                            " --max-tokens 1 1 >" ROOT "/out 2>" ROOT "/err"),
+                     0);
+    kg_str_clear(&said);
+    NEED(kg_file_read(&said, ROOT "/err", 1 << 20, err));
+    assert_non_null(strstr(said.data, "backend: far (KEDGE_TEST_BACKEND)\n"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_length_beyond_the_model_is_refused),
         cmocka_unit_test(an_index_of_another_world_is_refused),
         cmocka_unit_test(keys_of_a_line_that_nothing_reads_are_refused),
+        cmocka_unit_test(a_backend_for_tests_is_said),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -10,6 +10,7 @@
 #include "tensor/far.h"
 #include "tensor/selfcheck.h"
 
+#include "base/log.h"
 #include "base/str.h"
 
 #if defined(__x86_64__)
@@ -17,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,13 +141,24 @@ static const struct {
     {"emu", "kernels for devices, emulated, for tests", kg_emu_open},
 };
 
+/* The name of one that a variable has put in the place of "cpu", or NULL: said once. */
+static const char *named_by_tests(void)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const char *test = getenv("KEDGE_TEST_BACKEND");
+
+    if (test && !atomic_flag_test_and_set(&said))
+        kg_log_info("backend: %s (KEDGE_TEST_BACKEND)", test);
+    return test;
+}
+
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err)
 {
-    const char *test = getenv("KEDGE_TEST_BACKEND");
     const size_t n = sizeof backends / sizeof *backends - (kg_emu_open == NULL);
 
-    name = name ? name : test ? test : "cpu";
+    name = name ? name : named_by_tests();
+    name = name ? name : "cpu";
     for (size_t i = 0; i < n; i++)
         if (strcmp(backends[i].name, name) == 0)
             return backends[i].open(be, err);
