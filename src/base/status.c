@@ -2,11 +2,15 @@
  *
  * Not a logging facility: nothing is printed here. The one idea: a message is built from
  * the inside out. The place that fails says what it expected and found, and each caller
- * that knows more of where puts it in front. A message that does not fit is cut at the
- * end, never at the front, and line breaks that came in through file contents become
- * spaces, so that an error stays one line.
+ * that knows more of where puts it in front. A message that does not fit, for a name
+ * of thousands of bytes, is cut in its middle: where and why stand at its ends. Line
+ * breaks that came in through file contents become spaces, so that an error stays one
+ * line.
  */
 #include "base/status.h"
+
+#include "base/mem.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,15 +41,50 @@ static void keep_one_line(char *text)
             *text = ' ';
 }
 
+/* The beginning and the end of a text that is too long: names stand in front of reasons.
+ */
+static void keep_both_ends(char out[KG_ERR_MESSAGE_BYTES], const char *whole, size_t n)
+{
+    static const char gap[] = " ... ";
+    const size_t room = KG_ERR_MESSAGE_BYTES - sizeof gap, half = room / 2;
+    const size_t head = half - kg_utf8_cut(whole, half);
+    const char *tail = whole + n - half;
+
+    while (((unsigned char)*tail & 0xc0) == 0x80) /* within a character */
+        tail++;
+    memcpy(out, whole, head);
+    memcpy(out + head, gap, sizeof gap);
+    strcpy(out + head + sizeof gap - 1, tail);
+}
+
+__attribute__((format(printf, 2, 0))) static void fit(char out[KG_ERR_MESSAGE_BYTES],
+                                                      const char *fmt, va_list args)
+{
+    struct kg_err no_memory;
+    va_list again;
+    char *whole;
+    int n;
+
+    va_copy(again, args);
+    n = vsnprintf(out, KG_ERR_MESSAGE_BYTES, fmt, args);
+    if (n >= KG_ERR_MESSAGE_BYTES &&
+        (whole = kg_mem_calloc((size_t)n + 1, 1, "a message", &no_memory)) != NULL) {
+        vsnprintf(whole, (size_t)n + 1, fmt, again);
+        keep_both_ends(out, whole, (size_t)n);
+        kg_mem_free(whole);
+    }
+    va_end(again);
+    keep_one_line(out);
+}
+
 kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...)
 {
     char text[KG_ERR_MESSAGE_BYTES]; /* an argument may be err->message itself */
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    fit(text, fmt, args);
     va_end(args);
-    keep_one_line(text);
     memcpy(err->message, text, strlen(text) + 1);
     err->code = code;
     return code;
@@ -57,20 +96,9 @@ kg_status kg_err_prefix(struct kg_err *err, const char *fmt, ...)
     va_list args;
 
     va_start(args, fmt);
-    int n = vsnprintf(text, sizeof text, fmt, args);
+    fit(text, fmt, args);
     va_end(args);
-    size_t used = n < 0 ? 0 : (size_t)n;
-    if (used + 2 < sizeof text) {
-        size_t room = sizeof text - used - 3;
-        size_t rest = strnlen(err->message, sizeof err->message - 1);
-        rest = rest < room ? rest : room;
-        memcpy(text + used, ": ", 2);
-        memcpy(text + used + 2, err->message, rest);
-        text[used + 2 + rest] = '\0';
-    }
-    keep_one_line(text);
-    memcpy(err->message, text, strlen(text) + 1);
-    return err->code;
+    return kg_fail(err, err->code, "%s: %s", text, err->message);
 }
 
 const char *kg_status_name(kg_status code)

@@ -55,7 +55,8 @@ struct kg_err {
             goto label;                                                                  \
     } while (0)
 
-/* Fill err with the code and a formatted one-line message.   returns code, for `return
+/* Fill err with the code and a formatted one-line message, cut in its middle where it
+ * does not fit.   returns code, for `return
  * kg_fail(..)` */
 kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...)
     KG_PRINTF(3, 4);

@@ -1,5 +1,6 @@
 /* Tests of error messages. */
 #include "base/status.h"
+#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +40,7 @@ static void message_may_be_made_from_itself(void **state)
     assert_string_equal(err.message, "outer (inner)");
 }
 
-static void long_messages_are_cut_at_the_end(void **state)
+static void long_messages_are_cut_in_the_middle(void **state)
 {
     struct kg_err err = {0};
     char text[2 * KG_ERR_MESSAGE_BYTES];
@@ -54,6 +55,35 @@ static void long_messages_are_cut_at_the_end(void **state)
     assert_memory_equal(err.message, "where: xxx", 10);
     kg_err_prefix(&err, "%s", text);
     assert_int_equal(strlen(err.message), KG_ERR_MESSAGE_BYTES - 1);
+    /* a name that is too long leaves the reason, in front of it and behind */
+    kg_fail(&err, KG_EINVAL, "expected '%s' to be a name, found none", text);
+    assert_memory_equal(err.message, "expected 'xxx", 13);
+    assert_non_null(strstr(err.message, "xxx ... xxx"));
+    assert_non_null(strstr(err.message, "xxx' to be a name, found none"));
+    kg_fail(&err, KG_EIO, "cannot open");
+    kg_err_prefix(&err, "%s", text);
+    assert_string_equal(err.message + strlen(err.message) - 13, ": cannot open");
+}
+
+/* No half of a character on either side of the gap. */
+static void a_cut_message_is_utf8(void **state)
+{
+    struct kg_err err = {0};
+    char text[2 * KG_ERR_MESSAGE_BYTES];
+
+    (void)state;
+    for (int shift = 0; shift < 3; shift++) {
+        size_t n = 0;
+
+        memset(text, 'x', sizeof text);
+        for (n = (size_t)shift; n + 3 < sizeof text; n += 3)
+            memcpy(text + n, "\xe2\x82\xac", 3);
+        text[n] = '\0';
+        kg_fail(&err, KG_EIO, "%s", text);
+        assert_true(kg_utf8_is_valid(err.message, strlen(err.message)));
+        assert_in_range(strlen(err.message), KG_ERR_MESSAGE_BYTES - 6,
+                        KG_ERR_MESSAGE_BYTES - 1);
+    }
 }
 
 static void a_message_is_one_line(void **state)
@@ -84,7 +114,8 @@ int main(void)
         cmocka_unit_test(fail_sets_code_and_message),
         cmocka_unit_test(prefixes_stack_in_front),
         cmocka_unit_test(message_may_be_made_from_itself),
-        cmocka_unit_test(long_messages_are_cut_at_the_end),
+        cmocka_unit_test(long_messages_are_cut_in_the_middle),
+        cmocka_unit_test(a_cut_message_is_utf8),
         cmocka_unit_test(a_message_is_one_line),
         cmocka_unit_test(every_status_has_its_own_name),
     };
