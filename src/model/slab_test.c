@@ -108,6 +108,7 @@ static void test_a_hash_tells_every_value_from_another(void **state)
 static void test_a_slab_that_finds_no_memory_has_none(void **state)
 {
     (void)state;
+    need_counted_memory();
     struct kg_slab s;
     struct kg_err why;
     kg_mem_fail_at(1);

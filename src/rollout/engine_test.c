@@ -909,6 +909,7 @@ static void a_share_that_fails_fails_the_step(void **state)
 static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
 {
     (void)state;
+    need_counted_memory();
     uint64_t before = kg_mem_current_bytes();
     struct kg_sampling s = plain(3);
     struct kg_request q = prompt_of(10, &s, 1);
