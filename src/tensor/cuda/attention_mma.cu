@@ -112,10 +112,11 @@ static __device__ float scaled(float s[8][4], int h, float scale, int seen)
     return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
 }
 
-/* Scores of row h become p = 2^(x - m); m, l and acc move to the new maximum. */
+/* Scores of row h become p = 2^(x - m), in pairs of bf16: p[n][h] of keys 8 n + 2 (lane %
+ * 4) and the next; m, l and acc move to the new maximum. */
 template <int HD>
-static __device__ void soften(float s[8][4], struct sums<HD> *w, int h, float scale,
-                              int seen)
+static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *w, int h,
+                              float scale, int seen)
 {
     const int t = (int)threadIdx.x % 4;
     const float m = fmaxf(w->m[h], scaled(s, h, scale, seen));
@@ -123,14 +124,18 @@ static __device__ void soften(float s[8][4], struct sums<HD> *w, int h, float sc
     float sum = 0.0f;
 
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < 8; n++) {
+        float *pair = &s[n][2 * h];
+
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float p = kg_cuda_exp2(s[n][2 * h + i] - m);
+            const float e = kg_cuda_exp2(pair[i] - m);
 
-            s[n][2 * h + i] = 8 * n + 2 * t + i < seen ? p : 0.0f;
-            sum += s[n][2 * h + i];
+            pair[i] = 8 * n + 2 * t + i < seen ? e : 0.0f;
+            sum += pair[i];
         }
+        p[n][h] = kg_pair(pair[0], pair[1]);
+    }
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
     w->l[h] = kg_fma(w->l[h], alpha, sum);
@@ -146,21 +151,20 @@ static __device__ void soften(float s[8][4], struct sums<HD> *w, int h, float sc
 /* acc += p v. Keys that a row does not see are 0 times a number: a zero of either sign,
  * which changes no acc but -0. */
 template <int HD>
-static __device__ void add_values(struct sums<HD> *w, const float s[8][4],
+static __device__ void add_values(struct sums<HD> *w, const uint32_t p[8][2],
                                   const struct kg_cuda_eight (*v)[HD / 8 + 1])
 {
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
-        const uint32_t p[4] = {kg_pair(s[n][0], s[n][1]), kg_pair(s[n][2], s[n][3]),
-                               kg_pair(s[n + 1][0], s[n + 1][1]),
-                               kg_pair(s[n + 1][2], s[n + 1][3])};
+        const uint32_t left[4] = {p[n][0], p[n][1], p[n + 1][0], p[n + 1][1]};
+
 #pragma unroll
         for (int c = 0; c < HD / 8; c += 2) {
             uint32_t b[4];
 
             kg_fragments_transposed(b, kg_cuda_left(v, 8 * n, c / 2));
-            kg_mma(w->acc[c], p, b);
-            kg_mma(w->acc[c + 1], p, b + 2);
+            kg_mma(w->acc[c], left, b);
+            kg_mma(w->acc[c + 1], left, b + 2);
         }
     }
 }
@@ -214,6 +218,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     for (int block = 0; block <= t.window; block++) {
         const int64_t first = kg_cuda_keys(a, t.seq, block);
         const int n = kg_cuda_seen(t, t.rows - 1, block);
+        uint32_t p[8][2];
         float s[8][4];
 
         kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(k, a.k, first, n, t.kv_head * HD);
@@ -227,9 +232,9 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
             score<HD>(s, q, k);
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                soften(s, &part, h, scale,
+                soften(p, s, &part, h, scale,
                        kg_cuda_seen(t, row + (int)threadIdx.x % 32 / 4 + 8 * h, block));
-            add_values(&part, s, v);
+            add_values(&part, p, v);
         }
         if (block % RESTART == RESTART - 1 || block == t.window)
             merge(&all, &part);
