@@ -499,7 +499,7 @@ static void what_computes_is_named_by_flag_or_key(void **state)
                    kedge("", "train recipes/digits.yaml model.path=" DIGITS
                              " model.device=cuda:one --dry-run"),
                    "model.device: expected cuda or cuda:N with N below");
-    expect_refusal(2, kedge("", "bench products --device cpu"), "serve alone");
+    expect_refusal(2, kedge("", "bench products --device cpu"), "--device acts with");
 }
 
 /* ---- chat-template ---- */
