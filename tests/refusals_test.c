@@ -74,16 +74,18 @@ static void an_index_of_another_world_is_refused(void **state)
         "w.db, and the world of --seed 2 --works 20: episode 1: expected a search for");
 }
 
-static void keys_of_a_line_that_nothing_reads_are_refused(void **state)
+static void how_to_sample_is_not_said_by_a_line(void **state)
 {
     (void)state;
-    refused(
-        "{\"ids\": [1]}\n{\"ids\": [1], \"max_tokens\": 2}\n",
-        "generate --jsonl -m " DIGITS,
-        "stdin line 2: expected \"prompt\" (with messages \"tools\") or \"ids\" alone, "
-        "found 'max_tokens'; flags say");
+    refused("{\"ids\": [1]}\n{\"ids\": [1], \"max_tokens\": 2}\n",
+            "generate --jsonl -m " DIGITS,
+            "stdin line 2: max_tokens: expected no such key, flags say");
     refused("{\"prompt\": \"1\", \"tools\": []}", "generate --jsonl -m " DIGITS,
             "stdin line 1: tools: expected a prompt of messages with it");
+    assert_int_equal(system("echo '{\"ids\": [1], \"ground_truth\": \"4\"}' | ./kedge "
+                            "generate --jsonl --max-tokens 1 -m " DIGITS " >" ROOT
+                            "/out"),
+                     0);
 }
 
 static void a_backend_for_tests_is_said(void **state)
@@ -102,7 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_length_beyond_the_model_is_refused),
         cmocka_unit_test(an_index_of_another_world_is_refused),
-        cmocka_unit_test(keys_of_a_line_that_nothing_reads_are_refused),
+        cmocka_unit_test(how_to_sample_is_not_said_by_a_line),
         cmocka_unit_test(a_backend_for_tests_is_said),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -158,23 +158,35 @@ static kg_status need_chat(struct job *j, struct kg_err *err)
 }
 
 /* How answers are drawn is said once, by flags: a line's own max_tokens would be taken
- * for one. */
+ * for one. Other keys are columns of the user's data. */
+static bool is_sampling(const char *key)
+{
+    static const char *const names[] = {"max_tokens",     "max_completion_tokens",
+                                        "max_new_tokens", "temperature",
+                                        "top_p",          "top_k",
+                                        "min_p",          "n",
+                                        "seed",           "stop",
+                                        "ignore_eos"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(key, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static kg_status check_keys(const struct kg_json_doc *doc, struct kg_err *err)
 {
-    const bool messages = kg_json_type(kg_json_get(doc->root, "prompt")) == KG_JSON_ARRAY;
-
+    if (kg_json_get(doc->root, "tools") &&
+        kg_json_type(kg_json_get(doc->root, "prompt")) != KG_JSON_ARRAY)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: tools: expected a prompt of messages with it", doc->where);
     for (size_t i = 0; i < kg_json_size(doc->root); i++) {
         const char *key = kg_json_key_at(doc->root, i);
 
-        if (strcmp(key, "tools") == 0 && !messages)
+        if (is_sampling(key))
             return kg_fail(err, KG_EFORMAT,
-                           "%s: tools: expected a prompt of messages with it",
-                           doc->where);
-        if (strcmp(key, "prompt") != 0 && strcmp(key, "ids") != 0 &&
-            strcmp(key, "tools") != 0)
-            return kg_fail(err, KG_EFORMAT,
-                           "%s: expected \"prompt\" (with messages \"tools\") or "
-                           "\"ids\" alone, found '%.80s'; flags say how all are sampled",
+                           "%s: %s: expected no such key, flags say how all lines are "
+                           "sampled",
                            doc->where, key);
     }
     return KG_OK;
