@@ -40,6 +40,12 @@ kg_status kg_slab_init_as(struct kg_slab *s, const struct kg_backend *backend,
     return s->memory ? KG_OK : err->code;
 }
 
+kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
+                       const char *what, struct kg_err *err)
+{
+    return kg_slab_init_as(s, backend, KG_F32, n, what, err);
+}
+
 void kg_slab_release(struct kg_slab *s)
 {
     if (s->memory)

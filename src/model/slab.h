@@ -44,13 +44,8 @@ struct kg_mat kg_slab_row(const struct kg_slab *s, int64_t first, int64_t n);
 kg_status kg_slab_init_as(struct kg_slab *s, const struct kg_backend *backend,
                           enum kg_dtype dtype, int64_t n, const char *what,
                           struct kg_err *err) KG_MUST_CHECK;
-static inline kg_status KG_MUST_CHECK kg_slab_init(struct kg_slab *s,
-                                                   const struct kg_backend *backend,
-                                                   int64_t n, const char *what,
-                                                   struct kg_err *err)
-{
-    return kg_slab_init_as(s, backend, KG_F32, n, what, err);
-}
+kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int64_t n,
+                       const char *what, struct kg_err *err) KG_MUST_CHECK;
 void kg_slab_release(struct kg_slab *s); /* {0} is allowed, and is what it leaves */
 
 /* s = 0;   to = from;   a, b = b, a, all bit for bit;   to = to + from
