@@ -24,7 +24,7 @@ export KEDGE_GPU_CHECK_TESTS
 
 all_is_well() {
     check --device cpu --parts start,whole --seconds 200 && [ "$(result whole)" = ok ] &&
-        [ "$(result mismatch/first_update_max)" = ok ] && [ "$(result 'kill -9 and resume')" != FAILED ] &&
+        [ "$(result mismatch/first_update_max)" = ok ] && result 'kill -9 and resume' | grep -q -E '^(ok|skipped|out of time)$' &&
         [ "$(result train/reward)" = ok ] && json_is_read
 }
 pass "a model is compared, trained, killed and resumed" all_is_well
@@ -56,7 +56,7 @@ pass "what the emulation cannot do is said" emulation
 
 benches() {
     check --device cpu --parts bench --seconds 20
-    [ "$(result 'kedge bench products')" = "not there" ] && [ "$(result bench)" != "" ] && json_is_read
+    [ "$(result 'kedge bench products')" = "not there" ] && result bench | grep -q -E '^(ok|out of time)$' && json_is_read
 }
 pass "benchmarks are rows, or said to be missing" benches
 

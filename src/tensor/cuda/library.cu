@@ -24,9 +24,17 @@ bool kg_dev_shown;
 extern "C" void *kg_mem_calloc(size_t count, size_t size, const char *what,
                                struct kg_err *err)
 {
-    return door->calloc(count, size, what, err);
+    if (door)
+        return door->calloc(count, size, what, err);
+    err->code = KG_ENOMEM; /* a long message of before: it is cut at its end */
+    err->message[0] = 0;
+    return NULL;
 }
-extern "C" void kg_mem_free(void *block) { door->free(block); }
+extern "C" void kg_mem_free(void *block)
+{
+    if (door)
+        door->free(block);
+}
 
 static __global__ void nothing(void) {}
 
