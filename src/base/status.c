@@ -50,8 +50,8 @@ static void keep_both_ends(char out[KG_ERR_MESSAGE_BYTES], const char *whole, si
     const size_t head = half - kg_utf8_cut(whole, half);
     const char *tail = whole + n - half;
 
-    while (((unsigned char)*tail & 0xc0) == 0x80) /* within a character */
-        tail++;
+    for (int i = 0; i < 3 && ((unsigned char)*tail & 0xc0) == 0x80; i++)
+        tail++; /* within a character */
     memcpy(out, whole, head);
     memcpy(out + head, gap, sizeof gap);
     strcpy(out + head + sizeof gap - 1, tail);

@@ -176,14 +176,15 @@ static bool is_sampling(const char *key)
 
 static kg_status check_keys(const struct kg_json_doc *doc, struct kg_err *err)
 {
-    if (kg_json_get(doc->root, "tools") &&
+    if (kg_json_type(kg_json_get(doc->root, "tools")) == KG_JSON_ARRAY &&
         kg_json_type(kg_json_get(doc->root, "prompt")) != KG_JSON_ARRAY)
         return kg_fail(err, KG_EFORMAT,
                        "%s: tools: expected a prompt of messages with it", doc->where);
     for (size_t i = 0; i < kg_json_size(doc->root); i++) {
         const char *key = kg_json_key_at(doc->root, i);
 
-        if (is_sampling(key))
+        if (is_sampling(key) &&
+            kg_json_type(kg_json_value_at(doc->root, i)) != KG_JSON_NULL)
             return kg_fail(err, KG_EFORMAT,
                            "%s: %s: expected no such key, flags say how all lines are "
                            "sampled",

@@ -32,7 +32,7 @@ const struct kg_flag kg_inspect_flags[] = {
      0, 0, NULL},
     {"dtype", 0, KG_BESIDE("!verify", kg_load.dtype), "TYPE",
      "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
-    {"moments", 0, KG_TO(moments), "TYPE",
+    {"moments", 0, KG_BESIDE("!verify", moments), "TYPE",
      "optim.moments that the memory is for (default: fp32)", 0, 0, "fp32|bf16"},
     {0},
 };

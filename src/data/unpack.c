@@ -187,8 +187,8 @@ static uint64_t zstd_window(const unsigned char *frame, size_t n)
     uint64_t window = 0;
     size_t at, size;
 
-    if (n < 6)
-        return 0;
+    if (n < 6 || memcmp(frame, "\x28\xb5\x2f\xfd", 4) != 0)
+        return 0; /* the header began in bytes that were read before */
     if (!(frame[4] & 0x20)) {
         window = (uint64_t)1 << (10 + (frame[5] >> 3));
         return window + window / 8 * (frame[5] & 7);

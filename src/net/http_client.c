@@ -396,23 +396,28 @@ static void explain(struct request *r, CURLcode code)
     strncpy(r->reason, err.message, sizeof r->reason - 1);
 }
 
-/* Connected, and TLS is not agreed on. */
+/* On a connection of its own, and TLS is not agreed on: one that is used again tells of
+ * no handshake at all. */
 static bool in_handshake(const struct request *r)
 {
     curl_off_t agreed = 0;
-    long local_port = 0;
+    long local_port = 0, opened = 0;
 
     if (!r->easy || strncmp(r->url, "https:", 6) != 0)
         return false;
     curl_easy_getinfo(r->easy, CURLINFO_LOCAL_PORT, &local_port);
+    curl_easy_getinfo(r->easy, CURLINFO_NUM_CONNECTS, &opened);
     curl_easy_getinfo(r->easy, CURLINFO_APPCONNECT_TIME_T, &agreed);
-    return local_port > 0 && agreed == 0;
+    return opened > 0 && local_port > 0 && agreed == 0;
 }
 
 /* r->said: what failed. A port of plain HTTP waits for the rest of the handshake, or
  * answers it by words that OpenSSL takes for a version. */
 static void say_what_failed(struct request *r, CURLcode code, bool handshake)
 {
+    const struct kg_http_client_opts *o = &r->c->opts;
+    const int most_ms = o->timeout_ms < o->connect_timeout_ms ? o->timeout_ms
+                                                              : o->connect_timeout_ms;
     char by_curl[CURL_ERROR_SIZE];
 
     if (!r->said[0])
@@ -422,7 +427,7 @@ static void say_what_failed(struct request *r, CURLcode code, bool handshake)
         snprintf(r->said, sizeof r->said,
                  "expected an answer to the TLS handshake within %g s, found none: is it "
                  "a port of http://?",
-                 r->c->opts.connect_timeout_ms / 1e3);
+                 most_ms / 1e3);
     else if (handshake && code == CURLE_SSL_CONNECT_ERROR)
         snprintf(r->said, sizeof r->said, "expected a TLS handshake, found %.150s%s",
                  by_curl,

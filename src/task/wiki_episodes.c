@@ -134,7 +134,7 @@ static kg_status check_found(const struct episode *e, enum who who, const char *
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "expected a search for '%s' to find a passage with '%s', found none: "
-                   "the index is not of this world's corpus",
+                   "the index is not of this world's corpus, or --topk is too small",
                    searched, name);
 }
 
