@@ -186,17 +186,18 @@ static bool schedule_free(const struct kg_recipe *r)
     return is(r->optim.kind, "schedule-free");
 }
 
-#define WARM     "a warm start (sft.steps or sft.epochs above 0)"
-#define MADE     "a task.name whose problems are generated"
-#define EPISODES "an episode.env other than none"
-#define SEARCH   "episode.env search"
-#define DYNAMIC  "rollout.dynamic true"
+#define WARM         "a warm start (sft.steps or sft.epochs above 0)"
+#define MADE         "a task.name whose problems are generated"
+#define GENERATED_BY "task.name|sft.steps|sft.epochs|sft.data"
+#define EPISODES     "an episode.env other than none"
+#define SEARCH       "episode.env search"
+#define DYNAMIC      "rollout.dynamic true"
 
 static const struct kg_effect_row rows[] = {
     {"sft.data", WARM, warm, "sft.steps"},
-    {"sft.level", WARM " without sft.data, and " MADE, generated_warm, "sft.steps"},
-    {"sft.fault_rate", WARM " without sft.data, and " MADE, generated_warm, "sft.steps"},
-    {"sft.count", WARM " without sft.data, and " MADE, generated_warm, "sft.steps"},
+    {"sft.level", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},
+    {"sft.fault_rate", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},
+    {"sft.count", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},
     {"sft.batch", WARM, warm, "sft.steps"},
     {"sft.lr", WARM, warm, "sft.steps"},
     {"sft.warmup_steps", WARM, warm, "sft.steps"},
@@ -204,8 +205,9 @@ static const struct kg_effect_row rows[] = {
     {"sft.weight_decay", WARM, warm, "sft.steps"},
     {"sft.max_tokens", WARM, warm, "sft.steps"},
     {"sft.eval_every", "sft.val", sft_val, "sft.val"},
-    {"task.level", MADE ", and not all are from data.train, data.val and sft.data",
-     generated, "task.name|data.train|data.val|sft.data"},
+    {"task.level",
+     MADE ", and not all are from data.train, rollout.data, data.val and sft.data",
+     generated, GENERATED_BY "|sft.level|data.train|data.val|rollout.data"},
     {"task.count", MADE ", data.train and rollout.data empty,", generated_train,
      "task.name|data.train|rollout.data"},
     {"task.val_count", MADE ", data.val empty,", generated_val, "task.name|data.val"},

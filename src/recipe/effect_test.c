@@ -169,8 +169,11 @@ static void a_recipe_may_be_switched_off(void **state)
         [] = "build/effect_test.yaml",
     text[] =
         "sft: {steps: 5, data: x}\nanchor: {kind: ema, eta: 0.5}\nkl: {estimator: k3}\n",
+    made[] = "task: {name: arithmetic, level: easy}\ndata: {train: [x], val: [x]}\n"
+             "sft: {steps: 5, count: 9}\n",
     idle[] = "sft: {data: x}\n";
     char *off[] = {(char[]){"sft.steps=0"}, (char[]){"anchor.kind=fixed"}};
+    char *files[] = {(char[]){"task.name=math"}, (char[]){"sft.data=x"}};
     char *added[] = {(char[]){"anchor.kind=fixed"}, (char[]){"anchor.eta=0.7"}};
 
     (void)state;
@@ -179,6 +182,10 @@ static void a_recipe_may_be_switched_off(void **state)
     assert_int_equal(check(path, off, 2), KG_OK);
     assert_int_equal(check(path, added, 2), KG_EINVAL);
     assert_non_null(strstr(err_said.message, "anchor.eta: acts with anchor.kind ema"));
+    NEED(kg_file_write_atomic(path, made, sizeof made - 1, err));
+    assert_int_equal(check(path, NULL, 0), KG_OK);
+    assert_int_equal(check(path, files, 2), KG_OK);
+    assert_int_equal(check(path, off, 1), KG_OK);
     NEED(kg_file_write_atomic(path, idle, sizeof idle - 1, err));
     assert_int_equal(check(path, NULL, 0), KG_EINVAL);
     assert_non_null(strstr(err_said.message, "found x (from build/effect_test.yaml"));
