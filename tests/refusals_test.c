@@ -17,10 +17,6 @@ static struct kg_str said; /* by the last command */
 static int set_up(void **state)
 {
     (void)state;
-    if (access("./kedge", X_OK) != 0) {
-        print_message("skip: ./kedge is not built\n");
-        skip();
-    }
     NEED(kg_file_remove_tree(ROOT, err));
     NEED(kg_file_make_dirs(ROOT, err));
     return 0;
@@ -31,6 +27,14 @@ static int tear_down(void **state)
     (void)state;
     kg_str_release(&said);
     return 0;
+}
+
+static void need_kedge(void)
+{
+    if (access("./kedge", X_OK) == 0)
+        return;
+    print_message("skip: ./kedge is not built\n");
+    skip();
 }
 
 /* `INPUT | ./kedge LINE` fails and says so. */
@@ -55,6 +59,7 @@ static void refused(const char *input, const char *line, const char *says)
 static void a_length_beyond_the_model_is_refused(void **state)
 {
     (void)state;
+    need_kedge();
     refused("", "serve -m " DIGITS " --port 0 --chat-template none --max-len 1000000",
             "--max-len: expected at most the ");
     refused("hi",
@@ -66,6 +71,7 @@ static void a_length_beyond_the_model_is_refused(void **state)
 static void an_index_of_another_world_is_refused(void **state)
 {
     (void)state;
+    need_kedge();
     if (system("./kedge wiki corpus " ROOT "/w --works 20 2>/dev/null && "
                "./kedge search index " ROOT "/w/corpus.jsonl " ROOT "/w.db 2>/dev/null"))
         fail_msg("no index");
@@ -77,6 +83,7 @@ static void an_index_of_another_world_is_refused(void **state)
 static void how_to_sample_is_not_said_by_a_line(void **state)
 {
     (void)state;
+    need_kedge();
     refused("{\"ids\": [1]}\n{\"ids\": [1], \"max_tokens\": 2}\n",
             "generate --jsonl -m " DIGITS,
             "stdin line 2: max_tokens: expected no such key, flags say");
@@ -91,6 +98,7 @@ static void how_to_sample_is_not_said_by_a_line(void **state)
 static void a_backend_for_tests_is_said(void **state)
 {
     (void)state;
+    need_kedge();
     assert_int_equal(system("KEDGE_TEST_BACKEND=far ./kedge generate -m " DIGITS
                             " --max-tokens 1 1 >" ROOT "/out 2>" ROOT "/err"),
                      0);

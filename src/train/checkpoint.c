@@ -441,8 +441,8 @@ static kg_status name_whole(const char *root, const char *name, struct kg_err *e
         return kg_fail(err, err->code, "%s; no older checkpoint there is whole",
                        err->message);
     return kg_fail(err, err->code,
-                   "%s; %s is whole: to go on from it move %s out of %.200s and resume "
-                   "again",
+                   "%s; %s is whole: to go on from it move those after it, up to %s, out "
+                   "of %.200s and resume again",
                    err->message, whole, name, root);
 }
 

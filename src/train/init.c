@@ -291,7 +291,9 @@ static kg_status check_wanted(const struct kg_run_inputs *in,
                        "found anchor.kind %s",
                        in->recipe.algo.name[KG_TABLE_ANCHOR]);
     if (in->init.anchor)
-        KG_TRY(kg_checkpoint_find(&unused, set, "anchor", KG_F32, n, path.text, err));
+        if (kg_checkpoint_find(&unused, set, "anchor", KG_F32, n, path.text, err) !=
+            KG_OK)
+            return kg_err_prefix(err, "init.from");
     if (in->init.optimizer && row->averages)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "init.parts: optimizer: expected optim.kind adamw, found %s",
@@ -300,7 +302,8 @@ static kg_status check_wanted(const struct kg_run_inputs *in,
         if (kg_checkpoint_find(&unused, set, row->state[i],
                                kg_optim_state_dtype(&in->rl_optim, i), n, path.text,
                                err) != KG_OK)
-            return kg_err_prefix(err, "optim.moments");
+            return kg_err_prefix(err, "init.from, with optim.moments %s",
+                                 kg_dtype_traits(in->rl_optim.moments)->name);
     return KG_OK;
 }
 
