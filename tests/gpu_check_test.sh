@@ -79,6 +79,10 @@ case $built in
     exit $((failures > 0))
     ;;
 esac
+command -v xz >/dev/null || {
+    skipped "the bundle" "no xz here"
+    exit $((failures > 0))
+}
 bundle() {
     tools/gpu-bundle "$work/bundle" --no-cuda --tests tensor/backend_test && mkdir "$work/elsewhere" &&
         tar -C "$work/elsewhere" -xf "$work/bundle.tar.xz" && rm -rf "$work/bundle"
