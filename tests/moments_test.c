@@ -175,7 +175,8 @@ static void another_type_is_refused(void **state)
     (void)state;
     refuses_to_start("optim.moments=bf16", NULL);
     refuses_to_start("optim.moments=fp32",
-                     "optim.moments: " ROOT "/one/checkpoints/step-000004/"
+                     "init.from, with optim.moments fp32: " ROOT
+                     "/one/checkpoints/step-000004/"
                      "state.safetensors: expected tensor adam_m in F32, found BF16");
     assert_int_equal(train(ROOT "/one", true, fp32, &why), KG_ECONFLICT);
     assert_non_null(strstr(why.message, "found 1 changes: optim.moments"));
