@@ -7,8 +7,6 @@
 
 #include "base/hash.h"
 
-#include <signal.h>
-
 /* Warm start, several updates a step, batch-scope selection and a moving anchor: all that
  * adds gradients. */
 static const char *const by_lanes[] = {"sft.steps=3",
@@ -46,33 +44,13 @@ static void lanes_have_the_same_bits_on_any_number_of_threads(void **state)
     assert_same_run(ROOT "/one", ROOT "/two", 4);
 }
 
-static void killed_at(const char *dir, bool resume, useconds_t after_us)
-{
-    pid_t child = start_kedge(dir, resume, NULL);
-
-    usleep(after_us);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-}
-
 static void a_killed_run_of_lanes_is_resumed_to_the_same_bits(void **state)
 {
     static const useconds_t moments[] = {150000, 400000, 650000};
 
     (void)state;
-    if (!kg_file_exists("./kedge")) {
-        print_message("skip: ./kedge is not built\n");
-        skip();
-    }
-    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
-        fresh(ROOT "/killed");
-        killed_at(ROOT "/killed", false, moments[i]);
-        if (!kg_file_exists(ROOT "/killed/config.yaml"))
-            continue; /* killed before the run began */
-        killed_at(ROOT "/killed", true, moments[i] / 2);
-        must_train(ROOT "/killed", true, NULL);
-        assert_same_run(ROOT "/one", ROOT "/killed", 4);
-    }
+    assert_kills_leave_no_trace(ROOT "/one", ROOT "/killed", moments,
+                                sizeof moments / sizeof *moments);
 }
 
 /* An update has eight sequences here: lanes beyond that are empty, and add nothing. */

@@ -10,8 +10,6 @@
 #include "train/checkpoint.h"
 #include "train/replay.h"
 
-#include <signal.h>
-
 static const char *const in_bf16[] = {
     "optim.moments=bf16", "sft.steps=3",     "sft.batch=8",          "algo.preset=ema-pg",
     "kl.beta=0.05",       "anchor.period=1", "optim.decay=matrices", NULL};
@@ -29,33 +27,13 @@ static void draws_are_the_same_on_any_number_of_threads(void **state)
     assert_same_run(ROOT "/one", ROOT "/two", 4);
 }
 
-static void killed_at(const char *dir, bool resume, useconds_t after_us)
-{
-    pid_t child = start_kedge(dir, resume, NULL);
-
-    usleep(after_us);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-}
-
 static void a_killed_run_is_resumed_to_the_same_bits(void **state)
 {
     static const useconds_t times[] = {150000, 400000, 650000};
 
     (void)state;
-    if (!kg_file_exists("./kedge")) {
-        print_message("skip: ./kedge is not built\n");
-        skip();
-    }
-    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
-        fresh(ROOT "/killed");
-        killed_at(ROOT "/killed", false, times[i]);
-        if (!kg_file_exists(ROOT "/killed/config.yaml"))
-            continue; /* killed before the run began */
-        killed_at(ROOT "/killed", true, times[i] / 2);
-        must_train(ROOT "/killed", true, NULL);
-        assert_same_run(ROOT "/one", ROOT "/killed", 4);
-    }
+    assert_kills_leave_no_trace(ROOT "/one", ROOT "/killed", times,
+                                sizeof times / sizeof *times);
 }
 
 /* ---- bytes ---- */

@@ -13,6 +13,7 @@
 #include "train/same_testing.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -116,6 +117,38 @@ RUN_UNUSED static int metrics_of(double *out, int most, const char *dir, const c
     }
     kg_str_release(&text);
     return n;
+}
+
+RUN_UNUSED static void killed_at(const char *dir, bool resume, useconds_t after_us)
+{
+    pid_t child = start_kedge(dir, resume, NULL);
+
+    usleep(after_us);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+/* A run in `dir`, killed after each of n times, resumed and killed again, ends as the one
+ * in `whole`, of 4 steps. Skips where ./kedge is not built. */
+RUN_UNUSED static void assert_kills_leave_no_trace(const char *whole, const char *dir,
+                                                   const useconds_t *times, size_t n)
+{
+    char begun[256];
+
+    if (!kg_file_exists("./kedge")) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    snprintf(begun, sizeof begun, "%s/config.yaml", dir);
+    for (size_t i = 0; i < n; i++) {
+        fresh(dir);
+        killed_at(dir, false, times[i]);
+        if (!kg_file_exists(begun))
+            continue; /* killed before the run began */
+        killed_at(dir, true, times[i] / 2);
+        must_train(dir, true, NULL);
+        assert_same_run(whole, dir, 4);
+    }
 }
 
 #endif

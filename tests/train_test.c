@@ -5,8 +5,6 @@
 #define ROOT "build/test-runs"
 #include "run_testing.h"
 
-#include <signal.h>
-
 static const char *const warm_ema_pg[] = {"sft.steps=3",        "sft.batch=8",
                                           "algo.preset=ema-pg", "kl.beta=0.05",
                                           "anchor.period=1",    NULL};
@@ -46,35 +44,13 @@ static void changes_with_the_seed(void **state)
     kg_str_release(&b);
 }
 
-/* A child process that trains and is killed after a while; the parent resumes until the
- * run is complete. */
-static void killed_at(const char *dir, bool resume, useconds_t after_us)
-{
-    pid_t child = start_kedge(dir, resume, NULL);
-
-    usleep(after_us);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-}
-
 static void resumes_after_kill_9_with_the_bits_of_the_uninterrupted_run(void **state)
 {
     static const useconds_t moments[] = {60000, 150000, 250000, 400000, 650000};
 
     (void)state;
-    if (!kg_file_exists("./kedge")) {
-        print_message("skip: ./kedge is not built\n");
-        skip();
-    }
-    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
-        fresh(ROOT "/killed");
-        killed_at(ROOT "/killed", false, moments[i]);
-        if (!kg_file_exists(ROOT "/killed/config.yaml"))
-            continue; /* killed before the run began */
-        killed_at(ROOT "/killed", true, moments[i] / 2);
-        must_train(ROOT "/killed", true, NULL);
-        assert_same_run(ROOT "/one", ROOT "/killed", 4);
-    }
+    assert_kills_leave_no_trace(ROOT "/one", ROOT "/killed", moments,
+                                sizeof moments / sizeof *moments);
 }
 
 static void first_update_has_no_mismatch(void **state)
