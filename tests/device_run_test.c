@@ -8,6 +8,8 @@
 #define ROOT "build/test-runs/device"
 #include "run_testing.h"
 
+#include "data/json.h"
+#include "report/path.h"
 #include "tensor/backend_testing.h"
 
 #define MODEL ROOT "/model"
@@ -102,6 +104,95 @@ static void a_run_that_was_stopped_is_resumed(void **state)
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
 }
 
+/* Of RUN/manifest.json. */
+static struct kg_json_doc manifest_of(const char *dir)
+{
+    struct kg_json_doc doc = {0};
+
+    NEED(kg_json_read(&doc, kg_path_in(dir, "manifest.json").text, 1 << 20, err));
+    return doc;
+}
+
+static void must_list_devices(const char *dir, const char *const *kinds, size_t n)
+{
+    struct kg_json_doc doc = manifest_of(dir);
+    const struct kg_json *list = kg_json_get(doc.root, "devices");
+
+    assert_int_equal(kg_json_size(list), n);
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_json *since = kg_json_get(kg_json_at(list, i), "since");
+
+        assert_string_equal(kg_json_text(kg_json_get(kg_json_at(list, i), "kind"), NULL),
+                            kinds[i]);
+        assert_string_equal(i ? kg_json_text(since, NULL) : "step-000002", "step-000002");
+    }
+    kg_json_release(&doc);
+}
+
+/* Named without the part of the path that the test chose. */
+static void must_not_resume(const char *dir, const char *const *extra, const char *words)
+{
+    struct kg_err err = {0};
+
+    assert_int_equal(train(dir, true, extra, &err), KG_ECONFLICT);
+    if (!strstr(err.message, words))
+        fail_msg("expected \"%s\", found \"%s\"", words, err.message);
+}
+
+/* As if another one had begun. */
+static void rename_gpu(const char *dir)
+{
+    static const char key[] = "\"gpu\": \"";
+    struct kg_path path = kg_path_in(dir, "manifest.json");
+    struct kg_str text = {0};
+    char *at;
+
+    NEED(kg_file_read(&text, path.text, 1 << 20, err));
+    at = strstr(text.data, key);
+    assert_non_null(at);
+    at[strlen(key)] = 'X';
+    NEED(kg_file_write_atomic(path.text, text.data, text.len, err));
+    kg_str_release(&text);
+}
+
+static void another_device_is_refused_unless_it_may_be(void **state)
+{
+    static const char *const two[] = {"train.steps=2", NULL};
+    static const char *const moved[] = {"train.steps=3", "device.may_change=true", NULL};
+    static const char *const three[] = {"train.steps=3", NULL};
+    const char *here = backend()->name;
+    const char *const kinds[] = {here, "cpu"};
+    char words[96];
+    char *named = strdup(getenv("KEDGE_TEST_BACKEND"));
+
+    (void)state;
+    must_train(ROOT "/moved", false, two);
+    must_list_devices(ROOT "/moved", kinds, 1);
+    setenv("KEDGE_TEST_BACKEND", "far", true);
+    snprintf(words, sizeof words,
+             "whose bits it has: kind: expected %s, found cpu; gpu:", here);
+    must_not_resume(ROOT "/moved", three, words);
+    must_train(ROOT "/moved", true, moved);
+    must_list_devices(ROOT "/moved", kinds, 2);
+    must_train(ROOT "/moved", true, three); /* it computes on this one now */
+    must_list_devices(ROOT "/moved", kinds, 2);
+    setenv("KEDGE_TEST_BACKEND", named, true);
+    snprintf(words, sizeof words, "kind: expected cpu, found %s; gpu: expected none",
+             here);
+    must_not_resume(ROOT "/moved", three, words);
+    free(named);
+}
+
+static void another_gpu_is_refused_by_its_name(void **state)
+{
+    static const char *const two[] = {"train.steps=2", NULL};
+
+    (void)state;
+    must_train(ROOT "/other", false, two);
+    rename_gpu(ROOT "/other");
+    must_not_resume(ROOT "/other", two, "gpu: expected X");
+}
+
 int main(void)
 {
     static const char *const base[] = {"model.path=" MODEL, "model.dtype=bf16",
@@ -110,6 +201,8 @@ int main(void)
         cmocka_unit_test(what_is_sampled_is_what_is_trained),
         cmocka_unit_test(the_sampling_batch_leaves_no_trace),
         cmocka_unit_test(a_run_that_was_stopped_is_resumed),
+        cmocka_unit_test(another_device_is_refused_unless_it_may_be),
+        cmocka_unit_test(another_gpu_is_refused_by_its_name),
     };
     const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
 

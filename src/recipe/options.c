@@ -29,6 +29,10 @@ static const struct kg_opt_row first_rows[] = {
      "cpu, cuda (the first GPU), cuda:N, or auto: a GPU where one can be used "
      "(docs/gpu.md)",
      false},
+    {KEY(device.may_change), "false", 0, 0, NULL,
+     "--resume on another kind of device, driver or library than the run has computed "
+     "on: bits differ from there on, and manifest.json says so",
+     true},
 
     {KEY(init.from), "", 0, 0, NULL,
      "run, or a checkpoint of one, that this run starts from (in the place of "

@@ -23,6 +23,9 @@ struct kg_recipe {
         const char *device;
     } model;
     struct {
+        bool may_change; /* behind a resume */
+    } device;
+    struct {
         const char *from;
         struct kg_opt_list parts;
     } init;

@@ -252,11 +252,21 @@ struct kg_adamw {
  * four times. So bits depend on key, update and place alone, not on cuts or threads. */
 enum { KG_DRAW_LANES = 16, KG_DRAW_GROUP = 4 * KG_DRAW_LANES };
 
+/* One thing besides operands that bits of results depend on: a device, its driver. */
+struct kg_trait {
+    const char *name; /* of static life */
+    char value[120];
+};
+enum { KG_TRAITS = 8 };
+
 /* ---- the table ---- */
 struct kg_backend {
     const char *name;
     /* one line: instruction set, how products are made */
     void (*describe)(char *text, size_t bytes);
+    /* what bits depend on, and how many that are; NULL: on nothing else, as on CPUs,
+     * which all agree */
+    int (*traits)(struct kg_trait traits[KG_TRAITS]);
     bool host_memory; /* the host may read and write its memory */
     bool one_caller;  /* operations are called from one thread at a time, and from no
                        * parallel region */

@@ -399,7 +399,7 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
     kg_status status;
 
     if (resume) {
-        KG_TRY(kg_run_dir_check(&run->in, &run->log, err));
+        KG_TRY(kg_run_dir_check(&run->in, &run->state, &run->log, err));
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)
             kg_log_info("no checkpoint in %s yet: starting at step 0", run->log.dir);

@@ -379,7 +379,7 @@ kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resum
 
     KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_open(&run, config, err));
-    KG_TRY_GOTO(out, kg_run_dir_try(&run.in, &run.log, resume, err));
+    KG_TRY_GOTO(out, kg_run_dir_try(&run.in, &run.state, &run.log, resume, err));
     KG_TRY_GOTO(out, start_lines(out, &run.in, err));
     KG_TRY_GOTO(out, batch_lines(out, &run.in, &run.state, err));
     KG_TRY_GOTO(out, file_lines(out, &run.in, err));

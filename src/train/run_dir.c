@@ -15,6 +15,7 @@
 #include "report/path.h"
 #include "report/tfevents.h"
 #include "train/checkpoint.h"
+#include "train/device.h"
 #include "train/inputs.h"
 #include "train/run_events.h"
 
@@ -74,6 +75,8 @@ static kg_status write_manifest(const struct kg_run_inputs *in, const struct kg_
             kg_dtype_traits(m->ct)->name, (long long)m->n_elements,
             in->answers.n > 0 ? in->answers.n : in->train.n, in->val.n));
     KG_TRY_GOTO(out, kg_inputs_json(&text, &in->recipe, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
+    KG_TRY_GOTO(out, kg_run_device_json(&text, m->backend, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(kg_path_in(dir, "manifest.json").text, text.data,
                                   text.len, err);
@@ -292,8 +295,22 @@ static kg_status check_whole(const char *dir, const struct kg_config *before,
         kg_path_in(dir, "config.yaml").text, (long long)written, (long long)found);
 }
 
+/* Where the device may change, what names it may: the device itself is compared. */
+static kg_status take_device(struct kg_config *before, const struct kg_config *config,
+                             struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_config_rows(config); i++) {
+        const char *key = kg_config_row(config, i)->key;
+
+        if (strcmp(key, "model.device") == 0 || strncmp(key, "device.", 7) == 0)
+            KG_TRY(kg_config_set(before, key, kg_config_text(config, key), false,
+                                 "device.may_change", err));
+    }
+    return KG_OK;
+}
+
 static kg_status check_config(const struct kg_config *config, const char *dir,
-                              struct kg_err *err)
+                              bool may_change, struct kg_err *err)
 {
     struct kg_config *before = NULL;
     struct kg_str diff = {0};
@@ -303,6 +320,8 @@ static kg_status check_config(const struct kg_config *config, const char *dir,
     KG_TRY_GOTO(
         out, kg_train_config(&before, kg_path_in(dir, "config.yaml").text, NULL, 0, err));
     KG_TRY_GOTO(out, check_whole(dir, before, err));
+    if (may_change)
+        KG_TRY_GOTO(out, take_device(before, config, err));
     KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, config, err));
     for (size_t i = 0; i < diff.len; i++)
         diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
@@ -337,20 +356,34 @@ static kg_status check_files(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_run_dir_check(const struct kg_run_inputs *in, struct kg_run_log *log,
+/* Config, inputs and device against those that the run was started with. */
+static kg_status check_same(const struct kg_run_inputs *in,
+                            const struct kg_run_state *state, const char *dir,
+                            struct kg_err *err)
+{
+    struct kg_path manifest = kg_path_in(dir, "manifest.json");
+    bool may_change = in->recipe.device.may_change, other;
+
+    KG_TRY(check_config(in->config, dir, may_change, err));
+    KG_TRY(kg_inputs_check(&in->recipe, manifest.text, err));
+    return kg_run_device_check(&other, manifest.text, state->model->backend, may_change,
+                               err);
+}
+
+kg_status kg_run_dir_check(const struct kg_run_inputs *in,
+                           const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err)
 {
     KG_TRY(check_files(log->dir, err));
     KG_TRY(lock(log, err));
     KG_TRY(kg_file_remove_stale(kg_path_in(log->dir, "config.yaml").text, err));
     KG_TRY(kg_file_remove_stale(kg_path_in(log->dir, "manifest.json").text, err));
-    KG_TRY(check_config(in->config, log->dir, err));
-    KG_TRY(kg_inputs_check(&in->recipe, kg_path_in(log->dir, "manifest.json").text, err));
+    KG_TRY(check_same(in, state, log->dir, err));
     return write_config(in->config, log->dir, err);
 }
 
-kg_status kg_run_dir_try(const struct kg_run_inputs *in, struct kg_run_log *log,
-                         bool resume, struct kg_err *err)
+kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         struct kg_run_log *log, bool resume, struct kg_err *err)
 {
     bool begun;
 
@@ -361,8 +394,25 @@ kg_status kg_run_dir_try(const struct kg_run_inputs *in, struct kg_run_log *log,
         return kg_file_try_dirs(log->dir, err);
     }
     KG_TRY(check_files(log->dir, err));
-    KG_TRY(check_config(in->config, log->dir, err));
-    return kg_inputs_check(&in->recipe, kg_path_in(log->dir, "manifest.json").text, err);
+    return check_same(in, state, log->dir, err);
+}
+
+/* On another device than before (that may be, or it was refused): the manifest says since
+ * when, and the user hears it. */
+static kg_status note_device(const struct kg_run_state *state, const char *dir,
+                             struct kg_err *err)
+{
+    struct kg_path manifest = kg_path_in(dir, "manifest.json");
+    bool other;
+
+    KG_TRY(kg_run_device_check(&other, manifest.text, state->model->backend, true, err));
+    if (!other)
+        return KG_OK;
+    kg_log_warn("%s: another device computes from here on: bits may differ from those of "
+                "a run on one (device.may_change; manifest.json lists both)",
+                dir);
+    return kg_run_device_add(manifest.text, state->model->backend, state->saved_name,
+                             err);
 }
 
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
@@ -378,6 +428,7 @@ kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_sta
     KG_TRY(kg_file_writer_append(&log->metrics, metrics.text, state->count.metrics_bytes,
                                  err));
     log->metrics_open = true;
+    KG_TRY(note_device(state, log->dir, err));
     kg_run_events_resume(in, state, log);
     KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
     return remove_files(kg_path_in(log->dir, "rollouts"), is_undone_dump, &state->count,

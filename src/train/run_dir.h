@@ -14,19 +14,23 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
                             const struct kg_run_state *state, struct kg_run_log *log,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* A run to continue: takes the lock, compares RUN/config.yaml with the present config and
- * the inputs in RUN/manifest.json with the present files.
- * errors: NOTFOUND (no run here), ECONFLICT (another process is at work in it; keys or
- * inputs differ, each is listed) */
-kg_status kg_run_dir_check(const struct kg_run_inputs *in, struct kg_run_log *log,
+/* A run to continue: takes the lock, compares RUN/config.yaml with the present config,
+ * the inputs in RUN/manifest.json with the present files, and the device there with the
+ * model's, unless that may change.
+ * errors: NOTFOUND (no run here), ECONFLICT (another process is at work in it; keys,
+ * inputs or devices differ, each is listed) */
+kg_status kg_run_dir_check(const struct kg_run_inputs *in,
+                           const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* What one of the two above would refuse, without a trace: for a plan. Where another
  * process is at work, or the folder cannot be made or written to, too. */
-kg_status kg_run_dir_try(const struct kg_run_inputs *in, struct kg_run_log *log,
-                         bool resume, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         struct kg_run_log *log, bool resume,
+                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Open metrics.jsonl cut to count.metrics_bytes, void TensorBoard events of steps after
+/* A device that is another than before becomes one more of RUN/manifest.json. Open
+ * metrics.jsonl cut to count.metrics_bytes, void TensorBoard events of steps after
  * the present ones, and remove dumps of these. */
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          struct kg_run_log *log, struct kg_err *err) KG_MUST_CHECK;

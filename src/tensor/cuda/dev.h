@@ -104,6 +104,9 @@ static __device__ inline uint32_t kg_pair(float first, float second)
  * operation that returns is done. */
 extern bool kg_dev_shown;
 
+/* Of the device that was chosen (library.cu). */
+int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
+
 /* Errors of these come from kg_dev_done, but for alloc's. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {

@@ -77,6 +77,12 @@ kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err)
     return KG_OK;
 }
 
+int kg_dev_traits(struct kg_trait traits[KG_TRAITS])
+{
+    traits[0] = (struct kg_trait){.name = "gpu", .value = "emulated"};
+    return 1;
+}
+
 void kg_emu_schedule(enum kg_emu_schedule o) { order = o; }
 
 /* ---- faults ---- */

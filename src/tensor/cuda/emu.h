@@ -66,6 +66,8 @@ void kg_dev_get(void *to, const void *from, uint64_t bytes);
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 
+int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
+
 /* The first fault since it was asked last, as an error of `op`. */
 kg_status kg_dev_done(const char *op, struct kg_err *err);
 

@@ -118,6 +118,29 @@ static kg_status devices(char *text, size_t bytes, struct kg_err *err)
     return KG_OK;
 }
 
+int kg_dev_traits(struct kg_trait traits[KG_TRAITS])
+{
+    struct cudaDeviceProp p;
+    int driver = 0, runtime = 0;
+    const bool known = cudaGetDeviceProperties(&p, chosen) == cudaSuccess;
+
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    const struct cuda_number d = number_of(driver), r = number_of(runtime);
+
+    traits[0].name = "gpu";
+    if (known)
+        snprintf(traits[0].value, sizeof traits[0].value, "%.80s (sm_%d%d)", p.name,
+                 p.major, p.minor);
+    else
+        snprintf(traits[0].value, sizeof traits[0].value, "unknown");
+    traits[1].name = "driver";
+    snprintf(traits[1].value, sizeof traits[1].value, "CUDA %d.%d", d.major, d.minor);
+    traits[2].name = "kernels";
+    snprintf(traits[2].value, sizeof traits[2].value, "CUDA %d.%d", r.major, r.minor);
+    return 3;
+}
+
 extern "C" const struct kg_cuda_about kg_backend_cuda_about = {
     .interface = KG_CUDA_INTERFACE,
     .table_bytes = sizeof(struct kg_backend),

@@ -10,6 +10,7 @@ static void describe(char *text, size_t bytes)
 extern "C" const struct kg_backend kg_cuda_table = {
     .name = KG_DEV_NAME,
     .describe = describe,
+    .traits = kg_dev_traits,
     .one_caller = true,
     .alloc = kg_cuda_alloc,
     .free = kg_cuda_free,
