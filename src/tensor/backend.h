@@ -107,8 +107,9 @@ enum kg_matmul_kind {
     KG_MATMUL_TN,
 };
 
-/* An element of a product, bit for bit, on every machine. The K factors are taken in
- * order and in chunks of KG_PRODUCT_CHUNK.
+/* An element of a product, bit for bit, on every machine (but see the end for bf16 by a
+ * device's matrix instruction). The K factors are taken in order and in chunks of
+ * KG_PRODUCT_CHUNK.
  *   fp32: a chunk is one chain from +0, s <- fma(a_k, b_k, s); chunks are added in order,
  *         subnormals kept.
  *   bf16: a chunk is blocks of KG_PRODUCT_BLOCK factors, the last one padded by zeros. Of
@@ -121,7 +122,13 @@ enum kg_matmul_kind {
  *   TN: each chunk is a sum of its own and added to c as it comes, so 2 x 1024 tokens at
  *       once and one after the other give the same gradient
  * with subnormals kept, and a bf16 c is rounded to nearest even, subnormals kept. The
- * payload of a NaN is not defined. */
+ * payload of a NaN is not defined.
+ *
+ * bf16 by a device's matrix instruction (cuda/product_mma.cu): NT and NN are one chain
+ * of instructions of 16 factors from +0, the last one padded by zeros; TN is such a chain
+ * for each chunk. The rest is as above. In which order an instruction adds, and what it
+ * does to subnormals, is the device's: the same at every place of every tile, so that the
+ * rules at the top hold. */
 
 /* ---- attention ---- */
 /* keys per block: of the online softmax and of the paged cache */

@@ -187,11 +187,6 @@ void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat
                                const struct kg_cuda_given *g);
 
 /* ---- tiles of bf16 in shared memory ---- */
-/* Eight elements, which move as one. */
-struct alignas(16) kg_cuda_eight {
-    uint32_t pair[4];
-};
-
 /* Elements [col, col+8) of a row, rounded to bf16. */
 static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m,
                                                                  int64_t row, int64_t col)

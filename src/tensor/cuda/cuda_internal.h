@@ -59,6 +59,11 @@ static __device__ inline void kg_cuda_store(struct kg_mat m, int64_t r, int64_t 
         kg_cuda_bf16(m, r)[c] = (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+/* Eight of bf16, which move as one. */
+struct alignas(16) kg_cuda_eight {
+    uint32_t pair[4];
+};
+
 /* ---- exponentials, as base/simd.h explains them ---- */
 /* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
 static __device__ inline float kg_cuda_power_of_2(float n)
@@ -196,6 +201,22 @@ kg_status kg_cuda_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_e
 kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
 kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                               struct kg_err *err);
+
+/* ---- products ---- */
+/* Who makes those of bf16; those of fp32 are always exact. */
+enum kg_cuda_products {
+    KG_CUDA_EXACT, /* product.cu: the CPU's bits */
+    KG_CUDA_OWN,   /* product_mma.cu */
+};
+/* The process's choice from here on; before it, exact. */
+void kg_cuda_use(enum kg_cuda_products p);
+enum kg_cuda_products kg_cuda_used(void);
+/* KEDGE_TEST_PRODUCTS: exact, or own
+ * errors: NOTFOUND */
+extern "C" kg_status kg_cuda_use_as_tests_say(struct kg_err *err);
+/* The product of bf16 by the matrix instruction; c has elements. */
+void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                         enum kg_matmul_kind kind, bool accumulate);
 
 /* ---- memory.cu ---- */
 /* Device memory of one operation, valid until the next one asks; not zeroed.

@@ -69,12 +69,12 @@ static size_t n_views;
 struct kg_emu_dim kg_emu_thread, kg_emu_block;
 
 extern const struct kg_backend kg_cuda_table; /* its kernels are for nvcc, too */
+kg_status kg_cuda_use_as_tests_say(struct kg_err *err);
 
 kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err)
 {
-    (void)err;
     *be = &kg_cuda_table;
-    return KG_OK;
+    return kg_cuda_use_as_tests_say(err);
 }
 
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS])

@@ -1,4 +1,4 @@
-/* Matrix products without a library: an element as backend.h defines it, to the bit.
+/* Matrix products: who makes them, and those with the CPU's bits, by fused multiply-adds.
  *
  * A block has 64 x 64 elements of C, a thread 4 x 4 of them in registers; the factors
  * come through shared memory, 32 of each row at a time, which is a block of the bf16
@@ -7,6 +7,7 @@
  * added to C as it comes.
  */
 #include "tensor/cuda/cuda_internal.h"
+#include <stdlib.h>
 
 enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
 enum { DEPTH = KG_PRODUCT_BLOCK, PAD = 4 /* banks */ };
@@ -162,12 +163,38 @@ static void launch_tokens(struct kg_mat c, bool add, struct kg_mat a, struct kg_
     } while (first < a.rows);
 }
 
+/* ---- who makes them ---- */
+static const struct {
+    const char *name;
+    enum kg_cuda_products is;
+} choices[] = {{"exact", KG_CUDA_EXACT}, {"own", KG_CUDA_OWN}};
+
+static enum kg_cuda_products used;
+
+void kg_cuda_use(enum kg_cuda_products p) { used = p; }
+enum kg_cuda_products kg_cuda_used(void) { return used; }
+
+kg_status kg_cuda_use_as_tests_say(struct kg_err *err)
+{
+    const char *name = getenv("KEDGE_TEST_PRODUCTS");
+
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (strcmp(name ? name : "exact", choices[i].name) == 0) {
+            kg_cuda_use(choices[i].is);
+            return KG_OK;
+        }
+    return kg_fail(err, KG_ENOTFOUND,
+                   "KEDGE_TEST_PRODUCTS: expected exact or own, found '%s'", name);
+}
+
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
 {
     if (c.rows == 0 || c.cols == 0)
         return KG_OK;
-    if (kind == KG_MATMUL_TN)
+    if (used == KG_CUDA_OWN && a.dtype == KG_BF16)
+        kg_cuda_product_mma(c, a, b, kind, accumulate);
+    else if (kind == KG_MATMUL_TN)
         launch_tokens(c, accumulate, a, b);
     else
         launch(c, accumulate, a, false, b, kind == KG_MATMUL_NN);

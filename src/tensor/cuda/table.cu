@@ -4,7 +4,8 @@
 
 static void describe(char *text, size_t bytes)
 {
-    snprintf(text, bytes, "%s, own products, bf16 by fused sums", KG_DEV_NAME);
+    snprintf(text, bytes, "%s, own products, bf16 by %s", KG_DEV_NAME,
+             kg_cuda_used() == KG_CUDA_OWN ? "the matrix instruction" : "fused sums");
 }
 
 extern "C" const struct kg_backend kg_cuda_table = {
