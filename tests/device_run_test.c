@@ -104,6 +104,32 @@ static void a_run_that_was_stopped_is_resumed(void **state)
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
 }
 
+/* At a third of a run's launches, and so on: in a rollout, in the backward, between an
+ * update's operations, wherever that is. */
+static void a_device_that_is_lost_loses_a_step(void **state)
+{
+    int64_t before, all;
+    struct kg_err err = {0};
+
+    (void)state;
+    if (strcmp(backend()->name, "emu") != 0)
+        skip(); /* others cannot be lost at will */
+    before = kg_emu_lose(-1);
+    must_train(ROOT "/kept", false, NULL);
+    all = kg_emu_lose(-1) - before;
+    for (int i = 3; i < 10; i += 2) {
+        fresh(ROOT "/lost");
+        kg_emu_lose(all * i / 10);
+        assert_int_equal(train(ROOT "/lost", false, NULL, &err), KG_EDEVICE);
+        assert_non_null(strstr(err.message, ": the device is lost"));
+        kg_emu_lose(-1);
+        must_train(ROOT "/lost", true, NULL);
+        assert_same_file(ROOT "/kept", ROOT "/lost",
+                         "checkpoints/latest/state.safetensors");
+        assert_same_file(ROOT "/kept", ROOT "/lost", "rollouts/step-000004.jsonl.zst");
+    }
+}
+
 /* Of RUN/manifest.json. */
 static struct kg_json_doc manifest_of(const char *dir)
 {
@@ -201,6 +227,7 @@ int main(void)
         cmocka_unit_test(what_is_sampled_is_what_is_trained),
         cmocka_unit_test(the_sampling_batch_leaves_no_trace),
         cmocka_unit_test(a_run_that_was_stopped_is_resumed),
+        cmocka_unit_test(a_device_that_is_lost_loses_a_step),
         cmocka_unit_test(another_device_is_refused_unless_it_may_be),
         cmocka_unit_test(another_gpu_is_refused_by_its_name),
     };

@@ -146,7 +146,10 @@ static inline kg_status kg_dev_done(const char *op, struct kg_err *err)
         e = cudaDeviceSynchronize();
     return e == cudaSuccess
                ? KG_OK
-               : kg_fail(err, KG_EDEVICE, "%s: %s", op, cudaGetErrorString(e));
+               : kg_fail(err, KG_EDEVICE,
+                         "%s: %s (found here; kernels launched before run beside the "
+                         "host, and one of them may be its cause)",
+                         op, cudaGetErrorString(e));
 }
 #endif
 

@@ -63,6 +63,8 @@ static uint64_t block; /* counted through all launches */
 static size_t shared_bytes;
 static jmp_buf home;
 
+static int64_t launches, lost_at = -1; /* counted through all; -1: it is not lost */
+
 static const void *views[VIEWS]; /* what is lent to the launch */
 static size_t n_views;
 
@@ -99,6 +101,15 @@ static void KG_PRINTF(1, 2) blame(const char *fmt, ...)
     va_end(ap);
 }
 
+int64_t kg_emu_lose(int64_t n)
+{
+    lost_at = n < 0 ? -1 : launches + n;
+    fault[0] = 0;
+    return launches;
+}
+
+static bool is_lost(void) { return lost_at >= 0 && launches >= lost_at; }
+
 /* A thread's: the block ends here. */
 #define BLAME(...) (blame(__VA_ARGS__), _longjmp(home, 1))
 
@@ -107,7 +118,8 @@ kg_status kg_dev_done(const char *op, struct kg_err *err)
     if (!fault[0])
         return KG_OK;
     kg_fail(err, KG_EDEVICE, "%s: %s", op, fault);
-    fault[0] = 0;
+    if (!is_lost())
+        fault[0] = 0;
     return KG_EDEVICE;
 }
 
@@ -292,6 +304,8 @@ static bool may_launch(struct kg_emu_dim grid, unsigned threads)
     else if (threads < 1 || threads > THREADS || threads % KG_EMU_WARP)
         blame("a block of %u threads, expected whole warps, %d threads at most", threads,
               (int)THREADS);
+    else if (launches++, is_lost())
+        blame("the device is lost");
     else if (!make_stacks())
         blame("no memory for stacks");
     return !fault[0];

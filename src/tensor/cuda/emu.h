@@ -32,6 +32,10 @@ enum kg_emu_schedule {
 };
 void kg_emu_schedule(enum kg_emu_schedule o) KG_EMU_TESTED;
 
+/* The device is lost at its n-th launch from now on: that and all later ones fail, until
+ * this is called again; n < 0: it is there.   returns the launches so far */
+int64_t kg_emu_lose(int64_t n) KG_EMU_TESTED;
+
 /* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
     unsigned x, y, z;
