@@ -205,18 +205,29 @@ kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
 /* ---- products ---- */
 /* Who makes those of bf16; those of fp32 are always exact. */
 enum kg_cuda_products {
-    KG_CUDA_EXACT, /* product.cu: the CPU's bits */
-    KG_CUDA_OWN,   /* product_mma.cu */
+    KG_CUDA_EXACT,  /* product.cu: the CPU's bits */
+    KG_CUDA_OWN,    /* product_mma.cu */
+    KG_CUDA_CUBLAS, /* product_blas.cu */
 };
-/* The process's choice from here on; before it, exact. */
-void kg_cuda_use(enum kg_cuda_products p);
+/* The process's choice from here on; before it, exact. `libraries`: the folder of
+ * cuBLASLt, NULL to look for it.   errors: those of kg_blas_open */
+kg_status kg_cuda_use(enum kg_cuda_products p, const char *libraries, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
-/* KEDGE_TEST_PRODUCTS: exact, or own
- * errors: NOTFOUND */
+/* KEDGE_TEST_PRODUCTS: exact, own or cublas, that of KEDGE_TEST_LIBRARIES
+ * errors: NOTFOUND, those of kg_blas_open */
 extern "C" kg_status kg_cuda_use_as_tests_say(struct kg_err *err);
 /* The product of bf16 by the matrix instruction; c has elements. */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
+/* The same by cuBLASLt, which is open (blas.h); c has elements.
+ * errors: EDEVICE (no plan has the bits that it should), ENOMEM */
+kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                               enum kg_matmul_kind kind, bool accumulate,
+                               struct kg_err *err);
+/* text <- "cublas 13.1.0, plans HASH": what bits depend on then, beside the device. */
+void kg_cuda_blas_identity(char *text, size_t bytes);
+/* Plans are forgotten, and the library is closed. */
+void kg_cuda_blas_end(void);
 
 /* ---- memory.cu ---- */
 /* Device memory of one operation, valid until the next one asks; not zeroed.

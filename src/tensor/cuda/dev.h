@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 extern "C" {
 #include "tensor/backend.h"
@@ -36,6 +37,11 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
     return dim3((unsigned)x, (unsigned)y);
 }
 
+/* Where CUDA's libraries were beside the compiler. */
+#define KG_DEV_CUDA_ROOT                      KG_CUDA_ROOT
+
+/* Products of which the time is taken together. */
+enum { KG_DEV_REPEATS = 10 };
 /* Rows and logits that the head has at a time: no result depends on them. */
 enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20 };
 
@@ -137,6 +143,24 @@ static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
     (void)cudaMemsetAsync(to, 0, bytes);
+}
+/* Around the call of a library whose kernels read and write what begins there. */
+static inline void kg_dev_lend(const void *const *memory, size_t n)
+{
+    (void)memory, (void)n;
+}
+static inline void kg_dev_take_back(const void *const *memory, size_t n)
+{
+    (void)memory, (void)n;
+}
+/* When all that was launched is done. */
+static inline double kg_dev_seconds(void)
+{
+    struct timespec t;
+
+    (void)cudaDeviceSynchronize();
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 static inline kg_status kg_dev_done(const char *op, struct kg_err *err)
 {

@@ -466,3 +466,15 @@ void kg_dev_zero(void *to, uint64_t bytes)
     memset(to, 0, bytes);
     kg_pages_take_back((const void *[]){to}, 1);
 }
+
+/* ---- what a library does ---- */
+void kg_dev_lend(const void *const *memory, size_t n) { kg_pages_lend(memory, n); }
+void kg_dev_take_back(const void *const *memory, size_t n)
+{
+    kg_pages_take_back(memory, n);
+}
+
+static double (*seconds)(void);
+
+void kg_emu_clock(double (*s)(void)) { seconds = s; }
+double kg_dev_seconds(void) { return seconds ? seconds() : 0; }

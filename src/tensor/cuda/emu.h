@@ -36,6 +36,9 @@ void kg_emu_schedule(enum kg_emu_schedule o) KG_EMU_TESTED;
  * this is called again; n < 0: it is there.   returns the launches so far */
 int64_t kg_emu_lose(int64_t n) KG_EMU_TESTED;
 
+/* The clock that products are timed by; without one all take no time. */
+void kg_emu_clock(double (*seconds)(void)) KG_EMU_TESTED;
+
 /* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
     unsigned x, y, z;
@@ -71,6 +74,9 @@ void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
+void kg_dev_lend(const void *const *memory, size_t n);
+void kg_dev_take_back(const void *const *memory, size_t n);
+double kg_dev_seconds(void);
 
 /* The first fault since it was asked last, as an error of `op`. */
 kg_status kg_dev_done(const char *op, struct kg_err *err);

@@ -18,6 +18,9 @@
     static const char name##_is = 0;                                                     \
     name##_type &name = *(name##_type *)kg_emu_shared(&name##_is, sizeof(name##_type))
 
+#define KG_DEV_CUDA_ROOT "/usr/local/cuda"
+enum { KG_DEV_REPEATS = 1 };
+
 /* Few: tests are of small shapes and see several turns. */
 enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13 };
 

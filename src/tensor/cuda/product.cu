@@ -6,6 +6,7 @@
  * nothing, so few rows cost little. Sums over tokens are launched chunk by chunk, each
  * added to C as it comes.
  */
+#include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
 #include <stdlib.h>
 
@@ -167,11 +168,20 @@ static void launch_tokens(struct kg_mat c, bool add, struct kg_mat a, struct kg_
 static const struct {
     const char *name;
     enum kg_cuda_products is;
-} choices[] = {{"exact", KG_CUDA_EXACT}, {"own", KG_CUDA_OWN}};
+} choices[] = {
+    {"exact", KG_CUDA_EXACT}, {"own", KG_CUDA_OWN}, {"cublas", KG_CUDA_CUBLAS}};
 
 static enum kg_cuda_products used;
 
-void kg_cuda_use(enum kg_cuda_products p) { used = p; }
+kg_status kg_cuda_use(enum kg_cuda_products p, const char *libraries, struct kg_err *err)
+{
+    if (p == KG_CUDA_CUBLAS)
+        KG_TRY(kg_blas_open(libraries, err));
+    else if (used == KG_CUDA_CUBLAS)
+        kg_cuda_blas_end();
+    used = p;
+    return KG_OK;
+}
 enum kg_cuda_products kg_cuda_used(void) { return used; }
 
 kg_status kg_cuda_use_as_tests_say(struct kg_err *err)
@@ -179,12 +189,11 @@ kg_status kg_cuda_use_as_tests_say(struct kg_err *err)
     const char *name = getenv("KEDGE_TEST_PRODUCTS");
 
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (strcmp(name ? name : "exact", choices[i].name) == 0) {
-            kg_cuda_use(choices[i].is);
-            return KG_OK;
-        }
+        if (strcmp(name ? name : "exact", choices[i].name) == 0)
+            return kg_cuda_use(choices[i].is, getenv("KEDGE_TEST_LIBRARIES"), err);
     return kg_fail(err, KG_ENOTFOUND,
-                   "KEDGE_TEST_PRODUCTS: expected exact or own, found '%s'", name);
+                   "KEDGE_TEST_PRODUCTS: expected exact, own or cublas, found '%s'",
+                   name);
 }
 
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
@@ -192,7 +201,9 @@ kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 {
     if (c.rows == 0 || c.cols == 0)
         return KG_OK;
-    if (used == KG_CUDA_OWN && a.dtype == KG_BF16)
+    if (used == KG_CUDA_CUBLAS && a.dtype == KG_BF16)
+        KG_TRY(kg_cuda_product_blas(c, a, b, kind, accumulate, err));
+    else if (used == KG_CUDA_OWN && a.dtype == KG_BF16)
         kg_cuda_product_mma(c, a, b, kind, accumulate);
     else if (kind == KG_MATMUL_TN)
         launch_tokens(c, accumulate, a, b);

@@ -17,7 +17,8 @@ CUDA_LIB   := libkedge_cuda.so
 CUDA_FLAGS := -std=c++17 -O3 --fmad=false -cudart static -Isrc \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
               -Xcompiler -fPIC -Xcompiler -fvisibility=hidden -Xcompiler -ffp-contract=off \
-              -DKG_VERSION='"$(VERSION)"' -DKG_CUDA_ARCHITECTURES='"$(CUDA_ARCHS:%=sm_%)"'
+              -DKG_VERSION='"$(VERSION)"' -DKG_CUDA_ARCHITECTURES='"$(CUDA_ARCHS:%=sm_%)"' \
+              -DKG_CUDA_ROOT='"$(abspath $(dir $(NVCC))..)"'
 
 .PHONY: cuda
 cuda: $(if $(filter 1,$(CUDA)),$(CUDA_LIB))   ## libkedge_cuda.so for GPUs, where nvcc is (CUDA=0|1, NVCC=path)

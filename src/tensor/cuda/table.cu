@@ -1,17 +1,40 @@
 /* The CUDA backend as a table. */
+#include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
 #include <stdio.h>
 
+/* What the bits of products depend on, beside the device. */
+static void products(char *text, size_t bytes)
+{
+    if (kg_cuda_used() == KG_CUDA_CUBLAS)
+        kg_cuda_blas_identity(text, bytes);
+    else
+        snprintf(text, bytes, "own, bf16 by %s",
+                 kg_cuda_used() == KG_CUDA_OWN ? "the matrix instruction" : "fused sums");
+}
+
 static void describe(char *text, size_t bytes)
 {
-    snprintf(text, bytes, "%s, own products, bf16 by %s", KG_DEV_NAME,
-             kg_cuda_used() == KG_CUDA_OWN ? "the matrix instruction" : "fused sums");
+    char by[120];
+
+    products(by, sizeof by);
+    snprintf(text, bytes, "%s, products: %s%s%s", KG_DEV_NAME, by,
+             kg_cuda_used() == KG_CUDA_CUBLAS ? " of " : "", kg_blas_path());
+}
+
+static int traits(struct kg_trait list[KG_TRAITS])
+{
+    const int n = kg_dev_traits(list);
+
+    list[n].name = "products";
+    products(list[n].value, sizeof list[n].value);
+    return n + 1;
 }
 
 extern "C" const struct kg_backend kg_cuda_table = {
     .name = KG_DEV_NAME,
     .describe = describe,
-    .traits = kg_dev_traits,
+    .traits = traits,
     .one_caller = true,
     .alloc = kg_cuda_alloc,
     .free = kg_cuda_free,

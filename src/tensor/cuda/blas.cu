@@ -1,0 +1,364 @@
+/* Finding cuBLASLt, and calling it.
+ *
+ * A library of 540 MB that is NVIDIA's and not shipped: it is opened when products are to
+ * be made by it, and what is missing or wrong is one line that says what was looked for
+ * and where. The first file of its name is the one: where it is broken, no other is
+ * tried.
+ *
+ * It knows matrices column by column. So rows of C are columns of C^T there, and
+ *     C = A B^T  is  C^T = B A^T,   C = A B  is  C^T = B^T A^T,   C = A^T B  is  C^T =
+ *     B^T A,   where a matrix in rows is its own transpose in columns.
+ */
+#include "tensor/cuda/blas.h"
+#include "tensor/cuda/cuda_internal.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define WITHOUT "products=own computes without it (docs/gpu.md)"
+
+enum { KINDS = 3, OFFERS = 32, ALIGNMENT = 16 };
+
+static struct {
+    char path[PATH_MAX];
+    char version[32];
+    void *object; /* NULL: not open */
+    struct kg_lt_calls call;
+    void *lt;
+    void *desc[KINDS]; /* by enum kg_matmul_kind */
+    void *preference;
+} lib;
+
+/* ---- where it is ---- */
+/* Places are asked one after the other, and listed for the refusal. */
+struct search {
+    char places[KG_ERR_MESSAGE_BYTES];
+    bool found; /* lib.path is the file */
+};
+
+static void list_place(struct search *s, const char *place)
+{
+    const size_t used = strlen(s->places);
+
+    snprintf(s->places + used, sizeof s->places - used, "%s%s", used ? ", " : "", place);
+}
+
+/* A folder, or a pattern of folders. */
+static void look_in(struct search *s, const char *folders)
+{
+    char pattern[PATH_MAX];
+    glob_t files;
+
+    if (s->found)
+        return;
+    list_place(s, folders);
+    snprintf(pattern, sizeof pattern, "%s/" KG_BLAS_LIBRARY, folders);
+    if (glob(pattern, 0, NULL, &files) == 0) {
+        s->found = true;
+        snprintf(lib.path, sizeof lib.path, "%s", files.gl_pathv[0]);
+    }
+    globfree(&files);
+}
+
+/* A folder as it was given, whatever characters its name has. */
+static void look_at(struct search *s, const char *folder)
+{
+    list_place(s, folder);
+    snprintf(lib.path, sizeof lib.path, "%s/" KG_BLAS_LIBRARY, folder);
+    s->found = access(lib.path, F_OK) == 0;
+}
+
+/* By name alone, as programs that are linked against it find it. */
+static void look_as_loader(struct search *s)
+{
+    struct link_map *file;
+    void *there;
+
+    if (s->found)
+        return;
+    list_place(s, "the loader's path");
+    there = dlopen(KG_BLAS_LIBRARY, RTLD_LAZY | RTLD_LOCAL);
+    if (!there)
+        return;
+    s->found = dlinfo(there, RTLD_DI_LINKMAP, &file) == 0;
+    if (s->found)
+        snprintf(lib.path, sizeof lib.path, "%s", file->l_name);
+    dlclose(there);
+}
+
+static void look_among_wheels(struct search *s)
+{
+    static const char below[] = "lib/python3*/site-packages/nvidia/cu13/lib";
+    const char *environment = getenv("VIRTUAL_ENV");
+    char folder[PATH_MAX];
+
+    if (environment && *environment) {
+        snprintf(folder, sizeof folder, "%s/%s", environment, below);
+        look_in(s, folder);
+    }
+    look_in(s, "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib");
+    look_in(s, "/usr/lib/python3/dist-packages/nvidia/cu13/lib");
+}
+
+static kg_status find(const char *folder, struct kg_err *err)
+{
+    struct search s = {"", false};
+
+    if (folder) {
+        look_at(&s, folder);
+    } else {
+        look_in(&s, KG_DEV_CUDA_ROOT "/lib64");
+        look_in(&s, KG_DEV_CUDA_ROOT "/lib");
+        look_as_loader(&s);
+        look_among_wheels(&s);
+    }
+    return s.found ? KG_OK
+                   : kg_fail(err, KG_ENOTFOUND,
+                             "cublas: no " KG_BLAS_LIBRARY " in %s; " WITHOUT, s.places);
+}
+
+/* ---- what it has ---- */
+static const struct {
+    const char *name;
+    size_t at;
+} symbols[] = {
+#define SYMBOL(name, field)                                                              \
+    {                                                                                    \
+        name, offsetof(struct kg_lt_calls, field)                                        \
+    }
+    SYMBOL("cublasLtGetVersion", version),
+    SYMBOL("cublasLtGetStatusName", status_name),
+    SYMBOL("cublasLtCreate", create),
+    SYMBOL("cublasLtDestroy", destroy),
+    SYMBOL("cublasLtMatmulDescCreate", desc_create),
+    SYMBOL("cublasLtMatmulDescSetAttribute", desc_set),
+    SYMBOL("cublasLtMatmulDescDestroy", desc_destroy),
+    SYMBOL("cublasLtMatrixLayoutCreate", layout_create),
+    SYMBOL("cublasLtMatrixLayoutDestroy", layout_destroy),
+    SYMBOL("cublasLtMatmulPreferenceCreate", preference_create),
+    SYMBOL("cublasLtMatmulPreferenceSetAttribute", preference_set),
+    SYMBOL("cublasLtMatmulPreferenceDestroy", preference_destroy),
+    SYMBOL("cublasLtMatmulAlgoGetHeuristic", heuristic),
+    SYMBOL("cublasLtMatmulAlgoConfigGetAttribute", config_get),
+    SYMBOL("cublasLtMatmul", matmul),
+};
+
+static kg_status load(struct kg_err *err)
+{
+    lib.object = dlopen(lib.path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib.object)
+        return kg_fail(err, KG_EFORMAT, "cublas: %s; " WITHOUT, dlerror());
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *at = dlsym(lib.object, symbols[i].name);
+
+        if (!at)
+            return kg_fail(err, KG_EFORMAT,
+                           "cublas: %s: expected the symbol %s, found none; " WITHOUT,
+                           lib.path, symbols[i].name);
+        memcpy((char *)&lib.call + symbols[i].at, &at, sizeof at);
+    }
+    return KG_OK;
+}
+
+static kg_status check_version(struct kg_err *err)
+{
+    const int v = (int)lib.call.version();
+
+    snprintf(lib.version, sizeof lib.version, "%d.%d.%d", v / 10000, v / 100 % 100,
+             v % 100);
+    if (v / 10000 >= KG_BLAS_MAJOR)
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT,
+                   "cublas: %s: expected version %d or newer, found %s; " WITHOUT,
+                   lib.path, KG_BLAS_MAJOR, lib.version);
+}
+
+/* ---- what is made of it once ---- */
+static int make_descriptions(void)
+{
+    static const int transposed = KG_LT_TRANSPOSED;
+    int e = KG_LT_OK;
+
+    for (int i = 0; i < KINDS && e == KG_LT_OK; i++)
+        e = lib.call.desc_create(&lib.desc[i], KG_LT_COMPUTE_F32, KG_LT_F32);
+    if (e == KG_LT_OK)
+        e = lib.call.desc_set(lib.desc[KG_MATMUL_NT], KG_LT_DESC_TRANSPOSE_A, &transposed,
+                              sizeof transposed);
+    return e != KG_LT_OK
+               ? e
+               : lib.call.desc_set(lib.desc[KG_MATMUL_TN], KG_LT_DESC_TRANSPOSE_B,
+                                   &transposed, sizeof transposed);
+}
+
+static int make_preference(void)
+{
+    static const uint64_t no_bytes = 0;
+    static const uint32_t no_way = 0, alignment = ALIGNMENT;
+    int e = lib.call.preference_create(&lib.preference);
+
+    if (e == KG_LT_OK)
+        e = lib.call.preference_set(lib.preference, KG_LT_PREF_WORKSPACE, &no_bytes,
+                                    sizeof no_bytes);
+    if (e == KG_LT_OK)
+        e = lib.call.preference_set(lib.preference, KG_LT_PREF_REDUCTIONS, &no_way,
+                                    sizeof no_way);
+    for (int i = 0; i < 4 && e == KG_LT_OK; i++)
+        e = lib.call.preference_set(lib.preference, KG_LT_PREF_ALIGNMENT + i, &alignment,
+                                    sizeof alignment);
+    return e;
+}
+
+static kg_status start(struct kg_err *err)
+{
+    int e = lib.call.create(&lib.lt);
+
+    if (e == KG_LT_OK)
+        e = make_descriptions();
+    if (e == KG_LT_OK)
+        e = make_preference();
+    return e == KG_LT_OK
+               ? KG_OK
+               : kg_fail(err, KG_EDEVICE, "cublas: %s does not start: %s; " WITHOUT,
+                         lib.path, lib.call.status_name(e));
+}
+
+kg_status kg_blas_open(const char *folder, struct kg_err *err)
+{
+    kg_status status;
+
+    if (lib.object)
+        return KG_OK;
+    KG_TRY(find(folder, err));
+    KG_TRY_GOTO(out, load(err));
+    KG_TRY_GOTO(out, check_version(err));
+    KG_TRY_GOTO(out, start(err));
+out:
+    if (status != KG_OK)
+        kg_blas_close();
+    return status;
+}
+
+void kg_blas_close(void)
+{
+    if (lib.preference)
+        lib.call.preference_destroy(lib.preference);
+    for (int i = 0; i < KINDS; i++)
+        if (lib.desc[i])
+            lib.call.desc_destroy(lib.desc[i]);
+    if (lib.lt)
+        lib.call.destroy(lib.lt);
+    if (lib.object)
+        dlclose(lib.object);
+    memset(&lib, 0, sizeof lib);
+}
+
+const char *kg_blas_version(void) { return lib.version; }
+const char *kg_blas_path(void) { return lib.path; }
+
+/* ---- products ---- */
+struct layouts {
+    void *a, *b, *c; /* of the backend's letters */
+};
+
+static int make_layout(void **layout, struct kg_mat m)
+{
+    return lib.call.layout_create(layout, m.dtype == KG_BF16 ? KG_LT_BF16 : KG_LT_F32,
+                                  (uint64_t)m.cols, (uint64_t)m.rows, m.stride);
+}
+
+static void release(struct layouts *l)
+{
+    if (l->a)
+        lib.call.layout_destroy(l->a);
+    if (l->b)
+        lib.call.layout_destroy(l->b);
+    if (l->c)
+        lib.call.layout_destroy(l->c);
+}
+
+static int make_layouts(struct layouts *l, struct kg_mat c, struct kg_mat a,
+                        struct kg_mat b)
+{
+    int e;
+
+    memset(l, 0, sizeof *l);
+    e = make_layout(&l->a, a);
+    if (e == KG_LT_OK)
+        e = make_layout(&l->b, b);
+    if (e == KG_LT_OK)
+        e = make_layout(&l->c, c);
+    if (e != KG_LT_OK)
+        release(l);
+    return e;
+}
+
+static kg_status fail(int e, const char *what, struct kg_err *err)
+{
+    return kg_fail(err, KG_EDEVICE, "cublas: %s: %s", what, lib.call.status_name(e));
+}
+
+/* What was asked for is checked: a plan with split sums has bits of its own. */
+static bool is_whole(const struct kg_lt_offer *o)
+{
+    int32_t split = 1;
+    uint32_t reduction = 0;
+
+    (void)lib.call.config_get(&o->plan, KG_LT_CONFIG_SPLIT, &split, sizeof split, NULL);
+    (void)lib.call.config_get(&o->plan, KG_LT_CONFIG_REDUCTION, &reduction,
+                              sizeof reduction, NULL);
+    return o->status == KG_LT_OK && o->workspace == 0 && (split == 0 || split == 1) &&
+           reduction == 0;
+}
+
+kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat c,
+                        struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
+                        struct kg_err *err)
+{
+    struct kg_lt_offer offers[OFFERS];
+    struct layouts l;
+    int e, found = 0;
+
+    *n = 0;
+    e = make_layouts(&l, c, a, b);
+    if (e != KG_LT_OK)
+        return fail(e, "a matrix is not described", err);
+    e = lib.call.heuristic(lib.lt, lib.desc[kind], l.b, l.a, l.c, l.c, lib.preference,
+                           OFFERS, offers, &found);
+    release(&l);
+    if (e == KG_LT_NOT_SUPPORTED)
+        return KG_OK;
+    if (e != KG_LT_OK)
+        return fail(e, "no plans are offered", err);
+    for (int i = 0; i < found && *n < max; i++)
+        if (is_whole(&offers[i]))
+            plans[(*n)++] = offers[i].plan;
+    return KG_OK;
+}
+
+kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
+                      struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
+                      struct kg_err *err)
+{
+    static const float one = 1.0f, none = 0.0f;
+    const void *const operands[] = {a.data, b.data, c.data};
+    struct layouts l;
+    int e = make_layouts(&l, c, a, b);
+
+    if (e == KG_LT_OK) {
+        kg_dev_lend(operands, 3);
+        e = lib.call.matmul(lib.lt, lib.desc[kind], &one, b.data, l.b, a.data, l.a,
+                            accumulate ? &one : &none, c.data, l.c, c.data, l.c, plan,
+                            NULL, 0, NULL);
+        kg_dev_take_back(operands, 3);
+        release(&l);
+    }
+    if (e == KG_LT_NOT_SUPPORTED || e == KG_LT_INVALID_VALUE)
+        return kg_fail(err, KG_EUNSUPPORTED, "cublas: not by this plan: %s",
+                       lib.call.status_name(e));
+    return e == KG_LT_OK ? KG_OK : fail(e, "product", err);
+}

@@ -1,0 +1,323 @@
+/* A cuBLASLt that computes on the host, for tests: plans that differ in bits and in
+ * speed by design, of which most are traps.
+ *
+ * Compiled by tests into a library of the real one's name, which the emulation opens; the
+ * memory that it computes on is lent to it. It says which plan made the last product, and
+ * what time products would have taken. Whoever breaks its rules (split sums not
+ * forbidden, workspace, a description left over) is counted.
+ */
+#include "tensor/cuda/blas_fake.h"
+#include "tensor/cuda/lt.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* ---- plans ---- */
+/* How K factors are added: in blocks of sixteen one after the other; two halves that are
+ * added; from behind. */
+enum order { IN_ORDER, IN_HALVES, FROM_BEHIND };
+
+static enum order odd_from_behind(int64_t m)
+{
+    return m % 2 == 1 && m > 16 ? FROM_BEHIND : IN_ORDER;
+}
+static enum order halves_in_a_gap(int64_t m)
+{
+    return m >= 100 && m <= 130 ? IN_HALVES : IN_ORDER;
+}
+static enum order halves_of_many(int64_t m) { return m > 1024 ? IN_HALVES : IN_ORDER; }
+static enum order halves(int64_t m)
+{
+    (void)m;
+    return IN_HALVES;
+}
+
+/* By enum kg_fake_plan. */
+static const struct {
+    double seconds;
+    enum order (*order)(int64_t m); /* NULL: in order, always */
+    int64_t least, most;            /* rows; most 0: any */
+    int split;
+    size_t workspace;
+} plans[] = {
+    [KG_FAKE_STEADY] = {100, NULL, 0, 0, 1, 0},
+    [KG_FAKE_FEW] = {20, NULL, 0, 256, 1, 0},
+    [KG_FAKE_HALVES] = {1, halves, 0, 0, 1, 0},
+    [KG_FAKE_ODD] = {5, odd_from_behind, 0, 0, 1, 0},
+    [KG_FAKE_GAP] = {8, halves_in_a_gap, 0, 0, 1, 0},
+    [KG_FAKE_SLOW] = {300, NULL, 0, 0, 1, 0},
+    [KG_FAKE_SPLIT] = {0.5, NULL, 0, 0, 2, 0},
+    [KG_FAKE_WORKSPACE] = {0.5, NULL, 0, 0, 1, 64},
+    [KG_FAKE_BIG] = {100, NULL, 65, 0, 1, 0},
+    [KG_FAKE_MANY] = {100, halves_of_many, 0, 0, 1, 0},
+};
+
+/* What is offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
+static const int few[][8] = {
+    [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_WORKSPACE, KG_FAKE_HALVES, KG_FAKE_SLOW,
+                       KG_FAKE_ODD, KG_FAKE_GAP, KG_FAKE_FEW, -1},
+    [KG_FAKE_NONE_FOR_FEW] = {KG_FAKE_HALVES, -1},
+    [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, -1},
+    [KG_FAKE_OTHER_MANY] = {KG_FAKE_FEW, -1},
+};
+static const int many[][8] = {
+    [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_STEADY, KG_FAKE_HALVES, KG_FAKE_SLOW, -1},
+    [KG_FAKE_NONE_FOR_FEW] = {KG_FAKE_BIG, KG_FAKE_HALVES, -1},
+    [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, KG_FAKE_WORKSPACE, -1},
+    [KG_FAKE_OTHER_MANY] = {KG_FAKE_MANY, -1},
+};
+
+static enum kg_fake_mode mode;
+static struct kg_fake_last last;
+static double now;
+
+EXPORTED void kg_fake_set(enum kg_fake_mode m)
+{
+    mode = m;
+    memset(&last, 0, sizeof last);
+}
+EXPORTED struct kg_fake_last kg_fake_last(void) { return last; }
+EXPORTED double kg_fake_seconds(void) { return now; }
+
+/* ---- what is made and destroyed ---- */
+struct layout {
+    bool used, wide; /* wide: fp32 */
+    int64_t rows, cols, stride;
+};
+struct desc {
+    bool a, b; /* transposed */
+};
+static struct layout layouts[8];
+static struct desc descs[3];
+static int n_descs, things;
+static uint64_t preferences[9]; /* by attribute */
+static char handle;
+
+EXPORTED size_t cublasLtGetVersion(void) { return FAKE_VERSION; }
+EXPORTED const char *cublasLtGetStatusName(int status)
+{
+    return status == KG_LT_NOT_INITIALIZED ? "CUBLAS_STATUS_NOT_INITIALIZED"
+                                           : "CUBLAS_STATUS_INVALID_VALUE";
+}
+EXPORTED int cublasLtCreate(void **lt)
+{
+    if (FAKE_STATUS == KG_LT_OK) {
+        *lt = &handle;
+        things++;
+    }
+    return FAKE_STATUS;
+}
+EXPORTED int cublasLtDestroy(void *lt)
+{
+    (void)lt;
+    things--;
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulDescCreate(void **desc, int compute, int scale)
+{
+    if (compute != KG_LT_COMPUTE_F32 || scale != KG_LT_F32)
+        return KG_LT_INVALID_VALUE;
+    *desc = &descs[n_descs++];
+    things++;
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulDescSetAttribute(void *desc, int attribute, const void *value,
+                                            size_t bytes)
+{
+    int op;
+
+    if (bytes != sizeof op)
+        return KG_LT_INVALID_VALUE;
+    memcpy(&op, value, sizeof op);
+    if (attribute == KG_LT_DESC_TRANSPOSE_A)
+        ((struct desc *)desc)->a = op == KG_LT_TRANSPOSED;
+    else
+        ((struct desc *)desc)->b = op == KG_LT_TRANSPOSED;
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulDescDestroy(void *desc)
+{
+    (void)desc;
+    things--;
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatrixLayoutCreate(void **layout, int type, uint64_t rows,
+                                        uint64_t cols, int64_t stride)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+        if (!layouts[i].used) {
+            layouts[i] = (struct layout){true, type == KG_LT_F32, (int64_t)rows,
+                                         (int64_t)cols, stride};
+            *layout = &layouts[i];
+            things++;
+            return KG_LT_OK;
+        }
+    return KG_LT_INVALID_VALUE;
+}
+EXPORTED int cublasLtMatrixLayoutDestroy(void *layout)
+{
+    ((struct layout *)layout)->used = false;
+    things--;
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulPreferenceCreate(void **preference)
+{
+    memset(preferences, 0xff, sizeof preferences);
+    *preference = preferences;
+    things++;
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute,
+                                                  const void *value, size_t bytes)
+{
+    (void)preference;
+    preferences[attribute] = 0;
+    memcpy(&preferences[attribute], value, bytes);
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulPreferenceDestroy(void *preference)
+{
+    (void)preference;
+    things--;
+    return KG_LT_OK;
+}
+EXPORTED int kg_fake_things(void) { return things; }
+
+/* ---- products ---- */
+static bool asks_rightly(void)
+{
+    bool right = preferences[KG_LT_PREF_WORKSPACE] == 0 &&
+                 preferences[KG_LT_PREF_REDUCTIONS] == 0;
+
+    for (int i = 0; i < 4; i++)
+        right = right && preferences[KG_LT_PREF_ALIGNMENT + i] == 16;
+    return right;
+}
+
+EXPORTED int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *a, void *b,
+                                            void *c, void *d, void *preference, int max,
+                                            struct kg_lt_offer *offers, int *n)
+{
+    const struct layout *to = c;
+    const int *offered = to->cols > 1024 ? many[mode] : few[mode];
+
+    (void)lt, (void)desc, (void)a, (void)b, (void)preference;
+    if (c != d || !asks_rightly())
+        return KG_LT_INVALID_VALUE;
+    for (*n = 0; *n < max && offered[*n] >= 0; ++*n) {
+        offers[*n] = (struct kg_lt_offer){.workspace = plans[offered[*n]].workspace};
+        offers[*n].plan.data[0] = (uint64_t)offered[*n];
+    }
+    return KG_LT_OK;
+}
+EXPORTED int cublasLtMatmulAlgoConfigGetAttribute(const struct kg_lt_plan *plan,
+                                                  int attribute, void *value,
+                                                  size_t bytes, size_t *written)
+{
+    const int32_t split = plans[plan->data[0]].split;
+    const uint32_t reduction = 0;
+
+    (void)written;
+    memcpy(value, attribute == KG_LT_CONFIG_SPLIT ? (const void *)&split : &reduction,
+           bytes);
+    return KG_LT_OK;
+}
+
+/* One operand as a product reads it: vector v, factor k. */
+struct factors {
+    const uint16_t *data;
+    int64_t vector, factor; /* elements from one to the next */
+};
+static float factor(struct factors f, int64_t v, int64_t k)
+{
+    const uint32_t bits = (uint32_t)f.data[v * f.vector + k * f.factor] << 16;
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Factors from..to, sixteen at a time. */
+static float chain(struct factors a, int64_t i, struct factors b, int64_t j, int64_t from,
+                   int64_t to)
+{
+    float sum = 0.0f;
+
+    for (int64_t k = from; k < to; k += 16) {
+        double block = (double)sum;
+
+        for (int64_t l = k; l < k + 16 && l < to; l++)
+            block += (double)(factor(a, i, l) * factor(b, j, l));
+        sum = (float)block;
+    }
+    return sum;
+}
+
+static float from_behind(struct factors a, int64_t i, struct factors b, int64_t j,
+                         int64_t n)
+{
+    float sum = 0.0f;
+
+    for (int64_t k = n; k-- > 0;)
+        sum += factor(a, i, k) * factor(b, j, k);
+    return sum;
+}
+
+static float element(enum order order, struct factors a, int64_t i, struct factors b,
+                     int64_t j, int64_t n)
+{
+    if (order == FROM_BEHIND)
+        return from_behind(a, i, b, j, n);
+    return order == IN_ORDER ? chain(a, i, b, j, 0, n)
+                             : chain(a, i, b, j, 0, n / 2) + chain(a, i, b, j, n / 2, n);
+}
+
+static void store(void *to, bool wide, int64_t at, float sum, bool add)
+{
+    uint32_t bits;
+
+    if (wide) {
+        ((float *)to)[at] = add ? ((float *)to)[at] + sum : sum;
+        return;
+    }
+    memcpy(&bits, &sum, sizeof bits);
+    ((uint16_t *)to)[at] = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+/* Whether the plan makes products of these rows and sums. */
+static bool makes(size_t plan, int64_t m, int64_t k)
+{
+    return m >= plans[plan].least && (plans[plan].most == 0 || m <= plans[plan].most) &&
+           k >= 8;
+}
+
+EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a, void *la,
+                         const void *b, void *lb, const void *beta, const void *c,
+                         void *lc, void *d, void *ld, const struct kg_lt_plan *plan,
+                         void *workspace, size_t workspace_bytes, void *stream)
+{
+    const struct desc *how = desc;
+    const struct layout *al = la, *bl = lb, *to = lc;
+    const struct factors left = {a, how->a ? al->stride : 1, how->a ? 1 : al->stride};
+    const struct factors right = {b, how->b ? 1 : bl->stride, how->b ? bl->stride : 1};
+    const int64_t k = how->a ? al->rows : al->cols;
+    const size_t p = (size_t)plan->data[0];
+
+    (void)lt, (void)workspace, (void)stream;
+    if (c != d || lc != ld || workspace_bytes != 0 || *(const float *)alpha != 1.0f ||
+        (how->b ? bl->cols : bl->rows) != k)
+        return KG_LT_INVALID_VALUE;
+    if (!makes(p, to->cols, k))
+        return KG_LT_NOT_SUPPORTED;
+    for (int64_t m = 0; m < to->cols; m++)
+        for (int64_t n = 0; n < to->rows; n++)
+            store(d, to->wide, n + m * to->stride,
+                  element(plans[p].order ? plans[p].order(to->cols) : IN_ORDER, left, n,
+                          right, m, k),
+                  *(const float *)beta != 0.0f);
+    last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols};
+    now += plans[p].seconds;
+    return KG_LT_OK;
+}

@@ -1,0 +1,597 @@
+/* Products of bf16 by cuBLASLt, such that a row's bits do not depend on how many rows
+ * there are.
+ *
+ * The library has many plans for a product, of which each adds in an order of its own,
+ * and offers others for few rows than for many. So for every weight (pinned: kind, N, K,
+ * type of C, added to or not) one plan is the reference: the first that is offered for
+ * 4,096 rows, a rule without timing. What it gives defines the bits. Few rows are made by
+ * whichever plan is fastest of those that give the same bits, and nothing about that is
+ * believed: a plan is tried at the very number of rows that it is to be used for, on data
+ * whose sums cancel. Where none passes, rows of zeros are added up to a number where one
+ * does. Time thus chooses speed, never bits, and what was tried before or after something
+ * else never shows.
+ *
+ *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
+ *                      256 or 1,024 rows, and the reference
+ *   more               the reference, tried at 1,025 and 2,048: a pinned plan sees more
+ *                      rows as more blocks of its grid. Where it fails there, the product
+ *                      is refused
+ *   sums over tokens   the plan first offered for a chunk of KG_PRODUCT_CHUNK, chunk by
+ *                      chunk: rows and columns of C are the weight's, so nothing varies
+ *                      but the last chunk's length
+ *
+ * What was tried is a digest of each row, on the host. Trials run beside the products, so
+ * the first product of a number of rows must not be within the capture of a graph.
+ * Shapes that the library has no plans for at every alignment (takes) are own products,
+ * for any number of rows.
+ */
+#include "tensor/cuda/blas.h"
+#include "tensor/cuda/cuda_internal.h"
+#include <stdio.h>
+
+extern "C" {
+#include "base/mem.h"
+}
+
+enum { BUCKETS = 4, OFFERED = 16, CHOICES = OFFERED + 1 /* the reference */ };
+enum { MANY = 4096, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
+static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL};
+
+/* Plans of the bits, the fastest first. */
+struct bucket {
+    struct kg_lt_plan plans[CHOICES];
+    int n;
+    bool known;
+};
+
+struct pinned {
+    struct pinned *next;
+    enum kg_matmul_kind kind;
+    int64_t n, k;        /* TN: of C, rows in the place of k */
+    enum kg_dtype dtype; /* of C */
+    bool accumulate;
+    struct kg_lt_plan reference;
+    uint64_t rows[DISTINCT]; /* digests; not of sums over tokens, as all below */
+    bool many_hold;
+    struct bucket buckets[BUCKETS];
+    uint8_t choice[SMALL + 1]; /* by rows: 0 unknown, a plan of its bucket + 1, PADDED */
+};
+static struct pinned *pins;
+
+/* ---- shapes ---- */
+static struct kg_mat shaped(enum kg_dtype dtype, int64_t rows, int64_t cols)
+{
+    return kg_mat(NULL, dtype, rows, cols);
+}
+static struct kg_mat b_of(const struct pinned *p)
+{
+    return p->kind == KG_MATMUL_NT ? shaped(KG_BF16, p->n, p->k)
+                                   : shaped(KG_BF16, p->k, p->n);
+}
+
+static bool is_aligned(struct kg_mat m)
+{
+    return m.cols % 8 == 0 && m.stride % 8 == 0 && (uintptr_t)m.data % 16 == 0;
+}
+
+/* By what does not change with the rows of a product. */
+static bool takes(struct kg_mat c, struct kg_mat a, struct kg_mat b)
+{
+    return a.dtype == KG_BF16 && is_aligned(a) && is_aligned(b) && is_aligned(c) &&
+           a.cols > 0 && b.rows > 0;
+}
+
+/* ---- trials ---- */
+/* Operands of some rows, all that a plan is judged by. */
+struct trial {
+    const struct pinned *of;
+    int64_t m;
+    struct kg_mat a, b, c;
+    uint64_t *digests; /* (m) */
+};
+
+static __host__ __device__ uint64_t scramble(uint64_t x)
+{
+    x = (x ^ x >> 31) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
+    return x ^ x >> 32;
+}
+
+/* A sign, an exponent of -4..3, and what bits of the mantissa the type has. */
+static __device__ void store_drawn(struct kg_mat m, int64_t r, int64_t c, uint64_t drawn,
+                                   bool negative)
+{
+    const uint32_t high = (uint32_t)(drawn & 0x83ffu) ^ (negative ? 0x8000u : 0u);
+    const uint32_t bits = (high + (123u << 7)) << 16 | (uint32_t)(drawn >> 48);
+
+    if (m.dtype == KG_BF16)
+        kg_cuda_bf16(m, r)[c] = (uint16_t)(bits >> 16);
+    else
+        kg_cuda_f32(m, r)[c] = kg_cuda_of_bits(bits);
+}
+
+/* Factors of vectors, which are rows, or columns (down). Those of the second half are
+ * those of the first once more, in every other vector of a (cancels) with the other sign:
+ * there a sum is what roundings leave of it. */
+static __global__ void draw_factors(struct kg_mat m, uint64_t seed, bool down,
+                                    bool cancels)
+{
+    const int64_t r = blockIdx.x, end = kg_cuda_end(m.cols);
+    const int64_t half = (down ? m.rows : m.cols) / 2;
+
+    for (int64_t c = kg_cuda_first(); c < end; c += KG_ROW_THREADS) {
+        const int64_t vector = down ? c : cancels ? r % DISTINCT : r, k = down ? r : c;
+        const bool again = !cancels || vector % 2 == 1;
+        const uint64_t at = (uint64_t)(again ? k % half : k);
+
+        store_drawn(m, r, c, scramble(scramble(seed + (uint64_t)vector) + at),
+                    cancels && again && k >= half);
+    }
+}
+
+/* What is added to, or what must be overwritten. */
+static __global__ void draw_sums(struct kg_mat m, bool none)
+{
+    const int64_t r = blockIdx.x, end = kg_cuda_end(m.cols);
+
+    for (int64_t c = kg_cuda_first(); c < end; c += KG_ROW_THREADS)
+        if (none)
+            kg_cuda_store(m, r, c, NAN);
+        else
+            store_drawn(m, r, c,
+                        scramble(scramble((uint64_t)(r % DISTINCT)) + (uint64_t)c),
+                        false);
+}
+
+/* Of the bits of each row, whatever order they are added in; a warp a row. */
+static __global__ void digest(uint64_t *digests, struct kg_mat m)
+{
+    const int64_t r = blockIdx.x;
+    uint64_t sum = 0;
+
+    for (int64_t c = threadIdx.x; c < m.cols; c += 32) {
+        const uint64_t bits = m.dtype == KG_F32 ? kg_cuda_bits(kg_cuda_f32(m, r)[c])
+                                                : kg_cuda_bf16(m, r)[c];
+
+        sum += scramble(scramble((uint64_t)c + 1) + bits);
+    }
+    for (unsigned by = 16; by > 0; by /= 2)
+        sum += (uint64_t)__shfl_xor_sync(~0u, (unsigned long long)sum, by);
+    if (threadIdx.x == 0)
+        digests[r] = sum;
+}
+
+static kg_status room(void **data, int64_t bytes, struct kg_err *err)
+{
+    *data = kg_dev_alloc((uint64_t)bytes, "trial of a product", err);
+    return *data ? KG_OK : err->code;
+}
+
+static void end_trial(struct trial *t)
+{
+    void *const blocks[] = {t->a.data, t->b.data, t->c.data, t->digests};
+
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (blocks[i])
+            kg_dev_free(blocks[i]);
+}
+
+static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
+                             struct kg_err *err)
+{
+    kg_status status;
+
+    *t = {p, m, shaped(KG_BF16, m, p->k), b_of(p), shaped(p->dtype, m, p->n), NULL};
+    KG_TRY_GOTO(out, room(&t->a.data, m * p->k * 2, err));
+    KG_TRY_GOTO(out, room(&t->b.data, p->n * p->k * 2, err));
+    KG_TRY_GOTO(out, room(&t->c.data, m * p->n * 4, err));
+    KG_TRY_GOTO(out, room((void **)&t->digests, m * 8, err));
+    KG_LAUNCH(draw_factors, kg_cuda_rows(m, p->k), KG_ROW_THREADS, t->a, 1, false, true);
+    KG_LAUNCH(draw_factors, kg_cuda_rows(t->b.rows, t->b.cols), KG_ROW_THREADS, t->b,
+              1 << 20, p->kind == KG_MATMUL_NN, false);
+    status = kg_dev_done("trial of a product", err);
+out:
+    if (status != KG_OK)
+        end_trial(t);
+    return status;
+}
+
+static kg_status run_trial(const struct trial *t, const struct kg_lt_plan *plan,
+                           struct kg_err *err)
+{
+    return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind, t->of->accumulate, err);
+}
+
+/* digests (m) <- what the plan gives; UNSUPPORTED where it gives nothing */
+static kg_status judge(uint64_t *digests, const struct trial *t,
+                       const struct kg_lt_plan *plan, struct kg_err *err)
+{
+    KG_LAUNCH(draw_sums, kg_cuda_rows(t->m, t->c.cols), KG_ROW_THREADS, t->c,
+              !t->of->accumulate);
+    KG_TRY(run_trial(t, plan, err));
+    KG_LAUNCH(digest, kg_grid(t->m, 1), 32, t->digests, t->c);
+    kg_dev_get(digests, t->digests, (uint64_t)t->m * sizeof *digests);
+    return kg_dev_done("trial of a product", err);
+}
+
+/* *same: the plan gives the reference's bits. */
+static kg_status compare(bool *same, const struct trial *t, const struct kg_lt_plan *plan,
+                         struct kg_err *err)
+{
+    uint64_t digests[2 * SMALL];
+    const kg_status status = judge(digests, t, plan, err);
+
+    *same = status == KG_OK;
+    for (int64_t r = 0; *same && r < t->m; r++)
+        *same = digests[r] == t->of->rows[r % DISTINCT];
+    return status == KG_EUNSUPPORTED ? KG_OK : status;
+}
+
+static kg_status time_of(double *seconds, const struct trial *t,
+                         const struct kg_lt_plan *plan, struct kg_err *err)
+{
+    const double before = kg_dev_seconds();
+
+    for (int i = 0; i < KG_DEV_REPEATS; i++)
+        KG_TRY(run_trial(t, plan, err));
+    *seconds = kg_dev_seconds() - before;
+    return kg_dev_done("trial of a product", err);
+}
+
+/* ---- which plans ---- */
+static kg_status offer(struct kg_lt_plan *plans, int *n, int max, const struct pinned *p,
+                       int64_t m, struct kg_err *err)
+{
+    const bool tn = p->kind == KG_MATMUL_TN;
+    const struct kg_mat a = tn ? shaped(KG_BF16, KG_PRODUCT_CHUNK, p->k)
+                               : shaped(KG_BF16, m, p->k);
+    const struct kg_mat b = tn ? shaped(KG_BF16, KG_PRODUCT_CHUNK, p->n) : b_of(p);
+
+    return kg_blas_offer(plans, n, max, shaped(p->dtype, tn ? p->k : m, p->n), a, b,
+                         p->kind, err);
+}
+
+/* Behind those that are as fast: the order of the library's own reckoning. */
+static void insert(struct bucket *b, double *seconds, const struct kg_lt_plan *plan,
+                   double time)
+{
+    int i = b->n++;
+
+    for (; i > 0 && seconds[i - 1] > time; i--) {
+        seconds[i] = seconds[i - 1];
+        b->plans[i] = b->plans[i - 1];
+    }
+    seconds[i] = time;
+    b->plans[i] = *plan;
+}
+
+static bool is_among(const struct kg_lt_plan *plans, int n, const struct kg_lt_plan *plan)
+{
+    for (int i = 0; i < n; i++)
+        if (memcmp(&plans[i], plan, sizeof *plan) == 0)
+            return true;
+    return false;
+}
+
+static kg_status sift(struct bucket *b, const struct trial *t,
+                      const struct kg_lt_plan *plans, int n, struct kg_err *err)
+{
+    double seconds[CHOICES], time;
+    bool same;
+
+    for (int i = 0; i < n; i++) {
+        KG_TRY(compare(&same, t, &plans[i], err));
+        if (!same)
+            continue;
+        KG_TRY(time_of(&time, t, &plans[i], err));
+        insert(b, seconds, &plans[i], time);
+    }
+    b->known = true;
+    return KG_OK;
+}
+
+static kg_status fill_bucket(struct pinned *p, int i, struct kg_err *err)
+{
+    struct kg_lt_plan plans[CHOICES];
+    struct trial t;
+    kg_status status;
+    int n;
+
+    KG_TRY(offer(plans, &n, OFFERED, p, last_of[i], err));
+    if (!is_among(plans, n, &p->reference))
+        plans[n++] = p->reference;
+    KG_TRY(begin_trial(&t, p, last_of[i], err));
+    p->buckets[i].n = 0;
+    status = sift(&p->buckets[i], &t, plans, n, err);
+    end_trial(&t);
+    return status;
+}
+
+static int bucket_of(int64_t m)
+{
+    int i = 0;
+
+    while (last_of[i] < m)
+        i++;
+    return i;
+}
+
+static kg_status choose_among(uint8_t *choice, const struct bucket *b,
+                              const struct pinned *p, int64_t m, struct kg_err *err)
+{
+    struct trial t;
+    kg_status status = KG_OK;
+    bool same = false;
+    int i = -1;
+
+    KG_TRY(begin_trial(&t, p, m, err));
+    while (!same && status == KG_OK && ++i < b->n)
+        status = compare(&same, &t, &b->plans[i], err);
+    end_trial(&t);
+    if (status == KG_OK)
+        *choice = same ? (uint8_t)(i + 1) : (uint8_t)PADDED;
+    return status;
+}
+
+/* For m rows: the first of its bucket that gives the bits there. */
+static kg_status choose(struct pinned *p, int64_t m, struct kg_err *err)
+{
+    const int i = bucket_of(m);
+
+    if (p->choice[m] != 0)
+        return KG_OK;
+    if (!p->buckets[i].known)
+        KG_TRY(fill_bucket(p, i, err));
+    return choose_among(&p->choice[m], &p->buckets[i], p, m, err);
+}
+
+/* ---- pinning ---- */
+static kg_status refuse(const struct pinned *p, const char *why, struct kg_err *err)
+{
+    static const char *const kinds[] = {"NT", "NN", "TN"};
+
+    return kg_fail(
+        err, KG_EDEVICE,
+        "cublas %s: %s product of bf16 to %s, N %lld, K %lld: %s; products=own "
+        "computes without it (docs/gpu.md)",
+        kg_blas_version(), kinds[p->kind], kg_dtype_traits(p->dtype)->name,
+        (long long)p->n, (long long)p->k, why);
+}
+
+/* The bits are those of SMALL rows, of which each DISTINCT ones are the same again. */
+static kg_status define_bits(struct pinned *p, struct kg_err *err)
+{
+    uint64_t digests[SMALL];
+    struct trial t;
+    kg_status status;
+
+    KG_TRY(begin_trial(&t, p, SMALL, err));
+    status = judge(digests, &t, &p->reference, err);
+    end_trial(&t);
+    if (status == KG_EUNSUPPORTED)
+        return refuse(p, "the plan for 4096 rows makes no 1024", err);
+    KG_TRY(status);
+    memcpy(p->rows, digests, sizeof p->rows);
+    for (int64_t r = 0; r < SMALL; r++)
+        if (digests[r] != p->rows[r % DISTINCT])
+            return refuse(
+                p, "rows of one product that are equal come out with other bits", err);
+    return KG_OK;
+}
+
+static kg_status pin(struct pinned *p, struct kg_err *err)
+{
+    int n;
+
+    KG_TRY(offer(&p->reference, &n, 1, p, MANY, err));
+    if (n == 0)
+        return refuse(p, "expected a plan without split sums, offered none", err);
+    return p->kind == KG_MATMUL_TN ? KG_OK : define_bits(p, err);
+}
+
+static bool is_of(const struct pinned *p, struct kg_mat c, int64_t k,
+                  enum kg_matmul_kind kind, bool accumulate)
+{
+    return p->kind == kind && p->n == c.cols && p->k == k && p->dtype == c.dtype &&
+           p->accumulate == accumulate;
+}
+
+static kg_status find(struct pinned **found, struct kg_mat c, int64_t k,
+                      enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+{
+    struct pinned *p = pins;
+    kg_status status;
+
+    while (p && !is_of(p, c, k, kind, accumulate))
+        p = p->next;
+    *found = p;
+    if (p)
+        return KG_OK;
+    p = (struct pinned *)kg_mem_calloc(1, sizeof *p, "plans of a product", err);
+    if (!p)
+        return KG_ENOMEM;
+    p->kind = kind;
+    p->n = c.cols;
+    p->k = k;
+    p->dtype = c.dtype;
+    p->accumulate = accumulate;
+    status = pin(p, err);
+    if (status != KG_OK) {
+        kg_mem_free(p);
+        return status;
+    }
+    p->next = pins;
+    *found = pins = p;
+    return KG_OK;
+}
+
+/* ---- running ---- */
+static kg_status check_many(struct pinned *p, struct kg_err *err)
+{
+    static const int64_t rows[] = {SMALL + 1, 2 * SMALL};
+    bool same = true;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && same && !p->many_hold; i++) {
+        struct trial t;
+        kg_status status;
+
+        KG_TRY(begin_trial(&t, p, rows[i], err));
+        status = compare(&same, &t, &p->reference, err);
+        end_trial(&t);
+        KG_TRY(status);
+    }
+    p->many_hold = same;
+    return same ? KG_OK
+                : refuse(p, "its plan gives a row other bits among more than 1024", err);
+}
+
+/* Memory of padded operands, beside that of the operation that a product is part of. */
+static kg_status padding(struct kg_mat *m, int64_t rows, void **kept,
+                         uint64_t *kept_bytes, struct kg_err *err)
+{
+    const uint64_t bytes = (uint64_t)(rows * m->cols) * kg_dtype_traits(m->dtype)->bytes;
+
+    if (bytes > *kept_bytes) {
+        if (*kept)
+            kg_dev_free(*kept);
+        *kept = kg_dev_alloc(bytes, "rows of zeros beside a product", err);
+        *kept_bytes = *kept ? bytes : 0;
+    }
+    *m = kg_mat(*kept, m->dtype, rows, m->cols);
+    if (*kept)
+        kg_dev_zero(*kept, bytes);
+    return *kept ? KG_OK : KG_ENOMEM;
+}
+static struct {
+    void *a, *c;
+    uint64_t a_bytes, c_bytes;
+} kept; /* owned, until products end */
+
+static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct kg_mat c,
+                            struct kg_mat a, struct kg_mat b, const struct pinned *p,
+                            struct kg_err *err)
+{
+    struct kg_mat wide_a = a, wide_c = c;
+
+    KG_TRY(padding(&wide_a, rows, &kept.a, &kept.a_bytes, err));
+    KG_TRY(padding(&wide_c, rows, &kept.c, &kept.c_bytes, err));
+    KG_TRY(kg_cuda_cast(kg_mat_rows(wide_a, 0, a.rows), a, err));
+    if (p->accumulate)
+        KG_TRY(kg_cuda_cast(kg_mat_rows(wide_c, 0, c.rows), c, err));
+    KG_TRY(kg_blas_run(plan, wide_c, wide_a, b, p->kind, p->accumulate, err));
+    return kg_cuda_cast(c, kg_mat_rows(wide_c, 0, c.rows), err);
+}
+
+/* The next number of rows, of those that end a bucket, where a plan gives the bits: at
+ * SMALL that is the reference. */
+static kg_status run_few(struct pinned *p, struct kg_mat c, struct kg_mat a,
+                         struct kg_mat b, struct kg_err *err)
+{
+    int64_t m = a.rows;
+
+    KG_TRY(choose(p, m, err));
+    if (p->choice[m] == PADDED)
+        for (int i = bucket_of(m); i < BUCKETS && p->choice[m] == PADDED; i++) {
+            m = last_of[i];
+            KG_TRY(choose(p, m, err));
+        }
+    if (p->choice[m] == PADDED)
+        return refuse(p, "no plan gives the bits that it gave before", err);
+    const struct kg_lt_plan *plan = &p->buckets[bucket_of(m)].plans[p->choice[m] - 1];
+
+    return m == a.rows ? kg_blas_run(plan, c, a, b, p->kind, p->accumulate, err)
+                       : run_padded(plan, m, c, a, b, p, err);
+}
+
+static kg_status run_rows(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+{
+    struct pinned *p;
+
+    KG_TRY(find(&p, c, a.cols, kind, accumulate, err));
+    if (a.rows <= SMALL)
+        return run_few(p, c, a, b, err);
+    KG_TRY(check_many(p, err));
+    return kg_blas_run(&p->reference, c, a, b, kind, accumulate, err);
+}
+
+/* A last chunk of a length that the plan does not make is an own product. */
+static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                            bool accumulate, struct kg_err *err)
+{
+    struct pinned *p;
+
+    KG_TRY(find(&p, c, c.rows, KG_MATMUL_TN, true, err));
+    for (int64_t first = 0; first < a.rows; first += KG_PRODUCT_CHUNK) {
+        const int64_t k = kg_cuda_min(a.rows - first, KG_PRODUCT_CHUNK);
+        const struct kg_mat ak = kg_mat_rows(a, first, k), bk = kg_mat_rows(b, first, k);
+        const bool add = accumulate || first > 0;
+        const kg_status status = kg_blas_run(&p->reference, c, ak, bk, KG_MATMUL_TN, add,
+                                             err);
+
+        if (status == KG_EUNSUPPORTED)
+            kg_cuda_product_mma(c, ak, bk, KG_MATMUL_TN, add);
+        else
+            KG_TRY(status);
+    }
+    return KG_OK;
+}
+
+kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                               enum kg_matmul_kind kind, bool accumulate,
+                               struct kg_err *err)
+{
+    if (takes(c, a, b))
+        return kind == KG_MATMUL_TN ? run_tokens(c, a, b, accumulate, err)
+                                    : run_rows(c, a, b, kind, accumulate, err);
+    kg_cuda_product_mma(c, a, b, kind, accumulate);
+    return KG_OK;
+}
+
+/* ---- which library, and which bits ---- */
+/* Of weights of a few shapes, by no data: what the library would begin with. */
+static uint64_t references(void)
+{
+    static const int64_t shapes[][2] = {
+        {896, 896}, {4864, 896}, {896, 4864}, {4096, 3584}};
+    struct kg_err none;
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < 3 * sizeof shapes / sizeof *shapes; i++) {
+        struct kg_lt_plan plan;
+        struct pinned p;
+        int n;
+
+        memset(&plan, 0, sizeof plan);
+        memset(&p, 0, sizeof p);
+        p.kind = (enum kg_matmul_kind)(i % 3);
+        p.n = shapes[i / 3][0];
+        p.k = shapes[i / 3][1];
+        (void)offer(&plan, &n, 1, &p, MANY, &none);
+        for (size_t j = 0; j < sizeof plan.data / sizeof *plan.data; j++)
+            hash = scramble(hash + plan.data[j]);
+    }
+    return hash;
+}
+
+void kg_cuda_blas_identity(char *text, size_t bytes)
+{
+    snprintf(text, bytes, "cublas %s, plans %016llx", kg_blas_version(),
+             (unsigned long long)references());
+}
+
+void kg_cuda_blas_end(void)
+{
+    while (pins) {
+        struct pinned *p = pins;
+
+        pins = p->next;
+        kg_mem_free(p);
+    }
+    if (kept.a)
+        kg_dev_free(kept.a);
+    if (kept.c)
+        kg_dev_free(kept.c);
+    memset(&kept, 0, sizeof kept);
+    kg_blas_close();
+}

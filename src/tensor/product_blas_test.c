@@ -1,0 +1,395 @@
+/* Products by cuBLASLt without cuBLASLt: a library of the test's own, with plans that
+ * differ in bits by design, on emulated kernels. Which plans are taken, and every way in
+ * which the library can be missing or wrong. */
+#include "base/folder_testing.h"
+#include "tensor/backend_testing.h"
+#include "tensor/cuda/blas_testing.h"
+
+#include <dlfcn.h>
+
+enum { N = 24, K = 48, SEVERAL = 1100 };
+
+/* ---- the library and the backend that uses it ---- */
+static struct {
+    void *object;
+    void (*set)(enum kg_fake_mode mode);
+    struct kg_fake_last (*last)(void);
+    double (*seconds)(void);
+    int (*things)(void);
+} fake;
+
+static void reach(void *function, const char *name)
+{
+    void *at = dlsym(fake.object, name);
+
+    assert_non_null(at);
+    memcpy(function, &at, sizeof at);
+}
+
+/* The backend with the library of a folder. */
+static kg_status open_with(const char *folder)
+{
+    const struct kg_backend *be;
+
+    setenv("KEDGE_TEST_PRODUCTS", "cublas", true);
+    setenv("KEDGE_TEST_LIBRARIES", in_dir(folder), true);
+    return kg_emu_open(&be, &err);
+}
+
+static void use(enum kg_fake_mode mode)
+{
+    make_good_blas("lib");
+    fake.object = dlopen(in_dir("lib/" BLAS_FILE), RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(fake.object);
+    reach(&fake.set, "kg_fake_set");
+    reach(&fake.last, "kg_fake_last");
+    reach(&fake.seconds, "kg_fake_seconds");
+    reach(&fake.things, "kg_fake_things");
+    fake.set(mode);
+    kg_emu_clock(fake.seconds);
+    assert_int_equal(open_with("lib"), KG_OK);
+}
+
+static int end(void **state)
+{
+    int things = 0;
+
+    setenv("KEDGE_TEST_PRODUCTS", "own", true);
+    (void)backend();
+    kg_emu_clock(NULL);
+    if (fake.object) {
+        things = fake.things();
+        dlclose(fake.object);
+    }
+    memset(&fake, 0, sizeof fake);
+    return remove_dir(state) != 0 || things != 0;
+}
+
+/* ---- products ---- */
+struct operands {
+    struct kg_mat a, b, c;
+};
+
+static struct kg_mat matrix_of(enum kg_dtype dtype, int64_t rows, int64_t cols,
+                               uint32_t seed)
+{
+    struct kg_mat m = kg_mat(buffer_of(rows * cols, kg_dtype_traits(dtype)->bytes), dtype,
+                             rows, cols);
+
+    for (int64_t i = 0; i < rows * cols; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        if (dtype == KG_BF16)
+            ((uint16_t *)m.data)[i] = (uint16_t)((seed >> 16 & 0x83ffu) + (123u << 7));
+        else
+            ((float *)m.data)[i] = (float)(int32_t)seed * 0x1p-28f;
+    }
+    return m;
+}
+
+static struct operands operands_of(enum kg_matmul_kind kind, enum kg_dtype c, int64_t m)
+{
+    const bool tn = kind == KG_MATMUL_TN;
+
+    return (struct operands){matrix_of(KG_BF16, m, tn ? N : K, 1),
+                             kind == KG_MATMUL_NT
+                                 ? matrix_of(KG_BF16, N, K, 2)
+                                 : matrix_of(KG_BF16, tn ? m : K, tn ? K : N, 2),
+                             matrix_of(c, tn ? N : m, tn ? K : N, 3)};
+}
+
+static void release(struct operands *o)
+{
+    buffer_free(o->a.data);
+    buffer_free(o->b.data);
+    buffer_free(o->c.data);
+}
+
+static void multiply(const struct operands *o, enum kg_matmul_kind kind, bool accumulate)
+{
+    if (kg_op_matmul(backend(), o->c, o->a, o->b, kind, accumulate, &err) != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* The first m rows of o, into memory of their own. */
+static struct operands rows_of(const struct operands *o, int64_t m)
+{
+    struct operands some = {kg_mat_rows(o->a, 0, m), o->b, o->c};
+
+    some.c = matrix_of(o->c.dtype, m, N, 3);
+    return some;
+}
+
+/* What makes m rows: the plan, and the rows that it is given. */
+static void is_made_by(int64_t m, enum kg_fake_plan plan, int64_t rows)
+{
+    struct operands o = operands_of(KG_MATMUL_NT, KG_F32, m);
+    struct kg_fake_last last;
+
+    multiply(&o, KG_MATMUL_NT, false);
+    last = fake.last();
+    if (last.plan != plan || last.rows != rows)
+        fail_msg("%d rows: expected plan %d of %d, found plan %d of %d", (int)m, plan,
+                 (int)rows, last.plan, (int)last.rows);
+    release(&o);
+}
+
+/* ---- which plans ---- */
+static void the_fastest_of_those_with_the_bits_is_taken(void **state)
+{
+    (void)state;
+    use(KG_FAKE_USUAL);
+    is_made_by(16, KG_FAKE_ODD, 16);
+    is_made_by(64, KG_FAKE_ODD, 64);
+    is_made_by(100, KG_FAKE_ODD, 100);
+    is_made_by(1000, KG_FAKE_ODD, 1000);
+    is_made_by(1025, KG_FAKE_STEADY, 1025);
+}
+
+/* Where it branches, another one has the bits. */
+static void a_plan_is_tried_at_every_number_of_rows(void **state)
+{
+    (void)state;
+    use(KG_FAKE_USUAL);
+    is_made_by(15, KG_FAKE_ODD, 15);
+    is_made_by(17, KG_FAKE_GAP, 17);
+    is_made_by(99, KG_FAKE_GAP, 99);
+    is_made_by(101, KG_FAKE_FEW, 101);
+    is_made_by(131, KG_FAKE_GAP, 131);
+    is_made_by(17, KG_FAKE_GAP, 17);
+}
+
+static void where_no_plan_has_the_bits_rows_are_padded(void **state)
+{
+    (void)state;
+    use(KG_FAKE_NONE_FOR_FEW);
+    is_made_by(1, KG_FAKE_BIG, 256);
+    is_made_by(64, KG_FAKE_BIG, 256);
+    is_made_by(65, KG_FAKE_BIG, 65);
+}
+
+/* Each number of rows, each way to store them: a row is what it is among many. */
+static void no_row_depends_on(enum kg_matmul_kind kind, enum kg_dtype dtype,
+                              bool accumulate)
+{
+    static const int64_t more[] = {1024, 1025};
+    struct operands o = operands_of(kind, dtype, SEVERAL);
+    const size_t row = N * kg_dtype_traits(dtype)->bytes;
+    bool differs = false;
+
+    multiply(&o, kind, accumulate);
+    for (int64_t m = 1; m <= 302; m++) {
+        const int64_t rows = m > 300 ? more[m - 301] : m;
+        struct operands some = rows_of(&o, rows);
+
+        multiply(&some, kind, accumulate);
+        differs = differs || memcmp(some.c.data, o.c.data, (size_t)rows * row) != 0;
+        if (differs)
+            fail_msg("%d rows differ from the same among %d", (int)rows, SEVERAL);
+        buffer_free(some.c.data);
+    }
+    release(&o);
+}
+
+static void a_row_does_not_depend_on_the_number_of_rows(void **state)
+{
+    (void)state;
+    use(KG_FAKE_USUAL);
+    no_row_depends_on(KG_MATMUL_NT, KG_F32, false);
+    no_row_depends_on(KG_MATMUL_NT, KG_BF16, false);
+    no_row_depends_on(KG_MATMUL_NN, KG_F32, true);
+}
+
+static void nor_where_rows_are_padded(void **state)
+{
+    (void)state;
+    use(KG_FAKE_NONE_FOR_FEW);
+    no_row_depends_on(KG_MATMUL_NT, KG_F32, true);
+    no_row_depends_on(KG_MATMUL_NN, KG_BF16, false);
+}
+
+/* All tokens at once, and the first chunk before the others; the last one, of four, is
+ * too short for any plan. */
+static void sums_over_tokens_are_chunk_by_chunk(void **state)
+{
+    enum { TOKENS = 2 * KG_PRODUCT_CHUNK + 4 };
+    struct operands once, first, then;
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    once = operands_of(KG_MATMUL_TN, KG_F32, TOKENS);
+    first = (struct operands){kg_mat_rows(once.a, 0, KG_PRODUCT_CHUNK),
+                              kg_mat_rows(once.b, 0, KG_PRODUCT_CHUNK),
+                              matrix_of(KG_F32, N, K, 4)};
+    then = (struct operands){
+        kg_mat_rows(once.a, KG_PRODUCT_CHUNK, TOKENS - KG_PRODUCT_CHUNK),
+        kg_mat_rows(once.b, KG_PRODUCT_CHUNK, TOKENS - KG_PRODUCT_CHUNK), first.c};
+    multiply(&once, KG_MATMUL_TN, false);
+    assert_int_equal(fake.last().plan, KG_FAKE_HALVES);
+    multiply(&first, KG_MATMUL_TN, false);
+    multiply(&then, KG_MATMUL_TN, true);
+    assert_memory_equal(once.c.data, first.c.data, N * K * sizeof(float));
+    buffer_free(first.c.data);
+    release(&once);
+}
+
+/* The shape alone says so, for one row and for many. */
+static void odd_shapes_are_own_products(void **state)
+{
+    (void)state;
+    use(KG_FAKE_USUAL);
+    for (int64_t m = 1; m < 2000; m += 1500) {
+        struct operands o = operands_of(KG_MATMUL_NT, KG_F32, m);
+
+        o.a.cols = o.b.cols = K - 4;
+        multiply(&o, KG_MATMUL_NT, false);
+        assert_int_equal(fake.last().rows, 0);
+        o.a.cols = o.b.cols = K - 8;
+        o.a.data = (uint16_t *)o.a.data + 4;
+        multiply(&o, KG_MATMUL_NT, false);
+        assert_int_equal(fake.last().rows, 0);
+        o.a.data = (uint16_t *)o.a.data + 4;
+        multiply(&o, KG_MATMUL_NT, false);
+        assert_int_equal(fake.last().rows, m);
+        o.a.data = (uint16_t *)o.a.data - 8;
+        release(&o);
+        fake.set(KG_FAKE_USUAL);
+    }
+}
+
+static void products_of_fp32_are_exact(void **state)
+{
+    struct kg_mat a, c;
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    a = matrix_of(KG_F32, 8, 8, 1);
+    c = matrix_of(KG_F32, 8, 8, 2);
+    assert_int_equal(kg_op_matmul(backend(), c, a, a, KG_MATMUL_NT, false, &err), KG_OK);
+    assert_int_equal(fake.last().rows, 0);
+    buffer_free(a.data);
+    buffer_free(c.data);
+}
+
+/* What a run is compared by when it is resumed, and what users see. */
+static void the_library_and_its_plans_are_named(void **state)
+{
+    char usual[300], other[300];
+    const char *behind;
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    backend()->describe(usual, sizeof usual);
+    if (strncmp(usual, "emu, products: cublas 13.1.0, plans ", 36) != 0 ||
+        !strstr(usual, in_dir("lib/" BLAS_FILE)))
+        fail_msg("%s", usual);
+    fake.set(KG_FAKE_OTHER_MANY);
+    backend()->describe(other, sizeof other);
+    behind = strchr(other + 36, ' ');
+    assert_non_null(behind);
+    assert_memory_equal(usual, other, 36);
+    assert_int_not_equal(strncmp(usual + 36, other + 36, (size_t)(behind - other - 36)),
+                         0);
+}
+
+/* ---- refusals ---- */
+static void refuses_product(enum kg_fake_mode mode, int64_t m, const char *says)
+{
+    struct operands o;
+
+    use(mode);
+    o = operands_of(KG_MATMUL_NT, KG_F32, m);
+    assert_int_equal(kg_op_matmul(backend(), o.c, o.a, o.b, KG_MATMUL_NT, false, &err),
+                     KG_EDEVICE);
+    if (!strstr(err.message, says) || !strstr(err.message, "N 24, K 48") ||
+        !strstr(err.message, "products=own"))
+        fail_msg("expected \"%s\" in \"%s\"", says, err.message);
+    release(&o);
+}
+
+static void a_shape_without_plans_is_refused(void **state)
+{
+    (void)state;
+    refuses_product(KG_FAKE_NOTHING, 3, "expected a plan without split sums");
+}
+
+static void a_plan_with_other_bits_among_many_rows_is_refused(void **state)
+{
+    (void)state;
+    refuses_product(KG_FAKE_OTHER_MANY, 2000, "other bits among more than 1024");
+}
+
+static void refuses(const char *folder, kg_status code, const char *says)
+{
+    assert_int_equal(open_with(folder), code);
+    if (!strstr(err.message, says) || strncmp(err.message, "cublas: ", 8) != 0 ||
+        !strstr(err.message, "; products=own computes without it"))
+        fail_msg("expected \"%s\" in \"%s\"", says, err.message);
+}
+
+static void a_library_that_is_not_there_is_refused(void **state)
+{
+    char says[200];
+
+    (void)state;
+    snprintf(says, sizeof says, "cublas: no " BLAS_FILE " in %s;", in_dir("nowhere"));
+    refuses("nowhere", KG_ENOTFOUND, says);
+}
+
+static void a_library_that_is_none_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(in_dir("text"), 0777), 0);
+    put("text/" BLAS_FILE, "some text, longer than the header of a library is, so that "
+                           "it is read as one\n");
+    refuses("text", KG_EFORMAT, in_dir("text/" BLAS_FILE));
+}
+
+static void a_library_without_a_symbol_is_refused(void **state)
+{
+    (void)state;
+    make_blas("half", "130100", "KG_LT_OK", "cublasLtOther");
+    refuses("half", KG_EFORMAT, "expected the symbol cublasLtMatmul, found none");
+}
+
+static void an_older_library_is_refused(void **state)
+{
+    (void)state;
+    make_blas("older", "120604", "KG_LT_OK", "cublasLtMatmul");
+    refuses("older", KG_ECONFLICT, "expected version 13 or newer, found 12.6.4");
+}
+
+static void a_library_that_does_not_start_is_refused(void **state)
+{
+    (void)state;
+    make_blas("stopped", "130100", "KG_LT_NOT_INITIALIZED", "cublasLtMatmul");
+    refuses("stopped", KG_EDEVICE, "does not start: CUBLAS_STATUS_NOT_INITIALIZED");
+}
+
+int main(void)
+{
+#define OF(test) cmocka_unit_test_setup_teardown(test, make_dir, end)
+    const struct CMUnitTest tests[] = {
+        OF(the_fastest_of_those_with_the_bits_is_taken),
+        OF(a_plan_is_tried_at_every_number_of_rows),
+        OF(where_no_plan_has_the_bits_rows_are_padded),
+        OF(a_row_does_not_depend_on_the_number_of_rows),
+        OF(nor_where_rows_are_padded),
+        OF(sums_over_tokens_are_chunk_by_chunk),
+        OF(odd_shapes_are_own_products),
+        OF(products_of_fp32_are_exact),
+        OF(the_library_and_its_plans_are_named),
+        OF(a_shape_without_plans_is_refused),
+        OF(a_plan_with_other_bits_among_many_rows_is_refused),
+        OF(a_library_that_is_not_there_is_refused),
+        OF(a_library_that_is_none_is_refused),
+        OF(a_library_without_a_symbol_is_refused),
+        OF(an_older_library_is_refused),
+        OF(a_library_that_does_not_start_is_refused),
+    };
+    const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
+
+    if (!use_backend("emu"))
+        return 0;
+    return kg_emu_open ? cmocka_run_group_tests(tests, NULL, NULL)
+                       : cmocka_run_group_tests(none_here, NULL, NULL);
+}
