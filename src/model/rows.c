@@ -471,15 +471,32 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
     return p->ask.sum_sq ? square(p, err) : KG_OK;
 }
 
-kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
-                       int64_t first, int64_t n, int top_k, struct kg_err *err)
+static struct kg_head read_head(const struct kg_head_out *out, const struct kg_rows *p,
+                                int64_t first, int64_t n, int top_k)
 {
     struct kg_head head = head_of(p, first, n);
 
     head.top_k = top_k;
     if (!out->logp)
         head.target = NULL;
+    return head;
+}
+
+kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
+                       int64_t first, int64_t n, int top_k, struct kg_err *err)
+{
+    struct kg_head head = read_head(out, p, first, n, top_k);
+
     return kg_op_head(p->model->backend, out, &head, err);
+}
+
+kg_status kg_rows_draw(const struct kg_draws *d, const struct kg_head_out *out,
+                       const struct kg_rows *p, int64_t first, int64_t n, int top_k,
+                       struct kg_err *err)
+{
+    struct kg_head head = read_head(out, p, first, n, top_k);
+
+    return kg_op_draw(p->model->backend, d, out, &head, err);
 }
 
 /* ---- backward ---- */

@@ -8,6 +8,10 @@
  * once. Rows do not depend on their neighbours, so every way gives the same bits and the
  * choice is one of speed alone.
  *
+ * Who draws: the backend where it can, and only what it drew crosses to the host; the
+ * sampler the rest, from logits: on the CPU, behind a prompt, whose row may be drawn from
+ * many times, and where a request adjusts its logits. It shows in no token.
+ *
  * One hidden state can be laid aside from pass to pass: that of the prompt of which some
  * samples still wait for room.
  */
@@ -34,6 +38,9 @@ static const struct kg_column columns[] = {
     KG_COLUMN(struct kg_exec, wanted, PROMPTS),
     KG_COLUMN(struct kg_exec, steps, STEPS),
     KG_COLUMN(struct kg_exec, lse, STEPS),
+    KG_COLUMN(struct kg_exec, how, STEPS),
+    KG_COLUMN(struct kg_exec, drawn, STEPS),
+    KG_COLUMN(struct kg_exec, adjusted, STEPS),
     KG_COLUMN(struct kg_exec, prompt_lse, CHUNK),
     KG_COLUMN(struct kg_exec, logits, LOGITS),
     {0},
@@ -72,6 +79,7 @@ void kg_exec_release(struct kg_exec *x)
         kg_sampler_pick_release(&x->steps[i].pick);
     kg_mem_free(x->top_ids);
     kg_mem_free(x->top_logp);
+    kg_mem_free(x->kept);
     kg_columns_free(&x->memory, x, columns);
     kg_kv_free(x->kv);
 }
@@ -125,10 +133,26 @@ static kg_status grow_top_k(struct kg_exec *x, int top_k, struct kg_err *err)
     return KG_OK;
 }
 
+static size_t words(const struct kg_exec *x)
+{
+    return ((size_t)x->m->config.vocab + 63) / 64;
+}
+
+static kg_status make_kept(struct kg_exec *x, const struct kg_sampling *s,
+                           struct kg_err *err)
+{
+    if (!s->record_kept || !x->m->backend->draw || x->kept)
+        return KG_OK;
+    x->kept = kg_mem_calloc((size_t)x->max_batch * words(x), sizeof *x->kept,
+                            "rollout engine", err);
+    return x->kept ? KG_OK : err->code;
+}
+
 kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
                           struct kg_err *err)
 {
     KG_TRY(grow_top_k(x, s->record_top_k, err));
+    KG_TRY(make_kept(x, s, err));
     for (int i = 0; i < x->n_workers; i++)
         KG_TRY(
             kg_sampler_scratch_grow(&x->workers[i].scratch, s, x->m->config.vocab, err));
@@ -143,33 +167,85 @@ static void widen(struct kg_exec *x, const struct kg_sampling *s)
     x->top_k = s->record_top_k > x->top_k ? s->record_top_k : x->top_k;
 }
 
-/* Log-probs and logits of the wanted rows of p into the arrays from `first` on; top_k is
- * that of the pass. */
-static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
-                      struct kg_err *err)
+static float *logits_of(const struct kg_exec *x, int64_t row)
 {
-    int64_t V = x->m->config.vocab;
-    struct kg_head_out out = {.lse = x->lse + first, .logits = x->logits + first * V};
+    return x->logits + row * x->m->config.vocab;
+}
+
+/* Where the head writes of the rows from `first` on; top_k is that of the pass. */
+static struct kg_head_out out_of(const struct kg_exec *x, int64_t first)
+{
+    struct kg_head_out out = {.lse = x->lse + first};
     if (x->top_k > 0) {
         out.top_ids = x->top_ids + first * x->top_k;
         out.top_logp = x->top_logp + first * x->top_k;
     }
+    return out;
+}
+
+/* Log-probs and logits of the wanted rows of p into the arrays from `first` on. */
+static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
+                      struct kg_err *err)
+{
+    struct kg_head_out out = out_of(x, first);
+    out.logits = logits_of(x, first);
     return kg_rows_read(&out, p, 0, p->n_rows, x->top_k, err);
+}
+
+/* The same, but tokens in the place of logits where that can be; row i of p is step
+ * first + i. */
+static kg_status head_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_t first,
+                               struct kg_err *err)
+{
+    struct kg_head_out out = out_of(x, first);
+    struct kg_draws d = {
+        .how = x->how + first, .drawn = x->drawn + first, .logits = x->adjusted + first};
+    for (int32_t i = first; i < first + p->n_rows; i++) {
+        const struct kg_exec_step *s = &x->steps[i];
+        x->how[i] = kg_sampler_draw_of(s->sampling, s->u);
+        x->adjusted[i] = s->sampling->adjust ? logits_of(x, i) : NULL;
+        if (s->sampling->record_kept)
+            d.kept = x->kept + (size_t)first * words(x);
+    }
+    return kg_rows_draw(&d, &out, p, 0, p->n_rows, x->top_k, err);
+}
+
+static void point_at_records(const struct kg_exec *x, struct kg_exec_step *s, int64_t row)
+{
+    bool records = s->sampling->record_top_k > 0;
+    s->top_ids = records ? x->top_ids + row * x->top_k : NULL;
+    s->top_logp = records ? x->top_logp + row * x->top_k : NULL;
 }
 
 static void draw(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
                  int64_t row)
 {
-    int32_t V = x->m->config.vocab;
-    struct kg_sampler_row z = {.z = x->logits + row * V,
-                               .vocab = V,
+    struct kg_sampler_row z = {.z = logits_of(x, row),
+                               .vocab = x->m->config.vocab,
                                .lse = x->lse[row],
                                .said = s->said,
                                .n_said = s->n_said};
-    bool records = s->sampling->record_top_k > 0;
-    s->top_ids = records ? x->top_ids + row * x->top_k : NULL;
-    s->top_logp = records ? x->top_logp + row * x->top_k : NULL;
+    point_at_records(x, s, row);
     s->status = kg_sampler_draw(&s->pick, &w->scratch, &z, s->sampling, s->u, &s->err);
+}
+
+/* What the backend drew for step i, which is row i. */
+static void take(struct kg_exec *x, int32_t i)
+{
+    struct kg_exec_step *s = &x->steps[i];
+    const uint64_t *kept = s->sampling->record_kept ? x->kept + (size_t)i * words(x)
+                                                    : NULL;
+    point_at_records(x, s, i);
+    s->status = kg_sampler_take(&s->pick, &x->drawn[i], x->lse[i], kept,
+                                x->m->config.vocab, &s->err);
+}
+
+static void draw_or_take(struct kg_exec *x, struct kg_worker *w, int32_t i)
+{
+    if (x->m->backend->draw && !x->steps[i].sampling->adjust)
+        take(x, i);
+    else
+        draw(x, w, &x->steps[i], i);
 }
 
 /* ---- prompts ---- */
@@ -315,7 +391,7 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t f
         kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
     }
     KG_TRY(kg_rows_forward(p, false, err));
-    return head(x, p, first, err);
+    return x->m->backend->draw ? head_and_draw(x, p, first, err) : head(x, p, first, err);
 }
 
 /* Small weights: a step is dominated by threads that wait for each other at every
@@ -348,7 +424,7 @@ static kg_status in_parallel(struct kg_exec *x, int32_t n, bool compute,
         if (compute && first < end)
             w->status = compute_range(x, w, first, end - first, &w->err);
         for (int32_t k = first; k < end && w->status == KG_OK; k++)
-            draw(x, w, &x->steps[k], k);
+            draw_or_take(x, w, k);
     }
     for (int i = 0; i < T; i++)
         if (x->workers[i].status != KG_OK) {
@@ -368,6 +444,6 @@ kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err)
         KG_TRY(compute_range(x, &x->workers[0], 0, n, err));
     if (n > 1)
         return in_parallel(x, n, outer, err);
-    draw(x, &x->workers[0], &x->steps[0], 0); /* the threads share the one row */
+    draw_or_take(x, &x->workers[0], 0); /* the threads share the one row */
     return KG_OK;
 }

@@ -66,8 +66,12 @@ struct kg_exec {
     struct kg_exec_prompt **wanted; /* (max_batch+1) of the current pass, in order */
     struct kg_exec_step *steps;     /* (max_batch) of the current pass */
     double *prompt_lse;             /* (prefill_chunk) of a prompt that is scored */
-    float *logits;                  /* (max_batch,V) */
+    float *logits;                  /* (max_batch,V) of rows that are drawn here */
     double *lse;                    /* (max_batch) */
+    struct kg_draw *how;            /* (max_batch) where the backend draws, as below */
+    struct kg_drawn *drawn;         /* (max_batch) */
+    float **adjusted;               /* (max_batch) see struct kg_draws */
+    uint64_t *kept;                 /* (max_batch,(V+63)/64) owned; NULL: none records */
 };
 
 /* n_blocks: of the cache.   errors: ENOMEM, EINVAL; release it all the same */

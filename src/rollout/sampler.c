@@ -6,13 +6,14 @@
  * prefix of the ids in the order (falling logit, rising id), so together they keep the
  * shortest of their prefixes.
  *
- * Not here: the random number (base/rng.h), the log sum exp (the head), EOS and stop
- * strings (rollout.c).
+ * What a device does the same way is in tensor/draw_inline.h. Not here: the random number
+ * (base/rng.h), the log sum exp (the head), EOS and stop strings (rollout.c).
  */
 #include "rollout/sampler.h"
 
 #include "base/mem.h"
 #include "base/real.h"
+#include "tensor/draw_inline.h"
 
 #include <assert.h>
 #include <float.h>
@@ -22,9 +23,6 @@
 #include <string.h>
 
 enum {
-    BLOCK = 512,
-    LANES = 8,
-    MOST_SPANS = 1024,
     THREADED = 32768, /* ids from which one row's sums are worth waking threads */
     MOST_ADDED = 1000000
 };
@@ -38,13 +36,16 @@ kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
     bool truncates = kg_sampler_truncates(s, vocab);
     if (truncates && scratch->candidates == NULL)
         scratch->candidates = kg_mem_calloc(n, sizeof *scratch->candidates, what, err);
+    if (truncates && scratch->weights == NULL)
+        scratch->weights = kg_mem_calloc(n, sizeof *scratch->weights, what, err);
     if (s->adjust && scratch->adjusted == NULL)
         scratch->adjusted = kg_mem_calloc(n, sizeof *scratch->adjusted, what, err);
     if (s->adjust && scratch->times == NULL)
         scratch->times = kg_mem_calloc(n, sizeof *scratch->times, what, err);
     if (truncates && scratch->words == NULL)
         scratch->words = kg_mem_calloc((n + 63) / 64, sizeof *scratch->words, what, err);
-    bool there = (!truncates || (scratch->candidates && scratch->words)) &&
+    bool there = (!truncates ||
+                  (scratch->candidates && scratch->weights && scratch->words)) &&
                  (!s->adjust || (scratch->adjusted && scratch->times));
     return there ? KG_OK : err->code;
 }
@@ -52,6 +53,7 @@ kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
 void kg_sampler_scratch_release(struct kg_sampler_scratch *scratch)
 {
     kg_mem_free(scratch->candidates);
+    kg_mem_free(scratch->weights);
     kg_mem_free(scratch->adjusted);
     kg_mem_free(scratch->times);
     kg_mem_free(scratch->words);
@@ -123,14 +125,19 @@ kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err)
     return check_stops(s, err);
 }
 
-static bool top_k_is_on(const struct kg_sampling *s, int32_t vocab)
+struct kg_draw kg_sampler_draw_of(const struct kg_sampling *s, double u)
 {
-    return s->top_k > 0 && s->top_k < vocab;
+    return (struct kg_draw){.u = u,
+                            .top_p = s->top_p,
+                            .min_p = s->min_p,
+                            .top_k = s->top_k,
+                            .greedy = s->temperature == 0};
 }
 
 bool kg_sampler_truncates(const struct kg_sampling *s, int32_t vocab)
 {
-    return s->temperature > 0 && (s->top_p < 1 || s->min_p > 0 || top_k_is_on(s, vocab));
+    struct kg_draw d = kg_sampler_draw_of(s, 0);
+    return kg_draw_truncates(&d, vocab);
 }
 
 static int32_t argmax(const float *z, int32_t n)
@@ -144,106 +151,38 @@ static int32_t argmax(const float *z, int32_t n)
 
 /* ---- the whole vocabulary ---- */
 
-union bits {
-    float f;
-    int32_t i;
-};
-
-/* exp(x) for x < 0, relative error below 1e-6: 2^n times a polynomial on [-ln 2 / 2, ln 2
- * / 2]; 0 below -80. Plain multiplications and additions, and selections on integers
- * (negative floats are ordered by their bits, the other way round), so that every machine
- * gets the same bits and the compiler can use its lanes. */
-static inline float exp_neg(float x)
-{
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    const union bits limit = {.f = -80.0f};
-    union bits t = {.f = x};
-    int32_t in_range = -(int32_t)(t.i < limit.i);
-    t.i = t.i < limit.i ? t.i : limit.i;
-    float n = (t.f * 1.44269504f + magic) - magic;
-    float r = (t.f - n * 0.693359375f) - n * -2.12194440e-4f;
-    float p = 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    union bits scale = {.i = ((int32_t)n + 127) * (1 << 23)};
-    union bits y = {.f = p * scale.f};
-    y.i &= in_range;
-    return y.f;
-}
-
-/* p (BLOCK) = exp(z - above), 0 beyond n. */
+/* p (a block) = exp(z - above), 0 beyond n. */
 static void block_probs(float *p, const float *z, int32_t n, float above)
 {
-    float x[BLOCK];
+    float x[KG_DRAW_BLOCK];
     memcpy(x, z, (size_t)n * sizeof *x);
-    for (int32_t i = n; i < BLOCK; i++)
+    for (int32_t i = n; i < KG_DRAW_BLOCK; i++)
         x[i] = -FLT_MAX;
 #pragma omp simd
-    for (int32_t i = 0; i < BLOCK; i++)
-        p[i] = exp_neg(x[i] - above);
+    for (int32_t i = 0; i < KG_DRAW_BLOCK; i++)
+        p[i] = kg_draw_exp(x[i] - above);
 }
 
 static double block_sum(const float *p)
 {
-    double lane[LANES] = {0};
-    for (int32_t i = 0; i < BLOCK; i += LANES)
+    double lane[KG_DRAW_SUMS] = {0};
+    for (int32_t i = 0; i < KG_DRAW_BLOCK; i += KG_DRAW_SUMS)
 #pragma omp simd
-        for (int32_t j = 0; j < LANES; j++)
+        for (int32_t j = 0; j < KG_DRAW_SUMS; j++)
             lane[j] += (double)p[i + j];
-    double sum = 0;
-    for (int32_t j = 0; j < LANES; j++)
-        sum += lane[j];
-    return sum;
+    return kg_draw_sum(lane, KG_DRAW_SUMS);
 }
 
 static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* The first id of the block at which the running sum passes target; rounding may leave
- * target beyond the end, then the last id that has any probability. */
-static int32_t walk_block(const float *p, double target)
-{
-    double sum = 0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < BLOCK; i++) {
-        sum += (double)p[i];
-        if (sum > target)
-            return i;
-        if (p[i] > 0)
-            last = i;
-    }
-    return last;
-}
-
-/* A part of the row, cut into at most MOST_SPANS spans of whole blocks. */
-struct part {
-    const float *z;
-    int32_t n;
-    int32_t span; /* BLOCK up to a vocabulary of 524,288 */
-    float above;
-};
-
-static struct part part_of(const float *z, int32_t n, float above)
-{
-    return (struct part){z, n, BLOCK * (1 + (n - 1) / (BLOCK * MOST_SPANS)), above};
-}
-
-static int32_t spans_of(const struct part *part)
-{
-    return (part->n + part->span - 1) / part->span;
-}
-
 /* Of exp(z - above). */
-static double span_sum(const struct part *part, int32_t i)
+static double span_sum(const struct kg_draw_part *part, int32_t i)
 {
-    float p[BLOCK];
+    float p[KG_DRAW_BLOCK];
     double sum = 0;
     int32_t end = min_i32((i + 1) * part->span, part->n);
-    for (int32_t v = i * part->span; v < end; v += BLOCK) {
-        block_probs(p, part->z + v, min_i32(BLOCK, end - v), part->above);
+    for (int32_t v = i * part->span; v < end; v += KG_DRAW_BLOCK) {
+        block_probs(p, part->z + v, min_i32(KG_DRAW_BLOCK, end - v), part->above);
         sum += block_sum(p);
     }
     return sum;
@@ -251,188 +190,104 @@ static double span_sum(const struct part *part, int32_t i)
 
 /* Spans are independent of each other: threads share them where they are free.
  * returns the sum of sums, in order */
-static double sum_spans(double sums[MOST_SPANS], const struct part *part)
+static double sum_spans(double sums[KG_DRAW_MOST_SPANS], const struct kg_draw_part *part)
 {
-    int32_t n = spans_of(part);
-    double total = 0;
+    int32_t n = kg_draw_spans(part);
 #pragma omp parallel for schedule(static) if (part->n >= THREADED && !omp_in_parallel())
     for (int32_t i = 0; i < n; i++)
         sums[i] = span_sum(part, i);
-    for (int32_t i = 0; i < n; i++)
-        total += sums[i];
-    return total;
-}
-
-/* The span in which the running sum passes *target, which becomes what is left of it
- * there. */
-static int32_t find_span(double *target, const double *sums, int32_t n)
-{
-    double before = 0;
-    double rest = 0;
-    int32_t found = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (sums[i] > 0) {
-            found = i;
-            rest = *target - before;
-        }
-        before += sums[i];
-        if (before > *target)
-            break;
-    }
-    *target = rest;
-    return found;
+    return kg_draw_sum(sums, n);
 }
 
 static int32_t draw_full(const struct kg_sampler_row *row, double u)
 {
-    double sums[MOST_SPANS];
-    float p[BLOCK];
-    /* A little above the log sum exp, for z - above < 0 whatever the rounding; the total
-     * takes the factor out again. */
-    float above = (float)(row->lse + 1e-3 + 1e-6 * fabs(row->lse));
-    struct part part = part_of(row->z, row->vocab, above);
+    double sums[KG_DRAW_MOST_SPANS];
+    float p[KG_DRAW_BLOCK];
+    float above = kg_draw_above(row->lse);
+    struct kg_draw_part part = kg_draw_part(row->z, row->vocab, above);
     double target = u * sum_spans(sums, &part);
-    int32_t found = find_span(&target, sums, spans_of(&part)) * part.span;
-    while (part.span > BLOCK) {
-        part = part_of(row->z + found, min_i32(part.span, row->vocab - found), above);
+    int32_t found = kg_draw_find(&target, sums, kg_draw_spans(&part)) * part.span;
+    while (part.span > KG_DRAW_BLOCK) {
+        part = kg_draw_part(row->z + found, min_i32(part.span, row->vocab - found),
+                            above);
         sum_spans(sums, &part);
-        found += find_span(&target, sums, spans_of(&part)) * part.span;
+        found += kg_draw_find(&target, sums, kg_draw_spans(&part)) * part.span;
     }
-    block_probs(p, row->z + found, min_i32(BLOCK, row->vocab - found), above);
-    return found + walk_block(p, target);
+    block_probs(p, row->z + found, min_i32(KG_DRAW_BLOCK, row->vocab - found), above);
+    return found + kg_draw_walk_block(p, target);
 }
 
 /* ---- truncated ---- */
 
 static int by_falling_logit(const void *a, const void *b)
 {
-    const struct kg_sampler_candidate *x = a;
-    const struct kg_sampler_candidate *y = b;
-    if (x->z != y->z)
-        return x->z > y->z ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
+    const struct kg_draw_candidate *x = a;
+    const struct kg_draw_candidate *y = b;
+    return kg_draw_before(*y, *x) - kg_draw_before(*x, *y);
 }
 
-static int32_t collect(struct kg_sampler_candidate *c, const struct kg_sampler_row *row,
+static int32_t collect(struct kg_draw_candidate *c, const struct kg_sampler_row *row,
                        float floor)
 {
     int32_t n = 0;
     for (int32_t v = 0; v < row->vocab; v++) {
-        c[n] = (struct kg_sampler_candidate){row->z[v], v};
+        c[n] = (struct kg_draw_candidate){row->z[v], v};
         n += row->z[v] >= floor;
     }
     return n;
 }
 
-/* Weights below are relative to the largest logit: exp(z - z_0). */
-static double weight(const struct kg_sampler_candidate *c, int32_t i)
-{
-    return kg_exp((double)c[i].z - (double)c[0].z);
-}
+/* What a row is truncated by, in the scratch; weights are made as far as they are asked
+ * for. */
+struct sorted {
+    struct kg_draw_candidate *c;
+    double *w;
+    int32_t weighed;
+};
 
-static double sum_weights(const struct kg_sampler_candidate *c, int32_t n)
+static void weigh(struct sorted *x, int32_t n)
 {
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += weight(c, i);
-    return sum;
-}
-
-/* Whether the n sorted candidates, all that are above some floor, are enough to tell what
- * is kept. */
-static bool enough(const struct kg_sampler_candidate *c, int32_t n,
-                   const struct kg_sampling *s, int32_t vocab, double total)
-{
-    if (top_k_is_on(s, vocab))
-        return n >= s->top_k;
-    if (s->top_p >= 1)
-        return false;
-    return sum_weights(c, n) >= (double)s->top_p * total;
-}
-
-/* Below this much under the largest logit min_p keeps nothing (a little lower, for
- * rounding). Top-p after top-k is a share of all k, so there min_p may not narrow the
- * candidates. */
-static float min_p_depth(const struct kg_sampling *s, int32_t vocab)
-{
-    if (s->min_p <= 0 || (top_k_is_on(s, vocab) && s->top_p < 1))
-        return INFINITY;
-    return 0.01f - (float)kg_log((double)s->min_p);
+    for (; x->weighed < n; x->weighed++)
+        x->w[x->weighed] = kg_draw_weight(x->c, x->weighed);
 }
 
 /* Candidates in order: at least all that truncation keeps. The floor falls until they
- * suffice. */
-static int32_t gather(struct kg_sampler_candidate *c, const struct kg_sampler_row *row,
-                      const struct kg_sampling *s, float largest)
+ * suffice; those above a higher one come first, and keep their weights. */
+static int32_t gather(struct sorted *x, const struct kg_sampler_row *row,
+                      const struct kg_draw *d, float largest, double total)
 {
-    double total = kg_exp(row->lse - (double)largest);
-    float deepest = min_p_depth(s, row->vocab);
-    for (float depth = 6;; depth *= 2) {
-        bool last = depth > 100 || depth >= deepest;
-        int32_t n = collect(c, row, largest - (last ? deepest : depth));
-        qsort(c, (size_t)n, sizeof *c, by_falling_logit);
-        if (last || enough(c, n, s, row->vocab, total))
+    float deepest = kg_draw_deepest(d, row->vocab);
+    for (float depth = kg_draw_depth;; depth *= 2) {
+        bool last = depth > kg_draw_last_depth || depth >= deepest;
+        int32_t n = collect(x->c, row, largest - (last ? deepest : depth));
+        qsort(x->c, (size_t)n, sizeof *x->c, by_falling_logit);
+        if (d->top_p < 1 && !kg_draw_top_k_is_on(d, row->vocab))
+            weigh(x, n);
+        if (last || kg_draw_enough(x->w, n, d, row->vocab, total))
             return n;
     }
 }
 
-static int32_t keep_top_k(const struct kg_sampler_candidate *c, int32_t n, int32_t k)
+/* Number of candidates that are kept; they are weighed. */
+static int32_t truncate_row(struct kg_sampler_scratch *scratch,
+                            const struct kg_sampler_row *row, const struct kg_draw *d)
 {
-    if (k <= 0 || k >= n)
-        return n;
-    int32_t m = k;
-    while (m < n && c[m].z == c[k - 1].z)
-        m++;
-    return m;
-}
-
-/* total: the mass that top_p is a share of. */
-static int32_t keep_top_p(const struct kg_sampler_candidate *c, int32_t n, double top_p,
-                          double total)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (i > 0 && sum >= top_p * total)
-            return i;
-        sum += weight(c, i);
-    }
-    return n;
-}
-
-static int32_t keep_min_p(const struct kg_sampler_candidate *c, int32_t n, double min_p)
-{
-    int32_t m = 1;
-    while (m < n && weight(c, m) >= min_p)
-        m++;
-    return m;
-}
-
-/* Number of candidates that are kept. */
-static int32_t truncate_row(struct kg_sampler_candidate *c,
-                            const struct kg_sampler_row *row, const struct kg_sampling *s)
-{
+    struct sorted x = {.c = scratch->candidates, .w = scratch->weights};
     float largest = row->z[argmax(row->z, row->vocab)];
-    int32_t n = gather(c, row, s, largest);
-    bool k_is_on = top_k_is_on(s, row->vocab);
-    if (k_is_on)
-        n = keep_top_k(c, n, s->top_k);
-    if (s->top_p < 1) {
-        double total = k_is_on ? sum_weights(c, n) : kg_exp(row->lse - (double)largest);
-        n = keep_top_p(c, n, (double)s->top_p, total);
-    }
-    return s->min_p > 0 ? keep_min_p(c, n, (double)s->min_p) : n;
+    double total = kg_exp(row->lse - (double)largest);
+    int32_t n = gather(&x, row, d, largest, total);
+    n = kg_draw_keep_top_k(x.c, n, d, row->vocab);
+    weigh(&x, n);
+    return kg_draw_keep(x.w, n, d, row->vocab, total);
 }
 
-static int32_t walk_candidates(const struct kg_sampler_candidate *c, int32_t n, double u)
+static kg_status pack_kept(struct kg_sampler_pick *pick, const uint64_t *words,
+                           int32_t vocab, struct kg_err *err)
 {
-    double target = u * sum_weights(c, n);
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) {
-        sum += weight(c, i);
-        if (sum > target)
-            return c[i].id;
-    }
-    return c[n - 1].id;
+    size_t most = kg_idset_most(vocab);
+    KG_TRY(kg_mem_grow(&pick->room, &pick->capacity, most, 1, most, "kept ids", err));
+    pick->kept = kg_idset_pack(pick->room, words, vocab);
+    return KG_OK;
 }
 
 /* Packed by way of a bitmap, which is cleared again. */
@@ -440,35 +295,28 @@ static kg_status record_kept(struct kg_sampler_pick *pick,
                              struct kg_sampler_scratch *scratch, int32_t n, int32_t vocab,
                              struct kg_err *err)
 {
-    const struct kg_sampler_candidate *c = scratch->candidates;
-    size_t most = kg_idset_most(vocab);
-    KG_TRY(kg_mem_grow(&pick->room, &pick->capacity, most, 1, most, "kept ids", err));
+    const struct kg_draw_candidate *c = scratch->candidates;
     for (int32_t i = 0; i < n; i++)
         scratch->words[c[i].id / 64] |= (uint64_t)1 << (c[i].id % 64);
-    pick->kept = kg_idset_pack(pick->room, scratch->words, vocab);
+    kg_status status = pack_kept(pick, scratch->words, vocab, err);
     for (int32_t i = 0; i < n; i++)
         scratch->words[c[i].id / 64] = 0;
-    return KG_OK;
-}
-
-/* n: of the candidates, in order, those that are kept. */
-static void note_cut(struct kg_sampler_pick *pick, const struct kg_sampler_candidate *c,
-                     int32_t n, const struct kg_sampler_row *row)
-{
-    double log_mass = kg_log(sum_weights(c, n)) + (double)c[0].z - row->lse;
-    pick->n_kept = n == row->vocab ? 0 : n;
-    pick->cut = pick->n_kept > 0 && log_mass < 0 ? (float)-log_mass : 0;
+    return status;
 }
 
 static kg_status draw_truncated(struct kg_sampler_pick *pick,
                                 struct kg_sampler_scratch *scratch,
                                 const struct kg_sampler_row *row,
-                                const struct kg_sampling *s, double u, struct kg_err *err)
+                                const struct kg_sampling *s, const struct kg_draw *d,
+                                struct kg_err *err)
 {
-    const struct kg_sampler_candidate *c = scratch->candidates;
-    int32_t n = truncate_row(scratch->candidates, row, s);
-    pick->token = walk_candidates(c, n, u);
-    note_cut(pick, c, n, row);
+    struct kg_drawn drawn;
+    int32_t n = truncate_row(scratch, row, d);
+    kg_draw_take(&drawn, scratch->candidates, scratch->weights, n, row->vocab, d->u,
+                 row->lse);
+    pick->token = drawn.token;
+    pick->n_kept = drawn.n_kept;
+    pick->cut = drawn.cut;
     return s->record_kept && pick->n_kept > 0
                ? record_kept(pick, scratch, n, row->vocab, err)
                : KG_OK;
@@ -506,7 +354,7 @@ static struct kg_sampler_row adjust(struct kg_sampler_scratch *scratch,
                                     const struct kg_sampler_row *row,
                                     const struct kg_sampling *s)
 {
-    double sums[MOST_SPANS];
+    double sums[KG_DRAW_MOST_SPANS];
     const struct kg_adjust *a = s->adjust;
     float inv_temp = kg_inv_temperature(s->temperature);
     float *z = scratch->adjusted;
@@ -515,10 +363,18 @@ static struct kg_sampler_row adjust(struct kg_sampler_scratch *scratch,
         z[a->bias[i].id] += inv_temp * a->bias[i].add;
     add_penalties(z, scratch->times, row, a, inv_temp);
     float largest = z[argmax(z, row->vocab)];
-    float above = largest + 1e-3f + 1e-6f * fabsf(largest); /* as in draw_full */
-    struct part part = part_of(z, row->vocab, above);
+    float above = largest + 1e-3f + 1e-6f * fabsf(largest); /* as kg_draw_above */
+    struct kg_draw_part part = kg_draw_part(z, row->vocab, above);
     double lse = (double)above + kg_log(sum_spans(sums, &part));
     return (struct kg_sampler_row){.z = z, .vocab = row->vocab, .lse = lse};
+}
+
+static kg_status check_lse(double lse, struct kg_err *err)
+{
+    return isfinite(lse)
+               ? KG_OK
+               : kg_fail(err, KG_ENONFINITE,
+                         "expected finite logits, found a log sum exp of %g", lse);
 }
 
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
@@ -526,21 +382,33 @@ kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,
                           double u, struct kg_err *err)
 {
-    if (!isfinite(row->lse))
-        return kg_fail(err, KG_ENONFINITE,
-                       "expected finite logits, found a log sum exp of %g", row->lse);
+    KG_TRY(check_lse(row->lse, err));
+    struct kg_draw d = kg_sampler_draw_of(s, u);
     struct kg_sampler_row from = s->adjust ? adjust(scratch, row, s) : *row;
     pick->n_kept = 0;
     pick->cut = 0;
     pick->kept = (struct kg_idset){0};
-    if (s->temperature == 0) {
+    if (d.greedy) {
         pick->token = argmax(from.z, from.vocab);
-    } else if (kg_sampler_truncates(s, from.vocab)) {
+    } else if (kg_draw_truncates(&d, from.vocab)) {
         assert(scratch != NULL);
-        KG_TRY(draw_truncated(pick, scratch, &from, s, u, err));
+        KG_TRY(draw_truncated(pick, scratch, &from, s, &d, err));
     } else {
         pick->token = draw_full(&from, u);
     }
     pick->logp = (float)((double)row->z[pick->token] - row->lse);
     return KG_OK;
+}
+
+kg_status kg_sampler_take(struct kg_sampler_pick *pick, const struct kg_drawn *drawn,
+                          double lse, const uint64_t *kept, int32_t vocab,
+                          struct kg_err *err)
+{
+    KG_TRY(check_lse(lse, err));
+    pick->token = drawn->token;
+    pick->logp = drawn->logp;
+    pick->n_kept = drawn->n_kept;
+    pick->cut = drawn->cut;
+    pick->kept = (struct kg_idset){0};
+    return kept && pick->n_kept > 0 ? pack_kept(pick, kept, vocab, err) : KG_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/idset.h"
 #include "base/status.h"
 #include "rollout/rollout.h"
+#include "tensor/backend.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,16 +26,12 @@ struct kg_sampler_row {
     size_t n_said;
 };
 
-struct kg_sampler_candidate {
-    float z;
-    int32_t id;
-};
-
 /* Room for sampling that truncates or adjusts: for one thread, reused from row to row. */
 struct kg_sampler_scratch {
-    struct kg_sampler_candidate *candidates; /* (V) owned, to truncate */
-    float *adjusted;                         /* (V) owned, as the next: to adjust */
-    int32_t *times;                          /* (V) zeros between two rows */
+    struct kg_draw_candidate *candidates; /* (V) owned, as the next: to truncate */
+    double *weights;                      /* (V) */
+    float *adjusted;                      /* (V) owned, as the next: to adjust */
+    int32_t *times;                       /* (V) zeros between two rows */
     uint64_t
         *words; /* ((V+63)/64) owned, zeros between two rows: to record what is kept */
 };
@@ -70,6 +67,13 @@ kg_status kg_sampler_draw(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,
                           double u, struct kg_err *err) KG_MUST_CHECK;
+/* The same of a row that the backend draws from (kg_op_draw): what it is to do, and what
+ * it did.   kept: the row's bits where they are recorded, else NULL
+ * errors: as above */
+struct kg_draw kg_sampler_draw_of(const struct kg_sampling *s, double u);
+kg_status kg_sampler_take(struct kg_sampler_pick *pick, const struct kg_drawn *drawn,
+                          double lse, const uint64_t *kept, int32_t vocab,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* What a draw from the row would keep: n_kept, cut and kept of the pick, whatever
  * record_kept says. It depends on row and parameters alone.   errors: as above */
 kg_status kg_sampler_keep(struct kg_sampler_pick *pick,

@@ -210,6 +210,31 @@ struct kg_head_out {
     double *anchor_lse; /* (N) */
 };
 
+/* How a row's token is drawn from p = softmax(z): see rollout/rollout.h for what is kept
+ * and rollout/sampler.c for how. */
+struct kg_draw {
+    double u;      /* in [0, 1) */
+    float top_p;   /* 1: off */
+    float min_p;   /* 0: off */
+    int32_t top_k; /* 0: off */
+    bool greedy;   /* the largest, ties by smaller id; nothing else is looked at */
+};
+struct kg_drawn {
+    int32_t token;
+    float logp;     /* z[token] - lse: of the full softmax */
+    int32_t n_kept; /* ids that truncation kept; 0: all */
+    float cut;      /* -log of their mass */
+};
+/* Tokens of a head's rows. Arrays are the host's. */
+struct kg_draws {
+    const struct kg_draw *how; /* (N) */
+    struct kg_drawn *drawn;    /* (N) out; without a meaning where lse is not finite */
+    /* (N, (V+63)/64) out: a bit for each id that was kept, where n_kept > 0; or NULL */
+    uint64_t *kept;
+    /* (N) or NULL. A row with an entry: its logits (V) go there, and nothing is drawn */
+    float *const *logits;
+};
+
 /* Backward: the master rule,
  *   dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
  *                + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v)
@@ -319,6 +344,9 @@ struct kg_backend {
                       struct kg_err *err);
     kg_status (*head_bwd)(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
+    /* NULL: who wants tokens draws them from logits */
+    kg_status (*draw)(const struct kg_draws *d, const struct kg_head_out *out,
+                      const struct kg_head *h, struct kg_err *err);
     kg_status (*adamw)(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err);
     kg_status (*schedule_free)(struct kg_vec y, struct kg_vec z, struct kg_mat v,
@@ -479,6 +507,14 @@ kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
 /* Gradients of hidden states and head weights from sparse gradients on log-probs. */
 kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
+
+/* kg_op_head, and a token of every row, so that no logits cross to the host.
+ * out->logits: none.   numerics: token, logp and what was kept are kg_sampler_draw's on
+ * the same logits, to the bit.   errors: as kg_op_head, UNSUPPORTED where the backend has
+ * no such slot */
+kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
+                     const struct kg_head_out *out, const struct kg_head *h,
+                     struct kg_err *err) KG_MUST_CHECK;
 
 /* AdamW (Loshchilov & Hutter 2019): m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
  * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.

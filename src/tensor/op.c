@@ -551,10 +551,10 @@ static kg_status check_head(const struct kg_backend *be, const char *op,
                  1u << h->hidden.dtype | panels(be), err);
 }
 
-kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
-                     const struct kg_head *h, struct kg_err *err)
+static kg_status check_asked(const struct kg_backend *be, const char *op,
+                             const struct kg_head_out *out, const struct kg_head *h,
+                             struct kg_err *err)
 {
-    const char *op = "head";
     KG_TRY(check_head(be, op, h, err));
     if ((out->kl_reverse || out->kl_forward || out->anchor_lse) && !h->anchor)
         return kg_fail(err, KG_EINVAL,
@@ -562,7 +562,28 @@ kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
     if (out->set_logp && !h->sets)
         return kg_fail(err, KG_EINVAL,
                        "%s: the mass of sets is asked for, but no sets given", op);
+    return KG_OK;
+}
+
+kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
+                     const struct kg_head *h, struct kg_err *err)
+{
+    const char *op = "head";
+    KG_TRY(check_asked(be, op, out, h, err));
     return be->head ? be->head(out, h, err) : missing(be, op, err);
+}
+
+kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
+                     const struct kg_head_out *out, const struct kg_head *h,
+                     struct kg_err *err)
+{
+    const char *op = "draw";
+    KG_TRY(check_asked(be, op, out, h, err));
+    if (out->logits || !out->lse || !d->how || !d->drawn)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected places for lse and tokens, and none for all logits",
+                       op);
+    return be->draw ? be->draw(d, out, h, err) : missing(be, op, err);
 }
 
 kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,

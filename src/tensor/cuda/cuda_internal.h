@@ -190,6 +190,8 @@ kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
                        struct kg_err *err);
 kg_status kg_cuda_head_bwd(const struct kg_head_grad *g, const struct kg_head *h,
                            struct kg_err *err);
+kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
+                       const struct kg_head *h, struct kg_err *err);
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err);
 kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,

@@ -42,8 +42,9 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 
 /* Products of which the time is taken together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Rows and logits that the head has at a time: no result depends on them. */
-enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20 };
+/* Rows and logits that the head has at a time, and bytes for rows that it draws from: no
+ * result depends on them. */
+enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 
 /* a*b + c, one rounding */
 static __device__ inline float kg_fma(float a, float b, float c)

@@ -22,7 +22,7 @@
 enum { KG_DEV_REPEATS = 1 };
 
 /* Few: tests are of small shapes and see several turns. */
-enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13 };
+enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13, KG_DEV_WHOLE = 1 << 16 };
 
 /* ---- launching ---- */
 typedef struct kg_emu_dim dim3;

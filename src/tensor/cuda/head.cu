@@ -378,7 +378,10 @@ static __global__ void finish_rows(struct results r, const struct stat *stats,
 /* ---- the operation ---- */
 struct job {
     const struct kg_head_out *out;
-    struct kg_head h; /* what counts of it, arrays of the host */
+    const struct kg_draws *draws; /* NULL: no tokens */
+    bool whole;                   /* rows at a time have their logits in one piece */
+    bool truncates;               /* a row at least */
+    struct kg_head h;             /* what counts of it, arrays of the host */
     struct kg_head_anchor anchor;
     int64_t n;
     int64_t vocab;
@@ -386,21 +389,46 @@ struct job {
     struct tiles tiles;         /* at a time */
     struct kg_cuda_asked asked; /* of the device, as all below */
     struct results results;
-    float *logits; /* (N,V) where they are wanted, else (rows, tiles) */
+    struct kg_cuda_drawing drawing;
+    float *logits; /* (rows, V) where whole, else (rows, tiles) */
     float *anchor_logits;
     struct stat *stats; /* (rows, all tiles) */
     struct lists lists;
     uint32_t *bits; /* (rows, words) */
 };
 
+static bool any_truncates(const struct kg_draws *d, int64_t n, int64_t vocab)
+{
+    for (int64_t i = 0; d && i < n; i++)
+        if (kg_draw_truncates(&d->how[i], (int32_t)vocab))
+            return true;
+    return false;
+}
+
+/* Rows at a time: of whole ones no more than KG_DEV_WHOLE bytes have room for. */
+static int64_t rows_at_a_time(const struct job *job)
+{
+    const int64_t each = job->truncates ? (int64_t)sizeof(struct kg_draw_candidate) +
+                                              (int64_t)sizeof(double)
+                                        : 0;
+    const int64_t most = KG_DEV_WHOLE / ((each + (int64_t)sizeof(float)) * job->vocab);
+    const int64_t rows = kg_cuda_min(job->n, KG_DEV_HEAD_ROWS);
+
+    return job->whole ? kg_cuda_min(rows, most > 1 ? most : 1) : rows;
+}
+
 /* What nobody will read is left out. */
-static void plan(struct job *job, const struct kg_head_out *out, const struct kg_head *h)
+static void plan(struct job *job, const struct kg_head_out *out, const struct kg_head *h,
+                 const struct kg_draws *draws)
 {
     const int64_t n = h->hidden.rows, vocab = h->weight.rows;
     const int64_t width = kg_head_tile_width(vocab), all = kg_cuda_pieces(vocab, width);
     int64_t at_a_time;
 
     job->out = out;
+    job->draws = draws;
+    job->whole = draws || out->logits;
+    job->truncates = any_truncates(draws, n, vocab);
     job->h = *h;
     job->n = n;
     job->vocab = vocab;
@@ -415,9 +443,42 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
         job->anchor.inv_temp = kg_cuda_not_one(h->anchor->inv_temp, n);
         job->h.anchor = &job->anchor;
     }
-    job->rows = kg_cuda_min(n, KG_DEV_HEAD_ROWS);
+    job->rows = rows_at_a_time(job);
     at_a_time = KG_DEV_LOGITS / (job->rows * width);
     job->tiles = {width, all, 0, kg_cuda_min(at_a_time > 1 ? at_a_time : 1, all)};
+}
+
+static void place_draws(struct kg_cuda_drawing *d, struct kg_cuda_piece *p,
+                        const struct job *job)
+{
+    kg_cuda_take(p, &d->how, job->draws ? job->n : 0);
+}
+
+/* A row whose logits are wanted takes what is least to do. */
+static void fill_draws(const struct kg_cuda_drawing *d, const struct job *job)
+{
+    kg_cuda_fill(d->how, job->draws ? job->draws->how : NULL, NULL, job->n, 1);
+    for (int64_t i = 0; d->how && job->draws->logits && i < job->n; i++)
+        if (job->draws->logits[i])
+            d->how[i].greedy = true;
+}
+
+static void place_drawn(struct kg_cuda_drawing *d, struct kg_cuda_piece *p,
+                        const struct job *job)
+{
+    const bool kept = job->truncates && job->draws->kept;
+
+    d->words = (job->vocab + 63) / 64 * 2;
+    kg_cuda_take(p, &d->drawn, job->draws ? job->n : 0);
+    kg_cuda_take(p, &d->kept, kept ? job->n * d->words : 0);
+}
+
+static void give_drawn(const struct kg_cuda_drawing *d, const struct job *job)
+{
+    if (!job->draws)
+        return;
+    kg_cuda_fill(job->draws->drawn, d->drawn, NULL, job->n, 1);
+    kg_cuda_fill((uint32_t *)job->draws->kept, d->kept, NULL, job->n, d->words);
 }
 
 static void place_results(struct results *r, struct kg_cuda_piece *p,
@@ -460,9 +521,11 @@ static void place_work(struct job *job, struct kg_cuda_piece *p)
     const int64_t rows = job->rows, n = job->tiles.n, columns = n * job->tiles.width;
     const int64_t lists = job->h.top_k > 0 ? rows * n : 0;
     const int64_t words = kg_cuda_set_words(job->vocab);
+    const int64_t candidates = job->truncates ? rows * job->vocab : 0;
 
-    kg_cuda_take(p, &job->logits,
-                 job->out->logits ? job->n * job->vocab : rows * columns);
+    kg_cuda_take(p, &job->logits, rows * (job->whole ? job->vocab : columns));
+    kg_cuda_take(p, &job->drawing.candidates, candidates);
+    kg_cuda_take(p, &job->drawing.weights, candidates);
     kg_cuda_take(p, &job->anchor_logits, job->h.anchor ? rows * columns : 0);
     kg_cuda_take(p, &job->stats, rows * job->tiles.all);
     kg_cuda_take(p, &job->lists.at, lists * job->h.top_k);
@@ -472,16 +535,16 @@ static void place_work(struct job *job, struct kg_cuda_piece *p)
     job->lists.k = job->h.top_k;
 }
 
-/* Rows [first, first+rows) of logits, in tiles t. */
-static struct kg_mat logits_of(const struct job *job, float *logits, int64_t first,
-                               int64_t rows, struct tiles t)
+/* Of the rows at a time, in tiles t. */
+static struct kg_mat logits_of(const struct job *job, float *logits, int64_t rows,
+                               struct tiles t)
 {
     const int64_t column = t.first * t.width;
     const int64_t cols = kg_cuda_min(t.n * t.width, job->vocab - column);
     struct kg_mat z = kg_mat(logits, KG_F32, rows, cols);
 
-    if (job->out->logits && logits == job->logits) {
-        z.data = logits + first * job->vocab + column;
+    if (job->whole && logits == job->logits) {
+        z.data = logits + column;
         z.stride = job->vocab;
     }
     return z;
@@ -499,8 +562,8 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
 {
     const struct kg_head *h = &job->h;
     const struct kg_cuda_asked *a = &job->asked;
-    const struct kg_mat z = logits_of(job, job->logits, first, rows, t);
-    struct kg_mat zq = logits_of(job, job->anchor_logits, first, rows, t);
+    const struct kg_mat z = logits_of(job, job->logits, rows, t);
+    struct kg_mat zq = logits_of(job, job->anchor_logits, rows, t);
     const int64_t column = t.first * t.width, units = rows * t.n;
     const dim3 warps = kg_grid(kg_cuda_pieces(units, WARPS), 1);
 
@@ -541,6 +604,21 @@ static void finish(const struct job *job, int64_t first, int64_t rows)
                   job->results, job->lists, first, rows);
 }
 
+/* Logits that are wanted on the host, of all rows or of some. */
+static void give_logits(const struct job *job, int64_t first, int64_t rows)
+{
+    const int64_t vocab = job->vocab;
+    float *const *to = job->draws ? job->draws->logits : NULL;
+
+    if (job->out->logits)
+        kg_dev_get(job->out->logits + first * vocab, job->logits,
+                   (uint64_t)(rows * vocab) * sizeof(float));
+    for (int64_t i = 0; to && i < rows; i++)
+        if (to[first + i])
+            kg_dev_get(to[first + i], job->logits + i * vocab,
+                       (uint64_t)vocab * sizeof(float));
+}
+
 static kg_status run_rows(const struct job *job, int64_t first, int64_t rows,
                           struct kg_err *err)
 {
@@ -556,6 +634,10 @@ static kg_status run_rows(const struct job *job, int64_t first, int64_t rows,
         KG_TRY(run_tiles(job, first, rows, t, err));
     }
     finish(job, first, rows);
+    if (job->draws)
+        kg_cuda_draw_rows(&job->drawing, kg_mat(job->logits, KG_F32, rows, job->vocab),
+                          job->results.lse, first);
+    give_logits(job, first, rows);
     return KG_OK;
 }
 
@@ -565,6 +647,7 @@ static kg_status run(struct job *job, char *host, uint64_t up, uint64_t both,
 {
     struct kg_cuda_piece from = {host, 0}, to = {NULL, 0};
     struct kg_cuda_asked asked;
+    struct kg_cuda_drawing drawing;
     struct results results;
 
     to.base = (char *)kg_cuda_scratch(all, err);
@@ -572,24 +655,27 @@ static kg_status run(struct job *job, char *host, uint64_t up, uint64_t both,
         return err->code;
     kg_cuda_asked_place(&asked, &from, &job->h, NULL, job->n);
     kg_cuda_asked_place(&job->asked, &to, &job->h, NULL, job->n);
+    place_draws(&drawing, &from, job);
+    place_draws(&job->drawing, &to, job);
     place_results(&results, &from, job);
     place_results(&job->results, &to, job);
+    place_drawn(&drawing, &from, job);
+    place_drawn(&job->drawing, &to, job);
     place_work(job, &to);
     kg_cuda_asked_fill(&asked, &job->h, NULL, job->n);
+    fill_draws(&drawing, job);
     kg_dev_put(to.base, host, up);
     for (int64_t n = 0; n < job->n; n += job->rows)
         KG_TRY(run_rows(job, n, kg_cuda_min(job->rows, job->n - n), err));
     kg_dev_get(host + up, to.base + up, both - up);
-    if (job->out->logits)
-        kg_dev_get(job->out->logits, job->logits,
-                   (uint64_t)(job->n * job->vocab) * sizeof(float));
-    KG_TRY(kg_dev_done("head", err));
+    KG_TRY(kg_dev_done(job->draws ? "draw" : "head", err));
     give_results(&results, job);
+    give_drawn(&drawing, job);
     return KG_OK;
 }
 
-kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
-                       struct kg_err *err)
+static kg_status head(const struct kg_draws *draws, const struct kg_head_out *out,
+                      const struct kg_head *h, struct kg_err *err)
 {
     struct job job = {};
     struct kg_cuda_piece p = {NULL, 0};
@@ -599,10 +685,12 @@ kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
 
     if (h->hidden.rows == 0 || h->weight.rows == 0)
         return KG_OK;
-    plan(&job, out, h);
+    plan(&job, out, h, draws);
     kg_cuda_asked_place(&job.asked, &p, &job.h, NULL, job.n);
+    place_draws(&job.drawing, &p, &job);
     up = p.used;
     place_results(&job.results, &p, &job);
+    place_drawn(&job.drawing, &p, &job);
     both = p.used;
     place_work(&job, &p);
     host = (char *)kg_mem_calloc(both, 1, "head rows", err);
@@ -611,4 +699,16 @@ kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
     status = run(&job, host, up, both, p.used, err);
     kg_mem_free(host);
     return status;
+}
+
+kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
+                       struct kg_err *err)
+{
+    return head(NULL, out, h, err);
+}
+
+kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
+                       const struct kg_head *h, struct kg_err *err)
+{
+    return head(d, out, h, err);
 }

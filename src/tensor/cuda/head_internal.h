@@ -11,6 +11,8 @@
 
 #define KG_REAL static __host__ __device__ inline
 #include "base/real_inline.h"
+#define KG_DRAW static __host__ __device__ inline
+#include "tensor/draw_inline.h"
 
 enum { KG_WARP = 32 };
 
@@ -71,6 +73,21 @@ static inline int64_t kg_cuda_set_words(int64_t vocab) { return (vocab + 31) / 3
 /* bits (rows, words) <- those of the ids in sets[0..rows) */
 void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
                        const uint8_t *packed, int64_t rows, int64_t vocab);
+
+/* ---- drawing, draw.cu ---- */
+/* Of all rows, but for the room, which is for those at a time. */
+struct kg_cuda_drawing {
+    struct kg_draw *how;    /* (n) */
+    struct kg_drawn *drawn; /* (n) */
+    uint32_t *kept;         /* (n, words) or NULL */
+    int64_t words;
+    struct kg_draw_candidate
+        *candidates; /* (rows, V), as the next; NULL: none truncates */
+    double *weights;
+};
+/* Tokens of rows [first, first + z.rows), of which z has the logits. */
+void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
+                       const double *lse, int64_t first);
 
 /* p - q from the larger of them and d = log p - log q, see cpu/head_internal.h */
 static __device__ inline float kg_cuda_p_minus_q(float larger, float d)

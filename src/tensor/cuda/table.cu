@@ -60,6 +60,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .attention_bwd = kg_cuda_attention_bwd,
     .head = kg_cuda_head,
     .head_bwd = kg_cuda_head_bwd,
+    .draw = kg_cuda_draw,
     .adamw = kg_cuda_adamw,
     .schedule_free = kg_cuda_schedule_free,
     .schedule_free_average = kg_cuda_schedule_free_average,

@@ -1,0 +1,349 @@
+/* Tokens that kernels of devices draw are the sampler's, to the bit: on the logits that
+ * the same head gives to the host, of rows that are hard to draw from, under all that
+ * sampling can ask. */
+#include "rollout/rollout_testing.h"
+#include "rollout/sampler.h"
+
+#include "base/rng.h"
+#include "tensor/backend_testing.h"
+
+#include <math.h>
+
+enum { ROWS = 30, MOST_V = 524801 };
+
+static struct kg_err err;
+static const struct kg_rng_key key = {11, KG_RNG_TEST};
+
+/* ---- rows ---- */
+/* Logits are weights[v] times the row's hidden state, which is one number. */
+enum kind { NORMAL, FLAT, PEAKED, TIES, FORBIDDEN, FALLING, TWO, KINDS };
+
+static float weight_of(enum kind kind, int32_t v, int32_t vocab, float normal)
+{
+    switch (kind) {
+    case FLAT:
+        return 0.25f;
+    case PEAKED:
+        return v == vocab / 3 ? 40 : normal;
+    case TIES:
+        return roundf(normal * 2) / 2;
+    case FORBIDDEN:
+        return v % 3 == 1 && vocab > 2 ? -INFINITY : normal;
+    case FALLING:
+        return -0.01f * (float)v;
+    case TWO:
+        return v == 0 || v == vocab - 1 ? 3 : -90;
+    default:
+        return normal * 3;
+    }
+}
+
+struct problem {
+    int32_t vocab;
+    int64_t n;
+    struct kg_head head;
+    struct kg_sampling sampling[ROWS];
+    double u[ROWS];
+    double lse[ROWS];
+    float *logits; /* (n,V) */
+};
+
+static const struct kg_sampling samplings[] = {
+    {.temperature = 1, .top_p = 1},
+    {.temperature = 0, .top_p = 0.5f},
+    {.temperature = 1, .top_p = 0.9f},
+    {.temperature = 1, .top_p = 1},
+    {.temperature = 1, .top_p = 1, .top_k = 1},
+    {.temperature = 1, .top_p = 1, .top_k = 40},
+    {.temperature = 1, .top_p = 0.999f},
+    {.temperature = 1, .top_p = 1, .min_p = 0.05f},
+    {.temperature = 1, .top_p = 1, .min_p = 1e-6f},
+    {.temperature = 1, .top_p = 0.8f, .top_k = 20},
+    {.temperature = 1, .top_p = 0.95f, .top_k = 40, .min_p = 0.1f},
+    {.temperature = 1, .top_p = 0.7f, .min_p = 0.02f},
+    {.temperature = 1, .top_p = 1e-9f},
+};
+
+static double u_of(uint64_t number, int64_t row)
+{
+    return (number + (uint64_t)row) % 5 == 0 ? 0.0
+           : (number + (uint64_t)row) % 5 == 1
+               ? nextafter(1.0, 0.0)
+               : kg_rng_uniform(key, number, (uint32_t)row, 1);
+}
+
+/* The hidden state 1 among others; a negative one makes +inf of what is forbidden. */
+static void problem_init(struct problem *p, enum kind kind, int32_t vocab, int64_t n,
+                         uint64_t number)
+{
+    static const float states[] = {1, 1, 0.3f, 2, 1, 0.01f, 1, -1, 1, 8, 1};
+    float *hidden = buffer_of(n, sizeof *hidden);
+    float *weights = buffer_of(vocab, sizeof *weights);
+
+    *p = (struct problem){.vocab = vocab, .n = n};
+    for (int32_t v = 0; v < vocab; v += 4) {
+        float x[4];
+
+        kg_rng_normal4(x, key, number, (uint32_t)v, 0);
+        for (int32_t i = 0; i < 4 && v + i < vocab; i++)
+            weights[v + i] = weight_of(kind, v + i, vocab, x[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        size_t which = (size_t)(number * 7 + (uint64_t)i);
+
+        hidden[i] = states[which % (sizeof states / sizeof *states)];
+        p->sampling[i] = samplings[which % (sizeof samplings / sizeof *samplings)];
+        p->sampling[i].record_kept = true;
+        p->u[i] = u_of(number, i);
+    }
+    p->head.hidden = kg_mat(hidden, KG_F32, n, 1);
+    p->head.weight = kg_mat(weights, KG_F32, vocab, 1);
+    p->logits = kg_mem_calloc((size_t)(n * vocab), sizeof *p->logits, "test", &err);
+    assert_non_null(p->logits);
+    assert_int_equal(kg_op_head(backend(),
+                                &(struct kg_head_out){.lse = p->lse, .logits = p->logits},
+                                &p->head, &err),
+                     KG_OK);
+}
+
+static void problem_release(struct problem *p)
+{
+    buffer_free(p->head.hidden.data);
+    buffer_free(p->head.weight.data);
+    kg_mem_free(p->logits);
+}
+
+/* ---- both ways ---- */
+static void same_pick(const struct kg_sampler_pick *a, const struct kg_sampler_pick *b)
+{
+    assert_int_equal(a->token, b->token);
+    assert_memory_equal(&a->logp, &b->logp, sizeof a->logp);
+    assert_int_equal(a->n_kept, b->n_kept);
+    assert_memory_equal(&a->cut, &b->cut, sizeof a->cut);
+    assert_int_equal(a->kept.n, b->kept.n);
+    assert_int_equal(a->kept.bytes, b->kept.bytes);
+    if (a->kept.bytes > 0)
+        assert_memory_equal(a->kept.data, b->kept.data, a->kept.bytes);
+}
+
+/* returns rows that could be drawn from */
+static int check_row(const struct problem *p, int64_t i, const struct kg_drawn *drawn,
+                     double lse, const uint64_t *kept, struct kg_sampler_scratch *scratch)
+{
+    struct kg_sampler_pick here = {0}, there = {0};
+    struct kg_sampler_row row = {
+        .z = p->logits + i * p->vocab, .vocab = p->vocab, .lse = p->lse[i]};
+    struct kg_err other;
+    kg_status status = kg_sampler_draw(&here, scratch, &row, &p->sampling[i], p->u[i],
+                                       &err);
+
+    assert_int_equal(status, kg_sampler_take(&there, drawn, lse, kept, p->vocab, &other));
+    if (status == KG_OK) {
+        assert_memory_equal(&lse, &p->lse[i], sizeof lse);
+        same_pick(&here, &there);
+    } else {
+        assert_int_equal(status, KG_ENONFINITE);
+        assert_string_equal(err.message, other.message);
+    }
+    kg_sampler_pick_release(&here);
+    kg_sampler_pick_release(&there);
+    return status == KG_OK;
+}
+
+static int check(enum kind kind, int32_t vocab, int64_t n, uint64_t number)
+{
+    const size_t words = ((size_t)vocab + 63) / 64;
+    struct kg_sampling all = {.temperature = 1, .top_p = 0.5f};
+    struct kg_sampler_scratch scratch = {0};
+    struct kg_drawn drawn[ROWS];
+    struct kg_draw how[ROWS];
+    double lse[ROWS];
+    uint64_t *kept = kg_mem_calloc((size_t)n * words, sizeof *kept, "test", &err);
+    struct problem p;
+    int good = 0;
+
+    problem_init(&p, kind, vocab, n, number);
+    for (int64_t i = 0; i < n; i++)
+        how[i] = kg_sampler_draw_of(&p.sampling[i], p.u[i]);
+    assert_int_equal(
+        kg_op_draw(backend(),
+                   &(struct kg_draws){.how = how, .drawn = drawn, .kept = kept},
+                   &(struct kg_head_out){.lse = lse}, &p.head, &err),
+        KG_OK);
+    assert_int_equal(kg_sampler_scratch_grow(&scratch, &all, vocab, &err), KG_OK);
+    for (int64_t i = 0; i < n; i++)
+        good += check_row(&p, i, &drawn[i], lse[i], kept + (size_t)i * words, &scratch);
+    kg_sampler_scratch_release(&scratch);
+    problem_release(&p);
+    kg_mem_free(kept);
+    return good;
+}
+
+static void tokens_are_the_samplers(void **state)
+{
+    const int32_t sizes[] = {1, 2, 3, 33, 64, 511, 512, 513, 1000, 2049};
+    uint64_t number = 0;
+    int rows = 0, good = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            good += check((enum kind)kind, sizes[i], ROWS, number++);
+            rows += ROWS;
+        }
+    assert_true(good > rows / 10 * 9 && good < rows); /* some +inf and NaN */
+}
+
+/* Of the largest vocabulary one row, of the whole of it. */
+static void many_spans_are_walked_alike(void **state)
+{
+    (void)state;
+    assert_int_equal(check(NORMAL, MOST_V, 1, 52), 1);
+    assert_true(check(FLAT, 9001, 13, 700) > 9);
+    assert_true(check(NORMAL, 9001, 13, 701) > 9);
+}
+
+/* ---- what else is asked ---- */
+static void logits_of_single_rows_come_to_the_host(void **state)
+{
+    enum { V = 700, N = 9 };
+    static float z[2][V];
+    float *const logits[N] = {[2] = z[0], [7] = z[1]};
+    struct kg_drawn drawn[N];
+    struct kg_draw how[N];
+    double lse[N];
+    struct problem p;
+
+    (void)state;
+    problem_init(&p, NORMAL, V, N, 5);
+    for (int64_t i = 0; i < N; i++)
+        how[i] = kg_sampler_draw_of(&p.sampling[i], p.u[i]);
+    assert_int_equal(
+        kg_op_draw(backend(),
+                   &(struct kg_draws){.how = how, .drawn = drawn, .logits = logits},
+                   &(struct kg_head_out){.lse = lse}, &p.head, &err),
+        KG_OK);
+    assert_memory_equal(z[0], p.logits + (size_t)2 * V, sizeof z[0]);
+    assert_memory_equal(z[1], p.logits + (size_t)7 * V, sizeof z[1]);
+    problem_release(&p);
+}
+
+static void a_call_that_makes_no_sense_is_refused(void **state)
+{
+    struct kg_draw how[2] = {{.top_p = 1}, {.top_p = 1}};
+    struct kg_drawn drawn[2];
+    double lse[2];
+    float z[6];
+    const struct kg_draws draws = {.how = how, .drawn = drawn};
+    const struct kg_backend *cpu;
+    struct problem p;
+
+    (void)state;
+    problem_init(&p, NORMAL, 3, 2, 6);
+    assert_int_equal(kg_op_draw(backend(), &draws,
+                                &(struct kg_head_out){.lse = lse, .logits = z}, &p.head,
+                                &err),
+                     KG_EINVAL);
+    assert_int_equal(
+        kg_op_draw(backend(), &draws, &(struct kg_head_out){0}, &p.head, &err),
+        KG_EINVAL);
+    assert_int_equal(kg_backend_open(&cpu, "cpu", &err), KG_OK);
+    assert_int_equal(
+        kg_op_draw(cpu, &draws, &(struct kg_head_out){.lse = lse}, &p.head, &err),
+        KG_EUNSUPPORTED);
+    problem_release(&p);
+}
+
+/* ---- the engine ---- */
+enum { N_REQ = 14, NEW = 12, ENGINE_V = 300 };
+
+static const struct kg_logit_bias bias[] = {{3, 2}, {200, -100}};
+static const struct kg_adjust adjust = {
+    .bias = bias, .n_bias = 2, .presence = 0.5f, .frequency = 0.25f};
+
+/* One for each way of sampling; the last one adjusts its logits. */
+static void make_requests(struct kg_request q[N_REQ], struct kg_sampling s[N_REQ])
+{
+    static const int32_t prompt[] = {1, 250, 7, 13};
+    const size_t n = sizeof samplings / sizeof *samplings;
+
+    for (int i = 0; i < N_REQ; i++) {
+        s[i] = samplings[(size_t)i % n];
+        s[i].max_tokens = NEW;
+        s[i].record_top_k = i % 4;
+        s[i].record_kept = i % 3 > 0 && i < N_REQ - 1;
+        s[i].adjust = i == N_REQ - 1 ? &adjust : NULL;
+        s[i].rng = (struct kg_rng_key){(uint64_t)i, KG_RNG_SAMPLE};
+        q[i] = (struct kg_request){.prompt = prompt,
+                                   .prompt_n = 1 + (size_t)i % 4,
+                                   .prompt_index = i,
+                                   .n_samples = 1,
+                                   .sampling = &s[i]};
+    }
+}
+
+static void generate(struct kg_traj t[N_REQ], const struct kg_backend *be)
+{
+    const struct kg_rollout_opts opts = {
+        .max_batch = N_REQ - 3, .prefill_chunk = 32, .max_len = NEW + 4};
+    struct kg_model_opts on = {be, KG_F32, true};
+    struct kg_model_config c = config(ENGINE_V);
+    struct kg_sampling s[N_REQ];
+    struct kg_request q[N_REQ];
+    struct kg_rollout *r = NULL;
+    struct kg_model *m = NULL;
+
+    make_requests(q, s);
+    assert_int_equal(kg_model_create(&m, &c, &on, 11, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
+    if (kg_rollout_run(r, t, q, N_REQ, &s[0], NULL, NULL, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    kg_rollout_free(r);
+    kg_model_free(m);
+}
+
+static void assert_same_kept(const struct kg_traj *a, const struct kg_traj *b)
+{
+    assert_int_equal(a->kept_n != NULL, b->kept_n != NULL);
+    assert_int_equal(a->kept_total, b->kept_total);
+    assert_int_equal(a->cut_n, b->cut_n);
+    assert_memory_equal(&a->cut_nats, &b->cut_nats, sizeof a->cut_nats);
+    if (!a->kept_n)
+        return;
+    assert_memory_equal(a->kept_n, b->kept_n, a->n * sizeof *a->kept_n);
+    assert_memory_equal(a->kept, b->kept, a->kept_total);
+}
+
+/* The sampler draws where the table has no such slot. */
+static void a_rollout_does_not_show_who_drew(void **state)
+{
+    struct kg_backend without = *backend();
+    struct kg_traj there[N_REQ], here[N_REQ];
+    size_t kept = 0;
+
+    (void)state;
+    without.draw = NULL;
+    generate(there, backend());
+    generate(here, &without);
+    for (int i = 0; i < N_REQ; i++) {
+        assert_same_traj(&there[i], &here[i]);
+        assert_same_kept(&there[i], &here[i]);
+        kept += there[i].kept_total;
+    }
+    assert_true(kept > 100);
+    release(there, N_REQ);
+    release(here, N_REQ);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_the_samplers),
+        cmocka_unit_test(many_spans_are_walked_alike),
+        cmocka_unit_test(logits_of_single_rows_come_to_the_host),
+        cmocka_unit_test(a_call_that_makes_no_sense_is_refused),
+        cmocka_unit_test(a_rollout_does_not_show_who_drew),
+    };
+
+    return RUN_EMULATED(tests, NULL, NULL);
+}
