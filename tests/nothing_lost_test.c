@@ -240,6 +240,63 @@ static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
     close_run(&run, config);
 }
 
+/* Beside a step: the step's rollout reads what is written, its training waits. */
+static void writes_beside_a_step_what_it_writes_at_once(void **state)
+{
+    struct kg_run run;
+    struct kg_config *config;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/full", NULL);
+    NEED(kg_rl_step(&run, err));
+    NEED(kg_checkpoint_save(&run, err));
+    NEED(kg_file_remove_tree(ROOT "/at-once", err));
+    NEED(kg_file_rename_dir(ROOT "/full/checkpoints/step-000001", ROOT "/at-once", err));
+    back_to_step_0(&run);
+    NEED(kg_checkpoint_begin(&run, err));
+    NEED(kg_rl_step(&run, err));
+    assert_null(run.saving);
+    assert_string_equal(run.state.saved_name, "step-000001");
+    assert_same_file(ROOT "/at-once", ROOT "/full/checkpoints/step-000001",
+                     "manifest.json"); /* hashes of all files */
+    assert_loads(ROOT "/full", "latest");
+    close_run(&run, config);
+}
+
+/* What fails beside a step is told before its training: the step alone is lost. */
+static void a_failure_beside_a_step_comes_before_its_training(void **state)
+{
+    struct kg_run run;
+    struct kg_config *config;
+    uint64_t before, after;
+
+    (void)state;
+    open_run(&run, &config, ROOT "/full", NULL);
+    NEED(kg_rl_step(&run, err));
+    NEED(kg_slab_hash(&before, &run.state.model->master, err));
+    for (uint64_t n = 4; n < 60; n += 7) {
+        struct kg_err found = {0};
+        kg_status status;
+
+        kg_file_fail_at(n, ENOSPC);
+        status = kg_checkpoint_begin(&run, &found);
+        if (status == KG_OK)
+            status = kg_rl_step(&run, &found);
+        kg_file_fail_at(0, 0);
+        assert_int_equal(status, KG_ENOSPACE);
+        assert_false(run.state.midway);
+        assert_int_equal(run.state.count.step, 1);
+        NEED(kg_slab_hash(&after, &run.state.model->master, err));
+        assert_true(before == after);
+        assert_false(kg_file_exists(ROOT "/full/checkpoints/.saving"));
+        assert_loads(ROOT "/full", "latest");
+        NEED(kg_checkpoint_save(&run, err));
+        assert_loads(ROOT "/full", "step-000001");
+        back_to_step_0(&run);
+    }
+    close_run(&run, config);
+}
+
 static void asks_for_room_before_a_save(void **state)
 {
     struct kg_run run;
@@ -853,6 +910,8 @@ int main(void)
         cmocka_unit_test(resumes_where_the_row_of_prompts_was_left),
         cmocka_unit_test(keeps_the_last_checkpoint_whatever_request_of_a_save_fails),
         cmocka_unit_test(keeps_a_checkpoint_when_its_replacement_fails),
+        cmocka_unit_test(writes_beside_a_step_what_it_writes_at_once),
+        cmocka_unit_test(a_failure_beside_a_step_comes_before_its_training),
         cmocka_unit_test(asks_for_room_before_a_save),
         cmocka_unit_test(resumes_from_whatever_a_killed_save_leaves),
         cmocka_unit_test(resume_refuses_a_damaged_checkpoint),

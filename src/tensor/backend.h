@@ -301,7 +301,7 @@ struct kg_backend {
     int (*traits)(struct kg_trait traits[KG_TRAITS]);
     bool host_memory; /* the host may read and write its memory */
     bool one_caller;  /* operations are called from one thread at a time, and from no
-                       * parallel region */
+                       * parallel region; get of what none of them writes from any */
     enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);

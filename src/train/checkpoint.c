@@ -6,9 +6,13 @@
  * made beside the others under another name, every file synced, and renamed: a kill at
  * any moment leaves the newest whole one, and what it interrupted is recognised by its
  * name at the next start (settle_all).
+ *
+ * The writing is a thread's, beside the next step's rollout, which reads weights and
+ * changes none; what changes them waits for it first.
  */
 #include "train/checkpoint.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
@@ -17,6 +21,7 @@
 #include "report/path.h"
 #include "train/anchor.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,14 +75,16 @@ uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
            model * (kg_run_anchor_saved(state) ? 2 : 1) + (1 << 20);
 }
 
+/* of a slab on its way from a device: few copies, each behind what computes there */
+enum { PIECE = 1 << 20 };
+
 static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
-                          struct kg_err *err)
+                          float *piece, struct kg_err *err)
 {
     size_t each = kg_dtype_traits(s->dtype)->bytes;
-    float piece[KG_SLAB_PIECE];
 
-    for (int64_t i = 0; i < s->n; i += KG_SLAB_PIECE) {
-        int64_t n = kg_slab_piece(s->n, i);
+    for (int64_t i = 0; i < s->n; i += PIECE) {
+        int64_t n = s->n - i < PIECE ? s->n - i : PIECE;
 
         KG_TRY(kg_slab_read(piece, s, i, n, err));
         KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)i * each, piece, (size_t)n * each,
@@ -91,8 +98,9 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
 {
     struct vectors v = vectors_of(state);
     struct kg_st_decl decls[MAX_VECTORS];
-    struct kg_st_writer *w;
-    kg_status status = KG_OK;
+    struct kg_st_writer *w = NULL;
+    float *piece;
+    kg_status status;
 
     for (size_t i = 0; i < v.n; i++)
         decls[i] = (struct kg_st_decl){
@@ -100,12 +108,15 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
             .dtype = kg_dtype_traits(v.slab[i]->dtype)->safetensors_name,
             .n_dims = 1,
             .shape = {v.slab[i]->n}};
-    KG_TRY(kg_st_writer_open(&w, path, decls, v.n, err));
+    piece = kg_mem_calloc(PIECE, sizeof *piece, "a piece of the state", err);
+    status = piece ? kg_st_writer_open(&w, path, decls, v.n, err) : KG_ENOMEM;
     for (size_t i = 0; i < v.n && status == KG_OK; i++)
-        status = put_slab(w, i, v.slab[i], err);
+        status = put_slab(w, i, v.slab[i], piece, err);
     if (status == KG_OK)
-        return kg_st_writer_close(w, err);
-    kg_st_writer_abort(w);
+        status = kg_st_writer_close(w, err);
+    else if (w)
+        kg_st_writer_abort(w);
+    kg_mem_free(piece);
     return status;
 }
 
@@ -124,22 +135,37 @@ static struct kg_path small_files_of(const struct kg_run_state *state,
     return dir;
 }
 
-static kg_status write_into(const struct kg_run *run, const char *dir, struct kg_err *err)
+/* A checkpoint on its way: all that its writing reads but the slabs, which stay as they
+ * are until it is done. */
+struct kg_saving {
+    const struct kg_run_state *state; /* borrowed */
+    struct kg_counters count;
+    const struct kg_slab *weights; /* of the model: its own, or their average; borrowed */
+    enum kg_dtype dtype;
+    struct kg_path root, temporary, small;
+    char name[KG_CHECKPOINT_NAME];
+    int64_t keep;
+
+    pthread_t thread;
+    kg_status status;
+    struct kg_err err;
+};
+
+static kg_status write_into(const struct kg_saving *s, const char *dir,
+                            struct kg_err *err)
 {
-    struct kg_model *m = run->state.model, *anchor = run->state.anchor;
-    struct kg_path small = small_files_of(&run->state, run->log.dir);
-    struct kg_model_save save = {.dtype = saved_dtype(&run->in),
-                                 .source_dir = small.text};
+    struct kg_model_save save = {
+        .dtype = s->dtype, .source_dir = s->small.text, .weights = s->weights};
 
     KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(kg_optim_weights(&save.weights, run->state.optim, m, err));
-    KG_TRY(kg_model_save(m, kg_path_in(dir, "model").text, &save, err));
+    KG_TRY(kg_model_save(s->state->model, kg_path_in(dir, "model").text, &save, err));
     save.weights = NULL;
-    if (kg_run_anchor_saved(&run->state))
-        KG_TRY(kg_model_save(anchor, kg_path_in(dir, "anchor").text, &save, err));
-    KG_TRY(write_vectors(&run->state, kg_path_in(dir, "state.safetensors").text, err));
-    KG_TRY(kg_checkpoint_put_counters(&run->state.count,
-                                      kg_path_in(dir, "state.json").text, err));
+    if (kg_run_anchor_saved(s->state))
+        KG_TRY(
+            kg_model_save(s->state->anchor, kg_path_in(dir, "anchor").text, &save, err));
+    KG_TRY(write_vectors(s->state, kg_path_in(dir, "state.safetensors").text, err));
+    KG_TRY(
+        kg_checkpoint_put_counters(&s->count, kg_path_in(dir, "state.json").text, err));
     return kg_manifest_write(dir, err);
 }
 
@@ -305,41 +331,129 @@ static kg_status check_space(uint64_t need, const char *root, struct kg_err *err
     return KG_OK;
 }
 
-kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
+static void name_of(char name[KG_CHECKPOINT_NAME], const struct kg_run *run)
 {
-    struct kg_path root = kg_path_in(run->log.dir, "checkpoints"),
-                   temporary = kg_path_in(root.text, ".saving");
     bool rl = run->state.count.step > 0 || run->state.count.sft_step >= run->in.sft_steps;
-    char name[KG_CHECKPOINT_NAME];
-    kg_status status;
-    int phase;
 
-    snprintf(name, sizeof name, "%s-%06lld", rl ? "step" : "sft",
+    snprintf(name, KG_CHECKPOINT_NAME, "%s-%06lld", rl ? "step" : "sft",
              (long long)(rl ? run->state.count.step : run->state.count.sft_step));
-    if (strcmp(name, run->state.saved_name) == 0)
-        return KG_OK;
-    phase = kg_phase_begin(0, NULL, "saving checkpoint %s", name);
-    KG_TRY(kg_file_make_dirs(root.text, err));
-    KG_TRY(kg_file_remove_tree(temporary.text, err));
-    KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), root.text, err));
+}
+
+/* What is refused before anything is written, and what the state is now. */
+static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err *err)
+{
+    s->state = &run->state;
+    s->dtype = saved_dtype(&run->in);
+    s->root = kg_path_in(run->log.dir, "checkpoints");
+    s->temporary = kg_path_in(s->root.text, ".saving");
+    s->small = small_files_of(&run->state, run->log.dir);
+    s->keep = run->in.recipe.checkpoint.keep;
+    KG_TRY(kg_file_make_dirs(s->root.text, err));
+    KG_TRY(kg_file_remove_tree(s->temporary.text, err));
+    KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), s->root.text, err));
     run->state.count.optim_step = run->state.optim->step;
     KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
     run->state.count.metrics_bytes = run->log.metrics.written;
-    KG_TRY_GOTO(fail, write_into(run, temporary.text, err));
-    KG_TRY_GOTO(
-        fail, kg_file_rename_dir(temporary.text, kg_path_in(root.text, name).text, err));
-    KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
-    memcpy(run->state.saved_name, name, sizeof name);
-    kg_log_info("saved %s/%s", root.text, name);
-    kg_phase_end(phase);
-    return remove_old(root.text, run->in.recipe.checkpoint.keep, err);
-fail : {
+    s->count = run->state.count;
+    return kg_optim_weights(&s->weights, run->state.optim, run->state.model, err);
+}
+
+/* It takes its name, and those that are too many go. */
+static kg_status place(const struct kg_saving *s, struct kg_err *err)
+{
+    KG_TRY(kg_file_rename_dir(s->temporary.text, kg_path_in(s->root.text, s->name).text,
+                              err));
+    KG_TRY(kg_file_link(s->name, kg_path_in(s->root.text, "latest").text, err));
+    kg_log_info("saved %s/%s", s->root.text, s->name);
+    return remove_old(s->root.text, s->keep, err);
+}
+
+static void give_up(struct kg_saving *s)
+{
     struct kg_err ignored = {0};
 
-    if (kg_file_remove_tree(temporary.text, &ignored) != KG_OK)
-        kg_log_warn("%s is left behind: %s", temporary.text, ignored.message);
-    return kg_err_prefix(err, "saving %s", name);
+    if (kg_file_remove_tree(s->temporary.text, &ignored) != KG_OK)
+        kg_log_warn("%s is left behind: %s", s->temporary.text, ignored.message);
+    kg_err_prefix(&s->err, "saving %s", s->name);
 }
+
+static void *write_all(void *saving)
+{
+    struct kg_saving *s = saving;
+    int phase = kg_phase_begin(0, NULL, "saving checkpoint %s", s->name);
+
+    s->status = write_into(s, s->temporary.text, &s->err);
+    if (s->status == KG_OK)
+        s->status = place(s, &s->err);
+    if (s->status != KG_OK)
+        give_up(s);
+    kg_phase_end(phase);
+    return NULL;
+}
+
+/* What became of it. */
+static kg_status settle(struct kg_run *run, const struct kg_saving *s, struct kg_err *err)
+{
+    if (s->status != KG_OK)
+        *err = s->err;
+    else
+        memcpy(run->state.saved_name, s->name, sizeof s->name);
+    return s->status;
+}
+
+kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_saving s = {0};
+
+    KG_TRY(kg_checkpoint_wait(run, err));
+    name_of(s.name, run);
+    if (strcmp(s.name, run->state.saved_name) == 0)
+        return KG_OK;
+    KG_TRY(prepare(&s, run, err));
+    write_all(&s);
+    return settle(run, &s, err);
+}
+
+kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_saving *s;
+    kg_status status;
+
+    if (run->state.lag > 0) /* the next step begins with a write to what is saved */
+        return kg_checkpoint_save(run, err);
+    KG_TRY(kg_checkpoint_wait(run, err));
+    s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
+    if (!s)
+        return err->code;
+    name_of(s->name, run);
+    KG_TRY_GOTO(out, prepare(s, run, err));
+    if (pthread_create(&s->thread, NULL, write_all, s) != 0) {
+        write_all(s); /* no thread more is to be had: at once */
+        status = settle(run, s, err);
+        goto out;
+    }
+    run->saving = s;
+    return KG_OK;
+out:
+    kg_mem_free(s);
+    return status;
+}
+
+kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_saving *s = run->saving;
+    kg_status status;
+    int phase;
+
+    if (!s)
+        return KG_OK;
+    run->saving = NULL;
+    phase = kg_phase_wait(kg_clock_seconds(), "checkpoint %s to be written", s->name);
+    pthread_join(s->thread, NULL);
+    kg_phase_end(phase);
+    status = settle(run, s, err);
+    kg_mem_free(s);
+    return status;
 }
 
 kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,

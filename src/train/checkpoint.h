@@ -18,6 +18,14 @@
  * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays whole */
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
+/* The same, written beside what follows: what is refused before writing is refused now,
+ * what fails then is told by kg_checkpoint_wait. Until that, weights, optimizer and
+ * anchor may be read and not changed: whoever changes them calls it first. The newest
+ * checkpoint is the one before, until then. */
+kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+/* OK where none is on its way.   errors: EIO, ENOMEM: that checkpoint is not there */
+kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+
 /* Name of the newest checkpoint of the run in dir; "" without one. Puts back what a
  * killed replacement left under NAME.old. */
 kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,

@@ -158,6 +158,7 @@ static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
     struct kg_err back = {0};
     kg_status status;
 
+    KG_TRY(kg_checkpoint_wait(run, err)); /* the average stands in what it reads */
     KG_TRY(kg_optim_weights(&weights, run->state.optim, run->state.model, err));
     KG_TRY(kg_optim_exchange(run->state.optim, run->state.model, err));
     status = validate_model(run, run->state.model, "val", log, err);
@@ -189,6 +190,15 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
 static kg_status save(struct kg_run *run, struct kg_err *err)
 {
     kg_status status = kg_checkpoint_save(run, err);
+
+    kg_run_report(&run->in, &run->log);
+    return status;
+}
+
+/* The same beside the step that comes. */
+static kg_status begin_save(struct kg_run *run, struct kg_err *err)
+{
+    kg_status status = kg_checkpoint_begin(run, err);
 
     kg_run_report(&run->in, &run->log);
     return status;
@@ -342,8 +352,9 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
         if (status != KG_OK)
             return keep_what_stands(run, status);
         if (due(save_every, run->state.count.step, last))
-            KG_TRY(save(run, err));
+            KG_TRY(begin_save(run, err));
     }
+    KG_TRY(kg_checkpoint_wait(run, err));
     kg_phase_end(phase);
     return must_have_trained(&run->state, &run->log, err);
 }
@@ -391,6 +402,16 @@ static void say_done(const struct kg_run *run)
                     run->log.dir, (long long)run->state.count.step, steps);
 }
 
+/* A run that ends by an error: the checkpoint that is on its way is finished. */
+static kg_status end_saving(struct kg_run *run, kg_status status)
+{
+    struct kg_err err;
+
+    if (kg_checkpoint_wait(run, &err) != KG_OK)
+        kg_log_warn("%s", err.message);
+    return status;
+}
+
 /* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
  * is kept is the last whole step. */
 static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
@@ -410,7 +431,7 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
     KG_TRY(kg_run_dir_cut(&run->in, &run->state, &run->log, err));
     kg_watch_file(kg_path_in(run->log.dir, "watch.log").text);
     KG_TRY(say_disk(run, err));
-    status = all_steps(run, err);
+    status = end_saving(run, all_steps(run, err));
     if (status != KG_EINTERRUPTED)
         return status;
     kg_log_info("%s", err->message);

@@ -13,6 +13,7 @@
 #include "policy/shaping.h"
 #include "train/anchor.h"
 #include "train/answers.h"
+#include "train/checkpoint.h"
 
 /* ---- which weights sample ---- */
 
@@ -583,6 +584,9 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     status = kg_rl_advantages(a, totals, b, &algo, run->in.task_opts.rewards, &why);
     if (status == KG_OK) {
         totals->kl_divisor = a->batch_std > 0 ? a->batch_std + 1e-6 : 0;
+        status = kg_checkpoint_wait(run, &why);
+    }
+    if (status == KG_OK) {
         run->state.midway = true;
         status = updates(&u, &why);
     }

@@ -127,11 +127,14 @@ struct kg_run_log {
     double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
 };
 
+struct kg_saving; /* train/checkpoint.c */
+
 struct kg_run {
     struct kg_run_inputs in;
     struct kg_run_state state;
     struct kg_run_work work;
     struct kg_run_log log;
+    struct kg_saving *saving; /* a checkpoint on its way; owned; NULL: none */
 };
 
 /* Load and build all of it; nothing is written. */

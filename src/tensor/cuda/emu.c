@@ -13,6 +13,7 @@
 
 #include "tensor/pages.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,6 +64,9 @@ static uint64_t block; /* counted through all launches */
 static size_t shared_bytes;
 static jmp_buf home;
 
+/* A copy by another thread comes between launches. Recursive: a test that jumps out of a
+ * fault in a kernel must not stop the next. */
+static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static int64_t launches, lost_at = -1; /* counted through all; -1: it is not lost */
 
 static const void *views[VIEWS]; /* what is lent to the launch */
@@ -331,6 +335,7 @@ static void run_grid(struct kg_emu_dim grid)
 void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
                    void (*run)(void *), void *arg)
 {
+    pthread_mutex_lock(&busy);
     kernel = name;
     body = run;
     body_arg = arg;
@@ -338,6 +343,7 @@ void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
     if (may_launch(grid, threads))
         run_grid(grid);
     n_views = 0;
+    pthread_mutex_unlock(&busy);
 }
 
 /* A word of it that is an address of the device's is a pointer. */
@@ -426,12 +432,11 @@ void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 }
 void kg_dev_free(void *memory) { kg_pages_free(memory); }
 
-static void move(const char *what, void *to, bool to_device, const void *from,
-                 bool from_device, uint64_t bytes)
+static void move_all(void *to, bool to_device, const void *from, bool from_device,
+                     uint64_t bytes)
 {
     const void *const ends[] = {to_device ? to : NULL, from_device ? from : NULL};
 
-    kernel = what;
     if (bytes == 0 || fault[0])
         return;
     if (kg_pages_hold(to) != to_device || kg_pages_hold(from) != from_device) {
@@ -441,6 +446,15 @@ static void move(const char *what, void *to, bool to_device, const void *from,
     kg_pages_lend(ends, 2);
     memcpy(to, from, bytes);
     kg_pages_take_back(ends, 2);
+}
+
+static void move(const char *what, void *to, bool to_device, const void *from,
+                 bool from_device, uint64_t bytes)
+{
+    pthread_mutex_lock(&busy);
+    kernel = what;
+    move_all(to, to_device, from, from_device, bytes);
+    pthread_mutex_unlock(&busy);
 }
 
 void kg_dev_put(void *to, const void *from, uint64_t bytes)
@@ -458,13 +472,14 @@ void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 
 void kg_dev_zero(void *to, uint64_t bytes)
 {
-    kernel = "zero";
-    kg_emu_argument(kernel, to);
-    if (fault[0])
-        return;
-    kg_pages_lend((const void *[]){to}, 1);
-    memset(to, 0, bytes);
-    kg_pages_take_back((const void *[]){to}, 1);
+    pthread_mutex_lock(&busy);
+    kg_emu_argument("zero", to);
+    if (!fault[0]) {
+        kg_pages_lend((const void *[]){to}, 1);
+        memset(to, 0, bytes);
+        kg_pages_take_back((const void *[]){to}, 1);
+    }
+    pthread_mutex_unlock(&busy);
 }
 
 /* ---- what a library does ---- */
