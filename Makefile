@@ -190,6 +190,7 @@ far: $(FAR_TESTS)                        ## models and runs on memory that the h
 EMU_TESTS := $(B)/test/model/rows_test $(B)/test/rollout/score_test $(B)/test/tests/bits_test
 emu: $(EMU_TESTS)                        ## models and runs on emulated kernels: the CPU's weights, bit for bit
 	@KEDGE_TEST_BACKEND=emu tools/run-tests $(B) $(EMU_TESTS)
+	@KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own tools/run-tests $(B) $(filter-out %/bits_test,$(EMU_TESTS))
 
 lint:                                    ## layering, style limits, formatting, headers of listed packages
 	@tools/check-layers

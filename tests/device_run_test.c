@@ -1,9 +1,9 @@
-/* Whole runs on a device's kernels, with an attention that goes through its matrix
- * instruction: what the sampler says of a token is what training says of it, the sampling
- * batch leaves no trace, and a run that was stopped ends as one that was not.
+/* Whole runs on a device's kernels, attention and products by its matrix instruction:
+ * what the sampler says of a token is what training says of it, the sampling batch leaves
+ * no trace, and a run that was stopped ends as one that was not.
  *
- * On the emulation, or on the backend that KEDGE_TEST_BACKEND names. That runs whose
- * attention is the CPU's have the CPU's weights is said by bits_test.
+ * On the emulation, or on the backend that KEDGE_TEST_BACKEND names. That runs of which
+ * both are the CPU's have the CPU's weights is said by bits_test.
  */
 #define ROOT "build/test-runs/device"
 #include "run_testing.h"
@@ -237,5 +237,6 @@ int main(void)
     if (!getenv("KEDGE_TEST_BACKEND") && !kg_emu_open)
         return cmocka_run_group_tests(none_here, NULL, NULL);
     setenv("KEDGE_TEST_BACKEND", "emu", false);
+    setenv("KEDGE_TEST_PRODUCTS", "own", false);
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -63,6 +63,8 @@ static void a_kernel_without_a_fault_is_the_same_in_all_schedules(void **state)
     for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
         assert_int_equal(trial(KG_TRIAL_GOOD, (enum kg_emu_schedule)order, y), KG_OK);
         assert_true(is_reverse(y));
+        assert_int_equal(trial(KG_TRIAL_COPIES, (enum kg_emu_schedule)order, y), KG_OK);
+        assert_true(is_reverse(y));
     }
 }
 
@@ -89,6 +91,18 @@ static void what_nobody_wrote_is_no_number(void **state)
     assert_true(isnan(y[THREADS - 1 - 5]));
 }
 
+static void a_copy_is_there_when_it_was_waited_for(void **state)
+{
+    float y[THREADS];
+
+    (void)state;
+    for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
+        assert_int_equal(trial(KG_TRIAL_COPIES, (enum kg_emu_schedule)order, y), KG_OK);
+        assert_int_equal(trial(KG_TRIAL_LATE, (enum kg_emu_schedule)order, y), KG_OK);
+        assert_true(isnan(y[order == KG_EMU_BACKWARD ? THREADS - 1 : 0]));
+    }
+}
+
 static void faults_are_named_and_the_next_kernel_runs(void **state)
 {
     static const struct {
@@ -100,6 +114,9 @@ static void faults_are_named_and_the_next_kernel_runs(void **state)
         {KG_TRIAL_LANES, "an exchange of lanes 0xffff at line "},
         {KG_TRIAL_TOO_MANY, "a block of 2048 threads, expected whole warps, 1024 "},
         {KG_TRIAL_NO_BLOCK, "a grid of 0 x 1 x 1 blocks"},
+        {KG_TRIAL_LEFT, " ends before 1 copies that it began"},
+        {KG_TRIAL_ASKEW, " begins at no multiple of 16"},
+        {KG_TRIAL_ASKS, "101392 bytes of shared memory, expected 101376 at most"},
     };
     float y[THREADS];
 
@@ -109,7 +126,7 @@ static void faults_are_named_and_the_next_kernel_runs(void **state)
             assert_int_equal(trial(rows[i].trial, (enum kg_emu_schedule)order, y),
                              KG_EDEVICE);
             if (!strstr(err.message, rows[i].says) ||
-                strncmp(err.message, "trial: reverse: ", 16) != 0)
+                strncmp(err.message, "trial: reverse", 14) != 0)
                 fail_msg("expected \"%s\" in \"%s\"", rows[i].says, err.message);
             assert_int_equal(trial(KG_TRIAL_GOOD, KG_EMU_FORWARD, y), KG_OK);
             assert_true(is_reverse(y));
@@ -208,6 +225,7 @@ int main(void)
         cmocka_unit_test(a_kernel_without_a_fault_is_the_same_in_all_schedules),
         cmocka_unit_test(a_missing_barrier_shows_in_the_schedules),
         cmocka_unit_test(what_nobody_wrote_is_no_number),
+        cmocka_unit_test(a_copy_is_there_when_it_was_waited_for),
         cmocka_unit_test(faults_are_named_and_the_next_kernel_runs),
         cmocka_unit_test(memory_of_the_host_is_no_argument),
         cmocka_unit_test(a_stray_touch_dies),

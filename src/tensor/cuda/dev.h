@@ -3,13 +3,15 @@
  *
  * What a kernel may use: threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
  * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, kg_fragments,
- * kg_mma, and arithmetic that IEEE 754 defines to the last bit; a multiply-add is one
- * where kg_fma says so and nowhere else (--fmad=false). Blocks are of whole warps. No
- * float atomics, and no partition that depends on the grid: a result is a function of
- * the operands.
+ * kg_mma, kg_copy_later and its kin, and arithmetic that IEEE 754 defines to the last
+ * bit; a multiply-add is one where kg_fma says so and nowhere else (--fmad=false). Blocks
+ * are of whole warps. No float atomics, and no partition that depends on the grid: a
+ * result is a function of the operands.
  *
  * Kernels are started by KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) with a
- * block at least, in order; whoever starts some ends with kg_dev_done.
+ * block at least, in order; whoever starts some ends with kg_dev_done. KG_LAUNCH_ASKING
+ * gives each block more shared memory than a compiler may: bytes, KG_ASKED_MOST at most,
+ * which the kernel calls by KG_SHARED_ASKED.
  */
 #ifndef KG_TENSOR_CUDA_DEV_H
 #define KG_TENSOR_CUDA_DEV_H
@@ -25,6 +27,9 @@ extern "C" {
 #include "tensor/backend.h"
 }
 
+/* What every architecture of the build has. */
+enum { KG_ASKED_MOST = 99 << 10 };
+
 #ifndef __CUDACC__
 #include "tensor/cuda/emu.h"
 #include "tensor/cuda/emu_dev.h"
@@ -32,19 +37,25 @@ extern "C" {
 #define KG_DEV_NAME                           "cuda"
 #define KG_SHARED(type, name, dims)           __shared__ type name dims
 #define KG_LAUNCH(kernel, grid, threads, ...) kernel<<<grid, threads>>>(__VA_ARGS__)
+#define KG_SHARED_ASKED(type, name)           extern __shared__ type name[]
+#define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
+    ((void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
+                                bytes),                                                  \
+     kernel<<<grid, threads, bytes>>>(__VA_ARGS__))
 static inline dim3 kg_grid(int64_t x, int64_t y)
 {
     return dim3((unsigned)x, (unsigned)y);
 }
 
 /* Where CUDA's libraries were beside the compiler. */
-#define KG_DEV_CUDA_ROOT                      KG_CUDA_ROOT
+#define KG_DEV_CUDA_ROOT KG_CUDA_ROOT
 
 /* Products of which the time is taken together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Rows and logits that the head has at a time, and bytes for rows that it draws from: no
- * result depends on them. */
+/* Rows and logits that the head has at a time, bytes for rows that it draws from, blocks
+ * that fill a device: no result depends on them. */
 enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
+enum { KG_DEV_BLOCKS = 108 };
 
 /* a*b + c, one rounding */
 static __device__ inline float kg_fma(float a, float b, float c)
@@ -97,6 +108,37 @@ static __device__ inline void kg_fragments_transposed(uint32_t f[4], const void 
                  : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
+}
+/* Sixteen bytes of shared memory <- the first of sixteen there, then zeros; both begin at
+ * a multiple of sixteen. The copy is done when its thread has waited for its group, not
+ * before: kg_copies_end ends a group, kg_copies_wait<N> waits for all but the last N. */
+static __device__ inline void kg_copy_later(void *to, const void *from, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(to)),
+                   "l"(__cvta_generic_to_global(from)), "r"(bytes)
+                 : "memory");
+}
+static __device__ inline void kg_copies_end(void)
+{
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+template <int N> static __device__ inline void kg_copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+/* x, of which the compiler knows nothing more: what is made of it is made where it is
+ * needed, instead of being kept in registers through a loop. */
+static __device__ inline int64_t kg_anew(int64_t x)
+{
+    asm volatile("" : "+l"(x));
+    return x;
+}
+static __device__ inline int kg_anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
 }
 /* Two rounded to bf16, the first in the lower half. */
 static __device__ inline uint32_t kg_pair(float first, float second)

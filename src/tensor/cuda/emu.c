@@ -25,6 +25,7 @@
 /* of an H100, as far as kernels may rely on them */
 enum { THREADS = 1024, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
 enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64, VIEWS = 64 };
+enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
 
 enum state { READY, AT_BLOCK, AT_WARP, DONE };
 
@@ -42,8 +43,21 @@ struct warp {
     char shown[2][KG_EMU_WARP][KG_EMU_SHOWN];
 };
 
+/* What a thread has asked for and not waited for. */
+struct copies {
+    struct copy {
+        void *to;
+        const void *from;
+        int bytes;
+    } list[COPIES];
+    int n;
+    int ends[GROUPS]; /* copies of group g and of those before it */
+    int groups;
+};
+
 struct shared {
     const void *name;
+    size_t bytes;
     char *memory;
     uint64_t block; /* that it was last filled for */
 };
@@ -51,6 +65,7 @@ struct shared {
 static enum kg_emu_schedule order;
 static struct fiber fibers[THREADS];
 static struct warp warps[WARPS];
+static struct copies copies[THREADS];
 static struct shared shared[NAMES];
 static char *stacks;
 static char fault[256]; /* what is to be told; "" for nothing */
@@ -61,7 +76,7 @@ static void (*body)(void *);
 static void *body_arg;
 static unsigned n_threads, now, at_barrier, done;
 static uint64_t block; /* counted through all launches */
-static size_t shared_bytes;
+static size_t shared_bytes, asked_bytes;
 static jmp_buf home;
 
 /* A copy by another thread comes between launches. Recursive: a test that jumps out of a
@@ -235,6 +250,8 @@ static void fiber_main(void)
 {
     for (;;) {
         body(body_arg);
+        if (copies[now].n > 0)
+            BLAME("thread %u ends before %d copies that it began", now, copies[now].n);
         wait_at(DONE, 0);
     }
 }
@@ -260,6 +277,7 @@ static void run_block(void)
     at_barrier = done = 0;
     for (unsigned t = 0; t < n_threads; t++) {
         fibers[t].state = READY;
+        copies[t].n = copies[t].groups = 0;
         set_ready(t, true);
     }
     for (unsigned w = 0; w < n_threads / KG_EMU_WARP; w++)
@@ -343,6 +361,7 @@ void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
     if (may_launch(grid, threads))
         run_grid(grid);
     n_views = 0;
+    asked_bytes = 0;
     pthread_mutex_unlock(&busy);
 }
 
@@ -403,26 +422,88 @@ static struct shared *shared_of(const void *name, size_t bytes)
 {
     for (int i = 0; i < NAMES; i++) {
         if (!shared[i].name)
-            shared[i] = (struct shared){name, shared_new(bytes), 0};
-        if (shared[i].name == name)
+            shared[i] = (struct shared){name, bytes, shared_new(bytes), 0};
+        if (shared[i].name == name && shared[i].bytes == bytes)
             return &shared[i];
     }
     BLAME("more than %d names of shared memory", (int)NAMES);
 }
 
-void *kg_emu_shared(const void *name, size_t bytes)
+/* NaN for the first thread that comes. */
+static void *shared_here(const void *name, size_t bytes)
 {
     struct shared *s = shared_of(name, bytes);
 
-    if (s->block != block) { /* the first thread that comes */
+    if (s->block != block) {
         memset(s->memory, 0xff, bytes);
         s->block = block;
         shared_bytes += bytes;
     }
+    return s->memory;
+}
+
+void *kg_emu_shared(const void *name, size_t bytes)
+{
+    void *memory = shared_here(name, bytes);
+
     if (shared_bytes > SHARED_BYTES)
         BLAME("%zu bytes of shared memory, expected %d at most", shared_bytes,
               (int)SHARED_BYTES);
-    return s->memory;
+    return memory;
+}
+
+void kg_emu_ask(const char *name, size_t bytes, size_t most)
+{
+    asked_bytes = bytes;
+    kernel = name;
+    if (bytes > most)
+        blame("%zu bytes of shared memory, expected %zu at most", bytes, most);
+}
+
+void *kg_emu_asked(void) { return shared_here(&asked_bytes, asked_bytes); }
+
+/* ---- copies ---- */
+void kg_emu_copy(void *to, const void *from, int bytes, int line)
+{
+    struct copies *c = &copies[now];
+
+    if ((uintptr_t)to % COPY_BYTES || (bytes && (uintptr_t)from % COPY_BYTES))
+        BLAME("a copy at line %d begins at no multiple of %d", line, (int)COPY_BYTES);
+    if (bytes < 0 || bytes > COPY_BYTES || c->n == COPIES)
+        BLAME("copy %d at line %d, of %d bytes: expected %d at most, of %d", c->n, line,
+              bytes, (int)COPIES, (int)COPY_BYTES);
+    memset(to, 0xff, COPY_BYTES);
+    c->list[c->n++] = (struct copy){to, from, bytes};
+}
+
+void kg_emu_copies_end(void)
+{
+    struct copies *c = &copies[now];
+
+    if (c->groups == GROUPS)
+        BLAME("more than %d groups of copies", (int)GROUPS);
+    c->ends[c->groups++] = c->n;
+}
+
+void kg_emu_copies_wait(int n)
+{
+    struct copies *c = &copies[now];
+    const int over = c->groups - n; /* groups */
+    const int end = over > 0 ? c->ends[over - 1] : 0;
+
+    for (int i = 0; i < end; i++) {
+        const struct copy *one = &c->list[i];
+
+        memset(one->to, 0, COPY_BYTES);
+        memcpy(one->to, one->from, (size_t)one->bytes);
+    }
+    if (over <= 0)
+        return;
+    c->n -= end;
+    c->groups = n;
+    memmove(c->list, c->list + end, (size_t)c->n * sizeof *c->list);
+    for (int g = 0; g < n; g++)
+        c->ends[g] = c->ends[g + over] - end;
 }
 
 /* ---- memory ---- */

@@ -3,8 +3,9 @@
  * A barrier or an exchange within a warp goes on with another fiber, in an order that is
  * one of three; a kernel without a race gives the same bits in all. What a device may
  * answer by anything at all is a fault here: a barrier that some threads never reach or
- * that is another one for some, a pointer of the host's, lanes that are not there. Shared
- * memory begins as NaN in each block and ends where its page ends; device memory opens
+ * that is another one for some, a pointer of the host's, lanes that are not there, a copy
+ * that nobody waits for. What a copy brings is NaN until it is waited for. Shared memory
+ * begins as NaN in each block and ends where its page ends; device memory opens
  * to a kernel or a copy while it runs, as far as its arguments name it (tensor/pages.h).
  *
  * Linked into tests alone, and only where a C++ compiler is: elsewhere kg_emu_open is
@@ -64,6 +65,13 @@ void kg_emu_barrier(int line);
 const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes, int line);
 /* The block's memory of this name. */
 void *kg_emu_shared(const void *name, size_t bytes);
+/* For the launch that comes next; what each of its blocks has been given. */
+void kg_emu_ask(const char *name, size_t bytes, size_t most);
+void *kg_emu_asked(void);
+/* As those of dev.h: bytes of sixteen are read when their group is waited for. */
+void kg_emu_copy(void *to, const void *from, int bytes, int line);
+void kg_emu_copies_end(void);
+void kg_emu_copies_wait(int n);
 
 /* As those of dev.h: from or to the host, or within the device. */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);

@@ -17,12 +17,14 @@
     typedef type name##_type dims;                                                       \
     static const char name##_is = 0;                                                     \
     name##_type &name = *(name##_type *)kg_emu_shared(&name##_is, sizeof(name##_type))
+#define KG_SHARED_ASKED(type, name) type *const name = (type *)kg_emu_asked()
 
 #define KG_DEV_CUDA_ROOT "/usr/local/cuda"
 enum { KG_DEV_REPEATS = 1 };
 
 /* Few: tests are of small shapes and see several turns. */
 enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13, KG_DEV_WHOLE = 1 << 16 };
+enum { KG_DEV_BLOCKS = 3 };
 
 /* ---- launching ---- */
 typedef struct kg_emu_dim dim3;
@@ -71,6 +73,9 @@ static void kg_emu_start(const char *name, void (*kernel)(A...), dim3 grid, int 
 }
 #define KG_LAUNCH(kernel, grid, threads, ...)                                            \
     kg_emu_start(#kernel, kernel, grid, threads, __VA_ARGS__)
+#define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
+    (kg_emu_ask(#kernel, bytes, KG_ASKED_MOST),                                          \
+     KG_LAUNCH(kernel, grid, threads, __VA_ARGS__))
 
 /* ---- threads together ---- */
 static inline void __syncthreads(int line = __builtin_LINE()) { kg_emu_barrier(line); }
@@ -101,6 +106,17 @@ static inline T __shfl_xor_sync(unsigned mask, T x, unsigned by,
     memcpy(&y, all + (threadIdx.x % KG_EMU_WARP ^ by) * KG_EMU_SHOWN, sizeof y);
     return y;
 }
+
+template <typename T> static inline T kg_anew(T x) { return x; }
+
+/* ---- copies ---- */
+static inline void kg_copy_later(void *to, const void *from, int bytes,
+                                 int line = __builtin_LINE())
+{
+    kg_emu_copy(to, from, bytes, line);
+}
+static inline void kg_copies_end(void) { kg_emu_copies_end(); }
+template <int N> static inline void kg_copies_wait(void) { kg_emu_copies_wait(N); }
 
 /* ---- arithmetic ---- */
 static inline float kg_fma(float a, float b, float c) { return fmaf(a, b, c); }

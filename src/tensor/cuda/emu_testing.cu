@@ -22,12 +22,34 @@ static __global__ void reverse(float *y, const float *x, enum kg_trial trial, in
         y[i] += __shfl_xor_sync(~0u >> 16, y[i], 1);
 }
 
+static __global__ void reverse_copied(float *y, const float *x, enum kg_trial trial)
+{
+    KG_SHARED_ASKED(float, held);
+    const int i = (int)threadIdx.x;
+
+    if (i < THREADS / 4)
+        kg_copy_later(held + 4 * i, x + 4 * i + (trial == KG_TRIAL_ASKEW), 16);
+    kg_copies_end();
+    kg_copies_end();
+    if (trial == KG_TRIAL_COPIES)
+        kg_copies_wait<1>();
+    __syncthreads();
+    y[i] = held[THREADS - 1 - i];
+    if (trial != KG_TRIAL_LEFT)
+        kg_copies_wait<0>();
+}
+
 kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x, struct kg_err *err)
 {
+    const int bytes = trial == KG_TRIAL_ASKS ? (int)KG_ASKED_MOST + 16
+                                             : THREADS * (int)sizeof *x;
     const int threads = trial == KG_TRIAL_TOO_MANY ? 2048 : THREADS;
 
-    KG_LAUNCH(reverse, kg_grid(trial != KG_TRIAL_NO_BLOCK, 1), threads, y, x, trial,
-              trial == KG_TRIAL_BEYOND ? 1 : 0);
+    if (trial >= KG_TRIAL_COPIES)
+        KG_LAUNCH_ASKING(bytes, reverse_copied, kg_grid(1, 1), THREADS, y, x, trial);
+    else
+        KG_LAUNCH(reverse, kg_grid(trial != KG_TRIAL_NO_BLOCK, 1), threads, y, x, trial,
+                  trial == KG_TRIAL_BEYOND ? 1 : 0);
     return kg_dev_done("trial", err);
 }
 

@@ -21,6 +21,11 @@ enum kg_trial {
     KG_TRIAL_LANES,         /* an exchange without some of the lanes */
     KG_TRIAL_TOO_MANY,      /* more threads than a block has */
     KG_TRIAL_NO_BLOCK,
+    KG_TRIAL_COPIES, /* nothing: shared memory is asked for and filled by copies, ... */
+    KG_TRIAL_LATE,   /* which are waited for when they were read, ... */
+    KG_TRIAL_LEFT,   /* or never, ... */
+    KG_TRIAL_ASKEW,  /* or begin anywhere */
+    KG_TRIAL_ASKS,   /* for too much */
 };
 kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x,
                        struct kg_err *err) KG_EMU_TESTED;

@@ -2,146 +2,393 @@
  *
  * An element is a chain of instructions, sixteen factors each, in order of k from +0 (the
  * last padded by zeros), in fp32. Sums over tokens are such chains of KG_PRODUCT_CHUNK
- * tokens, added to c as they come. So an element's bits are a function of its row and its
- * column alone: whatever tile it is made in, and whatever stands beside it there.
+ * tokens, each added to c as it ends by the thread that has the element. So an element's
+ * bits are a function of its row and its column alone, and any tile may be taken for any
+ * shape: the largest of which there are enough to fill a device.
+ *
+ * A block has a tile of c and brings DEPTH factors of its vectors at a time into one of
+ * STAGES places of shared memory, by copies that arrive while it computes with the places
+ * before; a warp has a part of the tile in registers, and fetches the operands of the
+ * next instructions before it gives the current ones.
+ *
+ * Unmeasured; by counts, for an H100. 128 x 256 makes 85 flops of a byte brought, so 500
+ * TFLOP/s want 5.9 TB/s of L2, about what it has. For 16 factors a warp reads 64 + 64
+ * vectors, 32 clocks of shared memory, and the four warps of as many units give 32
+ * instructions of 4 to 6.5 clocks each: 128 clocks for both. Expected 400 to 500. Few
+ * rows: weights come once; 56 blocks of 16 columns (N 896) have 28 KB of them under way
+ * each, 1.6 MB of the 3 that 4 TB/s keep in flight. A chain takes some 33 clocks for 16
+ * factors whatever runs beside it, 6 us for K 4,864: that, not memory, bounds a narrow
+ * deep product of few rows.
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { WARP_ROWS = 32, WARP_COLS = 32, WARPS = 4, THREADS = 32 * WARPS };
-enum { ROWS = 64, COLS = 64, DEPTH = 64, PAD = 1 /* banks */ };
-
-/* 64 vectors of 64 factors, or 64 rows of factors of 64 vectors */
-typedef struct kg_cuda_eight tile[DEPTH][DEPTH / 8 + PAD];
-
-/* A matrix as a product reads it: vectors of factors, each along a row or a column. */
-struct factors {
-    struct kg_mat m;
-    bool down; /* vector i is column i */
+/* ---- tiles ---- */
+/* ROWS x COLS of c; DOWN x ALONG warps compute, all of WARPS bring; BLOCKS of them fit a
+ * multiprocessor. */
+template <int ROWS_, int COLS_, int DEPTH_, int DOWN_, int ALONG_, int WARPS_,
+          int STAGES_, int BLOCKS_>
+struct tile {
+    enum {
+        ROWS = ROWS_,
+        COLS = COLS_,
+        DEPTH = DEPTH_,
+        DOWN = DOWN_,
+        ALONG = ALONG_,
+        THREADS = WARPS_ * 32,
+        STAGES = STAGES_,
+        BLOCKS = BLOCKS_,
+        LEFT = ROWS_ / DOWN_ / 16,  /* operands of sixteen rows of a warp */
+        RIGHT = COLS_ / ALONG_ / 16 /* of sixteen columns */
+    };
 };
 
-static __device__ uint32_t element(const struct kg_mat &m, int64_t r, int64_t c)
+/* How factors of N vectors lie in shared memory: in rows of W units of eight. They are
+ * rows of k where the vectors are columns in memory. */
+template <bool COLUMNS, int N, int DEPTH> struct side {
+    enum { W = (COLUMNS ? N : DEPTH) / 8, H = COLUMNS ? DEPTH : N, UNITS = W * H };
+    /* Eight rows' units at c lie in all banks, once. */
+    static __device__ int unit(int r, int c)
+    {
+        return r * W + (c ^ (W >= 8 ? r % 8 : r / (8 / (W < 8 ? W : 8)) % W));
+    }
+};
+
+/* ---- from memory ---- */
+static __device__ bool in_sixteens(const struct kg_mat &m)
 {
-    return r < m.rows && c < m.cols ? kg_cuda_bf16(m, r)[c] : 0;
+    return ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0;
 }
 
-/* to <- factors [k, k+DEPTH) of vectors from `first` on; zeros beyond the matrix */
-static __device__ void bring(tile &to, const struct factors &f, int64_t first, int64_t k)
+/* Of eight elements the first n, then zeros. */
+static __device__ struct kg_cuda_eight gather(const uint16_t *from, int n)
 {
-    const int64_t row = f.down ? k : first, col = f.down ? first : k;
+    struct kg_cuda_eight e;
 
-    for (int e = (int)threadIdx.x; e < DEPTH * DEPTH / 8; e += THREADS) {
-        const int r = e / (DEPTH / 8), c = e % (DEPTH / 8);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t first = 2 * i < n ? from[2 * i] : 0;
+        const uint32_t second = 2 * i + 1 < n ? from[2 * i + 1] : 0;
 
-        for (int i = 0; i < 4; i++)
-            to[r][c].pair[i] = element(f.m, row + r, col + 8 * c + 2 * i) |
-                               element(f.m, row + r, col + 8 * c + 2 * i + 1) << 16;
+        e.pair[i] = first | second << 16;
+    }
+    return e;
+}
+
+/* to <- m from (row, col) on; zeros beyond it. A thread brings units of one column. */
+template <class S, int THREADS>
+static __device__ void bring(struct kg_cuda_eight *to, const struct kg_mat &m,
+                             int64_t row, int64_t col)
+{
+    const int r0 = (int)threadIdx.x / S::W, c = (int)threadIdx.x % S::W;
+    const int rows = (int)kg_cuda_min(m.rows - row, S::H);
+    const int64_t left = m.cols - col - 8 * c;
+    const int n = left > 8 ? 8 : left > 0 ? (int)left : 0;
+    const uint16_t *from = kg_cuda_bf16(m, row + r0) + col + 8 * c;
+    enum { DOWN = THREADS / S::W }; /* rows between a thread's units */
+
+    static_assert(THREADS % S::W == 0 && S::UNITS % THREADS % 32 == 0, "whole warps");
+    if (in_sixteens(m)) {
+#pragma unroll
+        for (int r = r0; r < r0 + S::H; r += DOWN, from += DOWN * m.stride)
+            if (S::H % DOWN == 0 || r < S::H)
+                kg_copy_later(to + S::unit(r, c), from,
+                              r < rows ? n * (int)sizeof *from : 0);
+    } else {
+#pragma unroll 1
+        for (int r = r0; r < S::H; r += DOWN, from += DOWN * m.stride)
+            to[S::unit(r, c)] = gather(from, r < rows ? n : 0);
     }
 }
 
-/* Factors [16 k, 16 k + 16) of sixteen vectors from v on: of the left side, ... */
-template <bool DOWN>
-static __device__ void left(uint32_t f[4], const tile &from, int v, int k)
+/* ---- to the instruction ---- */
+/* Sixteen factors, from 16 k on, of sixteen vectors from v on: of the left side, ... */
+template <bool COLUMNS, class S>
+static __device__ void left(uint32_t f[4], const struct kg_cuda_eight *from, int v, int k,
+                            int lane)
 {
-    const int lane = (int)threadIdx.x % 32;
-
-    if (DOWN)
+    if (COLUMNS)
         kg_fragments_transposed(
-            f, &from[16 * k + lane % 8 + lane / 16 * 8][v / 8 + lane / 8 % 2]);
+            f, from + S::unit(16 * k + lane % 8 + lane / 16 * 8, v / 8 + lane / 8 % 2));
     else
-        kg_fragments(f, &from[v + lane % 16][2 * k + lane / 16]);
+        kg_fragments(f, from + S::unit(v + lane % 16, 2 * k + lane / 16));
 }
 /* ... or of the right one: two operands. */
-template <bool DOWN>
-static __device__ void right(uint32_t f[4], const tile &from, int v, int k)
+template <bool COLUMNS, class S>
+static __device__ void right(uint32_t f[4], const struct kg_cuda_eight *from, int v,
+                             int k, int lane)
 {
-    const int lane = (int)threadIdx.x % 32;
-
-    if (DOWN)
-        kg_fragments_transposed(f, &from[16 * k + lane % 16][v / 8 + lane / 16]);
+    if (COLUMNS)
+        kg_fragments_transposed(f, from + S::unit(16 * k + lane % 16, v / 8 + lane / 16));
     else
-        kg_fragments(f, &from[v + lane % 8 + lane / 16 * 8][2 * k + lane / 8 % 2]);
+        kg_fragments(f,
+                     from + S::unit(v + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 }
 
-typedef float sums[WARP_ROWS / 16][WARP_COLS / 8][4];
+template <class T> struct operands {
+    uint32_t a[T::LEFT][4];
+    uint32_t b[T::RIGHT][4];
+};
 
-template <bool A_DOWN, bool B_DOWN>
-static __device__ void multiply(sums &s, const tile &a, int row, const tile &b, int col)
+/* A warp's part of c: [i][j][e] is row 16 i + lane / 4 + e / 2 * 8 of it, column
+ * 8 j + lane % 4 * 2 + e % 2. */
+template <class T> struct part {
+    float at[T::LEFT][2 * T::RIGHT][4];
+};
+
+template <class T>
+static __device__ void multiply(struct part<T> *s, const struct operands<T> *o)
 {
 #pragma unroll
-    for (int k = 0; k < DEPTH / 16; k++) {
-        uint32_t x[WARP_ROWS / 16][4], y[WARP_COLS / 16][4];
+    for (int i = 0; i < T::LEFT; i++)
+#pragma unroll
+        for (int j = 0; j < 2 * T::RIGHT; j++)
+            kg_mma(s->at[i][j], o->a[i], o->b[j / 2] + j % 2 * 2);
+}
 
-#pragma unroll
-        for (int i = 0; i < WARP_ROWS / 16; i++)
-            left<A_DOWN>(x[i], a, row + 16 * i, k);
-#pragma unroll
-        for (int j = 0; j < WARP_COLS / 16; j++)
-            right<B_DOWN>(y[j], b, col + 16 * j, k);
-#pragma unroll
-        for (int i = 0; i < WARP_ROWS / 16; i++)
-#pragma unroll
-            for (int j = 0; j < WARP_COLS / 8; j++)
-                kg_mma(s[i][j], x[i], y[j / 2] + j % 2 * 2);
+/* ---- to c ---- */
+struct alignas(8) two {
+    float x, y;
+};
+
+/* Whether two elements of c, from an even column on, move as one. */
+static __device__ bool in_pairs(const struct kg_mat &c)
+{
+    return c.stride % 2 == 0 &&
+           (uintptr_t)c.data % (c.dtype == KG_F32 ? sizeof(struct two) : 4) == 0;
+}
+
+static __device__ struct two take(const struct kg_mat &c, int64_t r, int64_t v,
+                                  bool paired)
+{
+    struct two old = {0.0f, 0.0f};
+
+    if (r >= c.rows || v >= c.cols)
+        return old;
+    if (paired && c.dtype == KG_F32 && v + 1 < c.cols)
+        return *(const struct two *)(kg_cuda_f32(c, r) + v);
+    old.x = kg_cuda_load(c, r, v);
+    if (v + 1 < c.cols)
+        old.y = kg_cuda_load(c, r, v + 1);
+    return old;
+}
+
+static __device__ void give(const struct kg_mat &c, int64_t r, int64_t v, bool paired,
+                            struct two sum)
+{
+    if (r >= c.rows || v >= c.cols)
+        return;
+    if (paired && v + 1 < c.cols) {
+        if (c.dtype == KG_F32)
+            *(struct two *)(kg_cuda_f32(c, r) + v) = sum;
+        else
+            *(uint32_t *)(kg_cuda_bf16(c, r) + v) = kg_pair(sum.x, sum.y);
+        return;
     }
+    kg_cuda_store(c, r, v, sum.x);
+    if (v + 1 < c.cols)
+        kg_cuda_store(c, r, v + 1, sum.y);
 }
 
-/* c (=|+=) what the warp has of it, from (row, col) on; s becomes +0 */
-static __device__ void store(struct kg_mat c, bool add, int64_t row, int64_t col, sums &s)
+/* Of a warp's part its place in c. */
+struct place {
+    struct kg_mat c;
+    int64_t row, col;
+    bool paired;
+};
+
+/* c (=|+=) s, which begins anew */
+template <class T>
+static __device__ void store(struct place p, bool add, struct part<T> *s)
 {
-    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    p.row = kg_anew(p.row);
+    p.col = kg_anew(p.col);
+#pragma unroll
+    for (int i = 0; i < T::LEFT; i++)
+#pragma unroll
+        for (int j = 0; j < 2 * T::RIGHT; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e += 2) {
+                const int64_t r = p.row + 16 * i + e / 2 * 8, v = p.col + 8 * j;
+                float *x = &s->at[i][j][e];
 
-#pragma unroll
-    for (int i = 0; i < WARP_ROWS / 16; i++)
-#pragma unroll
-        for (int j = 0; j < WARP_COLS / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int64_t r = row + 16 * i + g + e / 2 * 8;
-                const int64_t v = col + 8 * j + 2 * t + e % 2;
+                if (add) {
+                    const struct two old = take(p.c, r, v, p.paired);
 
-                if (r < c.rows && v < c.cols)
-                    kg_cuda_store(c, r, v,
-                                  add ? kg_cuda_load(c, r, v) + s[i][j][e] : s[i][j][e]);
-                s[i][j][e] = 0.0f;
+                    x[0] = old.x + x[0];
+                    x[1] = old.y + x[1];
+                }
+                give(p.c, r, v, p.paired, {x[0], x[1]});
+                x[0] = x[1] = 0.0f;
             }
 }
 
-template <bool A_DOWN, bool B_DOWN>
-static __global__ void __launch_bounds__(THREADS)
+/* ---- the product ---- */
+/* The two sides of a tile, and a stage of both. */
+template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
+    typedef side<A_COLUMNS, T::ROWS, T::DEPTH> a;
+    typedef side<B_COLUMNS, T::COLS, T::DEPTH> b;
+    enum { UNITS = a::UNITS + b::UNITS, BYTES = T::STAGES * UNITS * 16 };
+
+    static __device__ struct kg_cuda_eight *stage(struct kg_cuda_eight *held, int step)
+    {
+        return held + step % T::STAGES * UNITS;
+    }
+
+    /* A group of copies: what a step needs, or nothing behind the last one. */
+    static __device__ void ahead(struct kg_cuda_eight *held, const struct kg_mat &left,
+                                 const struct kg_mat &right, int step, int steps)
+    {
+        const int64_t row = (int64_t)blockIdx.x * T::ROWS, k = (int64_t)step * T::DEPTH;
+        const int64_t col = (int64_t)blockIdx.y * T::COLS;
+        struct kg_cuda_eight *to = stage(held, step);
+
+        if (step < steps) {
+            bring<a, T::THREADS>(to, left, A_COLUMNS ? k : row, A_COLUMNS ? row : k);
+            bring<b, T::THREADS>(to + a::UNITS, right, B_COLUMNS ? k : col,
+                                 B_COLUMNS ? col : k);
+        }
+        kg_copies_end();
+    }
+
+    static __device__ void fetch(struct operands<T> *o, const struct kg_cuda_eight *from,
+                                 int row, int col, int k)
+    {
+        const int mine = (int)threadIdx.x % 32, lane = B_COLUMNS ? kg_anew(mine) : mine;
+
+#pragma unroll
+        for (int i = 0; i < T::LEFT; i++)
+            left<A_COLUMNS, a>(o->a[i], from, row + 16 * i, k, lane);
+#pragma unroll
+        for (int j = 0; j < T::RIGHT; j++)
+            right<B_COLUMNS, b>(o->b[j], from + a::UNITS, col + 16 * j, k, lane);
+    }
+};
+
+template <class T, bool A_COLUMNS, bool B_COLUMNS>
+static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     product(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
 {
-    KG_SHARED(struct kg_cuda_eight, held_a, [DEPTH][DEPTH / 8 + PAD]);
-    KG_SHARED(struct kg_cuda_eight, held_b, [DEPTH][DEPTH / 8 + PAD]);
-    const int64_t first = (int64_t)blockIdx.x * ROWS,
-                  left_col = (int64_t)blockIdx.y * COLS;
-    const int warp = (int)threadIdx.x / 32;
-    const int row = warp / 2 * WARP_ROWS, col = warp % 2 * WARP_COLS;
-    const int64_t K = A_DOWN ? a.rows : a.cols;
-    int64_t k = 0;
-    sums s = {{{0.0f}}};
+    typedef sides<T, A_COLUMNS, B_COLUMNS> both;
+    enum {
+        TURNS = T::DEPTH / 16,
+        AHEAD = T::STAGES - 1,
+        CHUNK = KG_PRODUCT_CHUNK / T::DEPTH
+    };
+    KG_SHARED_ASKED(struct kg_cuda_eight, held);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const bool works = warp < T::DOWN * T::ALONG;
+    const int row = warp / T::ALONG * T::LEFT * 16, col = warp % T::ALONG * T::RIGHT * 16;
+    const struct place place = {c, (int64_t)blockIdx.x * T::ROWS + row + lane / 4,
+                                (int64_t)blockIdx.y * T::COLS + col + lane % 4 * 2,
+                                in_pairs(c)};
+    const int64_t K = A_COLUMNS ? a.rows : a.cols;
+    const int steps = K > 0 ? (int)((K - 1) / T::DEPTH + 1) : 1;
+    struct part<T> chain = {
+        {
+            {
+                {
+                    0.0f
+                }
+            }
+        }
+    };
+    struct operands<T> next[2];
 
-    do {
-        bring(held_a, {a, A_DOWN}, first, k);
-        bring(held_b, {b, B_DOWN}, left_col, k);
-        __syncthreads();
-        multiply<A_DOWN, B_DOWN>(s, held_a, row, held_b, col);
-        __syncthreads();
-        k += DEPTH;
-        if (k >= K || (A_DOWN && k % KG_PRODUCT_CHUNK == 0))
-            store(c, add || (A_DOWN && k > KG_PRODUCT_CHUNK), first + row, left_col + col,
-                  s);
-    } while (k < K);
+    for (int s = 0; s < AHEAD; s++)
+        both::ahead(held, a, b, s, steps);
+    kg_copies_wait<AHEAD - 1>();
+    __syncthreads();
+    if (works)
+        both::fetch(&next[0], held, row, col, 0);
+    for (int step = 0; step < steps; step++) {
+        const struct kg_cuda_eight *now = both::stage(held, step);
+
+#pragma unroll
+        for (int k = 0; k < TURNS; k++) {
+            if (k == TURNS - 1) { /* all have fetched what they need of this stage */
+                kg_copies_wait<AHEAD - 1>();
+                __syncthreads();
+                now = both::stage(held, step + 1);
+            }
+            if (works)
+                both::fetch(&next[(k + 1) % 2], now, row, col, (k + 1) % TURNS);
+            if (k == 0)
+                both::ahead(held, a, b, step + AHEAD, steps);
+            if (works)
+                multiply(&chain, &next[k % 2]);
+        }
+        if (A_COLUMNS && works && (step + 1) % CHUNK == 0 && step + 1 < steps)
+            store(place, add || step >= CHUNK, &chain);
+    }
+    if (works)
+        store(place, add || (A_COLUMNS && steps > CHUNK), &chain);
+}
+
+/* ---- which tile ---- */
+struct choice {
+    int rows, cols;
+    void (*launch)(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b);
+};
+
+template <class T, bool A_COLUMNS, bool B_COLUMNS>
+static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+{
+    const dim3 grid = kg_grid(kg_cuda_pieces(c.rows, T::ROWS),
+                              kg_cuda_pieces(c.cols, T::COLS));
+    typedef sides<T, A_COLUMNS, B_COLUMNS> both;
+
+    static_assert((int)both::BYTES <= (int)KG_ASKED_MOST, "shared memory");
+    KG_LAUNCH_ASKING(both::BYTES, (product<T, A_COLUMNS, B_COLUMNS>), grid, T::THREADS, c,
+                     add, a, b);
+}
+
+#define CHOICE(a_columns, b_columns, ...)                                                \
+    {                                                                                    \
+        tile<__VA_ARGS__>::ROWS, tile<__VA_ARGS__>::COLS,                                \
+            launch<tile<__VA_ARGS__>, a_columns, b_columns>                              \
+    }
+
+static const struct choice nt[] = {
+    CHOICE(false, false, 128, 256, 32, 2, 4, 8, 4, 1),
+    CHOICE(false, false, 128, 128, 32, 2, 2, 4, 4, 2),
+    CHOICE(false, false, 64, 64, 64, 2, 2, 4, 4, 2),
+    CHOICE(false, false, 32, 64, 128, 2, 2, 4, 4, 2),
+    CHOICE(false, false, 16, 64, 128, 1, 4, 4, 4, 2),
+    CHOICE(false, false, 32, 16, 128, 2, 1, 4, 6, 2),
+    CHOICE(false, false, 16, 32, 128, 1, 2, 4, 6, 2),
+    CHOICE(false, false, 16, 16, 128, 1, 1, 4, 8, 2),
+};
+static const struct choice nn[] = {
+    CHOICE(false, true, 128, 256, 32, 2, 4, 8, 4, 1),
+    CHOICE(false, true, 128, 128, 32, 2, 2, 4, 4, 2),
+    CHOICE(false, true, 64, 64, 64, 2, 2, 4, 4, 2),
+};
+static const struct choice tn[] = {
+    CHOICE(true, true, 128, 256, 32, 2, 4, 8, 4, 1),
+    CHOICE(true, true, 128, 128, 32, 2, 2, 4, 4, 2),
+    CHOICE(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
+};
+
+/* The first, so the largest, that is at least half full and fills a device; else the
+ * last. */
+static const struct choice *choose(const struct choice *from, size_t n, struct kg_mat c)
+{
+    for (size_t i = 0; i < n - 1; i++)
+        if (2 * c.rows > from[i].rows && 2 * c.cols > from[i].cols &&
+            kg_cuda_pieces(c.rows, from[i].rows) * kg_cuda_pieces(c.cols, from[i].cols) >=
+                KG_DEV_BLOCKS)
+            return &from[i];
+    return &from[n - 1];
 }
 
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate)
 {
-    const dim3 grid = kg_grid(kg_cuda_pieces(c.rows, ROWS), kg_cuda_pieces(c.cols, COLS));
+    static const struct {
+        const struct choice *list;
+        size_t n;
+    } of[] = {{nt, sizeof nt / sizeof *nt},
+              {nn, sizeof nn / sizeof *nn},
+              {tn, sizeof tn / sizeof *tn}};
 
-    if (kind == KG_MATMUL_NT)
-        KG_LAUNCH((product<false, false>), grid, THREADS, c, accumulate, a, b);
-    else if (kind == KG_MATMUL_NN)
-        KG_LAUNCH((product<false, true>), grid, THREADS, c, accumulate, a, b);
-    else
-        KG_LAUNCH((product<true, true>), grid, THREADS, c, accumulate, a, b);
+    choose(of[kind].list, of[kind].n, c)->launch(c, accumulate, a, b);
 }
