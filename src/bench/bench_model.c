@@ -71,6 +71,7 @@ struct training {
     struct kg_rows *rows;   /* owned */
     int n_seqs;
     int seq_len;
+    struct kg_traffic traffic; /* of its steps */
 };
 
 static void fill_rows(struct training *t)
@@ -110,6 +111,7 @@ static kg_status forward_backward(double *seconds, void *user, struct kg_err *er
 static kg_status run_training(double *seconds, void *user, struct kg_err *err)
 {
     struct training *t = user;
+    const struct kg_traffic before = kg_buf_traffic(t->model->backend);
     double start = kg_clock_seconds(), norm, lr;
 
     KG_TRY(kg_slab_zero(&t->optim->grads, err));
@@ -117,6 +119,7 @@ static kg_status run_training(double *seconds, void *user, struct kg_err *err)
     KG_TRY(kg_optim_update(t->optim, t->model, &norm, &lr, err));
     KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
     *seconds = kg_clock_seconds() - start;
+    kg_buf_traffic_add(&t->traffic, t->model->backend, before);
     return KG_OK;
 }
 
@@ -164,6 +167,24 @@ static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
     return kg_rows_create(&t->rows, t->model, &opts, err);
 }
 
+/* What crosses to a device and back, of so many tokens and steps; beside it what is
+ * planned: positions, ids and numbers of tokens, all in one copy each way. */
+static kg_status traffic_row(struct kg_bench_report *r, const char *name,
+                             const struct kg_traffic *t, double tokens, double steps,
+                             const char *planned, struct kg_err *err)
+{
+    char label[128], text[160] = "nothing crosses: the memory is the host's";
+
+    if (r->be->traffic)
+        snprintf(text, sizeof text,
+                 "%.1f bytes up and %.1f down a token, %.1f and %.1f copies a step; "
+                 "planned %s and 1 and 1",
+                 (double)t->up / tokens, (double)t->down / tokens, (double)t->ups / steps,
+                 (double)t->downs / steps, planned);
+    snprintf(label, sizeof label, "%s, bus", name);
+    return kg_bench_put_note(r, label, text, err);
+}
+
 static kg_status train_row(struct kg_bench_report *r, struct training *t,
                            const char *shape, int repeats, double bar, struct kg_err *err)
 {
@@ -174,8 +195,11 @@ static kg_status train_row(struct kg_bench_report *r, struct training *t,
     struct kg_bench_rate rate = {name, training_flops(t), "GFLOP/s", {bar, false}};
 
     snprintf(name, sizeof name, "train %s, %d x %d tokens", shape, t->n_seqs, t->seq_len);
+    t->traffic = (struct kg_traffic){0};
     KG_TRY(kg_bench_time(&timing, r, &job, err));
-    return kg_bench_put_rate(r, &rate, &timing, err);
+    KG_TRY(kg_bench_put_rate(r, &rate, &timing, err));
+    return traffic_row(r, name, &t->traffic, (double)repeats * t->n_seqs * t->seq_len,
+                       repeats, "40 and 16", err);
 }
 
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
@@ -326,10 +350,13 @@ static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m
     };
     struct kg_bench_share share = {name,        0, 0, "tokens/s", "the rate alone",
                                    {0.5, false}};
+    const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
 
     snprintf(name, sizeof name, "decode 0.5B shape, batch %d", d->batch);
     KG_TRY(decode_turns(&alone, &beside, r, d, err));
     KG_TRY(kg_bench_put_rate(r, &rate, &alone, err));
+    KG_TRY(traffic_row(r, name, &stats->decode_traffic, (double)stats->decode_tokens,
+                       (double)stats->decode_steps, "24 and 20", err));
     share.part = d->batch / kg_bench_best(&beside);
     share.whole = d->batch / kg_bench_best(&alone);
     snprintf(name, sizeof name, "decode 0.5B shape, batch %d, beside a busy process",

@@ -167,6 +167,8 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
     return KG_OK;
 }
 
+struct kg_ivec kg_acts_rows(const struct kg_acts *acts) { return acts->pack.rows; }
+
 void kg_acts_free(struct kg_acts *a)
 {
     if (!a)

@@ -36,6 +36,7 @@ struct kg_staged {
     struct kg_ivec tokens;          /* (N) */
     struct kg_ivec pos;             /* (N) */
     struct kg_ivec kv_rows;         /* (N) of the pools; without a cache the row itself */
+    struct kg_ivec rows;            /* (n_rows) of the pack */
     struct kg_ivec blocks;          /* of all sequences; none without a cache */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;

@@ -144,6 +144,8 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
                          int64_t max_tokens, bool checkpoint,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_acts_free(struct kg_acts *acts);
+/* Of the last forward's pack the rows, there. */
+struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
                        int64_t max_tokens, bool checkpoint);
 
@@ -158,6 +160,8 @@ struct kg_forward {
     const struct kg_pack *pack;
     struct kg_kv *kv;
     bool keep;
+    const int32_t *rows; /* (n_rows) of the pack, which come there with it */
+    int64_t n_rows;
 };
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,

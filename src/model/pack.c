@@ -11,7 +11,7 @@ enum { SEQ_INTS = sizeof(struct kg_attn_seq) / sizeof(int32_t) };
 
 /* The flat arrays, one after the other. Offsets in int32s. */
 struct layout {
-    int64_t pos, kv_rows, seqs, blocks, end; /* tokens at 0 */
+    int64_t pos, kv_rows, seqs, rows, blocks, end; /* tokens at 0 */
 };
 
 static int64_t n_blocks(const struct kg_pack_seq *s)
@@ -19,17 +19,19 @@ static int64_t n_blocks(const struct kg_pack_seq *s)
     return s->blocks ? ((int64_t)s->pos + s->n + KG_KV_BLOCK - 1) / KG_KV_BLOCK : 0;
 }
 
-static struct layout layout_of(const struct kg_pack *p)
+static struct layout layout_of(const struct kg_forward *f)
 {
+    const struct kg_pack *p = f->pack;
     struct layout l = {.pos = p->n, .kv_rows = 2 * p->n, .seqs = 3 * p->n};
 
-    l.blocks = l.end = l.seqs + SEQ_INTS * (int64_t)p->n_seqs;
+    l.rows = l.seqs + SEQ_INTS * (int64_t)p->n_seqs;
+    l.blocks = l.end = l.rows + f->n_rows;
     for (int32_t i = 0; i < p->n_seqs; i++)
         l.end += n_blocks(&p->seqs[i]);
     return l;
 }
 
-int64_t kg_stage_ints(int64_t max_tokens) { return (3 + SEQ_INTS) * max_tokens; }
+int64_t kg_stage_ints(int64_t max_tokens) { return (4 + SEQ_INTS) * max_tokens; }
 
 /* ---- checks ---- */
 static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_kv *kv,
@@ -65,6 +67,7 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
     if (n != p->n)
         return kg_fail(err, KG_ESHAPE, "pack: its sequences cover %lld of %lld tokens",
                        (long long)n, (long long)p->n);
+    KG_TRY(kg_ids_check("pack", "rows", f->rows, f->n_rows, p->n, err));
     return kg_ids_check("pack", "tokens", p->tokens, p->n, m->config.vocab, err);
 }
 
@@ -84,11 +87,14 @@ static void flatten_seq(int32_t *ints, const struct layout *l, struct kg_attn_se
     to->pos = s->pos;
 }
 
-static void flatten(int32_t *ints, const struct layout *l, const struct kg_pack *p)
+static void flatten(int32_t *ints, const struct layout *l, const struct kg_forward *f)
 {
+    const struct kg_pack *p = f->pack;
     int64_t row = 0, block = 0;
 
     memcpy(ints, p->tokens, (size_t)p->n * sizeof *ints);
+    if (f->n_rows > 0)
+        memcpy(ints + l->rows, f->rows, (size_t)f->n_rows * sizeof *ints);
     for (int32_t i = 0; i < p->n_seqs; i++) {
         const struct kg_pack_seq *s = &p->seqs[i];
         struct kg_attn_seq to = {.row = (int32_t)row};
@@ -133,9 +139,9 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
     struct layout l;
 
     KG_TRY(check(a, m, f, err));
-    l = layout_of(p);
+    l = layout_of(f);
     KG_TRY(kg_stage_room(s, m->backend, l.end, err));
-    flatten(s->host, &l, p);
+    flatten(s->host, &l, f);
     KG_TRY(kg_buf_put(m->backend, s->there, s->host, (uint64_t)l.end * sizeof *s->there,
                       err));
     a->pack = (struct kg_staged){
@@ -143,6 +149,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .tokens = kg_ivec(s->there, p->n),
         .pos = kg_ivec(s->there + l.pos, p->n),
         .kv_rows = kg_ivec(s->there + l.kv_rows, p->n),
+        .rows = kg_ivec(s->there + l.rows, f->n_rows),
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
         .seqs = (const struct kg_attn_seq *)(const void *)(s->there + l.seqs),
         .n_seqs = p->n_seqs,

@@ -34,7 +34,6 @@ struct kg_rows_pack {
 
     const struct kg_backend *backend;
     void *there;         /* owned, the backend's: what follows stands in it */
-    int32_t *from_there; /* (max_rows) a copy of from */
     char *hidden;        /* (max_rows+1, D) ct; the last one is laid aside */
     char *anchor_hidden; /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
     float *dhidden_rows; /* (max_rows, D) NULL unless opts.backward */
@@ -68,7 +67,6 @@ static const struct kg_column pack_columns[] = {
 };
 
 static const struct kg_column there_columns[] = {
-    KG_COLUMN(struct kg_rows_pack, from_there, ROWS),
     KG_COLUMN(struct kg_rows_pack, hidden, HIDDEN_BYTES),
     KG_COLUMN(struct kg_rows_pack, anchor_hidden, ANCHOR_BYTES),
     KG_COLUMN(struct kg_rows_pack, dhidden_rows, WIDE_ROWS),
@@ -319,31 +317,20 @@ static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t f
     return kg_mat_rows(all, first, n);
 }
 
-/* Where the rows that are wanted of this pack stand in it, there. */
-static kg_status put_from(const struct kg_rows *p, struct kg_err *err)
-{
-    const struct kg_rows_pack *k = p->pack;
-    const int64_t first = k->n_there, n = p->n_rows - first;
-
-    KG_TRY(kg_ids_check("pack", "rows", k->from + first, n, k->n_tokens, err));
-    return kg_buf_put(k->backend, k->from_there + first, k->from + first,
-                      (uint64_t)n * sizeof *k->from, err);
-}
-
 /* Of the rows that are wanted of this pack. */
 static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
                              struct kg_acts *acts, bool keep, struct kg_err *err)
 {
     const struct kg_rows_pack *k = p->pack;
     struct kg_pack pack = pack_of(p);
-    struct kg_forward f = {.pack = &pack, .kv = k->kv, .keep = keep};
     int64_t first = k->n_there, n = p->n_rows - first;
+    struct kg_forward f = {
+        .pack = &pack, .kv = k->kv, .keep = keep, .rows = k->from + first, .n_rows = n};
     struct kg_mat hidden;
 
     KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
-    KG_TRY(put_from(p, err));
     return kg_op_gather_rows(m->backend, hidden_of(out, m, first, n), hidden,
-                             kg_ivec(k->from_there + first, n), err);
+                             kg_acts_rows(acts), err);
 }
 
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
@@ -531,7 +518,6 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
     KG_TRY(kg_op_head_bwd(m->backend, &g, &head, err));
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
                        (uint64_t)(k->n_tokens * width) * sizeof *k->dhidden, err));
-    KG_TRY(kg_op_scatter_rows(m->backend, dhidden, kg_ivec(k->from_there, p->n_rows),
-                              drows, err));
+    KG_TRY(kg_op_scatter_rows(m->backend, dhidden, kg_acts_rows(k->acts), drows, err));
     return kg_model_backward(m, k->acts, dhidden, grads, err);
 }

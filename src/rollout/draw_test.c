@@ -335,6 +335,51 @@ static void a_rollout_does_not_show_who_drew(void **state)
     release(here, N_REQ);
 }
 
+/* A decode step of two rows, greedy and top-p. */
+static struct kg_rollout_stats decode(int32_t vocab)
+{
+    static const int32_t prompt[] = {1, 2, 3};
+    const struct kg_rollout_opts opts = {
+        .max_batch = 2, .prefill_chunk = 32, .max_len = NEW + 4};
+    struct kg_model_opts on = {backend(), KG_F32, true};
+    struct kg_model_config c = config(vocab);
+    struct kg_sampling s[2] = {samplings[1], samplings[2]};
+    struct kg_rollout_stats stats;
+    struct kg_rollout *r = NULL;
+    struct kg_request q[2];
+    struct kg_model *m = NULL;
+    struct kg_traj t[2];
+
+    for (int i = 0; i < 2; i++) {
+        s[i].max_tokens = NEW;
+        q[i] = (struct kg_request){
+            .prompt = prompt, .prompt_n = 3, .n_samples = 1, .sampling = &s[i]};
+    }
+    assert_int_equal(kg_model_create(&m, &c, &on, 11, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
+    assert_int_equal(kg_rollout_run(r, t, q, 2, &s[0], NULL, NULL, &err), KG_OK);
+    stats = *kg_rollout_stats(r);
+    release(t, 2);
+    kg_rollout_free(r);
+    kg_model_free(m);
+    return stats;
+}
+
+static void what_crosses_in_a_step_does_not_grow_with_the_vocabulary(void **state)
+{
+    const struct kg_rollout_stats small = decode(100), large = decode(3000);
+    const uint64_t steps = (uint64_t)small.decode_steps;
+
+    (void)state;
+    assert_int_equal(steps, NEW - 1);
+    assert_memory_equal(&small.decode_traffic, &large.decode_traffic,
+                        sizeof small.decode_traffic);
+    assert_int_equal(small.decode_traffic.ups, 2 * steps); /* pack, head */
+    assert_int_equal(small.decode_traffic.downs, steps);
+    assert_true(small.decode_traffic.up < 1500 * steps);
+    assert_true(small.decode_traffic.down < 1000 * steps);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +388,7 @@ int main(void)
         cmocka_unit_test(logits_of_single_rows_come_to_the_host),
         cmocka_unit_test(a_call_that_makes_no_sense_is_refused),
         cmocka_unit_test(a_rollout_does_not_show_who_drew),
+        cmocka_unit_test(what_crosses_in_a_step_does_not_grow_with_the_vocabulary),
     };
 
     return RUN_EMULATED(tests, NULL, NULL);

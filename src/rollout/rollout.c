@@ -485,6 +485,8 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 static kg_status decode(struct kg_rollout *r, struct kg_err *err)
 {
     const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
+    const struct kg_backend *be = r->exec.m->backend;
+    struct kg_traffic before = kg_buf_traffic(be);
     double begin = kg_clock_seconds();
     int32_t n = running->n;
     for (int32_t i = 0; i < n; i++)
@@ -498,6 +500,7 @@ static kg_status decode(struct kg_rollout *r, struct kg_err *err)
     r->stats.decode_tokens += n;
     r->stats.decode_steps++;
     r->stats.decode_seconds += kg_clock_seconds() - begin;
+    kg_buf_traffic_add(&r->stats.decode_traffic, be, before);
     return report(r, err);
 }
 

@@ -141,6 +141,7 @@ struct kg_rollout_stats {
     int64_t decode_steps;
     double prefill_seconds;
     double decode_seconds;
+    struct kg_traffic decode_traffic; /* other threads' in the same time too */
 };
 
 /* Tokens of cache in which n sequences of max_len run together. The cache is given out in

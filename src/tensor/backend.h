@@ -292,6 +292,21 @@ struct kg_trait {
 enum { KG_TRAITS = 8 };
 
 /* ---- the table ---- */
+/* What has crossed between the host's memory and the backend's since the start; counted
+ * atomically. */
+struct kg_traffic {
+    uint64_t up; /* bytes to the backend */
+    uint64_t down;
+    uint64_t ups; /* copies */
+    uint64_t downs;
+};
+/* One copy of so many bytes: of t->up and t->ups, or down and downs. */
+static inline void kg_traffic_count(uint64_t *sum, uint64_t *copies, uint64_t bytes)
+{
+    __atomic_fetch_add(sum, bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(copies, 1, __ATOMIC_RELAXED);
+}
+
 struct kg_backend {
     const char *name;
     /* one line: instruction set, how products are made */
@@ -302,6 +317,7 @@ struct kg_backend {
     bool host_memory; /* the host may read and write its memory */
     bool one_caller;  /* operations are called from one thread at a time, and from no
                        * parallel region; get of what none of them writes from any */
+    const struct kg_traffic *traffic; /* counted; NULL: nothing crosses */
     enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
@@ -402,6 +418,12 @@ kg_status kg_buf_zero(const struct kg_backend *be, void *to, uint64_t bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_buf_swap(const struct kg_backend *be, void *a, void *b, uint64_t bytes,
                       struct kg_err *err) KG_MUST_CHECK;
+
+/* What has crossed, of all threads together; zeros where nothing does. */
+struct kg_traffic kg_buf_traffic(const struct kg_backend *be);
+/* sum += what crossed from `since` on */
+void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
+                        struct kg_traffic since);
 
 /* Ids are 0..end-1. An operation checks those it is given where the host may read the
  * backend's memory; whoever puts them into other memory asks here before.

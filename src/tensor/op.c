@@ -250,6 +250,32 @@ kg_status kg_buf_swap(const struct kg_backend *be, void *a, void *b, uint64_t by
     return be->swap(a, b, bytes, err);
 }
 
+static uint64_t counted(const uint64_t *count)
+{
+    return __atomic_load_n(count, __ATOMIC_RELAXED);
+}
+
+struct kg_traffic kg_buf_traffic(const struct kg_backend *be)
+{
+    const struct kg_traffic *t = be->traffic;
+    if (!t)
+        return (struct kg_traffic){0};
+    return (struct kg_traffic){.up = counted(&t->up),
+                               .down = counted(&t->down),
+                               .ups = counted(&t->ups),
+                               .downs = counted(&t->downs)};
+}
+
+void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
+                        struct kg_traffic since)
+{
+    const struct kg_traffic now = kg_buf_traffic(be);
+    sum->up += now.up - since.up;
+    sum->down += now.down - since.down;
+    sum->ups += now.ups - since.ups;
+    sum->downs += now.downs - since.downs;
+}
+
 /* ---- products ---- */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,

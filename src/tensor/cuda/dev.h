@@ -156,6 +156,9 @@ extern bool kg_dev_shown;
 /* Of the device that was chosen (library.cu). */
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 
+/* Of kg_dev_put and kg_dev_get; memory.cu has it. */
+extern "C" struct kg_traffic kg_dev_traffic;
+
 /* Errors of these come from kg_dev_done, but for alloc's. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
@@ -173,10 +176,12 @@ static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err
 static inline void kg_dev_free(void *memory) { (void)cudaFree(memory); }
 static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
+    kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
     (void)cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
 }
 static inline void kg_dev_get(void *to, const void *from, uint64_t bytes)
 {
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     (void)cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost);
 }
 static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)

@@ -540,10 +540,12 @@ static void move(const char *what, void *to, bool to_device, const void *from,
 
 void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
+    kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
     move("put", to, true, from, false, bytes);
 }
 void kg_dev_get(void *to, const void *from, uint64_t bytes)
 {
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     move("get", to, false, from, true, bytes);
 }
 void kg_dev_copy(void *to, const void *from, uint64_t bytes)

@@ -73,6 +73,7 @@ void kg_emu_copy(void *to, const void *from, int bytes, int line);
 void kg_emu_copies_end(void);
 void kg_emu_copies_wait(int n);
 
+extern struct kg_traffic kg_dev_traffic; /* of put and get; memory.cu has it */
 /* As those of dev.h: from or to the host, or within the device. */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_free(void *memory);

@@ -1,6 +1,8 @@
 /* The device's memory, and what moves within it and to the host. */
 #include "tensor/cuda/cuda_internal.h"
 
+struct kg_traffic kg_dev_traffic;
+
 void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
     void *p = kg_dev_alloc(bytes, what, err);

@@ -36,6 +36,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .describe = describe,
     .traits = traits,
     .one_caller = true,
+    .traffic = &kg_dev_traffic,
     .alloc = kg_cuda_alloc,
     .free = kg_cuda_free,
     .put = kg_cuda_put,
