@@ -107,8 +107,10 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
 {
     enum kg_dtype t = is_fp32(kind) ? KG_F32 : r->ct;
 
-    if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32)
-        return kg_op_peak(r->be, t, ceiling_work(kind), err);
+    if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32) {
+        KG_TRY(kg_op_peak(r->be, t, ceiling_work(kind), err));
+        return kg_bench_settle(r->be, r->slab, err);
+    }
     if (kind == KG_BENCH_MEMORY && r->be->host_memory) {
         r->sum += read_all((const uint64_t *)(const void *)r->slab);
         return KG_OK;

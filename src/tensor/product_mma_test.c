@@ -285,6 +285,19 @@ static void calls_add_up_as_chunks_do(void **state)
     operands_free(&o);
 }
 
+/* What nothing can pass: it launches, and ends without a fault. */
+static void the_loops_in_registers_run(void **state)
+{
+    float *one = buffer_of(1, sizeof *one), back;
+
+    (void)state;
+    for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++) {
+        assert_int_equal(kg_op_peak(backend(), t, 1e5, &err), KG_OK);
+        assert_int_equal(kg_buf_get(backend(), &back, one, sizeof back, &err), KG_OK);
+    }
+    buffer_free(one);
+}
+
 /* ---- who makes them ---- */
 static void the_backend_says_who_makes_products(void **state)
 {
@@ -315,6 +328,7 @@ int main(void)
         cmocka_unit_test(a_row_is_the_same_among_any_others),
         cmocka_unit_test(no_number_stays_in_its_row),
         cmocka_unit_test(calls_add_up_as_chunks_do),
+        cmocka_unit_test(the_loops_in_registers_run),
         cmocka_unit_test(the_backend_says_who_makes_products),
         cmocka_unit_test(an_unknown_name_is_refused),
     };

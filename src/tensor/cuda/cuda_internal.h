@@ -203,6 +203,7 @@ kg_status kg_cuda_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_e
 kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
 kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                               struct kg_err *err);
+void kg_cuda_peak(enum kg_dtype t, double flops);
 
 /* ---- products ---- */
 /* Who makes those of bf16; those of fp32 are always exact. */

@@ -68,4 +68,5 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .ema = kg_cuda_ema,
     .add = kg_cuda_add,
     .sum_squares = kg_cuda_sum_squares,
+    .peak = kg_cuda_peak,
 };
