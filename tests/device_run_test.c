@@ -108,6 +108,8 @@ static void a_run_that_was_stopped_is_resumed(void **state)
  * update's operations, wherever that is. */
 static void a_device_that_is_lost_loses_a_step(void **state)
 {
+    static const char *const small[] = {"rollout.prompts=2", "rollout.samples=2",
+                                        "rollout.max_tokens=5", NULL};
     int64_t before, all;
     struct kg_err err = {0};
 
@@ -115,15 +117,15 @@ static void a_device_that_is_lost_loses_a_step(void **state)
     if (strcmp(backend()->name, "emu") != 0)
         skip(); /* others cannot be lost at will */
     before = kg_emu_lose(-1);
-    must_train(ROOT "/kept", false, NULL);
+    must_train(ROOT "/kept", false, small);
     all = kg_emu_lose(-1) - before;
-    for (int i = 3; i < 10; i += 2) {
+    for (int i = 3; i < 10; i += 3) {
         fresh(ROOT "/lost");
         kg_emu_lose(all * i / 10);
-        assert_int_equal(train(ROOT "/lost", false, NULL, &err), KG_EDEVICE);
+        assert_int_equal(train(ROOT "/lost", false, small, &err), KG_EDEVICE);
         assert_non_null(strstr(err.message, ": the device is lost"));
         kg_emu_lose(-1);
-        must_train(ROOT "/lost", true, NULL);
+        must_train(ROOT "/lost", true, small);
         assert_same_file(ROOT "/kept", ROOT "/lost",
                          "checkpoints/latest/state.safetensors");
         assert_same_file(ROOT "/kept", ROOT "/lost", "rollouts/step-000004.jsonl.zst");
