@@ -188,9 +188,11 @@ far: $(FAR_TESTS)                        ## models and runs on memory that the h
 
 # the same on kernels for devices, emulated: what ends within minutes (tests/device_run_test is always on them)
 EMU_TESTS := $(B)/test/model/rows_test $(B)/test/rollout/score_test $(B)/test/tests/bits_test
-emu: $(EMU_TESTS)                        ## models and runs on emulated kernels: the CPU's weights, bit for bit
+EMU_RUNS  := $(B)/test/tests/device_run_test
+emu: $(EMU_TESTS) $(EMU_RUNS) $(FAKE_BLAS)   ## models and runs on emulated kernels: the CPU's weights, bit for bit
 	@KEDGE_TEST_BACKEND=emu tools/run-tests $(B) $(EMU_TESTS)
 	@KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own tools/run-tests $(B) $(filter-out %/bits_test,$(EMU_TESTS))
+	@KEDGE_TEST_PRODUCTS=cublas KEDGE_TEST_LIBRARIES=$(dir $(FAKE_BLAS)) tools/run-tests $(B) $(EMU_RUNS)
 
 lint:                                    ## layering, style limits, formatting, headers of listed packages
 	@tools/check-layers

@@ -500,6 +500,8 @@ static void what_computes_is_named_by_flag_or_key(void **state)
                              " model.device=cuda:one --dry-run"),
                    "model.device: expected cuda or cuda:N with N below");
     expect_refusal(2, kedge("", "bench products --device cpu"), "--device acts with");
+    expect_refusal(2, kedge("", "score --model " DIGITS " --products own"),
+                   "--products does not act without --device");
 }
 
 /* ---- chat-template ---- */

@@ -11,7 +11,6 @@
 #include "bench/bench.h"
 #include "cli/load.h"
 #include "serve/load.h"
-#include "tensor/device.h"
 
 #include <assert.h>
 #include <string.h>
@@ -29,6 +28,10 @@ const struct kg_flag kg_bench_flags[] = {
     {"model", 'm', KG_FOR("serve", kg_load.dir), "DIR", "the checkpoint", 0, 0, NULL},
     {"device", 0, KG_FOR("serve|ceilings|decode|train", kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
+    {"products", 0, KG_TO_IF(kg_load.products, "serve|ceilings|decode|train", "device"),
+     "BY", "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
+    {"libraries", 0, KG_TO_IF(kg_load.libraries, "serve|ceilings|decode|train", "device"),
+     "DIR", "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,
@@ -102,8 +105,7 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
 {
     const struct kg_backend *be;
 
-    if (kg_device_open(&be, kg_load.device, err) != KG_OK)
-        return kg_err_prefix(err, "--device");
+    KG_TRY(kg_load_device(&be, &kg_load, ct, err));
     return kg_bench_run(out, name, be, ct, json, err);
 }
 

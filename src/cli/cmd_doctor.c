@@ -11,7 +11,6 @@
 #include "cli/load.h"
 
 #include "base/clock.h"
-#include "tensor/device.h"
 #include "tensor/selfcheck.h"
 
 #include <stdio.h>
@@ -39,14 +38,23 @@ static const struct {
      kg_selfcheck_definition},
 };
 
-/* *ok: the check held. */
+/* The definition is not this device's: its products have other bits, each row's the same
+ * however many there are. */
+static bool has_bits_of_its_own(const struct kg_backend *be, enum kg_dtype dtype,
+                                size_t i)
+{
+    return checks[i].check == kg_selfcheck_definition && be->exact && !be->exact(dtype);
+}
+
+/* *ok: the check held, or is not this device's. */
 static kg_status check_products(struct kg_str *out, bool *ok, const struct kg_backend *be,
                                 enum kg_dtype dtype, size_t i, struct kg_err *err)
 {
     struct kg_err why = {0};
     char text[128];
-    kg_status status = checks[i].check(be, dtype, &why);
-    const char *verdict = status == KG_OK ? "holds" : "FAILS";
+    const bool own = has_bits_of_its_own(be, dtype, i);
+    kg_status status = own ? KG_OK : checks[i].check(be, dtype, &why);
+    const char *verdict = own ? "other" : status == KG_OK ? "holds" : "FAILS";
 
     *ok = *ok && status == KG_OK;
     snprintf(text, sizeof text, json ? checks[i].name : checks[i].text,
@@ -62,12 +70,17 @@ static kg_status doctor(bool *ok, struct kg_err *err)
 {
     const struct kg_backend *be;
     struct kg_str out = {0};
+    char device[512];
     kg_status status = KG_OK;
 
     *ok = true;
-    KG_TRY(kg_device_open(&be, kg_load.device, err));
+    KG_TRY(kg_load_device(&be, &kg_load, KG_BF16, err));
     if (!json) {
         KG_TRY_GOTO(out, kg_cli_version(&out, err));
+        if (kg_load.device) {
+            be->describe(device, sizeof device);
+            KG_TRY_GOTO(out, kg_str_printf(&out, err, "device: %s\n", device));
+        }
         KG_TRY_GOTO(out, kg_str_printf(&out, err, "threads: %d\ndefault dtype: %s\n\n",
                                        kg_threads_get(), kg_dtype_traits(KG_BF16)->name));
     }

@@ -34,6 +34,11 @@ const struct kg_flag kg_device_flags[] = {
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N, or auto: a GPU where one can be used (default: cpu)", 0, 0,
      NULL},
+    {"products", 0, KG_BESIDE("device", kg_load.products), "BY",
+     "cublas, own, or exact: who makes a GPU's products of bf16 (default: cublas)", 0, 0,
+     "cublas|own|exact"},
+    {"libraries", 0, KG_BESIDE("device", kg_load.libraries), "DIR",
+     "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
     {0},
 };
 
@@ -77,6 +82,19 @@ kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
     return status == KG_ENOTFOUND ? KG_OK : status;
 }
 
+kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
+                         enum kg_dtype ct, struct kg_err *err)
+{
+    const struct kg_device_opts opts = {.device = args->device,
+                                        .products = args->products,
+                                        .libraries = args->libraries,
+                                        .bf16 = ct == KG_BF16};
+
+    if (kg_device_open(be, &opts, err) != KG_OK)
+        return kg_err_prefix(err, "--device");
+    return KG_OK;
+}
+
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
@@ -85,8 +103,7 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
     *l = (struct kg_loaded){0};
     kg_threads_set((int)args->threads);
     KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
-    if (kg_device_open(&opts.backend, args->device, err) != KG_OK)
-        return kg_err_prefix(err, "--device");
+    KG_TRY(kg_load_device(&opts.backend, args, opts.ct, err));
     KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));
     KG_TRY_GOTO(out, kg_load_tokenizer(&l->tok, args->dir, err));
     if (l->tok)

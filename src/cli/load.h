@@ -15,15 +15,16 @@
 /* Flags that such commands share, and what they fill. */
 struct kg_load_args {
     const char *dir;
-    const char *dtype;  /* NULL: bf16 */
-    const char *device; /* NULL: cpu */
-    int64_t threads;    /* 0: all cores */
+    const char *dtype;                /* NULL: bf16 */
+    const char *device;               /* NULL: cpu */
+    const char *products, *libraries; /* struct kg_device_opts */
+    int64_t threads;                  /* 0: all cores */
 };
 
 extern struct kg_load_args kg_load;
 extern const struct kg_flag kg_model_flags[];   /* --model */
 extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
-extern const struct kg_flag kg_device_flags[];  /* --device */
+extern const struct kg_flag kg_device_flags[];  /* --device, --products.. */
 
 struct kg_truncation {
     float top_p; /* 1: off */
@@ -46,6 +47,10 @@ struct kg_loaded {
  * errors: UNSUPPORTED */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
+/* The backend that --device and the flags beside it name, for products of ct.
+ * errors: those of kg_device_open, under the flag's name */
+kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
+                         enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
 /* Open the model for inference, and its tokenizer; the tokenizer's end token joins the
  * EOS set. Sets the threads. */
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,

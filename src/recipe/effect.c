@@ -17,6 +17,18 @@
 
 static bool is(const char *found, const char *name) { return strcmp(found, name) == 0; }
 
+static bool makes_bf16_on_a_gpu(const struct kg_recipe *r)
+{
+    return !is(r->model.device, "cpu") &&
+           (!is(r->model.dtype, "fp32") || is(r->rollout.dtype, "bf16"));
+}
+
+static bool by_cublas(const struct kg_recipe *r)
+{
+    return makes_bf16_on_a_gpu(r) &&
+           (is(r->device.products, "auto") || is(r->device.products, "cublas"));
+}
+
 static bool warm(const struct kg_recipe *r) { return kg_recipe_has_sft(r); }
 
 static bool sft_val(const struct kg_recipe *r) { return *r->sft.val; }
@@ -194,6 +206,10 @@ static bool schedule_free(const struct kg_recipe *r)
 #define DYNAMIC      "rollout.dynamic true"
 
 static const struct kg_effect_row rows[] = {
+    {"device.products", "products of bf16 on a GPU", makes_bf16_on_a_gpu,
+     "model.device|model.dtype|rollout.dtype"},
+    {"device.libraries", "products of bf16 on a GPU by cublas", by_cublas,
+     "model.device|model.dtype|rollout.dtype|device.products"},
     {"sft.data", WARM, warm, "sft.steps"},
     {"sft.level", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},
     {"sft.fault_rate", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},

@@ -29,6 +29,12 @@ static const struct kg_opt_row first_rows[] = {
      "cpu, cuda (the first GPU), cuda:N, or auto: a GPU where one can be used "
      "(docs/gpu.md)",
      false},
+    {KEY(device.products), "auto", 0, 0, "auto|cublas|own|exact",
+     "who makes products of bf16 on a GPU: cublas (auto) is NVIDIA's cuBLASLt, own a "
+     "kernel of kedge, exact one with the CPU's bits, slow (docs/gpu.md)",
+     false},
+    {KEY(device.libraries), "", 0, 0, NULL,
+     "folder of libcublasLt.so.13; empty: it is looked for (docs/gpu.md)", true},
     {KEY(device.may_change), "false", 0, 0, NULL,
      "--resume on another kind of device, driver or library than the run has computed "
      "on: bits differ from there on, and manifest.json says so",

@@ -23,6 +23,8 @@ struct kg_recipe {
         const char *device;
     } model;
     struct {
+        const char *products;
+        const char *libraries;
         bool may_change; /* behind a resume */
     } device;
     struct {

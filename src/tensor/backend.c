@@ -6,6 +6,7 @@
  */
 #include "tensor/backend.h"
 #include "tensor/cuda/emu.h"
+#include "tensor/cuda/library.h"
 #include "tensor/device.h"
 #include "tensor/far.h"
 #include "tensor/selfcheck.h"
@@ -126,7 +127,10 @@ static kg_status open_cpu(const struct kg_backend **be, struct kg_err *err)
 
 static kg_status open_cuda(const struct kg_backend **be, struct kg_err *err)
 {
-    return kg_cuda_open(be, "cuda", err);
+    struct kg_cuda_opts opts;
+
+    KG_TRY(kg_device_test_opts(&opts, err));
+    return kg_cuda_open(be, &opts, err);
 }
 
 static const struct {
@@ -135,7 +139,7 @@ static const struct {
     kg_status (*open)(const struct kg_backend **be, struct kg_err *err);
 } backends[] = {
     {"cpu", "the kernels of this machine's processor", open_cpu},
-    {"cuda", "an NVIDIA GPU (tensor/device.h)", open_cuda},
+    {"cuda", "an NVIDIA GPU, for tests (users: tensor/device.h)", open_cuda},
     {"far", "the CPU's on memory that the host cannot touch, for tests", kg_far_open},
     /* the last: programs but tests have none */
     {"emu", "kernels for devices, emulated, for tests", kg_emu_open},

@@ -314,6 +314,9 @@ struct kg_backend {
     /* what bits depend on, and how many that are; NULL: on nothing else, as on CPUs,
      * which all agree */
     int (*traits)(struct kg_trait traits[KG_TRAITS]);
+    /* whether products of t are those that kg_matmul_kind defines for every machine;
+     * NULL: they are */
+    bool (*exact)(enum kg_dtype t);
     bool host_memory; /* the host may read and write its memory */
     bool one_caller;  /* operations are called from one thread at a time, and from no
                        * parallel region; get of what none of them writes from any */

@@ -26,7 +26,7 @@ struct library {
     char path[PATH_MAX];
     const struct kg_cuda_about *about;
     kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
-                      int device, struct kg_err *err);
+                      const struct kg_cuda_opts *opts, struct kg_err *err);
 };
 
 static kg_status refuse_folders(const char *const *folders, size_t n, struct kg_err *err)
@@ -94,13 +94,13 @@ static kg_status load(struct library *l, const char *const *folders, size_t n,
 }
 
 kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folders,
-                          size_t n, int device, struct kg_err *err)
+                          size_t n, const struct kg_cuda_opts *opts, struct kg_err *err)
 {
     static const struct kg_cuda_host host = {kg_mem_calloc, kg_mem_free};
     struct library l;
 
     KG_TRY(load(&l, folders, n, err));
-    return l.open(be, &host, device, err);
+    return l.open(be, &host, opts, err);
 }
 
 /* ---- the program's folders ---- */
@@ -150,22 +150,86 @@ static kg_status read_number(int *device, const char *name, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_cuda_open(const struct kg_backend **be, const char *name, struct kg_err *err)
+kg_status kg_cuda_open(const struct kg_backend **be, const struct kg_cuda_opts *opts,
+                       struct kg_err *err)
 {
     struct folders f;
-    int device = 0;
 
-    KG_TRY(read_number(&device, name, err));
     KG_TRY(own_folders(&f, err));
-    return kg_cuda_open_in(be, f.list, f.n, device, err);
+    return kg_cuda_open_in(be, f.list, f.n, opts, err);
+}
+
+/* ---- who makes products ---- */
+/* The first where nothing is said. */
+static const struct {
+    const char *name;
+    const char *help;
+    enum kg_cuda_products is;
+} makers[] = {
+    {"cublas", "NVIDIA's cuBLASLt, by plans with a row's bits in common", KG_CUDA_CUBLAS},
+    {"own", "kedge's, by the matrix instruction", KG_CUDA_OWN},
+    {"exact", "kedge's, with the CPU's bits", KG_CUDA_EXACT},
+};
+
+static kg_status find_maker(enum kg_cuda_products *p, const char *name,
+                            struct kg_err *err)
+{
+    const size_t n = sizeof makers / sizeof *makers;
+
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(makers[i].name, name) == 0) {
+            *p = makers[i].is;
+            return KG_OK;
+        }
+    return kg_str_unknown(KG_ENOTFOUND, "products", name, makers, n, sizeof *makers, err);
+}
+
+kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
+{
+    const char *name = getenv("KEDGE_TEST_PRODUCTS");
+
+    *opts = (struct kg_cuda_opts){.libraries = getenv("KEDGE_TEST_LIBRARIES")};
+    return find_maker(&opts->products, name ? name : "exact", err);
+}
+
+/* Without products of bf16 no library is needed. */
+static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_opts *opts,
+                               struct kg_err *err)
+{
+    to->products = opts->bf16 ? makers[0].is : KG_CUDA_EXACT;
+    to->libraries = opts->libraries;
+    if (!opts->bf16 && (opts->products || opts->libraries))
+        return kg_fail(err, KG_EINVAL,
+                       "%s: acts on products of bf16, and all are of fp32",
+                       opts->products ? "products" : "libraries");
+    if (opts->products)
+        KG_TRY(find_maker(&to->products, opts->products, err));
+    if (opts->libraries && to->products != KG_CUDA_CUBLAS)
+        return kg_fail(err, KG_EINVAL, "libraries: acts with products=cublas, found %s",
+                       opts->products);
+    return KG_OK;
 }
 
 /* ---- by key or flag ---- */
-static kg_status open_auto(const struct kg_backend **be, struct kg_err *err)
+static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_opts *opts,
+                          struct kg_err *err)
 {
-    char text[256];
+    if (opts->products || opts->libraries)
+        return kg_fail(err, KG_EINVAL, "%s: acts on a GPU, and the device is cpu",
+                       opts->products ? "products" : "libraries");
+    return kg_backend_open(be, NULL, err);
+}
 
-    if (kg_cuda_open(be, "cuda", err) != KG_OK) {
+/* A GPU of which one library is missing is there: that is no reason for another device.
+ */
+static kg_status open_auto(const struct kg_backend **be, const struct kg_cuda_opts *opts,
+                           struct kg_err *err)
+{
+    char text[512];
+
+    if (kg_cuda_open(be, opts, err) != KG_OK) {
+        if (strncmp(err->message, "cublas: ", 8) == 0)
+            return err->code;
         kg_log_info("device: cpu (%s)", err->message);
         return kg_backend_open(be, NULL, err);
     }
@@ -174,17 +238,22 @@ static kg_status open_auto(const struct kg_backend **be, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_device_open(const struct kg_backend **be, const char *device,
+kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err)
 {
+    const char *device = opts->device;
+    const bool any = device && strcmp(device, "auto") == 0;
+    struct kg_cuda_opts cuda = {.device = 0};
+
     if (!device || strcmp(device, "cpu") == 0)
-        return kg_backend_open(be, NULL, err);
-    if (strcmp(device, "auto") == 0)
-        return open_auto(be, err);
-    if (strcmp(device, "cuda") == 0 || strncmp(device, "cuda:", 5) == 0)
-        return kg_cuda_open(be, device, err);
-    return kg_fail(err, KG_EINVAL, "expected cpu, cuda, cuda:N or auto, found '%s'",
-                   device);
+        return open_cpu(be, opts, err);
+    if (!any && strcmp(device, "cuda") != 0 && strncmp(device, "cuda:", 5) != 0)
+        return kg_fail(err, KG_EINVAL, "expected cpu, cuda, cuda:N or auto, found '%s'",
+                       device);
+    if (!any)
+        KG_TRY(read_number(&cuda.device, device, err));
+    KG_TRY(read_products(&cuda, opts, err));
+    return any ? open_auto(be, &cuda, err) : kg_cuda_open(be, &cuda, err);
 }
 
 /* ---- what is there ---- */

@@ -11,25 +11,39 @@
 #include "base/str.h"
 #include "tensor/backend.h"
 
+struct kg_cuda_opts;
+
+struct kg_device_opts {
+    const char *device;    /* NULL: cpu */
+    const char *products;  /* who makes those of bf16 on a GPU; NULL: cublas */
+    const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
+    bool bf16;             /* there are products of bf16 */
+};
+
 /* The backend of `cpu` (the default of kg_backend_open), `cuda` (its device 0), `cuda:N`,
  * or `auto`: the first GPU, or where none can be used the CPU; the log says which and
- * why. NULL: cpu.   *be borrowed, of static life
- * errors: EINVAL (none of these), those of kg_cuda_open */
-kg_status kg_device_open(const struct kg_backend **be, const char *device,
+ * why. products: `cublas`, `own` or `exact`.   *be borrowed, of static life
+ * errors: EINVAL (none of these, or one that has no effect), those of kg_cuda_open */
+kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
+
+/* Of KEDGE_TEST_PRODUCTS, exact without it, and KEDGE_TEST_LIBRARIES: for tests
+ * (docs/extending.md).   errors: NOTFOUND (valid names listed) */
+kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err);
 
 /* Append "PATH (sm_80 sm_90a), driver of CUDA 13.0; cuda:0 NAME ..", or "none: REASON".
  * Nothing of a device is taken.   errors: ENOMEM */
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
-/* Device number `device` of the library in the first of n folders that has one.
+/* A device of the library in the first of n folders that has one.
  * errors: NOTFOUND (no library, folders listed), EFORMAT (not one of kedge's), ECONFLICT
- * (another version's; another device than before), EDEVICE (driver, device, architecture)
- */
+ * (another version's; another device than before), EDEVICE (driver, device,
+ * architecture), those of kg_blas_open (cuda/blas.h) */
 kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folders,
-                          size_t n, int device, struct kg_err *err) KG_MUST_CHECK;
-/* The same in the program's folders; name: "cuda" or "cuda:N". */
-kg_status kg_cuda_open(const struct kg_backend **be, const char *name,
+                          size_t n, const struct kg_cuda_opts *opts,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* The same in the program's folders. */
+kg_status kg_cuda_open(const struct kg_backend **be, const struct kg_cuda_opts *opts,
                        struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -39,14 +39,17 @@ static void make_library(const char *name, const char *text)
     ", \"" version "\", \"sm_0\", devices};"
 #define OPEN(body)                                                                       \
     "kg_status kg_backend_cuda_open(const struct kg_backend **be,"                       \
-    " const struct kg_cuda_host *h, int device, struct kg_err *e) {" body "}"
+    " const struct kg_cuda_host *h, const struct kg_cuda_opts *o, struct kg_err *e)"     \
+    " {" body "}"
 #define OWN ABOUT("KG_CUDA_INTERFACE", "sizeof(struct kg_backend)", KG_VERSION)
 
 static kg_status open_in(const char *folder, int device)
 {
     const char *const list[] = {in_dir("nowhere"), in_dir(folder)};
 
-    return kg_cuda_open_in(&be, list, 2, device, &err);
+    const struct kg_cuda_opts opts = {device, KG_CUDA_CUBLAS, "there"};
+
+    return kg_cuda_open_in(&be, list, 2, &opts, &err);
 }
 
 static void refuses(const char *folder, kg_status code, const char *says)
@@ -102,7 +105,7 @@ static void what_the_library_says_is_passed_on(void **state)
     (void)state;
     make_library("refusing",
                  OWN OPEN("memcpy(e->message, \"cuda: no driver\", 16); (void)be, "
-                          "(void)h, (void)device; return e->code = KG_EDEVICE;"));
+                          "(void)h, (void)o; return e->code = KG_EDEVICE;"));
     refuses("refusing", KG_EDEVICE, "cuda: no driver");
 }
 
@@ -120,7 +123,8 @@ static void an_operation_that_is_not_there_is_refused_by_name(void **state)
                      "static const struct kg_backend table = "
                      "{.name = \"cuda\", .alloc = alloc, .free = release};" OPEN(
                          "(void)e; door = h; *be = &table;"
-                         "return device == 3 ? KG_OK : KG_EINVAL;"));
+                         "return o->device == 3 && o->products == KG_CUDA_CUBLAS &&"
+                         " strcmp(o->libraries, \"there\") == 0 ? KG_OK : KG_EINVAL;"));
     assert_int_equal(open_in("bare", 3), KG_OK);
     assert_string_equal(be->name, "cuda");
     kg_buf_free(be, kg_buf_alloc(be, 64, "test", &err));
@@ -129,15 +133,22 @@ static void an_operation_that_is_not_there_is_refused_by_name(void **state)
 }
 
 /* ---- by name ---- */
+static kg_status open_by_name(const char *name)
+{
+    const struct kg_device_opts opts = {.device = name, .bf16 = true};
+
+    return kg_device_open(&be, &opts, &err);
+}
+
 static void the_cpu_needs_no_library(void **state)
 {
     const struct kg_backend *want;
 
     (void)state;
     assert_int_equal(kg_backend_open(&want, NULL, &err), KG_OK);
-    assert_int_equal(kg_device_open(&be, "cpu", &err), KG_OK);
+    assert_int_equal(open_by_name("cpu"), KG_OK);
     assert_ptr_equal(be, want);
-    assert_int_equal(kg_device_open(&be, NULL, &err), KG_OK);
+    assert_int_equal(open_by_name(NULL), KG_OK);
     assert_ptr_equal(be, want);
 }
 
@@ -149,9 +160,32 @@ static void names_of_no_device_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        assert_int_equal(kg_device_open(&be, names[i], &err), KG_EINVAL);
+        assert_int_equal(open_by_name(names[i]), KG_EINVAL);
         assert_non_null(strstr(err.message, "expected c"));
         assert_non_null(strstr(err.message, names[i]));
+    }
+}
+
+/* Before anything is looked for. */
+static void what_has_no_effect_is_refused(void **state)
+{
+    static const struct {
+        struct kg_device_opts opts;
+        const char *says;
+    } rows[] = {
+        {{NULL, "own", NULL, true}, "products: acts on a GPU, and the device is cpu"},
+        {{"cpu", NULL, "/d", true}, "libraries: acts on a GPU, and the device is cpu"},
+        {{"cuda", "own", NULL, false}, "products: acts on products of bf16"},
+        {{"auto", NULL, "/d", false}, "libraries: acts on products of bf16"},
+        {{"cuda", "own", "/d", true}, "libraries: acts with products=cublas, found own"},
+        {{"cuda", "mine", NULL, true}, "expected one of cublas, own, exact"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_not_equal(kg_device_open(&be, &rows[i].opts, &err), KG_OK);
+        if (!strstr(err.message, rows[i].says))
+            fail_msg("expected \"%s\" in \"%s\"", rows[i].says, err.message);
     }
 }
 
@@ -161,7 +195,7 @@ static void auto_always_finds_one(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    assert_int_equal(kg_device_open(&be, "auto", &err), KG_OK);
+    assert_int_equal(open_by_name("auto"), KG_OK);
     assert_non_null(be);
     assert_int_equal(kg_device_say(&text, &err), KG_OK);
     assert_true(text.len > 0 && !strchr(text.data, '\n'));
@@ -180,6 +214,7 @@ int main(void)
         OF(an_operation_that_is_not_there_is_refused_by_name),
         cmocka_unit_test(the_cpu_needs_no_library),
         cmocka_unit_test(names_of_no_device_are_refused),
+        cmocka_unit_test(what_has_no_effect_is_refused),
         cmocka_unit_test(auto_always_finds_one),
     };
 

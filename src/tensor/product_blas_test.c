@@ -282,6 +282,7 @@ static void the_library_and_its_plans_are_named(void **state)
     if (strncmp(usual, "emu, products: cublas 13.1.0, plans ", 36) != 0 ||
         !strstr(usual, in_dir("lib/" BLAS_FILE)))
         fail_msg("%s", usual);
+    assert_true(backend()->exact(KG_F32) && !backend()->exact(KG_BF16));
     fake.set(KG_FAKE_OTHER_MANY);
     backend()->describe(other, sizeof other);
     behind = strchr(other + 36, ' ');

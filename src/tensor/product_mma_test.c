@@ -315,8 +315,7 @@ static void an_unknown_name_is_refused(void **state)
     (void)state;
     setenv("KEDGE_TEST_PRODUCTS", "some", 1);
     assert_int_equal(kg_backend_open(&be, backend_name, &err), KG_ENOTFOUND);
-    assert_string_equal(
-        err.message, "KEDGE_TEST_PRODUCTS: expected exact, own or cublas, found 'some'");
+    assert_non_null(strstr(err.message, "expected one of cublas, own, exact"));
     setenv("KEDGE_TEST_PRODUCTS", "own", 1);
 }
 

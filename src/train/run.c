@@ -60,6 +60,20 @@ static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err
     return kg_dtype_parse(ct, name, err);
 }
 
+static kg_status open_device(const struct kg_backend **be, const struct kg_recipe *r,
+                             enum kg_dtype ct, struct kg_err *err)
+{
+    const struct kg_device_opts opts = {
+        .device = r->model.device,
+        .products = strcmp(r->device.products, "auto") ? r->device.products : NULL,
+        .libraries = *r->device.libraries ? r->device.libraries : NULL,
+        .bf16 = ct == KG_BF16 || strcmp(r->rollout.dtype, "bf16") == 0};
+
+    if (kg_device_open(be, &opts, err) != KG_OK)
+        return kg_err_prefix(err, "model.device");
+    return KG_OK;
+}
+
 static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state,
                             int64_t step, struct kg_err *err)
 {
@@ -71,10 +85,9 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
     KG_TRY(kg_init_verify(&in->init, err));
     if (!in->init.model)
         KG_TRY(kg_config_require(in->config, "model.path", err));
-    if (kg_device_open(&opts.backend, in->recipe.model.device, err) != KG_OK)
-        return kg_err_prefix(err, "model.device");
     dir = kg_init_model_dir(&in->init, &in->recipe);
     KG_TRY(choose_dtype(&opts.ct, in->recipe.model.dtype, err));
+    KG_TRY(open_device(&opts.backend, &in->recipe, opts.ct, err));
     KG_TRY(kg_model_open(&state->model, dir.text, &opts, err));
     KG_TRY(kg_init_model(in, state, err));
     KG_TRY(check_finite(state->model, err));

@@ -38,7 +38,8 @@ static struct {
 /* Places are asked one after the other, and listed for the refusal. */
 struct search {
     char places[KG_ERR_MESSAGE_BYTES];
-    bool found; /* lib.path is the file */
+    char *path; /* (PATH_MAX) */
+    bool found; /* path is the file */
 };
 
 static void list_place(struct search *s, const char *place)
@@ -60,7 +61,7 @@ static void look_in(struct search *s, const char *folders)
     snprintf(pattern, sizeof pattern, "%s/" KG_BLAS_LIBRARY, folders);
     if (glob(pattern, 0, NULL, &files) == 0) {
         s->found = true;
-        snprintf(lib.path, sizeof lib.path, "%s", files.gl_pathv[0]);
+        snprintf(s->path, PATH_MAX, "%s", files.gl_pathv[0]);
     }
     globfree(&files);
 }
@@ -69,8 +70,8 @@ static void look_in(struct search *s, const char *folders)
 static void look_at(struct search *s, const char *folder)
 {
     list_place(s, folder);
-    snprintf(lib.path, sizeof lib.path, "%s/" KG_BLAS_LIBRARY, folder);
-    s->found = access(lib.path, F_OK) == 0;
+    snprintf(s->path, PATH_MAX, "%s/" KG_BLAS_LIBRARY, folder);
+    s->found = access(s->path, F_OK) == 0;
 }
 
 /* By name alone, as programs that are linked against it find it. */
@@ -87,7 +88,7 @@ static void look_as_loader(struct search *s)
         return;
     s->found = dlinfo(there, RTLD_DI_LINKMAP, &file) == 0;
     if (s->found)
-        snprintf(lib.path, sizeof lib.path, "%s", file->l_name);
+        snprintf(s->path, PATH_MAX, "%s", file->l_name);
     dlclose(there);
 }
 
@@ -105,9 +106,9 @@ static void look_among_wheels(struct search *s)
     look_in(s, "/usr/lib/python3/dist-packages/nvidia/cu13/lib");
 }
 
-static kg_status find(const char *folder, struct kg_err *err)
+kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
 {
-    struct search s = {"", false};
+    struct search s = {"", path, false};
 
     if (folder) {
         look_at(&s, folder);
@@ -233,7 +234,7 @@ kg_status kg_blas_open(const char *folder, struct kg_err *err)
 
     if (lib.object)
         return KG_OK;
-    KG_TRY(find(folder, err));
+    KG_TRY(kg_blas_find(lib.path, folder, err));
     KG_TRY_GOTO(out, load(err));
     KG_TRY_GOTO(out, check_version(err));
     KG_TRY_GOTO(out, start(err));

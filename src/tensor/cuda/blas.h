@@ -12,8 +12,12 @@
 #define KG_BLAS_LIBRARY "libcublasLt.so.13"
 enum { KG_BLAS_MAJOR = 13 };
 
-/* Open the library: of `folder`, or where that is NULL of the first of CUDA's folder at
- * build, the loader's path, and the folders of Python's wheels. One that is open stays.
+/* path (PATH_MAX) <- the library's file: in `folder`, or where that is NULL in the first
+ * of CUDA's folder at build, the loader's path, and the folders of Python's wheels.
+ * errors: NOTFOUND (places listed) */
+kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err) KG_MUST_CHECK;
+
+/* Open the library that is found so. One that is open stays.
  * errors: NOTFOUND (places listed), EFORMAT (no library, a symbol missing), ECONFLICT
  * (an older version), EDEVICE (it does not start) */
 kg_status kg_blas_open(const char *folder, struct kg_err *err) KG_MUST_CHECK;

@@ -10,6 +10,10 @@
 
 #include "tensor/cuda/dev.h"
 
+extern "C" {
+#include "tensor/cuda/library.h"
+}
+
 static __host__ __device__ inline int64_t kg_cuda_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -206,19 +210,10 @@ kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
 void kg_cuda_peak(enum kg_dtype t, double flops);
 
 /* ---- products ---- */
-/* Who makes those of bf16; those of fp32 are always exact. */
-enum kg_cuda_products {
-    KG_CUDA_EXACT,  /* product.cu: the CPU's bits */
-    KG_CUDA_OWN,    /* product_mma.cu */
-    KG_CUDA_CUBLAS, /* product_blas.cu */
-};
-/* The process's choice from here on; before it, exact. `libraries`: the folder of
- * cuBLASLt, NULL to look for it.   errors: those of kg_blas_open */
-kg_status kg_cuda_use(enum kg_cuda_products p, const char *libraries, struct kg_err *err);
+/* Who makes those of bf16 in this process from here on; before it, they are exact.
+ * errors: those of kg_blas_open */
+extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
-/* KEDGE_TEST_PRODUCTS: exact, own or cublas, that of KEDGE_TEST_LIBRARIES
- * errors: NOTFOUND, those of kg_blas_open */
-extern "C" kg_status kg_cuda_use_as_tests_say(struct kg_err *err);
 /* The product of bf16 by the matrix instruction; c has elements. */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);

@@ -11,6 +11,8 @@
 #define _GNU_SOURCE
 #include "tensor/cuda/emu.h"
 
+#include "tensor/cuda/library.h"
+#include "tensor/device.h"
 #include "tensor/pages.h"
 
 #include <pthread.h>
@@ -90,12 +92,15 @@ static size_t n_views;
 struct kg_emu_dim kg_emu_thread, kg_emu_block;
 
 extern const struct kg_backend kg_cuda_table; /* its kernels are for nvcc, too */
-kg_status kg_cuda_use_as_tests_say(struct kg_err *err);
+kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 
 kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err)
 {
+    struct kg_cuda_opts opts;
+
     *be = &kg_cuda_table;
-    return kg_cuda_use_as_tests_say(err);
+    KG_TRY(kg_device_test_opts(&opts, err));
+    return kg_cuda_use(&opts, err);
 }
 
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS])

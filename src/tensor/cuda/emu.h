@@ -22,7 +22,7 @@ extern "C" {
 #define KG_EMU_TESTED __attribute__((weak))
 
 /* ---- for tests ---- */
-/* The backend "emu". */
+/* The backend "emu", with products as kg_device_test_opts says. */
 kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err) KG_EMU_TESTED;
 
 enum kg_emu_schedule {

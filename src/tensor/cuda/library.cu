@@ -7,15 +7,14 @@
  * that does nothing, not concluded from numbers. Pure functions of base/ and tensor/ are
  * linked in; memory is kedge's, so that its caps and counts hold.
  */
+#include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-extern "C" {
-#include "tensor/cuda/library.h"
-extern const struct kg_backend kg_cuda_table;
-}
+extern "C" const struct kg_backend kg_cuda_table;
 
 static const struct kg_cuda_host *door; /* borrowed, of the process's life */
 static int chosen = -1;                 /* the device; none yet */
@@ -99,6 +98,19 @@ static kg_status describe_device(char *text, size_t bytes, int device, struct kg
     return KG_OK;
 }
 
+/* Where cuBLASLt would be found, or not. */
+static void say_blas(char *text, size_t bytes)
+{
+    const size_t used = strlen(text);
+    char path[PATH_MAX];
+    struct kg_err none;
+
+    if (kg_blas_find(path, NULL, &none) == KG_OK)
+        snprintf(text + used, bytes - used, "; %s", path);
+    else
+        snprintf(text + used, bytes - used, "; %s", none.message);
+}
+
 static kg_status devices(char *text, size_t bytes, struct kg_err *err)
 {
     int n = 0, driver = 0;
@@ -115,6 +127,7 @@ static kg_status devices(char *text, size_t bytes, struct kg_err *err)
         KG_TRY(describe_device(one, sizeof one, i, err));
         snprintf(text + used, bytes - used, "; %s", one);
     }
+    say_blas(text, bytes);
     return KG_OK;
 }
 
@@ -180,9 +193,10 @@ static kg_status choose(int device, struct kg_err *err)
 }
 
 kg_status kg_backend_cuda_open(const struct kg_backend **be,
-                               const struct kg_cuda_host *host, int device,
-                               struct kg_err *err)
+                               const struct kg_cuda_host *host,
+                               const struct kg_cuda_opts *opts, struct kg_err *err)
 {
+    const int device = opts->device;
     int n = 0;
 
     if (chosen >= 0 && chosen != device)
@@ -199,5 +213,5 @@ kg_status kg_backend_cuda_open(const struct kg_backend **be,
     door = host;
     kg_dev_shown = getenv("KEDGE_TEST_BACKEND") != NULL;
     *be = &kg_cuda_table;
-    return kg_dev_shown ? kg_cuda_use_as_tests_say(err) : KG_OK;
+    return kg_cuda_use(opts, err);
 }

@@ -19,9 +19,23 @@ struct kg_cuda_about {
     uint32_t table_bytes;      /* of struct kg_backend: a slot more shows by itself */
     const char *version;       /* of the kedge that it belongs to */
     const char *architectures; /* "sm_80 sm_90a" */
-    /* text <- driver and devices, in one line; asks the driver, takes nothing of a device
+    /* text <- driver, devices and where cuBLASLt is, in one line; asks the driver, takes
+     * nothing of a device
      * errors: EDEVICE (no driver, one too old, no device) */
     kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
+};
+
+/* Who makes products of bf16; those of fp32 are always exact. */
+enum kg_cuda_products {
+    KG_CUDA_EXACT,  /* product.cu: the CPU's bits */
+    KG_CUDA_OWN,    /* product_mma.cu */
+    KG_CUDA_CUBLAS, /* product_blas.cu */
+};
+
+struct kg_cuda_opts {
+    int device; /* its number */
+    enum kg_cuda_products products;
+    const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
 };
 
 /* The memory door of the process (base/mem.h). */
@@ -33,9 +47,11 @@ struct kg_cuda_host {
 #define KG_CUDA_EXPORTED __attribute__((visibility("default")))
 extern const struct kg_cuda_about kg_backend_cuda_about KG_CUDA_EXPORTED;
 /* The backend on a device, the process's one from here on.   *be, host: of static life
- * errors: EDEVICE, ECONFLICT (the process computes on another device) */
+ * errors: EDEVICE, ECONFLICT (the process computes on another device), those of
+ * kg_blas_open (cuda/blas.h) */
 kg_status kg_backend_cuda_open(const struct kg_backend **be,
-                               const struct kg_cuda_host *host, int device,
+                               const struct kg_cuda_host *host,
+                               const struct kg_cuda_opts *opts,
                                struct kg_err *err) KG_CUDA_EXPORTED;
 
 #endif

@@ -8,7 +8,6 @@
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
-#include <stdlib.h>
 
 enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
 enum { DEPTH = KG_PRODUCT_BLOCK, PAD = 4 /* banks */ };
@@ -165,36 +164,18 @@ static void launch_tokens(struct kg_mat c, bool add, struct kg_mat a, struct kg_
 }
 
 /* ---- who makes them ---- */
-static const struct {
-    const char *name;
-    enum kg_cuda_products is;
-} choices[] = {
-    {"exact", KG_CUDA_EXACT}, {"own", KG_CUDA_OWN}, {"cublas", KG_CUDA_CUBLAS}};
-
 static enum kg_cuda_products used;
 
-kg_status kg_cuda_use(enum kg_cuda_products p, const char *libraries, struct kg_err *err)
+kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
 {
-    if (p == KG_CUDA_CUBLAS)
-        KG_TRY(kg_blas_open(libraries, err));
+    if (opts->products == KG_CUDA_CUBLAS)
+        KG_TRY(kg_blas_open(opts->libraries, err));
     else if (used == KG_CUDA_CUBLAS)
         kg_cuda_blas_end();
-    used = p;
+    used = opts->products;
     return KG_OK;
 }
 enum kg_cuda_products kg_cuda_used(void) { return used; }
-
-kg_status kg_cuda_use_as_tests_say(struct kg_err *err)
-{
-    const char *name = getenv("KEDGE_TEST_PRODUCTS");
-
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (strcmp(name ? name : "exact", choices[i].name) == 0)
-            return kg_cuda_use(choices[i].is, getenv("KEDGE_TEST_LIBRARIES"), err);
-    return kg_fail(err, KG_ENOTFOUND,
-                   "KEDGE_TEST_PRODUCTS: expected exact, own or cublas, found '%s'",
-                   name);
-}
 
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)

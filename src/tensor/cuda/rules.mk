@@ -49,3 +49,9 @@ $(CUDA_LIB): $(B)/$(CUDA_LIB)
 .PHONY: cuda-check
 cuda-check: $(if $(NVCC),$(CUDA_OBJ))      ## registers, shared memory and spills of every kernel, against a table
 	@NVCC='$(NVCC)' tools/cuda-check $(B)
+
+# a cuBLASLt that computes on the host: runs on emulated kernels have products made by it
+FAKE_BLAS := $(B)/fake/libcublasLt.so.13
+$(FAKE_BLAS): $(addprefix src/tensor/cuda/,blas_fake.c blas_fake.h lt.h)
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC -O2 -ffp-contract=off -Isrc -o $@ $<

@@ -22,6 +22,11 @@ static void describe(char *text, size_t bytes)
              kg_cuda_used() == KG_CUDA_CUBLAS ? " of " : "", kg_blas_path());
 }
 
+static bool exact(enum kg_dtype t)
+{
+    return t == KG_F32 || kg_cuda_used() == KG_CUDA_EXACT;
+}
+
 static int traits(struct kg_trait list[KG_TRAITS])
 {
     const int n = kg_dev_traits(list);
@@ -35,6 +40,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .name = KG_DEV_NAME,
     .describe = describe,
     .traits = traits,
+    .exact = exact,
     .one_caller = true,
     .traffic = &kg_dev_traffic,
     .alloc = kg_cuda_alloc,
