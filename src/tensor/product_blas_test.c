@@ -65,6 +65,12 @@ static int end(void **state)
     return remove_dir(state) != 0 || things != 0;
 }
 
+static int end_but_scratch(void **state)
+{
+    (void)end(state);
+    return kg_file_exists(in_dir("lib"));
+}
+
 /* ---- products ---- */
 struct operands {
     struct kg_mat a, b, c;
@@ -209,6 +215,40 @@ static void nor_where_rows_are_padded(void **state)
 
 /* All tokens at once, and the first chunk before the others; the last one, of four, is
  * too short for any plan. */
+/* Of a vocabulary of several strips, aligned or not: logits are asked for or not. */
+static void a_log_prob_does_not_depend_on_the_rows_beside_it(void **state)
+{
+    enum { ROWS = 24, WIDTH = 64 };
+    static const int64_t vocabularies[] = {1000, 1001};
+
+    (void)state;
+    use(KG_FAKE_OTHER_WIDE);
+    for (size_t i = 0; i < 2; i++) {
+        const int64_t V = vocabularies[i];
+        struct kg_head h = {.hidden = matrix_of(KG_BF16, ROWS, WIDTH, 5),
+                            .weight = matrix_of(KG_BF16, V, WIDTH, 6)};
+        double all[ROWS], one;
+        float *logits = calloc((size_t)V, sizeof *logits);
+        struct kg_head alone = h;
+
+        assert_non_null(logits);
+        assert_int_equal(
+            kg_op_head(backend(), &(struct kg_head_out){.lse = all}, &h, &err), KG_OK);
+        for (int64_t n = 0; n < ROWS; n++)
+            for (int asks = 0; asks < 2; asks++) {
+                const struct kg_head_out out = {.lse = &one,
+                                                .logits = asks ? logits : NULL};
+
+                alone.hidden = kg_mat_rows(h.hidden, n, 1);
+                assert_int_equal(kg_op_head(backend(), &out, &alone, &err), KG_OK);
+                assert_memory_equal(&one, &all[n], sizeof one);
+            }
+        free(logits);
+        buffer_free(h.hidden.data);
+        buffer_free(h.weight.data);
+    }
+}
+
 static void sums_over_tokens_are_chunk_by_chunk(void **state)
 {
     enum { TOKENS = 2 * KG_PRODUCT_CHUNK + 4 };
@@ -386,6 +426,9 @@ int main(void)
         OF(a_library_without_a_symbol_is_refused),
         OF(an_older_library_is_refused),
         OF(a_library_that_does_not_start_is_refused),
+        /* the last: an operation's scratch stays */
+        cmocka_unit_test_setup_teardown(a_log_prob_does_not_depend_on_the_rows_beside_it,
+                                        make_dir, end_but_scratch),
     };
     const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
 

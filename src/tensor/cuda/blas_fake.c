@@ -19,26 +19,37 @@
  * added; from behind. */
 enum order { IN_ORDER, IN_HALVES, FROM_BEHIND };
 
-static enum order odd_from_behind(int64_t m)
+static enum order odd_from_behind(int64_t m, int64_t n)
 {
+    (void)n;
     return m % 2 == 1 && m > 16 ? FROM_BEHIND : IN_ORDER;
 }
-static enum order halves_in_a_gap(int64_t m)
+static enum order halves_in_a_gap(int64_t m, int64_t n)
 {
+    (void)n;
     return m >= 100 && m <= 130 ? IN_HALVES : IN_ORDER;
 }
-static enum order halves_of_many(int64_t m) { return m > 1024 ? IN_HALVES : IN_ORDER; }
-static enum order halves(int64_t m)
+static enum order halves_of_many(int64_t m, int64_t n)
+{
+    (void)n;
+    return m > 1024 ? IN_HALVES : IN_ORDER;
+}
+static enum order halves_of_wide(int64_t m, int64_t n)
 {
     (void)m;
+    return n > 512 ? IN_HALVES : IN_ORDER;
+}
+static enum order halves(int64_t m, int64_t n)
+{
+    (void)m, (void)n;
     return IN_HALVES;
 }
 
 /* By enum kg_fake_plan. */
 static const struct {
     double seconds;
-    enum order (*order)(int64_t m); /* NULL: in order, always */
-    int64_t least, most;            /* rows; most 0: any */
+    enum order (*order)(int64_t m, int64_t n); /* NULL: in order, always */
+    int64_t least, most;                       /* rows; most 0: any */
     int split;
     size_t workspace;
 } plans[] = {
@@ -52,6 +63,7 @@ static const struct {
     [KG_FAKE_WORKSPACE] = {0.5, NULL, 0, 0, 1, 64},
     [KG_FAKE_BIG] = {100, NULL, 65, 0, 1, 0},
     [KG_FAKE_MANY] = {100, halves_of_many, 0, 0, 1, 0},
+    [KG_FAKE_WIDE] = {100, halves_of_wide, 0, 0, 1, 0},
 };
 
 /* What is offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
@@ -61,12 +73,14 @@ static const int few[][8] = {
     [KG_FAKE_NONE_FOR_FEW] = {KG_FAKE_HALVES, -1},
     [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, -1},
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_FEW, -1},
+    [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
 };
 static const int many[][8] = {
     [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_STEADY, KG_FAKE_HALVES, KG_FAKE_SLOW, -1},
     [KG_FAKE_NONE_FOR_FEW] = {KG_FAKE_BIG, KG_FAKE_HALVES, -1},
     [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, KG_FAKE_WORKSPACE, -1},
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_MANY, -1},
+    [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
 };
 
 static enum kg_fake_mode mode;
@@ -314,8 +328,8 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
     for (int64_t m = 0; m < to->cols; m++)
         for (int64_t n = 0; n < to->rows; n++)
             store(d, to->wide, n + m * to->stride,
-                  element(plans[p].order ? plans[p].order(to->cols) : IN_ORDER, left, n,
-                          right, m, k),
+                  element(plans[p].order ? plans[p].order(to->cols, to->rows) : IN_ORDER,
+                          left, n, right, m, k),
                   *(const float *)beta != 0.0f);
     last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols};
     now += plans[p].seconds;

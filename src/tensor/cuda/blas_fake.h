@@ -24,6 +24,7 @@ enum kg_fake_plan {
     KG_FAKE_WORKSPACE, /* wants memory, which was forbidden */
     KG_FAKE_BIG,       /* the bits; refuses 64 rows and fewer */
     KG_FAKE_MANY,      /* other bits for more than 1,024 rows */
+    KG_FAKE_WIDE,      /* other bits where N is more than 512 */
 };
 
 enum kg_fake_mode {
@@ -31,6 +32,7 @@ enum kg_fake_mode {
     KG_FAKE_NONE_FOR_FEW, /* BIG is the reference; few rows have plans of other bits */
     KG_FAKE_NOTHING,      /* only what was forbidden */
     KG_FAKE_OTHER_MANY,   /* MANY is the reference */
+    KG_FAKE_OTHER_WIDE,   /* WIDE is all that there is */
 };
 
 /* The last product since the mode was set: by which plan, of how many rows. */

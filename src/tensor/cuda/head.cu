@@ -423,7 +423,7 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
 {
     const int64_t n = h->hidden.rows, vocab = h->weight.rows;
     const int64_t width = kg_head_tile_width(vocab), all = kg_cuda_pieces(vocab, width);
-    int64_t at_a_time;
+    int64_t strips; /* at a time */
 
     job->out = out;
     job->draws = draws;
@@ -444,8 +444,9 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
         job->h.anchor = &job->anchor;
     }
     job->rows = rows_at_a_time(job);
-    at_a_time = KG_DEV_LOGITS / (job->rows * width);
-    job->tiles = {width, all, 0, kg_cuda_min(at_a_time > 1 ? at_a_time : 1, all)};
+    strips = KG_DEV_LOGITS / (job->rows * width * KG_CUDA_STRIP_TILES);
+    job->tiles = {width, all, 0,
+                  kg_cuda_min((strips > 1 ? strips : 1) * KG_CUDA_STRIP_TILES, all)};
 }
 
 static void place_draws(struct kg_cuda_drawing *d, struct kg_cuda_piece *p,
@@ -516,6 +517,10 @@ static void give_results(const struct results *r, const struct job *job)
     kg_cuda_fill(out->top_ids, r->top_ids, NULL, n, job->h.top_k);
 }
 
+/* Columns from one row of logits to the next: aligned as libraries ask for it, wherever
+ * the vocabulary ends. */
+static int64_t padded(int64_t cols) { return (cols + 7) / 8 * 8; }
+
 static void place_work(struct job *job, struct kg_cuda_piece *p)
 {
     const int64_t rows = job->rows, n = job->tiles.n, columns = n * job->tiles.width;
@@ -523,7 +528,7 @@ static void place_work(struct job *job, struct kg_cuda_piece *p)
     const int64_t words = kg_cuda_set_words(job->vocab);
     const int64_t candidates = job->truncates ? rows * job->vocab : 0;
 
-    kg_cuda_take(p, &job->logits, rows * (job->whole ? job->vocab : columns));
+    kg_cuda_take(p, &job->logits, rows * (job->whole ? padded(job->vocab) : columns));
     kg_cuda_take(p, &job->drawing.candidates, candidates);
     kg_cuda_take(p, &job->drawing.weights, candidates);
     kg_cuda_take(p, &job->anchor_logits, job->h.anchor ? rows * columns : 0);
@@ -543,9 +548,10 @@ static struct kg_mat logits_of(const struct job *job, float *logits, int64_t row
     const int64_t cols = kg_cuda_min(t.n * t.width, job->vocab - column);
     struct kg_mat z = kg_mat(logits, KG_F32, rows, cols);
 
+    z.stride = padded(cols);
     if (job->whole && logits == job->logits) {
         z.data = logits + column;
-        z.stride = job->vocab;
+        z.stride = padded(job->vocab);
     }
     return z;
 }
@@ -565,13 +571,14 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
     const struct kg_mat z = logits_of(job, job->logits, rows, t);
     struct kg_mat zq = logits_of(job, job->anchor_logits, rows, t);
     const int64_t column = t.first * t.width, units = rows * t.n;
+    const int64_t strip = KG_CUDA_STRIP_TILES * t.width;
     const dim3 warps = kg_grid(kg_cuda_pieces(units, WARPS), 1);
 
-    KG_TRY(kg_cuda_head_logits(z, kg_mat_rows(h->hidden, first, rows),
+    KG_TRY(kg_cuda_head_logits(z, strip, kg_mat_rows(h->hidden, first, rows),
                                kg_mat_rows(h->weight, column, z.cols),
                                a->inv_temp ? a->inv_temp + first : NULL, err));
     if (h->anchor)
-        KG_TRY(kg_cuda_head_logits(zq, kg_mat_rows(h->anchor->hidden, first, rows),
+        KG_TRY(kg_cuda_head_logits(zq, strip, kg_mat_rows(h->anchor->hidden, first, rows),
                                    kg_mat_rows(h->anchor->weight, column, z.cols),
                                    a->anchor_temp ? a->anchor_temp + first : NULL, err));
     KG_LAUNCH(sum_tiles, kg_grid(kg_cuda_pieces(units, UNITS), 1), KG_ROW_THREADS,
@@ -608,20 +615,23 @@ static void finish(const struct job *job, int64_t first, int64_t rows)
 static void give_logits(const struct job *job, int64_t first, int64_t rows)
 {
     const int64_t vocab = job->vocab;
-    float *const *to = job->draws ? job->draws->logits : NULL;
+    float *const *some = job->draws ? job->draws->logits : NULL;
+    float *all = job->out->logits;
 
-    if (job->out->logits)
-        kg_dev_get(job->out->logits + first * vocab, job->logits,
-                   (uint64_t)(rows * vocab) * sizeof(float));
-    for (int64_t i = 0; to && i < rows; i++)
-        if (to[first + i])
-            kg_dev_get(to[first + i], job->logits + i * vocab,
-                       (uint64_t)vocab * sizeof(float));
+    for (int64_t i = 0; (some || all) && i < rows; i++) {
+        const float *from = job->logits + i * padded(vocab);
+
+        if (all)
+            kg_dev_get(all + (first + i) * vocab, from, (uint64_t)vocab * sizeof *from);
+        if (some && some[first + i])
+            kg_dev_get(some[first + i], from, (uint64_t)vocab * sizeof *from);
+    }
 }
 
 static kg_status run_rows(const struct job *job, int64_t first, int64_t rows,
                           struct kg_err *err)
 {
+    const struct tiles whole = {job->tiles.width, job->tiles.all, 0, job->tiles.all};
     struct tiles t = job->tiles;
 
     if (job->h.sets)
@@ -635,7 +645,7 @@ static kg_status run_rows(const struct job *job, int64_t first, int64_t rows,
     }
     finish(job, first, rows);
     if (job->draws)
-        kg_cuda_draw_rows(&job->drawing, kg_mat(job->logits, KG_F32, rows, job->vocab),
+        kg_cuda_draw_rows(&job->drawing, logits_of(job, job->logits, rows, whole),
                           job->results.lse, first);
     give_logits(job, first, rows);
     return KG_OK;

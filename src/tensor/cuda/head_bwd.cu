@@ -12,7 +12,7 @@ extern "C" {
 }
 #include "tensor/cuda/head_internal.h"
 
-enum { BLOCK_ROWS = 1024, STRIP_TILES = 2 };
+enum { BLOCK_ROWS = 1024 };
 
 /* What a row multiplies, see cpu/head_bwd.c; single ones for most columns. */
 struct factors {
@@ -249,7 +249,7 @@ static void plan(struct job *job, const struct kg_head_grad *g, const struct kg_
     job->h.indices = g->a_indices ? h->indices : NULL;
     job->h.sets = g->a_set ? h->sets : NULL;
     job->h.anchor = NULL;
-    job->width = kg_cuda_min(STRIP_TILES * kg_head_tile_width(h->weight.rows),
+    job->width = kg_cuda_min(KG_CUDA_STRIP_TILES * kg_head_tile_width(h->weight.rows),
                              h->weight.rows);
     if (h->anchor && (g->a_kl_reverse || g->a_kl_forward)) {
         job->anchor = *h->anchor;
@@ -356,10 +356,11 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
                             a->indices ? a->indices + n0 * h->k : NULL,
                             b->u->a_indices ? b->u->a_indices + n0 * h->k : NULL};
 
-    KG_TRY(kg_cuda_head_logits(s.z, hidden_of(b), kg_mat_rows(h->weight, first, cols),
+    KG_TRY(kg_cuda_head_logits(s.z, b->job->width, hidden_of(b),
+                               kg_mat_rows(h->weight, first, cols),
                                a->inv_temp ? a->inv_temp + n0 : NULL, err));
     if (h->anchor)
-        KG_TRY(kg_cuda_head_logits(s.zq, anchor_hidden_of(b),
+        KG_TRY(kg_cuda_head_logits(s.zq, b->job->width, anchor_hidden_of(b),
                                    kg_mat_rows(h->anchor->weight, first, cols),
                                    a->anchor_temp ? a->anchor_temp + n0 : NULL, err));
     KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s);

@@ -64,9 +64,15 @@ void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
 const float *kg_cuda_not_one(const float *inv_temp, int64_t n);
 
 /* ---- on the device ---- */
-/* z <- (hidden . weight) inv_temp; inv_temp (rows) of the device or NULL */
-kg_status kg_cuda_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
-                              const float *inv_temp, struct kg_err *err);
+/* Tiles of a strip: the backward's, and where products have the bits of their shape those
+ * of the forward too, so that a logit is made by one shape of product whatever else there
+ * is room for. */
+enum { KG_CUDA_STRIP_TILES = 2 };
+/* z <- (hidden . weight) inv_temp, whose first column is that of a strip of `strip`
+ * columns; inv_temp (rows) of the device or NULL */
+kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,
+                              struct kg_mat weight, const float *inv_temp,
+                              struct kg_err *err);
 
 /* 32-bit words of a row's bits. */
 static inline int64_t kg_cuda_set_words(int64_t vocab) { return (vocab + 31) / 32; }

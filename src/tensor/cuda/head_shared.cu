@@ -65,10 +65,20 @@ static __global__ void temper(struct kg_mat z, const float *inv_temp)
         kg_cuda_f32(z, n)[v] *= inv_temp[n];
 }
 
-kg_status kg_cuda_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
-                              const float *inv_temp, struct kg_err *err)
+kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,
+                              struct kg_mat weight, const float *inv_temp,
+                              struct kg_err *err)
 {
-    KG_TRY(kg_cuda_matmul(z, hidden, weight, KG_MATMUL_NT, false, err));
+    const int64_t step = kg_cuda_used() == KG_CUDA_CUBLAS ? strip : z.cols;
+
+    for (int64_t v = 0; v < z.cols; v += step) {
+        const int64_t cols = kg_cuda_min(step, z.cols - v);
+        struct kg_mat part = kg_mat((float *)z.data + v, KG_F32, z.rows, cols);
+
+        part.stride = z.stride;
+        KG_TRY(kg_cuda_matmul(part, hidden, kg_mat_rows(weight, v, cols), KG_MATMUL_NT,
+                              false, err));
+    }
     if (inv_temp)
         KG_LAUNCH(temper, kg_cuda_rows(z.rows, z.cols), KG_ROW_THREADS, z, inv_temp);
     return KG_OK;
