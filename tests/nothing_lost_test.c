@@ -241,13 +241,12 @@ static void keeps_a_checkpoint_when_its_replacement_fails(void **state)
 }
 
 /* Beside a step: the step's rollout reads what is written, its training waits. */
-static void writes_beside_a_step_what_it_writes_at_once(void **state)
+static void writes_beside_a_step(const char *const *extra)
 {
     struct kg_run run;
     struct kg_config *config;
 
-    (void)state;
-    open_run(&run, &config, ROOT "/full", NULL);
+    open_run(&run, &config, ROOT "/full", extra);
     NEED(kg_rl_step(&run, err));
     NEED(kg_checkpoint_save(&run, err));
     NEED(kg_file_remove_tree(ROOT "/at-once", err));
@@ -261,6 +260,15 @@ static void writes_beside_a_step_what_it_writes_at_once(void **state)
                      "manifest.json"); /* hashes of all files */
     assert_loads(ROOT "/full", "latest");
     close_run(&run, config);
+}
+
+static void writes_beside_a_step_what_it_writes_at_once(void **state)
+{
+    static const char *const averages[] = {"optim.kind=schedule-free", NULL};
+
+    (void)state;
+    writes_beside_a_step(NULL);
+    writes_beside_a_step(averages);
 }
 
 /* What fails beside a step is told before its training: the step alone is lost. */

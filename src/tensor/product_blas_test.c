@@ -356,7 +356,7 @@ static void a_shape_without_plans_is_refused(void **state)
 static void a_plan_with_other_bits_among_many_rows_is_refused(void **state)
 {
     (void)state;
-    refuses_product(KG_FAKE_OTHER_MANY, 2000, "other bits among more than 1024");
+    refuses_product(KG_FAKE_OTHER_MANY, 2000, "no more rows than 1024, or of other bits");
 }
 
 static void refuses(const char *folder, kg_status code, const char *says)

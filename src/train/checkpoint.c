@@ -146,7 +146,9 @@ struct kg_saving {
     char name[KG_CHECKPOINT_NAME];
     int64_t keep;
 
+    int threads; /* that the run uses */
     pthread_t thread;
+    bool placed; /* it stands under its name, whatever fails after that */
     kg_status status;
     struct kg_err err;
 };
@@ -348,6 +350,7 @@ static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err 
     s->temporary = kg_path_in(s->root.text, ".saving");
     s->small = small_files_of(&run->state, run->log.dir);
     s->keep = run->in.recipe.checkpoint.keep;
+    s->threads = kg_threads_get();
     KG_TRY(kg_file_make_dirs(s->root.text, err));
     KG_TRY(kg_file_remove_tree(s->temporary.text, err));
     KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), s->root.text, err));
@@ -359,11 +362,12 @@ static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err 
 }
 
 /* It takes its name, and those that are too many go. */
-static kg_status place(const struct kg_saving *s, struct kg_err *err)
+static kg_status place(struct kg_saving *s, struct kg_err *err)
 {
     KG_TRY(kg_file_rename_dir(s->temporary.text, kg_path_in(s->root.text, s->name).text,
                               err));
     KG_TRY(kg_file_link(s->name, kg_path_in(s->root.text, "latest").text, err));
+    s->placed = true;
     kg_log_info("saved %s/%s", s->root.text, s->name);
     return remove_old(s->root.text, s->keep, err);
 }
@@ -374,7 +378,7 @@ static void give_up(struct kg_saving *s)
 
     if (kg_file_remove_tree(s->temporary.text, &ignored) != KG_OK)
         kg_log_warn("%s is left behind: %s", s->temporary.text, ignored.message);
-    kg_err_prefix(&s->err, "saving %s", s->name);
+    kg_err_prefix(&s->err, s->placed ? "%s is saved, but" : "saving %s", s->name);
 }
 
 static void *write_all(void *saving)
@@ -382,6 +386,7 @@ static void *write_all(void *saving)
     struct kg_saving *s = saving;
     int phase = kg_phase_begin(0, NULL, "saving checkpoint %s", s->name);
 
+    kg_threads_set(s->threads); /* a thread begins with the machine's */
     s->status = write_into(s, s->temporary.text, &s->err);
     if (s->status == KG_OK)
         s->status = place(s, &s->err);
@@ -394,10 +399,10 @@ static void *write_all(void *saving)
 /* What became of it. */
 static kg_status settle(struct kg_run *run, const struct kg_saving *s, struct kg_err *err)
 {
+    if (s->placed)
+        memcpy(run->state.saved_name, s->name, sizeof s->name);
     if (s->status != KG_OK)
         *err = s->err;
-    else
-        memcpy(run->state.saved_name, s->name, sizeof s->name);
     return s->status;
 }
 

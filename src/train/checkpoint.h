@@ -23,7 +23,8 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHE
  * anchor may be read and not changed: whoever changes them calls it first. The newest
  * checkpoint is the one before, until then. */
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* OK where none is on its way.   errors: EIO, ENOMEM: that checkpoint is not there */
+/* OK where none is on its way.   errors: EIO, ENOMEM: that checkpoint is not there, or
+ * one that should have gone is, and the error says which */
 kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* Name of the newest checkpoint of the run in dir; "" without one. Puts back what a

@@ -70,7 +70,7 @@ static struct warp warps[WARPS];
 static struct copies copies[THREADS];
 static struct shared shared[NAMES];
 static char *stacks;
-static char fault[256]; /* what is to be told; "" for nothing */
+static _Thread_local char fault[256]; /* what is to be told; "" for nothing */
 
 /* of the block that runs */
 static const char *kernel;
@@ -523,6 +523,8 @@ static void move_all(void *to, bool to_device, const void *from, bool from_devic
 {
     const void *const ends[] = {to_device ? to : NULL, from_device ? from : NULL};
 
+    if (is_lost())
+        blame("the device is lost");
     if (bytes == 0 || fault[0])
         return;
     if (kg_pages_hold(to) != to_device || kg_pages_hold(from) != from_device) {

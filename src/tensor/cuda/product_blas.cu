@@ -442,7 +442,8 @@ static kg_status check_many(struct pinned *p, struct kg_err *err)
     }
     p->many_hold = same;
     return same ? KG_OK
-                : refuse(p, "its plan gives a row other bits among more than 1024", err);
+                : refuse(p, "its plan makes no more rows than 1024, or of other bits",
+                         err);
 }
 
 /* Memory of padded operands, beside that of the operation that a product is part of. */
@@ -507,12 +508,15 @@ static kg_status run_rows(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                           enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
 {
     struct pinned *p;
+    kg_status status;
 
     KG_TRY(find(&p, c, a.cols, kind, accumulate, err));
     if (a.rows <= SMALL)
         return run_few(p, c, a, b, err);
     KG_TRY(check_many(p, err));
-    return kg_blas_run(&p->reference, c, a, b, kind, accumulate, err);
+    status = kg_blas_run(&p->reference, c, a, b, kind, accumulate, err);
+    return status == KG_EUNSUPPORTED ? refuse(p, "its plan makes not so many rows", err)
+                                     : status;
 }
 
 /* A last chunk of a length that the plan does not make is an own product. */
@@ -529,6 +533,8 @@ static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
         const kg_status status = kg_blas_run(&p->reference, c, ak, bk, KG_MATMUL_TN, add,
                                              err);
 
+        if (status == KG_EUNSUPPORTED && k == KG_PRODUCT_CHUNK)
+            return refuse(p, "the plan for sums over tokens makes no 1024", err);
         if (status == KG_EUNSUPPORTED)
             kg_cuda_product_mma(c, ak, bk, KG_MATMUL_TN, add);
         else
