@@ -165,6 +165,68 @@ static void a_teacher_may_have_another_shape_when_it_is_fixed(void **state)
     assert_non_null(strstr(err.message, "anchor.kind"));
 }
 
+/* ---- anchor.place ---- */
+
+/* The anchor's layers on the host, fetched one by one: no bit of a run knows. Of the CPU,
+ * and of memory that the host cannot touch. */
+static void an_anchor_on_the_host_has_the_same_bits(void **state)
+{
+    static const char *const kinds[][2] = {
+        {"anchor.kind=ema", "kl.estimator=k3"},
+        {"anchor.kind=copy", "kl.estimator=topk-reverse"},
+        {"anchor.kind=ema", "kl.estimator=exact-reverse"}};
+    static const char *const places[] = {"anchor.place=device", "anchor.place=host"};
+    static const char *const dirs[] = {ROOT "/there", ROOT "/on-host"};
+    const char *own = getenv("KEDGE_TEST_BACKEND");
+
+    (void)state;
+    for (int far = 0; far < (own ? 1 : 2); far++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            if (far)
+                setenv("KEDGE_TEST_BACKEND", "far", 1);
+            for (int i = 0; i < 2; i++) {
+                const char *const extra[] = {kinds[k][0],        kinds[k][1],
+                                             "kl.beta=0.05",     "anchor.period=1",
+                                             places[i],          "eval.anchor=true",
+                                             "model.dtype=bf16", NULL};
+
+                fresh(dirs[i]);
+                must_train(dirs[i], false, extra);
+            }
+            if (far)
+                unsetenv("KEDGE_TEST_BACKEND");
+            assert_same_run(dirs[0], dirs[1], 4);
+        }
+}
+
+static void an_anchor_that_stands_still_is_on_the_host_of_a_device_alone(void **state)
+{
+    static const char *const fixed[] = {"algo.preset=grpo", "kl.beta=0.05",
+                                        "anchor.path=" DIGITS, "anchor.place=host", NULL};
+    static const char *const idle[] = {"anchor.kind=iterative", "kl.estimator=k3",
+                                       "kl.beta=0.05", "anchor.place=host", NULL};
+    static const char *const plain[] = {"algo.preset=grpo", "kl.beta=0.05",
+                                        "anchor.path=" DIGITS, NULL};
+    struct kg_err err;
+
+    (void)state;
+    if (getenv("KEDGE_TEST_BACKEND"))
+        skip();
+    fresh(ROOT "/still");
+    fresh(ROOT "/still-host");
+    assert_int_equal(train(ROOT "/still", false, fixed, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "anchor.place: on the CPU"));
+    assert_int_equal(train(ROOT "/still", false, idle, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "anchor.place: acts with"));
+    setenv("KEDGE_TEST_BACKEND", "far", 1);
+    must_train(ROOT "/still", false, plain);
+    must_train(ROOT "/still-host", false, fixed);
+    unsetenv("KEDGE_TEST_BACKEND");
+    assert_same_file(ROOT "/still", ROOT "/still-host",
+                     "checkpoints/latest/state.safetensors");
+    assert_same_file(ROOT "/still", ROOT "/still-host", "rollouts/step-000004.jsonl.zst");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +236,8 @@ int main(void)
         cmocka_unit_test(a_path_to_the_start_is_the_fixed_anchor),
         cmocka_unit_test(a_moving_anchor_starts_from_its_path),
         cmocka_unit_test(a_teacher_may_have_another_shape_when_it_is_fixed),
+        cmocka_unit_test(an_anchor_on_the_host_has_the_same_bits),
+        cmocka_unit_test(an_anchor_that_stands_still_is_on_the_host_of_a_device_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

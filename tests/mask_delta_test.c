@@ -84,7 +84,7 @@ static void add_answer(struct counts *c, const struct kg_model *m,
 
 static struct counts count_step(const char *dir, int step)
 {
-    const struct kg_model_opts opts = {NULL, KG_F32, false};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = false};
     struct counts c = {0};
     struct kg_str text = {0};
     struct kg_model *m;

@@ -25,7 +25,7 @@ static inline void ok(kg_status status)
 /* returns 0, or 1 for a set-up that failed */
 static inline int open_digit_model(void **state)
 {
-    const struct kg_model_opts opts = {NULL, KG_F32, false};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = false};
 
     kg_threads_set(1);
     return kg_model_open(&model, MODEL, &opts, &err) != KG_OK ||

@@ -166,6 +166,7 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
                             struct kg_mat dhidden, float *grads, struct kg_err *err)
 {
     assert(acts->layers == m->config.layers && acts->ct == m->ct);
+    assert(m->on_host != KG_HOST_LAYERS);
     if (acts->kept == 0)
         return kg_fail(err, KG_EINVAL,
                        "backward: the last forward kept no activations for it");

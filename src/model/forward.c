@@ -13,6 +13,7 @@
  *     h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
  */
 #include "model/acts_internal.h"
+#include "model/model_internal.h"
 
 #include "base/phase.h"
 
@@ -169,8 +170,10 @@ kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
     const int32_t layers = m->config.layers;
     KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, p.pack->tokens,
                        err));
-    for (int32_t l = 0; l < layers; l++)
+    for (int32_t l = 0; l < layers; l++) {
+        KG_TRY(kg_model_fetch_layer(m, l, err));
         KG_TRY(kg_layer_forward(&p, l, true, err));
+    }
     *hidden = kg_mat_rows(acts->hidden, 0, f->pack->n);
     KG_TRY(kg_op_rmsnorm(m->backend, *hidden, kg_vec(acts->inv.data, f->pack->n),
                          kg_walk_x(&p, layers), kg_param_vector(m->norm),

@@ -167,10 +167,10 @@ static int64_t piece_of(int64_t elements)
     return elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS;
 }
 
-/* As fp32 to `to` of the backend.   piece: (piece_of its elements) */
-static kg_status put_param(const struct kg_model *m, const struct kg_st_set *set,
-                           const struct kg_param *p, float *to, float *piece,
-                           struct kg_err *err)
+/* As fp32 to `to` of a backend.   piece: (piece_of its elements) */
+static kg_status put_param(const struct kg_backend *be, float *to,
+                           const struct kg_st_set *set, const struct kg_param *p,
+                           float *piece, struct kg_err *err)
 {
     const int64_t total = kg_param_count(p);
     const struct kg_st_tensor *t = NULL;
@@ -181,7 +181,7 @@ static kg_status put_param(const struct kg_model *m, const struct kg_st_set *set
         struct kg_st_tensor part = *t;
         part.data = t->data + (size_t)i * kg_dtype_traits(dtype)->bytes;
         KG_TRY(convert(piece, KG_F32, &part, dtype, n, err));
-        KG_TRY(kg_buf_put(m->backend, to + i, piece, (uint64_t)n * sizeof *to, err));
+        KG_TRY(kg_buf_put(be, to + i, piece, (uint64_t)n * sizeof *to, err));
     }
     return KG_OK;
 }
@@ -190,7 +190,8 @@ static kg_status put_master(const struct kg_model *m, const struct kg_st_set *se
                             float *piece, struct kg_err *err)
 {
     for (size_t i = 0; i < m->n_params; i++)
-        KG_TRY(put_param(m, set, &m->params[i], m->params[i].master, piece, err));
+        KG_TRY(put_param(m->master.backend, m->params[i].master, set, &m->params[i],
+                         piece, err));
     return KG_OK;
 }
 
@@ -269,19 +270,18 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
 }
 
 /* A piece that the host has, for an operation: itself where that may read it. */
-static kg_status lend(struct kg_mat *from, struct source *s, const struct kg_model *m,
+static kg_status lend(struct kg_mat *from, struct source *s, const struct kg_backend *be,
                       struct kg_err *err)
 {
     const uint64_t row_bytes = (uint64_t)from->cols * kg_dtype_traits(from->dtype)->bytes;
-    if (m->backend->host_memory)
+    if (be->host_memory)
         return KG_OK;
     if (!s->there)
-        s->there = kg_buf_alloc(m->backend, (uint64_t)s->rows * row_bytes,
+        s->there = kg_buf_alloc(be, (uint64_t)s->rows * row_bytes,
                                 "a piece of a checkpoint", err);
     if (!s->there)
         return err->code;
-    KG_TRY(kg_buf_put(m->backend, s->there, from->data, (uint64_t)from->rows * row_bytes,
-                      err));
+    KG_TRY(kg_buf_put(be, s->there, from->data, (uint64_t)from->rows * row_bytes, err));
     from->data = s->there;
     return KG_OK;
 }
@@ -290,6 +290,7 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
                             const struct kg_param *p, int64_t row, struct kg_err *err)
 {
     const int64_t rows = p->rows - row < s->rows ? p->rows - row : s->rows;
+    const struct kg_stored to = kg_param_stored(m, p);
     const size_t row_bytes = (size_t)p->cols * kg_dtype_traits(s->dtype)->bytes;
     char *data = (char *)(uintptr_t)s->t->data +
                  (size_t)row * row_bytes; /* not written */
@@ -301,8 +302,8 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
         KG_TRY(convert(s->piece, m->ct, &part, s->dtype, rows * p->cols, err));
     }
     kg_phase_tick();
-    KG_TRY(lend(&from, s, m, err));
-    KG_TRY(kg_op_cast(m->backend, kg_mat_rows(p->compute, row, rows), from, err));
+    KG_TRY(lend(&from, s, to.backend, err));
+    KG_TRY(kg_op_cast(to.backend, kg_mat_rows(to.mat, row, rows), from, err));
     let_go(data, (size_t)rows * row_bytes);
     return KG_OK;
 }
@@ -315,7 +316,7 @@ static kg_status pack_param(const struct kg_model *m, const struct kg_st_set *se
     for (int64_t row = 0; status == KG_OK && row < p->rows; row += s.rows)
         status = pack_piece(m, &s, p, row, err);
     kg_mem_free(s.piece);
-    kg_buf_free(m->backend, s.there);
+    kg_buf_free(kg_param_stored(m, p).backend, s.there);
     return status;
 }
 
@@ -324,29 +325,8 @@ static kg_status put_vectors(const struct kg_model *m, const struct kg_st_set *s
 {
     for (size_t i = 0; i < m->n_params; i++)
         if (!m->params[i].is_product)
-            KG_TRY(
-                put_param(m, set, &m->params[i], m->params[i].compute.data, piece, err));
-    return KG_OK;
-}
-
-static kg_status attach_vectors(struct kg_model *m, struct kg_err *err)
-{
-    struct kg_model_priv *priv = m->priv;
-    uint64_t floats = 0;
-    for (size_t i = 0; i < m->n_params; i++)
-        floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
-    priv->vectors = kg_buf_alloc(m->backend, floats * sizeof *priv->vectors,
-                                 "norms and biases", err);
-    if (!priv->vectors)
-        return err->code;
-    float *to = priv->vectors;
-    for (size_t i = 0; i < m->n_params; i++) {
-        struct kg_param *p = &m->params[i];
-        if (p->is_product)
-            continue;
-        p->compute = kg_mat(to, KG_F32, 1, p->cols);
-        to += p->cols;
-    }
+            KG_TRY(put_param(m->backend, m->params[i].compute.data, set, &m->params[i],
+                             piece, err));
     return KG_OK;
 }
 
@@ -354,7 +334,7 @@ static kg_status load_inference(struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err)
 {
     KG_TRY(kg_model_attach_panels(m, err));
-    KG_TRY(attach_vectors(m, err));
+    KG_TRY(kg_model_attach_vectors(m, err));
     KG_TRY(with_piece(m, set, false, put_vectors, err));
     for (size_t i = 0; i < m->n_params; i++)
         if (m->params[i].is_product)

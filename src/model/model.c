@@ -182,7 +182,11 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     m->config = *config;
     m->backend = be;
     m->ct = opts->ct;
-    kg_status status = outline(m, err);
+    m->on_host = opts->on_host;
+    m->whose = opts->whose ? opts->whose : "";
+    kg_status status = kg_backend_host(&m->host, be, err);
+    if (status == KG_OK)
+        status = outline(m, err);
     if (status != KG_OK) {
         kg_model_free(m);
         return status;
@@ -199,54 +203,231 @@ static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
     return (bytes + KG_COMPUTE_ALIGN - 1) / KG_COMPUTE_ALIGN * KG_COMPUTE_ALIGN;
 }
 
+/* Parameters of a layer: as many in each. */
+static size_t params_of_layer(const struct kg_model *m)
+{
+    return (m->n_params - 2 - !m->config.tied) / (size_t)m->config.layers;
+}
+
+/* The layer that p stands in; -1 for embedding, final norm and head. */
+static int32_t layer_of(const struct kg_model *m, const struct kg_param *p)
+{
+    const int64_t i = p - m->params - 1;
+    const int64_t layer = i / (int64_t)params_of_layer(m);
+    return i >= 0 && layer < m->config.layers ? (int32_t)layer : -1;
+}
+
+/* Places every matrix, or without memory counts bytes. Layers that are fetched have one
+ * room, the first one's. */
+static uint64_t place_panels(const struct kg_model *m, unsigned char *base)
+{
+    uint64_t used = 0;
+    for (size_t i = 0; i < m->n_params; i++) {
+        struct kg_param *p = &m->params[i];
+        const int32_t layer = m->on_host == KG_HOST_LAYERS ? layer_of(m, p) : -1;
+        if (!p->is_product)
+            continue;
+        if (base && layer > 0)
+            p->compute = m->params[i - (size_t)layer * params_of_layer(m)].compute;
+        else if (base)
+            p->compute = kg_weights(m->backend, base + used, m->ct, p->rows, p->cols);
+        used += layer > 0 ? 0 : panel_bytes(m, p);
+    }
+    return used;
+}
+
 uint64_t kg_model_compute_bytes(const struct kg_model *m)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < m->n_params; i++)
-        if (m->params[i].is_product)
-            bytes += panel_bytes(m, &m->params[i]);
-    return bytes;
+    return place_panels(m, NULL);
+}
+
+/* errors: ENOMEM, naming whose memory it is */
+static void *take(const struct kg_model *m, const struct kg_backend *be, uint64_t bytes,
+                  const char *what, struct kg_err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", m->whose, what);
+    return kg_buf_alloc(be, bytes, name, err);
+}
+
+static kg_status attach_layers(struct kg_model *m, struct kg_err *err)
+{
+    struct kg_model_priv *priv = m->priv;
+    priv->there = -1;
+    priv->layer_bytes = 0;
+    for (size_t i = 0; i < params_of_layer(m); i++)
+        if (m->params[1 + i].is_product)
+            priv->layer_bytes += panel_bytes(m, &m->params[1 + i]);
+    assert(m->host != m->backend || m->master.data);
+    if (m->host == m->backend)
+        return KG_OK; /* a layer is made of the master weights */
+    priv->layers = take(m, m->host, priv->layer_bytes * (uint64_t)m->config.layers,
+                        "weights of layers", err);
+    return priv->layers ? KG_OK : err->code;
 }
 
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
-    priv->panels = kg_buf_alloc(m->backend, kg_model_compute_bytes(m),
-                                "weights in panels", err);
+    priv->panels = take(m, m->backend, kg_model_compute_bytes(m), "weights in panels",
+                        err);
     if (!priv->panels)
         return err->code;
-    unsigned char *to = priv->panels;
+    place_panels(m, priv->panels);
+    return m->on_host == KG_HOST_LAYERS ? attach_layers(m, err) : KG_OK;
+}
+
+kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err)
+{
+    struct kg_model_priv *priv = m->priv;
+    uint64_t floats = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
+    priv->vectors = take(m, m->backend, floats * sizeof *priv->vectors,
+                         "norms and biases", err);
+    if (!priv->vectors)
+        return err->code;
+    float *to = priv->vectors;
     for (size_t i = 0; i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
-        if (!p->is_product)
+        if (p->is_product)
             continue;
-        p->compute = kg_weights(m->backend, to, m->ct, p->rows, p->cols);
-        to += panel_bytes(m, p);
+        p->compute = kg_mat(to, KG_F32, 1, p->cols);
+        to += p->cols;
     }
     return KG_OK;
 }
 
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
 {
-    KG_TRY(kg_slab_init(&m->master, m->backend, m->n_elements, "master weights", err));
+    const struct kg_backend *be = m->on_host == KG_HOST_NONE ? m->backend : m->host;
+    char name[64];
+    snprintf(name, sizeof name, "%smaster weights", m->whose);
+    KG_TRY(kg_slab_init(&m->master, be, m->n_elements, name, err));
     for (size_t i = 0; i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
         p->master = m->master.data + p->offset;
         p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
     }
+    if (be != m->backend)
+        KG_TRY(kg_model_attach_vectors(m, err));
     return kg_model_attach_panels(m, err);
+}
+
+/* ---- what products read ---- */
+struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param *p)
+{
+    const struct kg_model_priv *priv = m->priv;
+    const int32_t layer = priv->layers ? layer_of(m, p) : -1;
+    struct kg_stored s = {m->backend, p->compute};
+    if (layer < 0)
+        return s;
+    s.backend = m->host;
+    s.mat.data = priv->layers + (uint64_t)layer * priv->layer_bytes +
+                 ((unsigned char *)p->compute.data -
+                  (unsigned char *)m->layers[0].wq->compute.data);
+    return s;
+}
+
+static struct kg_mat master_of(const struct kg_param *p)
+{
+    return kg_mat(p->master, KG_F32, p->rows, p->cols);
+}
+
+static kg_status make_layer(const struct kg_model *m, int32_t l, struct kg_err *err)
+{
+    const size_t n = params_of_layer(m), first = 1 + (size_t)l * n;
+    for (size_t i = first; i < first + n; i++)
+        if (m->params[i].is_product)
+            KG_TRY(kg_op_cast(m->backend, m->params[i].compute, master_of(&m->params[i]),
+                              err));
+    return KG_OK;
+}
+
+kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l, struct kg_err *err)
+{
+    struct kg_model_priv *priv = m->priv;
+    if (m->on_host != KG_HOST_LAYERS || priv->there == l)
+        return KG_OK;
+    priv->there = -1;
+    if (priv->layers)
+        KG_TRY(kg_buf_put(m->backend, m->layers[0].wq->compute.data,
+                          priv->layers + (uint64_t)l * priv->layer_bytes,
+                          priv->layer_bytes, err));
+    else
+        KG_TRY(make_layer(m, l, err));
+    priv->there = l;
+    return KG_OK;
+}
+
+/* Rows that go to the backend at once. */
+static int64_t sent_rows(const struct kg_param *p)
+{
+    enum { SENT_ELEMENTS = 1 << 24 };
+    const int64_t fit = SENT_ELEMENTS / p->cols / KG_PANEL * KG_PANEL;
+    const int64_t rows = fit > KG_PANEL ? fit : KG_PANEL;
+    return rows < p->rows ? rows : p->rows;
+}
+
+/* From master weights of the host: packed there, and put.   piece: for sent_rows */
+static kg_status send(const struct kg_model *m, const struct kg_param *p, void *piece,
+                      struct kg_err *err)
+{
+    const int64_t most = sent_rows(p);
+    for (int64_t row = 0; row < p->rows; row += most) {
+        const int64_t n = p->rows - row < most ? p->rows - row : most;
+        KG_TRY(kg_op_cast(m->host, kg_weights(m->backend, piece, m->ct, n, p->cols),
+                          kg_mat_rows(master_of(p), row, n), err));
+        KG_TRY(kg_buf_put(m->backend, kg_mat_rows(p->compute, row, n).data, piece,
+                          kg_weights_bytes(m->backend, m->ct, n, p->cols), err));
+    }
+    return KG_OK;
+}
+
+static kg_status refresh_from_host(struct kg_model *m, void *piece, struct kg_err *err)
+{
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        const struct kg_stored to = kg_param_stored(m, p);
+        if (!p->is_product)
+            KG_TRY(kg_buf_put(m->backend, p->compute.data, p->master,
+                              (uint64_t)p->cols * sizeof *p->master, err));
+        else if (to.backend == m->host)
+            KG_TRY(kg_op_cast(m->host, to.mat, master_of(p), err));
+        else
+            KG_TRY(send(m, p, piece, err));
+    }
+    return KG_OK;
+}
+
+static kg_status refresh_with_piece(struct kg_model *m, struct kg_err *err)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        const uint64_t bytes = kg_weights_bytes(m->backend, m->ct, sent_rows(p), p->cols);
+        most = p->is_product && bytes > most ? bytes : most;
+    }
+    void *piece = kg_buf_alloc(m->host, most, "a piece of weights", err);
+    const kg_status status = piece ? refresh_from_host(m, piece, err) : err->code;
+    kg_buf_free(m->host, piece);
+    return status;
 }
 
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
 {
+    struct kg_model_priv *priv = m->priv;
     if (!m->master.data)
         return KG_OK; /* packed while the file was read */
+    priv->there = -1;
+    if (m->master.backend != m->backend)
+        return refresh_with_piece(m, err);
     for (size_t i = 0; i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
-        if (!p->is_product)
+        /* layers that are made as they come */
+        if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0))
             continue;
-        KG_TRY(kg_op_cast(m->backend, p->compute,
-                          kg_mat(p->master, KG_F32, p->rows, p->cols), err));
+        KG_TRY(kg_op_cast(m->backend, p->compute, master_of(p), err));
     }
     return KG_OK;
 }
@@ -291,14 +472,16 @@ kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m
                         const struct kg_param *p, const struct kg_slab *weights,
                         int64_t first, int64_t n, struct kg_err *err)
 {
+    const struct kg_backend *be = weights ? weights->backend : m->backend;
+    const struct kg_stored stored = kg_param_stored(m, p);
     if (!weights && p->is_product)
-        return read_weights(dst, dtype, m->backend, p->compute, first, n, err);
+        return read_weights(dst, dtype, stored.backend, stored.mat, first, n, err);
     const float *from = weights ? weights->data + p->offset : p->compute.data;
     for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
         float piece[KG_SLAB_PIECE];
         const int64_t count = kg_slab_piece(n, i);
-        KG_TRY(kg_buf_get(m->backend, piece, from + first + i,
-                          (uint64_t)count * sizeof *piece, err));
+        KG_TRY(kg_buf_get(be, piece, from + first + i, (uint64_t)count * sizeof *piece,
+                          err));
         KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
                                 dtype, piece, KG_F32, (size_t)count, err));
     }
@@ -404,13 +587,14 @@ static kg_status copy_weights(struct kg_model *to, const struct kg_model *from,
 }
 
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
-                         enum kg_dtype ct, struct kg_err *err)
+                         const struct kg_model_opts *opts, struct kg_err *err)
 {
-    const struct kg_model_opts opts = {src->backend, ct, true};
+    struct kg_model_opts own = *opts;
     struct kg_model *m = NULL;
     kg_status status = KG_OK;
     *out = NULL;
-    KG_TRY(kg_model_outline(&m, &src->config, &opts, err));
+    own.backend = src->backend;
+    KG_TRY(kg_model_outline(&m, &src->config, &own, err));
     if (src->dir) {
         m->dir = kg_mem_strdup(src->dir, err);
         KG_TRY_GOTO(out, m->dir ? KG_OK : KG_ENOMEM);
@@ -434,6 +618,7 @@ void kg_model_free(struct kg_model *m)
         kg_st_close(priv->set);
         kg_buf_free(m->backend, priv->panels);
         kg_buf_free(m->backend, priv->vectors);
+        kg_buf_free(m->host, priv->layers);
         kg_mem_free(priv->names);
         kg_mem_free(priv);
     }

@@ -6,6 +6,9 @@
  * embedding and head one copy. A model opened for inference packs the checkpoint while it
  * reads it and keeps nothing else; one opened for training owns fp32 master weights
  * (`master`) beside, and kg_model_refresh packs them again after every update.
+ *
+ * Of a model on a device the master weights, and what products read of its layers, may
+ * lie in the host's memory instead (enum kg_on_host); its results have the same bits.
  */
 #ifndef KG_MODEL_MODEL_H
 #define KG_MODEL_MODEL_H
@@ -36,9 +39,21 @@ struct kg_layer_params {
     struct kg_param *qnorm, *knorm; /* NULL without QK-norm */
 };
 
+enum kg_on_host {
+    KG_HOST_NONE,   /* all in the backend's memory */
+    KG_HOST_MASTER, /* master weights in the host's */
+    /* what products read of the layers too: a forward fetches one layer after the other
+     * into room for one. On the CPU, where that takes master weights, the layer is made
+     * of them. Forward alone, and from one thread at a time */
+    KG_HOST_LAYERS,
+};
+
 struct kg_model {
     struct kg_model_config config;
     const struct kg_backend *backend;
+    const struct kg_backend *host; /* kg_backend_host of it */
+    enum kg_on_host on_host;
+    const char *whose;       /* as in the options */
     enum kg_dtype ct;        /* compute dtype */
     struct kg_param *params; /* (n_params) owned: embed, layers, norm, head */
     size_t n_params;
@@ -59,6 +74,8 @@ struct kg_model_opts {
     const struct kg_backend *backend; /* NULL: the default */
     enum kg_dtype ct;
     bool trainable; /* own fp32 master weights */
+    enum kg_on_host on_host;
+    const char *whose; /* names its memory: "anchor's "; of static life, NULL for "" */
 };
 
 /* Read a checkpoint folder; every tensor of the architecture must be there with its
@@ -76,15 +93,16 @@ kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set
 kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *config,
                           const struct kg_model_opts *opts, uint64_t seed,
                           struct kg_err *err) KG_MUST_CHECK;
-/* A second trainable model of the same shape whose master weights are copied from src
- * (the EMA anchor), with products in ct. */
+/* A second trainable model of the same shape and backend whose master weights are copied
+ * from src (the EMA anchor).   opts: what else it is */
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
-                         enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
+                         const struct kg_model_opts *opts,
+                         struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
 /* Pack what products read from the master weights, after any change of them. */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Memory of what products read, beside the master weights. */
+/* Memory of what products read, beside the master weights: the backend's. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);
 
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors

@@ -22,7 +22,19 @@ struct kg_model_priv {
     float *vectors;        /* owned, the backend's; norms and biases of a model opened for
                               inference, or NULL */
     char *names;           /* owned; storage of every param.name */
+    /* KG_HOST_LAYERS: */
+    unsigned char *layers; /* (L layer_bytes) owned, the host's; what products read of
+                              them; NULL: it is made of the master weights */
+    uint64_t layer_bytes;
+    int32_t there; /* the layer that the room holds; -1: none */
 };
+
+/* Where what products read of a matrix lies for good. */
+struct kg_stored {
+    const struct kg_backend *backend;
+    struct kg_mat mat;
+};
+struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param *p);
 
 /* A model with its parameters listed and nothing allocated for them.
  * errors: ENOMEM, SHAPE (too many elements) */
@@ -32,6 +44,13 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
 
 /* Give a listed model the memory that products read; sets compute of every matrix. */
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+
+/* Norms and biases apart from a master slab; sets their compute. */
+kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+
+/* What products read of layer l is there, until that of another is asked for. */
+kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l,
+                               struct kg_err *err) KG_MUST_CHECK;
 
 /* Its master slab and the above; sets master and compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;

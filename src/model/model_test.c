@@ -103,7 +103,7 @@ static void write_variant(const char *to, const char *from, struct edit e)
 
 static kg_status try_open(const char *dir, bool trainable, struct kg_err *err)
 {
-    const struct kg_model_opts opts = {NULL, KG_F32, trainable};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = trainable};
     struct kg_model *m = NULL;
     const kg_status status = kg_model_open(&m, dir, &opts, err);
     assert_true(status == KG_OK ? m != NULL : m == NULL);
@@ -314,7 +314,7 @@ static void test_fresh_weights_depend_on_the_seed_alone(void **state)
 {
     (void)state;
     struct kg_model *shape = test_open(qwen2_dir, KG_F32, false);
-    const struct kg_model_opts opts = {NULL, KG_F32, true};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     struct kg_model *m[3];
     const uint64_t seeds[] = {7, 7, 8};
     for (int i = 0; i < 3; i++) {
@@ -334,7 +334,7 @@ static void test_fresh_weights_have_the_configured_spread(void **state)
 {
     (void)state;
     struct kg_model *shape = test_open(qwen2_dir, KG_F32, false);
-    const struct kg_model_opts opts = {NULL, KG_F32, true};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     struct kg_model *m = NULL;
     NEED(kg_model_create(&m, &shape->config, &opts, 1, err));
     for (size_t i = 0; i < m->n_params; i++) {
@@ -363,7 +363,7 @@ static void test_a_clone_has_weights_of_its_own(void **state)
     for (int trainable = 0; trainable <= 1; trainable++) {
         struct kg_model *m = test_open(qwen3_dir, KG_BF16, trainable);
         struct kg_model *c = NULL;
-        NEED(kg_model_clone(&c, m, m->ct, err));
+        NEED(kg_model_clone(&c, m, &(struct kg_model_opts){.ct = m->ct}, err));
         assert_string_equal(c->dir, qwen3_dir);
         for (size_t i = 0; i < m->n_params; i++)
             assert_memory_equal(m->params[i].compute.data, c->params[i].compute.data,
@@ -459,7 +459,9 @@ static void test_any_stretch_of_a_parameter_can_be_read(void **state)
         struct kg_model *m;
         laid.weights = i < 2 ? KG_PANELS : KG_ROWS;
         NEED(kg_model_open(&m, qwen2_dir,
-                           &(struct kg_model_opts){&laid, KG_BF16, i % 2 == 0}, err));
+                           &(struct kg_model_opts){
+                               .backend = &laid, .ct = KG_BF16, .trainable = i % 2 == 0},
+                           err));
         const struct kg_slab *own = m->master.data ? &m->master : NULL;
         struct kg_slab others;
         float few[3];
@@ -578,7 +580,7 @@ static void test_sidecars_travel_along_byte_for_byte(void **state)
 static kg_status open_and_run(const char *dir, enum kg_dtype ct, bool trainable,
                               struct kg_err *err)
 {
-    const struct kg_model_opts opts = {NULL, ct, trainable};
+    const struct kg_model_opts opts = {.ct = ct, .trainable = trainable};
     struct kg_model *m = NULL;
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;

@@ -87,7 +87,7 @@ TEST_UNUSED static void test_pack_release(struct test_pack *t)
 /* A fresh model whose products are wide enough for the library's blocked kernels. */
 TEST_UNUSED static struct kg_model *test_create_wide(enum kg_dtype ct)
 {
-    const struct kg_model_opts opts = {NULL, ct, true};
+    const struct kg_model_opts opts = {.ct = ct, .trainable = true};
     struct kg_model_config c;
     struct kg_model *m = NULL;
     NEED(kg_model_config_read(&c, "tests/data/reference/qwen3", err));
@@ -117,7 +117,7 @@ TEST_UNUSED static void test_tokens(int32_t *out, int32_t n, int32_t vocab, uint
 TEST_UNUSED static struct kg_model *test_open(const char *dir, enum kg_dtype ct,
                                               bool trainable)
 {
-    const struct kg_model_opts opts = {NULL, ct, trainable};
+    const struct kg_model_opts opts = {.ct = ct, .trainable = trainable};
     struct kg_model *m = NULL;
     NEED(kg_model_open(&m, dir, &opts, err));
     return m;

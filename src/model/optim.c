@@ -285,8 +285,7 @@ kg_status kg_anchor_update(struct kg_model *anchor, const struct kg_model *m, do
                            struct kg_err *err)
 {
     assert(anchor->master.n == m->master.n);
-    KG_TRY(kg_op_ema(m->backend, kg_slab_all(&anchor->master), kg_slab_all(&m->master),
-                     (float)eta, err));
+    KG_TRY(kg_slab_ema(&anchor->master, &m->master, (float)eta, err));
     return kg_model_refresh(anchor, err);
 }
 
@@ -296,9 +295,8 @@ kg_status kg_anchor_distance(double *absolute, double *relative, const struct kg
     assert(anchor->master.n == m->master.n);
     double apart = 0.0;
     double size = 0.0;
-    const struct kg_vec own = kg_slab_all(&m->master), none = {0};
-    KG_TRY(kg_op_sum_squares(m->backend, &apart, own, kg_slab_all(&anchor->master), err));
-    KG_TRY(kg_op_sum_squares(m->backend, &size, own, none, err));
+    KG_TRY(kg_slab_sum_squares(&apart, &m->master, &anchor->master, err));
+    KG_TRY(kg_slab_sum_squares(&size, &m->master, NULL, err));
     *absolute = sqrt(apart);
     *relative = size > 0.0 ? sqrt(apart / size) : 0.0;
     return KG_OK;

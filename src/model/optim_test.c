@@ -351,7 +351,7 @@ static void test_a_gradient_that_is_not_finite_changes_nothing(void **state)
         double lr = 0.0;
         struct kg_model *m = fresh(&o, &reference_opts);
         struct kg_model *before = NULL;
-        NEED(kg_model_clone(&before, m, m->ct, err));
+        NEED(kg_model_clone(&before, m, &(struct kg_model_opts){.ct = m->ct}, err));
         o->grads.data[o->grads.n / 2] = bad[i];
         assert_int_equal(kg_optim_update(o, m, &norm, &lr, &why), KG_ENONFINITE);
         assert_false(isfinite(norm));
@@ -376,7 +376,7 @@ static void test_decay_can_be_kept_to_matrices(void **state)
     double lr = 0.0;
     struct kg_model *m = fresh(&o, &opts);
     struct kg_model *before = NULL;
-    NEED(kg_model_clone(&before, m, m->ct, err));
+    NEED(kg_model_clone(&before, m, &(struct kg_model_opts){.ct = m->ct}, err));
     NEED(kg_optim_update(o, m, &norm, &lr, err)); /* gradients are zero: decay alone */
     assert_true(norm == 0.0);
     for (size_t i = 0; i < m->n_params; i++) {
@@ -419,7 +419,7 @@ static void test_the_anchor_moves_by_its_rate(void **state)
     struct kg_model *anchor = NULL;
     double absolute = 1.0;
     double relative = 1.0;
-    NEED(kg_model_clone(&anchor, m, m->ct, err));
+    NEED(kg_model_clone(&anchor, m, &(struct kg_model_opts){.ct = m->ct}, err));
     NEED(kg_anchor_distance(&absolute, &relative, m, anchor, err));
     assert_true(absolute == 0.0 && relative == 0.0);
     m->master.data[0] += 3.0f;

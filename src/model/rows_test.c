@@ -321,7 +321,7 @@ static void an_anchor_equal_to_the_policy_gives_exactly_zero(void **state)
     (void)state;
     kg_model_free(w.anchor);
     w.anchor = NULL;
-    NEED(kg_model_clone(&w.anchor, w.model, KG_F32, err));
+    NEED(kg_model_clone(&w.anchor, w.model, &(struct kg_model_opts){.ct = KG_F32}, err));
     for (int kind = REVERSE; kind <= FORWARD; kind++) {
         gradient(&w, (enum kind)kind);
         for (int64_t i = 0; i < w.rows->n_rows; i++)

@@ -22,7 +22,7 @@ static inline void *must_alloc(size_t n, size_t size)
 /* Two layers in fp32, head and embeddings tied, random weights. */
 static inline struct kg_model *small_model(int64_t vocab, uint64_t seed)
 {
-    struct kg_model_opts opts = {NULL, KG_F32, true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     struct kg_model_config c = {.vocab = vocab,
                                 .hidden = 16,
                                 .ffn = 24,

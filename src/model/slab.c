@@ -84,13 +84,33 @@ kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err)
 
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from, struct kg_err *err)
 {
+    const uint64_t bytes = bytes_of(to, to->n);
     KG_TRY(check_alike(to, from, err));
-    return kg_buf_copy(to->backend, to->memory, from->memory, bytes_of(to, to->n), err);
+    if (to->backend == from->backend)
+        return kg_buf_copy(to->backend, to->memory, from->memory, bytes, err);
+    return from->backend->host_memory
+               ? kg_buf_put(to->backend, to->memory, from->memory, bytes, err)
+               : kg_buf_get(from->backend, to->memory, from->memory, bytes, err);
+}
+
+/* near: the host's */
+static kg_status swap_apart(struct kg_slab *near, struct kg_slab *far, struct kg_err *err)
+{
+    float piece[KG_SLAB_PIECE];
+    for (int64_t i = 0; i < near->n; i += KG_SLAB_PIECE) {
+        const int64_t n = kg_slab_piece(near->n, i);
+        KG_TRY(kg_slab_read(piece, far, i, n, err));
+        KG_TRY(kg_slab_write(far, i, address(near, i), n, err));
+        KG_TRY(kg_slab_write(near, i, piece, n, err));
+    }
+    return KG_OK;
 }
 
 kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b, struct kg_err *err)
 {
     KG_TRY(check_alike(a, b, err));
+    if (a->backend != b->backend)
+        return a->backend->host_memory ? swap_apart(a, b, err) : swap_apart(b, a, err);
     return kg_buf_swap(a->backend, a->memory, b->memory, bytes_of(a, a->n), err);
 }
 
@@ -98,6 +118,101 @@ kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from, struct kg_
 {
     KG_TRY(check_alike(to, from, err));
     return kg_op_add(to->backend, kg_slab_all(to), kg_slab_all(from), err);
+}
+
+/* ---- slabs of two places ---- */
+kg_status kg_slab_room(float **room, const struct kg_slab *s, struct kg_err *err)
+{
+    *room = NULL;
+    if (s->backend->host_memory)
+        return KG_OK;
+    *room = kg_mem_calloc(KG_SLAB_RUN, sizeof **room, "a piece of a slab", err);
+    return *room ? KG_OK : KG_ENOMEM;
+}
+
+kg_status kg_slab_see(struct kg_vec *v, float *room, const struct kg_slab *s,
+                      int64_t first, int64_t n, struct kg_err *err)
+{
+    *v = room ? kg_vec(room, n) : kg_slab_part(s, first, n);
+    return room ? kg_slab_read(room, s, first, n, err) : KG_OK;
+}
+
+static kg_status ema_apart(struct kg_slab *avg, const struct kg_slab *w, float eta,
+                           float *room, struct kg_err *err)
+{
+    for (int64_t i = 0; i < w->n; i += KG_SLAB_RUN) {
+        const int64_t n = kg_slab_run(w->n, i);
+        struct kg_vec seen;
+        KG_TRY(kg_slab_see(&seen, room, w, i, n, err));
+        KG_TRY(kg_op_ema(avg->backend, kg_slab_part(avg, i, n), seen, eta, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_slab_ema(struct kg_slab *avg, const struct kg_slab *w, float eta,
+                      struct kg_err *err)
+{
+    float *room = NULL;
+    kg_status status;
+    KG_TRY(check_alike(avg, w, err));
+    if (avg->backend == w->backend)
+        return kg_op_ema(w->backend, kg_slab_all(avg), kg_slab_all(w), eta, err);
+    assert(avg->backend->host_memory);
+    KG_TRY(kg_slab_room(&room, w, err));
+    status = ema_apart(avg, w, eta, room, err);
+    kg_mem_free(room);
+    return status;
+}
+
+/* Of one run, piece by piece onto *sum: the order of the whole. */
+static kg_status add_squares(double *sum, const struct kg_backend *be, struct kg_vec x,
+                             struct kg_vec minus, struct kg_err *err)
+{
+    for (int64_t i = 0; i < x.n; i += KG_SLAB_PIECE) {
+        const int64_t n = kg_slab_piece(x.n, i);
+        double piece = 0;
+        KG_TRY(kg_op_sum_squares(be, &piece, kg_vec(x.data + i, n),
+                                 kg_vec(minus.data + i, n), err));
+        *sum += piece;
+    }
+    return KG_OK;
+}
+
+/* near: the host's */
+static kg_status squares_apart(double *out, const struct kg_slab *near,
+                               const struct kg_slab *far, float *room, struct kg_err *err)
+{
+    *out = 0;
+    for (int64_t i = 0; i < near->n; i += KG_SLAB_RUN) {
+        const int64_t n = kg_slab_run(near->n, i);
+        struct kg_vec seen;
+        KG_TRY(kg_slab_see(&seen, room, far, i, n, err));
+        KG_TRY(add_squares(out, near->backend, kg_slab_part(near, i, n), seen, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
+                              const struct kg_slab *minus, struct kg_err *err)
+{
+    const struct kg_slab *near = x, *far = minus;
+    float *room = NULL;
+    kg_status status;
+    if (!minus)
+        return kg_op_sum_squares(x->backend, out, kg_slab_all(x), (struct kg_vec){0},
+                                 err);
+    KG_TRY(check_alike(x, minus, err));
+    if (x->backend == minus->backend)
+        return kg_op_sum_squares(x->backend, out, kg_slab_all(x), kg_slab_all(minus),
+                                 err);
+    if (!x->backend->host_memory) {
+        near = minus;
+        far = x;
+    }
+    KG_TRY(kg_slab_room(&room, far, err));
+    status = squares_apart(out, near, far, room, err);
+    kg_mem_free(room);
+    return status;
 }
 
 /* ---- to and from the host ---- */

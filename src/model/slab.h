@@ -5,7 +5,9 @@
  * is one call.
  *
  * The memory is the backend's. Operations take `data`; to the host the values go by
- * kg_slab_read and come by kg_slab_write.
+ * kg_slab_read and come by kg_slab_write. Of a model on a device some slabs may be the
+ * host's (enum kg_on_host): what is done to two slabs at once is done where both lie, or
+ * on the host by pieces, with the same bits.
  */
 #ifndef KG_MODEL_SLAB_H
 #define KG_MODEL_SLAB_H
@@ -48,8 +50,8 @@ kg_status kg_slab_init(struct kg_slab *s, const struct kg_backend *backend, int6
                        const char *what, struct kg_err *err) KG_MUST_CHECK;
 void kg_slab_release(struct kg_slab *s); /* {0} is allowed, and is what it leaves */
 
-/* s = 0;   to = from;   a, b = b, a, all bit for bit;   to = to + from
- * errors: SHAPE (not of one length), DTYPE (not of one type) */
+/* s = 0;   to = from;   a, b = b, a, all bit for bit;   to = to + from (of one backend)
+ * errors: SHAPE (not of one length), DTYPE (not of one type), ENOMEM */
 kg_status kg_slab_zero(struct kg_slab *s, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_slab_copy(struct kg_slab *to, const struct kg_slab *from,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -57,6 +59,16 @@ kg_status kg_slab_swap(struct kg_slab *a, struct kg_slab *b,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_slab_add(struct kg_slab *to, const struct kg_slab *from,
                       struct kg_err *err) KG_MUST_CHECK;
+
+/* avg = eta avg + (1 - eta) w, as kg_op_ema; of two places avg is the host's
+ * errors: as those above */
+kg_status kg_slab_ema(struct kg_slab *avg, const struct kg_slab *w, float eta,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* *out = sum_i (x_i - minus_i)^2, as kg_op_sum_squares; minus NULL for 0
+ * errors: as those above */
+kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
+                              const struct kg_slab *minus,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Elements [first, first+n), in the slab's type, to and from the host, where they may be
  * unaligned.
@@ -81,6 +93,24 @@ static inline int64_t kg_slab_piece(int64_t n, int64_t first)
 {
     return n - first < KG_SLAB_PIECE ? n - first : KG_SLAB_PIECE;
 }
+
+/* Elements of a slab as the host sees them, a run of pieces at a time: themselves where
+ * its memory is the host's, else a copy.
+ *
+ *     for (int64_t i = 0; i < s->n; i += KG_SLAB_RUN) {
+ *         KG_TRY(kg_slab_see(&v, room, s, i, kg_slab_run(s->n, i), err)); ...
+ *
+ * room: (KG_SLAB_RUN) fp32 of kg_slab_room, or NULL where that gave none */
+enum { KG_SLAB_RUN = KG_SLAB_PIECE << 8 };
+static inline int64_t kg_slab_run(int64_t n, int64_t first)
+{
+    return n - first < KG_SLAB_RUN ? n - first : KG_SLAB_RUN;
+}
+kg_status kg_slab_see(struct kg_vec *v, float *room, const struct kg_slab *s,
+                      int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;
+/* *room: freed by kg_mem_free; NULL for a slab of the host's.   errors: ENOMEM */
+kg_status kg_slab_room(float **room, const struct kg_slab *s,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 /* What one holder has of a slab: whole pieces of it, but for the end of the last. */
 struct kg_cut {

@@ -179,6 +179,11 @@ static bool moving(const struct kg_recipe *r)
     return anchor(r) && !is(r->algo.name[KG_TABLE_ANCHOR], "fixed");
 }
 
+static bool anchor_has_weights(const struct kg_recipe *r)
+{
+    return anchor(r) && !is(r->algo.name[KG_TABLE_ANCHOR], "iterative");
+}
+
 static bool ema(const struct kg_recipe *r)
 {
     return is(r->algo.name[KG_TABLE_ANCHOR], "ema");
@@ -289,6 +294,8 @@ static const struct kg_effect_row rows[] = {
      "anchor.kind"},
     {"anchor.unit", "an anchor that moves (anchor.kind ema, iterative, copy)", moving,
      "anchor.kind"},
+    {"anchor.place", "an anchor with weights (anchor.kind ema, copy, fixed)",
+     anchor_has_weights, "anchor.kind"},
     {"anchor.smoothing", "anchor.kappa above 0", kappa, "anchor.kappa"},
     {"eval.anchor", "an anchor.kind", anchor, "anchor.kind"},
     {"optim.min_lr", "optim.schedule linear or cosine", falling, "optim.schedule"},

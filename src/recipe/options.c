@@ -260,6 +260,10 @@ static const struct kg_opt_row rows[] = {
      false},
     {"anchor.path", AT(anchor_path), "", 0, 0, NULL,
      "checkpoint that the anchor starts from: a teacher, a saved anchor", false},
+    {"anchor.place", AT(anchor_on_host), "device", 0, 0, "device|host",
+     "where the anchor's weights lie: with the model, or on the host, from where a layer "
+     "comes at a time (same bits; docs/gpu.md)",
+     true},
 
     {KEY(optim.kind), "adamw", 0, 0, NULL, "optimizer of RL: adamw or schedule-free",
      false},

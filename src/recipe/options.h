@@ -67,6 +67,7 @@ struct kg_recipe {
     struct kg_algo algo;            /* its rows are names, not looked up yet */
     bool reproduction;
     const char *anchor_path;
+    bool anchor_on_host;
     struct {
         const char *kind;
         struct kg_optim_opts opts; /* all but row and numbers of updates */

@@ -461,7 +461,7 @@ static void a_cache_for_n_sequences_runs_n_at_once(void **state)
 static struct kg_model *model_with_a_hole(int32_t id)
 {
     struct kg_model_config c = config(3000);
-    struct kg_model_opts opts = {NULL, KG_F32, true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     struct kg_model *m = NULL;
     c.tied = false;
     NEED(kg_model_create(&m, &c, &opts, 11, err));

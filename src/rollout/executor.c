@@ -99,7 +99,8 @@ static struct kg_rows_opts worker_room(const struct kg_exec *x, int i, int T)
 
 kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err)
 {
-    int T = x->m->backend->one_caller ? 1 : kg_threads_get();
+    bool alone = x->m->backend->one_caller || x->m->on_host == KG_HOST_LAYERS;
+    int T = alone ? 1 : kg_threads_get();
     if (x->n_workers != T) {
         free_workers(x);
         x->workers = kg_mem_calloc((size_t)T, sizeof *x->workers, "rollout engine", err);

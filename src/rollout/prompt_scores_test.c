@@ -202,7 +202,7 @@ static void a_prompt_that_cannot_be_scored_fails_alone(void **state)
     const struct kg_rollout_opts o = {.max_batch = 2, .max_len = LONGEST};
     const struct kg_rollout_session session = {.finished = count};
     struct kg_rollout_load load = {.waiting = 1};
-    struct kg_model_opts opts = {NULL, KG_F32, true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     struct kg_model_config c = config(TEST_V);
     struct kg_model *m;
     struct kg_rollout *r;

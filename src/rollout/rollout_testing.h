@@ -46,7 +46,7 @@ TEST_UNUSED static struct kg_model_config config(int32_t vocab)
 TEST_UNUSED static struct kg_model *make_model(enum kg_dtype ct, int32_t vocab)
 {
     struct kg_model_config c = config(vocab);
-    struct kg_model_opts opts = {NULL, ct, true};
+    struct kg_model_opts opts = {.ct = ct, .trainable = true};
     struct kg_model *m = NULL;
     assert_int_equal(kg_model_create(&m, &c, &opts, 11, &refusal), KG_OK);
     return m;

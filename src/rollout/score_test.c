@@ -44,7 +44,7 @@ static int setup(void **state)
                                 .init_range = 0.3f,
                                 .bos = -1,
                                 .dtype_name = "float32"};
-    struct kg_model_opts opts = {NULL, KG_F32, true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     for (uint32_t i = 0; i < N; i++)
         for (uint32_t t = 0; t < LEN; t++) {
             tokens[i][t] = (int32_t)kg_rng_below(key, i, t, 0, V);

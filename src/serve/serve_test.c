@@ -379,7 +379,7 @@ static void a_failed_answer_ends_its_siblings(void **state)
 {
     struct kg_model *good = model;
     struct kg_model_config c = config(TEST_V);
-    struct kg_model_opts opts = {NULL, KG_F32, true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     c.tied = false;
     (void)state;
     NEED(kg_model_create(&model, &c, &opts, 11, err));

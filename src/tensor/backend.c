@@ -170,6 +170,13 @@ kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           err);
 }
 
+kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backend *be,
+                          struct kg_err *err)
+{
+    *host = be;
+    return be->host_memory ? KG_OK : open_cpu(host, err);
+}
+
 #if defined(__x86_64__)
 /* The builtin takes a literal, so the names cannot be looped over. */
 void kg_selfcheck_cpu_features(char *text, size_t bytes)

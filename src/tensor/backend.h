@@ -386,6 +386,11 @@ struct kg_backend {
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
 
+/* Whose memory is the host's beside it: itself where its own is, else the CPU.
+ * errors: of kg_backend_open */
+kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backend *be,
+                          struct kg_err *err) KG_MUST_CHECK;
+
 /* Weights that products of this backend read, in kg_weights_bytes of 64-byte aligned
  * memory: panels or rows. */
 static inline struct kg_mat kg_weights(const struct kg_backend *be, void *data,

@@ -35,7 +35,7 @@ static inline void make_agent(const char *root, const char *text, int more, bool
                                 .init_range = wide ? 0.1f : 0.2f,
                                 .bos = -1,
                                 .dtype_name = "float32"};
-    struct kg_model_opts opts = {NULL, KG_F32, true};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
     char tokenizer[256], model[256];
     struct kg_model_save save = {.dtype = KG_F32, .source_dir = tokenizer};
     struct kg_model *m = NULL;

@@ -30,20 +30,38 @@ static kg_status check_shape(const struct kg_model *anchor, const struct kg_mode
                    (long long)anchor->n_elements);
 }
 
+/* Where it lies: as the policy does, or its layers on the host. */
+static struct kg_model_opts opts_of(const struct kg_run_inputs *in,
+                                    const struct kg_run_state *state)
+{
+    return (struct kg_model_opts){
+        .ct = state->model->ct,
+        .on_host = in->recipe.anchor_on_host ? KG_HOST_LAYERS : state->model->on_host,
+        .whose = "anchor's "};
+}
+
 static kg_status open_path(const struct kg_run_inputs *in, struct kg_run_state *state,
                            const char *path, struct kg_err *err)
 {
     enum kg_anchor_kind kind = in->algo.anchor->kind;
     const char *name = in->algo.anchor->about.name;
     bool follows = kind != KG_ANCHOR_FIXED;
+    struct kg_model_opts opts = opts_of(in, state);
 
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected anchor.kind fixed, ema or copy with it, "
                        "found %s",
                        name);
+    if (!follows && in->recipe.anchor_on_host && state->model->backend->host_memory)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.place: on the CPU an anchor that stands still (%s, of "
+                       "anchor.path) is there once, in what products read; expected "
+                       "device, found host",
+                       name);
+    opts.trainable = follows;
     KG_TRY(kg_reference_open(&state->anchor, path, "anchor.path", state->model, in->tok,
-                             follows, err));
+                             &opts, err));
     return follows ? check_shape(state->anchor, state->model, name, err) : KG_OK;
 }
 
@@ -52,12 +70,14 @@ kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state
 {
     enum kg_anchor_kind kind = in->algo.anchor->kind;
     const char *path = in->recipe.anchor_path;
+    struct kg_model_opts opts;
 
     if (*path)
         return open_path(in, state, path, err);
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
         return KG_OK;
-    return kg_model_clone(&state->anchor, state->model, state->model->ct, err);
+    opts = opts_of(in, state);
+    return kg_model_clone(&state->anchor, state->model, &opts, err);
 }
 
 static kg_status become_policy(struct kg_run_state *state, struct kg_err *err)

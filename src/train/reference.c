@@ -64,14 +64,15 @@ static kg_status check_vocabulary(const struct kg_model *other, const char *dir,
 
 kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *key,
                             const struct kg_model *m, const struct kg_tokenizer *tok,
-                            bool trainable, struct kg_err *err)
+                            const struct kg_model_opts *opts, struct kg_err *err)
 {
-    struct kg_model_opts opts = {
-        .backend = m->backend, .ct = m->ct, .trainable = trainable};
+    struct kg_model_opts own = *opts;
     struct kg_model *other;
     kg_status status;
 
-    if (kg_model_open(&other, dir, &opts, err) != KG_OK)
+    own.backend = m->backend;
+    own.ct = m->ct;
+    if (kg_model_open(&other, dir, &own, err) != KG_OK)
         return kg_err_prefix(err, "%s", key);
     status = check_vocabulary(other, dir, key, m, tok, err);
     if (status != KG_OK) {

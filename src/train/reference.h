@@ -13,10 +13,11 @@
 #include "text/tokenizer.h"
 
 /* Open the checkpoint at dir, which the option `key` names, for models of m's vocabulary
- * and compute type; with master weights when trainable.
+ * and compute type, on its backend.   opts: what else it is
  * errors: those of opening; ECONFLICT with the key and what differs */
 kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *key,
                             const struct kg_model *m, const struct kg_tokenizer *tok,
-                            bool trainable, struct kg_err *err) KG_MUST_CHECK;
+                            const struct kg_model_opts *opts,
+                            struct kg_err *err) KG_MUST_CHECK;
 
 #endif

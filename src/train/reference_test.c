@@ -17,6 +17,8 @@
 #define OTHER  "tests/data/models/synthetic_tiny_llama"
 #define ROOT   "build/test-runs/reference"
 
+static const struct kg_model_opts reads = {.ct = KG_F32}, trains = {.trainable = true};
+
 static struct kg_err err;
 static struct kg_model *model;
 static struct kg_tokenizer *tok;
@@ -42,7 +44,7 @@ static void expect_refused(const char *dir, const char *words)
 {
     struct kg_model *m = NULL;
 
-    assert_int_equal(kg_reference_open(&m, dir, "anchor.path", model, tok, false, &err),
+    assert_int_equal(kg_reference_open(&m, dir, "anchor.path", model, tok, &reads, &err),
                      KG_ECONFLICT);
     assert_null(m);
     assert_non_null(strstr(err.message, "anchor.path"));
@@ -65,8 +67,8 @@ static void the_same_ids_are_taken(void **state)
     struct kg_model *m;
 
     (void)state;
-    assert_int_equal(kg_reference_open(&m, DIGITS, "anchor.path", model, tok, true, &err),
-                     KG_OK);
+    assert_int_equal(
+        kg_reference_open(&m, DIGITS, "anchor.path", model, tok, &trains, &err), KG_OK);
     assert_non_null(m->master.data);
     kg_model_free(m);
 }

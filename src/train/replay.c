@@ -148,7 +148,11 @@ static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *
                          "anchor.kind: the run kept no anchor with weights; name one: "
                          "anchor.kind=fixed anchor.path=DIR");
     if (status == KG_OK && t && !run->state.anchor) {
-        status = kg_model_clone(&r->kept, run->state.model, run->state.model->ct, err);
+        status = kg_model_clone(
+            &r->kept, run->state.model,
+            &(struct kg_model_opts){.ct = run->state.model->ct,
+                                    .on_host = run->state.model->on_host},
+            err);
         if (status == KG_OK)
             status = kg_checkpoint_take(&r->kept->master, set, "anchor", path, err);
         if (status == KG_OK)

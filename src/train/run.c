@@ -39,7 +39,7 @@ static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
         const struct kg_param *p = &m->params[i];
         double squares;
 
-        KG_TRY(kg_op_sum_squares(m->backend, &squares,
+        KG_TRY(kg_op_sum_squares(m->master.backend, &squares,
                                  kg_slab_part(&m->master, p->offset, p->rows * p->cols),
                                  (struct kg_vec){0}, err));
         if (!isfinite(squares))
@@ -108,7 +108,11 @@ static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_stat
         KG_TRY(kg_dtype_parse(&ct, dtype, err));
     if (state->lag == 0 && ct == state->model->ct)
         return KG_OK;
-    KG_TRY(kg_model_clone(&state->sampler, state->model, ct, err));
+    KG_TRY(kg_model_clone(&state->sampler, state->model,
+                          &(struct kg_model_opts){.ct = ct,
+                                                  .on_host = state->model->on_host,
+                                                  .whose = "sampler's "},
+                          err));
     if (state->lag == 0)
         return KG_OK;
     state->lagged = kg_mem_calloc((size_t)state->lag + 1, sizeof *state->lagged,
@@ -116,7 +120,7 @@ static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_stat
     if (!state->lagged)
         return KG_ENOMEM;
     for (int i = 0; i <= state->lag; i++)
-        KG_TRY(kg_slab_init(&state->lagged[i], state->model->backend,
+        KG_TRY(kg_slab_init(&state->lagged[i], state->model->master.backend,
                             state->model->n_elements, "lagged weights", err));
     return KG_OK;
 }
@@ -158,7 +162,8 @@ static kg_status open_reference(struct kg_run_inputs *in,
     if (!*path)
         return KG_OK;
     return kg_reference_open(&in->reference, path, "eval.reference", state->model,
-                             in->tok, false, err);
+                             in->tok, &(struct kg_model_opts){.whose = "reference's "},
+                             err);
 }
 
 /* Judged here rather than after the warm start. */
