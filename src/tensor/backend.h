@@ -324,6 +324,8 @@ struct kg_backend {
     enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
+    /* how much there is, and of it what nobody holds; NULL: that is not known */
+    kg_status (*memory)(uint64_t *total, uint64_t *free, struct kg_err *err);
     kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*get)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*copy)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
@@ -405,7 +407,8 @@ uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int6
 /* ---- memory ---- */
 
 /* A buffer: zeroed memory of the backend, aligned to 64 bytes at least; `what` names it
- * in the error. A view may begin anywhere inside of one.
+ * in the error, and where it is known how much memory there is and how much is free. A
+ * view may begin anywhere inside of one.
  * returns owned pointer (never NULL for no bytes), or NULL with err set
  * errors: ENOMEM */
 void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what,

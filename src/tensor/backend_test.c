@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -148,6 +149,35 @@ static void memory_that_is_not_far_and_other_threads_are_refused(void **state)
     kg_buf_free(be, p);
 }
 
+/* What there is is a number of tests'. */
+static void a_device_that_is_full_says_how_much_it_has(void **state)
+{
+    const struct kg_backend *be;
+    uint64_t total, free, held;
+    void *p;
+
+    (void)state;
+    setenv("KEDGE_TEST_MEMORY", "1000000000", 1);
+    assert_int_equal(kg_backend_open(&be, "far", &err), KG_OK);
+    assert_int_equal(be->memory(&total, &free, &err), KG_OK);
+    assert_true(total == 1000000000 && free <= total);
+    held = kg_pages_memory().held;
+    p = kg_buf_alloc(be, 600000000 - held, "test", &err);
+    assert_non_null(p);
+    assert_int_equal(be->memory(&total, &free, &err), KG_OK);
+    assert_true(free == 400000000);
+    assert_null(kg_buf_alloc(be, 400000001, "the anchor", &err));
+    assert_int_equal(err.code, KG_ENOMEM);
+    assert_string_equal(err.message, "the anchor: no memory for 400000001 bytes; of 1.00 "
+                                     "GB 0.40 are free (another process may hold some)");
+    kg_buf_free(be, p);
+    unsetenv("KEDGE_TEST_MEMORY");
+    assert_true(kg_pages_memory().most == 600000000);
+    assert_true(kg_pages_memory().most == held);
+    assert_int_equal(kg_backend_open(&be, "cpu", &err), KG_OK);
+    assert_true(be->memory == NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +187,7 @@ int main(void)
         cmocka_unit_test(a_failing_allocation_is_a_status),
         cmocka_unit_test(a_stray_read_of_far_memory_dies),
         cmocka_unit_test(memory_that_is_not_far_and_other_threads_are_refused),
+        cmocka_unit_test(a_device_that_is_full_says_how_much_it_has),
     };
 
     const int failed = RUN_FAR_TOO(tests, NULL, NULL);

@@ -216,6 +216,7 @@ static const struct kg_backend table = {
     .weights = KG_PANELS,
     .alloc = kg_pages_alloc,
     .free = kg_pages_free,
+    .memory = kg_pages_free_bytes,
     .put = far_put,
     .get = far_get,
     .copy = far_copy,

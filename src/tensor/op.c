@@ -7,6 +7,8 @@
 #include "tensor/backend.h"
 
 #include <assert.h>
+#include <stdio.h>
+#include <string.h>
 
 /* What an operand may be: types, and whether in panels. */
 enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
@@ -182,10 +184,27 @@ static kg_status missing(const struct kg_backend *be, const char *op, struct kg_
 }
 
 /* ---- memory ---- */
+/* Behind what was asked for: what there is. */
+static void say_memory(const struct kg_backend *be, struct kg_err *err)
+{
+    const size_t used = strlen(err->message);
+    uint64_t total, free;
+    struct kg_err ignored;
+
+    if (be->memory(&total, &free, &ignored) == KG_OK)
+        snprintf(err->message + used, sizeof err->message - used,
+                 "; of %.2f GB %.2f are free (another process may hold some)",
+                 (double)total / 1e9, (double)free / 1e9);
+}
+
 void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what,
                    struct kg_err *err)
 {
-    return be->alloc(bytes, what, err);
+    void *buffer = be->alloc(bytes, what, err);
+
+    if (!buffer && be->memory)
+        say_memory(be, err);
+    return buffer;
 }
 
 void kg_buf_free(const struct kg_backend *be, void *buffer)

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,11 +17,13 @@ struct buffer {
     struct buffer *next;
     char *pages; /* behind a page that stays closed, and before one */
     size_t bytes;
+    uint64_t asked; /* bytes of these */
 };
 
 static struct buffer *buffers; /* owned; those that are not freed */
 static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
 static bool shown;
+static uint64_t held, most; /* bytes that were asked for */
 
 static void set_open(const struct buffer *b, bool open)
 {
@@ -54,7 +57,45 @@ static void set_views(const void *const *views, size_t n, bool open)
     }
 }
 
+/* ---- how much ---- */
+static uint64_t all_there_is(void)
+{
+    const char *text = getenv("KEDGE_TEST_MEMORY");
+
+    return text ? strtoull(text, NULL, 10) : (uint64_t)1 << 50;
+}
+
+struct kg_pages_memory kg_pages_memory(void)
+{
+    struct kg_pages_memory m = {.total = all_there_is()};
+
+    pthread_mutex_lock(&busy);
+    m.held = held;
+    m.most = most;
+    most = held;
+    pthread_mutex_unlock(&busy);
+    return m;
+}
+
+kg_status kg_pages_free_bytes(uint64_t *total, uint64_t *free, struct kg_err *err)
+{
+    (void)err;
+    *total = all_there_is();
+    pthread_mutex_lock(&busy);
+    *free = held < *total ? *total - held : 0;
+    pthread_mutex_unlock(&busy);
+    return KG_OK;
+}
+
 /* ---- life ---- */
+static bool has_room(uint64_t bytes)
+{
+    uint64_t total, free;
+    struct kg_err ignored;
+
+    return kg_pages_free_bytes(&total, &free, &ignored) == KG_OK && bytes <= free;
+}
+
 static bool map(struct buffer *b, uint64_t bytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -76,13 +117,16 @@ void *kg_pages_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 
     if (!b)
         return NULL;
-    if (bytes > SIZE_MAX / 2 || !map(b, bytes)) {
+    if (bytes > SIZE_MAX / 2 || !has_room(bytes) || !map(b, bytes)) {
         kg_fail(err, KG_ENOMEM, "%s: no memory for %llu bytes", what,
                 (unsigned long long)bytes);
         kg_mem_free(b);
         return NULL;
     }
+    b->asked = bytes;
     pthread_mutex_lock(&busy);
+    held += bytes;
+    most = held > most ? held : most;
     b->next = buffers;
     buffers = b;
     set_open(b, shown);
@@ -100,6 +144,7 @@ void kg_pages_free(void *memory)
     if (b) {
         (void)madvise(b->pages, b->bytes, MADV_DONTNEED);
         set_open(b, false);
+        held -= b->asked;
         *at = b->next;
     }
     pthread_mutex_unlock(&busy);
@@ -109,12 +154,12 @@ void kg_pages_free(void *memory)
 /* ---- who may touch them ---- */
 bool kg_pages_hold(const void *p)
 {
-    bool held;
+    bool found;
 
     pthread_mutex_lock(&busy);
-    held = *find(p);
+    found = *find(p);
     pthread_mutex_unlock(&busy);
-    return held;
+    return found;
 }
 
 void kg_pages_lend(const void *const *views, size_t n)

@@ -19,6 +19,19 @@
 void *kg_pages_alloc(uint64_t bytes, const char *what, struct kg_err *err) KG_MUST_CHECK;
 void kg_pages_free(void *memory);
 
+/* How much there is: so many bytes as the variable KEDGE_TEST_MEMORY says, beyond which
+ * nothing is given, or as good as endless; what is held of it; the most that was held
+ * since this was asked last. */
+struct kg_pages_memory {
+    uint64_t total;
+    uint64_t held;
+    uint64_t most;
+};
+struct kg_pages_memory kg_pages_memory(void);
+/* As the slot of a table. */
+kg_status kg_pages_free_bytes(uint64_t *total, uint64_t *free,
+                              struct kg_err *err) KG_MUST_CHECK;
+
 /* Whether p stands in a buffer; a view of no rows may stand at its end. */
 bool kg_pages_hold(const void *p);
 

@@ -155,6 +155,7 @@ static inline dim3 kg_cuda_all(int64_t n)
 /* ---- the slots of struct kg_backend, a file for each of cpu/ ---- */
 void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_cuda_free(void *memory);
+kg_status kg_cuda_memory(uint64_t *total, uint64_t *free, struct kg_err *err);
 kg_status kg_cuda_put(void *to, const void *from, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_get(void *to, const void *from, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err);

@@ -174,6 +174,17 @@ static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err
     return NULL;
 }
 static inline void kg_dev_free(void *memory) { (void)cudaFree(memory); }
+static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
+{
+    size_t there = 0, left = 0;
+    const cudaError_t e = cudaMemGetInfo(&left, &there);
+
+    *total = there;
+    *free = left;
+    return e == cudaSuccess
+               ? KG_OK
+               : kg_fail(err, KG_EDEVICE, "memory: %s", cudaGetErrorString(e));
+}
 static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);

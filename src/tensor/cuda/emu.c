@@ -517,6 +517,10 @@ void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
     return kg_pages_alloc(bytes, what, err);
 }
 void kg_dev_free(void *memory) { kg_pages_free(memory); }
+kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
+{
+    return kg_pages_free_bytes(total, free, err);
+}
 
 static void move_all(void *to, bool to_device, const void *from, bool from_device,
                      uint64_t bytes)

@@ -77,6 +77,7 @@ extern struct kg_traffic kg_dev_traffic; /* of put and get; memory.cu has it */
 /* As those of dev.h: from or to the host, or within the device. */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_free(void *memory);
+kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err);
 void kg_dev_put(void *to, const void *from, uint64_t bytes);
 void kg_dev_get(void *to, const void *from, uint64_t bytes);
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);

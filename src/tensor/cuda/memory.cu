@@ -14,6 +14,11 @@ void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 
 void kg_cuda_free(void *memory) { kg_dev_free(memory); }
 
+kg_status kg_cuda_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
+{
+    return kg_dev_memory(total, free, err);
+}
+
 kg_status kg_cuda_put(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
     kg_dev_put(to, from, bytes);

@@ -45,6 +45,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .traffic = &kg_dev_traffic,
     .alloc = kg_cuda_alloc,
     .free = kg_cuda_free,
+    .memory = kg_cuda_memory,
     .put = kg_cuda_put,
     .get = kg_cuda_get,
     .copy = kg_cuda_copy,
