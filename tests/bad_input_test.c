@@ -159,6 +159,14 @@ static void options_without_effect(void **state)
         {"reach of no decay, met at once", NULL,
          TRAIN "sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
          "sft.decay: there is no weight decay", NULL},
+        {"a device that is too small", NULL,
+         TRAIN "model.device=cuda --dry-run --device-memory 0.1GB", 1,
+         "memory: expected at most 0.10 GB on the device, found 0.", NULL},
+        {"a size without a unit", NULL,
+         TRAIN "model.device=cuda --dry-run --device-memory 80", 1,
+         "--device-memory: expected a size as 141GB or 80GiB, found '80'", NULL},
+        {"the memory of no device", NULL, TRAIN "--dry-run --device-memory 80GiB", 1,
+         "model.device: expected cuda", NULL},
     };
 
     (void)state;

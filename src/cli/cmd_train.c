@@ -14,15 +14,21 @@
 #include "recipe/options.h"
 #include "train/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool dry_run;
 static bool resume;
 static bool list_keys;
+static const char *device_memory;
 
 const struct kg_flag kg_train_flags[] = {
     {"dry-run", 0, KG_BESIDE("!keys", dry_run), NULL,
      "open everything, print the plan (batch, memory, disk), start nothing", 0, 0, NULL},
+    {"device-memory", 0, KG_BESIDE("dry-run", device_memory), "SIZE",
+     "with --dry-run: only what the run would take of the memory of a GPU that has so "
+     "much (141GB, 80GiB); config.json of the model is enough",
+     0, 0, NULL},
     {"resume", 0, KG_BESIDE("!keys", resume), NULL,
      "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
     {"keys", 0, KG_BESIDE("!RECIPE", list_keys), NULL,
@@ -43,10 +49,44 @@ static kg_status print_keys(struct kg_err *err)
     return status;
 }
 
+/* "141GB", "80GiB" */
+static kg_status read_size(uint64_t *bytes, const char *text, struct kg_err *err)
+{
+    char *unit;
+    double n = strtod(text, &unit);
+    bool binary = strcmp(unit, "GiB") == 0;
+
+    if (unit == text || !(n > 0 && n < 1e6) || (!binary && strcmp(unit, "GB") != 0))
+        return kg_fail(err, KG_EINVAL,
+                       "--device-memory: expected a size as 141GB or 80GiB, found '%s'",
+                       text);
+    *bytes = (uint64_t)(n * (binary ? (double)(1 << 30) : 1e9));
+    return KG_OK;
+}
+
+/* What does not fit is printed before it is refused. */
+static kg_status print_memory(struct kg_config *config, struct kg_err *err)
+{
+    struct kg_str out = {0};
+    struct kg_err why;
+    uint64_t bytes = 0;
+    kg_status status;
+
+    KG_TRY(read_size(&bytes, device_memory, err));
+    status = kg_train_plan_memory(&out, config, resume, bytes, &why);
+    if (status != KG_OK)
+        *err = why;
+    if (status == KG_ENOMEM && kg_cli_print(KG_OK, &out, &why) != KG_OK)
+        *err = why;
+    return status == KG_ENOMEM ? err->code : kg_cli_print(status, &out, err);
+}
+
 static kg_status print_plan(struct kg_config *config, struct kg_err *err)
 {
     struct kg_str out = {0};
 
+    if (device_memory)
+        return print_memory(config, err);
     return kg_cli_print(kg_train_plan(&out, config, resume, err), &out, err);
 }
 

@@ -164,7 +164,6 @@ static kg_status outline(struct kg_model *m, struct kg_err *err)
                             : NULL;
     if (!priv->names)
         return KG_ENOMEM;
-    KG_TRY(put_inv_freq(m, err));
     return list_params(m, err);
 }
 
@@ -241,6 +240,37 @@ uint64_t kg_model_compute_bytes(const struct kg_model *m)
     return place_panels(m, NULL);
 }
 
+static uint64_t layer_bytes(const struct kg_model *m)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < params_of_layer(m); i++)
+        if (m->params[1 + i].is_product)
+            bytes += panel_bytes(m, &m->params[1 + i]);
+    return bytes;
+}
+
+static uint64_t vector_bytes(const struct kg_model *m)
+{
+    uint64_t floats = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
+    return floats * sizeof(float);
+}
+
+struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
+{
+    const bool apart = m->host != m->backend; /* the host's memory is another */
+    const bool on_host = apart && m->on_host != KG_HOST_NONE;
+    const uint64_t master = trainable ? (uint64_t)m->n_elements * sizeof(float) : 0;
+    struct kg_model_memory b = {.read.there = kg_model_compute_bytes(m)};
+    *(on_host ? &b.master.host : &b.master.there) = master;
+    if (!trainable || on_host)
+        b.read.there += vector_bytes(m);
+    if (apart && m->on_host == KG_HOST_LAYERS)
+        b.read.host = layer_bytes(m) * (uint64_t)m->config.layers;
+    return b;
+}
+
 /* errors: ENOMEM, naming whose memory it is */
 static void *take(const struct kg_model *m, const struct kg_backend *be, uint64_t bytes,
                   const char *what, struct kg_err *err)
@@ -254,10 +284,7 @@ static kg_status attach_layers(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
     priv->there = -1;
-    priv->layer_bytes = 0;
-    for (size_t i = 0; i < params_of_layer(m); i++)
-        if (m->params[1 + i].is_product)
-            priv->layer_bytes += panel_bytes(m, &m->params[1 + i]);
+    priv->layer_bytes = layer_bytes(m);
     assert(m->host != m->backend || m->master.data);
     if (m->host == m->backend)
         return KG_OK; /* a layer is made of the master weights */
@@ -269,6 +296,7 @@ static kg_status attach_layers(struct kg_model *m, struct kg_err *err)
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
+    KG_TRY(put_inv_freq(m, err));
     priv->panels = take(m, m->backend, kg_model_compute_bytes(m), "weights in panels",
                         err);
     if (!priv->panels)
@@ -280,11 +308,7 @@ kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
-    uint64_t floats = 0;
-    for (size_t i = 0; i < m->n_params; i++)
-        floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
-    priv->vectors = take(m, m->backend, floats * sizeof *priv->vectors,
-                         "norms and biases", err);
+    priv->vectors = take(m, m->backend, vector_bytes(m), "norms and biases", err);
     if (!priv->vectors)
         return err->code;
     float *to = priv->vectors;

@@ -78,6 +78,12 @@ struct kg_model_opts {
     const char *whose; /* names its memory: "anchor's "; of static life, NULL for "" */
 };
 
+/* A model with its parameters listed and no memory for any: what plans ask. Nothing but
+ * kg_model_memory, kg_kv_block_bytes and kg_model_free is for it.
+ * errors: ENOMEM, SHAPE (too many elements) */
+kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
+                           const struct kg_model_opts *opts,
+                           struct kg_err *err) KG_MUST_CHECK;
 /* Read a checkpoint folder; every tensor of the architecture must be there with its
  * shape, and none beyond.
  * errors: NOTFOUND, EFORMAT, SHAPE, DTYPE, UNSUPPORTED, each naming file and tensor */
@@ -104,6 +110,19 @@ void kg_model_free(struct kg_model *m);
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Memory of what products read, beside the master weights: the backend's. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);
+
+/* Bytes of the backend's memory and, where that is another, of the host's. */
+struct kg_bytes {
+    uint64_t there;
+    uint64_t host;
+};
+static inline uint64_t kg_bytes_sum(struct kg_bytes b) { return b.there + b.host; }
+/* What a model holds, were it trainable or not: taken, or of an outline to be taken. */
+struct kg_model_memory {
+    struct kg_bytes master;
+    struct kg_bytes read; /* by products, with norms and biases */
+};
+struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable);
 
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at

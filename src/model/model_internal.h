@@ -36,13 +36,7 @@ struct kg_stored {
 };
 struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param *p);
 
-/* A model with its parameters listed and nothing allocated for them.
- * errors: ENOMEM, SHAPE (too many elements) */
-kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
-                           const struct kg_model_opts *opts,
-                           struct kg_err *err) KG_MUST_CHECK;
-
-/* Give a listed model the memory that products read; sets compute of every matrix. */
+/* Give an outline the memory that products read; sets compute of every matrix. */
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
 /* Norms and biases apart from a master slab; sets their compute. */

@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/real.h"
+#include "model/acts_internal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -203,22 +204,35 @@ void kg_rows_free(struct kg_rows *p)
     kg_mem_free(p);
 }
 
-uint64_t kg_rows_bytes(const struct kg_model_config *c, enum kg_dtype ct,
-                       const struct kg_rows_opts *opts)
+/* More than memory can hold is more than any plan has, and can still be added to. */
+static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
+{
+    uint64_t bytes = kg_columns_bytes(list, counts);
+
+    return bytes < UINT64_MAX / 16 ? bytes : UINT64_MAX / 16;
+}
+
+/* Activations; what is staged on the host is half of that. */
+static struct kg_bytes acts_of(const struct kg_model *m, enum kg_dtype ct,
+                               const struct kg_rows_opts *opts, bool checkpoint)
+{
+    uint64_t all = kg_acts_bytes(&m->config, ct, opts->max_tokens, checkpoint);
+    uint64_t staged = (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
+
+    return (struct kg_bytes){all - staged, staged};
+}
+
+struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts)
 {
     size_t counts[COUNTS];
-    uint64_t bytes = kg_acts_bytes(c, ct, opts->max_tokens, checkpointed(opts));
-    uint64_t pack, there, rows;
+    struct kg_bytes b = acts_of(m, m->ct, opts, checkpointed(opts)), anchor = {0};
 
+    count(counts, &m->config, m->ct, opts);
     if (opts->anchor)
-        bytes += kg_acts_bytes(&opts->anchor->config, ct, opts->max_tokens, true);
-    count(counts, c, ct, opts);
-    pack = kg_columns_bytes(pack_columns, counts);
-    there = kg_columns_bytes(there_columns, counts);
-    rows = kg_columns_bytes(columns, counts);
-    return pack == UINT64_MAX || there == UINT64_MAX || rows == UINT64_MAX
-               ? UINT64_MAX
-               : bytes + pack + there + rows;
+        anchor = acts_of(opts->anchor, m->ct, opts, true);
+    b.there += anchor.there + bytes_of(there_columns, counts);
+    b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);
+    return b;
 }
 
 /* ---- the pack ---- */

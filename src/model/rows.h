@@ -101,8 +101,8 @@ kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
                          const struct kg_rows_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_rows_free(struct kg_rows *p);
-uint64_t kg_rows_bytes(const struct kg_model_config *c, enum kg_dtype ct,
-                       const struct kg_rows_opts *opts);
+/* What they hold; m and opts.anchor may be outlines. */
+struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts);
 
 /* Start rows of m with k ids each, and their pack. m: the model that p was made for, one
  * of its shape and dtype, or opts.anchor. */

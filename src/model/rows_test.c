@@ -552,7 +552,7 @@ static void the_memory_plan_is_what_is_taken(void **state)
                                     .kl = anchor,
                                     .anchor = anchor ? m : NULL};
         uint64_t before = kg_mem_current_bytes();
-        uint64_t plan = kg_rows_bytes(&m->config, m->ct, &opts);
+        uint64_t plan = kg_bytes_sum(kg_rows_memory(m, &opts));
         struct kg_rows *p = NULL;
         double taken;
 

@@ -104,19 +104,25 @@ void kg_episodes_close(struct kg_episodes *e)
     kg_mem_free(e);
 }
 
-void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e)
+void kg_episode_opts_fit(struct kg_rollout_opts *opts, const struct kg_episode_opts *e)
 {
-    if (!e)
+    if (!e->env)
         return;
-    int32_t stored = kg_episodes_positions(&e->opts);
+    int32_t stored = kg_episodes_positions(e);
 
-    opts->max_len = e->opts.context;
-    opts->max_open = e->opts.open > 0 ? e->opts.open : 2 * opts->max_batch;
+    opts->max_len = e->context;
+    opts->max_open = e->open > 0 ? e->open : 2 * opts->max_batch;
     if (opts->max_open < opts->max_batch)
         opts->max_open = opts->max_batch;
     /* one more: a prompt is copied where its keys will be overwritten */
-    if (opts->kv_tokens == 0 && e->opts.window > 0)
+    if (opts->kv_tokens == 0 && e->window > 0)
         opts->kv_tokens = kg_rollout_kv_tokens(opts->max_open + 1, stored);
+}
+
+void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e)
+{
+    if (e)
+        kg_episode_opts_fit(opts, &e->opts);
 }
 
 /* Tokens of an episode at most, its prompt included. */

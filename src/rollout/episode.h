@@ -48,8 +48,10 @@ kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *
 void kg_episodes_close(struct kg_episodes *e);
 
 /* Length and number of sequences that an engine for these episodes needs: sets max_len
- * and max_open, and kv_tokens where that is 0. NULL: opts stay as they are. */
+ * and max_open, and kv_tokens where that is 0. NULL, or without env: opts stay as they
+ * are. */
 void kg_episodes_fit(struct kg_rollout_opts *opts, const struct kg_episodes *e);
+void kg_episode_opts_fit(struct kg_rollout_opts *opts, const struct kg_episode_opts *e);
 /* Positions of the model that sampling uses: the context, or with a window what it and a
  * turn take. */
 int32_t kg_episodes_positions(const struct kg_episode_opts *opts);

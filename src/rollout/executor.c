@@ -46,16 +46,23 @@ static const struct kg_column columns[] = {
     {0},
 };
 
+static void count(size_t counts[COUNTS], const struct kg_model *m,
+                  const struct kg_rollout_opts *opts)
+{
+    size_t batch = (size_t)opts->max_batch;
+    counts[STEPS] = batch;
+    counts[PROMPTS] = batch + 1;
+    counts[CHUNK] = (size_t)opts->prefill_chunk;
+    counts[LOGITS] = batch * (size_t)m->config.vocab;
+}
+
 kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
                        const struct kg_rollout_opts *opts, int32_t n_blocks,
                        struct kg_err *err)
 {
-    size_t batch = (size_t)opts->max_batch;
-    const size_t counts[COUNTS] = {[STEPS] = batch,
-                                   [PROMPTS] = batch + 1,
-                                   [CHUNK] = (size_t)opts->prefill_chunk,
-                                   [LOGITS] = batch * (size_t)m->config.vocab};
+    size_t counts[COUNTS];
 
+    count(counts, m, opts);
     *x = (struct kg_exec){
         .m = m, .max_batch = opts->max_batch, .prefill_chunk = opts->prefill_chunk};
     KG_TRY(kg_columns_take(&x->memory, x, columns, counts, "rollout engine", err));
@@ -97,10 +104,33 @@ static struct kg_rows_opts worker_room(const struct kg_exec *x, int i, int T)
     return o;
 }
 
+static int workers_of(const struct kg_model *m)
+{
+    bool alone = m->backend->one_caller || m->on_host == KG_HOST_LAYERS;
+    return alone ? 1 : kg_threads_get();
+}
+
+struct kg_bytes kg_exec_memory(const struct kg_model *m,
+                               const struct kg_rollout_opts *opts)
+{
+    const struct kg_exec x = {.max_batch = opts->max_batch,
+                              .prefill_chunk = opts->prefill_chunk};
+    struct kg_bytes sum = {0};
+    size_t counts[COUNTS];
+    count(counts, m, opts);
+    sum.host = kg_columns_bytes(columns, counts);
+    for (int i = 0, T = workers_of(m); i < T; i++) {
+        struct kg_rows_opts room = worker_room(&x, i, T);
+        struct kg_bytes one = kg_rows_memory(m, &room);
+        sum.there += one.there;
+        sum.host += one.host;
+    }
+    return sum;
+}
+
 kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err)
 {
-    bool alone = x->m->backend->one_caller || x->m->on_host == KG_HOST_LAYERS;
-    int T = alone ? 1 : kg_threads_get();
+    int T = workers_of(x->m);
     if (x->n_workers != T) {
         free_workers(x);
         x->workers = kg_mem_calloc((size_t)T, sizeof *x->workers, "rollout engine", err);

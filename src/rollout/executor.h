@@ -79,6 +79,9 @@ kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
                        const struct kg_rollout_opts *opts, int32_t n_blocks,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_exec_release(struct kg_exec *x);
+/* What it will hold beside the cache. */
+struct kg_bytes kg_exec_memory(const struct kg_model *m,
+                               const struct kg_rollout_opts *opts);
 /* As many workers as there are threads now.   errors: ENOMEM */
 kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
 /* Room for what this sampling needs and records; not within a pass.   errors: ENOMEM */

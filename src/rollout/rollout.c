@@ -70,12 +70,25 @@ int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len)
     return blocks > 0 ? (blocks - 1) / kg_request_blocks(max_len) : 0;
 }
 
+/* What is left open is chosen. */
+static struct kg_rollout_opts filled(const struct kg_rollout_opts *opts)
+{
+    struct kg_rollout_opts o = *opts;
+    o.prefill_chunk = o.prefill_chunk > 0 ? o.prefill_chunk : 512;
+    o.max_open = o.max_open > 0 ? o.max_open : o.max_batch;
+    o.kv_tokens = o.kv_tokens > 0 ? o.kv_tokens
+                                  : kg_rollout_kv_tokens(o.max_open, o.max_len);
+    return o;
+}
+
+static int64_t blocks_of(const struct kg_rollout_opts *o)
+{
+    return (o->kv_tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+}
+
 static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_err *err)
 {
-    int64_t tokens = r->opts.kv_tokens > 0
-                         ? r->opts.kv_tokens
-                         : kg_rollout_kv_tokens(r->opts.max_open, r->opts.max_len);
-    int64_t blocks = (tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    int64_t blocks = blocks_of(&r->opts);
     if (blocks > INT32_MAX / KG_KV_BLOCK)
         return kg_fail(
             err, KG_EINVAL,
@@ -84,6 +97,16 @@ static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_
             r->opts.max_open, r->opts.max_len, INT32_MAX);
     *n = (int32_t)blocks;
     return KG_OK;
+}
+
+struct kg_bytes kg_rollout_memory(uint64_t *cache, const struct kg_model *m,
+                                  const struct kg_rollout_opts *opts)
+{
+    const struct kg_rollout_opts o = filled(opts);
+    struct kg_bytes b = kg_exec_memory(m, &o);
+    *cache = (uint64_t)blocks_of(&o) * kg_kv_block_bytes(m);
+    b.there += *cache;
+    return b;
 }
 
 static kg_status init_parts(struct kg_rollout *r, const struct kg_model *m,
@@ -116,9 +139,7 @@ kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
     if (r == NULL)
         return err->code;
     r->tok = tok;
-    r->opts = *opts;
-    r->opts.prefill_chunk = opts->prefill_chunk > 0 ? opts->prefill_chunk : 512;
-    r->opts.max_open = opts->max_open > 0 ? opts->max_open : opts->max_batch;
+    r->opts = filled(opts);
     status = init_parts(r, m, err);
     if (status == KG_OK)
         *out = r;

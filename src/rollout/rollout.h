@@ -151,6 +151,10 @@ int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len);
 /* The most sequences of max_len that run together in that much. */
 int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len);
 
+/* What an engine holds, its cache among it: m may be an outline.   *cache: that alone */
+struct kg_bytes kg_rollout_memory(uint64_t *cache, const struct kg_model *m,
+                                  const struct kg_rollout_opts *opts);
+
 struct kg_rollout; /* opaque: model borrowed, cache and scratch owned */
 kg_status kg_rollout_create(struct kg_rollout **out, const struct kg_model *m,
                             const struct kg_tokenizer *tok,

@@ -256,6 +256,14 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
     return any ? open_auto(be, &cuda, err) : kg_cuda_open(be, &cuda, err);
 }
 
+const struct kg_backend *kg_device_planned(void)
+{
+    static const struct kg_backend table = {
+        .name = "cuda, planned", .one_caller = true, .weights = KG_ROWS};
+
+    return &table;
+}
+
 /* ---- what is there ---- */
 static kg_status look(char *text, size_t bytes, struct library *l, struct kg_err *err)
 {

@@ -27,6 +27,10 @@ struct kg_device_opts {
 kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 
+/* A GPU that need not be there, for plans: how its memory is laid out, and no
+ * operation. */
+const struct kg_backend *kg_device_planned(void);
+
 /* Of KEDGE_TEST_PRODUCTS, exact without it, and KEDGE_TEST_LIBRARIES: for tests
  * (docs/extending.md).   errors: NOTFOUND (valid names listed) */
 kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err);

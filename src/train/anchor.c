@@ -45,7 +45,7 @@ static kg_status open_path(const struct kg_run_inputs *in, struct kg_run_state *
 {
     enum kg_anchor_kind kind = in->algo.anchor->kind;
     const char *name = in->algo.anchor->about.name;
-    bool follows = kind != KG_ANCHOR_FIXED;
+    bool follows = kg_run_anchor_moves(in);
     struct kg_model_opts opts = opts_of(in, state);
 
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
@@ -78,6 +78,27 @@ kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state
         return KG_OK;
     opts = opts_of(in, state);
     return kg_model_clone(&state->anchor, state->model, &opts, err);
+}
+
+bool kg_run_anchor_moves(const struct kg_run_inputs *in)
+{
+    return !*in->recipe.anchor_path || in->algo.anchor->kind != KG_ANCHOR_FIXED;
+}
+
+kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
+                                struct kg_run_state *state, struct kg_err *err)
+{
+    enum kg_anchor_kind kind = in->algo.anchor->kind;
+    struct kg_model_config config = state->model->config;
+    struct kg_model_opts opts = opts_of(in, state);
+
+    if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
+        return KG_OK;
+    if (*in->recipe.anchor_path &&
+        kg_model_config_read(&config, in->recipe.anchor_path, err) != KG_OK)
+        return kg_err_prefix(err, "anchor.path");
+    opts.backend = state->model->backend;
+    return kg_model_outline(&state->anchor, &config, &opts, err);
 }
 
 static kg_status become_policy(struct kg_run_state *state, struct kg_err *err)

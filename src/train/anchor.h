@@ -18,6 +18,12 @@
  * errors: those of kg_reference_open; EINVAL, SHAPE */
 kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state *state,
                              struct kg_err *err) KG_MUST_CHECK;
+/* The same as an outline, of its config.json alone. */
+kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
+                                struct kg_run_state *state,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* Whether it has master weights. */
+bool kg_run_anchor_moves(const struct kg_run_inputs *in);
 /* RL begins: without anchor.path the anchor becomes the policy. */
 kg_status kg_run_anchor_begin(const struct kg_run_inputs *in, struct kg_run_state *state,
                               struct kg_err *err) KG_MUST_CHECK;

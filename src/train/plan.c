@@ -8,10 +8,9 @@
 #include "base/clock.h"
 #include "recipe/algo.h"
 #include "recipe/episodes.h"
-#include "train/anchor.h"
 #include "train/checkpoint.h"
-#include "train/episodes.h"
 #include "train/init.h"
+#include "train/memory.h"
 #include "train/run_dir.h"
 
 #include <math.h>
@@ -299,43 +298,9 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run_inputs 
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
-    const struct kg_model *m = run->state.model;
-    uint64_t vector = (uint64_t)m->n_elements * sizeof(float);
-    uint64_t compute = kg_model_compute_bytes(m);
-    bool copied = kg_run_anchor_saved(&run->state), read = run->state.anchor && !copied;
-    uint64_t copies = 1u + copied + (run->state.sampler ? 1u : 0u);
-    uint64_t weights = copies * (vector + compute) +
-                       (run->state.lag ? (uint64_t)(run->state.lag + 1) * vector : 0) +
-                       (read ? kg_model_compute_bytes(run->state.anchor) : 0);
-    uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->in.recipe.train.lanes);
-    uint64_t training = (1 + sums) * vector +
-                        kg_optim_state_bytes(&run->in.rl_optim, m->n_elements);
-    uint64_t rows = kg_rows_bytes(&m->config, m->ct, &run->work.rows_opts);
-    uint64_t score = run->work.sampler_rows
-                         ? kg_rows_bytes(&run->state.sampler->config,
-                                         run->state.sampler->ct, &run->work.sampler_opts)
-                         : 0;
-    uint64_t kv;
-    struct kg_rollout_opts ro = {
-        .kv_tokens = run->in.recipe.rollout.engine.kv_tokens,
-        .max_batch = run->in.recipe.rollout.engine.max_batch,
-        .max_len = (int32_t)((int64_t)run->in.train.longest +
-                             kg_recipe_answer_tokens(&run->in.recipe))};
-
-    ro.max_open = ro.max_batch;
-    kg_episodes_fit(&ro, run->work.episodes);
-    if (ro.kv_tokens == 0)
-        ro.kv_tokens = kg_rollout_kv_tokens(ro.max_open, ro.max_len);
-    kv = (uint64_t)(ro.kv_tokens / KG_KV_BLOCK) * kg_kv_block_bytes(m);
-    KG_TRY(kg_str_printf(out, err,
-                         "memory      %.2f GB: weights %.2f (%llu copies), gradients and "
-                         "Adam %.2f, micro-batch %.2f, "
-                         "scoring besides %.2f, KV cache %.2f\n",
-                         gb(weights + training + rows + score + kv), gb(weights),
-                         (unsigned long long)copies + read, gb(training), gb(rows),
-                         gb(score), gb(kv)));
+    KG_TRY(kg_run_memory_say(out, run, err));
     return kg_str_printf(out, err, "products    %s, %d threads\n",
-                         kg_dtype_traits(m->ct)->name, kg_threads_get());
+                         kg_dtype_traits(run->state.model->ct)->name, kg_threads_get());
 }
 
 static kg_status disk_lines(struct kg_str *out, const struct kg_run_inputs *in,
@@ -394,6 +359,30 @@ kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resum
     KG_TRY_GOTO(out, disk_lines(out, &run.in, &run.state, err));
     if (resume)
         status = resume_lines(out, &run, err);
+out:
+    kg_run_close(&run);
+    return status;
+}
+
+kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
+                               uint64_t device_bytes, struct kg_err *err)
+{
+    struct kg_run run;
+    kg_status status;
+
+    KG_TRY(kg_init_pin(config, resume, err));
+    KG_TRY(kg_run_outline(&run, config, device_bytes, err));
+    if (strcmp(run.in.recipe.model.device, "cpu") == 0)
+        KG_TRY_GOTO(out, kg_fail(err, KG_EINVAL,
+                                 "model.device: expected cuda with the memory of a "
+                                 "device, found cpu"));
+    KG_TRY_GOTO(out, algorithm_lines(out, &run.in, err));
+    KG_TRY_GOTO(out, memory_lines(out, &run, err));
+    KG_TRY_GOTO(out, kg_str_printf(out, err,
+                                   "            for prompts of up to %zu tokens "
+                                   "(data.max_prompt_tokens)\n",
+                                   run.in.recipe.data.max_prompt_tokens));
+    status = kg_run_memory_check(&run, err);
 out:
     kg_run_close(&run);
     return status;

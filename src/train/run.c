@@ -23,6 +23,7 @@
 #include "train/anchor.h"
 #include "train/answers.h"
 #include "train/episodes.h"
+#include "train/memory.h"
 #include "train/reference.h"
 #include "train/run_data.h"
 #include "train/run_events.h"
@@ -74,20 +75,84 @@ static kg_status open_device(const struct kg_backend **be, const struct kg_recip
     return KG_OK;
 }
 
-static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state,
+/* Judged here rather than after the warm start. */
+static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
+{
+    const struct kg_recipe *r = &in->recipe;
+    int64_t updates = r->train.updates_per_step;
+
+    if (r->optim.stairs && r->optim.warmup_steps == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "optim.warmup: steps says how a warm-up rises; expected "
+                       "optim.warmup_steps above 0 with it, found 0");
+    if (!r->sft.opts.decay_all && !(r->sft.opts.weight_decay > 0))
+        return kg_fail(
+            err, KG_EINVAL,
+            "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
+            "it could say");
+    in->rl_optim = r->optim.opts;
+    in->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
+    in->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
+    in->rl_optim.total_updates = updates * r->train.steps;
+    in->rl_optim.rounding = (struct kg_rng_key){r->run.seed, KG_RNG_ROUND};
+    KG_TRY(kg_optim_find(&in->rl_optim.row, r->optim.kind, err));
+    return kg_optim_check(&in->rl_optim, err);
+}
+
+/* The folder of the model and what it is opened as; and what of the recipe needs no more
+ * of it than its shape. */
+static kg_status find_model(struct kg_path *dir, struct kg_model_config *config,
+                            struct kg_model_opts *opts, struct kg_run_inputs *in,
                             int64_t step, struct kg_err *err)
 {
-    struct kg_model_opts opts = {.trainable = true};
-
-    struct kg_path dir;
-
+    *opts = (struct kg_model_opts){.trainable = true};
     KG_TRY(kg_init_find(&in->init, &in->recipe, step, err));
     KG_TRY(kg_init_verify(&in->init, err));
     if (!in->init.model)
         KG_TRY(kg_config_require(in->config, "model.path", err));
-    dir = kg_init_model_dir(&in->init, &in->recipe);
-    KG_TRY(choose_dtype(&opts.ct, in->recipe.model.dtype, err));
+    *dir = kg_init_model_dir(&in->init, &in->recipe);
+    KG_TRY(choose_dtype(&opts->ct, in->recipe.model.dtype, err));
+    KG_TRY(kg_model_config_read(config, dir->text, err));
+    KG_TRY(kg_algo_from_recipe(&in->algo, &in->recipe, in->config, config->vocab, err));
+    return open_optim(in, err);
+}
+
+static kg_status outline_all(struct kg_run *run, const struct kg_model_config *config,
+                             const struct kg_model_opts *opts, size_t prompt,
+                             struct kg_err *err);
+
+/* Before anything large is taken: whether the device has room for answers to the shortest
+ * prompts. */
+static kg_status check_device(struct kg_run_work *work, const struct kg_run_inputs *in,
+                              const struct kg_model_config *config,
+                              const struct kg_model_opts *opts, struct kg_err *err)
+{
+    const struct kg_backend *be = opts->backend;
+    struct kg_run run = {.in = *in};
+    kg_status status;
+
+    if (!be->memory)
+        return KG_OK;
+    KG_TRY(be->memory(&work->device_total, &work->device_free, err));
+    run.work.device_total = work->device_total;
+    run.work.device_free = work->device_free;
+    status = outline_all(&run, config, opts, 1, err);
+    if (status == KG_OK)
+        status = kg_run_memory_check(&run, err);
+    kg_run_close(&run);
+    return status;
+}
+
+static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state,
+                            struct kg_run_work *work, int64_t step, struct kg_err *err)
+{
+    struct kg_model_config config;
+    struct kg_model_opts opts;
+    struct kg_path dir;
+
+    KG_TRY(find_model(&dir, &config, &opts, in, step, err));
     KG_TRY(open_device(&opts.backend, &in->recipe, opts.ct, err));
+    KG_TRY(check_device(work, in, &config, &opts, err));
     KG_TRY(kg_model_open(&state->model, dir.text, &opts, err));
     KG_TRY(kg_init_model(in, state, err));
     KG_TRY(check_finite(state->model, err));
@@ -97,22 +162,31 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
 
 /* A sampler of its own exists only where off-policyness is asked for: otherwise there is
  * one set of weights. */
+static kg_status describe_sampler(bool *wanted, struct kg_model_opts *opts,
+                                  const struct kg_run_inputs *in,
+                                  struct kg_run_state *state, struct kg_err *err)
+{
+    const struct kg_model *m = state->model;
+    const char *dtype = in->recipe.rollout.dtype;
+
+    *opts = (struct kg_model_opts){
+        .backend = m->backend, .ct = m->ct, .on_host = m->on_host, .whose = "sampler's "};
+    state->lag = in->recipe.rollout.lag;
+    if (strcmp(dtype, "same") != 0)
+        KG_TRY(kg_dtype_parse(&opts->ct, dtype, err));
+    *wanted = state->lag > 0 || opts->ct != m->ct;
+    return KG_OK;
+}
+
 static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_state *state,
                               struct kg_err *err)
 {
-    const char *dtype = in->recipe.rollout.dtype;
-    enum kg_dtype ct = state->model->ct;
+    struct kg_model_opts opts;
+    bool wanted;
 
-    state->lag = in->recipe.rollout.lag;
-    if (strcmp(dtype, "same") != 0)
-        KG_TRY(kg_dtype_parse(&ct, dtype, err));
-    if (state->lag == 0 && ct == state->model->ct)
-        return KG_OK;
-    KG_TRY(kg_model_clone(&state->sampler, state->model,
-                          &(struct kg_model_opts){.ct = ct,
-                                                  .on_host = state->model->on_host,
-                                                  .whose = "sampler's "},
-                          err));
+    KG_TRY(describe_sampler(&wanted, &opts, in, state, err));
+    if (wanted)
+        KG_TRY(kg_model_clone(&state->sampler, state->model, &opts, err));
     if (state->lag == 0)
         return KG_OK;
     state->lagged = kg_mem_calloc((size_t)state->lag + 1, sizeof *state->lagged,
@@ -127,11 +201,9 @@ static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_stat
 
 /* ---- machinery ---- */
 
-static kg_status open_algorithm(struct kg_run_inputs *in, struct kg_run_state *state,
-                                struct kg_err *err)
+static kg_status open_anchor(const struct kg_run_inputs *in, struct kg_run_state *state,
+                             struct kg_err *err)
 {
-    KG_TRY(kg_algo_from_recipe(&in->algo, &in->recipe, in->config,
-                               state->model->config.vocab, err));
     state->count.kl_beta = in->algo.kl_beta;
     return kg_run_anchor_open(in, state, err);
 }
@@ -164,30 +236,6 @@ static kg_status open_reference(struct kg_run_inputs *in,
     return kg_reference_open(&in->reference, path, "eval.reference", state->model,
                              in->tok, &(struct kg_model_opts){.whose = "reference's "},
                              err);
-}
-
-/* Judged here rather than after the warm start. */
-static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
-{
-    const struct kg_recipe *r = &in->recipe;
-    int64_t updates = r->train.updates_per_step;
-
-    if (r->optim.stairs && r->optim.warmup_steps == 0)
-        return kg_fail(err, KG_EINVAL,
-                       "optim.warmup: steps says how a warm-up rises; expected "
-                       "optim.warmup_steps above 0 with it, found 0");
-    if (!r->sft.opts.decay_all && !(r->sft.opts.weight_decay > 0))
-        return kg_fail(
-            err, KG_EINVAL,
-            "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
-            "it could say");
-    in->rl_optim = r->optim.opts;
-    in->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
-    in->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
-    in->rl_optim.total_updates = updates * r->train.steps;
-    in->rl_optim.rounding = (struct kg_rng_key){r->run.seed, KG_RNG_ROUND};
-    KG_TRY(kg_optim_find(&in->rl_optim.row, r->optim.kind, err));
-    return kg_optim_check(&in->rl_optim, err);
 }
 
 /* Filters and shaping of what is sampled. */
@@ -312,15 +360,15 @@ static size_t widest_answer(const struct kg_run_inputs *in)
 }
 
 /* Where an anchor is read within a micro-batch, or is of another shape. */
-static const struct kg_model *anchor_apart(const struct kg_run_state *state, bool exact)
+static const struct kg_model *anchor_apart(const struct kg_run_inputs *in,
+                                           const struct kg_run_state *state, bool exact)
 {
-    return exact || !kg_run_anchor_saved(state) ? state->anchor : NULL;
+    return exact || !kg_run_anchor_moves(in) ? state->anchor : NULL;
 }
 
-/* Scoring, validation and micro-batches take turns in one room. longest: of a context. */
-static kg_status open_rows(const struct kg_run_inputs *in,
-                           const struct kg_run_state *state, struct kg_run_work *work,
-                           size_t longest, struct kg_err *err)
+/* Scoring, validation and micro-batches take turns in one room. */
+static void size_rows(struct kg_run_work *work, const struct kg_run_inputs *in,
+                      const struct kg_run_state *state, size_t longest)
 {
     const struct kg_recipe *r = &in->recipe;
     unsigned needs = kg_algo_needs(&in->algo);
@@ -338,31 +386,110 @@ static kg_status open_rows(const struct kg_run_inputs *in,
         .backward = true,
         .checkpoint = r->train.checkpoint_layers,
         .kl = exact,
-        .anchor = anchor_apart(state, exact),
+        .anchor = anchor_apart(in, state, exact),
     };
-    KG_TRY(kg_rows_create(&work->rows, state->model, o, err));
-    if (!state->sampler || state->sampler->ct == state->model->ct)
-        return KG_OK;
-    work->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
-                                               .max_k = o->max_k,
-                                               .top_k = o->top_k,
-                                               .sets = o->sets,
-                                               .sum_sq = o->sum_sq};
-    return kg_rows_create(&work->sampler_rows, state->sampler, &work->sampler_opts, err);
+    if (state->sampler && state->sampler->ct != state->model->ct)
+        work->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
+                                                   .max_k = o->max_k,
+                                                   .top_k = o->top_k,
+                                                   .sets = o->sets,
+                                                   .sum_sq = o->sum_sq};
 }
 
-static kg_status open_machinery(const struct kg_run_inputs *in,
-                                const struct kg_run_state *state,
-                                struct kg_run_work *work, struct kg_err *err)
+/* What rows and engines are made with, at the lengths of what was read. */
+static void size_machinery(struct kg_run_work *work, const struct kg_run_inputs *in,
+                           const struct kg_run_state *state)
 {
     int64_t longest = larger(longest_context(in), kg_run_sft_longest(in));
-    struct kg_rollout_opts ro = in->recipe.rollout.engine;
+    struct kg_eval_opts eval = kg_run_eval_opts(in);
 
-    ro.max_len = (int32_t)longest;
-    KG_TRY(open_rows(in, state, work, (size_t)longest, err));
-    kg_episodes_fit(&ro, work->episodes);
-    return kg_rollout_create(&work->engine, kg_run_sampler(state), in->tok, &ro, err);
+    size_rows(work, in, state, (size_t)longest);
+    work->engine_opts = in->recipe.rollout.engine;
+    work->engine_opts.max_len = (int32_t)longest;
+    kg_episode_opts_fit(&work->engine_opts, &in->episode_opts);
+    if (in->val.n == 0)
+        return;
+    work->validation_opts = kg_eval_rollout_opts(state->model, &in->val, &eval);
+    kg_episode_opts_fit(&work->validation_opts, &in->episode_opts);
 }
+
+static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_run_state *state = &run->state;
+    struct kg_run_work *w = &run->work;
+
+    size_machinery(w, &run->in, state);
+    KG_TRY(kg_run_memory_check(run, err));
+    KG_TRY(kg_rows_create(&w->rows, state->model, &w->rows_opts, err));
+    if (w->sampler_opts.max_tokens > 0)
+        KG_TRY(kg_rows_create(&w->sampler_rows, state->sampler, &w->sampler_opts, err));
+    return kg_rollout_create(&w->engine, kg_run_sampler(state), run->in.tok,
+                             &w->engine_opts, err);
+}
+
+/* ---- a plan ---- */
+
+static kg_status outline_reference(struct kg_run_inputs *in, const struct kg_model *m,
+                                   struct kg_err *err)
+{
+    const char *path = in->recipe.eval.reference;
+    const struct kg_model_opts opts = {.backend = m->backend, .ct = m->ct};
+    struct kg_model_config config;
+
+    if (!*path)
+        return KG_OK;
+    if (kg_model_config_read(&config, path, err) != KG_OK)
+        return kg_err_prefix(err, "eval.reference");
+    return kg_model_outline(&in->reference, &config, &opts, err);
+}
+
+/* As open_all, of shapes alone: prompts of so many tokens. */
+static kg_status outline_all(struct kg_run *run, const struct kg_model_config *config,
+                             const struct kg_model_opts *opts, size_t prompt,
+                             struct kg_err *err)
+{
+    struct kg_run_inputs *in = &run->in;
+    const struct kg_recipe *r = &in->recipe;
+    struct kg_model_opts own;
+    bool wanted;
+
+    KG_TRY(kg_model_outline(&run->state.model, config, opts, err));
+    KG_TRY(kg_run_anchor_outline(in, &run->state, err));
+    KG_TRY(describe_sampler(&wanted, &own, in, &run->state, err));
+    if (wanted)
+        KG_TRY(kg_model_outline(&run->state.sampler, config, &own, err));
+    KG_TRY(outline_reference(in, run->state.model, err));
+    KG_TRY(kg_episodes_from_recipe(&in->episode_opts, r, err));
+    in->train.longest = in->val.longest = prompt;
+    in->val.n = r->data.val.n > 0 || r->task.val_count > 0;
+    if (kg_recipe_has_sft(r) && prompt > 1)
+        in->sft.longest = r->sft.max_tokens;
+    size_machinery(&run->work, in, &run->state);
+    return KG_OK;
+}
+
+kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
+                         uint64_t device_bytes, struct kg_err *err)
+{
+    struct kg_model_config shape;
+    struct kg_model_opts opts;
+    struct kg_path dir;
+    kg_status status;
+
+    memset(run, 0, sizeof *run);
+    run->in.config = config;
+    kg_recipe_read(&run->in.recipe, config);
+    KG_TRY(kg_effect_check(config, err));
+    KG_TRY(find_model(&dir, &shape, &opts, &run->in, KG_INIT_NEWEST, err));
+    opts.backend = kg_device_planned();
+    run->work.device_total = run->work.device_free = device_bytes;
+    status = outline_all(run, &shape, &opts, run->in.recipe.data.max_prompt_tokens, err);
+    if (status != KG_OK)
+        kg_run_close(run);
+    return status;
+}
+
+/* ---- all of it ---- */
 
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
@@ -375,9 +502,8 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
     kg_threads_set(run->in.recipe.run.threads);
-    KG_TRY(open_model(&run->in, &run->state, step, err));
-    KG_TRY(open_algorithm(&run->in, &run->state, err));
-    KG_TRY(open_optim(&run->in, err));
+    KG_TRY(open_model(&run->in, &run->state, &run->work, step, err));
+    KG_TRY(open_anchor(&run->in, &run->state, err));
     KG_TRY(kg_init_check(&run->in, &run->state, err));
     KG_TRY(open_sampler(&run->in, &run->state, err));
     KG_TRY(open_reference(&run->in, &run->state, err));
@@ -388,7 +514,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     KG_TRY(kg_run_sft_open(&run->in, &run->state, err));
     KG_TRY(check_shaping(&run->in, err));
     KG_TRY(check_positions(&run->in, &run->state, err));
-    return open_machinery(&run->in, &run->state, &run->work, err);
+    return open_machinery(run, err);
 }
 
 kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,

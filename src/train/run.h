@@ -104,8 +104,12 @@ struct kg_run_work {
     struct kg_rows_opts rows_opts; /* that it was made with */
     /* for scoring by a sampler of another dtype; NULL without */
     struct kg_rows *sampler_rows;
-    struct kg_rows_opts sampler_opts;
+    struct kg_rows_opts sampler_opts; /* max_tokens 0 without */
     struct kg_rollout *engine;
+    struct kg_rollout_opts engine_opts;     /* that it was made with */
+    struct kg_rollout_opts validation_opts; /* of its engine; max_batch 0 without */
+    /* bytes of the device when the run was opened; 0: there is none, or not known */
+    uint64_t device_total, device_free;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
     struct kg_lane_sum lane_sum;  /* of gradients, with train.lanes above 1 */
     /* arrays of a step and of an update, between steps: the next ones stand in them */
@@ -144,6 +148,11 @@ kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
  * that, as it began. */
 kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
                          struct kg_err *err) KG_MUST_CHECK;
+/* Of outlines of its models, with no data, at prompts of max_prompt_tokens: what
+ * kg_run_memory reads. config.json of the model is enough, and no device is asked.
+ * device_bytes: that it has */
+kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
+                         uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
 
 /* The optimizer of a phase: supervised or RL. Replaces the present one. */
@@ -193,5 +202,9 @@ kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signa
  * errors: whatever kg_train_run would refuse before its first step */
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
                         struct kg_err *err) KG_MUST_CHECK;
+/* What of the memory of such a device it would take, by kg_run_outline. Text as above; is
+ * complete where it does not fit, too.   errors: ENOMEM, and those of the recipe */
+kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
+                               uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

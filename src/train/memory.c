@@ -1,0 +1,287 @@
+/* The list of what a run takes, and what is said of it.
+ *
+ * An item asks whoever will take the memory (a model, rows, an engine, the optimizer), by
+ * the settings that it will be made with. What a key would save is the difference of two
+ * lists: the run as it is, and as it would be with that key.
+ */
+#include "train/memory.h"
+
+#include "train/anchor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
+
+static void add(struct kg_memory *m, const char *what, struct kg_bytes b)
+{
+    if (kg_bytes_sum(b) == 0)
+        return;
+    m->item[m->n++] = (struct kg_memory_item){what, b};
+    m->sum.there += b.there;
+    m->sum.host += b.host;
+}
+
+static struct kg_bytes times(struct kg_bytes b, uint64_t n)
+{
+    return (struct kg_bytes){n * b.there, n * b.host};
+}
+
+static void add_model(struct kg_memory *m, const struct kg_model *model, bool trainable,
+                      const char *master, const char *read)
+{
+    struct kg_model_memory b;
+
+    if (!model)
+        return;
+    b = kg_model_memory(model, trainable);
+    add(m, master, b.master);
+    add(m, read, b.read);
+}
+
+/* An optimizer's state in the phase that has more. */
+static uint64_t state_bytes(const struct kg_run *run)
+{
+    const struct kg_optim_opts warm = {.moments = run->in.rl_optim.moments};
+    int64_t n = run->state.model->n_elements;
+    uint64_t rl = kg_optim_state_bytes(&run->in.rl_optim, n);
+    uint64_t sft = kg_recipe_has_sft(&run->in.recipe) ? kg_optim_state_bytes(&warm, n)
+                                                      : 0;
+
+    return rl > sft ? rl : sft;
+}
+
+static void add_training(struct kg_memory *m, const struct kg_run *run)
+{
+    const struct kg_model *model = run->state.model;
+    uint64_t slab = (uint64_t)model->n_elements * sizeof(float);
+    uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->in.recipe.train.lanes);
+
+    add(m, "gradients", (struct kg_bytes){slab, 0});
+    add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
+    add(m, "optimizer", (struct kg_bytes){state_bytes(run), 0});
+}
+
+static struct kg_bytes cache_apart(struct kg_bytes *rest, const struct kg_model *m,
+                                   const struct kg_rollout_opts *opts)
+{
+    struct kg_bytes cache = {0};
+
+    *rest = kg_rollout_memory(&cache.there, m, opts);
+    rest->there -= cache.there;
+    return cache;
+}
+
+static void add_sampling(struct kg_memory *m, const struct kg_run *run)
+{
+    const struct kg_run_work *w = &run->work;
+    const struct kg_model *sampler = kg_run_sampler(&run->state);
+    struct kg_bytes rest, cache = cache_apart(&rest, sampler, &w->engine_opts);
+
+    add(m, "KV cache", cache);
+    add(m, "decoding", rest);
+    if (w->validation_opts.max_batch == 0)
+        return;
+    cache = cache_apart(&rest, run->state.model, &w->validation_opts);
+    add(m, "validation",
+        (struct kg_bytes){cache.there + rest.there, cache.host + rest.host});
+}
+
+/* Scratch (tensor/cuda: logits, rows of the head and its gradient) and the largest trial
+ * of a product: a weight and its gradient, and rows of both its sides. */
+static struct kg_bytes operations(const struct kg_model *m)
+{
+    enum { SCRATCH = 400 << 20, TRIED_ROWS = 4096, EACH = 6 };
+    uint64_t d = (uint64_t)m->config.hidden, f = (uint64_t)m->config.ffn;
+
+    if (m->host == m->backend)
+        return (struct kg_bytes){0};
+    return (struct kg_bytes){SCRATCH + EACH * (f * d + TRIED_ROWS * (f + d)), 0};
+}
+
+void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
+{
+    const struct kg_run_state *s = &run->state;
+    const struct kg_run_work *w = &run->work;
+
+    *m = (struct kg_memory){0};
+    add_model(m, s->model, true, "weights (fp32)", "weights for products");
+    add_training(m, run);
+    add_model(m, s->anchor, kg_run_anchor_moves(&run->in), "anchor (fp32)",
+              "anchor for products");
+    add_model(m, s->sampler, true, "sampler (fp32)", "sampler for products");
+    if (s->lag > 0)
+        add(m, "lagged weights",
+            times(kg_model_memory(s->model, true).master, (uint64_t)s->lag + 1));
+    add_model(m, run->in.reference, false, "", "reference");
+    add(m, "micro-batch", kg_rows_memory(s->model, &w->rows_opts));
+    if (w->sampler_opts.max_tokens > 0)
+        add(m, "scoring", kg_rows_memory(s->sampler, &w->sampler_opts));
+    add_sampling(m, run);
+    add(m, KG_MEMORY_OPERATIONS, operations(s->model));
+}
+
+/* ---- what would help ---- */
+
+static bool bf16_moments(struct kg_run *run)
+{
+    bool helps = run->in.rl_optim.moments != KG_BF16;
+
+    run->in.rl_optim.moments = KG_BF16;
+    return helps;
+}
+
+static bool anchor_on_host(struct kg_run *run)
+{
+    struct kg_model *anchor = run->state.anchor; /* a copy */
+    bool helps = anchor && anchor->on_host != KG_HOST_LAYERS;
+
+    if (helps)
+        anchor->on_host = KG_HOST_LAYERS;
+    return helps;
+}
+
+static bool one_layer_kept(struct kg_run *run)
+{
+    bool helps = !run->work.rows_opts.checkpoint;
+
+    run->work.rows_opts.checkpoint = true;
+    return helps;
+}
+
+static bool half_the_batch(struct kg_run *run)
+{
+    struct kg_rollout_opts *const engines[] = {&run->work.engine_opts,
+                                               &run->work.validation_opts};
+
+    for (size_t i = 0; i < 2; i++) {
+        engines[i]->max_batch /= 2;
+        engines[i]->max_open /= 2;
+        engines[i]->kv_tokens /= 2;
+    }
+    return run->work.engine_opts.max_batch > 0;
+}
+
+static const struct {
+    const char *key;
+    /* a copy of a run becomes one with the key.   returns whether it was without */
+    bool (*change)(struct kg_run *run);
+} ways[] = {
+    {"optim.moments=bf16", bf16_moments},
+    {"anchor.place=host", anchor_on_host},
+    {"train.checkpoint_layers=true", one_layer_kept},
+    {"half of rollout.max_batch", half_the_batch},
+};
+
+/* Bytes of the device that way i saves. */
+static uint64_t saved(const struct kg_run *run, uint64_t needed, size_t i)
+{
+    struct kg_run other = *run;
+    struct kg_model anchor;
+    struct kg_memory m;
+
+    if (run->state.anchor) {
+        anchor = *run->state.anchor;
+        other.state.anchor = &anchor;
+    }
+    if (!ways[i].change(&other))
+        return 0;
+    kg_run_memory(&m, &other);
+    return m.sum.there < needed ? needed - m.sum.there : 0;
+}
+
+/* With so little it would not be said. */
+enum { LEAST_SAVED = 5 * 1000 * 1000 };
+
+static kg_status put_ways(struct kg_str *out, const struct kg_run *run, uint64_t needed,
+                          struct kg_err *err)
+{
+    const char *before = ": ";
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        uint64_t bytes = saved(run, needed, i);
+
+        if (bytes < LEAST_SAVED)
+            continue;
+        KG_TRY(
+            kg_str_printf(out, err, "%s%s saves %.2f", before, ways[i].key, gb(bytes)));
+        before = ", ";
+    }
+    return KG_OK;
+}
+
+kg_status kg_run_memory_check(const struct kg_run *run, struct kg_err *err)
+{
+    uint64_t free = run->work.device_free, total = run->work.device_total;
+    struct kg_str help = {0};
+    struct kg_memory m;
+    kg_status status;
+
+    kg_run_memory(&m, run);
+    if (free == 0 || m.sum.there <= free)
+        return KG_OK;
+    KG_TRY_GOTO(out, put_ways(&help, run, m.sum.there, err));
+    status = kg_fail(err, KG_ENOMEM,
+                     "memory: expected at most %.2f GB on the device%s, found %.2f GB%s",
+                     gb(free), free < total ? " (others hold the rest)" : "",
+                     gb(m.sum.there), kg_str_text(&help));
+out:
+    kg_str_release(&help);
+    return status;
+}
+
+/* ---- lines ---- */
+
+/* "memory      on the host 3.10 GB: anchor 2.00, ..." */
+static kg_status put_list(struct kg_str *out, const char *begin, uint64_t sum, bool host,
+                          const struct kg_memory *m, struct kg_err *err)
+{
+    const char *before = "";
+
+    KG_TRY(kg_str_printf(out, err, "%s%.2f GB: ", begin, gb(sum)));
+    for (int i = 0; i < m->n; i++) {
+        struct kg_bytes b = m->item[i].bytes;
+        uint64_t bytes = host ? b.host : b.there;
+
+        if (bytes == 0)
+            continue;
+        KG_TRY(kg_str_printf(out, err, "%s%s %.2f", before, m->item[i].what, gb(bytes)));
+        before = ", ";
+    }
+    return kg_str_putc(out, '\n', err);
+}
+
+static kg_status put_device(struct kg_str *out, const struct kg_run_work *w,
+                            uint64_t needed, struct kg_err *err)
+{
+    bool fits = needed <= w->device_free;
+
+    if (w->device_free == 0)
+        return KG_OK;
+    return kg_str_printf(
+        out, err,
+        "            the device has %.2f GB, %.2f of them free; %.2f are "
+        "%s\n",
+        gb(w->device_total), gb(w->device_free),
+        gb(fits ? w->device_free - needed : needed - w->device_free),
+        fits ? "left" : "missing");
+}
+
+kg_status kg_run_memory_say(struct kg_str *out, const struct kg_run *run,
+                            struct kg_err *err)
+{
+    const struct kg_model *model = run->state.model;
+    struct kg_memory m;
+
+    kg_run_memory(&m, run);
+    if (model->host == model->backend) { /* one memory */
+        for (int i = 0; i < m.n; i++) {
+            m.item[i].bytes.there = kg_bytes_sum(m.item[i].bytes);
+            m.item[i].bytes.host = 0;
+        }
+        return put_list(out, "memory      ", kg_bytes_sum(m.sum), false, &m, err);
+    }
+    KG_TRY(put_list(out, "memory      device ", m.sum.there, false, &m, err));
+    KG_TRY(put_device(out, &run->work, m.sum.there, err));
+    return put_list(out, "            host ", m.sum.host, true, &m, err);
+}

@@ -1,0 +1,214 @@
+/* The list of what a run takes (train/memory.h): against the bytes that were taken on
+ * memory that the host cannot touch and on emulated kernels; for models of 7
+ * billion parameters without weights; and as what refuses a run. */
+#define ROOT "build/test-runs/memory"
+#include "run_testing.h"
+
+#include "tensor/pages.h"
+#include "train/memory.h"
+
+static struct kg_memory memory_of(const char *dir, const char *const *extra)
+{
+    struct kg_config *config = config_of(dir, extra);
+    struct kg_memory m;
+    struct kg_run run;
+
+    NEED(kg_run_open(&run, config, err));
+    kg_run_memory(&m, &run);
+    kg_run_close(&run);
+    kg_config_free(config);
+    return m;
+}
+
+static uint64_t there(const struct kg_memory *m, const char *what)
+{
+    for (int i = 0; i < m->n; i++)
+        if (strcmp(m->item[i].what, what) == 0)
+            return m->item[i].bytes.there;
+    return 0;
+}
+
+/* ---- against what is taken ---- */
+
+/* Tables of cache blocks, frequencies, a piece of a checkpoint on its way. */
+enum { REMAINDER = 64 << 10 };
+
+/* scratch: what operations of the backend may take of it here */
+static void assert_taken(const char *const *extra, uint64_t scratch)
+{
+    struct kg_memory m = memory_of(ROOT "/taken", extra);
+    uint64_t listed = m.sum.there - there(&m, KG_MEMORY_OPERATIONS), held, taken;
+
+    fresh(ROOT "/taken");
+    held = kg_pages_memory().held;
+    (void)kg_pages_memory(); /* the most begins anew */
+    must_train(ROOT "/taken", false, extra);
+    taken = kg_pages_memory().most - held;
+    if (taken + REMAINDER < listed || taken > listed + REMAINDER + scratch)
+        fail_msg("%s: listed %llu, taken %llu", extra[0], (unsigned long long)listed,
+                 (unsigned long long)taken);
+}
+
+static void a_run_takes_what_its_plan_lists(void **state)
+{
+    static const char *const plain[] = {"train.steps=1", "eval.every=1", NULL};
+    static const char *const ema[] = {"anchor.kind=ema",
+                                      "kl.estimator=exact-reverse",
+                                      "kl.beta=0.05",
+                                      "train.steps=2",
+                                      "optim.moments=bf16",
+                                      "eval.every=1",
+                                      NULL};
+    static const char *const host[] = {"anchor.kind=ema",  "kl.estimator=k3",
+                                       "kl.beta=0.05",     "anchor.place=host",
+                                       "model.dtype=bf16", "train.steps=2",
+                                       "train.lanes=4",    "eval.every=1",
+                                       "eval.anchor=true", NULL};
+    static const char *const lag[] = {"rollout.lag=1",    "rollout.dtype=bf16",
+                                      "model.dtype=fp32", "train.steps=2",
+                                      "eval.every=1",     NULL};
+    static const char *const free[] = {"optim.kind=schedule-free",
+                                       "optim.schedule=constant",
+                                       "train.checkpoint_layers=false",
+                                       "train.steps=1",
+                                       "eval.every=1",
+                                       NULL};
+    static const char *const *const runs[] = {plain, ema, host, lag, free};
+
+    (void)state;
+    setenv("KEDGE_TEST_BACKEND", "far", 1);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        assert_taken(runs[i], 0);
+    unsetenv("KEDGE_TEST_BACKEND");
+}
+
+static void a_run_on_kernels_takes_its_scratch_besides(void **state)
+{
+    static const char *const extra[] = {
+        "train.steps=1",       "rollout.prompts=1",   "rollout.samples=2",
+        "eval.every=0",        "eval.at_start=false", "train.updates_per_step=1",
+        "rollout.max_batch=2", "model.dtype=bf16",    NULL};
+    const struct kg_backend *be;
+    struct kg_err err;
+
+    (void)state;
+    if (kg_backend_open(&be, "emu", &err) != KG_OK)
+        skip(); /* no C++ compiler */
+    setenv("KEDGE_TEST_BACKEND", "emu", 1);
+    assert_taken(extra, 1 << 20);
+    unsetenv("KEDGE_TEST_BACKEND");
+}
+
+/* ---- of large models ---- */
+
+static const char qwen[] =
+    "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "
+    "\"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": %d, "
+    "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"vocab_size\": 152064, "
+    "\"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
+    "\"max_position_embeddings\": 131072, \"eos_token_id\": 151643, "
+    "\"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\"}";
+
+/* A folder with nothing but this. */
+static void write_7b(void)
+{
+    char text[1024];
+
+    snprintf(text, sizeof text, qwen, 3584, 18944, 28, 28, 4);
+    NEED(kg_file_make_dirs(ROOT "/7b", err));
+    NEED(kg_file_write_atomic(ROOT "/7b/config.json", text, strlen(text), err));
+}
+
+/* EMA-PG of 7B: prompts and answers of up to 1,024 and 2,048 tokens, 64 at a time. */
+static const char *const ema_pg[] = {"model.path=" ROOT "/7b",
+                                     "model.device=cuda",
+                                     "model.dtype=bf16",
+                                     "run.dir=" ROOT "/plan",
+                                     "task.name=math",
+                                     "data.train=train.jsonl",
+                                     "data.val=val.jsonl",
+                                     "rollout.prompts=64",
+                                     "rollout.samples=8",
+                                     "rollout.max_tokens=2048",
+                                     "anchor.kind=ema",
+                                     "anchor.eta=0.9",
+                                     "anchor.period=10",
+                                     "kl.estimator=topk-reverse",
+                                     "kl.top_k=32",
+                                     "kl.beta=0.001",
+                                     "train.steps=100",
+                                     "train.micro_tokens=8192",
+                                     NULL};
+
+static kg_status plan_7b(struct kg_str *out, const char *const *extra, struct kg_err *err)
+{
+    const char *const *const lists[] = {ema_pg, extra};
+    struct kg_config *config = config_from(ROOT "/plan", lists, 2);
+    kg_status status = kg_train_plan_memory(out, config, false, 141000000000, err);
+
+    kg_config_free(config);
+    return status;
+}
+
+static void seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments(void **state)
+{
+    static const char *const keys[] = {"anchor.place=host", "optim.moments=bf16", NULL};
+    static const char *const none[] = {NULL};
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    fresh(ROOT "/7b");
+    write_7b();
+    if (plan_7b(&out, keys, &err) != KG_OK)
+        fail_msg("%s\n%s", err.message, kg_str_text(&out));
+    assert_non_null(strstr(kg_str_text(&out), "memory      device 139.30 GB: weights "));
+    assert_non_null(strstr(kg_str_text(&out), "has 141.00 GB, 141.00 of them free; "
+                                              "1.70 are left"));
+    assert_non_null(strstr(kg_str_text(&out), "            host 43.60 GB: anchor "));
+    kg_str_clear(&out);
+    assert_int_equal(plan_7b(&out, none, &err), KG_ENOMEM);
+    assert_non_null(strstr(kg_str_text(&out), "71.81 are missing"));
+    assert_string_equal(err.message,
+                        "memory: expected at most 141.00 GB on the device, found 212.81 "
+                        "GB: optim.moments=bf16 saves 30.46, anchor.place=host saves "
+                        "43.05, half of rollout.max_batch saves 11.27");
+    kg_str_release(&out);
+}
+
+/* ---- refusals ---- */
+
+static void what_cannot_fit_is_refused_before_it_is_taken(void **state)
+{
+    static const char *const extra[] = {"anchor.kind=ema", "kl.estimator=k3",
+                                        "kl.beta=0.05", NULL};
+    struct kg_err err;
+    uint64_t held;
+
+    (void)state;
+    fresh(ROOT "/refused");
+    setenv("KEDGE_TEST_BACKEND", "far", 1);
+    setenv("KEDGE_TEST_MEMORY", "420000000", 1);
+    held = kg_pages_memory().held;
+    (void)kg_pages_memory();
+    assert_int_equal(train(ROOT "/refused", false, extra, &err), KG_ENOMEM);
+    unsetenv("KEDGE_TEST_MEMORY");
+    unsetenv("KEDGE_TEST_BACKEND");
+    assert_non_null(
+        strstr(err.message, "memory: expected at most 0.42 GB on the device"));
+    assert_non_null(strstr(err.message, ", found 0.52 GB: half of rollout.max_batch"));
+    assert_true(kg_pages_memory().most - held < REMAINDER);
+    assert_false(kg_file_exists(ROOT "/refused"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_takes_what_its_plan_lists),
+        cmocka_unit_test(a_run_on_kernels_takes_its_scratch_besides),
+        cmocka_unit_test(seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments),
+        cmocka_unit_test(what_cannot_fit_is_refused_before_it_is_taken),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
