@@ -125,8 +125,8 @@ static void a_device_that_is_lost_loses_a_step(void **state)
         assert_int_equal(train(ROOT "/lost", false, small, &err), KG_EDEVICE);
         assert_non_null(strstr(err.message, ": the device is lost"));
         kg_emu_lose(-1);
-        assert_int_equal(kg_file_exists(ROOT "/lost/checkpoints/latest/state.json"),
-                         i > 3);
+        if (i > 3) /* before, that of the first step may still be on its way */
+            assert_true(kg_file_exists(ROOT "/lost/checkpoints/latest/state.json"));
         must_train(ROOT "/lost", true, small);
         assert_same_file(ROOT "/kept", ROOT "/lost",
                          "checkpoints/latest/state.safetensors");

@@ -432,6 +432,9 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
         return err->code;
     name_of(s->name, run);
     KG_TRY_GOTO(out, prepare(s, run, err));
+    /* The step has the other cores; and a thread that had helpers ends them by
+     * pthread_exit, which ends the process where memory for a library is missing. */
+    s->threads = 1;
     if (pthread_create(&s->thread, NULL, write_all, s) != 0) {
         write_all(s); /* no thread more is to be had: at once */
         status = settle(run, s, err);
