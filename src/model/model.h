@@ -110,6 +110,8 @@ void kg_model_free(struct kg_model *m);
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Memory of what products read, beside the master weights: the backend's. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);
+/* What its products may take beside operands: reserved when it is opened. */
+uint64_t kg_model_product_bytes(const struct kg_model *m);
 
 /* Bytes of the backend's memory and, where that is another, of the host's. */
 struct kg_bytes {

@@ -488,6 +488,45 @@ static void test_any_stretch_of_a_parameter_can_be_read(void **state)
     }
 }
 
+static uint64_t reserved;
+static kg_status reserve(uint64_t bytes, struct kg_err *err)
+{
+    (void)err;
+    reserved = bytes;
+    return KG_OK;
+}
+
+/* Of the largest weight that is multiplied, and of a head two tiles; none in fp32. */
+static void test_opening_reserves_what_products_take(void **state)
+{
+    (void)state;
+    const struct kg_backend *be;
+    struct kg_model *m;
+    NEED(kg_backend_open(&be, NULL, err));
+    struct kg_backend keeps = *be;
+    keeps.reserve = reserve;
+    for (int i = 0; i < 4; i++) {
+        const bool wide = i % 2 == 0;
+        NEED(kg_model_open(&m, qwen2_dir,
+                           &(struct kg_model_opts){.backend = &keeps,
+                                                   .ct = wide ? KG_F32 : KG_BF16,
+                                                   .trainable = i < 2},
+                           err));
+        assert_true(m->head == m->embed && m->head->rows > m->config.ffn);
+        assert_true(m->head->rows < 512);
+        assert_true(reserved == (wide ? 0 : kg_product_room(m->head->rows, 32)));
+        kg_model_free(m);
+    }
+    NEED(kg_model_open(&m, qwen2_dir,
+                       &(struct kg_model_opts){.backend = be, .ct = KG_BF16}, err));
+    m->head->rows = 100000; /* nothing of it is read */
+    assert_true(kg_model_product_bytes(m) == kg_product_room(4096, 32));
+    m->head = &m->params[m->n_params - 1]; /* another one: no product has the table */
+    assert_false(m->head->is_product);
+    assert_true(kg_model_product_bytes(m) == kg_product_room(m->config.ffn, 32));
+    kg_model_free(m);
+}
+
 static void test_saving_twice_gives_the_same_bytes(void **state)
 {
     (void)state;
@@ -675,6 +714,7 @@ int main(void)
         cmocka_unit_test(test_a_saved_model_opens_with_the_same_weights),
         cmocka_unit_test(test_one_file_has_no_index),
         cmocka_unit_test(test_any_stretch_of_a_parameter_can_be_read),
+        cmocka_unit_test(test_opening_reserves_what_products_take),
         cmocka_unit_test(test_saving_twice_gives_the_same_bytes),
         cmocka_unit_test(test_other_weights_of_the_same_layout_can_be_saved),
         cmocka_unit_test(test_sidecars_travel_along_byte_for_byte),

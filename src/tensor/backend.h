@@ -170,6 +170,9 @@ static inline int64_t kg_head_tile_width(int64_t vocab)
     return width < 2048 ? width : 2048;
 }
 
+/* Tiles of which a backend makes logits at most, where it does not make all at once. */
+enum { KG_HEAD_STRIP_TILES = 2 };
+
 /* A second head over the same vocabulary, whose q = softmax(z') is the constant of an
  * exact KL. */
 struct kg_head_anchor {
@@ -331,6 +334,8 @@ struct kg_backend {
     kg_status (*copy)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*zero)(void *to, uint64_t bytes, struct kg_err *err);
     kg_status (*swap)(void *a, void *b, uint64_t bytes, struct kg_err *err);
+    /* see kg_op_reserve; NULL: products need no memory */
+    kg_status (*reserve)(uint64_t bytes, struct kg_err *err);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
@@ -451,6 +456,23 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
+
+/* What products by a weight (rows, cols) of bf16 may take beside their operands: such a
+ * weight, and rows of both its sides, on which ways to make them are tried
+ * (cuda/product_blas.cu). Of a head, rows are those of KG_HEAD_STRIP_TILES. */
+enum { KG_PRODUCT_TRIED = 4096, KG_PRODUCT_ROOM_ALIGN = 256 };
+static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
+{
+    const int64_t less = rows < cols ? rows : cols, more = rows + cols - less;
+    const int64_t row = 2 * less + 4 * more + 8; /* bf16, fp32, digest */
+
+    return (uint64_t)(2 * rows * cols + KG_PRODUCT_TRIED * row +
+                      3 * KG_PRODUCT_ROOM_ALIGN);
+}
+/* Take so much now, where less is there: no product whose room this covers finds the
+ * memory full then. It is the backend's, and stays.   errors: ENOMEM */
+kg_status kg_op_reserve(const struct kg_backend *be, uint64_t bytes,
+                        struct kg_err *err) KG_MUST_CHECK;
 
 /* x[n,d] = table[tokens[n], d].   x (N,D) fp32 out; table (V,D) ct, rows or panels
  * errors: SHAPE, EINVAL (token id) */

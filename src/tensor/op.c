@@ -296,6 +296,11 @@ void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
 }
 
 /* ---- products ---- */
+kg_status kg_op_reserve(const struct kg_backend *be, uint64_t bytes, struct kg_err *err)
+{
+    return be->reserve ? be->reserve(bytes, err) : KG_OK;
+}
+
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err)

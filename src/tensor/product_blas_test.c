@@ -2,6 +2,7 @@
  * differ in bits by design, on emulated kernels. Which plans are taken, and every way in
  * which the library can be missing or wrong. */
 #include "base/folder_testing.h"
+#include "base/mem.h"
 #include "tensor/backend_testing.h"
 #include "tensor/cuda/blas_testing.h"
 
@@ -47,6 +48,14 @@ static void use(enum kg_fake_mode mode)
     reach(&fake.things, "kg_fake_things");
     fake.set(mode);
     kg_emu_clock(fake.seconds);
+    assert_int_equal(open_with("lib"), KG_OK);
+}
+
+/* The same library, of which nothing is known. */
+static void use_anew(void)
+{
+    setenv("KEDGE_TEST_PRODUCTS", "own", true);
+    assert_int_equal(kg_emu_open(&(const struct kg_backend *){NULL}, &err), KG_OK);
     assert_int_equal(open_with("lib"), KG_OK);
 }
 
@@ -164,6 +173,25 @@ static void a_plan_is_tried_at_every_number_of_rows(void **state)
     is_made_by(17, KG_FAKE_GAP, 17);
 }
 
+/* 4,096 at a time, each number tried as few rows are: a plan that has other bits from
+ * some number on makes 1,024 at a time. */
+static void many_rows_are_tried_too(void **state)
+{
+    (void)state;
+    use(KG_FAKE_USUAL);
+    is_made_by(3001, KG_FAKE_STEADY, 3001);
+    is_made_by(4096, KG_FAKE_STEADY, 4096);
+    is_made_by(4096 + 2000, KG_FAKE_STEADY, 2000);
+    fake.set(KG_FAKE_OTHER_HUGE);
+    use_anew();
+    is_made_by(3000, KG_FAKE_HUGE, 3000);
+    is_made_by(3001, KG_FAKE_HUGE, 3001 - 1024);
+    is_made_by(4096 + 100, KG_FAKE_HUGE, 4096 + 100 - 2048);
+    fake.set(KG_FAKE_OTHER_MANY);
+    use_anew();
+    is_made_by(2000, KG_FAKE_MANY, 2000 - 1024);
+}
+
 static void where_no_plan_has_the_bits_rows_are_padded(void **state)
 {
     (void)state;
@@ -213,8 +241,28 @@ static void nor_where_rows_are_padded(void **state)
     no_row_depends_on(KG_MATMUL_NN, KG_BF16, false);
 }
 
-/* All tokens at once, and the first chunk before the others; the last one, of four, is
- * too short for any plan. */
+/* Rows among 9,000 and alone, where the reference has other bits for many. */
+static void nor_where_a_plan_has_other_bits_for_many(void **state)
+{
+    enum { ALL = 9000 };
+    static const int64_t some[] = {1, 1024, 1025, 2049, 3001, 4096, 4097, 8191};
+    struct operands o;
+
+    (void)state;
+    use(KG_FAKE_OTHER_HUGE);
+    o = operands_of(KG_MATMUL_NT, KG_F32, ALL);
+    multiply(&o, KG_MATMUL_NT, false);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        struct operands alone = rows_of(&o, some[i]);
+
+        multiply(&alone, KG_MATMUL_NT, false);
+        assert_memory_equal(alone.c.data, o.c.data,
+                            (size_t)(some[i] * N) * sizeof(float));
+        buffer_free(alone.c.data);
+    }
+    release(&o);
+}
+
 /* Of a vocabulary of several strips, aligned or not: logits are asked for or not. */
 static void a_log_prob_does_not_depend_on_the_rows_beside_it(void **state)
 {
@@ -249,6 +297,8 @@ static void a_log_prob_does_not_depend_on_the_rows_beside_it(void **state)
     }
 }
 
+/* All tokens at once, and the first chunk before the others; the last one, of four, is
+ * too short for any plan. */
 static void sums_over_tokens_are_chunk_by_chunk(void **state)
 {
     enum { TOKENS = 2 * KG_PRODUCT_CHUNK + 4 };
@@ -332,6 +382,75 @@ static void the_library_and_its_plans_are_named(void **state)
                          0);
 }
 
+/* ---- memory ---- */
+/* The first product of m rows, while no memory is given to anyone. */
+static void is_made_when_full(const struct operands *all, enum kg_matmul_kind kind,
+                              bool accumulate, int64_t m)
+{
+    const size_t bytes = (size_t)(m * N) * kg_dtype_traits(all->c.dtype)->bytes;
+    struct operands some = rows_of(all, m);
+    kg_status status;
+
+    kg_mem_fail_at(1);
+    status = kg_op_matmul(backend(), some.c, some.a, some.b, kind, accumulate, &err);
+    kg_mem_fail_at(0);
+    if (status != KG_OK)
+        fail_msg("%d rows: %s", (int)m, err.message);
+    assert_memory_equal(some.c.data, all->c.data, bytes);
+    buffer_free(some.c.data);
+}
+
+/* Of a weight, what kg_product_room says is enough: at every number of rows, tried,
+ * padded or cut. */
+static void needs_no_more(enum kg_fake_mode mode, enum kg_matmul_kind kind,
+                          enum kg_dtype dtype, bool accumulate)
+{
+    static const int64_t rows[] = {1, 17, 65, 101, 256, 999, 1024, 1025, 3001, 4096};
+    struct operands o;
+
+    fake.set(mode);
+    use_anew();
+    assert_int_equal(kg_op_reserve(backend(), kg_product_room(N, K), &err), KG_OK);
+    o = operands_of(kind, dtype, 2 * KG_PRODUCT_TRIED);
+    multiply(&o, kind, accumulate);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        is_made_when_full(&o, kind, accumulate, rows[i]);
+    release(&o);
+}
+
+static void trials_take_what_was_reserved(void **state)
+{
+    (void)state;
+    use(KG_FAKE_USUAL);
+    needs_no_more(KG_FAKE_USUAL, KG_MATMUL_NT, KG_BF16, false);
+    needs_no_more(KG_FAKE_USUAL, KG_MATMUL_NN, KG_F32, true);
+    needs_no_more(KG_FAKE_NONE_FOR_FEW, KG_MATMUL_NT, KG_F32, true);
+    needs_no_more(KG_FAKE_OTHER_HUGE, KG_MATMUL_NT, KG_F32, false);
+}
+
+/* A shape that nobody named: what is asked for is what is missing, and it costs nothing
+ * but this product. */
+static void a_trial_without_memory_is_refused_and_made_later(void **state)
+{
+    struct operands o;
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    o = operands_of(KG_MATMUL_NT, KG_F32, 1100);
+    multiply(&o, KG_MATMUL_NT, false);
+    is_made_when_full(&o, KG_MATMUL_NT, false, 1000);
+    release(&o);
+    o = operands_of(KG_MATMUL_NT, KG_F32, 2000);
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_op_matmul(backend(), o.c, o.a, o.b, KG_MATMUL_NT, false, &err),
+                     KG_ENOMEM);
+    assert_non_null(strstr(err.message, "trials of products"));
+    kg_mem_fail_at(0);
+    multiply(&o, KG_MATMUL_NT, false);
+    is_made_when_full(&o, KG_MATMUL_NT, false, 1100);
+    release(&o);
+}
+
 /* ---- refusals ---- */
 static void refuses_product(enum kg_fake_mode mode, int64_t m, const char *says)
 {
@@ -351,12 +470,6 @@ static void a_shape_without_plans_is_refused(void **state)
 {
     (void)state;
     refuses_product(KG_FAKE_NOTHING, 3, "expected a plan without split sums");
-}
-
-static void a_plan_with_other_bits_among_many_rows_is_refused(void **state)
-{
-    (void)state;
-    refuses_product(KG_FAKE_OTHER_MANY, 2000, "no more rows than 1024, or of other bits");
 }
 
 static void refuses(const char *folder, kg_status code, const char *says)
@@ -412,15 +525,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         OF(the_fastest_of_those_with_the_bits_is_taken),
         OF(a_plan_is_tried_at_every_number_of_rows),
+        OF(many_rows_are_tried_too),
         OF(where_no_plan_has_the_bits_rows_are_padded),
         OF(a_row_does_not_depend_on_the_number_of_rows),
         OF(nor_where_rows_are_padded),
+        OF(nor_where_a_plan_has_other_bits_for_many),
+        OF(trials_take_what_was_reserved),
+        OF(a_trial_without_memory_is_refused_and_made_later),
         OF(sums_over_tokens_are_chunk_by_chunk),
         OF(odd_shapes_are_own_products),
         OF(products_of_fp32_are_exact),
         OF(the_library_and_its_plans_are_named),
         OF(a_shape_without_plans_is_refused),
-        OF(a_plan_with_other_bits_among_many_rows_is_refused),
         OF(a_library_that_is_not_there_is_refused),
         OF(a_library_that_is_none_is_refused),
         OF(a_library_without_a_symbol_is_refused),

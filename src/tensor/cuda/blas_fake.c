@@ -34,6 +34,11 @@ static enum order halves_of_many(int64_t m, int64_t n)
     (void)n;
     return m > 1024 ? IN_HALVES : IN_ORDER;
 }
+static enum order halves_of_huge(int64_t m, int64_t n)
+{
+    (void)n;
+    return m > 3000 ? IN_HALVES : IN_ORDER;
+}
 static enum order halves_of_wide(int64_t m, int64_t n)
 {
     (void)m;
@@ -64,6 +69,7 @@ static const struct {
     [KG_FAKE_BIG] = {100, NULL, 65, 0, 1, 0},
     [KG_FAKE_MANY] = {100, halves_of_many, 0, 0, 1, 0},
     [KG_FAKE_WIDE] = {100, halves_of_wide, 0, 0, 1, 0},
+    [KG_FAKE_HUGE] = {100, halves_of_huge, 0, 0, 1, 0},
 };
 
 /* What is offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
@@ -74,6 +80,7 @@ static const int few[][8] = {
     [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, -1},
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_FEW, -1},
     [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
+    [KG_FAKE_OTHER_HUGE] = {KG_FAKE_FEW, -1},
 };
 static const int many[][8] = {
     [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_STEADY, KG_FAKE_HALVES, KG_FAKE_SLOW, -1},
@@ -81,6 +88,7 @@ static const int many[][8] = {
     [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, KG_FAKE_WORKSPACE, -1},
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_MANY, -1},
     [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
+    [KG_FAKE_OTHER_HUGE] = {KG_FAKE_HUGE, -1},
 };
 
 static enum kg_fake_mode mode;

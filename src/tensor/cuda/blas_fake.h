@@ -25,6 +25,7 @@ enum kg_fake_plan {
     KG_FAKE_BIG,       /* the bits; refuses 64 rows and fewer */
     KG_FAKE_MANY,      /* other bits for more than 1,024 rows */
     KG_FAKE_WIDE,      /* other bits where N is more than 512 */
+    KG_FAKE_HUGE,      /* other bits for more than 3,000 rows */
 };
 
 enum kg_fake_mode {
@@ -33,6 +34,7 @@ enum kg_fake_mode {
     KG_FAKE_NOTHING,      /* only what was forbidden */
     KG_FAKE_OTHER_MANY,   /* MANY is the reference */
     KG_FAKE_OTHER_WIDE,   /* WIDE is all that there is */
+    KG_FAKE_OTHER_HUGE,   /* HUGE is the reference */
 };
 
 /* The last product since the mode was set: by which plan, of how many rows. */

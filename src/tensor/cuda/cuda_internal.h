@@ -209,6 +209,7 @@ kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
 kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                               struct kg_err *err);
 void kg_cuda_peak(enum kg_dtype t, double flops);
+kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
 
 /* ---- products ---- */
 /* Who makes those of bf16 in this process from here on; before it, they are exact.
@@ -219,10 +220,13 @@ enum kg_cuda_products kg_cuda_used(void);
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
 /* The same by cuBLASLt, which is open (blas.h); c has elements.
- * errors: EDEVICE (no plan has the bits that it should), ENOMEM */
+ * errors: EDEVICE (no plan has the bits that it should), ENOMEM (a shape for which not
+ * enough was reserved) */
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
+/* Its memory beside operands, until products end. */
+kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
 /* text <- "cublas 13.1.0, plans HASH": what bits depend on then, beside the device. */
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Plans are forgotten, and the library is closed. */

@@ -67,7 +67,7 @@ const float *kg_cuda_not_one(const float *inv_temp, int64_t n);
 /* Tiles of a strip: the backward's, and where products have the bits of their shape those
  * of the forward too, so that a logit is made by one shape of product whatever else there
  * is room for. */
-enum { KG_CUDA_STRIP_TILES = 2 };
+enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
 /* z <- (hidden . weight) inv_temp, whose first column is that of a strip of `strip`
  * columns; inv_temp (rows) of the device or NULL */
 kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,

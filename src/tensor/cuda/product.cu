@@ -177,6 +177,11 @@ kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
 }
 enum kg_cuda_products kg_cuda_used(void) { return used; }
 
+kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err)
+{
+    return used == KG_CUDA_CUBLAS ? kg_cuda_blas_reserve(bytes, err) : KG_OK;
+}
+
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
 {

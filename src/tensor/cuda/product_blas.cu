@@ -13,15 +13,16 @@
  *
  *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
  *                      256 or 1,024 rows, and the reference
- *   more               the reference, tried at 1,025 and 2,048: a pinned plan sees more
- *                      rows as more blocks of its grid. Where it fails there, the product
- *                      is refused
+ *   more               the reference, 4,096 rows at a time; each number of rows tried so,
+ *                      too, and where it fails the rows are made 1,024 at a time
  *   sums over tokens   the plan first offered for a chunk of KG_PRODUCT_CHUNK, chunk by
  *                      chunk: rows and columns of C are the weight's, so nothing varies
  *                      but the last chunk's length
  *
  * What was tried is a digest of each row, on the host. Trials run beside the products, so
- * the first product of a number of rows must not be within the capture of a graph.
+ * the first product of a number of rows must not be within the capture of a graph. Their
+ * memory is reserved when a model is opened (kg_op_reserve), so none of them finds a
+ * device full in the middle of a run; only a shape that nobody named takes more.
  * Shapes that the library has no plans for at every alignment (takes) are own products,
  * for any number of rows.
  */
@@ -33,9 +34,9 @@ extern "C" {
 #include "base/mem.h"
 }
 
-enum { BUCKETS = 4, OFFERED = 16, CHOICES = OFFERED + 1 /* the reference */ };
-enum { MANY = 4096, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
-static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL};
+enum { BUCKETS = 5, OFFERED = 16, CHOICES = OFFERED + 1 /* the reference */ };
+enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
+static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
 
 /* Plans of the bits, the fastest first. */
 struct bucket {
@@ -51,12 +52,44 @@ struct pinned {
     enum kg_dtype dtype; /* of C */
     bool accumulate;
     struct kg_lt_plan reference;
-    uint64_t rows[DISTINCT]; /* digests; not of sums over tokens, as all below */
-    bool many_hold;
-    struct bucket buckets[BUCKETS];
-    uint8_t choice[SMALL + 1]; /* by rows: 0 unknown, a plan of its bucket + 1, PADDED */
+    uint64_t rows[DISTINCT];        /* digests; not of sums over tokens, as all below */
+    struct bucket buckets[BUCKETS]; /* the last: the reference alone */
+    /* by rows: 0 unknown, a plan of its bucket + 1, PADDED: none of them */
+    uint8_t choice[MANY + 1];
 };
 static struct pinned *pins;
+
+/* ---- memory ---- */
+/* Of a trial, or of padded operands. */
+static struct {
+    char *memory; /* owned, until products end */
+    uint64_t bytes;
+} room;
+
+kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err)
+{
+    void *more;
+
+    if (bytes <= room.bytes)
+        return KG_OK;
+    more = kg_dev_alloc(bytes, "trials of products", err);
+    if (!more)
+        return err->code;
+    if (room.memory)
+        kg_dev_free(room.memory);
+    room.memory = (char *)more;
+    room.bytes = bytes;
+    return KG_OK;
+}
+
+/* From the place of one to that of the next. */
+static uint64_t bytes_of(struct kg_mat m)
+{
+    const uint64_t bytes = (uint64_t)(m.rows * m.cols) * kg_dtype_traits(m.dtype)->bytes;
+
+    return (bytes + KG_PRODUCT_ROOM_ALIGN - 1) / KG_PRODUCT_ROOM_ALIGN *
+           KG_PRODUCT_ROOM_ALIGN;
+}
 
 /* ---- shapes ---- */
 static struct kg_mat shaped(enum kg_dtype dtype, int64_t rows, int64_t cols)
@@ -161,39 +194,21 @@ static __global__ void digest(uint64_t *digests, struct kg_mat m)
         digests[r] = sum;
 }
 
-static kg_status room(void **data, int64_t bytes, struct kg_err *err)
-{
-    *data = kg_dev_alloc((uint64_t)bytes, "trial of a product", err);
-    return *data ? KG_OK : err->code;
-}
-
-static void end_trial(struct trial *t)
-{
-    void *const blocks[] = {t->a.data, t->b.data, t->c.data, t->digests};
-
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-        if (blocks[i])
-            kg_dev_free(blocks[i]);
-}
-
 static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
                              struct kg_err *err)
 {
-    kg_status status;
-
     *t = {p, m, shaped(KG_BF16, m, p->k), b_of(p), shaped(p->dtype, m, p->n), NULL};
-    KG_TRY_GOTO(out, room(&t->a.data, m * p->k * 2, err));
-    KG_TRY_GOTO(out, room(&t->b.data, p->n * p->k * 2, err));
-    KG_TRY_GOTO(out, room(&t->c.data, m * p->n * 4, err));
-    KG_TRY_GOTO(out, room((void **)&t->digests, m * 8, err));
+    const uint64_t a = bytes_of(t->a), b = bytes_of(t->b), c = bytes_of(t->c);
+
+    KG_TRY(kg_cuda_blas_reserve(a + b + c + (uint64_t)m * sizeof *t->digests, err));
+    t->a.data = room.memory;
+    t->b.data = room.memory + a;
+    t->c.data = room.memory + a + b;
+    t->digests = (uint64_t *)(room.memory + a + b + c);
     KG_LAUNCH(draw_factors, kg_cuda_rows(m, p->k), KG_ROW_THREADS, t->a, 1, false, true);
     KG_LAUNCH(draw_factors, kg_cuda_rows(t->b.rows, t->b.cols), KG_ROW_THREADS, t->b,
               1 << 20, p->kind == KG_MATMUL_NN, false);
-    status = kg_dev_done("trial of a product", err);
-out:
-    if (status != KG_OK)
-        end_trial(t);
-    return status;
+    return kg_dev_done("trial of a product", err);
 }
 
 static kg_status run_trial(const struct trial *t, const struct kg_lt_plan *plan,
@@ -218,7 +233,7 @@ static kg_status judge(uint64_t *digests, const struct trial *t,
 static kg_status compare(bool *same, const struct trial *t, const struct kg_lt_plan *plan,
                          struct kg_err *err)
 {
-    uint64_t digests[2 * SMALL];
+    uint64_t digests[MANY];
     const kg_status status = judge(digests, t, plan, err);
 
     *same = status == KG_OK;
@@ -294,7 +309,6 @@ static kg_status fill_bucket(struct pinned *p, int i, struct kg_err *err)
 {
     struct kg_lt_plan plans[CHOICES];
     struct trial t;
-    kg_status status;
     int n;
 
     KG_TRY(offer(plans, &n, OFFERED, p, last_of[i], err));
@@ -302,9 +316,7 @@ static kg_status fill_bucket(struct pinned *p, int i, struct kg_err *err)
         plans[n++] = p->reference;
     KG_TRY(begin_trial(&t, p, last_of[i], err));
     p->buckets[i].n = 0;
-    status = sift(&p->buckets[i], &t, plans, n, err);
-    end_trial(&t);
-    return status;
+    return sift(&p->buckets[i], &t, plans, n, err);
 }
 
 static int bucket_of(int64_t m)
@@ -320,17 +332,14 @@ static kg_status choose_among(uint8_t *choice, const struct bucket *b,
                               const struct pinned *p, int64_t m, struct kg_err *err)
 {
     struct trial t;
-    kg_status status = KG_OK;
     bool same = false;
     int i = -1;
 
     KG_TRY(begin_trial(&t, p, m, err));
-    while (!same && status == KG_OK && ++i < b->n)
-        status = compare(&same, &t, &b->plans[i], err);
-    end_trial(&t);
-    if (status == KG_OK)
-        *choice = same ? (uint8_t)(i + 1) : (uint8_t)PADDED;
-    return status;
+    while (!same && ++i < b->n)
+        KG_TRY(compare(&same, &t, &b->plans[i], err));
+    *choice = same ? (uint8_t)(i + 1) : (uint8_t)PADDED;
+    return KG_OK;
 }
 
 /* For m rows: the first of its bucket that gives the bits there. */
@@ -367,7 +376,6 @@ static kg_status define_bits(struct pinned *p, struct kg_err *err)
 
     KG_TRY(begin_trial(&t, p, SMALL, err));
     status = judge(digests, &t, &p->reference, err);
-    end_trial(&t);
     if (status == KG_EUNSUPPORTED)
         return refuse(p, "the plan for 4096 rows makes no 1024", err);
     KG_TRY(status);
@@ -386,6 +394,9 @@ static kg_status pin(struct pinned *p, struct kg_err *err)
     KG_TRY(offer(&p->reference, &n, 1, p, MANY, err));
     if (n == 0)
         return refuse(p, "expected a plan without split sums, offered none", err);
+    p->buckets[BUCKETS - 1].plans[0] = p->reference;
+    p->buckets[BUCKETS - 1].n = 1;
+    p->buckets[BUCKETS - 1].known = true;
     return p->kind == KG_MATMUL_TN ? KG_OK : define_bits(p, err);
 }
 
@@ -426,56 +437,18 @@ static kg_status find(struct pinned **found, struct kg_mat c, int64_t k,
 }
 
 /* ---- running ---- */
-static kg_status check_many(struct pinned *p, struct kg_err *err)
-{
-    static const int64_t rows[] = {SMALL + 1, 2 * SMALL};
-    bool same = true;
-
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && same && !p->many_hold; i++) {
-        struct trial t;
-        kg_status status;
-
-        KG_TRY(begin_trial(&t, p, rows[i], err));
-        status = compare(&same, &t, &p->reference, err);
-        end_trial(&t);
-        KG_TRY(status);
-    }
-    p->many_hold = same;
-    return same ? KG_OK
-                : refuse(p, "its plan makes no more rows than 1024, or of other bits",
-                         err);
-}
-
-/* Memory of padded operands, beside that of the operation that a product is part of. */
-static kg_status padding(struct kg_mat *m, int64_t rows, void **kept,
-                         uint64_t *kept_bytes, struct kg_err *err)
-{
-    const uint64_t bytes = (uint64_t)(rows * m->cols) * kg_dtype_traits(m->dtype)->bytes;
-
-    if (bytes > *kept_bytes) {
-        if (*kept)
-            kg_dev_free(*kept);
-        *kept = kg_dev_alloc(bytes, "rows of zeros beside a product", err);
-        *kept_bytes = *kept ? bytes : 0;
-    }
-    *m = kg_mat(*kept, m->dtype, rows, m->cols);
-    if (*kept)
-        kg_dev_zero(*kept, bytes);
-    return *kept ? KG_OK : KG_ENOMEM;
-}
-static struct {
-    void *a, *c;
-    uint64_t a_bytes, c_bytes;
-} kept; /* owned, until products end */
-
 static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct kg_mat c,
                             struct kg_mat a, struct kg_mat b, const struct pinned *p,
                             struct kg_err *err)
 {
-    struct kg_mat wide_a = a, wide_c = c;
+    struct kg_mat wide_a = shaped(a.dtype, rows, a.cols);
+    struct kg_mat wide_c = shaped(c.dtype, rows, c.cols);
+    const uint64_t bytes = bytes_of(wide_a) + bytes_of(wide_c);
 
-    KG_TRY(padding(&wide_a, rows, &kept.a, &kept.a_bytes, err));
-    KG_TRY(padding(&wide_c, rows, &kept.c, &kept.c_bytes, err));
+    KG_TRY(kg_cuda_blas_reserve(bytes, err));
+    wide_a.data = room.memory;
+    wide_c.data = room.memory + bytes_of(wide_a);
+    kg_dev_zero(room.memory, bytes);
     KG_TRY(kg_cuda_cast(kg_mat_rows(wide_a, 0, a.rows), a, err));
     if (p->accumulate)
         KG_TRY(kg_cuda_cast(kg_mat_rows(wide_c, 0, c.rows), c, err));
@@ -483,19 +456,18 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     return kg_cuda_cast(c, kg_mat_rows(wide_c, 0, c.rows), err);
 }
 
-/* The next number of rows, of those that end a bucket, where a plan gives the bits: at
- * SMALL that is the reference. */
-static kg_status run_few(struct pinned *p, struct kg_mat c, struct kg_mat a,
-                         struct kg_mat b, struct kg_err *err)
+/* By a plan that gives the bits for so many rows, or for the next number of rows of
+ * those that end a bucket: at SMALL that is the reference. */
+static kg_status run_piece(struct pinned *p, struct kg_mat c, struct kg_mat a,
+                           struct kg_mat b, struct kg_err *err)
 {
     int64_t m = a.rows;
 
     KG_TRY(choose(p, m, err));
-    if (p->choice[m] == PADDED)
-        for (int i = bucket_of(m); i < BUCKETS && p->choice[m] == PADDED; i++) {
-            m = last_of[i];
-            KG_TRY(choose(p, m, err));
-        }
+    for (int i = bucket_of(m); p->choice[m] == PADDED && last_of[i] <= SMALL; i++) {
+        m = last_of[i];
+        KG_TRY(choose(p, m, err));
+    }
     if (p->choice[m] == PADDED)
         return refuse(p, "no plan gives the bits that it gave before", err);
     const struct kg_lt_plan *plan = &p->buckets[bucket_of(m)].plans[p->choice[m] - 1];
@@ -504,19 +476,30 @@ static kg_status run_few(struct pinned *p, struct kg_mat c, struct kg_mat a,
                        : run_padded(plan, m, c, a, b, p, err);
 }
 
+/* *m <- how many of the rows that are left are made together */
+static kg_status choose_piece(int64_t *m, struct pinned *p, int64_t left,
+                              struct kg_err *err)
+{
+    *m = kg_cuda_min(left, MANY);
+    if (*m <= SMALL)
+        return KG_OK;
+    KG_TRY(choose(p, *m, err));
+    if (p->choice[*m] == PADDED)
+        *m = SMALL;
+    return KG_OK;
+}
+
 static kg_status run_rows(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                           enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
 {
     struct pinned *p;
-    kg_status status;
 
     KG_TRY(find(&p, c, a.cols, kind, accumulate, err));
-    if (a.rows <= SMALL)
-        return run_few(p, c, a, b, err);
-    KG_TRY(check_many(p, err));
-    status = kg_blas_run(&p->reference, c, a, b, kind, accumulate, err);
-    return status == KG_EUNSUPPORTED ? refuse(p, "its plan makes not so many rows", err)
-                                     : status;
+    for (int64_t first = 0, m; first < a.rows; first += m) {
+        KG_TRY(choose_piece(&m, p, a.rows - first, err));
+        KG_TRY(run_piece(p, kg_mat_rows(c, first, m), kg_mat_rows(a, first, m), b, err));
+    }
+    return KG_OK;
 }
 
 /* A last chunk of a length that the plan does not make is an own product. */
@@ -594,10 +577,8 @@ void kg_cuda_blas_end(void)
         pins = p->next;
         kg_mem_free(p);
     }
-    if (kept.a)
-        kg_dev_free(kept.a);
-    if (kept.c)
-        kg_dev_free(kept.c);
-    memset(&kept, 0, sizeof kept);
+    if (room.memory)
+        kg_dev_free(room.memory);
+    memset(&room, 0, sizeof room);
     kg_blas_close();
 }

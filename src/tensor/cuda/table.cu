@@ -51,6 +51,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .copy = kg_cuda_copy,
     .zero = kg_cuda_zero,
     .swap = kg_cuda_swap,
+    .reserve = kg_cuda_reserve,
     .matmul = kg_cuda_matmul,
     .embed = kg_cuda_embed,
     .embed_bwd = kg_cuda_embed_bwd,
