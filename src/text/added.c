@@ -1,12 +1,13 @@
 /* Search for added tokens: by the first byte, then the candidates longest first.
  *
- * A special token that is not wanted is stepped over as a whole, so a shorter token
- * inside it is not seen either; HuggingFace's search (an Aho-Corasick automaton over all
- * tokens, filtered afterwards) does the same.
+ * A special token that is not wanted, and a `single_word` that touches a word, is stepped
+ * over as a whole, so a shorter token inside it is not seen either; HuggingFace's search
+ * (an Aho-Corasick automaton over all tokens, filtered afterwards) does the same.
  */
 #include "text/added.h"
 
 #include "base/mem.h"
+#include "text/classes.h"
 #include "text/unicode.h"
 
 #include <stdlib.h>
@@ -90,32 +91,23 @@ void kg_added_scan_start(struct kg_added_scan *scan, const struct kg_added *set,
         .set = set, .text = text, .n = n, .with_special = with_special};
 }
 
-/* Start of the white space that ends at `end`, not before `limit`. */
-static size_t strip_left(const char *text, size_t limit, size_t end)
+/* Whether [start, end) of the text touches no word. */
+static bool stands_alone(const struct kg_added_scan *scan, size_t start, size_t end)
 {
-    while (end > limit) {
-        uint32_t cp;
-        size_t start = end - 1;
-        while (start > limit && ((unsigned char)text[start] & 0xC0) == 0x80)
-            start--;
-        kg_utf8_decode(&cp, text + start);
-        if (!kg_unicode_is_space(cp))
-            break;
-        end = start;
-    }
-    return end;
-}
+    const char *text = scan->text;
+    uint32_t cp;
 
-static size_t strip_right(const char *text, size_t start, size_t n)
-{
-    while (start < n) {
-        uint32_t cp;
-        size_t len = kg_utf8_decode(&cp, text + start);
-        if (!kg_unicode_is_space(cp))
-            break;
-        start += len;
+    if (end < scan->n) {
+        kg_utf8_decode(&cp, text + end);
+        if (kg_class_is_word(cp))
+            return false;
     }
-    return start;
+    if (start == 0)
+        return true;
+    while (start > 0 && ((unsigned char)text[--start] & 0xC0) == 0x80)
+        continue;
+    kg_utf8_decode(&cp, text + start);
+    return !kg_class_is_word(cp);
 }
 
 /* Next wanted token at or after scan->searched.   returns its place in *at, or NULL */
@@ -126,7 +118,8 @@ static const struct kg_added_token *search(struct kg_added_scan *scan, size_t *a
         const struct kg_added_token *token = token_at(scan->set, scan->text + i,
                                                       scan->n - i);
         scan->searched += token ? token->n : 1;
-        if (token && (scan->with_special || !token->special)) {
+        if (token && (scan->with_special || !token->special) &&
+            (!token->single_word || stands_alone(scan, i, scan->searched))) {
             *at = i;
             return token;
         }
@@ -149,12 +142,12 @@ bool kg_added_scan_next(struct kg_added_scan *scan, struct kg_added_piece *piece
     token = search(scan, &start);
     if (token) {
         scan->waiting = token;
-        scan->waiting_end = token->rstrip
-                                ? strip_right(scan->text, scan->searched, scan->n)
-                                : scan->searched;
+        scan->waiting_end = token->rstrip ? kg_unicode_strip_left(scan->text,
+                                                                  scan->searched, scan->n)
+                                          : scan->searched;
         scan->searched = scan->waiting_end;
         if (token->lstrip)
-            start = strip_left(scan->text, scan->at, start);
+            start = kg_unicode_strip_right(scan->text, scan->at, start);
         if (start == scan->at)
             return kg_added_scan_next(scan, piece);
     }

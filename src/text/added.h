@@ -15,8 +15,9 @@ struct kg_added_token {
     char *content; /* owned */
     size_t n;      /* bytes, >= 1 */
     int32_t id;
-    bool lstrip; /* takes the white space before it along */
-    bool rstrip; /* and after it */
+    bool single_word; /* no letter, digit or mark stands at either end of it */
+    bool lstrip;      /* takes the white space before it along */
+    bool rstrip;      /* and after it */
     bool special;
 };
 

@@ -4,19 +4,26 @@
  * needed, however many steps there are. Before that a step is asked whether it would
  * change anything, which is cheap (a search, a look at a table of what is NFC for
  * certain); if not, the text passes as a pointer. Most text is never copied. A step
- * knows only its stretch: whether that begins the whole text the caller says.
+ * knows only its stretch: whether that begins the whole text the caller says. What a step
+ * does is a row of STEPS: a map of single characters, or functions of its own.
  */
 #include "text/normalizer.h"
 
+#include "text/classes.h"
 #include "text/unicode.h"
 
 #include <string.h>
+
+/* A file may ask for replacements of replacements, each of them longer. */
+enum { MAX_GROWTH = 256, MAX_GROWTH_FLOOR = 1 << 20 };
 
 void kg_normalizer_release(struct kg_normalizer *norm)
 {
     for (size_t i = 0; i < KG_MAX_NORMALIZER_STEPS; i++) {
         kg_str_release(&norm->steps[i].from);
         kg_str_release(&norm->steps[i].to);
+        kg_pretoken_free(norm->steps[i].pattern);
+        kg_charsmap_free(norm->steps[i].map);
     }
     *norm = (struct kg_normalizer){0};
 }
@@ -37,6 +44,11 @@ kg_status kg_normalizer_add(struct kg_normalizer *norm, enum kg_normalizer_kind 
     step->kind = kind;
     KG_TRY(kg_str_puts(&step->from, from ? from : "", err));
     return kg_str_puts(&step->to, to ? to : "", err);
+}
+
+struct kg_normalizer_step *kg_normalizer_newest(struct kg_normalizer *norm)
+{
+    return &norm->steps[norm->n - 1];
 }
 
 /* Start of the first `what` in text, or the end of text. */
@@ -70,39 +82,206 @@ kg_status kg_replace_all(struct kg_str *out, const char *text, size_t n,
     return KG_OK;
 }
 
+/* ---- the steps ---- */
+
+static kg_status run_nfc(struct kg_str *out, const struct kg_normalizer_step *step,
+                         const char *text, size_t n, struct kg_err *err)
+{
+    (void)step;
+    return kg_unicode_nfc(out, text, n, err);
+}
+
+static kg_status run_form(struct kg_str *out, const struct kg_normalizer_step *step,
+                          const char *text, size_t n, struct kg_err *err)
+{
+    const enum kg_unicode_form form = step->kind == KG_NORMALIZE_NFD    ? KG_UNICODE_NFD
+                                      : step->kind == KG_NORMALIZE_NFKC ? KG_UNICODE_NFKC
+                                                                        : KG_UNICODE_NFKD;
+    return kg_unicode_normalize(out, form, text, n, err);
+}
+
+static kg_status run_map(struct kg_str *out, kg_class_map *map, const char *text,
+                         size_t n, struct kg_err *err)
+{
+    for (size_t i = 0; i < n;) {
+        char becomes[KG_CLASS_BYTES];
+        uint32_t cp;
+
+        i += kg_utf8_decode(&cp, text + i);
+        KG_TRY(kg_str_append(out, becomes, map(becomes, cp), err));
+    }
+    return KG_OK;
+}
+
+static kg_status strip_left(struct kg_str *out, const struct kg_normalizer_step *step,
+                            const char *text, size_t n, struct kg_err *err)
+{
+    size_t i = kg_unicode_strip_left(text, 0, n);
+
+    (void)step;
+    return kg_str_append(out, text + i, n - i, err);
+}
+
+static kg_status strip_right(struct kg_str *out, const struct kg_normalizer_step *step,
+                             const char *text, size_t n, struct kg_err *err)
+{
+    (void)step;
+    return kg_str_append(out, text, kg_unicode_strip_right(text, 0, n), err);
+}
+
+static kg_status squeeze(struct kg_str *out, const struct kg_normalizer_step *step,
+                         const char *text, size_t n, struct kg_err *err)
+{
+    bool space = true; /* the newest one, or the beginning */
+
+    (void)step;
+    while (n > 0 && text[n - 1] == ' ')
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] != ' ' || !space)
+            KG_TRY(kg_str_putc(out, text[i], err));
+        space = text[i] == ' ';
+    }
+    return KG_OK;
+}
+
+static kg_status run_charsmap(struct kg_str *out, const struct kg_normalizer_step *step,
+                              const char *text, size_t n, struct kg_err *err)
+{
+    return step->kind == KG_NORMALIZE_CLUSTERS
+               ? kg_charsmap_clusters(out, step->map, text, n, err)
+               : kg_charsmap_longest(out, step->map, text, n, err);
+}
+
+static kg_status prepend(struct kg_str *out, const struct kg_normalizer_step *step,
+                         const char *text, size_t n, struct kg_err *err)
+{
+    KG_TRY(kg_str_append(out, kg_str_text(&step->to), step->to.len, err));
+    return kg_str_append(out, text, n, err);
+}
+
+static kg_status replace(struct kg_str *out, const struct kg_normalizer_step *step,
+                         const char *text, size_t n, struct kg_err *err)
+{
+    return kg_replace_all(out, text, n, &step->from, &step->to, err);
+}
+
+static kg_status replace_matches(struct kg_str *out,
+                                 const struct kg_normalizer_step *step, const char *text,
+                                 size_t n, struct kg_err *err)
+{
+    struct kg_pretoken_scan scan;
+    kg_status status = kg_pretoken_scan_init(&scan, step->pattern, err);
+    size_t start, len = 1;
+
+    if (status == KG_OK)
+        kg_pretoken_scan_start(&scan, text, n);
+    while (status == KG_OK && len > 0) {
+        status = kg_pretoken_scan_next(&scan, &start, &len, err);
+        if (status == KG_OK && len > 0)
+            status = scan.matched
+                         ? kg_str_append(out, kg_str_text(&step->to), step->to.len, err)
+                         : kg_str_append(out, text + start, len, err);
+    }
+    kg_pretoken_scan_release(&scan);
+    return status;
+}
+
+static kg_status word_text(struct kg_str *out, const struct kg_normalizer_step *step,
+                           const char *text, size_t n, struct kg_err *err)
+{
+    const size_t front = step->from.len;
+
+    if (n >= front && memcmp(text, kg_str_text(&step->from), front) == 0)
+        return kg_str_append(out, text + front, n - front, err);
+    KG_TRY(kg_str_putc(out, ' ', err));
+    return kg_str_append(out, text, n, err);
+}
+
+/* ---- whether they would change anything ---- */
+
+static bool maybe_not_nfc(const struct kg_normalizer_step *step, const char *text,
+                          size_t n, bool prepends)
+{
+    (void)step;
+    (void)prepends;
+    return !kg_unicode_is_surely_nfc(text, n);
+}
+
+/* Of the steps that leave ASCII as it is. */
+static bool beyond_ascii(const struct kg_normalizer_step *step, const char *text,
+                         size_t n, bool prepends)
+{
+    (void)step;
+    (void)prepends;
+    return kg_utf8_ascii_prefix(text, n) < n;
+}
+
+static bool prepends_here(const struct kg_normalizer_step *step, const char *text,
+                          size_t n, bool prepends)
+{
+    (void)step;
+    (void)text;
+    return prepends && n > 0;
+}
+
+static bool has_from(const struct kg_normalizer_step *step, const char *text, size_t n,
+                     bool prepends)
+{
+    (void)prepends;
+    return find(text, n, &step->from) != text + n;
+}
+
+/* One of `map` and `run`. */
+static const struct {
+    kg_class_map *map;
+    kg_status (*run)(struct kg_str *out, const struct kg_normalizer_step *step,
+                     const char *text, size_t n, struct kg_err *err);
+    bool (*changes)(const struct kg_normalizer_step *step, const char *text, size_t n,
+                    bool prepends); /* NULL: perhaps */
+} STEPS[] = {
+    [KG_NORMALIZE_NFC] = {.run = run_nfc, .changes = maybe_not_nfc},
+    [KG_NORMALIZE_NFD] = {.run = run_form, .changes = beyond_ascii},
+    [KG_NORMALIZE_NFKC] = {.run = run_form, .changes = beyond_ascii},
+    [KG_NORMALIZE_NFKD] = {.run = run_form, .changes = beyond_ascii},
+    [KG_NORMALIZE_LOWER] = {.map = kg_class_lower},
+    [KG_NORMALIZE_DROP_MARKS] = {.map = kg_class_drop_marks, .changes = beyond_ascii},
+    [KG_NORMALIZE_DROP_NONSPACING] = {.map = kg_class_drop_nonspacing,
+                                      .changes = beyond_ascii},
+    [KG_NORMALIZE_CLEAN] = {.map = kg_class_clean},
+    [KG_NORMALIZE_CJK] = {.map = kg_class_space_cjk, .changes = beyond_ascii},
+    [KG_NORMALIZE_NMT] = {.map = kg_class_nmt},
+    [KG_NORMALIZE_STRIP_LEFT] = {.run = strip_left},
+    [KG_NORMALIZE_STRIP_RIGHT] = {.run = strip_right},
+    [KG_NORMALIZE_SQUEEZE] = {.run = squeeze},
+    [KG_NORMALIZE_CLUSTERS] = {.run = run_charsmap},
+    [KG_NORMALIZE_LONGEST] = {.run = run_charsmap},
+    [KG_NORMALIZE_PREPEND] = {.run = prepend, .changes = prepends_here},
+    [KG_NORMALIZE_REPLACE] = {.run = replace, .changes = has_from},
+    [KG_NORMALIZE_PATTERN] = {.run = replace_matches},
+    [KG_NORMALIZE_WORD] = {.run = word_text},
+};
+
 static bool changes(const struct kg_normalizer_step *step, const char *text, size_t n,
                     bool prepends)
 {
-    switch (step->kind) {
-    case KG_NORMALIZE_NFC:
-        return !kg_unicode_is_surely_nfc(text, n);
-    case KG_NORMALIZE_PREPEND:
-        return prepends && n > 0;
-    case KG_NORMALIZE_REPLACE:
-        return find(text, n, &step->from) != text + n;
-    }
-    return false;
+    return !STEPS[step->kind].changes ||
+           STEPS[step->kind].changes(step, text, n, prepends);
 }
 
 static kg_status run_step(struct kg_str *out, const struct kg_normalizer_step *step,
                           const char *text, size_t n, struct kg_err *err)
 {
-    switch (step->kind) {
-    case KG_NORMALIZE_NFC:
-        return kg_unicode_nfc(out, text, n, err);
-    case KG_NORMALIZE_PREPEND:
-        KG_TRY(kg_str_append(out, kg_str_text(&step->to), step->to.len, err));
-        return kg_str_append(out, text, n, err);
-    case KG_NORMALIZE_REPLACE:
-        return kg_replace_all(out, text, n, &step->from, &step->to, err);
-    }
-    return KG_OK;
+    if (STEPS[step->kind].map)
+        return run_map(out, STEPS[step->kind].map, text, n, err);
+    return STEPS[step->kind].run(out, step, text, n, err);
 }
 
 kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normalizer *norm,
                        const char *text, size_t n, bool prepends,
                        struct kg_normalizer_work *work, struct kg_err *err)
 {
+    const size_t most = MAX_GROWTH_FLOOR + MAX_GROWTH * n;
     size_t next = 0;
     for (size_t i = 0; i < norm->n; i++) {
         if (!changes(&norm->steps[i], text, n, prepends))
@@ -113,6 +292,9 @@ kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normaliz
         text = kg_str_text(buffer);
         n = buffer->len;
         next = 1 - next;
+        if (n > most)
+            return kg_fail(err, KG_EFORMAT,
+                           "normalizing a text makes more than %zu bytes of it", most);
     }
     *out = text;
     *out_n = n;

@@ -190,6 +190,7 @@ kg_status kg_pieces_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_fi
 {
     struct kg_reader r = {.tok = tok, .where = file->where, .err = err};
     kg_status status;
+    tok->model = &KG_MODEL_BPE;
     if (file->n == 0)
         return kg_fail(err, KG_EFORMAT, "%s: expected a model, found nothing",
                        file->where);

@@ -378,7 +378,8 @@ kg_status kg_pretoken_scan_next(struct kg_pretoken_scan *scan, size_t *start, si
     *len = 0;
     if (scan->at == scan->n)
         return KG_OK;
-    if (scan->match_end > scan->at) {
+    scan->matched = scan->match_end > scan->at;
+    if (scan->matched) {
         end = scan->match_end;
     } else {
         int rc = match_from(scan);
@@ -390,7 +391,8 @@ kg_status kg_pretoken_scan_next(struct kg_pretoken_scan *scan, size_t *start, si
                 return kg_fail(err, KG_EUNSUPPORTED,
                                "the pre-tokenizer pattern matched the empty text");
             scan->match_end = found[1];
-            end = found[0] > scan->at ? found[0] : found[1];
+            scan->matched = found[0] == scan->at;
+            end = scan->matched ? found[1] : found[0];
         }
     }
     *len = end - scan->at;

@@ -42,6 +42,7 @@ struct kg_pretoken_scan {
     size_t n;
     size_t at;        /* everything before was handed out */
     size_t match_end; /* > at: the match [at, match_end) waits behind a gap */
+    bool matched;     /* the newest piece is a match */
 };
 kg_status kg_pretoken_scan_init(struct kg_pretoken_scan *scan,
                                 const struct kg_pretoken *pattern,

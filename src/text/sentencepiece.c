@@ -337,6 +337,18 @@ static kg_status add_tokens(struct kg_reader *r, const struct model *m,
 
 /* ---- the whole ---- */
 
+static kg_status find_bytes(struct kg_reader *r)
+{
+    KG_TRY(kg_reader_find_bytes(r));
+    for (int byte = 0; byte < 256; byte++)
+        if (r->tok->byte_ids[byte] < 0)
+            return kg_fail(r->err, KG_EUNSUPPORTED,
+                           "%s: byte_fallback: expected a piece for every byte, found "
+                           "no '<0x%02X>'",
+                           r->where, (unsigned)byte);
+    return KG_OK;
+}
+
 static int32_t known(const struct model *m, int32_t id)
 {
     return id >= 0 && (size_t)id < m->n ? id : -1;
@@ -346,10 +358,12 @@ static kg_status build(struct kg_reader *r, struct model *m, const struct kg_jso
 {
     int64_t n_ids;
     r->tok->by_char = true;
+    r->tok->byte_fallback = true;
+    r->decodes_bytes = true;
     KG_TRY(kg_pieces_n_ids(r, config, (int64_t)m->n, &n_ids));
     KG_TRY(kg_vocab_init(&r->tok->vocab, n_ids, (size_t)n_ids, r->err));
     KG_TRY(put_pieces(r, m));
-    KG_TRY(kg_reader_find_bytes(r));
+    KG_TRY(find_bytes(r));
     KG_TRY(set_spaces(r, m, config));
     KG_TRY(add_tokens(r, m, config));
     KG_TRY(make_merges(r, m));

@@ -8,6 +8,7 @@
 #include "text/pieces.h"
 
 #include "base/mem.h"
+#include "text/base64.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,17 +27,6 @@ struct line {
     size_t n;
     int64_t rank;
 };
-
-static int digit64(char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
 
 /* Digits up to the line's end; -1 when it is no number below KG_VOCAB_MAX_IDS. */
 static int64_t read_rank(const char *at, const char *end)
@@ -78,31 +68,6 @@ static kg_status next_line(struct kg_reader *r, struct lines *s, struct line *li
     return KG_OK;
 }
 
-/* Append the bytes; false when the text is not base64. */
-static kg_status decode64(struct kg_str *out, const char *text, size_t n, bool *valid,
-                          struct kg_err *err)
-{
-    uint32_t bits = 0;
-    int have = 0;
-    size_t padding = 0;
-    while (padding < 2 && n > 0 && text[n - 1] == '=') {
-        n--;
-        padding++;
-    }
-    *valid = (n + padding) % 4 == 0 && n % 4 != 1;
-    for (size_t i = 0; i < n && *valid; i++) {
-        int digit = digit64(text[i]);
-        *valid = digit >= 0;
-        bits = bits << 6 | (uint32_t)(digit & 63);
-        have += 6;
-        if (have >= 8) {
-            have -= 8;
-            KG_TRY(kg_str_putc(out, (char)(bits >> have & 0xFF), err));
-        }
-    }
-    return KG_OK;
-}
-
 /* ---- tokens ---- */
 
 static kg_status put_token(struct kg_reader *r, const struct lines *s,
@@ -110,7 +75,7 @@ static kg_status put_token(struct kg_reader *r, const struct lines *s,
 {
     bool valid;
     kg_str_clear(&r->scratch);
-    KG_TRY(decode64(&r->scratch, line->bytes, line->n, &valid, r->err));
+    KG_TRY(kg_base64_decode(&r->scratch, line->bytes, line->n, &valid, r->err));
     if (!valid)
         return kg_fail(r->err, KG_EFORMAT,
                        "%s: line %zu: expected a token in base64, found '%.*s'", r->where,

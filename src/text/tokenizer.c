@@ -16,8 +16,8 @@ enum { MAX_FILE_BYTES = 256 << 20, MAX_IDS = 1 << 30 };
 /* The first kind whose file is in the folder is taken. */
 enum { KIND_JSON, KIND_MODEL, KIND_CHARS, N_KINDS };
 static const struct kg_tokenizer_kind KINDS[N_KINDS] = {
-    [KIND_JSON] = {"bpe", "tokenizer.json", kg_bpe_parse, kg_bpe_encode},
-    [KIND_MODEL] = {"bpe", "tokenizer.model", kg_pieces_parse, kg_bpe_encode},
+    [KIND_JSON] = {NULL, "tokenizer.json", kg_json_tokenizer_parse, kg_pipeline_encode},
+    [KIND_MODEL] = {NULL, "tokenizer.model", kg_pieces_parse, kg_pipeline_encode},
     [KIND_CHARS] = {"chars", "token_ids.json", kg_chars_parse, kg_chars_encode},
 };
 
@@ -55,6 +55,7 @@ static kg_status parse_kind(struct kg_tokenizer **out,
         return err->code;
     tok->kind = kind;
     tok->eos = -1;
+    tok->unknown = KG_NO_UNKNOWN;
     kg_status status = kind->parse(tok, file, err);
     if (status != KG_OK) {
         kg_tokenizer_close(tok);
@@ -182,7 +183,7 @@ void kg_tokenizer_close(struct kg_tokenizer *tok)
     if (!tok)
         return;
     for (size_t i = 0; i < KG_MAX_STAGES; i++) {
-        kg_pretoken_free(tok->stages[i].pattern);
+        kg_cut_release(&tok->stages[i].cut);
         kg_str_release(&tok->stages[i].mark);
     }
     kg_normalizer_release(&tok->normalizer);
@@ -191,13 +192,18 @@ void kg_tokenizer_close(struct kg_tokenizer *tok)
     kg_ids_release(&tok->prefix);
     kg_ids_release(&tok->suffix);
     kg_merges_release(&tok->merges);
+    kg_str_release(&tok->wordpiece.prefix);
+    kg_unigram_release(&tok->unigram);
     kg_vocab_release(&tok->vocab);
     kg_mem_free(tok);
 }
 
 /* ---- looking ---- */
 
-const char *kg_tokenizer_kind(const struct kg_tokenizer *tok) { return tok->kind->name; }
+const char *kg_tokenizer_kind(const struct kg_tokenizer *tok)
+{
+    return tok->model ? tok->model->name : tok->kind->name;
+}
 
 int32_t kg_tokenizer_vocab_size(const struct kg_tokenizer *tok)
 {

@@ -1,26 +1,28 @@
 /* Tokenizers: text to ids and back.
  *
- * A table of kinds: `bpe` reads HuggingFace's tokenizer.json (BPE of bytes, or of
- * characters with byte_fallback as SentencePiece's are converted; normalizer,
- * pre-tokenizer, added and special tokens, post-processor, decoder) or a tokenizer.model
- * (SentencePiece's BPE, or tiktoken's ranks as Llama 3 has them); `chars` reads a
- * token_ids.json that maps single characters to ids. Anything else is refused by name.
+ * A table of kinds: HuggingFace's tokenizer.json (BPE of bytes or characters, WordPiece,
+ * Unigram; normalizer, pre-tokenizer, added and special tokens, post-processor, decoder),
+ * a tokenizer.model (SentencePiece's, or tiktoken's ranks as Llama 3 has them), a
+ * token_ids.json that maps single characters to ids. Anything else is refused by name;
+ * docs/formats.md has the list.
  *
  * The bytes of an id never depend on its neighbours, so text grows by appending what
  * single ids decode to. SentencePiece puts a space in front of every text: those bytes
  * are the first id's too, and kg_tokenizer_decode_text leaves them out. Decoding is
  * exact: decode_text(encode(t)) == NFC(t) for every valid UTF-8 text (t itself where the
  * file names no NFC), and decode(encode(t)) is that too where t `continues` other text.
- * Some settings lose that by design: add_prefix_space; Metaspace, which puts nothing in
- * front of what begins with a space; SentencePiece's mark U+2581, which becomes a space;
- * the space in front of every stretch behind an added token (Prepend, or Metaspace with
- * `always`); lstrip and rstrip of an added token, which swallow white space.
+ * Some settings lose that by design: normalizers that lose letters (Lowercase, NFKC);
+ * what a vocabulary lacks; add_prefix_space; Metaspace, which puts nothing in front of
+ * what begins with a space; SentencePiece's mark U+2581, which becomes a space; the space
+ * in front of every stretch behind an added token (Prepend, or Metaspace with `always`);
+ * lstrip and rstrip of an added token, which swallow white space.
  *
  * Ids equal those of HuggingFace's `tokenizers`, of `sentencepiece` and of `tiktoken`;
  * pretoken.h says how the two regular expression engines were brought together. One
  * difference is left, on purpose: NFC here is Unicode 15's (utf8proc 2.8), there it is
  * that of Unicode 9, which does not know the 98 combining marks and the composite U+11938
- * added since and leaves them unsorted.
+ * added since and leaves them unsorted. So it is with marks (StripAccents,
+ * BertNormalizer).
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
@@ -54,7 +56,8 @@ kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes,
                                    const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_tokenizer_close(struct kg_tokenizer *tok);
 
-const char *kg_tokenizer_kind(const struct kg_tokenizer *tok);   /* "bpe", "chars" */
+const char *kg_tokenizer_kind(
+    const struct kg_tokenizer *tok); /* "bpe", "wordpiece", "unigram", "chars" */
 int32_t kg_tokenizer_vocab_size(const struct kg_tokenizer *tok); /* largest id + 1 */
 int32_t kg_tokenizer_eos(
     const struct kg_tokenizer *tok); /* eos_token of tokenizer_config.json, or -1 */
@@ -71,7 +74,7 @@ bool kg_tokenizer_is_special(const struct kg_tokenizer *tok, int32_t id);
  * add_special: the post-processor adds its tokens (BOS); continues: the text goes on
  * behind other tokens, so that no space is put in front. On failure out is as it was.
  * errors: EFORMAT (not UTF-8, with byte offset; a character or byte that the vocabulary
- * lacks), ENOMEM */
+ * lacks and has no unknown token for), ENOMEM */
 struct kg_encode_opts {
     bool parse_special;
     bool add_special;

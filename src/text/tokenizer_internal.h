@@ -10,10 +10,12 @@
 #include "data/json.h"
 #include "text/added.h"
 #include "text/bpe.h"
+#include "text/cut.h"
+#include "text/models.h"
 #include "text/normalizer.h"
-#include "text/pretoken.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"
+#include "text/wordpiece.h"
 
 /* The patterns of ByteLevel with use_regex, of Qwen2 (the trainer's), of Llama 3. */
 extern const char KG_PATTERN_GPT2[];
@@ -35,7 +37,7 @@ struct kg_tokenizer_file {
  * failure is released by the caller. encode gets valid UTF-8; what it appended before a
  * failure is cut off by the caller. */
 struct kg_tokenizer_kind {
-    const char *name;
+    const char *name; /* where no model has one */
     const char *file; /* in the model folder */
     kg_status (*parse)(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                        struct kg_err *err);
@@ -44,14 +46,16 @@ struct kg_tokenizer_kind {
                         struct kg_err *err);
 };
 
-kg_status kg_bpe_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
-                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_json_tokenizer_parse(struct kg_tokenizer *tok,
+                                  const struct kg_tokenizer_file *file,
+                                  struct kg_err *err) KG_MUST_CHECK;
 /* tokenizer.model: SentencePiece's or tiktoken's, told apart by its first byte. */
 kg_status kg_pieces_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                           struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_bpe_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
-                        const char *text, size_t n, struct kg_encode_opts opts,
-                        struct kg_err *err) KG_MUST_CHECK;
+/* Through the whole pipeline (encode.c). */
+kg_status kg_pipeline_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
+                             const char *text, size_t n, struct kg_encode_opts opts,
+                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_chars_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_chars_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
@@ -63,19 +67,25 @@ kg_status kg_ids_reserve(struct kg_ids *ids, size_t n, struct kg_err *err) KG_MU
 
 /* A step of pre-tokenization. */
 enum kg_pretoken_kind {
-    KG_PRETOKEN_PATTERN, /* cut by a pattern */
-    KG_PRETOKEN_SPACE,   /* a space in front of what lacks one */
-    KG_PRETOKEN_MARK,    /* a mark for every space, and one in front of what lacks one */
+    KG_PRETOKEN_CUT,   /* pieces */
+    KG_PRETOKEN_SPACE, /* a space in front of what lacks one */
+    KG_PRETOKEN_MARK,  /* a mark for every space, and one in front of what lacks one */
 };
 enum kg_mark_front { KG_MARK_ALWAYS, KG_MARK_FIRST, KG_MARK_NEVER };
 struct kg_pretoken_stage {
     enum kg_pretoken_kind kind;
-    struct kg_pretoken *pattern; /* owned; of PATTERN */
-    struct kg_str mark;          /* owned; of MARK, as are the next two */
-    enum kg_mark_front front;    /* FIRST: at the beginning of the text alone */
-    bool split;                  /* cut before every mark */
+    struct kg_cut cut;        /* owned; of CUT */
+    struct kg_str mark;       /* owned; of MARK, as are the next two */
+    enum kg_mark_front front; /* FIRST: at the beginning of the text alone */
+    bool split;               /* cut before every mark */
 };
-enum { KG_MAX_STAGES = 8 };
+enum { KG_MAX_STAGES = 16 };
+
+/* In place of the id of the unknown token. */
+enum {
+    KG_NO_UNKNOWN = -1,   /* there is none: what is unknown is left out */
+    KG_LOST_UNKNOWN = -2, /* it is no token: what is unknown is an error */
+};
 
 struct kg_tokenizer {
     const struct kg_tokenizer_kind *kind;
@@ -86,13 +96,18 @@ struct kg_tokenizer {
 
     int32_t lead; /* spaces of a text's first token that stand for nothing in it */
 
-    /* bpe alone */
-    struct kg_merges merges;
-    /* Merging begins with characters, and with bytes for those that are no token; else
-     * with bytes. */
-    bool by_char;
+    /* all below: not of chars */
+    const struct kg_model *model;
+    int32_t unknown;       /* an id, or one of the above */
+    bool fuse_unknown;     /* several in a row are one token */
+    bool byte_fallback;    /* what is unknown is its bytes, where each has a token */
     int32_t byte_ids[256]; /* -1: the vocabulary lacks that byte */
-    bool ignore_merges;    /* a pre-token that is a token needs no merging */
+    struct kg_merges merges;
+    /* BPE: merging begins with characters, else with bytes. */
+    bool by_char;
+    bool ignore_merges; /* BPE: a pre-token that is a token needs no merging */
+    struct kg_wordpiece wordpiece;
+    struct kg_unigram unigram;
     struct kg_normalizer normalizer;
     struct kg_pretoken_stage stages[KG_MAX_STAGES];
     size_t n_stages;

@@ -1,5 +1,5 @@
-/* Reader of HuggingFace's tokenizer.json for BPE: of bytes, or of characters with
- * byte_fallback.
+/* Reader of HuggingFace's tokenizer.json and of its models: BPE of bytes or characters,
+ * WordPiece, Unigram.
  *
  * The file describes a pipeline: added tokens, normalizer, pre_tokenizer, model,
  * post_processor, decoder. Every field of it is honoured, is known to have no effect on
@@ -8,21 +8,23 @@
  * of the Python object, and kedge neither truncates nor pads. The `pair` template is read
  * over, as kedge encodes one text.
  *
- * Encoding is in bpe_encode.c.
+ * Encoding is in encode.c and models.c, the other parts in tokenizer_normalizer.c,
+ * tokenizer_cuts.c and tokenizer_steps.c.
  */
 #include "text/tokenizer_read.h"
 
+#include "base/mem.h"
 #include "text/bytelevel.h"
 
 #include <string.h>
 
 /* ---- vocabulary ---- */
 
+/* vocab: an object of tokens and ids, or NULL. */
 static kg_status max_id(struct kg_reader *r, const struct kg_json *vocab,
                         const struct kg_json *added, int64_t *max)
 {
     int64_t id;
-    *max = -1;
     for (size_t i = 0; i < kg_json_size(vocab); i++) {
         KG_TRY(
             kg_reader_id(r, kg_json_value_at(vocab, i), kg_json_key_at(vocab, i), &id));
@@ -37,16 +39,12 @@ static kg_status max_id(struct kg_reader *r, const struct kg_json *vocab,
 }
 
 /* The tokens of single bytes of a byte-level vocabulary. */
-static kg_status find_bytes(struct kg_reader *r, const struct kg_json *unk)
+static void find_bytes(struct kg_tokenizer *tok)
 {
     for (int byte = 0; byte < 256; byte++) {
         char c = (char)byte;
-        r->tok->byte_ids[byte] = kg_vocab_find(&r->tok->vocab, &c, 1, false);
-        if (r->tok->byte_ids[byte] < 0 && kg_json_type(unk) != KG_JSON_NULL)
-            return kg_reader_refuse(r, "model", "unk_token", unk,
-                                    "null where the vocabulary does not have every byte");
+        tok->byte_ids[byte] = kg_vocab_find(&tok->vocab, &c, 1, false);
     }
-    return KG_OK;
 }
 
 /* A token by its spelling in the file. */
@@ -64,23 +62,42 @@ static kg_status put_token(struct kg_reader *r, int64_t id, const char *key)
     return KG_OK;
 }
 
+/* {"token": id, ...} */
 static kg_status read_vocab(struct kg_reader *r, const struct kg_json *model,
                             const struct kg_json *added)
 {
     const struct kg_json *vocab = kg_json_get(model, "vocab");
-    const struct kg_json *unk = kg_json_get(model, "unk_token");
-    int64_t max;
+    int64_t max = -1;
     size_t n = kg_json_size(vocab);
     if (kg_json_type(vocab) != KG_JSON_OBJECT || n == 0)
         return kg_fail(r->err, KG_EUNSUPPORTED,
-                       "%s: model.vocab is %s, expected the tokens of a BPE", r->where,
-                       n ? "not an object" : "empty");
+                       "%s: model.vocab is %s, expected an object of tokens and ids",
+                       r->where, n ? "not an object" : "empty");
     KG_TRY(max_id(r, vocab, added, &max));
     KG_TRY(kg_vocab_init(&r->tok->vocab, max + 1, n + kg_json_size(added), r->err));
     for (size_t i = 0; i < n; i++)
         KG_TRY(put_token(r, kg_json_int(kg_json_value_at(vocab, i), -1),
                          kg_json_key_at(vocab, i)));
-    return r->tok->by_char ? kg_reader_find_bytes(r) : find_bytes(r, unk);
+    return KG_OK;
+}
+
+/* The token for what is unknown; added tokens are none. */
+static kg_status read_unknown(struct kg_reader *r, const struct kg_json *model,
+                              bool needed)
+{
+    const struct kg_json *unk = kg_json_get(model, "unk_token");
+    size_t n;
+    bool raw;
+    const char *text = kg_json_text(unk, &n);
+    if (!text && (needed || kg_json_type(unk) != KG_JSON_NULL))
+        return kg_reader_refuse(r, "model", "unk_token", unk,
+                                needed ? "text" : "null or text");
+    if (!text)
+        return KG_OK;
+    KG_TRY(kg_reader_find(r, text, n, &r->tok->unknown, &raw));
+    if (r->tok->unknown < 0)
+        r->tok->unknown = KG_LOST_UNKNOWN;
+    return KG_OK;
 }
 
 /* ---- merges ---- */
@@ -164,8 +181,10 @@ out:
     return status;
 }
 
-static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
-                            const struct kg_json *added)
+/* ---- the models ---- */
+
+kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
+                        const struct kg_json *added)
 {
     static const struct kg_field fields[] = {
         {"type", KG_FIELD_READ},
@@ -180,19 +199,127 @@ static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
         {"merges", KG_FIELD_READ},
         {NULL, KG_FIELD_READ},
     };
-    const struct kg_json *type = kg_json_get(model, "type");
-    if (kg_json_type(model) == KG_JSON_OBJECT && type &&
-        !kg_reader_has_type(model, "BPE"))
-        return kg_reader_refuse(r, "model", "type", type, "\"BPE\"");
+    struct kg_tokenizer *tok = r->tok;
     KG_TRY(kg_reader_check(r, "model", model, fields));
-    const struct kg_json *unk = kg_json_get(model, "unk_token");
-    if (kg_json_type(unk) != KG_JSON_NULL && kg_json_type(unk) != KG_JSON_STRING)
-        return kg_reader_refuse(r, "model", "unk_token", unk, "null or text");
-    r->tok->ignore_merges = kg_json_bool(kg_json_get(model, "ignore_merges"), false);
-    r->tok->by_char = kg_json_bool(kg_json_get(model, "byte_fallback"), false);
-    r->spelled = !r->tok->by_char;
+    tok->ignore_merges = kg_json_bool(kg_json_get(model, "ignore_merges"), false);
+    tok->fuse_unknown = kg_json_bool(kg_json_get(model, "fuse_unk"), false);
+    tok->byte_fallback = kg_json_bool(kg_json_get(model, "byte_fallback"), false);
+    if (r->spelled && tok->byte_fallback)
+        return kg_reader_refuse(r, "model", "byte_fallback",
+                                kg_json_get(model, "byte_fallback"),
+                                "false where the pre_tokenizer has a ByteLevel");
+    tok->by_char = !r->spelled;
     KG_TRY(read_vocab(r, model, added));
+    KG_TRY(read_unknown(r, model, false));
+    if (r->spelled)
+        find_bytes(tok);
+    else
+        KG_TRY(kg_reader_find_bytes(r));
     return read_merges(r, kg_json_get(model, "merges"));
+}
+
+kg_status kg_reader_wordpiece(struct kg_reader *r, const struct kg_json *model,
+                              const struct kg_json *added)
+{
+    static const struct kg_field fields[] = {
+        {"type", KG_FIELD_READ},
+        {"unk_token", KG_FIELD_READ},
+        {"continuing_subword_prefix", KG_FIELD_READ},
+        {"max_input_chars_per_word", KG_FIELD_READ},
+        {"vocab", KG_FIELD_READ},
+        {NULL, KG_FIELD_READ},
+    };
+    struct kg_wordpiece *w = &r->tok->wordpiece;
+    const struct kg_json *most = kg_json_get(model, "max_input_chars_per_word");
+    KG_TRY(kg_reader_check(r, "model", model, fields));
+    const struct kg_json *front = kg_json_get(model, "continuing_subword_prefix");
+    size_t n;
+    const char *text = kg_json_text(front, &n);
+    if (!text)
+        return kg_reader_refuse(r, "model", "continuing_subword_prefix", front, "text");
+    if (kg_json_type(most) != KG_JSON_INT || kg_json_int(most, -1) < 0)
+        return kg_reader_refuse(r, "model", "max_input_chars_per_word", most,
+                                "a number of 0 or more");
+    w->max_chars = (uint64_t)kg_json_int(most, 0);
+    KG_TRY(kg_str_append(&w->prefix, text, n, r->err));
+    KG_TRY(read_vocab(r, model, added));
+    for (int32_t id = 0; id < r->tok->vocab.n_ids; id++)
+        if (r->tok->vocab.lengths[id] > w->longest)
+            w->longest = r->tok->vocab.lengths[id];
+    return read_unknown(r, model, true);
+}
+
+/* [["piece", score], ...], whose places are the ids. */
+static kg_status read_pieces(struct kg_reader *r, const struct kg_json *vocab)
+{
+    struct kg_unigram *u = &r->tok->unigram;
+    double least = 0;
+    for (int32_t id = 0; id < u->n_scores; id++) {
+        const struct kg_json *item = kg_json_at(vocab, (size_t)id);
+        const struct kg_json *score = kg_json_at(item, 1);
+        const char *text = kg_json_text(kg_json_at(item, 0), NULL);
+        if (kg_json_size(item) != 2 || !text || !kg_json_is_number(score))
+            return kg_fail(r->err, KG_EFORMAT,
+                           "%s: model.vocab[%d]: expected [text, score]", r->where, id);
+        KG_TRY(put_token(r, id, text));
+        u->scores[id] = kg_json_real(score, 0);
+        least = id == 0 || u->scores[id] < least ? u->scores[id] : least;
+    }
+    u->unknown = least - KG_UNKNOWN_PENALTY;
+    return KG_OK;
+}
+
+kg_status kg_reader_unigram(struct kg_reader *r, const struct kg_json *model,
+                            const struct kg_json *added)
+{
+    static const struct kg_field fields[] = {
+        {"type", KG_FIELD_READ},  {"unk_id", KG_FIELD_READ},
+        {"vocab", KG_FIELD_READ}, {"byte_fallback", KG_FIELD_BOOL},
+        {NULL, KG_FIELD_READ},
+    };
+    struct kg_tokenizer *tok = r->tok;
+    const struct kg_json *vocab, *unk = kg_json_get(model, "unk_id");
+    KG_TRY(kg_reader_check(r, "model", model, fields));
+    KG_TRY(kg_reader_list(r, "model", model, "vocab", &vocab));
+    const int64_t n = (int64_t)kg_json_size(vocab);
+    int64_t max = n - 1;
+    if (n == 0 || n > KG_VOCAB_MAX_IDS)
+        return kg_fail(r->err, KG_EUNSUPPORTED, "%s: model.vocab has %lld pieces",
+                       r->where, (long long)n);
+    if (kg_json_type(unk) != KG_JSON_NULL &&
+        (kg_json_int(unk, -1) < 0 || kg_json_int(unk, -1) >= n))
+        return kg_reader_refuse(r, "model", "unk_id", unk, "null or the id of a piece");
+    tok->unknown = (int32_t)kg_json_int(unk, KG_NO_UNKNOWN);
+    tok->byte_fallback = kg_json_bool(kg_json_get(model, "byte_fallback"), false);
+    KG_TRY(max_id(r, NULL, added, &max));
+    KG_TRY(kg_vocab_init(&tok->vocab, max + 1, (size_t)n + kg_json_size(added), r->err));
+    tok->unigram.n_scores = (int32_t)n;
+    tok->unigram.scores = kg_mem_calloc((size_t)n, sizeof(double), "scores", r->err);
+    if (!tok->unigram.scores)
+        return r->err->code;
+    KG_TRY(read_pieces(r, vocab));
+    KG_TRY(kg_reader_find_bytes(r));
+    return kg_unigram_build(&tok->unigram, &tok->vocab, r->err);
+}
+
+static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
+                            const struct kg_json *added)
+{
+    static const struct kg_model *const models[] = {&KG_MODEL_BPE, &KG_MODEL_WORDPIECE,
+                                                    &KG_MODEL_UNIGRAM};
+    const struct kg_json *type = kg_json_get(model, "type");
+    if (kg_json_type(model) == KG_JSON_OBJECT && !type)
+        r->tok->model = &KG_MODEL_BPE; /* as older files have it */
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (kg_reader_has_type(model, models[i]->type))
+            r->tok->model = models[i];
+    if (!r->tok->model)
+        return kg_reader_refuse(r, "model", "type", type,
+                                "\"BPE\", \"WordPiece\" or \"Unigram\"");
+    if (r->spelled && r->tok->model != &KG_MODEL_BPE)
+        return kg_reader_refuse(r, "model", "type", type,
+                                "\"BPE\" where the pre_tokenizer has a ByteLevel");
+    return r->tok->model->read(r, model, added);
 }
 
 /* ---- the whole ---- */
@@ -225,18 +352,20 @@ static kg_status read_root(struct kg_reader *r, const struct kg_json *root)
     const struct kg_json *added = kg_json_get(root, "added_tokens");
     if (kg_json_type(added) != KG_JSON_NULL && kg_json_type(added) != KG_JSON_ARRAY)
         return kg_reader_refuse(r, "tokenizer.json", "added_tokens", added, "an array");
+    r->spelled = kg_reader_has_byte_level(kg_json_get(root, "pre_tokenizer"), 0);
     KG_TRY(read_model(r, kg_json_get(root, "model"), added));
-    KG_TRY(kg_reader_normalizer(r, kg_json_get(root, "normalizer"), 0));
+    KG_TRY(kg_reader_normalizer(r, kg_json_get(root, "normalizer")));
     KG_TRY(kg_reader_pre_tokenizer(r, kg_json_get(root, "pre_tokenizer")));
     KG_TRY(kg_reader_decoder(r, kg_json_get(root, "decoder")));
     KG_TRY(read_added(r, added));
-    if (r->tok->by_char)
+    if (!r->spelled)
         KG_TRY(kg_reader_set_texts(r));
-    return kg_reader_post_processor(r, kg_json_get(root, "post_processor"), 0);
+    return kg_reader_post_processor(r, kg_json_get(root, "post_processor"));
 }
 
-kg_status kg_bpe_parse(struct kg_tokenizer *tok, const struct kg_tokenizer_file *file,
-                       struct kg_err *err)
+kg_status kg_json_tokenizer_parse(struct kg_tokenizer *tok,
+                                  const struct kg_tokenizer_file *file,
+                                  struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
     struct kg_reader r = {.tok = tok, .where = file->where, .err = err};

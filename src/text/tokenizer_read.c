@@ -42,9 +42,6 @@ static kg_status check_rule(struct kg_reader *r, const char *path,
     bool is_null = kg_json_type(value) == KG_JSON_NULL;
     if (field->rule == KG_FIELD_BOOL && kg_json_type(value) != KG_JSON_BOOL)
         return kg_reader_refuse(r, path, field->key, value, "true or false");
-    if (field->rule == KG_FIELD_FALSE && !is_null &&
-        (kg_json_type(value) != KG_JSON_BOOL || kg_json_bool(value, true)))
-        return kg_reader_refuse(r, path, field->key, value, "false");
     if (field->rule == KG_FIELD_EMPTY && !is_null && (!text || n > 0))
         return kg_reader_refuse(r, path, field->key, value, "null or \"\"");
     if (field->rule == KG_FIELD_ZERO && !is_null &&
@@ -99,6 +96,85 @@ kg_status kg_reader_id(struct kg_reader *r, const struct kg_json *value,
     return kg_fail(r->err, KG_EFORMAT,
                    "%s: id of token '%.40s': expected an integer from 0 to %d", r->where,
                    token, KG_VOCAB_MAX_IDS - 1);
+}
+
+/* ---- steps ---- */
+
+enum { MAX_SEQUENCE_DEPTH = 4 };
+
+static kg_status refuse_type(struct kg_reader *r, const struct kg_step_table *table,
+                             const struct kg_json *value)
+{
+    struct kg_str names = {0};
+    kg_status status = kg_str_puts(&names, "null", r->err);
+    for (const struct kg_step_row *row = table->rows; row->type && status == KG_OK; row++)
+        status = kg_str_printf(&names, r->err, ", %s", row->type);
+    if (status == KG_OK)
+        status = kg_str_puts(&names, " or a Sequence of them", r->err);
+    if (status == KG_OK)
+        status = kg_reader_refuse(r, table->path, "type", kg_json_get(value, "type"),
+                                  kg_str_text(&names));
+    kg_str_release(&names);
+    return status;
+}
+
+static kg_status read_step(struct kg_reader *r, const struct kg_step_table *table,
+                           const struct kg_json *value, int depth)
+{
+    const struct kg_field sequence[] = {
+        {"type", KG_FIELD_READ}, {table->list, KG_FIELD_READ}, {NULL, KG_FIELD_READ}};
+    const struct kg_json *list;
+    for (const struct kg_step_row *row = table->rows; row->type; row++)
+        if (kg_reader_has_type(value, row->type))
+            return row->read(r, value);
+    if (!kg_reader_has_type(value, "Sequence") || depth == MAX_SEQUENCE_DEPTH)
+        return refuse_type(r, table, value);
+    KG_TRY(kg_reader_check(r, table->path, value, sequence));
+    KG_TRY(kg_reader_list(r, table->path, value, table->list, &list));
+    for (size_t i = 0; i < kg_json_size(list); i++)
+        KG_TRY(read_step(r, table, kg_json_at(list, i), depth + 1));
+    return KG_OK;
+}
+
+kg_status kg_reader_steps(struct kg_reader *r, const struct kg_step_table *table,
+                          const struct kg_json *value)
+{
+    return kg_json_type(value) == KG_JSON_NULL ? KG_OK : read_step(r, table, value, 0);
+}
+
+kg_status kg_reader_bare(struct kg_reader *r, const char *path,
+                         const struct kg_json *value)
+{
+    static const struct kg_field bare[] = {{"type", KG_FIELD_READ},
+                                           {NULL, KG_FIELD_READ}};
+    return kg_reader_check(r, path, value, bare);
+}
+
+kg_status kg_reader_byte_level(struct kg_reader *r, const char *path,
+                               const struct kg_json *value)
+{
+    static const struct kg_field fields[] = {
+        {"type", KG_FIELD_READ},         {"add_prefix_space", KG_FIELD_BOOL},
+        {"trim_offsets", KG_FIELD_BOOL}, {"use_regex", KG_FIELD_BOOL},
+        {NULL, KG_FIELD_READ},
+    };
+    return kg_reader_check(r, path, value, fields);
+}
+
+const char *kg_reader_text(const struct kg_json *object, const char *key)
+{
+    size_t n;
+    const char *text = kg_json_text(kg_json_get(object, key), &n);
+    return text && n > 0 && strlen(text) == n ? text : NULL;
+}
+
+kg_status kg_reader_add_step(struct kg_reader *r, const char *path,
+                             struct kg_normalizer *norm, enum kg_normalizer_kind kind,
+                             const char *from, const char *to)
+{
+    if (kg_normalizer_add(norm, kind, from, to, r->err) != KG_OK)
+        return kg_err_prefix(r->err, "%s: %s", r->where, path);
+    return KG_OK;
 }
 
 /* ---- tokens ---- */
@@ -167,10 +243,10 @@ static kg_status push_normalized(struct kg_reader *r, const struct kg_added_toke
 kg_status kg_reader_add(struct kg_reader *r, const struct kg_json *item, int64_t id)
 {
     static const struct kg_field fields[] = {
-        {"id", KG_FIELD_READ},           {"content", KG_FIELD_READ},
-        {"single_word", KG_FIELD_FALSE}, {"lstrip", KG_FIELD_BOOL},
-        {"rstrip", KG_FIELD_BOOL},       {"normalized", KG_FIELD_BOOL},
-        {"special", KG_FIELD_BOOL},      {NULL, KG_FIELD_READ},
+        {"id", KG_FIELD_READ},          {"content", KG_FIELD_READ},
+        {"single_word", KG_FIELD_BOOL}, {"lstrip", KG_FIELD_BOOL},
+        {"rstrip", KG_FIELD_BOOL},      {"normalized", KG_FIELD_BOOL},
+        {"special", KG_FIELD_BOOL},     {NULL, KG_FIELD_READ},
     };
     struct kg_added_token token = {.id = (int32_t)id};
     KG_TRY(kg_reader_check(r, "added_tokens", item, fields));
@@ -181,6 +257,7 @@ kg_status kg_reader_add(struct kg_reader *r, const struct kg_json *item, int64_t
     token.content = kg_mem_copy(content, token.n, "added token", r->err);
     if (!token.content)
         return r->err->code;
+    token.single_word = kg_json_bool(kg_json_get(item, "single_word"), false);
     token.lstrip = kg_json_bool(kg_json_get(item, "lstrip"), false);
     token.rstrip = kg_json_bool(kg_json_get(item, "rstrip"), false);
     token.special = kg_json_bool(kg_json_get(item, "special"), false);
@@ -204,11 +281,6 @@ kg_status kg_reader_find_bytes(struct kg_reader *r)
         bool raw;
         snprintf(name, sizeof name, "<0x%02X>", byte);
         KG_TRY(kg_reader_find(r, name, strlen(name), &r->tok->byte_ids[byte], &raw));
-        if (r->tok->byte_ids[byte] < 0)
-            return kg_fail(r->err, KG_EUNSUPPORTED,
-                           "%s: byte_fallback: expected a token for every byte, found "
-                           "no '%s'",
-                           r->where, name);
     }
     return KG_OK;
 }
@@ -238,7 +310,7 @@ static kg_status set_text(struct kg_reader *r, int32_t id, const char *token, si
     const char *text;
     size_t n_text;
     KG_TRY(kg_normalize(&text, &n_text, &r->texts, token, n, true, work, r->err));
-    int byte = named_byte(text, n_text);
+    int byte = r->decodes_bytes ? named_byte(text, n_text) : -1;
     const char c = (char)byte;
     if (byte >= 0)
         return kg_vocab_set_text(&r->tok->vocab, id, &c, 1, r->err);

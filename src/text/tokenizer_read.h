@@ -14,7 +14,8 @@ struct kg_reader {
     struct kg_err *err;
 
     /* what the steps of a tokenizer.json said so far */
-    bool byte_level; /* the pre-tokenizer had its ByteLevel step */
+    bool byte_level;      /* the pre-tokenizer had its ByteLevel step */
+    bool decodes_spelled; /* the decoder had its own */
     bool has_template;
     struct kg_normalizer texts; /* owned; the decoder's replacements in a token */
     bool decodes_bytes;         /* it had its ByteFallback step */
@@ -27,7 +28,6 @@ void kg_reader_release(struct kg_reader *r);
 enum kg_field_rule {
     KG_FIELD_READ,  /* honoured by who asked, or without effect on ids and text */
     KG_FIELD_BOOL,  /* honoured; a boolean */
-    KG_FIELD_FALSE, /* false or null */
     KG_FIELD_EMPTY, /* null or "" */
     KG_FIELD_ZERO,  /* null or 0 */
 };
@@ -63,21 +63,69 @@ kg_status kg_reader_find(struct kg_reader *r, const char *text, size_t n, int32_
  * which says the id elsewhere. */
 kg_status kg_reader_add(struct kg_reader *r, const struct kg_json *item,
                         int64_t id) KG_MUST_CHECK;
-/* A token that merging begins with characters needs for every byte: "<0x0A>".
- * errors: UNSUPPORTED, naming the one that lacks */
+/* The tokens of bytes by their names, "<0x0A>"; those that lack are -1. */
 kg_status kg_reader_find_bytes(struct kg_reader *r) KG_MUST_CHECK;
-/* After the last token: what each one prints, by `texts`, and "<0x0A>" its byte. */
+/* After the last token: what each one prints, by `texts`, and "<0x0A>" its byte where
+ * the decoder decodes bytes. */
 kg_status kg_reader_set_texts(struct kg_reader *r) KG_MUST_CHECK;
 
-/* ---- the parts of tokenizer.json around its model (tokenizer_steps.c) ---- */
+/* ---- the models (tokenizer_json.c), as rows of models.c have them ---- */
 
-kg_status kg_reader_normalizer(struct kg_reader *r, const struct kg_json *value,
-                               int depth) KG_MUST_CHECK;
-/* by_char of the tokenizer says which ones are expected. */
+kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
+                        const struct kg_json *added) KG_MUST_CHECK;
+kg_status kg_reader_wordpiece(struct kg_reader *r, const struct kg_json *model,
+                              const struct kg_json *added) KG_MUST_CHECK;
+kg_status kg_reader_unigram(struct kg_reader *r, const struct kg_json *model,
+                            const struct kg_json *added) KG_MUST_CHECK;
+
+/* ---- the parts of tokenizer.json around its model ---- */
+
+/* A table of one part: every type that it may have. A Sequence of them is read too. */
+struct kg_step_row {
+    const char *type; /* NULL ends a table */
+    kg_status (*read)(struct kg_reader *r, const struct kg_json *value);
+};
+struct kg_step_table {
+    const char *path; /* of the part, for messages */
+    const char *list; /* the key of a Sequence's list */
+    const struct kg_step_row *rows;
+};
+/* UNSUPPORTED naming the type and all that are known. */
+kg_status kg_reader_steps(struct kg_reader *r, const struct kg_step_table *table,
+                          const struct kg_json *value) KG_MUST_CHECK;
+/* An object that has its type alone. */
+kg_status kg_reader_bare(struct kg_reader *r, const char *path,
+                         const struct kg_json *value) KG_MUST_CHECK;
+/* A ByteLevel, which is a pre-tokenizer, a post-processor and a decoder. */
+kg_status kg_reader_byte_level(struct kg_reader *r, const char *path,
+                               const struct kg_json *value) KG_MUST_CHECK;
+/* A text of object[key] that is not empty and has no NUL; NULL otherwise. */
+const char *kg_reader_text(const struct kg_json *object, const char *key);
+/* One more step of normalizing. */
+kg_status kg_reader_add_step(struct kg_reader *r, const char *path,
+                             struct kg_normalizer *norm, enum kg_normalizer_kind kind,
+                             const char *from, const char *to) KG_MUST_CHECK;
+
+/* tokenizer_normalizer.c */
+kg_status kg_reader_normalizer(struct kg_reader *r,
+                               const struct kg_json *value) KG_MUST_CHECK;
+/* A Replace, of normalizers and decoders. */
+kg_status kg_reader_replace(struct kg_reader *r, const char *path,
+                            const struct kg_json *value,
+                            struct kg_normalizer *norm) KG_MUST_CHECK;
+
+/* tokenizer_cuts.c */
+bool kg_reader_has_byte_level(const struct kg_json *value, int depth);
 kg_status kg_reader_pre_tokenizer(struct kg_reader *r,
                                   const struct kg_json *value) KG_MUST_CHECK;
-kg_status kg_reader_post_processor(struct kg_reader *r, const struct kg_json *value,
-                                   int depth) KG_MUST_CHECK;
+/* A Metaspace, which is a pre-tokenizer and a decoder. */
+kg_status kg_reader_mark(struct kg_reader *r, const char *path,
+                         const struct kg_json *value, const char **mark,
+                         enum kg_mark_front *front) KG_MUST_CHECK;
+
+/* tokenizer_steps.c */
+kg_status kg_reader_post_processor(struct kg_reader *r,
+                                   const struct kg_json *value) KG_MUST_CHECK;
 kg_status kg_reader_decoder(struct kg_reader *r,
                             const struct kg_json *value) KG_MUST_CHECK;
 /* One more cut by a pattern. */

@@ -396,7 +396,8 @@ static void what_is_not_supported_is_refused_by_name(void **state)
     static const char *const rows[][3] = {
         {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "version"},
         {"\"version\"", "\"flavour\": 1, \"version\"", "flavour"},
-        {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model.type"},
+        {"\"type\": \"BPE\"", "\"type\": \"WordLevel\"", "model.type"},
+        {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", "ByteLevel"},
         {"\"dropout\": null", "\"dropout\": 0.1", "model.dropout"},
         {"\"unk_token\": null", "\"unk_token\": 3", "model.unk_token"},
         {"\"byte_fallback\": false", "\"byte_fallback\": true", "byte_fallback"},
@@ -406,18 +407,18 @@ static void what_is_not_supported_is_refused_by_name(void **state)
          "##"},
         {"\"ignore_merges\": false", "\"ignore_merges\": \"no\"", "model.ignore_merges"},
         {"\"ignore_merges\"", "\"max_chars\": 9, \"ignore_merges\"", "model.max_chars"},
-        {"{\"type\": \"NFC\"}", "{\"type\": \"NFKC\"}", "NFKC"},
+        {"{\"type\": \"NFC\"}", "{\"type\": \"NFX\"}", "NFX"},
         {"{\"type\": \"NFC\"}", "{\"type\": \"NFC\", \"left\": 1}", "normalizer.left"},
-        {"\"behavior\": \"Isolated\"", "\"behavior\": \"Removed\"", "Removed"},
-        {"\"invert\": false", "\"invert\": true", "invert"},
+        {"\"behavior\": \"Isolated\"", "\"behavior\": \"Gone\"", "Gone"},
+        {"\"invert\": false", "\"invert\": 1", "invert"},
         {"\"Regex\"", "\"Glob\"", "Glob"},
         {"\"Regex\": \"", "\"Regex\": \"\\\\b", "\\b"},
-        {"\"type\": \"Split\"", "\"type\": \"Metaspace\"", "Metaspace"},
-        {"\"single_word\": false", "\"single_word\": true", "single_word"},
+        {"\"type\": \"Split\"", "\"type\": \"UnicodeScripts\"", "UnicodeScripts"},
+        {"\"single_word\": false", "\"single_word\": null", "single_word"},
         {"\"special\": true", "\"special\": 1", "special"},
         {"\"post_processor\": {\"type\": \"ByteLevel\"",
          "\"post_processor\": {\"type\": \"Roberta\"", "Roberta"},
-        {"\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
+        {"\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"CTC\"",
          "decoder.type"},
         {"\"decoder\"", "\"decoder\": null, \"other\"", "other"},
     };
@@ -477,27 +478,39 @@ static void an_empty_vocabulary_and_other_kinds_are_refused(void **state)
     assert_null(tok);
 }
 
-static void a_byte_that_the_vocabulary_lacks_is_named(void **state)
+/* As in `tokenizers`: left out, the token for what is unknown, or an error where that is
+ * no token. */
+static void a_byte_that_the_vocabulary_lacks_is_unknown(void **state)
 {
-    static const char json[] =
+    static const char form[] =
         "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, "
         "\"pre_tokenizer\": {\"type\": "
         "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}, "
         "\"post_processor\": null, \"decoder\": "
-        "{\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0, \"aa\": 1}, "
-        "\"merges\": [\"a a\"]}}";
-    static const int32_t want[] = {1, 0};
+        "{\"type\": \"ByteLevel\"}, \"model\": {\"unk_token\": %s, \"vocab\": {\"a\": 0, "
+        "\"aa\": 1, \"?\": 2}, \"merges\": [\"a a\"]}}";
+    static const int32_t left_out[] = {1, 0}, unknown[] = {1, 2, 2, 0};
     struct kg_tokenizer *tok;
     struct kg_ids ids = {0};
+    char json[512];
+    static const char *const tokens[] = {"null", "\"?\"", "\"none\""};
     (void)state;
-    if (kg_tokenizer_parse(&tok, json, strlen(json), "tiny.json", &err) != KG_OK)
-        fail_msg("%s", err.message);
-    assert_ids(tok, "aaa", want, 2);
-    assert_int_equal(kg_tokenizer_encode(&ids, tok, "ab", 2, PLAIN, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "0x62"));
-    assert_int_equal(ids.n, 0);
+    for (int i = 0; i < 3; i++) {
+        const int n = snprintf(json, sizeof json, form, tokens[i]);
+        assert_in_range(n, 1, sizeof json - 1);
+        if (kg_tokenizer_parse(&tok, json, (size_t)n, "tiny.json", &err) != KG_OK)
+            fail_msg("%s", err.message);
+        if (i < 2) {
+            assert_ids(tok, "aabca", i ? unknown : left_out, i ? 4 : 2);
+        } else {
+            assert_int_equal(kg_tokenizer_encode(&ids, tok, "ab", 2, PLAIN, &err),
+                             KG_EFORMAT);
+            assert_non_null(strstr(err.message, "'b'"));
+            assert_int_equal(ids.n, 0);
+        }
+        kg_tokenizer_close(tok);
+    }
     kg_ids_release(&ids);
-    kg_tokenizer_close(tok);
 }
 
 /* ---- chars ---- */
@@ -634,7 +647,7 @@ int main(void)
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(what_is_malformed_is_refused),
         cmocka_unit_test(an_empty_vocabulary_and_other_kinds_are_refused),
-        cmocka_unit_test(a_byte_that_the_vocabulary_lacks_is_named),
+        cmocka_unit_test(a_byte_that_the_vocabulary_lacks_is_unknown),
         cmocka_unit_test(characters_map_one_to_one),
         cmocka_unit_test(one_tokenizer_serves_several_threads),
         cmocka_unit_test(every_failed_allocation_is_a_status),

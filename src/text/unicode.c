@@ -6,11 +6,13 @@
  * between two of them goes through the library, the last one of the stretch included, as
  * a mark may join to it.
  *
- * Not here: categories for regular expressions (pretoken.c), NFD, NFKC.
+ * Not here: categories for regular expressions (pretoken.c), classes (classes.c).
  */
 #include "text/unicode.h"
 
 #include "base/mem.h"
+
+#include <string.h>
 
 #include <utf8proc.h>
 
@@ -119,6 +121,33 @@ size_t kg_utf8_decode(uint32_t *cp, const char *text)
     return 4;
 }
 
+size_t kg_unicode_strip_left(const char *text, size_t from, size_t to)
+{
+    while (from < to) {
+        uint32_t cp;
+        size_t len = kg_utf8_decode(&cp, text + from);
+        if (!kg_unicode_is_space(cp))
+            break;
+        from += len;
+    }
+    return from;
+}
+
+size_t kg_unicode_strip_right(const char *text, size_t from, size_t to)
+{
+    while (to > from) {
+        uint32_t cp;
+        size_t start = to - 1;
+        while (start > from && ((unsigned char)text[start] & 0xC0) == 0x80)
+            start--;
+        kg_utf8_decode(&cp, text + start);
+        if (!kg_unicode_is_space(cp))
+            break;
+        to = start;
+    }
+    return to;
+}
+
 bool kg_unicode_is_surely_nfc(const char *text, size_t n)
 {
     size_t i = 0;
@@ -134,10 +163,9 @@ bool kg_unicode_is_surely_nfc(const char *text, size_t n)
     return true;
 }
 
-static kg_status library_nfc(struct kg_str *out, const char *text, size_t n,
-                             struct kg_err *err)
+static kg_status library_form(struct kg_str *out, utf8proc_option_t options,
+                              const char *text, size_t n, struct kg_err *err)
 {
-    const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)text;
     kg_status status = KG_OK;
     utf8proc_ssize_t need = utf8proc_decompose(bytes, (utf8proc_ssize_t)n, NULL, 0,
@@ -146,7 +174,7 @@ static kg_status library_nfc(struct kg_str *out, const char *text, size_t n,
         return kg_fail(err, KG_EFORMAT, "normalising %zu bytes: %s", n,
                        utf8proc_errmsg(need));
     /* One extra word: reencode puts a NUL behind what it writes into the same block. */
-    utf8proc_int32_t *cps = kg_mem_calloc((size_t)need + 1, sizeof *cps, "NFC buffer",
+    utf8proc_int32_t *cps = kg_mem_calloc((size_t)need + 1, sizeof *cps, "normal form",
                                           err);
     if (!cps)
         return err->code;
@@ -185,10 +213,57 @@ kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
             end += len;
         }
         KG_TRY(kg_str_append(out, text + copied, last - copied, err));
-        KG_TRY(library_nfc(out, text + last, end - last, err));
+        KG_TRY(library_form(out, UTF8PROC_STABLE | UTF8PROC_COMPOSE, text + last,
+                            end - last, err));
         copied = last = i = end;
     }
     return kg_str_append(out, text + copied, n - copied, err);
+}
+
+/* Start of the first U+11A7, or the end: utf8proc takes it for a Hangul final when it
+ * composes, and drops it, but it is a letter of its own that joins with nothing. */
+static size_t find_11a7(const char *text, size_t n)
+{
+    for (size_t i = 0; i + 3 <= n; i++)
+        if (memcmp(text + i, "\xE1\x86\xA7", 3) == 0)
+            return i;
+    return n;
+}
+
+kg_status kg_unicode_normalize(struct kg_str *out, enum kg_unicode_form form,
+                               const char *text, size_t n, struct kg_err *err)
+{
+    static const int options[] = {
+        [KG_UNICODE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+        [KG_UNICODE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+        [KG_UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+    };
+    for (size_t at = 0; at < n;) {
+        size_t end = at + find_11a7(text + at, n - at);
+        if (end > at)
+            KG_TRY(library_form(out, (utf8proc_option_t)options[form], text + at,
+                                end - at, err));
+        at = end < n ? end + 3 : n;
+        KG_TRY(kg_str_append(out, text + end, at - end, err));
+    }
+    return KG_OK;
+}
+
+size_t kg_unicode_grapheme(const char *text, size_t n)
+{
+    utf8proc_int32_t state = 0;
+    uint32_t before, cp;
+    size_t at = kg_utf8_decode(&before, text);
+
+    while (at < n) {
+        size_t len = kg_utf8_decode(&cp, text + at);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)before,
+                                             (utf8proc_int32_t)cp, &state))
+            break;
+        before = cp;
+        at += len;
+    }
+    return at;
 }
 
 /* ---- categories and case ---- */

@@ -1,4 +1,5 @@
-/* UTF-8 and the little Unicode that tokenizers need: code points, white space, NFC.
+/* UTF-8 and the little Unicode that tokenizers need: code points, white space, normal
+ * forms, grapheme clusters. What only their parts take for a class is in classes.h.
  *
  * utf8proc stands behind unicode.c alone. It knows Unicode 15 (version 2.8); NFC of a
  * character never changes between Unicode versions once it is assigned, so NFC agrees
@@ -26,6 +27,10 @@ size_t kg_utf8_decode(uint32_t *cp, const char *text);
 /* The White_Space property: what \s means to HuggingFace's regular expressions. It is
  * stable since Unicode 6.3. */
 bool kg_unicode_is_space(uint32_t cp);
+/* [from, to) of text without the white space that it begins with: the new `from`; or
+ * ends with: the new `to`. */
+size_t kg_unicode_strip_left(const char *text, size_t from, size_t to);
+size_t kg_unicode_strip_right(const char *text, size_t from, size_t to);
 /* What Python's str.strip() and str.split() take for it: U+001C to U+001F too. */
 bool kg_unicode_is_blank(uint32_t cp);
 
@@ -50,5 +55,14 @@ bool kg_unicode_is_surely_nfc(const char *text, size_t n);
 /* Append the NFC form of valid UTF-8.   errors: ENOMEM.   source: UAX 15 */
 kg_status kg_unicode_nfc(struct kg_str *out, const char *text, size_t n,
                          struct kg_err *err) KG_MUST_CHECK;
+/* The same for the other forms, which have no short cut but for ASCII. */
+enum kg_unicode_form { KG_UNICODE_NFD, KG_UNICODE_NFKC, KG_UNICODE_NFKD };
+kg_status kg_unicode_normalize(struct kg_str *out, enum kg_unicode_form form,
+                               const char *text, size_t n,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* Bytes of the extended grapheme cluster that text (n >= 1 bytes) begins with.
+ * source: UAX 29 */
+size_t kg_unicode_grapheme(const char *text, size_t n);
 
 #endif

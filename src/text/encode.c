@@ -1,9 +1,9 @@
-/* Text to ids through the pipeline of a BPE.
+/* Text to ids through the pipeline of a tokenizer.json.
  *
  * text -> added tokens out (raw) -> normalizer -> added tokens out (normalized) ->
- * pre-token stages -> bytes or characters -> merges. Every stage works on borrowed
- * stretches of one text; only the normalizer and what puts something in front make
- * copies. A pre-token's bytes are written to the output as ids and merged there in place.
+ * pre-token stages -> model. Every stage works on borrowed stretches of one text; only
+ * the normalizer and what puts something in front make copies, every such stage into a
+ * buffer of its own.
  */
 #include "text/tokenizer_internal.h"
 #include "text/unicode.h"
@@ -17,59 +17,11 @@ struct encoder {
     bool continues; /* the text goes on behind other tokens */
     bool at_start;  /* the present stretch begins the text */
     struct kg_normalizer_work normal;
-    struct kg_str front; /* the present stretch with something in front */
-    struct kg_pretoken_scan scans[KG_MAX_STAGES];
-    struct kg_bpe_scratch scratch;
+    struct kg_str fronts[KG_MAX_STAGES]; /* a stage's stretch with something in front */
+    struct kg_cut_scan scans[KG_MAX_STAGES];
+    struct kg_model_work work;
     struct kg_err *err;
 };
-
-static kg_status bytes_to_ids(struct encoder *e, int32_t *ids, const char *text, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        ids[i] = e->tok->byte_ids[(unsigned char)text[i]];
-        if (ids[i] < 0)
-            return kg_fail(e->err, KG_EFORMAT,
-                           "the vocabulary has no token for byte 0x%02x of '%.*s'",
-                           (unsigned char)text[i], n < 40 ? (int)n : 40, text);
-    }
-    return KG_OK;
-}
-
-/* *n becomes the number of ids. */
-static kg_status chars_to_ids(struct encoder *e, int32_t *ids, const char *text,
-                              size_t *n)
-{
-    size_t used = 0;
-    for (size_t i = 0, len; i < *n; i += len) {
-        uint32_t cp;
-        len = kg_utf8_decode(&cp, text + i);
-        int32_t id = kg_vocab_find(&e->tok->vocab, text + i, len, false);
-        if (id < 0)
-            KG_TRY(bytes_to_ids(e, ids + used, text + i, len));
-        else
-            ids[used] = id;
-        used += id < 0 ? len : 1;
-    }
-    *n = used;
-    return KG_OK;
-}
-
-static kg_status encode_pretoken(struct encoder *e, const char *text, size_t n)
-{
-    const struct kg_tokenizer *tok = e->tok;
-    int32_t whole = tok->ignore_merges ? kg_vocab_find(&tok->vocab, text, n, false) : -1;
-    if (whole >= 0)
-        return kg_ids_push(e->out, whole, e->err);
-    KG_TRY(kg_ids_reserve(e->out, e->out->n + n, e->err));
-    int32_t *ids = e->out->ids + e->out->n;
-    if (tok->by_char)
-        KG_TRY(chars_to_ids(e, ids, text, &n));
-    else
-        KG_TRY(bytes_to_ids(e, ids, text, n));
-    KG_TRY(kg_bpe_merge(ids, &n, &tok->merges, &e->scratch, e->err));
-    e->out->n += n;
-    return KG_OK;
-}
 
 static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n);
 
@@ -79,16 +31,16 @@ static bool may_prepend(const struct encoder *e)
     return !(e->continues && e->at_start);
 }
 
-/* At most one stage of a tokenizer puts something in front, so one buffer is enough. */
 static kg_status space_in_front(struct encoder *e, size_t stage, const char *text,
                                 size_t n)
 {
+    struct kg_str *front = &e->fronts[stage];
     if (text[0] == ' ' || !may_prepend(e))
         return run_stages(e, stage + 1, text, n);
-    kg_str_clear(&e->front);
-    KG_TRY(kg_str_putc(&e->front, ' ', e->err));
-    KG_TRY(kg_str_append(&e->front, text, n, e->err));
-    return run_stages(e, stage + 1, e->front.data, e->front.len);
+    kg_str_clear(front);
+    KG_TRY(kg_str_putc(front, ' ', e->err));
+    KG_TRY(kg_str_append(front, text, n, e->err));
+    return run_stages(e, stage + 1, front->data, front->len);
 }
 
 /* Pieces of text that begin with mark, and what stands before the first. */
@@ -109,29 +61,29 @@ static kg_status mark_spaces(struct encoder *e, size_t stage, const char *text, 
 {
     const struct kg_pretoken_stage *s = &e->tok->stages[stage];
     const struct kg_str *mark = &s->mark;
+    struct kg_str *front = &e->fronts[stage];
     const struct kg_str space = {.data = " ", .len = 1};
     bool marked = text[0] == ' ' ||
                   (n >= mark->len && memcmp(text, mark->data, mark->len) == 0);
     bool wanted = s->front == KG_MARK_ALWAYS ||
                   (s->front == KG_MARK_FIRST && e->at_start);
-    kg_str_clear(&e->front);
+    kg_str_clear(front);
     if (wanted && !marked && may_prepend(e))
-        KG_TRY(kg_str_append(&e->front, mark->data, mark->len, e->err));
-    KG_TRY(kg_replace_all(&e->front, text, n, &space, mark, e->err));
+        KG_TRY(kg_str_append(front, mark->data, mark->len, e->err));
+    KG_TRY(kg_replace_all(front, text, n, &space, mark, e->err));
     if (s->split)
-        return cut_at_marks(e, stage, e->front.data, e->front.len);
-    return run_stages(e, stage + 1, e->front.data, e->front.len);
+        return cut_at_marks(e, stage, front->data, front->len);
+    return run_stages(e, stage + 1, front->data, front->len);
 }
 
-static kg_status cut_by_pattern(struct encoder *e, size_t stage, const char *text,
-                                size_t n)
+static kg_status cut_text(struct encoder *e, size_t stage, const char *text, size_t n)
 {
-    struct kg_pretoken_scan *scan = &e->scans[stage];
+    struct kg_cut_scan *scan = &e->scans[stage];
     bool first = e->at_start;
-    kg_pretoken_scan_start(scan, text, n);
+    kg_cut_scan_start(scan, text, n);
     for (;;) {
         size_t start, len;
-        KG_TRY(kg_pretoken_scan_next(scan, &start, &len, e->err));
+        KG_TRY(kg_cut_scan_next(scan, &start, &len, e->err));
         if (len == 0)
             return KG_OK;
         e->at_start = first && start == 0;
@@ -142,10 +94,10 @@ static kg_status cut_by_pattern(struct encoder *e, size_t stage, const char *tex
 static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n)
 {
     if (stage == e->tok->n_stages)
-        return encode_pretoken(e, text, n);
+        return e->tok->model->encode(e->out, e->tok, text, n, &e->work, e->err);
     switch (e->tok->stages[stage].kind) {
-    case KG_PRETOKEN_PATTERN:
-        return cut_by_pattern(e, stage, text, n);
+    case KG_PRETOKEN_CUT:
+        return cut_text(e, stage, text, n);
     case KG_PRETOKEN_SPACE:
         return space_in_front(e, stage, text, n);
     case KG_PRETOKEN_MARK:
@@ -202,16 +154,17 @@ static kg_status push_all(struct kg_ids *out, const struct kg_ids *ids,
 
 static void encoder_release(struct encoder *e)
 {
-    for (size_t i = 0; i < KG_MAX_STAGES; i++)
-        kg_pretoken_scan_release(&e->scans[i]);
-    kg_bpe_scratch_release(&e->scratch);
+    for (size_t i = 0; i < e->tok->n_stages; i++) {
+        kg_cut_scan_release(&e->scans[i]);
+        kg_str_release(&e->fronts[i]);
+    }
+    kg_model_work_release(&e->work);
     kg_normalizer_work_release(&e->normal);
-    kg_str_release(&e->front);
 }
 
-kg_status kg_bpe_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
-                        const char *text, size_t n, struct kg_encode_opts opts,
-                        struct kg_err *err)
+kg_status kg_pipeline_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
+                             const char *text, size_t n, struct kg_encode_opts opts,
+                             struct kg_err *err)
 {
     kg_status status = KG_OK;
     struct encoder e = {.tok = tok,
@@ -220,9 +173,8 @@ kg_status kg_bpe_encode(struct kg_ids *out, const struct kg_tokenizer *tok,
                         .continues = opts.continues,
                         .err = err};
     for (size_t i = 0; i < tok->n_stages; i++)
-        if (tok->stages[i].pattern)
-            KG_TRY_GOTO(out,
-                        kg_pretoken_scan_init(&e.scans[i], tok->stages[i].pattern, err));
+        if (tok->stages[i].kind == KG_PRETOKEN_CUT)
+            KG_TRY_GOTO(out, kg_cut_scan_init(&e.scans[i], &tok->stages[i].cut, err));
     if (opts.add_special)
         KG_TRY_GOTO(out, push_all(out, &tok->prefix, err));
     KG_TRY_GOTO(out, encode_text(&e, text, n));

@@ -1,0 +1,52 @@
+/* Cutting text at what matches: a pattern or a class of characters, and what becomes of
+ * the matches. Split of tokenizer.json in all its behaviours, and with it Digits,
+ * Punctuation, Whitespace and their kin.
+ */
+#ifndef KG_TEXT_CUT_H
+#define KG_TEXT_CUT_H
+
+#include "text/pretoken.h"
+
+#include <stdint.h>
+
+enum kg_cut_behavior {
+    KG_CUT_ISOLATED,      /* a match is a piece of its own */
+    KG_CUT_REMOVED,       /* matches go */
+    KG_CUT_CONTIGUOUS,    /* neighbouring matches are one piece */
+    KG_CUT_WITH_PREVIOUS, /* a match ends the piece before it */
+    KG_CUT_WITH_NEXT,     /* a match begins the piece behind it */
+};
+struct kg_cut {
+    struct kg_pretoken *pattern; /* owned; NULL: by class */
+    bool (*is)(uint32_t cp);     /* every character of the class is a match */
+    enum kg_cut_behavior behavior;
+    bool invert; /* what lies between matches counts as match, and they do not */
+};
+void kg_cut_release(struct kg_cut *cut);
+
+struct kg_cut_segment {
+    size_t start;
+    size_t len; /* 0: the text is at its end */
+    bool match;
+};
+
+/* A walk over the pieces of a text. One per thread. */
+struct kg_cut_scan {
+    const struct kg_cut *cut; /* borrowed */
+    struct kg_pretoken_scan found;
+    const char *text; /* borrowed, valid UTF-8 */
+    size_t n;
+    size_t at;                  /* of the class: everything before was looked at */
+    struct kg_cut_segment seen; /* len > 0: looked at, not yet handed out */
+};
+kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cut *cut,
+                           struct kg_err *err) KG_MUST_CHECK;
+void kg_cut_scan_release(struct kg_cut_scan *scan);
+void kg_cut_scan_start(struct kg_cut_scan *scan, const char *text, size_t n);
+
+/* The next piece, [*start, *start + *len) of the text; *len is 0 at the end.
+ * errors: those of kg_pretoken_scan_next */
+kg_status kg_cut_scan_next(struct kg_cut_scan *scan, size_t *start, size_t *len,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+#endif

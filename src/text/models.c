@@ -1,0 +1,243 @@
+/* How each model makes ids of a pre-token.
+ *
+ * What a vocabulary lacks is the same question to all of them: there is an id for the
+ * unknown, or there are tokens of single bytes, or it is left out, or it is an error;
+ * the tokenizer says which. Reading is in tokenizer_json.c.
+ */
+#include "text/models.h"
+
+#include "text/tokenizer_read.h"
+#include "text/unicode.h"
+
+#include <string.h>
+
+void kg_model_work_release(struct kg_model_work *work)
+{
+    kg_bpe_scratch_release(&work->bpe);
+    kg_unigram_work_release(&work->unigram);
+    kg_str_release(&work->text);
+}
+
+static kg_status no_unknown(const char *text, size_t n, struct kg_err *err)
+{
+    return kg_fail(err, KG_EFORMAT,
+                   "the vocabulary has no token for '%.*s', and none for what is unknown",
+                   n < 40 ? (int)n : 40, text);
+}
+
+/* Whether each of these bytes has a token. */
+static bool has_bytes(const struct kg_tokenizer *tok, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tok->byte_ids[(unsigned char)text[i]] < 0)
+            return false;
+    return tok->byte_fallback;
+}
+
+/* ---- BPE ---- */
+
+/* What merging begins with. An unknown one waits for what follows, as those in a row may
+ * become one; tokens of bytes do not end its waiting. */
+struct symbols {
+    int32_t *ids;
+    size_t n;
+    bool waiting;
+};
+
+static void put_known(struct symbols *s, const struct kg_tokenizer *tok, int32_t id)
+{
+    if (s->waiting)
+        s->ids[s->n++] = tok->unknown;
+    s->waiting = false;
+    s->ids[s->n++] = id;
+}
+
+static kg_status put_unknown(struct symbols *s, const struct kg_tokenizer *tok,
+                             const char *text, size_t n, struct kg_err *err)
+{
+    if (tok->unknown == KG_NO_UNKNOWN)
+        return KG_OK;
+    if (tok->unknown < 0)
+        return no_unknown(text, n, err);
+    if (s->waiting && !tok->fuse_unknown)
+        s->ids[s->n++] = tok->unknown;
+    s->waiting = true;
+    return KG_OK;
+}
+
+static kg_status put_bytes(struct symbols *s, const struct kg_tokenizer *tok,
+                           const char *text, size_t n, struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const int32_t id = tok->byte_ids[(unsigned char)text[i]];
+
+        if (id >= 0)
+            put_known(s, tok, id);
+        else
+            KG_TRY(put_unknown(s, tok, text + i, 1, err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_chars(struct symbols *s, const struct kg_tokenizer *tok,
+                           const char *text, size_t n, struct kg_err *err)
+{
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = kg_utf8_decode(&cp, text + i);
+        int32_t id = kg_vocab_find(&tok->vocab, text + i, len, false);
+
+        if (id >= 0)
+            put_known(s, tok, id);
+        else if (!has_bytes(tok, text + i, len))
+            KG_TRY(put_unknown(s, tok, text + i, len, err));
+        else
+            for (size_t k = 0; k < len; k++)
+                s->ids[s->n++] = tok->byte_ids[(unsigned char)text[i + k]];
+    }
+    return KG_OK;
+}
+
+static kg_status encode_bpe(struct kg_ids *out, const struct kg_tokenizer *tok,
+                            const char *text, size_t n, struct kg_model_work *work,
+                            struct kg_err *err)
+{
+    int32_t whole = tok->ignore_merges ? kg_vocab_find(&tok->vocab, text, n, false) : -1;
+    if (whole >= 0)
+        return kg_ids_push(out, whole, err);
+    KG_TRY(kg_ids_reserve(out, out->n + n, err));
+    struct symbols s = {.ids = out->ids + out->n};
+    KG_TRY((tok->by_char ? put_chars : put_bytes)(&s, tok, text, n, err));
+    if (s.waiting)
+        s.ids[s.n++] = tok->unknown;
+    KG_TRY(kg_bpe_merge(s.ids, &s.n, &tok->merges, &work->bpe, err));
+    out->n += s.n;
+    return KG_OK;
+}
+
+const struct kg_model KG_MODEL_BPE = {"BPE", "bpe", kg_reader_bpe, encode_bpe};
+
+/* ---- WordPiece ---- */
+
+static bool within_chars(const char *text, size_t n, uint64_t most)
+{
+    uint64_t chars = 0;
+
+    for (size_t i = 0; i < n; i++)
+        chars += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return chars <= most;
+}
+
+/* The longest token that text begins with: *used bytes of it, behind `front` bytes of a
+ * prefix.   returns its id, or -1 */
+static int32_t longest_piece(const struct kg_tokenizer *tok, const char *text, size_t n,
+                             size_t front, size_t *used)
+{
+    size_t end = n < tok->wordpiece.longest ? n : tok->wordpiece.longest;
+
+    for (; end > front; end--) {
+        int32_t id;
+
+        if (end < n && ((unsigned char)text[end] & 0xC0) == 0x80)
+            continue;
+        id = kg_vocab_find(&tok->vocab, text, end, false);
+        *used = end - front;
+        if (id >= 0)
+            return id;
+    }
+    return -1;
+}
+
+static kg_status encode_wordpiece(struct kg_ids *out, const struct kg_tokenizer *tok,
+                                  const char *text, size_t n, struct kg_model_work *work,
+                                  struct kg_err *err)
+{
+    const size_t before = out->n, front = tok->wordpiece.prefix.len;
+    bool known = within_chars(text, n, tok->wordpiece.max_chars);
+
+    for (size_t at = 0, used = 0; known && at < n; at += used) {
+        int32_t id;
+
+        if (at == 0) {
+            id = longest_piece(tok, text, n, 0, &used);
+        } else {
+            const size_t rest = n - at < tok->wordpiece.longest ? n - at
+                                                                : tok->wordpiece.longest;
+            kg_str_clear(&work->text);
+            KG_TRY(kg_str_append(&work->text, kg_str_text(&tok->wordpiece.prefix), front,
+                                 err));
+            KG_TRY(kg_str_append(&work->text, text + at, rest, err));
+            id = longest_piece(tok, work->text.data, work->text.len, front, &used);
+        }
+        known = id >= 0;
+        if (known)
+            KG_TRY(kg_ids_push(out, id, err));
+    }
+    if (known)
+        return KG_OK;
+    out->n = before;
+    if (tok->unknown < 0)
+        return no_unknown(text, n, err);
+    return kg_ids_push(out, tok->unknown, err);
+}
+
+const struct kg_model KG_MODEL_WORDPIECE = {"WordPiece", "wordpiece", kg_reader_wordpiece,
+                                            encode_wordpiece};
+
+/* ---- Unigram ---- */
+
+static bool is_unknown(const struct kg_tokenizer *tok, int32_t id)
+{
+    return id < 0 || id == tok->unknown;
+}
+
+/* What a stretch without pieces becomes, its last id first. */
+static kg_status push_unknown(struct kg_ids *out, const struct kg_tokenizer *tok,
+                              const char *text, size_t n, struct kg_err *err)
+{
+    const int32_t whole = kg_vocab_find(&tok->vocab, text, n, false);
+
+    if (whole >= 0 && whole < tok->unigram.n_scores)
+        return kg_ids_push(out, whole, err);
+    if (has_bytes(tok, text, n)) {
+        while (n > 0)
+            KG_TRY(kg_ids_push(out, tok->byte_ids[(unsigned char)text[--n]], err));
+        return KG_OK;
+    }
+    if (tok->unknown < 0)
+        return no_unknown(text, n, err);
+    return kg_ids_push(out, tok->unknown, err);
+}
+
+static kg_status encode_unigram(struct kg_ids *out, const struct kg_tokenizer *tok,
+                                const char *text, size_t n, struct kg_model_work *work,
+                                struct kg_err *err)
+{
+    const size_t before = out->n;
+    const struct kg_unigram_step *steps;
+
+    KG_TRY(kg_unigram_cut(&work->unigram, &tok->unigram, text, n, err));
+    steps = work->unigram.steps;
+    for (size_t end = n, start; end > 0; end = start) {
+        const int32_t id = steps[end].id;
+
+        start = steps[end].start;
+        if (!is_unknown(tok, id)) {
+            KG_TRY(kg_ids_push(out, id, err));
+            continue;
+        }
+        while (start > 0 && is_unknown(tok, steps[start].id))
+            start = steps[start].start;
+        KG_TRY(push_unknown(out, tok, text + start, end - start, err));
+    }
+    for (size_t i = before, k = out->n; i + 1 < k; i++) {
+        const int32_t id = out->ids[i];
+
+        out->ids[i] = out->ids[--k];
+        out->ids[k] = id;
+    }
+    return KG_OK;
+}
+
+const struct kg_model KG_MODEL_UNIGRAM = {"Unigram", "unigram", kg_reader_unigram,
+                                          encode_unigram};

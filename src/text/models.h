@@ -1,0 +1,38 @@
+/* The models of tokenizer.json: what makes tokens of a pre-token.
+ *
+ * A row of the table in models.c: how its object is read, and how it encodes.
+ */
+#ifndef KG_TEXT_MODELS_H
+#define KG_TEXT_MODELS_H
+
+#include "text/bpe.h"
+#include "text/tokenizer.h"
+#include "text/unigram.h"
+
+struct kg_json;
+struct kg_reader;
+
+/* Working memory of a thread. {0} is ready. */
+struct kg_model_work {
+    struct kg_bpe_scratch bpe;
+    struct kg_unigram_work unigram;
+    struct kg_str text;
+};
+void kg_model_work_release(struct kg_model_work *work);
+
+struct kg_model {
+    const char *type; /* in the file */
+    const char *name; /* as kg_tokenizer_kind says it */
+    /* added: the file's added tokens, which have ids too */
+    kg_status (*read)(struct kg_reader *r, const struct kg_json *model,
+                      const struct kg_json *added);
+    /* Append the ids of n >= 1 bytes of valid UTF-8. */
+    kg_status (*encode)(struct kg_ids *out, const struct kg_tokenizer *tok,
+                        const char *text, size_t n, struct kg_model_work *work,
+                        struct kg_err *err);
+};
+extern const struct kg_model KG_MODEL_BPE;
+extern const struct kg_model KG_MODEL_WORDPIECE;
+extern const struct kg_model KG_MODEL_UNIGRAM;
+
+#endif

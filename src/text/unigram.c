@@ -1,0 +1,201 @@
+/* The trie and the walk of Viterbi over it.
+ *
+ * The pieces, sorted by their bytes, are cut into the ranges that share a first byte, and
+ * these again: every range is a node, and since the nodes are made in order of depth, the
+ * children of one stand side by side. The walk goes forward once: from every place that
+ * a way leads to, all pieces that begin there are tried, and each place keeps the best
+ * way to it, of equal ones the earliest found.
+ */
+#include "text/unigram.h"
+
+#include "base/mem.h"
+#include "text/unicode.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_NODES = 1 << 28 };
+
+void kg_unigram_release(struct kg_unigram *u)
+{
+    kg_mem_free(u->nodes);
+    kg_mem_free(u->scores);
+    *u = (struct kg_unigram){0};
+}
+
+void kg_unigram_work_release(struct kg_unigram_work *work)
+{
+    kg_mem_free(work->steps);
+    *work = (struct kg_unigram_work){0};
+}
+
+/* ---- the trie ---- */
+
+struct key {
+    const char *bytes; /* borrowed */
+    size_t n;
+    int32_t id;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct key *x = a;
+    const struct key *y = b;
+    const int order = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
+
+    return order ? order : x->n < y->n ? -1 : x->n > y->n;
+}
+
+/* The keys of a node while the trie is made. */
+struct span {
+    uint32_t from, to;
+    uint32_t depth;
+};
+struct builder {
+    struct kg_unigram *u;
+    const struct key *keys;
+    struct span *spans; /* owned; as many as nodes */
+    size_t capacity;
+    struct kg_err *err;
+};
+
+static kg_status push_node(struct builder *b, struct span span, uint8_t byte)
+{
+    struct kg_unigram *u = b->u;
+
+    KG_TRY(kg_mem_grow(&u->nodes, &u->capacity, u->n_nodes + 1, sizeof *u->nodes,
+                       MAX_NODES, "pieces", b->err));
+    KG_TRY(kg_mem_grow(&b->spans, &b->capacity, u->n_nodes + 1, sizeof *b->spans,
+                       MAX_NODES, "pieces", b->err));
+    u->nodes[u->n_nodes] = (struct kg_unigram_node){.id = -1, .byte = byte};
+    b->spans[u->n_nodes++] = span;
+    return KG_OK;
+}
+
+/* Its piece and its children. */
+static kg_status fill_node(struct builder *b, size_t at)
+{
+    struct span s = b->spans[at];
+    const struct key *keys = b->keys;
+
+    if (s.from < s.to && keys[s.from].n == s.depth)
+        b->u->nodes[at].id = keys[s.from++].id;
+    b->u->nodes[at].first = (uint32_t)b->u->n_nodes;
+    while (s.from < s.to) {
+        const char byte = keys[s.from].bytes[s.depth];
+        uint32_t to = s.from;
+
+        while (to < s.to && keys[to].bytes[s.depth] == byte)
+            to++;
+        KG_TRY(push_node(b, (struct span){s.from, to, s.depth + 1}, (uint8_t)byte));
+        b->u->nodes[at].n++;
+        s.from = to;
+    }
+    return KG_OK;
+}
+
+static kg_status build_from(struct kg_unigram *u, const struct key *keys, uint32_t n,
+                            struct kg_err *err)
+{
+    struct builder b = {.u = u, .keys = keys, .err = err};
+    kg_status status = push_node(&b, (struct span){0, n, 0}, 0);
+
+    for (size_t i = 0; i < u->n_nodes && status == KG_OK; i++)
+        status = fill_node(&b, i);
+    kg_mem_free(b.spans);
+    return status;
+}
+
+kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
+                           struct kg_err *err)
+{
+    struct key *keys = kg_mem_calloc((size_t)u->n_scores + 1, sizeof *keys, "pieces",
+                                     err);
+    uint32_t n = 0;
+
+    if (!keys)
+        return err->code;
+    for (int32_t id = 0; id < u->n_scores; id++) {
+        struct key key = {.id = id};
+
+        key.bytes = kg_vocab_key(vocab, id, &key.n);
+        if (key.bytes && key.n > 0 && !isnan(u->scores[id]))
+            keys[n++] = key;
+    }
+    qsort(keys, n, sizeof *keys, by_bytes);
+    kg_status status = build_from(u, keys, n, err);
+    kg_mem_free(keys);
+    return status;
+}
+
+/* ---- the walk ---- */
+
+static const struct kg_unigram_node *
+child(const struct kg_unigram *u, const struct kg_unigram_node *node, uint8_t byte)
+{
+    const struct kg_unigram_node *low = u->nodes + node->first;
+    size_t n = node->n;
+
+    while (n > 1) {
+        const size_t half = n / 2;
+        if (low[half].byte <= byte) {
+            low += half;
+            n -= half;
+        } else {
+            n = half;
+        }
+    }
+    return n == 1 && low->byte == byte ? low : NULL;
+}
+
+static void offer(const struct kg_unigram *u, struct kg_unigram_step *step, double score,
+                  int32_t id, size_t start)
+{
+    if (!isnan(step->score) && !(score > step->score))
+        return;
+    step->score = u->single ? (double)(float)score : score;
+    step->id = id;
+    step->start = (uint32_t)start;
+}
+
+/* All pieces that begin at `at`, which a way of `score` leads to. */
+static void try_pieces(struct kg_unigram_step *steps, const struct kg_unigram *u,
+                       const char *text, size_t at, size_t n)
+{
+    const double score = steps[at].score;
+    const struct kg_unigram_node *node = u->nodes;
+    uint32_t cp;
+    const size_t character = kg_utf8_decode(&cp, text + at);
+    bool known = false;
+
+    for (size_t end = at; end < n;) {
+        node = child(u, node, (uint8_t)text[end]);
+        if (!node)
+            break;
+        end++;
+        if (node->id < 0)
+            continue;
+        offer(u, &steps[end], u->scores[node->id] + score, node->id, at);
+        known |= end - at == character;
+    }
+    if (!known)
+        offer(u, &steps[at + character], u->unknown + score, -1, at);
+}
+
+kg_status kg_unigram_cut(struct kg_unigram_work *work, const struct kg_unigram *u,
+                         const char *text, size_t n, struct kg_err *err)
+{
+    uint32_t cp;
+
+    if (n >= UINT32_MAX)
+        return kg_fail(err, KG_EFORMAT, "a text of %zu bytes is too long to be cut", n);
+    KG_TRY(kg_mem_grow(&work->steps, &work->capacity, n + 1, sizeof *work->steps,
+                       (size_t)UINT32_MAX + 1, "pieces of a text", err));
+    for (size_t i = 0; i <= n; i++)
+        work->steps[i].score = NAN;
+    work->steps[0].score = 0;
+    for (size_t i = 0; i < n; i += kg_utf8_decode(&cp, text + i))
+        try_pieces(work->steps, u, text, i, n);
+    return KG_OK;
+}
