@@ -66,6 +66,14 @@ static void look_in(struct search *s, const char *folders)
     globfree(&files);
 }
 
+static void look_below(struct search *s, const char *root, const char *folders)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/%s", root, folders);
+    look_in(s, path);
+}
+
 /* A folder as it was given, whatever characters its name has. */
 static void look_at(struct search *s, const char *folder)
 {
@@ -94,14 +102,10 @@ static void look_as_loader(struct search *s)
 
 static void look_among_wheels(struct search *s)
 {
-    static const char below[] = "lib/python3*/site-packages/nvidia/cu13/lib";
     const char *environment = getenv("VIRTUAL_ENV");
-    char folder[PATH_MAX];
 
-    if (environment && *environment) {
-        snprintf(folder, sizeof folder, "%s/%s", environment, below);
-        look_in(s, folder);
-    }
+    if (environment && *environment)
+        look_below(s, environment, "lib/python3*/site-packages/nvidia/cu13/lib");
     look_in(s, "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib");
     look_in(s, "/usr/lib/python3/dist-packages/nvidia/cu13/lib");
 }
@@ -113,8 +117,8 @@ kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
     if (folder) {
         look_at(&s, folder);
     } else {
-        look_in(&s, KG_DEV_CUDA_ROOT "/lib64");
-        look_in(&s, KG_DEV_CUDA_ROOT "/lib");
+        look_below(&s, KG_DEV_CUDA_ROOT, "lib64");
+        look_below(&s, KG_DEV_CUDA_ROOT, "lib");
         look_as_loader(&s);
         look_among_wheels(&s);
     }

@@ -587,3 +587,8 @@ static double (*seconds)(void);
 
 void kg_emu_clock(double (*s)(void)) { seconds = s; }
 double kg_dev_seconds(void) { return seconds ? seconds() : 0; }
+
+static const char *cuda_root = "/nowhere";
+
+void kg_emu_cuda(const char *root) { cuda_root = root; }
+const char *kg_emu_cuda_root(void) { return cuda_root; }

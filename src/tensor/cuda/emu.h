@@ -40,6 +40,9 @@ int64_t kg_emu_lose(int64_t n) KG_EMU_TESTED;
 /* The clock that products are timed by; without one all take no time. */
 void kg_emu_clock(double (*seconds)(void)) KG_EMU_TESTED;
 
+/* Where CUDA's own libraries are looked for; without it nowhere. */
+void kg_emu_cuda(const char *root) KG_EMU_TESTED;
+
 /* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
     unsigned x, y, z;
@@ -87,6 +90,7 @@ int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 void kg_dev_lend(const void *const *memory, size_t n);
 void kg_dev_take_back(const void *const *memory, size_t n);
 double kg_dev_seconds(void);
+const char *kg_emu_cuda_root(void);
 
 /* The first fault since it was asked last, as an error of `op`. */
 kg_status kg_dev_done(const char *op, struct kg_err *err);

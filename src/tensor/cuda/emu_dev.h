@@ -19,7 +19,7 @@
     name##_type &name = *(name##_type *)kg_emu_shared(&name##_is, sizeof(name##_type))
 #define KG_SHARED_ASKED(type, name) type *const name = (type *)kg_emu_asked()
 
-#define KG_DEV_CUDA_ROOT "/usr/local/cuda"
+#define KG_DEV_CUDA_ROOT kg_emu_cuda_root()
 enum { KG_DEV_REPEATS = 1 };
 
 /* Few: tests are of small shapes and see several turns. */

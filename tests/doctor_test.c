@@ -1,0 +1,141 @@
+/* kedge doctor on a device whose products have bits of their own, or break a promise: the
+ * program in a folder of the test's, beside a libkedge_cuda.so of a few lines of C. */
+#include "base/folder_testing.h"
+#include "base/str.h"
+#include "tensor/cuda/library.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* All products are VALUE; they are EXACT, or nobody says so. */
+static const char library[] =
+    "static const struct kg_cuda_host *door;"
+    "static kg_status devices(char *t, size_t n, struct kg_err *e)"
+    "{ (void)n, (void)e; memcpy(t, \"one of tests\", 13); return KG_OK; }"
+    "const struct kg_cuda_about kg_backend_cuda_about = {KG_CUDA_INTERFACE,"
+    " sizeof(struct kg_backend), KG_VERSION, \"sm_0\", devices};"
+    "static void describe(char *t, size_t n)"
+    "{ (void)n; memcpy(t, \"cuda, products: of tests\", 25); }"
+    "static bool exact(enum kg_dtype t) { return EXACT(t); }"
+    "static void *alloc(uint64_t n, const char *w, struct kg_err *e)"
+    "{ return door->calloc(1, n, w, e); }"
+    "static void release(void *p) { door->free(p); }"
+    "static kg_status move(void *to, const void *from, uint64_t n, struct kg_err *e)"
+    "{ (void)e; memcpy(to, from, n); return KG_OK; }"
+    "static kg_status matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,"
+    " enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)"
+    "{ (void)a, (void)b, (void)kind, (void)accumulate, (void)e;"
+    " for (int64_t i = 0; i < c.rows * c.cols; i++) ((float *)c.data)[i] = VALUE;"
+    " return KG_OK; }"
+    "static const struct kg_backend table = {.name = \"cuda\", .describe = describe,"
+    " .exact = exact, .one_caller = true, .alloc = alloc, .free = release, .put = move,"
+    " .get = move, .matmul = matmul};"
+    "kg_status kg_backend_cuda_open(const struct kg_backend **be,"
+    " const struct kg_cuda_host *h, const struct kg_cuda_opts *o, struct kg_err *e)"
+    "{ (void)o, (void)e; door = h; *be = &table; return KG_OK; }";
+
+/* The program and its library.   skips where one of them cannot be */
+static void make_program(const char *exact, const char *value)
+{
+    char line[1024];
+
+    if (access("./kedge", X_OK) != 0 || access("src/tensor/backend.h", R_OK) != 0 ||
+        system("${CC:-cc} --version >/dev/null 2>&1") != 0) {
+        print_message("skip: ./kedge is not built, or no library can be\n");
+        skip();
+    }
+    put("fake.c", library);
+    snprintf(line, sizeof line,
+             "cp ./kedge %s && ${CC:-cc} -shared -fPIC -Isrc '-DKG_VERSION=\"%s\"' "
+             "'-DEXACT(t)=%s' '-DVALUE=%s' -include string.h -include "
+             "tensor/cuda/library.h -o %s %s 2>%s",
+             in_dir("kedge"), KG_VERSION, exact, value, in_dir("libkedge_cuda.so"),
+             in_dir("fake.c"), in_dir("said"));
+    if (system(line) != 0)
+        holds("said", "");
+}
+
+/* out <- what doctor prints, and after it what it says.   returns its status */
+static int doctor(struct kg_str *out, const char *flags)
+{
+    char line[600];
+    int status;
+
+    snprintf(line, sizeof line, "%s doctor --device cuda --products own %s >%s 2>&1",
+             in_dir("kedge"), flags, in_dir("out"));
+    status = system(line);
+    kg_str_clear(out);
+    assert_int_equal(kg_file_read(out, in_dir("out"), 1 << 16, &err), KG_OK);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void has(const struct kg_str *out, const char *line)
+{
+    if (!strstr(kg_str_text(out), line))
+        fail_msg("expected \"%s\" in \"%s\"", line, kg_str_text(out));
+}
+
+#define ROWS       "product keeps its bits for every number of rows and threads\n"
+#define DEFINITION "product has the bits that are defined for every machine"
+
+static void bits_of_its_own_are_other_and_no_failure(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    make_program("(t == KG_BF16 && false)", "0");
+    assert_int_equal(doctor(&out, ""), 0);
+    has(&out, "device: cuda, products: of tests\n");
+    has(&out, "holds   a row of a fp32 " ROWS);
+    has(&out, "holds   a row of a bf16 " ROWS);
+    has(&out, "other   an element of a fp32 " DEFINITION "\n");
+    has(&out, "other   an element of a bf16 " DEFINITION "\n");
+    has(&out, "Sampler and trainer agree bit for bit on this machine");
+    assert_int_equal(doctor(&out, "--json"), 0);
+    has(&out, "{\"check\": \"definition of bf16 products\", \"result\": \"other\"}\n");
+    has(&out,
+        "{\"check\": \"row invariance of bf16 products\", \"result\": \"holds\"}\n");
+    kg_str_release(&out);
+}
+
+static void a_definition_that_is_promised_must_hold(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    make_program("(t == KG_BF16)", "0");
+    assert_int_not_equal(doctor(&out, ""), 0);
+    has(&out, "other   an element of a fp32 " DEFINITION "\n");
+    has(&out, "FAILS   an element of a bf16 " DEFINITION ": ");
+    has(&out, "a promise does not hold on this machine");
+    assert_null(strstr(kg_str_text(&out), "Sampler and trainer agree"));
+    kg_str_release(&out);
+}
+
+/* Whatever a device says of its bits, a row's are the same in every batch. */
+static void rows_that_change_are_a_failure(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    make_program("(t == KG_BF16 && false)", "(float)(c.rows > 16)");
+    assert_int_not_equal(doctor(&out, "--json"), 0);
+    has(&out,
+        "{\"check\": \"row invariance of bf16 products\", \"result\": \"FAILS\"}\n");
+    has(&out, "{\"check\": \"definition of bf16 products\", \"result\": \"other\"}\n");
+    kg_str_release(&out);
+}
+
+int main(void)
+{
+#define OF(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+    const struct CMUnitTest tests[] = {
+        OF(bits_of_its_own_are_other_and_no_failure),
+        OF(a_definition_that_is_promised_must_hold),
+        OF(rows_that_change_are_a_failure),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
