@@ -29,7 +29,7 @@ const struct kg_bench_row *kg_bench_table(void);
 
 /* Run the named benchmark, or all with name NULL, with products in ct. Text for people,
  * or one JSON object a line.
- * be: measured by ceilings, decode and train; the others measure the CPU
+ * be: measured by ceilings, ops, decode and train; the others measure the CPU
  * errors: NOTFOUND listing the valid names */
 kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_backend *be,
                        enum kg_dtype ct, bool json, struct kg_err *err) KG_MUST_CHECK;

@@ -143,6 +143,21 @@ kg_status kg_bench_products(struct kg_bench_report *r, struct kg_err *err) KG_MU
 kg_status kg_bench_products_beside(struct kg_bench_report *r,
                                    const struct kg_bench_rival *rival,
                                    struct kg_err *err) KG_MUST_CHECK;
+/* bench_ops.c */
+enum { KG_BENCH_OPS_ROWS = 4 };
+struct kg_bench_ops_sizes {
+    int64_t rows[KG_BENCH_OPS_ROWS]; /* of products */
+    int32_t head_rows, vocab;
+    int32_t sequences, length; /* of attention */
+    int64_t weights;           /* of an update */
+    int repeats;
+    size_t layers, widths; /* how many of the shapes of products, of heads */
+};
+extern const struct kg_bench_ops_sizes kg_bench_ops_device, kg_bench_ops_host;
+kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_ops_of(struct kg_bench_report *r,
+                          const struct kg_bench_ops_sizes *sizes,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* bench_episodes.c */
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_grader.c */

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -170,6 +171,49 @@ static void a_device_has_ceilings(void **state)
     kg_str_release(&out);
 }
 
+/* Each operation, and what is asked of the head and the optimizer. */
+static void operations_are_measured_one_by_one(void **state)
+{
+    static const struct kg_bench_ops_sizes tiny = {
+        .rows = {1, 2, 3, 4},
+        .head_rows = 5,
+        .vocab = 600,
+        .sequences = 2,
+        .length = 17,
+        .weights = 1000,
+        .repeats = 1,
+        .layers = 1,
+        .widths = 1,
+    };
+    static const char *const names[] = {
+        "product, 4 rows, W 896 x 896",
+        "attention forward, head size 128, 2 x 17 tokens",
+        "attention backward, head size 128, 2 x 17 tokens",
+        "head forward, V 600, D 896, 5 rows",
+        "head backward, V 600, D 896, 5 rows",
+        "adamw, 1000 weights",
+    };
+    struct kg_str out = {0};
+    struct kg_bench_report r = {
+        .out = &out, .be = backend(), .json = true, .ct = KG_BF16};
+    struct kg_err err;
+    int rows = 0;
+
+    (void)state;
+    if (kg_bench_ops_of(&r, &tiny, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strstr(kg_str_text(&out), names[i]))
+            fail_msg("expected \"%s\" in \"%s\"", names[i], kg_str_text(&out));
+    for (const char *at = kg_str_text(&out); (at = strstr(at, "\"ceiling\": ")); at++)
+        rows += strtod(at + 11, NULL) > 0;
+    assert_int_equal(rows, 4 + 2 + 2 + 1);
+    assert_non_null(strstr(kg_str_text(&out), "\"at_least\": 0.85"));
+    assert_non_null(strstr(kg_str_text(&out), "\"at_least\": 0.7"));
+    kg_buf_free(r.be, r.slab);
+    kg_str_release(&out);
+}
+
 /* FLOP/s of `flops` in registers, and of a product of 512 x 512 matrices. */
 static double peak_once(enum kg_dtype t)
 {
@@ -226,6 +270,7 @@ int main(void)
         cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
         cmocka_unit_test(the_grader_is_measured),
         cmocka_unit_test(a_device_has_ceilings),
+        cmocka_unit_test(operations_are_measured_one_by_one),
         cmocka_unit_test(no_product_passes_the_registers),
     };
 

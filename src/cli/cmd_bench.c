@@ -15,6 +15,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define ON_DEVICES "serve|ceilings|ops|decode|train"
+
 static bool json;
 static int64_t streams;
 static int64_t tokens;
@@ -26,12 +28,12 @@ const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
     KG_FLAGS_OF(kg_compute_flags),
     {"model", 'm', KG_FOR("serve", kg_load.dir), "DIR", "the checkpoint", 0, 0, NULL},
-    {"device", 0, KG_FOR("serve|ceilings|decode|train", kg_load.device), "DEVICE",
+    {"device", 0, KG_FOR(ON_DEVICES, kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
-    {"products", 0, KG_TO_IF(kg_load.products, "serve|ceilings|decode|train", "device"),
-     "BY", "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
-    {"libraries", 0, KG_TO_IF(kg_load.libraries, "serve|ceilings|decode|train", "device"),
-     "DIR", "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
+    {"products", 0, KG_TO_IF(kg_load.products, ON_DEVICES, "device"), "BY",
+     "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
+    {"libraries", 0, KG_TO_IF(kg_load.libraries, ON_DEVICES, "device"), "DIR",
+     "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,
