@@ -1,5 +1,5 @@
-/* Every form of a tokenizer that kedge reads: ids against HuggingFace's `tokenizers`, and
- * the texts that they decode to.
+/* Every form of a tokenizer that kedge reads: ids against HuggingFace's `tokenizers` (of
+ * a tokenizer.model against `sentencepiece`), and the texts that they decode to.
  *
  * tools/oracle/make_tokenizer_forms.py writes the file: models by name, and forms that
  * put the other parts around one of them. KEDGE_FORMS names another such file.
@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "data/jsonl.h"
+#include "text/base64.h"
 #include "text/charsmap.h"
 #include "text/cut.h"
 #include "text/unicode.h"
@@ -78,6 +79,20 @@ static struct kg_tokenizer *open_json(const struct forms *f, const struct kg_jso
     return tok;
 }
 
+static struct kg_tokenizer *open_model(const struct kg_json *line, const char *form)
+{
+    struct kg_tokenizer *tok;
+    struct kg_str bytes = {0};
+    bool valid;
+    size_t n;
+    const char *text = kg_json_text(kg_json_get(line, "file"), &n);
+    NEED(kg_base64_decode(&bytes, text, n, &valid, err));
+    assert_true(valid);
+    NEED(kg_tokenizer_parse_model(&tok, bytes.data, bytes.len, form, err));
+    kg_str_release(&bytes);
+    return tok;
+}
+
 /* [text, parse_special, add_special, ids, decoded or null] */
 static bool row_is_right(const struct kg_tokenizer *tok, const struct kg_json *row)
 {
@@ -134,7 +149,7 @@ static void check_form(struct forms *f, const struct kg_json *line)
     size_t wrong = 0;
     if (f->only && strcmp(form, f->only) != 0)
         return;
-    tok = open_json(f, line, form);
+    tok = kg_json_get(line, "file") ? open_model(line, form) : open_json(f, line, form);
     for (size_t i = 0; i < kg_json_size(rows); i++) {
         if (row_is_right(tok, kg_json_at(rows, i)))
             continue;

@@ -506,20 +506,37 @@ static void a_made_model_is_read(void **state)
     kg_str_release(&model);
 }
 
+/* What has no token is the unknown one where there are no bytes to fall back to, and
+ * spaces go where the model says so; sentencepiece's own ids are in forms_test.c. */
+static void a_made_unigram_is_read(void **state)
+{
+    const int32_t want[] = {0, 259, 257, 0};
+    struct kg_tokenizer *tok;
+    struct kg_str model = {0};
+    (void)state;
+    make_model(&model, &(struct made){.model_type = 1,
+                                      .no_fallback = true,
+                                      .removes_spaces = true,
+                                      .last_text = "ab"});
+    NEED(kg_tokenizer_parse_model(&tok, model.data, model.len, "made", err));
+    assert_string_equal(kg_tokenizer_kind(tok), "unigram");
+    assert_ids(tok, "  abacd ", BARE, want, 4);
+    kg_tokenizer_close(tok);
+    kg_str_release(&model);
+}
+
 static void other_models_are_refused_by_name(void **state)
 {
     static const struct {
         struct made made;
         const char *named;
     } rows[] = {
-        {{.model_type = 1}, "trainer_spec.model_type is UNIGRAM"},
+        {{.model_type = 4}, "trainer_spec.model_type is CHAR"},
         {{.model_type = 3}, "WORD"},
         {{.model_type = 100}, "not known"},
-        {{.no_fallback = true}, "trainer_spec.byte_fallback"},
         {{.space_as_suffix = true}, "treat_whitespace_as_suffix"},
-        {{.removes_spaces = true}, "normalizer_spec.remove_extra_whitespaces"},
         {{.keeps_spaces = true}, "normalizer_spec.escape_whitespaces"},
-        {{.charsmap = true}, "normalizer_spec.precompiled_charsmap"},
+        {{.charsmap = true}, "normalizer_spec: precompiled"},
         {{.last_type = 5}, "UNUSED"},
         {{.last_type = 9}, "known type"},
         {{.last_text = "ac"}, "found none for 'c'"},
@@ -802,6 +819,7 @@ int main(void)
         cmocka_unit_test(tokens_of_added_tokens_json_need_their_flags),
         cmocka_unit_test(llama3_brings_its_special_tokens),
         cmocka_unit_test(a_made_model_is_read),
+        cmocka_unit_test(a_made_unigram_is_read),
         cmocka_unit_test(other_models_are_refused_by_name),
         cmocka_unit_test(a_model_cut_anywhere_is_refused),
         cmocka_unit_test(tokens_that_are_too_much_work_are_refused),

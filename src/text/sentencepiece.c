@@ -1,9 +1,10 @@
 /* tokenizer.model as SentencePiece writes it: a protocol buffer of pieces with scores,
  * and how text is made ready for them.
  *
- * What is read is a BPE with byte_fallback whose normalizer changes nothing but spaces,
- * as that of Llama 2, Mistral and their kin. Other models are refused by the name of the
- * field. Fields that speak of training are read over; source: sentencepiece_model.proto.
+ * What is read is a BPE, whose merges are found again (pieces.c), or a Unigram, which is
+ * cut as sentencepiece cuts it, in sums of float32. Other models are refused by the name
+ * of the field. Fields that speak of training are read over; source:
+ * sentencepiece_model.proto, unigram_model.cc.
  *
  * SentencePiece itself knows nothing of special tokens in a text. Here they are added
  * tokens, as in HuggingFace's classes, and so `legacy` of tokenizer_config.json counts: a
@@ -18,6 +19,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum piece_type {
     NORMAL = 1,
@@ -27,7 +29,7 @@ enum piece_type {
     UNUSED = 5,
     BYTE = 6,
 };
-enum { MODEL_BPE = 2, MAX_PIECE_BYTES = 1024 };
+enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2, MAX_PIECE_BYTES = 1024 };
 
 struct piece {
     const char *text; /* borrowed from the file */
@@ -42,11 +44,14 @@ struct model {
     size_t n;
     size_t capacity;
     uint64_t type; /* of the model */
+    bool parts[6]; /* of the message, by number: which are there */
     bool byte_fallback;
     bool space_as_suffix;
     bool dummy_prefix;
     bool removes_spaces;
     bool escapes_spaces;
+    const unsigned char *charsmap; /* borrowed from the file; NULL: none */
+    size_t n_charsmap;
     int32_t bos; /* -1: none */
     int32_t eos;
 };
@@ -135,17 +140,19 @@ static kg_status read_trainer(struct kg_reader *r, struct model *m, struct kg_pr
 static kg_status read_normalizer(struct kg_reader *r, struct model *m,
                                  struct kg_protobuf p, bool denormalizer)
 {
-    const char *name = denormalizer ? "denormalizer_spec.precompiled_charsmap"
-                                    : "normalizer_spec.precompiled_charsmap";
     struct kg_protobuf_field f;
     bool more;
     for (;;) {
         KG_TRY(next_field(r, &p, &f, &more));
         if (!more)
             return KG_OK;
-        if (f.number == 2 && (f.wire != KG_PROTOBUF_BYTES || f.n > 0))
-            return refuse(r, name, "a map of characters",
-                          "none (the normalizer 'identity')");
+        if (f.number == 2 && f.wire == KG_PROTOBUF_BYTES && f.n > 0) {
+            if (denormalizer)
+                return refuse(r, "denormalizer_spec.precompiled_charsmap",
+                              "a map of characters", "none");
+            m->charsmap = f.bytes;
+            m->n_charsmap = f.n;
+        }
         if (f.number > 6)
             return kg_fail(r->err, KG_EUNSUPPORTED,
                            "%s: normalizer_spec: field %u is not known to kedge",
@@ -172,6 +179,7 @@ static kg_status read_model(struct kg_reader *r, struct model *m, struct kg_prot
                            "field %u",
                            r->where, f.number);
         struct kg_protobuf part = kg_protobuf_over(f.bytes, f.n);
+        m->parts[f.number] = true;
         if (f.number == 1)
             KG_TRY(read_piece(r, m, part));
         else if (f.number == 2)
@@ -186,19 +194,19 @@ static kg_status read_model(struct kg_reader *r, struct model *m, struct kg_prot
 static kg_status check_model(struct kg_reader *r, const struct model *m)
 {
     static const char *const types[] = {"0", "UNIGRAM", "BPE", "WORD", "CHAR"};
-    if (m->type != MODEL_BPE)
+    if (!m->parts[2] || !m->parts[3])
+        return kg_fail(r->err, KG_EFORMAT,
+                       "%s: expected pieces, trainer_spec and normalizer_spec, found no "
+                       "%s",
+                       r->where, m->parts[2] ? "normalizer_spec" : "trainer_spec");
+    if (m->type != MODEL_BPE && m->type != MODEL_UNIGRAM)
         return refuse(r, "trainer_spec.model_type",
-                      m->type < 5 ? types[m->type] : "not known", "BPE");
-    if (!m->byte_fallback)
-        return refuse(r, "trainer_spec.byte_fallback", "false",
-                      "true (other characters would be lost)");
+                      m->type < 5 ? types[m->type] : "not known", "BPE or UNIGRAM");
     if (m->space_as_suffix)
         return refuse(r, "trainer_spec.treat_whitespace_as_suffix", "true", "false");
-    if (m->removes_spaces)
-        return refuse(r, "normalizer_spec.remove_extra_whitespaces", "true", "false");
     if (!m->escapes_spaces)
         return refuse(r, "normalizer_spec.escape_whitespaces", "false", "true");
-    for (size_t i = 0; i < m->n; i++)
+    for (size_t i = 0; i < m->n && m->type == MODEL_BPE; i++)
         if (m->pieces[i].type == UNUSED)
             return kg_fail(r->err, KG_EUNSUPPORTED,
                            "%s: piece %zu is of type UNUSED, expected another", r->where,
@@ -232,7 +240,7 @@ static kg_status put_pieces(struct kg_reader *r, const struct model *m)
                          piece->type == NORMAL ? 0 : KG_VOCAB_RAW, r->err) != KG_OK)
             return kg_err_prefix(r->err, "%s: piece %zu", r->where, i);
     }
-    for (size_t i = 0; i < m->n; i++)
+    for (size_t i = 0; i < m->n && m->type == MODEL_BPE; i++)
         if (m->pieces[i].type == NORMAL)
             KG_TRY(check_characters(r, &m->pieces[i]));
     return KG_OK;
@@ -269,7 +277,76 @@ static kg_status make_merges(struct kg_reader *r, struct model *m)
     return status == KG_OK ? KG_OK : kg_err_prefix(r->err, "%s", r->where);
 }
 
-/* ---- spaces ---- */
+/* ---- Unigram ---- */
+
+/* What a piece adds to the sum of its way; NaN: it is on none. A user's piece is worth as
+ * much as pieces of the best score for every byte of it. */
+static double way_score(const struct piece *piece, float most)
+{
+    if (piece->type == NORMAL)
+        return (double)piece->score;
+    return piece->type == USER_DEFINED ? (double)((float)piece->n * most) - 0.1 : NAN;
+}
+
+static kg_status make_unigram(struct kg_reader *r, const struct model *m)
+{
+    struct kg_unigram *u = &r->tok->unigram;
+    float least = INFINITY, most = -INFINITY;
+    for (size_t i = 0; i < m->n; i++) {
+        const float score = m->pieces[i].score;
+        if (m->pieces[i].type == NORMAL) {
+            least = score < least ? score : least;
+            most = score > most ? score : most;
+        }
+    }
+    u->single = true;
+    u->unknown = (double)(least - (float)KG_UNKNOWN_PENALTY);
+    u->scores = kg_mem_calloc(m->n + 1, sizeof *u->scores, "scores", r->err);
+    if (!u->scores)
+        return r->err->code;
+    u->n_scores = (int32_t)m->n;
+    for (size_t i = 0; i < m->n; i++)
+        u->scores[i] = way_score(&m->pieces[i], most);
+    return kg_unigram_build(u, &r->tok->vocab, r->err);
+}
+
+/* ---- characters and spaces ---- */
+
+/* sentencepiece finds a user's piece before it maps characters, kedge behind that. */
+static kg_status check_map(struct kg_reader *r, const struct model *m,
+                           const struct kg_charsmap *map)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        const struct piece *piece = &m->pieces[i];
+        if (piece->type != USER_DEFINED)
+            continue;
+        kg_str_clear(&r->scratch);
+        KG_TRY(kg_charsmap_longest(&r->scratch, map, piece->text, piece->n, r->err));
+        if (r->scratch.len != piece->n ||
+            memcmp(kg_str_text(&r->scratch), piece->text, piece->n) != 0)
+            return kg_fail(r->err, KG_EUNSUPPORTED,
+                           "%s: piece %zu '%.*s' is USER_DEFINED: expected one that "
+                           "normalizer_spec.precompiled_charsmap leaves as it is",
+                           r->where, i, piece->n < 40 ? (int)piece->n : 40, piece->text);
+    }
+    return KG_OK;
+}
+
+static kg_status set_map(struct kg_reader *r, const struct model *m)
+{
+    struct kg_normalizer *norm = &r->tok->normalizer;
+    struct kg_charsmap **map;
+    if (m->charsmap) {
+        KG_TRY(kg_normalizer_add(norm, KG_NORMALIZE_LONGEST, NULL, NULL, r->err));
+        map = &kg_normalizer_newest(norm)->map;
+        if (kg_charsmap_create(map, m->charsmap, m->n_charsmap, r->err) != KG_OK)
+            return kg_err_prefix(r->err, "%s: normalizer_spec", r->where);
+        KG_TRY(check_map(r, m, *map));
+    }
+    return m->removes_spaces
+               ? kg_normalizer_add(norm, KG_NORMALIZE_SQUEEZE, NULL, NULL, r->err)
+               : KG_OK;
+}
 
 static kg_status set_spaces(struct kg_reader *r, const struct model *m,
                             const struct kg_json *config)
@@ -327,7 +404,7 @@ static kg_status add_tokens(struct kg_reader *r, const struct model *m,
         const struct piece *piece = &m->pieces[i];
         if (piece->type == UNKNOWN || piece->type == CONTROL)
             KG_TRY(kg_pieces_add_special(r, piece->id));
-        else if (piece->type == USER_DEFINED)
+        else if (piece->type == USER_DEFINED && m->type == MODEL_BPE)
             KG_TRY(add_user_defined(r, piece));
     }
     kg_added_sort(&r->tok->raw);
@@ -354,19 +431,38 @@ static int32_t known(const struct model *m, int32_t id)
     return id >= 0 && (size_t)id < m->n ? id : -1;
 }
 
+/* The id of what is unknown; several in a row are one. */
+static kg_status find_unknown(struct kg_reader *r, const struct model *m)
+{
+    struct kg_tokenizer *tok = r->tok;
+    for (size_t i = 0; i < m->n; i++)
+        if (m->pieces[i].type == UNKNOWN)
+            tok->unknown = m->pieces[i].id;
+    tok->fuse_unknown = true;
+    if (tok->unknown >= 0 || m->byte_fallback)
+        return KG_OK;
+    return kg_fail(r->err, KG_EUNSUPPORTED,
+                   "%s: expected a piece of type UNKNOWN, or trainer_spec.byte_fallback",
+                   r->where);
+}
+
 static kg_status build(struct kg_reader *r, struct model *m, const struct kg_json *config)
 {
+    struct kg_tokenizer *tok = r->tok;
     int64_t n_ids;
-    r->tok->by_char = true;
-    r->tok->byte_fallback = true;
-    r->decodes_bytes = true;
+    tok->by_char = true;
+    tok->byte_fallback = r->decodes_bytes = m->byte_fallback;
+    tok->model = m->type == MODEL_BPE ? &KG_MODEL_BPE : &KG_MODEL_UNIGRAM;
     KG_TRY(kg_pieces_n_ids(r, config, (int64_t)m->n, &n_ids));
-    KG_TRY(kg_vocab_init(&r->tok->vocab, n_ids, (size_t)n_ids, r->err));
+    KG_TRY(kg_vocab_init(&tok->vocab, n_ids, (size_t)n_ids, r->err));
     KG_TRY(put_pieces(r, m));
-    KG_TRY(find_bytes(r));
+    KG_TRY(find_unknown(r, m));
+    if (m->byte_fallback)
+        KG_TRY(find_bytes(r));
+    KG_TRY(set_map(r, m));
     KG_TRY(set_spaces(r, m, config));
     KG_TRY(add_tokens(r, m, config));
-    KG_TRY(make_merges(r, m));
+    KG_TRY(m->type == MODEL_BPE ? make_merges(r, m) : make_unigram(r, m));
     KG_TRY(kg_reader_set_texts(r));
     return kg_pieces_add_ends(r, config, known(m, m->bos), known(m, m->eos));
 }

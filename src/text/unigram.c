@@ -152,9 +152,11 @@ child(const struct kg_unigram *u, const struct kg_unigram_node *node, uint8_t by
 static void offer(const struct kg_unigram *u, struct kg_unigram_step *step, double score,
                   int32_t id, size_t start)
 {
-    if (!isnan(step->score) && !(score > step->score))
+    const double sum = u->single ? (double)(float)score : score;
+
+    if (!isnan(step->score) && !(sum > step->score))
         return;
-    step->score = u->single ? (double)(float)score : score;
+    step->score = sum;
     step->id = id;
     step->start = (uint32_t)start;
 }

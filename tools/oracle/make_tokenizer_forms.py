@@ -1,4 +1,4 @@
-"""Every form of tokenizer.json that kedge reads, by HuggingFace's `tokenizers`.
+"""Every form of tokenizer.json that kedge reads, by HuggingFace's `tokenizers` (and tokenizer.model, by `sentencepiece`).
 
     python tools/oracle/make_tokenizer_forms.py [ROWS [FILE]]        (from the project's root; 24, tests/data/tokenizer/forms.jsonl)
 
@@ -309,6 +309,21 @@ def pieces():
     yield "unigram_bytes", dict(model="unigram_bytes", pre_tokenizer=metaspace("always", True), decoder=fallback)
 
 
+# ---- tokenizer.model ----
+
+def sentencepieces(large):
+    """name -> the bytes of a tokenizer.model"""
+    out = {"sp_unigram": train(), "sp_bytes": train(byte_fallback=True, user_defined_symbols=["--", "foo"]),
+           "sp_spaces": train(remove_extra_whitespaces=False, user_defined_symbols=["<norm>", "football"], normalization_rule_name="identity"),
+           "sp_no_prefix": train(add_dummy_prefix=False)}
+    out["sp_bpe"] = train(model_type="bpe")
+    out["sp_bpe_bytes"] = train(model_type="bpe", byte_fallback=True)
+    if large:
+        out["full_sp_unigram"] = train(normalization_rule_name="nmt_nfkc")
+        out["full_sp_cased"] = train(normalization_rule_name="nmt_nfkc_cf", byte_fallback=True)
+    return out
+
+
 # ---- the file ----
 
 MAPS = {}
@@ -369,6 +384,11 @@ def main():
             parts["added_tokens"] = form.get("added_tokens", [])
             text = json.dumps(dict(parts, version="1.0", truncation=None, padding=None, model=models[form["model"]]))
             put(dict(form=name, model=form["model"], **parts, rows=list(rows(text, n))))
+        for name, model in sentencepieces(n > 100).items():
+            data = model.SerializeToString()
+            sp = spm.SentencePieceProcessor(model_proto=data)
+            found = [[s, False, False, sp.encode(s), None] for s in texts(n) if "\x00" not in s]
+            put(dict(form=name, file=base64.b64encode(data).decode(), rows=found))
 
 
 if __name__ == "__main__":
