@@ -50,7 +50,8 @@ pass "a part without time is marked, and the next runs" one_is_slow
 
 emulation() {
     fake model/kv "echo \"expected one of cpu, cuda, far, found 'emu'\"; exit 1"
-    check --device emu --parts bits,whole,bench && [ "$(result model/kv)" = "not there" ] && [ "$(result model/rows)" = ok ]
+    check --device emu --parts bits,whole,bench,plans && [ "$(result model/kv)" = "not there" ] && [ "$(result model/rows)" = ok ] &&
+        [ "$(result plans)" = "nothing ran" ]
 }
 pass "what the emulation cannot do is said" emulation
 
@@ -59,6 +60,12 @@ benches() {
     [ "$(result 'kedge bench products')" = "not there" ] && result bench | grep -q -E '^(ok|out of time)$' && json_is_read
 }
 pass "benchmarks are rows, or said to be missing" benches
+
+plans() {
+    check --device cpu --parts plans --seconds 150 && [ "$(result 'plan toy: memory planned')" = measured ] &&
+        [ "$(result 'plan toy: train')" = measured ] && [ "$(result 'plan toy: mismatch/first_update_max')" = ok ] && json_is_read
+}
+pass "a shape of random weights is planned and trained" plans
 
 wrong_words() {
     for words in "--device gpu" "--parts start,end" "--seconds soon" "--seconds" "more"; do
