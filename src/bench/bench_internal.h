@@ -117,6 +117,9 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
 /* ---- the benchmarks ---- */
 /* bench_model.c */
 kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* The row of what crosses to a device, of a second run. */
+kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
+                              int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,

@@ -168,7 +168,7 @@ static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
 }
 
 /* What crosses to a device and back, of so many tokens and steps; beside it what is
- * planned: positions, ids and numbers of tokens, all in one copy each way. */
+ * planned: positions, ids and numbers of tokens. */
 static kg_status traffic_row(struct kg_bench_report *r, const char *name,
                              const struct kg_traffic *t, double tokens, double steps,
                              const char *planned, struct kg_err *err)
@@ -178,7 +178,7 @@ static kg_status traffic_row(struct kg_bench_report *r, const char *name,
     if (r->be->traffic)
         snprintf(text, sizeof text,
                  "%.1f bytes up and %.1f down a token, %.1f and %.1f copies a step; "
-                 "planned %s and 1 and 1",
+                 "planned %s",
                  (double)t->up / tokens, (double)t->down / tokens, (double)t->ups / steps,
                  (double)t->downs / steps, planned);
     snprintf(label, sizeof label, "%s, bus", name);
@@ -199,7 +199,7 @@ static kg_status train_row(struct kg_bench_report *r, struct training *t,
     KG_TRY(kg_bench_time(&timing, r, &job, err));
     KG_TRY(kg_bench_put_rate(r, &rate, &timing, err));
     return traffic_row(r, name, &t->traffic, (double)repeats * t->n_seqs * t->seq_len,
-                       repeats, "40 and 16", err);
+                       repeats, "40 and 16 and 1 and 1", err);
 }
 
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
@@ -350,13 +350,10 @@ static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m
     };
     struct kg_bench_share share = {name,        0, 0, "tokens/s", "the rate alone",
                                    {0.5, false}};
-    const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
 
     snprintf(name, sizeof name, "decode 0.5B shape, batch %d", d->batch);
     KG_TRY(decode_turns(&alone, &beside, r, d, err));
     KG_TRY(kg_bench_put_rate(r, &rate, &alone, err));
-    KG_TRY(traffic_row(r, name, &stats->decode_traffic, (double)stats->decode_tokens,
-                       (double)stats->decode_steps, "24 and 20", err));
     share.part = d->batch / kg_bench_best(&beside);
     share.whole = d->batch / kg_bench_best(&alone);
     snprintf(name, sizeof name, "decode 0.5B shape, batch %d, beside a busy process",
@@ -364,16 +361,63 @@ static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m
     return kg_bench_put_share(r, &share, err);
 }
 
+/* Of a run behind others, which have chosen plans and made tables. Up of a token: its id,
+ * position, rows of cache and head, temperature and target; its sequence, its blocks, how
+ * it is drawn. Down: log sum exp, log-prob and entropy; what was drawn. */
+static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
+                            struct kg_err *err)
+{
+    const int64_t blocks = (8 + d->tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
+    char name[80], planned[80];
+    double seconds;
+
+    KG_TRY(run_decoding(&seconds, d, err));
+    snprintf(planned, sizeof planned, "%zu and %zu and 2 and 1",
+             (6 + (size_t)blocks) * sizeof(int32_t) + sizeof(struct kg_attn_seq) +
+                 sizeof(struct kg_draw),
+             sizeof(double) + 2 * sizeof(float) + sizeof(struct kg_drawn));
+    snprintf(name, sizeof name, "decode, batch %d", d->batch);
+    return traffic_row(r, name, &stats->decode_traffic, (double)stats->decode_tokens,
+                       (double)stats->decode_steps, planned, err);
+}
+
+static const int32_t some_prompt[8] = {11, 12, 13, 14, 15, 16, 17, 18};
+
+static kg_status start_decoding(struct decoding *d, const struct kg_model *m, int batch,
+                                int tokens, struct kg_err *err)
+{
+    struct kg_rollout_opts opts = {.max_batch = batch, .max_len = 128};
+
+    *d = (struct decoding){.prompt = some_prompt, .batch = batch, .tokens = tokens};
+    return kg_rollout_create(&d->engine, m, NULL, &opts, err);
+}
+
+kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
+                              int batch, int tokens, struct kg_err *err)
+{
+    struct decoding d;
+    double seconds;
+    kg_status status;
+
+    KG_TRY(start_decoding(&d, m, batch, tokens, err));
+    KG_TRY_GOTO(out, run_decoding(&seconds, &d, err));
+    status = decode_bus(r, &d, err);
+out:
+    kg_rollout_free(d.engine);
+    return status;
+}
+
 static kg_status decode_batch(struct kg_bench_report *r, const struct kg_model *m,
                               int batch, int tokens, struct kg_err *err)
 {
-    static const int32_t prompt[8] = {11, 12, 13, 14, 15, 16, 17, 18};
-    struct kg_rollout_opts opts = {.max_batch = batch, .max_len = 128};
-    struct decoding d = {.prompt = prompt, .batch = batch, .tokens = tokens};
+    struct decoding d;
     kg_status status;
 
-    KG_TRY(kg_rollout_create(&d.engine, m, NULL, &opts, err));
-    status = decode_rows(r, m, &d, err);
+    KG_TRY(start_decoding(&d, m, batch, tokens, err));
+    KG_TRY_GOTO(out, decode_rows(r, m, &d, err));
+    status = decode_bus(r, &d, err);
+out:
     kg_rollout_free(d.engine);
     return status;
 }

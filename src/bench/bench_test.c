@@ -4,11 +4,13 @@
 
 #include "base/clock.h"
 #include "tensor/backend_testing.h"
+#include "tensor/cuda/emu.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,6 +216,43 @@ static void operations_are_measured_one_by_one(void **state)
     kg_str_release(&out);
 }
 
+/* What is printed of a decode step's copies on emulated kernels is what is planned, and
+ * nothing of the run before it: no more bytes, no more copies. */
+static void a_decode_step_moves_what_is_planned(void **state)
+{
+    static const struct kg_bench_shape tiny = {"tiny", 32, 64, 1, 2, 1, 300};
+    struct kg_bench_report r = {.ct = KG_BF16};
+    struct kg_str out = {0};
+    double up, down, ups, downs, planned[4];
+    struct kg_model *m;
+    struct kg_err err;
+    const char *at;
+
+    (void)state;
+    r.out = &out;
+    if (!kg_emu_open) {
+        print_message("skip: kernels are not emulated here\n");
+        skip();
+    }
+    if (kg_emu_open(&r.be, &err) != KG_OK ||
+        kg_bench_model(&m, &r, &tiny, false, &err) != KG_OK ||
+        kg_bench_decode_bus(&r, m, 16, 9, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    at = strstr(kg_str_text(&out), ", bus ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at,
+                            ", bus %lf bytes up and %lf down a token, %lf and %lf copies "
+                            "a step; planned %lf and %lf and %lf and %lf",
+                            &up, &down, &ups, &downs, &planned[0], &planned[1],
+                            &planned[2], &planned[3]),
+                     8);
+    if (up > planned[0] || up < 0.5 * planned[0] || down > planned[1] ||
+        down < 0.5 * planned[1] || ups > planned[2] || downs > planned[3])
+        fail_msg("%s", kg_str_text(&out));
+    kg_model_free(m);
+    kg_str_release(&out);
+}
+
 /* FLOP/s of `flops` in registers, and of a product of 512 x 512 matrices. */
 static double peak_once(enum kg_dtype t)
 {
@@ -270,6 +309,7 @@ int main(void)
         cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
         cmocka_unit_test(the_grader_is_measured),
         cmocka_unit_test(a_device_has_ceilings),
+        cmocka_unit_test(a_decode_step_moves_what_is_planned),
         cmocka_unit_test(operations_are_measured_one_by_one),
         cmocka_unit_test(no_product_passes_the_registers),
     };
