@@ -55,7 +55,9 @@ struct work {
     struct kg_head head;
     struct kg_head_out out;
     struct kg_head_grad grad;
-    double *numbers; /* owned: of the head's rows */
+    double *numbers; /* of the head's rows; owned, as the next two */
+    float *logp;
+    int32_t *target;
     struct kg_adamw adamw;
     struct kg_vec weights, gradients;
     struct kg_mat m, v;
@@ -66,6 +68,8 @@ static void release(struct work *w)
     for (int i = 0; i < w->n_buffers; i++)
         kg_buf_free(w->r->be, w->buffers[i]);
     kg_mem_free(w->numbers);
+    kg_mem_free(w->logp);
+    kg_mem_free(w->target);
 }
 
 /* Numbers of either sign, about 0.01, in both dtypes. */
@@ -251,29 +255,31 @@ static kg_status go_back(struct work *w, struct kg_err *err)
     return kg_op_head_bwd(w->r->be, &w->grad, &w->head, err);
 }
 
+static kg_status take_rows(struct work *w, size_t n, struct kg_err *err)
+{
+    w->numbers = kg_mem_calloc(2 * n, sizeof *w->numbers, "rows of a head", err);
+    w->logp = kg_mem_calloc(n, sizeof *w->logp, "rows of a head", err);
+    w->target = kg_mem_calloc(n, sizeof *w->target, "rows of a head", err);
+    return w->numbers && w->logp && w->target ? KG_OK : KG_ENOMEM;
+}
+
 static kg_status make_head(struct work *w, int64_t d, bool backward, struct kg_err *err)
 {
     int64_t n = w->sizes->head_rows, vocab = w->sizes->vocab;
-    double *lse = kg_mem_calloc((size_t)n, 2 * sizeof(double) + 2 * sizeof(float),
-                                "rows of a head", err);
-    float *logp = (float *)(lse + 2 * n);
-    int32_t *target = (int32_t *)(logp + n);
 
-    w->numbers = lse;
-    if (!lse)
-        return err->code;
+    KG_TRY(take_rows(w, (size_t)n, err));
     for (int64_t i = 0; i < n; i++) {
-        target[i] = (int32_t)(i * 7919 % vocab);
-        lse[n + i] = 1e-3;
+        w->target[i] = (int32_t)(i * 7919 % vocab);
+        w->numbers[n + i] = 1e-3;
     }
     KG_TRY(matrix(&w->head.hidden, w, w->r->ct, n, d, err));
     KG_TRY(weight(&w->head.weight, w, vocab, d, err));
-    w->head.target = target;
-    w->out = (struct kg_head_out){.lse = lse, .logp = logp};
+    w->head.target = w->target;
+    w->out = (struct kg_head_out){.lse = w->numbers, .logp = w->logp};
     if (!backward)
         return KG_OK;
     KG_TRY(find_logp(w, err));
-    w->grad = (struct kg_head_grad){.lse = lse, .a_target = lse + n};
+    w->grad = (struct kg_head_grad){.lse = w->numbers, .a_target = w->numbers + n};
     KG_TRY(matrix(&w->grad.dhidden, w, KG_F32, n, d, err));
     return matrix(&w->grad.dweight, w, KG_F32, vocab, d, err);
 }
