@@ -1,7 +1,8 @@
 /* The list of what a run takes (train/memory.h): against the bytes that were taken on
- * memory that the host cannot touch and on emulated kernels; for models of 7
- * billion parameters without weights; and as what refuses a run. */
-#define ROOT "build/test-runs/memory"
+ * memory that the host cannot touch and on emulated kernels; for models of 1.5 to
+ * 14 billion parameters without weights; and as what refuses a run. */
+#define ROOT  "build/test-runs/memory"
+#define MODEL ROOT "/model"
 #include "run_testing.h"
 
 #include "tensor/pages.h"
@@ -73,7 +74,14 @@ static void a_run_takes_what_its_plan_lists(void **state)
                                        "train.steps=1",
                                        "eval.every=1",
                                        NULL};
-    static const char *const *const runs[] = {plain, ema, host, lag, free};
+    static const char *const updates[] = {"optim.place=host",
+                                          "anchor.kind=ema",
+                                          "kl.estimator=k3",
+                                          "kl.beta=0.05",
+                                          "train.steps=2",
+                                          "eval.every=1",
+                                          NULL};
+    static const char *const *const runs[] = {plain, ema, host, lag, free, updates};
 
     (void)state;
     setenv("KEDGE_TEST_BACKEND", "far", 1);
@@ -104,23 +112,38 @@ static void a_run_on_kernels_takes_its_scratch_besides(void **state)
 static const char qwen[] =
     "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "
     "\"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": %d, "
-    "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"vocab_size\": 152064, "
-    "\"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
+    "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"vocab_size\": %d, "
+    "\"tie_word_embeddings\": %s, \"rms_norm_eps\": 1e-06, \"rope_theta\": 1000000.0, "
     "\"max_position_embeddings\": 131072, \"eos_token_id\": 151643, "
     "\"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\"}";
 
+/* Of Qwen2.5. */
+static const struct shape {
+    const char *name;
+    int hidden, ffn, layers, heads, kv_heads, vocab;
+    const char *tied;
+} shapes[] = {{"1.5B", 1536, 8960, 28, 12, 2, 151936, "true"},
+              {"3B", 2048, 11008, 36, 16, 2, 151936, "true"},
+              {"7B", 3584, 18944, 28, 28, 4, 152064, "false"},
+              {"14B", 5120, 13824, 48, 40, 8, 152064, "false"}};
+
 /* A folder with nothing but this. */
-static void write_7b(void)
+static void write_config(const char *name)
 {
+    const struct shape *s = shapes;
     char text[1024];
 
-    snprintf(text, sizeof text, qwen, 3584, 18944, 28, 28, 4);
-    NEED(kg_file_make_dirs(ROOT "/7b", err));
-    NEED(kg_file_write_atomic(ROOT "/7b/config.json", text, strlen(text), err));
+    while (strcmp(s->name, name) != 0)
+        s++;
+    snprintf(text, sizeof text, qwen, s->hidden, s->ffn, s->layers, s->heads, s->kv_heads,
+             s->vocab, s->tied);
+    fresh(MODEL);
+    NEED(kg_file_make_dirs(MODEL, err));
+    NEED(kg_file_write_atomic(MODEL "/config.json", text, strlen(text), err));
 }
 
-/* EMA-PG of 7B: prompts and answers of up to 1,024 and 2,048 tokens, 64 at a time. */
-static const char *const ema_pg[] = {"model.path=" ROOT "/7b",
+/* EMA-PG: prompts and answers of up to 1,024 and 2,048 tokens, 64 at a time. */
+static const char *const ema_pg[] = {"model.path=" MODEL,
                                      "model.device=cuda",
                                      "model.dtype=bf16",
                                      "run.dir=" ROOT "/plan",
@@ -140,11 +163,14 @@ static const char *const ema_pg[] = {"model.path=" ROOT "/7b",
                                      "train.micro_tokens=8192",
                                      NULL};
 
-static kg_status plan_7b(struct kg_str *out, const char *const *extra, struct kg_err *err)
+#define H200 141000000000
+
+static kg_status plan(struct kg_str *out, uint64_t memory, const char *const *extra,
+                      struct kg_err *err)
 {
     const char *const *const lists[] = {ema_pg, extra};
     struct kg_config *config = config_from(ROOT "/plan", lists, 2);
-    kg_status status = kg_train_plan_memory(out, config, false, 141000000000, err);
+    kg_status status = kg_train_plan_memory(out, config, false, memory, err);
 
     kg_config_free(config);
     return status;
@@ -158,22 +184,77 @@ static void seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments(void *
     struct kg_err err;
 
     (void)state;
-    fresh(ROOT "/7b");
-    write_7b();
-    if (plan_7b(&out, keys, &err) != KG_OK)
+    write_config("7B");
+    if (plan(&out, H200, keys, &err) != KG_OK)
         fail_msg("%s\n%s", err.message, kg_str_text(&out));
     assert_non_null(strstr(kg_str_text(&out), "memory      device 139.30 GB: weights "));
     assert_non_null(strstr(kg_str_text(&out), "has 141.00 GB, 141.00 of them free; "
                                               "1.70 are left"));
     assert_non_null(strstr(kg_str_text(&out), "            host 43.60 GB: anchor "));
     kg_str_clear(&out);
-    assert_int_equal(plan_7b(&out, none, &err), KG_ENOMEM);
+    assert_int_equal(plan(&out, H200, none, &err), KG_ENOMEM);
     assert_non_null(strstr(kg_str_text(&out), "71.81 are missing"));
     assert_string_equal(err.message,
                         "memory: expected at most 141.00 GB on the device, found 212.81 "
                         "GB: optim.moments=bf16 saves 30.46, anchor.place=host saves "
-                        "43.05, half of rollout.max_batch saves 11.27");
+                        "43.05, optim.place=host saves 121.85, half of "
+                        "rollout.max_batch saves 11.27");
     kg_str_release(&out);
+}
+
+/* ---- the table of docs/gpu.md ---- */
+
+/* The number behind `before`, as it is printed. */
+static void number_in(char out[32], const struct kg_str *plan, const char *before)
+{
+    const char *at = strstr(kg_str_text(plan), before);
+
+    assert_non_null(at);
+    snprintf(out, 32, "%.*s", (int)strspn(at + strlen(before), "0123456789."),
+             at + strlen(before));
+}
+
+/* keys: separated by a blank, as the table has them */
+static void assert_row(const struct kg_str *doc, const char *name, const char *memory,
+                       const char *keys, bool fits)
+{
+    char list[160], row[320], device[32], host[32];
+    const char *extra[8] = {NULL};
+    struct kg_str out = {0};
+    struct kg_err err;
+    size_t n = 0;
+
+    snprintf(list, sizeof list, "%s", keys);
+    for (char *rest = list, *key; (key = strtok_r(rest, " ", &rest));)
+        extra[n++] = key;
+    write_config(name);
+    assert_int_equal(plan(&out, strtoull(memory, NULL, 10) * 1000000000, extra, &err),
+                     fits ? KG_OK : KG_ENOMEM);
+    number_in(device, &out, "memory      device ");
+    number_in(host, &out, "            host ");
+    snprintf(row, sizeof row, "\n| %s | %s | %s%s%s | %s | %s | %s |\n", name, memory,
+             n ? "`" : "as it is", keys, n ? "`" : "", fits ? "yes" : "no", device, host);
+    if (!strstr(kg_str_text(doc), row))
+        fail_msg("docs/gpu.md lacks the row%s", row);
+    kg_str_release(&out);
+}
+
+static void the_table_of_the_docs_is_what_plans_say(void **state)
+{
+    static const char both[] = "anchor.place=host optim.place=host rollout.max_batch=24";
+    struct kg_str doc = {0};
+
+    (void)state;
+    NEED(kg_file_read(&doc, "docs/gpu.md", 1 << 20, err));
+    assert_row(&doc, "1.5B", "80", "", true);
+    assert_row(&doc, "3B", "80", "anchor.place=host", true);
+    assert_row(&doc, "3B", "141", "", true);
+    assert_row(&doc, "7B", "80", both, true);
+    assert_row(&doc, "7B", "141", "anchor.place=host optim.moments=bf16", true);
+    assert_row(&doc, "7B", "141", "optim.place=host", true);
+    assert_row(&doc, "14B", "80", both, false);
+    assert_row(&doc, "14B", "141", both, true);
+    kg_str_release(&doc);
 }
 
 /* ---- refusals ---- */
@@ -196,7 +277,8 @@ static void what_cannot_fit_is_refused_before_it_is_taken(void **state)
     unsetenv("KEDGE_TEST_BACKEND");
     assert_non_null(
         strstr(err.message, "memory: expected at most 0.42 GB on the device"));
-    assert_non_null(strstr(err.message, ", found 0.52 GB: half of rollout.max_batch"));
+    assert_non_null(strstr(err.message, ", found 0.52 GB: optim.place=host saves 0.01, "
+                                        "half of rollout.max_batch"));
     assert_true(kg_pages_memory().most - held < REMAINDER);
     assert_false(kg_file_exists(ROOT "/refused"));
 }
@@ -207,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_run_takes_what_its_plan_lists),
         cmocka_unit_test(a_run_on_kernels_takes_its_scratch_besides),
         cmocka_unit_test(seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments),
+        cmocka_unit_test(the_table_of_the_docs_is_what_plans_say),
         cmocka_unit_test(what_cannot_fit_is_refused_before_it_is_taken),
     };
 

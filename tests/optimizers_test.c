@@ -136,6 +136,133 @@ static void a_schedule_is_refused_before_the_warm_start(void **state)
     assert_false(kg_file_exists(ROOT "/cosine/config.yaml"));
 }
 
+/* ---- optim.place ---- */
+
+/* With updates on the host and beside the model, on memory that the host cannot touch or
+ * on emulated kernels: equal weights, state and answers. */
+static void assert_place_shows_in_no_bit(const char *backend, const char *const *extra,
+                                         int steps)
+{
+    static const char *const dirs[] = {ROOT "/there", ROOT "/on-host"};
+    const char *all[32];
+    size_t n = 0;
+
+    for (; extra[n]; n++)
+        all[n] = extra[n];
+    all[n + 1] = NULL;
+    setenv("KEDGE_TEST_BACKEND", backend, 1);
+    for (int host = 0; host < 2; host++) {
+        all[n] = host ? "optim.place=host" : "optim.place=device";
+        fresh(dirs[host]);
+        must_train(dirs[host], false, all);
+    }
+    unsetenv("KEDGE_TEST_BACKEND");
+    assert_same_run(dirs[0], dirs[1], steps);
+    assert_same_file(dirs[0], dirs[1], "checkpoints/latest/state.safetensors");
+}
+
+/* Small runs with an anchor; what each says of itself wins. */
+#define EMA   "anchor.kind=ema", "kl.estimator=k3", "kl.beta=0.05", "anchor.period=1"
+#define SMALL "rollout.prompts=2", "rollout.samples=2", "eval.problems=2"
+
+static void updates_on_the_host_have_the_same_bits(void **state)
+{
+    static const char *const adamw[] = {EMA,
+                                        SMALL,
+                                        "sft.steps=2",
+                                        "optim.clip_norm=0.1",
+                                        "model.dtype=bf16",
+                                        "train.steps=2",
+                                        NULL};
+    static const char *const bf16[] = {EMA,
+                                       SMALL,
+                                       "optim.moments=bf16",
+                                       "optim.weight_decay=0.1",
+                                       "optim.decay=matrices",
+                                       "anchor.place=host",
+                                       "rollout.lag=1",
+                                       "train.steps=3",
+                                       NULL};
+    static const char *const free[] = {EMA,
+                                       SMALL,
+                                       "optim.kind=schedule-free",
+                                       "eval.every=1",
+                                       "optim.warmup_steps=2",
+                                       "train.steps=3",
+                                       NULL};
+
+    (void)state;
+    if (getenv("KEDGE_TEST_BACKEND"))
+        skip();
+    assert_place_shows_in_no_bit("far", adamw, 2);
+    assert_place_shows_in_no_bit("far", bf16, 3);
+    assert_place_shows_in_no_bit("far", free, 3);
+}
+
+static void updates_on_the_host_have_the_bits_of_kernels(void **state)
+{
+    static const char *const small[] = {EMA,
+                                        SMALL,
+                                        "train.steps=1",
+                                        "rollout.max_tokens=4",
+                                        "eval.every=0",
+                                        "eval.at_start=false",
+                                        "train.updates_per_step=1",
+                                        "model.dtype=bf16",
+                                        "optim.moments=bf16",
+                                        NULL};
+    const struct kg_backend *be;
+    struct kg_err e;
+
+    (void)state;
+    if (getenv("KEDGE_TEST_BACKEND") || kg_backend_open(&be, "emu", &e) != KG_OK)
+        skip();
+    assert_place_shows_in_no_bit("emu", small, 1);
+}
+
+/* Begun with one place, gone on with the other: the run that had one. */
+static void a_run_goes_on_with_another_place(void **state)
+{
+    static const char *const once[] = {SMALL, "train.steps=2", "optim.place=device",
+                                       NULL};
+    static const char *const begun[][6] = {
+        {SMALL, "train.steps=1", "optim.place=device", NULL},
+        {SMALL, "train.steps=1", "optim.place=host", NULL}};
+    static const char *const resumed[][6] = {
+        {SMALL, "train.steps=2", "optim.place=host", NULL},
+        {SMALL, "train.steps=2", "optim.place=device", NULL}};
+
+    (void)state;
+    if (getenv("KEDGE_TEST_BACKEND"))
+        skip();
+    setenv("KEDGE_TEST_BACKEND", "far", 1);
+    fresh(ROOT "/there");
+    must_train(ROOT "/there", false, once);
+    for (int i = 0; i < 2; i++) {
+        fresh(ROOT "/moved");
+        must_train(ROOT "/moved", false, begun[i]);
+        must_train(ROOT "/moved", true, resumed[i]);
+        assert_same_file(ROOT "/there", ROOT "/moved",
+                         "checkpoints/latest/state.safetensors");
+        assert_same_file(ROOT "/there", ROOT "/moved",
+                         "checkpoints/latest/model/model.safetensors");
+    }
+    unsetenv("KEDGE_TEST_BACKEND");
+}
+
+static void on_the_cpu_there_is_no_other_place(void **state)
+{
+    static const char *const extra[] = {"optim.place=host", NULL};
+    struct kg_err e;
+
+    (void)state;
+    if (getenv("KEDGE_TEST_BACKEND"))
+        skip();
+    fresh(ROOT "/none");
+    assert_int_equal(train(ROOT "/none", false, extra, &e), KG_EINVAL);
+    assert_non_null(strstr(e.message, "optim.place: on the CPU weights and moments are"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -144,6 +271,10 @@ int main(void)
         cmocka_unit_test(what_samples_is_what_is_trained),
         cmocka_unit_test(what_is_written_is_the_average),
         cmocka_unit_test(a_schedule_is_refused_before_the_warm_start),
+        cmocka_unit_test(updates_on_the_host_have_the_same_bits),
+        cmocka_unit_test(updates_on_the_host_have_the_bits_of_kernels),
+        cmocka_unit_test(a_run_goes_on_with_another_place),
+        cmocka_unit_test(on_the_cpu_there_is_no_other_place),
     };
     return RUN_SHOWN(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
  */
 #include "model/optim.h"
 
+#include "base/mem.h"
 #include "base/real.h"
 #include "base/str.h"
 #include "model/model_internal.h"
@@ -97,8 +98,10 @@ static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
 {
     const int64_t n = m->n_elements;
     KG_TRY(kg_slab_init(&o->grads, m->backend, n, "gradients", err));
+    if (m->master.backend != m->backend)
+        KG_TRY(kg_slab_room(&o->room, &o->grads, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(kg_slab_init_as(&o->state[i], m->backend,
+        KG_TRY(kg_slab_init_as(&o->state[i], m->master.backend,
                                kg_optim_state_dtype(&o->opts, i), n,
                                o->opts.row->state[i], err));
     return o->opts.row->starts_at_weights ? kg_slab_copy(&o->state[0], &m->master, err)
@@ -133,6 +136,7 @@ void kg_optim_free(struct kg_optim *o)
 {
     if (!o)
         return;
+    kg_mem_free(o->room);
     kg_slab_release(&o->grads);
     for (int i = 0; i < KG_OPTIM_STATES; i++)
         kg_slab_release(&o->state[i]);
@@ -169,18 +173,33 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 }
 
 /* ---- one update ---- */
-static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
-                            int64_t n, struct kg_adamw a, struct kg_err *err)
+/* g: gradients from element `first` on, where the weights are */
+static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t first,
+                             struct kg_vec g, struct kg_adamw a, struct kg_err *err)
 {
-    struct kg_vec w = kg_slab_part(&m->master, first, n);
-    struct kg_vec g = kg_slab_part(&o->grads, first, n);
-    struct kg_mat v = kg_slab_row(&o->state[1], first, n);
+    const struct kg_backend *be = m->master.backend;
+    const struct kg_vec w = kg_slab_part(&m->master, first, g.n);
+    const struct kg_mat v = kg_slab_row(&o->state[1], first, g.n);
 
     a.first = first;
     if (o->opts.row == &rows[SCHEDULE_FREE])
-        return kg_op_schedule_free(m->backend, w, kg_slab_part(&o->state[0], first, n), v,
-                                   g, &a, err);
-    return kg_op_adamw(m->backend, w, kg_slab_row(&o->state[0], first, n), v, g, &a, err);
+        return kg_op_schedule_free(be, w, kg_slab_part(&o->state[0], first, g.n), v, g,
+                                   &a, err);
+    return kg_op_adamw(be, w, kg_slab_row(&o->state[0], first, g.n), v, g, &a, err);
+}
+
+/* At once, or of weights on the host by runs of gradients that come to them. */
+static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
+                            int64_t n, struct kg_adamw a, struct kg_err *err)
+{
+    const int64_t end = first + n;
+    for (int64_t i = first, count; i < end; i += count) {
+        struct kg_vec g;
+        count = o->room ? kg_slab_run(end, i) : end - i;
+        KG_TRY(kg_slab_see(&g, o->room, &o->grads, i, count, err));
+        KG_TRY(update_part(o, m, i, g, a, err));
+    }
+    return KG_OK;
 }
 
 /* Matrices with decay, vectors without, one call for each run of neighbours of a kind. */
@@ -260,16 +279,29 @@ static bool evaluates_average(const struct kg_optim *o)
     return o->opts.row->averages && !o->opts.keep_trained;
 }
 
+/* x of y and z into the gradients' slab. */
+static kg_status average(struct kg_optim *o, const struct kg_model *m, struct kg_err *err)
+{
+    const int64_t n = m->n_elements;
+    for (int64_t i = 0, count; i < n; i += count) {
+        count = o->room ? kg_slab_run(n, i) : n;
+        const struct kg_vec x = o->room ? kg_vec(o->room, count)
+                                        : kg_slab_part(&o->grads, i, count);
+        KG_TRY(kg_op_schedule_free_average(
+            m->master.backend, x, kg_slab_part(&m->master, i, count),
+            kg_slab_part(&o->state[0], i, count), (float)o->opts.beta1, err));
+        if (o->room)
+            KG_TRY(kg_slab_write(&o->grads, i, o->room, count, err));
+    }
+    return KG_OK;
+}
+
 kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err)
 {
-    *weights = &m->master;
-    if (!evaluates_average(o))
-        return KG_OK;
-    *weights = &o->grads;
-    return kg_op_schedule_free_average(m->backend, kg_slab_all(&o->grads),
-                                       kg_slab_all(&m->master), kg_slab_all(&o->state[0]),
-                                       (float)o->opts.beta1, err);
+    const bool averages = evaluates_average(o);
+    *weights = averages ? &o->grads : &m->master;
+    return averages ? average(o, m, err) : KG_OK;
 }
 
 kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_err *err)

@@ -7,6 +7,10 @@
  * decayed... unless decay_all, which is torch.optim.AdamW(model.parameters()) and the
  * default, as the published recipes do that.
  *
+ * Of a model whose master weights are the host's (enum kg_on_host) state is there, and
+ * the host makes the update: gradients come by pieces, what products read goes back. Bits
+ * are the same.
+ *
  * Schedule-free AdamW keeps three points: the gradient is taken at y, z makes the steps,
  * x is their average and what is learned. The model's master weights are y as long as
  * training goes on, so that what samples is what is trained; x is computed for
@@ -63,9 +67,12 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 struct kg_optim {
     struct kg_optim_opts opts;
     struct kg_slab grads;                  /* owned */
-    struct kg_slab state[KG_OPTIM_STATES]; /* owned; opts.row says what they are */
-    int64_t step;                          /* updates done */
-    int64_t before;    /* updates that state holds from an earlier run: Adam's bias
+    struct kg_slab state[KG_OPTIM_STATES]; /* owned; opts.row says what they are; where
+                                            * the master weights are */
+    float *room;    /* (KG_SLAB_RUN) owned: gradients on their way to weights of the host;
+                  * NULL where they are beside them */
+    int64_t step;   /* updates done */
+    int64_t before; /* updates that state holds from an earlier run: Adam's bias
                         * correction counts them, the schedule does not */
     double weight_sum; /* averaging rows: sum of lr^2 over the updates done */
 };

@@ -435,6 +435,132 @@ static void test_the_anchor_moves_by_its_rate(void **state)
     kg_optim_free(o);
 }
 
+/* ---- weights and state on the host ---- */
+
+/* vocab: so large that the embedding's gradients come in more than one run */
+static struct kg_model *place(struct kg_optim **o, const struct kg_backend *be,
+                              enum kg_on_host on_host, int32_t vocab,
+                              const struct kg_optim_opts *opts)
+{
+    const struct kg_model_opts own = {
+        .backend = be, .ct = KG_BF16, .trainable = true, .on_host = on_host};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen2", err));
+    c.vocab = vocab;
+    c.init_range = 0.05f;
+    NEED(kg_model_create(&m, &c, &own, 5, err));
+    NEED(kg_optim_create(o, m, opts, err));
+    return m;
+}
+
+static void update_placed(struct kg_optim *o, struct kg_model *m, int step)
+{
+    const int64_t n = o->grads.n;
+    float *grads = test_alloc((size_t)n, sizeof *grads);
+    double norm, lr;
+    for (int64_t i = 0; i < n; i++)
+        grads[i] = 1e-3f * (float)((i + step) * 7 % 1009 - 504);
+    NEED(kg_slab_write(&o->grads, 0, grads, n, err));
+    NEED(kg_optim_update(o, m, &norm, &lr, err));
+    kg_mem_free(grads);
+}
+
+static void assert_same_slab(const struct kg_slab *a, const struct kg_slab *b)
+{
+    const size_t n = (size_t)a->n, bytes = kg_dtype_traits(a->dtype)->bytes;
+    char *x = test_alloc(n, bytes), *y = test_alloc(n, bytes);
+    assert_true(a->n == b->n && a->dtype == b->dtype);
+    NEED(kg_slab_read(x, a, 0, a->n, err));
+    NEED(kg_slab_read(y, b, 0, b->n, err));
+    assert_memory_equal(x, y, n * bytes);
+    kg_mem_free(x);
+    kg_mem_free(y);
+}
+
+static void assert_same_products(const struct kg_model *a, const struct kg_model *b)
+{
+    for (size_t i = 0; i < a->n_params; i++) {
+        const struct kg_param *p = &a->params[i];
+        const uint64_t bytes = p->is_product
+                                   ? kg_weights_bytes(a->backend, a->ct, p->rows, p->cols)
+                                   : (uint64_t)p->cols * sizeof(float);
+        char *x = test_alloc(bytes, 1), *y = test_alloc(bytes, 1);
+        NEED(kg_buf_get(a->backend, x, p->compute.data, bytes, err));
+        NEED(kg_buf_get(b->backend, y, b->params[i].compute.data, bytes, err));
+        assert_memory_equal(x, y, bytes);
+        kg_mem_free(x);
+        kg_mem_free(y);
+    }
+}
+
+static void check_places(const struct kg_optim_opts *opts, int32_t vocab)
+{
+    static const enum kg_on_host where[] = {KG_HOST_NONE, KG_HOST_MASTER};
+    const struct kg_backend *far;
+    const struct kg_slab *learned[2];
+    struct kg_model *m[2];
+    struct kg_optim *o[2];
+    NEED(kg_backend_open(&far, "far", err));
+    for (int i = 0; i < 2; i++) {
+        m[i] = place(&o[i], far, where[i], vocab, opts);
+        for (int step = 0; step < 2; step++)
+            update_placed(o[i], m[i], step);
+        NEED(kg_optim_weights(&learned[i], o[i], m[i], err));
+    }
+    assert_true(m[1]->master.backend->host_memory && !far->host_memory);
+    assert_true(o[1]->room && !o[0]->room);
+    assert_same_slab(learned[0], learned[1]);
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        assert_same_slab(&o[0]->state[i], &o[1]->state[i]);
+    for (int i = 0; i < 2; i++)
+        NEED(kg_optim_exchange(o[i], m[i], err));
+    assert_same_slab(&m[0]->master, &m[1]->master);
+    assert_same_products(m[0], m[1]);
+    for (int i = 0; i < 2; i++) {
+        kg_optim_free(o[i]);
+        kg_model_free(m[i]);
+    }
+}
+
+static void test_updates_on_the_host_have_the_same_bits(void **state)
+{
+    struct kg_optim_opts bf16 = reference_opts, averaged = schedule_free();
+    struct kg_model_config c;
+    (void)state;
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen2", err));
+    const int32_t vocab = KG_SLAB_RUN / c.hidden + 100;
+    bf16.moments = KG_BF16;
+    bf16.rounding = (struct kg_rng_key){1, KG_RNG_ROUND};
+    bf16.decay_all = false;
+    check_places(&reference_opts, vocab);
+    check_places(&bf16, vocab);
+    check_places(&averaged, vocab);
+}
+
+/* What docs/gpu.md says of the bus: an update brings gradients down, and takes up what
+ * products read, with norms and biases. */
+static void test_an_update_on_the_host_moves_what_it_must(void **state)
+{
+    enum { NORM = 1 << 16 }; /* sums of the gradient's norm */
+    const struct kg_backend *be;
+    struct kg_optim *o;
+    struct kg_err e;
+    (void)state;
+    if (kg_backend_open(&be, "emu", &e) != KG_OK)
+        skip(); /* no C++ compiler */
+    struct kg_model *m = place(&o, be, KG_HOST_MASTER, 64, &reference_opts);
+    double norm, lr;
+    const struct kg_traffic before = kg_buf_traffic(be);
+    NEED(kg_optim_update(o, m, &norm, &lr, err));
+    const struct kg_traffic after = kg_buf_traffic(be);
+    const uint64_t down = after.down - before.down, grads = 4u * (uint64_t)o->grads.n;
+    assert_true(down >= grads && down <= grads + NORM);
+    assert_true(after.up - before.up == kg_model_memory(m, true).read.there);
+    kg_optim_free(o);
+    kg_model_free(m);
+}
+
 static void test_an_optimizer_needs_master_weights(void **state)
 {
     (void)state;
@@ -462,6 +588,8 @@ int main(void)
         cmocka_unit_test(test_decay_can_be_kept_to_matrices),
         cmocka_unit_test(test_the_gaps_between_tensors_stay_zero),
         cmocka_unit_test(test_the_anchor_moves_by_its_rate),
+        cmocka_unit_test(test_updates_on_the_host_have_the_same_bits),
+        cmocka_unit_test(test_an_update_on_the_host_moves_what_it_must),
         cmocka_unit_test(test_an_optimizer_needs_master_weights),
     };
     return RUN_SHOWN(tests, NULL, NULL);

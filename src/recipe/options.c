@@ -297,6 +297,10 @@ static const struct kg_opt_row rows[] = {
      "what moments are kept in, the warm start's too; bf16 is rounded by draws and takes "
      "4 bytes a weight less (schedule-free: 2)",
      false},
+    {"optim.place", AT(optim.on_host), "device", 0, 0, "device|host",
+     "where fp32 weights and moments lie: with the model, or on the host, which updates "
+     "them there (same bits; docs/gpu.md)",
+     true},
 
     {KEY(train.steps), "100", 0, 1e9, NULL, "RL steps; 0 runs the warm start alone",
      true},

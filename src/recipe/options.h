@@ -73,6 +73,7 @@ struct kg_recipe {
         struct kg_optim_opts opts; /* all but row and numbers of updates */
         int64_t warmup_steps;
         bool stairs; /* the warm-up rises once a step */
+        bool on_host;
     } optim;
     struct {
         int64_t steps;

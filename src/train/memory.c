@@ -39,6 +39,13 @@ static void add_model(struct kg_memory *m, const struct kg_model *model, bool tr
     add(m, read, b.read);
 }
 
+static struct kg_bytes beside_master(const struct kg_model *m, uint64_t bytes)
+{
+    bool on_host = kg_model_memory(m, true).master.host > 0;
+
+    return on_host ? (struct kg_bytes){0, bytes} : (struct kg_bytes){bytes, 0};
+}
+
 /* An optimizer's state in the phase that has more. */
 static uint64_t state_bytes(const struct kg_run *run)
 {
@@ -59,7 +66,7 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
 
     add(m, "gradients", (struct kg_bytes){slab, 0});
     add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
-    add(m, "optimizer", (struct kg_bytes){state_bytes(run), 0});
+    add(m, "optimizer", beside_master(model, state_bytes(run)));
 }
 
 static struct kg_bytes cache_apart(struct kg_bytes *rest, const struct kg_model *m,
@@ -141,6 +148,20 @@ static bool anchor_on_host(struct kg_run *run)
     return helps;
 }
 
+static bool optim_on_host(struct kg_run *run)
+{
+    struct kg_model *const models[] = {run->state.model, run->state.anchor,
+                                       run->state.sampler}; /* copies */
+    bool helps = false;
+
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (models[i] && models[i]->on_host == KG_HOST_NONE) {
+            models[i]->on_host = KG_HOST_MASTER;
+            helps = true;
+        }
+    return helps;
+}
+
 static bool one_layer_kept(struct kg_run *run)
 {
     bool helps = !run->work.rows_opts.checkpoint;
@@ -169,21 +190,28 @@ static const struct {
 } ways[] = {
     {"optim.moments=bf16", bf16_moments},
     {"anchor.place=host", anchor_on_host},
+    {"optim.place=host", optim_on_host},
     {"train.checkpoint_layers=true", one_layer_kept},
     {"half of rollout.max_batch", half_the_batch},
 };
+
+static struct kg_model *copy(struct kg_model *to, const struct kg_model *from)
+{
+    if (from)
+        *to = *from;
+    return from ? to : NULL;
+}
 
 /* Bytes of the device that way i saves. */
 static uint64_t saved(const struct kg_run *run, uint64_t needed, size_t i)
 {
     struct kg_run other = *run;
-    struct kg_model anchor;
+    struct kg_model model, anchor, sampler;
     struct kg_memory m;
 
-    if (run->state.anchor) {
-        anchor = *run->state.anchor;
-        other.state.anchor = &anchor;
-    }
+    other.state.model = copy(&model, run->state.model);
+    other.state.anchor = copy(&anchor, run->state.anchor);
+    other.state.sampler = copy(&sampler, run->state.sampler);
     if (!ways[i].change(&other))
         return 0;
     kg_run_memory(&m, &other);

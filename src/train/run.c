@@ -106,6 +106,8 @@ static kg_status find_model(struct kg_path *dir, struct kg_model_config *config,
                             int64_t step, struct kg_err *err)
 {
     *opts = (struct kg_model_opts){.trainable = true};
+    if (in->recipe.optim.on_host)
+        opts->on_host = KG_HOST_MASTER;
     KG_TRY(kg_init_find(&in->init, &in->recipe, step, err));
     KG_TRY(kg_init_verify(&in->init, err));
     if (!in->init.model)
@@ -152,6 +154,10 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
 
     KG_TRY(find_model(&dir, &config, &opts, in, step, err));
     KG_TRY(open_device(&opts.backend, &in->recipe, opts.ct, err));
+    if (in->recipe.optim.on_host && opts.backend->host_memory)
+        return kg_fail(err, KG_EINVAL,
+                       "optim.place: on the CPU weights and moments are in the host's "
+                       "memory; expected device, found host");
     KG_TRY(check_device(work, in, &config, &opts, err));
     KG_TRY(kg_model_open(&state->model, dir.text, &opts, err));
     KG_TRY(kg_init_model(in, state, err));
