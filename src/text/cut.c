@@ -99,6 +99,8 @@ kg_status kg_cut_scan_next(struct kg_cut_scan *scan, size_t *start, size_t *len,
     const enum kg_cut_behavior behavior = scan->cut->behavior;
     struct kg_cut_segment s;
 
+    if (behavior == KG_CUT_ISOLATED && scan->cut->pattern) /* pieces as they are found */
+        return kg_pretoken_scan_next(&scan->found, start, len, err);
     do {
         KG_TRY(next_segment(scan, &s, err));
     } while (behavior == KG_CUT_REMOVED && s.len > 0 && s.match);

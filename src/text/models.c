@@ -65,10 +65,17 @@ static kg_status put_unknown(struct symbols *s, const struct kg_tokenizer *tok,
     return KG_OK;
 }
 
+/* The first symbols of a pre-token. Most vocabularies have every byte, so those that it
+ * has are taken at a run. */
 static kg_status put_bytes(struct symbols *s, const struct kg_tokenizer *tok,
                            const char *text, size_t n, struct kg_err *err)
 {
-    for (size_t i = 0; i < n; i++) {
+    size_t i = 0;
+
+    for (; i < n && tok->byte_ids[(unsigned char)text[i]] >= 0; i++)
+        s->ids[i] = tok->byte_ids[(unsigned char)text[i]];
+    s->n = i;
+    for (; i < n; i++) {
         const int32_t id = tok->byte_ids[(unsigned char)text[i]];
 
         if (id >= 0)
